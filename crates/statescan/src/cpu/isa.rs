@@ -1,0 +1,186 @@
+//! What pulp's token does not offer: rounding, scaling by powers of two, and block transposition, for each instruction set.
+
+use super::simd::Isa;
+
+/// Smallest and largest exponent that [`Isa::scale_f32`] takes as is; others saturate to 0 and infinity.
+const MIN_EXP_F32: f32 = -126.0;
+const MAX_EXP_F32: f32 = 129.0;
+const MIN_EXP_F64: f64 = -1022.0;
+const MAX_EXP_F64: f64 = 1025.0;
+
+impl Isa for pulp::Scalar {
+    #[inline(always)]
+    fn round_f32(self, x: f32) -> f32 {
+        x.round_ties_even()
+    }
+    #[inline(always)]
+    fn round_f64(self, x: f64) -> f64 {
+        x.round_ties_even()
+    }
+    #[inline(always)]
+    fn scale_f32(self, x: f32, n: f32) -> f32 {
+        // half of the scale goes into x, so that 2^128 times a number below 1 does not overflow early
+        let n = n.clamp(MIN_EXP_F32, MAX_EXP_F32);
+        (x * 2.0) * f32::from_bits(((n as i32 + 126) << 23) as u32)
+    }
+    #[inline(always)]
+    fn scale_f64(self, x: f64, n: f64) -> f64 {
+        let n = n.clamp(MIN_EXP_F64, MAX_EXP_F64);
+        (x * 2.0) * f64::from_bits(((n as i64 + 1022) << 52) as u64)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::*;
+    use core::arch::x86_64::*;
+    use pulp::x86::{V3, V4};
+
+    impl Isa for V3 {
+        #[inline(always)]
+        fn round_f32(self, x: Self::f32s) -> Self::f32s {
+            pulp::cast(self.avx._mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(pulp::cast(x)))
+        }
+        #[inline(always)]
+        fn round_f64(self, x: Self::f64s) -> Self::f64s {
+            pulp::cast(self.avx._mm256_round_pd::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(pulp::cast(x)))
+        }
+        #[inline(always)]
+        fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s {
+            // min and max give their second operand for NaN, so a NaN stays one until it meets the NaN in x
+            let (avx, avx2) = (self.avx, self.avx2);
+            let n = avx._mm256_max_ps(avx._mm256_set1_ps(MIN_EXP_F32), pulp::cast(n));
+            let n = avx._mm256_min_ps(avx._mm256_set1_ps(MAX_EXP_F32), n);
+            let n = avx2._mm256_add_epi32(avx._mm256_cvtps_epi32(n), avx._mm256_set1_epi32(126));
+            let power = avx._mm256_castsi256_ps(avx2._mm256_slli_epi32::<23>(n));
+            let x = avx._mm256_add_ps(pulp::cast(x), pulp::cast(x));
+            pulp::cast(avx._mm256_mul_ps(x, power))
+        }
+        #[inline(always)]
+        fn scale_f64(self, x: Self::f64s, n: Self::f64s) -> Self::f64s {
+            let (avx, avx2) = (self.avx, self.avx2);
+            let n = avx._mm256_max_pd(avx._mm256_set1_pd(MIN_EXP_F64), pulp::cast(n));
+            let n = avx._mm256_min_pd(avx._mm256_set1_pd(MAX_EXP_F64), n);
+            let n = avx2._mm256_cvtepi32_epi64(avx._mm256_cvtpd_epi32(n));
+            let n = avx2._mm256_add_epi64(n, avx._mm256_set1_epi64x(1022));
+            let power = avx._mm256_castsi256_pd(avx2._mm256_slli_epi64::<52>(n));
+            let x = avx._mm256_add_pd(pulp::cast(x), pulp::cast(x));
+            pulp::cast(avx._mm256_mul_pd(x, power))
+        }
+        #[inline(always)]
+        unsafe fn transpose_f32(self, src: *const f32, src_step: usize, dst: *mut f32, dst_step: usize) {
+            let avx = self.avx;
+            // SAFETY: the caller gives eight rows of eight on both sides; the token proves the instructions.
+            unsafe {
+                let mut r: [__m256; 8] = core::array::from_fn(|i| _mm256_loadu_ps(src.add(i * src_step)));
+                for k in [0, 2, 4, 6] {
+                    let (a, b) = (r[k], r[k + 1]);
+                    r[k] = avx._mm256_unpacklo_ps(a, b);
+                    r[k + 1] = avx._mm256_unpackhi_ps(a, b);
+                }
+                for k in [0, 4] {
+                    let [a, b, c, d] = [r[k], r[k + 1], r[k + 2], r[k + 3]];
+                    r[k] = avx._mm256_shuffle_ps::<0x44>(a, c);
+                    r[k + 1] = avx._mm256_shuffle_ps::<0xee>(a, c);
+                    r[k + 2] = avx._mm256_shuffle_ps::<0x44>(b, d);
+                    r[k + 3] = avx._mm256_shuffle_ps::<0xee>(b, d);
+                }
+                for k in 0..4 {
+                    _mm256_storeu_ps(dst.add(k * dst_step), avx._mm256_permute2f128_ps::<0x20>(r[k], r[k + 4]));
+                    _mm256_storeu_ps(dst.add((k + 4) * dst_step), avx._mm256_permute2f128_ps::<0x31>(r[k], r[k + 4]));
+                }
+            }
+        }
+    }
+
+    impl Isa for V4 {
+        #[inline(always)]
+        fn round_f32(self, x: Self::f32s) -> Self::f32s {
+            pulp::cast(self.avx512f._mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT }>(pulp::cast(x)))
+        }
+        #[inline(always)]
+        fn round_f64(self, x: Self::f64s) -> Self::f64s {
+            pulp::cast(self.avx512f._mm512_roundscale_pd::<{ _MM_FROUND_TO_NEAREST_INT }>(pulp::cast(x)))
+        }
+        #[inline(always)]
+        fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s {
+            pulp::cast(self.avx512f._mm512_scalef_ps(pulp::cast(x), pulp::cast(n)))
+        }
+        #[inline(always)]
+        fn scale_f64(self, x: Self::f64s, n: Self::f64s) -> Self::f64s {
+            pulp::cast(self.avx512f._mm512_scalef_pd(pulp::cast(x), pulp::cast(n)))
+        }
+        #[inline(always)]
+        unsafe fn transpose_f32(self, src: *const f32, src_step: usize, dst: *mut f32, dst_step: usize) {
+            let f = self.avx512f;
+            // SAFETY: the caller gives sixteen rows of sixteen on both sides; the token proves the instructions.
+            unsafe {
+                let mut r: [__m512; 16] = core::array::from_fn(|i| _mm512_loadu_ps(src.add(i * src_step)));
+                for k in (0..16).step_by(2) {
+                    let (a, b) = (r[k], r[k + 1]);
+                    r[k] = f._mm512_unpacklo_ps(a, b);
+                    r[k + 1] = f._mm512_unpackhi_ps(a, b);
+                }
+                for k in (0..16).step_by(4) {
+                    let [a, b, c, d] = [r[k], r[k + 1], r[k + 2], r[k + 3]];
+                    r[k] = f._mm512_shuffle_ps::<0x44>(a, c);
+                    r[k + 1] = f._mm512_shuffle_ps::<0xee>(a, c);
+                    r[k + 2] = f._mm512_shuffle_ps::<0x44>(b, d);
+                    r[k + 3] = f._mm512_shuffle_ps::<0xee>(b, d);
+                }
+                // each 128-bit quarter q of r[4g + j] now holds column 4q + j of rows 4g .. 4g + 3
+                for j in 0..4 {
+                    let [a, b, c, d] = [r[j], r[4 + j], r[8 + j], r[12 + j]];
+                    let (ab0, ab1) = (f._mm512_shuffle_f32x4::<0x88>(a, b), f._mm512_shuffle_f32x4::<0xdd>(a, b));
+                    let (cd0, cd1) = (f._mm512_shuffle_f32x4::<0x88>(c, d), f._mm512_shuffle_f32x4::<0xdd>(c, d));
+                    _mm512_storeu_ps(dst.add(j * dst_step), f._mm512_shuffle_f32x4::<0x88>(ab0, cd0));
+                    _mm512_storeu_ps(dst.add((j + 4) * dst_step), f._mm512_shuffle_f32x4::<0x88>(ab1, cd1));
+                    _mm512_storeu_ps(dst.add((j + 8) * dst_step), f._mm512_shuffle_f32x4::<0xdd>(ab0, cd0));
+                    _mm512_storeu_ps(dst.add((j + 12) * dst_step), f._mm512_shuffle_f32x4::<0xdd>(ab1, cd1));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::*;
+    use core::arch::aarch64::*;
+    use pulp::aarch64::Neon;
+
+    impl Isa for Neon {
+        #[inline(always)]
+        fn round_f32(self, x: Self::f32s) -> Self::f32s {
+            // SAFETY: NEON is part of every aarch64 target that has the token.
+            pulp::cast(unsafe { vrndnq_f32(pulp::cast(x)) })
+        }
+        #[inline(always)]
+        fn round_f64(self, x: Self::f64s) -> Self::f64s {
+            // SAFETY: as above.
+            pulp::cast(unsafe { vrndnq_f64(pulp::cast(x)) })
+        }
+        #[inline(always)]
+        fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s {
+            // SAFETY: as above.
+            pulp::cast(unsafe {
+                let n = vminq_f32(vmaxq_f32(pulp::cast(n), vdupq_n_f32(MIN_EXP_F32)), vdupq_n_f32(MAX_EXP_F32));
+                let n = vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(126));
+                let power = vreinterpretq_f32_s32(vshlq_n_s32::<23>(n));
+                let x: float32x4_t = pulp::cast(x);
+                vmulq_f32(vaddq_f32(x, x), power)
+            })
+        }
+        #[inline(always)]
+        fn scale_f64(self, x: Self::f64s, n: Self::f64s) -> Self::f64s {
+            // SAFETY: as above.
+            pulp::cast(unsafe {
+                let n = vminq_f64(vmaxq_f64(pulp::cast(n), vdupq_n_f64(MIN_EXP_F64)), vdupq_n_f64(MAX_EXP_F64));
+                let n = vaddq_s64(vcvtq_s64_f64(n), vdupq_n_s64(1022));
+                let power = vreinterpretq_f64_s64(vshlq_n_s64::<52>(n));
+                let x: float64x2_t = pulp::cast(x);
+                vmulq_f64(vaddq_f64(x, x), power)
+            })
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Instruction sets: found once, forceable in tests.
+
+use super::simd::Isa;
+use crate::error::{Error, Result};
+use core::fmt;
+use std::sync::OnceLock;
+
+/// A SIMD instruction set that kernels are compiled for.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// One element at a time, on any processor.
+    Scalar,
+    /// 128-bit vectors on aarch64.
+    Neon,
+    /// 256-bit vectors with fused multiply-add on x86-64.
+    Avx2,
+    /// 512-bit vectors on x86-64 (F, BW, CD, DQ, VL).
+    Avx512,
+}
+
+impl Level {
+    /// Every level, the narrowest first.
+    pub const ALL: [Level; 4] = [Level::Scalar, Level::Neon, Level::Avx2, Level::Avx512];
+
+    /// The widest level that this processor has.
+    pub fn best() -> Level {
+        static BEST: OnceLock<Level> = OnceLock::new();
+        *BEST.get_or_init(|| *Level::ALL.iter().rev().find(|level| level.is_available()).unwrap_or(&Level::Scalar))
+    }
+
+    /// The levels that this processor has, the narrowest first.
+    pub fn available() -> impl Iterator<Item = Level> {
+        Level::ALL.into_iter().filter(|level| level.is_available())
+    }
+
+    /// Whether this processor has it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Level::Scalar => true,
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Level::Avx2 => pulp::x86::V3::try_new().is_some(),
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Level::Avx512 => pulp::x86::V4::try_new().is_some(),
+            #[cfg(all(target_arch = "aarch64", not(miri)))]
+            Level::Neon => pulp::aarch64::Neon::try_new().is_some(),
+            #[allow(unreachable_patterns)]
+            _ => false,
+        }
+    }
+
+    pub(crate) fn check(self) -> Result<Self> {
+        match self.is_available() {
+            true => Ok(self),
+            false => Err(Error::Unavailable { what: self.name(), why: "this processor does not have the instructions" }),
+        }
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Scalar => "scalar",
+            Level::Neon => "neon",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    /// Runs a kernel compiled for this level; a level that the processor lacks runs as scalar code.
+    pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => {
+                if let Some(token) = pulp::x86::V4::try_new() {
+                    return pulp::Simd::vectorize(token, Instance { kernel, token });
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => {
+                if let Some(token) = pulp::x86::V3::try_new() {
+                    return pulp::Simd::vectorize(token, Instance { kernel, token });
+                }
+            }
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => {
+                if let Some(token) = pulp::aarch64::Neon::try_new() {
+                    return pulp::Simd::vectorize(token, Instance { kernel, token });
+                }
+            }
+            _ => {}
+        }
+        kernel.run(pulp::Scalar)
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A kernel body: a struct of arguments with one generic method, which must be `#[inline(always)]` (as everything it calls with the token),
+/// so that it is compiled with the instruction set enabled.
+pub(crate) trait Kernel {
+    /// What it gives back.
+    type Output;
+    /// The body.
+    fn run<S: Isa>(self, simd: S) -> Self::Output;
+}
+
+/// Carries our richer token through pulp's dispatch.
+struct Instance<K, S> {
+    kernel: K,
+    token: S,
+}
+
+impl<K: Kernel, S: Isa> pulp::WithSimd for Instance<K, S> {
+    type Output = K::Output;
+    #[inline(always)]
+    fn with_simd<P: pulp::Simd>(self, _simd: P) -> K::Output {
+        self.kernel.run(self.token)
+    }
+}

@@ -1,0 +1,13 @@
+//! What every CPU kernel is built from: instruction sets, vectors, elementary functions, tiles.
+//!
+//! A kernel body is written once, generic over a [`simd::Isa`] token and a [`simd::Real`] compute type; [`Level::dispatch`] instantiates it
+//! for the instruction set that the executor chose.
+
+mod isa;
+mod level;
+pub(crate) mod math;
+pub(crate) mod simd;
+pub(crate) mod tile;
+
+pub use level::Level;
+pub(crate) use level::Kernel;

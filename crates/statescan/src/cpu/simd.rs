@@ -1,0 +1,519 @@
+//! Vectors with operators: [`V`] for real lanes, [`Cx`] for complex ones, [`Field`] for bodies that serve both.
+//!
+//! Everything here is `#[inline(always)]`: a function that is not would be compiled without the instruction set of its token.
+
+use crate::tensor::Element;
+use bytemuck::Pod;
+use core::ops::{Add, Div, Mul, Neg, Sub};
+
+/// A pulp token with the few operations that pulp does not have.
+pub(crate) trait Isa: pulp::Simd {
+    /// Nearest integer, ties to even.
+    fn round_f32(self, x: Self::f32s) -> Self::f32s;
+    /// Nearest integer, ties to even.
+    fn round_f64(self, x: Self::f64s) -> Self::f64s;
+    /// `x * 2^n` for integral `n` and `x` in [0.5, 2); results below the normal range may become 0.
+    fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s;
+    /// `x * 2^n` for integral `n` and `x` in [0.5, 2); results below the normal range may become 0.
+    fn scale_f64(self, x: Self::f64s, n: Self::f64s) -> Self::f64s;
+    /// Transposes a square block of as many rows as a vector has lanes; steps are in elements.
+    ///
+    /// # Safety
+    /// Every row of the source can be read and every row of the destination written; they do not overlap.
+    #[inline(always)]
+    unsafe fn transpose_f32(self, src: *const f32, src_step: usize, dst: *mut f32, dst_step: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { transpose_plain(Self::F32_LANES, src, src_step, dst, dst_step) }
+    }
+    /// As [`Isa::transpose_f32`].
+    ///
+    /// # Safety
+    /// As [`Isa::transpose_f32`].
+    #[inline(always)]
+    unsafe fn transpose_f64(self, src: *const f64, src_step: usize, dst: *mut f64, dst_step: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { transpose_plain(Self::F64_LANES, src, src_step, dst, dst_step) }
+    }
+}
+
+#[inline(always)]
+unsafe fn transpose_plain<T: Copy>(lanes: usize, src: *const T, src_step: usize, dst: *mut T, dst_step: usize) {
+    for i in 0..lanes {
+        for j in 0..lanes {
+            // SAFETY: the caller's contract covers the whole block.
+            unsafe { *dst.add(j * dst_step + i) = *src.add(i * src_step + j) };
+        }
+    }
+}
+
+/// A compute type: `f32` or `f64`.
+pub(crate) trait Real:
+    Element + Pod + PartialOrd + Default + core::fmt::Debug + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Neg<Output = Self>
+{
+    /// A vector register.
+    type Reg<S: Isa>: Copy + Pod + Send + Sync;
+    /// A lane mask.
+    type Mask<S: Isa>: Copy;
+    /// Whether this is `f64`.
+    const DOUBLE: bool;
+
+    fn lanes<S: Isa>() -> usize;
+    fn from_f64(x: f64) -> Self;
+    fn to_f64(self) -> f64;
+    fn splat<S: Isa>(s: S, x: Self) -> Self::Reg<S>;
+    fn add<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
+    fn sub<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
+    fn mul<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
+    fn div<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
+    fn neg<S: Isa>(s: S, a: Self::Reg<S>) -> Self::Reg<S>;
+    fn abs<S: Isa>(s: S, a: Self::Reg<S>) -> Self::Reg<S>;
+    fn mul_add<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>, c: Self::Reg<S>) -> Self::Reg<S>;
+    fn neg_mul_add<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>, c: Self::Reg<S>) -> Self::Reg<S>;
+    fn less<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Mask<S>;
+    fn select<S: Isa>(s: S, mask: Self::Mask<S>, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
+    fn reduce_sum<S: Isa>(s: S, a: Self::Reg<S>) -> Self;
+    fn round<S: Isa>(s: S, a: Self::Reg<S>) -> Self::Reg<S>;
+    fn scale<S: Isa>(s: S, a: Self::Reg<S>, n: Self::Reg<S>) -> Self::Reg<S>;
+    /// # Safety
+    /// As [`Isa::transpose_f32`].
+    unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: usize, dst: *mut Self, dst_step: usize);
+}
+
+macro_rules! real {
+    ($t:ty, $double:literal, $reg:ident, $mask:ident, $lanes:ident, $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident,
+     $abs:ident, $fma:ident, $nfma:ident, $less:ident, $select:ident, $sum:ident, $round:ident, $scale:ident, $transpose:ident) => {
+        impl Real for $t {
+            type Reg<S: Isa> = S::$reg;
+            type Mask<S: Isa> = S::$mask;
+            const DOUBLE: bool = $double;
+
+            #[inline(always)]
+            fn lanes<S: Isa>() -> usize {
+                S::$lanes
+            }
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                x as $t
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            #[inline(always)]
+            fn splat<S: Isa>(s: S, x: Self) -> S::$reg {
+                s.$splat(x)
+            }
+            #[inline(always)]
+            fn add<S: Isa>(s: S, a: S::$reg, b: S::$reg) -> S::$reg {
+                s.$add(a, b)
+            }
+            #[inline(always)]
+            fn sub<S: Isa>(s: S, a: S::$reg, b: S::$reg) -> S::$reg {
+                s.$sub(a, b)
+            }
+            #[inline(always)]
+            fn mul<S: Isa>(s: S, a: S::$reg, b: S::$reg) -> S::$reg {
+                s.$mul(a, b)
+            }
+            #[inline(always)]
+            fn div<S: Isa>(s: S, a: S::$reg, b: S::$reg) -> S::$reg {
+                s.$div(a, b)
+            }
+            #[inline(always)]
+            fn neg<S: Isa>(s: S, a: S::$reg) -> S::$reg {
+                s.$neg(a)
+            }
+            #[inline(always)]
+            fn abs<S: Isa>(s: S, a: S::$reg) -> S::$reg {
+                s.$abs(a)
+            }
+            #[inline(always)]
+            fn mul_add<S: Isa>(s: S, a: S::$reg, b: S::$reg, c: S::$reg) -> S::$reg {
+                s.$fma(a, b, c)
+            }
+            #[inline(always)]
+            fn neg_mul_add<S: Isa>(s: S, a: S::$reg, b: S::$reg, c: S::$reg) -> S::$reg {
+                s.$nfma(a, b, c)
+            }
+            #[inline(always)]
+            fn less<S: Isa>(s: S, a: S::$reg, b: S::$reg) -> S::$mask {
+                s.$less(a, b)
+            }
+            #[inline(always)]
+            fn select<S: Isa>(s: S, mask: S::$mask, a: S::$reg, b: S::$reg) -> S::$reg {
+                s.$select(mask, a, b)
+            }
+            #[inline(always)]
+            fn reduce_sum<S: Isa>(s: S, a: S::$reg) -> Self {
+                s.$sum(a)
+            }
+            #[inline(always)]
+            fn round<S: Isa>(s: S, a: S::$reg) -> S::$reg {
+                s.$round(a)
+            }
+            #[inline(always)]
+            fn scale<S: Isa>(s: S, a: S::$reg, n: S::$reg) -> S::$reg {
+                s.$scale(a, n)
+            }
+            #[inline(always)]
+            unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: usize, dst: *mut Self, dst_step: usize) {
+                // SAFETY: the caller's contract.
+                unsafe { s.$transpose(src, src_step, dst, dst_step) }
+            }
+        }
+    };
+}
+
+real!(
+    f32, false, f32s, m32s, F32_LANES, splat_f32s, add_f32s, sub_f32s, mul_f32s, div_f32s, neg_f32s, abs_f32s, mul_add_e_f32s,
+    negate_mul_add_e_f32s, less_than_f32s, select_f32s, reduce_sum_f32s, round_f32, scale_f32, transpose_f32
+);
+real!(
+    f64, true, f64s, m64s, F64_LANES, splat_f64s, add_f64s, sub_f64s, mul_f64s, div_f64s, neg_f64s, abs_f64s, mul_add_e_f64s,
+    negate_mul_add_e_f64s, less_than_f64s, select_f64s, reduce_sum_f64s, round_f64, scale_f64, transpose_f64
+);
+
+/// A vector of real lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct V<T: Real, S: Isa> {
+    reg: T::Reg<S>,
+    simd: S,
+}
+
+impl<T: Real, S: Isa> V<T, S> {
+    #[inline(always)]
+    pub fn splat(simd: S, x: T) -> Self {
+        V { reg: T::splat(simd, x), simd }
+    }
+    /// A constant, rounded to the compute type.
+    #[inline(always)]
+    pub fn constant(simd: S, x: f64) -> Self {
+        Self::splat(simd, T::from_f64(x))
+    }
+    #[inline(always)]
+    pub fn simd(self) -> S {
+        self.simd
+    }
+    /// Number of lanes.
+    #[inline(always)]
+    pub fn lanes() -> usize {
+        T::lanes::<S>()
+    }
+    /// # Safety
+    /// A whole vector can be read; no alignment is needed beyond the element's.
+    #[inline(always)]
+    pub unsafe fn load(simd: S, ptr: *const T) -> Self {
+        // SAFETY: the caller's contract; a register is plain data of that many elements.
+        V { reg: unsafe { ptr.cast::<T::Reg<S>>().read_unaligned() }, simd }
+    }
+    /// # Safety
+    /// A whole vector can be written; no alignment is needed beyond the element's.
+    #[inline(always)]
+    pub unsafe fn store(self, ptr: *mut T) {
+        // SAFETY: the caller's contract.
+        unsafe { ptr.cast::<T::Reg<S>>().write_unaligned(self.reg) }
+    }
+    /// `self * a + b`, fused where the instruction set has it.
+    #[inline(always)]
+    pub fn mul_add(self, a: Self, b: Self) -> Self {
+        V { reg: T::mul_add(self.simd, self.reg, a.reg, b.reg), simd: self.simd }
+    }
+    /// `b - self * a`, fused where the instruction set has it.
+    #[inline(always)]
+    pub fn neg_mul_add(self, a: Self, b: Self) -> Self {
+        V { reg: T::neg_mul_add(self.simd, self.reg, a.reg, b.reg), simd: self.simd }
+    }
+    #[inline(always)]
+    pub fn abs(self) -> Self {
+        V { reg: <T as Real>::abs(self.simd, self.reg), simd: self.simd }
+    }
+    /// Nearest integer, ties to even.
+    #[inline(always)]
+    pub fn round(self) -> Self {
+        V { reg: T::round(self.simd, self.reg), simd: self.simd }
+    }
+    /// `self * 2^n`, see [`Isa::scale_f32`].
+    #[inline(always)]
+    pub fn scale_pow2(self, n: Self) -> Self {
+        V { reg: T::scale(self.simd, self.reg, n.reg), simd: self.simd }
+    }
+    /// Lane by lane `if a < b { yes } else { no }`; `no` if either is NaN.
+    #[inline(always)]
+    pub fn select_less(a: Self, b: Self, yes: Self, no: Self) -> Self {
+        let mask = T::less(a.simd, a.reg, b.reg);
+        V { reg: T::select(a.simd, mask, yes.reg, no.reg), simd: a.simd }
+    }
+    /// The larger lane; NaN if `self` is NaN.
+    #[inline(always)]
+    pub fn max(self, other: Self) -> Self {
+        Self::select_less(self, other, other, self)
+    }
+    /// The smaller lane; NaN if `self` is NaN.
+    #[inline(always)]
+    pub fn min(self, other: Self) -> Self {
+        Self::select_less(other, self, other, self)
+    }
+    /// The sum of the lanes, in a fixed order.
+    #[inline(always)]
+    pub fn reduce_sum(self) -> T {
+        T::reduce_sum(self.simd, self.reg)
+    }
+}
+
+macro_rules! operator {
+    ($trait:ident, $method:ident) => {
+        impl<T: Real, S: Isa> $trait for V<T, S> {
+            type Output = Self;
+            #[inline(always)]
+            fn $method(self, other: Self) -> Self {
+                V { reg: <T as Real>::$method(self.simd, self.reg, other.reg), simd: self.simd }
+            }
+        }
+    };
+}
+operator!(Add, add);
+operator!(Sub, sub);
+operator!(Mul, mul);
+operator!(Div, div);
+
+impl<T: Real, S: Isa> Neg for V<T, S> {
+    type Output = Self;
+    #[inline(always)]
+    fn neg(self) -> Self {
+        V { reg: <T as Real>::neg(self.simd, self.reg), simd: self.simd }
+    }
+}
+
+/// Vectors that a linear recurrence can run on: real lanes or complex lanes. In memory a complex vector is its real lanes followed by its
+/// imaginary lanes.
+pub(crate) trait Field<T: Real, S: Isa>: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Neg<Output = Self> {
+    /// Real vectors in one of these: 1 or 2.
+    const PARTS: usize;
+    /// A real vector as an element of the field.
+    fn from_real(x: V<T, S>) -> Self;
+    /// The real lanes.
+    fn re(self) -> V<T, S>;
+    /// # Safety
+    /// `PARTS` whole vectors can be read.
+    unsafe fn load(simd: S, ptr: *const T) -> Self;
+    /// # Safety
+    /// `PARTS` whole vectors can be written.
+    unsafe fn store(self, ptr: *mut T);
+    /// The same number in every lane, from `PARTS` consecutive scalars.
+    ///
+    /// # Safety
+    /// `PARTS` scalars can be read.
+    unsafe fn broadcast(simd: S, ptr: *const T) -> Self;
+    /// `self * a + b`.
+    fn mul_add(self, a: Self, b: Self) -> Self;
+    /// `conj(self) * a + b`.
+    fn conj_mul_add(self, a: Self, b: Self) -> Self;
+    /// `self * x` for real lanes.
+    fn scale(self, x: V<T, S>) -> Self;
+    /// `self * x + b` for real lanes `x`.
+    fn scale_add(self, x: V<T, S>, b: Self) -> Self;
+    /// The complex conjugate.
+    fn conj(self) -> Self;
+    /// `1 / self`.
+    fn recip(self) -> Self;
+    /// `|self|^2`.
+    fn norm_sqr(self) -> V<T, S>;
+    /// Lane by lane `if a < b { yes } else { no }`.
+    fn select_less(a: V<T, S>, b: V<T, S>, yes: Self, no: Self) -> Self;
+    /// Zero.
+    #[inline(always)]
+    fn zero(simd: S) -> Self {
+        Self::from_real(V::constant(simd, 0.0))
+    }
+    /// `Re(conj(self) * a)`, the inner product that gradients of real quantities are made of.
+    fn real_dot(self, a: Self) -> V<T, S>;
+    /// The sum of the lanes in a fixed order, as (re, im).
+    fn reduce_sum(self) -> (T, T);
+}
+
+impl<T: Real, S: Isa> Field<T, S> for V<T, S> {
+    const PARTS: usize = 1;
+    #[inline(always)]
+    fn from_real(x: V<T, S>) -> Self {
+        x
+    }
+    #[inline(always)]
+    fn re(self) -> V<T, S> {
+        self
+    }
+    #[inline(always)]
+    unsafe fn load(simd: S, ptr: *const T) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe { V::load(simd, ptr) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, ptr: *mut T) {
+        // SAFETY: the caller's contract.
+        unsafe { V::store(self, ptr) }
+    }
+    #[inline(always)]
+    unsafe fn broadcast(simd: S, ptr: *const T) -> Self {
+        // SAFETY: the caller's contract.
+        V::splat(simd, unsafe { *ptr })
+    }
+    #[inline(always)]
+    fn mul_add(self, a: Self, b: Self) -> Self {
+        V::mul_add(self, a, b)
+    }
+    #[inline(always)]
+    fn conj_mul_add(self, a: Self, b: Self) -> Self {
+        V::mul_add(self, a, b)
+    }
+    #[inline(always)]
+    fn scale(self, x: V<T, S>) -> Self {
+        self * x
+    }
+    #[inline(always)]
+    fn scale_add(self, x: V<T, S>, b: Self) -> Self {
+        V::mul_add(self, x, b)
+    }
+    #[inline(always)]
+    fn conj(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn recip(self) -> Self {
+        V::constant(self.simd, 1.0) / self
+    }
+    #[inline(always)]
+    fn norm_sqr(self) -> V<T, S> {
+        self * self
+    }
+    #[inline(always)]
+    fn select_less(a: V<T, S>, b: V<T, S>, yes: Self, no: Self) -> Self {
+        V::select_less(a, b, yes, no)
+    }
+    #[inline(always)]
+    fn real_dot(self, a: Self) -> V<T, S> {
+        self * a
+    }
+    #[inline(always)]
+    fn reduce_sum(self) -> (T, T) {
+        (V::reduce_sum(self), T::default())
+    }
+}
+
+/// A vector of complex lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct Cx<T: Real, S: Isa> {
+    /// Real parts.
+    pub re: V<T, S>,
+    /// Imaginary parts.
+    pub im: V<T, S>,
+}
+
+impl<T: Real, S: Isa> Add for Cx<T, S> {
+    type Output = Self;
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        Cx { re: self.re + other.re, im: self.im + other.im }
+    }
+}
+
+impl<T: Real, S: Isa> Sub for Cx<T, S> {
+    type Output = Self;
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        Cx { re: self.re - other.re, im: self.im - other.im }
+    }
+}
+
+impl<T: Real, S: Isa> Mul for Cx<T, S> {
+    type Output = Self;
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        Cx {
+            re: self.im.neg_mul_add(other.im, self.re * other.re),
+            im: self.im.mul_add(other.re, self.re * other.im),
+        }
+    }
+}
+
+impl<T: Real, S: Isa> Neg for Cx<T, S> {
+    type Output = Self;
+    #[inline(always)]
+    fn neg(self) -> Self {
+        Cx { re: -self.re, im: -self.im }
+    }
+}
+
+impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
+    const PARTS: usize = 2;
+    #[inline(always)]
+    fn from_real(x: V<T, S>) -> Self {
+        Cx { re: x, im: V::constant(x.simd(), 0.0) }
+    }
+    #[inline(always)]
+    fn re(self) -> V<T, S> {
+        self.re
+    }
+    #[inline(always)]
+    unsafe fn load(simd: S, ptr: *const T) -> Self {
+        // SAFETY: the caller's contract: two vectors.
+        unsafe { Cx { re: V::load(simd, ptr), im: V::load(simd, ptr.add(T::lanes::<S>())) } }
+    }
+    #[inline(always)]
+    unsafe fn store(self, ptr: *mut T) {
+        // SAFETY: the caller's contract: two vectors.
+        unsafe {
+            self.re.store(ptr);
+            self.im.store(ptr.add(T::lanes::<S>()));
+        }
+    }
+    #[inline(always)]
+    unsafe fn broadcast(simd: S, ptr: *const T) -> Self {
+        // SAFETY: the caller's contract: two scalars.
+        unsafe { Cx { re: V::splat(simd, *ptr), im: V::splat(simd, *ptr.add(1)) } }
+    }
+    #[inline(always)]
+    fn mul_add(self, a: Self, b: Self) -> Self {
+        Cx {
+            re: self.im.neg_mul_add(a.im, self.re.mul_add(a.re, b.re)),
+            im: self.im.mul_add(a.re, self.re.mul_add(a.im, b.im)),
+        }
+    }
+    #[inline(always)]
+    fn conj_mul_add(self, a: Self, b: Self) -> Self {
+        Cx {
+            re: self.im.mul_add(a.im, self.re.mul_add(a.re, b.re)),
+            im: self.im.neg_mul_add(a.re, self.re.mul_add(a.im, b.im)),
+        }
+    }
+    #[inline(always)]
+    fn scale(self, x: V<T, S>) -> Self {
+        Cx { re: self.re * x, im: self.im * x }
+    }
+    #[inline(always)]
+    fn scale_add(self, x: V<T, S>, b: Self) -> Self {
+        Cx { re: self.re.mul_add(x, b.re), im: self.im.mul_add(x, b.im) }
+    }
+    #[inline(always)]
+    fn conj(self) -> Self {
+        Cx { re: self.re, im: -self.im }
+    }
+    #[inline(always)]
+    fn recip(self) -> Self {
+        self.conj().scale(self.norm_sqr().recip())
+    }
+    #[inline(always)]
+    fn norm_sqr(self) -> V<T, S> {
+        self.re.mul_add(self.re, self.im * self.im)
+    }
+    #[inline(always)]
+    fn select_less(a: V<T, S>, b: V<T, S>, yes: Self, no: Self) -> Self {
+        Cx { re: V::select_less(a, b, yes.re, no.re), im: V::select_less(a, b, yes.im, no.im) }
+    }
+    #[inline(always)]
+    fn real_dot(self, a: Self) -> V<T, S> {
+        self.im.mul_add(a.im, self.re * a.re)
+    }
+    #[inline(always)]
+    fn reduce_sum(self) -> (T, T) {
+        (self.re.reduce_sum(), self.im.reduce_sum())
+    }
+}

@@ -1,0 +1,148 @@
+//! The one error type. Every variant names the operation and the argument and carries what was expected and what came.
+
+use crate::tensor::{DType, Device, Shape};
+
+/// What is wrong with a call. Nothing has been written when one of these comes back.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// An argument has the wrong number of axes.
+    #[error("{op}: `{argument}` must have {expected}, got shape {got}")]
+    Rank {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        argument: &'static str,
+        /// The layouts that are accepted, in words.
+        expected: &'static str,
+        /// The shape that came.
+        got: Shape,
+    },
+    /// An argument has the right number of axes, and a wrong size.
+    #[error("{op}: `{argument}` must have shape {expected}, got {got}")]
+    Shape {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        argument: &'static str,
+        /// The shape that follows from the other arguments.
+        expected: Shape,
+        /// The shape that came.
+        got: Shape,
+    },
+    /// An argument has a type that the operation does not take there.
+    #[error("{op}: `{argument}` must be {expected}, got {got}")]
+    DType {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        argument: &'static str,
+        /// The types that are accepted, in words.
+        expected: &'static str,
+        /// The type that came.
+        got: DType,
+    },
+    /// An argument lives on another device than the one the call runs on.
+    #[error("{op}: `{argument}` must be on {expected}, got one on {got}")]
+    Device {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        argument: &'static str,
+        /// The device of the call.
+        expected: Device,
+        /// The device of the argument.
+        got: Device,
+    },
+    /// An output addresses the same element twice (a zero stride, or strides that fold onto each other).
+    #[error("{op}: `{argument}` is written, so its elements must be distinct, got shape {shape} with strides {strides:?}")]
+    Stride {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        argument: &'static str,
+        /// Its shape.
+        shape: Shape,
+        /// Its strides in elements.
+        strides: Vec<isize>,
+    },
+    /// An output shares memory with another argument.
+    #[error("{op}: `{argument}` is written and must not share memory with `{other}`")]
+    Overlap {
+        /// The operation.
+        op: &'static str,
+        /// The output.
+        argument: &'static str,
+        /// The argument it overlaps.
+        other: &'static str,
+    },
+    /// A scalar option, or a size, is outside what the operation accepts.
+    #[error("{op}: `{argument}` must be {expected}, got {got}")]
+    Value {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        argument: &'static str,
+        /// The accepted values, in words.
+        expected: &'static str,
+        /// The value that came.
+        got: f64,
+    },
+    /// An element of an index tensor is out of range or out of order.
+    #[error("{op}: `{argument}`[{position}] must be {expected} {bound}, got {got}")]
+    Index {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        argument: &'static str,
+        /// Position of the element in row-major order.
+        position: usize,
+        /// The relation that fails, in words ("at most", "equal to", ...).
+        expected: &'static str,
+        /// The other side of that relation.
+        bound: i64,
+        /// The value that came.
+        got: i64,
+    },
+    /// An argument is missing that another one needs, or one is present that excludes another.
+    #[error("{op}: `{argument}` {expected}")]
+    Presence {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        argument: &'static str,
+        /// What must hold, in words.
+        expected: &'static str,
+    },
+    /// A view would reach outside its buffer.
+    #[error("view: shape {shape} with strides {strides:?} from element {offset} reaches outside a buffer of {available} elements")]
+    Bounds {
+        /// The shape asked for.
+        shape: Shape,
+        /// The strides asked for, in elements.
+        strides: Vec<isize>,
+        /// The first element.
+        offset: usize,
+        /// Elements in the buffer.
+        available: usize,
+    },
+    /// More axes than a view can have.
+    #[error("view: at most {max} axes, got {got}")]
+    TooManyAxes {
+        /// The limit.
+        max: usize,
+        /// The number that came.
+        got: usize,
+    },
+    /// The machine cannot do what was asked (an instruction set, a device).
+    #[error("{what} is not available: {why}")]
+    Unavailable {
+        /// What was asked for.
+        what: &'static str,
+        /// Why it is not there.
+        why: &'static str,
+    },
+}
+
+/// A result with [`enum@Error`].
+pub type Result<T, E = Error> = core::result::Result<T, E>;

@@ -1,0 +1,81 @@
+//! Where and how a call runs: an argument, never a global.
+
+use crate::cpu::Level;
+use crate::error::Result;
+use crate::tensor::Device;
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// Where a call runs. Cheap to clone; keep one and pass it to every call.
+///
+/// Results are bit-identical for any number of threads: the division of work depends on the problem alone.
+#[derive(Clone)]
+pub struct Exec {
+    threads: usize,
+    pool: Option<Arc<rayon::ThreadPool>>,
+    level: Level,
+}
+
+impl Exec {
+    /// The CPU with this many threads; 0 means one for each core that the process may use.
+    ///
+    /// With 1 everything runs on the calling thread. If the system refuses the threads, the calling thread does the work.
+    pub fn cpu(threads: usize) -> Self {
+        let threads = match threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        let pool = (threads > 1)
+            .then(|| rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("statescan-{i}")).build())
+            .and_then(|pool| pool.ok())
+            .map(Arc::new);
+        let threads = pool.as_ref().map_or(1, |_| threads);
+        Exec { threads, pool, level: Level::best() }
+    }
+
+    /// The same with another instruction set, for tests and comparisons.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unavailable`] if this processor lacks it.
+    pub fn with_level(mut self, level: Level) -> Result<Self> {
+        self.level = level.check()?;
+        Ok(self)
+    }
+
+    /// The device that views must be on.
+    pub fn device(&self) -> Device {
+        Device::Cpu
+    }
+
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// The instruction set that kernels use.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Runs `job(scratch, i)` for every `i < count`, each exactly once, on the threads of this executor. Scratch is made once per thread
+    /// (or more often) and must not carry results from job to job.
+    pub(crate) fn for_each<S>(&self, count: usize, scratch: impl Fn() -> S + Sync + Send, job: impl Fn(&mut S, usize) + Sync + Send) {
+        match &self.pool {
+            Some(pool) if count > 1 => {
+                pool.install(|| (0..count).into_par_iter().with_max_len(1).for_each_init(&scratch, |s, i| job(s, i)));
+            }
+            _ => {
+                if count > 0 {
+                    let mut s = scratch();
+                    (0..count).for_each(|i| job(&mut s, i));
+                }
+            }
+        }
+    }
+}
+
+impl core::fmt::Debug for Exec {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Exec(cpu, {} threads, {:?})", self.threads, self.level)
+    }
+}

@@ -1,0 +1,189 @@
+//! Owned dense tensors in complex `f64`: what the oracles give back and what comparisons are made on.
+
+use super::dtype::{DType, Element};
+use super::shape::Shape;
+use super::view::{View, ViewMut};
+use crate::error::Result;
+use half::{bf16, f16};
+use num_complex::Complex64;
+
+/// A dense row-major tensor of complex `f64`; a real tensor has zero imaginary parts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dense {
+    shape: Shape,
+    data: Vec<Complex64>,
+}
+
+impl Dense {
+    /// Zeros.
+    ///
+    /// # Errors
+    /// [`crate::Error::TooManyAxes`].
+    pub fn zeros(shape: &[usize]) -> Result<Self> {
+        Ok(Self::zeroed(Shape::new(shape)?))
+    }
+
+    pub(crate) fn zeroed(shape: Shape) -> Self {
+        Dense { shape, data: vec![Complex64::ZERO; shape.iter().product()] }
+    }
+
+    /// A copy of a view on the CPU.
+    ///
+    /// # Panics
+    /// If the view is not on the CPU.
+    pub fn from_view(view: &View<'_>) -> Self {
+        assert_eq!(view.device(), super::Device::Cpu, "elements can be read on the CPU only");
+        let mut data = Vec::with_capacity(view.len());
+        // SAFETY: the offsets are the view's own.
+        view.for_each_offset(|offset| data.push(unsafe { view.read(offset) }));
+        Dense { shape: view.shape(), data }
+    }
+
+    /// Sizes of the axes.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The elements in row-major order.
+    pub fn data(&self) -> &[Complex64] {
+        &self.data
+    }
+
+    /// The elements in row-major order, writable.
+    pub fn data_mut(&mut self) -> &mut [Complex64] {
+        &mut self.data
+    }
+
+    fn position(&self, index: &[usize]) -> usize {
+        debug_assert_eq!(index.len(), self.shape.len());
+        index.iter().zip(self.shape.iter()).fold(0, |at, (&i, &n)| {
+            debug_assert!(i < n, "index {index:?} outside {}", self.shape);
+            at * n + i
+        })
+    }
+
+    /// One element.
+    ///
+    /// # Panics
+    /// If the index lies outside.
+    pub fn at(&self, index: &[usize]) -> Complex64 {
+        self.data[self.position(index)]
+    }
+
+    /// One element, writable.
+    ///
+    /// # Panics
+    /// If the index lies outside.
+    pub fn at_mut(&mut self, index: &[usize]) -> &mut Complex64 {
+        let at = self.position(index);
+        &mut self.data[at]
+    }
+
+    /// The elements rounded to a storage type, as bytes in row-major order; real types take the real parts.
+    pub fn to_bytes(&self, dtype: DType) -> Vec<u8> {
+        let mut bytes = vec![0u8; self.data.len() * dtype.size()];
+        // SAFETY: writing goes through a byte-wise copy below, so alignment does not matter.
+        for (value, out) in self.data.iter().zip(bytes.chunks_exact_mut(dtype.size())) {
+            match dtype {
+                DType::F32 => out.copy_from_slice(&(value.re as f32).to_le_bytes()),
+                DType::F64 => out.copy_from_slice(&value.re.to_le_bytes()),
+                DType::BF16 => out.copy_from_slice(&bf16::from_f64(value.re).to_le_bytes()),
+                DType::F16 => out.copy_from_slice(&f16::from_f64(value.re).to_le_bytes()),
+                DType::Complex64 => {
+                    out[..4].copy_from_slice(&(value.re as f32).to_le_bytes());
+                    out[4..].copy_from_slice(&(value.im as f32).to_le_bytes());
+                }
+                DType::Complex128 => {
+                    out[..8].copy_from_slice(&value.re.to_le_bytes());
+                    out[8..].copy_from_slice(&value.im.to_le_bytes());
+                }
+                DType::I32 => out.copy_from_slice(&(value.re as i32).to_le_bytes()),
+                DType::I64 => out.copy_from_slice(&(value.re as i64).to_le_bytes()),
+            }
+        }
+        bytes
+    }
+
+    /// The real parts as `f64`.
+    pub fn to_real(&self) -> Vec<f64> {
+        self.data.iter().map(|v| v.re).collect()
+    }
+
+    /// A view of the tensor itself (complex128).
+    pub fn view(&self) -> View<'_> {
+        View::new(&self.data, &self.shape).expect("the data has the shape's length")
+    }
+
+    /// A writable view of the tensor itself (complex128).
+    pub fn view_mut(&mut self) -> ViewMut<'_> {
+        let shape = self.shape;
+        ViewMut::new(&mut self.data, &shape).expect("the data has the shape's length")
+    }
+
+    /// A real view (the real parts of the tensor itself).
+    pub fn real_view(&self) -> View<'_> {
+        let strides: Vec<isize> = self.shape.row_major().iter().map(|s| s * 2).collect();
+        let components: &[f64] = bytemuck::cast_slice(&self.data);
+        View::strided(components, 0, &self.shape, &strides).expect("every other component")
+    }
+
+    /// Builds a tensor from typed elements.
+    ///
+    /// # Errors
+    /// As [`View::new`].
+    pub fn from_slice<T: Element>(data: &[T], shape: &[usize]) -> Result<Self> {
+        Ok(Self::from_view(&View::new(data, shape)?))
+    }
+}
+
+/// How far two results may lie apart: `|a - b| <= absolute * max|b| + relative * |b|`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ErrorBound {
+    /// Factor of the largest magnitude of the expected tensor.
+    pub absolute: f64,
+    /// Factor of the magnitude of the expected element.
+    pub relative: f64,
+}
+
+impl ErrorBound {
+    /// The one tolerance of the tests: what a scan of `length` dependent steps may differ from its `f64` oracle when inputs and outputs are
+    /// stored as `dtype`.
+    ///
+    /// Carried values are `f32` (`f64` for double inputs), whose rounding errors add like a random walk over the steps that the state
+    /// remembers; one rounding to the storage type follows. The factor leaves room for cancellation in sums over states.
+    pub fn for_scan(dtype: DType, length: usize) -> Self {
+        let carried = if dtype.is_double() { f64::EPSILON } else { f64::from(f32::EPSILON) };
+        let walk = (length.max(1) as f64).sqrt();
+        ErrorBound { absolute: 4.0 * carried * (4.0 + walk), relative: dtype.epsilon() + 16.0 * carried }
+    }
+
+    /// The tolerance for gradients: they sum over a whole axis on top of the scan.
+    pub fn for_gradient(dtype: DType, length: usize) -> Self {
+        let bound = Self::for_scan(dtype, length);
+        ErrorBound { absolute: 8.0 * bound.absolute + 0.5 * dtype.epsilon() * f64::from(dtype.size() == 2), relative: 8.0 * bound.relative }
+    }
+}
+
+/// Largest absolute difference, that relative to the largest expected magnitude, and whether every element is within the bound.
+/// NaN must meet NaN and infinities must agree.
+pub fn max_errors(got: &[Complex64], expected: &[Complex64], bound: ErrorBound) -> (f64, f64, bool) {
+    if got.len() != expected.len() {
+        return (f64::INFINITY, f64::INFINITY, false);
+    }
+    let finite = |z: &Complex64| z.re.is_finite() && z.im.is_finite();
+    let scale = expected.iter().filter(|z| finite(z)).map(|z| z.norm()).fold(0.0, f64::max);
+    let same = |a: f64, b: f64| (a.is_nan() && b.is_nan()) || a == b;
+    let (mut worst, mut within) = (0.0f64, true);
+    for (a, b) in got.iter().zip(expected) {
+        if !finite(b) {
+            within &= same(a.re, b.re) && same(a.im, b.im);
+            continue;
+        }
+        let error = (a - b).norm();
+        // a NaN error must fail the comparison, so the test is for being inside
+        within &= error <= bound.absolute * scale + bound.relative * b.norm();
+        worst = if error.is_nan() { f64::INFINITY } else { worst.max(error) };
+    }
+    let relative = if scale > 0.0 { worst / scale } else { worst };
+    (worst, relative, within)
+}

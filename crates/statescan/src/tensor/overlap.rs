@@ -1,0 +1,150 @@
+//! Do written elements stay apart? Exact for the layouts that occur in practice, and on the safe side for the rest.
+
+use super::view::View;
+
+/// Axes with more than one index, as (|stride|, size), the smallest stride first.
+fn nontrivial(view: &View<'_>) -> Vec<(isize, usize)> {
+    let mut axes: Vec<_> = view
+        .strides()
+        .iter()
+        .zip(view.shape().iter())
+        .filter(|&(_, &size)| size > 1)
+        .map(|(&stride, &size)| (stride.abs(), size))
+        .collect();
+    axes.sort_unstable();
+    axes
+}
+
+/// Whether axes nest: each stride is larger than everything the smaller ones reach. Nested axes never fold onto each other.
+fn nests(axes: &[(isize, usize)]) -> bool {
+    let mut reach = 0isize;
+    axes.iter().all(|&(stride, size)| {
+        let apart = stride > reach;
+        reach = reach.saturating_add(stride.saturating_mul(size as isize - 1));
+        apart
+    })
+}
+
+/// Whether no two indices of the view address the same element.
+pub(crate) fn is_injective(view: &View<'_>) -> bool {
+    view.is_empty() || nests(&nontrivial(view))
+}
+
+/// Can a sum of `k * stride` with `|k| < size` over the axes (largest first) fall within `slack` of `target`?
+fn reachable(axes: &[(isize, usize)], target: i128, slack: i128) -> bool {
+    let Some((&(stride, size), rest)) = axes.split_last() else {
+        return target.abs() < slack;
+    };
+    let stride = i128::from(stride as i64);
+    let limit = size as i128 - 1;
+    // what the remaining, smaller axes can still make up for
+    let rest_reach: i128 = rest.iter().map(|&(s, n)| i128::from(s as i64) * (n as i128 - 1)).sum::<i128>() + slack;
+    let low = ((target - rest_reach).div_euclid(stride)).max(-limit);
+    let high = ((target + rest_reach).div_euclid(stride) + 1).min(limit);
+    (low..=high).any(|k| reachable(rest, target - k * stride, slack))
+}
+
+/// Whether two views share a byte. Exact if their strides agree and nest (halves of one buffer, interleaved slices); otherwise ranges that
+/// meet count as sharing.
+fn overlaps(a: &View<'_>, b: &View<'_>) -> bool {
+    if a.is_empty() || b.is_empty() || a.device() != b.device() {
+        return false;
+    }
+    let ((a_low, a_high), (b_low, b_high)) = (a.byte_range(), b.byte_range());
+    if a_high <= b_low || b_high <= a_low {
+        return false;
+    }
+    let size = a.dtype().size();
+    if size != b.dtype().size() {
+        return true;
+    }
+    // the union of the axes: strides must agree wherever both have more than one index
+    let mut axes = nontrivial(a);
+    for (stride, n) in nontrivial(b) {
+        match axes.iter_mut().find(|axis| axis.0 == stride) {
+            Some(axis) => axis.1 = axis.1.max(n),
+            None => axes.push((stride, n)),
+        }
+    }
+    axes.sort_unstable();
+    if !nests(&axes) {
+        return true;
+    }
+    let distance = b_low as i128 - a_low as i128;
+    let axes: Vec<_> = axes.into_iter().map(|(stride, n)| (stride * size as isize, n)).collect();
+    reachable(&axes, distance, size as i128)
+}
+
+/// The first pair (written, other) that shares memory.
+pub(crate) fn first_overlap(
+    written: &[(&'static str, View<'_>)],
+    read: &[(&'static str, View<'_>)],
+) -> Option<(&'static str, &'static str)> {
+    for (i, (name, view)) in written.iter().enumerate() {
+        for (other, against) in written[..i].iter().chain(read) {
+            if overlaps(view, against) {
+                return Some((name, other));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn elements(view: &View<'_>) -> HashSet<isize> {
+        let mut all = HashSet::new();
+        let base = view.as_ptr() as isize;
+        view.for_each_offset(|o| {
+            all.insert(base + o * view.dtype().size() as isize);
+        });
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn never_misses_an_overlap(
+            shape_a in prop::collection::vec(1usize..4, 2), shape_b in prop::collection::vec(1usize..4, 2),
+            strides in prop::collection::vec(-9isize..10, 2), start_a in 0usize..24, start_b in 0usize..24,
+        ) {
+            let data = vec![0f32; 128];
+            let view = |start: usize, shape: &[usize]| View::strided(&data, 40 + start, shape, &strides);
+            let (Ok(a), Ok(b)) = (view(start_a, &shape_a), view(start_b, &shape_b)) else { return Ok(()) };
+            let (ea, eb) = (elements(&a), elements(&b));
+            if is_injective(&a) {
+                prop_assert_eq!(ea.len(), a.len());
+            }
+            let shared = ea.intersection(&eb).next().is_some();
+            prop_assert!(!shared || overlaps(&a, &b));
+            // exact where the strides nest
+            let mut union = nontrivial(&a);
+            union.extend(nontrivial(&b));
+            union.sort_unstable();
+            union.dedup_by_key(|axis| axis.0);
+            if !shared && shape_a == shape_b && nests(&nontrivial(&a)) {
+                prop_assert!(!overlaps(&a, &b));
+            }
+        }
+    }
+
+    #[test]
+    fn halves_of_one_buffer_are_apart() {
+        // (batch, 2 x dim, seqlen) split along the channels, as a Mamba block does with x and z
+        let data = vec![0f32; 2 * 6 * 5];
+        let whole = View::new(&data, &[2, 6, 5]).unwrap();
+        let (x, z) = (whole.slice(1, 0..3), whole.slice(1, 3..6));
+        assert_eq!(first_overlap(&[("dx", x), ("dz", z)], &[]), None);
+        assert_eq!(first_overlap(&[("dx", x), ("dz", whole)], &[]), Some(("dz", "dx")));
+    }
+
+    #[test]
+    fn a_zero_stride_is_not_injective() {
+        let data = [0f32; 4];
+        assert!(!is_injective(&View::strided(&data, 0, &[2, 4], &[0, 1]).unwrap()));
+        assert!(is_injective(&View::strided(&data, 0, &[1, 4], &[0, 1]).unwrap()));
+    }
+}

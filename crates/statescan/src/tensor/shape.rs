@@ -1,0 +1,109 @@
+//! Shapes and strides without allocation.
+
+use crate::error::{Error, Result};
+use core::fmt;
+use core::ops::Deref;
+
+/// The largest number of axes of a view.
+pub const MAX_RANK: usize = 6;
+
+/// Up to [`MAX_RANK`] sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    rank: u8,
+    sizes: [usize; MAX_RANK],
+}
+
+impl Shape {
+    /// A shape from its sizes.
+    ///
+    /// # Errors
+    /// [`Error::TooManyAxes`] for more than [`MAX_RANK`] of them.
+    pub fn new(sizes: &[usize]) -> Result<Self> {
+        if sizes.len() > MAX_RANK {
+            return Err(Error::TooManyAxes { max: MAX_RANK, got: sizes.len() });
+        }
+        Ok(Self::of(sizes))
+    }
+
+    /// A shape whose rank is known to fit.
+    pub(crate) fn of(sizes: &[usize]) -> Self {
+        let mut all = [1; MAX_RANK];
+        all[..sizes.len()].copy_from_slice(sizes);
+        Shape { rank: sizes.len() as u8, sizes: all }
+    }
+
+    /// Number of elements, or `None` if it overflows.
+    pub fn checked_len(&self) -> Option<usize> {
+        // a zero anywhere makes the shape empty, whatever the other sizes multiply to
+        if self.contains(&0) {
+            return Some(0);
+        }
+        self.iter().try_fold(1usize, |n, &s| n.checked_mul(s))
+    }
+
+    /// The strides, in elements, of a dense row-major array of this shape.
+    pub fn row_major(&self) -> Strides {
+        let mut strides = Strides { rank: self.rank, steps: [0; MAX_RANK] };
+        let mut step = 1isize;
+        for axis in (0..self.len()).rev() {
+            strides.steps[axis] = step;
+            step = step.wrapping_mul(self.sizes[axis].max(1) as isize);
+        }
+        strides
+    }
+}
+
+impl Deref for Shape {
+    type Target = [usize];
+    fn deref(&self) -> &[usize] {
+        &self.sizes[..self.rank as usize]
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(")?;
+        for (axis, size) in self.iter().enumerate() {
+            if axis > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "{size}")?;
+        }
+        f.write_str(if self.len() == 1 { ",)" } else { ")" })
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Up to [`MAX_RANK`] strides, in elements; negative ones walk backwards.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Strides {
+    rank: u8,
+    steps: [isize; MAX_RANK],
+}
+
+impl Strides {
+    pub(crate) fn of(steps: &[isize]) -> Self {
+        let mut all = [0; MAX_RANK];
+        all[..steps.len()].copy_from_slice(steps);
+        Strides { rank: steps.len() as u8, steps: all }
+    }
+}
+
+impl Deref for Strides {
+    type Target = [isize];
+    fn deref(&self) -> &[isize] {
+        &self.steps[..self.rank as usize]
+    }
+}
+
+impl fmt::Debug for Strides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}

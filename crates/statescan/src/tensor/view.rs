@@ -1,0 +1,543 @@
+//! [`View`] and [`ViewMut`]: what every operation takes.
+
+use super::dtype::{DType, Element};
+use super::shape::{MAX_RANK, Shape, Strides};
+use crate::error::{Error, Result};
+use core::fmt;
+use core::marker::PhantomData;
+use core::ops::Range;
+use half::{bf16, f16};
+use num_complex::{Complex, Complex64};
+
+/// Where memory lives.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Device {
+    /// Host memory.
+    Cpu,
+    /// The memory of the CUDA device with this ordinal.
+    Cuda(usize),
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+/// A strided tensor of known element type, read only.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    ptr: *const u8,
+    dtype: DType,
+    device: Device,
+    shape: Shape,
+    strides: Strides,
+    lifetime: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: a view is a shared borrow of plain data.
+unsafe impl Send for View<'_> {}
+// SAFETY: as above; nothing is mutable through it.
+unsafe impl Sync for View<'_> {}
+
+/// First and one-past-last element that a strided shape reaches, relative to its origin; `None` if it overflows.
+fn reach(shape: &[usize], strides: &[isize]) -> Option<(isize, isize)> {
+    if shape.contains(&0) {
+        return Some((0, 0));
+    }
+    let (mut low, mut high) = (0isize, 0isize);
+    for (&size, &stride) in shape.iter().zip(strides) {
+        let span = isize::try_from(size - 1).ok()?.checked_mul(stride)?;
+        if span < 0 {
+            low = low.checked_add(span)?;
+        } else {
+            high = high.checked_add(span)?;
+        }
+    }
+    Some((low, high.checked_add(1)?))
+}
+
+fn check_bounds(shape: &Shape, strides: &[isize], offset: usize, available: usize) -> Result<()> {
+    let fail = || Error::Bounds { shape: *shape, strides: strides.to_vec(), offset, available };
+    if shape.len() != strides.len() || shape.checked_len().is_none() {
+        return Err(fail());
+    }
+    let (low, high) = reach(shape, strides).ok_or_else(fail)?;
+    let origin = isize::try_from(offset).map_err(|_| fail())?;
+    let first = origin.checked_add(low).ok_or_else(fail)?;
+    let end = origin.checked_add(high).ok_or_else(fail)?;
+    if first < 0 || end.unsigned_abs() > available || offset > available {
+        return Err(fail());
+    }
+    Ok(())
+}
+
+impl<'a> View<'a> {
+    /// A dense row-major view of a slice.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`] if the slice has not exactly the shape's number of elements, [`Error::TooManyAxes`].
+    pub fn new<T: Element>(data: &'a [T], shape: &[usize]) -> Result<Self> {
+        let shape = Shape::new(shape)?;
+        let strides = shape.row_major();
+        if shape.checked_len() != Some(data.len()) {
+            return Err(Error::Bounds { shape, strides: strides.to_vec(), offset: 0, available: data.len() });
+        }
+        Self::strided(data, 0, &shape, &strides)
+    }
+
+    /// A view of a slice with any strides (in elements), whose element (0, .., 0) is `data[offset]`.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`] if any element would lie outside the slice, [`Error::TooManyAxes`].
+    pub fn strided<T: Element>(data: &'a [T], offset: usize, shape: &[usize], strides: &[isize]) -> Result<Self> {
+        let shape = Shape::new(shape)?;
+        check_bounds(&shape, strides, offset, data.len())?;
+        Ok(View {
+            ptr: data.as_ptr().wrapping_add(offset).cast(),
+            dtype: T::DTYPE,
+            device: Device::Cpu,
+            shape,
+            strides: Strides::of(strides),
+            lifetime: PhantomData,
+        })
+    }
+
+    /// A view from its parts.
+    ///
+    /// # Errors
+    /// [`Error::TooManyAxes`]; [`Error::Bounds`] if shape and strides differ in length or the extent overflows.
+    ///
+    /// # Safety
+    /// Every element that shape and strides reach from `ptr` must be initialised memory of `device`, aligned for `dtype`, and stay valid
+    /// and unwritten for `'a`.
+    pub unsafe fn from_raw_parts(
+        ptr: *const u8,
+        dtype: DType,
+        device: Device,
+        shape: &[usize],
+        strides: &[isize],
+    ) -> Result<Self> {
+        let shape = Shape::new(shape)?;
+        let fail = || Error::Bounds { shape, strides: strides.to_vec(), offset: 0, available: 0 };
+        if shape.len() != strides.len() || shape.checked_len().is_none() {
+            return Err(fail());
+        }
+        let (low, high) = reach(&shape, strides).ok_or_else(fail)?;
+        let extent = high.checked_sub(low).and_then(|n| n.checked_mul(dtype.size() as isize));
+        extent.ok_or_else(fail)?;
+        Ok(View { ptr, dtype, device, shape, strides: Strides::of(strides), lifetime: PhantomData })
+    }
+
+    /// The storage type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Where the memory is.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Sizes of the axes.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Strides of the axes in elements.
+    pub fn strides(&self) -> Strides {
+        self.strides
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.shape.contains(&0)
+    }
+
+    /// Address of element (0, .., 0).
+    pub fn as_ptr(&self) -> *const u8 {
+        self.ptr
+    }
+
+    /// The axes in another order.
+    ///
+    /// # Panics
+    /// If `order` is not a permutation of the axes.
+    pub fn permute(self, order: &[usize]) -> Self {
+        assert!(
+            order.len() == self.rank() && (0..self.rank()).all(|axis| order.contains(&axis)),
+            "order must be a permutation of the axes"
+        );
+        let mut shape = [0; MAX_RANK];
+        let mut strides = [0; MAX_RANK];
+        for (to, &from) in order.iter().enumerate() {
+            shape[to] = self.shape[from];
+            strides[to] = self.strides[from];
+        }
+        self.with_layout(&shape[..order.len()], &strides[..order.len()])
+    }
+
+    /// A range of one axis.
+    ///
+    /// # Panics
+    /// If the range does not lie within the axis.
+    pub fn slice(self, axis: usize, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.shape[axis], "range outside the axis");
+        let mut shape = self.shape.to_vec();
+        shape[axis] = range.end - range.start;
+        let step = self.strides[axis].wrapping_mul(range.start as isize);
+        let mut view = self.with_layout(&shape, &self.strides);
+        view.ptr = self.offset_bytes(step);
+        view
+    }
+
+    /// One index of an axis; the axis disappears.
+    ///
+    /// # Panics
+    /// If the index is outside the axis.
+    pub fn index(self, axis: usize, at: usize) -> Self {
+        let view = self.slice(axis, at..at + 1);
+        let mut shape = view.shape.to_vec();
+        let mut strides = view.strides.to_vec();
+        shape.remove(axis);
+        strides.remove(axis);
+        view.with_layout(&shape, &strides)
+    }
+
+    /// A new axis of this size at a position; every index of it is the same memory (stride 0).
+    ///
+    /// # Panics
+    /// If the view already has [`MAX_RANK`] axes or the position is past the end.
+    pub fn expand(self, axis: usize, size: usize) -> Self {
+        assert!(self.rank() < MAX_RANK, "too many axes");
+        let mut shape = self.shape.to_vec();
+        let mut strides = self.strides.to_vec();
+        shape.insert(axis, size);
+        strides.insert(axis, 0);
+        self.with_layout(&shape, &strides)
+    }
+
+    /// The same elements with one axis walked backwards.
+    pub fn flip(self, axis: usize) -> Self {
+        if self.shape[axis] == 0 {
+            return self;
+        }
+        let mut strides = self.strides.to_vec();
+        let last = strides[axis].wrapping_mul(self.shape[axis] as isize - 1);
+        strides[axis] = strides[axis].wrapping_neg();
+        let mut view = self.with_layout(&self.shape, &strides);
+        view.ptr = self.offset_bytes(last);
+        view
+    }
+
+    fn with_layout(mut self, shape: &[usize], strides: &[isize]) -> Self {
+        self.shape = Shape::of(shape);
+        self.strides = Strides::of(strides);
+        self
+    }
+
+    fn offset_bytes(&self, elements: isize) -> *const u8 {
+        self.ptr.wrapping_offset(elements.wrapping_mul(self.dtype.size() as isize))
+    }
+
+    /// First and one-past-last byte address that the view reaches.
+    pub(crate) fn byte_range(&self) -> (usize, usize) {
+        let (low, high) = reach(&self.shape, &self.strides).expect("checked when the view was made");
+        let size = self.dtype.size() as isize;
+        let start = self.ptr as isize;
+        ((start + low * size) as usize, (start + high * size) as usize)
+    }
+
+    /// Element at an offset (in elements) from the origin, as a complex `f64`.
+    ///
+    /// # Safety
+    /// The offset must be one that shape and strides reach, and the view must be on the CPU.
+    pub(crate) unsafe fn read(&self, offset: isize) -> Complex64 {
+        let at = self.offset_bytes(offset);
+        // SAFETY: by the contract above `at` is an element of this view.
+        unsafe {
+            match self.dtype {
+                DType::F32 => Complex::new(f64::from(*at.cast::<f32>()), 0.0),
+                DType::F64 => Complex::new(*at.cast::<f64>(), 0.0),
+                DType::BF16 => Complex::new((*at.cast::<bf16>()).to_f64(), 0.0),
+                DType::F16 => Complex::new((*at.cast::<f16>()).to_f64(), 0.0),
+                DType::Complex64 => {
+                    let z = *at.cast::<Complex<f32>>();
+                    Complex::new(f64::from(z.re), f64::from(z.im))
+                }
+                DType::Complex128 => *at.cast::<Complex64>(),
+                DType::I32 => Complex::new(f64::from(*at.cast::<i32>()), 0.0),
+                DType::I64 => Complex::new(*at.cast::<i64>() as f64, 0.0),
+            }
+        }
+    }
+
+    /// One element, as a complex `f64`.
+    ///
+    /// # Panics
+    /// If the index is outside the shape, or the view is not on the CPU.
+    pub fn at(&self, index: &[usize]) -> Complex64 {
+        assert_eq!(self.device, Device::Cpu, "elements can be read on the CPU only");
+        assert_eq!(index.len(), self.rank(), "one index for each axis");
+        let mut offset = 0;
+        for axis in 0..index.len() {
+            assert!(index[axis] < self.shape[axis], "index outside the shape");
+            offset += index[axis] as isize * self.strides[axis];
+        }
+        // SAFETY: every index is inside the shape.
+        unsafe { self.read(offset) }
+    }
+
+    /// The integer elements in row-major order.
+    ///
+    /// # Panics
+    /// If the type is not an integer type or the view is not on the CPU.
+    pub(crate) fn to_indices(self) -> Vec<i64> {
+        assert!(self.dtype.is_index() && self.device == Device::Cpu, "integers on the CPU");
+        let mut out = Vec::with_capacity(self.len());
+        self.for_each_offset(|offset| {
+            let at = self.offset_bytes(offset);
+            // SAFETY: the offset comes from this view's own shape and strides, and the type was matched.
+            out.push(unsafe {
+                match self.dtype {
+                    DType::I32 => i64::from(*at.cast::<i32>()),
+                    _ => *at.cast::<i64>(),
+                }
+            });
+        });
+        out
+    }
+
+    /// Calls `f` with the offset of every element, in row-major order.
+    pub(crate) fn for_each_offset(&self, mut f: impl FnMut(isize)) {
+        if self.is_empty() {
+            return;
+        }
+        let rank = self.rank();
+        let mut index = [0usize; MAX_RANK];
+        let mut offset = 0isize;
+        loop {
+            f(offset);
+            let mut axis = rank;
+            loop {
+                if axis == 0 {
+                    return;
+                }
+                axis -= 1;
+                index[axis] += 1;
+                offset += self.strides[axis];
+                if index[axis] < self.shape[axis] {
+                    break;
+                }
+                offset -= self.strides[axis] * self.shape[axis] as isize;
+                index[axis] = 0;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for View<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "View({} {} on {}, strides {:?})", self.dtype, self.shape, self.device, self.strides)
+    }
+}
+
+/// A strided tensor of known element type that an operation writes.
+pub struct ViewMut<'a> {
+    view: View<'a>,
+    lifetime: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> ViewMut<'a> {
+    /// A dense row-major view of a slice.
+    ///
+    /// # Errors
+    /// As [`View::new`].
+    pub fn new<T: Element>(data: &'a mut [T], shape: &[usize]) -> Result<Self> {
+        let available = data.len();
+        let shape = Shape::new(shape)?;
+        let strides = shape.row_major();
+        if shape.checked_len() != Some(available) {
+            return Err(Error::Bounds { shape, strides: strides.to_vec(), offset: 0, available });
+        }
+        Self::strided(data, 0, &shape, &strides)
+    }
+
+    /// A view of a slice with any strides (in elements), whose element (0, .., 0) is `data[offset]`.
+    ///
+    /// # Errors
+    /// As [`View::strided`]. That elements are distinct is checked by the operation that writes.
+    pub fn strided<T: Element>(data: &'a mut [T], offset: usize, shape: &[usize], strides: &[isize]) -> Result<Self> {
+        let ptr = data.as_mut_ptr();
+        let view = View::strided(data, offset, shape, strides)?;
+        // the pointer is taken from the exclusive borrow, so that writing through it is allowed
+        Ok(Self::wrap(View { ptr: ptr.wrapping_add(offset).cast(), ..view }))
+    }
+
+    /// A view from its parts.
+    ///
+    /// # Errors
+    /// As [`View::from_raw_parts`].
+    ///
+    /// # Safety
+    /// As [`View::from_raw_parts`], and nothing else may read or write those elements for `'a`.
+    pub unsafe fn from_raw_parts(
+        ptr: *mut u8,
+        dtype: DType,
+        device: Device,
+        shape: &[usize],
+        strides: &[isize],
+    ) -> Result<Self> {
+        // SAFETY: the caller's contract includes that of the shared view.
+        Ok(Self::wrap(unsafe { View::from_raw_parts(ptr, dtype, device, shape, strides) }?))
+    }
+
+    fn wrap(view: View<'a>) -> Self {
+        ViewMut { view, lifetime: PhantomData }
+    }
+
+    /// The same elements for a shorter time.
+    pub fn reborrow(&mut self) -> ViewMut<'_> {
+        ViewMut::wrap(self.view)
+    }
+
+    /// The same elements, read only.
+    pub fn as_view(&self) -> View<'_> {
+        self.view
+    }
+
+    /// The axes in another order (see [`View::permute`]).
+    pub fn permute(self, order: &[usize]) -> Self {
+        Self::wrap(self.view.permute(order))
+    }
+
+    /// A range of one axis (see [`View::slice`]).
+    pub fn slice(self, axis: usize, range: Range<usize>) -> Self {
+        Self::wrap(self.view.slice(axis, range))
+    }
+
+    /// One index of an axis; the axis disappears (see [`View::index`]).
+    pub fn index(self, axis: usize, at: usize) -> Self {
+        Self::wrap(self.view.index(axis, at))
+    }
+
+    /// A new axis of size 1.
+    pub fn unsqueeze(self, axis: usize) -> Self {
+        Self::wrap(self.view.expand(axis, 1))
+    }
+
+    /// The same elements with one axis walked backwards (see [`View::flip`]).
+    pub fn flip(self, axis: usize) -> Self {
+        Self::wrap(self.view.flip(axis))
+    }
+
+    /// The storage type.
+    pub fn dtype(&self) -> DType {
+        self.view.dtype
+    }
+
+    /// Sizes of the axes.
+    pub fn shape(&self) -> Shape {
+        self.view.shape
+    }
+
+    /// Address of element (0, .., 0).
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.view.ptr.cast_mut()
+    }
+
+    /// The shared description that kernels carry to their threads; they write disjoint elements of it.
+    pub(crate) fn raw(&mut self) -> RawViewMut {
+        // SAFETY: only the lifetime is erased; a kernel ends before the borrow that `self` holds.
+        RawViewMut { view: unsafe { core::mem::transmute::<View<'_>, View<'static>>(self.view) } }
+    }
+}
+
+impl fmt::Debug for ViewMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.view, f)
+    }
+}
+
+/// A writable view without a lifetime, shared by the threads of one call. Each element is written by one thread.
+#[derive(Clone, Copy)]
+pub(crate) struct RawViewMut {
+    view: View<'static>,
+}
+
+impl RawViewMut {
+    pub(crate) fn dtype(&self) -> DType {
+        self.view.dtype
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.view.shape
+    }
+
+    pub(crate) fn strides(&self) -> Strides {
+        self.view.strides
+    }
+
+    pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
+        self.view.ptr.cast_mut()
+    }
+
+    /// The axes in another order.
+    pub(crate) fn permute(self, order: &[usize]) -> Self {
+        RawViewMut { view: self.view.permute(order) }
+    }
+
+    /// One index of an axis; the axis disappears.
+    pub(crate) fn index(self, axis: usize, at: usize) -> Self {
+        RawViewMut { view: self.view.index(axis, at) }
+    }
+
+    /// A range of one axis.
+    pub(crate) fn slice(self, axis: usize, range: Range<usize>) -> Self {
+        RawViewMut { view: self.view.slice(axis, range) }
+    }
+
+    /// Reads one element as a complex `f64`.
+    ///
+    /// # Safety
+    /// The offset must be one that shape and strides reach; no other thread may write it meanwhile.
+    pub(crate) unsafe fn read(&self, offset: isize) -> Complex64 {
+        // SAFETY: the caller's contract is the one of `View::read`.
+        unsafe { self.view.read(offset) }
+    }
+
+    /// Writes one element, rounded to the storage type; a real type takes the real part.
+    ///
+    /// # Safety
+    /// The offset must be one that shape and strides reach; no other thread may touch it meanwhile.
+    pub(crate) unsafe fn write(&self, offset: isize, value: Complex64) {
+        let at = self.view.offset_bytes(offset).cast_mut();
+        // SAFETY: by the contract above `at` is an element of this view, and exclusively ours.
+        unsafe {
+            match self.view.dtype {
+                DType::F32 => *at.cast::<f32>() = value.re as f32,
+                DType::F64 => *at.cast::<f64>() = value.re,
+                DType::BF16 => *at.cast::<bf16>() = bf16::from_f64(value.re),
+                DType::F16 => *at.cast::<f16>() = f16::from_f64(value.re),
+                DType::Complex64 => *at.cast::<Complex<f32>>() = Complex::new(value.re as f32, value.im as f32),
+                DType::Complex128 => *at.cast::<Complex64>() = value,
+                DType::I32 => *at.cast::<i32>() = value.re as i32,
+                DType::I64 => *at.cast::<i64>() = value.re as i64,
+            }
+        }
+    }
+}
