@@ -115,7 +115,9 @@ pub enum Error {
         expected: &'static str,
     },
     /// A view would reach outside its buffer.
-    #[error("view: shape {shape} with strides {strides:?} from element {offset} reaches outside a buffer of {available} elements")]
+    #[error(
+        "view: shape {shape} with strides {strides:?} from element {offset} reaches outside a buffer of {available} elements"
+    )]
     Bounds {
         /// The shape asked for.
         shape: Shape,

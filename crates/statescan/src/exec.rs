@@ -59,7 +59,12 @@ impl Exec {
 
     /// Runs `job(scratch, i)` for every `i < count`, each exactly once, on the threads of this executor. Scratch is made once per thread
     /// (or more often) and must not carry results from job to job.
-    pub(crate) fn for_each<S>(&self, count: usize, scratch: impl Fn() -> S + Sync + Send, job: impl Fn(&mut S, usize) + Sync + Send) {
+    pub(crate) fn for_each<S>(
+        &self,
+        count: usize,
+        scratch: impl Fn() -> S + Sync + Send,
+        job: impl Fn(&mut S, usize) + Sync + Send,
+    ) {
         match &self.pool {
             Some(pool) if count > 1 => {
                 pool.install(|| (0..count).into_par_iter().with_max_len(1).for_each_init(&scratch, |s, i| job(s, i)));

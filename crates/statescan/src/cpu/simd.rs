@@ -48,7 +48,15 @@ unsafe fn transpose_plain<T: Copy>(lanes: usize, src: *const T, src_step: usize,
 
 /// A compute type: `f32` or `f64`.
 pub(crate) trait Real:
-    Element + Pod + PartialOrd + Default + core::fmt::Debug + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Neg<Output = Self>
+    Element
+    + Pod
+    + PartialOrd
+    + Default
+    + core::fmt::Debug
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Neg<Output = Self>
 {
     /// A vector register.
     type Reg<S: Isa>: Copy + Pod + Send + Sync;
@@ -165,12 +173,48 @@ macro_rules! real {
 }
 
 real!(
-    f32, false, f32s, m32s, F32_LANES, splat_f32s, add_f32s, sub_f32s, mul_f32s, div_f32s, neg_f32s, abs_f32s, mul_add_e_f32s,
-    negate_mul_add_e_f32s, less_than_f32s, select_f32s, reduce_sum_f32s, round_f32, scale_f32, transpose_f32
+    f32,
+    false,
+    f32s,
+    m32s,
+    F32_LANES,
+    splat_f32s,
+    add_f32s,
+    sub_f32s,
+    mul_f32s,
+    div_f32s,
+    neg_f32s,
+    abs_f32s,
+    mul_add_e_f32s,
+    negate_mul_add_e_f32s,
+    less_than_f32s,
+    select_f32s,
+    reduce_sum_f32s,
+    round_f32,
+    scale_f32,
+    transpose_f32
 );
 real!(
-    f64, true, f64s, m64s, F64_LANES, splat_f64s, add_f64s, sub_f64s, mul_f64s, div_f64s, neg_f64s, abs_f64s, mul_add_e_f64s,
-    negate_mul_add_e_f64s, less_than_f64s, select_f64s, reduce_sum_f64s, round_f64, scale_f64, transpose_f64
+    f64,
+    true,
+    f64s,
+    m64s,
+    F64_LANES,
+    splat_f64s,
+    add_f64s,
+    sub_f64s,
+    mul_f64s,
+    div_f64s,
+    neg_f64s,
+    abs_f64s,
+    mul_add_e_f64s,
+    negate_mul_add_e_f64s,
+    less_than_f64s,
+    select_f64s,
+    reduce_sum_f64s,
+    round_f64,
+    scale_f64,
+    transpose_f64
 );
 
 /// A vector of real lanes.
@@ -286,7 +330,9 @@ impl<T: Real, S: Isa> Neg for V<T, S> {
 
 /// Vectors that a linear recurrence can run on: real lanes or complex lanes. In memory a complex vector is its real lanes followed by its
 /// imaginary lanes.
-pub(crate) trait Field<T: Real, S: Isa>: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Neg<Output = Self> {
+pub(crate) trait Field<T: Real, S: Isa>:
+    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Neg<Output = Self>
+{
     /// Real vectors in one of these: 1 or 2.
     const PARTS: usize;
     /// A real vector as an element of the field.
@@ -427,10 +473,7 @@ impl<T: Real, S: Isa> Mul for Cx<T, S> {
     type Output = Self;
     #[inline(always)]
     fn mul(self, other: Self) -> Self {
-        Cx {
-            re: self.im.neg_mul_add(other.im, self.re * other.re),
-            im: self.im.mul_add(other.re, self.re * other.im),
-        }
+        Cx { re: self.im.neg_mul_add(other.im, self.re * other.re), im: self.im.mul_add(other.re, self.re * other.im) }
     }
 }
 
@@ -472,17 +515,11 @@ impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
     }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
-        Cx {
-            re: self.im.neg_mul_add(a.im, self.re.mul_add(a.re, b.re)),
-            im: self.im.mul_add(a.re, self.re.mul_add(a.im, b.im)),
-        }
+        Cx { re: self.im.neg_mul_add(a.im, self.re.mul_add(a.re, b.re)), im: self.im.mul_add(a.re, self.re.mul_add(a.im, b.im)) }
     }
     #[inline(always)]
     fn conj_mul_add(self, a: Self, b: Self) -> Self {
-        Cx {
-            re: self.im.mul_add(a.im, self.re.mul_add(a.re, b.re)),
-            im: self.im.neg_mul_add(a.re, self.re.mul_add(a.im, b.im)),
-        }
+        Cx { re: self.im.mul_add(a.im, self.re.mul_add(a.re, b.re)), im: self.im.neg_mul_add(a.re, self.re.mul_add(a.im, b.im)) }
     }
     #[inline(always)]
     fn scale(self, x: V<T, S>) -> Self {

@@ -160,7 +160,10 @@ impl ErrorBound {
     /// The tolerance for gradients: they sum over a whole axis on top of the scan.
     pub fn for_gradient(dtype: DType, length: usize) -> Self {
         let bound = Self::for_scan(dtype, length);
-        ErrorBound { absolute: 8.0 * bound.absolute + 0.5 * dtype.epsilon() * f64::from(dtype.size() == 2), relative: 8.0 * bound.relative }
+        ErrorBound {
+            absolute: 8.0 * bound.absolute + 0.5 * dtype.epsilon() * f64::from(dtype.size() == 2),
+            relative: 8.0 * bound.relative,
+        }
     }
 }
 

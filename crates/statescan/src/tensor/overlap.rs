@@ -58,9 +58,12 @@ fn overlaps(a: &View<'_>, b: &View<'_>) -> bool {
     if size != b.dtype().size() {
         return true;
     }
-    // the union of the axes: strides must agree wherever both have more than one index
-    let mut axes = nontrivial(a);
-    for (stride, n) in nontrivial(b) {
+    let (mut axes, others) = (nontrivial(a), nontrivial(b));
+    if !nests(&axes) || !nests(&others) {
+        return true;
+    }
+    // the union of the axes; an axis that both have counts once
+    for (stride, n) in others {
         match axes.iter_mut().find(|axis| axis.0 == stride) {
             Some(axis) => axis.1 = axis.1.max(n),
             None => axes.push((stride, n)),

@@ -395,13 +395,7 @@ impl<'a> ViewMut<'a> {
     ///
     /// # Safety
     /// As [`View::from_raw_parts`], and nothing else may read or write those elements for `'a`.
-    pub unsafe fn from_raw_parts(
-        ptr: *mut u8,
-        dtype: DType,
-        device: Device,
-        shape: &[usize],
-        strides: &[isize],
-    ) -> Result<Self> {
+    pub unsafe fn from_raw_parts(ptr: *mut u8, dtype: DType, device: Device, shape: &[usize], strides: &[isize]) -> Result<Self> {
         // SAFETY: the caller's contract includes that of the shared view.
         Ok(Self::wrap(unsafe { View::from_raw_parts(ptr, dtype, device, shape, strides) }?))
     }
