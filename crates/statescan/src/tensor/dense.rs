@@ -79,6 +79,12 @@ impl Dense {
         &mut self.data[at]
     }
 
+    /// The same elements in another shape of as many.
+    pub(crate) fn reshaped(self, shape: Shape) -> Self {
+        debug_assert_eq!(shape.iter().product::<usize>(), self.data.len());
+        Dense { shape, data: self.data }
+    }
+
     /// The elements rounded to a storage type, as bytes in row-major order; real types take the real parts.
     pub fn to_bytes(&self, dtype: DType) -> Vec<u8> {
         let mut bytes = vec![0u8; self.data.len() * dtype.size()];

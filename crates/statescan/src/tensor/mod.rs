@@ -15,3 +15,4 @@ pub use shape::{MAX_RANK, Shape, Strides};
 pub use view::{Device, View, ViewMut};
 
 pub(crate) use overlap::{first_overlap, is_injective};
+pub(crate) use view::RawViewMut;

@@ -505,6 +505,16 @@ impl RawViewMut {
         RawViewMut { view: self.view.slice(axis, range) }
     }
 
+    /// A new axis of this size at a position (see [`View::expand`]); sizes above 1 would write elements twice.
+    pub(crate) fn expand(self, axis: usize, size: usize) -> Self {
+        RawViewMut { view: self.view.expand(axis, size) }
+    }
+
+    /// The same elements with one axis walked backwards.
+    pub(crate) fn flip(self, axis: usize) -> Self {
+        RawViewMut { view: self.view.flip(axis) }
+    }
+
     /// Reads one element as a complex `f64`.
     ///
     /// # Safety

@@ -1,0 +1,130 @@
+//! The argument checks that every operation shares. They run before anything is written.
+
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Device, Shape, View, ViewMut, first_overlap, is_injective};
+
+/// The types that an argument may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// f32, f64, bf16, f16.
+    Real,
+    /// complex64, complex128.
+    Complex,
+    /// Real or complex.
+    Float,
+    /// f32 or f64 (workspaces that keep the compute type).
+    Exact(DType),
+    /// i32, i64.
+    Index,
+}
+
+impl Kind {
+    fn accepts(self, dtype: DType) -> bool {
+        match self {
+            Kind::Real => dtype.is_real(),
+            Kind::Complex => dtype.is_complex(),
+            Kind::Float => dtype.is_real() || dtype.is_complex(),
+            Kind::Exact(exact) => dtype == exact,
+            Kind::Index => dtype.is_index(),
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Kind::Real => "real (f32, f64, bf16 or f16)",
+            Kind::Complex => "complex (complex64 or complex128)",
+            Kind::Float => "real or complex",
+            Kind::Exact(DType::F64) => "f64",
+            Kind::Exact(_) => "f32",
+            Kind::Index => "i32 or i64",
+        }
+    }
+
+    /// `Float` if complex numbers are allowed there, else `Real`.
+    pub(crate) fn float(complex: bool) -> Self {
+        if complex { Kind::Float } else { Kind::Real }
+    }
+
+    /// `Complex` or `Real`.
+    pub(crate) fn exactly(complex: bool) -> Self {
+        if complex { Kind::Complex } else { Kind::Real }
+    }
+}
+
+/// Collects the arguments of one call while checking each.
+pub(crate) struct Checker<'a> {
+    op: &'static str,
+    device: Device,
+    read: Vec<(&'static str, View<'a>)>,
+    written: Vec<(&'static str, View<'a>)>,
+}
+
+impl<'a> Checker<'a> {
+    pub(crate) fn new(op: &'static str, device: Device) -> Self {
+        Checker { op, device, read: Vec::new(), written: Vec::new() }
+    }
+
+    fn check(&self, argument: &'static str, view: &View<'_>, kind: Kind, shape: &[usize]) -> Result<()> {
+        let op = self.op;
+        if view.device() != self.device {
+            return Err(Error::Device { op, argument, expected: self.device, got: view.device() });
+        }
+        if !kind.accepts(view.dtype()) {
+            return Err(Error::DType { op, argument, expected: kind.words(), got: view.dtype() });
+        }
+        if view.shape()[..] != *shape {
+            return Err(Error::Shape { op, argument, expected: Shape::of(shape), got: view.shape() });
+        }
+        Ok(())
+    }
+
+    /// An argument that is read.
+    pub(crate) fn read(&mut self, argument: &'static str, view: &View<'a>, kind: Kind, shape: &[usize]) -> Result<()> {
+        self.check(argument, view, kind, shape)?;
+        self.read.push((argument, *view));
+        Ok(())
+    }
+
+    /// An optional argument that is read.
+    pub(crate) fn read_if(&mut self, argument: &'static str, view: &Option<View<'a>>, kind: Kind, shape: &[usize]) -> Result<()> {
+        view.as_ref().map_or(Ok(()), |view| self.read(argument, view, kind, shape))
+    }
+
+    /// An argument that is written: its elements must be distinct.
+    pub(crate) fn write<'v: 'a>(&mut self, argument: &'static str, view: &'v ViewMut<'_>, kind: Kind, shape: &[usize]) -> Result<()> {
+        let view = view.as_view();
+        self.check(argument, &view, kind, shape)?;
+        if !is_injective(&view) {
+            return Err(Error::Stride { op: self.op, argument, shape: view.shape(), strides: view.strides().to_vec() });
+        }
+        self.written.push((argument, view));
+        Ok(())
+    }
+
+    /// An optional argument that is written.
+    pub(crate) fn write_if<'v: 'a>(
+        &mut self,
+        argument: &'static str,
+        view: &'v Option<ViewMut<'_>>,
+        kind: Kind,
+        shape: &[usize],
+    ) -> Result<()> {
+        view.as_ref().map_or(Ok(()), |view| self.write(argument, view, kind, shape))
+    }
+
+    /// Asking for the gradient of an argument that was not given is an error.
+    pub(crate) fn gradient_of(&self, argument: &'static str, given: bool, asked: bool) -> Result<()> {
+        match asked && !given {
+            true => Err(Error::Presence { op: self.op, argument, expected: "was not given, so it has no gradient" }),
+            false => Ok(()),
+        }
+    }
+
+    /// Written memory must be apart from all other memory of the call.
+    pub(crate) fn finish(self) -> Result<()> {
+        match first_overlap(&self.written, &self.read) {
+            Some((argument, other)) => Err(Error::Overlap { op: self.op, argument, other }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The operations, one folder each: `mod.rs` (mathematics, arguments, checks), `reference.rs` (the float64 oracle), `plan.rs` (problem to
+//! plan), `cpu.rs` (kernels).
+
+pub(crate) mod check;
+pub mod discretization;
+pub mod selective_scan;
+pub(crate) mod sequences;
+
+pub use discretization::Discretization;
+pub use sequences::Sequences;

@@ -1,0 +1,438 @@
+//! Selective scan (Mamba-1, S6): a diagonal recurrence whose step, input and output maps depend on the input.
+//!
+//! ```text
+//! h[t] = exp(dt[t] A) h[t-1] + dt[t] B[t] x[t]        y[t] = <C[t], h[t]> + D x[t]        (Gu and Dao 2023, algorithm 2)
+//! ```
+//!
+//! B batch, D dim (channels), L seqlen, N dstate, G ngroups; `h` has shape (B, D, N).
+//!
+//! | argument | shape | type |
+//! |---|---|---|
+//! | x, dt | (B, D, L) | real |
+//! | a | (D, N) | real or complex; complex: `y = 2 Re(sum_n C h)` |
+//! | b, c | (B, N, L), (B, G, N, L), or constant (D, N) | real, or complex where a is |
+//! | d | (D,) | skip: `y += D x` |
+//! | z | (B, D, L) | gate, after the skip: `y * silu(z)` |
+//! | dt_bias, dt_softplus, dt_limit | (D,), flag, (low, high) | in that order: add, softplus (the identity above 20), clamp |
+//! | dt_a | (B, D, L) | a step of its own for the decay (`deltaA`), used as it is |
+//! | initial_state | (B, D, N), see [`Sequences`] for packed rows | real, or complex where a is |
+//! | -> y | (B, D, L) | any real type |
+//! | -> final_state | as initial_state | real or complex, as a |
+//!
+//! Each argument may have its own storage type and any strides. Carried values are `f32`, or `f64` where `x` is.
+//!
+//! **Backward.** With `g[t]` the gradient of `h[t]`, `p[t]` that of `y` before the gate, `s = conj`, `z = dt A` and, for complex `a`, `p`
+//! doubled:
+//!
+//! ```text
+//! g[t] = p[t] s(C[t]) + s(Abar[t+1]) g[t+1]      dC[t] = sum_d p[t] s(h[t])           dB[t] = sum_d g[t] s(Bbar[t]) x[t]
+//! dx[t] = Re sum_n g[t] s(Bbar[t] B[t]) + D p[t]  dAbar = g[t] s(h[t-1])               dBbar = g[t] s(B[t]) x[t]
+//! dA = sum_t dAbar s(Abar'(z)) dt + dBbar s(dBbar/dA)      ddt = Re sum_n dAbar s(Abar'(z) A) + dBbar s(dBbar/ddt)
+//! ```
+//!
+//! States are recomputed from checkpoints, one for each [`CHECKPOINT`] steps and channel. Gradients overwrite.
+
+mod cpu;
+mod plan;
+pub mod reference;
+
+use super::check::{Checker, Kind};
+use super::discretization::Discretization;
+use super::sequences::{Segments, Sequences};
+use crate::error::{Error, Result};
+use crate::exec::Exec;
+use crate::tensor::{DType, Device, RawViewMut, Shape, View, ViewMut};
+
+const OP: &str = "selective_scan";
+
+/// Steps between saved states.
+pub const CHECKPOINT: usize = 64;
+
+/// The arguments of a selective scan; see the [module](self) for shapes and types.
+#[derive(Debug, Clone, Copy)]
+pub struct Args<'a> {
+    /// Input, (B, D, L).
+    pub x: View<'a>,
+    /// Step sizes, (B, D, L).
+    pub dt: View<'a>,
+    /// State matrix, diagonal, (D, N).
+    pub a: View<'a>,
+    /// Input map, (B, N, L), (B, G, N, L) or (D, N).
+    pub b: View<'a>,
+    /// Output map, (B, N, L), (B, G, N, L) or (D, N).
+    pub c: View<'a>,
+    /// Skip, (D,).
+    pub d: Option<View<'a>>,
+    /// Gate, (B, D, L).
+    pub z: Option<View<'a>>,
+    /// Added to `dt`, (D,).
+    pub dt_bias: Option<View<'a>>,
+    /// Whether `dt` goes through softplus after the bias.
+    pub dt_softplus: bool,
+    /// Lowest and highest step, applied last.
+    pub dt_limit: (f64, f64),
+    /// The decay's own step (`deltaA`), (B, D, L).
+    pub dt_a: Option<View<'a>>,
+    /// State before the first step, (B, D, N).
+    pub initial_state: Option<View<'a>>,
+    /// How the time axis divides into sequences.
+    pub sequences: Sequences<'a>,
+    /// Whether to scan from the last step to the first.
+    pub reverse: bool,
+    /// How (A, B) become a recurrence.
+    pub discretization: Discretization,
+}
+
+impl<'a> Args<'a> {
+    /// The five required arguments, and no option: `Args { z: Some(z), ..Args::new(x, dt, a, b, c) }`.
+    pub fn new(x: View<'a>, dt: View<'a>, a: View<'a>, b: View<'a>, c: View<'a>) -> Self {
+        Args {
+            x,
+            dt,
+            a,
+            b,
+            c,
+            d: None,
+            z: None,
+            dt_bias: None,
+            dt_softplus: false,
+            dt_limit: (f64::NEG_INFINITY, f64::INFINITY),
+            dt_a: None,
+            initial_state: None,
+            sequences: Sequences::Whole,
+            reverse: false,
+            discretization: Discretization::Mamba,
+        }
+    }
+}
+
+/// What a forward pass writes; what is `None` is not computed.
+#[derive(Debug, Default)]
+pub struct Outputs<'a> {
+    /// Output, (B, D, L).
+    pub y: Option<ViewMut<'a>>,
+    /// State after the last step, shaped as the initial state.
+    pub final_state: Option<ViewMut<'a>>,
+    /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where x is).
+    pub checkpoints: Option<ViewMut<'a>>,
+}
+
+/// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Cotangents<'a> {
+    /// By `y`, (B, D, L).
+    pub y: Option<View<'a>>,
+    /// By `final_state`.
+    pub final_state: Option<View<'a>>,
+}
+
+/// What a backward pass writes (it overwrites); what is `None` is not computed. Each has the shape of its argument; complex arguments
+/// have complex gradients (conjugate cotangents, as PyTorch's).
+#[derive(Debug, Default)]
+pub struct Gradients<'a> {
+    /// By `x`.
+    pub x: Option<ViewMut<'a>>,
+    /// By `dt`.
+    pub dt: Option<ViewMut<'a>>,
+    /// By `a`.
+    pub a: Option<ViewMut<'a>>,
+    /// By `b`.
+    pub b: Option<ViewMut<'a>>,
+    /// By `c`.
+    pub c: Option<ViewMut<'a>>,
+    /// By `d`.
+    pub d: Option<ViewMut<'a>>,
+    /// By `z`.
+    pub z: Option<ViewMut<'a>>,
+    /// By `dt_bias`.
+    pub dt_bias: Option<ViewMut<'a>>,
+    /// By `dt_a`.
+    pub dt_a: Option<ViewMut<'a>>,
+    /// By `initial_state`.
+    pub initial_state: Option<ViewMut<'a>>,
+}
+
+/// Number of `f32` (`f64` where x is) elements that `Outputs::checkpoints` must have.
+///
+/// # Errors
+/// Those of [`forward`] that concern the arguments.
+pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
+    let problem = Problem::new(args, args.x.device(), &[])?;
+    Ok(plan::Checkpoints::new(&problem).len)
+}
+
+/// The shape of `final_state`: that of the initial state where there is one.
+///
+/// # Errors
+/// Those of [`forward`] that concern the arguments.
+pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
+    let problem = Problem::new(args, args.x.device(), &[])?;
+    Ok(problem.segments.state_shape(&[problem.dim, problem.dstate]))
+}
+
+/// Computes `y`, the final state, and the saved states: whichever are asked for.
+///
+/// # Errors
+/// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
+pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
+    let states: Vec<_> = out.final_state.iter().map(|s| s.shape()).collect();
+    let problem = Problem::new(args, exec.device(), &states)?;
+    let mut checker = problem.checker(args, exec.device())?;
+    let (bdl, real) = ([problem.batch, problem.dim, problem.seqlen], problem.real_dtype());
+    let state = problem.segments.state_shape(&[problem.dim, problem.dstate]);
+    checker.write_if("y", &out.y, Kind::Real, &bdl)?;
+    checker.write_if("final_state", &out.final_state, Kind::exactly(problem.complex), &state)?;
+    checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(real), &[plan::Checkpoints::new(&problem).len])?;
+    checker.finish()?;
+    let targets = cpu::Targets {
+        y: out.y.as_mut().map(|v| problem.mirror(v.raw(), 2)),
+        final_state: out.final_state.as_mut().map(|v| problem.state_target(v.raw())),
+        checkpoints: out.checkpoints.as_mut().map(|v| v.raw()),
+    };
+    cpu::forward(exec, &problem, &targets);
+    Ok(())
+}
+
+/// Computes the gradients that are asked for. `checkpoints` are those of a forward pass with the same arguments; without them the states
+/// are computed again.
+///
+/// # Errors
+/// As [`forward`]; also a gradient of an argument that was not given.
+pub fn backward(
+    exec: &Exec,
+    args: &Args<'_>,
+    checkpoints: Option<View<'_>>,
+    cotangents: &Cotangents<'_>,
+    grads: &mut Gradients<'_>,
+) -> Result<()> {
+    let states: Vec<_> =
+        cotangents.final_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
+    let problem = Problem::new(args, exec.device(), &states)?;
+    let mut checker = problem.checker(args, exec.device())?;
+    let (bdl, real) = ([problem.batch, problem.dim, problem.seqlen], problem.real_dtype());
+    let state = problem.segments.state_shape(&[problem.dim, problem.dstate]);
+    checker.read_if("checkpoints", &checkpoints, Kind::Exact(real), &[plan::Checkpoints::new(&problem).len])?;
+    checker.read_if("grad of y", &cotangents.y, Kind::Real, &bdl)?;
+    checker.read_if("grad of final_state", &cotangents.final_state, Kind::float(problem.complex), &state)?;
+    let complex_of = |view: &View<'_>| Kind::exactly(view.dtype().is_complex());
+    checker.write_if("grad of x", &grads.x, Kind::Real, &bdl)?;
+    checker.write_if("grad of dt", &grads.dt, Kind::Real, &bdl)?;
+    checker.write_if("grad of a", &grads.a, complex_of(&args.a), &args.a.shape())?;
+    checker.write_if("grad of b", &grads.b, complex_of(&args.b), &args.b.shape())?;
+    checker.write_if("grad of c", &grads.c, complex_of(&args.c), &args.c.shape())?;
+    checker.gradient_of("d", args.d.is_some(), grads.d.is_some())?;
+    checker.write_if("grad of d", &grads.d, Kind::Real, &[problem.dim])?;
+    checker.gradient_of("z", args.z.is_some(), grads.z.is_some())?;
+    checker.write_if("grad of z", &grads.z, Kind::Real, &bdl)?;
+    checker.gradient_of("dt_bias", args.dt_bias.is_some(), grads.dt_bias.is_some())?;
+    checker.write_if("grad of dt_bias", &grads.dt_bias, Kind::Real, &[problem.dim])?;
+    checker.gradient_of("dt_a", args.dt_a.is_some(), grads.dt_a.is_some())?;
+    checker.write_if("grad of dt_a", &grads.dt_a, Kind::Real, &bdl)?;
+    // the gradient by the state before the first step exists even where that state was left at zero
+    checker.write_if("grad of initial_state", &grads.initial_state, Kind::exactly(problem.complex), &state)?;
+    checker.finish()?;
+    let sources = cpu::Sources {
+        checkpoints,
+        y: cotangents.y.map(|v| problem.mirror_view(v, 2)),
+        final_state: cotangents.final_state.map(|v| problem.state_source(v)),
+    };
+    let raw = |view: &mut Option<ViewMut<'_>>| view.as_mut().map(|v| v.raw());
+    let timed = |view: &mut Option<ViewMut<'_>>| view.as_mut().map(|v| problem.mirror(v.raw(), 2));
+    let targets = cpu::GradientTargets {
+        x: timed(&mut grads.x),
+        dt: timed(&mut grads.dt),
+        a: raw(&mut grads.a),
+        b: raw(&mut grads.b).map(|v| problem.projection_target(v)),
+        c: raw(&mut grads.c).map(|v| problem.projection_target(v)),
+        d: raw(&mut grads.d),
+        z: timed(&mut grads.z),
+        dt_bias: raw(&mut grads.dt_bias),
+        dt_a: timed(&mut grads.dt_a),
+        initial_state: raw(&mut grads.initial_state).map(|v| problem.state_target(v)),
+    };
+    cpu::backward(exec, &problem, &sources, &targets);
+    Ok(())
+}
+
+/// An input or output map in its normal form.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Projection<V> {
+    /// (B, G, N, L)
+    Varying(V),
+    /// (D, N)
+    Constant(V),
+}
+
+/// A checked call in normal form: time runs forwards, maps have a group axis, states have a sequence axis.
+#[derive(Debug)]
+pub(crate) struct Problem<'a> {
+    pub batch: usize,
+    pub dim: usize,
+    pub seqlen: usize,
+    pub dstate: usize,
+    pub complex: bool,
+    pub double: bool,
+    pub x: View<'a>,
+    pub dt: View<'a>,
+    pub a: View<'a>,
+    pub b: Projection<View<'a>>,
+    pub c: Projection<View<'a>>,
+    pub d: Option<View<'a>>,
+    pub z: Option<View<'a>>,
+    pub dt_bias: Option<View<'a>>,
+    pub dt_softplus: bool,
+    pub dt_limit: (f64, f64),
+    pub dt_a: Option<View<'a>>,
+    /// (rows, sequences, D, N)
+    pub initial_state: Option<View<'a>>,
+    pub segments: Segments,
+    pub reverse: bool,
+    pub discretization: Discretization,
+}
+
+impl<'a> Problem<'a> {
+    /// Reads the sizes and brings the arguments to normal form. [`Problem::checker`] checks what the sizes do not tell.
+    fn new(args: &Args<'a>, device: Device, states: &[Shape]) -> Result<Self> {
+        let bad_rank = |argument, expected, view: &View<'_>| Error::Rank { op: OP, argument, expected, got: view.shape() };
+        if args.x.rank() != 3 {
+            return Err(bad_rank("x", "shape (batch, dim, seqlen)", &args.x));
+        }
+        if args.a.rank() != 2 {
+            return Err(bad_rank("a", "shape (dim, dstate)", &args.a));
+        }
+        let [batch, dim, seqlen] = [args.x.shape()[0], args.x.shape()[1], args.x.shape()[2]];
+        let dstate = args.a.shape()[1];
+        let projection = |argument, view: View<'a>| match view.rank() {
+            2 => Ok(Projection::Constant(view)),
+            3 => Ok(Projection::Varying(view.expand(1, 1))),
+            4 => {
+                let groups = view.shape()[1];
+                if groups == 0 || dim % groups != 0 {
+                    let expected = "divided into a number of groups that divides dim,";
+                    return Err(Error::Value { op: OP, argument, expected, got: groups as f64 });
+                }
+                Ok(Projection::Varying(view))
+            }
+            _ => Err(bad_rank(argument, "shape (batch, dstate, seqlen), (batch, ngroups, dstate, seqlen) or (dim, dstate)", &view)),
+        };
+        let (b, c) = (projection("b", args.b)?, projection("c", args.c)?);
+        let mut shapes: Vec<_> = args.initial_state.iter().map(|s| s.shape()).collect();
+        shapes.extend_from_slice(states);
+        if let Some(index) = sequence_view(&args.sequences)
+            && index.device() != device
+        {
+            return Err(Error::Device { op: OP, argument: "sequences", expected: device, got: index.device() });
+        }
+        let segments = Segments::resolve(OP, &args.sequences, batch, seqlen, 2, &shapes)?;
+        let mut problem = Problem {
+            batch,
+            dim,
+            seqlen,
+            dstate,
+            complex: args.a.dtype().is_complex(),
+            double: args.x.dtype().is_double(),
+            x: args.x,
+            dt: args.dt,
+            a: args.a,
+            b,
+            c,
+            d: args.d,
+            z: args.z,
+            dt_bias: args.dt_bias,
+            dt_softplus: args.dt_softplus,
+            dt_limit: args.dt_limit,
+            dt_a: args.dt_a,
+            initial_state: args.initial_state,
+            segments,
+            reverse: args.reverse,
+            discretization: args.discretization,
+        };
+        problem.check_shapes(args, device)?;
+        problem.initial_state = problem.initial_state.map(|s| problem.state_source(s));
+        if args.reverse {
+            let mirror = |view: View<'a>, axis| view.flip(axis);
+            problem.x = mirror(problem.x, 2);
+            problem.dt = mirror(problem.dt, 2);
+            problem.z = problem.z.map(|v| mirror(v, 2));
+            problem.dt_a = problem.dt_a.map(|v| mirror(v, 2));
+            for map in [&mut problem.b, &mut problem.c] {
+                if let Projection::Varying(view) = map {
+                    *view = mirror(*view, 3);
+                }
+            }
+            problem.segments = problem.segments.reversed(seqlen);
+        }
+        Ok(problem)
+    }
+
+    fn check_shapes(&self, args: &Args<'a>, device: Device) -> Result<()> {
+        self.checker(args, device)?;
+        let (low, high) = args.dt_limit;
+        if low.is_nan() || high.is_nan() || low > high {
+            return Err(Error::Value { op: OP, argument: "dt_limit", expected: "an interval (low <= high)", got: low });
+        }
+        Ok(())
+    }
+
+    /// Checks the arguments that are read, and remembers them for the overlap test.
+    fn checker(&self, args: &Args<'a>, device: Device) -> Result<Checker<'a>> {
+        let mut checker = Checker::new(OP, device);
+        let (batch, dim, seqlen, dstate) = (self.batch, self.dim, self.seqlen, self.dstate);
+        let bdl = [batch, dim, seqlen];
+        checker.read("x", &args.x, Kind::Real, &bdl)?;
+        checker.read("dt", &args.dt, Kind::Real, &bdl)?;
+        checker.read("a", &args.a, Kind::Float, &[dim, dstate])?;
+        for (name, view) in [("b", &args.b), ("c", &args.c)] {
+            let groups = view.shape().get(1).copied().unwrap_or(1);
+            let shape: &[usize] = match view.rank() {
+                2 => &[dim, dstate],
+                3 => &[batch, dstate, seqlen],
+                _ => &[batch, groups, dstate, seqlen],
+            };
+            checker.read(name, view, Kind::float(self.complex), shape)?;
+        }
+        checker.read_if("d", &args.d, Kind::Real, &[dim])?;
+        checker.read_if("z", &args.z, Kind::Real, &bdl)?;
+        checker.read_if("dt_bias", &args.dt_bias, Kind::Real, &[dim])?;
+        checker.read_if("dt_a", &args.dt_a, Kind::Real, &bdl)?;
+        let state = self.segments.state_shape(&[dim, dstate]);
+        checker.read_if("initial_state", &args.initial_state, Kind::float(self.complex), &state)?;
+        Ok(checker)
+    }
+
+    /// The type of carried values (its components).
+    fn real_dtype(&self) -> DType {
+        if self.double { DType::F64 } else { DType::F32 }
+    }
+
+    fn mirror_view<'v>(&self, view: View<'v>, axis: usize) -> View<'v> {
+        if self.reverse { view.flip(axis) } else { view }
+    }
+
+    fn mirror(&self, view: RawViewMut, axis: usize) -> RawViewMut {
+        if self.reverse { view.flip(axis) } else { view }
+    }
+
+    fn state_source<'v>(&self, view: View<'v>) -> View<'v> {
+        if self.segments.states_have_sequences() { view } else { view.expand(1, 1) }
+    }
+
+    fn state_target(&self, view: RawViewMut) -> RawViewMut {
+        if self.segments.states_have_sequences() { view } else { view.expand(1, 1) }
+    }
+
+    fn projection_target(&self, view: RawViewMut) -> Projection<RawViewMut> {
+        match view.shape().len() {
+            2 => Projection::Constant(view),
+            3 => Projection::Varying(self.mirror(view.expand(1, 1), 3)),
+            _ => Projection::Varying(self.mirror(view, 3)),
+        }
+    }
+}
+
+fn sequence_view<'v, 'a>(sequences: &'v Sequences<'a>) -> Option<&'v View<'a>> {
+    match sequences {
+        Sequences::Whole => None,
+        Sequences::CuSeqlens(view) | Sequences::SeqIdx(view) => Some(view),
+    }
+}
