@@ -345,11 +345,11 @@ pub(crate) trait Field<T: Real, S: Isa>:
     /// # Safety
     /// `PARTS` whole vectors can be written.
     unsafe fn store(self, ptr: *mut T);
-    /// The same number in every lane, from `PARTS` consecutive scalars.
+    /// The same number in every lane, from `PARTS` scalars that lie `step` apart.
     ///
     /// # Safety
     /// `PARTS` scalars can be read.
-    unsafe fn broadcast(simd: S, ptr: *const T) -> Self;
+    unsafe fn broadcast(simd: S, ptr: *const T, step: usize) -> Self;
     /// `self * a + b`.
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// `conj(self) * a + b`.
@@ -398,7 +398,7 @@ impl<T: Real, S: Isa> Field<T, S> for V<T, S> {
         unsafe { V::store(self, ptr) }
     }
     #[inline(always)]
-    unsafe fn broadcast(simd: S, ptr: *const T) -> Self {
+    unsafe fn broadcast(simd: S, ptr: *const T, _step: usize) -> Self {
         // SAFETY: the caller's contract.
         V::splat(simd, unsafe { *ptr })
     }
@@ -509,9 +509,9 @@ impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
         }
     }
     #[inline(always)]
-    unsafe fn broadcast(simd: S, ptr: *const T) -> Self {
+    unsafe fn broadcast(simd: S, ptr: *const T, step: usize) -> Self {
         // SAFETY: the caller's contract: two scalars.
-        unsafe { Cx { re: V::splat(simd, *ptr), im: V::splat(simd, *ptr.add(1)) } }
+        unsafe { Cx { re: V::splat(simd, *ptr), im: V::splat(simd, *ptr.add(step)) } }
     }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {

@@ -91,7 +91,13 @@ impl<'a> Checker<'a> {
     }
 
     /// An argument that is written: its elements must be distinct.
-    pub(crate) fn write<'v: 'a>(&mut self, argument: &'static str, view: &'v ViewMut<'_>, kind: Kind, shape: &[usize]) -> Result<()> {
+    pub(crate) fn write<'v: 'a>(
+        &mut self,
+        argument: &'static str,
+        view: &'v ViewMut<'_>,
+        kind: Kind,
+        shape: &[usize],
+    ) -> Result<()> {
         let view = view.as_view();
         self.check(argument, &view, kind, shape)?;
         if !is_injective(&view) {

@@ -125,7 +125,8 @@ mod tests {
     fn derivatives_agree_with_central_differences() {
         let h = 1e-5;
         for method in Discretization::ALL {
-            for a in [Complex64::new(-0.7, 0.0), Complex64::new(-0.2, 3.0), Complex64::new(-1e-9, 0.0), Complex64::new(-5.0, 9.0)] {
+            for a in [Complex64::new(-0.7, 0.0), Complex64::new(-0.2, 3.0), Complex64::new(-1e-9, 0.0), Complex64::new(-5.0, 9.0)]
+            {
                 for d in [1e-3, 0.1, 0.9] {
                     let z = a * d;
                     let by_z = (method.decay(z + h).0 - method.decay(z - h).0) / (2.0 * h);

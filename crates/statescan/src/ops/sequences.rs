@@ -94,7 +94,8 @@ impl Segments {
         }
         check_index_type(op, argument, bounds)?;
         let values = bounds.to_indices();
-        let error = |position: usize, expected, bound| Error::Index { op, argument, position, expected, bound, got: values[position] };
+        let error =
+            |position: usize, expected, bound| Error::Index { op, argument, position, expected, bound, got: values[position] };
         if values[0] != 0 {
             return Err(error(0, "equal to", 0));
         }
@@ -256,10 +257,7 @@ mod tests {
         let index = [4i32, 4, 9, 9, 9, 2];
         let view = View::new(&index, &[1, 6]).unwrap();
         let segments = resolve(&Sequences::SeqIdx(view), 1, 6, &[&[1, 5, 4]]).unwrap();
-        assert_eq!(
-            spans(&segments),
-            [(0, 0, 2, Some((0, 0)), None), (0, 2, 5, None, None), (0, 5, 6, None, Some((0, 0)))]
-        );
+        assert_eq!(spans(&segments), [(0, 0, 2, Some((0, 0)), None), (0, 2, 5, None, None), (0, 5, 6, None, Some((0, 0)))]);
         let reversed = segments.reversed(6);
         assert_eq!(spans(&reversed)[0], (0, 4, 6, None, Some((0, 0))));
         assert_eq!(spans(&reversed)[2], (0, 0, 1, Some((0, 0)), None));

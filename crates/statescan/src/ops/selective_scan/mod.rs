@@ -313,7 +313,9 @@ impl<'a> Problem<'a> {
                 }
                 Ok(Projection::Varying(view))
             }
-            _ => Err(bad_rank(argument, "shape (batch, dstate, seqlen), (batch, ngroups, dstate, seqlen) or (dim, dstate)", &view)),
+            _ => {
+                Err(bad_rank(argument, "shape (batch, dstate, seqlen), (batch, ngroups, dstate, seqlen) or (dim, dstate)", &view))
+            }
         };
         let (b, c) = (projection("b", args.b)?, projection("c", args.c)?);
         let mut shapes: Vec<_> = args.initial_state.iter().map(|s| s.shape()).collect();

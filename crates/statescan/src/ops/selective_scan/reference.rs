@@ -186,7 +186,8 @@ fn forward_with(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
         let states = channel.states();
         for t in segment.start..segment.end {
             let step = channel.step(t);
-            *y.at_mut(&[segment.batch, d, t]) = (channel.output(t, &states[t - segment.start + 1], step.x) * step.gate_value(&p)).into();
+            *y.at_mut(&[segment.batch, d, t]) =
+                (channel.output(t, &states[t - segment.start + 1], step.x) * step.gate_value(&p)).into();
         }
         if let Some((row, sequence)) = segment.last {
             for n in 0..p.dstate {
