@@ -3,12 +3,14 @@
 //! A view is a pointer, a storage type, a device, a shape and strides (in elements, of any sign). It is checked once against its
 //! buffer when it is made; the operations check shapes, types, devices and overlaps before a kernel runs, and kernels check nothing.
 
+mod buffer;
 mod dense;
 mod dtype;
 mod overlap;
 mod shape;
 mod view;
 
+pub use buffer::Buffer;
 pub use dense::{Dense, ErrorBound, max_errors};
 pub use dtype::{DType, Element};
 pub use shape::{MAX_RANK, Shape, Strides};

@@ -61,7 +61,7 @@ fn reach(shape: &[usize], strides: &[isize]) -> Option<(isize, isize)> {
     Some((low, high.checked_add(1)?))
 }
 
-fn check_bounds(shape: &Shape, strides: &[isize], offset: usize, available: usize) -> Result<()> {
+pub(super) fn check_bounds(shape: &Shape, strides: &[isize], offset: usize, available: usize) -> Result<()> {
     let fail = || Error::Bounds { shape: *shape, strides: strides.to_vec(), offset, available };
     if shape.len() != strides.len() || shape.checked_len().is_none() {
         return Err(fail());
@@ -488,6 +488,11 @@ impl RawViewMut {
 
     pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
         self.view.ptr.cast_mut()
+    }
+
+    /// The same elements, read only.
+    pub(crate) fn as_read(&self) -> View<'static> {
+        self.view
     }
 
     /// The axes in another order.

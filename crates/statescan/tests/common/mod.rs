@@ -1,0 +1,134 @@
+//! What the tests of all operations share: random tensors of any type and layout, poisoned outputs, one comparison.
+#![allow(dead_code)] // each test binary uses its own part
+
+use num_complex::Complex64;
+use statescan::tensor::{Buffer, Dense, ErrorBound, max_errors};
+use statescan::{DType, Exec, Level, View};
+
+/// A small generator of reproducible numbers (splitmix64).
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def0)
+    }
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    /// Uniform in [low, high).
+    pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * ((self.bits() >> 11) as f64 / (1u64 << 53) as f64)
+    }
+    /// Roughly normal with unit variance.
+    pub fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.uniform(0.0, 1.0)).sum::<f64>() - 6.0
+    }
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.bits() % n as u64) as usize
+    }
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+}
+
+/// How a random tensor lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Row-major and dense.
+    Dense,
+    /// Axes in a random order, gaps between rows, some axes backwards.
+    Scattered,
+}
+
+/// Zeros of a type and shape in a layout. The memory between elements is poisoned with NaN bytes.
+pub fn tensor(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout) -> Buffer {
+    match layout {
+        Layout::Dense => Buffer::zeros(dtype, shape).unwrap(),
+        Layout::Scattered => {
+            let mut order: Vec<usize> = (0..shape.len()).collect();
+            for i in (1..order.len()).rev() {
+                order.swap(i, rng.below(i + 1));
+            }
+            let (mut strides, mut reach, mut origin) = (vec![0isize; shape.len()], 0usize, rng.below(3));
+            for &axis in &order {
+                let stride = reach + 1 + rng.below(2);
+                reach += stride * shape[axis].saturating_sub(1);
+                let backwards = rng.below(4) == 0;
+                strides[axis] = if backwards { -(stride as isize) } else { stride as isize };
+                if backwards {
+                    origin += stride * shape[axis].saturating_sub(1);
+                }
+            }
+            let mut buffer = Buffer::strided(dtype, shape, &strides, origin, reach + 4 + origin).unwrap();
+            buffer.fill_bytes(0xff);
+            buffer.fill_with(|| Complex64::ZERO);
+            buffer
+        }
+    }
+}
+
+/// A random tensor; `value` draws one number.
+pub fn random(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout, mut value: impl FnMut(&mut Rng) -> Complex64) -> Buffer {
+    let mut buffer = tensor(rng, dtype, shape, layout);
+    buffer.fill_with(|| value(rng));
+    buffer
+}
+
+/// Normal numbers times `scale`; complex types get both parts.
+pub fn normal(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout, scale: f64) -> Buffer {
+    random(rng, dtype, shape, layout, |rng| {
+        let im = if dtype.is_complex() { rng.normal() } else { 0.0 };
+        Complex64::new(rng.normal(), im) * scale
+    })
+}
+
+/// Uniform real numbers.
+pub fn uniform(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout, low: f64, high: f64) -> Buffer {
+    random(rng, dtype, shape, layout, |rng| rng.uniform(low, high).into())
+}
+
+/// An output whose every byte is NaN before the call.
+pub fn poisoned(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout) -> Buffer {
+    let mut buffer = tensor(rng, dtype, shape, layout);
+    buffer.fill_bytes(0xff);
+    buffer
+}
+
+/// Executors over levels and threads: every level on one thread, the best one on three.
+pub fn executors() -> Vec<Exec> {
+    let mut all: Vec<_> = Level::available().map(|level| Exec::cpu(1).with_level(level).unwrap()).collect();
+    all.push(Exec::cpu(3));
+    all
+}
+
+/// Fails with the name and the figures if `got` is not within the bound of `expected`.
+#[track_caller]
+pub fn assert_close(name: &str, got: &Buffer, expected: &Dense, bound: ErrorBound) {
+    assert_eq!(got.shape(), expected.shape(), "{name}: shape");
+    let got = got.to_dense();
+    let (absolute, relative, within) = max_errors(got.data(), expected.data(), bound);
+    assert!(within, "{name}: error {absolute:.3e}, relative to the largest {relative:.3e}, bound {bound:?}");
+}
+
+/// The gradient of `loss` by every element of `at`, by central differences in `f64`.
+pub fn central_differences(at: &Dense, step: f64, complex: bool, mut loss: impl FnMut(View<'_>) -> f64) -> Dense {
+    let mut grad = Dense::zeros(&at.shape()).unwrap();
+    let mut moved = at.clone();
+    for i in 0..at.data().len() {
+        let mut by = |direction: Complex64| {
+            moved.data_mut()[i] = at.data()[i] + direction * step;
+            let up = if complex { loss(moved.view()) } else { loss(moved.real_view()) };
+            moved.data_mut()[i] = at.data()[i] - direction * step;
+            let down = if complex { loss(moved.view()) } else { loss(moved.real_view()) };
+            moved.data_mut()[i] = at.data()[i];
+            (up - down) / (2.0 * step)
+        };
+        let re = by(Complex64::ONE);
+        let im = if complex { by(Complex64::I) } else { 0.0 };
+        grad.data_mut()[i] = Complex64::new(re, im);
+    }
+    grad
+}
