@@ -371,8 +371,10 @@ pub(crate) trait Field<T: Real, S: Isa>:
     fn zero(simd: S) -> Self {
         Self::from_real(V::constant(simd, 0.0))
     }
-    /// `Re(conj(self) * a)`, the inner product that gradients of real quantities are made of.
-    fn real_dot(self, a: Self) -> V<T, S>;
+    /// `Re(self * a) + b`, the output of a complex state.
+    fn re_mul_add(self, a: Self, b: V<T, S>) -> V<T, S>;
+    /// `Re(conj(self) * a) + b`.
+    fn re_dot_add(self, a: Self, b: V<T, S>) -> V<T, S>;
     /// The sum of the lanes in a fixed order, as (re, im).
     fn reduce_sum(self) -> (T, T);
 }
@@ -435,8 +437,12 @@ impl<T: Real, S: Isa> Field<T, S> for V<T, S> {
         V::select_less(a, b, yes, no)
     }
     #[inline(always)]
-    fn real_dot(self, a: Self) -> V<T, S> {
-        self * a
+    fn re_mul_add(self, a: Self, b: V<T, S>) -> V<T, S> {
+        V::mul_add(self, a, b)
+    }
+    #[inline(always)]
+    fn re_dot_add(self, a: Self, b: V<T, S>) -> V<T, S> {
+        V::mul_add(self, a, b)
     }
     #[inline(always)]
     fn reduce_sum(self) -> (T, T) {
@@ -546,8 +552,12 @@ impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
         Cx { re: V::select_less(a, b, yes.re, no.re), im: V::select_less(a, b, yes.im, no.im) }
     }
     #[inline(always)]
-    fn real_dot(self, a: Self) -> V<T, S> {
-        self.im.mul_add(a.im, self.re * a.re)
+    fn re_mul_add(self, a: Self, b: V<T, S>) -> V<T, S> {
+        self.im.neg_mul_add(a.im, self.re.mul_add(a.re, b))
+    }
+    #[inline(always)]
+    fn re_dot_add(self, a: Self, b: V<T, S>) -> V<T, S> {
+        self.im.mul_add(a.im, self.re.mul_add(a.re, b))
     }
     #[inline(always)]
     fn reduce_sum(self) -> (T, T) {

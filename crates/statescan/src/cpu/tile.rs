@@ -20,6 +20,7 @@ pub(crate) struct Plane {
     dtype: DType,
     lane_step: isize,
     time_step: isize,
+    complex: bool,
 }
 
 // SAFETY: a plane is an address; whoever loads or stores through it answers for the access.
@@ -29,7 +30,7 @@ unsafe impl Sync for Plane {}
 
 impl Plane {
     fn new(ptr: *mut u8, dtype: DType, strides: &[isize], lane_axis: usize, time_axis: usize) -> Self {
-        Plane { ptr, dtype, lane_step: strides[lane_axis], time_step: strides[time_axis] }
+        Plane { ptr, dtype, lane_step: strides[lane_axis], time_step: strides[time_axis], complex: false }
     }
 
     /// A plane of a view that is read, with the other axes at index 0. A complex view gives its real parts; see [`Plane::imaginary`].
@@ -45,6 +46,7 @@ impl Plane {
     fn real(mut self) -> Self {
         if self.dtype.is_complex() {
             self.dtype = self.dtype.real();
+            self.complex = true;
             self.lane_step *= 2;
             self.time_step *= 2;
         }
@@ -56,9 +58,10 @@ impl Plane {
         self.advance_bytes(self.dtype.size() as isize)
     }
 
-    /// Moves the origin by `count` elements of `stride` in the view's own units, along an axis that is not in the plane.
-    pub(crate) fn offset(self, count: usize, stride: isize, dtype: DType) -> Self {
-        self.advance_bytes(count as isize * stride * dtype.size() as isize)
+    /// Moves the origin by `count` indices of an axis that is not in the plane; `stride` is the view's, in its own elements.
+    pub(crate) fn along(self, count: usize, stride: isize) -> Self {
+        let size = self.dtype.size() * if self.complex { 2 } else { 1 };
+        self.advance_bytes(count as isize * stride * size as isize)
     }
 
     /// Moves the origin to a lane and a step.
@@ -182,6 +185,69 @@ pub(crate) unsafe fn load<T: Real, S: Isa>(
             for t in 0..steps {
                 core::slice::from_raw_parts_mut(tile.add(t * pitch + lanes), padded - lanes).fill(T::default());
             }
+        }
+    }
+}
+
+/// Loads any number of steps of a real or complex plane into `parts` (1 or 2) real tiles side by side: element (step, part, lane) is at
+/// `(step * parts + part) * padded + lane`. A real plane has zero imaginary parts; one part of a complex plane is its real part.
+///
+/// # Safety
+/// As [`load`], with a pitch of `parts * padded`.
+#[inline(always)]
+pub(crate) unsafe fn load_parts<T: Real, S: Isa>(
+    simd: S,
+    plane: Plane,
+    parts: usize,
+    lanes: usize,
+    padded: usize,
+    steps: usize,
+    tile: *mut T,
+) {
+    let pitch = parts * padded;
+    // SAFETY: the caller's contract, a piece of at most STEPS at a time.
+    unsafe {
+        let mut start = 0;
+        while start < steps {
+            let (count, tile) = (STEPS.min(steps - start), tile.add(start * pitch));
+            load(simd, plane.at(0, start), lanes, padded, count, tile, pitch);
+            if parts == 2 && plane.complex {
+                load(simd, plane.imaginary().at(0, start), lanes, padded, count, tile.add(padded), pitch);
+            } else if parts == 2 {
+                for t in 0..count {
+                    core::slice::from_raw_parts_mut(tile.add(t * pitch + padded), padded).fill(T::default());
+                }
+            }
+            start += count;
+        }
+    }
+}
+
+/// The inverse of [`load_parts`].
+///
+/// # Safety
+/// As [`store`], with a pitch of `parts * padded`.
+#[inline(always)]
+pub(crate) unsafe fn store_parts<T: Real, S: Isa>(
+    simd: S,
+    tile: *const T,
+    parts: usize,
+    padded: usize,
+    plane: Plane,
+    lanes: usize,
+    steps: usize,
+) {
+    let pitch = parts * padded;
+    // SAFETY: the caller's contract, a piece of at most STEPS at a time.
+    unsafe {
+        let mut start = 0;
+        while start < steps {
+            let (count, tile) = (STEPS.min(steps - start), tile.add(start * pitch));
+            store(simd, tile, pitch, plane.at(0, start), lanes, count);
+            if parts == 2 && plane.complex {
+                store(simd, tile.add(padded), pitch, plane.imaginary().at(0, start), lanes, count);
+            }
+            start += count;
         }
     }
 }
