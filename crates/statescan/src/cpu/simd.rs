@@ -2,6 +2,7 @@
 //!
 //! Everything here is `#[inline(always)]`: a function that is not would be compiled without the instruction set of its token.
 
+use super::math::Coefficients;
 use crate::tensor::Element;
 use bytemuck::Pod;
 use core::ops::{Add, Div, Mul, Neg, Sub};
@@ -16,6 +17,16 @@ pub(crate) trait Isa: pulp::Simd {
     fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s;
     /// `x * 2^n` for integral `n` and `x` in [0.5, 2); results below the normal range may become 0.
     fn scale_f64(self, x: Self::f64s, n: Self::f64s) -> Self::f64s;
+    /// `(f, n)` with `x = f + n`, `n` the nearest integer in the layout that [`Isa::join_exp2_f32`] takes; infinities and numbers far out
+    /// of the range of exponents give `f = 0`, NaN gives `f = NaN`.
+    fn split_exp2_f32(self, x: Self::f32s) -> (Self::f32s, Self::f32s);
+    /// As [`Isa::split_exp2_f32`].
+    fn split_exp2_f64(self, x: Self::f64s) -> (Self::f64s, Self::f64s);
+    /// `p * 2^n` for `p` in [0.7, 1.42), 1 where `f` was 0, and `n` from [`Isa::split_exp2_f32`]. Below the normal range the result may be
+    /// off by half the smallest normal number, yet stays monotone and reaches 0.
+    fn join_exp2_f32(self, p: Self::f32s, n: Self::f32s) -> Self::f32s;
+    /// As [`Isa::join_exp2_f32`].
+    fn join_exp2_f64(self, p: Self::f64s, n: Self::f64s) -> Self::f64s;
     /// Transposes a square block of as many rows as a vector has lanes; steps are in elements.
     ///
     /// # Safety
@@ -48,7 +59,16 @@ unsafe fn transpose_plain<T: Copy>(lanes: usize, src: *const T, src_step: usize,
 
 /// A compute type: `f32` or `f64`.
 pub(crate) trait Real:
-    Element + Pod + PartialOrd + Default + core::fmt::Debug + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Neg<Output = Self>
+    Element
+    + Pod
+    + PartialOrd
+    + Default
+    + core::fmt::Debug
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Neg<Output = Self>
+    + Coefficients
 {
     /// A vector register.
     type Reg<S: Isa>: Copy + Pod + Send + Sync;
@@ -74,6 +94,9 @@ pub(crate) trait Real:
     fn reduce_sum<S: Isa>(s: S, a: Self::Reg<S>) -> Self;
     fn round<S: Isa>(s: S, a: Self::Reg<S>) -> Self::Reg<S>;
     fn scale<S: Isa>(s: S, a: Self::Reg<S>, n: Self::Reg<S>) -> Self::Reg<S>;
+    fn split_exp2<S: Isa>(s: S, a: Self::Reg<S>) -> (Self::Reg<S>, Self::Reg<S>);
+    fn join_exp2<S: Isa>(s: S, a: Self::Reg<S>, n: Self::Reg<S>) -> Self::Reg<S>;
+    fn any_less<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> bool;
     /// # Safety
     /// As [`Isa::transpose_f32`].
     unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: usize, dst: *mut Self, dst_step: usize);
@@ -81,7 +104,8 @@ pub(crate) trait Real:
 
 macro_rules! real {
     ($t:ty, $double:literal, $reg:ident, $mask:ident, $lanes:ident, $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident,
-     $abs:ident, $fma:ident, $nfma:ident, $less:ident, $select:ident, $sum:ident, $round:ident, $scale:ident, $transpose:ident) => {
+     $abs:ident, $fma:ident, $nfma:ident, $less:ident, $select:ident, $sum:ident, $round:ident, $scale:ident,
+     $split:ident, $join:ident, $first_true:ident, $transpose:ident) => {
         impl Real for $t {
             type Reg<S: Isa> = S::$reg;
             type Mask<S: Isa> = S::$mask;
@@ -156,6 +180,18 @@ macro_rules! real {
                 s.$scale(a, n)
             }
             #[inline(always)]
+            fn split_exp2<S: Isa>(s: S, a: S::$reg) -> (S::$reg, S::$reg) {
+                s.$split(a)
+            }
+            #[inline(always)]
+            fn join_exp2<S: Isa>(s: S, a: S::$reg, n: S::$reg) -> S::$reg {
+                s.$join(a, n)
+            }
+            #[inline(always)]
+            fn any_less<S: Isa>(s: S, a: S::$reg, b: S::$reg) -> bool {
+                s.$first_true(s.$less(a, b)) < S::$lanes
+            }
+            #[inline(always)]
             unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: usize, dst: *mut Self, dst_step: usize) {
                 // SAFETY: the caller's contract.
                 unsafe { s.$transpose(src, src_step, dst, dst_step) }
@@ -166,11 +202,13 @@ macro_rules! real {
 
 real!(
     f32, false, f32s, m32s, F32_LANES, splat_f32s, add_f32s, sub_f32s, mul_f32s, div_f32s, neg_f32s, abs_f32s, mul_add_e_f32s,
-    negate_mul_add_e_f32s, less_than_f32s, select_f32s, reduce_sum_f32s, round_f32, scale_f32, transpose_f32
+    negate_mul_add_e_f32s, less_than_f32s, select_f32s, reduce_sum_f32s, round_f32, scale_f32, split_exp2_f32, join_exp2_f32,
+    first_true_m32s, transpose_f32
 );
 real!(
     f64, true, f64s, m64s, F64_LANES, splat_f64s, add_f64s, sub_f64s, mul_f64s, div_f64s, neg_f64s, abs_f64s, mul_add_e_f64s,
-    negate_mul_add_e_f64s, less_than_f64s, select_f64s, reduce_sum_f64s, round_f64, scale_f64, transpose_f64
+    negate_mul_add_e_f64s, less_than_f64s, select_f64s, reduce_sum_f64s, round_f64, scale_f64, split_exp2_f64, join_exp2_f64,
+    first_true_m64s, transpose_f64
 );
 
 /// A vector of real lanes.
@@ -236,6 +274,22 @@ impl<T: Real, S: Isa> V<T, S> {
     #[inline(always)]
     pub fn scale_pow2(self, n: Self) -> Self {
         V { reg: T::scale(self.simd, self.reg, n.reg), simd: self.simd }
+    }
+    /// Fraction and exponent of `2^self`, see [`Isa::split_exp2_f32`].
+    #[inline(always)]
+    pub fn split_exp2(self) -> (Self, Self) {
+        let (f, n) = T::split_exp2(self.simd, self.reg);
+        (V { reg: f, simd: self.simd }, V { reg: n, simd: self.simd })
+    }
+    /// `self * 2^n`, see [`Isa::join_exp2_f32`].
+    #[inline(always)]
+    pub fn join_exp2(self, n: Self) -> Self {
+        V { reg: T::join_exp2(self.simd, self.reg, n.reg), simd: self.simd }
+    }
+    /// Whether `self < other` in some lane.
+    #[inline(always)]
+    pub fn any_less(self, other: Self) -> bool {
+        T::any_less(self.simd, self.reg, other.reg)
     }
     /// Lane by lane `if a < b { yes } else { no }`; `no` if either is NaN.
     #[inline(always)]
