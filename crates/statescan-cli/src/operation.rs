@@ -99,8 +99,15 @@ pub struct Named {
     pub name: &'static str,
     /// Its names in other projects.
     pub aliases: &'static [&'static str],
-    /// Its axes, one letter each.
-    pub layout: &'static str,
+    /// The layouts it may have, one letter for each axis, each of another rank.
+    pub layouts: &'static [&'static str],
+}
+
+impl Named {
+    /// The layout of a rank.
+    pub fn layout(&self, rank: usize) -> Option<&'static str> {
+        self.layouts.iter().find(|l| l.len() == rank).copied()
+    }
 }
 
 /// An option: a scalar, a flag or a word.
@@ -172,6 +179,10 @@ pub trait Operation: Sync {
     }
     /// The results of a call. With `save`, also what the backward pass wants kept.
     fn plan(&self, call: &Call, save: bool) -> Result<Vec<Planned>>;
+    /// Fills what a forward pass changes in place.
+    fn prepare(&self, _call: &Call, _out: &mut Tensors) -> Result<()> {
+        Ok(())
+    }
     /// Computes the results that `out` has room for.
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()>;
     /// Computes the gradients that `grads` has room for; `saved` are the results of a forward pass.

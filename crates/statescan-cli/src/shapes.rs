@@ -152,8 +152,7 @@ pub fn narrow(call: &Call, part: &Part) -> Result<Call> {
 pub fn narrow_results(op: &dyn Operation, tensors: &Tensors, part: &Part) -> Tensors {
     let mut narrowed = Tensors::default();
     for (name, buffer) in tensors.iter() {
-        let layout = op.results().iter().find(|r| r.name == name).map_or("", |r| r.layout);
-        let layout = if layout.len() == buffer.shape().len() { layout } else { "" };
+        let layout = op.results().iter().find(|r| r.name == name).and_then(|r| r.layout(buffer.shape().len())).unwrap_or("");
         narrowed.push(name, copy(part.of(buffer.view(), layout)));
     }
     narrowed
