@@ -60,7 +60,7 @@ impl Coefficients for f32 {
 impl Coefficients for f64 {
     // 2.7e-17
     const EXP2: &'static [f64] = &[
-        0.6931471805599453,
+        core::f64::consts::LN_2,
         0.2402265069591013,
         0.055504108664820084,
         0.009618129107594119,

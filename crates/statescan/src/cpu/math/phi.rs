@@ -9,7 +9,7 @@
 //! | largest error in ulp, for complex numbers of the modulus | f32 | f64 |
 //! |---|---|---|
 //! | `phi1`, real | 3 | 3 |
-//! | `phi1'`, real | 6 | 6 |
+//! | `phi1'`, real | 4 | 4 |
 //! | `phi1`, complex | 5 | 5 |
 //! | `phi1'`, complex | 8 | 8 |
 //!
