@@ -129,7 +129,13 @@ impl Inputs {
             let t = step % case.seqlen.max(1);
             step += 1;
             // sequences 0, 2 and 3 of five; 1 and 4 do not occur
-            Complex64::from(if t < case.seqlen / 4 { 0.0 } else if t < case.seqlen / 2 + 1 { 2.0 } else { 3.0 })
+            Complex64::from(if t < case.seqlen / 4 {
+                0.0
+            } else if t < case.seqlen / 2 + 1 {
+                2.0
+            } else {
+                3.0
+            })
         });
         Inputs {
             x: normal(rng, case.dtype, &bdl, l, 1.0),
@@ -188,12 +194,57 @@ fn check(case: &Case, exec: &Exec) {
     let mut last = poisoned(rng, case.wide(), &case.state_shape(), case.layout);
     let real = if case.double() { DType::F64 } else { DType::F32 };
     let mut saved = poisoned(rng, real, &[selective_scan::checkpoints_len(&args).unwrap()], Layout::Dense);
-    let mut out =
-        Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: Some(saved.view_mut()) };
+    let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: Some(saved.view_mut()) };
     selective_scan::forward(exec, &args, &mut out).unwrap();
     assert_close(&name("y"), &y, &expected.y, bound);
     let state_bound = ErrorBound::for_scan(case.wide(), case.seqlen);
     assert_close(&name("final_state"), &last, &expected.final_state, state_bound);
+    drop(args);
+    check_backward(case, exec, &inputs, Some(&saved));
+    if case.seed % 2 == 0 {
+        check_backward(case, exec, &inputs, None);
+    }
+}
+
+fn check_backward(case: &Case, exec: &Exec, inputs: &Inputs, saved: Option<&Buffer>) {
+    let args = inputs.args(case);
+    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+    let expected = reference::backward(&args, &cotangents).unwrap();
+    let rng = &mut Rng::new(case.seed + 2);
+    let mut fresh = |like: &Buffer| poisoned(rng, like.dtype(), &like.shape(), case.layout);
+    let i = inputs;
+    let [mut x, mut dt, mut a, mut b, mut c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
+    let [mut d, mut z, mut bias, mut dt_a, mut state] = [&i.d, &i.z, &i.bias, &i.dt_a, &i.state].map(&mut fresh);
+    let mut grads = Gradients {
+        x: Some(x.view_mut()),
+        dt: Some(dt.view_mut()),
+        a: Some(a.view_mut()),
+        b: Some(b.view_mut()),
+        c: Some(c.view_mut()),
+        d: case.has(SKIP).then(|| d.view_mut()),
+        z: case.has(GATE).then(|| z.view_mut()),
+        dt_bias: case.has(BIAS).then(|| bias.view_mut()),
+        dt_a: case.has(OWN_DECAY_STEP).then(|| dt_a.view_mut()),
+        initial_state: Some(state.view_mut()),
+    };
+    selective_scan::backward(exec, &args, saved.map(|s| s.view()), &cotangents, &mut grads).unwrap();
+    let pairs = [
+        ("x", &x, Some(&expected.x)),
+        ("dt", &dt, Some(&expected.dt)),
+        ("a", &a, Some(&expected.a)),
+        ("b", &b, Some(&expected.b)),
+        ("c", &c, Some(&expected.c)),
+        ("d", &d, expected.d.as_ref()),
+        ("z", &z, expected.z.as_ref()),
+        ("dt_bias", &bias, expected.dt_bias.as_ref()),
+        ("dt_a", &dt_a, expected.dt_a.as_ref()),
+        ("initial_state", &state, Some(&expected.initial_state)),
+    ];
+    for (name, got, expected) in pairs {
+        let Some(expected) = expected else { continue };
+        let bound = ErrorBound::for_gradient(got.dtype(), case.seqlen);
+        assert_close(&format!("gradient by {name} of {case:?} on {exec:?}"), got, expected, bound);
+    }
 }
 
 fn everywhere(case: Case) {
@@ -208,5 +259,60 @@ fn plain_shapes_on_every_level() {
         [(1, 1, 1, 1), (2, 5, 67, 16), (1, 17, 64, 4), (2, 16, 65, 7), (1, 33, 129, 3), (3, 48, 31, 1), (1, 2, 200, 70)]
     {
         everywhere(Case::new(DType::F32, batch, dim, seqlen, dstate, 0));
+    }
+}
+
+#[test]
+fn every_option_on_every_level() {
+    let all = [GATE, SKIP, BIAS, SOFTPLUS, BIAS | SOFTPLUS, LIMIT, OWN_DECAY_STEP, INITIAL, REVERSE];
+    for option in all {
+        everywhere(Case { seed: 2, ..Case::new(DType::F32, 2, 19, 70, 5, option) });
+    }
+    for packed in [BOUNDS, INDEX, INDEX | INDEX_STATES] {
+        for option in [0, INITIAL, INITIAL | REVERSE | GATE | SKIP] {
+            everywhere(Case { seed: 4, ..Case::new(DType::F32, 2, 6, 150, 4, packed | option) });
+        }
+    }
+}
+
+#[test]
+fn types_and_layouts() {
+    let options = GATE | SKIP | BIAS | SOFTPLUS | INITIAL;
+    for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+        for layout in [Layout::Dense, Layout::Scattered] {
+            everywhere(Case { layout, ..Case::new(dtype, 2, 18, 77, 6, options) });
+        }
+    }
+}
+
+#[test]
+fn groups_and_constant_maps() {
+    for (groups, dim) in [(2, 8), (3, 51), (4, 4)] {
+        everywhere(Case { groups, ..Case::new(DType::F32, 2, dim, 66, 4, 0) });
+    }
+    for (constant_b, constant_c) in [(true, false), (false, true), (true, true)] {
+        everywhere(Case { constant_b, constant_c, groups: 3, ..Case::new(DType::F32, 2, 9, 66, 5, REVERSE) });
+    }
+}
+
+#[test]
+fn complex_states_and_discretizations() {
+    for discretization in Discretization::ALL {
+        for complex in [false, true] {
+            for dtype in [DType::F32, DType::F64] {
+                for (constant_b, options) in [(false, INITIAL), (true, OWN_DECAY_STEP | GATE | SKIP)] {
+                    everywhere(Case { discretization, complex, constant_b, ..Case::new(dtype, 2, 7, 70, 6, options) });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn empty_problems() {
+    for (batch, dim, seqlen, dstate) in [(0, 3, 5, 2), (2, 0, 5, 2), (2, 3, 0, 2), (2, 3, 5, 0)] {
+        for options in [0, INITIAL | SKIP | GATE, REVERSE, BOUNDS, INDEX | INITIAL] {
+            everywhere(Case::new(DType::F32, batch, dim, seqlen, dstate, options));
+        }
     }
 }

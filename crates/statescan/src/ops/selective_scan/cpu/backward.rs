@@ -8,7 +8,8 @@
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::forward::{ForwardPass, load_state, map};
 use super::inputs::{
-    Block, Scratch, Tiles, blocks, channel_vector, double, load_gate, load_tiles, map_tile, parameter, prepare, tile_len, timed,
+    Block, Scratch, Tiles, blocks, channel_vector, copy_rows, double, load_gate, load_tiles, map_tile, parameter, prepare,
+    tile_len, timed,
 };
 use super::reduce::{Partials, add_lanes};
 use super::rules::FieldKind;
@@ -143,7 +144,20 @@ impl<E: Variant> Job<'_, '_, '_, E> {
         let (width, parts, dstate) = (E::T::lanes::<S>(), E::K::PARTS, self.context.problem.dstate);
         let state = blocks * dstate * parts * width;
         let vector = blocks * width;
-        self.scratch.carve([state, state, state, state, state, state, state, state, state, vector, vector, rest_len::<E, S>(dstate)])
+        self.scratch.carve([
+            state,
+            state,
+            state,
+            state,
+            state,
+            state,
+            state,
+            state,
+            state,
+            vector,
+            vector,
+            rest_len::<E, S>(dstate),
+        ])
     }
 
     /// One tile of time of all channels of the job.
@@ -193,9 +207,8 @@ impl<E: Variant> Job<'_, '_, '_, E> {
                     load_state::<E, S>(simd, problem, segment, block, kept.h);
                 } else {
                     let from = self.saved.get().add(checkpoints.at(index, number) + block.first);
-                    for row in 0..dstate * parts {
-                        V::load(simd, from.add(row * checkpoints.padded_dim)).store(kept.h.add(row * width));
-                    }
+                    core::slice::from_raw_parts_mut(kept.h, dstate * parts * width).fill(E::T::default());
+                    copy_rows(from, checkpoints.padded_dim, kept.h, width, dstate * parts, block.count);
                 }
                 load_tiles::<E, S>(simd, problem, segment, block, start, steps, &tiles, true);
                 match &self.sources.y {
@@ -263,7 +276,8 @@ impl<E: Variant> Job<'_, '_, '_, E> {
                     by_x.store(du.add(at));
                     by_raw.store(ddt.add(at));
                     if self.targets.z.is_some() {
-                        let by_z = V::load(simd, cotangent.add(at)) * V::load(simd, y.add(at)) * V::load(simd, gate_slope.add(at));
+                        let by_z =
+                            V::load(simd, cotangent.add(at)) * V::load(simd, y.add(at)) * V::load(simd, gate_slope.add(at));
                         by_z.store(y.add(at));
                     }
                 }

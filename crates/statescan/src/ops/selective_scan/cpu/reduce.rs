@@ -53,13 +53,20 @@ impl<T: Real> SharedPartials<T> {
     /// # Safety
     /// The arrays hold N field vectors and one vector respectively; no other job has this range of segments and block.
     #[inline(always)]
-    pub(super) unsafe fn store_channels(&self, segments: usize, block: Block, width: usize, states: [*const T; 3], vectors: [*const T; 2]) {
+    pub(super) unsafe fn store_channels(
+        &self,
+        segments: usize,
+        block: Block,
+        width: usize,
+        states: [*const T; 3],
+        vectors: [*const T; 2],
+    ) {
         let Sizes { state, padded_dim, .. } = self.sizes;
         let base = segments * self.sizes.rows() * padded_dim + block.first;
         let rows = states.into_iter().flat_map(|from| (0..state).map(move |row| from.wrapping_add(row * width)));
         for (row, from) in rows.chain(vectors).enumerate() {
-            // SAFETY: the caller's contract; a block's vector ends inside the padding.
-            unsafe { core::ptr::copy_nonoverlapping(from, self.channels.get().add(base + row * padded_dim), width) };
+            // SAFETY: the caller's contract; the lanes past the block belong to other channels.
+            unsafe { core::ptr::copy_nonoverlapping(from, self.channels.get().add(base + row * padded_dim), block.count) };
         }
     }
 }
@@ -67,12 +74,8 @@ impl<T: Real> SharedPartials<T> {
 impl<T: Real> Partials<T> {
     pub(super) fn new(context: &Context<'_, '_>, targets: &GradientTargets) -> Self {
         let p = context.problem;
-        let sizes = Sizes {
-            batch: p.batch,
-            seqlen: p.seqlen,
-            state: p.dstate * p.parts(),
-            padded_dim: context.checkpoints.padded_dim,
-        };
+        let sizes =
+            Sizes { batch: p.batch, seqlen: p.seqlen, state: p.dstate * p.parts(), padded_dim: context.checkpoints.padded_dim };
         let map = |target: &Option<Projection<RawViewMut>>| match target {
             Some(Projection::Varying(_)) => {
                 Some(vec![T::default(); context.plan.channels.len() * p.batch * p.seqlen * sizes.state])
