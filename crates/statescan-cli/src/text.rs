@@ -1,13 +1,16 @@
 //! Tables and figures as they are printed.
 
 use crate::check::Comparison;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use std::time::Duration;
+
+/// A line under the header and nothing else.
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('-').junction('-'));
 
 /// A table whose columns from `numbers` on are aligned to the right.
 pub(crate) fn table(header: &[&str], numbers: usize, rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header.iter().copied());
+    table.load_style(STYLE).set_header(header.iter().copied());
     for row in rows {
         table.add_row(row);
     }
