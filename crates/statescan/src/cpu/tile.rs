@@ -4,6 +4,7 @@
 //! converts and transposes in one pass, which makes storage types, strides and layouts free for kernels. Complex tensors load as two planes.
 
 use super::simd::{Isa, Real};
+use super::{Kernel, outline};
 use crate::tensor::{DType, RawViewMut, View};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -177,18 +178,36 @@ pub(crate) unsafe fn load<T: Real, S: Isa>(
     tile: *mut T,
     pitch: usize,
 ) {
-    // SAFETY: the caller's contract; the type is the plane's own.
-    unsafe {
-        match plane.dtype {
-            DType::F32 => load_as::<T, f32, S>(simd, plane, lanes, steps, tile, pitch),
-            DType::F64 => load_as::<T, f64, S>(simd, plane, lanes, steps, tile, pitch),
-            DType::BF16 => load_as::<T, bf16, S>(simd, plane, lanes, steps, tile, pitch),
-            DType::F16 => load_as::<T, f16, S>(simd, plane, lanes, steps, tile, pitch),
-            _ => unreachable!("planes are real"),
-        }
-        if lanes < padded {
-            for t in 0..steps {
-                core::slice::from_raw_parts_mut(tile.add(t * pitch + lanes), padded - lanes).fill(T::default());
+    outline(simd, Load { plane, lanes, padded, steps, tile, pitch });
+}
+
+struct Load<T> {
+    plane: Plane,
+    lanes: usize,
+    padded: usize,
+    steps: usize,
+    tile: *mut T,
+    pitch: usize,
+}
+
+impl<T: Real> Kernel for Load<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Load { plane, lanes, padded, steps, tile, pitch } = self;
+        // SAFETY: the contract of `load`, the only maker of this; the type is the plane's own.
+        unsafe {
+            match plane.dtype {
+                DType::F32 => load_as::<T, f32, S>(simd, plane, lanes, steps, tile, pitch),
+                DType::F64 => load_as::<T, f64, S>(simd, plane, lanes, steps, tile, pitch),
+                DType::BF16 => load_as::<T, bf16, S>(simd, plane, lanes, steps, tile, pitch),
+                DType::F16 => load_as::<T, f16, S>(simd, plane, lanes, steps, tile, pitch),
+                _ => unreachable!("planes are real"),
+            }
+            if lanes < padded {
+                for t in 0..steps {
+                    core::slice::from_raw_parts_mut(tile.add(t * pitch + lanes), padded - lanes).fill(T::default());
+                }
             }
         }
     }
@@ -325,14 +344,31 @@ unsafe fn transpose_in<T: Real, S: Isa>(
 /// The plane must be writable over lanes and steps, and `tile` readable for `steps` rows of `pitch` elements.
 #[inline(always)]
 pub(crate) unsafe fn store<T: Real, S: Isa>(simd: S, tile: *const T, pitch: usize, plane: Plane, lanes: usize, steps: usize) {
-    // SAFETY: the caller's contract; the type is the plane's own.
-    unsafe {
-        match plane.dtype {
-            DType::F32 => store_as::<T, f32, S>(simd, tile, pitch, plane, lanes, steps),
-            DType::F64 => store_as::<T, f64, S>(simd, tile, pitch, plane, lanes, steps),
-            DType::BF16 => store_as::<T, bf16, S>(simd, tile, pitch, plane, lanes, steps),
-            DType::F16 => store_as::<T, f16, S>(simd, tile, pitch, plane, lanes, steps),
-            _ => unreachable!("planes are real"),
+    outline(simd, Store { tile, pitch, plane, lanes, steps });
+}
+
+struct Store<T> {
+    tile: *const T,
+    pitch: usize,
+    plane: Plane,
+    lanes: usize,
+    steps: usize,
+}
+
+impl<T: Real> Kernel for Store<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Store { tile, pitch, plane, lanes, steps } = self;
+        // SAFETY: the contract of `store`, the only maker of this; the type is the plane's own.
+        unsafe {
+            match plane.dtype {
+                DType::F32 => store_as::<T, f32, S>(simd, tile, pitch, plane, lanes, steps),
+                DType::F64 => store_as::<T, f64, S>(simd, tile, pitch, plane, lanes, steps),
+                DType::BF16 => store_as::<T, bf16, S>(simd, tile, pitch, plane, lanes, steps),
+                DType::F16 => store_as::<T, f16, S>(simd, tile, pitch, plane, lanes, steps),
+                _ => unreachable!("planes are real"),
+            }
         }
     }
 }
