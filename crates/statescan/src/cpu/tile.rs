@@ -65,6 +65,11 @@ impl Plane {
         self.advance_bytes(count as isize * stride * size as isize)
     }
 
+    /// The same elements with lanes and steps exchanged.
+    pub(crate) fn transposed(self) -> Self {
+        Plane { lane_step: self.time_step, time_step: self.lane_step, ..self }
+    }
+
     /// Moves the origin to a lane and a step.
     pub(crate) fn at(self, lane: usize, step: usize) -> Self {
         let elements = lane as isize * self.lane_step + step as isize * self.time_step;
@@ -276,7 +281,8 @@ unsafe fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, plane: Plane, lanes: 
     let src = plane.ptr.cast::<E>();
     // SAFETY: every access is inside lanes x steps of the plane or of the tile.
     unsafe {
-        if plane.time_step == 1 {
+        // a block of fewer steps than lanes is not worth a transposition
+        if plane.time_step == 1 && steps >= T::lanes::<S>() {
             let width = T::lanes::<S>();
             let mut rows = [T::default(); MAX_LANES * STEPS];
             let mut first = 0;
@@ -379,7 +385,8 @@ unsafe fn store_as<T: Real, E: Storage<T>, S: Isa>(
     let dst = plane.ptr.cast::<E>();
     // SAFETY: every access is inside lanes x steps of the plane or of the tile.
     unsafe {
-        if plane.time_step == 1 {
+        // a block of fewer steps than lanes is not worth a transposition
+        if plane.time_step == 1 && steps >= T::lanes::<S>() {
             let width = T::lanes::<S>();
             let mut rows = [T::default(); MAX_LANES * STEPS];
             let mut first = 0;

@@ -2,6 +2,7 @@
 //! plan), `cpu.rs` (kernels).
 
 pub(crate) mod check;
+pub mod causal_conv1d;
 pub mod discretization;
 pub mod selective_scan;
 pub(crate) mod sequences;
