@@ -8,6 +8,13 @@ const MAX_EXP_F32: f32 = 129.0;
 const MIN_EXP_F64: f64 = -1022.0;
 const MAX_EXP_F64: f64 = 1025.0;
 
+/// Range that the argument of `2^x` is clamped to where the exponent is added to the bits of a number near 1: both ends are integers, so
+/// that the fraction is 0 there, the number is exactly 1, and the sums are the bits of 0 and of infinity.
+const EXP2_MIN_F32: f32 = -127.0;
+const EXP2_MAX_F32: f32 = 128.0;
+const EXP2_MIN_F64: f64 = -1023.0;
+const EXP2_MAX_F64: f64 = 1024.0;
+
 impl Isa for pulp::Scalar {
     #[inline(always)]
     fn round_f32(self, x: f32) -> f32 {
@@ -27,6 +34,27 @@ impl Isa for pulp::Scalar {
     fn scale_f64(self, x: f64, n: f64) -> f64 {
         let n = n.clamp(MIN_EXP_F64, MAX_EXP_F64);
         (x * 2.0) * f64::from_bits(((n as i64 + 1022) << 52) as u64)
+    }
+    #[inline(always)]
+    fn split_exp2_f32(self, x: f32) -> (f32, f32) {
+        let x = x.clamp(EXP2_MIN_F32, EXP2_MAX_F32);
+        let n = x.round_ties_even();
+        (x - n, n)
+    }
+    #[inline(always)]
+    fn split_exp2_f64(self, x: f64) -> (f64, f64) {
+        let x = x.clamp(EXP2_MIN_F64, EXP2_MAX_F64);
+        let n = x.round_ties_even();
+        (x - n, n)
+    }
+    #[inline(always)]
+    fn join_exp2_f32(self, p: f32, n: f32) -> f32 {
+        // a NaN converts to 0 and leaves the NaN in p alone
+        f32::from_bits(p.to_bits().wrapping_add((n as i32 as u32) << 23))
+    }
+    #[inline(always)]
+    fn join_exp2_f64(self, p: f64, n: f64) -> f64 {
+        f64::from_bits(p.to_bits().wrapping_add((n as i64 as u64) << 52))
     }
 }
 
@@ -66,6 +94,35 @@ mod x86 {
             let power = avx._mm256_castsi256_pd(avx2._mm256_slli_epi64::<52>(n));
             let x = avx._mm256_add_pd(pulp::cast(x), pulp::cast(x));
             pulp::cast(avx._mm256_mul_pd(x, power))
+        }
+        #[inline(always)]
+        fn split_exp2_f32(self, x: Self::f32s) -> (Self::f32s, Self::f32s) {
+            // n is kept as integers; max and min give their second operand for NaN
+            let avx = self.avx;
+            let x = avx._mm256_max_ps(avx._mm256_set1_ps(EXP2_MIN_F32), pulp::cast(x));
+            let x = avx._mm256_min_ps(avx._mm256_set1_ps(EXP2_MAX_F32), x);
+            let n = avx._mm256_cvtps_epi32(x);
+            (pulp::cast(avx._mm256_sub_ps(x, avx._mm256_cvtepi32_ps(n))), pulp::cast(n))
+        }
+        #[inline(always)]
+        fn split_exp2_f64(self, x: Self::f64s) -> (Self::f64s, Self::f64s) {
+            let avx = self.avx;
+            let x = avx._mm256_max_pd(avx._mm256_set1_pd(EXP2_MIN_F64), pulp::cast(x));
+            let x = avx._mm256_min_pd(avx._mm256_set1_pd(EXP2_MAX_F64), x);
+            let n = avx._mm256_cvtpd_epi32(x);
+            let f = avx._mm256_sub_pd(x, avx._mm256_cvtepi32_pd(n));
+            (pulp::cast(f), pulp::cast(self.avx2._mm256_cvtepi32_epi64(n)))
+        }
+        #[inline(always)]
+        fn join_exp2_f32(self, p: Self::f32s, n: Self::f32s) -> Self::f32s {
+            // the integer of a NaN shifts to 0 and leaves the NaN in p alone
+            let avx2 = self.avx2;
+            pulp::cast(avx2._mm256_add_epi32(pulp::cast(p), avx2._mm256_slli_epi32::<23>(pulp::cast(n))))
+        }
+        #[inline(always)]
+        fn join_exp2_f64(self, p: Self::f64s, n: Self::f64s) -> Self::f64s {
+            let avx2 = self.avx2;
+            pulp::cast(avx2._mm256_add_epi64(pulp::cast(p), avx2._mm256_slli_epi64::<52>(pulp::cast(n))))
         }
         #[inline(always)]
         unsafe fn transpose_f32(self, src: *const f32, src_step: usize, dst: *mut f32, dst_step: usize) {
@@ -109,6 +166,25 @@ mod x86 {
         #[inline(always)]
         fn scale_f64(self, x: Self::f64s, n: Self::f64s) -> Self::f64s {
             pulp::cast(self.avx512f._mm512_scalef_pd(pulp::cast(x), pulp::cast(n)))
+        }
+        #[inline(always)]
+        fn split_exp2_f32(self, x: Self::f32s) -> (Self::f32s, Self::f32s) {
+            // the reduction of an infinity is 0; a subtraction is cheaper than rounding a second time
+            let f = self.avx512dq._mm512_reduce_ps::<{ _MM_FROUND_TO_NEAREST_INT }>(pulp::cast(x));
+            (pulp::cast(f), pulp::cast(self.avx512f._mm512_sub_ps(pulp::cast(x), f)))
+        }
+        #[inline(always)]
+        fn split_exp2_f64(self, x: Self::f64s) -> (Self::f64s, Self::f64s) {
+            let f = self.avx512dq._mm512_reduce_pd::<{ _MM_FROUND_TO_NEAREST_INT }>(pulp::cast(x));
+            (pulp::cast(f), pulp::cast(self.avx512f._mm512_sub_pd(pulp::cast(x), f)))
+        }
+        #[inline(always)]
+        fn join_exp2_f32(self, p: Self::f32s, n: Self::f32s) -> Self::f32s {
+            self.scale_f32(p, n)
+        }
+        #[inline(always)]
+        fn join_exp2_f64(self, p: Self::f64s, n: Self::f64s) -> Self::f64s {
+            self.scale_f64(p, n)
         }
         #[inline(always)]
         unsafe fn transpose_f32(self, src: *const f32, src_step: usize, dst: *mut f32, dst_step: usize) {
@@ -181,6 +257,34 @@ mod arm {
                 let x: float64x2_t = pulp::cast(x);
                 vmulq_f64(vaddq_f64(x, x), power)
             })
+        }
+        #[inline(always)]
+        fn split_exp2_f32(self, x: Self::f32s) -> (Self::f32s, Self::f32s) {
+            // SAFETY: as above.
+            unsafe {
+                let x = vminq_f32(vmaxq_f32(pulp::cast(x), vdupq_n_f32(EXP2_MIN_F32)), vdupq_n_f32(EXP2_MAX_F32));
+                let n = vrndnq_f32(x);
+                (pulp::cast(vsubq_f32(x, n)), pulp::cast(n))
+            }
+        }
+        #[inline(always)]
+        fn split_exp2_f64(self, x: Self::f64s) -> (Self::f64s, Self::f64s) {
+            // SAFETY: as above.
+            unsafe {
+                let x = vminq_f64(vmaxq_f64(pulp::cast(x), vdupq_n_f64(EXP2_MIN_F64)), vdupq_n_f64(EXP2_MAX_F64));
+                let n = vrndnq_f64(x);
+                (pulp::cast(vsubq_f64(x, n)), pulp::cast(n))
+            }
+        }
+        #[inline(always)]
+        fn join_exp2_f32(self, p: Self::f32s, n: Self::f32s) -> Self::f32s {
+            // SAFETY: as above; a NaN converts to 0 and leaves the NaN in p alone.
+            unsafe { pulp::cast(vaddq_s32(pulp::cast(p), vshlq_n_s32::<23>(vcvtq_s32_f32(pulp::cast(n))))) }
+        }
+        #[inline(always)]
+        fn join_exp2_f64(self, p: Self::f64s, n: Self::f64s) -> Self::f64s {
+            // SAFETY: as above.
+            unsafe { pulp::cast(vaddq_s64(pulp::cast(p), vshlq_n_s64::<52>(vcvtq_s64_f64(pulp::cast(n))))) }
         }
     }
 }

@@ -108,6 +108,12 @@ pub(crate) trait Kernel {
     fn run<S: Isa>(self, simd: S) -> Self::Output;
 }
 
+/// Runs a kernel as a function of its own, for code that is called from many places: inlining it everywhere would only cost compile time.
+#[inline(always)]
+pub(crate) fn outline<K: Kernel, S: Isa>(simd: S, kernel: K) -> K::Output {
+    simd.vectorize(Instance { kernel, token: simd })
+}
+
 /// Carries our richer token through pulp's dispatch.
 struct Instance<K, S> {
     kernel: K,

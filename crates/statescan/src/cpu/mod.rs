@@ -9,5 +9,5 @@ pub(crate) mod math;
 pub(crate) mod simd;
 pub(crate) mod tile;
 
-pub(crate) use level::Kernel;
 pub use level::Level;
+pub(crate) use level::{Kernel, outline};

@@ -2,6 +2,7 @@
 //!
 //! Everything here is `#[inline(always)]`: a function that is not would be compiled without the instruction set of its token.
 
+use super::math::Coefficients;
 use crate::tensor::Element;
 use bytemuck::Pod;
 use core::ops::{Add, Div, Mul, Neg, Sub};
@@ -16,6 +17,16 @@ pub(crate) trait Isa: pulp::Simd {
     fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s;
     /// `x * 2^n` for integral `n` and `x` in [0.5, 2); results below the normal range may become 0.
     fn scale_f64(self, x: Self::f64s, n: Self::f64s) -> Self::f64s;
+    /// `(f, n)` with `x = f + n`, `n` the nearest integer in the layout that [`Isa::join_exp2_f32`] takes; infinities and numbers far out
+    /// of the range of exponents give `f = 0`, NaN gives `f = NaN`.
+    fn split_exp2_f32(self, x: Self::f32s) -> (Self::f32s, Self::f32s);
+    /// As [`Isa::split_exp2_f32`].
+    fn split_exp2_f64(self, x: Self::f64s) -> (Self::f64s, Self::f64s);
+    /// `p * 2^n` for `p` in [0.7, 1.42), 1 where `f` was 0, and `n` from [`Isa::split_exp2_f32`]. Below the normal range the result may be
+    /// off by half the smallest normal number, yet stays monotone and reaches 0.
+    fn join_exp2_f32(self, p: Self::f32s, n: Self::f32s) -> Self::f32s;
+    /// As [`Isa::join_exp2_f32`].
+    fn join_exp2_f64(self, p: Self::f64s, n: Self::f64s) -> Self::f64s;
     /// Transposes a square block of as many rows as a vector has lanes; steps are in elements.
     ///
     /// # Safety
@@ -57,6 +68,7 @@ pub(crate) trait Real:
     + Sub<Output = Self>
     + Mul<Output = Self>
     + Neg<Output = Self>
+    + Coefficients
 {
     /// A vector register.
     type Reg<S: Isa>: Copy + Pod + Send + Sync;
@@ -82,6 +94,9 @@ pub(crate) trait Real:
     fn reduce_sum<S: Isa>(s: S, a: Self::Reg<S>) -> Self;
     fn round<S: Isa>(s: S, a: Self::Reg<S>) -> Self::Reg<S>;
     fn scale<S: Isa>(s: S, a: Self::Reg<S>, n: Self::Reg<S>) -> Self::Reg<S>;
+    fn split_exp2<S: Isa>(s: S, a: Self::Reg<S>) -> (Self::Reg<S>, Self::Reg<S>);
+    fn join_exp2<S: Isa>(s: S, a: Self::Reg<S>, n: Self::Reg<S>) -> Self::Reg<S>;
+    fn any_less<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> bool;
     /// # Safety
     /// As [`Isa::transpose_f32`].
     unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: usize, dst: *mut Self, dst_step: usize);
@@ -89,7 +104,8 @@ pub(crate) trait Real:
 
 macro_rules! real {
     ($t:ty, $double:literal, $reg:ident, $mask:ident, $lanes:ident, $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident,
-     $abs:ident, $fma:ident, $nfma:ident, $less:ident, $select:ident, $sum:ident, $round:ident, $scale:ident, $transpose:ident) => {
+     $abs:ident, $fma:ident, $nfma:ident, $less:ident, $select:ident, $sum:ident, $round:ident, $scale:ident,
+     $split:ident, $join:ident, $first_true:ident, $transpose:ident) => {
         impl Real for $t {
             type Reg<S: Isa> = S::$reg;
             type Mask<S: Isa> = S::$mask;
@@ -164,6 +180,18 @@ macro_rules! real {
                 s.$scale(a, n)
             }
             #[inline(always)]
+            fn split_exp2<S: Isa>(s: S, a: S::$reg) -> (S::$reg, S::$reg) {
+                s.$split(a)
+            }
+            #[inline(always)]
+            fn join_exp2<S: Isa>(s: S, a: S::$reg, n: S::$reg) -> S::$reg {
+                s.$join(a, n)
+            }
+            #[inline(always)]
+            fn any_less<S: Isa>(s: S, a: S::$reg, b: S::$reg) -> bool {
+                s.$first_true(s.$less(a, b)) < S::$lanes
+            }
+            #[inline(always)]
             unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: usize, dst: *mut Self, dst_step: usize) {
                 // SAFETY: the caller's contract.
                 unsafe { s.$transpose(src, src_step, dst, dst_step) }
@@ -192,6 +220,9 @@ real!(
     reduce_sum_f32s,
     round_f32,
     scale_f32,
+    split_exp2_f32,
+    join_exp2_f32,
+    first_true_m32s,
     transpose_f32
 );
 real!(
@@ -214,6 +245,9 @@ real!(
     reduce_sum_f64s,
     round_f64,
     scale_f64,
+    split_exp2_f64,
+    join_exp2_f64,
+    first_true_m64s,
     transpose_f64
 );
 
@@ -280,6 +314,22 @@ impl<T: Real, S: Isa> V<T, S> {
     #[inline(always)]
     pub fn scale_pow2(self, n: Self) -> Self {
         V { reg: T::scale(self.simd, self.reg, n.reg), simd: self.simd }
+    }
+    /// Fraction and exponent of `2^self`, see [`Isa::split_exp2_f32`].
+    #[inline(always)]
+    pub fn split_exp2(self) -> (Self, Self) {
+        let (f, n) = T::split_exp2(self.simd, self.reg);
+        (V { reg: f, simd: self.simd }, V { reg: n, simd: self.simd })
+    }
+    /// `self * 2^n`, see [`Isa::join_exp2_f32`].
+    #[inline(always)]
+    pub fn join_exp2(self, n: Self) -> Self {
+        V { reg: T::join_exp2(self.simd, self.reg, n.reg), simd: self.simd }
+    }
+    /// Whether `self < other` in some lane.
+    #[inline(always)]
+    pub fn any_less(self, other: Self) -> bool {
+        T::any_less(self.simd, self.reg, other.reg)
     }
     /// Lane by lane `if a < b { yes } else { no }`; `no` if either is NaN.
     #[inline(always)]
@@ -371,8 +421,10 @@ pub(crate) trait Field<T: Real, S: Isa>:
     fn zero(simd: S) -> Self {
         Self::from_real(V::constant(simd, 0.0))
     }
-    /// `Re(conj(self) * a)`, the inner product that gradients of real quantities are made of.
-    fn real_dot(self, a: Self) -> V<T, S>;
+    /// `Re(self * a) + b`, the output of a complex state.
+    fn re_mul_add(self, a: Self, b: V<T, S>) -> V<T, S>;
+    /// `Re(conj(self) * a) + b`.
+    fn re_dot_add(self, a: Self, b: V<T, S>) -> V<T, S>;
     /// The sum of the lanes in a fixed order, as (re, im).
     fn reduce_sum(self) -> (T, T);
 }
@@ -435,8 +487,12 @@ impl<T: Real, S: Isa> Field<T, S> for V<T, S> {
         V::select_less(a, b, yes, no)
     }
     #[inline(always)]
-    fn real_dot(self, a: Self) -> V<T, S> {
-        self * a
+    fn re_mul_add(self, a: Self, b: V<T, S>) -> V<T, S> {
+        V::mul_add(self, a, b)
+    }
+    #[inline(always)]
+    fn re_dot_add(self, a: Self, b: V<T, S>) -> V<T, S> {
+        V::mul_add(self, a, b)
     }
     #[inline(always)]
     fn reduce_sum(self) -> (T, T) {
@@ -546,8 +602,12 @@ impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
         Cx { re: V::select_less(a, b, yes.re, no.re), im: V::select_less(a, b, yes.im, no.im) }
     }
     #[inline(always)]
-    fn real_dot(self, a: Self) -> V<T, S> {
-        self.im.mul_add(a.im, self.re * a.re)
+    fn re_mul_add(self, a: Self, b: V<T, S>) -> V<T, S> {
+        self.im.neg_mul_add(a.im, self.re.mul_add(a.re, b))
+    }
+    #[inline(always)]
+    fn re_dot_add(self, a: Self, b: V<T, S>) -> V<T, S> {
+        self.im.mul_add(a.im, self.re.mul_add(a.re, b))
     }
     #[inline(always)]
     fn reduce_sum(self) -> (T, T) {

@@ -4,6 +4,7 @@
 //! converts and transposes in one pass, which makes storage types, strides and layouts free for kernels. Complex tensors load as two planes.
 
 use super::simd::{Isa, Real};
+use super::{Kernel, outline};
 use crate::tensor::{DType, RawViewMut, View};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -20,6 +21,7 @@ pub(crate) struct Plane {
     dtype: DType,
     lane_step: isize,
     time_step: isize,
+    complex: bool,
 }
 
 // SAFETY: a plane is an address; whoever loads or stores through it answers for the access.
@@ -29,7 +31,7 @@ unsafe impl Sync for Plane {}
 
 impl Plane {
     fn new(ptr: *mut u8, dtype: DType, strides: &[isize], lane_axis: usize, time_axis: usize) -> Self {
-        Plane { ptr, dtype, lane_step: strides[lane_axis], time_step: strides[time_axis] }
+        Plane { ptr, dtype, lane_step: strides[lane_axis], time_step: strides[time_axis], complex: false }
     }
 
     /// A plane of a view that is read, with the other axes at index 0. A complex view gives its real parts; see [`Plane::imaginary`].
@@ -45,6 +47,7 @@ impl Plane {
     fn real(mut self) -> Self {
         if self.dtype.is_complex() {
             self.dtype = self.dtype.real();
+            self.complex = true;
             self.lane_step *= 2;
             self.time_step *= 2;
         }
@@ -56,9 +59,10 @@ impl Plane {
         self.advance_bytes(self.dtype.size() as isize)
     }
 
-    /// Moves the origin by `count` elements of `stride` in the view's own units, along an axis that is not in the plane.
-    pub(crate) fn offset(self, count: usize, stride: isize, dtype: DType) -> Self {
-        self.advance_bytes(count as isize * stride * dtype.size() as isize)
+    /// Moves the origin by `count` indices of an axis that is not in the plane; `stride` is the view's, in its own elements.
+    pub(crate) fn along(self, count: usize, stride: isize) -> Self {
+        let size = self.dtype.size() * if self.complex { 2 } else { 1 };
+        self.advance_bytes(count as isize * stride * size as isize)
     }
 
     /// Moves the origin to a lane and a step.
@@ -169,19 +173,100 @@ pub(crate) unsafe fn load<T: Real, S: Isa>(
     tile: *mut T,
     pitch: usize,
 ) {
-    // SAFETY: the caller's contract; the type is the plane's own.
-    unsafe {
-        match plane.dtype {
-            DType::F32 => load_as::<T, f32, S>(simd, plane, lanes, steps, tile, pitch),
-            DType::F64 => load_as::<T, f64, S>(simd, plane, lanes, steps, tile, pitch),
-            DType::BF16 => load_as::<T, bf16, S>(simd, plane, lanes, steps, tile, pitch),
-            DType::F16 => load_as::<T, f16, S>(simd, plane, lanes, steps, tile, pitch),
-            _ => unreachable!("planes are real"),
-        }
-        if lanes < padded {
-            for t in 0..steps {
-                core::slice::from_raw_parts_mut(tile.add(t * pitch + lanes), padded - lanes).fill(T::default());
+    outline(simd, Load { plane, lanes, padded, steps, tile, pitch });
+}
+
+struct Load<T> {
+    plane: Plane,
+    lanes: usize,
+    padded: usize,
+    steps: usize,
+    tile: *mut T,
+    pitch: usize,
+}
+
+impl<T: Real> Kernel for Load<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Load { plane, lanes, padded, steps, tile, pitch } = self;
+        // SAFETY: the contract of `load`, the only maker of this; the type is the plane's own.
+        unsafe {
+            match plane.dtype {
+                DType::F32 => load_as::<T, f32, S>(simd, plane, lanes, steps, tile, pitch),
+                DType::F64 => load_as::<T, f64, S>(simd, plane, lanes, steps, tile, pitch),
+                DType::BF16 => load_as::<T, bf16, S>(simd, plane, lanes, steps, tile, pitch),
+                DType::F16 => load_as::<T, f16, S>(simd, plane, lanes, steps, tile, pitch),
+                _ => unreachable!("planes are real"),
             }
+            if lanes < padded {
+                for t in 0..steps {
+                    core::slice::from_raw_parts_mut(tile.add(t * pitch + lanes), padded - lanes).fill(T::default());
+                }
+            }
+        }
+    }
+}
+
+/// Loads any number of steps of a real or complex plane into `parts` (1 or 2) real tiles side by side: element (step, part, lane) is at
+/// `(step * parts + part) * padded + lane`. A real plane has zero imaginary parts; one part of a complex plane is its real part.
+///
+/// # Safety
+/// As [`load`], with a pitch of `parts * padded`.
+#[inline(always)]
+pub(crate) unsafe fn load_parts<T: Real, S: Isa>(
+    simd: S,
+    plane: Plane,
+    parts: usize,
+    lanes: usize,
+    padded: usize,
+    steps: usize,
+    tile: *mut T,
+) {
+    let pitch = parts * padded;
+    // SAFETY: the caller's contract, a piece of at most STEPS at a time.
+    unsafe {
+        let mut start = 0;
+        while start < steps {
+            let (count, tile) = (STEPS.min(steps - start), tile.add(start * pitch));
+            load(simd, plane.at(0, start), lanes, padded, count, tile, pitch);
+            if parts == 2 && plane.complex {
+                load(simd, plane.imaginary().at(0, start), lanes, padded, count, tile.add(padded), pitch);
+            } else if parts == 2 {
+                for t in 0..count {
+                    core::slice::from_raw_parts_mut(tile.add(t * pitch + padded), padded).fill(T::default());
+                }
+            }
+            start += count;
+        }
+    }
+}
+
+/// The inverse of [`load_parts`].
+///
+/// # Safety
+/// As [`store`], with a pitch of `parts * padded`.
+#[inline(always)]
+pub(crate) unsafe fn store_parts<T: Real, S: Isa>(
+    simd: S,
+    tile: *const T,
+    parts: usize,
+    padded: usize,
+    plane: Plane,
+    lanes: usize,
+    steps: usize,
+) {
+    let pitch = parts * padded;
+    // SAFETY: the caller's contract, a piece of at most STEPS at a time.
+    unsafe {
+        let mut start = 0;
+        while start < steps {
+            let (count, tile) = (STEPS.min(steps - start), tile.add(start * pitch));
+            store(simd, tile, pitch, plane.at(0, start), lanes, count);
+            if parts == 2 && plane.complex {
+                store(simd, tile.add(padded), pitch, plane.imaginary().at(0, start), lanes, count);
+            }
+            start += count;
         }
     }
 }
@@ -253,14 +338,31 @@ unsafe fn transpose_in<T: Real, S: Isa>(
 /// The plane must be writable over lanes and steps, and `tile` readable for `steps` rows of `pitch` elements.
 #[inline(always)]
 pub(crate) unsafe fn store<T: Real, S: Isa>(simd: S, tile: *const T, pitch: usize, plane: Plane, lanes: usize, steps: usize) {
-    // SAFETY: the caller's contract; the type is the plane's own.
-    unsafe {
-        match plane.dtype {
-            DType::F32 => store_as::<T, f32, S>(simd, tile, pitch, plane, lanes, steps),
-            DType::F64 => store_as::<T, f64, S>(simd, tile, pitch, plane, lanes, steps),
-            DType::BF16 => store_as::<T, bf16, S>(simd, tile, pitch, plane, lanes, steps),
-            DType::F16 => store_as::<T, f16, S>(simd, tile, pitch, plane, lanes, steps),
-            _ => unreachable!("planes are real"),
+    outline(simd, Store { tile, pitch, plane, lanes, steps });
+}
+
+struct Store<T> {
+    tile: *const T,
+    pitch: usize,
+    plane: Plane,
+    lanes: usize,
+    steps: usize,
+}
+
+impl<T: Real> Kernel for Store<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Store { tile, pitch, plane, lanes, steps } = self;
+        // SAFETY: the contract of `store`, the only maker of this; the type is the plane's own.
+        unsafe {
+            match plane.dtype {
+                DType::F32 => store_as::<T, f32, S>(simd, tile, pitch, plane, lanes, steps),
+                DType::F64 => store_as::<T, f64, S>(simd, tile, pitch, plane, lanes, steps),
+                DType::BF16 => store_as::<T, bf16, S>(simd, tile, pitch, plane, lanes, steps),
+                DType::F16 => store_as::<T, f16, S>(simd, tile, pitch, plane, lanes, steps),
+                _ => unreachable!("planes are real"),
+            }
         }
     }
 }

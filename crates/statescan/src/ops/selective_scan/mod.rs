@@ -402,6 +402,11 @@ impl<'a> Problem<'a> {
         Ok(checker)
     }
 
+    /// Real numbers in a state.
+    pub(crate) fn parts(&self) -> usize {
+        if self.complex { 2 } else { 1 }
+    }
+
     /// The type of carried values (its components).
     fn real_dtype(&self) -> DType {
         if self.double { DType::F64 } else { DType::F32 }

@@ -1,0 +1,30 @@
+//! Elementary functions on vectors, written once for every instruction set and both compute types.
+//!
+//! Each file states its method and its largest error in ulp; the tests force every level and hold it to that. Nothing here calls libm,
+//! except `sincos` for huge arguments. No function changes the floating-point environment or depends on it.
+
+mod activation;
+mod coefficients;
+mod exp;
+mod phi;
+#[cfg(test)]
+mod tests;
+mod trig;
+
+pub(crate) use activation::{sigmoid, silu, silu_and_derivative, softplus, softplus_derivative};
+pub(crate) use coefficients::Coefficients;
+pub(crate) use exp::{Exp, exp, exp2, expm1};
+pub(crate) use phi::{exp_phi1, exp_phi1_derivative, phi1, phi1_and_derivative};
+pub(crate) use trig::sincos;
+
+use super::simd::{Field, Isa, Real, V};
+
+/// `c[0] + c[1] x + ...` by Horner's rule.
+#[inline(always)]
+fn horner<T: Real, S: Isa, F: Field<T, S>>(simd: S, x: F, c: &[f64]) -> F {
+    let mut sum = F::from_real(V::constant(simd, c[c.len() - 1]));
+    for &c in c.iter().rev().skip(1) {
+        sum = sum.mul_add(x, F::from_real(V::constant(simd, c)));
+    }
+    sum
+}

@@ -1,0 +1,2 @@
+use super::super::*;
+use super::*;

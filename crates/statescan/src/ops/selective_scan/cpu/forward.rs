@@ -1,0 +1,262 @@
+//! The forward pass.
+//!
+//! For f32 and AVX-512 the innermost step of one state and 16 channels is: one product and the exponential (nine instructions), one product
+//! with B, one multiply-add for the state and one for the output.
+
+use super::super::{CHECKPOINT, Problem, Projection};
+use super::inputs::{
+    Block, Map, Scratch, Tiles, blocks, channel_vector, double, load_gate, load_tiles, map_tile, parameter, prepare, tile_len,
+    timed,
+};
+use super::rules::{FieldKind, Rule};
+use super::{Context, Pass, Shared, Targets, Variant};
+use crate::cpu::Kernel;
+use crate::cpu::simd::{Field, Isa, Real, V};
+use crate::cpu::tile::{self, MAX_LANES, Plane};
+use crate::exec::Exec;
+use crate::ops::sequences::Segment;
+
+pub(super) struct ForwardPass<'p, 'a> {
+    pub exec: &'p Exec,
+    pub problem: &'p Problem<'a>,
+    pub targets: &'p Targets,
+    /// Where checkpoints go when they are not the caller's: memory of the right length and type.
+    pub checkpoints: Option<*mut u8>,
+}
+
+impl Pass for ForwardPass<'_, '_> {
+    fn run<E: Variant>(self) {
+        let context = Context::new(self.exec, self.problem);
+        let saved = self.targets.checkpoints.as_ref().map(|v| v.as_mut_ptr()).or(self.checkpoints);
+        let saved = saved.map(|ptr| Shared::new(ptr.cast::<E::T>()));
+        let (context, targets) = (&context, self.targets);
+        self.exec.for_each(context.plan.jobs(), Scratch::<E::T>::new, |scratch, job| {
+            context.level.dispatch(Job::<E> { context, targets, saved, job, scratch });
+        });
+    }
+}
+
+struct Job<'j, 'c, 'a, E: Variant> {
+    context: &'j Context<'c, 'a>,
+    targets: &'j Targets,
+    saved: Option<Shared<E::T>>,
+    job: usize,
+    scratch: &'j mut Scratch<E::T>,
+}
+
+impl<E: Variant> Kernel for Job<'_, '_, '_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Context { problem, plan, checkpoints, .. } = self.context;
+        let (width, parts, dstate) = (E::T::lanes::<S>(), E::K::PARTS, problem.dstate);
+        let (segments, channels) = plan.job(self.job);
+        let channels = plan.channels[channels].clone();
+        let block_count = channels.len().div_ceil(width);
+        let state = dstate * parts * width;
+        let tile = tile_len(width);
+        let [x, dt, dt_a, u, y, gate, b_tile, c_tile, a, b_own, c_own, h] = self.scratch.carve([
+            tile,
+            tile,
+            tile,
+            tile,
+            tile,
+            tile,
+            tile::STEPS * parts * dstate,
+            tile::STEPS * parts * dstate,
+            block_count * state,
+            block_count * state,
+            block_count * state,
+            block_count * state,
+        ]);
+        let shared = problem.dt_a.is_none();
+        let tiles = Tiles { x, dt, dt_a: if shared { dt } else { dt_a }, u, slope: u };
+        // SAFETY: the arrays were carved with the sizes used here; channels, segments and steps are inside the problem, whose views were
+        // checked; jobs write disjoint channels or segments of the targets.
+        unsafe {
+            for (i, block) in blocks(channels.clone(), width).enumerate() {
+                parameter::<E, S>(simd, &problem.a, block, h.add(i * state));
+                prepare::<E, S>(simd, h.add(i * state), dstate, a.add(i * state));
+                if let Projection::Constant(view) = &problem.b {
+                    parameter::<E, S>(simd, view, block, b_own.add(i * state));
+                }
+                if let Projection::Constant(view) = &problem.c {
+                    parameter::<E, S>(simd, view, block, c_own.add(i * state));
+                    if parts == 2 {
+                        double(c_own.add(i * state), state);
+                    }
+                }
+            }
+            for index in plan.segments[segments].clone() {
+                let segment = &problem.segments.list[index];
+                for (i, block) in blocks(channels.clone(), width).enumerate() {
+                    load_state::<E, S>(simd, problem, segment, block, h.add(i * state));
+                }
+                for (number, start) in (segment.start..segment.end).step_by(CHECKPOINT).enumerate() {
+                    let steps = CHECKPOINT.min(segment.end - start);
+                    map_tile::<E, S>(simd, problem, &problem.b, segment, channels.start, start, steps, b_tile);
+                    map_tile::<E, S>(simd, problem, &problem.c, segment, channels.start, start, steps, c_tile);
+                    if parts == 2 {
+                        double(c_tile, steps * parts * dstate);
+                    }
+                    for (i, block) in blocks(channels.clone(), width).enumerate() {
+                        let h = h.add(i * state);
+                        if let (Some(saved), 1..) = (self.saved, number) {
+                            let to = saved.get().add(checkpoints.at(index, number) + block.first);
+                            copy_state(h, state / width, width, to, checkpoints.padded_dim);
+                        }
+                        load_tiles::<E, S>(simd, problem, segment, block, start, steps, &tiles, false);
+                        let skip = channel_vector(simd, &problem.d, block);
+                        for t in 0..steps {
+                            (V::load(simd, x.add(t * width)) * skip).store(y.add(t * width));
+                        }
+                        let walk = Walk {
+                            tiles,
+                            shared,
+                            a: a.add(i * state),
+                            b: map(&problem.b, b_tile, b_own.add(i * state)),
+                            c: map(&problem.c, c_tile, c_own.add(i * state)),
+                            h,
+                            y,
+                            steps,
+                            dstate,
+                        };
+                        walk.all::<E, S>(simd);
+                        let Some(target) = &self.targets.y else { continue };
+                        if let Some(z) = &problem.z {
+                            load_gate(simd, z, segment, block, start, steps, gate, None);
+                            for t in 0..steps {
+                                let at = t * width;
+                                (V::load(simd, y.add(at)) * V::load(simd, gate.add(at))).store(y.add(at));
+                            }
+                        }
+                        let plane = timed(&target.as_read(), segment.batch, block, start);
+                        tile::store(simd, y, width, plane, block.count, steps);
+                    }
+                }
+                if let (Some(target), Some((row, sequence))) = (&self.targets.final_state, segment.last) {
+                    let strides = target.strides();
+                    let plane = Plane::of_mut(target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
+                    for (i, block) in blocks(channels.clone(), width).enumerate() {
+                        tile::store_parts(simd, h.add(i * state), parts, width, plane.at(block.first, 0), block.count, dstate);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A map of the job's tile or of a block's constants.
+pub(super) fn map<T: Real, V>(of: &Projection<V>, tile: *const T, own: *const T) -> Map<T> {
+    match of {
+        Projection::Varying(_) => Map { from: tile, varying: true },
+        Projection::Constant(_) => Map { from: own, varying: false },
+    }
+}
+
+/// Loads the state before a segment's first step, zero where there is none.
+///
+/// # Safety
+/// `h` has room for N field vectors; the block lies inside the problem.
+#[inline(always)]
+pub(super) unsafe fn load_state<E: Variant, S: Isa>(
+    simd: S,
+    problem: &Problem<'_>,
+    segment: &Segment,
+    block: Block,
+    h: *mut E::T,
+) {
+    let (width, parts) = (E::T::lanes::<S>(), E::K::PARTS);
+    // SAFETY: the caller's contract.
+    unsafe {
+        match (&problem.initial_state, segment.initial) {
+            (Some(view), Some((row, sequence))) => {
+                let strides = view.strides();
+                let plane = Plane::of(view, 2, 3).along(row, strides[0]).along(sequence, strides[1]).at(block.first, 0);
+                tile::load_parts(simd, plane, parts, block.count, width, problem.dstate, h);
+            }
+            _ => core::slice::from_raw_parts_mut(h, problem.dstate * parts * width).fill(E::T::default()),
+        }
+    }
+}
+
+/// Copies `rows` vectors of `width` elements to rows that lie `pitch` apart; the rest of the last block stays inside the padding.
+///
+/// # Safety
+/// Both sides have room.
+#[inline(always)]
+unsafe fn copy_state<T: Copy>(from: *const T, rows: usize, width: usize, to: *mut T, pitch: usize) {
+    const { assert!(MAX_LANES == 16) };
+    for row in 0..rows {
+        // SAFETY: the caller's contract.
+        unsafe { core::ptr::copy_nonoverlapping(from.add(row * width), to.add(row * pitch), width) };
+    }
+}
+
+/// One tile of time of one vector of channels.
+struct Walk<T> {
+    tiles: Tiles<T>,
+    shared: bool,
+    a: *const T,
+    b: Map<T>,
+    c: Map<T>,
+    h: *mut T,
+    y: *mut T,
+    steps: usize,
+    dstate: usize,
+}
+
+impl<T: Real> Walk<T> {
+    /// # Safety
+    /// Every array has room for the steps and states.
+    #[inline(always)]
+    unsafe fn all<E: Variant<T = T>, S: Isa>(&self, simd: S) {
+        let mut n = 0;
+        // SAFETY: the caller's contract.
+        unsafe {
+            while n + 4 <= self.dstate {
+                self.states::<E, S, 4>(simd, n);
+                n += 4;
+            }
+            while n < self.dstate {
+                self.states::<E, S, 1>(simd, n);
+                n += 1;
+            }
+        }
+    }
+
+    /// Walks `COUNT` states from `first` through the tile with their values in registers.
+    #[inline(always)]
+    unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
+        let (width, step) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut h = [<E::K as FieldKind>::Of::<T, S>::zero(simd); COUNT];
+            let mut a = h;
+            for i in 0..COUNT {
+                h[i] = Field::load(simd, self.h.add((first + i) * step));
+                a[i] = Field::load(simd, self.a.add((first + i) * step));
+            }
+            for t in 0..self.steps {
+                let at = t * width;
+                let dt = V::load(simd, self.tiles.dt.add(at));
+                let dt_a = V::load(simd, self.tiles.dt_a.add(at));
+                let u = V::load(simd, self.tiles.u.add(at));
+                let mut y = V::load(simd, self.y.add(at));
+                for i in 0..COUNT {
+                    let (decay, gain) = E::R::step(a[i], dt, dt_a, self.shared);
+                    let b = self.b.at::<E, S>(simd, t, first + i, self.dstate);
+                    let c = self.c.at::<E, S>(simd, t, first + i, self.dstate);
+                    let input = if E::R::GAIN { gain.scale(u) * b } else { b.scale(u) };
+                    h[i] = decay.mul_add(h[i], input);
+                    y = c.re_mul_add(h[i], y);
+                }
+                y.store(self.y.add(at));
+            }
+            for i in 0..COUNT {
+                h[i].store(self.h.add((first + i) * step));
+            }
+        }
+    }
+}
