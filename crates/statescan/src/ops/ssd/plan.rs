@@ -91,9 +91,9 @@ impl Checkpoints {
                 first
             })
             .collect();
-        let head_len = problem.dstate * problem.headdim;
-        let state_len = problem.nheads * head_len;
-        Checkpoints { first, head_len, state_len, len: count * state_len }
+        let head_len = problem.dstate.saturating_mul(problem.headdim);
+        let state_len = problem.nheads.saturating_mul(head_len);
+        Checkpoints { first, head_len, state_len, len: state_len.saturating_mul(count) }
     }
 
     /// Position of the state of a block before chunk `chunk >= 1` of a segment.
