@@ -15,6 +15,10 @@ const EXP2_MAX_F32: f32 = 128.0;
 const EXP2_MIN_F64: f64 = -1023.0;
 const EXP2_MAX_F64: f64 = 1024.0;
 
+/// Numbers so large that a small one added to them loses its fraction.
+const ROUND_F32: f32 = 12_582_912.0;
+const ROUND_F64: f64 = 6_755_399_441_055_744.0;
+
 impl Isa for pulp::Scalar {
     #[inline(always)]
     fn round_f32(self, x: f32) -> f32 {
@@ -38,13 +42,15 @@ impl Isa for pulp::Scalar {
     #[inline(always)]
     fn split_exp2_f32(self, x: f32) -> (f32, f32) {
         let x = x.clamp(EXP2_MIN_F32, EXP2_MAX_F32);
-        let n = x.round_ties_even();
+        // rounds without the call that `round_ties_even` is on plain x86-64
+        let n = (x + ROUND_F32) - ROUND_F32;
         (x - n, n)
     }
     #[inline(always)]
     fn split_exp2_f64(self, x: f64) -> (f64, f64) {
         let x = x.clamp(EXP2_MIN_F64, EXP2_MAX_F64);
-        let n = x.round_ties_even();
+        // rounds without the call that `round_ties_even` is on plain x86-64
+        let n = (x + ROUND_F64) - ROUND_F64;
         (x - n, n)
     }
     #[inline(always)]

@@ -71,7 +71,13 @@ pub fn tensor(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout) -> B
 }
 
 /// A random tensor; `value` draws one number.
-pub fn random(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout, mut value: impl FnMut(&mut Rng) -> Complex64) -> Buffer {
+pub fn random(
+    rng: &mut Rng,
+    dtype: DType,
+    shape: &[usize],
+    layout: Layout,
+    mut value: impl FnMut(&mut Rng) -> Complex64,
+) -> Buffer {
     let mut buffer = tensor(rng, dtype, shape, layout);
     buffer.fill_with(|| value(rng));
     buffer

@@ -5,14 +5,14 @@
 
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::inputs::{
-    Block, Map, Scratch, Tiles, blocks, channel_vector, double, load_gate, load_tiles, map_tile, parameter, prepare, tile_len,
-    timed,
+    Block, Map, Scratch, Tiles, blocks, channel_vector, copy_rows, double, load_gate, load_tiles, map_tile, parameter, prepare,
+    tile_len, timed,
 };
 use super::rules::{FieldKind, Rule};
 use super::{Context, Pass, Shared, Targets, Variant};
 use crate::cpu::Kernel;
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{self, MAX_LANES, Plane};
+use crate::cpu::tile::{self, Plane};
 use crate::exec::Exec;
 use crate::ops::sequences::Segment;
 
@@ -104,7 +104,7 @@ impl<E: Variant> Kernel for Job<'_, '_, '_, E> {
                         let h = h.add(i * state);
                         if let (Some(saved), 1..) = (self.saved, number) {
                             let to = saved.get().add(checkpoints.at(index, number) + block.first);
-                            copy_state(h, state / width, width, to, checkpoints.padded_dim);
+                            copy_rows(h, width, to, checkpoints.padded_dim, state / width, block.count);
                         }
                         load_tiles::<E, S>(simd, problem, segment, block, start, steps, &tiles, false);
                         let skip = channel_vector(simd, &problem.d, block);
@@ -178,19 +178,6 @@ pub(super) unsafe fn load_state<E: Variant, S: Isa>(
             }
             _ => core::slice::from_raw_parts_mut(h, problem.dstate * parts * width).fill(E::T::default()),
         }
-    }
-}
-
-/// Copies `rows` vectors of `width` elements to rows that lie `pitch` apart; the rest of the last block stays inside the padding.
-///
-/// # Safety
-/// Both sides have room.
-#[inline(always)]
-unsafe fn copy_state<T: Copy>(from: *const T, rows: usize, width: usize, to: *mut T, pitch: usize) {
-    const { assert!(MAX_LANES == 16) };
-    for row in 0..rows {
-        // SAFETY: the caller's contract.
-        unsafe { core::ptr::copy_nonoverlapping(from.add(row * width), to.add(row * pitch), width) };
     }
 }
 

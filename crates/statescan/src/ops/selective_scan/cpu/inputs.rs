@@ -278,3 +278,23 @@ pub(super) unsafe fn double<T: Real>(tile: *mut T, len: usize) {
 pub(super) fn tile_len(lanes: usize) -> usize {
     STEPS * lanes
 }
+
+/// Copies `rows` rows of `count` elements between arrays whose rows lie `from_pitch` and `to_pitch` apart. Lanes past a block's channels
+/// belong to other jobs, so they are left alone.
+///
+/// # Safety
+/// Both sides have room.
+#[inline(always)]
+pub(super) unsafe fn copy_rows<T: Copy>(
+    from: *const T,
+    from_pitch: usize,
+    to: *mut T,
+    to_pitch: usize,
+    rows: usize,
+    count: usize,
+) {
+    for row in 0..rows {
+        // SAFETY: the caller's contract.
+        unsafe { core::ptr::copy_nonoverlapping(from.add(row * from_pitch), to.add(row * to_pitch), count) };
+    }
+}

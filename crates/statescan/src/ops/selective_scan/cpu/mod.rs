@@ -9,6 +9,7 @@ mod forward;
 mod inputs;
 mod reduce;
 mod rules;
+mod sweep;
 
 use super::plan::{Checkpoints, Plan};
 use super::{Discretization, Problem, Projection};

@@ -1,0 +1,318 @@
+//! The selective scan's kernels against its oracle: types, layouts, levels, sizes, options.
+
+mod common;
+
+use common::{Layout, Rng, assert_close, executors, normal, poisoned, random, uniform};
+use num_complex::Complex64;
+use proptest::prelude::*;
+use statescan::ops::selective_scan::{self, Args, Cotangents, Gradients, Outputs, reference};
+use statescan::tensor::{Buffer, ErrorBound};
+use statescan::{DType, Discretization, Exec, Sequences};
+
+/// A random problem: which options are set, how large, stored how.
+#[derive(Debug, Clone)]
+struct Case {
+    batch: usize,
+    dim: usize,
+    seqlen: usize,
+    dstate: usize,
+    groups: usize,
+    dtype: DType,
+    complex: bool,
+    constant_b: bool,
+    constant_c: bool,
+    options: u32,
+    discretization: Discretization,
+    layout: Layout,
+    seed: u64,
+}
+
+const GATE: u32 = 1;
+const SKIP: u32 = 2;
+const BIAS: u32 = 4;
+const SOFTPLUS: u32 = 8;
+const LIMIT: u32 = 16;
+const OWN_DECAY_STEP: u32 = 32;
+const INITIAL: u32 = 64;
+const REVERSE: u32 = 128;
+const BOUNDS: u32 = 256;
+const INDEX: u32 = 512;
+const INDEX_STATES: u32 = 1024;
+
+impl Case {
+    fn new(dtype: DType, batch: usize, dim: usize, seqlen: usize, dstate: usize, options: u32) -> Self {
+        Case {
+            batch: if options & BOUNDS != 0 { 1 } else { batch },
+            dim,
+            seqlen,
+            dstate,
+            groups: 1,
+            dtype,
+            complex: false,
+            constant_b: false,
+            constant_c: false,
+            options,
+            discretization: Discretization::Mamba,
+            layout: Layout::Dense,
+            seed: 1,
+        }
+    }
+
+    fn has(&self, option: u32) -> bool {
+        self.options & option != 0
+    }
+
+    fn double(&self) -> bool {
+        self.dtype == DType::F64
+    }
+
+    /// The type of parameters and states.
+    fn wide(&self) -> DType {
+        match (self.double(), self.complex) {
+            (false, false) => DType::F32,
+            (true, false) => DType::F64,
+            (false, true) => DType::Complex64,
+            (true, true) => DType::Complex128,
+        }
+    }
+
+    fn state_shape(&self) -> Vec<usize> {
+        let own = [self.dim, self.dstate];
+        if self.has(BOUNDS) {
+            vec![4, own[0], own[1]]
+        } else if self.has(INDEX) && self.has(INDEX_STATES) {
+            vec![self.batch, 5, own[0], own[1]]
+        } else {
+            vec![self.batch, own[0], own[1]]
+        }
+    }
+}
+
+struct Inputs {
+    x: Buffer,
+    dt: Buffer,
+    a: Buffer,
+    b: Buffer,
+    c: Buffer,
+    d: Buffer,
+    z: Buffer,
+    bias: Buffer,
+    dt_a: Buffer,
+    state: Buffer,
+    bounds: Vec<i64>,
+    index: Buffer,
+    dy: Buffer,
+    dstate: Buffer,
+}
+
+impl Inputs {
+    fn new(case: &Case) -> Self {
+        let rng = &mut Rng::new(case.seed);
+        let (l, wide) = (case.layout, case.wide());
+        let bdl = [case.batch, case.dim, case.seqlen];
+        let raw = case.has(SOFTPLUS);
+        let map = |rng: &mut Rng, constant: bool| {
+            let varying = if case.groups > 1 {
+                vec![case.batch, case.groups, case.dstate, case.seqlen]
+            } else {
+                vec![case.batch, case.dstate, case.seqlen]
+            };
+            let shape = if constant { vec![case.dim, case.dstate] } else { varying };
+            let dtype = if case.complex { wide } else { case.dtype };
+            normal(rng, dtype, &shape, l, 0.7)
+        };
+        let complex = case.complex;
+        let third = case.seqlen / 3;
+        let bounds = vec![0, third as i64, third as i64, (2 * third) as i64, case.seqlen as i64];
+        let mut step = 0;
+        let index = random(rng, DType::I32, &[case.batch, case.seqlen], l, |_| {
+            let t = step % case.seqlen.max(1);
+            step += 1;
+            // sequences 0, 2 and 3 of five; 1 and 4 do not occur
+            Complex64::from(if t < case.seqlen / 4 {
+                0.0
+            } else if t < case.seqlen / 2 + 1 {
+                2.0
+            } else {
+                3.0
+            })
+        });
+        Inputs {
+            x: normal(rng, case.dtype, &bdl, l, 1.0),
+            dt: if raw { normal(rng, case.dtype, &bdl, l, 1.0) } else { uniform(rng, case.dtype, &bdl, l, 0.001, 0.4) },
+            a: random(rng, wide, &[case.dim, case.dstate], l, |rng| {
+                Complex64::new(-rng.uniform(0.05, 3.0), if complex { rng.uniform(-4.0, 4.0) } else { 0.0 })
+            }),
+            b: map(rng, case.constant_b),
+            c: map(rng, case.constant_c),
+            d: normal(rng, DType::F32, &[case.dim], l, 1.0),
+            z: normal(rng, case.dtype, &bdl, l, 1.0),
+            bias: uniform(rng, DType::F32, &[case.dim], l, 0.0, 0.1),
+            dt_a: uniform(rng, case.dtype, &bdl, l, 0.001, 0.4),
+            state: normal(rng, wide, &case.state_shape(), l, 1.0),
+            bounds,
+            index,
+            dy: normal(rng, case.dtype, &bdl, l, 1.0),
+            dstate: normal(rng, wide, &case.state_shape(), l, 1.0),
+        }
+    }
+
+    fn args<'a>(&'a self, case: &Case) -> Args<'a> {
+        let on = |option, view: &'a Buffer| case.has(option).then(|| view.view());
+        Args {
+            d: on(SKIP, &self.d),
+            z: on(GATE, &self.z),
+            dt_bias: on(BIAS, &self.bias),
+            dt_softplus: case.has(SOFTPLUS),
+            dt_limit: if case.has(LIMIT) { (0.02, 0.3) } else { (f64::NEG_INFINITY, f64::INFINITY) },
+            dt_a: on(OWN_DECAY_STEP, &self.dt_a),
+            initial_state: on(INITIAL, &self.state),
+            sequences: if case.has(BOUNDS) {
+                Sequences::CuSeqlens(statescan::View::new(&self.bounds, &[5]).unwrap())
+            } else if case.has(INDEX) {
+                Sequences::SeqIdx(self.index.view())
+            } else {
+                Sequences::Whole
+            },
+            reverse: case.has(REVERSE),
+            discretization: case.discretization,
+            ..Args::new(self.x.view(), self.dt.view(), self.a.view(), self.b.view(), self.c.view())
+        }
+    }
+}
+
+/// Runs the kernels of one executor, every result poisoned beforehand, and compares each with the oracle.
+fn check(case: &Case, exec: &Exec) {
+    let inputs = Inputs::new(case);
+    let args = inputs.args(case);
+    let name = |what: &str| format!("{what} of {case:?} on {exec:?}");
+    let bound = ErrorBound::for_scan(case.dtype, case.seqlen);
+    // the form of the states with seq_idx follows from the tensors given
+    let expected = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
+    let rng = &mut Rng::new(case.seed + 1);
+    let mut y = poisoned(rng, case.dtype, &[case.batch, case.dim, case.seqlen], case.layout);
+    let mut last = poisoned(rng, case.wide(), &case.state_shape(), case.layout);
+    let real = if case.double() { DType::F64 } else { DType::F32 };
+    let mut saved = poisoned(rng, real, &[selective_scan::checkpoints_len(&args).unwrap()], Layout::Dense);
+    let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: Some(saved.view_mut()) };
+    selective_scan::forward(exec, &args, &mut out).unwrap();
+    assert_close(&name("y"), &y, &expected.y, bound);
+    let state_bound = ErrorBound::for_scan(case.wide(), case.seqlen);
+    assert_close(&name("final_state"), &last, &expected.final_state, state_bound);
+    drop(args);
+    check_backward(case, exec, &inputs, Some(&saved));
+    if case.seed % 2 == 0 {
+        check_backward(case, exec, &inputs, None);
+    }
+}
+
+fn check_backward(case: &Case, exec: &Exec, inputs: &Inputs, saved: Option<&Buffer>) {
+    let args = inputs.args(case);
+    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+    let expected = reference::backward(&args, &cotangents).unwrap();
+    let rng = &mut Rng::new(case.seed + 2);
+    let mut fresh = |like: &Buffer| poisoned(rng, like.dtype(), &like.shape(), case.layout);
+    let i = inputs;
+    let [mut x, mut dt, mut a, mut b, mut c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
+    let [mut d, mut z, mut bias, mut dt_a, mut state] = [&i.d, &i.z, &i.bias, &i.dt_a, &i.state].map(&mut fresh);
+    let mut grads = Gradients {
+        x: Some(x.view_mut()),
+        dt: Some(dt.view_mut()),
+        a: Some(a.view_mut()),
+        b: Some(b.view_mut()),
+        c: Some(c.view_mut()),
+        d: case.has(SKIP).then(|| d.view_mut()),
+        z: case.has(GATE).then(|| z.view_mut()),
+        dt_bias: case.has(BIAS).then(|| bias.view_mut()),
+        dt_a: case.has(OWN_DECAY_STEP).then(|| dt_a.view_mut()),
+        initial_state: Some(state.view_mut()),
+    };
+    selective_scan::backward(exec, &args, saved.map(|s| s.view()), &cotangents, &mut grads).unwrap();
+    let pairs = [
+        ("x", &x, Some(&expected.x)),
+        ("dt", &dt, Some(&expected.dt)),
+        ("a", &a, Some(&expected.a)),
+        ("b", &b, Some(&expected.b)),
+        ("c", &c, Some(&expected.c)),
+        ("d", &d, expected.d.as_ref()),
+        ("z", &z, expected.z.as_ref()),
+        ("dt_bias", &bias, expected.dt_bias.as_ref()),
+        ("dt_a", &dt_a, expected.dt_a.as_ref()),
+        ("initial_state", &state, Some(&expected.initial_state)),
+    ];
+    for (name, got, expected) in pairs {
+        let Some(expected) = expected else { continue };
+        let bound = ErrorBound::for_gradient(got.dtype(), case.seqlen);
+        assert_close(&format!("gradient by {name} of {case:?} on {exec:?}"), got, expected, bound);
+    }
+}
+
+fn everywhere(case: Case) {
+    for exec in executors() {
+        check(&case, &exec);
+    }
+}
+
+#[test]
+fn plain_shapes_on_every_level() {
+    for (batch, dim, seqlen, dstate) in
+        [(1, 1, 1, 1), (2, 5, 67, 16), (1, 17, 64, 4), (2, 16, 65, 7), (1, 33, 129, 3), (3, 48, 31, 1), (1, 2, 200, 70)]
+    {
+        everywhere(Case::new(DType::F32, batch, dim, seqlen, dstate, 0));
+    }
+}
+
+#[test]
+fn every_option_on_every_level() {
+    let all = [GATE, SKIP, BIAS, SOFTPLUS, BIAS | SOFTPLUS, LIMIT, OWN_DECAY_STEP, INITIAL, REVERSE];
+    for option in all {
+        everywhere(Case { seed: 2, ..Case::new(DType::F32, 2, 19, 70, 5, option) });
+    }
+    for packed in [BOUNDS, INDEX, INDEX | INDEX_STATES] {
+        for option in [0, INITIAL, INITIAL | REVERSE | GATE | SKIP] {
+            everywhere(Case { seed: 4, ..Case::new(DType::F32, 2, 6, 150, 4, packed | option) });
+        }
+    }
+}
+
+#[test]
+fn types_and_layouts() {
+    let options = GATE | SKIP | BIAS | SOFTPLUS | INITIAL;
+    for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+        for layout in [Layout::Dense, Layout::Scattered] {
+            everywhere(Case { layout, ..Case::new(dtype, 2, 18, 77, 6, options) });
+        }
+    }
+}
+
+#[test]
+fn groups_and_constant_maps() {
+    for (groups, dim) in [(2, 8), (3, 51), (4, 4)] {
+        everywhere(Case { groups, ..Case::new(DType::F32, 2, dim, 66, 4, 0) });
+    }
+    for (constant_b, constant_c) in [(true, false), (false, true), (true, true)] {
+        everywhere(Case { constant_b, constant_c, groups: 3, ..Case::new(DType::F32, 2, 9, 66, 5, REVERSE) });
+    }
+}
+
+#[test]
+fn complex_states_and_discretizations() {
+    for discretization in Discretization::ALL {
+        for complex in [false, true] {
+            for dtype in [DType::F32, DType::F64] {
+                for (constant_b, options) in [(false, INITIAL), (true, OWN_DECAY_STEP | GATE | SKIP)] {
+                    everywhere(Case { discretization, complex, constant_b, ..Case::new(dtype, 2, 7, 70, 6, options) });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn empty_problems() {
+    for (batch, dim, seqlen, dstate) in [(0, 3, 5, 2), (2, 0, 5, 2), (2, 3, 0, 2), (2, 3, 5, 0)] {
+        for options in [0, INITIAL | SKIP | GATE, REVERSE, BOUNDS, INDEX | INITIAL] {
+            everywhere(Case::new(DType::F32, batch, dim, seqlen, dstate, options));
+        }
+    }
+}
