@@ -6,6 +6,7 @@ pub mod causal_conv1d;
 pub mod discretization;
 pub mod selective_scan;
 pub(crate) mod sequences;
+pub mod ssd;
 
 pub use discretization::Discretization;
 pub use sequences::Sequences;
