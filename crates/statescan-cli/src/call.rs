@@ -67,6 +67,21 @@ impl Tensors {
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Buffer)> {
         self.0.iter().map(|(n, b)| (*n, b))
     }
+    /// Overwrites one of them with the argument of the same name, for what is computed in place.
+    ///
+    /// # Errors
+    /// [`Error::Missing`].
+    pub fn copy_from(&mut self, name: &'static str, call: &Call) -> Result<()> {
+        call.need(name)?;
+        let source = call.input(name).map(|i| &i.buffer);
+        let target = self.0.iter_mut().find(|(n, _)| *n == name).map(|(_, b)| b);
+        if let (Some(source), Some(target)) = (source, target) {
+            // both are dense and of one type and shape
+            let len = source.bytes().len().min(target.bytes().len());
+            target.bytes_mut()[..len].copy_from_slice(&source.bytes()[..len]);
+        }
+        Ok(())
+    }
     /// Writable views of all of them, to be taken by name.
     pub fn writers(&mut self) -> Writers<'_> {
         Writers(self.0.iter_mut().map(|(n, b)| (*n, b.view_mut())).collect())
@@ -112,6 +127,21 @@ impl Call {
     pub fn set(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.options.insert(name.to_string(), value.into());
         self
+    }
+
+    /// Sets options under any of their names.
+    ///
+    /// # Errors
+    /// [`Error::UnknownName`].
+    pub fn set_all(&mut self, options: &Options) -> Result<()> {
+        let op = self.op;
+        for (name, value) in options {
+            let setting = op.settings().iter().find(|s| s.name == name || s.aliases.contains(&name.as_str()));
+            let known = || op.settings().iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
+            let unknown = || Error::UnknownName { op: op.name(), what: "option", got: name.clone(), known: known() };
+            self.options.insert(setting.ok_or_else(unknown)?.name.to_string(), value.clone());
+        }
+        Ok(())
     }
 
     /// An argument, if it is there.
@@ -236,7 +266,7 @@ impl Call {
                 (true, ..) => old,
                 (_, true, DType::F64, _) => DType::Complex128,
                 (_, true, ..) => DType::Complex64,
-                (_, _, DType::BF16 | DType::F16, Role::Parameter | Role::State) => DType::F32,
+                (_, _, DType::BF16 | DType::F16, Role::Parameter | Role::State | Role::Hint) => DType::F32,
                 _ => dtype,
             };
             if new != old {
@@ -295,7 +325,9 @@ impl Description {
         };
         let complex = match map.remove("complex") {
             None => Vec::new(),
-            Some(value) => serde_json::from_value(value.clone()).map_err(|_| bad("must have a list of names under `complex`", &value))?,
+            Some(value) => {
+                serde_json::from_value(value.clone()).map_err(|_| bad("must have a list of names under `complex`", &value))?
+            }
         };
         let args = match map.remove("args") {
             None => Map::new(),
@@ -327,13 +359,10 @@ impl Case {
             (Some(name), Some(op)) if name == op.name() => op,
             (Some(name), Some(op)) => return Err(Error::OtherOperation { file: name.to_string(), asked: op.name() }),
         };
+        let wanted: Options = description.args.iter().chain(options).map(|(k, v)| (k.clone(), v.clone())).collect();
+        let op = op.variant(&wanted).unwrap_or(op);
         let mut call = Call::new(op);
-        for (name, value) in description.args.iter().chain(options) {
-            let known = || op.settings().iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
-            let setting = op.settings().iter().find(|s| s.name == name || s.aliases.contains(&name.as_str()));
-            let unknown = || Error::UnknownName { op: op.name(), what: "option", got: name.clone(), known: known() };
-            call.options.insert(setting.ok_or_else(unknown)?.name.to_string(), value.clone());
-        }
+        call.set_all(&wanted)?;
         let (mut results, mut cotangents, mut gradients) = (Vec::new(), Vec::new(), Vec::new());
         for (key, buffer) in file.tensors {
             match key.split_once('.') {
@@ -455,7 +484,12 @@ pub fn pairs(buffer: &Buffer, packing: Packing) -> Option<Buffer> {
 fn find_result(op: &'static dyn Operation, name: &str) -> Result<&'static str> {
     let found = op.results().iter().find(|r| r.name == name || r.aliases.contains(&name));
     let known = || op.results().iter().map(|r| r.name).collect::<Vec<_>>().join(", ");
-    found.map(|r| r.name).ok_or_else(|| Error::UnknownName { op: op.name(), what: "result", got: name.to_string(), known: known() })
+    found.map(|r| r.name).ok_or_else(|| Error::UnknownName {
+        op: op.name(),
+        what: "result",
+        got: name.to_string(),
+        known: known(),
+    })
 }
 
 fn find_argument(op: &'static dyn Operation, name: &str) -> Result<&'static Argument> {

@@ -73,7 +73,7 @@ pub fn gradients(call: &Call, limits: Limits) -> Result<Tensors> {
     let planned: Vec<_> = call
         .inputs
         .iter()
-        .filter(|i| i.argument.role != Role::Index)
+        .filter(|i| !matches!(i.argument.role, Role::Index | Role::Hint))
         .map(|i| Planned { name: i.argument.name, dtype: i.buffer.dtype(), shape: i.buffer.shape() })
         .collect();
     allocate(call, &planned, limits)

@@ -17,9 +17,7 @@ pub fn info(as_json: bool) -> Result<u8> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let levels: Vec<_> = Level::available().map(Level::name).collect();
     if as_json {
-        let argument = |a: &operation::Argument| {
-            json!({"name": a.name, "aliases": a.aliases, "layouts": a.layouts, "required": a.required, "complex": a.complex})
-        };
+        let argument = |a: &operation::Argument| json!({"name": a.name, "aliases": a.aliases, "layouts": a.layouts, "required": a.required, "complex": a.complex});
         let describe = |op: &&dyn Operation| {
             json!({
                 "name": op.name(),

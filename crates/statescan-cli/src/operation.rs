@@ -3,7 +3,7 @@
 //! Everything else (reading files, checking, comparing, narrowing, timing, printing) is written once over this trait; an operation is one
 //! adapter file in `ops/`.
 
-use crate::call::{Call, Tensors};
+use crate::call::{Call, Options, Tensors};
 use crate::error::{Error, Result};
 use crate::shapes::Sizes;
 use statescan::tensor::{Dense, Shape};
@@ -20,6 +20,8 @@ pub enum Role {
     State,
     /// Integers: sequence bounds, indices.
     Index,
+    /// Checked, and without influence on any result: it has no gradient.
+    Hint,
 }
 
 /// An argument of an operation.
@@ -58,6 +60,10 @@ impl Argument {
     /// Integers.
     pub const fn index(name: &'static str, layouts: &'static [&'static str]) -> Self {
         Self::new(name, layouts, Role::Index)
+    }
+    /// Numbers that are checked only.
+    pub const fn hint(name: &'static str, layouts: &'static [&'static str]) -> Self {
+        Self::new(name, layouts, Role::Hint)
     }
     /// It must be there.
     pub const fn required(mut self) -> Self {
@@ -165,6 +171,10 @@ pub trait Operation: Sync {
     fn settings(&self) -> &'static [Setting];
     /// The letters along which independent parts lie, the preferred ones first, each with the letter that is divided in proportion (groups).
     fn independent(&self) -> &'static [(char, Option<char>)];
+    /// The same operation under a layout that an option chooses.
+    fn variant(&self, _options: &Options) -> Option<&'static dyn Operation> {
+        None
+    }
     /// Letter of the time axis.
     fn time(&self) -> Option<char> {
         Some('L')

@@ -137,14 +137,8 @@ pub fn run(args: &RunArgs) -> Result<u8> {
 }
 
 fn embedded(op: &'static dyn Operation, options: &Options) -> Result<Case> {
-    let mut call = op.sample()?;
-    for (name, value) in options {
-        if !op.settings().iter().any(|s| s.name == name) {
-            let known = op.settings().iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
-            return Err(Error::UnknownName { op: op.name(), what: "option", got: name.clone(), known });
-        }
-        call.options.insert(name.clone(), value.clone());
-    }
+    let mut call = op.variant(options).unwrap_or(op).sample()?;
+    call.set_all(options)?;
     Ok(Case::of(call))
 }
 
@@ -212,7 +206,8 @@ fn spaced(layout: &str) -> String {
 }
 
 fn describe(exec: &Exec, call: &Call, outcome: &Outcome) -> serde_json::Value {
-    let tensor = |name: &str, dtype: statescan::DType, shape: &[usize]| json!({"name": name, "dtype": dtype.to_string(), "shape": shape});
+    let tensor =
+        |name: &str, dtype: statescan::DType, shape: &[usize]| json!({"name": name, "dtype": dtype.to_string(), "shape": shape});
     json!({
         "op": call.op.name(),
         "device": "cpu",

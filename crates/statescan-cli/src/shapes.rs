@@ -95,7 +95,9 @@ impl Part {
 
     /// How it reads: `D 0..16 of 1536`.
     pub fn describe(&self, sizes: &Sizes) -> String {
-        let one = |(letter, range): (&char, &Range<usize>)| format!("{letter} {}..{} of {}", range.start, range.end, sizes.get(*letter));
+        let one = |(letter, range): (&char, &Range<usize>)| {
+            format!("{letter} {}..{} of {}", range.start, range.end, sizes.get(*letter))
+        };
         self.0.iter().map(one).collect::<Vec<_>>().join(", ")
     }
 }
@@ -108,7 +110,9 @@ pub fn choose(op: &dyn Operation, call: &Call, budget: f64) -> Part {
     for &(letter, groups) in op.independent() {
         let cost = op.work(&sizes).state_steps;
         let size = sizes.get(letter);
-        if cost <= budget || size <= 1 {
+        // rows of a batch that choose their states by index are not independent
+        let indexed = letter == 'B' && op.time().is_none() && call.packed();
+        if cost <= budget || size <= 1 || indexed {
             continue;
         }
         let mut keep = ((size as f64 * budget / cost) as usize).clamp(1, size);

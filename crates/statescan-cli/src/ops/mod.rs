@@ -1,15 +1,23 @@
 //! One adapter for each operation: its table, and how named tensors become the library's arguments.
 
+mod causal_conv1d;
+mod causal_conv1d_update;
 mod selective_scan;
+mod ssd;
 
 use crate::call::Call;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::operation::{Operation, Planned, Setting};
 use statescan::tensor::Shape;
 use statescan::{DType, Sequences};
 
 /// Every adapter, in the order of the documentation.
-pub(crate) static ALL: [&dyn Operation; 1] = [&selective_scan::SelectiveScan];
+pub(crate) static ALL: [&dyn Operation; 4] = [
+    &selective_scan::SelectiveScan,
+    &ssd::Ssd { heads_first: false },
+    &causal_conv1d::CausalConv1d,
+    &causal_conv1d_update::CausalConv1dUpdate,
+];
 
 const fn setting(name: &'static str) -> Setting {
     Setting { name, aliases: &[] }
@@ -27,6 +35,11 @@ fn carried(input: DType, complex: bool) -> DType {
         (true, false) => DType::F64,
         (true, true) => DType::Complex128,
     }
+}
+
+/// What an operation in place has for gradients.
+fn no_gradients<T>(op: &dyn Operation) -> Result<T> {
+    Err(Error::NoGradients { op: op.name() })
 }
 
 /// How the time axis of a call divides.

@@ -55,8 +55,7 @@ fn args(call: &Call) -> Result<Args<'_>> {
     args.dt_softplus = call.flag("dt_softplus")?;
     args.reverse = call.flag("reverse")?;
     args.dt_limit = call.interval("dt_limit")?.unwrap_or(args.dt_limit);
-    args.discretization =
-        call.parsed("discretization", "one of mamba, zoh, bilinear, dirac", Discretization::Mamba)?;
+    args.discretization = call.parsed("discretization", "one of mamba, zoh, bilinear, dirac", Discretization::Mamba)?;
     Ok(args)
 }
 
@@ -184,7 +183,8 @@ impl Operation for SelectiveScan {
     fn random(&self, sizes: &Sizes, dtype: DType) -> Result<Call> {
         let mut rng = Rng::new(11);
         let mut normal = |layout: &str, scale: f64| crate::call::real(dtype, &sizes.shape(layout), || rng.normal() * scale);
-        let (x, dt, b, c, z) = (normal("BDL", 1.0)?, normal("BDL", 0.5)?, normal("BGNL", 1.0)?, normal("BGNL", 1.0)?, normal("BDL", 1.0)?);
+        let (x, dt, b, c, z) =
+            (normal("BDL", 1.0)?, normal("BDL", 0.5)?, normal("BGNL", 1.0)?, normal("BGNL", 1.0)?, normal("BDL", 1.0)?);
         let mut rng = Rng::new(12);
         let (dim, dstate) = (sizes.get('D'), sizes.get('N'));
         let parameter = if dtype.is_double() { DType::F64 } else { DType::F32 };
