@@ -1,8 +1,8 @@
 //! The operations, one folder each: `mod.rs` (mathematics, arguments, checks), `reference.rs` (the float64 oracle), `plan.rs` (problem to
 //! plan), `cpu.rs` (kernels).
 
-pub(crate) mod check;
 pub mod causal_conv1d;
+pub(crate) mod check;
 pub mod discretization;
 pub mod selective_scan;
 pub(crate) mod sequences;

@@ -4,7 +4,7 @@ use super::{Args, Cotangents, Problem};
 use crate::error::Result;
 use crate::ops::selective_scan::reference::silu;
 use crate::ops::sequences::Segment;
-use crate::tensor::{Dense, View};
+use crate::tensor::{Dense, Shape, View};
 
 pub use super::update::reference as update;
 
@@ -82,7 +82,20 @@ fn unmirror(p: &Problem<'_>, dense: Dense) -> Dense {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward(args: &Args<'_>) -> Result<Forward> {
-    let p = Problem::new(args, args.x.device(), &[])?;
+    run(args, &[])
+}
+
+/// As [`forward`], with final states of this shape: without initial states it decides between the two forms that states have with
+/// [`crate::Sequences::SeqIdx`].
+///
+/// # Errors
+/// As [`super::forward`].
+pub fn forward_with_state_shape(args: &Args<'_>, states: &[usize]) -> Result<Forward> {
+    run(args, &[Shape::new(states)?])
+}
+
+fn run(args: &Args<'_>, shapes: &[Shape]) -> Result<Forward> {
+    let p = Problem::new(args, args.x.device(), shapes)?;
     let (mut y, mut last) = (Dense::zeros(&p.bdl())?, states(&p)?);
     for channel in channels(&p) {
         let (segment, d, u) = (channel.segment, channel.d, channel.inputs());

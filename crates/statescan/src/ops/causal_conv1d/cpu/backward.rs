@@ -151,13 +151,7 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
 /// # Safety
 /// As [`convolve`].
 #[inline(always)]
-unsafe fn through_silu<T: Real, S: Isa>(
-    simd: S,
-    tiling: Tiling,
-    (channels, count): (usize, usize),
-    by_y: *const T,
-    sum: *mut T,
-) {
+unsafe fn through_silu<T: Real, S: Isa>(simd: S, tiling: Tiling, (channels, count): (usize, usize), by_y: *const T, sum: *mut T) {
     let walk = tiling.walk(channels, count, T::lanes::<S>());
     for line in 0..walk.lines {
         for position in 0..walk.positions {

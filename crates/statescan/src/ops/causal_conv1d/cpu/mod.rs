@@ -13,9 +13,9 @@ mod update;
 
 use super::plan::{Axis, Plan};
 use super::{MAX_WIDTH, Problem};
+use crate::cpu::math;
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
-use crate::cpu::math;
 use crate::tensor::{RawViewMut, View};
 
 pub(crate) use backward::backward;
@@ -106,9 +106,7 @@ impl Tiling {
     #[inline(always)]
     fn walk(self, channels: usize, count: usize, lanes: usize) -> Walk {
         match self.axis {
-            Axis::Time => {
-                Walk { lines: channels, line_step: self.pitch, positions: count.div_ceil(lanes), step: lanes, tap: 1 }
-            }
+            Axis::Time => Walk { lines: channels, line_step: self.pitch, positions: count.div_ceil(lanes), step: lanes, tap: 1 },
             Axis::Channels => {
                 let lines = channels.div_ceil(lanes);
                 Walk { lines, line_step: lanes, positions: count, step: self.pitch, tap: self.pitch }
@@ -169,7 +167,9 @@ impl Tiling {
         };
         for line in 0..lines {
             // SAFETY: the caller's contract.
-            unsafe { core::slice::from_raw_parts_mut(tile.add(self.at(position) + line * self.pitch), length).fill(T::default()) };
+            unsafe {
+                core::slice::from_raw_parts_mut(tile.add(self.at(position) + line * self.pitch), length).fill(T::default())
+            };
         }
     }
 }
@@ -213,7 +213,15 @@ struct Filters<'s, T> {
 impl<T: Real> Filters<'_, T> {
     /// Loads the filters of channels `first ..`; no bias is a bias of zero.
     #[inline(always)]
-    fn load<S: Isa>(&mut self, simd: S, tiling: Tiling, weight: &View<'_>, bias: Option<&View<'_>>, first: usize, channels: usize) {
+    fn load<S: Isa>(
+        &mut self,
+        simd: S,
+        tiling: Tiling,
+        weight: &View<'_>,
+        bias: Option<&View<'_>>,
+        first: usize,
+        channels: usize,
+    ) {
         // SAFETY: the tiles have room for TAPS x channels and for channels, rounded up to whole vectors.
         unsafe {
             let source = Plane::of(weight, 0, 1).at(first, 0);
