@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::operation::{Argument, Exact, Named, Operation, Planned, Setting, Work};
 use crate::sample::{Features, Rng};
 use crate::shapes::Sizes;
-use statescan::ops::causal_conv1d::{UpdateArgs, update, update_reference};
+use statescan::ops::causal_conv1d::{UpdateArgs, reference, update};
 use statescan::{DType, Exec};
 
 /// The adapter.
@@ -86,7 +86,7 @@ impl Operation for CausalConv1dUpdate {
     }
 
     fn reference(&self, call: &Call) -> Result<Exact> {
-        let (y, state) = update_reference(&args(call)?, &call.need("conv_state")?)?;
+        let (y, state) = reference::update(&args(call)?, &call.need("conv_state")?)?;
         Ok(vec![("y", y), ("conv_state", state)])
     }
 
