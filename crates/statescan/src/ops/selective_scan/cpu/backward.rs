@@ -132,6 +132,10 @@ impl<E: Variant> Kernel for Job<'_, '_, '_, E> {
             }
             for (i, block) in blocks(channels, width).enumerate() {
                 let kept = kept(i);
+                if E::K::PARTS == 2 {
+                    // the output is 2 Re(C h), and the sweep counts it once
+                    double(kept.dc, state);
+                }
                 self.partials.store_channels(segments, block, width, [kept.da, kept.db, kept.dc], [kept.dd, kept.dbias]);
             }
         }
