@@ -3,6 +3,7 @@
 
 pub(crate) mod check;
 pub mod discretization;
+pub mod linear_scan;
 pub mod selective_scan;
 pub(crate) mod sequences;
 
