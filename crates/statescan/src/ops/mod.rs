@@ -4,6 +4,7 @@
 pub mod causal_conv1d;
 pub(crate) mod check;
 pub mod discretization;
+pub mod linear_scan;
 pub mod selective_scan;
 pub(crate) mod sequences;
 pub mod ssd;
