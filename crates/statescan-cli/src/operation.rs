@@ -201,6 +201,14 @@ pub trait Operation: Sync {
     fn reference(&self, call: &Call) -> Result<Exact>;
     /// The gradients in `f64`.
     fn reference_backward(&self, call: &Call, cotangents: &Tensors) -> Result<Exact>;
+    /// Whether the backward pass takes a cotangent of a result.
+    fn has_cotangent(&self, _result: &str) -> bool {
+        true
+    }
+    /// What the oracle has to do, in state-steps.
+    fn oracle_cost(&self, sizes: &Sizes) -> f64 {
+        self.work(sizes).state_steps
+    }
     /// Work of a forward pass.
     fn work(&self, sizes: &Sizes) -> Work;
     /// Work of a backward pass.

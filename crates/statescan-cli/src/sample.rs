@@ -117,6 +117,12 @@ impl Features {
         self
     }
 
+    /// The product of each element with its counterpart.
+    pub fn times(mut self, other: &Features) -> Self {
+        self.data.iter_mut().zip(&other.data).for_each(|(v, w)| *v *= w);
+        self
+    }
+
     /// `v sigmoid(v)`.
     pub fn silu(self) -> Self {
         self.map(|v| v / (1.0 + (-v).exp()))

@@ -108,7 +108,7 @@ pub fn choose(op: &dyn Operation, call: &Call, budget: f64) -> Part {
     let mut sizes = whole.clone();
     let mut part = Part::default();
     for &(letter, groups) in op.independent() {
-        let cost = op.work(&sizes).state_steps;
+        let cost = op.oracle_cost(&sizes);
         let size = sizes.get(letter);
         // rows of a batch that choose their states by index are not independent
         let indexed = letter == 'B' && op.time().is_none() && call.packed();
@@ -129,7 +129,7 @@ pub fn choose(op: &dyn Operation, call: &Call, budget: f64) -> Part {
     }
     // what a step does depends on the steps before it alone, so the first ones are a problem of their own
     if let Some(time) = op.time().filter(|_| !call.reversed() && !call.packed()) {
-        let cost = op.work(&sizes).state_steps;
+        let cost = op.oracle_cost(&sizes);
         let size = sizes.get(time);
         if cost > budget && size > 1 {
             part.0.insert(time, 0..((size as f64 * budget / cost) as usize).clamp(1, size));

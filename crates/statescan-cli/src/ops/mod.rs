@@ -2,6 +2,7 @@
 
 mod causal_conv1d;
 mod causal_conv1d_update;
+mod linear_scan;
 mod selective_scan;
 mod ssd;
 
@@ -12,9 +13,10 @@ use statescan::tensor::Shape;
 use statescan::{DType, Sequences};
 
 /// Every adapter, in the order of the documentation.
-pub(crate) static ALL: [&dyn Operation; 4] = [
+pub(crate) static ALL: [&dyn Operation; 5] = [
     &selective_scan::SelectiveScan,
     &ssd::Ssd { heads_first: false },
+    &linear_scan::LinearScan,
     &causal_conv1d::CausalConv1d,
     &causal_conv1d_update::CausalConv1dUpdate,
 ];
