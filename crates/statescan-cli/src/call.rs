@@ -1,12 +1,13 @@
 //! A call in memory: named arguments and options, made from a file or from a sample.
 
 use crate::error::{Error, Result, argument_of};
-use crate::format::{Entry, File};
+use crate::format::{self, Entry, File};
 use crate::operation::{self, Argument, Operation, Role};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use statescan::tensor::{Buffer, Dense, MAX_RANK};
 use statescan::{DType, View, ViewMut};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Options by name, as JSON values.
 pub type Options = BTreeMap<String, Value>;
@@ -553,4 +554,46 @@ pub fn real(dtype: DType, shape: &[usize], mut value: impl FnMut() -> f64) -> Re
 /// A tensor in `f64` as a buffer of a type.
 pub fn stored(dense: &Dense, dtype: DType) -> Buffer {
     Buffer::from_dense(dense, dtype)
+}
+
+/// Writes results, cotangents and gradients, and the arguments if asked, as a file that `verify` reads.
+///
+/// # Errors
+/// What the system says.
+pub fn write_case(
+    path: &Path,
+    call: &Call,
+    results: &Tensors,
+    cotangents: &Tensors,
+    gradients: &Tensors,
+    with_inputs: bool,
+) -> Result<()> {
+    // who came with another project's names gets its names back
+    let origin = call.inputs.iter().any(|i| matches!(i.given.as_str(), "u" | "delta" | "delta_bias"));
+    let (mut entries, mut complex) = (Vec::new(), Vec::new());
+    for result in call.op.results() {
+        let given =
+            if origin { result.aliases.iter().find(|a| a.ends_with("state")).unwrap_or(&result.name) } else { &result.name };
+        for (prefix, tensors) in [("out", results), ("cot", cotangents)] {
+            if let Some(buffer) = tensors.get(result.name) {
+                entries.push(entry(format!("{prefix}.{given}"), buffer, Packing::Plain));
+            }
+        }
+    }
+    for input in &call.inputs {
+        if input.buffer.dtype().is_complex() && input.packing != Packing::Interleaved {
+            complex.push(input.given.clone());
+        }
+        if with_inputs {
+            entries.push(entry(format!("in.{}", input.given), &input.buffer, input.packing));
+        }
+        if let Some(grad) = gradients.get(input.argument.name) {
+            entries.push(entry(format!("grad.{}", input.given), grad, input.packing));
+        }
+    }
+    let origin = format!("statescan {}", env!("CARGO_PKG_VERSION"));
+    let case = json!({"op": call.op.name(), "origin": origin, "complex": complex, "args": call.options});
+    let metadata = BTreeMap::from([("case".to_string(), case.to_string())]);
+    let io = |error| Error::Io { path: path.to_path_buf(), verb: "written", error };
+    format::write_file(path, &entries, &metadata).map_err(io)
 }

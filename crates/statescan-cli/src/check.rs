@@ -21,12 +21,17 @@ pub struct Comparison {
     pub bound: ErrorBound,
     /// Whether every element is within.
     pub ok: bool,
+    /// Elements that could not be compared.
+    pub skipped: usize,
 }
 
 /// Compares two tensors.
 pub fn compare(name: String, got: &Dense, expected: &Dense, bound: ErrorBound) -> Comparison {
     let (max_abs, relative, within) = max_errors(got.data(), expected.data(), bound);
-    Comparison { name, max_abs, relative, bound, ok: within && got.shape() == expected.shape() }
+    // a long product of decays ends among the subnormal numbers of f32, which have no relative precision
+    let finite = expected.data().iter().all(|v| v.re.is_finite() && v.im.is_finite());
+    let tiny = finite && max_abs <= f64::from(f32::MIN_POSITIVE);
+    Comparison { name, max_abs, relative, bound, ok: (within || tiny) && got.shape() == expected.shape(), skipped: 0 }
 }
 
 /// Gradients to be checked: the cotangents that gave them, what the forward pass saved is not needed.

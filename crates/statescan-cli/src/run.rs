@@ -1,6 +1,6 @@
 //! `run`: one operation on a file or on the embedded sample.
 
-use crate::call::{Call, Case, Options, Tensors, entry};
+use crate::call::{Call, Case, Options, Tensors, write_case};
 use crate::check::{self, Backward, Comparison};
 use crate::cli::{CotangentName, RunArgs};
 use crate::compute::{self, Limits};
@@ -11,7 +11,6 @@ use crate::text;
 use crate::{format, sample};
 use serde_json::json;
 use statescan::Exec;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -119,7 +118,8 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     }
     let outcome = compute(&exec, &case, args.grad, args.cotangents)?;
     if let Some(path) = &args.output {
-        write(path, &case, &outcome, args.with_inputs)?;
+        let Outcome { results, cotangents, gradients, .. } = &outcome;
+        write_case(path, &case.call, results, cotangents, gradients, args.with_inputs)?;
     }
     if args.json {
         println!("{}", describe(&exec, &case.call, &outcome));
@@ -228,37 +228,4 @@ fn describe(exec: &Exec, call: &Call, outcome: &Outcome) -> serde_json::Value {
             "tensor": c.name, "max_abs": c.max_abs, "relative": c.relative, "ok": c.ok,
         })).collect::<Vec<_>>(),
     })
-}
-
-fn write(path: &Path, case: &Case, outcome: &Outcome, with_inputs: bool) -> Result<()> {
-    let call = &case.call;
-    let origin_names = call.inputs.iter().any(|i| i.argument.aliases.contains(&i.given.as_str()));
-    let mut entries = Vec::new();
-    let mut complex = Vec::new();
-    for (name, buffer) in outcome.results.iter() {
-        let Some(result) = call.op.results().iter().find(|r| r.name == name) else { continue };
-        // who came with another project's names gets its names back
-        let given = if origin_names { result.aliases.first().copied().unwrap_or(name) } else { name };
-        let given = if name == "y" { name } else { given };
-        entries.push(entry(format!("out.{given}"), buffer, crate::call::Packing::Plain));
-        if let Some(cotangent) = outcome.cotangents.get(name) {
-            entries.push(entry(format!("cot.{given}"), cotangent, crate::call::Packing::Plain));
-        }
-    }
-    for input in &call.inputs {
-        if input.buffer.dtype().is_complex() && input.packing != crate::call::Packing::Interleaved {
-            complex.push(input.given.clone());
-        }
-        if with_inputs {
-            entries.push(entry(format!("in.{}", input.given), &input.buffer, input.packing));
-        }
-        if let Some(grad) = outcome.gradients.get(input.argument.name) {
-            entries.push(entry(format!("grad.{}", input.given), grad, input.packing));
-        }
-    }
-    let origin = format!("statescan {}", env!("CARGO_PKG_VERSION"));
-    let case = json!({"op": call.op.name(), "origin": origin, "complex": complex, "args": call.options});
-    let metadata = BTreeMap::from([("case".to_string(), case.to_string())]);
-    let io = |error| Error::Io { path: path.to_path_buf(), verb: "written", error };
-    format::write_file(path, &entries, &metadata).map_err(io)
 }

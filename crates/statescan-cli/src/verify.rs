@@ -7,6 +7,7 @@ use crate::compute::{self, Limits};
 use crate::error::{Error, Result};
 use crate::run::read_case;
 use crate::text;
+use num_complex::Complex64;
 use serde_json::json;
 use statescan::Exec;
 use statescan::tensor::{Dense, ErrorBound};
@@ -46,7 +47,7 @@ pub fn check(case: &Case, exec: Option<&Exec>, limits: Limits) -> Result<Vec<Com
     let mut all = Vec::new();
     let mut compare = |computed: &[(&'static str, Dense)], name: &str, key: &str, expected: &Dense, bound| {
         if let Some((_, got)) = computed.iter().find(|(n, _)| *n == name) {
-            all.push(check::compare(key.to_string(), got, expected, bound));
+            all.push(compare_with_file(key.to_string(), got, expected, bound));
         }
     };
     for (name, key, expected) in &case.expected {
@@ -66,6 +67,22 @@ pub fn check(case: &Case, exec: Option<&Exec>, limits: Limits) -> Result<Vec<Com
         }
     }
     Ok(all)
+}
+
+/// Elements that are NaN in the file and numbers here are left out and counted: reference functions of other projects overflow where
+/// nothing has to. A tensor of nothing else fails.
+fn compare_with_file(name: String, got: &Dense, expected: &Dense, bound: ErrorBound) -> Comparison {
+    let is_nan = |v: &Complex64| v.re.is_nan() || v.im.is_nan();
+    let mut known = expected.clone();
+    let mut skipped = 0;
+    if got.shape() == expected.shape() {
+        let same = got.data().iter().filter(|v| !is_nan(v)).count() > 0 && expected.data().iter().any(|v| !is_nan(v));
+        for (target, value) in known.data_mut().iter_mut().zip(got.data()).filter(|(t, v)| same && is_nan(t) && !is_nan(v)) {
+            *target = *value;
+            skipped += 1;
+        }
+    }
+    Comparison { skipped, ..check::compare(name, got, &known, bound) }
 }
 
 /// Runs the command: 0 if everything is within its bound, 1 if something is not, 2 if a file cannot be used.
@@ -114,12 +131,16 @@ fn report(path: &Path, op: &str, c: &Comparison, as_json: bool) {
     if as_json {
         let line = json!({
             "file": file, "op": op, "tensor": c.name, "max_abs": finite(c.max_abs), "relative": finite(c.relative),
-            "bound_absolute": c.bound.absolute, "bound_relative": c.bound.relative, "ok": c.ok,
+            "bound_absolute": c.bound.absolute, "bound_relative": c.bound.relative, "skipped": c.skipped, "ok": c.ok,
         });
         println!("{line}");
     } else {
         let name = path.file_stem().map_or(file, |s| s.to_string_lossy().into_owned());
-        let verdict = if c.ok { "ok" } else { "FAIL" };
+        let verdict = match (c.ok, c.skipped) {
+            (false, _) => "FAIL".to_string(),
+            (true, 0) => "ok".to_string(),
+            (true, n) => format!("ok, but {n} elements are NaN in the file"),
+        };
         println!(
             "{name:<28} {:<18} max abs {:>8.1e}  relative {:>8.1e}  bound {}  {verdict}",
             c.name,
