@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub mod discretization;
 pub mod selective_scan;
 pub(crate) mod sequences;
+pub mod ssd;
 
 pub use discretization::Discretization;
 pub use sequences::Sequences;
