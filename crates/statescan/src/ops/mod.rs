@@ -6,6 +6,7 @@ pub mod discretization;
 pub mod linear_scan;
 pub mod selective_scan;
 pub(crate) mod sequences;
+pub mod simplified_scan;
 
 pub use discretization::Discretization;
 pub use sequences::Sequences;
