@@ -3,9 +3,11 @@
 
 pub(crate) mod check;
 pub mod discretization;
+pub mod linear_scan;
 pub mod selective_scan;
 pub(crate) mod sequences;
 pub mod ssd;
+pub mod simplified_scan;
 
 pub use discretization::Discretization;
 pub use sequences::Sequences;
