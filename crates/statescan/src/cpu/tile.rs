@@ -40,6 +40,11 @@ impl Plane {
         Self::new(view.as_ptr().cast_mut(), view.dtype(), &view.strides(), lane_axis, time_axis).real()
     }
 
+    /// A plane with strides of its own, in elements of the view; it starts where the view does.
+    pub(crate) fn strided(view: &View<'_>, lane_step: isize, time_step: isize) -> Self {
+        Self::new(view.as_ptr().cast_mut(), view.dtype(), &[lane_step, time_step], 0, 1).real()
+    }
+
     /// A plane of a view that is written.
     pub(crate) fn of_mut(view: &RawViewMut, lane_axis: usize, time_axis: usize) -> Self {
         Self::new(view.as_mut_ptr(), view.dtype(), &view.strides(), lane_axis, time_axis).real()
@@ -64,6 +69,11 @@ impl Plane {
     pub(crate) fn along(self, count: usize, stride: isize) -> Self {
         let size = self.dtype.size() * if self.complex { 2 } else { 1 };
         self.advance_bytes(count as isize * stride * size as isize)
+    }
+
+    /// The same elements with lanes and steps exchanged.
+    pub(crate) fn transposed(self) -> Self {
+        Plane { lane_step: self.time_step, time_step: self.lane_step, ..self }
     }
 
     /// Moves the origin to a lane and a step.
@@ -281,7 +291,8 @@ unsafe fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, plane: Plane, lanes: 
     let src = plane.ptr.cast::<E>();
     // SAFETY: every access is inside lanes x steps of the plane or of the tile.
     unsafe {
-        if plane.time_step == 1 {
+        // a block of fewer steps than lanes is not worth a transposition
+        if plane.time_step == 1 && steps >= T::lanes::<S>() {
             let width = T::lanes::<S>();
             let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
             let mut first = 0;
@@ -392,7 +403,8 @@ unsafe fn store_as<T: Real, E: Storage<T>, S: Isa>(
     let dst = plane.ptr.cast::<E>();
     // SAFETY: every access is inside lanes x steps of the plane or of the tile.
     unsafe {
-        if plane.time_step == 1 {
+        // a block of fewer steps than lanes is not worth a transposition
+        if plane.time_step == 1 && steps >= T::lanes::<S>() {
             let width = T::lanes::<S>();
             let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
             let mut first = 0;

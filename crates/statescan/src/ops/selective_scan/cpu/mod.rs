@@ -8,7 +8,7 @@ mod backward;
 mod forward;
 mod inputs;
 mod reduce;
-mod rules;
+pub(in crate::ops) mod rules;
 mod sweep;
 
 use super::plan::{Checkpoints, Plan};
