@@ -428,8 +428,7 @@ fn extreme_steps_and_decays() {
             let (x, dt, a) = (one(0.0, &[1, 3, 1000]), one(dt, &[1, 3, 1000]), one(a, &[3, 2]));
             let (b, c, h) = (one(1.0, &[1, 2, 1000]), one(0.5, &[1, 2, 1000]), one(0.625, &[1, 3, 2]));
             let mut last = one(7.0, &[1, 3, 2]);
-            let args =
-                Args { initial_state: Some(h.view()), ..Args::new(x.view(), dt.view(), a.view(), b.view(), c.view()) };
+            let args = Args { initial_state: Some(h.view()), ..Args::new(x.view(), dt.view(), a.view(), b.view(), c.view()) };
             let mut out = Outputs { final_state: Some(last.view_mut()), ..Default::default() };
             selective_scan::forward(&exec, &args, &mut out).unwrap();
             assert!(last.to_dense().data().iter().all(|v| v.re == expected), "{exec:?} {:?}", last.to_dense());
@@ -509,14 +508,8 @@ mod oracle {
         let forwards = Case::new(DType::F64, 2, 3, 11, 2, SKIP);
         let inputs = Inputs::new(&forwards);
         let args = inputs.args(&forwards);
-        let mirrored = Args {
-            x: args.x.flip(2),
-            dt: args.dt.flip(2),
-            b: args.b.flip(2),
-            c: args.c.flip(2),
-            reverse: true,
-            ..args
-        };
+        let mirrored =
+            Args { x: args.x.flip(2), dt: args.dt.flip(2), b: args.b.flip(2), c: args.c.flip(2), reverse: true, ..args };
         let (a, b) = (reference::forward(&args).unwrap(), reference::forward(&mirrored).unwrap());
         close(&dense(b.y.view().flip(2)), &a.y, F64, "y");
         close(&b.final_state, &a.final_state, F64, "final state");

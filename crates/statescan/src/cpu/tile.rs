@@ -40,6 +40,11 @@ impl Plane {
         Self::new(view.as_ptr().cast_mut(), view.dtype(), &view.strides(), lane_axis, time_axis).real()
     }
 
+    /// A plane with strides of its own, in elements of the view; it starts where the view does.
+    pub(crate) fn strided(view: &View<'_>, lane_step: isize, time_step: isize) -> Self {
+        Self::new(view.as_ptr().cast_mut(), view.dtype(), &[lane_step, time_step], 0, 1).real()
+    }
+
     /// A plane of a view that is written.
     pub(crate) fn of_mut(view: &RawViewMut, lane_axis: usize, time_axis: usize) -> Self {
         Self::new(view.as_mut_ptr(), view.dtype(), &view.strides(), lane_axis, time_axis).real()

@@ -6,7 +6,9 @@ pub(crate) mod check;
 pub mod discretization;
 pub mod linear_scan;
 pub mod selective_scan;
+pub mod selective_state_update;
 pub(crate) mod sequences;
+pub mod simplified_scan;
 pub mod ssd;
 
 pub use discretization::Discretization;

@@ -138,7 +138,20 @@ fn unmirror(problem: &Problem<'_>, dense: Dense) -> Dense {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward(args: &Args<'_>) -> Result<Forward> {
-    let problem = Problem::new(args, args.x.device(), &[])?;
+    run(args, &[])
+}
+
+/// As [`forward`], with a final state of this shape: without an initial state it decides between the two forms that states have with
+/// [`crate::Sequences::SeqIdx`].
+///
+/// # Errors
+/// As [`super::forward`].
+pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forward> {
+    run(args, &[Shape::new(state)?])
+}
+
+fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
+    let problem = Problem::new(args, args.x.device(), states)?;
     let mut y = Dense::zeroed(args.x.shape());
     let (shape, normal) = state_shapes(&problem);
     let mut last = Dense::zeros(&normal)?;
