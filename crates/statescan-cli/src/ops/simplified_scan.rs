@@ -177,11 +177,19 @@ impl Operation for SimplifiedScan {
     }
     fn work(&self, sizes: &Sizes) -> Work {
         let states = sizes.product("BPL");
-        Work { state_steps: states, flops: states * (14.0 + 12.0 * sizes.product("H")), exps: 3.0 * states }
+        Work {
+            state_steps: states,
+            flops: states * (14.0 + if self.inner { 8.0 } else { 12.0 } * sizes.product("H")),
+            exps: 3.0 * states,
+        }
     }
     fn work_backward(&self, sizes: &Sizes) -> Work {
         let states = sizes.product("BPL");
-        Work { state_steps: states, flops: states * (50.0 + 36.0 * sizes.product("H")), exps: 3.0 * states }
+        Work {
+            state_steps: states,
+            flops: states * (50.0 + if self.inner { 20.0 } else { 28.0 } * sizes.product("H")),
+            exps: 3.0 * states,
+        }
     }
 
     fn sample(&self) -> Result<Call> {
