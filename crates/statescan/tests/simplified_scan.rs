@@ -216,8 +216,7 @@ impl Case {
         // the form with sequences shows in the states alone
         assert!(self.setup.packed == Packed::Numbered || last_state_shape(&args).unwrap() == last.shape());
         let mut saved = poisoned(rng, self.by_last.dtype().real(), &[checkpoints_len(&args).unwrap()], Layout::Dense);
-        let mut out =
-            Outputs { y: Some(y.view_mut()), last_state: Some(last.view_mut()), checkpoints: Some(saved.view_mut()) };
+        let mut out = Outputs { y: Some(y.view_mut()), last_state: Some(last.view_mut()), checkpoints: Some(saved.view_mut()) };
         forward(exec, &args, &mut out).unwrap();
         [y, last, saved]
     }
@@ -365,7 +364,8 @@ fn oracle_identities() {
             *input.at_mut(&[b, n, t]) = method.input(d, a).0 * driven;
         }
         use statescan::ops::linear_scan;
-        let linear = linear_scan::Args { initial_state: args.initial_state, ..linear_scan::Args::new(decay.view(), input.view()) };
+        let linear =
+            linear_scan::Args { initial_state: args.initial_state, ..linear_scan::Args::new(decay.view(), input.view()) };
         close(&linear_scan::reference::forward(&linear).unwrap().final_state, &whole.last_state);
         // conjugate pairs kept whole: B and A with their conjugates, twice the states
         let inner = Args { head: Head::Real { conj_sym: true, d: None }, ..args };
@@ -503,8 +503,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let good = Args::new(cview(&[2, 3, 5]), view(&[2, 4, 5]), cview(&[4]), cview(&[4, 3]), cview(&[3, 4]));
     let run = |args: Args<'_>| {
         let mut y = vec![num_complex::Complex32::I; 30];
-        let mut out =
-            Outputs { y: Some(statescan::ViewMut::new(&mut y, &[2, 3, 5]).unwrap()), ..Outputs::default() };
+        let mut out = Outputs { y: Some(statescan::ViewMut::new(&mut y, &[2, 3, 5]).unwrap()), ..Outputs::default() };
         let result = forward(&exec, &args, &mut out);
         assert!(result.is_ok() || y.iter().all(|v| *v == num_complex::Complex32::I));
         result
@@ -520,9 +519,15 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     assert!(matches!(fails(Args { a: cview(&[4, 1, 1]), ..good }), Error::Rank { argument: "a", .. }));
     assert!(matches!(fails(Args { b: cview(&[3, 4]), ..good }), Error::Shape { argument: "b", .. }));
     assert!(matches!(fails(Args { c: cview(&[4, 3]), ..good }), Error::Shape { argument: "c", .. }));
-    assert!(matches!(fails(Args { initial_state: Some(cview(&[3, 4])), ..good }), Error::Shape { argument: "initial_state", .. }));
+    assert!(matches!(
+        fails(Args { initial_state: Some(cview(&[3, 4])), ..good }),
+        Error::Shape { argument: "initial_state", .. }
+    ));
     let bounds = View::new(&index[..3], &[3]).unwrap();
-    assert!(matches!(fails(Args { sequences: Sequences::CuSeqlens(bounds), ..good }), Error::Value { argument: "cu_seqlens", .. }));
+    assert!(matches!(
+        fails(Args { sequences: Sequences::CuSeqlens(bounds), ..good }),
+        Error::Value { argument: "cu_seqlens", .. }
+    ));
     let head = Head::Real { conj_sym: true, d: Some(view(&[3])) };
     assert!(matches!(fails(Args { head, ..good }), Error::DType { op: "s5_inner", argument: "y", .. }));
     let head = Head::Real { conj_sym: true, d: Some(view(&[4])) };

@@ -1,6 +1,8 @@
 //! What the tests of all operations share: random tensors of any type and layout, poisoned outputs, one comparison.
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod vectors;
+
 use num_complex::Complex64;
 use statescan::tensor::{Buffer, Dense, ErrorBound, max_errors};
 use statescan::{DType, Exec, Level, View};
@@ -71,7 +73,13 @@ pub fn tensor(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout) -> B
 }
 
 /// A random tensor; `value` draws one number.
-pub fn random(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout, mut value: impl FnMut(&mut Rng) -> Complex64) -> Buffer {
+pub fn random(
+    rng: &mut Rng,
+    dtype: DType,
+    shape: &[usize],
+    layout: Layout,
+    mut value: impl FnMut(&mut Rng) -> Complex64,
+) -> Buffer {
     let mut buffer = tensor(rng, dtype, shape, layout);
     buffer.fill_with(|| value(rng));
     buffer

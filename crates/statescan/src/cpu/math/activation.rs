@@ -6,6 +6,17 @@
 //! sigmoid(x)  = 1 / (1 + e) or e / (1 + e) with e = e^-|x|, so that both it and 1 minus it keep every digit
 //! silu(x)     = x sigmoid(x), silu' = sigmoid(x) (1 + x sigmoid(-x))
 //! ```
+//!
+//! | largest error in ulp | f32 | f64 |
+//! |---|---|---|
+//! | `softplus`, `softplus_derivative`, `sigmoid` | 2.5 | 2.5 |
+//! | `silu` | 3 | 3 |
+//! | derivative of `silu`, at least of 1/4 for x > -2 since it crosses 0 at -1.28 | 6 | 6 |
+//!
+//! The relative error stays small for very negative `x`, as far as `e^x` is a normal number (-86 in f32, -706 in f64); below, results go to
+//! 0 and never to NaN. 0 and denormals give ln(2) and 1/2. At an infinity `softplus`, its derivative and `sigmoid` are their limits; `silu` of
+//! -infinity and its derivative at either infinity are NaN, as in PyTorch. NaN stays NaN.
+
 use super::super::simd::{Isa, Real, V};
 use super::{exp, horner};
 

@@ -7,6 +7,20 @@
 //! e^(a+bi)  = e^a (cos b, sin b)
 //! e^(a+bi) - 1 = expm1(a) cos b - (1 - cos b) + i e^a sin b, which is right next to every multiple of 2 pi i
 //! ```
+//!
+//! | largest error in ulp | f32 | f64 |
+//! |---|---|---|
+//! | `exp2` | 2 | 1.25 |
+//! | `exp` | 1.25 | 1.25 |
+//! | `expm1` | 2 | 2 |
+//! | complex `exp`, of the modulus | 2.5 | 2.5 |
+//!
+//! A zero, of either sign, and a denormal give 1, and 0 or the denormal for `expm1`. Overflow and +infinity give infinity, -infinity gives 0
+//! and -1, NaN stays NaN. Results next to the smallest normal number and below (under 2^-125, 2^-1021) are exact denormals on AVX-512; on the
+//! other levels they fall to 0 in their own way. A complex result has no NaN unless the number has one or its imaginary part is infinite.
+//!
+//! `exp2` in f32 with the product before it is 9 arithmetic instructions on AVX-512 and 13 on AVX2.
+
 use super::super::simd::{Cx, Field, Isa, Real, V};
 use super::{horner, trig};
 

@@ -2,6 +2,12 @@
 //!
 //! `x = q pi/2 + r` with `pi/2` in three parts, `|r| <= pi/4`; `sin r = r + r^3 S(r^2)` and `cos r = 1 - r^2/2 + r^4 C(r^2)` with S and C of
 //! degree 2 (f32) or 5 (f64), then the quadrant swaps and signs them.
+//!
+//! Error: 1.5 ulp (f32) or 2 ulp (f64), and where the result is small because `x` is near a multiple of `pi/2` other than 0, at most 2^-35
+//! or 2^-91 more: part of an ulp for results from 2^-10 or 2^-38 on. That holds to `|x|` = 8192 or 2^20; beyond, a vector with such a lane
+//! goes through libm lane by lane and is right for every number. 0 of either sign gives +0 and 1, a denormal itself and 1, infinity and NaN
+//! give NaN.
+
 use super::super::simd::{Isa, Real, V};
 use super::horner;
 

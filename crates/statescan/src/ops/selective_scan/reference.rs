@@ -173,10 +173,19 @@ fn unmirror(p: &Problem<'_>, dense: Dense) -> Dense {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward(args: &Args<'_>) -> Result<Forward> {
-    forward_with(args, &[])
+    run(args, &[])
 }
 
-fn forward_with(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
+/// As [`forward`], with a final state of this shape: without an initial state it decides between the two forms that states have with
+/// [`crate::Sequences::SeqIdx`].
+///
+/// # Errors
+/// As [`super::forward`].
+pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forward> {
+    run(args, &[Shape::new(state)?])
+}
+
+fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
     let p = Problem::new(args, args.x.device(), states)?;
     let mut y = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let (shape, normal) = normal_state(&p);

@@ -6,6 +6,7 @@ mod oracle;
 
 use super::super::simd::{Cx, Isa, Real, V};
 use crate::cpu::{Kernel, Level};
+use core::marker::PhantomData;
 
 /// A function of one complex lane (or its real part) with up to six real results, callable with any vector.
 trait Function: Copy {
@@ -30,7 +31,7 @@ macro_rules! function {
 use function;
 
 struct Run<'a, F, T> {
-    function: F,
+    function: PhantomData<F>,
     re: &'a [T],
     im: &'a [T],
 }
@@ -39,7 +40,7 @@ impl<F: Function, T: Real> Kernel for Run<'_, F, T> {
     type Output = Vec<[T; 6]>;
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) -> Vec<[T; 6]> {
-        let Run { function: _, re, im } = self;
+        let Run { re, im, .. } = self;
         let lanes = V::<T, S>::lanes();
         let mut results = Vec::new();
         let mut buffer = [T::default(); 64];
@@ -68,9 +69,9 @@ impl<F: Function, T: Real> Kernel for Run<'_, F, T> {
 }
 
 /// The function at every point of a list, on one level.
-fn complex<F: Function, T: Real>(level: Level, function: F, re: &[f64], im: &[f64]) -> Vec<[f64; 6]> {
+fn complex<F: Function, T: Real>(level: Level, _: F, re: &[f64], im: &[f64]) -> Vec<[f64; 6]> {
     let [re, im] = [re, im].map(|x| x.iter().map(|&x| T::from_f64(x)).collect::<Vec<T>>());
-    let rows = level.dispatch(Run { function, re: &re, im: &im });
+    let rows = level.dispatch(Run { function: PhantomData::<F>, re: &re, im: &im });
     rows.into_iter().map(|row| row.map(T::to_f64)).collect()
 }
 

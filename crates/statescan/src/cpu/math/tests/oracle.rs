@@ -12,8 +12,8 @@ pub(super) const fn dd(hi: f64) -> Dd {
     Dd { hi, lo: 0.0 }
 }
 
-const LN2: Dd = Dd { hi: 0.6931471805599453, lo: 2.3190468138462996e-17 };
-const HALF_PI: Dd = Dd { hi: 1.5707963267948966, lo: 6.123233995736766e-17 };
+const LN2: Dd = Dd { hi: core::f64::consts::LN_2, lo: 2.3190468138462996e-17 };
+const HALF_PI: Dd = Dd { hi: core::f64::consts::FRAC_PI_2, lo: 6.123233995736766e-17 };
 
 fn two_sum(a: f64, b: f64) -> Dd {
     let hi = a + b;

@@ -1,1 +1,209 @@
+//! Partial sums of gradients and their addition in a fixed order.
 
+use super::inputs::Block;
+use super::{Context, GradientTargets, Projection, Shared};
+use crate::cpu::simd::{Isa, Real, V};
+use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
+use crate::cpu::{Kernel, Level};
+use crate::exec::Exec;
+use crate::tensor::RawViewMut;
+
+/// What the jobs of one backward pass leave behind.
+pub(super) struct Partials<T> {
+    /// By B and C where they vary: (range of channels, batch, step, part, state).
+    b: Option<Vec<T>>,
+    c: Option<Vec<T>>,
+    /// By per-channel parameters: (range of segments, row, channel); rows are A, constant B, constant C (state, part), D, bias.
+    channels: Vec<T>,
+    sizes: Sizes,
+}
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    seqlen: usize,
+    /// dstate x parts
+    state: usize,
+    padded_dim: usize,
+}
+
+impl Sizes {
+    fn rows(&self) -> usize {
+        3 * self.state + 2
+    }
+}
+
+/// The same for the jobs: each writes its own elements.
+#[derive(Clone, Copy)]
+pub(super) struct SharedPartials<T> {
+    pub b: Option<Shared<T>>,
+    pub c: Option<Shared<T>>,
+    channels: Shared<T>,
+    sizes: Sizes,
+}
+
+impl<T: Real> SharedPartials<T> {
+    /// Position of a step in the partial sums of a map.
+    pub(super) fn map_position(&self, range: usize, batch: usize, step: usize) -> usize {
+        ((range * self.sizes.batch + batch) * self.sizes.seqlen + step) * self.sizes.state
+    }
+
+    /// Leaves what a job gathered for a block of channels.
+    ///
+    /// # Safety
+    /// The arrays hold N field vectors and one vector respectively; no other job has this range of segments and block.
+    #[inline(always)]
+    pub(super) unsafe fn store_channels(
+        &self,
+        segments: usize,
+        block: Block,
+        width: usize,
+        states: [*const T; 3],
+        vectors: [*const T; 2],
+    ) {
+        let Sizes { state, padded_dim, .. } = self.sizes;
+        let base = segments * self.sizes.rows() * padded_dim + block.first;
+        let rows = states.into_iter().flat_map(|from| (0..state).map(move |row| from.wrapping_add(row * width)));
+        for (row, from) in rows.chain(vectors).enumerate() {
+            // SAFETY: the caller's contract; the lanes past the block belong to other channels.
+            unsafe { core::ptr::copy_nonoverlapping(from, self.channels.get().add(base + row * padded_dim), block.count) };
+        }
+    }
+}
+
+impl<T: Real> Partials<T> {
+    pub(super) fn new(context: &Context<'_, '_>, targets: &GradientTargets) -> Self {
+        let p = context.problem;
+        let sizes =
+            Sizes { batch: p.batch, seqlen: p.seqlen, state: p.dstate * p.parts(), padded_dim: context.checkpoints.padded_dim };
+        let map = |target: &Option<Projection<RawViewMut>>| match target {
+            Some(Projection::Varying(_)) => {
+                Some(vec![T::default(); context.plan.channels.len() * p.batch * p.seqlen * sizes.state])
+            }
+            _ => None,
+        };
+        let channels = vec![T::default(); context.plan.segments.len() * sizes.rows() * sizes.padded_dim];
+        Partials { b: map(&targets.b), c: map(&targets.c), channels, sizes }
+    }
+
+    pub(super) fn share(&mut self) -> SharedPartials<T> {
+        let map = |v: &mut Option<Vec<T>>| v.as_mut().map(|v| Shared::new(v.as_mut_ptr()));
+        let channels = Shared::new(self.channels.as_mut_ptr());
+        SharedPartials { b: map(&mut self.b), c: map(&mut self.c), channels, sizes: self.sizes }
+    }
+
+    /// Adds the partial sums and writes the gradients.
+    pub(super) fn finish(&self, exec: &Exec, context: &Context<'_, '_>, targets: &GradientTargets) {
+        let (parts, dstate) = (context.problem.parts(), context.problem.dstate);
+        for (target, partial) in [(&targets.b, &self.b), (&targets.c, &self.c)] {
+            if let (Some(Projection::Varying(target)), Some(partial)) = (target, partial) {
+                self.finish_map(exec, context, target, partial);
+            }
+        }
+        let constant = |target: &Option<Projection<RawViewMut>>| match target {
+            Some(Projection::Constant(view)) => Some(*view),
+            _ => None,
+        };
+        let column = |target: &Option<RawViewMut>| target.map(|view| view.expand(1, 1));
+        let state = self.sizes.state;
+        let rows = [
+            (targets.a, 0, dstate, parts),
+            (constant(&targets.b), state, dstate, parts),
+            (constant(&targets.c), 2 * state, dstate, parts),
+            (column(&targets.d), 3 * state, 1, 1),
+            (column(&targets.dt_bias), 3 * state + 1, 1, 1),
+        ];
+        for (target, first, count, parts) in rows {
+            let Some(target) = target else { continue };
+            let jobs = context.problem.dim.div_ceil(MAX_LANES);
+            exec.for_each(jobs, Vec::new, |sum: &mut Vec<T>, job| {
+                let channel = job * MAX_LANES;
+                sum.clear();
+                sum.resize(count * parts * MAX_LANES, T::default());
+                for range in 0..context.plan.segments.len() {
+                    for row in 0..count * parts {
+                        let from = (range * self.sizes.rows() + first + row) * self.sizes.padded_dim + channel;
+                        let values = &self.channels[from..from + MAX_LANES];
+                        sum[row * MAX_LANES..].iter_mut().zip(values).for_each(|(s, v)| *s = *s + *v);
+                    }
+                }
+                let lanes = MAX_LANES.min(context.problem.dim - channel);
+                let plane = Plane::of_mut(&target, 0, 1).at(channel, 0);
+                write(context.level, sum, parts, MAX_LANES, plane, lanes, count);
+            });
+        }
+    }
+
+    fn finish_map(&self, exec: &Exec, context: &Context<'_, '_>, target: &RawViewMut, partial: &[T]) {
+        let (p, plan) = (context.problem, &context.plan);
+        let (groups, tiles) = (target.shape()[1], p.seqlen.div_ceil(STEPS));
+        exec.for_each(p.batch * groups * tiles, Vec::new, |sum: &mut Vec<T>, job| {
+            let (row, start) = (job / tiles, job % tiles * STEPS);
+            let (batch, group) = (row / groups, row % groups);
+            let steps = STEPS.min(p.seqlen - start);
+            sum.clear();
+            sum.resize(steps * self.sizes.state, T::default());
+            for (range, channels) in plan.channels.iter().enumerate() {
+                if channels.start / (p.dim / groups) != group {
+                    continue;
+                }
+                let from = ((range * p.batch + batch) * p.seqlen + start) * self.sizes.state;
+                let values = &partial[from..from + sum.len()];
+                sum.iter_mut().zip(values).for_each(|(s, v)| *s = *s + *v);
+            }
+            let strides = target.strides();
+            let plane = Plane::of_mut(target, 2, 3).along(batch, strides[0]).along(group, strides[1]).at(0, start);
+            write(context.level, sum, p.parts(), p.dstate, plane, p.dstate, steps);
+        });
+    }
+}
+
+/// Stores a finished tile.
+fn write<T: Real>(level: Level, tile: &[T], parts: usize, padded: usize, plane: Plane, lanes: usize, steps: usize) {
+    struct Write<'t, T> {
+        tile: &'t [T],
+        parts: usize,
+        padded: usize,
+        plane: Plane,
+        lanes: usize,
+        steps: usize,
+    }
+    impl<T: Real> Kernel for Write<'_, T> {
+        type Output = ();
+        #[inline(always)]
+        fn run<S: Isa>(self, simd: S) {
+            let Write { tile, parts, padded, plane, lanes, steps } = self;
+            // SAFETY: the plane lies inside a checked view; the tile has `steps` rows of `parts * padded`.
+            unsafe { tile::store_parts(simd, tile.as_ptr(), parts, padded, plane, lanes, steps) };
+        }
+    }
+    debug_assert!(tile.len() >= steps * parts * padded && lanes <= padded);
+    level.dispatch(Write { tile, parts, padded, plane, lanes, steps });
+}
+
+/// Reduces vectors (step, state, part, lane) over lanes into scalars (step, part, state), times a factor.
+///
+/// # Safety
+/// `sum` holds `count * parts` vectors, `to` as many scalars; `count` is steps times `dstate`.
+#[inline(always)]
+pub(super) unsafe fn add_lanes<T: Real, S: Isa>(
+    simd: S,
+    sum: *const T,
+    count: usize,
+    dstate: usize,
+    parts: usize,
+    factor: f64,
+    to: *mut T,
+) {
+    let width = T::lanes::<S>();
+    let factor = T::from_f64(factor);
+    for i in 0..count {
+        for part in 0..parts {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let total = V::load(simd, sum.add((i * parts + part) * width)).reduce_sum() * factor;
+                *to.add((i / dstate * parts + part) * dstate + i % dstate) = total;
+            }
+        }
+    }
+}

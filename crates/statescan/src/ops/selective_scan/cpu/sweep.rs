@@ -1,0 +1,215 @@
+//! The innermost loops of the backward pass: a few states of one vector of channels through one tile, forwards and back.
+//!
+//! With `g` the gradient by the state, per state and step and for real states under `mamba`: `G = C p + g'`, `g = Abar G`, and
+//! `dz = g h[t-1]` is all that A, dt and the decay need, because `Abar' = Abar`; no quantity is ever divided by the decay.
+
+use super::backward::STORED;
+use super::inputs::{Map, Tiles};
+use super::rules::{FieldKind, Rule};
+use super::{Loops, Variant};
+use crate::cpu::simd::{Field, Isa, Real, V};
+use crate::cpu::tile::STEPS;
+
+/// One tile of time of one vector of channels.
+pub(super) struct Sweep<T> {
+    pub tiles: Tiles<T>,
+    pub shared: bool,
+    pub a: *const T,
+    pub b: Map<T>,
+    pub c: Map<T>,
+    /// States before the tile, (state, part, lane).
+    pub h: *const T,
+    /// Gradient by the states after the tile; afterwards by those before it.
+    pub g: *mut T,
+    /// Gradient by the output before the gate.
+    pub p: *const T,
+    /// The output before the gate, completed here if asked.
+    pub y: *mut T,
+    pub with_y: bool,
+    /// Gradients by `u`, and by the steps as they enter the gain and the decay.
+    pub du: *mut T,
+    pub ddt: *mut T,
+    pub ddt_a: *mut T,
+    /// Gathered gradients by A, and by B and C: (step, state, part, lane) where they vary, (state, part, lane) where they do not.
+    pub da: *mut T,
+    pub db: *mut T,
+    pub dc: *mut T,
+    /// Room for the states before each step and the decays of `STORED` states.
+    pub stored: *mut T,
+    pub steps: usize,
+    pub dstate: usize,
+}
+
+impl<T: Real> Loops<T> for Sweep<T> {
+    #[inline(always)]
+    unsafe fn walk<E: Variant<T = T>, S: Isa>(&self, simd: S) {
+        let mut n = 0;
+        // SAFETY: the caller's contract.
+        unsafe {
+            while n + STORED <= self.dstate {
+                self.states::<E, S, STORED>(simd, n);
+                n += STORED;
+            }
+            while n < self.dstate {
+                self.states::<E, S, 1>(simd, n);
+                n += 1;
+            }
+        }
+    }
+}
+
+impl<T: Real> Sweep<T> {
+    #[inline(always)]
+    unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.with_y {
+                self.forwards::<E, S, COUNT, true>(simd, first);
+            } else {
+                self.forwards::<E, S, COUNT, false>(simd, first);
+            }
+            self.backwards::<E, S, COUNT>(simd, first);
+        }
+    }
+
+    /// Where the state before step `t` and the decay of step `t` are kept for state `i` of the group.
+    #[inline(always)]
+    fn kept<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, t: usize, i: usize) -> (*mut T, *mut T) {
+        let field = E::K::PARTS * T::lanes::<S>();
+        let at = self.stored.wrapping_add((t * COUNT + i) * field);
+        (at, at.wrapping_add(STEPS * STORED * field))
+    }
+
+    #[inline(always)]
+    unsafe fn forwards<E: Variant<T = T>, S: Isa, const COUNT: usize, const WITH_Y: bool>(&self, simd: S, first: usize) {
+        let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut h = [<E::K as FieldKind>::Of::<T, S>::zero(simd); COUNT];
+            let mut a = h;
+            for i in 0..COUNT {
+                h[i] = Field::load(simd, self.h.add((first + i) * field));
+                a[i] = E::R::prepare(Field::load(simd, self.a.add((first + i) * field)));
+            }
+            for t in 0..self.steps {
+                let at = t * width;
+                let dt = V::load(simd, self.tiles.dt.add(at));
+                let dt_a = V::load(simd, self.tiles.dt_a.add(at));
+                let u = V::load(simd, self.tiles.u.add(at));
+                let mut y = V::load(simd, self.y.add(at));
+                for i in 0..COUNT {
+                    let (decay, gain) = E::R::step(a[i], dt, dt_a, self.shared);
+                    let b = self.b.at::<E, S>(simd, t, first + i, self.dstate);
+                    let input = if E::R::GAIN { gain.scale(u) * b } else { b.scale(u) };
+                    let (state, kept) = self.kept::<E, S, COUNT>(t, i);
+                    h[i].store(state);
+                    decay.store(kept);
+                    h[i] = decay.mul_add(h[i], input);
+                    if WITH_Y {
+                        y = self.c.at::<E, S>(simd, t, first + i, self.dstate).re_mul_add(h[i], y);
+                    }
+                }
+                if WITH_Y {
+                    y.store(self.y.add(at));
+                }
+            }
+            for i in 0..COUNT {
+                // the state after the last step goes where the sweep back starts
+                h[i].store(self.last::<E, S>(i));
+            }
+        }
+    }
+
+    /// Where the state after the tile is kept.
+    #[inline(always)]
+    fn last<E: Variant<T = T>, S: Isa>(&self, i: usize) -> *mut T {
+        let field = E::K::PARTS * T::lanes::<S>();
+        self.stored.wrapping_add((2 * STEPS * STORED + i) * field)
+    }
+
+    #[inline(always)]
+    unsafe fn backwards<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
+        let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
+        let zero = <E::K as FieldKind>::Of::<T, S>::zero(simd);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let (mut g, mut h, mut a, mut da) = ([zero; COUNT], [zero; COUNT], [zero; COUNT], [zero; COUNT]);
+            for i in 0..COUNT {
+                g[i] = Field::load(simd, self.g.add((first + i) * field));
+                h[i] = Field::load(simd, self.last::<E, S>(i));
+                a[i] = Field::load(simd, self.a.add((first + i) * field));
+            }
+            for t in (0..self.steps).rev() {
+                let at = t * width;
+                let (dt, dt_a) = (V::load(simd, self.tiles.dt.add(at)), V::load(simd, self.tiles.dt_a.add(at)));
+                let (u, p) = (V::load(simd, self.tiles.u.add(at)), V::load(simd, self.p.add(at)));
+                let (mut du, mut ddt_a) = (V::load(simd, self.du.add(at)), V::load(simd, self.ddt_a.add(at)));
+                for i in 0..COUNT {
+                    let n = first + i;
+                    let (state, kept) = self.kept::<E, S, COUNT>(t, i);
+                    let previous = <E::K as FieldKind>::Of::<T, S>::load(simd, state);
+                    let decay = <E::K as FieldKind>::Of::<T, S>::load(simd, kept);
+                    let b = self.b.at::<E, S>(simd, t, n, self.dstate);
+                    let c = self.c.at::<E, S>(simd, t, n, self.dstate);
+                    let by_state = c.conj().scale_add(p, g[i]);
+                    let by_c = h[i].conj().scale(p);
+                    g[i] = decay.conj() * by_state;
+                    let by_b;
+                    let by_decay;
+                    if E::R::GAIN {
+                        let rule = E::R::derivatives(a[i], dt, dt_a, decay);
+                        let by_input = by_state.scale(u);
+                        by_b = rule.gain.conj() * by_input;
+                        du = (rule.gain * b).re_dot_add(by_state, du);
+                        let by_gain = rule.gain_derivative.conj() * (b.conj() * by_input);
+                        da[i] = by_gain.scale_add(dt, da[i]);
+                        // the tile of dt is read afresh for every state: with a shared step it is the one of dt_a
+                        if self.shared {
+                            ddt_a = a[i].re_dot_add(by_gain, ddt_a);
+                        } else {
+                            let ddt = self.ddt.add(at);
+                            a[i].re_dot_add(by_gain, V::load(simd, ddt)).store(ddt);
+                        }
+                        by_decay = rule.decay.conj() * (previous.conj() * by_state);
+                    } else {
+                        by_b = by_state.scale(u);
+                        du = b.re_dot_add(by_state, du);
+                        by_decay = previous.conj() * g[i];
+                    }
+                    da[i] = by_decay.scale_add(dt_a, da[i]);
+                    ddt_a = a[i].re_dot_add(by_decay, ddt_a);
+                    self.gather::<E, S>(simd, self.db, E::VARYING || self.b.varying, t, n, by_b);
+                    self.gather::<E, S>(simd, self.dc, E::VARYING || self.c.varying, t, n, by_c);
+                    h[i] = previous;
+                }
+                du.store(self.du.add(at));
+                ddt_a.store(self.ddt_a.add(at));
+            }
+            for i in 0..COUNT {
+                g[i].store(self.g.add((first + i) * field));
+                let to = self.da.add((first + i) * field);
+                (<E::K as FieldKind>::Of::<T, S>::load(simd, to) + da[i]).store(to);
+            }
+        }
+    }
+
+    /// Adds to the gathered gradient of a map.
+    #[inline(always)]
+    unsafe fn gather<E: Variant<T = T>, S: Isa>(
+        &self,
+        simd: S,
+        sum: *mut T,
+        varying: bool,
+        t: usize,
+        n: usize,
+        value: <E::K as FieldKind>::Of<T, S>,
+    ) {
+        let field = E::K::PARTS * T::lanes::<S>();
+        let at = if varying { (t * self.dstate + n) * field } else { n * field };
+        // SAFETY: the caller's contract.
+        unsafe {
+            let to = sum.add(at);
+            (<E::K as FieldKind>::Of::<T, S>::load(simd, to) + value).store(to);
+        }
+    }
+}
