@@ -110,7 +110,8 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                             let (size, loaded) = ((channels, steps + after), if problem.silu { by_y } else { by_sum });
                             tiling.load(simd, dy, channels, steps + after, loaded.add(from));
                             if problem.silu {
-                                convolve(simd, tiling, &filters, size, window, by_sum.add(from), false, false);
+                                let (x, to) = (tiling.span(window, 0), tiling.span(by_sum, before));
+                                convolve(simd, tiling.axis, &filters, size, x, to, (true, false, false));
                                 through_silu::<T, S>(simd, tiling, size, by_y.add(from), by_sum.add(from));
                             }
                         }
@@ -126,8 +127,9 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                         continue;
                     }
                     let skip = if initial.is_some() { 0 } else { before };
-                    let (at, size) = (tiling.at(skip), (channels, before + steps - skip));
-                    convolve(simd, tiling, &filters, size, by_sum.add(at), by_input.add(at), false, true);
+                    let size = (channels, before + steps - skip);
+                    let (from_sum, to) = (tiling.span(by_sum, skip), tiling.span(by_input, skip));
+                    convolve(simd, tiling.axis, &filters, size, from_sum, to, (false, true, false));
                     if let (Some(dlast), Some(at)) = (&sources.final_states, segment.last) {
                         let dlast = state_plane(dlast, at).at(first, 0);
                         let states = &mut scratch.states[..];

@@ -89,7 +89,9 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                 for t in (0..problem.steps).step_by(STEPS) {
                     let steps = STEPS.min(problem.steps - t);
                     tiling.load(simd, x.at(0, t), channels, steps, window.add(tiling.at(before)));
-                    convolve(simd, tiling, &filters, (channels, steps), window, sums, problem.silu, false);
+                    let (from, to) = (tiling.span(window, 0), tiling.span(sums, 0));
+                    let flags = (problem.silu, false, false);
+                    convolve(simd, tiling.axis, &filters, (channels, steps), from, to, flags);
                     tiling.store(simd, sums, y.at(0, t), channels, steps);
                     core::ptr::copy(window.add(tiling.at(steps)), window, tiling.at(before));
                 }
