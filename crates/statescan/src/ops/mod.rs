@@ -4,9 +4,12 @@
 pub mod causal_conv1d;
 pub(crate) mod check;
 pub mod discretization;
+pub mod linear_scan;
 pub mod selective_scan;
 pub mod selective_state_update;
 pub(crate) mod sequences;
+pub mod ssd;
+pub mod simplified_scan;
 
 pub use discretization::Discretization;
 pub use sequences::Sequences;

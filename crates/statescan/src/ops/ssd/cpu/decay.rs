@@ -1,0 +1,200 @@
+//! Step sizes and decays of a chunk, and the lower-triangular matrices that they make.
+
+use super::super::plan::CHUNK;
+use crate::cpu::Kernel;
+use crate::cpu::math::{exp, softplus, softplus_derivative};
+use crate::cpu::simd::{Isa, Real, V};
+
+/// Decays by less than this are 0 in any type; keeping sums above it keeps them finite.
+const LOWEST_EXPONENT: f64 = -1e4;
+
+/// Bias, softplus and clamp of dt, and the running sums of dt A as `high + low`, all as (step, head).
+pub(super) struct StepSizes<T> {
+    pub steps: usize,
+    /// Heads, padded to whole vectors of any width.
+    pub pitch: usize,
+    pub dt: *mut T,
+    pub slope: *mut T,
+    pub high: *mut T,
+    pub low: *mut T,
+    /// One number for each head.
+    pub a: *const T,
+    pub bias: *const T,
+    pub softplus: bool,
+    pub limit: (f64, f64),
+}
+
+impl<T: Real> Kernel for StepSizes<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let (zero, lowest) = (V::constant(simd, 0.0), V::constant(simd, LOWEST_EXPONENT));
+        let (lower, upper) = self.limit;
+        let limited = lower > f64::NEG_INFINITY || upper < f64::INFINITY;
+        for h in (0..self.pitch).step_by(T::lanes::<S>()) {
+            // SAFETY: the arrays have `pitch` columns and `steps` rows.
+            unsafe {
+                let (bias, a) = (V::load(simd, self.bias.add(h)), V::load(simd, self.a.add(h)));
+                let (mut high, mut low) = (zero, zero);
+                for t in 0..self.steps {
+                    let at = t * self.pitch + h;
+                    let mut dt = V::load(simd, self.dt.add(at)) + bias;
+                    let mut slope = V::constant(simd, 1.0);
+                    if self.softplus {
+                        slope = softplus_derivative(dt);
+                        dt = softplus(dt);
+                    }
+                    if limited {
+                        let (lower, upper) = (V::constant(simd, lower), V::constant(simd, upper));
+                        slope = V::select_less(dt, lower, zero, V::select_less(upper, dt, zero, slope));
+                        dt = dt.max(lower).min(upper);
+                    }
+                    dt.store(self.dt.add(at));
+                    slope.store(self.slope.add(at));
+                    // the rounding error of the sum, exactly (Knuth)
+                    let term = (dt * a).max(lowest);
+                    let sum = high + term;
+                    let part = sum - high;
+                    low = low + ((high - (sum - part)) + (term - part));
+                    high = sum;
+                    high.store(self.high.add(at));
+                    low.store(self.low.add(at));
+                }
+            }
+        }
+    }
+}
+
+/// Per head and step, as (head, step) with [`CHUNK`] steps to a row: the sums, and what follows from them.
+#[derive(Clone, Copy)]
+pub(super) struct HeadSteps<T> {
+    pub dt: *mut T,
+    pub high: *mut T,
+    pub low: *mut T,
+    /// exp(cs): what is left of the chunk's first state.
+    pub from_start: *mut T,
+    /// exp(cs_last - cs): what is left at the chunk's end.
+    pub to_end: *mut T,
+    /// The same times dt.
+    pub weight: *mut T,
+}
+
+/// Fills the rest of [`HeadSteps`] from dt, high and low, whose rows are filled up to whole vectors; `total` is exp(cs_last) of each head.
+pub(super) struct Decays<T> {
+    pub steps: usize,
+    pub heads: usize,
+    pub of: HeadSteps<T>,
+    pub total: *mut T,
+}
+
+impl<T: Real> Kernel for Decays<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        for h in 0..self.heads {
+            let row = h * CHUNK;
+            // SAFETY: every array has `heads` rows of CHUNK elements, a multiple of any vector.
+            unsafe {
+                let last = row + self.steps - 1;
+                let (high, low) = (V::splat(simd, *self.of.high.add(last)), V::splat(simd, *self.of.low.add(last)));
+                for i in (0..self.steps).step_by(T::lanes::<S>()) {
+                    let at = row + i;
+                    let (h, l) = (V::load(simd, self.of.high.add(at)), V::load(simd, self.of.low.add(at)));
+                    exp(h + l).store(self.of.from_start.add(at));
+                    let to_end = exp((high - h) + (low - l));
+                    to_end.store(self.of.to_end.add(at));
+                    (to_end * V::load(simd, self.of.dt.add(at))).store(self.of.weight.add(at));
+                }
+                *self.total.add(h) = *self.of.from_start.add(last);
+            }
+        }
+    }
+}
+
+/// The matrix `M^T` of one head: (j, i) is `<C_i, B_j> exp(cs_i - cs_j) dt_j` for i >= j and 0 for the other i of j's diagonal block.
+pub(super) struct Mix<T> {
+    pub steps: usize,
+    /// Side of the diagonal blocks, a multiple of any vector.
+    pub side: usize,
+    /// 0, 1, 2, ..
+    pub index: *const T,
+    /// The head's rows.
+    pub of: HeadSteps<T>,
+    /// `<C_i, B_j>` at (j, i), CHUNK to a row, as the other matrices.
+    pub cb: *const T,
+    pub mix: *mut T,
+    pub backward: Option<MixBackward<T>>,
+}
+
+/// What the backward pass also wants of each pair of steps.
+#[derive(Clone, Copy)]
+pub(super) struct MixBackward<T> {
+    /// The gradient by M at (j, i).
+    pub by_mix: *const T,
+    /// To which the gradient by `<C_i, B_j>` is added, at (j, i).
+    pub by_cb: *mut T,
+    /// The gradient by dt_j, cs being held.
+    pub by_dt: *mut T,
+    /// Part of the gradient by `dt_t A`: the sum over the pairs j < t <= i.
+    pub by_exponent: *mut T,
+}
+
+/// `value` where `first <= index < end`, else 0.
+#[inline(always)]
+fn within<T: Real, S: Isa>(first: V<T, S>, index: V<T, S>, end: V<T, S>, value: V<T, S>) -> V<T, S> {
+    let zero = V::constant(index.simd(), 0.0);
+    V::select_less(index, first, zero, V::select_less(index, end, value, zero))
+}
+
+impl<T: Real> Kernel for Mix<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let width = T::lanes::<S>();
+        let (zero, steps) = (V::constant(simd, 0.0), V::constant(simd, self.steps as f64));
+        // sums over j < t of the terms of each i
+        let mut pairs = [T::default(); CHUNK];
+        if let Some(backward) = &self.backward {
+            // SAFETY: the array has CHUNK elements.
+            unsafe { *backward.by_exponent = T::default() };
+        }
+        for j in 0..self.steps {
+            let row = j * CHUNK;
+            // SAFETY: every array has CHUNK elements to a row and at least `steps` rows.
+            unsafe {
+                let block = j - j % self.side;
+                let first = j - j % width;
+                for i in (block..first).step_by(width) {
+                    zero.store(self.mix.add(row + i));
+                }
+                let (high, low) = (V::splat(simd, *self.of.high.add(j)), V::splat(simd, *self.of.low.add(j)));
+                let dt = V::splat(simd, *self.of.dt.add(j));
+                let own = V::constant(simd, j as f64);
+                let (mut by_dt, mut by_exponent) = (zero, zero);
+                for i in (first..self.steps).step_by(width) {
+                    let index = V::load(simd, self.index.add(i));
+                    let (h, l) = (V::load(simd, self.of.high.add(i)), V::load(simd, self.of.low.add(i)));
+                    let decay = exp((h - high) + (l - low));
+                    let cb = V::load(simd, self.cb.add(row + i)) * decay;
+                    // a pair that is not one becomes 0 whatever came out
+                    V::select_less(index, own, zero, cb * dt).store(self.mix.add(row + i));
+                    let Some(backward) = &self.backward else { continue };
+                    let by_mix = V::load(simd, backward.by_mix.add(row + i));
+                    let at = backward.by_cb.add(row + i);
+                    (V::load(simd, at) + within(own, index, steps, by_mix * decay * dt)).store(at);
+                    let term = within(own, index, steps, by_mix * cb);
+                    by_dt = by_dt + term;
+                    let pair = V::load(simd, pairs.as_ptr().add(i)) + V::select_less(own, index, term * dt, zero);
+                    pair.store(pairs.as_mut_ptr().add(i));
+                    by_exponent = by_exponent + V::select_less(own, index, pair, zero);
+                }
+                if let Some(backward) = &self.backward {
+                    *backward.by_dt.add(j) = by_dt.reduce_sum();
+                    if j + 1 < self.steps {
+                        *backward.by_exponent.add(j + 1) = by_exponent.reduce_sum();
+                    }
+                }
+            }
+        }
+    }
+}

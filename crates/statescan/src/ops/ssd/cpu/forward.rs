@@ -1,0 +1,128 @@
+//! The forward pass: a block of heads of one segment, chunk by chunk.
+//!
+//! For each head and step, with N states and P columns, `C S` and `B^T (w x)` take 2 N P multiply-adds, `M x` 3/4 of Q P (Q = 64), and
+//! `<C, B>` 3/4 of Q N for all heads of a block together.
+
+use super::super::plan::{CHUNK, Checkpoints, Plan, chunks};
+use super::super::problem::Problem;
+use super::blocks::{self, Tile, Way, target};
+use super::chunk::Chunk;
+use super::product::{Into, product};
+use super::rows::{Gate, Gating};
+use super::{Shared, Targets};
+use crate::cpu::simd::Real;
+use crate::exec::Exec;
+
+/// A chunk, and what only this pass needs.
+struct Scratch<T> {
+    chunk: Chunk<T>,
+    y: Vec<T>,
+    /// z, and then the weighted input.
+    other: Vec<T>,
+}
+
+pub(super) fn forward<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets, saved: Option<Shared<T>>) {
+    let (plan, checkpoints) = (Plan::new(problem), Checkpoints::new(problem));
+    let scratch = || {
+        let chunk = Chunk::new(exec.level(), problem, &plan);
+        let len = CHUNK * chunk.pitch;
+        Scratch { chunk, y: vec![T::default(); len], other: vec![T::default(); len] }
+    };
+    exec.for_each(plan.jobs(), scratch, |scratch, index| {
+        // SAFETY: the plan's jobs lie inside the problem, whose views were checked, and write disjoint heads or segments.
+        unsafe { job(scratch, problem, &plan, &checkpoints, index, targets, saved) }
+    });
+}
+
+unsafe fn job<T: Real>(
+    scratch: &mut Scratch<T>,
+    problem: &Problem<'_>,
+    plan: &Plan,
+    checkpoints: &Checkpoints,
+    index: usize,
+    targets: &Targets,
+    saved: Option<Shared<T>>,
+) {
+    let Scratch { chunk, y, other } = scratch;
+    let (number, block) = plan.job(index);
+    let segment = &problem.segments.list[number];
+    let level = chunk.level;
+    let (y, other, state) = (chunk.tile(y), chunk.tile(other), chunk.state());
+    let (output, last) = (target(&targets.y), target(&targets.final_state));
+    let count = segment.len().div_ceil(CHUNK);
+    // SAFETY: tiles are as large as a chunk or a state of the plan; the rest is the caller's contract.
+    unsafe {
+        chunk.start(problem, segment.batch, block);
+        let mut empty = !load_initial(chunk, problem, segment.initial, state);
+        for (i, steps) in chunks(segment.start..segment.end).enumerate() {
+            if let (Some(saved), 1..) = (saved, i) {
+                save(chunk, state, saved.get().add(checkpoints.at(number, i, &block)));
+            }
+            let onwards = i + 1 < count || last.is_some();
+            if output.is_none() && !onwards {
+                break;
+            }
+            chunk.load(problem, steps.clone());
+            let (len, columns) = (chunk.len(), chunk.columns());
+            if let Some(output) = &output {
+                let (x, from_start) = (chunk.x(), chunk.head_steps(0).from_start);
+                chunk.read_state(state, empty, y);
+                chunk.scale(y, y, from_start, Some(x));
+                chunk.couple();
+                chunk.add_mixed(y);
+                if let Some(z) = &problem.z {
+                    blocks::timed(level, Way::Load, z, segment.batch, &block, &steps, other);
+                    level.dispatch(Gate { shape: chunk.rows(len), y: y.ptr, z: other.ptr, gating: Gating::Apply });
+                }
+                blocks::timed(level, Way::Store, output, segment.batch, &block, &steps, y);
+            }
+            if onwards {
+                let (x, weight, b) = (chunk.x(), chunk.head_steps(0).weight, chunk.b());
+                chunk.scale(other, x, weight, None);
+                if !empty {
+                    chunk.decay(state);
+                }
+                let into = if empty { Into::Replace } else { Into::Add };
+                let size = [problem.dstate, columns, len];
+                product(state.matrix(), into, size, b.t(), other.matrix());
+                empty = false;
+            }
+        }
+        if let (Some(last), Some(row)) = (&last, segment.last) {
+            blocks::state(level, Way::Store, last, row, &block, state);
+        }
+    }
+}
+
+/// Loads the state before a segment; whether there is one. Without one the state is 0.
+///
+/// # Safety
+/// The chunk has taken up the block; the tile has room for a state.
+pub(super) unsafe fn load_initial<T: Real>(
+    chunk: &Chunk<T>,
+    problem: &Problem<'_>,
+    row: Option<(usize, usize)>,
+    state: Tile<T>,
+) -> bool {
+    match (&problem.initial_state, row) {
+        (Some(view), Some(row)) => {
+            // SAFETY: the caller's contract.
+            unsafe { blocks::state(chunk.level, Way::Load, view, row, &chunk.block, state) };
+            true
+        }
+        _ => {
+            // SAFETY: the caller's contract.
+            unsafe { core::slice::from_raw_parts_mut(state.ptr, chunk.dstate * chunk.pitch) }.fill(T::default());
+            false
+        }
+    }
+}
+
+/// Copies a state to where checkpoints are kept, without the padding.
+unsafe fn save<T: Real>(chunk: &Chunk<T>, state: Tile<T>, to: *mut T) {
+    let columns = chunk.columns();
+    for n in 0..chunk.dstate {
+        // SAFETY: a saved state has dstate rows of the block's columns.
+        unsafe { core::ptr::copy_nonoverlapping(state.ptr.add(n * state.pitch), to.add(n * columns), columns) };
+    }
+}

@@ -1,0 +1,113 @@
+//! SSD on the CPU: chunks of 64 steps as matrix products, several heads of a group at a time.
+
+mod backward;
+mod blocks;
+mod chunk;
+mod decay;
+mod forward;
+mod product;
+mod reduce;
+mod rows;
+
+use super::plan::Checkpoints;
+use super::problem::Problem;
+use crate::cpu::simd::Real;
+use crate::exec::Exec;
+use crate::tensor::{RawViewMut, View};
+
+/// Where a forward pass writes, in normal form.
+pub(crate) struct Targets {
+    pub y: Option<RawViewMut>,
+    pub final_state: Option<RawViewMut>,
+    pub checkpoints: Option<RawViewMut>,
+}
+
+/// What a backward pass reads besides the arguments, in normal form.
+pub(crate) struct Sources<'a> {
+    pub checkpoints: Option<View<'a>>,
+    pub y: Option<View<'a>>,
+    pub final_state: Option<View<'a>>,
+}
+
+/// Where a backward pass writes, in normal form.
+pub(crate) struct GradientTargets {
+    pub x: Option<RawViewMut>,
+    pub dt: Option<RawViewMut>,
+    pub a: Option<RawViewMut>,
+    pub b: Option<RawViewMut>,
+    pub c: Option<RawViewMut>,
+    pub d: Option<RawViewMut>,
+    pub z: Option<RawViewMut>,
+    pub dt_bias: Option<RawViewMut>,
+    pub initial_state: Option<RawViewMut>,
+}
+
+/// A pointer that jobs share; each writes its own elements.
+pub(super) struct Shared<T>(*mut T);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Shared<T> {}
+// SAFETY: only an address; every use says which elements it owns.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub(super) fn new(ptr: *mut T) -> Self {
+        Shared(ptr)
+    }
+    pub(super) fn get(self) -> *mut T {
+        self.0
+    }
+}
+
+pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
+    match problem.double {
+        false => forward_as::<f32>(exec, problem, targets),
+        true => forward_as::<f64>(exec, problem, targets),
+    }
+}
+
+fn forward_as<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
+    let saved = targets.checkpoints.as_ref().map(|v| Shared::new(v.as_mut_ptr().cast::<T>()));
+    forward::forward(exec, problem, targets, saved);
+}
+
+pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
+    match problem.double {
+        false => backward_as::<f32>(exec, problem, sources, targets),
+        true => backward_as::<f64>(exec, problem, sources, targets),
+    }
+}
+
+fn backward_as<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
+    let mut own = Vec::<T>::new();
+    let saved = match &sources.checkpoints {
+        Some(view) => view.as_ptr().cast_mut().cast::<T>(),
+        None => {
+            if targets.need_states() {
+                own.resize(Checkpoints::new(problem).len, T::default());
+                let saved = Some(Shared::new(own.as_mut_ptr()));
+                forward::forward(exec, problem, &Targets { y: None, final_state: None, checkpoints: None }, saved);
+            }
+            own.as_mut_ptr()
+        }
+    };
+    backward::backward(exec, problem, sources, targets, Shared::new(saved));
+}
+
+impl GradientTargets {
+    /// Whether a gradient by something that the decays depend on is wanted.
+    fn need_exponents(&self) -> bool {
+        self.dt.is_some() || self.a.is_some() || self.dt_bias.is_some()
+    }
+
+    /// Whether the states of the forward pass are needed.
+    fn need_states(&self) -> bool {
+        self.need_exponents() || self.c.is_some() || self.z.is_some()
+    }
+}

@@ -1,0 +1,156 @@
+//! Sums over segments (a, d, dt_bias) and over the blocks of heads of a group (b, c): every job leaves its own part, and parts are added
+//! in the order of the plan.
+
+use super::super::plan::{CHUNK, HeadBlock, Plan};
+use super::super::problem::Problem;
+use super::blocks::{self, Tile, Way};
+use super::{GradientTargets, Shared};
+use crate::cpu::Level;
+use crate::cpu::simd::Real;
+use crate::exec::Exec;
+use crate::tensor::RawViewMut;
+use core::ops::Range;
+
+pub(super) struct Partials<T> {
+    nheads: usize,
+    headdim: usize,
+    /// Steps of all rows, groups, states.
+    map_shape: [usize; 4],
+    /// Blocks in a group; with one, gradients by b and c are stored at once.
+    blocks: usize,
+    targets: [Option<RawViewMut>; 2],
+    /// The memory that the pointers below lead to.
+    _memory: (Vec<f64>, Vec<f64>, [Vec<T>; 2]),
+    /// (segment, head, 2): by a and by dt_bias.
+    heads: Shared<f64>,
+    /// (segment, head, headdim)
+    columns: Shared<f64>,
+    /// (block of the group, batch, step, group, dstate) for b and c.
+    maps: [Shared<T>; 2],
+}
+
+impl<T: Real> Partials<T> {
+    pub(super) fn new(problem: &Problem<'_>, plan: &Plan, targets: &GradientTargets) -> Self {
+        let map_shape = [problem.batch, problem.seqlen, problem.ngroups, problem.dstate];
+        let mut heads = vec![0.0; plan.segments * problem.nheads * 2];
+        let columns = if targets.d.is_some() { plan.segments * problem.nheads * problem.headdim } else { 0 };
+        let mut columns = vec![0.0; columns];
+        let targets = [targets.b, targets.c];
+        let mut maps = targets.map(|target| {
+            let wanted = target.is_some() && plan.blocks_per_group > 1;
+            vec![T::default(); if wanted { plan.blocks_per_group * map_shape.iter().product::<usize>() } else { 0 }]
+        });
+        Partials {
+            nheads: problem.nheads,
+            headdim: problem.headdim,
+            map_shape,
+            blocks: plan.blocks_per_group,
+            targets,
+            heads: Shared::new(heads.as_mut_ptr()),
+            columns: Shared::new(columns.as_mut_ptr()),
+            maps: [0, 1].map(|i| Shared::new(maps[i].as_mut_ptr())),
+            _memory: (heads, columns, maps),
+        }
+    }
+
+    /// Where a job adds its part of the gradient by d, one number for each column.
+    pub(super) fn d(&self, segment: usize, block: &HeadBlock) -> *mut f64 {
+        self.columns.get().wrapping_add((segment * self.nheads + block.first) * self.headdim)
+    }
+
+    /// Adds to a job's part of the gradients by a and by dt_bias.
+    pub(super) fn add_head(&self, segment: usize, head: usize, a: f64, bias: f64) {
+        // SAFETY: the memory has two numbers for each segment and head, and each belongs to one job.
+        unsafe {
+            let at = self.heads.get().add((segment * self.nheads + head) * 2);
+            *at += a;
+            *at.add(1) += bias;
+        }
+    }
+
+    /// Takes a block's gradient by b (0) or c (1) for some steps.
+    ///
+    /// # Safety
+    /// Steps and block are the calling job's.
+    pub(super) unsafe fn map(
+        &self,
+        level: Level,
+        which: usize,
+        batch: usize,
+        block: &HeadBlock,
+        steps: &Range<usize>,
+        tile: Tile<T>,
+    ) {
+        let Some(target) = &self.targets[which] else { return };
+        // SAFETY: the caller's contract; rows lie inside the part of this block.
+        unsafe {
+            if self.blocks == 1 {
+                return blocks::map(level, Way::Store, &target.as_read(), batch, block.group, steps, tile);
+            }
+            for (row, step) in steps.clone().enumerate() {
+                let to = self.row(which, block.index, batch, step, block.group);
+                core::ptr::copy_nonoverlapping(tile.ptr.add(row * tile.pitch), to, self.map_shape[3]);
+            }
+        }
+    }
+
+    fn row(&self, which: usize, block: usize, batch: usize, step: usize, group: usize) -> *mut T {
+        let [batches, seqlen, groups, dstate] = self.map_shape;
+        self.maps[which].get().wrapping_add((((block * batches + batch) * seqlen + step) * groups + group) * dstate)
+    }
+
+    /// Adds up the parts.
+    pub(super) fn finish(&self, exec: &Exec, problem: &Problem<'_>, targets: &GradientTargets) {
+        let segments = problem.segments.list.len();
+        let (heads, columns, _) = &self._memory;
+        let head_sum = |h: usize, i: usize| (0..segments).map(|s| heads[(s * self.nheads + h) * 2 + i]).sum::<f64>();
+        for (target, i) in [(&targets.a, 0), (&targets.dt_bias, 1)] {
+            let Some(target) = target else { continue };
+            for h in 0..self.nheads {
+                // SAFETY: the element lies inside the target, (H,).
+                unsafe { target.write(h as isize * target.strides()[0], head_sum(h, i).into()) };
+            }
+        }
+        if let Some(target) = &targets.d {
+            let strides = target.strides();
+            let sum = |h: usize, p: usize| -> f64 { (0..segments).map(|s| columns[(s * self.nheads + h) * self.headdim + p]).sum() };
+            for h in 0..self.nheads {
+                let at = h as isize * strides[0];
+                // SAFETY: the element lies inside the target, (H,) or (H, P).
+                unsafe {
+                    match strides.len() {
+                        1 => target.write(at, (0..self.headdim).map(|p| sum(h, p)).sum::<f64>().into()),
+                        _ => (0..self.headdim).for_each(|p| target.write(at + p as isize * strides[1], sum(h, p).into())),
+                    }
+                }
+            }
+        }
+        if self.blocks != 1 {
+            for which in 0..2 {
+                self.finish_map(exec, which);
+            }
+        }
+    }
+
+    fn finish_map(&self, exec: &Exec, which: usize) {
+        let Some(target) = &self.targets[which] else { return };
+        let [batches, seqlen, groups, dstate] = self.map_shape;
+        let spans = seqlen.div_ceil(CHUNK);
+        exec.for_each(batches * groups * spans, || vec![T::default(); CHUNK * dstate], |sum, job| {
+            let (batch, group, start) = (job / (groups * spans), job / spans % groups, job % spans * CHUNK);
+            let steps = start..seqlen.min(start + CHUNK);
+            sum.fill(T::default());
+            for (row, step) in steps.clone().enumerate() {
+                let sum = &mut sum[row * dstate..][..dstate];
+                for block in 0..self.blocks {
+                    // SAFETY: a row of a part; the jobs that wrote it have ended.
+                    let part = unsafe { core::slice::from_raw_parts(self.row(which, block, batch, step, group), dstate) };
+                    sum.iter_mut().zip(part).for_each(|(sum, &part)| *sum = *sum + part);
+                }
+            }
+            let tile = Tile { ptr: sum.as_mut_ptr(), pitch: dstate };
+            // SAFETY: each job stores steps and a group of its own.
+            unsafe { blocks::map(exec.level(), Way::Store, &target.as_read(), batch, group, &steps, tile) };
+        });
+    }
+}

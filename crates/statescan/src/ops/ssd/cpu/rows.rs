@@ -1,0 +1,220 @@
+//! Elementwise work on rows of (head, headdim) columns, with one factor for each head and row.
+
+use crate::cpu::Kernel;
+use crate::cpu::math::{silu, silu_and_derivative};
+use crate::cpu::simd::{Isa, Real, V};
+use crate::cpu::tile::MAX_LANES;
+
+/// `len` elements from `src`, the rest of the vector 0.
+///
+/// # Safety
+/// `len` elements can be read, `len` is at most the number of lanes.
+#[inline(always)]
+unsafe fn load_part<T: Real, S: Isa>(simd: S, src: *const T, len: usize) -> V<T, S> {
+    // SAFETY: the caller's contract; the array is as wide as the widest vector.
+    unsafe {
+        if len == T::lanes::<S>() {
+            return V::load(simd, src);
+        }
+        let mut lanes = [T::default(); MAX_LANES];
+        core::ptr::copy_nonoverlapping(src, lanes.as_mut_ptr(), len);
+        V::load(simd, lanes.as_ptr())
+    }
+}
+
+/// # Safety
+/// As [`load_part`], for writing.
+#[inline(always)]
+unsafe fn store_part<T: Real, S: Isa>(value: V<T, S>, dst: *mut T, len: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if len == T::lanes::<S>() {
+            return value.store(dst);
+        }
+        let mut lanes = [T::default(); MAX_LANES];
+        value.store(lanes.as_mut_ptr());
+        core::ptr::copy_nonoverlapping(lanes.as_ptr(), dst, len);
+    }
+}
+
+/// A block of rows of heads x headdim columns.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub rows: usize,
+    pub heads: usize,
+    pub headdim: usize,
+    /// Elements from row to row.
+    pub pitch: usize,
+}
+
+/// One number for each head and row: element (h, r) is at `h * head + r * row`.
+#[derive(Clone, Copy)]
+pub(super) struct Factors<T> {
+    pub ptr: *mut T,
+    pub head: usize,
+    pub row: usize,
+}
+
+impl<T: Copy> Factors<T> {
+    /// # Safety
+    /// Head and row lie inside.
+    #[inline(always)]
+    unsafe fn at(self, h: usize, r: usize) -> *mut T {
+        self.ptr.wrapping_add(h * self.head + r * self.row)
+    }
+}
+
+/// `dst = src * factor`, and `+ other * column` if those are given. `dst` may be `src`.
+pub(super) struct Scale<T> {
+    pub shape: Rows,
+    pub dst: *mut T,
+    pub src: *const T,
+    pub factors: Factors<T>,
+    /// A block of the same shape, and one number for each column.
+    pub plus: Option<(*const T, *const T)>,
+}
+
+impl<T: Real> Kernel for Scale<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Rows { rows, heads, headdim, pitch } = self.shape;
+        let width = T::lanes::<S>();
+        for r in 0..rows {
+            for h in 0..heads {
+                let mut p = 0;
+                // SAFETY: every index is inside the blocks that the caller describes.
+                unsafe {
+                    let factor = V::splat(simd, *self.factors.at(h, r));
+                    while p < headdim {
+                        let (column, len) = (h * headdim + p, width.min(headdim - p));
+                        let at = r * pitch + column;
+                        let mut value = load_part(simd, self.src.add(at), len) * factor;
+                        if let Some((other, by)) = self.plus {
+                            value = load_part(simd, other.add(at), len).mul_add(load_part(simd, by.add(column), len), value);
+                        }
+                        store_part(value, self.dst.add(at), len);
+                        p += width;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds the inner products of the rows of two blocks, head by head: `out = sum_p a * b`.
+pub(super) struct Dot<T> {
+    pub shape: Rows,
+    pub a: *const T,
+    pub b: *const T,
+    /// Elements from row to row of `b`.
+    pub b_pitch: usize,
+    pub out: Factors<T>,
+}
+
+impl<T: Real> Kernel for Dot<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Rows { rows, heads, headdim, pitch } = self.shape;
+        let width = T::lanes::<S>();
+        for r in 0..rows {
+            for h in 0..heads {
+                let mut sum = V::constant(simd, 0.0);
+                let mut p = 0;
+                // SAFETY: every index is inside the blocks that the caller describes.
+                unsafe {
+                    while p < headdim {
+                        let (column, len) = (h * headdim + p, width.min(headdim - p));
+                        let a = load_part(simd, self.a.add(r * pitch + column), len);
+                        sum = a.mul_add(load_part(simd, self.b.add(r * self.b_pitch + column), len), sum);
+                        p += width;
+                    }
+                    *self.out.at(h, r) = sum.reduce_sum();
+                }
+            }
+        }
+    }
+}
+
+/// Adds to `sums`, one for each column, the inner products of the columns of two blocks.
+pub(super) struct ColumnDot<T> {
+    pub shape: Rows,
+    pub a: *const T,
+    pub b: *const T,
+    pub sums: *mut f64,
+}
+
+impl<T: Real> Kernel for ColumnDot<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Rows { rows, heads, headdim, pitch } = self.shape;
+        let (width, columns) = (T::lanes::<S>(), heads * headdim);
+        let mut column = 0;
+        while column < columns {
+            let len = width.min(columns - column);
+            let mut sum = V::constant(simd, 0.0);
+            let mut lanes = [T::default(); MAX_LANES];
+            // SAFETY: every index is inside the blocks that the caller describes.
+            unsafe {
+                for r in 0..rows {
+                    let at = r * pitch + column;
+                    sum = load_part(simd, self.a.add(at), len).mul_add(load_part(simd, self.b.add(at), len), sum);
+                }
+                sum.store(lanes.as_mut_ptr());
+                for i in 0..len {
+                    *self.sums.add(column + i) += lanes[i].to_f64();
+                }
+            }
+            column += width;
+        }
+    }
+}
+
+/// What [`Gate`] does with `silu(z)` and `y`.
+pub(super) enum Gating<T> {
+    /// `y *= silu(z)`.
+    Apply,
+    /// With the cotangent `dy` in place of `y`: `z = dy * output * silu'(z)`, then `y *= silu(z)`.
+    Backward {
+        /// The output before the gate; none if the gradient by z is not wanted.
+        output: Option<*const T>,
+    },
+}
+
+/// The gate.
+pub(super) struct Gate<T> {
+    pub shape: Rows,
+    pub y: *mut T,
+    pub z: *mut T,
+    pub gating: Gating<T>,
+}
+
+impl<T: Real> Kernel for Gate<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Rows { rows, heads, headdim, pitch } = self.shape;
+        let (width, columns) = (T::lanes::<S>(), heads * headdim);
+        for r in 0..rows {
+            let mut column = 0;
+            while column < columns {
+                let (at, len) = (r * pitch + column, width.min(columns - column));
+                // SAFETY: every index is inside the blocks that the caller describes.
+                unsafe {
+                    let (y, z) = (load_part(simd, self.y.add(at), len), load_part(simd, self.z.add(at), len));
+                    match self.gating {
+                        Gating::Backward { output: Some(output) } => {
+                            let (value, slope) = silu_and_derivative(z);
+                            store_part(y * load_part(simd, output.add(at), len) * slope, self.z.add(at), len);
+                            store_part(y * value, self.y.add(at), len);
+                        }
+                        _ => store_part(y * silu(z), self.y.add(at), len),
+                    }
+                }
+                column += width;
+            }
+        }
+    }
+}

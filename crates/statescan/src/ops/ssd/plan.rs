@@ -1,0 +1,103 @@
+//! Problem to plan: which heads are computed together, how time is cut, and where states and partial sums are kept. A pure function of the
+//! problem, never of the number of threads.
+
+use super::CHECKPOINT;
+use super::problem::Problem;
+use core::ops::Range;
+
+/// Steps in a chunk: a state is saved at the start of each one.
+pub(crate) const CHUNK: usize = CHECKPOINT;
+
+/// Columns (head x headdim) that one job aims at: enough for matrix products at full speed and for sharing `<C, B>` among heads, few
+/// enough that a job's chunk and state stay in the second-level cache.
+const COLUMNS: usize = 256;
+
+/// Some heads of one group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct HeadBlock {
+    pub group: usize,
+    /// Number of this block within its group.
+    pub index: usize,
+    pub first: usize,
+    pub count: usize,
+}
+
+/// Who computes what. A job is one block of heads of one segment, walked chunk by chunk.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Plan {
+    pub blocks: Vec<HeadBlock>,
+    pub blocks_per_group: usize,
+    /// Most heads in a block.
+    pub heads: usize,
+    pub segments: usize,
+}
+
+impl Plan {
+    pub(crate) fn new(problem: &Problem<'_>) -> Self {
+        let in_group = problem.nheads / problem.ngroups;
+        let wanted = COLUMNS.div_ceil(problem.headdim.max(1)).clamp(1, in_group.max(1));
+        // equal blocks, rather than full ones and a rest
+        let heads = in_group.div_ceil(in_group.div_ceil(wanted).max(1));
+        let mut blocks = Vec::new();
+        for group in 0..problem.ngroups {
+            for (index, first) in (0..in_group).step_by(heads.max(1)).enumerate() {
+                blocks.push(HeadBlock { group, index, first: group * in_group + first, count: heads.min(in_group - first) });
+            }
+        }
+        let blocks_per_group = blocks.len() / problem.ngroups;
+        Plan { blocks, blocks_per_group, heads, segments: problem.segments.list.len() }
+    }
+
+    /// Number of jobs.
+    pub(crate) fn jobs(&self) -> usize {
+        self.segments * self.blocks.len()
+    }
+
+    /// Segment and block of a job.
+    pub(crate) fn job(&self, index: usize) -> (usize, HeadBlock) {
+        (index / self.blocks.len(), self.blocks[index % self.blocks.len()])
+    }
+}
+
+/// The chunks of a segment, as steps of its row.
+pub(crate) fn chunks(segment: Range<usize>) -> impl DoubleEndedIterator<Item = Range<usize>> + ExactSizeIterator {
+    segment.clone().step_by(CHUNK).map(move |start| start..segment.end.min(start + CHUNK))
+}
+
+/// Where the states of the forward pass are kept: one for each chunk of a segment after the first one, which starts from the segment's own
+/// initial state. One state is (nheads, dstate, headdim) in blocks: a block of heads is (dstate, head, headdim).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Checkpoints {
+    /// Index of the first saved state of each segment.
+    pub first: Vec<usize>,
+    /// Elements of one head's state.
+    pub head_len: usize,
+    /// Elements of one state.
+    pub state_len: usize,
+    /// Elements in all.
+    pub len: usize,
+}
+
+impl Checkpoints {
+    pub(crate) fn new(problem: &Problem<'_>) -> Self {
+        let mut count = 0;
+        let first = problem
+            .segments
+            .list
+            .iter()
+            .map(|segment| {
+                let first = count;
+                count += segment.len().div_ceil(CHUNK).saturating_sub(1);
+                first
+            })
+            .collect();
+        let head_len = problem.dstate.saturating_mul(problem.headdim);
+        let state_len = problem.nheads.saturating_mul(head_len);
+        Checkpoints { first, head_len, state_len, len: state_len.saturating_mul(count) }
+    }
+
+    /// Position of the state of a block before chunk `chunk >= 1` of a segment.
+    pub(crate) fn at(&self, segment: usize, chunk: usize, block: &HeadBlock) -> usize {
+        (self.first[segment] + chunk - 1) * self.state_len + block.first * self.head_len
+    }
+}

@@ -1,0 +1,256 @@
+//! SSD in plain `f64` loops, step by step: the oracle that the kernels are tested against. It knows no chunks.
+
+use super::problem::Problem;
+use super::{Args, Cotangents};
+use crate::error::Result;
+use crate::ops::selective_scan::reference::{silu, softplus};
+use crate::ops::sequences::Segment;
+use crate::tensor::{Dense, Shape, View};
+
+/// Results of [`forward`].
+#[derive(Debug, Clone)]
+pub struct Forward {
+    /// (B, L, H, P)
+    pub y: Dense,
+    /// As the initial state.
+    pub final_state: Dense,
+}
+
+/// Results of [`backward`]; the gradients of arguments that were not given are `None`.
+#[derive(Debug, Clone)]
+pub struct Backward {
+    /// By `x`.
+    pub x: Dense,
+    /// By `dt`.
+    pub dt: Dense,
+    /// By `a`.
+    pub a: Dense,
+    /// By `b`.
+    pub b: Dense,
+    /// By `c`.
+    pub c: Dense,
+    /// By `d`.
+    pub d: Option<Dense>,
+    /// By `z`.
+    pub z: Option<Dense>,
+    /// By `dt_bias`.
+    pub dt_bias: Option<Dense>,
+    /// By `initial_state` (zero or given).
+    pub initial_state: Dense,
+}
+
+/// Row `p` of the state of head `h` in one segment.
+struct Row<'p, 'a> {
+    problem: &'p Problem<'a>,
+    segment: Segment,
+    h: usize,
+    p: usize,
+}
+
+impl Row<'_, '_> {
+    /// The step after bias, softplus and clamp, and its derivative by the raw one.
+    fn dt(&self, t: usize) -> (f64, f64) {
+        let problem = self.problem;
+        let mut dt = problem.dt.at(&[self.segment.batch, t, self.h]).re + problem.dt_bias.map_or(0.0, |v| v.at(&[self.h]).re);
+        let mut slope = 1.0;
+        if problem.dt_softplus {
+            (dt, slope) = softplus(dt);
+        }
+        let (low, high) = problem.dt_limit;
+        if dt < low || dt > high {
+            (dt, slope) = (dt.clamp(low, high), 0.0);
+        }
+        (dt, slope)
+    }
+
+    fn index(&self, t: usize) -> [usize; 4] {
+        [self.segment.batch, t, self.h, self.p]
+    }
+
+    fn x(&self, t: usize) -> f64 {
+        self.problem.x.at(&self.index(t)).re
+    }
+
+    fn skip(&self) -> f64 {
+        self.problem.d.map_or(0.0, |d| if d.rank() == 2 { d.at(&[self.h, self.p]).re } else { d.at(&[self.h]).re })
+    }
+
+    /// `silu(z)` and its derivative; 1 and 0 without a gate.
+    fn gate(&self, t: usize) -> (f64, f64) {
+        self.problem.z.map_or((1.0, 0.0), |z| silu(z.at(&self.index(t)).re))
+    }
+
+    /// Position of an element of B or C.
+    fn map(&self, t: usize, n: usize) -> [usize; 4] {
+        [self.segment.batch, t, self.h / (self.problem.nheads / self.problem.ngroups), n]
+    }
+
+    /// The states before the first step and after each one.
+    fn states(&self) -> Vec<Vec<f64>> {
+        let (problem, segment) = (self.problem, self.segment);
+        let mut state: Vec<f64> = (0..problem.dstate)
+            .map(|n| match (problem.initial_state, segment.initial) {
+                (Some(view), Some((row, sequence))) => view.at(&[row, sequence, self.h, self.p, n]).re,
+                _ => 0.0,
+            })
+            .collect();
+        let a = problem.a.at(&[self.h]).re;
+        let mut all = vec![state.clone()];
+        for t in segment.start..segment.end {
+            let (dt, x) = (self.dt(t).0, self.x(t));
+            for n in 0..problem.dstate {
+                state[n] = (dt * a).exp() * state[n] + dt * problem.b.at(&self.map(t, n)).re * x;
+            }
+            all.push(state.clone());
+        }
+        all
+    }
+
+    /// `y` before the gate.
+    fn output(&self, t: usize, state: &[f64]) -> f64 {
+        let sum: f64 = (0..self.problem.dstate).map(|n| self.problem.c.at(&self.map(t, n)).re * state[n]).sum();
+        sum + self.skip() * self.x(t)
+    }
+}
+
+fn rows<'p, 'a>(problem: &'p Problem<'a>) -> impl Iterator<Item = Row<'p, 'a>> {
+    problem.segments.list.iter().flat_map(move |&segment| {
+        (0..problem.nheads).flat_map(move |h| (0..problem.headdim).map(move |p| Row { problem, segment, h, p }))
+    })
+}
+
+/// The shape of a state tensor, and that in normal form.
+fn state_shapes(problem: &Problem<'_>) -> (Shape, Vec<usize>) {
+    let shape = problem.state_shape();
+    let mut normal = shape.to_vec();
+    if normal.len() == 4 {
+        normal.insert(1, 1);
+    }
+    (shape, normal)
+}
+
+fn unmirror(problem: &Problem<'_>, dense: Dense) -> Dense {
+    if problem.reverse { Dense::from_view(&dense.view().flip(1)) } else { dense }
+}
+
+/// `y` and the final state.
+///
+/// # Errors
+/// As [`super::forward`].
+pub fn forward(args: &Args<'_>) -> Result<Forward> {
+    run(args, &[])
+}
+
+/// As [`forward`], with a final state of this shape: without an initial state it decides between the two forms that states have with
+/// [`crate::Sequences::SeqIdx`].
+///
+/// # Errors
+/// As [`super::forward`].
+pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forward> {
+    run(args, &[Shape::new(state)?])
+}
+
+fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
+    let problem = Problem::new(args, args.x.device(), states)?;
+    let mut y = Dense::zeroed(args.x.shape());
+    let (shape, normal) = state_shapes(&problem);
+    let mut last = Dense::zeros(&normal)?;
+    for row in rows(&problem) {
+        let segment = row.segment;
+        let states = row.states();
+        for t in segment.start..segment.end {
+            *y.at_mut(&row.index(t)) = (row.output(t, &states[t - segment.start + 1]) * row.gate(t).0).into();
+        }
+        if let Some((r, s)) = segment.last {
+            for n in 0..problem.dstate {
+                *last.at_mut(&[r, s, row.h, row.p, n]) = states[segment.len()][n].into();
+            }
+        }
+    }
+    Ok(Forward { y: unmirror(&problem, y), final_state: last.reshaped(shape) })
+}
+
+/// Every gradient.
+///
+/// # Errors
+/// As [`super::backward`].
+pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
+    let states: Vec<_> = cotangents.final_state.iter().map(|s| s.shape()).collect();
+    let problem = Problem::new(args, args.x.device(), &states)?;
+    let like = |view: &View<'_>| Dense::zeroed(view.shape());
+    let (shape, normal) = state_shapes(&problem);
+    let mut out = Backward {
+        x: like(&problem.x),
+        dt: like(&problem.dt),
+        a: like(&problem.a),
+        b: like(&problem.b),
+        c: like(&problem.c),
+        d: problem.d.as_ref().map(like),
+        z: problem.z.as_ref().map(like),
+        dt_bias: problem.dt_bias.as_ref().map(like),
+        initial_state: Dense::zeros(&normal)?,
+    };
+    let dy = cotangents.y.map(|v| problem.mirror_view(v));
+    let dlast = cotangents.final_state.map(|v| problem.state_source(v));
+    for row in rows(&problem) {
+        row_backward(&row, dy, dlast, &mut out);
+    }
+    out.x = unmirror(&problem, out.x);
+    out.dt = unmirror(&problem, out.dt);
+    out.z = out.z.map(|v| unmirror(&problem, v));
+    out.b = unmirror(&problem, out.b).reshaped(args.b.shape());
+    out.c = unmirror(&problem, out.c).reshaped(args.c.shape());
+    out.initial_state = out.initial_state.reshaped(shape);
+    Ok(out)
+}
+
+fn row_backward(row: &Row<'_, '_>, dy: Option<View<'_>>, dlast: Option<View<'_>>, out: &mut Backward) {
+    let (problem, segment, h) = (row.problem, row.segment, row.h);
+    let states = row.states();
+    let a = problem.a.at(&[h]).re;
+    // the gradient by the state, carried from step to step
+    let mut g: Vec<f64> = (0..problem.dstate)
+        .map(|n| match (dlast, segment.last) {
+            (Some(view), Some((r, s))) => view.at(&[r, s, h, row.p, n]).re,
+            _ => 0.0,
+        })
+        .collect();
+    for t in (segment.start..segment.end).rev() {
+        let (before, after) = (&states[t - segment.start], &states[t - segment.start + 1]);
+        let ((dt, slope), x, index) = (row.dt(t), row.x(t), row.index(t));
+        let cotangent = dy.map_or(0.0, |v| v.at(&index).re);
+        let (gate, gate_slope) = row.gate(t);
+        if let Some(dz) = &mut out.z {
+            *dz.at_mut(&index) = (cotangent * row.output(t, after) * gate_slope).into();
+        }
+        let dout = cotangent * gate;
+        if let Some(dd) = &mut out.d {
+            let at = if dd.shape().len() == 2 { vec![h, row.p] } else { vec![h] };
+            *dd.at_mut(&at) += dout * x;
+        }
+        let (mut dx, mut ddt) = (dout * row.skip(), 0.0);
+        let decay = (dt * a).exp();
+        for n in 0..problem.dstate {
+            let at = row.map(t, n);
+            let b = problem.b.at(&at).re;
+            g[n] += problem.c.at(&at).re * dout;
+            *out.c.at_mut(&at) += after[n] * dout;
+            *out.b.at_mut(&at) += g[n] * dt * x;
+            dx += g[n] * dt * b;
+            let by_exponent = g[n] * before[n] * decay;
+            *out.a.at_mut(&[h]) += by_exponent * dt;
+            ddt += g[n] * b * x + by_exponent * a;
+            g[n] *= decay;
+        }
+        *out.x.at_mut(&index) = dx.into();
+        *out.dt.at_mut(&[segment.batch, t, h]) += ddt * slope;
+        if let Some(bias) = &mut out.dt_bias {
+            *bias.at_mut(&[h]) += ddt * slope;
+        }
+    }
+    if let Some((r, s)) = segment.initial {
+        for n in 0..problem.dstate {
+            *out.initial_state.at_mut(&[r, s, h, row.p, n]) = g[n].into();
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! SSD: the oracle against identities and differences, the kernels against the oracle, the rules that every operation keeps.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod kernels;
+mod oracle;
+mod rules;
+mod vectors;
+
+use common::{Layout, Rng, assert_close, normal, poisoned, random, uniform};
+use num_complex::Complex64;
+use statescan::ops::ssd::{self, Args, Cotangents, Gradients, Outputs, reference};
+use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::{DType, Exec, Sequences, View};
+
+/// A random problem: which options are set, how large, stored how.
+#[derive(Debug, Clone)]
+struct Case {
+    batch: usize,
+    seqlen: usize,
+    heads: usize,
+    headdim: usize,
+    groups: usize,
+    dstate: usize,
+    dtype: DType,
+    options: u32,
+    layout: Layout,
+    /// Decays are drawn from 0 to this.
+    decay: f64,
+    seed: u64,
+}
+
+const GATE: u32 = 1;
+const SKIP: u32 = 2;
+const WIDE_SKIP: u32 = 4;
+const BIAS: u32 = 8;
+const SOFTPLUS: u32 = 16;
+const LIMIT: u32 = 32;
+const INITIAL: u32 = 64;
+const REVERSE: u32 = 128;
+const BOUNDS: u32 = 256;
+const INDEX: u32 = 512;
+const INDEX_STATES: u32 = 1024;
+/// Rank 3 maps, heads before time, states (.., N, P).
+const HEADS_FIRST: u32 = 2048;
+
+impl Case {
+    /// Sizes are (B, L, H, P, G, N).
+    fn new(dtype: DType, sizes: [usize; 6], options: u32) -> Self {
+        let [batch, seqlen, heads, headdim, groups, dstate] = sizes;
+        let batch = if options & BOUNDS != 0 { 1 } else { batch };
+        Case { batch, seqlen, heads, headdim, groups, dstate, dtype, options, layout: Layout::Dense, decay: 3.0, seed: 1 }
+    }
+
+    fn has(&self, option: u32) -> bool {
+        self.options & option != 0
+    }
+
+    /// The type of parameters and states.
+    fn wide(&self) -> DType {
+        if self.dtype == DType::F64 { DType::F64 } else { DType::F32 }
+    }
+
+    fn state_shape(&self) -> Vec<usize> {
+        let mut shape = match (self.has(BOUNDS), self.has(INDEX) && self.has(INDEX_STATES)) {
+            (true, _) => vec![4],
+            (_, true) => vec![self.batch, 5],
+            _ => vec![self.batch],
+        };
+        shape.extend([self.heads, self.headdim, self.dstate]);
+        shape
+    }
+}
+
+/// Every tensor that a call can read.
+struct Inputs {
+    x: Buffer,
+    dt: Buffer,
+    a: Buffer,
+    b: Buffer,
+    c: Buffer,
+    d: Buffer,
+    z: Buffer,
+    bias: Buffer,
+    state: Buffer,
+    bounds: Vec<i64>,
+    index: Buffer,
+    dy: Buffer,
+    dstate: Buffer,
+}
+
+impl Inputs {
+    fn new(case: &Case) -> Self {
+        let rng = &mut Rng::new(case.seed);
+        let (l, wide, dtype) = (case.layout, case.wide(), case.dtype);
+        let (heads, seqlen) = (case.heads, case.seqlen);
+        let wide_x = [case.batch, seqlen, heads, case.headdim];
+        let steps = [case.batch, seqlen, heads];
+        let grouped = [case.batch, seqlen, case.groups, case.dstate];
+        let map = if case.groups == 1 && case.has(HEADS_FIRST) { vec![case.batch, seqlen, case.dstate] } else { grouped.to_vec() };
+        let third = seqlen / 3;
+        let bounds = vec![0, third as i64, third as i64, (2 * third) as i64, seqlen as i64];
+        let mut step = 0;
+        let index = random(rng, DType::I32, &[case.batch, seqlen], l, |_| {
+            let t = step % seqlen.max(1);
+            step += 1;
+            // sequences 0, 2 and 3 of five; 1 and 4 do not occur
+            Complex64::from(if t < seqlen / 4 {
+                0.0
+            } else if t < seqlen / 2 + 1 {
+                2.0
+            } else {
+                3.0
+            })
+        });
+        let raw = case.has(SOFTPLUS);
+        Inputs {
+            x: normal(rng, dtype, &wide_x, l, 1.0),
+            dt: if raw { normal(rng, dtype, &steps, l, 1.0) } else { uniform(rng, dtype, &steps, l, 0.001, 0.4) },
+            a: uniform(rng, wide, &[heads], l, -case.decay, -0.02),
+            b: normal(rng, dtype, &map, l, 0.7),
+            c: normal(rng, dtype, &map, l, 0.7),
+            d: if case.has(WIDE_SKIP) {
+                normal(rng, DType::F32, &[heads, case.headdim], l, 1.0)
+            } else {
+                normal(rng, DType::F32, &[heads], l, 1.0)
+            },
+            z: normal(rng, dtype, &wide_x, l, 1.0),
+            bias: uniform(rng, DType::F32, &[heads], l, 0.0, 0.1),
+            state: normal(rng, wide, &case.state_shape(), l, 1.0),
+            bounds,
+            index,
+            dy: normal(rng, dtype, &wide_x, l, 1.0),
+            dstate: normal(rng, wide, &case.state_shape(), l, 1.0),
+        }
+    }
+
+    fn args<'a>(&'a self, case: &Case) -> Args<'a> {
+        let on = |option, view: &'a Buffer| case.has(option).then(|| view.view());
+        let (x, dt, a, b, c) = (self.x.view(), self.dt.view(), self.a.view(), self.b.view(), self.c.view());
+        let args = match case.has(HEADS_FIRST) {
+            false => Args::new(x, dt, a, b, c),
+            true => Args::from_heads_first(x.permute(&[0, 2, 1, 3]), dt.permute(&[0, 2, 1]), a, b, c),
+        };
+        Args {
+            d: on(SKIP | WIDE_SKIP, &self.d),
+            z: on(GATE, &self.z),
+            dt_bias: on(BIAS, &self.bias),
+            dt_softplus: case.has(SOFTPLUS),
+            dt_limit: if case.has(LIMIT) { (0.02, 0.3) } else { (f64::NEG_INFINITY, f64::INFINITY) },
+            initial_state: on(INITIAL, &self.state),
+            sequences: if case.has(BOUNDS) {
+                Sequences::CuSeqlens(View::new(&self.bounds, &[5]).unwrap())
+            } else if case.has(INDEX) {
+                Sequences::SeqIdx(self.index.view())
+            } else {
+                Sequences::Whole
+            },
+            reverse: case.has(REVERSE),
+            ..args
+        }
+    }
+}
+
+/// What a forward pass gives, poisoned beforehand.
+struct Results {
+    y: Buffer,
+    last: Buffer,
+    saved: Buffer,
+}
+
+fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec) -> Results {
+    let args = inputs.args(case);
+    let rng = &mut Rng::new(case.seed + 1);
+    let mut y = poisoned(rng, case.dtype, &inputs.x.shape(), case.layout);
+    let mut last = poisoned(rng, case.wide(), &case.state_shape(), case.layout);
+    let mut saved = poisoned(rng, case.wide(), &[ssd::checkpoints_len(&args).unwrap()], Layout::Dense);
+    let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: Some(saved.view_mut()) };
+    ssd::forward(exec, &args, &mut out).unwrap();
+    Results { y, last, saved }
+}
+
+/// The gradients that a case has, by name, poisoned beforehand.
+fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Buffer>) -> Vec<(&'static str, Buffer)> {
+    let args = inputs.args(case);
+    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+    let rng = &mut Rng::new(case.seed + 2);
+    let mut fresh = |like: &Buffer| poisoned(rng, like.dtype(), &like.shape(), case.layout);
+    let i = inputs;
+    let [mut x, mut dt, mut a, mut b, mut c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
+    let [mut d, mut z, mut bias, mut state] = [&i.d, &i.z, &i.bias, &i.state].map(&mut fresh);
+    let mut grads = Gradients {
+        x: Some(x.view_mut()),
+        dt: Some(dt.view_mut()),
+        a: Some(a.view_mut()),
+        b: Some(b.view_mut()),
+        c: Some(c.view_mut()),
+        d: args.d.is_some().then(|| d.view_mut()),
+        z: args.z.is_some().then(|| z.view_mut()),
+        dt_bias: args.dt_bias.is_some().then(|| bias.view_mut()),
+        initial_state: Some(state.view_mut()),
+    };
+    ssd::backward(exec, &args, saved.map(|s| s.view()), &cotangents, &mut grads).unwrap();
+    let mut all = vec![("x", x), ("dt", dt), ("a", a), ("b", b), ("c", c), ("initial_state", state)];
+    if args.d.is_some() {
+        all.push(("d", d));
+    }
+    if args.z.is_some() {
+        all.push(("z", z));
+    }
+    if args.dt_bias.is_some() {
+        all.push(("dt_bias", bias));
+    }
+    all
+}
+
+/// The oracle's gradient of this name.
+fn of<'g>(all: &'g reference::Backward, name: &str) -> &'g Dense {
+    match name {
+        "x" => &all.x,
+        "dt" => &all.dt,
+        "a" => &all.a,
+        "b" => &all.b,
+        "c" => &all.c,
+        "d" => all.d.as_ref().unwrap(),
+        "z" => all.z.as_ref().unwrap(),
+        "dt_bias" => all.dt_bias.as_ref().unwrap(),
+        _ => &all.initial_state,
+    }
+}
+
+/// A copy without what is too small for the type of the carried values.
+fn held(dense: &Dense, dtype: DType) -> Dense {
+    let mut dense = dense.clone();
+    let least = if dtype == DType::F64 { 0.0 } else { f64::from(f32::MIN_POSITIVE) };
+    dense.data_mut().iter_mut().filter(|v| v.norm() < least).for_each(|v| *v = Complex64::ZERO);
+    dense
+}
+
+/// The kernels of one executor against the oracle, the backward pass with and without checkpoints.
+fn check(case: &Case, exec: &Exec) {
+    let inputs = Inputs::new(case);
+    let args = inputs.args(case);
+    let expected = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
+    let got = run_forward(case, &inputs, exec);
+    let bound = ErrorBound::for_scan(case.dtype, case.seqlen);
+    assert_close(&format!("y of {case:?} on {exec:?}"), &got.y, &expected.y, bound);
+    let bound = ErrorBound::for_scan(case.wide(), case.seqlen);
+    assert_close(&format!("final_state of {case:?} on {exec:?}"), &got.last, &expected.final_state, bound);
+    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+    let expected = reference::backward(&args, &cotangents).unwrap();
+    let grads = run_backward(case, &inputs, exec, Some(&got.saved));
+    for (name, got) in &grads {
+        let bound = ErrorBound::for_gradient(got.dtype(), case.seqlen);
+        assert_close(&format!("gradient by {name} of {case:?} on {exec:?}"), got, &held(of(&expected, name), case.wide()), bound);
+    }
+    if case.seed % 2 == 0 {
+        for ((name, with), (_, without)) in grads.iter().zip(run_backward(case, &inputs, exec, None)) {
+            assert_eq!(with.bytes(), without.bytes(), "gradient by {name} without checkpoints, {case:?}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What every operation promises: results that do not depend on threads, sequences that do not disturb each other, errors that name the
+//! argument and write nothing.
+
+use super::common::Layout;
+use super::*;
+use statescan::{Error, ViewMut};
+
+#[test]
+fn results_do_not_depend_on_threads_or_runs() {
+    for (sizes, options) in [
+        ([3, 150, 12, 50, 2, 9], GATE | SKIP | BIAS | SOFTPLUS | INITIAL),
+        ([1, 200, 9, 64, 1, 16], BOUNDS | INITIAL | WIDE_SKIP),
+    ] {
+        let case = Case::new(DType::F32, sizes, options);
+        let inputs = Inputs::new(&case);
+        let whole = |threads| {
+            let exec = Exec::cpu(threads);
+            let out = run_forward(&case, &inputs, &exec);
+            let mut bytes = [out.y.bytes(), out.last.bytes(), out.saved.bytes()].concat();
+            for (_, grad) in run_backward(&case, &inputs, &exec, Some(&out.saved)) {
+                bytes.extend_from_slice(grad.bytes());
+            }
+            bytes
+        };
+        let expected = whole(1);
+        for threads in [1, 2, 3, 7] {
+            assert!(whole(threads) == expected, "{threads} threads differ");
+        }
+    }
+}
+
+#[test]
+fn chunk_size_and_mask_change_nothing() {
+    let case = Case::new(DType::F32, [1, 100, 4, 8, 1, 6], INITIAL);
+    let inputs = Inputs::new(&case);
+    let expected = run_forward(&case, &inputs, &Exec::cpu(1));
+    let mask: Vec<f32> = (0..25).map(|i| f32::from(u8::from(i % 5 <= i / 5))).collect();
+    for chunk_size in [1, 5, 1000] {
+        let mask = View::new(&mask, &[5, 5]).unwrap();
+        let args = Args { chunk_size, causal_mask: Some(mask), ..inputs.args(&case) };
+        let mut y = Buffer::zeros(DType::F32, &inputs.x.shape()).unwrap();
+        ssd::forward(&Exec::cpu(1), &args, &mut Outputs { y: Some(y.view_mut()), ..Outputs::default() }).unwrap();
+        assert_eq!(y.bytes(), expected.y.bytes());
+    }
+}
+
+/// Whether all elements of a result for which `touched` is false are finite.
+fn clean(name: &str, buffer: &Buffer, touched: impl Fn(&[usize]) -> bool) {
+    let (dense, shape) = (buffer.to_dense(), buffer.shape());
+    let mut index = vec![0; shape.len()];
+    for value in dense.data() {
+        assert!(touched(&index) || value.re.is_finite(), "{name} at {index:?} is {}", value.re);
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            if index[axis] < shape[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+}
+
+#[test]
+fn nan_and_infinity_stay_where_they_are() {
+    let poison = |buffer: &mut Buffer, at: &[usize], with: f64| {
+        let mut dense = buffer.to_dense();
+        *dense.at_mut(at) = with.into();
+        buffer.copy_from(&dense);
+    };
+    for with in [f64::NAN, f64::INFINITY] {
+        // one row, head and column of x
+        let case = Case::new(DType::F32, [2, 90, 4, 5, 2, 6], GATE | SKIP | INITIAL);
+        let mut inputs = Inputs::new(&case);
+        poison(&mut inputs.x, &[1, 40, 2, 3], with);
+        let out = run_forward(&case, &inputs, &Exec::cpu(1));
+        clean("y", &out.y, |i| i[0] == 1 && i[2] == 2 && i[3] == 3);
+        clean("state", &out.last, |i| i[0] == 1 && i[1] == 2 && i[2] == 3);
+        for (name, grad) in run_backward(&case, &inputs, &Exec::cpu(1), Some(&out.saved)) {
+            match name {
+                "x" | "z" | "initial_state" => clean(name, &grad, |i| i[0] == 1 && (i[1] == 2 || i[2] == 2)),
+                "dt" => clean(name, &grad, |i| i[0] == 1 && i[2] == 2),
+                "b" | "c" => clean(name, &grad, |i| i[0] == 1 && i[2] == 1),
+                _ => clean(name, &grad, |i| i[0] == 2),
+            }
+        }
+        // one group's B, one head's dt
+        let mut inputs = Inputs::new(&case);
+        poison(&mut inputs.b, &[0, 10, 1, 0], with);
+        let out = run_forward(&case, &inputs, &Exec::cpu(1));
+        clean("y", &out.y, |i| i[0] == 0 && i[2] >= 2 && i[1] >= 10);
+        let mut inputs = Inputs::new(&case);
+        poison(&mut inputs.dt, &[0, 70, 3], with);
+        let out = run_forward(&case, &inputs, &Exec::cpu(1));
+        clean("y", &out.y, |i| i[0] == 0 && i[2] == 3 && i[1] >= 70);
+        // one packed sequence
+        let case = Case::new(DType::F32, [1, 90, 3, 5, 1, 6], BOUNDS | INITIAL);
+        let mut inputs = Inputs::new(&case);
+        for t in 30..60 {
+            poison(&mut inputs.x, &[0, t, 1, 1], with);
+            poison(&mut inputs.c, &[0, t, 0, 1], with);
+        }
+        let out = run_forward(&case, &inputs, &Exec::cpu(1));
+        clean("y", &out.y, |i| (30..60).contains(&i[1]));
+        clean("state", &out.last, |i| i[0] == 2);
+        for (name, grad) in run_backward(&case, &inputs, &Exec::cpu(1), None) {
+            match name {
+                "x" | "dt" | "b" | "c" => clean(name, &grad, |i| (30..60).contains(&i[1])),
+                "initial_state" => clean(name, &grad, |i| i[0] == 2),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments_are_named_and_nothing_is_written() {
+    let case = Case::new(DType::F32, [2, 7, 4, 3, 2, 5], GATE | SKIP | BIAS | INITIAL);
+    let inputs = Inputs::new(&case);
+    let good = inputs.args(&case);
+    let small = Buffer::zeros(DType::F32, &[1]).unwrap();
+    let ints = Buffer::zeros(DType::I32, &[4]).unwrap();
+    let odd = Buffer::zeros(DType::F32, &[2, 7, 3, 5]).unwrap();
+    let mask = Buffer::zeros(DType::F32, &[3, 3]).unwrap();
+    let tall = Buffer::zeros(DType::F32, &[3, 2]).unwrap();
+    let bounds = [0i64, 3, 7];
+    type Wrong<'a> = (&'static str, Args<'a>, fn(&Error) -> bool);
+    let wrong: Vec<Wrong<'_>> = vec![
+        ("x", Args { x: small.view(), ..good }, |e| matches!(e, Error::Rank { .. })),
+        ("dt", Args { dt: good.x, ..good }, |e| matches!(e, Error::Shape { .. })),
+        ("dt", Args { dt: good.dt.slice(1, 0..3), ..good }, |e| matches!(e, Error::Shape { .. })),
+        ("a", Args { a: small.view(), ..good }, |e| matches!(e, Error::Shape { .. })),
+        ("a", Args { a: ints.view(), ..good }, |e| matches!(e, Error::DType { .. })),
+        ("b", Args { b: small.view(), ..good }, |e| matches!(e, Error::Rank { .. })),
+        ("b", Args { b: odd.view(), c: odd.view(), ..good }, |e| matches!(e, Error::Value { .. })),
+        ("c", Args { c: good.c.slice(3, 0..4), ..good }, |e| matches!(e, Error::Shape { .. })),
+        ("d", Args { d: Some(small.view()), ..good }, |e| matches!(e, Error::Shape { .. })),
+        ("z", Args { z: Some(good.x.slice(3, 0..1)), ..good }, |e| matches!(e, Error::Shape { .. })),
+        ("dt_bias", Args { dt_bias: Some(small.view()), ..good }, |e| matches!(e, Error::Shape { .. })),
+        ("initial_state", Args { initial_state: Some(good.x), ..good }, |e| matches!(e, Error::Shape { .. })),
+        ("dt_limit", Args { dt_limit: (1.0, 0.0), ..good }, |e| matches!(e, Error::Value { .. })),
+        ("dt_limit", Args { dt_limit: (f64::NAN, 0.0), ..good }, |e| matches!(e, Error::Value { .. })),
+        ("chunk_size", Args { chunk_size: 0, ..good }, |e| matches!(e, Error::Value { .. })),
+        ("causal_mask", Args { causal_mask: Some(mask.view()), ..good }, |e| matches!(e, Error::Value { .. })),
+        ("causal_mask", Args { causal_mask: Some(tall.view()), ..good }, |e| matches!(e, Error::Shape { .. })),
+        (
+            "cu_seqlens",
+            Args { sequences: Sequences::CuSeqlens(View::new(&bounds, &[3]).unwrap()), ..good },
+            |e| matches!(e, Error::Value { .. }),
+        ),
+        ("seq_idx", Args { sequences: Sequences::SeqIdx(good.dt), ..good }, |e| matches!(e, Error::DType { .. })),
+    ];
+    for (argument, args, expected) in wrong {
+        let mut y = Buffer::zeros(DType::F32, &inputs.x.shape()).unwrap();
+        let before = y.bytes().to_vec();
+        let mut out = Outputs { y: Some(y.view_mut()), ..Outputs::default() };
+        let error = ssd::forward(&Exec::cpu(1), &args, &mut out).unwrap_err();
+        assert!(expected(&error) && error.to_string().contains(&format!("`{argument}`")), "{argument}: {error}");
+        let error = ssd::backward(&Exec::cpu(1), &args, None, &Cotangents::default(), &mut Gradients::default()).unwrap_err();
+        assert!(expected(&error), "{argument}: {error}");
+        assert!(y.bytes() == before, "{argument}: something was written");
+    }
+}
+
+#[test]
+fn wrong_outputs_are_named() {
+    let case = Case::new(DType::F32, [1, 70, 2, 3, 1, 5], INITIAL);
+    let inputs = Inputs::new(&case);
+    let (args, exec) = (inputs.args(&case), Exec::cpu(1));
+    let forward = |out: &mut Outputs<'_>| ssd::forward(&exec, &args, out).unwrap_err();
+    let mut memory = vec![0f32; 4000];
+    let shape = [1, 70, 2, 3];
+    let y = ViewMut::new(&mut memory[..419], &[419]).unwrap();
+    assert!(matches!(forward(&mut Outputs { y: Some(y), ..Outputs::default() }), Error::Shape { argument: "y", .. }));
+    let y = ViewMut::strided(&mut memory, 0, &shape, &[0, 6, 3, 0]).unwrap();
+    assert!(matches!(forward(&mut Outputs { y: Some(y), ..Outputs::default() }), Error::Stride { argument: "y", .. }));
+    let len = ssd::checkpoints_len(&args).unwrap();
+    assert_eq!(len, 2 * 3 * 5);
+    let saved = ViewMut::strided(&mut memory, 0, &[len], &[2]).unwrap();
+    let error = forward(&mut Outputs { checkpoints: Some(saved), ..Outputs::default() });
+    assert!(matches!(error, Error::Presence { argument: "checkpoints", .. }), "{error}");
+    let state = ViewMut::new(&mut memory[..30], &[1, 2, 5, 3]).unwrap();
+    let error = forward(&mut Outputs { final_state: Some(state), ..Outputs::default() });
+    assert!(matches!(error, Error::Shape { argument: "final_state", .. }), "{error}");
+    let mut grads = Gradients { z: Some(ViewMut::new(&mut memory[..420], &shape).unwrap()), ..Gradients::default() };
+    let error = ssd::backward(&exec, &args, None, &Cotangents::default(), &mut grads).unwrap_err();
+    assert!(matches!(error, Error::Presence { argument: "z", .. }), "{error}");
+    let mut same = poisoned(&mut Rng::new(1), DType::F32, &shape, Layout::Dense);
+    // SAFETY: nothing is written, since the call refuses.
+    let twice = unsafe { ViewMut::from_raw_parts(same.view_mut().as_mut_ptr(), DType::F32, statescan::Device::Cpu, &shape, &[420, 6, 3, 1]) };
+    let over = Args { x: same.view(), ..args };
+    let error = ssd::forward(&exec, &over, &mut Outputs { y: Some(twice.unwrap()), ..Outputs::default() }).unwrap_err();
+    assert!(matches!(error, Error::Overlap { argument: "y", other: "x", .. }), "{error}");
+}
