@@ -8,8 +8,8 @@ pub mod linear_scan;
 pub mod selective_scan;
 pub mod selective_state_update;
 pub(crate) mod sequences;
-pub mod ssd;
 pub mod simplified_scan;
+pub mod ssd;
 
 pub use discretization::Discretization;
 pub use sequences::Sequences;

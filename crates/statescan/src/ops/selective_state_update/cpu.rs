@@ -352,7 +352,7 @@ unsafe fn add_up<T: Real, S: Isa>(simd: S, partial: &[T], turned: &mut [T], to: 
     for first in (0..GROUP).step_by(lanes) {
         // SAFETY: a square of vectors on both sides; GROUP is a multiple of every number of lanes.
         unsafe {
-            T::transpose(simd, partial.as_ptr().add(first * lanes), lanes, turned.as_mut_ptr(), lanes);
+            T::transpose(simd, partial.as_ptr().add(first * lanes), lanes as isize, turned.as_mut_ptr(), lanes as isize);
             let mut sum = [V::splat(simd, T::default()); 2];
             for j in 0..lanes {
                 sum[j % 2] = sum[j % 2] + V::load(simd, turned.as_ptr().add(j * lanes));
