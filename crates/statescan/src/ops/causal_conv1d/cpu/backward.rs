@@ -10,6 +10,9 @@ use std::sync::Mutex;
 /// Sums that one job keeps for a channel: the taps, then the bias.
 const SUMS: usize = TAPS + 1;
 
+/// Tiles of a job: the window of inputs, and by the output, by the sum, by the input.
+const TILES: usize = 4;
+
 pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
     if targets.x.is_none() && targets.weight.is_none() && targets.bias.is_none() && targets.initial_states.is_none() {
         return;
@@ -21,14 +24,14 @@ pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>
 }
 
 fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
-    let plan = Plan::new(problem);
+    let plan = Plan::new(problem, TILES);
     let tiling = Tiling::of(&plan);
     let (jobs, chunk) = (plan.groups.len() * plan.blocks, plan.block_channels * SUMS);
     let summed = targets.weight.is_some() || targets.bias.is_some();
     let mut partial = vec![0.0f64; if summed { jobs * chunk } else { 0 }];
     // each job has its own part, so that no lock is ever waited for
     let parts: Vec<_> = partial.chunks_mut(chunk).map(Mutex::new).collect();
-    let scratch = || Scratch::<T>::new(tiling, plan.tile_channels, 4);
+    let scratch = || Scratch::<T>::new(tiling, plan.tile_channels, TILES);
     exec.for_each(jobs, scratch, |scratch, job| {
         let (group, block) = (job / plan.blocks, job % plan.blocks);
         let mut part = parts.get(job).map(|part| part.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));

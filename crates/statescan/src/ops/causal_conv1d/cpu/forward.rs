@@ -6,6 +6,9 @@ use super::*;
 use crate::cpu::Kernel;
 use crate::exec::Exec;
 
+/// Tiles of a job: the window of inputs, the sums.
+const TILES: usize = 2;
+
 pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     if targets.y.is_none() && targets.final_states.is_none() {
         return;
@@ -17,9 +20,9 @@ pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
 }
 
 fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
-    let plan = Plan::new(problem);
+    let plan = Plan::new(problem, TILES);
     let tiling = Tiling::of(&plan);
-    let scratch = || Scratch::<T>::new(tiling, plan.tile_channels, 2);
+    let scratch = || Scratch::<T>::new(tiling, plan.tile_channels, TILES);
     exec.for_each(plan.groups.len() * plan.blocks, scratch, |scratch, job| {
         let (group, block) = (job / plan.blocks, job % plan.blocks);
         exec.level().dispatch(Job { problem, targets, plan: &plan, tiling, scratch, group, block });
