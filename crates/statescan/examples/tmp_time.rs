@@ -5,7 +5,14 @@ use statescan::{DType, Exec};
 use std::time::Instant;
 fn main() {
     let back = std::env::args().any(|a| a == "back");
-    for (b, d, l, n) in [(1usize, 1536usize, 1024usize, 16usize), (8, 768, 512, 16), (1, 1536, 1024, 64), (1, 1536, 1024, 3)] {
+    let only: usize = std::env::args().nth(1).and_then(|v| v.parse().ok()).unwrap_or(0);
+    for (i, (b, d, l, n)) in [(1usize, 1536usize, 1024usize, 16usize), (8, 768, 512, 16), (1, 1536, 1024, 64), (1, 1536, 1024, 3)]
+        .into_iter()
+        .enumerate()
+    {
+        if only > 0 && only != i + 1 {
+            continue;
+        }
         for opt in [false, true] {
             let mk = |shape: &[usize], lo: f64, hi: f64| {
                 let mut x = Buffer::zeros(DType::F32, shape).unwrap();

@@ -1,4 +1,47 @@
-//! State-space scans as fast, differentiable operations.
+//! State-space scans as fast, differentiable operations: Mamba's selective scan, Mamba-2's SSD, S5's simplified scan, the linear scan
+//! under them, the causal convolution in front of them, and their one-step updates for decoding.
+//!
+//! ```
+//! use statescan::ops::selective_scan::{self, Args, Outputs};
+//! use statescan::{Exec, View, ViewMut};
+//!
+//! let (batch, dim, seqlen, dstate) = (1, 4, 8, 2);
+//! let (x, dt, a) = (vec![1.0f32; 32], vec![0.1f32; 32], vec![-1.0f32; 8]);
+//! let (b, c, mut y) = (vec![0.5f32; 16], vec![0.5f32; 16], vec![0f32; 32]);
+//! let args = Args::new(
+//!     View::new(&x, &[batch, dim, seqlen])?,
+//!     View::new(&dt, &[batch, dim, seqlen])?,
+//!     View::new(&a, &[dim, dstate])?,
+//!     View::new(&b, &[batch, dstate, seqlen])?,
+//!     View::new(&c, &[batch, dstate, seqlen])?,
+//! );
+//! let mut out = Outputs { y: Some(ViewMut::new(&mut y, &[batch, dim, seqlen])?), ..Default::default() };
+//! selective_scan::forward(&Exec::cpu(0), &args, &mut out)?;
+//! assert!((y[0] - 2.0 * 0.5 * 0.1 * 0.5).abs() < 1e-6);
+//! # Ok::<(), statescan::Error>(())
+//! ```
+//!
+//! # Operations
+//!
+//! | module | recurrence | passes |
+//! |---|---|---|
+//! | [`ops::selective_scan`] | $h_t = e^{\Delta_t A} h_{t-1} + \Delta_t B_t x_t,\ y_t = \langle C_t, h_t\rangle$ | forward, backward |
+//! | [`ops::ssd`] | the same with one scalar decay for each head, as matrix products | forward, backward |
+//! | [`ops::simplified_scan`] | $x_t = \bar A_t x_{t-1} + \bar B_t (B u_t),\ y_t = C x_t$, complex | forward, backward |
+//! | [`ops::linear_scan`] | $h_t = a_t h_{t-1} + b_t$ | forward, backward |
+//! | [`ops::causal_conv1d`] | depthwise causal convolution | forward, backward, update |
+//! | [`ops::selective_state_update`] | one step of the selective scan or of SSD, in place | update |
+//! | [`ops::simplified_state_update`] | one step of the simplified scan, in place | update |
+//!
+//! Each module's page gives the mathematics, shapes, types and errors; each has a `reference` module, the same operation in plain `f64`
+//! loops with every gradient.
+//!
+//! # How a call works
+//!
+//! Arguments are borrowed, strided [`View`]s of memory that the caller owns, of any floating-point type each; results go into
+//! [`ViewMut`]s. An [`Exec`] says where and with how many threads. Everything is checked before anything is written, and an [`Error`]
+//! names the operation and the argument. Results are bit-identical for any number of threads.
+
 #![deny(missing_docs)]
 
 pub mod cpu;
@@ -12,3 +55,7 @@ pub use error::{Error, Result};
 pub use exec::Exec;
 pub use ops::{Discretization, Sequences};
 pub use tensor::{DType, Device, View, ViewMut};
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -199,7 +199,6 @@ fn check(case: &Case, exec: &Exec) {
     assert_close(&name("y"), &y, &expected.y, bound);
     let state_bound = ErrorBound::for_scan(case.wide(), case.seqlen);
     assert_close(&name("final_state"), &last, &expected.final_state, state_bound);
-    drop(args);
     check_backward(case, exec, &inputs, Some(&saved));
     if case.seed % 2 == 0 {
         check_backward(case, exec, &inputs, None);
@@ -314,5 +313,356 @@ fn empty_problems() {
         for options in [0, INITIAL | SKIP | GATE, REVERSE, BOUNDS, INDEX | INITIAL] {
             everywhere(Case::new(DType::F32, batch, dim, seqlen, dstate, options));
         }
+    }
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let sizes = (0usize..4, 0usize..40, 0usize..140, 0usize..10);
+    let kinds = (0u8..4, any::<bool>(), any::<bool>(), any::<bool>(), 0usize..4);
+    (sizes, kinds, any::<u32>(), any::<bool>(), any::<u32>()).prop_map(|((b, d, l, n), kinds, options, dense, seed)| {
+        let (dtype, complex, constant_b, constant_c, discretization) = kinds;
+        let dtype = [DType::F32, DType::F64, DType::BF16, DType::F16][usize::from(dtype)];
+        // at most one way of packing
+        let options = if options & BOUNDS != 0 { options & !INDEX } else { options };
+        let groups = if d > 0 && d % 3 == 0 { 3 } else { 1 };
+        Case {
+            groups,
+            complex,
+            constant_b,
+            constant_c,
+            discretization: Discretization::ALL[discretization],
+            layout: if dense { Layout::Dense } else { Layout::Scattered },
+            seed: u64::from(seed),
+            ..Case::new(dtype, b, d, l, n, options % 2048)
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn any_problem_agrees_with_the_oracle(case in cases(), threads in 1usize..4) {
+        check(&case, &Exec::cpu(threads));
+    }
+}
+
+/// The bytes of every result and gradient of a case.
+fn all_bytes(case: &Case, exec: &Exec) -> Vec<Vec<u8>> {
+    let inputs = Inputs::new(case);
+    let args = inputs.args(case);
+    let zeros = |like: &Buffer| Buffer::zeros(like.dtype(), &like.shape()).unwrap();
+    let (mut y, mut last) = (zeros(&inputs.x), zeros(&inputs.state));
+    let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: None };
+    selective_scan::forward(exec, &args, &mut out).unwrap();
+    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+    let i = &inputs;
+    let [mut x, mut dt, mut a, mut b, mut c, mut d] = [&i.x, &i.dt, &i.a, &i.b, &i.c, &i.d].map(zeros);
+    let mut grads = Gradients {
+        x: Some(x.view_mut()),
+        dt: Some(dt.view_mut()),
+        a: Some(a.view_mut()),
+        b: Some(b.view_mut()),
+        c: Some(c.view_mut()),
+        d: Some(d.view_mut()),
+        ..Default::default()
+    };
+    selective_scan::backward(exec, &args, None, &cotangents, &mut grads).unwrap();
+    [y, last, x, dt, a, b, c, d].iter().map(|buffer| buffer.bytes().to_vec()).collect()
+}
+
+#[test]
+fn results_do_not_depend_on_threads_or_runs() {
+    for complex in [false, true] {
+        let case = Case { complex, ..Case::new(DType::F32, 3, 150, 200, 5, SKIP | INITIAL | SOFTPLUS) };
+        let first = all_bytes(&case, &Exec::cpu(1));
+        for threads in [1, 2, 3, 7] {
+            assert!(all_bytes(&case, &Exec::cpu(threads)) == first, "{threads} threads");
+        }
+    }
+}
+
+#[test]
+fn nan_stays_where_it_is() {
+    // a NaN and an infinity in one channel of one packed sequence: everything else is as without them
+    let case = Case::new(DType::F32, 1, 21, 90, 4, BOUNDS | INITIAL | SKIP | GATE);
+    let clean = Inputs::new(&case);
+    let mut dirty = Inputs::new(&case);
+    let (channel, steps) = (3, 30..60);
+    let mut x = dirty.x.to_dense();
+    *x.at_mut(&[0, channel, 40]) = f64::NAN.into();
+    *x.at_mut(&[0, channel, 45]) = f64::INFINITY.into();
+    dirty.x.copy_from(&x);
+    let run = |inputs: &Inputs| {
+        let mut y = Buffer::zeros(DType::F32, &[1, 21, 90]).unwrap();
+        let mut out = Outputs { y: Some(y.view_mut()), ..Default::default() };
+        selective_scan::forward(&Exec::cpu(2), &inputs.args(&case), &mut out).unwrap();
+        let mut dx = Buffer::zeros(DType::F32, &[1, 21, 90]).unwrap();
+        let mut grads = Gradients { x: Some(dx.view_mut()), ..Default::default() };
+        let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: None };
+        selective_scan::backward(&Exec::cpu(2), &inputs.args(&case), None, &cotangents, &mut grads).unwrap();
+        (y.to_dense(), dx.to_dense())
+    };
+    let (clean, dirty) = (run(&clean), run(&dirty));
+    for d in 0..21 {
+        for t in 0..90 {
+            let touched = d == channel && steps.contains(&t);
+            if !touched {
+                assert_eq!(dirty.0.at(&[0, d, t]), clean.0.at(&[0, d, t]), "y at {d}, {t}");
+                assert_eq!(dirty.1.at(&[0, d, t]), clean.1.at(&[0, d, t]), "dx at {d}, {t}");
+            }
+        }
+    }
+    assert!(dirty.0.at(&[0, channel, 41]).re.is_nan());
+}
+
+#[test]
+fn extreme_steps_and_decays() {
+    // dt = 0 keeps the state exactly; a huge decay forgets it exactly
+    let one = |value: f64, shape: &[usize]| {
+        let mut buffer = Buffer::zeros(DType::F32, shape).unwrap();
+        buffer.fill_with(|| value.into());
+        buffer
+    };
+    for exec in executors() {
+        for (dt, a, expected) in [(0.0, -1.0, 0.625), (1.0, -1e30, 0.0), (1e30, -1e30, 0.0), (1.0, f64::NEG_INFINITY, 0.0)] {
+            let (x, dt, a) = (one(0.0, &[1, 3, 1000]), one(dt, &[1, 3, 1000]), one(a, &[3, 2]));
+            let (b, c, h) = (one(1.0, &[1, 2, 1000]), one(0.5, &[1, 2, 1000]), one(0.625, &[1, 3, 2]));
+            let mut last = one(7.0, &[1, 3, 2]);
+            let args = Args { initial_state: Some(h.view()), ..Args::new(x.view(), dt.view(), a.view(), b.view(), c.view()) };
+            let mut out = Outputs { final_state: Some(last.view_mut()), ..Default::default() };
+            selective_scan::forward(&exec, &args, &mut out).unwrap();
+            assert!(last.to_dense().data().iter().all(|v| v.re == expected), "{exec:?} {:?}", last.to_dense());
+        }
+    }
+}
+
+mod oracle {
+    use super::*;
+    use common::central_differences;
+    use statescan::View;
+    use statescan::tensor::Dense;
+
+    const F64: ErrorBound = ErrorBound { absolute: 1e-12, relative: 1e-12 };
+
+    fn close(got: &Dense, expected: &Dense, bound: ErrorBound, what: &str) {
+        let (absolute, _, within) = statescan::tensor::max_errors(got.data(), expected.data(), bound);
+        assert!(within, "{what}: {absolute:.2e}");
+    }
+
+    fn dense(view: View<'_>) -> Dense {
+        Dense::from_view(&view)
+    }
+
+    #[test]
+    fn two_halves_with_a_carried_state_are_the_whole() {
+        for complex in [false, true] {
+            let case = Case { complex, ..Case::new(DType::F64, 2, 3, 20, 4, INITIAL | GATE | SKIP) };
+            let inputs = Inputs::new(&case);
+            let args = inputs.args(&case);
+            let whole = reference::forward(&args).unwrap();
+            let part = |range: std::ops::Range<usize>, state: View<'_>| {
+                let cut = |v: View<'_>| dense(v.slice(v.rank() - 1, range.clone()));
+                let [x, dt, b, c, z] = [args.x, args.dt, args.b, args.c, args.z.unwrap()].map(cut);
+                let real = |v: &Dense| Buffer::from_dense(v, DType::F64);
+                let [x, dt, z] = [&x, &dt, &z].map(real);
+                let maps = [&b, &c].map(|m| Buffer::from_dense(m, case.wide()));
+                let args = Args {
+                    x: x.view(),
+                    dt: dt.view(),
+                    b: maps[0].view(),
+                    c: maps[1].view(),
+                    z: Some(z.view()),
+                    initial_state: Some(state),
+                    ..args
+                };
+                reference::forward(&args).unwrap()
+            };
+            let first = part(0..7, args.initial_state.unwrap());
+            let state = Buffer::from_dense(&first.final_state, case.wide());
+            let second = part(7..20, state.view());
+            close(&second.final_state, &whole.final_state, F64, "final state");
+            close(&first.y, &dense(whole.y.view().slice(2, 0..7)), F64, "first half");
+            close(&second.y, &dense(whole.y.view().slice(2, 7..20)), F64, "second half");
+        }
+    }
+
+    #[test]
+    fn without_decay_it_is_a_cumulative_sum() {
+        let case = Case::new(DType::F64, 1, 2, 9, 1, 0);
+        let mut inputs = Inputs::new(&case);
+        inputs.a.fill_with(|| Complex64::ZERO);
+        inputs.c.fill_with(|| Complex64::ONE);
+        let y = reference::forward(&inputs.args(&case)).unwrap().y;
+        for d in 0..2 {
+            let mut sum = 0.0;
+            for t in 0..9 {
+                let at = |b: &Buffer, i: &[usize]| b.view().at(i).re;
+                sum += at(&inputs.dt, &[0, d, t]) * at(&inputs.x, &[0, d, t]) * at(&inputs.b, &[0, 0, t]);
+                assert!((y.at(&[0, d, t]).re - sum).abs() < 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn reversed_is_the_mirror_image() {
+        let forwards = Case::new(DType::F64, 2, 3, 11, 2, SKIP);
+        let inputs = Inputs::new(&forwards);
+        let args = inputs.args(&forwards);
+        let mirrored =
+            Args { x: args.x.flip(2), dt: args.dt.flip(2), b: args.b.flip(2), c: args.c.flip(2), reverse: true, ..args };
+        let (a, b) = (reference::forward(&args).unwrap(), reference::forward(&mirrored).unwrap());
+        close(&dense(b.y.view().flip(2)), &a.y, F64, "y");
+        close(&b.final_state, &a.final_state, F64, "final state");
+    }
+
+    #[test]
+    fn with_fixed_maps_the_reversed_scan_is_the_adjoint() {
+        // y = S x is linear in x; with the roles of B and C exchanged, dt folded into x, and time reversed one step later it is S^T
+        let case = Case { discretization: Discretization::Dirac, ..Case::new(DType::F64, 1, 2, 10, 3, 0) };
+        let mut inputs = Inputs::new(&case);
+        // a constant step makes the decay between two steps symmetric
+        inputs.dt.fill_with(|| 0.3.into());
+        let args = inputs.args(&case);
+        let transposed = Args { b: args.c, c: args.b, reverse: true, ..args };
+        let y = reference::forward(&args).unwrap().y;
+        let adjoint = reference::forward(&Args { x: inputs.dy.view(), ..transposed }).unwrap().y;
+        let dot = |a: &Dense, b: &Dense| a.data().iter().zip(b.data()).map(|(a, b)| a.re * b.re).sum::<f64>();
+        let (left, right) = (dot(&y, &inputs.dy.to_dense()), dot(&inputs.x.to_dense(), &adjoint));
+        assert!((left - right).abs() < 1e-12 * left.abs().max(1.0), "{left} {right}");
+    }
+
+    #[test]
+    fn every_gradient_agrees_with_central_differences() {
+        let all = SKIP | GATE | BIAS | SOFTPLUS | INITIAL;
+        for (complex, discretization, options) in [
+            (false, Discretization::Mamba, all),
+            (true, Discretization::Mamba, all | REVERSE),
+            (false, Discretization::Zoh, all | OWN_DECAY_STEP),
+            (true, Discretization::Zoh, all),
+            (true, Discretization::Bilinear, all | OWN_DECAY_STEP),
+            (false, Discretization::Dirac, all | INDEX | INDEX_STATES),
+            (false, Discretization::Mamba, (all | BOUNDS | LIMIT) & !SOFTPLUS),
+        ] {
+            let case = Case { complex, discretization, ..Case::new(DType::F64, 2, 2, 7, 2, options) };
+            let inputs = Inputs::new(&case);
+            let args = inputs.args(&case);
+            let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+            let (dy, dlast) = (inputs.dy.to_dense(), inputs.dstate.to_dense());
+            let loss = |args: &Args<'_>| {
+                let out = reference::forward_with_state_shape(args, &case.state_shape()).unwrap();
+                let dot = |a: &Dense, b: &Dense| a.data().iter().zip(b.data()).map(|(a, b)| (a.conj() * b).re).sum::<f64>();
+                dot(&out.y, &dy) + dot(&out.final_state, &dlast)
+            };
+            let grads = reference::backward(&args, &cotangents).unwrap();
+            let bound = ErrorBound { absolute: 2e-8, relative: 2e-8 };
+            let test = |name: &str, at: View<'_>, got: &Dense, with: &dyn Fn(View<'_>) -> f64| {
+                let expected = central_differences(&dense(at), 1e-5, at.dtype().is_complex(), with);
+                close(got, &expected, bound, &format!("{name} of {case:?}"));
+            };
+            test("x", args.x, &grads.x, &|v| loss(&Args { x: v, ..args }));
+            test("dt", args.dt, &grads.dt, &|v| loss(&Args { dt: v, ..args }));
+            test("a", args.a, &grads.a, &|v| loss(&Args { a: v, ..args }));
+            test("b", args.b, &grads.b, &|v| loss(&Args { b: v, ..args }));
+            test("c", args.c, &grads.c, &|v| loss(&Args { c: v, ..args }));
+            let some = |name: &str, at: Option<View<'_>>, got: &Option<Dense>, with: &dyn Fn(View<'_>) -> f64| {
+                if let (Some(at), Some(got)) = (at, got) {
+                    test(name, at, got, with);
+                }
+            };
+            some("d", args.d, &grads.d, &|v| loss(&Args { d: Some(v), ..args }));
+            some("z", args.z, &grads.z, &|v| loss(&Args { z: Some(v), ..args }));
+            some("dt_bias", args.dt_bias, &grads.dt_bias, &|v| loss(&Args { dt_bias: Some(v), ..args }));
+            some("dt_a", args.dt_a, &grads.dt_a, &|v| loss(&Args { dt_a: Some(v), ..args }));
+            let state = &Some(grads.initial_state.clone());
+            some("state", args.initial_state, state, &|v| loss(&Args { initial_state: Some(v), ..args }));
+        }
+    }
+}
+
+mod errors {
+    use super::*;
+    use statescan::{Error, View, ViewMut};
+
+    /// Runs a forward pass that must fail, and checks that the output keeps its bytes.
+    #[track_caller]
+    fn fails(args: &Args<'_>, op: impl FnOnce(&Error) -> bool) {
+        let mut y = Buffer::zeros(DType::F32, &[2, 4, 6]).unwrap();
+        y.fill_bytes(0x5a);
+        let before = y.bytes().to_vec();
+        let error = selective_scan::forward(&Exec::cpu(1), args, &mut Outputs { y: Some(y.view_mut()), ..Default::default() })
+            .unwrap_err();
+        assert!(op(&error), "{error}");
+        assert!(error.to_string().starts_with("selective_scan: `"), "{error}");
+        assert_eq!(y.bytes(), before);
+    }
+
+    fn with<'a>(inputs: &'a Inputs, change: impl FnOnce(&mut Args<'a>)) -> Args<'a> {
+        let case = Case::new(DType::F32, 2, 4, 6, 3, 0);
+        let mut args = inputs.args(&case);
+        change(&mut args);
+        args
+    }
+
+    #[test]
+    fn every_wrong_argument_is_named() {
+        let inputs = &Inputs::new(&Case::new(DType::F32, 2, 4, 6, 3, 0));
+        let small = vec![0f32; 1000];
+        let ints = vec![0i32; 1000];
+        let wrong = |shape: &[usize]| View::new(&small[..shape.iter().product()], shape).unwrap();
+        let int = |shape: &[usize]| View::new(&ints[..shape.iter().product()], shape).unwrap();
+        let named = |name: &'static str| move |e: &Error| e.to_string().contains(&format!("`{name}`"));
+        fails(&with(inputs, |a| a.x = wrong(&[2, 4])), named("x"));
+        fails(&with(inputs, |a| a.dt = wrong(&[2, 4, 5])), named("dt"));
+        fails(&with(inputs, |a| a.dt = int(&[2, 4, 6])), named("dt"));
+        fails(&with(inputs, |a| a.a = wrong(&[3])), named("a"));
+        fails(&with(inputs, |a| a.a = wrong(&[3, 3])), named("a"));
+        fails(&with(inputs, |a| a.b = wrong(&[2, 3, 3, 6])), named("b"));
+        fails(&with(inputs, |a| a.b = wrong(&[2, 0, 3, 6])), named("b"));
+        fails(&with(inputs, |a| a.c = wrong(&[2, 4, 6])), named("c"));
+        fails(&with(inputs, |a| a.d = Some(wrong(&[5]))), named("d"));
+        fails(&with(inputs, |a| a.z = Some(wrong(&[2, 4, 7]))), named("z"));
+        fails(&with(inputs, |a| a.dt_bias = Some(wrong(&[4, 1]))), named("dt_bias"));
+        fails(&with(inputs, |a| a.dt_a = Some(wrong(&[2, 4]))), named("dt_a"));
+        fails(&with(inputs, |a| a.initial_state = Some(wrong(&[1, 4, 3]))), named("initial_state"));
+        fails(&with(inputs, |a| a.dt_limit = (1.0, 0.0)), named("dt_limit"));
+        fails(&with(inputs, |a| a.sequences = Sequences::CuSeqlens(int(&[3]))), named("cu_seqlens"));
+        fails(&with(inputs, |a| a.sequences = Sequences::SeqIdx(int(&[2, 5]))), named("seq_idx"));
+        let complex = vec![Complex64::ZERO; 36];
+        let map = View::new(&complex, &[2, 3, 6]).unwrap();
+        fails(&with(inputs, |a| a.b = map), |e| matches!(e, Error::DType { argument: "b", .. }));
+    }
+
+    #[test]
+    fn outputs_must_be_distinct_memory() {
+        let inputs = &Inputs::new(&Case::new(DType::F32, 2, 4, 6, 3, 0));
+        let args = with(inputs, |_| ());
+        let mut memory = vec![0f32; 48];
+        let y = ViewMut::strided(&mut memory, 0, &[2, 4, 6], &[0, 6, 1]).unwrap();
+        let error = selective_scan::forward(&Exec::cpu(1), &args, &mut Outputs { y: Some(y), ..Default::default() });
+        assert!(matches!(error, Err(Error::Stride { argument: "y", .. })), "{error:?}");
+        let ptr = memory.as_mut_ptr().cast();
+        // SAFETY: the checks refuse the call before anything is written.
+        let view = |shape: &[usize], strides: &[isize]| unsafe {
+            ViewMut::from_raw_parts(ptr, DType::F32, statescan::Device::Cpu, shape, strides).unwrap()
+        };
+        let mut grads =
+            Gradients { x: Some(view(&[2, 4, 6], &[24, 6, 1])), dt: Some(view(&[2, 4, 6], &[24, 6, 1])), ..Default::default() };
+        let error = selective_scan::backward(&Exec::cpu(1), &args, None, &Cotangents::default(), &mut grads);
+        assert!(matches!(error, Err(Error::Overlap { argument: "grad of dt", other: "grad of x", .. })), "{error:?}");
+    }
+
+    #[test]
+    fn a_gradient_needs_its_argument_and_its_device() {
+        let inputs = &Inputs::new(&Case::new(DType::F32, 2, 4, 6, 3, 0));
+        let args = with(inputs, |_| ());
+        let mut dz = Buffer::zeros(DType::F32, &[2, 4, 6]).unwrap();
+        let mut grads = Gradients { z: Some(dz.view_mut()), ..Default::default() };
+        let error = selective_scan::backward(&Exec::cpu(1), &args, None, &Cotangents::default(), &mut grads);
+        assert!(matches!(error, Err(Error::Presence { argument: "z", .. })), "{error:?}");
+        // SAFETY: never read, the device is refused first.
+        let elsewhere = unsafe {
+            View::from_raw_parts(core::ptr::dangling(), DType::F32, statescan::Device::Cuda(0), &[2, 4, 6], &[24, 6, 1])
+        };
+        fails(&Args { x: elsewhere.unwrap(), ..args }, |e| matches!(e, Error::Device { argument: "x", .. }));
     }
 }

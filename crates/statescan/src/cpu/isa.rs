@@ -131,11 +131,14 @@ mod x86 {
             pulp::cast(avx2._mm256_add_epi64(pulp::cast(p), avx2._mm256_slli_epi64::<52>(pulp::cast(n))))
         }
         #[inline(always)]
-        unsafe fn transpose_f32(self, src: *const f32, src_step: usize, dst: *mut f32, dst_step: usize) {
+        unsafe fn transpose_f32(self, src: *const f32, src_step: isize, dst: *mut f32, dst_step: isize) {
             let avx = self.avx;
             // SAFETY: the caller gives eight rows of eight on both sides; the token proves the instructions.
             unsafe {
-                let mut r: [__m256; 8] = core::array::from_fn(|i| _mm256_loadu_ps(src.add(i * src_step)));
+                let mut r = [avx._mm256_setzero_ps(); 8];
+                for i in 0..8 {
+                    r[i] = src.offset(i as isize * src_step).cast::<__m256>().read_unaligned();
+                }
                 for k in [0, 2, 4, 6] {
                     let (a, b) = (r[k], r[k + 1]);
                     r[k] = avx._mm256_unpacklo_ps(a, b);
@@ -149,8 +152,12 @@ mod x86 {
                     r[k + 3] = avx._mm256_shuffle_ps::<0xee>(b, d);
                 }
                 for k in 0..4 {
-                    _mm256_storeu_ps(dst.add(k * dst_step), avx._mm256_permute2f128_ps::<0x20>(r[k], r[k + 4]));
-                    _mm256_storeu_ps(dst.add((k + 4) * dst_step), avx._mm256_permute2f128_ps::<0x31>(r[k], r[k + 4]));
+                    dst.offset(k as isize * dst_step)
+                        .cast::<__m256>()
+                        .write_unaligned(avx._mm256_permute2f128_ps::<0x20>(r[k], r[k + 4]));
+                    dst.offset((k + 4) as isize * dst_step)
+                        .cast::<__m256>()
+                        .write_unaligned(avx._mm256_permute2f128_ps::<0x31>(r[k], r[k + 4]));
                 }
             }
         }
@@ -193,11 +200,14 @@ mod x86 {
             self.scale_f64(p, n)
         }
         #[inline(always)]
-        unsafe fn transpose_f32(self, src: *const f32, src_step: usize, dst: *mut f32, dst_step: usize) {
+        unsafe fn transpose_f32(self, src: *const f32, src_step: isize, dst: *mut f32, dst_step: isize) {
             let f = self.avx512f;
             // SAFETY: the caller gives sixteen rows of sixteen on both sides; the token proves the instructions.
             unsafe {
-                let mut r: [__m512; 16] = core::array::from_fn(|i| _mm512_loadu_ps(src.add(i * src_step)));
+                let mut r = [f._mm512_setzero_ps(); 16];
+                for i in 0..16 {
+                    r[i] = src.offset(i as isize * src_step).cast::<__m512>().read_unaligned();
+                }
                 for k in (0..16).step_by(2) {
                     let (a, b) = (r[k], r[k + 1]);
                     r[k] = f._mm512_unpacklo_ps(a, b);
@@ -215,10 +225,16 @@ mod x86 {
                     let [a, b, c, d] = [r[j], r[4 + j], r[8 + j], r[12 + j]];
                     let (ab0, ab1) = (f._mm512_shuffle_f32x4::<0x88>(a, b), f._mm512_shuffle_f32x4::<0xdd>(a, b));
                     let (cd0, cd1) = (f._mm512_shuffle_f32x4::<0x88>(c, d), f._mm512_shuffle_f32x4::<0xdd>(c, d));
-                    _mm512_storeu_ps(dst.add(j * dst_step), f._mm512_shuffle_f32x4::<0x88>(ab0, cd0));
-                    _mm512_storeu_ps(dst.add((j + 4) * dst_step), f._mm512_shuffle_f32x4::<0x88>(ab1, cd1));
-                    _mm512_storeu_ps(dst.add((j + 8) * dst_step), f._mm512_shuffle_f32x4::<0xdd>(ab0, cd0));
-                    _mm512_storeu_ps(dst.add((j + 12) * dst_step), f._mm512_shuffle_f32x4::<0xdd>(ab1, cd1));
+                    dst.offset(j as isize * dst_step).cast::<__m512>().write_unaligned(f._mm512_shuffle_f32x4::<0x88>(ab0, cd0));
+                    dst.offset((j + 4) as isize * dst_step)
+                        .cast::<__m512>()
+                        .write_unaligned(f._mm512_shuffle_f32x4::<0x88>(ab1, cd1));
+                    dst.offset((j + 8) as isize * dst_step)
+                        .cast::<__m512>()
+                        .write_unaligned(f._mm512_shuffle_f32x4::<0xdd>(ab0, cd0));
+                    dst.offset((j + 12) as isize * dst_step)
+                        .cast::<__m512>()
+                        .write_unaligned(f._mm512_shuffle_f32x4::<0xdd>(ab1, cd1));
                 }
             }
         }

@@ -32,7 +32,7 @@ pub(crate) trait Isa: pulp::Simd {
     /// # Safety
     /// Every row of the source can be read and every row of the destination written; they do not overlap.
     #[inline(always)]
-    unsafe fn transpose_f32(self, src: *const f32, src_step: usize, dst: *mut f32, dst_step: usize) {
+    unsafe fn transpose_f32(self, src: *const f32, src_step: isize, dst: *mut f32, dst_step: isize) {
         // SAFETY: the caller's contract.
         unsafe { transpose_plain(Self::F32_LANES, src, src_step, dst, dst_step) }
     }
@@ -41,18 +41,18 @@ pub(crate) trait Isa: pulp::Simd {
     /// # Safety
     /// As [`Isa::transpose_f32`].
     #[inline(always)]
-    unsafe fn transpose_f64(self, src: *const f64, src_step: usize, dst: *mut f64, dst_step: usize) {
+    unsafe fn transpose_f64(self, src: *const f64, src_step: isize, dst: *mut f64, dst_step: isize) {
         // SAFETY: the caller's contract.
         unsafe { transpose_plain(Self::F64_LANES, src, src_step, dst, dst_step) }
     }
 }
 
 #[inline(always)]
-unsafe fn transpose_plain<T: Copy>(lanes: usize, src: *const T, src_step: usize, dst: *mut T, dst_step: usize) {
+unsafe fn transpose_plain<T: Copy>(lanes: usize, src: *const T, src_step: isize, dst: *mut T, dst_step: isize) {
     for i in 0..lanes {
         for j in 0..lanes {
             // SAFETY: the caller's contract covers the whole block.
-            unsafe { *dst.add(j * dst_step + i) = *src.add(i * src_step + j) };
+            unsafe { *dst.offset(j as isize * dst_step + i as isize) = *src.offset(i as isize * src_step + j as isize) };
         }
     }
 }
@@ -99,7 +99,7 @@ pub(crate) trait Real:
     fn any_less<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> bool;
     /// # Safety
     /// As [`Isa::transpose_f32`].
-    unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: usize, dst: *mut Self, dst_step: usize);
+    unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: isize, dst: *mut Self, dst_step: isize);
 }
 
 macro_rules! real {
@@ -192,7 +192,7 @@ macro_rules! real {
                 s.$first_true(s.$less(a, b)) < S::$lanes
             }
             #[inline(always)]
-            unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: usize, dst: *mut Self, dst_step: usize) {
+            unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: isize, dst: *mut Self, dst_step: isize) {
                 // SAFETY: the caller's contract.
                 unsafe { s.$transpose(src, src_step, dst, dst_step) }
             }

@@ -6,6 +6,7 @@
 use super::simd::{Isa, Real};
 use super::{Kernel, outline};
 use crate::tensor::{DType, RawViewMut, View};
+use core::mem::MaybeUninit;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -39,6 +40,11 @@ impl Plane {
         Self::new(view.as_ptr().cast_mut(), view.dtype(), &view.strides(), lane_axis, time_axis).real()
     }
 
+    /// A plane with strides of its own, in elements of the view; it starts where the view does.
+    pub(crate) fn strided(view: &View<'_>, lane_step: isize, time_step: isize) -> Self {
+        Self::new(view.as_ptr().cast_mut(), view.dtype(), &[lane_step, time_step], 0, 1).real()
+    }
+
     /// A plane of a view that is written.
     pub(crate) fn of_mut(view: &RawViewMut, lane_axis: usize, time_axis: usize) -> Self {
         Self::new(view.as_mut_ptr(), view.dtype(), &view.strides(), lane_axis, time_axis).real()
@@ -65,6 +71,11 @@ impl Plane {
         self.advance_bytes(count as isize * stride * size as isize)
     }
 
+    /// The same elements with lanes and steps exchanged.
+    pub(crate) fn transposed(self) -> Self {
+        Plane { lane_step: self.time_step, time_step: self.lane_step, ..self }
+    }
+
     /// Moves the origin to a lane and a step.
     pub(crate) fn at(self, lane: usize, step: usize) -> Self {
         let elements = lane as isize * self.lane_step + step as isize * self.time_step;
@@ -79,6 +90,8 @@ impl Plane {
 
 /// Conversion between a storage type and a compute type.
 trait Storage<T>: Copy {
+    /// Whether no conversion is needed.
+    const IS_COMPUTE_TYPE: bool = false;
     fn load(self) -> T;
     fn store(value: T) -> Self;
     /// Converts a contiguous row.
@@ -101,6 +114,7 @@ trait Storage<T>: Copy {
 }
 
 impl<T: Real> Storage<T> for f32 {
+    const IS_COMPUTE_TYPE: bool = !T::DOUBLE;
     #[inline(always)]
     fn load(self) -> T {
         T::from_f64(f64::from(self))
@@ -112,6 +126,7 @@ impl<T: Real> Storage<T> for f32 {
 }
 
 impl<T: Real> Storage<T> for f64 {
+    const IS_COMPUTE_TYPE: bool = T::DOUBLE;
     #[inline(always)]
     fn load(self) -> T {
         T::from_f64(self)
@@ -276,17 +291,26 @@ unsafe fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, plane: Plane, lanes: 
     let src = plane.ptr.cast::<E>();
     // SAFETY: every access is inside lanes x steps of the plane or of the tile.
     unsafe {
-        if plane.time_step == 1 {
+        // a block of fewer steps than lanes is not worth a transposition
+        if plane.time_step == 1 && steps >= T::lanes::<S>() {
             let width = T::lanes::<S>();
-            let mut rows = [T::default(); MAX_LANES * STEPS];
+            let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
             let mut first = 0;
             while first < lanes {
                 let count = width.min(lanes - first);
-                for i in 0..count {
-                    let row = src.offset((first + i) as isize * plane.lane_step);
-                    E::load_row(core::slice::from_raw_parts(row, steps), &mut rows[i * STEPS..i * STEPS + steps]);
+                let mut rows = Rows { first: src.cast::<T>(), step: plane.lane_step };
+                if E::IS_COMPUTE_TYPE {
+                    rows.first = rows.first.offset(first as isize * plane.lane_step);
+                } else {
+                    let stage = staged.as_mut_ptr().cast::<T>();
+                    for i in 0..count {
+                        let row = src.offset((first + i) as isize * plane.lane_step);
+                        let to = core::slice::from_raw_parts_mut(stage.add(i * STEPS), steps);
+                        E::load_row(core::slice::from_raw_parts(row, steps), to);
+                    }
+                    rows = Rows { first: stage, step: STEPS as isize };
                 }
-                transpose_in(simd, &rows, count, steps, tile.add(first), pitch);
+                transpose_in(simd, rows, count, steps, tile.add(first), pitch);
                 first += count;
             }
         } else if plane.lane_step == 1 {
@@ -305,28 +329,28 @@ unsafe fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, plane: Plane, lanes: 
     }
 }
 
-/// Rows of `STEPS` elements, `count` of them, become columns of the tile.
+/// Rows of the compute type along time.
+struct Rows<T> {
+    first: *const T,
+    step: isize,
+}
+
+/// Rows become columns of the tile.
 #[inline(always)]
-unsafe fn transpose_in<T: Real, S: Isa>(
-    simd: S,
-    rows: &[T; MAX_LANES * STEPS],
-    count: usize,
-    steps: usize,
-    tile: *mut T,
-    pitch: usize,
-) {
+unsafe fn transpose_in<T: Real, S: Isa>(simd: S, rows: Rows<T>, count: usize, steps: usize, tile: *mut T, pitch: usize) {
     let width = T::lanes::<S>();
     let whole = if count == width { steps - steps % width } else { 0 };
-    // SAFETY: the blocks lie inside `rows` and inside the tile.
+    // SAFETY: the blocks lie inside the rows and inside the tile.
     unsafe {
         let mut t = 0;
         while t < whole {
-            T::transpose(simd, rows.as_ptr().add(t), STEPS, tile.add(t * pitch), pitch);
+            T::transpose(simd, rows.first.add(t), rows.step, tile.add(t * pitch), pitch as isize);
             t += width;
         }
-        for t in whole..steps {
-            for i in 0..count {
-                *tile.add(t * pitch + i) = rows[i * STEPS + t];
+        for i in 0..count {
+            let row = rows.first.offset(i as isize * rows.step);
+            for t in whole..steps {
+                *tile.add(t * pitch + i) = *row.add(t);
             }
         }
     }
@@ -379,24 +403,34 @@ unsafe fn store_as<T: Real, E: Storage<T>, S: Isa>(
     let dst = plane.ptr.cast::<E>();
     // SAFETY: every access is inside lanes x steps of the plane or of the tile.
     unsafe {
-        if plane.time_step == 1 {
+        // a block of fewer steps than lanes is not worth a transposition
+        if plane.time_step == 1 && steps >= T::lanes::<S>() {
             let width = T::lanes::<S>();
-            let mut rows = [T::default(); MAX_LANES * STEPS];
+            let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
             let mut first = 0;
             while first < lanes {
                 let count = width.min(lanes - first);
                 let whole = if count == width { steps - steps % width } else { 0 };
+                let (mut rows, mut step) = (dst.cast::<T>(), plane.lane_step);
+                if E::IS_COMPUTE_TYPE {
+                    rows = rows.offset(first as isize * step);
+                } else {
+                    (rows, step) = (staged.as_mut_ptr().cast::<T>(), STEPS as isize);
+                }
                 let mut t = 0;
                 while t < whole {
-                    T::transpose(simd, tile.add(t * pitch + first), pitch, rows.as_mut_ptr().add(t), STEPS);
+                    T::transpose(simd, tile.add(t * pitch + first), pitch as isize, rows.add(t), step);
                     t += width;
                 }
                 for i in 0..count {
+                    let row = rows.offset(i as isize * step);
                     for t in whole..steps {
-                        rows[i * STEPS + t] = *tile.add(t * pitch + first + i);
+                        *row.add(t) = *tile.add(t * pitch + first + i);
                     }
-                    let row = dst.offset((first + i) as isize * plane.lane_step);
-                    E::store_row(&rows[i * STEPS..i * STEPS + steps], core::slice::from_raw_parts_mut(row, steps));
+                    if !E::IS_COMPUTE_TYPE {
+                        let to = dst.offset((first + i) as isize * plane.lane_step);
+                        E::store_row(core::slice::from_raw_parts(row, steps), core::slice::from_raw_parts_mut(to, steps));
+                    }
                 }
                 first += count;
             }

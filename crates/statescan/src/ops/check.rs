@@ -134,3 +134,33 @@ impl<'a> Checker<'a> {
         }
     }
 }
+
+/// The state that each row of a step uses: its own number, or what an index tensor (already checked for type and shape) says; negative for
+/// none. An index out of range, or used by two rows, is an error.
+pub(crate) fn state_rows(
+    op: &'static str,
+    argument: &'static str,
+    indices: Option<&View<'_>>,
+    batch: usize,
+    states: usize,
+) -> Result<Vec<Option<usize>>> {
+    let Some(indices) = indices else { return Ok((0..batch).map(Some).collect()) };
+    let values = indices.to_indices();
+    let mut used: Vec<(i64, usize)> = Vec::with_capacity(batch);
+    for (position, &got) in values.iter().enumerate() {
+        if got >= states as i64 {
+            let bound = states as i64;
+            return Err(Error::Index { op, argument, position, expected: "less than the number of states,", bound, got });
+        }
+        if got >= 0 {
+            used.push((got, position));
+        }
+    }
+    used.sort_unstable();
+    if let Some(pair) = used.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        let (got, position) = pair[1];
+        let (expected, bound) = ("used by one row only; also at position", pair[0].1 as i64);
+        return Err(Error::Index { op, argument, position, expected, bound, got });
+    }
+    Ok(values.into_iter().map(|v| usize::try_from(v).ok()).collect())
+}

@@ -6,6 +6,8 @@
 mod buffer;
 mod dense;
 mod dtype;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 mod overlap;
 mod shape;
 mod view;

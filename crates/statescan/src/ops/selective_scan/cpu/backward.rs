@@ -8,13 +8,12 @@
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::forward::{ForwardPass, load_state, map};
 use super::inputs::{
-    Block, Scratch, Tiles, blocks, channel_vector, copy_rows, double, load_gate, load_tiles, map_tile, parameter, prepare,
-    tile_len, timed,
+    Block, Scratch, Tiles, blocks, channel_vector, copy_rows, double, load_gate, load_tiles, map_tile, parameter, tile_len, timed,
 };
 use super::reduce::{Partials, add_lanes};
 use super::rules::FieldKind;
 use super::sweep::Sweep;
-use super::{Context, GradientTargets, Pass, Shared, Sources, Targets, Variant};
+use super::{Context, GradientTargets, Pass, Shared, Sources, Targets, Types, walk};
 use crate::cpu::Kernel;
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, Plane};
@@ -30,7 +29,7 @@ pub(super) struct BackwardPass<'p, 'a> {
 }
 
 impl Pass for BackwardPass<'_, '_> {
-    fn run<E: Variant>(self) {
+    fn run<E: Types>(self) {
         let BackwardPass { exec, problem, sources, targets } = self;
         let context = &Context::new(exec, problem);
         let mut own = Vec::<E::T>::new();
@@ -54,7 +53,7 @@ impl Pass for BackwardPass<'_, '_> {
     }
 }
 
-struct Job<'j, 'c, 'a, E: Variant> {
+struct Job<'j, 'c, 'a, E: Types> {
     context: &'j Context<'c, 'a>,
     sources: &'j Sources<'j>,
     targets: &'j GradientTargets,
@@ -66,9 +65,7 @@ struct Job<'j, 'c, 'a, E: Variant> {
 
 /// The arrays of one block of channels that stay for a whole job.
 struct Kept<T> {
-    /// A and A as the rule takes it.
     a: *mut T,
-    prepared: *mut T,
     /// B and C where they are constant.
     b: *mut T,
     c: *mut T,
@@ -83,7 +80,7 @@ struct Kept<T> {
     dbias: *mut T,
 }
 
-impl<E: Variant> Kernel for Job<'_, '_, '_, E> {
+impl<E: Types> Kernel for Job<'_, '_, '_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -94,12 +91,11 @@ impl<E: Variant> Kernel for Job<'_, '_, '_, E> {
         let (segments, range) = plan.job(self.job);
         let channels = plan.channels[range].clone();
         let count = channels.len().div_ceil(width);
-        let [a, prepared, b, c, h, g, da, db, dc, dd, dbias, rest] = self.carve_all::<S>(count);
+        let [a, b, c, h, g, da, db, dc, dd, dbias, rest] = self.carve_all::<S>(count);
         // SAFETY: the arrays were carved for `count` blocks; jobs own disjoint channels or segments of targets and partials.
         unsafe {
             let kept = |i: usize| Kept {
                 a: a.add(i * state),
-                prepared: prepared.add(i * state),
                 b: b.add(i * state),
                 c: c.add(i * state),
                 h: h.add(i * state),
@@ -132,32 +128,23 @@ impl<E: Variant> Kernel for Job<'_, '_, '_, E> {
             }
             for (i, block) in blocks(channels, width).enumerate() {
                 let kept = kept(i);
+                if E::K::PARTS == 2 {
+                    // the output is 2 Re(C h), and the sweep counts it once
+                    double(kept.dc, state);
+                }
                 self.partials.store_channels(segments, block, width, [kept.da, kept.db, kept.dc], [kept.dd, kept.dbias]);
             }
         }
     }
 }
 
-impl<E: Variant> Job<'_, '_, '_, E> {
+impl<E: Types> Job<'_, '_, '_, E> {
     #[inline(always)]
-    fn carve_all<S: Isa>(&mut self, blocks: usize) -> [*mut E::T; 12] {
+    fn carve_all<S: Isa>(&mut self, blocks: usize) -> [*mut E::T; 11] {
         let (width, parts, dstate) = (E::T::lanes::<S>(), E::K::PARTS, self.context.problem.dstate);
         let state = blocks * dstate * parts * width;
         let vector = blocks * width;
-        self.scratch.carve([
-            state,
-            state,
-            state,
-            state,
-            state,
-            state,
-            state,
-            state,
-            state,
-            vector,
-            vector,
-            rest_len::<E, S>(dstate),
-        ])
+        self.scratch.carve([state, state, state, state, state, state, state, state, vector, vector, rest_len::<E, S>(dstate)])
     }
 
     /// One tile of time of all channels of the job.
@@ -210,7 +197,7 @@ impl<E: Variant> Job<'_, '_, '_, E> {
                     core::slice::from_raw_parts_mut(kept.h, dstate * parts * width).fill(E::T::default());
                     copy_rows(from, checkpoints.padded_dim, kept.h, width, dstate * parts, block.count);
                 }
-                load_tiles::<E, S>(simd, problem, segment, block, start, steps, &tiles, true);
+                load_tiles(simd, problem, segment, block, start, steps, &tiles, true);
                 match &self.sources.y {
                     Some(dy) => {
                         let plane = timed(dy, segment.batch, block, start);
@@ -239,7 +226,7 @@ impl<E: Variant> Job<'_, '_, '_, E> {
                     tiles,
                     shared,
                     a: kept.a,
-                    prepared: kept.prepared,
+
                     b: map(&problem.b, b_tile, kept.b),
                     c: map(&problem.c, c_tile, kept.c),
                     h: kept.h,
@@ -257,7 +244,7 @@ impl<E: Variant> Job<'_, '_, '_, E> {
                     steps,
                     dstate,
                 };
-                sweep.all::<E, S>(simd);
+                walk::<E, S>(simd, problem, &sweep);
                 let (mut dd, mut dbias) = (V::load(simd, kept.dd), V::load(simd, kept.dbias));
                 for t in 0..steps {
                     let at = t * width;
@@ -303,13 +290,13 @@ impl<E: Variant> Job<'_, '_, '_, E> {
 pub(super) const STORED: usize = 4;
 
 /// States before each step, decays, and the states after the last step.
-fn stored_len<E: Variant, S: Isa>() -> usize {
+fn stored_len<E: Types, S: Isa>() -> usize {
     let (width, parts) = (E::T::lanes::<S>(), E::K::PARTS);
     2 * STORED * parts * tile_len(width) + STORED * parts * width
 }
 
 /// Length of the arrays that a tile needs besides those kept for a job.
-fn rest_len<E: Variant, S: Isa>(dstate: usize) -> usize {
+fn rest_len<E: Types, S: Isa>(dstate: usize) -> usize {
     let (width, parts) = (E::T::lanes::<S>(), E::K::PARTS);
     13 * tile_len(width) + stored_len::<E, S>() + 2 * tile::STEPS * parts * dstate + 2 * tile::STEPS * dstate * parts * width
 }
@@ -319,13 +306,12 @@ fn rest_len<E: Variant, S: Isa>(dstate: usize) -> usize {
 /// # Safety
 /// The arrays have room for N field vectors.
 #[inline(always)]
-unsafe fn begin<E: Variant, S: Isa>(simd: S, problem: &Problem<'_>, block: Block, kept: &Kept<E::T>) {
+unsafe fn begin<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, block: Block, kept: &Kept<E::T>) {
     let width = E::T::lanes::<S>();
     let state = problem.dstate * E::K::PARTS * width;
     // SAFETY: the caller's contract.
     unsafe {
         parameter::<E, S>(simd, &problem.a, block, kept.a);
-        prepare::<E, S>(simd, kept.a, problem.dstate, kept.prepared);
         if let Projection::Constant(view) = &problem.b {
             parameter::<E, S>(simd, view, block, kept.b);
         }
@@ -346,7 +332,7 @@ unsafe fn begin<E: Variant, S: Isa>(simd: S, problem: &Problem<'_>, block: Block
 /// # Safety
 /// `g` has room for N field vectors.
 #[inline(always)]
-unsafe fn load_cotangent<E: Variant, S: Isa>(
+unsafe fn load_cotangent<E: Types, S: Isa>(
     simd: S,
     problem: &Problem<'_>,
     sources: &Sources<'_>,

@@ -5,11 +5,11 @@
 
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::inputs::{
-    Block, Map, Scratch, Tiles, blocks, channel_vector, copy_rows, double, load_gate, load_tiles, map_tile, parameter, prepare,
-    tile_len, timed,
+    Block, Map, Scratch, Tiles, blocks, channel_vector, copy_rows, double, load_gate, load_tiles, map_tile, parameter, tile_len,
+    timed,
 };
 use super::rules::{FieldKind, Rule};
-use super::{Context, Pass, Shared, Targets, Variant};
+use super::{Context, Loops, Pass, Shared, Targets, Types, Variant, walk};
 use crate::cpu::Kernel;
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Plane};
@@ -25,7 +25,7 @@ pub(super) struct ForwardPass<'p, 'a> {
 }
 
 impl Pass for ForwardPass<'_, '_> {
-    fn run<E: Variant>(self) {
+    fn run<E: Types>(self) {
         let context = Context::new(self.exec, self.problem);
         let saved = self.targets.checkpoints.as_ref().map(|v| v.as_mut_ptr()).or(self.checkpoints);
         let saved = saved.map(|ptr| Shared::new(ptr.cast::<E::T>()));
@@ -36,7 +36,7 @@ impl Pass for ForwardPass<'_, '_> {
     }
 }
 
-struct Job<'j, 'c, 'a, E: Variant> {
+struct Job<'j, 'c, 'a, E: Types> {
     context: &'j Context<'c, 'a>,
     targets: &'j Targets,
     saved: Option<Shared<E::T>>,
@@ -44,7 +44,7 @@ struct Job<'j, 'c, 'a, E: Variant> {
     scratch: &'j mut Scratch<E::T>,
 }
 
-impl<E: Variant> Kernel for Job<'_, '_, '_, E> {
+impl<E: Types> Kernel for Job<'_, '_, '_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -76,8 +76,7 @@ impl<E: Variant> Kernel for Job<'_, '_, '_, E> {
         // checked; jobs write disjoint channels or segments of the targets.
         unsafe {
             for (i, block) in blocks(channels.clone(), width).enumerate() {
-                parameter::<E, S>(simd, &problem.a, block, h.add(i * state));
-                prepare::<E, S>(simd, h.add(i * state), dstate, a.add(i * state));
+                parameter::<E, S>(simd, &problem.a, block, a.add(i * state));
                 if let Projection::Constant(view) = &problem.b {
                     parameter::<E, S>(simd, view, block, b_own.add(i * state));
                 }
@@ -106,12 +105,12 @@ impl<E: Variant> Kernel for Job<'_, '_, '_, E> {
                             let to = saved.get().add(checkpoints.at(index, number) + block.first);
                             copy_rows(h, width, to, checkpoints.padded_dim, state / width, block.count);
                         }
-                        load_tiles::<E, S>(simd, problem, segment, block, start, steps, &tiles, false);
+                        load_tiles(simd, problem, segment, block, start, steps, &tiles, false);
                         let skip = channel_vector(simd, &problem.d, block);
                         for t in 0..steps {
                             (V::load(simd, x.add(t * width)) * skip).store(y.add(t * width));
                         }
-                        let walk = Walk {
+                        let tile = Tile {
                             tiles,
                             shared,
                             a: a.add(i * state),
@@ -122,7 +121,7 @@ impl<E: Variant> Kernel for Job<'_, '_, '_, E> {
                             steps,
                             dstate,
                         };
-                        walk.all::<E, S>(simd);
+                        walk::<E, S>(simd, problem, &tile);
                         let Some(target) = &self.targets.y else { continue };
                         if let Some(z) = &problem.z {
                             load_gate(simd, z, segment, block, start, steps, gate, None);
@@ -160,13 +159,7 @@ pub(super) fn map<T: Real, V>(of: &Projection<V>, tile: *const T, own: *const T)
 /// # Safety
 /// `h` has room for N field vectors; the block lies inside the problem.
 #[inline(always)]
-pub(super) unsafe fn load_state<E: Variant, S: Isa>(
-    simd: S,
-    problem: &Problem<'_>,
-    segment: &Segment,
-    block: Block,
-    h: *mut E::T,
-) {
+pub(super) unsafe fn load_state<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, segment: &Segment, block: Block, h: *mut E::T) {
     let (width, parts) = (E::T::lanes::<S>(), E::K::PARTS);
     // SAFETY: the caller's contract.
     unsafe {
@@ -182,7 +175,7 @@ pub(super) unsafe fn load_state<E: Variant, S: Isa>(
 }
 
 /// One tile of time of one vector of channels.
-struct Walk<T> {
+struct Tile<T> {
     tiles: Tiles<T>,
     shared: bool,
     a: *const T,
@@ -194,11 +187,9 @@ struct Walk<T> {
     dstate: usize,
 }
 
-impl<T: Real> Walk<T> {
-    /// # Safety
-    /// Every array has room for the steps and states.
+impl<T: Real> Loops<T> for Tile<T> {
     #[inline(always)]
-    unsafe fn all<E: Variant<T = T>, S: Isa>(&self, simd: S) {
+    unsafe fn walk<E: Variant<T = T>, S: Isa>(&self, simd: S) {
         let mut n = 0;
         // SAFETY: the caller's contract.
         unsafe {
@@ -212,7 +203,9 @@ impl<T: Real> Walk<T> {
             }
         }
     }
+}
 
+impl<T: Real> Tile<T> {
     /// Walks `COUNT` states from `first` through the tile with their values in registers.
     #[inline(always)]
     unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
@@ -223,7 +216,7 @@ impl<T: Real> Walk<T> {
             let mut a = h;
             for i in 0..COUNT {
                 h[i] = Field::load(simd, self.h.add((first + i) * step));
-                a[i] = Field::load(simd, self.a.add((first + i) * step));
+                a[i] = E::R::prepare(Field::load(simd, self.a.add((first + i) * step)));
             }
             for t in 0..self.steps {
                 let at = t * width;

@@ -1,11 +1,12 @@
 //! Tiles of one vector of channels: the step size through bias, softplus and clamp, the input, the gate.
 
 use super::super::{Problem, Projection};
-use super::Variant;
-use super::rules::{FieldKind, Rule};
+use super::rules::FieldKind;
+use super::{Types, Variant};
 use crate::cpu::math::{silu, silu_and_derivative, softplus, softplus_derivative};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Plane, STEPS};
+use crate::cpu::{Kernel, outline};
 use crate::ops::discretization::Discretization;
 use crate::ops::sequences::Segment;
 use crate::tensor::View;
@@ -95,7 +96,7 @@ pub(super) unsafe fn channel_vector<T: Real, S: Isa>(simd: S, view: &Option<View
 /// # Safety
 /// The block lies inside the view; `to` has room for N field vectors.
 #[inline(always)]
-pub(super) unsafe fn parameter<E: Variant, S: Isa>(simd: S, view: &View<'_>, block: Block, to: *mut E::T) {
+pub(super) unsafe fn parameter<E: Types, S: Isa>(simd: S, view: &View<'_>, block: Block, to: *mut E::T) {
     let width = E::T::lanes::<S>();
     // SAFETY: the caller's contract.
     unsafe {
@@ -108,7 +109,7 @@ pub(super) unsafe fn parameter<E: Variant, S: Isa>(simd: S, view: &View<'_>, blo
 /// # Safety
 /// The steps lie inside the view; `to` has room for them.
 #[inline(always)]
-pub(super) unsafe fn map_tile<E: Variant, S: Isa>(
+pub(super) unsafe fn map_tile<E: Types, S: Isa>(
     simd: S,
     problem: &Problem<'_>,
     map: &Projection<View<'_>>,
@@ -131,17 +132,53 @@ pub(super) unsafe fn map_tile<E: Variant, S: Isa>(
 /// # Safety
 /// Block and steps lie inside the problem; every tile has room for STEPS vectors.
 #[inline(always)]
-pub(super) unsafe fn load_tiles<E: Variant, S: Isa>(
+pub(super) unsafe fn load_tiles<T: Real, S: Isa>(
     simd: S,
     problem: &Problem<'_>,
     segment: &Segment,
     block: Block,
     start: usize,
     steps: usize,
-    tiles: &Tiles<E::T>,
+    tiles: &Tiles<T>,
     with_slope: bool,
 ) {
-    let width = E::T::lanes::<S>();
+    outline(simd, LoadTiles { problem, segment, block, start, steps, tiles, with_slope });
+}
+
+struct LoadTiles<'l, 'a, T> {
+    problem: &'l Problem<'a>,
+    segment: &'l Segment,
+    block: Block,
+    start: usize,
+    steps: usize,
+    tiles: &'l Tiles<T>,
+    with_slope: bool,
+}
+
+impl<T: Real> Kernel for LoadTiles<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let LoadTiles { problem, segment, block, start, steps, tiles, with_slope } = self;
+        // SAFETY: the contract of `load_tiles`, the only maker of this.
+        unsafe { process_tiles(simd, problem, segment, block, start, steps, tiles, with_slope) }
+    }
+}
+
+/// # Safety
+/// As [`load_tiles`].
+#[inline(always)]
+unsafe fn process_tiles<T: Real, S: Isa>(
+    simd: S,
+    problem: &Problem<'_>,
+    segment: &Segment,
+    block: Block,
+    start: usize,
+    steps: usize,
+    tiles: &Tiles<T>,
+    with_slope: bool,
+) {
+    let width = T::lanes::<S>();
     let (zero, one) = (V::constant(simd, 0.0), V::constant(simd, 1.0));
     let sources = [(Some(&problem.x), tiles.x), (Some(&problem.dt), tiles.dt), (problem.dt_a.as_ref(), tiles.dt_a)];
     for (view, to) in sources {
@@ -187,6 +224,42 @@ pub(super) unsafe fn load_tiles<E: Variant, S: Isa>(
 /// As [`load_tiles`].
 #[inline(always)]
 pub(super) unsafe fn load_gate<T: Real, S: Isa>(
+    simd: S,
+    z: &View<'_>,
+    segment: &Segment,
+    block: Block,
+    start: usize,
+    steps: usize,
+    gate: *mut T,
+    derivative: Option<*mut T>,
+) {
+    outline(simd, LoadGate { z, segment, block, start, steps, gate, derivative });
+}
+
+struct LoadGate<'l, 'a, T> {
+    z: &'l View<'a>,
+    segment: &'l Segment,
+    block: Block,
+    start: usize,
+    steps: usize,
+    gate: *mut T,
+    derivative: Option<*mut T>,
+}
+
+impl<T: Real> Kernel for LoadGate<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let LoadGate { z, segment, block, start, steps, gate, derivative } = self;
+        // SAFETY: the contract of `load_gate`, the only maker of this.
+        unsafe { process_gate(simd, z, segment, block, start, steps, gate, derivative) }
+    }
+}
+
+/// # Safety
+/// As [`load_gate`].
+#[inline(always)]
+unsafe fn process_gate<T: Real, S: Isa>(
     simd: S,
     z: &View<'_>,
     segment: &Segment,
@@ -242,22 +315,6 @@ impl<T: Real> Map<T> {
             } else {
                 Field::load(simd, self.from.add(n * parts * T::lanes::<S>()))
             }
-        }
-    }
-}
-
-/// Turns A into what the rule's step takes.
-///
-/// # Safety
-/// `a` holds N field vectors.
-#[inline(always)]
-pub(super) unsafe fn prepare<E: Variant, S: Isa>(simd: S, a: *const E::T, dstate: usize, to: *mut E::T) {
-    let step = E::K::PARTS * E::T::lanes::<S>();
-    for n in 0..dstate {
-        // SAFETY: inside both arrays.
-        unsafe {
-            let value = <E::K as FieldKind>::Of::<E::T, S>::load(simd, a.add(n * step));
-            E::R::prepare(value).store(to.add(n * step));
         }
     }
 }

@@ -8,13 +8,13 @@ mod backward;
 mod forward;
 mod inputs;
 mod reduce;
-mod rules;
+pub(in crate::ops) mod rules;
 mod sweep;
 
 use super::plan::{Checkpoints, Plan};
 use super::{Discretization, Problem, Projection};
-use crate::cpu::Level;
-use crate::cpu::simd::Real;
+use crate::cpu::simd::{Isa, Real};
+use crate::cpu::{Kernel, Level, outline};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
 use core::marker::PhantomData;
@@ -71,45 +71,86 @@ impl<T> Shared<T> {
     }
 }
 
-/// The choices that are compiled in: compute type, real or complex, discretization, whether B and C vary with time.
-trait Variant: Sync {
+/// The types that a pass is compiled for: compute type, real or complex states.
+trait Types: Sync {
     type T: Real;
     type K: FieldKind;
+}
+
+struct Pair<T, K>(PhantomData<(T, K)>);
+
+impl<T: Real, K: FieldKind> Types for Pair<T, K> {
+    type T = T;
+    type K = K;
+}
+
+/// One pass with its arguments, to be run for some types.
+trait Pass {
+    fn run<E: Types>(self);
+}
+
+fn dispatch(problem: &Problem<'_>, pass: impl Pass) {
+    match (problem.double, problem.complex) {
+        (false, false) => pass.run::<Pair<f32, RealField>>(),
+        (false, true) => pass.run::<Pair<f32, ComplexField>>(),
+        (true, false) => pass.run::<Pair<f64, RealField>>(),
+        (true, true) => pass.run::<Pair<f64, ComplexField>>(),
+    }
+}
+
+/// What the innermost loops are compiled for besides: the discretization, and whether B and C vary with time.
+trait Variant: Types {
     type R: Rule;
     const VARYING: bool;
 }
 
-struct Choice<T, K, R, const VARYING: bool>(PhantomData<(T, K, R)>);
+struct Choice<E, R, const VARYING: bool>(PhantomData<(E, R)>);
 
-impl<T: Real, K: FieldKind, R: Rule, const VARYING: bool> Variant for Choice<T, K, R, VARYING> {
-    type T = T;
-    type K = K;
+impl<E: Types, R: Rule, const VARYING: bool> Types for Choice<E, R, VARYING> {
+    type T = E::T;
+    type K = E::K;
+}
+
+impl<E: Types, R: Rule, const VARYING: bool> Variant for Choice<E, R, VARYING> {
     type R = R;
     const VARYING: bool = VARYING;
 }
 
-/// One pass with its arguments, to be run in some variant.
-trait Pass {
-    fn run<V: Variant>(self);
+/// The loops over the states and steps of one tile and one vector of channels.
+trait Loops<T> {
+    /// # Safety
+    /// Every array has room for the steps and states.
+    unsafe fn walk<E: Variant<T = T>, S: Isa>(&self, simd: S);
 }
 
-/// Picks the variant of a problem. Constant maps and the rarer discretizations share one body that asks at every step.
-fn dispatch(problem: &Problem<'_>, pass: impl Pass) {
-    match (problem.double, problem.complex) {
-        (false, false) => dispatch_rule::<f32, RealField>(problem, pass),
-        (false, true) => dispatch_rule::<f32, ComplexField>(problem, pass),
-        (true, false) => dispatch_rule::<f64, RealField>(problem, pass),
-        (true, true) => dispatch_rule::<f64, ComplexField>(problem, pass),
+struct Walk<'l, L, E>(&'l L, PhantomData<E>);
+
+impl<L: Loops<E::T>, E: Variant> Kernel for Walk<'_, L, E> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        // SAFETY: `walk`, the only maker of this, has the same contract.
+        unsafe { self.0.walk::<E, S>(simd) }
     }
 }
 
-fn dispatch_rule<T: Real, K: FieldKind>(problem: &Problem<'_>, pass: impl Pass) {
+/// Runs loops in the variant of a problem, each a function of its own. Constant maps and the rarer discretizations share one body that
+/// asks at every step.
+///
+/// # Safety
+/// As [`Loops::walk`].
+#[inline(always)]
+unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, loops: &impl Loops<E::T>) {
     let varying = matches!((&problem.b, &problem.c), (Projection::Varying(_), Projection::Varying(_)));
     match problem.discretization {
-        Discretization::Mamba | Discretization::Dirac if varying => pass.run::<Choice<T, K, Exponential, true>>(),
-        Discretization::Mamba | Discretization::Dirac => pass.run::<Choice<T, K, Exponential, false>>(),
-        Discretization::Zoh => pass.run::<Choice<T, K, Zoh, false>>(),
-        Discretization::Bilinear => pass.run::<Choice<T, K, Bilinear, false>>(),
+        Discretization::Mamba | Discretization::Dirac if varying => {
+            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential, true>>));
+        }
+        Discretization::Mamba | Discretization::Dirac => {
+            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential, false>>));
+        }
+        Discretization::Zoh => outline(simd, Walk(loops, PhantomData::<Choice<E, Zoh, false>>)),
+        Discretization::Bilinear => outline(simd, Walk(loops, PhantomData::<Choice<E, Bilinear, false>>)),
     }
 }
 

@@ -4,15 +4,15 @@ use crate::cpu::math::{Exp, exp_phi1, exp_phi1_derivative, exp2, phi1, sincos};
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 
 /// Real or complex states.
-pub(super) trait FieldKind: Sync {
+pub(in crate::ops) trait FieldKind: Sync {
     /// The vector of one state of neighbouring channels.
     type Of<T: Real, S: Isa>: Decay<T, S>;
     /// Real vectors in it.
     const PARTS: usize;
 }
 
-pub(super) struct RealField;
-pub(super) struct ComplexField;
+pub(in crate::ops) struct RealField;
+pub(in crate::ops) struct ComplexField;
 
 impl FieldKind for RealField {
     type Of<T: Real, S: Isa> = V<T, S>;
@@ -25,7 +25,7 @@ impl FieldKind for ComplexField {
 }
 
 /// `exp(dt A)` with `A` prepared once: the factor log2(e) is folded into it, which saves a product in the innermost loop.
-pub(super) trait Decay<T: Real, S: Isa>: Exp<T, S> {
+pub(in crate::ops) trait Decay<T: Real, S: Isa>: Exp<T, S> {
     fn prepare(self) -> Self;
     fn decay(self, dt: V<T, S>) -> Self;
 }
@@ -54,7 +54,7 @@ impl<T: Real, S: Isa> Decay<T, S> for Cx<T, S> {
 }
 
 /// What a backward step needs besides the decay, as functions of `z = dt A`.
-pub(super) struct Derivatives<F> {
+pub(in crate::ops) struct Derivatives<F> {
     /// The derivative of the decay.
     pub decay: F,
     /// The gain of the input.
@@ -64,7 +64,7 @@ pub(super) struct Derivatives<F> {
 }
 
 /// `Abar = f(z)` and `Bbar = s gain(z)`, where `s` is `dt` (1 for `dirac`); see [`crate::ops::discretization`].
-pub(super) trait Rule: Sync {
+pub(in crate::ops) trait Rule: Sync {
     /// Whether the gain differs from 1.
     const GAIN: bool;
     /// What [`Rule::step`] takes in place of `A`.
@@ -76,7 +76,7 @@ pub(super) trait Rule: Sync {
 }
 
 /// `mamba` and `dirac`: `Abar = exp z`, gain 1.
-pub(super) struct Exponential;
+pub(in crate::ops) struct Exponential;
 
 impl Rule for Exponential {
     const GAIN: bool = false;
@@ -96,7 +96,7 @@ impl Rule for Exponential {
 }
 
 /// `zoh`: `Abar = exp z`, gain phi1(z).
-pub(super) struct Zoh;
+pub(in crate::ops) struct Zoh;
 
 impl Rule for Zoh {
     const GAIN: bool = true;
@@ -116,7 +116,7 @@ impl Rule for Zoh {
 }
 
 /// `bilinear`: with `g(z) = 1 / (1 - z / 2)`, `Abar = 2 g - 1` and gain `g`.
-pub(super) struct Bilinear;
+pub(in crate::ops) struct Bilinear;
 
 #[inline(always)]
 fn tustin<T: Real, S: Isa, F: Decay<T, S>>(a: F, dt: V<T, S>) -> F {

@@ -3,10 +3,10 @@
 //! With `g` the gradient by the state, per state and step and for real states under `mamba`: `G = C p + g'`, `g = Abar G`, and
 //! `dz = g h[t-1]` is all that A, dt and the decay need, because `Abar' = Abar`; no quantity is ever divided by the decay.
 
-use super::Variant;
 use super::backward::STORED;
 use super::inputs::{Map, Tiles};
 use super::rules::{FieldKind, Rule};
+use super::{Loops, Variant};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::STEPS;
 
@@ -15,7 +15,6 @@ pub(super) struct Sweep<T> {
     pub tiles: Tiles<T>,
     pub shared: bool,
     pub a: *const T,
-    pub prepared: *const T,
     pub b: Map<T>,
     pub c: Map<T>,
     /// States before the tile, (state, part, lane).
@@ -41,11 +40,9 @@ pub(super) struct Sweep<T> {
     pub dstate: usize,
 }
 
-impl<T: Real> Sweep<T> {
-    /// # Safety
-    /// Every array has room for the steps and states.
+impl<T: Real> Loops<T> for Sweep<T> {
     #[inline(always)]
-    pub(super) unsafe fn all<E: Variant<T = T>, S: Isa>(&self, simd: S) {
+    unsafe fn walk<E: Variant<T = T>, S: Isa>(&self, simd: S) {
         let mut n = 0;
         // SAFETY: the caller's contract.
         unsafe {
@@ -59,7 +56,9 @@ impl<T: Real> Sweep<T> {
             }
         }
     }
+}
 
+impl<T: Real> Sweep<T> {
     #[inline(always)]
     unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
         // SAFETY: the caller's contract.
@@ -90,7 +89,7 @@ impl<T: Real> Sweep<T> {
             let mut a = h;
             for i in 0..COUNT {
                 h[i] = Field::load(simd, self.h.add((first + i) * field));
-                a[i] = Field::load(simd, self.prepared.add((first + i) * field));
+                a[i] = E::R::prepare(Field::load(simd, self.a.add((first + i) * field)));
             }
             for t in 0..self.steps {
                 let at = t * width;

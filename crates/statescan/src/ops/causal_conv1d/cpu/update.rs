@@ -1,0 +1,137 @@
+//! A few steps in place: tiles of neighbouring channels whatever the layout, since there are few steps to lie along a vector.
+
+use super::*;
+use crate::cpu::Kernel;
+use crate::exec::Exec;
+use crate::tensor::RawViewMut;
+
+/// Channels in a tile.
+const CHANNELS: usize = 64;
+/// Channels in a job.
+const BLOCK: usize = 16 * CHANNELS;
+
+/// A checked call in normal form.
+pub(crate) struct UpdateProblem<'a> {
+    pub dim: usize,
+    pub steps: usize,
+    pub width: usize,
+    pub state_len: usize,
+    pub circular: bool,
+    pub silu: bool,
+    /// (B, D, T)
+    pub x: View<'a>,
+    pub weight: View<'a>,
+    pub bias: Option<View<'a>>,
+    /// For each row its state, and the place where the next input goes.
+    pub rows: Vec<Option<(usize, usize)>>,
+    pub state: RawViewMut,
+    /// (B, D, T)
+    pub y: RawViewMut,
+}
+
+pub(crate) fn update(exec: &Exec, problem: &UpdateProblem<'_>, double: bool) {
+    match double || problem.state.dtype().is_double() {
+        true => run::<f64>(exec, problem),
+        false => run::<f32>(exec, problem),
+    }
+}
+
+fn run<T: Real>(exec: &Exec, problem: &UpdateProblem<'_>) {
+    let blocks = problem.dim.div_ceil(BLOCK);
+    let tiling = Tiling::new(Axis::Channels, CHANNELS, STEPS);
+    let scratch = || Scratch::<T>::new(tiling, CHANNELS, 2);
+    exec.for_each(problem.rows.len() * blocks, scratch, |scratch, job| {
+        let (b, block) = (job / blocks, job % blocks);
+        exec.level().dispatch(Job { problem, tiling, scratch, b, block });
+    });
+}
+
+struct Job<'j, 'a, T> {
+    problem: &'j UpdateProblem<'a>,
+    tiling: Tiling,
+    scratch: &'j mut Scratch<T>,
+    b: usize,
+    block: usize,
+}
+
+impl<T: Real> Kernel for Job<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Job { problem, tiling, scratch, b, block } = self;
+        let (window, sums) = scratch.tiles.split_at_mut(tiling.len);
+        let (window, sums) = (window.as_mut_ptr(), sums.as_mut_ptr());
+        let mut filters = Filters { weight: &mut scratch.weight, bias: &mut scratch.bias, width: problem.width };
+        let (x, y) = (plane(&problem.x, b), plane_mut(&problem.y, b));
+        let before = problem.width - 1;
+        let end = problem.dim.min((block + 1) * BLOCK);
+        for first in (block * BLOCK..end).step_by(CHANNELS) {
+            let channels = CHANNELS.min(end - first);
+            let (x, y) = (x.at(first, 0), y.at(first, 0));
+            // SAFETY: channels and steps are within the checked views; tiles hold STEPS steps and W-1 more.
+            unsafe {
+                let Some((row, place)) = problem.rows[b] else {
+                    tiling.zero(sums, channels, 0, STEPS.min(problem.steps));
+                    for t in (0..problem.steps).step_by(STEPS) {
+                        tiling.store(simd, sums, y.at(0, t), channels, STEPS.min(problem.steps - t));
+                    }
+                    continue;
+                };
+                filters.load(simd, tiling, &problem.weight, problem.bias.as_ref(), first, channels);
+                let state = plane_mut(&problem.state, row).at(first, 0);
+                let copy = Copy { simd, tiling, channels };
+                // the last inputs, which a circular buffer may have cut in two
+                let len = problem.state_len;
+                let oldest = if problem.circular { (place + len - before) % len } else { len - before };
+                let run = before.min(len - oldest);
+                tiling.load(simd, state.at(0, oldest), channels, run, window);
+                tiling.load(simd, state, channels, before - run, window.add(tiling.at(run)));
+                for t in (0..problem.steps).step_by(STEPS) {
+                    let steps = STEPS.min(problem.steps - t);
+                    tiling.load(simd, x.at(0, t), channels, steps, window.add(tiling.at(before)));
+                    convolve(simd, tiling, &filters, (channels, steps), window, sums, problem.silu, false);
+                    tiling.store(simd, sums, y.at(0, t), channels, steps);
+                    core::ptr::copy(window.add(tiling.at(steps)), window, tiling.at(before));
+                }
+                if problem.circular {
+                    // only the last M inputs stay
+                    let mut t = problem.steps.saturating_sub(len);
+                    while t < problem.steps {
+                        let to = ((place as u128 + t as u128) % len as u128) as usize;
+                        let count = (len - to).min(problem.steps - t);
+                        copy.run(x.at(0, t), state.at(0, to), count, sums);
+                        t += count;
+                    }
+                } else {
+                    let kept = len.saturating_sub(problem.steps);
+                    copy.run(state.at(0, len - kept), state, kept, sums);
+                    copy.run(x.at(0, problem.steps - (len - kept)), state.at(0, kept), len - kept, sums);
+                }
+            }
+        }
+    }
+}
+
+/// Copies steps through a tile.
+#[derive(Clone, Copy)]
+struct Copy<S> {
+    simd: S,
+    tiling: Tiling,
+    channels: usize,
+}
+
+impl<S: Isa> Copy<S> {
+    /// # Safety
+    /// Both planes hold the channels and `count` steps; where they overlap, the target comes first.
+    #[inline(always)]
+    unsafe fn run<T: Real>(self, source: Plane, target: Plane, count: usize, tile: *mut T) {
+        for t in (0..count).step_by(STEPS) {
+            let steps = STEPS.min(count - t);
+            // SAFETY: the caller's contract; a piece is read before any of it is written.
+            unsafe {
+                self.tiling.load(self.simd, source.at(0, t), self.channels, steps, tile);
+                self.tiling.store(self.simd, tile, target.at(0, t), self.channels, steps);
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Problem to plan: which axis vectors lie along, and how steps and channels divide into pieces, groups and blocks. A pure function of the
+//! problem, never of the number of threads.
+
+use super::Problem;
+
+/// The axis that lies along a vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Axis {
+    /// Neighbouring steps of one channel; taps are shifted loads.
+    Time,
+    /// Neighbouring channels of one step; taps are other rows.
+    Channels,
+}
+
+/// Steps that are worked on at once, within one segment, or padding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub batch: usize,
+    pub start: usize,
+    pub end: usize,
+    /// The segment they belong to; none for padding.
+    pub segment: Option<usize>,
+}
+
+/// How a convolution is carried out. A job is one group of pieces for one block of channels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub axis: Axis,
+    pub pieces: Vec<Piece>,
+    /// Where each group of pieces ends; weight gradients are first summed over a group, then over groups.
+    pub groups: Vec<usize>,
+    /// Channels in a tile.
+    pub tile_channels: usize,
+    /// Channels in a job, a multiple of the former.
+    pub block_channels: usize,
+    /// The most steps in a piece.
+    pub piece_steps: usize,
+    /// Blocks of channels.
+    pub blocks: usize,
+}
+
+impl Plan {
+    pub(crate) fn new(problem: &Problem<'_>) -> Self {
+        let strides = problem.x.strides();
+        // short rows would leave most of a vector along time empty
+        let axis = match problem.seqlen >= 16 && (strides[2] == 1 || strides[1] != 1) {
+            true => Axis::Time,
+            false => Axis::Channels,
+        };
+        let (piece_steps, tile_channels, block_channels, group_steps) = match axis {
+            Axis::Time => (1024, 4, 16, 2048),
+            Axis::Channels => (64, 64, 64, 1024),
+        };
+        let mut pieces = Vec::new();
+        for (index, segment) in problem.segments.list.iter().enumerate() {
+            // a sequence without steps still hands its state on
+            let mut start = segment.start;
+            loop {
+                let end = segment.end.min(start + piece_steps);
+                pieces.push(Piece { batch: segment.batch, start, end, segment: Some(index) });
+                start = end;
+                if start == segment.end {
+                    break;
+                }
+            }
+        }
+        for p in &problem.padding {
+            let cuts = (p.start..p.end).step_by(piece_steps);
+            let piece = |start: usize| Piece { batch: p.batch, start, end: p.end.min(start + piece_steps), segment: None };
+            pieces.extend(cuts.map(piece));
+        }
+        let (mut groups, mut steps) = (Vec::new(), 0);
+        for (index, piece) in pieces.iter().enumerate() {
+            // a piece without steps costs something as well
+            steps += (piece.end - piece.start).max(8);
+            if steps >= group_steps || index + 1 == pieces.len() {
+                groups.push(index + 1);
+                steps = 0;
+            }
+        }
+        let blocks = problem.dim.div_ceil(block_channels);
+        Plan { axis, pieces, groups, tile_channels, block_channels, piece_steps, blocks }
+    }
+
+    /// The pieces of a group.
+    pub(crate) fn group(&self, index: usize) -> &[Piece] {
+        let first = if index == 0 { 0 } else { self.groups[index - 1] };
+        &self.pieces[first..self.groups[index]]
+    }
+}

@@ -1,0 +1,183 @@
+//! One or a few steps of a causal convolution, with its last inputs kept in place: what decoding needs.
+//!
+//! | argument | shape | type |
+//! |---|---|---|
+//! | x | (B, D), or (B, D, T) for T steps | real |
+//! | conv_state | (B, D, M), or (S, D, M) with indices; M >= W-1 | real; read and written |
+//! | weight, bias | (D, W), (D,) | real |
+//! | cache_seqlens | (B,) | i32 or i64, not negative |
+//! | conv_state_indices | (B,) | i32 or i64: the state that a row uses, negative for none |
+//! | -> y | as x | real |
+//!
+//! Without `cache_seqlens` the state is the last M inputs, the latest last: it moves by T. With them it is a circular buffer: a row that has
+//! seen `n` inputs keeps input `i` at `i mod M`, and the new ones go to `n mod M` and on.
+//! Where an index is negative, `y` is zero and no state is touched.
+
+use super::{Activation, cpu, width_of};
+use crate::error::{Error, Result};
+use crate::exec::Exec;
+use crate::ops::check::{Checker, Kind};
+use crate::tensor::{Dense, Device, Shape, View, ViewMut};
+
+const OP: &str = "causal_conv1d_update";
+
+/// The arguments of [`update`]; see the [module](super) for what they mean.
+#[derive(Debug, Clone, Copy)]
+pub struct UpdateArgs<'a> {
+    /// New inputs, (B, D) or (B, D, T).
+    pub x: View<'a>,
+    /// Filters, (D, W).
+    pub weight: View<'a>,
+    /// Added to the sum, (D,).
+    pub bias: Option<View<'a>>,
+    /// What follows the sum.
+    pub activation: Activation,
+    /// Inputs that each row has seen, (B,): the state is a circular buffer.
+    pub cache_seqlens: Option<View<'a>>,
+    /// The state that each row uses, (B,); negative for none.
+    pub conv_state_indices: Option<View<'a>>,
+}
+
+impl<'a> UpdateArgs<'a> {
+    /// The two required arguments, and no option.
+    pub fn new(x: View<'a>, weight: View<'a>) -> Self {
+        UpdateArgs { x, weight, bias: None, activation: Activation::None, cache_seqlens: None, conv_state_indices: None }
+    }
+}
+
+/// Computes `y`, shaped as `x`, and moves `conv_state`, (B, D, M) or (S, D, M), on by the new inputs. Without `cache_seqlens` the state holds
+/// the last M inputs, the latest last; with them it is a circular buffer. Rows of negative index get zeros and touch no state.
+///
+/// # Errors
+/// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice, a negative length.
+/// Nothing is written then.
+pub fn update(exec: &Exec, args: &UpdateArgs<'_>, conv_state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+    let sizes = Sizes::new(args, conv_state.shape(), exec.device())?;
+    let mut checker = sizes.checker(args, exec.device())?;
+    checker.write("conv_state", conv_state, Kind::Real, &[sizes.states, sizes.dim, sizes.state_len])?;
+    checker.write("y", y, Kind::Real, &args.x.shape())?;
+    checker.finish()?;
+    let (mut x, mut target) = (args.x, y.raw());
+    if x.rank() == 2 {
+        (x, target) = (x.expand(2, 1), target.expand(2, 1));
+    }
+    let problem = cpu::UpdateProblem {
+        dim: sizes.dim,
+        steps: sizes.steps,
+        width: sizes.width,
+        state_len: sizes.state_len,
+        circular: args.cache_seqlens.is_some(),
+        silu: args.activation == Activation::Silu,
+        x,
+        weight: args.weight,
+        bias: args.bias,
+        rows: sizes.rows,
+        state: conv_state.raw(),
+        y: target,
+    };
+    // a state of higher precision than the input keeps it
+    cpu::update(exec, &problem, args.x.dtype().is_double());
+    Ok(())
+}
+
+/// `y` and the state after the steps, in plain `f64` loops.
+///
+/// # Errors
+/// As [`update`].
+pub fn reference(args: &UpdateArgs<'_>, conv_state: &View<'_>) -> Result<(Dense, Dense)> {
+    let sizes = Sizes::new(args, conv_state.shape(), args.x.device())?;
+    let mut y = Dense::zeros(&[sizes.rows.len(), sizes.dim, sizes.steps])?;
+    let mut state = Dense::from_view(conv_state);
+    let x = if args.x.rank() == 2 { args.x.expand(2, 1) } else { args.x };
+    let (before, len) = (sizes.width - 1, sizes.state_len);
+    for (b, row) in sizes.rows.iter().enumerate() {
+        let Some((s, seen)) = *row else { continue };
+        for d in 0..sizes.dim {
+            let old: Vec<f64> = (0..len).map(|m| state.at(&[s, d, m]).re).collect();
+            let new: Vec<f64> = (0..sizes.steps).map(|t| x.at(&[b, d, t]).re).collect();
+            let latest = |i: usize| match args.cache_seqlens {
+                None => old[len - before + i],
+                Some(_) => old[(seen + len - before + i) % len],
+            };
+            let u: Vec<f64> = (0..before).map(latest).chain(new.iter().copied()).collect();
+            for t in 0..sizes.steps {
+                let bias = args.bias.map_or(0.0, |v| v.at(&[d]).re);
+                let sum = bias + (0..sizes.width).map(|k| args.weight.at(&[d, k]).re * u[t + k]).sum::<f64>();
+                let silu = args.activation == Activation::Silu;
+                let value = if silu { crate::ops::selective_scan::reference::silu(sum).0 } else { sum };
+                *y.at_mut(&[b, d, t]) = value.into();
+            }
+            if args.cache_seqlens.is_some() {
+                for t in 0..sizes.steps {
+                    *state.at_mut(&[s, d, (seen + t) % len]) = new[t].into();
+                }
+            } else {
+                let all: Vec<f64> = old.into_iter().chain(new).collect();
+                for m in 0..len {
+                    *state.at_mut(&[s, d, m]) = all[sizes.steps + m].into();
+                }
+            }
+        }
+    }
+    Ok((y.reshaped(args.x.shape()), state))
+}
+
+/// The sizes of a call, and for each row its state and the place in it where the next input goes.
+struct Sizes {
+    dim: usize,
+    steps: usize,
+    width: usize,
+    states: usize,
+    state_len: usize,
+    rows: Vec<Option<(usize, usize)>>,
+}
+
+impl Sizes {
+    fn new(args: &UpdateArgs<'_>, state: Shape, device: Device) -> Result<Self> {
+        let (batch, dim, steps) = match args.x.shape()[..] {
+            [batch, dim] => (batch, dim, 1),
+            [batch, dim, steps] => (batch, dim, steps),
+            _ => {
+                let expected = "shape (batch, dim) or (batch, dim, steps)";
+                return Err(Error::Rank { op: OP, argument: "x", expected, got: args.x.shape() });
+            }
+        };
+        let width = width_of(OP, &args.weight)?;
+        let [states, _, state_len] = state[..] else {
+            return Err(Error::Rank { op: OP, argument: "conv_state", expected: "shape (batch, dim, state_len)", got: state });
+        };
+        if state_len < width - 1 {
+            let expected = "of at least width - 1 inputs, their number";
+            return Err(Error::Value { op: OP, argument: "conv_state", expected, got: state_len as f64 });
+        }
+        let mut sizes = Sizes { dim, steps, width, states, state_len, rows: vec![None; batch] };
+        if args.conv_state_indices.is_none() {
+            sizes.states = batch;
+        }
+        sizes.checker(args, device)?;
+        let rows = crate::ops::check::state_rows(OP, "conv_state_indices", args.conv_state_indices.as_ref(), batch, states)?;
+        let seen = args.cache_seqlens.map(|v| v.to_indices());
+        for (b, row) in rows.into_iter().enumerate() {
+            let Some(row) = row else { continue };
+            let got = seen.as_ref().map_or(0, |seen| seen[b]);
+            if got < 0 {
+                let argument = "cache_seqlens";
+                return Err(Error::Index { op: OP, argument, position: b, expected: "at least", bound: 0, got });
+            }
+            sizes.rows[b] = Some((row, (got as u64 % state_len as u64) as usize));
+        }
+        Ok(sizes)
+    }
+
+    /// Checks the arguments that are read, and remembers them for the overlap test.
+    fn checker<'a>(&self, args: &UpdateArgs<'a>, device: Device) -> Result<Checker<'a>> {
+        let mut checker = Checker::new(OP, device);
+        let batch = self.rows.len();
+        checker.read("x", &args.x, Kind::Real, &args.x.shape())?;
+        checker.read("weight", &args.weight, Kind::Real, &[self.dim, self.width])?;
+        checker.read_if("bias", &args.bias, Kind::Real, &[self.dim])?;
+        checker.read_if("cache_seqlens", &args.cache_seqlens, Kind::Index, &[batch])?;
+        checker.read_if("conv_state_indices", &args.conv_state_indices, Kind::Index, &[batch])?;
+        Ok(checker)
+    }
+}

@@ -1,0 +1,61 @@
+//! Problem to plan: which leading axes become lanes. A pure function of shapes and strides.
+
+use super::Problem;
+use crate::cpu::tile::MAX_LANES;
+use core::ops::Range;
+
+/// Neighbouring leading axes on which every tensor of the call has one common stride become one axis of channels; the longest such axis
+/// goes into the lanes of vectors, and the others are walked one index at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The axis that gives the stride from channel to channel.
+    pub lane_axis: usize,
+    /// Channels along it and the axes that continue it.
+    pub lanes: usize,
+    /// The other axes with more than one index: position and size.
+    pub outer: Vec<(usize, usize)>,
+    /// Blocks of at most [`MAX_LANES`] channels.
+    pub blocks: usize,
+}
+
+impl Plan {
+    /// `strides` are those of every tensor of the call; a time axis at the end is ignored.
+    pub(crate) fn new(problem: &Problem<'_>, strides: &[Vec<isize>]) -> Self {
+        let sizes = problem.leading();
+        let axes: Vec<usize> = (0..sizes.len()).filter(|&axis| sizes[axis] != 1).collect();
+        let continues =
+            |outer: usize, inner: usize| strides.iter().all(|s| s[outer] == s[inner].wrapping_mul(sizes[inner] as isize));
+        // the longest run of axes that continue each other
+        let (mut best, mut lanes) = (0..0, 1);
+        let mut end = axes.len();
+        while end > 0 {
+            let mut start = end - 1;
+            while start > 0 && continues(axes[start - 1], axes[start]) {
+                start -= 1;
+            }
+            let product = axes[start..end].iter().map(|&axis| sizes[axis]).product();
+            if product > lanes {
+                (best, lanes) = (start..end, product);
+            }
+            end = start;
+        }
+        let lane_axis = axes[best.clone()].last().copied().unwrap_or(sizes.len() - 1);
+        let outer = axes.iter().enumerate().filter(|(i, _)| !best.contains(i)).map(|(_, &axis)| (axis, sizes[axis])).collect();
+        Plan { lane_axis, lanes, outer, blocks: lanes.div_ceil(MAX_LANES) }
+    }
+
+    /// Number of jobs.
+    pub(crate) fn jobs(&self) -> usize {
+        self.outer.iter().map(|&(_, size)| size).product::<usize>() * self.blocks
+    }
+
+    /// The job's index along each outer axis, and its channels.
+    pub(crate) fn job(&self, index: usize) -> (Vec<(usize, usize)>, Range<usize>) {
+        let (mut rest, block) = (index / self.blocks, index % self.blocks);
+        let mut at = self.outer.clone();
+        for (_, i) in at.iter_mut().rev() {
+            (rest, *i) = (rest / *i, rest % *i);
+        }
+        (at, block * MAX_LANES..self.lanes.min((block + 1) * MAX_LANES))
+    }
+}

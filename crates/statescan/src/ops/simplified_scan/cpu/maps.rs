@@ -1,0 +1,206 @@
+//! The dense maps as real matrices. A complex product is a real one of twice the size,
+//!
+//! ```text
+//! [re; im] of M v  =  [Mr -Mi; Mi Mr] [vr; vi]
+//! ```
+//!
+//! with as many multiplications as the complex one, and with half of them where only one part goes in (a real input) or comes out (a real
+//! output). Its adjoint is the transposed matrix, and its gradient folds back onto that of M.
+
+use super::Shared;
+use crate::cpu::Kernel;
+use crate::cpu::simd::{Isa, Real};
+use crate::cpu::tile::{self, Plane, STEPS};
+use crate::exec::Exec;
+use crate::tensor::{RawViewMut, View};
+
+/// How the parts of a vector of numbers lie side by side: groups of `width` real parts, each followed by as many imaginary parts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Side {
+    /// Numbers.
+    pub count: usize,
+    /// 1: only real parts; 2.
+    pub parts: usize,
+    /// Numbers in a group; `count` puts all real parts before all imaginary ones.
+    pub width: usize,
+}
+
+impl Side {
+    /// Real numbers in all, those of the last group's padding included.
+    pub(super) fn len(&self) -> usize {
+        self.parts * self.count.next_multiple_of(self.width.max(1))
+    }
+
+    fn index(&self, i: usize, part: usize) -> usize {
+        i / self.width * self.width * self.parts + part * self.width + i % self.width
+    }
+}
+
+/// A map from one side to another.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Map {
+    pub from: Side,
+    pub to: Side,
+    /// Multiplies the matrix.
+    pub factor: f64,
+}
+
+impl Map {
+    pub(super) fn len(&self) -> usize {
+        self.from.len() * self.to.len()
+    }
+
+    /// The real matrix (from, to), row-major, of a complex one (to, from).
+    pub(super) fn pack<T: Real>(&self, exec: &Exec, view: &View<'_>) -> Vec<T> {
+        let mut packed = vec![T::default(); self.len()];
+        let target = Shared::new(packed.as_mut_ptr());
+        exec.for_each(self.to.count.div_ceil(STEPS), Vec::new, |scratch: &mut Vec<T>, block| {
+            scratch.resize(2 * STEPS * self.from.count, T::default());
+            let start = block * STEPS;
+            let steps = STEPS.min(self.to.count - start);
+            let plane = Plane::of(view, 1, 0).at(0, start);
+            exec.level().dispatch(Rows { plane, write: false, parts: 2, lanes: self.from.count, steps, rows: scratch });
+            self.blocks(|part_from, part_to, sign, imaginary| {
+                for j in 0..self.from.count {
+                    // SAFETY: indices of the two sides; each block of outputs belongs to one job.
+                    let row = unsafe { target.get().add(self.from.index(j, part_from) * self.to.len()) };
+                    for i in 0..steps {
+                        let value = scratch[(2 * i + imaginary) * self.from.count + j] * T::from_f64(sign * self.factor);
+                        // SAFETY: as above.
+                        unsafe { *row.add(self.to.index(start + i, part_to)) = value };
+                    }
+                }
+            });
+        });
+        packed
+    }
+
+    /// Folds the gradient of the real matrix onto the complex one.
+    pub(super) fn unpack<T: Real>(&self, exec: &Exec, packed: &[T], target: &RawViewMut) {
+        let parts = 1 + usize::from(target.dtype().is_complex());
+        exec.for_each(self.to.count.div_ceil(STEPS), Vec::new, |scratch: &mut Vec<T>, block| {
+            scratch.clear();
+            scratch.resize(parts * STEPS * self.from.count, T::default());
+            let start = block * STEPS;
+            let steps = STEPS.min(self.to.count - start);
+            self.blocks(|part_from, part_to, sign, imaginary| {
+                if imaginary >= parts {
+                    return;
+                }
+                for j in 0..self.from.count {
+                    let row = &packed[self.from.index(j, part_from) * self.to.len()..];
+                    for i in 0..steps {
+                        let value = &mut scratch[(parts * i + imaginary) * self.from.count + j];
+                        *value = *value + row[self.to.index(start + i, part_to)] * T::from_f64(sign * self.factor);
+                    }
+                }
+            });
+            let plane = Plane::of_mut(target, 1, 0).at(0, start);
+            exec.level().dispatch(Rows { plane, write: true, parts, lanes: self.from.count, steps, rows: scratch });
+        });
+    }
+
+    /// Calls `f(part of from, part of to, sign, which part of the matrix)` for each block of the real matrix.
+    fn blocks(&self, mut f: impl FnMut(usize, usize, f64, usize)) {
+        for part_from in 0..self.from.parts {
+            for part_to in 0..self.to.parts {
+                let sign = if part_from > part_to { -1.0 } else { 1.0 };
+                f(part_from, part_to, sign, part_from ^ part_to);
+            }
+        }
+    }
+}
+
+/// Moves up to [`STEPS`] rows of a matrix to or from (row, part, column).
+struct Rows<'s, T> {
+    plane: Plane,
+    write: bool,
+    parts: usize,
+    lanes: usize,
+    steps: usize,
+    rows: &'s mut Vec<T>,
+}
+
+impl<T: Real> Kernel for Rows<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Rows { plane, write, parts, lanes, steps, rows } = self;
+        debug_assert!(rows.len() >= parts * lanes * steps);
+        // SAFETY: the plane's rows lie inside its matrix, and the scratch has room for them.
+        unsafe {
+            match write {
+                false => tile::load_parts(simd, plane, parts, lanes, lanes, steps, rows.as_mut_ptr()),
+                true => tile::store_parts(simd, rows.as_ptr(), parts, lanes, plane, lanes, steps),
+            }
+        }
+    }
+}
+
+/// A matrix in memory: its first element, the steps from row to row and from column to column.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<T> {
+    pub ptr: *const T,
+    pub row_step: usize,
+    pub column_step: usize,
+}
+
+impl<T> Matrix<T> {
+    /// A row-major matrix.
+    pub(super) fn new(ptr: *const T, columns: usize) -> Self {
+        Matrix { ptr, row_step: columns, column_step: 1 }
+    }
+
+    pub(super) fn transposed(self) -> Self {
+        Matrix { row_step: self.column_step, column_step: self.row_step, ..self }
+    }
+}
+
+/// `to (m, n) = left (m, k) right (k, n)`, or `+=`; `to` is row-major with `columns` elements a row. On the calling thread.
+///
+/// # Safety
+/// All elements can be read and, those of `to`, written; `to` overlaps nothing.
+pub(super) unsafe fn product<T: Real>(
+    [m, n, k]: [usize; 3],
+    to: *mut T,
+    columns: usize,
+    add: bool,
+    left: Matrix<T>,
+    right: Matrix<T>,
+) {
+    if m == 0 || n == 0 || (k == 0 && add) {
+        return;
+    }
+    if k == 0 {
+        for row in 0..m {
+            // SAFETY: the caller's contract.
+            unsafe { core::slice::from_raw_parts_mut(to.add(row * columns), n).fill(T::default()) };
+        }
+        return;
+    }
+    let one = T::from_f64(1.0);
+    // SAFETY: the caller's contract.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            to,
+            1,
+            columns as isize,
+            add,
+            left.ptr,
+            left.column_step as isize,
+            left.row_step as isize,
+            right.ptr,
+            right.column_step as isize,
+            right.row_step as isize,
+            one,
+            one,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}

@@ -1,0 +1,160 @@
+//! The simplified scan on the CPU: two matrix products with a scan between them, wave by wave.
+//!
+//! A wave is a bounded stretch of the line of all steps (see `plan.rs`). In each, threads take blocks of time for `V = U B`, then rows and
+//! vectors of states for the scan, which turns V into states in place, then blocks of time for `Y = X C`. The products are done by the
+//! `gemm` crate on real matrices; a row of V holds its states in groups of a vector's width, real lanes before imaginary ones, so that the
+//! scan reads vectors of complex numbers out of what the product left.
+
+mod backward;
+mod forward;
+mod maps;
+mod rows;
+mod rule;
+mod scan;
+
+use super::Problem;
+use super::plan::Plan;
+use crate::cpu::Kernel;
+use crate::cpu::Level;
+use crate::cpu::simd::{Isa, Real};
+use crate::exec::Exec;
+use crate::ops::sequences::Segment;
+use crate::tensor::{RawViewMut, View};
+use core::marker::PhantomData;
+use maps::{Map, Side};
+
+/// Where a forward pass writes, in normal form.
+pub(crate) struct Targets {
+    pub y: Option<RawViewMut>,
+    pub last_state: Option<RawViewMut>,
+    pub checkpoints: Option<RawViewMut>,
+}
+
+/// What a backward pass reads besides the arguments, in normal form.
+pub(crate) struct Sources<'a> {
+    pub checkpoints: Option<View<'a>>,
+    pub y: Option<View<'a>>,
+    pub last_state: Option<View<'a>>,
+}
+
+/// Where a backward pass writes, in normal form.
+pub(crate) struct GradientTargets {
+    pub u: Option<RawViewMut>,
+    pub delta: Option<RawViewMut>,
+    pub a: Option<RawViewMut>,
+    pub b: Option<RawViewMut>,
+    pub c: Option<RawViewMut>,
+    pub d: Option<RawViewMut>,
+    pub delta_a: Option<RawViewMut>,
+    pub initial_state: Option<RawViewMut>,
+}
+
+pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
+    match problem.double {
+        false => forward::run::<f32>(exec, problem, targets),
+        true => forward::run::<f64>(exec, problem, targets),
+    }
+}
+
+pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
+    match problem.double {
+        false => backward::run::<f32>(exec, problem, sources, targets),
+        true => backward::run::<f64>(exec, problem, sources, targets),
+    }
+}
+
+/// A pointer that jobs share; each writes its own elements.
+struct Shared<T>(*mut T);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Shared<T> {}
+// SAFETY: only an address; every use says which elements it owns.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    fn new(ptr: *mut T) -> Self {
+        Shared(ptr)
+    }
+    fn get(self) -> *mut T {
+        self.0
+    }
+}
+
+/// What the jobs of one pass share.
+struct Context<'c, 'a, T> {
+    problem: &'c Problem<'a>,
+    plan: Plan,
+    level: Level,
+    /// Lanes of a vector.
+    width: usize,
+    input: Map,
+    output: Map,
+    /// Segments with steps, in the order of the line.
+    segments: Vec<Segment>,
+    element: PhantomData<T>,
+}
+
+struct Lanes<T>(PhantomData<T>);
+
+impl<T: Real> Kernel for Lanes<T> {
+    type Output = usize;
+    #[inline(always)]
+    fn run<S: Isa>(self, _simd: S) -> usize {
+        T::lanes::<S>()
+    }
+}
+
+impl<'c, 'a, T: Real> Context<'c, 'a, T> {
+    /// `workspace` tells the elements a step needs from the lengths of an input, a state and an output.
+    fn new(exec: &Exec, problem: &'c Problem<'a>, workspace: impl Fn(usize, usize, usize) -> usize) -> Self {
+        let level = exec.level();
+        let width = level.dispatch(Lanes::<T>(PhantomData));
+        let plain = |parts| Side { count: problem.dim, parts, width: problem.dim };
+        let (u, y) = (plain(problem.input_parts()), plain(problem.output_parts()));
+        let x = Side { count: problem.dstate, parts: 2, width };
+        let input = Map { from: u, to: x, factor: 1.0 };
+        let output = Map { from: x, to: y, factor: problem.real_factor.unwrap_or(1.0) };
+        // groups are padded to a vector, which is less than what the plan counts
+        let states = 2 * super::plan::padded(problem.dstate);
+        let plan = Plan::new(problem, workspace(u.len(), states, y.len()));
+        let mut segments: Vec<_> = problem.segments.list.iter().filter(|s| s.len() > 0).copied().collect();
+        segments.sort_unstable_by_key(|s| (s.batch, s.start));
+        Context { problem, plan, level, width, input, output, segments, element: PhantomData }
+    }
+
+    /// Real numbers in a row of states.
+    fn state_len(&self) -> usize {
+        self.input.to.len()
+    }
+
+    /// Segments that have steps in a tile.
+    fn segments_in(&self, tile: &super::plan::Tile) -> &[Segment] {
+        let first = self.segments.partition_point(|s| (s.batch, s.end) <= (tile.batch, tile.start));
+        let end = self.segments.partition_point(|s| (s.batch, s.start) < (tile.batch, tile.end));
+        &self.segments[first..end]
+    }
+}
+
+/// Segments without steps hand a state on as it is.
+fn pass_on(problem: &Problem<'_>, from: &Option<View<'_>>, to: &Option<RawViewMut>, forward: bool) {
+    let Some(to) = to else { return };
+    for segment in problem.segments.list.iter().filter(|s| s.len() == 0) {
+        let (source, target) = if forward { (segment.initial, segment.last) } else { (segment.last, segment.initial) };
+        let Some((row, sequence)) = target else { continue };
+        let to = to.index(0, row).index(0, sequence);
+        for n in 0..problem.dstate {
+            let value = match (from, source) {
+                (Some(from), Some((row, sequence))) => from.at(&[row, sequence, n]),
+                _ => num_complex::Complex64::ZERO,
+            };
+            // SAFETY: n is inside the axis; nothing else runs.
+            unsafe { to.write(to.strides()[0] * n as isize, value) };
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Moving blocks of time between tensors and row-major matrices, and the skip.
+
+use crate::cpu::Kernel;
+use crate::cpu::simd::{Isa, Real};
+use crate::cpu::tile::{self, Plane};
+use crate::ops::simplified_scan::plan::Plan;
+use crate::tensor::{RawViewMut, View};
+use core::ops::Range;
+
+/// Loads tiles of a (B, C, L) tensor as rows (step, part, channel).
+pub(super) struct Load<'j, 'a, T> {
+    pub plan: &'j Plan,
+    pub tiles: Range<usize>,
+    pub view: &'j View<'a>,
+    pub parts: usize,
+    pub rows: *mut T,
+}
+
+impl<T: Real> Kernel for Load<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let (channels, strides) = (self.view.shape()[1], self.view.strides());
+        let mut rows = self.rows;
+        for tile in self.tiles.map(|index| self.plan.tile(index)) {
+            let plane = Plane::of(self.view, 1, 2).along(tile.batch, strides[0]).at(0, tile.start);
+            // SAFETY: the tile lies inside the tensor; the maker of this gives room for all tiles.
+            unsafe {
+                tile::load_parts(simd, plane, self.parts, channels, channels, tile.len(), rows);
+                rows = rows.add(tile.len() * self.parts * channels);
+            }
+        }
+    }
+}
+
+/// The inverse of [`Load`].
+pub(super) struct Store<'j, T> {
+    pub plan: &'j Plan,
+    pub tiles: Range<usize>,
+    pub view: &'j RawViewMut,
+    pub parts: usize,
+    pub rows: *const T,
+}
+
+impl<T: Real> Kernel for Store<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let (channels, strides) = (self.view.shape()[1], self.view.strides());
+        let mut rows = self.rows;
+        for tile in self.tiles.map(|index| self.plan.tile(index)) {
+            let plane = Plane::of_mut(self.view, 1, 2).along(tile.batch, strides[0]).at(0, tile.start);
+            // SAFETY: the tile lies inside the tensor and belongs to this job; the rows hold all tiles.
+            unsafe {
+                tile::store_parts(simd, rows, self.parts, channels, plane, channels, tile.len());
+                rows = rows.add(tile.len() * self.parts * channels);
+            }
+        }
+    }
+}
+
+/// Loads a (C,) tensor.
+pub(super) struct LoadVector<'j, 'a, T> {
+    pub view: &'j View<'a>,
+    pub to: &'j mut [T],
+}
+
+impl<T: Real> Kernel for LoadVector<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let count = self.to.len();
+        // SAFETY: a plane of one step with as many lanes as the tensor has elements.
+        unsafe { tile::load_parts(simd, Plane::of(self.view, 0, 0), 1, count, count, 1, self.to.as_mut_ptr()) }
+    }
+}
+
+/// Stores into a (C,) tensor.
+pub(super) struct StoreVector<'j, T> {
+    pub view: &'j RawViewMut,
+    pub from: &'j [T],
+}
+
+impl<T: Real> Kernel for StoreVector<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let count = self.from.len();
+        // SAFETY: a plane of one step with as many lanes as the tensor has elements.
+        unsafe { tile::store_parts(simd, self.from.as_ptr(), 1, count, Plane::of_mut(self.view, 0, 0), count, 1) }
+    }
+}
+
+/// `to[t] += d from[t]`, channel by channel.
+pub(super) struct Skip<'j, T> {
+    pub d: &'j [T],
+    pub steps: usize,
+    pub from: *const T,
+    pub from_step: usize,
+    pub to: *mut T,
+    pub to_step: usize,
+}
+
+impl<T: Real> Kernel for Skip<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, _simd: S) {
+        let count = self.d.len();
+        for t in 0..self.steps {
+            // SAFETY: the maker of this gives rows of at least as many elements as d has.
+            let (from, to) = unsafe {
+                let from = core::slice::from_raw_parts(self.from.add(t * self.from_step), count);
+                (from, core::slice::from_raw_parts_mut(self.to.add(t * self.to_step), count))
+            };
+            for i in 0..count {
+                to[i] = to[i] + self.d[i] * from[i];
+            }
+        }
+    }
+}
+
+/// `sum[c] = sum_t left[t, c] right[t, c]`, the gradient of the skip.
+pub(super) struct Dots<'j, T> {
+    pub steps: usize,
+    pub left: *const T,
+    pub left_step: usize,
+    pub right: *const T,
+    pub right_step: usize,
+    pub sums: &'j mut [T],
+}
+
+impl<T: Real> Kernel for Dots<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, _simd: S) {
+        let count = self.sums.len();
+        self.sums.fill(T::default());
+        for t in 0..self.steps {
+            // SAFETY: the maker of this gives rows of at least as many elements as there are sums.
+            let (left, right) = unsafe {
+                let left = core::slice::from_raw_parts(self.left.add(t * self.left_step), count);
+                (left, core::slice::from_raw_parts(self.right.add(t * self.right_step), count))
+            };
+            for i in 0..count {
+                self.sums[i] = self.sums[i] + left[i] * right[i];
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Simplified scan (S5): a diagonal complex state between two dense maps, and `s5_inner`, the same with a real output.
+//!
+//! ```text
+//! x[t] = Abar[t] x[t-1] + Bbar[t] (B u[t])        y[t] = C x[t]                              (Smith, Warrington and Linderman 2023)
+//! s5_inner: y[t] = f Re(C x[t]) + D Re(u[t]),  f = 2 if conj_sym (only one of each conjugate pair of states is kept), else 1
+//! ```
+//!
+//! B batch, H dim, P dstate, L seqlen; Abar and Bbar are diagonal, made from `a` and the step sizes by a [`Discretization`].
+//!
+//! | argument | shape | type |
+//! |---|---|---|
+//! | u | (B, H, L) | real or complex; a real one halves the work of its product |
+//! | delta | (B, P, L), or (P,) where it does not depend on time | real |
+//! | a | (P,) or (P, 1) | real or complex |
+//! | b, c | (P, H), (H, P) | real or complex |
+//! | delta_a | as delta | real; a step of its own for the decay (`deltaA`: asynchronous input) |
+//! | initial_state | (B, P), see [`Sequences`] for packed rows | real or complex |
+//! | head | [`Head`] | |
+//! | -> y | (B, H, L) | complex; real for [`Head::Real`] |
+//! | -> last_state | as initial_state | complex |
+//!
+//! Each argument may have its own storage type and any strides. The state is complex. Carried values are `f32`, or `f64` where `u` is.
+//!
+//! **Backward.** With `p[t]` the cotangent of `C x[t]`, `g[t]` the gradient of `x[t]`, `v[t] = B u[t]`, `s = conj`, `z = deltaA A`:
+//!
+//! ```text
+//! g[t] = C^H p[t] + s(Abar[t+1]) g[t+1]         dC = sum_t p[t] x[t]^H       dv[t] = s(Bbar[t]) g[t]
+//! du[t] = B^H dv[t]                             dB = sum_t dv[t] u[t]^H      dAbar = g[t] s(x[t-1])       dBbar = g[t] s(v[t])
+//! dA = sum_t dAbar s(Abar'(z)) deltaA + dBbar s(dBbar/dA)
+//! ddeltaA = Re(dAbar s(Abar'(z) A))             ddelta = Re(dBbar s(dBbar/ddelta))
+//! ```
+//!
+//! States are recomputed from checkpoints, one for each [`CHECKPOINT`] steps and row. Gradients overwrite. Besides them, forward and
+//! backward use workspaces for a bounded number of steps (see `plan.rs`), and the maps packed as real matrices.
+
+pub(crate) mod cpu;
+pub(crate) mod plan;
+mod problem;
+pub mod reference;
+
+use super::check::Kind;
+use super::discretization::Discretization;
+use super::sequences::Sequences;
+use crate::error::Result;
+use crate::exec::Exec;
+use crate::tensor::{Shape, View, ViewMut};
+pub(crate) use problem::{Problem, Step};
+
+/// Steps between saved states.
+pub const CHECKPOINT: usize = 64;
+
+/// What becomes of `C x`.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum Head<'a> {
+    /// `y = C x`, complex (`simplified_scan`).
+    #[default]
+    Complex,
+    /// `y = f Re(C x) + D Re(u)`, real (`s5_inner`).
+    Real {
+        /// Whether the states stand for conjugate pairs: `f` is 2, else 1.
+        conj_sym: bool,
+        /// Skip, (H,).
+        d: Option<View<'a>>,
+    },
+}
+
+/// The arguments of a simplified scan; see the [module](self) for shapes and types.
+#[derive(Debug, Clone, Copy)]
+pub struct Args<'a> {
+    /// Input, (B, H, L).
+    pub u: View<'a>,
+    /// Step sizes, (B, P, L) or (P,).
+    pub delta: View<'a>,
+    /// State matrix, diagonal, (P,) or (P, 1).
+    pub a: View<'a>,
+    /// Input map, (P, H).
+    pub b: View<'a>,
+    /// Output map, (H, P).
+    pub c: View<'a>,
+    /// The decay's own step sizes, (B, P, L) or (P,).
+    pub delta_a: Option<View<'a>>,
+    /// State before the first step, (B, P).
+    pub initial_state: Option<View<'a>>,
+    /// How the time axis divides into sequences.
+    pub sequences: Sequences<'a>,
+    /// Whether to scan from the last step to the first.
+    pub reverse: bool,
+    /// How (A, B) become a recurrence.
+    pub discretization: Discretization,
+    /// What becomes of `C x`.
+    pub head: Head<'a>,
+}
+
+impl<'a> Args<'a> {
+    /// `simplified_scan`: the five required arguments, bilinear, complex output.
+    pub fn new(u: View<'a>, delta: View<'a>, a: View<'a>, b: View<'a>, c: View<'a>) -> Self {
+        Args {
+            u,
+            delta,
+            a,
+            b,
+            c,
+            delta_a: None,
+            initial_state: None,
+            sequences: Sequences::Whole,
+            reverse: false,
+            discretization: Discretization::Bilinear,
+            head: Head::Complex,
+        }
+    }
+
+    /// `s5_inner`: a skip, real output, conjugate pairs unless `head` is set otherwise.
+    pub fn inner(u: View<'a>, delta: View<'a>, a: View<'a>, b: View<'a>, c: View<'a>, d: View<'a>) -> Self {
+        Args { head: Head::Real { conj_sym: true, d: Some(d) }, ..Self::new(u, delta, a, b, c) }
+    }
+}
+
+/// What a forward pass writes; what is `None` is not computed.
+#[derive(Debug, Default)]
+pub struct Outputs<'a> {
+    /// Output, (B, H, L).
+    pub y: Option<ViewMut<'a>>,
+    /// State after the last step, shaped as the initial state.
+    pub last_state: Option<ViewMut<'a>>,
+    /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where u is).
+    pub checkpoints: Option<ViewMut<'a>>,
+}
+
+/// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Cotangents<'a> {
+    /// By `y`, (B, H, L).
+    pub y: Option<View<'a>>,
+    /// By `last_state`.
+    pub last_state: Option<View<'a>>,
+}
+
+/// What a backward pass writes (it overwrites); what is `None` is not computed. Each has the shape of its argument; complex arguments
+/// have complex gradients (conjugate cotangents, as PyTorch's), real ones real gradients.
+#[derive(Debug, Default)]
+pub struct Gradients<'a> {
+    /// By `u`.
+    pub u: Option<ViewMut<'a>>,
+    /// By `delta`.
+    pub delta: Option<ViewMut<'a>>,
+    /// By `a`.
+    pub a: Option<ViewMut<'a>>,
+    /// By `b`.
+    pub b: Option<ViewMut<'a>>,
+    /// By `c`.
+    pub c: Option<ViewMut<'a>>,
+    /// By the skip of [`Head::Real`].
+    pub d: Option<ViewMut<'a>>,
+    /// By `delta_a`.
+    pub delta_a: Option<ViewMut<'a>>,
+    /// By `initial_state`, whether it was given or left at zero.
+    pub initial_state: Option<ViewMut<'a>>,
+}
+
+/// Number of `f32` (`f64` where u is) elements that `Outputs::checkpoints` must have.
+///
+/// # Errors
+/// Those of [`forward`] that concern the arguments.
+pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
+    let problem = Problem::new(args, args.u.device(), &[])?;
+    Ok(plan::checkpoints_len(&problem))
+}
+
+/// The shape of `last_state`: that of the initial state where there is one.
+///
+/// # Errors
+/// Those of [`forward`] that concern the arguments.
+pub fn last_state_shape(args: &Args<'_>) -> Result<Shape> {
+    let problem = Problem::new(args, args.u.device(), &[])?;
+    Ok(problem.segments.state_shape(&[problem.dstate]))
+}
+
+/// Computes `y`, the last state, and the saved states: whichever are asked for.
+///
+/// # Errors
+/// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
+pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
+    let states: Vec<_> = out.last_state.iter().map(|s| s.shape()).collect();
+    let problem = Problem::new(args, exec.device(), &states)?;
+    let mut checker = problem.checker(args, exec.device())?;
+    let state = problem.segments.state_shape(&[problem.dstate]);
+    checker.write_if("y", &out.y, Kind::exactly(problem.output_parts() == 2), &[problem.batch, problem.dim, problem.seqlen])?;
+    checker.write_if("last_state", &out.last_state, Kind::Complex, &state)?;
+    let saved = [plan::checkpoints_len(&problem)];
+    checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &saved)?;
+    checker.finish()?;
+    problem.check_dense(out.checkpoints.as_ref().map(|v| v.as_view()))?;
+    let targets = cpu::Targets {
+        y: out.y.as_mut().map(|v| problem.mirror_target(v.raw())),
+        last_state: out.last_state.as_mut().map(|v| problem.state_target(v.raw())),
+        checkpoints: out.checkpoints.as_mut().map(|v| v.raw()),
+    };
+    cpu::forward(exec, &problem, &targets);
+    Ok(())
+}
+
+/// Computes the gradients that are asked for. `checkpoints` are those of a forward pass with the same arguments; without them the states
+/// are computed again.
+///
+/// # Errors
+/// As [`forward`]; also a gradient of an argument that was not given.
+pub fn backward(
+    exec: &Exec,
+    args: &Args<'_>,
+    checkpoints: Option<View<'_>>,
+    cotangents: &Cotangents<'_>,
+    grads: &mut Gradients<'_>,
+) -> Result<()> {
+    let states: Vec<_> =
+        cotangents.last_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
+    let problem = Problem::new(args, exec.device(), &states)?;
+    let mut checker = problem.checker(args, exec.device())?;
+    let output = [problem.batch, problem.dim, problem.seqlen];
+    let state = problem.segments.state_shape(&[problem.dstate]);
+    let saved = [plan::checkpoints_len(&problem)];
+    checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &saved)?;
+    checker.read_if("grad of y", &cotangents.y, Kind::float(problem.output_parts() == 2), &output)?;
+    checker.read_if("grad of last_state", &cotangents.last_state, Kind::Float, &state)?;
+    let like = |view: &View<'_>| Kind::exactly(view.dtype().is_complex());
+    checker.write_if("grad of u", &grads.u, like(&args.u), &args.u.shape())?;
+    checker.write_if("grad of delta", &grads.delta, Kind::Real, &args.delta.shape())?;
+    checker.write_if("grad of a", &grads.a, like(&args.a), &args.a.shape())?;
+    checker.write_if("grad of b", &grads.b, like(&args.b), &args.b.shape())?;
+    checker.write_if("grad of c", &grads.c, like(&args.c), &args.c.shape())?;
+    checker.gradient_of("d", problem.d.is_some(), grads.d.is_some())?;
+    checker.write_if("grad of d", &grads.d, Kind::Real, &[problem.dim])?;
+    checker.gradient_of("delta_a", args.delta_a.is_some(), grads.delta_a.is_some())?;
+    let delta_a = args.delta_a.unwrap_or(args.delta).shape();
+    checker.write_if("grad of delta_a", &grads.delta_a, Kind::Real, &delta_a)?;
+    let initial = args.initial_state.map_or(Kind::Complex, |v| like(&v));
+    checker.write_if("grad of initial_state", &grads.initial_state, initial, &state)?;
+    checker.finish()?;
+    problem.check_dense(checkpoints)?;
+    let sources = cpu::Sources {
+        checkpoints,
+        y: cotangents.y.map(|v| problem.mirror(v)),
+        last_state: cotangents.last_state.map(|v| problem.state_source(v)),
+    };
+    let step = |view: &mut ViewMut<'_>| match view.shape().len() {
+        1 => view.raw(),
+        _ => problem.mirror_target(view.raw()),
+    };
+    let targets = cpu::GradientTargets {
+        u: grads.u.as_mut().map(|v| problem.mirror_target(v.raw())),
+        delta: grads.delta.as_mut().map(step),
+        a: grads.a.as_mut().map(|v| if args.a.rank() == 2 { v.raw().index(1, 0) } else { v.raw() }),
+        b: grads.b.as_mut().map(|v| v.raw()),
+        c: grads.c.as_mut().map(|v| v.raw()),
+        d: grads.d.as_mut().map(|v| v.raw()),
+        delta_a: grads.delta_a.as_mut().map(step),
+        initial_state: grads.initial_state.as_mut().map(|v| problem.state_target(v.raw())),
+    };
+    cpu::backward(exec, &problem, &sources, &targets);
+    Ok(())
+}

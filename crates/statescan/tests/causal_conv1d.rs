@@ -1,0 +1,513 @@
+//! The causal convolution: the oracle against identities, the kernels against the oracle.
+
+mod common;
+
+use common::vectors::Case as Vectors;
+use common::{Layout, Rng, assert_close, central_differences, executors, normal, poisoned, tensor};
+use num_complex::Complex64;
+use proptest::prelude::*;
+use statescan::ops::causal_conv1d::{self, Activation, Args, Cotangents, Gradients, Outputs, reference};
+use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::{DType, Error, Exec, Sequences, View, ViewMut};
+
+/// How the steps of a case divide into sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Packing {
+    Whole,
+    Bounds,
+    /// Runs with one state for each row.
+    Runs,
+    /// Runs and padding at the front, in the middle and at the end.
+    Padded,
+    /// Numbered sequences with a state each.
+    Numbered,
+}
+
+#[derive(Debug, Clone)]
+struct Case {
+    batch: usize,
+    dim: usize,
+    seqlen: usize,
+    width: usize,
+    dtype: DType,
+    parameters: DType,
+    layout: Layout,
+    /// Whether channels lie next to each other (for the dense layout).
+    channels_last: bool,
+    bias: bool,
+    silu: bool,
+    initial: bool,
+    reverse: bool,
+    packing: Packing,
+    seed: u64,
+}
+
+impl Case {
+    fn new(dtype: DType, batch: usize, dim: usize, seqlen: usize, width: usize) -> Self {
+        let parameters = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let (layout, packing) = (Layout::Dense, Packing::Whole);
+        let (channels_last, bias, silu, initial, reverse) = (false, true, true, true, false);
+        Case {
+            batch,
+            dim,
+            seqlen,
+            width,
+            dtype,
+            parameters,
+            layout,
+            channels_last,
+            bias,
+            silu,
+            initial,
+            reverse,
+            packing,
+            seed: 1,
+        }
+    }
+
+    fn packed(self, packing: Packing) -> Self {
+        Case { batch: if packing == Packing::Bounds { 1 } else { self.batch }, packing, ..self }
+    }
+
+    fn state_shape(&self) -> Vec<usize> {
+        let own = [self.dim, self.width - 1];
+        match self.packing {
+            Packing::Bounds => vec![5, own[0], own[1]],
+            Packing::Numbered => vec![self.batch, 5, own[0], own[1]],
+            _ => vec![self.batch, own[0], own[1]],
+        }
+    }
+
+    /// A (B, D, L) tensor in the layout of the case; the steps are the last axis or, with channels last, the middle one of the memory.
+    fn tensor(&self, rng: &mut Rng, poison: bool) -> Buffer {
+        let (shape, l) = ([self.batch, self.dim, self.seqlen], self.layout);
+        if !self.channels_last || l != Layout::Dense {
+            return if poison { poisoned(rng, self.dtype, &shape, l) } else { normal(rng, self.dtype, &shape, l, 1.0) };
+        }
+        let strides = [(self.dim * self.seqlen) as isize, 1, self.dim as isize];
+        let mut buffer = Buffer::strided(self.dtype, &shape, &strides, 0, shape.iter().product()).unwrap();
+        if poison {
+            buffer.fill_bytes(0xff)
+        } else {
+            buffer.fill_with(|| rng.normal().into())
+        }
+        buffer
+    }
+}
+
+struct Inputs {
+    x: Buffer,
+    weight: Buffer,
+    bias: Buffer,
+    states: Buffer,
+    dy: Buffer,
+    dlast: Buffer,
+    bounds: Vec<i32>,
+    index: Buffer,
+}
+
+impl Inputs {
+    fn new(case: &Case) -> Self {
+        let rng = &mut Rng::new(case.seed);
+        let (l, length) = (case.layout, case.seqlen);
+        let third = (length / 3) as i32;
+        let mut index = tensor(rng, DType::I64, &[case.batch, length], l);
+        let mut position = 0;
+        index.fill_with(|| {
+            let t = position % length.max(1);
+            position += 1;
+            let value = match case.packing {
+                // sequences 0, 2 and 3 of five: the others do not occur
+                Packing::Numbered => [0, 2, 3][(t * 3 / length.max(1)).min(2)],
+                Packing::Padded => [-1, 0, 7, -2, 1, 1, -3][(t * 7 / length.max(1)).min(6)],
+                _ => [9, 4, 4, 6, 1][(t * 5 / length.max(1)).min(4)],
+            };
+            Complex64::from(f64::from(value))
+        });
+        Inputs {
+            x: case.tensor(rng, false),
+            weight: normal(rng, case.parameters, &[case.dim, case.width], l, 0.5),
+            bias: normal(rng, case.parameters, &[case.dim], l, 0.5),
+            states: normal(rng, case.dtype, &case.state_shape(), l, 1.0),
+            dy: case.tensor(rng, false),
+            dlast: normal(rng, case.dtype, &case.state_shape(), l, 1.0),
+            bounds: vec![0, third, third, (third + 1).min(length as i32), (2 * third + 1).min(length as i32), length as i32],
+            index,
+        }
+    }
+
+    fn args(&self, case: &Case) -> Args<'_> {
+        let sequences = match case.packing {
+            Packing::Whole => Sequences::Whole,
+            Packing::Bounds => Sequences::CuSeqlens(View::new(&self.bounds, &[6]).unwrap()),
+            _ => Sequences::SeqIdx(self.index.view()),
+        };
+        Args {
+            bias: case.bias.then(|| self.bias.view()),
+            activation: if case.silu { Activation::Silu } else { Activation::None },
+            initial_states: case.initial.then(|| self.states.view()),
+            sequences,
+            reverse: case.reverse,
+            ..Args::new(self.x.view(), self.weight.view())
+        }
+    }
+}
+
+/// Everything that the kernels compute, poisoned beforehand.
+struct Results {
+    y: Buffer,
+    last: Buffer,
+    x: Buffer,
+    weight: Buffer,
+    bias: Buffer,
+    states: Buffer,
+}
+
+impl Results {
+    fn compute(case: &Case, exec: &Exec, inputs: &Inputs) -> Self {
+        let (args, rng) = (inputs.args(case), &mut Rng::new(case.seed + 1));
+        let mut like = |b: &Buffer| poisoned(rng, b.dtype(), &b.shape(), case.layout);
+        let [weight, bias, states, last] = [&inputs.weight, &inputs.bias, &inputs.states, &inputs.states].map(&mut like);
+        let (y, x) = (case.tensor(rng, true), case.tensor(rng, true));
+        let mut r = Results { y, last, x, weight, bias, states };
+        let mut out = Outputs { y: Some(r.y.view_mut()), final_states: Some(r.last.view_mut()) };
+        causal_conv1d::forward(exec, &args, &mut out).unwrap();
+        let cotangents = Cotangents { y: Some(inputs.dy.view()), final_states: Some(inputs.dlast.view()) };
+        let mut grads = Gradients {
+            x: Some(r.x.view_mut()),
+            weight: Some(r.weight.view_mut()),
+            bias: case.bias.then(|| r.bias.view_mut()),
+            initial_states: Some(r.states.view_mut()),
+        };
+        causal_conv1d::backward(exec, &args, &cotangents, &mut grads).unwrap();
+        r
+    }
+
+    fn all(&self) -> [&Buffer; 6] {
+        [&self.y, &self.last, &self.x, &self.weight, &self.bias, &self.states]
+    }
+}
+
+fn check(case: &Case, exec: &Exec) {
+    let inputs = Inputs::new(case);
+    let args = inputs.args(case);
+    let name = |what: &str| format!("{what} of {case:?} on {exec:?}");
+    let got = Results::compute(case, exec, &inputs);
+    let expected = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
+    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_states: Some(inputs.dlast.view()) };
+    let by = reference::backward(&args, &cotangents).unwrap();
+    // a convolution remembers no more steps than it has taps
+    let bound = ErrorBound::for_scan(case.dtype, case.width);
+    assert_close(&name("y"), &got.y, &expected.y, bound);
+    assert_close(&name("final_states"), &got.last, &expected.final_states, ErrorBound { absolute: 0.0, relative: 0.0 });
+    let bound = ErrorBound::for_gradient(case.dtype, case.width);
+    assert_close(&name("gradient by x"), &got.x, &by.x, bound);
+    assert_close(&name("gradient by initial_states"), &got.states, &by.initial_states, bound);
+    let bound = ErrorBound::for_gradient(case.parameters, case.batch * case.seqlen);
+    assert_close(&name("gradient by weight"), &got.weight, &by.weight, bound);
+    if case.bias {
+        assert_close(&name("gradient by bias"), &got.bias, &by.bias, bound);
+    }
+}
+
+fn everywhere(case: Case) {
+    for exec in executors() {
+        check(&case, &exec);
+    }
+}
+
+#[test]
+fn shapes_and_widths_on_every_level() {
+    let shapes = [(1, 1, 1), (2, 5, 67), (1, 17, 64), (2, 16, 65), (1, 33, 129), (3, 130, 15), (1, 2, 1031), (1, 3, 2049)];
+    for (i, (batch, dim, seqlen)) in shapes.into_iter().enumerate() {
+        for channels_last in [false, true] {
+            everywhere(Case { channels_last, ..Case::new(DType::F32, batch, dim, seqlen, 2 + i % 7) });
+        }
+    }
+    for width in 2..=8 {
+        everywhere(Case::new(DType::F32, 1, 4, 37, width));
+        everywhere(Case { channels_last: true, ..Case::new(DType::F32, 1, 70, 37, width) });
+    }
+}
+
+#[test]
+fn every_option_on_every_level() {
+    for packing in [Packing::Whole, Packing::Bounds, Packing::Runs, Packing::Padded, Packing::Numbered] {
+        for channels_last in [false, true] {
+            for (bias, silu, initial, reverse) in
+                [(false, false, false, false), (true, false, true, false), (false, true, true, true), (true, true, false, true)]
+            {
+                let case = Case::new(DType::F32, 2, 9, 71, 4).packed(packing);
+                everywhere(Case { channels_last, bias, silu, initial, reverse, ..case });
+            }
+        }
+    }
+}
+
+#[test]
+fn types_and_layouts() {
+    for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+        for layout in [Layout::Dense, Layout::Scattered] {
+            for channels_last in [false, true] {
+                everywhere(Case { layout, channels_last, ..Case::new(dtype, 2, 18, 77, 4) });
+            }
+        }
+    }
+    everywhere(Case { parameters: DType::BF16, ..Case::new(DType::F32, 2, 18, 77, 3) });
+}
+
+#[test]
+fn sequences_shorter_than_the_filter() {
+    for (seqlen, width) in [(1, 8), (3, 5), (5, 8), (7, 4), (20, 8)] {
+        for packing in [Packing::Whole, Packing::Bounds, Packing::Runs, Packing::Padded, Packing::Numbered] {
+            everywhere(Case::new(DType::F32, 2, 5, seqlen, width).packed(packing));
+        }
+    }
+    // a piece of fewer steps than the filter has taps after a whole one
+    everywhere(Case::new(DType::F32, 1, 5, 1025, 5));
+    everywhere(Case { channels_last: true, ..Case::new(DType::F32, 1, 5, 65, 5) });
+}
+
+#[test]
+fn empty_problems() {
+    for (batch, dim, seqlen) in [(0, 3, 5), (2, 0, 5), (2, 3, 0), (0, 0, 0)] {
+        for packing in [Packing::Whole, Packing::Bounds, Packing::Runs, Packing::Numbered] {
+            everywhere(Case::new(DType::F32, batch, dim, seqlen, 3).packed(packing));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn random_problems(
+        sizes in (1usize..3, 1usize..40, 0usize..150, 2usize..=8),
+        flags in 0u32..64,
+        packing in 0usize..5,
+        dtype in 0usize..4,
+        seed in 0u64..1000,
+    ) {
+        let packing = [Packing::Whole, Packing::Bounds, Packing::Runs, Packing::Padded, Packing::Numbered][packing];
+        let dtype = [DType::F32, DType::F64, DType::BF16, DType::F16][dtype];
+        let on = |bit: u32| flags >> bit & 1 == 1;
+        let case = Case {
+            bias: on(0), silu: on(1), initial: on(2), reverse: on(3), channels_last: on(4),
+            layout: if on(5) { Layout::Scattered } else { Layout::Dense },
+            seed, ..Case::new(dtype, sizes.0, sizes.1, sizes.2, sizes.3)
+        };
+        check(&case.packed(packing), &Exec::cpu(1));
+    }
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    for channels_last in [false, true] {
+        let case = Case { channels_last, ..Case::new(DType::F32, 3, 70, 2500, 4) };
+        let inputs = Inputs::new(&case);
+        let first = Results::compute(&case, &Exec::cpu(1), &inputs);
+        for threads in [1, 2, 3, 7] {
+            let again = Results::compute(&case, &Exec::cpu(threads), &inputs);
+            for (a, b) in first.all().into_iter().zip(again.all()) {
+                assert_eq!(a.bytes(), b.bytes(), "{threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn nan_stays_in_its_sequence_and_channel() {
+    for packing in [Packing::Whole, Packing::Bounds, Packing::Runs, Packing::Padded, Packing::Numbered] {
+        for channels_last in [false, true] {
+            for silu in [false, true] {
+                let case = Case { channels_last, silu, ..Case::new(DType::F32, 2, 19, 80, 4).packed(packing) };
+                let mut inputs = Inputs::new(&case);
+                for (t, value) in [(14, f64::NAN), (44, f64::INFINITY)] {
+                    let mut dense = inputs.x.to_dense();
+                    *dense.at_mut(&[0, 3, t]) = value.into();
+                    inputs.x.copy_from(&dense);
+                    let mut dense = inputs.dy.to_dense();
+                    *dense.at_mut(&[0, 11, t]) = value.into();
+                    inputs.dy.copy_from(&dense);
+                }
+                let args = inputs.args(&case);
+                let cotangents = Cotangents { y: Some(inputs.dy.view()), final_states: Some(inputs.dlast.view()) };
+                let expected = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
+                let by = reference::backward(&args, &cotangents).unwrap();
+                for exec in executors() {
+                    let got = Results::compute(&case, &exec, &inputs);
+                    let expected = [&expected.y, &expected.final_states, &by.x, &by.weight, &by.bias, &by.initial_states];
+                    for (got, expected) in got.all().into_iter().zip(expected) {
+                        let finite = |z: &Complex64| z.re.is_finite();
+                        let (got, expected) = (got.to_dense(), expected.data());
+                        let wrong = got.data().iter().zip(expected).filter(|&(a, b)| !finite(a) && finite(b)).count();
+                        assert_eq!(wrong, 0, "{case:?} on {exec:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn dense(rng: &mut Rng, shape: &[usize]) -> Dense {
+    normal(rng, DType::F64, shape, Layout::Dense, 0.6).to_dense()
+}
+
+#[test]
+fn the_oracle_agrees_with_central_differences() {
+    for packing in [Packing::Whole, Packing::Bounds, Packing::Padded, Packing::Numbered] {
+        let case = Case { reverse: packing == Packing::Bounds, ..Case::new(DType::F64, 2, 2, 14, 3).packed(packing) };
+        let inputs = Inputs::new(&case);
+        let args = inputs.args(&case);
+        let cotangents = Cotangents { y: Some(inputs.dy.view()), final_states: Some(inputs.dlast.view()) };
+        let by = reference::backward(&args, &cotangents).unwrap();
+        let loss = |args: &Args<'_>| {
+            let out = reference::forward_with_state_shape(args, &case.state_shape()).unwrap();
+            let dot = |a: &Dense, b: &Buffer| -> f64 { a.data().iter().zip(b.to_dense().data()).map(|(a, b)| a.re * b.re).sum() };
+            dot(&out.y, &inputs.dy) + dot(&out.final_states, &inputs.dlast)
+        };
+        let close = |name: &str, got: &Dense, expected: Dense| {
+            let bound = ErrorBound { absolute: 1e-8, relative: 1e-7 };
+            let (error, _, within) = statescan::tensor::max_errors(got.data(), expected.data(), bound);
+            assert!(within, "{name} {packing:?}: {error:e}");
+        };
+        let at = |b: &Buffer, f: &mut dyn FnMut(View<'_>) -> f64| central_differences(&b.to_dense(), 1e-5, false, f);
+        close("x", &by.x, at(&inputs.x, &mut |x| loss(&Args { x, ..args })));
+        close("weight", &by.weight, at(&inputs.weight, &mut |weight| loss(&Args { weight, ..args })));
+        close("bias", &by.bias, at(&inputs.bias, &mut |bias| loss(&Args { bias: Some(bias), ..args })));
+        let states = at(&inputs.states, &mut |s| loss(&Args { initial_states: Some(s), ..args }));
+        close("initial_states", &by.initial_states, states);
+    }
+}
+
+#[test]
+fn the_oracle_keeps_the_identities() {
+    let rng = &mut Rng::new(5);
+    let (x, weight, first) = (dense(rng, &[2, 3, 20]), dense(rng, &[3, 4]), dense(rng, &[2, 3, 3]));
+    let args = Args {
+        activation: Activation::Silu,
+        initial_states: Some(first.real_view()),
+        ..Args::new(x.real_view(), weight.real_view())
+    };
+    let whole = reference::forward(&args).unwrap();
+    // a sequence cut in two, its state carried over, is the sequence
+    for cut in [0, 1, 2, 7, 19, 20] {
+        let left = reference::forward(&Args { x: args.x.slice(2, 0..cut), ..args }).unwrap();
+        let state = left.final_states.real_view();
+        let right = reference::forward(&Args { x: args.x.slice(2, cut..20), initial_states: Some(state), ..args }).unwrap();
+        for t in 0..20 {
+            let half = if t < cut { left.y.at(&[1, 2, t]) } else { right.y.at(&[1, 2, t - cut]) };
+            assert_eq!(half, whole.y.at(&[1, 2, t]));
+        }
+        assert_eq!(right.final_states, whole.final_states);
+    }
+    // reversed is mirrored
+    let mirrored = reference::forward(&Args { x: args.x.flip(2), reverse: true, ..args }).unwrap();
+    assert_eq!(Dense::from_view(&mirrored.y.view().flip(2)), whole.y);
+    assert_eq!(mirrored.final_states, whole.final_states);
+    // a filter that is one at the present is the identity
+    let unit = Dense::from_slice(&[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0], &[3, 3]).unwrap();
+    assert_eq!(reference::forward(&Args::new(x.real_view(), unit.real_view())).unwrap().y, x);
+}
+
+#[test]
+fn padding_is_zero_and_silent() {
+    let x: Vec<f32> = (1..=6).map(|i| i as f32).collect();
+    let index = [-1i32, 0, 0, -1, 1, 1];
+    let (weight, bias, first) = ([10.0f32, 1.0], [0.5f32], [100.0f32]);
+    let args = Args {
+        bias: Some(View::new(&bias, &[1]).unwrap()),
+        initial_states: Some(View::new(&first, &[1, 1, 1]).unwrap()),
+        sequences: Sequences::SeqIdx(View::new(&index, &[1, 6]).unwrap()),
+        ..Args::new(View::new(&x, &[1, 1, 6]).unwrap(), View::new(&weight, &[1, 2]).unwrap())
+    };
+    let (mut y, mut last) = ([f32::NAN; 6], [f32::NAN]);
+    let mut out = Outputs {
+        y: Some(ViewMut::new(&mut y, &[1, 1, 6]).unwrap()),
+        final_states: Some(ViewMut::new(&mut last, &[1, 1, 1]).unwrap()),
+    };
+    causal_conv1d::forward(&Exec::cpu(1), &args, &mut out).unwrap();
+    assert_eq!(y, [0.0, 1002.5, 23.5, 0.0, 5.5, 56.5]);
+    assert_eq!(last, [6.0]);
+}
+
+#[test]
+fn vectors_of_the_origin() {
+    for name in ["conv_silu", "conv_state"] {
+        let Some(case) = Vectors::read(name) else { continue };
+        let (x, weight, bias) = (case.need("in.x"), case.need("in.weight"), case.need("in.bias"));
+        let (states, dy, dlast) = (case.tensor("in.initial_states"), case.need("cot.y"), case.need("cot.final_states"));
+        let args = Args {
+            bias: Some(bias.view()),
+            activation: if name == "conv_silu" { Activation::Silu } else { Activation::None },
+            initial_states: states.as_ref().map(|s| s.view()),
+            ..Args::new(x.view(), weight.view())
+        };
+        let cotangents = Cotangents { y: Some(dy.view()), final_states: Some(dlast.view()) };
+        let (oracle, by) = (reference::forward(&args).unwrap(), reference::backward(&args, &cotangents).unwrap());
+        case.assert_close("out.y", &oracle.y);
+        case.assert_close("out.final_states", &oracle.final_states);
+        case.assert_close("grad.x", &by.x);
+        case.assert_close("grad.weight", &by.weight);
+        let zeros = |shape: &[usize]| Buffer::zeros(DType::F32, shape).unwrap();
+        let (mut y, mut last, mut dx) = (zeros(&x.shape()), zeros(&dlast.shape()), zeros(&x.shape()));
+        let (mut dweight, mut dbias, mut dfirst) = (zeros(&weight.shape()), zeros(&bias.shape()), zeros(&dlast.shape()));
+        let mut out = Outputs { y: Some(y.view_mut()), final_states: Some(last.view_mut()) };
+        causal_conv1d::forward(&Exec::cpu(1), &args, &mut out).unwrap();
+        let mut grads = Gradients {
+            x: Some(dx.view_mut()),
+            weight: Some(dweight.view_mut()),
+            bias: Some(dbias.view_mut()),
+            initial_states: Some(dfirst.view_mut()),
+        };
+        causal_conv1d::backward(&Exec::cpu(1), &args, &cotangents, &mut grads).unwrap();
+        let results = [("out.y", &y), ("out.final_states", &last), ("grad.x", &dx), ("grad.weight", &dweight)];
+        for (key, got) in results.into_iter().chain([("grad.bias", &dbias)]) {
+            case.assert_close(key, &got.to_dense());
+        }
+        if states.is_some() {
+            case.assert_close("grad.initial_states", &dfirst.to_dense());
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments_are_named_and_nothing_is_written() {
+    let case = Case::new(DType::F32, 2, 3, 8, 4);
+    let inputs = Inputs::new(&case);
+    let args = inputs.args(&case);
+    let ones = |dtype, shape: &[usize]| Buffer::zeros(dtype, shape).unwrap();
+    let (flat, wide, short) = (ones(DType::F32, &[3, 8]), ones(DType::F32, &[3, 9]), ones(DType::F32, &[2, 3, 2]));
+    let (integers, four) = (ones(DType::I32, &[2, 3, 8]), ones(DType::F32, &[4]));
+    let failing = |args: &Args<'_>| {
+        let mut y = poisoned(&mut Rng::new(1), DType::F32, &[2, 3, 8], Layout::Dense);
+        let out = &mut Outputs { y: Some(y.view_mut()), final_states: None };
+        let error = causal_conv1d::forward(&Exec::cpu(1), args, out).unwrap_err();
+        assert!(y.bytes().iter().all(|&b| b == 0xff), "written in spite of {error}");
+        error
+    };
+    assert!(matches!(failing(&Args { x: flat.view(), ..args }), Error::Rank { argument: "x", .. }));
+    assert!(matches!(failing(&Args { x: integers.view(), ..args }), Error::DType { argument: "x", .. }));
+    assert!(matches!(failing(&Args { weight: wide.view(), ..args }), Error::Value { argument: "weight", .. }));
+    assert!(matches!(failing(&Args { weight: four.view(), ..args }), Error::Rank { argument: "weight", .. }));
+    assert!(matches!(failing(&Args { weight: flat.view(), ..args }), Error::Shape { argument: "initial_states", .. }));
+    assert!(matches!(failing(&Args { bias: Some(four.view()), ..args }), Error::Shape { argument: "bias", .. }));
+    let states = Some(short.view());
+    assert!(matches!(failing(&Args { initial_states: states, ..args }), Error::Shape { argument: "initial_states", .. }));
+    let bounds = [0i64, 8];
+    let sequences = Sequences::CuSeqlens(View::new(&bounds, &[2]).unwrap());
+    assert!(matches!(failing(&Args { sequences, ..args }), Error::Value { argument: "cu_seqlens", .. }));
+    let sequences = Sequences::SeqIdx(View::new(&bounds, &[2]).unwrap());
+    assert!(matches!(failing(&Args { sequences, ..args }), Error::Shape { argument: "seq_idx", .. }));
+
+    let exec = Exec::cpu(1);
+    let mut wrong = ones(DType::F32, &[2, 3, 7]);
+    let error = causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(wrong.view_mut()), final_states: None });
+    assert!(matches!(error, Err(Error::Shape { argument: "y", .. })));
+    let mut folded = Buffer::strided(DType::F32, &[2, 3, 8], &[0, 8, 1], 0, 24).unwrap();
+    let error = causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(folded.view_mut()), final_states: None });
+    assert!(matches!(error, Err(Error::Stride { argument: "y", .. })));
+    let mut bias = ones(DType::F32, &[3]);
+    let grads = &mut Gradients { bias: Some(bias.view_mut()), ..Gradients::default() };
+    let error = causal_conv1d::backward(&exec, &Args { bias: None, ..args }, &Cotangents::default(), grads);
+    assert!(matches!(error, Err(Error::Presence { argument: "bias", .. })));
+}

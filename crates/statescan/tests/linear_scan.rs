@@ -1,0 +1,314 @@
+//! The linear scan: its oracle against identities and central differences, its kernels against the oracle.
+
+mod common;
+
+use common::*;
+use num_complex::Complex64;
+use proptest::prelude::{ProptestConfig, prop, proptest};
+use statescan::ops::linear_scan::{Args, Cotangents, Gradients, Outputs, backward, forward, reference};
+use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::{DType, Error, Exec, Level, View};
+
+/// Arguments and cotangents of one call.
+struct Case {
+    a: Buffer,
+    b: Buffer,
+    initial: Option<Buffer>,
+    by_h: Buffer,
+    by_final: Buffer,
+    reverse: bool,
+}
+
+fn complexity(a: DType, b: DType) -> bool {
+    a.is_complex() || b.is_complex()
+}
+
+/// The type of the states for these arguments: the storage of `b`, complex if anything is.
+fn state_type(a: DType, b: DType) -> DType {
+    match (complexity(a, b), a.is_double() || b.is_double()) {
+        (true, true) => DType::Complex128,
+        (true, false) => DType::Complex64,
+        (false, _) => b,
+    }
+}
+
+impl Case {
+    fn new(rng: &mut Rng, shape: &[usize], a: DType, b: DType, layout: Layout, initial: bool, reverse: bool) -> Self {
+        let state = &shape[..shape.len() - 1];
+        let h = state_type(a, b);
+        // decays of modulus up to 1, so that neither the state nor its error grows
+        let decay = random(rng, a, shape, layout, |rng| {
+            let radius = rng.uniform(0.3, 0.999);
+            if a.is_complex() { Complex64::from_polar(radius, rng.uniform(-3.0, 3.0)) } else { radius.into() }
+        });
+        Case {
+            a: decay,
+            b: normal(rng, b, shape, layout, 1.0),
+            initial: initial.then(|| normal(rng, h, state, layout, 1.0)),
+            by_h: normal(rng, h, shape, layout, 1.0),
+            by_final: normal(rng, h, state, layout, 1.0),
+            reverse,
+        }
+    }
+
+    fn args(&self) -> Args<'_> {
+        Args {
+            initial_state: self.initial.as_ref().map(|v| v.view()),
+            reverse: self.reverse,
+            ..Args::new(self.a.view(), self.b.view())
+        }
+    }
+
+    fn cotangents(&self) -> Cotangents<'_> {
+        Cotangents { h: Some(self.by_h.view()), final_state: Some(self.by_final.view()) }
+    }
+
+    fn forward(&self, exec: &Exec, rng: &mut Rng, layout: Layout) -> [Buffer; 3] {
+        let (shape, dtype) = (self.b.shape(), self.by_h.dtype());
+        let state = &shape[..shape.len() - 1];
+        let mut h = poisoned(rng, dtype, &shape, layout);
+        let mut last = poisoned(rng, dtype, state, layout);
+        // a long product leaves the range of half-precision numbers
+        let carried = if dtype.size() == 2 { DType::F32 } else { dtype };
+        let mut decay = poisoned(rng, carried, state, layout);
+        let mut out = Outputs { h: Some(h.view_mut()), final_state: Some(last.view_mut()), decay: Some(decay.view_mut()) };
+        forward(exec, &self.args(), &mut out).unwrap();
+        [h, last, decay]
+    }
+
+    fn backward(&self, exec: &Exec, rng: &mut Rng, layout: Layout, h: Option<&Buffer>) -> [Buffer; 3] {
+        let shape = self.b.shape();
+        let mut a = poisoned(rng, self.a.dtype(), &shape, layout);
+        let mut b = poisoned(rng, self.b.dtype(), &shape, layout);
+        let mut initial = poisoned(rng, self.by_h.dtype(), &shape[..shape.len() - 1], layout);
+        let mut grads = Gradients { a: Some(a.view_mut()), b: Some(b.view_mut()), initial_state: Some(initial.view_mut()) };
+        backward(exec, &self.args(), h.map(|v| v.view()), &self.cotangents(), &mut grads).unwrap();
+        [a, b, initial]
+    }
+
+    fn check(&self, exec: &Exec, rng: &mut Rng, layout: Layout) {
+        let shape = self.b.shape();
+        let length = shape[shape.len() - 1];
+        let expected = reference::forward(&self.args()).unwrap();
+        let name = format!("{:?} a {} b {} {exec:?}", shape, self.a.dtype(), self.b.dtype());
+        let [h, last, decay] = self.forward(exec, rng, layout);
+        let bound = ErrorBound::for_scan(self.by_h.dtype(), length);
+        assert_close(&format!("h {name}"), &h, &expected.h, bound);
+        assert_close(&format!("final_state {name}"), &last, &expected.final_state, bound);
+        assert_close(&format!("decay {name}"), &decay, &expected.decay, bound);
+        let expected = reference::backward(&self.args(), &self.cotangents()).unwrap();
+        // a rounded h is another h
+        let given = (self.by_h.dtype().size() > 2).then_some(&h);
+        for h in [None, given] {
+            let [a, b, initial] = self.backward(exec, rng, layout, h);
+            let bound = |grad: &Buffer| ErrorBound::for_gradient(grad.dtype(), length);
+            assert_close(&format!("grad of a {name}"), &a, &expected.a, bound(&a));
+            assert_close(&format!("grad of b {name}"), &b, &expected.b, bound(&b));
+            assert_close(&format!("grad of initial_state {name}"), &initial, &expected.initial_state, bound(&initial));
+        }
+    }
+}
+
+const TYPES: [(DType, DType); 9] = [
+    (DType::F32, DType::F32),
+    (DType::F64, DType::F64),
+    (DType::BF16, DType::BF16),
+    (DType::F32, DType::F16),
+    (DType::BF16, DType::F32),
+    (DType::Complex64, DType::Complex64),
+    (DType::Complex128, DType::Complex128),
+    (DType::F32, DType::Complex64),
+    (DType::Complex64, DType::BF16),
+];
+
+#[test]
+fn kernels_agree_with_the_oracle() {
+    let mut rng = Rng::new(1);
+    let shapes: [&[usize]; 10] =
+        [&[1], &[65], &[3, 0], &[0, 5], &[5, 64], &[17, 63], &[2, 31, 130], &[3, 1, 16, 7], &[2, 3, 1, 5, 67], &[33, 1]];
+    for exec in executors() {
+        for (i, shape) in shapes.iter().enumerate() {
+            for (j, &(a, b)) in TYPES.iter().enumerate() {
+                let layout = if (i + j) % 2 == 0 { Layout::Dense } else { Layout::Scattered };
+                Case::new(&mut rng, shape, a, b, layout, (i + j) % 3 > 0, j % 2 == 1).check(&exec, &mut rng, layout);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn any_shape_and_option(
+        seed in 0u64..1 << 40, shape in prop::collection::vec(0usize..9, 0..4), length in 0usize..150, types in 0..TYPES.len(),
+        scattered: bool, initial: bool, reverse: bool,
+    ) {
+        let mut rng = Rng::new(seed);
+        let layout = if scattered { Layout::Scattered } else { Layout::Dense };
+        let shape: Vec<usize> = shape.into_iter().chain([length]).collect();
+        let (a, b) = TYPES[types];
+        Case::new(&mut rng, &shape, a, b, layout, initial, reverse).check(&Exec::cpu(1), &mut rng, layout);
+    }
+}
+
+#[test]
+fn oracle_identities() {
+    let mut rng = Rng::new(2);
+    let shape = [3, 4, 20];
+    let case = Case::new(&mut rng, &shape, DType::Complex128, DType::Complex128, Layout::Dense, true, false);
+    let whole = reference::forward(&case.args()).unwrap();
+    let close = |a: &Dense, b: &Dense| {
+        assert_eq!(a.shape(), b.shape());
+        a.data().iter().zip(b.data()).for_each(|(a, b)| assert!((a - b).norm() < 1e-12, "{a} {b}"));
+    };
+    // in two pieces: by carrying the state, and by scanning the second from zero
+    let piece = |range: core::ops::Range<usize>, initial| Args {
+        initial_state: initial,
+        ..Args::new(case.a.view().slice(2, range.clone()), case.b.view().slice(2, range))
+    };
+    let first = reference::forward(&piece(0..7, case.args().initial_state)).unwrap();
+    let second = reference::forward(&piece(7..20, Some(first.final_state.view()))).unwrap();
+    close(&second.final_state, &whole.final_state);
+    let zero = reference::forward(&piece(7..20, None)).unwrap();
+    let mut joined = zero.final_state.clone();
+    for i in 0..joined.data().len() {
+        joined.data_mut()[i] += zero.decay.data()[i] * first.final_state.data()[i];
+    }
+    close(&joined, &whole.final_state);
+    // a mirrored call is the reversed scan
+    let flipped = Args { a: case.a.view().flip(2), b: case.b.view().flip(2), reverse: true, ..case.args() };
+    let mirrored = reference::forward(&flipped).unwrap();
+    close(&Dense::from_view(&mirrored.h.view().flip(2)), &whole.h);
+    close(&mirrored.final_state, &whole.final_state);
+    // no decay: cumulative sums; full decay: the input itself
+    let constant = |value: f64| Dense::from_slice(&[value; 240], &shape).unwrap();
+    let sums = reference::forward(&Args::new(constant(1.0).view(), constant(1.0).view())).unwrap();
+    assert_eq!(sums.h.at(&[2, 3, 19]).re, 20.0);
+    let inputs = reference::forward(&Args::new(constant(0.0).view(), case.b.view())).unwrap();
+    close(&inputs.h, &case.b.to_dense());
+    // the adjoint identity: <cotangent, J b> = <J^H cotangent, b> for the linear map b -> h
+    let linear = Args { initial_state: None, ..case.args() };
+    let h = reference::forward(&linear).unwrap().h;
+    let grad = reference::backward(&linear, &Cotangents { final_state: None, ..case.cotangents() }).unwrap().b;
+    let dot = |a: &Dense, b: &Dense| a.data().iter().zip(b.data()).map(|(a, b)| (a.conj() * b).re).sum::<f64>();
+    let (left, right) = (dot(&case.by_h.to_dense(), &h), dot(&grad, &case.b.to_dense()));
+    assert!((left - right).abs() < 1e-10 * left.abs().max(1.0));
+}
+
+#[test]
+fn oracle_gradients_are_central_differences() {
+    for (complex_a, complex_b, reverse) in [(false, false, false), (true, true, true), (false, true, false), (true, false, true)]
+    {
+        let mut rng = Rng::new(3);
+        let of = |complex| if complex { DType::Complex128 } else { DType::F64 };
+        let case = Case::new(&mut rng, &[2, 6], of(complex_a), of(complex_b), Layout::Dense, true, reverse);
+        let (by_h, by_final) = (case.by_h.to_dense(), case.by_final.to_dense());
+        let loss = |args: Args<'_>| {
+            let out = reference::forward(&args).unwrap();
+            let dot = |a: &Dense, b: &Dense| a.data().iter().zip(b.data()).map(|(a, b)| (a.conj() * b).re).sum::<f64>();
+            dot(&by_h, &out.h) + dot(&by_final, &out.final_state)
+        };
+        let grads = reference::backward(&case.args(), &case.cotangents()).unwrap();
+        let close = |name: &str, a: &Dense, b: &Dense| {
+            a.data().iter().zip(b.data()).for_each(|(a, b)| assert!((a - b).norm() < 1e-7, "{name}: {a} {b}"));
+        };
+        let args = case.args();
+        let a = central_differences(&case.a.to_dense(), 1e-5, complex_a, |a| loss(Args { a, ..args }));
+        close("a", &grads.a, &a);
+        let b = central_differences(&case.b.to_dense(), 1e-5, complex_b, |b| loss(Args { b, ..args }));
+        close("b", &grads.b, &b);
+        let initial = case.initial.as_ref().unwrap().to_dense();
+        let by_initial =
+            central_differences(&initial, 1e-5, complex_a || complex_b, |s| loss(Args { initial_state: Some(s), ..args }));
+        close("initial_state", &grads.initial_state, &by_initial);
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_threads_or_runs() {
+    let mut rng = Rng::new(4);
+    let case = Case::new(&mut rng, &[3, 37, 200], DType::Complex64, DType::Complex64, Layout::Dense, true, false);
+    let mut all = Vec::new();
+    for threads in [1, 2, 3, 7, 1] {
+        let exec = Exec::cpu(threads);
+        let out = case.forward(&exec, &mut rng, Layout::Dense);
+        let grads = case.backward(&exec, &mut rng, Layout::Dense, None);
+        all.push(out.iter().chain(&grads).map(|b| b.bytes().to_vec()).collect::<Vec<_>>());
+    }
+    assert!(all.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[test]
+fn a_broadcast_decay_needs_no_copy() {
+    let mut rng = Rng::new(5);
+    let case = Case::new(&mut rng, &[2, 19, 70], DType::F32, DType::F32, Layout::Dense, false, false);
+    // one decay for each channel of all rows and steps
+    let constant = uniform(&mut rng, DType::F32, &[19], Layout::Dense, 0.5, 0.99);
+    let args = Args { a: constant.view().expand(0, 2).expand(2, 70), ..case.args() };
+    let mut h = poisoned(&mut rng, DType::F32, &[2, 19, 70], Layout::Dense);
+    forward(&Exec::cpu(1), &args, &mut Outputs { h: Some(h.view_mut()), ..Outputs::default() }).unwrap();
+    assert_close("h", &h, &reference::forward(&args).unwrap().h, ErrorBound::for_scan(DType::F32, 70));
+}
+
+#[test]
+fn nan_stays_in_its_channel() {
+    let mut rng = Rng::new(6);
+    let mut case = Case::new(&mut rng, &[2, 21, 100], DType::F32, DType::F32, Layout::Dense, true, false);
+    for level in Level::available() {
+        let exec = Exec::cpu(1).with_level(level).unwrap();
+        let clean = (case.forward(&exec, &mut rng, Layout::Dense), case.backward(&exec, &mut rng, Layout::Dense, None));
+        let keep = case.b.to_dense();
+        let mut dirty = keep.clone();
+        *dirty.at_mut(&[1, 5, 40]) = Complex64::from(f64::NAN);
+        case.b.copy_from(&dirty);
+        let spoilt = (case.forward(&exec, &mut rng, Layout::Dense), case.backward(&exec, &mut rng, Layout::Dense, None));
+        case.b.copy_from(&keep);
+        let pairs = clean.0.iter().zip(&spoilt.0).chain(clean.1.iter().zip(&spoilt.1));
+        for (clean, spoilt) in pairs {
+            let rows = clean.to_dense().data().len() / 42;
+            for (i, (a, b)) in clean.to_dense().data().iter().zip(spoilt.to_dense().data()).enumerate() {
+                assert!(i / rows == 21 + 5 || a == b, "element {i}");
+            }
+        }
+        // states before the NaN and gradients after it are untouched
+        assert_eq!(clean.0[0].to_dense().at(&[1, 5, 39]), spoilt.0[0].to_dense().at(&[1, 5, 39]));
+        assert!(spoilt.0[0].to_dense().at(&[1, 5, 40]).re.is_nan());
+    }
+}
+
+#[test]
+fn wrong_arguments_are_named_and_nothing_is_written() {
+    let exec = Exec::cpu(1);
+    let (data, complex) = (vec![0f32; 60], vec![num_complex::Complex32::ZERO; 60]);
+    let indices = vec![0i32; 60];
+    let view = |shape: &[usize]| View::new(&data[..shape.iter().product()], shape).unwrap();
+    let good = Args::new(view(&[3, 20]), view(&[3, 20]));
+    let run = |args: Args<'_>| {
+        let mut h = vec![7f32; 60];
+        let mut out = Outputs { h: Some(statescan::ViewMut::new(&mut h, &[3, 20]).unwrap()), ..Outputs::default() };
+        let error = forward(&exec, &args, &mut out).unwrap_err();
+        assert!(h.iter().all(|&v| v == 7.0));
+        error
+    };
+    assert!(matches!(run(Args { a: view(&[3, 19]), ..good }), Error::Shape { argument: "a", .. }));
+    assert!(matches!(run(Args { a: view(&[20]), ..good }), Error::Rank { argument: "a", .. }));
+    let six = view(&[1, 1, 1, 1, 3, 20]);
+    assert!(matches!(run(Args { a: six, b: six, ..good }), Error::Rank { argument: "b", .. }));
+    let index = View::new(&indices, &[3, 20]).unwrap();
+    assert!(matches!(run(Args { b: index, ..good }), Error::DType { argument: "b", .. }));
+    assert!(matches!(run(Args { initial_state: Some(view(&[4])), ..good }), Error::Shape { argument: "initial_state", .. }));
+    let state = View::new(&complex[..3], &[3]).unwrap();
+    assert!(matches!(run(Args { initial_state: Some(state), ..good }), Error::DType { argument: "initial_state", .. }));
+    let b = View::new(&complex, &[3, 20]).unwrap();
+    assert!(matches!(run(Args { b, ..good }), Error::DType { argument: "h", .. }));
+    let mut one = [7f32; 3];
+    let h = statescan::ViewMut::strided(&mut one, 0, &[3, 20], &[1, 0]).unwrap();
+    let error = forward(&exec, &good, &mut Outputs { h: Some(h), ..Outputs::default() }).unwrap_err();
+    assert!(matches!(error, Error::Stride { argument: "h", .. }));
+    let mut last = vec![7f32; 3];
+    let mut grads = Gradients { initial_state: Some(statescan::ViewMut::new(&mut last, &[3]).unwrap()), ..Gradients::default() };
+    let cotangents = Cotangents { h: Some(view(&[3, 19])), final_state: None };
+    let error = backward(&exec, &good, None, &cotangents, &mut grads).unwrap_err();
+    assert!(matches!(error, Error::Shape { argument: "grad of h", .. }));
+    assert!(last.iter().all(|&v| v == 7.0));
+}

@@ -1,0 +1,535 @@
+//! The simplified scan: its oracle against identities and central differences, its kernels against the oracle.
+
+mod common;
+
+use common::*;
+use num_complex::Complex64;
+use proptest::prelude::{ProptestConfig, proptest};
+use statescan::ops::simplified_scan::{
+    Args, Cotangents, Gradients, Head, Outputs, backward, checkpoints_len, forward, last_state_shape, reference,
+};
+use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::{DType, Discretization, Error, Exec, Level, Sequences, View};
+
+/// Everything that a call depends on besides numbers.
+#[derive(Debug, Clone)]
+struct Setup {
+    batch: usize,
+    dim: usize,
+    dstate: usize,
+    seqlen: usize,
+    u: DType,
+    /// Of a, b and c.
+    maps: DType,
+    delta: DType,
+    constant: bool,
+    /// The decay's own step, and whether it is constant.
+    delta_a: Option<bool>,
+    /// `None`: complex.
+    conj_sym: Option<bool>,
+    skip: bool,
+    initial: bool,
+    reverse: bool,
+    packed: Packed,
+    method: Discretization,
+    layout: Layout,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Packed {
+    No,
+    /// One row cut at random.
+    Bounds,
+    /// Every row cut at random, states of the first and last sequence.
+    Index,
+}
+
+impl Setup {
+    fn new(batch: usize, dim: usize, dstate: usize, seqlen: usize) -> Self {
+        Setup {
+            batch,
+            dim,
+            dstate,
+            seqlen,
+            u: DType::Complex64,
+            maps: DType::Complex64,
+            delta: DType::F32,
+            constant: false,
+            delta_a: None,
+            conj_sym: None,
+            skip: false,
+            initial: true,
+            reverse: false,
+            packed: Packed::No,
+            method: Discretization::Zoh,
+            layout: Layout::Dense,
+        }
+    }
+
+    fn random(rng: &mut Rng, sizes: [usize; 4]) -> Self {
+        let [batch, dim, dstate, seqlen] = sizes;
+        let packed = rng.pick(&[Packed::No, Packed::No, Packed::Bounds, Packed::Index]);
+        let double = rng.below(5) == 0;
+        let conj_sym = rng.pick(&[None, Some(true), Some(false)]);
+        Setup {
+            batch: if packed == Packed::Bounds { 1 } else { batch },
+            u: match double {
+                true => rng.pick(&[DType::F64, DType::Complex128]),
+                false => rng.pick(&[DType::Complex64, DType::Complex64, DType::F32, DType::BF16, DType::F16]),
+            },
+            maps: match double {
+                true => rng.pick(&[DType::F64, DType::Complex128]),
+                false => rng.pick(&[DType::Complex64, DType::Complex64, DType::F32]),
+            },
+            delta: if double { DType::F64 } else { rng.pick(&[DType::F32, DType::BF16]) },
+            constant: rng.below(3) == 0,
+            delta_a: rng.pick(&[None, None, Some(true), Some(false)]),
+            conj_sym,
+            skip: conj_sym.is_some() && rng.below(3) > 0,
+            initial: rng.below(2) == 0,
+            reverse: rng.below(2) == 0,
+            packed,
+            method: rng.pick(&Discretization::ALL),
+            layout: rng.pick(&[Layout::Dense, Layout::Scattered]),
+            ..Setup::new(batch, dim, dstate, seqlen)
+        }
+    }
+
+    fn double(&self) -> bool {
+        self.u.is_double()
+    }
+}
+
+struct Case {
+    setup: Setup,
+    u: Buffer,
+    delta: Buffer,
+    a: Buffer,
+    b: Buffer,
+    c: Buffer,
+    d: Option<Buffer>,
+    delta_a: Option<Buffer>,
+    index: Option<Buffer>,
+    initial: Option<Buffer>,
+    by_y: Buffer,
+    by_last: Buffer,
+}
+
+impl Case {
+    fn new(rng: &mut Rng, setup: Setup) -> Self {
+        let Setup { batch, dim, dstate, seqlen, layout, .. } = setup;
+        let complex = if setup.double() { DType::Complex128 } else { DType::Complex64 };
+        let step = |rng: &mut Rng, constant| match constant {
+            true => uniform(rng, setup.delta, &[dstate], layout, 0.01, 0.6),
+            false => uniform(rng, setup.delta, &[batch, dstate, seqlen], layout, 0.01, 0.6),
+        };
+        let index = match setup.packed {
+            Packed::No => None,
+            Packed::Bounds => {
+                let mut bounds: Vec<usize> = (0..rng.below(4)).map(|_| rng.below(seqlen + 1)).chain([0, seqlen]).collect();
+                bounds.sort_unstable();
+                let mut values = bounds.into_iter();
+                let count = values.len();
+                Some(random(rng, DType::I64, &[count], layout, |_| (values.next().unwrap() as f64).into()))
+            }
+            Packed::Index => {
+                let (mut value, every) = (0, 1 + rng.below(40));
+                Some(random(rng, DType::I32, &[batch, seqlen], layout, |rng| {
+                    value += usize::from(rng.below(every) == 0);
+                    (value as f64).into()
+                }))
+            }
+        };
+        let rows = match (&index, setup.packed) {
+            (Some(bounds), Packed::Bounds) => bounds.shape()[0] - 1,
+            _ => batch,
+        };
+        let a_shape = [dstate, 1];
+        let a = random(rng, setup.maps, &a_shape[..1 + rng.below(2)], layout, |rng| {
+            let im = if setup.maps.is_complex() { rng.uniform(-4.0, 4.0) } else { 0.0 };
+            Complex64::new(rng.uniform(-1.5, -0.05), im)
+        });
+        let fan = |n: usize| 1.0 / (n.max(1) as f64).sqrt();
+        let y = match setup.conj_sym {
+            None => complex,
+            Some(_) => complex.real(),
+        };
+        Case {
+            u: normal(rng, setup.u, &[batch, dim, seqlen], layout, 1.0),
+            delta: step(rng, setup.constant),
+            a,
+            b: normal(rng, setup.maps, &[dstate, dim], layout, fan(dim)),
+            c: normal(rng, setup.maps, &[dim, dstate], layout, fan(dstate)),
+            d: setup.skip.then(|| normal(rng, DType::F32, &[dim], layout, 1.0)),
+            delta_a: setup.delta_a.map(|constant| step(rng, constant)),
+            index,
+            initial: setup.initial.then(|| normal(rng, complex, &[rows, dstate], layout, 1.0)),
+            by_y: normal(rng, y, &[batch, dim, seqlen], layout, 1.0),
+            by_last: normal(rng, complex, &[rows, dstate], layout, 1.0),
+            setup,
+        }
+    }
+
+    fn args(&self) -> Args<'_> {
+        Args {
+            delta_a: self.delta_a.as_ref().map(|v| v.view()),
+            initial_state: self.initial.as_ref().map(|v| v.view()),
+            sequences: match (&self.index, self.setup.packed) {
+                (Some(index), Packed::Bounds) => Sequences::CuSeqlens(index.view()),
+                (Some(index), _) => Sequences::SeqIdx(index.view()),
+                _ => Sequences::Whole,
+            },
+            reverse: self.setup.reverse,
+            discretization: self.setup.method,
+            head: match self.setup.conj_sym {
+                None => Head::Complex,
+                Some(conj_sym) => Head::Real { conj_sym, d: self.d.as_ref().map(|v| v.view()) },
+            },
+            ..Args::new(self.u.view(), self.delta.view(), self.a.view(), self.b.view(), self.c.view())
+        }
+    }
+
+    fn cotangents(&self) -> Cotangents<'_> {
+        Cotangents { y: Some(self.by_y.view()), last_state: Some(self.by_last.view()) }
+    }
+
+    /// y, last state, checkpoints.
+    fn forward(&self, exec: &Exec, rng: &mut Rng) -> [Buffer; 3] {
+        let args = self.args();
+        let layout = self.setup.layout;
+        let mut y = poisoned(rng, self.by_y.dtype(), &self.by_y.shape(), layout);
+        let mut last = poisoned(rng, self.by_last.dtype(), &last_state_shape(&args).unwrap(), layout);
+        let mut saved = poisoned(rng, self.by_last.dtype().real(), &[checkpoints_len(&args).unwrap()], Layout::Dense);
+        let mut out = Outputs { y: Some(y.view_mut()), last_state: Some(last.view_mut()), checkpoints: Some(saved.view_mut()) };
+        forward(exec, &args, &mut out).unwrap();
+        [y, last, saved]
+    }
+
+    /// Names and gradients.
+    fn backward(&self, exec: &Exec, rng: &mut Rng, saved: Option<&Buffer>) -> Vec<(&'static str, Buffer)> {
+        let args = self.args();
+        let mut like = |of: &Buffer| poisoned(rng, of.dtype(), &of.shape(), self.setup.layout);
+        let (mut u, mut delta, mut a, mut b, mut c) =
+            (like(&self.u), like(&self.delta), like(&self.a), like(&self.b), like(&self.c));
+        let (mut d, mut delta_a) = (self.d.as_ref().map(&mut like), self.delta_a.as_ref().map(&mut like));
+        let mut initial = like(&self.by_last);
+        let mut grads = Gradients {
+            u: Some(u.view_mut()),
+            delta: Some(delta.view_mut()),
+            a: Some(a.view_mut()),
+            b: Some(b.view_mut()),
+            c: Some(c.view_mut()),
+            d: d.as_mut().map(|v| v.view_mut()),
+            delta_a: delta_a.as_mut().map(|v| v.view_mut()),
+            initial_state: Some(initial.view_mut()),
+        };
+        backward(exec, &args, saved.map(|v| v.view()), &self.cotangents(), &mut grads).unwrap();
+        let mut all = vec![("u", u), ("delta", delta), ("a", a), ("b", b), ("c", c), ("initial_state", initial)];
+        all.extend(d.map(|d| ("d", d)));
+        all.extend(delta_a.map(|d| ("delta_a", d)));
+        all
+    }
+
+    fn check(&self, exec: &Exec, rng: &mut Rng) {
+        let length = self.setup.seqlen;
+        let expected = reference::forward(&self.args()).unwrap();
+        let [y, last, saved] = self.forward(exec, rng);
+        let name = |what: &str| format!("{what} {:?} {exec:?}", self.setup);
+        assert_close(&name("y"), &y, &expected.y, ErrorBound::for_scan(y.dtype(), length));
+        assert_close(&name("last_state"), &last, &expected.last_state, ErrorBound::for_scan(last.dtype(), length));
+        let expected = reference::backward(&self.args(), &self.cotangents()).unwrap();
+        let of = |name: &str| match name {
+            "u" => &expected.u,
+            "delta" => &expected.delta,
+            "a" => &expected.a,
+            "b" => &expected.b,
+            "c" => &expected.c,
+            "d" => expected.d.as_ref().unwrap(),
+            "delta_a" => expected.delta_a.as_ref().unwrap(),
+            _ => &expected.initial_state,
+        };
+        let with = self.backward(exec, rng, Some(&saved));
+        for (what, grad) in &with {
+            let bound = ErrorBound::for_gradient(grad.dtype(), length);
+            assert_close(&name(&format!("grad of {what}")), grad, of(what), bound);
+        }
+        // recomputed states are the saved ones
+        for ((what, a), (_, b)) in with.iter().zip(self.backward(exec, rng, None)) {
+            assert!(same(&a.to_dense(), &b.to_dense()), "{}", name(what));
+        }
+    }
+}
+
+/// Bit by bit, where NaN is NaN.
+fn same(a: &Dense, b: &Dense) -> bool {
+    a.data().iter().zip(b.data()).all(|(a, b)| a == b || a.is_nan() && b.is_nan())
+}
+
+#[test]
+fn kernels_agree_with_the_oracle() {
+    let mut rng = Rng::new(1);
+    let sizes = [
+        [1, 1, 1, 1],
+        [2, 3, 5, 70],
+        [1, 17, 33, 129],
+        [3, 8, 16, 64],
+        [2, 5, 7, 63],
+        [1, 2, 31, 300],
+        [40, 4, 3, 2],
+        [0, 3, 4, 5],
+        [2, 0, 4, 5],
+        [2, 3, 0, 5],
+        [2, 3, 4, 0],
+    ];
+    for exec in executors() {
+        for size in sizes {
+            for _ in 0..6 {
+                let setup = Setup::random(&mut rng, size);
+                Case::new(&mut rng, setup).check(&exec, &mut rng);
+            }
+        }
+    }
+}
+
+#[test]
+fn several_waves_join() {
+    // enough steps for more than one wave of blocks, cut inside a row
+    let mut rng = Rng::new(2);
+    for (reverse, packed) in [(false, Packed::No), (true, Packed::Index)] {
+        let setup = Setup { reverse, packed, conj_sym: Some(true), skip: true, ..Setup::new(2, 1, 2, 20000) };
+        Case::new(&mut rng, setup).check(&Exec::cpu(2), &mut rng);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_shape_and_option(seed in 0u64..1 << 40, batch in 0usize..4, dim in 0usize..20, dstate in 0usize..40, seqlen in 0usize..150) {
+        let mut rng = Rng::new(seed);
+        let setup = Setup::random(&mut rng, [batch, dim, dstate, seqlen]);
+        Case::new(&mut rng, setup).check(&Exec::cpu(1), &mut rng);
+    }
+}
+
+#[test]
+fn oracle_identities() {
+    let close = |a: &Dense, b: &Dense| {
+        assert_eq!(a.shape(), b.shape());
+        a.data().iter().zip(b.data()).for_each(|(a, b)| assert!((a - b).norm() < 1e-11, "{a} {b}"));
+    };
+    for method in Discretization::ALL {
+        let mut rng = Rng::new(3);
+        let setup = Setup { u: DType::Complex128, maps: DType::Complex128, delta: DType::F64, method, ..Setup::new(2, 3, 4, 20) };
+        let case = Case::new(&mut rng, setup);
+        let args = case.args();
+        let whole = reference::forward(&args).unwrap();
+        // in two pieces
+        let piece = |range: core::ops::Range<usize>, initial_state| Args {
+            u: args.u.slice(2, range.clone()),
+            delta: args.delta.slice(2, range),
+            initial_state,
+            ..args
+        };
+        let first = reference::forward(&piece(0..9, args.initial_state)).unwrap();
+        let second = reference::forward(&piece(9..20, Some(first.last_state.view()))).unwrap();
+        close(&second.last_state, &whole.last_state);
+        close(&Dense::from_view(&whole.y.view().slice(2, 9..20)), &second.y);
+        // mirrored
+        let flipped = Args { u: args.u.flip(2), delta: args.delta.flip(2), reverse: true, ..args };
+        let mirrored = reference::forward(&flipped).unwrap();
+        close(&Dense::from_view(&mirrored.y.view().flip(2)), &whole.y);
+        // the linear scan of the discretized numbers
+        let (mut decay, mut input) = (Dense::zeros(&[2, 4, 20]).unwrap(), Dense::zeros(&[2, 4, 20]).unwrap());
+        for (b, n, t) in (0..2).flat_map(|b| (0..4).flat_map(move |n| (0..20).map(move |t| (b, n, t)))) {
+            let (d, a) = (args.delta.at(&[b, n, t]).re, case.a.to_dense().data()[n]);
+            *decay.at_mut(&[b, n, t]) = method.decay(a * d).0;
+            let driven: Complex64 = (0..3).map(|h| args.b.at(&[n, h]) * args.u.at(&[b, h, t])).sum();
+            *input.at_mut(&[b, n, t]) = method.input(d, a).0 * driven;
+        }
+        use statescan::ops::linear_scan;
+        let linear =
+            linear_scan::Args { initial_state: args.initial_state, ..linear_scan::Args::new(decay.view(), input.view()) };
+        close(&linear_scan::reference::forward(&linear).unwrap().final_state, &whole.last_state);
+        // conjugate pairs kept whole: B and A with their conjugates, twice the states
+        let inner = Args { head: Head::Real { conj_sym: true, d: None }, ..args };
+        let complex = reference::forward(&args).unwrap();
+        let real = reference::forward(&inner).unwrap();
+        complex.y.data().iter().zip(real.y.data()).for_each(|(c, r)| assert!((2.0 * c.re - r.re).abs() < 1e-12));
+    }
+}
+
+#[test]
+fn oracle_gradients_are_central_differences() {
+    for (seed, method) in Discretization::ALL.into_iter().enumerate() {
+        let mut rng = Rng::new(seed as u64);
+        let real_u = seed % 2 == 1;
+        let setup = Setup {
+            u: if real_u { DType::F64 } else { DType::Complex128 },
+            maps: DType::Complex128,
+            delta: DType::F64,
+            constant: seed == 2,
+            delta_a: [None, Some(false), Some(true), None][seed],
+            conj_sym: if seed > 1 { Some(seed == 2) } else { None },
+            skip: seed > 1,
+            reverse: seed == 3,
+            method,
+            ..Setup::new(2, 2, 3, 5)
+        };
+        let case = Case::new(&mut rng, setup);
+        let (by_y, by_last) = (case.by_y.to_dense(), case.by_last.to_dense());
+        let loss = |args: Args<'_>| {
+            let out = reference::forward(&args).unwrap();
+            let dot = |a: &Dense, b: &Dense| a.data().iter().zip(b.data()).map(|(a, b)| (a.conj() * b).re).sum::<f64>();
+            dot(&by_y, &out.y) + dot(&by_last, &out.last_state)
+        };
+        let args = case.args();
+        let grads = reference::backward(&args, &case.cotangents()).unwrap();
+        let check = |name: &str, grad: &Dense, at: &Dense, complex: bool, with: &dyn Fn(View<'_>) -> f64| {
+            let differences = central_differences(at, 1e-5, complex, with);
+            for (a, b) in grad.data().iter().zip(differences.data()) {
+                assert!((a - b).norm() < 1e-6 * (1.0 + b.norm()), "{method} {name}: {a} {b}");
+            }
+        };
+        check("u", &grads.u, &case.u.to_dense(), !real_u, &|u| loss(Args { u, ..args }));
+        check("delta", &grads.delta, &case.delta.to_dense(), false, &|delta| loss(Args { delta, ..args }));
+        check("a", &grads.a, &case.a.to_dense(), true, &|a| loss(Args { a, ..args }));
+        check("b", &grads.b, &case.b.to_dense(), true, &|b| loss(Args { b, ..args }));
+        check("c", &grads.c, &case.c.to_dense(), true, &|c| loss(Args { c, ..args }));
+        let initial = case.initial.as_ref().unwrap().to_dense();
+        check("initial", &grads.initial_state, &initial, true, &|s| loss(Args { initial_state: Some(s), ..args }));
+        if let (Some(delta_a), Some(grad)) = (&case.delta_a, &grads.delta_a) {
+            check("delta_a", grad, &delta_a.to_dense(), false, &|v| loss(Args { delta_a: Some(v), ..args }));
+        }
+        if let (Some(d), Some(grad), Head::Real { conj_sym, .. }) = (&case.d, &grads.d, args.head) {
+            check("d", grad, &d.to_dense(), false, &|v| loss(Args { head: Head::Real { conj_sym, d: Some(v) }, ..args }));
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_threads_or_runs() {
+    let mut rng = Rng::new(4);
+    for setup in [
+        Setup { conj_sym: Some(true), skip: true, ..Setup::new(2, 6, 70, 700) },
+        Setup { packed: Packed::Index, constant: true, ..Setup::new(9, 40, 5, 33) },
+    ] {
+        let case = Case::new(&mut rng, setup);
+        let mut all = Vec::new();
+        for threads in [1, 2, 3, 7, 1] {
+            let exec = Exec::cpu(threads);
+            let out = case.forward(&exec, &mut rng);
+            let mut bytes: Vec<_> = out.iter().map(|b| b.bytes().to_vec()).collect();
+            bytes.extend(case.backward(&exec, &mut rng, None).iter().map(|(_, b)| b.bytes().to_vec()));
+            all.push(bytes);
+        }
+        assert!(all.windows(2).all(|pair| pair[0] == pair[1]));
+    }
+}
+
+#[test]
+fn nan_stays_in_its_sequence() {
+    for level in Level::available() {
+        let exec = Exec::cpu(1).with_level(level).unwrap();
+        for packed in [Packed::No, Packed::Bounds] {
+            let mut rng = Rng::new(5);
+            let batch = if packed == Packed::No { 3 } else { 1 };
+            let mut case = Case::new(&mut rng, Setup { packed, ..Setup::new(batch, 5, 19, 200) });
+            if packed == Packed::Bounds {
+                case.index = Some(Buffer::from_dense(&Dense::from_slice(&[0i32, 90, 150, 200], &[4]).unwrap(), DType::I32));
+                case.initial = Some(normal(&mut rng, DType::Complex64, &[3, 19], Layout::Dense, 1.0));
+                case.by_last = normal(&mut rng, DType::Complex64, &[3, 19], Layout::Dense, 1.0);
+            }
+            let run = |case: &Case, rng: &mut Rng| {
+                let [y, last, _] = case.forward(&exec, rng);
+                let grads = case.backward(&exec, rng, None);
+                (y.to_dense(), last.to_dense(), grads.into_iter().map(|(n, g)| (n, g.to_dense())).collect::<Vec<_>>())
+            };
+            let clean = run(&case, &mut rng);
+            let mut dirty = case.u.to_dense();
+            // the second sequence
+            let (row, step) = if packed == Packed::No { (1, 20) } else { (0, 100) };
+            *dirty.at_mut(&[row, 3, step]) = Complex64::new(f64::NAN, 1.0);
+            case.u.copy_from(&dirty);
+            let spoilt = run(&case, &mut rng);
+            let timed = |clean: &Dense, spoilt: &Dense| {
+                let (channels, steps) = (clean.shape()[1], clean.shape()[2]);
+                for (i, (a, b)) in clean.data().iter().zip(spoilt.data()).enumerate() {
+                    let (b_row, t) = (i / (channels * steps), i % steps);
+                    let inside = if packed == Packed::No { b_row == 1 } else { (90..150).contains(&t) };
+                    assert!(inside || a == b, "{level}: row {b_row} step {t}");
+                }
+            };
+            timed(&clean.0, &spoilt.0);
+            for (i, (a, b)) in clean.1.data().iter().zip(spoilt.1.data()).enumerate() {
+                assert!(i / 19 == 1 || a == b, "last state {i}");
+            }
+            for ((name, a), (_, b)) in clean.2.iter().zip(&spoilt.2) {
+                match *name {
+                    "u" | "delta" => timed(a, b),
+                    "initial_state" => {
+                        a.data().iter().zip(b.data()).enumerate().for_each(|(i, (a, b))| assert!(i / 19 == 1 || a == b));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments_are_named_and_nothing_is_written() {
+    let exec = Exec::cpu(1);
+    let (real, complex) = (vec![0.5f32; 240], vec![num_complex::Complex32::ONE; 240]);
+    let index = vec![0i32; 240];
+    let view = |shape: &[usize]| View::new(&real[..shape.iter().product()], shape).unwrap();
+    let cview = |shape: &[usize]| View::new(&complex[..shape.iter().product()], shape).unwrap();
+    let good = Args::new(cview(&[2, 3, 5]), view(&[2, 4, 5]), cview(&[4]), cview(&[4, 3]), cview(&[3, 4]));
+    let run = |args: Args<'_>| {
+        let mut y = vec![num_complex::Complex32::I; 30];
+        let mut out = Outputs { y: Some(statescan::ViewMut::new(&mut y, &[2, 3, 5]).unwrap()), ..Outputs::default() };
+        let result = forward(&exec, &args, &mut out);
+        assert!(result.is_ok() || y.iter().all(|v| *v == num_complex::Complex32::I));
+        result
+    };
+    run(good).unwrap();
+    let fails = |args: Args<'_>| run(args).unwrap_err();
+    assert!(matches!(fails(Args { u: cview(&[3, 5]), ..good }), Error::Rank { argument: "u", .. }));
+    assert!(matches!(fails(Args { delta: view(&[2, 4, 6]), ..good }), Error::Shape { argument: "delta", .. }));
+    assert!(matches!(fails(Args { delta: view(&[2, 4]), ..good }), Error::Rank { argument: "delta", .. }));
+    assert!(matches!(fails(Args { delta: cview(&[4]), ..good }), Error::DType { argument: "delta", .. }));
+    assert!(matches!(fails(Args { delta_a: Some(view(&[5])), ..good }), Error::Shape { argument: "delta_a", .. }));
+    assert!(matches!(fails(Args { a: cview(&[4, 2]), ..good }), Error::Shape { argument: "a", .. }));
+    assert!(matches!(fails(Args { a: cview(&[4, 1, 1]), ..good }), Error::Rank { argument: "a", .. }));
+    assert!(matches!(fails(Args { b: cview(&[3, 4]), ..good }), Error::Shape { argument: "b", .. }));
+    assert!(matches!(fails(Args { c: cview(&[4, 3]), ..good }), Error::Shape { argument: "c", .. }));
+    assert!(matches!(
+        fails(Args { initial_state: Some(cview(&[3, 4])), ..good }),
+        Error::Shape { argument: "initial_state", .. }
+    ));
+    let bounds = View::new(&index[..3], &[3]).unwrap();
+    assert!(matches!(
+        fails(Args { sequences: Sequences::CuSeqlens(bounds), ..good }),
+        Error::Value { argument: "cu_seqlens", .. }
+    ));
+    let head = Head::Real { conj_sym: true, d: Some(view(&[3])) };
+    assert!(matches!(fails(Args { head, ..good }), Error::DType { op: "s5_inner", argument: "y", .. }));
+    let head = Head::Real { conj_sym: true, d: Some(view(&[4])) };
+    assert!(matches!(fails(Args { head, ..good }), Error::Shape { argument: "d", .. }));
+
+    let mut d = vec![7f32; 3];
+    let mut grads = Gradients { d: Some(statescan::ViewMut::new(&mut d, &[3]).unwrap()), ..Gradients::default() };
+    let error = backward(&exec, &good, None, &Cotangents::default(), &mut grads).unwrap_err();
+    assert!(matches!(error, Error::Presence { argument: "d", .. }));
+    let mut u = vec![7f32; 30];
+    let mut grads = Gradients { u: Some(statescan::ViewMut::new(&mut u, &[2, 3, 5]).unwrap()), ..Gradients::default() };
+    let error = backward(&exec, &good, None, &Cotangents::default(), &mut grads).unwrap_err();
+    assert!(matches!(error, Error::DType { argument: "grad of u", .. }));
+    assert!(u.iter().chain(&d).all(|&v| v == 7.0));
+    // saved states of one piece only
+    let long = Args::new(cview(&[1, 1, 130]), view(&[1, 1, 130]), cview(&[1]), cview(&[1, 1]), cview(&[1, 1]));
+    let len = checkpoints_len(&long).unwrap();
+    let mut saved = vec![0f32; 2 * len];
+    let checkpoints = Some(statescan::ViewMut::strided(&mut saved, 0, &[len], &[2]).unwrap());
+    let error = forward(&exec, &long, &mut Outputs { checkpoints, ..Outputs::default() }).unwrap_err();
+    assert!(matches!(error, Error::Presence { argument: "checkpoints", .. }));
+}
