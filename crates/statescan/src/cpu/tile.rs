@@ -291,8 +291,7 @@ unsafe fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, plane: Plane, lanes: 
     let src = plane.ptr.cast::<E>();
     // SAFETY: every access is inside lanes x steps of the plane or of the tile.
     unsafe {
-        // a block of fewer steps than lanes is not worth a transposition
-        if plane.time_step == 1 && steps >= T::lanes::<S>() {
+        if plane.time_step == 1 {
             let width = T::lanes::<S>();
             let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
             let mut first = 0;
@@ -403,8 +402,7 @@ unsafe fn store_as<T: Real, E: Storage<T>, S: Isa>(
     let dst = plane.ptr.cast::<E>();
     // SAFETY: every access is inside lanes x steps of the plane or of the tile.
     unsafe {
-        // a block of fewer steps than lanes is not worth a transposition
-        if plane.time_step == 1 && steps >= T::lanes::<S>() {
+        if plane.time_step == 1 {
             let width = T::lanes::<S>();
             let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
             let mut first = 0;

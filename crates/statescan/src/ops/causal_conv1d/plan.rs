@@ -40,7 +40,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(problem: &Problem<'_>) -> Self {
+    /// `tiles` is the number of tiles that the pass works on at once.
+    pub(crate) fn new(problem: &Problem<'_>, tiles: usize) -> Self {
         let strides = problem.x.strides();
         // short rows would leave most of a vector along time empty
         let axis = match problem.seqlen >= 16 && (strides[2] == 1 || strides[1] != 1) {
@@ -49,6 +50,8 @@ impl Plan {
         };
         let (piece_steps, tile_channels, block_channels, group_steps) = match axis {
             Axis::Time => (1024, 4, 16, 2048),
+            // long rows are read faster, many tiles must still stay near
+            Axis::Channels if tiles <= 2 => (64, 256, 256, 512),
             Axis::Channels => (64, 64, 64, 1024),
         };
         let mut pieces = Vec::new();

@@ -288,26 +288,29 @@ unsafe fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const UNIFORM: bo
                     staged(s.a.as_mut_ptr())
                 }
             };
+            // the compiler must not have to read these addresses again after each store
+            let (dt_row, dt_a_row, u_row, partial) = (s.dt.as_ptr(), s.dt_a.as_ptr(), s.u.as_ptr(), s.partial.as_mut_ptr());
+            let (decay_rows, gain_rows, b_rows, c_rows) = (s.decay.as_ptr(), s.gain.as_ptr(), s.b.as_ptr(), s.c.as_ptr());
             for i in 0..channels {
                 let at = first + i;
-                let (dt, dt_a) = (V::splat(simd, s.dt[at]), V::splat(simd, s.dt_a[at]));
-                let u = V::splat(simd, s.u[at]);
+                let (dt, dt_a) = (V::splat(simd, *dt_row.add(at)), V::splat(simd, *dt_a_row.add(at)));
+                let u = V::splat(simd, *u_row.add(at));
                 // the one decay and gain of the channel
                 let lane = (at / lanes) * K::PARTS * lanes + at % lanes;
-                let decay = K::Of::<T, S>::broadcast(simd, s.decay.as_ptr().add(lane), lanes);
-                let gain = K::Of::<T, S>::broadcast(simd, s.gain.as_ptr().add(lane), lanes);
+                let decay = K::Of::<T, S>::broadcast(simd, decay_rows.add(lane), lanes);
+                let gain = K::Of::<T, S>::broadcast(simd, gain_rows.add(lane), lanes);
                 let mut sum = V::splat(simd, T::default());
                 for v in 0..vectors {
                     let map = v * K::PARTS * lanes;
-                    let b = K::Of::<T, S>::load(simd, s.b.as_ptr().add(map));
-                    let c = K::Of::<T, S>::load(simd, s.c.as_ptr().add(map));
+                    let b = K::Of::<T, S>::load(simd, b_rows.add(map));
+                    let c = K::Of::<T, S>::load(simd, c_rows.add(map));
                     let (decay, gain) = match UNIFORM {
                         true => (decay, gain),
                         false => R::step(R::prepare(K::Of::<T, S>::load(simd, a.at(i, v))), dt, dt_a, shared),
                     };
                     sum = advance::<T, S, K::Of<T, S>>(h.at(i, v), (decay, gain), R::GAIN, b.scale(u), c, sum);
                 }
-                sum.store(s.partial.as_mut_ptr().add(i * lanes));
+                sum.store(partial.add(i * lanes));
             }
             add_up::<T, S>(simd, &s.partial, &mut s.turned, &mut s.sum[first..first + GROUP]);
             if state_direct.is_none() {

@@ -4,7 +4,7 @@
 use super::Problem;
 
 /// Channels of a block: what is the same for all states of a channel is computed for this many at once.
-pub(crate) const BLOCK: usize = 128;
+pub(crate) const BLOCK: usize = 512;
 
 /// States that are worth a thread's attention.
 const JOB: usize = 1 << 15;

@@ -10,6 +10,9 @@ use std::sync::Mutex;
 /// Sums that one job keeps for a channel: the taps, then the bias.
 const SUMS: usize = TAPS + 1;
 
+/// Tiles of a job: the window of inputs, and by the output, by the sum, by the input.
+const TILES: usize = 4;
+
 pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
     if targets.x.is_none() && targets.weight.is_none() && targets.bias.is_none() && targets.initial_states.is_none() {
         return;
@@ -21,14 +24,14 @@ pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>
 }
 
 fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
-    let plan = Plan::new(problem);
+    let plan = Plan::new(problem, TILES);
     let tiling = Tiling::of(&plan);
     let (jobs, chunk) = (plan.groups.len() * plan.blocks, plan.block_channels * SUMS);
     let summed = targets.weight.is_some() || targets.bias.is_some();
     let mut partial = vec![0.0f64; if summed { jobs * chunk } else { 0 }];
     // each job has its own part, so that no lock is ever waited for
     let parts: Vec<_> = partial.chunks_mut(chunk).map(Mutex::new).collect();
-    let scratch = || Scratch::<T>::new(tiling, plan.tile_channels, 4);
+    let scratch = || Scratch::<T>::new(tiling, plan.tile_channels, TILES);
     exec.for_each(jobs, scratch, |scratch, job| {
         let (group, block) = (job / plan.blocks, job % plan.blocks);
         let mut part = parts.get(job).map(|part| part.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
@@ -110,7 +113,8 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                             let (size, loaded) = ((channels, steps + after), if problem.silu { by_y } else { by_sum });
                             tiling.load(simd, dy, channels, steps + after, loaded.add(from));
                             if problem.silu {
-                                convolve(simd, tiling, &filters, size, window, by_sum.add(from), false, false);
+                                let (x, to) = (tiling.span(window, 0), tiling.span(by_sum, before));
+                                convolve(simd, tiling.axis, &filters, size, x, to, (true, false, false));
                                 through_silu::<T, S>(simd, tiling, size, by_y.add(from), by_sum.add(from));
                             }
                         }
@@ -126,8 +130,9 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                         continue;
                     }
                     let skip = if initial.is_some() { 0 } else { before };
-                    let (at, size) = (tiling.at(skip), (channels, before + steps - skip));
-                    convolve(simd, tiling, &filters, size, by_sum.add(at), by_input.add(at), false, true);
+                    let size = (channels, before + steps - skip);
+                    let (from_sum, to) = (tiling.span(by_sum, skip), tiling.span(by_input, skip));
+                    convolve(simd, tiling.axis, &filters, size, from_sum, to, (false, true, false));
                     if let (Some(dlast), Some(at)) = (&sources.final_states, segment.last) {
                         let dlast = state_plane(dlast, at).at(first, 0);
                         let states = &mut scratch.states[..];

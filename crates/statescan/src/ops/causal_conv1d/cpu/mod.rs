@@ -102,6 +102,20 @@ impl Tiling {
         TAPS * channels.next_multiple_of(MAX_LANES)
     }
 
+    /// A tile as memory to walk over, from a position on.
+    #[inline(always)]
+    fn span<T>(self, tile: *mut T, position: usize) -> Span<T> {
+        Span { ptr: tile.wrapping_add(self.at(position)), pitch: self.pitch as isize }
+    }
+
+    /// One batch row of a (B, D, L) tensor as memory to walk over, if it lies as a tile does.
+    fn direct<T: Real>(self, view: &View<'_>, batch: usize) -> Option<Span<T>> {
+        let [rows, channel, step] = [view.strides()[0], view.strides()[1], view.strides()[2]];
+        let (along, pitch) = if self.axis == Axis::Time { (step, channel) } else { (channel, step) };
+        let ptr = view.as_ptr().cast::<T>().cast_mut().wrapping_offset(batch as isize * rows);
+        (along == 1 && view.dtype() == T::DTYPE).then_some(Span { ptr, pitch })
+    }
+
     /// How vectors walk over `channels` x `count` of a tile.
     #[inline(always)]
     fn walk(self, channels: usize, count: usize, lanes: usize) -> Walk {
@@ -234,98 +248,133 @@ impl<T: Real> Filters<'_, T> {
             }
         }
     }
+}
 
-    /// The taps of a line, each in every lane along time; the other way round for the adjoint.
-    #[inline(always)]
-    fn taps<S: Isa>(&self, simd: S, axis: Axis, line: usize, adjoint: bool) -> [V<T, S>; TAPS] {
-        let mut taps = [V::splat(simd, T::default()); TAPS];
-        for k in 0..self.width {
-            let from = if adjoint { self.width - 1 - k } else { k };
-            taps[k] = match axis {
-                Axis::Time => V::splat(simd, self.weight[line * TAPS + from]),
-                Axis::Channels => {
-                    let row = &self.weight[from * (self.weight.len() / TAPS) + line * V::<T, S>::lanes()..][..V::<T, S>::lanes()];
-                    // SAFETY: the slice is one vector long.
-                    unsafe { V::load(simd, row.as_ptr()) }
-                }
-            };
-        }
-        taps
-    }
+/// Memory that vectors walk over: a tile, or a tensor that lies as a tile does.
+#[derive(Clone, Copy)]
+struct Span<T> {
+    ptr: *mut T,
+    pitch: isize,
+}
 
+impl<T> Span<T> {
+    /// The same from a channel and a position on.
     #[inline(always)]
-    fn bias<S: Isa>(&self, simd: S, axis: Axis, line: usize) -> V<T, S> {
-        match axis {
-            Axis::Time => V::splat(simd, self.bias[line]),
-            Axis::Channels => {
-                let row = &self.bias[line * V::<T, S>::lanes()..][..V::<T, S>::lanes()];
-                // SAFETY: the slice is one vector long.
-                unsafe { V::load(simd, row.as_ptr()) }
-            }
-        }
+    fn at(self, axis: Axis, channel: usize, position: usize) -> *mut T {
+        let (line, along) = match axis {
+            Axis::Time => (channel, position),
+            Axis::Channels => (position, channel),
+        };
+        self.ptr.wrapping_offset(line as isize * self.pitch).wrapping_add(along)
     }
 }
 
 /// `out[i] = sum_k tap[k] source[i + k]` over `channels` x `count`, with bias and silu, or the adjoint (taps reversed, nothing else).
+/// Exactly those elements are written if `exact`, which needs a whole vector of them along the axis (whole vectors of channels); else the
+/// last vector may reach over.
 ///
 /// # Safety
-/// Source and target are readable and writable over whole vectors, the source W-1 positions further.
+/// Source and target are readable and writable there, the source W-1 positions further, and a vector further unless `exact`.
 #[inline(always)]
 unsafe fn convolve<T: Real, S: Isa>(
     simd: S,
-    tiling: Tiling,
+    axis: Axis,
     filters: &Filters<'_, T>,
     (channels, count): (usize, usize),
-    source: *const T,
-    target: *mut T,
-    silu: bool,
-    adjoint: bool,
+    source: Span<T>,
+    target: Span<T>,
+    (silu, adjoint, exact): (bool, bool, bool),
 ) {
-    let walk = tiling.walk(channels, count, T::lanes::<S>());
-    for line in 0..walk.lines {
-        let taps = filters.taps(simd, tiling.axis, line, adjoint);
-        let bias = if adjoint { V::splat(simd, T::default()) } else { filters.bias(simd, tiling.axis, line) };
-        // SAFETY: the caller's contract.
-        unsafe {
-            let (source, target) = (source.add(line * walk.line_step), target.add(line * walk.line_step));
-            let mut position = 0;
-            while position + 4 <= walk.positions {
-                let at = position * walk.step;
-                sums::<T, S, 4>(walk, &taps[..filters.width], bias, silu, source.add(at), target.add(at));
-                position += 4;
+    let (lanes, width) = (T::lanes::<S>(), filters.width);
+    let none = V::splat(simd, T::default());
+    // SAFETY: the caller's contract; filters hold TAPS taps for every channel and whole vectors of them.
+    unsafe {
+        match axis {
+            Axis::Time => {
+                for channel in 0..channels {
+                    let mut rows = [T::default(); TAPS * MAX_LANES];
+                    for k in 0..width {
+                        let from = if adjoint { width - 1 - k } else { k };
+                        V::splat(simd, filters.weight[channel * TAPS + from]).store(rows.as_mut_ptr().add(k * lanes));
+                    }
+                    let bias = if adjoint { none } else { V::splat(simd, filters.bias[channel]) };
+                    let taps = Taps { ptr: rows.as_ptr(), pitch: lanes as isize, width, step: 1, bias, silu };
+                    let (from, to) = (source.at(axis, channel, 0), target.at(axis, channel, 0));
+                    let mut i = 0;
+                    while i + 4 * lanes <= count {
+                        sums::<T, S, 4>(taps, (from.add(i), lanes as isize), (to.add(i), lanes as isize));
+                        i += 4 * lanes;
+                    }
+                    while i < count {
+                        // the last vector of exactly these elements overlaps the one before it
+                        let at = if exact { i.min(count - lanes) } else { i };
+                        sums::<T, S, 1>(taps, (from.add(at), 0), (to.add(at), 0));
+                        i += lanes;
+                    }
+                }
             }
-            while position < walk.positions {
-                let at = position * walk.step;
-                sums::<T, S, 1>(walk, &taps[..filters.width], bias, silu, source.add(at), target.add(at));
-                position += 1;
+            Axis::Channels => {
+                let row = (filters.weight.len() / TAPS) as isize;
+                let (last, pitch) = if adjoint { ((width - 1) as isize * row, -row) } else { (0, row) };
+                let mut i = 0;
+                while i < count {
+                    let four = i + 4 <= count;
+                    for line in (0..channels).step_by(lanes) {
+                        let bias = if adjoint { none } else { V::load(simd, filters.bias.as_ptr().add(line)) };
+                        let ptr = filters.weight.as_ptr().offset(last).add(line);
+                        let taps = Taps { ptr, pitch, width, step: source.pitch, bias, silu };
+                        let from = (source.at(axis, line, i), source.pitch);
+                        let to = (target.at(axis, line, i), target.pitch);
+                        if four { sums::<T, S, 4>(taps, from, to) } else { sums::<T, S, 1>(taps, from, to) }
+                    }
+                    i += if four { 4 } else { 1 };
+                }
             }
         }
     }
 }
 
-/// `R` neighbouring vectors of [`convolve`].
-#[inline(always)]
-unsafe fn sums<T: Real, S: Isa, const R: usize>(
-    walk: Walk,
-    taps: &[V<T, S>],
+/// The filters of one line of vectors.
+#[derive(Clone, Copy)]
+struct Taps<T: Real, S: Isa> {
+    /// A vector for each tap, `pitch` apart.
+    ptr: *const T,
+    pitch: isize,
+    width: usize,
+    /// From the input of one tap to that of the next.
+    step: isize,
     bias: V<T, S>,
     silu: bool,
-    source: *const T,
-    target: *mut T,
-) {
-    let mut sum = [bias; R];
-    // SAFETY: the contract of `convolve`.
+}
+
+/// `R` neighbouring vectors of [`convolve`], each `step` after the other.
+///
+/// # Safety
+/// As [`convolve`].
+#[inline(always)]
+unsafe fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, source: (*mut T, isize), target: (*mut T, isize)) {
+    let simd = taps.bias.simd();
+    let mut sum = [taps.bias; R];
+    // SAFETY: the caller's contract.
     unsafe {
-        for (k, &tap) in taps.iter().enumerate() {
+        for k in 0..taps.width as isize {
+            let tap = V::load(simd, taps.ptr.offset(k * taps.pitch));
             for r in 0..R {
-                sum[r] = V::load(bias.simd(), source.add(r * walk.step + k * walk.tap)).mul_add(tap, sum[r]);
+                sum[r] = V::load(simd, source.0.offset(r as isize * source.1 + k * taps.step)).mul_add(tap, sum[r]);
             }
         }
         for r in 0..R {
-            let value = if silu { math::silu(sum[r]) } else { sum[r] };
-            value.store(target.add(r * walk.step));
+            let value = if taps.silu { silu(sum[r]) } else { sum[r] };
+            value.store(target.0.offset(r as isize * target.1));
         }
     }
+}
+
+/// `v sigmoid(v)` in as few operations as go along with streaming: where `e^-v` overflows (v < -88 in f32) the result is 0, off by less than
+/// the smallest normal number times 2^8.
+#[inline(always)]
+fn silu<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
+    v / (math::exp(-v) + V::constant(v.simd(), 1.0))
 }
 
 /// What the jobs of one thread work in.

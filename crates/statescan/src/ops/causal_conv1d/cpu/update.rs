@@ -6,9 +6,9 @@ use crate::exec::Exec;
 use crate::tensor::RawViewMut;
 
 /// Channels in a tile.
-const CHANNELS: usize = 64;
+const CHANNELS: usize = 256;
 /// Channels in a job.
-const BLOCK: usize = 16 * CHANNELS;
+const BLOCK: usize = 8 * CHANNELS;
 
 /// A checked call in normal form.
 pub(crate) struct UpdateProblem<'a> {
@@ -38,16 +38,19 @@ pub(crate) fn update(exec: &Exec, problem: &UpdateProblem<'_>, double: bool) {
 
 fn run<T: Real>(exec: &Exec, problem: &UpdateProblem<'_>) {
     let blocks = problem.dim.div_ceil(BLOCK);
-    let tiling = Tiling::new(Axis::Channels, CHANNELS, STEPS);
+    // the steps that are worked on at once: a tile is no larger than the call needs
+    let piece = problem.steps.max(problem.state_len).clamp(1, STEPS);
+    let tiling = Tiling::new(Axis::Channels, CHANNELS, piece);
     let scratch = || Scratch::<T>::new(tiling, CHANNELS, 2);
     exec.for_each(problem.rows.len() * blocks, scratch, |scratch, job| {
         let (b, block) = (job / blocks, job % blocks);
-        exec.level().dispatch(Job { problem, tiling, scratch, b, block });
+        exec.level().dispatch(Job { problem, piece, tiling, scratch, b, block });
     });
 }
 
 struct Job<'j, 'a, T> {
     problem: &'j UpdateProblem<'a>,
+    piece: usize,
     tiling: Tiling,
     scratch: &'j mut Scratch<T>,
     b: usize,
@@ -58,7 +61,7 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Job { problem, tiling, scratch, b, block } = self;
+        let Job { problem, piece, tiling, scratch, b, block } = self;
         let (window, sums) = scratch.tiles.split_at_mut(tiling.len);
         let (window, sums) = (window.as_mut_ptr(), sums.as_mut_ptr());
         let mut filters = Filters { weight: &mut scratch.weight, bias: &mut scratch.bias, width: problem.width };
@@ -68,28 +71,30 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
         for first in (block * BLOCK..end).step_by(CHANNELS) {
             let channels = CHANNELS.min(end - first);
             let (x, y) = (x.at(first, 0), y.at(first, 0));
-            // SAFETY: channels and steps are within the checked views; tiles hold STEPS steps and W-1 more.
+            // SAFETY: channels and steps are within the checked views; tiles hold a piece and W-1 steps more.
             unsafe {
                 let Some((row, place)) = problem.rows[b] else {
-                    tiling.zero(sums, channels, 0, STEPS.min(problem.steps));
-                    for t in (0..problem.steps).step_by(STEPS) {
-                        tiling.store(simd, sums, y.at(0, t), channels, STEPS.min(problem.steps - t));
+                    tiling.zero(sums, channels, 0, piece.min(problem.steps));
+                    for t in (0..problem.steps).step_by(piece) {
+                        tiling.store(simd, sums, y.at(0, t), channels, piece.min(problem.steps - t));
                     }
                     continue;
                 };
                 filters.load(simd, tiling, &problem.weight, problem.bias.as_ref(), first, channels);
                 let state = plane_mut(&problem.state, row).at(first, 0);
-                let copy = Copy { simd, tiling, channels };
+                let copy = Copy { simd, piece, tiling, channels };
                 // the last inputs, which a circular buffer may have cut in two
                 let len = problem.state_len;
                 let oldest = if problem.circular { (place + len - before) % len } else { len - before };
                 let run = before.min(len - oldest);
                 tiling.load(simd, state.at(0, oldest), channels, run, window);
                 tiling.load(simd, state, channels, before - run, window.add(tiling.at(run)));
-                for t in (0..problem.steps).step_by(STEPS) {
-                    let steps = STEPS.min(problem.steps - t);
+                for t in (0..problem.steps).step_by(piece) {
+                    let steps = piece.min(problem.steps - t);
                     tiling.load(simd, x.at(0, t), channels, steps, window.add(tiling.at(before)));
-                    convolve(simd, tiling, &filters, (channels, steps), window, sums, problem.silu, false);
+                    let (from, to) = (tiling.span(window, 0), tiling.span(sums, 0));
+                    let flags = (problem.silu, false, false);
+                    convolve(simd, tiling.axis, &filters, (channels, steps), from, to, flags);
                     tiling.store(simd, sums, y.at(0, t), channels, steps);
                     core::ptr::copy(window.add(tiling.at(steps)), window, tiling.at(before));
                 }
@@ -116,6 +121,7 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
 #[derive(Clone, Copy)]
 struct Copy<S> {
     simd: S,
+    piece: usize,
     tiling: Tiling,
     channels: usize,
 }
@@ -125,8 +131,8 @@ impl<S: Isa> Copy<S> {
     /// Both planes hold the channels and `count` steps; where they overlap, the target comes first.
     #[inline(always)]
     unsafe fn run<T: Real>(self, source: Plane, target: Plane, count: usize, tile: *mut T) {
-        for t in (0..count).step_by(STEPS) {
-            let steps = STEPS.min(count - t);
+        for t in (0..count).step_by(self.piece) {
+            let steps = self.piece.min(count - t);
             // SAFETY: the caller's contract; a piece is read before any of it is written.
             unsafe {
                 self.tiling.load(self.simd, source.at(0, t), self.channels, steps, tile);

@@ -1,0 +1,414 @@
+//! One step of a selective scan: the oracle against the scan's oracle, the kernel against the oracle.
+
+mod common;
+
+use common::vectors::Case as Vectors;
+use common::{Layout, Rng, assert_close, executors, normal, poisoned, random, uniform};
+use num_complex::Complex64;
+use proptest::prelude::*;
+use statescan::ops::selective_scan;
+use statescan::ops::selective_state_update::{Args, reference, update};
+use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::{DType, Discretization, Error, Exec, View};
+
+#[derive(Debug, Clone)]
+struct Case {
+    batch: usize,
+    /// [D] or [H, P].
+    own: Vec<usize>,
+    dstate: usize,
+    /// None for maps of shape (B, N).
+    groups: Option<usize>,
+    dtype: DType,
+    state: DType,
+    layout: Layout,
+    complex: bool,
+    options: u32,
+    discretization: Discretization,
+    /// dt, a, d and dt_bias the same for all channels of a head, expanded with strides of zero.
+    shared: bool,
+    indexed: bool,
+    seed: u64,
+}
+
+const SKIP: u32 = 1;
+const GATE: u32 = 2;
+const BIAS: u32 = 4;
+const SOFTPLUS: u32 = 8;
+const LIMIT: u32 = 16;
+const OWN_DECAY_STEP: u32 = 32;
+const ALL: u32 = SKIP | GATE | BIAS | SOFTPLUS | LIMIT;
+
+struct Inputs {
+    x: Buffer,
+    dt: Buffer,
+    a: Buffer,
+    b: Buffer,
+    c: Buffer,
+    d: Buffer,
+    z: Buffer,
+    bias: Buffer,
+    dt_a: Buffer,
+    state: Buffer,
+    rows: Vec<i32>,
+}
+
+impl Case {
+    fn new(batch: usize, own: &[usize], dstate: usize, options: u32) -> Self {
+        Case {
+            batch,
+            own: own.to_vec(),
+            dstate,
+            groups: None,
+            dtype: DType::F32,
+            state: DType::F32,
+            layout: Layout::Dense,
+            complex: false,
+            options,
+            discretization: Discretization::Mamba,
+            shared: false,
+            indexed: false,
+            seed: 1,
+        }
+    }
+
+    fn has(&self, option: u32) -> bool {
+        self.options & option != 0
+    }
+
+    fn double(&self) -> bool {
+        self.dtype == DType::F64 || self.state == DType::F64
+    }
+
+    fn inputs(&self) -> Inputs {
+        let (rng, l) = (&mut Rng::new(self.seed), self.layout);
+        let wide = if self.double() { DType::F64 } else { DType::F32 };
+        let wide_field = match (self.complex, self.double()) {
+            (false, _) => wide,
+            (true, false) => DType::Complex64,
+            (true, true) => DType::Complex128,
+        };
+        let state = if self.complex { wide_field } else { self.state };
+        let batched = [&[self.batch], &self.own[..]].concat();
+        let with_states = |first: usize| [&[first], &self.own[..], &[self.dstate]].concat();
+        // what a head shares has one element where the channels of the head would be
+        let mut parameter = self.own.clone();
+        let mut steps = batched.clone();
+        let mut a_shape = with_states(1)[1..].to_vec();
+        if self.shared {
+            parameter.truncate(1);
+            steps.truncate(2);
+            a_shape.truncate(1);
+        }
+        let map = [&[self.batch], self.groups.as_slice(), &[self.dstate]].concat();
+        let complex = self.complex;
+        let states = if self.indexed { self.batch + 2 } else { self.batch };
+        Inputs {
+            x: normal(rng, self.dtype, &batched, l, 1.0),
+            dt: match self.has(SOFTPLUS) {
+                true => normal(rng, self.dtype, &steps, l, 1.0),
+                false => uniform(rng, self.dtype, &steps, l, 0.001, 0.5),
+            },
+            a: random(rng, wide_field, &a_shape, l, |rng| {
+                Complex64::new(-rng.uniform(0.05, 3.0), if complex { rng.uniform(-4.0, 4.0) } else { 0.0 })
+            }),
+            b: normal(rng, if complex { wide_field } else { self.dtype }, &map, l, 0.7),
+            c: normal(rng, self.dtype, &map, l, 0.7),
+            d: normal(rng, wide, &parameter, l, 1.0),
+            z: normal(rng, self.dtype, &batched, l, 1.0),
+            bias: uniform(rng, wide, &parameter, l, 0.0, 0.1),
+            dt_a: uniform(rng, self.dtype, &steps, l, 0.001, 0.4),
+            state: normal(rng, state, &with_states(states), l, 1.0),
+            rows: (0..self.batch).map(|b| if b % 3 == 1 { -7 } else { (states - 1 - b) as i32 }).collect(),
+        }
+    }
+
+    fn args<'a>(&self, i: &'a Inputs) -> Args<'a> {
+        // puts back the axes that a head shares
+        let expand = |view: View<'a>, axes: &[usize]| axes.iter().fold(view, |v, &size| v.expand(v.rank(), size));
+        let tail = if self.shared { &self.own[1..] } else { &[] };
+        let a_tail = if self.shared { [tail, &[self.dstate]].concat() } else { vec![] };
+        let on = |option, view: View<'a>| self.has(option).then_some(view);
+        Args {
+            d: on(SKIP, expand(i.d.view(), tail)),
+            z: on(GATE, i.z.view()),
+            dt_bias: on(BIAS, expand(i.bias.view(), tail)),
+            dt_softplus: self.has(SOFTPLUS),
+            dt_limit: if self.has(LIMIT) { (0.02, 0.4) } else { (f64::NEG_INFINITY, f64::INFINITY) },
+            dt_a: on(OWN_DECAY_STEP, expand(i.dt_a.view(), tail)),
+            discretization: self.discretization,
+            state_batch_indices: self.indexed.then(|| View::new(&i.rows, &[self.batch]).unwrap()),
+            ..Args::new(i.x.view(), expand(i.dt.view(), tail), expand(i.a.view(), &a_tail), i.b.view(), i.c.view())
+        }
+    }
+}
+
+fn check(case: &Case, exec: &Exec) {
+    let inputs = case.inputs();
+    let args = case.args(&inputs);
+    let (y, next) = reference::update(&args, &inputs.state.view()).unwrap();
+    let mut state = inputs.state.clone();
+    let mut got = poisoned(&mut Rng::new(2), case.dtype, &inputs.x.shape(), case.layout);
+    update(exec, &args, &mut state.view_mut(), &mut got.view_mut()).unwrap();
+    assert_close(&format!("y of {case:?} on {exec:?}"), &got, &y, ErrorBound::for_scan(case.dtype, 1));
+    assert_close(&format!("state of {case:?} on {exec:?}"), &state, &next, ErrorBound::for_scan(state.dtype(), 1));
+}
+
+fn everywhere(case: Case) {
+    executors().iter().for_each(|exec| check(&case, exec));
+}
+
+#[test]
+fn shapes_on_every_level() {
+    for dstate in [0, 1, 3, 8, 15, 16, 17, 33, 64] {
+        for own in [vec![1], vec![37], vec![200], vec![3, 5], vec![2, 130], vec![4, 0], vec![0]] {
+            everywhere(Case::new(2, &own, dstate, SKIP));
+        }
+    }
+    everywhere(Case::new(0, &[3], 4, ALL));
+    everywhere(Case::new(1, &[2, 64], 128, ALL));
+}
+
+#[test]
+fn every_option_groups_and_shared_parameters() {
+    for option in [SKIP, GATE, BIAS, SOFTPLUS, LIMIT, OWN_DECAY_STEP, ALL] {
+        for (own, groups) in
+            [(vec![24], None), (vec![24], Some(1)), (vec![24], Some(4)), (vec![6, 5], Some(3)), (vec![6, 5], None)]
+        {
+            for shared in [false, true] {
+                for dstate in [5, 16] {
+                    if !(shared && own.len() == 1) {
+                        everywhere(Case { groups, shared, ..Case::new(2, &own, dstate, option) });
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn types_layouts_and_indices() {
+    for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+        for state in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+            for layout in [Layout::Dense, Layout::Scattered] {
+                for dstate in [4, 16] {
+                    everywhere(Case { dtype, state, layout, indexed: true, ..Case::new(4, &[3, 20], dstate, ALL) });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn complex_states_and_discretizations() {
+    for discretization in Discretization::ALL {
+        for complex in [false, true] {
+            for dtype in [DType::F32, DType::F64] {
+                for (dstate, options) in [(3, ALL), (16, OWN_DECAY_STEP), (10, ALL)] {
+                    let case = Case { discretization, complex, dtype, ..Case::new(2, &[19], dstate, options) };
+                    everywhere(case.clone());
+                    everywhere(Case { own: vec![3, 6], shared: true, ..case });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn channels_next_to_each_other() {
+    // a state of (batch, state, channel) memory
+    for (dstate, dim) in [(16, 40), (5, 17)] {
+        let case = Case::new(2, &[dim], dstate, ALL);
+        let inputs = case.inputs();
+        let args = case.args(&inputs);
+        let (y, next) = reference::update(&args, &inputs.state.view()).unwrap();
+        for exec in executors() {
+            let strides = [(dim * dstate) as isize, 1, dim as isize];
+            let mut state = Buffer::strided(DType::F32, &[2, dim, dstate], &strides, 0, 2 * dim * dstate).unwrap();
+            state.copy_from(&inputs.state.to_dense());
+            let mut got = Buffer::zeros(DType::F32, &[2, dim]).unwrap();
+            update(&exec, &args, &mut state.view_mut(), &mut got.view_mut()).unwrap();
+            assert_close("y", &got, &y, ErrorBound::for_scan(DType::F32, 1));
+            assert_close("state", &state, &next, ErrorBound::for_scan(DType::F32, 1));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn random_problems(
+        sizes in (0usize..4, 1usize..7, 0usize..40, 0usize..40),
+        flags in 0u32..1024,
+        discretization in 0usize..4,
+        seed in 0u64..1000,
+    ) {
+        let on = |bit: u32| flags >> bit & 1 == 1;
+        let own = if on(6) { vec![sizes.1, sizes.2] } else { vec![sizes.2] };
+        let layout = if on(7) { Layout::Scattered } else { Layout::Dense };
+        let case = Case { layout, indexed: on(8), complex: on(9), seed, ..Case::new(sizes.0, &own, sizes.3, flags & 63) };
+        check(&Case { discretization: Discretization::ALL[discretization], ..case }, &Exec::cpu(1));
+    }
+}
+
+#[test]
+fn steps_one_by_one_are_the_scan() {
+    let rng = &mut Rng::new(4);
+    let (batch, dim, length, dstate) = (2, 6, 9, 3);
+    for discretization in Discretization::ALL {
+        for complex in [false, true] {
+            let field = if complex { DType::Complex128 } else { DType::F64 };
+            let bdl = [batch, dim, length];
+            let [x, dt, z, dt_a] = [0; 4].map(|_| normal(rng, DType::F64, &bdl, Layout::Dense, 0.7));
+            let [b, c] = [0; 2].map(|_| normal(rng, field, &[batch, 2, dstate, length], Layout::Dense, 0.7));
+            let a = random(rng, field, &[dim, dstate], Layout::Dense, |rng| {
+                Complex64::new(-rng.uniform(0.1, 2.0), if complex { rng.uniform(-2.0, 2.0) } else { 0.0 })
+            });
+            let [d, bias] = [0; 2].map(|_| normal(rng, DType::F64, &[dim], Layout::Dense, 0.5));
+            for own_step in [false, true] {
+                let scan = selective_scan::Args {
+                    d: Some(d.view()),
+                    z: Some(z.view()),
+                    dt_bias: Some(bias.view()),
+                    dt_softplus: true,
+                    dt_limit: (0.1, 0.9),
+                    dt_a: own_step.then(|| dt_a.view()),
+                    discretization,
+                    ..selective_scan::Args::new(x.view(), dt.view(), a.view(), b.view(), c.view())
+                };
+                let expected = selective_scan::reference::forward(&scan).unwrap();
+                let mut state = Dense::zeros(&[batch, dim, dstate]).unwrap();
+                for t in 0..length {
+                    let args = Args {
+                        d: scan.d,
+                        z: Some(z.view().index(2, t)),
+                        dt_bias: scan.dt_bias,
+                        dt_softplus: true,
+                        dt_limit: scan.dt_limit,
+                        dt_a: scan.dt_a.map(|v| v.index(2, t)),
+                        discretization,
+                        ..Args::new(
+                            x.view().index(2, t),
+                            dt.view().index(2, t),
+                            a.view(),
+                            b.view().index(3, t),
+                            c.view().index(3, t),
+                        )
+                    };
+                    let view = if complex { state.view() } else { state.real_view() };
+                    let (y, next) = reference::update(&args, &view).unwrap();
+                    for (b, d) in (0..batch).flat_map(|b| (0..dim).map(move |d| (b, d))) {
+                        assert!((y.at(&[b, d]) - expected.y.at(&[b, d, t])).norm() < 1e-13, "{discretization}");
+                    }
+                    state = next;
+                }
+                let far = state.data().iter().zip(expected.final_state.data()).any(|(a, b)| (a - b).norm() > 1e-13);
+                assert!(!far, "{discretization}");
+            }
+        }
+    }
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    let case = Case { indexed: true, ..Case::new(5, &[9, 140], 24, ALL) };
+    let inputs = case.inputs();
+    let run = |threads| {
+        let mut state = inputs.state.clone();
+        let mut y = Buffer::zeros(DType::F32, &inputs.x.shape()).unwrap();
+        update(&Exec::cpu(threads), &case.args(&inputs), &mut state.view_mut(), &mut y.view_mut()).unwrap();
+        [state.bytes().to_vec(), y.bytes().to_vec()]
+    };
+    let first = run(1);
+    assert!([1, 2, 3, 7].into_iter().all(|threads| run(threads) == first));
+}
+
+#[test]
+fn nan_stays_in_its_row_and_channel() {
+    for dstate in [4, 16, 19] {
+        for bad in [f64::NAN, f64::INFINITY] {
+            let case = Case { indexed: true, ..Case::new(3, &[40], dstate, ALL) };
+            let mut inputs = case.inputs();
+            let mut x = inputs.x.to_dense();
+            *x.at_mut(&[0, 3]) = bad.into();
+            inputs.x.copy_from(&x);
+            for exec in executors() {
+                let (mut state, mut y) = (inputs.state.clone(), Buffer::zeros(DType::F32, &[3, 40]).unwrap());
+                update(&exec, &case.args(&inputs), &mut state.view_mut(), &mut y.view_mut()).unwrap();
+                for (i, value) in y.to_dense().data().iter().enumerate() {
+                    assert_eq!(value.re.is_finite(), i != 3, "y {i}");
+                }
+                let hit = inputs.rows[0] as usize * 40 + 3;
+                for (i, value) in state.to_dense().data().iter().enumerate() {
+                    assert_eq!(value.re.is_finite(), i / dstate != hit, "state {i}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn vectors_of_the_origin() {
+    for name in ["step_mamba1", "step_mamba2"] {
+        let Some(case) = Vectors::read(name) else { continue };
+        let keys = ["in.x", "in.dt", "in.A", "in.B", "in.C", "in.D", "in.z", "in.dt_bias"];
+        let [x, dt, a, b, c, d, z, bias] = keys.map(|key| case.need(key));
+        let args = Args {
+            d: Some(d.view()),
+            z: Some(z.view()),
+            dt_bias: Some(bias.view()),
+            dt_softplus: true,
+            ..Args::new(x.view(), dt.view(), a.view(), b.view(), c.view())
+        };
+        let mut state = case.need("in.state");
+        let (oracle, next) = reference::update(&args, &state.view()).unwrap();
+        case.assert_close("out.y", &oracle);
+        case.assert_close("out.state", &next);
+        let mut y = Buffer::zeros(DType::F32, &x.shape()).unwrap();
+        update(&Exec::cpu(1), &args, &mut state.view_mut(), &mut y.view_mut()).unwrap();
+        case.assert_close("out.y", &y.to_dense());
+        case.assert_close("out.state", &state.to_dense());
+    }
+}
+
+#[test]
+fn wrong_arguments_are_named_and_nothing_is_written() {
+    let case = Case { indexed: true, groups: Some(2), ..Case::new(3, &[4, 5], 6, ALL) };
+    let mut inputs = case.inputs();
+    let failing = |args: &Args<'_>, state: &Buffer| {
+        let (mut state, mut y) = (state.clone(), poisoned(&mut Rng::new(1), DType::F32, &[3, 4, 5], Layout::Dense));
+        let before = state.clone();
+        let error = update(&Exec::cpu(1), args, &mut state.view_mut(), &mut y.view_mut()).unwrap_err();
+        assert!(y.bytes().iter().all(|&b| b == 0xff) && state.bytes() == before.bytes(), "written in spite of {error}");
+        error
+    };
+    for (rows, position) in [([5, -1, 1], 0), ([2, 0, 2], 2)] {
+        inputs.rows = rows.to_vec();
+        let error = failing(&case.args(&inputs), &inputs.state);
+        let right = matches!(error, Error::Index { argument: "state_batch_indices", position: p, .. } if p == position);
+        assert!(right, "{error}");
+    }
+    inputs.rows = vec![-1, 1, 0];
+    let args = case.args(&inputs);
+    let buffer = |dtype, shape: &[usize]| Buffer::zeros(dtype, shape).unwrap();
+    let flat = buffer(DType::F32, &[3, 20]);
+    let error = failing(&Args { x: flat.view(), ..args }, &inputs.state);
+    assert!(matches!(error, Error::Rank { argument: "x", .. }), "{error}");
+    let error = failing(&Args { dt: flat.view(), ..args }, &inputs.state);
+    assert!(matches!(error, Error::Shape { argument: "dt", .. }), "{error}");
+    let three = buffer(DType::F32, &[3, 3, 6]);
+    let error = failing(&Args { b: three.view(), ..args }, &inputs.state);
+    assert!(matches!(error, Error::Value { argument: "b", .. }), "{error}");
+    let error = failing(&Args { c: inputs.x.view().index(2, 0).index(1, 0), ..args }, &inputs.state);
+    assert!(matches!(error, Error::Rank { argument: "c", .. }), "{error}");
+    let error = failing(&Args { dt_limit: (1.0, 0.0), ..args }, &inputs.state);
+    assert!(matches!(error, Error::Value { argument: "dt_limit", .. }), "{error}");
+    let error = failing(&args, &buffer(DType::F32, &[5, 4, 5, 7]));
+    assert!(matches!(error, Error::Shape { .. }), "{error}");
+    let error = failing(&args, &buffer(DType::Complex64, &[5, 4, 5, 6]));
+    assert!(matches!(error, Error::DType { argument: "state", .. }), "{error}");
+    let error = failing(&args, &buffer(DType::F32, &[5, 4]));
+    assert!(matches!(error, Error::Rank { argument: "state", .. }), "{error}");
+    let error = failing(&Args { state_batch_indices: None, ..args }, &inputs.state);
+    assert!(matches!(error, Error::Shape { argument: "state", .. }), "{error}");
+}
