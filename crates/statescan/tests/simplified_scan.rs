@@ -252,7 +252,8 @@ impl Case {
         let [y, last, saved] = self.forward(exec, rng);
         let name = |what: &str| format!("{what} {:?} {exec:?}", self.setup);
         assert_close(&name("y"), &y, &expected.y, ErrorBound::for_scan(y.dtype(), length));
-        let state = if self.initial.is_some() || self.setup.packed != Packed::Numbered { &expected.last_state } else { &last.to_dense() };
+        let state =
+            if self.initial.is_some() || self.setup.packed != Packed::Numbered { &expected.last_state } else { &last.to_dense() };
         assert_close(&name("last_state"), &last, state, ErrorBound::for_scan(last.dtype(), length));
         let expected = reference::backward(&self.args(), &self.cotangents()).unwrap();
         let of = |name: &str| match name {

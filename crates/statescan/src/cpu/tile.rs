@@ -65,6 +65,11 @@ impl Plane {
         self.advance_bytes(self.dtype.size() as isize)
     }
 
+    /// Both parts of a complex plane whose time is contiguous, as a real plane of twice the steps: a tile of that is a tile of both parts.
+    fn interleaved(self, parts: usize) -> Option<Self> {
+        (parts == 2 && self.complex && self.time_step == 2).then_some(Plane { time_step: 1, complex: false, ..self })
+    }
+
     /// Moves the origin by `count` indices of an axis that is not in the plane; `stride` is the view's, in its own elements.
     pub(crate) fn along(self, count: usize, stride: isize) -> Self {
         let size = self.dtype.size() * if self.complex { 2 } else { 1 };
@@ -241,6 +246,9 @@ pub(crate) unsafe fn load_parts<T: Real, S: Isa>(
     let pitch = parts * padded;
     // SAFETY: the caller's contract, a piece of at most STEPS at a time.
     unsafe {
+        if let Some(plane) = plane.interleaved(parts) {
+            return load_parts(simd, plane, 1, lanes, padded, 2 * steps, tile);
+        }
         let mut start = 0;
         while start < steps {
             let (count, tile) = (STEPS.min(steps - start), tile.add(start * pitch));
@@ -274,6 +282,9 @@ pub(crate) unsafe fn store_parts<T: Real, S: Isa>(
     let pitch = parts * padded;
     // SAFETY: the caller's contract, a piece of at most STEPS at a time.
     unsafe {
+        if let Some(plane) = plane.interleaved(parts) {
+            return store_parts(simd, tile, 1, padded, plane, lanes, 2 * steps);
+        }
         let mut start = 0;
         while start < steps {
             let (count, tile) = (STEPS.min(steps - start), tile.add(start * pitch));

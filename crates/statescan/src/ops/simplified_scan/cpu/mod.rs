@@ -9,7 +9,7 @@ mod backward;
 mod forward;
 mod maps;
 mod rows;
-mod rule;
+pub(crate) mod rule;
 mod scan;
 
 use super::Problem;

@@ -5,7 +5,7 @@ use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 use crate::ops::discretization::Discretization;
 
 /// What a backward step needs.
-pub(super) struct Derivatives<F> {
+pub(crate) struct Derivatives<F> {
     /// Abar
     pub decay: F,
     /// dAbar/dz
@@ -110,7 +110,7 @@ impl Rule for Bilinear {
 
 /// Step sizes of one vector of states: a tile of real vectors; a step of 0 stands for sizes that do not depend on time.
 #[derive(Clone, Copy)]
-pub(super) struct Deltas<T> {
+pub(crate) struct Deltas<T> {
     pub d: *const T,
     pub d_step: usize,
     pub da: *const T,
@@ -123,7 +123,7 @@ impl<T: Real> Deltas<T> {
     /// # Safety
     /// Step `t` is inside both tiles.
     #[inline(always)]
-    pub(super) unsafe fn at<S: Isa>(self, simd: S, t: usize) -> (V<T, S>, V<T, S>) {
+    pub(crate) unsafe fn at<S: Isa>(self, simd: S, t: usize) -> (V<T, S>, V<T, S>) {
         // SAFETY: the caller's contract.
         unsafe { (V::load(simd, self.d.add(t * self.d_step)), V::load(simd, self.da.add(t * self.da_step))) }
     }
@@ -134,7 +134,7 @@ impl<T: Real> Deltas<T> {
 /// # Safety
 /// The step sizes can be read, and `decay` and `input` written, for `count` vectors.
 #[inline(always)]
-pub(super) unsafe fn values<T: Real, S: Isa>(
+pub(crate) unsafe fn values<T: Real, S: Isa>(
     simd: S,
     method: Discretization,
     a: Cx<T, S>,
@@ -180,7 +180,7 @@ unsafe fn values_of<T: Real, S: Isa, R: Rule>(
 /// # Safety
 /// As [`values`].
 #[inline(always)]
-pub(super) unsafe fn derivatives<T: Real, S: Isa>(
+pub(crate) unsafe fn derivatives<T: Real, S: Isa>(
     simd: S,
     method: Discretization,
     a: Cx<T, S>,

@@ -1,0 +1,259 @@
+//! One step of the simplified scan: its oracle against the scan, its kernel against the oracle.
+
+mod common;
+
+use common::*;
+use num_complex::Complex64;
+use proptest::prelude::{ProptestConfig, proptest};
+use statescan::ops::simplified_scan::{self, Head};
+use statescan::ops::simplified_state_update::{Args, reference, update};
+use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::{DType, Discretization, Error, Exec, Level, View, ViewMut};
+
+struct Case {
+    state: Buffer,
+    u: Buffer,
+    delta: Buffer,
+    a: Buffer,
+    b: Buffer,
+    c: Buffer,
+    d: Option<Buffer>,
+    delta_a: Option<Buffer>,
+    indices: Option<Buffer>,
+    conj_sym: Option<bool>,
+    method: Discretization,
+    layout: Layout,
+}
+
+impl Case {
+    fn random(rng: &mut Rng, [batch, dim, dstate]: [usize; 3]) -> Self {
+        let layout = rng.pick(&[Layout::Dense, Layout::Scattered]);
+        let double = rng.below(4) == 0;
+        let conj_sym = rng.pick(&[None, Some(true), Some(false)]);
+        let indexed = rng.below(2) == 0;
+        let states = if indexed { batch + rng.below(3) } else { batch };
+        let u = match double {
+            true => rng.pick(&[DType::F64, DType::Complex128]),
+            false => rng.pick(&[DType::Complex64, DType::F32, DType::BF16]),
+        };
+        let (complex, real) = if double { (DType::Complex128, DType::F64) } else { (DType::Complex64, DType::F32) };
+        let maps = rng.pick(&[complex, complex, real]);
+        let step = |rng: &mut Rng| match rng.below(2) {
+            0 => uniform(rng, real, &[dstate], layout, 0.01, 0.6),
+            _ => uniform(rng, real, &[batch, dstate], layout, 0.01, 0.6),
+        };
+        let fan = |n: usize| 1.0 / (n.max(1) as f64).sqrt();
+        let mut order: Vec<usize> = (0..states).collect();
+        for i in (1..states).rev() {
+            order.swap(i, rng.below(i + 1));
+        }
+        let index = rng.pick(&[DType::I32, DType::I64]);
+        let rank = 1 + rng.below(2);
+        Case {
+            state: normal(rng, complex, &[states, dstate], layout, 1.0),
+            u: normal(rng, u, &[batch, dim], layout, 1.0),
+            delta: step(rng),
+            a: random(rng, maps, &[dstate, 1][..rank], layout, |rng| {
+                Complex64::new(rng.uniform(-1.5, -0.05), if maps.is_complex() { rng.uniform(-4.0, 4.0) } else { 0.0 })
+            }),
+            b: normal(rng, maps, &[dstate, dim], layout, fan(dim)),
+            c: normal(rng, maps, &[dim, dstate], layout, fan(dstate)),
+            d: (conj_sym.is_some() && rng.below(3) > 0).then(|| normal(rng, DType::F32, &[dim], layout, 1.0)),
+            delta_a: (rng.below(3) == 0).then(|| step(rng)),
+            indices: indexed.then(|| {
+                let mut next = order.into_iter();
+                random(rng, index, &[batch], layout, |rng| {
+                    let index = next.next().unwrap() as f64;
+                    (if rng.below(4) == 0 { -1.0 - index } else { index }).into()
+                })
+            }),
+            conj_sym,
+            method: rng.pick(&Discretization::ALL),
+            layout,
+        }
+    }
+
+    fn args(&self) -> Args<'_> {
+        Args {
+            delta_a: self.delta_a.as_ref().map(|v| v.view()),
+            discretization: self.method,
+            head: match self.conj_sym {
+                None => Head::Complex,
+                Some(conj_sym) => Head::Real { conj_sym, d: self.d.as_ref().map(|v| v.view()) },
+            },
+            state_batch_indices: self.indices.as_ref().map(|v| v.view()),
+            ..Args::new(self.u.view(), self.delta.view(), self.a.view(), self.b.view(), self.c.view())
+        }
+    }
+
+    /// y and the states after the step.
+    fn update(&self, exec: &Exec, rng: &mut Rng) -> (Buffer, Buffer) {
+        let complex = self.state.dtype();
+        let y = if self.conj_sym.is_some() { complex.real() } else { complex };
+        let mut y = poisoned(rng, y, &self.u.shape(), self.layout);
+        let mut state = self.state.clone();
+        update(exec, &self.args(), &mut state.view_mut(), &mut y.view_mut()).unwrap();
+        (y, state)
+    }
+
+    fn check(&self, exec: &Exec, rng: &mut Rng) {
+        let (y, state) = self.update(exec, rng);
+        let (by_y, by_state) = reference::update(&self.args(), &self.state.view()).unwrap();
+        let name = |what: &str| format!("{what} u {} {} {:?} {exec:?}", self.u.dtype(), self.u.shape(), self.method);
+        assert_close(&name("y"), &y, &by_y, ErrorBound::for_scan(y.dtype(), 1));
+        assert_close(&name("state"), &state, &by_state, ErrorBound::for_scan(state.dtype(), 1));
+        // states that no row uses keep their bits, and what lies between the elements is not touched
+        let used: Vec<i64> = match &self.indices {
+            Some(indices) => indices.to_dense().data().iter().map(|v| v.re as i64).collect(),
+            None => (0..self.u.shape()[0] as i64).collect(),
+        };
+        let (before, after) = (self.state.to_dense(), state.to_dense());
+        for row in (0..self.state.shape()[0]).filter(|&row| !used.contains(&(row as i64))) {
+            for n in 0..self.state.shape()[1] {
+                assert_eq!(before.at(&[row, n]), after.at(&[row, n]));
+            }
+        }
+    }
+}
+
+#[test]
+fn kernel_agrees_with_the_oracle() {
+    let mut rng = Rng::new(1);
+    for exec in executors() {
+        for size in [[1, 1, 1], [2, 5, 7], [1, 64, 33], [70, 3, 16], [3, 130, 65], [0, 3, 4], [2, 0, 4], [2, 3, 0]] {
+            for _ in 0..6 {
+                Case::random(&mut rng, size).check(&exec, &mut rng);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_shape_and_option(seed in 0u64..1 << 40, batch in 0usize..6, dim in 0usize..90, dstate in 0usize..90) {
+        let mut rng = Rng::new(seed);
+        Case::random(&mut rng, [batch, dim, dstate]).check(&Exec::cpu(1), &mut rng);
+    }
+}
+
+#[test]
+fn steps_give_the_scan() {
+    let (batch, dim, dstate, seqlen) = (2, 5, 7, 40);
+    for (i, method) in Discretization::ALL.into_iter().enumerate() {
+        let mut rng = Rng::new(i as u64);
+        let dense = Layout::Dense;
+        let u = normal(&mut rng, DType::Complex64, &[batch, dim, seqlen], dense, 1.0);
+        let delta = uniform(&mut rng, DType::F32, &[batch, dstate, seqlen], dense, 0.01, 0.6);
+        let delta_a = uniform(&mut rng, DType::F32, &[dstate], dense, 0.01, 0.6);
+        let a = random(&mut rng, DType::Complex64, &[dstate], dense, |rng| {
+            Complex64::new(rng.uniform(-1.5, -0.05), rng.uniform(-4.0, 4.0))
+        });
+        let b = normal(&mut rng, DType::Complex64, &[dstate, dim], dense, 0.4);
+        let c = normal(&mut rng, DType::Complex64, &[dim, dstate], dense, 0.4);
+        let d = normal(&mut rng, DType::F32, &[dim], dense, 1.0);
+        let head = if i % 2 == 0 { Head::Complex } else { Head::Real { conj_sym: true, d: Some(d.view()) } };
+        let scan = simplified_scan::Args {
+            delta_a: (i > 1).then(|| delta_a.view()),
+            discretization: method,
+            head,
+            ..simplified_scan::Args::new(u.view(), delta.view(), a.view(), b.view(), c.view())
+        };
+        let whole = simplified_scan::reference::forward(&scan).unwrap();
+        let y_type = if i % 2 == 0 { DType::Complex64 } else { DType::F32 };
+        for exec in executors() {
+            let mut state = Buffer::zeros(DType::Complex64, &[batch, dstate]).unwrap();
+            let mut y = poisoned(&mut rng, y_type, &[batch, dim, seqlen], dense);
+            for t in 0..seqlen {
+                let args = Args {
+                    delta_a: scan.delta_a,
+                    discretization: method,
+                    head,
+                    ..Args::new(u.view().index(2, t), delta.view().index(2, t), a.view(), b.view(), c.view())
+                };
+                update(&exec, &args, &mut state.view_mut(), &mut y.view_mut().index(2, t)).unwrap();
+            }
+            assert_close("y", &y, &whole.y, ErrorBound::for_scan(y_type, seqlen));
+            assert_close("state", &state, &whole.last_state, ErrorBound::for_scan(DType::Complex64, seqlen));
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_threads_or_runs_and_nan_stays_in_its_row() {
+    let mut rng = Rng::new(3);
+    for level in Level::available() {
+        let mut case = Case::random(&mut rng, [5, 40, 70]);
+        (case.indices, case.layout) = (None, Layout::Dense);
+        case.state = normal(&mut rng, DType::Complex64, &[5, 70], Layout::Dense, 1.0);
+        case.u = normal(&mut rng, DType::Complex64, &[5, 40], Layout::Dense, 1.0);
+        let exec = |threads| Exec::cpu(threads).with_level(level).unwrap();
+        let clean = case.update(&exec(1), &mut rng);
+        for threads in [2, 3, 7, 1] {
+            let again = case.update(&exec(threads), &mut rng);
+            assert!(again.0.bytes() == clean.0.bytes() && again.1.bytes() == clean.1.bytes());
+        }
+        let mut dirty = case.u.to_dense();
+        *dirty.at_mut(&[2, 7]) = Complex64::new(f64::NAN, f64::INFINITY);
+        case.u.copy_from(&dirty);
+        let spoilt = case.update(&exec(1), &mut rng);
+        for (clean, spoilt) in [(&clean.0, &spoilt.0), (&clean.1, &spoilt.1)] {
+            let per_row = clean.shape()[1];
+            for (i, (a, b)) in clean.to_dense().data().iter().zip(spoilt.to_dense().data()).enumerate() {
+                assert!(i / per_row == 2 || a == b);
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments_are_named_and_nothing_is_written() {
+    let exec = Exec::cpu(1);
+    let (real, complex) = (vec![0.5f32; 60], vec![num_complex::Complex32::ONE; 60]);
+    let indices = [0i32, 1, 7, 1, 0, -5];
+    let view = |shape: &[usize]| View::new(&real[..shape.iter().product()], shape).unwrap();
+    let cview = |shape: &[usize]| View::new(&complex[..shape.iter().product()], shape).unwrap();
+    let good = Args::new(cview(&[2, 3]), view(&[2, 4]), cview(&[4]), cview(&[4, 3]), cview(&[3, 4]));
+    let run = |args: Args<'_>, state: &[usize]| {
+        let mut y = vec![num_complex::Complex32::I; 6];
+        let mut states = vec![num_complex::Complex32::I; state.iter().product()];
+        let result =
+            update(&exec, &args, &mut ViewMut::new(&mut states, state).unwrap(), &mut ViewMut::new(&mut y, &[2, 3]).unwrap());
+        assert!(result.is_ok() || y.iter().chain(&states).all(|v| *v == num_complex::Complex32::I));
+        result
+    };
+    run(good, &[2, 4]).unwrap();
+    let fails = |args: Args<'_>| run(args, &[2, 4]).unwrap_err();
+    assert!(matches!(fails(Args { u: cview(&[2, 3, 1]), ..good }), Error::Rank { argument: "u", .. }));
+    assert!(matches!(fails(Args { delta: view(&[3, 4]), ..good }), Error::Shape { argument: "delta", .. }));
+    assert!(matches!(fails(Args { delta: cview(&[4]), ..good }), Error::DType { argument: "delta", .. }));
+    assert!(matches!(fails(Args { b: cview(&[3, 4]), ..good }), Error::Shape { argument: "b", .. }));
+    assert!(matches!(fails(Args { c: cview(&[4, 3]), ..good }), Error::Shape { argument: "c", .. }));
+    assert!(matches!(fails(Args { a: cview(&[4, 2]), ..good }), Error::Shape { argument: "a", .. }));
+    assert!(matches!(run(good, &[3, 4]).unwrap_err(), Error::Shape { argument: "state", .. }));
+    assert!(matches!(run(good, &[8]).unwrap_err(), Error::Rank { argument: "state", .. }));
+    let at = |range: core::ops::Range<usize>| Some(View::new(&indices[range], &[2]).unwrap());
+    assert!(matches!(
+        fails(Args { state_batch_indices: at(1..3), ..good }),
+        Error::Index { argument: "state_batch_indices", position: 1, got: 7, .. }
+    ));
+    let twice = [1i64, 1];
+    let twice = View::new(&twice, &[2]).unwrap();
+    assert!(matches!(fails(Args { state_batch_indices: Some(twice), ..good }), Error::Index { got: 1, .. }));
+    let wrong = Args { state_batch_indices: Some(view(&[2])), ..good };
+    assert!(matches!(fails(wrong), Error::DType { argument: "state_batch_indices", .. }));
+    run(Args { state_batch_indices: at(4..6), ..good }, &[2, 4]).unwrap();
+    let head = Head::Real { conj_sym: true, d: None };
+    assert!(matches!(fails(Args { head, ..good }), Error::DType { argument: "y", .. }));
+}
+
+#[test]
+fn a_double_state_is_updated_in_double_precision() {
+    let mut rng = Rng::new(7);
+    let mut case = Case::random(&mut rng, [2, 3, 4]);
+    (case.indices, case.layout) = (None, Layout::Dense);
+    case.state = normal(&mut rng, DType::Complex128, &[2, 4], Layout::Dense, 1.0);
+    let (_, state) = case.update(&Exec::cpu(1), &mut rng);
+    let (_, expected): (_, Dense) = reference::update(&case.args(), &case.state.view()).unwrap();
+    assert_close("state", &state, &expected, ErrorBound::for_scan(DType::Complex128, 1));
+}
