@@ -128,11 +128,12 @@ fn any_subset_of_gradients_is_the_same() {
     }
     // and of cotangents: their gradients add up
     let both = reference::backward(&args, &cotangents).unwrap();
-    let parts = [Cotangents { y: cotangents.y, final_state: None }, Cotangents { y: None, final_state: cotangents.final_state }].map(|part| {
-        let mut x = poisoned(&mut Rng::new(1), DType::F64, &inputs.x.shape(), Layout::Dense);
-        ssd::backward(&exec, &args, None, &part, &mut Gradients { x: Some(x.view_mut()), ..Gradients::default() }).unwrap();
-        x.to_dense()
-    });
+    let parts = [Cotangents { y: cotangents.y, final_state: None }, Cotangents { y: None, final_state: cotangents.final_state }]
+        .map(|part| {
+            let mut x = poisoned(&mut Rng::new(1), DType::F64, &inputs.x.shape(), Layout::Dense);
+            ssd::backward(&exec, &args, None, &part, &mut Gradients { x: Some(x.view_mut()), ..Gradients::default() }).unwrap();
+            x.to_dense()
+        });
     let mut sum = Buffer::zeros(DType::F64, &inputs.x.shape()).unwrap();
     let mut values = parts[0].data().iter().zip(parts[1].data());
     sum.fill_with(|| values.next().map(|(a, b)| a + b).unwrap());

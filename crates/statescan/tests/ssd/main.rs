@@ -98,7 +98,8 @@ impl Inputs {
         let wide_x = [case.batch, seqlen, heads, case.headdim];
         let steps = [case.batch, seqlen, heads];
         let grouped = [case.batch, seqlen, case.groups, case.dstate];
-        let map = if case.groups == 1 && case.has(HEADS_FIRST) { vec![case.batch, seqlen, case.dstate] } else { grouped.to_vec() };
+        let map =
+            if case.groups == 1 && case.has(HEADS_FIRST) { vec![case.batch, seqlen, case.dstate] } else { grouped.to_vec() };
         let third = seqlen / 3;
         let bounds = vec![0, third as i64, third as i64, (2 * third) as i64, seqlen as i64];
         let mut step = 0;

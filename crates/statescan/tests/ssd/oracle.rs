@@ -42,7 +42,8 @@ fn is_a_selective_scan_with_a_scalar_decay_for_each_head() {
             let mut out = Dense::zeros(&[channels, width]).unwrap();
             for c in 0..channels {
                 for n in 0..width {
-                    *out.at_mut(&[c, n]) = if view.rank() == 2 { view.at(&[c / headdim, c % headdim]) } else { view.at(&[c / headdim]) };
+                    *out.at_mut(&[c, n]) =
+                        if view.rank() == 2 { view.at(&[c / headdim, c % headdim]) } else { view.at(&[c / headdim]) };
                 }
             }
             out
@@ -50,7 +51,8 @@ fn is_a_selective_scan_with_a_scalar_decay_for_each_head() {
         let (x, dt, z) = (timed(args.x), timed(args.dt), args.z.map(timed));
         let (a, d, bias) = (by_channel(args.a, dstate), args.d.map(|d| by_channel(d, 1)), args.dt_bias.map(|v| by_channel(v, 1)));
         let maps = [args.b, args.c].map(|view| Dense::from_view(&view.permute(&[0, 2, 3, 1])));
-        let mut scan = selective_scan::Args::new(x.real_view(), dt.real_view(), a.real_view(), maps[0].real_view(), maps[1].real_view());
+        let mut scan =
+            selective_scan::Args::new(x.real_view(), dt.real_view(), a.real_view(), maps[0].real_view(), maps[1].real_view());
         scan.z = z.as_ref().map(|v| v.real_view());
         scan.d = d.as_ref().map(|v| v.real_view().index(1, 0));
         scan.dt_bias = bias.as_ref().map(|v| v.real_view().index(1, 0));
@@ -182,9 +184,8 @@ fn gradients_are_central_differences() {
         let inputs = Inputs::new(&case);
         let args = inputs.args(&case);
         let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
-        let dot = |a: &Dense, b: View<'_>| -> f64 {
-            a.data().iter().zip(Dense::from_view(&b).data()).map(|(a, b)| a.re * b.re).sum()
-        };
+        let dot =
+            |a: &Dense, b: View<'_>| -> f64 { a.data().iter().zip(Dense::from_view(&b).data()).map(|(a, b)| a.re * b.re).sum() };
         let loss = |args: &Args<'_>| {
             let out = reference::forward(args).unwrap();
             dot(&out.y, inputs.dy.view()) + dot(&out.final_state, inputs.dstate.view())

@@ -142,11 +142,9 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
         ("chunk_size", Args { chunk_size: 0, ..good }, |e| matches!(e, Error::Value { .. })),
         ("causal_mask", Args { causal_mask: Some(mask.view()), ..good }, |e| matches!(e, Error::Value { .. })),
         ("causal_mask", Args { causal_mask: Some(tall.view()), ..good }, |e| matches!(e, Error::Shape { .. })),
-        (
-            "cu_seqlens",
-            Args { sequences: Sequences::CuSeqlens(View::new(&bounds, &[3]).unwrap()), ..good },
-            |e| matches!(e, Error::Value { .. }),
-        ),
+        ("cu_seqlens", Args { sequences: Sequences::CuSeqlens(View::new(&bounds, &[3]).unwrap()), ..good }, |e| {
+            matches!(e, Error::Value { .. })
+        }),
         ("seq_idx", Args { sequences: Sequences::SeqIdx(good.dt), ..good }, |e| matches!(e, Error::DType { .. })),
     ];
     for (argument, args, expected) in wrong {
@@ -186,7 +184,9 @@ fn wrong_outputs_are_named() {
     assert!(matches!(error, Error::Presence { argument: "z", .. }), "{error}");
     let mut same = poisoned(&mut Rng::new(1), DType::F32, &shape, Layout::Dense);
     // SAFETY: nothing is written, since the call refuses.
-    let twice = unsafe { ViewMut::from_raw_parts(same.view_mut().as_mut_ptr(), DType::F32, statescan::Device::Cpu, &shape, &[420, 6, 3, 1]) };
+    let twice = unsafe {
+        ViewMut::from_raw_parts(same.view_mut().as_mut_ptr(), DType::F32, statescan::Device::Cpu, &shape, &[420, 6, 3, 1])
+    };
     let over = Args { x: same.view(), ..args };
     let error = ssd::forward(&exec, &over, &mut Outputs { y: Some(twice.unwrap()), ..Outputs::default() }).unwrap_err();
     assert!(matches!(error, Error::Overlap { argument: "y", other: "x", .. }), "{error}");

@@ -50,7 +50,8 @@ fn check_file(case: &str) {
     let exec = Exec::cpu(2);
     let zeros = |shape: &[usize]| Buffer::zeros(DType::F32, shape).unwrap();
     let (mut y, mut last) = (zeros(&x.shape()), zeros(&ssd::final_state_shape(&args).unwrap()));
-    ssd::forward(&exec, &args, &mut Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: None }).unwrap();
+    ssd::forward(&exec, &args, &mut Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: None })
+        .unwrap();
     for (name, got, exact) in [("y", &y, &forward.y), ("final_state", &last, &forward.final_state)] {
         let Some(expected) = tensor(&file, &format!("out.{name}")) else { continue };
         close(&format!("{case}: oracle {name}"), &oracle(exact), &expected, 1.0);

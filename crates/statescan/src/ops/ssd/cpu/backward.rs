@@ -95,14 +95,18 @@ pub(super) fn backward<T: Real>(
 ) {
     let (plan, checkpoints) = (Plan::new(problem), Checkpoints::new(problem));
     let partials = Partials::new(problem, &plan, targets);
-    exec.for_each(plan.jobs(), || Scratch::new(exec, problem, &plan), |scratch, index| {
-        let number = plan.job(index).0;
-        let segment = &problem.segments.list[number];
-        let job = Job { problem, targets, partials: &partials, dy: sources.y, segment, number };
-        // SAFETY: the plan's jobs lie inside the problem, whose views were checked, and write disjoint heads, segments or partial sums;
-        // checkpoints are dense and as long as their query says.
-        unsafe { job.run(scratch, &plan, &checkpoints, index, sources, saved) }
-    });
+    exec.for_each(
+        plan.jobs(),
+        || Scratch::new(exec, problem, &plan),
+        |scratch, index| {
+            let number = plan.job(index).0;
+            let segment = &problem.segments.list[number];
+            let job = Job { problem, targets, partials: &partials, dy: sources.y, segment, number };
+            // SAFETY: the plan's jobs lie inside the problem, whose views were checked, and write disjoint heads, segments or partial sums;
+            // checkpoints are dense and as long as their query says.
+            unsafe { job.run(scratch, &plan, &checkpoints, index, sources, saved) }
+        },
+    );
     partials.finish(exec, problem, targets);
 }
 

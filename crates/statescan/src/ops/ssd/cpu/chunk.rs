@@ -143,8 +143,7 @@ impl<T: Real> Chunk<T> {
     pub(super) fn head_steps(&mut self, head: usize) -> HeadSteps<T> {
         let len = self.by_head.len() / 6;
         let base = self.by_head.as_mut_ptr();
-        let [dt, high, low, from_start, to_end, weight] =
-            core::array::from_fn(|i| base.wrapping_add(i * len + head * CHUNK));
+        let [dt, high, low, from_start, to_end, weight] = core::array::from_fn(|i| base.wrapping_add(i * len + head * CHUNK));
         HeadSteps { dt, high, low, from_start, to_end, weight }
     }
 

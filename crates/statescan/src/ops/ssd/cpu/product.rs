@@ -38,13 +38,7 @@ pub(super) enum Into {
 ///
 /// # Safety
 /// The three blocks lie in memory that can be read (`lhs`, `rhs`) and written (`dst`), and `dst` is apart from the others.
-pub(super) unsafe fn product<T: Real>(
-    dst: Matrix<T>,
-    into: Into,
-    [m, n, k]: [usize; 3],
-    lhs: Matrix<T>,
-    rhs: Matrix<T>,
-) {
+pub(super) unsafe fn product<T: Real>(dst: Matrix<T>, into: Into, [m, n, k]: [usize; 3], lhs: Matrix<T>, rhs: Matrix<T>) {
     let (one, keep) = (T::from_f64(1.0), into == Into::Add);
     let alpha = if keep { one } else { T::default() };
     // SAFETY: the caller's contract.
@@ -86,7 +80,8 @@ mod tests {
                         let mut a: Vec<f32> = (0..m * k).map(|i| (i % 7) as f32 - 3.0).collect();
                         let mut b: Vec<f32> = (0..k * n).map(|i| (i % 5) as f32 - 2.0).collect();
                         let mut c = vec![f32::NAN; m * n];
-                        let (a, b, d) = (Matrix::new(a.as_mut_ptr(), k), Matrix::new(b.as_mut_ptr(), n), Matrix::new(c.as_mut_ptr(), n));
+                        let (a, b, d) =
+                            (Matrix::new(a.as_mut_ptr(), k), Matrix::new(b.as_mut_ptr(), n), Matrix::new(c.as_mut_ptr(), n));
                         // SAFETY: the vectors have the sizes given.
                         unsafe {
                             match transposed {

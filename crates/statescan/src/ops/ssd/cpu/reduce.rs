@@ -113,7 +113,8 @@ impl<T: Real> Partials<T> {
         }
         if let Some(target) = &targets.d {
             let strides = target.strides();
-            let sum = |h: usize, p: usize| -> f64 { (0..segments).map(|s| columns[(s * self.nheads + h) * self.headdim + p]).sum() };
+            let sum =
+                |h: usize, p: usize| -> f64 { (0..segments).map(|s| columns[(s * self.nheads + h) * self.headdim + p]).sum() };
             for h in 0..self.nheads {
                 let at = h as isize * strides[0];
                 // SAFETY: the element lies inside the target, (H,) or (H, P).
@@ -136,21 +137,25 @@ impl<T: Real> Partials<T> {
         let Some(target) = &self.targets[which] else { return };
         let [batches, seqlen, groups, dstate] = self.map_shape;
         let spans = seqlen.div_ceil(CHUNK);
-        exec.for_each(batches * groups * spans, || vec![T::default(); CHUNK * dstate], |sum, job| {
-            let (batch, group, start) = (job / (groups * spans), job / spans % groups, job % spans * CHUNK);
-            let steps = start..seqlen.min(start + CHUNK);
-            sum.fill(T::default());
-            for (row, step) in steps.clone().enumerate() {
-                let sum = &mut sum[row * dstate..][..dstate];
-                for block in 0..self.blocks {
-                    // SAFETY: a row of a part; the jobs that wrote it have ended.
-                    let part = unsafe { core::slice::from_raw_parts(self.row(which, block, batch, step, group), dstate) };
-                    sum.iter_mut().zip(part).for_each(|(sum, &part)| *sum = *sum + part);
+        exec.for_each(
+            batches * groups * spans,
+            || vec![T::default(); CHUNK * dstate],
+            |sum, job| {
+                let (batch, group, start) = (job / (groups * spans), job / spans % groups, job % spans * CHUNK);
+                let steps = start..seqlen.min(start + CHUNK);
+                sum.fill(T::default());
+                for (row, step) in steps.clone().enumerate() {
+                    let sum = &mut sum[row * dstate..][..dstate];
+                    for block in 0..self.blocks {
+                        // SAFETY: a row of a part; the jobs that wrote it have ended.
+                        let part = unsafe { core::slice::from_raw_parts(self.row(which, block, batch, step, group), dstate) };
+                        sum.iter_mut().zip(part).for_each(|(sum, &part)| *sum = *sum + part);
+                    }
                 }
-            }
-            let tile = Tile { ptr: sum.as_mut_ptr(), pitch: dstate };
-            // SAFETY: each job stores steps and a group of its own.
-            unsafe { blocks::map(exec.level(), Way::Store, &target.as_read(), batch, group, &steps, tile) };
-        });
+                let tile = Tile { ptr: sum.as_mut_ptr(), pitch: dstate };
+                // SAFETY: each job stores steps and a group of its own.
+                unsafe { blocks::map(exec.level(), Way::Store, &target.as_read(), batch, group, &steps, tile) };
+            },
+        );
     }
 }

@@ -1,0 +1,211 @@
+//! Writes the test vectors that ship with the program: small cases of every operation with every option, results and gradients from the
+//! float64 oracle.
+//!
+//! `cargo run -p statescan-cli --example make_vectors` writes them where the tests look for them; `-- DIR` somewhere else.
+
+use num_complex::Complex64;
+use serde_json::json;
+use statescan::DType;
+use statescan::tensor::Buffer;
+use statescan_cli::call::{Call, Packing, Tensors, write_case};
+use statescan_cli::cli::CotangentName;
+use statescan_cli::compute::{Limits, cotangents};
+use statescan_cli::operation::{Exact, find};
+use statescan_cli::sample::Rng;
+use statescan_cli::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// Draws tensors.
+struct Draw(Rng);
+
+impl Draw {
+    fn uniform(&mut self, shape: &[usize], low: f64, high: f64) -> Result<Buffer> {
+        self.typed(DType::F32, shape, |rng| rng.uniform(low, high).into())
+    }
+    fn normal(&mut self, shape: &[usize]) -> Result<Buffer> {
+        self.typed(DType::F32, shape, |rng| rng.normal().into())
+    }
+    fn complex(&mut self, shape: &[usize]) -> Result<Buffer> {
+        self.typed(DType::Complex64, shape, |rng| Complex64::new(rng.normal(), rng.normal()))
+    }
+    /// Decaying and turning.
+    fn poles(&mut self, shape: &[usize]) -> Result<Buffer> {
+        self.typed(DType::Complex64, shape, |rng| Complex64::new(rng.uniform(-1.0, -0.1), rng.uniform(-3.0, 3.0)))
+    }
+    fn typed(&mut self, dtype: DType, shape: &[usize], mut value: impl FnMut(&mut Rng) -> Complex64) -> Result<Buffer> {
+        let mut buffer = Buffer::zeros(dtype, shape)?;
+        buffer.fill_with(|| value(&mut self.0));
+        Ok(buffer)
+    }
+}
+
+fn indices(dtype: DType, shape: &[usize], values: &[i64]) -> Result<Buffer> {
+    let mut buffer = Buffer::zeros(dtype, shape)?;
+    let mut values = values.iter();
+    buffer.fill_with(|| (*values.next().unwrap_or(&0) as f64).into());
+    Ok(buffer)
+}
+
+fn selective_scan(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
+    let op = find("selective_scan")?;
+    let (b, d, l, n) = (2, 6, 67, 5);
+    let all = Call::new(op)
+        .with("x", r.normal(&[b, d, l])?)
+        .with("dt", r.normal(&[b, d, l])?)
+        .with("A", r.uniform(&[d, n], -2.0, -0.2)?)
+        .with("B", r.normal(&[b, 2, n, l])?)
+        .with("C", r.normal(&[b, 2, n, l])?)
+        .with("D", r.normal(&[d])?)
+        .with("z", r.normal(&[b, d, l])?)
+        .with("dt_bias", r.uniform(&[d], -1.0, 0.0)?)
+        .with("deltaA", r.uniform(&[b, d, l], 0.05, 0.5)?)
+        .with("initial_state", r.normal(&[b, d, n])?)
+        .set("dt_softplus", true)
+        .set("dt_limit", json!([0.05, "inf"]))
+        .set("discretization", "zoh")
+        .set("reverse", true);
+    let mut complex = Call::new(op)
+        .with("x", r.normal(&[1, 3, 20])?)
+        .with("dt", r.uniform(&[1, 3, 20], 0.1, 0.6)?)
+        .with("A", r.poles(&[3, 4])?)
+        .with("B", r.complex(&[1, 4, 20])?)
+        .with("C", r.complex(&[3, 4])?)
+        .with("D", r.normal(&[3])?)
+        .with("initial_state", r.complex(&[1, 3, 4])?)
+        .set("discretization", "bilinear");
+    for (input, name) in complex.inputs.iter_mut().zip(["u", "delta"]) {
+        input.given = name.to_string();
+    }
+    complex.inputs[3].packing = Packing::Interleaved;
+    let packed = Call::new(op)
+        .with("x", r.normal(&[1, 4, 41])?)
+        .with("dt", r.uniform(&[1, 4, 41], 0.1, 0.6)?)
+        .with("A", r.uniform(&[4, 3], -2.0, -0.2)?)
+        .with("B", r.normal(&[1, 3, 41])?)
+        .with("C", r.normal(&[1, 3, 41])?)
+        .with("initial_state", r.normal(&[4, 4, 3])?)
+        .with("cu_seqlens", indices(DType::I32, &[5], &[0, 7, 7, 24, 41])?);
+    let index: Vec<i64> = (0..2 * 30).map(|i| [0, 0, 0, 1, 1, 2][(i % 30) / 5]).collect();
+    let seq_idx = Call::new(op)
+        .with("x", r.normal(&[2, 3, 30])?)
+        .with("dt", r.uniform(&[2, 3, 30], 0.1, 0.6)?)
+        .with("A", r.uniform(&[3, 4], -2.0, -0.2)?)
+        .with("B", r.normal(&[3, 4])?)
+        .with("C", r.normal(&[2, 3, 4, 30])?)
+        .with("seq_idx", indices(DType::I64, &[2, 30], &index)?)
+        .set("discretization", "dirac");
+    Ok(vec![
+        ("selective_scan_all", all),
+        ("selective_scan_complex", complex),
+        ("selective_scan_packed", packed),
+        ("selective_scan_seq_idx", seq_idx),
+    ])
+}
+
+fn ssd(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
+    let op = find("ssd")?;
+    let (b, l, h, p, g, n) = (2, 50, 4, 3, 2, 5);
+    let index: Vec<i64> = (0..b * l).map(|i| ((i % l) / 20) as i64).collect();
+    let all = Call::new(op)
+        .with("x", r.normal(&[b, l, h, p])?)
+        .with("dt", r.normal(&[b, l, h])?)
+        .with("A", r.uniform(&[h], -2.0, -0.2)?)
+        .with("B", r.normal(&[b, l, g, n])?)
+        .with("C", r.normal(&[b, l, g, n])?)
+        .with("D", r.normal(&[h, p])?)
+        .with("z", r.normal(&[b, l, h, p])?)
+        .with("dt_bias", r.uniform(&[h], -1.0, 0.0)?)
+        .with("initial_state", r.normal(&[b, h, p, n])?)
+        .with("seq_idx", indices(DType::I32, &[b, l], &index)?)
+        .set("dt_softplus", true)
+        .set("dt_limit", json!([0.0, 1.5]))
+        .set("chunk_size", 16)
+        .set("reverse", true);
+    let first = json!({"layout": "heads-first"});
+    let options = first.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+    let mut heads_first = Call::new(op.variant(&options).unwrap_or(op))
+        .with("x", r.normal(&[1, 3, 33, 4])?)
+        .with("dt", r.uniform(&[1, 3, 33], 0.1, 0.6)?)
+        .with("A", r.uniform(&[3], -2.0, -0.2)?)
+        .with("B", r.normal(&[1, 33, 6])?)
+        .with("C", r.normal(&[1, 33, 6])?)
+        .with("D", r.normal(&[3])?)
+        .with("initial_state", r.normal(&[1, 3, 6, 4])?);
+    heads_first.set_all(&options)?;
+    Ok(vec![("ssd_all", all), ("ssd_heads_first", heads_first)])
+}
+
+fn linear_scan(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
+    let op = find("linear_scan")?;
+    let complex = Call::new(op)
+        .with(
+            "a",
+            r.typed(DType::Complex64, &[2, 3, 45], |rng| Complex64::from_polar(rng.uniform(0.5, 1.0), rng.uniform(-1.0, 1.0)))?,
+        )
+        .with("b", r.complex(&[2, 3, 45])?)
+        .with("initial_state", r.complex(&[2, 3])?)
+        .set("reverse", true);
+    let double = Call::new(op)
+        .with("a", r.typed(DType::F64, &[5, 70], |rng| rng.uniform(0.5, 1.0).into())?)
+        .with("b", r.typed(DType::F64, &[5, 70], |rng| rng.normal().into())?);
+    Ok(vec![("linear_scan_complex", complex), ("linear_scan_f64", double)])
+}
+
+fn conv(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
+    let all = Call::new(find("causal_conv1d")?)
+        .with("x", r.normal(&[2, 5, 33])?)
+        .with("weight", r.normal(&[5, 4])?)
+        .with("bias", r.normal(&[5])?)
+        .with("initial_states", r.normal(&[2, 5, 3])?)
+        .set("activation", "silu")
+        .set("reverse", true);
+    let packed = Call::new(find("causal_conv1d")?)
+        .with("x", r.normal(&[1, 4, 30])?)
+        .with("weight", r.normal(&[4, 3])?)
+        .with("initial_states", r.normal(&[3, 4, 2])?)
+        .with("cu_seqlens", indices(DType::I64, &[4], &[0, 1, 12, 30])?);
+    let step = Call::new(find("causal_conv1d_update")?)
+        .with("x", r.normal(&[3, 4])?)
+        .with("conv_state", r.normal(&[5, 4, 4])?)
+        .with("weight", r.normal(&[4, 4])?)
+        .with("bias", r.normal(&[4])?)
+        .with("cache_seqlens", indices(DType::I32, &[3], &[0, 7, 2])?)
+        .with("conv_state_indices", indices(DType::I32, &[3], &[4, -1, 1])?)
+        .set("activation", "silu");
+    Ok(vec![("causal_conv1d_all", all), ("causal_conv1d_packed", packed), ("causal_conv1d_update", step)])
+}
+
+fn named(all: Exact, like: impl Fn(&str) -> Option<DType>) -> Tensors {
+    let mut tensors = Tensors::default();
+    for (name, dense) in all {
+        if let Some(dtype) = like(name) {
+            tensors.push(name, Buffer::from_dense(&dense, dtype));
+        }
+    }
+    tensors
+}
+
+fn write(directory: &Path, name: &str, call: &Call) -> Result<()> {
+    let op = call.op;
+    let planned = op.plan(call, false)?;
+    let results = named(op.reference(call)?, |name| planned.iter().find(|p| p.name == name).map(|p| p.dtype));
+    let (mut by, mut gradients) = (Tensors::default(), Tensors::default());
+    if op.differentiable() {
+        by = cotangents(call, CotangentName::Random, Limits::default())?;
+        gradients = named(op.reference_backward(call, &by)?, |name| call.input(name).map(|i| i.buffer.dtype()));
+    }
+    write_case(&directory.join(format!("{name}.safetensors")), call, &results, &by, &gradients, true)
+}
+
+fn main() -> Result<()> {
+    let directory = std::env::args_os().nth(1).map(PathBuf::from);
+    let directory = directory.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors"));
+    std::fs::create_dir_all(&directory).map_err(|error| Error::Io { path: directory.clone(), verb: "written", error })?;
+    let mut draw = Draw(Rng::new(2026));
+    for make in [selective_scan, ssd, linear_scan, conv] {
+        for (name, call) in make(&mut draw)? {
+            write(&directory, name, &call)?;
+        }
+    }
+    Ok(())
+}

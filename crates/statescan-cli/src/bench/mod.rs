@@ -1,0 +1,212 @@
+//! `bench`: the operations at shapes of real models. Each case is checked against the oracle before it is timed.
+
+pub mod floors;
+
+use crate::call::{Call, Tensors};
+use crate::check::{self, Backward, Comparison};
+use crate::cli::{BenchArgs, CotangentName, threads};
+use crate::compute::{self, Limits};
+use crate::error::Result;
+use crate::operation::{self, Operation, Work};
+use crate::shapes::Sizes;
+use crate::text;
+use floors::Floors;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use statescan::{DType, Exec};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// State-steps of the check before a measurement.
+const CHECK_BUDGET: f64 = 5e4;
+
+/// One case of the grid.
+struct Cell {
+    op: &'static dyn Operation,
+    label: &'static str,
+    sizes: Sizes,
+    dtype: DType,
+}
+
+/// One measurement.
+struct Row<'a> {
+    cell: &'a Cell,
+    pass: &'static str,
+    threads: usize,
+    time: Duration,
+    bytes: usize,
+    work: Work,
+    floor_ns: f64,
+}
+
+impl Row<'_> {
+    fn ns(&self) -> f64 {
+        self.time.as_nanos().max(1) as f64
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let letters: Vec<_> = "BDLHPNGWMTSK".chars().filter(|&l| self.cell.sizes.has(l)).collect();
+        json!({
+            "op": self.cell.op.name(),
+            "pass": self.pass,
+            "device": "cpu",
+            "dtype": self.cell.dtype.to_string(),
+            "shape": letters.iter().map(|&l| (l.to_string(), json!(self.cell.sizes.get(l)))).collect::<serde_json::Map<_, _>>(),
+            "label": self.cell.label,
+            "threads": self.threads,
+            "median_ns": self.time.as_nanos() as u64,
+            "ns_per_state_step": self.ns() / self.work.state_steps.max(1.0),
+            "gb_per_s": self.bytes as f64 / self.ns(),
+            "gflop_per_s": self.work.flops / self.ns(),
+            "floor_ns": self.floor_ns,
+            "floor_share": self.floor_ns / self.ns(),
+        })
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "{:<24} {:<8} {:<20} {:<5} {:>7} {:>11} {:>9} {:>7} {:>8} {:>6}",
+            self.cell.op.name(),
+            self.pass,
+            self.cell.label,
+            self.cell.dtype.to_string(),
+            self.threads,
+            text::time(self.time),
+            text::figure(self.ns() / self.work.state_steps.max(1.0)),
+            text::figure(self.bytes as f64 / self.ns()),
+            text::figure(self.work.flops / self.ns()),
+            format!("{:.0} %", 100.0 * self.floor_ns / self.ns()),
+        )
+    }
+}
+
+fn grid(args: &BenchArgs) -> Result<Vec<Cell>> {
+    let ops = match &args.op {
+        Some(name) => vec![operation::find(name)?],
+        None => operation::all().to_vec(),
+    };
+    let dtypes: Vec<DType> = match (args.dtype.is_empty(), args.quick) {
+        (false, _) => args.dtype.iter().map(|&t| t.into()).collect(),
+        (true, true) => vec![DType::F32],
+        (true, false) => vec![DType::F32, DType::BF16],
+    };
+    let mut cells = Vec::new();
+    for op in ops {
+        let shapes = op.bench();
+        let count = if args.quick { 1 } else { shapes.len() };
+        for (label, sizes) in shapes.into_iter().take(count) {
+            cells.extend(dtypes.iter().map(|&dtype| Cell { op, label, sizes: sizes.clone(), dtype }));
+        }
+    }
+    Ok(cells)
+}
+
+/// Runs the command: 1 if a check fails.
+///
+/// # Errors
+/// Unknown names; those of the operations.
+pub fn bench(args: &BenchArgs) -> Result<u8> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut counts = match args.threads.is_empty() {
+        true => vec![1, cores],
+        false => args.threads.iter().map(|&n| threads("--threads", n)).collect::<Result<_>>()?,
+    };
+    counts.iter_mut().filter(|n| **n == 0).for_each(|n| *n = cores);
+    counts.dedup();
+    let cells = grid(args)?;
+    let bar = ProgressBar::new((cells.len() * counts.len()) as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
+        bar.set_style(style);
+    }
+    bar.set_message("measuring the machine");
+    let floors: BTreeMap<usize, Floors> = counts.iter().map(|&n| (n, Floors::measure(n))).collect();
+    let execs: Vec<Exec> = counts.iter().map(|&n| Exec::cpu(n)).collect();
+    if !args.json {
+        bar.suspend(|| head(&floors));
+    }
+    let mut failed = 0;
+    for cell in &cells {
+        bar.set_message(format!("{} {} {}", cell.op.name(), cell.label, cell.dtype));
+        let mut measured = Measured::new(cell)?;
+        let wrong = measured.check(execs.last())?;
+        for c in &wrong {
+            failed += 1;
+            bar.suspend(|| eprintln!("{} {} {}: {} is off by {:.1e}", cell.op.name(), cell.label, cell.dtype, c.name, c.max_abs));
+        }
+        for exec in &execs {
+            for (pass, time, bytes, work) in measured.time(exec, args.quick)? {
+                let floor_ns = floors.get(&exec.threads()).map_or(0.0, |f| f.time(&work, bytes, cell.dtype.is_double()));
+                let row = Row { cell, pass, threads: exec.threads(), time, bytes, work, floor_ns };
+                bar.suspend(|| println!("{}", if args.json { row.json().to_string() } else { row.line() }));
+            }
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(u8::from(failed > 0))
+}
+
+fn head(floors: &BTreeMap<usize, Floors>) {
+    for (threads, f) in floors {
+        println!(
+            "{threads} threads: copy {:.1} GB/s, multiply-add {:.0} GFLOP/s (f64 {:.0}), exp {:.2} G/s",
+            f.bytes, f.flops, f.flops_double, f.exps
+        );
+    }
+    let columns = ["op", "pass", "shape", "type", "threads", "median", "ns/step", "GB/s", "GFLOP/s", "floor"];
+    let [op, pass, shape, dtype, threads, median, step, bytes, flops, floor] = columns;
+    println!("{op:<24} {pass:<8} {shape:<20} {dtype:<5} {threads:>7} {median:>11} {step:>9} {bytes:>7} {flops:>8} {floor:>6}");
+}
+
+/// A case with memory for everything it computes.
+struct Measured {
+    call: Call,
+    sizes: Sizes,
+    results: Tensors,
+    cotangents: Tensors,
+    gradients: Tensors,
+}
+
+impl Measured {
+    fn new(cell: &Cell) -> Result<Self> {
+        let (call, limits) = (cell.op.random(&cell.sizes, cell.dtype)?, Limits::default());
+        let grad = cell.op.differentiable();
+        let mut results = compute::results(&call, grad, limits)?;
+        cell.op.prepare(&call, &mut results)?;
+        let (mut cotangents, mut gradients) = (Tensors::default(), Tensors::default());
+        if grad {
+            cotangents = compute::cotangents(&call, CotangentName::Random, limits)?;
+            gradients = compute::gradients(&call, limits)?;
+        }
+        Ok(Measured { call, sizes: cell.sizes.clone(), results, cotangents, gradients })
+    }
+
+    /// What is not within the bounds of the oracle.
+    fn check(&mut self, exec: Option<&Exec>) -> Result<Vec<Comparison>> {
+        let Some(exec) = exec else { return Ok(Vec::new()) };
+        compute::forward(exec, &self.call, &mut self.results)?;
+        let mut backward = None;
+        if self.call.op.differentiable() {
+            compute::backward(exec, &self.call, &self.results, &self.cotangents, &mut self.gradients)?;
+            backward = Some(Backward { cotangents: &self.cotangents, gradients: &self.gradients });
+        }
+        let (_, all) = check::against_oracle(exec, &self.call, &self.results, backward, CHECK_BUDGET)?;
+        Ok(all.into_iter().filter(|c| !c.ok).collect())
+    }
+
+    fn time(&mut self, exec: &Exec, quick: bool) -> Result<Vec<(&'static str, Duration, usize, Work)>> {
+        let (budget, most) = if quick { (Duration::from_millis(200), 40) } else { (Duration::from_millis(600), 200) };
+        let op = self.call.op;
+        let timed = compute::median(budget, most, || compute::again(exec, &self.call, &mut self.results))?;
+        let pass = if op.time().is_some() { "forward" } else { "step" };
+        let mut all = vec![(pass, timed, self.call.bytes() + self.results.bytes(), op.work(&self.sizes))];
+        if op.differentiable() {
+            let timed = compute::median(budget, most, || {
+                compute::backward(exec, &self.call, &self.results, &self.cotangents, &mut self.gradients)
+            })?;
+            let bytes = self.call.bytes() + self.cotangents.bytes() + self.gradients.bytes();
+            all.push(("backward", timed, bytes, op.work_backward(&self.sizes)));
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,62 @@
+//! Tables and figures as they are printed.
+
+use crate::check::Comparison;
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use std::time::Duration;
+
+/// A line under the header and nothing else.
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('-').junction('-'));
+
+/// A table whose columns from `numbers` on are aligned to the right.
+pub(crate) fn table(header: &[&str], numbers: usize, rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(STYLE).set_header(header.iter().copied());
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut().skip(numbers) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string()
+}
+
+/// The table of comparisons.
+pub(crate) fn comparisons(all: &[Comparison]) -> String {
+    let row = |c: &Comparison| {
+        vec![
+            c.name.clone(),
+            format!("{:.1e}", c.max_abs),
+            format!("{:.1e}", c.relative),
+            bound(c),
+            if c.ok { "ok" } else { "FAIL" }.to_string(),
+        ]
+    };
+    table(&["tensor", "max error", "of largest", "bound", ""], 1, all.iter().map(row))
+}
+
+/// A bound in words.
+pub(crate) fn bound(c: &Comparison) -> String {
+    format!("{:.1e} max + {:.1e} |b|", c.bound.absolute, c.bound.relative)
+}
+
+/// A duration in its unit.
+pub(crate) fn time(duration: Duration) -> String {
+    let ns = duration.as_nanos() as f64;
+    match ns {
+        _ if ns < 1e3 => format!("{ns:.0} ns"),
+        _ if ns < 1e6 => format!("{:.2} us", ns / 1e3),
+        _ if ns < 1e9 => format!("{:.2} ms", ns / 1e6),
+        _ => format!("{:.2} s", ns / 1e9),
+    }
+}
+
+/// Three significant figures.
+pub(crate) fn figure(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.5 => format!("{value:.0}"),
+        v if v >= 9.95 => format!("{value:.1}"),
+        v if v >= 0.995 => format!("{value:.2}"),
+        v if v >= 0.0995 => format!("{value:.3}"),
+        _ => format!("{value:.4}"),
+    }
+}

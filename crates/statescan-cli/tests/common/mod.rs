@@ -1,0 +1,83 @@
+//! What the tests of the program share: running it, and files made by hand.
+#![allow(dead_code)] // each test binary uses its own part
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Runs the program.
+pub fn statescan(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_statescan")).args(args).output().expect("the program runs")
+}
+
+/// Its exit status.
+pub fn status(output: &Output) -> i32 {
+    output.status.code().expect("it was not killed")
+}
+
+/// What it printed.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What it complained about.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+/// The vectors that ship with the program.
+pub fn own_vectors() -> Vec<PathBuf> {
+    list(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors"))
+}
+
+/// Other projects' vectors, where a checkout has them.
+pub fn shared_vectors() -> Vec<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vectors");
+    list(&std::env::var_os("STATESCAN_VECTORS").map_or(beside, PathBuf::from))
+}
+
+fn list(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<_> = entries.filter(|path| path.extension().is_some_and(|e| e == "safetensors")).collect();
+    files.sort();
+    files
+}
+
+/// A file from a header and data.
+pub fn raw(header: &str, data: &[u8]) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend_from_slice(data);
+    bytes
+}
+
+/// A file of f32 tensors: names, shapes, elements.
+pub fn file(case: Option<&str>, tensors: &[(&str, &[usize], Vec<f32>)]) -> Vec<u8> {
+    let mut header = serde_json::Map::new();
+    if let Some(case) = case {
+        header.insert("__metadata__".into(), serde_json::json!({ "case": case }));
+    }
+    let mut data = Vec::new();
+    for (name, shape, values) in tensors {
+        let start = data.len();
+        data.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        header.insert((*name).into(), serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [start, data.len()]}));
+    }
+    raw(&serde_json::Value::Object(header).to_string(), &data)
+}
+
+/// A small selective scan: x and dt (1, 2, 3), A (2, 4), B and C (1, 4, 3).
+pub fn small_scan<'a>() -> Vec<(&'a str, &'a [usize], Vec<f32>)> {
+    let ramp = |n: usize| (0..n).map(|i| 0.1 + i as f32 * 0.05).collect::<Vec<_>>();
+    vec![
+        ("x", &[1, 2, 3], ramp(6)),
+        ("dt", &[1, 2, 3], ramp(6)),
+        ("A", &[2, 4], ramp(8).into_iter().map(|v| -v).collect()),
+        ("B", &[1, 4, 3], ramp(12)),
+        ("C", &[1, 4, 3], ramp(12)),
+    ]
+}
