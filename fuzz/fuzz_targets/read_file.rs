@@ -5,7 +5,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use statescan::Exec;
-use statescan_cli::call::{Case, Options};
+use statescan_cli::call::Options;
+use statescan_cli::case::Case;
 use statescan_cli::compute::Limits;
 use statescan_cli::operation::all;
 use statescan_cli::shapes::Sizes;

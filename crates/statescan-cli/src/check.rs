@@ -3,10 +3,9 @@
 use crate::call::{Call, Tensors};
 use crate::compute::{self, Limits};
 use crate::error::Result;
-use crate::operation::Exact;
 use crate::shapes::{self, Part, Sizes};
+use statescan::Exec;
 use statescan::tensor::{Dense, ErrorBound, max_errors};
-use statescan::{DType, Exec};
 
 /// How one tensor compares.
 #[derive(Debug, Clone)]
@@ -80,7 +79,7 @@ pub fn against_oracle(
             };
             computed.get(name).map(|b| b.to_dense()).unwrap_or_else(|| expected.clone())
         };
-        all.push(compare(format!("out.{name}"), &got, expected, result_bound(dtype, length)));
+        all.push(compare(format!("out.{name}"), &got, expected, ErrorBound::for_scan(dtype, length)));
     }
 
     if let Some(backward) = backward {
@@ -107,13 +106,4 @@ pub fn against_oracle(
         }
     }
     Ok((part, all))
-}
-
-fn result_bound(dtype: DType, length: usize) -> ErrorBound {
-    ErrorBound::for_scan(dtype, length)
-}
-
-/// One of the oracle's tensors.
-pub fn exact<'a>(all: &'a Exact, name: &str) -> Option<&'a Dense> {
-    all.iter().find(|(n, _)| *n == name).map(|(_, d)| d)
 }

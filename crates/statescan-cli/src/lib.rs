@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod call;
+pub mod case;
 pub mod check;
 pub mod cli;
 pub mod compute;

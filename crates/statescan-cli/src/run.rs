@@ -1,6 +1,7 @@
 //! `run`: one operation on a file or on the embedded sample.
 
-use crate::call::{Call, Case, Options, Tensors, write_case};
+use crate::call::{Call, Options, Tensors};
+use crate::case::{Case, write_case};
 use crate::check::{self, Backward, Comparison};
 use crate::cli::{CotangentName, RunArgs};
 use crate::compute::{self, Limits};

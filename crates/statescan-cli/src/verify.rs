@@ -1,6 +1,7 @@
 //! `verify`: results and gradients against those in files.
 
-use crate::call::{Case, Options, Tensors};
+use crate::call::{Options, Tensors};
+use crate::case::Case;
 use crate::check::{self, Comparison};
 use crate::cli::VerifyArgs;
 use crate::compute::{self, Limits};

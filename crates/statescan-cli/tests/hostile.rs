@@ -3,7 +3,8 @@
 mod common;
 
 use common::{file, own_vectors, raw, small_scan};
-use statescan_cli::call::{Case, Options};
+use statescan_cli::call::Options;
+use statescan_cli::case::Case;
 use statescan_cli::compute::Limits;
 use statescan_cli::format::{self, FormatError, read};
 use statescan_cli::operation::find;

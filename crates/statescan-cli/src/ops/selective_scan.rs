@@ -1,7 +1,8 @@
 //! `selective_scan` by names.
 
 use super::{carried, planned, sequences, setting};
-use crate::call::{Call, Packing, Tensors, pairs};
+use crate::call::{Call, Packing, Tensors};
+use crate::case::pairs;
 use crate::error::Result;
 use crate::operation::{Argument, Exact, Named, Operation, Planned, Setting, Work};
 use crate::sample::{Features, Rng};
