@@ -31,7 +31,8 @@
 //!
 //! `<C[i], B[j]>` is shared by the heads of a group, and `C S` and `B^T (..)` are one product for several heads. Only differences of `cs`
 //! with i >= j are exponentiated, and `cs` is kept as an unevaluated sum of two numbers, so that a difference is right to the last digit
-//! however far the sum has run.
+//! however far the sum has run. A decay below 1e-30 (1e-243 in `f64`) within a chunk counts as 0: it would only bring denormal numbers.
+//! A NaN or an infinity in `x` also reaches the earlier steps of its own chunk, in its own column of its own head and nowhere else.
 //!
 //! **Backward.** With `p` the gradient of `y` before the gate, `R` that of `S'`, and `E[i,j] = <p[i], x[j]>`,
 //!
