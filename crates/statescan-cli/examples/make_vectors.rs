@@ -175,6 +175,65 @@ fn conv(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
     Ok(vec![("causal_conv1d_all", all), ("causal_conv1d_packed", packed), ("causal_conv1d_update", step)])
 }
 
+fn s5(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
+    let (b, h, p, l) = (2, 3, 4, 37);
+    let asynchronous = Call::new(find("simplified_scan")?)
+        .with("u", r.complex(&[b, h, l])?)
+        .with("delta", r.uniform(&[b, p, l], 0.1, 0.6)?)
+        .with("A", r.poles(&[p])?)
+        .with("B", r.complex(&[p, h])?)
+        .with("C", r.complex(&[h, p])?)
+        .with("deltaA", r.uniform(&[b, p, l], 0.1, 0.6)?)
+        .with("initial_state", r.complex(&[b, p])?)
+        .set("discretization", "zoh")
+        .set("reverse", true);
+    let packed = Call::new(find("simplified_scan")?)
+        .with("u", r.complex(&[1, h, l])?)
+        .with("delta", r.uniform(&[p], 0.1, 0.6)?)
+        .with("A", r.poles(&[p, 1])?)
+        .with("B", r.complex(&[p, h])?)
+        .with("C", r.complex(&[h, p])?)
+        .with("initial_state", r.complex(&[3, p])?)
+        .with("cu_seqlens", indices(DType::I32, &[4], &[0, 10, 11, 37])?)
+        .set("discretization", "dirac");
+    let inner = Call::new(find("s5_inner")?)
+        .with("u", r.normal(&[b, h, l])?)
+        .with("delta", r.uniform(&[b, p, l], 0.1, 0.6)?)
+        .with("A", r.poles(&[p])?)
+        .with("B", r.complex(&[p, h])?)
+        .with("C", r.complex(&[h, p])?)
+        .with("D", r.normal(&[h])?)
+        .set("conj_sym", false);
+    Ok(vec![("simplified_scan_async", asynchronous), ("simplified_scan_packed", packed), ("s5_inner_real_u", inner)])
+}
+
+fn steps(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
+    let op = find("selective_state_update")?;
+    let (b, h, p, g, n) = (3, 4, 5, 2, 6);
+    let heads = Call::new(op)
+        .with("state", r.normal(&[6, h, p, n])?)
+        .with("x", r.normal(&[b, h, p])?)
+        .with("dt", r.normal(&[b, h, p])?)
+        .with("A", r.uniform(&[h, p, n], -2.0, -0.2)?)
+        .with("B", r.normal(&[b, g, n])?)
+        .with("C", r.normal(&[b, g, n])?)
+        .with("D", r.normal(&[h, p])?)
+        .with("z", r.normal(&[b, h, p])?)
+        .with("dt_bias", r.uniform(&[h, p], -1.0, 0.0)?)
+        .with("state_batch_indices", indices(DType::I64, &[b], &[5, -1, 0])?)
+        .set("dt_softplus", true);
+    let complex = Call::new(op)
+        .with("state", r.complex(&[2, 3, 4])?)
+        .with("x", r.normal(&[2, 3])?)
+        .with("dt", r.uniform(&[2, 3], 0.1, 0.6)?)
+        .with("A", r.poles(&[3, 4])?)
+        .with("B", r.complex(&[2, 4])?)
+        .with("C", r.complex(&[2, 4])?)
+        .with("deltaA", r.uniform(&[2, 3], 0.1, 0.6)?)
+        .set("discretization", "bilinear");
+    Ok(vec![("selective_state_update_heads", heads), ("selective_state_update_complex", complex)])
+}
+
 fn named(all: Exact, like: impl Fn(&str) -> Option<DType>) -> Tensors {
     let mut tensors = Tensors::default();
     for (name, dense) in all {
@@ -202,7 +261,7 @@ fn main() -> Result<()> {
     let directory = directory.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors"));
     std::fs::create_dir_all(&directory).map_err(|error| Error::Io { path: directory.clone(), verb: "written", error })?;
     let mut draw = Draw(Rng::new(2026));
-    for make in [selective_scan, ssd, linear_scan, conv] {
+    for make in [selective_scan, ssd, linear_scan, conv, s5, steps] {
         for (name, call) in make(&mut draw)? {
             write(&directory, name, &call)?;
         }

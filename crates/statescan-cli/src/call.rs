@@ -76,10 +76,10 @@ impl Tensors {
         call.need(name)?;
         let source = call.input(name).map(|i| &i.buffer);
         let target = self.0.iter_mut().find(|(n, _)| *n == name).map(|(_, b)| b);
-        if let (Some(source), Some(target)) = (source, target) {
-            // both are dense and of one type and shape
-            let len = source.bytes().len().min(target.bytes().len());
-            target.bytes_mut()[..len].copy_from_slice(&source.bytes()[..len]);
+        if let (Some(source), Some(target)) = (source, target)
+            && source.shape() == target.shape()
+        {
+            target.copy_from(&source.to_dense());
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ pub enum Error {
     Op {
         /// What it said.
         #[source]
-        error: statescan::Error,
+        error: Box<statescan::Error>,
         /// (the name in the message, the name in the file) where they differ.
         alias: Option<(&'static str, String)>,
     },
@@ -185,7 +185,7 @@ fn got_note(got: &str) -> String {
 
 impl From<statescan::Error> for Error {
     fn from(error: statescan::Error) -> Self {
-        Error::Op { error, alias: None }
+        Error::Op { error: Box::new(error), alias: None }
     }
 }
 

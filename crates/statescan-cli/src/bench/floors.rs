@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 pub struct Floors {
     /// Bytes read and written by a copy that no cache holds.
     pub bytes: f64,
+    /// The same for a copy that a core's own caches hold.
+    pub cached_bytes: f64,
+    /// Threads that they were measured on.
+    pub threads: usize,
     /// Additions and multiplications in f32, by fused multiply-adds.
     pub flops: f64,
     /// The same in f64.
@@ -24,7 +28,9 @@ impl Floors {
     /// Measures them; a fraction of a second.
     pub fn measure(threads: usize) -> Self {
         Floors {
-            bytes: copy_rate(threads),
+            bytes: copy_rate(threads, ((256usize << 20) / threads.max(1)).max(16 << 20), 4),
+            cached_bytes: copy_rate(threads, CACHED / 2, 400),
+            threads,
             flops: rate(threads, || pulp::Arch::new().dispatch(Fma::<f32>::new())),
             flops_double: rate(threads, || pulp::Arch::new().dispatch(Fma::<f64>::new())),
             exps: rate(threads, || pulp::Arch::new().dispatch(Exps)),
@@ -35,7 +41,9 @@ impl Floors {
     pub fn time(&self, work: &Work, bytes: usize, double: bool) -> f64 {
         let flops = if double { self.flops_double } else { self.flops };
         let exps = if double { self.exps / 4.0 } else { self.exps };
-        (work.flops / flops + work.exps / exps).max(bytes as f64 / self.bytes)
+        // a small problem that is repeated stays in the caches
+        let rate = if bytes <= CACHED * self.threads { self.cached_bytes } else { self.bytes };
+        (work.flops / flops + work.exps / exps).max(bytes as f64 / rate)
     }
 }
 
@@ -57,14 +65,17 @@ fn rate(threads: usize, job: impl Fn() -> f64 + Sync) -> f64 {
     (0..5).map(|_| round()).fold(0.0, f64::max)
 }
 
-/// Copies between arrays that are larger than caches.
-fn copy_rate(threads: usize) -> f64 {
-    let len = ((256usize << 20) / threads.max(1)).max(16 << 20) / 8;
+/// Bytes that the caches of one core hold on most machines.
+const CACHED: usize = 512 << 10;
+
+/// Copies an array of so many bytes on each thread; the best of some rounds.
+fn copy_rate(threads: usize, bytes: usize, rounds: usize) -> f64 {
+    let len = bytes / 8;
     let round = || -> f64 {
         let one = || {
             let (source, mut target) = (vec![1u64; len], vec![0u64; len]);
             let mut best: f64 = 0.0;
-            for _ in 0..4 {
+            for _ in 0..rounds {
                 let begin = Instant::now();
                 black_box(&mut target).copy_from_slice(black_box(&source));
                 best = best.max((16 * len) as f64 / begin.elapsed().as_nanos().max(1) as f64);

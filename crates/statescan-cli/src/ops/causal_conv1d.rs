@@ -63,10 +63,7 @@ fn args(call: &Call) -> Result<Args<'_>> {
 }
 
 fn cotangents(tensors: &Tensors) -> Cotangents<'_> {
-    let mut cotangents = Cotangents::default();
-    cotangents.y = tensors.view("y");
-    cotangents.final_states = tensors.view("final_states");
-    cotangents
+    Cotangents { y: tensors.view("y"), final_states: tensors.view("final_states") }
 }
 
 impl Operation for CausalConv1d {
@@ -98,19 +95,18 @@ impl Operation for CausalConv1d {
 
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
-        let mut outputs = Outputs::default();
-        outputs.y = out.take("y");
-        outputs.final_states = out.take("final_states");
+        let mut outputs = Outputs { y: out.take("y"), final_states: out.take("final_states") };
         Ok(op::forward(exec, &args(call)?, &mut outputs)?)
     }
 
     fn backward(&self, exec: &Exec, call: &Call, _saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()> {
         let mut grads = grads.writers();
-        let mut gradients = Gradients::default();
-        gradients.x = grads.take("x");
-        gradients.weight = grads.take("weight");
-        gradients.bias = grads.take("bias");
-        gradients.initial_states = grads.take("initial_states");
+        let mut gradients = Gradients {
+            x: grads.take("x"),
+            weight: grads.take("weight"),
+            bias: grads.take("bias"),
+            initial_states: grads.take("initial_states"),
+        };
         Ok(op::backward(exec, &args(call)?, &self::cotangents(cotangents), &mut gradients)?)
     }
 

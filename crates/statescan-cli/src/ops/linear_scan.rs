@@ -37,10 +37,7 @@ fn args(call: &Call) -> Result<Args<'_>> {
 }
 
 fn cotangents(tensors: &Tensors) -> Cotangents<'_> {
-    let mut cotangents = Cotangents::default();
-    cotangents.h = tensors.view("h");
-    cotangents.final_state = tensors.view("final_state");
-    cotangents
+    Cotangents { h: tensors.view("h"), final_state: tensors.view("final_state") }
 }
 
 impl Operation for LinearScan {
@@ -82,19 +79,13 @@ impl Operation for LinearScan {
 
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
-        let mut outputs = Outputs::default();
-        outputs.h = out.take("h");
-        outputs.final_state = out.take("final_state");
-        outputs.decay = out.take("decay");
+        let mut outputs = Outputs { h: out.take("h"), final_state: out.take("final_state"), decay: out.take("decay") };
         Ok(op::forward(exec, &args(call)?, &mut outputs)?)
     }
 
     fn backward(&self, exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()> {
         let mut grads = grads.writers();
-        let mut gradients = Gradients::default();
-        gradients.a = grads.take("a");
-        gradients.b = grads.take("b");
-        gradients.initial_state = grads.take("initial_state");
+        let mut gradients = Gradients { a: grads.take("a"), b: grads.take("b"), initial_state: grads.take("initial_state") };
         // states that were rounded to 16 bits are better computed again
         let h = saved.view("h").filter(|h| h.dtype().real().size() > 2);
         Ok(op::backward(exec, &args(call)?, h, &self::cotangents(cotangents), &mut gradients)?)

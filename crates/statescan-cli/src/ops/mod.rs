@@ -4,6 +4,8 @@ mod causal_conv1d;
 mod causal_conv1d_update;
 mod linear_scan;
 mod selective_scan;
+mod selective_state_update;
+mod simplified_scan;
 mod ssd;
 
 use crate::call::Call;
@@ -13,11 +15,14 @@ use statescan::tensor::Shape;
 use statescan::{DType, Sequences};
 
 /// Every adapter, in the order of the documentation.
-pub(crate) static ALL: [&dyn Operation; 5] = [
+pub(crate) static ALL: [&dyn Operation; 8] = [
     &selective_scan::SelectiveScan,
     &ssd::Ssd { heads_first: false },
+    &simplified_scan::SimplifiedScan { inner: false },
+    &simplified_scan::SimplifiedScan { inner: true },
     &linear_scan::LinearScan,
     &causal_conv1d::CausalConv1d,
+    &selective_state_update::SelectiveStateUpdate,
     &causal_conv1d_update::CausalConv1dUpdate,
 ];
 

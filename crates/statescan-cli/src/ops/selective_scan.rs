@@ -60,10 +60,7 @@ fn args(call: &Call) -> Result<Args<'_>> {
 }
 
 fn cotangents(tensors: &Tensors) -> Cotangents<'_> {
-    let mut cotangents = Cotangents::default();
-    cotangents.y = tensors.view("y");
-    cotangents.final_state = tensors.view("final_state");
-    cotangents
+    Cotangents { y: tensors.view("y"), final_state: tensors.view("final_state") }
 }
 
 impl Operation for SelectiveScan {
@@ -116,26 +113,25 @@ impl Operation for SelectiveScan {
 
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
-        let mut outputs = Outputs::default();
-        outputs.y = out.take("y");
-        outputs.final_state = out.take("final_state");
-        outputs.checkpoints = out.take("checkpoints");
+        let mut outputs =
+            Outputs { y: out.take("y"), final_state: out.take("final_state"), checkpoints: out.take("checkpoints") };
         Ok(op::forward(exec, &args(call)?, &mut outputs)?)
     }
 
     fn backward(&self, exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()> {
         let mut grads = grads.writers();
-        let mut gradients = Gradients::default();
-        gradients.x = grads.take("x");
-        gradients.dt = grads.take("dt");
-        gradients.a = grads.take("A");
-        gradients.b = grads.take("B");
-        gradients.c = grads.take("C");
-        gradients.d = grads.take("D");
-        gradients.z = grads.take("z");
-        gradients.dt_bias = grads.take("dt_bias");
-        gradients.dt_a = grads.take("deltaA");
-        gradients.initial_state = grads.take("initial_state");
+        let mut gradients = Gradients {
+            x: grads.take("x"),
+            dt: grads.take("dt"),
+            a: grads.take("A"),
+            b: grads.take("B"),
+            c: grads.take("C"),
+            d: grads.take("D"),
+            z: grads.take("z"),
+            dt_bias: grads.take("dt_bias"),
+            dt_a: grads.take("deltaA"),
+            initial_state: grads.take("initial_state"),
+        };
         Ok(op::backward(exec, &args(call)?, saved.view("checkpoints"), &self::cotangents(cotangents), &mut gradients)?)
     }
 

@@ -38,11 +38,8 @@ static RESULTS: [Named; 2] = [
     Named { name: "state", aliases: &["final_state", "last_state"], layouts: &["BDN", "BHPN"] },
 ];
 
-static SETTINGS: [Setting; 3] = [
-    Setting { name: "dt_softplus", aliases: &["delta_softplus"] },
-    setting("dt_limit"),
-    setting("discretization"),
-];
+static SETTINGS: [Setting; 3] =
+    [Setting { name: "dt_softplus", aliases: &["delta_softplus"] }, setting("dt_limit"), setting("discretization")];
 
 fn args(call: &Call) -> Result<Args<'_>> {
     let mut args = Args::new(call.need("x")?, call.need("dt")?, call.need("A")?, call.need("B")?, call.need("C")?);

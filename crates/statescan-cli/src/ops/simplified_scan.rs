@@ -92,10 +92,7 @@ fn complex_of(dtype: DType) -> DType {
 }
 
 fn cotangents(tensors: &Tensors) -> Cotangents<'_> {
-    let mut cotangents = Cotangents::default();
-    cotangents.y = tensors.view("y");
-    cotangents.last_state = tensors.view("last_state");
-    cotangents
+    Cotangents { y: tensors.view("y"), last_state: tensors.view("last_state") }
 }
 
 impl Operation for SimplifiedScan {
@@ -136,24 +133,22 @@ impl Operation for SimplifiedScan {
 
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
-        let mut outputs = Outputs::default();
-        outputs.y = out.take("y");
-        outputs.last_state = out.take("last_state");
-        outputs.checkpoints = out.take("checkpoints");
+        let mut outputs = Outputs { y: out.take("y"), last_state: out.take("last_state"), checkpoints: out.take("checkpoints") };
         Ok(op::forward(exec, &self.args(call)?, &mut outputs)?)
     }
 
     fn backward(&self, exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()> {
         let mut grads = grads.writers();
-        let mut gradients = Gradients::default();
-        gradients.u = grads.take("u");
-        gradients.delta = grads.take("delta");
-        gradients.a = grads.take("A");
-        gradients.b = grads.take("B");
-        gradients.c = grads.take("C");
-        gradients.d = grads.take("D");
-        gradients.delta_a = grads.take("deltaA");
-        gradients.initial_state = grads.take("initial_state");
+        let mut gradients = Gradients {
+            u: grads.take("u"),
+            delta: grads.take("delta"),
+            a: grads.take("A"),
+            b: grads.take("B"),
+            c: grads.take("C"),
+            d: grads.take("D"),
+            delta_a: grads.take("deltaA"),
+            initial_state: grads.take("initial_state"),
+        };
         let cotangents = self::cotangents(cotangents);
         Ok(op::backward(exec, &self.args(call)?, saved.view("checkpoints"), &cotangents, &mut gradients)?)
     }
@@ -177,11 +172,19 @@ impl Operation for SimplifiedScan {
     }
     fn work(&self, sizes: &Sizes) -> Work {
         let states = sizes.product("BPL");
-        Work { state_steps: states, flops: states * (14.0 + 12.0 * sizes.product("H")), exps: 3.0 * states }
+        Work {
+            state_steps: states,
+            flops: states * (14.0 + if self.inner { 8.0 } else { 12.0 } * sizes.product("H")),
+            exps: 3.0 * states,
+        }
     }
     fn work_backward(&self, sizes: &Sizes) -> Work {
         let states = sizes.product("BPL");
-        Work { state_steps: states, flops: states * (50.0 + 36.0 * sizes.product("H")), exps: 3.0 * states }
+        Work {
+            state_steps: states,
+            flops: states * (50.0 + if self.inner { 20.0 } else { 28.0 } * sizes.product("H")),
+            exps: 3.0 * states,
+        }
     }
 
     fn sample(&self) -> Result<Call> {

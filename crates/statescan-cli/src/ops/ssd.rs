@@ -114,10 +114,10 @@ impl Ssd {
     }
 
     fn cotangents<'a>(&self, tensors: &'a Tensors) -> Cotangents<'a> {
-        let mut cotangents = Cotangents::default();
-        cotangents.y = tensors.view("y").map(|v| self.view(v, TIME));
-        cotangents.final_state = tensors.view("final_state").map(|v| self.state(v));
-        cotangents
+        Cotangents {
+            y: tensors.view("y").map(|v| self.view(v, TIME)),
+            final_state: tensors.view("final_state").map(|v| self.state(v)),
+        }
     }
 
     /// The same case with heads before time.
@@ -193,25 +193,27 @@ impl Operation for Ssd {
 
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
-        let mut outputs = Outputs::default();
-        outputs.y = out.take("y").map(|v| self.view_mut(v, TIME));
-        outputs.final_state = out.take("final_state").map(|v| self.state_mut(v));
-        outputs.checkpoints = out.take("checkpoints");
+        let mut outputs = Outputs {
+            y: out.take("y").map(|v| self.view_mut(v, TIME)),
+            final_state: out.take("final_state").map(|v| self.state_mut(v)),
+            checkpoints: out.take("checkpoints"),
+        };
         Ok(op::forward(exec, &self.args(call)?, &mut outputs)?)
     }
 
     fn backward(&self, exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()> {
         let mut grads = grads.writers();
-        let mut gradients = Gradients::default();
-        gradients.x = grads.take("x").map(|v| self.view_mut(v, TIME));
-        gradients.dt = grads.take("dt").map(|v| self.view_mut(v, STEPS));
-        gradients.a = grads.take("A");
-        gradients.b = grads.take("B");
-        gradients.c = grads.take("C");
-        gradients.d = grads.take("D");
-        gradients.z = grads.take("z").map(|v| self.view_mut(v, TIME));
-        gradients.dt_bias = grads.take("dt_bias");
-        gradients.initial_state = grads.take("initial_state").map(|v| self.state_mut(v));
+        let mut gradients = Gradients {
+            x: grads.take("x").map(|v| self.view_mut(v, TIME)),
+            dt: grads.take("dt").map(|v| self.view_mut(v, STEPS)),
+            a: grads.take("A"),
+            b: grads.take("B"),
+            c: grads.take("C"),
+            d: grads.take("D"),
+            z: grads.take("z").map(|v| self.view_mut(v, TIME)),
+            dt_bias: grads.take("dt_bias"),
+            initial_state: grads.take("initial_state").map(|v| self.state_mut(v)),
+        };
         let cotangents = self.cotangents(cotangents);
         Ok(op::backward(exec, &self.args(call)?, saved.view("checkpoints"), &cotangents, &mut gradients)?)
     }

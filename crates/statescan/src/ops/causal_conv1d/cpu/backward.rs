@@ -114,7 +114,7 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                             tiling.load(simd, dy, channels, steps + after, loaded.add(from));
                             if problem.silu {
                                 let (x, to) = (tiling.span(window, 0), tiling.span(by_sum, before));
-                                convolve(simd, tiling.axis, &filters, size, x, to, (true, false, false));
+                                convolve(simd, tiling.axis, &filters, size, x, to, (false, false, false));
                                 through_silu::<T, S>(simd, tiling, size, by_y.add(from), by_sum.add(from));
                             }
                         }

@@ -8,6 +8,17 @@ use crate::cpu::simd::{Isa, Real, V};
 /// Decays by less than this are 0 in any type; keeping sums above it keeps them finite.
 const LOWEST_EXPONENT: f64 = -1e4;
 
+/// Exponents below which a decay counts as 0, for f32 and f64: e^-69 is 1e-30. Less of a decay within a chunk leads to denormal numbers in the
+/// matrix products, which take a hundred times as long, and is lost in any sum that has other terms.
+const NEGLIGIBLE: [f64; 2] = [-69.0, -560.0];
+
+/// `e^x`, 0 where that is negligible.
+#[inline(always)]
+fn fade<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
+    let simd = x.simd();
+    V::select_less(x, V::constant(simd, NEGLIGIBLE[usize::from(T::DOUBLE)]), V::constant(simd, 0.0), exp(x))
+}
+
 /// Bias, softplus and clamp of dt, and the running sums of dt A as `high + low`, all as (step, head).
 pub(super) struct StepSizes<T> {
     pub steps: usize,
@@ -100,8 +111,8 @@ impl<T: Real> Kernel for Decays<T> {
                 for i in (0..self.steps).step_by(T::lanes::<S>()) {
                     let at = row + i;
                     let (h, l) = (V::load(simd, self.of.high.add(at)), V::load(simd, self.of.low.add(at)));
-                    exp(h + l).store(self.of.from_start.add(at));
-                    let to_end = exp((high - h) + (low - l));
+                    fade(h + l).store(self.of.from_start.add(at));
+                    let to_end = fade((high - h) + (low - l));
                     to_end.store(self.of.to_end.add(at));
                     (to_end * V::load(simd, self.of.dt.add(at))).store(self.of.weight.add(at));
                 }
@@ -174,7 +185,7 @@ impl<T: Real> Kernel for Mix<T> {
                 for i in (first..self.steps).step_by(width) {
                     let index = V::load(simd, self.index.add(i));
                     let (h, l) = (V::load(simd, self.of.high.add(i)), V::load(simd, self.of.low.add(i)));
-                    let decay = exp((h - high) + (l - low));
+                    let decay = fade((h - high) + (l - low));
                     let cb = V::load(simd, self.cb.add(row + i)) * decay;
                     // a pair that is not one becomes 0 whatever came out
                     V::select_less(index, own, zero, cb * dt).store(self.mix.add(row + i));

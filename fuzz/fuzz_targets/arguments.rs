@@ -1,0 +1,157 @@
+//! Arguments of any shape, stride, type and value, options of any kind, outputs of any layout: an error or a result, never a panic.
+#![no_main]
+
+use arbitrary::{Result, Unstructured};
+use libfuzzer_sys::fuzz_target;
+use num_complex::Complex64;
+use serde_json::{Value, json};
+use statescan::tensor::Buffer;
+use statescan::{DType, Exec, Level};
+use statescan_cli::call::{Call, Options, Tensors};
+use statescan_cli::operation::{Role, all};
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+static EXECS: LazyLock<Vec<Exec>> =
+    LazyLock::new(|| Level::available().filter_map(|level| Exec::cpu(1).with_level(level).ok()).collect());
+
+/// The size of each letter, now and then another one.
+fn size(u: &mut Unstructured<'_>, sizes: &mut BTreeMap<char, usize>, letter: char) -> Result<usize> {
+    if u.ratio(1, 30)? {
+        return u.int_in_range(0..=5);
+    }
+    Ok(match sizes.get(&letter) {
+        Some(&size) => size,
+        None => {
+            let size = if u.ratio(1, 12)? { u.int_in_range(5..=70)? } else { u.int_in_range(0..=4)? };
+            sizes.insert(letter, size);
+            size
+        }
+    })
+}
+
+/// A tensor of a type and shape, dense or in any strides that its memory allows.
+fn buffer(u: &mut Unstructured<'_>, dtype: DType, shape: &[usize]) -> Result<Option<Buffer>> {
+    if u.ratio(2, 3)? {
+        return Ok(Buffer::zeros(dtype, shape).ok());
+    }
+    let strides: Vec<isize> = shape.iter().map(|_| u.int_in_range(-9..=9)).collect::<Result<_>>()?;
+    let (offset, elements) = (u.int_in_range(0..=400)?, u.int_in_range(0..=4000)?);
+    Ok(Buffer::strided(dtype, shape, &strides, offset, elements).ok())
+}
+
+fn fill(u: &mut Unstructured<'_>, buffer: &mut Buffer) -> Result<()> {
+    let index = buffer.dtype().is_index();
+    let seed: [u8; 16] = u.arbitrary()?;
+    let mut at = 0;
+    buffer.fill_with(|| {
+        let byte = seed[at % seed.len()];
+        at += 1;
+        match byte {
+            _ if index => Complex64::from(f64::from(byte % 8) - 1.0),
+            250 => Complex64::new(f64::NAN, 1.0),
+            251 => Complex64::new(f64::INFINITY, -1.0),
+            252 => Complex64::new(-1e30, 1e30),
+            _ => Complex64::new(f64::from(byte) / 64.0 - 2.0, f64::from(byte % 16) / 8.0 - 1.0),
+        }
+    });
+    Ok(())
+}
+
+fn option(u: &mut Unstructured<'_>) -> Result<Value> {
+    let values = [
+        json!(null),
+        json!(true),
+        json!(false),
+        json!(0),
+        json!(3),
+        json!(-1.5),
+        json!("zoh"),
+        json!("bilinear"),
+        json!("dirac"),
+        json!("silu"),
+        json!("heads-first"),
+        json!("time-first"),
+        json!([0.01, "inf"]),
+        json!(["-inf", 0.5]),
+        json!(["nan", 0.5]),
+        json!([2, 1]),
+        json!({"a": []}),
+    ];
+    Ok(u.choose(&values)?.clone())
+}
+
+fn run(u: &mut Unstructured<'_>) -> Result<()> {
+    let mut op = *u.choose(all())?;
+    let mut options = Options::new();
+    for setting in op.settings() {
+        if u.ratio(1, 3)? {
+            options.insert(setting.name.to_string(), option(u)?);
+        }
+    }
+    op = op.variant(&options).unwrap_or(op);
+    let mut sizes = BTreeMap::new();
+    let mut call = Call::new(op);
+    if call.set_all(&options).is_err() {
+        return Ok(());
+    }
+    let complex: bool = u.ratio(1, 3)?;
+    for argument in op.arguments() {
+        if if argument.required { u.ratio(1, 60)? } else { u.ratio(1, 2)? } {
+            continue;
+        }
+        let layout = *u.choose(argument.layouts)?;
+        let mut shape = Vec::new();
+        for letter in layout.chars() {
+            shape.push(size(u, &mut sizes, letter)?);
+        }
+        if u.ratio(1, 40)? {
+            shape.insert(0, u.int_in_range(0..=2)?);
+        }
+        let dtypes: &[DType] = match argument.role {
+            _ if u.ratio(1, 60)? => &[DType::I32, DType::F32, DType::Complex128],
+            Role::Index => &[DType::I32, DType::I64],
+            _ if argument.complex && complex => &[DType::Complex64, DType::Complex128, DType::F32],
+            _ => &[DType::F32, DType::F32, DType::F64, DType::BF16, DType::F16],
+        };
+        let dtype = *u.choose(dtypes)?;
+        let Some(mut tensor) = buffer(u, dtype, &shape)? else { return Ok(()) };
+        fill(u, &mut tensor)?;
+        call = call.with(argument.name, tensor);
+    }
+    let exec = u.choose(&EXECS)?;
+    let Ok(planned) = op.plan(&call, u.arbitrary()?) else { return Ok(()) };
+    let (mut results, mut cotangents) = (Tensors::default(), Tensors::default());
+    for plan in planned {
+        if plan.shape.iter().product::<usize>() > 1 << 18 {
+            return Ok(());
+        }
+        if u.ratio(1, 8)? {
+            continue;
+        }
+        let Some(result) = buffer(u, plan.dtype, &plan.shape)? else { return Ok(()) };
+        if op.has_cotangent(plan.name) && u.ratio(3, 4)? {
+            let Some(mut cotangent) = buffer(u, plan.dtype, &plan.shape)? else { return Ok(()) };
+            fill(u, &mut cotangent)?;
+            cotangents.push(plan.name, cotangent);
+        }
+        results.push(plan.name, result);
+    }
+    let forward = op.prepare(&call, &mut results).and_then(|()| op.forward(exec, &call, &mut results));
+    let _ = op.reference(&call);
+    let mut gradients = Tensors::default();
+    for input in &call.inputs {
+        if u.ratio(3, 4)? {
+            let Some(gradient) = buffer(u, input.buffer.dtype(), &input.buffer.shape())? else { return Ok(()) };
+            gradients.push(input.argument.name, gradient);
+        }
+    }
+    let saved = if forward.is_ok() { results } else { Tensors::default() };
+    let _ = op.backward(exec, &call, &saved, &cotangents, &mut gradients);
+    let _ = op.reference_backward(&call, &cotangents);
+    Ok(())
+}
+
+fuzz_target!(|data: &[u8]| {
+    let _ = run(&mut Unstructured::new(data));
+});
