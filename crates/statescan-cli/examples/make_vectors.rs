@@ -231,7 +231,21 @@ fn steps(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
         .with("C", r.complex(&[2, 4])?)
         .with("deltaA", r.uniform(&[2, 3], 0.1, 0.6)?)
         .set("discretization", "bilinear");
-    Ok(vec![("selective_state_update_heads", heads), ("selective_state_update_complex", complex)])
+    let simplified = Call::new(find("simplified_state_update")?)
+        .with("state", r.complex(&[4, 5])?)
+        .with("u", r.complex(&[3, 2])?)
+        .with("delta", r.uniform(&[5], 0.1, 0.6)?)
+        .with("A", r.poles(&[5])?)
+        .with("B", r.complex(&[5, 2])?)
+        .with("C", r.complex(&[2, 5])?)
+        .with("deltaA", r.uniform(&[3, 5], 0.1, 0.6)?)
+        .with("state_batch_indices", indices(DType::I32, &[3], &[2, 0, -1])?)
+        .set("discretization", "zoh");
+    Ok(vec![
+        ("selective_state_update_heads", heads),
+        ("selective_state_update_complex", complex),
+        ("simplified_state_update", simplified),
+    ])
 }
 
 fn named(all: Exact, like: impl Fn(&str) -> Option<DType>) -> Tensors {

@@ -148,7 +148,7 @@ fn verify_reports_in_json_and_by_its_status() {
 fn a_written_file_verifies() {
     let directory = directory();
     let out = directory.path().join("out.safetensors");
-    for op in ["selective_scan", "ssd", "causal_conv1d", "linear_scan"] {
+    for op in ["selective_scan", "ssd", "causal_conv1d", "linear_scan", "simplified_scan", "s5_inner"] {
         let output = statescan(&["run", op, "--grad", "-o", text(&out), "--with-inputs", "--cotangents", "random"]);
         assert_eq!(status(&output), 0, "{}", stderr(&output));
         let output = statescan(&["verify", "--threads", "1", text(&out)]);
@@ -179,12 +179,13 @@ fn refused_arguments_are_named_and_nothing_is_written() {
     let out = directory.path().join("out.safetensors");
     std::fs::write(&out, b"as it was").unwrap();
     let good = small_scan();
-    let with = |name: &str, change: &dyn Fn(&mut Vec<(&'static str, &'static [usize], Vec<f32>)>)| {
+    type Parts = Vec<(&'static str, &'static [usize], Vec<f32>)>;
+    type Change<'a> = (&'a str, &'a dyn Fn(&mut Parts), &'a [&'a str]);
+    let with = |name: &str, change: &dyn Fn(&mut Parts)| {
         let mut tensors = good.clone();
         change(&mut tensors);
         put(&directory, name, &file(None, &tensors))
     };
-    type Change<'a> = (&'a str, &'a dyn Fn(&mut Vec<(&'static str, &'static [usize], Vec<f32>)>), &'a [&'a str]);
     let changes: [Change<'_>; 6] = [
         ("missing", &|t| drop(t.remove(3)), &["selective_scan: `B` is missing", "(B, N, L)"]),
         ("rank", &|t| t[0].1 = &[2, 3], &["selective_scan: `x`", "(batch, dim, seqlen)", "(2, 3)"]),

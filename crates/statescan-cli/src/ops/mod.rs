@@ -6,6 +6,7 @@ mod linear_scan;
 mod selective_scan;
 mod selective_state_update;
 mod simplified_scan;
+mod simplified_state_update;
 mod ssd;
 
 use crate::call::Call;
@@ -15,7 +16,7 @@ use statescan::tensor::Shape;
 use statescan::{DType, Sequences};
 
 /// Every adapter, in the order of the documentation.
-pub(crate) static ALL: [&dyn Operation; 8] = [
+pub(crate) static ALL: [&dyn Operation; 9] = [
     &selective_scan::SelectiveScan,
     &ssd::Ssd { heads_first: false },
     &simplified_scan::SimplifiedScan { inner: false },
@@ -23,6 +24,7 @@ pub(crate) static ALL: [&dyn Operation; 8] = [
     &linear_scan::LinearScan,
     &causal_conv1d::CausalConv1d,
     &selective_state_update::SelectiveStateUpdate,
+    &simplified_state_update::SimplifiedStateUpdate,
     &causal_conv1d_update::CausalConv1dUpdate,
 ];
 

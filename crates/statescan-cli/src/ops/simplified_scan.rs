@@ -60,7 +60,7 @@ impl SimplifiedScan {
     }
 
     /// HiPPO's diagonal, `-1/2 + i pi n`, and maps of unit gain.
-    fn with_parameters(&self, call: Call, sizes: &Sizes, complex: DType, seed: u64) -> Result<Call> {
+    pub(super) fn with_parameters(&self, call: Call, sizes: &Sizes, complex: DType, seed: u64) -> Result<Call> {
         let mut rng = Rng::new(seed);
         let mut matrix = |layout: &str, scale: f64| -> Result<Buffer> {
             let mut buffer = Buffer::zeros(complex, &sizes.shape(layout))?;
