@@ -233,7 +233,6 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     g: kept.g,
                     p,
                     y,
-                    with_y: self.targets.z.is_some(),
                     du,
                     ddt,
                     ddt_a,

@@ -193,7 +193,7 @@ impl<T: Real> Loops<T> for Tile<T> {
         let mut n = 0;
         // SAFETY: the caller's contract.
         unsafe {
-            while n + 4 <= self.dstate {
+            while E::TOGETHER == 4 && n + 4 <= self.dstate {
                 self.states::<E, S, 4>(simd, n);
                 n += 4;
             }
