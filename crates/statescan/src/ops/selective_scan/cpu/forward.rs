@@ -9,8 +9,9 @@ use super::inputs::{
     timed,
 };
 use super::rules::{FieldKind, Rule};
-use super::{Context, Loops, Pass, Shared, Targets, Types, Variant, walk};
+use super::{Context, Loops, Pass, Targets, Types, Variant, walk};
 use crate::cpu::Kernel;
+use crate::cpu::Shared;
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Plane};
 use crate::exec::Exec;

@@ -48,29 +48,6 @@ pub(crate) struct GradientTargets {
     pub initial_state: Option<RawViewMut>,
 }
 
-/// A pointer that jobs share; each writes its own elements.
-pub(super) struct Shared<T>(*mut T);
-
-impl<T> Clone for Shared<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Shared<T> {}
-// SAFETY: only an address; every use says which elements it owns.
-unsafe impl<T> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    pub(super) fn new(ptr: *mut T) -> Self {
-        Shared(ptr)
-    }
-    pub(super) fn get(self) -> *mut T {
-        self.0
-    }
-}
-
 /// The types that a pass is compiled for: compute type, real or complex states.
 trait Types: Sync {
     type T: Real;

@@ -7,8 +7,8 @@
 //! with as many multiplications as the complex one, and with half of them where only one part goes in (a real input) or comes out (a real
 //! output). Its adjoint is the transposed matrix, and its gradient folds back onto that of M.
 
-use super::Shared;
 use crate::cpu::Kernel;
+use crate::cpu::Shared;
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{self, Plane, STEPS};
 use crate::exec::Exec;
