@@ -3,8 +3,8 @@
 use crate::cpu::Level;
 use crate::error::Result;
 use crate::tensor::Device;
-use rayon::prelude::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where a call runs. Cheap to clone; keep one and pass it to every call.
 ///
@@ -57,24 +57,31 @@ impl Exec {
         self.level
     }
 
-    /// Runs `job(scratch, i)` for every `i < count`, each exactly once, on the threads of this executor. Scratch is made once per thread
-    /// (or more often) and must not carry results from job to job.
-    pub(crate) fn for_each<S>(
-        &self,
-        count: usize,
-        scratch: impl Fn() -> S + Sync + Send,
-        job: impl Fn(&mut S, usize) + Sync + Send,
-    ) {
-        match &self.pool {
-            Some(pool) if count > 1 => {
-                pool.install(|| (0..count).into_par_iter().with_max_len(1).for_each_init(&scratch, |s, i| job(s, i)));
-            }
-            _ => {
-                if count > 0 {
-                    let mut s = scratch();
-                    (0..count).for_each(|i| job(&mut s, i));
+    /// Runs `job(scratch, i)` for every `i < count`, each exactly once, on the threads of this executor. Scratch is made once for each
+    /// thread and must not carry results from job to job.
+    pub(crate) fn for_each<S>(&self, count: usize, scratch: impl Fn() -> S + Sync, job: impl Fn(&mut S, usize) + Sync) {
+        let next = AtomicUsize::new(0);
+        self.on_threads(count, &|| {
+            let mut i = next.fetch_add(1, Ordering::Relaxed);
+            if i < count {
+                let mut scratch = scratch();
+                while i < count {
+                    job(&mut scratch, i);
+                    i = next.fetch_add(1, Ordering::Relaxed);
                 }
             }
+        });
+    }
+
+    /// Runs `worker` on as many threads as there are, at most `most` of them. It is not generic, so that rayon is compiled once.
+    fn on_threads(&self, most: usize, worker: &(dyn Fn() + Sync)) {
+        match &self.pool {
+            Some(pool) if most > 1 => pool.scope(|scope| {
+                for _ in 0..self.threads.min(most) {
+                    scope.spawn(|_| worker());
+                }
+            }),
+            _ => worker(),
         }
     }
 }

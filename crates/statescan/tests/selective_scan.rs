@@ -200,7 +200,7 @@ fn check(case: &Case, exec: &Exec) {
     let state_bound = ErrorBound::for_scan(case.wide(), case.seqlen);
     assert_close(&name("final_state"), &last, &expected.final_state, state_bound);
     check_backward(case, exec, &inputs, Some(&saved));
-    if case.seed % 2 == 0 {
+    if case.seed.is_multiple_of(2) {
         check_backward(case, exec, &inputs, None);
     }
 }

@@ -6,8 +6,10 @@
 mod isa;
 mod level;
 pub(crate) mod math;
+mod shared;
 pub(crate) mod simd;
 pub(crate) mod tile;
 
 pub use level::Level;
 pub(crate) use level::{Kernel, outline};
+pub(crate) use shared::Shared;

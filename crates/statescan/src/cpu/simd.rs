@@ -425,8 +425,6 @@ pub(crate) trait Field<T: Real, S: Isa>:
     fn re_mul_add(self, a: Self, b: V<T, S>) -> V<T, S>;
     /// `Re(conj(self) * a) + b`.
     fn re_dot_add(self, a: Self, b: V<T, S>) -> V<T, S>;
-    /// The sum of the lanes in a fixed order, as (re, im).
-    fn reduce_sum(self) -> (T, T);
 }
 
 impl<T: Real, S: Isa> Field<T, S> for V<T, S> {
@@ -493,10 +491,6 @@ impl<T: Real, S: Isa> Field<T, S> for V<T, S> {
     #[inline(always)]
     fn re_dot_add(self, a: Self, b: V<T, S>) -> V<T, S> {
         V::mul_add(self, a, b)
-    }
-    #[inline(always)]
-    fn reduce_sum(self) -> (T, T) {
-        (V::reduce_sum(self), T::default())
     }
 }
 
@@ -608,9 +602,5 @@ impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
     #[inline(always)]
     fn re_dot_add(self, a: Self, b: V<T, S>) -> V<T, S> {
         self.im.mul_add(a.im, self.re.mul_add(a.re, b))
-    }
-    #[inline(always)]
-    fn reduce_sum(self) -> (T, T) {
-        (self.re.reduce_sum(), self.im.reduce_sum())
     }
 }

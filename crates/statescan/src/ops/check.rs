@@ -118,6 +118,14 @@ impl<'a> Checker<'a> {
         view.as_ref().map_or(Ok(()), |view| self.write(argument, view, kind, shape))
     }
 
+    /// Saved states are read and written as one piece of memory.
+    pub(crate) fn dense(&self, argument: &'static str, view: Option<View<'_>>) -> Result<()> {
+        match view.is_none_or(|v| v.len() < 2 || v.strides()[..] == v.shape().row_major()[..]) {
+            true => Ok(()),
+            false => Err(Error::Presence { op: self.op, argument, expected: "must be dense" }),
+        }
+    }
+
     /// Asking for the gradient of an argument that was not given is an error.
     pub(crate) fn gradient_of(&self, argument: &'static str, given: bool, asked: bool) -> Result<()> {
         match asked && !given {

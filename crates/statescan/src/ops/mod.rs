@@ -10,7 +10,6 @@ pub mod selective_state_update;
 pub(crate) mod sequences;
 pub mod simplified_scan;
 pub mod simplified_state_update;
-
 pub mod ssd;
 
 pub use discretization::Discretization;

@@ -185,6 +185,18 @@ impl Segments {
         Shape::of(&shape)
     }
 
+    /// How states are saved, one for each `every` steps of a segment after the first ones, which start from the segment's own initial
+    /// state: the index of the first saved state of each segment, and the number of them in all.
+    pub(crate) fn checkpoints(&self, every: usize) -> (Vec<usize>, usize) {
+        let mut count = 0;
+        let first = self.list.iter().map(|segment| {
+            let first = count;
+            count += segment.len().div_ceil(every).saturating_sub(1);
+            first
+        });
+        (first.collect(), count)
+    }
+
     /// Whether state tensors have the form (batch, sequences, ..) already.
     pub(crate) fn states_have_sequences(&self) -> bool {
         self.per_row.is_some()
@@ -225,7 +237,9 @@ mod tests {
         Segments::resolve("test", sequences, batch, seqlen, 2, &states)
     }
 
-    fn spans(segments: &Segments) -> Vec<(usize, usize, usize, Option<StateRow>, Option<StateRow>)> {
+    type Span = (usize, usize, usize, Option<StateRow>, Option<StateRow>);
+
+    fn spans(segments: &Segments) -> Vec<Span> {
         segments.list.iter().map(|s| (s.batch, s.start, s.end, s.initial, s.last)).collect()
     }
 

@@ -495,19 +495,9 @@ impl RawViewMut {
         self.view
     }
 
-    /// The axes in another order.
-    pub(crate) fn permute(self, order: &[usize]) -> Self {
-        RawViewMut { view: self.view.permute(order) }
-    }
-
     /// One index of an axis; the axis disappears.
     pub(crate) fn index(self, axis: usize, at: usize) -> Self {
         RawViewMut { view: self.view.index(axis, at) }
-    }
-
-    /// A range of one axis.
-    pub(crate) fn slice(self, axis: usize, range: Range<usize>) -> Self {
-        RawViewMut { view: self.view.slice(axis, range) }
     }
 
     /// A new axis of this size at a position (see [`View::expand`]); sizes above 1 would write elements twice.
@@ -518,15 +508,6 @@ impl RawViewMut {
     /// The same elements with one axis walked backwards.
     pub(crate) fn flip(self, axis: usize) -> Self {
         RawViewMut { view: self.view.flip(axis) }
-    }
-
-    /// Reads one element as a complex `f64`.
-    ///
-    /// # Safety
-    /// The offset must be one that shape and strides reach; no other thread may write it meanwhile.
-    pub(crate) unsafe fn read(&self, offset: isize) -> Complex64 {
-        // SAFETY: the caller's contract is the one of `View::read`.
-        unsafe { self.view.read(offset) }
     }
 
     /// Writes one element, rounded to the storage type; a real type takes the real part.

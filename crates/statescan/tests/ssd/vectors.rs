@@ -1,96 +1,93 @@
 //! What other people's implementations computed.
 
+use super::common::vectors::Case as Vectors;
 use super::*;
-use safetensors::SafeTensors;
-use std::path::PathBuf;
+use statescan::tensor::max_errors;
 
-fn folder() -> PathBuf {
-    let given = std::env::var_os("STATESCAN_VECTORS").map(PathBuf::from);
-    given.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vectors"))
-}
-
-fn tensor(file: &SafeTensors<'_>, name: &str) -> Option<Buffer> {
-    let view = file.tensor(name).ok()?;
-    let mut buffer = Buffer::zeros(DType::F32, view.shape()).unwrap();
-    let mut values = view.data().chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap()));
-    buffer.fill_with(|| Complex64::from(f64::from(values.next().unwrap())));
-    Some(buffer)
-}
-
-fn close(name: &str, got: &Buffer, expected: &Buffer, factor: f64) {
-    assert_close(name, got, &expected.to_dense(), ErrorBound { absolute: 1e-5 * factor, relative: 1e-4 * factor });
-}
-
-fn check_file(case: &str) {
-    let path = folder().join(format!("ssd_{case}.safetensors"));
-    let Ok(bytes) = std::fs::read(&path) else {
-        println!("skipped: {} is not there", path.display());
-        return;
-    };
-    let file = SafeTensors::deserialize(&bytes).unwrap();
-    let metadata = SafeTensors::read_metadata(&bytes).unwrap().1.metadata().clone().unwrap();
-    let input = |name: &str| tensor(&file, &format!("in.{name}"));
-    let [x, dt, a, b, c] = ["x", "dt", "A", "B", "C"].map(|name| input(name).unwrap());
-    let [d, z, bias] = ["D", "z", "dt_bias"].map(input);
-    fn view(buffer: &Option<Buffer>) -> Option<View<'_>> {
-        buffer.as_ref().map(|b| b.view())
+/// As [`Vectors::assert_close`], for gradients that the origin may not have: its chunked function exponentiates sums above the diagonal too,
+/// and where those overflow its gradients by A and dt are NaN. There the results need only be finite; the oracle is compared with elsewhere.
+#[track_caller]
+fn close_where_finite(file: &Vectors, key: &str, got: &Dense) {
+    let mut expected = file.need(key).to_dense();
+    let mut missing = 0;
+    for (expected, got) in expected.data_mut().iter_mut().zip(got.data()) {
+        if expected.re.is_nan() {
+            assert!(got.re.is_finite(), "{key}");
+            *expected = *got;
+            missing += 1;
+        }
     }
+    assert!(2 * missing <= got.data().len(), "{key}: {missing} elements are missing");
+    let (absolute, relative, within) = max_errors(got.data(), expected.data(), ErrorBound { absolute: 1e-4, relative: 1e-3 });
+    assert!(within, "{key}: error {absolute:.3e}, relative to the largest {relative:.3e}");
+}
+
+fn check_file(name: &str) {
+    let Some(file) = Vectors::read(&format!("ssd_{name}")) else { return };
+    let [x, dt, a, b, c] = ["x", "dt", "A", "B", "C"].map(|key| file.need(&format!("in.{key}")));
+    let [d, z, bias] = ["D", "z", "dt_bias"].map(|key| file.tensor(&format!("in.{key}")));
+    let [dy, dlast] = ["y", "final_state"].map(|key| file.tensor(&format!("cot.{key}")));
     let args = Args {
-        d: view(&d),
-        z: view(&z),
-        dt_bias: view(&bias),
-        dt_softplus: metadata["case"].contains("\"dt_softplus\": true"),
+        d: d.as_ref().map(|v| v.view()),
+        z: z.as_ref().map(|v| v.view()),
+        dt_bias: bias.as_ref().map(|v| v.view()),
+        dt_softplus: name != "basic",
         ..Args::new(x.view(), dt.view(), a.view(), b.view(), c.view())
     };
-    let cotangent = ["y", "final_state"].map(|name| tensor(&file, &format!("cot.{name}")));
-    let cotangents = Cotangents { y: view(&cotangent[0]), final_state: view(&cotangent[1]) };
-    let oracle = |dense: &Dense| Buffer::from_dense(dense, DType::F64);
-    let forward = reference::forward(&args).unwrap();
-    let backward = reference::backward(&args, &cotangents).unwrap();
+    let cotangents = Cotangents { y: dy.as_ref().map(|v| v.view()), final_state: dlast.as_ref().map(|v| v.view()) };
+    let (forward, backward) = (reference::forward(&args).unwrap(), reference::backward(&args, &cotangents).unwrap());
     let exec = Exec::cpu(2);
-    let zeros = |shape: &[usize]| Buffer::zeros(DType::F32, shape).unwrap();
-    let (mut y, mut last) = (zeros(&x.shape()), zeros(&ssd::final_state_shape(&args).unwrap()));
-    ssd::forward(&exec, &args, &mut Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: None })
-        .unwrap();
-    for (name, got, exact) in [("y", &y, &forward.y), ("final_state", &last, &forward.final_state)] {
-        let Some(expected) = tensor(&file, &format!("out.{name}")) else { continue };
-        close(&format!("{case}: oracle {name}"), &oracle(exact), &expected, 1.0);
-        close(&format!("{case}: {name}"), got, &expected, 1.0);
+    let zeros = |like: &Buffer| Buffer::zeros(DType::F32, &like.shape()).unwrap();
+    let (mut y, mut last) = (zeros(&x), Buffer::zeros(DType::F32, &ssd::final_state_shape(&args).unwrap()).unwrap());
+    let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: None };
+    ssd::forward(&exec, &args, &mut out).unwrap();
+    for (key, got, oracle) in [("out.y", &y, &forward.y), ("out.final_state", &last, &forward.final_state)] {
+        if file.tensor(key).is_some() {
+            file.assert_close(key, oracle);
+            file.assert_close(key, &got.to_dense());
+        }
     }
-    let fresh = |like: &Option<Buffer>| zeros(&like.as_ref().map_or(vec![0], |b| b.shape().to_vec()));
-    let [mut gx, mut gdt, mut ga, mut gb, mut gc] = [&x, &dt, &a, &b, &c].map(|v| zeros(&v.shape()));
-    let [mut gd, mut gz, mut gbias] = [&d, &z, &bias].map(fresh);
+    let [mut gx, mut gdt, mut ga, mut gb, mut gc] = [&x, &dt, &a, &b, &c].map(zeros);
+    let [mut gd, mut gz, mut gbias] = [&d, &z, &bias].map(|v| v.as_ref().map(zeros));
     let mut grads = Gradients {
         x: Some(gx.view_mut()),
         dt: Some(gdt.view_mut()),
         a: Some(ga.view_mut()),
         b: Some(gb.view_mut()),
         c: Some(gc.view_mut()),
-        d: d.is_some().then(|| gd.view_mut()),
-        z: z.is_some().then(|| gz.view_mut()),
-        dt_bias: bias.is_some().then(|| gbias.view_mut()),
+        d: gd.as_mut().map(|v| v.view_mut()),
+        z: gz.as_mut().map(|v| v.view_mut()),
+        dt_bias: gbias.as_mut().map(|v| v.view_mut()),
         initial_state: None,
     };
     ssd::backward(&exec, &args, None, &cotangents, &mut grads).unwrap();
-    for (name, ours, got) in [
-        ("x", "x", &gx),
-        ("dt", "dt", &gdt),
-        ("A", "a", &ga),
-        ("B", "b", &gb),
-        ("C", "c", &gc),
-        ("D", "d", &gd),
-        ("z", "z", &gz),
-        ("dt_bias", "dt_bias", &gbias),
-    ] {
-        let Some(expected) = tensor(&file, &format!("grad.{name}")) else { continue };
-        close(&format!("{case}: oracle's gradient by {name}"), &oracle(of(&backward, ours)), &expected, 10.0);
-        close(&format!("{case}: gradient by {name}"), got, &expected, 10.0);
+    let results = [
+        ("x", Some(&gx)),
+        ("dt", Some(&gdt)),
+        ("A", Some(&ga)),
+        ("B", Some(&gb)),
+        ("C", Some(&gc)),
+        ("D", gd.as_ref()),
+        ("z", gz.as_ref()),
+        ("dt_bias", gbias.as_ref()),
+    ];
+    for (key, got) in results {
+        let Some(got) = got else { continue };
+        let exact = of(&backward, if key == "dt_bias" { key.to_owned() } else { key.to_lowercase() }.as_str());
+        let key = format!("grad.{key}");
+        for got in [exact, &got.to_dense()] {
+            match name {
+                "chunked" => close_where_finite(&file, &key, got),
+                _ => file.assert_close(&key, got),
+            }
+        }
+        assert_close(&format!("{name} {key}"), got, exact, ErrorBound::for_gradient(DType::F32, x.shape()[1]));
     }
 }
 
 #[test]
 fn agree_with_the_origins() {
-    for case in ["basic", "chunked", "dhp", "full"] {
-        check_file(case);
+    for name in ["basic", "chunked", "dhp", "full"] {
+        check_file(name);
     }
 }

@@ -39,12 +39,6 @@ pub(crate) fn exp<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
     (p + V::constant(x.simd(), 1.0)).scale_pow2(n)
 }
 
-/// `e^x - 1`.
-#[inline(always)]
-pub(crate) fn expm1<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
-    x.exp_expm1().1
-}
-
 /// `(p, n)` with `e^x = (1 + p) 2^n`.
 #[inline(always)]
 fn reduced<T: Real, S: Isa>(x: V<T, S>) -> (V<T, S>, V<T, S>) {

@@ -11,10 +11,10 @@ mod phi;
 mod tests;
 mod trig;
 
-pub(crate) use activation::{sigmoid, silu, silu_and_derivative, softplus, softplus_derivative};
+pub(crate) use activation::{silu, silu_and_derivative, softplus, softplus_derivative};
 pub(crate) use coefficients::Coefficients;
-pub(crate) use exp::{Exp, exp, exp2, expm1};
-pub(crate) use phi::{exp_phi1, exp_phi1_derivative, phi1, phi1_and_derivative};
+pub(crate) use exp::{Exp, exp, exp2};
+pub(crate) use phi::{exp_phi1, exp_phi1_derivative, phi1};
 pub(crate) use trig::sincos;
 
 use super::simd::{Field, Isa, Real, V};

@@ -41,13 +41,6 @@ pub(crate) fn phi1<T: Real, S: Isa, F: Exp<T, S>>(z: F) -> F {
     exp_phi1(z).1
 }
 
-/// `(phi1(z), phi1'(z))`.
-#[inline(always)]
-pub(crate) fn phi1_and_derivative<T: Real, S: Isa, F: Exp<T, S>>(z: F) -> (F, F) {
-    let (_, phi1, derivative) = exp_phi1_derivative(z);
-    (phi1, derivative)
-}
-
 /// `(e^z, phi1(z))`.
 #[inline(always)]
 pub(crate) fn exp_phi1<T: Real, S: Isa, F: Exp<T, S>>(z: F) -> (F, F) {

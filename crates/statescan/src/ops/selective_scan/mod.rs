@@ -183,6 +183,7 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
     checker.write_if("y", &out.y, Kind::Real, &bdl)?;
     checker.write_if("final_state", &out.final_state, Kind::exactly(problem.complex), &state)?;
     checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(real), &[plan::Checkpoints::new(&problem).len])?;
+    checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
     checker.finish()?;
     let targets = cpu::Targets {
         y: out.y.as_mut().map(|v| problem.mirror(v.raw(), 2)),
@@ -212,6 +213,7 @@ pub fn backward(
     let (bdl, real) = ([problem.batch, problem.dim, problem.seqlen], problem.real_dtype());
     let state = problem.segments.state_shape(&[problem.dim, problem.dstate]);
     checker.read_if("checkpoints", &checkpoints, Kind::Exact(real), &[plan::Checkpoints::new(&problem).len])?;
+    checker.dense("checkpoints", checkpoints)?;
     checker.read_if("grad of y", &cotangents.y, Kind::Real, &bdl)?;
     checker.read_if("grad of final_state", &cotangents.final_state, Kind::float(problem.complex), &state)?;
     let complex_of = |view: &View<'_>| Kind::exactly(view.dtype().is_complex());

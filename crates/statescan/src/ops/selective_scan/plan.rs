@@ -23,20 +23,11 @@ pub(crate) struct Checkpoints {
 
 impl Checkpoints {
     pub(crate) fn new(problem: &Problem<'_>) -> Self {
-        let mut count = 0;
-        let first = problem
-            .segments
-            .list
-            .iter()
-            .map(|segment| {
-                let first = count;
-                count += segment.len().div_ceil(CHECKPOINT).saturating_sub(1);
-                first
-            })
-            .collect();
-        let padded_dim = problem.dim.next_multiple_of(MAX_LANES);
-        let state_len = problem.dstate * problem.parts() * padded_dim;
-        Checkpoints { first, padded_dim, state_len, len: count * state_len }
+        let (first, count) = problem.segments.checkpoints(CHECKPOINT);
+        // a broadcast view can claim any size: a length that overflows matches no buffer
+        let padded_dim = problem.dim.checked_next_multiple_of(MAX_LANES).unwrap_or(usize::MAX);
+        let state_len = problem.dstate.saturating_mul(problem.parts()).saturating_mul(padded_dim);
+        Checkpoints { first, padded_dim, state_len, len: state_len.saturating_mul(count) }
     }
 
     /// Position of the state before tile `tile >= 1` of a segment.
@@ -68,7 +59,9 @@ impl Plan {
         let unit = gcd(dim / groups(&problem.b), dim / groups(&problem.c)).max(1);
         // partial gradients of B and C take 2 N numbers a step for each range, x and dt with their gradients 4 a step and channel: with
         // 4 N channels in a range the partials stay near an eighth of that
-        let size = (4 * problem.dstate * problem.parts()).next_multiple_of(MAX_LANES).clamp(4 * MAX_LANES, 16 * MAX_LANES);
+        let size = (4 * problem.dstate.min(MAX_LANES * 4) * problem.parts())
+            .next_multiple_of(MAX_LANES)
+            .clamp(4 * MAX_LANES, 16 * MAX_LANES);
         let mut channels = Vec::new();
         for start in (0..dim).step_by(unit) {
             let pieces = unit.div_ceil(size);

@@ -91,7 +91,7 @@ impl Operand<'_> {
     /// Where the states of a channel begin, if vectors of them can be used where they lie.
     fn direct<T: Real>(&self, states: usize, lanes: usize, (batch, head, channel): (usize, usize, usize)) -> Option<*mut T> {
         let [b, h, p, n] = self.strides;
-        let dense = n == 1 && states % lanes == 0 && self.view.dtype() == T::DTYPE;
+        let dense = n == 1 && states.is_multiple_of(lanes) && self.view.dtype() == T::DTYPE;
         let offset = batch as isize * b + head as isize * h + channel as isize * p;
         dense.then(|| self.view.as_ptr().cast::<T>().cast_mut().wrapping_offset(offset))
     }

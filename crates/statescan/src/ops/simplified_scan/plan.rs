@@ -8,10 +8,13 @@ use super::{CHECKPOINT, Problem};
 use crate::cpu::tile::MAX_LANES;
 use core::ops::Range;
 
-/// Steps in a block: enough for a product to run at full speed though it packs the map again.
-const BLOCK: usize = 256;
+/// Steps in a block: enough for a product to run at full speed though it packs the map again; fewer where there are not many steps, so that
+/// several threads find work.
+const BLOCK: [usize; 2] = [256, 512];
+/// From this number of steps on blocks are long.
+const LONG: usize = 8 * BLOCK[1];
 /// Blocks in a wave, so that there is work for many threads, as long as the workspace allows it.
-const WAVE: Range<usize> = 8..64;
+const WAVE: Range<usize> = 4..32;
 /// Bytes that a workspace should not exceed.
 const WORKSPACE: usize = 64 << 20;
 /// States whose steps are scanned by one job.
@@ -49,8 +52,9 @@ impl Plan {
         let seqlen = problem.seqlen;
         let tiles_per_row = seqlen.div_ceil(CHECKPOINT);
         let tiles = tiles_per_row.saturating_mul(problem.batch);
-        let tiles_per_block = BLOCK / seqlen.clamp(1, CHECKPOINT);
-        let bytes = BLOCK * workspace.max(1) * if problem.double { 8 } else { 4 };
+        let block = BLOCK[usize::from(problem.batch.saturating_mul(seqlen) >= LONG)];
+        let tiles_per_block = block / seqlen.clamp(1, CHECKPOINT);
+        let bytes = block * workspace.max(1) * if problem.double { 8 } else { 4 };
         let blocks = (WORKSPACE / bytes).clamp(WAVE.start, WAVE.end);
         Plan { seqlen, tiles_per_row, tiles, tiles_per_block, tiles_per_wave: blocks * tiles_per_block }
     }
@@ -131,4 +135,38 @@ pub(crate) fn checkpoints_len(problem: &Problem<'_>) -> usize {
 pub(crate) fn checkpoint(plan: &Plan, problem: &Problem<'_>, tile: usize) -> usize {
     let (row, number) = (tile / plan.tiles_per_row, tile % plan.tiles_per_row);
     (row * (plan.tiles_per_row - 1) + number - 1) * 2 * padded(problem.dstate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::simplified_scan::Args;
+    use crate::tensor::{Device, View};
+
+    #[test]
+    fn tiles_blocks_and_waves_cover_the_line_once() {
+        let data = [0f32; 1];
+        let view = |shape: &[usize]| View::strided(&data, 0, shape, &vec![0; shape.len()]).unwrap();
+        for (batch, seqlen) in [(1, 1), (3, 64), (2, 65), (5000, 3), (1, 100_000), (7, 1000), (0, 5), (5, 0)] {
+            let (dim, dstate) = (300, 200);
+            let (u, delta) = (view(&[batch, dim, seqlen]), view(&[batch, dstate, seqlen]));
+            let args = Args::new(u, delta, view(&[dstate]), view(&[dstate, dim]), view(&[dim, dstate]));
+            let plan = Plan::new(&Problem::new(&args, Device::Cpu, &[]).unwrap(), 1000);
+            let mut next = 0;
+            for wave in (0..plan.waves()).map(|w| plan.wave(w)) {
+                assert!(plan.steps(&wave) <= plan.wave_steps());
+                let rows: usize = plan.rows(&wave).map(|row| plan.row(&wave, row).len()).sum();
+                assert_eq!(rows, wave.len());
+                for block in (0..plan.blocks(&wave)).map(|b| plan.block(&wave, b)) {
+                    assert!(plan.steps(&block) <= plan.block_steps());
+                    for tile in block {
+                        let Tile { batch, start, end } = plan.tile(tile);
+                        assert_eq!((plan.position(tile), batch * seqlen + start), (next, next));
+                        next = batch * seqlen + end;
+                    }
+                }
+            }
+            assert_eq!(next, batch * seqlen);
+        }
+    }
 }

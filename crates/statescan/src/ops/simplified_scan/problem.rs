@@ -156,18 +156,6 @@ impl<'a> Problem<'a> {
         Ok(checker)
     }
 
-    /// Saved states are read and written as one piece of memory.
-    pub(super) fn check_dense(&self, checkpoints: Option<View<'_>>) -> Result<()> {
-        match checkpoints.is_none_or(|v| v.len() < 2 || v.strides()[0] == 1) {
-            true => Ok(()),
-            false => Err(Error::Presence { op: self.op(), argument: "checkpoints", expected: "must be dense" }),
-        }
-    }
-
-    fn op(&self) -> &'static str {
-        if self.real_factor.is_some() { "s5_inner" } else { "simplified_scan" }
-    }
-
     /// The type of carried values (its components).
     pub(crate) fn real_dtype(&self) -> DType {
         if self.double { DType::F64 } else { DType::F32 }

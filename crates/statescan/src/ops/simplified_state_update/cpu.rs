@@ -6,6 +6,7 @@
 use super::plan::{Plan, ROWS};
 use super::{Problem, Targets};
 use crate::cpu::Kernel;
+use crate::cpu::Shared;
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
 use crate::exec::Exec;
@@ -19,15 +20,6 @@ pub(crate) fn update(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     }
 }
 
-/// The new states of all rows, (row, part, state), shared by the jobs of both sets.
-#[derive(Clone, Copy)]
-struct Shared<T>(*mut T);
-
-// SAFETY: only an address; every job writes its own states.
-unsafe impl<T> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
-
 fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     let (plan, level) = (Plan::new(problem), exec.level());
     // rows that use a state, and that state
@@ -35,7 +27,7 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     let mut inputs = vec![T::default(); 2 * problem.batch * problem.dim];
     level.dispatch(LoadInputs { view: &problem.u, inputs: &mut inputs });
     let mut states = vec![T::default(); 2 * problem.batch * problem.dstate];
-    let step = Step { problem, targets, plan, rows: &rows, inputs: &inputs, states: Shared(states.as_mut_ptr()) };
+    let step = Step { problem, targets, plan, rows: &rows, inputs: &inputs, states: Shared::new(states.as_mut_ptr()) };
     let scratch = || vec![T::default(); 2 * (STEPS + ROWS + 4) * MAX_LANES];
     exec.for_each(plan.state_blocks(), scratch, |scratch, block| {
         level.dispatch(StateJob { step: &step, block, scratch });
@@ -162,7 +154,7 @@ impl<T: Real> Kernel for StateJob<'_, '_, '_, T> {
                         let x = Cx::load(simd, decay).mul_add(x, driven);
                         x.store(d);
                         for part in 0..2 {
-                            let to = states.0.add((2 * b + part) * problem.dstate + first);
+                            let to = states.get().add((2 * b + part) * problem.dstate + first);
                             to.copy_from_nonoverlapping(d.add(part * width), count);
                         }
                         tile::store_parts(simd, d, 2, width, Plane::of_mut(&targets.state, 1, 0).at(first, row), count, 1);
@@ -219,7 +211,7 @@ impl<T: Real> Kernel for OutputJob<'_, '_, '_, T> {
                 };
                 for rows in rows.chunks(ROWS) {
                     let map = Plane::of(&problem.c, 0, 1).at(first, 0);
-                    apply::<T, S>(simd, map, count, problem.dstate, states.0, rows, tile.as_mut_ptr(), sums.as_mut_ptr());
+                    apply::<T, S>(simd, map, count, problem.dstate, states.get(), rows, tile.as_mut_ptr(), sums.as_mut_ptr());
                     for (i, &(b, _)) in rows.iter().enumerate() {
                         let mut y = Cx::load(simd, sums.as_ptr().add(2 * i * width));
                         if let Some(factor) = problem.real_factor {

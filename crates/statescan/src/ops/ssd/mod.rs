@@ -31,7 +31,8 @@
 //!
 //! `<C[i], B[j]>` is shared by the heads of a group, and `C S` and `B^T (..)` are one product for several heads. Only differences of `cs`
 //! with i >= j are exponentiated, and `cs` is kept as an unevaluated sum of two numbers, so that a difference is right to the last digit
-//! however far the sum has run.
+//! however far the sum has run. A decay below 1e-30 (1e-243 in `f64`) within a chunk counts as 0: it would only bring denormal numbers.
+//! A NaN or an infinity in `x` also reaches the earlier steps of its own chunk, in its own column of its own head and nowhere else.
 //!
 //! **Backward.** With `p` the gradient of `y` before the gate, `R` that of `S'`, and `E[i,j] = <p[i], x[j]>`,
 //!
@@ -58,7 +59,7 @@ use crate::error::Result;
 use crate::exec::Exec;
 use crate::tensor::{Shape, View, ViewMut};
 use plan::Checkpoints;
-use problem::{Problem, check_dense};
+use problem::Problem;
 
 const OP: &str = "ssd";
 
@@ -206,7 +207,7 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
     checker.write_if("final_state", &out.final_state, Kind::Real, &problem.state_shape())?;
     let saved = Checkpoints::new(&problem).len;
     checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &[saved])?;
-    check_dense(out.checkpoints.as_ref().map(|v| v.as_view()))?;
+    checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
     checker.finish()?;
     let targets = cpu::Targets {
         y: out.y.as_mut().map(|v| problem.mirror(v.raw())),
@@ -236,7 +237,7 @@ pub fn backward(
     let (x, state) = (args.x.shape(), problem.state_shape());
     let saved = Checkpoints::new(&problem).len;
     checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &[saved])?;
-    check_dense(checkpoints)?;
+    checker.dense("checkpoints", checkpoints)?;
     checker.read_if("grad of y", &cotangents.y, Kind::Real, &x)?;
     checker.read_if("grad of final_state", &cotangents.final_state, Kind::Real, &state)?;
     checker.write_if("grad of x", &grads.x, Kind::Real, &x)?;

@@ -80,17 +80,7 @@ pub(crate) struct Checkpoints {
 
 impl Checkpoints {
     pub(crate) fn new(problem: &Problem<'_>) -> Self {
-        let mut count = 0;
-        let first = problem
-            .segments
-            .list
-            .iter()
-            .map(|segment| {
-                let first = count;
-                count += segment.len().div_ceil(CHUNK).saturating_sub(1);
-                first
-            })
-            .collect();
+        let (first, count) = problem.segments.checkpoints(CHUNK);
         let head_len = problem.dstate.saturating_mul(problem.headdim);
         let state_len = problem.nheads.saturating_mul(head_len);
         Checkpoints { first, head_len, state_len, len: state_len.saturating_mul(count) }

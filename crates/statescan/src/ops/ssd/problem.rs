@@ -157,16 +157,6 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// Saved states are read and written as plain memory.
-pub(crate) fn check_dense(view: Option<View<'_>>) -> Result<()> {
-    match view {
-        Some(v) if v.len() > 1 && v.strides()[0] != 1 => {
-            Err(Error::Presence { op: OP, argument: "checkpoints", expected: "must be dense" })
-        }
-        _ => Ok(()),
-    }
-}
-
 fn check_options(args: &Args<'_>) -> Result<()> {
     let (low, high) = args.dt_limit;
     if low.is_nan() || high.is_nan() || low > high {

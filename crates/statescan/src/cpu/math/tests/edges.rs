@@ -1,12 +1,13 @@
 //! Zeros, denormals, infinities, NaN and huge numbers.
 
+use super::super::activation::sigmoid;
 use super::super::*;
 use super::*;
 
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
 
-function!(Exponentials, |x| [exp2(x.re), exp(x.re), expm1(x.re), phi1(x.re), phi1_and_derivative(x.re).1]);
+function!(Exponentials, |x| [exp2(x.re), exp(x.re), x.re.exp_expm1().1, phi1(x.re), exp_phi1_derivative(x.re).2]);
 function!(Activations, |x| [
     softplus(x.re),
     softplus_derivative(x.re),
@@ -21,8 +22,8 @@ function!(ComplexPhi, |x| [
     exp_phi1(x).0.im,
     phi1(x).re,
     phi1(x).im,
-    phi1_and_derivative(x).1.re,
-    phi1_and_derivative(x).1.im
+    exp_phi1_derivative(x).2.re,
+    exp_phi1_derivative(x).2.im
 ]);
 
 /// The same number or both NaN; the sign of a zero is not looked at.

@@ -13,8 +13,9 @@ use super::inputs::{
 use super::reduce::{Partials, add_lanes};
 use super::rules::FieldKind;
 use super::sweep::Sweep;
-use super::{Context, GradientTargets, Pass, Shared, Sources, Targets, Types, walk};
+use super::{Context, GradientTargets, Pass, Sources, Targets, Types, walk};
 use crate::cpu::Kernel;
+use crate::cpu::Shared;
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, Plane};
 use crate::exec::Exec;
@@ -233,7 +234,6 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     g: kept.g,
                     p,
                     y,
-                    with_y: self.targets.z.is_some(),
                     du,
                     ddt,
                     ddt_a,

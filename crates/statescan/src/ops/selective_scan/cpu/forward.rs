@@ -9,8 +9,9 @@ use super::inputs::{
     timed,
 };
 use super::rules::{FieldKind, Rule};
-use super::{Context, Loops, Pass, Shared, Targets, Types, Variant, walk};
+use super::{Context, Loops, Pass, Targets, Types, Variant, walk};
 use crate::cpu::Kernel;
+use crate::cpu::Shared;
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Plane};
 use crate::exec::Exec;
@@ -193,7 +194,7 @@ impl<T: Real> Loops<T> for Tile<T> {
         let mut n = 0;
         // SAFETY: the caller's contract.
         unsafe {
-            while n + 4 <= self.dstate {
+            while E::TOGETHER == 4 && n + 4 <= self.dstate {
                 self.states::<E, S, 4>(simd, n);
                 n += 4;
             }

@@ -48,29 +48,6 @@ pub(crate) struct GradientTargets {
     pub initial_state: Option<RawViewMut>,
 }
 
-/// A pointer that jobs share; each writes its own elements.
-pub(super) struct Shared<T>(*mut T);
-
-impl<T> Clone for Shared<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Shared<T> {}
-// SAFETY: only an address; every use says which elements it owns.
-unsafe impl<T> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    pub(super) fn new(ptr: *mut T) -> Self {
-        Shared(ptr)
-    }
-    pub(super) fn get(self) -> *mut T {
-        self.0
-    }
-}
-
 /// The types that a pass is compiled for: compute type, real or complex states.
 trait Types: Sync {
     type T: Real;
@@ -102,6 +79,9 @@ fn dispatch(problem: &Problem<'_>, pass: impl Pass) {
 trait Variant: Types {
     type R: Rule;
     const VARYING: bool;
+    /// States walked together. Real exponentials are so short that the multiply-adds of one state would wait for each other; everything
+    /// else keeps the processor busy with one state, and is compiled once instead of four times over.
+    const TOGETHER: usize = if Self::R::GAIN || Self::K::PARTS == 2 { 1 } else { 4 };
 }
 
 struct Choice<E, R, const VARYING: bool>(PhantomData<(E, R)>);

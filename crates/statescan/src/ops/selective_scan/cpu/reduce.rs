@@ -1,7 +1,8 @@
 //! Partial sums of gradients and their addition in a fixed order.
 
 use super::inputs::Block;
-use super::{Context, GradientTargets, Projection, Shared};
+use super::{Context, GradientTargets, Projection};
+use crate::cpu::Shared;
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
 use crate::cpu::{Kernel, Level};

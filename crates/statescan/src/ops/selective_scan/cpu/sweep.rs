@@ -23,9 +23,8 @@ pub(super) struct Sweep<T> {
     pub g: *mut T,
     /// Gradient by the output before the gate.
     pub p: *const T,
-    /// The output before the gate, completed here if asked.
+    /// The output before the gate, completed here: the gate's gradient needs it.
     pub y: *mut T,
-    pub with_y: bool,
     /// Gradients by `u`, and by the steps as they enter the gain and the decay.
     pub du: *mut T,
     pub ddt: *mut T,
@@ -46,7 +45,7 @@ impl<T: Real> Loops<T> for Sweep<T> {
         let mut n = 0;
         // SAFETY: the caller's contract.
         unsafe {
-            while n + STORED <= self.dstate {
+            while E::TOGETHER == STORED && n + STORED <= self.dstate {
                 self.states::<E, S, STORED>(simd, n);
                 n += STORED;
             }
@@ -63,11 +62,7 @@ impl<T: Real> Sweep<T> {
     unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
         // SAFETY: the caller's contract.
         unsafe {
-            if self.with_y {
-                self.forwards::<E, S, COUNT, true>(simd, first);
-            } else {
-                self.forwards::<E, S, COUNT, false>(simd, first);
-            }
+            self.forwards::<E, S, COUNT>(simd, first);
             self.backwards::<E, S, COUNT>(simd, first);
         }
     }
@@ -81,7 +76,7 @@ impl<T: Real> Sweep<T> {
     }
 
     #[inline(always)]
-    unsafe fn forwards<E: Variant<T = T>, S: Isa, const COUNT: usize, const WITH_Y: bool>(&self, simd: S, first: usize) {
+    unsafe fn forwards<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
         let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
         // SAFETY: the caller's contract.
         unsafe {
@@ -105,13 +100,9 @@ impl<T: Real> Sweep<T> {
                     h[i].store(state);
                     decay.store(kept);
                     h[i] = decay.mul_add(h[i], input);
-                    if WITH_Y {
-                        y = self.c.at::<E, S>(simd, t, first + i, self.dstate).re_mul_add(h[i], y);
-                    }
+                    y = self.c.at::<E, S>(simd, t, first + i, self.dstate).re_mul_add(h[i], y);
                 }
-                if WITH_Y {
-                    y.store(self.y.add(at));
-                }
+                y.store(self.y.add(at));
             }
             for i in 0..COUNT {
                 // the state after the last step goes where the sweep back starts

@@ -10,8 +10,9 @@ use super::rule::{self, Derivatives};
 use super::scan::{
     Lanes, chunks, clear_padding, load_a, load_deltas, load_state, saved, split, step_target, store_state, tile_len, vectors,
 };
-use super::{Context, GradientTargets, Shared, Sources, Targets, forward, pass_on};
+use super::{Context, GradientTargets, Sources, Targets, forward, pass_on};
 use crate::cpu::Kernel;
+use crate::cpu::Shared;
 use crate::cpu::simd::{Cx, Field, Isa, Real};
 use crate::cpu::tile::{self, Plane};
 use crate::exec::Exec;

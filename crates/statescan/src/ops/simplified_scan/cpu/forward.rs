@@ -3,8 +3,9 @@
 use super::maps::{Matrix, product};
 use super::rows::{Load, LoadVector, Skip, Store};
 use super::scan::{chunks, clear_padding, load_a, load_deltas, load_state, saved, split, store_state, tile_len, vectors};
-use super::{Context, Shared, Targets, pass_on, rule};
+use super::{Context, Targets, pass_on, rule};
 use crate::cpu::Kernel;
+use crate::cpu::Shared;
 use crate::cpu::simd::{Cx, Field, Isa, Real};
 use crate::exec::Exec;
 use crate::ops::linear_scan::recurrence;

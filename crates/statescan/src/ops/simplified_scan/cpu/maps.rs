@@ -7,8 +7,8 @@
 //! with as many multiplications as the complex one, and with half of them where only one part goes in (a real input) or comes out (a real
 //! output). Its adjoint is the transposed matrix, and its gradient folds back onto that of M.
 
-use super::Shared;
 use crate::cpu::Kernel;
+use crate::cpu::Shared;
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{self, Plane, STEPS};
 use crate::exec::Exec;
@@ -60,14 +60,14 @@ impl Map {
             let steps = STEPS.min(self.to.count - start);
             let plane = Plane::of(view, 1, 0).at(0, start);
             exec.level().dispatch(Rows { plane, write: false, parts: 2, lanes: self.from.count, steps, rows: scratch });
-            self.blocks(|part_from, part_to, sign, imaginary| {
+            self.blocks(start, |part_from, columns, factor, imaginary| {
                 for j in 0..self.from.count {
                     // SAFETY: indices of the two sides; each block of outputs belongs to one job.
                     let row = unsafe { target.get().add(self.from.index(j, part_from) * self.to.len()) };
                     for i in 0..steps {
-                        let value = scratch[(2 * i + imaginary) * self.from.count + j] * T::from_f64(sign * self.factor);
+                        let value = scratch[(2 * i + imaginary) * self.from.count + j] * T::from_f64(factor);
                         // SAFETY: as above.
-                        unsafe { *row.add(self.to.index(start + i, part_to)) = value };
+                        unsafe { *row.add(columns[i]) = value };
                     }
                 }
             });
@@ -83,7 +83,7 @@ impl Map {
             scratch.resize(parts * STEPS * self.from.count, T::default());
             let start = block * STEPS;
             let steps = STEPS.min(self.to.count - start);
-            self.blocks(|part_from, part_to, sign, imaginary| {
+            self.blocks(start, |part_from, columns, factor, imaginary| {
                 if imaginary >= parts {
                     return;
                 }
@@ -91,7 +91,7 @@ impl Map {
                     let row = &packed[self.from.index(j, part_from) * self.to.len()..];
                     for i in 0..steps {
                         let value = &mut scratch[(parts * i + imaginary) * self.from.count + j];
-                        *value = *value + row[self.to.index(start + i, part_to)] * T::from_f64(sign * self.factor);
+                        *value = *value + row[columns[i]] * T::from_f64(factor);
                     }
                 }
             });
@@ -100,12 +100,13 @@ impl Map {
         });
     }
 
-    /// Calls `f(part of from, part of to, sign, which part of the matrix)` for each block of the real matrix.
-    fn blocks(&self, mut f: impl FnMut(usize, usize, f64, usize)) {
+    /// Calls `f(part of from, columns of outputs from start, factor, which part of the matrix)` for each block of the real matrix.
+    fn blocks(&self, start: usize, mut f: impl FnMut(usize, &[usize; STEPS], f64, usize)) {
         for part_from in 0..self.from.parts {
             for part_to in 0..self.to.parts {
-                let sign = if part_from > part_to { -1.0 } else { 1.0 };
-                f(part_from, part_to, sign, part_from ^ part_to);
+                let factor = if part_from > part_to { -self.factor } else { self.factor };
+                let columns = core::array::from_fn(|i| self.to.index(start + i, part_to));
+                f(part_from, &columns, factor, part_from ^ part_to);
             }
         }
     }

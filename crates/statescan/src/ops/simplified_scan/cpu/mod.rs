@@ -63,29 +63,6 @@ pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>
     }
 }
 
-/// A pointer that jobs share; each writes its own elements.
-struct Shared<T>(*mut T);
-
-impl<T> Clone for Shared<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Shared<T> {}
-// SAFETY: only an address; every use says which elements it owns.
-unsafe impl<T> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    fn new(ptr: *mut T) -> Self {
-        Shared(ptr)
-    }
-    fn get(self) -> *mut T {
-        self.0
-    }
-}
-
 /// What the jobs of one pass share.
 struct Context<'c, 'a, T> {
     problem: &'c Problem<'a>,

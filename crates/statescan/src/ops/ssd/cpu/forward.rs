@@ -5,11 +5,12 @@
 
 use super::super::plan::{CHUNK, Checkpoints, Plan, chunks};
 use super::super::problem::Problem;
+use super::Targets;
 use super::blocks::{self, Tile, Way, target};
 use super::chunk::Chunk;
 use super::product::{Into, product};
 use super::rows::{Gate, Gating};
-use super::{Shared, Targets};
+use crate::cpu::Shared;
 use crate::cpu::simd::Real;
 use crate::exec::Exec;
 

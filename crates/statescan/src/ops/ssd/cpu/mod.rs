@@ -11,6 +11,7 @@ mod rows;
 
 use super::plan::Checkpoints;
 use super::problem::Problem;
+use crate::cpu::Shared;
 use crate::cpu::simd::Real;
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
@@ -40,29 +41,6 @@ pub(crate) struct GradientTargets {
     pub z: Option<RawViewMut>,
     pub dt_bias: Option<RawViewMut>,
     pub initial_state: Option<RawViewMut>,
-}
-
-/// A pointer that jobs share; each writes its own elements.
-pub(super) struct Shared<T>(*mut T);
-
-impl<T> Clone for Shared<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Shared<T> {}
-// SAFETY: only an address; every use says which elements it owns.
-unsafe impl<T> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    pub(super) fn new(ptr: *mut T) -> Self {
-        Shared(ptr)
-    }
-    pub(super) fn get(self) -> *mut T {
-        self.0
-    }
 }
 
 pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {

@@ -3,9 +3,10 @@
 
 use super::super::plan::{CHUNK, HeadBlock, Plan};
 use super::super::problem::Problem;
+use super::GradientTargets;
 use super::blocks::{self, Tile, Way};
-use super::{GradientTargets, Shared};
 use crate::cpu::Level;
+use crate::cpu::Shared;
 use crate::cpu::simd::Real;
 use crate::exec::Exec;
 use crate::tensor::RawViewMut;
