@@ -121,6 +121,15 @@ pub fn assert_close(name: &str, got: &Buffer, expected: &Dense, bound: ErrorBoun
     assert!(within, "{name}: error {absolute:.3e}, relative to the largest {relative:.3e}, bound {bound:?}");
 }
 
+/// As [`assert_close`] for a tensor of sums whose terms may cancel: the bound's absolute part counts from at least `scale`, the size of the
+/// terms.
+#[track_caller]
+pub fn assert_close_in_scale(name: &str, got: &Buffer, expected: &Dense, bound: ErrorBound, scale: f64) {
+    let with_scale = |values: &Dense| [values.data(), &[scale.into()]].concat();
+    let (absolute, _, within) = max_errors(&with_scale(&got.to_dense()), &with_scale(expected), bound);
+    assert!(within, "{name}: error {absolute:.3e}, scale {scale:.3e}, bound {bound:?}");
+}
+
 /// The gradient of `loss` by every element of `at`, by central differences in `f64`.
 pub fn central_differences(at: &Dense, step: f64, complex: bool, mut loss: impl FnMut(View<'_>) -> f64) -> Dense {
     let mut grad = Dense::zeros(&at.shape()).unwrap();

@@ -8,7 +8,7 @@ mod oracle;
 mod rules;
 mod vectors;
 
-use common::{Layout, Rng, assert_close, normal, poisoned, random, uniform};
+use common::{Layout, Rng, assert_close, assert_close_in_scale, normal, poisoned, random, uniform};
 use num_complex::Complex64;
 use statescan::ops::ssd::{self, Args, Cotangents, Gradients, Outputs, reference};
 use statescan::tensor::{Buffer, Dense, ErrorBound};
@@ -253,8 +253,16 @@ fn check(case: &Case, exec: &Exec) {
     let expected = reference::backward(&args, &cotangents).unwrap();
     let grads = run_backward(case, &inputs, exec, Some(&got.saved));
     for (name, got) in &grads {
+        let what = format!("gradient by {name} of {case:?} on {exec:?}");
+        let wanted = held(of(&expected, name), case.wide());
         let bound = ErrorBound::for_gradient(got.dtype(), case.seqlen);
-        assert_close(&format!("gradient by {name} of {case:?} on {exec:?}"), got, &held(of(&expected, name), case.wide()), bound);
+        if matches!(*name, "a" | "dt_bias") {
+            // one number a head, a sum over steps that may cancel: its terms are as large as the gradient by dt
+            let terms = expected.dt.data().iter().map(|v| v.norm_sqr()).sum::<f64>().sqrt();
+            assert_close_in_scale(&what, got, &wanted, bound, terms);
+        } else {
+            assert_close(&what, got, &wanted, bound);
+        }
     }
     if case.seed.is_multiple_of(2) {
         for ((name, with), (_, without)) in grads.iter().zip(run_backward(case, &inputs, exec, None)) {
