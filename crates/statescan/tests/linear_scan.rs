@@ -94,7 +94,9 @@ impl Case {
         let [h, last, decay] = self.forward(exec, rng, layout);
         let bound = ErrorBound::for_scan(self.by_h.dtype(), length);
         assert_close(&format!("h {name}"), &h, &expected.h, bound);
-        assert_close(&format!("final_state {name}"), &last, &expected.final_state, bound);
+        // the state carries the rounding errors of the steps it remembers, however small it ends up
+        let largest = expected.h.data().iter().map(|v| v.norm()).fold(0.0, f64::max);
+        assert_close_in_scale(&format!("final_state {name}"), &last, &expected.final_state, bound, largest);
         assert_close(&format!("decay {name}"), &decay, &expected.decay, bound);
         let expected = reference::backward(&self.args(), &self.cotangents()).unwrap();
         // a rounded h is another h
