@@ -86,6 +86,8 @@ pub fn update(exec: &Exec, args: &UpdateArgs<'_>, conv_state: &mut ViewMut<'_>, 
 /// As [`update`].
 pub fn reference(args: &UpdateArgs<'_>, conv_state: &View<'_>) -> Result<(Dense, Dense)> {
     let sizes = Sizes::new(args, conv_state.shape(), args.x.device())?;
+    let mut checker = sizes.checker(args, args.x.device())?;
+    checker.read("conv_state", conv_state, Kind::Float, &[sizes.states, sizes.dim, sizes.state_len])?;
     let mut y = Dense::zeros(&[sizes.rows.len(), sizes.dim, sizes.steps])?;
     let mut state = Dense::from_view(conv_state);
     let x = if args.x.rank() == 2 { args.x.expand(2, 1) } else { args.x };

@@ -2,6 +2,7 @@
 
 use super::{Args, Sizes};
 use crate::error::Result;
+use crate::ops::check::Kind;
 use crate::ops::selective_scan::reference::{silu, softplus};
 use crate::tensor::{Dense, View};
 use num_complex::Complex64;
@@ -12,6 +13,7 @@ use num_complex::Complex64;
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
     let sizes = Sizes::new(args, state, args.x.device())?;
+    sizes.checker(args, args.x.device())?.read("state", state, Kind::Float, &sizes.state_shape())?;
     let mut y = Dense::zeros(&args.x.shape())?;
     let mut next = Dense::from_view(state);
     let channels: Vec<Vec<usize>> = match sizes.own[..] {

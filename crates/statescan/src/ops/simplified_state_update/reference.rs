@@ -2,6 +2,7 @@
 
 use super::{Args, Problem};
 use crate::error::Result;
+use crate::ops::check::Kind;
 use crate::tensor::{Dense, View};
 use num_complex::Complex64;
 
@@ -11,6 +12,7 @@ use num_complex::Complex64;
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
     let p = Problem::new(args, state, args.u.device())?;
+    p.checker(args, args.u.device())?.read("state", state, Kind::Float, &[p.states, p.dstate])?;
     let a = Dense::from_view(&args.a);
     let mut y = Dense::zeros(&[p.batch, p.dim])?;
     let mut next = Dense::from_view(state);
