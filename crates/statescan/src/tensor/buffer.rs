@@ -3,7 +3,8 @@
 use super::dense::Dense;
 use super::dtype::DType;
 use super::shape::{Shape, Strides};
-use super::view::{Device, View, ViewMut};
+use super::view::{Device, View};
+use super::view_mut::ViewMut;
 use crate::error::{Error, Result};
 use num_complex::Complex64;
 

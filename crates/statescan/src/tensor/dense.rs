@@ -2,7 +2,8 @@
 
 use super::dtype::{DType, Element};
 use super::shape::Shape;
-use super::view::{View, ViewMut};
+use super::view::View;
+use super::view_mut::ViewMut;
 use crate::error::Result;
 use half::{bf16, f16};
 use num_complex::Complex64;

@@ -11,12 +11,14 @@ mod ndarray;
 mod overlap;
 mod shape;
 mod view;
+mod view_mut;
 
 pub use buffer::Buffer;
 pub use dense::{Dense, ErrorBound, max_errors};
 pub use dtype::{DType, Element};
 pub use shape::{MAX_RANK, Shape, Strides};
-pub use view::{Device, View, ViewMut};
+pub use view::{Device, View};
+pub use view_mut::ViewMut;
 
 pub(crate) use overlap::{first_overlap, is_injective};
-pub(crate) use view::RawViewMut;
+pub(crate) use view_mut::RawViewMut;

@@ -1,7 +1,8 @@
 //! Views of `ndarray` arrays, of any layout.
 
 use super::dtype::Element;
-use super::view::{Device, View, ViewMut};
+use super::view::{Device, View};
+use super::view_mut::ViewMut;
 use crate::error::Error;
 use ndarray::{ArrayView, ArrayViewMut, Dimension};
 

@@ -1,4 +1,4 @@
-//! [`View`] and [`ViewMut`]: what every operation takes.
+//! [`View`]: what every operation takes.
 
 use super::dtype::{DType, Element};
 use super::shape::{MAX_RANK, Shape, Strides};
@@ -250,7 +250,13 @@ impl<'a> View<'a> {
         self
     }
 
-    fn offset_bytes(&self, elements: isize) -> *const u8 {
+    /// The same view through another pointer to the same memory.
+    pub(super) fn at_address(mut self, ptr: *const u8) -> Self {
+        self.ptr = ptr;
+        self
+    }
+
+    pub(super) fn offset_bytes(&self, elements: isize) -> *const u8 {
         self.ptr.wrapping_offset(elements.wrapping_mul(self.dtype.size() as isize))
     }
 
@@ -353,181 +359,5 @@ impl<'a> View<'a> {
 impl fmt::Debug for View<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "View({} {} on {}, strides {:?})", self.dtype, self.shape, self.device, self.strides)
-    }
-}
-
-/// A strided tensor of known element type that an operation writes.
-pub struct ViewMut<'a> {
-    view: View<'a>,
-    lifetime: PhantomData<&'a mut [u8]>,
-}
-
-impl<'a> ViewMut<'a> {
-    /// A dense row-major view of a slice.
-    ///
-    /// # Errors
-    /// As [`View::new`].
-    pub fn new<T: Element>(data: &'a mut [T], shape: &[usize]) -> Result<Self> {
-        let available = data.len();
-        let shape = Shape::new(shape)?;
-        let strides = shape.row_major();
-        if shape.checked_len() != Some(available) {
-            return Err(Error::Bounds { shape, strides: strides.to_vec(), offset: 0, available });
-        }
-        Self::strided(data, 0, &shape, &strides)
-    }
-
-    /// A view of a slice with any strides (in elements), whose element (0, .., 0) is `data[offset]`.
-    ///
-    /// # Errors
-    /// As [`View::strided`]. That elements are distinct is checked by the operation that writes.
-    pub fn strided<T: Element>(data: &'a mut [T], offset: usize, shape: &[usize], strides: &[isize]) -> Result<Self> {
-        let ptr = data.as_mut_ptr();
-        let view = View::strided(data, offset, shape, strides)?;
-        // the pointer is taken from the exclusive borrow, so that writing through it is allowed
-        Ok(Self::wrap(View { ptr: ptr.wrapping_add(offset).cast(), ..view }))
-    }
-
-    /// A view from its parts.
-    ///
-    /// # Errors
-    /// As [`View::from_raw_parts`].
-    ///
-    /// # Safety
-    /// As [`View::from_raw_parts`], and nothing else may read or write those elements for `'a`.
-    pub unsafe fn from_raw_parts(ptr: *mut u8, dtype: DType, device: Device, shape: &[usize], strides: &[isize]) -> Result<Self> {
-        // SAFETY: the caller's contract includes that of the shared view.
-        Ok(Self::wrap(unsafe { View::from_raw_parts(ptr, dtype, device, shape, strides) }?))
-    }
-
-    fn wrap(view: View<'a>) -> Self {
-        ViewMut { view, lifetime: PhantomData }
-    }
-
-    /// The same elements for a shorter time.
-    pub fn reborrow(&mut self) -> ViewMut<'_> {
-        ViewMut::wrap(self.view)
-    }
-
-    /// The same elements, read only.
-    pub fn as_view(&self) -> View<'_> {
-        self.view
-    }
-
-    /// The axes in another order (see [`View::permute`]).
-    pub fn permute(self, order: &[usize]) -> Self {
-        Self::wrap(self.view.permute(order))
-    }
-
-    /// A range of one axis (see [`View::slice`]).
-    pub fn slice(self, axis: usize, range: Range<usize>) -> Self {
-        Self::wrap(self.view.slice(axis, range))
-    }
-
-    /// One index of an axis; the axis disappears (see [`View::index`]).
-    pub fn index(self, axis: usize, at: usize) -> Self {
-        Self::wrap(self.view.index(axis, at))
-    }
-
-    /// A new axis of size 1.
-    pub fn unsqueeze(self, axis: usize) -> Self {
-        Self::wrap(self.view.expand(axis, 1))
-    }
-
-    /// The same elements with one axis walked backwards (see [`View::flip`]).
-    pub fn flip(self, axis: usize) -> Self {
-        Self::wrap(self.view.flip(axis))
-    }
-
-    /// The storage type.
-    pub fn dtype(&self) -> DType {
-        self.view.dtype
-    }
-
-    /// Sizes of the axes.
-    pub fn shape(&self) -> Shape {
-        self.view.shape
-    }
-
-    /// Address of element (0, .., 0).
-    pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.view.ptr.cast_mut()
-    }
-
-    /// The shared description that kernels carry to their threads; they write disjoint elements of it.
-    pub(crate) fn raw(&mut self) -> RawViewMut {
-        // SAFETY: only the lifetime is erased; a kernel ends before the borrow that `self` holds.
-        RawViewMut { view: unsafe { core::mem::transmute::<View<'_>, View<'static>>(self.view) } }
-    }
-}
-
-impl fmt::Debug for ViewMut<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.view, f)
-    }
-}
-
-/// A writable view without a lifetime, shared by the threads of one call. Each element is written by one thread.
-#[derive(Clone, Copy)]
-pub(crate) struct RawViewMut {
-    view: View<'static>,
-}
-
-impl RawViewMut {
-    pub(crate) fn dtype(&self) -> DType {
-        self.view.dtype
-    }
-
-    pub(crate) fn shape(&self) -> Shape {
-        self.view.shape
-    }
-
-    pub(crate) fn strides(&self) -> Strides {
-        self.view.strides
-    }
-
-    pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
-        self.view.ptr.cast_mut()
-    }
-
-    /// The same elements, read only.
-    pub(crate) fn as_read(&self) -> View<'static> {
-        self.view
-    }
-
-    /// One index of an axis; the axis disappears.
-    pub(crate) fn index(self, axis: usize, at: usize) -> Self {
-        RawViewMut { view: self.view.index(axis, at) }
-    }
-
-    /// A new axis of this size at a position (see [`View::expand`]); sizes above 1 would write elements twice.
-    pub(crate) fn expand(self, axis: usize, size: usize) -> Self {
-        RawViewMut { view: self.view.expand(axis, size) }
-    }
-
-    /// The same elements with one axis walked backwards.
-    pub(crate) fn flip(self, axis: usize) -> Self {
-        RawViewMut { view: self.view.flip(axis) }
-    }
-
-    /// Writes one element, rounded to the storage type; a real type takes the real part.
-    ///
-    /// # Safety
-    /// The offset must be one that shape and strides reach; no other thread may touch it meanwhile.
-    pub(crate) unsafe fn write(&self, offset: isize, value: Complex64) {
-        let at = self.view.offset_bytes(offset).cast_mut();
-        // SAFETY: by the contract above `at` is an element of this view, and exclusively ours.
-        unsafe {
-            match self.view.dtype {
-                DType::F32 => *at.cast::<f32>() = value.re as f32,
-                DType::F64 => *at.cast::<f64>() = value.re,
-                DType::BF16 => *at.cast::<bf16>() = bf16::from_f64(value.re),
-                DType::F16 => *at.cast::<f16>() = f16::from_f64(value.re),
-                DType::Complex64 => *at.cast::<Complex<f32>>() = Complex::new(value.re as f32, value.im as f32),
-                DType::Complex128 => *at.cast::<Complex64>() = value,
-                DType::I32 => *at.cast::<i32>() = value.re as i32,
-                DType::I64 => *at.cast::<i64>() = value.re as i64,
-            }
-        }
     }
 }
