@@ -5,6 +5,7 @@ pub mod causal_conv1d;
 pub(crate) mod check;
 pub mod discretization;
 pub mod linear_scan;
+pub(crate) mod rules;
 pub mod selective_scan;
 pub mod selective_state_update;
 pub(crate) mod sequences;

@@ -32,7 +32,7 @@
 //!
 //! States are recomputed from checkpoints, one for each [`CHECKPOINT`] steps and channel. Gradients overwrite.
 
-pub(in crate::ops) mod cpu;
+mod cpu;
 mod plan;
 pub mod reference;
 

@@ -12,7 +12,7 @@ use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane};
 use crate::exec::Exec;
 use crate::ops::discretization::Discretization;
-use crate::ops::selective_scan::cpu::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
+use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
 use core::marker::PhantomData;
 
 /// Channels whose states are walked together.

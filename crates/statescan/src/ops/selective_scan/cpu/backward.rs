@@ -11,7 +11,6 @@ use super::inputs::{
     Block, Scratch, Tiles, blocks, channel_vector, copy_rows, double, load_gate, load_tiles, map_tile, parameter, tile_len, timed,
 };
 use super::reduce::{Partials, add_lanes};
-use super::rules::FieldKind;
 use super::sweep::Sweep;
 use super::{Context, GradientTargets, Pass, Sources, Targets, Types, walk};
 use crate::cpu::Kernel;
@@ -20,6 +19,7 @@ use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, Plane};
 use crate::exec::Exec;
 use crate::ops::discretization::Discretization;
+use crate::ops::rules::FieldKind;
 use crate::ops::sequences::Segment;
 
 pub(super) struct BackwardPass<'p, 'a> {

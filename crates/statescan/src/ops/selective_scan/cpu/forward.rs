@@ -8,13 +8,13 @@ use super::inputs::{
     Block, Map, Scratch, Tiles, blocks, channel_vector, copy_rows, double, load_gate, load_tiles, map_tile, parameter, tile_len,
     timed,
 };
-use super::rules::{FieldKind, Rule};
 use super::{Context, Loops, Pass, Targets, Types, Variant, walk};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Plane};
 use crate::exec::Exec;
+use crate::ops::rules::{FieldKind, Rule};
 use crate::ops::sequences::Segment;
 
 pub(super) struct ForwardPass<'p, 'a> {

@@ -1,13 +1,13 @@
 //! Tiles of one vector of channels: the step size through bias, softplus and clamp, the input, the gate.
 
 use super::super::{Problem, Projection};
-use super::rules::FieldKind;
 use super::{Types, Variant};
 use crate::cpu::math::{silu, silu_and_derivative, softplus, softplus_derivative};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Plane, STEPS};
 use crate::cpu::{Kernel, outline};
 use crate::ops::discretization::Discretization;
+use crate::ops::rules::FieldKind;
 use crate::ops::sequences::Segment;
 use crate::tensor::View;
 

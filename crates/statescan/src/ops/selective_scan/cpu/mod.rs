@@ -8,7 +8,6 @@ mod backward;
 mod forward;
 mod inputs;
 mod reduce;
-pub(in crate::ops) mod rules;
 mod sweep;
 
 use super::plan::{Checkpoints, Plan};
@@ -16,9 +15,9 @@ use super::{Discretization, Problem, Projection};
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::{Kernel, Level, outline};
 use crate::exec::Exec;
+use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
 use crate::tensor::{RawViewMut, View};
 use core::marker::PhantomData;
-use rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
 
 /// Where a forward pass writes, in normal form.
 pub(crate) struct Targets {

@@ -5,10 +5,10 @@
 
 use super::backward::STORED;
 use super::inputs::{Map, Tiles};
-use super::rules::{FieldKind, Rule};
 use super::{Loops, Variant};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::STEPS;
+use crate::ops::rules::{FieldKind, Rule};
 
 /// One tile of time of one vector of channels.
 pub(super) struct Sweep<T> {

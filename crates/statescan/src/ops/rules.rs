@@ -1,18 +1,19 @@
-//! The discretizations as vector code: each a functor, so that a kernel is written once for all of them.
+//! The discretizations as vector code for every operation: each a functor, so that a kernel is written once for all of them.
+//! The table of formulas is in [`super::discretization`].
 
 use crate::cpu::math::{Exp, exp_phi1, exp_phi1_derivative, exp2, phi1, sincos};
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 
 /// Real or complex states.
-pub(in crate::ops) trait FieldKind: Sync {
+pub(crate) trait FieldKind: Sync {
     /// The vector of one state of neighbouring channels.
     type Of<T: Real, S: Isa>: Decay<T, S>;
     /// Real vectors in it.
     const PARTS: usize;
 }
 
-pub(in crate::ops) struct RealField;
-pub(in crate::ops) struct ComplexField;
+pub(crate) struct RealField;
+pub(crate) struct ComplexField;
 
 impl FieldKind for RealField {
     type Of<T: Real, S: Isa> = V<T, S>;
@@ -25,7 +26,7 @@ impl FieldKind for ComplexField {
 }
 
 /// `exp(dt A)` with `A` prepared once: the factor log2(e) is folded into it, which saves a product in the innermost loop.
-pub(in crate::ops) trait Decay<T: Real, S: Isa>: Exp<T, S> {
+pub(crate) trait Decay<T: Real, S: Isa>: Exp<T, S> {
     fn prepare(self) -> Self;
     fn decay(self, dt: V<T, S>) -> Self;
 }
@@ -54,29 +55,31 @@ impl<T: Real, S: Isa> Decay<T, S> for Cx<T, S> {
 }
 
 /// What a backward step needs besides the decay, as functions of `z = dt A`.
-pub(in crate::ops) struct Derivatives<F> {
+pub(crate) struct Derivatives<F> {
     /// The derivative of the decay.
     pub decay: F,
     /// The gain of the input.
     pub gain: F,
     /// The derivative of the gain.
     pub gain_derivative: F,
+    /// The derivative of `dt gain(dt A)` by `dt`, without the cancellation of `gain + z gain'`.
+    pub input_by_step: F,
 }
 
 /// `Abar = f(z)` and `Bbar = s gain(z)`, where `s` is `dt` (1 for `dirac`); see [`crate::ops::discretization`].
-pub(in crate::ops) trait Rule: Sync {
+pub(crate) trait Rule: Sync {
     /// Whether the gain differs from 1.
     const GAIN: bool;
     /// What [`Rule::step`] takes in place of `A`.
     fn prepare<T: Real, S: Isa, F: Decay<T, S>>(a: F) -> F;
     /// The decay and the gain. `shared` says that `dt_a` is `dt`.
     fn step<T: Real, S: Isa, F: Decay<T, S>>(prepared: F, dt: V<T, S>, dt_a: V<T, S>, shared: bool) -> (F, F);
-    /// The derivatives, given the decay.
+    /// The derivatives, given the decay. Without a gain, only that of the decay means anything.
     fn derivatives<T: Real, S: Isa, F: Decay<T, S>>(a: F, dt: V<T, S>, dt_a: V<T, S>, decay: F) -> Derivatives<F>;
 }
 
 /// `mamba` and `dirac`: `Abar = exp z`, gain 1.
-pub(in crate::ops) struct Exponential;
+pub(crate) struct Exponential;
 
 impl Rule for Exponential {
     const GAIN: bool = false;
@@ -91,12 +94,12 @@ impl Rule for Exponential {
     }
     #[inline(always)]
     fn derivatives<T: Real, S: Isa, F: Decay<T, S>>(_a: F, _dt: V<T, S>, _dt_a: V<T, S>, decay: F) -> Derivatives<F> {
-        Derivatives { decay, gain: decay, gain_derivative: decay }
+        Derivatives { decay, gain: decay, gain_derivative: decay, input_by_step: decay }
     }
 }
 
 /// `zoh`: `Abar = exp z`, gain phi1(z).
-pub(in crate::ops) struct Zoh;
+pub(crate) struct Zoh;
 
 impl Rule for Zoh {
     const GAIN: bool = true;
@@ -110,13 +113,13 @@ impl Rule for Zoh {
     }
     #[inline(always)]
     fn derivatives<T: Real, S: Isa, F: Decay<T, S>>(a: F, dt: V<T, S>, _dt_a: V<T, S>, decay: F) -> Derivatives<F> {
-        let (_, gain, gain_derivative) = exp_phi1_derivative(a.scale(dt));
-        Derivatives { decay, gain, gain_derivative }
+        let (input_by_step, gain, gain_derivative) = exp_phi1_derivative(a.scale(dt));
+        Derivatives { decay, gain, gain_derivative, input_by_step }
     }
 }
 
 /// `bilinear`: with `g(z) = 1 / (1 - z / 2)`, `Abar = 2 g - 1` and gain `g`.
-pub(in crate::ops) struct Bilinear;
+pub(crate) struct Bilinear;
 
 #[inline(always)]
 fn tustin<T: Real, S: Isa, F: Decay<T, S>>(a: F, dt: V<T, S>) -> F {
@@ -143,6 +146,7 @@ impl Rule for Bilinear {
     fn derivatives<T: Real, S: Isa, F: Decay<T, S>>(a: F, dt: V<T, S>, dt_a: V<T, S>, _decay: F) -> Derivatives<F> {
         let (gain, by_decay) = (tustin(a, dt), tustin(a, dt_a));
         let half = V::constant(dt.simd(), 0.5);
-        Derivatives { decay: by_decay * by_decay, gain, gain_derivative: (gain * gain).scale(half) }
+        let square = gain * gain;
+        Derivatives { decay: by_decay * by_decay, gain, gain_derivative: square.scale(half), input_by_step: square }
     }
 }
