@@ -57,6 +57,13 @@ impl Exec {
         self.level
     }
 
+    /// This executor for so much work, in multiply-adds: the calling thread alone where waking others would take longer.
+    pub(crate) fn for_work(&self, work: usize) -> Exec {
+        const WORTH_WAKING: usize = 1 << 19;
+        let pool = if work < WORTH_WAKING { None } else { self.pool.clone() };
+        Exec { pool, ..self.clone() }
+    }
+
     /// Runs `job(scratch, i)` for every `i < count`, each exactly once, on the threads of this executor. Scratch is made once for each
     /// thread and must not carry results from job to job.
     pub(crate) fn for_each<S>(&self, count: usize, scratch: impl Fn() -> S + Sync, job: impl Fn(&mut S, usize) + Sync) {

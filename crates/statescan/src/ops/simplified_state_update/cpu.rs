@@ -22,6 +22,8 @@ pub(crate) fn update(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
 
 fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     let (plan, level) = (Plan::new(problem), exec.level());
+    // complex products with both maps
+    let exec = exec.for_work(problem.batch.saturating_mul(problem.dim).saturating_mul(8 * problem.dstate));
     // rows that use a state, and that state
     let rows: Vec<(usize, usize)> = problem.rows.iter().enumerate().filter_map(|(b, row)| row.map(|row| (b, row))).collect();
     let mut inputs = vec![T::default(); 2 * problem.batch * problem.dim];
