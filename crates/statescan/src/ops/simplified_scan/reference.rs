@@ -106,7 +106,20 @@ fn state_shapes(p: &Problem<'_>) -> (Shape, Shape) {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward(args: &Args<'_>) -> Result<Forward> {
-    let p = Problem::new(args, args.u.device(), &[])?;
+    run(args, &[])
+}
+
+/// As [`forward`], with a last state of this shape: without an initial state it decides between the two forms that states have with
+/// [`crate::Sequences::SeqIdx`].
+///
+/// # Errors
+/// As [`super::forward`].
+pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forward> {
+    run(args, &[Shape::new(state)?])
+}
+
+fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
+    let p = Problem::new(args, args.u.device(), states)?;
     let mut y = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let (shape, normal) = state_shapes(&p);
     let mut last = Dense::zeroed(normal);

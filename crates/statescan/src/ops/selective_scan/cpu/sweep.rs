@@ -58,6 +58,8 @@ impl<T: Real> Loops<T> for Sweep<T> {
 }
 
 impl<T: Real> Sweep<T> {
+    /// # Safety
+    /// As [`Loops::walk`], for states `first..first + COUNT`.
     #[inline(always)]
     unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
         // SAFETY: the caller's contract.
@@ -75,6 +77,8 @@ impl<T: Real> Sweep<T> {
         (at, at.wrapping_add(STEPS * STORED * field))
     }
 
+    /// # Safety
+    /// As [`Loops::walk`], for states `first..first + COUNT`.
     #[inline(always)]
     unsafe fn forwards<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
         let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
@@ -118,6 +122,8 @@ impl<T: Real> Sweep<T> {
         self.stored.wrapping_add((2 * STEPS * STORED + i) * field)
     }
 
+    /// # Safety
+    /// As [`Loops::walk`], for states `first..first + COUNT`.
     #[inline(always)]
     unsafe fn backwards<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
         let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
@@ -185,6 +191,9 @@ impl<T: Real> Sweep<T> {
     }
 
     /// Adds to the gathered gradient of a map.
+    ///
+    /// # Safety
+    /// As [`Loops::walk`]; step and state lie inside.
     #[inline(always)]
     unsafe fn gather<E: Variant<T = T>, S: Isa>(
         &self,
