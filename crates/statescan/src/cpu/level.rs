@@ -127,3 +127,14 @@ impl<K: Kernel, S: Isa> pulp::WithSimd for Instance<K, S> {
         self.kernel.run(self.token)
     }
 }
+
+#[cfg(all(test, target_arch = "aarch64", not(miri)))]
+mod tests {
+    use super::Level;
+
+    /// Or the tests of the kernels would quietly run scalar code alone.
+    #[test]
+    fn neon_is_found() {
+        assert_eq!(Level::available().collect::<Vec<_>>(), [Level::Scalar, Level::Neon]);
+    }
+}
