@@ -54,10 +54,14 @@ impl ExecArgs {
     pub fn exec(&self) -> Result<Exec> {
         let exec = Exec::cpu(threads("--threads", self.threads)?);
         let Some(name) = &self.level else { return Ok(exec) };
-        let level = Level::ALL.into_iter().find(|level| level.name() == name);
-        let unknown = || Error::Usage { option: "--level", expected: "scalar, neon, avx2 or avx512", got: name.clone() };
-        Ok(exec.with_level(level.ok_or_else(unknown)?)?)
+        Ok(exec.with_level(level(name)?)?)
     }
+}
+
+/// The instruction set of a name.
+pub(crate) fn level(name: &str) -> Result<Level> {
+    let unknown = || Error::Usage { option: "--level", expected: "scalar, neon, avx2 or avx512", got: name.to_string() };
+    Level::ALL.into_iter().find(|level| level.name() == name).ok_or_else(unknown)
 }
 
 /// A number of threads that a process may have.
@@ -240,12 +244,18 @@ pub struct BenchArgs {
     /// One shape for each operation and shorter measurements
     #[arg(long)]
     pub quick: bool,
+    /// Measure what this project wants to reach, one line each; the exit status is 1 if something is missed
+    #[arg(long, conflicts_with_all = ["threads", "dtype", "level"])]
+    pub targets: bool,
     /// Numbers of threads to time; 1 and one for each core if not given
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub threads: Vec<usize>,
     /// Storage types to time
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     pub dtype: Vec<TypeName>,
+    /// Instruction set: scalar, neon, avx2 or avx512; the widest one if not given
+    #[arg(long, value_name = "L")]
+    pub level: Option<String>,
 }
 
 /// Runs a command; the number is the exit status.

@@ -130,13 +130,33 @@ pub fn cotangents(call: &Call, kind: CotangentName, limits: Limits) -> Result<Te
 /// # Errors
 /// Those of the runs.
 pub fn median(budget: Duration, most: usize, mut run: impl FnMut() -> Result<()>) -> Result<Duration> {
-    run()?;
-    let (start, mut times) = (Instant::now(), Vec::new());
-    while times.is_empty() || (times.len() < most && start.elapsed() < budget) {
-        let begin = Instant::now();
+    let [median] = medians(budget, most, [&mut run])?;
+    Ok(median)
+}
+
+/// Medians of runs that take turns: what changes in the machine meanwhile changes for all of them.
+///
+/// # Errors
+/// Those of the runs.
+pub fn medians<const N: usize>(
+    budget: Duration,
+    most: usize,
+    mut runs: [&mut dyn FnMut() -> Result<()>; N],
+) -> Result<[Duration; N]> {
+    for run in &mut runs {
         run()?;
-        times.push(begin.elapsed());
     }
-    times.sort();
-    Ok(times[times.len() / 2])
+    let (start, mut times, mut count) = (Instant::now(), [const { Vec::new() }; N], 0);
+    while count == 0 || (count < most && start.elapsed() < budget) {
+        for (run, times) in runs.iter_mut().zip(&mut times) {
+            let begin = Instant::now();
+            run()?;
+            times.push(begin.elapsed());
+        }
+        count += 1;
+    }
+    Ok(times.map(|mut times| {
+        times.sort();
+        times[count / 2]
+    }))
 }

@@ -1,24 +1,22 @@
 //! `bench`: the operations at shapes of real models. Each case is checked against the oracle before it is timed.
 
 pub mod floors;
+mod measured;
+mod targets;
 
-use crate::call::{Call, Tensors};
-use crate::check::{self, Backward, Comparison};
-use crate::cli::{BenchArgs, CotangentName, threads};
-use crate::compute::{self, Limits};
+use crate::cli::{BenchArgs, level, threads};
+use crate::compute;
 use crate::error::Result;
 use crate::operation::{self, Operation, Work};
 use crate::shapes::Sizes;
 use crate::text;
 use floors::Floors;
 use indicatif::{ProgressBar, ProgressStyle};
+use measured::Measured;
 use serde_json::json;
-use statescan::{DType, Exec};
+use statescan::{DType, Exec, Level};
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// State-steps of the check before a measurement.
-const CHECK_BUDGET: f64 = 5e4;
 
 /// One case of the grid.
 struct Cell {
@@ -33,6 +31,7 @@ struct Row<'a> {
     cell: &'a Cell,
     pass: &'static str,
     threads: usize,
+    level: Level,
     time: Duration,
     bytes: usize,
     work: Work,
@@ -54,6 +53,7 @@ impl Row<'_> {
             "shape": letters.iter().map(|&l| (l.to_string(), json!(self.cell.sizes.get(l)))).collect::<serde_json::Map<_, _>>(),
             "label": self.cell.label,
             "threads": self.threads,
+            "level": self.level.name(),
             "median_ns": self.time.as_nanos() as u64,
             "ns_per_state_step": self.ns() / self.work.state_steps.max(1.0),
             "gb_per_s": self.bytes as f64 / self.ns(),
@@ -101,11 +101,14 @@ fn grid(args: &BenchArgs) -> Result<Vec<Cell>> {
     Ok(cells)
 }
 
-/// Runs the command: 1 if a check fails.
+/// Runs the command: 1 if a check fails or a target is missed.
 ///
 /// # Errors
 /// Unknown names; those of the operations.
 pub fn bench(args: &BenchArgs) -> Result<u8> {
+    if args.targets {
+        return targets::run(args);
+    }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut counts = match args.threads.is_empty() {
         true => vec![1, cores],
@@ -114,29 +117,29 @@ pub fn bench(args: &BenchArgs) -> Result<u8> {
     counts.iter_mut().filter(|n| **n == 0).for_each(|n| *n = cores);
     counts.dedup();
     let cells = grid(args)?;
-    let bar = ProgressBar::new((cells.len() * counts.len()) as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
-        bar.set_style(style);
-    }
+    let bar = progress(cells.len() * counts.len());
     bar.set_message("measuring the machine");
     let floors: BTreeMap<usize, Floors> = counts.iter().map(|&n| (n, Floors::measure(n))).collect();
-    let execs: Vec<Exec> = counts.iter().map(|&n| Exec::cpu(n)).collect();
+    let level = args.level.as_deref().map(level).transpose()?.unwrap_or(Level::best());
+    let execs: Vec<Exec> = counts.iter().map(|&n| Ok(Exec::cpu(n).with_level(level)?)).collect::<Result<_>>()?;
     if !args.json {
         bar.suspend(|| head(&floors));
     }
     let mut failed = 0;
     for cell in &cells {
         bar.set_message(format!("{} {} {}", cell.op.name(), cell.label, cell.dtype));
-        let mut measured = Measured::new(cell)?;
-        let wrong = measured.check(execs.last())?;
-        for c in &wrong {
-            failed += 1;
-            bar.suspend(|| eprintln!("{} {} {}: {} is off by {:.1e}", cell.op.name(), cell.label, cell.dtype, c.name, c.max_abs));
+        let mut measured = Measured::new(cell.op.random(&cell.sizes, cell.dtype)?)?;
+        if let Some(exec) = execs.last() {
+            for c in measured.check(exec)? {
+                failed += 1;
+                let (op, label, dtype) = (cell.op.name(), cell.label, cell.dtype);
+                bar.suspend(|| eprintln!("{op} {label} {dtype}: {} is off by {:.1e}", c.name, c.max_abs));
+            }
         }
         for exec in &execs {
-            for (pass, time, bytes, work) in measured.time(exec, args.quick)? {
+            for (pass, time, bytes, work) in time(cell, &mut measured, exec, args.quick)? {
                 let floor_ns = floors.get(&exec.threads()).map_or(0.0, |f| f.time(&work, bytes, cell.dtype.is_double()));
-                let row = Row { cell, pass, threads: exec.threads(), time, bytes, work, floor_ns };
+                let row = Row { cell, pass, threads: exec.threads(), level, time, bytes, work, floor_ns };
                 bar.suspend(|| println!("{}", if args.json { row.json().to_string() } else { row.line() }));
             }
             bar.inc(1);
@@ -144,6 +147,15 @@ pub fn bench(args: &BenchArgs) -> Result<u8> {
     }
     bar.finish_and_clear();
     Ok(u8::from(failed > 0))
+}
+
+/// How far a measurement is, on a terminal.
+fn progress(steps: usize) -> ProgressBar {
+    let bar = ProgressBar::new(steps as u64);
+    match ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
 }
 
 fn head(floors: &BTreeMap<usize, Floors>) {
@@ -158,55 +170,15 @@ fn head(floors: &BTreeMap<usize, Floors>) {
     println!("{op:<24} {pass:<8} {shape:<20} {dtype:<5} {threads:>7} {median:>11} {step:>9} {bytes:>7} {flops:>8} {floor:>6}");
 }
 
-/// A case with memory for everything it computes.
-struct Measured {
-    call: Call,
-    sizes: Sizes,
-    results: Tensors,
-    cotangents: Tensors,
-    gradients: Tensors,
-}
-
-impl Measured {
-    fn new(cell: &Cell) -> Result<Self> {
-        let (call, limits) = (cell.op.random(&cell.sizes, cell.dtype)?, Limits::default());
-        let grad = cell.op.differentiable();
-        let mut results = compute::results(&call, grad, limits)?;
-        cell.op.prepare(&call, &mut results)?;
-        let (mut cotangents, mut gradients) = (Tensors::default(), Tensors::default());
-        if grad {
-            cotangents = compute::cotangents(&call, CotangentName::Random, limits)?;
-            gradients = compute::gradients(&call, limits)?;
-        }
-        Ok(Measured { call, sizes: cell.sizes.clone(), results, cotangents, gradients })
+/// The passes of a case: name, median, bytes, work.
+fn time(cell: &Cell, measured: &mut Measured, exec: &Exec, quick: bool) -> Result<Vec<(&'static str, Duration, usize, Work)>> {
+    let (budget, most) = if quick { (Duration::from_millis(200), 40) } else { (Duration::from_millis(600), 200) };
+    let timed = compute::median(budget, most, || measured.forward(exec))?;
+    let pass = if cell.op.time().is_some() { "forward" } else { "step" };
+    let mut all = vec![(pass, timed, measured.forward_bytes(), cell.op.work(&cell.sizes))];
+    if cell.op.differentiable() {
+        let timed = compute::median(budget, most, || measured.backward(exec))?;
+        all.push(("backward", timed, measured.backward_bytes(), cell.op.work_backward(&cell.sizes)));
     }
-
-    /// What is not within the bounds of the oracle.
-    fn check(&mut self, exec: Option<&Exec>) -> Result<Vec<Comparison>> {
-        let Some(exec) = exec else { return Ok(Vec::new()) };
-        compute::forward(exec, &self.call, &mut self.results)?;
-        let mut backward = None;
-        if self.call.op.differentiable() {
-            compute::backward(exec, &self.call, &self.results, &self.cotangents, &mut self.gradients)?;
-            backward = Some(Backward { cotangents: &self.cotangents, gradients: &self.gradients });
-        }
-        let (_, all) = check::against_oracle(exec, &self.call, &self.results, backward, CHECK_BUDGET)?;
-        Ok(all.into_iter().filter(|c| !c.ok).collect())
-    }
-
-    fn time(&mut self, exec: &Exec, quick: bool) -> Result<Vec<(&'static str, Duration, usize, Work)>> {
-        let (budget, most) = if quick { (Duration::from_millis(200), 40) } else { (Duration::from_millis(600), 200) };
-        let op = self.call.op;
-        let timed = compute::median(budget, most, || compute::again(exec, &self.call, &mut self.results))?;
-        let pass = if op.time().is_some() { "forward" } else { "step" };
-        let mut all = vec![(pass, timed, self.call.bytes() + self.results.bytes(), op.work(&self.sizes))];
-        if op.differentiable() {
-            let timed = compute::median(budget, most, || {
-                compute::backward(exec, &self.call, &self.results, &self.cotangents, &mut self.gradients)
-            })?;
-            let bytes = self.call.bytes() + self.cotangents.bytes() + self.gradients.bytes();
-            all.push(("backward", timed, bytes, op.work_backward(&self.sizes)));
-        }
-        Ok(all)
-    }
+    Ok(all)
 }

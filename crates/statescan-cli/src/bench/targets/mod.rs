@@ -1,0 +1,171 @@
+//! `bench --targets`: what this project wants to reach, measured. The two sides of a ratio take turns in one process, and every call is
+//! checked against the oracle before it is timed.
+
+mod ceilings;
+mod list;
+mod variation;
+
+use super::measured::Measured;
+use super::progress;
+use crate::cli::BenchArgs;
+use crate::compute;
+use crate::error::Result;
+use crate::operation;
+use crate::text;
+use list::{Measure, Run, Target};
+use serde_json::json;
+use statescan::{Exec, Level};
+use std::time::Duration;
+
+/// How one target came out.
+enum Outcome {
+    /// The figure.
+    Figure(f64),
+    /// Results are not within the bounds of the oracle: what is off.
+    Wrong(String),
+    /// This machine cannot tell.
+    NotHere(&'static str),
+}
+
+/// A run with its memory and executor.
+struct Side {
+    measured: Measured,
+    exec: Exec,
+    backward: bool,
+    state_steps: f64,
+}
+
+impl Side {
+    fn new(run: &Run) -> Result<Self> {
+        let op = operation::find(run.op)?;
+        let mut exec = Exec::cpu(run.threads);
+        if let Some(level) = run.level {
+            exec = exec.with_level(level)?;
+        }
+        let measured = Measured::new(run.variation.apply(op.random(&run.sizes, run.dtype)?)?)?;
+        Ok(Side { measured, exec, backward: run.backward, state_steps: op.work(&run.sizes).state_steps })
+    }
+
+    fn run(&mut self) -> Result<()> {
+        if self.backward { self.measured.backward(&self.exec) } else { self.measured.forward(&self.exec) }
+    }
+}
+
+/// Runs the command: 1 if a target is missed or a result is wrong.
+pub(super) fn run(args: &BenchArgs) -> Result<u8> {
+    let only = args.op.as_deref().map(operation::find).transpose()?.map(|op| op.name());
+    let targets: Vec<Target> = list::all().into_iter().filter(|t| only.is_none_or(|op| op == t.run.op)).collect();
+    let bar = progress(targets.len());
+    let mut failed = false;
+    if !args.json {
+        bar.suspend(|| println!("{}", line("work", "unit", "measured", "must", "aim", "")));
+    }
+    for target in &targets {
+        bar.set_message(target.run.describe());
+        let outcome = measure(target, args.quick)?;
+        failed |= match outcome {
+            Outcome::Figure(figure) => !target.reached(figure, target.must),
+            Outcome::Wrong(_) => true,
+            Outcome::NotHere(_) => false,
+        };
+        bar.suspend(|| println!("{}", if args.json { as_json(target, &outcome) } else { as_line(target, &outcome) }));
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(u8::from(failed))
+}
+
+/// Measures a target.
+fn measure(target: &Target, quick: bool) -> Result<Outcome> {
+    let (budget, most) = if quick { (Duration::from_millis(300), 100) } else { (Duration::from_millis(1500), 1000) };
+    let mut side = match prepare(&target.run)? {
+        Ok(side) => side,
+        Err(outcome) => return Ok(outcome),
+    };
+    let (bytes, steps) = (side.measured.forward_bytes(), side.state_steps);
+    // the time of this side, and of one that it takes turns with
+    let mut against = |other: &mut dyn FnMut() -> Result<()>| -> Result<[f64; 2]> {
+        let medians = compute::medians(budget, most, [&mut || side.run(), other])?;
+        Ok(medians.map(|time| time.as_nanos().max(1) as f64))
+    };
+    let figure = match &target.measure {
+        Measure::Time => compute::median(budget, most, || side.run())?.as_nanos() as f64 / steps,
+        Measure::Ratio(_, other) | Measure::Speedup(_, other) => {
+            let mut other = match prepare(other)? {
+                Ok(other) => other,
+                Err(outcome) => return Ok(outcome),
+            };
+            let [time, reference] = against(&mut || other.run())?;
+            let ratio = (time / steps) / (reference / other.state_steps);
+            if matches!(target.measure, Measure::Speedup(..)) { 1.0 / ratio } else { ratio }
+        }
+        Measure::ShareOfCopy => {
+            let [time, copy] = against(&mut ceilings::copy(bytes))?;
+            copy / time
+        }
+        Measure::ShareOfProducts => {
+            let [time, products] = against(&mut ceilings::products(&target.run.sizes))?;
+            products / time
+        }
+    };
+    Ok(Outcome::Figure(figure))
+}
+
+/// Makes a run ready and checks its results; the inner error says why there is nothing to time.
+fn prepare(run: &Run) -> Result<std::result::Result<Side, Outcome>> {
+    if !run.level.is_none_or(Level::is_available) {
+        return Ok(Err(Outcome::NotHere("this processor lacks the instructions")));
+    }
+    if run.threads > std::thread::available_parallelism().map_or(1, usize::from) {
+        return Ok(Err(Outcome::NotHere("too few cores")));
+    }
+    let mut side = Side::new(run)?;
+    let wrong = side.measured.check(&side.exec)?;
+    Ok(match wrong.first() {
+        None => Ok(side),
+        Some(c) => Err(Outcome::Wrong(format!("{} is off by {:.1e}", c.name, c.max_abs))),
+    })
+}
+
+fn as_line(target: &Target, outcome: &Outcome) -> String {
+    let sign = if target.measure.smaller_is_better() { "<=" } else { ">=" };
+    let bound = |bound: f64| format!("{sign} {bound}");
+    let (figure, verdict) = match outcome {
+        Outcome::Figure(figure) => (text::figure(*figure), verdict(target, *figure).to_string()),
+        Outcome::Wrong(what) => ("-".to_string(), format!("WRONG: {what}")),
+        Outcome::NotHere(why) => ("-".to_string(), format!("not measured: {why}")),
+    };
+    let aim = target.aim.map(bound).unwrap_or_default();
+    line(&target.run.describe(), &target.measure.unit(), &figure, &bound(target.must), &aim, &verdict)
+}
+
+fn verdict(target: &Target, figure: f64) -> &'static str {
+    match target.aim {
+        Some(aim) if target.reached(figure, aim) => "aim reached",
+        _ if target.reached(figure, target.must) => "met",
+        _ => "MISSED",
+    }
+}
+
+fn line(work: &str, unit: &str, measured: &str, must: &str, aim: &str, verdict: &str) -> String {
+    format!("{work:<70} {measured:>8} {unit:<28} {must:>8} {aim:>8}  {verdict}").trim_end().to_string()
+}
+
+fn as_json(target: &Target, outcome: &Outcome) -> String {
+    let (measured, met, note) = match outcome {
+        Outcome::Figure(figure) => (Some(*figure), Some(target.reached(*figure, target.must)), None),
+        Outcome::Wrong(what) => (None, Some(false), Some(what.as_str())),
+        Outcome::NotHere(why) => (None, None, Some(*why)),
+    };
+    json!({
+        "work": target.run.describe(),
+        "unit": target.measure.unit(),
+        "measured": measured,
+        "smaller_is_better": target.measure.smaller_is_better(),
+        "must": target.must,
+        "aim": target.aim,
+        "met": met,
+        "note": note,
+    })
+    .to_string()
+}
