@@ -11,8 +11,8 @@ use statescan::Exec;
 const CHECK_BUDGET: f64 = 5e4;
 
 /// The call and its memory.
-pub(super) struct Measured {
-    pub call: Call,
+pub struct Measured {
+    call: Call,
     results: Tensors,
     cotangents: Tensors,
     gradients: Tensors,
@@ -20,6 +20,9 @@ pub(super) struct Measured {
 
 impl Measured {
     /// Memory for the results and, where the operation has a backward pass, for the gradients of every argument.
+    ///
+    /// # Errors
+    /// Arguments that the operation refuses; results too large for this machine.
     pub fn new(call: Call) -> Result<Self> {
         let (limits, grad) = (Limits::default(), call.op.differentiable());
         let mut results = compute::results(&call, grad, limits)?;
@@ -33,6 +36,9 @@ impl Measured {
     }
 
     /// Runs every pass and gives what is not within the bounds of the oracle.
+    ///
+    /// # Errors
+    /// Those of the operation.
     pub fn check(&mut self, exec: &Exec) -> Result<Vec<Comparison>> {
         compute::forward(exec, &self.call, &mut self.results)?;
         let mut backward = None;
@@ -45,11 +51,17 @@ impl Measured {
     }
 
     /// The forward pass; what is computed in place goes on from where it is.
+    ///
+    /// # Errors
+    /// Those of the operation.
     pub fn forward(&mut self, exec: &Exec) -> Result<()> {
         compute::again(exec, &self.call, &mut self.results)
     }
 
     /// The backward pass with every gradient, from what the last forward pass saved.
+    ///
+    /// # Errors
+    /// Those of the operation.
     pub fn backward(&mut self, exec: &Exec) -> Result<()> {
         compute::backward(exec, &self.call, &self.results, &self.cotangents, &mut self.gradients)
     }

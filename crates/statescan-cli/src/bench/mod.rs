@@ -1,7 +1,7 @@
 //! `bench`: the operations at shapes of real models. Each case is checked against the oracle before it is timed.
 
 pub mod floors;
-mod measured;
+pub mod measured;
 mod targets;
 
 use crate::cli::{BenchArgs, level, threads};

@@ -1,0 +1,91 @@
+//! What the benchmarks measure: every pass of every operation at one small shape, with the arguments that a model would give.
+
+use statescan::Exec;
+use statescan_cli::Result;
+use statescan_cli::bench::measured::Measured;
+use statescan_cli::operation::{self, Operation};
+use statescan_cli::shapes::Sizes;
+
+/// One pass of one operation.
+pub struct Case {
+    op: &'static dyn Operation,
+    sizes: Sizes,
+    backward: bool,
+}
+
+/// A case with its arguments and memory.
+pub struct Prepared {
+    measured: Measured,
+    backward: bool,
+}
+
+/// Every case.
+pub fn all() -> Vec<Case> {
+    let passes = |op: &&'static dyn Operation| {
+        let (op, sizes) = (*op, sizes(op.name()));
+        let forward = Case { op, sizes: sizes.clone(), backward: false };
+        let backward = op.differentiable().then_some(Case { op, sizes, backward: true });
+        [Some(forward), backward]
+    };
+    operation::all().iter().flat_map(passes).flatten().collect()
+}
+
+/// A shape that the caches hold.
+fn sizes(op: &str) -> Sizes {
+    Sizes::of(match op {
+        "selective_scan" => &[('B', 1), ('D', 128), ('L', 512), ('N', 16)],
+        "ssd" => &[('B', 1), ('L', 256), ('H', 4), ('P', 64), ('N', 64)],
+        "simplified_scan" | "s5_inner" => &[('B', 1), ('H', 64), ('P', 64), ('L', 512)],
+        "linear_scan" => &[('B', 1), ('D', 256), ('L', 1024)],
+        "causal_conv1d" => &[('B', 1), ('D', 128), ('L', 1024), ('W', 4)],
+        "selective_state_update" => &[('B', 1), ('D', 1024), ('N', 16)],
+        "simplified_state_update" => &[('B', 1), ('H', 64), ('P', 64)],
+        "causal_conv1d_update" => &[('B', 1), ('D', 1024), ('W', 4), ('M', 3)],
+        other => panic!("`{other}` needs a shape here"),
+    })
+}
+
+impl Case {
+    /// The operation's name.
+    pub fn op(&self) -> &'static str {
+        self.op.name()
+    }
+
+    /// `forward`, `backward`, or `step` for one-step updates.
+    pub fn pass(&self) -> &'static str {
+        match (self.backward, self.op.time()) {
+            (true, _) => "backward",
+            (false, Some(_)) => "forward",
+            (false, None) => "step",
+        }
+    }
+
+    /// State-steps of a pass.
+    pub fn state_steps(&self) -> u64 {
+        self.op.work(&self.sizes).state_steps as u64
+    }
+
+    /// Makes the arguments, and runs every pass once, so that what the forward pass saves is there.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    ///
+    /// # Panics
+    /// If a result is not what the oracle says.
+    pub fn prepare(&self, exec: &Exec) -> Result<Prepared> {
+        let mut measured = Measured::new(self.op.random(&self.sizes, statescan::DType::F32)?)?;
+        let wrong = measured.check(exec)?;
+        assert!(wrong.is_empty(), "{} {}: {wrong:?}", self.op(), self.pass());
+        Ok(Prepared { measured, backward: self.backward })
+    }
+}
+
+impl Prepared {
+    /// Runs the pass.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub fn run(&mut self, exec: &Exec) -> Result<()> {
+        if self.backward { self.measured.backward(exec) } else { self.measured.forward(exec) }
+    }
+}
