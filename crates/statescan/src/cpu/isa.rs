@@ -10,13 +10,10 @@ const MAX_EXP_F64: f64 = 1025.0;
 
 /// Range that the argument of `2^x` is clamped to where the exponent is added to the bits of a number near 1: both ends are integers, so
 /// that the fraction is 0 there, the number is exactly 1, and the sums are the bits of 0 and of infinity.
-const EXP2_MIN_F32: f32 = -127.0;
-const EXP2_MAX_F32: f32 = 128.0;
 const EXP2_MIN_F64: f64 = -1023.0;
 const EXP2_MAX_F64: f64 = 1024.0;
 
-/// Numbers so large that a small one added to them loses its fraction.
-const ROUND_F32: f32 = 12_582_912.0;
+/// So large that a small number added to it loses its fraction.
 const ROUND_F64: f64 = 6_755_399_441_055_744.0;
 
 impl Isa for pulp::Scalar {
@@ -40,23 +37,11 @@ impl Isa for pulp::Scalar {
         (x * 2.0) * f64::from_bits(((n as i64 + 1022) << 52) as u64)
     }
     #[inline(always)]
-    fn split_exp2_f32(self, x: f32) -> (f32, f32) {
-        let x = x.clamp(EXP2_MIN_F32, EXP2_MAX_F32);
-        // rounds without the call that `round_ties_even` is on plain x86-64
-        let n = (x + ROUND_F32) - ROUND_F32;
-        (x - n, n)
-    }
-    #[inline(always)]
     fn split_exp2_f64(self, x: f64) -> (f64, f64) {
         let x = x.clamp(EXP2_MIN_F64, EXP2_MAX_F64);
         // rounds without the call that `round_ties_even` is on plain x86-64
         let n = (x + ROUND_F64) - ROUND_F64;
         (x - n, n)
-    }
-    #[inline(always)]
-    fn join_exp2_f32(self, p: f32, n: f32) -> f32 {
-        // a NaN converts to 0 and leaves the NaN in p alone
-        f32::from_bits(p.to_bits().wrapping_add((n as i32 as u32) << 23))
     }
     #[inline(always)]
     fn join_exp2_f64(self, p: f64, n: f64) -> f64 {
@@ -71,6 +56,7 @@ mod x86 {
     use pulp::x86::{V3, V4};
 
     impl Isa for V3 {
+        const NAN_GIVES_SECOND: bool = true;
         #[inline(always)]
         fn round_f32(self, x: Self::f32s) -> Self::f32s {
             pulp::cast(self.avx._mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(pulp::cast(x)))
@@ -102,15 +88,6 @@ mod x86 {
             pulp::cast(avx._mm256_mul_pd(x, power))
         }
         #[inline(always)]
-        fn split_exp2_f32(self, x: Self::f32s) -> (Self::f32s, Self::f32s) {
-            // n is kept as integers; max and min give their second operand for NaN
-            let avx = self.avx;
-            let x = avx._mm256_max_ps(avx._mm256_set1_ps(EXP2_MIN_F32), pulp::cast(x));
-            let x = avx._mm256_min_ps(avx._mm256_set1_ps(EXP2_MAX_F32), x);
-            let n = avx._mm256_cvtps_epi32(x);
-            (pulp::cast(avx._mm256_sub_ps(x, avx._mm256_cvtepi32_ps(n))), pulp::cast(n))
-        }
-        #[inline(always)]
         fn split_exp2_f64(self, x: Self::f64s) -> (Self::f64s, Self::f64s) {
             let avx = self.avx;
             let x = avx._mm256_max_pd(avx._mm256_set1_pd(EXP2_MIN_F64), pulp::cast(x));
@@ -118,12 +95,6 @@ mod x86 {
             let n = avx._mm256_cvtpd_epi32(x);
             let f = avx._mm256_sub_pd(x, avx._mm256_cvtepi32_pd(n));
             (pulp::cast(f), pulp::cast(self.avx2._mm256_cvtepi32_epi64(n)))
-        }
-        #[inline(always)]
-        fn join_exp2_f32(self, p: Self::f32s, n: Self::f32s) -> Self::f32s {
-            // the integer of a NaN shifts to 0 and leaves the NaN in p alone
-            let avx2 = self.avx2;
-            pulp::cast(avx2._mm256_add_epi32(pulp::cast(p), avx2._mm256_slli_epi32::<23>(pulp::cast(n))))
         }
         #[inline(always)]
         fn join_exp2_f64(self, p: Self::f64s, n: Self::f64s) -> Self::f64s {
@@ -161,9 +132,26 @@ mod x86 {
                 }
             }
         }
+        #[inline(always)]
+        unsafe fn sum_rows_f32(self, src: *const f32, step: usize) -> Self::f32s {
+            let avx = self.avx;
+            let mut pairs = [avx._mm256_setzero_ps(); 4];
+            for i in 0..4 {
+                // SAFETY: the caller gives eight rows of eight.
+                let half = |row: usize, k: usize| unsafe { src.add(row * step + 4 * k).cast::<__m128>().read_unaligned() };
+                let low = avx._mm256_insertf128_ps::<1>(avx._mm256_castps128_ps256(half(i, 0)), half(i + 4, 0));
+                let high = avx._mm256_insertf128_ps::<1>(avx._mm256_castps128_ps256(half(i, 1)), half(i + 4, 1));
+                pairs[i] = avx._mm256_add_ps(low, high);
+            }
+            let join = |a, b| avx._mm256_add_ps(avx._mm256_unpacklo_ps(a, b), avx._mm256_unpackhi_ps(a, b));
+            let (a, b) = (join(pairs[0], pairs[1]), join(pairs[2], pairs[3]));
+            let (low, high) = (avx._mm256_shuffle_ps::<0x44>(a, b), avx._mm256_shuffle_ps::<0xee>(a, b));
+            pulp::cast(avx._mm256_add_ps(low, high))
+        }
     }
 
     impl Isa for V4 {
+        const NAN_GIVES_SECOND: bool = true;
         #[inline(always)]
         fn round_f32(self, x: Self::f32s) -> Self::f32s {
             pulp::cast(self.avx512f._mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT }>(pulp::cast(x)))
@@ -181,19 +169,9 @@ mod x86 {
             pulp::cast(self.avx512f._mm512_scalef_pd(pulp::cast(x), pulp::cast(n)))
         }
         #[inline(always)]
-        fn split_exp2_f32(self, x: Self::f32s) -> (Self::f32s, Self::f32s) {
-            // the reduction of an infinity is 0; a subtraction is cheaper than rounding a second time
-            let f = self.avx512dq._mm512_reduce_ps::<{ _MM_FROUND_TO_NEAREST_INT }>(pulp::cast(x));
-            (pulp::cast(f), pulp::cast(self.avx512f._mm512_sub_ps(pulp::cast(x), f)))
-        }
-        #[inline(always)]
         fn split_exp2_f64(self, x: Self::f64s) -> (Self::f64s, Self::f64s) {
             let f = self.avx512dq._mm512_reduce_pd::<{ _MM_FROUND_TO_NEAREST_INT }>(pulp::cast(x));
             (pulp::cast(f), pulp::cast(self.avx512f._mm512_sub_pd(pulp::cast(x), f)))
-        }
-        #[inline(always)]
-        fn join_exp2_f32(self, p: Self::f32s, n: Self::f32s) -> Self::f32s {
-            self.scale_f32(p, n)
         }
         #[inline(always)]
         fn join_exp2_f64(self, p: Self::f64s, n: Self::f64s) -> Self::f64s {
@@ -202,41 +180,53 @@ mod x86 {
         #[inline(always)]
         unsafe fn transpose_f32(self, src: *const f32, src_step: isize, dst: *mut f32, dst_step: isize) {
             let f = self.avx512f;
+            // quarters of rows are inserted from memory, which any of two ports does: half of the shuffles, which only one does, are saved
             // SAFETY: the caller gives sixteen rows of sixteen on both sides; the token proves the instructions.
             unsafe {
-                let mut r = [f._mm512_setzero_ps(); 16];
-                for i in 0..16 {
-                    r[i] = src.offset(i as isize * src_step).cast::<__m512>().read_unaligned();
-                }
-                for k in (0..16).step_by(2) {
-                    let (a, b) = (r[k], r[k + 1]);
-                    r[k] = f._mm512_unpacklo_ps(a, b);
-                    r[k + 1] = f._mm512_unpackhi_ps(a, b);
-                }
-                for k in (0..16).step_by(4) {
-                    let [a, b, c, d] = [r[k], r[k + 1], r[k + 2], r[k + 3]];
-                    r[k] = f._mm512_shuffle_ps::<0x44>(a, c);
-                    r[k + 1] = f._mm512_shuffle_ps::<0xee>(a, c);
-                    r[k + 2] = f._mm512_shuffle_ps::<0x44>(b, d);
-                    r[k + 3] = f._mm512_shuffle_ps::<0xee>(b, d);
-                }
-                // each 128-bit quarter q of r[4g + j] now holds column 4q + j of rows 4g .. 4g + 3
-                for j in 0..4 {
-                    let [a, b, c, d] = [r[j], r[4 + j], r[8 + j], r[12 + j]];
-                    let (ab0, ab1) = (f._mm512_shuffle_f32x4::<0x88>(a, b), f._mm512_shuffle_f32x4::<0xdd>(a, b));
-                    let (cd0, cd1) = (f._mm512_shuffle_f32x4::<0x88>(c, d), f._mm512_shuffle_f32x4::<0xdd>(c, d));
-                    dst.offset(j as isize * dst_step).cast::<__m512>().write_unaligned(f._mm512_shuffle_f32x4::<0x88>(ab0, cd0));
-                    dst.offset((j + 4) as isize * dst_step)
-                        .cast::<__m512>()
-                        .write_unaligned(f._mm512_shuffle_f32x4::<0x88>(ab1, cd1));
-                    dst.offset((j + 8) as isize * dst_step)
-                        .cast::<__m512>()
-                        .write_unaligned(f._mm512_shuffle_f32x4::<0xdd>(ab0, cd0));
-                    dst.offset((j + 12) as isize * dst_step)
-                        .cast::<__m512>()
-                        .write_unaligned(f._mm512_shuffle_f32x4::<0xdd>(ab1, cd1));
+                for q in 0..4 {
+                    let quarter = |row: isize| src.offset(row * src_step + 4 * q).cast::<__m128>().read_unaligned();
+                    let mut r = [f._mm512_setzero_ps(); 4];
+                    for i in 0..4 {
+                        // quarter k of r[i] is row 4k + i
+                        let x = f._mm512_castps128_ps512(quarter(i));
+                        let x = f._mm512_insertf32x4::<1>(x, quarter(4 + i));
+                        let x = f._mm512_insertf32x4::<2>(x, quarter(8 + i));
+                        r[i as usize] = f._mm512_insertf32x4::<3>(x, quarter(12 + i));
+                    }
+                    let (ab0, ab1) = (f._mm512_unpacklo_ps(r[0], r[1]), f._mm512_unpackhi_ps(r[0], r[1]));
+                    let (cd0, cd1) = (f._mm512_unpacklo_ps(r[2], r[3]), f._mm512_unpackhi_ps(r[2], r[3]));
+                    let columns = [
+                        f._mm512_shuffle_ps::<0x44>(ab0, cd0),
+                        f._mm512_shuffle_ps::<0xee>(ab0, cd0),
+                        f._mm512_shuffle_ps::<0x44>(ab1, cd1),
+                        f._mm512_shuffle_ps::<0xee>(ab1, cd1),
+                    ];
+                    for j in 0..4 {
+                        dst.offset((4 * q + j) * dst_step).cast::<__m512>().write_unaligned(columns[j as usize]);
+                    }
                 }
             }
+        }
+        #[inline(always)]
+        unsafe fn sum_rows_f32(self, src: *const f32, step: usize) -> Self::f32s {
+            let f = self.avx512f;
+            let mut quads = [f._mm512_setzero_ps(); 4];
+            for i in 0..4 {
+                // SAFETY: the caller gives sixteen rows of sixteen.
+                let half = |row: usize, k: usize| unsafe { src.add(row * step + 8 * k).cast::<__m256d>().read_unaligned() };
+                let pair = |a, b| {
+                    let low = f._mm512_insertf64x4::<1>(f._mm512_castpd256_pd512(half(a, 0)), half(b, 0));
+                    let high = f._mm512_insertf64x4::<1>(f._mm512_castpd256_pd512(half(a, 1)), half(b, 1));
+                    f._mm512_add_ps(f._mm512_castpd_ps(low), f._mm512_castpd_ps(high))
+                };
+                // quarters 0 and 1 are of the first row of a pair, 2 and 3 of the second
+                let (a, b) = (pair(i, i + 4), pair(i + 8, i + 12));
+                quads[i] = f._mm512_add_ps(f._mm512_shuffle_f32x4::<0x88>(a, b), f._mm512_shuffle_f32x4::<0xdd>(a, b));
+            }
+            // quarter k of quads[i] is of row 4k + i
+            let join = |a, b| f._mm512_add_ps(f._mm512_unpacklo_ps(a, b), f._mm512_unpackhi_ps(a, b));
+            let (a, b) = (join(quads[0], quads[1]), join(quads[2], quads[3]));
+            pulp::cast(f._mm512_add_ps(f._mm512_shuffle_ps::<0x44>(a, b), f._mm512_shuffle_ps::<0xee>(a, b)))
         }
     }
 }
@@ -281,15 +271,6 @@ mod arm {
             })
         }
         #[inline(always)]
-        fn split_exp2_f32(self, x: Self::f32s) -> (Self::f32s, Self::f32s) {
-            // SAFETY: as above.
-            unsafe {
-                let x = vminq_f32(vmaxq_f32(pulp::cast(x), vdupq_n_f32(EXP2_MIN_F32)), vdupq_n_f32(EXP2_MAX_F32));
-                let n = vrndnq_f32(x);
-                (pulp::cast(vsubq_f32(x, n)), pulp::cast(n))
-            }
-        }
-        #[inline(always)]
         fn split_exp2_f64(self, x: Self::f64s) -> (Self::f64s, Self::f64s) {
             // SAFETY: as above.
             unsafe {
@@ -297,11 +278,6 @@ mod arm {
                 let n = vrndnq_f64(x);
                 (pulp::cast(vsubq_f64(x, n)), pulp::cast(n))
             }
-        }
-        #[inline(always)]
-        fn join_exp2_f32(self, p: Self::f32s, n: Self::f32s) -> Self::f32s {
-            // SAFETY: as above; a NaN converts to 0 and leaves the NaN in p alone.
-            unsafe { pulp::cast(vaddq_s32(pulp::cast(p), vshlq_n_s32::<23>(vcvtq_s32_f32(pulp::cast(n))))) }
         }
         #[inline(always)]
         fn join_exp2_f64(self, p: Self::f64s, n: Self::f64s) -> Self::f64s {

@@ -3,6 +3,7 @@
 //! A kernel body is written once, generic over a `simd::Isa` token and a `simd::Real` compute type; `Level::dispatch` instantiates it
 //! for the instruction set that the executor chose.
 
+mod exp2;
 mod field;
 mod isa;
 mod level;

@@ -2,14 +2,18 @@
 //!
 //! Everything here is `#[inline(always)]`: a function that is not would be compiled without the instruction set of its token.
 
+use super::exp2::{self, Exp2};
 pub(crate) use super::field::{Cx, Field};
-use super::math::Coefficients;
+use super::math::{Coefficients, horner};
+use super::tile::MAX_LANES;
 use crate::tensor::Element;
 use bytemuck::Pod;
 use core::ops::{Add, Div, Mul, Neg, Sub};
 
 /// A pulp token with the few operations that pulp does not have.
-pub(crate) trait Isa: pulp::Simd {
+pub(crate) trait Isa: Exp2 {
+    /// Whether its maximum and minimum are their second operand where either is NaN.
+    const NAN_GIVES_SECOND: bool = false;
     /// Nearest integer, ties to even.
     fn round_f32(self, x: Self::f32s) -> Self::f32s;
     /// Nearest integer, ties to even.
@@ -18,16 +22,19 @@ pub(crate) trait Isa: pulp::Simd {
     fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s;
     /// `x * 2^n` for integral `n` and `x` in [0.5, 2); results below the normal range may become 0.
     fn scale_f64(self, x: Self::f64s, n: Self::f64s) -> Self::f64s;
-    /// `(f, n)` with `x = f + n`, `n` the nearest integer in the layout that [`Isa::join_exp2_f32`] takes; infinities and numbers far out
+    /// `(f, n)` with `x = f + n`, `n` the nearest integer in the layout that [`Isa::join_exp2_f64`] takes; infinities and numbers far out
     /// of the range of exponents give `f = 0`, NaN gives `f = NaN`.
-    fn split_exp2_f32(self, x: Self::f32s) -> (Self::f32s, Self::f32s);
-    /// As [`Isa::split_exp2_f32`].
     fn split_exp2_f64(self, x: Self::f64s) -> (Self::f64s, Self::f64s);
-    /// `p * 2^n` for `p` in [0.7, 1.42), 1 where `f` was 0, and `n` from [`Isa::split_exp2_f32`]. Below the normal range the result may be
+    /// `p * 2^n` for `p` in [0.7, 1.42), 1 where `f` was 0, and `n` from [`Isa::split_exp2_f64`]. Below the normal range the result may be
     /// off by half the smallest normal number, yet stays monotone and reaches 0.
-    fn join_exp2_f32(self, p: Self::f32s, n: Self::f32s) -> Self::f32s;
-    /// As [`Isa::join_exp2_f32`].
     fn join_exp2_f64(self, p: Self::f64s, n: Self::f64s) -> Self::f64s;
+    /// As [`Exp2::exp2_product_f32`], within 1.25 ulp; nothing is gained by a bound.
+    #[inline(always)]
+    fn exp2_product_f64<const BOUNDED: bool>(self, a: Self::f64s, b: Self::f64s) -> Self::f64s {
+        let (f, n) = self.split_exp2_f64(self.mul_f64s(a, b));
+        let f = V::<f64, Self> { reg: f, simd: self };
+        self.join_exp2_f64(horner(self, f, exp2::DEGREE_11).mul_add(f, V::constant(self, 1.0)).reg, n)
+    }
     /// Transposes a square block of as many rows as a vector has lanes; steps are in elements.
     ///
     /// # Safety
@@ -45,6 +52,34 @@ pub(crate) trait Isa: pulp::Simd {
     unsafe fn transpose_f64(self, src: *const f64, src_step: isize, dst: *mut f64, dst_step: isize) {
         // SAFETY: the caller's contract.
         unsafe { transpose_plain(Self::F64_LANES, src, src_step, dst, dst_step) }
+    }
+    /// The sums of as many rows as a vector has lanes: row `i` in lane `i`; `step` is in elements.
+    ///
+    /// # Safety
+    /// Every row, a whole vector, can be read.
+    #[inline(always)]
+    unsafe fn sum_rows_f32(self, src: *const f32, step: usize) -> Self::f32s {
+        let mut sums = [0.0; MAX_LANES];
+        for i in 0..Self::F32_LANES {
+            // SAFETY: the caller's contract.
+            sums[i] = self.reduce_sum_f32s(unsafe { src.add(i * step).cast::<Self::f32s>().read_unaligned() });
+        }
+        // SAFETY: no vector has more lanes.
+        unsafe { sums.as_ptr().cast::<Self::f32s>().read_unaligned() }
+    }
+    /// As [`Isa::sum_rows_f32`].
+    ///
+    /// # Safety
+    /// As [`Isa::sum_rows_f32`].
+    #[inline(always)]
+    unsafe fn sum_rows_f64(self, src: *const f64, step: usize) -> Self::f64s {
+        let mut sums = [0.0; MAX_LANES];
+        for i in 0..Self::F64_LANES {
+            // SAFETY: the caller's contract.
+            sums[i] = self.reduce_sum_f64s(unsafe { src.add(i * step).cast::<Self::f64s>().read_unaligned() });
+        }
+        // SAFETY: no vector has more lanes.
+        unsafe { sums.as_ptr().cast::<Self::f64s>().read_unaligned() }
     }
 }
 
@@ -90,23 +125,27 @@ pub(crate) trait Real:
     fn abs<S: Isa>(s: S, a: Self::Reg<S>) -> Self::Reg<S>;
     fn mul_add<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>, c: Self::Reg<S>) -> Self::Reg<S>;
     fn neg_mul_add<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>, c: Self::Reg<S>) -> Self::Reg<S>;
+    fn max<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
+    fn min<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
     fn less<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Mask<S>;
     fn select<S: Isa>(s: S, mask: Self::Mask<S>, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
     fn reduce_sum<S: Isa>(s: S, a: Self::Reg<S>) -> Self;
     fn round<S: Isa>(s: S, a: Self::Reg<S>) -> Self::Reg<S>;
     fn scale<S: Isa>(s: S, a: Self::Reg<S>, n: Self::Reg<S>) -> Self::Reg<S>;
-    fn split_exp2<S: Isa>(s: S, a: Self::Reg<S>) -> (Self::Reg<S>, Self::Reg<S>);
-    fn join_exp2<S: Isa>(s: S, a: Self::Reg<S>, n: Self::Reg<S>) -> Self::Reg<S>;
+    fn exp2_product<S: Isa, const BOUNDED: bool>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
     fn any_less<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> bool;
     /// # Safety
     /// As [`Isa::transpose_f32`].
     unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: isize, dst: *mut Self, dst_step: isize);
+    /// # Safety
+    /// As [`Isa::sum_rows_f32`].
+    unsafe fn sum_rows<S: Isa>(s: S, src: *const Self, step: usize) -> Self::Reg<S>;
 }
 
 macro_rules! real {
     ($t:ty, $double:literal, $reg:ident, $mask:ident, $lanes:ident, $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident,
-     $abs:ident, $fma:ident, $nfma:ident, $less:ident, $select:ident, $sum:ident, $round:ident, $scale:ident,
-     $split:ident, $join:ident, $first_true:ident, $transpose:ident) => {
+     $abs:ident, $fma:ident, $nfma:ident, $max:ident, $min:ident, $less:ident, $select:ident, $sum:ident, $round:ident, $scale:ident,
+     $exp2:ident, $first_true:ident, $transpose:ident, $sum_rows:ident) => {
         impl Real for $t {
             type Reg<S: Isa> = S::$reg;
             type Mask<S: Isa> = S::$mask;
@@ -161,6 +200,14 @@ macro_rules! real {
                 s.$nfma(a, b, c)
             }
             #[inline(always)]
+            fn max<S: Isa>(s: S, a: S::$reg, b: S::$reg) -> S::$reg {
+                s.$max(a, b)
+            }
+            #[inline(always)]
+            fn min<S: Isa>(s: S, a: S::$reg, b: S::$reg) -> S::$reg {
+                s.$min(a, b)
+            }
+            #[inline(always)]
             fn less<S: Isa>(s: S, a: S::$reg, b: S::$reg) -> S::$mask {
                 s.$less(a, b)
             }
@@ -181,12 +228,8 @@ macro_rules! real {
                 s.$scale(a, n)
             }
             #[inline(always)]
-            fn split_exp2<S: Isa>(s: S, a: S::$reg) -> (S::$reg, S::$reg) {
-                s.$split(a)
-            }
-            #[inline(always)]
-            fn join_exp2<S: Isa>(s: S, a: S::$reg, n: S::$reg) -> S::$reg {
-                s.$join(a, n)
+            fn exp2_product<S: Isa, const BOUNDED: bool>(s: S, a: S::$reg, b: S::$reg) -> S::$reg {
+                s.$exp2::<BOUNDED>(a, b)
             }
             #[inline(always)]
             fn any_less<S: Isa>(s: S, a: S::$reg, b: S::$reg) -> bool {
@@ -196,6 +239,11 @@ macro_rules! real {
             unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: isize, dst: *mut Self, dst_step: isize) {
                 // SAFETY: the caller's contract.
                 unsafe { s.$transpose(src, src_step, dst, dst_step) }
+            }
+            #[inline(always)]
+            unsafe fn sum_rows<S: Isa>(s: S, src: *const Self, step: usize) -> S::$reg {
+                // SAFETY: the caller's contract.
+                unsafe { s.$sum_rows(src, step) }
             }
         }
     };
@@ -216,15 +264,17 @@ real!(
     abs_f32s,
     mul_add_e_f32s,
     negate_mul_add_e_f32s,
+    max_f32s,
+    min_f32s,
     less_than_f32s,
     select_f32s,
     reduce_sum_f32s,
     round_f32,
     scale_f32,
-    split_exp2_f32,
-    join_exp2_f32,
+    exp2_product_f32,
     first_true_m32s,
-    transpose_f32
+    transpose_f32,
+    sum_rows_f32
 );
 real!(
     f64,
@@ -241,15 +291,17 @@ real!(
     abs_f64s,
     mul_add_e_f64s,
     negate_mul_add_e_f64s,
+    max_f64s,
+    min_f64s,
     less_than_f64s,
     select_f64s,
     reduce_sum_f64s,
     round_f64,
     scale_f64,
-    split_exp2_f64,
-    join_exp2_f64,
+    exp2_product_f64,
     first_true_m64s,
-    transpose_f64
+    transpose_f64,
+    sum_rows_f64
 );
 
 /// A vector of real lanes.
@@ -316,16 +368,10 @@ impl<T: Real, S: Isa> V<T, S> {
     pub fn scale_pow2(self, n: Self) -> Self {
         V { reg: T::scale(self.simd, self.reg, n.reg), simd: self.simd }
     }
-    /// Fraction and exponent of `2^self`, see [`Isa::split_exp2_f32`].
+    /// `2^(a b)`; see [`Exp2::exp2_product_f32`] for the meaning of `BOUNDED`.
     #[inline(always)]
-    pub fn split_exp2(self) -> (Self, Self) {
-        let (f, n) = T::split_exp2(self.simd, self.reg);
-        (V { reg: f, simd: self.simd }, V { reg: n, simd: self.simd })
-    }
-    /// `self * 2^n`, see [`Isa::join_exp2_f32`].
-    #[inline(always)]
-    pub fn join_exp2(self, n: Self) -> Self {
-        V { reg: T::join_exp2(self.simd, self.reg, n.reg), simd: self.simd }
+    pub fn exp2_product<const BOUNDED: bool>(a: Self, b: Self) -> Self {
+        V { reg: T::exp2_product::<S, BOUNDED>(a.simd, a.reg, b.reg), simd: a.simd }
     }
     /// Whether `self < other` in some lane.
     #[inline(always)]
@@ -341,12 +387,27 @@ impl<T: Real, S: Isa> V<T, S> {
     /// The larger lane; NaN if `self` is NaN.
     #[inline(always)]
     pub fn max(self, other: Self) -> Self {
+        if S::NAN_GIVES_SECOND {
+            return V { reg: <T as Real>::max(self.simd, other.reg, self.reg), simd: self.simd };
+        }
         Self::select_less(self, other, other, self)
     }
     /// The smaller lane; NaN if `self` is NaN.
     #[inline(always)]
     pub fn min(self, other: Self) -> Self {
+        if S::NAN_GIVES_SECOND {
+            return V { reg: <T as Real>::min(self.simd, other.reg, self.reg), simd: self.simd };
+        }
         Self::select_less(other, self, other, self)
+    }
+    /// The sums over lanes of as many rows as there are lanes, see [`Isa::sum_rows_f32`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn sum_rows(simd: S, src: *const T, step: usize) -> Self {
+        // SAFETY: the caller's contract.
+        V { reg: unsafe { T::sum_rows(simd, src, step) }, simd }
     }
     /// The sum of the lanes, in a fixed order.
     #[inline(always)]

@@ -87,10 +87,43 @@ impl Plane {
         self.advance_bytes(elements * self.dtype.size() as isize)
     }
 
+    /// Asks for the lines of lanes x steps ahead of their use, where rows are contiguous along either axis. Any position is allowed: an
+    /// address outside the tensor is never touched.
+    #[inline(always)]
+    pub(crate) fn prefetch(self, lanes: usize, steps: usize) {
+        let (rows, row_step, len) = match (self.lane_step, self.time_step) {
+            (_, 1) => (lanes, self.lane_step, steps),
+            (1, _) => (steps, self.time_step, lanes),
+            _ => return,
+        };
+        let size = self.dtype.size();
+        for row in 0..rows {
+            let start = self.ptr.wrapping_offset(row as isize * row_step * size as isize);
+            for at in (0..len * size).step_by(LINE) {
+                prefetch(start.wrapping_add(at));
+            }
+        }
+    }
+
     fn advance_bytes(mut self, bytes: isize) -> Self {
         self.ptr = self.ptr.wrapping_offset(bytes);
         self
     }
+}
+
+/// Bytes in a cache line.
+const LINE: usize = 64;
+
+/// Asks for a cache line, into the second level: rows a power of two apart would push each other out of the first.
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it has no effect that a program could observe, whatever the address.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast())
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 /// Conversion between a storage type and a compute type.

@@ -1,7 +1,7 @@
 //! The discretizations as vector code for every operation: each a functor, so that a kernel is written once for all of them.
 //! The table of formulas is in [`super::discretization`].
 
-use crate::cpu::math::{Exp, exp_phi1, exp_phi1_derivative, exp2, phi1, sincos};
+use crate::cpu::math::{Exp, exp_phi1, exp_phi1_derivative, phi1, sincos};
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 
 /// Real or complex states.
@@ -28,7 +28,8 @@ impl FieldKind for ComplexField {
 /// `exp(dt A)` with `A` prepared once: the factor log2(e) is folded into it, which saves a product in the innermost loop.
 pub(crate) trait Decay<T: Real, S: Isa>: Exp<T, S> {
     fn prepare(self) -> Self;
-    fn decay(self, dt: V<T, S>) -> Self;
+    /// `BOUNDED` as in [`crate::cpu::simd::V::exp2_product`], for the real part.
+    fn decay<const BOUNDED: bool>(self, dt: V<T, S>) -> Self;
 }
 
 impl<T: Real, S: Isa> Decay<T, S> for V<T, S> {
@@ -37,8 +38,8 @@ impl<T: Real, S: Isa> Decay<T, S> for V<T, S> {
         self * V::constant(self.simd(), core::f64::consts::LOG2_E)
     }
     #[inline(always)]
-    fn decay(self, dt: V<T, S>) -> Self {
-        exp2(self * dt)
+    fn decay<const BOUNDED: bool>(self, dt: V<T, S>) -> Self {
+        V::exp2_product::<BOUNDED>(self, dt)
     }
 }
 
@@ -48,9 +49,9 @@ impl<T: Real, S: Isa> Decay<T, S> for Cx<T, S> {
         Cx { re: self.re.prepare(), im: self.im }
     }
     #[inline(always)]
-    fn decay(self, dt: V<T, S>) -> Self {
+    fn decay<const BOUNDED: bool>(self, dt: V<T, S>) -> Self {
         let (sin, cos) = sincos(self.im * dt);
-        Cx { re: cos, im: sin }.scale(self.re.decay(dt))
+        Cx { re: cos, im: sin }.scale(self.re.decay::<BOUNDED>(dt))
     }
 }
 
@@ -79,9 +80,14 @@ pub(crate) trait Rule: Sync {
 }
 
 /// `mamba` and `dirac`: `Abar = exp z`, gain 1.
-pub(crate) struct Exponential;
+///
+/// `BOUNDED` promises that every real part of `dt A log2(e)` is NaN or between -[`BOUND`] and it, which saves instructions and changes no bit.
+pub(crate) struct Exponential<const BOUNDED: bool = false>;
 
-impl Rule for Exponential {
+/// Real exponents of 2 up to this are in the normal range, with room for rounding.
+pub(crate) const BOUND: f64 = 125.0;
+
+impl<const BOUNDED: bool> Rule for Exponential<BOUNDED> {
     const GAIN: bool = false;
     #[inline(always)]
     fn prepare<T: Real, S: Isa, F: Decay<T, S>>(a: F) -> F {
@@ -89,7 +95,7 @@ impl Rule for Exponential {
     }
     #[inline(always)]
     fn step<T: Real, S: Isa, F: Decay<T, S>>(prepared: F, _dt: V<T, S>, dt_a: V<T, S>, _shared: bool) -> (F, F) {
-        let decay = prepared.decay(dt_a);
+        let decay = prepared.decay::<BOUNDED>(dt_a);
         (decay, decay)
     }
     #[inline(always)]

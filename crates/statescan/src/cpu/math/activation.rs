@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! softplus(x) = max(x, 0) + log1p(e^-|x|),  x above 20 (as PyTorch)
-//! log1p(e)    = 2 atanh(s) = 2 s + s^3 L(s^2), s = e / (2 + e) <= 1/3, L of degree 3 (f32) or 10 (f64)
+//! log1p(e)    = e + e^2 P(e) with P of degree 7 (f32)
+//!             = 2 atanh(s) = 2 s + s^3 L(s^2), s = e / (2 + e) <= 1/3, L of degree 10 (f64)
 //! sigmoid(x)  = 1 / (1 + e) or e / (1 + e) with e = e^-|x|, so that both it and 1 minus it keep every digit
-//! silu(x)     = x sigmoid(x), silu' = sigmoid(x) (1 + x sigmoid(-x))
+//! silu(x)     = x / (1 + e^-x), silu' = sigmoid(x) (1 + x sigmoid(-x))
 //! ```
 //!
 //! | largest error in ulp | f32 | f64 |
@@ -23,16 +24,46 @@ use super::{exp, horner};
 /// Above this, softplus is the identity.
 const THRESHOLD: f64 = 20.0;
 
+/// `(ln(1 + e) - e) / e^2` on [0, 1], 3.3e-8 of the logarithm. In f64 so many terms would cost more than the division that they save.
+const LOG1P: &[f64] = &[
+    -0.4999964796381305,
+    0.3332132263228294,
+    -0.24857163820454378,
+    0.19153655653427223,
+    -0.13753804056430619,
+    0.07920455776221592,
+    -0.030065806975893967,
+    0.005364828227862914,
+];
+
+/// `(2 atanh(s) - 2 s) / s^3` in `s^2` on [0, 1/9], 3.8e-20.
+const ATANH: &[f64] = &[
+    0.6666666666666667,
+    0.39999999999995384,
+    0.2857142857233365,
+    0.22222222136997222,
+    0.1818182275610639,
+    0.15384462876186353,
+    0.1333663185095475,
+    0.11717741822290556,
+    0.10961040754077456,
+    0.07036382181638855,
+    0.16400834570334238,
+];
+
 /// `ln(1 + e^x)`, and `x` above 20.
 #[inline(always)]
 pub(crate) fn softplus<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
     let simd = x.simd();
-    let e = exp(-x.abs());
+    let (e, positive) = (exp(-x.abs()), x.max(V::constant(simd, 0.0)));
+    if !T::DOUBLE {
+        // above the threshold the logarithm is less than half an ulp of x
+        return (e * e).mul_add(horner(simd, e, LOG1P), e + positive);
+    }
     let s = e / (e + V::constant(simd, 2.0));
     let s2 = s * s;
-    let log = (s * s2).mul_add(horner(simd, s2, T::ATANH), s + s);
-    let sum = x.max(V::constant(simd, 0.0)) + log;
-    V::select_less(V::constant(simd, THRESHOLD), x, x, sum)
+    let log = (s * s2).mul_add(horner(simd, s2, ATANH), s + s);
+    V::select_less(V::constant(simd, THRESHOLD), x, x, positive + log)
 }
 
 /// The derivative of [`softplus`]: `sigmoid(x)`, and 1 above 20.
@@ -51,7 +82,7 @@ pub(crate) fn sigmoid<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
 /// `x sigmoid(x)`.
 #[inline(always)]
 pub(crate) fn silu<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
-    x * sigmoid(x)
+    x / (exp(-x) + V::constant(x.simd(), 1.0))
 }
 
 /// `silu(x)` and its derivative.

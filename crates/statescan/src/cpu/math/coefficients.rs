@@ -5,16 +5,12 @@
 
 /// Constants of a compute type; polynomials start at their lowest coefficient.
 pub(crate) trait Coefficients: Sized {
-    /// `(2^f - 1) / f` on [-1/2, 1/2].
-    const EXP2: &'static [f64];
     /// `(e^f - 1 - f) / f^2` on [-ln(2)/2, ln(2)/2].
     const EXPM1: &'static [f64];
     /// `(sin(r) - r) / r^3` in `r^2` on [0, (pi/4)^2].
     const SIN: &'static [f64];
     /// `(cos(r) - 1 + r^2/2) / r^4` in `r^2` on [0, (pi/4)^2].
     const COS: &'static [f64];
-    /// `(2 atanh(s) - 2 s) / s^3` in `s^2` on [0, 1/9].
-    const ATANH: &'static [f64];
     /// `ln(2)`, the first part short enough that its product with an exponent is exact without a fused multiplication.
     const LN2: [f64; 2];
     /// `pi/2`, the first two parts short enough that their products with a quadrant are exact up to [`Coefficients::SINCOS_LIMIT`], also
@@ -35,9 +31,6 @@ pub(crate) trait Coefficients: Sized {
 }
 
 impl Coefficients for f32 {
-    // 1.1 ulp of the result rather than a relative error: that keeps the rounded sum within 2
-    const EXP2: &'static [f64] =
-        &[0.693146824836731, 0.24022234976291656, 0.05550893023610115, 0.009671787731349468, 0.0013225716538727283];
     // 1.8e-8
     const EXPM1: &'static [f64] =
         &[0.4999999814865972, 0.16666543423016905, 0.0416672010005858, 0.008366547295808885, 0.001388249937820917];
@@ -45,8 +38,6 @@ impl Coefficients for f32 {
     const SIN: &'static [f64] = &[-0.16666655242443085, 0.008332188241183758, -0.00019518093904480338];
     // 1.2e-10
     const COS: &'static [f64] = &[0.04166664555668831, -0.0013887309469282627, 2.4432327336398885e-05];
-    // 4.5e-9
-    const ATANH: &'static [f64] = &[0.666664183139801, 0.40021440386772156, 0.28002941608428955, 0.28007274866104126];
     const LN2: [f64; 2] = [0.693145751953125, 1.428606765330187e-06];
     const HALF_PI: [f64; 3] = [1.5703125, 0.0004837512969970703, 7.549790126404332e-08];
     const SINCOS_LIMIT: f64 = 8192.0;
@@ -58,20 +49,6 @@ impl Coefficients for f32 {
 }
 
 impl Coefficients for f64 {
-    // 2.7e-17
-    const EXP2: &'static [f64] = &[
-        core::f64::consts::LN_2,
-        0.2402265069591013,
-        0.055504108664820084,
-        0.009618129107594119,
-        0.0013333558146774662,
-        0.00015403530457113699,
-        1.525273349309785e-05,
-        1.3215435281540125e-06,
-        1.0178199581573009e-07,
-        7.0737833760220315e-09,
-        4.4347701197406733e-10,
-    ];
     // 1.2e-18
     const EXPM1: &'static [f64] = &[
         0.5,
@@ -103,20 +80,6 @@ impl Coefficients for f64 {
         -2.755731421005995e-07,
         2.0875704267217808e-09,
         -1.135868302361154e-11,
-    ];
-    // 3.8e-20
-    const ATANH: &'static [f64] = &[
-        0.6666666666666667,
-        0.39999999999995384,
-        0.2857142857233365,
-        0.22222222136997222,
-        0.1818182275610639,
-        0.15384462876186353,
-        0.1333663185095475,
-        0.11717741822290556,
-        0.10961040754077456,
-        0.07036382181638855,
-        0.16400834570334238,
     ];
     const LN2: [f64; 2] = [0.6931471806019545, -4.2009150726810846e-11];
     const HALF_PI: [f64; 3] = [1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21];

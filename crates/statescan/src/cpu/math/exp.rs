@@ -1,7 +1,6 @@
-//! Exponentials: `exp2`, `exp`, `expm1`, of real and of complex lanes.
+//! Exponentials: `exp`, `expm1`, of real and of complex lanes.
 //!
 //! ```text
-//! exp2(x)   x = n + f, |f| <= 1/2;   2^f = 1 + f q(f), q of degree 4 (f32) or 10 (f64)
 //! exp(x)    x = n ln(2) + f;         e^f = 1 + p, p = f + f^2 g(f), g of degree 4 (f32) or 10 (f64)
 //! expm1(x)  = 2^n p + (2^n - 1), which never cancels since |p| < 0.42
 //! e^(a+bi)  = e^a (cos b, sin b)
@@ -10,7 +9,6 @@
 //!
 //! | largest error in ulp | f32 | f64 |
 //! |---|---|---|
-//! | `exp2` | 2 | 1.25 |
 //! | `exp` | 1.25 | 1.25 |
 //! | `expm1` | 2 | 2 |
 //! | complex `exp`, of the modulus | 2.5 | 2.5 |
@@ -18,19 +16,9 @@
 //! A zero, of either sign, and a denormal give 1, and 0 or the denormal for `expm1`. Overflow and +infinity give infinity, -infinity gives 0
 //! and -1, NaN stays NaN. Results next to the smallest normal number and below (under 2^-125, 2^-1021) are exact denormals on AVX-512; on the
 //! other levels they fall to 0 in their own way. A complex result has no NaN unless the number has one or its imaginary part is infinite.
-//!
-//! `exp2` in f32 with the product before it is 9 arithmetic instructions on AVX-512 and 13 on AVX2.
 
 use super::super::simd::{Cx, Field, Isa, Real, V};
 use super::{horner, trig};
-
-/// `2^x`.
-#[inline(always)]
-pub(crate) fn exp2<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
-    let simd = x.simd();
-    let (f, n) = x.split_exp2();
-    horner(simd, f, T::EXP2).mul_add(f, V::constant(simd, 1.0)).join_exp2(n)
-}
 
 /// `e^x`.
 #[inline(always)]

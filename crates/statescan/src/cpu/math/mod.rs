@@ -13,7 +13,7 @@ mod trig;
 
 pub(crate) use activation::{silu, silu_and_derivative, softplus, softplus_derivative};
 pub(crate) use coefficients::Coefficients;
-pub(crate) use exp::{Exp, exp, exp2};
+pub(crate) use exp::{Exp, exp};
 pub(crate) use phi::{exp_phi1, exp_phi1_derivative, phi1};
 pub(crate) use trig::sincos;
 
@@ -21,7 +21,7 @@ use super::simd::{Field, Isa, Real, V};
 
 /// `c[0] + c[1] x + ...` by Horner's rule.
 #[inline(always)]
-fn horner<T: Real, S: Isa, F: Field<T, S>>(simd: S, x: F, c: &[f64]) -> F {
+pub(crate) fn horner<T: Real, S: Isa, F: Field<T, S>>(simd: S, x: F, c: &[f64]) -> F {
     let mut sum = F::from_real(V::constant(simd, c[c.len() - 1]));
     for &c in c.iter().rev().skip(1) {
         sum = sum.mul_add(x, F::from_real(V::constant(simd, c)));

@@ -5,7 +5,7 @@ use super::super::*;
 use super::oracle::{C, Dd, dd};
 use super::*;
 
-function!(Exp2, |x| [exp2(x.re)]);
+function!(Exp2, |x| [V::exp2_product::<false>(x.re, V::constant(x.re.simd(), 1.0))]);
 function!(Exponentials, |x| [exp(x.re), x.re.exp_expm1().1]);
 function!(Phi, |x| [exp_phi1_derivative(x.re).0, exp_phi1_derivative(x.re).1, exp_phi1_derivative(x.re).2]);
 function!(SinCos, |x| [sincos(x.re).0, sincos(x.re).1]);

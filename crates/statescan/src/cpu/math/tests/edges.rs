@@ -7,7 +7,13 @@ use super::*;
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
 
-function!(Exponentials, |x| [exp2(x.re), exp(x.re), x.re.exp_expm1().1, phi1(x.re), exp_phi1_derivative(x.re).2]);
+function!(Exponentials, |x| [
+    V::exp2_product::<false>(x.re, V::constant(x.re.simd(), 1.0)),
+    exp(x.re),
+    x.re.exp_expm1().1,
+    phi1(x.re),
+    exp_phi1_derivative(x.re).2
+]);
 function!(Activations, |x| [
     softplus(x.re),
     softplus_derivative(x.re),

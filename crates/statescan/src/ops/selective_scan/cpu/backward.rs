@@ -8,9 +8,10 @@
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::forward::{ForwardPass, load_state, map};
 use super::inputs::{
-    Block, Scratch, Tiles, blocks, channel_vector, copy_rows, double, load_gate, load_tiles, map_tile, parameter, tile_len, timed,
+    Ahead, Block, Constants, Gate, Scratch, Tiles, blocks, copy_rows, double, load_gate, load_tiles, map_tile, parameter,
+    tile_len, timed,
 };
-use super::reduce::{Partials, add_lanes};
+use super::reduce::Partials;
 use super::sweep::Sweep;
 use super::{Context, GradientTargets, Pass, Sources, Targets, Types, walk};
 use crate::cpu::Kernel;
@@ -79,6 +80,7 @@ struct Kept<T> {
     dc: *mut T,
     dd: *mut T,
     dbias: *mut T,
+    constants: Constants<T>,
 }
 
 impl<E: Types> Kernel for Job<'_, '_, '_, E> {
@@ -92,7 +94,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         let (segments, range) = plan.job(self.job);
         let channels = plan.channels[range].clone();
         let count = channels.len().div_ceil(width);
-        let [a, b, c, h, g, da, db, dc, dd, dbias, rest] = self.carve_all::<S>(count);
+        let [a, b, c, h, g, da, db, dc, dd, dbias, constants, rest] = self.carve_all::<S>(count);
         // SAFETY: the arrays were carved for `count` blocks; jobs own disjoint channels or segments of targets and partials.
         unsafe {
             let kept = |i: usize| Kept {
@@ -106,6 +108,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                 dc: dc.add(i * state),
                 dd: dd.add(i * width),
                 dbias: dbias.add(i * width),
+                constants: Constants::at::<S>(constants, i),
             };
             for (i, block) in blocks(channels.clone(), width).enumerate() {
                 begin::<E, S>(simd, problem, block, &kept(i));
@@ -141,11 +144,24 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
 
 impl<E: Types> Job<'_, '_, '_, E> {
     #[inline(always)]
-    fn carve_all<S: Isa>(&mut self, blocks: usize) -> [*mut E::T; 11] {
+    fn carve_all<S: Isa>(&mut self, blocks: usize) -> [*mut E::T; 12] {
         let (width, parts, dstate) = (E::T::lanes::<S>(), E::K::PARTS, self.context.problem.dstate);
         let state = blocks * dstate * parts * width;
         let vector = blocks * width;
-        self.scratch.carve([state, state, state, state, state, state, state, state, vector, vector, rest_len::<E, S>(dstate)])
+        self.scratch.carve([
+            state,
+            state,
+            state,
+            state,
+            state,
+            state,
+            state,
+            state,
+            vector,
+            vector,
+            vector,
+            rest_len::<E, S>(dstate),
+        ])
     }
 
     /// One tile of time of all channels of the job.
@@ -164,7 +180,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
     ) {
         let Context { problem, plan, checkpoints, .. } = self.context;
         let (width, parts, dstate) = (E::T::lanes::<S>(), E::K::PARTS, problem.dstate);
-        let (field, channels) = (parts * width, plan.channels[range].clone());
+        let channels = plan.channels[range].clone();
         let segment = &problem.segments.list[index];
         let start = segment.start + number * CHECKPOINT;
         let steps = CHECKPOINT.min(segment.end - start);
@@ -174,12 +190,14 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let [x, dt, u, slope, p, y, gate, gate_slope, du, ddt] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(array);
         let (dt_a, ddt_a) = if shared { (dt, ddt) } else { (array(10), array(11)) };
         let cotangent = array(12);
-        let stored = array(13);
-        let scalars = stored.wrapping_add(stored_len::<E, S>());
+        let longest = array(13);
+        let stored = longest.wrapping_add(width);
+        let pending = stored.wrapping_add(stored_len::<E, S>());
+        let scalars = pending.wrapping_add(pending_len::<E, S>());
         let (b_tile, c_tile) = (scalars, scalars.wrapping_add(tile::STEPS * parts * dstate));
         let sums = scalars.wrapping_add(2 * tile::STEPS * parts * dstate);
-        let (db_sum, dc_sum) = (sums, sums.wrapping_add(tile::STEPS * dstate * field));
-        let tiles = Tiles { x, dt, dt_a, u, slope };
+        let (db_sum, dc_sum) = (sums, sums.wrapping_add(tile::STEPS * dstate * parts));
+        let tiles = Tiles { x, dt, dt_a, u, slope, y, longest };
         let scaled = problem.discretization != Discretization::Dirac;
         // SAFETY: every array lies inside `rest`, which is as long as `rest_len` says; planes lie inside checked views.
         unsafe {
@@ -188,7 +206,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
             if parts == 2 {
                 double(c_tile, steps * parts * dstate);
             }
-            core::slice::from_raw_parts_mut(sums, 2 * tile::STEPS * dstate * field).fill(E::T::default());
+            core::slice::from_raw_parts_mut(sums, 2 * tile::STEPS * dstate * parts).fill(E::T::default());
             for (i, block) in blocks(channels.clone(), width).enumerate() {
                 let kept = kept(i);
                 if number == 0 {
@@ -198,7 +216,8 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     core::slice::from_raw_parts_mut(kept.h, dstate * parts * width).fill(E::T::default());
                     copy_rows(from, checkpoints.padded_dim, kept.h, width, dstate * parts, block.count);
                 }
-                load_tiles(simd, problem, segment, block, start, steps, &tiles, true);
+                load_tiles(simd, problem, segment, block, start, steps, kept.constants, &tiles, true);
+                let bounded = tiles.bounded(simd, kept.constants);
                 match &self.sources.y {
                     Some(dy) => {
                         let plane = timed(dy, segment.batch, block, start);
@@ -207,9 +226,9 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     None => core::slice::from_raw_parts_mut(cotangent, steps * width).fill(E::T::default()),
                 }
                 if let Some(z) = &problem.z {
-                    load_gate(simd, z, segment, block, start, steps, gate, Some(gate_slope));
+                    load_gate(simd, z, segment, block, start, steps, gate, Gate::Differentiate(gate_slope));
                 }
-                let skip = channel_vector(simd, &problem.d, block);
+                let skip = kept.constants.skip(simd);
                 let zero = V::constant(simd, 0.0);
                 for t in 0..steps {
                     let at = t * width;
@@ -218,7 +237,6 @@ impl<E: Types> Job<'_, '_, '_, E> {
                         dout = dout * V::load(simd, gate.add(at));
                     }
                     dout.store(p.add(at));
-                    (V::load(simd, x.add(at)) * skip).store(y.add(at));
                     zero.store(du.add(at));
                     zero.store(ddt.add(at));
                     zero.store(ddt_a.add(at));
@@ -241,10 +259,17 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     db: if let Projection::Varying(_) = problem.b { db_sum } else { kept.db },
                     dc: if let Projection::Varying(_) = problem.c { dc_sum } else { kept.dc },
                     stored,
+                    pending,
                     steps,
                     dstate,
                 };
-                walk::<E, S>(simd, problem, &sweep);
+                let following = start.checked_sub(CHECKPOINT).filter(|_| number > 0);
+                let ahead = Ahead::new(segment, &channels, block, width, start, following);
+                if let Some(ahead) = ahead {
+                    let read = [Some(&problem.x), Some(&problem.dt), problem.z.as_ref(), self.sources.y.as_ref()];
+                    read.into_iter().flatten().for_each(|view| ahead.prefetch(view));
+                }
+                walk::<E, S>(simd, problem, bounded, &sweep);
                 let (mut dd, mut dbias) = (V::load(simd, kept.dd), V::load(simd, kept.dbias));
                 for t in 0..steps {
                     let at = t * width;
@@ -273,21 +298,29 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 let results = [(&self.targets.x, du), (&self.targets.dt, ddt), (&self.targets.dt_a, ddt_a), (&self.targets.z, y)];
                 for (target, from) in results {
                     let Some(target) = target else { continue };
-                    tile::store(simd, from, width, timed(&target.as_read(), segment.batch, block, start), block.count, steps);
+                    let target = target.as_read();
+                    if let Some(ahead) = ahead {
+                        ahead.prefetch(&target);
+                    }
+                    tile::store(simd, from, width, timed(&target, segment.batch, block, start), block.count, steps);
                 }
             }
             let double_c = if parts == 2 { 2.0 } else { 1.0 };
             for (partial, sum, factor) in [(&self.partials.b, db_sum, 1.0), (&self.partials.c, dc_sum, double_c)] {
                 let Some(partial) = partial else { continue };
-                let to = partial.get().add(self.partials.map_position(range, segment.batch, start));
-                add_lanes(simd, sum, steps * dstate, dstate, parts, factor, to);
+                for row in 0..dstate * parts {
+                    let to = partial.get().add(self.partials.map_position(range, segment.batch, row, start));
+                    for t in 0..steps {
+                        *to.add(t) = *sum.add(row * tile::STEPS + t) * E::T::from_f64(factor);
+                    }
+                }
             }
         }
     }
 }
 
 /// States walked together, whose values at every step of a tile are kept: the state before the step and the decay.
-pub(super) const STORED: usize = 4;
+pub(super) const STORED: usize = 2;
 
 /// States before each step, decays, and the states after the last step.
 fn stored_len<E: Types, S: Isa>() -> usize {
@@ -295,10 +328,15 @@ fn stored_len<E: Types, S: Isa>() -> usize {
     2 * STORED * parts * tile_len(width) + STORED * parts * width
 }
 
+/// Gradients by B and C of `STORED` states and a vector of steps.
+fn pending_len<E: Types, S: Isa>() -> usize {
+    2 * STORED * E::K::PARTS * E::T::lanes::<S>().pow(2)
+}
+
 /// Length of the arrays that a tile needs besides those kept for a job.
 fn rest_len<E: Types, S: Isa>(dstate: usize) -> usize {
     let (width, parts) = (E::T::lanes::<S>(), E::K::PARTS);
-    13 * tile_len(width) + stored_len::<E, S>() + 2 * tile::STEPS * parts * dstate + 2 * tile::STEPS * dstate * parts * width
+    13 * tile_len(width) + width + stored_len::<E, S>() + pending_len::<E, S>() + 4 * tile::STEPS * parts * dstate
 }
 
 /// Loads the parameters of a block and clears what is gathered for them.
@@ -312,6 +350,7 @@ unsafe fn begin<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, block: Block, 
     // SAFETY: the caller's contract.
     unsafe {
         parameter::<E, S>(simd, &problem.a, block, kept.a);
+        kept.constants.load::<E, S>(simd, problem, block, kept.a);
         if let Projection::Constant(view) = &problem.b {
             parameter::<E, S>(simd, view, block, kept.b);
         }

@@ -5,8 +5,8 @@
 
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::inputs::{
-    Block, Map, Scratch, Tiles, blocks, channel_vector, copy_rows, double, load_gate, load_tiles, map_tile, parameter, tile_len,
-    timed,
+    Ahead, Block, Constants, Gate, Map, Scratch, Tiles, blocks, copy_rows, double, load_gate, load_tiles, map_tile, parameter,
+    tile_len, timed,
 };
 use super::{Context, Loops, Pass, Targets, Types, Variant, walk};
 use crate::cpu::Kernel;
@@ -57,27 +57,30 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         let block_count = channels.len().div_ceil(width);
         let state = dstate * parts * width;
         let tile = tile_len(width);
-        let [x, dt, dt_a, u, y, gate, b_tile, c_tile, a, b_own, c_own, h] = self.scratch.carve([
+        let [x, dt, dt_a, u, y, gate, longest, b_tile, c_tile, a, constants, b_own, c_own, h] = self.scratch.carve([
             tile,
             tile,
             tile,
             tile,
             tile,
             tile,
+            width,
             tile::STEPS * parts * dstate,
             tile::STEPS * parts * dstate,
             block_count * state,
+            block_count * Constants::<E::T>::COUNT * width,
             block_count * state,
             block_count * state,
             block_count * state,
         ]);
         let shared = problem.dt_a.is_none();
-        let tiles = Tiles { x, dt, dt_a: if shared { dt } else { dt_a }, u, slope: u };
+        let tiles = Tiles { x, dt, dt_a: if shared { dt } else { dt_a }, u, slope: u, y, longest };
         // SAFETY: the arrays were carved with the sizes used here; channels, segments and steps are inside the problem, whose views were
         // checked; jobs write disjoint channels or segments of the targets.
         unsafe {
             for (i, block) in blocks(channels.clone(), width).enumerate() {
                 parameter::<E, S>(simd, &problem.a, block, a.add(i * state));
+                Constants::at::<S>(constants, i).load::<E, S>(simd, problem, block, a.add(i * state));
                 if let Projection::Constant(view) = &problem.b {
                     parameter::<E, S>(simd, view, block, b_own.add(i * state));
                 }
@@ -95,22 +98,22 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                 }
                 for (number, start) in (segment.start..segment.end).step_by(CHECKPOINT).enumerate() {
                     let steps = CHECKPOINT.min(segment.end - start);
+                    let following = (start + steps < segment.end).then_some(start + steps);
                     map_tile::<E, S>(simd, problem, &problem.b, segment, channels.start, start, steps, b_tile);
                     map_tile::<E, S>(simd, problem, &problem.c, segment, channels.start, start, steps, c_tile);
                     if parts == 2 {
                         double(c_tile, steps * parts * dstate);
                     }
                     for (i, block) in blocks(channels.clone(), width).enumerate() {
+                        let ahead = Ahead::new(segment, &channels, block, width, start, following);
                         let h = h.add(i * state);
                         if let (Some(saved), 1..) = (self.saved, number) {
                             let to = saved.get().add(checkpoints.at(index, number) + block.first);
                             copy_rows(h, width, to, checkpoints.padded_dim, state / width, block.count);
                         }
-                        load_tiles(simd, problem, segment, block, start, steps, &tiles, false);
-                        let skip = channel_vector(simd, &problem.d, block);
-                        for t in 0..steps {
-                            (V::load(simd, x.add(t * width)) * skip).store(y.add(t * width));
-                        }
+                        let constants = Constants::at::<S>(constants, i);
+                        load_tiles(simd, problem, segment, block, start, steps, constants, &tiles, false);
+                        let bounded = tiles.bounded(simd, constants);
                         let tile = Tile {
                             tiles,
                             shared,
@@ -122,14 +125,20 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             steps,
                             dstate,
                         };
-                        walk::<E, S>(simd, problem, &tile);
+                        if let Some(ahead) = ahead {
+                            ahead.prefetch(&problem.x);
+                            ahead.prefetch(&problem.dt);
+                        }
+                        walk::<E, S>(simd, problem, bounded, &tile);
                         let Some(target) = &self.targets.y else { continue };
+                        if let Some(ahead) = ahead {
+                            ahead.prefetch(&target.as_read());
+                        }
                         if let Some(z) = &problem.z {
-                            load_gate(simd, z, segment, block, start, steps, gate, None);
-                            for t in 0..steps {
-                                let at = t * width;
-                                (V::load(simd, y.add(at)) * V::load(simd, gate.add(at))).store(y.add(at));
+                            if let Some(ahead) = ahead {
+                                ahead.prefetch(z);
                             }
+                            load_gate(simd, z, segment, block, start, steps, gate, Gate::Apply(y));
                         }
                         let plane = timed(&target.as_read(), segment.batch, block, start);
                         tile::store(simd, y, width, plane, block.count, steps);

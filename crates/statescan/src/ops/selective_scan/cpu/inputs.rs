@@ -7,9 +7,10 @@ use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Plane, STEPS};
 use crate::cpu::{Kernel, outline};
 use crate::ops::discretization::Discretization;
-use crate::ops::rules::FieldKind;
+use crate::ops::rules::{BOUND, FieldKind};
 use crate::ops::sequences::Segment;
 use crate::tensor::View;
+use core::ops::Range;
 
 /// Memory of one thread, cut into named arrays.
 pub(super) struct Scratch<T> {
@@ -50,8 +51,125 @@ pub(super) struct Tiles<T> {
     pub dt_a: *mut T,
     /// `dt x` (`x` for `dirac`): what B is multiplied with.
     pub u: *mut T,
-    /// The derivative of the processed step by the raw one.
+    /// The derivative of the processed step by the raw one; written only by a backward pass.
     pub slope: *mut T,
+    /// The skip `D x`, where the output starts.
+    pub y: *mut T,
+    /// The largest step of the decay in magnitude, (lane).
+    pub longest: *mut T,
+}
+
+/// Per-channel vectors of a block, one after the other: the largest real part of A in magnitude, the bias, the skip.
+pub(super) struct Constants<T>(*mut T);
+
+impl<T> Clone for Constants<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Constants<T> {}
+
+impl<T: Real> Constants<T> {
+    /// Vectors in one.
+    pub(super) const COUNT: usize = 3;
+
+    /// Those of a block, whose index is `i`, in an array for all blocks of a job.
+    #[inline(always)]
+    pub(super) fn at<S: Isa>(array: *mut T, i: usize) -> Self {
+        Constants(array.wrapping_add(i * Self::COUNT * T::lanes::<S>()))
+    }
+
+    /// # Safety
+    /// The memory was carved for them; `a` has N field vectors; the block lies inside the problem.
+    #[inline(always)]
+    pub(super) unsafe fn load<E: Types<T = T>, S: Isa>(self, simd: S, problem: &Problem<'_>, block: Block, a: *const T) {
+        let width = T::lanes::<S>();
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut largest = V::constant(simd, 0.0);
+            for n in 0..problem.dstate {
+                largest = largest.max(V::load(simd, a.add(n * E::K::PARTS * width)).abs());
+            }
+            largest.store(self.0);
+            channel_vector(simd, &problem.dt_bias, block).store(self.0.add(width));
+            channel_vector(simd, &problem.d, block).store(self.0.add(2 * width));
+        }
+    }
+
+    /// # Safety
+    /// They are loaded; so for the others.
+    #[inline(always)]
+    unsafe fn largest<S: Isa>(self, simd: S) -> V<T, S> {
+        // SAFETY: the caller's contract.
+        unsafe { V::load(simd, self.0) }
+    }
+
+    /// # Safety
+    /// As [`Constants::largest`].
+    #[inline(always)]
+    unsafe fn bias<S: Isa>(self, simd: S) -> V<T, S> {
+        // SAFETY: the caller's contract.
+        unsafe { V::load(simd, self.0.add(T::lanes::<S>())) }
+    }
+
+    /// # Safety
+    /// As [`Constants::largest`].
+    #[inline(always)]
+    pub(super) unsafe fn skip<S: Isa>(self, simd: S) -> V<T, S> {
+        // SAFETY: the caller's contract.
+        unsafe { V::load(simd, self.0.add(2 * T::lanes::<S>())) }
+    }
+}
+
+impl<T: Real> Tiles<T> {
+    /// Whether no exponent `dt A` of the tile is near the ends of the range.
+    ///
+    /// # Safety
+    /// The tile is loaded.
+    #[inline(always)]
+    pub(super) unsafe fn bounded<S: Isa>(&self, simd: S, constants: Constants<T>) -> bool {
+        let limit = V::constant(simd, BOUND * core::f64::consts::LN_2);
+        let (zero, one) = (V::constant(simd, 0.0), V::constant(simd, 1.0));
+        // SAFETY: the caller's contract.
+        let exponent = unsafe { V::load(simd, self.longest) * constants.largest(simd) };
+        // a NaN, zero times infinity, is no bound
+        !zero.any_less(V::select_less(exponent, limit, zero, one))
+    }
+}
+
+/// The block of channels and the steps that a job reads after these.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    batch: usize,
+    block: Block,
+    start: usize,
+    steps: usize,
+}
+
+impl Ahead {
+    /// The next block of the tile at `start`, or the first one of the tile that is walked after it.
+    #[inline(always)]
+    pub(super) fn new(
+        segment: &Segment,
+        channels: &Range<usize>,
+        block: Block,
+        width: usize,
+        start: usize,
+        following: Option<usize>,
+    ) -> Option<Self> {
+        let (first, start) = match block.first + width {
+            first if first < channels.end => (first, start),
+            _ => (channels.start, following?),
+        };
+        let block = Block { first, count: width.min(channels.end - first) };
+        Some(Ahead { batch: segment.batch, block, start, steps: STEPS.min(segment.end - start) })
+    }
+
+    /// Asks for its part of a (B, D, L) tensor.
+    #[inline(always)]
+    pub(super) fn prefetch(self, view: &View<'_>) {
+        timed(view, self.batch, self.block, self.start).prefetch(self.block.count, self.steps);
+    }
 }
 
 /// A vector of channels: `count` of them from `first`.
@@ -62,7 +180,7 @@ pub(super) struct Block {
 }
 
 /// The blocks of a range of channels.
-pub(super) fn blocks(channels: core::ops::Range<usize>, lanes: usize) -> impl Iterator<Item = Block> + Clone {
+pub(super) fn blocks(channels: Range<usize>, lanes: usize) -> impl Iterator<Item = Block> + Clone {
     let end = channels.end;
     channels.step_by(lanes).map(move |first| Block { first, count: lanes.min(end - first) })
 }
@@ -78,7 +196,7 @@ pub(super) fn timed(view: &View<'_>, batch: usize, block: Block, step: usize) ->
 /// # Safety
 /// The block lies inside the view.
 #[inline(always)]
-pub(super) unsafe fn channel_vector<T: Real, S: Isa>(simd: S, view: &Option<View<'_>>, block: Block) -> V<T, S> {
+unsafe fn channel_vector<T: Real, S: Isa>(simd: S, view: &Option<View<'_>>, block: Block) -> V<T, S> {
     let mut lanes = [T::default(); tile::MAX_LANES];
     if let Some(view) = view {
         for i in 0..block.count {
@@ -127,7 +245,7 @@ pub(super) unsafe fn map_tile<E: Types, S: Isa>(
     unsafe { tile::load_parts(simd, plane, E::K::PARTS, problem.dstate, problem.dstate, steps, to) }
 }
 
-/// Loads x and dt of a block and a tile of time and derives what the recurrence reads. The slope is written only if `with_slope`.
+/// Loads x and dt of a block and a tile of time and derives what the recurrence reads, everything in [`Tiles`].
 ///
 /// # Safety
 /// Block and steps lie inside the problem; every tile has room for STEPS vectors.
@@ -139,10 +257,11 @@ pub(super) unsafe fn load_tiles<T: Real, S: Isa>(
     block: Block,
     start: usize,
     steps: usize,
+    constants: Constants<T>,
     tiles: &Tiles<T>,
     with_slope: bool,
 ) {
-    outline(simd, LoadTiles { problem, segment, block, start, steps, tiles, with_slope });
+    outline(simd, LoadTiles { problem, segment, block, start, steps, constants, tiles, with_slope });
 }
 
 struct LoadTiles<'l, 'a, T> {
@@ -151,6 +270,7 @@ struct LoadTiles<'l, 'a, T> {
     block: Block,
     start: usize,
     steps: usize,
+    constants: Constants<T>,
     tiles: &'l Tiles<T>,
     with_slope: bool,
 }
@@ -159,9 +279,9 @@ impl<T: Real> Kernel for LoadTiles<'_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadTiles { problem, segment, block, start, steps, tiles, with_slope } = self;
+        let LoadTiles { problem, segment, block, start, steps, constants, tiles, with_slope } = self;
         // SAFETY: the contract of `load_tiles`, the only maker of this.
-        unsafe { process_tiles(simd, problem, segment, block, start, steps, tiles, with_slope) }
+        unsafe { process_tiles(simd, problem, segment, block, start, steps, constants, tiles, with_slope) }
     }
 }
 
@@ -175,6 +295,7 @@ unsafe fn process_tiles<T: Real, S: Isa>(
     block: Block,
     start: usize,
     steps: usize,
+    constants: Constants<T>,
     tiles: &Tiles<T>,
     with_slope: bool,
 ) {
@@ -191,7 +312,8 @@ unsafe fn process_tiles<T: Real, S: Isa>(
     let limited = low > f64::NEG_INFINITY || high < f64::INFINITY;
     // SAFETY: the tiles have room for the steps; the block lies inside dt_bias.
     unsafe {
-        let bias = channel_vector(simd, &problem.dt_bias, block);
+        let (bias, skip) = (constants.bias(simd), constants.skip(simd));
+        let mut longest = zero;
         for t in 0..steps {
             let at = t * width;
             let mut dt = V::load(simd, tiles.dt.add(at)) + bias;
@@ -214,11 +336,23 @@ unsafe fn process_tiles<T: Real, S: Isa>(
             let x = V::load(simd, tiles.x.add(at));
             let u = if dirac { x } else { x * dt };
             u.store(tiles.u.add(at));
+            (x * skip).store(tiles.y.add(at));
+            longest = longest.max(V::load(simd, tiles.dt_a.add(at)).abs());
         }
+        longest.store(tiles.longest);
     }
 }
 
-/// Loads z as `silu(z)`, and its derivative if asked.
+/// What becomes of the gate.
+#[derive(Clone, Copy)]
+pub(super) enum Gate<T> {
+    /// Multiplies this tile, the output, by `silu(z)`.
+    Apply(*mut T),
+    /// Writes `silu(z)` over z and its derivative here.
+    Differentiate(*mut T),
+}
+
+/// Loads z and gates with it.
 ///
 /// # Safety
 /// As [`load_tiles`].
@@ -230,10 +364,10 @@ pub(super) unsafe fn load_gate<T: Real, S: Isa>(
     block: Block,
     start: usize,
     steps: usize,
-    gate: *mut T,
-    derivative: Option<*mut T>,
+    tile: *mut T,
+    gate: Gate<T>,
 ) {
-    outline(simd, LoadGate { z, segment, block, start, steps, gate, derivative });
+    outline(simd, LoadGate { z, segment, block, start, steps, tile, gate });
 }
 
 struct LoadGate<'l, 'a, T> {
@@ -242,47 +376,30 @@ struct LoadGate<'l, 'a, T> {
     block: Block,
     start: usize,
     steps: usize,
-    gate: *mut T,
-    derivative: Option<*mut T>,
+    tile: *mut T,
+    gate: Gate<T>,
 }
 
 impl<T: Real> Kernel for LoadGate<'_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadGate { z, segment, block, start, steps, gate, derivative } = self;
+        let LoadGate { z, segment, block, start, steps, tile, gate } = self;
+        let width = T::lanes::<S>();
         // SAFETY: the contract of `load_gate`, the only maker of this.
-        unsafe { process_gate(simd, z, segment, block, start, steps, gate, derivative) }
-    }
-}
-
-/// # Safety
-/// As [`load_gate`].
-#[inline(always)]
-unsafe fn process_gate<T: Real, S: Isa>(
-    simd: S,
-    z: &View<'_>,
-    segment: &Segment,
-    block: Block,
-    start: usize,
-    steps: usize,
-    gate: *mut T,
-    derivative: Option<*mut T>,
-) {
-    let width = T::lanes::<S>();
-    // SAFETY: the caller's contract.
-    unsafe {
-        tile::load(simd, timed(z, segment.batch, block, start), block.count, width, steps, gate, width);
-        for t in 0..steps {
-            let at = t * width;
-            let z = V::load(simd, gate.add(at));
-            match derivative {
-                Some(slope) => {
-                    let (value, by_z) = silu_and_derivative(z);
-                    value.store(gate.add(at));
-                    by_z.store(slope.add(at));
+        unsafe {
+            tile::load(simd, timed(z, segment.batch, block, start), block.count, width, steps, tile, width);
+            for t in 0..steps {
+                let at = t * width;
+                let z = V::load(simd, tile.add(at));
+                match gate {
+                    Gate::Apply(y) => (V::load(simd, y.add(at)) * silu(z)).store(y.add(at)),
+                    Gate::Differentiate(slope) => {
+                        let (value, by_z) = silu_and_derivative(z);
+                        value.store(tile.add(at));
+                        by_z.store(slope.add(at));
+                    }
                 }
-                None => silu(z).store(gate.add(at)),
             }
         }
     }

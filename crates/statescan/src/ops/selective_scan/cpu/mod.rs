@@ -113,17 +113,17 @@ impl<L: Loops<E::T>, E: Variant> Kernel for Walk<'_, L, E> {
     }
 }
 
-/// Runs loops in the variant of a problem, each a function of its own. Constant maps and the rarer discretizations share one body that
-/// asks at every step.
+/// Runs loops in the variant of a problem, each a function of its own. `bounded` says that no exponent of the tile is near the ends of the
+/// range. Constant maps, huge exponents and the rarer discretizations share one body that asks at every step.
 ///
 /// # Safety
 /// As [`Loops::walk`].
 #[inline(always)]
-unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, loops: &impl Loops<E::T>) {
+unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, bounded: bool, loops: &impl Loops<E::T>) {
     let varying = matches!((&problem.b, &problem.c), (Projection::Varying(_), Projection::Varying(_)));
     match problem.discretization {
-        Discretization::Mamba | Discretization::Dirac if varying => {
-            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential, true>>));
+        Discretization::Mamba | Discretization::Dirac if varying && bounded => {
+            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true>>));
         }
         Discretization::Mamba | Discretization::Dirac => {
             outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential, false>>));

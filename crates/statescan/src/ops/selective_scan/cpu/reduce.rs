@@ -3,7 +3,7 @@
 use super::inputs::Block;
 use super::{Context, GradientTargets, Projection};
 use crate::cpu::Shared;
-use crate::cpu::simd::{Isa, Real, V};
+use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
 use crate::cpu::{Kernel, Level};
 use crate::exec::Exec;
@@ -11,7 +11,7 @@ use crate::tensor::RawViewMut;
 
 /// What the jobs of one backward pass leave behind.
 pub(super) struct Partials<T> {
-    /// By B and C where they vary: (range of channels, batch, step, part, state).
+    /// By B and C where they vary: (range of channels, batch, state, part, step).
     b: Option<Vec<T>>,
     c: Option<Vec<T>>,
     /// By per-channel parameters: (range of segments, row, channel); rows are A, constant B, constant C (state, part), D, bias.
@@ -32,6 +32,10 @@ impl Sizes {
     fn rows(&self) -> usize {
         3 * self.state + 2
     }
+
+    fn map_position(&self, range: usize, batch: usize, row: usize, step: usize) -> usize {
+        ((range * self.batch + batch) * self.state + row) * self.seqlen + step
+    }
 }
 
 /// The same for the jobs: each writes its own elements.
@@ -44,9 +48,9 @@ pub(super) struct SharedPartials<T> {
 }
 
 impl<T: Real> SharedPartials<T> {
-    /// Position of a step in the partial sums of a map.
-    pub(super) fn map_position(&self, range: usize, batch: usize, step: usize) -> usize {
-        ((range * self.sizes.batch + batch) * self.sizes.seqlen + step) * self.sizes.state
+    /// Position of a step of a row (state, part) in the partial sums of a map.
+    pub(super) fn map_position(&self, range: usize, batch: usize, row: usize, step: usize) -> usize {
+        self.sizes.map_position(range, batch, row, step)
     }
 
     /// Leaves what a job gathered for a block of channels.
@@ -143,18 +147,20 @@ impl<T: Real> Partials<T> {
             let (batch, group) = (row / groups, row % groups);
             let steps = STEPS.min(p.seqlen - start);
             sum.clear();
-            sum.resize(steps * self.sizes.state, T::default());
+            sum.resize(self.sizes.state * STEPS, T::default());
             for (range, channels) in plan.channels.iter().enumerate() {
                 if channels.start / (p.dim / groups) != group {
                     continue;
                 }
-                let from = ((range * p.batch + batch) * p.seqlen + start) * self.sizes.state;
-                let values = &partial[from..from + sum.len()];
-                sum.iter_mut().zip(values).for_each(|(s, v)| *s = *s + *v);
+                for (row, sum) in sum.chunks_exact_mut(STEPS).enumerate() {
+                    let values = &partial[self.sizes.map_position(range, batch, row, start)..][..steps];
+                    sum.iter_mut().zip(values).for_each(|(s, v)| *s = *s + *v);
+                }
             }
             let strides = target.strides();
             let plane = Plane::of_mut(target, 2, 3).along(batch, strides[0]).along(group, strides[1]).at(0, start);
-            write(context.level, sum, p.parts(), p.dstate, plane, p.dstate, steps);
+            // steps and states exchanged
+            write(context.level, sum, p.parts(), STEPS, plane.transposed(), steps, p.dstate);
         });
     }
 }
@@ -180,31 +186,4 @@ fn write<T: Real>(level: Level, tile: &[T], parts: usize, padded: usize, plane: 
     }
     debug_assert!(tile.len() >= steps * parts * padded && lanes <= padded);
     level.dispatch(Write { tile, parts, padded, plane, lanes, steps });
-}
-
-/// Reduces vectors (step, state, part, lane) over lanes into scalars (step, part, state), times a factor.
-///
-/// # Safety
-/// `sum` holds `count * parts` vectors, `to` as many scalars; `count` is steps times `dstate`.
-#[inline(always)]
-pub(super) unsafe fn add_lanes<T: Real, S: Isa>(
-    simd: S,
-    sum: *const T,
-    count: usize,
-    dstate: usize,
-    parts: usize,
-    factor: f64,
-    to: *mut T,
-) {
-    let width = T::lanes::<S>();
-    let factor = T::from_f64(factor);
-    for i in 0..count {
-        for part in 0..parts {
-            // SAFETY: the caller's contract.
-            unsafe {
-                let total = V::load(simd, sum.add((i * parts + part) * width)).reduce_sum() * factor;
-                *to.add((i / dstate * parts + part) * dstate + i % dstate) = total;
-            }
-        }
-    }
 }
