@@ -159,7 +159,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
             state,
             vector,
             vector,
-            vector,
+            Constants::<E::T>::COUNT * vector,
             rest_len::<E, S>(dstate),
         ])
     }
@@ -245,7 +245,6 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     tiles,
                     shared,
                     a: kept.a,
-
                     b: map(&problem.b, b_tile, kept.b),
                     c: map(&problem.c, c_tile, kept.c),
                     h: kept.h,
