@@ -57,9 +57,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         let block_count = channels.len().div_ceil(width);
         let state = dstate * parts * width;
         let tile = tile_len(width);
-        let [x, dt, dt_a, u, y, gate, longest, b_tile, c_tile, a, constants, b_own, c_own, h] = self.scratch.carve([
-            tile,
-            tile,
+        let [x, dt, dt_a, y, longest, b_tile, c_tile, a, constants, b_own, c_own, h] = self.scratch.carve([
             tile,
             tile,
             tile,
@@ -74,7 +72,8 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
             block_count * state,
         ]);
         let shared = problem.dt_a.is_none();
-        let tiles = Tiles { x, dt, dt_a: if shared { dt } else { dt_a }, u, slope: u, y, longest };
+        // x is not needed once u is known, nor u once the states are: one tile for x, u and the gate leaves room in the first cache
+        let tiles = Tiles { x, dt, dt_a: if shared { dt } else { dt_a }, u: x, slope: x, y, longest };
         // SAFETY: the arrays were carved with the sizes used here; channels, segments and steps are inside the problem, whose views were
         // checked; jobs write disjoint channels or segments of the targets.
         unsafe {
@@ -138,7 +137,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             if let Some(ahead) = ahead {
                                 ahead.prefetch(z);
                             }
-                            load_gate(simd, z, segment, block, start, steps, gate, Gate::Apply(y));
+                            load_gate(simd, z, segment, block, start, steps, x, Gate::Apply(y));
                         }
                         let plane = timed(&target.as_read(), segment.batch, block, start);
                         tile::store(simd, y, width, plane, block.count, steps);
