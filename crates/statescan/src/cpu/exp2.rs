@@ -22,7 +22,7 @@ pub(crate) trait Exp2: pulp::Simd {
 }
 
 /// `(2^r - 1) / r` on [-1/2, 1/2]: 1.1 ulp of the result rather than a relative error, which keeps the rounded sum within 2.
-const DEGREE_5: [f32; 5] = [0.693_146_82, 0.240_222_35, 0.055_508_93, 0.009_671_788, 0.001_322_571_7];
+const DEGREE_5: [f32; 5] = [0.693_146_8, 0.240_222_35, 0.055_508_93, 0.009_671_788, 0.001_322_571_7];
 /// The same for f64, 2.7e-17.
 pub(crate) const DEGREE_11: &[f64] = &[
     core::f64::consts::LN_2,
@@ -76,7 +76,7 @@ mod x86 {
         table
     };
     /// `(2^r - 1) / r` on [-1/16, 1/16], 2.5e-8.
-    const DEGREE_3: [f32; 3] = [0.693_147_2, 0.240_257_63, 0.055_496_223];
+    const DEGREE_3: [f32; 3] = [core::f32::consts::LN_2, 0.240_257_63, 0.055_496_223];
     /// Rounds to a multiple of 1/8.
     const ROUND_8: f32 = 1_572_864.0;
 

@@ -14,6 +14,10 @@ pub(super) enum Variation {
     Plain,
     /// Without gate, bias and softplus.
     Bare,
+    /// Discretized by a zero-order hold.
+    Zoh,
+    /// Discretized by the bilinear rule.
+    Bilinear,
     /// Complex parameters and inputs.
     Complex,
     /// Complex, discretized by a zero-order hold.
@@ -28,6 +32,8 @@ impl Variation {
         match self {
             Variation::Plain => "plain",
             Variation::Bare => "no gate, bias, softplus",
+            Variation::Zoh => "zoh",
+            Variation::Bilinear => "bilinear",
             Variation::Complex => "complex",
             Variation::ComplexZoh => "complex zoh",
             Variation::ComplexBilinear => "complex bilinear",
@@ -39,6 +45,8 @@ impl Variation {
         match self {
             Variation::Plain => Ok(call),
             Variation::Bare => Ok(bare(call)),
+            Variation::Zoh => Ok(call.set("discretization", "zoh")),
+            Variation::Bilinear => Ok(call.set("discretization", "bilinear")),
             Variation::Complex => complex(call),
             Variation::ComplexZoh => Ok(complex(call)?.set("discretization", "zoh")),
             Variation::ComplexBilinear => Ok(complex(call)?.set("discretization", "bilinear")),
