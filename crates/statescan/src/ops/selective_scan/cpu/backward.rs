@@ -5,7 +5,6 @@
 //! and the ranges of channels are added at the end, always in the same order. Gradients of per-channel parameters gather likewise over
 //! the job's segments.
 
-use super::super::plan::Direction;
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::forward::{ForwardPass, load_state, map};
 use super::inputs::{
@@ -34,7 +33,7 @@ pub(super) struct BackwardPass<'p, 'a> {
 impl Pass for BackwardPass<'_, '_> {
     fn run<E: Types>(self) {
         let BackwardPass { exec, problem, sources, targets } = self;
-        let context = &Context::new::<E>(exec, problem, Direction::Backward);
+        let context = &Context::new(exec, problem);
         let mut own = Vec::<E::T>::new();
         let saved = match &sources.checkpoints {
             Some(view) => view.as_ptr().cast::<E::T>(),
@@ -49,7 +48,7 @@ impl Pass for BackwardPass<'_, '_> {
         let saved = Shared::new(saved.cast_mut());
         let partials = &mut Partials::<E::T>::new(context, targets);
         let shared = partials.share();
-        exec.for_each(context.plan.jobs.len(), Scratch::<E::T>::new, |scratch, job| {
+        exec.for_each(context.plan.jobs(), Scratch::<E::T>::new, |scratch, job| {
             context.level.dispatch(Job::<E> { context, sources, targets, saved, partials: shared, job, scratch });
         });
         partials.finish(exec, context, targets);
@@ -84,20 +83,6 @@ struct Kept<T> {
     constants: Constants<T>,
 }
 
-impl<T: Real> Kept<T> {
-    /// Clears what is gathered.
-    ///
-    /// # Safety
-    /// The arrays have room for `state` and `width` elements.
-    #[inline(always)]
-    unsafe fn clear(&self, state: usize, width: usize) {
-        for (array, len) in [(self.da, state), (self.db, state), (self.dc, state), (self.dd, width), (self.dbias, width)] {
-            // SAFETY: the caller's contract.
-            unsafe { core::slice::from_raw_parts_mut(array, len) }.fill(T::default());
-        }
-    }
-}
-
 impl<E: Types> Kernel for Job<'_, '_, '_, E> {
     type Output = ();
 
@@ -106,8 +91,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         let Context { problem, plan, .. } = self.context;
         let (width, dstate) = (E::T::lanes::<S>(), problem.dstate);
         let state = dstate * E::K::PARTS * width;
-        let job = &plan.jobs[self.job];
-        let range = job.channels;
+        let (segments, range) = plan.job(self.job);
         let channels = plan.channels[range].clone();
         let count = channels.len().div_ceil(width);
         let [a, b, c, h, g, da, db, dc, dd, dbias, constants, rest] = self.carve_all::<S>(count);
@@ -129,26 +113,15 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
             for (i, block) in blocks(channels.clone(), width).enumerate() {
                 begin::<E, S>(simd, problem, block, &kept(i));
             }
-            for index in plan.segments[job.segments].clone() {
+            for index in plan.segments[segments].clone() {
                 let segment = &problem.segments.list[index];
-                let (span, warm) =
-                    job.span.as_ref().map_or((segment.start..segment.end, 0), |span| (span.steps.clone(), span.warm));
                 for (i, block) in blocks(channels.clone(), width).enumerate() {
-                    load_cotangent::<E, S>(simd, problem, self.sources, segment, block, warm == 0, kept(i).g);
+                    load_cotangent::<E, S>(simd, problem, self.sources, segment, block, kept(i).g);
                 }
-                let number = |step: usize| (step - segment.start).div_ceil(CHECKPOINT);
-                for tile in (number(span.start)..number(span.end + warm)).rev() {
-                    let counts = tile < number(span.end);
-                    self.tile::<S>(simd, index, tile, range, counts, &kept, rest);
-                    if !counts && tile == number(span.end) {
-                        // what was gathered while warming up is another job's
-                        for (i, _) in blocks(channels.clone(), width).enumerate() {
-                            kept(i).clear(state, width);
-                        }
-                    }
+                for number in (0..segment.len().div_ceil(CHECKPOINT)).rev() {
+                    self.tile::<S>(simd, index, number, range, &kept, rest);
                 }
-                let initial = segment.initial.filter(|_| span.start == segment.start);
-                if let (Some(target), Some((row, sequence))) = (&self.targets.initial_state, initial) {
+                if let (Some(target), Some((row, sequence))) = (&self.targets.initial_state, segment.initial) {
                     let strides = target.strides();
                     let plane = Plane::of_mut(target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
                     for (i, block) in blocks(channels.clone(), width).enumerate() {
@@ -163,7 +136,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                     // the output is 2 Re(C h), and the sweep counts it once
                     double(kept.dc, state);
                 }
-                self.partials.store_channels(job.slab, block, width, [kept.da, kept.db, kept.dc], [kept.dd, kept.dbias]);
+                self.partials.store_channels(segments, block, width, [kept.da, kept.db, kept.dc], [kept.dd, kept.dbias]);
             }
         }
     }
@@ -191,7 +164,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
         ])
     }
 
-    /// One tile of time of all channels of the job; nothing leaves the job unless it `counts`.
+    /// One tile of time of all channels of the job.
     ///
     /// # Safety
     /// `kept` has the arrays of every block, `rest` room for [`rest_len`].
@@ -202,7 +175,6 @@ impl<E: Types> Job<'_, '_, '_, E> {
         index: usize,
         number: usize,
         range: usize,
-        counts: bool,
         kept: &impl Fn(usize) -> Kept<E::T>,
         rest: *mut E::T,
     ) {
@@ -238,7 +210,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
             for (i, block) in blocks(channels.clone(), width).enumerate() {
                 let kept = kept(i);
                 if number == 0 {
-                    load_state::<E, S>(simd, problem, segment, block, true, kept.h);
+                    load_state::<E, S>(simd, problem, segment, block, kept.h);
                 } else {
                     let from = self.saved.get().add(checkpoints.at(index, number) + block.first);
                     core::slice::from_raw_parts_mut(kept.h, dstate * parts * width).fill(E::T::default());
@@ -324,7 +296,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 dbias.store(kept.dbias);
                 let results = [(&self.targets.x, du), (&self.targets.dt, ddt), (&self.targets.dt_a, ddt_a), (&self.targets.z, y)];
                 for (target, from) in results {
-                    let (Some(target), true) = (target, counts) else { continue };
+                    let Some(target) = target else { continue };
                     let target = target.as_read();
                     if let Some(ahead) = ahead {
                         ahead.prefetch(&target);
@@ -334,7 +306,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
             }
             let double_c = if parts == 2 { 2.0 } else { 1.0 };
             for (partial, sum, factor) in [(&self.partials.b, db_sum, 1.0), (&self.partials.c, dc_sum, double_c)] {
-                let (Some(partial), true) = (partial, counts) else { continue };
+                let Some(partial) = partial else { continue };
                 for row in 0..dstate * parts {
                     let to = partial.get().add(self.partials.map_position(range, segment.batch, row, start));
                     for t in 0..steps {
@@ -387,11 +359,13 @@ unsafe fn begin<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, block: Block, 
                 double(kept.c, state);
             }
         }
-        kept.clear(state, width);
+        for (array, len) in [(kept.da, state), (kept.db, state), (kept.dc, state), (kept.dd, width), (kept.dbias, width)] {
+            core::slice::from_raw_parts_mut(array, len).fill(E::T::default());
+        }
     }
 }
 
-/// Loads the gradient by the state after a segment's last step, zero where there is none or the walk does not start there.
+/// Loads the gradient by the state after a segment's last step, zero where there is none.
 ///
 /// # Safety
 /// `g` has room for N field vectors.
@@ -402,13 +376,12 @@ unsafe fn load_cotangent<E: Types, S: Isa>(
     sources: &Sources<'_>,
     segment: &Segment,
     block: Block,
-    from_end: bool,
     g: *mut E::T,
 ) {
     let (width, parts) = (E::T::lanes::<S>(), E::K::PARTS);
     // SAFETY: the caller's contract.
     unsafe {
-        match (&sources.final_state, segment.last.filter(|_| from_end)) {
+        match (&sources.final_state, segment.last) {
             (Some(view), Some((row, sequence))) => {
                 let strides = view.strides();
                 let plane = Plane::of(view, 2, 3).along(row, strides[0]).along(sequence, strides[1]).at(block.first, 0);

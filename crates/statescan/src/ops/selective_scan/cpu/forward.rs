@@ -3,7 +3,6 @@
 //! For f32 and AVX-512 the innermost step of one state and 16 channels is: one product and the exponential (nine instructions), one product
 //! with B, one multiply-add for the state and one for the output.
 
-use super::super::plan::Direction;
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::inputs::{
     Ahead, Block, Constants, Gate, Map, Scratch, Tiles, blocks, copy_rows, double, load_gate, load_tiles, map_tile, parameter,
@@ -28,11 +27,11 @@ pub(super) struct ForwardPass<'p, 'a> {
 
 impl Pass for ForwardPass<'_, '_> {
     fn run<E: Types>(self) {
-        let context = Context::new::<E>(self.exec, self.problem, Direction::Forward);
+        let context = Context::new(self.exec, self.problem);
         let saved = self.targets.checkpoints.as_ref().map(|v| v.as_mut_ptr()).or(self.checkpoints);
         let saved = saved.map(|ptr| Shared::new(ptr.cast::<E::T>()));
         let (context, targets) = (&context, self.targets);
-        self.exec.for_each(context.plan.jobs.len(), Scratch::<E::T>::new, |scratch, job| {
+        self.exec.for_each(context.plan.jobs(), Scratch::<E::T>::new, |scratch, job| {
             context.level.dispatch(Job::<E> { context, targets, saved, job, scratch });
         });
     }
@@ -53,8 +52,8 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
     fn run<S: Isa>(self, simd: S) {
         let Context { problem, plan, checkpoints, .. } = self.context;
         let (width, parts, dstate) = (E::T::lanes::<S>(), E::K::PARTS, problem.dstate);
-        let job = &plan.jobs[self.job];
-        let channels = plan.channels[job.channels].clone();
+        let (segments, channels) = plan.job(self.job);
+        let channels = plan.channels[channels].clone();
         let block_count = channels.len().div_ceil(width);
         let state = dstate * parts * width;
         let tile = tile_len(width);
@@ -91,18 +90,14 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                     }
                 }
             }
-            for index in plan.segments[job.segments].clone() {
+            for index in plan.segments[segments].clone() {
                 let segment = &problem.segments.list[index];
-                let (span, warm) =
-                    job.span.as_ref().map_or((segment.start..segment.end, 0), |span| (span.steps.clone(), span.warm));
                 for (i, block) in blocks(channels.clone(), width).enumerate() {
-                    load_state::<E, S>(simd, problem, segment, block, warm == 0, h.add(i * state));
+                    load_state::<E, S>(simd, problem, segment, block, h.add(i * state));
                 }
-                for start in (span.start - warm..span.end).step_by(CHECKPOINT) {
-                    let (steps, number) = (CHECKPOINT.min(span.end - start), (start - segment.start) / CHECKPOINT);
-                    let following = (start + steps < span.end).then_some(start + steps);
-                    // while warming up, nothing is written
-                    let counts = start >= span.start;
+                for (number, start) in (segment.start..segment.end).step_by(CHECKPOINT).enumerate() {
+                    let steps = CHECKPOINT.min(segment.end - start);
+                    let following = (start + steps < segment.end).then_some(start + steps);
                     map_tile::<E, S>(simd, problem, &problem.b, segment, channels.start, start, steps, b_tile);
                     map_tile::<E, S>(simd, problem, &problem.c, segment, channels.start, start, steps, c_tile);
                     if parts == 2 {
@@ -111,7 +106,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                     for (i, block) in blocks(channels.clone(), width).enumerate() {
                         let ahead = Ahead::new(segment, &channels, block, width, start, following);
                         let h = h.add(i * state);
-                        if let (Some(saved), 1.., true) = (self.saved, number, counts) {
+                        if let (Some(saved), 1..) = (self.saved, number) {
                             let to = saved.get().add(checkpoints.at(index, number) + block.first);
                             copy_rows(h, width, to, checkpoints.padded_dim, state / width, block.count);
                         }
@@ -134,7 +129,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             ahead.prefetch(&problem.dt);
                         }
                         walk::<E, S>(simd, problem, bounded, &tile);
-                        let (Some(target), true) = (&self.targets.y, counts) else { continue };
+                        let Some(target) = &self.targets.y else { continue };
                         if let Some(ahead) = ahead {
                             ahead.prefetch(&target.as_read());
                         }
@@ -148,8 +143,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                         tile::store(simd, y, width, plane, block.count, steps);
                     }
                 }
-                let last = segment.last.filter(|_| span.end == segment.end);
-                if let (Some(target), Some((row, sequence))) = (&self.targets.final_state, last) {
+                if let (Some(target), Some((row, sequence))) = (&self.targets.final_state, segment.last) {
                     let strides = target.strides();
                     let plane = Plane::of_mut(target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
                     for (i, block) in blocks(channels.clone(), width).enumerate() {
@@ -169,23 +163,16 @@ pub(super) fn map<T: Real, V>(of: &Projection<V>, tile: *const T, own: *const T)
     }
 }
 
-/// Loads the state before a segment's first step, zero where there is none or the walk does not start there.
+/// Loads the state before a segment's first step, zero where there is none.
 ///
 /// # Safety
 /// `h` has room for N field vectors; the block lies inside the problem.
 #[inline(always)]
-pub(super) unsafe fn load_state<E: Types, S: Isa>(
-    simd: S,
-    problem: &Problem<'_>,
-    segment: &Segment,
-    block: Block,
-    from_start: bool,
-    h: *mut E::T,
-) {
+pub(super) unsafe fn load_state<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, segment: &Segment, block: Block, h: *mut E::T) {
     let (width, parts) = (E::T::lanes::<S>(), E::K::PARTS);
     // SAFETY: the caller's contract.
     unsafe {
-        match (&problem.initial_state, segment.initial.filter(|_| from_start)) {
+        match (&problem.initial_state, segment.initial) {
             (Some(view), Some((row, sequence))) => {
                 let strides = view.strides();
                 let plane = Plane::of(view, 2, 3).along(row, strides[0]).along(sequence, strides[1]).at(block.first, 0);

@@ -7,11 +7,10 @@
 mod backward;
 mod forward;
 mod inputs;
-mod memory;
 mod reduce;
 mod sweep;
 
-use super::plan::{Checkpoints, Direction, Plan};
+use super::plan::{Checkpoints, Plan};
 use super::{Discretization, Problem, Projection};
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::{Kernel, Level, outline};
@@ -151,10 +150,7 @@ struct Context<'c, 'a> {
 }
 
 impl<'c, 'a> Context<'c, 'a> {
-    fn new<E: Types>(exec: &Exec, problem: &'c Problem<'a>, direction: Direction) -> Self {
-        let (plan, checkpoints) = (Plan::new(problem), Checkpoints::new(problem));
-        let mut context = Context { problem, plan, checkpoints, level: exec.level() };
-        context.plan = memory::cut::<E>(exec, &context, direction);
-        context
+    fn new(exec: &Exec, problem: &'c Problem<'a>) -> Self {
+        Context { problem, plan: Plan::new(problem), checkpoints: Checkpoints::new(problem), level: exec.level() }
     }
 }

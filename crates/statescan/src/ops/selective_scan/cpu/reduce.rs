@@ -14,7 +14,7 @@ pub(super) struct Partials<T> {
     /// By B and C where they vary: (range of channels, batch, state, part, step).
     b: Option<Vec<T>>,
     c: Option<Vec<T>>,
-    /// By per-channel parameters: (slab, row, channel); rows are A, constant B, constant C (state, part), D, bias.
+    /// By per-channel parameters: (range of segments, row, channel); rows are A, constant B, constant C (state, part), D, bias.
     channels: Vec<T>,
     sizes: Sizes,
 }
@@ -56,18 +56,18 @@ impl<T: Real> SharedPartials<T> {
     /// Leaves what a job gathered for a block of channels.
     ///
     /// # Safety
-    /// The arrays hold N field vectors and one vector respectively; no other job has this slab and block.
+    /// The arrays hold N field vectors and one vector respectively; no other job has this range of segments and block.
     #[inline(always)]
     pub(super) unsafe fn store_channels(
         &self,
-        slab: usize,
+        segments: usize,
         block: Block,
         width: usize,
         states: [*const T; 3],
         vectors: [*const T; 2],
     ) {
         let Sizes { state, padded_dim, .. } = self.sizes;
-        let base = slab * self.sizes.rows() * padded_dim + block.first;
+        let base = segments * self.sizes.rows() * padded_dim + block.first;
         let rows = states.into_iter().flat_map(|from| (0..state).map(move |row| from.wrapping_add(row * width)));
         for (row, from) in rows.chain(vectors).enumerate() {
             // SAFETY: the caller's contract; the lanes past the block belong to other channels.
@@ -87,7 +87,7 @@ impl<T: Real> Partials<T> {
             }
             _ => None,
         };
-        let channels = vec![T::default(); context.plan.slabs * sizes.rows() * sizes.padded_dim];
+        let channels = vec![T::default(); context.plan.segments.len() * sizes.rows() * sizes.padded_dim];
         Partials { b: map(&targets.b), c: map(&targets.c), channels, sizes }
     }
 
@@ -125,7 +125,7 @@ impl<T: Real> Partials<T> {
                 let channel = job * MAX_LANES;
                 sum.clear();
                 sum.resize(count * parts * MAX_LANES, T::default());
-                for range in 0..context.plan.slabs {
+                for range in 0..context.plan.segments.len() {
                     for row in 0..count * parts {
                         let from = (range * self.sizes.rows() + first + row) * self.sizes.padded_dim + channel;
                         let values = &self.channels[from..from + MAX_LANES];
