@@ -1,4 +1,4 @@
-//! The one error type. Every variant names the operation and the argument and carries what was expected and what came.
+//! The one error type. Variants name the operation and the argument and carry what was expected and what came.
 
 use crate::tensor::{DType, Device, Shape};
 
@@ -143,6 +143,32 @@ pub enum Error {
         what: &'static str,
         /// Why it is not there.
         why: &'static str,
+    },
+    /// The CUDA driver refused a call, or found an error of an earlier one.
+    #[error("CUDA: {call} failed with {name} ({code})")]
+    Cuda {
+        /// The driver's function.
+        call: &'static str,
+        /// Its name for the error.
+        name: &'static str,
+        /// The error's number.
+        code: u32,
+    },
+    /// A device has not enough memory left.
+    #[error("cuda:{device} has not {bytes} bytes of memory left")]
+    OutOfMemory {
+        /// The device.
+        device: usize,
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// A kernel could not be compiled.
+    #[error("the kernel {kernel} could not be compiled: {log}")]
+    Compile {
+        /// The kernel.
+        kernel: &'static str,
+        /// What the compiler said.
+        log: String,
     },
 }
 

@@ -1,8 +1,10 @@
 //! Where and how a call runs: an argument, never a global.
 
 use crate::cpu::Level;
-use crate::error::Result;
+use crate::cuda::Stream;
+use crate::error::{Error, Result};
 use crate::tensor::Device;
+use core::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,6 +16,7 @@ pub struct Exec {
     threads: usize,
     pool: Option<Arc<rayon::ThreadPool>>,
     level: Level,
+    cuda: Option<Stream>,
 }
 
 impl Exec {
@@ -30,7 +33,35 @@ impl Exec {
             .and_then(|pool| pool.ok())
             .map(Arc::new);
         let threads = pool.as_ref().map_or(1, |_| threads);
-        Exec { threads, pool, level: Level::best() }
+        Exec { threads, pool, level: Level::best(), cuda: None }
+    }
+
+    /// The CUDA device with this number, on a stream of its own.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the crate was built without the feature `cuda`, or there is no driver, no NVRTC or no such device.
+    pub fn cuda(ordinal: usize) -> Result<Self> {
+        Ok(Exec { cuda: Some(Stream::own(ordinal)?), ..Exec::cpu(1) })
+    }
+
+    /// The CUDA device with this number, on a stream of the caller's (null for the default stream).
+    ///
+    /// # Errors
+    /// As [`Exec::cuda`].
+    ///
+    /// # Safety
+    /// The stream belongs to the device's primary context and outlives this executor and its clones.
+    pub unsafe fn cuda_stream(ordinal: usize, stream: *mut c_void) -> Result<Self> {
+        // SAFETY: the caller's contract.
+        Ok(Exec { cuda: Some(unsafe { Stream::borrowed(ordinal, stream)? }), ..Exec::cpu(1) })
+    }
+
+    /// Waits until everything that was called on this executor is done. On the CPU that is so already.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if a kernel failed.
+    pub fn synchronize(&self) -> Result<()> {
+        self.cuda.as_ref().map_or(Ok(()), Stream::synchronize)
     }
 
     /// The same with another instruction set, for tests and comparisons.
@@ -44,7 +75,25 @@ impl Exec {
 
     /// The device that views must be on.
     pub fn device(&self) -> Device {
-        Device::Cpu
+        self.cuda.as_ref().map_or(Device::Cpu, |stream| Device::Cuda(stream.ordinal()))
+    }
+
+    /// The stream of a CUDA executor.
+    pub(crate) fn stream(&self) -> Option<&Stream> {
+        self.cuda.as_ref()
+    }
+
+    /// The stream, or the error that there is none.
+    pub(crate) fn cuda_only(&self) -> Result<&Stream> {
+        self.stream().ok_or(Error::Unavailable { what: "device memory", why: "the executor is not a CUDA one" })
+    }
+
+    /// Refuses CUDA executors for what has no kernel there.
+    pub(crate) fn cpu_only(&self, what: &'static str) -> Result<()> {
+        match &self.cuda {
+            None => Ok(()),
+            Some(_) => Err(Error::Unavailable { what, why: "it has no kernel for CUDA" }),
+        }
     }
 
     /// Number of threads.
@@ -95,6 +144,9 @@ impl Exec {
 
 impl core::fmt::Debug for Exec {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Exec(cpu, {} threads, {:?})", self.threads, self.level)
+        match self.device() {
+            Device::Cpu => write!(f, "Exec(cpu, {} threads, {:?})", self.threads, self.level),
+            device => write!(f, "Exec({device})"),
+        }
     }
 }

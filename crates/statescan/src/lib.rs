@@ -45,6 +45,7 @@
 #![deny(missing_docs)]
 
 pub mod cpu;
+pub mod cuda;
 pub mod error;
 mod exec;
 pub mod ops;

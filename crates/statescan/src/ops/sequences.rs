@@ -4,7 +4,7 @@
 //! there". Dense batches, `cu_seqlens`, `seq_idx` and, by mirroring, reversed scans are all that list.
 
 use crate::error::{Error, Result};
-use crate::tensor::{Shape, View};
+use crate::tensor::{Device, Shape, View};
 
 /// How the time axis divides into independent sequences.
 ///
@@ -50,7 +50,8 @@ impl Segment {
     }
 }
 
-/// All segments of a call, and the leading axes that its state tensors must have.
+/// All segments of a call, and the leading axes that its state tensors must have. Where bounds lie in the memory of another device, the
+/// list is empty: only kernels there read them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segments {
     pub list: Vec<Segment>,
@@ -79,6 +80,10 @@ impl Segments {
             Sequences::CuSeqlens(bounds) => Self::from_bounds(op, bounds, batch, seqlen),
             Sequences::SeqIdx(index) => {
                 let per_row = states.iter().find(|s| s.len() == state_rank + 2).map(|s| s[1]);
+                check_index(op, index, batch, seqlen)?;
+                if index.device() != Device::Cpu {
+                    return Ok(Segments { list: Vec::new(), rows: batch, per_row });
+                }
                 Self::from_index(op, index, batch, seqlen, per_row)
             }
         }
@@ -93,6 +98,9 @@ impl Segments {
             return Err(Error::Rank { op, argument, expected: "shape (sequences + 1,)", got: bounds.shape() });
         }
         check_index_type(op, argument, bounds)?;
+        if bounds.device() != Device::Cpu {
+            return Ok(Segments { list: Vec::new(), rows: bounds.len() - 1, per_row: None });
+        }
         let values = bounds.to_indices();
         let error =
             |position: usize, expected, bound| Error::Index { op, argument, position, expected, bound, got: values[position] };
@@ -125,11 +133,6 @@ impl Segments {
 
     fn from_index(op: &'static str, index: &View<'_>, batch: usize, seqlen: usize, per_row: Option<usize>) -> Result<Self> {
         let argument = "seq_idx";
-        check_index_type(op, argument, index)?;
-        let expected = Shape::of(&[batch, seqlen]);
-        if index.shape() != expected {
-            return Err(Error::Shape { op, argument, expected, got: index.shape() });
-        }
         let values = index.to_indices();
         let mut list = Vec::new();
         for b in 0..batch {
@@ -219,6 +222,16 @@ impl Segments {
 fn empty(batch: usize, sequence: usize) -> Segment {
     let state = Some((batch, sequence));
     Segment { batch, start: 0, end: 0, initial: state, last: state }
+}
+
+fn check_index(op: &'static str, index: &View<'_>, batch: usize, seqlen: usize) -> Result<()> {
+    let argument = "seq_idx";
+    check_index_type(op, argument, index)?;
+    let expected = Shape::of(&[batch, seqlen]);
+    match index.shape() == expected {
+        true => Ok(()),
+        false => Err(Error::Shape { op, argument, expected, got: index.shape() }),
+    }
 }
 
 fn check_index_type(op: &'static str, argument: &'static str, view: &View<'_>) -> Result<()> {

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod cuda;
 mod errors;
 mod oracle;
 

@@ -138,6 +138,7 @@ pub fn final_states_shape(args: &Args<'_>) -> Result<Shape> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
+    exec.cpu_only(OP)?;
     let states: Vec<_> = out.final_states.iter().map(|s| s.shape()).collect();
     let problem = Problem::new(args, exec.device(), &states)?;
     let mut checker = problem.checker(args, exec.device())?;
@@ -157,6 +158,7 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
 /// # Errors
 /// As [`forward`]; also a gradient of an argument that was not given.
 pub fn backward(exec: &Exec, args: &Args<'_>, cotangents: &Cotangents<'_>, grads: &mut Gradients<'_>) -> Result<()> {
+    exec.cpu_only(OP)?;
     let states: Vec<_> =
         cotangents.final_states.iter().map(|s| s.shape()).chain(grads.initial_states.iter().map(|s| s.shape())).collect();
     let problem = Problem::new(args, exec.device(), &states)?;

@@ -52,6 +52,7 @@ impl<'a> UpdateArgs<'a> {
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice, a negative length.
 /// Nothing is written then.
 pub fn update(exec: &Exec, args: &UpdateArgs<'_>, conv_state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+    exec.cpu_only(OP)?;
     let sizes = Sizes::new(args, conv_state.shape(), exec.device())?;
     let mut checker = sizes.checker(args, exec.device())?;
     checker.write("conv_state", conv_state, Kind::Real, &[sizes.states, sizes.dim, sizes.state_len])?;

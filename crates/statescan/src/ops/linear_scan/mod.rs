@@ -98,6 +98,7 @@ pub struct Gradients<'a> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
+    exec.cpu_only(OP)?;
     let problem = Problem::new(args)?;
     let mut checker = problem.checker(args, exec.device())?;
     let (shape, kind) = (args.b.shape(), Kind::exactly(problem.complex));
@@ -127,6 +128,7 @@ pub fn backward(
     cotangents: &Cotangents<'_>,
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
+    exec.cpu_only(OP)?;
     let problem = Problem::new(args)?;
     let mut checker = problem.checker(args, exec.device())?;
     let (shape, kind) = (args.b.shape(), Kind::float(problem.complex));

@@ -31,8 +31,13 @@
 //! ```
 //!
 //! States are recomputed from checkpoints, one for each [`CHECKPOINT`] steps and channel. Gradients overwrite.
+//!
+//! **CUDA.** The forward pass runs there, for every option and any types of 32 bits or less; arguments that are stored in `f64` are rounded to `f32`,
+//! and an `x` in `f64` is refused. Bounds and indices of packed sequences are read by the device only, so that wrong values cannot be
+//! reported: they give wrong results and touch no memory outside of the tensors.
 
 mod cpu;
+mod cuda;
 mod plan;
 pub mod reference;
 
@@ -158,7 +163,7 @@ pub struct Gradients<'a> {
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
     let problem = Problem::new(args, args.x.device(), &[])?;
-    Ok(plan::Checkpoints::new(&problem).len)
+    Ok(problem.checkpoints_len())
 }
 
 /// The shape of `final_state`: that of the initial state where there is one.
@@ -182,16 +187,28 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
     let state = problem.segments.state_shape(&[problem.dim, problem.dstate]);
     checker.write_if("y", &out.y, Kind::Real, &bdl)?;
     checker.write_if("final_state", &out.final_state, Kind::exactly(problem.complex), &state)?;
-    checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(real), &[plan::Checkpoints::new(&problem).len])?;
+    checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(real), &[problem.checkpoints_len()])?;
     checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
     checker.finish()?;
-    let targets = cpu::Targets {
+    let targets = Targets {
         y: out.y.as_mut().map(|v| problem.mirror(v.raw(), 2)),
         final_state: out.final_state.as_mut().map(|v| problem.state_target(v.raw())),
         checkpoints: out.checkpoints.as_mut().map(|v| v.raw()),
     };
-    cpu::forward(exec, &problem, &targets);
-    Ok(())
+    match exec.stream() {
+        Some(stream) => cuda::forward(stream, &problem, &targets),
+        None => {
+            cpu::forward(exec, &problem, &targets);
+            Ok(())
+        }
+    }
+}
+
+/// Where a forward pass writes, in normal form.
+pub(crate) struct Targets {
+    pub y: Option<RawViewMut>,
+    pub final_state: Option<RawViewMut>,
+    pub checkpoints: Option<RawViewMut>,
 }
 
 /// Computes the gradients that are asked for. `checkpoints` are those of a forward pass with the same arguments; without them the states
@@ -206,13 +223,14 @@ pub fn backward(
     cotangents: &Cotangents<'_>,
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
+    exec.cpu_only("the gradient of selective_scan")?;
     let states: Vec<_> =
         cotangents.final_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
     let problem = Problem::new(args, exec.device(), &states)?;
     let mut checker = problem.checker(args, exec.device())?;
     let (bdl, real) = ([problem.batch, problem.dim, problem.seqlen], problem.real_dtype());
     let state = problem.segments.state_shape(&[problem.dim, problem.dstate]);
-    checker.read_if("checkpoints", &checkpoints, Kind::Exact(real), &[plan::Checkpoints::new(&problem).len])?;
+    checker.read_if("checkpoints", &checkpoints, Kind::Exact(real), &[problem.checkpoints_len()])?;
     checker.dense("checkpoints", checkpoints)?;
     checker.read_if("grad of y", &cotangents.y, Kind::Real, &bdl)?;
     checker.read_if("grad of final_state", &cotangents.final_state, Kind::float(problem.complex), &state)?;
@@ -287,6 +305,8 @@ pub(crate) struct Problem<'a> {
     pub dt_a: Option<View<'a>>,
     /// (rows, sequences, D, N)
     pub initial_state: Option<View<'a>>,
+    pub sequences: Sequences<'a>,
+    /// The same, with the values that the host can read.
     pub segments: Segments,
     pub reverse: bool,
     pub discretization: Discretization,
@@ -347,6 +367,7 @@ impl<'a> Problem<'a> {
             dt_limit: args.dt_limit,
             dt_a: args.dt_a,
             initial_state: args.initial_state,
+            sequences: args.sequences,
             segments,
             reverse: args.reverse,
             discretization: args.discretization,
@@ -407,6 +428,14 @@ impl<'a> Problem<'a> {
     /// Real numbers in a state.
     pub(crate) fn parts(&self) -> usize {
         if self.complex { 2 } else { 1 }
+    }
+
+    /// Elements of the saved states; how they lie depends on the device.
+    fn checkpoints_len(&self) -> usize {
+        match self.x.device() {
+            Device::Cpu => plan::Checkpoints::new(self).len,
+            Device::Cuda(_) => cuda::checkpoints_len(self),
+        }
     }
 
     /// The type of carried values (its components).

@@ -91,6 +91,7 @@ impl<'a> Args<'a> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+    exec.cpu_only(OP)?;
     let sizes = Sizes::new(args, &state.as_view(), exec.device())?;
     let mut checker = sizes.checker(args, exec.device())?;
     checker.write("state", state, Kind::exactly(sizes.complex), &sizes.state_shape())?;

@@ -180,6 +180,7 @@ pub fn last_state_shape(args: &Args<'_>) -> Result<Shape> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
+    exec.cpu_only("simplified_scan")?;
     let states: Vec<_> = out.last_state.iter().map(|s| s.shape()).collect();
     let problem = Problem::new(args, exec.device(), &states)?;
     let mut checker = problem.checker(args, exec.device())?;
@@ -211,6 +212,7 @@ pub fn backward(
     cotangents: &Cotangents<'_>,
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
+    exec.cpu_only("simplified_scan")?;
     let states: Vec<_> =
         cotangents.last_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
     let problem = Problem::new(args, exec.device(), &states)?;

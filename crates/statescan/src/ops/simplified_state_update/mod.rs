@@ -78,6 +78,7 @@ impl<'a> Args<'a> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+    exec.cpu_only(OP)?;
     let mut problem = Problem::new(args, &state.as_view(), exec.device())?;
     let mut checker = problem.checker(args, exec.device())?;
     checker.write("state", state, Kind::Complex, &[problem.states, problem.dstate])?;

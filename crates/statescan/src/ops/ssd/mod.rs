@@ -200,6 +200,7 @@ pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
+    exec.cpu_only(OP)?;
     let states: Vec<_> = out.final_state.iter().map(|s| s.shape()).collect();
     let problem = Problem::new(args, exec.device(), &states)?;
     let mut checker = problem.checker(args, exec.device())?;
@@ -230,6 +231,7 @@ pub fn backward(
     cotangents: &Cotangents<'_>,
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
+    exec.cpu_only(OP)?;
     let states: Vec<_> =
         cotangents.final_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
     let problem = Problem::new(args, exec.device(), &states)?;

@@ -11,20 +11,13 @@ mod reduce;
 mod sweep;
 
 use super::plan::{Checkpoints, Plan};
-use super::{Discretization, Problem, Projection};
+use super::{Discretization, Problem, Projection, Targets};
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::{Kernel, Level, outline};
 use crate::exec::Exec;
 use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
 use crate::tensor::{RawViewMut, View};
 use core::marker::PhantomData;
-
-/// Where a forward pass writes, in normal form.
-pub(crate) struct Targets {
-    pub y: Option<RawViewMut>,
-    pub final_state: Option<RawViewMut>,
-    pub checkpoints: Option<RawViewMut>,
-}
 
 /// What a backward pass reads besides the arguments, in normal form.
 pub(crate) struct Sources<'a> {

@@ -1,0 +1,54 @@
+//! What stands in for the driver when the crate is built without it.
+
+use super::{Config, Launch, Numbers, Program};
+use crate::error::{Error, Result};
+use core::convert::Infallible;
+use core::ffi::c_void;
+
+/// A stream that cannot exist.
+#[derive(Clone)]
+pub(crate) struct Stream(Infallible);
+
+const ABSENT: Error = Error::Unavailable { what: "CUDA", why: "this program was built without the feature `cuda`" };
+
+impl Stream {
+    pub(crate) fn devices() -> Result<Vec<String>> {
+        Err(ABSENT)
+    }
+    pub(crate) fn own(_ordinal: usize) -> Result<Self> {
+        Err(ABSENT)
+    }
+    pub(crate) unsafe fn borrowed(_ordinal: usize, _raw: *mut c_void) -> Result<Self> {
+        Err(ABSENT)
+    }
+    pub(crate) fn ordinal(&self) -> usize {
+        match self.0 {}
+    }
+    pub(crate) fn numbers(&self) -> Numbers {
+        match self.0 {}
+    }
+    pub(crate) fn allocate(&self, _bytes: usize) -> Result<u64> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn free(&self, _address: u64) {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn upload(&self, _to: u64, _from: *const u8, _bytes: usize) -> Result<()> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn download(&self, _to: *mut u8, _from: u64, _bytes: usize) -> Result<()> {
+        match self.0 {}
+    }
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn launch<P: Copy>(
+        &self,
+        _program: &Program,
+        _config: &Config,
+        _launch: Launch,
+        _params: &P,
+    ) -> Result<()> {
+        match self.0 {}
+    }
+}

@@ -1,0 +1,233 @@
+// What every kernel is built from: storage types, elementary functions, tiles of shared memory.
+//
+// A program is this text, then the lines of a configuration (types and constants, see jit.rs), then a kernel. No header of the CUDA toolkit
+// is included, because NVRTC is often installed without them.
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef long long i64;
+typedef unsigned long long u64;
+
+#define DEVICE __device__ __forceinline__
+
+constexpr DEVICE int least(int a, int b) { return a < b ? a : b; }
+constexpr DEVICE int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
+
+template <bool CONDITION, typename YES, typename NO> struct Choose { typedef YES type; };
+template <typename YES, typename NO> struct Choose<false, YES, NO> { typedef NO type; };
+
+// ---- storage types: kernels compute in f32 whatever an argument is stored as
+
+typedef float f32;
+typedef double f64;
+struct bf16 { u16 bits; };
+struct f16 { u16 bits; };
+struct alignas(8) complex64 { f32 re, im; };
+struct alignas(16) complex128 { f64 re, im; };
+typedef int i32;
+
+DEVICE f32 to_f32(f32 v) { return v; }
+DEVICE f32 to_f32(f64 v) { return f32(v); }
+DEVICE f32 to_f32(bf16 v) { return __uint_as_float(u32(v.bits) << 16); }
+DEVICE f32 to_f32(f16 v) {
+  f32 out;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(v.bits));
+  return out;
+}
+
+DEVICE void assign(f32& to, f32 v) { to = v; }
+DEVICE void assign(f64& to, f32 v) { to = v; }
+DEVICE void assign(bf16& to, f32 v) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(v)); }
+DEVICE void assign(f16& to, f32 v) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to.bits) : "f"(v)); }
+DEVICE void assign(complex64& to, complex64 v) { to = v; }
+DEVICE void assign(complex128& to, complex64 v) { to = {v.re, v.im}; }
+
+DEVICE complex64 to_complex(f32 v) { return {v, 0.f}; }
+DEVICE complex64 to_complex(f64 v) { return {f32(v), 0.f}; }
+DEVICE complex64 to_complex(bf16 v) { return {to_f32(v), 0.f}; }
+DEVICE complex64 to_complex(f16 v) { return {to_f32(v), 0.f}; }
+DEVICE complex64 to_complex(complex64 v) { return v; }
+DEVICE complex64 to_complex(complex128 v) { return {f32(v.re), f32(v.im)}; }
+
+// ---- fields: what a recurrence runs on, f32 or complex64
+
+DEVICE void convert(f32& to, f32 v) { to = v; }
+template <typename E> DEVICE void convert(f32& to, E v) { to = to_f32(v); }
+template <typename E> DEVICE void convert(complex64& to, E v) { to = to_complex(v); }
+
+DEVICE f32 part_of(f32 v, int) { return v; }
+DEVICE f32 part_of(complex64 v, int part) { return part == 0 ? v.re : v.im; }
+DEVICE void from_parts(f32& to, f32 re, f32) { to = re; }
+DEVICE void from_parts(complex64& to, f32 re, f32 im) { to = {re, im}; }
+
+DEVICE f32 mul_add(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
+DEVICE complex64 mul_add(complex64 a, complex64 b, complex64 c) {
+  return {__fmaf_rn(-a.im, b.im, __fmaf_rn(a.re, b.re, c.re)), __fmaf_rn(a.im, b.re, __fmaf_rn(a.re, b.im, c.im))};
+}
+DEVICE f32 re_mul_add(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
+DEVICE f32 re_mul_add(complex64 a, complex64 b, f32 c) { return __fmaf_rn(-a.im, b.im, __fmaf_rn(a.re, b.re, c)); }
+DEVICE f32 mul(f32 a, f32 b) { return a * b; }
+DEVICE complex64 mul(complex64 a, complex64 b) { return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re}; }
+DEVICE f32 scale(f32 a, f32 x) { return a * x; }
+DEVICE complex64 scale(complex64 a, f32 x) { return {a.re * x, a.im * x}; }
+
+// ---- elementary functions
+
+constexpr f32 LOG2_E = 1.44269504088896341f;
+constexpr f32 INV_PI = 0.318309886183790672f;
+
+DEVICE f32 exp2_fast(f32 v) {
+  f32 out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(v));
+  return out;
+}
+DEVICE f32 reciprocal_fast(f32 v) {
+  f32 out;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(v));
+  return out;
+}
+
+// log(1 + exp v), the identity above 20 as in PyTorch: max(v, 0) + 2 artanh(e / (2 + e)) with e = exp(-|v|) in (0, 1]
+DEVICE f32 softplus(f32 v) {
+  f32 e = exp2_fast(-LOG2_E * fabsf(v));
+  f32 s = e * reciprocal_fast(e + 2.f), q = s * s;
+  f32 series = 0.26867549f;
+  series = __fmaf_rn(series, q, 0.28233956f);
+  series = __fmaf_rn(series, q, 0.40007671f);
+  series = __fmaf_rn(series, q, 0.66666640f);
+  f32 tail = __fmaf_rn(series * q, s, 2.f * s);
+  f32 out = fmaxf(v, 0.f) + tail;
+  return v > 20.f || v != v ? v : out;
+}
+
+DEVICE f32 sigmoid(f32 v) { return reciprocal_fast(1.f + exp2_fast(-LOG2_E * v)); }
+// v sigmoid(v); exp(-v) overflows for v < -88, where the limit is 0
+DEVICE f32 silu(f32 v) { return v * sigmoid(v); }
+
+// ---- asynchronous copies into shared memory
+
+DEVICE u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+
+// 16 bytes, of which only the first `bytes` are read; the rest becomes zero
+DEVICE void copy_async_16(void* to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+}
+DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+
+// How steps belong to sequences: each row is one; bounds of packed ones; the sequence of each step.
+enum class Sequences { Whole, Bounds, Index };
+
+// ---- tensors
+
+// job(i, round) for i below COUNT, divided among the threads of a block; unrolled, which needs a number of rounds that the compiler knows
+template <int COUNT, int THREADS, typename Job> DEVICE void each(Job job) {
+#pragma unroll
+  for (int round = 0; round < (COUNT + THREADS - 1) / THREADS; round++) {
+    const int i = round * THREADS + int(threadIdx.x);
+    if (COUNT % THREADS == 0 || i < COUNT) job(i, round);
+  }
+}
+
+// A strided tensor of up to four axes; strides count elements.
+struct Tensor {
+  void* data;
+  i64 stride[4];
+};
+
+template <typename E> DEVICE E* at(const Tensor& v, i64 i, i64 j = 0, i64 k = 0, i64 l = 0) {
+  return static_cast<E*>(v.data) + (i * v.stride[0] + j * v.stride[1] + k * v.stride[2] + l * v.stride[3]);
+}
+
+// Four neighbouring steps as they are stored.
+template <typename E> struct alignas(sizeof(E) * 4 < 16 ? sizeof(E) * 4 : 16) Quad { E v[4]; };
+
+// How a tile of rows (channels or states) x steps comes out of global memory: which axis neighbouring threads take, and whether 16 bytes at
+// a time, which needs that axis to be contiguous and aligned.
+enum class Copy { TimeVector, Time, RowVector, Row };
+
+// A tile in shared memory as its tensor stores it, (row, step) or (step, row); lines are padded against bank conflicts.
+template <typename E, Copy COPY, int ROWS, int STEPS, int THREADS> struct RawTile {
+  static constexpr bool BY_TIME = COPY == Copy::TimeVector || COPY == Copy::Time;
+  static constexpr bool VECTOR = COPY == Copy::TimeVector || COPY == Copy::RowVector;
+  static constexpr int LINE = BY_TIME ? STEPS : ROWS;
+  static constexpr int PITCH = round_up(LINE * int(sizeof(E)), 16) + 16;
+  static constexpr int BYTES = PITCH * (BY_TIME ? ROWS : STEPS);
+  static constexpr int PER = 16 / int(sizeof(E)), LINE_CHUNKS = LINE / PER;
+  static constexpr int CHUNKS = VECTOR ? LINE_CHUNKS * (BY_TIME ? ROWS : STEPS) : 1;
+  static constexpr int ROUNDS = CHUNKS == 0 ? 1 : (CHUNKS + THREADS - 1) / THREADS;
+
+  // Where this thread's part of the next tile comes from; addresses advance from tile to tile.
+  struct Source {
+    const E* from[ROUNDS];
+    i64 row_stride, step_stride;
+    int rows;
+
+    // `first` is row 0 at the first step of the first tile
+    DEVICE Source(const E* first, i64 row_stride, i64 step_stride, int rows)
+        : row_stride(row_stride), step_stride(step_stride), rows(rows) {
+      if constexpr (VECTOR) {
+        each<CHUNKS, THREADS>([&](int i, int round) {
+          const int line = i / LINE_CHUNKS, within = i % LINE_CHUNKS * PER;
+          from[round] = first + (line * (BY_TIME ? row_stride : step_stride) + within);
+        });
+      } else {
+        from[0] = first;
+      }
+    }
+
+    // starts to copy the next tile, of which `steps` steps exist
+    DEVICE void load(char* tile, int steps) {
+      if constexpr (VECTOR) {
+        each<CHUNKS, THREADS>([&](int i, int round) {
+          const int line = i / LINE_CHUNKS, within = i % LINE_CHUNKS * PER;
+          const int lines = BY_TIME ? rows : steps, left = (BY_TIME ? steps : rows) - within;
+          if (line < lines && left > 0)
+            copy_async_16(tile + line * PITCH + within * int(sizeof(E)), from[round], least(PER, left) * int(sizeof(E)));
+          from[round] += BY_TIME ? STEPS : STEPS * step_stride;
+        });
+      } else {
+#pragma unroll 4
+        for (int i = threadIdx.x; i < ROWS * STEPS; i += THREADS) {
+          const int row = BY_TIME ? i / STEPS : i % ROWS, step = BY_TIME ? i % STEPS : i / ROWS;
+          if (row < rows && step < steps) *at(tile, row, step) = from[0][row * row_stride + step * step_stride];
+        }
+        from[0] += STEPS * step_stride;
+      }
+    }
+  };
+
+  static DEVICE E* at(char* tile, int row, int step) {
+    return reinterpret_cast<E*>(tile + (BY_TIME ? row * PITCH + step * int(sizeof(E)) : step * PITCH + row * int(sizeof(E))));
+  }
+
+  // four steps of a row
+  static DEVICE Quad<E> read4(char* tile, int row, int step) {
+    Quad<E> quad;
+    if constexpr (BY_TIME) {
+      quad = *reinterpret_cast<const Quad<E>*>(at(tile, row, step));
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; j++) quad.v[j] = *at(tile, row, step + j);
+    }
+    return quad;
+  }
+};
+
+// Two neighbours at once, which is one instruction for 16-bit types.
+template <typename E> DEVICE void assign2(E* to, f32 v, f32 w) { assign(to[0], v), assign(to[1], w); }
+DEVICE void assign2(bf16* to, f32 v, f32 w) { asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(*reinterpret_cast<u32*>(to)) : "f"(w), "f"(v)); }
+DEVICE void assign2(f16* to, f32 v, f32 w) { asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(*reinterpret_cast<u32*>(to)) : "f"(w), "f"(v)); }
+
+// Writes the steps in [low, high) of the four at `to`, all of them if WHOLE.
+template <bool VECTOR, bool WHOLE, typename E> DEVICE void store4(E* to, i64 stride, const f32 (&v)[4], int low, int high) {
+  Quad<E> quad;
+  assign2(quad.v, v[0], v[1]), assign2(quad.v + 2, v[2], v[3]);
+  if (VECTOR && (WHOLE || (low <= 0 && high >= 4))) {
+    *reinterpret_cast<Quad<E>*>(to) = quad;
+  } else {
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+      if (WHOLE || (j >= low && j < high)) to[j * stride] = quad.v[j];
+  }
+}

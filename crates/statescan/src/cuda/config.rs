@@ -1,0 +1,151 @@
+//! The configuration of a kernel: the constants that make its text specific. Small, printable, hashable.
+
+use crate::tensor::{DType, View};
+use core::fmt;
+
+/// How a tile comes out of global memory (see `common.cuh`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum TileCopy {
+    TimeVector,
+    Time,
+    RowVector,
+    Row,
+}
+
+impl TileCopy {
+    /// The way for a view whose axes `row` and `time` a kernel walks in tiles of `rows` x `steps`.
+    pub(crate) fn of(view: &View<'_>, row: usize, time: usize, rows: usize, steps: usize) -> Self {
+        let (strides, size) = (view.strides(), view.dtype().size());
+        // 16 bytes at a time: neighbours contiguous, every line of every tile aligned
+        let vector = |axis: usize, line: usize| {
+            let aligned = |bytes: usize| bytes.is_multiple_of(16);
+            strides[axis] == 1
+                && aligned(line * size)
+                && aligned(view.as_ptr() as usize)
+                && (0..strides.len())
+                    .all(|a| a == axis || view.shape()[a] < 2 || aligned(strides[a].unsigned_abs().wrapping_mul(size)))
+        };
+        let near = |axis: usize| view.shape()[axis] < 2 || strides[axis].unsigned_abs() == 1;
+        match (near(time), near(row)) {
+            _ if vector(time, steps) => TileCopy::TimeVector,
+            _ if vector(row, rows) => TileCopy::RowVector,
+            (false, true) => TileCopy::Row,
+            _ => TileCopy::Time,
+        }
+    }
+
+    /// Whether four neighbouring steps are one aligned piece of memory.
+    pub(crate) fn has_quads(view: &View<'_>, time: usize) -> bool {
+        let (strides, size) = (view.strides(), view.dtype().size());
+        let aligned = |bytes: usize| bytes.is_multiple_of((4 * size).min(16));
+        strides[time] == 1
+            && aligned(view.as_ptr() as usize)
+            && (0..strides.len())
+                .all(|a| a == time || view.shape()[a] < 2 || aligned(strides[a].unsigned_abs().wrapping_mul(size)))
+    }
+
+    /// Whether neighbouring threads take neighbouring steps.
+    pub(crate) fn by_time(self) -> bool {
+        matches!(self, TileCopy::TimeVector | TileCopy::Time)
+    }
+
+    /// Bytes that a tile takes in shared memory: lines in whole units of 16 bytes and one more, as `RawTile` has them.
+    pub(crate) fn bytes(self, dtype: DType, rows: usize, steps: usize) -> usize {
+        let (line, lines) = if self.by_time() { (steps, rows) } else { (rows, steps) };
+        ((line * dtype.size()).next_multiple_of(16) + 16) * lines
+    }
+}
+
+/// The value of a constant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Value {
+    Type(DType),
+    Int(usize),
+    Flag(bool),
+    Copy(TileCopy),
+    /// A variant of an enumeration in the text: its type and its name.
+    Name(&'static str, &'static str),
+}
+
+/// Named constants in a fixed order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Config {
+    lines: Vec<(&'static str, Value)>,
+}
+
+impl Config {
+    pub(crate) fn set(mut self, name: &'static str, value: Value) -> Self {
+        self.lines.push((name, value));
+        self
+    }
+    pub(crate) fn dtype(self, name: &'static str, dtype: DType) -> Self {
+        self.set(name, Value::Type(dtype))
+    }
+    pub(crate) fn int(self, name: &'static str, value: usize) -> Self {
+        self.set(name, Value::Int(value))
+    }
+    pub(crate) fn flag(self, name: &'static str, value: bool) -> Self {
+        self.set(name, Value::Flag(value))
+    }
+}
+
+/// The constants as they stand in a program.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.lines {
+            match value {
+                Value::Type(dtype) => writeln!(f, "typedef {dtype} {name};")?,
+                Value::Int(n) => writeln!(f, "constexpr int {name} = {n};")?,
+                Value::Flag(flag) => writeln!(f, "constexpr bool {name} = {flag};")?,
+                Value::Copy(copy) => writeln!(f, "constexpr Copy {name} = Copy::{copy:?};")?,
+                Value::Name(of, variant) => writeln!(f, "constexpr {of} {name} = {of}::{variant};")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_lines_of_the_program() {
+        let config = Config::default()
+            .dtype("X", DType::BF16)
+            .int("STEPS", 32)
+            .flag("HAS_Z", true)
+            .set("X_COPY", Value::Copy(TileCopy::Time))
+            .set("METHOD", Value::Name("Discretization", "Zoh"));
+        let expected = "typedef bf16 X;\nconstexpr int STEPS = 32;\nconstexpr bool HAS_Z = true;\nconstexpr Copy X_COPY = Copy::Time;\n\
+                        constexpr Discretization METHOD = Discretization::Zoh;\n";
+        assert_eq!(config.to_string(), expected);
+    }
+
+    #[test]
+    fn wide_copies_need_contiguous_aligned_lines() {
+        let data = vec![0u64; 4096];
+        let view = |shape: &[usize], strides: &[isize], offset: usize| {
+            let data: &[f32] = bytemuck::cast_slice(&data);
+            // the memory of a vector of words is aligned to 16 bytes by chance only
+            let shift = (16 - data.as_ptr() as usize % 16) % 16 / 4;
+            View::strided(data, shift + offset, shape, strides).unwrap()
+        };
+        let of = |view: View<'_>| TileCopy::of(&view, 1, 2, 8, 32);
+        assert_eq!(of(view(&[2, 8, 64], &[512, 64, 1], 0)), TileCopy::TimeVector);
+        assert_eq!(of(view(&[2, 8, 64], &[512, 64, 1], 1)), TileCopy::Time);
+        assert_eq!(of(view(&[2, 8, 63], &[504, 63, 1], 0)), TileCopy::Time);
+        assert_eq!(of(view(&[2, 8, 64], &[512, 1, 8], 0)), TileCopy::RowVector);
+        assert_eq!(of(view(&[2, 8, 64], &[512, 1, 8], 2)), TileCopy::Row);
+        assert_eq!(of(view(&[2, 8, 64], &[1024, 128, 2], 0)), TileCopy::Time);
+        assert_eq!(of(view(&[2, 8, 64], &[512, 64, -1], 63)), TileCopy::Time);
+        // what an axis of one element has for a stride does not matter
+        assert_eq!(of(view(&[1, 8, 64], &[3, 64, 1], 0)), TileCopy::TimeVector);
+    }
+
+    #[test]
+    fn lines_of_tiles_are_padded() {
+        assert_eq!(TileCopy::TimeVector.bytes(DType::BF16, 32, 16), 32 * 48);
+        assert_eq!(TileCopy::Row.bytes(DType::F32, 5, 16), 16 * 48);
+    }
+}

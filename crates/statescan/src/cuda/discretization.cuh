@@ -1,0 +1,64 @@
+// Discretizations as functors (the table of formulas is in ops/discretization.rs): the decay Abar and the gain, Bbar = d gain (gain for
+// `dirac`), for real and complex A.
+
+enum class Discretization { Mamba, Zoh, Bilinear, Dirac };
+
+// exp(d A) with the constants of the argument's reduction folded into A once
+// (finite, so that a step of zero keeps a state whatever A is)
+DEVICE f32 prepare_exp(f32 a) {
+  a *= LOG2_E;
+  return a < -3.4e38f ? -3.4e38f : a;
+}
+DEVICE complex64 prepare_exp(complex64 a) { return {prepare_exp(a.re), a.im * INV_PI}; }
+DEVICE f32 exp_prepared(f32 a, f32 d) { return exp2_fast(a * d); }
+DEVICE complex64 exp_prepared(complex64 a, f32 d) {
+  f32 size = exp2_fast(a.re * d), sine, cosine;
+  sincospif(a.im * d, &sine, &cosine);
+  return {size * cosine, size * sine};
+}
+
+// (exp z - 1) / z
+DEVICE f32 phi1(f32 z) { return z == 0.f ? 1.f : expm1f(z) / z; }
+DEVICE complex64 phi1(complex64 z) {
+  f32 sine, cosine, half = sinpif(0.5f * INV_PI * z.im);
+  sincospif(INV_PI * z.im, &sine, &cosine);
+  f32 grow = expm1f(z.re);
+  // exp(x + iy) - 1 = (exp x - 1) cos y - 2 sin^2(y/2) + i exp(x) sin y
+  complex64 e = {__fmaf_rn(grow, cosine, -2.f * half * half), __fmaf_rn(grow, sine, sine)};
+  f32 norm = z.re * z.re + z.im * z.im;
+  if (norm < 1e-12f) return {1.f + 0.5f * z.re, 0.5f * z.im};
+  f32 inverse = 1.f / norm;
+  return {(e.re * z.re + e.im * z.im) * inverse, (e.im * z.re - e.re * z.im) * inverse};
+}
+
+// 1 / (1 - d A / 2)
+DEVICE f32 tustin(f32 a, f32 d) { return 1.f / __fmaf_rn(-0.5f * d, a, 1.f); }
+DEVICE complex64 tustin(complex64 a, f32 d) {
+  f32 re = __fmaf_rn(-0.5f * d, a.re, 1.f), im = -0.5f * d * a.im;
+  f32 inverse = 1.f / __fmaf_rn(re, re, im * im);
+  return {re * inverse, -im * inverse};
+}
+// 1 + d A / 2
+DEVICE f32 forward_half(f32 a, f32 d) { return __fmaf_rn(0.5f * d, a, 1.f); }
+DEVICE complex64 forward_half(complex64 a, f32 d) { return {__fmaf_rn(0.5f * d, a.re, 1.f), 0.5f * d * a.im}; }
+
+template <Discretization METHOD> struct Rule {
+  static constexpr bool GAIN = false, INPUT_STEP = METHOD == Discretization::Mamba;
+  template <typename F> static DEVICE F prepare(F a) { return prepare_exp(a); }
+  template <typename F> static DEVICE F decay(F a, f32 d) { return exp_prepared(a, d); }
+  template <typename F> static DEVICE F amplify(F, f32, F input) { return input; }
+};
+
+template <> struct Rule<Discretization::Zoh> {
+  static constexpr bool GAIN = true, INPUT_STEP = true;
+  template <typename F> static DEVICE F prepare(F a) { return a; }
+  template <typename F> static DEVICE F decay(F a, f32 d) { return exp_prepared(prepare_exp(a), d); }
+  template <typename F> static DEVICE F amplify(F a, f32 d, F input) { return mul(phi1(scale(a, d)), input); }
+};
+
+template <> struct Rule<Discretization::Bilinear> {
+  static constexpr bool GAIN = true, INPUT_STEP = true;
+  template <typename F> static DEVICE F prepare(F a) { return a; }
+  template <typename F> static DEVICE F decay(F a, f32 d) { return mul(forward_half(a, d), tustin(a, d)); }
+  template <typename F> static DEVICE F amplify(F a, f32 d, F input) { return mul(tustin(a, d), input); }
+};

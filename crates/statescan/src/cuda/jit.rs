@@ -1,0 +1,63 @@
+//! From a program and a configuration to a loaded kernel: looked up in memory, then on disk, else compiled.
+
+use super::cache::Cache;
+use super::driver::{Context, call, check};
+use super::nvrtc;
+use super::{Config, Program};
+use crate::error::Result;
+use core::ptr::null_mut;
+use cudarc::driver::sys;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Mutex, OnceLock};
+
+/// A device, a kernel's name and its configuration.
+type Key = (usize, &'static str, Config);
+
+/// The function for a configuration. Modules stay loaded for the life of the process. The device's context must be current.
+pub(super) fn function(context: &Context, program: &Program, config: &Config, shared: u32) -> Result<usize> {
+    static LOADED: OnceLock<Mutex<HashMap<Key, usize>>> = OnceLock::new();
+    let loaded = || LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let key = (context.ordinal(), program.kernel, config.clone());
+    if let Some(&function) = loaded().get(&key) {
+        return Ok(function);
+    }
+    // not under the lock, so that other kernels go on; of two threads that load the same kernel the first one counts
+    let function = load(context, program, config, shared)?;
+    Ok(*loaded().entry(key).or_insert(function))
+}
+
+fn load(context: &Context, program: &Program, config: &Config, shared: u32) -> Result<usize> {
+    static CACHE: OnceLock<Cache> = OnceLock::new();
+    let cache = CACHE.get_or_init(Cache::from_environment);
+    let source = program.source(config);
+    let (major, minor) = nvrtc::version()?;
+    let key = format!("{}\n{}\nnvrtc {major}.{minor}\n{source}", context.architecture(), nvrtc::OPTIONS.join(" "));
+    // an entry that the driver refuses is as good as absent
+    if let Some(function) = cache.get(&key).and_then(|cubin| load_module(&cubin, program.kernel, shared).ok()) {
+        return Ok(function);
+    }
+    let (cubin, _) = nvrtc::compile(program.kernel, &source, context.architecture(), &[])?;
+    let function = load_module(&cubin, program.kernel, shared)?;
+    cache.put(&key, &cubin);
+    Ok(function)
+}
+
+/// Loads machine code. Allowed while a stream is being captured: loading is no work of a stream.
+fn load_module(cubin: &[u8], kernel: &'static str, shared: u32) -> Result<usize> {
+    let name = CString::new(kernel).expect("names have no zero byte");
+    let (mut module, mut function) = (null_mut(), null_mut());
+    let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: a context is current; the image is whole machine code, which the driver checks; the places written are valid.
+    unsafe {
+        call!(cuThreadExchangeStreamCaptureMode(&mut mode))?;
+        let loaded = call!(cuModuleLoadData(&mut module, cubin.as_ptr().cast())).and_then(|()| {
+            call!(cuModuleGetFunction(&mut function, module, name.as_ptr()))?;
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            call!(cuFuncSetAttribute(function, attribute, shared as i32))
+        });
+        call!(cuThreadExchangeStreamCaptureMode(&mut mode))?;
+        loaded?;
+    }
+    Ok(function as usize)
+}

@@ -1,0 +1,94 @@
+//! NVIDIA GPUs: contexts, streams, memory, and kernels that are compiled when they are first needed.
+//!
+//! An operation runs on a GPU when its executor is [`Exec::cuda`](crate::Exec::cuda) or
+//! [`Exec::cuda_stream`](crate::Exec::cuda_stream) and its views lie in the memory of that device. The device's primary context is used, so
+//! pointers and streams of other libraries in the process are valid here. A call only puts kernels into the stream: it allocates nothing,
+//! copies nothing and waits for nothing, so that CUDA graphs can capture it. What it finds out too late, an address that does not exist,
+//! is reported by a later call, as CUDA does.
+//!
+//! A kernel is CUDA C++ text, made specific to types, sizes and options by the constants of a configuration, and compiled by
+//! NVRTC for the device at hand. Compiled kernels are kept in memory and on disk: in the folder `STATESCAN_CACHE_DIR` if that variable is
+//! set, else in `statescan` in the user's cache folder.
+//!
+//! Driver and NVRTC are loaded at run time. Without the feature `cuda`, without a driver, without NVRTC or without a device everything
+//! here answers [`Error::Unavailable`](crate::Error::Unavailable).
+
+#[cfg(not(feature = "cuda"))]
+mod absent;
+#[cfg(feature = "cuda")]
+mod cache;
+mod config;
+#[cfg(feature = "cuda")]
+mod driver;
+#[cfg(feature = "cuda")]
+mod jit;
+#[cfg(feature = "cuda")]
+pub(crate) mod nvrtc;
+mod params;
+mod tensor;
+
+#[cfg(not(feature = "cuda"))]
+pub(crate) use absent::Stream;
+pub(crate) use config::{Config, TileCopy, Value};
+#[cfg(feature = "cuda")]
+pub(crate) use driver::Stream;
+pub(crate) use params::Strided;
+pub use tensor::DeviceTensor;
+
+use crate::error::Result;
+
+/// What plans depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Numbers {
+    /// Multiprocessors.
+    pub multiprocessors: usize,
+    /// Shared memory that a block may have, in bytes.
+    pub shared_per_block: usize,
+    /// Shared memory of a multiprocessor, in bytes.
+    pub shared_per_multiprocessor: usize,
+}
+
+/// Device code: parts of a program, the kernel's own text last.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only a driver reads it
+pub(crate) struct Program {
+    /// The kernel's name in its text.
+    pub kernel: &'static str,
+    /// Text before the configuration.
+    pub prelude: &'static [&'static str],
+    /// Text after it.
+    pub text: &'static str,
+}
+
+/// Text that every kernel starts with.
+pub(crate) const COMMON: &str = include_str!("common.cuh");
+/// The discretizations.
+pub(crate) const DISCRETIZATION: &str = include_str!("discretization.cuh");
+
+#[cfg(feature = "cuda")]
+impl Program {
+    /// The whole text for a configuration.
+    pub(crate) fn source(&self, config: &Config) -> String {
+        let mut source = self.prelude.concat();
+        source.push_str(&config.to_string());
+        source.push_str(self.text);
+        source
+    }
+}
+
+/// How a kernel is launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Launch {
+    pub blocks: u32,
+    pub threads: u32,
+    /// Dynamic shared memory in bytes.
+    pub shared: u32,
+}
+
+/// The names of the devices that can be used.
+///
+/// # Errors
+/// [`crate::Error::Unavailable`] and [`crate::Error::Cuda`] if there are none.
+pub fn devices() -> Result<Vec<String>> {
+    Stream::devices()
+}

@@ -1,0 +1,27 @@
+//! What kernels take by value, laid out as `common.cuh` has it.
+
+use crate::tensor::{RawViewMut, View};
+
+/// A strided tensor of up to four axes; strides count elements. Absent ones are null.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Strided {
+    data: u64,
+    stride: [i64; 4],
+}
+
+impl Strided {
+    pub(crate) fn of(view: &View<'_>) -> Self {
+        let mut stride = [0; 4];
+        for (to, &from) in stride.iter_mut().zip(view.strides().iter()) {
+            *to = from as i64;
+        }
+        Strided { data: view.as_ptr() as u64, stride }
+    }
+    pub(crate) fn of_option(view: &Option<View<'_>>) -> Self {
+        view.as_ref().map(Self::of).unwrap_or_default()
+    }
+    pub(crate) fn of_target(view: &Option<RawViewMut>) -> Self {
+        view.as_ref().map(|v| Self::of(&v.as_read())).unwrap_or_default()
+    }
+}
