@@ -10,7 +10,6 @@ typedef unsigned long long u64;
 
 #define DEVICE __device__ __forceinline__
 
-constexpr DEVICE int least(int a, int b) { return a < b ? a : b; }
 constexpr DEVICE int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
 template <bool CONDITION, typename YES, typename NO> struct Choose { typedef YES type; };
@@ -108,9 +107,8 @@ DEVICE f32 silu(f32 v) { return v * sigmoid(v); }
 
 DEVICE u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
 
-// 16 bytes, of which only the first `bytes` are read; the rest becomes zero
-DEVICE void copy_async_16(void* to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+DEVICE void copy_async_16(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
@@ -182,8 +180,12 @@ template <typename E, Copy COPY, int ROWS, int STEPS, int THREADS> struct RawTil
         each<CHUNKS, THREADS>([&](int i, int round) {
           const int line = i / LINE_CHUNKS, within = i % LINE_CHUNKS * PER;
           const int lines = BY_TIME ? rows : steps, left = (BY_TIME ? steps : rows) - within;
-          if (line < lines && left > 0)
-            copy_async_16(tile + line * PITCH + within * int(sizeof(E)), from[round], least(PER, left) * int(sizeof(E)));
+          E* const to = reinterpret_cast<E*>(tile + line * PITCH) + within;
+          if (line < lines && left >= PER) {
+            copy_async_16(to, from[round]);
+          } else if (line < lines) {
+            for (int j = 0; j < left; j++) to[j] = from[round][j];
+          }
           from[round] += BY_TIME ? STEPS : STEPS * step_stride;
         });
       } else {

@@ -84,12 +84,9 @@ impl Plan {
         }
         let geometry = Geometry { lanes, channels, steps };
         let threads = channels * lanes;
-        // 128, 168 or 255 registers for a thread
-        let together = match states.div_ceil(lanes) {
-            _ if heavy || dstate > 32 => 256,
-            5.. => 384,
-            _ => 512,
-        };
+        // at most 255 or 128 registers for a thread
+        let many = heavy || dstate > 32 || states.div_ceil(lanes) > 4;
+        let together = if many { 256 } else { 512 };
         let resident = (together / threads).clamp(1, 16);
         let launch = Launch { blocks, threads: threads as u32, shared: shared(geometry) as u32 };
         (bytes(steps) <= limit).then_some(Plan { geometry, resident, blocks_per_unit, blocks_per_row, launch })

@@ -104,21 +104,19 @@ fn options_compile() {
     if !ready() {
         return;
     }
-    for dtype in [DType::F32, DType::BF16] {
+    for (dtype, dim) in [(DType::F32, 8192), (DType::BF16, 96)] {
         for complex in [false, true] {
-            for dim in [8192, 96] {
-                let case = case(dim, 1024, 16, dtype, complex);
-                let plain = case.args();
-                let channel = tensor(DType::F32, &[dim]);
-                let own = tensor(if complex { DType::Complex64 } else { DType::F32 }, &[2, dim, 16]);
-                let gated = Args { d: Some(channel), z: Some(plain.x), dt_bias: Some(channel), dt_softplus: true, ..plain };
-                let state = [2, dim, 16];
-                case.compiles(&gated, &state);
-                case.compiles(&Args { dt_limit: (0.0, 1.0), initial_state: Some(own), reverse: true, ..gated }, &state);
-                case.compiles(&Args { b: plain.a, c: plain.a, ..plain }, &state);
-                for discretization in Discretization::ALL {
-                    case.compiles(&Args { discretization, dt_a: Some(plain.dt), ..plain }, &state);
-                }
+            let case = case(dim, 1024, 16, dtype, complex);
+            let plain = case.args();
+            let channel = tensor(DType::F32, &[dim]);
+            let own = tensor(if complex { DType::Complex64 } else { DType::F32 }, &[2, dim, 16]);
+            let gated = Args { d: Some(channel), z: Some(plain.x), dt_bias: Some(channel), dt_softplus: true, ..plain };
+            let state = [2, dim, 16];
+            case.compiles(&gated, &state);
+            case.compiles(&Args { dt_limit: (0.0, 1.0), initial_state: Some(own), reverse: true, ..gated }, &state);
+            case.compiles(&Args { b: plain.a, c: plain.a, ..plain }, &state);
+            for discretization in Discretization::ALL {
+                case.compiles(&Args { discretization, dt_a: Some(plain.dt), ..plain }, &state);
             }
         }
     }
