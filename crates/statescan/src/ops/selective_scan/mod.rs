@@ -32,9 +32,9 @@
 //!
 //! States are recomputed from checkpoints, one for each [`CHECKPOINT`] steps and channel. Gradients overwrite.
 //!
-//! **CUDA.** The forward pass runs there, for every option and any types of 32 bits or less; arguments that are stored in `f64` are rounded to `f32`,
-//! and an `x` in `f64` is refused. Bounds and indices of packed sequences are read by the device only, so that wrong values cannot be
-//! reported: they give wrong results and touch no memory outside of the tensors.
+//! **CUDA.** The forward pass runs there, with every option. States are `f32` or complex64; arguments stored in wider types are rounded, and an
+//! `x` in `f64` is refused. Bounds and indices of packed sequences are read by the device only, so that wrong values cannot be reported:
+//! they give wrong results and touch no memory outside of the tensors.
 
 mod cpu;
 mod cuda;
