@@ -6,13 +6,18 @@ use super::shape::{Shape, Strides};
 use super::view::{Device, View};
 use super::view_mut::ViewMut;
 use crate::error::{Error, Result};
+use bytemuck::{Pod, Zeroable};
 use num_complex::Complex64;
+
+/// A line of a cache: memory made of these lets the vectors of a dense tensor lie within one line each.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u64; 8]);
 
 /// A tensor in host memory whose storage type is a value.
 #[derive(Debug, Clone)]
 pub struct Buffer {
-    // 8-byte words: enough alignment for every element type
-    words: Vec<u64>,
+    lines: Vec<Line>,
     dtype: DType,
     shape: Shape,
     strides: Strides,
@@ -29,8 +34,8 @@ impl Buffer {
         let strides = shape.row_major();
         let overflow = || Error::Bounds { shape, strides: strides.to_vec(), offset: 0, available: 0 };
         let bytes = shape.checked_len().and_then(|n| n.checked_mul(dtype.size())).filter(|&n| n <= isize::MAX as usize);
-        let words = bytes.ok_or_else(overflow)?.div_ceil(8);
-        Ok(Buffer { words: vec![0; words], dtype, shape, strides, offset: 0 })
+        let lines = bytes.ok_or_else(overflow)?.div_ceil(size_of::<Line>());
+        Ok(Buffer { lines: bytemuck::zeroed_vec(lines), dtype, shape, strides, offset: 0 })
     }
 
     /// Zeros with chosen strides (in elements), in memory that reaches `elements` elements; element (0, .., 0) is at `offset`.
@@ -41,7 +46,7 @@ impl Buffer {
         let whole = Self::zeros(dtype, &[elements])?;
         let shape = Shape::new(shape)?;
         super::view::check_bounds(&shape, strides, offset, elements)?;
-        Ok(Buffer { words: whole.words, dtype, shape, strides: Strides::of(strides), offset })
+        Ok(Buffer { lines: whole.lines, dtype, shape, strides: Strides::of(strides), offset })
     }
 
     /// A dense copy of a tensor, rounded to a storage type.
@@ -73,17 +78,17 @@ impl Buffer {
 
     /// Sets every byte of the memory behind the tensor, also where no element lies.
     pub fn fill_bytes(&mut self, byte: u8) {
-        self.words.fill(u64::from_ne_bytes([byte; 8]));
+        self.bytes_mut().fill(byte);
     }
 
     /// The memory behind the tensor.
     pub fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.words)
+        bytemuck::cast_slice(&self.lines)
     }
 
     /// The memory behind the tensor, writable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.words)
+        bytemuck::cast_slice_mut(&mut self.lines)
     }
 
     /// The storage type.
@@ -98,7 +103,7 @@ impl Buffer {
 
     /// The tensor, read only.
     pub fn view(&self) -> View<'_> {
-        let origin = self.words.as_ptr().cast::<u8>().wrapping_add(self.offset * self.dtype.size());
+        let origin = self.lines.as_ptr().cast::<u8>().wrapping_add(self.offset * self.dtype.size());
         // SAFETY: shape, strides and offset were checked against the memory when the buffer was made; every bit pattern is a value.
         let view = unsafe { View::from_raw_parts(origin, self.dtype, Device::Cpu, &self.shape, &self.strides) };
         view.expect("checked when the buffer was made")
@@ -106,7 +111,7 @@ impl Buffer {
 
     /// The tensor, writable.
     pub fn view_mut(&mut self) -> ViewMut<'_> {
-        let origin = self.words.as_mut_ptr().cast::<u8>().wrapping_add(self.offset * self.dtype.size());
+        let origin = self.lines.as_mut_ptr().cast::<u8>().wrapping_add(self.offset * self.dtype.size());
         // SAFETY: as in `view`, and the borrow is exclusive.
         let view = unsafe { ViewMut::from_raw_parts(origin, self.dtype, Device::Cpu, &self.shape, &self.strides) };
         view.expect("checked when the buffer was made")

@@ -364,17 +364,10 @@ unsafe fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, source: (*mut 
             }
         }
         for r in 0..R {
-            let value = if taps.silu { silu(sum[r]) } else { sum[r] };
+            let value = if taps.silu { math::silu(sum[r]) } else { sum[r] };
             value.store(target.0.offset(r as isize * target.1));
         }
     }
-}
-
-/// `v sigmoid(v)` in as few operations as go along with streaming: where `e^-v` overflows (v < -88 in f32) the result is 0, off by less than
-/// the smallest normal number times 2^8.
-#[inline(always)]
-fn silu<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
-    v / (math::exp(-v) + V::constant(v.simd(), 1.0))
 }
 
 /// What the jobs of one thread work in.
