@@ -138,6 +138,25 @@ fn kernels_agree_with_the_oracle() {
     }
 }
 
+/// Channels that lie side by side are taken in wide blocks, if there are many of them.
+#[test]
+fn channels_side_by_side_agree_with_the_oracle() {
+    let mut rng = Rng::new(2);
+    for exec in executors() {
+        for (dim, length) in [(520, 70), (1030, 3), (2100, 65)] {
+            for (a, b) in [TYPES[0], TYPES[1], TYPES[2], TYPES[4], TYPES[5]] {
+                let mut case = Case::new(&mut rng, &[dim, length], a, b, Layout::Dense, true, length == 70);
+                for tensor in [&mut case.a, &mut case.b, &mut case.by_h] {
+                    let values = tensor.to_dense();
+                    *tensor = Buffer::strided(tensor.dtype(), &[dim, length], &[1, dim as isize], 0, dim * length).unwrap();
+                    tensor.copy_from(&values);
+                }
+                case.check(&exec, &mut rng, Layout::Dense);
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]

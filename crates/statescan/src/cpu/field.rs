@@ -12,8 +12,6 @@ pub(crate) trait Field<T: Real, S: Isa>:
     const PARTS: usize;
     /// A real vector as an element of the field.
     fn from_real(x: V<T, S>) -> Self;
-    /// The real lanes.
-    fn re(self) -> V<T, S>;
     /// # Safety
     /// `PARTS` whole vectors can be read.
     unsafe fn load(simd: S, ptr: *const T) -> Self;
@@ -57,10 +55,6 @@ impl<T: Real, S: Isa> Field<T, S> for V<T, S> {
     #[inline(always)]
     fn from_real(x: V<T, S>) -> Self {
         x
-    }
-    #[inline(always)]
-    fn re(self) -> V<T, S> {
-        self
     }
     #[inline(always)]
     unsafe fn load(simd: S, ptr: *const T) -> Self {
@@ -165,10 +159,6 @@ impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
     #[inline(always)]
     fn from_real(x: V<T, S>) -> Self {
         Cx { re: x, im: V::constant(x.simd(), 0.0) }
-    }
-    #[inline(always)]
-    fn re(self) -> V<T, S> {
-        self.re
     }
     #[inline(always)]
     unsafe fn load(simd: S, ptr: *const T) -> Self {

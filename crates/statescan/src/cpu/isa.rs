@@ -161,6 +161,14 @@ mod x86 {
             pulp::cast(self.avx512f._mm512_roundscale_pd::<{ _MM_FROUND_TO_NEAREST_INT }>(pulp::cast(x)))
         }
         #[inline(always)]
+        fn recip_f32(self, x: Self::f32s) -> Self::f32s {
+            // 14 bits, then Newton: a division would keep its unit busy for sixteen clocks
+            let (f, x) = (self.avx512f, pulp::cast(x));
+            let r = f._mm512_rcp14_ps(x);
+            let rest = f._mm512_fnmadd_ps(x, r, f._mm512_set1_ps(1.0));
+            pulp::cast(f._mm512_fmadd_ps(r, rest, r))
+        }
+        #[inline(always)]
         fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s {
             pulp::cast(self.avx512f._mm512_scalef_ps(pulp::cast(x), pulp::cast(n)))
         }

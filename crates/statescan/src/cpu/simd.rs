@@ -18,6 +18,16 @@ pub(crate) trait Isa: Exp2 {
     fn round_f32(self, x: Self::f32s) -> Self::f32s;
     /// Nearest integer, ties to even.
     fn round_f64(self, x: Self::f64s) -> Self::f64s;
+    /// `1 / x` within an ulp, for numbers that are normal and have a normal reciprocal.
+    #[inline(always)]
+    fn recip_f32(self, x: Self::f32s) -> Self::f32s {
+        self.div_f32s(self.splat_f32s(1.0), x)
+    }
+    /// As [`Isa::recip_f32`].
+    #[inline(always)]
+    fn recip_f64(self, x: Self::f64s) -> Self::f64s {
+        self.div_f64s(self.splat_f64s(1.0), x)
+    }
     /// `x * 2^n` for integral `n` and `x` in [0.5, 2); results below the normal range may become 0.
     fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s;
     /// `x * 2^n` for integral `n` and `x` in [0.5, 2); results below the normal range may become 0.
@@ -129,6 +139,7 @@ pub(crate) trait Real:
     fn min<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
     fn less<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Mask<S>;
     fn select<S: Isa>(s: S, mask: Self::Mask<S>, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
+    fn recip<S: Isa>(s: S, a: Self::Reg<S>) -> Self::Reg<S>;
     fn reduce_sum<S: Isa>(s: S, a: Self::Reg<S>) -> Self;
     fn round<S: Isa>(s: S, a: Self::Reg<S>) -> Self::Reg<S>;
     fn scale<S: Isa>(s: S, a: Self::Reg<S>, n: Self::Reg<S>) -> Self::Reg<S>;
@@ -144,7 +155,7 @@ pub(crate) trait Real:
 
 macro_rules! real {
     ($t:ty, $double:literal, $reg:ident, $mask:ident, $lanes:ident, $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident,
-     $abs:ident, $fma:ident, $nfma:ident, $max:ident, $min:ident, $less:ident, $select:ident, $sum:ident, $round:ident, $scale:ident,
+     $abs:ident, $fma:ident, $nfma:ident, $max:ident, $min:ident, $less:ident, $select:ident, $recip:ident, $sum:ident, $round:ident, $scale:ident,
      $exp2:ident, $first_true:ident, $transpose:ident, $sum_rows:ident) => {
         impl Real for $t {
             type Reg<S: Isa> = S::$reg;
@@ -216,6 +227,10 @@ macro_rules! real {
                 s.$select(mask, a, b)
             }
             #[inline(always)]
+            fn recip<S: Isa>(s: S, a: S::$reg) -> S::$reg {
+                s.$recip(a)
+            }
+            #[inline(always)]
             fn reduce_sum<S: Isa>(s: S, a: S::$reg) -> Self {
                 s.$sum(a)
             }
@@ -268,6 +283,7 @@ real!(
     min_f32s,
     less_than_f32s,
     select_f32s,
+    recip_f32,
     reduce_sum_f32s,
     round_f32,
     scale_f32,
@@ -295,6 +311,7 @@ real!(
     min_f64s,
     less_than_f64s,
     select_f64s,
+    recip_f64,
     reduce_sum_f64s,
     round_f64,
     scale_f64,
@@ -343,6 +360,11 @@ impl<T: Real, S: Isa> V<T, S> {
     pub unsafe fn store(self, ptr: *mut T) {
         // SAFETY: the caller's contract.
         unsafe { ptr.cast::<T::Reg<S>>().write_unaligned(self.reg) }
+    }
+    /// `1 / self` within an ulp, see [`Isa::recip_f32`].
+    #[inline(always)]
+    pub fn short_recip(self) -> Self {
+        V { reg: T::recip(self.simd, self.reg), simd: self.simd }
     }
     /// `self * a + b`, fused where the instruction set has it.
     #[inline(always)]

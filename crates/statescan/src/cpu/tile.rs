@@ -335,7 +335,7 @@ unsafe fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, plane: Plane, lanes: 
     let src = plane.ptr.cast::<E>();
     // SAFETY: every access is inside lanes x steps of the plane or of the tile.
     unsafe {
-        if plane.time_step == 1 {
+        if plane.time_step == 1 && steps >= T::lanes::<S>() {
             let width = T::lanes::<S>();
             let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
             let mut first = 0;
@@ -365,6 +365,14 @@ unsafe fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, plane: Plane, lanes: 
             for t in 0..steps {
                 let value = (*src.offset(t as isize * plane.time_step)).load();
                 core::slice::from_raw_parts_mut(tile.add(t * pitch), lanes).fill(value);
+            }
+        } else if steps < T::lanes::<S>() {
+            // a few steps are not worth a transposition: one row of the tile after the other
+            for t in 0..steps {
+                for lane in 0..lanes {
+                    *tile.add(t * pitch + lane) =
+                        (*src.offset(lane as isize * plane.lane_step + t as isize * plane.time_step)).load();
+                }
             }
         } else {
             for lane in 0..lanes {
@@ -451,7 +459,7 @@ unsafe fn store_as<T: Real, E: Storage<T>, S: Isa>(
     let dst = plane.ptr.cast::<E>();
     // SAFETY: every access is inside lanes x steps of the plane or of the tile.
     unsafe {
-        if plane.time_step == 1 {
+        if plane.time_step == 1 && steps >= T::lanes::<S>() {
             let width = T::lanes::<S>();
             let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
             let mut first = 0;
@@ -485,6 +493,13 @@ unsafe fn store_as<T: Real, E: Storage<T>, S: Isa>(
             for t in 0..steps {
                 let row = core::slice::from_raw_parts(tile.add(t * pitch), lanes);
                 E::store_row(row, core::slice::from_raw_parts_mut(dst.offset(t as isize * plane.time_step), lanes));
+            }
+        } else if steps < T::lanes::<S>() {
+            for t in 0..steps {
+                for lane in 0..lanes {
+                    *dst.offset(lane as isize * plane.lane_step + t as isize * plane.time_step) =
+                        E::store(*tile.add(t * pitch + lane));
+                }
             }
         } else {
             for lane in 0..lanes {

@@ -1,12 +1,12 @@
 //! The linear scan on the CPU: neighbouring channels in the lanes of a vector, time walked in tiles of 64 steps.
 //!
-//! A job is a block of channels over all of time. Tiles are converted and transposed on their way in and out, so that storage types and
+//! A job is a block of channels over all of time: several vectors where channels lie side by side, else one. Tiles are converted and transposed on their way in and out, so that storage types and
 //! strides cost nothing in the recurrence. The operation reads two numbers and writes one a step; it runs at the speed of memory.
 
 use super::plan::Plan;
 use super::{Problem, recurrence};
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
-use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
+use crate::cpu::tile::{self, Plane, STEPS};
 use crate::cpu::{Kernel, Level};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
@@ -103,15 +103,25 @@ impl<T: Real> Kernel for Job<'_, '_, '_, T> {
     }
 }
 
-/// A vector of channels of one job: where it starts in every tensor.
-struct Channels<'j> {
+/// Channels of one job: where they start in every tensor, and how they lie in tiles.
+struct Block<'j> {
     plan: &'j Plan,
-    outer: Vec<(usize, usize)>,
+    outer: &'j [(usize, usize)],
     first: usize,
     count: usize,
+    /// Channels, filled up to whole vectors.
+    padded: usize,
+    /// Elements of a row of a tile.
+    pitch: usize,
 }
 
-impl Channels<'_> {
+impl Block<'_> {
+    /// Where the vectors of a row begin.
+    #[inline(always)]
+    fn vectors<T: Real, S: Isa>(&self) -> impl Iterator<Item = usize> + use<T, S> {
+        (0..self.padded).step_by(T::lanes::<S>())
+    }
+
     /// The plane channels x time of a tensor that is read; time is left out for states.
     fn of(&self, view: &View<'_>) -> Plane {
         self.place(Plane::of(view, self.plan.lane_axis, view.rank() - 1), &view.strides())
@@ -135,18 +145,20 @@ impl<T: Real> Job<'_, '_, '_, T> {
         let plan = &context.plan;
         let (outer, lanes) = plan.job(index);
         let width = T::lanes::<S>();
-        // two tiles, and the states at the starts of all tiles where they are computed twice
-        let tile = STEPS * width * F::PARTS;
-        let states = if backward { context.problem.seqlen.div_ceil(STEPS) + 1 } else { 1 };
-        scratch.resize(3 * tile + states * width * F::PARTS, T::default());
-        debug_assert!(width <= MAX_LANES);
-        for first in lanes.clone().step_by(width) {
-            let channels = Channels { plan, outer: outer.clone(), first, count: width.min(lanes.end - first) };
-            // SAFETY: the vector's channels lie inside the job's, and the scratch has the room that both passes name.
+        // tiles, and the states at the starts of all tiles where they are computed twice
+        let states = if backward { context.problem.seqlen.div_ceil(STEPS) } else { 0 };
+        // the parts of a complex vector lie side by side, so there is one in a row
+        let most = if F::PARTS == 1 { plan.block } else { width };
+        for first in lanes.clone().step_by(most) {
+            let count = most.min(lanes.end - first);
+            let padded = count.next_multiple_of(width);
+            let block = Block { plan, outer: &outer, first, count, padded, pitch: F::PARTS * padded };
+            scratch.resize((3 * STEPS + 2 + states) * block.pitch, T::default());
+            // SAFETY: the block's channels are the job's, and the scratch has the room that both passes name.
             unsafe {
                 match backward {
-                    false => forward_vector::<T, S, F>(simd, context, &channels, scratch.as_mut_ptr()),
-                    true => backward_vector::<T, S, F>(simd, context, &channels, scratch.as_mut_ptr()),
+                    false => forward_block::<T, S, F>(simd, context, &block, scratch.as_mut_ptr()),
+                    true => backward_block::<T, S, F>(simd, context, &block, scratch.as_mut_ptr()),
                 }
             }
         }
@@ -154,147 +166,141 @@ impl<T: Real> Job<'_, '_, '_, T> {
 }
 
 /// # Safety
-/// The channels are this thread's; `scratch` has room for two tiles and a vector.
+/// The channels are this thread's; `scratch` has room for two tiles and two rows.
 #[inline(always)]
-unsafe fn forward_vector<T: Real, S: Isa, F: Field<T, S>>(
-    simd: S,
-    context: &Context<'_, '_>,
-    channels: &Channels<'_>,
-    scratch: *mut T,
-) {
+unsafe fn forward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_, '_>, block: &Block<'_>, scratch: *mut T) {
     let (problem, targets) = (context.problem, &context.forward);
-    let (width, count) = (T::lanes::<S>(), channels.count);
-    let step = width * F::PARTS;
-    let (pa, pb) = (channels.of(&problem.a), channels.of(&problem.b));
-    let ph = targets.h.as_ref().map(|v| channels.of_mut(v));
-    // SAFETY: planes reach over the problem's channels and steps; tiles have the named room.
+    let (count, padded, pitch) = (block.count, block.padded, block.pitch);
+    let (pa, pb) = (block.of(&problem.a), block.of(&problem.b));
+    let ph = targets.h.as_ref().map(|v| block.of_mut(v));
+    // SAFETY: planes reach over the problem's channels and steps; tiles and rows have the named room.
     unsafe {
-        let (a, b, vector) = (scratch, scratch.add(STEPS * step), scratch.add(2 * STEPS * step));
-        let mut state = load_state::<T, S, F>(simd, channels, &problem.initial_state, vector);
-        let mut decay = F::from_real(V::constant(simd, 1.0));
+        let (a, b) = (scratch, scratch.add(STEPS * pitch));
+        let (states, decays) = (scratch.add(2 * STEPS * pitch), scratch.add((2 * STEPS + 1) * pitch));
+        load_state(simd, block, &problem.initial_state, states);
+        for at in block.vectors::<T, S>() {
+            F::from_real(V::constant(simd, 1.0)).store(decays.add(at));
+        }
         for start in (0..problem.seqlen).step_by(STEPS) {
             let steps = STEPS.min(problem.seqlen - start);
-            tile::load_parts(simd, pa.at(0, start), F::PARTS, count, width, steps, a);
-            tile::load_parts(simd, pb.at(0, start), F::PARTS, count, width, steps, b);
-            state = recurrence::scan(simd, a, step, b, step, steps, state);
-            if targets.decay.is_some() {
-                decay = recurrence::total_decay(simd, a, step, steps, decay);
+            tile::load_parts(simd, pa.at(0, start), F::PARTS, count, padded, steps, a);
+            tile::load_parts(simd, pb.at(0, start), F::PARTS, count, padded, steps, b);
+            for at in block.vectors::<T, S>() {
+                let (a, b, state, decay) = (a.add(at), b.add(at), states.add(at), decays.add(at));
+                recurrence::scan(simd, a, pitch, b, pitch, steps, F::load(simd, state)).store(state);
+                if targets.decay.is_some() {
+                    recurrence::total_decay(simd, a, pitch, steps, F::load(simd, decay)).store(decay);
+                }
             }
             if let Some(ph) = ph {
-                tile::store_parts(simd, b, F::PARTS, width, ph.at(0, start), count, steps);
+                tile::store_parts(simd, b, F::PARTS, padded, ph.at(0, start), count, steps);
             }
         }
-        store_state(channels, &targets.final_state, state, vector);
-        store_state(channels, &targets.decay, decay, vector);
+        store_state(simd, block, &targets.final_state, states);
+        store_state(simd, block, &targets.decay, decays);
     }
 }
 
 /// # Safety
-/// As [`forward_vector`], with three tiles and a vector for each tile of time and one more.
+/// As [`forward_block`], with three tiles, two rows and a row for each tile of time.
 #[inline(always)]
-unsafe fn backward_vector<T: Real, S: Isa, F: Field<T, S>>(
+unsafe fn backward_block<T: Real, S: Isa, F: Field<T, S>>(
     simd: S,
     context: &Context<'_, '_>,
-    channels: &Channels<'_>,
+    block: &Block<'_>,
     scratch: *mut T,
 ) {
     let (problem, sources, targets) = (context.problem, &context.sources, &context.backward);
-    let (width, count, seqlen) = (T::lanes::<S>(), channels.count, problem.seqlen);
-    let step = width * F::PARTS;
-    let (pa, pb) = (channels.of(&problem.a), channels.of(&problem.b));
-    let plane = |view: &Option<View<'_>>| view.as_ref().map(|v| channels.of(v));
-    let target = |view: &Option<RawViewMut>| view.as_ref().map(|v| channels.of_mut(v));
+    let (count, padded, pitch, seqlen) = (block.count, block.padded, block.pitch, problem.seqlen);
+    let (pa, pb) = (block.of(&problem.a), block.of(&problem.b));
+    let plane = |view: &Option<View<'_>>| view.as_ref().map(|v| block.of(v));
+    let target = |view: &Option<RawViewMut>| view.as_ref().map(|v| block.of_mut(v));
     let (ph, pp) = (plane(&sources.h), plane(&sources.by_h));
     let (by_a, by_b) = (target(&targets.a), target(&targets.b));
-    // SAFETY: planes reach over the problem's channels and steps; tiles have the named room.
+    // SAFETY: planes reach over the problem's channels and steps; tiles and rows have the named room.
     unsafe {
-        let (a, h, g) = (scratch, scratch.add(STEPS * step), scratch.add(2 * STEPS * step));
-        let vector = scratch.add(3 * STEPS * step);
-        let states = vector.add(step);
+        let (a, h, g) = (scratch, scratch.add(STEPS * pitch), scratch.add(2 * STEPS * pitch));
+        let (row, carries) = (scratch.add(3 * STEPS * pitch), scratch.add((3 * STEPS + 1) * pitch));
+        let states = carries.add(pitch);
         if by_a.is_some() {
-            let mut state = load_state::<T, S, F>(simd, channels, &problem.initial_state, vector);
+            load_state(simd, block, &problem.initial_state, row);
             for (i, start) in (0..seqlen).step_by(STEPS).enumerate() {
-                state.store(states.add(i * step));
+                row.copy_to_nonoverlapping(states.add(i * pitch), pitch);
                 // given states spare the first pass all but the initial one
                 let steps = STEPS.min(seqlen - start);
                 if ph.is_none() && start + steps < seqlen {
-                    tile::load_parts(simd, pa.at(0, start), F::PARTS, count, width, steps, a);
-                    tile::load_parts(simd, pb.at(0, start), F::PARTS, count, width, steps, h);
-                    state = recurrence::scan(simd, a, step, h, step, steps, state);
+                    tile::load_parts(simd, pa.at(0, start), F::PARTS, count, padded, steps, a);
+                    tile::load_parts(simd, pb.at(0, start), F::PARTS, count, padded, steps, h);
+                    for at in block.vectors::<T, S>() {
+                        let state = F::load(simd, row.add(at));
+                        recurrence::scan(simd, a.add(at), pitch, h.add(at), pitch, steps, state).store(row.add(at));
+                    }
                 }
             }
         }
-        let mut carry = load_state::<T, S, F>(simd, channels, &sources.by_final_state, vector);
+        load_state(simd, block, &sources.by_final_state, carries);
         for (i, start) in (0..seqlen).step_by(STEPS).enumerate().rev() {
             let steps = STEPS.min(seqlen - start);
-            tile::load_parts(simd, pa.at(0, start), F::PARTS, count, width, steps, a);
+            tile::load_parts(simd, pa.at(0, start), F::PARTS, count, padded, steps, a);
             match pp {
-                Some(pp) => tile::load_parts(simd, pp.at(0, start), F::PARTS, count, width, steps, g),
-                None => core::slice::from_raw_parts_mut(g, steps * step).fill(T::default()),
+                Some(pp) => tile::load_parts(simd, pp.at(0, start), F::PARTS, count, padded, steps, g),
+                None => core::slice::from_raw_parts_mut(g, steps * pitch).fill(T::default()),
             }
-            carry = recurrence::adjoint(simd, a, step, g, step, steps, carry);
-            if let Some(by_b) = by_b {
-                tile::store_parts(simd, g, F::PARTS, width, by_b.at(0, start), count, steps);
-            }
-            let Some(by_a) = by_a else { continue };
             // the states before each step: the last of the tile before this one, then this tile's own
-            let mut previous = F::load(simd, states.add(i * step));
-            match ph {
-                Some(ph) => {
-                    if start > 0 {
-                        tile::load_parts(simd, ph.at(0, start - 1), F::PARTS, count, width, 1, vector);
-                        previous = F::load(simd, vector);
-                    }
-                    tile::load_parts(simd, ph.at(0, start), F::PARTS, count, width, steps, h);
-                }
-                None => {
-                    tile::load_parts(simd, pb.at(0, start), F::PARTS, count, width, steps, h);
-                    recurrence::scan(simd, a, step, h, step, steps, previous);
+            let mut previous = states.add(i * pitch);
+            if by_a.is_some() {
+                tile::load_parts(simd, ph.unwrap_or(pb).at(0, start), F::PARTS, count, padded, steps, h);
+                if let Some(ph) = ph.filter(|_| start > 0) {
+                    tile::load_parts(simd, ph.at(0, start - 1), F::PARTS, count, padded, 1, row);
+                    previous = row;
                 }
             }
-            let zero = F::zero(simd);
-            for t in 0..steps {
-                let at = t * step;
-                previous.conj_mul_add(F::load(simd, g.add(at)), zero).store(a.add(at));
-                previous = F::load(simd, h.add(at));
+            for at in block.vectors::<T, S>() {
+                let (a, h, g, carry) = (a.add(at), h.add(at), g.add(at), carries.add(at));
+                recurrence::adjoint(simd, a, pitch, g, pitch, steps, F::load(simd, carry)).store(carry);
+                if by_a.is_none() {
+                    continue;
+                }
+                let mut previous = F::load(simd, previous.add(at));
+                if ph.is_none() {
+                    recurrence::scan(simd, a, pitch, h, pitch, steps, previous);
+                }
+                for t in 0..steps {
+                    previous.conj_mul_add(F::load(simd, g.add(t * pitch)), F::zero(simd)).store(a.add(t * pitch));
+                    previous = F::load(simd, h.add(t * pitch));
+                }
             }
-            tile::store_parts(simd, a, F::PARTS, width, by_a.at(0, start), count, steps);
+            if let Some(by_b) = by_b {
+                tile::store_parts(simd, g, F::PARTS, padded, by_b.at(0, start), count, steps);
+            }
+            if let Some(by_a) = by_a {
+                tile::store_parts(simd, a, F::PARTS, padded, by_a.at(0, start), count, steps);
+            }
         }
-        store_state(channels, &targets.initial_state, carry, vector);
+        store_state(simd, block, &targets.initial_state, carries);
     }
 }
 
+/// A row of states; zeros where there are none.
+///
 /// # Safety
-/// The channels lie inside the view; `vector` has room for one field vector.
+/// The block lies inside the view; `row` has room for it.
 #[inline(always)]
-unsafe fn load_state<T: Real, S: Isa, F: Field<T, S>>(
-    simd: S,
-    channels: &Channels<'_>,
-    view: &Option<View<'_>>,
-    vector: *mut T,
-) -> F {
-    let Some(view) = view else { return F::zero(simd) };
+unsafe fn load_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<View<'_>>, row: *mut T) {
     // SAFETY: the caller's contract; a plane of one step.
     unsafe {
-        tile::load_parts(simd, channels.of(view), F::PARTS, channels.count, T::lanes::<S>(), 1, vector);
-        F::load(simd, vector)
+        match view {
+            Some(view) => tile::load_parts(simd, block.of(view), block.pitch / block.padded, block.count, block.padded, 1, row),
+            None => core::slice::from_raw_parts_mut(row, block.pitch).fill(T::default()),
+        }
     }
 }
 
 /// # Safety
 /// As [`load_state`], and the elements are this thread's.
 #[inline(always)]
-unsafe fn store_state<T: Real, S: Isa, F: Field<T, S>>(
-    channels: &Channels<'_>,
-    view: &Option<RawViewMut>,
-    state: F,
-    vector: *mut T,
-) {
+unsafe fn store_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<RawViewMut>, row: *const T) {
     let Some(view) = view else { return };
-    let simd = state.re().simd();
     // SAFETY: the caller's contract; a plane of one step.
-    unsafe {
-        state.store(vector);
-        tile::store_parts(simd, vector, F::PARTS, T::lanes::<S>(), channels.of_mut(view), channels.count, 1);
-    }
+    unsafe { tile::store_parts(simd, row, block.pitch / block.padded, block.padded, block.of_mut(view), block.count, 1) }
 }

@@ -14,9 +14,15 @@ pub(crate) struct Plan {
     pub lanes: usize,
     /// The other axes with more than one index: position and size.
     pub outer: Vec<(usize, usize)>,
-    /// Blocks of at most [`MAX_LANES`] channels.
+    /// Channels in a block, a multiple of [`MAX_LANES`].
+    pub block: usize,
     pub blocks: usize,
 }
+
+/// Channels in a block where they lie side by side, so that memory is read in long runs; fewer where that would leave threads without work.
+const WIDE: [usize; 3] = [128, 64, 32];
+/// Blocks that there should be.
+const JOBS: usize = 16;
 
 impl Plan {
     /// `strides` are those of every tensor of the call; a time axis at the end is ignored.
@@ -40,8 +46,14 @@ impl Plan {
             end = start;
         }
         let lane_axis = axes[best.clone()].last().copied().unwrap_or(sizes.len() - 1);
-        let outer = axes.iter().enumerate().filter(|(i, _)| !best.contains(i)).map(|(_, &axis)| (axis, sizes[axis])).collect();
-        Plan { lane_axis, lanes, outer, blocks: lanes.div_ceil(MAX_LANES) }
+        let outer: Vec<_> =
+            axes.iter().enumerate().filter(|(i, _)| !best.contains(i)).map(|(_, &axis)| (axis, sizes[axis])).collect();
+        let others: usize = outer.iter().map(|&(_, size)| size).product();
+        // the parts of a complex vector lie side by side in a tile, so there is one in a row
+        let wide = !problem.complex && problem.b.strides()[lane_axis] == 1;
+        let enough = |&block: &usize| wide && lanes.div_ceil(block).saturating_mul(others) >= JOBS;
+        let block = WIDE.into_iter().find(enough).unwrap_or(MAX_LANES);
+        Plan { lane_axis, lanes, outer, block, blocks: lanes.div_ceil(block) }
     }
 
     /// Number of jobs.
@@ -56,6 +68,6 @@ impl Plan {
         for (_, i) in at.iter_mut().rev() {
             (rest, *i) = (rest / *i, rest % *i);
         }
-        (at, block * MAX_LANES..self.lanes.min((block + 1) * MAX_LANES))
+        (at, block * self.block..self.lanes.min((block + 1) * self.block))
     }
 }

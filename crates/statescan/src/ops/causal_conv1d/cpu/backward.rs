@@ -163,7 +163,7 @@ unsafe fn through_silu<T: Real, S: Isa>(simd: S, tiling: Tiling, (channels, coun
             let at = line * walk.line_step + position * walk.step;
             // SAFETY: the caller's contract.
             unsafe {
-                let slope = math::silu_and_derivative(V::load(simd, sum.add(at))).1;
+                let slope = silu_derivative(V::load(simd, sum.add(at)));
                 (V::load(simd, by_y.add(at)) * slope).store(sum.add(at));
             }
         }

@@ -13,7 +13,6 @@ mod update;
 
 use super::plan::{Axis, Plan};
 use super::{MAX_WIDTH, Problem};
-use crate::cpu::math;
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
 use crate::tensor::{RawViewMut, View};
@@ -364,10 +363,31 @@ unsafe fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, source: (*mut 
             }
         }
         for r in 0..R {
-            let value = if taps.silu { math::silu(sum[r]) } else { sum[r] };
+            let value = if taps.silu { silu(sum[r]) } else { sum[r] };
             value.store(target.0.offset(r as isize * target.1));
         }
     }
+}
+
+/// `(e^-v, sigmoid(v))`, with `e^-v` up to a quarter of the largest number: then the reciprocal is a normal one.
+#[inline(always)]
+fn exp_and_sigmoid<T: Real, S: Isa>(v: V<T, S>) -> (V<T, S>, V<T, S>) {
+    let constant = |x| V::constant(v.simd(), x);
+    let e = V::exp2_product::<false>(v, constant(-core::f64::consts::LOG2_E)).min(constant(T::LARGEST / 4.0));
+    (e, (e + constant(1.0)).short_recip())
+}
+
+/// `v sigmoid(v)`. Where `e^-v` is larger than that (v < -87 in f32) the sigmoid stays the smallest normal number.
+#[inline(always)]
+fn silu<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
+    v * exp_and_sigmoid(v).1
+}
+
+/// The derivative of [`silu`]: `s (1 + v s e^-v)` with `s = sigmoid(v)`.
+#[inline(always)]
+fn silu_derivative<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
+    let (e, s) = exp_and_sigmoid(v);
+    s * v.mul_add(e * s, V::constant(v.simd(), 1.0))
 }
 
 /// What the jobs of one thread work in.

@@ -206,7 +206,8 @@ impl<T: Real> Kernel for Gate<T> {
                     let (y, z) = (load_part(simd, self.y.add(at), len), load_part(simd, self.z.add(at), len));
                     match self.gating {
                         Gating::Backward { output: Some(output) } => {
-                            let (value, slope) = silu_and_derivative(z);
+                            // the value as it is without this gradient, so that no other gradient depends on it
+                            let (value, slope) = (silu(z), silu_and_derivative(z).1);
                             store_part(y * load_part(simd, output.add(at), len) * slope, self.z.add(at), len);
                             store_part(y * value, self.y.add(at), len);
                         }
