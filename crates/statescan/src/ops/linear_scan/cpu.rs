@@ -6,7 +6,7 @@
 use super::plan::Plan;
 use super::{Problem, recurrence};
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
-use crate::cpu::tile::{self, Plane, STEPS};
+use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
 use crate::cpu::{Kernel, Level};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
@@ -241,6 +241,12 @@ unsafe fn backward_block<T: Real, S: Isa, F: Field<T, S>>(
         load_state(simd, block, &sources.by_final_state, carries);
         for (i, start) in (0..seqlen).step_by(STEPS).enumerate().rev() {
             let steps = STEPS.min(seqlen - start);
+            // sixteen rows of five tensors are more than the processor follows by itself, and what is written is read before, too
+            if start > 0 && context.plan.block == MAX_LANES {
+                for plane in [Some(pa), pp, ph.or(by_a.map(|_| pb)), by_a, by_b].into_iter().flatten() {
+                    plane.at(0, start - STEPS).prefetch(count, STEPS);
+                }
+            }
             tile::load_parts(simd, pa.at(0, start), F::PARTS, count, padded, steps, a);
             match pp {
                 Some(pp) => tile::load_parts(simd, pp.at(0, start), F::PARTS, count, padded, steps, g),

@@ -11,6 +11,7 @@ function!(Phi, |x| [exp_phi1_derivative(x.re).0, exp_phi1_derivative(x.re).1, ex
 function!(SinCos, |x| [sincos(x.re).0, sincos(x.re).1]);
 function!(Softplus, |x| [softplus(x.re), softplus_derivative(x.re)]);
 function!(Sigmoid, |x| [sigmoid(x.re), silu(x.re), silu_and_derivative(x.re).0]);
+function!(Reciprocal, |x| [x.re.short_recip()]);
 function!(SiluSlope, |x| [silu_and_derivative(x.re).1]);
 function!(ComplexExp, |x| [Exp::exp(x).re, Exp::exp(x).im]);
 function!(ComplexPhi, |x| [
@@ -113,6 +114,19 @@ fn trigonometry_f32() {
 #[test]
 fn trigonometry_f64() {
     trigonometry::<f64>(&[2.0, 2.0], 2f64.powi(-38));
+}
+
+fn reciprocals<T: Real>() {
+    // numbers that are normal and have a normal reciprocal
+    let largest = T::LARGEST / 4.0;
+    let points = logarithmic::<T>(1.0 / largest, largest, 20_000).chain(sweep::<T>(1.0, 2.0, 20_000));
+    check::<_, T>(Reciprocal, 1, &[1.0], &real_points(points), |z| (vec![dd(1.0) / z.re], 0.0));
+}
+
+#[test]
+fn short_reciprocals() {
+    reciprocals::<f32>();
+    reciprocals::<f64>();
 }
 
 fn activations<T: Real>(bounds: [&[f64]; 3]) {
