@@ -82,7 +82,7 @@ pub(crate) fn sigmoid<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
 /// `x sigmoid(x)`.
 #[inline(always)]
 pub(crate) fn silu<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
-    x * sigmoid(x)
+    x / (exp(-x) + V::constant(x.simd(), 1.0))
 }
 
 /// `silu(x)` and its derivative.
