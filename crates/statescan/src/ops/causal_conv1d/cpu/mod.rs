@@ -377,15 +377,21 @@ fn exp_and_sigmoid<T: Real, S: Isa>(v: V<T, S>) -> (V<T, S>, V<T, S>) {
     (e, (e + constant(1.0)).short_recip())
 }
 
-/// `v sigmoid(v)`. Where `e^-v` is larger than that (v < -87 in f32) the sigmoid stays the smallest normal number.
+/// Where the sigmoid has long reached its smallest value: below, `v` times that would grow again.
+const LOWEST: f64 = -1000.0;
+
+/// `v sigmoid(v)`. Where `e^-v` is larger than that (v < -87 in f32) the sigmoid stays the smallest normal number, and the product is
+/// within 1e-34 of 0.
 #[inline(always)]
 fn silu<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
+    let v = v.max(V::constant(v.simd(), LOWEST));
     v * exp_and_sigmoid(v).1
 }
 
 /// The derivative of [`silu`]: `s (1 + v s e^-v)` with `s = sigmoid(v)`.
 #[inline(always)]
 fn silu_derivative<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
+    let v = v.max(V::constant(v.simd(), LOWEST));
     let (e, s) = exp_and_sigmoid(v);
     s * v.mul_add(e * s, V::constant(v.simd(), 1.0))
 }
