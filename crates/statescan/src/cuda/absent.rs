@@ -5,7 +5,8 @@ use crate::error::{Error, Result};
 use core::convert::Infallible;
 use core::ffi::c_void;
 
-/// A stream that cannot exist.
+/// A stream that cannot exist. Its unsafe functions have the driver's signatures so that callers compile; none of them can be reached but
+/// `borrowed`, which touches nothing.
 #[derive(Clone)]
 pub(crate) struct Stream(Infallible);
 

@@ -1,6 +1,6 @@
 //! The forward pass.
 //!
-//! For f32 and AVX-512 the innermost step of one state and 16 channels is: one product and the exponential (nine instructions), one product
+//! For f32 and AVX-512 the innermost step of one state and 16 channels is: the exponential with its product (eight instructions), one product
 //! with B, one multiply-add for the state and one for the output.
 
 use super::super::{CHECKPOINT, Problem, Projection};
