@@ -102,6 +102,20 @@ mod x86 {
             pulp::cast(avx2._mm256_add_epi64(pulp::cast(p), avx2._mm256_slli_epi64::<52>(pulp::cast(n))))
         }
         #[inline(always)]
+        unsafe fn stream_f32(self, dst: *mut f32, x: Self::f32s) {
+            // SAFETY: the caller's contract.
+            unsafe { self.avx._mm256_stream_ps(dst, pulp::cast(x)) }
+        }
+        #[inline(always)]
+        unsafe fn stream_f64(self, dst: *mut f64, x: Self::f64s) {
+            // SAFETY: the caller's contract; a register is a register.
+            unsafe { self.avx._mm256_stream_ps(dst.cast(), pulp::cast(x)) }
+        }
+        #[inline(always)]
+        fn fence(self) {
+            self.sse._mm_sfence();
+        }
+        #[inline(always)]
         unsafe fn transpose_f32(self, src: *const f32, src_step: isize, dst: *mut f32, dst_step: isize) {
             let avx = self.avx;
             // SAFETY: the caller gives eight rows of eight on both sides; the token proves the instructions.
@@ -166,6 +180,8 @@ mod x86 {
             let (f, x) = (self.avx512f, pulp::cast(x));
             let r = f._mm512_rcp14_ps(x);
             let rest = f._mm512_fnmadd_ps(x, r, f._mm512_set1_ps(1.0));
+            // of infinity times 0 the minimum takes its second operand, and the result stays 0
+            let rest = f._mm512_min_ps(rest, f._mm512_set1_ps(1.0));
             pulp::cast(f._mm512_fmadd_ps(r, rest, r))
         }
         #[inline(always)]
@@ -184,6 +200,20 @@ mod x86 {
         #[inline(always)]
         fn join_exp2_f64(self, p: Self::f64s, n: Self::f64s) -> Self::f64s {
             self.scale_f64(p, n)
+        }
+        #[inline(always)]
+        unsafe fn stream_f32(self, dst: *mut f32, x: Self::f32s) {
+            // SAFETY: the caller's contract.
+            unsafe { self.avx512f._mm512_stream_ps(dst, pulp::cast(x)) }
+        }
+        #[inline(always)]
+        unsafe fn stream_f64(self, dst: *mut f64, x: Self::f64s) {
+            // SAFETY: the caller's contract; a register is a register.
+            unsafe { self.avx512f._mm512_stream_ps(dst.cast(), pulp::cast(x)) }
+        }
+        #[inline(always)]
+        fn fence(self) {
+            self.sse._mm_sfence();
         }
         #[inline(always)]
         unsafe fn transpose_f32(self, src: *const f32, src_step: isize, dst: *mut f32, dst_step: isize) {

@@ -3,15 +3,18 @@
 //! A kernel body is written once, generic over a `simd::Isa` token and a `simd::Real` compute type; `Level::dispatch` instantiates it
 //! for the instruction set that the executor chose.
 
+mod aligned;
 mod exp2;
 mod field;
 mod isa;
 mod level;
 pub(crate) mod math;
+mod narrow;
 mod shared;
 pub(crate) mod simd;
 pub(crate) mod tile;
 
+pub(crate) use aligned::Aligned;
 pub use level::Level;
 pub(crate) use level::{Kernel, outline};
 pub(crate) use shared::Shared;

@@ -5,20 +5,22 @@
 use super::exp2::{self, Exp2};
 pub(crate) use super::field::{Cx, Field};
 use super::math::{Coefficients, horner};
+use super::narrow::Narrow;
 use super::tile::MAX_LANES;
 use crate::tensor::Element;
 use bytemuck::Pod;
 use core::ops::{Add, Div, Mul, Neg, Sub};
 
 /// A pulp token with the few operations that pulp does not have.
-pub(crate) trait Isa: Exp2 {
+pub(crate) trait Isa: Exp2 + Narrow {
     /// Whether its maximum and minimum are their second operand where either is NaN.
     const NAN_GIVES_SECOND: bool = false;
     /// Nearest integer, ties to even.
     fn round_f32(self, x: Self::f32s) -> Self::f32s;
     /// Nearest integer, ties to even.
     fn round_f64(self, x: Self::f64s) -> Self::f64s;
-    /// `1 / x` within an ulp, for numbers that are normal and have a normal reciprocal.
+    /// `1 / x` within an ulp, for numbers that are normal and have a normal reciprocal; 0 for infinity, NaN for NaN, and something
+    /// between 0 and the smallest normal number for what is in between.
     #[inline(always)]
     fn recip_f32(self, x: Self::f32s) -> Self::f32s {
         self.div_f32s(self.splat_f32s(1.0), x)
@@ -45,6 +47,27 @@ pub(crate) trait Isa: Exp2 {
         let f = V::<f64, Self> { reg: f, simd: self };
         self.join_exp2_f64(horner(self, f, exp2::DEGREE_11).mul_add(f, V::constant(self, 1.0)).reg, n)
     }
+    /// Stores a vector past the caches, for what nobody reads soon; see [`Isa::fence`].
+    ///
+    /// # Safety
+    /// A whole vector can be written, and the address is a multiple of its size.
+    #[inline(always)]
+    unsafe fn stream_f32(self, dst: *mut f32, x: Self::f32s) {
+        // SAFETY: the caller's contract.
+        unsafe { dst.cast::<Self::f32s>().write(x) }
+    }
+    /// As [`Isa::stream_f32`].
+    ///
+    /// # Safety
+    /// As [`Isa::stream_f32`].
+    #[inline(always)]
+    unsafe fn stream_f64(self, dst: *mut f64, x: Self::f64s) {
+        // SAFETY: the caller's contract.
+        unsafe { dst.cast::<Self::f64s>().write(x) }
+    }
+    /// Makes streamed vectors visible to other threads before whatever this one stores next.
+    #[inline(always)]
+    fn fence(self) {}
     /// Transposes a square block of as many rows as a vector has lanes; steps are in elements.
     ///
     /// # Safety
@@ -146,6 +169,9 @@ pub(crate) trait Real:
     fn exp2_product<S: Isa, const BOUNDED: bool>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
     fn any_less<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> bool;
     /// # Safety
+    /// As [`Isa::stream_f32`].
+    unsafe fn stream<S: Isa>(s: S, dst: *mut Self, a: Self::Reg<S>);
+    /// # Safety
     /// As [`Isa::transpose_f32`].
     unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: isize, dst: *mut Self, dst_step: isize);
     /// # Safety
@@ -156,7 +182,7 @@ pub(crate) trait Real:
 macro_rules! real {
     ($t:ty, $double:literal, $reg:ident, $mask:ident, $lanes:ident, $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident,
      $abs:ident, $fma:ident, $nfma:ident, $max:ident, $min:ident, $less:ident, $select:ident, $recip:ident, $sum:ident, $round:ident, $scale:ident,
-     $exp2:ident, $first_true:ident, $transpose:ident, $sum_rows:ident) => {
+     $exp2:ident, $first_true:ident, $stream:ident, $transpose:ident, $sum_rows:ident) => {
         impl Real for $t {
             type Reg<S: Isa> = S::$reg;
             type Mask<S: Isa> = S::$mask;
@@ -251,6 +277,11 @@ macro_rules! real {
                 s.$first_true(s.$less(a, b)) < S::$lanes
             }
             #[inline(always)]
+            unsafe fn stream<S: Isa>(s: S, dst: *mut Self, a: S::$reg) {
+                // SAFETY: the caller's contract.
+                unsafe { s.$stream(dst, a) }
+            }
+            #[inline(always)]
             unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: isize, dst: *mut Self, dst_step: isize) {
                 // SAFETY: the caller's contract.
                 unsafe { s.$transpose(src, src_step, dst, dst_step) }
@@ -289,6 +320,7 @@ real!(
     scale_f32,
     exp2_product_f32,
     first_true_m32s,
+    stream_f32,
     transpose_f32,
     sum_rows_f32
 );
@@ -317,6 +349,7 @@ real!(
     scale_f64,
     exp2_product_f64,
     first_true_m64s,
+    stream_f64,
     transpose_f64,
     sum_rows_f64
 );
@@ -360,6 +393,15 @@ impl<T: Real, S: Isa> V<T, S> {
     pub unsafe fn store(self, ptr: *mut T) {
         // SAFETY: the caller's contract.
         unsafe { ptr.cast::<T::Reg<S>>().write_unaligned(self.reg) }
+    }
+    /// Stores past the caches, see [`Isa::stream_f32`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn stream(self, ptr: *mut T) {
+        // SAFETY: the caller's contract.
+        unsafe { T::stream(self.simd, ptr, self.reg) }
     }
     /// `1 / self` within an ulp, see [`Isa::recip_f32`].
     #[inline(always)]

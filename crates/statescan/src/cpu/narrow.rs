@@ -1,0 +1,200 @@
+//! Rows of 16-bit numbers, to f32 and back, rounding to nearest, ties to even. AVX-512 converts sixteen at a time; elsewhere f16 is left to
+//! `half`, which uses what the processor has, and the loops over bf16 to the compiler.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+/// Conversions of rows of equal lengths.
+pub(crate) trait Narrow: pulp::Simd {
+    #[inline(always)]
+    fn widen_f16(self, src: &[f16], dst: &mut [f32]) {
+        src.convert_to_f32_slice(dst);
+    }
+    #[inline(always)]
+    fn narrow_f16(self, src: &[f32], dst: &mut [f16]) {
+        dst.convert_from_f32_slice(src);
+    }
+    #[inline(always)]
+    fn widen_bf16(self, src: &[bf16], dst: &mut [f32]) {
+        for (d, s) in dst.iter_mut().zip(src) {
+            *d = f32::from_bits(u32::from(s.to_bits()) << 16);
+        }
+    }
+    #[inline(always)]
+    fn narrow_bf16(self, src: &[f32], dst: &mut [bf16]) {
+        for (d, s) in dst.iter_mut().zip(src) {
+            *d = bf16::from_f32(*s);
+        }
+    }
+}
+
+impl Narrow for pulp::Scalar {}
+#[cfg(target_arch = "x86_64")]
+impl Narrow for pulp::x86::V3 {}
+#[cfg(target_arch = "aarch64")]
+impl Narrow for pulp::aarch64::Neon {}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Narrow;
+    use core::arch::x86_64::*;
+    use half::{bf16, f16};
+    use pulp::x86::V4;
+
+    impl Narrow for V4 {
+        #[inline(always)]
+        fn widen_f16(self, src: &[f16], dst: &mut [f32]) {
+            rows(WidenF16(self), src, dst);
+        }
+        #[inline(always)]
+        fn narrow_f16(self, src: &[f32], dst: &mut [f16]) {
+            rows(NarrowF16(self), src, dst);
+        }
+        #[inline(always)]
+        fn narrow_bf16(self, src: &[f32], dst: &mut [bf16]) {
+            rows(NarrowBf16(self), src, dst);
+        }
+    }
+
+    /// A conversion of sixteen numbers.
+    trait Sixteen: Copy {
+        type From: Copy + Default;
+        type To: Copy + Default;
+        /// # Safety
+        /// Sixteen numbers can be read and written.
+        unsafe fn convert(self, src: *const Self::From, dst: *mut Self::To);
+    }
+
+    /// Converts a row; what is left of a vector goes by way of arrays, so that a number's place does not matter.
+    #[inline(always)]
+    fn rows<C: Sixteen>(conversion: C, src: &[C::From], dst: &mut [C::To]) {
+        let (src, src_rest) = src.as_chunks::<16>();
+        let (dst, dst_rest) = dst.as_chunks_mut::<16>();
+        for (src, dst) in src.iter().zip(dst) {
+            // SAFETY: both are arrays of sixteen.
+            unsafe { conversion.convert(src.as_ptr(), dst.as_mut_ptr()) };
+        }
+        if !dst_rest.is_empty() {
+            let (mut from, mut to) = ([C::From::default(); 16], [C::To::default(); 16]);
+            from[..src_rest.len()].copy_from_slice(src_rest);
+            // SAFETY: as above.
+            unsafe { conversion.convert(from.as_ptr(), to.as_mut_ptr()) };
+            dst_rest.copy_from_slice(&to[..dst_rest.len()]);
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    struct WidenF16(V4);
+
+    impl Sixteen for WidenF16 {
+        type From = f16;
+        type To = f32;
+        #[inline(always)]
+        unsafe fn convert(self, src: *const f16, dst: *mut f32) {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let wide = self.0.avx512f._mm512_cvtph_ps(src.cast::<__m256i>().read_unaligned());
+                dst.cast::<__m512>().write_unaligned(wide);
+            }
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    struct NarrowF16(V4);
+
+    impl Sixteen for NarrowF16 {
+        type From = f32;
+        type To = f16;
+        #[inline(always)]
+        unsafe fn convert(self, src: *const f32, dst: *mut f16) {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let wide = src.cast::<__m512>().read_unaligned();
+                let narrow = self.0.avx512f._mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(wide);
+                dst.cast::<__m256i>().write_unaligned(narrow);
+            }
+        }
+    }
+
+    /// The upper halves of 32-bit words, as places of 16-bit words.
+    const UPPER: [u16; 32] = {
+        let mut places = [0; 32];
+        let mut i = 0;
+        while i < 16 {
+            places[i] = 2 * i as u16 + 1;
+            i += 1;
+        }
+        places
+    };
+
+    #[derive(Clone, Copy)]
+    struct NarrowBf16(V4);
+
+    impl Sixteen for NarrowBf16 {
+        type From = f32;
+        type To = bf16;
+        #[inline(always)]
+        unsafe fn convert(self, src: *const f32, dst: *mut bf16) {
+            let f = self.0.avx512f;
+            // SAFETY: the caller's contract.
+            unsafe {
+                let wide = src.cast::<__m512>().read_unaligned();
+                let bits = f._mm512_castps_si512(wide);
+                // half of the last place, and a little more where that place is odd: a tie goes to even
+                let odd = f._mm512_test_epi32_mask(bits, f._mm512_set1_epi32(0x1_0000));
+                let sum = f._mm512_add_epi32(bits, f._mm512_set1_epi32(0x7fff));
+                let sum = f._mm512_mask_add_epi32(sum, odd, sum, f._mm512_set1_epi32(1));
+                // a NaN could round to infinity or change its sign: it is made quiet instead
+                let nan = f._mm512_cmpunord_ps_mask(wide, wide);
+                let sum = f._mm512_mask_or_epi32(sum, nan, bits, f._mm512_set1_epi32(0x40_0000));
+                let words = self.0.avx512bw._mm512_permutexvar_epi16(pulp::cast(UPPER), sum);
+                dst.cast::<__m256i>().write_unaligned(f._mm512_castsi512_si256(words));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::simd::Isa;
+    use crate::cpu::{Kernel, Level};
+
+    struct Convert<'x>(&'x [f32]);
+
+    impl Kernel for Convert<'_> {
+        type Output = (Vec<f16>, Vec<bf16>, Vec<f32>, Vec<f32>);
+        #[inline(always)]
+        fn run<S: Isa>(self, simd: S) -> Self::Output {
+            let len = self.0.len();
+            let (mut half, mut brain) = (vec![f16::ZERO; len], vec![bf16::ZERO; len]);
+            let (mut from_half, mut from_brain) = (vec![0.0; len], vec![0.0; len]);
+            simd.narrow_f16(self.0, &mut half);
+            simd.narrow_bf16(self.0, &mut brain);
+            simd.widen_f16(&half, &mut from_half);
+            simd.widen_bf16(&brain, &mut from_brain);
+            (half, brain, from_half, from_brain)
+        }
+    }
+
+    #[test]
+    fn rows_convert_as_single_numbers_do() {
+        // every exponent with fractions around ties of both types, both signs, and what is not a number
+        let fractions = [0u32, 1, 0xfff, 0x1000, 0x1001, 0x3000, 0x7fff, 0x8000, 0x8001, 0x1_8000, 0x7f_ffff];
+        let numbers = (0..512u32).flat_map(|top| fractions.map(|fraction| f32::from_bits(top << 23 | fraction)));
+        let x: Vec<f32> = numbers.collect();
+        let same = |got: f64, expected: f64| got.to_bits() == expected.to_bits() || (got.is_nan() && expected.is_nan());
+        for level in Level::available() {
+            for len in [x.len(), 15, 17] {
+                let (half, brain, from_half, from_brain) = level.dispatch(Convert(&x[..len]));
+                for i in 0..len {
+                    let (h, b) = (f16::from_f32_const(x[i]), bf16::from_f32(x[i]));
+                    assert!(same(half[i].to_f64(), h.to_f64()), "{level} f16 of {}", x[i]);
+                    assert!(same(brain[i].to_f64(), b.to_f64()), "{level} bf16 of {}", x[i]);
+                    assert!(same(from_half[i].into(), h.to_f64()), "{level} from f16 {h}");
+                    assert!(same(from_brain[i].into(), b.to_f64()), "{level} from bf16 {b}");
+                }
+            }
+        }
+    }
+}

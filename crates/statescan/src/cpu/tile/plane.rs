@@ -1,0 +1,120 @@
+//! Strided planes of tensors.
+
+use crate::tensor::{DType, RawViewMut, View};
+
+/// A two-dimensional strided part of a tensor: lanes x steps, real elements.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plane {
+    pub(super) ptr: *mut u8,
+    pub(super) dtype: DType,
+    pub(super) lane_step: isize,
+    pub(super) time_step: isize,
+    pub(super) complex: bool,
+}
+
+// SAFETY: a plane is an address; whoever loads or stores through it answers for the access.
+unsafe impl Send for Plane {}
+// SAFETY: as above.
+unsafe impl Sync for Plane {}
+
+impl Plane {
+    fn new(ptr: *mut u8, dtype: DType, strides: &[isize], lane_axis: usize, time_axis: usize) -> Self {
+        Plane { ptr, dtype, lane_step: strides[lane_axis], time_step: strides[time_axis], complex: false }
+    }
+
+    /// A plane of a view that is read, with the other axes at index 0. A complex view gives its real parts; see [`Plane::imaginary`].
+    pub(crate) fn of(view: &View<'_>, lane_axis: usize, time_axis: usize) -> Self {
+        Self::new(view.as_ptr().cast_mut(), view.dtype(), &view.strides(), lane_axis, time_axis).real()
+    }
+
+    /// A plane with strides of its own, in elements of the view; it starts where the view does.
+    pub(crate) fn strided(view: &View<'_>, lane_step: isize, time_step: isize) -> Self {
+        Self::new(view.as_ptr().cast_mut(), view.dtype(), &[lane_step, time_step], 0, 1).real()
+    }
+
+    /// A plane of a view that is written.
+    pub(crate) fn of_mut(view: &RawViewMut, lane_axis: usize, time_axis: usize) -> Self {
+        Self::new(view.as_mut_ptr(), view.dtype(), &view.strides(), lane_axis, time_axis).real()
+    }
+
+    fn real(mut self) -> Self {
+        if self.dtype.is_complex() {
+            self.dtype = self.dtype.real();
+            self.complex = true;
+            self.lane_step *= 2;
+            self.time_step *= 2;
+        }
+        self
+    }
+
+    /// The imaginary parts beside a plane made from a complex view.
+    pub(crate) fn imaginary(self) -> Self {
+        self.advance_bytes(self.dtype.size() as isize)
+    }
+
+    /// Both parts of a complex plane whose time is contiguous, as a real plane of twice the steps: a tile of that is a tile of both parts.
+    pub(super) fn interleaved(self, parts: usize) -> Option<Self> {
+        (parts == 2 && self.complex && self.time_step == 2).then_some(Plane { time_step: 1, complex: false, ..self })
+    }
+
+    /// Moves the origin by `count` indices of an axis that is not in the plane; `stride` is the view's, in its own elements.
+    pub(crate) fn along(self, count: usize, stride: isize) -> Self {
+        let size = self.dtype.size() * if self.complex { 2 } else { 1 };
+        self.advance_bytes(count as isize * stride * size as isize)
+    }
+
+    /// The same elements with lanes and steps exchanged.
+    pub(crate) fn transposed(self) -> Self {
+        Plane { lane_step: self.time_step, time_step: self.lane_step, ..self }
+    }
+
+    /// Moves the origin to a lane and a step.
+    pub(crate) fn at(self, lane: usize, step: usize) -> Self {
+        let elements = lane as isize * self.lane_step + step as isize * self.time_step;
+        self.advance_bytes(elements * self.dtype.size() as isize)
+    }
+
+    /// Asks for the lines of lanes x steps ahead of their use, where rows are contiguous along either axis. Any position is allowed: an
+    /// address outside the tensor is never touched.
+    #[inline(always)]
+    pub(crate) fn prefetch(self, lanes: usize, steps: usize) {
+        let (rows, row_step, len) = match (self.lane_step, self.time_step) {
+            (_, 1) => (lanes, self.lane_step, steps),
+            (1, _) => (steps, self.time_step, lanes),
+            _ => return,
+        };
+        let size = self.dtype.size();
+        for row in 0..rows {
+            let start = self.ptr.wrapping_offset(row as isize * row_step * size as isize);
+            prefetch_row(start, len * size);
+        }
+    }
+
+    fn advance_bytes(mut self, bytes: isize) -> Self {
+        self.ptr = self.ptr.wrapping_offset(bytes);
+        self
+    }
+}
+
+/// Bytes in a cache line.
+const LINE: usize = 64;
+
+/// Asks for the lines of a row of so many bytes, which may lie anywhere.
+#[inline(always)]
+pub(crate) fn prefetch_row(start: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(LINE) {
+        prefetch(start.wrapping_add(at));
+    }
+}
+
+/// Asks for a cache line, into the second level: rows a power of two apart would push each other out of the first.
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it has no effect that a program could observe, whatever the address.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T1 }>(address.cast())
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
