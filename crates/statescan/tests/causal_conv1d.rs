@@ -348,6 +348,37 @@ fn nan_stays_in_its_sequence_and_channel() {
     }
 }
 
+/// Far below 0 the result is 0 up to denormal numbers, and at -infinity NaN, as by the formula and in PyTorch.
+#[test]
+fn silu_of_any_number_is_that_of_the_formula() {
+    let sums =
+        [f32::NEG_INFINITY, -1e30, -1000.0, -200.0, -89.0, -88.0, -80.0, -1.0, 0.0, 1.0, 100.0, 1e30, f32::INFINITY, f32::NAN];
+    let (dim, seqlen) = (sums.len(), 40);
+    let (x, weight) = (vec![0.0f32; dim * seqlen], vec![1.0f32; dim * 2]);
+    let bias = View::new(&sums, &[dim]).unwrap();
+    for strides in [[0, seqlen as isize, 1], [0, 1, dim as isize]] {
+        let x = View::strided(&x, 0, &[1, dim, seqlen], &strides).unwrap();
+        let weight = View::new(&weight, &[dim, 2]).unwrap();
+        let args = Args { bias: Some(bias), activation: Activation::Silu, ..Args::new(x, weight) };
+        let expected = reference::forward(&args).unwrap().y;
+        for exec in executors() {
+            let mut y = vec![9.0f32; dim * seqlen];
+            let out = ViewMut::strided(&mut y, 0, &[1, dim, seqlen], &strides).unwrap();
+            causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(out), ..Default::default() }).unwrap();
+            let got = Dense::from_view(&View::strided(&y, 0, &[1, dim, seqlen], &strides).unwrap());
+            for (i, (got, expected)) in got.data().iter().zip(expected.data()).enumerate() {
+                let (got, expected) = (got.re, expected.re);
+                let same = got == expected || (got.is_nan() && expected.is_nan());
+                assert!(
+                    same || (got - expected).abs() <= 1e-35 + 1e-6 * expected.abs(),
+                    "{}: {got}, not {expected}",
+                    sums[i / seqlen]
+                );
+            }
+        }
+    }
+}
+
 fn dense(rng: &mut Rng, shape: &[usize]) -> Dense {
     normal(rng, DType::F64, shape, Layout::Dense, 0.6).to_dense()
 }

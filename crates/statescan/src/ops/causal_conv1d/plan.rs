@@ -49,7 +49,8 @@ impl Plan {
             false => Axis::Channels,
         };
         let (piece_steps, tile_channels, block_channels, group_steps) = match axis {
-            Axis::Time if tiles <= 2 => (1024, 4, 16, 2048),
+            // whole rows of moderate length, so that memory is walked in one direction
+            Axis::Time if tiles <= 2 => (2048, 4, 16, 2048),
             Axis::Time => (512, 4, 16, 2048),
             // long rows are read faster, many tiles must still stay near
             Axis::Channels if tiles <= 2 => (64, 256, 256, 512),

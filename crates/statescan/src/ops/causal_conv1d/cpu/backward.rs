@@ -114,7 +114,7 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                             tiling.load(simd, dy, channels, steps + after, loaded.add(from));
                             if problem.silu {
                                 let (x, to) = (tiling.span(window, 0), tiling.span(by_sum, before));
-                                convolve(simd, tiling.axis, &filters, size, x, to, (false, false, false));
+                                convolve(simd, tiling.axis, &filters, size, x, to, (false, false));
                                 through_silu::<T, S>(simd, tiling, size, by_y.add(from), by_sum.add(from));
                             }
                         }
@@ -132,7 +132,7 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                     let skip = if initial.is_some() { 0 } else { before };
                     let size = (channels, before + steps - skip);
                     let (from_sum, to) = (tiling.span(by_sum, skip), tiling.span(by_input, skip));
-                    convolve(simd, tiling.axis, &filters, size, from_sum, to, (false, true, false));
+                    convolve(simd, tiling.axis, &filters, size, from_sum, to, (false, true));
                     if let (Some(dlast), Some(at)) = (&sources.final_states, segment.last) {
                         let dlast = state_plane(dlast, at).at(first, 0);
                         let states = &mut scratch.states[..];

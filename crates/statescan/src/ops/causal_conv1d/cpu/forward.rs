@@ -2,9 +2,11 @@
 
 use super::super::Problem;
 use super::super::plan::{Piece, Plan};
+use super::rows::{Rows, streams};
 use super::*;
 use crate::cpu::Kernel;
 use crate::exec::Exec;
+use crate::ops::sequences::Segment;
 
 /// Tiles of a job: the window of inputs, the sums.
 const TILES: usize = 2;
@@ -46,6 +48,7 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
         let Job { problem, targets, plan, tiling, scratch, group, block } = self;
         let (window, sums) = scratch.tiles.split_at_mut(tiling.len);
         let (window, sums) = (window.as_mut_ptr(), sums.as_mut_ptr());
+        let streamed = targets.y.as_ref().is_some_and(streams);
         let mut filters = Filters { weight: &mut scratch.weight, bias: &mut scratch.bias, width: problem.width };
         for (first, channels) in tiles(plan, problem.dim, block) {
             filters.load(simd, tiling, &problem.weight, problem.bias.as_ref(), first, channels);
@@ -62,17 +65,17 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                     };
                     let place = (first, channels);
                     let segment = &problem.segments.list[index];
-                    // what is computed by way of tiles: everything, or the first steps, which look back at the initial states
-                    let mut staged = steps;
                     if let Some(y) = &targets.y {
-                        if let Some((from, x, y)) = direct::<T, S>(tiling, problem, y, piece, place, segment.start) {
-                            let size = (channels, steps - from);
-                            convolve(simd, tiling.axis, &filters, size, x, y, (problem.silu, false, true));
-                            staged = from;
-                        }
+                        let whole = Work { simd, problem, tiling, filters: &filters, piece, segment, place };
+                        let states = scratch.states.as_mut_ptr();
+                        let staged = match tiling.axis {
+                            Axis::Time if whole.along_rows(y, streamed, states, (window, sums)) => 0,
+                            Axis::Time => steps,
+                            Axis::Channels => whole.along_channels(y),
+                        };
                         load_window(simd, tiling, problem, index, (piece.start, staged), place, window);
                         let (from, to) = (tiling.span(window, 0), tiling.span(sums, 0));
-                        convolve(simd, tiling.axis, &filters, (channels, staged), from, to, (problem.silu, false, false));
+                        convolve(simd, tiling.axis, &filters, (channels, staged), from, to, (problem.silu, false));
                         tiling.store(simd, sums, plane_mut(y, piece.batch).at(first, piece.start), channels, staged);
                     }
                     if let (Some(target), Some(at), true) = (&targets.final_states, segment.last, piece.end == segment.end) {
@@ -89,28 +92,55 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
     }
 }
 
-/// Where a piece can be computed from `x` to `y` without tiles: the first step of that, what its taps look at, and its place in `y`.
-#[inline(always)]
-fn direct<T: Real, S: Isa>(
+/// A piece for some channels, on its way from `x` to `y` without tiles.
+struct Work<'w, 'a, T, S> {
+    simd: S,
+    problem: &'w Problem<'a>,
     tiling: Tiling,
-    problem: &Problem<'_>,
-    y: &RawViewMut,
-    piece: &Piece,
-    (first, channels): (usize, usize),
-    segment_start: usize,
-) -> Option<(usize, Span<T>, Span<T>)> {
-    let (x, y) = (tiling.direct::<T>(&problem.x, piece.batch)?, tiling.direct::<T>(&y.as_read(), piece.batch)?);
-    let (lanes, before, steps) = (T::lanes::<S>(), problem.width - 1, piece.end - piece.start);
-    let from = match (piece.start == segment_start, tiling.axis) {
-        (false, _) => 0,
-        (true, Axis::Time) => before.next_multiple_of(lanes),
-        (true, Axis::Channels) => before,
-    };
-    // whole vectors only
-    let fits = match tiling.axis {
-        Axis::Time => steps >= from + lanes,
-        Axis::Channels => steps > from && channels % lanes == 0,
-    };
-    let span = |span: Span<T>, step: usize| Span { ptr: span.at(tiling.axis, first, step), ..span };
-    fits.then(|| (from, span(x, piece.start + from - before), span(y, piece.start + from)))
+    filters: &'w Filters<'w, T>,
+    piece: &'w Piece,
+    segment: &'w Segment,
+    place: (usize, usize),
+}
+
+impl<T: Real, S: Isa> Work<'_, '_, T, S> {
+    /// Rows of time, if they lie in a way that allows it; whether they do.
+    ///
+    /// # Safety
+    /// Channels and piece lie within the problem, and the filters are those of the channels; there is room for the states before the
+    /// segment, a window and its sums.
+    #[inline(always)]
+    unsafe fn along_rows(&self, y: &RawViewMut, streamed: bool, states: *mut T, room: (*mut T, *mut T)) -> bool {
+        let Work { simd, problem, tiling, filters, piece, segment, place } = *self;
+        let Some(rows) = Rows::new(problem, y, piece, piece.start == segment.start, place) else { return false };
+        if piece.end - piece.start < T::lanes::<S>() {
+            return false;
+        }
+        // SAFETY: the caller's contract.
+        unsafe {
+            load_before(simd, tiling.taps(), problem, segment, place, states);
+            rows.convolve(simd, filters, (problem.silu, streamed), (states, TAPS), room);
+        }
+        true
+    }
+
+    /// Channels side by side, if they are whole vectors of the compute type; how many steps at the start are left, for they look back at what
+    /// lies before the segment.
+    ///
+    /// # Safety
+    /// Channels and piece lie within the problem, and the filters are those of the channels.
+    #[inline(always)]
+    unsafe fn along_channels(&self, y: &RawViewMut) -> usize {
+        let Work { simd, problem, tiling, filters, piece, segment, place: (first, channels) } = *self;
+        let (before, steps) = (problem.width - 1, piece.end - piece.start);
+        let from = if piece.start == segment.start { before } else { 0 };
+        let spans = Span::<T>::of(&problem.x, piece.batch).zip(Span::<T>::of(&y.as_read(), piece.batch));
+        let fits = steps > from && channels.is_multiple_of(T::lanes::<S>());
+        let Some((x, y)) = spans.filter(|_| fits) else { return steps };
+        let start = piece.start + from;
+        let (x, y) = (x.from(tiling.axis, first, start - before), y.from(tiling.axis, first, start));
+        // SAFETY: the caller's contract; taps look at most W-1 steps back, which lie in the same segment.
+        unsafe { convolve(simd, tiling.axis, filters, (channels, steps - from), x, y, (problem.silu, false)) };
+        from
+    }
 }

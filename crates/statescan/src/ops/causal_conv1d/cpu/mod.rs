@@ -9,12 +9,14 @@
 
 mod backward;
 mod forward;
+mod rows;
 mod update;
 
-use super::plan::{Axis, Plan};
+use super::plan::{Axis, Piece, Plan};
 use super::{MAX_WIDTH, Problem};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
+use crate::ops::sequences::Segment;
 use crate::tensor::{RawViewMut, View};
 
 pub(crate) use backward::backward;
@@ -105,14 +107,6 @@ impl Tiling {
     #[inline(always)]
     fn span<T>(self, tile: *mut T, position: usize) -> Span<T> {
         Span { ptr: tile.wrapping_add(self.at(position)), pitch: self.pitch as isize }
-    }
-
-    /// One batch row of a (B, D, L) tensor as memory to walk over, if it lies as a tile does.
-    fn direct<T: Real>(self, view: &View<'_>, batch: usize) -> Option<Span<T>> {
-        let [rows, channel, step] = [view.strides()[0], view.strides()[1], view.strides()[2]];
-        let (along, pitch) = if self.axis == Axis::Time { (step, channel) } else { (channel, step) };
-        let ptr = view.as_ptr().cast::<T>().cast_mut().wrapping_offset(batch as isize * rows);
-        (along == 1 && view.dtype() == T::DTYPE).then_some(Span { ptr, pitch })
     }
 
     /// How vectors walk over `channels` x `count` of a tile.
@@ -247,6 +241,25 @@ impl<T: Real> Filters<'_, T> {
             }
         }
     }
+
+    /// The filter of a channel spread over vectors in `room`, for [`line`].
+    #[inline(always)]
+    fn along_time<S: Isa>(
+        &self,
+        simd: S,
+        channel: usize,
+        adjoint: bool,
+        silu: bool,
+        room: &mut [T; TAPS * MAX_LANES],
+    ) -> Taps<T, S> {
+        let lanes = T::lanes::<S>();
+        for k in 0..self.width {
+            let from = if adjoint { self.width - 1 - k } else { k };
+            room[k * lanes..][..lanes].fill(self.weight[channel * TAPS + from]);
+        }
+        let bias = V::splat(simd, if adjoint { T::default() } else { self.bias[channel] });
+        Taps { ptr: room.as_ptr(), pitch: lanes as isize, width: self.width, step: 1, bias, silu }
+    }
 }
 
 /// Memory that vectors walk over: a tile, or a tensor that lies as a tile does.
@@ -256,8 +269,21 @@ struct Span<T> {
     pitch: isize,
 }
 
-impl<T> Span<T> {
+impl<T: Real> Span<T> {
+    /// One batch row of a (B, D, L) tensor, if it lies as a tile of channels side by side does.
+    fn of(view: &View<'_>, batch: usize) -> Option<Self> {
+        let [row, channel, step] = [view.strides()[0], view.strides()[1], view.strides()[2]];
+        let ptr = view.as_ptr().cast::<T>().cast_mut().wrapping_offset(batch as isize * row);
+        (channel == 1 && view.dtype() == T::DTYPE).then_some(Span { ptr, pitch: step })
+    }
+
     /// The same from a channel and a position on.
+    #[inline(always)]
+    fn from(self, axis: Axis, channel: usize, position: usize) -> Self {
+        Span { ptr: self.at(axis, channel, position), ..self }
+    }
+
+    /// Where a channel and a position lie.
     #[inline(always)]
     fn at(self, axis: Axis, channel: usize, position: usize) -> *mut T {
         let (line, along) = match axis {
@@ -269,11 +295,10 @@ impl<T> Span<T> {
 }
 
 /// `out[i] = sum_k tap[k] source[i + k]` over `channels` x `count`, with bias and silu, or the adjoint (taps reversed, nothing else).
-/// Exactly those elements are written if `exact`, which needs a whole vector of them along the axis (whole vectors of channels); else the
-/// last vector may reach over.
+/// The last vector along the axis may reach over.
 ///
 /// # Safety
-/// Source and target are readable and writable there, the source W-1 positions further, and a vector further unless `exact`.
+/// Source and target are readable and writable there, up to whole vectors along the axis, and the source W-1 positions further.
 #[inline(always)]
 unsafe fn convolve<T: Real, S: Isa>(
     simd: S,
@@ -282,34 +307,17 @@ unsafe fn convolve<T: Real, S: Isa>(
     (channels, count): (usize, usize),
     source: Span<T>,
     target: Span<T>,
-    (silu, adjoint, exact): (bool, bool, bool),
+    (silu, adjoint): (bool, bool),
 ) {
     let (lanes, width) = (T::lanes::<S>(), filters.width);
-    let none = V::splat(simd, T::default());
     // SAFETY: the caller's contract; filters hold TAPS taps for every channel and whole vectors of them.
     unsafe {
         match axis {
             Axis::Time => {
                 for channel in 0..channels {
-                    let mut rows = [T::default(); TAPS * MAX_LANES];
-                    for k in 0..width {
-                        let from = if adjoint { width - 1 - k } else { k };
-                        V::splat(simd, filters.weight[channel * TAPS + from]).store(rows.as_mut_ptr().add(k * lanes));
-                    }
-                    let bias = if adjoint { none } else { V::splat(simd, filters.bias[channel]) };
-                    let taps = Taps { ptr: rows.as_ptr(), pitch: lanes as isize, width, step: 1, bias, silu };
-                    let (from, to) = (source.at(axis, channel, 0), target.at(axis, channel, 0));
-                    let mut i = 0;
-                    while i + 4 * lanes <= count {
-                        sums::<T, S, 4>(taps, (from.add(i), lanes as isize), (to.add(i), lanes as isize));
-                        i += 4 * lanes;
-                    }
-                    while i < count {
-                        // the last vector of exactly these elements overlaps the one before it
-                        let at = if exact { i.min(count - lanes) } else { i };
-                        sums::<T, S, 1>(taps, (from.add(at), 0), (to.add(at), 0));
-                        i += lanes;
-                    }
+                    let mut room = [T::default(); TAPS * MAX_LANES];
+                    let taps = filters.along_time(simd, channel, adjoint, silu, &mut room);
+                    line(taps, source.at(axis, channel, 0), target.at(axis, channel, 0), count, false);
                 }
             }
             Axis::Channels => {
@@ -319,12 +327,13 @@ unsafe fn convolve<T: Real, S: Isa>(
                 while i < count {
                     let four = i + 4 <= count;
                     for line in (0..channels).step_by(lanes) {
+                        let none = V::splat(simd, T::default());
                         let bias = if adjoint { none } else { V::load(simd, filters.bias.as_ptr().add(line)) };
                         let ptr = filters.weight.as_ptr().offset(last).add(line);
                         let taps = Taps { ptr, pitch, width, step: source.pitch, bias, silu };
                         let from = (source.at(axis, line, i), source.pitch);
                         let to = (target.at(axis, line, i), target.pitch);
-                        if four { sums::<T, S, 4>(taps, from, to) } else { sums::<T, S, 1>(taps, from, to) }
+                        if four { store(sums::<T, S, 4>(taps, from), to) } else { store(sums::<T, S, 1>(taps, from), to) }
                     }
                     i += if four { 4 } else { 1 };
                 }
@@ -346,12 +355,36 @@ struct Taps<T: Real, S: Isa> {
     silu: bool,
 }
 
-/// `R` neighbouring vectors of [`convolve`], each `step` after the other.
+/// One channel of [`convolve`] along time; `exact`ly those elements if there is at least a vector of them, else the last may reach over.
+///
+/// # Safety
+/// As [`convolve`], or no further than the elements and W-1 positions of the source if `exact`.
+#[inline(always)]
+unsafe fn line<T: Real, S: Isa>(taps: Taps<T, S>, source: *mut T, target: *mut T, count: usize, exact: bool) {
+    let lanes = T::lanes::<S>();
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut i = 0;
+        while i + 4 * lanes <= count {
+            let sums = sums::<T, S, 4>(taps, (source.add(i), lanes as isize));
+            store(sums, (target.add(i), lanes as isize));
+            i += 4 * lanes;
+        }
+        while i < count {
+            // the last vector of exactly these elements overlaps the one before it
+            let at = if exact { i.min(count - lanes) } else { i };
+            store(sums::<T, S, 1>(taps, (source.add(at), 0)), (target.add(at), 0));
+            i += lanes;
+        }
+    }
+}
+
+/// `R` neighbouring vectors of [`convolve`], which start `step` after each other.
 ///
 /// # Safety
 /// As [`convolve`].
 #[inline(always)]
-unsafe fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, source: (*mut T, isize), target: (*mut T, isize)) {
+unsafe fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, (source, step): (*mut T, isize)) -> [V<T, S>; R] {
     let simd = taps.bias.simd();
     let mut sum = [taps.bias; R];
     // SAFETY: the caller's contract.
@@ -359,41 +392,54 @@ unsafe fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, source: (*mut 
         for k in 0..taps.width as isize {
             let tap = V::load(simd, taps.ptr.offset(k * taps.pitch));
             for r in 0..R {
-                sum[r] = V::load(simd, source.0.offset(r as isize * source.1 + k * taps.step)).mul_add(tap, sum[r]);
+                sum[r] = V::load(simd, source.offset(r as isize * step + k * taps.step)).mul_add(tap, sum[r]);
             }
         }
+    }
+    if taps.silu {
         for r in 0..R {
-            let value = if taps.silu { silu(sum[r]) } else { sum[r] };
-            value.store(target.0.offset(r as isize * target.1));
+            sum[r] = silu(sum[r]);
         }
+    }
+    sum
+}
+
+/// Stores what [`sums`] gives, `step` after each other.
+///
+/// # Safety
+/// As [`convolve`].
+#[inline(always)]
+unsafe fn store<T: Real, S: Isa, const R: usize>(sums: [V<T, S>; R], (target, step): (*mut T, isize)) {
+    for r in 0..R {
+        // SAFETY: the caller's contract.
+        unsafe { sums[r].store(target.offset(r as isize * step)) };
     }
 }
 
-/// `(e^-v, sigmoid(v))`, with `e^-v` up to a quarter of the largest number: then the reciprocal is a normal one.
+/// `v sigmoid(v)`. Where `e^-v` is infinite (v < -88.7 in f32) the sigmoid is 0; that of -infinity is NaN, as by the formula.
 #[inline(always)]
-fn exp_and_sigmoid<T: Real, S: Isa>(v: V<T, S>) -> (V<T, S>, V<T, S>) {
-    let constant = |x| V::constant(v.simd(), x);
-    let e = V::exp2_product::<false>(v, constant(-core::f64::consts::LOG2_E)).min(constant(T::LARGEST / 4.0));
-    (e, (e + constant(1.0)).short_recip())
+fn silu<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
+    v * (exp_minus(v) + V::constant(v.simd(), 1.0)).short_recip()
+}
+
+/// `e^-v`.
+#[inline(always)]
+fn exp_minus<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
+    V::exp2_product::<false>(v, V::constant(v.simd(), -core::f64::consts::LOG2_E))
 }
 
 /// Where the sigmoid has long reached its smallest value: below, `v` times that would grow again.
 const LOWEST: f64 = -1000.0;
 
-/// `v sigmoid(v)`. Where `e^-v` is larger than that (v < -87 in f32) the sigmoid stays the smallest normal number, and the product is
-/// within 1e-34 of 0.
-#[inline(always)]
-fn silu<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
-    let v = v.max(V::constant(v.simd(), LOWEST));
-    v * exp_and_sigmoid(v).1
-}
-
-/// The derivative of [`silu`]: `s (1 + v s e^-v)` with `s = sigmoid(v)`.
+/// The derivative of [`silu`]: `s (1 + v s e^-v)` with `s = sigmoid(v)`. The smallest `s` is a normal number, and far below 0 the derivative
+/// is within 1e-34 of 0, also at -infinity.
 #[inline(always)]
 fn silu_derivative<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
-    let v = v.max(V::constant(v.simd(), LOWEST));
-    let (e, s) = exp_and_sigmoid(v);
-    s * v.mul_add(e * s, V::constant(v.simd(), 1.0))
+    let constant = |x| V::constant(v.simd(), x);
+    let v = v.max(constant(LOWEST));
+    let e = exp_minus(v).min(constant(T::LARGEST / 4.0));
+    let s = (e + constant(1.0)).short_recip();
+    s * v.mul_add(e * s, constant(1.0))
 }
 
 /// What the jobs of one thread work in.
@@ -437,11 +483,31 @@ unsafe fn load_window<T: Real, S: Isa>(
         if start > segment.start {
             return tiling.load(simd, x.at(first, start - before), channels, steps + before, tile);
         }
+        load_before(simd, tiling, problem, segment, (first, channels), tile);
+        tiling.load(simd, x.at(first, start), channels, steps, tile.add(tiling.at(before)));
+    }
+}
+
+/// The W-1 inputs before a segment: its initial state, or zeros.
+///
+/// # Safety
+/// The tile has room for them.
+#[inline(always)]
+unsafe fn load_before<T: Real, S: Isa>(
+    simd: S,
+    tiling: Tiling,
+    problem: &Problem<'_>,
+    segment: &Segment,
+    (first, channels): (usize, usize),
+    tile: *mut T,
+) {
+    let before = problem.width - 1;
+    // SAFETY: the caller's contract.
+    unsafe {
         match (&problem.initial_states, segment.initial) {
             (Some(states), Some(at)) => tiling.load(simd, state_plane(states, at).at(first, 0), channels, before, tile),
             _ => tiling.zero(tile, channels, 0, before),
         }
-        tiling.load(simd, x.at(first, start), channels, steps, tile.add(tiling.at(before)));
     }
 }
 

@@ -93,7 +93,7 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                     let steps = piece.min(problem.steps - t);
                     tiling.load(simd, x.at(0, t), channels, steps, window.add(tiling.at(before)));
                     let (from, to) = (tiling.span(window, 0), tiling.span(sums, 0));
-                    let flags = (problem.silu, false, false);
+                    let flags = (problem.silu, false);
                     convolve(simd, tiling.axis, &filters, (channels, steps), from, to, flags);
                     tiling.store(simd, sums, y.at(0, t), channels, steps);
                     core::ptr::copy(window.add(tiling.at(steps)), window, tiling.at(before));
