@@ -6,15 +6,15 @@
 use super::super::plan::{CHUNK, Checkpoints, Plan, chunks};
 use super::super::problem::Problem;
 use super::blocks::{self, Tile, Way, target};
-use super::chunk::{Chunk, sides};
+use super::chunk::{Chunk, SIDE, STRIP, sides};
 use super::decay::MixBackward;
 use super::forward::load_initial;
 use super::product::{Into, Matrix, product};
 use super::reduce::Partials;
 use super::rows::{ColumnDot, Gate, Gating};
 use super::{GradientTargets, Sources};
-use crate::cpu::Shared;
 use crate::cpu::simd::Real;
+use crate::cpu::{Aligned, Shared};
 use crate::exec::Exec;
 use crate::ops::sequences::Segment;
 use crate::tensor::View;
@@ -23,36 +23,36 @@ use core::ops::Range;
 /// A chunk, and what only this pass needs.
 struct Scratch<T> {
     chunk: Chunk<T>,
-    dy: Vec<T>,
-    z: Vec<T>,
+    dy: Aligned<T>,
+    z: Aligned<T>,
     /// `C S`, and then the weighted input.
-    read: Vec<T>,
+    read: Aligned<T>,
     /// The output before the gate, and then `B R`.
-    by_state: Vec<T>,
-    dx: Vec<T>,
+    by_state: Aligned<T>,
+    dx: Aligned<T>,
     /// `diag(exp(cs)) dy`
-    faded: Vec<T>,
+    faded: Aligned<T>,
     /// The gradient by the state after the chunk.
-    dstate: Vec<T>,
-    by_mix: Vec<T>,
-    by_cb: Vec<T>,
+    dstate: Aligned<T>,
+    by_mix: Aligned<T>,
+    by_cb: Aligned<T>,
     /// db and dc, (step, dstate).
-    maps: [Vec<T>; 2],
+    maps: [Aligned<T>; 2],
     /// (head, step) each.
-    by_dt: Vec<T>,
-    by_exponent: Vec<T>,
-    read_dot: Vec<T>,
-    written_dot: Vec<T>,
+    by_dt: Aligned<T>,
+    by_exponent: Aligned<T>,
+    read_dot: Aligned<T>,
+    written_dot: Aligned<T>,
     /// (head, dstate)
-    state_dot: Vec<T>,
+    state_dot: Aligned<T>,
     /// (step, head)
-    ddt: Vec<T>,
+    ddt: Aligned<T>,
 }
 
 impl<T: Real> Scratch<T> {
     fn new(exec: &Exec, problem: &Problem<'_>, plan: &Plan) -> Self {
         let chunk = Chunk::new(exec.level(), problem, plan);
-        let zeros = |len: usize| vec![T::default(); len];
+        let zeros = Aligned::zeros;
         let (tile, by_head, dstate) = (CHUNK * chunk.pitch, CHUNK * plan.heads, problem.dstate);
         Scratch {
             dy: zeros(tile),
@@ -112,6 +112,10 @@ pub(super) fn backward<T: Real>(
 }
 
 impl<T: Real> Job<'_, '_, T> {
+    /// Every chunk of a job.
+    ///
+    /// # Safety
+    /// The job is one of the plan's and no other thread runs it; checkpoints are dense and as long as their query says.
     unsafe fn run(
         &self,
         scratch: &mut Scratch<T>,
@@ -159,13 +163,16 @@ impl<T: Real> Job<'_, '_, T> {
     }
 
     /// One chunk; `empty` and `closed` say that the state before it and the gradient by the state after it are 0.
+    ///
+    /// # Safety
+    /// As [`Job::run`], and the steps are of the segment.
     unsafe fn chunk(&self, scratch: &mut Scratch<T>, steps: Range<usize>, state: Tile<T>, empty: bool, closed: bool) {
         let (problem, targets) = (self.problem, self.targets);
         let exponents = targets.need_exponents();
         // SAFETY: tiles are as large as a chunk or a state of the plan, matrices within a chunk have CHUNK rows.
         unsafe {
             scratch.chunk.load(problem, steps.clone());
-            scratch.chunk.couple();
+            scratch.chunk.couple(problem);
             self.cotangent(scratch, &steps, state, empty);
             let Scratch { chunk, dy, read, by_state, dx, faded, dstate, read_dot, written_dot, state_dot, .. } = scratch;
             let (level, block, batch) = (chunk.level, chunk.block, chunk.batch);
@@ -179,7 +186,7 @@ impl<T: Real> Job<'_, '_, T> {
             chunk.scale(faded, dy, heads.from_start, None);
             match closed {
                 true => core::slice::from_raw_parts_mut(by_state.ptr, len * by_state.pitch).fill(T::default()),
-                false => product(by_state.matrix(), Into::Replace, [len, columns, problem.dstate], b, dstate.matrix()),
+                false => product(level, by_state.matrix(), Into::Replace, [len, columns, problem.dstate], b, dstate.matrix()),
             }
             if exponents {
                 chunk.dot(len, faded, read, read_dot);
@@ -200,30 +207,26 @@ impl<T: Real> Job<'_, '_, T> {
             let by_cb = Matrix::new(scratch.by_cb.as_mut_ptr(), CHUNK);
             let [db, dc] = [0, 1].map(|i| Tile { ptr: scratch.maps[i].as_mut_ptr(), pitch: problem.dstate });
             if targets.b.is_some() {
-                for j in sides(len) {
+                for j in sides(len, STRIP) {
                     let size = [j.len(), problem.dstate, len - j.start];
-                    product(db.matrix().at(j.start, 0), Into::Replace, size, by_cb.at(j.start, j.start), c.at(j.start, 0));
+                    product(level, db.matrix().at(j.start, 0), Into::Replace, size, by_cb.at(j.start, j.start), c.at(j.start, 0));
                 }
                 if !closed {
-                    product(db.matrix(), Into::Add, [len, problem.dstate, columns], read.matrix(), dstate.matrix().t());
+                    product(level, db.matrix(), Into::Add, [len, problem.dstate, columns], read.matrix(), dstate.matrix().t());
                 }
                 self.partials.map(level, 0, batch, &block, &steps, db);
             }
             if targets.c.is_some() {
-                for i in sides(len) {
+                for i in sides(len, STRIP) {
                     let size = [i.len(), problem.dstate, i.end];
-                    product(dc.matrix().at(i.start, 0), Into::Replace, size, by_cb.at(0, i.start).t(), b);
+                    product(level, dc.matrix().at(i.start, 0), Into::Replace, size, by_cb.at(0, i.start).t(), b);
                 }
                 if !empty {
-                    product(dc.matrix(), Into::Add, [len, problem.dstate, columns], faded.matrix(), state.matrix().t());
+                    product(level, dc.matrix(), Into::Add, [len, problem.dstate, columns], faded.matrix(), state.matrix().t());
                 }
                 self.partials.map(level, 1, batch, &block, &steps, dc);
             }
-            if !closed {
-                chunk.decay(dstate);
-            }
-            let into = if closed { Into::Replace } else { Into::Add };
-            product(dstate.matrix(), into, [problem.dstate, columns, len], c.t(), faded.matrix());
+            chunk.carry(dstate, closed, c, faded);
             if exponents {
                 self.step_gradients(scratch, &steps);
             }
@@ -231,6 +234,9 @@ impl<T: Real> Job<'_, '_, T> {
     }
 
     /// The cotangent of the output before the gate, the gradient by the gate, and `C S`.
+    ///
+    /// # Safety
+    /// As [`Job::chunk`], and the chunk is loaded.
     unsafe fn cotangent(&self, scratch: &mut Scratch<T>, steps: &Range<usize>, state: Tile<T>, empty: bool) {
         let Scratch { chunk, dy, z, read, by_state, .. } = scratch;
         let (level, block, batch, len) = (chunk.level, chunk.block, chunk.batch, chunk.len());
@@ -261,10 +267,13 @@ impl<T: Real> Job<'_, '_, T> {
     }
 
     /// What pairs of steps of the chunk give: part of dx, by_cb, by_dt, by_exponent.
+    ///
+    /// # Safety
+    /// As [`Job::cotangent`], which comes before.
     unsafe fn within(&self, scratch: &mut Scratch<T>) {
         let Scratch { chunk, dy, dx, by_mix, by_cb, by_dt, by_exponent, .. } = scratch;
         let [dy, dx] = [dy, dx].map(|v| chunk.tile(v).matrix());
-        let (x, headdim, len) = (chunk.x().matrix(), chunk.headdim, chunk.len());
+        let (x, headdim, len, level) = (chunk.x().matrix(), chunk.headdim, chunk.len(), chunk.level);
         let (by_mix, wanted) = (Matrix::new(by_mix.as_mut_ptr(), CHUNK), self.targets.need_pairs());
         by_cb.fill(T::default());
         for head in 0..chunk.block.count {
@@ -272,9 +281,16 @@ impl<T: Real> Job<'_, '_, T> {
             // SAFETY: the blocks lie inside matrices of CHUNK rows and tiles of the block's columns.
             unsafe {
                 if wanted {
-                    for j in sides(len) {
+                    for j in sides(len, SIDE) {
                         let (left, right) = (x.at(j.start, column), dy.at(j.start, column).t());
-                        product(by_mix.at(j.start, j.start), Into::Replace, [j.len(), len - j.start, headdim], left, right);
+                        product(
+                            level,
+                            by_mix.at(j.start, j.start),
+                            Into::Replace,
+                            [j.len(), len - j.start, headdim],
+                            left,
+                            right,
+                        );
                     }
                 }
                 let backward = MixBackward {
@@ -285,9 +301,9 @@ impl<T: Real> Job<'_, '_, T> {
                 };
                 chunk.mix(head, wanted.then_some(backward));
                 if self.targets.x.is_some() {
-                    for j in sides(len) {
+                    for j in sides(len, STRIP) {
                         let (left, right) = (chunk.mixed().at(j.start, j.start), dy.at(j.start, column));
-                        product(dx.at(j.start, column), Into::Add, [j.len(), headdim, len - j.start], left, right);
+                        product(level, dx.at(j.start, column), Into::Add, [j.len(), headdim, len - j.start], left, right);
                     }
                 }
             }
@@ -295,6 +311,9 @@ impl<T: Real> Job<'_, '_, T> {
     }
 
     /// The gradients by dt A, and with them those by A, dt and its bias.
+    ///
+    /// # Safety
+    /// As [`Job::within`], which comes before.
     unsafe fn step_gradients(&self, scratch: &mut Scratch<T>, steps: &Range<usize>) {
         let Scratch { chunk, by_dt, by_exponent, read_dot, written_dot, state_dot, ddt, .. } = scratch;
         let (len, dstate, pitch) = (chunk.len(), chunk.dstate, chunk.head_pitch);

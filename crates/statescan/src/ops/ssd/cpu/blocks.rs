@@ -140,6 +140,34 @@ pub(super) unsafe fn map<T: Real>(
     unsafe { timed(level, way, view, batch, &one, steps, tile) }
 }
 
+/// (B, L, G, N): one group as (dstate, step).
+///
+/// # Safety
+/// As [`timed`]; rows of the tile are as long as the steps at least.
+pub(super) unsafe fn map_across<T: Real>(
+    level: Level,
+    view: &View<'_>,
+    batch: usize,
+    group: usize,
+    steps: &Range<usize>,
+    tile: Tile<T>,
+) {
+    let strides = view.strides();
+    let plane = Plane::of(view, 1, 3).along(batch, strides[0]).along(group, strides[2]);
+    let states = view.shape()[3];
+    for first in (0..states).step_by(STEPS) {
+        level.dispatch(Move {
+            plane: plane.at(steps.start, first),
+            lanes: steps.len(),
+            padded: steps.len(),
+            steps: STEPS.min(states - first),
+            tile: tile.ptr.wrapping_add(first * tile.pitch),
+            pitch: tile.pitch,
+            store: false,
+        });
+    }
+}
+
 /// (B, L, H): steps of a row, heads of a block; loads fill the tile's row with zeros.
 ///
 /// # Safety

@@ -6,17 +6,20 @@ use super::blocks::{self, Tile, Way};
 use super::decay::{Decays, HeadSteps, Mix, MixBackward, StepSizes};
 use super::product::{Into, Matrix, product};
 use super::rows::{Dot, Factors, Rows, Scale};
-use crate::cpu::Level;
 use crate::cpu::simd::Real;
 use crate::cpu::tile::MAX_LANES;
+use crate::cpu::{Aligned, Level};
 use core::ops::Range;
 
-/// Side of the blocks in which triangular matrices are multiplied.
+/// Side of the diagonal blocks of triangular matrices, which are computed whole: large enough for products that pack their factors.
 pub(super) const SIDE: usize = 32;
 
+/// The same for products that do not.
+pub(super) const STRIP: usize = 16;
+
 /// Rows of a triangular matrix's diagonal blocks.
-pub(super) fn sides(steps: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..steps).step_by(SIDE).map(move |start| start..steps.min(start + SIDE))
+pub(super) fn sides(steps: usize, side: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..steps).step_by(side).map(move |start| start..steps.min(start + side))
 }
 
 /// Memory of one thread and the sizes of its blocks. Rows are padded, and what is in the padding is never used.
@@ -33,31 +36,34 @@ pub(super) struct Chunk<T> {
     /// The steps at work.
     pub steps: Range<usize>,
     pub batch: usize,
-    x: Vec<T>,
-    b: Vec<T>,
-    c: Vec<T>,
-    dt: Vec<T>,
-    slope: Vec<T>,
-    high: Vec<T>,
-    low: Vec<T>,
-    by_head: Vec<T>,
-    total: Vec<T>,
-    a: Vec<T>,
-    bias: Vec<T>,
-    skip: Vec<T>,
+    x: Aligned<T>,
+    b: Aligned<T>,
+    c: Aligned<T>,
+    /// C once more, (dstate, step).
+    across: Aligned<T>,
+    dt: Aligned<T>,
+    slope: Aligned<T>,
+    high: Aligned<T>,
+    low: Aligned<T>,
+    by_head: Aligned<T>,
+    total: Aligned<T>,
+    a: Aligned<T>,
+    bias: Aligned<T>,
+    skip: Aligned<T>,
     has_skip: bool,
     index: Vec<T>,
-    cb: Vec<T>,
-    mix: Vec<T>,
-    state: Vec<T>,
+    cb: Aligned<T>,
+    mix: Aligned<T>,
+    state: Aligned<T>,
 }
 
 impl<T: Real> Chunk<T> {
     pub(super) fn new(level: Level, problem: &Problem<'_>, plan: &Plan) -> Self {
         let (headdim, dstate) = (problem.headdim, problem.dstate);
-        let pitch = (plan.heads * headdim).next_multiple_of(MAX_LANES);
+        // an odd number of lines: rows a power of two apart would push each other out of the first cache
+        let pitch = (plan.heads * headdim).next_multiple_of(MAX_LANES) | MAX_LANES;
         let head_pitch = plan.heads.next_multiple_of(MAX_LANES);
-        let zeros = |len: usize| vec![T::default(); len];
+        let zeros = Aligned::zeros;
         Chunk {
             level,
             headdim,
@@ -70,6 +76,7 @@ impl<T: Real> Chunk<T> {
             x: zeros(CHUNK * pitch),
             b: zeros(CHUNK * dstate),
             c: zeros(CHUNK * dstate),
+            across: zeros(dstate * CHUNK),
             dt: zeros(CHUNK * head_pitch),
             slope: zeros(CHUNK * head_pitch),
             high: zeros(CHUNK * head_pitch),
@@ -220,14 +227,19 @@ impl<T: Real> Chunk<T> {
     }
 
     /// `<C_i, B_j>` for all i >= j, once for all heads.
-    pub(super) fn couple(&mut self) {
-        let (len, dstate) = (self.len(), self.dstate);
-        let (b, c, cb) = (self.b(), self.c(), Matrix::new(self.cb.as_mut_ptr(), CHUNK));
-        for j in sides(len) {
-            // SAFETY: the blocks lie inside the matrices of CHUNK rows.
-            unsafe {
-                let size = [j.len(), len - j.start, dstate];
-                product(cb.at(j.start, j.start), Into::Replace, size, b.at(j.start, 0), c.at(j.start, 0).t());
+    ///
+    /// # Safety
+    /// The steps at work are the problem's.
+    pub(super) unsafe fn couple(&mut self, problem: &Problem<'_>) {
+        let (level, len, dstate) = (self.level, self.len(), self.dstate);
+        let across = Tile { ptr: self.across.as_mut_ptr(), pitch: CHUNK };
+        let (b, cb) = (self.b(), Matrix::new(self.cb.as_mut_ptr(), CHUNK));
+        // SAFETY: the caller's contract; the blocks lie inside the matrices of CHUNK rows.
+        unsafe {
+            blocks::map_across(level, &problem.c, self.batch, self.block.group, &self.steps, across);
+            for j in sides(len, STRIP) {
+                let (size, right) = ([j.len(), len - j.start, dstate], across.matrix().at(0, j.start));
+                product(level, cb.at(j.start, j.start), Into::Replace, size, b.at(j.start, 0), right);
             }
         }
     }
@@ -255,13 +267,18 @@ impl<T: Real> Chunk<T> {
         self.level.dispatch(Scale { shape: self.rows(self.len()), dst: dst.ptr, src: src.ptr, factors, plus });
     }
 
-    /// Multiplies a state with the decay of the whole chunk.
+    /// `S <- exp(cs_last) S + maps^T added`, head by head; what was there is 0 if `empty`.
     ///
     /// # Safety
-    /// The tile has room for a state.
-    pub(super) unsafe fn decay(&mut self, state: Tile<T>) {
-        let factors = Factors { ptr: self.total.as_mut_ptr(), head: 1, row: 0 };
-        self.level.dispatch(Scale { shape: self.rows(self.dstate), dst: state.ptr, src: state.ptr, factors, plus: None });
+    /// `maps` is (step, dstate), and the tiles have room for a state and for the steps.
+    pub(super) unsafe fn carry(&self, state: Tile<T>, empty: bool, maps: Matrix<T>, added: Tile<T>) {
+        let size = [self.dstate, self.headdim, self.len()];
+        for head in 0..self.block.count {
+            let column = head * self.headdim;
+            let into = if empty { Into::Replace } else { Into::Scaled(self.total[head]) };
+            // SAFETY: the caller's contract, some of the columns.
+            unsafe { product(self.level, state.matrix().at(0, column), into, size, maps.t(), added.matrix().at(0, column)) };
+        }
     }
 
     /// `out[head, row] = <a, b>` over headdim.
@@ -283,7 +300,7 @@ impl<T: Real> Chunk<T> {
         unsafe {
             match empty {
                 true => core::slice::from_raw_parts_mut(y.ptr, self.len() * y.pitch).fill(T::default()),
-                false => product(y.matrix(), Into::Replace, size, c, state.matrix()),
+                false => product(self.level, y.matrix(), Into::Replace, size, c, state.matrix()),
             }
         }
     }
@@ -297,11 +314,11 @@ impl<T: Real> Chunk<T> {
             self.mix(head, None);
             let (len, headdim, column) = (self.len(), self.headdim, head * self.headdim);
             let (x, y, mix) = (self.x().matrix(), y.matrix(), self.mixed());
-            for i in sides(len) {
+            for i in sides(len, STRIP) {
                 // SAFETY: the blocks lie inside the tiles.
                 unsafe {
                     let size = [i.len(), headdim, i.end];
-                    product(y.at(i.start, column), Into::Add, size, mix.at(0, i.start).t(), x.at(0, column));
+                    product(self.level, y.at(i.start, column), Into::Add, size, mix.at(0, i.start).t(), x.at(0, column));
                 }
             }
         }

@@ -8,18 +8,17 @@ use super::super::problem::Problem;
 use super::Targets;
 use super::blocks::{self, Tile, Way, target};
 use super::chunk::Chunk;
-use super::product::{Into, product};
 use super::rows::{Gate, Gating};
-use crate::cpu::Shared;
 use crate::cpu::simd::Real;
+use crate::cpu::{Aligned, Shared};
 use crate::exec::Exec;
 
 /// A chunk, and what only this pass needs.
 struct Scratch<T> {
     chunk: Chunk<T>,
-    y: Vec<T>,
+    y: Aligned<T>,
     /// z, and then the weighted input.
-    other: Vec<T>,
+    other: Aligned<T>,
 }
 
 pub(super) fn forward<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets, saved: Option<Shared<T>>) {
@@ -27,7 +26,7 @@ pub(super) fn forward<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Tar
     let scratch = || {
         let chunk = Chunk::new(exec.level(), problem, &plan);
         let len = CHUNK * chunk.pitch;
-        Scratch { chunk, y: vec![T::default(); len], other: vec![T::default(); len] }
+        Scratch { chunk, y: Aligned::zeros(len), other: Aligned::zeros(len) }
     };
     exec.for_each(plan.jobs(), scratch, |scratch, index| {
         // SAFETY: the plan's jobs lie inside the problem, whose views were checked, and write disjoint heads or segments.
@@ -64,12 +63,12 @@ unsafe fn job<T: Real>(
                 break;
             }
             chunk.load(problem, steps.clone());
-            let (len, columns) = (chunk.len(), chunk.columns());
+            let len = chunk.len();
             if let Some(output) = &output {
                 let (x, from_start) = (chunk.x(), chunk.head_steps(0).from_start);
                 chunk.read_state(state, empty, y);
                 chunk.scale(y, y, from_start, Some(x));
-                chunk.couple();
+                chunk.couple(problem);
                 chunk.add_mixed(y);
                 if let Some(z) = &problem.z {
                     blocks::timed(level, Way::Load, z, segment.batch, &block, &steps, other);
@@ -80,12 +79,7 @@ unsafe fn job<T: Real>(
             if onwards {
                 let (x, weight, b) = (chunk.x(), chunk.head_steps(0).weight, chunk.b());
                 chunk.scale(other, x, weight, None);
-                if !empty {
-                    chunk.decay(state);
-                }
-                let into = if empty { Into::Replace } else { Into::Add };
-                let size = [problem.dstate, columns, len];
-                product(state.matrix(), into, size, b.t(), other.matrix());
+                chunk.carry(state, empty, b, other);
                 empty = false;
             }
         }

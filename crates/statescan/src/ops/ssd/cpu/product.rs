@@ -1,6 +1,9 @@
-//! Matrix products on strided blocks of scratch memory.
+//! Matrix products on strided blocks of scratch memory: those along rows by a kernel of their own, which need no packing; the others, whose
+//! right factor lies across, by the `gemm` crate.
 
-use crate::cpu::simd::Real;
+use super::rows::{load_part, store_part};
+use crate::cpu::simd::{Isa, Real, V};
+use crate::cpu::{Kernel, Level};
 
 /// A matrix in memory that someone else owns: element (r, c) is at `r * row + c * col`.
 #[derive(Debug, Clone, Copy)]
@@ -22,25 +25,43 @@ impl<T: Real> Matrix<T> {
     }
 
     /// The matrix whose first element is (r, c).
+    #[inline(always)]
     pub(super) fn at(self, r: usize, c: usize) -> Self {
         Matrix { ptr: self.ptr.wrapping_offset(r as isize * self.row + c as isize * self.col), ..self }
     }
 }
 
-/// Whether a product replaces or adds to what is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Into {
+/// What becomes of what is there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Into<T> {
     Replace,
     Add,
+    /// It is multiplied by this number first.
+    Scaled(T),
 }
 
-/// `dst (m, n) = lhs (m, k) rhs (k, n)`, or `+=`.
+/// `dst (m, n) = lhs (m, k) rhs (k, n)`, or added to what is there.
 ///
 /// # Safety
 /// The three blocks lie in memory that can be read (`lhs`, `rhs`) and written (`dst`), and `dst` is apart from the others.
-pub(super) unsafe fn product<T: Real>(dst: Matrix<T>, into: Into, [m, n, k]: [usize; 3], lhs: Matrix<T>, rhs: Matrix<T>) {
-    let (one, keep) = (T::from_f64(1.0), into == Into::Add);
-    let alpha = if keep { one } else { T::default() };
+pub(super) unsafe fn product<T: Real>(
+    level: Level,
+    dst: Matrix<T>,
+    into: Into<T>,
+    size: [usize; 3],
+    lhs: Matrix<T>,
+    rhs: Matrix<T>,
+) {
+    if dst.col == 1 && rhs.col == 1 {
+        return level.dispatch(RowProduct { dst, into, size, lhs, rhs });
+    }
+    let [m, n, k] = size;
+    let one = T::from_f64(1.0);
+    let (keep, alpha) = match into {
+        Into::Replace => (false, T::default()),
+        Into::Add => (true, one),
+        Into::Scaled(factor) => (true, factor),
+    };
     // SAFETY: the caller's contract.
     unsafe {
         gemm::gemm(
@@ -67,37 +88,153 @@ pub(super) unsafe fn product<T: Real>(dst: Matrix<T>, into: Into, [m, n, k]: [us
     }
 }
 
+/// A product whose `dst` and `rhs` have rows of contiguous elements. All of it lies in the second-level cache at worst, so nothing is packed:
+/// a block of rows x two vectors stays in registers over all of k, and two vectors of `rhs`, over all of k, stay in the first cache.
+struct RowProduct<T> {
+    dst: Matrix<T>,
+    into: Into<T>,
+    size: [usize; 3],
+    lhs: Matrix<T>,
+    rhs: Matrix<T>,
+}
+
+impl<T: Real> Kernel for RowProduct<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let (n, lanes) = (self.size[1], T::lanes::<S>());
+        let mut column = 0;
+        while column < n {
+            let rest = n - column;
+            // SAFETY: whoever made the struct answers for the matrices, and the columns lie inside.
+            unsafe {
+                if rest >= 2 * lanes {
+                    self.panel::<S, 2>(simd, column, lanes);
+                    column += 2 * lanes;
+                } else {
+                    self.panel::<S, 1>(simd, column, rest.min(lanes));
+                    column += lanes;
+                }
+            }
+        }
+    }
+}
+
+impl<T: Real> RowProduct<T> {
+    /// All rows of `C` vectors of columns; the last vector has `len` of them.
+    ///
+    /// # Safety
+    /// The columns lie inside the matrices.
+    #[inline(always)]
+    unsafe fn panel<S: Isa, const C: usize>(&self, simd: S, column: usize, len: usize) {
+        let m = self.size[0];
+        let mut row = 0;
+        // SAFETY: the caller's contract, and the rows lie inside.
+        unsafe {
+            // as many sums as hide the latency of a multiply-add, and leave registers for the factors
+            if S::F32_LANES == 16 {
+                while row + 8 <= m {
+                    self.block::<S, 8, C>(simd, row, column, len);
+                    row += 8;
+                }
+            }
+            while row + 4 <= m {
+                self.block::<S, 4, C>(simd, row, column, len);
+                row += 4;
+            }
+            while row < m {
+                self.block::<S, 1, C>(simd, row, column, len);
+                row += 1;
+            }
+        }
+    }
+
+    /// `R` rows of `C` vectors of columns.
+    ///
+    /// # Safety
+    /// Rows and columns lie inside the matrices.
+    #[inline(always)]
+    unsafe fn block<S: Isa, const R: usize, const C: usize>(&self, simd: S, row: usize, column: usize, len: usize) {
+        let lanes = T::lanes::<S>();
+        let len = |c: usize| if c + 1 == C { len } else { lanes };
+        let zero = V::splat(simd, T::default());
+        let (lhs, rhs, dst) = (self.lhs.at(row, 0), self.rhs.at(0, column), self.dst.at(row, column));
+        let mut sum = [[zero; C]; R];
+        // SAFETY: the caller's contract.
+        unsafe {
+            for k in 0..self.size[2] {
+                let mut right = [zero; C];
+                for c in 0..C {
+                    right[c] = load_part(simd, rhs.at(k, c * lanes).ptr, len(c));
+                }
+                for r in 0..R {
+                    let left = V::splat(simd, *lhs.at(r, k).ptr);
+                    for c in 0..C {
+                        sum[r][c] = left.mul_add(right[c], sum[r][c]);
+                    }
+                }
+            }
+            for r in 0..R {
+                for c in 0..C {
+                    let at = dst.at(r, c * lanes).ptr;
+                    let value = match self.into {
+                        Into::Replace => sum[r][c],
+                        Into::Add => load_part(simd, at, len(c)) + sum[r][c],
+                        Into::Scaled(factor) => load_part(simd, at, len(c)).mul_add(V::splat(simd, factor), sum[r][c]),
+                    };
+                    store_part(value, at, len(c));
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn replacing_never_reads_and_empty_sums_are_zero() {
-        for m in [1usize, 2, 3, 16, 17, 40] {
-            for n in [1usize, 2, 5, 16, 33] {
-                for k in [0usize, 1, 2, 3, 20] {
-                    for transposed in [false, true] {
-                        let mut a: Vec<f32> = (0..m * k).map(|i| (i % 7) as f32 - 3.0).collect();
-                        let mut b: Vec<f32> = (0..k * n).map(|i| (i % 5) as f32 - 2.0).collect();
-                        let mut c = vec![f32::NAN; m * n];
-                        let (a, b, d) =
-                            (Matrix::new(a.as_mut_ptr(), k), Matrix::new(b.as_mut_ptr(), n), Matrix::new(c.as_mut_ptr(), n));
-                        // SAFETY: the vectors have the sizes given.
-                        unsafe {
-                            match transposed {
-                                false => product(d, Into::Replace, [m, n, k], a, b),
-                                true => product(d.t(), Into::Replace, [n, m, k], b.t(), a.t()),
-                            }
-                        }
-                        for r in 0..m {
-                            for s in 0..n {
-                                // SAFETY: inside the matrices.
-                                let expected: f32 = (0..k).map(|i| unsafe { *a.at(r, i).ptr * *b.at(i, s).ptr }).sum();
-                                assert_eq!(c[r * n + s], expected, "{m} {n} {k}");
+    fn products_of_every_size_and_layout_on_every_level() {
+        for level in Level::available() {
+            for m in [1usize, 2, 5, 16, 23] {
+                for n in [1usize, 2, 5, 16, 33, 48] {
+                    for k in [0usize, 1, 3, 20] {
+                        for across in [false, true] {
+                            for into in [Into::Replace, Into::Add, Into::Scaled(-3.0)] {
+                                one_product(level, [m, n, k], across, into);
                             }
                         }
                     }
                 }
+            }
+        }
+    }
+
+    /// Small integers, so that sums are exact in any order; what is replaced must not be read.
+    fn one_product(level: Level, size: [usize; 3], across: bool, into: Into<f32>) {
+        let [m, n, k] = size;
+        let mut a: Vec<f32> = (0..m * k).map(|i| (i % 7) as f32 - 3.0).collect();
+        let mut b: Vec<f32> = (0..k * n).map(|i| (i % 5) as f32 - 2.0).collect();
+        let before = |i: usize| if into == Into::Replace { f32::NAN } else { (i % 11) as f32 };
+        // a row longer than the matrix, to see that nothing beyond is written
+        let mut c: Vec<f32> = (0..m * (n + 1)).map(before).collect();
+        let lhs = Matrix::new(a.as_mut_ptr(), k);
+        let rhs = if across { Matrix::new(b.as_mut_ptr(), k).t() } else { Matrix::new(b.as_mut_ptr(), n) };
+        // SAFETY: the vectors have the sizes given.
+        unsafe { product(level, Matrix::new(c.as_mut_ptr(), n + 1), into, size, lhs, rhs) };
+        for r in 0..m {
+            for s in 0..=n {
+                // SAFETY: inside the matrices.
+                let sum: f32 = (0..k).map(|i| unsafe { *lhs.at(r, i).ptr * *rhs.at(i, s.min(n - 1)).ptr }).sum();
+                let old = before(r * (n + 1) + s);
+                let expected = match into {
+                    _ if s == n => old,
+                    Into::Replace => sum,
+                    Into::Add => old + sum,
+                    Into::Scaled(factor) => old * factor + sum,
+                };
+                let got = c[r * (n + 1) + s];
+                assert!(got == expected || (got.is_nan() && expected.is_nan()), "{level} {size:?} {into:?} at ({r}, {s})");
             }
         }
     }

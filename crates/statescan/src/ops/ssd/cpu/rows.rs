@@ -10,7 +10,7 @@ use crate::cpu::tile::MAX_LANES;
 /// # Safety
 /// `len` elements can be read, `len` is at most the number of lanes.
 #[inline(always)]
-unsafe fn load_part<T: Real, S: Isa>(simd: S, src: *const T, len: usize) -> V<T, S> {
+pub(super) unsafe fn load_part<T: Real, S: Isa>(simd: S, src: *const T, len: usize) -> V<T, S> {
     // SAFETY: the caller's contract; the array is as wide as the widest vector.
     unsafe {
         if len == T::lanes::<S>() {
@@ -25,7 +25,7 @@ unsafe fn load_part<T: Real, S: Isa>(simd: S, src: *const T, len: usize) -> V<T,
 /// # Safety
 /// As [`load_part`], for writing.
 #[inline(always)]
-unsafe fn store_part<T: Real, S: Isa>(value: V<T, S>, dst: *mut T, len: usize) {
+pub(super) unsafe fn store_part<T: Real, S: Isa>(value: V<T, S>, dst: *mut T, len: usize) {
     // SAFETY: the caller's contract.
     unsafe {
         if len == T::lanes::<S>() {
