@@ -92,8 +92,7 @@ impl<'a> Args<'a> {
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
     exec.cpu_only(OP)?;
-    let sizes = Sizes::new(args, &state.as_view(), exec.device())?;
-    let mut checker = sizes.checker(args, exec.device())?;
+    let (sizes, mut checker) = Sizes::new(args, &state.as_view(), exec.device())?;
     checker.write("state", state, Kind::exactly(sizes.complex), &sizes.state_shape())?;
     checker.write("y", y, Kind::Real, &args.x.shape())?;
     checker.finish()?;
@@ -172,7 +171,8 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(args: &Args<'_>, state: &View<'_>, device: Device) -> Result<Self> {
+    /// Also gives the checker, which has seen the arguments.
+    fn new<'a>(args: &Args<'a>, state: &View<'_>, device: Device) -> Result<(Self, Checker<'a>)> {
         let rank = |argument, expected, got: Shape| Error::Rank { op: OP, argument, expected, got };
         let shape = state.shape();
         if shape.len() != 3 && shape.len() != 4 {
@@ -211,9 +211,9 @@ impl Sizes {
             rows: vec![None; batch],
             own,
         };
-        sizes.checker(args, device)?;
+        let checker = sizes.checker(args, device)?;
         sizes.rows = state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, sizes.states)?;
-        Ok(sizes)
+        Ok((sizes, checker))
     }
 
     fn state_shape(&self) -> Vec<usize> {

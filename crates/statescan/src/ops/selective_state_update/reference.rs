@@ -12,8 +12,8 @@ use num_complex::Complex64;
 /// # Errors
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
-    let sizes = Sizes::new(args, state, args.x.device())?;
-    sizes.checker(args, args.x.device())?.read("state", state, Kind::Float, &sizes.state_shape())?;
+    let (sizes, mut checker) = Sizes::new(args, state, args.x.device())?;
+    checker.read("state", state, Kind::Float, &sizes.state_shape())?;
     let mut y = Dense::zeros(&args.x.shape())?;
     let mut next = Dense::from_view(state);
     let channels: Vec<Vec<usize>> = match sizes.own[..] {
