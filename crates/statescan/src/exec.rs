@@ -1,6 +1,6 @@
 //! Where and how a call runs: an argument, never a global.
 
-use crate::cpu::Level;
+use crate::cpu::{Level, Workspace};
 use crate::cuda::Stream;
 use crate::error::{Error, Result};
 use crate::tensor::Device;
@@ -17,6 +17,7 @@ pub struct Exec {
     pool: Option<Arc<rayon::ThreadPool>>,
     level: Level,
     cuda: Option<Stream>,
+    workspace: Workspace,
 }
 
 impl Exec {
@@ -33,7 +34,7 @@ impl Exec {
             .and_then(|pool| pool.ok())
             .map(Arc::new);
         let threads = pool.as_ref().map_or(1, |_| threads);
-        Exec { threads, pool, level: Level::best(), cuda: None }
+        Exec { threads, pool, level: Level::best(), cuda: None, workspace: Workspace::default() }
     }
 
     /// The CUDA device with this number, on a stream of its own.
@@ -94,6 +95,11 @@ impl Exec {
             None => Ok(()),
             Some(_) => Err(Error::Unavailable { what, why: "it has no kernel for CUDA" }),
         }
+    }
+
+    /// Memory for partial results.
+    pub(crate) fn workspace(&self) -> &Workspace {
+        &self.workspace
     }
 
     /// Number of threads.

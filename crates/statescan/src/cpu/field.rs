@@ -22,7 +22,16 @@ pub(crate) trait Field<T: Real, S: Isa>:
     ///
     /// # Safety
     /// `PARTS` scalars can be read.
-    unsafe fn broadcast(simd: S, ptr: *const T, step: usize) -> Self;
+    #[inline(always)]
+    unsafe fn broadcast(simd: S, ptr: *const T, step: usize) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe { Self::cycle(simd, ptr, step, 1) }
+    }
+    /// `count` numbers over and over, see [`V::cycle`], from `PARTS` rows of them that lie `step` apart.
+    ///
+    /// # Safety
+    /// `PARTS` rows of `count` scalars can be read.
+    unsafe fn cycle(simd: S, ptr: *const T, step: usize, count: usize) -> Self;
     /// `self * a + b`.
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// `conj(self) * a + b`.
@@ -67,9 +76,9 @@ impl<T: Real, S: Isa> Field<T, S> for V<T, S> {
         unsafe { V::store(self, ptr) }
     }
     #[inline(always)]
-    unsafe fn broadcast(simd: S, ptr: *const T, _step: usize) -> Self {
+    unsafe fn cycle(simd: S, ptr: *const T, _step: usize, count: usize) -> Self {
         // SAFETY: the caller's contract.
-        V::splat(simd, unsafe { *ptr })
+        unsafe { V::cycle(simd, ptr, count) }
     }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
@@ -174,9 +183,9 @@ impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
         }
     }
     #[inline(always)]
-    unsafe fn broadcast(simd: S, ptr: *const T, step: usize) -> Self {
-        // SAFETY: the caller's contract: two scalars.
-        unsafe { Cx { re: V::splat(simd, *ptr), im: V::splat(simd, *ptr.add(step)) } }
+    unsafe fn cycle(simd: S, ptr: *const T, step: usize, count: usize) -> Self {
+        // SAFETY: the caller's contract: two rows.
+        unsafe { Cx { re: V::cycle(simd, ptr, count), im: V::cycle(simd, ptr.add(step), count) } }
     }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {

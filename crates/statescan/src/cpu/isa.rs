@@ -147,6 +147,21 @@ mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn transpose_f64(self, src: *const f64, src_step: isize, dst: *mut f64, dst_step: isize) {
+            let avx = self.avx;
+            // SAFETY: the caller gives four rows of four on both sides; the token proves the instructions.
+            unsafe {
+                for q in 0..2 {
+                    let half = |row: isize| src.offset(row * src_step + 2 * q).cast::<__m128d>().read_unaligned();
+                    let rows = |i: isize| avx._mm256_insertf128_pd::<1>(avx._mm256_castpd128_pd256(half(i)), half(2 + i));
+                    let (a, b) = (rows(0), rows(1));
+                    let to = |column: isize| dst.offset((2 * q + column) * dst_step).cast::<__m256d>();
+                    to(0).write_unaligned(avx._mm256_unpacklo_pd(a, b));
+                    to(1).write_unaligned(avx._mm256_unpackhi_pd(a, b));
+                }
+            }
+        }
+        #[inline(always)]
         unsafe fn sum_rows_f32(self, src: *const f32, step: usize) -> Self::f32s {
             let avx = self.avx;
             let mut pairs = [avx._mm256_setzero_ps(); 4];
@@ -242,6 +257,27 @@ mod x86 {
                     for j in 0..4 {
                         dst.offset((4 * q + j) * dst_step).cast::<__m512>().write_unaligned(columns[j as usize]);
                     }
+                }
+            }
+        }
+        #[inline(always)]
+        unsafe fn transpose_f64(self, src: *const f64, src_step: isize, dst: *mut f64, dst_step: isize) {
+            let (f, dq) = (self.avx512f, self.avx512dq);
+            // SAFETY: the caller gives eight rows of eight on both sides; the token proves the instructions.
+            unsafe {
+                for q in 0..4 {
+                    let quarter = |row: isize| src.offset(row * src_step + 2 * q).cast::<__m128d>().read_unaligned();
+                    let mut r = [f._mm512_setzero_pd(); 2];
+                    for i in 0..2 {
+                        // quarter k of r[i] is row 2k + i
+                        let x = f._mm512_castpd128_pd512(quarter(i));
+                        let x = dq._mm512_insertf64x2::<1>(x, quarter(2 + i));
+                        let x = dq._mm512_insertf64x2::<2>(x, quarter(4 + i));
+                        r[i as usize] = dq._mm512_insertf64x2::<3>(x, quarter(6 + i));
+                    }
+                    let to = |column: isize| dst.offset((2 * q + column) * dst_step).cast::<__m512d>();
+                    to(0).write_unaligned(f._mm512_unpacklo_pd(r[0], r[1]));
+                    to(1).write_unaligned(f._mm512_unpackhi_pd(r[0], r[1]));
                 }
             }
         }

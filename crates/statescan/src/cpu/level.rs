@@ -66,6 +66,19 @@ impl Level {
         }
     }
 
+    /// Lanes of a vector of f32, or of f64.
+    pub(crate) fn lanes(self, double: bool) -> usize {
+        struct Lanes(bool);
+        impl Kernel for Lanes {
+            type Output = usize;
+            #[inline(always)]
+            fn run<S: Isa>(self, _simd: S) -> usize {
+                if self.0 { S::F64_LANES } else { S::F32_LANES }
+            }
+        }
+        self.dispatch(Lanes(double))
+    }
+
     /// Runs a kernel compiled for this level; a level that the processor lacks runs as scalar code.
     pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
         match self {

@@ -7,14 +7,17 @@ mod aligned;
 mod exp2;
 mod field;
 mod isa;
+mod lanes;
 mod level;
 pub(crate) mod math;
 mod narrow;
 mod shared;
 pub(crate) mod simd;
 pub(crate) mod tile;
+mod workspace;
 
 pub(crate) use aligned::Aligned;
 pub use level::Level;
 pub(crate) use level::{Kernel, outline};
 pub(crate) use shared::Shared;
+pub(crate) use workspace::{Taken, Workspace};

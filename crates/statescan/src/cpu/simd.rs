@@ -4,6 +4,7 @@
 
 use super::exp2::{self, Exp2};
 pub(crate) use super::field::{Cx, Field};
+use super::lanes::Lanes;
 use super::math::{Coefficients, horner};
 use super::narrow::Narrow;
 use super::tile::MAX_LANES;
@@ -12,7 +13,7 @@ use bytemuck::Pod;
 use core::ops::{Add, Div, Mul, Neg, Sub};
 
 /// A pulp token with the few operations that pulp does not have.
-pub(crate) trait Isa: Exp2 + Narrow {
+pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     /// Whether its maximum and minimum are their second operand where either is NaN.
     const NAN_GIVES_SECOND: bool = false;
     /// Nearest integer, ties to even.
@@ -177,12 +178,17 @@ pub(crate) trait Real:
     /// # Safety
     /// As [`Isa::sum_rows_f32`].
     unsafe fn sum_rows<S: Isa>(s: S, src: *const Self, step: usize) -> Self::Reg<S>;
+    /// # Safety
+    /// As [`Lanes::cycle_f32`].
+    unsafe fn cycle<S: Isa>(s: S, ptr: *const Self, count: usize) -> Self::Reg<S>;
+    fn repeat<S: Isa>(s: S, a: Self::Reg<S>, count: usize, position: usize) -> Self::Reg<S>;
+    fn exchange<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>, count: usize) -> (Self::Reg<S>, Self::Reg<S>);
 }
 
 macro_rules! real {
     ($t:ty, $double:literal, $reg:ident, $mask:ident, $lanes:ident, $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident,
      $abs:ident, $fma:ident, $nfma:ident, $max:ident, $min:ident, $less:ident, $select:ident, $recip:ident, $sum:ident, $round:ident, $scale:ident,
-     $exp2:ident, $first_true:ident, $stream:ident, $transpose:ident, $sum_rows:ident) => {
+     $exp2:ident, $first_true:ident, $stream:ident, $transpose:ident, $sum_rows:ident, $cycle:ident, $repeat:ident, $exchange:ident) => {
         impl Real for $t {
             type Reg<S: Isa> = S::$reg;
             type Mask<S: Isa> = S::$mask;
@@ -291,6 +297,19 @@ macro_rules! real {
                 // SAFETY: the caller's contract.
                 unsafe { s.$sum_rows(src, step) }
             }
+            #[inline(always)]
+            unsafe fn cycle<S: Isa>(s: S, ptr: *const Self, count: usize) -> S::$reg {
+                // SAFETY: the caller's contract.
+                unsafe { s.$cycle(ptr, count) }
+            }
+            #[inline(always)]
+            fn repeat<S: Isa>(s: S, a: S::$reg, count: usize, position: usize) -> S::$reg {
+                s.$repeat(a, count, position)
+            }
+            #[inline(always)]
+            fn exchange<S: Isa>(s: S, a: S::$reg, b: S::$reg, count: usize) -> (S::$reg, S::$reg) {
+                s.$exchange(a, b, count)
+            }
         }
     };
 }
@@ -322,7 +341,10 @@ real!(
     first_true_m32s,
     stream_f32,
     transpose_f32,
-    sum_rows_f32
+    sum_rows_f32,
+    cycle_f32,
+    repeat_f32,
+    exchange_f32
 );
 real!(
     f64,
@@ -351,7 +373,10 @@ real!(
     first_true_m64s,
     stream_f64,
     transpose_f64,
-    sum_rows_f64
+    sum_rows_f64,
+    cycle_f64,
+    repeat_f64,
+    exchange_f64
 );
 
 /// A vector of real lanes.
@@ -472,6 +497,27 @@ impl<T: Real, S: Isa> V<T, S> {
     pub unsafe fn sum_rows(simd: S, src: *const T, step: usize) -> Self {
         // SAFETY: the caller's contract.
         V { reg: unsafe { T::sum_rows(simd, src, step) }, simd }
+    }
+    /// Lane `l` is `ptr[l % count]`; `count` is a power of two, at most the number of lanes.
+    ///
+    /// # Safety
+    /// `count` elements can be read.
+    #[inline(always)]
+    pub unsafe fn cycle(simd: S, ptr: *const T, count: usize) -> Self {
+        // SAFETY: the caller's contract.
+        V { reg: unsafe { T::cycle(simd, ptr, count) }, simd }
+    }
+    /// Each `count` neighbours become copies of the one at `position` among them; `count` as in [`V::cycle`].
+    #[inline(always)]
+    pub fn repeat(self, count: usize, position: usize) -> Self {
+        V { reg: T::repeat(self.simd, self.reg, count, position), simd: self.simd }
+    }
+    /// In each pair of neighbouring blocks of `count` lanes, the second block of `self` changes places with the first of `other`; `count`
+    /// is a power of two, at most half the number of lanes.
+    #[inline(always)]
+    pub fn exchange(self, other: Self, count: usize) -> (Self, Self) {
+        let (first, second) = T::exchange(self.simd, self.reg, other.reg, count);
+        (V { reg: first, simd: self.simd }, V { reg: second, simd: self.simd })
     }
     /// The sum of the lanes, in a fixed order.
     #[inline(always)]

@@ -270,12 +270,33 @@ fn every_option_on_every_level() {
     let all = [GATE, SKIP, BIAS, SOFTPLUS, BIAS | SOFTPLUS, LIMIT, OWN_DECAY_STEP, INITIAL, REVERSE];
     for option in all {
         everywhere(Case { seed: 2, ..Case::new(DType::F32, 2, 19, 70, 5, option) });
+        // several lanes for each channel
+        everywhere(Case { seed: 2, ..Case::new(DType::F32, 1, 19, 70, 8, option) });
+        everywhere(Case { seed: 2, ..Case::new(DType::F32, 2, 1, 70, 16, option) });
     }
     for packed in [BOUNDS, INDEX, INDEX | INDEX_STATES] {
         for option in [0, INITIAL, INITIAL | REVERSE | GATE | SKIP] {
             everywhere(Case { seed: 4, ..Case::new(DType::F32, 2, 6, 150, 4, packed | option) });
         }
     }
+}
+
+#[test]
+fn few_channels_of_every_type_and_number() {
+    for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+        for (dim, dstate) in [(1, 16), (2, 8), (3, 4), (5, 2), (7, 6), (17, 16)] {
+            for layout in [Layout::Dense, Layout::Scattered] {
+                everywhere(Case { layout, ..Case::new(dtype, 1, dim, 131, dstate, GATE | SKIP | BIAS | SOFTPLUS | INITIAL) });
+            }
+        }
+    }
+}
+
+#[test]
+fn long_rows_are_walked_in_windows() {
+    let options = GATE | SKIP | BIAS | SOFTPLUS | INITIAL;
+    everywhere(Case::new(DType::F32, 1, 18, 2200, 64, options));
+    everywhere(Case { complex: true, ..Case::new(DType::F32, 2, 18, 1100, 32, REVERSE | SKIP) });
 }
 
 #[test]
@@ -378,9 +399,12 @@ fn all_bytes(case: &Case, exec: &Exec) -> Vec<Vec<u8>> {
 fn results_do_not_depend_on_threads_or_runs() {
     for complex in [false, true] {
         let case = Case { complex, ..Case::new(DType::F32, 3, 150, 200, 5, SKIP | INITIAL | SOFTPLUS) };
-        let first = all_bytes(&case, &Exec::cpu(1));
-        for threads in [1, 2, 3, 7] {
-            assert!(all_bytes(&case, &Exec::cpu(threads)) == first, "{threads} threads");
+        let few = Case { complex, ..Case::new(DType::F32, 1, 18, 1300, 64, SKIP | INITIAL | SOFTPLUS) };
+        for case in [case, few] {
+            let first = all_bytes(&case, &Exec::cpu(1));
+            for threads in [1, 2, 3, 7] {
+                assert!(all_bytes(&case, &Exec::cpu(threads)) == first, "{threads} threads");
+            }
         }
     }
 }

@@ -39,43 +39,62 @@ impl Checkpoints {
 /// The division of one call into jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
+    /// Neighbouring lanes of a vector that hold states of one channel: state `n` is in lane `n % lanes_per_channel` of its channel's. More
+    /// than one where channels are too few to fill a vector, or to share out.
+    pub lanes_per_channel: usize,
     /// Ranges of channels, none of which crosses a group of B or C. A tile of B and C is read once for all channels of a range, and the
     /// gradients of B and C are first summed over it.
     pub channels: Vec<Range<usize>>,
     /// Ranges of segments; the gradients of per-channel parameters are first summed over one.
     pub segments: Vec<Range<usize>>,
+    /// Steps, whole checkpoints, that a backward pass walks before it adds the gradients of B and C over ranges of channels. All of them
+    /// where jobs have several segments, or parts of rows.
+    pub window: usize,
 }
 
 /// Ranges of channels get narrower until there are so many jobs.
 const MANY_JOBS: usize = 24;
+/// With fewer jobs than this a channel gets one lane more for each that it has. Once only: each time, B and C are read by twice as many
+/// jobs.
+const FEW_JOBS: usize = 8;
 /// Partial sums of the gradients of per-channel parameters are kept for at most this many ranges of segments.
 const MAX_SEGMENT_RANGES: usize = 32;
 
 impl Plan {
-    pub(crate) fn new(problem: &Problem<'_>) -> Self {
+    /// For vectors of so many lanes. `share` says whether channels are given more lanes than fill a vector, only to have jobs to share out.
+    pub(crate) fn new(problem: &Problem<'_>, lanes: usize, share: bool) -> Self {
         let dim = problem.dim;
         let groups = |map: &Projection<View<'_>>| match map {
             Projection::Varying(view) => view.shape()[1],
             Projection::Constant(_) => 1,
         };
         let unit = gcd(dim / groups(&problem.b), dim / groups(&problem.c)).max(1);
+        let count = problem.segments.list.len();
+        let lanes_per_channel = lanes_per_channel(unit, if share { dim / unit * count } else { FEW_JOBS }, problem.dstate, lanes);
+        // channels in a vector: ranges are whole vectors
+        let vector = if lanes_per_channel == 1 { MAX_LANES } else { lanes / lanes_per_channel };
         // partial gradients of B and C take 2 N numbers a step for each range, x and dt with their gradients 4 a step and channel: with
         // 4 N channels in a range the partials stay near an eighth of that
         let size = (4 * problem.dstate.min(MAX_LANES * 4) * problem.parts())
             .next_multiple_of(MAX_LANES)
             .clamp(4 * MAX_LANES, 16 * MAX_LANES);
-        let count = problem.segments.list.len();
         // narrower ranges where they would be too few to share out
-        let size = size.min((dim * count).div_ceil(MANY_JOBS).next_multiple_of(MAX_LANES).max(MAX_LANES));
+        let size = size.min((dim * count).div_ceil(MANY_JOBS).next_multiple_of(vector).max(vector));
         let mut channels = Vec::new();
         for start in (0..dim).step_by(unit) {
             let pieces = unit.div_ceil(size);
-            let piece = unit.div_ceil(pieces).next_multiple_of(MAX_LANES);
+            let piece = unit.div_ceil(pieces).next_multiple_of(vector);
             channels.extend((0..unit).step_by(piece).map(|c| start + c..start + unit.min(c + piece)));
         }
         let step = count.div_ceil(MAX_SEGMENT_RANGES).max(1);
         let segments = (0..count).step_by(step).map(|s| s..count.min(s + step)).collect();
-        Plan { channels, segments }
+        let whole_rows = problem.segments.list.iter().all(|segment| segment.len() == problem.seqlen);
+        let window = if step == 1 && whole_rows {
+            window(channels.len() * problem.batch * problem.dstate * problem.parts())
+        } else {
+            usize::MAX
+        };
+        Plan { lanes_per_channel, channels, segments, window: window.min(problem.seqlen).max(1) }
     }
 
     /// Number of jobs.
@@ -89,6 +108,56 @@ impl Plan {
     }
 }
 
+/// Steps in a window whose partial gradients, of B and of C so many at every step, stay in the cache.
+fn window(partials: usize) -> usize {
+    const MOST: usize = 1 << 18;
+    const FEWEST: usize = 16 * CHECKPOINT;
+    (MOST / partials.max(1) / CHECKPOINT * CHECKPOINT).max(FEWEST)
+}
+
+/// See [`Plan::lanes_per_channel`], for `rows` rows of `unit` channels.
+fn lanes_per_channel(unit: usize, rows: usize, dstate: usize, lanes: usize) -> usize {
+    let mut count = 1;
+    let divides = |count: usize| count <= lanes && dstate.is_multiple_of(count) && dstate > 0;
+    while unit * count < lanes && divides(2 * count) {
+        count *= 2;
+    }
+    let jobs = (unit * count).div_ceil(lanes) * rows;
+    if jobs < FEW_JOBS && divides(2 * count) { 2 * count } else { count }
+}
+
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CHECKPOINT, lanes_per_channel, window};
+
+    #[test]
+    fn windows_are_whole_checkpoints_that_fit_the_cache() {
+        assert_eq!(window(32), 8192, "two ranges of sixteen states");
+        assert_eq!(window(48 * 16), 1024, "no shorter than is worth a pause");
+        assert_eq!(window(0), 1 << 18);
+        for partials in 0..1000 {
+            assert!(window(partials) > 0 && window(partials).is_multiple_of(CHECKPOINT));
+        }
+    }
+
+    #[test]
+    fn few_channels_get_several_lanes_each() {
+        // one row of (channels, states) on vectors of 16
+        let of = |unit, rows, dstate| lanes_per_channel(unit, rows, dstate, 16);
+        assert_eq!(of(1536, 1, 16), 1, "many channels");
+        assert_eq!(of(128, 1, 16), 1, "eight vectors");
+        assert_eq!(of(16, 8, 16), 1, "eight rows");
+        assert_eq!(of(16, 1, 16), 2, "one vector becomes two");
+        assert_eq!(of(8, 8, 16), 2, "half a vector is filled");
+        assert_eq!(of(4, 1, 16), 8, "filled, and made two");
+        assert_eq!(of(1, 1, 16), 16, "as many as there are lanes");
+        assert_eq!(of(1, 1, 12), 4, "as many as divide the states");
+        assert_eq!(of(16, 1, 3), 1);
+        assert_eq!(of(16, 1, 0), 1);
+        assert_eq!(lanes_per_channel(1, 1, 16, 1), 1, "no vectors");
+    }
 }

@@ -1,16 +1,20 @@
 //! The backward pass: tiles of time from last to first, each walked forwards once to recompute its states and backwards once for the
 //! gradients.
 //!
+//! A long row is walked in windows of many tiles, so that the partial gradients of B and C of one window stay in the cache until they are
+//! added.
+//!
 //! Gradients of B and C sum over channels: they are gathered as vectors for all blocks of a job's channels, reduced over lanes once a tile,
 //! and the ranges of channels are added at the end, always in the same order. Gradients of per-channel parameters gather likewise over
 //! the job's segments.
 
 use super::super::{CHECKPOINT, Problem, Projection};
-use super::forward::{ForwardPass, load_state, map};
+use super::forward::{ForwardPass, load_sequence_state, load_state, map};
 use super::inputs::{
     Ahead, Block, Constants, Gate, Scratch, Tiles, blocks, copy_rows, double, load_gate, load_tiles, map_tile, parameter,
-    tile_len, timed,
+    prefetch_map, tile_len, timed,
 };
+use super::lanes::{Lanes, scratch_len};
 use super::reduce::Partials;
 use super::sweep::Sweep;
 use super::{Context, GradientTargets, Pass, Sources, Targets, Types, walk};
@@ -21,7 +25,7 @@ use crate::cpu::tile::{self, Plane};
 use crate::exec::Exec;
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::FieldKind;
-use crate::ops::sequences::Segment;
+use core::ops::Range;
 
 pub(super) struct BackwardPass<'p, 'a> {
     pub exec: &'p Exec,
@@ -33,7 +37,8 @@ pub(super) struct BackwardPass<'p, 'a> {
 impl Pass for BackwardPass<'_, '_> {
     fn run<E: Types>(self) {
         let BackwardPass { exec, problem, sources, targets } = self;
-        let context = &Context::new(exec, problem);
+        // what jobs would hand each other costs more than the second one brings
+        let context = &Context::new(exec, problem, false);
         let mut own = Vec::<E::T>::new();
         let saved = match &sources.checkpoints {
             Some(view) => view.as_ptr().cast::<E::T>(),
@@ -46,12 +51,33 @@ impl Pass for BackwardPass<'_, '_> {
             }
         };
         let saved = Shared::new(saved.cast_mut());
-        let partials = &mut Partials::<E::T>::new(context, targets);
+        let partials = &mut Partials::<E::T>::new(exec, context, targets);
         let shared = partials.share();
-        exec.for_each(context.plan.jobs(), Scratch::<E::T>::new, |scratch, job| {
-            context.level.dispatch(Job::<E> { context, sources, targets, saved, partials: shared, job, scratch });
-        });
-        partials.finish(exec, context, targets);
+        let (seqlen, window) = (problem.seqlen.max(1), context.plan.window);
+        // with one window a thread's own memory serves one job after the other
+        let mut kept: Vec<_> = (0..if window < seqlen { context.plan.jobs() } else { 0 }).map(|_| Scratch::new()).collect();
+        let (count, kept) = (kept.len(), Shared::new(kept.as_mut_ptr()));
+        for start in (0..seqlen).step_by(window).rev() {
+            let window = start..problem.seqlen.min(start + window);
+            exec.for_each(context.plan.jobs(), <[Scratch<E::T>; 2]>::default, |[scratch, own], job| {
+                // SAFETY: a job is run once in a window.
+                let kept = if count == 0 { own } else { unsafe { &mut *kept.get().add(job) } };
+                let window = window.clone();
+                context.level.dispatch(Job::<E> {
+                    context,
+                    sources,
+                    targets,
+                    saved,
+                    partials: shared,
+                    window,
+                    job,
+                    kept,
+                    scratch,
+                });
+            });
+            partials.finish_maps(exec, context, targets, window);
+        }
+        partials.finish_channels(exec, context, targets);
     }
 }
 
@@ -61,7 +87,11 @@ struct Job<'j, 'c, 'a, E: Types> {
     targets: &'j GradientTargets,
     saved: Shared<E::T>,
     partials: super::reduce::SharedPartials<E::T>,
+    /// The steps that are walked now.
+    window: Range<usize>,
     job: usize,
+    /// What a job keeps from window to window.
+    kept: &'j mut Scratch<E::T>,
     scratch: &'j mut Scratch<E::T>,
 }
 
@@ -90,11 +120,15 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
     fn run<S: Isa>(mut self, simd: S) {
         let Context { problem, plan, .. } = self.context;
         let (width, dstate) = (E::T::lanes::<S>(), problem.dstate);
-        let state = dstate * E::K::PARTS * width;
+        let per_channel = plan.lanes_per_channel;
+        let (sizes, state) = ([dstate, E::K::PARTS], dstate / per_channel * E::K::PARTS * width);
         let (segments, range) = plan.job(self.job);
         let channels = plan.channels[range].clone();
-        let count = channels.len().div_ceil(width);
-        let [a, b, c, h, g, da, db, dc, dd, dbias, constants, rest] = self.carve_all::<S>(count);
+        let count = channels.len().div_ceil(width / per_channel);
+        let [a, b, c, h, g, da, db, dc, dd, dbias, constants] = self.carve_kept::<S>(per_channel, count);
+        let [scratch, rest] = self.scratch.carve([scratch_len(width, per_channel, state), rest_len::<E, S>(dstate)]);
+        let (first, last) = (self.window.end == problem.seqlen, self.window.start == 0);
+        let lanes = Lanes::new(width, per_channel, scratch);
         // SAFETY: the arrays were carved for `count` blocks; jobs own disjoint channels or segments of targets and partials.
         unsafe {
             let kept = |i: usize| Kept {
@@ -110,33 +144,37 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                 dbias: dbias.add(i * width),
                 constants: Constants::at::<S>(constants, i),
             };
-            for (i, block) in blocks(channels.clone(), width).enumerate() {
-                begin::<E, S>(simd, problem, block, &kept(i));
+            for (i, block) in blocks(channels.clone(), lanes.channels).enumerate().filter(|_| first) {
+                begin::<E, S>(simd, lanes, problem, block, &kept(i));
             }
             for index in plan.segments[segments].clone() {
                 let segment = &problem.segments.list[index];
-                for (i, block) in blocks(channels.clone(), width).enumerate() {
-                    load_cotangent::<E, S>(simd, problem, self.sources, segment, block, kept(i).g);
+                for (i, block) in blocks(channels.clone(), lanes.channels).enumerate().filter(|_| first) {
+                    let final_state = &self.sources.final_state;
+                    load_sequence_state(simd, lanes, final_state, segment.last, block, sizes, kept(i).g);
                 }
-                for number in (0..segment.len().div_ceil(CHECKPOINT)).rev() {
-                    self.tile::<S>(simd, index, number, range, &kept, rest);
+                let end = self.window.end.min(segment.len());
+                for number in (self.window.start / CHECKPOINT..end.div_ceil(CHECKPOINT)).rev() {
+                    self.tile::<S>(simd, lanes, index, number, range, &kept, rest);
                 }
-                if let (Some(target), Some((row, sequence))) = (&self.targets.initial_state, segment.initial) {
+                if let (true, Some(target), Some((row, sequence))) = (last, &self.targets.initial_state, segment.initial) {
                     let strides = target.strides();
                     let plane = Plane::of_mut(target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
-                    for (i, block) in blocks(channels.clone(), width).enumerate() {
-                        let plane = plane.at(block.first, 0);
-                        tile::store_parts(simd, kept(i).g, E::K::PARTS, width, plane, block.count, dstate);
+                    for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
+                        lanes.store_states(simd, kept(i).g, sizes, plane.at(block.first, 0), block);
                     }
                 }
             }
-            for (i, block) in blocks(channels, width).enumerate() {
+            for (i, block) in blocks(channels, lanes.channels).enumerate().filter(|_| last) {
                 let kept = kept(i);
                 if E::K::PARTS == 2 {
                     // the output is 2 Re(C h), and the sweep counts it once
                     double(kept.dc, state);
                 }
-                self.partials.store_channels(segments, block, width, [kept.da, kept.db, kept.dc], [kept.dd, kept.dbias]);
+                let states = [(kept.da, 0), (kept.db, 1), (kept.dc, 2)];
+                let states = states.map(|(from, copy)| lanes.collect(from, sizes, copy));
+                let vectors = [kept.dd, kept.dbias].map(|sums| lanes.sum_steps(sums));
+                self.partials.store_channels(segments, block, lanes.channels, states, vectors);
             }
         }
     }
@@ -144,24 +182,11 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
 
 impl<E: Types> Job<'_, '_, '_, E> {
     #[inline(always)]
-    fn carve_all<S: Isa>(&mut self, blocks: usize) -> [*mut E::T; 12] {
-        let (width, parts, dstate) = (E::T::lanes::<S>(), E::K::PARTS, self.context.problem.dstate);
-        let state = blocks * dstate * parts * width;
-        let vector = blocks * width;
-        self.scratch.carve([
-            state,
-            state,
-            state,
-            state,
-            state,
-            state,
-            state,
-            state,
-            vector,
-            vector,
-            Constants::<E::T>::COUNT * vector,
-            rest_len::<E, S>(dstate),
-        ])
+    fn carve_kept<S: Isa>(&mut self, per_channel: usize, blocks: usize) -> [*mut E::T; 11] {
+        let (width, dstate) = (E::T::lanes::<S>(), self.context.problem.dstate);
+        let (state, vector) = (blocks * dstate / per_channel * E::K::PARTS * width, blocks * width);
+        let constants = Constants::<E::T>::COUNT * vector;
+        self.kept.carve([state, state, state, state, state, state, state, state, vector, vector, constants])
     }
 
     /// One tile of time of all channels of the job.
@@ -172,6 +197,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
     unsafe fn tile<S: Isa>(
         &self,
         simd: S,
+        lanes: Lanes<E::T>,
         index: usize,
         number: usize,
         range: usize,
@@ -190,7 +216,12 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let [x, dt, u, slope, p, y, gate, gate_slope, du, ddt] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(array);
         let (dt_a, ddt_a) = if shared { (dt, ddt) } else { (array(10), array(11)) };
         let cotangent = array(12);
-        let longest = array(13);
+        // what the sweep reads and writes: the same tiles, or with each channel repeated over its lanes
+        let wide = |i: usize, tile| if lanes.one() { tile } else { array(13 + i) };
+        let [wide_dt, wide_u, wide_p, wide_y] = [(0, dt), (1, u), (2, p), (3, y)].map(|(i, tile)| wide(i, tile));
+        let (by_u, by_dt) = (wide(4, du), wide(5, ddt));
+        let (wide_dt_a, by_dt_a) = if shared { (wide_dt, by_dt) } else { (wide(6, dt_a), wide(7, ddt_a)) };
+        let longest = array(13 + 8);
         let stored = longest.wrapping_add(width);
         let pending = stored.wrapping_add(stored_len::<E, S>());
         let scalars = pending.wrapping_add(pending_len::<E, S>());
@@ -198,6 +229,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let sums = scalars.wrapping_add(2 * tile::STEPS * parts * dstate);
         let (db_sum, dc_sum) = (sums, sums.wrapping_add(tile::STEPS * dstate * parts));
         let tiles = Tiles { x, dt, dt_a, u, slope, y, longest };
+        let wide = Tiles { x, dt: wide_dt, dt_a: wide_dt_a, u: wide_u, slope, y: wide_y, longest };
         let scaled = problem.discretization != Discretization::Dirac;
         // SAFETY: every array lies inside `rest`, which is as long as `rest_len` says; planes lie inside checked views.
         unsafe {
@@ -206,54 +238,65 @@ impl<E: Types> Job<'_, '_, '_, E> {
             if parts == 2 {
                 double(c_tile, steps * parts * dstate);
             }
+            let following = start.checked_sub(CHECKPOINT).filter(|_| number > 0);
+            if let Some(following) = following {
+                prefetch_map(problem, &problem.b, segment, channels.start, following);
+                prefetch_map(problem, &problem.c, segment, channels.start, following);
+            }
             core::slice::from_raw_parts_mut(sums, 2 * tile::STEPS * dstate * parts).fill(E::T::default());
-            for (i, block) in blocks(channels.clone(), width).enumerate() {
+            for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
                 let kept = kept(i);
                 if number == 0 {
-                    load_state::<E, S>(simd, problem, segment, block, kept.h);
+                    load_state::<E, S>(simd, lanes, problem, segment, block, kept.h);
                 } else {
                     let from = self.saved.get().add(checkpoints.at(index, number) + block.first);
-                    core::slice::from_raw_parts_mut(kept.h, dstate * parts * width).fill(E::T::default());
-                    copy_rows(from, checkpoints.padded_dim, kept.h, width, dstate * parts, block.count);
+                    let to = lanes.undealt(kept.h);
+                    core::slice::from_raw_parts_mut(to, dstate * parts * lanes.channels).fill(E::T::default());
+                    copy_rows(from, checkpoints.padded_dim, to, lanes.channels, dstate * parts, block.count);
+                    lanes.deal(to, [dstate, parts], kept.h);
                 }
-                load_tiles(simd, problem, segment, block, start, steps, kept.constants, &tiles, true);
+                load_tiles(simd, problem, segment, lanes, block, start, steps, kept.constants, &tiles, true);
                 let bounded = tiles.bounded(simd, kept.constants);
                 match &self.sources.y {
                     Some(dy) => {
                         let plane = timed(dy, segment.batch, block, start);
-                        tile::load(simd, plane, block.count, width, steps, cotangent, width);
+                        lanes.load(simd, plane, block.count, steps, cotangent);
                     }
-                    None => core::slice::from_raw_parts_mut(cotangent, steps * width).fill(E::T::default()),
+                    None => core::slice::from_raw_parts_mut(cotangent, lanes.vectors(steps) * width).fill(E::T::default()),
                 }
                 if let Some(z) = &problem.z {
-                    load_gate(simd, z, segment, block, start, steps, gate, Gate::Differentiate(gate_slope));
+                    load_gate(simd, z, segment, lanes, block, start, steps, gate, Gate::Differentiate(gate_slope));
                 }
                 let skip = kept.constants.skip(simd);
-                let zero = V::constant(simd, 0.0);
-                for t in 0..steps {
-                    let at = t * width;
+                for vector in 0..lanes.vectors(steps) {
+                    let at = vector * width;
                     let mut dout = V::load(simd, cotangent.add(at));
                     if problem.z.is_some() {
                         dout = dout * V::load(simd, gate.add(at));
                     }
                     dout.store(p.add(at));
-                    zero.store(du.add(at));
-                    zero.store(ddt.add(at));
-                    zero.store(ddt_a.add(at));
+                }
+                let rows = lanes.vectors(steps) * lanes.per_channel;
+                for sums in [by_u, by_dt, by_dt_a] {
+                    core::slice::from_raw_parts_mut(sums, rows * width).fill(E::T::default());
+                }
+                if !lanes.one() {
+                    tiles.repeat(simd, lanes, steps, &wide);
+                    lanes.repeat(simd, p, steps, wide_p);
+                    core::slice::from_raw_parts_mut(wide_y, rows * width).fill(E::T::default());
                 }
                 let sweep = Sweep {
-                    tiles,
+                    tiles: wide,
                     shared,
                     a: kept.a,
-                    b: map(&problem.b, b_tile, kept.b),
-                    c: map(&problem.c, c_tile, kept.c),
+                    b: map(&problem.b, b_tile, kept.b, lanes),
+                    c: map(&problem.c, c_tile, kept.c, lanes),
                     h: kept.h,
                     g: kept.g,
-                    p,
-                    y,
-                    du,
-                    ddt,
-                    ddt_a,
+                    p: wide_p,
+                    du: by_u,
+                    ddt: by_dt,
+                    ddt_a: by_dt_a,
                     da: kept.da,
                     db: if let Projection::Varying(_) = problem.b { db_sum } else { kept.db },
                     dc: if let Projection::Varying(_) = problem.c { dc_sum } else { kept.dc },
@@ -261,19 +304,27 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     pending,
                     steps,
                     dstate,
+                    lanes,
                 };
-                let following = start.checked_sub(CHECKPOINT).filter(|_| number > 0);
-                let ahead = Ahead::new(segment, &channels, block, width, start, following);
+                let ahead = Ahead::new(segment, &channels, block, lanes.channels, start, following);
                 if let Some(ahead) = ahead {
                     let read = [Some(&problem.x), Some(&problem.dt), problem.z.as_ref(), self.sources.y.as_ref()];
                     read.into_iter().flatten().for_each(|view| ahead.prefetch(view));
                 }
-                walk::<E, S>(simd, problem, bounded, &sweep);
+                walk::<E, S>(simd, problem, lanes.one(), bounded, &sweep);
+                if !lanes.one() {
+                    lanes.sum(simd, by_u, steps);
+                    lanes.sum(simd, by_dt, steps);
+                    if !shared {
+                        lanes.sum(simd, by_dt_a, steps);
+                    }
+                    lanes.add_sums(simd, wide_y, steps, y);
+                }
                 let (mut dd, mut dbias) = (V::load(simd, kept.dd), V::load(simd, kept.dbias));
-                for t in 0..steps {
-                    let at = t * width;
+                for vector in 0..lanes.vectors(steps) {
+                    let at = vector * width;
                     let (x, dt, dout) = (V::load(simd, x.add(at)), V::load(simd, dt.add(at)), V::load(simd, p.add(at)));
-                    let (by_u, mut by_dt) = (V::load(simd, du.add(at)), V::load(simd, ddt.add(at)));
+                    let (by_u, mut by_dt) = (V::load(simd, by_u.add(at)), V::load(simd, by_dt.add(at)));
                     let mut by_x = dout * skip;
                     if scaled {
                         by_x = by_u.mul_add(dt, by_x);
@@ -294,14 +345,16 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 }
                 dd.store(kept.dd);
                 dbias.store(kept.dbias);
-                let results = [(&self.targets.x, du), (&self.targets.dt, ddt), (&self.targets.dt_a, ddt_a), (&self.targets.z, y)];
+                let results =
+                    [(&self.targets.x, du), (&self.targets.dt, ddt), (&self.targets.dt_a, by_dt_a), (&self.targets.z, y)];
                 for (target, from) in results {
                     let Some(target) = target else { continue };
                     let target = target.as_read();
                     if let Some(ahead) = ahead {
                         ahead.prefetch(&target);
                     }
-                    tile::store(simd, from, width, timed(&target, segment.batch, block, start), block.count, steps);
+                    let plane = timed(&target, segment.batch, block, start);
+                    lanes.store(simd, from, plane, block.count, steps);
                 }
             }
             let double_c = if parts == 2 { 2.0 } else { 1.0 };
@@ -335,59 +388,32 @@ fn pending_len<E: Types, S: Isa>() -> usize {
 /// Length of the arrays that a tile needs besides those kept for a job.
 fn rest_len<E: Types, S: Isa>(dstate: usize) -> usize {
     let (width, parts) = (E::T::lanes::<S>(), E::K::PARTS);
-    13 * tile_len(width) + width + stored_len::<E, S>() + pending_len::<E, S>() + 4 * tile::STEPS * parts * dstate
+    (13 + 8) * tile_len(width) + width + stored_len::<E, S>() + pending_len::<E, S>() + 4 * tile::STEPS * parts * dstate
 }
 
 /// Loads the parameters of a block and clears what is gathered for them.
 ///
 /// # Safety
-/// The arrays have room for N field vectors.
+/// The arrays have room for the block's states.
 #[inline(always)]
-unsafe fn begin<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, block: Block, kept: &Kept<E::T>) {
+unsafe fn begin<E: Types, S: Isa>(simd: S, lanes: Lanes<E::T>, problem: &Problem<'_>, block: Block, kept: &Kept<E::T>) {
     let width = E::T::lanes::<S>();
-    let state = problem.dstate * E::K::PARTS * width;
+    let state = problem.dstate * E::K::PARTS * lanes.channels;
     // SAFETY: the caller's contract.
     unsafe {
-        parameter::<E, S>(simd, &problem.a, block, kept.a);
-        kept.constants.load::<E, S>(simd, problem, block, kept.a);
+        parameter::<E, S>(simd, lanes, &problem.a, block, kept.a);
+        kept.constants.load::<E, S>(simd, lanes, problem, block, kept.a);
         if let Projection::Constant(view) = &problem.b {
-            parameter::<E, S>(simd, view, block, kept.b);
+            parameter::<E, S>(simd, lanes, view, block, kept.b);
         }
         if let Projection::Constant(view) = &problem.c {
-            parameter::<E, S>(simd, view, block, kept.c);
+            parameter::<E, S>(simd, lanes, view, block, kept.c);
             if E::K::PARTS == 2 {
                 double(kept.c, state);
             }
         }
         for (array, len) in [(kept.da, state), (kept.db, state), (kept.dc, state), (kept.dd, width), (kept.dbias, width)] {
             core::slice::from_raw_parts_mut(array, len).fill(E::T::default());
-        }
-    }
-}
-
-/// Loads the gradient by the state after a segment's last step, zero where there is none.
-///
-/// # Safety
-/// `g` has room for N field vectors.
-#[inline(always)]
-unsafe fn load_cotangent<E: Types, S: Isa>(
-    simd: S,
-    problem: &Problem<'_>,
-    sources: &Sources<'_>,
-    segment: &Segment,
-    block: Block,
-    g: *mut E::T,
-) {
-    let (width, parts) = (E::T::lanes::<S>(), E::K::PARTS);
-    // SAFETY: the caller's contract.
-    unsafe {
-        match (&sources.final_state, segment.last) {
-            (Some(view), Some((row, sequence))) => {
-                let strides = view.strides();
-                let plane = Plane::of(view, 2, 3).along(row, strides[0]).along(sequence, strides[1]).at(block.first, 0);
-                tile::load_parts(simd, plane, parts, block.count, width, problem.dstate, g);
-            }
-            _ => core::slice::from_raw_parts_mut(g, problem.dstate * parts * width).fill(E::T::default()),
         }
     }
 }

@@ -6,8 +6,9 @@
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::inputs::{
     Ahead, Block, Constants, Gate, Map, Scratch, Tiles, blocks, copy_rows, double, load_gate, load_tiles, map_tile, parameter,
-    tile_len, timed,
+    prefetch_map, tile_len, timed,
 };
+use super::lanes::{Lanes, scratch_len};
 use super::{Context, Loops, Pass, Targets, Types, Variant, walk};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
@@ -16,6 +17,7 @@ use crate::cpu::tile::{self, Plane};
 use crate::exec::Exec;
 use crate::ops::rules::{FieldKind, Rule};
 use crate::ops::sequences::Segment;
+use crate::tensor::View;
 
 pub(super) struct ForwardPass<'p, 'a> {
     pub exec: &'p Exec,
@@ -27,7 +29,7 @@ pub(super) struct ForwardPass<'p, 'a> {
 
 impl Pass for ForwardPass<'_, '_> {
     fn run<E: Types>(self) {
-        let context = Context::new(self.exec, self.problem);
+        let context = Context::new(self.exec, self.problem, true);
         let saved = self.targets.checkpoints.as_ref().map(|v| v.as_mut_ptr()).or(self.checkpoints);
         let saved = saved.map(|ptr| Shared::new(ptr.cast::<E::T>()));
         let (context, targets) = (&context, self.targets);
@@ -54,37 +56,47 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         let (width, parts, dstate) = (E::T::lanes::<S>(), E::K::PARTS, problem.dstate);
         let (segments, channels) = plan.job(self.job);
         let channels = plan.channels[channels].clone();
-        let block_count = channels.len().div_ceil(width);
-        let state = dstate * parts * width;
-        let tile = tile_len(width);
-        let [x, dt, dt_a, y, longest, b_tile, c_tile, a, constants, b_own, c_own, h] = self.scratch.carve([
-            tile,
-            tile,
-            tile,
-            tile,
-            width,
-            tile::STEPS * parts * dstate,
-            tile::STEPS * parts * dstate,
-            block_count * state,
-            block_count * Constants::<E::T>::COUNT * width,
-            block_count * state,
-            block_count * state,
-            block_count * state,
-        ]);
+        let per_channel = plan.lanes_per_channel;
+        let block_count = channels.len().div_ceil(width / per_channel);
+        let (sizes, state) = ([dstate, parts], dstate / per_channel * parts * width);
+        let (tile, repeated) = (tile_len(width), if per_channel == 1 { 0 } else { tile_len(width) });
+        let [x, dt, dt_a, y, wide_u, wide_dt, wide_dt_a, wide_y, longest, scratch, b_tile, c_tile, a, constants, b_own, c_own, h] =
+            self.scratch.carve([
+                tile,
+                tile,
+                tile,
+                tile,
+                repeated,
+                repeated,
+                repeated,
+                repeated,
+                width,
+                scratch_len(width, per_channel, state),
+                tile::STEPS * parts * dstate,
+                tile::STEPS * parts * dstate,
+                block_count * state,
+                block_count * Constants::<E::T>::COUNT * width,
+                block_count * state,
+                block_count * state,
+                block_count * state,
+            ]);
+        let lanes = Lanes::new(width, per_channel, scratch);
         let shared = problem.dt_a.is_none();
         // x is not needed once u is known, nor u once the states are: one tile for x, u and the gate leaves room in the first cache
         let tiles = Tiles { x, dt, dt_a: if shared { dt } else { dt_a }, u: x, slope: x, y, longest };
+        let wide_dt_a = if shared { wide_dt } else { wide_dt_a };
+        let wide = Tiles { x, dt: wide_dt, dt_a: wide_dt_a, u: wide_u, slope: x, y: wide_y, longest };
         // SAFETY: the arrays were carved with the sizes used here; channels, segments and steps are inside the problem, whose views were
         // checked; jobs write disjoint channels or segments of the targets.
         unsafe {
-            for (i, block) in blocks(channels.clone(), width).enumerate() {
-                parameter::<E, S>(simd, &problem.a, block, a.add(i * state));
-                Constants::at::<S>(constants, i).load::<E, S>(simd, problem, block, a.add(i * state));
+            for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
+                parameter::<E, S>(simd, lanes, &problem.a, block, a.add(i * state));
+                Constants::at::<S>(constants, i).load::<E, S>(simd, lanes, problem, block, a.add(i * state));
                 if let Projection::Constant(view) = &problem.b {
-                    parameter::<E, S>(simd, view, block, b_own.add(i * state));
+                    parameter::<E, S>(simd, lanes, view, block, b_own.add(i * state));
                 }
                 if let Projection::Constant(view) = &problem.c {
-                    parameter::<E, S>(simd, view, block, c_own.add(i * state));
+                    parameter::<E, S>(simd, lanes, view, block, c_own.add(i * state));
                     if parts == 2 {
                         double(c_own.add(i * state), state);
                     }
@@ -92,8 +104,8 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
             }
             for index in plan.segments[segments].clone() {
                 let segment = &problem.segments.list[index];
-                for (i, block) in blocks(channels.clone(), width).enumerate() {
-                    load_state::<E, S>(simd, problem, segment, block, h.add(i * state));
+                for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
+                    load_state::<E, S>(simd, lanes, problem, segment, block, h.add(i * state));
                 }
                 for (number, start) in (segment.start..segment.end).step_by(CHECKPOINT).enumerate() {
                     let steps = CHECKPOINT.min(segment.end - start);
@@ -103,32 +115,45 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                     if parts == 2 {
                         double(c_tile, steps * parts * dstate);
                     }
-                    for (i, block) in blocks(channels.clone(), width).enumerate() {
-                        let ahead = Ahead::new(segment, &channels, block, width, start, following);
+                    if let Some(following) = following {
+                        prefetch_map(problem, &problem.b, segment, channels.start, following);
+                        prefetch_map(problem, &problem.c, segment, channels.start, following);
+                    }
+                    for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
+                        let ahead = Ahead::new(segment, &channels, block, lanes.channels, start, following);
                         let h = h.add(i * state);
                         if let (Some(saved), 1..) = (self.saved, number) {
                             let to = saved.get().add(checkpoints.at(index, number) + block.first);
-                            copy_rows(h, width, to, checkpoints.padded_dim, state / width, block.count);
+                            let h = lanes.collect(h, sizes, 0);
+                            copy_rows(h, lanes.channels, to, checkpoints.padded_dim, dstate * parts, block.count);
                         }
                         let constants = Constants::at::<S>(constants, i);
-                        load_tiles(simd, problem, segment, block, start, steps, constants, &tiles, false);
+                        load_tiles(simd, problem, segment, lanes, block, start, steps, constants, &tiles, false);
                         let bounded = tiles.bounded(simd, constants);
+                        if !lanes.one() {
+                            tiles.repeat(simd, lanes, steps, &wide);
+                            let rows = lanes.vectors(steps) * lanes.per_channel;
+                            core::slice::from_raw_parts_mut(wide_y, rows * width).fill(E::T::default());
+                        }
                         let tile = Tile {
-                            tiles,
+                            tiles: if lanes.one() { tiles } else { wide },
                             shared,
                             a: a.add(i * state),
-                            b: map(&problem.b, b_tile, b_own.add(i * state)),
-                            c: map(&problem.c, c_tile, c_own.add(i * state)),
+                            b: map(&problem.b, b_tile, b_own.add(i * state), lanes),
+                            c: map(&problem.c, c_tile, c_own.add(i * state), lanes),
                             h,
-                            y,
                             steps,
                             dstate,
+                            vectors: dstate / lanes.per_channel,
                         };
                         if let Some(ahead) = ahead {
                             ahead.prefetch(&problem.x);
                             ahead.prefetch(&problem.dt);
                         }
-                        walk::<E, S>(simd, problem, bounded, &tile);
+                        walk::<E, S>(simd, problem, lanes.one(), bounded, &tile);
+                        if !lanes.one() {
+                            lanes.add_sums(simd, wide_y, steps, y);
+                        }
                         let Some(target) = &self.targets.y else { continue };
                         if let Some(ahead) = ahead {
                             ahead.prefetch(&target.as_read());
@@ -137,17 +162,17 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             if let Some(ahead) = ahead {
                                 ahead.prefetch(z);
                             }
-                            load_gate(simd, z, segment, block, start, steps, x, Gate::Apply(y));
+                            load_gate(simd, z, segment, lanes, block, start, steps, x, Gate::Apply(y));
                         }
                         let plane = timed(&target.as_read(), segment.batch, block, start);
-                        tile::store(simd, y, width, plane, block.count, steps);
+                        lanes.store(simd, y, plane, block.count, steps);
                     }
                 }
                 if let (Some(target), Some((row, sequence))) = (&self.targets.final_state, segment.last) {
                     let strides = target.strides();
                     let plane = Plane::of_mut(target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
-                    for (i, block) in blocks(channels.clone(), width).enumerate() {
-                        tile::store_parts(simd, h.add(i * state), parts, width, plane.at(block.first, 0), block.count, dstate);
+                    for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
+                        lanes.store_states(simd, h.add(i * state), sizes, plane.at(block.first, 0), block);
                     }
                 }
             }
@@ -156,29 +181,52 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
 }
 
 /// A map of the job's tile or of a block's constants.
-pub(super) fn map<T: Real, V>(of: &Projection<V>, tile: *const T, own: *const T) -> Map<T> {
-    match of {
-        Projection::Varying(_) => Map { from: tile, varying: true },
-        Projection::Constant(_) => Map { from: own, varying: false },
-    }
+pub(super) fn map<T: Real, V>(of: &Projection<V>, tile: *const T, own: *const T, lanes: Lanes<T>) -> Map<T> {
+    let varying = matches!(of, Projection::Varying(_));
+    Map { from: if varying { tile } else { own }, varying, per_channel: lanes.per_channel }
 }
 
 /// Loads the state before a segment's first step, zero where there is none.
 ///
 /// # Safety
-/// `h` has room for N field vectors; the block lies inside the problem.
+/// `h` has room for the block's states; the block lies inside the problem.
 #[inline(always)]
-pub(super) unsafe fn load_state<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, segment: &Segment, block: Block, h: *mut E::T) {
-    let (width, parts) = (E::T::lanes::<S>(), E::K::PARTS);
+pub(super) unsafe fn load_state<E: Types, S: Isa>(
+    simd: S,
+    lanes: Lanes<E::T>,
+    problem: &Problem<'_>,
+    segment: &Segment,
+    block: Block,
+    h: *mut E::T,
+) {
+    let (sizes, place) = ([problem.dstate, E::K::PARTS], segment.initial);
+    // SAFETY: the caller's contract.
+    unsafe { load_sequence_state(simd, lanes, &problem.initial_state, place, block, sizes, h) }
+}
+
+/// Loads the state of a sequence, at (row, sequence) of a (B, sequences, D, N) tensor; zero where either is absent.
+///
+/// # Safety
+/// `to` has room for the block's states; place and block lie inside the view.
+#[inline(always)]
+pub(super) unsafe fn load_sequence_state<T: Real, S: Isa>(
+    simd: S,
+    lanes: Lanes<T>,
+    view: &Option<View<'_>>,
+    place: Option<(usize, usize)>,
+    block: Block,
+    sizes: [usize; 2],
+    to: *mut T,
+) {
     // SAFETY: the caller's contract.
     unsafe {
-        match (&problem.initial_state, segment.initial) {
+        match (view, place) {
             (Some(view), Some((row, sequence))) => {
                 let strides = view.strides();
                 let plane = Plane::of(view, 2, 3).along(row, strides[0]).along(sequence, strides[1]).at(block.first, 0);
-                tile::load_parts(simd, plane, parts, block.count, width, problem.dstate, h);
+                lanes.load_states(simd, plane, block, sizes, to);
             }
-            _ => core::slice::from_raw_parts_mut(h, problem.dstate * parts * width).fill(E::T::default()),
+            _ => core::slice::from_raw_parts_mut(to, sizes[0] * sizes[1] * lanes.channels).fill(T::default()),
         }
     }
 }
@@ -191,9 +239,10 @@ struct Tile<T> {
     b: Map<T>,
     c: Map<T>,
     h: *mut T,
-    y: *mut T,
     steps: usize,
     dstate: usize,
+    /// Vectors of states.
+    vectors: usize,
 }
 
 impl<T: Real> Loops<T> for Tile<T> {
@@ -202,11 +251,11 @@ impl<T: Real> Loops<T> for Tile<T> {
         let mut n = 0;
         // SAFETY: the caller's contract.
         unsafe {
-            while E::TOGETHER == 4 && n + 4 <= self.dstate {
+            while E::TOGETHER == 4 && n + 4 <= self.vectors {
                 self.states::<E, S, 4>(simd, n);
                 n += 4;
             }
-            while n < self.dstate {
+            while n < self.vectors {
                 self.states::<E, S, 1>(simd, n);
                 n += 1;
             }
@@ -232,7 +281,7 @@ impl<T: Real> Tile<T> {
                 let dt = V::load(simd, self.tiles.dt.add(at));
                 let dt_a = V::load(simd, self.tiles.dt_a.add(at));
                 let u = V::load(simd, self.tiles.u.add(at));
-                let mut y = V::load(simd, self.y.add(at));
+                let mut y = V::load(simd, self.tiles.y.add(at));
                 for i in 0..COUNT {
                     let (decay, gain) = E::R::step(a[i], dt, dt_a, self.shared);
                     let b = self.b.at::<E, S>(simd, t, first + i, self.dstate);
@@ -241,7 +290,7 @@ impl<T: Real> Tile<T> {
                     h[i] = decay.mul_add(h[i], input);
                     y = c.re_mul_add(h[i], y);
                 }
-                y.store(self.y.add(at));
+                y.store(self.tiles.y.add(at));
             }
             for i in 0..COUNT {
                 h[i].store(self.h.add((first + i) * step));

@@ -1,6 +1,7 @@
 //! Tiles of one vector of channels: the step size through bias, softplus and clamp, the input, the gate.
 
 use super::super::{Problem, Projection};
+use super::lanes::Lanes;
 use super::{Types, Variant};
 use crate::cpu::math::{silu, silu_and_derivative, softplus, softplus_derivative};
 use crate::cpu::simd::{Field, Isa, Real, V};
@@ -12,7 +13,8 @@ use crate::ops::sequences::Segment;
 use crate::tensor::View;
 use core::ops::Range;
 
-/// Memory of one thread, cut into named arrays.
+/// Memory cut into named arrays.
+#[derive(Default)]
 pub(super) struct Scratch<T> {
     data: Vec<T>,
 }
@@ -40,7 +42,7 @@ impl<T: Real> Scratch<T> {
     }
 }
 
-/// The tiles of a vector of channels, all (step, lane).
+/// The tiles of a vector of channels, in the order of [`Lanes`]; for the recurrence (step, lane).
 #[derive(Clone, Copy)]
 pub(super) struct Tiles<T> {
     /// The input.
@@ -59,7 +61,8 @@ pub(super) struct Tiles<T> {
     pub longest: *mut T,
 }
 
-/// Per-channel vectors of a block, one after the other: the largest real part of A in magnitude, the bias, the skip.
+/// Per-channel vectors of a block, one after the other: the largest real part of A in magnitude, the bias, the skip, each repeated over
+/// the channels' lanes.
 pub(super) struct Constants<T>(*mut T);
 
 impl<T> Clone for Constants<T> {
@@ -80,19 +83,26 @@ impl<T: Real> Constants<T> {
     }
 
     /// # Safety
-    /// The memory was carved for them; `a` has N field vectors; the block lies inside the problem.
+    /// The memory was carved for them; `a` has the block's states; the block lies inside the problem.
     #[inline(always)]
-    pub(super) unsafe fn load<E: Types<T = T>, S: Isa>(self, simd: S, problem: &Problem<'_>, block: Block, a: *const T) {
+    pub(super) unsafe fn load<E: Types<T = T>, S: Isa>(
+        self,
+        simd: S,
+        lanes: Lanes<T>,
+        problem: &Problem<'_>,
+        block: Block,
+        a: *const T,
+    ) {
         let width = T::lanes::<S>();
         // SAFETY: the caller's contract.
         unsafe {
             let mut largest = V::constant(simd, 0.0);
-            for n in 0..problem.dstate {
+            for n in 0..problem.dstate / lanes.per_channel {
                 largest = largest.max(V::load(simd, a.add(n * E::K::PARTS * width)).abs());
             }
-            largest.store(self.0);
-            channel_vector(simd, &problem.dt_bias, block).store(self.0.add(width));
-            channel_vector(simd, &problem.d, block).store(self.0.add(2 * width));
+            lanes.largest(largest).store(self.0);
+            channel_vector(simd, lanes, &problem.dt_bias, block).store(self.0.add(width));
+            channel_vector(simd, lanes, &problem.d, block).store(self.0.add(2 * width));
         }
     }
 
@@ -122,6 +132,22 @@ impl<T: Real> Constants<T> {
 }
 
 impl<T: Real> Tiles<T> {
+    /// Repeats what the recurrence reads over each channel's lanes.
+    ///
+    /// # Safety
+    /// As [`Lanes::repeat`].
+    #[inline(always)]
+    pub(super) unsafe fn repeat<S: Isa>(&self, simd: S, lanes: Lanes<T>, steps: usize, to: &Tiles<T>) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            lanes.repeat(simd, self.u, steps, to.u);
+            lanes.repeat(simd, self.dt, steps, to.dt);
+            if self.dt_a != self.dt {
+                lanes.repeat(simd, self.dt_a, steps, to.dt_a);
+            }
+        }
+    }
+
     /// Whether no exponent `dt A` of the tile is near the ends of the range.
     ///
     /// # Safety
@@ -147,7 +173,7 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// The next block of the tile at `start`, or the first one of the tile that is walked after it.
+    /// The next block of so many channels of the tile at `start`, or the first one of the tile that is walked after it.
     #[inline(always)]
     pub(super) fn new(
         segment: &Segment,
@@ -191,35 +217,32 @@ pub(super) fn timed(view: &View<'_>, batch: usize, block: Block, step: usize) ->
     Plane::of(view, 1, 2).along(batch, view.strides()[0]).at(block.first, step)
 }
 
-/// Loads a per-channel vector, (D,); absent ones are 0.
+/// Loads a per-channel vector, (D,), repeated over the channels' lanes; absent ones are 0.
 ///
 /// # Safety
 /// The block lies inside the view.
 #[inline(always)]
-unsafe fn channel_vector<T: Real, S: Isa>(simd: S, view: &Option<View<'_>>, block: Block) -> V<T, S> {
-    let mut lanes = [T::default(); tile::MAX_LANES];
+unsafe fn channel_vector<T: Real, S: Isa>(simd: S, lanes: Lanes<T>, view: &Option<View<'_>>, block: Block) -> V<T, S> {
+    let mut values = [T::default(); tile::MAX_LANES];
     if let Some(view) = view {
         for i in 0..block.count {
             // SAFETY: the channel is inside the view.
             let value = unsafe { view.read((block.first + i) as isize * view.strides()[0]) };
-            lanes[i] = T::from_f64(value.re);
+            values[i] = T::from_f64(value.re);
         }
     }
-    // SAFETY: the array is as wide as the widest vector.
-    unsafe { V::load(simd, lanes.as_ptr()) }
+    lanes.repeated(simd, values)
 }
 
-/// Loads a (D, N) parameter as (N, parts, lane).
+/// Loads a (D, N) parameter as (state, part, lane).
 ///
 /// # Safety
-/// The block lies inside the view; `to` has room for N field vectors.
+/// The block lies inside the view; `to` has room for its states.
 #[inline(always)]
-pub(super) unsafe fn parameter<E: Types, S: Isa>(simd: S, view: &View<'_>, block: Block, to: *mut E::T) {
-    let width = E::T::lanes::<S>();
+pub(super) unsafe fn parameter<E: Types, S: Isa>(simd: S, lanes: Lanes<E::T>, view: &View<'_>, block: Block, to: *mut E::T) {
+    let sizes = [view.shape()[1], E::K::PARTS];
     // SAFETY: the caller's contract.
-    unsafe {
-        tile::load_parts(simd, Plane::of(view, 0, 1).at(block.first, 0), E::K::PARTS, block.count, width, view.shape()[1], to)
-    }
+    unsafe { lanes.load_states(simd, Plane::of(view, 0, 1).at(block.first, 0), block, sizes, to) }
 }
 
 /// Loads the (states, steps) plane of B or C that a channel's group sees, as (step, part, state).
@@ -245,6 +268,16 @@ pub(super) unsafe fn map_tile<E: Types, S: Isa>(
     unsafe { tile::load_parts(simd, plane, E::K::PARTS, problem.dstate, problem.dstate, steps, to) }
 }
 
+/// Asks for the steps from `start` of what [`map_tile`] loads.
+#[inline(always)]
+pub(super) fn prefetch_map(problem: &Problem<'_>, map: &Projection<View<'_>>, segment: &Segment, channel: usize, start: usize) {
+    let Projection::Varying(view) = map else { return };
+    let group = channel / (problem.dim / view.shape()[1]);
+    let strides = view.strides();
+    let plane = Plane::of(view, 2, 3).along(segment.batch, strides[0]).along(group, strides[1]).at(0, start);
+    plane.prefetch(problem.dstate, STEPS.min(segment.end - start));
+}
+
 /// Loads x and dt of a block and a tile of time and derives what the recurrence reads, everything in [`Tiles`].
 ///
 /// # Safety
@@ -254,6 +287,7 @@ pub(super) unsafe fn load_tiles<T: Real, S: Isa>(
     simd: S,
     problem: &Problem<'_>,
     segment: &Segment,
+    lanes: Lanes<T>,
     block: Block,
     start: usize,
     steps: usize,
@@ -261,12 +295,13 @@ pub(super) unsafe fn load_tiles<T: Real, S: Isa>(
     tiles: &Tiles<T>,
     with_slope: bool,
 ) {
-    outline(simd, LoadTiles { problem, segment, block, start, steps, constants, tiles, with_slope });
+    outline(simd, LoadTiles { problem, segment, lanes, block, start, steps, constants, tiles, with_slope });
 }
 
 struct LoadTiles<'l, 'a, T> {
     problem: &'l Problem<'a>,
     segment: &'l Segment,
+    lanes: Lanes<T>,
     block: Block,
     start: usize,
     steps: usize,
@@ -279,9 +314,9 @@ impl<T: Real> Kernel for LoadTiles<'_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadTiles { problem, segment, block, start, steps, constants, tiles, with_slope } = self;
+        let LoadTiles { problem, segment, lanes, block, start, steps, constants, tiles, with_slope } = self;
         // SAFETY: the contract of `load_tiles`, the only maker of this.
-        unsafe { process_tiles(simd, problem, segment, block, start, steps, constants, tiles, with_slope) }
+        unsafe { process_tiles(simd, problem, segment, lanes, block, start, steps, constants, tiles, with_slope) }
     }
 }
 
@@ -292,6 +327,7 @@ unsafe fn process_tiles<T: Real, S: Isa>(
     simd: S,
     problem: &Problem<'_>,
     segment: &Segment,
+    lanes: Lanes<T>,
     block: Block,
     start: usize,
     steps: usize,
@@ -305,7 +341,7 @@ unsafe fn process_tiles<T: Real, S: Isa>(
     for (view, to) in sources {
         let Some(view) = view else { continue };
         // SAFETY: the caller's contract.
-        unsafe { tile::load(simd, timed(view, segment.batch, block, start), block.count, width, steps, to, width) };
+        unsafe { lanes.load(simd, timed(view, segment.batch, block, start), block.count, steps, to) };
     }
     let dirac = problem.discretization == Discretization::Dirac;
     let (low, high) = problem.dt_limit;
@@ -314,8 +350,8 @@ unsafe fn process_tiles<T: Real, S: Isa>(
     unsafe {
         let (bias, skip) = (constants.bias(simd), constants.skip(simd));
         let mut longest = zero;
-        for t in 0..steps {
-            let at = t * width;
+        for vector in 0..lanes.vectors(steps) {
+            let at = vector * width;
             let mut dt = V::load(simd, tiles.dt.add(at)) + bias;
             let mut slope = one;
             if problem.dt_softplus {
@@ -361,18 +397,20 @@ pub(super) unsafe fn load_gate<T: Real, S: Isa>(
     simd: S,
     z: &View<'_>,
     segment: &Segment,
+    lanes: Lanes<T>,
     block: Block,
     start: usize,
     steps: usize,
     tile: *mut T,
     gate: Gate<T>,
 ) {
-    outline(simd, LoadGate { z, segment, block, start, steps, tile, gate });
+    outline(simd, LoadGate { z, segment, lanes, block, start, steps, tile, gate });
 }
 
 struct LoadGate<'l, 'a, T> {
     z: &'l View<'a>,
     segment: &'l Segment,
+    lanes: Lanes<T>,
     block: Block,
     start: usize,
     steps: usize,
@@ -384,13 +422,13 @@ impl<T: Real> Kernel for LoadGate<'_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadGate { z, segment, block, start, steps, tile, gate } = self;
+        let LoadGate { z, segment, lanes, block, start, steps, tile, gate } = self;
         let width = T::lanes::<S>();
         // SAFETY: the contract of `load_gate`, the only maker of this.
         unsafe {
-            tile::load(simd, timed(z, segment.batch, block, start), block.count, width, steps, tile, width);
-            for t in 0..steps {
-                let at = t * width;
+            lanes.load(simd, timed(z, segment.batch, block, start), block.count, steps, tile);
+            for vector in 0..lanes.vectors(steps) {
+                let at = vector * width;
                 let z = V::load(simd, tile.add(at));
                 match gate {
                     Gate::Apply(y) => (V::load(simd, y.add(at)) * silu(z)).store(y.add(at)),
@@ -405,17 +443,20 @@ impl<T: Real> Kernel for LoadGate<'_, '_, T> {
     }
 }
 
-/// Reads one state's map at a step: a scalar of the group broadcast, or the channels' own constants.
+/// Reads the map of a vector of states at a step: the group's states over and over, or the channels' own constants.
 #[derive(Clone, Copy)]
 pub(super) struct Map<T> {
     /// The tile (step, part, state), or the constants (state, part, lane).
     pub from: *const T,
     pub varying: bool,
+    pub per_channel: usize,
 }
 
 impl<T: Real> Map<T> {
+    /// `n` counts vectors of states; `dstate` is the number of states.
+    ///
     /// # Safety
-    /// Step and state lie inside.
+    /// Step and states lie inside.
     #[inline(always)]
     pub(super) unsafe fn at<E: Variant<T = T>, S: Isa>(
         self,
@@ -428,7 +469,8 @@ impl<T: Real> Map<T> {
         // SAFETY: the caller's contract.
         unsafe {
             if E::VARYING || self.varying {
-                Field::broadcast(simd, self.from.add(t * parts * dstate + n), dstate)
+                let per_channel = if E::ONE_LANE { 1 } else { self.per_channel };
+                Field::cycle(simd, self.from.add(t * parts * dstate + n * per_channel), dstate, per_channel)
             } else {
                 Field::load(simd, self.from.add(n * parts * T::lanes::<S>()))
             }

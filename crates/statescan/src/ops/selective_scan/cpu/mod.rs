@@ -7,6 +7,7 @@
 mod backward;
 mod forward;
 mod inputs;
+mod lanes;
 mod reduce;
 mod sweep;
 
@@ -71,21 +72,24 @@ fn dispatch(problem: &Problem<'_>, pass: impl Pass) {
 trait Variant: Types {
     type R: Rule;
     const VARYING: bool;
+    /// Whether every channel has a lane of its own, known at compile time where nothing else is asked at every step.
+    const ONE_LANE: bool;
     /// States walked together. Real exponentials are so short that the multiply-adds of one state would wait for each other; everything
     /// else keeps the processor busy with one state, and is compiled once instead of four times over.
     const TOGETHER: usize = if Self::R::GAIN || Self::K::PARTS == 2 { 1 } else { 4 };
 }
 
-struct Choice<E, R, const VARYING: bool>(PhantomData<(E, R)>);
+struct Choice<E, R, const VARYING: bool, const ONE_LANE: bool>(PhantomData<(E, R)>);
 
-impl<E: Types, R: Rule, const VARYING: bool> Types for Choice<E, R, VARYING> {
+impl<E: Types, R: Rule, const VARYING: bool, const ONE_LANE: bool> Types for Choice<E, R, VARYING, ONE_LANE> {
     type T = E::T;
     type K = E::K;
 }
 
-impl<E: Types, R: Rule, const VARYING: bool> Variant for Choice<E, R, VARYING> {
+impl<E: Types, R: Rule, const VARYING: bool, const ONE_LANE: bool> Variant for Choice<E, R, VARYING, ONE_LANE> {
     type R = R;
     const VARYING: bool = VARYING;
+    const ONE_LANE: bool = ONE_LANE;
 }
 
 /// The loops over the states and steps of one tile and one vector of channels.
@@ -107,22 +111,25 @@ impl<L: Loops<E::T>, E: Variant> Kernel for Walk<'_, L, E> {
 }
 
 /// Runs loops in the variant of a problem, each a function of its own. `bounded` says that no exponent of the tile is near the ends of the
-/// range. Constant maps, huge exponents and the rarer discretizations share one body that asks at every step.
+/// range. Constant maps, huge exponents, few channels and the rarer discretizations share one body that asks at every step.
 ///
 /// # Safety
 /// As [`Loops::walk`].
 #[inline(always)]
-unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, bounded: bool, loops: &impl Loops<E::T>) {
+unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, one_lane: bool, bounded: bool, loops: &impl Loops<E::T>) {
     let varying = matches!((&problem.b, &problem.c), (Projection::Varying(_), Projection::Varying(_)));
     match problem.discretization {
+        Discretization::Mamba | Discretization::Dirac if varying && bounded && one_lane => {
+            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, true>>));
+        }
         Discretization::Mamba | Discretization::Dirac if varying && bounded => {
-            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true>>));
+            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, false>>));
         }
         Discretization::Mamba | Discretization::Dirac => {
-            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential, false>>));
+            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential, false, false>>));
         }
-        Discretization::Zoh => outline(simd, Walk(loops, PhantomData::<Choice<E, Zoh, false>>)),
-        Discretization::Bilinear => outline(simd, Walk(loops, PhantomData::<Choice<E, Bilinear, false>>)),
+        Discretization::Zoh => outline(simd, Walk(loops, PhantomData::<Choice<E, Zoh, false, false>>)),
+        Discretization::Bilinear => outline(simd, Walk(loops, PhantomData::<Choice<E, Bilinear, false, false>>)),
     }
 }
 
@@ -143,7 +150,10 @@ struct Context<'c, 'a> {
 }
 
 impl<'c, 'a> Context<'c, 'a> {
-    fn new(exec: &Exec, problem: &'c Problem<'a>) -> Self {
-        Context { problem, plan: Plan::new(problem), checkpoints: Checkpoints::new(problem), level: exec.level() }
+    /// `share` as for [`Plan::new`].
+    fn new(exec: &Exec, problem: &'c Problem<'a>, share: bool) -> Self {
+        let level = exec.level();
+        let plan = Plan::new(problem, level.lanes(problem.double), share);
+        Context { problem, plan, checkpoints: Checkpoints::new(problem), level }
     }
 }

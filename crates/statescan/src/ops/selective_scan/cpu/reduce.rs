@@ -2,18 +2,22 @@
 
 use super::inputs::Block;
 use super::{Context, GradientTargets, Projection};
-use crate::cpu::Shared;
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
 use crate::cpu::{Kernel, Level};
+use crate::cpu::{Shared, Taken};
 use crate::exec::Exec;
 use crate::tensor::RawViewMut;
+use core::ops::Range;
 
 /// What the jobs of one backward pass leave behind.
-pub(super) struct Partials<T> {
-    /// By B and C where they vary: (range of channels, batch, state, part, step).
-    b: Option<Vec<T>>,
-    c: Option<Vec<T>>,
+pub(super) struct Partials<'e, T> {
+    /// By B and C where they vary: (range of channels, batch, state, part, step of a window), those
+    /// by B first.
+    maps: Taken<'e, T>,
+    /// The parts of that; empty where a map is constant or its gradient not asked for.
+    b: Range<usize>,
+    c: Range<usize>,
     /// By per-channel parameters: (range of segments, row, channel); rows are A, constant B, constant C (state, part), D, bias.
     channels: Vec<T>,
     sizes: Sizes,
@@ -22,7 +26,8 @@ pub(super) struct Partials<T> {
 #[derive(Clone, Copy)]
 struct Sizes {
     batch: usize,
-    seqlen: usize,
+    /// Steps in a window.
+    window: usize,
     /// dstate x parts
     state: usize,
     padded_dim: usize,
@@ -34,7 +39,7 @@ impl Sizes {
     }
 
     fn map_position(&self, range: usize, batch: usize, row: usize, step: usize) -> usize {
-        ((range * self.batch + batch) * self.state + row) * self.seqlen + step
+        ((range * self.batch + batch) * self.state + row) * self.window + step % self.window
     }
 }
 
@@ -76,35 +81,43 @@ impl<T: Real> SharedPartials<T> {
     }
 }
 
-impl<T: Real> Partials<T> {
-    pub(super) fn new(context: &Context<'_, '_>, targets: &GradientTargets) -> Self {
+impl<'e, T: Real> Partials<'e, T> {
+    pub(super) fn new(exec: &'e Exec, context: &Context<'_, '_>, targets: &GradientTargets) -> Self {
         let p = context.problem;
-        let sizes =
-            Sizes { batch: p.batch, seqlen: p.seqlen, state: p.dstate * p.parts(), padded_dim: context.checkpoints.padded_dim };
-        let map = |target: &Option<Projection<RawViewMut>>| match target {
-            Some(Projection::Varying(_)) => {
-                Some(vec![T::default(); context.plan.channels.len() * p.batch * p.seqlen * sizes.state])
-            }
-            _ => None,
+        let sizes = Sizes {
+            batch: p.batch,
+            window: context.plan.window,
+            state: p.dstate * p.parts(),
+            padded_dim: context.checkpoints.padded_dim,
         };
+        let len = context.plan.channels.len() * p.batch * sizes.window * sizes.state;
+        let len = |target: &Option<_>| if let Some(Projection::Varying(_)) = target { len } else { 0 };
+        let (b, c) = (0..len(&targets.b), len(&targets.b)..len(&targets.b) + len(&targets.c));
+        let maps = exec.workspace().take(c.end);
         let channels = vec![T::default(); context.plan.segments.len() * sizes.rows() * sizes.padded_dim];
-        Partials { b: map(&targets.b), c: map(&targets.c), channels, sizes }
+        Partials { maps, b, c, channels, sizes }
     }
 
     pub(super) fn share(&mut self) -> SharedPartials<T> {
-        let map = |v: &mut Option<Vec<T>>| v.as_mut().map(|v| Shared::new(v.as_mut_ptr()));
+        let maps = self.maps.as_mut_slice();
+        let mut map = |part: &Range<usize>| (!part.is_empty()).then(|| Shared::new(maps[part.clone()].as_mut_ptr()));
+        let (b, c) = (map(&self.b), map(&self.c));
         let channels = Shared::new(self.channels.as_mut_ptr());
-        SharedPartials { b: map(&mut self.b), c: map(&mut self.c), channels, sizes: self.sizes }
+        SharedPartials { b, c, channels, sizes: self.sizes }
     }
 
-    /// Adds the partial sums and writes the gradients.
-    pub(super) fn finish(&self, exec: &Exec, context: &Context<'_, '_>, targets: &GradientTargets) {
-        let (parts, dstate) = (context.problem.parts(), context.problem.dstate);
+    /// Adds the partial sums of a window and writes the gradients of B and C where they vary.
+    pub(super) fn finish_maps(&self, exec: &Exec, context: &Context<'_, '_>, targets: &GradientTargets, window: Range<usize>) {
         for (target, partial) in [(&targets.b, &self.b), (&targets.c, &self.c)] {
-            if let (Some(Projection::Varying(target)), Some(partial)) = (target, partial) {
-                self.finish_map(exec, context, target, partial);
+            if let Some(Projection::Varying(target)) = target {
+                self.finish_map(exec, context, target, &self.maps.as_slice()[partial.clone()], window.clone());
             }
         }
+    }
+
+    /// Adds the partial sums and writes the gradients that have no steps.
+    pub(super) fn finish_channels(&self, exec: &Exec, context: &Context<'_, '_>, targets: &GradientTargets) {
+        let (parts, dstate) = (context.problem.parts(), context.problem.dstate);
         let constant = |target: &Option<Projection<RawViewMut>>| match target {
             Some(Projection::Constant(view)) => Some(*view),
             _ => None,
@@ -139,13 +152,13 @@ impl<T: Real> Partials<T> {
         }
     }
 
-    fn finish_map(&self, exec: &Exec, context: &Context<'_, '_>, target: &RawViewMut, partial: &[T]) {
+    fn finish_map(&self, exec: &Exec, context: &Context<'_, '_>, target: &RawViewMut, partial: &[T], window: Range<usize>) {
         let (p, plan) = (context.problem, &context.plan);
-        let (groups, tiles) = (target.shape()[1], p.seqlen.div_ceil(STEPS));
+        let (groups, tiles) = (target.shape()[1], window.len().div_ceil(STEPS));
         exec.for_each(p.batch * groups * tiles, Vec::new, |sum: &mut Vec<T>, job| {
-            let (row, start) = (job / tiles, job % tiles * STEPS);
+            let (row, start) = (job / tiles, window.start + job % tiles * STEPS);
             let (batch, group) = (row / groups, row % groups);
-            let steps = STEPS.min(p.seqlen - start);
+            let steps = STEPS.min(window.end - start);
             sum.clear();
             sum.resize(self.sizes.state * STEPS, T::default());
             for (range, channels) in plan.channels.iter().enumerate() {

@@ -5,9 +5,10 @@
 
 use super::backward::STORED;
 use super::inputs::{Map, Tiles};
+use super::lanes::Lanes;
 use super::{Loops, Variant};
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::STEPS;
+use crate::cpu::tile::{MAX_LANES, STEPS};
 use crate::ops::rules::{FieldKind, Rule};
 
 /// One tile of time of one vector of channels.
@@ -23,8 +24,6 @@ pub(super) struct Sweep<T> {
     pub g: *mut T,
     /// Gradient by the output before the gate.
     pub p: *const T,
-    /// The output before the gate, completed here: the gate's gradient needs it.
-    pub y: *mut T,
     /// Gradients by `u`, and by the steps as they enter the gain and the decay.
     pub du: *mut T,
     pub ddt: *mut T,
@@ -40,19 +39,21 @@ pub(super) struct Sweep<T> {
     pub pending: *mut T,
     pub steps: usize,
     pub dstate: usize,
+    pub lanes: Lanes<T>,
 }
 
 impl<T: Real> Loops<T> for Sweep<T> {
     #[inline(always)]
     unsafe fn walk<E: Variant<T = T>, S: Isa>(&self, simd: S) {
         let mut n = 0;
+        let vectors = self.dstate / self.lanes.per_channel;
         // SAFETY: the caller's contract.
         unsafe {
-            while E::TOGETHER > 1 && n + STORED <= self.dstate {
+            while E::TOGETHER > 1 && n + STORED <= vectors {
                 self.states::<E, S, STORED>(simd, n);
                 n += STORED;
             }
-            while n < self.dstate {
+            while n < vectors {
                 self.states::<E, S, 1>(simd, n);
                 n += 1;
             }
@@ -98,7 +99,7 @@ impl<T: Real> Sweep<T> {
                 let dt = V::load(simd, self.tiles.dt.add(at));
                 let dt_a = V::load(simd, self.tiles.dt_a.add(at));
                 let u = V::load(simd, self.tiles.u.add(at));
-                let mut y = V::load(simd, self.y.add(at));
+                let mut y = V::load(simd, self.tiles.y.add(at));
                 for i in 0..COUNT {
                     let (decay, gain) = E::R::step(a[i], dt, dt_a, self.shared);
                     let b = self.b.at::<E, S>(simd, t, first + i, self.dstate);
@@ -109,7 +110,7 @@ impl<T: Real> Sweep<T> {
                     h[i] = decay.mul_add(h[i], input);
                     y = self.c.at::<E, S>(simd, t, first + i, self.dstate).re_mul_add(h[i], y);
                 }
-                y.store(self.y.add(at));
+                y.store(self.tiles.y.add(at));
             }
             for i in 0..COUNT {
                 // the state after the last step goes where the sweep back starts
@@ -251,8 +252,16 @@ impl<T: Real> Sweep<T> {
             for i in 0..COUNT {
                 for part in 0..parts {
                     let rows = self.pending.add((slot + i) * width * parts * width + part * width);
-                    let to = sum.add(((first + i) * parts + part) * STEPS + begin);
-                    (V::load(simd, to) + V::sum_rows(simd, rows, parts * width)).store(to);
+                    let per_channel = if E::ONE_LANE { 1 } else { self.lanes.per_channel };
+                    let sums = match per_channel {
+                        1 => [V::sum_rows(simd, rows, parts * width); MAX_LANES],
+                        _ => self.lanes.sum_rows(simd, rows, parts * width),
+                    };
+                    for lane in 0..per_channel {
+                        let n = (first + i) * per_channel + lane;
+                        let to = sum.add((n * parts + part) * STEPS + begin);
+                        (V::load(simd, to) + sums[lane]).store(to);
+                    }
                 }
             }
         }

@@ -1,0 +1,350 @@
+//! Movements between lanes, for kernels that give one channel several lanes. `count` is a power of two, at most the number of lanes.
+
+use super::tile::MAX_LANES;
+
+/// Lane movements that pulp's token does not offer; the bodies here serve where an instruction set has nothing better.
+pub(crate) trait Lanes: pulp::Simd {
+    /// Lane `l` is `ptr[l % count]`.
+    ///
+    /// # Safety
+    /// `count` elements can be read.
+    #[inline(always)]
+    unsafe fn cycle_f32(self, ptr: *const f32, count: usize) -> Self::f32s {
+        // SAFETY: the caller's contract; no vector has more lanes than the array.
+        unsafe { from_lanes(|lane| *ptr.add(lane % count)) }
+    }
+    /// As [`Lanes::cycle_f32`].
+    ///
+    /// # Safety
+    /// As [`Lanes::cycle_f32`].
+    #[inline(always)]
+    unsafe fn cycle_f64(self, ptr: *const f64, count: usize) -> Self::f64s {
+        // SAFETY: as above.
+        unsafe { from_lanes(|lane| *ptr.add(lane % count)) }
+    }
+    /// Each `count` neighbours become copies of the one at `position` among them.
+    #[inline(always)]
+    fn repeat_f32(self, x: Self::f32s, count: usize, position: usize) -> Self::f32s {
+        let x: &[f32] = bytemuck::cast_slice(core::slice::from_ref(&x));
+        // SAFETY: no vector has more lanes than the array.
+        unsafe { from_lanes(|lane| x[lane / count * count + position]) }
+    }
+    /// As [`Lanes::repeat_f32`].
+    #[inline(always)]
+    fn repeat_f64(self, x: Self::f64s, count: usize, position: usize) -> Self::f64s {
+        let x: &[f64] = bytemuck::cast_slice(core::slice::from_ref(&x));
+        // SAFETY: as above.
+        unsafe { from_lanes(|lane| x[lane / count * count + position]) }
+    }
+    /// In each pair of neighbouring blocks of `count` lanes, the second block of `a` changes places with the first of `b`.
+    #[inline(always)]
+    fn exchange_f32(self, a: Self::f32s, b: Self::f32s, count: usize) -> (Self::f32s, Self::f32s) {
+        let rows = [a, b];
+        let x: &[f32] = bytemuck::cast_slice(&rows);
+        let first = |lane: usize| x[if lane / count % 2 == 0 { lane } else { x.len() / 2 + lane - count }];
+        let second = |lane: usize| x[if lane / count % 2 == 0 { lane + count } else { x.len() / 2 + lane }];
+        // SAFETY: as above.
+        unsafe { (from_lanes(first), from_lanes(second)) }
+    }
+    /// As [`Lanes::exchange_f32`].
+    #[inline(always)]
+    fn exchange_f64(self, a: Self::f64s, b: Self::f64s, count: usize) -> (Self::f64s, Self::f64s) {
+        let rows = [a, b];
+        let x: &[f64] = bytemuck::cast_slice(&rows);
+        let first = |lane: usize| x[if lane / count % 2 == 0 { lane } else { x.len() / 2 + lane - count }];
+        let second = |lane: usize| x[if lane / count % 2 == 0 { lane + count } else { x.len() / 2 + lane }];
+        // SAFETY: as above.
+        unsafe { (from_lanes(first), from_lanes(second)) }
+    }
+}
+
+/// A vector from its lanes.
+///
+/// # Safety
+/// `R` is a vector of at most [`MAX_LANES`] elements of type `T`.
+#[inline(always)]
+unsafe fn from_lanes<T: Copy + Default, R: Copy>(lane: impl Fn(usize) -> T) -> R {
+    let mut lanes = [T::default(); MAX_LANES];
+    for i in 0..size_of::<R>() / size_of::<T>() {
+        lanes[i] = lane(i);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { lanes.as_ptr().cast::<R>().read_unaligned() }
+}
+
+impl Lanes for pulp::Scalar {}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Lanes;
+    use core::arch::x86_64::*;
+    use pulp::x86::{V3, V4};
+
+    impl Lanes for V3 {
+        #[inline(always)]
+        unsafe fn cycle_f32(self, ptr: *const f32, count: usize) -> Self::f32s {
+            let avx = self.avx;
+            // SAFETY: the caller gives `count` elements; a register of them is read without alignment.
+            pulp::cast(unsafe {
+                match count {
+                    1 => avx._mm256_set1_ps(*ptr),
+                    2 => avx._mm256_castpd_ps(avx._mm256_set1_pd(ptr.cast::<f64>().read_unaligned())),
+                    4 => avx._mm256_broadcast_ps(&ptr.cast::<__m128>().read_unaligned()),
+                    _ => ptr.cast::<__m256>().read_unaligned(),
+                }
+            })
+        }
+        #[inline(always)]
+        unsafe fn cycle_f64(self, ptr: *const f64, count: usize) -> Self::f64s {
+            let avx = self.avx;
+            // SAFETY: as above.
+            pulp::cast(unsafe {
+                match count {
+                    1 => avx._mm256_set1_pd(*ptr),
+                    2 => avx._mm256_broadcast_pd(&ptr.cast::<__m128d>().read_unaligned()),
+                    _ => ptr.cast::<__m256d>().read_unaligned(),
+                }
+            })
+        }
+        #[inline(always)]
+        fn repeat_f32(self, x: Self::f32s, count: usize, position: usize) -> Self::f32s {
+            let first: [u32; 8] = match count {
+                1 => return x,
+                2 => [0, 0, 2, 2, 4, 4, 6, 6],
+                4 => [0, 0, 0, 0, 4, 4, 4, 4],
+                _ => [0; 8],
+            };
+            let lanes = self.avx2._mm256_add_epi32(pulp::cast(first), self.avx._mm256_set1_epi32(position as i32));
+            pulp::cast(self.avx2._mm256_permutevar8x32_ps(pulp::cast(x), lanes))
+        }
+        #[inline(always)]
+        fn repeat_f64(self, x: Self::f64s, count: usize, position: usize) -> Self::f64s {
+            let first: [u32; 8] = match count {
+                1 => return x,
+                2 => [0, 1, 0, 1, 4, 5, 4, 5],
+                _ => [0, 1, 0, 1, 0, 1, 0, 1],
+            };
+            let lanes = self.avx2._mm256_add_epi32(pulp::cast(first), self.avx._mm256_set1_epi32(2 * position as i32));
+            pulp::cast(self.avx2._mm256_permutevar8x32_ps(pulp::cast(x), lanes))
+        }
+        #[inline(always)]
+        fn exchange_f32(self, a: Self::f32s, b: Self::f32s, count: usize) -> (Self::f32s, Self::f32s) {
+            let (avx, a, b) = (self.avx, pulp::cast(a), pulp::cast(b));
+            let (first, second) = match count {
+                1 => (
+                    avx._mm256_blend_ps::<0xaa>(a, avx._mm256_moveldup_ps(b)),
+                    avx._mm256_blend_ps::<0xaa>(avx._mm256_movehdup_ps(a), b),
+                ),
+                2 => (avx._mm256_shuffle_ps::<0x44>(a, b), avx._mm256_shuffle_ps::<0xee>(a, b)),
+                _ => (avx._mm256_permute2f128_ps::<0x20>(a, b), avx._mm256_permute2f128_ps::<0x31>(a, b)),
+            };
+            (pulp::cast(first), pulp::cast(second))
+        }
+        #[inline(always)]
+        fn exchange_f64(self, a: Self::f64s, b: Self::f64s, count: usize) -> (Self::f64s, Self::f64s) {
+            let (avx, a, b) = (self.avx, pulp::cast(a), pulp::cast(b));
+            let (first, second) = match count {
+                1 => (avx._mm256_unpacklo_pd(a, b), avx._mm256_unpackhi_pd(a, b)),
+                _ => (avx._mm256_permute2f128_pd::<0x20>(a, b), avx._mm256_permute2f128_pd::<0x31>(a, b)),
+            };
+            (pulp::cast(first), pulp::cast(second))
+        }
+    }
+
+    /// The lanes of `repeat` for position 0.
+    const fn repeated(count: u32) -> [u32; 16] {
+        let mut lanes = [0; 16];
+        let mut i = 0;
+        while i < 16 {
+            lanes[i as usize] = i / count * count;
+            i += 1;
+        }
+        lanes
+    }
+
+    /// The lanes of both results of `exchange`, those of `b` from 16 on.
+    const fn exchanged(count: u32) -> [[u32; 16]; 2] {
+        let mut lanes = [[0; 16]; 2];
+        let mut i = 0;
+        while i < 16 {
+            let odd = i / count % 2;
+            lanes[0][i as usize] = i + odd * (16 - count);
+            lanes[1][i as usize] = i + odd * 16 + (1 - odd) * count;
+            i += 1;
+        }
+        lanes
+    }
+
+    const REPEATED: [[u32; 16]; 5] = [repeated(1), repeated(2), repeated(4), repeated(8), repeated(16)];
+    const EXCHANGED: [[[u32; 16]; 2]; 4] = [exchanged(1), exchanged(2), exchanged(4), exchanged(8)];
+
+    impl Lanes for V4 {
+        #[inline(always)]
+        unsafe fn cycle_f32(self, ptr: *const f32, count: usize) -> Self::f32s {
+            let (f, dq) = (self.avx512f, self.avx512dq);
+            // SAFETY: the caller gives `count` elements; a register of them is read without alignment.
+            pulp::cast(unsafe {
+                match count {
+                    1 => f._mm512_set1_ps(*ptr),
+                    2 => f._mm512_castpd_ps(f._mm512_set1_pd(ptr.cast::<f64>().read_unaligned())),
+                    4 => f._mm512_broadcast_f32x4(ptr.cast::<__m128>().read_unaligned()),
+                    8 => dq._mm512_broadcast_f32x8(ptr.cast::<__m256>().read_unaligned()),
+                    _ => ptr.cast::<__m512>().read_unaligned(),
+                }
+            })
+        }
+        #[inline(always)]
+        unsafe fn cycle_f64(self, ptr: *const f64, count: usize) -> Self::f64s {
+            let (f, dq) = (self.avx512f, self.avx512dq);
+            // SAFETY: as above.
+            pulp::cast(unsafe {
+                match count {
+                    1 => f._mm512_set1_pd(*ptr),
+                    2 => dq._mm512_broadcast_f64x2(ptr.cast::<__m128d>().read_unaligned()),
+                    4 => f._mm512_broadcast_f64x4(ptr.cast::<__m256d>().read_unaligned()),
+                    _ => ptr.cast::<__m512d>().read_unaligned(),
+                }
+            })
+        }
+        #[inline(always)]
+        fn repeat_f32(self, x: Self::f32s, count: usize, position: usize) -> Self::f32s {
+            let f = self.avx512f;
+            let first = pulp::cast(REPEATED[count.trailing_zeros() as usize % 5]);
+            let lanes = f._mm512_add_epi32(first, f._mm512_set1_epi32(position as i32));
+            pulp::cast(f._mm512_permutexvar_ps(lanes, pulp::cast(x)))
+        }
+        #[inline(always)]
+        fn repeat_f64(self, x: Self::f64s, count: usize, position: usize) -> Self::f64s {
+            let f = self.avx512f;
+            let first = self.avx512f._mm512_cvtepu32_epi64(low_half(REPEATED[count.trailing_zeros() as usize % 5]));
+            let lanes = f._mm512_add_epi64(first, f._mm512_set1_epi64(position as i64));
+            pulp::cast(f._mm512_permutexvar_pd(lanes, pulp::cast(x)))
+        }
+        #[inline(always)]
+        fn exchange_f32(self, a: Self::f32s, b: Self::f32s, count: usize) -> (Self::f32s, Self::f32s) {
+            let (f, a, b) = (self.avx512f, pulp::cast(a), pulp::cast(b));
+            let [first, second] = EXCHANGED[count.trailing_zeros() as usize % 4];
+            (
+                pulp::cast(f._mm512_permutex2var_ps(a, pulp::cast(first), b)),
+                pulp::cast(f._mm512_permutex2var_ps(a, pulp::cast(second), b)),
+            )
+        }
+        #[inline(always)]
+        fn exchange_f64(self, a: Self::f64s, b: Self::f64s, count: usize) -> (Self::f64s, Self::f64s) {
+            let (f, a, b) = (self.avx512f, pulp::cast(a), pulp::cast(b));
+            let (first, second) = match count {
+                1 => (f._mm512_unpacklo_pd(a, b), f._mm512_unpackhi_pd(a, b)),
+                2 => {
+                    // blocks 0 and 2 of both, in pairs; then in the order a, b, a, b
+                    let order = |x| f._mm512_shuffle_f64x2::<0b11_01_10_00>(x, x);
+                    (order(f._mm512_shuffle_f64x2::<0x88>(a, b)), order(f._mm512_shuffle_f64x2::<0xdd>(a, b)))
+                }
+                _ => (f._mm512_shuffle_f64x2::<0x44>(a, b), f._mm512_shuffle_f64x2::<0xee>(a, b)),
+            };
+            (pulp::cast(first), pulp::cast(second))
+        }
+    }
+
+    #[inline(always)]
+    fn low_half(lanes: [u32; 16]) -> __m256i {
+        let [low, _]: [__m256i; 2] = pulp::cast(lanes);
+        low
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::Lanes;
+    use core::arch::aarch64::*;
+    use pulp::aarch64::Neon;
+
+    impl Lanes for Neon {
+        #[inline(always)]
+        unsafe fn cycle_f32(self, ptr: *const f32, count: usize) -> Self::f32s {
+            // SAFETY: the caller gives `count` elements; NEON is part of every aarch64 target that has the token.
+            pulp::cast(unsafe {
+                match count {
+                    1 => vdupq_n_f32(*ptr),
+                    2 => vreinterpretq_f32_f64(vdupq_n_f64(ptr.cast::<f64>().read_unaligned())),
+                    _ => ptr.cast::<float32x4_t>().read_unaligned(),
+                }
+            })
+        }
+        #[inline(always)]
+        fn exchange_f32(self, a: Self::f32s, b: Self::f32s, count: usize) -> (Self::f32s, Self::f32s) {
+            // SAFETY: as above.
+            unsafe {
+                match count {
+                    1 => {
+                        let (a, b) = (pulp::cast(a), pulp::cast(b));
+                        (pulp::cast(vtrn1q_f32(a, b)), pulp::cast(vtrn2q_f32(a, b)))
+                    }
+                    _ => {
+                        let (a, b) = (pulp::cast(a), pulp::cast(b));
+                        (pulp::cast(vtrn1q_f64(a, b)), pulp::cast(vtrn2q_f64(a, b)))
+                    }
+                }
+            }
+        }
+        #[inline(always)]
+        fn exchange_f64(self, a: Self::f64s, b: Self::f64s, _count: usize) -> (Self::f64s, Self::f64s) {
+            let (a, b) = (pulp::cast(a), pulp::cast(b));
+            // SAFETY: as above.
+            unsafe { (pulp::cast(vtrn1q_f64(a, b)), pulp::cast(vtrn2q_f64(a, b))) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::simd::{Isa, Real, V};
+    use crate::cpu::tile::MAX_LANES;
+    use crate::cpu::{Kernel, Level};
+    use core::marker::PhantomData;
+
+    struct Check<T>(PhantomData<T>);
+
+    impl<T: Real> Kernel for Check<T> {
+        type Output = ();
+        #[inline(always)]
+        fn run<S: Isa>(self, simd: S) {
+            let width = T::lanes::<S>();
+            let numbers: Vec<T> = (0..2 * MAX_LANES).map(|i| T::from_f64(i as f64)).collect();
+            let lanes = |x: V<T, S>| {
+                let mut out = vec![T::default(); width];
+                // SAFETY: as long as a vector.
+                unsafe { x.store(out.as_mut_ptr()) };
+                out.into_iter().map(|x| x.to_f64() as usize).collect::<Vec<_>>()
+            };
+            // SAFETY: there are two vectors of numbers.
+            let [a, b] = unsafe { [V::load(simd, numbers.as_ptr()), V::load(simd, numbers.as_ptr().add(width))] };
+            let mut count = 1;
+            while count <= width {
+                // SAFETY: as above.
+                let cycled = unsafe { V::cycle(simd, numbers.as_ptr().add(1), count) };
+                assert_eq!(lanes(cycled), (0..width).map(|l| 1 + l % count).collect::<Vec<_>>());
+                for position in 0..count {
+                    let expected = (0..width).map(|l| l / count * count + position).collect::<Vec<_>>();
+                    assert_eq!(lanes(a.repeat(count, position)), expected);
+                }
+                if count < width {
+                    let (first, second) = a.exchange(b, count);
+                    let odd = |l: usize| l / count % 2 == 1;
+                    let expected = |l| if odd(l) { width + l - count } else { l };
+                    assert_eq!(lanes(first), (0..width).map(expected).collect::<Vec<_>>());
+                    let expected = |l| if odd(l) { width + l } else { l + count };
+                    assert_eq!(lanes(second), (0..width).map(expected).collect::<Vec<_>>());
+                }
+                count *= 2;
+            }
+        }
+    }
+
+    #[test]
+    fn lanes_go_where_they_should_at_every_level() {
+        for level in Level::available() {
+            level.dispatch(Check::<f32>(PhantomData));
+            level.dispatch(Check::<f64>(PhantomData));
+        }
+    }
+}

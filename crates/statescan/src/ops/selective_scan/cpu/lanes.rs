@@ -1,0 +1,346 @@
+//! Where channels are so few that each has several lanes, its states are dealt over them: state `n` is in lane `n % per_channel` of its
+//! channel's.
+//!
+//! What has no states (x, dt, the output) is not repeated, so that nothing is computed twice: a channel's lanes then hold consecutive steps,
+//! and a tile is (step / per_channel, channel, step % per_channel). For the recurrence a step is repeated over its channel's lanes, and what
+//! the recurrence sums over states is summed over those lanes afterwards.
+
+use super::inputs::Block;
+use crate::cpu::simd::{Isa, Real, V};
+use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
+
+/// How a vector is shared between channels.
+#[derive(Debug)]
+pub(super) struct Lanes<T> {
+    /// Lanes of one channel.
+    pub per_channel: usize,
+    /// Channels in a vector.
+    pub channels: usize,
+    /// Room for what is on its way from one order to the other.
+    scratch: *mut T,
+}
+
+impl<T> Clone for Lanes<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Lanes<T> {}
+
+/// Elements of [`Lanes`]' scratch for blocks of so many elements of state.
+pub(super) fn scratch_len(width: usize, per_channel: usize, state: usize) -> usize {
+    // rows of half a vector's channels, or three times the states
+    if per_channel == 1 { 0 } else { (STEPS * width / 2).max(3 * state) }
+}
+
+impl<T: Real> Lanes<T> {
+    /// `scratch` has room for [`scratch_len`].
+    pub(super) fn new(width: usize, per_channel: usize, scratch: *mut T) -> Self {
+        Lanes { per_channel, channels: width / per_channel, scratch }
+    }
+
+    pub(super) fn one(self) -> bool {
+        self.per_channel == 1
+    }
+
+    /// Vectors in a tile of so many steps.
+    pub(super) fn vectors(self, steps: usize) -> usize {
+        steps.div_ceil(self.per_channel)
+    }
+
+    /// Loads a tile; steps that only fill the last vector are zero.
+    ///
+    /// # Safety
+    /// The plane can be read over `count` channels and the steps; `to` has room for a tile.
+    #[inline(always)]
+    pub(super) unsafe fn load<S: Isa>(self, simd: S, plane: Plane, count: usize, steps: usize, to: *mut T) {
+        let width = T::lanes::<S>();
+        // SAFETY: the caller's contract; the scratch has a row of steps for each channel of a block.
+        unsafe {
+            if self.one() {
+                return tile::load(simd, plane, count, width, steps, to, width);
+            }
+            tile::load(simd, plane.transposed(), steps, steps, count, self.scratch, STEPS);
+            let whole = steps.next_multiple_of(width);
+            for channel in 0..self.channels {
+                let read = if channel < count { steps } else { 0 };
+                core::slice::from_raw_parts_mut(self.scratch.add(channel * STEPS + read), whole - read).fill(T::default());
+            }
+            for t in (0..whole).step_by(width) {
+                self.turn(simd, self.scratch.add(t), STEPS, to.add(t * self.channels), width);
+            }
+        }
+    }
+
+    /// Stores a tile.
+    ///
+    /// # Safety
+    /// The plane can be written over `count` channels and the steps.
+    #[inline(always)]
+    pub(super) unsafe fn store<S: Isa>(self, simd: S, tile: *const T, plane: Plane, count: usize, steps: usize) {
+        let width = T::lanes::<S>();
+        // SAFETY: the caller's contract; the scratch has a row of steps for each channel of a block.
+        unsafe {
+            if self.one() {
+                return tile::store(simd, tile, width, plane, count, steps);
+            }
+            for t in (0..steps).step_by(width) {
+                self.turn(simd, tile.add(t * self.channels), width, self.scratch.add(t), STEPS);
+            }
+            tile::store(simd, self.scratch, STEPS, plane.transposed(), steps, count);
+        }
+    }
+
+    /// Exchanges rows and columns of a square of as many groups of `per_channel` elements as a vector has channels.
+    ///
+    /// # Safety
+    /// Every row of `from` can be read and of `to` be written, each a vector long.
+    #[inline(always)]
+    unsafe fn turn<S: Isa>(self, simd: S, from: *const T, from_pitch: usize, to: *mut T, to_pitch: usize) {
+        // SAFETY: the caller's contract; a pair of f32 is moved as if it were an f64.
+        unsafe {
+            match self.per_channel {
+                2 if !T::DOUBLE => {
+                    let (from_step, to_step) = (from_pitch as isize / 2, to_pitch as isize / 2);
+                    f64::transpose(simd, from.cast(), from_step, to.cast(), to_step);
+                }
+                2 => self.turn_groups::<2>(from, from_pitch, to, to_pitch),
+                4 => self.turn_groups::<4>(from, from_pitch, to, to_pitch),
+                8 => self.turn_groups::<8>(from, from_pitch, to, to_pitch),
+                _ => self.turn_groups::<16>(from, from_pitch, to, to_pitch),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Lanes::turn`], for groups of `N`.
+    #[inline(always)]
+    unsafe fn turn_groups<const N: usize>(self, from: *const T, from_pitch: usize, to: *mut T, to_pitch: usize) {
+        for row in 0..self.channels {
+            for column in 0..self.channels {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    let group = from.add(row * from_pitch + column * N).cast::<[T; N]>().read();
+                    to.add(column * to_pitch + row * N).cast::<[T; N]>().write(group);
+                }
+            }
+        }
+    }
+
+    /// Repeats every step of a tile over the channels' lanes.
+    ///
+    /// # Safety
+    /// Both sides have room for a tile.
+    #[inline(always)]
+    pub(super) unsafe fn repeat<S: Isa>(self, simd: S, tile: *const T, steps: usize, to: *mut T) {
+        let width = T::lanes::<S>();
+        for vector in 0..self.vectors(steps) {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let x = V::load(simd, tile.add(vector * width));
+                for position in 0..self.per_channel {
+                    x.repeat(self.per_channel, position).store(to.add((vector * self.per_channel + position) * width));
+                }
+            }
+        }
+    }
+
+    /// The inverse of [`Lanes::repeat`] for what is spread over a channel's lanes: sums it, in place.
+    ///
+    /// # Safety
+    /// The tile has that many steps, rounded up to a whole vector of the result.
+    #[inline(always)]
+    pub(super) unsafe fn sum<S: Isa>(self, simd: S, tile: *mut T, steps: usize) {
+        let (width, count) = (T::lanes::<S>(), self.per_channel);
+        for vector in 0..self.vectors(steps) {
+            let row = |i: usize| tile.wrapping_add((vector * count + i) * width);
+            let mut half = count / 2;
+            while half > 0 {
+                for i in 0..half {
+                    // SAFETY: the caller's contract.
+                    unsafe {
+                        let (a, b) = V::load(simd, row(i)).exchange(V::load(simd, row(i + half)), half);
+                        (a + b).store(row(i));
+                    }
+                }
+                half /= 2;
+            }
+            // SAFETY: the caller's contract; the result goes where earlier steps were.
+            unsafe { V::load(simd, row(0)).store(tile.add(vector * width)) };
+        }
+    }
+
+    /// Sums a tile as [`Lanes::sum`] and adds it to another one.
+    ///
+    /// # Safety
+    /// As [`Lanes::sum`], for both tiles.
+    #[inline(always)]
+    pub(super) unsafe fn add_sums<S: Isa>(self, simd: S, tile: *mut T, steps: usize, to: *mut T) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.sum::<S>(simd, tile, steps);
+            for vector in 0..self.vectors(steps) {
+                let at = vector * T::lanes::<S>();
+                (V::load(simd, to.add(at)) + V::load(simd, tile.add(at))).store(to.add(at));
+            }
+        }
+    }
+
+    /// Sums a vector over the steps that share it, in place: one sum for each channel is left.
+    ///
+    /// # Safety
+    /// It is a whole vector.
+    pub(super) unsafe fn sum_steps(self, vector: *mut T) -> *const T {
+        if self.one() {
+            return vector;
+        }
+        for channel in 0..self.channels {
+            // SAFETY: the caller's contract; what is overwritten has been read.
+            unsafe {
+                let own = core::slice::from_raw_parts(vector.add(channel * self.per_channel), self.per_channel);
+                *vector.add(channel) = own.iter().fold(T::default(), |sum, x| sum + *x);
+            }
+        }
+        vector
+    }
+
+    /// The sums over channels of as many rows as a vector has lanes, a vector for each of a channel's several lanes: row `i` is in lane `i`.
+    ///
+    /// # Safety
+    /// Every row, a whole vector, can be read, `step` elements apart.
+    #[inline(always)]
+    pub(super) unsafe fn sum_rows<S: Isa>(self, simd: S, rows: *const T, step: usize) -> [V<T, S>; MAX_LANES] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self.per_channel {
+                2 => Self::sum_rows_of::<S, 2>(simd, rows, step),
+                4 => Self::sum_rows_of::<S, 4>(simd, rows, step),
+                8 => Self::sum_rows_of::<S, 8>(simd, rows, step),
+                _ => Self::sum_rows_of::<S, 16>(simd, rows, step),
+            }
+        }
+    }
+
+    /// For so many lanes of each channel, so that every loop is unrolled.
+    ///
+    /// # Safety
+    /// As [`Lanes::sum_rows`].
+    #[inline(always)]
+    unsafe fn sum_rows_of<S: Isa, const LANES: usize>(simd: S, rows: *const T, step: usize) -> [V<T, S>; MAX_LANES] {
+        let width = T::lanes::<S>();
+        let mut v = [V::constant(simd, 0.0); MAX_LANES];
+        for i in 0..width {
+            // SAFETY: the caller's contract.
+            v[i] = unsafe { V::load(simd, rows.add(i * step)) };
+        }
+        // sums over channels: row `i + half` gets the lanes beside those of row `i`
+        let mut half = width / 2;
+        while half >= LANES {
+            for i in 0..half {
+                let (a, b) = v[i].exchange(v[i + half], half);
+                v[i] = a + b;
+            }
+            half /= 2;
+        }
+        // a square for each block of lanes is left, a row of it in each vector, to be transposed
+        while half > 0 {
+            for i in (0..LANES).filter(|i| i & half == 0) {
+                (v[i], v[i + half]) = v[i].exchange(v[i + half], half);
+            }
+            half /= 2;
+        }
+        v
+    }
+
+    /// A number for each channel, repeated over its lanes.
+    #[inline(always)]
+    pub(super) fn repeated<S: Isa>(self, simd: S, channels: [T; MAX_LANES]) -> V<T, S> {
+        let mut lanes = [T::default(); MAX_LANES];
+        for (lane, to) in lanes.iter_mut().enumerate().take(T::lanes::<S>()) {
+            *to = channels[lane / self.per_channel];
+        }
+        // SAFETY: the array is as wide as the widest vector.
+        unsafe { V::load(simd, lanes.as_ptr()) }
+    }
+
+    /// The largest of each channel's lanes, NaN if one is, repeated over them.
+    #[inline(always)]
+    pub(super) fn largest<S: Isa>(self, x: V<T, S>) -> V<T, S> {
+        let (mut lanes, mut largest) = ([T::default(); MAX_LANES], [T::default(); MAX_LANES]);
+        // SAFETY: the array is as wide as the widest vector.
+        unsafe { x.store(lanes.as_mut_ptr()) };
+        for (own, to) in lanes.chunks(self.per_channel).zip(&mut largest) {
+            *to = own.iter().fold(own[0], |a, b| if *b <= a || a != a { a } else { *b });
+        }
+        self.repeated(x.simd(), largest)
+    }
+
+    /// Loads states (state, part, lane) from a plane of channels x states.
+    ///
+    /// # Safety
+    /// The block lies inside the plane; `to` has room for its states.
+    #[inline(always)]
+    pub(super) unsafe fn load_states<S: Isa>(self, simd: S, plane: Plane, block: Block, sizes: [usize; 2], to: *mut T) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let loaded = self.undealt(to);
+            tile::load_parts(simd, plane, sizes[1], block.count, self.channels, sizes[0], loaded);
+            self.deal(loaded, sizes, to);
+        }
+    }
+
+    /// Stores states (state, part, lane) to a plane of channels x states.
+    ///
+    /// # Safety
+    /// The block lies inside the plane, its states in `from`.
+    #[inline(always)]
+    pub(super) unsafe fn store_states<S: Isa>(self, simd: S, from: *const T, sizes: [usize; 2], plane: Plane, block: Block) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let from = self.collect(from, sizes, 0);
+            tile::store_parts(simd, from, sizes[1], self.channels, plane, block.count, sizes[0]);
+        }
+    }
+
+    /// Where states (state, part, channel) are to be loaded before [`Lanes::deal`].
+    pub(super) fn undealt(self, dealt: *mut T) -> *mut T {
+        if self.one() { dealt } else { self.scratch }
+    }
+
+    /// Deals states (state, part, channel) over the channels' lanes. With one lane they are where they should be.
+    ///
+    /// # Safety
+    /// Both sides have room for the states.
+    pub(super) unsafe fn deal(self, from: *const T, sizes: [usize; 2], to: *mut T) {
+        // SAFETY: the caller's contract.
+        self.positions(sizes, |dealt, collected| unsafe { *to.add(dealt) = *from.add(collected) });
+    }
+
+    /// Where the states are (state, part, channel): with several lanes a copy, which one of three is free to choose.
+    ///
+    /// # Safety
+    /// The states are in `from`; `copy` is less than three.
+    pub(super) unsafe fn collect(self, from: *const T, sizes: [usize; 2], copy: usize) -> *const T {
+        if self.one() {
+            return from;
+        }
+        let to = self.scratch.wrapping_add(copy * sizes[0] * sizes[1] * self.channels);
+        // SAFETY: the caller's contract.
+        self.positions(sizes, |dealt, collected| unsafe { *to.add(collected) = *from.add(dealt) });
+        to
+    }
+
+    fn positions(self, [dstate, parts]: [usize; 2], mut each: impl FnMut(usize, usize)) {
+        if self.one() {
+            return;
+        }
+        for n in 0..dstate {
+            for part in 0..parts {
+                for channel in 0..self.channels {
+                    let group = (n / self.per_channel * parts + part) * self.channels + channel;
+                    each(group * self.per_channel + n % self.per_channel, (n * parts + part) * self.channels + channel);
+                }
+            }
+        }
+    }
+}
