@@ -39,23 +39,32 @@ pub(crate) trait Lanes: pulp::Simd {
     /// In each pair of neighbouring blocks of `count` lanes, the second block of `a` changes places with the first of `b`.
     #[inline(always)]
     fn exchange_f32(self, a: Self::f32s, b: Self::f32s, count: usize) -> (Self::f32s, Self::f32s) {
-        let rows = [a, b];
-        let x: &[f32] = bytemuck::cast_slice(&rows);
-        let first = |lane: usize| x[if lane / count % 2 == 0 { lane } else { x.len() / 2 + lane - count }];
-        let second = |lane: usize| x[if lane / count % 2 == 0 { lane + count } else { x.len() / 2 + lane }];
+        let [first, second] = exchanged::<f32>(bytemuck::cast_slice(&[a, b]), count);
         // SAFETY: as above.
-        unsafe { (from_lanes(first), from_lanes(second)) }
+        unsafe { (from_lanes(|lane| first[lane]), from_lanes(|lane| second[lane])) }
     }
     /// As [`Lanes::exchange_f32`].
     #[inline(always)]
     fn exchange_f64(self, a: Self::f64s, b: Self::f64s, count: usize) -> (Self::f64s, Self::f64s) {
-        let rows = [a, b];
-        let x: &[f64] = bytemuck::cast_slice(&rows);
-        let first = |lane: usize| x[if lane / count % 2 == 0 { lane } else { x.len() / 2 + lane - count }];
-        let second = |lane: usize| x[if lane / count % 2 == 0 { lane + count } else { x.len() / 2 + lane }];
+        let [first, second] = exchanged::<f64>(bytemuck::cast_slice(&[a, b]), count);
         // SAFETY: as above.
-        unsafe { (from_lanes(first), from_lanes(second)) }
+        unsafe { (from_lanes(|lane| first[lane]), from_lanes(|lane| second[lane])) }
     }
+}
+
+/// The lanes of both results of `exchange`, from those of `a` followed by those of `b`.
+#[inline(always)]
+fn exchanged<T: Copy + Default>(both: &[T], count: usize) -> [[T; MAX_LANES]; 2] {
+    let width = both.len() / 2;
+    let mut lanes = [[T::default(); MAX_LANES]; 2];
+    for lane in 0..width {
+        let (first, second) = match lane / count % 2 {
+            0 => (lane, lane + count),
+            _ => (width + lane - count, width + lane),
+        };
+        (lanes[0][lane], lanes[1][lane]) = (both[first], both[second]);
+    }
+    lanes
 }
 
 /// A vector from its lanes.

@@ -270,7 +270,7 @@ impl<T: Real> Lanes<T> {
         // SAFETY: the array is as wide as the widest vector.
         unsafe { x.store(lanes.as_mut_ptr()) };
         for (own, to) in lanes.chunks(self.per_channel).zip(&mut largest) {
-            *to = own.iter().fold(own[0], |a, b| if *b <= a || a != a { a } else { *b });
+            *to = own.iter().fold(own[0], |a, b| if a.to_f64().is_nan() || a >= *b { a } else { *b });
         }
         self.repeated(x.simd(), largest)
     }
