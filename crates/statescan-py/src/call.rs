@@ -1,0 +1,176 @@
+//! One call: arguments are taken from Python in order, then the operation runs without the interpreter.
+
+use crate::dlpack::Owned;
+use crate::error::to_python;
+use crate::{exec, torch};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyTuple, PyTupleMethods};
+use statescan::ops::causal_conv1d::Activation;
+use statescan::tensor::Shape;
+use statescan::{Discretization, Exec, Sequences, View, ViewMut};
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Tensors that must go back to their producers after the call. It only grows while views of them are in use.
+#[derive(Default)]
+pub struct Keep(RefCell<Vec<Owned>>);
+
+/// The arguments of a call. Each method takes the next one; `name` is what errors call it. Inputs that are left over belong to Python.
+pub struct Arguments<'a, 'py> {
+    op: &'static str,
+    inputs: &'a Bound<'py, PyTuple>,
+    outputs: &'a Bound<'py, PyTuple>,
+    next_input: usize,
+    next_output: usize,
+    device: i32,
+    queue: usize,
+    keep: &'a Keep,
+}
+
+impl<'a, 'py> Arguments<'a, 'py> {
+    pub fn new(
+        op: &'static str,
+        inputs: &'a Bound<'py, PyTuple>,
+        outputs: &'a Bound<'py, PyTuple>,
+        device: i32,
+        queue: usize,
+        keep: &'a Keep,
+    ) -> Self {
+        Arguments { op, inputs, outputs, next_input: 0, next_output: 0, device, queue, keep }
+    }
+
+    fn input(&mut self) -> PyResult<Borrowed<'a, 'py, PyAny>> {
+        self.next_input += 1;
+        self.inputs.get_borrowed_item(self.next_input - 1)
+    }
+
+    /// Puts the operation before an error that names the argument only.
+    fn named(&self, error: PyErr) -> PyErr {
+        let py = self.inputs.py();
+        let words = format!("{}: {}", self.op, error.value(py));
+        let named = PyErr::from_type(error.get_type(py), words);
+        named.set_cause(py, error.cause(py));
+        named
+    }
+
+    fn view(&self, object: &Bound<'py, PyAny>, name: &str) -> PyResult<View<'a>> {
+        if let Some(parts) = torch::parts(object, name)? {
+            // SAFETY: the tuple that holds the tensor is borrowed for 'a; that nobody resizes it meanwhile is PyTorch's rule, too.
+            return unsafe { parts.view(name) };
+        }
+        let stream = (self.device >= 0).then_some(self.queue);
+        let owned = Owned::take(object, name, stream)?;
+        let parts = owned.parts(name)?;
+        self.keep.0.borrow_mut().push(owned);
+        // SAFETY: the producer's promise, and the tensor is kept for 'a.
+        unsafe { parts.view(name) }
+    }
+
+    fn view_mut(&self, object: &Bound<'py, PyAny>, name: &str) -> PyResult<ViewMut<'a>> {
+        if let Some(parts) = torch::parts(object, name)? {
+            // SAFETY: as in `view`; the operation checks that outputs are apart from everything else in the call.
+            return unsafe { parts.view_mut(name) };
+        }
+        let stream = (self.device >= 0).then_some(self.queue);
+        let owned = Owned::take(object, name, stream)?;
+        owned.check_writable(name)?;
+        let parts = owned.parts(name)?;
+        self.keep.0.borrow_mut().push(owned);
+        // SAFETY: as above.
+        unsafe { parts.view_mut(name) }
+    }
+
+    /// A tensor.
+    pub fn tensor(&mut self, name: &str) -> PyResult<View<'a>> {
+        let object = self.input()?;
+        self.view(&object, name).map_err(|error| self.named(error))
+    }
+
+    /// A tensor or None.
+    pub fn option(&mut self, name: &str) -> PyResult<Option<View<'a>>> {
+        let object = self.input()?;
+        if object.is_none() {
+            return Ok(None);
+        }
+        self.view(&object, name).map(Some).map_err(|error| self.named(error))
+    }
+
+    /// A tensor that is written.
+    pub fn output(&mut self, name: &str) -> PyResult<ViewMut<'a>> {
+        let view = self.output_option(name)?;
+        view.ok_or_else(|| PyTypeError::new_err(format!("{}: `{name}` is written and must be there", self.op)))
+    }
+
+    /// A tensor that is written; None, or the end of the outputs, if it is not wanted.
+    pub fn output_option(&mut self, name: &str) -> PyResult<Option<ViewMut<'a>>> {
+        self.next_output += 1;
+        if self.next_output > self.outputs.len() {
+            return Ok(None);
+        }
+        let object = self.outputs.get_borrowed_item(self.next_output - 1)?;
+        if object.is_none() {
+            return Ok(None);
+        }
+        self.view_mut(&object, name).map(Some).map_err(|error| self.named(error))
+    }
+
+    /// Anything that is not a tensor.
+    pub fn value<T: for<'x> FromPyObject<'x, 'py, Error = PyErr>>(&mut self, name: &str) -> PyResult<T> {
+        let object = self.input()?;
+        object.extract().map_err(|error: PyErr| {
+            let words = format!("{}: `{name}`: {}", self.op, error.value(self.inputs.py()));
+            PyErr::from_type(error.get_type(self.inputs.py()), words)
+        })
+    }
+
+    /// Two limits.
+    pub fn interval(&mut self, name: &str) -> PyResult<(f64, f64)> {
+        Ok((self.value(name)?, self.value(name)?))
+    }
+
+    /// `cu_seqlens` and `seq_idx`, of which one may be there.
+    pub fn sequences(&mut self) -> PyResult<Sequences<'a>> {
+        match (self.option("cu_seqlens")?, self.option("seq_idx")?) {
+            (None, None) => Ok(Sequences::Whole),
+            (Some(bounds), None) => Ok(Sequences::CuSeqlens(bounds)),
+            (None, Some(index)) => Ok(Sequences::SeqIdx(index)),
+            _ => Err(PyValueError::new_err(format!("{}: `cu_seqlens` and `seq_idx` exclude each other", self.op))),
+        }
+    }
+
+    /// The name of a discretization.
+    pub fn discretization(&mut self) -> PyResult<Discretization> {
+        let object = self.input()?;
+        let word = object.extract::<&str>().ok().and_then(|word| word.parse().ok());
+        word.ok_or_else(|| {
+            let expected = "'mamba', 'zoh', 'bilinear' or 'dirac'";
+            PyValueError::new_err(format!("{}: `discretization` must be {expected}, got {object:?}", self.op))
+        })
+    }
+
+    /// The name of an activation, or None.
+    pub fn activation(&mut self) -> PyResult<Activation> {
+        let object = self.input()?;
+        match object.extract::<Option<&str>>() {
+            Ok(None) => Ok(Activation::None),
+            Ok(Some("silu" | "swish")) => Ok(Activation::Silu),
+            _ => Err(PyValueError::new_err(format!("{}: `activation` must be None, 'silu' or 'swish', got {object:?}", self.op))),
+        }
+    }
+
+    /// Runs the operation without the interpreter.
+    pub fn run(&self, work: impl FnOnce(&Exec) -> statescan::Result<()> + Send) -> PyResult<()> {
+        let exec = exec::of(self.device, self.queue)?;
+        self.inputs.py().detach(|| work(&exec)).map_err(to_python)
+    }
+}
+
+/// The part of a buffer for saved states that a call uses: Python allocates what the longest division into sequences needs.
+pub fn used(buffer: Shape, needed: statescan::Result<usize>) -> PyResult<Range<usize>> {
+    let needed = needed.map_err(to_python)?;
+    match buffer[..] {
+        [available] if needed <= available => Ok(0..needed),
+        _ => Err(PyValueError::new_err(format!("saved states need {needed} elements, got a buffer of shape {buffer}"))),
+    }
+}

@@ -1,0 +1,63 @@
+//! Where a call runs, from the two numbers that Python gives.
+
+use crate::error::to_python;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use statescan::Exec;
+use std::ffi::c_void;
+use std::sync::Mutex;
+
+/// Threads are costly to start, so those of the last call are kept. They do not survive a fork: the process that started them goes along.
+struct Threads {
+    process: u32,
+    exec: Exec,
+}
+
+static THREADS: Mutex<Option<Threads>> = Mutex::new(None);
+
+fn cpu(threads: usize) -> Exec {
+    if threads == 1 {
+        return Exec::cpu(1);
+    }
+    let process = std::process::id();
+    let mut kept = THREADS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    match &*kept {
+        Some(last) if last.process == process && last.exec.threads() == threads => last.exec.clone(),
+        _ => {
+            let exec = Exec::cpu(threads);
+            let last = kept.replace(Threads { process, exec: exec.clone() });
+            // another process's threads cannot be told to stop
+            std::mem::forget(last.filter(|last| last.process != process));
+            exec
+        }
+    }
+}
+
+/// The executor of a call: threads of the CPU for device -1, else a stream of a CUDA device.
+pub fn of(device: i32, queue: usize) -> PyResult<Exec> {
+    match usize::try_from(device) {
+        Err(_) if queue == 0 => Err(PyValueError::new_err("the number of threads must be at least 1")),
+        Err(_) => Ok(cpu(queue)),
+        // SAFETY: a stream of the framework that owns the tensors; frameworks use the primary context and keep their streams.
+        Ok(ordinal) => unsafe { Exec::cuda_stream(ordinal, queue as *mut c_void) }.map_err(to_python),
+    }
+}
+
+/// Cores that this process may use.
+#[pyfunction]
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The names of the CUDA devices that can be used.
+#[pyfunction]
+pub fn cuda_devices(py: Python<'_>) -> PyResult<Vec<String>> {
+    py.detach(statescan::cuda::devices).map_err(to_python)
+}
+
+/// Waits until everything that was put into a stream is done.
+#[pyfunction]
+pub fn synchronize(py: Python<'_>, device: i32, queue: usize) -> PyResult<()> {
+    let exec = of(device, queue)?;
+    py.detach(|| exec.synchronize()).map_err(to_python)
+}

@@ -1,0 +1,42 @@
+//! The native half of the Python package: one function for each pass of each operation, called by `python/statescan` with outputs that it
+//! has allocated.
+//!
+//! All functions have the same signature, `(inputs, outputs, device, queue)`: two tuples, in an order that both sides write down
+//! (`ops/` here, `operations.py` there), the number of a CUDA device or -1, and the number of threads or a stream. Tensors come through two
+//! doors: those of PyTorch are read by their attributes ([`torch`]), all others by DLPack ([`dlpack`]).
+
+mod call;
+mod dlpack;
+mod error;
+mod exec;
+mod ops;
+mod tensor;
+mod torch;
+
+/// What `import statescan._native` gives.
+#[pyo3::pymodule]
+mod _native {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::exec::{cores, cuda_devices, synchronize};
+    #[pymodule_export]
+    use crate::ops::causal_conv1d::{causal_conv1d_backward, causal_conv1d_forward, causal_conv1d_update};
+    #[pymodule_export]
+    use crate::ops::linear_scan::{linear_scan_backward, linear_scan_forward};
+    #[pymodule_export]
+    use crate::ops::selective_scan::{selective_scan_backward, selective_scan_forward};
+    #[pymodule_export]
+    use crate::ops::selective_state_update::selective_state_update;
+    #[pymodule_export]
+    use crate::ops::simplified_scan::{simplified_scan_backward, simplified_scan_forward};
+    #[pymodule_export]
+    use crate::ops::simplified_state_update::simplified_state_update;
+    #[pymodule_export]
+    use crate::ops::ssd::{ssd_backward, ssd_forward};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

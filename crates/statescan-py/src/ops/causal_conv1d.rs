@@ -1,0 +1,73 @@
+//! `causal_conv1d` and its step.
+
+use crate::call::{Arguments, Keep};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use statescan::ops::causal_conv1d::{Args, Cotangents, Gradients, Outputs, UpdateArgs, backward, forward, update};
+
+fn args<'a>(call: &mut Arguments<'a, '_>) -> PyResult<Args<'a>> {
+    let args = Args::new(call.tensor("x")?, call.tensor("weight")?);
+    Ok(Args {
+        bias: call.option("bias")?,
+        initial_states: call.option("initial_states")?,
+        sequences: call.sequences()?,
+        activation: call.activation()?,
+        reverse: call.value("reverse")?,
+        ..args
+    })
+}
+
+#[pyfunction]
+pub fn causal_conv1d_forward(
+    inputs: &Bound<'_, PyTuple>,
+    outputs: &Bound<'_, PyTuple>,
+    device: i32,
+    queue: usize,
+) -> PyResult<()> {
+    let keep = Keep::default();
+    let mut call = Arguments::new("causal_conv1d", inputs, outputs, device, queue, &keep);
+    let args = args(&mut call)?;
+    let mut out = Outputs { y: call.output_option("y")?, final_states: call.output_option("final_states")? };
+    call.run(|exec| forward(exec, &args, &mut out))
+}
+
+#[pyfunction]
+pub fn causal_conv1d_backward(
+    inputs: &Bound<'_, PyTuple>,
+    outputs: &Bound<'_, PyTuple>,
+    device: i32,
+    queue: usize,
+) -> PyResult<()> {
+    let keep = Keep::default();
+    let mut call = Arguments::new("causal_conv1d", inputs, outputs, device, queue, &keep);
+    let args = args(&mut call)?;
+    let cotangents = Cotangents { y: call.option("grad of y")?, final_states: call.option("grad of final_states")? };
+    let mut grads = Gradients {
+        x: call.output_option("grad of x")?,
+        weight: call.output_option("grad of weight")?,
+        bias: call.output_option("grad of bias")?,
+        initial_states: call.output_option("grad of initial_states")?,
+    };
+    call.run(|exec| backward(exec, &args, &cotangents, &mut grads))
+}
+
+#[pyfunction]
+pub fn causal_conv1d_update(
+    inputs: &Bound<'_, PyTuple>,
+    outputs: &Bound<'_, PyTuple>,
+    device: i32,
+    queue: usize,
+) -> PyResult<()> {
+    let keep = Keep::default();
+    let mut call = Arguments::new("causal_conv1d_update", inputs, outputs, device, queue, &keep);
+    let args = UpdateArgs::new(call.tensor("x")?, call.tensor("weight")?);
+    let args = UpdateArgs {
+        bias: call.option("bias")?,
+        cache_seqlens: call.option("cache_seqlens")?,
+        conv_state_indices: call.option("conv_state_indices")?,
+        activation: call.activation()?,
+        ..args
+    };
+    let (mut state, mut y) = (call.output("conv_state")?, call.output("y")?);
+    call.run(|exec| update(exec, &args, &mut state, &mut y))
+}

@@ -1,0 +1,30 @@
+//! `simplified_state_update`.
+
+use super::simplified_scan::head;
+use crate::call::{Arguments, Keep};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use statescan::ops::simplified_state_update::{Args, update};
+
+#[pyfunction]
+pub fn simplified_state_update(
+    inputs: &Bound<'_, PyTuple>,
+    outputs: &Bound<'_, PyTuple>,
+    device: i32,
+    queue: usize,
+) -> PyResult<()> {
+    let keep = Keep::default();
+    let mut call = Arguments::new("simplified_state_update", inputs, outputs, device, queue, &keep);
+    let (u, delta) = (call.tensor("u")?, call.tensor("delta")?);
+    let args = Args::new(u, delta, call.tensor("A")?, call.tensor("B")?, call.tensor("C")?);
+    let d = call.option("D")?;
+    let args = Args {
+        delta_a: call.option("deltaA")?,
+        state_batch_indices: call.option("state_batch_indices")?,
+        discretization: call.discretization()?,
+        head: head(&mut call, d)?,
+        ..args
+    };
+    let (mut state, mut y) = (call.output("state")?, call.output("y")?);
+    call.run(|exec| update(exec, &args, &mut state, &mut y))
+}

@@ -1,0 +1,89 @@
+//! PyTorch's tensors, read by their attributes: no library of PyTorch is linked, so one wheel serves all its versions.
+
+use crate::tensor::{Parts, too_many_axes, unknown_dtype};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyTuple, PyType};
+use pyo3::{ffi, intern};
+use statescan::tensor::MAX_RANK;
+use statescan::{DType, Device};
+
+/// What is needed of the module `torch`, looked up once.
+struct Torch {
+    tensor: Py<PyType>,
+    dtypes: Vec<(Py<PyAny>, DType)>,
+}
+
+static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
+
+/// The module, if somebody else has imported it.
+fn torch<'py>(py: Python<'py>) -> PyResult<Option<&'py Torch>> {
+    if let Some(torch) = TORCH.get(py) {
+        return Ok(Some(torch));
+    }
+    let modules = py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?;
+    match modules.call_method1(intern!(py, "get"), (intern!(py, "torch"),))? {
+        module if module.is_none() || !module.hasattr(intern!(py, "Tensor"))? => Ok(None),
+        module => TORCH.get_or_try_init(py, || load(&module)).map(Some),
+    }
+}
+
+fn load(module: &Bound<'_, PyAny>) -> PyResult<Torch> {
+    let dtypes = [
+        ("float32", DType::F32),
+        ("float64", DType::F64),
+        ("bfloat16", DType::BF16),
+        ("float16", DType::F16),
+        ("complex64", DType::Complex64),
+        ("complex128", DType::Complex128),
+        ("int32", DType::I32),
+        ("int64", DType::I64),
+    ];
+    let dtypes = dtypes.into_iter().map(|(name, dtype)| Ok((module.getattr(name)?.unbind(), dtype))).collect::<PyResult<_>>()?;
+    Ok(Torch { tensor: module.getattr("Tensor")?.cast_into::<PyType>()?.unbind(), dtypes })
+}
+
+/// The parts of a tensor, or nothing if it is none of PyTorch's.
+pub fn parts(object: &Bound<'_, PyAny>, argument: &str) -> PyResult<Option<Parts>> {
+    let py = object.py();
+    let Some(torch) = torch(py)? else { return Ok(None) };
+    if !object.is_instance(torch.tensor.bind(py))? {
+        return Ok(None);
+    }
+    let dtype = object.getattr(intern!(py, "dtype"))?;
+    let known = torch.dtypes.iter().find(|(python, _)| python.is(&dtype));
+    let Some(&(_, dtype)) = known else { return Err(unknown_dtype(argument, dtype)) };
+    if dtype.is_complex() && object.call_method0(intern!(py, "is_conj"))?.is_truthy()? {
+        return Err(PyValueError::new_err(format!("`{argument}` is conjugated lazily; call resolve_conj() first")));
+    }
+    let device = if object.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
+        Device::Cpu
+    } else if object.getattr(intern!(py, "is_cuda"))?.is_truthy()? {
+        Device::Cuda(object.call_method0(intern!(py, "get_device"))?.extract()?)
+    } else {
+        let got = object.getattr(intern!(py, "device"))?;
+        return Err(PyValueError::new_err(format!("`{argument}` must be on a CPU or CUDA device, got one on {got}")));
+    };
+    let (mut shape, mut strides) = ([0; MAX_RANK], [0; MAX_RANK]);
+    let rank = read(&object.getattr(intern!(py, "shape"))?, &mut shape, argument)?;
+    read(&object.call_method0(intern!(py, "stride"))?, &mut strides, argument)?;
+    let address = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
+    Ok(Some(Parts { address, dtype, device, rank, shape: shape.map(isize::unsigned_abs), strides }))
+}
+
+/// Reads a tuple of integers and gives its length.
+fn read(tuple: &Bound<'_, PyAny>, into: &mut [isize; MAX_RANK], argument: &str) -> PyResult<usize> {
+    let tuple = tuple.cast::<PyTuple>()?;
+    if tuple.len() > MAX_RANK {
+        return Err(too_many_axes(argument, tuple.len()));
+    }
+    for (axis, item) in tuple.iter_borrowed().enumerate() {
+        // SAFETY: a borrowed object of this tuple; -1 may be an error, which is asked for.
+        into[axis] = unsafe { ffi::PyLong_AsSsize_t(item.as_ptr()) };
+        if into[axis] == -1 && PyErr::occurred(tuple.py()) {
+            return Err(PyErr::fetch(tuple.py()));
+        }
+    }
+    Ok(tuple.len())
+}

@@ -1,0 +1,33 @@
+"""State-space scans as fast, exact, differentiable operations.
+
+Functions take PyTorch tensors (with gradients), or NumPy, CuPy or JAX arrays, and return the same kind on the same device.
+"""
+
+from ._native import __version__
+from ._threads import get_num_threads, set_num_threads
+from .functions import (
+    causal_conv1d,
+    causal_conv1d_update,
+    linear_scan,
+    s5_inner_fn,
+    selective_scan,
+    selective_state_update,
+    simplified_scan_fn,
+    simplified_state_update,
+    ssd,
+)
+
+__all__ = [
+    "__version__",
+    "causal_conv1d",
+    "causal_conv1d_update",
+    "get_num_threads",
+    "linear_scan",
+    "s5_inner_fn",
+    "selective_scan",
+    "selective_state_update",
+    "set_num_threads",
+    "simplified_scan_fn",
+    "simplified_state_update",
+    "ssd",
+]

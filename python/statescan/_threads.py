@@ -1,0 +1,27 @@
+"""How many threads a call on the CPU uses."""
+
+import sys
+
+from . import _native
+
+_chosen: int | None = None
+
+
+def set_num_threads(threads: int | None) -> None:
+    """Sets the number of threads of every later call on the CPU; None goes back to the default.
+
+    The default is PyTorch's own number (`torch.get_num_threads()`) where PyTorch is loaded, and otherwise the number of cores. Results are
+    bit-identical for any number.
+    """
+    global _chosen
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise ValueError(f"set_num_threads: `threads` must be an integer of at least 1, or None, got {threads!r}")
+    _chosen = threads
+
+
+def get_num_threads() -> int:
+    """The number of threads that a call on the CPU uses."""
+    if _chosen is not None:
+        return _chosen
+    torch = sys.modules.get("torch")
+    return torch.get_num_threads() if hasattr(torch, "get_num_threads") else _native.cores()

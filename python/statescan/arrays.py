@@ -1,0 +1,46 @@
+"""NumPy and CuPy, which share an interface: outputs are their arrays, and everything is shared by DLPack."""
+
+from . import _native
+from .operations import Operation, Step
+
+
+class New:
+    """Makes outputs with the functions of a module like numpy."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def _float(self, array, is_complex):
+        double = array.dtype in (self.module.float64, self.module.complex128)
+        return ("complex128" if double else "complex64") if is_complex else ("float64" if double else "float32")
+
+    def like(self, array, is_complex=None, promoted_with=None):
+        """An array with the strides of another one, or the nearest that are dense. It may be made complex or real."""
+        if promoted_with is not None:
+            return self.module.empty_like(array, dtype=self.module.result_type(array, promoted_with))
+        if is_complex is None or self.is_complex(array) == is_complex:
+            return self.module.empty_like(array)
+        return self.module.empty_like(array, dtype=self._float(array, is_complex))
+
+    def state(self, shape, array, is_complex):
+        return self.module.empty(shape, dtype=self._float(array, is_complex))
+
+    def empty(self, shape, array):
+        return self.module.empty(shape, dtype=array.dtype)
+
+    def is_complex(self, array):
+        return array.dtype.kind == "c"
+
+
+def forward(op: Operation, new, tensors, options, device, queue):
+    """Runs an operation into outputs that `new` makes."""
+    results = op.results(new, *tensors, *options)
+    getattr(_native, f"{op.name}_forward")((*tensors, *options), results, device, queue)
+    return results
+
+
+def update(op: Step, new, state, tensors, options, device, queue):
+    """Runs a step into an output that `new` makes."""
+    result = op.result(new, *tensors, *options)
+    getattr(_native, op.name)((*tensors, *options), (state, result), device, queue)
+    return result

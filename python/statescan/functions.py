@@ -1,0 +1,366 @@
+"""The public functions. Each puts its arguments in order and hands them to the framework of its first tensor."""
+
+import importlib
+import math
+from typing import Any
+
+from .operations import (
+    CAUSAL_CONV1D,
+    CAUSAL_CONV1D_UPDATE,
+    LINEAR_SCAN,
+    SELECTIVE_SCAN,
+    SELECTIVE_STATE_UPDATE,
+    SIMPLIFIED_SCAN,
+    SIMPLIFIED_STATE_UPDATE,
+    SSD,
+    Operation,
+    Step,
+)
+
+# the file here that serves arrays of a module
+_FRAMEWORKS = {"torch": "torch", "numpy": "numpy", "cupy": "cupy", "jax": "jax", "jaxlib": "jax"}
+_served: dict[type, Any] = {}
+
+
+def _framework(op: str, name: str, tensor):
+    """The module that serves a kind of tensor; it is imported when the first such tensor comes."""
+    kind = type(tensor)
+    served = _served.get(kind)
+    if served is None:
+        origins = (base.__module__.partition(".")[0] for base in kind.__mro__)
+        file = next((_FRAMEWORKS[origin] for origin in origins if origin in _FRAMEWORKS), None)
+        if file is None or not hasattr(tensor, "__dlpack__"):
+            expected = "a PyTorch tensor or a NumPy, CuPy or JAX array"
+            raise TypeError(f"{op}: `{name}` must be {expected}, got {kind.__module__}.{kind.__qualname__}")
+        served = _served[kind] = importlib.import_module(f".{file}", __package__)
+    return served
+
+
+def _check(op, tensors, kind):
+    """Every tensor must be served by the same framework as the first one, and be there unless it is optional."""
+    for name, tensor in zip(op.tensors, tensors):
+        if type(tensor) is kind or (tensor is None and name.endswith("?")):
+            continue
+        if tensor is None or _framework(op.name, name.rstrip("?"), tensor) is not _served[kind]:
+            got = "None" if tensor is None else type(tensor).__qualname__
+            expected = f"of the same kind as the others, {kind.__module__}.{kind.__qualname__}"
+            raise TypeError(f"{op.name}: `{name.rstrip('?')}` must be {expected}, got {got}")
+
+
+def _call(op: Operation, tensors, options):
+    framework = _framework(op.name, op.tensors[0], tensors[0])
+    _check(op, tensors, type(tensors[0]))
+    return framework.call(op, tensors, options)
+
+
+def _step(op: Step, state, tensors, options):
+    framework = _framework(op.name, op.state, state)
+    _check(op, tensors, type(state))
+    return framework.step(op, state, tensors, options)
+
+
+def _is_complex(tensor):
+    dtype = getattr(tensor, "dtype", None)
+    return bool(getattr(dtype, "is_complex", getattr(dtype, "kind", None) == "c"))
+
+
+def _limits(op: str, dt_limit):
+    """The lowest and the highest step."""
+    if dt_limit is None:
+        return -math.inf, math.inf
+    try:
+        low, high = (float(limit) for limit in dt_limit)
+    except (TypeError, ValueError):
+        raise TypeError(f"{op}: `dt_limit` must be None or two numbers, low and high, got {dt_limit!r}") from None
+    return low, high
+
+
+def selective_scan(
+    x,
+    dt,
+    A,
+    B,
+    C,
+    D=None,
+    initial_state=None,
+    *,
+    z=None,
+    dt_bias=None,
+    dt_softplus=False,
+    dt_limit=None,
+    deltaA=None,
+    discretization="mamba",
+    reverse=False,
+    cu_seqlens=None,
+    seq_idx=None,
+):
+    """Mamba's selective scan: ``h[t] = exp(dt[t] A) h[t-1] + dt[t] B[t] x[t]``, ``y[t] = <C[t], h[t]> + D x[t]``.
+
+    Args:
+        x, dt: (batch, dim, seqlen), real.
+        A: (dim, dstate), real, or complex: then ``y = 2 Re(sum_n C h)``.
+        B, C: (batch, dstate, seqlen), (batch, ngroups, dstate, seqlen), or constant (dim, dstate); complex only where A is.
+        D: (dim,), skip.
+        initial_state: (batch, dim, dstate), the state before the first step; zero if it is None.
+        z: (batch, dim, seqlen), gate: ``y * silu(z)``, after the skip.
+        dt_bias, dt_softplus, dt_limit: what happens to dt, in this order: a (dim,) tensor is added, softplus, clamp to (low, high).
+        deltaA: (batch, dim, seqlen), a step of its own for the decay, used as it is.
+        discretization: "mamba", "zoh", "bilinear" or "dirac".
+        reverse: scan from the last step to the first.
+        cu_seqlens: (sequences + 1,), int32 or int64, bounds of sequences packed into a batch of 1; states are (sequences, dim, dstate).
+        seq_idx: (batch, seqlen), int32 or int64; a change of value starts a sequence.
+
+    Returns:
+        y, of x's shape and type, and the state after the last step, float32 (float64 where x is; complex where A is).
+    """
+    if initial_state is not None and _is_complex(A) and not _is_complex(initial_state):
+        # the native gradient by the state of a complex scan is complex; this conversion's own gradient makes it real
+        initial_state = initial_state + 0j
+    tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, initial_state, cu_seqlens, seq_idx)
+    low, high = _limits("selective_scan", dt_limit)
+    return _call(SELECTIVE_SCAN, tensors, (dt_softplus, low, high, discretization, reverse))
+
+
+def ssd(
+    x,
+    dt,
+    A,
+    B,
+    C,
+    chunk_size=128,
+    D=None,
+    initial_state=None,
+    causal_mask=None,
+    *,
+    z=None,
+    dt_bias=None,
+    dt_softplus=False,
+    dt_limit=None,
+    reverse=False,
+    cu_seqlens=None,
+    seq_idx=None,
+):
+    """Mamba-2's scan (SSD): the recurrence of the selective scan with one decay for each head, as matrix products.
+
+    Tensors may have any strides: a model's (batch, seqlen, nheads, headdim) goes in as ``x.transpose(1, 2)``, without a copy.
+
+    Args:
+        x: (batch, nheads, seqlen, headdim).
+        dt: (batch, nheads, seqlen).
+        A: (nheads,).
+        B, C: (batch, seqlen, dstate) or (batch, seqlen, ngroups, dstate).
+        chunk_size: a hint, at least 1; any sequence length goes with any chunk size.
+        D: (nheads,) or (nheads, headdim), skip.
+        initial_state: (batch, nheads, dstate, headdim).
+        causal_mask: (Q, Q), ones on and below the diagonal; checked, not needed.
+        z: as x, gate.
+        dt_bias, dt_softplus, dt_limit, reverse, cu_seqlens, seq_idx: as in `selective_scan`; dt_bias is (nheads,).
+
+    Returns:
+        y, of x's shape and type, and the final state, shaped as the initial state, float32 (float64 where x is).
+    """
+    tensors = (x, dt, A, B, C, D, z, dt_bias, initial_state, causal_mask, cu_seqlens, seq_idx)
+    low, high = _limits("ssd", dt_limit)
+    return _call(SSD, tensors, (dt_softplus, low, high, chunk_size, reverse))
+
+
+def simplified_scan_fn(
+    u,
+    delta,
+    A,
+    B,
+    C,
+    deltaA=None,
+    return_last_state=False,
+    discretization="bilinear",
+    *,
+    initial_state=None,
+    reverse=False,
+    cu_seqlens=None,
+    seq_idx=None,
+):
+    """S5's scan: ``x[t] = Abar[t] x[t-1] + Bbar[t] (B u[t])``, ``y[t] = C x[t]``, with a diagonal complex state.
+
+    Args:
+        u: (batch, dim, seqlen), complex or real; a real one costs half.
+        delta: (batch, dstate, seqlen), or (dstate,) where steps do not depend on time.
+        A: (dstate,) or (dstate, 1), complex or real.
+        B, C: (dstate, dim) and (dim, dstate), complex or real.
+        deltaA: as delta, a step of its own for the decay (asynchronous input).
+        return_last_state: whether to return the state after the last step, too.
+        discretization: "bilinear", "zoh", "dirac" or "mamba".
+        initial_state: (batch, dstate).
+        reverse, cu_seqlens, seq_idx: as in `selective_scan`.
+
+    Returns:
+        y, (batch, dim, seqlen), complex; with `return_last_state` also the last state, (batch, dstate), complex.
+    """
+    tensors = (u, delta, A, B, C, None, deltaA, initial_state, cu_seqlens, seq_idx)
+    y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse, False, False))
+    return (y, last_state) if return_last_state else y
+
+
+def s5_inner_fn(
+    u,
+    delta,
+    A,
+    B,
+    C,
+    D,
+    deltaA=None,
+    discretization="bilinear",
+    conj_sym=True,
+    *,
+    initial_state=None,
+    return_last_state=False,
+    reverse=False,
+    cu_seqlens=None,
+    seq_idx=None,
+):
+    """S5's layer: ``(2 if conj_sym else 1) * Re(C x) + D * Re(u)`` with the states of `simplified_scan_fn`, in one pass.
+
+    Args:
+        D: (dim,), skip.
+        conj_sym: whether the states stand for conjugate pairs, of which one each is kept.
+        (the others): as in `simplified_scan_fn`.
+
+    Returns:
+        y, (batch, dim, seqlen), real; with `return_last_state` also the last state.
+    """
+    tensors = (u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx)
+    y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse, True, conj_sym))
+    return (y, last_state) if return_last_state else y
+
+
+def linear_scan(a, b, initial_state=None, *, reverse=False):
+    """The recurrence ``h[t] = a[t] h[t-1] + b[t]``, the primitive under S5, LRU, RG-LRU, HGRN and S7.
+
+    Args:
+        a, b: (.., seqlen), up to four leading axes, real or complex, each on its own.
+        initial_state: (..), the state before the first step.
+        reverse: scan from the last step to the first.
+
+    Returns:
+        h, shaped as b and of the type that a and b promote to, and the state after the last step, (..), float32 or better.
+    """
+    return _call(LINEAR_SCAN, (a, b, initial_state), (reverse,))
+
+
+def causal_conv1d(
+    x,
+    weight,
+    bias=None,
+    *,
+    activation=None,
+    initial_states=None,
+    seq_idx=None,
+    return_final_states=False,
+    reverse=False,
+    cu_seqlens=None,
+):
+    """Causal depthwise convolution over time: ``y[t] = bias + sum_k weight[k] x[t - (width - 1) + k]``, then the activation.
+
+    Args:
+        x: (batch, dim, seqlen).
+        weight: (dim, width), width 2 to 8; the last tap is the present.
+        bias: (dim,).
+        activation: None, "silu" or "swish".
+        initial_states: (batch, dim, width - 1), the inputs before the first step, the latest last.
+        seq_idx: (batch, seqlen), int32 or int64; a change of value starts a sequence, negative values are padding.
+        return_final_states: whether to return the last width - 1 inputs, too.
+        reverse: convolve from the last step to the first.
+        cu_seqlens: (sequences + 1,), as in `selective_scan`.
+
+    Returns:
+        y, of x's shape and type; with `return_final_states` also the final states, shaped as the initial states.
+    """
+    tensors = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
+    y, final_states = _call(CAUSAL_CONV1D, tensors, (activation, reverse))
+    return (y, final_states) if return_final_states else y
+
+
+def selective_state_update(
+    state,
+    x,
+    dt,
+    A,
+    B,
+    C,
+    D=None,
+    *,
+    z=None,
+    dt_bias=None,
+    dt_softplus=False,
+    dt_limit=None,
+    deltaA=None,
+    state_batch_indices=None,
+    discretization="mamba",
+):
+    """One step of `selective_scan` or of `ssd`; `state` is changed in place.
+
+    Args:
+        state: (batch, dim, dstate) or (batch, nheads, headdim, dstate).
+        x, dt, z, deltaA: (batch, dim) or (batch, nheads, headdim).
+        A: (dim, dstate) or (nheads, headdim, dstate); expanded where it is the same for a head.
+        B, C: (batch, dstate) or (batch, ngroups, dstate).
+        D, dt_bias: (dim,) or (nheads, headdim).
+        state_batch_indices: (batch,), int32 or int64, the state that a row uses; where it is negative, y is zero and no state changes.
+        dt_softplus, dt_limit, discretization: as in `selective_scan`.
+
+    Returns:
+        y, of x's shape and type.
+    """
+    tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, state_batch_indices)
+    low, high = _limits("selective_state_update", dt_limit)
+    return _step(SELECTIVE_STATE_UPDATE, state, tensors, (dt_softplus, low, high, discretization))
+
+
+def simplified_state_update(
+    state,
+    u,
+    delta,
+    A,
+    B,
+    C,
+    D=None,
+    deltaA=None,
+    *,
+    state_batch_indices=None,
+    discretization="bilinear",
+    conj_sym=True,
+):
+    """One step of `simplified_scan_fn`, or with D of `s5_inner_fn`; `state` is changed in place.
+
+    Args:
+        state: (batch, dstate), complex.
+        u: (batch, dim), real or complex.
+        delta, deltaA: (batch, dstate) or (dstate,).
+        A, B, C: as in `simplified_scan_fn`.
+        D: (dim,); with it, y is real.
+        state_batch_indices: as in `selective_state_update`.
+        conj_sym: as in `s5_inner_fn`.
+
+    Returns:
+        y, (batch, dim).
+    """
+    tensors = (u, delta, A, B, C, D, deltaA, state_batch_indices)
+    return _step(SIMPLIFIED_STATE_UPDATE, state, tensors, (discretization, D is not None, conj_sym))
+
+
+def causal_conv1d_update(
+    x, conv_state, weight, bias=None, *, activation=None, cache_seqlens=None, conv_state_indices=None
+):
+    """One or a few steps of `causal_conv1d`; `conv_state` is changed in place.
+
+    Args:
+        x: (batch, dim), or (batch, dim, steps).
+        conv_state: (batch, dim, state_len), state_len >= width - 1: the last inputs, the latest last.
+        weight, bias, activation: as in `causal_conv1d`.
+        cache_seqlens: (batch,), int32 or int64, inputs that each row has seen; the state is then a circular buffer.
+        conv_state_indices: (batch,), int32 or int64, the state that a row uses; negative for none.
+
+    Returns:
+        y, of x's shape and type.
+    """
+    tensors = (x, weight, bias, cache_seqlens, conv_state_indices)
+    return _step(CAUSAL_CONV1D_UPDATE, conv_state, tensors, (activation,))

@@ -1,0 +1,19 @@
+"""NumPy arrays."""
+
+import numpy
+
+from . import arrays
+from ._threads import get_num_threads
+from .operations import Operation, Step
+
+_NEW = arrays.New(numpy)
+
+
+def call(op: Operation, tensors, options):
+    """Runs an operation."""
+    return arrays.forward(op, _NEW, tensors, options, -1, get_num_threads())
+
+
+def step(op: Step, state, tensors, options):
+    """Runs a step."""
+    return arrays.update(op, _NEW, state, tensors, options, -1, get_num_threads())

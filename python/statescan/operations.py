@@ -1,0 +1,201 @@
+"""What each operation takes and gives, whatever the framework: the order of its arguments, and the outputs to allocate.
+
+The order is that of the native functions. `new` makes outputs: it is the one thing that differs from framework to framework.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+# the native kernels save one state for each so many steps, and pad channels to the widest vector
+_CHECKPOINT = 64
+_LANES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One operation with gradients."""
+
+    name: str
+    # names of the tensors; those that may be None end in "?"
+    tensors: tuple[str, ...]
+    # types and names of the rest
+    options: tuple[str, ...]
+    # how many of the tensors, from the first, have gradients
+    differentiable: int
+    # (new, *tensors, *options) -> the results, two tensors
+    results: Callable[..., tuple[Any, Any]]
+    # (new, *tensors) -> a buffer for saved states; None if there are none
+    saved: Callable[..., Any] | None = None
+    # whether the backward pass uses the first result
+    keeps_result: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One operation that updates a state in place."""
+
+    name: str
+    # as above, without the state
+    tensors: tuple[str, ...]
+    options: tuple[str, ...]
+    # (new, *tensors, *options) -> y
+    result: Callable[..., Any]
+    state: str = "state"
+
+
+def _sizes(op, name, tensor, layout):
+    """The shape of a tensor that must have the axes of the layout."""
+    if len(tensor.shape) != layout.count(",") + 1:
+        raise ValueError(f"{op}: `{name}` must have shape ({layout}), got {tuple(tensor.shape)}")
+    return tensor.shape
+
+
+def _state_shape(op, batch, own, initial_state, cu_seqlens, seq_idx):
+    """The shape of a state tensor, `own` being its trailing axes."""
+    if cu_seqlens is not None:
+        return (_sizes(op, "cu_seqlens", cu_seqlens, "sequences + 1")[0] - 1, *own)
+    if seq_idx is not None and initial_state is not None and len(initial_state.shape) == len(own) + 2:
+        return (batch, initial_state.shape[1], *own)
+    return (batch, *own)
+
+
+def _checkpoints(batch, seqlen):
+    """The most states that are saved, however time divides into sequences."""
+    return batch * (max(seqlen - 1, 0) // _CHECKPOINT)
+
+
+def _padded(channels):
+    return (channels + _LANES - 1) // _LANES * _LANES
+
+
+def _selective_scan(new, x, dt, A, B, C, D, z, dt_bias, deltaA, initial_state, cu_seqlens, seq_idx, *options):
+    batch, dim, _ = _sizes("selective_scan", "x", x, "batch, dim, seqlen")
+    dstate = _sizes("selective_scan", "A", A, "dim, dstate")[1]
+    shape = _state_shape("selective_scan", batch, (dim, dstate), initial_state, cu_seqlens, seq_idx)
+    return new.like(x), new.state(shape, x, new.is_complex(A))
+
+
+def _selective_scan_saved(new, x, dt, A, *others):
+    batch, dim, seqlen = x.shape
+    parts = 2 if new.is_complex(A) else 1
+    return new.state((_checkpoints(batch, seqlen) * _padded(dim) * A.shape[1] * parts,), x, False)
+
+
+SELECTIVE_SCAN = Operation(
+    "selective_scan",
+    ("x", "dt", "A", "B", "C", "D?", "z?", "dt_bias?", "deltaA?", "initial_state?", "cu_seqlens?", "seq_idx?"),
+    ("bool dt_softplus", "float dt_low", "float dt_high", "str discretization", "bool reverse"),
+    differentiable=10,
+    results=_selective_scan,
+    saved=_selective_scan_saved,
+)
+
+
+def _ssd(new, x, dt, A, B, C, D, z, dt_bias, initial_state, causal_mask, cu_seqlens, seq_idx, *options):
+    batch, nheads, _, headdim = _sizes("ssd", "x", x, "batch, nheads, seqlen, headdim")
+    own = (nheads, B.shape[-1] if B.shape else 0, headdim)
+    return new.like(x), new.state(_state_shape("ssd", batch, own, initial_state, cu_seqlens, seq_idx), x, False)
+
+
+def _ssd_saved(new, x, dt, A, B, *others):
+    batch, nheads, seqlen, headdim = x.shape
+    return new.state((_checkpoints(batch, seqlen) * nheads * B.shape[-1] * headdim,), x, False)
+
+
+SSD = Operation(
+    "ssd",
+    ("x", "dt", "A", "B", "C", "D?", "z?", "dt_bias?", "initial_state?", "causal_mask?", "cu_seqlens?", "seq_idx?"),
+    ("bool dt_softplus", "float dt_low", "float dt_high", "int chunk_size", "bool reverse"),
+    differentiable=9,
+    results=_ssd,
+    saved=_ssd_saved,
+)
+
+
+def _simplified_scan(
+    new, u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx, discretization, reverse, real, *options
+):
+    batch = _sizes("simplified_scan", "u", u, "batch, dim, seqlen")[0]
+    own = (A.shape[0] if A.shape else 0,)
+    shape = _state_shape("simplified_scan", batch, own, initial_state, cu_seqlens, seq_idx)
+    return new.like(u, not real), new.state(shape, u, True)
+
+
+def _simplified_scan_saved(new, u, delta, A, *others):
+    batch, _, seqlen = u.shape
+    return new.state((_checkpoints(batch, seqlen) * 2 * _padded(A.shape[0]),), u, False)
+
+
+SIMPLIFIED_SCAN = Operation(
+    "simplified_scan",
+    ("u", "delta", "A", "B", "C", "D?", "deltaA?", "initial_state?", "cu_seqlens?", "seq_idx?"),
+    ("str discretization", "bool reverse", "bool real", "bool conj_sym"),
+    differentiable=8,
+    results=_simplified_scan,
+    saved=_simplified_scan_saved,
+)
+
+
+def _linear_scan(new, a, b, initial_state, *options):
+    if not b.shape:
+        raise ValueError("linear_scan: `b` must have a time axis, got shape ()")
+    h = new.like(b, promoted_with=a)
+    return h, new.state(tuple(b.shape[:-1]), h, new.is_complex(h))
+
+
+LINEAR_SCAN = Operation(
+    "linear_scan",
+    ("a", "b", "initial_state?"),
+    ("bool reverse",),
+    differentiable=3,
+    results=_linear_scan,
+    keeps_result=True,
+)
+
+
+def _causal_conv1d(new, x, weight, bias, initial_states, cu_seqlens, seq_idx, *options):
+    batch, dim, _ = _sizes("causal_conv1d", "x", x, "batch, dim, seqlen")
+    own = (dim, max(_sizes("causal_conv1d", "weight", weight, "dim, width")[1] - 1, 0))
+    shape = _state_shape("causal_conv1d", batch, own, initial_states, cu_seqlens, seq_idx)
+    return new.like(x), new.empty(shape, x)
+
+
+CAUSAL_CONV1D = Operation(
+    "causal_conv1d",
+    ("x", "weight", "bias?", "initial_states?", "cu_seqlens?", "seq_idx?"),
+    ("str? activation", "bool reverse"),
+    differentiable=4,
+    results=_causal_conv1d,
+)
+
+SELECTIVE_STATE_UPDATE = Step(
+    "selective_state_update",
+    ("x", "dt", "A", "B", "C", "D?", "z?", "dt_bias?", "deltaA?", "state_batch_indices?"),
+    ("bool dt_softplus", "float dt_low", "float dt_high", "str discretization"),
+    result=lambda new, x, *others: new.like(x),
+)
+
+
+def _simplified_state_update(
+    new, u, delta, A, B, C, D, deltaA, state_batch_indices, discretization, real, *options
+):
+    return new.like(u, not real)
+
+
+SIMPLIFIED_STATE_UPDATE = Step(
+    "simplified_state_update",
+    ("u", "delta", "A", "B", "C", "D?", "deltaA?", "state_batch_indices?"),
+    ("str discretization", "bool real", "bool conj_sym"),
+    result=_simplified_state_update,
+)
+
+CAUSAL_CONV1D_UPDATE = Step(
+    "causal_conv1d_update",
+    ("x", "weight", "bias?", "cache_seqlens?", "conv_state_indices?"),
+    ("str? activation",),
+    result=lambda new, x, *others: new.like(x),
+    state="conv_state",
+)
+
+OPERATIONS = (SELECTIVE_SCAN, SSD, SIMPLIFIED_SCAN, LINEAR_SCAN, CAUSAL_CONV1D)
+STEPS = (SELECTIVE_STATE_UPDATE, SIMPLIFIED_STATE_UPDATE, CAUSAL_CONV1D_UPDATE)

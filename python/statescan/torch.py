@@ -1,0 +1,207 @@
+"""PyTorch: the operations in its library, and their gradients.
+
+An operation becomes `torch.ops.statescan.NAME_forward` and `NAME_backward`, opaque to the compiler, with shapes for tensors without
+data. Its gradient is an `autograd.Function` around both. A step becomes `torch.ops.statescan.NAME`, which changes its state.
+"""
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from . import _native
+from ._threads import get_num_threads
+from .operations import OPERATIONS, STEPS, Operation, Step
+
+_DOUBLE = (torch.float64, torch.complex128)
+_STATES = {
+    (False, False): torch.float32,
+    (False, True): torch.complex64,
+    (True, False): torch.float64,
+    (True, True): torch.complex128,
+}
+
+
+class _New:
+    """Makes outputs, also of tensors without data and with symbolic sizes."""
+
+    @staticmethod
+    def like(tensor, is_complex=None, promoted_with=None):
+        """A tensor with the strides of another one, or the nearest that are dense. It may be made complex or real."""
+        if promoted_with is not None:
+            return torch.empty_like(tensor, dtype=torch.promote_types(tensor.dtype, promoted_with.dtype))
+        if is_complex is None or tensor.is_complex() == is_complex:
+            return torch.empty_like(tensor)
+        return torch.empty_like(tensor, dtype=_STATES[tensor.dtype in _DOUBLE, is_complex])
+
+    @staticmethod
+    def state(shape, tensor, is_complex):
+        return tensor.new_empty(shape, dtype=_STATES[tensor.dtype in _DOUBLE, is_complex])
+
+    @staticmethod
+    def empty(shape, tensor):
+        return tensor.new_empty(shape)
+
+    @staticmethod
+    def is_complex(tensor):
+        return tensor.is_complex()
+
+
+def _cpu(tensor):
+    return -1, get_num_threads()
+
+
+def _cuda(tensor):
+    device = tensor.get_device()
+    return device, torch._C._cuda_getCurrentRawStream(device)
+
+
+_DEVICES = {"CPU": _cpu, "CUDA": _cuda}
+_library = torch.library.Library("statescan", "DEF")
+
+
+def _declare(tensors):
+    return [f"Tensor? {name[:-1]}" if name.endswith("?") else f"Tensor {name}" for name in tensors]
+
+
+def _define(name, arguments, result, outputs, run):
+    """Adds an operation: `outputs` allocates, and is all there is to do without data; `run` computes into what it gives."""
+    _library.define(f"{name}({', '.join(arguments)}) -> {result}")
+    torch.library.register_fake(f"statescan::{name}", outputs, lib=_library)
+    for device, place in _DEVICES.items():
+        _library.impl(name, run(place), device)
+    return getattr(torch.ops.statescan, name).default
+
+
+def _forward(op: Operation):
+    native = getattr(_native, f"{op.name}_forward")
+
+    def outputs(*arguments):
+        # the last one says whether states are saved
+        results = op.results(_New, *arguments[:-1])
+        if op.saved is not None and arguments[-1]:
+            return [*results, op.saved(_New, *arguments)]
+        return list(results)
+
+    def run(place):
+        def kernel(*arguments):
+            results = outputs(*arguments)
+            native(arguments, tuple(results), *place(arguments[0]))
+            return results
+
+        return kernel
+
+    arguments = [*_declare(op.tensors), *op.options, "bool save"]
+    return _define(f"{op.name}_forward", arguments, "Tensor[]", outputs, run)
+
+
+def _backward(op: Operation):
+    native = getattr(_native, f"{op.name}_backward")
+
+    def gradients(arguments):
+        return [_New.like(tensor) if needed else None for tensor, needed in zip(arguments, arguments[-1])]
+
+    def outputs(*arguments):
+        return [gradient for gradient in gradients(arguments) if gradient is not None]
+
+    def run(place):
+        def kernel(*arguments):
+            results = gradients(arguments)
+            native(arguments, tuple(results), *place(arguments[0]))
+            return [gradient for gradient in results if gradient is not None]
+
+        return kernel
+
+    arguments = [*_declare(op.tensors), *op.options]
+    if op.saved is not None or op.keeps_result:
+        arguments.append("Tensor saved")
+    arguments += ["Tensor? grad_first", "Tensor? grad_second", "bool[] needed"]
+    return _define(f"{op.name}_backward", arguments, "Tensor[]", outputs, run)
+
+
+def _differentiable(op: Operation, forward, backward):
+    """The operation with its gradient."""
+    tensors = len(op.tensors)
+    nothing = (None,) * (tensors + len(op.options) - op.differentiable)
+
+    def compute(ctx, *arguments):
+        first, second, *saved = forward(*arguments, True)
+        if op.keeps_result:
+            saved = [first]
+        ctx.save_for_backward(*arguments[:tensors], *saved)
+        ctx.options = arguments[tensors:]
+        ctx.set_materialize_grads(False)
+        return first, second
+
+    def differentiate(ctx, grad_first, grad_second):
+        saved = ctx.saved_tensors
+        needed = ctx.needs_input_grad[: op.differentiable]
+        if grad_first is None and grad_second is None:
+            return (None,) * op.differentiable + nothing
+        found = iter(backward(*saved[:tensors], *ctx.options, *saved[tensors:], grad_first, grad_second, needed))
+        return tuple(next(found) if wanted else None for wanted in needed) + nothing
+
+    methods = {"forward": staticmethod(compute), "backward": staticmethod(once_differentiable(differentiate))}
+    return type(op.name, (torch.autograd.Function,), methods)
+
+
+class _NoGradient(torch.autograd.Function):
+    """Passes a result on, and refuses to be differentiated."""
+
+    @staticmethod
+    def forward(ctx, name, result, *inputs):
+        ctx.name = name
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise RuntimeError(f"{ctx.name} has no gradient: it changes its state in place; use the scan for training")
+
+
+def _step(op: Step):
+    native = getattr(_native, op.name)
+
+    def outputs(state, *arguments):
+        return op.result(_New, *arguments)
+
+    def run(place):
+        def kernel(state, *arguments):
+            result = op.result(_New, *arguments)
+            native(arguments, (state, result), *place(state))
+            if not state.is_inference():
+                torch.autograd.graph.increment_version(state)
+            return result
+
+        return kernel
+
+    arguments = [f"Tensor(a!) {op.state}", *_declare(op.tensors), *op.options]
+    return _define(op.name, arguments, "Tensor", outputs, run)
+
+
+_FORWARD = {op.name: _forward(op) for op in OPERATIONS}
+_BACKWARD = {op.name: _backward(op) for op in OPERATIONS}
+_WITH_GRADIENT = {op.name: _differentiable(op, _FORWARD[op.name], _BACKWARD[op.name]) for op in OPERATIONS}
+_STEP = {op.name: _step(op) for op in STEPS}
+
+
+def _requires_grad(tensors):
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
+
+
+def call(op: Operation, tensors, options):
+    """Runs an operation, and records it if a gradient may be asked for."""
+    if _requires_grad(tensors):
+        return _WITH_GRADIENT[op.name].apply(*tensors, *options)
+    first, second = _FORWARD[op.name](*tensors, *options, False)
+    return first, second
+
+
+def step(op: Step, state, tensors, options):
+    """Runs a step."""
+    if not _requires_grad((state, *tensors)):
+        return _STEP[op.name](state, *tensors, *options)
+    with torch.no_grad():
+        result = _STEP[op.name](state, *tensors, *options)
+    return _NoGradient.apply(op.name, result, state, *tensors)
