@@ -1,7 +1,7 @@
 """The native functions, one for each pass of each operation.
 
-`inputs` and `outputs` are in the order of `operations.py`; an output that is None is not computed. `device` is the number of a CUDA
-device, or -1 for the CPU; `queue` is a stream there, and a number of threads here.
+`inputs` and `outputs` are in the order of `operations.py`; an output that is None is not computed. `device` is the number of a
+CUDA device, or -1 for the CPU; `queue` is a stream there, and a number of threads here.
 """
 
 __version__: str

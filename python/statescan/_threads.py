@@ -10,8 +10,8 @@ _chosen: int | None = None
 def set_num_threads(threads: int | None) -> None:
     """Sets the number of threads of every later call on the CPU; None goes back to the default.
 
-    The default is PyTorch's own number (`torch.get_num_threads()`) where PyTorch is loaded, and otherwise the number of cores. Results are
-    bit-identical for any number.
+    The default is PyTorch's own number (`torch.get_num_threads()`) where PyTorch is loaded, and otherwise the number of cores.
+    Results are bit-identical for any number.
     """
     global _chosen
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):

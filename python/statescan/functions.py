@@ -1,7 +1,6 @@
 """The public functions. Each puts its arguments in order and hands them to the framework of its first tensor."""
 
 import importlib
-import math
 from typing import Any
 
 from .operations import (
@@ -36,27 +35,33 @@ def _framework(op: str, name: str, tensor):
     return served
 
 
-def _check(op, tensors, kind):
-    """Every tensor must be served by the same framework as the first one, and be there unless it is optional."""
-    for name, tensor in zip(op.tensors, tensors):
-        if type(tensor) is kind or (tensor is None and name.endswith("?")):
+def _explain(op, tensors, first):
+    """Names a tensor that is missing, or is of another kind than the first one, if that is why a call failed."""
+    for name, tensor in zip(op.tensors, tensors, strict=True):
+        name, optional = name.rstrip("?"), name.endswith("?")
+        if tensor is None and optional:
             continue
-        if tensor is None or _framework(op.name, name.rstrip("?"), tensor) is not _served[kind]:
-            got = "None" if tensor is None else type(tensor).__qualname__
-            expected = f"of the same kind as the others, {kind.__module__}.{kind.__qualname__}"
-            raise TypeError(f"{op.name}: `{name.rstrip('?')}` must be {expected}, got {got}")
+        if tensor is None or _framework(op.name, name, tensor) is not _framework(op.name, name, first):
+            expected = f"of the same kind as the others, {type(first).__module__}.{type(first).__qualname__}"
+            raise TypeError(f"{op.name}: `{name}` must be {expected}, got {type(tensor).__qualname__}")
 
 
 def _call(op: Operation, tensors, options):
     framework = _framework(op.name, op.tensors[0], tensors[0])
-    _check(op, tensors, type(tensors[0]))
-    return framework.call(op, tensors, options)
+    try:
+        return framework.call(op, tensors, options)
+    except (AttributeError, RuntimeError, TypeError):
+        _explain(op, tensors, tensors[0])
+        raise
 
 
 def _step(op: Step, state, tensors, options):
     framework = _framework(op.name, op.state, state)
-    _check(op, tensors, type(state))
-    return framework.step(op, state, tensors, options)
+    try:
+        return framework.step(op, state, tensors, options)
+    except (AttributeError, RuntimeError, TypeError):
+        _explain(op, tensors, state)
+        raise
 
 
 def _is_complex(tensor):
@@ -67,7 +72,7 @@ def _is_complex(tensor):
 def _limits(op: str, dt_limit):
     """The lowest and the highest step."""
     if dt_limit is None:
-        return -math.inf, math.inf
+        return None, None
     try:
         low, high = (float(limit) for limit in dt_limit)
     except (TypeError, ValueError):
@@ -103,11 +108,11 @@ def selective_scan(
         D: (dim,), skip.
         initial_state: (batch, dim, dstate), the state before the first step; zero if it is None.
         z: (batch, dim, seqlen), gate: ``y * silu(z)``, after the skip.
-        dt_bias, dt_softplus, dt_limit: what happens to dt, in this order: a (dim,) tensor is added, softplus, clamp to (low, high).
+        dt_bias, dt_softplus, dt_limit: what happens to dt, in this order: a (dim,) tensor is added, softplus, clamp to two limits.
         deltaA: (batch, dim, seqlen), a step of its own for the decay, used as it is.
         discretization: "mamba", "zoh", "bilinear" or "dirac".
         reverse: scan from the last step to the first.
-        cu_seqlens: (sequences + 1,), int32 or int64, bounds of sequences packed into a batch of 1; states are (sequences, dim, dstate).
+        cu_seqlens: (sequences + 1,), int32 or int64, bounds of sequences packed into a batch of 1; there is a state for each.
         seq_idx: (batch, seqlen), int32 or int64; a change of value starts a sequence.
 
     Returns:
@@ -304,7 +309,7 @@ def selective_state_update(
         A: (dim, dstate) or (nheads, headdim, dstate); expanded where it is the same for a head.
         B, C: (batch, dstate) or (batch, ngroups, dstate).
         D, dt_bias: (dim,) or (nheads, headdim).
-        state_batch_indices: (batch,), int32 or int64, the state that a row uses; where it is negative, y is zero and no state changes.
+        state_batch_indices: (batch,), int32 or int64, the state that a row uses; negative for none, where y is zero.
         dt_softplus, dt_limit, discretization: as in `selective_scan`.
 
     Returns:
@@ -347,9 +352,7 @@ def simplified_state_update(
     return _step(SIMPLIFIED_STATE_UPDATE, state, tensors, (discretization, D is not None, conj_sym))
 
 
-def causal_conv1d_update(
-    x, conv_state, weight, bias=None, *, activation=None, cache_seqlens=None, conv_state_indices=None
-):
+def causal_conv1d_update(x, conv_state, weight, bias=None, *, activation=None, cache_seqlens=None, conv_state_indices=None):
     """One or a few steps of `causal_conv1d`; `conv_state` is changed in place.
 
     Args:

@@ -3,8 +3,9 @@
 The order is that of the native functions. `new` makes outputs: it is the one thing that differs from framework to framework.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 # the native kernels save one state for each so many steps, and pad channels to the widest vector
 _CHECKPOINT = 64
@@ -18,8 +19,8 @@ class Operation:
     name: str
     # names of the tensors; those that may be None end in "?"
     tensors: tuple[str, ...]
-    # types and names of the rest
-    options: tuple[str, ...]
+    # types and names of the rest, and their defaults
+    options: tuple[tuple[str, Any], ...]
     # how many of the tensors, from the first, have gradients
     differentiable: int
     # (new, *tensors, *options) -> the results, two tensors
@@ -37,31 +38,30 @@ class Step:
     name: str
     # as above, without the state
     tensors: tuple[str, ...]
-    options: tuple[str, ...]
+    options: tuple[tuple[str, Any], ...]
     # (new, *tensors, *options) -> y
     result: Callable[..., Any]
     state: str = "state"
 
 
-def _sizes(op, name, tensor, layout):
-    """The shape of a tensor that must have the axes of the layout."""
-    if len(tensor.shape) != layout.count(",") + 1:
-        raise ValueError(f"{op}: `{name}` must have shape ({layout}), got {tuple(tensor.shape)}")
-    return tensor.shape
+def _wrong(op, name, tensor, layout):
+    raise ValueError(f"{op}: `{name}` must have shape {layout}, got {tuple(tensor.shape)}")
 
 
 def _state_shape(op, batch, own, initial_state, cu_seqlens, seq_idx):
     """The shape of a state tensor, `own` being its trailing axes."""
     if cu_seqlens is not None:
-        return (_sizes(op, "cu_seqlens", cu_seqlens, "sequences + 1")[0] - 1, *own)
+        if len(cu_seqlens.shape) != 1:
+            _wrong(op, "cu_seqlens", cu_seqlens, "(sequences + 1,)")
+        return (cu_seqlens.shape[0] - 1, *own)
     if seq_idx is not None and initial_state is not None and len(initial_state.shape) == len(own) + 2:
         return (batch, initial_state.shape[1], *own)
     return (batch, *own)
 
 
 def _checkpoints(batch, seqlen):
-    """The most states that are saved, however time divides into sequences."""
-    return batch * (max(seqlen - 1, 0) // _CHECKPOINT)
+    """No fewer than the states that are saved, however time divides into sequences; without a case for the compiler to guard."""
+    return batch * (seqlen // _CHECKPOINT)
 
 
 def _padded(channels):
@@ -69,8 +69,12 @@ def _padded(channels):
 
 
 def _selective_scan(new, x, dt, A, B, C, D, z, dt_bias, deltaA, initial_state, cu_seqlens, seq_idx, *options):
-    batch, dim, _ = _sizes("selective_scan", "x", x, "batch, dim, seqlen")
-    dstate = _sizes("selective_scan", "A", A, "dim, dstate")[1]
+    if len(x.shape) != 3:
+        _wrong("selective_scan", "x", x, "(batch, dim, seqlen)")
+    if len(A.shape) != 2:
+        _wrong("selective_scan", "A", A, "(dim, dstate)")
+    batch, dim, _ = x.shape
+    dstate = A.shape[1]
     shape = _state_shape("selective_scan", batch, (dim, dstate), initial_state, cu_seqlens, seq_idx)
     return new.like(x), new.state(shape, x, new.is_complex(A))
 
@@ -84,7 +88,13 @@ def _selective_scan_saved(new, x, dt, A, *others):
 SELECTIVE_SCAN = Operation(
     "selective_scan",
     ("x", "dt", "A", "B", "C", "D?", "z?", "dt_bias?", "deltaA?", "initial_state?", "cu_seqlens?", "seq_idx?"),
-    ("bool dt_softplus", "float dt_low", "float dt_high", "str discretization", "bool reverse"),
+    (
+        ("bool dt_softplus", False),
+        ("float? dt_low", None),
+        ("float? dt_high", None),
+        ("str discretization", "mamba"),
+        ("bool reverse", False),
+    ),
     differentiable=10,
     results=_selective_scan,
     saved=_selective_scan_saved,
@@ -92,9 +102,13 @@ SELECTIVE_SCAN = Operation(
 
 
 def _ssd(new, x, dt, A, B, C, D, z, dt_bias, initial_state, causal_mask, cu_seqlens, seq_idx, *options):
-    batch, nheads, _, headdim = _sizes("ssd", "x", x, "batch, nheads, seqlen, headdim")
-    own = (nheads, B.shape[-1] if B.shape else 0, headdim)
-    return new.like(x), new.state(_state_shape("ssd", batch, own, initial_state, cu_seqlens, seq_idx), x, False)
+    if len(x.shape) != 4:
+        _wrong("ssd", "x", x, "(batch, nheads, seqlen, headdim)")
+    if len(B.shape) not in (3, 4):
+        _wrong("ssd", "B", B, "(batch, seqlen, dstate) or (batch, seqlen, ngroups, dstate)")
+    batch, nheads, _, headdim = x.shape
+    shape = _state_shape("ssd", batch, (nheads, B.shape[-1], headdim), initial_state, cu_seqlens, seq_idx)
+    return new.like(x), new.state(shape, x, False)
 
 
 def _ssd_saved(new, x, dt, A, B, *others):
@@ -105,7 +119,13 @@ def _ssd_saved(new, x, dt, A, B, *others):
 SSD = Operation(
     "ssd",
     ("x", "dt", "A", "B", "C", "D?", "z?", "dt_bias?", "initial_state?", "causal_mask?", "cu_seqlens?", "seq_idx?"),
-    ("bool dt_softplus", "float dt_low", "float dt_high", "int chunk_size", "bool reverse"),
+    (
+        ("bool dt_softplus", False),
+        ("float? dt_low", None),
+        ("float? dt_high", None),
+        ("int chunk_size", 128),
+        ("bool reverse", False),
+    ),
     differentiable=9,
     results=_ssd,
     saved=_ssd_saved,
@@ -115,9 +135,11 @@ SSD = Operation(
 def _simplified_scan(
     new, u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx, discretization, reverse, real, *options
 ):
-    batch = _sizes("simplified_scan", "u", u, "batch, dim, seqlen")[0]
-    own = (A.shape[0] if A.shape else 0,)
-    shape = _state_shape("simplified_scan", batch, own, initial_state, cu_seqlens, seq_idx)
+    if len(u.shape) != 3:
+        _wrong("simplified_scan", "u", u, "(batch, dim, seqlen)")
+    if len(A.shape) not in (1, 2):
+        _wrong("simplified_scan", "A", A, "(dstate,) or (dstate, 1)")
+    shape = _state_shape("simplified_scan", u.shape[0], (A.shape[0],), initial_state, cu_seqlens, seq_idx)
     return new.like(u, not real), new.state(shape, u, True)
 
 
@@ -129,7 +151,7 @@ def _simplified_scan_saved(new, u, delta, A, *others):
 SIMPLIFIED_SCAN = Operation(
     "simplified_scan",
     ("u", "delta", "A", "B", "C", "D?", "deltaA?", "initial_state?", "cu_seqlens?", "seq_idx?"),
-    ("str discretization", "bool reverse", "bool real", "bool conj_sym"),
+    (("str discretization", "bilinear"), ("bool reverse", False), ("bool real", False), ("bool conj_sym", True)),
     differentiable=8,
     results=_simplified_scan,
     saved=_simplified_scan_saved,
@@ -137,8 +159,8 @@ SIMPLIFIED_SCAN = Operation(
 
 
 def _linear_scan(new, a, b, initial_state, *options):
-    if not b.shape:
-        raise ValueError("linear_scan: `b` must have a time axis, got shape ()")
+    if len(b.shape) == 0:
+        _wrong("linear_scan", "b", b, "(.., seqlen)")
     h = new.like(b, promoted_with=a)
     return h, new.state(tuple(b.shape[:-1]), h, new.is_complex(h))
 
@@ -146,7 +168,7 @@ def _linear_scan(new, a, b, initial_state, *options):
 LINEAR_SCAN = Operation(
     "linear_scan",
     ("a", "b", "initial_state?"),
-    ("bool reverse",),
+    (("bool reverse", False),),
     differentiable=3,
     results=_linear_scan,
     keeps_result=True,
@@ -154,16 +176,19 @@ LINEAR_SCAN = Operation(
 
 
 def _causal_conv1d(new, x, weight, bias, initial_states, cu_seqlens, seq_idx, *options):
-    batch, dim, _ = _sizes("causal_conv1d", "x", x, "batch, dim, seqlen")
-    own = (dim, max(_sizes("causal_conv1d", "weight", weight, "dim, width")[1] - 1, 0))
-    shape = _state_shape("causal_conv1d", batch, own, initial_states, cu_seqlens, seq_idx)
+    if len(x.shape) != 3:
+        _wrong("causal_conv1d", "x", x, "(batch, dim, seqlen)")
+    if len(weight.shape) != 2 or weight.shape[1] < 2:
+        _wrong("causal_conv1d", "weight", weight, "(dim, width), width at least 2")
+    own = (x.shape[1], weight.shape[1] - 1)
+    shape = _state_shape("causal_conv1d", x.shape[0], own, initial_states, cu_seqlens, seq_idx)
     return new.like(x), new.empty(shape, x)
 
 
 CAUSAL_CONV1D = Operation(
     "causal_conv1d",
     ("x", "weight", "bias?", "initial_states?", "cu_seqlens?", "seq_idx?"),
-    ("str? activation", "bool reverse"),
+    (("str? activation", None), ("bool reverse", False)),
     differentiable=4,
     results=_causal_conv1d,
 )
@@ -171,28 +196,26 @@ CAUSAL_CONV1D = Operation(
 SELECTIVE_STATE_UPDATE = Step(
     "selective_state_update",
     ("x", "dt", "A", "B", "C", "D?", "z?", "dt_bias?", "deltaA?", "state_batch_indices?"),
-    ("bool dt_softplus", "float dt_low", "float dt_high", "str discretization"),
+    (("bool dt_softplus", False), ("float? dt_low", None), ("float? dt_high", None), ("str discretization", "mamba")),
     result=lambda new, x, *others: new.like(x),
 )
 
 
-def _simplified_state_update(
-    new, u, delta, A, B, C, D, deltaA, state_batch_indices, discretization, real, *options
-):
+def _simplified_state_update(new, u, delta, A, B, C, D, deltaA, state_batch_indices, discretization, real, *options):
     return new.like(u, not real)
 
 
 SIMPLIFIED_STATE_UPDATE = Step(
     "simplified_state_update",
     ("u", "delta", "A", "B", "C", "D?", "deltaA?", "state_batch_indices?"),
-    ("str discretization", "bool real", "bool conj_sym"),
+    (("str discretization", "bilinear"), ("bool real", False), ("bool conj_sym", True)),
     result=_simplified_state_update,
 )
 
 CAUSAL_CONV1D_UPDATE = Step(
     "causal_conv1d_update",
     ("x", "weight", "bias?", "cache_seqlens?", "conv_state_indices?"),
-    ("str? activation",),
+    (("str? activation", None),),
     result=lambda new, x, *others: new.like(x),
     state="conv_state",
 )

@@ -1,6 +1,6 @@
 """PyTorch: the operations in its library, and their gradients.
 
-An operation becomes `torch.ops.statescan.NAME_forward` and `NAME_backward`, opaque to the compiler, with shapes for tensors without
+An operation becomes `torch.ops.statescan.NAME_forward` and `NAME_backward`, opaque to the compiler; they also take tensors without
 data. Its gradient is an `autograd.Function` around both. A step becomes `torch.ops.statescan.NAME`, which changes its state.
 """
 
@@ -62,6 +62,15 @@ def _declare(tensors):
     return [f"Tensor? {name[:-1]}" if name.endswith("?") else f"Tensor {name}" for name in tensors]
 
 
+def _with_defaults(op):
+    """The arguments of a schema, and what adds those that the dispatcher leaves out: the last ones, if they have their defaults."""
+    required = [name for name in op.tensors if not name.endswith("?")]
+    optional = [(name, None) for name in _declare(op.tensors[len(required) :])] + list(op.options)
+    defaults = (None,) * len(required) + tuple(default for _, default in optional)
+    schema = _declare(required) + [f"{name}={default!r}" for name, default in optional]
+    return schema, lambda arguments: arguments + defaults[len(arguments) :]
+
+
 def _define(name, arguments, result, outputs, run):
     """Adds an operation: `outputs` allocates, and is all there is to do without data; `run` computes into what it gives."""
     _library.define(f"{name}({', '.join(arguments)}) -> {result}")
@@ -73,47 +82,48 @@ def _define(name, arguments, result, outputs, run):
 
 def _forward(op: Operation):
     native = getattr(_native, f"{op.name}_forward")
+    arguments, complete = _with_defaults(op)
 
-    def outputs(*arguments):
-        # the last one says whether states are saved
-        results = op.results(_New, *arguments[:-1])
-        if op.saved is not None and arguments[-1]:
-            return [*results, op.saved(_New, *arguments)]
-        return list(results)
+    def allocate(save, arguments):
+        results = op.results(_New, *arguments)
+        return (*results, op.saved(_New, *arguments)) if save and op.saved is not None else results
+
+    def outputs(save, *arguments):
+        return list(allocate(save, complete(arguments)))
 
     def run(place):
-        def kernel(*arguments):
-            results = outputs(*arguments)
-            native(arguments, tuple(results), *place(arguments[0]))
-            return results
+        def kernel(save, *arguments):
+            arguments = complete(arguments)
+            results = allocate(save, arguments)
+            native(arguments, results, *place(arguments[0]))
+            return list(results)
 
         return kernel
 
-    arguments = [*_declare(op.tensors), *op.options, "bool save"]
-    return _define(f"{op.name}_forward", arguments, "Tensor[]", outputs, run)
+    return _define(f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", outputs, run)
 
 
 def _backward(op: Operation):
     native = getattr(_native, f"{op.name}_backward")
 
-    def gradients(arguments):
-        return [_New.like(tensor) if needed else None for tensor, needed in zip(arguments, arguments[-1])]
+    def gradients(needed, arguments):
+        return [_New.like(tensor) if wanted else None for tensor, wanted in zip(arguments, needed, strict=False)]
 
-    def outputs(*arguments):
-        return [gradient for gradient in gradients(arguments) if gradient is not None]
+    def outputs(needed, *arguments):
+        return [gradient for gradient in gradients(needed, arguments) if gradient is not None]
 
     def run(place):
-        def kernel(*arguments):
-            results = gradients(arguments)
+        def kernel(needed, *arguments):
+            results = gradients(needed, arguments)
             native(arguments, tuple(results), *place(arguments[0]))
             return [gradient for gradient in results if gradient is not None]
 
         return kernel
 
-    arguments = [*_declare(op.tensors), *op.options]
+    arguments = ["bool[] needed", *_declare(op.tensors), *(name for name, _ in op.options)]
     if op.saved is not None or op.keeps_result:
         arguments.append("Tensor saved")
-    arguments += ["Tensor? grad_first", "Tensor? grad_second", "bool[] needed"]
+    arguments += ["Tensor? grad_first", "Tensor? grad_second"]
     return _define(f"{op.name}_backward", arguments, "Tensor[]", outputs, run)
 
 
@@ -123,7 +133,7 @@ def _differentiable(op: Operation, forward, backward):
     nothing = (None,) * (tensors + len(op.options) - op.differentiable)
 
     def compute(ctx, *arguments):
-        first, second, *saved = forward(*arguments, True)
+        first, second, *saved = forward(True, *arguments)
         if op.keeps_result:
             saved = [first]
         ctx.save_for_backward(*arguments[:tensors], *saved)
@@ -136,7 +146,7 @@ def _differentiable(op: Operation, forward, backward):
         needed = ctx.needs_input_grad[: op.differentiable]
         if grad_first is None and grad_second is None:
             return (None,) * op.differentiable + nothing
-        found = iter(backward(*saved[:tensors], *ctx.options, *saved[tensors:], grad_first, grad_second, needed))
+        found = iter(backward(needed, *saved[:tensors], *ctx.options, *saved[tensors:], grad_first, grad_second))
         return tuple(next(found) if wanted else None for wanted in needed) + nothing
 
     methods = {"forward": staticmethod(compute), "backward": staticmethod(once_differentiable(differentiate))}
@@ -158,12 +168,14 @@ class _NoGradient(torch.autograd.Function):
 
 def _step(op: Step):
     native = getattr(_native, op.name)
+    arguments, complete = _with_defaults(op)
 
     def outputs(state, *arguments):
-        return op.result(_New, *arguments)
+        return op.result(_New, *complete(arguments))
 
     def run(place):
         def kernel(state, *arguments):
+            arguments = complete(arguments)
             result = op.result(_New, *arguments)
             native(arguments, (state, result), *place(state))
             if not state.is_inference():
@@ -172,8 +184,7 @@ def _step(op: Step):
 
         return kernel
 
-    arguments = [f"Tensor(a!) {op.state}", *_declare(op.tensors), *op.options]
-    return _define(op.name, arguments, "Tensor", outputs, run)
+    return _define(op.name, [f"Tensor(a!) {op.state}", *arguments], "Tensor", outputs, run)
 
 
 _FORWARD = {op.name: _forward(op) for op in OPERATIONS}
@@ -194,7 +205,7 @@ def call(op: Operation, tensors, options):
     """Runs an operation, and records it if a gradient may be asked for."""
     if _requires_grad(tensors):
         return _WITH_GRADIENT[op.name].apply(*tensors, *options)
-    first, second = _FORWARD[op.name](*tensors, *options, False)
+    first, second = _FORWARD[op.name](False, *tensors, *options)
     return first, second
 
 

@@ -124,9 +124,10 @@ impl<'a, 'py> Arguments<'a, 'py> {
         })
     }
 
-    /// Two limits.
+    /// Two limits, each of them a number or None.
     pub fn interval(&mut self, name: &str) -> PyResult<(f64, f64)> {
-        Ok((self.value(name)?, self.value(name)?))
+        let (low, high): (Option<f64>, Option<f64>) = (self.value(name)?, self.value(name)?);
+        Ok((low.unwrap_or(f64::NEG_INFINITY), high.unwrap_or(f64::INFINITY)))
     }
 
     /// `cu_seqlens` and `seq_idx`, of which one may be there.

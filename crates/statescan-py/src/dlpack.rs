@@ -13,7 +13,7 @@ use std::ffi::{CStr, c_void};
 
 /// `DLTensor` of dlpack.h.
 #[repr(C)]
-struct Tensor {
+pub struct Tensor {
     data: *mut c_void,
     device_type: i32,
     device_id: i32,
@@ -158,8 +158,19 @@ impl Owned {
 
     /// The description, as far as it makes sense.
     pub fn parts(&self, argument: &str) -> PyResult<Parts> {
-        let tensor = self.tensor();
-        let dtype = dtype(tensor).ok_or_else(|| {
+        // SAFETY: the producer's promise for as long as it has not got its tensor back.
+        unsafe { self.tensor().parts(argument) }
+    }
+}
+
+impl Tensor {
+    /// The description, as far as it makes sense.
+    ///
+    /// # Safety
+    /// Shape and strides, where they are not null, have `ndim` elements.
+    pub unsafe fn parts(&self, argument: &str) -> PyResult<Parts> {
+        let tensor = self;
+        let dtype = tensor.dtype().ok_or_else(|| {
             let Tensor { code, bits, lanes, .. } = tensor;
             unknown_dtype(argument, format_args!("DLPack's code {code} with {bits} bits and {lanes} lanes"))
         })?;
@@ -182,7 +193,7 @@ impl Owned {
         }
         let (mut shape, mut strides) = ([0; MAX_RANK], [0; MAX_RANK]);
         for axis in 0..rank {
-            // SAFETY: the producer has put `rank` sizes there.
+            // SAFETY: the caller's contract.
             let size = unsafe { *tensor.shape.add(axis) };
             shape[axis] = usize::try_from(size).map_err(|_| fail(format!("has the size {size} along axis {axis}")))?;
         }
@@ -203,19 +214,51 @@ impl Owned {
         let address = address.ok_or_else(|| fail("reaches beyond all memory".into()))?;
         Ok(Parts { address, dtype, device, rank, shape, strides })
     }
+
+    /// The element type, by `DLDataTypeCode`.
+    fn dtype(&self) -> Option<DType> {
+        Some(match (self.code, self.bits, self.lanes) {
+            (0, 32, 1) => DType::I32,
+            (0, 64, 1) => DType::I64,
+            (2, 16, 1) => DType::F16,
+            (2, 32, 1) => DType::F32,
+            (2, 64, 1) => DType::F64,
+            (4, 16, 1) => DType::BF16,
+            (5, 64, 1) => DType::Complex64,
+            (5, 128, 1) => DType::Complex128,
+            _ => return None,
+        })
+    }
 }
 
-/// The element type, by `DLDataTypeCode`.
-fn dtype(tensor: &Tensor) -> Option<DType> {
-    Some(match (tensor.code, tensor.bits, tensor.lanes) {
-        (0, 32, 1) => DType::I32,
-        (0, 64, 1) => DType::I64,
-        (2, 16, 1) => DType::F16,
-        (2, 32, 1) => DType::F32,
-        (2, 64, 1) => DType::F64,
-        (4, 16, 1) => DType::BF16,
-        (5, 64, 1) => DType::Complex64,
-        (5, 128, 1) => DType::Complex128,
-        _ => return None,
-    })
+/// `DLPackExchangeAPI` of dlpack.h: how a library describes its tensors without a capsule.
+#[repr(C)]
+struct Exchange {
+    major: u32,
+    minor: u32,
+    previous: *const Exchange,
+    allocate: *const c_void,
+    take: *const c_void,
+    give: *const c_void,
+    /// Fills in a description that is valid as long as the object is.
+    lend: Option<unsafe extern "C" fn(object: *mut c_void, out: *mut Tensor) -> i32>,
+    stream: *const c_void,
+}
+
+/// Describes an object of the type that it was found on.
+pub type Lend = unsafe extern "C" fn(object: *mut c_void, out: *mut Tensor) -> i32;
+
+/// What a type offers under `__dlpack_c_exchange_api__`, if it does.
+pub fn lender(kind: &Bound<'_, PyAny>) -> Option<Lend> {
+    let capsule = kind.getattr(intern!(kind.py(), "__dlpack_c_exchange_api__")).ok()?;
+    let capsule = capsule.cast::<PyCapsule>().ok()?;
+    let mut exchange = capsule.pointer_checked(Some(c"dlpack_exchange_api")).ok()?.as_ptr().cast::<Exchange>().cast_const();
+    // SAFETY: the capsule's name says what is there, for the life of the process; the fields up to `previous` are the same in all
+    // versions, the others in all of version 1.
+    unsafe {
+        while !exchange.is_null() && (*exchange).major > 1 {
+            exchange = (*exchange).previous;
+        }
+        if exchange.is_null() || (*exchange).major != 1 { None } else { (*exchange).lend }
+    }
 }
