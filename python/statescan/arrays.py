@@ -1,4 +1,4 @@
-"""NumPy and CuPy, which share an interface: outputs are their arrays, and everything is shared by DLPack."""
+"""NumPy, CuPy and JAX, which share an interface: outputs are their arrays, and everything is shared by DLPack."""
 
 from . import _native
 from .operations import Operation, Step
@@ -11,7 +11,7 @@ class New:
         self.module = module
 
     def _float(self, array, is_complex):
-        double = array.dtype in (self.module.float64, self.module.complex128)
+        double = array.dtype.name in ("float64", "complex128")
         return ("complex128" if double else "complex64") if is_complex else ("float64" if double else "float32")
 
     def like(self, array, is_complex=None, promoted_with=None):

@@ -108,7 +108,7 @@ def selective_scan(
         D: (dim,), skip.
         initial_state: (batch, dim, dstate), the state before the first step; zero if it is None.
         z: (batch, dim, seqlen), gate: ``y * silu(z)``, after the skip.
-        dt_bias, dt_softplus, dt_limit: what happens to dt, in this order: a (dim,) tensor is added, softplus, clamp to two limits.
+        dt_bias, dt_softplus, dt_limit: what happens to dt, in this order: a (dim,) tensor is added, softplus, clamp to limits.
         deltaA: (batch, dim, seqlen), a step of its own for the decay, used as it is.
         discretization: "mamba", "zoh", "bilinear" or "dirac".
         reverse: scan from the last step to the first.

@@ -59,9 +59,12 @@ def _state_shape(op, batch, own, initial_state, cu_seqlens, seq_idx):
     return (batch, *own)
 
 
-def _checkpoints(batch, seqlen):
-    """No fewer than the states that are saved, however time divides into sequences; without a case for the compiler to guard."""
-    return batch * (seqlen // _CHECKPOINT)
+def _checkpoints(batch, seqlen, state):
+    """The size of a buffer for saved states of so many numbers: no fewer than are saved, however time divides into sequences.
+
+    Two numbers more, since compilers take the sizes 0 and 1 for special cases.
+    """
+    return batch * (seqlen // _CHECKPOINT) * state + 2
 
 
 def _padded(channels):
@@ -82,7 +85,7 @@ def _selective_scan(new, x, dt, A, B, C, D, z, dt_bias, deltaA, initial_state, c
 def _selective_scan_saved(new, x, dt, A, *others):
     batch, dim, seqlen = x.shape
     parts = 2 if new.is_complex(A) else 1
-    return new.state((_checkpoints(batch, seqlen) * _padded(dim) * A.shape[1] * parts,), x, False)
+    return new.state((_checkpoints(batch, seqlen, _padded(dim) * A.shape[1] * parts),), x, False)
 
 
 SELECTIVE_SCAN = Operation(
@@ -113,7 +116,7 @@ def _ssd(new, x, dt, A, B, C, D, z, dt_bias, initial_state, causal_mask, cu_seql
 
 def _ssd_saved(new, x, dt, A, B, *others):
     batch, nheads, seqlen, headdim = x.shape
-    return new.state((_checkpoints(batch, seqlen) * nheads * B.shape[-1] * headdim,), x, False)
+    return new.state((_checkpoints(batch, seqlen, nheads * B.shape[-1] * headdim),), x, False)
 
 
 SSD = Operation(
@@ -145,7 +148,7 @@ def _simplified_scan(
 
 def _simplified_scan_saved(new, u, delta, A, *others):
     batch, _, seqlen = u.shape
-    return new.state((_checkpoints(batch, seqlen) * 2 * _padded(A.shape[0]),), u, False)
+    return new.state((_checkpoints(batch, seqlen, 2 * _padded(A.shape[0])),), u, False)
 
 
 SIMPLIFIED_SCAN = Operation(

@@ -1,7 +1,7 @@
 """PyTorch: the operations in its library, and their gradients.
 
-An operation becomes `torch.ops.statescan.NAME_forward` and `NAME_backward`, opaque to the compiler; they also take tensors without
-data. Its gradient is an `autograd.Function` around both. A step becomes `torch.ops.statescan.NAME`, which changes its state.
+An operation becomes `torch.ops.statescan.NAME_forward` and `NAME_backward`, opaque to the compiler; they also take tensors
+without data. Its gradient is an `autograd.Function` around both. A step becomes `torch.ops.statescan.NAME` and changes its state.
 """
 
 import torch
@@ -63,7 +63,7 @@ def _declare(tensors):
 
 
 def _with_defaults(op):
-    """The arguments of a schema, and what adds those that the dispatcher leaves out: the last ones, if they have their defaults."""
+    """The arguments of a schema, and what adds those that the dispatcher leaves out: the last ones that have their defaults."""
     required = [name for name in op.tensors if not name.endswith("?")]
     optional = [(name, None) for name in _declare(op.tensors[len(required) :])] + list(op.options)
     defaults = (None,) * len(required) + tuple(default for _, default in optional)

@@ -1,0 +1,64 @@
+"""JAX arrays, on the CPU and on CUDA devices, outside of what JAX traces (`jit`, `grad`, `vmap`).
+
+JAX has no way to hand memory over before it is filled: results are arrays that JAX makes for a call, and that are filled by DLPack
+before anybody else sees them.
+"""
+
+import jax
+from jax import numpy
+
+from . import _native, arrays
+from ._threads import get_num_threads
+from .operations import Operation, Step
+
+# JAX does not say which stream it uses. On the default one, a call waits for its inputs, and is waited for.
+_STREAM = 0
+
+
+class _New(arrays.New):
+    """Makes outputs, and waits until JAX has made them."""
+
+    def like(self, array, is_complex=None, promoted_with=None):
+        return jax.block_until_ready(super().like(array, is_complex, promoted_with))
+
+    def state(self, shape, array, is_complex):
+        return jax.block_until_ready(super().state(shape, array, is_complex))
+
+    def empty(self, shape, array):
+        return jax.block_until_ready(super().empty(shape, array))
+
+
+_NEW = _New(numpy)
+
+
+def _place(op, tensors):
+    """The device of the first tensor and where to run there."""
+    if any(isinstance(tensor, jax.core.Tracer) for tensor in tensors):
+        raise TypeError(
+            f"{op.name}: JAX arrays are taken as they are, not inside of jit, grad or vmap; use jax.pure_callback there"
+        )
+    device = tensors[0].device
+    if device.platform == "cpu":
+        return device, -1, get_num_threads()
+    return device, device.local_hardware_id, _STREAM
+
+
+def call(op: Operation, tensors, options):
+    """Runs an operation."""
+    device, ordinal, queue = _place(op, tensors)
+    with jax.default_device(device):
+        results = arrays.forward(op, _NEW, tensors, options, ordinal, queue)
+    if ordinal >= 0:
+        _native.synchronize(ordinal, queue)
+    return results
+
+
+def step(op: Step, state, tensors, options):
+    """Runs a step on a copy of the state, for JAX's arrays do not change: it returns y and the new state."""
+    device, ordinal, queue = _place(op, (state, *tensors))
+    with jax.default_device(device):
+        state = jax.block_until_ready(numpy.array(state, copy=True))
+        result = arrays.update(op, _NEW, state, tensors, options, ordinal, queue)
+    if ordinal >= 0:
+        _native.synchronize(ordinal, queue)
+    return result, state
