@@ -1,7 +1,7 @@
 """JAX arrays, on the CPU and on CUDA devices, outside of what JAX traces (`jit`, `grad`, `vmap`).
 
-JAX has no way to hand memory over before it is filled: results are arrays that JAX makes for a call, and that are filled by DLPack
-before anybody else sees them.
+JAX has no way to hand memory over before it is filled: results are arrays that JAX makes for a call, filled by DLPack before
+anybody else sees them.
 """
 
 import jax

@@ -201,9 +201,20 @@ def _requires_grad(tensors):
     return False
 
 
+def _distinct(tensors):
+    """The compiler does not trace an `autograd.Function` that takes a tensor twice."""
+    found = []
+    for tensor in tensors:
+        again = tensor is not None and any(tensor is other for other in found)
+        found.append(tensor.view_as(tensor) if again else tensor)
+    return found
+
+
 def call(op: Operation, tensors, options):
     """Runs an operation, and records it if a gradient may be asked for."""
     if _requires_grad(tensors):
+        if torch.compiler.is_compiling():
+            tensors = _distinct(tensors)
         return _WITH_GRADIENT[op.name].apply(*tensors, *options)
     first, second = _FORWARD[op.name](False, *tensors, *options)
     return first, second

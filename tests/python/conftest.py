@@ -1,0 +1,34 @@
+"""What tests share: devices, and closeness by type."""
+
+import os
+import pathlib
+
+import pytest
+
+# PyTorch's own bfloat16 products crash on virtual machines that announce AMX and do not have it
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+HERE = pathlib.Path(__file__).parent
+# these need PyTorch to be imported at all
+collect_ignore = [] if torch else ["test_results.py", "test_torch.py", "test_steps.py", "test_vectors.py", "test_cuda.py"]
+
+
+def pytest_report_header():
+    if torch is None:
+        return "PyTorch is not installed: its tests are left out"
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device: its tests are skipped"
+    return f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, {cuda}"
+
+
+@pytest.fixture
+def vectors():
+    """The folder of results that other implementations computed."""
+    folder = pathlib.Path(os.environ.get("STATESCAN_VECTORS", HERE.parents[2] / "shared" / "vectors"))
+    if not folder.is_dir():
+        pytest.skip(f"there is no folder {folder}; STATESCAN_VECTORS names it")
+    return folder

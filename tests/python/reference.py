@@ -1,0 +1,244 @@
+"""The operations as plain loops over time in PyTorch, with the signatures of `statescan` and PyTorch's own gradients."""
+
+import torch
+from torch.nn.functional import silu, softplus
+
+
+def recurrence(discretization, delta, deltaA, A):
+    """Abar and Bbar for steps that already have the axes of A."""
+    z = deltaA * A
+    if discretization == "bilinear":
+        return (1 + z / 2) / (1 - z / 2), delta / (1 - delta * A / 2)
+    decay = torch.exp(z)
+    if discretization == "zoh":
+        return decay, torch.expm1(delta * A) / A
+    return decay, torch.ones_like(delta) if discretization == "dirac" else delta
+
+
+def pieces(batch, seqlen, cu_seqlens, seq_idx):
+    """(row, start, end, state before, state after) of each sequence; a state is the number of a row of the state tensors, or None."""
+    if cu_seqlens is not None:
+        bounds = cu_seqlens.tolist()
+        return [(0, start, end, i, i) for i, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False))]
+    if seq_idx is None:
+        return [(row, 0, seqlen, row, row) for row in range(batch)]
+    found = []
+    for row, values in enumerate(seq_idx.tolist()):
+        starts = [t for t in range(seqlen) if t == 0 or values[t] != values[t - 1]] + [seqlen]
+        for start, end in zip(starts, starts[1:], strict=False):
+            found.append((row, start, end, row if start == 0 else None, row if end == seqlen else None))
+    return found
+
+
+def by_pieces(scan, batch, seqlen, states, zero, *, reverse=False, cu_seqlens=None, seq_idx=None):
+    """Puts results of `scan(row, start, end, state)` together: y along time (the last axis), and the states."""
+    rows, last = {}, {}
+    for row, start, end, before, after in pieces(batch, seqlen, cu_seqlens, seq_idx):
+        if reverse:
+            before, after = after, before
+        state = zero if before is None or states is None else states[before]
+        if start < end:
+            y, state = scan(row, start, end, state)
+            rows.setdefault(row, []).append(y)
+        if after is not None:
+            last[after] = state
+    return torch.stack([torch.cat(rows[row], -1) for row in range(batch)]), torch.stack([last[i] for i in sorted(last)])
+
+
+def steps(start, end, reverse):
+    """The times of a sequence in the order of the scan."""
+    return range(end - 1, start - 1, -1) if reverse else range(start, end)
+
+
+def in_time(values, reverse):
+    return torch.stack(values[::-1] if reverse else values, -1)
+
+
+def selective_scan(
+    x,
+    dt,
+    A,
+    B,
+    C,
+    D=None,
+    initial_state=None,
+    *,
+    z=None,
+    dt_bias=None,
+    dt_softplus=False,
+    dt_limit=None,
+    deltaA=None,
+    discretization="mamba",
+    reverse=False,
+    cu_seqlens=None,
+    seq_idx=None,
+):
+    batch, dim, seqlen = x.shape
+    if dt_bias is not None:
+        dt = dt + dt_bias[:, None]
+    if dt_softplus:
+        dt = softplus(dt)
+    if dt_limit is not None:
+        dt = dt.clamp(*dt_limit)
+    deltaA = dt if deltaA is None else deltaA
+
+    def of_channels(M):
+        """(batch, dim, dstate, seqlen)"""
+        if M.dim() == 2:
+            return M[None, :, :, None].expand(batch, *M.shape, seqlen)
+        groups = M[:, None] if M.dim() == 3 else M
+        return groups.repeat_interleave(dim // groups.shape[1], 1)
+
+    B, C = of_channels(B), of_channels(C)
+
+    def scan(row, start, end, h):
+        y = []
+        for t in steps(start, end, reverse):
+            decay, gain = recurrence(discretization, dt[row, :, t, None], deltaA[row, :, t, None], A)
+            h = decay * h + gain * B[row, :, :, t] * x[row, :, t, None]
+            out = (C[row, :, :, t] * h).sum(-1)
+            y.append(2 * out.real if A.is_complex() else out)
+        return in_time(y, reverse), h
+
+    zero = torch.zeros_like(A)
+    y, state = by_pieces(scan, batch, seqlen, initial_state, zero, reverse=reverse, cu_seqlens=cu_seqlens, seq_idx=seq_idx)
+    if D is not None:
+        y = y + D[:, None] * x
+    return y if z is None else y * silu(z), state
+
+
+def ssd(
+    x,
+    dt,
+    A,
+    B,
+    C,
+    chunk_size=128,
+    D=None,
+    initial_state=None,
+    causal_mask=None,
+    *,
+    z=None,
+    dt_bias=None,
+    **options,
+):
+    batch, nheads, seqlen, headdim = x.shape
+
+    def channels(v):
+        """(batch, nheads, seqlen, headdim) as (batch, nheads * headdim, seqlen)"""
+        return v.transpose(2, 3).reshape(batch, nheads * headdim, seqlen)
+
+    def expanded(v):
+        """(nheads, ..) as (nheads * headdim, ..)"""
+        return v.repeat_interleave(headdim, 0)
+
+    def groups(M):
+        return (M[:, :, None] if M.dim() == 3 else M).permute(0, 2, 3, 1)
+
+    if initial_state is not None:
+        initial_state = initial_state.transpose(-1, -2).flatten(-3, -2)
+    y, state = selective_scan(
+        channels(x),
+        dt.repeat_interleave(headdim, 1),
+        expanded(A)[:, None].expand(-1, B.shape[-1]),
+        groups(B),
+        groups(C),
+        None if D is None else D.flatten() if D.dim() == 2 else expanded(D),
+        initial_state,
+        z=None if z is None else channels(z),
+        dt_bias=None if dt_bias is None else expanded(dt_bias),
+        **options,
+    )
+    y = y.unflatten(1, (nheads, headdim)).transpose(2, 3)
+    return y, state.unflatten(-2, (nheads, headdim)).transpose(-1, -2)
+
+
+def simplified(
+    u,
+    delta,
+    A,
+    B,
+    C,
+    D=None,
+    deltaA=None,
+    discretization="bilinear",
+    conj_sym=True,
+    *,
+    real,
+    initial_state=None,
+    reverse=False,
+    cu_seqlens=None,
+    seq_idx=None,
+):
+    batch, _, seqlen = u.shape
+    A, B, C = A.flatten() + 0j, B + 0j, C + 0j
+
+    def varying(steps):
+        return steps[None, :, None].expand(batch, -1, seqlen) if steps.dim() == 1 else steps
+
+    delta = varying(delta)
+    deltaA = delta if deltaA is None else varying(deltaA)
+
+    def scan(row, start, end, state):
+        y = []
+        for t in steps(start, end, reverse):
+            decay, gain = recurrence(discretization, delta[row, :, t], deltaA[row, :, t], A)
+            state = decay * state + gain * (B @ (u[row, :, t] + 0j))
+            y.append(C @ state)
+        return in_time(y, reverse), state
+
+    zero = torch.zeros_like(A)
+    y, state = by_pieces(scan, batch, seqlen, initial_state, zero, reverse=reverse, cu_seqlens=cu_seqlens, seq_idx=seq_idx)
+    if real:
+        y = (2 if conj_sym else 1) * y.real + D[:, None] * (u.real if u.is_complex() else u)
+    return y, state
+
+
+def simplified_scan_fn(u, delta, A, B, C, deltaA=None, return_last_state=False, discretization="bilinear", **options):
+    y, state = simplified(u, delta, A, B, C, None, deltaA, discretization, real=False, **options)
+    return (y, state) if return_last_state else y
+
+
+def s5_inner_fn(
+    u, delta, A, B, C, D, deltaA=None, discretization="bilinear", conj_sym=True, *, return_last_state=False, **options
+):
+    y, state = simplified(u, delta, A, B, C, D, deltaA, discretization, conj_sym, real=True, **options)
+    return (y, state) if return_last_state else y
+
+
+def linear_scan(a, b, initial_state=None, *, reverse=False):
+    h = torch.zeros_like(b[..., 0] * a[..., 0]) if initial_state is None else initial_state + 0 * a[..., 0]
+    states = []
+    for t in steps(0, b.shape[-1], reverse):
+        h = a[..., t] * h + b[..., t]
+        states.append(h)
+    return in_time(states, reverse), h
+
+
+def causal_conv1d(
+    x,
+    weight,
+    bias=None,
+    *,
+    activation=None,
+    initial_states=None,
+    seq_idx=None,
+    return_final_states=False,
+    reverse=False,
+    cu_seqlens=None,
+):
+    batch, dim, seqlen = x.shape
+    width = weight.shape[1]
+
+    def scan(row, start, end, before):
+        past = x[row, :, start:end]
+        padded = torch.cat([before, past.flip(-1) if reverse else past], -1)
+        taps = [weight[:, k, None] * padded[:, k : k + end - start] for k in range(width)]
+        y = sum(taps) + (0 if bias is None else bias[:, None])
+        return y.flip(-1) if reverse else y, padded[:, padded.shape[1] - width + 1 :]
+
+    zero = x.new_zeros(dim, width - 1)
+    y, last = by_pieces(scan, batch, seqlen, initial_states, zero, reverse=reverse, cu_seqlens=cu_seqlens, seq_idx=seq_idx)
+    if activation is not None:
+        y = silu(y)
+    return (y, last) if return_final_states else y

@@ -1,0 +1,346 @@
+"""What PyTorch expects of an operation: its gradients checked by differences, the compiler, and everything built on dispatch."""
+
+import multiprocessing
+import os
+import tempfile
+
+import pytest
+import torch
+from cases import CASES, Random, results
+from test_results import assert_close, gradients
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
+
+import statescan
+import statescan.torch  # registers torch.ops.statescan
+
+each_case = pytest.mark.parametrize("name", CASES)
+# one for each operation
+ONE_EACH = ["selective_scan_everything", "ssd_everything", "s5_inner_real", "linear_scan_state", "causal_conv1d_everything"]
+one_each = pytest.mark.parametrize("name", ONE_EACH)
+
+
+def small(name):
+    """The case with its first steps only: differences are slow."""
+    case = CASES[name]
+    timed = {"B": 1, "C": 1} if case.op == "ssd" else {}
+    seqlen = {"ssd": 2}.get(case.op, -1)
+    length = next(iter(case.tensors.values())).shape[seqlen]
+    cut = 70 if "packed" in name else 6
+
+    def shortened(argument, tensor):
+        if argument == "cu_seqlens":
+            return torch.tensor([0, 3, 3, 70, 70])
+        axis = -1 if argument == "seq_idx" else timed.get(argument, seqlen)
+        axes_match = tensor.dim() >= 2 and -tensor.dim() <= axis < tensor.dim() and tensor.shape[axis] == length
+        return tensor.narrow(axis, 0, cut) if axes_match else tensor
+
+    return type(case)(case.op, {n: shortened(n, t) for n, t in case.tensors.items()}, case.options)
+
+
+@each_case
+def test_gradcheck(name):
+    case = small(name)
+    leaves = {n: t.detach().clone().requires_grad_() for n, t in case.floats().items()}
+
+    def call(*values):
+        return case(**dict(zip(leaves, values, strict=True)))
+
+    assert torch.autograd.gradcheck(call, list(leaves.values()), fast_mode=True, atol=1e-6)
+
+
+@each_case
+def test_a_second_derivative_is_refused(name):
+    case = small(name)
+    leaves = {n: t.detach().clone().requires_grad_() for n, t in case.floats().items()}
+    y = case(**leaves)[0]
+    loss = (y.abs() ** 2).sum()
+    first = torch.autograd.grad(loss, list(leaves.values()), create_graph=True, allow_unused=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        sum((g.abs() ** 2).sum() for g in first if g is not None).backward()
+
+
+def arguments_in_order(op, case):
+    """The arguments of the operation in PyTorch's library, taken from a call."""
+    seen = []
+    real = statescan.torch._FORWARD[op]
+    try:
+        statescan.torch._FORWARD[op] = lambda *arguments: seen.append(arguments) or real(*arguments)
+        with torch.no_grad():
+            case()
+    finally:
+        statescan.torch._FORWARD[op] = real
+    return seen[0]
+
+
+@each_case
+def test_opcheck_forward(name):
+    case = CASES[name]
+    op = {"simplified_scan_fn": "simplified_scan", "s5_inner_fn": "simplified_scan"}.get(case.op, case.op)
+    save, *arguments = arguments_in_order(op, case)
+    forward = getattr(torch.ops.statescan, f"{op}_forward").default
+    torch.library.opcheck(forward, (save, *arguments))
+    # saved states have room that nothing is written to, so that their values cannot be compared
+    torch.library.opcheck(forward, (True, *arguments), test_utils=("test_schema", "test_faketensor"))
+
+
+@each_case
+def test_opcheck_backward(name):
+    case = CASES[name]
+    op = {"simplified_scan_fn": "simplified_scan", "s5_inner_fn": "simplified_scan"}.get(case.op, case.op)
+    _, *arguments = arguments_in_order(op, case)
+    first, second, *saved = statescan.torch._FORWARD[op](True, *arguments)
+    operation = next(o for o in statescan.torch.OPERATIONS if o.name == op)
+    if operation.keeps_result:
+        saved = [first]
+    needed = [t is not None for t in arguments[: operation.differentiable]]
+    cotangents = torch.randn_like(first), torch.randn_like(second)
+    backward = getattr(torch.ops.statescan, f"{op}_backward").default
+    torch.library.opcheck(backward, (needed, *arguments, *saved, *cotangents))
+
+
+@each_case
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_compiled(name, dynamic):
+    """In one graph, with gradients."""
+    case = CASES[name].to(torch.float32)
+
+    def call(leaves):
+        return tuple(2 * out for out in case(**leaves))
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    torch._dynamo.reset()
+    expected = gradients(lambda **leaves: call(leaves), case)
+    got = gradients(lambda **leaves: compiled(leaves), case)
+    for argument in expected:
+        assert_close(got[argument], expected[argument], 1e-5, argument)
+    with torch.no_grad():
+        for a, b in zip(compiled(case.tensors), call(case.tensors), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_compiled_by_inductor():
+    case = CASES["selective_scan_everything"].to(torch.float32)
+    compiled = torch.compile(lambda **leaves: case(**leaves), fullgraph=True)
+    expected, got = gradients(case, case), gradients(compiled, case)
+    for argument in expected:
+        assert_close(got[argument], expected[argument], 1e-5, argument)
+
+
+def test_dynamic_shapes_need_one_graph():
+    torch._dynamo.reset()
+    count = CompileCounterWithBackend("aot_eager")
+
+    @torch.compile(fullgraph=True, dynamic=True, backend=count)
+    def call(x, dt, A, B, C):
+        return statescan.selective_scan(x, dt, A, B, C)[0].sum()
+
+    r = Random()
+    A = r.decay(6, 4).requires_grad_()
+    for batch, seqlen in [(2, 83), (3, 130), (5, 17)]:
+        call(r.real(batch, 6, seqlen), r.step(batch, 6, seqlen), A, r.real(batch, 4, seqlen), r.real(batch, 4, seqlen)).backward()
+    assert count.frame_count == 1
+
+
+def test_compiled_with_one_tensor_for_two_arguments():
+    def call(a):
+        return statescan.linear_scan(a, a)[0].sum()
+
+    a = Random().step(3, 20).requires_grad_()
+    (expected,) = torch.autograd.grad(call(a), a)
+    (got,) = torch.autograd.grad(torch.compile(call, fullgraph=True, backend="aot_eager")(a), a)
+    assert torch.equal(got, expected)
+
+
+@one_each
+@pytest.mark.parametrize("strict", [False, True], ids=["traced", "strict"])
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_export(name, strict, training):
+    case = CASES[name].to(torch.float32)
+
+    class Module(torch.nn.Module):
+        def forward(self, **tensors):
+            return case(**tensors)
+
+    tensors = {n: t.clone().requires_grad_(training) for n, t in case.floats().items()}
+    with torch.set_grad_enabled(training):
+        exported = torch.export.export(Module(), (), tensors, strict=strict)
+        for got, expected in zip(exported.module()(**tensors), case(), strict=True):
+            assert torch.equal(got, expected)
+
+
+def test_export_with_any_length():
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.A = torch.nn.Parameter(Random().decay(6, 4))
+
+        def forward(self, x, dt, B, C):
+            return statescan.selective_scan(x, dt, self.A, B, C)[0]
+
+    def inputs(seqlen):
+        r = Random()
+        return r.real(2, 6, seqlen), r.step(2, 6, seqlen), r.real(2, 4, seqlen), r.real(2, 4, seqlen)
+
+    module, seqlen = Module(), torch.export.Dim("seqlen", min=2, max=4096)
+    exported = torch.export.export(module, inputs(70), dynamic_shapes=({2: seqlen},) * 4)
+    assert torch.equal(exported.module()(*inputs(300)), module(*inputs(300)))
+
+
+@one_each
+def test_activation_checkpointing(name):
+    case = CASES[name]
+    keep = list(case.floats())
+
+    def call(*values):
+        return case(**dict(zip(keep, values, strict=True)))
+
+    expected = gradients(case, case)
+    got = gradients(lambda **leaves: checkpoint(call, *(leaves[n] for n in keep), use_reentrant=False), case)
+    assert all(torch.equal(got[n], expected[n]) for n in expected)
+
+
+def test_autocast():
+    """Layers under autocast give bfloat16 activations; parameters and states stay in float32."""
+    case = CASES["selective_scan_everything"].to(torch.float32)
+    project = torch.nn.Linear(6, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        x = project(case.tensors["x"].transpose(1, 2)).transpose(1, 2)
+        y, state = case(x=x)
+    assert x.dtype == y.dtype == torch.bfloat16 and state.dtype == torch.float32
+    (y.float().sum() + state.sum()).backward()
+    assert project.weight.grad.dtype == torch.float32 and project.weight.grad.abs().sum() > 0
+
+
+def test_lazily_conjugated_and_negated_tensors():
+    case = CASES["simplified_scan_bilinear"]
+    conjugated = {n: case.tensors[n].conj() for n in "uABC"}
+    for got, expected in zip(case(**conjugated), case(**{n: t.resolve_conj() for n, t in conjugated.items()}), strict=True):
+        assert torch.equal(got, expected)
+    imaginary = case.tensors["u"].conj().imag
+    assert imaginary.is_neg()
+    got = statescan.linear_scan(imaginary, imaginary)[0]
+    assert torch.equal(got, statescan.linear_scan(imaginary.resolve_neg(), imaginary.resolve_neg())[0])
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_vmap_is_refused(training):
+    r = Random()
+    a, b = r.step(5, 3, 20).requires_grad_(training), r.real(5, 3, 20)
+    with pytest.raises(RuntimeError, match="vmap|Batching rule"):
+        torch.vmap(lambda a, b: statescan.linear_scan(a, b)[0])(a, b)
+
+
+def test_only_wanted_gradients_are_computed(monkeypatch):
+    case, wanted = CASES["selective_scan_everything"], []
+    real = statescan.torch._BACKWARD["selective_scan"]
+
+    def spy(needed, *arguments):
+        wanted.append(needed)
+        return real(needed, *arguments)
+
+    # the operation holds on to its gradient, so one is made that calls the spy
+    op = statescan.torch.OPERATIONS[0]
+    function = statescan.torch._differentiable(op, statescan.torch._FORWARD[op.name], spy)
+    monkeypatch.setitem(statescan.torch._WITH_GRADIENT, op.name, function)
+    C = case.tensors["C"].clone().requires_grad_()
+    case(C=C)[0].sum().backward()
+    assert wanted == [tuple(name == "C" for name in ("x", "dt", "A", "B", "C", "D", "z", "dt_bias", "deltaA", "initial_state"))]
+
+
+def test_inference_mode():
+    with torch.inference_mode():
+        y, state = CASES["selective_scan"]()
+        assert y.is_inference() and state.is_inference()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_has_threads_of_its_own():
+    """Data loaders fork: threads of the parent are not there in the child."""
+    case = CASES["ssd"].to(torch.float32)
+    large = {n: t.repeat(8, *[1] * (t.dim() - 1)) if t.dim() > 1 else t for n, t in case.tensors.items()}
+    statescan.set_num_threads(2)
+    try:
+        expected = case(**large)[0]
+        queue = multiprocessing.get_context("fork").SimpleQueue()
+
+        def child():
+            queue.put(torch.equal(case(**large)[0], expected))
+
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        process.join(60)
+        assert process.exitcode == 0 and queue.get()
+    finally:
+        statescan.set_num_threads(None)
+
+
+class Layer(torch.nn.Module):
+    """A scan between two projections."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.project = torch.nn.Linear(6, 6 + 6 + 4 + 4)
+        self.A = torch.nn.Parameter(-torch.rand(6, 4, generator=generator))
+        self.out = torch.nn.Linear(6, 6)
+        for parameter in (*self.project.parameters(), *self.out.parameters()):
+            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+
+    def forward(self, x):
+        x, dt, B, C = self.project(x).transpose(1, 2).split([6, 6, 4, 4], 1)
+        y, _ = statescan.selective_scan(x, dt, self.A, B, C, dt_softplus=True)
+        return self.out(y.transpose(1, 2))
+
+
+def sharded_step(rank, world, store, sharding, answers):
+    """One training step of a sharded layer; the first process gives the parameters after it."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    layer = Layer()
+    if sharding == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(layer)
+    else:
+        mesh = torch.distributed.init_device_mesh("cpu", (world,))
+        model = torch.distributed.fsdp.fully_shard(layer, mesh=mesh)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(data()[rank::world]).square().mean().backward()
+    optimiser.step()
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in layer.parameters()]
+    if rank == 0:
+        answers.put([p.detach().numpy() for p in whole])
+    torch.distributed.destroy_process_group()
+
+
+def data():
+    return torch.randn(4, 40, 6, generator=torch.Generator().manual_seed(4))
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch was built without distributed")
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+def test_sharded_training(sharding):
+    """Two processes compute the step that one does."""
+    layer = Layer()
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+    layer(data()).square().mean().backward()
+    optimiser.step()
+
+    context = multiprocessing.get_context("spawn")
+    answers = context.SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (2, os.path.join(folder, "store"), sharding, answers)
+        processes = [context.Process(target=sharded_step, args=(rank, *arguments)) for rank in range(2)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
+    for got, expected in zip(answers.get(), layer.parameters(), strict=True):
+        torch.testing.assert_close(torch.from_numpy(got), expected.detach(), rtol=1e-5, atol=1e-6)
+
+
+@one_each
+def test_outputs_are_new(name):
+    case = CASES[name]
+    inputs = {t.untyped_storage().data_ptr() for t in case.tensors.values()}
+    assert all(out.untyped_storage().data_ptr() not in inputs for out in results(case()))
