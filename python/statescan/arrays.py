@@ -7,20 +7,25 @@ from .operations import Operation, Step
 class New:
     """Makes outputs with the functions of a module like numpy."""
 
-    def __init__(self, module):
+    def __init__(self, module, **like):
         self.module = module
+        # options of empty_like
+        self.options = like
 
     def _float(self, array, is_complex):
         double = array.dtype.name in ("float64", "complex128")
         return ("complex128" if double else "complex64") if is_complex else ("float64" if double else "float32")
 
+    def _like(self, array, dtype):
+        return self.module.empty_like(array, dtype=dtype, **self.options)
+
     def like(self, array, is_complex=None, promoted_with=None):
         """An array with the strides of another one, or the nearest that are dense. It may be made complex or real."""
         if promoted_with is not None:
-            return self.module.empty_like(array, dtype=self.module.result_type(array, promoted_with))
+            return self._like(array, self.module.result_type(array, promoted_with))
         if is_complex is None or self.is_complex(array) == is_complex:
-            return self.module.empty_like(array)
-        return self.module.empty_like(array, dtype=self._float(array, is_complex))
+            return self._like(array, array.dtype)
+        return self._like(array, self._float(array, is_complex))
 
     def state(self, shape, array, is_complex):
         return self.module.empty(shape, dtype=self._float(array, is_complex))

@@ -6,7 +6,8 @@ from . import arrays
 from ._threads import get_num_threads
 from .operations import Operation, Step
 
-_NEW = arrays.New(numpy)
+# results are plain arrays, whatever class the arguments are of
+_NEW = arrays.New(numpy, subok=False)
 
 
 def call(op: Operation, tensors, options):

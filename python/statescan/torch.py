@@ -71,10 +71,21 @@ def _with_defaults(op):
     return schema, lambda arguments: arguments + defaults[len(arguments) :]
 
 
-def _define(name, arguments, result, outputs, run):
+def _define(op, name, arguments, result, outputs, run):
     """Adds an operation: `outputs` allocates, and is all there is to do without data; `run` computes into what it gives."""
+    names = [argument.partition("=")[0].split()[-1] for argument in arguments]
+
+    def without_data(*values):
+        # native functions check this themselves, and are not called here
+        tensors = [(name, v) for name, v in zip(names, values, strict=False) if isinstance(v, torch.Tensor)]
+        for name, tensor in tensors:
+            if tensor.device != tensors[0][1].device:
+                expected = tensors[0][1].device
+                raise ValueError(f"{op.name}: `{name}` must be on {expected}, got one on {tensor.device}")
+        return outputs(*values)
+
     _library.define(f"{name}({', '.join(arguments)}) -> {result}")
-    torch.library.register_fake(f"statescan::{name}", outputs, lib=_library)
+    torch.library.register_fake(f"statescan::{name}", without_data, lib=_library)
     for device, place in _DEVICES.items():
         _library.impl(name, run(place), device)
     return getattr(torch.ops.statescan, name).default
@@ -100,7 +111,7 @@ def _forward(op: Operation):
 
         return kernel
 
-    return _define(f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", outputs, run)
+    return _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", outputs, run)
 
 
 def _backward(op: Operation):
@@ -124,7 +135,7 @@ def _backward(op: Operation):
     if op.saved is not None or op.keeps_result:
         arguments.append("Tensor saved")
     arguments += ["Tensor? grad_first", "Tensor? grad_second"]
-    return _define(f"{op.name}_backward", arguments, "Tensor[]", outputs, run)
+    return _define(op, f"{op.name}_backward", arguments, "Tensor[]", outputs, run)
 
 
 def _differentiable(op: Operation, forward, backward):
@@ -184,7 +195,7 @@ def _step(op: Step):
 
         return kernel
 
-    return _define(op.name, [f"Tensor(a!) {op.state}", *arguments], "Tensor", outputs, run)
+    return _define(op, op.name, [f"Tensor(a!) {op.state}", *arguments], "Tensor", outputs, run)
 
 
 _FORWARD = {op.name: _forward(op) for op in OPERATIONS}

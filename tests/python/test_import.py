@@ -1,0 +1,36 @@
+"""The package needs no framework, and loads none."""
+
+import subprocess
+import sys
+
+import statescan
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_import_loads_no_framework():
+    loaded = run("import sys, statescan; print([m for m in ('torch', 'numpy', 'jax', 'cupy') if m in sys.modules])")
+    assert loaded.strip() == "[]"
+
+
+def test_numpy_alone():
+    code = """
+import sys
+sys.modules["torch"] = None
+import numpy, statescan
+h, last = statescan.linear_scan(numpy.full(4, 0.5), numpy.ones(4))
+print(*h, last, statescan.get_num_threads() >= 1)
+"""
+    assert run(code).split() == ["1.0", "1.5", "1.75", "1.875", "1.875", "True"]
+
+
+def test_types_are_shipped():
+    folder = statescan.__path__[0]
+    assert {"py.typed", "_native.pyi"} <= {path.name for path in __import__("pathlib").Path(folder).iterdir()}
+
+
+def test_what_there_is():
+    assert all(callable(getattr(statescan, name)) or name == "__version__" for name in statescan.__all__)
+    assert all(getattr(statescan, name).__doc__ for name in statescan.__all__ if name != "__version__")
