@@ -119,13 +119,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--indexed-backward", action="store_true", help="also the backward pass of the indexed loop: a minute a round")
+    parser.add_argument(
+        "--indexed-backward", action="store_true", help="also the backward pass of the indexed loop: a minute a round"
+    )
     args = parser.parse_args()
     for steps in (steps_unbound, steps_by_index):
         verify(steps)
     peers = {"PyTorch, indexed": (steps_by_index, args.indexed_backward), "PyTorch, unbound": (steps_unbound, True)}
     state_steps = SHAPE[0] * SHAPE[1] * SHAPE[2] * SHAPE[3]
-    print(f"PyTorch {torch.__version__}, {args.rounds} rounds, medians; a state-step is one element of batch x dim x seqlen x dstate")
+    print(f"PyTorch {torch.__version__}, {args.rounds} rounds, medians")
+    print("a state-step is one element of batch x dim x seqlen x dstate")
     print(f"{'threads':>7} {'pass':<9} {'by':<17} {'ms':>9} {'ns/state-step':>14} {'of ours':>8}")
     for threads in args.threads:
         torch.set_num_threads(threads)

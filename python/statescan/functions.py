@@ -37,7 +37,7 @@ def _framework(op: str, name: str, tensor):
 
 def _explain(op, tensors, first):
     """Names a tensor that is missing, or is of another kind than the first one, if that is why a call failed."""
-    for name, tensor in zip(op.tensors, tensors, strict=True):
+    for name, tensor in zip(op.tensors, tensors):
         name, optional = name.rstrip("?"), name.endswith("?")
         if tensor is None and optional:
             continue

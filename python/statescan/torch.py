@@ -77,7 +77,7 @@ def _define(op, name, arguments, result, outputs, run):
 
     def without_data(*values):
         # native functions check this themselves, and are not called here
-        tensors = [(name, v) for name, v in zip(names, values, strict=False) if isinstance(v, torch.Tensor)]
+        tensors = [(name, v) for name, v in zip(names, values) if isinstance(v, torch.Tensor)]
         for name, tensor in tensors:
             if tensor.device != tensors[0][1].device:
                 expected = tensors[0][1].device
@@ -118,7 +118,7 @@ def _backward(op: Operation):
     native = getattr(_native, f"{op.name}_backward")
 
     def gradients(needed, arguments):
-        return [_New.like(tensor) if wanted else None for tensor, wanted in zip(arguments, needed, strict=False)]
+        return [_New.like(tensor) if wanted else None for tensor, wanted in zip(arguments, needed)]
 
     def outputs(needed, *arguments):
         return [gradient for gradient in gradients(needed, arguments) if gradient is not None]

@@ -16,16 +16,16 @@ def recurrence(discretization, delta, deltaA, A):
 
 
 def pieces(batch, seqlen, cu_seqlens, seq_idx):
-    """(row, start, end, state before, state after) of each sequence; a state is the number of a row of the state tensors, or None."""
+    """(row, start, end, state before, state after) of each sequence; a state is the number of a row of states, or None."""
     if cu_seqlens is not None:
         bounds = cu_seqlens.tolist()
-        return [(0, start, end, i, i) for i, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False))]
+        return [(0, start, end, i, i) for i, (start, end) in enumerate(zip(bounds, bounds[1:]))]
     if seq_idx is None:
         return [(row, 0, seqlen, row, row) for row in range(batch)]
     found = []
     for row, values in enumerate(seq_idx.tolist()):
         starts = [t for t in range(seqlen) if t == 0 or values[t] != values[t - 1]] + [seqlen]
-        for start, end in zip(starts, starts[1:], strict=False):
+        for start, end in zip(starts, starts[1:]):
             found.append((row, start, end, row if start == 0 else None, row if end == seqlen else None))
     return found
 

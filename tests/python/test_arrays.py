@@ -66,7 +66,9 @@ def test_numpy_every_function():
     numpy.testing.assert_array_equal(h[..., -1], final)
     complex_h, _ = statescan.linear_scan(numpy.full((2, 6, 20), 0.5j), x)
     assert complex_h.dtype == "complex128"
-    heads, _ = statescan.ssd(x[:, :, :, None], abs(x), -numpy.ones(6), x.transpose(0, 2, 1)[..., :3], x.transpose(0, 2, 1)[..., :3])
+    heads, _ = statescan.ssd(
+        x[:, :, :, None], abs(x), -numpy.ones(6), x.transpose(0, 2, 1)[..., :3], x.transpose(0, 2, 1)[..., :3]
+    )
     assert heads.shape == (2, 6, 20, 1)
     a, b, c = -numpy.ones(4) + 1j, r.standard_normal((4, 6)) + 0j, r.standard_normal((6, 4)) + 0j
     y = statescan.simplified_scan_fn(x, numpy.ones(4), a, b, c)

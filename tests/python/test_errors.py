@@ -151,7 +151,10 @@ def test_other_functions():
     x = zeros(2, 6, 20)
     for wrong, words in [
         (lambda: statescan.ssd(x[..., None], x, zeros(6), zeros(2, 20, 5), zeros(2, 20, 5), chunk_size=0), "chunk_size"),
-        (lambda: statescan.ssd(x[..., None], x, zeros(6), zeros(2, 20, 5), zeros(2, 20, 5), causal_mask=zeros(4, 4)), "causal_mask"),
+        (
+            lambda: statescan.ssd(x[..., None], x, zeros(6), zeros(2, 20, 5), zeros(2, 20, 5), causal_mask=zeros(4, 4)),
+            "causal_mask",
+        ),
         (lambda: statescan.causal_conv1d(x, zeros(6, 9)), "weight"),
         (lambda: statescan.causal_conv1d(x, zeros(6, 1)), "weight"),
         (lambda: statescan.causal_conv1d(x, zeros(6, 4), activation="relu"), "activation"),

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from cases import CASES
 
 import statescan
+from cases import CASES
 
 # largest error, as a part of the largest number: a few roundings of the storage type, after sums over time
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -28,7 +28,7 @@ def gradients(call, case):
     for result in out:
         weights = torch.randn((2, *result.shape), generator=generator, dtype=torch.float64).to(result.device)
         parts = (result.real, result.imag) if result.is_complex() else (result,)
-        loss = loss + sum((part.double() * weight).sum() for part, weight in zip(parts, weights, strict=False))
+        loss = loss + sum((part.double() * weight).sum() for part, weight in zip(parts, weights))
     # a loop does not touch dt where both of its uses are replaced; its gradient is zero then
     found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
     return dict(zip(leaves, found, strict=True))

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from cases import Random
 
 import statescan
 import statescan.torch
+from cases import Random
 
 STEPS = 9
 

@@ -6,13 +6,13 @@ import tempfile
 
 import pytest
 import torch
-from cases import CASES, Random, results
-from test_results import assert_close, gradients
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
 import statescan
 import statescan.torch  # registers torch.ops.statescan
+from cases import CASES, Random, results
+from test_results import assert_close, gradients
 
 each_case = pytest.mark.parametrize("name", CASES)
 # one for each operation

@@ -11,12 +11,7 @@ fn args<'a>(call: &mut Arguments<'a, '_>) -> PyResult<Args<'a>> {
 }
 
 #[pyfunction]
-pub fn linear_scan_forward(
-    inputs: &Bound<'_, PyTuple>,
-    outputs: &Bound<'_, PyTuple>,
-    device: i32,
-    queue: usize,
-) -> PyResult<()> {
+pub fn linear_scan_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, device: i32, queue: usize) -> PyResult<()> {
     let keep = Keep::default();
     let mut call = Arguments::new("linear_scan", inputs, outputs, device, queue, &keep);
     let args = args(&mut call)?;

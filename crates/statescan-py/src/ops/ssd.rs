@@ -90,8 +90,7 @@ pub fn ssd_backward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, d
     if let Some(buffer) = checkpoints {
         checkpoints = Some(buffer.slice(0, used(buffer.shape(), checkpoints_len(&args))?));
     }
-    let cotangents =
-        Cotangents { y: call.timed_option("grad of y")?, final_state: call.timed_option("grad of final_state")? };
+    let cotangents = Cotangents { y: call.timed_option("grad of y")?, final_state: call.timed_option("grad of final_state")? };
     let mut grads = Gradients {
         x: call.timed_output("grad of x")?,
         dt: call.timed_output("grad of dt")?,

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# The Python package: lints, a wheel, and its tests in a clean virtual environment with PyTorch and JAX from PyPI, on the CPU.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=$(mktemp -d)
+trap 'rm -rf "$venv"' EXIT
+python3 -m venv "$venv"
+# PyPI's PyTorch needs the CUDA libraries even where there is no GPU
+"$venv/bin/pip" install --quiet --no-compile abi3audit hypothesis jax numpy pytest ruff safetensors torch
+
+"$venv/bin/ruff" check
+"$venv/bin/ruff" format --check
+
+# the profile of the Rust tests, whose dependencies are built already
+MATURIN_PEP517_ARGS="--profile dev" "$venv/bin/pip" wheel --quiet --no-deps --wheel-dir "$venv/wheel" .
+"$venv/bin/abi3audit" --strict "$venv"/wheel/*.whl
+"$venv/bin/pip" install --quiet --no-compile --no-deps "$venv"/wheel/*.whl
+"$venv/bin/python" -m pytest -p no:cacheprovider --quiet

@@ -1,0 +1,5 @@
+//! What a linker needs to know of a module that an interpreter will load.
+
+fn main() {
+    pyo3_build_config::add_extension_module_link_args();
+}
