@@ -1,0 +1,89 @@
+"""What a call costs besides its work: every function at a tiny size, beside an empty operation of PyTorch in the same run.
+
+The empty operation is made with `torch.library` as well, and allocates one result. Without gradients, one thread; medians of
+rounds that take turns, in microseconds. `--device cuda` times the launch, without waiting for the kernel.
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+
+import statescan
+
+CALLS = 500
+
+
+def empty_operation():
+    """An operation that does nothing but allocate."""
+    library = torch.library.Library("statescan_overhead", "DEF")
+    library.define("empty(Tensor x) -> Tensor")
+    for device in ("CPU", "CUDA"):
+        library.impl("empty", torch.empty_like, device)
+    return library, torch.ops.statescan_overhead.empty.default
+
+
+def calls(device):
+    """The functions with tiny arguments, by name."""
+
+    def real(*shape):
+        return torch.randn(shape, device=device)
+
+    x, A, B = real(1, 4, 8), -real(4, 2).abs(), real(1, 2, 8)
+    heads, heads_dt, maps = real(1, 2, 8, 4), real(1, 2, 8), real(1, 8, 2)
+    state, step, weight, inputs = real(1, 4, 2), real(1, 4), real(4, 4), real(1, 4, 4)
+    P = torch.complex(-real(2).abs(), real(2))
+    return {
+        "selective_scan": lambda: statescan.selective_scan(x, x, A, B, B),
+        "selective_scan, all options": lambda: statescan.selective_scan(
+            x, x, A, B, B, x[0, :, 0], state, z=x, dt_bias=x[0, :, 0], dt_softplus=True
+        ),
+        "ssd": lambda: statescan.ssd(heads, heads_dt, A[:2, 0], maps, maps),
+        "simplified_scan_fn": lambda: statescan.simplified_scan_fn(x, B, P, A.T, A),
+        "linear_scan": lambda: statescan.linear_scan(x, x),
+        "causal_conv1d": lambda: statescan.causal_conv1d(x, weight, activation="silu"),
+        "selective_state_update": lambda: statescan.selective_state_update(state, step, step, A, B[..., 0], B[..., 0]),
+        "causal_conv1d_update": lambda: statescan.causal_conv1d_update(step, inputs, weight),
+    }
+
+
+def microseconds(call):
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - start) / CALLS * 1e6
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    library, empty = empty_operation()
+    x = torch.randn(1, 4, 8, device=options.device)
+    works = {"(an empty operation)": lambda: empty(x)}
+    with torch.no_grad():
+        for name, call in calls(options.device).items():
+            try:
+                call()
+                works[name] = call
+            except RuntimeError as error:
+                print(f"left out: {error}")
+        times = {name: [] for name in works}
+        for _ in range(options.rounds):
+            for name, call in works.items():
+                times[name].append(microseconds(call))
+                if options.device != "cpu":
+                    torch.cuda.synchronize()
+    nothing = statistics.median(times["(an empty operation)"])
+    print(f"PyTorch {torch.__version__}, {options.device}; microseconds a call, and more than the empty operation")
+    for name, taken in times.items():
+        median = statistics.median(taken)
+        print(f"{name:<30} {median:6.1f} {median - nothing:6.1f}")
+    del library
+
+
+if __name__ == "__main__":
+    main()
