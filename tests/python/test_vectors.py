@@ -86,18 +86,22 @@ def close(got, expected, times, what):
     assert ((got - expected).abs() <= times * (1e-5 * largest + 1e-4 * expected.abs()))[known].all(), what
 
 
+def check(path, functions):
+    """Compares results and gradients of the function in `functions` that has the name of the file's operation."""
+    case, folders = read(path)
+    inputs = {n: t.requires_grad_(n in folders["grad"]) for n, t in folders["in"].items()}
+    results = functions[case["op"]](inputs, case["args"])
+    for name, expected in folders["out"].items():
+        close(results[name], expected, 1, f"{path.name}: {name}")
+    if folders["cot"]:
+        loss = sum((torch.conj(cot) * results[name]).real.sum() for name, cot in folders["cot"].items())
+        leaves = [inputs[name] for name in folders["grad"]]
+        for (name, expected), got in zip(folders["grad"].items(), torch.autograd.grad(loss, leaves), strict=True):
+            close(got, expected, 10, f"{path.name}: gradient of {name}")
+
+
 def test_every_file(vectors):
-    seen = 0
-    for path in sorted(vectors.glob("*.safetensors")):
-        case, folders = read(path)
-        inputs = {n: t.requires_grad_(n in folders["grad"]) for n, t in folders["in"].items()}
-        results = globals()[case["op"]](inputs, case["args"])
-        for name, expected in folders["out"].items():
-            close(results[name], expected, 1, f"{path.name}: {name}")
-        if folders["cot"]:
-            loss = sum((torch.conj(cot) * results[name]).real.sum() for name, cot in folders["cot"].items())
-            leaves = [inputs[name] for name in folders["grad"]]
-            for (name, expected), got in zip(folders["grad"].items(), torch.autograd.grad(loss, leaves), strict=True):
-                close(got, expected, 10, f"{path.name}: gradient of {name}")
-        seen += 1
-    assert seen >= 20
+    files = sorted(vectors.glob("*.safetensors"))
+    for path in files:
+        check(path, globals())
+    assert len(files) >= 20

@@ -1,0 +1,8 @@
+"""Drop-in modules for `mamba_ssm`, `causal_conv1d`, `lrnnx` and `nkilib`: their names, argument orders and shapes.
+
+Import a function from here, or call `install()` once: code that imports those packages then gets these where they are missing.
+"""
+
+from .standins import install
+
+__all__ = ["install"]

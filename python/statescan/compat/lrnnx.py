@@ -1,0 +1,82 @@
+"""Drop-in for `lrnnx` 1.0.
+
+`simplified_scan_fn` and `s5_inner_fn` are this package's own, which extend the origin's by keywords.
+"""
+
+from .. import functions
+from ..functions import s5_inner_fn, simplified_scan_fn
+from .shared import scan
+
+__all__ = ["s5_inner_fn", "selective_scan_fn", "selective_state_update", "simplified_scan_fn", "simplified_state_update"]
+
+
+def selective_scan_fn(
+    u,
+    delta,
+    A,
+    B,
+    C,
+    D=None,
+    z=None,
+    delta_bias=None,
+    deltaA=None,
+    delta_softplus=False,
+    return_last_state=False,
+    discretization="mamba",
+):
+    """The selective scan; shapes as in `mamba_ssm.selective_scan_fn`, deltaA and rules as in `statescan.selective_scan`."""
+    return scan(
+        u,
+        delta,
+        A,
+        B,
+        C,
+        D,
+        z,
+        delta_bias,
+        delta_softplus,
+        return_last_state,
+        deltaA=deltaA,
+        discretization=discretization,
+    )
+
+
+def selective_state_update(
+    state,
+    x,
+    dt,
+    A,
+    B,
+    C,
+    D=None,
+    z=None,
+    dt_bias=None,
+    dt_softplus=False,
+    deltaA=None,
+    state_batch_indices=None,
+    discretization="mamba",
+):
+    """One step of the scan; shapes as in `statescan.selective_state_update`."""
+    return functions.selective_state_update(
+        state,
+        x,
+        dt,
+        A,
+        B,
+        C,
+        D,
+        z=z,
+        dt_bias=dt_bias,
+        dt_softplus=dt_softplus,
+        deltaA=deltaA,
+        state_batch_indices=state_batch_indices,
+        discretization=discretization,
+    )
+
+
+def simplified_state_update(state, x, dt, A, B, C, D=None, deltaA=None, discretization="bilinear", conj_sym=True):
+    """One step of `s5_inner_fn` for a real x, (batch, dim). D is (dim,), a full (dim, dim), or None."""
+    full = D is not None and D.dim() == 2
+    skip = x.new_zeros(x.shape[1]) if D is None or full else D
+    y = functions.simplified_state_update(state, x, dt, A, B, C, skip, deltaA, discretization=discretization, conj_sym=conj_sym)
+    return y + x @ D.T if full else y

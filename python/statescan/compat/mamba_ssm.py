@@ -1,0 +1,251 @@
+"""Drop-in for `mamba_ssm` 2.3.
+
+Every result is differentiable, last and final states included.
+"""
+
+import torch
+from torch.nn.functional import linear, silu
+
+from .. import functions
+from .norms import LayerNorm, RMSNorm, layernorm_fn, rmsnorm_fn
+from .shared import as_complex, scan
+
+__all__ = [
+    "LayerNorm",
+    "RMSNorm",
+    "layernorm_fn",
+    "mamba_chunk_scan_combined",
+    "mamba_inner_fn",
+    "mamba_split_conv1d_scan_combined",
+    "rmsnorm_fn",
+    "selective_scan_fn",
+    "selective_state_update",
+]
+
+
+def selective_scan_fn(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False):
+    """The selective scan; shapes as in `statescan.selective_scan`.
+
+    Where A is complex, B and C that vary with time are real, (.., dstate, 2 seqlen), real and imaginary parts in turn.
+    """
+    return scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state)
+
+
+def mamba_inner_fn(
+    xz,
+    conv1d_weight,
+    conv1d_bias,
+    x_proj_weight,
+    delta_proj_weight,
+    out_proj_weight,
+    out_proj_bias,
+    A,
+    B=None,
+    C=None,
+    D=None,
+    delta_bias=None,
+    B_proj_bias=None,
+    C_proj_bias=None,
+    delta_softplus=True,
+    checkpoint_lvl=1,
+    b_rms_weight=None,
+    c_rms_weight=None,
+    dt_rms_weight=None,
+    b_c_dt_rms_eps=1e-6,
+):
+    """What a Mamba layer does between its first projection and the residual stream.
+
+    Args:
+        xz: (batch, 2 dim, seqlen), the input and the gate.
+        conv1d_weight, conv1d_bias: (dim, 1, width) and (dim,).
+        x_proj_weight: (rank + dstate + dstate, dim), without rows of a B or C that is given; 2 dstate if A is complex.
+        delta_proj_weight, delta_bias: (dim, rank) and (dim,).
+        out_proj_weight, out_proj_bias: (out, dim) and (out,).
+        A, B, C, D: as in `selective_scan_fn`; B and C come from the input where they are None.
+        B_proj_bias, C_proj_bias: added to the B and C of the input.
+        checkpoint_lvl: 0 or 1; the states are computed again for gradients in both cases.
+        b_rms_weight, c_rms_weight, dt_rms_weight, b_c_dt_rms_eps: norms of the B, the C and the low-rank step of the input.
+
+    Returns:
+        (batch, seqlen, out).
+    """
+    if checkpoint_lvl not in (0, 1):
+        raise ValueError(f"mamba_inner_fn: `checkpoint_lvl` must be 0 or 1, got {checkpoint_lvl!r}")
+
+    def normalized(projected, weight):
+        return projected if weight is None else rmsnorm_fn(projected, weight, None, eps=b_c_dt_rms_eps)
+
+    def map_of_input(projected, bias, rms_weight):
+        projected = normalized(projected if bias is None else projected + bias.to(projected.dtype), rms_weight)
+        return (as_complex(projected) if A.is_complex() else projected).transpose(1, 2)
+
+    x, z = xz.chunk(2, dim=1)
+    x = functions.causal_conv1d(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu")
+    projected = linear(x.transpose(1, 2), x_proj_weight)
+    rank, dstate = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
+    delta = linear(normalized(projected[..., :rank], dt_rms_weight), delta_proj_weight).transpose(1, 2)
+    if B is None:
+        B = map_of_input(projected[..., rank : rank + dstate], B_proj_bias, b_rms_weight)
+    if C is None:
+        C = map_of_input(projected[..., -dstate:], C_proj_bias, c_rms_weight)
+    y = scan(x, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state=False)
+    return linear(y.transpose(1, 2), out_proj_weight, out_proj_bias)
+
+
+def selective_state_update(state, x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, state_batch_indices=None):
+    """One step of a scan; shapes as in `statescan.selective_state_update`."""
+    return functions.selective_state_update(
+        state, x, dt, A, B, C, D, z=z, dt_bias=dt_bias, dt_softplus=dt_softplus, state_batch_indices=state_batch_indices
+    )
+
+
+def mamba_chunk_scan_combined(
+    x,
+    dt,
+    A,
+    B,
+    C,
+    chunk_size,
+    D=None,
+    z=None,
+    dt_bias=None,
+    initial_states=None,
+    seq_idx=None,
+    cu_seqlens=None,
+    dt_softplus=False,
+    dt_limit=(0.0, float("inf")),
+    return_final_states=False,
+    return_varlen_states=False,
+    state_dtype=None,
+):
+    """Mamba-2's scan.
+
+    Args:
+        x, z: (batch, seqlen, nheads, headdim).
+        dt: (batch, seqlen, nheads).
+        A, dt_bias: (nheads,).
+        B, C: (batch, seqlen, ngroups, dstate).
+        D: (nheads,) or (nheads, headdim).
+        initial_states: (batch, nheads, headdim, dstate).
+        seq_idx: (batch, seqlen), the sequence that each step belongs to.
+        cu_seqlens: (sequences + 1,), used in the place of `seq_idx` with `return_varlen_states`, and not otherwise.
+        return_final_states: whether to return the state after the last step, (batch, nheads, headdim, dstate).
+        return_varlen_states: whether to return the state at the end of each sequence, (sequences, nheads, headdim, dstate), last.
+        state_dtype: type of the states returned; None is float32, or float64 where x is.
+
+    Returns:
+        y, shaped as x, or a tuple that starts with it.
+    """
+    sequences = {"seq_idx": seq_idx}
+    if return_varlen_states:
+        if cu_seqlens is None:
+            raise ValueError("mamba_chunk_scan_combined: `cu_seqlens` must be given with `return_varlen_states`")
+        sequences = {"cu_seqlens": cu_seqlens}
+        others = cu_seqlens.shape[0] - 2
+        if initial_states is not None and initial_states.shape[0] == 1 and others > 0:
+            # it is the first sequence's
+            initial_states = torch.cat([initial_states, initial_states.new_zeros(others, *initial_states.shape[1:])])
+    y, states = functions.ssd(
+        x.transpose(1, 2),
+        dt.transpose(1, 2),
+        A,
+        B,
+        C,
+        chunk_size,
+        D,
+        None if initial_states is None else initial_states.transpose(-1, -2),
+        z=None if z is None else z.transpose(1, 2),
+        dt_bias=dt_bias,
+        dt_softplus=dt_softplus,
+        dt_limit=dt_limit,
+        **sequences,
+    )
+    results = [y.transpose(1, 2)]
+    states = states.transpose(-1, -2).to(states.dtype if state_dtype is None else state_dtype)
+    if return_final_states:
+        results.append(states[-1:] if return_varlen_states else states)
+    if return_varlen_states:
+        results.append(states)
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def mamba_split_conv1d_scan_combined(
+    zxbcdt,
+    conv1d_weight,
+    conv1d_bias,
+    dt_bias,
+    A,
+    D,
+    chunk_size,
+    initial_states=None,
+    seq_idx=None,
+    dt_limit=(0.0, float("inf")),
+    return_final_states=False,
+    activation="silu",
+    rmsnorm_weight=None,
+    rmsnorm_eps=1e-6,
+    outproj_weight=None,
+    outproj_bias=None,
+    headdim=None,
+    ngroups=1,
+    norm_before_gate=True,
+    state_dtype=None,
+):
+    """What a Mamba-2 layer does after its first projection.
+
+    Args:
+        zxbcdt: (batch, seqlen, 2 mlp + 2 dim + 2 ngroups dstate + nheads), dim being nheads * headdim; the first 2 mlp channels,
+            if there are any, are a gated unit beside the scan.
+        conv1d_weight, conv1d_bias: (dim + 2 ngroups dstate, width) and (dim + 2 ngroups dstate,).
+        dt_bias, A: (nheads,).
+        D: (nheads, headdim), or (nheads,), with `headdim`.
+        chunk_size, initial_states, seq_idx, dt_limit, return_final_states, state_dtype: as in `mamba_chunk_scan_combined`.
+        activation: None, "silu" or "swish", after the convolution.
+        rmsnorm_weight, rmsnorm_eps, norm_before_gate: of a norm with the gate, over each of ngroups; the gate alone without it.
+        outproj_weight, outproj_bias: (out, mlp + dim) and (out,).
+
+    Returns:
+        (batch, seqlen, mlp + dim), or (batch, seqlen, out); with `return_final_states` also the final states.
+    """
+    if D.dim() == 2:
+        headdim = D.shape[1]
+    elif headdim is None:
+        raise ValueError("mamba_split_conv1d_scan_combined: `headdim` must be given where `D` is (nheads,)")
+    nheads, dim, convolved = D.shape[0], D.shape[0] * headdim, conv1d_weight.shape[0]
+    width = zxbcdt.shape[-1] - dim - convolved - nheads
+    if width < 0 or width % 2 or convolved < dim or (convolved - dim) % (2 * ngroups):
+        sizes = f"nheads {nheads}, headdim {headdim}, ngroups {ngroups} and conv1d_weight {tuple(conv1d_weight.shape)}"
+        shape = tuple(zxbcdt.shape)
+        raise ValueError(f"mamba_split_conv1d_scan_combined: `zxbcdt`, {shape}, does not fit {sizes}")
+
+    unit, z, xBC, dt = zxbcdt.split([width, dim, convolved, nheads], dim=-1)
+    xBC = functions.causal_conv1d(
+        xBC.transpose(1, 2), conv1d_weight, conv1d_bias, activation=activation, seq_idx=seq_idx
+    ).transpose(1, 2)
+    x, B, C = xBC.tensor_split([dim, (dim + convolved) // 2], dim=-1)
+    y, final_states = mamba_chunk_scan_combined(
+        x.unflatten(-1, (nheads, headdim)),
+        dt,
+        A,
+        B.unflatten(-1, (ngroups, -1)),
+        C.unflatten(-1, (ngroups, -1)),
+        chunk_size,
+        D,
+        z=z.unflatten(-1, (nheads, headdim)) if rmsnorm_weight is None else None,
+        dt_bias=dt_bias,
+        initial_states=initial_states,
+        seq_idx=seq_idx,
+        dt_softplus=True,
+        dt_limit=dt_limit,
+        return_final_states=True,
+        state_dtype=state_dtype,
+    )
+    y = y.flatten(-2)
+    if rmsnorm_weight is not None:
+        y = rmsnorm_fn(y, rmsnorm_weight, None, z, rmsnorm_eps, dim // ngroups, norm_before_gate)
+    if width > 0:
+        gate, value = unit.chunk(2, dim=-1)
+        y = torch.cat([silu(gate) * value, y], dim=-1)
+    if outproj_weight is not None:
+        y = linear(y, outproj_weight, outproj_bias)
+    return (y, final_states) if return_final_states else y

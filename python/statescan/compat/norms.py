@@ -1,0 +1,59 @@
+"""Norms with a gate, as `mamba_ssm.ops.triton.layernorm_gated` has them, in operations of PyTorch."""
+
+import torch
+from torch.nn.functional import silu
+
+
+def layernorm_fn(x, weight, bias, z=None, eps=1e-6, group_size=None, norm_before_gate=True, is_rms_norm=False):
+    """Normalizes the last axis, or each `group_size` of it: ``norm(x) * silu(z)``, or ``norm(x * silu(z))``.
+
+    Computes in float32 or better, and returns x's type.
+    """
+    wide = torch.promote_types(x.dtype, torch.float32)
+    y = x.to(wide)
+    gate = None if z is None else silu(z.to(wide))
+    if gate is not None and not norm_before_gate:
+        y = y * gate
+    y = y.unflatten(-1, (-1, x.shape[-1] if group_size is None else group_size))
+    if not is_rms_norm:
+        y = y - y.mean(-1, keepdim=True)
+    y = (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)).flatten(-2) * weight
+    if bias is not None:
+        y = y + bias
+    if gate is not None and norm_before_gate:
+        y = y * gate
+    return y.to(x.dtype)
+
+
+def rmsnorm_fn(x, weight, bias, z=None, eps=1e-6, group_size=None, norm_before_gate=True):
+    """`layernorm_fn` without the mean."""
+    return layernorm_fn(x, weight, bias, z, eps, group_size, norm_before_gate, is_rms_norm=True)
+
+
+class LayerNorm(torch.nn.Module):
+    """`layernorm_fn` with its parameters."""
+
+    is_rms_norm = False
+
+    def __init__(self, hidden_size, eps=1e-5, group_size=None, norm_before_gate=True, device=None, dtype=None):
+        super().__init__()
+        self.eps = eps
+        self.group_size = group_size
+        self.norm_before_gate = norm_before_gate
+        self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
+        self.bias = None if self.is_rms_norm else torch.nn.Parameter(torch.empty_like(self.weight))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        torch.nn.init.ones_(self.weight)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+
+    def forward(self, x, z=None):
+        return layernorm_fn(x, self.weight, self.bias, z, self.eps, self.group_size, self.norm_before_gate, self.is_rms_norm)
+
+
+class RMSNorm(LayerNorm):
+    """`rmsnorm_fn` with its parameter."""
+
+    is_rms_norm = True

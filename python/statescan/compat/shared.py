@@ -1,0 +1,19 @@
+"""What more than one origin has."""
+
+import torch
+
+from ..functions import selective_scan
+
+
+def as_complex(pairs):
+    """Complex numbers from real ones, (.., 2 n): real and imaginary parts in turn."""
+    pairs = pairs.to(torch.promote_types(pairs.dtype, torch.float32))
+    return torch.view_as_complex(pairs.unflatten(-1, (-1, 2)).contiguous())
+
+
+def scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state, **options):
+    """The selective scan; maps of a complex A that vary with time are real, (.., dstate, 2 seqlen)."""
+    if A.is_complex():
+        B, C = (map if map.dim() == 2 or map.is_complex() else as_complex(map) for map in (B, C))
+    y, last_state = selective_scan(u, delta, A, B, C, D, z=z, dt_bias=delta_bias, dt_softplus=delta_softplus, **options)
+    return (y, last_state) if return_last_state else y
