@@ -54,9 +54,12 @@ class TestMambaInner:
                 if A.is_complex():
                     projected = torch.complex(projected[..., ::2], projected[..., 1::2])
                 maps[name] = projected.transpose(1, 2)
-        if more["dt_rms_weight"] is not None:
-            dt = rms_norm(dt, (rank,), more["dt_rms_weight"], 1e-6)
+        weight = more["dt_rms_weight"]
+        if weight is not None:
+            dt = rms_norm(dt, (rank,), weight if len(weight) == rank else None, 1e-6)
         dt = torch.einsum("dr,blr->bdl", delta_proj_weight, dt)
+        if weight is not None and len(weight) == dim:
+            dt = dt * weight[:, None]
         options = {"z": xz[:, dim:], "dt_bias": more["delta_bias"], "dt_softplus": True}
         y, _ = reference.selective_scan(x, dt, A, maps["B"], maps["C"], D, **options)
         y = torch.einsum("od,bdl->blo", out_proj_weight, y)
@@ -67,9 +70,10 @@ class TestMambaInner:
         """Of `out_proj_bias`, too, with more than one row."""
         agree(mamba_ssm.mamba_inner_fn, self.plain, self.tensors(is_complex))
 
-    def test_norms_and_biases_of_maps(self):
+    @pytest.mark.parametrize("of_step", [RANK, DIM])
+    def test_norms_and_biases_of_maps(self, of_step):
         r = Random(7)
-        sizes = {name: self.RANK if name == "dt_rms_weight" else self.DSTATE for name in (*NORMS, "B_proj_bias", "C_proj_bias")}
+        sizes = {name: of_step if name == "dt_rms_weight" else self.DSTATE for name in (*NORMS, "B_proj_bias", "C_proj_bias")}
         tensors = {**self.tensors(), **{name: r.real(size) for name, size in sizes.items()}}
         agree(mamba_ssm.mamba_inner_fn, self.plain, tensors)
 

@@ -64,7 +64,9 @@ def mamba_inner_fn(
         A, B, C, D: as in `selective_scan_fn`; B and C come from the input where they are None.
         B_proj_bias, C_proj_bias: added to the B and C of the input.
         checkpoint_lvl: 0 or 1; the states are computed again for gradients in both cases.
-        b_rms_weight, c_rms_weight, dt_rms_weight, b_c_dt_rms_eps: norms of the B, the C and the low-rank step of the input.
+        b_rms_weight, c_rms_weight, dt_rms_weight, b_c_dt_rms_eps: norms of the B, the C and the low-rank step of the input;
+            (dstate,), (dstate,) and (rank,). The step is normalized before its projection, as models do that run without this
+            function; the origin does so behind it, with a (dim,) weight, which multiplies the projected step here.
 
     Returns:
         (batch, seqlen, out).
@@ -83,6 +85,9 @@ def mamba_inner_fn(
     x = functions.causal_conv1d(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu")
     projected = linear(x.transpose(1, 2), x_proj_weight)
     rank, dstate = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
+    if dt_rms_weight is not None and dt_rms_weight.shape[0] != rank:
+        delta_proj_weight = dt_rms_weight[:, None] * delta_proj_weight
+        dt_rms_weight = dt_rms_weight.new_ones(rank)
     delta = linear(normalized(projected[..., :rank], dt_rms_weight), delta_proj_weight).transpose(1, 2)
     if B is None:
         B = map_of_input(projected[..., rank : rank + dstate], B_proj_bias, b_rms_weight)
