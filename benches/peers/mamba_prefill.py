@@ -15,6 +15,7 @@ import statescan.compat
 
 statescan.compat.install()
 
+import transformers  # noqa: E402
 from transformers import MambaConfig, MambaForCausalLM  # noqa: E402
 
 
@@ -59,9 +60,8 @@ def main():
                 expected = logits
     difference = ((logits - expected).abs().max() / expected.abs().max()).item()
     slow, fast = (statistics.median(times[kind]) for kind in times)
-    print(
-        f"Mamba, {args.layers} layers, {args.width} wide, {args.seqlen} tokens, f32, {args.threads} threads, torch {torch.__version__}"
-    )
+    print(f"Mamba, {args.layers} layers, {args.width} wide, {args.seqlen} tokens, f32")
+    print(f"{args.threads} threads, torch {torch.__version__}, transformers {transformers.__version__}")
     print(f"transformers' own path  {slow * 1e3:9.1f} ms")
     print(f"statescan               {fast * 1e3:9.1f} ms   {slow / fast:.1f} times as fast")
     print(f"largest difference of logits {difference:.1e} of the largest logit")

@@ -1,0 +1,42 @@
+"""The examples run, and do what they say."""
+
+import importlib.util
+import pathlib
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+for name in ("matplotlib", "tqdm"):
+    pytest.importorskip(name, reason=f"{name} is not installed")
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture
+def train_bytes():
+    spec = importlib.util.spec_from_file_location("train_bytes", ROOT / "examples/train_bytes.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_train_bytes(train_bytes, tmp_path, capsys):
+    plot = tmp_path / "loss.png"
+    train_bytes.main(["--steps", "12", "--batch", "2", "--seqlen", "64", "--length", "20", "--plot", str(plot)])
+    printed = capsys.readouterr().out
+    first, last = map(float, re.search(r"loss: (\S+) bits for a byte at first, (\S+) at last", printed).groups())
+    assert last < first - 1
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "sample: Alice was " in printed
+
+
+@torch.no_grad()
+def test_steps_are_the_scan(train_bytes):
+    """What the example writes byte by byte comes from the model that it trained."""
+    torch.manual_seed(0)
+    model, tokens = train_bytes.Model(width=16), torch.randint(256, (2, 20))
+    whole, _ = model(tokens)
+    _, states = model(tokens[:, :12])
+    steps = [model.step(tokens[:, t], states) for t in range(12, 20)]
+    torch.testing.assert_close(torch.stack(steps, 1), whole[:, 12:])
