@@ -78,10 +78,7 @@ class Model(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(256, width)
         self.layers = nn.ModuleList(Layer(width) for _ in range(layers))
-        self.norm = nn.RMSNorm(width)
-
-    def logits(self, u):
-        return self.norm(u) @ self.embedding.weight.T * self.embedding.embedding_dim**-0.5
+        self.logits = nn.Sequential(nn.RMSNorm(width), nn.Linear(width, 256, bias=False))
 
     def forward(self, tokens):
         u, states = self.embedding(tokens), []
@@ -142,11 +139,11 @@ def plot(losses, path):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", help="where to train, cpu or cuda")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seqlen", type=int, default=256)
     parser.add_argument("--rate", type=float, default=5e-3, help="the highest learning rate")
-    parser.add_argument("--prompt", default="Alice was ")
+    parser.add_argument("--prompt", default="Alice was beginning")
     parser.add_argument("--length", type=int, default=300, help="bytes to write at the end")
     parser.add_argument("--plot", type=pathlib.Path, default=pathlib.Path("loss.png"))
     args = parser.parse_args(arguments)
