@@ -7,7 +7,7 @@ venv=$(mktemp -d)
 trap 'rm -rf "$venv"' EXIT
 python3 -m venv "$venv"
 # PyPI's PyTorch needs the CUDA libraries even where there is no GPU
-"$venv/bin/pip" install --quiet --no-compile abi3audit hypothesis jax numpy pytest ruff safetensors torch
+"$venv/bin/pip" install --quiet --no-compile abi3audit hypothesis jax matplotlib numpy pytest ruff safetensors torch tqdm transformers
 
 "$venv/bin/ruff" check
 "$venv/bin/ruff" format --check
