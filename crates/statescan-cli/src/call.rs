@@ -3,9 +3,12 @@
 use crate::error::{Error, Result, argument_of};
 use crate::operation::{Argument, Operation, Role};
 use serde_json::Value;
+use statescan::cuda::DeviceTensor;
 use statescan::tensor::Buffer;
-use statescan::{DType, View, ViewMut};
+use statescan::{DType, Exec, View, ViewMut};
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
 /// Options by name, as JSON values.
 pub type Options = BTreeMap<String, Value>;
@@ -32,6 +35,18 @@ pub struct Input {
     pub packing: Packing,
     /// Its elements.
     pub buffer: Buffer,
+    /// A copy of them on a device, which passes read instead.
+    pub placed: Option<Placed>,
+}
+
+/// A tensor in the memory of a device.
+#[derive(Clone)]
+pub struct Placed(Arc<DeviceTensor>);
+
+impl fmt::Debug for Placed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Placed({:?})", self.0.view())
+    }
 }
 
 /// An operation with its arguments.
@@ -46,25 +61,78 @@ pub struct Call {
 }
 
 /// Tensors by canonical name.
-#[derive(Debug, Clone, Default)]
-pub struct Tensors(Vec<(&'static str, Buffer)>);
+#[derive(Default)]
+pub struct Tensors(Vec<Tensor>);
+
+struct Tensor {
+    name: &'static str,
+    buffer: Buffer,
+    /// A copy on a device, which passes read and write instead.
+    placed: Option<DeviceTensor>,
+}
+
+impl Tensor {
+    fn writer(&mut self) -> (&'static str, ViewMut<'_>) {
+        match &mut self.placed {
+            Some(placed) => (self.name, placed.view_mut()),
+            None => (self.name, self.buffer.view_mut()),
+        }
+    }
+}
+
+/// A copy is on the host.
+impl Clone for Tensors {
+    fn clone(&self) -> Self {
+        Tensors(self.0.iter().map(|t| Tensor { name: t.name, buffer: t.buffer.clone(), placed: None }).collect())
+    }
+}
+
+impl fmt::Debug for Tensors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
 
 impl Tensors {
     /// Adds one.
     pub fn push(&mut self, name: &'static str, buffer: Buffer) {
-        self.0.push((name, buffer));
+        self.0.push(Tensor { name, buffer, placed: None });
     }
-    /// One of them.
+    /// One of them, as it is on the host.
     pub fn get(&self, name: &str) -> Option<&Buffer> {
-        self.0.iter().find(|(n, _)| *n == name).map(|(_, b)| b)
+        self.0.iter().find(|t| t.name == name).map(|t| &t.buffer)
     }
-    /// One of them, as a view.
+    /// One of them, as a view for a pass.
     pub fn view(&self, name: &str) -> Option<View<'_>> {
-        self.get(name).map(Buffer::view)
+        let tensor = self.0.iter().find(|t| t.name == name)?;
+        Some(tensor.placed.as_ref().map_or_else(|| tensor.buffer.view(), DeviceTensor::view))
     }
-    /// All of them.
+    /// All of them, as they are on the host.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Buffer)> {
-        self.0.iter().map(|(n, b)| (*n, b))
+        self.0.iter().map(|t| (t.name, &t.buffer))
+    }
+    /// Copies all of them to the executor's device.
+    ///
+    /// # Errors
+    /// Memory that is not there.
+    pub fn place(&mut self, exec: &Exec) -> Result<()> {
+        for tensor in &mut self.0 {
+            tensor.placed = Some(DeviceTensor::from_host(exec, &tensor.buffer.view())?);
+        }
+        Ok(())
+    }
+    /// Copies from the device what another collection has on the host.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn fetch_into(&self, out: &mut Tensors) -> Result<()> {
+        for target in &mut out.0 {
+            let source = self.0.iter().find(|t| t.name == target.name && t.buffer.shape() == target.buffer.shape());
+            if let Some(placed) = source.and_then(|t| t.placed.as_ref()) {
+                placed.to_host(&mut target.buffer.view_mut())?;
+            }
+        }
+        Ok(())
     }
     /// Overwrites one of them with the argument of the same name, for what is computed in place.
     ///
@@ -73,7 +141,7 @@ impl Tensors {
     pub fn copy_from(&mut self, name: &'static str, call: &Call) -> Result<()> {
         call.need(name)?;
         let source = call.input(name).map(|i| &i.buffer);
-        let target = self.0.iter_mut().find(|(n, _)| *n == name).map(|(_, b)| b);
+        let target = self.0.iter_mut().find(|t| t.name == name).map(|t| &mut t.buffer);
         if let (Some(source), Some(target)) = (source, target)
             && source.shape() == target.shape()
         {
@@ -83,11 +151,11 @@ impl Tensors {
     }
     /// Writable views of all of them, to be taken by name.
     pub fn writers(&mut self) -> Writers<'_> {
-        Writers(self.0.iter_mut().map(|(n, b)| (*n, b.view_mut())).collect())
+        Writers(self.0.iter_mut().map(Tensor::writer).collect())
     }
     /// Bytes of all of them.
     pub fn bytes(&self) -> usize {
-        self.0.iter().map(|(_, b)| b.shape().iter().product::<usize>() * b.dtype().size()).sum()
+        self.iter().map(|(_, b)| b.shape().iter().product::<usize>() * b.dtype().size()).sum()
     }
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
@@ -118,7 +186,7 @@ impl Call {
     /// If the operation has no such argument: samples are written with the table at hand.
     pub fn with(mut self, name: &str, buffer: Buffer) -> Self {
         let argument = self.op.arguments().iter().find(|a| a.is_called(name)).expect("an argument of the operation");
-        self.inputs.push(Input { argument, given: argument.name.to_string(), packing: Packing::Plain, buffer });
+        self.inputs.push(Input { argument, given: argument.name.to_string(), packing: Packing::Plain, buffer, placed: None });
         self
     }
 
@@ -148,9 +216,20 @@ impl Call {
         self.inputs.iter().find(|i| i.argument.name == name)
     }
 
-    /// An argument as a view, if it is there.
+    /// An argument as a view for a pass, if it is there.
     pub fn view(&self, name: &str) -> Option<View<'_>> {
-        self.input(name).map(|i| i.buffer.view())
+        self.input(name).map(|i| i.placed.as_ref().map_or_else(|| i.buffer.view(), |placed| placed.0.view()))
+    }
+
+    /// Copies the arguments to the executor's device.
+    ///
+    /// # Errors
+    /// Memory that is not there.
+    pub fn place(&mut self, exec: &Exec) -> Result<()> {
+        for input in &mut self.inputs {
+            input.placed = Some(Placed(Arc::new(DeviceTensor::from_host(exec, &input.buffer.view())?)));
+        }
+        Ok(())
     }
 
     /// An argument that must be there.

@@ -242,7 +242,7 @@ fn add_input(call: &mut Call, given: &str, buffer: Buffer, complex: &[String]) -
         },
         false => (buffer, Packing::Plain),
     };
-    call.inputs.push(Input { argument, given: given.to_string(), packing, buffer });
+    call.inputs.push(Input { argument, given: given.to_string(), packing, buffer, placed: None });
     Ok(())
 }
 

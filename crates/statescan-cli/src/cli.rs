@@ -44,17 +44,34 @@ pub struct ExecArgs {
     /// Instruction set: scalar, neon, avx2 or avx512; the widest one if not given
     #[arg(long, value_name = "L")]
     pub level: Option<String>,
+    /// cpu, cuda, or cuda:N for the device with this number
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", conflicts_with_all = ["threads", "level"])]
+    pub device: String,
 }
 
 impl ExecArgs {
     /// The executor.
     ///
     /// # Errors
-    /// A level that does not exist, or that this processor lacks.
+    /// A device or a level that does not exist, or that this machine lacks.
     pub fn exec(&self) -> Result<Exec> {
+        if let Some(ordinal) = cuda_device(&self.device)? {
+            return Ok(Exec::cuda(ordinal)?);
+        }
         let exec = Exec::cpu(threads("--threads", self.threads)?);
         let Some(name) = &self.level else { return Ok(exec) };
         Ok(exec.with_level(level(name)?)?)
+    }
+}
+
+/// The number of a CUDA device; none for the CPU.
+pub(crate) fn cuda_device(name: &str) -> Result<Option<usize>> {
+    let unknown = || Error::Usage { option: "--device", expected: "cpu, cuda or cuda:N", got: name.to_string() };
+    match name.split_once(':') {
+        None if name == "cpu" => Ok(None),
+        None if name == "cuda" => Ok(Some(0)),
+        Some(("cuda", number)) => number.parse().map(Some).map_err(|_| unknown()),
+        _ => Err(unknown()),
     }
 }
 
@@ -256,6 +273,9 @@ pub struct BenchArgs {
     /// Instruction set: scalar, neon, avx2 or avx512; the widest one if not given
     #[arg(long, value_name = "L")]
     pub level: Option<String>,
+    /// cpu, cuda, or cuda:N for the device with this number
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", conflicts_with_all = ["threads", "level"])]
+    pub device: String,
 }
 
 /// Runs a command; the number is the exit status.

@@ -2,6 +2,7 @@
 
 use crate::call::{Call, Tensors};
 use crate::cli::CotangentName;
+use crate::device;
 use crate::error::{Error, Result};
 use crate::operation::{Planned, Role};
 use crate::sample::Rng;
@@ -79,11 +80,14 @@ pub fn gradients(call: &Call, limits: Limits) -> Result<Tensors> {
     allocate(call, &planned, limits)
 }
 
-/// Computes the results that there is room for.
+/// Computes the results that there is room for, on whatever device: the tensors are on the host.
 ///
 /// # Errors
 /// Arguments that the operation refuses.
 pub fn forward(exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
+    if device::is_elsewhere(exec) {
+        return device::forward(exec, call, out);
+    }
     call.op.prepare(call, out).and_then(|()| call.op.forward(exec, call, out)).map_err(|e| call.locate(e))
 }
 
@@ -95,11 +99,14 @@ pub fn again(exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
     call.op.forward(exec, call, out).map_err(|e| call.locate(e))
 }
 
-/// Computes the gradients that there is room for.
+/// Computes the gradients that there is room for. On another device than the host it makes a forward pass first, for what that saves there.
 ///
 /// # Errors
 /// Arguments that the operation refuses.
 pub fn backward(exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()> {
+    if device::is_elsewhere(exec) {
+        return device::backward(exec, call, cotangents, grads);
+    }
     call.op.backward(exec, call, saved, cotangents, grads).map_err(|e| call.locate(e))
 }
 

@@ -16,6 +16,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub fn info(as_json: bool) -> Result<u8> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let levels: Vec<_> = Level::available().map(Level::name).collect();
+    let gpus = statescan::cuda::devices();
+    let mut devices = vec!["cpu".to_string()];
+    devices.extend(gpus.iter().flatten().enumerate().map(|(i, _)| format!("cuda:{i}")));
     if as_json {
         let argument = |a: &operation::Argument| json!({"name": a.name, "aliases": a.aliases, "layouts": a.layouts, "required": a.required, "complex": a.complex});
         let describe = |op: &&dyn Operation| {
@@ -35,7 +38,11 @@ pub fn info(as_json: bool) -> Result<u8> {
             "cores": cores,
             "level": Level::best().name(),
             "levels": levels,
-            "devices": ["cpu"],
+            "devices": devices,
+            "cuda": match &gpus {
+                Ok(names) => json!(names),
+                Err(error) => json!(error.to_string()),
+            },
             "dtypes": ["f32", "f64", "bf16", "f16", "complex64", "complex128"],
             "operations": operation::all().iter().map(describe).collect::<Vec<_>>(),
         });
@@ -45,7 +52,11 @@ pub fn info(as_json: bool) -> Result<u8> {
     println!("statescan {VERSION}");
     println!("processor     {} ({}), {cores} cores for this process", std::env::consts::ARCH, std::env::consts::OS);
     println!("instructions  {} of {}", Level::best().name(), levels.join(", "));
-    println!("devices       cpu");
+    println!("devices       {}", devices.join(", "));
+    match &gpus {
+        Ok(names) => println!("gpus          {}", names.join(", ")),
+        Err(error) => println!("gpus          none: {error}"),
+    }
     println!("types         f32, f64, bf16, f16, complex64, complex128");
     for op in operation::all() {
         println!("\n{}: {}", op.name(), op.about());

@@ -6,6 +6,7 @@ pub mod case;
 pub mod check;
 pub mod cli;
 pub mod compute;
+pub mod device;
 pub mod error;
 pub mod format;
 pub mod info;

@@ -193,6 +193,14 @@ pub trait Operation: Sync {
     fn prepare(&self, _call: &Call, _out: &mut Tensors) -> Result<()> {
         Ok(())
     }
+    /// Elements of f32 that a forward pass wants as scratch memory, under the name `workspace`.
+    fn workspace(&self, _exec: &Exec, _call: &Call) -> Result<usize> {
+        Ok(0)
+    }
+    /// The same for a backward pass.
+    fn workspace_backward(&self, _exec: &Exec, _call: &Call, _saved: &Tensors) -> Result<usize> {
+        Ok(0)
+    }
     /// Computes the results that `out` has room for.
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()>;
     /// Computes the gradients that `grads` has room for; `saved` are the results of a forward pass.

@@ -5,6 +5,7 @@ use crate::case::{Case, write_case};
 use crate::check::{self, Backward, Comparison};
 use crate::cli::{CotangentName, RunArgs};
 use crate::compute::{self, Limits};
+use crate::device;
 use crate::error::{Error, Result};
 use crate::operation::{self, Operation, Work};
 use crate::shapes::{Part, Sizes};
@@ -76,7 +77,11 @@ fn compute(exec: &Exec, case: &Case, grad: bool, kind: CotangentName) -> Result<
     let mut results = compute::results(call, grad, limits)?;
     let bytes = call.bytes() + results.bytes();
     compute::forward(exec, call, &mut results)?;
-    let time = compute::median(budget, 50, || compute::again(exec, call, &mut results))?;
+    let elsewhere = device::is_elsewhere(exec);
+    let time = match elsewhere {
+        true => device::median(exec, &mut [device::OnDevice::new(exec, call, false)?], false)?,
+        false => compute::median(budget, 50, || compute::again(exec, call, &mut results))?,
+    };
     // what is computed in place has moved on
     compute::forward(exec, call, &mut results)?;
     let name = if call.op.time().is_some() { "forward" } else { "step" };
@@ -91,7 +96,15 @@ fn compute(exec: &Exec, case: &Case, grad: bool, kind: CotangentName) -> Result<
         };
         gradients = compute::gradients(call, limits)?;
         let bytes = call.bytes() + cotangents.bytes() + gradients.bytes();
-        let time = compute::median(budget, 50, || compute::backward(exec, call, &results, &cotangents, &mut gradients))?;
+        let time = match elsewhere {
+            true => {
+                compute::backward(exec, call, &results, &cotangents, &mut gradients)?;
+                let mut copy = device::OnDevice::new(exec, call, true)?.with_cotangents(exec, &cotangents)?;
+                copy.forward(exec)?;
+                device::median(exec, &mut [copy], true)?
+            }
+            false => compute::median(budget, 50, || compute::backward(exec, call, &results, &cotangents, &mut gradients))?,
+        };
         passes.push(Pass { name: "backward", time, bytes, work: call.op.work_backward(&sizes) });
     }
     let backward = grad.then_some(Backward { cotangents: &cotangents, gradients: &gradients });
@@ -173,7 +186,10 @@ pub fn demonstration() -> Result<u8> {
 fn print(exec: &Exec, call: &Call, outcome: &Outcome, source: &str) {
     let options: Vec<_> = call.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
     println!("{}: {}", call.op.name(), call.op.about());
-    println!("on {source}; {} threads, {}", exec.threads(), exec.level());
+    match device::is_elsewhere(exec) {
+        true => println!("on {source}; {}", exec.device()),
+        false => println!("on {source}; {} threads, {}", exec.threads(), exec.level()),
+    }
     if !options.is_empty() {
         println!("options: {}", options.join(" "));
     }
@@ -211,7 +227,7 @@ fn describe(exec: &Exec, call: &Call, outcome: &Outcome) -> serde_json::Value {
         |name: &str, dtype: statescan::DType, shape: &[usize]| json!({"name": name, "dtype": dtype.to_string(), "shape": shape});
     json!({
         "op": call.op.name(),
-        "device": "cpu",
+        "device": exec.device().to_string(),
         "threads": exec.threads(),
         "level": exec.level().name(),
         "options": call.options,

@@ -40,9 +40,17 @@ impl Measured {
     /// # Errors
     /// Those of the operation.
     pub fn check(&mut self, exec: &Exec) -> Result<Vec<Comparison>> {
+        self.check_passes(exec, self.call.op.differentiable())
+    }
+
+    /// The same for the forward pass and, if asked, the backward pass.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub fn check_passes(&mut self, exec: &Exec, gradients: bool) -> Result<Vec<Comparison>> {
         compute::forward(exec, &self.call, &mut self.results)?;
         let mut backward = None;
-        if self.call.op.differentiable() {
+        if gradients {
             self.backward(exec)?;
             backward = Some(Backward { cotangents: &self.cotangents, gradients: &self.gradients });
         }

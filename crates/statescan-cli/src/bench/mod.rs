@@ -1,10 +1,11 @@
 //! `bench`: the operations at shapes of real models. Each case is checked against the oracle before it is timed.
 
+mod device;
 pub mod floors;
 pub mod measured;
 mod targets;
 
-use crate::cli::{BenchArgs, level, threads};
+use crate::cli::{BenchArgs, cuda_device, level, threads};
 use crate::compute;
 use crate::error::Result;
 use crate::operation::{self, Operation, Work};
@@ -14,7 +15,7 @@ use floors::Floors;
 use indicatif::{ProgressBar, ProgressStyle};
 use measured::Measured;
 use serde_json::json;
-use statescan::{DType, Exec, Level};
+use statescan::{DType, Device, Exec, Level};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -26,12 +27,18 @@ struct Cell {
     dtype: DType,
 }
 
+/// Where something was measured.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Cpu { threads: usize, level: Level },
+    Other(Device),
+}
+
 /// One measurement.
 struct Row<'a> {
     cell: &'a Cell,
     pass: &'static str,
-    threads: usize,
-    level: Level,
+    place: Place,
     time: Duration,
     bytes: usize,
     work: Work,
@@ -45,15 +52,19 @@ impl Row<'_> {
 
     fn json(&self) -> serde_json::Value {
         let letters: Vec<_> = "BDLHPNGWMTSK".chars().filter(|&l| self.cell.sizes.has(l)).collect();
+        let (device, threads, level) = match self.place {
+            Place::Cpu { threads, level } => ("cpu".to_string(), Some(threads), Some(level.name())),
+            Place::Other(device) => (device.to_string(), None, None),
+        };
         json!({
             "op": self.cell.op.name(),
             "pass": self.pass,
-            "device": "cpu",
+            "device": device,
             "dtype": self.cell.dtype.to_string(),
             "shape": letters.iter().map(|&l| (l.to_string(), json!(self.cell.sizes.get(l)))).collect::<serde_json::Map<_, _>>(),
             "label": self.cell.label,
-            "threads": self.threads,
-            "level": self.level.name(),
+            "threads": threads,
+            "level": level,
             "median_ns": self.time.as_nanos() as u64,
             "ns_per_state_step": self.ns() / self.work.state_steps.max(1.0),
             "gb_per_s": self.bytes as f64 / self.ns(),
@@ -70,7 +81,10 @@ impl Row<'_> {
             self.pass,
             self.cell.label,
             self.cell.dtype.to_string(),
-            self.threads,
+            match self.place {
+                Place::Cpu { threads, .. } => threads.to_string(),
+                Place::Other(_) => "-".to_string(),
+            },
             text::time(self.time),
             text::figure(self.ns() / self.work.state_steps.max(1.0)),
             text::figure(self.bytes as f64 / self.ns()),
@@ -109,6 +123,9 @@ pub fn bench(args: &BenchArgs) -> Result<u8> {
     if args.targets {
         return targets::run(args);
     }
+    if let Some(ordinal) = cuda_device(&args.device)? {
+        return device::run(args, &Exec::cuda(ordinal)?);
+    }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut counts = match args.threads.is_empty() {
         true => vec![1, cores],
@@ -139,7 +156,8 @@ pub fn bench(args: &BenchArgs) -> Result<u8> {
         for exec in &execs {
             for (pass, time, bytes, work) in time(cell, &mut measured, exec, args.quick)? {
                 let floor_ns = floors.get(&exec.threads()).map_or(0.0, |f| f.time(&work, bytes, cell.dtype.is_double()));
-                let row = Row { cell, pass, threads: exec.threads(), level, time, bytes, work, floor_ns };
+                let place = Place::Cpu { threads: exec.threads(), level };
+                let row = Row { cell, pass, place, time, bytes, work, floor_ns };
                 bar.suspend(|| println!("{}", if args.json { row.json().to_string() } else { row.line() }));
             }
             bar.inc(1);
@@ -165,6 +183,10 @@ fn head(floors: &BTreeMap<usize, Floors>) {
             f.bytes, f.flops, f.flops_double, f.exps
         );
     }
+    columns();
+}
+
+fn columns() {
     let columns = ["op", "pass", "shape", "type", "threads", "median", "ns/step", "GB/s", "GFLOP/s", "floor"];
     let [op, pass, shape, dtype, threads, median, step, bytes, flops, floor] = columns;
     println!("{op:<24} {pass:<8} {shape:<20} {dtype:<5} {threads:>7} {median:>11} {step:>9} {bytes:>7} {flops:>8} {floor:>6}");

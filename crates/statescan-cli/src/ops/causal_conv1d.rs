@@ -2,6 +2,7 @@
 
 use super::{planned, sequences, setting};
 use crate::call::{Call, Tensors, real};
+use crate::device::WORKSPACE;
 use crate::error::Result;
 use crate::operation::{Argument, Exact, Named, Operation, Planned, Setting, Work};
 use crate::sample::{Features, Rng};
@@ -93,6 +94,10 @@ impl Operation for CausalConv1d {
         Ok(vec![planned("y", dtype, &args.x.shape())?, planned("final_states", dtype, &state)?])
     }
 
+    fn workspace_backward(&self, exec: &Exec, call: &Call, _saved: &Tensors) -> Result<usize> {
+        Ok(op::backward_workspace_len(exec, &args(call)?)?)
+    }
+
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
         let mut outputs = Outputs { y: out.take("y"), final_states: out.take("final_states") };
@@ -106,6 +111,7 @@ impl Operation for CausalConv1d {
             weight: grads.take("weight"),
             bias: grads.take("bias"),
             initial_states: grads.take("initial_states"),
+            workspace: grads.take(WORKSPACE),
         };
         Ok(op::backward(exec, &args(call)?, &self::cotangents(cotangents), &mut gradients)?)
     }

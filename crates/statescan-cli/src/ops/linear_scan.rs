@@ -2,12 +2,13 @@
 
 use super::{planned, setting};
 use crate::call::{Call, Tensors, real};
+use crate::device::WORKSPACE;
 use crate::error::Result;
 use crate::operation::{Argument, Exact, Named, Operation, Planned, Setting, Work};
 use crate::sample::{Features, Rng};
 use crate::shapes::Sizes;
 use statescan::ops::linear_scan::{self as op, Args, Cotangents, Gradients, Outputs, reference};
-use statescan::{DType, Exec};
+use statescan::{DType, Exec, View};
 
 /// The adapter.
 pub(crate) struct LinearScan;
@@ -38,6 +39,11 @@ fn args(call: &Call) -> Result<Args<'_>> {
 
 fn cotangents(tensors: &Tensors) -> Cotangents<'_> {
     Cotangents { h: tensors.view("h"), final_state: tensors.view("final_state") }
+}
+
+/// The states of a forward pass; those that were rounded to 16 bits are better computed again.
+fn saved_states(saved: &Tensors) -> Option<View<'_>> {
+    saved.view("h").filter(|h| h.dtype().real().size() > 2)
 }
 
 impl Operation for LinearScan {
@@ -77,18 +83,34 @@ impl Operation for LinearScan {
         Ok(vec![planned("h", dtype, &shape)?, planned("final_state", carried, state)?, planned("decay", carried, state)?])
     }
 
+    fn workspace(&self, exec: &Exec, call: &Call) -> Result<usize> {
+        Ok(op::workspace_len(exec, &args(call)?)?)
+    }
+
+    fn workspace_backward(&self, exec: &Exec, call: &Call, saved: &Tensors) -> Result<usize> {
+        Ok(op::backward_workspace_len(exec, &args(call)?, saved_states(saved).is_some())?)
+    }
+
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
-        let mut outputs = Outputs { h: out.take("h"), final_state: out.take("final_state"), decay: out.take("decay") };
+        let mut outputs = Outputs {
+            h: out.take("h"),
+            final_state: out.take("final_state"),
+            decay: out.take("decay"),
+            workspace: out.take(WORKSPACE),
+        };
         Ok(op::forward(exec, &args(call)?, &mut outputs)?)
     }
 
     fn backward(&self, exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()> {
         let mut grads = grads.writers();
-        let mut gradients = Gradients { a: grads.take("a"), b: grads.take("b"), initial_state: grads.take("initial_state") };
-        // states that were rounded to 16 bits are better computed again
-        let h = saved.view("h").filter(|h| h.dtype().real().size() > 2);
-        Ok(op::backward(exec, &args(call)?, h, &self::cotangents(cotangents), &mut gradients)?)
+        let mut gradients = Gradients {
+            a: grads.take("a"),
+            b: grads.take("b"),
+            initial_state: grads.take("initial_state"),
+            workspace: grads.take(WORKSPACE),
+        };
+        Ok(op::backward(exec, &args(call)?, saved_states(saved), &self::cotangents(cotangents), &mut gradients)?)
     }
 
     fn reference(&self, call: &Call) -> Result<Exact> {

@@ -40,6 +40,33 @@ impl Stream {
     pub(crate) unsafe fn download(&self, _to: *mut u8, _from: u64, _bytes: usize) -> Result<()> {
         match self.0 {}
     }
+    pub(crate) unsafe fn copy(&self, _to: u64, _from: u64, _bytes: usize) -> Result<()> {
+        match self.0 {}
+    }
+    pub(crate) fn begin_capture(&self) -> Result<()> {
+        match self.0 {}
+    }
+    pub(crate) fn end_capture(&self) -> Result<u64> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn launch_graph(&self, _graph: u64) -> Result<()> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn destroy_graph(&self, _graph: u64) {
+        match self.0 {}
+    }
+    pub(crate) fn event(&self) -> Result<u64> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn record(&self, _event: u64) -> Result<()> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn milliseconds(&self, _begin: u64, _end: u64) -> Result<f32> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn destroy_event(&self, _event: u64) {
+        match self.0 {}
+    }
     pub(crate) fn synchronize(&self) -> Result<()> {
         match self.0 {}
     }

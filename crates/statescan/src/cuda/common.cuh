@@ -40,6 +40,10 @@ DEVICE void assign(bf16& to, f32 v) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bi
 DEVICE void assign(f16& to, f32 v) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to.bits) : "f"(v)); }
 DEVICE void assign(complex64& to, complex64 v) { to = v; }
 DEVICE void assign(complex128& to, complex64 v) { to = {v.re, v.im}; }
+DEVICE void assign(complex64& to, f32 v) { to = {v, 0.f}; }
+DEVICE void assign(complex128& to, f32 v) { to = {v, 0.f}; }
+// a real tensor keeps the real part
+template <typename E> DEVICE void assign(E& to, complex64 v) { assign(to, v.re); }
 
 DEVICE complex64 to_complex(f32 v) { return {v, 0.f}; }
 DEVICE complex64 to_complex(f64 v) { return {f32(v), 0.f}; }
@@ -116,6 +120,10 @@ DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group 0;" ::: "memor
 // How steps belong to sequences: each row is one; bounds of packed ones; the sequence of each step.
 enum class Sequences { Whole, Bounds, Index };
 
+// What a launch does with rows: scans them whole, or in segments of time. Then the first launch leaves the state after each segment but the
+// last, from a state of zero except for the first one, and the second starts each but the first from the states that follow from these.
+enum class Pass { Whole, Ends, Rest };
+
 // ---- tensors
 
 // job(i, round) for i below COUNT, divided among the threads of a block; unrolled, which needs a number of rounds that the compiler knows
@@ -139,6 +147,9 @@ template <typename E> DEVICE E* at(const Tensor& v, i64 i, i64 j = 0, i64 k = 0,
 
 // Four neighbouring steps as they are stored.
 template <typename E> struct alignas(sizeof(E) * 4 < 16 ? sizeof(E) * 4 : 16) Quad { E v[4]; };
+
+// COUNT neighbours as they are stored, in one access of at most 16 bytes.
+template <typename E, int COUNT> struct alignas(sizeof(E) * COUNT) Neighbours { E v[COUNT]; };
 
 // How a tile of rows (channels or states) x steps comes out of global memory: which axis neighbouring threads take, and whether 16 bytes at
 // a time, which needs that axis to be contiguous and aligned.

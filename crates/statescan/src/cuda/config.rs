@@ -1,5 +1,6 @@
 //! The configuration of a kernel: the constants that make its text specific. Small, printable, hashable.
 
+use crate::ops::discretization::Discretization;
 use crate::tensor::{DType, View};
 use core::fmt;
 
@@ -56,6 +57,22 @@ impl TileCopy {
     }
 }
 
+/// How many neighbours along an axis one access of at most 16 bytes can take, a power of two up to `most`: pieces that start at multiples
+/// of so many lie side by side and are aligned wherever the other axes go.
+pub(crate) fn neighbours(view: &View<'_>, axis: usize, most: usize) -> usize {
+    let (strides, size) = (view.strides(), view.dtype().size());
+    let fits = |count: &usize| {
+        let aligned = |bytes: usize| bytes.is_multiple_of(count * size);
+        count * size <= 16
+            && *count <= most
+            && strides[axis] == 1
+            && aligned(view.as_ptr() as usize)
+            && (0..strides.len())
+                .all(|a| a == axis || view.shape()[a] < 2 || aligned(strides[a].unsigned_abs().wrapping_mul(size)))
+    };
+    [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+}
+
 /// The value of a constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Value {
@@ -65,6 +82,19 @@ pub(crate) enum Value {
     Copy(TileCopy),
     /// A variant of an enumeration in the text: its type and its name.
     Name(&'static str, &'static str),
+}
+
+impl Value {
+    /// A rule of `discretization.cuh`.
+    pub(crate) fn discretization(of: Discretization) -> Self {
+        let name = match of {
+            Discretization::Mamba => "Mamba",
+            Discretization::Zoh => "Zoh",
+            Discretization::Bilinear => "Bilinear",
+            Discretization::Dirac => "Dirac",
+        };
+        Value::Name("Discretization", name)
+    }
 }
 
 /// Named constants in a fixed order.
@@ -141,6 +171,25 @@ mod tests {
         assert_eq!(of(view(&[2, 8, 64], &[512, 64, -1], 63)), TileCopy::Time);
         // what an axis of one element has for a stride does not matter
         assert_eq!(of(view(&[1, 8, 64], &[3, 64, 1], 0)), TileCopy::TimeVector);
+    }
+
+    #[test]
+    fn neighbours_are_aligned_everywhere() {
+        let data = vec![0u64; 1024];
+        let at = |dtype: DType, offset: usize, strides: &[isize]| {
+            let size = dtype.size();
+            let start = (data.as_ptr() as usize).next_multiple_of(16) + offset * size;
+            // SAFETY: nothing reads through the view.
+            let view = unsafe { View::from_raw_parts(start as *const u8, dtype, crate::Device::Cpu, &[2, 4, 64], strides) };
+            neighbours(&view.unwrap(), 2, 8)
+        };
+        assert_eq!(at(DType::BF16, 0, &[256, 64, 1]), 8);
+        assert_eq!(at(DType::F32, 0, &[256, 64, 1]), 4);
+        assert_eq!(at(DType::BF16, 2, &[256, 64, 1]), 2);
+        assert_eq!(at(DType::BF16, 0, &[264, 66, 1]), 2);
+        assert_eq!(at(DType::BF16, 0, &[260, 65, 1]), 1);
+        assert_eq!(at(DType::BF16, 0, &[256, 1, 4]), 1);
+        assert_eq!(at(DType::F32, 63, &[256, 64, -1]), 1);
     }
 
     #[test]

@@ -259,6 +259,95 @@ impl Stream {
         self.synchronize()
     }
 
+    /// Copies within the device.
+    ///
+    /// # Safety
+    /// Both ranges are valid and apart.
+    pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller's contract.
+        unsafe { call!(cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw())) }
+    }
+
+    /// Begins to record what is put into the stream instead of running it.
+    pub(crate) fn begin_capture(&self) -> Result<()> {
+        let _current = self.context.enter()?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is valid.
+        unsafe { call!(cuStreamBeginCapture_v2(self.raw(), mode)) }
+    }
+
+    /// Ends it: what was recorded, ready to be launched.
+    pub(crate) fn end_capture(&self) -> Result<u64> {
+        let _current = self.context.enter()?;
+        let (mut graph, mut ready) = (null_mut(), null_mut());
+        // SAFETY: the places written are valid; the recorded graph is destroyed once what is launched was made from it.
+        unsafe {
+            call!(cuStreamEndCapture(self.raw(), &mut graph))?;
+            let made = call!(cuGraphInstantiateWithFlags(&mut ready, graph, 0));
+            sys::cuGraphDestroy(graph);
+            made?;
+        }
+        Ok(ready as u64)
+    }
+
+    /// # Safety
+    /// The graph comes from [`Stream::end_capture`], and what it reads and writes is valid.
+    pub(crate) unsafe fn launch_graph(&self, graph: u64) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller's contract.
+        unsafe { call!(cuGraphLaunch(graph as sys::CUgraphExec, self.raw())) }
+    }
+
+    /// # Safety
+    /// The graph comes from [`Stream::end_capture`] and is not used afterwards.
+    pub(crate) unsafe fn destroy_graph(&self, graph: u64) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: the caller's contract.
+            unsafe { sys::cuGraphExecDestroy(graph as sys::CUgraphExec) };
+        }
+    }
+
+    /// A new event.
+    pub(crate) fn event(&self) -> Result<u64> {
+        let _current = self.context.enter()?;
+        let mut event = null_mut();
+        // SAFETY: a context is current.
+        unsafe { call!(cuEventCreate(&mut event, 0))? };
+        Ok(event as u64)
+    }
+
+    /// Marks this place of the stream.
+    ///
+    /// # Safety
+    /// The event comes from [`Stream::event`].
+    pub(crate) unsafe fn record(&self, event: u64) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller's contract.
+        unsafe { call!(cuEventRecord(event as sys::CUevent, self.raw())) }
+    }
+
+    /// Time between two marks that have passed.
+    ///
+    /// # Safety
+    /// The events come from [`Stream::event`].
+    pub(crate) unsafe fn milliseconds(&self, begin: u64, end: u64) -> Result<f32> {
+        let _current = self.context.enter()?;
+        let mut time = 0.0;
+        // SAFETY: the caller's contract.
+        unsafe { call!(cuEventElapsedTime_v2(&mut time, begin as sys::CUevent, end as sys::CUevent))? };
+        Ok(time)
+    }
+
+    /// # Safety
+    /// The event comes from [`Stream::event`] and is not used afterwards.
+    pub(crate) unsafe fn destroy_event(&self, event: u64) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: the caller's contract.
+            unsafe { sys::cuEventDestroy_v2(event as sys::CUevent) };
+        }
+    }
+
     /// Waits for everything in the stream.
     pub(crate) fn synchronize(&self) -> Result<()> {
         let _current = self.context.enter()?;

@@ -17,21 +17,29 @@
 mod absent;
 #[cfg(feature = "cuda")]
 mod cache;
+mod ceilings;
 mod config;
 #[cfg(feature = "cuda")]
 mod driver;
+mod graph;
 #[cfg(feature = "cuda")]
 mod jit;
+mod kernel;
 #[cfg(feature = "cuda")]
 pub(crate) mod nvrtc;
 mod params;
 mod tensor;
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) mod testing;
 
 #[cfg(not(feature = "cuda"))]
 pub(crate) use absent::Stream;
-pub(crate) use config::{Config, TileCopy, Value};
+pub use ceilings::Ceilings;
+pub(crate) use config::{Config, TileCopy, Value, neighbours};
 #[cfg(feature = "cuda")]
 pub(crate) use driver::Stream;
+pub use graph::{Graph, elapsed};
+pub(crate) use kernel::{Kernel, blocks_of_lines};
 pub(crate) use params::Strided;
 pub use tensor::DeviceTensor;
 

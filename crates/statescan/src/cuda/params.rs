@@ -4,7 +4,7 @@ use crate::tensor::{RawViewMut, View};
 
 /// A strided tensor of up to four axes; strides count elements. Absent ones are null.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Strided {
     data: u64,
     stride: [i64; 4],
@@ -17,6 +17,10 @@ impl Strided {
             *to = from as i64;
         }
         Strided { data: view.as_ptr() as u64, stride }
+    }
+    /// A view seen with other strides.
+    pub(crate) fn with(view: &View<'_>, strides: [isize; 4]) -> Self {
+        Strided { data: view.as_ptr() as u64, stride: strides.map(|s| s as i64) }
     }
     pub(crate) fn of_option(view: &Option<View<'_>>) -> Self {
         view.as_ref().map(Self::of).unwrap_or_default()

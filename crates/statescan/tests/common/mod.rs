@@ -1,6 +1,7 @@
 //! What the tests of all operations share: random tensors of any type and layout, poisoned outputs, one comparison.
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod device;
 pub mod vectors;
 
 use num_complex::Complex64;

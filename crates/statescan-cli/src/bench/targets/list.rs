@@ -15,6 +15,8 @@ pub(super) struct Run {
     pub backward: bool,
     pub threads: usize,
     pub level: Option<Level>,
+    /// Whether it runs on the GPU.
+    pub cuda: bool,
 }
 
 /// How two figures become one.
@@ -22,6 +24,8 @@ pub(super) struct Run {
 pub(super) enum Measure {
     /// Nanoseconds for each state-step: at most.
     Time,
+    /// Microseconds: at most.
+    Micros,
     /// Time for each state-step as a multiple of another run's: at most.
     Ratio(&'static str, Run),
     /// How many times faster than another run: at least.
@@ -42,7 +46,7 @@ pub(super) struct Target {
 }
 
 impl Run {
-    fn forward(op: &'static str, sizes: &[(char, usize)]) -> Self {
+    pub fn forward(op: &'static str, sizes: &[(char, usize)]) -> Self {
         Run {
             op,
             sizes: Sizes::of(sizes),
@@ -51,15 +55,16 @@ impl Run {
             backward: false,
             threads: 1,
             level: None,
+            cuda: false,
         }
     }
-    fn backward(&self) -> Self {
+    pub fn backward(&self) -> Self {
         Run { backward: true, ..self.clone() }
     }
-    fn with(&self, variation: Variation) -> Self {
+    pub fn with(&self, variation: Variation) -> Self {
         Run { variation, ..self.clone() }
     }
-    fn stored_as(&self, dtype: DType) -> Self {
+    pub fn stored_as(&self, dtype: DType) -> Self {
         Run { dtype, ..self.clone() }
     }
     fn on_two_threads(&self) -> Self {
@@ -82,6 +87,7 @@ impl Run {
             (self.dtype != DType::F32).then(|| self.dtype.to_string()),
             (self.threads > 1).then(|| format!("{} threads", self.threads)),
             self.level.map(|level| level.to_string()),
+            self.cuda.then(|| "cuda".to_string()),
         ];
         for difference in differences.into_iter().flatten() {
             text += ", ";
@@ -96,6 +102,7 @@ impl Measure {
     pub fn unit(&self) -> String {
         match self {
             Measure::Time => "ns per state-step".to_string(),
+            Measure::Micros => "us".to_string(),
             Measure::Ratio(of, _) => format!("x the time {of}"),
             Measure::Speedup(than, _) => format!("x as fast as {than}"),
             Measure::ShareOfCopy => "of a copy's rate".to_string(),
@@ -105,7 +112,7 @@ impl Measure {
 
     /// Whether a smaller figure is a better one.
     pub fn smaller_is_better(&self) -> bool {
-        matches!(self, Measure::Time | Measure::Ratio(..))
+        matches!(self, Measure::Time | Measure::Micros | Measure::Ratio(..))
     }
 }
 
@@ -116,7 +123,7 @@ impl Target {
     }
 }
 
-/// Every target.
+/// Every target on the CPU.
 pub(super) fn all() -> Vec<Target> {
     let target = |run: &Run, measure, must, aim| Target { run: run.clone(), measure, must, aim };
     let time = |run: &Run, must, aim| target(run, Measure::Time, must, aim);

@@ -2,18 +2,20 @@
 //! checked against the oracle before it is timed.
 
 mod ceilings;
+mod cuda;
 mod list;
 mod variation;
 
 use super::measured::Measured;
 use super::progress;
-use crate::cli::BenchArgs;
+use crate::cli::{BenchArgs, cuda_device};
 use crate::compute;
 use crate::error::Result;
 use crate::operation;
 use crate::text;
 use list::{Measure, Run, Target};
 use serde_json::json;
+use statescan::cuda::Ceilings;
 use statescan::{Exec, Level};
 use std::time::Duration;
 
@@ -54,7 +56,16 @@ impl Side {
 /// Runs the command: 1 if a target is missed or a result is wrong.
 pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     let only = args.op.as_deref().map(operation::find).transpose()?.map(|op| op.name());
-    let targets: Vec<Target> = list::all().into_iter().filter(|t| only.is_none_or(|op| op == t.run.op)).collect();
+    let gpu = match cuda_device(&args.device)? {
+        Some(ordinal) => {
+            let exec = Exec::cuda(ordinal)?;
+            let ceilings = Ceilings::measure(&exec)?;
+            Some((exec, ceilings))
+        }
+        None => None,
+    };
+    let listed = if gpu.is_some() { cuda::all() } else { list::all() };
+    let targets: Vec<Target> = listed.into_iter().filter(|t| only.is_none_or(|op| op == t.run.op)).collect();
     let bar = progress(targets.len());
     let mut failed = false;
     if !args.json {
@@ -62,7 +73,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     }
     for target in &targets {
         bar.set_message(target.run.describe());
-        let outcome = measure(target, args.quick)?;
+        let outcome = match &gpu {
+            Some((exec, ceilings)) => cuda::measure(target, exec, ceilings)?,
+            None => measure(target, args.quick)?,
+        };
         failed |= match outcome {
             Outcome::Figure(figure) => !target.reached(figure, target.must),
             Outcome::Wrong(_) => true,
@@ -90,6 +104,7 @@ fn measure(target: &Target, quick: bool) -> Result<Outcome> {
     };
     let figure = match &target.measure {
         Measure::Time => compute::median(budget, most, || side.run())?.as_nanos() as f64 / steps,
+        Measure::Micros => compute::median(budget, most, || side.run())?.as_nanos() as f64 / 1e3,
         Measure::Ratio(_, other) | Measure::Speedup(_, other) => {
             let mut other = match prepare(other)? {
                 Ok(other) => other,

@@ -30,8 +30,13 @@
 //!
 //! Sums over batch and time are made in two stages whose order depends on the shapes alone. Gradients overwrite. One step at a time:
 //! [`update`].
+//!
+//! **CUDA.** Everything runs there but an `x` in `f64`. Sums are `f32`; arguments in wider types are rounded. Bounds and indices of packed
+//! sequences are read by the device only: wrong values cannot be reported, they give wrong results and touch no memory outside of the tensors.
+//! The order of the filters' sums depends on the device and on whether there is a workspace too.
 
 mod cpu;
+mod cuda;
 mod plan;
 pub mod reference;
 mod update;
@@ -42,7 +47,7 @@ use super::check::{Checker, Kind};
 use super::sequences::{Segment, Segments, Sequences};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::tensor::{Device, RawViewMut, Shape, View, ViewMut};
+use crate::tensor::{DType, Device, RawViewMut, Shape, View, ViewMut};
 
 const OP: &str = "causal_conv1d";
 
@@ -123,6 +128,8 @@ pub struct Gradients<'a> {
     pub bias: Option<ViewMut<'a>>,
     /// By `initial_states`.
     pub initial_states: Option<ViewMut<'a>>,
+    /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Without it the gradients of few filters are slower on CUDA.
+    pub workspace: Option<ViewMut<'a>>,
 }
 
 /// The shape of `final_states`: that of the initial states where there are some.
@@ -133,24 +140,36 @@ pub fn final_states_shape(args: &Args<'_>) -> Result<Shape> {
     Ok(Problem::new(args, args.x.device(), &[])?.state_shape())
 }
 
+/// Number of `f32` elements that `Gradients::workspace` must have if it is given; none on the CPU.
+///
+/// # Errors
+/// Those of [`backward`] that concern the arguments.
+pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
+    Ok(Problem::new(args, exec.device(), &[])?.backward_workspace_len(exec))
+}
+
 /// Computes `y` and the final states: whichever are asked for.
 ///
 /// # Errors
 /// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    exec.cpu_only(OP)?;
     let states: Vec<_> = out.final_states.iter().map(|s| s.shape()).collect();
     let problem = Problem::new(args, exec.device(), &states)?;
     let mut checker = problem.checker(args, exec.device())?;
     checker.write_if("y", &out.y, Kind::Real, &problem.bdl())?;
     checker.write_if("final_states", &out.final_states, Kind::Real, &problem.state_shape())?;
     checker.finish()?;
-    let targets = cpu::Targets {
+    let targets = Targets {
         y: out.y.as_mut().map(|v| problem.mirror(v.raw())),
         final_states: out.final_states.as_mut().map(|v| problem.state_target(v.raw())),
     };
-    cpu::forward(exec, &problem, &targets);
-    Ok(())
+    match exec.stream() {
+        Some(stream) => cuda::forward(stream, &problem, &targets),
+        None => {
+            cpu::forward(exec, &problem, &targets);
+            Ok(())
+        }
+    }
 }
 
 /// Computes the gradients that are asked for.
@@ -158,7 +177,6 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
 /// # Errors
 /// As [`forward`]; also a gradient of an argument that was not given.
 pub fn backward(exec: &Exec, args: &Args<'_>, cotangents: &Cotangents<'_>, grads: &mut Gradients<'_>) -> Result<()> {
-    exec.cpu_only(OP)?;
     let states: Vec<_> =
         cotangents.final_states.iter().map(|s| s.shape()).chain(grads.initial_states.iter().map(|s| s.shape())).collect();
     let problem = Problem::new(args, exec.device(), &states)?;
@@ -172,19 +190,48 @@ pub fn backward(exec: &Exec, args: &Args<'_>, cotangents: &Cotangents<'_>, grads
     checker.write_if("grad of bias", &grads.bias, Kind::Real, &[problem.dim])?;
     // the gradient by the inputs before the first step exists even where they were left at zero
     checker.write_if("grad of initial_states", &grads.initial_states, Kind::Real, &state)?;
+    checker.write_if("workspace", &grads.workspace, Kind::Exact(DType::F32), &[problem.backward_workspace_len(exec)])?;
+    checker.dense("workspace", grads.workspace.as_ref().map(|v| v.as_view()))?;
     checker.finish()?;
-    let sources = cpu::Sources {
+    let sources = Sources {
         y: cotangents.y.map(|v| problem.mirror_view(v)),
         final_states: cotangents.final_states.map(|v| problem.state_source(v)),
     };
-    let targets = cpu::GradientTargets {
+    let targets = GradientTargets {
         x: grads.x.as_mut().map(|v| problem.mirror(v.raw())),
         weight: grads.weight.as_mut().map(|v| v.raw()),
         bias: grads.bias.as_mut().map(|v| v.raw()),
         initial_states: grads.initial_states.as_mut().map(|v| problem.state_target(v.raw())),
+        workspace: grads.workspace.as_mut().map(|v| v.raw()),
     };
-    cpu::backward(exec, &problem, &sources, &targets);
-    Ok(())
+    match exec.stream() {
+        Some(stream) => cuda::backward(stream, &problem, &sources, &targets),
+        None => {
+            cpu::backward(exec, &problem, &sources, &targets);
+            Ok(())
+        }
+    }
+}
+
+/// Where a forward pass writes, in normal form.
+pub(crate) struct Targets {
+    pub y: Option<RawViewMut>,
+    pub final_states: Option<RawViewMut>,
+}
+
+/// The cotangents that a backward pass reads, in normal form.
+pub(crate) struct Sources<'a> {
+    pub y: Option<View<'a>>,
+    pub final_states: Option<View<'a>>,
+}
+
+/// Where a backward pass writes, in normal form.
+pub(crate) struct GradientTargets {
+    pub x: Option<RawViewMut>,
+    pub weight: Option<RawViewMut>,
+    pub bias: Option<RawViewMut>,
+    pub initial_states: Option<RawViewMut>,
+    pub workspace: Option<RawViewMut>,
 }
 
 /// Steps of one row that belong to no sequence.
@@ -209,6 +256,8 @@ pub(crate) struct Problem<'a> {
     pub silu: bool,
     /// (rows, sequences, D, W-1)
     pub initial_states: Option<View<'a>>,
+    pub sequences: Sequences<'a>,
+    /// The same, with the values that the host can read.
     pub segments: Segments,
     pub padding: Vec<Padding>,
     pub reverse: bool,
@@ -232,7 +281,8 @@ impl<'a> Problem<'a> {
         }
         let mut segments = Segments::resolve(OP, &args.sequences, batch, seqlen, 2, &shapes)?;
         let mut padding = match &args.sequences {
-            Sequences::SeqIdx(index) => set_padding_apart(&mut segments, batch, index),
+            // what lies on another device is read by its kernels only
+            Sequences::SeqIdx(index) if device == Device::Cpu => set_padding_apart(&mut segments, batch, index),
             _ => Vec::new(),
         };
         if args.reverse {
@@ -250,6 +300,7 @@ impl<'a> Problem<'a> {
             bias: args.bias,
             silu: args.activation == Activation::Silu,
             initial_states: args.initial_states,
+            sequences: args.sequences,
             segments,
             padding,
             reverse: args.reverse,
@@ -276,6 +327,11 @@ impl<'a> Problem<'a> {
 
     fn state_shape(&self) -> Shape {
         self.segments.state_shape(&[self.dim, self.width - 1])
+    }
+
+    /// Elements of scratch memory that a backward pass wants.
+    fn backward_workspace_len(&self, exec: &Exec) -> usize {
+        exec.stream().map_or(0, |stream| cuda::backward_workspace_len(stream, self))
     }
 
     fn mirror_view<'v>(&self, view: View<'v>) -> View<'v> {

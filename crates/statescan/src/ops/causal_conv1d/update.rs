@@ -11,9 +11,10 @@
 //!
 //! Without `cache_seqlens` the state is the last M inputs, the latest last: it moves by T. With them it is a circular buffer: a row that has
 //! seen `n` inputs keeps input `i` at `i mod M`, and the new ones go to `n mod M` and on.
-//! Where an index is negative, `y` is zero and no state is touched.
+//! Where an index is negative, `y` is zero and no state is touched. On CUDA only the device reads indices and lengths: an index that is out of
+//! range counts as negative, one that is used twice gives wrong results, and a length counts modulo M.
 
-use super::{Activation, cpu, width_of};
+use super::{Activation, cpu, cuda, width_of};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
@@ -52,7 +53,6 @@ impl<'a> UpdateArgs<'a> {
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice, a negative length.
 /// Nothing is written then.
 pub fn update(exec: &Exec, args: &UpdateArgs<'_>, conv_state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    exec.cpu_only(OP)?;
     let sizes = Sizes::new(args, conv_state.shape(), exec.device())?;
     let mut checker = sizes.checker(args, exec.device())?;
     checker.write("conv_state", conv_state, Kind::Real, &[sizes.states, sizes.dim, sizes.state_len])?;
@@ -62,13 +62,31 @@ pub fn update(exec: &Exec, args: &UpdateArgs<'_>, conv_state: &mut ViewMut<'_>, 
     if x.rank() == 2 {
         (x, target) = (x.expand(2, 1), target.expand(2, 1));
     }
+    let silu = args.activation == Activation::Silu;
+    if let Some(stream) = exec.stream() {
+        let problem = cuda::UpdateProblem {
+            batch: sizes.rows.len(),
+            dim: sizes.dim,
+            steps: sizes.steps,
+            width: sizes.width,
+            silu,
+            x,
+            weight: args.weight,
+            bias: args.bias,
+            cache_seqlens: args.cache_seqlens,
+            indices: args.conv_state_indices,
+            state: conv_state.raw(),
+            y: target,
+        };
+        return cuda::update(stream, &problem);
+    }
     let problem = cpu::UpdateProblem {
         dim: sizes.dim,
         steps: sizes.steps,
         width: sizes.width,
         state_len: sizes.state_len,
         circular: args.cache_seqlens.is_some(),
-        silu: args.activation == Activation::Silu,
+        silu,
         x,
         weight: args.weight,
         bias: args.bias,
@@ -158,6 +176,9 @@ impl Sizes {
             sizes.states = batch;
         }
         sizes.checker(args, device)?;
+        if device != Device::Cpu {
+            return Ok(sizes);
+        }
         let rows = crate::ops::check::state_rows(OP, "conv_state_indices", args.conv_state_indices.as_ref(), batch, states)?;
         let seen = args.cache_seqlens.map(|v| v.to_indices());
         for (b, row) in rows.into_iter().enumerate() {

@@ -4,33 +4,12 @@
 //! strides cost nothing in the recurrence. The operation reads two numbers and writes one a step; it runs at the speed of memory.
 
 use super::plan::Plan;
-use super::{Problem, recurrence};
+use super::{GradientTargets, Problem, Sources, Targets, recurrence};
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
 use crate::cpu::{Kernel, Level};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
-
-/// Where a forward pass writes, in normal form.
-pub(crate) struct Targets {
-    pub h: Option<RawViewMut>,
-    pub final_state: Option<RawViewMut>,
-    pub decay: Option<RawViewMut>,
-}
-
-/// What a backward pass reads besides the arguments, in normal form.
-pub(crate) struct Sources<'a> {
-    pub h: Option<View<'a>>,
-    pub by_h: Option<View<'a>>,
-    pub by_final_state: Option<View<'a>>,
-}
-
-/// Where a backward pass writes, in normal form.
-pub(crate) struct GradientTargets {
-    pub a: Option<RawViewMut>,
-    pub b: Option<RawViewMut>,
-    pub initial_state: Option<RawViewMut>,
-}
 
 /// The tensors of one call, forward or backward, and their division.
 struct Context<'c, 'a> {
@@ -71,13 +50,13 @@ impl<'c, 'a> Context<'c, 'a> {
 pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     let targets = Targets { ..*targets };
     let sources = Sources { h: None, by_h: None, by_final_state: None };
-    let none = GradientTargets { a: None, b: None, initial_state: None };
+    let none = GradientTargets { a: None, b: None, initial_state: None, workspace: None };
     Context::new(problem, sources, targets, none).run(exec, false);
 }
 
 pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
     let sources = Sources { ..*sources };
-    let none = Targets { h: None, final_state: None, decay: None };
+    let none = Targets { h: None, final_state: None, decay: None, workspace: None };
     Context::new(problem, sources, none, GradientTargets { ..*targets }).run(exec, true);
 }
 

@@ -28,8 +28,12 @@
 //!
 //! Nothing but `h` is needed, and that is recomputed tile by tile (with one state kept for each 64 steps) where the caller gives none.
 //! Gradients overwrite.
+//!
+//! **CUDA.** Everything runs there but an `a` or `b` in `f64`. Steps are composed in threads before states are known, so that a product of
+//! decays that leaves the range of `f32` takes what is not zero with it. Where `h` is not given it is computed again as a whole, in a workspace.
 
 mod cpu;
+mod cuda;
 mod plan;
 pub(crate) mod recurrence;
 pub mod reference;
@@ -37,7 +41,7 @@ pub mod reference;
 use super::check::{Checker, Kind};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::tensor::{Device, MAX_RANK, RawViewMut, View, ViewMut};
+use crate::tensor::{DType, Device, MAX_RANK, RawViewMut, View, ViewMut};
 
 const OP: &str = "linear_scan";
 
@@ -70,6 +74,8 @@ pub struct Outputs<'a> {
     pub final_state: Option<ViewMut<'a>>,
     /// Product of all `a`, (..); 1 for no steps.
     pub decay: Option<ViewMut<'a>>,
+    /// Scratch memory: dense, f32, of [`workspace_len`] elements. Without it long rows of few channels are slower on CUDA.
+    pub workspace: Option<ViewMut<'a>>,
 }
 
 /// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
@@ -91,6 +97,8 @@ pub struct Gradients<'a> {
     pub b: Option<ViewMut<'a>>,
     /// By `initial_state`, (..), whether it was given or left at zero; real for a real initial state.
     pub initial_state: Option<ViewMut<'a>>,
+    /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. CUDA needs it for the gradient by `a` where `h` is not given.
+    pub workspace: Option<ViewMut<'a>>,
 }
 
 /// Computes the states, the final state and the total decay: whichever are asked for.
@@ -98,7 +106,6 @@ pub struct Gradients<'a> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    exec.cpu_only(OP)?;
     let problem = Problem::new(args)?;
     let mut checker = problem.checker(args, exec.device())?;
     let (shape, kind) = (args.b.shape(), Kind::exactly(problem.complex));
@@ -106,14 +113,22 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
     checker.write_if("h", &out.h, kind, &shape)?;
     checker.write_if("final_state", &out.final_state, kind, state)?;
     checker.write_if("decay", &out.decay, kind, state)?;
+    checker.write_if("workspace", &out.workspace, Kind::Exact(DType::F32), &[problem.workspace_len(exec)])?;
+    checker.dense("workspace", out.workspace.as_ref().map(|v| v.as_view()))?;
     checker.finish()?;
-    let targets = cpu::Targets {
+    let targets = Targets {
         h: out.h.as_mut().map(|v| problem.timed_target(v)),
         final_state: out.final_state.as_mut().map(|v| problem.state_target(v)),
         decay: out.decay.as_mut().map(|v| problem.state_target(v)),
+        workspace: out.workspace.as_mut().map(|v| v.raw()),
     };
-    cpu::forward(exec, &problem, &targets);
-    Ok(())
+    match exec.stream() {
+        Some(stream) => cuda::forward(stream, &problem, &targets),
+        None => {
+            cpu::forward(exec, &problem, &targets);
+            Ok(())
+        }
+    }
 }
 
 /// Computes the gradients that are asked for. `h` is the output of a forward pass with the same arguments; without it the states are
@@ -128,7 +143,6 @@ pub fn backward(
     cotangents: &Cotangents<'_>,
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
-    exec.cpu_only(OP)?;
     let problem = Problem::new(args)?;
     let mut checker = problem.checker(args, exec.device())?;
     let (shape, kind) = (args.b.shape(), Kind::float(problem.complex));
@@ -141,19 +155,72 @@ pub fn backward(
     checker.write_if("grad of b", &grads.b, like(&args.b), &shape)?;
     let initial = args.initial_state.map_or(Kind::exactly(problem.complex), |v| like(&v));
     checker.write_if("grad of initial_state", &grads.initial_state, initial, state)?;
+    let workspace = [problem.backward_workspace_len(exec, h.is_some())];
+    checker.write_if("workspace", &grads.workspace, Kind::Exact(DType::F32), &workspace)?;
+    checker.dense("workspace", grads.workspace.as_ref().map(|v| v.as_view()))?;
     checker.finish()?;
-    let sources = cpu::Sources {
+    let sources = Sources {
         h: h.map(|v| problem.timed(v)),
         by_h: cotangents.h.map(|v| problem.timed(v)),
         by_final_state: cotangents.final_state.map(|v| problem.state(v)),
     };
-    let targets = cpu::GradientTargets {
+    let targets = GradientTargets {
         a: grads.a.as_mut().map(|v| problem.timed_target(v)),
         b: grads.b.as_mut().map(|v| problem.timed_target(v)),
         initial_state: grads.initial_state.as_mut().map(|v| problem.state_target(v)),
+        workspace: grads.workspace.as_mut().map(|v| v.raw()),
     };
-    cpu::backward(exec, &problem, &sources, &targets);
-    Ok(())
+    match exec.stream() {
+        Some(stream) => cuda::backward(stream, &problem, &sources, &targets),
+        None => {
+            cpu::backward(exec, &problem, &sources, &targets);
+            Ok(())
+        }
+    }
+}
+
+/// Number of `f32` elements that `Outputs::workspace` must have if it is given; none on the CPU.
+///
+/// # Errors
+/// Those of [`forward`] that concern the arguments.
+pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
+    let problem = Problem::new(args)?;
+    problem.checker(args, exec.device())?;
+    Ok(problem.workspace_len(exec))
+}
+
+/// Number of `f32` elements that `Gradients::workspace` must have if it is given; none on the CPU. Where `h` is not given, they have room
+/// for it.
+///
+/// # Errors
+/// Those of [`backward`] that concern the arguments.
+pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>, h_is_given: bool) -> Result<usize> {
+    let problem = Problem::new(args)?;
+    problem.checker(args, exec.device())?;
+    Ok(problem.backward_workspace_len(exec, h_is_given))
+}
+
+/// Where a forward pass writes, in normal form.
+pub(crate) struct Targets {
+    pub h: Option<RawViewMut>,
+    pub final_state: Option<RawViewMut>,
+    pub decay: Option<RawViewMut>,
+    pub workspace: Option<RawViewMut>,
+}
+
+/// What a backward pass reads besides the arguments, in normal form.
+pub(crate) struct Sources<'a> {
+    pub h: Option<View<'a>>,
+    pub by_h: Option<View<'a>>,
+    pub by_final_state: Option<View<'a>>,
+}
+
+/// Where a backward pass writes, in normal form.
+pub(crate) struct GradientTargets {
+    pub a: Option<RawViewMut>,
+    pub b: Option<RawViewMut>,
+    pub initial_state: Option<RawViewMut>,
+    pub workspace: Option<RawViewMut>,
 }
 
 /// A checked call in normal form: at least one leading axis, time runs forwards.
@@ -204,6 +271,16 @@ impl<'a> Problem<'a> {
         checker.read("a", &args.a, Kind::Float, &shape)?;
         checker.read_if("initial_state", &args.initial_state, Kind::float(self.complex), &shape[..shape.len() - 1])?;
         Ok(checker)
+    }
+
+    /// Elements of scratch memory that a forward pass wants.
+    fn workspace_len(&self, exec: &Exec) -> usize {
+        exec.stream().map_or(0, |stream| cuda::workspace_len(stream, self))
+    }
+
+    /// Elements of scratch memory that a backward pass wants.
+    fn backward_workspace_len(&self, exec: &Exec, h_is_given: bool) -> usize {
+        exec.stream().map_or(0, |stream| cuda::backward_workspace_len(stream, self, h_is_given))
     }
 
     /// Sizes of the leading axes.

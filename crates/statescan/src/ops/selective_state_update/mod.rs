@@ -21,8 +21,12 @@
 //! zero; where `a` is the same for all states of a channel, there is one exponential for each channel instead of one for each state.
 //! Where an index is negative, `y` is zero and no state is touched.
 //! Sums are `f32`, or `f64` where `x` or the state is.
+//!
+//! **CUDA.** Everything runs there but an `x` or a state in `f64`. Only the device reads indices: one that is out of range counts as negative,
+//! one that is used twice gives wrong results.
 
 mod cpu;
+mod cuda;
 mod plan;
 pub mod reference;
 
@@ -91,37 +95,19 @@ impl<'a> Args<'a> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    exec.cpu_only(OP)?;
     let (sizes, mut checker) = Sizes::new(args, &state.as_view(), exec.device())?;
     checker.write("state", state, Kind::exactly(sizes.complex), &sizes.state_shape())?;
     checker.write("y", y, Kind::Real, &args.x.shape())?;
     checker.finish()?;
     let (state, y) = (state.raw(), y.raw());
-
-    let problem = Problem {
-        heads: sizes.heads,
-        headdim: sizes.headdim,
-        dstate: sizes.dstate,
-        complex: sizes.complex,
-        double: args.x.dtype().is_double() || state.dtype().is_double(),
-        x: sizes.channels(&args.x, true),
-        dt: sizes.channels(&args.dt, true),
-        a: sizes.channels(&args.a, false),
-        b: sizes.map(&args.b),
-        c: sizes.map(&args.c),
-        d: args.d.map(|v| sizes.channels(&v, false)),
-        z: args.z.map(|v| sizes.channels(&v, true)),
-        dt_bias: args.dt_bias.map(|v| sizes.channels(&v, false)),
-        dt_softplus: args.dt_softplus,
-        dt_limit: args.dt_limit,
-        dt_a: args.dt_a.map(|v| sizes.channels(&v, true)),
-        discretization: args.discretization,
-        state: sizes.channels(&state.as_read(), true),
-        y: sizes.channels(&y.as_read(), true),
-        rows: sizes.rows,
-    };
-    cpu::update(exec, &problem);
-    Ok(())
+    let problem = sizes.problem(args, &state.as_read(), &y.as_read());
+    match exec.stream() {
+        Some(stream) => cuda::update(stream, &problem, args.state_batch_indices),
+        None => {
+            cpu::update(exec, &problem);
+            Ok(())
+        }
+    }
 }
 
 /// A tensor seen as (batch, head, channel of the head, state): stride 0 along the axes that it does not have.
@@ -154,7 +140,7 @@ pub(crate) struct Problem<'a> {
     pub discretization: Discretization,
     pub state: Operand<'a>,
     pub y: Operand<'a>,
-    /// The state of each row.
+    /// The state of each row, where the host can read it.
     pub rows: Vec<Option<usize>>,
 }
 
@@ -212,8 +198,36 @@ impl Sizes {
             own,
         };
         let checker = sizes.checker(args, device)?;
-        sizes.rows = state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, sizes.states)?;
+        if device == Device::Cpu {
+            sizes.rows = state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, sizes.states)?;
+        }
         Ok((sizes, checker))
+    }
+
+    /// The call in normal form.
+    fn problem<'v>(self, args: &Args<'v>, state: &View<'v>, y: &View<'v>) -> Problem<'v> {
+        Problem {
+            heads: self.heads,
+            headdim: self.headdim,
+            dstate: self.dstate,
+            complex: self.complex,
+            double: args.x.dtype().is_double() || state.dtype().is_double(),
+            x: self.channels(&args.x, true),
+            dt: self.channels(&args.dt, true),
+            a: self.channels(&args.a, false),
+            b: self.map(&args.b),
+            c: self.map(&args.c),
+            d: args.d.map(|v| self.channels(&v, false)),
+            z: args.z.map(|v| self.channels(&v, true)),
+            dt_bias: args.dt_bias.map(|v| self.channels(&v, false)),
+            dt_softplus: args.dt_softplus,
+            dt_limit: args.dt_limit,
+            dt_a: args.dt_a.map(|v| self.channels(&v, true)),
+            discretization: args.discretization,
+            state: self.channels(state, true),
+            y: self.channels(y, true),
+            rows: self.rows,
+        }
     }
 
     fn state_shape(&self) -> Vec<usize> {

@@ -19,8 +19,12 @@
 //!
 //! Each argument may have its own storage type and any strides. Where an index is negative, `y` is zero and no state is touched.
 //! Sums are `f32`, or `f64` where `u` or the state is. The maps are read once for up to 64 rows, where they lie; nothing is packed.
+//!
+//! **CUDA.** Everything runs there but a `u` or a state in `f64`. Only the device reads indices: one that is out of range counts as negative,
+//! one that is used twice gives wrong results.
 
 mod cpu;
+mod cuda;
 mod plan;
 pub mod reference;
 
@@ -78,7 +82,6 @@ impl<'a> Args<'a> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    exec.cpu_only(OP)?;
     let mut problem = Problem::new(args, &state.as_view(), exec.device())?;
     let mut checker = problem.checker(args, exec.device())?;
     checker.write("state", state, Kind::Complex, &[problem.states, problem.dstate])?;
@@ -89,8 +92,13 @@ pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut Vie
     }
     problem.double |= state.dtype().is_double();
     let targets = Targets { state: state.raw(), y: y.raw() };
-    cpu::update(exec, &problem, &targets);
-    Ok(())
+    match exec.stream() {
+        Some(stream) => cuda::update(stream, &problem, args.state_batch_indices, &targets),
+        None => {
+            cpu::update(exec, &problem, &targets);
+            Ok(())
+        }
+    }
 }
 
 /// What a step writes.
@@ -119,7 +127,7 @@ pub(crate) struct Problem<'a> {
     /// `None` for a complex output, else the factor of its real part.
     pub real_factor: Option<f64>,
     pub d: Option<View<'a>>,
-    /// The state of each row.
+    /// The state of each row, where the host can read it.
     pub rows: Vec<Option<usize>>,
 }
 
@@ -164,7 +172,9 @@ impl<'a> Problem<'a> {
             rows: Vec::new(),
         };
         problem.checker(args, device)?;
-        problem.rows = state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, problem.states)?;
+        if device == Device::Cpu {
+            problem.rows = state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, problem.states)?;
+        }
         Ok(problem)
     }
 

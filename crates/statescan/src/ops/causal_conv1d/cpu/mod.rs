@@ -13,7 +13,7 @@ mod rows;
 mod update;
 
 use super::plan::{Axis, Piece, Plan};
-use super::{MAX_WIDTH, Problem};
+use super::{GradientTargets, MAX_WIDTH, Problem, Sources, Targets};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
 use crate::ops::sequences::Segment;
@@ -22,23 +22,6 @@ use crate::tensor::{RawViewMut, View};
 pub(crate) use backward::backward;
 pub(crate) use forward::forward;
 pub(crate) use update::{UpdateProblem, update};
-
-pub(crate) struct Targets {
-    pub y: Option<RawViewMut>,
-    pub final_states: Option<RawViewMut>,
-}
-
-pub(crate) struct Sources<'a> {
-    pub y: Option<View<'a>>,
-    pub final_states: Option<View<'a>>,
-}
-
-pub(crate) struct GradientTargets {
-    pub x: Option<RawViewMut>,
-    pub weight: Option<RawViewMut>,
-    pub bias: Option<RawViewMut>,
-    pub initial_states: Option<RawViewMut>,
-}
 
 /// Room for the taps of one channel.
 const TAPS: usize = MAX_WIDTH;

@@ -1,7 +1,10 @@
 //! One step of the simplified scan: its oracle against the scan, its kernel against the oracle.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod cuda;
 
+use common::device::{Placed, PlacedMut};
 use common::*;
 use num_complex::Complex64;
 use proptest::prelude::{ProptestConfig, proptest};
@@ -73,16 +76,27 @@ impl Case {
         }
     }
 
+    /// What is read, in the order that `args_of` takes.
+    fn all(&self) -> [Option<&Buffer>; 8] {
+        let [u, delta, a, b, c] = [&self.u, &self.delta, &self.a, &self.b, &self.c].map(Some);
+        [u, delta, a, b, c, self.d.as_ref(), self.delta_a.as_ref(), self.indices.as_ref()]
+    }
+
     fn args(&self) -> Args<'_> {
+        self.args_of(self.all().map(|buffer| buffer.map(|b| b.view())))
+    }
+
+    fn args_of<'a>(&self, [u, delta, a, b, c, d, delta_a, state_batch_indices]: [Option<View<'a>>; 8]) -> Args<'a> {
+        let [u, delta, a, b, c] = [u, delta, a, b, c].map(|view| view.expect("required"));
         Args {
-            delta_a: self.delta_a.as_ref().map(|v| v.view()),
+            delta_a,
             discretization: self.method,
             head: match self.conj_sym {
                 None => Head::Complex,
-                Some(conj_sym) => Head::Real { conj_sym, d: self.d.as_ref().map(|v| v.view()) },
+                Some(conj_sym) => Head::Real { conj_sym, d },
             },
-            state_batch_indices: self.indices.as_ref().map(|v| v.view()),
-            ..Args::new(self.u.view(), self.delta.view(), self.a.view(), self.b.view(), self.c.view())
+            state_batch_indices,
+            ..Args::new(u, delta, a, b, c)
         }
     }
 
@@ -92,7 +106,11 @@ impl Case {
         let y = if self.conj_sym.is_some() { complex.real() } else { complex };
         let mut y = poisoned(rng, y, &self.u.shape(), self.layout);
         let mut state = self.state.clone();
-        update(exec, &self.args(), &mut state.view_mut(), &mut y.view_mut()).unwrap();
+        let placed = self.all().map(|buffer| buffer.map(|b| Placed::new(exec, b)));
+        let args = self.args_of(placed.each_ref().map(|p| p.as_ref().map(|p| p.view())));
+        let (mut on_state, mut on_y) = (PlacedMut::new(exec, &mut state), PlacedMut::new(exec, &mut y));
+        update(exec, &args, &mut on_state.view_mut(), &mut on_y.view_mut()).unwrap();
+        [on_state, on_y].into_iter().for_each(PlacedMut::finish);
         (y, state)
     }
 

@@ -1,7 +1,10 @@
 //! One step of a selective scan: the oracle against the scan's oracle, the kernel against the oracle.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod cuda;
 
+use common::device::{Placed, PlacedMut};
 use common::vectors::Case as Vectors;
 use common::{Layout, Rng, assert_close, executors, normal, poisoned, random, uniform};
 use num_complex::Complex64;
@@ -50,7 +53,21 @@ struct Inputs {
     bias: Buffer,
     dt_a: Buffer,
     state: Buffer,
-    rows: Vec<i32>,
+    rows: Buffer,
+}
+
+impl Inputs {
+    /// What is read, in the order that `Case::args_of` takes.
+    fn all(&self) -> [&Buffer; 10] {
+        [&self.x, &self.dt, &self.a, &self.b, &self.c, &self.d, &self.z, &self.bias, &self.dt_a, &self.rows]
+    }
+}
+
+/// Indices as a tensor.
+fn indices(values: &[i32]) -> Buffer {
+    let (mut buffer, mut next) = (Buffer::zeros(DType::I32, &[values.len()]).unwrap(), values.iter());
+    buffer.fill_with(|| f64::from(*next.next().unwrap()).into());
+    buffer
 }
 
 impl Case {
@@ -119,37 +136,50 @@ impl Case {
             bias: uniform(rng, wide, &parameter, l, 0.0, 0.1),
             dt_a: uniform(rng, self.dtype, &steps, l, 0.001, 0.4),
             state: normal(rng, state, &with_states(states), l, 1.0),
-            rows: (0..self.batch).map(|b| if b % 3 == 1 { -7 } else { (states - 1 - b) as i32 }).collect(),
+            rows: indices(&(0..self.batch).map(|b| if b % 3 == 1 { -7 } else { (states - 1 - b) as i32 }).collect::<Vec<_>>()),
         }
     }
 
     fn args<'a>(&self, i: &'a Inputs) -> Args<'a> {
+        self.args_of(i.all().map(|buffer| buffer.view()))
+    }
+
+    fn args_of<'a>(&self, [x, dt, a, b, c, d, z, bias, dt_a, rows]: [View<'a>; 10]) -> Args<'a> {
         // puts back the axes that a head shares
         let expand = |view: View<'a>, axes: &[usize]| axes.iter().fold(view, |v, &size| v.expand(v.rank(), size));
         let tail = if self.shared { &self.own[1..] } else { &[] };
         let a_tail = if self.shared { [tail, &[self.dstate]].concat() } else { vec![] };
         let on = |option, view: View<'a>| self.has(option).then_some(view);
         Args {
-            d: on(SKIP, expand(i.d.view(), tail)),
-            z: on(GATE, i.z.view()),
-            dt_bias: on(BIAS, expand(i.bias.view(), tail)),
+            d: on(SKIP, expand(d, tail)),
+            z: on(GATE, z),
+            dt_bias: on(BIAS, expand(bias, tail)),
             dt_softplus: self.has(SOFTPLUS),
             dt_limit: if self.has(LIMIT) { (0.02, 0.4) } else { (f64::NEG_INFINITY, f64::INFINITY) },
-            dt_a: on(OWN_DECAY_STEP, expand(i.dt_a.view(), tail)),
+            dt_a: on(OWN_DECAY_STEP, expand(dt_a, tail)),
             discretization: self.discretization,
-            state_batch_indices: self.indexed.then(|| View::new(&i.rows, &[self.batch]).unwrap()),
-            ..Args::new(i.x.view(), expand(i.dt.view(), tail), expand(i.a.view(), &a_tail), i.b.view(), i.c.view())
+            state_batch_indices: self.indexed.then_some(rows),
+            ..Args::new(x, expand(dt, tail), expand(a, &a_tail), b, c)
         }
     }
 }
 
+/// `y`, poisoned before, and the state after a step.
+fn run(case: &Case, exec: &Exec, inputs: &Inputs) -> (Buffer, Buffer) {
+    let mut state = inputs.state.clone();
+    let mut y = poisoned(&mut Rng::new(2), case.dtype, &inputs.x.shape(), case.layout);
+    let placed = inputs.all().map(|buffer| Placed::new(exec, buffer));
+    let args = case.args_of(placed.each_ref().map(|p| p.view()));
+    let (mut on_state, mut on_y) = (PlacedMut::new(exec, &mut state), PlacedMut::new(exec, &mut y));
+    update(exec, &args, &mut on_state.view_mut(), &mut on_y.view_mut()).unwrap();
+    [on_state, on_y].into_iter().for_each(PlacedMut::finish);
+    (y, state)
+}
+
 fn check(case: &Case, exec: &Exec) {
     let inputs = case.inputs();
-    let args = case.args(&inputs);
-    let (y, next) = reference::update(&args, &inputs.state.view()).unwrap();
-    let mut state = inputs.state.clone();
-    let mut got = poisoned(&mut Rng::new(2), case.dtype, &inputs.x.shape(), case.layout);
-    update(exec, &args, &mut state.view_mut(), &mut got.view_mut()).unwrap();
+    let (y, next) = reference::update(&case.args(&inputs), &inputs.state.view()).unwrap();
+    let (got, state) = run(case, exec, &inputs);
     assert_close(&format!("y of {case:?} on {exec:?}"), &got, &y, ErrorBound::for_scan(case.dtype, 1));
     assert_close(&format!("state of {case:?} on {exec:?}"), &state, &next, ErrorBound::for_scan(state.dtype(), 1));
 }
@@ -214,40 +244,46 @@ fn complex_states_and_discretizations() {
     }
 }
 
-#[test]
-fn channels_next_to_each_other() {
-    // a state of (batch, state, channel) memory
+/// A state of (batch, state, channel) memory.
+fn channels_side_by_side(execs: &[Exec]) {
     for (dstate, dim) in [(16, 40), (5, 17)] {
         let case = Case::new(2, &[dim], dstate, ALL);
-        let inputs = case.inputs();
-        let args = case.args(&inputs);
-        let (y, next) = reference::update(&args, &inputs.state.view()).unwrap();
-        for exec in executors() {
-            let strides = [(dim * dstate) as isize, 1, dim as isize];
-            let mut state = Buffer::strided(DType::F32, &[2, dim, dstate], &strides, 0, 2 * dim * dstate).unwrap();
-            state.copy_from(&inputs.state.to_dense());
-            let mut got = Buffer::zeros(DType::F32, &[2, dim]).unwrap();
-            update(&exec, &args, &mut state.view_mut(), &mut got.view_mut()).unwrap();
+        let mut inputs = case.inputs();
+        let (y, next) = reference::update(&case.args(&inputs), &inputs.state.view()).unwrap();
+        let strides = [(dim * dstate) as isize, 1, dim as isize];
+        let mut state = Buffer::strided(DType::F32, &[2, dim, dstate], &strides, 0, 2 * dim * dstate).unwrap();
+        state.copy_from(&inputs.state.to_dense());
+        inputs.state = state;
+        for exec in execs {
+            let (got, state) = run(&case, exec, &inputs);
             assert_close("y", &got, &y, ErrorBound::for_scan(DType::F32, 1));
             assert_close("state", &state, &next, ErrorBound::for_scan(DType::F32, 1));
         }
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn random_problems(
-        sizes in (0usize..4, 1usize..7, 0usize..40, 0usize..40),
-        flags in 0u32..1024,
-        discretization in 0usize..4,
-        seed in 0u64..1000,
-    ) {
+#[test]
+fn channels_next_to_each_other() {
+    channels_side_by_side(&executors());
+}
+
+/// Random problems.
+fn cases() -> impl Strategy<Value = Case> {
+    let sizes = (0usize..4, 1usize..7, 0usize..40, 0usize..40);
+    (sizes, 0u32..1024, 0usize..4, 0u64..1000).prop_map(|(sizes, flags, discretization, seed)| {
         let on = |bit: u32| flags >> bit & 1 == 1;
         let own = if on(6) { vec![sizes.1, sizes.2] } else { vec![sizes.2] };
         let layout = if on(7) { Layout::Scattered } else { Layout::Dense };
         let case = Case { layout, indexed: on(8), complex: on(9), seed, ..Case::new(sizes.0, &own, sizes.3, flags & 63) };
-        check(&Case { discretization: Discretization::ALL[discretization], ..case }, &Exec::cpu(1));
+        Case { discretization: Discretization::ALL[discretization], ..case }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn random_problems(case in cases()) {
+        check(&case, &Exec::cpu(1));
     }
 }
 
@@ -323,8 +359,7 @@ fn any_number_of_threads_gives_the_same_bits() {
     assert!([1, 2, 3, 7].into_iter().all(|threads| run(threads) == first));
 }
 
-#[test]
-fn nan_stays_in_its_row_and_channel() {
+fn nan_stays(execs: &[Exec]) {
     for dstate in [4, 16, 19] {
         for bad in [f64::NAN, f64::INFINITY] {
             let case = Case { indexed: true, ..Case::new(3, &[40], dstate, ALL) };
@@ -332,19 +367,23 @@ fn nan_stays_in_its_row_and_channel() {
             let mut x = inputs.x.to_dense();
             *x.at_mut(&[0, 3]) = bad.into();
             inputs.x.copy_from(&x);
-            for exec in executors() {
-                let (mut state, mut y) = (inputs.state.clone(), Buffer::zeros(DType::F32, &[3, 40]).unwrap());
-                update(&exec, &case.args(&inputs), &mut state.view_mut(), &mut y.view_mut()).unwrap();
+            for exec in execs {
+                let (y, state) = run(&case, exec, &inputs);
                 for (i, value) in y.to_dense().data().iter().enumerate() {
                     assert_eq!(value.re.is_finite(), i != 3, "y {i}");
                 }
-                let hit = inputs.rows[0] as usize * 40 + 3;
+                let hit = inputs.rows.to_dense().at(&[0]).re as usize * 40 + 3;
                 for (i, value) in state.to_dense().data().iter().enumerate() {
                     assert_eq!(value.re.is_finite(), i / dstate != hit, "state {i}");
                 }
             }
         }
     }
+}
+
+#[test]
+fn nan_stays_in_its_row_and_channel() {
+    nan_stays(&executors());
 }
 
 #[test]
@@ -383,12 +422,12 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
         error
     };
     for (rows, position) in [([5, -1, 1], 0), ([2, 0, 2], 2)] {
-        inputs.rows = rows.to_vec();
+        inputs.rows = indices(&rows);
         let error = failing(&case.args(&inputs), &inputs.state);
         let right = matches!(error, Error::Index { argument: "state_batch_indices", position: p, .. } if p == position);
         assert!(right, "{error}");
     }
-    inputs.rows = vec![-1, 1, 0];
+    inputs.rows = indices(&[-1, 1, 0]);
     let args = case.args(&inputs);
     let buffer = |dtype, shape: &[usize]| Buffer::zeros(dtype, shape).unwrap();
     let flat = buffer(DType::F32, &[3, 20]);

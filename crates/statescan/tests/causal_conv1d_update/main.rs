@@ -1,7 +1,10 @@
 //! One-step causal convolution: the oracle against the whole convolution, the kernel against the oracle.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod cuda;
 
+use common::device::{Placed, PlacedMut};
 use common::{Layout, Rng, assert_close, executors, normal, poisoned};
 use num_complex::Complex64;
 use proptest::prelude::*;
@@ -31,8 +34,22 @@ struct Inputs {
     weight: Buffer,
     bias: Buffer,
     state: Buffer,
-    seen: Vec<i32>,
-    rows: Vec<i64>,
+    seen: Buffer,
+    rows: Buffer,
+}
+
+impl Inputs {
+    /// What is read, in the order that `Case::args_of` takes.
+    fn all(&self) -> [&Buffer; 5] {
+        [&self.x, &self.weight, &self.bias, &self.seen, &self.rows]
+    }
+}
+
+/// Integers as a tensor.
+fn indices(dtype: DType, values: &[i64]) -> Buffer {
+    let (mut buffer, mut next) = (Buffer::zeros(dtype, &[values.len()]).unwrap(), values.iter());
+    buffer.fill_with(|| (*next.next().unwrap() as f64).into());
+    buffer
 }
 
 impl Case {
@@ -52,30 +69,46 @@ impl Case {
             weight: normal(rng, wide, &[self.dim, self.width], l, 0.5),
             bias: normal(rng, wide, &[self.dim], l, 0.5),
             state: normal(rng, self.dtype, &[states, self.dim, self.width - 1 + self.extra], l, 1.0),
-            seen: (0..self.batch).map(|_| rng.below(40) as i32).collect(),
+            seen: indices(DType::I32, &(0..self.batch).map(|_| rng.below(40) as i64).collect::<Vec<_>>()),
             // states from the end; every third row has none
-            rows: (0..self.batch).map(|b| if b % 3 == 1 { -1 - b as i64 } else { (states - 1 - b) as i64 }).collect(),
+            rows: indices(
+                DType::I64,
+                &(0..self.batch).map(|b| if b % 3 == 1 { -1 - b as i64 } else { (states - 1 - b) as i64 }).collect::<Vec<_>>(),
+            ),
         }
     }
 
     fn args<'a>(&self, i: &'a Inputs) -> UpdateArgs<'a> {
+        self.args_of(i.all().map(|buffer| buffer.view()))
+    }
+
+    fn args_of<'a>(&self, [x, weight, bias, seen, rows]: [View<'a>; 5]) -> UpdateArgs<'a> {
         UpdateArgs {
-            bias: self.bias.then(|| i.bias.view()),
+            bias: self.bias.then_some(bias),
             activation: if self.silu { Activation::Silu } else { Activation::None },
-            cache_seqlens: self.circular.then(|| View::new(&i.seen, &[self.batch]).unwrap()),
-            conv_state_indices: self.indexed.then(|| View::new(&i.rows, &[self.batch]).unwrap()),
-            ..UpdateArgs::new(i.x.view(), i.weight.view())
+            cache_seqlens: self.circular.then_some(seen),
+            conv_state_indices: self.indexed.then_some(rows),
+            ..UpdateArgs::new(x, weight)
         }
     }
 }
 
+/// `y`, poisoned before, and the state after a step.
+fn run(case: &Case, exec: &Exec, inputs: &Inputs) -> (Buffer, Buffer) {
+    let mut state = inputs.state.clone();
+    let mut y = poisoned(&mut Rng::new(2), case.dtype, &inputs.x.shape(), case.layout);
+    let placed = inputs.all().map(|buffer| Placed::new(exec, buffer));
+    let args = case.args_of(placed.each_ref().map(|p| p.view()));
+    let (mut on_state, mut on_y) = (PlacedMut::new(exec, &mut state), PlacedMut::new(exec, &mut y));
+    update(exec, &args, &mut on_state.view_mut(), &mut on_y.view_mut()).unwrap();
+    [on_state, on_y].into_iter().for_each(PlacedMut::finish);
+    (y, state)
+}
+
 fn check(case: &Case, exec: &Exec) {
     let inputs = case.inputs();
-    let args = case.args(&inputs);
-    let (y, last) = reference::update(&args, &inputs.state.view()).unwrap();
-    let mut state = inputs.state.clone();
-    let mut got = poisoned(&mut Rng::new(2), case.dtype, &inputs.x.shape(), case.layout);
-    update(exec, &args, &mut state.view_mut(), &mut got.view_mut()).unwrap();
+    let (y, last) = reference::update(&case.args(&inputs), &inputs.state.view()).unwrap();
+    let (got, state) = run(case, exec, &inputs);
     let bound = ErrorBound::for_scan(case.dtype, case.width);
     assert_close(&format!("y of {case:?} on {exec:?}"), &got, &y, bound);
     let exact = ErrorBound { absolute: 0.0, relative: 0.0 };
@@ -110,19 +143,23 @@ fn types_layouts_and_options() {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn random_problems(
-        sizes in (0usize..5, 0usize..80, 0usize..80, 2usize..=8, 0usize..12),
-        flags in 0u32..64,
-        seed in 0u64..1000,
-    ) {
+/// Random problems.
+fn cases() -> impl Strategy<Value = Case> {
+    let sizes = (0usize..5, 0usize..80, 0usize..80, 2usize..=8, 0usize..12);
+    (sizes, 0u32..64, 0u64..1000).prop_map(|(sizes, flags, seed)| {
         let on = |bit: u32| flags >> bit & 1 == 1;
         let steps = on(0).then_some(sizes.2);
         let layout = if on(1) { Layout::Scattered } else { Layout::Dense };
         let case = Case::new(sizes.0, sizes.1, steps, sizes.3, sizes.4);
-        check(&Case { circular: on(2), indexed: on(3), silu: on(4), bias: on(5), layout, seed, ..case }, &Exec::cpu(1));
+        Case { circular: on(2), indexed: on(3), silu: on(4), bias: on(5), layout, seed, ..case }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn random_problems(case in cases()) {
+        check(&case, &Exec::cpu(1));
     }
 }
 
@@ -204,15 +241,15 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
         error
     };
     for (rows, position) in [([5i64, -1, 6], 2), ([2, 4, 2], 2), ([i64::MAX, 0, 1], 0)] {
-        inputs.rows = rows.to_vec();
+        inputs.rows = indices(DType::I64, &rows);
         let error = failing(&case.args(&inputs), &inputs.state);
         assert!(matches!(error, Error::Index { argument: "conv_state_indices", position: p, .. } if p == position), "{error}");
     }
-    inputs.rows = vec![0, -1, 2];
-    inputs.seen = vec![3, -5, -1];
+    inputs.rows = indices(DType::I64, &[0, -1, 2]);
+    inputs.seen = indices(DType::I32, &[3, -5, -1]);
     let error = failing(&case.args(&inputs), &inputs.state);
     assert!(matches!(error, Error::Index { argument: "cache_seqlens", position: 2, .. }), "{error}");
-    inputs.seen = vec![3; 3];
+    inputs.seen = indices(DType::I32, &[3; 3]);
     let args = case.args(&inputs);
     let buffer = |shape: &[usize]| Buffer::zeros(DType::F32, shape).unwrap();
     let error = failing(&args, &buffer(&[6, 4, 2]));

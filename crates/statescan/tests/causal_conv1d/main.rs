@@ -1,7 +1,10 @@
 //! The causal convolution: the oracle against identities, the kernels against the oracle.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod cuda;
 
+use common::device::{Placed, PlacedMut};
 use common::vectors::Case as Vectors;
 use common::{Layout, Rng, assert_close, central_differences, executors, normal, poisoned, tensor};
 use num_complex::Complex64;
@@ -69,6 +72,23 @@ impl Case {
         Case { batch: if packing == Packing::Bounds { 1 } else { self.batch }, packing, ..self }
     }
 
+    /// The arguments, given the inputs in the order of `Inputs::all`.
+    fn args<'a>(&self, [x, weight, bias, states, _, _, bounds, index]: &[View<'a>; 8]) -> Args<'a> {
+        let sequences = match self.packing {
+            Packing::Whole => Sequences::Whole,
+            Packing::Bounds => Sequences::CuSeqlens(*bounds),
+            _ => Sequences::SeqIdx(*index),
+        };
+        Args {
+            bias: self.bias.then_some(*bias),
+            activation: if self.silu { Activation::Silu } else { Activation::None },
+            initial_states: self.initial.then_some(*states),
+            sequences,
+            reverse: self.reverse,
+            ..Args::new(*x, *weight)
+        }
+    }
+
     fn state_shape(&self) -> Vec<usize> {
         let own = [self.dim, self.width - 1];
         match self.packing {
@@ -102,7 +122,7 @@ struct Inputs {
     states: Buffer,
     dy: Buffer,
     dlast: Buffer,
-    bounds: Vec<i32>,
+    bounds: Buffer,
     index: Buffer,
 }
 
@@ -110,7 +130,7 @@ impl Inputs {
     fn new(case: &Case) -> Self {
         let rng = &mut Rng::new(case.seed);
         let (l, length) = (case.layout, case.seqlen);
-        let third = (length / 3) as i32;
+        let third = length / 3;
         let mut index = tensor(rng, DType::I64, &[case.batch, length], l);
         let mut position = 0;
         index.fill_with(|| {
@@ -124,6 +144,10 @@ impl Inputs {
             };
             Complex64::from(f64::from(value))
         });
+        let ends = [0, third, third, (third + 1).min(length), (2 * third + 1).min(length), length];
+        let mut bounds = Buffer::zeros(DType::I32, &[6]).unwrap();
+        let mut next = ends.iter();
+        bounds.fill_with(|| Complex64::from(*next.next().unwrap() as f64));
         Inputs {
             x: case.tensor(rng, false),
             weight: normal(rng, case.parameters, &[case.dim, case.width], l, 0.5),
@@ -131,25 +155,17 @@ impl Inputs {
             states: normal(rng, case.dtype, &case.state_shape(), l, 1.0),
             dy: case.tensor(rng, false),
             dlast: normal(rng, case.dtype, &case.state_shape(), l, 1.0),
-            bounds: vec![0, third, third, (third + 1).min(length as i32), (2 * third + 1).min(length as i32), length as i32],
+            bounds,
             index,
         }
     }
 
+    fn all(&self) -> [&Buffer; 8] {
+        [&self.x, &self.weight, &self.bias, &self.states, &self.dy, &self.dlast, &self.bounds, &self.index]
+    }
+
     fn args(&self, case: &Case) -> Args<'_> {
-        let sequences = match case.packing {
-            Packing::Whole => Sequences::Whole,
-            Packing::Bounds => Sequences::CuSeqlens(View::new(&self.bounds, &[6]).unwrap()),
-            _ => Sequences::SeqIdx(self.index.view()),
-        };
-        Args {
-            bias: case.bias.then(|| self.bias.view()),
-            activation: if case.silu { Activation::Silu } else { Activation::None },
-            initial_states: case.initial.then(|| self.states.view()),
-            sequences,
-            reverse: case.reverse,
-            ..Args::new(self.x.view(), self.weight.view())
-        }
+        case.args(&self.all().map(|buffer| buffer.view()))
     }
 }
 
@@ -165,21 +181,30 @@ struct Results {
 
 impl Results {
     fn compute(case: &Case, exec: &Exec, inputs: &Inputs) -> Self {
-        let (args, rng) = (inputs.args(case), &mut Rng::new(case.seed + 1));
+        let placed = inputs.all().map(|buffer| Placed::new(exec, buffer));
+        let views = placed.each_ref().map(|p| p.view());
+        let (args, rng) = (case.args(&views), &mut Rng::new(case.seed + 1));
         let mut like = |b: &Buffer| poisoned(rng, b.dtype(), &b.shape(), case.layout);
         let [weight, bias, states, last] = [&inputs.weight, &inputs.bias, &inputs.states, &inputs.states].map(&mut like);
         let (y, x) = (case.tensor(rng, true), case.tensor(rng, true));
         let mut r = Results { y, last, x, weight, bias, states };
-        let mut out = Outputs { y: Some(r.y.view_mut()), final_states: Some(r.last.view_mut()) };
+        let len = causal_conv1d::backward_workspace_len(exec, &args).unwrap();
+        let mut workspace = poisoned(rng, DType::F32, &[len], Layout::Dense);
+        let on = |buffer| PlacedMut::new(exec, buffer);
+        let (mut y, mut last, mut x, mut weight) = (on(&mut r.y), on(&mut r.last), on(&mut r.x), on(&mut r.weight));
+        let (mut bias, mut states, mut scratch) = (on(&mut r.bias), on(&mut r.states), on(&mut workspace));
+        let mut out = Outputs { y: Some(y.view_mut()), final_states: Some(last.view_mut()) };
         causal_conv1d::forward(exec, &args, &mut out).unwrap();
-        let cotangents = Cotangents { y: Some(inputs.dy.view()), final_states: Some(inputs.dlast.view()) };
+        let cotangents = Cotangents { y: Some(views[4]), final_states: Some(views[5]) };
         let mut grads = Gradients {
-            x: Some(r.x.view_mut()),
-            weight: Some(r.weight.view_mut()),
-            bias: case.bias.then(|| r.bias.view_mut()),
-            initial_states: Some(r.states.view_mut()),
+            x: Some(x.view_mut()),
+            weight: Some(weight.view_mut()),
+            bias: case.bias.then(|| bias.view_mut()),
+            initial_states: Some(states.view_mut()),
+            workspace: (case.seed % 2 == 1).then(|| scratch.view_mut()),
         };
         causal_conv1d::backward(exec, &args, &cotangents, &mut grads).unwrap();
+        [y, last, x, weight, bias, states].into_iter().for_each(PlacedMut::finish);
         r
     }
 
@@ -277,25 +302,32 @@ fn empty_problems() {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn random_problems(
-        sizes in (1usize..3, 1usize..40, 0usize..150, 2usize..=8),
-        flags in 0u32..64,
-        packing in 0usize..5,
-        dtype in 0usize..4,
-        seed in 0u64..1000,
-    ) {
+/// Random problems.
+fn cases() -> impl Strategy<Value = Case> {
+    let sizes = (1usize..3, 1usize..40, 0usize..150, 2usize..=8);
+    (sizes, 0u32..64, 0usize..5, 0usize..4, 0u64..1000).prop_map(|(sizes, flags, packing, dtype, seed)| {
         let packing = [Packing::Whole, Packing::Bounds, Packing::Runs, Packing::Padded, Packing::Numbered][packing];
         let dtype = [DType::F32, DType::F64, DType::BF16, DType::F16][dtype];
         let on = |bit: u32| flags >> bit & 1 == 1;
         let case = Case {
-            bias: on(0), silu: on(1), initial: on(2), reverse: on(3), channels_last: on(4),
+            bias: on(0),
+            silu: on(1),
+            initial: on(2),
+            reverse: on(3),
+            channels_last: on(4),
             layout: if on(5) { Layout::Scattered } else { Layout::Dense },
-            seed, ..Case::new(dtype, sizes.0, sizes.1, sizes.2, sizes.3)
+            seed,
+            ..Case::new(dtype, sizes.0, sizes.1, sizes.2, sizes.3)
         };
-        check(&case.packed(packing), &Exec::cpu(1));
+        case.packed(packing)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn random_problems(case in cases()) {
+        check(&case, &Exec::cpu(1));
     }
 }
 
@@ -314,35 +346,39 @@ fn any_number_of_threads_gives_the_same_bits() {
     }
 }
 
+/// A NaN and an infinity in one channel's input and another's cotangent reach what they reach in the oracle, and nothing else.
+fn nan_stays(case: &Case, execs: &[Exec]) {
+    let mut inputs = Inputs::new(case);
+    for (t, value) in [(14, f64::NAN), (44, f64::INFINITY)] {
+        let mut dense = inputs.x.to_dense();
+        *dense.at_mut(&[0, 3, t]) = value.into();
+        inputs.x.copy_from(&dense);
+        let mut dense = inputs.dy.to_dense();
+        *dense.at_mut(&[0, 11, t]) = value.into();
+        inputs.dy.copy_from(&dense);
+    }
+    let args = inputs.args(case);
+    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_states: Some(inputs.dlast.view()) };
+    let expected = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
+    let by = reference::backward(&args, &cotangents).unwrap();
+    for exec in execs {
+        let got = Results::compute(case, exec, &inputs);
+        let expected = [&expected.y, &expected.final_states, &by.x, &by.weight, &by.bias, &by.initial_states];
+        for (got, expected) in got.all().into_iter().zip(expected) {
+            let finite = |z: &Complex64| z.re.is_finite();
+            let (got, expected) = (got.to_dense(), expected.data());
+            let wrong = got.data().iter().zip(expected).filter(|&(a, b)| !finite(a) && finite(b)).count();
+            assert_eq!(wrong, 0, "{case:?} on {exec:?}");
+        }
+    }
+}
+
 #[test]
 fn nan_stays_in_its_sequence_and_channel() {
     for packing in [Packing::Whole, Packing::Bounds, Packing::Runs, Packing::Padded, Packing::Numbered] {
         for channels_last in [false, true] {
             for silu in [false, true] {
-                let case = Case { channels_last, silu, ..Case::new(DType::F32, 2, 19, 80, 4).packed(packing) };
-                let mut inputs = Inputs::new(&case);
-                for (t, value) in [(14, f64::NAN), (44, f64::INFINITY)] {
-                    let mut dense = inputs.x.to_dense();
-                    *dense.at_mut(&[0, 3, t]) = value.into();
-                    inputs.x.copy_from(&dense);
-                    let mut dense = inputs.dy.to_dense();
-                    *dense.at_mut(&[0, 11, t]) = value.into();
-                    inputs.dy.copy_from(&dense);
-                }
-                let args = inputs.args(&case);
-                let cotangents = Cotangents { y: Some(inputs.dy.view()), final_states: Some(inputs.dlast.view()) };
-                let expected = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
-                let by = reference::backward(&args, &cotangents).unwrap();
-                for exec in executors() {
-                    let got = Results::compute(&case, &exec, &inputs);
-                    let expected = [&expected.y, &expected.final_states, &by.x, &by.weight, &by.bias, &by.initial_states];
-                    for (got, expected) in got.all().into_iter().zip(expected) {
-                        let finite = |z: &Complex64| z.re.is_finite();
-                        let (got, expected) = (got.to_dense(), expected.data());
-                        let wrong = got.data().iter().zip(expected).filter(|&(a, b)| !finite(a) && finite(b)).count();
-                        assert_eq!(wrong, 0, "{case:?} on {exec:?}");
-                    }
-                }
+                nan_stays(&Case { channels_last, silu, ..Case::new(DType::F32, 2, 19, 80, 4).packed(packing) }, &executors());
             }
         }
     }
@@ -461,44 +497,52 @@ fn padding_is_zero_and_silent() {
     assert_eq!(last, [6.0]);
 }
 
-#[test]
-fn vectors_of_the_origin() {
+fn check_vectors(exec: &Exec) {
     for name in ["conv_silu", "conv_state"] {
         let Some(case) = Vectors::read(name) else { continue };
-        let (x, weight, bias) = (case.need("in.x"), case.need("in.weight"), case.need("in.bias"));
-        let (states, dy, dlast) = (case.tensor("in.initial_states"), case.need("cot.y"), case.need("cot.final_states"));
-        let args = Args {
-            bias: Some(bias.view()),
-            activation: if name == "conv_silu" { Activation::Silu } else { Activation::None },
-            initial_states: states.as_ref().map(|s| s.view()),
-            ..Args::new(x.view(), weight.view())
-        };
-        let cotangents = Cotangents { y: Some(dy.view()), final_states: Some(dlast.view()) };
-        let (oracle, by) = (reference::forward(&args).unwrap(), reference::backward(&args, &cotangents).unwrap());
+        let names = ["in.x", "in.weight", "in.bias", "cot.y", "cot.final_states"];
+        let inputs = names.map(|name| case.need(name));
+        let placed = inputs.each_ref().map(|buffer| Placed::new(exec, buffer));
+        let states = case.tensor("in.initial_states");
+        let placed_states = states.as_ref().map(|buffer| Placed::new(exec, buffer));
+        fn args<'a>(name: &str, [x, weight, bias, _, _]: [View<'a>; 5], states: Option<View<'a>>) -> Args<'a> {
+            let activation = if name == "conv_silu" { Activation::Silu } else { Activation::None };
+            Args { bias: Some(bias), activation, initial_states: states, ..Args::new(x, weight) }
+        }
+        let host = inputs.each_ref().map(|buffer| buffer.view());
+        let cotangents = Cotangents { y: Some(host[3]), final_states: Some(host[4]) };
+        let args_on_host = args(name, host, states.as_ref().map(|s| s.view()));
+        let (oracle, by) = (reference::forward(&args_on_host).unwrap(), reference::backward(&args_on_host, &cotangents).unwrap());
         case.assert_close("out.y", &oracle.y);
         case.assert_close("out.final_states", &oracle.final_states);
         case.assert_close("grad.x", &by.x);
         case.assert_close("grad.weight", &by.weight);
-        let zeros = |shape: &[usize]| Buffer::zeros(DType::F32, shape).unwrap();
-        let (mut y, mut last, mut dx) = (zeros(&x.shape()), zeros(&dlast.shape()), zeros(&x.shape()));
-        let (mut dweight, mut dbias, mut dfirst) = (zeros(&weight.shape()), zeros(&bias.shape()), zeros(&dlast.shape()));
+        let views = placed.each_ref().map(|p| p.view());
+        let args = args(name, views, placed_states.as_ref().map(|s| s.view()));
+        let cotangents = Cotangents { y: Some(views[3]), final_states: Some(views[4]) };
+        let mut results = [0, 4, 0, 1, 2, 4].map(|i: usize| Buffer::zeros(DType::F32, &inputs[i].shape()).unwrap());
+        let [mut y, mut last, mut dx, mut dweight, mut dbias, mut dfirst] = results.each_mut().map(|b| PlacedMut::new(exec, b));
         let mut out = Outputs { y: Some(y.view_mut()), final_states: Some(last.view_mut()) };
-        causal_conv1d::forward(&Exec::cpu(1), &args, &mut out).unwrap();
+        causal_conv1d::forward(exec, &args, &mut out).unwrap();
         let mut grads = Gradients {
             x: Some(dx.view_mut()),
             weight: Some(dweight.view_mut()),
             bias: Some(dbias.view_mut()),
             initial_states: Some(dfirst.view_mut()),
+            workspace: None,
         };
-        causal_conv1d::backward(&Exec::cpu(1), &args, &cotangents, &mut grads).unwrap();
-        let results = [("out.y", &y), ("out.final_states", &last), ("grad.x", &dx), ("grad.weight", &dweight)];
-        for (key, got) in results.into_iter().chain([("grad.bias", &dbias)]) {
+        causal_conv1d::backward(exec, &args, &cotangents, &mut grads).unwrap();
+        [y, last, dx, dweight, dbias, dfirst].into_iter().for_each(PlacedMut::finish);
+        let keys = ["out.y", "out.final_states", "grad.x", "grad.weight", "grad.bias", "grad.initial_states"];
+        for (key, got) in keys.iter().zip(&results).take(if states.is_some() { 6 } else { 5 }) {
             case.assert_close(key, &got.to_dense());
         }
-        if states.is_some() {
-            case.assert_close("grad.initial_states", &dfirst.to_dense());
-        }
     }
+}
+
+#[test]
+fn vectors_of_the_origin() {
+    check_vectors(&Exec::cpu(1));
 }
 
 #[test]

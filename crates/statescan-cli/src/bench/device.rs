@@ -1,0 +1,109 @@
+//! The same measurements on another device than the CPU, by its own clock.
+
+use super::measured::Measured;
+use super::{Place, Row, columns, grid, progress};
+use crate::call::{Call, Input};
+use crate::cli::BenchArgs;
+use crate::device;
+use crate::error::{Error, Result};
+use crate::operation::Work;
+use statescan::Exec;
+use statescan::cuda::Ceilings;
+use statescan::tensor::Buffer;
+use std::time::Duration;
+
+/// The least time in nanoseconds that so much work can take: memory, multiply-adds and exponentials go on beside each other.
+pub(super) fn floor(ceilings: &Ceilings, work: &Work, bytes: usize) -> f64 {
+    (bytes as f64 / ceilings.bytes).max(work.flops / ceilings.flops).max(work.exps / ceilings.exps)
+}
+
+/// Why an operation has no kernel on a device, if that is what an error says.
+pub(super) fn missing(error: &Error) -> Option<&'static str> {
+    let Error::Op { error, .. } = error else { return None };
+    match &**error {
+        statescan::Error::Unavailable { why, .. } => Some(why),
+        _ => None,
+    }
+}
+
+/// Runs the command.
+pub(super) fn run(args: &BenchArgs, exec: &Exec) -> Result<u8> {
+    let cells = grid(args)?;
+    let bar = progress(cells.len());
+    bar.set_message("measuring the device");
+    let ceilings = Ceilings::measure(exec)?;
+    if !args.json {
+        bar.suspend(|| {
+            let Ceilings { bytes, flops, exps } = ceilings;
+            println!("{}: copy {bytes:.0} GB/s, multiply-add {flops:.0} GFLOP/s, exp {exps:.0} G/s", exec.device());
+            columns();
+        });
+    }
+    let mut failed = 0;
+    for cell in &cells {
+        bar.set_message(format!("{} {} {}", cell.op.name(), cell.label, cell.dtype));
+        let call = cell.op.random(&cell.sizes, cell.dtype)?;
+        let passes: &[bool] = if cell.op.differentiable() { &[false, true] } else { &[false] };
+        let (op, label, dtype) = (cell.op.name(), cell.label, cell.dtype);
+        for &backward in passes {
+            let pass = if backward { "backward" } else { cell.op.time().map_or("step", |_| "forward") };
+            match checked_time(exec, &call, backward) {
+                Ok((wrong, time, bytes)) => {
+                    for what in wrong {
+                        failed += 1;
+                        bar.suspend(|| eprintln!("{op} {label} {dtype}: {what}"));
+                    }
+                    let work = if backward { cell.op.work_backward(&cell.sizes) } else { cell.op.work(&cell.sizes) };
+                    let (place, floor_ns) = (Place::Other(exec.device()), floor(&ceilings, &work, bytes));
+                    let row = Row { cell, pass, place, time, bytes, work, floor_ns };
+                    bar.suspend(|| println!("{}", if args.json { row.json().to_string() } else { row.line() }));
+                }
+                Err(error) => {
+                    let why = missing(&error).ok_or(error)?;
+                    bar.suspend(|| eprintln!("{op} {pass}: {why}"));
+                }
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(u8::from(failed > 0))
+}
+
+/// A pass of a call: what is off, its time, its bytes.
+fn checked_time(exec: &Exec, call: &Call, backward: bool) -> Result<(Vec<String>, Duration, usize)> {
+    let wrong = wrong(exec, call, backward)?;
+    let (time, bytes) = time(exec, call, backward)?;
+    Ok((wrong, time, bytes))
+}
+
+/// What is not within the bounds of the oracle.
+pub(super) fn wrong(exec: &Exec, call: &Call, backward: bool) -> Result<Vec<String>> {
+    let off = Measured::new(call.clone())?.check_passes(exec, backward)?;
+    Ok(off.iter().map(|c| format!("{} is off by {:.1e}", c.name, c.max_abs)).collect())
+}
+
+/// The time and the bytes of a pass.
+pub(super) fn time(exec: &Exec, call: &Call, backward: bool) -> Result<(Duration, usize)> {
+    let mut copies = device::copies(exec, call, backward)?;
+    let time = device::median(exec, &mut copies, backward)?;
+    let bytes = if backward { copies[0].backward_bytes() } else { copies[0].forward_bytes() };
+    Ok((time, bytes))
+}
+
+/// The call with its batch repeated, which is quicker than drawing numbers for all of it.
+pub(super) fn repeated(call: &Call, times: usize) -> Result<Call> {
+    let repeat = |input: &Input| -> Result<Input> {
+        let mut shape = input.buffer.shape().to_vec();
+        if !input.argument.layout(shape.len()).is_some_and(|layout| layout.starts_with('B')) {
+            return Ok(input.clone());
+        }
+        shape[0] *= times;
+        let mut buffer = Buffer::zeros(input.buffer.dtype(), &shape)?;
+        let one = input.buffer.bytes();
+        buffer.bytes_mut().chunks_exact_mut(one.len().max(1)).for_each(|rows| rows.copy_from_slice(one));
+        Ok(Input { buffer, ..input.clone() })
+    };
+    let inputs = call.inputs.iter().map(repeat).collect::<Result<_>>()?;
+    Ok(Call { inputs, ..call.clone() })
+}

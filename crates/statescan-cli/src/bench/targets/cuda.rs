@@ -1,0 +1,94 @@
+//! The targets on an H200, and how they are measured there: kernel time alone, from graphs of launches.
+
+use super::Outcome;
+use super::list::{Measure, Run, Target};
+use super::variation::Variation;
+use crate::bench::device;
+use crate::error::Result;
+use crate::operation;
+use statescan::cuda::Ceilings;
+use statescan::{DType, Exec};
+
+/// Every target.
+pub(super) fn all() -> Vec<Target> {
+    let target = |run: &Run, measure, must, aim| Target { run: run.clone(), measure, must, aim };
+    let micros = |run: &Run, must, aim| target(run, Measure::Micros, must, aim);
+    let ratio = |run: &Run, of, other: &Run, must, aim| target(run, Measure::Ratio(of, other.clone()), must, aim);
+    let on = |op, sizes: &[(char, usize)]| Run { cuda: true, ..Run::forward(op, sizes) };
+    let mamba = |[batch, dim, seqlen, dstate]: [usize; 4]| {
+        on("selective_scan", &[('B', batch), ('D', dim), ('L', seqlen), ('N', dstate)]).with(Variation::Bare)
+    };
+
+    let mut all = Vec::new();
+    for (shape, forward, backward) in [
+        ([8, 2048, 2048, 16], (180.0, 140.0), (600.0, 380.0)),
+        ([1, 5120, 4096, 16], (140.0, 100.0), (400.0, 260.0)),
+        ([1, 1536, 65536, 16], (650.0, 480.0), (1900.0, 1200.0)),
+        ([64, 2048, 512, 16], (340.0, 285.0), (1050.0, 650.0)),
+    ] {
+        let (wide, run) = (mamba(shape), mamba(shape).stored_as(DType::BF16));
+        all.push(micros(&run, forward.0, Some(forward.1)));
+        all.push(ratio(&wide, "of bf16", &run, 1.15, Some(1.05)));
+        all.push(ratio(&run.with(Variation::Plain), "without gate, bias, softplus", &run, 1.15, Some(1.1)));
+        all.push(micros(&run.backward(), backward.0, Some(backward.1)));
+    }
+    for shape in [[1, 1536, 256, 16], [2, 192, 100, 16]] {
+        all.push(micros(&mamba(shape), 12.0, Some(6.0)));
+    }
+    for dstate in [64, 128] {
+        let run = |dstate| mamba([2, 2048, 2048, dstate]).stored_as(DType::BF16);
+        all.push(ratio(&run(dstate), "of N = 16", &run(16), 1.0, None));
+    }
+    // the last ones are at nine tenths of the memory rate
+    for (batch, must, aim) in [(1, 4.0, None), (64, 14.0, Some(11.0)), (512, 90.0, Some(88.0))] {
+        all.push(micros(&on("selective_state_update", &[('B', batch), ('D', 5120), ('N', 16)]), must, aim));
+    }
+    let filter = on("causal_conv1d", &[('B', 8), ('D', 2048), ('L', 2048), ('W', 4)]).stored_as(DType::BF16);
+    all.push(micros(&filter, 40.0, Some(37.0)));
+    all.push(micros(&filter.backward(), 110.0, Some(56.0)));
+    let linear = on("linear_scan", &[('B', 8), ('D', 1536), ('L', 16384)]);
+    all.push(target(&linear, Measure::ShareOfCopy, 0.80, Some(0.90)));
+    all.push(target(&linear.backward(), Measure::ShareOfCopy, 0.80, None));
+    all
+}
+
+/// Measures a target.
+pub(super) fn measure(target: &Target, exec: &Exec, ceilings: &Ceilings) -> Result<Outcome> {
+    let figure = || -> Result<Outcome> {
+        let (time, bytes) = match timed(&target.run, exec)? {
+            Ok(timed) => timed,
+            Err(wrong) => return Ok(wrong),
+        };
+        let figure = match &target.measure {
+            Measure::Micros => time / 1e3,
+            Measure::Time => time / state_steps(&target.run)?,
+            Measure::ShareOfCopy => bytes as f64 / time / ceilings.bytes,
+            Measure::Ratio(_, other) | Measure::Speedup(_, other) => {
+                let reference = match timed(other, exec)? {
+                    Ok((time, _)) => time,
+                    Err(wrong) => return Ok(wrong),
+                };
+                let ratio = (time / state_steps(&target.run)?) / (reference / state_steps(other)?);
+                if matches!(target.measure, Measure::Speedup(..)) { 1.0 / ratio } else { ratio }
+            }
+            Measure::ShareOfProducts => return Ok(Outcome::NotHere("no library of matrix products to compare with")),
+        };
+        Ok(Outcome::Figure(figure))
+    };
+    figure().or_else(|error| device::missing(&error).map(Outcome::NotHere).ok_or(error))
+}
+
+fn state_steps(run: &Run) -> Result<f64> {
+    Ok(operation::find(run.op)?.work(&run.sizes).state_steps)
+}
+
+/// Nanoseconds and bytes of a run whose results are right. Numbers are drawn for one row of the batch.
+fn timed(run: &Run, exec: &Exec) -> Result<std::result::Result<(f64, usize), Outcome>> {
+    let op = operation::find(run.op)?;
+    let row = run.variation.apply(op.random(&run.sizes.clone().with('B', 1), run.dtype)?)?;
+    if let Some(wrong) = device::wrong(exec, &row, run.backward)?.into_iter().next() {
+        return Ok(Err(Outcome::Wrong(wrong)));
+    }
+    let (time, bytes) = device::time(exec, &device::repeated(&row, run.sizes.get('B'))?, run.backward)?;
+    Ok(Ok((time.as_nanos() as f64, bytes)))
+}

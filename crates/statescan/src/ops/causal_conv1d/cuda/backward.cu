@@ -1,0 +1,150 @@
+// Causal convolution, backward. With p[t] = dy[t] act'(sum[t]), where the sum is made again:
+//
+//   dx[t] = sum_k weight[k] p[t + PAST - k] (+ the cotangent of the final states)     dweight[k] = sum p[t] x[t - PAST + k]     dbias = sum p[t]
+//
+// A block has CHANNEL_LANES x CHANNELS channels and a range of (batch, block of steps), over which each thread sums the gradients of its
+// filters; the sums of threads are added as a tree, those of blocks by a second launch (sums.cu), both in an order that the plan fixes.
+
+struct Params {
+  Conv conv;
+  Tensor dy, dx;           // (batch, channel, step)
+  Tensor last;             // cotangent of the final states, (row, sequence, channel, j)
+  Tensor dweight, dbias;
+  f32* partial;            // (split, channel, tap), the bias after the taps
+  u32 channel_blocks, time_blocks, splits, items;   // items: (batch, block of steps)
+};
+
+constexpr int LEAD = BY_TIME ? round_up(PAST, X_VECTOR) : PAST;
+// steps after the piece that it needs
+constexpr int AFTER = HAS_DX ? PAST : 0;
+// and those that it loads, in whole vectors
+constexpr int TAIL = !HAS_DX ? 0 : BY_TIME ? round_up(PAST, X_VECTOR > DY_VECTOR ? X_VECTOR : DY_VECTOR) : PAST;
+constexpr int SUMS = WIDTH + 1;
+constexpr bool HAS_SUMS = HAS_DWEIGHT || HAS_DBIAS;
+
+// act'(sum)
+DEVICE f32 slope(f32 sum) {
+  if (!SILU) return 1.f;
+  const f32 s = sigmoid(sum);
+  return s * __fmaf_rn(sum, 1.f - s, 1.f);
+}
+
+typedef Marks<PAST + STEPS + AFTER> Window;
+
+template <bool MARKED>
+DEVICE void forwards(const Params& p, const Piece& piece, const Filter& filter, const Window& marks, f32 (&sums)[CHANNELS][SUMS],
+                     f32 (&by_sum)[CHANNELS][STEPS + TAIL]) {
+  f32 u[CHANNELS][LEAD + STEPS + TAIL];
+  load<X, X_VECTOR>(u, p.conv.x, piece, piece.step - LEAD, p.conv.seqlen);
+  walk<MARKED, LEAD - PAST>(p.conv, piece, piece.step - PAST, marks, u, [&](int i, const f32 (&past)[CHANNELS][PAST]) {
+    if (i < PAST) return;
+    const int j = i - PAST;
+    const bool silent = marks.is_padding(i) || piece.step + j >= p.conv.seqlen;
+#pragma unroll
+    for (int c = 0; c < CHANNELS; c++) {
+      const f32 input = u[c][LEAD - PAST + i];
+      f32& v = by_sum[c][j];
+      v = silent ? 0.f : v * slope(filter.sum(c, past, input));
+      if (HAS_SUMS && j < STEPS && !silent) {
+#pragma unroll
+        for (int k = 0; k < PAST; k++) sums[c][k] = __fmaf_rn(v, past[c][k], sums[c][k]);
+        sums[c][PAST] = __fmaf_rn(v, input, sums[c][PAST]);
+        sums[c][WIDTH] += v;
+      }
+    }
+  });
+}
+
+template <bool MARKED>
+DEVICE void backwards(const Params& p, const Piece& piece, const Filter& filter, const Window& marks, const f32 (&by_sum)[CHANNELS][STEPS + TAIL],
+                      f32 (&dx)[CHANNELS][STEPS]) {
+  // what later steps of the sequence pass on: future[m] at step t + 1 + m; and the cotangents of the last inputs
+  f32 future[CHANNELS][PAST] = {}, last[CHANNELS][PAST] = {};
+#pragma unroll
+  for (int j = STEPS + PAST - 1; j >= 0; j--) {
+    const i64 step = piece.step + j;
+    if (MARKED && marks.ends_at(PAST + j) && step < p.conv.seqlen) {
+      const StateRow none = {-1, 0};
+      read_states<LAST>(last, p.last, HAS_LAST ? state_row<false>(p.conv, piece.batch, step) : none, piece);
+#pragma unroll
+      for (int c = 0; c < CHANNELS; c++)
+#pragma unroll
+        for (int m = 0; m < PAST; m++) future[c][m] = 0.f;
+    }
+#pragma unroll
+    for (int c = 0; c < CHANNELS; c++) {
+      if (j < STEPS) {
+        f32 sum = filter.weight[c][PAST] * by_sum[c][j];
+#pragma unroll
+        for (int m = 0; m < PAST; m++) sum = __fmaf_rn(filter.weight[c][PAST - 1 - m], future[c][m], sum);
+        if (MARKED && HAS_LAST) sum += last[c][PAST - 1];
+        dx[c][j] = marks.is_padding(PAST + j) ? 0.f : sum;
+      }
+#pragma unroll
+      for (int m = PAST - 1; m > 0; m--) future[c][m] = future[c][m - 1], last[c][m] = last[c][m - 1];
+      future[c][0] = by_sum[c][j], last[c][0] = 0.f;
+    }
+  }
+}
+
+// Adds the sums of the threads of a channel and writes them.
+DEVICE void finish(const Params& p, i64 channel_block, u32 split, f32 (&sums)[CHANNELS][SUMS]) {
+  __shared__ f32 all[CHANNELS * SUMS][THREADS];
+  constexpr int NEXT = BY_TIME ? 1 : CHANNEL_LANES;
+  const int thread = threadIdx.x;
+#pragma unroll
+  for (int c = 0; c < CHANNELS; c++)
+#pragma unroll
+    for (int k = 0; k < SUMS; k++) all[c * SUMS + k][thread] = sums[c][k];
+#pragma unroll
+  for (int half = TIME_LANES / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (time_lane() < half)
+#pragma unroll
+      for (int i = 0; i < CHANNELS * SUMS; i++) all[i][thread] += all[i][thread + half * NEXT];
+  }
+  const i64 channel = (channel_block * CHANNEL_LANES + channel_lane()) * CHANNELS;
+  if (time_lane() > 0) return;
+  for (int c = 0; c < CHANNELS && channel + c < p.conv.dim; c++) {
+    for (int k = 0; k < SUMS; k++) {
+      const f32 sum = all[c * SUMS + k][thread];
+      if (p.splits > 1) {
+        p.partial[(i64(split) * p.conv.dim + channel + c) * SUMS + k] = sum;
+      } else if (k < WIDTH) {
+        if (HAS_DWEIGHT) assign(*at<DWEIGHT>(p.dweight, channel + c, k), sum);
+      } else if (HAS_DBIAS) {
+        assign(*at<DBIAS>(p.dbias, channel + c), sum);
+      }
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 3) causal_conv1d_backward(const __grid_constant__ Params p) {
+  const u32 channel_block = blockIdx.x % p.channel_blocks, split = blockIdx.x / p.channel_blocks;
+  const u32 end = u32(u64(split + 1) * p.items / p.splits);
+  f32 sums[CHANNELS][SUMS] = {};
+  const Piece own = piece_of(p.conv, 0, channel_block, 0);
+  const Filter filter(p.conv, own.channel, int(max(i64(0), min(i64(CHANNELS), p.conv.dim - own.channel))));
+#pragma unroll 1
+  for (u32 item = u32(u64(split) * p.items / p.splits); item < end; item++) {
+    const Piece piece = piece_of(p.conv, item / p.time_blocks, channel_block, item % p.time_blocks);
+    if (piece.channels == 0) continue;
+    f32 by_sum[CHANNELS][STEPS + TAIL], dx[CHANNELS][STEPS];
+    if constexpr (HAS_DY) {
+      load<DY, DY_VECTOR>(by_sum, p.dy, piece, piece.step, p.conv.seqlen);
+    } else {
+#pragma unroll
+      for (int i = 0; i < CHANNELS * (STEPS + TAIL); i++) by_sum[i % CHANNELS][i / CHANNELS] = 0.f;
+    }
+    const Window marks(p.conv, piece.batch, piece.step - PAST);
+    if (marks.starts) {
+      forwards<true>(p, piece, filter, marks, sums, by_sum);
+      if constexpr (HAS_DX) backwards<true>(p, piece, filter, marks, by_sum, dx);
+    } else {
+      forwards<false>(p, piece, filter, marks, sums, by_sum);
+      if constexpr (HAS_DX) backwards<false>(p, piece, filter, marks, by_sum, dx);
+    }
+    if constexpr (HAS_DX) store<DX, DX_VECTOR>(p.dx, piece, dx, p.conv.seqlen);
+  }
+  if constexpr (HAS_SUMS) finish(p, channel_block, split, sums);
+}

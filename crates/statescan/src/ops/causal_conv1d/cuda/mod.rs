@@ -1,0 +1,332 @@
+//! The convolution on CUDA: a checked problem becomes a plan, a configuration and the parameters of launches.
+
+mod plan;
+#[cfg(all(test, feature = "cuda"))]
+mod tests;
+mod update;
+
+pub(crate) use update::{UpdateProblem, update};
+
+use super::{GradientTargets, OP, Problem, Sources, Targets};
+use crate::cuda::{COMMON, Config, Kernel, Launch, Program, Stream, Strided, Value, neighbours};
+use crate::error::{Error, Result};
+use crate::ops::sequences::Sequences;
+use crate::tensor::{DType, RawViewMut, View};
+use plan::{Geometry, Plan, STEPS, Shape, THREADS};
+
+macro_rules! program {
+    ($kernel:literal, $file:literal) => {
+        Program { kernel: $kernel, prelude: &[COMMON], text: concat!(include_str!("window.cuh"), include_str!($file)) }
+    };
+}
+
+static FORWARD: Program = program!("causal_conv1d_forward", "forward.cu");
+static BACKWARD: Program = program!("causal_conv1d_backward", "backward.cu");
+static STATES: Program = program!("causal_conv1d_states", "states.cu");
+static SUMS: Program = Program { kernel: "causal_conv1d_sums", prelude: &[COMMON], text: include_str!("sums.cu") };
+
+pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
+    let call = Call::new(problem)?;
+    if let Some(y) = &targets.y {
+        let kernel = call.forward(y)?;
+        // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
+        // describes their types and layouts, and the parameters are those of the program.
+        unsafe { kernel.launch(stream, &FORWARD)? };
+    }
+    if let Some(last) = &targets.final_states {
+        let kernel = call.final_states(last)?;
+        // SAFETY: as above.
+        unsafe { kernel.launch(stream, &STATES)? };
+    }
+    Ok(())
+}
+
+pub(super) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
+    let call = Call::new(problem)?;
+    if targets.x.is_some() || targets.weight.is_some() || targets.bias.is_some() {
+        let plan = call.backward_plan(stream, targets)?;
+        let kernel = call.backward(&plan, sources, targets);
+        // SAFETY: as in `forward`; a workspace has the elements that the plan with it needs.
+        unsafe { kernel.launch(stream, &BACKWARD)? };
+        if plan.splits > 1 && sums(targets) {
+            let kernel = call.sums(&plan, targets)?;
+            // SAFETY: as above.
+            unsafe { kernel.launch(stream, &SUMS)? };
+        }
+    }
+    if let Some(initial) = &targets.initial_states {
+        let kernel = call.initial_states(sources, initial)?;
+        // SAFETY: as in `forward`.
+        unsafe { kernel.launch(stream, &STATES)? };
+    }
+    Ok(())
+}
+
+/// Elements of the workspace that a backward pass wants: the filters' gradients by each split.
+pub(super) fn backward_workspace_len(stream: &Stream, problem: &Problem<'_>) -> usize {
+    let plan = Call::new(problem).ok().and_then(|call| Plan::backward(&call.shape(), stream.numbers(), true, true).ok());
+    plan.filter(|plan| plan.splits > 1).map_or(0, |plan| plan.splits * problem.dim * (problem.width + 1))
+}
+
+/// Whether filters have gradients.
+fn sums(targets: &GradientTargets) -> bool {
+    targets.weight.is_some() || targets.bias.is_some()
+}
+
+/// What every kernel reads, as `window.cuh` has it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Conv {
+    x: Strided,
+    weight: Strided,
+    bias: Strided,
+    initial: Strided,
+    sequences: Strided,
+    batch: i64,
+    dim: i64,
+    seqlen: i64,
+    sequence_count: i64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Forward {
+    conv: Conv,
+    y: Strided,
+    channel_blocks: u32,
+    time_blocks: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Backward {
+    conv: Conv,
+    dy: Strided,
+    dx: Strided,
+    last: Strided,
+    dweight: Strided,
+    dbias: Strided,
+    partial: u64,
+    channel_blocks: u32,
+    time_blocks: u32,
+    splits: u32,
+    items: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct States {
+    conv: Conv,
+    dy: Strided,
+    last: Strided,
+    out: Strided,
+    rows: i64,
+    sequences: i64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Sums {
+    partial: u64,
+    dweight: Strided,
+    dbias: Strided,
+    dim: i64,
+    splits: i64,
+}
+
+/// A call as the kernels see it.
+struct Call<'p, 'a> {
+    problem: &'p Problem<'a>,
+    /// Bounds, or the sequence of each step in the direction of the convolution.
+    sequences: Option<View<'a>>,
+}
+
+fn dtype(view: &Option<View<'_>>) -> DType {
+    view.map_or(DType::F32, |v| v.dtype())
+}
+
+fn read(target: &Option<RawViewMut>) -> Option<View<'static>> {
+    target.as_ref().map(|v| v.as_read())
+}
+
+impl<'p, 'a> Call<'p, 'a> {
+    fn new(problem: &'p Problem<'a>) -> Result<Self> {
+        if problem.double {
+            return Err(Error::Unavailable { what: "causal_conv1d in f64", why: "kernels for CUDA compute in f32" });
+        }
+        let sequences = match problem.sequences {
+            Sequences::Whole => None,
+            Sequences::CuSeqlens(bounds) => Some(bounds),
+            Sequences::SeqIdx(index) => Some(if problem.reverse { index.flip(1) } else { index }),
+        };
+        Ok(Call { problem, sequences })
+    }
+
+    fn shape(&self) -> Shape {
+        let p = self.problem;
+        let [_, channel, step] = p.x.strides()[..] else { unreachable!("x has three axes") };
+        let (channel, step) = (channel.unsigned_abs(), step.unsigned_abs());
+        // short rows would leave threads without work
+        let by_channel = channel == 1 && (step != 1 || p.seqlen < 2 * STEPS);
+        let by_time = !by_channel && (step == 1 || step <= channel);
+        Shape { batch: p.batch, dim: p.dim, seqlen: p.seqlen, by_time, size: p.x.dtype().size() }
+    }
+
+    fn numbered(&self) -> bool {
+        matches!(self.problem.sequences, Sequences::SeqIdx(_)) && self.problem.segments.states_have_sequences()
+    }
+
+    /// How many neighbours of a (batch, channel, step) tensor a thread reads or writes at once.
+    fn vector(&self, view: Option<View<'_>>, geometry: Geometry) -> usize {
+        let (axis, most) = if self.shape().by_time { (2, STEPS) } else { (1, geometry.channels) };
+        view.map_or(1, |view| neighbours(&view, axis, most))
+    }
+
+    fn conv(&self, states: Option<View<'_>>) -> Conv {
+        let p = self.problem;
+        let sequence_count = match p.sequences {
+            Sequences::CuSeqlens(bounds) => bounds.len() - 1,
+            _ => p.initial_states.or(states).map_or(1, |v| v.shape()[1]),
+        };
+        Conv {
+            x: Strided::of(&p.x),
+            weight: Strided::of(&p.weight),
+            bias: Strided::of_option(&p.bias),
+            initial: Strided::of_option(&p.initial_states),
+            sequences: Strided::of_option(&self.sequences),
+            batch: p.batch as i64,
+            dim: p.dim as i64,
+            seqlen: p.seqlen as i64,
+            sequence_count: sequence_count as i64,
+        }
+    }
+
+    /// The constants of `window.cuh`.
+    fn config(&self, geometry: Geometry, by_time: bool) -> Config {
+        let p = self.problem;
+        let sequences = match p.sequences {
+            Sequences::Whole => "Whole",
+            Sequences::CuSeqlens(_) => "Bounds",
+            Sequences::SeqIdx(_) => "Index",
+        };
+        Config::default()
+            .dtype("X", p.x.dtype())
+            .dtype("WEIGHT", p.weight.dtype())
+            .dtype("BIAS", dtype(&p.bias))
+            .dtype("INITIAL", dtype(&p.initial_states))
+            .dtype("INDEX", self.sequences.map_or(DType::I32, |v| v.dtype()))
+            .set("SEQUENCES", Value::Name("Sequences", sequences))
+            .flag("NUMBERED", self.numbered())
+            .flag("REVERSE", p.reverse)
+            .flag("SILU", p.silu)
+            .flag("HAS_BIAS", p.bias.is_some())
+            .flag("HAS_INITIAL", p.initial_states.is_some())
+            .flag("BY_TIME", by_time)
+            .int("WIDTH", p.width)
+            .int("STEPS", STEPS)
+            .int("CHANNELS", geometry.channels)
+            .int("CHANNEL_LANES", geometry.channel_lanes)
+            .int("TIME_LANES", geometry.time_lanes)
+    }
+
+    fn forward(&self, y: &RawViewMut) -> Result<Kernel<Forward>> {
+        let (shape, y) = (self.shape(), y.as_read());
+        let plan = Plan::forward(&shape)?;
+        let config = self
+            .config(plan.geometry, shape.by_time)
+            .dtype("Y", y.dtype())
+            .int("X_VECTOR", self.vector(Some(self.problem.x), plan.geometry))
+            .int("Y_VECTOR", self.vector(Some(y), plan.geometry));
+        let [channel_blocks, time_blocks] = [plan.channel_blocks as u32, plan.time_blocks as u32];
+        let params = Forward { conv: self.conv(None), y: Strided::of(&y), channel_blocks, time_blocks };
+        Ok(Kernel { config, launch: plan.launch, params })
+    }
+
+    fn backward_plan(&self, stream: &Stream, targets: &GradientTargets) -> Result<Plan> {
+        Plan::backward(&self.shape(), stream.numbers(), sums(targets), targets.workspace.is_some())
+    }
+
+    fn backward(&self, plan: &Plan, sources: &Sources<'_>, targets: &GradientTargets) -> Kernel<Backward> {
+        let [dx, dweight, dbias] = [&targets.x, &targets.weight, &targets.bias].map(read);
+        let geometry = plan.geometry;
+        let config = self
+            .config(geometry, self.shape().by_time)
+            .dtype("DY", dtype(&sources.y))
+            .dtype("DX", dtype(&dx))
+            .dtype("LAST", dtype(&sources.final_states))
+            .dtype("DWEIGHT", dtype(&dweight))
+            .dtype("DBIAS", dtype(&dbias))
+            .int("X_VECTOR", self.vector(Some(self.problem.x), geometry))
+            .int("DY_VECTOR", self.vector(sources.y, geometry))
+            .int("DX_VECTOR", self.vector(dx, geometry))
+            .flag("HAS_DY", sources.y.is_some())
+            .flag("HAS_DX", dx.is_some())
+            .flag("HAS_LAST", sources.final_states.is_some())
+            .flag("HAS_DWEIGHT", dweight.is_some())
+            .flag("HAS_DBIAS", dbias.is_some());
+        let params = Backward {
+            conv: self.conv(sources.final_states),
+            dy: Strided::of_option(&sources.y),
+            dx: Strided::of_option(&dx),
+            last: Strided::of_option(&sources.final_states),
+            dweight: Strided::of_option(&dweight),
+            dbias: Strided::of_option(&dbias),
+            partial: targets.workspace.as_ref().map_or(0, |v| v.as_mut_ptr() as u64),
+            channel_blocks: plan.channel_blocks as u32,
+            time_blocks: plan.time_blocks as u32,
+            splits: plan.splits as u32,
+            items: plan.items as u32,
+        };
+        Kernel { config, launch: plan.launch, params }
+    }
+
+    fn sums(&self, plan: &Plan, targets: &GradientTargets) -> Result<Kernel<Sums>> {
+        let p = self.problem;
+        let [dweight, dbias] = [&targets.weight, &targets.bias].map(read);
+        let config = Config::default()
+            .dtype("DWEIGHT", dtype(&dweight))
+            .dtype("DBIAS", dtype(&dbias))
+            .flag("HAS_DWEIGHT", dweight.is_some())
+            .flag("HAS_DBIAS", dbias.is_some())
+            .int("WIDTH", p.width)
+            .int("THREADS", THREADS);
+        let params = Sums {
+            partial: targets.workspace.as_ref().map_or(0, |v| v.as_mut_ptr() as u64),
+            dweight: Strided::of_option(&dweight),
+            dbias: Strided::of_option(&dbias),
+            dim: p.dim as i64,
+            splits: plan.splits as i64,
+        };
+        let launch = Launch::elementwise(OP, p.dim.checked_mul(p.width + 1), THREADS)?;
+        Ok(Kernel { config, launch, params })
+    }
+
+    fn final_states(&self, last: &RawViewMut) -> Result<Kernel<States>> {
+        self.states(&Sources { y: None, final_states: None }, last, false)
+    }
+
+    fn initial_states(&self, sources: &Sources<'_>, initial: &RawViewMut) -> Result<Kernel<States>> {
+        self.states(sources, initial, true)
+    }
+
+    fn states(&self, sources: &Sources<'_>, out: &RawViewMut, gradient: bool) -> Result<Kernel<States>> {
+        let out = out.as_read();
+        let config = self
+            .config(Geometry { channels: 1, channel_lanes: 1, time_lanes: THREADS }, true)
+            .dtype("DY", dtype(&sources.y))
+            .dtype("LAST", dtype(&sources.final_states))
+            .dtype("OUT", out.dtype())
+            .flag("GRADIENT", gradient)
+            .flag("HAS_DY", sources.y.is_some())
+            .flag("HAS_LAST", sources.final_states.is_some());
+        let params = States {
+            conv: self.conv(Some(out)),
+            dy: Strided::of_option(&sources.y),
+            last: Strided::of_option(&sources.final_states),
+            out: Strided::of(&out),
+            rows: out.shape()[0] as i64,
+            sequences: out.shape()[1] as i64,
+        };
+        Ok(Kernel { config, launch: Launch::elementwise(OP, Some(out.len()), THREADS)?, params })
+    }
+}

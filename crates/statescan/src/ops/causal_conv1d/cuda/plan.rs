@@ -1,0 +1,139 @@
+//! Problem to plan: how pieces of channels x steps are laid over threads. A pure function of the problem and the device's numbers.
+
+use super::OP;
+use crate::cuda::{Launch, Numbers};
+use crate::error::Result;
+
+/// What a plan depends on besides the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    pub batch: usize,
+    pub dim: usize,
+    pub seqlen: usize,
+    /// Whether neighbouring threads take neighbouring steps, rather than channels.
+    pub by_time: bool,
+    /// Bytes of an input.
+    pub size: usize,
+}
+
+/// How threads lie over channels and steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Geometry {
+    /// Channels of a thread.
+    pub channels: usize,
+    pub channel_lanes: usize,
+    pub time_lanes: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Plan {
+    pub geometry: Geometry,
+    pub channel_blocks: usize,
+    /// Blocks of steps in a row.
+    pub time_blocks: usize,
+    /// (batch, block of steps)
+    pub items: usize,
+    /// Parts of the items, whose blocks sum the gradients of filters on their own.
+    pub splits: usize,
+    pub launch: Launch,
+}
+
+/// Steps of a thread at a time.
+pub(super) const STEPS: usize = 8;
+pub(super) const THREADS: usize = 128;
+/// Blocks of a multiprocessor that sum gradients: as many as fit, and some more for an even end.
+const SUMMING_BLOCKS: usize = 12;
+
+impl Geometry {
+    /// `bytes` of neighbouring channels for a thread.
+    fn new(shape: &Shape, bytes: usize) -> Self {
+        let pieces = shape.seqlen.div_ceil(STEPS).max(1).next_power_of_two();
+        if shape.by_time {
+            let time_lanes = pieces.min(THREADS);
+            return Geometry { channels: 1, channel_lanes: THREADS / time_lanes, time_lanes };
+        }
+        let channels = (bytes / shape.size).max(1);
+        let time_lanes = pieces.min(THREADS / 32);
+        let channel_lanes = shape.dim.div_ceil(channels).max(1).next_power_of_two().min(THREADS / time_lanes);
+        Geometry { channels, channel_lanes, time_lanes }
+    }
+}
+
+impl Plan {
+    fn new(shape: &Shape, geometry: Geometry, splits: impl Fn(usize, usize) -> usize) -> Result<Plan> {
+        let channel_blocks = shape.dim.div_ceil(geometry.channels * geometry.channel_lanes);
+        let time_blocks = shape.seqlen.div_ceil(STEPS * geometry.time_lanes);
+        // items and blocks are numbered in 32 bits
+        let items = shape.batch.checked_mul(time_blocks).filter(|&n| n <= i32::MAX as usize).unwrap_or(usize::MAX);
+        let splits = splits(channel_blocks, items);
+        let blocks = splits.checked_mul(channel_blocks).filter(|_| items < usize::MAX);
+        let launch = Launch::new(OP, blocks, geometry.channel_lanes * geometry.time_lanes)?;
+        Ok(Plan { geometry, channel_blocks, time_blocks, items, splits, launch })
+    }
+
+    /// A block for each piece of work.
+    pub(super) fn forward(shape: &Shape) -> Result<Plan> {
+        Self::new(shape, Geometry::new(shape, 8), |_, items| items)
+    }
+
+    /// Where filters have gradients (`summing`), a block sums over part of the batch and the steps; over all of them without memory for
+    /// the parts (`apart`).
+    pub(super) fn backward(shape: &Shape, numbers: Numbers, summing: bool, apart: bool) -> Result<Plan> {
+        let splits = |channel_blocks: usize, items: usize| match (summing, apart) {
+            (false, _) => items,
+            (true, false) => 1,
+            (true, true) => (SUMMING_BLOCKS * numbers.multiprocessors).div_ceil(channel_blocks.max(1)).min(items).max(1),
+        };
+        Self::new(shape, Geometry::new(shape, 4), splits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
+
+    fn shape(batch: usize, dim: usize, seqlen: usize, by_time: bool) -> Shape {
+        Shape { batch, dim, seqlen, by_time, size: 2 }
+    }
+
+    #[test]
+    fn every_plan_covers_its_problem() {
+        for by_time in [false, true] {
+            for size in [2, 4] {
+                for (batch, dim, seqlen) in
+                    [(1, 1, 1), (2, 5, 67), (8, 2048, 2048), (1, 33, 4096), (300, 7, 3), (1, 3, 1 << 33), (1, 1 << 33, 3)]
+                {
+                    let shape = Shape { size, ..shape(batch, dim, seqlen, by_time) };
+                    let backward = |summing, apart| Plan::backward(&shape, H200, summing, apart);
+                    for plan in [Plan::forward(&shape), backward(false, false), backward(true, false), backward(true, true)] {
+                        let plan = plan.unwrap();
+                        let Geometry { channels, channel_lanes, time_lanes } = plan.geometry;
+                        assert!(plan.channel_blocks * channel_lanes * channels >= dim, "{shape:?} {plan:?}");
+                        assert!(plan.time_blocks * time_lanes * STEPS >= seqlen, "{shape:?} {plan:?}");
+                        assert!(channel_lanes * time_lanes <= THREADS && time_lanes.is_power_of_two());
+                        assert!(plan.splits <= batch * plan.time_blocks);
+                        assert_eq!(plan.launch.blocks as usize, plan.splits * plan.channel_blocks);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn many_channels_are_summed_by_one_block_each() {
+        let splits = |dim, by_time| Plan::backward(&shape(8, dim, 2048, by_time), H200, true, true).unwrap().splits;
+        assert_eq!(splits(2048, true), 1);
+        assert_eq!(splits(64, true), 16);
+        assert_eq!(splits(2048, false), 50);
+    }
+
+    #[test]
+    fn empty_problems_launch_nothing_and_endless_ones_have_no_plan() {
+        assert_eq!(Plan::forward(&shape(0, 4, 8, true)).unwrap().launch.blocks, 0);
+        assert_eq!(Plan::forward(&shape(2, 0, 8, true)).unwrap().launch.blocks, 0);
+        assert_eq!(Plan::forward(&shape(2, 4, 0, true)).unwrap().launch.blocks, 0);
+        assert!(Plan::forward(&shape(usize::MAX, 4, 8, true)).is_err());
+    }
+}

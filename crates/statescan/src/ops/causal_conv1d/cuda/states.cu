@@ -1,0 +1,92 @@
+// The states at the ends of sequences: the final states of the forward pass, or the gradients by the initial ones. A thread for each element
+// (row, sequence, channel, j); no more than a few steps of each sequence are read.
+
+struct Params {
+  Conv conv;
+  Tensor dy;               // (batch, channel, step)
+  Tensor last;             // cotangent of the final states
+  Tensor out;              // (row, sequence, channel, j)
+  i64 rows, sequences;     // of `out`
+};
+
+// Steps [start, end) of a row. A start at the other end of a long sequence is given too late: no one needs it.
+struct Range { i64 batch, start, end; };
+
+// The steps of a sequence; FIRST: of a row with runs, the first one, else the last.
+template <bool FIRST> DEVICE Range range_of(const Conv& conv, i64 row, i64 sequence) {
+  if constexpr (SEQUENCES == Sequences::Bounds) {
+    const i64 i = number(conv, row);
+    return {0, bound(conv, i), max(bound(conv, i), bound(conv, i + 1))};
+  }
+  if constexpr (SEQUENCES == Sequences::Index) {
+    // sequences in the direction of the convolution: numbers rise, or fall where it is reversed
+    auto first_at_least = [&](i64 value) {
+      i64 low = 0, high = conv.seqlen;
+      while (low < high) {
+        const i64 middle = (low + high) / 2, at_middle = index_of(conv, row, middle);
+        if (REVERSE ? at_middle > value : at_middle < value) low = middle + 1; else high = middle;
+      }
+      return low;
+    };
+    if constexpr (NUMBERED) return {row, first_at_least(sequence), first_at_least(REVERSE ? sequence - 1 : sequence + 1)};
+    i64 start = 0, end = conv.seqlen;
+    if constexpr (FIRST) {
+      while (start < conv.seqlen && index_of(conv, row, start) < 0) start++;
+      end = start;
+      while (end < conv.seqlen && end - start < WIDTH && index_of(conv, row, end) == index_of(conv, row, start)) end++;
+    } else {
+      while (end > 0 && index_of(conv, row, end - 1) < 0) end--;
+      start = end;
+      while (start > 0 && end - start < WIDTH && index_of(conv, row, start - 1) == index_of(conv, row, end - 1)) start--;
+    }
+    return {row, start, end};
+  }
+  return {row, 0, conv.seqlen};
+}
+
+// Inputs of a sequence by position, those before its first step included.
+struct Inputs {
+  const Conv& conv;
+  Range range;
+  StateRow before;
+  i64 channel;
+
+  DEVICE f32 at_step(i64 step) const {
+    if (step >= range.start) return to_f32(*at<X>(conv.x, range.batch, channel, step));
+    return before.row < 0 ? 0.f : to_f32(*at<INITIAL>(conv.initial, before.row, before.sequence, channel, PAST - (range.start - step)));
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_states(const __grid_constant__ Params p) {
+  const Conv& conv = p.conv;
+  const i64 i = i64(blockIdx.x) * THREADS + threadIdx.x;
+  if (i >= p.rows * p.sequences * conv.dim * PAST) return;
+  const i64 j = i % PAST, channel = i / PAST % conv.dim, sequence = i / PAST / conv.dim % p.sequences, row = i / PAST / conv.dim / p.sequences;
+  const Range range = range_of<GRADIENT>(conv, row, sequence);
+  StateRow before = {row, sequence}, after = {row, sequence};
+  if constexpr (SEQUENCES == Sequences::Index && !NUMBERED) {
+    // a row without a step outside of the padding hands its state on; a long run has room for the states at both of its ends
+    const i64 length = range.end - range.start;
+    if (!GRADIENT && length > 0) before = length < PAST ? state_row<true>(conv, row, range.start) : StateRow{-1, 0};
+    if (GRADIENT && length > 0) after = length < PAST ? state_row<false>(conv, row, range.end - 1) : StateRow{-1, 0};
+  }
+  if (!HAS_INITIAL) before.row = -1;
+  const Inputs inputs = {conv, range, before, channel};
+  OUT* const to = at<OUT>(p.out, row, sequence, channel, j);
+  if constexpr (!GRADIENT) {
+    assign(*to, inputs.at_step(range.end - PAST + j));
+  } else {
+    f32 sum = 0.f;
+    for (i64 k = 0; k <= j && HAS_DY; k++) {
+      const i64 step = range.start + j - k;
+      if (step >= range.end) continue;
+      f32 pre = HAS_BIAS ? to_f32(*at<BIAS>(conv.bias, channel)) : 0.f;
+      for (int tap = 0; tap < WIDTH && SILU; tap++) pre = __fmaf_rn(to_f32(*at<WEIGHT>(conv.weight, channel, tap)), inputs.at_step(step - PAST + tap), pre);
+      const f32 s = sigmoid(pre), slope = SILU ? s * __fmaf_rn(pre, 1.f - s, 1.f) : 1.f;
+      sum = __fmaf_rn(to_f32(*at<WEIGHT>(conv.weight, channel, k)), slope * to_f32(*at<DY>(p.dy, range.batch, channel, step)), sum);
+    }
+    const i64 m = j - (range.end - range.start);
+    if (HAS_LAST && m >= 0 && after.row >= 0) sum += to_f32(*at<LAST>(p.last, after.row, after.sequence, channel, m));
+    assign(*to, sum);
+  }
+}

@@ -1,0 +1,76 @@
+//! Every family of configurations compiles for every architecture, without a GPU: registers do not spill, shared memory suffices.
+
+use super::super::{Activation, Args};
+use super::*;
+use crate::cuda::testing::{H200, compiles, ready, target, tensor};
+use crate::tensor::Device;
+
+/// Tensors of (batch, channel, step) whose steps or channels lie side by side.
+fn timed(dtype: DType, [batch, dim, seqlen]: [usize; 3], channels_last: bool) -> View<'static> {
+    match channels_last {
+        false => tensor(dtype, &[batch, dim, seqlen]),
+        true => tensor(dtype, &[batch, seqlen, dim]).permute(&[0, 2, 1]),
+    }
+}
+
+/// Compiles every kernel of the forward and the backward pass.
+fn check(args: &Args<'_>, state: &[usize]) {
+    let x = args.x;
+    let state = tensor(x.dtype(), state);
+    let problem = Problem::new(args, Device::Cuda(0), &[state.shape()]).unwrap();
+    let call = Call::new(&problem).unwrap();
+    let states = || problem.state_target(target(state));
+    compiles(&FORWARD, &call.forward(&target(x)).unwrap().config, 0);
+    compiles(&STATES, &call.final_states(&states()).unwrap().config, 0);
+    let sources = Sources { y: Some(x), final_states: Some(problem.state_source(state)) };
+    let grads = GradientTargets {
+        x: Some(target(x)),
+        weight: Some(target(tensor(DType::F32, &args.weight.shape()))),
+        bias: args.bias.map(|v| target(tensor(DType::F32, &v.shape()))),
+        initial_states: Some(states()),
+        workspace: Some(target(tensor(DType::F32, &[1]))),
+    };
+    for plan in [false, true].map(|apart| Plan::backward(&call.shape(), H200, true, apart).unwrap()) {
+        compiles(&BACKWARD, &call.backward(&plan, &sources, &grads).config, 0);
+        compiles(&SUMS, &call.sums(&plan, &grads).unwrap().config, 0);
+    }
+    compiles(&STATES, &call.initial_states(&sources, &states()).unwrap().config, 0);
+}
+
+#[test]
+fn convolutions_compile() {
+    if !ready() {
+        return;
+    }
+    for (dtype, width) in [(DType::BF16, 4), (DType::F32, 3), (DType::F16, 8)] {
+        let (weight, bias) = (tensor(DType::F32, &[64, width]), tensor(DType::F32, &[64]));
+        for channels_last in [false, true] {
+            for seqlen in [2048, 77] {
+                let args = Args::new(timed(dtype, [2, 64, seqlen], channels_last), weight);
+                check(&args, &[2, 64, width - 1]);
+                let states = Some(tensor(dtype, &[2, 64, width - 1]));
+                check(
+                    &Args { bias: Some(bias), activation: Activation::Silu, initial_states: states, ..args },
+                    &[2, 64, width - 1],
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn packed_convolutions_compile() {
+    if !ready() {
+        return;
+    }
+    let weight = tensor(DType::F32, &[64, 4]);
+    for (channels_last, reverse) in [(false, true), (true, false)] {
+        let plain = Args::new(timed(DType::BF16, [1, 64, 512], channels_last), weight);
+        let args = Args { activation: Activation::Silu, reverse, ..plain };
+        let bounds = Sequences::CuSeqlens(tensor(DType::I32, &[6]));
+        check(&Args { sequences: bounds, ..args }, &[5, 64, 3]);
+        let index = Sequences::SeqIdx(tensor(DType::I64, &[1, 512]));
+        check(&Args { sequences: index, initial_states: Some(tensor(DType::F32, &[1, 64, 3])), ..args }, &[1, 64, 3]);
+        check(&Args { sequences: index, initial_states: Some(tensor(DType::F32, &[1, 4, 64, 3])), ..args }, &[1, 4, 64, 3]);
+    }
+}

@@ -1,0 +1,128 @@
+//! A few steps in place on CUDA.
+
+use crate::cuda::{COMMON, Config, Kernel, Launch, Program, Stream, Strided, blocks_of_lines};
+use crate::error::{Error, Result};
+use crate::tensor::{DType, RawViewMut, View};
+
+const OP: &str = "causal_conv1d_update";
+const THREADS: usize = 128;
+
+static UPDATE: Program = Program { kernel: OP, prelude: &[COMMON], text: include_str!("update.cu") };
+
+/// A checked call in normal form.
+pub(crate) struct UpdateProblem<'a> {
+    pub batch: usize,
+    pub dim: usize,
+    pub steps: usize,
+    pub width: usize,
+    pub silu: bool,
+    /// (B, D, T)
+    pub x: View<'a>,
+    pub weight: View<'a>,
+    pub bias: Option<View<'a>>,
+    pub cache_seqlens: Option<View<'a>>,
+    pub indices: Option<View<'a>>,
+    /// (S, D, M)
+    pub state: RawViewMut,
+    /// (B, D, T)
+    pub y: RawViewMut,
+}
+
+/// Parameters, as `update.cu` has them.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Params {
+    x: Strided,
+    y: Strided,
+    weight: Strided,
+    bias: Strided,
+    state: Strided,
+    indices: Strided,
+    seen: Strided,
+    dim: i64,
+    steps: i64,
+    states: i64,
+    length: i64,
+    blocks_per_row: u32,
+}
+
+pub(crate) fn update(stream: &Stream, problem: &UpdateProblem<'_>) -> Result<()> {
+    if problem.x.dtype().is_double() || problem.state.dtype().is_double() {
+        return Err(Error::Unavailable { what: "causal_conv1d_update in f64", why: "kernels for CUDA compute in f32" });
+    }
+    let kernel = kernel(problem)?;
+    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
+    // describes their types. No two rows share a state (the caller's part, for indices that only the device can read).
+    unsafe { kernel.launch(stream, &UPDATE) }
+}
+
+fn kernel(p: &UpdateProblem<'_>) -> Result<Kernel<Params>> {
+    let (blocks_per_row, blocks) = blocks_of_lines(p.batch, p.dim, THREADS);
+    let launch = Launch::new(OP, blocks, THREADS)?;
+    let of = |view: &Option<View<'_>>, default| view.map_or(default, |v| v.dtype());
+    let config = Config::default()
+        .dtype("X", p.x.dtype())
+        .dtype("Y", p.y.dtype())
+        .dtype("WEIGHT", p.weight.dtype())
+        .dtype("BIAS", of(&p.bias, DType::F32))
+        .dtype("STATE", p.state.dtype())
+        .dtype("INDEX", of(&p.indices, DType::I32))
+        .dtype("SEEN", of(&p.cache_seqlens, DType::I32))
+        .flag("HAS_BIAS", p.bias.is_some())
+        .flag("HAS_INDICES", p.indices.is_some())
+        .flag("CIRCULAR", p.cache_seqlens.is_some())
+        .flag("SILU", p.silu)
+        .int("WIDTH", p.width)
+        .int("THREADS", THREADS);
+    let state = p.state.as_read();
+    let params = Params {
+        x: Strided::of(&p.x),
+        y: Strided::of(&p.y.as_read()),
+        weight: Strided::of(&p.weight),
+        bias: Strided::of_option(&p.bias),
+        state: Strided::of(&state),
+        indices: Strided::of_option(&p.indices),
+        seen: Strided::of_option(&p.cache_seqlens),
+        dim: p.dim as i64,
+        steps: p.steps as i64,
+        states: state.shape()[0] as i64,
+        length: state.shape()[2] as i64,
+        blocks_per_row: blocks_per_row as u32,
+    };
+    Ok(Kernel { config, launch, params })
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use super::*;
+    use crate::cuda::testing::{compiles, ready, target, tensor};
+
+    #[test]
+    fn updates_of_convolutions_compile() {
+        if !ready() {
+            return;
+        }
+        for (dtype, width) in [(DType::BF16, 4), (DType::F32, 8)] {
+            for all in [false, true] {
+                let optional = |dtype, shape: &[usize]| all.then(|| tensor(dtype, shape));
+                let problem = UpdateProblem {
+                    batch: 3,
+                    dim: 1000,
+                    steps: 2,
+                    width,
+                    silu: all,
+                    x: tensor(dtype, &[3, 1000, 2]),
+                    weight: tensor(DType::F32, &[1000, width]),
+                    bias: optional(dtype, &[1000]),
+                    cache_seqlens: optional(DType::I32, &[3]),
+                    indices: optional(DType::I64, &[3]),
+                    state: target(tensor(dtype, &[5, 1000, width])),
+                    y: target(tensor(dtype, &[3, 1000, 2])),
+                };
+                let kernel = kernel(&problem).unwrap();
+                assert_eq!(kernel.launch, Launch { blocks: 24, threads: 128, shared: 0 });
+                compiles(&UPDATE, &kernel.config, 0);
+            }
+        }
+    }
+}

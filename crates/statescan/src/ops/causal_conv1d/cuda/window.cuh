@@ -1,0 +1,243 @@
+// What the passes of the convolution share: the piece of a thread, its inputs and filters, and how steps fall into sequences.
+//
+// A thread works on pieces of CHANNELS neighbouring channels x STEPS neighbouring steps. It reads the steps around its piece as well: they
+// are its neighbours' and come from the first cache. Neighbouring threads take neighbouring steps (BY_TIME, one channel each) or
+// neighbouring channels, whichever lies side by side in memory.
+//
+// WIDTH, the types and the other constants in capitals come with the configuration.
+
+constexpr int PAST = WIDTH - 1;
+constexpr int THREADS = CHANNEL_LANES * TIME_LANES;
+static_assert(STEPS >= PAST && 2 * PAST + STEPS < 32, "a piece and its surroundings fit into a word of marks");
+
+// What every pass reads.
+struct Conv {
+  Tensor x;            // (batch, channel, step)
+  Tensor weight;       // (channel, tap)
+  Tensor bias;         // (channel)
+  Tensor initial;      // (row, sequence, channel, j): the inputs before a sequence, the latest last
+  Tensor sequences;    // bounds (sequence), or the sequence of a step (batch, step)
+  i64 batch, dim, seqlen;
+  i64 sequence_count;  // of bounds, or of numbered states
+};
+
+struct Piece {
+  i64 batch, channel, step;
+  int channels;        // of CHANNELS that exist; none for threads without work
+};
+
+DEVICE int channel_lane() { return BY_TIME ? threadIdx.x / TIME_LANES : threadIdx.x % CHANNEL_LANES; }
+DEVICE int time_lane() { return BY_TIME ? threadIdx.x % TIME_LANES : threadIdx.x / CHANNEL_LANES; }
+
+DEVICE Piece piece_of(const Conv& conv, i64 batch, i64 channel_block, i64 time_block) {
+  Piece piece;
+  piece.batch = batch;
+  piece.channel = (channel_block * CHANNEL_LANES + channel_lane()) * CHANNELS;
+  piece.step = (time_block * TIME_LANES + time_lane()) * STEPS;
+  piece.channels = piece.step < conv.seqlen ? int(max(i64(0), min(i64(CHANNELS), conv.dim - piece.channel))) : 0;
+  return piece;
+}
+
+// ---- memory
+
+// COUNT steps of the piece's channels from `first` on, zero outside of the row; VECTOR neighbours at a time.
+template <typename E, int VECTOR, int COUNT>
+DEVICE void load(f32 (&out)[CHANNELS][COUNT], const Tensor& v, const Piece& piece, i64 first, i64 seqlen) {
+  const E* const from = at<E>(v, piece.batch, piece.channel, first);
+  const int low = int(max(-first, i64(0))), high = int(min(seqlen - first, i64(COUNT)));
+  const i64 channel = v.stride[1], step = v.stride[2];
+#pragma unroll
+  for (int c = 0; c < CHANNELS; c += BY_TIME ? 1 : VECTOR) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += BY_TIME ? VECTOR : 1) {
+      const bool whole = BY_TIME ? i >= low && i + VECTOR <= high && c < piece.channels : i >= low && i < high && c + VECTOR <= piece.channels;
+      Neighbours<E, VECTOR> some;
+      if (VECTOR > 1 && whole) some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(from + (BY_TIME ? c * channel + i : i * step + c));
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) {
+        const int channel_at = BY_TIME ? c : c + k, step_at = BY_TIME ? i + k : i;
+        const bool there = channel_at < piece.channels && step_at >= low && step_at < high;
+        if (VECTOR > 1 && whole) {
+          out[channel_at][step_at] = to_f32(some.v[k]);
+        } else {
+          out[channel_at][step_at] = there ? to_f32(from[channel_at * channel + step_at * step]) : 0.f;
+        }
+      }
+    }
+  }
+}
+
+// The piece's own steps.
+template <typename E, int VECTOR>
+DEVICE void store(const Tensor& v, const Piece& piece, const f32 (&values)[CHANNELS][STEPS], i64 seqlen) {
+  E* const to = at<E>(v, piece.batch, piece.channel, piece.step);
+  const int high = int(min(seqlen - piece.step, i64(STEPS)));
+  const i64 channel = v.stride[1], step = v.stride[2];
+#pragma unroll
+  for (int c = 0; c < CHANNELS; c += BY_TIME ? 1 : VECTOR) {
+#pragma unroll
+    for (int i = 0; i < STEPS; i += BY_TIME ? VECTOR : 1) {
+      Neighbours<E, VECTOR> some;
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) assign(some.v[k], BY_TIME ? values[c][i + k] : values[c + k][i]);
+      if (VECTOR > 1 && (BY_TIME ? i + VECTOR <= high && c < piece.channels : i < high && c + VECTOR <= piece.channels)) {
+        *reinterpret_cast<Neighbours<E, VECTOR>*>(to + (BY_TIME ? c * channel + i : i * step + c)) = some;
+      } else {
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+          const int channel_at = BY_TIME ? c : c + k, step_at = BY_TIME ? i + k : i;
+          if (channel_at < piece.channels && step_at < high) to[channel_at * channel + step_at * step] = some.v[k];
+        }
+      }
+    }
+  }
+}
+
+// ---- filters
+
+struct Filter {
+  f32 weight[CHANNELS][WIDTH], bias[CHANNELS];
+
+  DEVICE Filter(const Conv& conv, i64 channel, int channels) {
+#pragma unroll
+    for (int c = 0; c < CHANNELS; c++) {
+#pragma unroll
+      for (int k = 0; k < WIDTH; k++) weight[c][k] = c < channels ? to_f32(*at<WEIGHT>(conv.weight, channel + c, k)) : 0.f;
+      bias[c] = HAS_BIAS && c < channels ? to_f32(*at<BIAS>(conv.bias, channel + c)) : 0.f;
+    }
+  }
+
+  // the sum at an input and those before it
+  DEVICE f32 sum(int c, const f32 (&past)[CHANNELS][PAST], f32 input) const {
+    f32 sum = bias[c];
+#pragma unroll
+    for (int k = 0; k < PAST; k++) sum = __fmaf_rn(weight[c][k], past[c][k], sum);
+    return __fmaf_rn(weight[c][PAST], input, sum);
+  }
+};
+
+// ---- sequences
+
+DEVICE i64 index_of(const Conv& conv, i64 i, i64 j = 0) { return i64(*at<INDEX>(conv.sequences, i, j)); }
+
+// The i-th bound in the direction of the convolution, and the sequence that begins there.
+DEVICE i64 bound(const Conv& conv, i64 i) {
+  const i64 value = REVERSE ? conv.seqlen - index_of(conv, conv.sequence_count - i) : index_of(conv, i);
+  return min(max(value, i64(0)), conv.seqlen);
+}
+DEVICE i64 number(const Conv& conv, i64 i) { return REVERSE ? conv.sequence_count - 1 - i : i; }
+
+// The first of the bounds that is at least `step`; they do not decrease.
+DEVICE i64 first_bound(const Conv& conv, i64 step) {
+  i64 low = 0, high = conv.sequence_count + 1;
+  while (low < high) {
+    const i64 middle = (low + high) / 2;
+    if (bound(conv, middle) < step) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+// Whether all steps of a row before (or after) a step are padding.
+DEVICE bool only_padding_before(const Conv& conv, i64 batch, i64 step) {
+  for (i64 t = 0; t < step; t++)
+    if (index_of(conv, batch, t) >= 0) return false;
+  return true;
+}
+DEVICE bool only_padding_after(const Conv& conv, i64 batch, i64 step) {
+  for (i64 t = step + 1; t < conv.seqlen; t++)
+    if (index_of(conv, batch, t) >= 0) return false;
+  return true;
+}
+
+// Where a tensor of states keeps the state of a sequence; a negative row if nowhere.
+struct StateRow { i64 row, sequence; };
+
+// The row of the sequence that has `step`, for its state before the first step (`FIRST`) or after the last one.
+template <bool FIRST> DEVICE StateRow state_row(const Conv& conv, i64 batch, i64 step) {
+  if constexpr (SEQUENCES == Sequences::Bounds) {
+    // bounds are not checked on the host: a step may lie in none of the sequences
+    const i64 i = first_bound(conv, step + 1) - 1;
+    return {i < conv.sequence_count ? number(conv, i) : -1, 0};
+  }
+  if constexpr (SEQUENCES == Sequences::Index) {
+    const i64 value = index_of(conv, batch, step);
+    if constexpr (NUMBERED) return {value >= 0 && value < conv.sequence_count ? batch : -1, value};
+    // a run of its own has a state only as the first (or last) one of its row
+    i64 edge = step;
+    if (value >= 0) {
+      if constexpr (FIRST) {
+        while (edge > 0 && index_of(conv, batch, edge - 1) == value) edge--;
+        return {only_padding_before(conv, batch, edge) ? batch : -1, 0};
+      } else {
+        while (edge + 1 < conv.seqlen && index_of(conv, batch, edge + 1) == value) edge++;
+        return {only_padding_after(conv, batch, edge) ? batch : -1, 0};
+      }
+    }
+    return {-1, 0};
+  }
+  return {batch, 0};
+}
+
+// Marks of COUNT steps from `first` on and one more.
+template <int COUNT> struct Marks {
+  u32 starts = 0;    // the step is the first one of a sequence; so is the one after the last of the row
+  u32 padding = 0;   // the step belongs to no sequence
+
+  DEVICE Marks(const Conv& conv, i64 batch, i64 first) {
+    auto mark = [&](i64 step) {
+      if (step >= first && step <= first + COUNT) starts |= 1u << int(step - first);
+    };
+    mark(conv.seqlen);
+    if constexpr (SEQUENCES == Sequences::Whole) mark(0);
+    if constexpr (SEQUENCES == Sequences::Bounds) {
+      for (i64 i = first_bound(conv, max(first, i64(0))); i <= conv.sequence_count && bound(conv, i) <= first + COUNT; i++) mark(bound(conv, i));
+    }
+    if constexpr (SEQUENCES == Sequences::Index) {
+      const i64 low = max(first, i64(0)), high = min(first + COUNT + 1, conv.seqlen);
+      i64 before = low > 0 ? index_of(conv, batch, low - 1) : 0;
+      for (i64 step = low; step < high; step++) {
+        const i64 value = index_of(conv, batch, step);
+        if (step == 0 || value != before) mark(step);
+        if (!NUMBERED && value < 0) padding |= 1u << int(step - first);
+        before = value;
+      }
+    }
+  }
+
+  DEVICE bool starts_at(int i) const { return starts >> i & 1; }
+  DEVICE bool ends_at(int i) const { return starts >> (i + 1) & 1; }
+  DEVICE bool is_padding(int i) const { return SEQUENCES == Sequences::Index && !NUMBERED && (padding >> i & 1); }
+};
+
+// The inputs before the sequence that starts at a step.
+template <typename STATE>
+DEVICE void read_states(f32 (&out)[CHANNELS][PAST], const Tensor& states, StateRow row, const Piece& piece) {
+#pragma unroll
+  for (int c = 0; c < CHANNELS; c++)
+#pragma unroll
+    for (int j = 0; j < PAST; j++)
+      out[c][j] = row.row >= 0 && c < piece.channels ? to_f32(*at<STATE>(states, row.row, row.sequence, piece.channel + c, j)) : 0.f;
+}
+
+DEVICE void restart(f32 (&past)[CHANNELS][PAST], const Conv& conv, const Piece& piece, i64 step) {
+  const StateRow none = {-1, 0};
+  read_states<INITIAL>(past, conv.initial, HAS_INITIAL ? state_row<true>(conv, piece.batch, step) : none, piece);
+}
+
+// Walks over COUNT steps whose inputs are input[..][LEAD ..], the first of them `first`: visit(i, past), where `past` are the inputs before
+// step i that belong to its sequence.
+template <bool MARKED, int LEAD, int COUNT, int ALL, typename Visit>
+DEVICE void walk(const Conv& conv, const Piece& piece, i64 first, const Marks<COUNT>& marks, const f32 (&input)[CHANNELS][ALL], Visit visit) {
+  f32 past[CHANNELS][PAST] = {};
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) {
+    if (MARKED && marks.starts_at(i) && first + i < conv.seqlen) restart(past, conv, piece, first + i);
+    visit(i, past);
+#pragma unroll
+    for (int c = 0; c < CHANNELS; c++) {
+#pragma unroll
+      for (int k = 0; k + 1 < PAST; k++) past[c][k] = past[c][k + 1];
+      past[c][PAST - 1] = input[c][LEAD + i];
+    }
+  }
+}

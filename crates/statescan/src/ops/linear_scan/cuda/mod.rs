@@ -1,0 +1,313 @@
+//! The linear scan on CUDA: a checked problem becomes axes, a plan, a configuration and the parameters of launches. The gradient is the same
+//! kernel in the other direction of time.
+
+mod axes;
+mod plan;
+#[cfg(all(test, feature = "cuda"))]
+mod tests;
+
+use super::{GradientTargets, OP, Problem, Sources, Targets};
+use crate::cuda::{COMMON, Config, Kernel, Program, Stream, Value, neighbours};
+use crate::error::{Error, Result};
+use crate::tensor::{DType, RawViewMut, View};
+use axes::Axes;
+use plan::{Plan, Shape};
+
+static SCAN: Program = Program { kernel: OP, prelude: &[COMMON], text: include_str!("scan.cu") };
+
+/// A tensor of rows and steps, as `scan.cu` has it; one without steps has a stride of 0 there. Absent ones are null.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Timed {
+    data: u64,
+    row: [i64; 4],
+    step: i64,
+}
+
+/// Parameters, as `scan.cu` has them.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Params {
+    a: Timed,
+    b: Timed,
+    h: Timed,
+    da: Timed,
+    db: Timed,
+    initial: Timed,
+    last: Timed,
+    decay: Timed,
+    before: Timed,
+    ends: u64,
+    seqlen: i64,
+    segment_tiles: i64,
+    rows: u32,
+    row_blocks: u32,
+    size: [u32; 4],
+}
+
+/// What a scan reads and writes, in the order of memory: `b` is the cotangent of `h` in a gradient.
+#[derive(Debug, Clone, Copy, Default)]
+struct Operands<'v> {
+    b: Option<View<'v>>,
+    h: Option<View<'v>>,
+    da: Option<View<'v>>,
+    db: Option<View<'v>>,
+    initial: Option<View<'v>>,
+    last: Option<View<'v>>,
+    decay: Option<View<'v>>,
+    before: Option<View<'v>>,
+}
+
+pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
+    let call = Call::new(problem)?;
+    let operands = Operands {
+        b: Some(call.in_memory(problem.b)),
+        h: call.target(&targets.h),
+        initial: problem.initial_state,
+        last: state(&targets.final_state),
+        decay: state(&targets.decay),
+        ..Default::default()
+    };
+    call.scan(&operands, None, false, stream, Workspace::of(&targets.workspace))
+}
+
+pub(super) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
+    let call = Call::new(problem)?;
+    let workspace = Workspace::of(&targets.workspace);
+    let shape = call.shape();
+    let plan = Plan::new(&shape, stream.numbers(), workspace.is_some())?;
+    let mut operands = Operands {
+        b: sources.by_h.map(|v| call.in_memory(v)),
+        h: sources.h.map(|v| call.in_memory(v)),
+        da: call.target(&targets.a),
+        db: call.target(&targets.b),
+        initial: sources.by_final_state,
+        last: state(&targets.initial_state),
+        before: problem.initial_state,
+        ..Default::default()
+    };
+    let mut again = None;
+    if operands.da.is_none() {
+        operands.h = None;
+    } else if operands.h.is_none() {
+        let expected = "must be given for the gradient of a on CUDA, or a workspace";
+        let workspace = workspace.ok_or(Error::Presence { op: OP, argument: "h", expected })?;
+        let states = call.states_again(workspace.after(plan.ends_len(&shape)));
+        let inputs = Operands { b: Some(call.in_memory(problem.b)), initial: problem.initial_state, ..Default::default() };
+        call.scan(&inputs, Some(states), false, stream, Some(workspace))?;
+        again = Some(states);
+    }
+    call.scan(&operands, again, true, stream, workspace)
+}
+
+/// Elements of the workspace that a forward pass wants.
+pub(super) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> usize {
+    let shape = Call::new(problem).map(|call| call.shape());
+    let ends = |shape: Shape| Ok(Plan::new(&shape, stream.numbers(), true)?.ends_len(&shape));
+    match shape.and_then(ends) {
+        Ok(0) | Err(_) => 0,
+        Ok(ends) => ends + Workspace::SLACK,
+    }
+}
+
+/// Elements of the workspace that a backward pass wants, with room for the states if they are not given.
+pub(super) fn backward_workspace_len(stream: &Stream, problem: &Problem<'_>, h_is_given: bool) -> usize {
+    let Ok(call) = Call::new(problem) else { return 0 };
+    let ends = workspace_len(stream, problem);
+    if h_is_given { ends } else { ends + call.states_len() + Workspace::SLACK }
+}
+
+fn state(target: &Option<RawViewMut>) -> Option<View<'static>> {
+    target.as_ref().map(|v| v.as_read())
+}
+
+/// Scratch memory, from an address that is aligned for every access.
+#[derive(Debug, Clone, Copy)]
+struct Workspace(u64);
+
+impl Workspace {
+    /// Elements that alignment may cost.
+    const SLACK: usize = 4;
+
+    fn of(target: &Option<RawViewMut>) -> Option<Self> {
+        let address = target.as_ref().filter(|v| !v.as_read().is_empty())?.as_mut_ptr() as u64;
+        Some(Workspace(address.next_multiple_of(16)))
+    }
+
+    /// What comes after so many elements.
+    fn after(self, elements: usize) -> Workspace {
+        Workspace((self.0 + 4 * elements as u64).next_multiple_of(16))
+    }
+}
+
+/// States that are computed again, in the workspace.
+#[derive(Debug, Clone, Copy)]
+struct Again {
+    address: u64,
+    /// Between rows, and between steps.
+    row: usize,
+    step: usize,
+}
+
+struct Call<'p, 'a> {
+    problem: &'p Problem<'a>,
+}
+
+impl<'p, 'a> Call<'p, 'a> {
+    fn new(problem: &'p Problem<'a>) -> Result<Self> {
+        if problem.double {
+            return Err(Error::Unavailable { what: "linear_scan in f64", why: "kernels for CUDA compute in f32" });
+        }
+        Ok(Call { problem })
+    }
+
+    /// A tensor with steps, in the order of memory rather than that of the scan: the kernel turns around, so that it can read neighbours
+    /// at once.
+    fn in_memory<'v>(&self, view: View<'v>) -> View<'v> {
+        if self.problem.reverse { view.flip(view.rank() - 1) } else { view }
+    }
+
+    fn target(&self, target: &Option<RawViewMut>) -> Option<View<'static>> {
+        state(target).map(|view| self.in_memory(view))
+    }
+
+    fn shape(&self) -> Shape {
+        let p = self.problem;
+        let (rank, strides) = (p.b.rank(), p.b.strides());
+        let step = strides[rank - 1].unsigned_abs();
+        let nearest = (0..rank - 1).filter(|&axis| p.b.shape()[axis] > 1).map(|axis| strides[axis].unsigned_abs()).min();
+        let by_time = p.seqlen > 1 && nearest.is_none_or(|nearest| step <= nearest);
+        let rows = p.leading().iter().fold(1usize, |n, &size| n.saturating_mul(size));
+        Shape { rows, seqlen: p.seqlen, complex: p.complex, by_time }
+    }
+
+    fn field(&self) -> DType {
+        if self.problem.complex { DType::Complex64 } else { DType::F32 }
+    }
+
+    /// Steps of a row of recomputed states, so that rows are aligned.
+    fn padded(&self) -> usize {
+        self.problem.seqlen.next_multiple_of(8)
+    }
+
+    fn states_len(&self) -> usize {
+        let parts = if self.problem.complex { 2 } else { 1 };
+        self.shape().rows.saturating_mul(self.padded()).saturating_mul(parts)
+    }
+
+    fn states_again(&self, at: Workspace) -> Again {
+        let shape = self.shape();
+        match shape.by_time {
+            true => Again { address: at.0, row: self.padded(), step: 1 },
+            false => Again { address: at.0, row: 1, step: shape.rows },
+        }
+    }
+
+    fn scan(
+        &self,
+        operands: &Operands<'_>,
+        again: Option<Again>,
+        gradient: bool,
+        stream: &Stream,
+        workspace: Option<Workspace>,
+    ) -> Result<()> {
+        let nothing = [operands.h, operands.da, operands.db, operands.last, operands.decay];
+        if again.is_none() && nothing.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let plan = Plan::new(&self.shape(), stream.numbers(), workspace.is_some())?;
+        let passes: &[_] = if plan.segments > 1 { &["Ends", "Rest"] } else { &["Whole"] };
+        for pass in passes {
+            let kernel = self.kernel(operands, again, gradient, &plan, workspace, pass)?;
+            // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
+            // describes their types and layouts; a workspace has the elements that the plan with it needs.
+            unsafe { kernel.launch(stream, &SCAN)? };
+        }
+        Ok(())
+    }
+
+    fn kernel(
+        &self,
+        o: &Operands<'_>,
+        again: Option<Again>,
+        gradient: bool,
+        plan: &Plan,
+        workspace: Option<Workspace>,
+        pass: &'static str,
+    ) -> Result<Kernel<Params>> {
+        let p = self.problem;
+        let a = self.in_memory(p.a);
+        // the direction of the scan decides first how rows lie
+        let given = [Some(self.in_memory(p.b)), Some(a), o.b, o.h, o.da, o.db, o.initial, o.last, o.decay, o.before];
+        let strides: Vec<Vec<isize>> = given.iter().flatten().map(|v| v.strides()[..p.leading().len()].to_vec()).collect();
+        let axes = Axes::new(&p.leading(), &strides);
+        let mut rows = axes.strides.iter();
+        let timed = given.map(|view| {
+            let view = view?;
+            let row = rows.next().expect("one for each tensor").map(|s| s as i64);
+            let step = view.strides().get(p.leading().len()).copied().unwrap_or(0) as i64;
+            Some(Timed { data: view.as_ptr() as u64, row, step })
+        });
+        let [_, a_timed, b, mut h, da, db, initial, last, decay, before] = timed.map(Option::unwrap_or_default);
+        let vector = |view: &Option<View<'_>>| {
+            let along = |v: &View<'_>| neighbours(v, v.rank() - 1, plan.items);
+            view.as_ref().filter(|_| self.shape().by_time).map_or(1, along)
+        };
+        let mut h_vector = vector(&o.h);
+        if let Some(Again { address, row, step }) = again {
+            h = Timed { data: address, row: axes.dense(row).map(|s| s as i64), step: step as i64 };
+            h_vector = if step == 1 { 16 / self.field().size() } else { 1 };
+        }
+        let of = |view: &Option<View<'_>>| view.map_or(self.field(), |v| v.dtype());
+        let config = Config::default()
+            .dtype("A", a.dtype())
+            .dtype("B", of(&o.b))
+            .dtype("H", of(&o.h))
+            .dtype("DA", of(&o.da))
+            .dtype("DB", of(&o.db))
+            .dtype("INITIAL", of(&o.initial))
+            .dtype("LAST", of(&o.last))
+            .dtype("DECAY", of(&o.decay))
+            .dtype("BEFORE", of(&o.before))
+            .set("PASS", Value::Name("Pass", pass))
+            .flag("COMPLEX", p.complex)
+            .flag("BACKWARDS", p.reverse != gradient)
+            .flag("GRADIENT", gradient)
+            .flag("BY_TIME", self.shape().by_time)
+            .flag("HAS_B", o.b.is_some())
+            .flag("HAS_H", o.h.is_some() || again.is_some())
+            .flag("HAS_DA", o.da.is_some())
+            .flag("HAS_DB", o.db.is_some())
+            .flag("HAS_INITIAL", o.initial.is_some())
+            .flag("HAS_LAST", o.last.is_some())
+            .flag("HAS_DECAY", o.decay.is_some())
+            .flag("HAS_BEFORE", o.before.is_some())
+            .int("A_VECTOR", vector(&Some(a)))
+            .int("B_VECTOR", vector(&o.b))
+            .int("H_VECTOR", h_vector)
+            .int("DA_VECTOR", vector(&o.da))
+            .int("DB_VECTOR", vector(&o.db))
+            .int("ITEMS", plan.items)
+            .int("CHANNEL_LANES", plan.channel_lanes)
+            .int("TIME_LANES", plan.time_lanes);
+        let params = Params {
+            a: a_timed,
+            b,
+            h,
+            da,
+            db,
+            initial,
+            last,
+            decay,
+            before,
+            ends: workspace.map_or(0, |w| w.0),
+            seqlen: p.seqlen as i64,
+            segment_tiles: plan.segment_tiles as i64,
+            rows: axes.rows() as u32,
+            row_blocks: plan.row_blocks as u32,
+            size: axes.sizes.map(|size| size as u32),
+        };
+        let segments = if pass == "Ends" { plan.segments - 1 } else { plan.segments };
+        Ok(Kernel { config, launch: plan.launch(segments)?, params })
+    }
+}

@@ -1,0 +1,114 @@
+//! Problem to plan: how rows and steps are laid over threads, and whether time is cut. A pure function of the problem and the device's
+//! numbers.
+
+use super::OP;
+use crate::cuda::{Launch, Numbers};
+use crate::error::{Error, Result};
+
+/// What a plan depends on besides the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    pub rows: usize,
+    pub seqlen: usize,
+    pub complex: bool,
+    /// Whether neighbouring threads take neighbouring steps, rather than rows.
+    pub by_time: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Plan {
+    /// Steps of a thread in a tile.
+    pub items: usize,
+    pub channel_lanes: usize,
+    pub time_lanes: usize,
+    pub row_blocks: usize,
+    /// Segments of time, and the tiles of each.
+    pub segments: usize,
+    pub segment_tiles: usize,
+}
+
+/// Blocks for each multiprocessor that keep it busy.
+const ENOUGH_BLOCKS: usize = 8;
+/// A segment has at least so many tiles: what segments compose to is read and written once more.
+const TILES: usize = 2;
+
+impl Plan {
+    /// Without memory for what segments compose to (`apart`), rows are whole.
+    pub(super) fn new(shape: &Shape, numbers: Numbers, apart: bool) -> Result<Plan> {
+        let items = if shape.complex { 4 } else { 8 };
+        let pieces = shape.seqlen.div_ceil(items).max(1);
+        let (channel_lanes, time_lanes) = match shape.by_time {
+            true => {
+                let time_lanes = pieces.next_power_of_two().min(128);
+                (128 / time_lanes, time_lanes)
+            }
+            false => {
+                let channel_lanes = shape.rows.max(1).next_power_of_two().min(32);
+                (channel_lanes, pieces.next_power_of_two().min(8))
+            }
+        };
+        // rows are numbered in 32 bits
+        if shape.rows > i32::MAX as usize {
+            return Err(Error::Unavailable { what: OP, why: "so many rows are more than a kernel can number" });
+        }
+        let row_blocks = shape.rows.div_ceil(channel_lanes);
+        let tiles = pieces.div_ceil(time_lanes);
+        let wanted = (ENOUGH_BLOCKS * numbers.multiprocessors).checked_div(row_blocks).unwrap_or(1);
+        let most = if apart { tiles / TILES } else { 1 };
+        let segment_tiles = tiles.div_ceil(wanted.min(most).max(1));
+        let segments = tiles.div_ceil(segment_tiles);
+        Ok(Plan { items, channel_lanes, time_lanes, row_blocks, segments, segment_tiles })
+    }
+
+    /// Elements of f32 for what the segments but the last compose to.
+    pub(super) fn ends_len(&self, shape: &Shape) -> usize {
+        (self.segments - 1) * shape.rows * if shape.complex { 4 } else { 2 }
+    }
+
+    /// The launch over the first `segments` segments.
+    pub(super) fn launch(&self, segments: usize) -> Result<Launch> {
+        Launch::new(OP, self.row_blocks.checked_mul(segments), self.channel_lanes * self.time_lanes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
+
+    fn shape(rows: usize, seqlen: usize, by_time: bool) -> Shape {
+        Shape { rows, seqlen, complex: false, by_time }
+    }
+
+    #[test]
+    fn every_plan_covers_its_problem() {
+        for by_time in [false, true] {
+            for complex in [false, true] {
+                for apart in [false, true] {
+                    for (rows, seqlen) in [(1, 1), (12288, 16384), (3, 1 << 33), (70, 1000), (5, 0), (0, 9), (1 << 20, 3)] {
+                        let shape = Shape { complex, ..shape(rows, seqlen, by_time) };
+                        let plan = Plan::new(&shape, H200, apart).unwrap();
+                        let tile = plan.time_lanes * plan.items;
+                        assert!(plan.row_blocks * plan.channel_lanes >= rows, "{shape:?} {plan:?}");
+                        assert!(plan.segments * plan.segment_tiles * tile >= seqlen, "{shape:?} {plan:?}");
+                        assert!(plan.segments == 1 || (plan.segments - 1) * plan.segment_tiles * tile < seqlen);
+                        assert!(apart || plan.segments == 1);
+                        assert!(plan.time_lanes.is_power_of_two() && plan.channel_lanes * plan.time_lanes <= 256);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn few_rows_are_cut() {
+        let segments = |rows, seqlen| Plan::new(&shape(rows, seqlen, true), H200, true).unwrap().segments;
+        assert_eq!([segments(12288, 16384), segments(64, 65536), segments(1, 1 << 24)], [1, 16, 1024]);
+    }
+
+    #[test]
+    fn what_cannot_be_numbered_is_refused() {
+        assert!(Plan::new(&shape(1 << 32, 4, true), H200, true).is_err());
+    }
+}

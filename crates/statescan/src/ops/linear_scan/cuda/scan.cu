@@ -1,0 +1,280 @@
+// Linear scan, h[t] = a[t] h[t-1] + b[t], forwards, or backwards in time for a reversed scan and for gradients.
+//
+// A block has CHANNEL_LANES channels and walks their steps in tiles of TIME_LANES x ITEMS. A thread has ITEMS neighbouring steps of one
+// channel in registers: it composes them to one step (decay, input), the threads of a channel exchange theirs, and each knows the state
+// before its first step. The next tile is loaded before this one is computed. Bytes bind: each number is read once and written once.
+// Neighbouring threads take neighbouring steps (BY_TIME) or neighbouring channels, whichever lies side by side in memory.
+//
+// The gradient is the same scan backwards with each decay one step later: g[t] = p[t] + conj(a[t+1]) g[t+1]. Its decay at the last step is
+// 1 and its first state the final state's cotangent; da[t] = g[t] conj(h[t-1]), db = g, and conj(a[0]) g[0] belongs to the initial state.
+//
+// Few channels: time is cut into segments. A first launch (ENDS) composes each segment but the last to one step, a second one (REST) starts
+// each from the state that follows from those before it.
+
+struct Timed {
+  void* data;
+  i64 row[4], step;            // strides
+};
+
+struct Params {
+  Timed a, b, h;               // b is the cotangent of h in a gradient, h what the scan writes, or reads in a gradient
+  Timed da, db;
+  Timed initial, last, decay;  // (row): first state, state after the last step, product of all a; da, db and the rest of a gradient
+  Timed before;                // (row): the state before h[0], in a gradient
+  f32* ends;                   // (segment, row, 2): what segments compose to
+  i64 seqlen, segment_tiles;
+  u32 rows, row_blocks;
+  u32 size[4];                 // of the axes of a row
+};
+
+typedef Choose<COMPLEX, complex64, f32>::type Field;
+
+constexpr int THREADS = CHANNEL_LANES * TIME_LANES;
+constexpr int TILE = TIME_LANES * ITEMS;
+constexpr int PARTS = COMPLEX ? 2 : 1;
+// lanes of a channel that lie in one warp, and the groups of them
+constexpr int GROUP = BY_TIME ? (TIME_LANES < 32 ? TIME_LANES : 32) : 1;
+constexpr int GROUPS = TIME_LANES / GROUP;
+
+DEVICE f32 one(f32) { return 1.f; }
+DEVICE complex64 one(complex64) { return {1.f, 0.f}; }
+DEVICE f32 conj(f32 v) { return v; }
+DEVICE complex64 conj(complex64 v) { return {v.re, -v.im}; }
+DEVICE bool is_zero(f32 v) { return v == 0.f; }
+DEVICE bool is_zero(complex64 v) { return v.re == 0.f && v.im == 0.f; }
+DEVICE f32 shuffle_up(f32 v, int by) { return __shfl_up_sync(0xffffffffu, v, by, GROUP); }
+DEVICE complex64 shuffle_up(complex64 v, int by) { return {shuffle_up(v.re, by), shuffle_up(v.im, by)}; }
+
+// One or more steps: the state s becomes decay s + input.
+struct Step {
+  Field decay, input;
+
+  // A product of many decays may leave the range of numbers; a state of zero stays what it is all the same.
+  DEVICE Field apply(Field state) const { return is_zero(state) ? input : mul_add(decay, state, input); }
+  DEVICE Step after(const Step& first) const { return {mul(decay, first.decay), apply(first.input)}; }
+};
+
+// Where a row lies along the axes that rows have.
+struct Row {
+  u32 index[4];
+
+  DEVICE Row(const Params& p, u32 row) {
+#pragma unroll
+    for (int axis = 3; axis > 0; axis--) {
+      index[axis] = row % p.size[axis];
+      row /= p.size[axis];
+    }
+    index[0] = row;
+  }
+
+  template <typename E> DEVICE E* of(const Timed& v) const {
+    return static_cast<E*>(v.data) + (index[0] * v.row[0] + index[1] * v.row[1] + index[2] * v.row[2] + index[3] * v.row[3]);
+  }
+};
+
+// The i-th of a thread's steps, of which the first in memory is `first`.
+DEVICE i64 step_of(i64 first, int i) { return BACKWARDS ? first + ITEMS - 1 - i : first + i; }
+
+// ITEMS steps from `first` on, in the order of the scan; what lies outside of the row is `otherwise`.
+template <typename E, int VECTOR> DEVICE void load(Field (&out)[ITEMS], const E* row, i64 stride, i64 first, i64 seqlen, Field otherwise) {
+#pragma unroll
+  for (int i = 0; i < ITEMS; i += VECTOR) {
+    const i64 step = first + i;
+    Neighbours<E, VECTOR> some;
+    const bool whole = step >= 0 && step + VECTOR <= seqlen;
+    if (VECTOR > 1 && whole) some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(row + step);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+      Field& to = out[BACKWARDS ? ITEMS - 1 - i - k : i + k];
+      to = otherwise;
+      if (VECTOR > 1 && whole) {
+        convert(to, some.v[k]);
+      } else if (step + k >= 0 && step + k < seqlen) {
+        convert(to, row[(step + k) * stride]);
+      }
+    }
+  }
+}
+
+template <typename E, int VECTOR> DEVICE void store(const Field (&values)[ITEMS], E* row, i64 stride, i64 first, i64 seqlen) {
+#pragma unroll
+  for (int i = 0; i < ITEMS; i += VECTOR) {
+    const i64 step = first + i;
+    Neighbours<E, VECTOR> some;
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) assign(some.v[k], values[BACKWARDS ? ITEMS - 1 - i - k : i + k]);
+    if (VECTOR > 1 && step >= 0 && step + VECTOR <= seqlen) {
+      *reinterpret_cast<Neighbours<E, VECTOR>*>(row + step) = some;
+    } else {
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++)
+        if (step + k >= 0 && step + k < seqlen) row[(step + k) * stride] = some.v[k];
+    }
+  }
+}
+
+// What a thread needs of a tile.
+struct Items {
+  Field a[ITEMS], b[ITEMS];
+};
+
+// The first in memory of a thread's steps of a tile.
+DEVICE i64 first_step(const Params& p, i64 tile, int time_lane) {
+  const i64 lane = tile * TIME_LANES + time_lane;
+  return ITEMS * (BACKWARDS ? (p.seqlen + ITEMS - 1) / ITEMS - 1 - lane : lane);
+}
+
+// One neighbour of a thread's steps: zero (or `otherwise`) outside of the row.
+template <typename E> DEVICE Field neighbour(const E* row, i64 stride, i64 step, i64 seqlen, Field otherwise) {
+  Field out = otherwise;
+  if (step >= 0 && step < seqlen) convert(out, row[step * stride]);
+  return out;
+}
+
+DEVICE void load_items(Items& items, const Params& p, const A* a, const B* b, i64 first) {
+  load<A, A_VECTOR>(items.a, a, p.a.step, first, p.seqlen, one(Field{}));
+  if constexpr (GRADIENT) {
+    // each decay is that of the step before it in the order of the scan; outside of the row nothing changes
+#pragma unroll
+    for (int i = ITEMS - 1; i > 0; i--) items.a[i] = items.a[i - 1];
+    items.a[0] = neighbour(a, p.a.step, BACKWARDS ? first + ITEMS : first - 1, p.seqlen, one(Field{}));
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) {
+      const i64 step = step_of(first, i);
+      items.a[i] = step >= 0 && step < p.seqlen ? conj(items.a[i]) : one(Field{});
+    }
+  }
+  if constexpr (HAS_B) {
+    load<B, B_VECTOR>(items.b, b, p.b.step, first, p.seqlen, Field{});
+  } else {
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) items.b[i] = Field{};
+  }
+}
+
+// The states before each of a thread's steps, in a gradient.
+DEVICE void load_past(Field (&past)[ITEMS], const Params& p, const H* h, Field before, i64 first) {
+  load<H, H_VECTOR>(past, h, p.h.step, first, p.seqlen, Field{});
+  const Field next = neighbour(h, p.h.step, BACKWARDS ? first - 1 : first + ITEMS, p.seqlen, Field{});
+#pragma unroll
+  for (int i = 0; i < ITEMS; i++) {
+    past[i] = i + 1 < ITEMS ? past[i + 1] : next;
+    if (step_of(first, i) == (BACKWARDS ? 0 : p.seqlen - 1)) past[i] = before;
+  }
+}
+
+// Numbers of segments; memory of f32 need not be aligned for pairs.
+struct End {
+  f32* at;
+
+  DEVICE Field read(int i) const {
+    Field out;
+    from_parts(out, at[PARTS * i], at[PARTS * i + PARTS - 1]);
+    return out;
+  }
+  DEVICE void write(int i, Field v) const {
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) at[PARTS * i + part] = part_of(v, part);
+  }
+};
+
+DEVICE End end_of(const Params& p, i64 segment, i64 row) { return {p.ends + (segment * p.rows + row) * 2 * PARTS}; }
+
+extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) linear_scan(const __grid_constant__ Params p) {
+  __shared__ Step totals[2][GROUPS][CHANNEL_LANES];
+  const int channel_lane = BY_TIME ? threadIdx.x / TIME_LANES : threadIdx.x % CHANNEL_LANES;
+  const int time_lane = BY_TIME ? threadIdx.x % TIME_LANES : threadIdx.x / CHANNEL_LANES;
+  const u32 own_row = blockIdx.x % p.row_blocks * CHANNEL_LANES + channel_lane, row_number = min(own_row, p.rows - 1);
+  const bool exists = own_row < p.rows;
+  const Row row(p, row_number);
+  const i64 segment = PASS == Pass::Whole ? 0 : blockIdx.x / p.row_blocks;
+  const i64 tiles = (p.seqlen + TILE - 1) / TILE;
+  const i64 first_tile = PASS == Pass::Whole ? 0 : segment * p.segment_tiles;
+  const i64 last_tile = PASS == Pass::Whole ? tiles : min(tiles, first_tile + p.segment_tiles);
+
+  const A* const a = row.of<A>(p.a);
+  const B* const b = row.of<B>(p.b);
+  H* const h = row.of<H>(p.h);
+  DA* const da = row.of<DA>(p.da);
+  DB* const db = row.of<DB>(p.db);
+  Field carry = {}, product = one(Field{}), before = {};
+  if constexpr (HAS_INITIAL && PASS != Pass::Ends) convert(carry, *row.of<INITIAL>(p.initial));
+  if constexpr (HAS_BEFORE) convert(before, *row.of<BEFORE>(p.before));
+  if constexpr (PASS == Pass::Rest) {
+    for (i64 s = 0; s < segment; s++) {
+      const End end = end_of(p, s, row_number);
+      const Step step = {end.read(0), end.read(1)};
+      carry = step.apply(carry);
+      if constexpr (HAS_DECAY) product = mul(step.decay, product);
+    }
+  }
+
+  Items items, next;
+  if (first_tile < last_tile) load_items(items, p, a, b, first_step(p, first_tile, time_lane));
+#pragma unroll 1
+  for (i64 tile = first_tile; tile < last_tile; tile++) {
+    const i64 first = first_step(p, tile, time_lane);
+    if (tile + 1 < last_tile) load_items(next, p, a, b, first_step(p, tile + 1, time_lane));
+    Field past[ITEMS];
+    if constexpr (HAS_DA && PASS != Pass::Ends) load_past(past, p, h, before, first);
+
+    Step all = {items.a[0], items.b[0]};
+#pragma unroll
+    for (int i = 1; i < ITEMS; i++) all = Step{items.a[i], items.b[i]}.after(all);
+    // of this lane and those before it in the group, then of those alone
+#pragma unroll
+    for (int by = 1; by < GROUP; by *= 2) {
+      const Step earlier = {shuffle_up(all.decay, by), shuffle_up(all.input, by)};
+      if (time_lane % GROUP >= by) all = all.after(earlier);
+    }
+    Step earlier = {one(Field{}), Field{}};
+    if constexpr (GROUP > 1) {
+      const Step shifted = {shuffle_up(all.decay, 1), shuffle_up(all.input, 1)};
+      if (time_lane % GROUP > 0) earlier = shifted;
+    }
+    Step(&exchange)[GROUPS][CHANNEL_LANES] = totals[tile & 1];
+    if (time_lane % GROUP == GROUP - 1) exchange[time_lane / GROUP][channel_lane] = all;
+    __syncthreads();
+    Field state = carry;
+#pragma unroll
+    for (int group = 0; group < GROUPS; group++) {
+      if (group == time_lane / GROUP) state = carry;
+      const Step step = exchange[group][channel_lane];
+      carry = step.apply(carry);
+      if constexpr (HAS_DECAY || PASS == Pass::Ends) product = mul(step.decay, product);
+    }
+
+    if constexpr (PASS != Pass::Ends) {
+      state = earlier.apply(state);
+      Field out[ITEMS];
+#pragma unroll
+      for (int i = 0; i < ITEMS; i++) out[i] = state = mul_add(items.a[i], state, items.b[i]);
+      if (exists) {
+        if constexpr (HAS_H && !GRADIENT) store<H, H_VECTOR>(out, h, p.h.step, first, p.seqlen);
+        if constexpr (HAS_DB) store<DB, DB_VECTOR>(out, db, p.db.step, first, p.seqlen);
+        if constexpr (HAS_DA) {
+#pragma unroll
+          for (int i = 0; i < ITEMS; i++) past[i] = mul(out[i], conj(past[i]));
+          store<DA, DA_VECTOR>(past, da, p.da.step, first, p.seqlen);
+        }
+      }
+    }
+    items = next;
+  }
+
+  if (time_lane != 0 || !exists) return;
+  if constexpr (PASS == Pass::Ends) {
+    const End end = end_of(p, segment, row_number);
+    end.write(0, product), end.write(1, carry);
+  } else if (PASS == Pass::Whole || last_tile == tiles) {
+    if constexpr (GRADIENT) {
+      if (p.seqlen > 0) {
+        Field decay;
+        convert(decay, a[(BACKWARDS ? 0 : p.seqlen - 1) * p.a.step]);
+        carry = mul(conj(decay), carry);
+      }
+    }
+    if constexpr (HAS_LAST) assign(*row.of<LAST>(p.last), carry);
+    if constexpr (HAS_DECAY) assign(*row.of<DECAY>(p.decay), product);
+  }
+}

@@ -1,0 +1,47 @@
+//! Every family of configurations compiles for every architecture, without a GPU: registers do not spill.
+
+use super::super::Args;
+use super::*;
+use crate::cuda::testing::{H200, compiles, ready, tensor};
+use crate::tensor::Device;
+
+/// Compiles the passes of a scan and of its gradient.
+fn check(args: &Args<'_>) {
+    let problem = Problem::new(args).unwrap();
+    problem.checker(args, Device::Cuda(0)).unwrap();
+    let call = Call::new(&problem).unwrap();
+    let plan = Plan::new(&call.shape(), H200, true).unwrap();
+    let (b, state) = (call.in_memory(problem.b), problem.initial_state);
+    let forward = Operands { b: Some(b), h: Some(b), initial: state, last: state, decay: state, ..Default::default() };
+    let [da, db] = [Some(call.in_memory(problem.a)), Some(b)];
+    let backward = Operands { b: Some(b), h: Some(b), da, db, initial: state, last: state, before: state, ..Default::default() };
+    let passes: &[_] = if plan.segments > 1 { &["Ends", "Rest"] } else { &["Whole"] };
+    for pass in passes {
+        for (operands, gradient) in [(&forward, false), (&backward, true)] {
+            let kernel = call.kernel(operands, None, gradient, &plan, Some(Workspace(1 << 20)), pass).unwrap();
+            compiles(&SCAN, &kernel.config, 0);
+        }
+    }
+}
+
+#[test]
+fn linear_scans_compile() {
+    if !ready() {
+        return;
+    }
+    for (a, b) in [
+        (DType::F32, DType::F32),
+        (DType::BF16, DType::F16),
+        (DType::Complex64, DType::Complex64),
+        (DType::F32, DType::Complex64),
+    ] {
+        for (rows, seqlen) in [(4096, 2048), (3, 100_000), (40, 9)] {
+            let timed = |dtype| tensor(dtype, &[2, rows, seqlen]);
+            let state = tensor(if b.is_complex() { b } else { DType::F32 }, &[2, rows]);
+            let args = Args { initial_state: Some(state), reverse: rows == 40, ..Args::new(timed(a), timed(b)) };
+            check(&args);
+            let channels_last = |dtype| tensor(dtype, &[2, seqlen, rows]).permute(&[0, 2, 1]);
+            check(&Args { a: channels_last(a), b: channels_last(b), ..args });
+        }
+    }
+}

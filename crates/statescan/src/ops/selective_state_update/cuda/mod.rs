@@ -1,0 +1,113 @@
+//! A step of a selective scan on CUDA: a checked problem becomes a plan, a configuration and the parameters of one launch.
+
+mod plan;
+#[cfg(all(test, feature = "cuda"))]
+mod tests;
+
+use super::{OP, Operand, Problem};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Numbers, Program, Stream, Strided, Value};
+use crate::error::{Error, Result};
+use crate::tensor::{DType, View};
+use plan::{Plan, Shape, THREADS};
+
+static UPDATE: Program = Program { kernel: OP, prelude: &[COMMON, DISCRETIZATION], text: include_str!("update.cu") };
+
+/// Parameters, as `update.cu` has them.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Params {
+    state: Strided,
+    x: Strided,
+    dt: Strided,
+    a: Strided,
+    b: Strided,
+    c: Strided,
+    skip: Strided,
+    z: Strided,
+    bias: Strided,
+    own_step: Strided,
+    y: Strided,
+    indices: Strided,
+    states: i64,
+    channels: u32,
+    headdim: u32,
+    heads_per_b: u32,
+    heads_per_c: u32,
+    blocks_per_row: u32,
+    dt_low: f32,
+    dt_high: f32,
+}
+
+/// `indices` are the states of the rows, which only the device can read.
+pub(super) fn update(stream: &Stream, problem: &Problem<'_>, indices: Option<View<'_>>) -> Result<()> {
+    if problem.double {
+        return Err(Error::Unavailable { what: "selective_state_update in f64", why: "kernels for CUDA compute in f32" });
+    }
+    let kernel = kernel(problem, indices, stream.numbers())?;
+    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
+    // describes their types. No two rows share a state (the caller's part, for indices that only the device can read).
+    unsafe { kernel.launch(stream, &UPDATE) }
+}
+
+fn kernel(p: &Problem<'_>, indices: Option<View<'_>>, numbers: Numbers) -> Result<Kernel<Params>> {
+    let [_, _, lane, state] = p.state.strides;
+    // few states leave threads without work
+    let by_state = p.dstate >= 4 && (state == 1 || lane != 1);
+    let size = p.state.view.dtype().size();
+    let shape = Shape { batch: p.rows.len(), channels: p.heads * p.headdim, dstate: p.dstate, by_state, size };
+    let plan = Plan::new(&shape, numbers)?;
+    let of = |operand: &Option<Operand<'_>>| operand.map_or(DType::F32, |o| o.view.dtype());
+    let config = Config::default()
+        .dtype("STATE", p.state.view.dtype())
+        .dtype("X", p.x.view.dtype())
+        .dtype("DT", p.dt.view.dtype())
+        .dtype("A", p.a.view.dtype())
+        .dtype("B", p.b.0.view.dtype())
+        .dtype("C", p.c.0.view.dtype())
+        .dtype("SKIP", of(&p.d))
+        .dtype("Z", of(&p.z))
+        .dtype("BIAS", of(&p.dt_bias))
+        .dtype("OWN_STEP", of(&p.dt_a))
+        .dtype("Y", p.y.view.dtype())
+        .dtype("INDEX", indices.map_or(DType::I32, |v| v.dtype()))
+        .set("METHOD", Value::discretization(p.discretization))
+        .flag("COMPLEX", p.complex)
+        .flag("UNIFORM", p.a.strides[3] == 0 || p.dstate == 1)
+        .flag("SOFTPLUS", p.dt_softplus)
+        .flag("HAS_SKIP", p.d.is_some())
+        .flag("HAS_Z", p.z.is_some())
+        .flag("HAS_BIAS", p.dt_bias.is_some())
+        .flag("HAS_OWN_STEP", p.dt_a.is_some())
+        .flag("HAS_LIMIT", p.dt_limit != (f64::NEG_INFINITY, f64::INFINITY))
+        .flag("HAS_INDICES", indices.is_some())
+        .int("DSTATE", p.dstate)
+        .int("VECTOR", plan.vector)
+        .int("LANES", plan.lanes)
+        .int("CHANNELS", plan.channels)
+        .int("THREADS", THREADS);
+    let strided = |o: &Operand<'_>| Strided::with(&o.view, o.strides);
+    let optional = |o: &Option<Operand<'_>>| o.as_ref().map(strided).unwrap_or_default();
+    let params = Params {
+        state: strided(&p.state),
+        x: strided(&p.x),
+        dt: strided(&p.dt),
+        a: strided(&p.a),
+        b: strided(&p.b.0),
+        c: strided(&p.c.0),
+        skip: optional(&p.d),
+        z: optional(&p.z),
+        bias: optional(&p.dt_bias),
+        own_step: optional(&p.dt_a),
+        y: strided(&p.y),
+        indices: Strided::of_option(&indices),
+        states: p.state.view.shape()[0] as i64,
+        channels: shape.channels as u32,
+        headdim: p.headdim as u32,
+        heads_per_b: p.b.1.max(1) as u32,
+        heads_per_c: p.c.1.max(1) as u32,
+        blocks_per_row: plan.blocks_per_row as u32,
+        dt_low: p.dt_limit.0 as f32,
+        dt_high: p.dt_limit.1 as f32,
+    };
+    Ok(Kernel { config, launch: plan.launch, params })
+}

@@ -1,0 +1,59 @@
+//! Every family of configurations compiles for every architecture, without a GPU.
+
+use super::super::{Args, Sizes};
+use super::*;
+use crate::cuda::testing::{H200, compiles, ready, tensor};
+use crate::ops::discretization::Discretization;
+use crate::tensor::Device;
+
+fn check(args: &Args<'_>, state: &View<'static>) {
+    let (sizes, _) = Sizes::new(args, state, Device::Cuda(0)).unwrap();
+    let problem = sizes.problem(args, state, &args.x);
+    compiles(&UPDATE, &kernel(&problem, args.state_batch_indices, H200).unwrap().config, 0);
+}
+
+#[test]
+fn steps_compile() {
+    if !ready() {
+        return;
+    }
+    for (dtype, channels, dstate) in
+        [(DType::F32, vec![5120], 16), (DType::BF16, vec![80, 64], 128), (DType::F16, vec![33], 5), (DType::F32, vec![7], 1)]
+    {
+        for batch in [1, 512] {
+            let batched = [&[batch], &channels[..]].concat();
+            let (x, map) = (tensor(dtype, &batched), tensor(dtype, &[batch, dstate]));
+            let own = tensor(DType::F32, &channels);
+            let a = tensor(DType::F32, &[&channels[..], &[dstate]].concat());
+            let state = tensor(DType::F32, &[&batched[..], &[dstate]].concat());
+            let plain = Args::new(x, x, a, map, map);
+            check(&plain, &state);
+            let indices = Some(tensor(DType::I64, &[batch]));
+            check(
+                &Args { d: Some(own), z: Some(x), dt_bias: Some(own), dt_softplus: true, state_batch_indices: indices, ..plain },
+                &state,
+            );
+        }
+    }
+}
+
+#[test]
+fn complex_steps_and_discretizations_compile() {
+    if !ready() {
+        return;
+    }
+    for discretization in Discretization::ALL {
+        for dtype in [DType::F32, DType::Complex64] {
+            let (x, map) = (tensor(DType::F32, &[2, 40]), tensor(dtype, &[2, 10]));
+            let args = Args {
+                discretization,
+                dt_a: Some(x),
+                dt_limit: (0.0, 1.0),
+                ..Args::new(x, x, tensor(dtype, &[40, 10]), map, map)
+            };
+            check(&args, &tensor(dtype, &[2, 40, 10]));
+            // states far apart, channels side by side
+            check(&args, &tensor(dtype, &[2, 10, 40]).permute(&[0, 2, 1]));
+        }
+    }
+}
