@@ -48,7 +48,6 @@ pub(super) fn all() -> Vec<Target> {
     all.push(micros(&filter.backward(), 110.0, Some(56.0)));
     let linear = on("linear_scan", &[('B', 8), ('D', 1536), ('L', 16384)]);
     all.push(target(&linear, Measure::ShareOfCopy, 0.80, Some(0.90)));
-    all.push(target(&linear.backward(), Measure::ShareOfCopy, 0.80, None));
     all
 }
 

@@ -31,21 +31,32 @@ DEVICE f32 slope(f32 sum) {
 
 typedef Marks<PAST + STEPS + AFTER> Window;
 
+// The inputs around a piece, and the cotangents from it on.
+template <bool WHOLE>
+DEVICE void load_both(const Params& p, const Piece& piece, f32 (&u)[CHANNELS][LEAD + STEPS + TAIL], f32 (&dy)[CHANNELS][STEPS + TAIL]) {
+  load<WHOLE, X, X_VECTOR, LEAD>(u, p.conv.x, piece);
+  if constexpr (HAS_DY) {
+    load<WHOLE, DY, DY_VECTOR, 0>(dy, p.dy, piece);
+  } else {
+#pragma unroll
+    for (int i = 0; i < CHANNELS * (STEPS + TAIL); i++) dy[i % CHANNELS][i / CHANNELS] = 0.f;
+  }
+}
+
 template <bool MARKED>
-DEVICE void forwards(const Params& p, const Piece& piece, const Filter& filter, const Window& marks, f32 (&sums)[CHANNELS][SUMS],
-                     f32 (&by_sum)[CHANNELS][STEPS + TAIL]) {
-  f32 u[CHANNELS][LEAD + STEPS + TAIL];
-  load<X, X_VECTOR>(u, p.conv.x, piece, piece.step - LEAD, p.conv.seqlen);
-  walk<MARKED, LEAD - PAST>(p.conv, piece, piece.step - PAST, marks, u, [&](int i, const f32 (&past)[CHANNELS][PAST]) {
+DEVICE void forwards(const Params& p, const Piece& piece, const Filter& filter, const Window& marks, const f32 (&u)[CHANNELS][LEAD + STEPS + TAIL],
+                     f32 (&sums)[CHANNELS][SUMS], f32 (&by_sum)[CHANNELS][STEPS + TAIL]) {
+  // of the piece's own steps those that exist
+  const int valid = min(piece.after, STEPS);
+  walk<MARKED, LEAD>(p.conv, piece, marks, u, [&](int i, const f32 (&past)[CHANNELS][PAST]) {
     if (i < PAST) return;
     const int j = i - PAST;
-    const bool silent = marks.is_padding(i) || piece.step + j >= p.conv.seqlen;
 #pragma unroll
     for (int c = 0; c < CHANNELS; c++) {
       const f32 input = u[c][LEAD - PAST + i];
       f32& v = by_sum[c][j];
-      v = silent ? 0.f : v * slope(filter.sum(c, past, input));
-      if (HAS_SUMS && j < STEPS && !silent) {
+      v = marks.is_padding(i) ? 0.f : v * slope(filter.sum(c, past, input));
+      if (HAS_SUMS && j < STEPS && j < valid) {
 #pragma unroll
         for (int k = 0; k < PAST; k++) sums[c][k] = __fmaf_rn(v, past[c][k], sums[c][k]);
         sums[c][PAST] = __fmaf_rn(v, input, sums[c][PAST]);
@@ -60,6 +71,8 @@ DEVICE void backwards(const Params& p, const Piece& piece, const Filter& filter,
                       f32 (&dx)[CHANNELS][STEPS]) {
   // what later steps of the sequence pass on: future[m] at step t + 1 + m; and the cotangents of the last inputs
   f32 future[CHANNELS][PAST] = {}, last[CHANNELS][PAST] = {};
+  // the cotangents of a row's last inputs lie beyond its end
+  const int left = min(piece.after, STEPS + PAST);
 #pragma unroll
   for (int j = STEPS + PAST - 1; j >= 0; j--) {
     const i64 step = piece.step + j;
@@ -78,6 +91,10 @@ DEVICE void backwards(const Params& p, const Piece& piece, const Filter& filter,
 #pragma unroll
         for (int m = 0; m < PAST; m++) sum = __fmaf_rn(filter.weight[c][PAST - 1 - m], future[c][m], sum);
         if (MARKED && HAS_LAST) sum += last[c][PAST - 1];
+        if (!PACKED && HAS_LAST && left < STEPS + PAST) {
+          const int m = j + PAST - left;
+          if (m >= 0 && m < PAST && c < piece.channels) sum += to_f32(*at<LAST>(p.last, piece.batch, 0, piece.channel + c, m));
+        }
         dx[c][j] = marks.is_padding(PAST + j) ? 0.f : sum;
       }
 #pragma unroll
@@ -119,7 +136,7 @@ DEVICE void finish(const Params& p, i64 channel_block, u32 split, f32 (&sums)[CH
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 3) causal_conv1d_backward(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) causal_conv1d_backward(const __grid_constant__ Params p) {
   const u32 channel_block = blockIdx.x % p.channel_blocks, split = blockIdx.x / p.channel_blocks;
   const u32 end = u32(u64(split + 1) * p.items / p.splits);
   f32 sums[CHANNELS][SUMS] = {};
@@ -129,22 +146,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) causal_conv1d_backward(
   for (u32 item = u32(u64(split) * p.items / p.splits); item < end; item++) {
     const Piece piece = piece_of(p.conv, item / p.time_blocks, channel_block, item % p.time_blocks);
     if (piece.channels == 0) continue;
-    f32 by_sum[CHANNELS][STEPS + TAIL], dx[CHANNELS][STEPS];
-    if constexpr (HAS_DY) {
-      load<DY, DY_VECTOR>(by_sum, p.dy, piece, piece.step, p.conv.seqlen);
-    } else {
-#pragma unroll
-      for (int i = 0; i < CHANNELS * (STEPS + TAIL); i++) by_sum[i % CHANNELS][i / CHANNELS] = 0.f;
-    }
+    f32 u[CHANNELS][LEAD + STEPS + TAIL], by_sum[CHANNELS][STEPS + TAIL], dx[CHANNELS][STEPS];
+    if (is_whole<(X_VECTOR > DY_VECTOR ? X_VECTOR : DY_VECTOR)>(piece, p.conv.seqlen))
+      load_both<true>(p, piece, u, by_sum);
+    else
+      load_both<false>(p, piece, u, by_sum);
+    add_initial<LEAD>(u, p.conv, piece);
     const Window marks(p.conv, piece.batch, piece.step - PAST);
-    if (marks.starts) {
-      forwards<true>(p, piece, filter, marks, sums, by_sum);
-      if constexpr (HAS_DX) backwards<true>(p, piece, filter, marks, by_sum, dx);
+    if (PACKED && marks.starts) {
+      forwards<PACKED>(p, piece, filter, marks, u, sums, by_sum);
+      if constexpr (HAS_DX) backwards<PACKED>(p, piece, filter, marks, by_sum, dx);
     } else {
-      forwards<false>(p, piece, filter, marks, sums, by_sum);
+      forwards<false>(p, piece, filter, marks, u, sums, by_sum);
       if constexpr (HAS_DX) backwards<false>(p, piece, filter, marks, by_sum, dx);
     }
-    if constexpr (HAS_DX) store<DX, DX_VECTOR>(p.dx, piece, dx, p.conv.seqlen);
+    if constexpr (HAS_DX) store<DX, DX_VECTOR>(p.dx, piece, dx);
   }
   if constexpr (HAS_SUMS) finish(p, channel_block, split, sums);
 }

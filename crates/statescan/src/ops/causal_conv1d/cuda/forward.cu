@@ -1,5 +1,5 @@
-// Causal convolution, forward. Each thread has one piece: it loads the piece and the steps before it, sums, applies the activation, stores.
-// Bytes bind: each input once and each output once.
+// Causal convolution, forward. A thread has ROUNDS pieces of one channel (or a few): it loads a piece and the steps before it, sums, applies
+// the activation, stores. Bytes bind: each input once and each output once.
 
 struct Params {
   Conv conv;
@@ -10,19 +10,15 @@ struct Params {
 // steps before the piece, in whole vectors
 constexpr int LEAD = BY_TIME ? round_up(PAST, X_VECTOR) : PAST;
 
-extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_forward(const __grid_constant__ Params p) {
+DEVICE void convolve(const Params& p, const Filter& filter, const Piece& piece) {
   const Conv& conv = p.conv;
-  // blocks that lie side by side in memory run one after the other
-  const u32 fast = BY_TIME ? p.time_blocks : p.channel_blocks, block = blockIdx.x % fast, rest = blockIdx.x / fast;
-  const u32 slow = BY_TIME ? p.channel_blocks : p.time_blocks;
-  const Piece piece = piece_of(conv, rest / slow, BY_TIME ? rest % slow : block, BY_TIME ? block : rest % slow);
-  if (piece.channels == 0) return;
-
   f32 u[CHANNELS][LEAD + STEPS], y[CHANNELS][STEPS];
-  load<X, X_VECTOR>(u, conv.x, piece, piece.step - LEAD, conv.seqlen);
-  const Filter filter(conv, piece.channel, piece.channels);
-  const i64 first = piece.step - PAST;
-  const Marks<PAST + STEPS> marks(conv, piece.batch, first);
+  if (is_whole<X_VECTOR>(piece, conv.seqlen))
+    load<true, X, X_VECTOR, LEAD>(u, conv.x, piece);
+  else
+    load<false, X, X_VECTOR, LEAD>(u, conv.x, piece);
+  add_initial<LEAD>(u, conv, piece);
+  const Marks<PAST + STEPS> marks(conv, piece.batch, piece.step - PAST);
   auto visit = [&](int i, const f32 (&past)[CHANNELS][PAST]) {
     if (i < PAST) return;
 #pragma unroll
@@ -31,14 +27,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_forward(cons
       y[c][i - PAST] = SILU ? silu(sum) : sum;
     }
   };
-  if (marks.starts)
-    walk<true, LEAD - PAST>(conv, piece, first, marks, u, visit);
+  if (PACKED && marks.starts)
+    walk<PACKED, LEAD>(conv, piece, marks, u, visit);
   else
-    walk<false, LEAD - PAST>(conv, piece, first, marks, u, visit);
+    walk<false, LEAD>(conv, piece, marks, u, visit);
 #pragma unroll
   for (int i = 0; i < STEPS; i++)
     if (marks.is_padding(PAST + i))
 #pragma unroll
       for (int c = 0; c < CHANNELS; c++) y[c][i] = 0.f;
-  store<Y, Y_VECTOR>(p.y, piece, y, conv.seqlen);
+  store<Y, Y_VECTOR>(p.y, piece, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) causal_conv1d_forward(const __grid_constant__ Params p) {
+  // blocks that lie side by side in memory run one after the other
+  const u32 fast = BY_TIME ? p.time_blocks : p.channel_blocks, block = blockIdx.x % fast, rest = blockIdx.x / fast;
+  const u32 slow = BY_TIME ? p.channel_blocks : p.time_blocks;
+  const u32 channel_block = BY_TIME ? rest % slow : block, time_block = BY_TIME ? block : rest % slow;
+  Piece piece = piece_of(p.conv, rest / slow, channel_block, i64(time_block) * ROUNDS);
+  if (piece.channels == 0) return;
+  const Filter filter(p.conv, piece.channel, piece.channels);
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS && piece.after > 0; round++) {
+    convolve(p, filter, piece);
+    piece.move_to(piece.step + TIME_LANES * STEPS, p.conv.seqlen);
+  }
 }

@@ -8,11 +8,11 @@ mod update;
 pub(crate) use update::{UpdateProblem, update};
 
 use super::{GradientTargets, OP, Problem, Sources, Targets};
-use crate::cuda::{COMMON, Config, Kernel, Launch, Program, Stream, Strided, Value, neighbours};
+use crate::cuda::{COMMON, Config, Kernel, Launch, Numbers, Program, Stream, Strided, Value, neighbours};
 use crate::error::{Error, Result};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
-use plan::{Geometry, Plan, STEPS, Shape, THREADS};
+use plan::{Geometry, Plan, Shape, THREADS};
 
 macro_rules! program {
     ($kernel:literal, $file:literal) => {
@@ -28,7 +28,7 @@ static SUMS: Program = Program { kernel: "causal_conv1d_sums", prelude: &[COMMON
 pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     let call = Call::new(problem)?;
     if let Some(y) = &targets.y {
-        let kernel = call.forward(y)?;
+        let kernel = call.forward(y, stream.numbers())?;
         // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
         // describes their types and layouts, and the parameters are those of the program.
         unsafe { kernel.launch(stream, &FORWARD)? };
@@ -167,9 +167,17 @@ impl<'p, 'a> Call<'p, 'a> {
         let [_, channel, step] = p.x.strides()[..] else { unreachable!("x has three axes") };
         let (channel, step) = (channel.unsigned_abs(), step.unsigned_abs());
         // short rows would leave threads without work
-        let by_channel = channel == 1 && (step != 1 || p.seqlen < 2 * STEPS);
+        let by_channel = channel == 1 && (step != 1 || p.seqlen < 16);
         let by_time = !by_channel && (step == 1 || step <= channel);
-        Shape { batch: p.batch, dim: p.dim, seqlen: p.seqlen, by_time, size: p.x.dtype().size() }
+        Shape {
+            batch: p.batch,
+            dim: p.dim,
+            seqlen: p.seqlen,
+            by_time,
+            size: p.x.dtype().size(),
+            width: p.width,
+            packed: self.sequences.is_some(),
+        }
     }
 
     fn numbered(&self) -> bool {
@@ -178,7 +186,7 @@ impl<'p, 'a> Call<'p, 'a> {
 
     /// How many neighbours of a (batch, channel, step) tensor a thread reads or writes at once.
     fn vector(&self, view: Option<View<'_>>, geometry: Geometry) -> usize {
-        let (axis, most) = if self.shape().by_time { (2, STEPS) } else { (1, geometry.channels) };
+        let (axis, most) = if self.shape().by_time { (2, geometry.steps) } else { (1, geometry.channels) };
         view.map_or(1, |view| neighbours(&view, axis, most))
     }
 
@@ -223,18 +231,20 @@ impl<'p, 'a> Call<'p, 'a> {
             .flag("HAS_INITIAL", p.initial_states.is_some())
             .flag("BY_TIME", by_time)
             .int("WIDTH", p.width)
-            .int("STEPS", STEPS)
+            .int("STEPS", geometry.steps)
+            .int("RESIDENT", geometry.resident)
             .int("CHANNELS", geometry.channels)
             .int("CHANNEL_LANES", geometry.channel_lanes)
             .int("TIME_LANES", geometry.time_lanes)
     }
 
-    fn forward(&self, y: &RawViewMut) -> Result<Kernel<Forward>> {
+    fn forward(&self, y: &RawViewMut, numbers: Numbers) -> Result<Kernel<Forward>> {
         let (shape, y) = (self.shape(), y.as_read());
-        let plan = Plan::forward(&shape)?;
+        let plan = Plan::forward(&shape, numbers)?;
         let config = self
             .config(plan.geometry, shape.by_time)
             .dtype("Y", y.dtype())
+            .int("ROUNDS", plan.rounds)
             .int("X_VECTOR", self.vector(Some(self.problem.x), plan.geometry))
             .int("Y_VECTOR", self.vector(Some(y), plan.geometry));
         let [channel_blocks, time_blocks] = [plan.channel_blocks as u32, plan.time_blocks as u32];
@@ -312,7 +322,7 @@ impl<'p, 'a> Call<'p, 'a> {
     fn states(&self, sources: &Sources<'_>, out: &RawViewMut, gradient: bool) -> Result<Kernel<States>> {
         let out = out.as_read();
         let config = self
-            .config(Geometry { channels: 1, channel_lanes: 1, time_lanes: THREADS }, true)
+            .config(Geometry { channels: 1, channel_lanes: 1, time_lanes: THREADS, steps: 8, resident: 1 }, true)
             .dtype("DY", dtype(&sources.y))
             .dtype("LAST", dtype(&sources.final_states))
             .dtype("OUT", out.dtype())

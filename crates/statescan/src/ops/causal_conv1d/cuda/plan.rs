@@ -14,6 +14,34 @@ pub(super) struct Shape {
     pub by_time: bool,
     /// Bytes of an input.
     pub size: usize,
+    pub width: usize,
+    /// Whether rows have several sequences.
+    pub packed: bool,
+}
+
+impl Shape {
+    /// Steps of a thread at a time: neighbours in time are 16 bytes, so that neighbouring threads write whole sectors.
+    fn steps(&self) -> usize {
+        if self.by_time { (16 / self.size).max(4) } else { 8 }
+    }
+
+    /// Blocks of a forward pass that a multiprocessor must be able to hold: more of them leave too few registers to each thread.
+    fn resident_forward(&self) -> usize {
+        match (self.by_time, self.packed || self.width > 4) {
+            (true, false) => 8,
+            (true, true) => 6,
+            (false, _) => 5,
+        }
+    }
+
+    /// Those of a backward pass.
+    fn resident_backward(&self) -> usize {
+        match (self.by_time, self.packed, self.width) {
+            (true, false, ..=4) => 6,
+            (true, ..) => 4,
+            (false, ..) => 3,
+        }
+    }
 }
 
 /// How threads lie over channels and steps.
@@ -23,6 +51,10 @@ pub(super) struct Geometry {
     pub channels: usize,
     pub channel_lanes: usize,
     pub time_lanes: usize,
+    /// Steps of a thread at a time.
+    pub steps: usize,
+    /// Blocks that a multiprocessor must be able to hold, which bounds the registers of a thread.
+    pub resident: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +63,8 @@ pub(super) struct Plan {
     pub channel_blocks: usize,
     /// Blocks of steps in a row.
     pub time_blocks: usize,
+    /// Pieces of a thread, one after the other, where each has a block of its own.
+    pub rounds: usize,
     /// (batch, block of steps)
     pub items: usize,
     /// Parts of the items, whose blocks sum the gradients of filters on their own.
@@ -38,42 +72,49 @@ pub(super) struct Plan {
     pub launch: Launch,
 }
 
-/// Steps of a thread at a time.
-pub(super) const STEPS: usize = 8;
 pub(super) const THREADS: usize = 128;
+/// The most pieces of a thread.
+const ROUNDS: usize = 4;
+/// Blocks of a multiprocessor that are worth having before threads make more than one piece.
+const FORWARD_BLOCKS: usize = 16;
 /// Blocks of a multiprocessor that sum gradients: as many as fit, and some more for an even end.
 const SUMMING_BLOCKS: usize = 12;
 
 impl Geometry {
     /// `bytes` of neighbouring channels for a thread.
-    fn new(shape: &Shape, bytes: usize) -> Self {
-        let pieces = shape.seqlen.div_ceil(STEPS).max(1).next_power_of_two();
+    fn new(shape: &Shape, bytes: usize, steps: usize, resident: usize) -> Self {
+        let pieces = shape.seqlen.div_ceil(steps).max(1).next_power_of_two();
         if shape.by_time {
             let time_lanes = pieces.min(THREADS);
-            return Geometry { channels: 1, channel_lanes: THREADS / time_lanes, time_lanes };
+            return Geometry { channels: 1, channel_lanes: THREADS / time_lanes, time_lanes, steps, resident };
         }
         let channels = (bytes / shape.size).max(1);
         let time_lanes = pieces.min(THREADS / 32);
         let channel_lanes = shape.dim.div_ceil(channels).max(1).next_power_of_two().min(THREADS / time_lanes);
-        Geometry { channels, channel_lanes, time_lanes }
+        Geometry { channels, channel_lanes, time_lanes, steps, resident }
     }
 }
 
 impl Plan {
-    fn new(shape: &Shape, geometry: Geometry, splits: impl Fn(usize, usize) -> usize) -> Result<Plan> {
+    fn new(shape: &Shape, geometry: Geometry, rounds: usize, splits: impl Fn(usize, usize) -> usize) -> Result<Plan> {
         let channel_blocks = shape.dim.div_ceil(geometry.channels * geometry.channel_lanes);
-        let time_blocks = shape.seqlen.div_ceil(STEPS * geometry.time_lanes);
+        let time_blocks = shape.seqlen.div_ceil(geometry.steps * geometry.time_lanes * rounds);
         // items and blocks are numbered in 32 bits
         let items = shape.batch.checked_mul(time_blocks).filter(|&n| n <= i32::MAX as usize).unwrap_or(usize::MAX);
         let splits = splits(channel_blocks, items);
         let blocks = splits.checked_mul(channel_blocks).filter(|_| items < usize::MAX);
         let launch = Launch::new(OP, blocks, geometry.channel_lanes * geometry.time_lanes)?;
-        Ok(Plan { geometry, channel_blocks, time_blocks, items, splits, launch })
+        Ok(Plan { geometry, rounds, channel_blocks, time_blocks, items, splits, launch })
     }
 
-    /// A block for each piece of work.
-    pub(super) fn forward(shape: &Shape) -> Result<Plan> {
-        Self::new(shape, Geometry::new(shape, 8), |_, items| items)
+    /// A block for each piece of work. Each thread makes a few pieces of long rows: what they share is loaded and computed once.
+    pub(super) fn forward(shape: &Shape, numbers: Numbers) -> Result<Plan> {
+        let geometry = Geometry::new(shape, 8, shape.steps(), shape.resident_forward());
+        let once = Self::new(shape, geometry, 1, |_, items| items)?;
+        let most = once.time_blocks.min(ROUNDS).max(1);
+        let enough = FORWARD_BLOCKS * numbers.multiprocessors;
+        let rounds = (1..=most).rev().find(|&n| once.launch.blocks as usize / n >= enough).unwrap_or(1);
+        Self::new(shape, geometry, rounds, |_, items| items)
     }
 
     /// Where filters have gradients (`summing`), a block sums over part of the batch and the steps; over all of them without memory for
@@ -84,7 +125,7 @@ impl Plan {
             (true, false) => 1,
             (true, true) => (SUMMING_BLOCKS * numbers.multiprocessors).div_ceil(channel_blocks.max(1)).min(items).max(1),
         };
-        Self::new(shape, Geometry::new(shape, 4), splits)
+        Self::new(shape, Geometry::new(shape, 4, shape.steps(), shape.resident_backward()), 1, splits)
     }
 }
 
@@ -95,7 +136,7 @@ mod tests {
     const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
 
     fn shape(batch: usize, dim: usize, seqlen: usize, by_time: bool) -> Shape {
-        Shape { batch, dim, seqlen, by_time, size: 2 }
+        Shape { batch, dim, seqlen, by_time, size: 2, width: 4, packed: false }
     }
 
     #[test]
@@ -107,11 +148,12 @@ mod tests {
                 {
                     let shape = Shape { size, ..shape(batch, dim, seqlen, by_time) };
                     let backward = |summing, apart| Plan::backward(&shape, H200, summing, apart);
-                    for plan in [Plan::forward(&shape), backward(false, false), backward(true, false), backward(true, true)] {
+                    for plan in [Plan::forward(&shape, H200), backward(false, false), backward(true, false), backward(true, true)]
+                    {
                         let plan = plan.unwrap();
-                        let Geometry { channels, channel_lanes, time_lanes } = plan.geometry;
+                        let Geometry { channels, channel_lanes, time_lanes, steps, .. } = plan.geometry;
                         assert!(plan.channel_blocks * channel_lanes * channels >= dim, "{shape:?} {plan:?}");
-                        assert!(plan.time_blocks * time_lanes * STEPS >= seqlen, "{shape:?} {plan:?}");
+                        assert!(plan.time_blocks * plan.rounds * time_lanes * steps >= seqlen, "{shape:?} {plan:?}");
                         assert!(channel_lanes * time_lanes <= THREADS && time_lanes.is_power_of_two());
                         assert!(plan.splits <= batch * plan.time_blocks);
                         assert_eq!(plan.launch.blocks as usize, plan.splits * plan.channel_blocks);
@@ -131,9 +173,9 @@ mod tests {
 
     #[test]
     fn empty_problems_launch_nothing_and_endless_ones_have_no_plan() {
-        assert_eq!(Plan::forward(&shape(0, 4, 8, true)).unwrap().launch.blocks, 0);
-        assert_eq!(Plan::forward(&shape(2, 0, 8, true)).unwrap().launch.blocks, 0);
-        assert_eq!(Plan::forward(&shape(2, 4, 0, true)).unwrap().launch.blocks, 0);
-        assert!(Plan::forward(&shape(usize::MAX, 4, 8, true)).is_err());
+        assert_eq!(Plan::forward(&shape(0, 4, 8, true), H200).unwrap().launch.blocks, 0);
+        assert_eq!(Plan::forward(&shape(2, 0, 8, true), H200).unwrap().launch.blocks, 0);
+        assert_eq!(Plan::forward(&shape(2, 4, 0, true), H200).unwrap().launch.blocks, 0);
+        assert!(Plan::forward(&shape(usize::MAX, 4, 8, true), H200).is_err());
     }
 }

@@ -8,7 +8,9 @@
 
 constexpr int PAST = WIDTH - 1;
 constexpr int THREADS = CHANNEL_LANES * TIME_LANES;
-static_assert(STEPS >= PAST && 2 * PAST + STEPS < 32, "a piece and its surroundings fit into a word of marks");
+static_assert(2 * PAST + STEPS < 32, "a piece and its surroundings fit into a word of marks");
+// whether a row has several sequences
+constexpr bool PACKED = SEQUENCES != Sequences::Whole;
 
 // What every pass reads.
 struct Conv {
@@ -24,6 +26,12 @@ struct Conv {
 struct Piece {
   i64 batch, channel, step;
   int channels;        // of CHANNELS that exist; none for threads without work
+  int before, after;   // steps of the row before the piece and from it on, as far as they matter
+
+  DEVICE void move_to(i64 to, i64 seqlen) {
+    step = to;
+    before = int(min(to, i64(64))), after = int(max(i64(0), min(seqlen - to, i64(64))));
+  }
 };
 
 DEVICE int channel_lane() { return BY_TIME ? threadIdx.x / TIME_LANES : threadIdx.x % CHANNEL_LANES; }
@@ -33,45 +41,54 @@ DEVICE Piece piece_of(const Conv& conv, i64 batch, i64 channel_block, i64 time_b
   Piece piece;
   piece.batch = batch;
   piece.channel = (channel_block * CHANNEL_LANES + channel_lane()) * CHANNELS;
-  piece.step = (time_block * TIME_LANES + time_lane()) * STEPS;
-  piece.channels = piece.step < conv.seqlen ? int(max(i64(0), min(i64(CHANNELS), conv.dim - piece.channel))) : 0;
+  piece.move_to((time_block * TIME_LANES + time_lane()) * STEPS, conv.seqlen);
+  piece.channels = piece.after > 0 ? int(max(i64(0), min(i64(CHANNELS), conv.dim - piece.channel))) : 0;
   return piece;
 }
 
 // ---- memory
 
-// COUNT steps of the piece's channels from `first` on, zero outside of the row; VECTOR neighbours at a time.
-template <typename E, int VECTOR, int COUNT>
-DEVICE void load(f32 (&out)[CHANNELS][COUNT], const Tensor& v, const Piece& piece, i64 first, i64 seqlen) {
-  const E* const from = at<E>(v, piece.batch, piece.channel, first);
-  const int low = int(max(-first, i64(0))), high = int(min(seqlen - first, i64(COUNT)));
+// COUNT steps of the piece's channels from LEAD steps before its own on, VECTOR neighbours at a time; zero outside of the row. WHOLE pieces
+// are all but a few: their own steps exist, and others exist or not in whole vectors, so that no branch keeps one load from being under way
+// beside the others.
+template <bool WHOLE, typename E, int VECTOR, int LEAD, int COUNT>
+DEVICE void load(f32 (&out)[CHANNELS][COUNT], const Tensor& v, const Piece& piece) {
+  const E* const from = at<E>(v, piece.batch, piece.channel, piece.step - LEAD);
   const i64 channel = v.stride[1], step = v.stride[2];
+  const int low = max(LEAD - piece.before, 0), high = min(piece.after + LEAD, COUNT);
+  constexpr int ALONG_CHANNELS = BY_TIME ? 1 : VECTOR, ALONG_TIME = BY_TIME ? VECTOR : 1;
+  if constexpr (WHOLE) {
 #pragma unroll
-  for (int c = 0; c < CHANNELS; c += BY_TIME ? 1 : VECTOR) {
+    for (int c = 0; c < CHANNELS; c += ALONG_CHANNELS) {
 #pragma unroll
-    for (int i = 0; i < COUNT; i += BY_TIME ? VECTOR : 1) {
-      const bool whole = BY_TIME ? i >= low && i + VECTOR <= high && c < piece.channels : i >= low && i < high && c + VECTOR <= piece.channels;
-      Neighbours<E, VECTOR> some;
-      if (VECTOR > 1 && whole) some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(from + (BY_TIME ? c * channel + i : i * step + c));
+      for (int i = 0; i < COUNT; i += ALONG_TIME) {
+        const bool exists = i < LEAD ? i >= low : i < LEAD + STEPS || i < high;
+        Neighbours<E, VECTOR> some = {};
+        if (exists)
+          some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(from + (VECTOR == 1 ? c * channel + i * step : BY_TIME ? c * channel + i : i * step + c));
 #pragma unroll
-      for (int k = 0; k < VECTOR; k++) {
-        const int channel_at = BY_TIME ? c : c + k, step_at = BY_TIME ? i + k : i;
-        const bool there = channel_at < piece.channels && step_at >= low && step_at < high;
-        if (VECTOR > 1 && whole) {
-          out[channel_at][step_at] = to_f32(some.v[k]);
-        } else {
-          out[channel_at][step_at] = there ? to_f32(from[channel_at * channel + step_at * step]) : 0.f;
-        }
+        for (int k = 0; k < VECTOR; k++) out[BY_TIME ? c : c + k][BY_TIME ? i + k : i] = to_f32(some.v[k]);
       }
     }
+  } else {
+#pragma unroll
+    for (int c = 0; c < CHANNELS; c++)
+#pragma unroll
+      for (int i = 0; i < COUNT; i++) out[c][i] = c < piece.channels && i >= low && i < high ? to_f32(from[c * channel + i * step]) : 0.f;
   }
+}
+
+// Whether a piece's own steps exist, and steps after them in whole vectors.
+template <int VECTOR> DEVICE bool is_whole(const Piece& piece, i64 seqlen) {
+  const bool ragged = BY_TIME && u32(seqlen) % VECTOR != 0;
+  return piece.channels == CHANNELS && piece.after >= (ragged ? 2 * STEPS + PAST : STEPS);
 }
 
 // The piece's own steps.
 template <typename E, int VECTOR>
-DEVICE void store(const Tensor& v, const Piece& piece, const f32 (&values)[CHANNELS][STEPS], i64 seqlen) {
+DEVICE void store(const Tensor& v, const Piece& piece, const f32 (&values)[CHANNELS][STEPS]) {
   E* const to = at<E>(v, piece.batch, piece.channel, piece.step);
-  const int high = int(min(seqlen - piece.step, i64(STEPS)));
+  const int high = min(piece.after, STEPS);
   const i64 channel = v.stride[1], step = v.stride[2];
 #pragma unroll
   for (int c = 0; c < CHANNELS; c += BY_TIME ? 1 : VECTOR) {
@@ -79,7 +96,9 @@ DEVICE void store(const Tensor& v, const Piece& piece, const f32 (&values)[CHANN
     for (int i = 0; i < STEPS; i += BY_TIME ? VECTOR : 1) {
       Neighbours<E, VECTOR> some;
 #pragma unroll
-      for (int k = 0; k < VECTOR; k++) assign(some.v[k], BY_TIME ? values[c][i + k] : values[c + k][i]);
+      for (int k = 0; k + 1 < VECTOR; k += 2)
+        assign2(some.v + k, BY_TIME ? values[c][i + k] : values[c + k][i], BY_TIME ? values[c][i + k + 1] : values[c + k + 1][i]);
+      if constexpr (VECTOR == 1) assign(some.v[0], values[c][i]);
       if (VECTOR > 1 && (BY_TIME ? i + VECTOR <= high && c < piece.channels : i < high && c + VECTOR <= piece.channels)) {
         *reinterpret_cast<Neighbours<E, VECTOR>*>(to + (BY_TIME ? c * channel + i : i * step + c)) = some;
       } else {
@@ -178,17 +197,17 @@ template <bool FIRST> DEVICE StateRow state_row(const Conv& conv, i64 batch, i64
   return {batch, 0};
 }
 
-// Marks of COUNT steps from `first` on and one more.
+// Marks of COUNT steps of a packed row from `first` on and one more.
 template <int COUNT> struct Marks {
   u32 starts = 0;    // the step is the first one of a sequence; so is the one after the last of the row
   u32 padding = 0;   // the step belongs to no sequence
 
   DEVICE Marks(const Conv& conv, i64 batch, i64 first) {
+    if constexpr (!PACKED) return;
     auto mark = [&](i64 step) {
       if (step >= first && step <= first + COUNT) starts |= 1u << int(step - first);
     };
     mark(conv.seqlen);
-    if constexpr (SEQUENCES == Sequences::Whole) mark(0);
     if constexpr (SEQUENCES == Sequences::Bounds) {
       for (i64 i = first_bound(conv, max(first, i64(0))); i <= conv.sequence_count && bound(conv, i) <= first + COUNT; i++) mark(bound(conv, i));
     }
@@ -224,20 +243,35 @@ DEVICE void restart(f32 (&past)[CHANNELS][PAST], const Conv& conv, const Piece& 
   read_states<INITIAL>(past, conv.initial, HAS_INITIAL ? state_row<true>(conv, piece.batch, step) : none, piece);
 }
 
-// Walks over COUNT steps whose inputs are input[..][LEAD ..], the first of them `first`: visit(i, past), where `past` are the inputs before
-// step i that belong to its sequence.
+// Puts the initial state of a row where its piece has nothing before its first step, LEAD steps into the inputs.
+template <int LEAD, int ALL> DEVICE void add_initial(f32 (&u)[CHANNELS][ALL], const Conv& conv, const Piece& piece) {
+  if constexpr (HAS_INITIAL && !PACKED) {
+    if (piece.before >= PAST) return;
+#pragma unroll
+    for (int c = 0; c < CHANNELS; c++)
+#pragma unroll
+      for (int j = 0; j < PAST; j++) {
+        const int before = PAST - piece.before - j;
+        if (before > 0 && c < piece.channels) u[c][LEAD - PAST + j] = to_f32(*at<INITIAL>(conv.initial, piece.batch, 0, piece.channel + c, PAST - before));
+      }
+  }
+}
+
+// Walks over COUNT steps, from PAST before the piece on, whose inputs are u[..][LEAD - PAST ..]: visit(i, past), where `past` are the inputs
+// before step i that belong to its sequence.
 template <bool MARKED, int LEAD, int COUNT, int ALL, typename Visit>
-DEVICE void walk(const Conv& conv, const Piece& piece, i64 first, const Marks<COUNT>& marks, const f32 (&input)[CHANNELS][ALL], Visit visit) {
+DEVICE void walk(const Conv& conv, const Piece& piece, const Marks<COUNT>& marks, const f32 (&u)[CHANNELS][ALL], Visit visit) {
   f32 past[CHANNELS][PAST] = {};
 #pragma unroll
   for (int i = 0; i < COUNT; i++) {
-    if (MARKED && marks.starts_at(i) && first + i < conv.seqlen) restart(past, conv, piece, first + i);
+    const i64 step = piece.step - PAST + i;
+    if (MARKED && marks.starts_at(i) && step < conv.seqlen) restart(past, conv, piece, step);
     visit(i, past);
 #pragma unroll
     for (int c = 0; c < CHANNELS; c++) {
 #pragma unroll
       for (int k = 0; k + 1 < PAST; k++) past[c][k] = past[c][k + 1];
-      past[c][PAST - 1] = input[c][LEAD + i];
+      past[c][PAST - 1] = u[c][LEAD - PAST + i];
     }
   }
 }

@@ -178,7 +178,7 @@ impl<'p, 'a> Call<'p, 'a> {
         let nearest = (0..rank - 1).filter(|&axis| p.b.shape()[axis] > 1).map(|axis| strides[axis].unsigned_abs()).min();
         let by_time = p.seqlen > 1 && nearest.is_none_or(|nearest| step <= nearest);
         let rows = p.leading().iter().fold(1usize, |n, &size| n.saturating_mul(size));
-        Shape { rows, seqlen: p.seqlen, complex: p.complex, by_time }
+        Shape { rows, seqlen: p.seqlen, complex: p.complex, size: p.b.dtype().size(), by_time }
     }
 
     fn field(&self) -> DType {

@@ -11,6 +11,8 @@ pub(super) struct Shape {
     pub rows: usize,
     pub seqlen: usize,
     pub complex: bool,
+    /// Bytes of an input.
+    pub size: usize,
     /// Whether neighbouring threads take neighbouring steps, rather than rows.
     pub by_time: bool,
 }
@@ -35,7 +37,12 @@ const TILES: usize = 2;
 impl Plan {
     /// Without memory for what segments compose to (`apart`), rows are whole.
     pub(super) fn new(shape: &Shape, numbers: Numbers, apart: bool) -> Result<Plan> {
-        let items = if shape.complex { 4 } else { 8 };
+        let items = match (shape.by_time, shape.complex) {
+            // 16 bytes, so that neighbouring threads write whole sectors
+            (true, complex) => (16 / shape.size.max(2)).clamp(if complex { 2 } else { 4 }, 8),
+            (false, true) => 4,
+            (false, false) => 8,
+        };
         let pieces = shape.seqlen.div_ceil(items).max(1);
         let (channel_lanes, time_lanes) = match shape.by_time {
             true => {
@@ -78,7 +85,7 @@ mod tests {
     const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
 
     fn shape(rows: usize, seqlen: usize, by_time: bool) -> Shape {
-        Shape { rows, seqlen, complex: false, by_time }
+        Shape { rows, seqlen, complex: false, size: 4, by_time }
     }
 
     #[test]

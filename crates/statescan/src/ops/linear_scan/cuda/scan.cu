@@ -75,26 +75,28 @@ struct Row {
 // The i-th of a thread's steps, of which the first in memory is `first`.
 DEVICE i64 step_of(i64 first, int i) { return BACKWARDS ? first + ITEMS - 1 - i : first + i; }
 
-// ITEMS steps from `first` on, in the order of the scan; what lies outside of the row is `otherwise`.
-template <typename E, int VECTOR> DEVICE void load(Field (&out)[ITEMS], const E* row, i64 stride, i64 first, i64 seqlen, Field otherwise) {
+// ITEMS steps from `first` on, in the order of the scan. All of them exist if WHOLE, as nearly always; then no branch keeps one load from
+// being under way beside the others. Else what lies outside of the row is `otherwise`.
+template <bool WHOLE, typename E, int VECTOR> DEVICE void load(Field (&out)[ITEMS], const E* row, i64 stride, i64 first, i64 seqlen, Field otherwise) {
 #pragma unroll
   for (int i = 0; i < ITEMS; i += VECTOR) {
     const i64 step = first + i;
-    Neighbours<E, VECTOR> some;
-    const bool whole = step >= 0 && step + VECTOR <= seqlen;
-    if (VECTOR > 1 && whole) some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(row + step);
+    if constexpr (WHOLE) {
+      const Neighbours<E, VECTOR> some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(row + step * (VECTOR > 1 ? 1 : stride));
 #pragma unroll
-    for (int k = 0; k < VECTOR; k++) {
-      Field& to = out[BACKWARDS ? ITEMS - 1 - i - k : i + k];
-      to = otherwise;
-      if (VECTOR > 1 && whole) {
-        convert(to, some.v[k]);
-      } else if (step + k >= 0 && step + k < seqlen) {
-        convert(to, row[(step + k) * stride]);
+      for (int k = 0; k < VECTOR; k++) convert(out[BACKWARDS ? ITEMS - 1 - i - k : i + k], some.v[k]);
+    } else {
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) {
+        Field& to = out[BACKWARDS ? ITEMS - 1 - i - k : i + k];
+        to = otherwise;
+        if (step + k >= 0 && step + k < seqlen) convert(to, row[(step + k) * stride]);
       }
     }
   }
 }
+
+DEVICE bool is_whole(i64 first, i64 seqlen) { return first >= 0 && first + ITEMS <= seqlen; }
 
 template <typename E, int VECTOR> DEVICE void store(const Field (&values)[ITEMS], E* row, i64 stride, i64 first, i64 seqlen) {
 #pragma unroll
@@ -131,8 +133,14 @@ template <typename E> DEVICE Field neighbour(const E* row, i64 stride, i64 step,
   return out;
 }
 
-DEVICE void load_items(Items& items, const Params& p, const A* a, const B* b, i64 first) {
-  load<A, A_VECTOR>(items.a, a, p.a.step, first, p.seqlen, one(Field{}));
+template <bool WHOLE> DEVICE void load_items(Items& items, const Params& p, const A* a, const B* b, i64 first) {
+  if constexpr (HAS_B) {
+    load<WHOLE, B, B_VECTOR>(items.b, b, p.b.step, first, p.seqlen, Field{});
+  } else {
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) items.b[i] = Field{};
+  }
+  load<WHOLE, A, A_VECTOR>(items.a, a, p.a.step, first, p.seqlen, one(Field{}));
   if constexpr (GRADIENT) {
     // each decay is that of the step before it in the order of the scan; outside of the row nothing changes
 #pragma unroll
@@ -141,20 +149,24 @@ DEVICE void load_items(Items& items, const Params& p, const A* a, const B* b, i6
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
       const i64 step = step_of(first, i);
-      items.a[i] = step >= 0 && step < p.seqlen ? conj(items.a[i]) : one(Field{});
+      items.a[i] = WHOLE || (step >= 0 && step < p.seqlen) ? conj(items.a[i]) : one(Field{});
     }
   }
-  if constexpr (HAS_B) {
-    load<B, B_VECTOR>(items.b, b, p.b.step, first, p.seqlen, Field{});
-  } else {
-#pragma unroll
-    for (int i = 0; i < ITEMS; i++) items.b[i] = Field{};
-  }
+}
+
+DEVICE void load_items(Items& items, const Params& p, const A* a, const B* b, i64 first) {
+  if (is_whole(first, p.seqlen))
+    load_items<true>(items, p, a, b, first);
+  else
+    load_items<false>(items, p, a, b, first);
 }
 
 // The states before each of a thread's steps, in a gradient.
 DEVICE void load_past(Field (&past)[ITEMS], const Params& p, const H* h, Field before, i64 first) {
-  load<H, H_VECTOR>(past, h, p.h.step, first, p.seqlen, Field{});
+  if (is_whole(first, p.seqlen))
+    load<true, H, H_VECTOR>(past, h, p.h.step, first, p.seqlen, Field{});
+  else
+    load<false, H, H_VECTOR>(past, h, p.h.step, first, p.seqlen, Field{});
   const Field next = neighbour(h, p.h.step, BACKWARDS ? first - 1 : first + ITEMS, p.seqlen, Field{});
 #pragma unroll
   for (int i = 0; i < ITEMS; i++) {

@@ -5,7 +5,7 @@ mod plan;
 mod tests;
 
 use super::{OP, Operand, Problem};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Numbers, Program, Stream, Strided, Value};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Program, Stream, Strided, Value, neighbours};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, View};
 use plan::{Plan, Shape, THREADS};
@@ -43,19 +43,23 @@ pub(super) fn update(stream: &Stream, problem: &Problem<'_>, indices: Option<Vie
     if problem.double {
         return Err(Error::Unavailable { what: "selective_state_update in f64", why: "kernels for CUDA compute in f32" });
     }
-    let kernel = kernel(problem, indices, stream.numbers())?;
+    let kernel = kernel(problem, indices)?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
     // describes their types. No two rows share a state (the caller's part, for indices that only the device can read).
     unsafe { kernel.launch(stream, &UPDATE) }
 }
 
-fn kernel(p: &Problem<'_>, indices: Option<View<'_>>, numbers: Numbers) -> Result<Kernel<Params>> {
+fn kernel(p: &Problem<'_>, indices: Option<View<'_>>) -> Result<Kernel<Params>> {
     let [_, _, lane, state] = p.state.strides;
     // few states leave threads without work
     let by_state = p.dstate >= 4 && (state == 1 || lane != 1);
     let size = p.state.view.dtype().size();
     let shape = Shape { batch: p.rows.len(), channels: p.heads * p.headdim, dstate: p.dstate, by_state, size };
-    let plan = Plan::new(&shape, numbers)?;
+    let plan = Plan::new(&shape)?;
+    // whether a thread's states of a tensor are one access
+    let together = |o: &Operand<'_>| {
+        plan.vector > 1 && p.dstate % plan.vector == 0 && neighbours(&o.view, o.view.rank() - 1, plan.vector) == plan.vector
+    };
     let of = |operand: &Option<Operand<'_>>| operand.map_or(DType::F32, |o| o.view.dtype());
     let config = Config::default()
         .dtype("STATE", p.state.view.dtype())
@@ -80,10 +84,14 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>, numbers: Numbers) -> Resul
         .flag("HAS_OWN_STEP", p.dt_a.is_some())
         .flag("HAS_LIMIT", p.dt_limit != (f64::NEG_INFINITY, f64::INFINITY))
         .flag("HAS_INDICES", indices.is_some())
+        .flag("ONE_HEAD", p.heads == 1)
+        .flag("STATE_TOGETHER", together(&p.state))
+        .flag("A_TOGETHER", together(&p.a))
+        .flag("B_TOGETHER", together(&p.b.0))
+        .flag("C_TOGETHER", together(&p.c.0))
         .int("DSTATE", p.dstate)
         .int("VECTOR", plan.vector)
         .int("LANES", plan.lanes)
-        .int("CHANNELS", plan.channels)
         .int("THREADS", THREADS);
     let strided = |o: &Operand<'_>| Strided::with(&o.view, o.strides);
     let optional = |o: &Option<Operand<'_>>| o.as_ref().map(strided).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Problem to plan: how states and channels are laid over threads. A pure function of the problem and the device's numbers.
+//! Problem to plan: how states and channels are laid over threads. A pure function of the problem.
 
 use super::super::OP;
-use crate::cuda::{Launch, Numbers, blocks_of_lines};
+use crate::cuda::{Launch, blocks_of_lines};
 use crate::error::{Error, Result};
 
-/// What a plan depends on besides the device.
+/// What a plan depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     pub batch: usize,
@@ -23,8 +23,6 @@ pub(super) struct Plan {
     pub vector: usize,
     /// Threads that share a channel.
     pub lanes: usize,
-    /// Channels of a thread.
-    pub channels: usize,
     pub blocks_per_row: usize,
     pub launch: Launch,
 }
@@ -32,30 +30,27 @@ pub(super) struct Plan {
 pub(super) const THREADS: usize = 128;
 
 impl Plan {
-    pub(super) fn new(shape: &Shape, numbers: Numbers) -> Result<Plan> {
+    pub(super) fn new(shape: &Shape) -> Result<Plan> {
         let (vector, lanes) = if shape.by_state {
             let vector = (16 / shape.size).min(4);
-            (vector, shape.dstate.div_ceil(vector).max(1).next_power_of_two().min(32))
+            // two lanes write whole sectors; more of them repeat what a channel's states share
+            let pieces = shape.dstate.div_ceil(vector).max(1).next_power_of_two();
+            (vector, (pieces / 2).clamp(pieces.min(2), 32))
         } else {
             (1, 1)
         };
-        // two channels together keep twice as many bytes under way, where there are enough of them for every multiprocessor
-        let many = shape.batch.saturating_mul(shape.channels).saturating_mul(lanes) >= 4096 * numbers.multiprocessors;
-        let channels = if many { 2 } else { 1 };
         // channels are numbered in 32 bits
         if shape.channels > i32::MAX as usize {
             return Err(Error::Unavailable { what: OP, why: "so many channels are more than a kernel can number" });
         }
-        let (blocks_per_row, blocks) = blocks_of_lines(shape.batch, shape.channels, THREADS / lanes * channels);
-        Ok(Plan { vector, lanes, channels, blocks_per_row, launch: Launch::new(OP, blocks, THREADS)? })
+        let (blocks_per_row, blocks) = blocks_of_lines(shape.batch, shape.channels, THREADS / lanes);
+        Ok(Plan { vector, lanes, blocks_per_row, launch: Launch::new(OP, blocks, THREADS)? })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
 
     #[test]
     fn every_plan_covers_its_channels() {
@@ -64,9 +59,9 @@ mod tests {
                 for dstate in [0, 1, 3, 16, 128, 1000] {
                     for (batch, channels) in [(1, 1), (1, 5120), (512, 5120), (3, 77), (0, 5), (4, 0)] {
                         let shape = Shape { batch, channels, dstate, by_state, size };
-                        let plan = Plan::new(&shape, H200).unwrap();
+                        let plan = Plan::new(&shape).unwrap();
                         assert!(plan.lanes.is_power_of_two() && plan.lanes <= 32 && plan.vector * size <= 16);
-                        assert!(plan.blocks_per_row * THREADS / plan.lanes * plan.channels >= channels);
+                        assert!(plan.blocks_per_row * THREADS / plan.lanes >= channels);
                         assert_eq!(plan.launch.blocks as usize, batch * plan.blocks_per_row);
                     }
                 }
@@ -75,15 +70,14 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_of_sixteen_states_has_four_threads() {
-        let plan = |batch| Plan::new(&Shape { batch, channels: 5120, dstate: 16, by_state: true, size: 4 }, H200).unwrap();
-        assert_eq!((plan(1).lanes, plan(1).vector, plan(1).channels), (4, 4, 1));
-        assert_eq!((plan(512).channels, plan(512).launch.blocks), (2, 512 * 80));
+    fn a_channel_of_sixteen_states_has_two_threads() {
+        let plan = |batch| Plan::new(&Shape { batch, channels: 5120, dstate: 16, by_state: true, size: 4 }).unwrap();
+        assert_eq!((plan(1).lanes, plan(1).vector, plan(512).launch.blocks), (2, 4, 512 * 80));
     }
 
     #[test]
     fn what_cannot_be_numbered_is_refused() {
         let shape = |batch, channels| Shape { batch, channels, dstate: 16, by_state: true, size: 4 };
-        assert!(Plan::new(&shape(1, 1 << 40), H200).is_err() && Plan::new(&shape(usize::MAX, 32), H200).is_err());
+        assert!(Plan::new(&shape(1, 1 << 40)).is_err() && Plan::new(&shape(usize::MAX, 64)).is_err());
     }
 }

@@ -2,14 +2,14 @@
 
 use super::super::{Args, Sizes};
 use super::*;
-use crate::cuda::testing::{H200, compiles, ready, tensor};
+use crate::cuda::testing::{compiles, ready, tensor};
 use crate::ops::discretization::Discretization;
 use crate::tensor::Device;
 
 fn check(args: &Args<'_>, state: &View<'static>) {
     let (sizes, _) = Sizes::new(args, state, Device::Cuda(0)).unwrap();
     let problem = sizes.problem(args, state, &args.x);
-    compiles(&UPDATE, &kernel(&problem, args.state_batch_indices, H200).unwrap().config, 0);
+    compiles(&UPDATE, &kernel(&problem, args.state_batch_indices).unwrap().config, 0);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 // One step of a selective scan, the state updated in place. LANES threads share a channel: each has pieces of VECTOR neighbouring states,
-// LANES pieces apart, of CHANNELS channels; the sums over a channel's states are added up by shuffles, in a fixed order. Where states lie
+// LANES pieces apart; the sums over a channel's states are added up by shuffles, in a fixed order. Where states lie
 // apart and channels side by side a thread has a channel alone. Bytes bind: each state is read and written once.
 
 struct Params {
@@ -15,9 +15,10 @@ struct Params {
 typedef Choose<COMPLEX, complex64, f32>::type Field;
 typedef Rule<METHOD> Method;
 
-constexpr int LANES_OF_CHANNELS = THREADS / LANES;
 constexpr int ROUND = LANES * VECTOR;
 constexpr int ROUNDS = (DSTATE + ROUND - 1) / ROUND;
+constexpr int TOGETHER = ROUNDS < 2 ? 1 : 2;
+constexpr bool RAGGED = DSTATE % (ROUND * TOGETHER) != 0;
 
 // a channel's inputs, the same for all of its states
 struct Inputs {
@@ -37,99 +38,87 @@ DEVICE Inputs inputs_of(const Params& p, i64 row, i64 head, i64 channel) {
   return in;
 }
 
-// VECTOR neighbours from state n on; those past the end are zero
-template <typename E> DEVICE void read(Field (&out)[VECTOR], const E* from, i64 stride, int n) {
-  Neighbours<E, VECTOR> some;
-  const bool whole = VECTOR > 1 && stride == 1 && (DSTATE % VECTOR == 0 || n + VECTOR <= DSTATE) && u64(from) % (VECTOR * sizeof(E)) == 0;
-  if (whole) some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(from + n);
+// VECTOR states from n on, at once if they are neighbours (TOGETHER, which needs whole vectors); those past the end are zero
+template <bool TOGETHER, typename E> DEVICE void read(Field (&out)[VECTOR], const E* from, i64 stride, int n) {
+  if constexpr (TOGETHER) {
+    const Neighbours<E, VECTOR> some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(from + n);
 #pragma unroll
-  for (int k = 0; k < VECTOR; k++) {
-    out[k] = Field{};
-    if (whole) {
-      convert(out[k], some.v[k]);
-    } else if (n + k < DSTATE) {
-      convert(out[k], from[(n + k) * stride]);
+    for (int k = 0; k < VECTOR; k++) convert(out[k], some.v[k]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+      out[k] = Field{};
+      if (DSTATE % VECTOR == 0 || n + k < DSTATE) convert(out[k], from[(n + k) * stride]);
     }
   }
 }
 
-DEVICE void step(Field& h, Field decay, Field a, const Inputs& in, Field b) {
-  h = mul_add(decay, h, Method::amplify(a, in.step, scale(b, in.input)));
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) selective_state_update(const __grid_constant__ Params p) {
   const i64 row = blockIdx.x / p.blocks_per_row;
-  const u32 first = blockIdx.x % p.blocks_per_row * (LANES_OF_CHANNELS * CHANNELS) + threadIdx.x / LANES;
+  const u32 own = blockIdx.x % p.blocks_per_row * (THREADS / LANES) + threadIdx.x / LANES, index = min(own, p.channels - 1);
   const int lane = threadIdx.x % LANES;
+  const bool exists = own < p.channels;
+  const i64 head = ONE_HEAD ? 0 : index / p.headdim, channel = ONE_HEAD ? index : index % p.headdim;
   i64 slot = row;
   if constexpr (HAS_INDICES) slot = i64(*at<INDEX>(p.indices, row));
   // indices are not checked on the host: what is no state is left alone
   const bool alive = slot >= 0 && slot < p.states;
-
-  Field h[CHANNELS][VECTOR];
-  f32 sum[CHANNELS] = {};
-  Inputs in[CHANNELS];
-  i64 head[CHANNELS], channel[CHANNELS];
-  STATE* state[CHANNELS];
-#pragma unroll
-  for (int c = 0; c < CHANNELS; c++) {
-    const u32 index = min(first + c * LANES_OF_CHANNELS, p.channels - 1);
-    head[c] = index / p.headdim, channel[c] = index % p.headdim;
-    state[c] = at<STATE>(p.state, alive ? slot : 0, head[c], channel[c]);
-  }
+  f32 sum = 0.f;
+  Inputs in = {};
   if (alive) {
+    STATE* const state = at<STATE>(p.state, slot, head, channel);
+    const A* const a_from = at<A>(p.a, 0, head, channel);
+    const B* const b_from = at<B>(p.b, row, head / p.heads_per_b);
+    const C* const c_from = at<C>(p.c, row, head / p.heads_per_c);
+    // without states there is a skip all the same
+    if (ROUNDS == 0) in = inputs_of(p, row, head, channel);
+#pragma unroll 1
+    for (int first = 0; first < ROUNDS; first += TOGETHER) {
+      // everything is asked for before the first use, and before the first write, which no later load could pass
+      Field h[TOGETHER][VECTOR], a[TOGETHER][VECTOR], b[TOGETHER][VECTOR], out[TOGETHER][VECTOR];
 #pragma unroll
-    for (int c = 0; c < CHANNELS; c++) in[c] = inputs_of(p, row, head[c], channel[c]);
-#pragma unroll(ROUNDS < 4 ? ROUNDS : 4)
-    for (int round = 0; round < ROUNDS; round++) {
-      const int n = round * ROUND + lane * VECTOR;
-      if (DSTATE % ROUND != 0 && n >= DSTATE) break;
-      // states first: they come from far away
+      for (int r = 0; r < TOGETHER; r++) {
+        const int n = (first + r) * ROUND + lane * VECTOR;
+        if (RAGGED && n >= DSTATE) continue;
+        read<STATE_TOGETHER>(h[r], state, p.state.stride[3], n);
+        read<!UNIFORM && A_TOGETHER>(a[r], a_from, UNIFORM ? 0 : p.a.stride[3], n);
+        read<B_TOGETHER>(b[r], b_from, p.b.stride[3], n);
+        read<C_TOGETHER>(out[r], c_from, p.c.stride[3], n);
+      }
+      if (first == 0) in = inputs_of(p, row, head, channel);
 #pragma unroll
-      for (int c = 0; c < CHANNELS; c++) read(h[c], state[c], p.state.stride[3], n);
-#pragma unroll
-      for (int c = 0; c < CHANNELS; c++) {
-        Field a[VECTOR], b[VECTOR], out[VECTOR];
-        if constexpr (UNIFORM) {
-          convert(a[0], *at<A>(p.a, 0, head[c], channel[c]));
-        } else {
-          read(a, at<A>(p.a, 0, head[c], channel[c]), p.a.stride[3], n);
-        }
-        read(b, at<B>(p.b, row, head[c] / p.heads_per_b), p.b.stride[3], n);
-        read(out, at<C>(p.c, row, head[c] / p.heads_per_c), p.c.stride[3], n);
-        Field decay = Method::decay(Method::prepare(a[0]), in[c].decay_step);
+      for (int r = 0; r < TOGETHER; r++) {
+        const int n = (first + r) * ROUND + lane * VECTOR;
+        if (RAGGED && n >= DSTATE) continue;
+        Field decay = Method::decay(Method::prepare(a[r][0]), in.decay_step);
         Neighbours<STATE, VECTOR> after;
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
-          const Field own = UNIFORM ? a[0] : a[k];
-          if (!UNIFORM && k > 0) decay = Method::decay(Method::prepare(own), in[c].decay_step);
-          step(h[c][k], decay, own, in[c], b[k]);
-          if (DSTATE % VECTOR == 0 || n + k < DSTATE) sum[c] = re_mul_add(out[k], h[c][k], sum[c]);
-          assign(after.v[k], h[c][k]);
+          if (!UNIFORM && k > 0) decay = Method::decay(Method::prepare(a[r][k]), in.decay_step);
+          const Field state_after = mul_add(decay, h[r][k], Method::amplify(a[r][UNIFORM ? 0 : k], in.step, scale(b[r][k], in.input)));
+          if (DSTATE % VECTOR == 0 || n + k < DSTATE) sum = re_mul_add(out[r][k], state_after, sum);
+          assign(after.v[k], state_after);
         }
-        if (first + c * LANES_OF_CHANNELS >= p.channels) continue;
-        STATE* const to = state[c] + n * p.state.stride[3];
-        if (VECTOR > 1 && p.state.stride[3] == 1 && (DSTATE % VECTOR == 0 || n + VECTOR <= DSTATE) && u64(to) % (VECTOR * sizeof(STATE)) == 0) {
+        if (!exists) continue;
+        STATE* const to = state + n * p.state.stride[3];
+        if constexpr (STATE_TOGETHER) {
           *reinterpret_cast<Neighbours<STATE, VECTOR>*>(to) = after;
         } else {
 #pragma unroll
           for (int k = 0; k < VECTOR; k++)
-            if (n + k < DSTATE) to[k * p.state.stride[3]] = after.v[k];
+            if (DSTATE % VECTOR == 0 || n + k < DSTATE) to[k * p.state.stride[3]] = after.v[k];
         }
       }
     }
   }
 #pragma unroll
-  for (int c = 0; c < CHANNELS; c++) {
-#pragma unroll
-    for (int apart = LANES / 2; apart > 0; apart /= 2) sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], apart);
-    if (lane != 0 || first + c * LANES_OF_CHANNELS >= p.channels) continue;
-    f32 y = 0.f;
-    if (alive) {
-      y = COMPLEX ? 2.f * sum[c] : sum[c];
-      if constexpr (HAS_SKIP) y = __fmaf_rn(to_f32(*at<SKIP>(p.skip, row, head[c], channel[c])), in[c].x, y);
-      if constexpr (HAS_Z) y *= silu(to_f32(*at<Z>(p.z, row, head[c], channel[c])));
-    }
-    assign(*at<Y>(p.y, row, head[c], channel[c]), y);
+  for (int apart = LANES / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
+  if (lane != 0 || !exists) return;
+  f32 y = 0.f;
+  if (alive) {
+    y = COMPLEX ? 2.f * sum : sum;
+    if constexpr (HAS_SKIP) y = __fmaf_rn(to_f32(*at<SKIP>(p.skip, row, head, channel)), in.x, y);
+    if constexpr (HAS_Z) y *= silu(to_f32(*at<Z>(p.z, row, head, channel)));
   }
+  assign(*at<Y>(p.y, row, head, channel), y);
 }
