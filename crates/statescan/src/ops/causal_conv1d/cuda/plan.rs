@@ -111,7 +111,7 @@ impl Plan {
     pub(super) fn forward(shape: &Shape, numbers: Numbers) -> Result<Plan> {
         let geometry = Geometry::new(shape, 8, shape.steps(), shape.resident_forward());
         let once = Self::new(shape, geometry, 1, |_, items| items)?;
-        let most = once.time_blocks.min(ROUNDS).max(1);
+        let most = once.time_blocks.clamp(1, ROUNDS);
         let enough = FORWARD_BLOCKS * numbers.multiprocessors;
         let rounds = (1..=most).rev().find(|&n| once.launch.blocks as usize / n >= enough).unwrap_or(1);
         Self::new(shape, geometry, rounds, |_, items| items)
