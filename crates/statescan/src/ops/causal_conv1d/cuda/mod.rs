@@ -177,6 +177,7 @@ impl<'p, 'a> Call<'p, 'a> {
             size: p.x.dtype().size(),
             width: p.width,
             packed: self.sequences.is_some(),
+            aligned: neighbours(&p.x, if by_time { 2 } else { 1 }, 2) > 1,
         }
     }
 

@@ -17,6 +17,8 @@ pub(super) struct Shape {
     pub width: usize,
     /// Whether rows have several sequences.
     pub packed: bool,
+    /// Whether inputs are read several at a time.
+    pub aligned: bool,
 }
 
 impl Shape {
@@ -36,7 +38,7 @@ impl Shape {
 
     /// Those of a backward pass.
     fn resident_backward(&self) -> usize {
-        match (self.by_time, self.packed, self.width) {
+        match (self.by_time, self.packed || !self.aligned, self.width) {
             (true, false, ..=4) => 6,
             (true, ..) => 4,
             (false, ..) => 3,
@@ -136,7 +138,7 @@ mod tests {
     const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
 
     fn shape(batch: usize, dim: usize, seqlen: usize, by_time: bool) -> Shape {
-        Shape { batch, dim, seqlen, by_time, size: 2, width: 4, packed: false }
+        Shape { batch, dim, seqlen, by_time, size: 2, width: 4, packed: false, aligned: true }
     }
 
     #[test]

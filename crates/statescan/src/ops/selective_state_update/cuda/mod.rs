@@ -58,7 +58,9 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>) -> Result<Kernel<Params>> 
     let plan = Plan::new(&shape)?;
     // whether a thread's states of a tensor are one access
     let together = |o: &Operand<'_>| {
-        plan.vector > 1 && p.dstate.is_multiple_of(plan.vector) && neighbours(&o.view, o.view.rank() - 1, plan.vector) == plan.vector
+        plan.vector > 1
+            && p.dstate.is_multiple_of(plan.vector)
+            && neighbours(&o.view, o.view.rank() - 1, plan.vector) == plan.vector
     };
     let of = |operand: &Option<Operand<'_>>| operand.map_or(DType::F32, |o| o.view.dtype());
     let config = Config::default()
