@@ -47,6 +47,7 @@ pub fn causal_conv1d_backward(
         weight: call.output_option("grad of weight")?,
         bias: call.output_option("grad of bias")?,
         initial_states: call.output_option("grad of initial_states")?,
+        ..Gradients::default()
     };
     call.run(|exec| backward(exec, &args, &cotangents, &mut grads))
 }

@@ -15,7 +15,8 @@ pub fn linear_scan_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTu
     let keep = Keep::default();
     let mut call = Arguments::new("linear_scan", inputs, outputs, device, queue, &keep);
     let args = args(&mut call)?;
-    let mut out = Outputs { h: call.output_option("h")?, final_state: call.output_option("final_state")?, decay: None };
+    let (h, final_state) = (call.output_option("h")?, call.output_option("final_state")?);
+    let mut out = Outputs { h, final_state, ..Outputs::default() };
     call.run(|exec| forward(exec, &args, &mut out))
 }
 
@@ -35,6 +36,7 @@ pub fn linear_scan_backward(
         a: call.output_option("grad of a")?,
         b: call.output_option("grad of b")?,
         initial_state: call.output_option("grad of initial_state")?,
+        ..Gradients::default()
     };
     call.run(|exec| backward(exec, &args, h, &cotangents, &mut grads))
 }
