@@ -55,7 +55,7 @@ fn forward_and_backward_stay_near_the_tensors_of_the_call() {
     PEAK.store(tensors, Ordering::Relaxed);
     for threads in [1, 2] {
         let exec = Exec::cpu(threads);
-        let mut out = Outputs { y: Some(y.view_mut()), checkpoints: Some(saved.view_mut()), final_state: None };
+        let mut out = Outputs { y: Some(y.view_mut()), checkpoints: Some(saved.view_mut()), ..Default::default() };
         selective_scan::forward(&exec, &args, &mut out).unwrap();
         let mut grads = Gradients {
             x: Some(dx.view_mut()),

@@ -25,7 +25,7 @@ fn selective_scan_reads_and_writes_inside_its_tensors() {
         let zeros = |like: &Buffer| Buffer::zeros(like.dtype(), &like.shape()).unwrap();
         let [mut y, mut dx, mut ddt, mut da, mut db] = [&x, &x, &dt, &a, &map].map(zeros);
         let mut last = Buffer::zeros(DType::F32, &[b, dim, n]).unwrap();
-        let mut out = selective_scan::Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: None };
+        let mut out = selective_scan::Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), ..Default::default() };
         selective_scan::forward(&Exec::cpu(1), &args, &mut out).unwrap();
         let mut grads = selective_scan::Gradients {
             x: Some(dx.view_mut()),

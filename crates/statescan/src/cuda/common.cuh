@@ -124,6 +124,9 @@ enum class Sequences { Whole, Bounds, Index };
 // last, from a state of zero except for the first one, and the second starts each but the first from the states that follow from these.
 enum class Pass { Whole, Ends, Rest };
 
+// A constant as an argument.
+template <bool B> struct Flag { static constexpr bool VALUE = B; };
+
 // ---- tensors
 
 // job(i, round) for i below COUNT, divided among the threads of a block; unrolled, which needs a number of rounds that the compiler knows
@@ -132,6 +135,25 @@ template <int COUNT, int THREADS, typename Job> DEVICE void each(Job job) {
   for (int round = 0; round < (COUNT + THREADS - 1) / THREADS; round++) {
     const int i = round * THREADS + int(threadIdx.x);
     if (COUNT % THREADS == 0 || i < COUNT) job(i, round);
+  }
+}
+
+// As `each`, with load(item, i) before job(item, i). Some rounds load before the first of them writes: a compiler does not put a load before
+// a write that might change what it loads, and then each round would wait for its own.
+template <int COUNT, int THREADS, typename Item, typename Load, typename Job> DEVICE void each_loaded(Load load, Job job) {
+  constexpr int ROUNDS = (COUNT + THREADS - 1) / THREADS, TOGETHER = ROUNDS < 4 ? ROUNDS : 4;
+#pragma unroll
+  for (int first = 0; first < ROUNDS; first += TOGETHER) {
+    Item items[TOGETHER];
+    auto visit = [&](auto visitor) {
+#pragma unroll
+      for (int k = 0; k < TOGETHER; k++) {
+        const int i = (first + k) * THREADS + int(threadIdx.x);
+        if (first + k < ROUNDS && (COUNT % THREADS == 0 || i < COUNT)) visitor(items[k], i);
+      }
+    };
+    visit(load);
+    visit(job);
   }
 }
 
@@ -185,14 +207,14 @@ template <typename E, Copy COPY, int ROWS, int STEPS, int THREADS> struct RawTil
       }
     }
 
-    // starts to copy the next tile, of which `steps` steps exist
-    DEVICE void load(char* tile, int steps) {
+    // starts to copy the next tile, of which `steps` steps exist; all of it is there if WHOLE
+    template <bool WHOLE> DEVICE void load(char* tile, int steps) {
       if constexpr (VECTOR) {
         each<CHUNKS, THREADS>([&](int i, int round) {
           const int line = i / LINE_CHUNKS, within = i % LINE_CHUNKS * PER;
           const int lines = BY_TIME ? rows : steps, left = (BY_TIME ? steps : rows) - within;
           E* const to = reinterpret_cast<E*>(tile + line * PITCH) + within;
-          if (line < lines && left >= PER) {
+          if (WHOLE || (line < lines && left >= PER)) {
             copy_async_16(to, from[round]);
           } else if (line < lines) {
             for (int j = 0; j < left; j++) to[j] = from[round][j];
@@ -203,7 +225,7 @@ template <typename E, Copy COPY, int ROWS, int STEPS, int THREADS> struct RawTil
 #pragma unroll 4
         for (int i = threadIdx.x; i < ROWS * STEPS; i += THREADS) {
           const int row = BY_TIME ? i / STEPS : i % ROWS, step = BY_TIME ? i % STEPS : i / ROWS;
-          if (row < rows && step < steps) *at(tile, row, step) = from[0][row * row_stride + step * step_stride];
+          if (WHOLE || (row < rows && step < steps)) *at(tile, row, step) = from[0][row * row_stride + step * step_stride];
         }
         from[0] += STEPS * step_stride;
       }

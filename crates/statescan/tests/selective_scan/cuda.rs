@@ -74,8 +74,8 @@ impl<'i> OnDevice<'i> {
     }
 }
 
-/// `y`, the final state and the saved states of one run, each poisoned before.
-fn run(exec: &Exec, case: &Case, args: &Args<'_>) -> [Buffer; 3] {
+/// `y`, the final state and the saved states of one run, each poisoned before; with or without the workspace that is asked for.
+fn run(exec: &Exec, case: &Case, args: &Args<'_>, with_workspace: bool) -> [Buffer; 3] {
     let rng = &mut Rng::new(case.seed + 1);
     let saved = selective_scan::checkpoints_len(args).unwrap();
     let mut results = [
@@ -84,7 +84,14 @@ fn run(exec: &Exec, case: &Case, args: &Args<'_>) -> [Buffer; 3] {
         poisoned(rng, DType::F32, &[saved], Layout::Dense),
     ];
     let [mut y, mut last, mut kept] = results.each_ref().map(|r| DeviceTensor::from_host(exec, &r.view()).unwrap());
-    let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: Some(kept.view_mut()) };
+    let scratch = poisoned(rng, DType::F32, &[selective_scan::workspace_len(exec, args).unwrap()], Layout::Dense);
+    let mut scratch = DeviceTensor::from_host(exec, &scratch.view()).unwrap();
+    let mut out = Outputs {
+        y: Some(y.view_mut()),
+        final_state: Some(last.view_mut()),
+        checkpoints: Some(kept.view_mut()),
+        workspace: with_workspace.then(|| scratch.view_mut()),
+    };
     selective_scan::forward(exec, args, &mut out).unwrap();
     for (tensor, buffer) in [&y, &last, &kept].into_iter().zip(&mut results) {
         tensor.to_host(&mut buffer.view_mut()).unwrap();
@@ -97,13 +104,26 @@ fn check(exec: &Exec, case: &Case) {
     let expected = reference::forward_with_state_shape(&inputs.args(case), &case.state_shape()).unwrap();
     let device = OnDevice::new(exec, &inputs);
     let args = device.args(case);
-    let [y, last, saved] = run(exec, case, &args);
-    let name = |what: &str| format!("{what} of {case:?} on {exec:?}");
-    assert_close(&name("y"), &y, &expected.y, ErrorBound::for_scan(case.dtype, case.seqlen));
-    assert_close(&name("final_state"), &last, &expected.final_state, ErrorBound::for_scan(case.wide(), case.seqlen));
-    let again = run(exec, case, &args);
-    for (what, first, second) in [("y", &y, &again[0]), ("final_state", &last, &again[1]), ("checkpoints", &saved, &again[2])] {
-        assert!(first.bytes() == second.bytes(), "{}: two runs differ", name(what));
+    let cut = selective_scan::workspace_len(exec, &args).unwrap() > 0;
+    let mut kept = Vec::new();
+    for with_workspace in if cut { &[true, false][..] } else { &[true] } {
+        let [y, last, saved] = run(exec, case, &args, *with_workspace);
+        let name = |what: &str| format!("{what} of {case:?} on {exec:?}, workspace {with_workspace}");
+        assert_close(&name("y"), &y, &expected.y, ErrorBound::for_scan(case.dtype, case.seqlen));
+        assert_close(&name("final_state"), &last, &expected.final_state, ErrorBound::for_scan(case.wide(), case.seqlen));
+        let again = run(exec, case, &args, *with_workspace);
+        for (what, first, second) in [("y", &y, &again[0]), ("final_state", &last, &again[1]), ("checkpoints", &saved, &again[2])]
+        {
+            assert!(first.bytes() == second.bytes(), "{}: two runs differ", name(what));
+        }
+        kept.push(saved.to_dense());
+    }
+    // saved states are the same however the scan is cut
+    if let [cut, whole] = &kept[..] {
+        for i in 0..whole.shape()[0] {
+            let (got, expected) = (cut.at(&[i]).re, whole.at(&[i]).re);
+            assert!((got - expected).abs() < 1e-5 * (1.0 + expected.abs()), "saved state {i} of {case:?}: {got} {expected}");
+        }
     }
 }
 
@@ -129,6 +149,27 @@ fn cuda_every_option() {
     check_all(all.map(|option| Case { seed: 2, ..Case::new(DType::F32, 2, 19, 70, 5, option) }));
     for packed in [BOUNDS, INDEX, INDEX | INDEX_STATES] {
         check_all([0, INITIAL, INITIAL | REVERSE | GATE | SKIP].map(|o| Case::new(DType::F32, 2, 6, 150, 4, packed | o)));
+    }
+}
+
+/// Long rows of few channels, which are cut into segments when there is a workspace.
+#[test]
+fn cuda_segments() {
+    let Some(exec) = gpu() else { return };
+    let options = GATE | SKIP | BIAS | SOFTPLUS | INITIAL;
+    let cases = [
+        Case::new(DType::F32, 1, 7, 6000, 16, 0),
+        Case::new(DType::F32, 2, 33, 2817, 5, options),
+        Case::new(DType::BF16, 1, 40, 4096, 16, options | REVERSE),
+        Case::new(DType::F32, 1, 3, 5121, 70, INITIAL | OWN_DECAY_STEP),
+        Case { discretization: Discretization::Dirac, constant_b: true, ..Case::new(DType::F32, 1, 5, 4000, 3, INITIAL) },
+        Case { groups: 3, layout: Layout::Scattered, ..Case::new(DType::F16, 2, 21, 3333, 8, options) },
+    ];
+    for case in cases {
+        let inputs = Inputs::new(&case);
+        let device = OnDevice::new(&exec, &inputs);
+        assert!(selective_scan::workspace_len(&exec, &device.args(&case)).unwrap() > 0, "{case:?}");
+        check(&exec, &case);
     }
 }
 
@@ -222,7 +263,7 @@ fn cuda_channels_last() {
         }
         let expected = reference::forward(&inputs.args(&case)).unwrap();
         let device = OnDevice::new(&exec, &inputs);
-        let [y, ..] = run(&exec, &case, &device.args(&case));
+        let [y, ..] = run(&exec, &case, &device.args(&case), true);
         assert_close("y with channels last", &y, &expected.y, ErrorBound::for_scan(dtype, 96));
     }
 }
@@ -233,7 +274,7 @@ fn cuda_saved_states_are_those_of_the_scan() {
     let case = Case::new(DType::F32, 2, 9, 200, 5, INITIAL);
     let inputs = Inputs::new(&case);
     let device = OnDevice::new(&exec, &inputs);
-    let [_, _, saved] = run(&exec, &case, &device.args(&case));
+    let [_, _, saved] = run(&exec, &case, &device.args(&case), true);
     let saved = saved.to_dense();
     assert_eq!(saved.shape()[..], [2 * 3 * 9 * 5]);
     for k in 1..4 {
@@ -273,7 +314,7 @@ fn cuda_nan_stays_where_it_is() {
         }
         let [clean, dirty] = [&clean, &dirty].map(|inputs| {
             let device = OnDevice::new(&exec, inputs);
-            run(&exec, &case, &device.args(&case))[0].to_dense()
+            run(&exec, &case, &device.args(&case), true)[0].to_dense()
         });
         for d in 0..21 {
             for t in 0..90 {

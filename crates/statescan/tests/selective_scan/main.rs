@@ -198,7 +198,8 @@ fn check(case: &Case, exec: &Exec) {
     let mut last = poisoned(rng, case.wide(), &case.state_shape(), case.layout);
     let real = if case.double() { DType::F64 } else { DType::F32 };
     let mut saved = poisoned(rng, real, &[selective_scan::checkpoints_len(&args).unwrap()], Layout::Dense);
-    let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: Some(saved.view_mut()) };
+    let (y_view, last_view, saved_view) = (Some(y.view_mut()), Some(last.view_mut()), Some(saved.view_mut()));
+    let mut out = Outputs { y: y_view, final_state: last_view, checkpoints: saved_view, workspace: None };
     selective_scan::forward(exec, &args, &mut out).unwrap();
     assert_close(&name("y"), &y, &expected.y, bound);
     let state_bound = ErrorBound::for_scan(case.wide(), case.seqlen);
@@ -377,7 +378,7 @@ fn all_bytes(case: &Case, exec: &Exec) -> Vec<Vec<u8>> {
     let args = inputs.args(case);
     let zeros = |like: &Buffer| Buffer::zeros(like.dtype(), &like.shape()).unwrap();
     let (mut y, mut last) = (zeros(&inputs.x), zeros(&inputs.state));
-    let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: None };
+    let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), ..Default::default() };
     selective_scan::forward(exec, &args, &mut out).unwrap();
     let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
     let i = &inputs;

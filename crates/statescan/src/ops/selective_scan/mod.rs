@@ -120,6 +120,8 @@ pub struct Outputs<'a> {
     pub final_state: Option<ViewMut<'a>>,
     /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where x is).
     pub checkpoints: Option<ViewMut<'a>>,
+    /// Scratch memory: dense, f32, of [`workspace_len`] elements. Without it long rows of few channels are slower on CUDA.
+    pub workspace: Option<ViewMut<'a>>,
 }
 
 /// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
@@ -175,6 +177,15 @@ pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
     Ok(problem.segments.state_shape(&[problem.dim, problem.dstate]))
 }
 
+/// Number of `f32` elements that `Outputs::workspace` must have if it is given; none on the CPU.
+///
+/// # Errors
+/// Those of [`forward`] that concern the arguments.
+pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
+    let problem = Problem::new(args, exec.device(), &[])?;
+    Ok(problem.workspace_len(exec))
+}
+
 /// Computes `y`, the final state, and the saved states: whichever are asked for.
 ///
 /// # Errors
@@ -189,11 +200,14 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
     checker.write_if("final_state", &out.final_state, Kind::exactly(problem.complex), &state)?;
     checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(real), &[problem.checkpoints_len()])?;
     checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
+    checker.write_if("workspace", &out.workspace, Kind::Exact(DType::F32), &[problem.workspace_len(exec)])?;
+    checker.dense("workspace", out.workspace.as_ref().map(|v| v.as_view()))?;
     checker.finish()?;
     let targets = Targets {
         y: out.y.as_mut().map(|v| problem.mirror(v.raw(), 2)),
         final_state: out.final_state.as_mut().map(|v| problem.state_target(v.raw())),
         checkpoints: out.checkpoints.as_mut().map(|v| v.raw()),
+        workspace: out.workspace.as_mut().map(|v| v.raw()),
     };
     match exec.stream() {
         Some(stream) => cuda::forward(stream, &problem, &targets),
@@ -209,6 +223,7 @@ pub(crate) struct Targets {
     pub y: Option<RawViewMut>,
     pub final_state: Option<RawViewMut>,
     pub checkpoints: Option<RawViewMut>,
+    pub workspace: Option<RawViewMut>,
 }
 
 /// Computes the gradients that are asked for. `checkpoints` are those of a forward pass with the same arguments; without them the states
@@ -436,6 +451,11 @@ impl<'a> Problem<'a> {
             Device::Cpu => plan::Checkpoints::new(self).len,
             Device::Cuda(_) => cuda::checkpoints_len(self),
         }
+    }
+
+    /// Elements of scratch memory that a forward pass wants.
+    fn workspace_len(&self, exec: &Exec) -> usize {
+        exec.stream().map_or(0, |stream| cuda::workspace_len(stream, self))
     }
 
     /// The type of carried values (its components).

@@ -44,7 +44,7 @@ impl Pass for BackwardPass<'_, '_> {
             Some(view) => view.as_ptr().cast::<E::T>(),
             None => {
                 own.resize(context.checkpoints.len, E::T::default());
-                let nothing = Targets { y: None, final_state: None, checkpoints: None };
+                let nothing = Targets { y: None, final_state: None, checkpoints: None, workspace: None };
                 let checkpoints = Some(own.as_mut_ptr().cast::<u8>());
                 ForwardPass { exec, problem, targets: &nothing, checkpoints }.run::<E>();
                 own.as_ptr()

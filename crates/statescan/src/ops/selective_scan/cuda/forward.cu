@@ -22,9 +22,12 @@ struct Params {
   Tensor initial, final;                 // (row, sequence, channel, state)
   Tensor sequences;                      // bounds (sequence), or the sequence of a step (batch, step)
   f32* checkpoints;                      // dense (batch, saved, channel, state, part)
+  f32* workspace;                        // dense (segment, row, channel, state): states; then (segment, row, channel): sums of decay steps
   i64 seqlen, dim, sequence_count;
+  i64 segment_steps, last_segment;
+  i64 segment_channels;                  // of all rows
   i64 unit;                              // channels that share a group of B and one of C
-  int blocks_per_unit, blocks_per_row;
+  int blocks_per_unit, blocks_per_row, blocks_per_segment;
   i64 channels_per_b, channels_per_c;    // channels of a group
   f32 dt_low, dt_high;
 };
@@ -68,6 +71,7 @@ constexpr int Z_AT = OWN_AT + (HAS_OWN_STEP ? OwnTile::BYTES : 0);
 constexpr int B_AT = Z_AT + (HAS_Z ? ZTile::BYTES : 0);
 constexpr int C_AT = B_AT + (B_VARIES ? BTile::BYTES : 0);
 constexpr int STAGE_BYTES = C_AT + (C_VARIES ? CTile::BYTES : 0);
+static_assert(PASS == Pass::Whole || (!COMPLEX && !Method::GAIN && SEQUENCES == Sequences::Whole), "a plan cuts no other rows");
 static_assert(STAGES_AT + 2 * STAGE_BYTES == SHARED, "the plan and the kernel agree on shared memory");
 
 // What a block works on.
@@ -76,7 +80,11 @@ struct Work {
   i64 first;             // channel
   int channels;
   i64 start, end;        // steps
+  int segment;
 };
+
+// Behind the states after segments.
+DEVICE f32* sums_of_steps(const Params& p) { return p.workspace + p.last_segment * p.segment_channels * DSTATE; }
 
 DEVICE i64 index_of(const Tensor& v, i64 i, i64 j) { return i64(*at<INDEX>(v, i, j)); }
 
@@ -95,26 +103,35 @@ template <bool WHOLE> struct Window {
   DEVICE bool has(int step) const { return WHOLE || (step >= low && step < high); }
 };
 
+// Four steps of a channel as they are stored.
+struct Stored {
+  Quad<X> x;
+  Quad<DT> dt;
+  Quad<OWN_STEP> own;
+};
+
 template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* shared, char* raw, Window<WHOLE> window, const f32* biases) {
-  each<QUADS, THREADS>([&](int i, int) {
+  auto load = [&](Stored& stored, int i) {
     const Place<XTile::BY_TIME> place(i);
-    const Quad<X> x = XTile::read4(raw + X_AT, place.channel, place.step);
-    const Quad<DT> dt = DtTile::read4(raw + DT_AT, place.channel, place.step);
-    Quad<OWN_STEP> own;
-    if constexpr (HAS_OWN_STEP) own = OwnTile::read4(raw + OWN_AT, place.channel, place.step);
+    stored.x = XTile::read4(raw + X_AT, place.channel, place.step);
+    stored.dt = DtTile::read4(raw + DT_AT, place.channel, place.step);
+    if constexpr (HAS_OWN_STEP) stored.own = OwnTile::read4(raw + OWN_AT, place.channel, place.step);
+  };
+  each_loaded<QUADS, THREADS, Stored>(load, [&](const Stored& stored, int i) {
+    const Place<XTile::BY_TIME> place(i);
     f32 d[4], u[4], decay[4];
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const bool inside = window.has(place.step + j);
-      d[j] = to_f32(dt.v[j]);
+      d[j] = to_f32(stored.dt.v[j]);
       if constexpr (HAS_BIAS) d[j] += biases[place.channel];
       if constexpr (SOFTPLUS) d[j] = softplus(d[j]);
       if constexpr (HAS_LIMIT) d[j] = d[j] < p.dt_low ? p.dt_low : d[j] > p.dt_high ? p.dt_high : d[j];
-      u[j] = to_f32(x.v[j]);
+      u[j] = to_f32(stored.x.v[j]);
       if constexpr (Method::INPUT_STEP) u[j] *= d[j];
       u[j] = inside ? u[j] : 0.f;
       d[j] = inside ? d[j] : 0.f;
-      decay[j] = HAS_OWN_STEP ? (inside ? to_f32(own.v[j]) : 0.f) : d[j];
+      decay[j] = HAS_OWN_STEP ? (inside ? to_f32(stored.own.v[j]) : 0.f) : d[j];
     }
     float4* const to = reinterpret_cast<float4*>(reinterpret_cast<f32*>(shared + PAIRS_AT) + place.channel * PAIR_PITCH + 2 * place.step);
     to[0] = make_float4(decay[0], u[0], decay[1], u[1]);
@@ -127,11 +144,15 @@ template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* shared, c
 
 // B or C of a tile: f32 as (step / 4, state, part, step % 4), zero outside of the sequence
 template <typename Tile, bool WHOLE> DEVICE void prepare_map(char* map, char* raw, Window<WHOLE> window) {
-  each<MAP_QUADS, THREADS>([&](int i, int) {
+  typedef decltype(Tile::read4(raw, 0, 0)) Item;
+  auto load = [&](Item& quad, int i) {
+    const int state = i % PADDED, step = i / PADDED * 4;
+    if (!RAGGED || state < DSTATE) quad = Tile::read4(raw, state, step);
+  };
+  each_loaded<MAP_QUADS, THREADS, Item>(load, [&](const Item& quad, int i) {
     const int state = i % PADDED, step = i / PADDED * 4;
     Field v[4] = {};
     if (!RAGGED || state < DSTATE) {
-      const auto quad = Tile::read4(raw, state, step);
 #pragma unroll
       for (int j = 0; j < 4; j++)
         if (window.has(step + j)) convert(v[j], quad.v[j]);
@@ -142,10 +163,11 @@ template <typename Tile, bool WHOLE> DEVICE void prepare_map(char* map, char* ra
   });
 }
 
-template <bool WHOLE> DEVICE void prepare(const Params& p, char* shared, char* raw, Window<WHOLE> window, const f32* biases) {
+template <bool WHOLE>
+DEVICE void prepare(const Params& p, char* shared, char* raw, Window<WHOLE> window, bool outputs, const f32* biases) {
   prepare_pairs(p, shared, raw, window, biases);
   if constexpr (B_VARIES) prepare_map<BTile>(shared + B_MAP_AT, raw + B_AT, window);
-  if constexpr (C_VARIES) prepare_map<CTile>(shared + C_MAP_AT, raw + C_AT, window);
+  if (C_VARIES && outputs) prepare_map<CTile>(shared + C_MAP_AT, raw + C_AT, window);
 }
 
 // ---- scan
@@ -201,12 +223,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
 
   const int lane = threadIdx.x % LANES, own_channel = threadIdx.x / LANES;
 
-  const int block = blockIdx.x % p.blocks_per_row, unit = block / p.blocks_per_unit;
+  const int in_segment = PASS == Pass::Whole ? blockIdx.x : blockIdx.x % p.blocks_per_segment;
+  const int block = in_segment % p.blocks_per_row, unit = block / p.blocks_per_unit;
   Work w;
-  w.row = w.batch = blockIdx.x / p.blocks_per_row;
+  w.row = w.batch = in_segment / p.blocks_per_row;
   w.first = unit * p.unit + i64(block % p.blocks_per_unit) * CHANNELS;
   w.channels = int(min(i64(CHANNELS), (unit + 1) * p.unit - w.first));
-  w.start = 0, w.end = p.seqlen;
+  w.segment = 0, w.start = 0, w.end = p.seqlen;
+  if constexpr (PASS != Pass::Whole) {
+    w.segment = blockIdx.x / p.blocks_per_segment + (PASS == Pass::Rest ? 1 : 0);
+    w.start = w.segment * p.segment_steps, w.end = min(w.start + p.segment_steps, p.seqlen);
+  }
+  // what starts from zero for want of the right state is scanned again
+  const bool outputs = PASS != Pass::Ends || w.segment == 0;
   if constexpr (SEQUENCES == Sequences::Bounds) {
     w.batch = 0;
     w.start = index_of(p.sequences, w.row, 0), w.end = index_of(p.sequences, w.row + 1, 0);
@@ -228,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
     return h;
   };
   auto finish_sequence = [&](i64 sequence, int n, Field h) {
-    if constexpr (HAS_FINAL) {
+    if constexpr (HAS_FINAL && PASS != Pass::Ends) {
       if (sequence >= 0 && sequence < p.sequence_count) assign(*at<FINAL>(p.final, w.row, sequence, channel, n), h);
     }
   };
@@ -252,7 +281,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
       // sequences that do not occur hand their state on
       for (i64 s = 0; s < p.sequence_count; s++) finish_sequence(s, n, initial_of(s, n));
     }
-    h[r] = initial_of(sequence, n);
+    if constexpr (PASS != Pass::Rest) {
+      if (outputs) h[r] = initial_of(sequence, n);
+    } else {
+#pragma unroll 4
+      for (int s = 0; s < w.segment; s++) {
+        const i64 place = s * p.segment_channels + w.row * p.dim + channel;
+        const f32 steps = sums_of_steps(p)[place];
+        Field end;
+        convert(end, p.workspace[place * DSTATE + n]);
+        h[r] = s == 0 ? end : mul_add(Method::decay(a[r], steps), h[r], end);
+      }
+    }
   }
   for (int i = threadIdx.x; i < w.channels; i += THREADS) {
     if constexpr (HAS_SKIP) skips[i] = to_f32(*at<SKIP>(p.skip, w.first + i));
@@ -275,50 +315,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
     if (tile > last_tile) return;
     char* const raw = stage(tile);
     const int steps = int(min(i64(STEPS), p.seqlen - tile * STEPS));
-    x.load(raw + X_AT, steps);
-    dt.load(raw + DT_AT, steps);
-    if constexpr (HAS_OWN_STEP) own.load(raw + OWN_AT, steps);
-    if constexpr (HAS_Z) z.load(raw + Z_AT, steps);
-    if constexpr (B_VARIES) b_source.load(raw + B_AT, steps);
-    if constexpr (C_VARIES) c_source.load(raw + C_AT, steps);
+    auto load = [&](auto whole) {
+      constexpr bool WHOLE = decltype(whole)::VALUE;
+      x.template load<WHOLE>(raw + X_AT, steps);
+      dt.template load<WHOLE>(raw + DT_AT, steps);
+      if constexpr (HAS_OWN_STEP) own.template load<WHOLE>(raw + OWN_AT, steps);
+      if (HAS_Z && outputs) z.template load<WHOLE>(raw + Z_AT, steps);
+      if constexpr (B_VARIES) b_source.template load<WHOLE>(raw + B_AT, steps);
+      if (C_VARIES && outputs) c_source.template load<WHOLE>(raw + C_AT, steps);
+    };
+    if (steps == STEPS && w.channels == CHANNELS)
+      load(Flag<true>());
+    else
+      load(Flag<false>());
     copy_async_commit();
   };
 
-  copy(first_tile);
-  for (i64 tile = first_tile; tile <= last_tile; tile++) {
-    char* const raw = stage(tile);
-    const int low = int(max(w.start - tile * STEPS, i64(0))), high = int(min(i64(STEPS), w.end - tile * STEPS));
-    const bool whole = low == 0 && high == STEPS && w.channels == CHANNELS;
-    copy_async_wait();
-    __syncthreads();
-    copy(tile + 1);
-    if (whole)
-      prepare(p, shared, raw, Window<true>{low, high}, biases);
-    else
-      prepare(p, shared, raw, Window<false>{low, high}, biases);
-    if constexpr (SEQUENCES == Sequences::Index) {
-      for (int i = threadIdx.x; i < STEPS; i += THREADS) {
-        const i64 t = tile * STEPS + i;
-        reinterpret_cast<int*>(shared + CHANGE_AT)[i] =
-            t > 0 && t < p.seqlen && index_of(p.sequences, w.batch, t) != index_of(p.sequences, w.batch, t - 1);
-      }
-    }
-    __syncthreads();
-
-    if constexpr (HAS_CHECKPOINTS) {
-      const i64 step = tile * STEPS;
-      if (step % CHECKPOINT == 0 && step > w.start) {
-        const i64 saved = (p.seqlen - 1) / CHECKPOINT;
-        Field* const to = reinterpret_cast<Field*>(p.checkpoints) + (w.batch * saved + step / CHECKPOINT - 1) * p.dim * DSTATE;
-#pragma unroll
-        for (int r = 0; r < STATES; r++)
-          if (exists(r)) to[channel * DSTATE + r * LANES + lane] = h[r];
-      }
-    }
-
+  f32 steps_in_all = 0.f;
+  auto scan = [&](i64 tile, auto wanted) {
+    constexpr bool OUTPUTS = HAS_Y && decltype(wanted)::VALUE;
+    f32 steps_of_tile = 0.f;
     float4 pair[2];
     load_pairs(shared, own_channel, 0, pair);
-#pragma unroll 1
+#pragma unroll 2
     for (int step = 0; step < STEPS; step += 4) {
       const f32 decay_step[4] = {pair[0].x, pair[0].z, pair[1].x, pair[1].z};
       const f32 input[4] = {pair[0].y, pair[0].w, pair[1].y, pair[1].w};
@@ -328,6 +347,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
         const float4 g = *reinterpret_cast<const float4*>(line + step);
         gain_step[0] = g.x, gain_step[1] = g.y, gain_step[2] = g.z, gain_step[3] = g.w;
       }
+      if constexpr (PASS == Pass::Ends) steps_of_tile += (decay_step[0] + decay_step[1]) + (decay_step[2] + decay_step[3]);
       // the next four steps arrive while these are computed; past the end it is the padding of the line
       load_pairs(shared, own_channel, step + 4, pair);
       int4 changes = {};
@@ -337,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
         const int n = r * LANES + lane;
         Field b[4], c[4];
         if constexpr (B_VARIES) read_map(shared + B_MAP_AT, step, n, b);
-        if constexpr (C_VARIES && HAS_Y) read_map(shared + C_MAP_AT, step, n, c);
+        if constexpr (C_VARIES && OUTPUTS) read_map(shared + C_MAP_AT, step, n, c);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
           if constexpr (SEQUENCES == Sequences::Index) {
@@ -355,15 +375,54 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
           h[r] = mul_add(decay, h[r], in);
           // states that only fill up the lanes stay zero whatever x is
           if (RAGGED && r == STATES - 1 && n >= DSTATE) h[r] = Field{};
-          if constexpr (HAS_Y) y[j] = re_mul_add(C_VARIES ? c[j] : c_own[r], h[r], y[j]);
+          if constexpr (OUTPUTS) y[j] = re_mul_add(C_VARIES ? c[j] : c_own[r], h[r], y[j]);
         }
       }
-      if constexpr (HAS_Y) {
+      if constexpr (OUTPUTS) {
         f32* line = reinterpret_cast<f32*>(shared + PARTIAL_AT) + threadIdx.x * LINE_PITCH;
         *reinterpret_cast<float4*>(line + step) = make_float4(y[0], y[1], y[2], y[3]);
       }
     }
-    if constexpr (HAS_Y) {
+    steps_in_all += steps_of_tile;
+  };
+
+  copy(first_tile);
+  for (i64 tile = first_tile; tile <= last_tile; tile++) {
+    char* const raw = stage(tile);
+    const int low = int(max(w.start - tile * STEPS, i64(0))), high = int(min(i64(STEPS), w.end - tile * STEPS));
+    const bool whole = low == 0 && high == STEPS && w.channels == CHANNELS;
+    copy_async_wait();
+    __syncthreads();
+    copy(tile + 1);
+    if (whole)
+      prepare(p, shared, raw, Window<true>{low, high}, outputs, biases);
+    else
+      prepare(p, shared, raw, Window<false>{low, high}, outputs, biases);
+    if constexpr (SEQUENCES == Sequences::Index) {
+      for (int i = threadIdx.x; i < STEPS; i += THREADS) {
+        const i64 t = tile * STEPS + i;
+        reinterpret_cast<int*>(shared + CHANGE_AT)[i] =
+            t > 0 && t < p.seqlen && index_of(p.sequences, w.batch, t) != index_of(p.sequences, w.batch, t - 1);
+      }
+    }
+    __syncthreads();
+
+    if constexpr (HAS_CHECKPOINTS) {
+      const i64 step = tile * STEPS;
+      if (outputs && step % CHECKPOINT == 0 && (PASS == Pass::Rest || step > w.start)) {
+        const i64 saved = (p.seqlen - 1) / CHECKPOINT;
+        Field* const to = reinterpret_cast<Field*>(p.checkpoints) + (w.batch * saved + step / CHECKPOINT - 1) * p.dim * DSTATE;
+#pragma unroll
+        for (int r = 0; r < STATES; r++)
+          if (exists(r)) to[channel * DSTATE + r * LANES + lane] = h[r];
+      }
+    }
+
+    if (outputs)
+      scan(tile, Flag<true>());
+    else
+      scan(tile, Flag<false>());
+    if (HAS_Y && outputs) {
       __syncthreads();
       if (whole)
         finish(p, shared, raw, Window<true>{low, high}, y_to, w.channels, skips);
@@ -374,6 +433,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
   }
 
   if constexpr (NUMBERED) sequence = p.seqlen > 0 ? index_of(p.sequences, w.batch, p.seqlen - 1) : -1;
+  if constexpr (PASS == Pass::Ends) {
+    const i64 place = w.segment * p.segment_channels + w.row * p.dim + channel;
+#pragma unroll
+    for (int r = 0; r < STATES; r++)
+      if (exists(r)) p.workspace[place * DSTATE + r * LANES + lane] = part_of(h[r], 0);
+    if (lane == 0 && own_channel < w.channels) sums_of_steps(p)[place] = steps_in_all;
+  }
+  if (PASS == Pass::Rest && w.end < p.seqlen) return;
 #pragma unroll
   for (int r = 0; r < STATES; r++)
     if (exists(r)) finish_sequence(sequence, r * LANES + lane, h[r]);

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::ops::discretization::Discretization;
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
-use plan::{Geometry, Plan, Shape};
+use plan::{Cut, Geometry, Plan, Shape};
 
 static FORWARD: Program =
     Program { kernel: "selective_scan_forward", prelude: &[COMMON, DISCRETIZATION], text: include_str!("forward.cu") };
@@ -26,15 +26,38 @@ pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets)
     if problem.double {
         return Err(Error::Unavailable { what: "selective_scan in f64", why: "kernels for CUDA compute in f32" });
     }
-    let call = Call::new(problem, targets)?;
-    let plan = Plan::new(&call.shape(), stream.numbers(), |geometry| call.shared(geometry))
+    let call = Call::new(problem, targets);
+    let (shape, numbers) = (call.shape(), stream.numbers());
+    let cut = targets.workspace.as_ref().and_then(|_| Cut::new(&shape, numbers));
+    let plan = Plan::new(&shape, cut, numbers, |geometry| call.shared(geometry))
         .ok_or(Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" })?;
     if plan.launch.blocks == 0 {
         return Ok(());
     }
-    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
-    // describes their types and layouts.
-    unsafe { stream.launch(&FORWARD, &call.config(&plan), plan.launch, &call.params(&plan)) }
+    let passes: &[_] = if cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
+    let params = call.params(&plan);
+    for &pass in passes {
+        // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
+        // describes their types and layouts.
+        unsafe { stream.launch(&FORWARD, &call.config(&plan, pass), plan.launch, &params)? };
+    }
+    Ok(())
+}
+
+/// Elements of the workspace that a forward pass wants: the states after segments and the sums of their steps.
+pub(super) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> usize {
+    let nothing = Targets { y: None, final_state: None, checkpoints: None, workspace: None };
+    let call = Call::new(problem, &nothing);
+    let cut = Cut::new(&call.shape(), stream.numbers());
+    cut.map_or(0, |cut| cut.together() * problem.batch * problem.dim * (problem.dstate + 1))
+}
+
+/// What a launch does with rows, as `common.cuh` has it.
+#[derive(Debug, Clone, Copy)]
+enum Pass {
+    Whole,
+    Ends,
+    Rest,
 }
 
 /// A forward pass as the kernel sees it.
@@ -65,12 +88,17 @@ struct Params {
     last: Strided,
     sequences: Strided,
     checkpoints: u64,
+    workspace: u64,
     seqlen: i64,
     dim: i64,
     sequence_count: i64,
+    segment_steps: i64,
+    last_segment: i64,
+    segment_channels: i64,
     unit: i64,
     blocks_per_unit: i32,
     blocks_per_row: i32,
+    blocks_per_segment: i32,
     channels_per_b: i64,
     channels_per_c: i64,
     dt_low: f32,
@@ -92,7 +120,7 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 impl<'p, 'a> Call<'p, 'a> {
-    fn new(problem: &'p Problem<'a>, targets: &'p Targets) -> Result<Self> {
+    fn new(problem: &'p Problem<'a>, targets: &'p Targets) -> Self {
         let sequences = match problem.sequences {
             Sequences::Whole => None,
             Sequences::CuSeqlens(bounds) => Some(bounds),
@@ -100,7 +128,7 @@ impl<'p, 'a> Call<'p, 'a> {
         };
         let mut call = Call { problem, targets, sequences, unit: 1 };
         call.unit = gcd(call.channels_per(&problem.b), call.channels_per(&problem.c)).max(1);
-        Ok(call)
+        call
     }
 
     fn channels_per(&self, map: &Projection<View<'_>>) -> usize {
@@ -121,7 +149,8 @@ impl<'p, 'a> Call<'p, 'a> {
     fn shape(&self) -> Shape {
         let p = self.problem;
         let heavy = p.complex || !matches!(p.discretization, Discretization::Mamba | Discretization::Dirac);
-        Shape { rows: self.rows(), dim: p.dim, unit: self.unit, seqlen: p.seqlen, dstate: p.dstate, heavy }
+        let cuttable = !heavy && matches!(p.sequences, Sequences::Whole);
+        Shape { rows: self.rows(), dim: p.dim, unit: self.unit, seqlen: p.seqlen, dstate: p.dstate, heavy, cuttable }
     }
 
     fn gain_step(&self) -> bool {
@@ -165,7 +194,7 @@ impl<'p, 'a> Call<'p, 'a> {
         pairs + gain + partial + maps[0] + maps[1] + change + 2 * (raw + raw_maps.sum::<usize>())
     }
 
-    fn config(&self, plan: &Plan) -> Config {
+    fn config(&self, plan: &Plan, pass: Pass) -> Config {
         let (p, geometry) = (self.problem, plan.geometry);
         let field = if p.complex { DType::Complex64 } else { DType::F32 };
         let of = |view: &Option<View<'_>>| view.map_or(DType::F32, |v| v.dtype());
@@ -184,6 +213,11 @@ impl<'p, 'a> Call<'p, 'a> {
             Discretization::Zoh => "Zoh",
             Discretization::Bilinear => "Bilinear",
             Discretization::Dirac => "Dirac",
+        };
+        let pass = match pass {
+            Pass::Whole => "Whole",
+            Pass::Ends => "Ends",
+            Pass::Rest => "Rest",
         };
         Config::default()
             .dtype("X", p.x.dtype())
@@ -209,6 +243,7 @@ impl<'p, 'a> Call<'p, 'a> {
             .flag("Y_VECTOR", y.is_some_and(|v| TileCopy::has_quads(&v, 2)))
             .flag("COMPLEX", p.complex)
             .set("METHOD", Value::Name("Discretization", method))
+            .set("PASS", Value::Name("Pass", pass))
             .set("SEQUENCES", Value::Name("Sequences", sequences))
             .flag("NUMBERED", numbered)
             .flag("REVERSE", p.reverse)
@@ -251,12 +286,17 @@ impl<'p, 'a> Call<'p, 'a> {
             last: Strided::of_target(&self.targets.final_state),
             sequences: Strided::of_option(&self.sequences),
             checkpoints: self.targets.checkpoints.as_ref().map_or(0, |v| v.as_mut_ptr() as u64),
+            workspace: self.targets.workspace.as_ref().map_or(0, |v| v.as_mut_ptr() as u64),
             seqlen: p.seqlen as i64,
             dim: p.dim as i64,
             sequence_count: states.iter().flatten().map(|v| v.shape()[1]).max().unwrap_or(1) as i64,
+            segment_steps: plan.cut.map_or(0, |cut| cut.steps as i64),
+            last_segment: plan.cut.map_or(0, |cut| cut.together() as i64),
+            segment_channels: (self.rows() * p.dim) as i64,
             unit: self.unit as i64,
             blocks_per_unit: plan.blocks_per_unit as i32,
             blocks_per_row: plan.blocks_per_row as i32,
+            blocks_per_segment: (self.rows() * plan.blocks_per_row) as i32,
             channels_per_b: self.channels_per(&p.b) as i64,
             channels_per_c: self.channels_per(&p.c) as i64,
             dt_low: p.dt_limit.0 as f32,

@@ -1,5 +1,7 @@
-//! Problem to plan: how lanes, channels and steps are laid over threads. A pure function of the problem and the device's numbers.
+//! Problem to plan: how lanes, channels and steps are laid over threads, and whether time is cut into segments. Pure functions of the
+//! problem and the device's numbers.
 
+use super::CHECKPOINT;
 use crate::cuda::{Launch, Numbers};
 
 /// What a plan depends on besides the device.
@@ -14,6 +16,50 @@ pub(super) struct Shape {
     pub dstate: usize,
     /// Whether a state-step takes many registers: complex states, discretizations with a gain.
     pub heavy: bool,
+    /// Whether segments can be put together: decays multiply to the decay of a sum of steps, and a row is one sequence.
+    pub cuttable: bool,
+}
+
+impl Shape {
+    fn channels(&self) -> usize {
+        self.rows.saturating_mul(self.dim)
+    }
+    /// The fewest threads that can share a channel's states.
+    fn fewest_lanes(&self) -> usize {
+        let states = self.dstate.max(1);
+        states.div_ceil(if self.heavy { 4 } else { 8 }).next_power_of_two().clamp(states.min(2), 32)
+    }
+}
+
+/// Time in segments, for rows that are long and too few to fill a device. Segments are scanned side by side twice, first for the states that
+/// they leave: the first one as it is, those after it but the last one from zero, without outputs; then all but the first one from the states
+/// that follow from these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Cut {
+    pub segments: usize,
+    /// Steps of each segment but the last one: whole tiles, and saved states lie on their bounds.
+    pub steps: usize,
+}
+
+impl Cut {
+    pub(super) fn new(shape: &Shape, numbers: Numbers) -> Option<Cut> {
+        let threads = shape.channels().saturating_mul(shape.fewest_lanes());
+        if !shape.cuttable || threads == 0 {
+            return None;
+        }
+        let together =
+            (FULL_THREADS * numbers.multiprocessors / threads).min((shape.seqlen / SHORTEST_SEGMENT).saturating_sub(1));
+        if together < FEWEST_TOGETHER {
+            return None;
+        }
+        let steps = shape.seqlen.div_ceil(together + 1).next_multiple_of(CHECKPOINT);
+        Some(Cut { segments: shape.seqlen.div_ceil(steps), steps })
+    }
+
+    /// Segments that are scanned at the same time.
+    pub(super) fn together(&self) -> usize {
+        self.segments - 1
+    }
 }
 
 /// How a block's threads lie over its work.
@@ -29,6 +75,7 @@ pub(super) struct Geometry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Plan {
+    pub cut: Option<Cut>,
     pub geometry: Geometry,
     /// Blocks that a multiprocessor must be able to hold, which bounds the registers of a thread.
     pub resident: usize,
@@ -39,6 +86,12 @@ pub(super) struct Plan {
 
 /// Threads of a multiprocessor from which on more lanes cost more than they hide: a lane more reads each pair once more.
 const ENOUGH_THREADS: usize = 240;
+/// Threads of a multiprocessor that segments should fill, with as few lanes as possible.
+const FULL_THREADS: usize = 256;
+/// Segments at a time from which on the second scan pays.
+const FEWEST_TOGETHER: usize = 4;
+/// Steps of a segment that make up for its beginning.
+const SHORTEST_SEGMENT: usize = 512;
 /// The most shared memory of a block on the smallest of the architectures.
 const SHARED_EVERYWHERE: usize = 99 << 10;
 /// What the system takes of shared memory for a block.
@@ -48,27 +101,29 @@ const BYTES_PER_CHANNEL: usize = 8;
 
 impl Plan {
     /// `shared` gives the bytes of shared memory for a geometry. `None` if no geometry fits.
-    pub(super) fn new(shape: &Shape, numbers: Numbers, shared: impl Fn(Geometry) -> usize) -> Option<Plan> {
-        let Shape { rows, dim, unit, seqlen, dstate, heavy } = *shape;
+    pub(super) fn new(shape: &Shape, cut: Option<Cut>, numbers: Numbers, shared: impl Fn(Geometry) -> usize) -> Option<Plan> {
+        let Shape { rows, dim, unit, seqlen, dstate, heavy, .. } = *shape;
         let states = dstate.max(1);
-        let most_states = if heavy { 4 } else { 8 };
-        let fewest = states.div_ceil(most_states).next_power_of_two().clamp(states.min(2), 32);
+        let fewest = shape.fewest_lanes();
         let most = states.next_power_of_two().clamp(fewest, 16.max(fewest));
-        let channels_in_all = rows.saturating_mul(dim);
+        let segments = cut.map_or(1, |cut| cut.together());
+        let channels_in_all = shape.channels().saturating_mul(segments);
         let wanted = ENOUGH_THREADS * numbers.multiprocessors;
         let mut lanes = fewest;
         while lanes < most && channels_in_all.saturating_mul(lanes) < wanted {
             lanes *= 2;
         }
         let threads = channels_in_all.saturating_mul(lanes);
-        let block = if threads / 128 >= 2 * numbers.multiprocessors { 128 } else { 64 };
+        // small blocks fill multiprocessors more evenly; large ones share the conversion of B and C, which matters for many states
+        let block = if states > 32 && threads / 128 >= 2 * numbers.multiprocessors { 128 } else { 64 };
         let channels = (block / lanes).max(1).min(unit.next_power_of_two());
         let blocks_per_unit = unit.div_ceil(channels);
         let blocks_per_row = dim / unit * blocks_per_unit;
-        let blocks = u32::try_from(rows.checked_mul(blocks_per_row)?).ok().filter(|&n| n <= i32::MAX as u32)?;
+        let blocks =
+            u32::try_from(rows.checked_mul(blocks_per_row)?.checked_mul(segments)?).ok().filter(|&n| n <= i32::MAX as u32)?;
 
         // long tiles for few channels, whose loads are short otherwise; shorter ones where they would keep blocks out of a multiprocessor
-        let at_once = (blocks as usize).div_ceil(numbers.multiprocessors).clamp(1, 4);
+        let at_once = (blocks as usize).div_ceil(numbers.multiprocessors).clamp(1, 512 / block);
         let share = (numbers.shared_per_multiprocessor / at_once).saturating_sub(SHARED_RESERVED);
         let limit = numbers.shared_per_block.min(SHARED_EVERYWHERE);
         let bytes = |steps| shared(Geometry { lanes, channels, steps }) + BYTES_PER_CHANNEL * channels;
@@ -84,12 +139,12 @@ impl Plan {
         }
         let geometry = Geometry { lanes, channels, steps };
         let threads = channels * lanes;
-        // at most 255 or 128 registers for a thread
-        let many = heavy || dstate > 32 || states.div_ceil(lanes) > 4;
+        // at most 255 registers for a thread, or 128 where there are threads enough to profit from the room
+        let many = heavy || dstate > 32 || (states.div_ceil(lanes) > 4 && at_once * threads <= 256);
         let together = if many { 256 } else { 512 };
         let resident = (together / threads).clamp(1, 16);
         let launch = Launch { blocks, threads: threads as u32, shared: shared(geometry) as u32 };
-        (bytes(steps) <= limit).then_some(Plan { geometry, resident, blocks_per_unit, blocks_per_row, launch })
+        (bytes(steps) <= limit).then_some(Plan { cut, geometry, resident, blocks_per_unit, blocks_per_row, launch })
     }
 }
 
@@ -101,7 +156,7 @@ mod tests {
     const SMALL: Numbers = Numbers { multiprocessors: 20, shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10 };
 
     fn shape(rows: usize, dim: usize, seqlen: usize, dstate: usize) -> Shape {
-        Shape { rows, dim, unit: dim, seqlen, dstate, heavy: false }
+        Shape { rows, dim, unit: dim, seqlen, dstate, heavy: false, cuttable: true }
     }
 
     /// Shared memory of f32 arguments.
@@ -115,7 +170,42 @@ mod tests {
     }
 
     fn plan(shape: Shape, numbers: Numbers) -> Plan {
-        Plan::new(&shape, numbers, shared(shape.dstate)).unwrap()
+        Plan::new(&shape, None, numbers, shared(shape.dstate)).unwrap()
+    }
+
+    fn cut_plan(shape: Shape, numbers: Numbers) -> Plan {
+        Plan::new(&shape, Cut::new(&shape, numbers), numbers, shared(shape.dstate)).unwrap()
+    }
+
+    #[test]
+    fn long_rows_of_few_channels_are_cut() {
+        let cut = |rows, dim, seqlen| Cut::new(&shape(rows, dim, seqlen, 16), H200);
+        assert_eq!(cut(1, 1536, 65536), Some(Cut { segments: 12, steps: 5504 }));
+        assert_eq!(cut(1, 1536, 4096), Some(Cut { segments: 8, steps: 512 }));
+        for (rows, dim, seqlen) in [(8, 2048, 2048), (1, 5120, 4096), (1, 1536, 2048), (1, 1536, 0), (0, 4, 5000), (1, 0, 5000)] {
+            assert_eq!(cut(rows, dim, seqlen), None);
+        }
+        assert_eq!(Cut::new(&Shape { cuttable: false, ..shape(1, 1536, 65536, 16) }, H200), None);
+        // segments count as channels
+        assert_eq!(cut_plan(shape(1, 1536, 65536, 16), H200).geometry.lanes, 2);
+    }
+
+    #[test]
+    fn segments_cover_rows() {
+        for numbers in [H200, SMALL] {
+            for dim in [1, 7, 192, 500, 3000] {
+                for seqlen in [100, 2559, 2560, 2561, 5000, 65536, 1 << 20] {
+                    for dstate in [1, 16, 100] {
+                        let shape = shape(1, dim, seqlen, dstate);
+                        let Some(cut) = Cut::new(&shape, numbers) else { continue };
+                        assert!(cut.steps.is_multiple_of(CHECKPOINT) && cut.together() > 0, "{shape:?} {cut:?}");
+                        assert!(cut.steps * cut.together() < seqlen && seqlen <= cut.steps * cut.segments, "{shape:?} {cut:?}");
+                        let plan = cut_plan(shape, numbers);
+                        assert_eq!(plan.launch.blocks as usize, plan.blocks_per_row * cut.together());
+                    }
+                }
+            }
+        }
     }
 
     #[test]
@@ -158,8 +248,8 @@ mod tests {
 
     #[test]
     fn what_cannot_fit_has_no_plan() {
-        assert_eq!(Plan::new(&shape(1, 4, 8, 100_000), H200, shared(100_000)), None);
-        assert_eq!(Plan::new(&shape(usize::MAX, 4, 8, 16), H200, shared(16)), None);
+        assert_eq!(Plan::new(&shape(1, 4, 8, 100_000), None, H200, shared(100_000)), None);
+        assert_eq!(Plan::new(&shape(usize::MAX, 4, 8, 16), None, H200, shared(16)), None);
     }
 
     #[test]

@@ -51,11 +51,22 @@ impl Case {
             y: Some(problem.mirror(target(tensor(self.dtype, &args.x.shape())), 2)),
             final_state: Some(problem.state_target(target(state))),
             checkpoints: Some(target(tensor(DType::F32, &[checkpoints_len(&problem)]))),
+            workspace: None,
         };
-        let call = Call::new(&problem, &targets).unwrap();
-        let plan = Plan::new(&call.shape(), H200, |geometry| call.shared(geometry)).unwrap();
+        let call = Call::new(&problem, &targets);
+        let plan = |cut| Plan::new(&call.shape(), cut, H200, |geometry| call.shared(geometry)).unwrap();
+        Self::pass_compiles(&call, &plan(None), Pass::Whole);
+        if let Some(cut) = Cut::new(&call.shape(), H200) {
+            let plan = plan(Some(cut));
+            for pass in [Pass::Ends, Pass::Rest] {
+                Self::pass_compiles(&call, &plan, pass);
+            }
+        }
+    }
+
+    fn pass_compiles(call: &Call<'_, '_>, plan: &Plan, pass: Pass) {
         assert!(plan.launch.shared as usize <= 99 << 10, "{plan:?}");
-        let source = FORWARD.source(&call.config(&plan));
+        let source = FORWARD.source(&call.config(plan, pass));
         for architecture in ARCHITECTURES {
             let (cubin, log) = nvrtc::compile(FORWARD.kernel, &source, architecture, &["--ptxas-options=-v"]).unwrap();
             assert!(!cubin.is_empty());
@@ -104,7 +115,7 @@ fn options_compile() {
     if !ready() {
         return;
     }
-    for (dtype, dim) in [(DType::F32, 8192), (DType::BF16, 96)] {
+    for (dtype, dim) in [(DType::F32, 8192), (DType::F16, 20480), (DType::BF16, 96)] {
         for complex in [false, true] {
             let case = case(dim, 1024, 16, dtype, complex);
             let plain = case.args();
