@@ -337,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
     f32 steps_of_tile = 0.f;
     float4 pair[2];
     load_pairs(shared, own_channel, 0, pair);
-#pragma unroll 2
+#pragma unroll UNROLL
     for (int step = 0; step < STEPS; step += 4) {
       const f32 decay_step[4] = {pair[0].x, pair[0].z, pair[1].x, pair[1].z};
       const f32 input[4] = {pair[0].y, pair[0].w, pair[1].y, pair[1].w};

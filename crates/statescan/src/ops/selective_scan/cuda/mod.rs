@@ -265,6 +265,7 @@ impl<'p, 'a> Call<'p, 'a> {
             .int("CHANNELS", geometry.channels)
             .int("STEPS", geometry.steps)
             .int("RESIDENT", plan.resident)
+            .int("UNROLL", plan.unroll)
             .int("SHARED", plan.launch.shared as usize)
     }
 

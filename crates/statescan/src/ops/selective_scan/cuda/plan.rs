@@ -79,6 +79,8 @@ pub(super) struct Plan {
     pub geometry: Geometry,
     /// Blocks that a multiprocessor must be able to hold, which bounds the registers of a thread.
     pub resident: usize,
+    /// Rounds of the loop over steps that are written out.
+    pub unroll: usize,
     pub blocks_per_unit: usize,
     pub blocks_per_row: usize,
     pub launch: Launch,
@@ -139,12 +141,15 @@ impl Plan {
         }
         let geometry = Geometry { lanes, channels, steps };
         let threads = channels * lanes;
-        // at most 255 registers for a thread, or 128 where there are threads enough to profit from the room
-        let many = heavy || dstate > 32 || (states.div_ceil(lanes) > 4 && at_once * threads <= 256);
+        // at most 255 or 128 registers for a thread
+        let per_lane = states.div_ceil(lanes);
+        let many = heavy || dstate > 32 || per_lane > 4 || (cut.is_some() && per_lane > 2);
         let together = if many { 256 } else { 512 };
+        // two rounds of the loop at once save moves, but take registers that more blocks could use
+        let unroll = if heavy || (per_lane > 4 && at_once * threads > 256) { 1 } else { 2 };
         let resident = (together / threads).clamp(1, 16);
         let launch = Launch { blocks, threads: threads as u32, shared: shared(geometry) as u32 };
-        (bytes(steps) <= limit).then_some(Plan { cut, geometry, resident, blocks_per_unit, blocks_per_row, launch })
+        (bytes(steps) <= limit).then_some(Plan { cut, geometry, resident, unroll, blocks_per_unit, blocks_per_row, launch })
     }
 }
 
