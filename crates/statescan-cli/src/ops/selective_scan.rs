@@ -114,8 +114,12 @@ impl Operation for SelectiveScan {
 
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
-        let mut outputs =
-            Outputs { y: out.take("y"), final_state: out.take("final_state"), checkpoints: out.take("checkpoints") };
+        let mut outputs = Outputs {
+            y: out.take("y"),
+            final_state: out.take("final_state"),
+            checkpoints: out.take("checkpoints"),
+            workspace: None,
+        };
         Ok(op::forward(exec, &args(call)?, &mut outputs)?)
     }
 
@@ -132,6 +136,7 @@ impl Operation for SelectiveScan {
             dt_bias: grads.take("dt_bias"),
             dt_a: grads.take("deltaA"),
             initial_state: grads.take("initial_state"),
+            workspace: None,
         };
         Ok(op::backward(exec, &args(call)?, saved.view("checkpoints"), &self::cotangents(cotangents), &mut gradients)?)
     }

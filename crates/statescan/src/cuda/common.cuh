@@ -58,6 +58,12 @@ DEVICE void convert(f32& to, f32 v) { to = v; }
 template <typename E> DEVICE void convert(f32& to, E v) { to = to_f32(v); }
 template <typename E> DEVICE void convert(complex64& to, E v) { to = to_complex(v); }
 
+template <typename F> DEVICE F from_real(f32 v) {
+  F out;
+  convert(out, v);
+  return out;
+}
+
 DEVICE f32 part_of(f32 v, int) { return v; }
 DEVICE f32 part_of(complex64 v, int part) { return part == 0 ? v.re : v.im; }
 DEVICE void from_parts(f32& to, f32 re, f32) { to = re; }
@@ -71,12 +77,24 @@ DEVICE f32 re_mul_add(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
 DEVICE f32 re_mul_add(complex64 a, complex64 b, f32 c) { return __fmaf_rn(-a.im, b.im, __fmaf_rn(a.re, b.re, c)); }
 DEVICE f32 mul(f32 a, f32 b) { return a * b; }
 DEVICE complex64 mul(complex64 a, complex64 b) { return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re}; }
+// a conj(b)
+DEVICE f32 mul_conj(f32 a, f32 b) { return a * b; }
+DEVICE complex64 mul_conj(complex64 a, complex64 b) { return {a.re * b.re + a.im * b.im, a.im * b.re - a.re * b.im}; }
+DEVICE f32 re_mul_conj_add(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
+DEVICE f32 re_mul_conj_add(complex64 a, complex64 b, f32 c) { return __fmaf_rn(a.im, b.im, __fmaf_rn(a.re, b.re, c)); }
+DEVICE f32 scaled_add(f32 a, f32 x, f32 c) { return __fmaf_rn(a, x, c); }
+DEVICE complex64 scaled_add(complex64 a, f32 x, complex64 c) { return {__fmaf_rn(a.re, x, c.re), __fmaf_rn(a.im, x, c.im)}; }
+// conj(a) x + c
+DEVICE f32 scaled_conj_add(f32 a, f32 x, f32 c) { return __fmaf_rn(a, x, c); }
+DEVICE complex64 scaled_conj_add(complex64 a, f32 x, complex64 c) { return {__fmaf_rn(a.re, x, c.re), __fmaf_rn(-a.im, x, c.im)}; }
 DEVICE f32 scale(f32 a, f32 x) { return a * x; }
 DEVICE complex64 scale(complex64 a, f32 x) { return {a.re * x, a.im * x}; }
 
 // ---- elementary functions
 
 constexpr f32 LOG2_E = 1.44269504088896341f;
+constexpr f32 LN_2 = 0.693147180559945309f;
+constexpr f32 PI = 3.14159265358979324f;
 constexpr f32 INV_PI = 0.318309886183790672f;
 
 DEVICE f32 exp2_fast(f32 v) {

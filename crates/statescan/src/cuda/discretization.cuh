@@ -1,5 +1,5 @@
 // Discretizations as functors (the table of formulas is in ops/discretization.rs): the decay Abar and the gain, Bbar = d gain (gain for
-// `dirac`), for real and complex A.
+// `dirac`), for real and complex A, and their derivatives: of the decay by d A, of Bbar by d, of Bbar by A over d.
 
 enum class Discretization { Mamba, Zoh, Bilinear, Dirac };
 
@@ -10,6 +10,8 @@ DEVICE f32 prepare_exp(f32 a) {
   return a < -3.4e38f ? -3.4e38f : a;
 }
 DEVICE complex64 prepare_exp(complex64 a) { return {prepare_exp(a.re), a.im * INV_PI}; }
+DEVICE f32 undo_prepare_exp(f32 a) { return a * LN_2; }
+DEVICE complex64 undo_prepare_exp(complex64 a) { return {undo_prepare_exp(a.re), a.im * PI}; }
 DEVICE f32 exp_prepared(f32 a, f32 d) { return exp2_fast(a * d); }
 DEVICE complex64 exp_prepared(complex64 a, f32 d) {
   f32 size = exp2_fast(a.re * d), sine, cosine;
@@ -31,6 +33,23 @@ DEVICE complex64 phi1(complex64 z) {
   return {(e.re * z.re + e.im * z.im) * inverse, (e.im * z.re - e.re * z.im) * inverse};
 }
 
+DEVICE f32 norm2(f32 z) { return z * z; }
+DEVICE f32 norm2(complex64 z) { return __fmaf_rn(z.re, z.re, z.im * z.im); }
+DEVICE f32 sub_over(f32 a, f32 b, f32 z) { return (a - b) / z; }
+DEVICE complex64 sub_over(complex64 a, complex64 b, complex64 z) {
+  return scale(mul_conj(complex64{a.re - b.re, a.im - b.im}, z), 1.f / norm2(z));
+}
+// the derivative of phi1: sum (k + 1) z^k / (k + 2)! below one, where the closed form cancels
+template <typename F> DEVICE F phi1_slope(F z, F exp_z) {
+  if (norm2(z) >= 1.f) return sub_over(exp_z, phi1(z), z);
+  constexpr f32 terms[] = {2.2964432e-8f, 2.5052108e-7f, 2.4801587e-6f, 2.2045855e-5f, 1.7361111e-4f, 1.1904762e-3f,
+                           6.9444444e-3f, 3.3333333e-2f, 1.25e-1f,      3.3333333e-1f, 0.5f};
+  F sum = {};
+#pragma unroll
+  for (int k = 0; k < 11; k++) sum = mul_add(sum, z, from_real<F>(terms[k]));
+  return sum;
+}
+
 // 1 / (1 - d A / 2)
 DEVICE f32 tustin(f32 a, f32 d) { return 1.f / __fmaf_rn(-0.5f * d, a, 1.f); }
 DEVICE complex64 tustin(complex64 a, f32 d) {
@@ -43,22 +62,37 @@ DEVICE f32 forward_half(f32 a, f32 d) { return __fmaf_rn(0.5f * d, a, 1.f); }
 DEVICE complex64 forward_half(complex64 a, f32 d) { return {__fmaf_rn(0.5f * d, a.re, 1.f), 0.5f * d * a.im}; }
 
 template <Discretization METHOD> struct Rule {
-  static constexpr bool GAIN = false, INPUT_STEP = METHOD == Discretization::Mamba;
+  static constexpr bool GAIN = false, INPUT_STEP = METHOD == Discretization::Mamba, DECAY_IS_EXP = true;
   template <typename F> static DEVICE F prepare(F a) { return prepare_exp(a); }
+  template <typename F> static DEVICE F raw(F prepared) { return undo_prepare_exp(prepared); }
   template <typename F> static DEVICE F decay(F a, f32 d) { return exp_prepared(a, d); }
+  template <typename F> static DEVICE F decay_slope(F a, f32 d) { return decay(a, d); }
+  template <typename F> static DEVICE F gain(F, f32) { return from_real<F>(1.f); }
   template <typename F> static DEVICE F amplify(F, f32, F input) { return input; }
+  template <typename F> static DEVICE F input_by_step(F, f32) { return from_real<F>(INPUT_STEP ? 1.f : 0.f); }
+  template <typename F> static DEVICE F input_by_a(F, f32) { return F{}; }
 };
 
 template <> struct Rule<Discretization::Zoh> {
-  static constexpr bool GAIN = true, INPUT_STEP = true;
+  static constexpr bool GAIN = true, INPUT_STEP = true, DECAY_IS_EXP = true;
   template <typename F> static DEVICE F prepare(F a) { return a; }
+  template <typename F> static DEVICE F raw(F prepared) { return prepared; }
   template <typename F> static DEVICE F decay(F a, f32 d) { return exp_prepared(prepare_exp(a), d); }
-  template <typename F> static DEVICE F amplify(F a, f32 d, F input) { return mul(phi1(scale(a, d)), input); }
+  template <typename F> static DEVICE F decay_slope(F a, f32 d) { return decay(a, d); }
+  template <typename F> static DEVICE F gain(F a, f32 d) { return phi1(scale(a, d)); }
+  template <typename F> static DEVICE F amplify(F a, f32 d, F input) { return mul(gain(a, d), input); }
+  template <typename F> static DEVICE F input_by_step(F a, f32 d) { return decay(a, d); }
+  template <typename F> static DEVICE F input_by_a(F a, f32 d) { return scale(phi1_slope(scale(a, d), decay(a, d)), d); }
 };
 
 template <> struct Rule<Discretization::Bilinear> {
-  static constexpr bool GAIN = true, INPUT_STEP = true;
+  static constexpr bool GAIN = true, INPUT_STEP = true, DECAY_IS_EXP = false;
   template <typename F> static DEVICE F prepare(F a) { return a; }
+  template <typename F> static DEVICE F raw(F prepared) { return prepared; }
   template <typename F> static DEVICE F decay(F a, f32 d) { return mul(forward_half(a, d), tustin(a, d)); }
-  template <typename F> static DEVICE F amplify(F a, f32 d, F input) { return mul(tustin(a, d), input); }
+  template <typename F> static DEVICE F decay_slope(F a, f32 d) { return mul(tustin(a, d), tustin(a, d)); }
+  template <typename F> static DEVICE F gain(F a, f32 d) { return tustin(a, d); }
+  template <typename F> static DEVICE F amplify(F a, f32 d, F input) { return mul(gain(a, d), input); }
+  template <typename F> static DEVICE F input_by_step(F a, f32 d) { return decay_slope(a, d); }
+  template <typename F> static DEVICE F input_by_a(F a, f32 d) { return scale(decay_slope(a, d), 0.5f * d); }
 };

@@ -22,6 +22,12 @@ impl Strided {
     pub(crate) fn with(view: &View<'_>, strides: [isize; 4]) -> Self {
         Strided { data: view.as_ptr() as u64, stride: strides.map(|s| s as i64) }
     }
+    /// As a tensor of four axes whose first ones are missing.
+    pub(crate) fn of_last_axes(view: &View<'_>) -> Self {
+        let mut strided = Self::of(view);
+        strided.stride.rotate_right(4 - view.rank());
+        strided
+    }
     pub(crate) fn of_option(view: &Option<View<'_>>) -> Self {
         view.as_ref().map(Self::of).unwrap_or_default()
     }

@@ -41,6 +41,8 @@ impl<'i> OnDevice<'i> {
             ("state", i.state.view()),
             ("bounds", bounds),
             ("index", i.index.view()),
+            ("dy", i.dy.view()),
+            ("dstate", i.dstate.view()),
         ];
         let copy = |(name, view): &(&'static str, View<'_>)| (*name, DeviceTensor::from_host(exec, view).unwrap());
         OnDevice { inputs, tensors: views.iter().map(copy).collect() }
@@ -99,6 +101,54 @@ fn run(exec: &Exec, case: &Case, args: &Args<'_>, with_workspace: bool) -> [Buff
     results
 }
 
+/// Every gradient of one run, each poisoned before.
+fn run_backward(exec: &Exec, case: &Case, device: &OnDevice<'_>, saved: Option<&Buffer>) -> Vec<(&'static str, Buffer)> {
+    let (rng, args, i) = (&mut Rng::new(case.seed + 2), device.args(case), device.inputs);
+    let saved = saved.map(|saved| DeviceTensor::from_host(exec, &saved.view()).unwrap());
+    let len = selective_scan::backward_workspace_len(exec, &args, saved.is_some()).unwrap();
+    let scratch = poisoned(rng, DType::F32, &[len], Layout::Dense);
+    let mut scratch = DeviceTensor::from_host(exec, &scratch.view()).unwrap();
+    let names = ["x", "dt", "a", "b", "c", "d", "z", "dt_bias", "dt_a", "initial_state"];
+    let likes = [&i.x, &i.dt, &i.a, &i.b, &i.c, &i.d, &i.z, &i.bias, &i.dt_a, &i.state];
+    let mut results = likes.map(|like| poisoned(rng, like.dtype(), &like.shape(), case.layout));
+    let mut tensors = results.each_ref().map(|result| DeviceTensor::from_host(exec, &result.view()).unwrap());
+    let [x, dt, a, b, c, d, z, bias, dt_a, state] = tensors.each_mut().map(|tensor| tensor.view_mut());
+    let mut grads = Gradients {
+        x: Some(x),
+        dt: Some(dt),
+        a: Some(a),
+        b: Some(b),
+        c: Some(c),
+        d: case.has(SKIP).then_some(d),
+        z: case.has(GATE).then_some(z),
+        dt_bias: case.has(BIAS).then_some(bias),
+        dt_a: case.has(OWN_DECAY_STEP).then_some(dt_a),
+        initial_state: Some(state),
+        workspace: Some(scratch.view_mut()),
+    };
+    let cotangents = Cotangents { y: Some(device.view("dy")), final_state: Some(device.view("dstate")) };
+    selective_scan::backward(exec, &args, saved.as_ref().map(|saved| saved.view()), &cotangents, &mut grads).unwrap();
+    for (tensor, result) in tensors.iter().zip(&mut results) {
+        tensor.to_host(&mut result.view_mut()).unwrap();
+    }
+    names.into_iter().zip(results).collect()
+}
+
+fn check_backward(exec: &Exec, case: &Case, device: &OnDevice<'_>, saved: Option<&Buffer>) {
+    let inputs = device.inputs;
+    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+    let e = reference::backward(&inputs.args(case), &cotangents).unwrap();
+    let expected = [Some(e.x), Some(e.dt), Some(e.a), Some(e.b), Some(e.c), e.d, e.z, e.dt_bias, e.dt_a, Some(e.initial_state)];
+    let results = run_backward(exec, case, device, saved);
+    let again = run_backward(exec, case, device, saved);
+    for (((name, got), (_, second)), expected) in results.iter().zip(&again).zip(expected) {
+        let Some(expected) = expected else { continue };
+        let name = format!("gradient by {name} of {case:?} on {exec:?}, saved states {}", saved.is_some());
+        assert_close(&name, got, &expected, ErrorBound::for_gradient(got.dtype(), case.seqlen));
+        assert!(got.bytes() == second.bytes(), "{name}: two runs differ");
+    }
+}
+
 fn check(exec: &Exec, case: &Case) {
     let inputs = Inputs::new(case);
     let expected = reference::forward_with_state_shape(&inputs.args(case), &case.state_shape()).unwrap();
@@ -116,7 +166,11 @@ fn check(exec: &Exec, case: &Case) {
         {
             assert!(first.bytes() == second.bytes(), "{}: two runs differ", name(what));
         }
+        check_backward(exec, case, &device, Some(&saved));
         kept.push(saved.to_dense());
+    }
+    if case.seed.is_multiple_of(2) {
+        check_backward(exec, case, &device, None);
     }
     // saved states are the same however the scan is cut
     if let [cut, whole] = &kept[..] {
@@ -359,7 +413,7 @@ fn cuda_refuses_by_name() {
     assert!(matches!(error, Err(Error::Device { argument: "x", .. })), "{error:?}");
     let device = OnDevice::new(&exec, &inputs);
     let error = selective_scan::backward(&exec, &device.args(&case), None, &Cotangents::default(), &mut Gradients::default());
-    assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
+    assert!(matches!(error, Err(Error::Presence { argument: "workspace", .. })), "{error:?}");
     let case = Case { dtype: DType::F64, ..case };
     let inputs = Inputs::new(&case);
     let device = OnDevice::new(&exec, &inputs);

@@ -230,6 +230,7 @@ fn check_backward(case: &Case, exec: &Exec, inputs: &Inputs, saved: Option<&Buff
         dt_bias: case.has(BIAS).then(|| bias.view_mut()),
         dt_a: case.has(OWN_DECAY_STEP).then(|| dt_a.view_mut()),
         initial_state: Some(state.view_mut()),
+        workspace: None,
     };
     selective_scan::backward(exec, &args, saved.map(|s| s.view()), &cotangents, &mut grads).unwrap();
     let pairs = [

@@ -32,7 +32,7 @@
 //!
 //! States are recomputed from checkpoints, one for each [`CHECKPOINT`] steps and channel. Gradients overwrite.
 //!
-//! **CUDA.** The forward pass runs there, with every option. States are `f32` or complex64; arguments stored in wider types are rounded, and an
+//! **CUDA.** Both passes run there, with every option. States are `f32` or complex64; arguments stored in wider types are rounded, and an
 //! `x` in `f64` is refused. Bounds and indices of packed sequences are read by the device only, so that wrong values cannot be reported:
 //! they give wrong results and touch no memory outside of the tensors.
 
@@ -157,6 +157,8 @@ pub struct Gradients<'a> {
     pub dt_a: Option<ViewMut<'a>>,
     /// By `initial_state`.
     pub initial_state: Option<ViewMut<'a>>,
+    /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
+    pub workspace: Option<ViewMut<'a>>,
 }
 
 /// Number of `f32` (`f64` where x is) elements that `Outputs::checkpoints` must have.
@@ -184,6 +186,15 @@ pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
 pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
     let problem = Problem::new(args, exec.device(), &[])?;
     Ok(problem.workspace_len(exec))
+}
+
+/// Number of `f32` elements that `Gradients::workspace` must have, none on the CPU; more of them if the saved states are not given.
+///
+/// # Errors
+/// Those of [`forward`] that concern the arguments; [`Error::Unavailable`] for more states than a device's kernels can hold.
+pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>, has_checkpoints: bool) -> Result<usize> {
+    let problem = Problem::new(args, exec.device(), &[])?;
+    problem.backward_workspace_len(exec, !has_checkpoints)
 }
 
 /// Computes `y`, the final state, and the saved states: whichever are asked for.
@@ -238,7 +249,6 @@ pub fn backward(
     cotangents: &Cotangents<'_>,
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
-    exec.cpu_only("the gradient of selective_scan")?;
     let states: Vec<_> =
         cotangents.final_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
     let problem = Problem::new(args, exec.device(), &states)?;
@@ -265,15 +275,18 @@ pub fn backward(
     checker.write_if("grad of dt_a", &grads.dt_a, Kind::Real, &bdl)?;
     // the gradient by the state before the first step exists even where that state was left at zero
     checker.write_if("grad of initial_state", &grads.initial_state, Kind::exactly(problem.complex), &state)?;
+    let workspace = problem.backward_workspace_len(exec, checkpoints.is_none())?;
+    checker.write_if("workspace", &grads.workspace, Kind::Exact(DType::F32), &[workspace])?;
+    checker.dense("workspace", grads.workspace.as_ref().map(|v| v.as_view()))?;
     checker.finish()?;
-    let sources = cpu::Sources {
+    let sources = Sources {
         checkpoints,
         y: cotangents.y.map(|v| problem.mirror_view(v, 2)),
         final_state: cotangents.final_state.map(|v| problem.state_source(v)),
     };
     let raw = |view: &mut Option<ViewMut<'_>>| view.as_mut().map(|v| v.raw());
     let timed = |view: &mut Option<ViewMut<'_>>| view.as_mut().map(|v| problem.mirror(v.raw(), 2));
-    let targets = cpu::GradientTargets {
+    let targets = GradientTargets {
         x: timed(&mut grads.x),
         dt: timed(&mut grads.dt),
         a: raw(&mut grads.a),
@@ -285,8 +298,40 @@ pub fn backward(
         dt_a: timed(&mut grads.dt_a),
         initial_state: raw(&mut grads.initial_state).map(|v| problem.state_target(v)),
     };
-    cpu::backward(exec, &problem, &sources, &targets);
-    Ok(())
+    match exec.stream() {
+        Some(stream) => {
+            let missing = Error::Presence { op: OP, argument: "workspace", expected: "is needed for gradients on CUDA" };
+            let workspace = grads.workspace.as_mut().ok_or(missing)?.raw();
+            cuda::backward(stream, &problem, &sources, &targets, &workspace)
+        }
+        None => {
+            cpu::backward(exec, &problem, &sources, &targets);
+            Ok(())
+        }
+    }
+}
+
+/// What a backward pass reads besides the arguments, in normal form.
+#[derive(Default)]
+pub(crate) struct Sources<'a> {
+    pub checkpoints: Option<View<'a>>,
+    pub y: Option<View<'a>>,
+    pub final_state: Option<View<'a>>,
+}
+
+/// Where a backward pass writes, in normal form.
+#[derive(Default)]
+pub(crate) struct GradientTargets {
+    pub x: Option<RawViewMut>,
+    pub dt: Option<RawViewMut>,
+    pub a: Option<RawViewMut>,
+    pub b: Option<Projection<RawViewMut>>,
+    pub c: Option<Projection<RawViewMut>>,
+    pub d: Option<RawViewMut>,
+    pub z: Option<RawViewMut>,
+    pub dt_bias: Option<RawViewMut>,
+    pub dt_a: Option<RawViewMut>,
+    pub initial_state: Option<RawViewMut>,
 }
 
 /// An input or output map in its normal form.
@@ -456,6 +501,11 @@ impl<'a> Problem<'a> {
     /// Elements of scratch memory that a forward pass wants.
     fn workspace_len(&self, exec: &Exec) -> usize {
         exec.stream().map_or(0, |stream| cuda::workspace_len(stream, self))
+    }
+
+    /// Elements of scratch memory that a backward pass needs, with or without room for saved states.
+    fn backward_workspace_len(&self, exec: &Exec, saves: bool) -> Result<usize> {
+        exec.stream().map_or(Ok(0), |stream| cuda::backward_workspace_len(stream, self, saves))
     }
 
     /// The type of carried values (its components).

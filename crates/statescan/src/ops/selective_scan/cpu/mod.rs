@@ -12,34 +12,12 @@ mod reduce;
 mod sweep;
 
 use super::plan::{Checkpoints, Plan};
-use super::{Discretization, Problem, Projection, Targets};
+use super::{Discretization, GradientTargets, Problem, Projection, Sources, Targets};
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::{Kernel, Level, outline};
 use crate::exec::Exec;
 use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
-use crate::tensor::{RawViewMut, View};
 use core::marker::PhantomData;
-
-/// What a backward pass reads besides the arguments, in normal form.
-pub(crate) struct Sources<'a> {
-    pub checkpoints: Option<View<'a>>,
-    pub y: Option<View<'a>>,
-    pub final_state: Option<View<'a>>,
-}
-
-/// Where a backward pass writes, in normal form.
-pub(crate) struct GradientTargets {
-    pub x: Option<RawViewMut>,
-    pub dt: Option<RawViewMut>,
-    pub a: Option<RawViewMut>,
-    pub b: Option<Projection<RawViewMut>>,
-    pub c: Option<Projection<RawViewMut>>,
-    pub d: Option<RawViewMut>,
-    pub z: Option<RawViewMut>,
-    pub dt_bias: Option<RawViewMut>,
-    pub dt_a: Option<RawViewMut>,
-    pub initial_state: Option<RawViewMut>,
-}
 
 /// The types that a pass is compiled for: compute type, real or complex states.
 trait Types: Sync {

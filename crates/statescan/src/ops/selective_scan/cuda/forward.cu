@@ -14,49 +14,17 @@
 
 // SEQUENCES and the other constants in capitals come with the configuration.
 
-struct Params {
-  Tensor x, dt, z, own_step, y;          // (batch, channel, step)
-  Tensor b, c;                           // (batch, group, state, step) or (channel, state)
-  Tensor a;                              // (channel, state)
-  Tensor skip, bias;                     // (channel)
-  Tensor initial, final;                 // (row, sequence, channel, state)
-  Tensor sequences;                      // bounds (sequence), or the sequence of a step (batch, step)
+struct Params : Inputs {
+  Tensor y;                              // (batch, channel, step)
+  Tensor final;                          // (row, sequence, channel, state)
   f32* checkpoints;                      // dense (batch, saved, channel, state, part)
   f32* workspace;                        // dense (segment, row, channel, state): states; then (segment, row, channel): sums of decay steps
-  i64 seqlen, dim, sequence_count;
-  i64 segment_steps, last_segment;
-  i64 segment_channels;                  // of all rows
-  i64 unit;                              // channels that share a group of B and one of C
-  int blocks_per_unit, blocks_per_row, blocks_per_segment;
-  i64 channels_per_b, channels_per_c;    // channels of a group
-  f32 dt_low, dt_high;
 };
 
-typedef Choose<COMPLEX, complex64, f32>::type Field;
-typedef Rule<METHOD> Method;
-
-constexpr int THREADS = CHANNELS * LANES;
-constexpr int STATES = DSTATE == 0 ? 1 : (DSTATE + LANES - 1) / LANES;
-constexpr int PADDED = STATES * LANES;
-constexpr int PARTS = COMPLEX ? 2 : 1;
-constexpr bool RAGGED = PADDED != DSTATE;
 constexpr bool HAS_GAIN_STEP = Method::GAIN && HAS_OWN_STEP;
-
-// quads: four steps of a channel, of a state
-constexpr int QUADS = CHANNELS * STEPS / 4;
-constexpr int MAP_QUADS = PADDED * STEPS / 4;
-
-typedef RawTile<X, X_COPY, CHANNELS, STEPS, THREADS> XTile;
-typedef RawTile<DT, DT_COPY, CHANNELS, STEPS, THREADS> DtTile;
-typedef RawTile<OWN_STEP, OWN_STEP_COPY, CHANNELS, STEPS, THREADS> OwnTile;
-typedef RawTile<Z, Z_COPY, CHANNELS, STEPS, THREADS> ZTile;
-typedef RawTile<B, B_COPY, DSTATE, STEPS, THREADS> BTile;
-typedef RawTile<C, C_COPY, DSTATE, STEPS, THREADS> CTile;
 
 // shared memory: what is computed, then two stages of tiles as they are stored
 constexpr int PAIR_PITCH = (STEPS + 2) * 2;   // f32; an odd number of 16-byte units, against bank conflicts
-constexpr int LINE_PITCH = STEPS + 4;         // f32; likewise
-constexpr int MAP_BYTES = 4 * STEPS * PADDED * PARTS;
 constexpr int PAIRS_AT = 0;
 constexpr int GAIN_AT = PAIRS_AT + 4 * CHANNELS * PAIR_PITCH + 16;   // the last line is read past its end
 constexpr int PARTIAL_AT = GAIN_AT + (HAS_GAIN_STEP ? 4 * CHANNELS * LINE_PITCH : 0);
@@ -71,37 +39,9 @@ constexpr int Z_AT = OWN_AT + (HAS_OWN_STEP ? OwnTile::BYTES : 0);
 constexpr int B_AT = Z_AT + (HAS_Z ? ZTile::BYTES : 0);
 constexpr int C_AT = B_AT + (B_VARIES ? BTile::BYTES : 0);
 constexpr int STAGE_BYTES = C_AT + (C_VARIES ? CTile::BYTES : 0);
-static_assert(PASS == Pass::Whole || (!COMPLEX && !Method::GAIN && SEQUENCES == Sequences::Whole), "a plan cuts no other rows");
 static_assert(STAGES_AT + 2 * STAGE_BYTES == SHARED, "the plan and the kernel agree on shared memory");
 
-// What a block works on.
-struct Work {
-  i64 row, batch;        // where states lie, where steps lie
-  i64 first;             // channel
-  int channels;
-  i64 start, end;        // steps
-  int segment;
-};
-
-// Behind the states after segments.
-DEVICE f32* sums_of_steps(const Params& p) { return p.workspace + p.last_segment * p.segment_channels * DSTATE; }
-
-DEVICE i64 index_of(const Tensor& v, i64 i, i64 j) { return i64(*at<INDEX>(v, i, j)); }
-
 // ---- prepare
-
-// The i-th quad: neighbouring threads take neighbouring steps or neighbouring channels, as x (or y) lies in memory.
-template <bool BY_TIME> struct Place {
-  int channel, step;
-  DEVICE explicit Place(int i)
-      : channel(BY_TIME ? i / (STEPS / 4) : i % CHANNELS), step(4 * (BY_TIME ? i % (STEPS / 4) : i / CHANNELS)) {}
-};
-
-// Steps [low, high) of a tile belong to the sequence; WHOLE tiles, which nearly all are, spare the comparison for each element.
-template <bool WHOLE> struct Window {
-  int low, high;
-  DEVICE bool has(int step) const { return WHOLE || (step >= low && step < high); }
-};
 
 // Four steps of a channel as they are stored.
 struct Stored {
@@ -125,8 +65,7 @@ template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* shared, c
       const bool inside = window.has(place.step + j);
       d[j] = to_f32(stored.dt.v[j]);
       if constexpr (HAS_BIAS) d[j] += biases[place.channel];
-      if constexpr (SOFTPLUS) d[j] = softplus(d[j]);
-      if constexpr (HAS_LIMIT) d[j] = d[j] < p.dt_low ? p.dt_low : d[j] > p.dt_high ? p.dt_high : d[j];
+      d[j] = effective_step(p, d[j]);
       u[j] = to_f32(stored.x.v[j]);
       if constexpr (Method::INPUT_STEP) u[j] *= d[j];
       u[j] = inside ? u[j] : 0.f;
@@ -139,27 +78,6 @@ template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* shared, c
     if constexpr (HAS_GAIN_STEP)
       *reinterpret_cast<float4*>(reinterpret_cast<f32*>(shared + GAIN_AT) + place.channel * LINE_PITCH + place.step) =
           make_float4(d[0], d[1], d[2], d[3]);
-  });
-}
-
-// B or C of a tile: f32 as (step / 4, state, part, step % 4), zero outside of the sequence
-template <typename Tile, bool WHOLE> DEVICE void prepare_map(char* map, char* raw, Window<WHOLE> window) {
-  typedef decltype(Tile::read4(raw, 0, 0)) Item;
-  auto load = [&](Item& quad, int i) {
-    const int state = i % PADDED, step = i / PADDED * 4;
-    if (!RAGGED || state < DSTATE) quad = Tile::read4(raw, state, step);
-  };
-  each_loaded<MAP_QUADS, THREADS, Item>(load, [&](const Item& quad, int i) {
-    const int state = i % PADDED, step = i / PADDED * 4;
-    Field v[4] = {};
-    if (!RAGGED || state < DSTATE) {
-#pragma unroll
-      for (int j = 0; j < 4; j++)
-        if (window.has(step + j)) convert(v[j], quad.v[j]);
-    }
-    float4* const to = reinterpret_cast<float4*>(map) + (step / 4 * PADDED + state) * PARTS;
-#pragma unroll
-    for (int part = 0; part < PARTS; part++) to[part] = make_float4(part_of(v[0], part), part_of(v[1], part), part_of(v[2], part), part_of(v[3], part));
   });
 }
 
@@ -176,12 +94,6 @@ DEVICE void load_pairs(const char* shared, int channel, int step, float4 (&pair)
   const f32* line = reinterpret_cast<const f32*>(shared + PAIRS_AT) + channel * PAIR_PITCH;
   const float4* from = reinterpret_cast<const float4*>(line + 2 * step);
   pair[0] = from[0], pair[1] = from[1];
-}
-
-DEVICE void read_map(const char* map, int step, int state, Field (&out)[4]) {
-  const float4* from = reinterpret_cast<const float4*>(map) + (step / 4 * PADDED + state) * PARTS;
-  const float4 re = from[0], im = COMPLEX ? from[1] : re;
-  from_parts(out[0], re.x, im.x), from_parts(out[1], re.y, im.y), from_parts(out[2], re.z, im.z), from_parts(out[3], re.w, im.w);
 }
 
 // ---- finish
@@ -223,43 +135,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
 
   const int lane = threadIdx.x % LANES, own_channel = threadIdx.x / LANES;
 
-  const int in_segment = PASS == Pass::Whole ? blockIdx.x : blockIdx.x % p.blocks_per_segment;
-  const int block = in_segment % p.blocks_per_row, unit = block / p.blocks_per_unit;
-  Work w;
-  w.row = w.batch = in_segment / p.blocks_per_row;
-  w.first = unit * p.unit + i64(block % p.blocks_per_unit) * CHANNELS;
-  w.channels = int(min(i64(CHANNELS), (unit + 1) * p.unit - w.first));
-  w.segment = 0, w.start = 0, w.end = p.seqlen;
-  if constexpr (PASS != Pass::Whole) {
-    w.segment = blockIdx.x / p.blocks_per_segment + (PASS == Pass::Rest ? 1 : 0);
-    w.start = w.segment * p.segment_steps, w.end = min(w.start + p.segment_steps, p.seqlen);
-  }
+  const Work w = Work::of<PASS == Pass::Rest>(p);
   // what starts from zero for want of the right state is scanned again
   const bool outputs = PASS != Pass::Ends || w.segment == 0;
-  if constexpr (SEQUENCES == Sequences::Bounds) {
-    w.batch = 0;
-    w.start = index_of(p.sequences, w.row, 0), w.end = index_of(p.sequences, w.row + 1, 0);
-    if constexpr (REVERSE) {
-      const i64 last = p.seqlen - w.start;
-      w.start = p.seqlen - w.end, w.end = last;
-    }
-    // bounds are not checked on the host: whatever they are, nothing outside of the row is touched
-    w.start = min(max(w.start, i64(0)), p.seqlen), w.end = min(max(w.end, w.start), p.seqlen);
-  }
-
   const i64 channel = w.first + own_channel;
   // the state of a sequence before its first step, and where the state after its last step goes
   auto initial_of = [&](i64 sequence, int n) {
-    Field h = {};
-    if constexpr (HAS_INITIAL) {
-      if (sequence >= 0 && sequence < p.sequence_count) convert(h, *at<INITIAL>(p.initial, w.row, sequence, channel, n));
-    }
-    return h;
+    if constexpr (HAS_INITIAL) return state_of<INITIAL>(p, p.initial, w.row, sequence, channel, n);
+    return Field{};
   };
   auto finish_sequence = [&](i64 sequence, int n, Field h) {
-    if constexpr (HAS_FINAL && PASS != Pass::Ends) {
-      if (sequence >= 0 && sequence < p.sequence_count) assign(*at<FINAL>(p.final, w.row, sequence, channel, n), h);
-    }
+    if constexpr (HAS_FINAL && PASS != Pass::Ends) put_state<FINAL>(p, p.final, w.row, sequence, channel, n, h);
   };
   // whether the r-th state of this thread exists
   auto exists = [&](int r) { return own_channel < w.channels && (!RAGGED || r * LANES + lane < DSTATE); };
@@ -287,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
 #pragma unroll 4
       for (int s = 0; s < w.segment; s++) {
         const i64 place = s * p.segment_channels + w.row * p.dim + channel;
-        const f32 steps = sums_of_steps(p)[place];
+        const f32 steps = sums_of_steps(p, p.workspace)[place];
         Field end;
         convert(end, p.workspace[place * DSTATE + n]);
         h[r] = s == 0 ? end : mul_add(Method::decay(a[r], steps), h[r], end);
@@ -398,13 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
       prepare(p, shared, raw, Window<true>{low, high}, outputs, biases);
     else
       prepare(p, shared, raw, Window<false>{low, high}, outputs, biases);
-    if constexpr (SEQUENCES == Sequences::Index) {
-      for (int i = threadIdx.x; i < STEPS; i += THREADS) {
-        const i64 t = tile * STEPS + i;
-        reinterpret_cast<int*>(shared + CHANGE_AT)[i] =
-            t > 0 && t < p.seqlen && index_of(p.sequences, w.batch, t) != index_of(p.sequences, w.batch, t - 1);
-      }
-    }
+    if constexpr (SEQUENCES == Sequences::Index) mark_changes(p, w, tile, shared + CHANGE_AT);
     __syncthreads();
 
     if constexpr (HAS_CHECKPOINTS) {
@@ -438,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
 #pragma unroll
     for (int r = 0; r < STATES; r++)
       if (exists(r)) p.workspace[place * DSTATE + r * LANES + lane] = part_of(h[r], 0);
-    if (lane == 0 && own_channel < w.channels) sums_of_steps(p)[place] = steps_in_all;
+    if (lane == 0 && own_channel < w.channels) sums_of_steps(p, p.workspace)[place] = steps_in_all;
   }
   if (PASS == Pass::Rest && w.end < p.seqlen) return;
 #pragma unroll

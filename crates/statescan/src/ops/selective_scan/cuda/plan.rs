@@ -21,7 +21,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    fn channels(&self) -> usize {
+    pub(super) fn channels(&self) -> usize {
         self.rows.saturating_mul(self.dim)
     }
     /// The fewest threads that can share a channel's states.
@@ -52,8 +52,13 @@ impl Cut {
         if together < FEWEST_TOGETHER {
             return None;
         }
-        let steps = shape.seqlen.div_ceil(together + 1).next_multiple_of(CHECKPOINT);
-        Some(Cut { segments: shape.seqlen.div_ceil(steps), steps })
+        Some(Cut::into(shape.seqlen, together + 1))
+    }
+
+    /// At most so many segments of a row.
+    pub(super) fn into(seqlen: usize, segments: usize) -> Cut {
+        let steps = seqlen.div_ceil(segments).next_multiple_of(CHECKPOINT);
+        Cut { segments: seqlen.div_ceil(steps), steps }
     }
 
     /// Segments that are scanned at the same time.

@@ -1,0 +1,290 @@
+//! Backward: the scan, in two launches where time is cut into segments, then the sums over blocks and rows.
+
+use super::backward_plan::{Geometry, Plan};
+use super::reduce::{self, Sum};
+use super::{Call, Inputs, Pass, Tile, checkpoints_len, forward, has_quads, refuse_double, type_of, varies, view_of};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Launch, Program, Stream, Strided, TileCopy, Value};
+use crate::error::{Error, Result};
+use crate::ops::discretization::Discretization;
+use crate::ops::selective_scan::{CHECKPOINT, GradientTargets, OP, Problem, Projection, Sources, Targets};
+use crate::tensor::{DType, Device, RawViewMut, View, ViewMut};
+
+pub(super) static BACKWARD: Program = Program {
+    kernel: "selective_scan_backward",
+    prelude: &[COMMON, DISCRETIZATION],
+    text: concat!(include_str!("tiles.cuh"), include_str!("backward.cu")),
+};
+
+const TOO_LARGE: Error = Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" };
+
+pub(crate) fn backward(
+    stream: &Stream,
+    problem: &Problem<'_>,
+    sources: &Sources<'_>,
+    targets: &GradientTargets,
+    workspace: &RawViewMut,
+) -> Result<()> {
+    refuse_double(problem)?;
+    let call = Backward { call: Call::new(problem), sources, targets };
+    let plan = call.plan(stream).ok_or(TOO_LARGE)?;
+    let layout = Layout::new(&call.call, &plan, sources.checkpoints.is_none());
+    let at = |offset: usize| workspace.as_mut_ptr().wrapping_add(4 * offset);
+    let checkpoints = match sources.checkpoints {
+        Some(view) => view.as_ptr() as u64,
+        None => {
+            let len = checkpoints_len(problem);
+            // SAFETY: the workspace has room for them at this place, and nothing else is there.
+            let view = unsafe {
+                ViewMut::from_raw_parts(at(layout.checkpoints), DType::F32, Device::Cuda(stream.ordinal()), &[len], &[1])
+            };
+            let checkpoints = Some(view?.raw());
+            forward(stream, problem, &Targets { y: None, final_state: None, checkpoints, workspace: None })?;
+            at(layout.checkpoints) as u64
+        }
+    };
+    if plan.blocks > 0 {
+        let passes: &[_] = if plan.cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
+        let params = call.params(&plan, checkpoints, |offset| at(offset) as u64, &layout);
+        let aligned = (workspace.as_mut_ptr() as usize).is_multiple_of(16);
+        for &pass in passes {
+            // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the
+            // configuration describes their types and layouts, and the workspace has its size.
+            unsafe { stream.launch(&BACKWARD, &call.config(&plan, pass, aligned), plan.launch(pass), &params)? };
+        }
+    }
+    let sums = call.sums(&plan, |offset| at(offset) as u64, &layout);
+    // SAFETY: as above; the scan has written every term.
+    unsafe { reduce::launch(stream, &sums) }
+}
+
+/// Elements of the workspace, with room for saved states if they are not given.
+pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>, saves: bool) -> Result<usize> {
+    let (sources, targets) = (Sources::default(), GradientTargets::default());
+    let call = Backward { call: Call::new(problem), sources: &sources, targets: &targets };
+    let plan = call.plan(stream).ok_or(TOO_LARGE)?;
+    Ok(Layout::new(&call.call, &plan, saves).len)
+}
+
+impl Plan {
+    fn launch(&self, pass: Pass) -> Launch {
+        let segments = match pass {
+            Pass::Whole => 1,
+            Pass::Ends => self.cut.map_or(1, |cut| cut.together()),
+            Pass::Rest => self.cut.map_or(1, |cut| cut.segments),
+        };
+        let threads = self.geometry.threads() as u32;
+        Launch { blocks: (self.blocks * segments) as u32, threads, shared: self.shared as u32 }
+    }
+
+    fn lines(&self, call: &Call<'_, '_>) -> usize {
+        call.rows() * self.cut.map_or(1, |cut| cut.segments)
+    }
+}
+
+/// Where the parts of a workspace begin, in elements.
+struct Layout {
+    ends: usize,
+    b: usize,
+    c: usize,
+    a: usize,
+    skip: usize,
+    bias: usize,
+    checkpoints: usize,
+    len: usize,
+}
+
+impl Layout {
+    fn new(call: &Call<'_, '_>, plan: &Plan, saves: bool) -> Self {
+        let p = call.problem;
+        let mut len = 0usize;
+        let mut part = |size: usize| {
+            let start = len;
+            // whole units of 16 bytes
+            len = len.saturating_add(size.next_multiple_of(4));
+            start
+        };
+        let lines = plan.lines(call);
+        let parameters = lines * p.dim * p.dstate * p.parts();
+        let map = |map: &Projection<View<'_>>| match map {
+            Projection::Varying(_) => p.batch * plan.blocks_per_row * p.dstate * p.parts() * p.seqlen,
+            Projection::Constant(_) => parameters,
+        };
+        let ends = part(plan.cut.map_or(0, |cut| cut.together() * call.rows() * p.dim * (p.dstate + 1)));
+        let (b, c, a) = (part(map(&p.b)), part(map(&p.c)), part(parameters));
+        let (skip, bias) = (part(lines * p.dim), part(lines * p.dim));
+        let checkpoints = part(if saves { checkpoints_len(p) } else { 0 });
+        Layout { ends, b, c, a, skip, bias, checkpoints, len }
+    }
+}
+
+/// A backward pass as the kernel sees it.
+pub(super) struct Backward<'p, 'a> {
+    pub call: Call<'p, 'a>,
+    pub sources: &'p Sources<'a>,
+    pub targets: &'p GradientTargets,
+}
+
+/// Parameters of `selective_scan_backward`, as `backward.cu` has them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Params {
+    inputs: Inputs,
+    dy: Strided,
+    dx: Strided,
+    ddt: Strided,
+    dz: Strided,
+    down: Strided,
+    dfinal: Strided,
+    dinitial: Strided,
+    checkpoints: u64,
+    ends: u64,
+    db: u64,
+    dc: u64,
+    da: u64,
+    dskip: u64,
+    dbias: u64,
+}
+
+fn tile(geometry: Geometry) -> Tile {
+    Tile { threads: geometry.threads(), channels: geometry.channels, steps: geometry.steps }
+}
+
+impl Backward<'_, '_> {
+    /// The plan of the problem with every gradient: the size of a workspace does not depend on which are asked for.
+    pub fn plan(&self, stream: &Stream) -> Option<Plan> {
+        self.plan_for(stream.numbers())
+    }
+
+    pub fn plan_for(&self, numbers: crate::cuda::Numbers) -> Option<Plan> {
+        Plan::new(&self.call.shape(), numbers, |geometry| self.most_shared(geometry))
+    }
+
+    fn has_gain(&self) -> bool {
+        matches!(self.call.problem.discretization, Discretization::Zoh | Discretization::Bilinear)
+    }
+
+    /// Bytes of shared memory with every gradient and a cotangent of `y` in f32.
+    fn most_shared(&self, geometry: Geometry) -> usize {
+        let p = self.call.problem;
+        let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count();
+        let dy = TileCopy::Time.bytes(DType::F32, geometry.channels, geometry.steps).max(TileCopy::Row.bytes(
+            DType::F32,
+            geometry.channels,
+            geometry.steps,
+        ));
+        self.computed_bytes(geometry, p.z.is_some(), maps) + 2 * (self.call.stage_bytes(tile(geometry), &[]) + dy)
+    }
+
+    /// Bytes of shared memory: the sum of what `backward.cu` lays out.
+    fn shared(&self, geometry: Geometry) -> usize {
+        let t = self.targets;
+        let maps = [t.b.is_some() && varies(&self.call.problem.b), t.c.is_some() && varies(&self.call.problem.c)];
+        let dy = self.sources.y;
+        self.computed_bytes(geometry, t.z.is_some(), maps.into_iter().filter(|&summed| summed).count())
+            + 2 * self.call.stage_bytes(tile(geometry), dy.as_slice())
+    }
+
+    /// Bytes of what is computed; `summed` of B and C have a gradient that is summed over channels.
+    fn computed_bytes(&self, geometry: Geometry, dz: bool, summed: usize) -> usize {
+        let p = self.call.problem;
+        let Geometry { lanes, width, channels, steps, span } = geometry;
+        let (threads, warps) = (geometry.threads(), geometry.threads() / 32);
+        let states = p.dstate.max(1).div_ceil(lanes) * p.parts();
+        let sums = 2 + usize::from(self.has_gain()) + usize::from(dz);
+        let planes = if p.dt_a.is_some() || sums > 2 { (1 + sums).max(4) } else { 3 };
+        let varying = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count();
+        planes * 4 * channels * (steps + 4)
+            + CHECKPOINT / span * width * states * threads * 4
+            + (varying + warps * summed) * self.call.map_bytes(steps, lanes)
+            + warps * 512 * (width * sums).max(states) * (span / 4)
+            + self.call.change_bytes(steps)
+    }
+
+    /// `aligned`: whether the workspace is, to 16 bytes.
+    pub fn config(&self, plan: &Plan, pass: Pass, aligned: bool) -> Config {
+        let (p, t, geometry) = (self.call.problem, self.targets, plan.geometry);
+        let tile = tile(geometry);
+        let field = if p.complex { DType::Complex64 } else { DType::F32 };
+        let first = [&t.x, &t.dt, &t.z, &t.dt_a].into_iter().flatten().next();
+        let dy = self.sources.y;
+        self.call
+            .config(tile, geometry.lanes, pass)
+            .dtype("DY", dy.map_or(DType::F32, |v| v.dtype()))
+            .set("DY_COPY", Value::Copy(dy.map_or(TileCopy::Time, |v| self.call.copy_of(&v, tile))))
+            .dtype("DX", type_of(&t.x, DType::F32))
+            .dtype("DDT", type_of(&t.dt, DType::F32))
+            .dtype("DZ", type_of(&t.z, DType::F32))
+            .dtype("DOWN", type_of(&t.dt_a, DType::F32))
+            .dtype("DFINAL", self.sources.final_state.map_or(field, |v| v.dtype()))
+            .dtype("DINITIAL", type_of(&t.initial_state, field))
+            .flag("OUT_BY_TIME", first.is_none_or(|v| self.call.copy_of(&v.as_read(), tile).by_time()))
+            .flag("DX_VECTOR", has_quads(&t.x))
+            .flag("DDT_VECTOR", has_quads(&t.dt))
+            .flag("DZ_VECTOR", has_quads(&t.z))
+            .flag("DOWN_VECTOR", has_quads(&t.dt_a))
+            .flag("HAS_DY", dy.is_some())
+            .flag("HAS_DFINAL", self.sources.final_state.is_some())
+            .flag("HAS_DX", t.x.is_some())
+            .flag("HAS_DDT", t.dt.is_some())
+            .flag("HAS_DA", t.a.is_some())
+            .flag("HAS_DB", t.b.is_some())
+            .flag("HAS_DC", t.c.is_some())
+            .flag("HAS_DSKIP", t.d.is_some())
+            .flag("HAS_DZ", t.z.is_some())
+            .flag("HAS_DBIAS", t.dt_bias.is_some())
+            .flag("HAS_DOWN", t.dt_a.is_some())
+            .flag("HAS_DINITIAL", t.initial_state.is_some())
+            .flag("B_COMPLEX", view_of(&p.b).dtype().is_complex())
+            .flag("C_COMPLEX", view_of(&p.c).dtype().is_complex())
+            .flag("TERMS_VECTOR", aligned && p.seqlen.is_multiple_of(4))
+            .int("WIDTH", geometry.width)
+            .int("SPAN", geometry.span)
+            .int("RESIDENT", plan.resident)
+            .int("SHARED", self.shared(geometry))
+    }
+
+    fn params(&self, plan: &Plan, checkpoints: u64, at: impl Fn(usize) -> u64, layout: &Layout) -> Params {
+        let (s, t) = (self.sources, self.targets);
+        let states = [s.final_state, t.initial_state.as_ref().map(|v| v.as_read())];
+        Params {
+            inputs: self.call.inputs(plan.blocks_per_unit, plan.blocks_per_row, plan.cut, &states),
+            dy: Strided::of_option(&s.y),
+            dx: Strided::of_target(&t.x),
+            ddt: Strided::of_target(&t.dt),
+            dz: Strided::of_target(&t.z),
+            down: Strided::of_target(&t.dt_a),
+            dfinal: Strided::of_option(&s.final_state),
+            dinitial: Strided::of_target(&t.initial_state),
+            checkpoints,
+            ends: at(layout.ends),
+            db: at(layout.b),
+            dc: at(layout.c),
+            da: at(layout.a),
+            dskip: at(layout.skip),
+            dbias: at(layout.bias),
+        }
+    }
+
+    fn sums(&self, plan: &Plan, at: impl Fn(usize) -> u64, layout: &Layout) -> Vec<Sum> {
+        let t = self.targets;
+        let lines = plan.lines(&self.call);
+        let map = |target: &Option<Projection<RawViewMut>>, offset| {
+            target.as_ref().map(|map| match *map {
+                Projection::Varying(to) => {
+                    Sum { to, terms: at(offset), count: plan.blocks_per_row / to.as_read().shape()[1].max(1) }
+                }
+                Projection::Constant(to) => Sum { to, terms: at(offset), count: lines },
+            })
+        };
+        let parameter =
+            |target: &Option<RawViewMut>, offset| target.as_ref().map(|&to| Sum { to, terms: at(offset), count: lines });
+        let sums = [
+            map(&t.b, layout.b),
+            map(&t.c, layout.c),
+            parameter(&t.a, layout.a),
+            parameter(&t.d, layout.skip),
+            parameter(&t.dt_bias, layout.bias),
+        ];
+        sums.into_iter().flatten().collect()
+    }
+}

@@ -1,0 +1,115 @@
+//! Forward: one launch, or two where time is cut into segments.
+
+use super::plan::{Cut, Geometry, Plan};
+use super::{Call, Inputs, Pass, Tile, has_quads, refuse_double, type_of, varies};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Program, Stream, Strided};
+use crate::error::{Error, Result};
+use crate::ops::discretization::Discretization;
+use crate::ops::selective_scan::{OP, Problem, Targets};
+use crate::tensor::DType;
+
+pub(super) static FORWARD: Program = Program {
+    kernel: "selective_scan_forward",
+    prelude: &[COMMON, DISCRETIZATION],
+    text: concat!(include_str!("tiles.cuh"), include_str!("forward.cu")),
+};
+
+pub(crate) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
+    refuse_double(problem)?;
+    let call = Forward::new(problem, targets);
+    let (shape, numbers) = (call.call.shape(), stream.numbers());
+    let cut = targets.workspace.as_ref().and_then(|_| Cut::new(&shape, numbers));
+    let plan = Plan::new(&shape, cut, numbers, |geometry| call.shared(geometry))
+        .ok_or(Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" })?;
+    if plan.launch.blocks == 0 {
+        return Ok(());
+    }
+    let passes: &[_] = if cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
+    let params = call.params(&plan);
+    for &pass in passes {
+        // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
+        // describes their types and layouts.
+        unsafe { stream.launch(&FORWARD, &call.config(&plan, pass), plan.launch, &params)? };
+    }
+    Ok(())
+}
+
+/// Elements of the workspace that a forward pass wants: the states after segments and the sums of their steps.
+pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> usize {
+    let cut = Cut::new(&Call::new(problem).shape(), stream.numbers());
+    cut.map_or(0, |cut| cut.together() * problem.batch * problem.dim * (problem.dstate + 1))
+}
+
+/// A forward pass as the kernel sees it.
+pub(super) struct Forward<'p, 'a> {
+    pub call: Call<'p, 'a>,
+    targets: &'p Targets,
+}
+
+/// Parameters of `selective_scan_forward`, as `forward.cu` has them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Params {
+    inputs: Inputs,
+    y: Strided,
+    last: Strided,
+    checkpoints: u64,
+    workspace: u64,
+}
+
+fn tile(geometry: Geometry) -> Tile {
+    let Geometry { lanes, channels, steps } = geometry;
+    Tile { threads: channels * lanes, channels, steps }
+}
+
+impl<'p, 'a> Forward<'p, 'a> {
+    pub fn new(problem: &'p Problem<'a>, targets: &'p Targets) -> Self {
+        Forward { call: Call::new(problem), targets }
+    }
+
+    fn gain_step(&self) -> bool {
+        let p = self.call.problem;
+        p.dt_a.is_some() && matches!(p.discretization, Discretization::Zoh | Discretization::Bilinear)
+    }
+
+    /// Bytes of shared memory: the sum of what `forward.cu` lays out.
+    pub fn shared(&self, geometry: Geometry) -> usize {
+        let p = self.call.problem;
+        let Geometry { lanes, channels, steps } = geometry;
+        let line = 4 * (steps + 4);
+        let pairs = channels * 8 * (steps + 2) + 16;
+        let gain = if self.gain_step() { channels * line } else { 0 };
+        let partial = if self.targets.y.is_some() { channels * lanes * line } else { 0 };
+        let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count() * self.call.map_bytes(steps, lanes);
+        pairs + gain + partial + maps + self.call.change_bytes(steps) + 2 * self.call.stage_bytes(tile(geometry), &[])
+    }
+
+    pub fn config(&self, plan: &Plan, pass: Pass) -> Config {
+        let (geometry, y) = (plan.geometry, &self.targets.y);
+        let field = if self.call.problem.complex { DType::Complex64 } else { DType::F32 };
+        let by_time = y.as_ref().is_none_or(|v| self.call.copy_of(&v.as_read(), tile(geometry)).by_time());
+        self.call
+            .config(tile(geometry), geometry.lanes, pass)
+            .dtype("Y", type_of(y, DType::F32))
+            .dtype("FINAL", type_of(&self.targets.final_state, field))
+            .flag("Y_BY_TIME", by_time)
+            .flag("Y_VECTOR", has_quads(y))
+            .flag("HAS_Y", y.is_some())
+            .flag("HAS_FINAL", self.targets.final_state.is_some())
+            .flag("HAS_CHECKPOINTS", self.targets.checkpoints.is_some())
+            .int("RESIDENT", plan.resident)
+            .int("UNROLL", plan.unroll)
+            .int("SHARED", plan.launch.shared as usize)
+    }
+
+    fn params(&self, plan: &Plan) -> Params {
+        let states = [self.targets.final_state.as_ref().map(|v| v.as_read())];
+        Params {
+            inputs: self.call.inputs(plan.blocks_per_unit, plan.blocks_per_row, plan.cut, &states),
+            y: Strided::of_target(&self.targets.y),
+            last: Strided::of_target(&self.targets.final_state),
+            checkpoints: self.targets.checkpoints.as_ref().map_or(0, |v| v.as_mut_ptr() as u64),
+            workspace: self.targets.workspace.as_ref().map_or(0, |v| v.as_mut_ptr() as u64),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Sums of the terms that the blocks and rows of a backward pass leave in the workspace.
+
+use crate::cuda::{COMMON, Config, Launch, Program, Stream, Strided};
+use crate::error::Result;
+use crate::tensor::{DType, RawViewMut};
+
+pub(super) static REDUCE: Program =
+    Program { kernel: "selective_scan_reduce", prelude: &[COMMON], text: include_str!("reduce.cu") };
+
+const THREADS: usize = 256;
+const JOBS: usize = 5;
+const TYPES: [&str; JOBS] = ["SUM_0", "SUM_1", "SUM_2", "SUM_3", "SUM_4"];
+
+/// A gradient and its terms, dense (outer, count, part, rows, columns).
+pub(super) struct Sum {
+    pub to: RawViewMut,
+    pub terms: u64,
+    pub count: usize,
+}
+
+/// A gradient as the kernel takes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Job {
+    to: Strided,
+    terms: u64,
+    outer: i64,
+    inner: i64,
+    count: i64,
+    rows: i64,
+    columns: i64,
+    first_block: i64,
+}
+
+/// Parameters of `selective_scan_reduce`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Params {
+    jobs: [Job; JOBS],
+}
+
+/// The types of the gradients.
+pub(super) fn config(dtypes: impl Iterator<Item = DType>) -> Config {
+    let dtypes = dtypes.chain(core::iter::repeat(DType::F32));
+    TYPES.iter().zip(dtypes).fold(Config::default().int("THREADS", THREADS), |config, (name, dtype)| config.dtype(name, dtype))
+}
+
+/// # Safety
+/// The terms are valid for as many elements as the sums say, and the targets are of the stream's device.
+pub(super) unsafe fn launch(stream: &Stream, sums: &[Sum]) -> Result<()> {
+    let none = Job { to: Strided::default(), terms: 0, outer: 0, inner: 1, count: 0, rows: 0, columns: 0, first_block: i64::MAX };
+    let mut jobs = [none; JOBS];
+    let mut blocks = 0;
+    for (job, sum) in jobs.iter_mut().zip(sums) {
+        let view = sum.to.as_read();
+        // shapes are (columns), (rows, columns) or (outer axes, rows, columns)
+        let axis = |from_end: usize| view.rank().checked_sub(from_end).map_or(1, |axis| view.shape()[axis] as i64);
+        *job = Job {
+            to: Strided::of_last_axes(&view),
+            terms: sum.terms,
+            outer: axis(4) * axis(3),
+            inner: axis(3).max(1),
+            count: sum.count as i64,
+            rows: axis(2),
+            columns: axis(1),
+            first_block: blocks,
+        };
+        blocks += (view.len() as i64 + THREADS as i64 - 1) / THREADS as i64;
+    }
+    if blocks == 0 {
+        return Ok(());
+    }
+    let config = config(sums.iter().map(|sum| sum.to.as_read().dtype()));
+    let launch = Launch { blocks: blocks as u32, threads: THREADS as u32, shared: 0 };
+    // SAFETY: the caller's contract; the configuration describes the targets.
+    unsafe { stream.launch(&REDUCE, &config, launch, &Params { jobs }) }
+}

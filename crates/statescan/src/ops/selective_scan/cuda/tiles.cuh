@@ -1,0 +1,152 @@
+// What both passes of a selective scan are built from: what a block works on, how steps become effective ones, the maps B and C.
+
+// What both passes read, and how blocks lie over it.
+struct Inputs {
+  Tensor x, dt, z, own_step;             // (batch, channel, step)
+  Tensor b, c;                           // (batch, group, state, step) or (channel, state)
+  Tensor a;                              // (channel, state)
+  Tensor skip, bias;                     // (channel)
+  Tensor initial;                        // (row, sequence, channel, state)
+  Tensor sequences;                      // bounds (sequence), or the sequence of a step (batch, step)
+  i64 seqlen, dim, sequence_count;
+  i64 segment_steps, last_segment;
+  i64 segment_channels;                  // of all rows
+  i64 unit;                              // channels that share a group of B and one of C
+  i64 channels_per_b, channels_per_c;    // channels of a group
+  i64 blocks_per_unit, blocks_per_row, blocks_per_segment;
+  f32 dt_low, dt_high;
+};
+
+typedef Choose<COMPLEX, complex64, f32>::type Field;
+typedef Rule<METHOD> Method;
+
+constexpr int STATES = DSTATE == 0 ? 1 : (DSTATE + LANES - 1) / LANES;
+constexpr int PADDED = STATES * LANES;
+constexpr int PARTS = COMPLEX ? 2 : 1;
+constexpr bool RAGGED = PADDED != DSTATE;
+
+// quads: four steps of a channel, of a state
+constexpr int QUADS = CHANNELS * STEPS / 4;
+constexpr int MAP_QUADS = PADDED * STEPS / 4;
+constexpr int MAP_BYTES = 4 * STEPS * PADDED * PARTS;
+constexpr int LINE_PITCH = STEPS + 4;         // f32; an odd number of 16-byte units, against bank conflicts
+
+typedef RawTile<X, X_COPY, CHANNELS, STEPS, THREADS> XTile;
+typedef RawTile<DT, DT_COPY, CHANNELS, STEPS, THREADS> DtTile;
+typedef RawTile<OWN_STEP, OWN_STEP_COPY, CHANNELS, STEPS, THREADS> OwnTile;
+typedef RawTile<Z, Z_COPY, CHANNELS, STEPS, THREADS> ZTile;
+typedef RawTile<B, B_COPY, DSTATE, STEPS, THREADS> BTile;
+typedef RawTile<C, C_COPY, DSTATE, STEPS, THREADS> CTile;
+
+static_assert(PASS == Pass::Whole || (!COMPLEX && !Method::GAIN && SEQUENCES == Sequences::Whole), "a plan cuts no other rows");
+
+DEVICE i64 index_of(const Tensor& v, i64 i, i64 j) { return i64(*at<INDEX>(v, i, j)); }
+
+// What a block works on.
+struct Work {
+  i64 row, batch;        // where states lie, where steps lie
+  i64 block;             // of a row
+  i64 first;             // channel
+  int channels;
+  i64 start, end;        // steps
+  i64 segment;
+
+  // blocks of later segments come later; FIRST is the segment of the first block
+  template <int FIRST> static DEVICE Work of(const Inputs& p) {
+    const int in_segment = PASS == Pass::Whole ? blockIdx.x : blockIdx.x % int(p.blocks_per_segment);
+    Work w;
+    w.block = in_segment % int(p.blocks_per_row);
+    const int unit = int(w.block) / int(p.blocks_per_unit);
+    w.row = w.batch = in_segment / int(p.blocks_per_row);
+    w.first = unit * p.unit + (w.block % int(p.blocks_per_unit)) * CHANNELS;
+    w.channels = int(min(i64(CHANNELS), (unit + 1) * p.unit - w.first));
+    w.segment = 0, w.start = 0, w.end = p.seqlen;
+    if constexpr (PASS != Pass::Whole) {
+      w.segment = blockIdx.x / int(p.blocks_per_segment) + FIRST;
+      w.start = w.segment * p.segment_steps, w.end = min(w.start + p.segment_steps, p.seqlen);
+    }
+    if constexpr (SEQUENCES == Sequences::Bounds) {
+      w.batch = 0;
+      w.start = index_of(p.sequences, w.row, 0), w.end = index_of(p.sequences, w.row + 1, 0);
+      if constexpr (REVERSE) {
+        const i64 last = p.seqlen - w.start;
+        w.start = p.seqlen - w.end, w.end = last;
+      }
+      // bounds are not checked on the host: whatever they are, nothing outside of the row is touched
+      w.start = min(max(w.start, i64(0)), p.seqlen), w.end = min(max(w.end, w.start), p.seqlen);
+    }
+    return w;
+  }
+};
+
+// Behind the states after segments.
+DEVICE f32* sums_of_steps(const Inputs& p, f32* workspace) { return workspace + p.last_segment * p.segment_channels * DSTATE; }
+
+// A channel's state in a tensor of states; zero for a sequence that has none.
+template <typename E> DEVICE Field state_of(const Inputs& p, const Tensor& states, i64 row, i64 sequence, i64 channel, int n) {
+  Field h = {};
+  if (sequence >= 0 && sequence < p.sequence_count) convert(h, *at<E>(states, row, sequence, channel, n));
+  return h;
+}
+template <typename E> DEVICE void put_state(const Inputs& p, const Tensor& states, i64 row, i64 sequence, i64 channel, int n, Field h) {
+  if (sequence >= 0 && sequence < p.sequence_count) assign(*at<E>(states, row, sequence, channel, n), h);
+}
+
+// ---- tiles
+
+// The i-th quad: neighbouring threads take neighbouring steps or neighbouring channels, as x (or y) lies in memory.
+template <bool BY_TIME> struct Place {
+  int channel, step;
+  DEVICE explicit Place(int i)
+      : channel(BY_TIME ? i / (STEPS / 4) : i % CHANNELS), step(4 * (BY_TIME ? i % (STEPS / 4) : i / CHANNELS)) {}
+};
+
+// Steps [low, high) of a tile belong to the sequence; WHOLE tiles, which nearly all are, spare the comparison for each element.
+template <bool WHOLE> struct Window {
+  int low, high;
+  DEVICE bool has(int step) const { return WHOLE || (step >= low && step < high); }
+};
+
+// What happens to a step after its bias.
+DEVICE f32 effective_step(const Inputs& p, f32 d) {
+  if constexpr (SOFTPLUS) d = softplus(d);
+  if constexpr (HAS_LIMIT) d = d < p.dt_low ? p.dt_low : d > p.dt_high ? p.dt_high : d;
+  return d;
+}
+
+// B or C of a tile: f32 as (step / 4, state, part, step % 4), zero outside of the sequence
+template <typename Tile, bool WHOLE> DEVICE void prepare_map(char* map, char* raw, Window<WHOLE> window) {
+  typedef decltype(Tile::read4(raw, 0, 0)) Item;
+  auto load = [&](Item& quad, int i) {
+    const int state = i % PADDED, step = i / PADDED * 4;
+    if (!RAGGED || state < DSTATE) quad = Tile::read4(raw, state, step);
+  };
+  each_loaded<MAP_QUADS, THREADS, Item>(load, [&](const Item& quad, int i) {
+    const int state = i % PADDED, step = i / PADDED * 4;
+    Field v[4] = {};
+    if (!RAGGED || state < DSTATE) {
+#pragma unroll
+      for (int j = 0; j < 4; j++)
+        if (window.has(step + j)) convert(v[j], quad.v[j]);
+    }
+    float4* const to = reinterpret_cast<float4*>(map) + (step / 4 * PADDED + state) * PARTS;
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) to[part] = make_float4(part_of(v[0], part), part_of(v[1], part), part_of(v[2], part), part_of(v[3], part));
+  });
+}
+
+// Four steps of a state, to out[0 .. 3].
+DEVICE void read_map(const char* map, int step, int state, Field* out) {
+  const float4* from = reinterpret_cast<const float4*>(map) + (step / 4 * PADDED + state) * PARTS;
+  const float4 re = from[0], im = COMPLEX ? from[1] : re;
+  from_parts(out[0], re.x, im.x), from_parts(out[1], re.y, im.y), from_parts(out[2], re.z, im.z), from_parts(out[3], re.w, im.w);
+}
+
+// Which steps of a tile begin another sequence.
+DEVICE void mark_changes(const Inputs& p, const Work& w, i64 tile, char* changes) {
+  for (int i = threadIdx.x; i < STEPS; i += THREADS) {
+    const i64 t = tile * STEPS + i;
+    reinterpret_cast<int*>(changes)[i] =
+        t > 0 && t < p.seqlen && index_of(p.sequences, w.batch, t) != index_of(p.sequences, w.batch, t - 1);
+  }
+}
