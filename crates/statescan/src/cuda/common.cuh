@@ -75,6 +75,8 @@ DEVICE complex64 mul_add(complex64 a, complex64 b, complex64 c) {
 }
 DEVICE f32 re_mul_add(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
 DEVICE f32 re_mul_add(complex64 a, complex64 b, f32 c) { return __fmaf_rn(-a.im, b.im, __fmaf_rn(a.re, b.re, c)); }
+DEVICE f32 add(f32 a, f32 b) { return a + b; }
+DEVICE complex64 add(complex64 a, complex64 b) { return {a.re + b.re, a.im + b.im}; }
 DEVICE f32 mul(f32 a, f32 b) { return a * b; }
 DEVICE complex64 mul(complex64 a, complex64 b) { return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re}; }
 // a conj(b)
@@ -195,12 +197,12 @@ template <typename E, int COUNT> struct alignas(sizeof(E) * COUNT) Neighbours { 
 // a time, which needs that axis to be contiguous and aligned.
 enum class Copy { TimeVector, Time, RowVector, Row };
 
-// A tile in shared memory as its tensor stores it, (row, step) or (step, row); lines are padded against bank conflicts.
-template <typename E, Copy COPY, int ROWS, int STEPS, int THREADS> struct RawTile {
+// A tile in shared memory as its tensor stores it, (row, step) or (step, row); lines are padded against bank conflicts unless they are DENSE.
+template <typename E, Copy COPY, int ROWS, int STEPS, int THREADS, bool DENSE = false> struct RawTile {
   static constexpr bool BY_TIME = COPY == Copy::TimeVector || COPY == Copy::Time;
   static constexpr bool VECTOR = COPY == Copy::TimeVector || COPY == Copy::RowVector;
   static constexpr int LINE = BY_TIME ? STEPS : ROWS;
-  static constexpr int PITCH = round_up(LINE * int(sizeof(E)), 16) + 16;
+  static constexpr int PITCH = round_up(LINE * int(sizeof(E)), 16) + (DENSE ? 0 : 16);
   static constexpr int BYTES = PITCH * (BY_TIME ? ROWS : STEPS);
   static constexpr int PER = 16 / int(sizeof(E)), LINE_CHUNKS = LINE / PER;
   static constexpr int CHUNKS = VECTOR ? LINE_CHUNKS * (BY_TIME ? ROWS : STEPS) : 1;

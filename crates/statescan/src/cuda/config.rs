@@ -52,8 +52,13 @@ impl TileCopy {
 
     /// Bytes that a tile takes in shared memory: lines in whole units of 16 bytes and one more, as `RawTile` has them.
     pub(crate) fn bytes(self, dtype: DType, rows: usize, steps: usize) -> usize {
+        self.dense_bytes(dtype, rows, steps) + 16 * if self.by_time() { rows } else { steps }
+    }
+
+    /// The same without the unit more.
+    pub(crate) fn dense_bytes(self, dtype: DType, rows: usize, steps: usize) -> usize {
         let (line, lines) = if self.by_time() { (steps, rows) } else { (rows, steps) };
-        ((line * dtype.size()).next_multiple_of(16) + 16) * lines
+        (line * dtype.size()).next_multiple_of(16) * lines
     }
 }
 
@@ -196,5 +201,6 @@ mod tests {
     fn lines_of_tiles_are_padded() {
         assert_eq!(TileCopy::TimeVector.bytes(DType::BF16, 32, 16), 32 * 48);
         assert_eq!(TileCopy::Row.bytes(DType::F32, 5, 16), 16 * 48);
+        assert_eq!(TileCopy::Row.dense_bytes(DType::F32, 5, 16), 16 * 32);
     }
 }

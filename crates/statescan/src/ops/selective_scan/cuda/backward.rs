@@ -12,7 +12,13 @@ use crate::tensor::{DType, Device, RawViewMut, View, ViewMut};
 pub(super) static BACKWARD: Program = Program {
     kernel: "selective_scan_backward",
     prelude: &[COMMON, DISCRETIZATION],
-    text: concat!(include_str!("tiles.cuh"), include_str!("backward.cu")),
+    text: concat!(
+        include_str!("tiles.cuh"),
+        include_str!("backward_tiles.cuh"),
+        include_str!("backward_sums.cuh"),
+        include_str!("backward_finish.cuh"),
+        include_str!("backward.cu")
+    ),
 };
 
 const TOO_LARGE: Error = Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" };
@@ -49,7 +55,7 @@ pub(crate) fn backward(
         for &pass in passes {
             // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the
             // configuration describes their types and layouts, and the workspace has its size.
-            unsafe { stream.launch(&BACKWARD, &call.config(&plan, pass, aligned), plan.launch(pass), &params)? };
+            unsafe { stream.launch(&BACKWARD, &call.config(&plan, pass, aligned), call.launch(&plan, pass), &params)? };
         }
     }
     let sums = call.sums(&plan, |offset| at(offset) as u64, &layout);
@@ -66,16 +72,6 @@ pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>, saves: bool)
 }
 
 impl Plan {
-    fn launch(&self, pass: Pass) -> Launch {
-        let segments = match pass {
-            Pass::Whole => 1,
-            Pass::Ends => self.cut.map_or(1, |cut| cut.together()),
-            Pass::Rest => self.cut.map_or(1, |cut| cut.segments),
-        };
-        let threads = self.geometry.threads() as u32;
-        Launch { blocks: (self.blocks * segments) as u32, threads, shared: self.shared as u32 }
-    }
-
     fn lines(&self, call: &Call<'_, '_>) -> usize {
         call.rows() * self.cut.map_or(1, |cut| cut.segments)
     }
@@ -159,6 +155,16 @@ impl Backward<'_, '_> {
         Plan::new(&self.call.shape(), numbers, |geometry| self.most_shared(geometry))
     }
 
+    fn launch(&self, plan: &Plan, pass: Pass) -> Launch {
+        let segments = match pass {
+            Pass::Whole => 1,
+            Pass::Ends => plan.cut.map_or(1, |cut| cut.together()),
+            Pass::Rest => plan.cut.map_or(1, |cut| cut.segments),
+        };
+        let shared = self.shared(plan.geometry, pass) as u32;
+        Launch { blocks: (plan.blocks * segments) as u32, threads: plan.geometry.threads() as u32, shared }
+    }
+
     fn has_gain(&self) -> bool {
         matches!(self.call.problem.discretization, Discretization::Zoh | Discretization::Bilinear)
     }
@@ -166,37 +172,59 @@ impl Backward<'_, '_> {
     /// Bytes of shared memory with every gradient and a cotangent of `y` in f32.
     fn most_shared(&self, geometry: Geometry) -> usize {
         let p = self.call.problem;
+        let Geometry { channels, steps, stages, .. } = geometry;
         let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count();
-        let dy = TileCopy::Time.bytes(DType::F32, geometry.channels, geometry.steps).max(TileCopy::Row.bytes(
-            DType::F32,
-            geometry.channels,
-            geometry.steps,
-        ));
-        self.computed_bytes(geometry, p.z.is_some(), maps) + 2 * (self.call.stage_bytes(tile(geometry), &[]) + dy)
+        let dy =
+            TileCopy::Time.dense_bytes(DType::F32, channels, steps).max(TileCopy::Row.dense_bytes(DType::F32, channels, steps));
+        self.computed_bytes(geometry, p.z.is_some(), maps) + stages * (self.call.stage_bytes(tile(geometry), true) + dy)
     }
 
-    /// Bytes of shared memory: the sum of what `backward.cu` lays out.
-    fn shared(&self, geometry: Geometry) -> usize {
-        let t = self.targets;
-        let maps = [t.b.is_some() && varies(&self.call.problem.b), t.c.is_some() && varies(&self.call.problem.c)];
-        let dy = self.sources.y;
-        self.computed_bytes(geometry, t.z.is_some(), maps.into_iter().filter(|&summed| summed).count())
-            + 2 * self.call.stage_bytes(tile(geometry), dy.as_slice())
+    /// Bytes of shared memory: the sum of what `backward_tiles.cuh` lays out.
+    fn shared(&self, geometry: Geometry, pass: Pass) -> usize {
+        let (p, t) = (self.call.problem, self.targets);
+        let tile = tile(geometry);
+        let timed = |view: &View<'_>| self.call.copy_of(view, tile).dense_bytes(view.dtype(), tile.channels, tile.steps);
+        let dy = self.sources.y.as_ref().map_or(0, timed);
+        let stage = self.call.stage_bytes(tile, true) + dy;
+        if pass != Pass::Ends {
+            let maps = [t.b.is_some() && varies(&p.b), t.c.is_some() && varies(&p.c)];
+            let summed = maps.into_iter().filter(|&summed| summed).count();
+            return self.computed_bytes(geometry, t.z.is_some(), summed) + geometry.stages * stage;
+        }
+        // neither x nor B
+        let b = if varies(&p.b) {
+            let copy = self.call.copy_of_map(&p.b, tile);
+            copy.bytes(view_of(&p.b).dtype(), p.dstate, tile.steps)
+        } else {
+            0
+        };
+        let c = if varies(&p.c) { self.call.map_bytes(tile.steps, geometry.lanes) } else { 0 };
+        self.plane_bytes(geometry, t.z.is_some()) + c + geometry.stages * (stage - timed(&p.x) - b)
+    }
+
+    /// Bytes of what lies there for each channel and step.
+    fn plane_bytes(&self, geometry: Geometry, dz: bool) -> usize {
+        let sums = self.sums_of_channel(dz);
+        let planes = if self.call.problem.dt_a.is_some() || sums > 2 { (1 + sums).max(4) } else { 3 };
+        planes * 4 * geometry.channels * (geometry.steps + 4)
+    }
+
+    /// How many sums over states there are for each channel and step.
+    fn sums_of_channel(&self, dz: bool) -> usize {
+        2 + usize::from(self.has_gain()) + usize::from(dz)
     }
 
     /// Bytes of what is computed; `summed` of B and C have a gradient that is summed over channels.
     fn computed_bytes(&self, geometry: Geometry, dz: bool, summed: usize) -> usize {
         let p = self.call.problem;
-        let Geometry { lanes, width, channels, steps, span } = geometry;
+        let Geometry { lanes, width, steps, span, .. } = geometry;
         let (threads, warps) = (geometry.threads(), geometry.threads() / 32);
         let states = p.dstate.max(1).div_ceil(lanes) * p.parts();
-        let sums = 2 + usize::from(self.has_gain()) + usize::from(dz);
-        let planes = if p.dt_a.is_some() || sums > 2 { (1 + sums).max(4) } else { 3 };
         let varying = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count();
-        planes * 4 * channels * (steps + 4)
+        self.plane_bytes(geometry, dz)
             + CHECKPOINT / span * width * states * threads * 4
-            + (varying + warps * summed) * self.call.map_bytes(steps, lanes)
-            + warps * 512 * (width * sums).max(states) * (span / 4)
+            + varying * self.call.map_bytes(steps, lanes)
+            + warps * summed * self.call.map_bytes(steps + 4, lanes)
             + self.call.change_bytes(steps)
     }
 
@@ -239,8 +267,10 @@ impl Backward<'_, '_> {
             .flag("TERMS_VECTOR", aligned && p.seqlen.is_multiple_of(4))
             .int("WIDTH", geometry.width)
             .int("SPAN", geometry.span)
-            .int("RESIDENT", plan.resident)
-            .int("SHARED", self.shared(geometry))
+            .int("STAGES", geometry.stages)
+            .flag("DENSE", true)
+            .int("RESIDENT", if pass == Pass::Ends { plan.resident_ends } else { plan.resident })
+            .int("SHARED", self.shared(geometry, pass))
     }
 
     fn params(&self, plan: &Plan, checkpoints: u64, at: impl Fn(usize) -> u64, layout: &Layout) -> Params {

@@ -16,6 +16,8 @@ pub(super) struct Geometry {
     pub steps: usize,
     /// Steps that are computed again in registers at once; they divide a tile's.
     pub span: usize,
+    /// Tiles as they are stored: the one at work and those on their way.
+    pub stages: usize,
 }
 
 impl Geometry {
@@ -30,15 +32,18 @@ pub(super) struct Plan {
     pub geometry: Geometry,
     /// Blocks that a multiprocessor must be able to hold, which bounds the registers of a thread.
     pub resident: usize,
+    /// The same for the first pass over segments.
+    pub resident_ends: usize,
     pub blocks_per_unit: usize,
     pub blocks_per_row: usize,
     /// Blocks of a segment, or of whole rows.
     pub blocks: usize,
-    pub shared: usize,
 }
 
-/// Warps of a block: they share the conversion of B and C, and a block is one term of the sums for their gradients.
-const WARPS: usize = 4;
+/// Warps of a block, steps of a tile and stages, the best first. Warps of a block share the conversion of B and C, and a block is one term
+/// of the sums for their gradients; long tiles wait less.
+const SHAPES: [(usize, usize, usize); 8] =
+    [(4, 32, 2), (4, 32, 1), (4, 16, 1), (4, 8, 1), (2, 16, 1), (2, 8, 1), (1, 16, 1), (1, 8, 1)];
 /// Threads of a multiprocessor that segments should fill; as many registers as a thread can use leave room for so many.
 const FULL_THREADS: usize = 256;
 /// Steps of a segment that make up for its beginning.
@@ -66,37 +71,28 @@ fn cut(shape: &Shape, numbers: Numbers) -> Option<Cut> {
     if !shape.cuttable || threads == 0 {
         return None;
     }
-    let segments = (FULL_THREADS * numbers.multiprocessors / threads).min(shape.seqlen / SHORTEST_SEGMENT);
+    let at_once = FULL_THREADS * numbers.multiprocessors / threads;
+    // twice as many as can be resident: the first pass has room for them, and the second takes two full turns
+    let segments = if at_once < 2 { 1 } else { (2 * at_once).min(shape.seqlen / SHORTEST_SEGMENT) };
     (segments > 1).then(|| Cut::into(shape.seqlen, segments))
 }
 
 impl Plan {
     /// `shared` gives the bytes of shared memory for a geometry. `None` if no geometry fits.
     pub(super) fn new(shape: &Shape, numbers: Numbers, shared: impl Fn(Geometry) -> usize) -> Option<Plan> {
-        let (lanes, mut width) = (lanes(shape), width(shape));
-        let many = shape.heavy || width == 1;
+        let (lanes, width) = (lanes(shape), width(shape));
+        let span = if shape.heavy || width == 1 { 4 } else { 8 };
         let most = numbers.shared_per_block.saturating_sub(SHARED_BESIDES);
         // two blocks keep a multiprocessor busy while one of them waits
-        let limit = most.min((numbers.shared_per_multiprocessor / 2).saturating_sub(SHARED_BESIDES));
-        let (mut warps, mut steps, mut span) = (WARPS, 16, if many { 4 } else { 8 });
-        let of = |warps: usize, width: usize, steps: usize, span: usize| {
-            let channels = warps * 32 / lanes * width;
-            Geometry { lanes, width, channels, steps, span }
-        };
-        while warps > 1 && of(warps / 2, width, steps, span).channels >= shape.unit {
-            warps /= 2;
-        }
-        let needs = |warps, width, steps, span| shared(of(warps, width, steps, span));
-        while warps > 1 && needs(warps, width, steps, span) > limit {
-            warps /= 2;
-        }
-        if needs(warps, width, steps, span) > most {
-            (steps, span) = (8, 4.min(span));
-        }
-        if needs(warps, width, steps, span) > most {
-            (width, span) = (1, 8);
-        }
-        let geometry = of(warps, width, steps, span);
+        let half = most.min((numbers.shared_per_multiprocessor / 2).saturating_sub(SHARED_BESIDES));
+        let geometries = SHAPES.map(|(warps, steps, stages)| {
+            let slots = 32 / lanes * width;
+            // no more warps than there are channels for
+            let warps = warps.min(shape.unit.div_ceil(slots).next_power_of_two());
+            Geometry { lanes, width, channels: warps * slots, steps, span, stages }
+        });
+        let within = |limit: usize| geometries.into_iter().find(|&geometry| shared(geometry) <= limit);
+        let geometry = within(half).or_else(|| within(most))?;
         let shared = shared(geometry);
         let blocks_per_unit = shape.unit.div_ceil(geometry.channels);
         let blocks_per_row = shape.dim / shape.unit * blocks_per_unit;
@@ -105,6 +101,74 @@ impl Plan {
         let fits = blocks.checked_mul(cut.map_or(1, |cut| cut.segments)).is_some_and(|blocks| blocks <= i32::MAX as usize);
         let resident =
             (FULL_THREADS / geometry.threads()).min(numbers.shared_per_multiprocessor / (shared + SHARED_BESIDES)).max(1);
-        (shared <= most && fits).then_some(Plan { cut, geometry, resident, blocks_per_unit, blocks_per_row, blocks, shared })
+        let resident_ends = 2 * FULL_THREADS / geometry.threads();
+        fits.then_some(Plan { cut, geometry, resident, resident_ends, blocks_per_unit, blocks_per_row, blocks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
+    const SMALL: Numbers = Numbers { multiprocessors: 20, shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10 };
+
+    fn shape(rows: usize, dim: usize, seqlen: usize, dstate: usize) -> Shape {
+        Shape { rows, dim, unit: dim, seqlen, dstate, heavy: false, cuttable: true }
+    }
+
+    /// Shared memory of f32 arguments.
+    fn shared(dstate: usize) -> impl Fn(Geometry) -> usize {
+        move |g: Geometry| {
+            let padded = dstate.max(1).next_multiple_of(g.lanes);
+            12 * g.channels * (g.steps + 4)
+                + 256 / g.span * padded / g.lanes * g.width * g.threads()
+                + (8 * g.steps + g.threads() / 4 * (g.steps + 4)) * padded
+                + g.stages * 4 * g.steps * (3 * g.channels + 2 * dstate)
+        }
+    }
+
+    #[test]
+    fn few_channels_are_cut_into_segments() {
+        let segments = |rows, dim, seqlen| {
+            let shape = shape(rows, dim, seqlen, 16);
+            Plan::new(&shape, H200, shared(16)).unwrap().cut.map(|cut| (cut.segments, cut.steps))
+        };
+        assert_eq!(segments(1, 1536, 65536), Some((22, 3008)));
+        assert_eq!(segments(1, 5120, 4096), Some((6, 704)));
+        assert_eq!(segments(8, 2048, 2048), None);
+        assert_eq!(segments(64, 2048, 512), None);
+        assert_eq!(segments(1, 1536, 1000), None);
+        let whole = Shape { cuttable: false, ..shape(1, 1536, 65536, 16) };
+        assert_eq!(Plan::new(&whole, H200, shared(16)).unwrap().cut, None);
+    }
+
+    #[test]
+    fn every_plan_covers_its_channels_and_fits() {
+        for numbers in [H200, SMALL] {
+            for dstate in [0, 1, 2, 5, 16, 17, 64, 70, 128, 256] {
+                for (rows, dim, groups) in
+                    [(1, 1, 1), (1, 12, 12), (2, 21, 3), (8, 2048, 1), (1, 5120, 8), (5000, 3, 1), (0, 4, 1)]
+                {
+                    for heavy in [false, true] {
+                        let shape = Shape { unit: dim / groups, heavy, ..shape(rows, dim, 5000, dstate) };
+                        let plan = Plan::new(&shape, numbers, shared(dstate)).unwrap();
+                        let Geometry { lanes, width, channels, steps, span, .. } = plan.geometry;
+                        assert!(32 % lanes == 0 && 64 % steps == 0 && steps % span == 0 && span % 4 == 0, "{plan:?}");
+                        assert!(channels % width == 0 && plan.geometry.threads().is_multiple_of(32), "{plan:?}");
+                        assert!(channels * plan.blocks_per_unit >= shape.unit);
+                        assert_eq!(plan.blocks_per_row, plan.blocks_per_unit * groups);
+                        assert_eq!(plan.blocks, rows * plan.blocks_per_row);
+                        assert!(shared(dstate)(plan.geometry) <= numbers.shared_per_block);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_fit_has_no_plan() {
+        assert_eq!(Plan::new(&shape(1, 4, 8, 100_000), H200, shared(100_000)), None);
+        assert_eq!(Plan::new(&shape(usize::MAX, 4, 8, 16), H200, shared(16)), None);
     }
 }

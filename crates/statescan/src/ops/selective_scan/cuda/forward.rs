@@ -81,7 +81,7 @@ impl<'p, 'a> Forward<'p, 'a> {
         let gain = if self.gain_step() { channels * line } else { 0 };
         let partial = if self.targets.y.is_some() { channels * lanes * line } else { 0 };
         let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count() * self.call.map_bytes(steps, lanes);
-        pairs + gain + partial + maps + self.call.change_bytes(steps) + 2 * self.call.stage_bytes(tile(geometry), &[])
+        pairs + gain + partial + maps + self.call.change_bytes(steps) + 2 * self.call.stage_bytes(tile(geometry), false)
     }
 
     pub fn config(&self, plan: &Plan, pass: Pass) -> Config {
@@ -97,6 +97,7 @@ impl<'p, 'a> Forward<'p, 'a> {
             .flag("HAS_Y", y.is_some())
             .flag("HAS_FINAL", self.targets.final_state.is_some())
             .flag("HAS_CHECKPOINTS", self.targets.checkpoints.is_some())
+            .flag("DENSE", false)
             .int("RESIDENT", plan.resident)
             .int("UNROLL", plan.unroll)
             .int("SHARED", plan.launch.shared as usize)

@@ -158,14 +158,18 @@ impl<'p, 'a> Call<'p, 'a> {
         }
     }
 
-    /// Bytes of shared memory for a tile of the inputs and `more` such tensors as they are stored.
-    fn stage_bytes(&self, tile: Tile, more: &[View<'_>]) -> usize {
+    /// Bytes of shared memory for a tile of the inputs as they are stored; `dense`: without padding, except for B and C.
+    fn stage_bytes(&self, tile: Tile, dense: bool) -> usize {
         let p = self.problem;
+        let Tile { channels, steps, .. } = tile;
         let timed = [Some(p.x), Some(p.dt), p.dt_a, p.z];
-        let timed = timed.iter().flatten().chain(more);
+        let timed = timed.iter().flatten().map(|view| match (self.copy_of(view, tile), dense) {
+            (copy, true) => copy.dense_bytes(view.dtype(), channels, steps),
+            (copy, false) => copy.bytes(view.dtype(), channels, steps),
+        });
         let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map));
-        timed.map(|view| self.copy_of(view, tile).bytes(view.dtype(), tile.channels, tile.steps)).sum::<usize>()
-            + maps.map(|map| self.copy_of_map(map, tile).bytes(view_of(map).dtype(), p.dstate, tile.steps)).sum::<usize>()
+        let maps = maps.map(|map| self.copy_of_map(map, tile).bytes(view_of(map).dtype(), p.dstate, steps));
+        timed.sum::<usize>() + maps.sum::<usize>()
     }
 
     /// Bytes of a tile of B or C in f32; `lanes` threads share the states.

@@ -1,12 +1,17 @@
 //! Every family of configurations compiles for every architecture, without a GPU: registers do not spill, shared memory suffices.
 
-use super::super::Args;
+use super::super::{Args, GradientTargets, Sources, Targets};
+use super::backward::{BACKWARD, Backward};
+use super::forward::{FORWARD, Forward};
+use super::plan::{Cut, Plan};
 use super::*;
-use crate::cuda::{Numbers, nvrtc};
+use crate::cuda::{Numbers, Program, nvrtc};
 use crate::tensor::Device;
 
 const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
-const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
+const SMALL: Numbers = Numbers { multiprocessors: 80, shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10 };
+const LARGE_ARCHITECTURES: [&str; 2] = ["sm_90a", "sm_100"];
+const SMALL_ARCHITECTURES: [&str; 2] = ["sm_80", "sm_120"];
 
 /// A dense tensor in a device's memory that nobody reads.
 fn tensor(dtype: DType, shape: &[usize]) -> View<'static> {
@@ -53,29 +58,67 @@ impl Case {
             checkpoints: Some(target(tensor(DType::F32, &[checkpoints_len(&problem)]))),
             workspace: None,
         };
-        let call = Call::new(&problem, &targets);
-        let plan = |cut| Plan::new(&call.shape(), cut, H200, |geometry| call.shared(geometry)).unwrap();
-        Self::pass_compiles(&call, &plan(None), Pass::Whole);
-        if let Some(cut) = Cut::new(&call.shape(), H200) {
-            let plan = plan(Some(cut));
-            for pass in [Pass::Ends, Pass::Rest] {
-                Self::pass_compiles(&call, &plan, pass);
+        let call = Forward::new(&problem, &targets);
+        for cut in [None, Cut::new(&call.call.shape(), H200)] {
+            let plan = Plan::new(&call.call.shape(), cut, H200, |geometry| call.shared(geometry)).unwrap();
+            assert!(plan.launch.shared as usize <= SMALL.shared_per_block, "{plan:?}");
+            let passes: &[_] = if cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
+            for &pass in passes {
+                for architectures in [LARGE_ARCHITECTURES, SMALL_ARCHITECTURES] {
+                    compiles(&FORWARD, &call.config(&plan, pass), &architectures);
+                }
+            }
+        }
+        self.backward_compiles(&problem, target(state));
+    }
+
+    /// Compiles a backward pass with every gradient.
+    fn backward_compiles(&self, problem: &Problem<'_>, state: RawViewMut) {
+        let p = problem;
+        let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
+        let map = |map: &Projection<View<'_>>| match map {
+            Projection::Varying(view) => Projection::Varying(like(*view)),
+            Projection::Constant(view) => Projection::Constant(like(*view)),
+        };
+        let sources = Sources {
+            checkpoints: None,
+            y: Some(p.mirror_view(tensor(self.dtype, &p.x.shape()), 2)),
+            final_state: Some(p.state_source(state.as_read())),
+        };
+        let targets = GradientTargets {
+            x: Some(like(p.x)),
+            dt: Some(like(p.dt)),
+            a: Some(like(p.a)),
+            b: Some(map(&p.b)),
+            c: Some(map(&p.c)),
+            d: p.d.map(like),
+            z: p.z.map(like),
+            dt_bias: p.dt_bias.map(like),
+            dt_a: p.dt_a.map(like),
+            initial_state: Some(p.state_target(state)),
+        };
+        let call = Backward { call: Call::new(p), sources: &sources, targets: &targets };
+        for (numbers, architectures) in [(H200, LARGE_ARCHITECTURES), (SMALL, SMALL_ARCHITECTURES)] {
+            let plan = call.plan_for(numbers).unwrap();
+            let passes: &[_] = if plan.cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
+            for &pass in passes {
+                compiles(&BACKWARD, &call.config(&plan, pass, true), &architectures);
             }
         }
     }
+}
 
-    fn pass_compiles(call: &Call<'_, '_>, plan: &Plan, pass: Pass) {
-        assert!(plan.launch.shared as usize <= 99 << 10, "{plan:?}");
-        let source = FORWARD.source(&call.config(plan, pass));
-        for architecture in ARCHITECTURES {
-            let (cubin, log) = nvrtc::compile(FORWARD.kernel, &source, architecture, &["--ptxas-options=-v"]).unwrap();
-            assert!(!cubin.is_empty());
-            assert!(
-                log.contains("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"),
-                "{architecture} {plan:?}\n{log}"
-            );
-            assert!(!log.contains("warning"), "{log}");
-        }
+fn compiles(program: &Program, config: &Config, architectures: &[&str]) {
+    let source = program.source(config);
+    for architecture in architectures {
+        let (cubin, log) = nvrtc::compile(program.kernel, &source, architecture, &["--ptxas-options=-v"]).unwrap();
+        assert!(!cubin.is_empty());
+        assert!(
+            log.contains("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"),
+            "{} {architecture}\n{config}\n{log}",
+            program.kernel
+        );
+        assert!(!log.contains("warning"), "{log}");
     }
 }
 

@@ -31,10 +31,10 @@ constexpr int MAP_QUADS = PADDED * STEPS / 4;
 constexpr int MAP_BYTES = 4 * STEPS * PADDED * PARTS;
 constexpr int LINE_PITCH = STEPS + 4;         // f32; an odd number of 16-byte units, against bank conflicts
 
-typedef RawTile<X, X_COPY, CHANNELS, STEPS, THREADS> XTile;
-typedef RawTile<DT, DT_COPY, CHANNELS, STEPS, THREADS> DtTile;
-typedef RawTile<OWN_STEP, OWN_STEP_COPY, CHANNELS, STEPS, THREADS> OwnTile;
-typedef RawTile<Z, Z_COPY, CHANNELS, STEPS, THREADS> ZTile;
+typedef RawTile<X, X_COPY, CHANNELS, STEPS, THREADS, DENSE> XTile;
+typedef RawTile<DT, DT_COPY, CHANNELS, STEPS, THREADS, DENSE> DtTile;
+typedef RawTile<OWN_STEP, OWN_STEP_COPY, CHANNELS, STEPS, THREADS, DENSE> OwnTile;
+typedef RawTile<Z, Z_COPY, CHANNELS, STEPS, THREADS, DENSE> ZTile;
 typedef RawTile<B, B_COPY, DSTATE, STEPS, THREADS> BTile;
 typedef RawTile<C, C_COPY, DSTATE, STEPS, THREADS> CTile;
 

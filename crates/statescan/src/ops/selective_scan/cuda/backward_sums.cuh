@@ -1,0 +1,80 @@
+// The backward pass: sums of a span, by exchange among the threads of a warp: each step halves what a thread holds, as long as it can be halved
+
+// Sums over the lanes of a channel, into the planes.
+DEVICE void sum_lanes(char* shared, f32 (&v)[SUMS * SPAN], int channel, int span) {
+  const int lane = threadIdx.x % LANES;
+  int first = 0, count = SUMS * SPAN;
+  bool writes = true;
+#pragma unroll
+  for (int m = 1; m < LANES; m *= 2) {
+    const bool upper = lane & m;
+    if (count % 8 == 0) {
+      count /= 2;
+#pragma unroll
+      for (int i = 0; i < SUMS * SPAN / 2; i++) {
+        if (i >= count) break;
+        const f32 kept = upper ? v[count + i] : v[i], sent = upper ? v[i] : v[count + i];
+        v[i] = kept + __shfl_xor_sync(~0u, sent, m);
+      }
+      first += upper ? count : 0;
+    } else {
+#pragma unroll
+      for (int i = 0; i < SUMS * SPAN; i++) {
+        if (i >= count) break;
+        v[i] += __shfl_xor_sync(~0u, v[i], m);
+      }
+      writes = writes && !upper;
+    }
+  }
+  // the inputs that the sums replace have been read
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < SUMS * SPAN; i += 4) {
+    if (i >= count) break;
+    if (writes) *plane_quad(shared, FIRST_SUM + (first + i) / SPAN, channel, span * SPAN + (first + i) % SPAN) = quad_of(v + i);
+  }
+}
+
+// A thread's registers hold the states in an order that differs from slot to slot, so that all of them send the same registers: register r is
+// state r ^ (slot % EXCHANGED).
+constexpr int POWER = STATES % 16 == 0 ? 16 : STATES % 8 == 0 ? 8 : STATES % 4 == 0 ? 4 : STATES % 2 == 0 ? 2 : 1;
+constexpr int EXCHANGED = POWER < WARP_SLOTS ? POWER : WARP_SLOTS;
+DEVICE int own_state(int r) {
+  const int lane = threadIdx.x % LANES, slot = threadIdx.x / LANES;
+  return (r ^ slot % EXCHANGED) * LANES + lane;
+}
+
+template <typename F> DEVICE F exchange(F v, int slots);
+template <> DEVICE f32 exchange(f32 v, int slots) { return __shfl_xor_sync(~0u, v, slots * LANES); }
+template <> DEVICE complex64 exchange(complex64 v, int slots) { return {exchange(v.re, slots), exchange(v.im, slots)}; }
+
+// Once register r is complete: sums over pairs of slots, for the registers that are complete with it.
+DEVICE void sum_slots(Field (&v)[STATES][SPAN], int r) {
+#pragma unroll
+  for (int m = 1; m < EXCHANGED; m *= 2) {
+    if ((r & (2 * m - 1)) != 2 * m - 1) break;
+    const int kept = r & ~(2 * m - 1);
+#pragma unroll
+    for (int j = 0; j < SPAN; j++) v[kept][j] = add(v[kept][j], exchange(v[kept | m][j], m));
+  }
+}
+
+// What remains to be summed over the slots, then to the warp's tile (state, part, step).
+DEVICE void finish_slots(f32* summed, Field (&v)[STATES][SPAN], int span) {
+#pragma unroll
+  for (int r = 0; r < STATES; r += EXCHANGED) {
+#pragma unroll
+    for (int m = EXCHANGED; m < WARP_SLOTS; m *= 2)
+#pragma unroll
+      for (int j = 0; j < SPAN; j++) v[r][j] = add(v[r][j], exchange(v[r][j], m));
+    if (threadIdx.x / LANES % WARP_SLOTS >= EXCHANGED) continue;
+#pragma unroll
+    for (int part = 0; part < PARTS; part++)
+#pragma unroll
+      for (int j = 0; j < SPAN; j += 4) {
+        const Field* f = v[r] + j;
+        *reinterpret_cast<float4*>(summed + (own_state(r) * PARTS + part) * LINE_PITCH + span * SPAN + j) =
+            make_float4(part_of(f[0], part), part_of(f[1], part), part_of(f[2], part), part_of(f[3], part));
+      }
+  }
+}

@@ -1,0 +1,130 @@
+// The backward pass: its parameters, what lies in shared memory, the order of tiles, and how a tile is made ready.
+
+struct Params : Inputs {
+  Tensor dy, dx, ddt, dz, down;          // (batch, channel, step)
+  Tensor dfinal, dinitial;               // (row, sequence, channel, state)
+  const f32* checkpoints;                // dense (batch, saved, channel, state, part)
+  f32* ends;                             // dense (segment, row, channel, state), the first segment left out; then sums of decay steps
+  f32 *db, *dc;                          // dense (batch, block, part, state, step), or (line, part, channel, state) of a constant map
+  f32* da;                               // dense (line, part, channel, state), a line for each row of each segment
+  f32 *dskip, *dbias;                    // dense (line, channel)
+};
+
+constexpr int SLOTS = CHANNELS / WIDTH;          // channels side by side
+constexpr int SPANS = STEPS / SPAN;
+constexpr int PIECES = CHECKPOINT / STEPS;       // tiles from one saved state to the next
+constexpr int WARPS = THREADS / 32, WARP_SLOTS = 32 / LANES;
+constexpr bool NARROW_B = COMPLEX && !B_COMPLEX, NARROW_C = COMPLEX && !C_COMPLEX;
+static_assert(THREADS == SLOTS * LANES && THREADS % 32 == 0 && 32 % LANES == 0, "whole warps, whole channels in a warp");
+
+// what lies in shared memory for each channel and step: first inputs, then sums over the states in place of some of them
+constexpr int PLANE_STEP = 0, PLANE_INPUT = 1, PLANE_COTANGENT = 2, PLANE_OWN_STEP = 3;
+constexpr int SUM_INPUT = 0, SUM_DECAY = 1, SUM_STEP = 2, SUM_OUTPUT = Method::GAIN ? 3 : 2, SUMS = SUM_OUTPUT + HAS_DZ;
+constexpr int FIRST_SUM = 1;                     // the plane of the first sum
+constexpr int PLANES = (HAS_OWN_STEP || FIRST_SUM + SUMS > 3) ? (FIRST_SUM + SUMS > 4 ? FIRST_SUM + SUMS : 4) : 3;
+constexpr int PLANE_BYTES = 4 * CHANNELS * LINE_PITCH;
+
+typedef RawTile<DY, DY_COPY, CHANNELS, STEPS, THREADS, DENSE> DyTile;
+
+constexpr bool ENDS = PASS == Pass::Ends;        // neither x nor B matters for the gradient of the state
+constexpr bool READS_B = B_VARIES && !ENDS;
+constexpr int MAPS = (B_VARIES && HAS_DB) + (C_VARIES && HAS_DC);
+constexpr int SUMMED_BYTES = 4 * PADDED * PARTS * LINE_PITCH;   // of one map of one warp
+constexpr int SAVED_AT = PLANES * PLANE_BYTES;
+constexpr int B_MAP_AT = SAVED_AT + (ENDS ? 0 : CHECKPOINT / SPAN * WIDTH * STATES * THREADS * int(sizeof(Field)));
+constexpr int C_MAP_AT = B_MAP_AT + (READS_B ? MAP_BYTES : 0);
+constexpr int SUMMED_AT = C_MAP_AT + (C_VARIES ? MAP_BYTES : 0);   // gradients of B and C by warps
+constexpr int CHANGE_AT = SUMMED_AT + (ENDS ? 0 : WARPS * MAPS * SUMMED_BYTES);
+constexpr int STAGES_AT = CHANGE_AT + (SEQUENCES == Sequences::Index ? 4 * STEPS : 0);
+constexpr int X_AT = 0;
+constexpr int DT_AT = X_AT + (ENDS ? 0 : XTile::BYTES);
+constexpr int OWN_AT = DT_AT + DtTile::BYTES;
+constexpr int DY_AT = OWN_AT + (HAS_OWN_STEP ? OwnTile::BYTES : 0);
+constexpr int Z_AT = DY_AT + (HAS_DY ? DyTile::BYTES : 0);
+constexpr int B_AT = Z_AT + (HAS_Z ? ZTile::BYTES : 0);
+constexpr int C_AT = B_AT + (READS_B ? BTile::BYTES : 0);
+constexpr int STAGE_BYTES = C_AT + (C_VARIES ? CTile::BYTES : 0);
+static_assert(STAGES_AT + STAGES * STAGE_BYTES == SHARED, "the plan and the kernel agree on shared memory");
+
+DEVICE float4* plane_quad(char* shared, int plane, int channel, int step) {
+  return reinterpret_cast<float4*>(shared + plane * PLANE_BYTES + 4 * (channel * LINE_PITCH + step));
+}
+DEVICE void read_plane(char* shared, int plane, int channel, int step, f32* out) {
+  const float4 v = *plane_quad(shared, plane, channel, step);
+  out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+}
+DEVICE float4 quad_of(const f32* v) { return make_float4(v[0], v[1], v[2], v[3]); }
+
+// ---- the order of tiles
+
+// Forwards from one saved state to the next, and back; from the last saved state to the first. A tile at the turn is visited once for both.
+struct Walk {
+  i64 tile, low, top, first;
+  bool rising;
+  DEVICE Walk(i64 first, i64 last) : top(last), first(first) { begin(); }
+  DEVICE void begin() {
+    low = max(first, top / PIECES * PIECES);
+    tile = ENDS ? top : low, rising = !ENDS;
+  }
+  DEVICE bool done() const { return top < first; }
+  DEVICE bool back() const { return !rising || tile == top; }
+  DEVICE void advance() {
+    if (rising && tile < top) {
+      tile++;
+    } else if (tile > low) {
+      rising = false, tile--;
+    } else {
+      top = low - 1;
+      begin();
+    }
+  }
+};
+
+// ---- prepare
+
+struct Stored {
+  Quad<X> x;
+  Quad<DT> dt;
+  Quad<OWN_STEP> own;
+  Quad<DY> dy;
+  Quad<Z> z;
+};
+
+template <bool WHOLE>
+DEVICE void prepare(const Params& p, char* shared, char* raw, Window<WHOLE> window, bool back, int channels, const f32* biases) {
+  auto load = [&](Stored& stored, int i) {
+    const Place<XTile::BY_TIME> place(i);
+    if constexpr (!ENDS) stored.x = XTile::read4(raw + X_AT, place.channel, place.step);
+    stored.dt = DtTile::read4(raw + DT_AT, place.channel, place.step);
+    if constexpr (HAS_OWN_STEP) stored.own = OwnTile::read4(raw + OWN_AT, place.channel, place.step);
+    if (HAS_DY && back) stored.dy = DyTile::read4(raw + DY_AT, place.channel, place.step);
+    if (HAS_Z && back) stored.z = ZTile::read4(raw + Z_AT, place.channel, place.step);
+  };
+  each_loaded<QUADS, THREADS, Stored>(load, [&](const Stored& stored, int i) {
+    const Place<XTile::BY_TIME> place(i);
+    f32 d[4], u[4], own[4], q[4] = {};
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const bool inside = WHOLE || (window.has(place.step + j) && place.channel < channels);
+      d[j] = to_f32(stored.dt.v[j]);
+      if constexpr (HAS_BIAS) d[j] += biases[place.channel];
+      d[j] = effective_step(p, d[j]);
+      u[j] = ENDS ? 0.f : to_f32(stored.x.v[j]);
+      if constexpr (Method::INPUT_STEP) u[j] *= d[j];
+      if (HAS_DY && back) {
+        q[j] = to_f32(stored.dy.v[j]) * (COMPLEX ? 2.f : 1.f);
+        if constexpr (HAS_Z) q[j] *= silu(to_f32(stored.z.v[j]));
+        q[j] = inside ? q[j] : 0.f;
+      }
+      u[j] = inside ? u[j] : 0.f;
+      d[j] = inside ? d[j] : 0.f;
+      if constexpr (HAS_OWN_STEP) own[j] = inside ? to_f32(stored.own.v[j]) : 0.f;
+    }
+    *plane_quad(shared, PLANE_STEP, place.channel, place.step) = quad_of(d);
+    if constexpr (!ENDS) *plane_quad(shared, PLANE_INPUT, place.channel, place.step) = quad_of(u);
+    if (back) *plane_quad(shared, PLANE_COTANGENT, place.channel, place.step) = quad_of(q);
+    if constexpr (HAS_OWN_STEP) *plane_quad(shared, PLANE_OWN_STEP, place.channel, place.step) = quad_of(own);
+  });
+  if constexpr (READS_B) prepare_map<BTile>(shared + B_MAP_AT, raw + B_AT, window);
+  if (C_VARIES && back) prepare_map<CTile>(shared + C_MAP_AT, raw + C_AT, window);
+}
