@@ -10,8 +10,9 @@ DEVICE f32 prepare_exp(f32 a) {
   return a < -3.4e38f ? -3.4e38f : a;
 }
 DEVICE complex64 prepare_exp(complex64 a) { return {prepare_exp(a.re), a.im * INV_PI}; }
-DEVICE f32 undo_prepare_exp(f32 a) { return a * LN_2; }
-DEVICE complex64 undo_prepare_exp(complex64 a) { return {undo_prepare_exp(a.re), a.im * PI}; }
+// A over ln 2 from what was prepared, nothing to compute for real A: sums of many such terms are multiplied by ln 2 once
+DEVICE f32 over_ln2(f32 prepared) { return prepared; }
+DEVICE complex64 over_ln2(complex64 prepared) { return {prepared.re, prepared.im * (PI / LN_2)}; }
 DEVICE f32 exp_prepared(f32 a, f32 d) { return exp2_fast(a * d); }
 DEVICE complex64 exp_prepared(complex64 a, f32 d) {
   f32 size = exp2_fast(a.re * d), sine, cosine;
@@ -64,7 +65,9 @@ DEVICE complex64 forward_half(complex64 a, f32 d) { return {__fmaf_rn(0.5f * d, 
 template <Discretization METHOD> struct Rule {
   static constexpr bool GAIN = false, INPUT_STEP = METHOD == Discretization::Mamba, DECAY_IS_EXP = true;
   template <typename F> static DEVICE F prepare(F a) { return prepare_exp(a); }
-  template <typename F> static DEVICE F raw(F prepared) { return undo_prepare_exp(prepared); }
+  // A is this unit times in_units(prepared A)
+  static constexpr f32 UNIT = LN_2;
+  template <typename F> static DEVICE F in_units(F prepared) { return over_ln2(prepared); }
   template <typename F> static DEVICE F decay(F a, f32 d) { return exp_prepared(a, d); }
   template <typename F> static DEVICE F decay_slope(F a, f32 d) { return decay(a, d); }
   template <typename F> static DEVICE F gain(F, f32) { return from_real<F>(1.f); }
@@ -76,7 +79,8 @@ template <Discretization METHOD> struct Rule {
 template <> struct Rule<Discretization::Zoh> {
   static constexpr bool GAIN = true, INPUT_STEP = true, DECAY_IS_EXP = true;
   template <typename F> static DEVICE F prepare(F a) { return a; }
-  template <typename F> static DEVICE F raw(F prepared) { return prepared; }
+  static constexpr f32 UNIT = 1.f;
+  template <typename F> static DEVICE F in_units(F prepared) { return prepared; }
   template <typename F> static DEVICE F decay(F a, f32 d) { return exp_prepared(prepare_exp(a), d); }
   template <typename F> static DEVICE F decay_slope(F a, f32 d) { return decay(a, d); }
   template <typename F> static DEVICE F gain(F a, f32 d) { return phi1(scale(a, d)); }
@@ -88,7 +92,8 @@ template <> struct Rule<Discretization::Zoh> {
 template <> struct Rule<Discretization::Bilinear> {
   static constexpr bool GAIN = true, INPUT_STEP = true, DECAY_IS_EXP = false;
   template <typename F> static DEVICE F prepare(F a) { return a; }
-  template <typename F> static DEVICE F raw(F prepared) { return prepared; }
+  static constexpr f32 UNIT = 1.f;
+  template <typename F> static DEVICE F in_units(F prepared) { return prepared; }
   template <typename F> static DEVICE F decay(F a, f32 d) { return mul(forward_half(a, d), tustin(a, d)); }
   template <typename F> static DEVICE F decay_slope(F a, f32 d) { return mul(tustin(a, d), tustin(a, d)); }
   template <typename F> static DEVICE F gain(F a, f32 d) { return tustin(a, d); }

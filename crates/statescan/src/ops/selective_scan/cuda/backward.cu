@@ -47,11 +47,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
       for (int r = 0; r < STATES; r++) job(k, r);
   };
 
-  // the state; the gradient by the state after the steps that were not yet visited; gradients of what does not vary
-  Field a[WIDTH][STATES], h[WIDTH][STATES], g[WIDTH][STATES], da[WIDTH][STATES];
+  // the gradient by the state after the steps that were not yet visited; gradients of what does not vary
+  Field a[WIDTH][STATES], g[WIDTH][STATES], da[WIDTH][STATES];
   Field b_own[WIDTH][STATES], c_own[WIDTH][STATES], db_own[WIDTH][STATES], dc_own[WIDTH][STATES];
   own([&](int k, int r) {
-    a[k][r] = h[k][r] = da[k][r] = b_own[k][r] = c_own[k][r] = db_own[k][r] = dc_own[k][r] = Field{};
+    a[k][r] = da[k][r] = b_own[k][r] = c_own[k][r] = db_own[k][r] = dc_own[k][r] = Field{};
     g[k][r] = final_gradient_of(sequence_at(p.seqlen - 1), k, r);
     if (!exists(k, r)) return;
     const i64 channel = w.first + own_channel(k);
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
 
   auto copy = [&](const Walk& walk, char* raw) {
     if (walk.done()) return;
-    const i64 step = walk.tile * STEPS;
+    const i64 step = i64(walk.tile) * STEPS;
     const int steps = int(min(i64(STEPS), p.seqlen - step));
     const bool back = walk.back();
     auto load = [&](auto whole) {
@@ -135,12 +135,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
     read_steps(PLANE_STEP, k, step, d.gain);
   };
 
-  auto forwards = [&](i64 tile, bool turn) {
-    const int piece = int(tile % PIECES);
+  auto forwards = [&](int tile, bool turn) {
+    const int piece = tile % PIECES;
+    Field h[WIDTH][STATES];
+    own([&](int k, int r) { h[k][r] = saved_state(piece, 0, k, r); });
 #pragma unroll 1
     for (int span = 0; span < SPANS; span++) {
       const int step = span * SPAN;
-      own([&](int k, int r) { saved_state(piece, span, k, r) = h[k][r]; });
       if (turn && span == SPANS - 1) return;
       Steps d[WIDTH];
       f32 u[WIDTH][SPAN];
@@ -149,19 +150,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
         read_both_steps(k, step, d[k]);
         read_steps(PLANE_INPUT, k, step, u[k]);
       }
+      Field b[STATES][SPAN];
 #pragma unroll
-      for (int r = 0; r < STATES; r++) {
-        Field b[SPAN];
-        if constexpr (B_VARIES) read_states(B_MAP_AT, step, r, b);
+      for (int r = 0; r < STATES; r++)
+        if constexpr (B_VARIES) read_states(B_MAP_AT, step, r, b[r]);
 #pragma unroll
-        for (int k = 0; k < WIDTH; k++)
-#pragma unroll
-          for (int j = 0; j < SPAN; j++) {
-            if (changed(step + j)) h[k][r] = first_state(tile * STEPS + step + j, k, r);
-            const Field in = Method::amplify(a[k][r], d[k].gain[j], scale(B_VARIES ? b[j] : b_own[k][r], u[k][j]));
-            h[k][r] = mul_add(Method::decay(a[k][r], d[k].decay[j]), h[k][r], in);
-          }
-      }
+      for (int j = 0; j < SPAN; j++)
+        own([&](int k, int r) {
+          if (changed(step + j)) h[k][r] = first_state(i64(tile) * STEPS + step + j, k, r);
+          const Field in = Method::amplify(a[k][r], d[k].gain[j], scale(B_VARIES ? b[r][j] : b_own[k][r], u[k][j]));
+          h[k][r] = mul_add(Method::decay(a[k][r], d[k].decay[j]), h[k][r], in);
+        });
+      // before the next span, of this tile or the next one
+      own([&](int k, int r) { saved_state(piece, span + 1, k, r) = h[k][r]; });
     }
   };
 
@@ -192,12 +193,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
 
   char* const summed = shared + SUMMED_AT + warp * MAPS * SUMMED_BYTES;
   constexpr int C_SUMMED = B_VARIES && HAS_DB ? SUMMED_BYTES : 0;
-  auto backwards = [&](i64 tile) {
-    const int piece = int(tile % PIECES);
+  auto backwards = [&](int tile) {
+    const int piece = tile % PIECES;
 #pragma unroll 1
     for (int span = SPANS - 1; span >= 0; span--) {
       const int step = span * SPAN;
-      const i64 first_step = tile * STEPS + step;
+      const i64 first_step = i64(tile) * STEPS + step;
       Field db[STATES][SPAN] = {}, dc[STATES][SPAN] = {};
 #pragma unroll
       for (int k = 0; k < WIDTH; k++) {
@@ -211,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
           Field b[SPAN], c[SPAN], decay[SPAN], before[SPAN], after[SPAN];
           if constexpr (B_VARIES) read_states(B_MAP_AT, step, r, b);
           if constexpr (C_VARIES) read_states(C_MAP_AT, step, r, c);
-          const Field raw_a = Method::raw(a[k][r]);
+          const Field unit_a = Method::in_units(a[k][r]);
           Field state = saved_state(piece, span, k, r);
 #pragma unroll
           for (int j = 0; j < SPAN; j++) {
@@ -231,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
             carried = mul_conj(grad, decay[j]);
             // by the exponent of the decay
             const Field by_exponent = mul_conj(Method::DECAY_IS_EXP ? carried : mul_conj(grad, Method::decay_slope(a[k][r], d.decay[j])), before[j]);
-            sum(SUM_DECAY) = re_mul_conj_add(by_exponent, raw_a, sum(SUM_DECAY));
+            sum(SUM_DECAY) = re_mul_conj_add(by_exponent, unit_a, sum(SUM_DECAY));
             if constexpr (HAS_DA) da[k][r] = scaled_add(by_exponent, d.decay[j], da[k][r]);
             Field by_input = grad;   // by u B
             if constexpr (Method::GAIN) {
@@ -266,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
     }
   };
 
-  const i64 first_tile = w.start / STEPS, last_tile = w.start < w.end ? (w.end - 1) / STEPS : first_tile - 1;
+  const int first_tile = int(w.start / STEPS), last_tile = w.start < w.end ? int((w.end - 1) / STEPS) : first_tile - 1;
   const i64 saved_count = (p.seqlen - 1) / CHECKPOINT;
   // the first step of the sequence, which no state was saved for
   const i64 sequence_start = PASS == Pass::Whole ? w.start : 0;
@@ -276,23 +277,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
   char* next = raw + (STAGES - 1) * STAGE_BYTES;
   copy(walk, raw);
   while (!walk.done()) {
-    const i64 tile = walk.tile;
+    const int tile = walk.tile;
+    const i64 first_step = i64(tile) * STEPS;
     const bool back = walk.back(), rising = walk.rising, turn = rising && back;
     const bool from_saved = rising && tile == walk.low;
-    const int low = int(max(w.start - tile * STEPS, i64(0))), high = int(min(i64(STEPS), w.end - tile * STEPS));
+    const int low = int(max(w.start - first_step, i64(0))), high = int(min(i64(STEPS), w.end - first_step));
     const bool whole = low == 0 && high == STEPS && w.channels == CHANNELS;
     copy_async_wait();
     __syncthreads();
     walk.advance();
     if constexpr (STAGES > 1) copy(walk, next);
     if (from_saved) {
-      const i64 step = tile * STEPS;
+      const i64 step = first_step;
+      const int piece = tile % PIECES;
       own([&](int k, int r) {
         if (step > sequence_start) {
           const i64 place = ((w.batch * saved_count + step / CHECKPOINT - 1) * p.dim + w.first + own_channel(k)) * DSTATE + own_state(r);
-          h[k][r] = exists(k, r) ? reinterpret_cast<const Field*>(p.checkpoints)[place] : Field{};
+          saved_state(piece, 0, k, r) = exists(k, r) ? reinterpret_cast<const Field*>(p.checkpoints)[place] : Field{};
         } else {
-          h[k][r] = initial_of(sequence_at(0), k, r);
+          saved_state(piece, 0, k, r) = initial_of(sequence_at(0), k, r);
         }
       });
     }
@@ -313,15 +316,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
         backwards(tile);
         __syncthreads();
         if (whole)
-          finish(p, w, shared, raw, Window<true>{low, high}, tile, skips, biases, channel_sums);
+          finish(p, w, shared, raw, Window<true>{low, high}, first_step, skips, biases, channel_sums);
         else
-          finish(p, w, shared, raw, Window<false>{low, high}, tile, skips, biases, channel_sums);
+          finish(p, w, shared, raw, Window<false>{low, high}, first_step, skips, biases, channel_sums);
         const char* const sums = shared + SUMMED_AT;
         const i64 block = w.batch * p.blocks_per_row + w.block;
         if constexpr (B_VARIES && HAS_DB)
-          finish_map<NARROW_B>(p.db + block * (NARROW_B ? 1 : PARTS) * DSTATE * p.seqlen, p.seqlen, tile * STEPS, sums, low, high);
+          finish_map<NARROW_B>(p.db + block * (NARROW_B ? 1 : PARTS) * DSTATE * p.seqlen, p.seqlen, first_step, sums, low, high);
         if constexpr (C_VARIES && HAS_DC)
-          finish_map<NARROW_C>(p.dc + block * (NARROW_C ? 1 : PARTS) * DSTATE * p.seqlen, p.seqlen, tile * STEPS, sums + C_SUMMED, low, high);
+          finish_map<NARROW_C>(p.dc + block * (NARROW_C ? 1 : PARTS) * DSTATE * p.seqlen, p.seqlen, first_step, sums + C_SUMMED, low, high);
       }
     }
     if constexpr (STAGES > 1) {

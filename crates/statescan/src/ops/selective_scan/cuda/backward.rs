@@ -7,6 +7,7 @@ use crate::cuda::{COMMON, Config, DISCRETIZATION, Launch, Program, Stream, Strid
 use crate::error::{Error, Result};
 use crate::ops::discretization::Discretization;
 use crate::ops::selective_scan::{CHECKPOINT, GradientTargets, OP, Problem, Projection, Sources, Targets};
+use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, Device, RawViewMut, View, ViewMut};
 
 pub(super) static BACKWARD: Program = Program {
@@ -152,7 +153,14 @@ impl Backward<'_, '_> {
     }
 
     pub fn plan_for(&self, numbers: crate::cuda::Numbers) -> Option<Plan> {
-        Plan::new(&self.call.shape(), numbers, |geometry| self.most_shared(geometry))
+        Plan::new(&self.call.shape(), self.longest_span(), numbers, |geometry| self.most_shared(geometry))
+    }
+
+    /// Steps that registers have room for: marks of sequences take some, and so does the sum for a gate beside tiles in f32.
+    fn longest_span(&self) -> usize {
+        let p = self.call.problem;
+        let marked = matches!(p.sequences, Sequences::SeqIdx(_));
+        if marked || (p.z.is_some() && p.x.dtype().size() > 2) { 4 } else { 8 }
     }
 
     fn launch(&self, plan: &Plan, pass: Pass) -> Launch {

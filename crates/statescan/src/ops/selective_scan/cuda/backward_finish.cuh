@@ -29,7 +29,7 @@ constexpr int ROUNDS = (QUADS + THREADS - 1) / THREADS;
 struct ChannelSums { f32 skip[ROUNDS], bias[ROUNDS]; };
 
 template <bool WHOLE>
-DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Window<WHOLE> window, i64 tile, const f32* skips,
+DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Window<WHOLE> window, i64 first_step, const f32* skips,
                    const f32* biases, ChannelSums& channel_sums) {
   each<QUADS, THREADS>([&](int i, int round) {
     const Place<OUT_BY_TIME> place(i);
@@ -53,7 +53,7 @@ DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Wind
         const f32 z = to_f32(z_raw.v[j]), s = sigmoid(z);
         before_gate *= z * s, gate_slope = s * __fmaf_rn(z, 1.f - s, 1.f);
       }
-      const f32 input = sums[SUM_INPUT][j];
+      const f32 input = sums[SUM_INPUT][j], by_decay = Method::UNIT * sums[SUM_DECAY][j];
       dx[j] = Method::INPUT_STEP ? d[j] * input : input;
       if constexpr (HAS_SKIP) dx[j] = __fmaf_rn(skips[place.channel], before_gate, dx[j]);
       if constexpr (HAS_DZ) {
@@ -61,9 +61,9 @@ DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Wind
         if constexpr (HAS_SKIP) y = __fmaf_rn(skips[place.channel], x, y);
         dz[j] = dy * y * gate_slope;
       }
-      ddt[j] = HAS_OWN_STEP ? 0.f : sums[SUM_DECAY][j];
+      ddt[j] = HAS_OWN_STEP ? 0.f : by_decay;
       if constexpr (Method::INPUT_STEP) ddt[j] = __fmaf_rn(x, Method::GAIN ? sums[SUM_STEP][j] : input, ddt[j]);
-      down[j] = sums[SUM_DECAY][j];
+      down[j] = by_decay;
       if constexpr (SOFTPLUS || HAS_LIMIT) {
         f32 v = to_f32(dt_raw.v[j]);
         if constexpr (HAS_BIAS) v += biases[place.channel];
@@ -81,7 +81,7 @@ DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Wind
     auto store = [&](auto* first, i64 stride, auto vector, const f32(&v)[4]) {
       store4<decltype(vector)::VALUE, WHOLE>(first, stride, v, low, high);
     };
-    const i64 channel = w.first + place.channel, step = tile * STEPS + place.step;
+    const i64 channel = w.first + place.channel, step = first_step + place.step;
     if constexpr (HAS_DX) store(at<DX>(p.dx, w.batch, channel, step), p.dx.stride[2], Flag<DX_VECTOR>(), dx);
     if constexpr (HAS_DDT) store(at<DDT>(p.ddt, w.batch, channel, step), p.ddt.stride[2], Flag<DDT_VECTOR>(), ddt);
     if constexpr (HAS_DZ) store(at<DZ>(p.dz, w.batch, channel, step), p.dz.stride[2], Flag<DZ_VECTOR>(), dz);

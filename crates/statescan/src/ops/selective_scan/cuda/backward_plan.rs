@@ -78,10 +78,11 @@ fn cut(shape: &Shape, numbers: Numbers) -> Option<Cut> {
 }
 
 impl Plan {
-    /// `shared` gives the bytes of shared memory for a geometry. `None` if no geometry fits.
-    pub(super) fn new(shape: &Shape, numbers: Numbers, shared: impl Fn(Geometry) -> usize) -> Option<Plan> {
+    /// `span`: the most steps that registers have room for. `shared` gives the bytes of shared memory for a geometry. `None` if no geometry
+    /// fits.
+    pub(super) fn new(shape: &Shape, span: usize, numbers: Numbers, shared: impl Fn(Geometry) -> usize) -> Option<Plan> {
         let (lanes, width) = (lanes(shape), width(shape));
-        let span = if shape.heavy || width == 1 { 4 } else { 8 };
+        let span = if shape.heavy || width == 1 { span.min(4) } else { span };
         let most = numbers.shared_per_block.saturating_sub(SHARED_BESIDES);
         // two blocks keep a multiprocessor busy while one of them waits
         let half = most.min((numbers.shared_per_multiprocessor / 2).saturating_sub(SHARED_BESIDES));
@@ -132,7 +133,7 @@ mod tests {
     fn few_channels_are_cut_into_segments() {
         let segments = |rows, dim, seqlen| {
             let shape = shape(rows, dim, seqlen, 16);
-            Plan::new(&shape, H200, shared(16)).unwrap().cut.map(|cut| (cut.segments, cut.steps))
+            Plan::new(&shape, 8, H200, shared(16)).unwrap().cut.map(|cut| (cut.segments, cut.steps))
         };
         assert_eq!(segments(1, 1536, 65536), Some((22, 3008)));
         assert_eq!(segments(1, 5120, 4096), Some((6, 704)));
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(segments(64, 2048, 512), None);
         assert_eq!(segments(1, 1536, 1000), None);
         let whole = Shape { cuttable: false, ..shape(1, 1536, 65536, 16) };
-        assert_eq!(Plan::new(&whole, H200, shared(16)).unwrap().cut, None);
+        assert_eq!(Plan::new(&whole, 8, H200, shared(16)).unwrap().cut, None);
     }
 
     #[test]
@@ -152,7 +153,7 @@ mod tests {
                 {
                     for heavy in [false, true] {
                         let shape = Shape { unit: dim / groups, heavy, ..shape(rows, dim, 5000, dstate) };
-                        let plan = Plan::new(&shape, numbers, shared(dstate)).unwrap();
+                        let plan = Plan::new(&shape, 8, numbers, shared(dstate)).unwrap();
                         let Geometry { lanes, width, channels, steps, span, .. } = plan.geometry;
                         assert!(32 % lanes == 0 && 64 % steps == 0 && steps % span == 0 && span % 4 == 0, "{plan:?}");
                         assert!(channels % width == 0 && plan.geometry.threads().is_multiple_of(32), "{plan:?}");
@@ -168,7 +169,7 @@ mod tests {
 
     #[test]
     fn what_cannot_fit_has_no_plan() {
-        assert_eq!(Plan::new(&shape(1, 4, 8, 100_000), H200, shared(100_000)), None);
-        assert_eq!(Plan::new(&shape(usize::MAX, 4, 8, 16), H200, shared(16)), None);
+        assert_eq!(Plan::new(&shape(1, 4, 8, 100_000), 8, H200, shared(100_000)), None);
+        assert_eq!(Plan::new(&shape(usize::MAX, 4, 8, 16), 8, H200, shared(16)), None);
     }
 }

@@ -59,9 +59,9 @@ DEVICE float4 quad_of(const f32* v) { return make_float4(v[0], v[1], v[2], v[3])
 
 // Forwards from one saved state to the next, and back; from the last saved state to the first. A tile at the turn is visited once for both.
 struct Walk {
-  i64 tile, low, top, first;
+  int tile, low, top, first;
   bool rising;
-  DEVICE Walk(i64 first, i64 last) : top(last), first(first) { begin(); }
+  DEVICE Walk(int first, int last) : top(last), first(first) { begin(); }
   DEVICE void begin() {
     low = max(first, top / PIECES * PIECES);
     tile = ENDS ? top : low, rising = !ENDS;

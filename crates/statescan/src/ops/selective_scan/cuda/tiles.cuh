@@ -44,21 +44,21 @@ DEVICE i64 index_of(const Tensor& v, i64 i, i64 j) { return i64(*at<INDEX>(v, i,
 
 // What a block works on.
 struct Work {
-  i64 row, batch;        // where states lie, where steps lie
-  i64 block;             // of a row
-  i64 first;             // channel
+  int row, batch;        // where states lie, where steps lie
+  int block;             // of a row
+  int first;             // channel
   int channels;
   i64 start, end;        // steps
-  i64 segment;
+  int segment;
 
   // blocks of later segments come later; FIRST is the segment of the first block
   template <int FIRST> static DEVICE Work of(const Inputs& p) {
     const int in_segment = PASS == Pass::Whole ? blockIdx.x : blockIdx.x % int(p.blocks_per_segment);
     Work w;
     w.block = in_segment % int(p.blocks_per_row);
-    const int unit = int(w.block) / int(p.blocks_per_unit);
+    const int unit = w.block / int(p.blocks_per_unit);
     w.row = w.batch = in_segment / int(p.blocks_per_row);
-    w.first = unit * p.unit + (w.block % int(p.blocks_per_unit)) * CHANNELS;
+    w.first = unit * int(p.unit) + w.block % int(p.blocks_per_unit) * CHANNELS;
     w.channels = int(min(i64(CHANNELS), (unit + 1) * p.unit - w.first));
     w.segment = 0, w.start = 0, w.end = p.seqlen;
     if constexpr (PASS != Pass::Whole) {
