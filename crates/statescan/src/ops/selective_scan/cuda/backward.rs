@@ -1,6 +1,6 @@
 //! Backward: the scan, in two launches where time is cut into segments, then the sums over blocks and rows.
 
-use super::backward_plan::{Geometry, Plan};
+use super::backward_plan::{Geometry, Plan, Room};
 use super::reduce::{self, Sum};
 use super::{Call, Inputs, Pass, Tile, checkpoints_len, forward, has_quads, refuse_double, type_of, varies, view_of};
 use crate::cuda::{COMMON, Config, DISCRETIZATION, Launch, Program, Stream, Strided, TileCopy, Value};
@@ -153,14 +153,19 @@ impl Backward<'_, '_> {
     }
 
     pub fn plan_for(&self, numbers: crate::cuda::Numbers) -> Option<Plan> {
-        Plan::new(&self.call.shape(), self.longest_span(), numbers, |geometry| self.most_shared(geometry))
+        Plan::new(&self.call.shape(), self.room(), numbers, |geometry| self.most_shared(geometry))
     }
 
-    /// Steps that registers have room for: marks of sequences take some, and so does the sum for a gate beside tiles in f32.
-    fn longest_span(&self) -> usize {
+    /// Complex states and gains take registers, and so do marks of sequences and the sum for a gate beside tiles in f32.
+    fn room(&self) -> Room {
         let p = self.call.problem;
+        let states = match (p.complex, self.has_gain()) {
+            (false, false) => 4,
+            (true, true) => 1,
+            _ => 2,
+        };
         let marked = matches!(p.sequences, Sequences::SeqIdx(_));
-        if marked || (p.z.is_some() && p.x.dtype().size() > 2) { 4 } else { 8 }
+        Room { states, span: if marked || states < 4 || (p.z.is_some() && p.x.dtype().size() > 2) { 4 } else { 8 } }
     }
 
     fn launch(&self, plan: &Plan, pass: Pass) -> Launch {

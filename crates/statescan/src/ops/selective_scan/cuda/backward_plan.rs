@@ -42,8 +42,8 @@ pub(super) struct Plan {
 
 /// Warps of a block, steps of a tile and stages, the best first. Warps of a block share the conversion of B and C, and a block is one term
 /// of the sums for their gradients; long tiles wait less.
-const SHAPES: [(usize, usize, usize); 8] =
-    [(4, 32, 2), (4, 32, 1), (4, 16, 1), (4, 8, 1), (2, 16, 1), (2, 8, 1), (1, 16, 1), (1, 8, 1)];
+const SHAPES: [(usize, usize, usize); 9] =
+    [(4, 32, 2), (4, 32, 1), (4, 16, 1), (4, 8, 1), (2, 16, 1), (2, 8, 1), (2, 4, 1), (1, 16, 1), (1, 4, 1)];
 /// Threads of a multiprocessor that segments should fill; as many registers as a thread can use leave room for so many.
 const FULL_THREADS: usize = 256;
 /// Steps of a segment that make up for its beginning.
@@ -51,23 +51,27 @@ const SHORTEST_SEGMENT: usize = 512;
 /// Shared memory that is left for the vectors of each channel and for the system.
 const SHARED_BESIDES: usize = 2 << 10;
 
-/// The states of a thread for each of its channels, at most; what is computed again fills registers.
-fn states_together(shape: &Shape) -> usize {
-    if shape.heavy { 2 } else { 4 }
+/// What registers have room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Room {
+    /// States of a thread for each of its channels, as long as a warp can share the rest.
+    pub states: usize,
+    /// Steps that are computed again at once.
+    pub span: usize,
 }
 
-fn lanes(shape: &Shape) -> usize {
-    shape.dstate.max(1).div_ceil(states_together(shape)).next_power_of_two().min(32)
+fn lanes(shape: &Shape, room: Room) -> usize {
+    shape.dstate.max(1).div_ceil(room.states).next_power_of_two().min(32)
 }
 
-fn width(shape: &Shape) -> usize {
-    if shape.heavy || shape.dstate.max(1).div_ceil(lanes(shape)) > states_together(shape) { 1 } else { 2 }
+fn width(shape: &Shape, room: Room) -> usize {
+    if shape.heavy || lanes(shape, room) == 32 { 1 } else { 2 }
 }
 
 /// Segments for rows that are long and too few to fill a device: first the gradient that each but the first one hands to the one before, from
 /// zero, then all of them side by side.
-fn cut(shape: &Shape, numbers: Numbers) -> Option<Cut> {
-    let threads = shape.channels().saturating_mul(lanes(shape)) / width(shape);
+fn cut(shape: &Shape, room: Room, numbers: Numbers) -> Option<Cut> {
+    let threads = shape.channels().saturating_mul(lanes(shape, room)) / width(shape, room);
     if !shape.cuttable || threads == 0 {
         return None;
     }
@@ -78,11 +82,10 @@ fn cut(shape: &Shape, numbers: Numbers) -> Option<Cut> {
 }
 
 impl Plan {
-    /// `span`: the most steps that registers have room for. `shared` gives the bytes of shared memory for a geometry. `None` if no geometry
-    /// fits.
-    pub(super) fn new(shape: &Shape, span: usize, numbers: Numbers, shared: impl Fn(Geometry) -> usize) -> Option<Plan> {
-        let (lanes, width) = (lanes(shape), width(shape));
-        let span = if shape.heavy || width == 1 { span.min(4) } else { span };
+    /// `shared` gives the bytes of shared memory for a geometry. `None` if no geometry fits.
+    pub(super) fn new(shape: &Shape, room: Room, numbers: Numbers, shared: impl Fn(Geometry) -> usize + Copy) -> Option<Plan> {
+        let (lanes, width) = (lanes(shape, room), width(shape, room));
+        let span = if width == 1 { room.span.min(4) } else { room.span };
         let most = numbers.shared_per_block.saturating_sub(SHARED_BESIDES);
         // two blocks keep a multiprocessor busy while one of them waits
         let half = most.min((numbers.shared_per_multiprocessor / 2).saturating_sub(SHARED_BESIDES));
@@ -90,14 +93,17 @@ impl Plan {
             let slots = 32 / lanes * width;
             // no more warps than there are channels for
             let warps = warps.min(shape.unit.div_ceil(slots).next_power_of_two());
-            Geometry { lanes, width, channels: warps * slots, steps, span, stages }
+            Geometry { lanes, width, channels: warps * slots, steps, span: span.min(steps), stages }
         });
-        let within = |limit: usize| geometries.into_iter().find(|&geometry| shared(geometry) <= limit);
-        let geometry = within(half).or_else(|| within(most))?;
+        // a thread that converts much of B and C at once runs out of registers
+        let light = |g: &Geometry| shape.dstate.next_multiple_of(lanes) * g.steps <= 16 * g.threads();
+        let within = |limit: usize| move |g: &Geometry| shared(*g) <= limit;
+        let find = |limit: usize| geometries.into_iter().filter(light).find(within(limit));
+        let geometry = find(half).or_else(|| find(most)).or_else(|| geometries.into_iter().find(within(most)))?;
         let shared = shared(geometry);
         let blocks_per_unit = shape.unit.div_ceil(geometry.channels);
         let blocks_per_row = shape.dim / shape.unit * blocks_per_unit;
-        let cut = cut(shape, numbers);
+        let cut = cut(shape, room, numbers);
         let blocks = shape.rows.checked_mul(blocks_per_row)?;
         let fits = blocks.checked_mul(cut.map_or(1, |cut| cut.segments)).is_some_and(|blocks| blocks <= i32::MAX as usize);
         let resident =
@@ -114,12 +120,14 @@ mod tests {
     const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
     const SMALL: Numbers = Numbers { multiprocessors: 20, shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10 };
 
+    const ROOM: Room = Room { states: 4, span: 8 };
+
     fn shape(rows: usize, dim: usize, seqlen: usize, dstate: usize) -> Shape {
         Shape { rows, dim, unit: dim, seqlen, dstate, heavy: false, cuttable: true }
     }
 
     /// Shared memory of f32 arguments.
-    fn shared(dstate: usize) -> impl Fn(Geometry) -> usize {
+    fn shared(dstate: usize) -> impl Fn(Geometry) -> usize + Copy {
         move |g: Geometry| {
             let padded = dstate.max(1).next_multiple_of(g.lanes);
             12 * g.channels * (g.steps + 4)
@@ -133,7 +141,7 @@ mod tests {
     fn few_channels_are_cut_into_segments() {
         let segments = |rows, dim, seqlen| {
             let shape = shape(rows, dim, seqlen, 16);
-            Plan::new(&shape, 8, H200, shared(16)).unwrap().cut.map(|cut| (cut.segments, cut.steps))
+            Plan::new(&shape, ROOM, H200, shared(16)).unwrap().cut.map(|cut| (cut.segments, cut.steps))
         };
         assert_eq!(segments(1, 1536, 65536), Some((22, 3008)));
         assert_eq!(segments(1, 5120, 4096), Some((6, 704)));
@@ -141,7 +149,7 @@ mod tests {
         assert_eq!(segments(64, 2048, 512), None);
         assert_eq!(segments(1, 1536, 1000), None);
         let whole = Shape { cuttable: false, ..shape(1, 1536, 65536, 16) };
-        assert_eq!(Plan::new(&whole, 8, H200, shared(16)).unwrap().cut, None);
+        assert_eq!(Plan::new(&whole, ROOM, H200, shared(16)).unwrap().cut, None);
     }
 
     #[test]
@@ -153,7 +161,7 @@ mod tests {
                 {
                     for heavy in [false, true] {
                         let shape = Shape { unit: dim / groups, heavy, ..shape(rows, dim, 5000, dstate) };
-                        let plan = Plan::new(&shape, 8, numbers, shared(dstate)).unwrap();
+                        let plan = Plan::new(&shape, ROOM, numbers, shared(dstate)).unwrap();
                         let Geometry { lanes, width, channels, steps, span, .. } = plan.geometry;
                         assert!(32 % lanes == 0 && 64 % steps == 0 && steps % span == 0 && span % 4 == 0, "{plan:?}");
                         assert!(channels % width == 0 && plan.geometry.threads().is_multiple_of(32), "{plan:?}");
@@ -169,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_cannot_fit_has_no_plan() {
-        assert_eq!(Plan::new(&shape(1, 4, 8, 100_000), 8, H200, shared(100_000)), None);
-        assert_eq!(Plan::new(&shape(usize::MAX, 4, 8, 16), 8, H200, shared(16)), None);
+        assert_eq!(Plan::new(&shape(1, 4, 8, 100_000), ROOM, H200, shared(100_000)), None);
+        assert_eq!(Plan::new(&shape(usize::MAX, 4, 8, 16), ROOM, H200, shared(16)), None);
     }
 }

@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
   const Work w = Work::of<PASS == Pass::Rest>(p);
   // what starts from zero for want of the right state is scanned again
   const bool outputs = PASS != Pass::Ends || w.segment == 0;
-  const i64 channel = w.first + own_channel;
+  const int channel = w.first + own_channel;
   // the state of a sequence before its first step, and where the state after its last step goes
   auto initial_of = [&](i64 sequence, int n) {
     if constexpr (HAS_INITIAL) return state_of<INITIAL>(p, p.initial, w.row, sequence, channel, n);
@@ -294,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_f
         Field* const to = reinterpret_cast<Field*>(p.checkpoints) + (w.batch * saved + step / CHECKPOINT - 1) * p.dim * DSTATE;
 #pragma unroll
         for (int r = 0; r < STATES; r++)
-          if (exists(r)) to[channel * DSTATE + r * LANES + lane] = h[r];
+          if (exists(r)) to[i64(channel) * DSTATE + r * LANES + lane] = h[r];
       }
     }
 
