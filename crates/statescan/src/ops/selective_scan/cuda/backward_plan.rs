@@ -42,8 +42,8 @@ pub(super) struct Plan {
 
 /// Warps of a block, steps of a tile and stages, the best first. Warps of a block share the conversion of B and C, and a block is one term
 /// of the sums for their gradients; long tiles wait less.
-const SHAPES: [(usize, usize, usize); 9] =
-    [(4, 32, 2), (4, 32, 1), (4, 16, 1), (4, 8, 1), (2, 16, 1), (2, 8, 1), (2, 4, 1), (1, 16, 1), (1, 4, 1)];
+const SHAPES: [(usize, usize, usize); 10] =
+    [(4, 32, 2), (4, 32, 1), (4, 16, 2), (4, 16, 1), (4, 8, 1), (2, 16, 1), (2, 8, 1), (2, 4, 1), (1, 16, 1), (1, 4, 1)];
 /// Threads of a multiprocessor that segments should fill; as many registers as a thread can use leave room for so many.
 const FULL_THREADS: usize = 256;
 /// Steps of a segment that make up for its beginning.
@@ -95,15 +95,17 @@ impl Plan {
             let warps = warps.min(shape.unit.div_ceil(slots).next_power_of_two());
             Geometry { lanes, width, channels: warps * slots, steps, span: span.min(steps), stages }
         });
-        // a thread that converts much of B and C at once runs out of registers
-        let light = |g: &Geometry| shape.dstate.next_multiple_of(lanes) * g.steps <= 16 * g.threads();
+        let cut = cut(shape, room, numbers);
+        // a thread runs out of registers if it converts much of B and C at once, or has segments to tell apart besides the order of copies
+        let light = |g: &Geometry| {
+            shape.dstate.next_multiple_of(lanes) * g.steps <= 16 * g.threads() && (cut.is_none() || g.stages == 2 || g.span < 8)
+        };
         let within = |limit: usize| move |g: &Geometry| shared(*g) <= limit;
         let find = |limit: usize| geometries.into_iter().filter(light).find(within(limit));
         let geometry = find(half).or_else(|| find(most)).or_else(|| geometries.into_iter().find(within(most)))?;
         let shared = shared(geometry);
         let blocks_per_unit = shape.unit.div_ceil(geometry.channels);
         let blocks_per_row = shape.dim / shape.unit * blocks_per_unit;
-        let cut = cut(shape, room, numbers);
         let blocks = shape.rows.checked_mul(blocks_per_row)?;
         let fits = blocks.checked_mul(cut.map_or(1, |cut| cut.segments)).is_some_and(|blocks| blocks <= i32::MAX as usize);
         let resident =
