@@ -35,7 +35,12 @@ pub fn selective_scan_forward(
     let keep = Keep::default();
     let mut call = Arguments::new("selective_scan", inputs, outputs, device, queue, &keep);
     let args = args(&mut call)?;
-    let mut out = Outputs { y: call.output_option("y")?, final_state: call.output_option("final_state")?, checkpoints: None };
+    let mut out = Outputs {
+        y: call.output_option("y")?,
+        final_state: call.output_option("final_state")?,
+        checkpoints: None,
+        workspace: None,
+    };
     if let Some(buffer) = call.output_option("checkpoints")? {
         let part = used(buffer.shape(), checkpoints_len(&args))?;
         out.checkpoints = Some(buffer.slice(0, part));
@@ -69,6 +74,7 @@ pub fn selective_scan_backward(
         dt_bias: call.output_option("grad of dt_bias")?,
         dt_a: call.output_option("grad of deltaA")?,
         initial_state: call.output_option("grad of initial_state")?,
+        workspace: None,
     };
     call.run(|exec| backward(exec, &args, checkpoints, &cotangents, &mut grads))
 }
