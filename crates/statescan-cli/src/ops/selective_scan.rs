@@ -3,6 +3,7 @@
 use super::{carried, planned, sequences, setting};
 use crate::call::{Call, Packing, Tensors};
 use crate::case::pairs;
+use crate::device::WORKSPACE;
 use crate::error::Result;
 use crate::operation::{Argument, Exact, Named, Operation, Planned, Setting, Work};
 use crate::sample::{Features, Rng};
@@ -112,13 +113,21 @@ impl Operation for SelectiveScan {
         Ok(results)
     }
 
+    fn workspace(&self, exec: &Exec, call: &Call) -> Result<usize> {
+        Ok(op::workspace_len(exec, &args(call)?)?)
+    }
+
+    fn workspace_backward(&self, exec: &Exec, call: &Call, saved: &Tensors) -> Result<usize> {
+        Ok(op::backward_workspace_len(exec, &args(call)?, saved.view("checkpoints").is_some())?)
+    }
+
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
         let mut outputs = Outputs {
             y: out.take("y"),
             final_state: out.take("final_state"),
             checkpoints: out.take("checkpoints"),
-            workspace: None,
+            workspace: out.take(WORKSPACE),
         };
         Ok(op::forward(exec, &args(call)?, &mut outputs)?)
     }
@@ -136,7 +145,7 @@ impl Operation for SelectiveScan {
             dt_bias: grads.take("dt_bias"),
             dt_a: grads.take("deltaA"),
             initial_state: grads.take("initial_state"),
-            workspace: None,
+            workspace: grads.take(WORKSPACE),
         };
         Ok(op::backward(exec, &args(call)?, saved.view("checkpoints"), &self::cotangents(cotangents), &mut gradients)?)
     }

@@ -5,28 +5,13 @@ use super::backward::{BACKWARD, Backward};
 use super::forward::{FORWARD, Forward};
 use super::plan::{Cut, Plan};
 use super::*;
-use crate::cuda::{Numbers, Program, nvrtc};
+use crate::cuda::Numbers;
+use crate::cuda::testing::{H200, compiles_for, ready, target, tensor};
 use crate::tensor::Device;
 
-const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
 const SMALL: Numbers = Numbers { multiprocessors: 80, shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10 };
 const LARGE_ARCHITECTURES: [&str; 2] = ["sm_90a", "sm_100"];
 const SMALL_ARCHITECTURES: [&str; 2] = ["sm_80", "sm_120"];
-
-/// A dense tensor in a device's memory that nobody reads.
-fn tensor(dtype: DType, shape: &[usize]) -> View<'static> {
-    let strides = crate::tensor::Shape::of(shape).row_major();
-    // SAFETY: nothing reads through the view.
-    unsafe { View::from_raw_parts(core::ptr::without_provenance(1 << 20), dtype, Device::Cuda(0), shape, &strides).unwrap() }
-}
-
-fn target(view: View<'static>) -> RawViewMut {
-    // SAFETY: nothing writes through the view.
-    let mut view = unsafe {
-        crate::ViewMut::from_raw_parts(view.as_ptr().cast_mut(), view.dtype(), view.device(), &view.shape(), &view.strides())
-    };
-    view.as_mut().unwrap().raw()
-}
 
 /// Sizes and types of a case; options are set on its arguments.
 struct Case {
@@ -65,7 +50,7 @@ impl Case {
             let passes: &[_] = if cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
             for &pass in passes {
                 for architectures in [LARGE_ARCHITECTURES, SMALL_ARCHITECTURES] {
-                    compiles(&FORWARD, &call.config(&plan, pass), &architectures);
+                    compiles_for(&architectures, &FORWARD, &call.config(&plan, pass));
                 }
             }
         }
@@ -102,35 +87,9 @@ impl Case {
             let plan = call.plan_for(numbers).unwrap();
             let passes: &[_] = if plan.cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
             for &pass in passes {
-                compiles(&BACKWARD, &call.config(&plan, pass, true), &architectures);
+                compiles_for(&architectures, &BACKWARD, &call.config(&plan, pass, true));
             }
         }
-    }
-}
-
-fn compiles(program: &Program, config: &Config, architectures: &[&str]) {
-    let source = program.source(config);
-    for architecture in architectures {
-        let (cubin, log) = nvrtc::compile(program.kernel, &source, architecture, &["--ptxas-options=-v"]).unwrap();
-        assert!(!cubin.is_empty());
-        assert!(
-            log.contains("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"),
-            "{} {architecture}\n{config}\n{log}",
-            program.kernel
-        );
-        assert!(!log.contains("warning"), "{log}");
-    }
-}
-
-/// Whether NVRTC is there; without it the test says so, unless it must not be skipped.
-fn ready() -> bool {
-    match nvrtc::version() {
-        Ok(_) => true,
-        Err(error) if std::env::var_os("STATESCAN_REQUIRE_NVRTC").is_none() => {
-            println!("skipped: {error}");
-            false
-        }
-        Err(error) => panic!("{error}"),
     }
 }
 
@@ -143,10 +102,10 @@ fn types_and_sizes_compile() {
     if !ready() {
         return;
     }
-    for dtype in [DType::F32, DType::BF16, DType::F16] {
-        for (dim, seqlen, dstate) in
-            [(16384, 2048, 16), (2048, 4096, 16), (192, 100, 16), (64, 2048, 128), (100, 333, 70), (7, 5, 0), (40, 9, 256)]
-        {
+    let sizes = [(16384, 2048, 16), (2048, 4096, 16), (192, 100, 16), (64, 2048, 128), (100, 333, 70), (7, 5, 0), (40, 9, 256)];
+    // 16-bit types share all but their conversions
+    for (dtype, sizes) in [(DType::F32, &sizes[..]), (DType::BF16, &sizes[..4]), (DType::F16, &sizes[4..5])] {
+        for &(dim, seqlen, dstate) in sizes {
             let case = case(dim, seqlen, dstate, dtype, false);
             case.compiles(&case.args(), &[2, dim, dstate]);
         }
@@ -158,20 +117,17 @@ fn options_compile() {
     if !ready() {
         return;
     }
-    for (dtype, dim) in [(DType::F32, 8192), (DType::F16, 20480), (DType::BF16, 96)] {
-        for complex in [false, true] {
-            let case = case(dim, 1024, 16, dtype, complex);
-            let plain = case.args();
-            let channel = tensor(DType::F32, &[dim]);
-            let own = tensor(if complex { DType::Complex64 } else { DType::F32 }, &[2, dim, 16]);
-            let gated = Args { d: Some(channel), z: Some(plain.x), dt_bias: Some(channel), dt_softplus: true, ..plain };
-            let state = [2, dim, 16];
-            case.compiles(&gated, &state);
-            case.compiles(&Args { dt_limit: (0.0, 1.0), initial_state: Some(own), reverse: true, ..gated }, &state);
-            case.compiles(&Args { b: plain.a, c: plain.a, ..plain }, &state);
-            for discretization in Discretization::ALL {
-                case.compiles(&Args { discretization, dt_a: Some(plain.dt), ..plain }, &state);
-            }
+    for (dtype, dim, complex) in [(DType::F32, 8192, false), (DType::BF16, 96, true)] {
+        let case = case(dim, 1024, 16, dtype, complex);
+        let plain = case.args();
+        let channel = tensor(DType::F32, &[dim]);
+        let own = tensor(if complex { DType::Complex64 } else { DType::F32 }, &[2, dim, 16]);
+        let gated = Args { d: Some(channel), z: Some(plain.x), dt_bias: Some(channel), dt_softplus: true, ..plain };
+        let state = [2, dim, 16];
+        case.compiles(&Args { dt_limit: (0.0, 1.0), initial_state: Some(own), reverse: true, ..gated }, &state);
+        case.compiles(&Args { b: plain.a, c: plain.a, ..plain }, &state);
+        for discretization in Discretization::ALL {
+            case.compiles(&Args { discretization, dt_a: Some(plain.dt), ..plain }, &state);
         }
     }
 }
