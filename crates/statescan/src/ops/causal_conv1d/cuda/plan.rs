@@ -32,7 +32,8 @@ impl Shape {
         match (self.by_time, self.packed || self.width > 4) {
             (true, false) => 8,
             (true, true) => 6,
-            (false, _) => 5,
+            (false, false) => 5,
+            (false, true) => 4,
         }
     }
 

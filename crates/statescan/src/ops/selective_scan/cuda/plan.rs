@@ -146,12 +146,13 @@ impl Plan {
         }
         let geometry = Geometry { lanes, channels, steps };
         let threads = channels * lanes;
-        // at most 255 or 128 registers for a thread
+        // at most 255 or 128 registers for a thread; no fewer than blocks leave anyway
         let per_lane = states.div_ceil(lanes);
-        let many = heavy || dstate > 32 || per_lane > 4 || (cut.is_some() && per_lane > 2);
+        let few_threads = at_once * threads <= 256;
+        let many = heavy || dstate > 32 || per_lane > 4 || (cut.is_some() && per_lane > 2) || few_threads;
         let together = if many { 256 } else { 512 };
         // two rounds of the loop at once save moves, but take registers that more blocks could use
-        let unroll = if heavy || (per_lane > 4 && at_once * threads > 256) { 1 } else { 2 };
+        let unroll = if heavy || (per_lane > 4 && !few_threads) { 1 } else { 2 };
         let resident = (together / threads).clamp(1, 16);
         let launch = Launch { blocks, threads: threads as u32, shared: shared(geometry) as u32 };
         (bytes(steps) <= limit).then_some(Plan { cut, geometry, resident, unroll, blocks_per_unit, blocks_per_row, launch })
