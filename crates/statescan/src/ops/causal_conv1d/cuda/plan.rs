@@ -42,7 +42,8 @@ impl Shape {
         match (self.by_time, self.packed || !self.aligned, self.width) {
             (true, false, ..=4) => 6,
             (true, ..) => 4,
-            (false, ..) => 3,
+            (false, _, ..=4) => 3,
+            (false, ..) => 2,
         }
     }
 }

@@ -96,13 +96,13 @@ impl Plan {
             Geometry { lanes, width, channels: warps * slots, steps, span: span.min(steps), stages }
         });
         let cut = cut(shape, room, numbers);
-        // a thread runs out of registers if it converts much of B and C at once, or has segments to tell apart besides the order of copies
-        let light = |g: &Geometry| {
-            shape.dstate.next_multiple_of(lanes) * g.steps <= 16 * g.threads() && (cut.is_none() || g.stages == 2 || g.span < 8)
-        };
+        // a thread runs out of registers if it converts much of B and C at once, or walks long spans without a second stage for its copies
+        let light =
+            |g: &Geometry| shape.dstate.next_multiple_of(lanes) * g.steps <= 16 * g.threads() && (g.stages == 2 || g.span < 8);
         let within = |limit: usize| move |g: &Geometry| shared(*g) <= limit;
         let find = |limit: usize| geometries.into_iter().filter(light).find(within(limit));
-        let geometry = find(half).or_else(|| find(most)).or_else(|| geometries.into_iter().find(within(most)))?;
+        let short = geometries.map(|g| Geometry { span: g.span.min(4), ..g });
+        let geometry = find(half).or_else(|| find(most)).or_else(|| short.into_iter().find(within(most)))?;
         let shared = shared(geometry);
         let blocks_per_unit = shape.unit.div_ceil(geometry.channels);
         let blocks_per_row = shape.dim / shape.unit * blocks_per_unit;
