@@ -1,33 +1,76 @@
 //! Scratch memory on cache lines: a vector that lies across two of them takes two accesses.
 
 use super::simd::Real;
-use crate::tensor::Line;
-use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+use std::sync::Arc;
+
+const LINE: usize = 64;
 
 /// A slice of a compute type that starts on a cache line.
 pub(crate) struct Aligned<T> {
-    lines: Vec<Line>,
+    start: NonNull<T>,
     len: usize,
-    element: PhantomData<T>,
+    /// What the slice is a part of.
+    _memory: Arc<Vec<T>>,
 }
+
+// SAFETY: a slice that this value alone refers to, in memory that nobody accesses as a whole.
+unsafe impl<T: Send> Send for Aligned<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Aligned<T> {}
 
 impl<T: Real> Aligned<T> {
     pub(crate) fn zeros(len: usize) -> Self {
-        let lines = bytemuck::zeroed_vec((len * size_of::<T>()).div_ceil(size_of::<Line>()));
-        Aligned { lines, len, element: PhantomData }
+        let [zeros] = Self::zeros_each([len]);
+        zeros
+    }
+
+    /// Slices of these lengths in one piece of memory: asking for many, or for aligned ones, would take longer than a short call's work.
+    pub(crate) fn zeros_each<const N: usize>(lens: [usize; N]) -> [Self; N] {
+        let line = LINE / size_of::<T>();
+        let total: usize = lens.iter().map(|len| len.next_multiple_of(line)).sum();
+        let mut memory = bytemuck::zeroed_vec::<T>(total + line);
+        let mut start = memory.as_mut_ptr();
+        start = start.wrapping_add(start.align_offset(LINE).min(line));
+        let memory = Arc::new(memory);
+        lens.map(|len| {
+            let slice = start;
+            start = start.wrapping_add(len.next_multiple_of(line));
+            let slice = NonNull::new(slice).expect("a place in an allocation");
+            Aligned { start: slice, len, _memory: memory.clone() }
+        })
     }
 }
 
-impl<T: Real> Deref for Aligned<T> {
+impl<T> Deref for Aligned<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        &bytemuck::cast_slice(&self.lines)[..self.len]
+        // SAFETY: the slice lies in the memory, which lives as long as this value and is initialised; no other value's slice overlaps it.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
-impl<T: Real> DerefMut for Aligned<T> {
+impl<T> DerefMut for Aligned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
+        // SAFETY: as above, and this value is borrowed exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_aligned_and_apart() {
+        let mut slices = Aligned::<f32>::zeros_each([3, 0, 17, 16, 1]);
+        for (i, slice) in slices.iter_mut().enumerate() {
+            assert!(slice.as_ptr().cast::<u8>().addr().is_multiple_of(LINE) && slice.iter().all(|&x| x == 0.0));
+            slice.fill(i as f32 + 1.0);
+        }
+        let [first, .., last] = slices;
+        drop(first);
+        assert_eq!(last[..], [5.0]);
     }
 }

@@ -7,6 +7,7 @@ mod aligned;
 mod exp2;
 mod field;
 mod isa;
+pub(crate) mod kept;
 mod lanes;
 mod level;
 pub(crate) mod math;

@@ -3,6 +3,7 @@
 use crate::ops::discretization::Discretization;
 use crate::tensor::{DType, View};
 use core::fmt;
+use core::hash::{Hash, Hasher};
 
 /// How a tile comes out of global memory (see `common.cuh`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,7 +80,7 @@ pub(crate) fn neighbours(view: &View<'_>, axis: usize, most: usize) -> usize {
 }
 
 /// The value of a constant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Value {
     Type(DType),
     Int(usize),
@@ -103,9 +104,31 @@ impl Value {
 }
 
 /// Named constants in a fixed order.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Config {
     lines: Vec<(&'static str, Value)>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        // one is made for every launch: room for all lines at once
+        Config { lines: Vec::with_capacity(32) }
+    }
+}
+
+impl Hash for Config {
+    /// Of the values: every launch looks its kernel up, whose names are always the same.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for (_, value) in &self.lines {
+            match *value {
+                Value::Int(value) => state.write_usize(value),
+                Value::Type(dtype) => state.write_usize(dtype as usize),
+                Value::Flag(flag) => state.write_usize(flag as usize),
+                Value::Copy(way) => state.write_usize(way as usize),
+                Value::Name(_, name) => state.write_usize(name.len()),
+            }
+        }
+    }
 }
 
 impl Config {

@@ -123,17 +123,31 @@ impl Context {
 
     /// Makes this the thread's context until the guard goes out of scope, when the one before is back.
     pub(super) fn enter(&self) -> Result<Current> {
-        // SAFETY: the context is retained.
-        unsafe { call!(cuCtxPushCurrent_v2(self.context as sys::CUcontext))? };
-        Ok(Current)
+        let context = self.context as sys::CUcontext;
+        let mut current = null_mut();
+        // SAFETY: the driver is initialised, and the context retained.
+        let pushed = unsafe {
+            call!(cuCtxGetCurrent(&mut current))?;
+            // a framework has mostly made it current already
+            if current != context {
+                call!(cuCtxPushCurrent_v2(context))?;
+            }
+            current != context
+        };
+        Ok(Current { pushed })
     }
 }
 
 /// A context is current.
-pub(super) struct Current;
+pub(super) struct Current {
+    pushed: bool,
+}
 
 impl Drop for Current {
     fn drop(&mut self) {
+        if !self.pushed {
+            return;
+        }
         let mut popped = null_mut();
         // SAFETY: pushed by `enter` on this thread; a failure could not be helped here.
         unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };

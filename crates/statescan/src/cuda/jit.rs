@@ -11,20 +11,20 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Mutex, OnceLock};
 
-/// A device, a kernel's name and its configuration.
-type Key = (usize, &'static str, Config);
+/// The functions of a device and a kernel's name, by configuration.
+type Loaded = HashMap<(usize, &'static str), HashMap<Config, usize>>;
 
 /// The function for a configuration. Modules stay loaded for the life of the process. The device's context must be current.
 pub(super) fn function(context: &Context, program: &Program, config: &Config, shared: u32) -> Result<usize> {
-    static LOADED: OnceLock<Mutex<HashMap<Key, usize>>> = OnceLock::new();
+    static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
     let loaded = || LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let key = (context.ordinal(), program.kernel, config.clone());
-    if let Some(&function) = loaded().get(&key) {
+    let kernel = (context.ordinal(), program.kernel);
+    if let Some(&function) = loaded().get(&kernel).and_then(|functions| functions.get(config)) {
         return Ok(function);
     }
     // not under the lock, so that other kernels go on; of two threads that load the same kernel the first one counts
     let function = load(context, program, config, shared)?;
-    Ok(*loaded().entry(key).or_insert(function))
+    Ok(*loaded().entry(kernel).or_default().entry(config.clone()).or_insert(function))
 }
 
 fn load(context: &Context, program: &Program, config: &Config, shared: u32) -> Result<usize> {

@@ -61,7 +61,8 @@ pub(crate) struct Checker<'a> {
 
 impl<'a> Checker<'a> {
     pub(crate) fn new(op: &'static str, device: Device) -> Self {
-        Checker { op, device, read: Vec::new(), written: Vec::new() }
+        // room for the arguments of any operation
+        Checker { op, device, read: Vec::with_capacity(12), written: Vec::with_capacity(12) }
     }
 
     fn check(&self, argument: &'static str, view: &View<'_>, kind: Kind, shape: &[usize]) -> Result<()> {

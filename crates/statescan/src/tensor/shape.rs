@@ -33,6 +33,25 @@ impl Shape {
         Shape { rank: sizes.len() as u8, sizes: all }
     }
 
+    pub(crate) fn as_mut(&mut self) -> &mut [usize] {
+        &mut self.sizes[..self.rank as usize]
+    }
+
+    /// A new axis; there is room for it, and `at` is at most the rank.
+    pub(crate) fn insert(&mut self, at: usize, size: usize) {
+        self.rank += 1;
+        self.as_mut()[at..].rotate_right(1);
+        self.as_mut()[at] = size;
+    }
+
+    /// One axis less.
+    pub(crate) fn remove(&mut self, at: usize) {
+        self.as_mut()[at..].rotate_left(1);
+        self.rank -= 1;
+        // equal shapes are equal behind the rank, too
+        self.sizes[self.rank as usize] = 1;
+    }
+
     /// Number of elements, or `None` if it overflows.
     pub fn checked_len(&self) -> Option<usize> {
         // a zero anywhere makes the shape empty, whatever the other sizes multiply to
@@ -92,6 +111,24 @@ impl Strides {
         let mut all = [0; MAX_RANK];
         all[..steps.len()].copy_from_slice(steps);
         Strides { rank: steps.len() as u8, steps: all }
+    }
+
+    pub(crate) fn as_mut(&mut self) -> &mut [isize] {
+        &mut self.steps[..self.rank as usize]
+    }
+
+    /// A new axis, as [`Shape::insert`].
+    pub(crate) fn insert(&mut self, at: usize, step: isize) {
+        self.rank += 1;
+        self.as_mut()[at..].rotate_right(1);
+        self.as_mut()[at] = step;
+    }
+
+    /// One axis less.
+    pub(crate) fn remove(&mut self, at: usize) {
+        self.as_mut()[at..].rotate_left(1);
+        self.rank -= 1;
+        self.steps[self.rank as usize] = 0;
     }
 }
 

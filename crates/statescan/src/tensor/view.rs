@@ -197,11 +197,9 @@ impl<'a> View<'a> {
     /// If the range does not lie within the axis.
     pub fn slice(self, axis: usize, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.shape[axis], "range outside the axis");
-        let mut shape = self.shape.to_vec();
-        shape[axis] = range.end - range.start;
         let step = self.strides[axis].wrapping_mul(range.start as isize);
-        let mut view = self.with_layout(&shape, &self.strides);
-        view.ptr = self.offset_bytes(step);
+        let mut view = self.at_address(self.offset_bytes(step));
+        view.shape.as_mut()[axis] = range.end - range.start;
         view
     }
 
@@ -210,12 +208,10 @@ impl<'a> View<'a> {
     /// # Panics
     /// If the index is outside the axis.
     pub fn index(self, axis: usize, at: usize) -> Self {
-        let view = self.slice(axis, at..at + 1);
-        let mut shape = view.shape.to_vec();
-        let mut strides = view.strides.to_vec();
-        shape.remove(axis);
-        strides.remove(axis);
-        view.with_layout(&shape, &strides)
+        let mut view = self.slice(axis, at..at + 1);
+        view.shape.remove(axis);
+        view.strides.remove(axis);
+        view
     }
 
     /// A new axis of this size at a position; every index of it is the same memory (stride 0).
@@ -224,11 +220,10 @@ impl<'a> View<'a> {
     /// If the view already has [`MAX_RANK`] axes or the position is past the end.
     pub fn expand(self, axis: usize, size: usize) -> Self {
         assert!(self.rank() < MAX_RANK, "too many axes");
-        let mut shape = self.shape.to_vec();
-        let mut strides = self.strides.to_vec();
-        shape.insert(axis, size);
-        strides.insert(axis, 0);
-        self.with_layout(&shape, &strides)
+        let mut view = self;
+        view.shape.insert(axis, size);
+        view.strides.insert(axis, 0);
+        view
     }
 
     /// The same elements with one axis walked backwards.
@@ -236,11 +231,9 @@ impl<'a> View<'a> {
         if self.shape[axis] == 0 {
             return self;
         }
-        let mut strides = self.strides.to_vec();
-        let last = strides[axis].wrapping_mul(self.shape[axis] as isize - 1);
-        strides[axis] = strides[axis].wrapping_neg();
-        let mut view = self.with_layout(&self.shape, &strides);
-        view.ptr = self.offset_bytes(last);
+        let last = self.strides[axis].wrapping_mul(self.shape[axis] as isize - 1);
+        let mut view = self.at_address(self.offset_bytes(last));
+        view.strides.as_mut()[axis] = self.strides[axis].wrapping_neg();
         view
     }
 

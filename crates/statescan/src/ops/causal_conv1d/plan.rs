@@ -2,6 +2,7 @@
 //! problem, never of the number of threads.
 
 use super::Problem;
+use crate::cpu::tile::MAX_LANES;
 
 /// The axis that lies along a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,6 +57,9 @@ impl Plan {
             Axis::Channels if tiles <= 2 => (64, 256, 256, 512),
             Axis::Channels => (64, 64, 64, 1024),
         };
+        // tiles are no larger than the call needs
+        let channels = problem.dim.next_multiple_of(MAX_LANES).max(MAX_LANES);
+        let (tile_channels, block_channels) = (tile_channels.min(channels), block_channels.min(channels));
         let mut pieces = Vec::new();
         for (index, segment) in problem.segments.list.iter().enumerate() {
             // a sequence without steps still hands its state on
@@ -83,6 +87,7 @@ impl Plan {
                 steps = 0;
             }
         }
+        let piece_steps = pieces.iter().map(|piece| piece.end - piece.start).max().unwrap_or(0);
         let blocks = problem.dim.div_ceil(block_channels);
         Plan { axis, pieces, groups, tile_channels, block_channels, piece_steps, blocks }
     }

@@ -203,8 +203,7 @@ pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>, has_checkpoints: boo
 /// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
     let states: Vec<_> = out.final_state.iter().map(|s| s.shape()).collect();
-    let problem = Problem::new(args, exec.device(), &states)?;
-    let mut checker = problem.checker(args, exec.device())?;
+    let (problem, mut checker) = Problem::checked(args, exec.device(), &states)?;
     let (bdl, real) = ([problem.batch, problem.dim, problem.seqlen], problem.real_dtype());
     let state = problem.segments.state_shape(&[problem.dim, problem.dstate]);
     checker.write_if("y", &out.y, Kind::Real, &bdl)?;
@@ -251,8 +250,7 @@ pub fn backward(
 ) -> Result<()> {
     let states: Vec<_> =
         cotangents.final_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
-    let problem = Problem::new(args, exec.device(), &states)?;
-    let mut checker = problem.checker(args, exec.device())?;
+    let (problem, mut checker) = Problem::checked(args, exec.device(), &states)?;
     let (bdl, real) = ([problem.batch, problem.dim, problem.seqlen], problem.real_dtype());
     let state = problem.segments.state_shape(&[problem.dim, problem.dstate]);
     checker.read_if("checkpoints", &checkpoints, Kind::Exact(real), &[problem.checkpoints_len()])?;
@@ -373,8 +371,12 @@ pub(crate) struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    /// Reads the sizes and brings the arguments to normal form. [`Problem::checker`] checks what the sizes do not tell.
     fn new(args: &Args<'a>, device: Device, states: &[Shape]) -> Result<Self> {
+        Ok(Self::checked(args, device, states)?.0)
+    }
+
+    /// Reads the sizes, checks the arguments, and brings them to normal form.
+    fn checked(args: &Args<'a>, device: Device, states: &[Shape]) -> Result<(Self, Checker<'a>)> {
         let bad_rank = |argument, expected, view: &View<'_>| Error::Rank { op: OP, argument, expected, got: view.shape() };
         if args.x.rank() != 3 {
             return Err(bad_rank("x", "shape (batch, dim, seqlen)", &args.x));
@@ -432,7 +434,11 @@ impl<'a> Problem<'a> {
             reverse: args.reverse,
             discretization: args.discretization,
         };
-        problem.check_shapes(args, device)?;
+        let checker = problem.checker(args, device)?;
+        let (low, high) = args.dt_limit;
+        if low.is_nan() || high.is_nan() || low > high {
+            return Err(Error::Value { op: OP, argument: "dt_limit", expected: "an interval (low <= high)", got: low });
+        }
         problem.initial_state = problem.initial_state.map(|s| problem.state_source(s));
         if args.reverse {
             let mirror = |view: View<'a>, axis| view.flip(axis);
@@ -447,16 +453,7 @@ impl<'a> Problem<'a> {
             }
             problem.segments = problem.segments.reversed(seqlen);
         }
-        Ok(problem)
-    }
-
-    fn check_shapes(&self, args: &Args<'a>, device: Device) -> Result<()> {
-        self.checker(args, device)?;
-        let (low, high) = args.dt_limit;
-        if low.is_nan() || high.is_nan() || low > high {
-            return Err(Error::Value { op: OP, argument: "dt_limit", expected: "an interval (low <= high)", got: low });
-        }
-        Ok(())
+        Ok((problem, checker))
     }
 
     /// Checks the arguments that are read, and remembers them for the overlap test.

@@ -6,22 +6,35 @@ use super::{Types, Variant};
 use crate::cpu::math::{silu, silu_and_derivative, softplus, softplus_derivative};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Plane, STEPS};
-use crate::cpu::{Kernel, outline};
+use crate::cpu::{Kernel, kept, outline};
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::{BOUND, FieldKind};
 use crate::ops::sequences::Segment;
 use crate::tensor::View;
+use core::marker::PhantomData;
 use core::ops::Range;
 
 /// Memory cut into named arrays.
-#[derive(Default)]
 pub(super) struct Scratch<T> {
-    data: Vec<T>,
+    data: Vec<u64>,
+    element: PhantomData<T>,
+}
+
+impl<T> Default for Scratch<T> {
+    fn default() -> Self {
+        Scratch { data: kept::take(), element: PhantomData }
+    }
+}
+
+impl<T> Drop for Scratch<T> {
+    fn drop(&mut self) {
+        kept::give_back(core::mem::take(&mut self.data));
+    }
 }
 
 impl<T: Real> Scratch<T> {
     pub(super) fn new() -> Self {
-        Scratch { data: Vec::new() }
+        Self::default()
     }
 
     /// Pointers to consecutive arrays of these lengths; contents are arbitrary.
@@ -29,10 +42,11 @@ impl<T: Real> Scratch<T> {
         // each array starts on a cache line of its own
         let line = 64 / core::mem::size_of::<T>();
         let total: usize = lens.iter().map(|n| n.next_multiple_of(line)).sum::<usize>() + line;
-        if self.data.len() < total {
-            self.data.resize(total, T::default());
+        let words = (total * core::mem::size_of::<T>()).div_ceil(core::mem::size_of::<u64>());
+        if self.data.len() < words {
+            self.data = vec![0; words];
         }
-        let base = self.data.as_mut_ptr();
+        let base = self.data.as_mut_ptr().cast::<T>();
         let mut at = base.align_offset(64).min(line);
         lens.map(|n| {
             let ptr = base.wrapping_add(at);

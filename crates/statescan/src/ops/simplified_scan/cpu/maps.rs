@@ -60,7 +60,7 @@ impl Map {
             let steps = STEPS.min(self.to.count - start);
             let plane = Plane::of(view, 1, 0).at(0, start);
             exec.level().dispatch(Rows { plane, write: false, parts: 2, lanes: self.from.count, steps, rows: scratch });
-            self.blocks(start, |part_from, columns, factor, imaginary| {
+            self.blocks(start, steps, |part_from, columns, factor, imaginary| {
                 for j in 0..self.from.count {
                     // SAFETY: indices of the two sides; each block of outputs belongs to one job.
                     let row = unsafe { target.get().add(self.from.index(j, part_from) * self.to.len()) };
@@ -83,7 +83,7 @@ impl Map {
             scratch.resize(parts * STEPS * self.from.count, T::default());
             let start = block * STEPS;
             let steps = STEPS.min(self.to.count - start);
-            self.blocks(start, |part_from, columns, factor, imaginary| {
+            self.blocks(start, steps, |part_from, columns, factor, imaginary| {
                 if imaginary >= parts {
                     return;
                 }
@@ -100,13 +100,17 @@ impl Map {
         });
     }
 
-    /// Calls `f(part of from, columns of outputs from start, factor, which part of the matrix)` for each block of the real matrix.
-    fn blocks(&self, start: usize, mut f: impl FnMut(usize, &[usize; STEPS], f64, usize)) {
+    /// Calls `f(part of from, columns of the outputs, factor, which part of the matrix)` for each block of the real matrix, the outputs
+    /// being `steps` from `start`.
+    fn blocks(&self, start: usize, steps: usize, mut f: impl FnMut(usize, &[usize], f64, usize)) {
+        let mut columns = [0; STEPS];
         for part_from in 0..self.from.parts {
             for part_to in 0..self.to.parts {
                 let factor = if part_from > part_to { -self.factor } else { self.factor };
-                let columns = core::array::from_fn(|i| self.to.index(start + i, part_to));
-                f(part_from, &columns, factor, part_from ^ part_to);
+                for (i, column) in columns[..steps].iter_mut().enumerate() {
+                    *column = self.to.index(start + i, part_to);
+                }
+                f(part_from, &columns[..steps], factor, part_from ^ part_to);
             }
         }
     }

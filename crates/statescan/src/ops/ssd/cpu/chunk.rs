@@ -63,7 +63,25 @@ impl<T: Real> Chunk<T> {
         // an odd number of lines: rows a power of two apart would push each other out of the first cache
         let pitch = (plan.heads * headdim).next_multiple_of(MAX_LANES) | MAX_LANES;
         let head_pitch = plan.heads.next_multiple_of(MAX_LANES);
-        let zeros = Aligned::zeros;
+        let (rows, by_head) = (CHUNK * pitch, CHUNK * head_pitch);
+        let [x, b, c, across, dt, slope, high, low, by_heads, total, a, bias, skip, cb, mix, state] = Aligned::zeros_each([
+            rows,
+            CHUNK * dstate,
+            CHUNK * dstate,
+            dstate * CHUNK,
+            by_head,
+            by_head,
+            by_head,
+            by_head,
+            6 * CHUNK * plan.heads,
+            plan.heads,
+            head_pitch,
+            head_pitch,
+            pitch,
+            CHUNK * CHUNK,
+            CHUNK * CHUNK,
+            dstate * pitch,
+        ]);
         Chunk {
             level,
             headdim,
@@ -73,24 +91,24 @@ impl<T: Real> Chunk<T> {
             block: HeadBlock { group: 0, index: 0, first: 0, count: 0 },
             steps: 0..0,
             batch: 0,
-            x: zeros(CHUNK * pitch),
-            b: zeros(CHUNK * dstate),
-            c: zeros(CHUNK * dstate),
-            across: zeros(dstate * CHUNK),
-            dt: zeros(CHUNK * head_pitch),
-            slope: zeros(CHUNK * head_pitch),
-            high: zeros(CHUNK * head_pitch),
-            low: zeros(CHUNK * head_pitch),
-            by_head: zeros(6 * CHUNK * plan.heads),
-            total: zeros(plan.heads),
-            a: zeros(head_pitch),
-            bias: zeros(head_pitch),
-            skip: zeros(pitch),
+            x,
+            b,
+            c,
+            across,
+            dt,
+            slope,
+            high,
+            low,
+            by_head: by_heads,
+            total,
+            a,
+            bias,
+            skip,
             has_skip: problem.d.is_some(),
             index: (0..CHUNK).map(|i| T::from_f64(i as f64)).collect(),
-            cb: zeros(CHUNK * CHUNK),
-            mix: zeros(CHUNK * CHUNK),
-            state: zeros(dstate * pitch),
+            cb,
+            mix,
+            state,
         }
     }
 
