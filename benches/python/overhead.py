@@ -30,20 +30,20 @@ def calls(device):
     def real(*shape):
         return torch.randn(shape, device=device)
 
-    x, A, B = real(1, 4, 8), -real(4, 2).abs(), real(1, 2, 8)
-    heads, heads_dt, maps = real(1, 2, 8, 4), real(1, 2, 8), real(1, 8, 2)
-    state, step, weight, inputs = real(1, 4, 2), real(1, 4), real(4, 4), real(1, 4, 4)
-    P = torch.complex(-real(2).abs(), real(2))
+    x, A, B, D = real(1, 4, 8), -real(4, 2).abs(), real(1, 2, 8), real(4)
+    heads, heads_dt, decays, maps = real(1, 2, 8, 4), real(1, 2, 8), -real(2).abs(), real(1, 8, 2)
+    state, step, b, weight, inputs = real(1, 4, 2), real(1, 4), real(1, 2), real(4, 4), real(1, 4, 4)
+    poles, b_map, c_map = torch.complex(-real(2).abs(), real(2)), real(2, 4), real(4, 2)
     return {
         "selective_scan": lambda: statescan.selective_scan(x, x, A, B, B),
         "selective_scan, all options": lambda: statescan.selective_scan(
-            x, x, A, B, B, x[0, :, 0], state, z=x, dt_bias=x[0, :, 0], dt_softplus=True
+            x, x, A, B, B, D, state, z=x, dt_bias=D, dt_softplus=True
         ),
-        "ssd": lambda: statescan.ssd(heads, heads_dt, A[:2, 0], maps, maps),
-        "simplified_scan_fn": lambda: statescan.simplified_scan_fn(x, B, P, A.T, A),
+        "ssd": lambda: statescan.ssd(heads, heads_dt, decays, maps, maps),
+        "simplified_scan_fn": lambda: statescan.simplified_scan_fn(x, B, poles, b_map, c_map),
         "linear_scan": lambda: statescan.linear_scan(x, x),
         "causal_conv1d": lambda: statescan.causal_conv1d(x, weight, activation="silu"),
-        "selective_state_update": lambda: statescan.selective_state_update(state, step, step, A, B[..., 0], B[..., 0]),
+        "selective_state_update": lambda: statescan.selective_state_update(state, step, step, A, b, b),
         "causal_conv1d_update": lambda: statescan.causal_conv1d_update(step, inputs, weight),
     }
 

@@ -37,15 +37,15 @@ class New:
         return array.dtype.kind == "c"
 
 
-def forward(op: Operation, new, tensors, options, device, queue):
-    """Runs an operation into outputs that `new` makes."""
+def forward(op: Operation, new, tensors, options, place):
+    """Runs an operation into outputs that `new` makes; `place` is where, as the native functions have it."""
     results = op.results(new, *tensors, *options)
-    getattr(_native, f"{op.name}_forward")((*tensors, *options), results, device, queue)
+    getattr(_native, f"{op.name}_forward")((*tensors, *options), results, place)
     return results
 
 
-def update(op: Step, new, state, tensors, options, device, queue):
+def update(op: Step, new, state, tensors, options, place):
     """Runs a step into an output that `new` makes."""
     result = op.result(new, *tensors, *options)
-    getattr(_native, op.name)((*tensors, *options), (state, result), device, queue)
+    getattr(_native, op.name)((*tensors, *options), (state, result), place)
     return result

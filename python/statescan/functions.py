@@ -24,15 +24,14 @@ _served: dict[type, Any] = {}
 def _framework(op: str, name: str, tensor):
     """The module that serves a kind of tensor; it is imported when the first such tensor comes."""
     kind = type(tensor)
-    served = _served.get(kind)
-    if served is None:
+    if kind not in _served:
         origins = (base.__module__.partition(".")[0] for base in kind.__mro__)
         file = next((_FRAMEWORKS[origin] for origin in origins if origin in _FRAMEWORKS), None)
         if file is None or not hasattr(tensor, "__dlpack__"):
             expected = "a PyTorch tensor or a NumPy, CuPy or JAX array"
             raise TypeError(f"{op}: `{name}` must be {expected}, got {kind.__module__}.{kind.__qualname__}")
-        served = _served[kind] = importlib.import_module(f".{file}", __package__)
-    return served
+        _served[kind] = importlib.import_module(f".{file}", __package__)
+    return _served[kind]
 
 
 def _explain(op, tensors, first):
@@ -47,7 +46,7 @@ def _explain(op, tensors, first):
 
 
 def _call(op: Operation, tensors, options):
-    framework = _framework(op.name, op.tensors[0], tensors[0])
+    framework = _served.get(type(tensors[0])) or _framework(op.name, op.tensors[0], tensors[0])
     try:
         return framework.call(op, tensors, options)
     except (AttributeError, RuntimeError, TypeError):
@@ -56,7 +55,7 @@ def _call(op: Operation, tensors, options):
 
 
 def _step(op: Step, state, tensors, options):
-    framework = _framework(op.name, op.state, state)
+    framework = _served.get(type(state)) or _framework(op.name, op.state, state)
     try:
         return framework.step(op, state, tensors, options)
     except (AttributeError, RuntimeError, TypeError):
@@ -71,8 +70,6 @@ def _is_complex(tensor):
 
 def _limits(op: str, dt_limit):
     """The lowest and the highest step."""
-    if dt_limit is None:
-        return None, None
     try:
         low, high = (float(limit) for limit in dt_limit)
     except (TypeError, ValueError):
@@ -122,7 +119,7 @@ def selective_scan(
         # the native gradient by the state of a complex scan is complex; this conversion's own gradient makes it real
         initial_state = initial_state + 0j
     tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, initial_state, cu_seqlens, seq_idx)
-    low, high = _limits("selective_scan", dt_limit)
+    low, high = (None, None) if dt_limit is None else _limits("selective_scan", dt_limit)
     return _call(SELECTIVE_SCAN, tensors, (dt_softplus, low, high, discretization, reverse))
 
 
@@ -165,7 +162,7 @@ def ssd(
         y, of x's shape and type, and the final state, shaped as the initial state, float32 (float64 where x is).
     """
     tensors = (x, dt, A, B, C, D, z, dt_bias, initial_state, causal_mask, cu_seqlens, seq_idx)
-    low, high = _limits("ssd", dt_limit)
+    low, high = (None, None) if dt_limit is None else _limits("ssd", dt_limit)
     return _call(SSD, tensors, (dt_softplus, low, high, chunk_size, reverse))
 
 
@@ -316,7 +313,7 @@ def selective_state_update(
         y, of x's shape and type.
     """
     tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, state_batch_indices)
-    low, high = _limits("selective_state_update", dt_limit)
+    low, high = (None, None) if dt_limit is None else _limits("selective_state_update", dt_limit)
     return _step(SELECTIVE_STATE_UPDATE, state, tensors, (dt_softplus, low, high, discretization))
 
 

@@ -7,7 +7,7 @@ anybody else sees them.
 import jax
 from jax import numpy
 
-from . import _native, arrays
+from . import _native, _nvrtc, arrays
 from ._threads import get_num_threads
 from .operations import Operation, Step
 
@@ -39,26 +39,32 @@ def _place(op, tensors):
         )
     device = tensors[0].device
     if device.platform == "cpu":
-        return device, -1, get_num_threads()
-    return device, device.local_hardware_id, _STREAM
+        return device, (-1, get_num_threads(), None)
+    _nvrtc.load()
+    # without scratch memory: JAX would give it to others before kernels are done
+    return device, (device.local_hardware_id, _STREAM, None)
+
+
+def _wait(place):
+    device, stream, _ = place
+    if device >= 0:
+        _native.synchronize(device, stream)
 
 
 def call(op: Operation, tensors, options):
     """Runs an operation."""
-    device, ordinal, queue = _place(op, tensors)
+    device, place = _place(op, tensors)
     with jax.default_device(device):
-        results = arrays.forward(op, _NEW, tensors, options, ordinal, queue)
-    if ordinal >= 0:
-        _native.synchronize(ordinal, queue)
+        results = arrays.forward(op, _NEW, tensors, options, place)
+    _wait(place)
     return results
 
 
 def step(op: Step, state, tensors, options):
     """Runs a step on a copy of the state, for JAX's arrays do not change: it returns y and the new state."""
-    device, ordinal, queue = _place(op, (state, *tensors))
+    device, place = _place(op, (state, *tensors))
     with jax.default_device(device):
         state = jax.block_until_ready(numpy.array(state, copy=True))
-        result = arrays.update(op, _NEW, state, tensors, options, ordinal, queue)
-    if ordinal >= 0:
-        _native.synchronize(ordinal, queue)
+        result = arrays.update(op, _NEW, state, tensors, options, place)
+    _wait(place)
     return result, state

@@ -44,17 +44,26 @@ class Step:
     state: str = "state"
 
 
-def _wrong(op, name, tensor, layout):
-    raise ValueError(f"{op}: `{name}` must have shape {layout}, got {tuple(tensor.shape)}")
+def _sizes(op, name, tensor, layout, *ranks):
+    """The shape of a tensor that has one of so many axes."""
+    shape = tensor.shape
+    if len(shape) not in ranks:
+        _wrong(op, name, shape, layout)
+    return shape
+
+
+def _wrong(op, name, shape, layout):
+    raise ValueError(f"{op}: `{name}` must have shape {layout}, got {tuple(shape)}")
 
 
 def _state_shape(op, batch, own, initial_state, cu_seqlens, seq_idx):
     """The shape of a state tensor, `own` being its trailing axes."""
+    if cu_seqlens is None and seq_idx is None:
+        return (batch, *own)
     if cu_seqlens is not None:
-        if len(cu_seqlens.shape) != 1:
-            _wrong(op, "cu_seqlens", cu_seqlens, "(sequences + 1,)")
-        return (cu_seqlens.shape[0] - 1, *own)
-    if seq_idx is not None and initial_state is not None and len(initial_state.shape) == len(own) + 2:
+        (bounds,) = _sizes(op, "cu_seqlens", cu_seqlens, "(sequences + 1,)", 1)
+        return (bounds - 1, *own)
+    if initial_state is not None and len(initial_state.shape) == len(own) + 2:
         return (batch, initial_state.shape[1], *own)
     return (batch, *own)
 
@@ -72,12 +81,8 @@ def _padded(channels):
 
 
 def _selective_scan(new, x, dt, A, B, C, D, z, dt_bias, deltaA, initial_state, cu_seqlens, seq_idx, *options):
-    if len(x.shape) != 3:
-        _wrong("selective_scan", "x", x, "(batch, dim, seqlen)")
-    if len(A.shape) != 2:
-        _wrong("selective_scan", "A", A, "(dim, dstate)")
-    batch, dim, _ = x.shape
-    dstate = A.shape[1]
+    batch, dim, _ = _sizes("selective_scan", "x", x, "(batch, dim, seqlen)", 3)
+    _, dstate = _sizes("selective_scan", "A", A, "(dim, dstate)", 2)
     shape = _state_shape("selective_scan", batch, (dim, dstate), initial_state, cu_seqlens, seq_idx)
     return new.like(x), new.state(shape, x, new.is_complex(A))
 
@@ -105,12 +110,9 @@ SELECTIVE_SCAN = Operation(
 
 
 def _ssd(new, x, dt, A, B, C, D, z, dt_bias, initial_state, causal_mask, cu_seqlens, seq_idx, *options):
-    if len(x.shape) != 4:
-        _wrong("ssd", "x", x, "(batch, nheads, seqlen, headdim)")
-    if len(B.shape) not in (3, 4):
-        _wrong("ssd", "B", B, "(batch, seqlen, dstate) or (batch, seqlen, ngroups, dstate)")
-    batch, nheads, _, headdim = x.shape
-    shape = _state_shape("ssd", batch, (nheads, B.shape[-1], headdim), initial_state, cu_seqlens, seq_idx)
+    batch, nheads, _, headdim = _sizes("ssd", "x", x, "(batch, nheads, seqlen, headdim)", 4)
+    *_, dstate = _sizes("ssd", "B", B, "(batch, seqlen, dstate) or (batch, seqlen, ngroups, dstate)", 3, 4)
+    shape = _state_shape("ssd", batch, (nheads, dstate, headdim), initial_state, cu_seqlens, seq_idx)
     return new.like(x), new.state(shape, x, False)
 
 
@@ -138,11 +140,9 @@ SSD = Operation(
 def _simplified_scan(
     new, u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx, discretization, reverse, real, *options
 ):
-    if len(u.shape) != 3:
-        _wrong("simplified_scan", "u", u, "(batch, dim, seqlen)")
-    if len(A.shape) not in (1, 2):
-        _wrong("simplified_scan", "A", A, "(dstate,) or (dstate, 1)")
-    shape = _state_shape("simplified_scan", u.shape[0], (A.shape[0],), initial_state, cu_seqlens, seq_idx)
+    batch, _, _ = _sizes("simplified_scan", "u", u, "(batch, dim, seqlen)", 3)
+    dstate, *_ = _sizes("simplified_scan", "A", A, "(dstate,) or (dstate, 1)", 1, 2)
+    shape = _state_shape("simplified_scan", batch, (dstate,), initial_state, cu_seqlens, seq_idx)
     return new.like(u, not real), new.state(shape, u, True)
 
 
@@ -162,10 +162,11 @@ SIMPLIFIED_SCAN = Operation(
 
 
 def _linear_scan(new, a, b, initial_state, *options):
-    if len(b.shape) == 0:
-        _wrong("linear_scan", "b", b, "(.., seqlen)")
+    shape = b.shape
+    if len(shape) == 0:
+        _wrong("linear_scan", "b", shape, "(.., seqlen)")
     h = new.like(b, promoted_with=a)
-    return h, new.state(tuple(b.shape[:-1]), h, new.is_complex(h))
+    return h, new.state(tuple(shape[:-1]), h, new.is_complex(h))
 
 
 LINEAR_SCAN = Operation(
@@ -179,12 +180,11 @@ LINEAR_SCAN = Operation(
 
 
 def _causal_conv1d(new, x, weight, bias, initial_states, cu_seqlens, seq_idx, *options):
-    if len(x.shape) != 3:
-        _wrong("causal_conv1d", "x", x, "(batch, dim, seqlen)")
-    if len(weight.shape) != 2 or weight.shape[1] < 2:
-        _wrong("causal_conv1d", "weight", weight, "(dim, width), width at least 2")
-    own = (x.shape[1], weight.shape[1] - 1)
-    shape = _state_shape("causal_conv1d", x.shape[0], own, initial_states, cu_seqlens, seq_idx)
+    batch, dim, _ = _sizes("causal_conv1d", "x", x, "(batch, dim, seqlen)", 3)
+    _, width = shape = _sizes("causal_conv1d", "weight", weight, "(dim, width), width at least 2", 2)
+    if width < 2:
+        _wrong("causal_conv1d", "weight", shape, "(dim, width), width at least 2")
+    shape = _state_shape("causal_conv1d", batch, (dim, width - 1), initial_states, cu_seqlens, seq_idx)
     return new.like(x), new.empty(shape, x)
 
 

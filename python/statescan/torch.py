@@ -2,22 +2,25 @@
 
 An operation becomes `torch.ops.statescan.NAME_forward` and `NAME_backward`, opaque to the compiler; they also take tensors
 without data. Its gradient is an `autograd.Function` around both. A step becomes `torch.ops.statescan.NAME` and changes its state.
+
+The dispatcher takes longer than a small call's work, so a call in which nobody else has a say goes straight to the kernel.
 """
 
 import torch
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
+from torch._C._functorch import maybe_current_level
+from torch.autograd import _profiler_enabled
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import increment_version
 
-from . import _native
+from . import _native, _nvrtc
 from ._threads import get_num_threads
 from .operations import OPERATIONS, STEPS, Operation, Step
 
+# the type of states: real and complex
+_SINGLE = (torch.float32, torch.complex64)
 _DOUBLE = (torch.float64, torch.complex128)
-_STATES = {
-    (False, False): torch.float32,
-    (False, True): torch.complex64,
-    (True, False): torch.float64,
-    (True, True): torch.complex128,
-}
+_WIDTH = {torch.float64: _DOUBLE, torch.complex128: _DOUBLE}
 
 
 class _New:
@@ -26,35 +29,69 @@ class _New:
     @staticmethod
     def like(tensor, is_complex=None, promoted_with=None):
         """A tensor with the strides of another one, or the nearest that are dense. It may be made complex or real."""
-        if promoted_with is not None:
+        if promoted_with is not None and promoted_with.dtype != tensor.dtype:
             return torch.empty_like(tensor, dtype=torch.promote_types(tensor.dtype, promoted_with.dtype))
         if is_complex is None or tensor.is_complex() == is_complex:
             return torch.empty_like(tensor)
-        return torch.empty_like(tensor, dtype=_STATES[tensor.dtype in _DOUBLE, is_complex])
+        return torch.empty_like(tensor, dtype=_WIDTH.get(tensor.dtype, _SINGLE)[is_complex])
 
     @staticmethod
     def state(shape, tensor, is_complex):
-        return tensor.new_empty(shape, dtype=_STATES[tensor.dtype in _DOUBLE, is_complex])
+        dtype = tensor.dtype
+        if dtype is torch.float32 and not is_complex:
+            return _New.empty(shape, tensor)
+        # sizes one by one are parsed in two thirds of the time that a tuple takes
+        return tensor.new_empty(*shape or ((),), dtype=_WIDTH.get(dtype, _SINGLE)[is_complex])
 
     @staticmethod
     def empty(shape, tensor):
-        return tensor.new_empty(shape)
+        return tensor.new_empty(*shape or ((),))
 
     @staticmethod
     def is_complex(tensor):
         return tensor.is_complex()
 
 
-def _cpu(tensor):
-    return -1, get_num_threads()
+def _scratch(tensor, length):
+    """Memory that a call on a GPU needs until its kernels are done: what uses it next is behind them in the stream."""
+    return tensor.new_empty(length, dtype=torch.float32)
 
 
-def _cuda(tensor):
+def _place(tensor):
+    """Where a call runs, as the native functions have it."""
+    if not tensor.is_cuda:
+        return -1, get_num_threads(), None
+    _nvrtc.load()
     device = tensor.get_device()
-    return device, torch._C._cuda_getCurrentRawStream(device)
+    return device, torch._C._cuda_getCurrentRawStream(device), _scratch
 
 
-_DEVICES = {"CPU": _cpu, "CUDA": _cuda}
+def _is_observed():
+    """Whether something takes part in calls: a mode, a transform of functions, a tracer, a profiler."""
+    return (
+        _len_torch_dispatch_stack() > 0
+        or _len_torch_function_stack() > 0
+        or maybe_current_level() is not None
+        or _get_tracing_state() is not None
+        or _profiler_enabled()
+    )
+
+
+def _pass(registered, compute):
+    """One pass: by `registered`, what PyTorch's library has of it, or straight to `compute`, which `_define` describes."""
+
+    def run(first, arguments):
+        if not torch.compiler.is_dynamo_compiling() and _native.all_plain(first, arguments) and not _is_observed():
+            try:
+                return compute(first, arguments)
+            except Exception:
+                # nothing was written: the dispatcher knows more kinds of tensors, or fails in its own words
+                pass
+        return registered(first, *arguments)
+
+    return run
+
+
 _library = torch.library.Library("statescan", "DEF")
 
 
@@ -71,81 +108,82 @@ def _with_defaults(op):
     return schema, lambda arguments: arguments + defaults[len(arguments) :]
 
 
-def _define(op, name, arguments, result, outputs, run):
-    """Adds an operation: `outputs` allocates, and is all there is to do without data; `run` computes into what it gives."""
+def _define(op, name, arguments, result, complete, compute, allocate):
+    """Adds a pass. `compute` allocates and runs the kernel, `allocate` is all there is to do without data; both take the first
+    argument, which is not one of the operation's, and a tuple of all the others, which `complete` makes."""
     names = [argument.partition("=")[0].split()[-1] for argument in arguments]
 
-    def without_data(*values):
+    def kernel(first, *others):
+        return compute(first, complete(others))
+
+    def without_data(first, *others):
         # native functions check this themselves, and are not called here
-        tensors = [(name, v) for name, v in zip(names, values) if isinstance(v, torch.Tensor)]
+        tensors = [(name, v) for name, v in zip(names, (first, *others)) if isinstance(v, torch.Tensor)]
         for name, tensor in tensors:
             if tensor.device != tensors[0][1].device:
                 expected = tensors[0][1].device
                 raise ValueError(f"{op.name}: `{name}` must be on {expected}, got one on {tensor.device}")
-        return outputs(*values)
+        return allocate(first, complete(others))
 
     _library.define(f"{name}({', '.join(arguments)}) -> {result}")
     torch.library.register_fake(f"statescan::{name}", without_data, lib=_library)
-    for device, place in _DEVICES.items():
-        _library.impl(name, run(place), device)
-    return getattr(torch.ops.statescan, name).default
+    for device in ("CPU", "CUDA"):
+        _library.impl(name, kernel, device)
+    return _pass(getattr(torch.ops.statescan, name).default, compute)
 
 
 def _forward(op: Operation):
     native = getattr(_native, f"{op.name}_forward")
     arguments, complete = _with_defaults(op)
 
-    def allocate(save, arguments):
+    def outputs(save, arguments):
         results = op.results(_New, *arguments)
         return (*results, op.saved(_New, *arguments)) if save and op.saved is not None else results
 
-    def outputs(save, *arguments):
-        return list(allocate(save, complete(arguments)))
+    def allocate(save, arguments):
+        return list(outputs(save, arguments))
 
-    def run(place):
-        def kernel(save, *arguments):
-            arguments = complete(arguments)
-            results = allocate(save, arguments)
-            native(arguments, results, *place(arguments[0]))
-            return list(results)
+    def compute(save, arguments):
+        results = outputs(save, arguments)
+        native(arguments, results, _place(arguments[0]))
+        return list(results)
 
-        return kernel
-
-    return _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", outputs, run)
+    return _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", complete, compute, allocate)
 
 
 def _backward(op: Operation):
     native = getattr(_native, f"{op.name}_backward")
 
     def gradients(needed, arguments):
-        return [_New.like(tensor) if wanted else None for tensor, wanted in zip(arguments, needed)]
+        return tuple(_New.like(tensor) if wanted else None for tensor, wanted in zip(arguments, needed))
 
-    def outputs(needed, *arguments):
-        return [gradient for gradient in gradients(needed, arguments) if gradient is not None]
+    def present(gradients):
+        return [gradient for gradient in gradients if gradient is not None]
 
-    def run(place):
-        def kernel(needed, *arguments):
-            results = gradients(needed, arguments)
-            native(arguments, tuple(results), *place(arguments[0]))
-            return [gradient for gradient in results if gradient is not None]
+    def allocate(needed, arguments):
+        return present(gradients(needed, arguments))
 
-        return kernel
+    def compute(needed, arguments):
+        results = gradients(needed, arguments)
+        native(arguments, results, _place(arguments[0]))
+        return present(results)
 
     arguments = ["bool[] needed", *_declare(op.tensors), *(name for name, _ in op.options)]
     if op.saved is not None or op.keeps_result:
         arguments.append("Tensor saved")
     arguments += ["Tensor? grad_first", "Tensor? grad_second"]
-    return _define(op, f"{op.name}_backward", arguments, "Tensor[]", outputs, run)
+    return _define(op, f"{op.name}_backward", arguments, "Tensor[]", tuple, compute, allocate)
 
 
 def _differentiable(op: Operation, forward, backward):
     """The operation with its gradient."""
-    tensors = len(op.tensors)
-    nothing = (None,) * (tensors + len(op.options) - op.differentiable)
+    # plain values: the compiler of older versions does not look into objects that a function closes over
+    tensors, differentiable, keeps_result = len(op.tensors), op.differentiable, op.keeps_result
+    nothing = (None,) * (tensors + len(op.options) - differentiable)
 
     def compute(ctx, *arguments):
-        first, second, *saved = forward(True, *arguments)
-        if op.keeps_result:
+        first, second, *saved = forward(True, arguments)
+        if keeps_result:
             saved = [first]
         ctx.save_for_backward(*arguments[:tensors], *saved)
         ctx.options = arguments[tensors:]
@@ -154,10 +192,11 @@ def _differentiable(op: Operation, forward, backward):
 
     def differentiate(ctx, grad_first, grad_second):
         saved = ctx.saved_tensors
-        needed = ctx.needs_input_grad[: op.differentiable]
+        needed = ctx.needs_input_grad[:differentiable]
         if grad_first is None and grad_second is None:
-            return (None,) * op.differentiable + nothing
-        found = iter(backward(needed, *saved[:tensors], *ctx.options, *saved[tensors:], grad_first, grad_second))
+            return (None,) * differentiable + nothing
+        arguments = (*saved[:tensors], *ctx.options, *saved[tensors:], grad_first, grad_second)
+        found = iter(backward(needed, arguments))
         return tuple(next(found) if wanted else None for wanted in needed) + nothing
 
     methods = {"forward": staticmethod(compute), "backward": staticmethod(once_differentiable(differentiate))}
@@ -181,21 +220,17 @@ def _step(op: Step):
     native = getattr(_native, op.name)
     arguments, complete = _with_defaults(op)
 
-    def outputs(state, *arguments):
-        return op.result(_New, *complete(arguments))
+    def allocate(state, arguments):
+        return op.result(_New, *arguments)
 
-    def run(place):
-        def kernel(state, *arguments):
-            arguments = complete(arguments)
-            result = op.result(_New, *arguments)
-            native(arguments, (state, result), *place(state))
-            if not state.is_inference():
-                torch.autograd.graph.increment_version(state)
-            return result
+    def compute(state, arguments):
+        result = op.result(_New, *arguments)
+        native(arguments, (state, result), _place(state))
+        if not state.is_inference():
+            increment_version(state)
+        return result
 
-        return kernel
-
-    return _define(op, op.name, [f"Tensor(a!) {op.state}", *arguments], "Tensor", outputs, run)
+    return _define(op, op.name, [f"Tensor(a!) {op.state}", *arguments], "Tensor", complete, compute, allocate)
 
 
 _FORWARD = {op.name: _forward(op) for op in OPERATIONS}
@@ -227,14 +262,14 @@ def call(op: Operation, tensors, options):
         if torch.compiler.is_compiling():
             tensors = _distinct(tensors)
         return _WITH_GRADIENT[op.name].apply(*tensors, *options)
-    first, second = _FORWARD[op.name](False, *tensors, *options)
+    first, second = _FORWARD[op.name](False, (*tensors, *options))
     return first, second
 
 
 def step(op: Step, state, tensors, options):
     """Runs a step."""
     if not _requires_grad((state, *tensors)):
-        return _STEP[op.name](state, *tensors, *options)
+        return _STEP[op.name](state, (*tensors, *options))
     with torch.no_grad():
-        result = _STEP[op.name](state, *tensors, *options)
+        result = _STEP[op.name](state, (*tensors, *options))
     return _NoGradient.apply(op.name, result, state, *tensors)

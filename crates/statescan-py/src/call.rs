@@ -2,7 +2,8 @@
 
 use crate::dlpack::Owned;
 use crate::error::to_python;
-use crate::{exec, torch};
+use crate::exec::Place;
+use crate::torch;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyTupleMethods};
@@ -12,9 +13,13 @@ use statescan::{Discretization, Exec, Sequences, View, ViewMut};
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Tensors that must go back to their producers after the call. It only grows while views of them are in use.
+/// What lives until the call ends: tensors that go back to their producers then, and scratch memory. It only grows while views of
+/// them are in use.
 #[derive(Default)]
-pub struct Keep(RefCell<Vec<Owned>>);
+pub struct Keep {
+    owned: RefCell<Vec<Owned>>,
+    scratch: RefCell<Vec<Py<PyAny>>>,
+}
 
 /// The arguments of a call. Each method takes the next one; `name` is what errors call it. Inputs that are left over belong to Python.
 pub struct Arguments<'a, 'py> {
@@ -23,21 +28,25 @@ pub struct Arguments<'a, 'py> {
     outputs: &'a Bound<'py, PyTuple>,
     next_input: usize,
     next_output: usize,
-    device: i32,
-    queue: usize,
+    place: &'a Place<'py>,
+    exec: Exec,
+    /// Elements of the largest input so far.
+    largest: usize,
     keep: &'a Keep,
 }
+
+/// The elements of the largest input below which the CPU takes some ten microseconds.
+const TINY: usize = 256;
 
 impl<'a, 'py> Arguments<'a, 'py> {
     pub fn new(
         op: &'static str,
         inputs: &'a Bound<'py, PyTuple>,
         outputs: &'a Bound<'py, PyTuple>,
-        device: i32,
-        queue: usize,
+        place: &'a Place<'py>,
         keep: &'a Keep,
-    ) -> Self {
-        Arguments { op, inputs, outputs, next_input: 0, next_output: 0, device, queue, keep }
+    ) -> PyResult<Self> {
+        Ok(Arguments { op, inputs, outputs, next_input: 0, next_output: 0, place, exec: place.exec()?, largest: 0, keep })
     }
 
     fn input(&mut self) -> PyResult<Borrowed<'a, 'py, PyAny>> {
@@ -56,27 +65,32 @@ impl<'a, 'py> Arguments<'a, 'py> {
 
     fn view(&self, object: &Bound<'py, PyAny>, name: &str) -> PyResult<View<'a>> {
         if let Some(parts) = torch::parts(object, name)? {
+            torch::check_eager(object, &parts, name)?;
             // SAFETY: the tuple that holds the tensor is borrowed for 'a; that nobody resizes it meanwhile is PyTorch's rule, too.
             return unsafe { parts.view(name) };
         }
-        let stream = (self.device >= 0).then_some(self.queue);
+        let stream = self.place.stream();
         let owned = Owned::take(object, name, stream)?;
         let parts = owned.parts(name)?;
-        self.keep.0.borrow_mut().push(owned);
+        self.keep.owned.borrow_mut().push(owned);
         // SAFETY: the producer's promise, and the tensor is kept for 'a.
         unsafe { parts.view(name) }
     }
 
-    fn view_mut(&self, object: &Bound<'py, PyAny>, name: &str) -> PyResult<ViewMut<'a>> {
+    /// `made` says that the tensor was made for this call, and is not the user's.
+    fn view_mut(&self, object: &Bound<'py, PyAny>, name: &str, made: bool) -> PyResult<ViewMut<'a>> {
         if let Some(parts) = torch::parts(object, name)? {
+            if !made {
+                torch::check_eager(object, &parts, name)?;
+            }
             // SAFETY: as in `view`; the operation checks that outputs are apart from everything else in the call.
             return unsafe { parts.view_mut(name) };
         }
-        let stream = (self.device >= 0).then_some(self.queue);
+        let stream = self.place.stream();
         let owned = Owned::take(object, name, stream)?;
         owned.check_writable(name)?;
         let parts = owned.parts(name)?;
-        self.keep.0.borrow_mut().push(owned);
+        self.keep.owned.borrow_mut().push(owned);
         // SAFETY: as above.
         unsafe { parts.view_mut(name) }
     }
@@ -84,7 +98,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
     /// A tensor.
     pub fn tensor(&mut self, name: &str) -> PyResult<View<'a>> {
         let object = self.input()?;
-        self.view(&object, name).map_err(|error| self.named(error))
+        self.read(&object, name)
     }
 
     /// A tensor or None.
@@ -93,17 +107,27 @@ impl<'a, 'py> Arguments<'a, 'py> {
         if object.is_none() {
             return Ok(None);
         }
-        self.view(&object, name).map(Some).map_err(|error| self.named(error))
+        self.read(&object, name).map(Some)
     }
 
-    /// A tensor that is written.
+    fn read(&mut self, object: &Bound<'py, PyAny>, name: &str) -> PyResult<View<'a>> {
+        let view = self.view(object, name).map_err(|error| self.named(error))?;
+        self.largest = self.largest.max(view.len());
+        Ok(view)
+    }
+
+    /// A tensor of the user's, or one made for the call, that is written.
     pub fn output(&mut self, name: &str) -> PyResult<ViewMut<'a>> {
-        let view = self.output_option(name)?;
+        let view = self.written(name, false)?;
         view.ok_or_else(|| PyTypeError::new_err(format!("{}: `{name}` is written and must be there", self.op)))
     }
 
-    /// A tensor that is written; None, or the end of the outputs, if it is not wanted.
+    /// A tensor that was made for the call and is written; None, or the end of the outputs, if it is not wanted.
     pub fn output_option(&mut self, name: &str) -> PyResult<Option<ViewMut<'a>>> {
+        self.written(name, true)
+    }
+
+    fn written(&mut self, name: &str, made: bool) -> PyResult<Option<ViewMut<'a>>> {
         self.next_output += 1;
         if self.next_output > self.outputs.len() {
             return Ok(None);
@@ -112,7 +136,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         if object.is_none() {
             return Ok(None);
         }
-        self.view_mut(&object, name).map(Some).map_err(|error| self.named(error))
+        self.view_mut(&object, name, made).map(Some).map_err(|error| self.named(error))
     }
 
     /// Anything that is not a tensor.
@@ -160,15 +184,47 @@ impl<'a, 'py> Arguments<'a, 'py> {
         }
     }
 
-    /// Runs the operation without the interpreter.
+    /// Saved states that are read: the part that the call uses of a buffer of theirs.
+    pub fn saved(&mut self, needed: impl FnOnce() -> statescan::Result<usize>) -> PyResult<Option<View<'a>>> {
+        let Some(buffer) = self.option("checkpoints")? else { return Ok(None) };
+        let used = used(buffer.shape(), needed())?;
+        Ok(Some(buffer.slice(0, used)))
+    }
+
+    /// Saved states that are written, as [`Arguments::saved`].
+    pub fn saved_output(&mut self, needed: impl FnOnce() -> statescan::Result<usize>) -> PyResult<Option<ViewMut<'a>>> {
+        let Some(buffer) = self.output_option("checkpoints")? else { return Ok(None) };
+        let used = used(buffer.shape(), needed())?;
+        Ok(Some(buffer.slice(0, used)))
+    }
+
+    /// Scratch memory on a CUDA device, of as many `f32` as the operation wants there, from the caller's allocator.
+    pub fn scratch(&self, wanted: impl FnOnce(&Exec) -> statescan::Result<usize>) -> PyResult<Option<ViewMut<'a>>> {
+        let Some(allocate) = self.place.allocator() else { return Ok(None) };
+        match wanted(&self.exec).map_err(to_python)? {
+            0 => Ok(None),
+            len => {
+                let memory = allocate.call1((self.inputs.get_borrowed_item(0)?, len))?;
+                let view = self.view_mut(&memory, "workspace", true).map_err(|error| self.named(error))?;
+                self.keep.scratch.borrow_mut().push(memory.unbind());
+                Ok(Some(view))
+            }
+        }
+    }
+
+    /// Runs the operation: without the interpreter, unless it is over before another thread could have made use of it.
     pub fn run(&self, work: impl FnOnce(&Exec) -> statescan::Result<()> + Send) -> PyResult<()> {
-        let exec = exec::of(self.device, self.queue)?;
-        self.inputs.py().detach(|| work(&exec)).map_err(to_python)
+        let exec = &self.exec;
+        let done = match self.place.stream() {
+            None if self.largest < TINY => work(exec),
+            _ => self.inputs.py().detach(|| work(exec)),
+        };
+        done.map_err(to_python)
     }
 }
 
 /// The part of a buffer for saved states that a call uses: Python allocates what the longest division into sequences needs.
-pub fn used(buffer: Shape, needed: statescan::Result<usize>) -> PyResult<Range<usize>> {
+fn used(buffer: Shape, needed: statescan::Result<usize>) -> PyResult<Range<usize>> {
     let needed = needed.map_err(to_python)?;
     match buffer[..] {
         [available] if needed <= available => Ok(0..needed),

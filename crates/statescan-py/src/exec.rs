@@ -33,8 +33,29 @@ fn cpu(threads: usize) -> Exec {
     }
 }
 
+/// Where a call runs, as Python says it: a tuple of the number of a CUDA device or -1, the stream or the number of threads, and what
+/// allocates scratch memory there, called with a tensor of the call and a number of `f32`, or None.
+#[derive(FromPyObject)]
+pub struct Place<'py>(i32, usize, Option<Bound<'py, PyAny>>);
+
+impl<'py> Place<'py> {
+    pub fn exec(&self) -> PyResult<Exec> {
+        of(self.0, self.1)
+    }
+
+    /// The stream on a CUDA device.
+    pub fn stream(&self) -> Option<usize> {
+        (self.0 >= 0).then_some(self.1)
+    }
+
+    /// What allocates scratch memory, on a CUDA device.
+    pub fn allocator(&self) -> Option<&Bound<'py, PyAny>> {
+        self.2.as_ref().filter(|_| self.0 >= 0)
+    }
+}
+
 /// The executor of a call: threads of the CPU for device -1, else a stream of a CUDA device.
-pub fn of(device: i32, queue: usize) -> PyResult<Exec> {
+fn of(device: i32, queue: usize) -> PyResult<Exec> {
     match usize::try_from(device) {
         Err(_) if queue == 0 => Err(PyValueError::new_err("the number of threads must be at least 1")),
         Err(_) => Ok(cpu(queue)),
@@ -57,7 +78,7 @@ pub fn cuda_devices(py: Python<'_>) -> PyResult<Vec<String>> {
 
 /// Waits until everything that was put into a stream is done.
 #[pyfunction]
-pub fn synchronize(py: Python<'_>, device: i32, queue: usize) -> PyResult<()> {
-    let exec = of(device, queue)?;
+pub fn synchronize(py: Python<'_>, device: i32, stream: usize) -> PyResult<()> {
+    let exec = of(device, stream)?;
     py.detach(|| exec.synchronize()).map_err(to_python)
 }

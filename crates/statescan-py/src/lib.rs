@@ -1,9 +1,9 @@
 //! The native half of the Python package: one function for each pass of each operation, called by `python/statescan` with outputs that it
 //! has allocated.
 //!
-//! All functions have the same signature, `(inputs, outputs, device, queue)`: two tuples, in an order that both sides write down
-//! (`ops/` here, `operations.py` there), the number of a CUDA device or -1, and the number of threads or a stream. Tensors come through two
-//! doors: those of PyTorch are read by their attributes ([`torch`]), all others by DLPack ([`dlpack`]).
+//! All functions have the same signature, `(inputs, outputs, place)`: two tuples, in an order that both sides write down (`ops/` here,
+//! `operations.py` there), and where the call runs ([`exec::Place`]). Tensors come through two doors: those of PyTorch
+//! are read by their attributes ([`torch`]), all others by DLPack ([`dlpack`]).
 
 mod call;
 mod dlpack;
@@ -34,6 +34,8 @@ mod _native {
     use crate::ops::simplified_state_update::simplified_state_update;
     #[pymodule_export]
     use crate::ops::ssd::{ssd_backward, ssd_forward};
+    #[pymodule_export]
+    use crate::torch::all_plain;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

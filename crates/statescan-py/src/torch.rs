@@ -6,7 +6,7 @@ use crate::tensor::{Parts, too_many_axes, unknown_dtype};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::{PyFloat, PyInt, PyString, PyTuple, PyType};
 use pyo3::{ffi, intern};
 use statescan::tensor::MAX_RANK;
 use statescan::{DType, Device};
@@ -15,6 +15,9 @@ use std::mem::MaybeUninit;
 /// What is needed of the module `torch`, looked up once.
 struct Torch {
     tensor: Py<PyType>,
+    parameter: Py<PyType>,
+    is_neg: Py<PyAny>,
+    is_conj: Py<PyAny>,
     lend: Option<Lend>,
     dtypes: Vec<(Py<PyAny>, DType)>,
 }
@@ -46,24 +49,71 @@ fn load(module: &Bound<'_, PyAny>) -> PyResult<Torch> {
     ];
     let dtypes = dtypes.into_iter().map(|(name, dtype)| Ok((module.getattr(name)?.unbind(), dtype))).collect::<PyResult<_>>()?;
     let tensor = module.getattr("Tensor")?.cast_into::<PyType>()?;
-    Ok(Torch { lend: lender(&tensor), tensor: tensor.unbind(), dtypes })
+    Ok(Torch {
+        lend: lender(&tensor),
+        parameter: module.getattr("nn")?.getattr("Parameter")?.cast_into::<PyType>()?.unbind(),
+        is_neg: tensor.getattr("is_neg")?.unbind(),
+        is_conj: tensor.getattr("is_conj")?.unbind(),
+        tensor: tensor.unbind(),
+        dtypes,
+    })
+}
+
+/// Refuses a tensor whose memory has other numbers than the tensor: those that are conjugated or negated when somebody looks.
+pub fn check_eager(object: &Bound<'_, PyAny>, parts: &Parts, argument: &str) -> PyResult<()> {
+    let Some(torch) = torch(object.py())? else { return Ok(()) };
+    let lazily =
+        |what: &str, cure: &str| Err(PyValueError::new_err(format!("`{argument}` is {what} lazily; call {cure}() first")));
+    if parts.dtype.is_complex() && holds(&torch.is_conj, object)? {
+        return lazily("conjugated", "resolve_conj");
+    }
+    if holds(&torch.is_neg, object)? { lazily("negated", "resolve_neg") } else { Ok(()) }
 }
 
 /// The parts of a tensor, or nothing if it is none of PyTorch's.
 pub fn parts(object: &Bound<'_, PyAny>, argument: &str) -> PyResult<Option<Parts>> {
     let py = object.py();
     let Some(torch) = torch(py)? else { return Ok(None) };
-    if !object.is_instance(torch.tensor.bind(py))? {
+    if !is_a(object, &torch.tensor) {
         return Ok(None);
     }
-    let parts = match torch.lend {
-        Some(lend) => lent(object, argument, lend)?,
-        None => attributes(torch, object, argument)?,
-    };
-    if parts.dtype.is_complex() && object.call_method0(intern!(py, "is_conj"))?.is_truthy()? {
-        return Err(PyValueError::new_err(format!("`{argument}` is conjugated lazily; call resolve_conj() first")));
+    match torch.lend {
+        Some(lend) => lent(object, argument, lend),
+        None => attributes(torch, object, argument),
     }
-    Ok(Some(parts))
+    .map(Some)
+}
+
+/// Whether an object is of a type or of a subclass; no code of Python's is asked, as `isinstance` would.
+fn is_a(object: &Bound<'_, PyAny>, kind: &Py<PyType>) -> bool {
+    // SAFETY: an object and a type.
+    unsafe { ffi::PyObject_TypeCheck(object.as_ptr(), kind.as_ptr().cast()) != 0 }
+}
+
+/// What a method without arguments answers. This way of calling one makes no tuple.
+fn holds(method: &Py<PyAny>, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    // SAFETY: two objects and the null that ends the list; the answer is a new reference or null.
+    unsafe {
+        let answer = ffi::PyObject_CallFunctionObjArgs(method.as_ptr(), object.as_ptr(), std::ptr::null_mut::<ffi::PyObject>());
+        Bound::from_owned_ptr_or_err(object.py(), answer)?.is_truthy()
+    }
+}
+
+/// Whether the arguments of a call, the first one and the others, are tensors, parameters and plain values: nothing of a class that sees calls itself, as subclasses
+/// of tensors do, and nothing of another library.
+#[pyfunction]
+pub fn all_plain(first: &Bound<'_, PyAny>, others: &Bound<'_, PyTuple>) -> PyResult<bool> {
+    let Some(torch) = torch(first.py())? else { return Ok(false) };
+    let tensors = [torch.tensor.as_ptr(), torch.parameter.as_ptr()];
+    let is_plain = |argument: &Bound<'_, PyAny>| {
+        tensors.contains(&argument.get_type_ptr().cast())
+            || argument.is_none()
+            || argument.is_instance_of::<PyInt>()
+            || argument.is_instance_of::<PyFloat>()
+            || argument.is_instance_of::<PyString>()
+            || argument.is_instance_of::<PyTuple>()
+    };
+    Ok(is_plain(first) && others.iter_borrowed().all(|argument| is_plain(&argument)))
 }
 
 /// The parts as PyTorch describes them.

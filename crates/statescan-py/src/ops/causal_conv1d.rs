@@ -1,9 +1,12 @@
 //! `causal_conv1d` and its step.
 
 use crate::call::{Arguments, Keep};
+use crate::exec::Place;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use statescan::ops::causal_conv1d::{Args, Cotangents, Gradients, Outputs, UpdateArgs, backward, forward, update};
+use statescan::ops::causal_conv1d::{
+    Args, Cotangents, Gradients, Outputs, UpdateArgs, backward, backward_workspace_len, forward, update,
+};
 
 fn args<'a>(call: &mut Arguments<'a, '_>) -> PyResult<Args<'a>> {
     let args = Args::new(call.tensor("x")?, call.tensor("weight")?);
@@ -18,28 +21,18 @@ fn args<'a>(call: &mut Arguments<'a, '_>) -> PyResult<Args<'a>> {
 }
 
 #[pyfunction]
-pub fn causal_conv1d_forward(
-    inputs: &Bound<'_, PyTuple>,
-    outputs: &Bound<'_, PyTuple>,
-    device: i32,
-    queue: usize,
-) -> PyResult<()> {
+pub fn causal_conv1d_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
     let keep = Keep::default();
-    let mut call = Arguments::new("causal_conv1d", inputs, outputs, device, queue, &keep);
+    let mut call = Arguments::new("causal_conv1d", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
     let mut out = Outputs { y: call.output_option("y")?, final_states: call.output_option("final_states")? };
     call.run(|exec| forward(exec, &args, &mut out))
 }
 
 #[pyfunction]
-pub fn causal_conv1d_backward(
-    inputs: &Bound<'_, PyTuple>,
-    outputs: &Bound<'_, PyTuple>,
-    device: i32,
-    queue: usize,
-) -> PyResult<()> {
+pub fn causal_conv1d_backward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
     let keep = Keep::default();
-    let mut call = Arguments::new("causal_conv1d", inputs, outputs, device, queue, &keep);
+    let mut call = Arguments::new("causal_conv1d", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
     let cotangents = Cotangents { y: call.option("grad of y")?, final_states: call.option("grad of final_states")? };
     let mut grads = Gradients {
@@ -47,20 +40,15 @@ pub fn causal_conv1d_backward(
         weight: call.output_option("grad of weight")?,
         bias: call.output_option("grad of bias")?,
         initial_states: call.output_option("grad of initial_states")?,
-        ..Gradients::default()
+        workspace: call.scratch(|exec| backward_workspace_len(exec, &args))?,
     };
     call.run(|exec| backward(exec, &args, &cotangents, &mut grads))
 }
 
 #[pyfunction]
-pub fn causal_conv1d_update(
-    inputs: &Bound<'_, PyTuple>,
-    outputs: &Bound<'_, PyTuple>,
-    device: i32,
-    queue: usize,
-) -> PyResult<()> {
+pub fn causal_conv1d_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
     let keep = Keep::default();
-    let mut call = Arguments::new("causal_conv1d_update", inputs, outputs, device, queue, &keep);
+    let mut call = Arguments::new("causal_conv1d_update", inputs, outputs, &place, &keep)?;
     let args = UpdateArgs::new(call.tensor("x")?, call.tensor("weight")?);
     let args = UpdateArgs {
         bias: call.option("bias")?,

@@ -1,9 +1,12 @@
 //! `selective_scan`.
 
-use crate::call::{Arguments, Keep, used};
+use crate::call::{Arguments, Keep};
+use crate::exec::Place;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use statescan::ops::selective_scan::{Args, Cotangents, Gradients, Outputs, backward, checkpoints_len, forward};
+use statescan::ops::selective_scan::{
+    Args, Cotangents, Gradients, Outputs, backward, backward_workspace_len, checkpoints_len, forward, workspace_len,
+};
 
 fn args<'a>(call: &mut Arguments<'a, '_>) -> PyResult<Args<'a>> {
     Ok(Args {
@@ -26,42 +29,25 @@ fn args<'a>(call: &mut Arguments<'a, '_>) -> PyResult<Args<'a>> {
 }
 
 #[pyfunction]
-pub fn selective_scan_forward(
-    inputs: &Bound<'_, PyTuple>,
-    outputs: &Bound<'_, PyTuple>,
-    device: i32,
-    queue: usize,
-) -> PyResult<()> {
+pub fn selective_scan_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
     let keep = Keep::default();
-    let mut call = Arguments::new("selective_scan", inputs, outputs, device, queue, &keep);
+    let mut call = Arguments::new("selective_scan", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
     let mut out = Outputs {
         y: call.output_option("y")?,
         final_state: call.output_option("final_state")?,
-        checkpoints: None,
-        workspace: None,
+        checkpoints: call.saved_output(|| checkpoints_len(&args))?,
+        workspace: call.scratch(|exec| workspace_len(exec, &args))?,
     };
-    if let Some(buffer) = call.output_option("checkpoints")? {
-        let part = used(buffer.shape(), checkpoints_len(&args))?;
-        out.checkpoints = Some(buffer.slice(0, part));
-    }
     call.run(|exec| forward(exec, &args, &mut out))
 }
 
 #[pyfunction]
-pub fn selective_scan_backward(
-    inputs: &Bound<'_, PyTuple>,
-    outputs: &Bound<'_, PyTuple>,
-    device: i32,
-    queue: usize,
-) -> PyResult<()> {
+pub fn selective_scan_backward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
     let keep = Keep::default();
-    let mut call = Arguments::new("selective_scan", inputs, outputs, device, queue, &keep);
+    let mut call = Arguments::new("selective_scan", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
-    let mut checkpoints = call.option("checkpoints")?;
-    if let Some(buffer) = checkpoints {
-        checkpoints = Some(buffer.slice(0, used(buffer.shape(), checkpoints_len(&args))?));
-    }
+    let checkpoints = call.saved(|| checkpoints_len(&args))?;
     let cotangents = Cotangents { y: call.option("grad of y")?, final_state: call.option("grad of final_state")? };
     let mut grads = Gradients {
         x: call.output_option("grad of x")?,
@@ -74,7 +60,7 @@ pub fn selective_scan_backward(
         dt_bias: call.output_option("grad of dt_bias")?,
         dt_a: call.output_option("grad of deltaA")?,
         initial_state: call.output_option("grad of initial_state")?,
-        workspace: None,
+        workspace: call.scratch(|exec| backward_workspace_len(exec, &args, checkpoints.is_some()))?,
     };
     call.run(|exec| backward(exec, &args, checkpoints, &cotangents, &mut grads))
 }

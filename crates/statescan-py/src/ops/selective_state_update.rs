@@ -1,19 +1,15 @@
 //! `selective_state_update`.
 
 use crate::call::{Arguments, Keep};
+use crate::exec::Place;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use statescan::ops::selective_state_update::{Args, update};
 
 #[pyfunction]
-pub fn selective_state_update(
-    inputs: &Bound<'_, PyTuple>,
-    outputs: &Bound<'_, PyTuple>,
-    device: i32,
-    queue: usize,
-) -> PyResult<()> {
+pub fn selective_state_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
     let keep = Keep::default();
-    let mut call = Arguments::new("selective_state_update", inputs, outputs, device, queue, &keep);
+    let mut call = Arguments::new("selective_state_update", inputs, outputs, &place, &keep)?;
     let args = Args {
         x: call.tensor("x")?,
         dt: call.tensor("dt")?,

@@ -1,6 +1,7 @@
 //! `simplified_scan_fn` and `s5_inner_fn`: one operation with two heads.
 
-use crate::call::{Arguments, Keep, used};
+use crate::call::{Arguments, Keep};
+use crate::exec::Place;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use statescan::View;
@@ -28,37 +29,24 @@ fn args<'a>(call: &mut Arguments<'a, '_>) -> PyResult<Args<'a>> {
 }
 
 #[pyfunction]
-pub fn simplified_scan_forward(
-    inputs: &Bound<'_, PyTuple>,
-    outputs: &Bound<'_, PyTuple>,
-    device: i32,
-    queue: usize,
-) -> PyResult<()> {
+pub fn simplified_scan_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
     let keep = Keep::default();
-    let mut call = Arguments::new("simplified_scan", inputs, outputs, device, queue, &keep);
+    let mut call = Arguments::new("simplified_scan", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
-    let mut out = Outputs { y: call.output_option("y")?, last_state: call.output_option("last_state")?, checkpoints: None };
-    if let Some(buffer) = call.output_option("checkpoints")? {
-        let part = used(buffer.shape(), checkpoints_len(&args))?;
-        out.checkpoints = Some(buffer.slice(0, part));
-    }
+    let mut out = Outputs {
+        y: call.output_option("y")?,
+        last_state: call.output_option("last_state")?,
+        checkpoints: call.saved_output(|| checkpoints_len(&args))?,
+    };
     call.run(|exec| forward(exec, &args, &mut out))
 }
 
 #[pyfunction]
-pub fn simplified_scan_backward(
-    inputs: &Bound<'_, PyTuple>,
-    outputs: &Bound<'_, PyTuple>,
-    device: i32,
-    queue: usize,
-) -> PyResult<()> {
+pub fn simplified_scan_backward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
     let keep = Keep::default();
-    let mut call = Arguments::new("simplified_scan", inputs, outputs, device, queue, &keep);
+    let mut call = Arguments::new("simplified_scan", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
-    let mut checkpoints = call.option("checkpoints")?;
-    if let Some(buffer) = checkpoints {
-        checkpoints = Some(buffer.slice(0, used(buffer.shape(), checkpoints_len(&args))?));
-    }
+    let checkpoints = call.saved(|| checkpoints_len(&args))?;
     let cotangents = Cotangents { y: call.option("grad of y")?, last_state: call.option("grad of last_state")? };
     let mut grads = Gradients {
         u: call.output_option("grad of u")?,

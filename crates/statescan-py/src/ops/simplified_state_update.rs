@@ -2,19 +2,15 @@
 
 use super::simplified_scan::head;
 use crate::call::{Arguments, Keep};
+use crate::exec::Place;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use statescan::ops::simplified_state_update::{Args, update};
 
 #[pyfunction]
-pub fn simplified_state_update(
-    inputs: &Bound<'_, PyTuple>,
-    outputs: &Bound<'_, PyTuple>,
-    device: i32,
-    queue: usize,
-) -> PyResult<()> {
+pub fn simplified_state_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
     let keep = Keep::default();
-    let mut call = Arguments::new("simplified_state_update", inputs, outputs, device, queue, &keep);
+    let mut call = Arguments::new("simplified_state_update", inputs, outputs, &place, &keep)?;
     let (u, delta) = (call.tensor("u")?, call.tensor("delta")?);
     let args = Args::new(u, delta, call.tensor("A")?, call.tensor("B")?, call.tensor("C")?);
     let d = call.option("D")?;

@@ -1,6 +1,7 @@
 //! `ssd`: in Python heads come before time, and a state is (dstate, headdim). The library sees the same memory through permuted views.
 
-use crate::call::{Arguments, Keep, used};
+use crate::call::{Arguments, Keep};
+use crate::exec::Place;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use statescan::ops::ssd::{Args, Cotangents, Gradients, Outputs, backward, checkpoints_len, forward};
@@ -69,27 +70,24 @@ fn args<'a>(call: &mut Arguments<'a, '_>) -> PyResult<Args<'a>> {
 }
 
 #[pyfunction]
-pub fn ssd_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, device: i32, queue: usize) -> PyResult<()> {
+pub fn ssd_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
     let keep = Keep::default();
-    let mut call = Arguments::new("ssd", inputs, outputs, device, queue, &keep);
+    let mut call = Arguments::new("ssd", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
-    let mut out = Outputs { y: call.timed_output("y")?, final_state: call.timed_output("final_state")?, checkpoints: None };
-    if let Some(buffer) = call.output_option("checkpoints")? {
-        let part = used(buffer.shape(), checkpoints_len(&args))?;
-        out.checkpoints = Some(buffer.slice(0, part));
-    }
+    let mut out = Outputs {
+        y: call.timed_output("y")?,
+        final_state: call.timed_output("final_state")?,
+        checkpoints: call.saved_output(|| checkpoints_len(&args))?,
+    };
     call.run(|exec| forward(exec, &args, &mut out))
 }
 
 #[pyfunction]
-pub fn ssd_backward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, device: i32, queue: usize) -> PyResult<()> {
+pub fn ssd_backward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
     let keep = Keep::default();
-    let mut call = Arguments::new("ssd", inputs, outputs, device, queue, &keep);
+    let mut call = Arguments::new("ssd", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
-    let mut checkpoints = call.option("checkpoints")?;
-    if let Some(buffer) = checkpoints {
-        checkpoints = Some(buffer.slice(0, used(buffer.shape(), checkpoints_len(&args))?));
-    }
+    let checkpoints = call.saved(|| checkpoints_len(&args))?;
     let cotangents = Cotangents { y: call.timed_option("grad of y")?, final_state: call.timed_option("grad of final_state")? };
     let mut grads = Gradients {
         x: call.timed_output("grad of x")?,

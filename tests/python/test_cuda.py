@@ -1,0 +1,276 @@
+"""The same calls on a GPU: results, gradients, and what PyTorch, CuPy and JAX do with them there."""
+
+import copy
+import importlib
+
+import pytest
+import torch
+
+import statescan
+import statescan.compat
+from cases import CASES, Case, Random, results
+from test_results import TOLERANCE, assert_close, gradients
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+each_case = pytest.mark.parametrize("name", CASES)
+# one for each operation
+ONE_EACH = ["selective_scan_everything", "ssd_everything", "s5_inner_real", "linear_scan_state", "causal_conv1d_everything"]
+one_each = pytest.mark.parametrize("name", ONE_EACH)
+
+
+def runs(call, *arguments, **options):
+    """The call's result; an operation without a kernel for CUDA says so, and its test is skipped with these words."""
+    try:
+        return call(*arguments, **options)
+    except RuntimeError as error:
+        if "has no kernel for CUDA" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+def on_gpu(name, dtype=torch.float32):
+    case = CASES[name].to(dtype, "cuda")
+    runs(case)
+    return case
+
+
+def moved(tensors, device="cuda", dtype=torch.float32):
+    """Tensors in float32 or complex64, and indices, on a device."""
+    matching = {torch.float64: dtype, torch.complex128: torch.complex64}
+    return {name: tensor.to(device, matching.get(tensor.dtype, tensor.dtype)) for name, tensor in tensors.items()}
+
+
+@each_case
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_results(name, dtype):
+    case = on_gpu(name, dtype)
+    for i, (got, expected) in enumerate(zip(case(), case.double().reference(), strict=True)):
+        assert got.is_cuda
+        assert_close(got.cpu(), expected, TOLERANCE[dtype], f"result {i}")
+
+
+@each_case
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients(name, dtype):
+    case = on_gpu(name, dtype)
+    got, expected = gradients(case, case), gradients(case.double().reference, case.double())
+    again = gradients(case, case)
+    for argument, gradient in got.items():
+        tensor = case.tensors[argument]
+        assert gradient.dtype == tensor.dtype and gradient.device == tensor.device
+        assert torch.equal(gradient, again[argument]), f"gradient of {argument} from run to run"
+        tolerance = 10 * TOLERANCE[tensor.dtype if tensor.is_floating_point() else dtype]
+        wide = 0.2 if dtype == torch.bfloat16 else tolerance
+        assert_close(gradient.cpu(), expected[argument], wide, f"gradient of {argument}")
+
+
+LONG = {
+    "selective_scan": lambda r: {
+        "x": r.real(1, 4, 30_000),
+        "dt": r.step(1, 4, 30_000),
+        "A": r.decay(4, 16),
+        "B": r.real(1, 16, 30_000),
+        "C": r.real(1, 16, 30_000),
+    },
+    "linear_scan": lambda r: {"a": 1 - r.step(2, 30_000), "b": r.real(2, 30_000)},
+    "causal_conv1d": lambda r: {"x": r.real(1, 4, 30_000), "weight": r.real(4, 4), "bias": r.real(4)},
+}
+
+
+@pytest.mark.parametrize("op", LONG)
+def test_long_rows_of_few_channels(op):
+    """They are cut into pieces, which takes scratch memory."""
+    case = Case(op, LONG[op](Random())).to(torch.float32, "cuda")
+    for got, expected in zip(case(), case.double()(), strict=True):
+        assert_close(got.cpu(), expected, 1e-5, "result")
+    got, expected = gradients(case, case), gradients(case.double(), case.double())
+    for argument, gradient in got.items():
+        assert_close(gradient.cpu(), expected[argument], 1e-4, f"gradient of {argument}")
+
+
+def steps():
+    """The steps: each with a state, the tensors by name and options."""
+    r = Random(5)
+    index = torch.tensor([2, -1])
+    selective = {"x": r.real(2, 6), "dt": r.step(2, 6), "A": r.decay(6, 5), "B": r.real(2, 5), "C": r.real(2, 5)}
+    more = {"D": r.real(6), "z": r.real(2, 6), "dt_bias": r.real(6)}
+    simple = {"u": r.complex(2, 3), "delta": r.step(2, 5), "A": r.oscillation(5), "B": r.complex(5, 3), "C": r.complex(3, 5)}
+    shift = {"x": r.real(2, 6), "weight": r.real(6, 4), "bias": r.real(6)}
+    return {
+        "selective": ("selective_state_update", {"state": r.real(2, 6, 5)}, selective, {}),
+        "selective, all": ("selective_state_update", {"state": r.real(2, 6, 5)}, selective | more, {"dt_softplus": True}),
+        "selective, rows": (
+            "selective_state_update",
+            {"state": r.real(3, 6, 5)},
+            {**selective, "state_batch_indices": index},
+            {"discretization": "zoh"},
+        ),
+        "simplified": ("simplified_state_update", {"state": r.complex(2, 5)}, simple, {}),
+        "convolution": ("causal_conv1d_update", {"conv_state": r.real(2, 6, 3)}, shift, {"activation": "silu"}),
+    }
+
+
+@pytest.mark.parametrize("name", steps())
+def test_steps(name):
+    op, state, tensors, options = steps()[name]
+    function = getattr(statescan, op)
+    expected = function(**state, **tensors, **options)
+    state_on_gpu = moved(steps()[name][1])
+    got = runs(function, **state_on_gpu, **moved(tensors), **options)
+    assert_close(got.cpu(), expected, 1e-5, "result")
+    for argument, after in state.items():
+        assert_close(state_on_gpu[argument].cpu(), after, 1e-5, argument)
+
+
+@one_each
+def test_the_current_stream(name):
+    """A call is behind what its stream does before, and nothing waits."""
+    case = on_gpu(name)
+    expected = case()
+    waiting = {n: torch.zeros_like(t) for n, t in case.tensors.items()}
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        for n, tensor in case.tensors.items():
+            waiting[n].copy_(tensor)
+        got = case(**waiting)
+        assert not stream.query(), "the call waited"
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+@one_each
+def test_graph(name):
+    """Forward and backward in one recording, run again on other numbers."""
+    case = on_gpu(name)
+    leaves = {n: t.clone().requires_grad_() for n, t in case.floats().items()}
+
+    def step():
+        out = case(**leaves)
+        loss = sum((2 * part).sum() for o in out for part in ((o.real, o.imag) if o.is_complex() else (o,)))
+        return *out, *torch.autograd.grad(loss, list(leaves.values()))
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded = step()
+    with torch.no_grad():
+        for leaf in leaves.values():
+            leaf.mul_(0.5)
+    graph.replay()
+    for got, expected in zip(recorded, step(), strict=True):
+        assert torch.equal(got, expected)
+
+
+@one_each
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled(name, backend):
+    case = on_gpu(name)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda **leaves: case(**leaves), fullgraph=True, backend=backend)
+    expected, got = gradients(case, case), gradients(compiled, case)
+    for argument in expected:
+        assert_close(got[argument], expected[argument], 1e-5, argument)
+
+
+@one_each
+def test_opcheck(name):
+    case = on_gpu(name)
+    seen = []
+
+    class Spy(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            seen.append((function, arguments))
+            return function(*arguments, **(options or {}))
+
+    with Spy():
+        gradients(case, case)
+    ours = [(f, a) for f, a in seen if f.namespace == "statescan"]
+    assert len(ours) == 2
+    for function, arguments in ours:
+        arguments = tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in arguments)
+        # saved states have room that nothing is written to, so that their values cannot be compared
+        torch.library.opcheck(function, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_autocast():
+    case = on_gpu("selective_scan_everything")
+    project = torch.nn.Linear(6, 6, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        x = project(case.tensors["x"].transpose(1, 2)).transpose(1, 2)
+        y, state = case(x=x)
+    assert x.dtype == y.dtype == torch.bfloat16 and state.dtype == torch.float32
+    (y.float().sum() + state.sum()).backward()
+    assert project.weight.grad.dtype == torch.float32 and project.weight.grad.abs().sum() > 0
+
+
+def test_devices_are_not_mixed():
+    case = on_gpu("selective_scan")
+    for name, tensor in case.tensors.items():
+        if name != "x":
+            with pytest.raises(ValueError, match=f"selective_scan: `{name}` must be on cuda:0, got one on cpu"):
+                case(**{name: tensor.cpu()})
+            with pytest.raises(ValueError, match=f"selective_scan: `{name}`"):
+                case(**{name: tensor.cpu().requires_grad_()})
+
+
+def test_double_precision_is_refused():
+    case = on_gpu("selective_scan")
+    with pytest.raises(RuntimeError, match="selective_scan in f64 .* compute in f32"):
+        case(**{n: t.double() for n, t in case.tensors.items()})
+
+
+@pytest.mark.parametrize("name", ["selective_scan_everything", "linear_scan_state", "causal_conv1d_everything"])
+def test_cupy(name):
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    case = on_gpu(name)
+    arrays = {n: cupy.from_dlpack(t) for n, t in case.tensors.items()}
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        got = results(getattr(statescan, case.op)(**arrays, **case.options))
+    stream.synchronize()
+    for array, expected in zip(got, case(), strict=True):
+        assert isinstance(array, cupy.ndarray)
+        assert torch.equal(torch.from_dlpack(array), expected)
+
+
+@pytest.mark.parametrize("name", ["selective_scan_everything", "linear_scan_state", "causal_conv1d_everything"])
+def test_jax(name):
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX has no GPU here")
+    case = on_gpu(name)
+    arrays = {n: jax.numpy.asarray(t.cpu().numpy()) for n, t in case.tensors.items()}
+    got = results(getattr(statescan, case.op)(**arrays, **case.options))
+    for array, expected in zip(got, case(), strict=True):
+        assert isinstance(array, jax.Array) and next(iter(array.devices())).platform == "gpu"
+        assert torch.equal(torch.from_dlpack(array), expected)
+
+
+def test_example(tmp_path, capsys):
+    for module in ("matplotlib", "tqdm"):
+        pytest.importorskip(module, reason=f"{module} is not installed")
+    example = importlib.import_module("test_examples").train_bytes.__wrapped__()
+    options = ["--device", "cuda", "--steps", "40", "--length", "20", "--plot", str(tmp_path / "loss.png")]
+    example.main(options)
+    printed = capsys.readouterr().out
+    assert "on cuda" in printed and "sample: Alice was beginning" in printed
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["Mamba", "FalconMamba", "Mamba2"])
+def test_transformers(name):
+    models = pytest.importorskip("test_transformers")
+    torch.manual_seed(1)
+    configuration = getattr(models.transformers, f"{name}Config")(**models.CONFIGS[name])
+    model = getattr(models.transformers, f"{name}ForCausalLM")(configuration).eval()
+    there = copy.deepcopy(model).cuda()
+    ids = models.tokens()
+    models.close(runs(there, ids.cuda()).logits.cpu(), model(ids).logits, "logits")
+    options = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": -1}
+    assert torch.equal(there.generate(ids.cuda(), **options).cpu(), model.generate(ids, **options))
