@@ -6,14 +6,19 @@ cd "$(dirname "$0")/.."
 venv=$(mktemp -d)
 trap 'rm -rf "$venv"' EXIT
 python3 -m venv "$venv"
+
+# the wheel, in the profile of the Rust tests, whose dependencies are built already; the downloads beside it take as long
+MATURIN_PEP517_ARGS="--profile dev" "$venv/bin/pip" wheel --quiet --no-deps --wheel-dir "$venv/wheel" . &
+wheel=$!
 # PyPI's PyTorch needs the CUDA libraries even where there is no GPU
-"$venv/bin/pip" install --quiet --no-compile abi3audit hypothesis jax matplotlib numpy pytest ruff safetensors torch tqdm transformers
+"$venv/bin/pip" install --quiet --no-compile \
+  abi3audit hypothesis jax matplotlib numpy pytest pytest-xdist ruff safetensors torch tqdm transformers
 
 "$venv/bin/ruff" check
 "$venv/bin/ruff" format --check
 
-# the profile of the Rust tests, whose dependencies are built already
-MATURIN_PEP517_ARGS="--profile dev" "$venv/bin/pip" wheel --quiet --no-deps --wheel-dir "$venv/wheel" .
+wait "$wheel"
 "$venv/bin/abi3audit" --strict "$venv"/wheel/*.whl
 "$venv/bin/pip" install --quiet --no-compile --no-deps "$venv"/wheel/*.whl
-"$venv/bin/python" -m pytest -p no:cacheprovider --quiet
+# a process for each core, with a thread each
+OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest -p no:cacheprovider --quiet --numprocesses auto
