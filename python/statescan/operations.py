@@ -111,7 +111,7 @@ SELECTIVE_SCAN = Operation(
 
 def _ssd(new, x, dt, A, B, C, D, z, dt_bias, initial_state, causal_mask, cu_seqlens, seq_idx, *options):
     batch, nheads, _, headdim = _sizes("ssd", "x", x, "(batch, nheads, seqlen, headdim)", 4)
-    *_, dstate = _sizes("ssd", "B", B, "(batch, seqlen, dstate) or (batch, seqlen, ngroups, dstate)", 3, 4)
+    dstate = _sizes("ssd", "B", B, "(batch, seqlen, dstate) or (batch, seqlen, ngroups, dstate)", 3, 4)[-1]
     shape = _state_shape("ssd", batch, (nheads, dstate, headdim), initial_state, cu_seqlens, seq_idx)
     return new.like(x), new.state(shape, x, False)
 
@@ -141,7 +141,7 @@ def _simplified_scan(
     new, u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx, discretization, reverse, real, *options
 ):
     batch, _, _ = _sizes("simplified_scan", "u", u, "(batch, dim, seqlen)", 3)
-    dstate, *_ = _sizes("simplified_scan", "A", A, "(dstate,) or (dstate, 1)", 1, 2)
+    dstate = _sizes("simplified_scan", "A", A, "(dstate,) or (dstate, 1)", 1, 2)[0]
     shape = _state_shape("simplified_scan", batch, (dstate,), initial_state, cu_seqlens, seq_idx)
     return new.like(u, not real), new.state(shape, u, True)
 
