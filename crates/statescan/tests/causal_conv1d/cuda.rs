@@ -118,7 +118,7 @@ fn cuda_nan_stays_in_its_sequence_and_channel() {
 #[test]
 fn cuda_vectors_of_the_origin() {
     let Some(exec) = gpu() else { return };
-    check_vectors(&exec);
+    vectors::check_vectors(&exec);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 mod cuda;
 
 use common::device::{Placed, PlacedMut};
-use common::{Layout, Rng, assert_close, executors, normal, poisoned};
+use common::{Layout, Rng, assert_close, executors, indices, normal, poisoned};
 use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::causal_conv1d::{self, Activation, Args, UpdateArgs, reference, update};
@@ -43,13 +43,6 @@ impl Inputs {
     fn all(&self) -> [&Buffer; 5] {
         [&self.x, &self.weight, &self.bias, &self.seen, &self.rows]
     }
-}
-
-/// Integers as a tensor.
-fn indices(dtype: DType, values: &[i64]) -> Buffer {
-    let (mut buffer, mut next) = (Buffer::zeros(dtype, &[values.len()]).unwrap(), values.iter());
-    buffer.fill_with(|| (*next.next().unwrap() as f64).into());
-    buffer
 }
 
 impl Case {

@@ -2,9 +2,12 @@
 #![allow(dead_code)] // each test binary uses its own part
 
 pub mod device;
+pub mod options;
 pub mod vectors;
 
 use num_complex::Complex64;
+use proptest::prelude::ProptestConfig;
+use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
 use statescan::tensor::{Buffer, Dense, ErrorBound, max_errors};
 use statescan::{DType, Exec, Level, View};
 
@@ -104,6 +107,19 @@ pub fn poisoned(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout) ->
     let mut buffer = tensor(rng, dtype, shape, layout);
     buffer.fill_bytes(0xff);
     buffer
+}
+
+/// Integers as a tensor.
+pub fn indices(dtype: DType, values: &[i64]) -> Buffer {
+    let (mut buffer, mut next) = (Buffer::zeros(dtype, &[values.len()]).unwrap(), values.iter());
+    buffer.fill_with(|| (*next.next().unwrap() as f64).into());
+    buffer
+}
+
+/// As many random cases, after those that failed once: the seeds of these are in a file beside the tests.
+pub fn random_cases(cases: u32, failed: &'static str) -> ProptestConfig {
+    let failure_persistence = Some(Box::new(FileFailurePersistence::Direct(failed)) as Box<dyn FailurePersistence>);
+    ProptestConfig { cases, failure_persistence, ..ProptestConfig::default() }
 }
 
 /// Executors over levels and threads: every level on one thread, the best one on three.

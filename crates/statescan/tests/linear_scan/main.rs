@@ -7,7 +7,7 @@ mod cuda;
 use common::device::{Placed, PlacedMut};
 use common::*;
 use num_complex::Complex64;
-use proptest::prelude::{ProptestConfig, prop, proptest};
+use proptest::prelude::{prop, proptest};
 use statescan::ops::linear_scan::{self, Args, Cotangents, Gradients, Outputs, backward, forward, reference};
 use statescan::tensor::{Buffer, Dense, ErrorBound};
 use statescan::{DType, Error, Exec, Level, View};
@@ -195,7 +195,7 @@ fn channels_side_by_side_agree_with_the_oracle() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(random_cases(48, "tests/linear_scan.proptest-regressions"))]
     #[test]
     fn any_shape_and_option(
         seed in 0u64..1 << 40, shape in prop::collection::vec(0usize..9, 0..4), length in 0usize..150, types in 0..TYPES.len(),

@@ -6,6 +6,7 @@ mod cuda;
 mod errors;
 mod oracle;
 
+use common::options::*;
 use common::{Layout, Rng, assert_close, executors, normal, poisoned, random, uniform};
 use num_complex::Complex64;
 use proptest::prelude::*;
@@ -30,18 +31,6 @@ struct Case {
     layout: Layout,
     seed: u64,
 }
-
-const GATE: u32 = 1;
-const SKIP: u32 = 2;
-const BIAS: u32 = 4;
-const SOFTPLUS: u32 = 8;
-const LIMIT: u32 = 16;
-const OWN_DECAY_STEP: u32 = 32;
-const INITIAL: u32 = 64;
-const REVERSE: u32 = 128;
-const BOUNDS: u32 = 256;
-const INDEX: u32 = 512;
-const INDEX_STATES: u32 = 1024;
 
 impl Case {
     fn new(dtype: DType, batch: usize, dim: usize, seqlen: usize, dstate: usize, options: u32) -> Self {

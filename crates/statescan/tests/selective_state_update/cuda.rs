@@ -73,7 +73,7 @@ fn cuda_random_problems() {
 fn cuda_wrong_indices_touch_nothing() {
     let case = Case { indexed: true, ..Case::new(3, &[40], 16, ALL) };
     let mut inputs = case.inputs();
-    inputs.rows = indices(&[i32::MAX, 5, 1]);
+    inputs.rows = indices(DType::I32, &[i32::MAX.into(), 5, 1]);
     let wrong = |case: &Case, exec: &Exec| {
         let (y, state) = run(case, exec, &inputs);
         let (y, before, after) = (y.to_dense(), inputs.state.to_dense(), state.to_dense());

@@ -5,8 +5,9 @@ mod common;
 mod cuda;
 
 use common::device::{Placed, PlacedMut};
+use common::options::*;
 use common::vectors::Case as Vectors;
-use common::{Layout, Rng, assert_close, executors, normal, poisoned, random, uniform};
+use common::{Layout, Rng, assert_close, executors, indices, normal, poisoned, random, uniform};
 use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::selective_scan;
@@ -34,12 +35,6 @@ struct Case {
     seed: u64,
 }
 
-const SKIP: u32 = 1;
-const GATE: u32 = 2;
-const BIAS: u32 = 4;
-const SOFTPLUS: u32 = 8;
-const LIMIT: u32 = 16;
-const OWN_DECAY_STEP: u32 = 32;
 const ALL: u32 = SKIP | GATE | BIAS | SOFTPLUS | LIMIT;
 
 struct Inputs {
@@ -61,13 +56,6 @@ impl Inputs {
     fn all(&self) -> [&Buffer; 10] {
         [&self.x, &self.dt, &self.a, &self.b, &self.c, &self.d, &self.z, &self.bias, &self.dt_a, &self.rows]
     }
-}
-
-/// Indices as a tensor.
-fn indices(values: &[i32]) -> Buffer {
-    let (mut buffer, mut next) = (Buffer::zeros(DType::I32, &[values.len()]).unwrap(), values.iter());
-    buffer.fill_with(|| f64::from(*next.next().unwrap()).into());
-    buffer
 }
 
 impl Case {
@@ -136,7 +124,10 @@ impl Case {
             bias: uniform(rng, wide, &parameter, l, 0.0, 0.1),
             dt_a: uniform(rng, self.dtype, &steps, l, 0.001, 0.4),
             state: normal(rng, state, &with_states(states), l, 1.0),
-            rows: indices(&(0..self.batch).map(|b| if b % 3 == 1 { -7 } else { (states - 1 - b) as i32 }).collect::<Vec<_>>()),
+            rows: indices(
+                DType::I32,
+                &(0..self.batch).map(|b| if b % 3 == 1 { -7 } else { (states - 1 - b) as i64 }).collect::<Vec<_>>(),
+            ),
         }
     }
 
@@ -422,12 +413,12 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
         error
     };
     for (rows, position) in [([5, -1, 1], 0), ([2, 0, 2], 2)] {
-        inputs.rows = indices(&rows);
+        inputs.rows = indices(DType::I32, &rows);
         let error = failing(&case.args(&inputs), &inputs.state);
         let right = matches!(error, Error::Index { argument: "state_batch_indices", position: p, .. } if p == position);
         assert!(right, "{error}");
     }
-    inputs.rows = indices(&[-1, 1, 0]);
+    inputs.rows = indices(DType::I32, &[-1, 1, 0]);
     let args = case.args(&inputs);
     let buffer = |dtype, shape: &[usize]| Buffer::zeros(dtype, shape).unwrap();
     let flat = buffer(DType::F32, &[3, 20]);

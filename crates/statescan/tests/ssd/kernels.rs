@@ -145,7 +145,7 @@ proptest! {
     fn random_problems(
         sizes in (0usize..3, 0usize..140, 1usize..4, 0usize..40, 1usize..4, 0usize..20),
         dtype in prop::sample::select(vec![DType::F32, DType::F64, DType::BF16, DType::F16]),
-        options in 0u32..4096,
+        options in 0u32..8192,
         scattered in any::<bool>(),
         decay in prop::sample::select(vec![0.1, 3.0, 100.0]),
         seed in any::<u32>(),

@@ -8,6 +8,7 @@ mod oracle;
 mod rules;
 mod vectors;
 
+use common::options::*;
 use common::{Layout, Rng, assert_close, assert_close_in_scale, normal, poisoned, random, uniform};
 use num_complex::Complex64;
 use statescan::ops::ssd::{self, Args, Cotangents, Gradients, Outputs, reference};
@@ -30,20 +31,6 @@ struct Case {
     decay: f64,
     seed: u64,
 }
-
-const GATE: u32 = 1;
-const SKIP: u32 = 2;
-const WIDE_SKIP: u32 = 4;
-const BIAS: u32 = 8;
-const SOFTPLUS: u32 = 16;
-const LIMIT: u32 = 32;
-const INITIAL: u32 = 64;
-const REVERSE: u32 = 128;
-const BOUNDS: u32 = 256;
-const INDEX: u32 = 512;
-const INDEX_STATES: u32 = 1024;
-/// Rank 3 maps, heads before time, states (.., N, P).
-const HEADS_FIRST: u32 = 2048;
 
 impl Case {
     /// Sizes are (B, L, H, P, G, N).

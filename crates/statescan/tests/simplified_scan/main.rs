@@ -1,10 +1,13 @@
 //! The simplified scan: its oracle against identities and central differences, its kernels against the oracle.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod errors;
+mod oracle;
 
 use common::*;
 use num_complex::Complex64;
-use proptest::prelude::{ProptestConfig, proptest};
+use proptest::prelude::proptest;
 use statescan::ops::simplified_scan::{
     Args, Cotangents, Gradients, Head, Outputs, backward, checkpoints_len, forward, last_state_shape, reference,
 };
@@ -321,107 +324,12 @@ fn several_waves_join() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(random_cases(64, "tests/simplified_scan.proptest-regressions"))]
     #[test]
     fn any_shape_and_option(seed in 0u64..1 << 40, batch in 0usize..4, dim in 0usize..20, dstate in 0usize..40, seqlen in 0usize..150) {
         let mut rng = Rng::new(seed);
         let setup = Setup::random(&mut rng, [batch, dim, dstate, seqlen]);
         Case::new(&mut rng, setup).check(&Exec::cpu(1), &mut rng);
-    }
-}
-
-#[test]
-fn oracle_identities() {
-    let close = |a: &Dense, b: &Dense| {
-        assert_eq!(a.shape(), b.shape());
-        a.data().iter().zip(b.data()).for_each(|(a, b)| assert!((a - b).norm() < 1e-11, "{a} {b}"));
-    };
-    for method in Discretization::ALL {
-        let mut rng = Rng::new(3);
-        let setup = Setup { u: DType::Complex128, maps: DType::Complex128, delta: DType::F64, method, ..Setup::new(2, 3, 4, 20) };
-        let case = Case::new(&mut rng, setup);
-        let args = case.args();
-        let whole = reference::forward(&args).unwrap();
-        // in two pieces
-        let piece = |range: core::ops::Range<usize>, initial_state| Args {
-            u: args.u.slice(2, range.clone()),
-            delta: args.delta.slice(2, range),
-            initial_state,
-            ..args
-        };
-        let first = reference::forward(&piece(0..9, args.initial_state)).unwrap();
-        let second = reference::forward(&piece(9..20, Some(first.last_state.view()))).unwrap();
-        close(&second.last_state, &whole.last_state);
-        close(&Dense::from_view(&whole.y.view().slice(2, 9..20)), &second.y);
-        // mirrored
-        let flipped = Args { u: args.u.flip(2), delta: args.delta.flip(2), reverse: true, ..args };
-        let mirrored = reference::forward(&flipped).unwrap();
-        close(&Dense::from_view(&mirrored.y.view().flip(2)), &whole.y);
-        // the linear scan of the discretized numbers
-        let (mut decay, mut input) = (Dense::zeros(&[2, 4, 20]).unwrap(), Dense::zeros(&[2, 4, 20]).unwrap());
-        for (b, n, t) in (0..2).flat_map(|b| (0..4).flat_map(move |n| (0..20).map(move |t| (b, n, t)))) {
-            let (d, a) = (args.delta.at(&[b, n, t]).re, case.a.to_dense().data()[n]);
-            *decay.at_mut(&[b, n, t]) = method.decay(a * d).0;
-            let driven: Complex64 = (0..3).map(|h| args.b.at(&[n, h]) * args.u.at(&[b, h, t])).sum();
-            *input.at_mut(&[b, n, t]) = method.input(d, a).0 * driven;
-        }
-        use statescan::ops::linear_scan;
-        let linear =
-            linear_scan::Args { initial_state: args.initial_state, ..linear_scan::Args::new(decay.view(), input.view()) };
-        close(&linear_scan::reference::forward(&linear).unwrap().final_state, &whole.last_state);
-        // conjugate pairs kept whole: B and A with their conjugates, twice the states
-        let inner = Args { head: Head::Real { conj_sym: true, d: None }, ..args };
-        let complex = reference::forward(&args).unwrap();
-        let real = reference::forward(&inner).unwrap();
-        complex.y.data().iter().zip(real.y.data()).for_each(|(c, r)| assert!((2.0 * c.re - r.re).abs() < 1e-12));
-    }
-}
-
-#[test]
-fn oracle_gradients_are_central_differences() {
-    for (seed, method) in Discretization::ALL.into_iter().enumerate() {
-        let mut rng = Rng::new(seed as u64);
-        let real_u = seed % 2 == 1;
-        let setup = Setup {
-            u: if real_u { DType::F64 } else { DType::Complex128 },
-            maps: DType::Complex128,
-            delta: DType::F64,
-            constant: seed == 2,
-            delta_a: [None, Some(false), Some(true), None][seed],
-            conj_sym: if seed > 1 { Some(seed == 2) } else { None },
-            skip: seed > 1,
-            reverse: seed == 3,
-            method,
-            ..Setup::new(2, 2, 3, 5)
-        };
-        let case = Case::new(&mut rng, setup);
-        let (by_y, by_last) = (case.by_y.to_dense(), case.by_last.to_dense());
-        let loss = |args: Args<'_>| {
-            let out = reference::forward(&args).unwrap();
-            let dot = |a: &Dense, b: &Dense| a.data().iter().zip(b.data()).map(|(a, b)| (a.conj() * b).re).sum::<f64>();
-            dot(&by_y, &out.y) + dot(&by_last, &out.last_state)
-        };
-        let args = case.args();
-        let grads = reference::backward(&args, &case.cotangents()).unwrap();
-        let check = |name: &str, grad: &Dense, at: &Dense, complex: bool, with: &dyn Fn(View<'_>) -> f64| {
-            let differences = central_differences(at, 1e-5, complex, with);
-            for (a, b) in grad.data().iter().zip(differences.data()) {
-                assert!((a - b).norm() < 1e-6 * (1.0 + b.norm()), "{method} {name}: {a} {b}");
-            }
-        };
-        check("u", &grads.u, &case.u.to_dense(), !real_u, &|u| loss(Args { u, ..args }));
-        check("delta", &grads.delta, &case.delta.to_dense(), false, &|delta| loss(Args { delta, ..args }));
-        check("a", &grads.a, &case.a.to_dense(), true, &|a| loss(Args { a, ..args }));
-        check("b", &grads.b, &case.b.to_dense(), true, &|b| loss(Args { b, ..args }));
-        check("c", &grads.c, &case.c.to_dense(), true, &|c| loss(Args { c, ..args }));
-        let initial = case.initial.as_ref().unwrap().to_dense();
-        check("initial", &grads.initial_state, &initial, true, &|s| loss(Args { initial_state: Some(s), ..args }));
-        if let (Some(delta_a), Some(grad)) = (&case.delta_a, &grads.delta_a) {
-            check("delta_a", grad, &delta_a.to_dense(), false, &|v| loss(Args { delta_a: Some(v), ..args }));
-        }
-        if let (Some(d), Some(grad), Head::Real { conj_sym, .. }) = (&case.d, &grads.d, args.head) {
-            check("d", grad, &d.to_dense(), false, &|v| loss(Args { head: Head::Real { conj_sym, d: Some(v) }, ..args }));
-        }
     }
 }
 
@@ -493,62 +401,4 @@ fn nan_stays_in_its_sequence() {
             }
         }
     }
-}
-
-#[test]
-fn wrong_arguments_are_named_and_nothing_is_written() {
-    let exec = Exec::cpu(1);
-    let (real, complex) = (vec![0.5f32; 240], vec![num_complex::Complex32::ONE; 240]);
-    let index = vec![0i32; 240];
-    let view = |shape: &[usize]| View::new(&real[..shape.iter().product()], shape).unwrap();
-    let cview = |shape: &[usize]| View::new(&complex[..shape.iter().product()], shape).unwrap();
-    let good = Args::new(cview(&[2, 3, 5]), view(&[2, 4, 5]), cview(&[4]), cview(&[4, 3]), cview(&[3, 4]));
-    let run = |args: Args<'_>| {
-        let mut y = vec![num_complex::Complex32::I; 30];
-        let mut out = Outputs { y: Some(statescan::ViewMut::new(&mut y, &[2, 3, 5]).unwrap()), ..Outputs::default() };
-        let result = forward(&exec, &args, &mut out);
-        assert!(result.is_ok() || y.iter().all(|v| *v == num_complex::Complex32::I));
-        result
-    };
-    run(good).unwrap();
-    let fails = |args: Args<'_>| run(args).unwrap_err();
-    assert!(matches!(fails(Args { u: cview(&[3, 5]), ..good }), Error::Rank { argument: "u", .. }));
-    assert!(matches!(fails(Args { delta: view(&[2, 4, 6]), ..good }), Error::Shape { argument: "delta", .. }));
-    assert!(matches!(fails(Args { delta: view(&[2, 4]), ..good }), Error::Rank { argument: "delta", .. }));
-    assert!(matches!(fails(Args { delta: cview(&[4]), ..good }), Error::DType { argument: "delta", .. }));
-    assert!(matches!(fails(Args { delta_a: Some(view(&[5])), ..good }), Error::Shape { argument: "delta_a", .. }));
-    assert!(matches!(fails(Args { a: cview(&[4, 2]), ..good }), Error::Shape { argument: "a", .. }));
-    assert!(matches!(fails(Args { a: cview(&[4, 1, 1]), ..good }), Error::Rank { argument: "a", .. }));
-    assert!(matches!(fails(Args { b: cview(&[3, 4]), ..good }), Error::Shape { argument: "b", .. }));
-    assert!(matches!(fails(Args { c: cview(&[4, 3]), ..good }), Error::Shape { argument: "c", .. }));
-    assert!(matches!(
-        fails(Args { initial_state: Some(cview(&[3, 4])), ..good }),
-        Error::Shape { argument: "initial_state", .. }
-    ));
-    let bounds = View::new(&index[..3], &[3]).unwrap();
-    assert!(matches!(
-        fails(Args { sequences: Sequences::CuSeqlens(bounds), ..good }),
-        Error::Value { argument: "cu_seqlens", .. }
-    ));
-    let head = Head::Real { conj_sym: true, d: Some(view(&[3])) };
-    assert!(matches!(fails(Args { head, ..good }), Error::DType { op: "s5_inner", argument: "y", .. }));
-    let head = Head::Real { conj_sym: true, d: Some(view(&[4])) };
-    assert!(matches!(fails(Args { head, ..good }), Error::Shape { argument: "d", .. }));
-
-    let mut d = vec![7f32; 3];
-    let mut grads = Gradients { d: Some(statescan::ViewMut::new(&mut d, &[3]).unwrap()), ..Gradients::default() };
-    let error = backward(&exec, &good, None, &Cotangents::default(), &mut grads).unwrap_err();
-    assert!(matches!(error, Error::Presence { argument: "d", .. }));
-    let mut u = vec![7f32; 30];
-    let mut grads = Gradients { u: Some(statescan::ViewMut::new(&mut u, &[2, 3, 5]).unwrap()), ..Gradients::default() };
-    let error = backward(&exec, &good, None, &Cotangents::default(), &mut grads).unwrap_err();
-    assert!(matches!(error, Error::DType { argument: "grad of u", .. }));
-    assert!(u.iter().chain(&d).all(|&v| v == 7.0));
-    // saved states of one piece only
-    let long = Args::new(cview(&[1, 1, 130]), view(&[1, 1, 130]), cview(&[1]), cview(&[1, 1]), cview(&[1, 1]));
-    let len = checkpoints_len(&long).unwrap();
-    let mut saved = vec![0f32; 2 * len];
-    let checkpoints = Some(statescan::ViewMut::strided(&mut saved, 0, &[len], &[2]).unwrap());
-    let error = forward(&exec, &long, &mut Outputs { checkpoints, ..Outputs::default() }).unwrap_err();
-    assert!(matches!(error, Error::Presence { argument: "checkpoints", .. }));
 }

@@ -1,0 +1,45 @@
+//! What is wrong with a call is named.
+
+use super::*;
+
+#[test]
+fn wrong_arguments_are_named_and_nothing_is_written() {
+    let case = Case::new(DType::F32, 2, 3, 8, 4);
+    let inputs = Inputs::new(&case);
+    let args = inputs.args(&case);
+    let ones = |dtype, shape: &[usize]| Buffer::zeros(dtype, shape).unwrap();
+    let (flat, wide, short) = (ones(DType::F32, &[3, 8]), ones(DType::F32, &[3, 9]), ones(DType::F32, &[2, 3, 2]));
+    let (integers, four) = (ones(DType::I32, &[2, 3, 8]), ones(DType::F32, &[4]));
+    let failing = |args: &Args<'_>| {
+        let mut y = poisoned(&mut Rng::new(1), DType::F32, &[2, 3, 8], Layout::Dense);
+        let out = &mut Outputs { y: Some(y.view_mut()), final_states: None };
+        let error = causal_conv1d::forward(&Exec::cpu(1), args, out).unwrap_err();
+        assert!(y.bytes().iter().all(|&b| b == 0xff), "written in spite of {error}");
+        error
+    };
+    assert!(matches!(failing(&Args { x: flat.view(), ..args }), Error::Rank { argument: "x", .. }));
+    assert!(matches!(failing(&Args { x: integers.view(), ..args }), Error::DType { argument: "x", .. }));
+    assert!(matches!(failing(&Args { weight: wide.view(), ..args }), Error::Value { argument: "weight", .. }));
+    assert!(matches!(failing(&Args { weight: four.view(), ..args }), Error::Rank { argument: "weight", .. }));
+    assert!(matches!(failing(&Args { weight: flat.view(), ..args }), Error::Shape { argument: "initial_states", .. }));
+    assert!(matches!(failing(&Args { bias: Some(four.view()), ..args }), Error::Shape { argument: "bias", .. }));
+    let states = Some(short.view());
+    assert!(matches!(failing(&Args { initial_states: states, ..args }), Error::Shape { argument: "initial_states", .. }));
+    let bounds = [0i64, 8];
+    let sequences = Sequences::CuSeqlens(View::new(&bounds, &[2]).unwrap());
+    assert!(matches!(failing(&Args { sequences, ..args }), Error::Value { argument: "cu_seqlens", .. }));
+    let sequences = Sequences::SeqIdx(View::new(&bounds, &[2]).unwrap());
+    assert!(matches!(failing(&Args { sequences, ..args }), Error::Shape { argument: "seq_idx", .. }));
+
+    let exec = Exec::cpu(1);
+    let mut wrong = ones(DType::F32, &[2, 3, 7]);
+    let error = causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(wrong.view_mut()), final_states: None });
+    assert!(matches!(error, Err(Error::Shape { argument: "y", .. })));
+    let mut folded = Buffer::strided(DType::F32, &[2, 3, 8], &[0, 8, 1], 0, 24).unwrap();
+    let error = causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(folded.view_mut()), final_states: None });
+    assert!(matches!(error, Err(Error::Stride { argument: "y", .. })));
+    let mut bias = ones(DType::F32, &[3]);
+    let grads = &mut Gradients { bias: Some(bias.view_mut()), ..Gradients::default() };
+    let error = causal_conv1d::backward(&exec, &Args { bias: None, ..args }, &Cotangents::default(), grads);
+    assert!(matches!(error, Err(Error::Presence { argument: "bias", .. })));
+}

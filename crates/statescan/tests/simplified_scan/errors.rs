@@ -1,0 +1,61 @@
+//! What is wrong with a call is named.
+
+use super::*;
+
+#[test]
+fn wrong_arguments_are_named_and_nothing_is_written() {
+    let exec = Exec::cpu(1);
+    let (real, complex) = (vec![0.5f32; 240], vec![num_complex::Complex32::ONE; 240]);
+    let index = vec![0i32; 240];
+    let view = |shape: &[usize]| View::new(&real[..shape.iter().product()], shape).unwrap();
+    let cview = |shape: &[usize]| View::new(&complex[..shape.iter().product()], shape).unwrap();
+    let good = Args::new(cview(&[2, 3, 5]), view(&[2, 4, 5]), cview(&[4]), cview(&[4, 3]), cview(&[3, 4]));
+    let run = |args: Args<'_>| {
+        let mut y = vec![num_complex::Complex32::I; 30];
+        let mut out = Outputs { y: Some(statescan::ViewMut::new(&mut y, &[2, 3, 5]).unwrap()), ..Outputs::default() };
+        let result = forward(&exec, &args, &mut out);
+        assert!(result.is_ok() || y.iter().all(|v| *v == num_complex::Complex32::I));
+        result
+    };
+    run(good).unwrap();
+    let fails = |args: Args<'_>| run(args).unwrap_err();
+    assert!(matches!(fails(Args { u: cview(&[3, 5]), ..good }), Error::Rank { argument: "u", .. }));
+    assert!(matches!(fails(Args { delta: view(&[2, 4, 6]), ..good }), Error::Shape { argument: "delta", .. }));
+    assert!(matches!(fails(Args { delta: view(&[2, 4]), ..good }), Error::Rank { argument: "delta", .. }));
+    assert!(matches!(fails(Args { delta: cview(&[4]), ..good }), Error::DType { argument: "delta", .. }));
+    assert!(matches!(fails(Args { delta_a: Some(view(&[5])), ..good }), Error::Shape { argument: "delta_a", .. }));
+    assert!(matches!(fails(Args { a: cview(&[4, 2]), ..good }), Error::Shape { argument: "a", .. }));
+    assert!(matches!(fails(Args { a: cview(&[4, 1, 1]), ..good }), Error::Rank { argument: "a", .. }));
+    assert!(matches!(fails(Args { b: cview(&[3, 4]), ..good }), Error::Shape { argument: "b", .. }));
+    assert!(matches!(fails(Args { c: cview(&[4, 3]), ..good }), Error::Shape { argument: "c", .. }));
+    assert!(matches!(
+        fails(Args { initial_state: Some(cview(&[3, 4])), ..good }),
+        Error::Shape { argument: "initial_state", .. }
+    ));
+    let bounds = View::new(&index[..3], &[3]).unwrap();
+    assert!(matches!(
+        fails(Args { sequences: Sequences::CuSeqlens(bounds), ..good }),
+        Error::Value { argument: "cu_seqlens", .. }
+    ));
+    let head = Head::Real { conj_sym: true, d: Some(view(&[3])) };
+    assert!(matches!(fails(Args { head, ..good }), Error::DType { op: "s5_inner", argument: "y", .. }));
+    let head = Head::Real { conj_sym: true, d: Some(view(&[4])) };
+    assert!(matches!(fails(Args { head, ..good }), Error::Shape { argument: "d", .. }));
+
+    let mut d = vec![7f32; 3];
+    let mut grads = Gradients { d: Some(statescan::ViewMut::new(&mut d, &[3]).unwrap()), ..Gradients::default() };
+    let error = backward(&exec, &good, None, &Cotangents::default(), &mut grads).unwrap_err();
+    assert!(matches!(error, Error::Presence { argument: "d", .. }));
+    let mut u = vec![7f32; 30];
+    let mut grads = Gradients { u: Some(statescan::ViewMut::new(&mut u, &[2, 3, 5]).unwrap()), ..Gradients::default() };
+    let error = backward(&exec, &good, None, &Cotangents::default(), &mut grads).unwrap_err();
+    assert!(matches!(error, Error::DType { argument: "grad of u", .. }));
+    assert!(u.iter().chain(&d).all(|&v| v == 7.0));
+    // saved states of one piece only
+    let long = Args::new(cview(&[1, 1, 130]), view(&[1, 1, 130]), cview(&[1]), cview(&[1, 1]), cview(&[1, 1]));
+    let len = checkpoints_len(&long).unwrap();
+    let mut saved = vec![0f32; 2 * len];
+    let checkpoints = Some(statescan::ViewMut::strided(&mut saved, 0, &[len], &[2]).unwrap());
+    let error = forward(&exec, &long, &mut Outputs { checkpoints, ..Outputs::default() }).unwrap_err();
+    assert!(matches!(error, Error::Presence { argument: "checkpoints", .. }));
+}
