@@ -4,10 +4,10 @@ mod common;
 
 use common::device::{Placed, PlacedMut, gpu};
 use common::{Layout, Rng, normal, poisoned};
-use statescan::cuda::{Graph, elapsed};
+use statescan::cuda::{DeviceTensor, Graph, elapsed};
 use statescan::ops::causal_conv1d::{self, Activation, Args, Cotangents, Gradients, Outputs};
 use statescan::tensor::Buffer;
-use statescan::{DType, Error, Exec};
+use statescan::{DType, Device, Error, Exec, View};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
@@ -76,15 +76,27 @@ fn without_a_gpu_everything_says_so() {
     }
 }
 
-/// The variable that makes `child_process` do its work.
+/// The variable that makes `child_process` do some work, by its name.
 const CHILD: &str = "STATESCAN_TEST_CHILD";
 
-/// What the tests of the cache start: one convolution, its time and its bits.
+/// What tests start as a process of its own.
 #[test]
 fn child_process() {
-    if std::env::var_os(CHILD).is_none() {
-        return;
+    match std::env::var(CHILD).as_deref() {
+        Ok("compute") => compute(),
+        Ok("fault") => fault(),
+        _ => {}
     }
+}
+
+fn child(work: &str, cache: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child_process", "--nocapture"]).env(CHILD, work).env("STATESCAN_CACHE_DIR", cache);
+    command
+}
+
+/// One convolution, its time and its bits; the time of a scan with its gradient.
+fn compute() {
     let exec = Exec::cuda(0).unwrap();
     let begin = Instant::now();
     let results = convolution(&exec, false);
@@ -94,12 +106,57 @@ fn child_process() {
         .flat_map(|buffer| buffer.bytes())
         .fold(7u64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
     println!("bits {bits}");
+    let begin = Instant::now();
+    scan(&exec);
+    println!("scan took {:?}", begin.elapsed());
 }
 
-fn child(cache: &Path) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child_process", "--nocapture"]).env(CHILD, "1").env("STATESCAN_CACHE_DIR", cache);
-    command
+/// A selective scan and its gradient by `x`.
+fn scan(exec: &Exec) {
+    use statescan::ops::selective_scan::{self, Args, Cotangents, Gradients, Outputs, backward, forward};
+    let rng = &mut Rng::new(2);
+    let mut numbers = |shape: &[usize]| normal(rng, DType::BF16, shape, Layout::Dense, 0.1);
+    let (time, maps, a) = (numbers(&[2, 64, 256]), numbers(&[2, 16, 256]), numbers(&[64, 16]));
+    let [on_time, on_maps, on_a] = [&time, &maps, &a].map(|buffer| Placed::new(exec, buffer));
+    let args =
+        Args { dt_softplus: true, ..Args::new(on_time.view(), on_time.view(), on_a.view(), on_maps.view(), on_maps.view()) };
+    let scratch = [selective_scan::checkpoints_len(&args), selective_scan::backward_workspace_len(exec, &args, true)];
+    let mut scratch = scratch.map(|len| Buffer::zeros(DType::F32, &[len.unwrap()]).unwrap());
+    let mut results = [0; 2].map(|_| poisoned(&mut Rng::new(3), DType::BF16, &time.shape(), Layout::Dense));
+    let [mut checkpoints, mut workspace] = scratch.each_mut().map(|buffer| PlacedMut::new(exec, buffer));
+    let [mut y, mut dx] = results.each_mut().map(|buffer| PlacedMut::new(exec, buffer));
+    let mut out = Outputs { y: Some(y.view_mut()), checkpoints: Some(checkpoints.view_mut()), ..Default::default() };
+    forward(exec, &args, &mut out).unwrap();
+    let mut grads = Gradients { x: Some(dx.view_mut()), workspace: Some(workspace.view_mut()), ..Default::default() };
+    let cotangents = Cotangents { y: Some(on_time.view()), final_state: None };
+    backward(exec, &args, Some(checkpoints.view_mut().as_view()), &cotangents, &mut grads).unwrap();
+    [y, dx].into_iter().for_each(PlacedMut::finish);
+    assert!(results.iter().all(|buffer| buffer.to_dense().data().iter().all(|v| v.re.is_finite())));
+}
+
+/// A convolution of memory that does not exist. The context is lost, as CUDA has it; calls say so, and the CPU goes on.
+fn fault() {
+    let exec = Exec::cuda(0).unwrap();
+    let shape = [2, 20, 300];
+    // SAFETY: a lie, for once: the address belongs to nothing. Only the device follows it.
+    let nowhere = unsafe {
+        View::from_raw_parts(core::ptr::without_provenance(1 << 20), DType::F32, exec.device(), &shape, &[6000, 300, 1])
+    };
+    let (weight, mut result) = (Buffer::zeros(DType::F32, &[20, 4]).unwrap(), Buffer::zeros(DType::F32, &shape).unwrap());
+    let (on_weight, mut y) = (Placed::new(&exec, &weight), PlacedMut::new(&exec, &mut result));
+    let args = Args::new(nowhere.unwrap(), on_weight.view());
+    let mut call = || causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(y.view_mut()), final_states: None });
+    assert_eq!(call(), Ok(()), "nothing is known of it yet");
+    let lost = |result: Result<(), Error>| {
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::Cuda { name: "CUDA_ERROR_ILLEGAL_ADDRESS", .. }), "{error}");
+        println!("said {error}");
+    };
+    lost(exec.synchronize());
+    lost(call());
+    let here = convolution(&Exec::cpu(1), false);
+    assert!(here.iter().all(|buffer| buffer.to_dense().data().iter().all(|v| v.re.is_finite())));
+    println!("went on");
 }
 
 /// A line of a child's output.
@@ -114,6 +171,26 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
+fn memory_that_does_not_exist_is_reported_and_the_cpu_goes_on() {
+    if gpu().is_none() {
+        return;
+    }
+    let output = child("fault", &std::env::temp_dir().join("statescan-cuda-fault")).output().unwrap();
+    said(&output, "went on");
+    println!("{}", said(&output, "said"));
+}
+
+#[test]
+fn too_little_memory_is_an_error_and_the_device_goes_on() {
+    let Some(exec) = gpu() else { return };
+    // SAFETY: no one reads through the view, as there is no room to copy it to.
+    let huge = unsafe { View::from_raw_parts(core::ptr::without_provenance(1 << 20), DType::F32, Device::Cpu, &[1 << 40], &[1]) };
+    let error = DeviceTensor::from_host(&exec, &huge.unwrap()).err();
+    assert_eq!(error, Some(Error::OutOfMemory { device: 0, bytes: 4 << 40 }));
+    convolution(&exec, false);
+}
+
+#[test]
 fn kernels_are_kept_over_processes_and_damage_is_repaired() {
     if gpu().is_none() {
         return;
@@ -121,16 +198,16 @@ fn kernels_are_kept_over_processes_and_damage_is_repaired() {
     let folder = std::env::temp_dir().join(format!("statescan-cuda-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     // at the same time, each with nothing to begin with
-    let begun: Vec<_> = (0..4).map(|_| child(&folder).stdout(std::process::Stdio::piped()).spawn().unwrap()).collect();
+    let begun: Vec<_> = (0..4).map(|_| child("compute", &folder).stdout(std::process::Stdio::piped()).spawn().unwrap()).collect();
     let first: Vec<Output> = begun.into_iter().map(|process| process.wait_with_output().unwrap()).collect();
     let bits = said(&first[0], "bits");
     assert!(first.iter().all(|output| said(output, "bits") == bits));
-    println!("compiled: {}", said(&first[0], "took"));
+    println!("compiled: {}, scan {}", said(&first[0], "took"), said(&first[0], "scan took"));
     let kept = files(&folder);
     assert!(!kept.is_empty() && kept.iter().all(|path| path.extension().is_some_and(|e| e == "cubin")));
-    let again = child(&folder).output().unwrap();
+    let again = child("compute", &folder).output().unwrap();
     assert_eq!(said(&again, "bits"), bits);
-    println!("from the cache: {}", said(&again, "took"));
+    println!("from the cache: {}, scan {}", said(&again, "took"), said(&again, "scan took"));
     for (i, path) in kept.iter().enumerate() {
         let mut bytes = std::fs::read(path).unwrap();
         // cut short, or changed in the machine code
@@ -141,6 +218,6 @@ fn kernels_are_kept_over_processes_and_damage_is_repaired() {
         }
         std::fs::write(path, bytes).unwrap();
     }
-    assert_eq!(said(&child(&folder).output().unwrap(), "bits"), bits);
+    assert_eq!(said(&child("compute", &folder).output().unwrap(), "bits"), bits);
     std::fs::remove_dir_all(&folder).unwrap();
 }

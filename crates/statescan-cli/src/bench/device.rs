@@ -17,6 +17,12 @@ pub(super) fn floor(ceilings: &Ceilings, work: &Work, bytes: usize) -> f64 {
     (bytes as f64 / ceilings.bytes).max(work.flops / ceilings.flops).max(work.exps / ceilings.exps)
 }
 
+/// What the device can do at most, in words.
+pub(super) fn rates(exec: &Exec, ceilings: &Ceilings) -> String {
+    let Ceilings { bytes, flops, exps } = ceilings;
+    format!("{}: copy {bytes:.0} GB/s, multiply-add {flops:.0} GFLOP/s, exp {exps:.0} G/s", exec.device())
+}
+
 /// Why an operation has no kernel on a device, if that is what an error says.
 pub(super) fn missing(error: &Error) -> Option<&'static str> {
     let Error::Op { error, .. } = error else { return None };
@@ -34,8 +40,7 @@ pub(super) fn run(args: &BenchArgs, exec: &Exec) -> Result<u8> {
     let ceilings = Ceilings::measure(exec)?;
     if !args.json {
         bar.suspend(|| {
-            let Ceilings { bytes, flops, exps } = ceilings;
-            println!("{}: copy {bytes:.0} GB/s, multiply-add {flops:.0} GFLOP/s, exp {exps:.0} G/s", exec.device());
+            println!("{}", rates(exec, &ceilings));
             columns();
         });
     }

@@ -193,6 +193,20 @@ template <typename E> struct alignas(sizeof(E) * 4 < 16 ? sizeof(E) * 4 : 16) Qu
 // COUNT neighbours as they are stored, in one access of at most 16 bytes.
 template <typename E, int COUNT> struct alignas(sizeof(E) * COUNT) Neighbours { E v[COUNT]; };
 
+// Writes neighbours in one access: an ordinary assignment a compiler may take apart into its elements, which are many more stores.
+template <typename E, int COUNT> DEVICE void write_at_once(E* to, const Neighbours<E, COUNT>& some) {
+  constexpr int BYTES = sizeof(some);
+  const u32* const word = reinterpret_cast<const u32*>(&some);
+  if constexpr (BYTES == 16)
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]) : "memory");
+  else if constexpr (BYTES == 8)
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(word[0]), "r"(word[1]) : "memory");
+  else if constexpr (BYTES == 4)
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(word[0]) : "memory");
+  else
+    *to = some.v[0];
+}
+
 // How a tile of rows (channels or states) x steps comes out of global memory: which axis neighbouring threads take, and whether 16 bytes at
 // a time, which needs that axis to be contiguous and aligned.
 enum class Copy { TimeVector, Time, RowVector, Row };

@@ -7,7 +7,7 @@ mod list;
 mod variation;
 
 use super::measured::Measured;
-use super::progress;
+use super::{device, progress};
 use crate::cli::{BenchArgs, cuda_device};
 use crate::compute;
 use crate::error::Result;
@@ -69,6 +69,9 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     let bar = progress(targets.len());
     let mut failed = false;
     if !args.json {
+        if let Some((exec, ceilings)) = &gpu {
+            bar.suspend(|| println!("{}", device::rates(exec, ceilings)));
+        }
         bar.suspend(|| println!("{}", line("work", "unit", "measured", "must", "aim", "")));
     }
     for target in &targets {

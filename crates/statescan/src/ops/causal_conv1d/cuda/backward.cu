@@ -32,20 +32,31 @@ DEVICE f32 slope(f32 sum) {
 typedef Marks<PAST + STEPS + AFTER> Window;
 
 // The inputs around a piece, and the cotangents from it on.
-template <bool WHOLE>
-DEVICE void load_both(const Params& p, const Piece& piece, f32 (&u)[CHANNELS][LEAD + STEPS + TAIL], f32 (&dy)[CHANNELS][STEPS + TAIL]) {
-  load<WHOLE, X, X_VECTOR, LEAD>(u, p.conv.x, piece);
-  if constexpr (HAS_DY) {
-    load<WHOLE, DY, DY_VECTOR, 0>(dy, p.dy, piece);
-  } else {
+typedef f32 Around[CHANNELS][LEAD + STEPS + TAIL];
+typedef f32 From[CHANNELS][STEPS + TAIL];
+
+DEVICE void no_cotangents(From& dy) {
 #pragma unroll
-    for (int i = 0; i < CHANNELS * (STEPS + TAIL); i++) dy[i % CHANNELS][i / CHANNELS] = 0.f;
-  }
+  for (int i = 0; i < CHANNELS * (STEPS + TAIL); i++) dy[i % CHANNELS][i / CHANNELS] = 0.f;
+}
+
+DEVICE void load_whole(const Params& p, const Piece& piece, Around& u, From& dy) {
+  Stored<X, X_VECTOR, LEAD, LEAD + STEPS + TAIL> x_stored;
+  Stored<DY, DY_VECTOR, 0, STEPS + TAIL> dy_stored;
+  x_stored.load(p.conv.x, piece);
+  if constexpr (HAS_DY) dy_stored.load(p.dy, piece);
+  x_stored.numbers(u);
+  if constexpr (HAS_DY) dy_stored.numbers(dy); else no_cotangents(dy);
+}
+
+DEVICE void load_part(const Params& p, const Piece& piece, Around& u, From& dy) {
+  load<X, LEAD>(u, p.conv.x, piece);
+  if constexpr (HAS_DY) load<DY, 0>(dy, p.dy, piece); else no_cotangents(dy);
 }
 
 template <bool MARKED>
-DEVICE void forwards(const Params& p, const Piece& piece, const Filter& filter, const Window& marks, const f32 (&u)[CHANNELS][LEAD + STEPS + TAIL],
-                     f32 (&sums)[CHANNELS][SUMS], f32 (&by_sum)[CHANNELS][STEPS + TAIL]) {
+DEVICE void forwards(const Params& p, const Piece& piece, const Filter& filter, const Window& marks, const Around& u,
+                     f32 (&sums)[CHANNELS][SUMS], From& by_sum) {
   // of the piece's own steps those that exist
   const int valid = min(piece.after, STEPS);
   walk<MARKED, LEAD>(p.conv, piece, marks, u, [&](int i, const f32 (&past)[CHANNELS][PAST]) {
@@ -67,15 +78,13 @@ DEVICE void forwards(const Params& p, const Piece& piece, const Filter& filter, 
 }
 
 template <bool MARKED>
-DEVICE void backwards(const Params& p, const Piece& piece, const Filter& filter, const Window& marks, const f32 (&by_sum)[CHANNELS][STEPS + TAIL],
+DEVICE void backwards(const Params& p, const Piece& piece, const Filter& filter, const Window& marks, const From& by_sum,
                       f32 (&dx)[CHANNELS][STEPS]) {
   // what later steps of the sequence pass on: future[m] at step t + 1 + m; and the cotangents of the last inputs
   f32 future[CHANNELS][PAST] = {}, last[CHANNELS][PAST] = {};
-  // the cotangents of a row's last inputs lie beyond its end
-  const int left = min(piece.after, STEPS + PAST);
 #pragma unroll
   for (int j = STEPS + PAST - 1; j >= 0; j--) {
-    const i64 step = piece.step + j;
+    const i64 step = piece.step() + j;
     if (MARKED && marks.ends_at(PAST + j) && step < p.conv.seqlen) {
       const StateRow none = {-1, 0};
       read_states<LAST>(last, p.last, HAS_LAST ? state_row<false>(p.conv, piece.batch, step) : none, piece);
@@ -91,15 +100,21 @@ DEVICE void backwards(const Params& p, const Piece& piece, const Filter& filter,
 #pragma unroll
         for (int m = 0; m < PAST; m++) sum = __fmaf_rn(filter.weight[c][PAST - 1 - m], future[c][m], sum);
         if (MARKED && HAS_LAST) sum += last[c][PAST - 1];
-        if (!PACKED && HAS_LAST && left < STEPS + PAST) {
-          const int m = j + PAST - left;
-          if (m >= 0 && m < PAST && c < piece.channels) sum += to_f32(*at<LAST>(p.last, piece.batch, 0, piece.channel + c, m));
-        }
         dx[c][j] = marks.is_padding(PAST + j) ? 0.f : sum;
       }
 #pragma unroll
       for (int m = PAST - 1; m > 0; m--) future[c][m] = future[c][m - 1], last[c][m] = last[c][m - 1];
       future[c][0] = by_sum[c][j], last[c][0] = 0.f;
+    }
+  }
+  // the cotangents of a whole row's last inputs, where it ends
+  if (HAS_LAST && !PACKED && piece.after < STEPS + PAST) {
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+      const int m = j + PAST - piece.after;
+#pragma unroll
+      for (int c = 0; c < CHANNELS; c++)
+        if (m >= 0 && m < PAST && c < piece.channels) dx[c][j] += to_f32(*at<LAST>(p.last, piece.batch, 0, piece.channel() + c, m));
     }
   }
 }
@@ -120,7 +135,7 @@ DEVICE void finish(const Params& p, i64 channel_block, u32 split, f32 (&sums)[CH
 #pragma unroll
       for (int i = 0; i < CHANNELS * SUMS; i++) all[i][thread] += all[i][thread + half * NEXT];
   }
-  const i64 channel = (channel_block * CHANNEL_LANES + channel_lane()) * CHANNELS;
+  const i64 channel = channel_block * (CHANNEL_LANES * CHANNELS) + own_channel();
   if (time_lane() > 0) return;
   for (int c = 0; c < CHANNELS && channel + c < p.conv.dim; c++) {
     for (int k = 0; k < SUMS; k++) {
@@ -138,21 +153,22 @@ DEVICE void finish(const Params& p, i64 channel_block, u32 split, f32 (&sums)[CH
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) causal_conv1d_backward(const __grid_constant__ Params p) {
   const u32 channel_block = blockIdx.x % p.channel_blocks, split = blockIdx.x / p.channel_blocks;
-  const u32 end = u32(u64(split + 1) * p.items / p.splits);
+  const u32 end = u32(u64(split + 1) * p.items / p.splits), start = u32(u64(split) * p.items / p.splits);
   f32 sums[CHANNELS][SUMS] = {};
-  const Piece own = piece_of(p.conv, 0, channel_block, 0);
-  const Filter filter(p.conv, own.channel, int(max(i64(0), min(i64(CHANNELS), p.conv.dim - own.channel))));
+  const Filter filter(p.conv, channel_block);
+  u32 row = start / p.time_blocks, time_block = start % p.time_blocks;
 #pragma unroll 1
-  for (u32 item = u32(u64(split) * p.items / p.splits); item < end; item++) {
-    const Piece piece = piece_of(p.conv, item / p.time_blocks, channel_block, item % p.time_blocks);
+  for (u32 item = start; item < end; item++) {
+    const Piece piece(p.conv, row, channel_block, time_block);
+    if (++time_block == p.time_blocks) time_block = 0, row++;
     if (piece.channels == 0) continue;
-    f32 u[CHANNELS][LEAD + STEPS + TAIL], by_sum[CHANNELS][STEPS + TAIL], dx[CHANNELS][STEPS];
-    if (is_whole<(X_VECTOR > DY_VECTOR ? X_VECTOR : DY_VECTOR)>(piece, p.conv.seqlen))
-      load_both<true>(p, piece, u, by_sum);
-    else
-      load_both<false>(p, piece, u, by_sum);
+    Around u;
+    From by_sum;
+    f32 dx[CHANNELS][STEPS];
+    const bool whole = is_whole<(X_VECTOR > DY_VECTOR ? X_VECTOR : DY_VECTOR)>(piece, p.conv.seqlen);
+    if (whole) load_whole(p, piece, u, by_sum); else load_part(p, piece, u, by_sum);
     add_initial<LEAD>(u, p.conv, piece);
-    const Window marks(p.conv, piece.batch, piece.step - PAST);
+    const Window marks(p.conv, piece.batch, piece.step() - PAST);
     if (PACKED && marks.starts) {
       forwards<PACKED>(p, piece, filter, marks, u, sums, by_sum);
       if constexpr (HAS_DX) backwards<PACKED>(p, piece, filter, marks, by_sum, dx);
@@ -160,7 +176,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) causal_conv1d_ba
       forwards<false>(p, piece, filter, marks, u, sums, by_sum);
       if constexpr (HAS_DX) backwards<false>(p, piece, filter, marks, by_sum, dx);
     }
-    if constexpr (HAS_DX) store<DX, DX_VECTOR>(p.dx, piece, dx);
+    if constexpr (HAS_DX) {
+      if (whole) store_whole<DX, DX_VECTOR>(p.dx, piece, dx); else store_part<DX>(p.dx, piece, dx);
+    }
   }
   if constexpr (HAS_SUMS) finish(p, channel_block, split, sums);
 }

@@ -27,13 +27,16 @@ static SUMS: Program = Program { kernel: "causal_conv1d_sums", prelude: &[COMMON
 
 pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     let call = Call::new(problem)?;
+    // whoever has the end of a row has its state; those of several sequences are found by a launch of their own
+    let along = targets.y.is_some() && call.sequences.is_none() && problem.seqlen > 0;
+    let (with, apart) = if along { (&targets.final_states, &None) } else { (&None, &targets.final_states) };
     if let Some(y) = &targets.y {
-        let kernel = call.forward(y, stream.numbers())?;
+        let kernel = call.forward(y, with, stream.numbers())?;
         // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
         // describes their types and layouts, and the parameters are those of the program.
         unsafe { kernel.launch(stream, &FORWARD)? };
     }
-    if let Some(last) = &targets.final_states {
+    if let Some(last) = apart {
         let kernel = call.final_states(last)?;
         // SAFETY: as above.
         unsafe { kernel.launch(stream, &STATES)? };
@@ -93,6 +96,7 @@ struct Conv {
 struct Forward {
     conv: Conv,
     y: Strided,
+    last: Strided,
     channel_blocks: u32,
     time_blocks: u32,
 }
@@ -239,17 +243,20 @@ impl<'p, 'a> Call<'p, 'a> {
             .int("TIME_LANES", geometry.time_lanes)
     }
 
-    fn forward(&self, y: &RawViewMut, numbers: Numbers) -> Result<Kernel<Forward>> {
-        let (shape, y) = (self.shape(), y.as_read());
+    fn forward(&self, y: &RawViewMut, last: &Option<RawViewMut>, numbers: Numbers) -> Result<Kernel<Forward>> {
+        let (shape, y, last) = (self.shape(), y.as_read(), read(last));
         let plan = Plan::forward(&shape, numbers)?;
         let config = self
             .config(plan.geometry, shape.by_time)
             .dtype("Y", y.dtype())
+            .dtype("LAST", dtype(&last))
+            .flag("HAS_LAST", last.is_some())
             .int("ROUNDS", plan.rounds)
             .int("X_VECTOR", self.vector(Some(self.problem.x), plan.geometry))
             .int("Y_VECTOR", self.vector(Some(y), plan.geometry));
         let [channel_blocks, time_blocks] = [plan.channel_blocks as u32, plan.time_blocks as u32];
-        let params = Forward { conv: self.conv(None), y: Strided::of(&y), channel_blocks, time_blocks };
+        let params =
+            Forward { conv: self.conv(None), y: Strided::of(&y), last: Strided::of_option(&last), channel_blocks, time_blocks };
         Ok(Kernel { config, launch: plan.launch, params })
     }
 

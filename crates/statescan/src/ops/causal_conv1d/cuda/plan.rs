@@ -27,20 +27,30 @@ impl Shape {
         if self.by_time { (16 / self.size).max(4) } else { 8 }
     }
 
-    /// Blocks of a forward pass that a multiprocessor must be able to hold: more of them leave too few registers to each thread.
-    fn resident_forward(&self) -> usize {
+    /// Threads of a block of a forward pass, and the blocks that a multiprocessor must be able to hold: more of them leave too few registers
+    /// to each thread.
+    fn blocks_forward(&self) -> (usize, usize) {
         match (self.by_time, self.packed || self.width > 4) {
-            (true, false) => 8,
-            (true, true) => 6,
-            (false, false) => 5,
+            (true, false) => (64, 16),
+            (true, true) => (64, 12),
+            (false, false) => (128, 5),
+            (false, true) => (128, 4),
+        }
+    }
+
+    /// The most pieces of a thread of a forward pass, all under way at once.
+    fn rounds(&self) -> usize {
+        match (self.packed, self.by_time && self.aligned && self.width <= 4) {
+            (true, _) => 1,
             (false, true) => 4,
+            (false, false) => 2,
         }
     }
 
     /// Those of a backward pass.
     fn resident_backward(&self) -> usize {
         match (self.by_time, self.packed || !self.aligned, self.width) {
-            (true, false, ..=4) => 6,
+            (true, false, ..=4) => 7,
             (true, ..) => 4,
             (false, _, ..=4) => 3,
             (false, ..) => 2,
@@ -67,7 +77,7 @@ pub(super) struct Plan {
     pub channel_blocks: usize,
     /// Blocks of steps in a row.
     pub time_blocks: usize,
-    /// Pieces of a thread, one after the other, where each has a block of its own.
+    /// Pieces of a thread where each has a block of its own.
     pub rounds: usize,
     /// (batch, block of steps)
     pub items: usize,
@@ -76,25 +86,25 @@ pub(super) struct Plan {
     pub launch: Launch,
 }
 
+/// The most threads of a block.
 pub(super) const THREADS: usize = 128;
-/// The most pieces of a thread.
-const ROUNDS: usize = 4;
-/// Blocks of a multiprocessor that are worth having before threads make more than one piece.
-const FORWARD_BLOCKS: usize = 16;
+/// Threads of a multiprocessor that are worth having before they make more than one piece.
+const FORWARD_THREADS: usize = 2048;
 /// Blocks of a multiprocessor that sum gradients: as many as fit, and some more for an even end.
 const SUMMING_BLOCKS: usize = 12;
 
 impl Geometry {
     /// `bytes` of neighbouring channels for a thread.
-    fn new(shape: &Shape, bytes: usize, steps: usize, resident: usize) -> Self {
+    fn new(shape: &Shape, bytes: usize, (threads, resident): (usize, usize)) -> Self {
+        let steps = shape.steps();
         let pieces = shape.seqlen.div_ceil(steps).max(1).next_power_of_two();
         if shape.by_time {
-            let time_lanes = pieces.min(THREADS);
-            return Geometry { channels: 1, channel_lanes: THREADS / time_lanes, time_lanes, steps, resident };
+            let time_lanes = pieces.min(threads);
+            return Geometry { channels: 1, channel_lanes: threads / time_lanes, time_lanes, steps, resident };
         }
         let channels = (bytes / shape.size).max(1);
-        let time_lanes = pieces.min(THREADS / 32);
-        let channel_lanes = shape.dim.div_ceil(channels).max(1).next_power_of_two().min(THREADS / time_lanes);
+        let time_lanes = pieces.min(threads / 32);
+        let channel_lanes = shape.dim.div_ceil(channels).max(1).next_power_of_two().min(threads / time_lanes);
         Geometry { channels, channel_lanes, time_lanes, steps, resident }
     }
 }
@@ -111,13 +121,15 @@ impl Plan {
         Ok(Plan { geometry, rounds, channel_blocks, time_blocks, items, splits, launch })
     }
 
-    /// A block for each piece of work. Each thread makes a few pieces of long rows: what they share is loaded and computed once.
+    /// A block for each piece of work. Each thread makes a few pieces of long rows: their loads are under way together, and what they share
+    /// is loaded and computed once.
     pub(super) fn forward(shape: &Shape, numbers: Numbers) -> Result<Plan> {
-        let geometry = Geometry::new(shape, 8, shape.steps(), shape.resident_forward());
+        let geometry = Geometry::new(shape, 8, shape.blocks_forward());
         let once = Self::new(shape, geometry, 1, |_, items| items)?;
-        let most = once.time_blocks.clamp(1, ROUNDS);
-        let enough = FORWARD_BLOCKS * numbers.multiprocessors;
-        let rounds = (1..=most).rev().find(|&n| once.launch.blocks as usize / n >= enough).unwrap_or(1);
+        let most = once.time_blocks.clamp(1, shape.rounds());
+        let threads = once.launch.blocks as usize * once.launch.threads as usize;
+        let enough = FORWARD_THREADS * numbers.multiprocessors;
+        let rounds = (1..=most).rev().find(|n| threads / n >= enough).unwrap_or(1);
         Self::new(shape, geometry, rounds, |_, items| items)
     }
 
@@ -129,7 +141,7 @@ impl Plan {
             (true, false) => 1,
             (true, true) => (SUMMING_BLOCKS * numbers.multiprocessors).div_ceil(channel_blocks.max(1)).min(items).max(1),
         };
-        Self::new(shape, Geometry::new(shape, 4, shape.steps(), shape.resident_backward()), 1, splits)
+        Self::new(shape, Geometry::new(shape, 4, (THREADS, shape.resident_backward())), 1, splits)
     }
 }
 

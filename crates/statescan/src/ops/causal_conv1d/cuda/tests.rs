@@ -20,7 +20,9 @@ fn check(args: &Args<'_>, state: &[usize]) {
     let problem = Problem::new(args, Device::Cuda(0), &[state.shape()]).unwrap();
     let call = Call::new(&problem).unwrap();
     let states = || problem.state_target(target(state));
-    compiles(&FORWARD, &call.forward(&target(x), H200).unwrap().config, 0);
+    for last in [None, Some(states()).filter(|_| call.sequences.is_none())] {
+        compiles(&FORWARD, &call.forward(&target(x), &last, H200).unwrap().config, 0);
+    }
     compiles(&STATES, &call.final_states(&states()).unwrap().config, 0);
     let sources = Sources { y: Some(x), final_states: Some(problem.state_source(state)) };
     let grads = GradientTargets {

@@ -8,7 +8,7 @@
 
 constexpr int PAST = WIDTH - 1;
 constexpr int THREADS = CHANNEL_LANES * TIME_LANES;
-static_assert(2 * PAST + STEPS < 32, "a piece and its surroundings fit into a word of marks");
+static_assert(STEPS % 4 == 0 && 2 * PAST + STEPS < 32, "a piece and its surroundings fit into a word of marks");
 // whether a row has several sequences
 constexpr bool PACKED = SEQUENCES != Sequences::Whole;
 
@@ -23,58 +23,95 @@ struct Conv {
   i64 sequence_count;  // of bounds, or of numbered states
 };
 
+DEVICE int channel_lane() { return BY_TIME ? threadIdx.x / TIME_LANES : threadIdx.x % CHANNEL_LANES; }
+DEVICE int time_lane() { return BY_TIME ? threadIdx.x % TIME_LANES : threadIdx.x / CHANNEL_LANES; }
+// from the first channel and step of a block to those of the thread's piece
+DEVICE int own_channel() { return channel_lane() * CHANNELS; }
+DEVICE int own_step() { return time_lane() * STEPS; }
+
 struct Piece {
-  i64 batch, channel, step;
+  // the row and the first channel and step of the block: in wide numbers what the threads of a block share, in small ones where a thread is
+  i64 batch, block_channel, block_step;
   int channels;        // of CHANNELS that exist; none for threads without work
   int before, after;   // steps of the row before the piece and from it on, as far as they matter
 
-  DEVICE void move_to(i64 to, i64 seqlen) {
-    step = to;
-    before = int(min(to, i64(64))), after = int(max(i64(0), min(seqlen - to, i64(64))));
+  DEVICE Piece(const Conv& conv, i64 row, i64 channel_block, i64 time_block)
+      : batch(row), block_channel(channel_block * (CHANNEL_LANES * CHANNELS)), block_step(time_block * (TIME_LANES * STEPS)) {
+    before = int(min(block_step, i64(64))) + own_step();
+    after = max(int(min(conv.seqlen - block_step, i64(1 << 20))) - own_step(), 0);
+    const int left = int(min(conv.dim - block_channel, i64(1 << 20))) - own_channel();
+    channels = after > 0 ? max(0, min(left, CHANNELS)) : 0;
+  }
+
+  DEVICE i64 channel() const { return block_channel + own_channel(); }
+  DEVICE i64 step() const { return block_step + own_step(); }
+
+  // The element of a (batch, channel, step) tensor at the piece's first step or so many steps further.
+  template <typename E, int VECTOR> DEVICE E* first(const Tensor& v, int further = 0) const {
+    const i64 across = VECTOR > 1 && !BY_TIME ? 1 : v.stride[1], along = VECTOR > 1 && BY_TIME ? 1 : v.stride[2];
+    E* const block = static_cast<E*>(v.data) + (batch * v.stride[0] + block_channel * across + block_step * along);
+    return block + (own_channel() * across + (own_step() + further) * along);
   }
 };
 
-DEVICE int channel_lane() { return BY_TIME ? threadIdx.x / TIME_LANES : threadIdx.x % CHANNEL_LANES; }
-DEVICE int time_lane() { return BY_TIME ? threadIdx.x % TIME_LANES : threadIdx.x / CHANNEL_LANES; }
-
-DEVICE Piece piece_of(const Conv& conv, i64 batch, i64 channel_block, i64 time_block) {
-  Piece piece;
-  piece.batch = batch;
-  piece.channel = (channel_block * CHANNEL_LANES + channel_lane()) * CHANNELS;
-  piece.move_to((time_block * TIME_LANES + time_lane()) * STEPS, conv.seqlen);
-  piece.channels = piece.after > 0 ? int(max(i64(0), min(i64(CHANNELS), conv.dim - piece.channel))) : 0;
-  return piece;
-}
-
 // ---- memory
 
-// COUNT steps of the piece's channels from LEAD steps before its own on, VECTOR neighbours at a time; zero outside of the row. WHOLE pieces
-// are all but a few: their own steps exist, and others exist or not in whole vectors, so that no branch keeps one load from being under way
-// beside the others.
-template <bool WHOLE, typename E, int VECTOR, int LEAD, int COUNT>
-DEVICE void load(f32 (&out)[CHANNELS][COUNT], const Tensor& v, const Piece& piece) {
-  const E* const from = at<E>(v, piece.batch, piece.channel, piece.step - LEAD);
-  const i64 channel = v.stride[1], step = v.stride[2];
-  const int low = max(LEAD - piece.before, 0), high = min(piece.after + LEAD, COUNT);
-  constexpr int ALONG_CHANNELS = BY_TIME ? 1 : VECTOR, ALONG_TIME = BY_TIME ? VECTOR : 1;
-  if constexpr (WHOLE) {
+// COUNT steps of the piece's channels from LEAD steps before its own on, VECTOR neighbours at a time, as they are stored. Only for WHOLE pieces,
+// which are all but a few: their own steps exist, and others exist or not in whole vectors, so that no branch keeps one load from being under
+// way beside the others. Outside of the row there are zeros.
+template <typename E, int VECTOR, int LEAD, int COUNT> struct Stored {
+  static constexpr int ALONG_CHANNELS = BY_TIME ? 1 : VECTOR, ALONG_TIME = BY_TIME ? VECTOR : 1;
+  Neighbours<E, VECTOR> some[CHANNELS / ALONG_CHANNELS][COUNT / ALONG_TIME];
+
+  DEVICE void load(const Tensor& v, const Piece& piece) {
+    const E* const from = piece.first<E, VECTOR>(v, -LEAD);
+    const i64 channel = v.stride[1], step = v.stride[2];
+    const int low = max(LEAD - piece.before, 0), high = min(piece.after + LEAD, COUNT);
 #pragma unroll
     for (int c = 0; c < CHANNELS; c += ALONG_CHANNELS) {
 #pragma unroll
       for (int i = 0; i < COUNT; i += ALONG_TIME) {
         const bool exists = i < LEAD ? i >= low : i < LEAD + STEPS || i < high;
-        Neighbours<E, VECTOR> some = {};
+        Neighbours<E, VECTOR>& to = some[c / ALONG_CHANNELS][i / ALONG_TIME];
+        to = {};
         if (exists)
-          some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(from + (VECTOR == 1 ? c * channel + i * step : BY_TIME ? c * channel + i : i * step + c));
-#pragma unroll
-        for (int k = 0; k < VECTOR; k++) out[BY_TIME ? c : c + k][BY_TIME ? i + k : i] = to_f32(some.v[k]);
+          to = *reinterpret_cast<const Neighbours<E, VECTOR>*>(from + (VECTOR == 1 ? c * channel + i * step : BY_TIME ? c * channel + i : i * step + c));
       }
     }
-  } else {
+  }
+
+  DEVICE void numbers(f32 (&out)[CHANNELS][COUNT]) const {
 #pragma unroll
     for (int c = 0; c < CHANNELS; c++)
 #pragma unroll
-      for (int i = 0; i < COUNT; i++) out[c][i] = c < piece.channels && i >= low && i < high ? to_f32(from[c * channel + i * step]) : 0.f;
+      for (int i = 0; i < COUNT; i++) out[c][i] = to_f32(some[c / ALONG_CHANNELS][i / ALONG_TIME].v[BY_TIME ? i % VECTOR : c % VECTOR]);
+  }
+};
+
+// How many elements of a piece at a row's end are loaded or stored at once. Others wait for their turn in a loop that is not unrolled, in
+// registers that move on: an address for each element would take more registers than all of the rest.
+constexpr int AT_ONCE = 4;
+
+// The same numbers of any piece, element by element.
+template <typename E, int LEAD, int COUNT> DEVICE void load(f32 (&out)[CHANNELS][COUNT], const Tensor& v, const Piece& piece) {
+  const E* const from = piece.first<E, 1>(v, -LEAD);
+  const int low = max(LEAD - piece.before, 0), high = min(piece.after + LEAD, COUNT);
+#pragma unroll
+  for (int i = 0; i < CHANNELS * COUNT; i++) out[i / COUNT][i % COUNT] = 0.f;
+#pragma unroll 1
+  for (int next = COUNT - round_up(COUNT, AT_ONCE); next < COUNT; next += AT_ONCE) {
+#pragma unroll
+    for (int c = 0; c < CHANNELS; c++) {
+#pragma unroll
+      for (int i = 0; i + AT_ONCE < COUNT; i++) out[c][i] = out[c][i + AT_ONCE];
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; k++) {
+        // what does not exist is read from the nearest place, so that no branch keeps loads apart
+        const int i = next + k;
+        const f32 some = to_f32(from[min(c, piece.channels - 1) * v.stride[1] + min(max(i, low), high - 1) * v.stride[2]]);
+        out[c][COUNT - AT_ONCE + k] = c < piece.channels && i >= low && i < high ? some : 0.f;
+      }
+    }
   }
 }
 
@@ -84,11 +121,9 @@ template <int VECTOR> DEVICE bool is_whole(const Piece& piece, i64 seqlen) {
   return piece.channels == CHANNELS && piece.after >= (ragged ? 2 * STEPS + PAST : STEPS);
 }
 
-// The piece's own steps.
-template <typename E, int VECTOR>
-DEVICE void store(const Tensor& v, const Piece& piece, const f32 (&values)[CHANNELS][STEPS]) {
-  E* const to = at<E>(v, piece.batch, piece.channel, piece.step);
-  const int high = min(piece.after, STEPS);
+// The own steps of a piece that is whole, VECTOR neighbours at a time.
+template <typename E, int VECTOR> DEVICE void store_whole(const Tensor& v, const Piece& piece, const f32 (&values)[CHANNELS][STEPS]) {
+  E* const to = piece.first<E, VECTOR>(v);
   const i64 channel = v.stride[1], step = v.stride[2];
 #pragma unroll
   for (int c = 0; c < CHANNELS; c += BY_TIME ? 1 : VECTOR) {
@@ -99,15 +134,23 @@ DEVICE void store(const Tensor& v, const Piece& piece, const f32 (&values)[CHANN
       for (int k = 0; k + 1 < VECTOR; k += 2)
         assign2(some.v + k, BY_TIME ? values[c][i + k] : values[c + k][i], BY_TIME ? values[c][i + k + 1] : values[c + k + 1][i]);
       if constexpr (VECTOR == 1) assign(some.v[0], values[c][i]);
-      if (VECTOR > 1 && (BY_TIME ? i + VECTOR <= high && c < piece.channels : i < high && c + VECTOR <= piece.channels)) {
-        *reinterpret_cast<Neighbours<E, VECTOR>*>(to + (BY_TIME ? c * channel + i : i * step + c)) = some;
-      } else {
+      write_at_once(to + (VECTOR == 1 ? c * channel + i * step : BY_TIME ? c * channel + i : i * step + c), some);
+    }
+  }
+}
+
+// Those of any piece that exist. The numbers are used up.
+template <typename E> DEVICE void store_part(const Tensor& v, const Piece& piece, f32 (&values)[CHANNELS][STEPS]) {
+  E* const to = piece.first<E, 1>(v);
+#pragma unroll 1
+  for (int next = 0; next < min(piece.after, STEPS); next += AT_ONCE) {
 #pragma unroll
-        for (int k = 0; k < VECTOR; k++) {
-          const int channel_at = BY_TIME ? c : c + k, step_at = BY_TIME ? i + k : i;
-          if (channel_at < piece.channels && step_at < high) to[channel_at * channel + step_at * step] = some.v[k];
-        }
-      }
+    for (int c = 0; c < CHANNELS; c++) {
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; k++)
+        if (c < piece.channels && next + k < piece.after) assign(to[c * v.stride[1] + (next + k) * v.stride[2]], values[c][k]);
+#pragma unroll
+      for (int i = 0; i + AT_ONCE < STEPS; i++) values[c][i] = values[c][i + AT_ONCE];
     }
   }
 }
@@ -117,12 +160,16 @@ DEVICE void store(const Tensor& v, const Piece& piece, const f32 (&values)[CHANN
 struct Filter {
   f32 weight[CHANNELS][WIDTH], bias[CHANNELS];
 
-  DEVICE Filter(const Conv& conv, i64 channel, int channels) {
+  // those of the thread's channels; zero for channels that do not exist
+  DEVICE Filter(const Conv& conv, i64 channel_block) {
+    const i64 block = channel_block * (CHANNEL_LANES * CHANNELS), channel = block + own_channel();
+    const int channels = int(min(conv.dim - block, i64(1 << 20))) - own_channel();
 #pragma unroll
     for (int c = 0; c < CHANNELS; c++) {
+      const bool exists = c < channels;
 #pragma unroll
-      for (int k = 0; k < WIDTH; k++) weight[c][k] = c < channels ? to_f32(*at<WEIGHT>(conv.weight, channel + c, k)) : 0.f;
-      bias[c] = HAS_BIAS && c < channels ? to_f32(*at<BIAS>(conv.bias, channel + c)) : 0.f;
+      for (int k = 0; k < WIDTH; k++) weight[c][k] = exists ? to_f32(*at<WEIGHT>(conv.weight, channel + c, k)) : 0.f;
+      bias[c] = HAS_BIAS && exists ? to_f32(*at<BIAS>(conv.bias, channel + c)) : 0.f;
     }
   }
 
@@ -235,7 +282,7 @@ DEVICE void read_states(f32 (&out)[CHANNELS][PAST], const Tensor& states, StateR
   for (int c = 0; c < CHANNELS; c++)
 #pragma unroll
     for (int j = 0; j < PAST; j++)
-      out[c][j] = row.row >= 0 && c < piece.channels ? to_f32(*at<STATE>(states, row.row, row.sequence, piece.channel + c, j)) : 0.f;
+      out[c][j] = row.row >= 0 && c < piece.channels ? to_f32(*at<STATE>(states, row.row, row.sequence, piece.channel() + c, j)) : 0.f;
 }
 
 DEVICE void restart(f32 (&past)[CHANNELS][PAST], const Conv& conv, const Piece& piece, i64 step) {
@@ -252,7 +299,7 @@ template <int LEAD, int ALL> DEVICE void add_initial(f32 (&u)[CHANNELS][ALL], co
 #pragma unroll
       for (int j = 0; j < PAST; j++) {
         const int before = PAST - piece.before - j;
-        if (before > 0 && c < piece.channels) u[c][LEAD - PAST + j] = to_f32(*at<INITIAL>(conv.initial, piece.batch, 0, piece.channel + c, PAST - before));
+        if (before > 0 && c < piece.channels) u[c][LEAD - PAST + j] = to_f32(*at<INITIAL>(conv.initial, piece.batch, 0, piece.channel() + c, PAST - before));
       }
   }
 }
@@ -264,7 +311,7 @@ DEVICE void walk(const Conv& conv, const Piece& piece, const Marks<COUNT>& marks
   f32 past[CHANNELS][PAST] = {};
 #pragma unroll
   for (int i = 0; i < COUNT; i++) {
-    const i64 step = piece.step - PAST + i;
+    const i64 step = piece.step() - PAST + i;
     if (MARKED && marks.starts_at(i) && step < conv.seqlen) restart(past, conv, piece, step);
     visit(i, past);
 #pragma unroll

@@ -106,7 +106,7 @@ template <typename E, int VECTOR> DEVICE void store(const Field (&values)[ITEMS]
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) assign(some.v[k], values[BACKWARDS ? ITEMS - 1 - i - k : i + k]);
     if (VECTOR > 1 && step >= 0 && step + VECTOR <= seqlen) {
-      *reinterpret_cast<Neighbours<E, VECTOR>*>(row + step) = some;
+      write_at_once(row + step, some);
     } else {
 #pragma unroll
       for (int k = 0; k < VECTOR; k++)

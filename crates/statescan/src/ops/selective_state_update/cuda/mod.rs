@@ -7,6 +7,7 @@ mod tests;
 use super::{OP, Operand, Problem};
 use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Program, Stream, Strided, Value, neighbours};
 use crate::error::{Error, Result};
+use crate::ops::discretization::Discretization;
 use crate::tensor::{DType, View};
 use plan::{Plan, Shape, THREADS};
 
@@ -54,7 +55,8 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>) -> Result<Kernel<Params>> 
     // few states leave threads without work
     let by_state = p.dstate >= 4 && (state == 1 || lane != 1);
     let size = p.state.view.dtype().size();
-    let shape = Shape { batch: p.rows.len(), channels: p.heads * p.headdim, dstate: p.dstate, by_state, size };
+    let costly = p.complex || matches!(p.discretization, Discretization::Zoh | Discretization::Bilinear);
+    let shape = Shape { batch: p.rows.len(), channels: p.heads * p.headdim, dstate: p.dstate, by_state, size, costly };
     let plan = Plan::new(&shape)?;
     // whether a thread's states of a tensor are one access
     let together = |o: &Operand<'_>| {
@@ -87,6 +89,7 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>) -> Result<Kernel<Params>> 
         .flag("HAS_LIMIT", p.dt_limit != (f64::NEG_INFINITY, f64::INFINITY))
         .flag("HAS_INDICES", indices.is_some())
         .flag("ONE_HEAD", p.heads == 1)
+        .flag("EVEN", shape.channels.is_multiple_of(THREADS / plan.lanes))
         .flag("STATE_TOGETHER", together(&p.state))
         .flag("A_TOGETHER", together(&p.a))
         .flag("B_TOGETHER", together(&p.b.0))
@@ -94,6 +97,7 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>) -> Result<Kernel<Params>> 
         .int("DSTATE", p.dstate)
         .int("VECTOR", plan.vector)
         .int("LANES", plan.lanes)
+        .int("RESIDENT", plan.resident)
         .int("THREADS", THREADS);
     let strided = |o: &Operand<'_>| Strided::with(&o.view, o.strides);
     let optional = |o: &Option<Operand<'_>>| o.as_ref().map(strided).unwrap_or_default();

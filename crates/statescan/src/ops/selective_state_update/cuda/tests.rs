@@ -3,7 +3,6 @@
 use super::super::{Args, Sizes};
 use super::*;
 use crate::cuda::testing::{compiles, ready, tensor};
-use crate::ops::discretization::Discretization;
 use crate::tensor::Device;
 
 fn check(args: &Args<'_>, state: &View<'static>) {

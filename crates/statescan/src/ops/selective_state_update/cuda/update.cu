@@ -22,7 +22,7 @@ constexpr bool RAGGED = DSTATE % (ROUND * TOGETHER) != 0;
 
 // a channel's inputs, the same for all of its states
 struct Inputs {
-  f32 x, step, decay_step, input;
+  f32 x, step, decay_step, input, skip, gate;
 };
 
 DEVICE Inputs inputs_of(const Params& p, i64 row, i64 head, i64 channel) {
@@ -35,6 +35,8 @@ DEVICE Inputs inputs_of(const Params& p, i64 row, i64 head, i64 channel) {
   in.step = d;
   in.decay_step = HAS_OWN_STEP ? to_f32(*at<OWN_STEP>(p.own_step, row, head, channel)) : d;
   in.input = Method::INPUT_STEP ? in.x * d : in.x;
+  in.skip = HAS_SKIP ? to_f32(*at<SKIP>(p.skip, row, head, channel)) : 0.f;
+  in.gate = HAS_Z ? silu(to_f32(*at<Z>(p.z, row, head, channel))) : 1.f;
   return in;
 }
 
@@ -53,16 +55,17 @@ template <bool TOGETHER, typename E> DEVICE void read(Field (&out)[VECTOR], cons
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) selective_state_update(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_state_update(const __grid_constant__ Params p) {
   const i64 row = blockIdx.x / p.blocks_per_row;
-  const u32 own = blockIdx.x % p.blocks_per_row * (THREADS / LANES) + threadIdx.x / LANES, index = min(own, p.channels - 1);
+  const u32 own = blockIdx.x % p.blocks_per_row * (THREADS / LANES) + threadIdx.x / LANES;
+  const u32 index = EVEN ? own : min(own, p.channels - 1);
   const int lane = threadIdx.x % LANES;
-  const bool exists = own < p.channels;
+  const bool exists = EVEN || own < p.channels;
   const i64 head = ONE_HEAD ? 0 : index / p.headdim, channel = ONE_HEAD ? index : index % p.headdim;
   i64 slot = row;
   if constexpr (HAS_INDICES) slot = i64(*at<INDEX>(p.indices, row));
   // indices are not checked on the host: what is no state is left alone
-  const bool alive = slot >= 0 && slot < p.states;
+  const bool alive = !HAS_INDICES || (slot >= 0 && slot < p.states);
   f32 sum = 0.f;
   Inputs in = {};
   if (alive) {
@@ -99,11 +102,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) selective_state_update(con
           if (DSTATE % VECTOR == 0 || n + k < DSTATE) sum = re_mul_add(out[r][k], state_after, sum);
           assign(after.v[k], state_after);
         }
-        if (!exists) continue;
-        STATE* const to = state + n * p.state.stride[3];
+        STATE* const to = state + (STATE_TOGETHER ? n : n * p.state.stride[3]);
         if constexpr (STATE_TOGETHER) {
-          *reinterpret_cast<Neighbours<STATE, VECTOR>*>(to) = after;
-        } else {
+          if (exists) write_at_once(to, after);
+        } else if (exists) {
 #pragma unroll
           for (int k = 0; k < VECTOR; k++)
             if (DSTATE % VECTOR == 0 || n + k < DSTATE) to[k * p.state.stride[3]] = after.v[k];
@@ -117,8 +119,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) selective_state_update(con
   f32 y = 0.f;
   if (alive) {
     y = COMPLEX ? 2.f * sum : sum;
-    if constexpr (HAS_SKIP) y = __fmaf_rn(to_f32(*at<SKIP>(p.skip, row, head, channel)), in.x, y);
-    if constexpr (HAS_Z) y *= silu(to_f32(*at<Z>(p.z, row, head, channel)));
+    if constexpr (HAS_SKIP) y = __fmaf_rn(in.skip, in.x, y);
+    if constexpr (HAS_Z) y *= in.gate;
   }
   assign(*at<Y>(p.y, row, head, channel), y);
 }
