@@ -1,6 +1,6 @@
 //! Where and how a call runs: an argument, never a global.
 
-use crate::cpu::{Level, Workspace};
+use crate::cpu::{Chains, Level, Pool, Workspace};
 use crate::cuda::Stream;
 use crate::error::{Error, Result};
 use crate::tensor::Device;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Clone)]
 pub struct Exec {
     threads: usize,
-    pool: Option<Arc<rayon::ThreadPool>>,
+    pool: Option<Arc<Pool>>,
     level: Level,
     cuda: Option<Stream>,
     workspace: Workspace,
@@ -24,17 +24,14 @@ pub struct Exec {
 impl Exec {
     /// The CPU with this many threads; 0 means one for each core that the process may use.
     ///
-    /// With 1 everything runs on the calling thread. If the system refuses the threads, the calling thread does the work.
+    /// The calling thread is one of them: with 1 everything runs on it. If the system refuses the others, it does their work.
     pub fn cpu(threads: usize) -> Self {
         let threads = match threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         };
-        let pool = (threads > 1)
-            .then(|| rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("statescan-{i}")).build())
-            .and_then(|pool| pool.ok())
-            .map(Arc::new);
-        let threads = pool.as_ref().map_or(1, |_| threads);
+        let pool = (threads > 1).then(|| Arc::new(Pool::new(threads - 1)));
+        let threads = pool.as_ref().map_or(1, |pool| pool.helpers() + 1);
         Exec { threads, pool, level: Level::best(), cuda: None, workspace: Workspace::default() }
     }
 
@@ -136,14 +133,29 @@ impl Exec {
         });
     }
 
-    /// Runs `worker` on as many threads as there are, at most `most` of them. It is not generic, so that rayon is compiled once.
+    /// Runs `job(scratch, chain, piece)` for every piece of every chain, those of one chain one after the other; otherwise as
+    /// [`Exec::for_each`]. What a chain carries from piece to piece is the job's to keep, and scratch may not.
+    pub(crate) fn for_each_piece<S>(
+        &self,
+        chains: usize,
+        pieces: usize,
+        scratch: impl Fn() -> S + Sync,
+        job: impl Fn(&mut S, usize, usize) + Sync,
+    ) {
+        let queue = Chains::new(chains, pieces, self.pool.is_none());
+        self.on_threads(chains, &|| {
+            let (mut own, mut last) = (None, None);
+            while let Some((chain, piece)) = queue.next(last) {
+                job(own.get_or_insert_with(&scratch), chain, piece);
+                last = Some(chain);
+            }
+        });
+    }
+
+    /// Runs `worker` on this thread and on as many others as there are, at most `most` in all.
     fn on_threads(&self, most: usize, worker: &(dyn Fn() + Sync)) {
         match &self.pool {
-            Some(pool) if most > 1 => pool.scope(|scope| {
-                for _ in 0..self.threads.min(most) {
-                    scope.spawn(|_| worker());
-                }
-            }),
+            Some(pool) if most > 1 => pool.run(most - 1, worker),
             _ => worker(),
         }
     }

@@ -4,6 +4,7 @@
 //! for the instruction set that the executor chose.
 
 mod aligned;
+mod chains;
 mod exp2;
 mod field;
 mod isa;
@@ -12,13 +13,16 @@ mod lanes;
 mod level;
 pub(crate) mod math;
 mod narrow;
+mod pool;
 mod shared;
 pub(crate) mod simd;
 pub(crate) mod tile;
 mod workspace;
 
 pub(crate) use aligned::Aligned;
+pub(crate) use chains::Chains;
 pub use level::Level;
 pub(crate) use level::{Kernel, outline};
+pub(crate) use pool::Pool;
 pub(crate) use shared::Shared;
 pub(crate) use workspace::{Taken, Workspace};

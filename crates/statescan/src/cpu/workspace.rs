@@ -1,33 +1,34 @@
 //! Large arrays for partial results, kept from call to call: fresh memory costs a page fault for every few kilobytes, and in the kernel
 //! threads wait for each other.
 
+use crate::tensor::Line;
 use bytemuck::Pod;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What an executor keeps. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Workspace {
-    kept: Arc<Mutex<Vec<u64>>>,
+    kept: Arc<Mutex<Vec<Line>>>,
 }
 
 /// More is given back to the system after the call.
 const MOST_KEPT: usize = 64 << 20;
 
 impl Workspace {
-    /// Memory for `len` elements, of arbitrary contents. A call beside another one gets memory of its own.
+    /// Memory for `len` elements, of arbitrary contents, from a cache line on. A call beside another one gets memory of its own.
     pub(crate) fn take<T: Pod>(&self, len: usize) -> Taken<'_, T> {
-        let words = (len * size_of::<T>()).div_ceil(size_of::<u64>());
+        let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
         let mut kept = self.lock();
-        let mut memory = if kept.len() < words { vec![0; words] } else { core::mem::take(&mut *kept) };
+        let mut memory = if kept.len() < lines { bytemuck::zeroed_vec(lines) } else { core::mem::take(&mut *kept) };
         drop(kept);
         if cfg!(debug_assertions) {
             // NaN, so that tests find what is read before it is written
-            memory.fill(u64::MAX);
+            bytemuck::cast_slice_mut(&mut memory).fill(u64::MAX);
         }
         Taken { workspace: self, memory, len, marker: core::marker::PhantomData }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Line>> {
         // the memory has no contents that a panic could leave half done
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -36,7 +37,7 @@ impl Workspace {
 /// Memory that goes back to its workspace at the end.
 pub(crate) struct Taken<'w, T> {
     workspace: &'w Workspace,
-    memory: Vec<u64>,
+    memory: Vec<Line>,
     len: usize,
     marker: core::marker::PhantomData<T>,
 }
@@ -54,7 +55,7 @@ impl<T: Pod> Taken<'_, T> {
 impl<T> Drop for Taken<'_, T> {
     fn drop(&mut self) {
         let mut kept = self.workspace.lock();
-        if kept.len() < self.memory.len() && self.memory.len() * size_of::<u64>() <= MOST_KEPT {
+        if kept.len() < self.memory.len() && self.memory.len() * size_of::<Line>() <= MOST_KEPT {
             *kept = core::mem::take(&mut self.memory);
         }
     }
@@ -69,7 +70,7 @@ mod tests {
         let workspace = Workspace::default();
         let first = workspace.take::<f32>(1001).as_slice().as_ptr();
         let mut again = workspace.clone().take::<f64>(3).memory.len();
-        assert_eq!(again, 501, "the memory of the first call");
+        assert_eq!(again, 63, "the memory of the first call");
         let mut one = workspace.take::<f32>(1000);
         let two = workspace.take::<f32>(1000);
         assert_eq!(one.as_slice().as_ptr(), first);
@@ -78,6 +79,6 @@ mod tests {
         drop((one, two));
         drop(workspace.take::<u8>(MOST_KEPT + 1));
         again = workspace.take::<u8>(0).memory.len();
-        assert_eq!(again, 501, "what is too large is not kept");
+        assert_eq!(again, 63, "what is too large is not kept");
     }
 }

@@ -3,6 +3,7 @@
 
 use super::CHECKPOINT;
 use super::problem::Problem;
+use crate::cpu::tile::MAX_LANES;
 use core::ops::Range;
 
 /// Steps in a chunk: a state is saved at the start of each one.
@@ -30,7 +31,14 @@ pub(crate) struct Plan {
     /// Most heads in a block.
     pub heads: usize,
     pub segments: usize,
+    /// Parts, one after the other, that a job can be handed over between.
+    pub pieces: usize,
 }
+
+/// So many jobs need no parts to end together.
+const MANY_JOBS: usize = 32;
+/// Parts of a job. Another thread has to fetch the states, which takes longer than a tenth of a chunk.
+const PIECES: usize = 8;
 
 impl Plan {
     pub(crate) fn new(problem: &Problem<'_>) -> Self {
@@ -45,7 +53,20 @@ impl Plan {
             }
         }
         let blocks_per_group = blocks.len() / problem.ngroups;
-        Plan { blocks, blocks_per_group, heads, segments: problem.segments.list.len() }
+        let segments = problem.segments.list.len();
+        let pieces = if blocks.len() * segments < MANY_JOBS { PIECES } else { 1 };
+        Plan { blocks, blocks_per_group, heads, segments, pieces }
+    }
+
+    /// The chunks of a piece, of so many.
+    pub(crate) fn piece(&self, index: usize, chunks: usize) -> Range<usize> {
+        (index * chunks).div_ceil(self.pieces)..((index + 1) * chunks).div_ceil(self.pieces)
+    }
+
+    /// Elements of a row of heads x headdim in scratch memory: an odd number of lines, for rows a power of two apart would push each other
+    /// out of the first cache.
+    pub(crate) fn pitch(&self, headdim: usize) -> usize {
+        (self.heads * headdim).next_multiple_of(MAX_LANES) | MAX_LANES
     }
 
     /// Number of jobs.

@@ -60,8 +60,7 @@ pub(super) struct Chunk<T> {
 impl<T: Real> Chunk<T> {
     pub(super) fn new(level: Level, problem: &Problem<'_>, plan: &Plan) -> Self {
         let (headdim, dstate) = (problem.headdim, problem.dstate);
-        // an odd number of lines: rows a power of two apart would push each other out of the first cache
-        let pitch = (plan.heads * headdim).next_multiple_of(MAX_LANES) | MAX_LANES;
+        let pitch = plan.pitch(headdim);
         let head_pitch = plan.heads.next_multiple_of(MAX_LANES);
         let (rows, by_head) = (CHUNK * pitch, CHUNK * head_pitch);
         let [x, b, c, across, dt, slope, high, low, by_heads, total, a, bias, skip, cb, mix, state] = Aligned::zeros_each([

@@ -28,9 +28,15 @@ pub(super) fn forward<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Tar
         let len = CHUNK * chunk.pitch;
         Scratch { chunk, y: Aligned::zeros(len), other: Aligned::zeros(len) }
     };
-    exec.for_each(plan.jobs(), scratch, |scratch, index| {
-        // SAFETY: the plan's jobs lie inside the problem, whose views were checked, and write disjoint heads or segments.
-        unsafe { job(scratch, problem, &plan, &checkpoints, index, targets, saved) }
+    // a job that is one piece has its state in scratch memory
+    let (state_len, kept) = (problem.dstate * plan.pitch(problem.headdim), if plan.pieces > 1 { plan.jobs() } else { 0 });
+    let mut memory = exec.workspace().take::<T>(kept * state_len);
+    let states = Shared::new(memory.as_mut_slice().as_mut_ptr());
+    exec.for_each_piece(plan.jobs(), plan.pieces, scratch, |scratch, index, piece| {
+        let state = (kept > 0).then(|| states.get().wrapping_add(index * state_len));
+        // SAFETY: the plan's jobs lie inside the problem, whose views were checked, and write disjoint heads or segments; each has a state
+        // of its own.
+        unsafe { job(scratch, problem, &plan, &checkpoints, (index, piece), targets, saved, state) }
     });
 }
 
@@ -39,22 +45,26 @@ unsafe fn job<T: Real>(
     problem: &Problem<'_>,
     plan: &Plan,
     checkpoints: &Checkpoints,
-    index: usize,
+    (index, piece): (usize, usize),
     targets: &Targets,
     saved: Option<Shared<T>>,
+    state: Option<*mut T>,
 ) {
     let Scratch { chunk, y, other } = scratch;
     let (number, block) = plan.job(index);
     let segment = &problem.segments.list[number];
     let level = chunk.level;
-    let (y, other, state) = (chunk.tile(y), chunk.tile(other), chunk.state());
+    let (y, other, own) = (chunk.tile(y), chunk.tile(other), chunk.state());
+    let state = Tile { ptr: state.unwrap_or(own.ptr), ..own };
     let (output, last) = (target(&targets.y), target(&targets.final_state));
     let count = segment.len().div_ceil(CHUNK);
     // SAFETY: tiles are as large as a chunk or a state of the plan; the rest is the caller's contract.
     unsafe {
         chunk.start(problem, segment.batch, block);
-        let mut empty = !load_initial(chunk, problem, segment.initial, state);
-        for (i, steps) in chunks(segment.start..segment.end).enumerate() {
+        // a piece goes on from the state that the one before it has left
+        let mut empty = piece == 0 && !load_initial(chunk, problem, segment.initial, state);
+        let here = plan.piece(piece, count);
+        for (i, steps) in chunks(segment.start..segment.end).enumerate().skip(here.start).take(here.len()) {
             if let (Some(saved), 1..) = (saved, i) {
                 save(chunk, state, saved.get().add(checkpoints.at(number, i, &block)));
             }
@@ -83,7 +93,7 @@ unsafe fn job<T: Real>(
                 empty = false;
             }
         }
-        if let (Some(last), Some(row)) = (&last, segment.last) {
+        if let (Some(last), Some(row), true) = (&last, segment.last, piece + 1 == plan.pieces) {
             blocks::state(level, Way::Store, last, row, &block, state);
         }
     }

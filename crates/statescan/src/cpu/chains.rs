@@ -1,0 +1,78 @@
+//! Work in chains: pieces that must follow each other. Where chains are few, threads that took a whole one each would end far apart.
+
+use std::sync::{Mutex, PoisonError};
+
+/// What is left to do of some chains, each of as many pieces.
+pub(crate) struct Chains {
+    pieces: usize,
+    /// How many pieces a thread's chain may be ahead of another one before the thread goes over to that.
+    ahead: usize,
+    chains: Mutex<Vec<Chain>>,
+}
+
+#[derive(Clone, Copy)]
+struct Chain {
+    done: usize,
+    busy: bool,
+}
+
+impl Chains {
+    /// `alone` says that one thread does everything: it has no reason to leave a chain.
+    pub(crate) fn new(count: usize, pieces: usize, alone: bool) -> Self {
+        let ahead = if alone { pieces } else { 1 };
+        Chains { pieces, ahead, chains: Mutex::new(vec![Chain { done: 0, busy: false }; count]) }
+    }
+
+    /// A chain and its next piece, for a thread that has just done a piece of chain `last`. Nothing if all that is left is in the hands of
+    /// other threads, which go on with it.
+    pub(crate) fn next(&self, last: Option<usize>) -> Option<(usize, usize)> {
+        // nothing panics while it is locked
+        let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = last {
+            (chains[last].done, chains[last].busy) = (chains[last].done + 1, false);
+        }
+        let free = |i: &usize| !chains[*i].busy && chains[*i].done < self.pieces;
+        let behind = (0..chains.len()).filter(free).min_by_key(|&i| chains[i].done)?;
+        let stay = last.filter(free).filter(|&i| chains[i].done <= chains[behind].done + self.ahead);
+        let chosen = stay.unwrap_or(behind);
+        chains[chosen].busy = true;
+        Some((chosen, chains[chosen].done))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Chains;
+
+    #[test]
+    fn one_thread_finishes_chain_after_chain() {
+        let (chains, mut last, mut order) = (Chains::new(3, 2, true), None, Vec::new());
+        while let Some((chain, piece)) = chains.next(last) {
+            order.push((chain, piece));
+            last = Some(chain);
+        }
+        assert_eq!(order, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]);
+        assert_eq!(Chains::new(0, 3, true).next(None), None);
+        assert_eq!(Chains::new(3, 0, true).next(None), None);
+    }
+
+    #[test]
+    fn chains_stay_together_and_pieces_in_order() {
+        // the second of two threads is three times as fast
+        let (chains, mut last, mut done) = (Chains::new(5, 8, false), [None; 2], [0; 5]);
+        let mut turns = [0, 1, 1, 1].into_iter().cycle();
+        let mut waiting = 0;
+        while waiting < 8 {
+            let thread = turns.next().unwrap_or_default();
+            let Some((chain, piece)) = chains.next(last[thread]) else {
+                (last[thread], waiting) = (None, waiting + 1);
+                continue;
+            };
+            assert_eq!(piece, done[chain]);
+            assert_ne!(last[1 - thread], Some(chain), "one thread for a chain");
+            (done[chain], last[thread], waiting) = (piece + 1, Some(chain), 0);
+            assert!(done.iter().max() <= done.iter().min().map(|least| least + 3).as_ref(), "{done:?}");
+        }
+        assert_eq!(done, [8; 5]);
+    }
+}
