@@ -57,6 +57,8 @@ const MANY_JOBS: usize = 24;
 /// With fewer jobs than this a channel gets one lane more for each that it has. Once only: each time, B and C are read by twice as many
 /// jobs.
 const FEW_JOBS: usize = 8;
+/// With fewer jobs than this the last ranges are narrower, so that threads end closer together.
+const UNEVEN_JOBS: usize = 64;
 /// Partial sums of the gradients of per-channel parameters are kept for at most this many ranges of segments.
 const MAX_SEGMENT_RANGES: usize = 32;
 
@@ -86,6 +88,9 @@ impl Plan {
             let piece = unit.div_ceil(pieces).next_multiple_of(vector);
             channels.extend((0..unit).step_by(piece).map(|c| start + c..start + unit.min(c + piece)));
         }
+        if channels.len() * count < UNEVEN_JOBS {
+            channels = tapered(channels, vector);
+        }
         let step = count.div_ceil(MAX_SEGMENT_RANGES).max(1);
         let segments = (0..count).step_by(step).map(|s| s..count.min(s + step)).collect();
         let whole_rows = problem.segments.list.iter().all(|segment| segment.len() == problem.seqlen);
@@ -106,6 +111,21 @@ impl Plan {
     pub(crate) fn job(&self, index: usize) -> (usize, usize) {
         (index / self.channels.len(), index % self.channels.len())
     }
+}
+
+/// The same ranges, the last sixth of them in halves and quarters of whole vectors.
+fn tapered(ranges: Vec<Range<usize>>, vector: usize) -> Vec<Range<usize>> {
+    let count = ranges.len();
+    let pieces = |i: usize| match count - i {
+        left if left <= count / 12 => 4,
+        left if left <= count / 6 => 2,
+        _ => 1,
+    };
+    let cut = |(i, range): (usize, Range<usize>)| {
+        let step = range.len().div_ceil(pieces(i)).next_multiple_of(vector);
+        range.clone().step_by(step).map(move |start| start..range.end.min(start + step))
+    };
+    ranges.into_iter().enumerate().flat_map(cut).collect()
 }
 
 /// Steps in a window whose partial gradients, of B and of C so many at every step, stay in the cache.
@@ -132,7 +152,20 @@ fn gcd(a: usize, b: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{CHECKPOINT, lanes_per_channel, window};
+    use super::{CHECKPOINT, lanes_per_channel, tapered, window};
+
+    #[test]
+    fn the_last_ranges_are_narrower() {
+        let even = |count: usize, width: usize| (0..count).map(|i| i * width..(i + 1) * width).collect::<Vec<_>>();
+        let ranges = tapered(even(24, 64), 16);
+        let widths: Vec<_> = ranges.iter().map(|range| range.len()).collect();
+        assert_eq!(widths, [[64; 20].as_slice(), &[32; 4], &[16; 8]].concat());
+        assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert_eq!(tapered(even(3, 64), 16), even(3, 64), "too few to cut");
+        assert_eq!(tapered(even(24, 16), 16), even(24, 16), "as narrow as a vector");
+        assert_eq!(tapered(vec![0..16, 16..30], 16), [0..16, 16..30]);
+        assert_eq!(tapered(vec![], 16), []);
+    }
 
     #[test]
     fn windows_are_whole_checkpoints_that_fit_the_cache() {
