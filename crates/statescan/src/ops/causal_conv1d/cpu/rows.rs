@@ -76,7 +76,7 @@ impl Rows {
     ///
     /// # Safety
     /// The rows lie inside the tensors and are at least a vector; the filters are those of the channels; `window` has room for a stretch and
-    /// W-1 steps, `sums` for a stretch.
+    /// two vectors, `sums` for a stretch.
     #[inline(always)]
     pub(super) unsafe fn convolve<T: Real, S: Isa>(
         self,
@@ -89,12 +89,14 @@ impl Rows {
         let Rows { x, y, channels, count, begins } = self;
         let (lanes, before, size) = (T::lanes::<S>(), filters.width - 1, x.dtype.size());
         let stretch = STRETCH / size;
+        // whole lines, so that every vector widened is stored to one of them
+        let staged = window.wrapping_add(window.align_offset(64).min(MAX_LANES)).wrapping_add(MAX_LANES);
         // the rows that come next lie as these do
         let rows_ahead = AHEAD.div_ceil(count * size);
         for channel in 0..channels {
             let mut room = [T::default(); TAPS * MAX_LANES];
             let taps = filters.along_time(simd, channel, false, silu, &mut room);
-            let mut start = 0;
+            let (mut start, mut last) = (0, 0);
             while start < count {
                 let first = begins && start == 0;
                 let len = (count - start).min(if first { FIRST } else { stretch });
@@ -104,17 +106,20 @@ impl Rows {
                 let input = x.at(channel, at);
                 // SAFETY: the caller's contract; the stretch and what its taps look at lie inside the row or before its segment.
                 unsafe {
-                    let looked_at = input.wrapping_sub(before * size);
-                    let mut from = looked_at.cast::<T>();
-                    if first {
-                        core::ptr::copy_nonoverlapping(states.add(channel * pitch), window, before);
-                        let rest = core::slice::from_raw_parts_mut(window.add(before), len);
-                        tile::load_row(simd, x.dtype, input, rest);
-                        from = window;
-                    } else if x.dtype != T::DTYPE {
-                        let whole = core::slice::from_raw_parts_mut(window, before + len);
-                        tile::load_row(simd, x.dtype, looked_at, whole);
-                        from = window;
+                    let mut from = input.cast::<T>().wrapping_sub(before);
+                    if first || x.dtype != T::DTYPE {
+                        from = staged.sub(before);
+                        if first {
+                            core::ptr::copy_nonoverlapping(states.add(channel * pitch), from, before);
+                        } else if start == 0 {
+                            let looked_at = core::slice::from_raw_parts_mut(from, before);
+                            tile::load_row(simd, x.dtype, input.wrapping_sub(before * size), looked_at);
+                        } else {
+                            // the end of the stretch before, which is still there
+                            core::ptr::copy(staged.add(at - last).sub(before), from, before);
+                        }
+                        tile::load_row(simd, x.dtype, input, core::slice::from_raw_parts_mut(staged, len));
+                        last = at;
                     }
                     let output = y.at(channel, at);
                     if y.dtype != T::DTYPE {
