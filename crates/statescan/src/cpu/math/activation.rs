@@ -100,7 +100,7 @@ fn sigmoid_both<T: Real, S: Isa>(x: V<T, S>) -> (V<T, S>, V<T, S>) {
     let simd = x.simd();
     let (zero, one) = (V::constant(simd, 0.0), V::constant(simd, 1.0));
     let e = exp(-x.abs());
-    let large = one / (one + e);
+    let large = (one + e).short_recip();
     let small = e * large;
     (V::select_less(x, zero, small, large), V::select_less(x, zero, large, small))
 }
