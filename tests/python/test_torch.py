@@ -322,6 +322,7 @@ def test_a_subclass_sees_calls():
     assert names(seen) and torch.equal(h, statescan.linear_scan(a, a)[0])
 
 
+@pytest.mark.filterwarnings("ignore:.*is deprecated")
 def test_a_recorded_call_runs_again():
     r = Random()
     a = r.step(3, 20)
