@@ -12,7 +12,7 @@ use num_complex::Complex64;
 /// A line of a cache: memory made of these lets the vectors of a dense tensor lie within one line each.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-struct Line([u64; 8]);
+pub(crate) struct Line([u64; 8]);
 
 /// A tensor in host memory whose storage type is a value.
 #[derive(Debug, Clone)]

@@ -14,6 +14,7 @@ mod view;
 mod view_mut;
 
 pub use buffer::Buffer;
+pub(crate) use buffer::Line;
 pub use dense::{Dense, ErrorBound, max_errors};
 pub use dtype::{DType, Element};
 pub use shape::{MAX_RANK, Shape, Strides};
