@@ -10,6 +10,8 @@ fn results_do_not_depend_on_threads_or_runs() {
     for (sizes, options) in [
         ([3, 150, 12, 50, 2, 9], GATE | SKIP | BIAS | SOFTPLUS | INITIAL),
         ([1, 200, 9, 64, 1, 16], BOUNDS | INITIAL | WIDE_SKIP),
+        // two jobs in eight pieces
+        ([2, 1300, 4, 64, 1, 16], SKIP | INITIAL),
     ] {
         let case = Case::new(DType::F32, sizes, options);
         let inputs = Inputs::new(&case);
