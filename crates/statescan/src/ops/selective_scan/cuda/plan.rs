@@ -130,9 +130,9 @@ impl Plan {
         // threads with few states are many, which one block keeps together; of others two blocks take turns
         let light = per_lane <= 2 && !heavy;
         let most_channels = (if light { 384 } else { 128 } / lanes).max(1);
-        // as many channels for each multiprocessor, in blocks of one size
+        // as many channels for each multiprocessor, in blocks of one size and whole warps
         let even = channels_in_all.div_ceil(numbers.multiprocessors).max(1);
-        let even = even.div_ceil(even.div_ceil(most_channels)).next_multiple_of(4);
+        let even = even.div_ceil(even.div_ceil(most_channels)).next_multiple_of((32 / lanes).clamp(4, most_channels.max(4)));
         let limit = numbers.shared_per_block.saturating_sub(SHARED_BESIDES);
         let preferred = if per_lane <= 2 { 32 } else { 16 };
         let geometry = |channels: usize| {
