@@ -99,8 +99,8 @@ fn holds(method: &Py<PyAny>, object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// Whether the arguments of a call, the first one and the others, are tensors, parameters and plain values: nothing of a class that sees calls itself, as subclasses
-/// of tensors do, and nothing of another library.
+/// Whether the arguments of a call, the first one and the others, are tensors, parameters and plain values: nothing of a class that sees
+/// calls itself, as subclasses of tensors do, and nothing of another library.
 #[pyfunction]
 pub fn all_plain(first: &Bound<'_, PyAny>, others: &Bound<'_, PyTuple>) -> PyResult<bool> {
     let Some(torch) = torch(first.py())? else { return Ok(false) };
