@@ -206,7 +206,7 @@ unsafe fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, plane: Plane, lanes: 
                 let row = core::slice::from_raw_parts(src.offset(t as isize * plane.time_step), lanes);
                 E::load_row(simd, row, core::slice::from_raw_parts_mut(tile.add(t * pitch), lanes));
             }
-        } else if plane.lane_step == 0 {
+        } else if plane.lane_step == 0 && lanes > 0 {
             for t in 0..steps {
                 let value = (*src.offset(t as isize * plane.time_step)).load();
                 core::slice::from_raw_parts_mut(tile.add(t * pitch), lanes).fill(value);
