@@ -83,12 +83,18 @@ pub(crate) fn first_overlap(
     written: &[(&'static str, View<'_>)],
     read: &[(&'static str, View<'_>)],
 ) -> Option<(&'static str, &'static str)> {
-    for (i, (name, view)) in written.iter().enumerate() {
-        for (other, against) in written[..i].iter().chain(read) {
-            if overlaps(view, against) {
+    // nearly always the ranges are apart, and nothing else needs to be looked at
+    let range = |view: &View<'_>| if view.is_empty() { (0, 0) } else { view.byte_range() };
+    let known: Vec<_> = read.iter().map(|(other, against)| (other, against, range(against))).collect();
+    let mut earlier = Vec::with_capacity(written.len());
+    for (name, view) in written {
+        let (low, high) = range(view);
+        for (other, against, (other_low, other_high)) in earlier.iter().chain(&known) {
+            if low < *other_high && *other_low < high && overlaps(view, against) {
                 return Some((name, other));
             }
         }
+        earlier.push((name, view, (low, high)));
     }
     None
 }

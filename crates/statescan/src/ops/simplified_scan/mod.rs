@@ -162,7 +162,7 @@ pub struct Gradients<'a> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
-    let problem = Problem::new(args, args.u.device(), &[])?;
+    let (problem, _) = Problem::new(args, args.u.device(), &[])?;
     Ok(plan::checkpoints_len(&problem))
 }
 
@@ -171,7 +171,7 @@ pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn last_state_shape(args: &Args<'_>) -> Result<Shape> {
-    let problem = Problem::new(args, args.u.device(), &[])?;
+    let (problem, _) = Problem::new(args, args.u.device(), &[])?;
     Ok(problem.segments.state_shape(&[problem.dstate]))
 }
 
@@ -182,8 +182,7 @@ pub fn last_state_shape(args: &Args<'_>) -> Result<Shape> {
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
     exec.cpu_only("simplified_scan")?;
     let states: Vec<_> = out.last_state.iter().map(|s| s.shape()).collect();
-    let problem = Problem::new(args, exec.device(), &states)?;
-    let mut checker = problem.checker(args, exec.device())?;
+    let (problem, mut checker) = Problem::new(args, exec.device(), &states)?;
     let state = problem.segments.state_shape(&[problem.dstate]);
     checker.write_if("y", &out.y, Kind::exactly(problem.output_parts() == 2), &[problem.batch, problem.dim, problem.seqlen])?;
     checker.write_if("last_state", &out.last_state, Kind::Complex, &state)?;
@@ -215,8 +214,7 @@ pub fn backward(
     exec.cpu_only("simplified_scan")?;
     let states: Vec<_> =
         cotangents.last_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
-    let problem = Problem::new(args, exec.device(), &states)?;
-    let mut checker = problem.checker(args, exec.device())?;
+    let (problem, mut checker) = Problem::new(args, exec.device(), &states)?;
     let output = [problem.batch, problem.dim, problem.seqlen];
     let state = problem.segments.state_shape(&[problem.dstate]);
     let saved = [plan::checkpoints_len(&problem)];

@@ -111,7 +111,7 @@ impl Plan {
 
     /// The largest number of steps in a block.
     pub(crate) fn block_steps(&self) -> usize {
-        self.tiles_per_block * self.seqlen.min(CHECKPOINT)
+        self.tiles_per_block.min(self.tiles) * self.seqlen.min(CHECKPOINT)
     }
 
     /// The largest number of steps in a wave.
@@ -151,7 +151,7 @@ mod tests {
             let (dim, dstate) = (300, 200);
             let (u, delta) = (view(&[batch, dim, seqlen]), view(&[batch, dstate, seqlen]));
             let args = Args::new(u, delta, view(&[dstate]), view(&[dstate, dim]), view(&[dim, dstate]));
-            let plan = Plan::new(&Problem::new(&args, Device::Cpu, &[]).unwrap(), 1000);
+            let plan = Plan::new(&Problem::new(&args, Device::Cpu, &[]).unwrap().0, 1000);
             let mut next = 0;
             for wave in (0..plan.waves()).map(|w| plan.wave(w)) {
                 assert!(plan.steps(&wave) <= plan.wave_steps());

@@ -67,7 +67,7 @@ fn op(head: &Head<'_>) -> &'static str {
 
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the state tensors that are written.
-    pub(super) fn new(args: &Args<'a>, device: Device, states: &[Shape]) -> Result<Self> {
+    pub(super) fn new(args: &Args<'a>, device: Device, states: &[Shape]) -> Result<(Self, Checker<'a>)> {
         let op = op(&args.head);
         let bad_rank = |argument, expected, view: &View<'_>| Err(Error::Rank { op, argument, expected, got: view.shape() });
         if args.u.rank() != 3 {
@@ -91,7 +91,7 @@ impl<'a> Problem<'a> {
         let segments = Segments::resolve(op, &args.sequences, args.u.shape()[0], args.u.shape()[2], 1, &shapes)?;
         let mut problem = Self::normal(args, segments);
         // `a` of shape (P, k) is told from (P, 1) here, before its second axis is dropped
-        problem.checker(args, device)?;
+        let checker = problem.checker(args, device)?;
         if args.a.rank() == 2 {
             problem.a = args.a.index(1, 0);
         }
@@ -99,7 +99,7 @@ impl<'a> Problem<'a> {
         if args.reverse {
             problem.segments = problem.segments.reversed(problem.seqlen);
         }
-        Ok(problem)
+        Ok((problem, checker))
     }
 
     /// The normal form of arguments whose ranks are right, without states.
@@ -135,7 +135,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Checks the arguments that are read, and remembers them for the overlap test.
-    pub(super) fn checker(&self, args: &Args<'a>, device: Device) -> Result<Checker<'a>> {
+    fn checker(&self, args: &Args<'a>, device: Device) -> Result<Checker<'a>> {
         let mut checker = Checker::new(op(&args.head), device);
         let (batch, dim, dstate, seqlen) = (self.batch, self.dim, self.dstate, self.seqlen);
         checker.read("u", &args.u, Kind::Float, &[batch, dim, seqlen])?;

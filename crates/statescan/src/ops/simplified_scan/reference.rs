@@ -119,7 +119,7 @@ pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forw
 }
 
 fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
-    let p = Problem::new(args, args.u.device(), states)?;
+    let (p, _) = Problem::new(args, args.u.device(), states)?;
     let mut y = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let (shape, normal) = state_shapes(&p);
     let mut last = Dense::zeroed(normal);
@@ -146,7 +146,7 @@ fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
     let states: Vec<_> = cotangents.last_state.iter().map(|s| s.shape()).collect();
-    let p = Problem::new(args, args.u.device(), &states)?;
+    let (p, _) = Problem::new(args, args.u.device(), &states)?;
     let (shape, normal) = state_shapes(&p);
     let of = |view: &View<'_>| Dense::zeroed(view.shape());
     let mut out = Backward {

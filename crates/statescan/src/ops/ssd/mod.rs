@@ -183,7 +183,7 @@ pub struct Gradients<'a> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
-    let problem = Problem::new(args, args.x.device(), &[])?;
+    let (problem, _) = Problem::new(args, args.x.device(), &[])?;
     Ok(Checkpoints::new(&problem).len)
 }
 
@@ -192,7 +192,7 @@ pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
-    Ok(Problem::new(args, args.x.device(), &[])?.state_shape())
+    Ok(Problem::new(args, args.x.device(), &[])?.0.state_shape())
 }
 
 /// Computes `y`, the final state, and the saved states: whichever are asked for.
@@ -202,8 +202,7 @@ pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
     exec.cpu_only(OP)?;
     let states: Vec<_> = out.final_state.iter().map(|s| s.shape()).collect();
-    let problem = Problem::new(args, exec.device(), &states)?;
-    let mut checker = problem.checker(args, exec.device())?;
+    let (problem, mut checker) = Problem::new(args, exec.device(), &states)?;
     checker.write_if("y", &out.y, Kind::Real, &args.x.shape())?;
     checker.write_if("final_state", &out.final_state, Kind::Real, &problem.state_shape())?;
     let saved = Checkpoints::new(&problem).len;
@@ -234,8 +233,7 @@ pub fn backward(
     exec.cpu_only(OP)?;
     let states: Vec<_> =
         cotangents.final_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
-    let problem = Problem::new(args, exec.device(), &states)?;
-    let mut checker = problem.checker(args, exec.device())?;
+    let (problem, mut checker) = Problem::new(args, exec.device(), &states)?;
     let (x, state) = (args.x.shape(), problem.state_shape());
     let saved = Checkpoints::new(&problem).len;
     checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &[saved])?;

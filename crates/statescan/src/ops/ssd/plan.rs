@@ -4,6 +4,7 @@
 use super::CHECKPOINT;
 use super::problem::Problem;
 use crate::cpu::tile::MAX_LANES;
+use crate::ops::sequences::Segment;
 use core::ops::Range;
 
 /// Steps in a chunk: a state is saved at the start of each one.
@@ -31,6 +32,8 @@ pub(crate) struct Plan {
     /// Most heads in a block.
     pub heads: usize,
     pub segments: usize,
+    /// Most steps in a chunk, filled up to whole vectors.
+    pub steps: usize,
     /// Parts, one after the other, that a job can be handed over between.
     pub pieces: usize,
 }
@@ -54,8 +57,10 @@ impl Plan {
         }
         let blocks_per_group = blocks.len() / problem.ngroups;
         let segments = problem.segments.list.len();
-        let pieces = if blocks.len() * segments < MANY_JOBS { PIECES } else { 1 };
-        Plan { blocks, blocks_per_group, heads, segments, pieces }
+        let longest = problem.segments.list.iter().map(Segment::len).max().unwrap_or(0);
+        let pieces = if blocks.len() * segments < MANY_JOBS { longest.div_ceil(CHUNK).clamp(1, PIECES) } else { 1 };
+        let steps = longest.next_multiple_of(MAX_LANES).clamp(MAX_LANES, CHUNK);
+        Plan { blocks, blocks_per_group, heads, segments, steps, pieces }
     }
 
     /// The chunks of a piece, of so many.

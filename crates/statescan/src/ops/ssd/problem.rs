@@ -40,7 +40,7 @@ const TIME: usize = 1;
 
 impl<'a> Problem<'a> {
     /// Reads the sizes, checks the arguments and brings them to normal form. `states` are the shapes of the other state tensors of the call.
-    pub(crate) fn new(args: &Args<'a>, device: Device, states: &[Shape]) -> Result<Self> {
+    pub(crate) fn new(args: &Args<'a>, device: Device, states: &[Shape]) -> Result<(Self, Checker<'a>)> {
         let bad_rank = |argument, expected, view: &View<'_>| Error::Rank { op: OP, argument, expected, got: view.shape() };
         if args.x.rank() != 4 {
             return Err(bad_rank("x", "shape (batch, seqlen, nheads, headdim)", &args.x));
@@ -87,7 +87,7 @@ impl<'a> Problem<'a> {
             segments,
             reverse: args.reverse,
         };
-        problem.checker(args, device)?;
+        let checker = problem.checker(args, device)?;
         check_options(args)?;
         problem.initial_state = problem.initial_state.map(|s| problem.state_source(s));
         if args.reverse {
@@ -97,11 +97,11 @@ impl<'a> Problem<'a> {
             problem.z = problem.z.map(|v| v.flip(TIME));
             problem.segments = problem.segments.reversed(seqlen);
         }
-        Ok(problem)
+        Ok((problem, checker))
     }
 
     /// Checks the arguments that are read, and remembers them for the overlap test.
-    pub(crate) fn checker(&self, args: &Args<'a>, device: Device) -> Result<Checker<'a>> {
+    fn checker(&self, args: &Args<'a>, device: Device) -> Result<Checker<'a>> {
         let mut checker = Checker::new(OP, device);
         let (batch, seqlen, nheads) = (self.batch, self.seqlen, self.nheads);
         let x = args.x.shape();

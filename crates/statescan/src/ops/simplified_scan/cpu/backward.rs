@@ -8,7 +8,7 @@ use super::maps::{Map, Matrix, product};
 use super::rows::{Dots, Load, LoadVector, Skip, Store, StoreVector};
 use super::rule::{self, Derivatives};
 use super::scan::{
-    Lanes, chunks, clear_padding, load_a, load_deltas, load_state, saved, split, step_target, store_state, tile_len, vectors,
+    Lanes, chunks, clear_padding, load_a, load_deltas, load_state, saved, split, step_target, store_state, vectors,
 };
 use super::{Context, GradientTargets, Sources, Targets, forward, pass_on};
 use crate::cpu::Kernel;
@@ -176,7 +176,7 @@ impl<T: Real> Pass<'_, '_, '_, T> {
         let partial = Shared::new(partials.as_mut_ptr());
         let (x, g) = (Shared::new(space.x.as_mut_ptr()), Shared::new(space.g.as_mut_ptr()));
         let leave = Shared::new(leave.as_mut_ptr());
-        let scratch = || vec![T::default(); 16 * tile_len(width) + 2 * width];
+        let scratch = || vec![T::default(); 16 * context.tile_len() + 2 * width];
         exec.for_each(rows.len() * chunks, scratch, |scratch, index| {
             let (row, chunk) = split(index, &rows, chunks);
             // SAFETY: each row has its own partial sums.
@@ -290,7 +290,7 @@ impl<T: Real> Kernel for Job<'_, '_, '_, '_, T> {
         let mut take = |vectors: usize| {
             let at = next;
             // SAFETY: the scratch has room for 16 tiles of real vectors and one complex vector.
-            next = unsafe { next.add(vectors * tile_len(width)) };
+            next = unsafe { next.add(vectors * context.tile_len()) };
             at
         };
         let tiles = Tiles {

@@ -2,7 +2,7 @@
 
 use super::maps::{Matrix, product};
 use super::rows::{Load, LoadVector, Skip, Store};
-use super::scan::{chunks, clear_padding, load_a, load_deltas, load_state, saved, split, store_state, tile_len, vectors};
+use super::scan::{chunks, clear_padding, load_a, load_deltas, load_state, saved, split, store_state, vectors};
 use super::{Context, Targets, pass_on, rule};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
@@ -114,7 +114,7 @@ impl<T: Real> Scan<'_, '_, '_, T> {
         let (plan, dstate) = (&self.context.plan, self.context.problem.dstate);
         let rows = plan.rows(&self.wave);
         let leave = Shared::new(leave.as_mut_ptr());
-        let scratch = || vec![T::default(); 6 * tile_len(self.context.width) + 2 * self.context.width];
+        let scratch = || vec![T::default(); 6 * self.context.tile_len() + 2 * self.context.width];
         exec.for_each(rows.len() * chunks(dstate), scratch, |scratch, index| {
             let (row, chunk) = split(index, &rows, chunks(dstate));
             self.context.level.dispatch(Job { scan: self, row, chunk, enter, leave, scratch });
@@ -140,10 +140,11 @@ impl<T: Real> Kernel for Job<'_, '_, '_, '_, T> {
         let (problem, plan, width) = (context.problem, &context.plan, T::lanes::<S>());
         let columns = context.state_len();
         let tiles = plan.row(wave, row);
-        let (d, rest) = scratch.split_at_mut(tile_len(width));
-        let (da, rest) = rest.split_at_mut(tile_len(width));
-        let (decay, rest) = rest.split_at_mut(2 * tile_len(width));
-        let (input, vector) = rest.split_at_mut(2 * tile_len(width));
+        let tile = context.tile_len();
+        let (d, rest) = scratch.split_at_mut(tile);
+        let (da, rest) = rest.split_at_mut(tile);
+        let (decay, rest) = rest.split_at_mut(2 * tile);
+        let (input, vector) = rest.split_at_mut(2 * tile);
         let (decay, input, vector) = (decay.as_mut_ptr(), input.as_mut_ptr(), vector.as_mut_ptr());
         let step = 2 * width;
         for lanes in vectors(problem.dstate, chunk, width) {

@@ -17,6 +17,7 @@ use super::plan::Plan;
 use crate::cpu::Kernel;
 use crate::cpu::Level;
 use crate::cpu::simd::{Isa, Real};
+use crate::cpu::tile::{MAX_LANES, STEPS};
 use crate::exec::Exec;
 use crate::ops::sequences::Segment;
 use crate::tensor::{RawViewMut, View};
@@ -108,6 +109,11 @@ impl<'c, 'a, T: Real> Context<'c, 'a, T> {
     /// Real numbers in a row of states.
     fn state_len(&self) -> usize {
         self.input.to.len()
+    }
+
+    /// Elements of a tile of real vectors.
+    fn tile_len(&self) -> usize {
+        self.problem.seqlen.min(STEPS).next_multiple_of(MAX_LANES) * self.width
     }
 
     /// Segments that have steps in a tile.

@@ -3,7 +3,7 @@
 use super::Context;
 use super::rule::Deltas;
 use crate::cpu::simd::{Cx, Field, Isa, Real};
-use crate::cpu::tile::{self, Plane, STEPS};
+use crate::cpu::tile::{self, Plane};
 use crate::ops::sequences::StateRow;
 use crate::ops::simplified_scan::Step;
 use crate::ops::simplified_scan::plan::{CHUNK, Tile, padded};
@@ -182,9 +182,4 @@ pub(super) fn split(index: usize, rows: &Range<usize>, chunks: usize) -> (usize,
 /// Number of chunks of states.
 pub(super) fn chunks(dstate: usize) -> usize {
     dstate.div_ceil(CHUNK)
-}
-
-/// Elements of a tile of real vectors.
-pub(super) fn tile_len(width: usize) -> usize {
-    STEPS * width
 }

@@ -62,11 +62,12 @@ impl<T: Real> Chunk<T> {
         let (headdim, dstate) = (problem.headdim, problem.dstate);
         let pitch = plan.pitch(headdim);
         let head_pitch = plan.heads.next_multiple_of(MAX_LANES);
-        let (rows, by_head) = (CHUNK * pitch, CHUNK * head_pitch);
+        // rows have room for a whole chunk, and there are as many as the longest one has steps
+        let (rows, by_head, maps) = (plan.steps * pitch, plan.steps * head_pitch, plan.steps * dstate);
         let [x, b, c, across, dt, slope, high, low, by_heads, total, a, bias, skip, cb, mix, state] = Aligned::zeros_each([
             rows,
-            CHUNK * dstate,
-            CHUNK * dstate,
+            maps,
+            maps,
             dstate * CHUNK,
             by_head,
             by_head,
@@ -77,8 +78,8 @@ impl<T: Real> Chunk<T> {
             head_pitch,
             head_pitch,
             pitch,
-            CHUNK * CHUNK,
-            CHUNK * CHUNK,
+            plan.steps * CHUNK,
+            plan.steps * CHUNK,
             dstate * pitch,
         ]);
         Chunk {
@@ -203,7 +204,7 @@ impl<T: Real> Chunk<T> {
         self.steps = steps.clone();
         let x = self.x();
         let dt = Tile { ptr: self.dt.as_mut_ptr(), pitch: self.head_pitch };
-        // SAFETY: the caller's contract; the tiles have room for CHUNK steps.
+        // SAFETY: the caller's contract; the tiles have room for the plan's steps.
         unsafe {
             blocks::timed(level, Way::Load, &problem.x, batch, &block, &steps, x);
             for (view, memory) in [(&problem.b, &mut self.b), (&problem.c, &mut self.c)] {
@@ -251,7 +252,7 @@ impl<T: Real> Chunk<T> {
         let (level, len, dstate) = (self.level, self.len(), self.dstate);
         let across = Tile { ptr: self.across.as_mut_ptr(), pitch: CHUNK };
         let (b, cb) = (self.b(), Matrix::new(self.cb.as_mut_ptr(), CHUNK));
-        // SAFETY: the caller's contract; the blocks lie inside the matrices of CHUNK rows.
+        // SAFETY: the caller's contract; the blocks lie inside the matrices, whose rows have CHUNK elements.
         unsafe {
             blocks::map_across(level, &problem.c, self.batch, self.block.group, &self.steps, across);
             for j in sides(len, STRIP) {

@@ -25,7 +25,7 @@ pub(super) fn forward<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Tar
     let (plan, checkpoints) = (Plan::new(problem), Checkpoints::new(problem));
     let scratch = || {
         let chunk = Chunk::new(exec.level(), problem, &plan);
-        let len = CHUNK * chunk.pitch;
+        let len = plan.steps * chunk.pitch;
         Scratch { chunk, y: Aligned::zeros(len), other: Aligned::zeros(len) }
     };
     // a job that is one piece has its state in scratch memory
