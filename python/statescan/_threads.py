@@ -4,7 +4,8 @@ import sys
 
 from . import _native
 
-_chosen: int | None = None
+# what was set; None for the default
+chosen: int | None = None
 
 
 def set_num_threads(threads: int | None) -> None:
@@ -13,15 +14,15 @@ def set_num_threads(threads: int | None) -> None:
     The default is PyTorch's own number (`torch.get_num_threads()`) where PyTorch is loaded, and otherwise the number of cores.
     Results are bit-identical for any number.
     """
-    global _chosen
+    global chosen
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ValueError(f"set_num_threads: `threads` must be an integer of at least 1, or None, got {threads!r}")
-    _chosen = threads
+    chosen = threads
 
 
 def get_num_threads() -> int:
     """The number of threads that a call on the CPU uses."""
-    if _chosen is not None:
-        return _chosen
+    if chosen is not None:
+        return chosen
     torch = sys.modules.get("torch")
     return torch.get_num_threads() if hasattr(torch, "get_num_threads") else _native.cores()

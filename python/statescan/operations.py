@@ -80,17 +80,20 @@ def _padded(channels):
     return (channels + _LANES - 1) // _LANES * _LANES
 
 
+def _selective_scan_sizes(x, A):
+    return *_sizes("selective_scan", "x", x, "(batch, dim, seqlen)", 3), _sizes("selective_scan", "A", A, "(dim, dstate)", 2)[1]
+
+
 def _selective_scan(new, x, dt, A, B, C, D, z, dt_bias, deltaA, initial_state, cu_seqlens, seq_idx, *options):
-    batch, dim, _ = _sizes("selective_scan", "x", x, "(batch, dim, seqlen)", 3)
-    _, dstate = _sizes("selective_scan", "A", A, "(dim, dstate)", 2)
+    batch, dim, _, dstate = _selective_scan_sizes(x, A)
     shape = _state_shape("selective_scan", batch, (dim, dstate), initial_state, cu_seqlens, seq_idx)
     return new.like(x), new.state(shape, x, new.is_complex(A))
 
 
 def _selective_scan_saved(new, x, dt, A, *others):
-    batch, dim, seqlen = x.shape
+    batch, dim, seqlen, dstate = _selective_scan_sizes(x, A)
     parts = 2 if new.is_complex(A) else 1
-    return new.state((_checkpoints(batch, seqlen, _padded(dim) * A.shape[1] * parts),), x, False)
+    return new.state((_checkpoints(batch, seqlen, _padded(dim) * dstate * parts),), x, False)
 
 
 SELECTIVE_SCAN = Operation(
@@ -109,16 +112,20 @@ SELECTIVE_SCAN = Operation(
 )
 
 
-def _ssd(new, x, dt, A, B, C, D, z, dt_bias, initial_state, causal_mask, cu_seqlens, seq_idx, *options):
-    batch, nheads, _, headdim = _sizes("ssd", "x", x, "(batch, nheads, seqlen, headdim)", 4)
+def _ssd_sizes(x, B):
     dstate = _sizes("ssd", "B", B, "(batch, seqlen, dstate) or (batch, seqlen, ngroups, dstate)", 3, 4)[-1]
+    return *_sizes("ssd", "x", x, "(batch, nheads, seqlen, headdim)", 4), dstate
+
+
+def _ssd(new, x, dt, A, B, C, D, z, dt_bias, initial_state, causal_mask, cu_seqlens, seq_idx, *options):
+    batch, nheads, _, headdim, dstate = _ssd_sizes(x, B)
     shape = _state_shape("ssd", batch, (nheads, dstate, headdim), initial_state, cu_seqlens, seq_idx)
     return new.like(x), new.state(shape, x, False)
 
 
 def _ssd_saved(new, x, dt, A, B, *others):
-    batch, nheads, seqlen, headdim = x.shape
-    return new.state((_checkpoints(batch, seqlen, nheads * B.shape[-1] * headdim),), x, False)
+    batch, nheads, seqlen, headdim, dstate = _ssd_sizes(x, B)
+    return new.state((_checkpoints(batch, seqlen, nheads * dstate * headdim),), x, False)
 
 
 SSD = Operation(
@@ -137,18 +144,22 @@ SSD = Operation(
 )
 
 
+def _simplified_scan_sizes(u, A):
+    dstate = _sizes("simplified_scan", "A", A, "(dstate,) or (dstate, 1)", 1, 2)[0]
+    return *_sizes("simplified_scan", "u", u, "(batch, dim, seqlen)", 3), dstate
+
+
 def _simplified_scan(
     new, u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx, discretization, reverse, real, *options
 ):
-    batch, _, _ = _sizes("simplified_scan", "u", u, "(batch, dim, seqlen)", 3)
-    dstate = _sizes("simplified_scan", "A", A, "(dstate,) or (dstate, 1)", 1, 2)[0]
+    batch, _, _, dstate = _simplified_scan_sizes(u, A)
     shape = _state_shape("simplified_scan", batch, (dstate,), initial_state, cu_seqlens, seq_idx)
     return new.like(u, not real), new.state(shape, u, True)
 
 
 def _simplified_scan_saved(new, u, delta, A, *others):
-    batch, _, seqlen = u.shape
-    return new.state((_checkpoints(batch, seqlen, 2 * _padded(A.shape[0])),), u, False)
+    batch, _, seqlen, dstate = _simplified_scan_sizes(u, A)
+    return new.state((_checkpoints(batch, seqlen, 2 * _padded(dstate)),), u, False)
 
 
 SIMPLIFIED_SCAN = Operation(

@@ -9,12 +9,11 @@ The dispatcher takes longer than a small call's work, so a call in which nobody 
 import torch
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
 from torch._C._functorch import maybe_current_level
-from torch.autograd import _profiler_enabled
+from torch.autograd import _profiler_enabled, forward_ad
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
-from . import _native, _nvrtc
-from ._threads import get_num_threads
+from . import _native, _nvrtc, _threads
 from .operations import OPERATIONS, STEPS, Operation, Step
 
 # the type of states: real and complex
@@ -52,36 +51,31 @@ class _New:
         return tensor.is_complex()
 
 
-def _scratch(tensor, length):
-    """Memory that a call on a GPU needs until its kernels are done: what uses it next is behind them in the stream."""
-    return tensor.new_empty(length, dtype=torch.float32)
-
-
 def _place(tensor):
-    """Where a call runs, as the native functions have it."""
+    """Where a call runs, as the native functions have it. Scratch memory they ask PyTorch for: what uses it next is behind the
+    call's kernels in the stream."""
     if not tensor.is_cuda:
-        return -1, get_num_threads(), None
+        return -1, _threads.chosen or torch.get_num_threads(), None
     _nvrtc.load()
     device = tensor.get_device()
-    return device, torch._C._cuda_getCurrentRawStream(device), _scratch
+    return device, torch._C._cuda_getCurrentRawStream(device), None
 
 
-def _is_observed():
-    """Whether something takes part in calls: a mode, a transform of functions, a tracer, a profiler."""
-    return (
-        _len_torch_dispatch_stack() > 0
-        or _len_torch_function_stack() > 0
-        or maybe_current_level() is not None
-        or _get_tracing_state() is not None
-        or _profiler_enabled()
-    )
+# each answers nothing, or zero, unless something takes part in calls: a mode, a transform of functions, a tracer, a profiler
+_OBSERVERS = (
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+    maybe_current_level,
+    _get_tracing_state,
+    _profiler_enabled,
+)
 
 
 def _pass(registered, compute):
     """One pass: by `registered`, what PyTorch's library has of it, or straight to `compute`, which `_define` describes."""
 
     def run(first, arguments):
-        if not torch.compiler.is_dynamo_compiling() and _native.all_plain(first, arguments) and not _is_observed():
+        if not torch.compiler.is_dynamo_compiling() and _native.unobserved(first, arguments, _OBSERVERS):
             try:
                 return compute(first, arguments)
             except Exception:
@@ -136,17 +130,16 @@ def _forward(op: Operation):
     native = getattr(_native, f"{op.name}_forward")
     arguments, complete = _with_defaults(op)
 
-    def outputs(save, arguments):
-        results = op.results(_New, *arguments)
-        return (*results, op.saved(_New, *arguments)) if save and op.saved is not None else results
-
     def allocate(save, arguments):
-        return list(outputs(save, arguments))
+        results = op.results(_New, *arguments)
+        return [*results, op.saved(_New, *arguments)] if save and op.saved is not None else [*results]
 
     def compute(save, arguments):
-        results = outputs(save, arguments)
-        native(arguments, results, _place(arguments[0]))
-        return list(results)
+        # the native function makes the results; what is saved can be larger than it knows
+        if not save or op.saved is None:
+            return native(arguments, (True, True), _place(arguments[0]))
+        saved = op.saved(_New, *arguments)
+        return [*native(arguments, (True, True, saved), _place(arguments[0])), saved]
 
     return _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", complete, compute, allocate)
 
@@ -154,19 +147,11 @@ def _forward(op: Operation):
 def _backward(op: Operation):
     native = getattr(_native, f"{op.name}_backward")
 
-    def gradients(needed, arguments):
-        return tuple(_New.like(tensor) if wanted else None for tensor, wanted in zip(arguments, needed))
-
-    def present(gradients):
-        return [gradient for gradient in gradients if gradient is not None]
-
     def allocate(needed, arguments):
-        return present(gradients(needed, arguments))
+        return [_New.like(tensor) for tensor, wanted in zip(arguments, needed) if wanted]
 
     def compute(needed, arguments):
-        results = gradients(needed, arguments)
-        native(arguments, results, _place(arguments[0]))
-        return present(results)
+        return native(arguments, tuple(needed), _place(arguments[0]))
 
     arguments = ["bool[] needed", *_declare(op.tensors), *(name for name, _ in op.options)]
     if op.saved is not None or op.keeps_result:
@@ -224,8 +209,7 @@ def _step(op: Step):
         return op.result(_New, *arguments)
 
     def compute(state, arguments):
-        result = op.result(_New, *arguments)
-        native(arguments, (state, result), _place(state))
+        (result,) = native(arguments, (state, True), _place(state))
         if not state.is_inference():
             increment_version(state)
         return result
@@ -240,6 +224,9 @@ _STEP = {op.name: _step(op) for op in STEPS}
 
 
 def _requires_grad(tensors):
+    if forward_ad._current_level >= 0:
+        # a recorded call refuses the tangents that a kernel would lose
+        return True
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:

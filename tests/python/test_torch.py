@@ -10,6 +10,7 @@ import tempfile
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -63,6 +64,20 @@ def test_a_second_derivative_is_refused(name):
     first = torch.autograd.grad(loss, list(leaves.values()), create_graph=True, allow_unused=True)
     with pytest.raises(RuntimeError, match="differentiate twice"):
         sum((g.abs() ** 2).sum() for g in first if g is not None).backward()
+
+
+@pytest.mark.parametrize("graded", [False, True])
+def test_forward_derivatives_are_refused(graded):
+    x, A, B = torch.randn(1, 4, 8), -torch.rand(4, 2), torch.randn(1, 2, 8)
+    state, step = torch.zeros(1, 4, 2), torch.randn(1, 4)
+    with torch.set_grad_enabled(graded), forward_ad.dual_level():
+        statescan.selective_scan(x, x, A, B, B)
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(RuntimeError, match="forward mode AD|jvp"):
+            statescan.selective_scan(dual, x, A, B, B)
+        dual = forward_ad.make_dual(step, torch.ones_like(step))
+        with pytest.raises(RuntimeError, match="forward mode AD|jvp"):
+            statescan.selective_state_update(state, dual, step, A, B[:, :, 0], B[:, :, 0])
 
 
 def arguments_in_order(op, case):

@@ -6,10 +6,10 @@ use crate::exec::Place;
 use crate::torch;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyTuple, PyTupleMethods};
+use pyo3::types::{PyBool, PyTuple, PyTupleMethods};
 use statescan::ops::causal_conv1d::Activation;
 use statescan::tensor::Shape;
-use statescan::{Discretization, Exec, Sequences, View, ViewMut};
+use statescan::{DType, Discretization, Exec, Sequences, View, ViewMut};
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -19,7 +19,12 @@ use std::ops::Range;
 pub struct Keep {
     owned: RefCell<Vec<Owned>>,
     scratch: RefCell<Vec<Py<PyAny>>>,
+    /// Results that the call makes itself.
+    made: RefCell<Made>,
 }
+
+/// The results that a call has made, in their order.
+pub type Made = Vec<Py<PyAny>>;
 
 /// The arguments of a call. Each method takes the next one; `name` is what errors call it. Inputs that are left over belong to Python.
 pub struct Arguments<'a, 'py> {
@@ -116,18 +121,46 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Ok(view)
     }
 
-    /// A tensor of the user's, or one made for the call, that is written.
-    pub fn output(&mut self, name: &str) -> PyResult<ViewMut<'a>> {
-        let view = self.written(name, false)?;
+    /// A tensor of the user's that is written.
+    pub fn state(&mut self, name: &str) -> PyResult<ViewMut<'a>> {
+        let view = self.written(name, false, |_| Err(PyTypeError::new_err(format!("`{name}` must be a tensor"))))?;
         view.ok_or_else(|| PyTypeError::new_err(format!("{}: `{name}` is written and must be there", self.op)))
     }
 
-    /// A tensor that was made for the call and is written; None, or the end of the outputs, if it is not wanted.
-    pub fn output_option(&mut self, name: &str) -> PyResult<Option<ViewMut<'a>>> {
-        self.written(name, true)
+    /// A result like the input with this number, whose type becomes what `dtype` makes of it.
+    pub fn result_like(&mut self, name: &str, input: usize, dtype: impl FnOnce(DType) -> DType) -> PyResult<Option<ViewMut<'a>>> {
+        self.written(name, true, |call| torch::empty_like(&*call.inputs.get_borrowed_item(input)?, dtype))
     }
 
-    fn written(&mut self, name: &str, made: bool) -> PyResult<Option<ViewMut<'a>>> {
+    /// The result of a step, which is always wanted, like its first input.
+    pub fn step_result(&mut self, dtype: impl FnOnce(DType) -> DType) -> PyResult<ViewMut<'a>> {
+        let view = self.result_like("y", 0, dtype)?;
+        view.ok_or_else(|| PyTypeError::new_err(format!("{}: `y` is written and must be there", self.op)))
+    }
+
+    /// A dense result.
+    pub fn result(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: impl FnOnce() -> statescan::Result<Shape>,
+    ) -> PyResult<Option<ViewMut<'a>>> {
+        let make = |call: &Self| torch::empty(&*call.inputs.get_borrowed_item(0)?, &shape().map_err(to_python)?, dtype);
+        self.written(name, true, make)
+    }
+
+    /// The gradient by the input with the number of this output.
+    pub fn gradient(&mut self, name: &str) -> PyResult<Option<ViewMut<'a>>> {
+        self.result_like(name, self.next_output, |dtype| dtype)
+    }
+
+    /// The next output: a tensor, or True where `make` shall make it. None, False, or the end of the outputs, if it is not wanted.
+    fn written(
+        &mut self,
+        name: &str,
+        made: bool,
+        make: impl FnOnce(&Self) -> PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<ViewMut<'a>>> {
         self.next_output += 1;
         if self.next_output > self.outputs.len() {
             return Ok(None);
@@ -136,7 +169,16 @@ impl<'a, 'py> Arguments<'a, 'py> {
         if object.is_none() {
             return Ok(None);
         }
-        self.view_mut(&object, name, made).map(Some).map_err(|error| self.named(error))
+        let view = match object.cast::<PyBool>() {
+            Ok(wanted) if !wanted.is_true() => return Ok(None),
+            Ok(_) => make(self).and_then(|tensor| {
+                let view = self.view_mut(&tensor, name, true)?;
+                self.keep.made.borrow_mut().push(tensor.unbind());
+                Ok(view)
+            }),
+            Err(_) => self.view_mut(&object, name, made),
+        };
+        view.map(Some).map_err(|error| self.named(error))
     }
 
     /// Anything that is not a tensor.
@@ -193,18 +235,25 @@ impl<'a, 'py> Arguments<'a, 'py> {
 
     /// Saved states that are written, as [`Arguments::saved`].
     pub fn saved_output(&mut self, needed: impl FnOnce() -> statescan::Result<usize>) -> PyResult<Option<ViewMut<'a>>> {
-        let Some(buffer) = self.output_option("checkpoints")? else { return Ok(None) };
+        let make = |_: &Self| Err(PyTypeError::new_err("`checkpoints` must be a tensor"));
+        let Some(buffer) = self.written("checkpoints", true, make)? else { return Ok(None) };
         let used = used(buffer.shape(), needed())?;
         Ok(Some(buffer.slice(0, used)))
     }
 
-    /// Scratch memory on a CUDA device, of as many `f32` as the operation wants there, from the caller's allocator.
+    /// Scratch memory on a CUDA device, of as many `f32` as the operation wants there, from the caller's allocator or PyTorch's.
     pub fn scratch(&self, wanted: impl FnOnce(&Exec) -> statescan::Result<usize>) -> PyResult<Option<ViewMut<'a>>> {
-        let Some(allocate) = self.place.allocator() else { return Ok(None) };
+        if self.place.stream().is_none() {
+            return Ok(None);
+        }
         match wanted(&self.exec).map_err(to_python)? {
             0 => Ok(None),
             len => {
-                let memory = allocate.call1((self.inputs.get_borrowed_item(0)?, len))?;
+                let beside = self.inputs.get_borrowed_item(0)?;
+                let memory = match self.place.allocator() {
+                    Some(allocate) => allocate.call1((beside, len))?,
+                    None => torch::empty(&beside, &[len], DType::F32)?,
+                };
                 let view = self.view_mut(&memory, "workspace", true).map_err(|error| self.named(error))?;
                 self.keep.scratch.borrow_mut().push(memory.unbind());
                 Ok(Some(view))
@@ -212,14 +261,26 @@ impl<'a, 'py> Arguments<'a, 'py> {
         }
     }
 
-    /// Runs the operation: without the interpreter, unless it is over before another thread could have made use of it.
-    pub fn run(&self, work: impl FnOnce(&Exec) -> statescan::Result<()> + Send) -> PyResult<()> {
+    /// Runs the operation: without the interpreter, unless it is over before another thread could have made use of it. Gives back the
+    /// results that were made here.
+    pub fn run(&self, work: impl FnOnce(&Exec) -> statescan::Result<()> + Send) -> PyResult<Made> {
         let exec = &self.exec;
         let done = match self.place.stream() {
             None if self.largest < TINY => work(exec),
             _ => self.inputs.py().detach(|| work(exec)),
         };
-        done.map_err(to_python)
+        done.map_err(to_python)?;
+        Ok(self.keep.made.take())
+    }
+}
+
+/// The type of carried values beside inputs of some type.
+pub fn carried(dtype: DType, is_complex: bool) -> DType {
+    match (dtype.is_double(), is_complex) {
+        (false, false) => DType::F32,
+        (true, false) => DType::F64,
+        (false, true) => DType::Complex64,
+        (true, true) => DType::Complex128,
     }
 }
 

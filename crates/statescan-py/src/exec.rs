@@ -34,7 +34,7 @@ fn cpu(threads: usize) -> Exec {
 }
 
 /// Where a call runs, as Python says it: a tuple of the number of a CUDA device or -1, the stream or the number of threads, and what
-/// allocates scratch memory there, called with a tensor of the call and a number of `f32`, or None.
+/// allocates scratch memory there, called with a tensor of the call and a number of `f32`; None where PyTorch does.
 #[derive(FromPyObject)]
 pub struct Place<'py>(i32, usize, Option<Bound<'py, PyAny>>);
 

@@ -1,5 +1,5 @@
 //! The native half of the Python package: one function for each pass of each operation, called by `python/statescan` with outputs that it
-//! has allocated.
+//! has allocated, or, beside tensors of PyTorch, with True for outputs that are to be made here.
 //!
 //! All functions have the same signature, `(inputs, outputs, place)`: two tuples, in an order that both sides write down (`ops/` here,
 //! `operations.py` there), and where the call runs ([`exec::Place`]). Tensors come through two doors: those of PyTorch
@@ -35,7 +35,7 @@ mod _native {
     #[pymodule_export]
     use crate::ops::ssd::{ssd_backward, ssd_forward};
     #[pymodule_export]
-    use crate::torch::all_plain;
+    use crate::torch::unobserved;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -2,13 +2,14 @@
 //! descriptions (a tenth of a microsecond for a tensor) are asked that way, older ones for the tensor's attributes (one microsecond).
 
 use crate::dlpack::{self, Lend, lender};
+use crate::error::to_python;
 use crate::tensor::{Parts, too_many_axes, unknown_dtype};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyFloat, PyInt, PyString, PyTuple, PyType};
+use pyo3::types::{IntoPyDict, PyFloat, PyInt, PyString, PyTuple, PyType};
 use pyo3::{ffi, intern};
-use statescan::tensor::MAX_RANK;
+use statescan::tensor::{MAX_RANK, Shape};
 use statescan::{DType, Device};
 use std::mem::MaybeUninit;
 
@@ -18,6 +19,9 @@ struct Torch {
     parameter: Py<PyType>,
     is_neg: Py<PyAny>,
     is_conj: Py<PyAny>,
+    empty_like: Py<PyAny>,
+    /// What the compiler's own code allocates with: past the dispatcher, in half of the time.
+    empty_on_cpu: Option<Py<PyAny>>,
     lend: Option<Lend>,
     dtypes: Vec<(Py<PyAny>, DType)>,
 }
@@ -54,9 +58,55 @@ fn load(module: &Bound<'_, PyAny>) -> PyResult<Torch> {
         parameter: module.getattr("nn")?.getattr("Parameter")?.cast_into::<PyType>()?.unbind(),
         is_neg: tensor.getattr("is_neg")?.unbind(),
         is_conj: tensor.getattr("is_conj")?.unbind(),
+        empty_like: module.getattr("empty_like")?.unbind(),
+        empty_on_cpu: empty_on_cpu(module).ok(),
         tensor: tensor.unbind(),
         dtypes,
     })
+}
+
+fn empty_on_cpu(module: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    ["_C", "_dynamo", "guards", "_empty_strided_cpu"]
+        .iter()
+        .try_fold(module.clone(), |at, name| at.getattr(name))
+        .map(Bound::unbind)
+}
+
+impl Torch {
+    fn dtype<'py>(&self, py: Python<'py>, dtype: DType) -> &Bound<'py, PyAny> {
+        let (python, _) = self.dtypes.iter().find(|(_, known)| *known == dtype).expect("every type is in the table");
+        python.bind(py)
+    }
+}
+
+/// A new tensor of arbitrary contents on the device of another one.
+pub fn empty<'py>(beside: &Bound<'py, PyAny>, shape: &[usize], dtype: DType) -> PyResult<Bound<'py, PyAny>> {
+    let py = beside.py();
+    let Some(torch) = torch(py)? else { return Err(no_tensor(beside)) };
+    let (sizes, dtype) = (PyTuple::new(py, shape)?, torch.dtype(py, dtype));
+    match &torch.empty_on_cpu {
+        Some(make) if beside.getattr(intern!(py, "is_cpu"))?.is_truthy()? => {
+            let strides = Shape::new(shape).map_err(to_python)?.row_major();
+            make.bind(py).call1((sizes, PyTuple::new(py, &strides[..])?, dtype))
+        }
+        _ => beside.call_method(intern!(py, "new_empty"), (sizes,), Some(&[("dtype", dtype)].into_py_dict(py)?)),
+    }
+}
+
+/// The same with the shape of the other one, and with its strides or the nearest that are dense; its type becomes what `dtype` makes of it.
+pub fn empty_like<'py>(tensor: &Bound<'py, PyAny>, dtype: impl FnOnce(DType) -> DType) -> PyResult<Bound<'py, PyAny>> {
+    let py = tensor.py();
+    let (Some(parts), Some(torch)) = (parts(tensor, "input")?, torch(py)?) else { return Err(no_tensor(tensor)) };
+    let dtype = dtype(parts.dtype);
+    let shape = Shape::new(&parts.shape[..parts.rank]).map_err(to_python)?;
+    match shape.row_major()[..] == parts.strides[..parts.rank] {
+        true => empty(tensor, &shape, dtype),
+        false => torch.empty_like.bind(py).call((tensor,), Some(&[("dtype", torch.dtype(py, dtype))].into_py_dict(py)?)),
+    }
+}
+
+fn no_tensor(object: &Bound<'_, PyAny>) -> PyErr {
+    PyTypeError::new_err(format!("results can be made beside a tensor of PyTorch only, got {}", object.get_type()))
 }
 
 /// Refuses a tensor whose memory has other numbers than the tensor: those that are conjugated or negated when somebody looks.
@@ -99,10 +149,11 @@ fn holds(method: &Py<PyAny>, object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// Whether the arguments of a call, the first one and the others, are tensors, parameters and plain values: nothing of a class that sees
-/// calls itself, as subclasses of tensors do, and nothing of another library.
+/// Whether nobody else has a say in a call: the arguments, the first one and the others, are tensors, parameters and plain values, nothing of
+/// a class that sees calls itself, as subclasses of tensors do, and nothing of another library; and what each of the functions counts is
+/// not there.
 #[pyfunction]
-pub fn all_plain(first: &Bound<'_, PyAny>, others: &Bound<'_, PyTuple>) -> PyResult<bool> {
+pub fn unobserved(first: &Bound<'_, PyAny>, others: &Bound<'_, PyTuple>, observers: &Bound<'_, PyTuple>) -> PyResult<bool> {
     let Some(torch) = torch(first.py())? else { return Ok(false) };
     let tensors = [torch.tensor.as_ptr(), torch.parameter.as_ptr()];
     let is_plain = |argument: &Bound<'_, PyAny>| {
@@ -113,7 +164,15 @@ pub fn all_plain(first: &Bound<'_, PyAny>, others: &Bound<'_, PyTuple>) -> PyRes
             || argument.is_instance_of::<PyString>()
             || argument.is_instance_of::<PyTuple>()
     };
-    Ok(is_plain(first) && others.iter_borrowed().all(|argument| is_plain(&argument)))
+    if !is_plain(first) || !others.iter_borrowed().all(|argument| is_plain(&argument)) {
+        return Ok(false);
+    }
+    for observer in observers.iter_borrowed() {
+        if observer.call0()?.is_truthy()? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The parts as PyTorch describes them.

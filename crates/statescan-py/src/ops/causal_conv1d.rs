@@ -1,12 +1,14 @@
 //! `causal_conv1d` and its step.
 
-use crate::call::{Arguments, Keep};
+use crate::call::{Arguments, Keep, Made};
 use crate::exec::Place;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use statescan::Sequences;
 use statescan::ops::causal_conv1d::{
-    Args, Cotangents, Gradients, Outputs, UpdateArgs, backward, backward_workspace_len, forward, update,
+    Args, Cotangents, Gradients, Outputs, UpdateArgs, backward, backward_workspace_len, final_states_shape, forward, update,
 };
+use statescan::tensor::Shape;
 
 fn args<'a>(call: &mut Arguments<'a, '_>) -> PyResult<Args<'a>> {
     let args = Args::new(call.tensor("x")?, call.tensor("weight")?);
@@ -20,33 +22,44 @@ fn args<'a>(call: &mut Arguments<'a, '_>) -> PyResult<Args<'a>> {
     })
 }
 
+/// Known at once where no sequences are packed.
+fn state_shape(args: &Args<'_>) -> statescan::Result<Shape> {
+    match (&args.sequences, &args.x.shape()[..], &args.weight.shape()[..]) {
+        (Sequences::Whole, &[batch, dim, _], &[_, width]) if width > 0 => Shape::new(&[batch, dim, width - 1]),
+        _ => final_states_shape(args),
+    }
+}
+
 #[pyfunction]
-pub fn causal_conv1d_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
+pub fn causal_conv1d_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
     let keep = Keep::default();
     let mut call = Arguments::new("causal_conv1d", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
-    let mut out = Outputs { y: call.output_option("y")?, final_states: call.output_option("final_states")? };
+    let mut out = Outputs {
+        y: call.result_like("y", 0, |x| x)?,
+        final_states: call.result("final_states", args.x.dtype(), || state_shape(&args))?,
+    };
     call.run(|exec| forward(exec, &args, &mut out))
 }
 
 #[pyfunction]
-pub fn causal_conv1d_backward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
+pub fn causal_conv1d_backward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
     let keep = Keep::default();
     let mut call = Arguments::new("causal_conv1d", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
     let cotangents = Cotangents { y: call.option("grad of y")?, final_states: call.option("grad of final_states")? };
     let mut grads = Gradients {
-        x: call.output_option("grad of x")?,
-        weight: call.output_option("grad of weight")?,
-        bias: call.output_option("grad of bias")?,
-        initial_states: call.output_option("grad of initial_states")?,
+        x: call.gradient("grad of x")?,
+        weight: call.gradient("grad of weight")?,
+        bias: call.gradient("grad of bias")?,
+        initial_states: call.gradient("grad of initial_states")?,
         workspace: call.scratch(|exec| backward_workspace_len(exec, &args))?,
     };
     call.run(|exec| backward(exec, &args, &cotangents, &mut grads))
 }
 
 #[pyfunction]
-pub fn causal_conv1d_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
+pub fn causal_conv1d_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
     let keep = Keep::default();
     let mut call = Arguments::new("causal_conv1d_update", inputs, outputs, &place, &keep)?;
     let args = UpdateArgs::new(call.tensor("x")?, call.tensor("weight")?);
@@ -57,6 +70,7 @@ pub fn causal_conv1d_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyT
         activation: call.activation()?,
         ..args
     };
-    let (mut state, mut y) = (call.output("conv_state")?, call.output("y")?);
+    let mut state = call.state("conv_state")?;
+    let mut y = call.step_result(|x| x)?;
     call.run(|exec| update(exec, &args, &mut state, &mut y))
 }

@@ -1,13 +1,13 @@
 //! `selective_state_update`.
 
-use crate::call::{Arguments, Keep};
+use crate::call::{Arguments, Keep, Made};
 use crate::exec::Place;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use statescan::ops::selective_state_update::{Args, update};
 
 #[pyfunction]
-pub fn selective_state_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
+pub fn selective_state_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
     let keep = Keep::default();
     let mut call = Arguments::new("selective_state_update", inputs, outputs, &place, &keep)?;
     let args = Args {
@@ -25,6 +25,7 @@ pub fn selective_state_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, P
         dt_limit: call.interval("dt_limit")?,
         discretization: call.discretization()?,
     };
-    let (mut state, mut y) = (call.output("state")?, call.output("y")?);
+    let mut state = call.state("state")?;
+    let mut y = call.step_result(|x| x)?;
     call.run(|exec| update(exec, &args, &mut state, &mut y))
 }

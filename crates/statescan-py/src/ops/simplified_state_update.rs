@@ -1,14 +1,15 @@
 //! `simplified_state_update`.
 
-use super::simplified_scan::head;
-use crate::call::{Arguments, Keep};
+use super::simplified_scan::{head, result_dtype};
+use crate::call::{Arguments, Keep, Made};
 use crate::exec::Place;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use statescan::ops::simplified_scan::Head;
 use statescan::ops::simplified_state_update::{Args, update};
 
 #[pyfunction]
-pub fn simplified_state_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
+pub fn simplified_state_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
     let keep = Keep::default();
     let mut call = Arguments::new("simplified_state_update", inputs, outputs, &place, &keep)?;
     let (u, delta) = (call.tensor("u")?, call.tensor("delta")?);
@@ -21,6 +22,8 @@ pub fn simplified_state_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, 
         head: head(&mut call, d)?,
         ..args
     };
-    let (mut state, mut y) = (call.output("state")?, call.output("y")?);
+    let complex = matches!(args.head, Head::Complex);
+    let mut state = call.state("state")?;
+    let mut y = call.step_result(|u| result_dtype(u, complex))?;
     call.run(|exec| update(exec, &args, &mut state, &mut y))
 }

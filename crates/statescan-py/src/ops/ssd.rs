@@ -1,12 +1,12 @@
 //! `ssd`: in Python heads come before time, and a state is (dstate, headdim). The library sees the same memory through permuted views.
 
-use crate::call::{Arguments, Keep};
+use crate::call::{Arguments, Keep, Made, carried};
 use crate::exec::Place;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use statescan::ops::ssd::{Args, Cotangents, Gradients, Outputs, backward, checkpoints_len, forward};
+use statescan::ops::ssd::{Args, Cotangents, Gradients, Outputs, backward, checkpoints_len, final_state_shape, forward};
 use statescan::tensor::{MAX_RANK, Shape};
-use statescan::{View, ViewMut};
+use statescan::{Sequences, View, ViewMut};
 
 /// The order of axes that turns Python's layout of an argument into the library's; it is its own inverse. None where they are the same,
 /// or the rank is wrong and the library will say so.
@@ -34,6 +34,13 @@ fn time_first<'a>(argument: &str, view: View<'a>) -> View<'a> {
     exchange(argument, view.rank()).map_or(view, |order| view.permute(order))
 }
 
+fn written_time_first<'a>(argument: &str, view: ViewMut<'a>) -> ViewMut<'a> {
+    match exchange(argument, view.shape().len()) {
+        Some(order) => view.permute(order),
+        None => view,
+    }
+}
+
 impl<'a> Arguments<'a, '_> {
     fn timed(&mut self, name: &str) -> PyResult<View<'a>> {
         Ok(time_first(name, self.tensor(name)?))
@@ -43,12 +50,8 @@ impl<'a> Arguments<'a, '_> {
         Ok(self.option(name)?.map(|view| time_first(name, view)))
     }
 
-    fn timed_output(&mut self, name: &str) -> PyResult<Option<ViewMut<'a>>> {
-        let permuted = |view: ViewMut<'a>| match exchange(name, view.shape().len()) {
-            Some(order) => view.permute(order),
-            None => view,
-        };
-        Ok(self.output_option(name)?.map(permuted))
+    fn timed_gradient(&mut self, name: &str) -> PyResult<Option<ViewMut<'a>>> {
+        Ok(self.gradient(name)?.map(|view| written_time_first(name, view)))
     }
 }
 
@@ -69,36 +72,47 @@ fn args<'a>(call: &mut Arguments<'a, '_>) -> PyResult<Args<'a>> {
     })
 }
 
+/// Known at once where no sequences are packed.
+fn state_shape(args: &Args<'_>) -> statescan::Result<Shape> {
+    match (&args.sequences, &args.x.shape()[..], args.b.shape().last()) {
+        (Sequences::Whole, &[batch, _, nheads, headdim], Some(&dstate)) => Shape::new(&[batch, nheads, headdim, dstate]),
+        _ => final_state_shape(args),
+    }
+}
+
 #[pyfunction]
-pub fn ssd_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
+pub fn ssd_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
     let keep = Keep::default();
     let mut call = Arguments::new("ssd", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
+    let shape = || Ok(heads_first("final_state", state_shape(&args)?));
+    let y = call.result_like("y", 0, |x| x)?;
+    let final_state = call.result("final_state", carried(args.x.dtype(), false), shape)?;
     let mut out = Outputs {
-        y: call.timed_output("y")?,
-        final_state: call.timed_output("final_state")?,
+        y: y.map(|view| written_time_first("y", view)),
+        final_state: final_state.map(|view| written_time_first("final_state", view)),
         checkpoints: call.saved_output(|| checkpoints_len(&args))?,
     };
     call.run(|exec| forward(exec, &args, &mut out))
 }
 
 #[pyfunction]
-pub fn ssd_backward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<()> {
+pub fn ssd_backward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
     let keep = Keep::default();
     let mut call = Arguments::new("ssd", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
     let checkpoints = call.saved(|| checkpoints_len(&args))?;
     let cotangents = Cotangents { y: call.timed_option("grad of y")?, final_state: call.timed_option("grad of final_state")? };
     let mut grads = Gradients {
-        x: call.timed_output("grad of x")?,
-        dt: call.timed_output("grad of dt")?,
-        a: call.output_option("grad of A")?,
-        b: call.output_option("grad of B")?,
-        c: call.output_option("grad of C")?,
-        d: call.output_option("grad of D")?,
-        z: call.timed_output("grad of z")?,
-        dt_bias: call.output_option("grad of dt_bias")?,
-        initial_state: call.timed_output("grad of initial_state")?,
+        x: call.timed_gradient("grad of x")?,
+        dt: call.timed_gradient("grad of dt")?,
+        a: call.gradient("grad of A")?,
+        b: call.gradient("grad of B")?,
+        c: call.gradient("grad of C")?,
+        d: call.gradient("grad of D")?,
+        z: call.timed_gradient("grad of z")?,
+        dt_bias: call.gradient("grad of dt_bias")?,
+        initial_state: call.timed_gradient("grad of initial_state")?,
     };
     call.run(|exec| backward(exec, &args, checkpoints, &cotangents, &mut grads))
 }
