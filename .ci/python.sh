@@ -7,11 +7,12 @@ venv=$(mktemp -d)
 trap 'rm -rf "$venv"' EXIT
 python3 -m venv "$venv"
 
-# the wheel, in the profile of the Rust tests, whose dependencies are built already; the downloads beside it take as long
+# the wheel, in the profile of the Rust tests, whose dependencies are built already; the downloads go on beside it
 MATURIN_PEP517_ARGS="--profile dev" "$venv/bin/pip" wheel --quiet --no-deps --wheel-dir "$venv/wheel" . &
 wheel=$!
-# PyPI's PyTorch needs the CUDA libraries even where there is no GPU
-"$venv/bin/pip" install --quiet --no-compile \
+# PyPI's PyTorch needs the CUDA libraries even where there is no GPU: four gigabytes, which pip unpacks one file after the other
+"$venv/bin/pip" install --quiet uv
+"$venv/bin/uv" pip install --system-certs --quiet --no-cache --python "$venv/bin/python" \
   abi3audit hypothesis jax matplotlib numpy pytest pytest-xdist ruff safetensors torch tqdm transformers
 
 "$venv/bin/ruff" check
