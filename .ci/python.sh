@@ -11,9 +11,11 @@ python3 -m venv "$venv"
 MATURIN_PEP517_ARGS="--profile dev" "$venv/bin/pip" wheel --quiet --no-deps --wheel-dir "$venv/wheel" . &
 wheel=$!
 # PyPI's PyTorch needs the CUDA libraries even where there is no GPU: four gigabytes, which pip unpacks one file after the other
+packages=(abi3audit hypothesis jax matplotlib numpy pytest pytest-xdist ruff safetensors torch tqdm transformers)
 "$venv/bin/pip" install --quiet uv
-"$venv/bin/uv" pip install --system-certs --quiet --no-cache --python "$venv/bin/python" \
-  abi3audit hypothesis jax matplotlib numpy pytest pytest-xdist ruff safetensors torch tqdm transformers
+# uv does not read pip's configuration: where only that reaches a registry, pip goes on
+UV_HTTP_TIMEOUT=180 "$venv/bin/uv" pip install --system-certs --quiet --no-cache --python "$venv/bin/python" "${packages[@]}" ||
+  "$venv/bin/pip" install --quiet --no-compile "${packages[@]}"
 
 "$venv/bin/ruff" check
 "$venv/bin/ruff" format --check
