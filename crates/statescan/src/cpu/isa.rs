@@ -52,6 +52,7 @@ impl Isa for pulp::Scalar {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::*;
+    use crate::cpu::exp2;
     use core::arch::x86_64::*;
     use pulp::x86::{V3, V4};
 
@@ -200,6 +201,10 @@ mod x86 {
             pulp::cast(f._mm512_fmadd_ps(r, rest, r))
         }
         #[inline(always)]
+        fn exp_f32(self, x: Self::f32s) -> Self::f32s {
+            exp2::x86::exp_f32(self, x)
+        }
+        #[inline(always)]
         fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s {
             pulp::cast(self.avx512f._mm512_scalef_ps(pulp::cast(x), pulp::cast(n)))
         }
@@ -236,16 +241,20 @@ mod x86 {
             // quarters of rows are inserted from memory, which any of two ports does: half of the shuffles, which only one does, are saved
             // SAFETY: the caller gives sixteen rows of sixteen on both sides; the token proves the instructions.
             unsafe {
-                for q in 0..4 {
-                    let quarter = |row: isize| src.offset(row * src_step + 4 * q).cast::<__m128>().read_unaligned();
-                    let mut r = [f._mm512_setzero_ps(); 4];
-                    for i in 0..4 {
-                        // quarter k of r[i] is row 4k + i
+                // r[q][i]: quarter k is quarter q of row 4k + i. Four rows are read to their ends before others: rows a power of two
+                // apart share so few sets of the first cache that sixteen lines push each other out
+                let mut r = [[f._mm512_setzero_ps(); 4]; 4];
+                for i in 0..4 {
+                    for q in 0..4 {
+                        let quarter = |row: isize| src.offset(row * src_step + 4 * q).cast::<__m128>().read_unaligned();
                         let x = f._mm512_castps128_ps512(quarter(i));
                         let x = f._mm512_insertf32x4::<1>(x, quarter(4 + i));
                         let x = f._mm512_insertf32x4::<2>(x, quarter(8 + i));
-                        r[i as usize] = f._mm512_insertf32x4::<3>(x, quarter(12 + i));
+                        r[q as usize][i as usize] = f._mm512_insertf32x4::<3>(x, quarter(12 + i));
                     }
+                }
+                for q in 0..4 {
+                    let r = r[q as usize];
                     let (ab0, ab1) = (f._mm512_unpacklo_ps(r[0], r[1]), f._mm512_unpackhi_ps(r[0], r[1]));
                     let (cd0, cd1) = (f._mm512_unpacklo_ps(r[2], r[3]), f._mm512_unpackhi_ps(r[2], r[3]));
                     let columns = [

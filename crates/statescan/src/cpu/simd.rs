@@ -5,7 +5,7 @@
 use super::exp2::{self, Exp2};
 pub(crate) use super::field::{Cx, Field};
 use super::lanes::Lanes;
-use super::math::{Coefficients, horner};
+use super::math::{self, Coefficients, horner};
 use super::narrow::Narrow;
 use super::tile::MAX_LANES;
 use crate::tensor::Element;
@@ -30,6 +30,16 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     #[inline(always)]
     fn recip_f64(self, x: Self::f64s) -> Self::f64s {
         self.div_f64s(self.splat_f64s(1.0), x)
+    }
+    /// `e^x`, see [`math::exp`].
+    #[inline(always)]
+    fn exp_f32(self, x: Self::f32s) -> Self::f32s {
+        math::exp_reduced(V::<f32, Self> { reg: x, simd: self }).reg
+    }
+    /// As [`Isa::exp_f32`].
+    #[inline(always)]
+    fn exp_f64(self, x: Self::f64s) -> Self::f64s {
+        math::exp_reduced(V::<f64, Self> { reg: x, simd: self }).reg
     }
     /// `x * 2^n` for integral `n` and `x` in [0.5, 2); results below the normal range may become 0.
     fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s;
@@ -164,6 +174,7 @@ pub(crate) trait Real:
     fn less<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Mask<S>;
     fn select<S: Isa>(s: S, mask: Self::Mask<S>, a: Self::Reg<S>, b: Self::Reg<S>) -> Self::Reg<S>;
     fn recip<S: Isa>(s: S, a: Self::Reg<S>) -> Self::Reg<S>;
+    fn exp<S: Isa>(s: S, a: Self::Reg<S>) -> Self::Reg<S>;
     fn reduce_sum<S: Isa>(s: S, a: Self::Reg<S>) -> Self;
     fn round<S: Isa>(s: S, a: Self::Reg<S>) -> Self::Reg<S>;
     fn scale<S: Isa>(s: S, a: Self::Reg<S>, n: Self::Reg<S>) -> Self::Reg<S>;
@@ -187,7 +198,7 @@ pub(crate) trait Real:
 
 macro_rules! real {
     ($t:ty, $double:literal, $reg:ident, $mask:ident, $lanes:ident, $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident,
-     $abs:ident, $fma:ident, $nfma:ident, $max:ident, $min:ident, $less:ident, $select:ident, $recip:ident, $sum:ident, $round:ident, $scale:ident,
+     $abs:ident, $fma:ident, $nfma:ident, $max:ident, $min:ident, $less:ident, $select:ident, $recip:ident, $exp:ident, $sum:ident, $round:ident, $scale:ident,
      $exp2:ident, $first_true:ident, $stream:ident, $transpose:ident, $sum_rows:ident, $cycle:ident, $repeat:ident, $exchange:ident) => {
         impl Real for $t {
             type Reg<S: Isa> = S::$reg;
@@ -263,6 +274,10 @@ macro_rules! real {
                 s.$recip(a)
             }
             #[inline(always)]
+            fn exp<S: Isa>(s: S, a: S::$reg) -> S::$reg {
+                s.$exp(a)
+            }
+            #[inline(always)]
             fn reduce_sum<S: Isa>(s: S, a: S::$reg) -> Self {
                 s.$sum(a)
             }
@@ -334,6 +349,7 @@ real!(
     less_than_f32s,
     select_f32s,
     recip_f32,
+    exp_f32,
     reduce_sum_f32s,
     round_f32,
     scale_f32,
@@ -366,6 +382,7 @@ real!(
     less_than_f64s,
     select_f64s,
     recip_f64,
+    exp_f64,
     reduce_sum_f64s,
     round_f64,
     scale_f64,
@@ -432,6 +449,11 @@ impl<T: Real, S: Isa> V<T, S> {
     #[inline(always)]
     pub fn short_recip(self) -> Self {
         V { reg: T::recip(self.simd, self.reg), simd: self.simd }
+    }
+    /// `e^self`, see [`math::exp`].
+    #[inline(always)]
+    pub fn power_of_e(self) -> Self {
+        V { reg: <T as Real>::exp(self.simd, self.reg), simd: self.simd }
     }
     /// `self * a + b`, fused where the instruction set has it.
     #[inline(always)]

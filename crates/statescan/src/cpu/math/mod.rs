@@ -13,7 +13,7 @@ mod trig;
 
 pub(crate) use activation::{silu, silu_and_derivative, softplus, softplus_derivative};
 pub(crate) use coefficients::Coefficients;
-pub(crate) use exp::{Exp, exp};
+pub(crate) use exp::{Exp, exp, exp_reduced};
 pub(crate) use phi::{exp_phi1, exp_phi1_derivative, phi1};
 pub(crate) use trig::sincos;
 

@@ -4,6 +4,7 @@
 //! converts and transposes in one pass, which makes storage types, strides and layouts free for kernels. Complex tensors load as two planes.
 
 mod plane;
+mod requests;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use crate::tensor::DType;
 use core::mem::MaybeUninit;
 use half::{bf16, f16};
 pub(crate) use plane::{Plane, prefetch_row};
+pub(crate) use requests::Requests;
 use storage::Storage;
 
 /// Steps in a tile.

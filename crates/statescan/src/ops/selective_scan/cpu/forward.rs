@@ -13,11 +13,16 @@ use super::{Context, Loops, Pass, Targets, Types, Variant, walk};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{self, Plane};
+use crate::cpu::tile::{self, Plane, Requests};
 use crate::exec::Exec;
 use crate::ops::rules::{FieldKind, Rule};
 use crate::ops::sequences::Segment;
 use crate::tensor::View;
+
+/// States walked together, at most.
+const MOST_TOGETHER: usize = 4;
+/// Steps after which some of what the next tile needs is asked for: all at once would be waited for, and at every step would be in the way.
+const STEPS_PER_REQUEST: usize = 4;
 
 pub(super) struct ForwardPass<'p, 'a> {
     pub exec: &'p Exec,
@@ -120,7 +125,6 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                         prefetch_map(problem, &problem.c, segment, channels.start, following);
                     }
                     for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
-                        let ahead = Ahead::new(segment, &channels, block, lanes.channels, start, following);
                         let h = h.add(i * state);
                         if let (Some(saved), 1..) = (self.saved, number) {
                             let to = saved.get().add(checkpoints.at(index, number) + block.first);
@@ -135,6 +139,15 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             let rows = lanes.vectors(steps) * lanes.per_channel;
                             core::slice::from_raw_parts_mut(wide_y, rows * width).fill(E::T::default());
                         }
+                        let vectors = dstate / lanes.per_channel;
+                        let requests = match Ahead::new(segment, &channels, block, lanes.channels, start, following) {
+                            Some(ahead) => {
+                                let y = self.targets.y.as_ref().map(|y| y.as_read());
+                                let calls = vectors.div_ceil(MOST_TOGETHER) * steps.div_ceil(STEPS_PER_REQUEST);
+                                ahead.requests([Some(problem.x), Some(problem.dt), problem.z, y], calls)
+                            }
+                            None => Requests::new([None; 4], [0, 0], 1),
+                        };
                         let tile = Tile {
                             tiles: if lanes.one() { tiles } else { wide },
                             shared,
@@ -144,24 +157,15 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             h,
                             steps,
                             dstate,
-                            vectors: dstate / lanes.per_channel,
+                            vectors,
+                            requests,
                         };
-                        if let Some(ahead) = ahead {
-                            ahead.prefetch(&problem.x);
-                            ahead.prefetch(&problem.dt);
-                        }
                         walk::<E, S>(simd, problem, lanes.one(), bounded, &tile);
                         if !lanes.one() {
                             lanes.add_sums(simd, wide_y, steps, y);
                         }
                         let Some(target) = &self.targets.y else { continue };
-                        if let Some(ahead) = ahead {
-                            ahead.prefetch(&target.as_read());
-                        }
                         if let Some(z) = &problem.z {
-                            if let Some(ahead) = ahead {
-                                ahead.prefetch(z);
-                            }
                             load_gate(simd, z, segment, lanes, block, start, steps, x, Gate::Apply(y));
                         }
                         let plane = timed(&target.as_read(), segment.batch, block, start);
@@ -243,20 +247,23 @@ struct Tile<T> {
     dstate: usize,
     /// Vectors of states.
     vectors: usize,
+    /// What the next tile reads and writes.
+    requests: Requests<4>,
 }
 
 impl<T: Real> Loops<T> for Tile<T> {
     #[inline(always)]
     unsafe fn walk<E: Variant<T = T>, S: Isa>(&self, simd: S) {
         let mut n = 0;
+        let mut requests = self.requests;
         // SAFETY: the caller's contract.
         unsafe {
-            while E::TOGETHER == 4 && n + 4 <= self.vectors {
-                self.states::<E, S, 4>(simd, n);
-                n += 4;
+            while E::TOGETHER == MOST_TOGETHER && n + MOST_TOGETHER <= self.vectors {
+                self.states::<E, S, MOST_TOGETHER>(simd, n, &mut requests);
+                n += MOST_TOGETHER;
             }
             while n < self.vectors {
-                self.states::<E, S, 1>(simd, n);
+                self.states::<E, S, 1>(simd, n, &mut requests);
                 n += 1;
             }
         }
@@ -266,7 +273,7 @@ impl<T: Real> Loops<T> for Tile<T> {
 impl<T: Real> Tile<T> {
     /// Walks `COUNT` states from `first` through the tile with their values in registers.
     #[inline(always)]
-    unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
+    unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize, requests: &mut Requests<4>) {
         let (width, step) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
         // SAFETY: the caller's contract.
         unsafe {
@@ -277,6 +284,9 @@ impl<T: Real> Tile<T> {
                 a[i] = E::R::prepare(Field::load(simd, self.a.add((first + i) * step)));
             }
             for t in 0..self.steps {
+                if t % STEPS_PER_REQUEST == 0 {
+                    requests.ask();
+                }
                 let at = t * width;
                 let dt = V::load(simd, self.tiles.dt.add(at));
                 let dt_a = V::load(simd, self.tiles.dt_a.add(at));

@@ -5,7 +5,7 @@ use super::lanes::Lanes;
 use super::{Types, Variant};
 use crate::cpu::math::{silu, silu_and_derivative, softplus, softplus_derivative};
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{self, Plane, STEPS};
+use crate::cpu::tile::{self, Plane, Requests, STEPS};
 use crate::cpu::{Kernel, kept, outline};
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::{BOUND, FieldKind};
@@ -203,6 +203,16 @@ impl Ahead {
         };
         let block = Block { first, count: width.min(channels.end - first) };
         Some(Ahead { batch: segment.batch, block, start, steps: STEPS.min(segment.end - start) })
+    }
+
+    /// Asks for its part of (B, D, L) tensors, in so many calls.
+    #[inline(always)]
+    pub(super) fn requests<const COUNT: usize>(self, views: [Option<View<'_>>; COUNT], calls: usize) -> Requests<COUNT> {
+        let mut planes = [None; COUNT];
+        for (plane, view) in planes.iter_mut().zip(views) {
+            *plane = view.map(|view| timed(&view, self.batch, self.block, self.start));
+        }
+        Requests::new(planes, [self.block.count, self.steps], calls)
     }
 
     /// Asks for its part of a (B, D, L) tensor.
