@@ -252,7 +252,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     let from = self.saved.get().add(checkpoints.at(index, number) + block.first);
                     let to = lanes.undealt(kept.h);
                     core::slice::from_raw_parts_mut(to, dstate * parts * lanes.channels).fill(E::T::default());
-                    copy_rows(from, checkpoints.padded_dim, to, lanes.channels, dstate * parts, block.count);
+                    copy_rows(simd, from, checkpoints.padded_dim, to, lanes.channels, dstate * parts, block.count);
                     lanes.deal(to, [dstate, parts], kept.h);
                 }
                 load_tiles(simd, problem, segment, lanes, block, start, steps, kept.constants, &tiles, true);

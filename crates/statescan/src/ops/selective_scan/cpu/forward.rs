@@ -129,7 +129,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                         if let (Some(saved), 1..) = (self.saved, number) {
                             let to = saved.get().add(checkpoints.at(index, number) + block.first);
                             let h = lanes.collect(h, sizes, 0);
-                            copy_rows(h, lanes.channels, to, checkpoints.padded_dim, dstate * parts, block.count);
+                            copy_rows(simd, h, lanes.channels, to, checkpoints.padded_dim, dstate * parts, block.count);
                         }
                         let constants = Constants::at::<S>(constants, i);
                         load_tiles(simd, problem, segment, lanes, block, start, steps, constants, &tiles, false);

@@ -525,7 +525,8 @@ pub(super) fn tile_len(lanes: usize) -> usize {
 /// # Safety
 /// Both sides have room.
 #[inline(always)]
-pub(super) unsafe fn copy_rows<T: Copy>(
+pub(super) unsafe fn copy_rows<T: Real, S: Isa>(
+    simd: S,
     from: *const T,
     from_pitch: usize,
     to: *mut T,
@@ -535,6 +536,13 @@ pub(super) unsafe fn copy_rows<T: Copy>(
 ) {
     for row in 0..rows {
         // SAFETY: the caller's contract.
-        unsafe { core::ptr::copy_nonoverlapping(from.add(row * from_pitch), to.add(row * to_pitch), count) };
+        unsafe {
+            let (from, to) = (from.add(row * from_pitch), to.add(row * to_pitch));
+            // a copy of unknown length is a call, which takes longer than a vector
+            match count == T::lanes::<S>() {
+                true => V::load(simd, from).store(to),
+                false => core::ptr::copy_nonoverlapping(from, to, count),
+            }
+        }
     }
 }
