@@ -9,10 +9,10 @@ mod states;
 
 use super::plan::{Axis, BLOCK, Plan, Unit};
 use super::{Operand, Problem};
-use crate::cpu::Kernel;
 use crate::cpu::math::{silu, softplus};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane};
+use crate::cpu::{Aligned, Kernel};
 use crate::exec::Exec;
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
@@ -68,7 +68,7 @@ struct Scratch<T> {
     /// A vector of partial sums for each channel of a group.
     partial: *mut T,
     /// The memory behind them.
-    _memory: Vec<T>,
+    _memory: Aligned<T>,
 }
 
 impl<T: Real> Scratch<T> {
@@ -76,7 +76,7 @@ impl<T: Real> Scratch<T> {
         let states = dstate.next_multiple_of(MAX_LANES) * parts;
         let tile = states * GROUP;
         let lens = [[BLOCK; 7].as_slice(), &[BLOCK * parts; 2], &[states; 2], &[tile; 2], &[GROUP * MAX_LANES]].concat();
-        let mut memory = vec![T::default(); lens.iter().sum()];
+        let mut memory = Aligned::<T>::zeros(lens.iter().sum());
         let mut next = memory.as_mut_ptr();
         let [x, dt, dt_a, u, other, gate, sum, decay, gain, b, c, state, a, partial] = core::array::from_fn(|i| {
             let row = next;
