@@ -171,7 +171,7 @@ pub(super) mod x86 {
     /// log2(e) in two parts.
     const LOG2_E: [f32; 2] = [core::f32::consts::LOG2_E, 1.925_963e-8];
     /// `(2^r - 1) / r` on [-1/64, 1/64], 6e-10 of 2^r.
-    const DEGREE_3_SHORT: [f32; 3] = [core::f32::consts::LN_2, 0.240_226_51, 0.055_504_11];
+    const DEGREE_3_SHORT: [f32; 3] = [core::f32::consts::LN_2, 0.240_226_5, 0.055_504_11];
     /// What the numbers of `TABLE_32` lack, as a part of them.
     const REST_32: [f32; 32] = [
         0.0, -4.708e-08, 4.629e-08, -5.560e-08, -1.199e-08, -4.878e-08, 4.730e-08, -3.481e-08, 3.193e-08, -2.689e-08, 3.621e-08,
