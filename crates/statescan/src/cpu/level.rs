@@ -40,7 +40,7 @@ impl Level {
             Level::Scalar => true,
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Level::Avx2 => pulp::x86::V3::try_new().is_some(),
-            // the address sanitizer takes minutes over each level of the kernels, whose bounds are the same code for all
+            // one level less for the address sanitizer to build: the bounds of a kernel are the same code for all
             #[cfg(all(target_arch = "x86_64", not(any(miri, fuzzing))))]
             Level::Avx512 => pulp::x86::V4::try_new().is_some(),
             #[cfg(all(target_arch = "aarch64", not(miri)))]

@@ -177,6 +177,8 @@ pub(crate) unsafe fn store_parts<T: Real, S: Isa>(
     }
 }
 
+/// # Safety
+/// As [`load`], and `E` is the plane's own type.
 #[inline(always)]
 unsafe fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, plane: Plane, lanes: usize, steps: usize, tile: *mut T, pitch: usize) {
     let src = plane.ptr.cast::<E>();
@@ -239,6 +241,9 @@ struct Rows<T> {
 }
 
 /// Rows become columns of the tile.
+///
+/// # Safety
+/// `count` rows of `steps` elements can be read, and `steps` rows of the tile written.
 #[inline(always)]
 unsafe fn transpose_in<T: Real, S: Isa>(simd: S, rows: Rows<T>, count: usize, steps: usize, tile: *mut T, pitch: usize) {
     let width = T::lanes::<S>();
@@ -294,6 +299,8 @@ impl<T: Real> Kernel for Store<T> {
     }
 }
 
+/// # Safety
+/// As [`store`], and `E` is the plane's own type.
 #[inline(always)]
 unsafe fn store_as<T: Real, E: Storage<T>, S: Isa>(
     simd: S,
