@@ -135,7 +135,11 @@ DEVICE void copy_async_16(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+// all copies but the last LEFT ones that were committed
+template <int LEFT = 0> DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+
+// Waits for COUNT threads at a barrier of their own; 0 is that of __syncthreads. Unlike `bar.sync` it lets threads of a warp arrive apart.
+template <int BARRIER, int COUNT> DEVICE void meet() { asm volatile("barrier.sync %0, %1;" ::"n"(BARRIER), "n"(COUNT) : "memory"); }
 
 // How steps belong to sequences: each row is one; bounds of packed ones; the sequence of each step.
 enum class Sequences { Whole, Bounds, Index };

@@ -205,12 +205,7 @@ impl Backward<'_, '_> {
             return self.computed_bytes(geometry, t.z.is_some(), summed) + geometry.stages * stage;
         }
         // neither x nor B
-        let b = if varies(&p.b) {
-            let copy = self.call.copy_of_map(&p.b, tile);
-            copy.bytes(view_of(&p.b).dtype(), p.dstate, tile.steps)
-        } else {
-            0
-        };
+        let b = self.call.map_stage_bytes(&p.b, tile);
         let c = if varies(&p.c) { self.call.map_bytes(tile.steps, geometry.lanes) } else { 0 };
         self.plane_bytes(geometry, t.z.is_some()) + c + geometry.stages * (stage - timed(&p.x) - b)
     }

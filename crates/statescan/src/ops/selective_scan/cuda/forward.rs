@@ -11,7 +11,7 @@ use crate::tensor::DType;
 pub(super) static FORWARD: Program = Program {
     kernel: "selective_scan_forward",
     prelude: &[COMMON, DISCRETIZATION],
-    text: concat!(include_str!("tiles.cuh"), include_str!("forward.cu")),
+    text: concat!(include_str!("tiles.cuh"), include_str!("forward_tiles.cuh"), include_str!("forward.cu")),
 };
 
 pub(crate) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
@@ -46,7 +46,7 @@ pub(super) struct Forward<'p, 'a> {
     targets: &'p Targets,
 }
 
-/// Parameters of `selective_scan_forward`, as `forward.cu` has them.
+/// Parameters of `selective_scan_forward`, as `forward_tiles.cuh` has them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Params {
@@ -58,8 +58,8 @@ struct Params {
 }
 
 fn tile(geometry: Geometry) -> Tile {
-    let Geometry { lanes, channels, steps } = geometry;
-    Tile { threads: channels * lanes, channels, steps }
+    let Geometry { channels, steps, helpers, .. } = geometry;
+    Tile { threads: helpers, channels, steps }
 }
 
 impl<'p, 'a> Forward<'p, 'a> {
@@ -72,16 +72,17 @@ impl<'p, 'a> Forward<'p, 'a> {
         p.dt_a.is_some() && matches!(p.discretization, Discretization::Zoh | Discretization::Bilinear)
     }
 
-    /// Bytes of shared memory: the sum of what `forward.cu` lays out.
+    /// Bytes of shared memory: the sum of what `forward_tiles.cuh` lays out.
     pub fn shared(&self, geometry: Geometry) -> usize {
-        let p = self.call.problem;
-        let Geometry { lanes, channels, steps } = geometry;
-        let line = 4 * (steps + 4);
+        let (p, call) = (self.call.problem, &self.call);
+        let Geometry { lanes, channels, steps, stages, .. } = geometry;
+        let (line, tile) = (4 * (steps + 4), tile(geometry));
         let pairs = channels * 8 * (steps + 2) + 16;
         let gain = if self.gain_step() { channels * line } else { 0 };
-        let partial = if self.targets.y.is_some() { channels * lanes * line } else { 0 };
-        let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count() * self.call.map_bytes(steps, lanes);
-        pairs + gain + partial + maps + self.call.change_bytes(steps) + 2 * self.call.stage_bytes(tile(geometry), false)
+        let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count() * call.map_bytes(steps, lanes);
+        let ready = pairs + gain + maps + call.change_bytes(steps);
+        let partial = if self.targets.y.is_some() { channels * (lanes * line + if lanes >= 8 { 64 } else { 0 }) } else { 0 };
+        2 * (ready + partial) + stages * call.stage_bytes(tile, false)
     }
 
     pub fn config(&self, plan: &Plan, pass: Pass) -> Config {
@@ -98,6 +99,7 @@ impl<'p, 'a> Forward<'p, 'a> {
             .flag("HAS_FINAL", self.targets.final_state.is_some())
             .flag("HAS_CHECKPOINTS", self.targets.checkpoints.is_some())
             .flag("DENSE", false)
+            .int("STAGES", geometry.stages)
             .int("RESIDENT", plan.resident)
             .int("UNROLL", plan.unroll)
             .int("SHARED", plan.launch.shared as usize)

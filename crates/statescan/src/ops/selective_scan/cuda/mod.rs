@@ -161,15 +161,24 @@ impl<'p, 'a> Call<'p, 'a> {
     /// Bytes of shared memory for a tile of the inputs as they are stored; `dense`: without padding, except for B and C.
     fn stage_bytes(&self, tile: Tile, dense: bool) -> usize {
         let p = self.problem;
-        let Tile { channels, steps, .. } = tile;
-        let timed = [Some(p.x), Some(p.dt), p.dt_a, p.z];
-        let timed = timed.iter().flatten().map(|view| match (self.copy_of(view, tile), dense) {
-            (copy, true) => copy.dense_bytes(view.dtype(), channels, steps),
-            (copy, false) => copy.bytes(view.dtype(), channels, steps),
-        });
-        let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map));
-        let maps = maps.map(|map| self.copy_of_map(map, tile).bytes(view_of(map).dtype(), p.dstate, steps));
-        timed.sum::<usize>() + maps.sum::<usize>()
+        let timed = [Some(p.x), Some(p.dt), p.dt_a, p.z].into_iter().map(|view| self.timed_stage_bytes(view, tile, dense));
+        timed.sum::<usize>() + self.map_stage_bytes(&p.b, tile) + self.map_stage_bytes(&p.c, tile)
+    }
+
+    /// The part of a (batch, channel, step) tensor.
+    fn timed_stage_bytes(&self, view: Option<View<'_>>, tile: Tile, dense: bool) -> usize {
+        view.map_or(0, |view| match (self.copy_of(&view, tile), dense) {
+            (copy, true) => copy.dense_bytes(view.dtype(), tile.channels, tile.steps),
+            (copy, false) => copy.bytes(view.dtype(), tile.channels, tile.steps),
+        })
+    }
+
+    /// The part of B or C.
+    fn map_stage_bytes(&self, map: &Projection<View<'_>>, tile: Tile) -> usize {
+        match map {
+            Projection::Varying(view) => self.copy_of_map(map, tile).bytes(view.dtype(), self.problem.dstate, tile.steps),
+            Projection::Constant(_) => 0,
+        }
     }
 
     /// Bytes of a tile of B or C in f32; `lanes` threads share the states.

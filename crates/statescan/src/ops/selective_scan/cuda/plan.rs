@@ -76,6 +76,16 @@ pub(super) struct Geometry {
     pub channels: usize,
     /// Steps of a tile; they divide the steps between saved states.
     pub steps: usize,
+    /// Threads that copy, convert and finish what the others scan.
+    pub helpers: usize,
+    /// Tiles as they are stored, of which two are in use and the others on their way.
+    pub stages: usize,
+}
+
+impl Geometry {
+    pub(super) fn threads(&self) -> usize {
+        self.helpers + self.channels * self.lanes
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,12 +109,8 @@ const FULL_THREADS: usize = 256;
 const FEWEST_TOGETHER: usize = 4;
 /// Steps of a segment that make up for its beginning.
 const SHORTEST_SEGMENT: usize = 512;
-/// The most shared memory of a block on the smallest of the architectures.
-const SHARED_EVERYWHERE: usize = 99 << 10;
-/// What the system takes of shared memory for a block.
-const SHARED_RESERVED: usize = 1 << 10;
-/// The per-channel vectors that a block keeps besides.
-const BYTES_PER_CHANNEL: usize = 8;
+/// Shared memory that is left for the vectors of each channel and for the system.
+const SHARED_BESIDES: usize = 2 << 10;
 
 impl Plan {
     /// `shared` gives the bytes of shared memory for a geometry. `None` if no geometry fits.
@@ -120,42 +126,54 @@ impl Plan {
         while lanes < most && channels_in_all.saturating_mul(lanes) < wanted {
             lanes *= 2;
         }
-        let threads = channels_in_all.saturating_mul(lanes);
-        // small blocks fill multiprocessors more evenly; large ones share the conversion of B and C, which matters for many states
-        let block = if states > 32 && threads / 128 >= 2 * numbers.multiprocessors { 128 } else { 64 };
-        let channels = (block / lanes).max(1).min(unit.next_power_of_two());
+        let per_lane = states.div_ceil(lanes);
+        // threads with few states are many, which one block keeps together; of others two blocks take turns
+        let light = per_lane <= 2 && !heavy;
+        let most_channels = (if light { 384 } else { 128 } / lanes).max(1);
+        // as many channels for each multiprocessor, in blocks of one size and whole warps
+        let even = channels_in_all.div_ceil(numbers.multiprocessors).max(1);
+        let even = even.div_ceil(even.div_ceil(most_channels)).next_multiple_of((32 / lanes).clamp(4, most_channels.max(4)));
+        let limit = numbers.shared_per_block.saturating_sub(SHARED_BESIDES);
+        let preferred = if per_lane <= 2 { 32 } else { 16 };
+        let geometry = |channels: usize| {
+            // more of them for many states, whose B and C take registers
+            let helpers = if states > 128 {
+                128
+            } else if channels * lanes >= 128 {
+                64
+            } else {
+                32
+            };
+            let mut geometry = Geometry { lanes, channels, steps: preferred, helpers, stages: 3 };
+            while geometry.steps > 8 && geometry.steps / 2 >= seqlen {
+                geometry.steps /= 2;
+            }
+            while geometry.steps > 4 && shared(geometry) > limit {
+                geometry.steps /= 2;
+            }
+            if shared(geometry) > limit {
+                geometry.stages = 2;
+            }
+            geometry
+        };
+        let mut channels = even.min(unit.next_multiple_of(4));
+        // rather fewer channels than short tiles
+        while channels > 4 && geometry(channels).steps < preferred.min(seqlen.next_power_of_two().max(8)) {
+            channels = (channels / 2).next_multiple_of(4);
+        }
+        let geometry = geometry(channels);
+        let resident = if light { 1 } else { (448 / geometry.threads()).clamp(1, 2) };
+        let unroll = match (heavy, per_lane) {
+            (true, _) | (_, 9..) => 1,
+            (_, 3..) => 4,
+            _ => 2,
+        };
         let blocks_per_unit = unit.div_ceil(channels);
         let blocks_per_row = dim / unit * blocks_per_unit;
         let blocks =
             u32::try_from(rows.checked_mul(blocks_per_row)?.checked_mul(segments)?).ok().filter(|&n| n <= i32::MAX as u32)?;
-
-        // long tiles for few channels, whose loads are short otherwise; shorter ones where they would keep blocks out of a multiprocessor
-        let at_once = (blocks as usize).div_ceil(numbers.multiprocessors).clamp(1, 512 / block);
-        let share = (numbers.shared_per_multiprocessor / at_once).saturating_sub(SHARED_RESERVED);
-        let limit = numbers.shared_per_block.min(SHARED_EVERYWHERE);
-        let bytes = |steps| shared(Geometry { lanes, channels, steps }) + BYTES_PER_CHANNEL * channels;
-        let mut steps = if lanes >= 8 { 64 } else { 32 };
-        while steps > 16 && steps / 2 >= seqlen {
-            steps /= 2;
-        }
-        while steps > 16 && bytes(steps) > limit.min(share) {
-            steps /= 2;
-        }
-        while steps > 4 && bytes(steps) > limit {
-            steps /= 2;
-        }
-        let geometry = Geometry { lanes, channels, steps };
-        let threads = channels * lanes;
-        // at most 255 or 128 registers for a thread; no fewer than blocks leave anyway
-        let per_lane = states.div_ceil(lanes);
-        let few_threads = at_once * threads <= 256;
-        let many = heavy || dstate > 32 || per_lane > 4 || (cut.is_some() && per_lane > 2) || few_threads;
-        let together = if many { 256 } else { 512 };
-        // two rounds of the loop at once save moves, but take registers that more blocks could use
-        let unroll = if heavy || (per_lane > 4 && !few_threads) { 1 } else { 2 };
-        let resident = (together / threads).clamp(1, 16);
-        let launch = Launch { blocks, threads: threads as u32, shared: shared(geometry) as u32 };
-        (bytes(steps) <= limit).then_some(Plan { cut, geometry, resident, unroll, blocks_per_unit, blocks_per_row, launch })
+        let launch = Launch { blocks, threads: geometry.threads() as u32, shared: shared(geometry) as u32 };
+        (shared(geometry) <= limit).then_some(Plan { cut, geometry, resident, unroll, blocks_per_unit, blocks_per_row, launch })
     }
 }
 
@@ -174,9 +192,8 @@ mod tests {
     fn shared(dstate: usize) -> impl Fn(Geometry) -> usize {
         move |g: Geometry| {
             let raw = (g.channels * 2 + dstate * 2) * (4 * g.steps + 16);
-            g.channels * (8 * (g.steps + 2) + g.lanes * 4 * (g.steps + 4))
-                + 8 * g.steps * dstate.next_multiple_of(g.lanes)
-                + 2 * raw
+            let partials = g.channels * (g.lanes * 4 * (g.steps + 4) + 64);
+            2 * (g.channels * 8 * (g.steps + 2) + partials + 8 * g.steps * dstate.next_multiple_of(g.lanes)) + g.stages * raw
         }
     }
 
@@ -223,6 +240,9 @@ mod tests {
     fn fewer_channels_get_more_lanes() {
         let lanes = |rows, dim| plan(shape(rows, dim, 4096, 16), H200).geometry.lanes;
         assert_eq!([lanes(8, 2048), lanes(1, 5120), lanes(1, 1536), lanes(2, 192)], [2, 8, 16, 16]);
+        // channels are dealt evenly over multiprocessors
+        let channels = |rows, dim| plan(shape(rows, dim, 4096, 16), H200).geometry.channels;
+        assert_eq!([channels(8, 2048), channels(1, 5120), channels(1, 1536), channels(2, 192)], [64, 40, 12, 4]);
         // as many as there are states at most
         assert_eq!(plan(shape(1, 64, 4096, 3), H200).geometry.lanes, 4);
         assert_eq!(plan(shape(1, 64, 4096, 1), H200).geometry.lanes, 1);
@@ -239,7 +259,7 @@ mod tests {
                         for heavy in [false, true] {
                             let shape = Shape { unit: dim / groups, heavy, ..shape(rows, dim, seqlen, dstate) };
                             let plan = plan(shape, numbers);
-                            let Geometry { lanes, channels, steps } = plan.geometry;
+                            let Geometry { lanes, channels, steps, helpers, .. } = plan.geometry;
                             assert!(
                                 lanes.is_power_of_two() && lanes <= 32 && 64 % steps == 0 && steps % 4 == 0,
                                 "{shape:?} {plan:?}"
@@ -247,9 +267,11 @@ mod tests {
                             assert!(channels * plan.blocks_per_unit >= shape.unit);
                             assert_eq!(plan.blocks_per_row, plan.blocks_per_unit * groups);
                             assert_eq!(plan.launch.blocks as usize, rows * plan.blocks_per_row);
-                            assert_eq!(plan.launch.threads as usize, lanes * channels);
-                            assert!(plan.launch.threads <= 128 && plan.resident * lanes * channels <= 2048);
-                            assert!(plan.launch.shared as usize <= SHARED_EVERYWHERE);
+                            assert!(
+                                helpers.is_multiple_of(32) && plan.geometry.threads() * plan.resident <= 512,
+                                "{shape:?} {plan:?}"
+                            );
+                            assert!(shared(dstate)(plan.geometry) <= numbers.shared_per_block);
                         }
                     }
                 }

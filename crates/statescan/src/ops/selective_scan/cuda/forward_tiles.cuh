@@ -1,0 +1,114 @@
+// The forward pass: its parameters, what lies in shared memory, how a tile is made ready and how its outputs are finished.
+
+struct Params : Inputs {
+  Tensor y;                              // (batch, channel, step)
+  Tensor final;                          // (row, sequence, channel, state)
+  f32* checkpoints;                      // dense (batch, saved, channel, state, part)
+  f32* workspace;                        // dense (segment, row, channel, state): states; then (segment, row, channel): sums of decay steps
+};
+
+constexpr bool HAS_GAIN_STEP = Method::GAIN && HAS_OWN_STEP;
+
+constexpr int SCANNERS = CHANNELS * LANES;
+static_assert(CHANNELS % 2 == 0, "neighbours are two channels");
+
+// shared memory: what scanners read of a tile, twice; what they leave of it, twice; tiles as they are stored
+constexpr int PAIR_PITCH = (STEPS + 2) * 2;      // f32; an odd number of 16-byte units, against bank conflicts
+constexpr int PAIRS_AT = 0;
+constexpr int GAIN_AT = PAIRS_AT + 4 * CHANNELS * PAIR_PITCH + 16;   // the last line is read past its end
+constexpr int B_MAP_AT = GAIN_AT + (HAS_GAIN_STEP ? 4 * CHANNELS * LINE_PITCH : 0);
+constexpr int C_MAP_AT = B_MAP_AT + (B_VARIES ? MAP_BYTES : 0);
+constexpr int CHANGE_AT = C_MAP_AT + (C_VARIES ? MAP_BYTES : 0);
+constexpr int READY_BYTES = CHANGE_AT + (SEQUENCES == Sequences::Index ? 4 * STEPS : 0);
+constexpr int PARTIAL_PITCH = LANES * LINE_PITCH + (LANES >= 8 ? 16 : 0);   // of a channel
+constexpr int PARTIAL_BYTES = HAS_Y ? 4 * CHANNELS * PARTIAL_PITCH : 0;
+constexpr int PARTIALS_AT = 2 * READY_BYTES;
+constexpr int STAGES_AT = PARTIALS_AT + 2 * PARTIAL_BYTES;
+constexpr int X_AT = 0;
+constexpr int DT_AT = X_AT + XTile::BYTES;
+constexpr int OWN_AT = DT_AT + DtTile::BYTES;
+constexpr int Z_AT = OWN_AT + (HAS_OWN_STEP ? OwnTile::BYTES : 0);
+constexpr int B_AT = Z_AT + (HAS_Z ? ZTile::BYTES : 0);
+constexpr int C_AT = B_AT + (B_VARIES ? BTile::BYTES : 0);
+constexpr int STAGE_BYTES = C_AT + (C_VARIES ? CTile::BYTES : 0);
+static_assert(STAGES_AT + STAGES * STAGE_BYTES == SHARED, "the plan and the kernel agree on shared memory");
+
+// ---- prepare
+
+// Four steps of a channel as they are stored.
+struct Stored {
+  Quad<X> x;
+  Quad<DT> dt;
+  Quad<OWN_STEP> own;
+};
+
+template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, char* raw, Window<WHOLE> window, const f32* biases) {
+  auto load = [&](Stored& stored, int i) {
+    const Place<XTile::BY_TIME> place(i);
+    stored.x = XTile::read4(raw + X_AT, place.channel, place.step);
+    stored.dt = DtTile::read4(raw + DT_AT, place.channel, place.step);
+    if constexpr (HAS_OWN_STEP) stored.own = OwnTile::read4(raw + OWN_AT, place.channel, place.step);
+  };
+  each_loaded<QUADS, THREADS, Stored>(load, [&](const Stored& stored, int i) {
+    const Place<XTile::BY_TIME> place(i);
+    f32 d[4], u[4], decay[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const bool inside = window.has(place.step + j);
+      d[j] = to_f32(stored.dt.v[j]);
+      if constexpr (HAS_BIAS) d[j] += biases[place.channel];
+      d[j] = effective_step(p, d[j]);
+      u[j] = to_f32(stored.x.v[j]);
+      if constexpr (Method::INPUT_STEP) u[j] *= d[j];
+      u[j] = inside ? u[j] : 0.f;
+      d[j] = inside ? d[j] : 0.f;
+      decay[j] = HAS_OWN_STEP ? (inside ? to_f32(stored.own.v[j]) : 0.f) : d[j];
+    }
+    float4* const to = reinterpret_cast<float4*>(reinterpret_cast<f32*>(ready + PAIRS_AT) + place.channel * PAIR_PITCH + 2 * place.step);
+    to[0] = make_float4(decay[0], u[0], decay[1], u[1]);
+    to[1] = make_float4(decay[2], u[2], decay[3], u[3]);
+    if constexpr (HAS_GAIN_STEP)
+      *reinterpret_cast<float4*>(reinterpret_cast<f32*>(ready + GAIN_AT) + place.channel * LINE_PITCH + place.step) =
+          make_float4(d[0], d[1], d[2], d[3]);
+  });
+}
+
+template <bool WHOLE>
+DEVICE void prepare(const Params& p, char* ready, char* raw, Window<WHOLE> window, bool outputs, const f32* biases) {
+  prepare_pairs(p, ready, raw, window, biases);
+  if constexpr (B_VARIES) prepare_map<BTile>(ready + B_MAP_AT, raw + B_AT, window);
+  if (C_VARIES && outputs) prepare_map<CTile>(ready + C_MAP_AT, raw + C_AT, window);
+}
+
+// ---- finish
+
+template <bool WHOLE>
+DEVICE void finish(const Params& p, const char* partials, char* raw, Window<WHOLE> window, Y* tile, int channels, const f32* skips) {
+  each<QUADS, THREADS>([&](int i, int) {
+    const Place<Y_BY_TIME> place(i);
+    f32 y[4];
+#pragma unroll
+    for (int l = 0; l < LANES; l++) {
+      const f32* line = reinterpret_cast<const f32*>(partials) + place.channel * PARTIAL_PITCH + l * LINE_PITCH;
+      const float4 v = *reinterpret_cast<const float4*>(line + place.step);
+      if (l == 0) {
+        y[0] = v.x, y[1] = v.y, y[2] = v.z, y[3] = v.w;
+      } else {
+        y[0] += v.x, y[1] += v.y, y[2] += v.z, y[3] += v.w;
+      }
+    }
+    if (!WHOLE && place.channel >= channels) return;
+    Quad<X> x;
+    Quad<Z> z;
+    if constexpr (HAS_SKIP) x = XTile::read4(raw + X_AT, place.channel, place.step);
+    if constexpr (HAS_Z) z = ZTile::read4(raw + Z_AT, place.channel, place.step);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      if constexpr (COMPLEX) y[j] *= 2.f;
+      if constexpr (HAS_SKIP) y[j] = __fmaf_rn(skips[place.channel], to_f32(x.v[j]), y[j]);
+      if constexpr (HAS_Z) y[j] *= silu(to_f32(z.v[j]));
+    }
+    Y* const to = tile + (place.channel * p.y.stride[1] + (Y_VECTOR ? place.step : place.step * p.y.stride[2]));
+    store4<Y_VECTOR, WHOLE>(to, p.y.stride[2], y, window.low - place.step, window.high - place.step);
+  });
+}
