@@ -12,6 +12,10 @@
 // Steps count from the start of the row, also in packed sequences, so that tiles are aligned in memory and saved states lie on a grid that
 // does not depend on the sequences. Steps outside of a sequence get a step of zero and inputs of zero, which leave a state as it is.
 
+// Barriers of whole warps; 0 is that of __syncthreads, which is not for the branches of two roles.
+DEVICE void meet_helpers() { meet<1, THREADS>(); }
+DEVICE void meet_all() { meet<2, THREADS + SCANNERS>(); }
+
 // What starts from zero for want of the right state is scanned again.
 DEVICE bool has_outputs(const Work& w) { return PASS != Pass::Ends || w.segment == 0; }
 
@@ -74,20 +78,23 @@ DEVICE void help(const Params& p, const Work& w, char* shared, int first_tile, i
 #pragma unroll
   for (int k = 0; k < AHEAD; k++) copy(first_tile + k);
   copy_async_wait<AHEAD - 1>();
-  meet<1, THREADS>();
+  meet_helpers();
   prepare_tile(first_tile);
 #pragma unroll 1
   for (int tile = first_tile; tile <= last_tile; tile++) {
-    __syncthreads();
+    // hands over what was prepared of this tile, and takes the partial outputs of the last one
+    meet_all();
     finish_tile(tile - 1);
-    // nobody reads that tile as it is stored any more
-    meet<1, THREADS>();
+    // the tile before this one, as it is stored, has been read by every helper: its stage is the one that copy fills
+    meet_helpers();
     copy(tile + AHEAD);
+    // what each helper copied of the next tile has arrived, then what all of them did
     copy_async_wait<AHEAD - 1>();
-    meet<1, THREADS>();
+    meet_helpers();
+    // over what scanners read of the tile before this one, which they left before meet_all
     prepare_tile(tile + 1);
   }
-  __syncthreads();
+  meet_all();
   finish_tile(last_tile);
 }
 
@@ -108,6 +115,8 @@ DEVICE int channel_of(int scanner) { return PAIRED ? scanner / (2 * LANES) * 2 +
 DEVICE void scan(const Params& p, const Work& w, char* shared, int first_tile, int last_tile) {
   const int lane = lane_of(int(threadIdx.x) - THREADS), own_channel = channel_of(int(threadIdx.x) - THREADS);
   const int channel = w.first + own_channel;
+  // threads that fill up the last warp have no channel: they come to barriers and touch nothing
+  const bool scans = SCANNERS == SCANNING || own_channel < CHANNELS;
   // whether the r-th state of this thread exists
   auto exists = [&](int r) { return own_channel < w.channels && (!RAGGED || r * LANES + lane < DSTATE); };
   // the state of a sequence before its first step, and where the state after its last step goes
@@ -209,7 +218,9 @@ DEVICE void scan(const Params& p, const Work& w, char* shared, int first_tile, i
 
 #pragma unroll 1
   for (int tile = first_tile; tile <= last_tile; tile++) {
-    __syncthreads();
+    // takes what was prepared of this tile; its partial outputs go where those of the tile before the last were, which helpers have read
+    meet_all();
+    if (!scans) continue;
     if constexpr (HAS_CHECKPOINTS) {
       const i64 step = i64(tile) * STEPS;
       if (outputs && step % CHECKPOINT == 0 && (PASS == Pass::Rest || step > w.start)) {
@@ -225,7 +236,8 @@ DEVICE void scan(const Params& p, const Work& w, char* shared, int first_tile, i
     else
       scan_tile(tile, Flag<false>());
   }
-  __syncthreads();
+  // the last partial outputs are there
+  meet_all();
 
   if constexpr (PASS == Pass::Ends) {
     own([&](int r) {

@@ -9,8 +9,9 @@ struct Params : Inputs {
 
 constexpr bool HAS_GAIN_STEP = Method::GAIN && HAS_OWN_STEP;
 
-constexpr int SCANNERS = CHANNELS * LANES;
+constexpr int SCANNING = CHANNELS * LANES, SCANNERS = round_up(SCANNING, 32);
 static_assert(CHANNELS % 2 == 0, "neighbours are two channels");
+static_assert(THREADS % 32 == 0, "each role has whole warps");
 
 // shared memory: what scanners read of a tile, twice; what they leave of it, twice; tiles as they are stored
 constexpr int PAIR_PITCH = (STEPS + 2) * 2;      // f32; an odd number of 16-byte units, against bank conflicts

@@ -83,8 +83,9 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
+    /// Each role has whole warps.
     pub(super) fn threads(&self) -> usize {
-        self.helpers + self.channels * self.lanes
+        self.helpers + (self.channels * self.lanes).next_multiple_of(32)
     }
 }
 
@@ -268,7 +269,9 @@ mod tests {
                             assert_eq!(plan.blocks_per_row, plan.blocks_per_unit * groups);
                             assert_eq!(plan.launch.blocks as usize, rows * plan.blocks_per_row);
                             assert!(
-                                helpers.is_multiple_of(32) && plan.geometry.threads() * plan.resident <= 512,
+                                helpers.is_multiple_of(32)
+                                    && plan.launch.threads.is_multiple_of(32)
+                                    && plan.geometry.threads() * plan.resident <= 512,
                                 "{shape:?} {plan:?}"
                             );
                             assert!(shared(dstate)(plan.geometry) <= numbers.shared_per_block);
