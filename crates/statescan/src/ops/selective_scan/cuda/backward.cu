@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
   extern __shared__ __align__(128) char shared[];
   __shared__ f32 skips[CHANNELS], biases[CHANNELS];
 
-  const int lane = threadIdx.x % LANES, slot = threadIdx.x / LANES, warp = threadIdx.x / 32;
+  const int lane = lane_of_thread(), warp = threadIdx.x / 32, slot = warp * WARP_SLOTS + slot_of_thread();
   const Work w = Work::of<ENDS>(p);
   auto own_channel = [&](int k) { return k * SLOTS + slot; };
   auto exists = [&](int k, int r) { return own_channel(k) < w.channels && (!RAGGED || own_state(r) < DSTATE); };

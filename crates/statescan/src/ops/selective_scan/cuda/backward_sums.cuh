@@ -1,8 +1,23 @@
 // The backward pass: sums of a span, by exchange among the threads of a warp: each step halves what a thread holds, as long as it can be halved
 
+// Threads of a warp: the lanes of a channel are neighbours, then come other channels. But if there are slots with the same order of states (see
+// own_state), neighbours are two such channels, and then come the lanes. What a thread reads of B and C it shares with its neighbour then, and
+// what it reads of its channel with its neighbour's neighbour, so that shared memory delivers 16 bytes a thread in half of the time.
+constexpr int POWER = STATES % 16 == 0 ? 16 : STATES % 8 == 0 ? 8 : STATES % 4 == 0 ? 4 : STATES % 2 == 0 ? 2 : 1;
+constexpr int EXCHANGED = POWER < WARP_SLOTS ? POWER : WARP_SLOTS;
+constexpr bool PAIRED = WARP_SLOTS > EXCHANGED;
+DEVICE int lane_of_thread() { return threadIdx.x / (PAIRED ? 2 : 1) % LANES; }
+DEVICE int slot_of_thread() {
+  const int t = threadIdx.x % 32;
+  return PAIRED ? t % 2 * (WARP_SLOTS / 2) + t / (2 * LANES) : t / LANES;
+}
+// The bits of a thread's index in which those differ whose lanes, or slots, differ in the bit m.
+constexpr DEVICE int lanes_apart(int m) { return PAIRED ? 2 * m : m; }
+constexpr DEVICE int slots_apart(int m) { return !PAIRED ? m * LANES : m == WARP_SLOTS / 2 ? 1 : m * 2 * LANES; }
+
 // Sums over the lanes of a channel, into the planes.
 DEVICE void sum_lanes(char* shared, f32 (&v)[SUMS * SPAN], int channel, int span) {
-  const int lane = threadIdx.x % LANES;
+  const int lane = lane_of_thread();
   int first = 0, count = SUMS * SPAN;
   bool writes = true;
 #pragma unroll
@@ -14,14 +29,14 @@ DEVICE void sum_lanes(char* shared, f32 (&v)[SUMS * SPAN], int channel, int span
       for (int i = 0; i < SUMS * SPAN / 2; i++) {
         if (i >= count) break;
         const f32 kept = upper ? v[count + i] : v[i], sent = upper ? v[i] : v[count + i];
-        v[i] = kept + __shfl_xor_sync(~0u, sent, m);
+        v[i] = kept + __shfl_xor_sync(~0u, sent, lanes_apart(m));
       }
       first += upper ? count : 0;
     } else {
 #pragma unroll
       for (int i = 0; i < SUMS * SPAN; i++) {
         if (i >= count) break;
-        v[i] += __shfl_xor_sync(~0u, v[i], m);
+        v[i] += __shfl_xor_sync(~0u, v[i], lanes_apart(m));
       }
       writes = writes && !upper;
     }
@@ -37,15 +52,10 @@ DEVICE void sum_lanes(char* shared, f32 (&v)[SUMS * SPAN], int channel, int span
 
 // A thread's registers hold the states in an order that differs from slot to slot, so that all of them send the same registers: register r is
 // state r ^ (slot % EXCHANGED).
-constexpr int POWER = STATES % 16 == 0 ? 16 : STATES % 8 == 0 ? 8 : STATES % 4 == 0 ? 4 : STATES % 2 == 0 ? 2 : 1;
-constexpr int EXCHANGED = POWER < WARP_SLOTS ? POWER : WARP_SLOTS;
-DEVICE int own_state(int r) {
-  const int lane = threadIdx.x % LANES, slot = threadIdx.x / LANES;
-  return (r ^ slot % EXCHANGED) * LANES + lane;
-}
+DEVICE int own_state(int r) { return (r ^ slot_of_thread() % EXCHANGED) * LANES + lane_of_thread(); }
 
 template <typename F> DEVICE F exchange(F v, int slots);
-template <> DEVICE f32 exchange(f32 v, int slots) { return __shfl_xor_sync(~0u, v, slots * LANES); }
+template <> DEVICE f32 exchange(f32 v, int slots) { return __shfl_xor_sync(~0u, v, slots_apart(slots)); }
 template <> DEVICE complex64 exchange(complex64 v, int slots) { return {exchange(v.re, slots), exchange(v.im, slots)}; }
 
 // Once register r is complete: sums over pairs of slots, for the registers that are complete with it.
@@ -67,7 +77,7 @@ DEVICE void finish_slots(f32* summed, Field (&v)[STATES][SPAN], int span) {
     for (int m = EXCHANGED; m < WARP_SLOTS; m *= 2)
 #pragma unroll
       for (int j = 0; j < SPAN; j++) v[r][j] = add(v[r][j], exchange(v[r][j], m));
-    if (threadIdx.x / LANES % WARP_SLOTS >= EXCHANGED) continue;
+    if (slot_of_thread() >= EXCHANGED) continue;
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
 #pragma unroll
