@@ -3,7 +3,7 @@
 use super::backward_plan::{Geometry, Plan, Room};
 use super::reduce::{self, Sum};
 use super::{Call, Inputs, Pass, Tile, checkpoints_len, forward, has_quads, refuse_double, type_of, varies, view_of};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Launch, Program, Stream, Strided, TileCopy, Value};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Stream, Strided, TileCopy, Value};
 use crate::error::{Error, Result};
 use crate::ops::discretization::Discretization;
 use crate::ops::selective_scan::{CHECKPOINT, GradientTargets, OP, Problem, Projection, Sources, Targets};
@@ -33,7 +33,7 @@ pub(crate) fn backward(
 ) -> Result<()> {
     refuse_double(problem)?;
     let call = Backward { call: Call::new(problem), sources, targets };
-    let plan = call.plan(stream).ok_or(TOO_LARGE)?;
+    let plan = call.plan_for(stream.numbers(), call.cotangent()).ok_or(TOO_LARGE)?;
     let layout = Layout::new(&call.call, &plan, sources.checkpoints.is_none());
     let at = |offset: usize| workspace.as_mut_ptr().wrapping_add(4 * offset);
     let checkpoints = match sources.checkpoints {
@@ -64,12 +64,13 @@ pub(crate) fn backward(
     unsafe { reduce::launch(stream, &sums) }
 }
 
-/// Elements of the workspace, with room for saved states if they are not given.
+/// Elements of the workspace, with room for saved states if they are not given, and for a cotangent of `y` of any type.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>, saves: bool) -> Result<usize> {
     let (sources, targets) = (Sources::default(), GradientTargets::default());
     let call = Backward { call: Call::new(problem), sources: &sources, targets: &targets };
-    let plan = call.plan(stream).ok_or(TOO_LARGE)?;
-    Ok(Layout::new(&call.call, &plan, saves).len)
+    let len = |cotangent| Some(Layout::new(&call.call, &call.plan_for(stream.numbers(), cotangent)?, saves).len);
+    let (like_x, wide) = (len(problem.x.dtype()), len(DType::F32));
+    like_x.max(wide).ok_or(TOO_LARGE)
 }
 
 impl Plan {
@@ -147,13 +148,16 @@ fn tile(geometry: Geometry) -> Tile {
 }
 
 impl Backward<'_, '_> {
-    /// The plan of the problem with every gradient: the size of a workspace does not depend on which are asked for.
-    pub fn plan(&self, stream: &Stream) -> Option<Plan> {
-        self.plan_for(stream.numbers())
+    /// The plan of the problem with every gradient, and a cotangent of `y` of a type: the size of a workspace does not depend on which are
+    /// asked for.
+    pub fn plan_for(&self, numbers: Numbers, cotangent: DType) -> Option<Plan> {
+        Plan::new(&self.call.shape(), self.room(), numbers, |geometry| self.most_shared(geometry, cotangent))
     }
 
-    pub fn plan_for(&self, numbers: crate::cuda::Numbers) -> Option<Plan> {
-        Plan::new(&self.call.shape(), self.room(), numbers, |geometry| self.most_shared(geometry))
+    /// The type that a plan makes room for: that of x, or of a cotangent of `y` that is wider.
+    pub fn cotangent(&self) -> DType {
+        let x = self.call.problem.x.dtype();
+        self.sources.y.map(|y| y.dtype()).filter(|y| y.size() > x.size()).map_or(x, |_| DType::F32)
     }
 
     /// Complex states and gains take registers, and so do marks of sequences and the sum for a gate beside tiles in f32.
@@ -182,13 +186,13 @@ impl Backward<'_, '_> {
         matches!(self.call.problem.discretization, Discretization::Zoh | Discretization::Bilinear)
     }
 
-    /// Bytes of shared memory with every gradient and a cotangent of `y` in f32.
-    fn most_shared(&self, geometry: Geometry) -> usize {
+    /// Bytes of shared memory with every gradient and a cotangent of `y`.
+    fn most_shared(&self, geometry: Geometry, cotangent: DType) -> usize {
         let p = self.call.problem;
         let Geometry { channels, steps, stages, .. } = geometry;
         let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count();
         let dy =
-            TileCopy::Time.dense_bytes(DType::F32, channels, steps).max(TileCopy::Row.dense_bytes(DType::F32, channels, steps));
+            TileCopy::Time.dense_bytes(cotangent, channels, steps).max(TileCopy::Row.dense_bytes(cotangent, channels, steps));
         self.computed_bytes(geometry, p.z.is_some(), maps) + stages * (self.call.stage_bytes(tile(geometry), true) + dy)
     }
 

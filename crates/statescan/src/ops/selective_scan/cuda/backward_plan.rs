@@ -47,7 +47,7 @@ const SHAPES: [(usize, usize, usize); 10] =
 /// Threads of a multiprocessor that segments should fill; as many registers as a thread can use leave room for so many.
 const FULL_THREADS: usize = 256;
 /// Steps of a segment that make up for its beginning.
-const SHORTEST_SEGMENT: usize = 512;
+const SHORTEST_SEGMENT: usize = 256;
 /// Shared memory that is left for the vectors of each channel and for the system.
 const SHARED_BESIDES: usize = 2 << 10;
 
@@ -69,16 +69,18 @@ fn width(shape: &Shape, room: Room) -> usize {
 }
 
 /// Segments for rows that are long and too few to fill a device: first the gradient that each but the first one hands to the one before, from
-/// zero, then all of them side by side.
-fn cut(shape: &Shape, room: Room, numbers: Numbers) -> Option<Cut> {
-    let threads = shape.channels().saturating_mul(lanes(shape, room)) / width(shape, room);
-    if !shape.cuttable || threads == 0 {
+/// zero, then all of them side by side. `blocks` are those of a segment.
+fn cut(shape: &Shape, geometry: &Geometry, blocks: usize, numbers: Numbers) -> Option<Cut> {
+    let places = FULL_THREADS * numbers.multiprocessors / geometry.threads();
+    let at_once = places.checked_div(blocks)?;
+    if !shape.cuttable || at_once < 2 {
         return None;
     }
-    let at_once = FULL_THREADS * numbers.multiprocessors / threads;
-    // twice as many as can be resident: the first pass has room for them, and the second takes two full turns
-    let segments = if at_once < 2 { 1 } else { (2 * at_once).min(shape.seqlen / SHORTEST_SEGMENT) };
-    (segments > 1).then(|| Cut::into(shape.seqlen, segments))
+    // at least twice as many as can be resident, which the first pass has room for, and such that few places are idle in the last turn
+    let most = (4 * at_once + 1).min(shape.seqlen / SHORTEST_SEGMENT);
+    let turns = |segments: usize| (blocks * segments).next_multiple_of(places) as f64 / (blocks * segments) as f64;
+    let segments = ((2 * at_once).min(most)..=most).filter(|&n| n > 1).min_by(|&a, &b| turns(a).total_cmp(&turns(b)))?;
+    Some(Cut::into(shape.seqlen, segments))
 }
 
 impl Plan {
@@ -95,7 +97,6 @@ impl Plan {
             let warps = warps.min(shape.unit.div_ceil(slots).next_power_of_two());
             Geometry { lanes, width, channels: warps * slots, steps, span: span.min(steps), stages }
         });
-        let cut = cut(shape, room, numbers);
         // a thread runs out of registers if it converts much of B and C at once, or walks long spans without a second stage for its copies
         let light =
             |g: &Geometry| shape.dstate.next_multiple_of(lanes) * g.steps <= 16 * g.threads() && (g.stages == 2 || g.span < 8);
@@ -107,6 +108,7 @@ impl Plan {
         let blocks_per_unit = shape.unit.div_ceil(geometry.channels);
         let blocks_per_row = shape.dim / shape.unit * blocks_per_unit;
         let blocks = shape.rows.checked_mul(blocks_per_row)?;
+        let cut = cut(shape, &geometry, blocks, numbers);
         let fits = blocks.checked_mul(cut.map_or(1, |cut| cut.segments)).is_some_and(|blocks| blocks <= i32::MAX as usize);
         let resident =
             (FULL_THREADS / geometry.threads()).min(numbers.shared_per_multiprocessor / (shared + SHARED_BESIDES)).max(1);
@@ -146,10 +148,11 @@ mod tests {
             Plan::new(&shape, ROOM, H200, shared(16)).unwrap().cut.map(|cut| (cut.segments, cut.steps))
         };
         assert_eq!(segments(1, 1536, 65536), Some((22, 3008)));
-        assert_eq!(segments(1, 5120, 4096), Some((6, 704)));
+        assert_eq!(segments(1, 5120, 4096), Some((13, 320)));
         assert_eq!(segments(8, 2048, 2048), None);
         assert_eq!(segments(64, 2048, 512), None);
-        assert_eq!(segments(1, 1536, 1000), None);
+        assert_eq!(segments(1, 1536, 1000), Some((3, 384)));
+        assert_eq!(segments(1, 1536, 500), None);
         let whole = Shape { cuttable: false, ..shape(1, 1536, 65536, 16) };
         assert_eq!(Plan::new(&whole, ROOM, H200, shared(16)).unwrap().cut, None);
     }

@@ -83,7 +83,7 @@ impl Case {
         };
         let call = Backward { call: Call::new(p), sources: &sources, targets: &targets };
         for (numbers, architectures) in [(H200, LARGE_ARCHITECTURES), (SMALL, SMALL_ARCHITECTURES)] {
-            let plan = call.plan_for(numbers).unwrap();
+            let plan = call.plan_for(numbers, call.cotangent()).unwrap();
             let passes: &[_] = if plan.cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
             for &pass in passes {
                 compiles_for(&architectures, &BACKWARD, &call.config(&plan, pass, true));
