@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::operation;
 use statescan::cuda::Ceilings;
 use statescan::{DType, Exec};
+use std::collections::HashMap;
 
 /// Every target.
 pub(super) fn all() -> Vec<Target> {
@@ -52,19 +53,41 @@ pub(super) fn all() -> Vec<Target> {
     all
 }
 
-/// Measures a target.
-pub(super) fn measure(target: &Target, exec: &Exec, ceilings: &Ceilings) -> Result<Outcome> {
-    let figure = || -> Result<Outcome> {
-        let (time, bytes) = match timed(&target.run, exec)? {
+/// A GPU, what it can do, and what was measured on it before: targets have runs in common.
+pub(super) struct Bench {
+    exec: Exec,
+    ceilings: Ceilings,
+    known: HashMap<String, (f64, usize)>,
+}
+
+impl Bench {
+    pub fn new(ordinal: usize) -> Result<Self> {
+        let exec = Exec::cuda(ordinal)?;
+        let ceilings = Ceilings::measure(&exec)?;
+        Ok(Bench { exec, ceilings, known: HashMap::new() })
+    }
+
+    /// What the device can do at most, in words.
+    pub fn rates(&self) -> String {
+        device::rates(&self.exec, &self.ceilings)
+    }
+
+    /// Measures a target.
+    pub fn measure(&mut self, target: &Target) -> Result<Outcome> {
+        self.figure(target).or_else(|error| device::missing(&error).map(Outcome::NotHere).ok_or(error))
+    }
+
+    fn figure(&mut self, target: &Target) -> Result<Outcome> {
+        let (time, bytes) = match self.timed(&target.run)? {
             Ok(timed) => timed,
             Err(wrong) => return Ok(wrong),
         };
         let figure = match &target.measure {
             Measure::Micros => time / 1e3,
             Measure::Time => time / state_steps(&target.run)?,
-            Measure::ShareOfCopy => bytes as f64 / time / ceilings.bytes,
+            Measure::ShareOfCopy => bytes as f64 / time / self.ceilings.bytes,
             Measure::Ratio(_, other) | Measure::Speedup(_, other) => {
-                let reference = match timed(other, exec)? {
+                let reference = match self.timed(other)? {
                     Ok((time, _)) => time,
                     Err(wrong) => return Ok(wrong),
                 };
@@ -74,21 +97,26 @@ pub(super) fn measure(target: &Target, exec: &Exec, ceilings: &Ceilings) -> Resu
             Measure::ShareOfProducts => return Ok(Outcome::NotHere("no library of matrix products to compare with")),
         };
         Ok(Outcome::Figure(figure))
-    };
-    figure().or_else(|error| device::missing(&error).map(Outcome::NotHere).ok_or(error))
+    }
+
+    /// Nanoseconds and bytes of a run whose results are right. Numbers are drawn for one row of the batch.
+    fn timed(&mut self, run: &Run) -> Result<std::result::Result<(f64, usize), Outcome>> {
+        let name = run.describe();
+        if let Some(&known) = self.known.get(&name) {
+            return Ok(Ok(known));
+        }
+        let op = operation::find(run.op)?;
+        let row = run.variation.apply(op.random(&run.sizes.clone().with('B', 1), run.dtype)?)?;
+        if let Some(wrong) = device::wrong(&self.exec, &row, run.backward)?.into_iter().next() {
+            return Ok(Err(Outcome::Wrong(wrong)));
+        }
+        let (time, bytes) = device::time(&self.exec, &device::repeated(&row, run.sizes.get('B'))?, run.backward)?;
+        let timed = (time.as_nanos() as f64, bytes);
+        self.known.insert(name, timed);
+        Ok(Ok(timed))
+    }
 }
 
 fn state_steps(run: &Run) -> Result<f64> {
     Ok(operation::find(run.op)?.work(&run.sizes).state_steps)
-}
-
-/// Nanoseconds and bytes of a run whose results are right. Numbers are drawn for one row of the batch.
-fn timed(run: &Run, exec: &Exec) -> Result<std::result::Result<(f64, usize), Outcome>> {
-    let op = operation::find(run.op)?;
-    let row = run.variation.apply(op.random(&run.sizes.clone().with('B', 1), run.dtype)?)?;
-    if let Some(wrong) = device::wrong(exec, &row, run.backward)?.into_iter().next() {
-        return Ok(Err(Outcome::Wrong(wrong)));
-    }
-    let (time, bytes) = device::time(exec, &device::repeated(&row, run.sizes.get('B'))?, run.backward)?;
-    Ok(Ok((time.as_nanos() as f64, bytes)))
 }

@@ -7,7 +7,7 @@ mod list;
 mod variation;
 
 use super::measured::Measured;
-use super::{device, progress};
+use super::progress;
 use crate::cli::{BenchArgs, cuda_device};
 use crate::compute;
 use crate::error::Result;
@@ -15,7 +15,6 @@ use crate::operation;
 use crate::text;
 use list::{Measure, Run, Target};
 use serde_json::json;
-use statescan::cuda::Ceilings;
 use statescan::{Exec, Level};
 use std::time::Duration;
 
@@ -56,28 +55,21 @@ impl Side {
 /// Runs the command: 1 if a target is missed or a result is wrong.
 pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     let only = args.op.as_deref().map(operation::find).transpose()?.map(|op| op.name());
-    let gpu = match cuda_device(&args.device)? {
-        Some(ordinal) => {
-            let exec = Exec::cuda(ordinal)?;
-            let ceilings = Ceilings::measure(&exec)?;
-            Some((exec, ceilings))
-        }
-        None => None,
-    };
+    let mut gpu = cuda_device(&args.device)?.map(cuda::Bench::new).transpose()?;
     let listed = if gpu.is_some() { cuda::all() } else { list::all() };
     let targets: Vec<Target> = listed.into_iter().filter(|t| only.is_none_or(|op| op == t.run.op)).collect();
     let bar = progress(targets.len());
     let mut failed = false;
     if !args.json {
-        if let Some((exec, ceilings)) = &gpu {
-            bar.suspend(|| println!("{}", device::rates(exec, ceilings)));
+        if let Some(gpu) = &gpu {
+            bar.suspend(|| println!("{}", gpu.rates()));
         }
         bar.suspend(|| println!("{}", line("work", "unit", "measured", "must", "aim", "")));
     }
     for target in &targets {
         bar.set_message(target.run.describe());
-        let outcome = match &gpu {
-            Some((exec, ceilings)) => cuda::measure(target, exec, ceilings)?,
+        let outcome = match &mut gpu {
+            Some(gpu) => gpu.measure(target)?,
             None => measure(target, args.quick)?,
         };
         failed |= match outcome {

@@ -127,7 +127,7 @@ mod tests {
     const ROOM: Room = Room { states: 4, span: 8 };
 
     fn shape(rows: usize, dim: usize, seqlen: usize, dstate: usize) -> Shape {
-        Shape { rows, dim, unit: dim, seqlen, dstate, heavy: false, cuttable: true }
+        Shape { rows, dim, unit: dim, seqlen, dstate, heavy: false, gated: false, cuttable: true }
     }
 
     /// Shared memory of f32 arguments.

@@ -135,7 +135,8 @@ impl<'p, 'a> Call<'p, 'a> {
         let p = self.problem;
         let heavy = p.complex || !matches!(p.discretization, Discretization::Mamba | Discretization::Dirac);
         let cuttable = !heavy && matches!(p.sequences, Sequences::Whole);
-        Shape { rows: self.rows(), dim: p.dim, unit: self.unit, seqlen: p.seqlen, dstate: p.dstate, heavy, cuttable }
+        let gated = p.z.is_some() || p.dt_softplus;
+        Shape { rows: self.rows(), dim: p.dim, unit: self.unit, seqlen: p.seqlen, dstate: p.dstate, heavy, gated, cuttable }
     }
 
     /// Whether states have an axis of sequences within a row.

@@ -16,6 +16,8 @@ pub(super) struct Shape {
     pub dstate: usize,
     /// Whether a state-step takes many registers: complex states, discretizations with a gain.
     pub heavy: bool,
+    /// Whether a step takes exponentials of its own: softplus, a gate.
+    pub gated: bool,
     /// Whether segments can be put together: decays multiply to the decay of a sum of steps, and a row is one sequence.
     pub cuttable: bool,
 }
@@ -104,6 +106,8 @@ pub(super) struct Plan {
 
 /// Threads of a multiprocessor from which on more lanes cost more than they hide: a lane more reads each pair once more.
 const ENOUGH_THREADS: usize = 240;
+/// Threads of a multiprocessor that leave registers enough for each.
+const MOST_THREADS: usize = 512;
 /// Threads of a multiprocessor that segments should fill, with as few lanes as possible.
 const FULL_THREADS: usize = 256;
 /// Segments at a time from which on the second scan pays.
@@ -116,7 +120,7 @@ const SHARED_BESIDES: usize = 2 << 10;
 impl Plan {
     /// `shared` gives the bytes of shared memory for a geometry. `None` if no geometry fits.
     pub(super) fn new(shape: &Shape, cut: Option<Cut>, numbers: Numbers, shared: impl Fn(Geometry) -> usize) -> Option<Plan> {
-        let Shape { rows, dim, unit, seqlen, dstate, heavy, .. } = *shape;
+        let Shape { rows, dim, unit, seqlen, dstate, heavy, gated, .. } = *shape;
         let states = dstate.max(1);
         let fewest = shape.fewest_lanes();
         let most = states.next_power_of_two().clamp(fewest, 16.max(fewest));
@@ -137,14 +141,16 @@ impl Plan {
         let limit = numbers.shared_per_block.saturating_sub(SHARED_BESIDES);
         let preferred = if per_lane <= 2 { 32 } else { 16 };
         let geometry = |channels: usize| {
-            // more of them for many states, whose B and C take registers
-            let helpers = if states > 128 {
-                128
-            } else if channels * lanes >= 128 {
-                64
-            } else {
-                32
+            // Each converts four steps of a channel so many times, and as many times as every other helper: a round in which only some
+            // have work costs more than fewer helpers. Many states take more of them, whose B and C take registers.
+            let rounds = if light || heavy || gated { 2 } else { 4 };
+            let least = match channels * lanes {
+                _ if states > 128 => 128,
+                128.. => 64,
+                _ => 32,
             };
+            let most = (MOST_THREADS - (channels * lanes).next_multiple_of(32)).min(256);
+            let helpers = (channels * preferred / 4 / rounds).next_multiple_of(32).clamp(least, most);
             let mut geometry = Geometry { lanes, channels, steps: preferred, helpers, stages: 3 };
             while geometry.steps > 8 && geometry.steps / 2 >= seqlen {
                 geometry.steps /= 2;
@@ -163,7 +169,7 @@ impl Plan {
             channels = (channels / 2).next_multiple_of(4);
         }
         let geometry = geometry(channels);
-        let resident = if light { 1 } else { (448 / geometry.threads()).clamp(1, 2) };
+        let resident = if light { 1 } else { (MOST_THREADS / geometry.threads()).clamp(1, 2) };
         let unroll = match (heavy, per_lane) {
             (true, _) | (_, 9..) => 1,
             (_, 3..) => 4,
@@ -186,7 +192,7 @@ mod tests {
     const SMALL: Numbers = Numbers { multiprocessors: 20, shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10 };
 
     fn shape(rows: usize, dim: usize, seqlen: usize, dstate: usize) -> Shape {
-        Shape { rows, dim, unit: dim, seqlen, dstate, heavy: false, cuttable: true }
+        Shape { rows, dim, unit: dim, seqlen, dstate, heavy: false, gated: false, cuttable: true }
     }
 
     /// Shared memory of f32 arguments.
@@ -244,6 +250,9 @@ mod tests {
         // channels are dealt evenly over multiprocessors
         let channels = |rows, dim| plan(shape(rows, dim, 4096, 16), H200).geometry.channels;
         assert_eq!([channels(8, 2048), channels(1, 5120), channels(1, 1536), channels(2, 192)], [64, 40, 12, 4]);
+        // helpers have whole rounds of work, two of them where steps take exponentials
+        let helpers = |rows, dim, gated| plan(Shape { gated, ..shape(rows, dim, 4096, 16) }, H200).geometry.helpers;
+        assert_eq!([helpers(8, 2048, false), helpers(8, 2048, true), helpers(1, 5120, false)], [64, 128, 160]);
         // as many as there are states at most
         assert_eq!(plan(shape(1, 64, 4096, 3), H200).geometry.lanes, 4);
         assert_eq!(plan(shape(1, 64, 4096, 1), H200).geometry.lanes, 1);
@@ -271,7 +280,7 @@ mod tests {
                             assert!(
                                 helpers.is_multiple_of(32)
                                     && plan.launch.threads.is_multiple_of(32)
-                                    && plan.geometry.threads() * plan.resident <= 512,
+                                    && plan.geometry.threads() * plan.resident <= MOST_THREADS,
                                 "{shape:?} {plan:?}"
                             );
                             assert!(shared(dstate)(plan.geometry) <= numbers.shared_per_block);
