@@ -20,10 +20,17 @@ struct Torch {
     is_neg: Py<PyAny>,
     is_conj: Py<PyAny>,
     empty_like: Py<PyAny>,
-    /// What the compiler's own code allocates with: past the dispatcher, in half of the time.
-    empty_on_cpu: Option<Py<PyAny>>,
+    empty: Empty,
     lend: Option<Lend>,
     dtypes: Vec<(Py<PyAny>, DType)>,
+}
+
+/// What the compiler's own code allocates with: past the dispatcher, in half of the time.
+#[derive(Default)]
+struct Empty {
+    on_cpu: Option<Py<PyAny>>,
+    /// On the CUDA device that is the current one, and which that is.
+    on_cuda: Option<(Py<PyAny>, Py<PyAny>)>,
 }
 
 static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
@@ -59,17 +66,34 @@ fn load(module: &Bound<'_, PyAny>) -> PyResult<Torch> {
         is_neg: tensor.getattr("is_neg")?.unbind(),
         is_conj: tensor.getattr("is_conj")?.unbind(),
         empty_like: module.getattr("empty_like")?.unbind(),
-        empty_on_cpu: empty_on_cpu(module).ok(),
+        empty: module.getattr("_C").map(|internals| Empty::of(&internals)).unwrap_or_default(),
         tensor: tensor.unbind(),
         dtypes,
     })
 }
 
-fn empty_on_cpu(module: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-    ["_C", "_dynamo", "guards", "_empty_strided_cpu"]
-        .iter()
-        .try_fold(module.clone(), |at, name| at.getattr(name))
-        .map(Bound::unbind)
+impl Empty {
+    fn of(internals: &Bound<'_, PyAny>) -> Empty {
+        let maker =
+            |name: &str| internals.getattr("_dynamo").and_then(|m| m.getattr("guards")).and_then(|m| m.getattr(name)).ok();
+        let current = internals.getattr("_cuda_getDevice").ok();
+        Empty {
+            on_cpu: maker("_empty_strided_cpu").map(Bound::unbind),
+            on_cuda: maker("_empty_strided_cuda").zip(current).map(|(make, current)| (make.unbind(), current.unbind())),
+        }
+    }
+
+    /// What allocates on the device of a tensor, if there is something.
+    fn beside(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<&Py<PyAny>>> {
+        let py = tensor.py();
+        if tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
+            return Ok(self.on_cpu.as_ref());
+        }
+        let Some((make, current)) = &self.on_cuda else { return Ok(None) };
+        let is_current = tensor.getattr(intern!(py, "is_cuda"))?.is_truthy()?
+            && tensor.call_method0(intern!(py, "get_device"))?.eq(current.bind(py).call0()?)?;
+        Ok(is_current.then_some(make))
+    }
 }
 
 impl Torch {
@@ -84,12 +108,12 @@ pub fn empty<'py>(beside: &Bound<'py, PyAny>, shape: &[usize], dtype: DType) -> 
     let py = beside.py();
     let Some(torch) = torch(py)? else { return Err(no_tensor(beside)) };
     let (sizes, dtype) = (PyTuple::new(py, shape)?, torch.dtype(py, dtype));
-    match &torch.empty_on_cpu {
-        Some(make) if beside.getattr(intern!(py, "is_cpu"))?.is_truthy()? => {
+    match torch.empty.beside(beside)? {
+        Some(make) => {
             let strides = Shape::new(shape).map_err(to_python)?.row_major();
             make.bind(py).call1((sizes, PyTuple::new(py, &strides[..])?, dtype))
         }
-        _ => beside.call_method(intern!(py, "new_empty"), (sizes,), Some(&[("dtype", dtype)].into_py_dict(py)?)),
+        None => beside.call_method(intern!(py, "new_empty"), (sizes,), Some(&[("dtype", dtype)].into_py_dict(py)?)),
     }
 }
 
