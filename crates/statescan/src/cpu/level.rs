@@ -40,8 +40,7 @@ impl Level {
             Level::Scalar => true,
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Level::Avx2 => pulp::x86::V3::try_new().is_some(),
-            // one level less for the address sanitizer to build: the bounds of a kernel are the same code for all
-            #[cfg(all(target_arch = "x86_64", not(any(miri, fuzzing))))]
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
             Level::Avx512 => pulp::x86::V4::try_new().is_some(),
             #[cfg(all(target_arch = "aarch64", not(miri)))]
             Level::Neon => pulp::aarch64::Neon::try_new().is_some(),
@@ -83,7 +82,7 @@ impl Level {
     /// Runs a kernel compiled for this level; a level that the processor lacks runs as scalar code.
     pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            #[cfg(all(target_arch = "x86_64", not(fuzzing)))]
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512 => {
                 if let Some(token) = pulp::x86::V4::try_new() {
                     return pulp::Simd::vectorize(token, Instance { kernel, token });
