@@ -112,7 +112,7 @@ pub(crate) struct Config {
 impl Default for Config {
     fn default() -> Self {
         // one is made for every launch: room for all lines at once
-        Config { lines: Vec::with_capacity(72) }
+        Config { lines: Vec::with_capacity(80) }
     }
 }
 

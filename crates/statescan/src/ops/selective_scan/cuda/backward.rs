@@ -69,8 +69,8 @@ pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>, saves: bool)
     let (sources, targets) = (Sources::default(), GradientTargets::default());
     let call = Backward { call: Call::new(problem), sources: &sources, targets: &targets };
     let len = |cotangent| Some(Layout::new(&call.call, &call.plan_for(stream.numbers(), cotangent)?, saves).len);
-    let (like_x, wide) = (len(problem.x.dtype()), len(DType::F32));
-    like_x.max(wide).ok_or(TOO_LARGE)
+    // a type without a plan is refused when it is met
+    [problem.x.dtype(), DType::F32, DType::F64].into_iter().filter_map(len).max().ok_or(TOO_LARGE)
 }
 
 impl Plan {
@@ -157,7 +157,7 @@ impl Backward<'_, '_> {
     /// The type that a plan makes room for: that of x, or of a cotangent of `y` that is wider.
     pub fn cotangent(&self) -> DType {
         let x = self.call.problem.x.dtype();
-        self.sources.y.map(|y| y.dtype()).filter(|y| y.size() > x.size()).map_or(x, |_| DType::F32)
+        self.sources.y.map(|y| y.dtype()).filter(|y| y.size() > x.size()).unwrap_or(x)
     }
 
     /// Complex states and gains take registers, and so do marks of sequences and the sum for a gate beside tiles in f32.
