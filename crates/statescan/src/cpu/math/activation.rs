@@ -55,30 +55,65 @@ const ATANH: &[f64] = &[
 /// `ln(1 + e^x)`, and `x` above 20.
 #[inline(always)]
 pub(crate) fn softplus<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
-    let simd = x.simd();
-    let (e, positive) = (exp(-x.abs()), x.max(V::constant(simd, 0.0)));
-    if !T::DOUBLE {
-        // above the threshold the logarithm is less than half an ulp of x
-        let square = e * e;
-        return square.mul_add(pairwise(simd, e, square, LOG1P), e + positive);
-    }
-    let s = e / (e + V::constant(simd, 2.0));
-    let s2 = s * s;
-    let log = (s * s2).mul_add(horner(simd, s2, ATANH), s + s);
-    V::select_less(V::constant(simd, THRESHOLD), x, x, positive + log)
+    let [y] = softplus_each([x]);
+    y
 }
 
-/// A polynomial of degree 8 in pairs of terms. By Horner's rule its chain is as long as the exponential before it, and so few steps of a
-/// loop fit into a scheduler that it is waited for.
+/// [`softplus`] of several vectors, all of them one operation further before any gets the next: its chain of operations is so long that a
+/// processor which meets it vector by vector sees too few that need not wait.
 #[inline(always)]
-fn pairwise<T: Real, S: Isa>(simd: S, x: V<T, S>, square: V<T, S>, c: [f64; 9]) -> V<T, S> {
-    let mut pairs = [x; 4];
-    for i in 0..4 {
-        pairs[i] = V::constant(simd, c[2 * i + 1]).mul_add(x, V::constant(simd, c[2 * i]));
+pub(crate) fn softplus_each<T: Real, S: Isa, const N: usize>(x: [V<T, S>; N]) -> [V<T, S>; N] {
+    let zero = V::constant(x[0].simd(), 0.0);
+    let (mut e, mut y) = (x, x);
+    for i in 0..N {
+        (e[i], y[i]) = (exp(-x[i].abs()), x[i].max(zero));
     }
-    let low = pairs[1].mul_add(square, pairs[0]);
-    let high = V::constant(simd, c[8]).mul_add(square, pairs[3]).mul_add(square, pairs[2]);
-    high.mul_add(square * square, low)
+    if !T::DOUBLE {
+        // above the threshold the logarithm is less than half an ulp of x
+        for i in 0..N {
+            y[i] = e[i] + y[i];
+        }
+        return add_log1p(e, y);
+    }
+    let (two, threshold) = (V::constant(x[0].simd(), 2.0), V::constant(x[0].simd(), THRESHOLD));
+    for i in 0..N {
+        let s = e[i] / (e[i] + two);
+        let s2 = s * s;
+        let log = (s * s2).mul_add(horner(x[i].simd(), s2, ATANH), s + s);
+        y[i] = V::select_less(threshold, x[i], x[i], y[i] + log);
+    }
+    y
+}
+
+/// `ln(1 + e)` added to sums that have `e` already. The polynomial is taken in pairs of terms: by Horner's rule its chain is as long as that
+/// of the exponential before it.
+#[inline(always)]
+fn add_log1p<T: Real, S: Isa, const N: usize>(e: [V<T, S>; N], mut sums: [V<T, S>; N]) -> [V<T, S>; N] {
+    let (mut square, mut low, mut high) = (e, e, e);
+    for i in 0..N {
+        (square[i], low[i], high[i]) = (e[i] * e[i], pair(e[i], 0), pair(e[i], 6));
+    }
+    for i in 0..N {
+        low[i] = pair(e[i], 2).mul_add(square[i], low[i]);
+        high[i] = V::constant(e[i].simd(), LOG1P[8]).mul_add(square[i], high[i]);
+    }
+    for i in 0..N {
+        high[i] = high[i].mul_add(square[i], pair(e[i], 4));
+    }
+    for i in 0..N {
+        low[i] = high[i].mul_add(square[i] * square[i], low[i]);
+    }
+    for i in 0..N {
+        sums[i] = square[i].mul_add(low[i], sums[i]);
+    }
+    sums
+}
+
+/// Two neighbouring terms of [`LOG1P`].
+#[inline(always)]
+fn pair<T: Real, S: Isa>(e: V<T, S>, first: usize) -> V<T, S> {
+    let simd = e.simd();
+    V::constant(simd, LOG1P[first + 1]).mul_add(e, V::constant(simd, LOG1P[first]))
 }
 
 /// The derivative of [`softplus`]: `sigmoid(x)`, and 1 above 20.
@@ -97,9 +132,23 @@ pub(crate) fn sigmoid<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
 /// `x sigmoid(x)`.
 #[inline(always)]
 pub(crate) fn silu<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
-    let e = exp(-x) + V::constant(x.simd(), 1.0);
-    // a division keeps its unit busy for longer than all the rest takes
-    if T::DOUBLE { x / e } else { x * e.short_recip() }
+    let [y] = silu_each([x]);
+    y
+}
+
+/// [`silu`] of several vectors, see [`softplus_each`].
+#[inline(always)]
+pub(crate) fn silu_each<T: Real, S: Isa, const N: usize>(x: [V<T, S>; N]) -> [V<T, S>; N] {
+    let one = V::constant(x[0].simd(), 1.0);
+    let mut y = x;
+    for i in 0..N {
+        y[i] = exp(-x[i]) + one;
+    }
+    for i in 0..N {
+        // a division keeps its unit busy for longer than all the rest takes
+        y[i] = if T::DOUBLE { x[i] / y[i] } else { x[i] * y[i].short_recip() };
+    }
+    y
 }
 
 /// `silu(x)` and its derivative.

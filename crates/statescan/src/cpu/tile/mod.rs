@@ -15,7 +15,7 @@ use crate::tensor::DType;
 use core::mem::MaybeUninit;
 use half::{bf16, f16};
 pub(crate) use plane::{Plane, prefetch_row};
-pub(crate) use requests::Requests;
+pub(crate) use requests::{Area, Requests};
 use storage::Storage;
 
 /// Steps in a tile.

@@ -11,17 +11,17 @@
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::forward::{ForwardPass, load_sequence_state, load_state, map};
 use super::inputs::{
-    Ahead, Block, Constants, Gate, Scratch, Tiles, blocks, copy_rows, double, load_gate, load_tiles, map_tile, parameter,
-    prefetch_map, tile_len, timed,
+    Ahead, Block, Constants, CopyRows, Scratch, Tiles, blocks, double, map_tile, parameter, prefetch_map, tile_len, timed,
 };
 use super::lanes::{Lanes, scratch_len};
+use super::process::{Gate, load_gate, load_tiles};
 use super::reduce::Partials;
 use super::sweep::Sweep;
 use super::{Context, GradientTargets, Pass, Sources, Targets, Types, walk};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{self, Plane};
+use crate::cpu::tile::{self, Plane, Requests};
 use crate::exec::Exec;
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::FieldKind;
@@ -252,10 +252,29 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     let from = self.saved.get().add(checkpoints.at(index, number) + block.first);
                     let to = lanes.undealt(kept.h);
                     core::slice::from_raw_parts_mut(to, dstate * parts * lanes.channels).fill(E::T::default());
-                    copy_rows(simd, from, checkpoints.padded_dim, to, lanes.channels, dstate * parts, block.count);
+                    CopyRows {
+                        from,
+                        from_pitch: checkpoints.padded_dim,
+                        to,
+                        to_pitch: lanes.channels,
+                        rows: dstate * parts,
+                        count: block.count,
+                    }
+                    .run(simd);
                     lanes.deal(to, [dstate, parts], kept.h);
                 }
-                load_tiles(simd, problem, segment, lanes, block, start, steps, kept.constants, &tiles, true);
+                load_tiles::<_, _, true>(
+                    simd,
+                    problem,
+                    segment,
+                    lanes,
+                    block,
+                    start,
+                    steps,
+                    kept.constants,
+                    &tiles,
+                    &mut Requests::new([None], 1),
+                );
                 let bounded = tiles.bounded(simd, kept.constants);
                 match &self.sources.y {
                     Some(dy) => {

@@ -5,10 +5,10 @@
 
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::inputs::{
-    Ahead, Block, Constants, Gate, Map, Scratch, Tiles, blocks, copy_rows, double, load_gate, load_tiles, map_tile, parameter,
-    prefetch_map, tile_len, timed,
+    Ahead, Block, Constants, CopyRows, Map, Scratch, Tiles, blocks, double, map_area, map_tile, parameter, tile_len, timed,
 };
 use super::lanes::{Lanes, scratch_len};
+use super::process::{Gate, load_gate, load_tiles, pieces};
 use super::{Context, Loops, Pass, Targets, Types, Variant, walk};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
@@ -120,19 +120,24 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                     if parts == 2 {
                         double(c_tile, steps * parts * dstate);
                     }
-                    if let Some(following) = following {
-                        prefetch_map(problem, &problem.b, segment, channels.start, following);
-                        prefetch_map(problem, &problem.c, segment, channels.start, following);
-                    }
                     for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
                         let h = h.add(i * state);
-                        if let (Some(saved), 1..) = (self.saved, number) {
-                            let to = saved.get().add(checkpoints.at(index, number) + block.first);
-                            let h = lanes.collect(h, sizes, 0);
-                            copy_rows(simd, h, lanes.channels, to, checkpoints.padded_dim, dstate * parts, block.count);
-                        }
                         let constants = Constants::at::<S>(constants, i);
-                        load_tiles(simd, problem, segment, lanes, block, start, steps, constants, &tiles, false);
+                        let here = Ahead::at(segment, block, start);
+                        let written = self.targets.y.as_ref().map(|y| here.area(&y.as_read()));
+                        let mut requests = Requests::new([written], pieces(lanes.vectors(steps)));
+                        load_tiles::<_, _, false>(
+                            simd,
+                            problem,
+                            segment,
+                            lanes,
+                            block,
+                            start,
+                            steps,
+                            constants,
+                            &tiles,
+                            &mut requests,
+                        );
                         let bounded = tiles.bounded(simd, constants);
                         if !lanes.one() {
                             tiles.repeat(simd, lanes, steps, &wide);
@@ -140,14 +145,26 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             core::slice::from_raw_parts_mut(wide_y, rows * width).fill(E::T::default());
                         }
                         let vectors = dstate / lanes.per_channel;
-                        let requests = match Ahead::new(segment, &channels, block, lanes.channels, start, following) {
-                            Some(ahead) => {
-                                let y = self.targets.y.as_ref().map(|y| y.as_read());
-                                let calls = vectors.div_ceil(MOST_TOGETHER) * steps.div_ceil(STEPS_PER_REQUEST);
-                                ahead.requests([Some(problem.x), Some(problem.dt), problem.z, y], calls)
-                            }
-                            None => Requests::new([None; 4], [0, 0], 1),
-                        };
+                        let next = Ahead::new(segment, &channels, block, lanes.channels, start, following);
+                        let next_tile = following.filter(|_| block.first + lanes.channels >= channels.end);
+                        let map_ahead = |map| map_area(problem, map, segment, channels.start, next_tile?);
+                        let wanted = [
+                            problem.z.as_ref().map(|z| here.area(z)),
+                            next.map(|next| next.area(&problem.x)),
+                            next.map(|next| next.area(&problem.dt)),
+                            map_ahead(&problem.b),
+                            map_ahead(&problem.c),
+                        ];
+                        let calls = vectors.div_ceil(MOST_TOGETHER) * steps.div_ceil(STEPS_PER_REQUEST);
+                        let mut requests = Requests::new(wanted, calls);
+                        let save = self.saved.filter(|_| number > 0).map(|saved| CopyRows {
+                            from: lanes.collect(h, sizes, 0),
+                            from_pitch: lanes.channels,
+                            to: saved.get().add(checkpoints.at(index, number) + block.first),
+                            to_pitch: checkpoints.padded_dim,
+                            rows: dstate * parts,
+                            count: block.count,
+                        });
                         let tile = Tile {
                             tiles: if lanes.one() { tiles } else { wide },
                             shared,
@@ -158,7 +175,8 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             steps,
                             dstate,
                             vectors,
-                            requests,
+                            requests: &raw mut requests,
+                            save,
                         };
                         walk::<E, S>(simd, problem, lanes.one(), bounded, &tile);
                         if !lanes.one() {
@@ -247,23 +265,29 @@ struct Tile<T> {
     dstate: usize,
     /// Vectors of states.
     vectors: usize,
-    /// What the next tile reads and writes.
-    requests: Requests<4>,
+    /// The gate and what the next tile reads; not by value, since a copy right after it was written waits for every store before it.
+    requests: *mut Requests<5>,
+    /// The states before the tile, where they are saved.
+    save: Option<CopyRows<T>>,
 }
 
 impl<T: Real> Loops<T> for Tile<T> {
     #[inline(always)]
     unsafe fn walk<E: Variant<T = T>, S: Isa>(&self, simd: S) {
         let mut n = 0;
-        let mut requests = self.requests;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract; nobody else has the requests.
         unsafe {
+            let requests = &mut *self.requests;
+            // these stores wait for lines of their own, and the walk that follows stores so little that it need not wait for them
+            if let Some(save) = self.save {
+                save.run(simd);
+            }
             while E::TOGETHER == MOST_TOGETHER && n + MOST_TOGETHER <= self.vectors {
-                self.states::<E, S, MOST_TOGETHER>(simd, n, &mut requests);
+                self.states::<E, S, MOST_TOGETHER>(simd, n, requests);
                 n += MOST_TOGETHER;
             }
             while n < self.vectors {
-                self.states::<E, S, 1>(simd, n, &mut requests);
+                self.states::<E, S, 1>(simd, n, requests);
                 n += 1;
             }
         }
@@ -273,7 +297,7 @@ impl<T: Real> Loops<T> for Tile<T> {
 impl<T: Real> Tile<T> {
     /// Walks `COUNT` states from `first` through the tile with their values in registers.
     #[inline(always)]
-    unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize, requests: &mut Requests<4>) {
+    unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize, requests: &mut Requests<5>) {
         let (width, step) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
         // SAFETY: the caller's contract.
         unsafe {

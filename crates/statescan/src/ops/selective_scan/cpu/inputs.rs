@@ -1,13 +1,11 @@
-//! Tiles of one vector of channels: the step size through bias, softplus and clamp, the input, the gate.
+//! What a job works on: its memory, blocks of channels, constants, maps, and what is asked for ahead of time.
 
 use super::super::{Problem, Projection};
 use super::lanes::Lanes;
 use super::{Types, Variant};
-use crate::cpu::math::{silu, silu_and_derivative, softplus, softplus_derivative};
+use crate::cpu::kept;
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{self, Plane, Requests, STEPS};
-use crate::cpu::{Kernel, kept, outline};
-use crate::ops::discretization::Discretization;
+use crate::cpu::tile::{self, Area, Plane, STEPS};
 use crate::ops::rules::{BOUND, FieldKind};
 use crate::ops::sequences::Segment;
 use crate::tensor::View;
@@ -131,7 +129,7 @@ impl<T: Real> Constants<T> {
     /// # Safety
     /// As [`Constants::largest`].
     #[inline(always)]
-    unsafe fn bias<S: Isa>(self, simd: S) -> V<T, S> {
+    pub(super) unsafe fn bias<S: Isa>(self, simd: S) -> V<T, S> {
         // SAFETY: the caller's contract.
         unsafe { V::load(simd, self.0.add(T::lanes::<S>())) }
     }
@@ -177,7 +175,7 @@ impl<T: Real> Tiles<T> {
     }
 }
 
-/// The block of channels and the steps that a job reads after these.
+/// A block of channels and the steps of a tile, which are asked for before they are needed.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
     batch: usize,
@@ -202,17 +200,20 @@ impl Ahead {
             _ => (channels.start, following?),
         };
         let block = Block { first, count: width.min(channels.end - first) };
-        Some(Ahead { batch: segment.batch, block, start, steps: STEPS.min(segment.end - start) })
+        Some(Self::at(segment, block, start))
     }
 
-    /// Asks for its part of (B, D, L) tensors, in so many calls.
+    /// The block itself, from a step on.
     #[inline(always)]
-    pub(super) fn requests<const COUNT: usize>(self, views: [Option<View<'_>>; COUNT], calls: usize) -> Requests<COUNT> {
-        let mut planes = [None; COUNT];
-        for (plane, view) in planes.iter_mut().zip(views) {
-            *plane = view.map(|view| timed(&view, self.batch, self.block, self.start));
-        }
-        Requests::new(planes, [self.block.count, self.steps], calls)
+    pub(super) fn at(segment: &Segment, block: Block, start: usize) -> Self {
+        Ahead { batch: segment.batch, block, start, steps: STEPS.min(segment.end - start) }
+    }
+
+    /// Its part of a (B, D, L) tensor.
+    #[inline(always)]
+    pub(super) fn area(self, view: &View<'_>) -> Area {
+        let plane = timed(view, self.batch, self.block, self.start);
+        Area { plane, lanes: self.block.count, steps: self.steps }
     }
 
     /// Asks for its part of a (B, D, L) tensor.
@@ -284,187 +285,33 @@ pub(super) unsafe fn map_tile<E: Types, S: Isa>(
     steps: usize,
     to: *mut E::T,
 ) {
-    let Projection::Varying(view) = map else { return };
-    let group = channel / (problem.dim / view.shape()[1]);
-    let strides = view.strides();
-    let plane = Plane::of(view, 2, 3).along(segment.batch, strides[0]).along(group, strides[1]).at(0, start);
+    let Some(area) = map_area(problem, map, segment, channel, start) else { return };
     // SAFETY: the caller's contract.
-    unsafe { tile::load_parts(simd, plane, E::K::PARTS, problem.dstate, problem.dstate, steps, to) }
+    unsafe { tile::load_parts(simd, area.plane, E::K::PARTS, problem.dstate, problem.dstate, steps, to) }
 }
 
 /// Asks for the steps from `start` of what [`map_tile`] loads.
 #[inline(always)]
 pub(super) fn prefetch_map(problem: &Problem<'_>, map: &Projection<View<'_>>, segment: &Segment, channel: usize, start: usize) {
-    let Projection::Varying(view) = map else { return };
+    if let Some(area) = map_area(problem, map, segment, channel, start) {
+        area.plane.prefetch(area.lanes, area.steps);
+    }
+}
+
+/// The (states, steps) plane of B or C that a channel's group sees, the tile from `start` on.
+#[inline(always)]
+pub(super) fn map_area(
+    problem: &Problem<'_>,
+    map: &Projection<View<'_>>,
+    segment: &Segment,
+    channel: usize,
+    start: usize,
+) -> Option<Area> {
+    let Projection::Varying(view) = map else { return None };
     let group = channel / (problem.dim / view.shape()[1]);
     let strides = view.strides();
     let plane = Plane::of(view, 2, 3).along(segment.batch, strides[0]).along(group, strides[1]).at(0, start);
-    plane.prefetch(problem.dstate, STEPS.min(segment.end - start));
-}
-
-/// Loads x and dt of a block and a tile of time and derives what the recurrence reads, everything in [`Tiles`].
-///
-/// # Safety
-/// Block and steps lie inside the problem; every tile has room for STEPS vectors.
-#[inline(always)]
-pub(super) unsafe fn load_tiles<T: Real, S: Isa>(
-    simd: S,
-    problem: &Problem<'_>,
-    segment: &Segment,
-    lanes: Lanes<T>,
-    block: Block,
-    start: usize,
-    steps: usize,
-    constants: Constants<T>,
-    tiles: &Tiles<T>,
-    with_slope: bool,
-) {
-    outline(simd, LoadTiles { problem, segment, lanes, block, start, steps, constants, tiles, with_slope });
-}
-
-struct LoadTiles<'l, 'a, T> {
-    problem: &'l Problem<'a>,
-    segment: &'l Segment,
-    lanes: Lanes<T>,
-    block: Block,
-    start: usize,
-    steps: usize,
-    constants: Constants<T>,
-    tiles: &'l Tiles<T>,
-    with_slope: bool,
-}
-
-impl<T: Real> Kernel for LoadTiles<'_, '_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let LoadTiles { problem, segment, lanes, block, start, steps, constants, tiles, with_slope } = self;
-        // SAFETY: the contract of `load_tiles`, the only maker of this.
-        unsafe { process_tiles(simd, problem, segment, lanes, block, start, steps, constants, tiles, with_slope) }
-    }
-}
-
-/// # Safety
-/// As [`load_tiles`].
-#[inline(always)]
-unsafe fn process_tiles<T: Real, S: Isa>(
-    simd: S,
-    problem: &Problem<'_>,
-    segment: &Segment,
-    lanes: Lanes<T>,
-    block: Block,
-    start: usize,
-    steps: usize,
-    constants: Constants<T>,
-    tiles: &Tiles<T>,
-    with_slope: bool,
-) {
-    let width = T::lanes::<S>();
-    let (zero, one) = (V::constant(simd, 0.0), V::constant(simd, 1.0));
-    let sources = [(Some(&problem.x), tiles.x), (Some(&problem.dt), tiles.dt), (problem.dt_a.as_ref(), tiles.dt_a)];
-    for (view, to) in sources {
-        let Some(view) = view else { continue };
-        // SAFETY: the caller's contract.
-        unsafe { lanes.load(simd, timed(view, segment.batch, block, start), block.count, steps, to) };
-    }
-    let dirac = problem.discretization == Discretization::Dirac;
-    let (low, high) = problem.dt_limit;
-    let limited = low > f64::NEG_INFINITY || high < f64::INFINITY;
-    // SAFETY: the tiles have room for the steps; the block lies inside dt_bias.
-    unsafe {
-        let (bias, skip) = (constants.bias(simd), constants.skip(simd));
-        let mut longest = zero;
-        for vector in 0..lanes.vectors(steps) {
-            let at = vector * width;
-            let mut dt = V::load(simd, tiles.dt.add(at)) + bias;
-            let mut slope = one;
-            if problem.dt_softplus {
-                if with_slope {
-                    slope = softplus_derivative(dt);
-                }
-                dt = softplus(dt);
-            }
-            if limited {
-                let (low, high) = (V::constant(simd, low), V::constant(simd, high));
-                slope = V::select_less(dt, low, zero, V::select_less(high, dt, zero, slope));
-                dt = dt.max(low).min(high);
-            }
-            dt.store(tiles.dt.add(at));
-            if with_slope {
-                slope.store(tiles.slope.add(at));
-            }
-            let x = V::load(simd, tiles.x.add(at));
-            let u = if dirac { x } else { x * dt };
-            u.store(tiles.u.add(at));
-            (x * skip).store(tiles.y.add(at));
-            longest = longest.max(V::load(simd, tiles.dt_a.add(at)).abs());
-        }
-        longest.store(tiles.longest);
-    }
-}
-
-/// What becomes of the gate.
-#[derive(Clone, Copy)]
-pub(super) enum Gate<T> {
-    /// Multiplies this tile, the output, by `silu(z)`.
-    Apply(*mut T),
-    /// Writes `silu(z)` over z and its derivative here.
-    Differentiate(*mut T),
-}
-
-/// Loads z and gates with it.
-///
-/// # Safety
-/// As [`load_tiles`].
-#[inline(always)]
-pub(super) unsafe fn load_gate<T: Real, S: Isa>(
-    simd: S,
-    z: &View<'_>,
-    segment: &Segment,
-    lanes: Lanes<T>,
-    block: Block,
-    start: usize,
-    steps: usize,
-    tile: *mut T,
-    gate: Gate<T>,
-) {
-    outline(simd, LoadGate { z, segment, lanes, block, start, steps, tile, gate });
-}
-
-struct LoadGate<'l, 'a, T> {
-    z: &'l View<'a>,
-    segment: &'l Segment,
-    lanes: Lanes<T>,
-    block: Block,
-    start: usize,
-    steps: usize,
-    tile: *mut T,
-    gate: Gate<T>,
-}
-
-impl<T: Real> Kernel for LoadGate<'_, '_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let LoadGate { z, segment, lanes, block, start, steps, tile, gate } = self;
-        let width = T::lanes::<S>();
-        // SAFETY: the contract of `load_gate`, the only maker of this.
-        unsafe {
-            lanes.load(simd, timed(z, segment.batch, block, start), block.count, steps, tile);
-            for vector in 0..lanes.vectors(steps) {
-                let at = vector * width;
-                let z = V::load(simd, tile.add(at));
-                match gate {
-                    Gate::Apply(y) => (V::load(simd, y.add(at)) * silu(z)).store(y.add(at)),
-                    Gate::Differentiate(slope) => {
-                        let (value, by_z) = silu_and_derivative(z);
-                        value.store(tile.add(at));
-                        by_z.store(slope.add(at));
-                    }
-                }
-            }
-        }
-    }
+    Some(Area { plane, lanes: problem.dstate, steps: STEPS.min(segment.end - start) })
 }
 
 /// Reads the map of a vector of states at a step: the group's states over and over, or the channels' own constants.
@@ -519,29 +366,32 @@ pub(super) fn tile_len(lanes: usize) -> usize {
     STEPS * lanes
 }
 
-/// Copies `rows` rows of `count` elements between arrays whose rows lie `from_pitch` and `to_pitch` apart. Lanes past a block's channels
-/// belong to other jobs, so they are left alone.
-///
-/// # Safety
-/// Both sides have room.
-#[inline(always)]
-pub(super) unsafe fn copy_rows<T: Real, S: Isa>(
-    simd: S,
-    from: *const T,
-    from_pitch: usize,
-    to: *mut T,
-    to_pitch: usize,
-    rows: usize,
-    count: usize,
-) {
-    for row in 0..rows {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let (from, to) = (from.add(row * from_pitch), to.add(row * to_pitch));
-            // a copy of unknown length is a call, which takes longer than a vector
-            match count == T::lanes::<S>() {
-                true => V::load(simd, from).store(to),
-                false => core::ptr::copy_nonoverlapping(from, to, count),
+/// Rows to be copied between arrays. Lanes past a block's channels belong to other jobs, so they are left alone.
+#[derive(Clone, Copy)]
+pub(super) struct CopyRows<T> {
+    pub from: *const T,
+    pub from_pitch: usize,
+    pub to: *mut T,
+    pub to_pitch: usize,
+    pub rows: usize,
+    /// Elements of a row.
+    pub count: usize,
+}
+
+impl<T: Real> CopyRows<T> {
+    /// # Safety
+    /// Both sides have room.
+    #[inline(always)]
+    pub(super) unsafe fn run<S: Isa>(self, simd: S) {
+        for row in 0..self.rows {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let (from, to) = (self.from.add(row * self.from_pitch), self.to.add(row * self.to_pitch));
+                // a copy of unknown length is a call, which takes longer than a vector
+                match self.count == T::lanes::<S>() {
+                    true => V::load(simd, from).store(to),
+                    false => core::ptr::copy_nonoverlapping(from, to, self.count),
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ mod backward;
 mod forward;
 mod inputs;
 mod lanes;
+mod process;
 mod reduce;
 mod sweep;
 
