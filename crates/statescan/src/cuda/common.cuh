@@ -153,10 +153,11 @@ template <bool B> struct Flag { static constexpr bool VALUE = B; };
 
 // ---- tensors
 
-// job(i, round) for i below COUNT, divided among the threads of a block; unrolled, which needs a number of rounds that the compiler knows
-template <int COUNT, int THREADS, typename Job> DEVICE void each(Job job) {
-#pragma unroll
-  for (int round = 0; round < (COUNT + THREADS - 1) / THREADS; round++) {
+// job(i, round) for i below COUNT, divided among the threads of a block; unrolled if QUICK, and otherwise short to compile
+template <int COUNT, int THREADS, bool QUICK = true, typename Job> DEVICE void each(Job job) {
+  constexpr int ROUNDS = (COUNT + THREADS - 1) / THREADS;
+#pragma unroll(QUICK ? ROUNDS + 1 : 1)
+  for (int round = 0; round < ROUNDS; round++) {
     const int i = round * THREADS + int(threadIdx.x);
     if (COUNT % THREADS == 0 || i < COUNT) job(i, round);
   }
@@ -164,9 +165,9 @@ template <int COUNT, int THREADS, typename Job> DEVICE void each(Job job) {
 
 // As `each`, with load(item, i) before job(item, i). Some rounds load before the first of them writes: a compiler does not put a load before
 // a write that might change what it loads, and then each round would wait for its own.
-template <int COUNT, int THREADS, typename Item, typename Load, typename Job> DEVICE void each_loaded(Load load, Job job) {
-  constexpr int ROUNDS = (COUNT + THREADS - 1) / THREADS, TOGETHER = ROUNDS < 4 ? ROUNDS : 4;
-#pragma unroll
+template <int COUNT, int THREADS, bool QUICK, typename Item, typename Load, typename Job> DEVICE void each_loaded(Load load, Job job) {
+  constexpr int ROUNDS = (COUNT + THREADS - 1) / THREADS, TOGETHER = !QUICK ? 1 : ROUNDS < 4 ? ROUNDS : 4;
+#pragma unroll(QUICK ? ROUNDS + 1 : 1)
   for (int first = 0; first < ROUNDS; first += TOGETHER) {
     Item items[TOGETHER];
     auto visit = [&](auto visitor) {
@@ -221,51 +222,56 @@ template <typename E, Copy COPY, int ROWS, int STEPS, int THREADS, bool DENSE = 
   static constexpr bool VECTOR = COPY == Copy::TimeVector || COPY == Copy::RowVector;
   static constexpr int LINE = BY_TIME ? STEPS : ROWS;
   static constexpr int PITCH = round_up(LINE * int(sizeof(E)), 16) + (DENSE ? 0 : 16);
-  static constexpr int BYTES = PITCH * (BY_TIME ? ROWS : STEPS);
-  static constexpr int PER = 16 / int(sizeof(E)), LINE_CHUNKS = LINE / PER;
-  static constexpr int CHUNKS = VECTOR ? LINE_CHUNKS * (BY_TIME ? ROWS : STEPS) : 1;
-  static constexpr int ROUNDS = CHUNKS == 0 ? 1 : (CHUNKS + THREADS - 1) / THREADS;
+  static constexpr int LINES = BY_TIME ? ROWS : STEPS;
+  static constexpr int BYTES = PITCH * LINES;
 
-  // Where this thread's part of the next tile comes from; addresses advance from tile to tile.
+  // threads copy pieces of lines: neighbours along a line, and as many lines at once as there are threads for
+  static constexpr int PIECE = VECTOR ? 16 / int(sizeof(E)) : 1, PIECES = LINE / PIECE;
+  static constexpr int ABREAST = PIECES == 0 ? 1 : PIECES < THREADS ? PIECES : THREADS;
+  static constexpr int AT_ONCE = THREADS / ABREAST, ROUNDS = (LINES + AT_ONCE - 1) / AT_ONCE;
+
+  // Where this thread's part of the next tile comes from; the address advances from tile to tile.
   struct Source {
-    const E* from[ROUNDS];
-    i64 row_stride, step_stride;
+    const E* own;                         // its first piece
+    i64 along_line, to_next, to_next_tile;   // from piece to piece, from a round's line to that of the next round
     int rows;
 
     // `first` is row 0 at the first step of the first tile
     DEVICE Source(const E* first, i64 row_stride, i64 step_stride, int rows)
-        : row_stride(row_stride), step_stride(step_stride), rows(rows) {
-      if constexpr (VECTOR) {
-        each<CHUNKS, THREADS>([&](int i, int round) {
-          const int line = i / LINE_CHUNKS, within = i % LINE_CHUNKS * PER;
-          from[round] = first + (line * (BY_TIME ? row_stride : step_stride) + within);
-        });
-      } else {
-        from[0] = first;
-      }
+        : along_line(VECTOR ? PIECE : BY_TIME ? step_stride : row_stride), to_next_tile(STEPS * step_stride), rows(rows) {
+      const i64 line_stride = BY_TIME ? row_stride : step_stride;
+      own = first + (threadIdx.x / ABREAST * line_stride + threadIdx.x % ABREAST * along_line);
+      to_next = AT_ONCE * line_stride;
     }
 
     // starts to copy the next tile, of which `steps` steps exist; all of it is there if WHOLE
     template <bool WHOLE> DEVICE void load(char* tile, int steps) {
-      if constexpr (VECTOR) {
-        each<CHUNKS, THREADS>([&](int i, int round) {
-          const int line = i / LINE_CHUNKS, within = i % LINE_CHUNKS * PER;
-          const int lines = BY_TIME ? rows : steps, left = (BY_TIME ? steps : rows) - within;
+      if (THREADS % ABREAST == 0 || threadIdx.x < AT_ONCE * ABREAST) copy<WHOLE>(tile, steps);
+      own += to_next_tile;
+    }
+
+    template <bool WHOLE> DEVICE void copy(char* tile, int steps) {
+      const int lines = BY_TIME ? rows : steps, length = BY_TIME ? steps : rows;
+      const E* from = own;
+#pragma unroll(!VECTOR ? 4 : WHOLE ? ROUNDS + 1 : 1)
+      for (int round = 0; round < ROUNDS; round++, from += to_next) {
+        const int line = threadIdx.x / ABREAST + round * AT_ONCE;
+        if (WHOLE ? LINES % AT_ONCE != 0 && line >= LINES : line >= lines) break;
+#pragma unroll
+        for (int k = 0; k < (PIECES + ABREAST - 1) / ABREAST; k++) {
+          const int within = (threadIdx.x % ABREAST + k * ABREAST) * PIECE, left = length - within;
+          const E* const piece = from + k * ABREAST * along_line;
           E* const to = reinterpret_cast<E*>(tile + line * PITCH) + within;
-          if (WHOLE || (line < lines && left >= PER)) {
-            copy_async_16(to, from[round]);
-          } else if (line < lines) {
-            for (int j = 0; j < left; j++) to[j] = from[round][j];
+          if (PIECES % ABREAST != 0 && within >= LINE) break;
+          if constexpr (!VECTOR) {
+            if (left > 0) *to = *piece;
+          } else if (WHOLE || left >= PIECE) {
+            copy_async_16(to, piece);
+          } else {
+#pragma unroll 1
+            for (int j = 0; j < left; j++) to[j] = piece[j];
           }
-          from[round] += BY_TIME ? STEPS : STEPS * step_stride;
-        });
-      } else {
-#pragma unroll 4
-        for (int i = threadIdx.x; i < ROWS * STEPS; i += THREADS) {
-          const int row = BY_TIME ? i / STEPS : i % ROWS, step = BY_TIME ? i % STEPS : i / ROWS;
-          if (WHOLE || (row < rows && step < steps)) *at(tile, row, step) = from[0][row * row_stride + step * step_stride];
         }
-        from[0] += STEPS * step_stride;
       }
     }
   };

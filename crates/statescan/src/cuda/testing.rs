@@ -12,6 +12,8 @@ pub(crate) const H200: Numbers =
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 /// The most shared memory of a block on the smallest of them.
 const SHARED: usize = 99 << 10;
+/// The most bytes of code: compiling takes about a second for each 100 KB, and the first use of a kernel waits for it.
+const LONGEST: usize = 112 << 10;
 
 /// A dense tensor in a device's memory that nobody reads.
 pub(crate) fn tensor(dtype: DType, shape: &[usize]) -> View<'static> {
@@ -46,21 +48,17 @@ pub(crate) fn compiles(program: &Program, config: &Config, shared: usize) {
     compiles_for(&ARCHITECTURES, program, config);
 }
 
-/// Compiles a program for some architectures: no warning, no spill. A configuration goes to every second one, and which ones follows from its
-/// text: every family has several configurations, which meet all architectures between them in half of the time. With
-/// `STATESCAN_EVERY_ARCHITECTURE` set each goes to all of them. What was compiled before is not compiled again.
+/// Compiles a program for some architectures: no warning, no spill, not too long. What was compiled before is not compiled again.
 pub(crate) fn compiles_for(architectures: &[&'static str], program: &Program, config: &Config) {
     static COMPILED: Mutex<BTreeSet<(u64, &str)>> = Mutex::new(BTreeSet::new());
     let source = program.source(config);
-    let hash = fnv1a(source.as_bytes());
-    let every = std::env::var_os("STATESCAN_EVERY_ARCHITECTURE").is_some();
-    for (i, &architecture) in architectures.iter().enumerate() {
-        let turn = every || (i as u64 + hash / 2).is_multiple_of(2);
-        if !turn || !COMPILED.lock().unwrap().insert((hash, architecture)) {
+    for &architecture in architectures {
+        if !COMPILED.lock().unwrap().insert((fnv1a(source.as_bytes()), architecture)) {
             continue;
         }
         let (cubin, log) = nvrtc::compile(program.kernel, &source, architecture, &["--ptxas-options=-v"]).unwrap();
         assert!(!cubin.is_empty());
+        assert!(cubin.len() <= LONGEST, "{} {architecture}: {} bytes\n{config}", program.kernel, cubin.len());
         let spills = log.contains("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads");
         assert!(spills && !log.contains("warning"), "{} {architecture}\n{config}\n{log}", program.kernel);
         if std::env::var_os("STATESCAN_SHOW_REGISTERS").is_some() && architecture == "sm_90a" {

@@ -63,20 +63,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
     if constexpr (!C_VARIES) convert(c_own[k][r], *at<C>(p.c, channel, n));
     if constexpr (NUMBERED) {
       // sequences that do not occur hand the gradient on
+#pragma unroll 1
       for (i64 s = 0; s < p.sequence_count; s++) begin_sequence(s, k, r, final_gradient_of(s, k, r));
     }
-    if constexpr (PASS != Pass::Whole) {
-      if (w.segment < p.last_segment) g[k][r] = Field{};
-    }
-    if constexpr (PASS == Pass::Rest) {
-      for (i64 s = p.last_segment; s > w.segment; s--) {
-        const i64 place = (s - 1) * p.segment_channels + w.row * p.dim + channel;
-        Field end;
-        convert(end, p.ends[place * DSTATE + n]);
-        g[k][r] = s == p.last_segment ? end : mul_add(Method::decay(a[k][r], sums_of_steps(p, p.ends)[place]), g[k][r], end);
-      }
-    }
+    if (PASS != Pass::Whole && w.segment < p.last_segment) g[k][r] = Field{};
   });
+  if constexpr (PASS == Pass::Rest) {
+    // from the gradients that segments leave on their own to what this one is handed; states side by side, because each load takes long
+#pragma unroll 1
+    for (i64 s = p.last_segment; s > w.segment; s--)
+      own([&](int k, int r) {
+        if (!exists(k, r)) return;
+        const i64 place = (s - 1) * p.segment_channels + w.row * p.dim + w.first + own_channel(k);
+        Field end;
+        convert(end, p.ends[place * DSTATE + own_state(r)]);
+        g[k][r] = s == p.last_segment ? end : mul_add(Method::decay(a[k][r], sums_of_steps(p, p.ends)[place]), g[k][r], end);
+      });
+  }
+#pragma unroll 1
   for (int i = threadIdx.x; i < w.channels; i += THREADS) {
     if constexpr (HAS_SKIP) skips[i] = to_f32(*at<SKIP>(p.skip, w.first + i));
     if constexpr (HAS_BIAS) biases[i] = to_f32(*at<BIAS>(p.bias, w.first + i));
@@ -104,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
       if constexpr (READS_B) map(BTile(), at<B>(p.b, w.batch, w.first / p.channels_per_b, 0, step), p.b, B_AT);
       if (C_VARIES && back) map(CTile(), at<C>(p.c, w.batch, w.first / p.channels_per_c, 0, step), p.c, C_AT);
     };
-    if (steps == STEPS && w.channels == CHANNELS)
+    if (XTile::VECTOR && steps == STEPS && w.channels == CHANNELS)
       load(Flag<true>());
     else
       load(Flag<false>());
@@ -272,21 +276,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
   // the first step of the sequence, which no state was saved for
   const i64 sequence_start = PASS == Pass::Whole ? w.start : 0;
   ChannelSums channel_sums = {};
-  Walk walk(first_tile, last_tile);
+  // the tile at hand and the one to be copied, and their stages, which are one if there is no other
+  Walk walk(first_tile, last_tile), next = walk;
   char* raw = shared + STAGES_AT;
-  char* next = raw + (STAGES - 1) * STAGE_BYTES;
-  copy(walk, raw);
+  char* filled = raw + (STAGES - 1) * STAGE_BYTES;
+  auto change_stages = [&]() {
+    char* const done = raw;
+    raw = filled, filled = done;
+  };
+  bool here = false;   // whether the tile at hand was copied: a round that finds none only copies it, so that there is one place for that
+#pragma unroll 1
   while (!walk.done()) {
+    copy_async_wait();
+    __syncthreads();
+    if (STAGES > 1 || !here) {
+      copy(next, filled);
+      next.advance();
+    }
+    if (!here) {
+      here = true;
+      change_stages();
+      continue;
+    }
     const int tile = walk.tile;
     const i64 first_step = i64(tile) * STEPS;
     const bool back = walk.back(), rising = walk.rising, turn = rising && back;
     const bool from_saved = rising && tile == walk.low;
     const int low = int(max(w.start - first_step, i64(0))), high = int(min(i64(STEPS), w.end - first_step));
     const bool whole = low == 0 && high == STEPS && w.channels == CHANNELS;
-    copy_async_wait();
-    __syncthreads();
-    walk.advance();
-    if constexpr (STAGES > 1) copy(walk, next);
     if (from_saved) {
       const i64 step = first_step;
       const int piece = tile % PIECES;
@@ -305,8 +322,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
       prepare(p, shared, raw, Window<false>{low, high}, back, w.channels, biases);
     if constexpr (SEQUENCES == Sequences::Index) mark_changes(p, w, tile, shared + CHANGE_AT);
     __syncthreads();
-    // a tile that is visited on the way back is needed to the end
-    if (STAGES == 1 && !back) copy(walk, raw);
+    // a tile that is visited on the way back is needed to the end; a copy that keeps its thread busy can as well come later
+    constexpr bool EARLY = STAGES == 1 && XTile::VECTOR;
+    if (EARLY && !back) {
+      copy(next, raw);
+      next.advance();
+    }
 
     if constexpr (ENDS) {
       carry();
@@ -315,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
       if (back) {
         backwards(tile);
         __syncthreads();
-        if (whole)
+        if (OUT_VECTOR && whole)
           finish(p, w, shared, raw, Window<true>{low, high}, first_step, skips, biases, channel_sums);
         else
           finish(p, w, shared, raw, Window<false>{low, high}, first_step, skips, biases, channel_sums);
@@ -327,13 +348,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
           finish_map<NARROW_C>(p.dc + block * (NARROW_C ? 1 : PARTS) * DSTATE * p.seqlen, p.seqlen, first_step, sums + C_SUMMED, low, high);
       }
     }
-    if constexpr (STAGES > 1) {
-      char* const done = raw;
-      raw = next, next = done;
-    } else if (back) {
-      __syncthreads();
-      copy(walk, raw);
-    }
+    here = STAGES > 1 || (EARLY && !back);
+    walk.advance();
+    change_stages();
   }
 
   if constexpr (ENDS) {

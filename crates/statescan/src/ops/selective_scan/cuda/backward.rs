@@ -160,7 +160,8 @@ impl Backward<'_, '_> {
         self.sources.y.map(|y| y.dtype()).filter(|y| y.size() > x.size()).unwrap_or(x)
     }
 
-    /// Complex states and gains take registers, and so do marks of sequences and the sum for a gate beside tiles in f32.
+    /// Complex states and gains take registers, and so do marks of sequences and the sum for a gate beside tiles in f32. Where states lie by
+    /// sequence, what a change of sequence takes is repeated for all that a thread has, and compiled as often.
     fn room(&self) -> Room {
         let p = self.call.problem;
         let states = match (p.complex, self.has_gain()) {
@@ -169,7 +170,8 @@ impl Backward<'_, '_> {
             _ => 2,
         };
         let marked = matches!(p.sequences, Sequences::SeqIdx(_));
-        Room { states, span: if marked || states < 4 || (p.z.is_some() && p.x.dtype().size() > 2) { 4 } else { 8 } }
+        let span = if marked || states < 4 || (p.z.is_some() && p.x.dtype().size() > 2) { 4 } else { 8 };
+        Room { states, channels: if states < 4 || self.call.numbered() { 1 } else { 2 }, span }
     }
 
     fn launch(&self, plan: &Plan, pass: Pass) -> Launch {

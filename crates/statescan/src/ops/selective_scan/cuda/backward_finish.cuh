@@ -28,6 +28,10 @@ template <bool NARROW> DEVICE void finish_map(f32* to, i64 seqlen, i64 first_ste
 constexpr int ROUNDS = (QUADS + THREADS - 1) / THREADS;
 struct ChannelSums { f32 skip[ROUNDS], bias[ROUNDS]; };
 
+// Whole tiles spare the branches, which would keep the loads of a quad behind the stores of the one before. Where elements are stored one by
+// one that gains nothing, and to compile it twice takes long.
+constexpr bool OUT_VECTOR = (HAS_DX && DX_VECTOR) || (HAS_DDT && DDT_VECTOR);
+
 template <bool WHOLE>
 DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Window<WHOLE> window, i64 first_step, const f32* skips,
                    const f32* biases, ChannelSums& channel_sums) {
@@ -94,6 +98,7 @@ DEVICE void finish_channels(f32* to, f32* sums, const f32 (&own)[ROUNDS], int ch
   __syncthreads();
   each<QUADS, THREADS>([&](int i, int round) { sums[i] = own[round]; });
   __syncthreads();
+#pragma unroll 1
   for (int channel = threadIdx.x; channel < channels; channel += THREADS) {
     f32 sum = 0.f;
     for (int q = 0; q < STEPS / 4; q++) sum += sums[OUT_BY_TIME ? channel * (STEPS / 4) + q : q * CHANNELS + channel];

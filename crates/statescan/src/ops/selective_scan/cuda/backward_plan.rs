@@ -56,16 +56,14 @@ const SHARED_BESIDES: usize = 2 << 10;
 pub(super) struct Room {
     /// States of a thread for each of its channels, as long as a warp can share the rest.
     pub states: usize,
+    /// Channels of a thread, as long as those of a warp share states.
+    pub channels: usize,
     /// Steps that are computed again at once.
     pub span: usize,
 }
 
 fn lanes(shape: &Shape, room: Room) -> usize {
     shape.dstate.max(1).div_ceil(room.states).next_power_of_two().min(32)
-}
-
-fn width(shape: &Shape, room: Room) -> usize {
-    if shape.heavy || lanes(shape, room) == 32 { 1 } else { 2 }
 }
 
 /// Segments for rows that are long and too few to fill a device: first the gradient that each but the first one hands to the one before, from
@@ -86,7 +84,8 @@ fn cut(shape: &Shape, geometry: &Geometry, blocks: usize, numbers: Numbers) -> O
 impl Plan {
     /// `shared` gives the bytes of shared memory for a geometry. `None` if no geometry fits.
     pub(super) fn new(shape: &Shape, room: Room, numbers: Numbers, shared: impl Fn(Geometry) -> usize + Copy) -> Option<Plan> {
-        let (lanes, width) = (lanes(shape, room), width(shape, room));
+        let lanes = lanes(shape, room);
+        let width = if lanes == 32 { 1 } else { room.channels };
         let span = if width == 1 { room.span.min(4) } else { room.span };
         let most = numbers.shared_per_block.saturating_sub(SHARED_BESIDES);
         // two blocks keep a multiprocessor busy while one of them waits
@@ -124,7 +123,7 @@ mod tests {
     const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
     const SMALL: Numbers = Numbers { multiprocessors: 20, shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10 };
 
-    const ROOM: Room = Room { states: 4, span: 8 };
+    const ROOM: Room = Room { states: 4, channels: 2, span: 8 };
 
     fn shape(rows: usize, dim: usize, seqlen: usize, dstate: usize) -> Shape {
         Shape { rows, dim, unit: dim, seqlen, dstate, heavy: false, gated: false, cuttable: true }
@@ -164,9 +163,10 @@ mod tests {
                 for (rows, dim, groups) in
                     [(1, 1, 1), (1, 12, 12), (2, 21, 3), (8, 2048, 1), (1, 5120, 8), (5000, 3, 1), (0, 4, 1)]
                 {
-                    for heavy in [false, true] {
-                        let shape = Shape { unit: dim / groups, heavy, ..shape(rows, dim, 5000, dstate) };
-                        let plan = Plan::new(&shape, ROOM, numbers, shared(dstate)).unwrap();
+                    for channels in [1, 2] {
+                        let shape = Shape { unit: dim / groups, ..shape(rows, dim, 5000, dstate) };
+                        let room = Room { channels, ..ROOM };
+                        let plan = Plan::new(&shape, room, numbers, shared(dstate)).unwrap();
                         let Geometry { lanes, width, channels, steps, span, .. } = plan.geometry;
                         assert!(32 % lanes == 0 && 64 % steps == 0 && steps % span == 0 && span % 4 == 0, "{plan:?}");
                         assert!(channels % width == 0 && plan.geometry.threads().is_multiple_of(32), "{plan:?}");

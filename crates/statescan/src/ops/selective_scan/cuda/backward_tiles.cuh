@@ -100,7 +100,7 @@ DEVICE void prepare(const Params& p, char* shared, char* raw, Window<WHOLE> wind
     if (HAS_DY && back) stored.dy = DyTile::read4(raw + DY_AT, place.channel, place.step);
     if (HAS_Z && back) stored.z = ZTile::read4(raw + Z_AT, place.channel, place.step);
   };
-  each_loaded<QUADS, THREADS, Stored>(load, [&](const Stored& stored, int i) {
+  each_loaded<QUADS, THREADS, WHOLE, Stored>(load, [&](const Stored& stored, int i) {
     const Place<XTile::BY_TIME> place(i);
     f32 d[4], u[4], own[4], q[4] = {};
 #pragma unroll

@@ -54,7 +54,7 @@ DEVICE void help(const Params& p, const Work& w, char* shared, int first_tile, i
         if constexpr (B_VARIES) b.template load<WHOLE>(raw + B_AT, steps);
         if (C_VARIES && outputs) c.template load<WHOLE>(raw + C_AT, steps);
       };
-      if (steps == STEPS && w.channels == CHANNELS)
+      if (XTile::VECTOR && steps == STEPS && w.channels == CHANNELS)
         load(Flag<true>());
       else
         load(Flag<false>());
@@ -74,16 +74,12 @@ DEVICE void help(const Params& p, const Work& w, char* shared, int first_tile, i
     y += STEPS * p.y.stride[2];
   };
 
+  // rounds before the first tile fill the stages; there is one place for each of the three jobs, because code is what compiling takes long for
   constexpr int AHEAD = STAGES - 1;
-#pragma unroll
-  for (int k = 0; k < AHEAD; k++) copy(first_tile + k);
-  copy_async_wait<AHEAD - 1>();
-  meet_helpers();
-  prepare_tile(first_tile);
 #pragma unroll 1
-  for (int tile = first_tile; tile <= last_tile; tile++) {
+  for (int tile = first_tile - AHEAD; tile <= last_tile + 1; tile++) {
     // hands over what was prepared of this tile, and takes the partial outputs of the last one
-    meet_all();
+    if (tile >= first_tile) meet_all();
     finish_tile(tile - 1);
     // the tile before this one, as it is stored, has been read by every helper: its stage is the one that copy fills
     meet_helpers();
@@ -92,10 +88,8 @@ DEVICE void help(const Params& p, const Work& w, char* shared, int first_tile, i
     copy_async_wait<AHEAD - 1>();
     meet_helpers();
     // over what scanners read of the tile before this one, which they left before meet_all
-    prepare_tile(tile + 1);
+    if (tile + 1 >= first_tile) prepare_tile(tile + 1);
   }
-  meet_all();
-  finish_tile(last_tile);
 }
 
 // ---- scanners
@@ -148,6 +142,7 @@ DEVICE void scan(const Params& p, const Work& w, char* shared, int first_tile, i
     if constexpr (!C_VARIES) convert(c_own[r], *at<C>(p.c, channel, n));
     if constexpr (NUMBERED) {
       // sequences that do not occur hand their state on
+#pragma unroll 1
       for (i64 s = 0; s < p.sequence_count; s++) finish_sequence(s, r, initial_of(s, r));
     }
     if constexpr (PASS != Pass::Rest) {
@@ -256,6 +251,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + SCANNERS, RESIDENT) selec
   extern __shared__ __align__(128) char shared[];
   __shared__ f32 skips[CHANNELS], biases[CHANNELS];
   const Work w = Work::of<PASS == Pass::Rest>(p);
+#pragma unroll 1
   for (int i = threadIdx.x; i < w.channels; i += THREADS + SCANNERS) {
     if constexpr (HAS_SKIP) skips[i] = to_f32(*at<SKIP>(p.skip, w.first + i));
     if constexpr (HAS_BIAS) biases[i] = to_f32(*at<BIAS>(p.bias, w.first + i));

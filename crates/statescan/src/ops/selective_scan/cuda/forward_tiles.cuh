@@ -50,7 +50,7 @@ template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, ch
     stored.dt = DtTile::read4(raw + DT_AT, place.channel, place.step);
     if constexpr (HAS_OWN_STEP) stored.own = OwnTile::read4(raw + OWN_AT, place.channel, place.step);
   };
-  each_loaded<QUADS, THREADS, Stored>(load, [&](const Stored& stored, int i) {
+  each_loaded<QUADS, THREADS, WHOLE, Stored>(load, [&](const Stored& stored, int i) {
     const Place<XTile::BY_TIME> place(i);
     f32 d[4], u[4], decay[4];
 #pragma unroll
@@ -85,7 +85,7 @@ DEVICE void prepare(const Params& p, char* ready, char* raw, Window<WHOLE> windo
 
 template <bool WHOLE>
 DEVICE void finish(const Params& p, const char* partials, char* raw, Window<WHOLE> window, Y* tile, int channels, const f32* skips) {
-  each<QUADS, THREADS>([&](int i, int) {
+  each<QUADS, THREADS, WHOLE>([&](int i, int) {
     const Place<Y_BY_TIME> place(i);
     f32 y[4];
 #pragma unroll

@@ -121,7 +121,7 @@ template <typename Tile, bool WHOLE> DEVICE void prepare_map(char* map, char* ra
     const int state = i % PADDED, step = i / PADDED * 4;
     if (!RAGGED || state < DSTATE) quad = Tile::read4(raw, state, step);
   };
-  each_loaded<MAP_QUADS, THREADS, Item>(load, [&](const Item& quad, int i) {
+  each_loaded<MAP_QUADS, THREADS, WHOLE, Item>(load, [&](const Item& quad, int i) {
     const int state = i % PADDED, step = i / PADDED * 4;
     Field v[4] = {};
     if (!RAGGED || state < DSTATE) {
@@ -144,6 +144,7 @@ DEVICE void read_map(const char* map, int step, int state, Field* out) {
 
 // Which steps of a tile begin another sequence.
 DEVICE void mark_changes(const Inputs& p, const Work& w, i64 tile, char* changes) {
+#pragma unroll 1
   for (int i = threadIdx.x; i < STEPS; i += THREADS) {
     const i64 t = tile * STEPS + i;
     reinterpret_cast<int*>(changes)[i] =
