@@ -2,6 +2,7 @@
 
 use crate::ops::discretization::Discretization;
 use crate::tensor::{DType, View};
+use core::cell::Cell;
 use core::fmt;
 use core::hash::{Hash, Hasher};
 
@@ -103,24 +104,52 @@ impl Value {
     }
 }
 
+type Line = (&'static str, Value);
+
+thread_local! {
+    /// The lines of the last configuration on this thread, for the memory that they have: one is made for nearly every launch.
+    static SPARE: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+}
+
 /// Named constants in a fixed order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Config {
-    lines: Vec<(&'static str, Value)>,
+    lines: Vec<Line>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        // one is made for every launch: room for all lines at once
-        Config { lines: Vec::with_capacity(80) }
+        let mut lines = SPARE.take();
+        lines.clear();
+        Config { lines }
     }
 }
 
+impl Drop for Config {
+    fn drop(&mut self) {
+        SPARE.set(core::mem::take(&mut self.lines));
+    }
+}
+
+impl Config {
+    /// Two configurations of a kernel have the same names: their values tell them apart.
+    fn values(&self) -> impl Iterator<Item = Value> {
+        self.lines.iter().map(|&(_, value)| value)
+    }
+}
+
+impl PartialEq for Config {
+    fn eq(&self, other: &Self) -> bool {
+        self.values().eq(other.values())
+    }
+}
+
+impl Eq for Config {}
+
 impl Hash for Config {
-    /// Of the values: every launch looks its kernel up, whose names are always the same.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for (_, value) in &self.lines {
-            match *value {
+        for value in self.values() {
+            match value {
                 Value::Int(value) => state.write_usize(value),
                 Value::Type(dtype) => state.write_usize(dtype as usize),
                 Value::Flag(flag) => state.write_usize(flag as usize),

@@ -7,12 +7,12 @@ use super::{Config, Program};
 use crate::error::Result;
 use core::ptr::null_mut;
 use cudarc::driver::sys;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::ffi::CString;
 use std::sync::{Mutex, OnceLock};
 
 /// The functions of a device and a kernel's name, by configuration.
-type Loaded = HashMap<(usize, &'static str), HashMap<Config, usize>>;
+type Loaded = FxHashMap<(usize, &'static str), FxHashMap<Config, usize>>;
 
 /// The function for a configuration. Modules stay loaded for the life of the process. The device's context must be current.
 pub(super) fn function(context: &Context, program: &Program, config: &Config, shared: u32) -> Result<usize> {
