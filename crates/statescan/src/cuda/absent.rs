@@ -1,6 +1,6 @@
 //! What stands in for the driver when the crate is built without it.
 
-use super::{Config, Launch, Numbers, Program};
+use super::{Config, Function, Launch, Numbers, Program};
 use crate::error::{Error, Result};
 use core::convert::Infallible;
 use core::ffi::c_void;
@@ -68,6 +68,12 @@ impl Stream {
         match self.0 {}
     }
     pub(crate) fn synchronize(&self) -> Result<()> {
+        match self.0 {}
+    }
+    pub(crate) fn function(&self, _program: &Program, _config: &Config, _shared: u32) -> Result<Function> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn start<P: Copy>(&self, _function: Function, _launch: Launch, _params: &P) -> Result<()> {
         match self.0 {}
     }
     pub(crate) unsafe fn launch<P: Copy>(

@@ -1,7 +1,7 @@
 //! The CUDA driver: devices and their primary contexts, streams, memory, launches.
 
 use super::jit;
-use super::{Config, Launch, Numbers, Program};
+use super::{Config, Function, Launch, Numbers, Program};
 use crate::error::{Error, Result};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
@@ -369,19 +369,34 @@ impl Stream {
         unsafe { call!(cuStreamSynchronize(self.raw())) }
     }
 
+    /// A kernel on this stream's device, compiled if this process has not needed it before. It stays loaded.
+    pub(crate) fn function(&self, program: &Program, config: &Config, shared: u32) -> Result<Function> {
+        let _current = self.context.enter()?;
+        Ok(Function(jit::function(&self.context, program, config, shared)?))
+    }
+
     /// Puts a kernel into the stream, compiling it first if this process has not needed it before.
     ///
     /// # Safety
     /// The kernel takes one `P` by value, and what it reads and writes for this configuration and launch is valid.
     pub(crate) unsafe fn launch<P: Copy>(&self, program: &Program, config: &Config, launch: Launch, params: &P) -> Result<()> {
+        let function = self.function(program, config, launch.shared)?;
+        // SAFETY: the caller's contract.
+        unsafe { self.start(function, launch, params) }
+    }
+
+    /// Puts a kernel into the stream.
+    ///
+    /// # Safety
+    /// It is of this stream's device, and as for [`Stream::launch`].
+    pub(crate) unsafe fn start<P: Copy>(&self, function: Function, launch: Launch, params: &P) -> Result<()> {
         let _current = self.context.enter()?;
-        let function = jit::function(&self.context, program, config, launch.shared)?;
         let mut arguments = [core::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         let Launch { blocks, threads, shared } = launch;
         // SAFETY: the caller's contract; the driver copies the parameters before it returns.
         unsafe {
             call!(cuLaunchKernel(
-                function as sys::CUfunction,
+                function.0 as sys::CUfunction,
                 blocks,
                 1,
                 1,

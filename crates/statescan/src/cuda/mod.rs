@@ -28,6 +28,7 @@ mod kernel;
 #[cfg(feature = "cuda")]
 pub(crate) mod nvrtc;
 mod params;
+mod recent;
 mod tensor;
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) mod testing;
@@ -41,6 +42,7 @@ pub(crate) use driver::Stream;
 pub use graph::{Graph, elapsed};
 pub(crate) use kernel::{Kernel, blocks_of_lines};
 pub(crate) use params::Strided;
+pub(crate) use recent::Recent;
 pub use tensor::DeviceTensor;
 
 use crate::error::Result;
@@ -92,6 +94,11 @@ pub(crate) struct Launch {
     /// Dynamic shared memory in bytes.
     pub shared: u32,
 }
+
+/// A kernel that is loaded on a device.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only a driver reads it
+pub(crate) struct Function(usize);
 
 /// The names of the devices that can be used.
 ///

@@ -1,7 +1,7 @@
 //! The argument checks that every operation shares. They run before anything is written.
 
 use crate::error::{Error, Result};
-use crate::tensor::{DType, Device, Shape, View, ViewMut, first_overlap, is_injective};
+use crate::tensor::{Argument, DType, Device, Shape, View, ViewMut, first_overlap, is_injective};
 
 /// The types that an argument may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,14 +55,19 @@ impl Kind {
 pub(crate) struct Checker<'a> {
     op: &'static str,
     device: Device,
-    read: Vec<(&'static str, View<'a>)>,
-    written: Vec<(&'static str, View<'a>)>,
+    read: Vec<Argument<'a>>,
+    written: Vec<Argument<'a>>,
 }
 
 impl<'a> Checker<'a> {
     pub(crate) fn new(op: &'static str, device: Device) -> Self {
         // room for the arguments of any operation
         Checker { op, device, read: Vec::with_capacity(12), written: Vec::with_capacity(12) }
+    }
+
+    /// Where the arguments must be.
+    pub(crate) fn device(&self) -> Device {
+        self.device
     }
 
     fn check(&self, argument: &'static str, view: &View<'_>, kind: Kind, shape: &[usize]) -> Result<()> {
@@ -80,39 +85,39 @@ impl<'a> Checker<'a> {
     }
 
     /// An argument that is read.
-    pub(crate) fn read(&mut self, argument: &'static str, view: &View<'a>, kind: Kind, shape: &[usize]) -> Result<()> {
+    pub(crate) fn read(&mut self, argument: &'static str, view: &'a View<'_>, kind: Kind, shape: &[usize]) -> Result<()> {
         self.check(argument, view, kind, shape)?;
-        self.read.push((argument, *view));
+        self.read.push(Argument::new(argument, view));
         Ok(())
     }
 
     /// An optional argument that is read.
-    pub(crate) fn read_if(&mut self, argument: &'static str, view: &Option<View<'a>>, kind: Kind, shape: &[usize]) -> Result<()> {
+    pub(crate) fn read_if(
+        &mut self,
+        argument: &'static str,
+        view: &'a Option<View<'_>>,
+        kind: Kind,
+        shape: &[usize],
+    ) -> Result<()> {
         view.as_ref().map_or(Ok(()), |view| self.read(argument, view, kind, shape))
     }
 
     /// An argument that is written: its elements must be distinct.
-    pub(crate) fn write<'v: 'a>(
-        &mut self,
-        argument: &'static str,
-        view: &'v ViewMut<'_>,
-        kind: Kind,
-        shape: &[usize],
-    ) -> Result<()> {
-        let view = view.as_view();
-        self.check(argument, &view, kind, shape)?;
-        if !is_injective(&view) {
+    pub(crate) fn write(&mut self, argument: &'static str, view: &'a ViewMut<'_>, kind: Kind, shape: &[usize]) -> Result<()> {
+        let view = view.shared();
+        self.check(argument, view, kind, shape)?;
+        if !is_injective(view) {
             return Err(Error::Stride { op: self.op, argument, shape: view.shape(), strides: view.strides().to_vec() });
         }
-        self.written.push((argument, view));
+        self.written.push(Argument::new(argument, view));
         Ok(())
     }
 
     /// An optional argument that is written.
-    pub(crate) fn write_if<'v: 'a>(
+    pub(crate) fn write_if(
         &mut self,
         argument: &'static str,
-        view: &'v Option<ViewMut<'_>>,
+        view: &'a Option<ViewMut<'_>>,
         kind: Kind,
         shape: &[usize],
     ) -> Result<()> {

@@ -50,8 +50,8 @@ impl Segment {
     }
 }
 
-/// All segments of a call, and the leading axes that its state tensors must have. Where bounds lie in the memory of another device, the
-/// list is empty: only kernels there read them.
+/// All segments of a call, and the leading axes that its state tensors must have. The list is for the CPU; where a call runs on another
+/// device it is empty, for bounds lie in that device's memory, and only kernels there read them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segments {
     pub list: Vec<Segment>,
@@ -64,13 +64,20 @@ impl Segments {
     /// `state_rank`; they decide between the two forms of `SeqIdx`.
     pub(crate) fn resolve(
         op: &'static str,
+        device: Device,
         sequences: &Sequences<'_>,
         batch: usize,
         seqlen: usize,
         state_rank: usize,
-        states: &[Shape],
+        states: impl IntoIterator<Item = Shape>,
     ) -> Result<Self> {
+        if let Sequences::CuSeqlens(index) | Sequences::SeqIdx(index) = sequences
+            && index.device() != device
+        {
+            return Err(Error::Device { op, argument: "sequences", expected: device, got: index.device() });
+        }
         match sequences {
+            Sequences::Whole if device != Device::Cpu => Ok(Segments { list: Vec::new(), rows: batch, per_row: None }),
             Sequences::Whole => {
                 let list = (0..batch)
                     .map(|b| Segment { batch: b, start: 0, end: seqlen, initial: Some((b, 0)), last: Some((b, 0)) })
@@ -79,7 +86,7 @@ impl Segments {
             }
             Sequences::CuSeqlens(bounds) => Self::from_bounds(op, bounds, batch, seqlen),
             Sequences::SeqIdx(index) => {
-                let per_row = states.iter().find(|s| s.len() == state_rank + 2).map(|s| s[1]);
+                let per_row = states.into_iter().find(|s| s.len() == state_rank + 2).map(|s| s[1]);
                 check_index(op, index, batch, seqlen)?;
                 if index.device() != Device::Cpu {
                     return Ok(Segments { list: Vec::new(), rows: batch, per_row });
@@ -182,10 +189,12 @@ impl Segments {
 
     /// The shape that a state tensor of this call must have, `own` being its trailing axes.
     pub(crate) fn state_shape(&self, own: &[usize]) -> Shape {
-        let mut shape = vec![self.rows];
-        shape.extend(self.per_row);
-        shape.extend_from_slice(own);
-        Shape::of(&shape)
+        let mut shape = Shape::of(own);
+        if let Some(sequences) = self.per_row {
+            shape.insert(0, sequences);
+        }
+        shape.insert(0, self.rows);
+        shape
     }
 
     /// How states are saved, one for each `every` steps of a segment after the first ones, which start from the segment's own initial
@@ -246,8 +255,8 @@ mod tests {
     use super::*;
 
     fn resolve(sequences: &Sequences<'_>, batch: usize, seqlen: usize, states: &[&[usize]]) -> Result<Segments> {
-        let states: Vec<_> = states.iter().map(|s| Shape::of(s)).collect();
-        Segments::resolve("test", sequences, batch, seqlen, 2, &states)
+        let states = states.iter().map(|s| Shape::of(s));
+        Segments::resolve("test", Device::Cpu, sequences, batch, seqlen, 2, states)
     }
 
     type Span = (usize, usize, usize, Option<StateRow>, Option<StateRow>);

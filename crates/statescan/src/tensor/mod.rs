@@ -18,8 +18,9 @@ pub(crate) use buffer::Line;
 pub use dense::{Dense, ErrorBound, max_errors};
 pub use dtype::{DType, Element};
 pub use shape::{MAX_RANK, Shape, Strides};
+pub(crate) use view::Layout;
 pub use view::{Device, View};
 pub use view_mut::ViewMut;
 
-pub(crate) use overlap::{first_overlap, is_injective};
+pub(crate) use overlap::{Argument, first_overlap, is_injective};
 pub(crate) use view_mut::RawViewMut;

@@ -2,23 +2,23 @@
 
 use super::view::View;
 
-/// Axes with more than one index, as (|stride|, size), the smallest stride first.
-fn nontrivial(view: &View<'_>) -> Vec<(isize, usize)> {
-    let mut axes: Vec<_> = view
-        .strides()
-        .iter()
-        .zip(view.shape().iter())
-        .filter(|&(_, &size)| size > 1)
-        .map(|(&stride, &size)| (stride.abs(), size))
-        .collect();
+/// Axes with more than one index, as (|stride|, size).
+fn nontrivial(view: &View<'_>) -> impl DoubleEndedIterator<Item = (isize, usize)> {
+    let (strides, shape) = (view.strides(), view.shape());
+    (0..view.rank()).filter(move |&axis| shape[axis] > 1).map(move |axis| (strides[axis].abs(), shape[axis]))
+}
+
+/// The same, the smallest stride first.
+fn sorted(view: &View<'_>) -> Vec<(isize, usize)> {
+    let mut axes: Vec<_> = nontrivial(view).collect();
     axes.sort_unstable();
     axes
 }
 
-/// Whether axes nest: each stride is larger than everything the smaller ones reach. Nested axes never fold onto each other.
-fn nests(axes: &[(isize, usize)]) -> bool {
+/// Whether axes nest: each stride is larger than everything those before it reach. Nested axes never fold onto each other.
+fn nests(axes: impl IntoIterator<Item = (isize, usize)>) -> bool {
     let mut reach = 0isize;
-    axes.iter().all(|&(stride, size)| {
+    axes.into_iter().all(|(stride, size)| {
         let apart = stride > reach;
         reach = reach.saturating_add(stride.saturating_mul(size as isize - 1));
         apart
@@ -27,7 +27,8 @@ fn nests(axes: &[(isize, usize)]) -> bool {
 
 /// Whether no two indices of the view address the same element.
 pub(crate) fn is_injective(view: &View<'_>) -> bool {
-    view.is_empty() || nests(&nontrivial(view))
+    // the last axis mostly has the smallest stride
+    view.is_empty() || nests(nontrivial(view).rev()) || nests(sorted(view))
 }
 
 /// Can a sum of `k * stride` with `|k| < size` over the axes (largest first) fall within `slack` of `target`?
@@ -58,8 +59,8 @@ fn overlaps(a: &View<'_>, b: &View<'_>) -> bool {
     if size != b.dtype().size() {
         return true;
     }
-    let (mut axes, others) = (nontrivial(a), nontrivial(b));
-    if !nests(&axes) || !nests(&others) {
+    let (mut axes, others) = (sorted(a), sorted(b));
+    if !nests(axes.iter().copied()) || !nests(others.iter().copied()) {
         return true;
     }
     // the union of the axes; an axis that both have counts once
@@ -70,7 +71,7 @@ fn overlaps(a: &View<'_>, b: &View<'_>) -> bool {
         }
     }
     axes.sort_unstable();
-    if !nests(&axes) {
+    if !nests(axes.iter().copied()) {
         return true;
     }
     let distance = b_low as i128 - a_low as i128;
@@ -78,23 +79,30 @@ fn overlaps(a: &View<'_>, b: &View<'_>) -> bool {
     reachable(&axes, distance, size as i128)
 }
 
+/// An argument of a call, and which bytes it reaches.
+pub(crate) struct Argument<'a> {
+    name: &'static str,
+    view: &'a View<'a>,
+    low: usize,
+    high: usize,
+}
+
+impl<'a> Argument<'a> {
+    pub(crate) fn new(name: &'static str, view: &'a View<'a>) -> Self {
+        let (low, high) = if view.is_empty() { (0, 0) } else { view.byte_range() };
+        Argument { name, view, low, high }
+    }
+}
+
 /// The first pair (written, other) that shares memory.
-pub(crate) fn first_overlap(
-    written: &[(&'static str, View<'_>)],
-    read: &[(&'static str, View<'_>)],
-) -> Option<(&'static str, &'static str)> {
-    // nearly always the ranges are apart, and nothing else needs to be looked at
-    let range = |view: &View<'_>| if view.is_empty() { (0, 0) } else { view.byte_range() };
-    let known: Vec<_> = read.iter().map(|(other, against)| (other, against, range(against))).collect();
-    let mut earlier = Vec::with_capacity(written.len());
-    for (name, view) in written {
-        let (low, high) = range(view);
-        for (other, against, (other_low, other_high)) in earlier.iter().chain(&known) {
-            if low < *other_high && *other_low < high && overlaps(view, against) {
-                return Some((name, other));
+pub(crate) fn first_overlap(written: &[Argument<'_>], read: &[Argument<'_>]) -> Option<(&'static str, &'static str)> {
+    for (i, one) in written.iter().enumerate() {
+        for other in written[..i].iter().chain(read) {
+            // nearly always the ranges are apart, and nothing else needs to be looked at
+            if one.low < other.high && other.low < one.high && overlaps(one.view, other.view) {
+                return Some((one.name, other.name));
             }
         }
-        earlier.push((name, view, (low, high)));
     }
     None
 }
@@ -130,11 +138,11 @@ mod tests {
             let shared = ea.intersection(&eb).next().is_some();
             prop_assert!(!shared || overlaps(&a, &b));
             // exact where the strides nest
-            let mut union = nontrivial(&a);
-            union.extend(nontrivial(&b));
+            let mut union = sorted(&a);
+            union.extend(sorted(&b));
             union.sort_unstable();
             union.dedup_by_key(|axis| axis.0);
-            if !shared && shape_a == shape_b && nests(&nontrivial(&a)) {
+            if !shared && shape_a == shape_b && nests(sorted(&a)) {
                 prop_assert!(!overlaps(&a, &b));
             }
         }
@@ -146,8 +154,10 @@ mod tests {
         let data = vec![0f32; 2 * 6 * 5];
         let whole = View::new(&data, &[2, 6, 5]).unwrap();
         let (x, z) = (whole.slice(1, 0..3), whole.slice(1, 3..6));
-        assert_eq!(first_overlap(&[("dx", x), ("dz", z)], &[]), None);
-        assert_eq!(first_overlap(&[("dx", x), ("dz", whole)], &[]), Some(("dz", "dx")));
+        let of = |name, view| Argument::new(name, view);
+        assert_eq!(first_overlap(&[of("dx", &x), of("dz", &z)], &[]), None);
+        assert_eq!(first_overlap(&[of("dx", &x), of("dz", &whole)], &[]), Some(("dz", "dx")));
+        assert_eq!(first_overlap(&[of("dx", &x)], &[of("z", &z), of("xz", &whole)]), Some(("dx", "xz")));
     }
 
     #[test]

@@ -19,6 +19,7 @@ impl Shape {
     ///
     /// # Errors
     /// [`Error::TooManyAxes`] for more than [`MAX_RANK`] of them.
+    #[inline]
     pub fn new(sizes: &[usize]) -> Result<Self> {
         if sizes.len() > MAX_RANK {
             return Err(Error::TooManyAxes { max: MAX_RANK, got: sizes.len() });
@@ -27,6 +28,7 @@ impl Shape {
     }
 
     /// A shape whose rank is known to fit.
+    #[inline]
     pub(crate) fn of(sizes: &[usize]) -> Self {
         let mut all = [1; MAX_RANK];
         all[..sizes.len()].copy_from_slice(sizes);
@@ -53,6 +55,7 @@ impl Shape {
     }
 
     /// Number of elements, or `None` if it overflows.
+    #[inline]
     pub fn checked_len(&self) -> Option<usize> {
         // a zero anywhere makes the shape empty, whatever the other sizes multiply to
         if self.contains(&0) {
@@ -62,6 +65,7 @@ impl Shape {
     }
 
     /// The strides, in elements, of a dense row-major array of this shape.
+    #[inline]
     pub fn row_major(&self) -> Strides {
         let mut strides = Strides { rank: self.rank, steps: [0; MAX_RANK] };
         let mut step = 1isize;
@@ -75,6 +79,7 @@ impl Shape {
 
 impl Deref for Shape {
     type Target = [usize];
+    #[inline]
     fn deref(&self) -> &[usize] {
         &self.sizes[..self.rank as usize]
     }
@@ -107,6 +112,7 @@ pub struct Strides {
 }
 
 impl Strides {
+    #[inline]
     pub(crate) fn of(steps: &[isize]) -> Self {
         let mut all = [0; MAX_RANK];
         all[..steps.len()].copy_from_slice(steps);
@@ -134,6 +140,7 @@ impl Strides {
 
 impl Deref for Strides {
     type Target = [isize];
+    #[inline]
     fn deref(&self) -> &[isize] {
         &self.steps[..self.rank as usize]
     }

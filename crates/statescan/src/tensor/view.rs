@@ -39,12 +39,24 @@ pub struct View<'a> {
     lifetime: PhantomData<&'a [u8]>,
 }
 
+/// How the elements of a view lie, and on which device, without where they begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    shape: Shape,
+    strides: Strides,
+    dtype: DType,
+    device: Device,
+    /// The address, modulo [`Layout::ALIGNMENT`].
+    misaligned: usize,
+}
+
 // SAFETY: a view is a shared borrow of plain data.
 unsafe impl Send for View<'_> {}
 // SAFETY: as above; nothing is mutable through it.
 unsafe impl Sync for View<'_> {}
 
 /// First and one-past-last element that a strided shape reaches, relative to its origin; `None` if it overflows.
+#[inline]
 fn reach(shape: &[usize], strides: &[isize]) -> Option<(isize, isize)> {
     if shape.contains(&0) {
         return Some((0, 0));
@@ -74,6 +86,11 @@ pub(super) fn check_bounds(shape: &Shape, strides: &[isize], offset: usize, avai
         return Err(fail());
     }
     Ok(())
+}
+
+impl Layout {
+    /// Bytes of the widest access of a kernel: what plans and configurations see of an address is how it lies to them.
+    const ALIGNMENT: usize = 16;
 }
 
 impl<'a> View<'a> {
@@ -115,6 +132,7 @@ impl<'a> View<'a> {
     /// # Safety
     /// Every element that shape and strides reach from `ptr` must be initialised memory of `device`, aligned for `dtype`, and stay valid
     /// and unwritten for `'a`.
+    #[inline]
     pub unsafe fn from_raw_parts(
         ptr: *const u8,
         dtype: DType,
@@ -159,6 +177,7 @@ impl<'a> View<'a> {
     }
 
     /// Number of elements.
+    #[inline]
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
@@ -166,6 +185,12 @@ impl<'a> View<'a> {
     /// Whether there is no element.
     pub fn is_empty(&self) -> bool {
         self.shape.contains(&0)
+    }
+
+    /// Everything about the view but its address.
+    pub(crate) fn layout(&self) -> Layout {
+        let View { ptr, dtype, device, shape, strides, lifetime: _ } = *self;
+        Layout { shape, strides, dtype, device, misaligned: ptr.addr() % Layout::ALIGNMENT }
     }
 
     /// Address of element (0, .., 0).

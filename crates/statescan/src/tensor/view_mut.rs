@@ -2,7 +2,7 @@
 
 use super::dtype::{DType, Element};
 use super::shape::{Shape, Strides};
-use super::view::{Device, View};
+use super::view::{Device, Layout, View};
 use crate::error::{Error, Result};
 use core::fmt;
 use core::marker::PhantomData;
@@ -49,11 +49,13 @@ impl<'a> ViewMut<'a> {
     ///
     /// # Safety
     /// As [`View::from_raw_parts`], and nothing else may read or write those elements for `'a`.
+    #[inline]
     pub unsafe fn from_raw_parts(ptr: *mut u8, dtype: DType, device: Device, shape: &[usize], strides: &[isize]) -> Result<Self> {
         // SAFETY: the caller's contract includes that of the shared view.
         Ok(Self::wrap(unsafe { View::from_raw_parts(ptr, dtype, device, shape, strides) }?))
     }
 
+    #[inline]
     fn wrap(view: View<'a>) -> Self {
         ViewMut { view, lifetime: PhantomData }
     }
@@ -66,6 +68,11 @@ impl<'a> ViewMut<'a> {
     /// The same elements, read only.
     pub fn as_view(&self) -> View<'_> {
         self.view
+    }
+
+    /// The same, where it is.
+    pub(crate) fn shared(&self) -> &View<'a> {
+        &self.view
     }
 
     /// The axes in another order (see [`View::permute`]).
@@ -142,6 +149,10 @@ impl RawViewMut {
 
     pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
         self.view.as_ptr().cast_mut()
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.view.layout()
     }
 
     /// The same elements, read only.

@@ -137,7 +137,7 @@ pub struct Gradients<'a> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn final_states_shape(args: &Args<'_>) -> Result<Shape> {
-    Ok(Problem::new(args, args.x.device(), &[])?.state_shape())
+    Ok(Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?.state_shape())
 }
 
 /// Number of `f32` elements that `Gradients::workspace` must have if it is given; none on the CPU.
@@ -145,7 +145,7 @@ pub fn final_states_shape(args: &Args<'_>) -> Result<Shape> {
 /// # Errors
 /// Those of [`backward`] that concern the arguments.
 pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
-    Ok(Problem::new(args, exec.device(), &[])?.backward_workspace_len(exec))
+    Ok(Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?.backward_workspace_len(exec))
 }
 
 /// Computes `y` and the final states: whichever are asked for.
@@ -153,9 +153,9 @@ pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    let states: Vec<_> = out.final_states.iter().map(|s| s.shape()).collect();
-    let problem = Problem::new(args, exec.device(), &states)?;
-    let mut checker = problem.checker(args, exec.device())?;
+    let mut checker = Checker::new(OP, exec.device());
+    let state = out.final_states.as_ref().map(|s| s.shape());
+    let problem = Problem::new(args, &mut checker, state.as_slice())?;
     checker.write_if("y", &out.y, Kind::Real, &problem.bdl())?;
     checker.write_if("final_states", &out.final_states, Kind::Real, &problem.state_shape())?;
     checker.finish()?;
@@ -179,8 +179,8 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
 pub fn backward(exec: &Exec, args: &Args<'_>, cotangents: &Cotangents<'_>, grads: &mut Gradients<'_>) -> Result<()> {
     let states: Vec<_> =
         cotangents.final_states.iter().map(|s| s.shape()).chain(grads.initial_states.iter().map(|s| s.shape())).collect();
-    let problem = Problem::new(args, exec.device(), &states)?;
-    let mut checker = problem.checker(args, exec.device())?;
+    let mut checker = Checker::new(OP, exec.device());
+    let problem = Problem::new(args, &mut checker, &states)?;
     let state = problem.state_shape();
     checker.read_if("grad of y", &cotangents.y, Kind::Real, &problem.bdl())?;
     checker.read_if("grad of final_states", &cotangents.final_states, Kind::Real, &state)?;
@@ -264,25 +264,17 @@ pub(crate) struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    /// Reads the sizes, checks the arguments, and brings them to normal form.
-    fn new(args: &Args<'a>, device: Device, states: &[Shape]) -> Result<Self> {
+    /// Reads the sizes, checks the arguments, and brings them to normal form. The checker remembers them for the overlap test.
+    fn new<'c>(args: &'c Args<'a>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
         let [batch, dim, seqlen] = args.x.shape()[..] else {
             return Err(Error::Rank { op: OP, argument: "x", expected: "shape (batch, dim, seqlen)", got: args.x.shape() });
         };
         let width = width_of(OP, &args.weight)?;
-        let mut shapes: Vec<_> = args.initial_states.iter().map(|s| s.shape()).collect();
-        shapes.extend_from_slice(states);
-        let index = match &args.sequences {
-            Sequences::Whole => None,
-            Sequences::CuSeqlens(view) | Sequences::SeqIdx(view) => Some(view),
-        };
-        if let Some(got) = index.map(|v| v.device()).filter(|&got| got != device) {
-            return Err(Error::Device { op: OP, argument: "sequences", expected: device, got });
-        }
-        let mut segments = Segments::resolve(OP, &args.sequences, batch, seqlen, 2, &shapes)?;
+        let states = args.initial_states.iter().map(|s| s.shape()).chain(states.iter().copied());
+        let mut segments = Segments::resolve(OP, checker.device(), &args.sequences, batch, seqlen, 2, states)?;
         let mut padding = match &args.sequences {
             // what lies on another device is read by its kernels only
-            Sequences::SeqIdx(index) if device == Device::Cpu => set_padding_apart(&mut segments, batch, index),
+            Sequences::SeqIdx(index) if checker.device() == Device::Cpu => set_padding_apart(&mut segments, batch, index),
             _ => Vec::new(),
         };
         if args.reverse {
@@ -305,20 +297,18 @@ impl<'a> Problem<'a> {
             padding,
             reverse: args.reverse,
         };
-        problem.checker(args, device)?;
+        problem.check(args, checker)?;
         problem.x = problem.mirror_view(args.x);
         problem.initial_states = args.initial_states.map(|s| problem.state_source(s));
         Ok(problem)
     }
 
-    /// Checks the arguments that are read, and remembers them for the overlap test.
-    fn checker(&self, args: &Args<'a>, device: Device) -> Result<Checker<'a>> {
-        let mut checker = Checker::new(OP, device);
+    /// Checks the arguments that are read.
+    fn check<'c>(&self, args: &'c Args<'_>, checker: &mut Checker<'c>) -> Result<()> {
         checker.read("x", &args.x, Kind::Real, &self.bdl())?;
         checker.read("weight", &args.weight, Kind::Real, &[self.dim, self.width])?;
         checker.read_if("bias", &args.bias, Kind::Real, &[self.dim])?;
-        checker.read_if("initial_states", &args.initial_states, Kind::Real, &self.state_shape())?;
-        Ok(checker)
+        checker.read_if("initial_states", &args.initial_states, Kind::Real, &self.state_shape())
     }
 
     fn bdl(&self) -> [usize; 3] {

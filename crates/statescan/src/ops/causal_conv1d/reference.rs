@@ -1,10 +1,11 @@
 //! The causal convolution in plain `f64` loops: the oracle that every kernel is tested against.
 
-use super::{Args, Cotangents, Problem};
+use super::{Args, Cotangents, OP, Problem};
 use crate::error::Result;
+use crate::ops::check::Checker;
 use crate::ops::selective_scan::reference::silu;
 use crate::ops::sequences::Segment;
-use crate::tensor::{Dense, Shape, View};
+use crate::tensor::{Dense, Device, Shape, View};
 
 pub use super::update::reference as update;
 
@@ -95,7 +96,7 @@ pub fn forward_with_state_shape(args: &Args<'_>, states: &[usize]) -> Result<For
 }
 
 fn run(args: &Args<'_>, shapes: &[Shape]) -> Result<Forward> {
-    let p = Problem::new(args, args.x.device(), shapes)?;
+    let p = Problem::new(args, &mut Checker::new(OP, Device::Cpu), shapes)?;
     let (mut y, mut last) = (Dense::zeros(&p.bdl())?, states(&p)?);
     for channel in channels(&p) {
         let (segment, d, u) = (channel.segment, channel.d, channel.inputs());
@@ -118,7 +119,7 @@ fn run(args: &Args<'_>, shapes: &[Shape]) -> Result<Forward> {
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
     let shapes: Vec<_> = cotangents.final_states.iter().map(|s| s.shape()).collect();
-    let p = Problem::new(args, args.x.device(), &shapes)?;
+    let p = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &shapes)?;
     let mut out = Backward {
         x: Dense::zeros(&p.bdl())?,
         weight: Dense::zeros(&[p.dim, p.width])?,

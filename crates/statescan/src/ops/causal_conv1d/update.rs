@@ -53,8 +53,8 @@ impl<'a> UpdateArgs<'a> {
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice, a negative length.
 /// Nothing is written then.
 pub fn update(exec: &Exec, args: &UpdateArgs<'_>, conv_state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let sizes = Sizes::new(args, conv_state.shape(), exec.device())?;
-    let mut checker = sizes.checker(args, exec.device())?;
+    let mut checker = Checker::new(OP, exec.device());
+    let sizes = Sizes::new(args, conv_state.shape(), &mut checker)?;
     checker.write("conv_state", conv_state, Kind::Real, &[sizes.states, sizes.dim, sizes.state_len])?;
     checker.write("y", y, Kind::Real, &args.x.shape())?;
     checker.finish()?;
@@ -104,8 +104,8 @@ pub fn update(exec: &Exec, args: &UpdateArgs<'_>, conv_state: &mut ViewMut<'_>, 
 /// # Errors
 /// As [`update`].
 pub fn reference(args: &UpdateArgs<'_>, conv_state: &View<'_>) -> Result<(Dense, Dense)> {
-    let sizes = Sizes::new(args, conv_state.shape(), args.x.device())?;
-    let mut checker = sizes.checker(args, args.x.device())?;
+    let mut checker = Checker::new(OP, Device::Cpu);
+    let sizes = Sizes::new(args, conv_state.shape(), &mut checker)?;
     checker.read("conv_state", conv_state, Kind::Float, &[sizes.states, sizes.dim, sizes.state_len])?;
     let mut y = Dense::zeros(&[sizes.rows.len(), sizes.dim, sizes.steps])?;
     let mut state = Dense::from_view(conv_state);
@@ -154,7 +154,8 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(args: &UpdateArgs<'_>, state: Shape, device: Device) -> Result<Self> {
+    /// Reads the sizes and checks the arguments. The checker remembers them for the overlap test.
+    fn new<'c>(args: &'c UpdateArgs<'_>, state: Shape, checker: &mut Checker<'c>) -> Result<Self> {
         let (batch, dim, steps) = match args.x.shape()[..] {
             [batch, dim] => (batch, dim, 1),
             [batch, dim, steps] => (batch, dim, steps),
@@ -175,8 +176,8 @@ impl Sizes {
         if args.conv_state_indices.is_none() {
             sizes.states = batch;
         }
-        sizes.checker(args, device)?;
-        if device != Device::Cpu {
+        sizes.check(args, checker)?;
+        if checker.device() != Device::Cpu {
             return Ok(sizes);
         }
         let rows = crate::ops::check::state_rows(OP, "conv_state_indices", args.conv_state_indices.as_ref(), batch, states)?;
@@ -193,15 +194,13 @@ impl Sizes {
         Ok(sizes)
     }
 
-    /// Checks the arguments that are read, and remembers them for the overlap test.
-    fn checker<'a>(&self, args: &UpdateArgs<'a>, device: Device) -> Result<Checker<'a>> {
-        let mut checker = Checker::new(OP, device);
+    /// Checks the arguments that are read.
+    fn check<'c>(&self, args: &'c UpdateArgs<'_>, checker: &mut Checker<'c>) -> Result<()> {
         let batch = self.rows.len();
         checker.read("x", &args.x, Kind::Real, &args.x.shape())?;
         checker.read("weight", &args.weight, Kind::Real, &[self.dim, self.width])?;
         checker.read_if("bias", &args.bias, Kind::Real, &[self.dim])?;
         checker.read_if("cache_seqlens", &args.cache_seqlens, Kind::Index, &[batch])?;
-        checker.read_if("conv_state_indices", &args.conv_state_indices, Kind::Index, &[batch])?;
-        Ok(checker)
+        checker.read_if("conv_state_indices", &args.conv_state_indices, Kind::Index, &[batch])
     }
 }

@@ -264,7 +264,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Checks the arguments that are read, and remembers them for the overlap test.
-    fn checker(&self, args: &Args<'a>, device: Device) -> Result<Checker<'a>> {
+    fn checker<'c>(&self, args: &'c Args<'a>, device: Device) -> Result<Checker<'c>> {
         let mut checker = Checker::new(OP, device);
         let shape = args.b.shape();
         checker.read("b", &args.b, Kind::Float, &shape)?;

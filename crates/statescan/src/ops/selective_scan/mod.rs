@@ -166,7 +166,7 @@ pub struct Gradients<'a> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
-    let problem = Problem::new(args, args.x.device(), &[])?;
+    let problem = Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?;
     Ok(problem.checkpoints_len())
 }
 
@@ -175,16 +175,20 @@ pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
-    let problem = Problem::new(args, args.x.device(), &[])?;
+    let problem = Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?;
     Ok(problem.segments.state_shape(&[problem.dim, problem.dstate]))
 }
 
-/// Number of `f32` elements that `Outputs::workspace` must have if it is given; none on the CPU.
+/// Number of `f32` elements that `Outputs::workspace` must have if it is given; none on the CPU, and none for short rows.
 ///
 /// # Errors
-/// Those of [`forward`] that concern the arguments.
+/// Those of [`forward`] that concern the arguments, unless none is needed whatever they are.
 pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
-    let problem = Problem::new(args, exec.device(), &[])?;
+    let short = args.x.shape().last().is_some_and(|&seqlen| seqlen < cuda::SHORTEST_CUT);
+    if short || exec.stream().is_none() {
+        return Ok(0);
+    }
+    let problem = Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?;
     Ok(problem.workspace_len(exec))
 }
 
@@ -193,7 +197,7 @@ pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments; [`Error::Unavailable`] for more states than a device's kernels can hold.
 pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>, has_checkpoints: bool) -> Result<usize> {
-    let problem = Problem::new(args, exec.device(), &[])?;
+    let problem = Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?;
     problem.backward_workspace_len(exec, !has_checkpoints)
 }
 
@@ -202,16 +206,19 @@ pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>, has_checkpoints: boo
 /// # Errors
 /// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    let states: Vec<_> = out.final_state.iter().map(|s| s.shape()).collect();
-    let (problem, mut checker) = Problem::checked(args, exec.device(), &states)?;
+    let mut checker = Checker::new(OP, exec.device());
+    let state = out.final_state.as_ref().map(|s| s.shape());
+    let problem = Problem::new(args, &mut checker, state.as_slice())?;
     let (bdl, real) = ([problem.batch, problem.dim, problem.seqlen], problem.real_dtype());
     let state = problem.segments.state_shape(&[problem.dim, problem.dstate]);
     checker.write_if("y", &out.y, Kind::Real, &bdl)?;
     checker.write_if("final_state", &out.final_state, Kind::exactly(problem.complex), &state)?;
     checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(real), &[problem.checkpoints_len()])?;
     checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
-    checker.write_if("workspace", &out.workspace, Kind::Exact(DType::F32), &[problem.workspace_len(exec)])?;
-    checker.dense("workspace", out.workspace.as_ref().map(|v| v.as_view()))?;
+    if out.workspace.is_some() {
+        checker.write_if("workspace", &out.workspace, Kind::Exact(DType::F32), &[problem.workspace_len(exec)])?;
+        checker.dense("workspace", out.workspace.as_ref().map(|v| v.as_view()))?;
+    }
     checker.finish()?;
     let targets = Targets {
         y: out.y.as_mut().map(|v| problem.mirror(v.raw(), 2)),
@@ -250,7 +257,8 @@ pub fn backward(
 ) -> Result<()> {
     let states: Vec<_> =
         cotangents.final_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
-    let (problem, mut checker) = Problem::checked(args, exec.device(), &states)?;
+    let mut checker = Checker::new(OP, exec.device());
+    let problem = Problem::new(args, &mut checker, &states)?;
     let (bdl, real) = ([problem.batch, problem.dim, problem.seqlen], problem.real_dtype());
     let state = problem.segments.state_shape(&[problem.dim, problem.dstate]);
     checker.read_if("checkpoints", &checkpoints, Kind::Exact(real), &[problem.checkpoints_len()])?;
@@ -333,7 +341,7 @@ pub(crate) struct GradientTargets {
 }
 
 /// An input or output map in its normal form.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Projection<V> {
     /// (B, G, N, L)
     Varying(V),
@@ -371,12 +379,8 @@ pub(crate) struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    fn new(args: &Args<'a>, device: Device, states: &[Shape]) -> Result<Self> {
-        Ok(Self::checked(args, device, states)?.0)
-    }
-
-    /// Reads the sizes, checks the arguments, and brings them to normal form.
-    fn checked(args: &Args<'a>, device: Device, states: &[Shape]) -> Result<(Self, Checker<'a>)> {
+    /// Reads the sizes, checks the arguments, and brings them to normal form. The checker remembers them for the overlap test.
+    fn new<'c>(args: &'c Args<'a>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
         let bad_rank = |argument, expected, view: &View<'_>| Error::Rank { op: OP, argument, expected, got: view.shape() };
         if args.x.rank() != 3 {
             return Err(bad_rank("x", "shape (batch, dim, seqlen)", &args.x));
@@ -402,14 +406,8 @@ impl<'a> Problem<'a> {
             }
         };
         let (b, c) = (projection("b", args.b)?, projection("c", args.c)?);
-        let mut shapes: Vec<_> = args.initial_state.iter().map(|s| s.shape()).collect();
-        shapes.extend_from_slice(states);
-        if let Some(index) = sequence_view(&args.sequences)
-            && index.device() != device
-        {
-            return Err(Error::Device { op: OP, argument: "sequences", expected: device, got: index.device() });
-        }
-        let segments = Segments::resolve(OP, &args.sequences, batch, seqlen, 2, &shapes)?;
+        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.iter().copied());
+        let segments = Segments::resolve(OP, checker.device(), &args.sequences, batch, seqlen, 2, states)?;
         let mut problem = Problem {
             batch,
             dim,
@@ -434,7 +432,7 @@ impl<'a> Problem<'a> {
             reverse: args.reverse,
             discretization: args.discretization,
         };
-        let checker = problem.checker(args, device)?;
+        problem.check(args, checker)?;
         let (low, high) = args.dt_limit;
         if low.is_nan() || high.is_nan() || low > high {
             return Err(Error::Value { op: OP, argument: "dt_limit", expected: "an interval (low <= high)", got: low });
@@ -453,12 +451,11 @@ impl<'a> Problem<'a> {
             }
             problem.segments = problem.segments.reversed(seqlen);
         }
-        Ok((problem, checker))
+        Ok(problem)
     }
 
-    /// Checks the arguments that are read, and remembers them for the overlap test.
-    fn checker(&self, args: &Args<'a>, device: Device) -> Result<Checker<'a>> {
-        let mut checker = Checker::new(OP, device);
+    /// Checks the arguments that are read.
+    fn check<'c>(&self, args: &'c Args<'_>, checker: &mut Checker<'c>) -> Result<()> {
         let (batch, dim, seqlen, dstate) = (self.batch, self.dim, self.seqlen, self.dstate);
         let bdl = [batch, dim, seqlen];
         checker.read("x", &args.x, Kind::Real, &bdl)?;
@@ -478,8 +475,7 @@ impl<'a> Problem<'a> {
         checker.read_if("dt_bias", &args.dt_bias, Kind::Real, &[dim])?;
         checker.read_if("dt_a", &args.dt_a, Kind::Real, &bdl)?;
         let state = self.segments.state_shape(&[dim, dstate]);
-        checker.read_if("initial_state", &args.initial_state, Kind::float(self.complex), &state)?;
-        Ok(checker)
+        checker.read_if("initial_state", &args.initial_state, Kind::float(self.complex), &state)
     }
 
     /// Real numbers in a state.
@@ -532,12 +528,5 @@ impl<'a> Problem<'a> {
             3 => Projection::Varying(self.mirror(view.expand(1, 1), 3)),
             _ => Projection::Varying(self.mirror(view, 3)),
         }
-    }
-}
-
-fn sequence_view<'v, 'a>(sequences: &'v Sequences<'a>) -> Option<&'v View<'a>> {
-    match sequences {
-        Sequences::Whole => None,
-        Sequences::CuSeqlens(view) | Sequences::SeqIdx(view) => Some(view),
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Everything is complex here; a real problem has zero imaginary parts, and its output is `C h` where a complex one has `2 Re(C h)`.
 
-use super::{Args, Cotangents, Problem, Projection};
+use super::{Args, Cotangents, OP, Problem, Projection};
 use crate::error::Result;
+use crate::ops::check::Checker;
 use crate::ops::sequences::Segment;
-use crate::tensor::{Dense, Shape, View};
+use crate::tensor::{Dense, Device, Shape, View};
 use num_complex::Complex64;
 
 /// Results of [`forward`].
@@ -186,7 +187,7 @@ pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forw
 }
 
 fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
-    let p = Problem::new(args, args.x.device(), states)?;
+    let p = Problem::new(args, &mut Checker::new(OP, Device::Cpu), states)?;
     let mut y = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let (shape, normal) = normal_state(&p);
     let mut last = Dense::zeros(&normal)?;
@@ -219,7 +220,7 @@ impl Step {
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
     let states: Vec<_> = cotangents.final_state.iter().map(|s| s.shape()).collect();
-    let p = Problem::new(args, args.x.device(), &states)?;
+    let p = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &states)?;
     let bdl = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let map = |m: &Projection<View<'_>>| match m {
         Projection::Constant(v) | Projection::Varying(v) => Dense::zeroed(v.shape()),

@@ -95,7 +95,7 @@ impl<'a> Args<'a> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let (sizes, mut checker) = Sizes::new(args, &state.as_view(), exec.device())?;
+    let (sizes, mut checker) = Sizes::new(args, state.shape(), exec.device())?;
     checker.write("state", state, Kind::exactly(sizes.complex), &sizes.state_shape())?;
     checker.write("y", y, Kind::Real, &args.x.shape())?;
     checker.finish()?;
@@ -158,9 +158,8 @@ struct Sizes {
 
 impl Sizes {
     /// Also gives the checker, which has seen the arguments.
-    fn new<'a>(args: &Args<'a>, state: &View<'_>, device: Device) -> Result<(Self, Checker<'a>)> {
+    fn new<'c>(args: &'c Args<'_>, shape: Shape, device: Device) -> Result<(Self, Checker<'c>)> {
         let rank = |argument, expected, got: Shape| Error::Rank { op: OP, argument, expected, got };
-        let shape = state.shape();
         if shape.len() != 3 && shape.len() != 4 {
             return Err(rank("state", "shape (batch, dim, dstate) or (batch, nheads, headdim, dstate)", shape));
         }
@@ -235,7 +234,7 @@ impl Sizes {
     }
 
     /// Checks the arguments that are read, and remembers them for the overlap test.
-    fn checker<'a>(&self, args: &Args<'a>, device: Device) -> Result<Checker<'a>> {
+    fn checker<'c>(&self, args: &'c Args<'_>, device: Device) -> Result<Checker<'c>> {
         let mut checker = Checker::new(OP, device);
         let batch = self.rows.len();
         let batched = [&[batch], &self.own[..]].concat();

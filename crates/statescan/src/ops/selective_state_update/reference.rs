@@ -4,7 +4,7 @@ use super::{Args, Sizes};
 use crate::error::Result;
 use crate::ops::check::Kind;
 use crate::ops::selective_scan::reference::{silu, softplus};
-use crate::tensor::{Dense, View};
+use crate::tensor::{Dense, Device, View};
 use num_complex::Complex64;
 
 /// `y` and the state after the step; `state` is left as it is.
@@ -12,7 +12,7 @@ use num_complex::Complex64;
 /// # Errors
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
-    let (sizes, mut checker) = Sizes::new(args, state, args.x.device())?;
+    let (sizes, mut checker) = Sizes::new(args, state.shape(), Device::Cpu)?;
     checker.read("state", state, Kind::Float, &sizes.state_shape())?;
     let mut y = Dense::zeros(&args.x.shape())?;
     let mut next = Dense::from_view(state);

@@ -4,7 +4,7 @@ use super::{Args, Head};
 use crate::error::{Error, Result};
 use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
-use crate::ops::sequences::{Segments, Sequences};
+use crate::ops::sequences::Segments;
 use crate::tensor::{DType, Device, RawViewMut, Shape, View};
 
 /// Step sizes.
@@ -67,7 +67,7 @@ fn op(head: &Head<'_>) -> &'static str {
 
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the state tensors that are written.
-    pub(super) fn new(args: &Args<'a>, device: Device, states: &[Shape]) -> Result<(Self, Checker<'a>)> {
+    pub(super) fn new<'c>(args: &'c Args<'a>, device: Device, states: &[Shape]) -> Result<(Self, Checker<'c>)> {
         let op = op(&args.head);
         let bad_rank = |argument, expected, view: &View<'_>| Err(Error::Rank { op, argument, expected, got: view.shape() });
         if args.u.rank() != 3 {
@@ -81,14 +81,8 @@ impl<'a> Problem<'a> {
                 return bad_rank(argument, "shape (batch, dstate, seqlen) or (dstate,)", view);
             }
         }
-        let mut shapes: Vec<_> = args.initial_state.iter().map(|s| s.shape()).collect();
-        shapes.extend_from_slice(states);
-        if let Sequences::CuSeqlens(index) | Sequences::SeqIdx(index) = &args.sequences
-            && index.device() != device
-        {
-            return Err(Error::Device { op, argument: "sequences", expected: device, got: index.device() });
-        }
-        let segments = Segments::resolve(op, &args.sequences, args.u.shape()[0], args.u.shape()[2], 1, &shapes)?;
+        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.iter().copied());
+        let segments = Segments::resolve(op, device, &args.sequences, args.u.shape()[0], args.u.shape()[2], 1, states)?;
         let mut problem = Self::normal(args, segments);
         // `a` of shape (P, k) is told from (P, 1) here, before its second axis is dropped
         let checker = problem.checker(args, device)?;
@@ -135,7 +129,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Checks the arguments that are read, and remembers them for the overlap test.
-    fn checker(&self, args: &Args<'a>, device: Device) -> Result<Checker<'a>> {
+    fn checker<'c>(&self, args: &'c Args<'a>, device: Device) -> Result<Checker<'c>> {
         let mut checker = Checker::new(op(&args.head), device);
         let (batch, dim, dstate, seqlen) = (self.batch, self.dim, self.dstate, self.seqlen);
         checker.read("u", &args.u, Kind::Float, &[batch, dim, seqlen])?;
@@ -152,7 +146,9 @@ impl<'a> Problem<'a> {
         }
         let state = self.segments.state_shape(&[dstate]);
         checker.read_if("initial_state", &args.initial_state, Kind::Float, &state)?;
-        checker.read_if("d", &self.d, Kind::Real, &[dim])?;
+        if let Head::Real { d, .. } = &args.head {
+            checker.read_if("d", d, Kind::Real, &[dim])?;
+        }
         Ok(checker)
     }
 

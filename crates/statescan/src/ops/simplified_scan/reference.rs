@@ -3,7 +3,7 @@
 use super::{Args, Cotangents, Problem, Step};
 use crate::error::Result;
 use crate::ops::sequences::Segment;
-use crate::tensor::{Dense, Shape, View};
+use crate::tensor::{Dense, Device, Shape, View};
 use num_complex::Complex64;
 
 /// Results of [`forward`].
@@ -119,7 +119,7 @@ pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forw
 }
 
 fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
-    let (p, _) = Problem::new(args, args.u.device(), states)?;
+    let (p, _) = Problem::new(args, Device::Cpu, states)?;
     let mut y = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let (shape, normal) = state_shapes(&p);
     let mut last = Dense::zeroed(normal);
@@ -146,7 +146,7 @@ fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
     let states: Vec<_> = cotangents.last_state.iter().map(|s| s.shape()).collect();
-    let (p, _) = Problem::new(args, args.u.device(), &states)?;
+    let (p, _) = Problem::new(args, Device::Cpu, &states)?;
     let (shape, normal) = state_shapes(&p);
     let of = |view: &View<'_>| Dense::zeroed(view.shape());
     let mut out = Backward {

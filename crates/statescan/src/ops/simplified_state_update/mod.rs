@@ -82,8 +82,8 @@ impl<'a> Args<'a> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let mut problem = Problem::new(args, &state.as_view(), exec.device())?;
-    let mut checker = problem.checker(args, exec.device())?;
+    let mut checker = Checker::new(OP, exec.device());
+    let mut problem = Problem::new(args, state.shape(), &mut checker)?;
     checker.write("state", state, Kind::Complex, &[problem.states, problem.dstate])?;
     checker.write("y", y, Kind::exactly(problem.real_factor.is_none()), &[problem.batch, problem.dim])?;
     checker.finish()?;
@@ -132,13 +132,14 @@ pub(crate) struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    fn new(args: &Args<'a>, state: &View<'_>, device: Device) -> Result<Self> {
+    /// Reads the sizes, checks the arguments, and brings them to normal form. The checker remembers them for the overlap test.
+    fn new<'c>(args: &'c Args<'a>, state: Shape, checker: &mut Checker<'c>) -> Result<Self> {
         let bad_rank = |argument, expected, got: Shape| Err(Error::Rank { op: OP, argument, expected, got });
         if args.u.rank() != 2 {
             return bad_rank("u", "shape (batch, dim)", args.u.shape());
         }
-        if state.rank() != 2 {
-            return bad_rank("state", "shape (batch, dstate)", state.shape());
+        if state.len() != 2 {
+            return bad_rank("state", "shape (batch, dstate)", state);
         }
         if !(args.a.rank() == 1 || args.a.rank() == 2) {
             return bad_rank("a", "shape (dstate,) or (dstate, 1)", args.a.shape());
@@ -158,7 +159,7 @@ impl<'a> Problem<'a> {
             batch,
             dim: args.u.shape()[1],
             dstate: args.a.shape()[0],
-            states: if args.state_batch_indices.is_some() { state.shape()[0] } else { batch },
+            states: if args.state_batch_indices.is_some() { state[0] } else { batch },
             double: args.u.dtype().is_double(),
             u: args.u,
             delta: batched(args.delta),
@@ -171,16 +172,15 @@ impl<'a> Problem<'a> {
             d,
             rows: Vec::new(),
         };
-        problem.checker(args, device)?;
-        if device == Device::Cpu {
+        problem.check(args, checker)?;
+        if checker.device() == Device::Cpu {
             problem.rows = state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, problem.states)?;
         }
         Ok(problem)
     }
 
-    /// Checks the arguments that are read, and remembers them for the overlap test.
-    fn checker(&self, args: &Args<'a>, device: Device) -> Result<Checker<'a>> {
-        let mut checker = Checker::new(OP, device);
+    /// Checks the arguments that are read.
+    fn check<'c>(&self, args: &'c Args<'_>, checker: &mut Checker<'c>) -> Result<()> {
         let (batch, dim, dstate) = (self.batch, self.dim, self.dstate);
         checker.read("u", &args.u, Kind::Float, &[batch, dim])?;
         let step = |view: &View<'_>| if view.rank() == 1 { Shape::of(&[dstate]) } else { Shape::of(&[batch, dstate]) };
@@ -191,8 +191,9 @@ impl<'a> Problem<'a> {
         if let Some(view) = &args.delta_a {
             checker.read("delta_a", view, Kind::Real, &step(view))?;
         }
-        checker.read_if("d", &self.d, Kind::Real, &[dim])?;
-        checker.read_if("state_batch_indices", &args.state_batch_indices, Kind::Index, &[batch])?;
-        Ok(checker)
+        if let Head::Real { d, .. } = &args.head {
+            checker.read_if("d", d, Kind::Real, &[dim])?;
+        }
+        checker.read_if("state_batch_indices", &args.state_batch_indices, Kind::Index, &[batch])
     }
 }

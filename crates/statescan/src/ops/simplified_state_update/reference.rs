@@ -1,9 +1,9 @@
 //! One step in plain complex `f64` loops: the oracle that the kernel is tested against.
 
-use super::{Args, Problem};
+use super::{Args, OP, Problem};
 use crate::error::Result;
-use crate::ops::check::Kind;
-use crate::tensor::{Dense, View};
+use crate::ops::check::{Checker, Kind};
+use crate::tensor::{Dense, Device, View};
 use num_complex::Complex64;
 
 /// `y` and the states after the step; `state` is left as it is.
@@ -11,8 +11,9 @@ use num_complex::Complex64;
 /// # Errors
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
-    let p = Problem::new(args, state, args.u.device())?;
-    p.checker(args, args.u.device())?.read("state", state, Kind::Float, &[p.states, p.dstate])?;
+    let mut checker = Checker::new(OP, Device::Cpu);
+    let p = Problem::new(args, state.shape(), &mut checker)?;
+    checker.read("state", state, Kind::Float, &[p.states, p.dstate])?;
     let a = Dense::from_view(&args.a);
     let mut y = Dense::zeros(&[p.batch, p.dim])?;
     let mut next = Dense::from_view(state);

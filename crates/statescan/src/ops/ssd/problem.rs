@@ -1,7 +1,7 @@
 //! A checked call in normal form.
 
 use super::super::check::{Checker, Kind};
-use super::super::sequences::{Segments, Sequences};
+use super::super::sequences::Segments;
 use super::{Args, OP};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Device, RawViewMut, Shape, View};
@@ -40,7 +40,7 @@ const TIME: usize = 1;
 
 impl<'a> Problem<'a> {
     /// Reads the sizes, checks the arguments and brings them to normal form. `states` are the shapes of the other state tensors of the call.
-    pub(crate) fn new(args: &Args<'a>, device: Device, states: &[Shape]) -> Result<(Self, Checker<'a>)> {
+    pub(crate) fn new<'c>(args: &'c Args<'a>, device: Device, states: &[Shape]) -> Result<(Self, Checker<'c>)> {
         let bad_rank = |argument, expected, view: &View<'_>| Error::Rank { op: OP, argument, expected, got: view.shape() };
         if args.x.rank() != 4 {
             return Err(bad_rank("x", "shape (batch, seqlen, nheads, headdim)", &args.x));
@@ -57,14 +57,8 @@ impl<'a> Problem<'a> {
             let expected = "divided into a number of groups that divides nheads,";
             return Err(Error::Value { op: OP, argument: "b", expected, got: ngroups as f64 });
         }
-        if let Sequences::CuSeqlens(index) | Sequences::SeqIdx(index) = &args.sequences
-            && index.device() != device
-        {
-            return Err(Error::Device { op: OP, argument: "sequences", expected: device, got: index.device() });
-        }
-        let mut shapes: Vec<_> = args.initial_state.iter().map(|s| s.shape()).collect();
-        shapes.extend_from_slice(states);
-        let segments = Segments::resolve(OP, &args.sequences, batch, seqlen, 3, &shapes)?;
+        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.iter().copied());
+        let segments = Segments::resolve(OP, device, &args.sequences, batch, seqlen, 3, states)?;
         let mut problem = Problem {
             batch,
             seqlen,
@@ -101,7 +95,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Checks the arguments that are read, and remembers them for the overlap test.
-    fn checker(&self, args: &Args<'a>, device: Device) -> Result<Checker<'a>> {
+    fn checker<'c>(&self, args: &'c Args<'a>, device: Device) -> Result<Checker<'c>> {
         let mut checker = Checker::new(OP, device);
         let (batch, seqlen, nheads) = (self.batch, self.seqlen, self.nheads);
         let x = args.x.shape();

@@ -5,7 +5,7 @@ use super::{Args, Cotangents};
 use crate::error::Result;
 use crate::ops::selective_scan::reference::{silu, softplus};
 use crate::ops::sequences::Segment;
-use crate::tensor::{Dense, Shape, View};
+use crate::tensor::{Dense, Device, Shape, View};
 
 /// Results of [`forward`].
 #[derive(Debug, Clone)]
@@ -151,7 +151,7 @@ pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forw
 }
 
 fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
-    let (problem, _) = Problem::new(args, args.x.device(), states)?;
+    let (problem, _) = Problem::new(args, Device::Cpu, states)?;
     let mut y = Dense::zeroed(args.x.shape());
     let (shape, normal) = state_shapes(&problem);
     let mut last = Dense::zeros(&normal)?;
@@ -176,7 +176,7 @@ fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
     let states: Vec<_> = cotangents.final_state.iter().map(|s| s.shape()).collect();
-    let (problem, _) = Problem::new(args, args.x.device(), &states)?;
+    let (problem, _) = Problem::new(args, Device::Cpu, &states)?;
     let like = |view: &View<'_>| Dense::zeroed(view.shape());
     let (shape, normal) = state_shapes(&problem);
     let mut out = Backward {

@@ -1,12 +1,14 @@
 //! Forward: one launch, or two where time is cut into segments.
 
+use super::key::Key;
 use super::plan::{Cut, Geometry, Plan};
 use super::{Call, Inputs, Pass, Tile, has_quads, refuse_double, type_of, varies};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Program, Stream, Strided};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Function, Program, Recent, Stream, Strided};
 use crate::error::{Error, Result};
 use crate::ops::discretization::Discretization;
 use crate::ops::selective_scan::{OP, Problem, Targets};
 use crate::tensor::DType;
+use core::cell::RefCell;
 
 pub(super) static FORWARD: Program = Program {
     kernel: "selective_scan_forward",
@@ -14,24 +16,30 @@ pub(super) static FORWARD: Program = Program {
     text: concat!(include_str!("tiles.cuh"), include_str!("forward_tiles.cuh"), include_str!("forward.cu")),
 };
 
+thread_local! {
+    /// Plans of the last problems and their kernels: finding one takes as long as launching it.
+    static READY: RefCell<Recent<Key, Ready>> = const { RefCell::new(Recent::new()) };
+}
+
 pub(crate) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     refuse_double(problem)?;
     let call = Forward::new(problem, targets);
-    let (shape, numbers) = (call.call.shape(), stream.numbers());
-    let cut = targets.workspace.as_ref().and_then(|_| Cut::new(&shape, numbers));
-    let plan = Plan::new(&shape, cut, numbers, |geometry| call.shared(geometry))
-        .ok_or(Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" })?;
-    if plan.launch.blocks == 0 {
-        return Ok(());
-    }
-    let passes: &[_] = if cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
+    let Ready { plan, functions } =
+        READY.with_borrow_mut(|ready| ready.get(Key::new(problem, targets), || call.ready(stream)))?;
     let params = call.params(&plan);
-    for &pass in passes {
-        // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
-        // describes their types and layouts.
-        unsafe { stream.launch(&FORWARD, &call.config(&plan, pass), plan.launch, &params)? };
+    for function in functions.into_iter().flatten() {
+        // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the function's
+        // configuration describes their types and layouts, and its device is theirs.
+        unsafe { stream.start(function, plan.launch, &params)? };
     }
     Ok(())
+}
+
+/// A plan and the functions to launch, none if there is nothing to do.
+#[derive(Clone, Copy)]
+struct Ready {
+    plan: Plan,
+    functions: [Option<Function>; 2],
 }
 
 /// Elements of the workspace that a forward pass wants: the states after segments and the sums of their steps.
@@ -65,6 +73,21 @@ fn tile(geometry: Geometry) -> Tile {
 impl<'p, 'a> Forward<'p, 'a> {
     pub fn new(problem: &'p Problem<'a>, targets: &'p Targets) -> Self {
         Forward { call: Call::new(problem), targets }
+    }
+
+    /// The plan and its functions: they depend on what [`Key`] has, and on nothing else.
+    fn ready(&self, stream: &Stream) -> Result<Ready> {
+        let (shape, numbers) = (self.call.shape(), stream.numbers());
+        let cut = self.targets.workspace.as_ref().and_then(|_| Cut::new(&shape, numbers));
+        let plan = Plan::new(&shape, cut, numbers, |geometry| self.shared(geometry))
+            .ok_or(Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" })?;
+        let function = |pass| stream.function(&FORWARD, &self.config(&plan, pass), plan.launch.shared).map(Some);
+        let functions = match cut {
+            _ if plan.launch.blocks == 0 => [None; 2],
+            Some(_) => [function(Pass::Ends)?, function(Pass::Rest)?],
+            None => [function(Pass::Whole)?, None],
+        };
+        Ok(Ready { plan, functions })
     }
 
     fn gain_step(&self) -> bool {

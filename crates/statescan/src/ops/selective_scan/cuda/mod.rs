@@ -3,6 +3,7 @@
 mod backward;
 mod backward_plan;
 mod forward;
+mod key;
 mod plan;
 mod reduce;
 #[cfg(all(test, feature = "cuda"))]
@@ -10,6 +11,7 @@ mod tests;
 
 pub(super) use backward::{backward, workspace_len as backward_workspace_len};
 pub(super) use forward::{forward, workspace_len};
+pub(super) use plan::SHORTEST_CUT;
 
 use super::{CHECKPOINT, Problem, Projection};
 use crate::cuda::{Config, Strided, TileCopy, Value};
@@ -98,6 +100,10 @@ fn view_of<'v, 'a>(map: &'v Projection<View<'a>>) -> &'v View<'a> {
 
 fn varies(map: &Projection<View<'_>>) -> bool {
     matches!(map, Projection::Varying(_))
+}
+
+fn has_limit(dt_limit: (f64, f64)) -> bool {
+    dt_limit != (f64::NEG_INFINITY, f64::INFINITY)
 }
 
 fn gcd(a: usize, b: usize) -> usize {
@@ -243,7 +249,7 @@ impl<'p, 'a> Call<'p, 'a> {
             .flag("HAS_OWN_STEP", p.dt_a.is_some())
             .flag("HAS_SKIP", p.d.is_some())
             .flag("HAS_BIAS", p.dt_bias.is_some())
-            .flag("HAS_LIMIT", p.dt_limit != (f64::NEG_INFINITY, f64::INFINITY))
+            .flag("HAS_LIMIT", has_limit(p.dt_limit))
             .flag("HAS_INITIAL", p.initial_state.is_some())
             .flag("B_VARIES", varies(&p.b))
             .flag("C_VARIES", varies(&p.c))

@@ -114,6 +114,8 @@ const FULL_THREADS: usize = 256;
 const FEWEST_TOGETHER: usize = 4;
 /// Steps of a segment that make up for its beginning.
 const SHORTEST_SEGMENT: usize = 512;
+/// Steps of the shortest row that is cut.
+pub(crate) const SHORTEST_CUT: usize = (FEWEST_TOGETHER + 1) * SHORTEST_SEGMENT;
 /// Shared memory that is left for the vectors of each channel and for the system.
 const SHARED_BESIDES: usize = 2 << 10;
 
@@ -221,6 +223,7 @@ mod tests {
             assert_eq!(cut(rows, dim, seqlen), None);
         }
         assert_eq!(Cut::new(&Shape { cuttable: false, ..shape(1, 1536, 65536, 16) }, H200), None);
+        assert_eq!((cut(1, 1, SHORTEST_CUT - 1), cut(1, 1, SHORTEST_CUT).is_some()), (None, true));
         // segments count as channels
         assert_eq!(cut_plan(shape(1, 1536, 65536, 16), H200).geometry.lanes, 2);
     }

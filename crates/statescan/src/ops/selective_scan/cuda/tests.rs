@@ -1,12 +1,13 @@
 //! Every family of configurations compiles for every architecture, without a GPU: registers do not spill, shared memory suffices.
 
-use super::super::{Args, GradientTargets, Sources, Targets};
+use super::super::{Args, GradientTargets, OP, Sources, Targets};
 use super::backward::{BACKWARD, Backward};
 use super::forward::{FORWARD, Forward};
 use super::plan::{Cut, Plan};
 use super::*;
 use crate::cuda::Numbers;
 use crate::cuda::testing::{H200, compiles_for, ready, target, tensor};
+use crate::ops::check::Checker;
 use crate::tensor::Device;
 
 const SMALL: Numbers = Numbers { multiprocessors: 80, shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10 };
@@ -36,7 +37,7 @@ impl Case {
     fn compiles(&self, args: &Args<'_>, state: &[usize]) {
         let field = if self.complex { DType::Complex64 } else { DType::F32 };
         let state = tensor(field, state);
-        let problem = Problem::new(args, Device::Cuda(0), &[state.shape()]).unwrap();
+        let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
         let targets = Targets {
             y: Some(problem.mirror(target(tensor(self.dtype, &args.x.shape())), 2)),
             final_state: Some(problem.state_target(target(state))),

@@ -6,7 +6,7 @@ use crate::cuda::testing::{compiles, ready, tensor};
 use crate::tensor::Device;
 
 fn check(args: &Args<'_>, state: &View<'static>) {
-    let (sizes, _) = Sizes::new(args, state, Device::Cuda(0)).unwrap();
+    let (sizes, _) = Sizes::new(args, state.shape(), Device::Cuda(0)).unwrap();
     let problem = sizes.problem(args, state, &args.x);
     compiles(&UPDATE, &kernel(&problem, args.state_batch_indices).unwrap().config, 0);
 }

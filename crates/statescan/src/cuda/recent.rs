@@ -1,0 +1,62 @@
+//! Answers that are kept for the next call: a model calls few different problems, again and again.
+
+/// The last answers of a costly function of its key.
+#[derive(Debug)]
+pub(crate) struct Recent<K, V> {
+    kept: Vec<(K, V)>,
+    /// Which one is the oldest, once there are as many as are kept.
+    oldest: usize,
+}
+
+/// Answers that are kept: comparing keys costs little, for different ones differ early.
+const KEPT: usize = 16;
+
+impl<K: PartialEq, V: Copy> Recent<K, V> {
+    pub(crate) const fn new() -> Self {
+        Recent { kept: Vec::new(), oldest: 0 }
+    }
+
+    /// The answer for a key: one that is kept, or what `find` says, which is kept then.
+    pub(crate) fn get<E>(&mut self, key: K, find: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
+        if let Some((_, answer)) = self.kept.iter().find(|(known, _)| *known == key) {
+            return Ok(*answer);
+        }
+        let answer = find()?;
+        if self.kept.len() < KEPT {
+            self.kept.push((key, answer));
+        } else {
+            self.kept[self.oldest] = (key, answer);
+            self.oldest = (self.oldest + 1) % KEPT;
+        }
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_found_once_while_they_are_kept() {
+        let mut recent = Recent::new();
+        let mut ask = |key: usize| {
+            let mut found = false;
+            let answer = recent.get(key, || {
+                found = true;
+                Ok::<_, ()>(key * 10)
+            });
+            assert_eq!(answer, Ok(key * 10));
+            found
+        };
+        assert!((0..KEPT).all(&mut ask) && !(0..KEPT).any(&mut ask));
+        // one more takes the place of the first
+        assert!(ask(KEPT) && !ask(KEPT) && !ask(1) && ask(0) && !ask(0) && ask(1));
+    }
+
+    #[test]
+    fn failures_are_not_kept() {
+        let mut recent = Recent::new();
+        assert_eq!(recent.get(1, || Err::<(), _>("no")), Err("no"));
+        assert_eq!(recent.get(1, || Ok::<_, &str>(())), Ok(()));
+    }
+}
