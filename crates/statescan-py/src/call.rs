@@ -3,14 +3,14 @@
 use crate::dlpack::Owned;
 use crate::error::to_python;
 use crate::exec::Place;
-use crate::torch;
+use crate::torch::{self, Maker};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple, PyTupleMethods};
 use statescan::ops::causal_conv1d::Activation;
 use statescan::tensor::Shape;
 use statescan::{DType, Discretization, Exec, Sequences, View, ViewMut};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::ops::Range;
 
 /// What lives until the call ends: tensors that go back to their producers then, and scratch memory. It only grows while views of
@@ -35,6 +35,8 @@ pub struct Arguments<'a, 'py> {
     next_output: usize,
     place: &'a Place<'py>,
     exec: Exec,
+    /// What makes results, once one has been made.
+    maker: OnceCell<Maker<'py>>,
     /// Elements of the largest input so far.
     largest: usize,
     keep: &'a Keep,
@@ -51,7 +53,8 @@ impl<'a, 'py> Arguments<'a, 'py> {
         place: &'a Place<'py>,
         keep: &'a Keep,
     ) -> PyResult<Self> {
-        Ok(Arguments { op, inputs, outputs, next_input: 0, next_output: 0, place, exec: place.exec()?, largest: 0, keep })
+        let (exec, maker) = (place.exec()?, OnceCell::new());
+        Ok(Arguments { op, inputs, outputs, next_input: 0, next_output: 0, place, exec, maker, largest: 0, keep })
     }
 
     fn input(&mut self) -> PyResult<Borrowed<'a, 'py, PyAny>> {
@@ -127,14 +130,23 @@ impl<'a, 'py> Arguments<'a, 'py> {
         view.ok_or_else(|| PyTypeError::new_err(format!("{}: `{name}` is written and must be there", self.op)))
     }
 
-    /// A result like the input with this number, whose type becomes what `dtype` makes of it.
-    pub fn result_like(&mut self, name: &str, input: usize, dtype: impl FnOnce(DType) -> DType) -> PyResult<Option<ViewMut<'a>>> {
-        self.written(name, true, |call| torch::empty_like(&*call.inputs.get_borrowed_item(input)?, dtype))
+    /// What makes results.
+    fn maker(&self) -> PyResult<&Maker<'py>> {
+        if let Some(maker) = self.maker.get() {
+            return Ok(maker);
+        }
+        let maker = Maker::new(self.inputs.py(), self.place.device())?;
+        Ok(self.maker.get_or_init(|| maker))
+    }
+
+    /// A result of some type that lies as the input with this number, whose view is given.
+    pub fn result_like(&mut self, name: &str, (input, view): (usize, &View<'_>), dtype: DType) -> PyResult<Option<ViewMut<'a>>> {
+        self.written(name, true, |call| call.maker()?.empty_like(&*call.inputs.get_borrowed_item(input)?, view, dtype))
     }
 
     /// The result of a step, which is always wanted, like its first input.
-    pub fn step_result(&mut self, dtype: impl FnOnce(DType) -> DType) -> PyResult<ViewMut<'a>> {
-        let view = self.result_like("y", 0, dtype)?;
+    pub fn step_result(&mut self, first: &View<'_>, dtype: DType) -> PyResult<ViewMut<'a>> {
+        let view = self.result_like("y", (0, first), dtype)?;
         view.ok_or_else(|| PyTypeError::new_err(format!("{}: `y` is written and must be there", self.op)))
     }
 
@@ -145,13 +157,22 @@ impl<'a, 'py> Arguments<'a, 'py> {
         dtype: DType,
         shape: impl FnOnce() -> statescan::Result<Shape>,
     ) -> PyResult<Option<ViewMut<'a>>> {
-        let make = |call: &Self| torch::empty(&*call.inputs.get_borrowed_item(0)?, &shape().map_err(to_python)?, dtype);
+        let make = |call: &Self| call.maker()?.empty(&*call.inputs.get_borrowed_item(0)?, &shape().map_err(to_python)?, dtype);
         self.written(name, true, make)
     }
 
     /// The gradient by the input with the number of this output.
     pub fn gradient(&mut self, name: &str) -> PyResult<Option<ViewMut<'a>>> {
-        self.result_like(name, self.next_output, |dtype| dtype)
+        let input = self.next_output;
+        self.written(name, true, |call| {
+            let object = call.inputs.get_borrowed_item(input)?;
+            let Some(parts) = torch::parts(&object, name)? else {
+                return Err(PyTypeError::new_err(format!("`{name}` can be made beside a tensor of PyTorch only")));
+            };
+            // SAFETY: the view is not read: it says how the tensor lies.
+            let view = unsafe { parts.view(name) }?;
+            call.maker()?.empty_like(&object, &view, parts.dtype)
+        })
     }
 
     /// The next output: a tensor, or True where `make` shall make it. None, False, or the end of the outputs, if it is not wanted.
@@ -252,7 +273,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
                 let beside = self.inputs.get_borrowed_item(0)?;
                 let memory = match self.place.allocator() {
                     Some(allocate) => allocate.call1((beside, len))?,
-                    None => torch::empty(&beside, &[len], DType::F32)?,
+                    None => self.maker()?.empty(&beside, &Shape::new(&[len]).map_err(to_python)?, DType::F32)?,
                 };
                 let view = self.view_mut(&memory, "workspace", true).map_err(|error| self.named(error))?;
                 self.keep.scratch.borrow_mut().push(memory.unbind());

@@ -3,7 +3,8 @@
 use crate::error::to_python;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use statescan::Exec;
+use statescan::{Device, Exec};
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::Mutex;
 
@@ -48,10 +49,33 @@ impl<'py> Place<'py> {
         (self.0 >= 0).then_some(self.1)
     }
 
+    /// The device.
+    pub fn device(&self) -> Device {
+        usize::try_from(self.0).map_or(Device::Cpu, Device::Cuda)
+    }
+
     /// What allocates scratch memory, on a CUDA device.
     pub fn allocator(&self) -> Option<&Bound<'py, PyAny>> {
         self.2.as_ref().filter(|_| self.0 >= 0)
     }
+}
+
+thread_local! {
+    /// The executor of this thread's last call on a GPU, with its device and stream.
+    static LAST: RefCell<Option<(usize, usize, Exec)>> = const { RefCell::new(None) };
+}
+
+fn cuda(ordinal: usize, stream: usize) -> statescan::Result<Exec> {
+    LAST.with_borrow_mut(|last| match last {
+        Some((of, on, exec)) if (*of, *on) == (ordinal, stream) => Ok(exec.clone()),
+        _ => {
+            // SAFETY: a stream of the framework that owns the tensors; frameworks use the primary context, and one that is gone by the next
+            // call does not come with it.
+            let exec = unsafe { Exec::cuda_stream(ordinal, stream as *mut c_void) }?;
+            *last = Some((ordinal, stream, exec.clone()));
+            Ok(exec)
+        }
+    })
 }
 
 /// The executor of a call: threads of the CPU for device -1, else a stream of a CUDA device.
@@ -59,8 +83,7 @@ fn of(device: i32, queue: usize) -> PyResult<Exec> {
     match usize::try_from(device) {
         Err(_) if queue == 0 => Err(PyValueError::new_err("the number of threads must be at least 1")),
         Err(_) => Ok(cpu(queue)),
-        // SAFETY: a stream of the framework that owns the tensors; frameworks use the primary context and keep their streams.
-        Ok(ordinal) => unsafe { Exec::cuda_stream(ordinal, queue as *mut c_void) }.map_err(to_python),
+        Ok(ordinal) => cuda(ordinal, queue).map_err(to_python),
     }
 }
 

@@ -2,7 +2,6 @@
 //! descriptions (a tenth of a microsecond for a tensor) are asked that way, older ones for the tensor's attributes (one microsecond).
 
 use crate::dlpack::{self, Lend, lender};
-use crate::error::to_python;
 use crate::tensor::{Parts, too_many_axes, unknown_dtype};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -10,7 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyFloat, PyInt, PyString, PyTuple, PyType};
 use pyo3::{ffi, intern};
 use statescan::tensor::{MAX_RANK, Shape};
-use statescan::{DType, Device};
+use statescan::{DType, Device, View};
 use std::mem::MaybeUninit;
 
 /// What is needed of the module `torch`, looked up once.
@@ -83,16 +82,16 @@ impl Empty {
         }
     }
 
-    /// What allocates on the device of a tensor, if there is something.
-    fn beside(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<&Py<PyAny>>> {
-        let py = tensor.py();
-        if tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
-            return Ok(self.on_cpu.as_ref());
+    /// What allocates on a device, if there is something.
+    fn on(&self, py: Python<'_>, device: Device) -> PyResult<Option<&Py<PyAny>>> {
+        match (device, &self.on_cuda) {
+            (Device::Cpu, _) => Ok(self.on_cpu.as_ref()),
+            (Device::Cuda(ordinal), Some((make, current))) => {
+                let current: usize = current.bind(py).call0()?.extract()?;
+                Ok((current == ordinal).then_some(make))
+            }
+            _ => Ok(None),
         }
-        let Some((make, current)) = &self.on_cuda else { return Ok(None) };
-        let is_current = tensor.getattr(intern!(py, "is_cuda"))?.is_truthy()?
-            && tensor.call_method0(intern!(py, "get_device"))?.eq(current.bind(py).call0()?)?;
-        Ok(is_current.then_some(make))
     }
 }
 
@@ -103,34 +102,39 @@ impl Torch {
     }
 }
 
-/// A new tensor of arbitrary contents on the device of another one.
-pub fn empty<'py>(beside: &Bound<'py, PyAny>, shape: &[usize], dtype: DType) -> PyResult<Bound<'py, PyAny>> {
-    let py = beside.py();
-    let Some(torch) = torch(py)? else { return Err(no_tensor(beside)) };
-    let (sizes, dtype) = (PyTuple::new(py, shape)?, torch.dtype(py, dtype));
-    match torch.empty.beside(beside)? {
-        Some(make) => {
-            let strides = Shape::new(shape).map_err(to_python)?.row_major();
-            make.bind(py).call1((sizes, PyTuple::new(py, &strides[..])?, dtype))
+/// Makes the results of a call: tensors of arbitrary contents.
+pub struct Maker<'py> {
+    torch: &'py Torch,
+    /// What allocates on the device of the call, if there is something.
+    quick: Option<&'py Py<PyAny>>,
+}
+
+impl<'py> Maker<'py> {
+    pub fn new(py: Python<'py>, device: Device) -> PyResult<Self> {
+        let missing = || PyTypeError::new_err("results can be made beside a tensor of PyTorch only");
+        let torch = torch(py)?.ok_or_else(missing)?;
+        Ok(Maker { torch, quick: torch.empty.on(py, device)? })
+    }
+
+    /// A dense tensor on the device of another one, which is that of the call.
+    pub fn empty(&self, beside: &Bound<'py, PyAny>, shape: &Shape, dtype: DType) -> PyResult<Bound<'py, PyAny>> {
+        let py = beside.py();
+        let (sizes, dtype) = (PyTuple::new(py, &shape[..])?, self.torch.dtype(py, dtype));
+        match self.quick {
+            Some(make) => make.bind(py).call1((sizes, PyTuple::new(py, &shape.row_major()[..])?, dtype)),
+            None => beside.call_method(intern!(py, "new_empty"), (sizes,), Some(&[("dtype", dtype)].into_py_dict(py)?)),
         }
-        None => beside.call_method(intern!(py, "new_empty"), (sizes,), Some(&[("dtype", dtype)].into_py_dict(py)?)),
     }
-}
 
-/// The same with the shape of the other one, and with its strides or the nearest that are dense; its type becomes what `dtype` makes of it.
-pub fn empty_like<'py>(tensor: &Bound<'py, PyAny>, dtype: impl FnOnce(DType) -> DType) -> PyResult<Bound<'py, PyAny>> {
-    let py = tensor.py();
-    let (Some(parts), Some(torch)) = (parts(tensor, "input")?, torch(py)?) else { return Err(no_tensor(tensor)) };
-    let dtype = dtype(parts.dtype);
-    let shape = Shape::new(&parts.shape[..parts.rank]).map_err(to_python)?;
-    match shape.row_major()[..] == parts.strides[..parts.rank] {
-        true => empty(tensor, &shape, dtype),
-        false => torch.empty_like.bind(py).call((tensor,), Some(&[("dtype", torch.dtype(py, dtype))].into_py_dict(py)?)),
+    /// The same with the shape of the other one, whose view is given, and with its strides or the nearest that are dense.
+    pub fn empty_like(&self, tensor: &Bound<'py, PyAny>, view: &View<'_>, dtype: DType) -> PyResult<Bound<'py, PyAny>> {
+        let py = tensor.py();
+        if view.strides() == view.shape().row_major() {
+            return self.empty(tensor, &view.shape(), dtype);
+        }
+        let options = [("dtype", self.torch.dtype(py, dtype))].into_py_dict(py)?;
+        self.torch.empty_like.bind(py).call((tensor,), Some(&options))
     }
-}
-
-fn no_tensor(object: &Bound<'_, PyAny>) -> PyErr {
-    PyTypeError::new_err(format!("results can be made beside a tensor of PyTorch only, got {}", object.get_type()))
 }
 
 /// Refuses a tensor whose memory has other numbers than the tensor: those that are conjugated or negated when somebody looks.

@@ -36,7 +36,7 @@ pub fn causal_conv1d_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, Py
     let mut call = Arguments::new("causal_conv1d", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
     let mut out = Outputs {
-        y: call.result_like("y", 0, |x| x)?,
+        y: call.result_like("y", (0, &args.x), args.x.dtype())?,
         final_states: call.result("final_states", args.x.dtype(), || state_shape(&args))?,
     };
     call.run(|exec| forward(exec, &args, &mut out))
@@ -71,6 +71,6 @@ pub fn causal_conv1d_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyT
         ..args
     };
     let mut state = call.state("conv_state")?;
-    let mut y = call.step_result(|x| x)?;
+    let mut y = call.step_result(&args.x, args.x.dtype())?;
     call.run(|exec| update(exec, &args, &mut state, &mut y))
 }

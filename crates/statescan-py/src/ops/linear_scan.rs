@@ -31,7 +31,7 @@ pub fn linear_scan_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTu
     let (dtype, shape) = (common(args.a.dtype(), args.b.dtype()), args.b.shape());
     let rows = shape.split_last().map_or(&[][..], |(_, rows)| rows);
     let mut out = Outputs {
-        h: call.result_like("h", 1, |_| dtype)?,
+        h: call.result_like("h", (1, &args.b), dtype)?,
         final_state: call.result("final_state", carried(dtype, dtype.is_complex()), || Shape::new(rows))?,
         workspace: call.scratch(|exec| workspace_len(exec, &args))?,
         ..Outputs::default()

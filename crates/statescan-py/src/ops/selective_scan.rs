@@ -46,7 +46,7 @@ pub fn selective_scan_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, P
     let args = args(&mut call)?;
     let state = carried(args.x.dtype(), args.a.dtype().is_complex());
     let mut out = Outputs {
-        y: call.result_like("y", 0, |x| x)?,
+        y: call.result_like("y", (0, &args.x), args.x.dtype())?,
         final_state: call.result("final_state", state, || state_shape(&args))?,
         checkpoints: call.saved_output(|| checkpoints_len(&args))?,
         workspace: call.scratch(|exec| workspace_len(exec, &args))?,

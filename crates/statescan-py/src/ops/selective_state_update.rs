@@ -26,6 +26,6 @@ pub fn selective_state_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, P
         discretization: call.discretization()?,
     };
     let mut state = call.state("state")?;
-    let mut y = call.step_result(|x| x)?;
+    let mut y = call.step_result(&args.x, args.x.dtype())?;
     call.run(|exec| update(exec, &args, &mut state, &mut y))
 }

@@ -52,7 +52,7 @@ pub fn simplified_scan_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, 
     let complex = matches!(args.head, Head::Complex);
     let state = carried(args.u.dtype(), true);
     let mut out = Outputs {
-        y: call.result_like("y", 0, |u| result_dtype(u, complex))?,
+        y: call.result_like("y", (0, &args.u), result_dtype(args.u.dtype(), complex))?,
         last_state: call.result("last_state", state, || state_shape(&args))?,
         checkpoints: call.saved_output(|| checkpoints_len(&args))?,
     };

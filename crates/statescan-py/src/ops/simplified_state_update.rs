@@ -24,6 +24,6 @@ pub fn simplified_state_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, 
     };
     let complex = matches!(args.head, Head::Complex);
     let mut state = call.state("state")?;
-    let mut y = call.step_result(|u| result_dtype(u, complex))?;
+    let mut y = call.step_result(&args.u, result_dtype(args.u.dtype(), complex))?;
     call.run(|exec| update(exec, &args, &mut state, &mut y))
 }

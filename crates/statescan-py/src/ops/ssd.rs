@@ -86,7 +86,7 @@ pub fn ssd_forward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, pl
     let mut call = Arguments::new("ssd", inputs, outputs, &place, &keep)?;
     let args = args(&mut call)?;
     let shape = || Ok(heads_first("final_state", state_shape(&args)?));
-    let y = call.result_like("y", 0, |x| x)?;
+    let y = call.result_like("y", (0, &time_first("x", args.x)), args.x.dtype())?;
     let final_state = call.result("final_state", carried(args.x.dtype(), false), shape)?;
     let mut out = Outputs {
         y: y.map(|view| written_time_first("y", view)),
