@@ -65,7 +65,8 @@ def _step(op: Step, state, tensors, options):
 
 def _is_complex(tensor):
     dtype = getattr(tensor, "dtype", None)
-    return bool(getattr(dtype, "is_complex", getattr(dtype, "kind", None) == "c"))
+    is_complex = getattr(dtype, "is_complex", None)
+    return getattr(dtype, "kind", None) == "c" if is_complex is None else is_complex
 
 
 def _limits(op: str, dt_limit):

@@ -7,11 +7,13 @@ The dispatcher takes longer than a small call's work, so a call in which nobody 
 """
 
 import torch
+from torch import get_num_threads, is_grad_enabled
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
 from torch._C._functorch import maybe_current_level
 from torch.autograd import _profiler_enabled, forward_ad
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
+from torch.compiler import is_dynamo_compiling
 
 from . import _native, _nvrtc, _threads
 from .operations import OPERATIONS, STEPS, Operation, Step
@@ -20,6 +22,8 @@ from .operations import OPERATIONS, STEPS, Operation, Step
 _SINGLE = (torch.float32, torch.complex64)
 _DOUBLE = (torch.float64, torch.complex128)
 _WIDTH = {torch.float64: _DOUBLE, torch.complex128: _DOUBLE}
+# PyTorch without CUDA has no streams
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 class _New:
@@ -54,11 +58,11 @@ class _New:
 def _place(tensor):
     """Where a call runs, as the native functions have it. Scratch memory they ask PyTorch for: what uses it next is behind the
     call's kernels in the stream."""
-    if not tensor.is_cuda:
-        return -1, _threads.chosen or torch.get_num_threads(), None
-    _nvrtc.load()
     device = tensor.get_device()
-    return device, torch._C._cuda_getCurrentRawStream(device), None
+    if device < 0:
+        return -1, _threads.chosen or get_num_threads(), None
+    _nvrtc.load()
+    return device, _current_stream(device), None
 
 
 # each answers nothing, or zero, unless something takes part in calls: a mode, a transform of functions, a tracer, a profiler
@@ -75,7 +79,7 @@ def _pass(registered, compute):
     """One pass: by `registered`, what PyTorch's library has of it, or straight to `compute`, which `_define` describes."""
 
     def run(first, arguments):
-        if not torch.compiler.is_dynamo_compiling() and _native.unobserved(first, arguments, _OBSERVERS):
+        if not is_dynamo_compiling() and _native.unobserved(first, arguments, _OBSERVERS):
             try:
                 return compute(first, arguments)
             except Exception:
@@ -227,7 +231,7 @@ def _requires_grad(tensors):
     if forward_ad._current_level >= 0:
         # a recorded call refuses the tangents that a kernel would lose
         return True
-    if torch.is_grad_enabled():
+    if is_grad_enabled():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 return True
@@ -249,14 +253,13 @@ def call(op: Operation, tensors, options):
         if torch.compiler.is_compiling():
             tensors = _distinct(tensors)
         return _WITH_GRADIENT[op.name].apply(*tensors, *options)
-    first, second = _FORWARD[op.name](False, (*tensors, *options))
-    return first, second
+    return tuple(_FORWARD[op.name](False, tensors + options))
 
 
 def step(op: Step, state, tensors, options):
     """Runs a step."""
     if not _requires_grad((state, *tensors)):
-        return _STEP[op.name](state, (*tensors, *options))
+        return _STEP[op.name](state, tensors + options)
     with torch.no_grad():
-        result = _STEP[op.name](state, (*tensors, *options))
+        result = _STEP[op.name](state, tensors + options)
     return _NoGradient.apply(op.name, result, state, *tensors)
