@@ -189,12 +189,7 @@ impl Segments {
 
     /// The shape that a state tensor of this call must have, `own` being its trailing axes.
     pub(crate) fn state_shape(&self, own: &[usize]) -> Shape {
-        let mut shape = Shape::of(own);
-        if let Some(sequences) = self.per_row {
-            shape.insert(0, sequences);
-        }
-        shape.insert(0, self.rows);
-        shape
+        Shape::concat(&[&[self.rows], self.per_row.as_slice(), own])
     }
 
     /// How states are saved, one for each `every` steps of a segment after the first ones, which start from the segment's own initial

@@ -35,6 +35,16 @@ impl Shape {
         Shape { rank: sizes.len() as u8, sizes: all }
     }
 
+    /// The axes of several parts, whose number is known to fit.
+    pub(crate) fn concat(parts: &[&[usize]]) -> Self {
+        let mut shape = Shape { rank: 0, sizes: [1; MAX_RANK] };
+        for &size in parts.iter().copied().flatten() {
+            shape.sizes[shape.rank as usize] = size;
+            shape.rank += 1;
+        }
+        shape
+    }
+
     pub(crate) fn as_mut(&mut self) -> &mut [usize] {
         &mut self.sizes[..self.rank as usize]
     }

@@ -147,7 +147,7 @@ pub(crate) struct Problem<'a> {
 /// The sizes of a call, checked.
 struct Sizes {
     /// The axes of a channel: [D] or [H, P].
-    own: Vec<usize>,
+    own: Shape,
     heads: usize,
     headdim: usize,
     dstate: usize,
@@ -166,7 +166,7 @@ impl Sizes {
         if args.x.rank() + 1 != shape.len() {
             return Err(rank("x", "the state's axes without the last, (batch, dim) or (batch, nheads, headdim)", args.x.shape()));
         }
-        let (batch, own) = (args.x.shape()[0], args.x.shape()[1..].to_vec());
+        let (batch, own) = (args.x.shape()[0], Shape::of(&args.x.shape()[1..]));
         let groups_of = |argument, view: &View<'_>| match view.shape()[..] {
             [_, _] => Ok(1),
             [_, groups, _] if groups == 0 || own[0] % groups != 0 => {
@@ -229,21 +229,21 @@ impl Sizes {
         }
     }
 
-    fn state_shape(&self) -> Vec<usize> {
-        [&[self.states], &self.own[..], &[self.dstate]].concat()
+    fn state_shape(&self) -> Shape {
+        Shape::concat(&[&[self.states], &self.own, &[self.dstate]])
     }
 
     /// Checks the arguments that are read, and remembers them for the overlap test.
     fn checker<'c>(&self, args: &'c Args<'_>, device: Device) -> Result<Checker<'c>> {
         let mut checker = Checker::new(OP, device);
         let batch = self.rows.len();
-        let batched = [&[batch], &self.own[..]].concat();
+        let batched = Shape::concat(&[&[batch], &self.own]);
         checker.read("x", &args.x, Kind::Real, &batched)?;
         checker.read("dt", &args.dt, Kind::Real, &batched)?;
-        checker.read("a", &args.a, Kind::Float, &[&self.own[..], &[self.dstate]].concat())?;
+        checker.read("a", &args.a, Kind::Float, &Shape::concat(&[&self.own, &[self.dstate]]))?;
         for (name, view) in [("b", &args.b), ("c", &args.c)] {
             let groups = &view.shape()[1..view.rank() - 1];
-            checker.read(name, view, Kind::float(self.complex), &[&[batch], groups, &[self.dstate]].concat())?;
+            checker.read(name, view, Kind::float(self.complex), &Shape::concat(&[&[batch], groups, &[self.dstate]]))?;
         }
         checker.read_if("d", &args.d, Kind::Real, &self.own)?;
         checker.read_if("z", &args.z, Kind::Real, &batched)?;

@@ -11,6 +11,7 @@ use crate::cuda::{COMMON, Config, Kernel, Program, Stream, Value, neighbours};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, RawViewMut, View};
 use axes::Axes;
+pub(super) use plan::LONGEST_WHOLE;
 use plan::{Plan, Shape};
 
 static SCAN: Program = Program { kernel: OP, prelude: &[COMMON], text: include_str!("scan.cu") };
@@ -235,23 +236,28 @@ impl<'p, 'a> Call<'p, 'a> {
         workspace: Option<Workspace>,
         pass: &'static str,
     ) -> Result<Kernel<Params>> {
-        let p = self.problem;
+        let (p, shape, leading) = (self.problem, self.shape(), self.problem.leading());
         let a = self.in_memory(p.a);
         // the direction of the scan decides first how rows lie
         let given = [Some(self.in_memory(p.b)), Some(a), o.b, o.h, o.da, o.db, o.initial, o.last, o.decay, o.before];
-        let strides: Vec<Vec<isize>> = given.iter().flatten().map(|v| v.strides()[..p.leading().len()].to_vec()).collect();
-        let axes = Axes::new(&p.leading(), &strides);
+        let along_rows = |view: &View<'_>| {
+            let mut strides = [0; 4];
+            strides[..leading.len()].copy_from_slice(&view.strides()[..leading.len()]);
+            strides
+        };
+        let strides: Vec<_> = given.iter().flatten().map(along_rows).collect();
+        let axes = Axes::new(&leading, &strides);
         let mut rows = axes.strides.iter();
         let timed = given.map(|view| {
             let view = view?;
             let row = rows.next().expect("one for each tensor").map(|s| s as i64);
-            let step = view.strides().get(p.leading().len()).copied().unwrap_or(0) as i64;
+            let step = view.strides().get(leading.len()).copied().unwrap_or(0) as i64;
             Some(Timed { data: view.as_ptr() as u64, row, step })
         });
         let [_, a_timed, b, mut h, da, db, initial, last, decay, before] = timed.map(Option::unwrap_or_default);
         let vector = |view: &Option<View<'_>>| {
             let along = |v: &View<'_>| neighbours(v, v.rank() - 1, plan.items);
-            view.as_ref().filter(|_| self.shape().by_time).map_or(1, along)
+            view.as_ref().filter(|_| shape.by_time).map_or(1, along)
         };
         let mut h_vector = vector(&o.h);
         if let Some(Again { address, row, step }) = again {
@@ -273,7 +279,7 @@ impl<'p, 'a> Call<'p, 'a> {
             .flag("COMPLEX", p.complex)
             .flag("BACKWARDS", p.reverse != gradient)
             .flag("GRADIENT", gradient)
-            .flag("BY_TIME", self.shape().by_time)
+            .flag("BY_TIME", shape.by_time)
             .flag("HAS_B", o.b.is_some())
             .flag("HAS_H", o.h.is_some() || again.is_some())
             .flag("HAS_DA", o.da.is_some())

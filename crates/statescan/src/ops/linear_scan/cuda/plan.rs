@@ -33,6 +33,8 @@ pub(super) struct Plan {
 const ENOUGH_BLOCKS: usize = 8;
 /// A segment has at least so many tiles: what segments compose to is read and written once more.
 const TILES: usize = 2;
+/// Steps up to which no row is cut: too few tiles for two segments, even of the shortest tiles, eight threads with four steps each.
+pub(crate) const LONGEST_WHOLE: usize = (2 * TILES - 1) * 8 * 4;
 
 impl Plan {
     /// Without memory for what segments compose to (`apart`), rows are whole.
@@ -112,6 +114,12 @@ mod tests {
     fn few_rows_are_cut() {
         let segments = |rows, seqlen| Plan::new(&shape(rows, seqlen, true), H200, true).unwrap().segments;
         assert_eq!([segments(12288, 16384), segments(64, 65536), segments(1, 1 << 24)], [1, 16, 1024]);
+        let most = |seqlen| {
+            let of = |(by_time, complex, size)| Plan::new(&Shape { complex, size, ..shape(1, seqlen, by_time) }, H200, true);
+            let all = [(true, false, 2), (true, false, 4), (true, true, 8), (false, false, 2), (false, true, 8)];
+            all.into_iter().map(|case| of(case).unwrap().segments).max()
+        };
+        assert!((0..=LONGEST_WHOLE).all(|seqlen| most(seqlen) <= Some(1)) && most(LONGEST_WHOLE + 1) == Some(2));
     }
 
     #[test]
