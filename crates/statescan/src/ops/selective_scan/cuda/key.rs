@@ -97,3 +97,63 @@ impl Key {
         }
     }
 }
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use super::*;
+    use crate::cuda::testing::tensor;
+    use crate::ops::check::Checker;
+    use crate::ops::selective_scan::{Args, OP};
+    use crate::tensor::{DType, Device};
+
+    fn key(args: &Args<'_>) -> Key {
+        let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[]).unwrap();
+        Key::new(&problem, &Targets { y: None, final_state: None, checkpoints: None, workspace: None })
+    }
+
+    fn moved(view: View<'static>, bytes: usize) -> View<'static> {
+        let address = view.as_ptr().wrapping_add(bytes);
+        // SAFETY: nothing reads through the view.
+        unsafe { View::from_raw_parts(address, view.dtype(), view.device(), &view.shape(), &view.strides()) }.unwrap()
+    }
+
+    #[test]
+    fn whatever_kernels_are_made_for_tells_keys_apart() {
+        let timed = |dtype| tensor(dtype, &[1, 8, 64]);
+        let (x, a, map) = (timed(DType::F32), tensor(DType::F32, &[8, 4]), tensor(DType::F32, &[1, 4, 64]));
+        let (channel, state) = (tensor(DType::F32, &[8]), tensor(DType::F32, &[1, 8, 4]));
+        let plain = Args::new(x, x, a, map, map);
+        let all = [
+            plain,
+            Args { x: timed(DType::BF16), ..plain },
+            Args { x: tensor(DType::F32, &[1, 64, 8]).permute(&[0, 2, 1]), ..plain },
+            Args { x: moved(x, 4), ..plain },
+            Args { dt: moved(x, 4), ..plain },
+            Args { a: tensor(DType::F16, &[8, 4]), ..plain },
+            Args { a: tensor(DType::Complex64, &[8, 4]), ..plain },
+            Args { b: a, ..plain },
+            Args { c: a, ..plain },
+            Args { b: tensor(DType::F32, &[1, 2, 4, 64]), ..plain },
+            Args { d: Some(channel), ..plain },
+            Args { z: Some(x), ..plain },
+            Args { dt_bias: Some(channel), ..plain },
+            Args { dt_softplus: true, ..plain },
+            Args { dt_limit: (0.0, 1.0), ..plain },
+            Args { dt_a: Some(x), ..plain },
+            Args { initial_state: Some(state), ..plain },
+            Args { sequences: Sequences::CuSeqlens(tensor(DType::I32, &[3])), ..plain },
+            Args { sequences: Sequences::CuSeqlens(tensor(DType::I32, &[4])), ..plain },
+            Args { sequences: Sequences::SeqIdx(tensor(DType::I32, &[1, 64])), ..plain },
+            Args { reverse: true, ..plain },
+            Args { discretization: Discretization::Zoh, ..plain },
+        ];
+        for (i, one) in all.iter().enumerate() {
+            for (j, other) in all.iter().enumerate() {
+                assert_eq!(key(one) == key(other), i == j, "{i} {j}");
+            }
+        }
+        // parameters do not
+        let elsewhere = Args { x: moved(x, 64), d: Some(moved(channel, 32)), dt_limit: (0.5, 2.0), ..plain };
+        assert!(key(&elsewhere) == key(&Args { d: Some(channel), dt_limit: (0.0, 1.0), ..plain }));
+    }
+}
