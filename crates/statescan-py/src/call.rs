@@ -71,6 +71,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         named
     }
 
+    #[inline]
     fn view(&self, object: &Bound<'py, PyAny>, name: &str) -> PyResult<View<'a>> {
         if let Some(parts) = torch::parts(object, name)? {
             torch::check_eager(object, &parts, name)?;
@@ -86,6 +87,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     /// `made` says that the tensor was made for this call, and is not the user's.
+    #[inline]
     fn view_mut(&self, object: &Bound<'py, PyAny>, name: &str, made: bool) -> PyResult<ViewMut<'a>> {
         if let Some(parts) = torch::parts(object, name)? {
             if !made {

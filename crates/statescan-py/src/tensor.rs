@@ -24,9 +24,9 @@ fn alignment(dtype: DType) -> usize {
 
 impl Parts {
     /// Refuses descriptions that no allocation can have.
+    #[inline]
     fn check(&self, argument: &str) -> PyResult<()> {
-        let (shape, strides) = (&self.shape[..self.rank], &self.strides[..self.rank]);
-        if shape.contains(&0) {
+        if self.shape[..self.rank].contains(&0) {
             return Ok(());
         }
         let fail = |why: &str| Err(PyValueError::new_err(format!("`{argument}` {why}")));
@@ -36,26 +36,29 @@ impl Parts {
         if !self.address.is_multiple_of(alignment(self.dtype)) {
             return fail("must be aligned to its elements; copy it first");
         }
-        // the addresses of its first and last element, as exact numbers
-        let mut reach = (self.address as i128, self.address as i128 + self.dtype.size() as i128);
-        for (&size, &stride) in shape.iter().zip(strides) {
-            let span = (size as i128 - 1) * stride as i128;
-            let Some(bytes) = span.checked_mul(self.dtype.size() as i128) else {
-                return fail("reaches beyond all memory");
-            };
-            let end = if bytes < 0 { &mut reach.0 } else { &mut reach.1 };
-            *end = end.saturating_add(bytes);
+        match self.reach() {
+            Some((low, _)) if low >= 0 => Ok(()),
+            _ => fail("reaches beyond all memory"),
         }
-        if reach.0 < 0 || reach.1 > isize::MAX as i128 {
-            return fail("reaches beyond all memory");
+    }
+
+    /// The addresses of the first byte and past the last one, unless there are no such addresses.
+    fn reach(&self) -> Option<(isize, isize)> {
+        let (size, start) = (self.dtype.size() as isize, isize::try_from(self.address).ok()?);
+        let (mut low, mut high) = (start, start.checked_add(size)?);
+        for (&count, &stride) in self.shape[..self.rank].iter().zip(&self.strides[..self.rank]) {
+            let bytes = isize::try_from(count - 1).ok()?.checked_mul(stride)?.checked_mul(size)?;
+            let end = if bytes < 0 { &mut low } else { &mut high };
+            *end = end.checked_add(bytes)?;
         }
-        Ok(())
+        Some((low, high))
     }
 
     /// The tensor, read only.
     ///
     /// # Safety
     /// What the parts describe is memory that stays valid for `'a`.
+    #[inline]
     pub unsafe fn view<'a>(&self, argument: &str) -> PyResult<View<'a>> {
         self.check(argument)?;
         let (shape, strides) = (&self.shape[..self.rank], &self.strides[..self.rank]);
@@ -68,6 +71,7 @@ impl Parts {
     ///
     /// # Safety
     /// As [`Parts::view`], and nothing else uses that memory for `'a`.
+    #[inline]
     pub unsafe fn view_mut<'a>(&self, argument: &str) -> PyResult<ViewMut<'a>> {
         self.check(argument)?;
         let (shape, strides) = (&self.shape[..self.rank], &self.strides[..self.rank]);

@@ -149,6 +149,7 @@ pub fn check_eager(object: &Bound<'_, PyAny>, parts: &Parts, argument: &str) -> 
 }
 
 /// The parts of a tensor, or nothing if it is none of PyTorch's.
+#[inline]
 pub fn parts(object: &Bound<'_, PyAny>, argument: &str) -> PyResult<Option<Parts>> {
     let py = object.py();
     let Some(torch) = torch(py)? else { return Ok(None) };
@@ -204,6 +205,7 @@ pub fn unobserved(first: &Bound<'_, PyAny>, others: &Bound<'_, PyTuple>, observe
 }
 
 /// The parts as PyTorch describes them.
+#[inline]
 fn lent(object: &Bound<'_, PyAny>, argument: &str, lend: Lend) -> PyResult<Parts> {
     let mut tensor = MaybeUninit::<dlpack::Tensor>::uninit();
     // SAFETY: a tensor of PyTorch's, and room for a description, which is filled in where the answer is 0.
