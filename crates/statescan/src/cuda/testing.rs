@@ -13,7 +13,7 @@ const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 /// The most shared memory of a block on the smallest of them.
 const SHARED: usize = 99 << 10;
 /// The most bytes of code: compiling takes about a second for each 100 KB, and the first use of a kernel waits for it.
-const LONGEST: usize = 112 << 10;
+const LONGEST: usize = 144 << 10;
 
 /// A dense tensor in a device's memory that nobody reads.
 pub(crate) fn tensor(dtype: DType, shape: &[usize]) -> View<'static> {
