@@ -57,52 +57,33 @@ impl<T: Real, const SLOPE: bool> Kernel for LoadTiles<'_, '_, T, SLOPE> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let LoadTiles { problem, segment, lanes, block, start, steps, constants, tiles, requests } = self;
-        // SAFETY: the contract of `load_tiles`, the only maker of this.
-        unsafe { process_tiles::<T, S, SLOPE>(simd, problem, segment, lanes, block, start, steps, constants, tiles, requests) }
-    }
-}
-
-/// # Safety
-/// As [`load_tiles`].
-#[inline(always)]
-unsafe fn process_tiles<T: Real, S: Isa, const SLOPE: bool>(
-    simd: S,
-    problem: &Problem<'_>,
-    segment: &Segment,
-    lanes: Lanes<T>,
-    block: Block,
-    start: usize,
-    steps: usize,
-    constants: Constants<T>,
-    tiles: &Tiles<T>,
-    requests: &mut Requests<1>,
-) {
-    let sources = [(Some(&problem.x), tiles.x), (Some(&problem.dt), tiles.dt), (problem.dt_a.as_ref(), tiles.dt_a)];
-    for (view, to) in sources {
-        let Some(view) = view else { continue };
-        // SAFETY: the caller's contract.
-        unsafe { lanes.load(simd, timed(view, segment.batch, block, start), block.count, steps, to) };
-    }
-    let (count, mut vector) = (lanes.vectors(steps), 0);
-    let mut longest = V::constant(simd, 0.0);
-    // SAFETY: the tiles have room for the steps; the block lies inside dt_bias.
-    unsafe {
-        let process = Process { problem, tiles, bias: constants.bias(simd), skip: constants.skip(simd) };
-        while vector + TOGETHER <= count {
+        let sources = [(Some(&problem.x), tiles.x), (Some(&problem.dt), tiles.dt), (problem.dt_a.as_ref(), tiles.dt_a)];
+        for (view, to) in sources {
+            let Some(view) = view else { continue };
+            // SAFETY: the contract of `load_tiles`, the only maker of this.
+            unsafe { lanes.load(simd, timed(view, segment.batch, block, start), block.count, steps, to) };
+        }
+        let (count, mut vector) = (lanes.vectors(steps), 0);
+        let mut longest = V::constant(simd, 0.0);
+        // SAFETY: the tiles have room for the steps; the block lies inside dt_bias.
+        unsafe {
+            let process = Process { problem, tiles, bias: constants.bias(simd), skip: constants.skip(simd) };
+            while vector + TOGETHER <= count {
+                requests.ask();
+                longest = process.vectors::<TOGETHER, SLOPE>(simd, vector, longest);
+                vector += TOGETHER;
+            }
             requests.ask();
-            longest = process.vectors::<TOGETHER, SLOPE>(simd, vector, longest);
-            vector += TOGETHER;
+            while vector < count {
+                longest = process.vectors::<1, SLOPE>(simd, vector, longest);
+                vector += 1;
+            }
+            longest.store(tiles.longest);
         }
-        requests.ask();
-        while vector < count {
-            longest = process.vectors::<1, SLOPE>(simd, vector, longest);
-            vector += 1;
-        }
-        longest.store(tiles.longest);
     }
 }
 
-/// What [`process_tiles`] does to loaded tiles.
+/// What [`LoadTiles`] does to tiles that are loaded.
 struct Process<'p, 'a, T: Real, S: Isa> {
     problem: &'p Problem<'a>,
     tiles: &'p Tiles<T>,
