@@ -1,7 +1,7 @@
 //! Large arrays for partial results, kept from call to call: fresh memory costs a page fault for every few kilobytes, and in the kernel
 //! threads wait for each other.
 
-use crate::tensor::Line;
+use crate::tensor::{Line, zeroed};
 use bytemuck::Pod;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +19,7 @@ impl Workspace {
     pub(crate) fn take<T: Pod>(&self, len: usize) -> Taken<'_, T> {
         let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
         let mut kept = self.lock();
-        let mut memory = if kept.len() < lines { bytemuck::zeroed_vec(lines) } else { core::mem::take(&mut *kept) };
+        let mut memory = if kept.len() < lines { zeroed(lines) } else { core::mem::take(&mut *kept) };
         drop(kept);
         if cfg!(debug_assertions) {
             // NaN, so that tests find what is read before it is written

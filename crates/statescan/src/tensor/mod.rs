@@ -6,6 +6,7 @@
 mod buffer;
 mod dense;
 mod dtype;
+mod memory;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 mod overlap;
@@ -14,9 +15,9 @@ mod view;
 mod view_mut;
 
 pub use buffer::Buffer;
-pub(crate) use buffer::Line;
 pub use dense::{Dense, ErrorBound, max_errors};
 pub use dtype::{DType, Element};
+pub(crate) use memory::{Line, zeroed};
 pub use shape::{MAX_RANK, Shape, Strides};
 pub(crate) use view::Layout;
 pub use view::{Device, View};
