@@ -293,24 +293,44 @@ mod x86 {
         #[inline(always)]
         unsafe fn sum_rows_f32(self, src: *const f32, step: usize) -> Self::f32s {
             let f = self.avx512f;
-            let mut quads = [f._mm512_setzero_ps(); 4];
-            for i in 0..4 {
-                // SAFETY: the caller gives sixteen rows of sixteen.
-                let half = |row: usize, k: usize| unsafe { src.add(row * step + 8 * k).cast::<__m256d>().read_unaligned() };
-                let pair = |a, b| {
-                    let low = f._mm512_insertf64x4::<1>(f._mm512_castpd256_pd512(half(a, 0)), half(b, 0));
-                    let high = f._mm512_insertf64x4::<1>(f._mm512_castpd256_pd512(half(a, 1)), half(b, 1));
-                    f._mm512_add_ps(f._mm512_castpd_ps(low), f._mm512_castpd_ps(high))
-                };
-                // quarters 0 and 1 are of the first row of a pair, 2 and 3 of the second
-                let (a, b) = (pair(i, i + 4), pair(i + 8, i + 12));
-                quads[i] = f._mm512_add_ps(f._mm512_shuffle_f32x4::<0x88>(a, b), f._mm512_shuffle_f32x4::<0xdd>(a, b));
-            }
-            // quarter k of quads[i] is of row 4k + i
+            // SAFETY: the caller's contract.
+            let quads = unsafe { quarters(self, src, step) };
             let join = |a, b| f._mm512_add_ps(f._mm512_unpacklo_ps(a, b), f._mm512_unpackhi_ps(a, b));
             let (a, b) = (join(quads[0], quads[1]), join(quads[2], quads[3]));
             pulp::cast(f._mm512_add_ps(f._mm512_shuffle_ps::<0x44>(a, b), f._mm512_shuffle_ps::<0xee>(a, b)))
         }
+        #[inline(always)]
+        unsafe fn sum_pairs_f32(self, src: *const f32, step: usize) -> [Self::f32s; 2] {
+            let f = self.avx512f;
+            // SAFETY: the caller's contract.
+            let quads = unsafe { quarters(self, src, step) };
+            let join = |a, b| f._mm512_add_ps(f._mm512_shuffle_ps::<0x44>(a, b), f._mm512_shuffle_ps::<0xee>(a, b));
+            let (a, b) = (join(quads[0], quads[1]), join(quads[2], quads[3]));
+            [pulp::cast(f._mm512_shuffle_ps::<0x88>(a, b)), pulp::cast(f._mm512_shuffle_ps::<0xdd>(a, b))]
+        }
+    }
+
+    /// Sixteen rows, each summed over its quarters: quarter `k` of the `i`-th result is of row `4 k + i`.
+    ///
+    /// # Safety
+    /// As [`Isa::sum_rows_f32`].
+    #[inline(always)]
+    unsafe fn quarters(simd: V4, src: *const f32, step: usize) -> [__m512; 4] {
+        let f = simd.avx512f;
+        let mut quads = [f._mm512_setzero_ps(); 4];
+        for i in 0..4 {
+            // SAFETY: the caller gives sixteen rows of sixteen.
+            let half = |row: usize, k: usize| unsafe { src.add(row * step + 8 * k).cast::<__m256d>().read_unaligned() };
+            let pair = |a, b| {
+                let low = f._mm512_insertf64x4::<1>(f._mm512_castpd256_pd512(half(a, 0)), half(b, 0));
+                let high = f._mm512_insertf64x4::<1>(f._mm512_castpd256_pd512(half(a, 1)), half(b, 1));
+                f._mm512_add_ps(f._mm512_castpd_ps(low), f._mm512_castpd_ps(high))
+            };
+            // quarters 0 and 1 are of the first row of a pair, 2 and 3 of the second
+            let (a, b) = (pair(i, i + 4), pair(i + 8, i + 12));
+            quads[i] = f._mm512_add_ps(f._mm512_shuffle_f32x4::<0x88>(a, b), f._mm512_shuffle_f32x4::<0xdd>(a, b));
+        }
+        quads
     }
 }
 

@@ -327,6 +327,15 @@ mod tests {
             };
             // SAFETY: there are two vectors of numbers.
             let [a, b] = unsafe { [V::load(simd, numbers.as_ptr()), V::load(simd, numbers.as_ptr().add(width))] };
+            if width > 1 {
+                let rows: Vec<T> = (0..width * width).map(|i| T::from_f64((i * i % 97) as f64)).collect();
+                // SAFETY: there are as many rows as a vector has lanes.
+                let sums = unsafe { V::sum_pairs(simd, rows.as_ptr(), width) };
+                for (parity, sums) in sums.into_iter().enumerate() {
+                    let sum = |row: usize| (parity..width).step_by(2).map(|l| (row * width + l).pow(2) % 97).sum();
+                    assert_eq!(lanes(sums), (0..width).map(sum).collect::<Vec<usize>>());
+                }
+            }
             let mut count = 1;
             while count <= width {
                 // SAFETY: as above.

@@ -111,6 +111,26 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
         // SAFETY: no vector has more lanes.
         unsafe { sums.as_ptr().cast::<Self::f32s>().read_unaligned() }
     }
+    /// The sums over even lanes, and over odd ones, of as many rows as a vector has lanes: row `i` in lane `i`; `step` is in elements.
+    ///
+    /// # Safety
+    /// Every row, a whole vector, can be read.
+    #[inline(always)]
+    unsafe fn sum_pairs_f32(self, src: *const f32, step: usize) -> [Self::f32s; 2] {
+        // SAFETY: the caller's contract.
+        let sums = unsafe { V::sum_rows_apart::<2>(self, src, step) };
+        [sums[0].reg, sums[1].reg]
+    }
+    /// As [`Isa::sum_pairs_f32`].
+    ///
+    /// # Safety
+    /// As [`Isa::sum_pairs_f32`].
+    #[inline(always)]
+    unsafe fn sum_pairs_f64(self, src: *const f64, step: usize) -> [Self::f64s; 2] {
+        // SAFETY: the caller's contract.
+        let sums = unsafe { V::sum_rows_apart::<2>(self, src, step) };
+        [sums[0].reg, sums[1].reg]
+    }
     /// As [`Isa::sum_rows_f32`].
     ///
     /// # Safety
@@ -190,6 +210,9 @@ pub(crate) trait Real:
     /// As [`Isa::sum_rows_f32`].
     unsafe fn sum_rows<S: Isa>(s: S, src: *const Self, step: usize) -> Self::Reg<S>;
     /// # Safety
+    /// As [`Isa::sum_pairs_f32`].
+    unsafe fn sum_pairs<S: Isa>(s: S, src: *const Self, step: usize) -> [Self::Reg<S>; 2];
+    /// # Safety
     /// As [`Lanes::cycle_f32`].
     unsafe fn cycle<S: Isa>(s: S, ptr: *const Self, count: usize) -> Self::Reg<S>;
     fn repeat<S: Isa>(s: S, a: Self::Reg<S>, count: usize, position: usize) -> Self::Reg<S>;
@@ -199,7 +222,7 @@ pub(crate) trait Real:
 macro_rules! real {
     ($t:ty, $double:literal, $reg:ident, $mask:ident, $lanes:ident, $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident,
      $abs:ident, $fma:ident, $nfma:ident, $max:ident, $min:ident, $less:ident, $select:ident, $recip:ident, $exp:ident, $sum:ident, $round:ident, $scale:ident,
-     $exp2:ident, $first_true:ident, $stream:ident, $transpose:ident, $sum_rows:ident, $cycle:ident, $repeat:ident, $exchange:ident) => {
+     $exp2:ident, $first_true:ident, $stream:ident, $transpose:ident, $sum_rows:ident, $sum_pairs:ident, $cycle:ident, $repeat:ident, $exchange:ident) => {
         impl Real for $t {
             type Reg<S: Isa> = S::$reg;
             type Mask<S: Isa> = S::$mask;
@@ -313,6 +336,11 @@ macro_rules! real {
                 unsafe { s.$sum_rows(src, step) }
             }
             #[inline(always)]
+            unsafe fn sum_pairs<S: Isa>(s: S, src: *const Self, step: usize) -> [S::$reg; 2] {
+                // SAFETY: the caller's contract.
+                unsafe { s.$sum_pairs(src, step) }
+            }
+            #[inline(always)]
             unsafe fn cycle<S: Isa>(s: S, ptr: *const Self, count: usize) -> S::$reg {
                 // SAFETY: the caller's contract.
                 unsafe { s.$cycle(ptr, count) }
@@ -358,6 +386,7 @@ real!(
     stream_f32,
     transpose_f32,
     sum_rows_f32,
+    sum_pairs_f32,
     cycle_f32,
     repeat_f32,
     exchange_f32
@@ -391,6 +420,7 @@ real!(
     stream_f64,
     transpose_f64,
     sum_rows_f64,
+    sum_pairs_f64,
     cycle_f64,
     repeat_f64,
     exchange_f64
@@ -519,6 +549,46 @@ impl<T: Real, S: Isa> V<T, S> {
     pub unsafe fn sum_rows(simd: S, src: *const T, step: usize) -> Self {
         // SAFETY: the caller's contract.
         V { reg: unsafe { T::sum_rows(simd, src, step) }, simd }
+    }
+    /// The sums over every second lane of as many rows as there are lanes, see [`Isa::sum_pairs_f32`].
+    ///
+    /// # Safety
+    /// As [`Isa::sum_pairs_f32`].
+    #[inline(always)]
+    pub unsafe fn sum_pairs(simd: S, src: *const T, step: usize) -> [Self; 2] {
+        // SAFETY: the caller's contract.
+        let [even, odd] = unsafe { T::sum_pairs(simd, src, step) };
+        [V { reg: even, simd }, V { reg: odd, simd }]
+    }
+    /// The sums over every `APART`-th lane of as many rows as there are lanes, from each of the first lanes on: row `i` in lane `i`.
+    ///
+    /// # Safety
+    /// As [`Isa::sum_rows_f32`].
+    #[inline(always)]
+    pub unsafe fn sum_rows_apart<const APART: usize>(simd: S, src: *const T, step: usize) -> [Self; MAX_LANES] {
+        let width = T::lanes::<S>();
+        let mut v = [V::constant(simd, 0.0); MAX_LANES];
+        for i in 0..width {
+            // SAFETY: the caller's contract.
+            v[i] = unsafe { V::load(simd, src.add(i * step)) };
+        }
+        // row `i + half` gets the lanes beside those of row `i`
+        let mut half = width / 2;
+        while half >= APART {
+            for i in 0..half {
+                let (a, b) = v[i].exchange(v[i + half], half);
+                v[i] = a + b;
+            }
+            half /= 2;
+        }
+        // a square for each block of lanes is left, a row of it in each vector, to be transposed
+        while half > 0 {
+            for i in (0..APART).filter(|i| i & half == 0) {
+                (v[i], v[i + half]) = v[i].exchange(v[i + half], half);
+            }
+            half /= 2;
+        }
+        v
     }
     /// Lane `l` is `ptr[l % count]`; `count` is a power of two, at most the number of lanes.
     ///

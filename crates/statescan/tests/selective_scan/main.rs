@@ -285,11 +285,68 @@ fn few_channels_of_every_type_and_number() {
 
 #[test]
 fn long_rows_are_walked_in_windows() {
+    // of 1024 steps, with as many ranges of channels and states
+    everywhere(Case::new(DType::F32, 1, 260, 1030, 16, GATE | SKIP | BIAS | SOFTPLUS | INITIAL));
+    everywhere(Case { complex: true, ..Case::new(DType::F32, 2, 130, 1030, 8, REVERSE | SKIP) });
+}
+
+/// Rows of few channels, whose tiles threads share backwards.
+fn few(batch: usize, dim: usize, seqlen: usize, dstate: usize, options: u32) -> Case {
+    Case { seed: 2, ..Case::new(DType::F32, batch, dim, seqlen, dstate, options) }
+}
+
+#[test]
+fn long_rows_of_few_channels_are_walked_together() {
     let options = GATE | SKIP | BIAS | SOFTPLUS | INITIAL;
-    // the more states, the shorter a window, and 1024 steps at least; one lane for each channel, and several
-    everywhere(Case::new(DType::F32, 4, 2, 1030, 65, options));
-    everywhere(Case::new(DType::F32, 2, 3, 1100, 128, options));
-    everywhere(Case { complex: true, ..Case::new(DType::F32, 2, 1, 1100, 64, REVERSE | SKIP) });
+    // whole tiles of 64 steps and not; one block of channels and several, whole and not; one lane for each channel and several; one row
+    // and more, fewer than threads and not
+    for (batch, dim, seqlen, dstate) in [
+        (1, 16, 1024, 16),
+        (1, 16, 256, 2),
+        (1, 16, 289, 4),
+        (1, 13, 2300, 16),
+        (1, 32, 1027, 4),
+        (1, 5, 1152, 32),
+        (2, 40, 300, 12),
+        (1, 16, 257, 64),
+        (2, 9, 1025, 2),
+        (1, 16, 1030, 3),
+        (5, 7, 260, 5),
+        (1, 256, 320, 2),
+    ] {
+        everywhere(few(batch, dim, seqlen, dstate, 0));
+        everywhere(few(batch, dim, seqlen, dstate, options));
+    }
+    for option in [GATE, OWN_DECAY_STEP, OWN_DECAY_STEP | GATE, REVERSE | LIMIT | INITIAL] {
+        everywhere(few(1, 16, 1030, 6, option));
+    }
+    for dtype in [DType::F64, DType::BF16, DType::F16] {
+        everywhere(Case { dtype, layout: Layout::Scattered, ..few(1, 16, 1100, 6, options) });
+    }
+    for discretization in Discretization::ALL {
+        for complex in [false, true] {
+            everywhere(Case { discretization, complex, ..few(1, 16, 1030, 4, INITIAL | SKIP) });
+        }
+    }
+    for (constant_b, constant_c) in [(true, false), (false, true), (true, true)] {
+        everywhere(Case { constant_b, constant_c, complex: constant_b, ..few(1, 16, 1030, 8, REVERSE) });
+    }
+    for (groups, dim) in [(2, 16), (2, 64), (3, 51)] {
+        everywhere(Case { groups, ..few(1, dim, 1030, 5, 0) });
+    }
+}
+
+#[test]
+fn rows_walked_together_do_not_depend_on_threads_or_runs() {
+    for (batch, dim, seqlen, dstate, options) in
+        [(1, 16, 9000, 16, GATE | SKIP), (2, 48, 5001, 8, GATE | SKIP | OWN_DECAY_STEP | INITIAL)]
+    {
+        let case = few(batch, dim, seqlen, dstate, options);
+        let alone = all_bytes(&case, &Exec::cpu(1));
+        for threads in [2, 3, 8].into_iter().cycle().take(20) {
+            assert!(all_bytes(&case, &Exec::cpu(threads)) == alone, "{threads} threads");
+        }
+    }
 }
 
 #[test]

@@ -68,6 +68,12 @@ impl Plane {
         Plane { lane_step: self.time_step, time_step: self.lane_step, ..self }
     }
 
+    /// Rows of f32 along time as rows of pairs, and the pairs from one to the next; nothing where that is no whole number.
+    pub(crate) fn pairs(self) -> Option<(*mut f64, isize)> {
+        let pairs = self.dtype == DType::F32 && self.time_step == 1 && self.lane_step % 2 == 0;
+        pairs.then_some((self.ptr.cast(), self.lane_step / 2))
+    }
+
     /// Moves the origin to a lane and a step.
     pub(crate) fn at(self, lane: usize, step: usize) -> Self {
         let elements = lane as isize * self.lane_step + step as isize * self.time_step;
@@ -99,22 +105,38 @@ impl Plane {
 /// Bytes in a cache line.
 const LINE: usize = 64;
 
-/// Asks for the lines of a row of so many bytes, which may lie anywhere.
+/// Asks for the lines of a row of so many bytes, which may lie anywhere, into the second level of caches: rows a power of two apart would
+/// push each other out of the first.
 #[inline(always)]
 pub(crate) fn prefetch_row(start: *const u8, bytes: usize) {
-    for at in (0..bytes).step_by(LINE) {
-        prefetch(start.wrapping_add(at));
-    }
+    prefetch::<SECOND>(start, bytes);
 }
 
-/// Asks for a cache line, into the second level: rows a power of two apart would push each other out of the first.
+/// Asks for the lines of so many bytes that other threads have written, to be changed soon.
 #[inline(always)]
-fn prefetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; it has no effect that a program could observe, whatever the address.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T1 }>(address.cast())
+pub(crate) fn prefetch_own(start: *const u8, bytes: usize) {
+    prefetch::<OWN>(start, bytes);
+}
+
+#[cfg(target_arch = "x86_64")]
+const SECOND: i32 = core::arch::x86_64::_MM_HINT_T1;
+#[cfg(target_arch = "x86_64")]
+const OWN: i32 = core::arch::x86_64::_MM_HINT_ET0;
+#[cfg(not(target_arch = "x86_64"))]
+const SECOND: i32 = 0;
+#[cfg(not(target_arch = "x86_64"))]
+const OWN: i32 = 0;
+
+#[inline(always)]
+fn prefetch<const HINT: i32>(start: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(LINE) {
+        let address = start.wrapping_add(at);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint; it has no effect that a program could observe, whatever the address.
+        unsafe {
+            core::arch::x86_64::_mm_prefetch::<HINT>(address.cast())
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = address;
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }

@@ -20,32 +20,62 @@ pub(crate) struct Area {
     pub steps: usize,
 }
 
+impl Area {
+    /// Rows are contiguous along either axis; other planes have none. Any position is allowed: an address outside the tensor is never touched.
+    #[inline(always)]
+    fn rows(self) -> Option<Rows> {
+        let Area { plane, lanes, steps } = self;
+        let (left, step, len) = match (plane.lane_step, plane.time_step) {
+            (_, 1) => (lanes, plane.lane_step, steps),
+            (1, _) => (steps, plane.time_step, lanes),
+            _ => return None,
+        };
+        let size = plane.dtype.size();
+        Some(Rows { first: plane.ptr, step: step * size as isize, left, bytes: len * size })
+    }
+
+    /// Asks for all of it at once.
+    #[inline(always)]
+    pub(crate) fn ask(self) {
+        let Some(Rows { mut first, step, left, bytes }) = self.rows() else { return };
+        for _ in 0..left {
+            prefetch_row(first, bytes);
+            first = first.wrapping_offset(step);
+        }
+    }
+}
+
 /// Areas whose rows are asked for one after the other.
-pub(crate) struct Requests<const AREAS: usize> {
-    areas: [Rows; AREAS],
+pub(crate) struct Requests<const MOST: usize> {
+    areas: [Rows; MOST],
+    count: usize,
+    /// Rows of all areas.
+    total: usize,
     current: usize,
     at_once: usize,
 }
 
-impl<const AREAS: usize> Requests<AREAS> {
-    /// In as many calls of [`Requests::ask`] as are announced. Rows are contiguous along either axis; other planes are left out. Any
-    /// position is allowed: an address outside the tensor is never touched.
+impl<const MOST: usize> Requests<MOST> {
     #[inline(always)]
-    pub(crate) fn new(areas: [Option<Area>; AREAS], calls: usize) -> Self {
-        let mut all = [Rows { first: core::ptr::null(), step: 0, left: 0, bytes: 0 }; AREAS];
-        let mut total = 0;
-        for (rows, area) in all.iter_mut().zip(areas) {
-            let Some(Area { plane, lanes, steps }) = area else { continue };
-            let (left, step, len) = match (plane.lane_step, plane.time_step) {
-                (_, 1) => (lanes, plane.lane_step, steps),
-                (1, _) => (steps, plane.time_step, lanes),
-                _ => continue,
-            };
-            let size = plane.dtype.size();
-            *rows = Rows { first: plane.ptr, step: step * size as isize, left, bytes: len * size };
-            total += left;
+    pub(crate) fn new() -> Self {
+        let nothing = Rows { first: core::ptr::null(), step: 0, left: 0, bytes: 0 };
+        Requests { areas: [nothing; MOST], count: 0, total: 0, current: 0, at_once: 0 }
+    }
+
+    /// One more area, of no more than `MOST`.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, area: Area) {
+        if let Some(rows) = area.rows() {
+            self.areas[self.count] = rows;
+            self.count += 1;
+            self.total += rows.left;
         }
-        Requests { areas: all, current: 0, at_once: total.div_ceil(calls.max(1)) }
+    }
+
+    /// To be asked for in so many calls of [`Requests::ask`].
+    #[inline(always)]
+    pub(crate) fn spread(&mut self, calls: usize) {
+        self.at_once = self.total.div_ceil(calls.max(1));
     }
 
     /// Asks for the next ones.
@@ -74,12 +104,16 @@ mod tests {
         let view = View::new(&data, &[40, 64]).unwrap();
         let plane = Plane::of(&view, 0, 1);
         let strided = Plane::strided(&view, 128, 2);
-        let area = |plane, lanes| Some(Area { plane, lanes, steps: 50 });
-        let all = [area(plane, 16), None, area(strided, 16), area(plane.transposed(), 8)];
+        let area = |plane, lanes| Area { plane, lanes, steps: 50 };
         for calls in [1, 3, 7, 200] {
-            let mut requests = Requests::new(all, calls);
-            assert_eq!(requests.areas.map(|rows| rows.left), [16, 0, 0, 50], "steps are the rows of the last one");
-            assert_eq!(requests.areas.map(|rows| rows.bytes), [200, 0, 0, 32]);
+            let mut requests = Requests::<4>::new();
+            requests.ask();
+            for area in [area(plane, 16), area(strided, 16), area(plane.transposed(), 8)] {
+                requests.add(area);
+            }
+            requests.spread(calls);
+            assert_eq!(requests.areas.map(|rows| rows.left), [16, 50, 0, 0], "steps are the rows of the last one");
+            assert_eq!(requests.areas.map(|rows| rows.bytes), [200, 32, 0, 0]);
             for _ in 0..calls {
                 requests.ask();
             }

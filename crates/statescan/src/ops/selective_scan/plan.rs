@@ -50,6 +50,10 @@ pub(crate) struct Plan {
     /// Steps, whole checkpoints, that a backward pass walks before it adds the gradients of B and C over ranges of channels. All of them
     /// where jobs have several segments, or parts of rows.
     pub window: usize,
+    /// Whether every range of channels has groups of B and C to itself, so that their gradients have no partial sums.
+    pub whole_groups: bool,
+    /// Whether threads walk rows together backwards, tile by tile: channels are few and rows are long.
+    pub wavefront: bool,
 }
 
 /// Ranges of channels get narrower until there are so many jobs.
@@ -59,12 +63,27 @@ const MANY_JOBS: usize = 24;
 const FEW_JOBS: usize = 8;
 /// With fewer jobs than this the last ranges are narrower, so that threads end closer together.
 const UNEVEN_JOBS: usize = 64;
+/// Rows are walked together backwards if they have no more channels than this, all together,
+const FEW_CHANNELS: usize = 16 * MAX_LANES;
+/// and so many steps.
+const LONG_ROW: usize = 4 * CHECKPOINT;
 /// Partial sums of the gradients of per-channel parameters are kept for at most this many ranges of segments.
 const MAX_SEGMENT_RANGES: usize = 32;
 
 impl Plan {
-    /// For vectors of so many lanes. `share` says whether channels are given more lanes than fill a vector, only to have jobs to share out.
-    pub(crate) fn new(problem: &Problem<'_>, lanes: usize, share: bool) -> Self {
+    /// Of a forward pass, for vectors of so many lanes.
+    pub(crate) fn forward(problem: &Problem<'_>, lanes: usize) -> Self {
+        Self::new(problem, lanes, true)
+    }
+
+    /// Of a backward pass.
+    pub(crate) fn backward(problem: &Problem<'_>, lanes: usize) -> Self {
+        Self::new(problem, lanes, false)
+    }
+
+    /// `share` says whether channels are given more lanes than fill a vector, only to have jobs to share out. What such jobs would hand each
+    /// other backwards costs more than a second one brings.
+    fn new(problem: &Problem<'_>, lanes: usize, share: bool) -> Self {
         let dim = problem.dim;
         let groups = |map: &Projection<View<'_>>| match map {
             Projection::Varying(view) => view.shape()[1],
@@ -72,6 +91,9 @@ impl Plan {
         };
         let unit = gcd(dim / groups(&problem.b), dim / groups(&problem.c)).max(1);
         let count = problem.segments.list.len();
+        let step = count.div_ceil(MAX_SEGMENT_RANGES).max(1);
+        let whole_rows = step == 1 && problem.segments.list.iter().all(|segment| segment.len() == problem.seqlen);
+        let together = !share && whole_rows && dim * count <= FEW_CHANNELS && problem.seqlen >= LONG_ROW;
         let lanes_per_channel = lanes_per_channel(unit, if share { dim / unit * count } else { FEW_JOBS }, problem.dstate, lanes);
         // channels in a vector: ranges are whole vectors
         let vector = if lanes_per_channel == 1 { MAX_LANES } else { lanes / lanes_per_channel };
@@ -82,24 +104,27 @@ impl Plan {
             .clamp(4 * MAX_LANES, 16 * MAX_LANES);
         // narrower ranges where they would be too few to share out
         let size = size.min((dim * count).div_ceil(MANY_JOBS).next_multiple_of(vector).max(vector));
+        let size = if together { unit } else { size };
         let mut channels = Vec::new();
         for start in (0..dim).step_by(unit) {
             let pieces = unit.div_ceil(size);
             let piece = unit.div_ceil(pieces).next_multiple_of(vector);
             channels.extend((0..unit).step_by(piece).map(|c| start + c..start + unit.min(c + piece)));
         }
-        if channels.len() * count < UNEVEN_JOBS {
+        if channels.len() * count < UNEVEN_JOBS && !together {
             channels = tapered(channels, vector);
         }
-        let step = count.div_ceil(MAX_SEGMENT_RANGES).max(1);
         let segments = (0..count).step_by(step).map(|s| s..count.min(s + step)).collect();
-        let whole_rows = problem.segments.list.iter().all(|segment| segment.len() == problem.seqlen);
-        let window = if step == 1 && whole_rows {
+        let whole_groups = [&problem.b, &problem.c]
+            .into_iter()
+            .all(|map| matches!(map, Projection::Constant(_)) || groups(map) == channels.len());
+        let window = if whole_rows && !whole_groups {
             window(channels.len() * problem.batch * problem.dstate * problem.parts())
         } else {
             usize::MAX
         };
-        Plan { lanes_per_channel, channels, segments, window: window.min(problem.seqlen).max(1) }
+        let (window, wavefront) = (window.min(problem.seqlen).max(1), together && whole_groups);
+        Plan { lanes_per_channel, channels, segments, window, whole_groups, wavefront }
     }
 
     /// Number of jobs.

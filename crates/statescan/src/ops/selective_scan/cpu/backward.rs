@@ -2,7 +2,7 @@
 //! gradients.
 //!
 //! A long row is walked in windows of many tiles, so that the partial gradients of B and C of one window stay in the cache until they are
-//! added.
+//! added. Where channels are so few that a range has all of its group, there are none, and threads share rows tile by tile.
 //!
 //! Gradients of B and C sum over channels: they are gathered as vectors for all blocks of a job's channels, reduced over lanes once a tile,
 //! and the ranges of channels are added at the end, always in the same order. Gradients of per-channel parameters gather likewise over
@@ -10,21 +10,23 @@
 
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::forward::{ForwardPass, load_sequence_state, load_state, map};
-use super::inputs::{
-    Ahead, Block, Constants, CopyRows, Scratch, Tiles, blocks, double, map_tile, parameter, prefetch_map, tile_len, timed,
-};
+use super::inputs::{Ahead, Block, Constants, CopyRows, Scratch, Tiles, blocks, double, map_area, map_tile, tile_len, timed};
+use super::kept::{KEPT, Kept, begin, kept_lens, most_blocks};
 use super::lanes::{Lanes, scratch_len};
 use super::process::{Gate, load_gate, load_tiles};
 use super::reduce::Partials;
 use super::sweep::Sweep;
-use super::{Context, GradientTargets, Pass, Sources, Targets, Types, walk};
+use super::wavefront::{Turn, Wavefront};
+use super::{Context, GradientTargets, Pass, Plan, Sources, Targets, Types, walk};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{self, Plane, Requests};
+use crate::cpu::tile::{self, Area, Plane, Requests};
 use crate::exec::Exec;
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::FieldKind;
+use crate::ops::sequences::Segment;
+use crate::tensor::RawViewMut;
 use core::ops::Range;
 
 pub(super) struct BackwardPass<'p, 'a> {
@@ -37,8 +39,7 @@ pub(super) struct BackwardPass<'p, 'a> {
 impl Pass for BackwardPass<'_, '_> {
     fn run<E: Types>(self) {
         let BackwardPass { exec, problem, sources, targets } = self;
-        // what jobs would hand each other costs more than the second one brings
-        let context = &Context::new(exec, problem, false);
+        let context = &Context::new(exec, problem, Plan::backward);
         let mut own = Vec::<E::T>::new();
         let saved = match &sources.checkpoints {
             Some(view) => view.as_ptr().cast::<E::T>(),
@@ -53,29 +54,37 @@ impl Pass for BackwardPass<'_, '_> {
         let saved = Shared::new(saved.cast_mut());
         let partials = &mut Partials::<E::T>::new(exec, context, targets);
         let shared = partials.share();
-        let (seqlen, window) = (problem.seqlen.max(1), context.plan.window);
-        // with one window a thread's own memory serves one job after the other
-        let mut kept: Vec<_> = (0..if window < seqlen { context.plan.jobs() } else { 0 }).map(|_| Scratch::new()).collect();
-        let (count, kept) = (kept.len(), Shared::new(kept.as_mut_ptr()));
-        for start in (0..seqlen).step_by(window).rev() {
-            let window = start..problem.seqlen.min(start + window);
-            exec.for_each(context.plan.jobs(), <[Scratch<E::T>; 2]>::default, |[scratch, own], job| {
-                // SAFETY: a job is run once in a window.
-                let kept = if count == 0 { own } else { unsafe { &mut *kept.get().add(job) } };
-                let window = window.clone();
-                context.level.dispatch(Job::<E> {
-                    context,
-                    sources,
-                    targets,
-                    saved,
-                    partials: shared,
-                    window,
-                    job,
-                    kept,
-                    scratch,
-                });
+        let (plan, seqlen, level) = (&context.plan, problem.seqlen.max(1), context.level);
+        let (jobs, lens) = (plan.jobs(), kept_lens::<E>(context));
+        // where every job is run once, a thread's own memory serves one after the other
+        let several = plan.wavefront || plan.window < seqlen;
+        let mut memory: Vec<Scratch<E::T>> = (0..if several { jobs } else { 0 }).map(|_| Scratch::new()).collect();
+        let kept: Vec<_> = memory.iter_mut().map(|memory| memory.carve(lens).map(Shared::new)).collect();
+        let run =
+            |[scratch, own]: &mut [Scratch<E::T>; 2], job: usize, window: Range<usize>, turn: Option<Turn<'_>>, ahead: usize| {
+                let kept = kept.get(job).copied().unwrap_or_else(|| own.carve(lens).map(Shared::new));
+                let partials = shared;
+                level.dispatch(Job::<E> { context, sources, targets, saved, partials, window, job, kept, turn, ahead, scratch });
+            };
+        if plan.wavefront {
+            let tiles = seqlen.div_ceil(CHECKPOINT);
+            let (threads, front) =
+                (exec.threads(), &Wavefront::new(jobs, exec.threads(), most_blocks(context) * counted(context)));
+            exec.for_each(jobs * tiles, Default::default, |scratch, i| {
+                let (job, tile) = (i % jobs, i / jobs);
+                let start = (tiles - 1 - tile) * CHECKPOINT;
+                let window = start..problem.seqlen.min(start + CHECKPOINT);
+                // this thread will walk about that one next
+                run(scratch, job, window, Some(front.turn(job, tile)), threads.div_ceil(jobs));
             });
-            partials.finish_maps(exec, context, targets, window);
+        } else {
+            for start in (0..seqlen).step_by(plan.window).rev() {
+                let window = start..problem.seqlen.min(start + plan.window);
+                exec.for_each(jobs, Default::default, |scratch, job| run(scratch, job, window.clone(), None, 1));
+                if !plan.whole_groups {
+                    partials.finish_maps(exec, context, targets, window);
+                }
+            }
         }
         partials.finish_channels(exec, context, targets);
     }
@@ -90,27 +99,18 @@ struct Job<'j, 'c, 'a, E: Types> {
     /// The steps that are walked now.
     window: Range<usize>,
     job: usize,
-    /// What a job keeps from window to window.
-    kept: &'j mut Scratch<E::T>,
+    /// What a job keeps from window to window, see [`kept_lens`].
+    kept: [Shared<E::T>; KEPT],
+    /// Set where other threads walk other tiles of the row at the same time; the window is one tile then.
+    turn: Option<Turn<'j>>,
+    /// Tiles from one that is walked here to the next one.
+    ahead: usize,
     scratch: &'j mut Scratch<E::T>,
 }
 
-/// The arrays of one block of channels that stay for a whole job.
-struct Kept<T> {
-    a: *mut T,
-    /// B and C where they are constant.
-    b: *mut T,
-    c: *mut T,
-    /// States before the tile, and the gradient by them that is carried from tile to tile.
-    h: *mut T,
-    g: *mut T,
-    /// Gathered gradients: by A, by constant B and C, by D and the bias (one vector each).
-    da: *mut T,
-    db: *mut T,
-    dc: *mut T,
-    dd: *mut T,
-    dbias: *mut T,
-    constants: Constants<T>,
+/// What a turn counts in a block: vectors of states, and that all that is summed over states has been used.
+fn counted(context: &Context<'_, '_>) -> usize {
+    context.problem.dstate / context.plan.lanes_per_channel + 1
 }
 
 impl<E: Types> Kernel for Job<'_, '_, '_, E> {
@@ -124,18 +124,21 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         let (sizes, state) = ([dstate, E::K::PARTS], dstate / per_channel * E::K::PARTS * width);
         let (segments, range) = plan.job(self.job);
         let channels = plan.channels[range].clone();
-        let count = channels.len().div_ceil(width / per_channel);
-        let [a, b, c, h, g, da, db, dc, dd, dbias, constants] = self.carve_kept::<S>(per_channel, count);
-        let [scratch, rest] = self.scratch.carve([scratch_len(width, per_channel, state), rest_len::<E, S>(dstate)]);
+        let [a, b, c, g, da, db, dc, dd, dbias, constants] = self.kept.map(Shared::get);
+        let [scratch, h, rest] = self.scratch.carve([scratch_len(width, per_channel, state), state, rest_len::<E, S>(dstate)]);
         let (first, last) = (self.window.end == problem.seqlen, self.window.start == 0);
         let lanes = Lanes::new(width, per_channel, scratch);
-        // SAFETY: the arrays were carved for `count` blocks; jobs own disjoint channels or segments of targets and partials.
+        if let Some(turn) = self.turn.as_mut().filter(|_| !first) {
+            // what is kept for the whole row is there by then
+            turn.wait(1);
+        }
+        // SAFETY: the arrays were carved for all blocks; jobs own disjoint channels or segments of targets and partials, and where they are
+        // walked by several threads, those take turns.
         unsafe {
             let kept = |i: usize| Kept {
                 a: a.add(i * state),
                 b: b.add(i * state),
                 c: c.add(i * state),
-                h: h.add(i * state),
                 g: g.add(i * state),
                 da: da.add(i * state),
                 db: db.add(i * state),
@@ -155,7 +158,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                 }
                 let end = self.window.end.min(segment.len());
                 for number in (self.window.start / CHECKPOINT..end.div_ceil(CHECKPOINT)).rev() {
-                    self.tile::<S>(simd, lanes, index, number, range, &kept, rest);
+                    self.tile::<S>(simd, lanes, index, number, range, &kept, h, rest);
                 }
                 if let (true, Some(target), Some((row, sequence))) = (last, &self.targets.initial_state, segment.initial) {
                     let strides = target.strides();
@@ -181,27 +184,58 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
 }
 
 impl<E: Types> Job<'_, '_, '_, E> {
+    /// What is read and written after a block of channels: at most [`sweep::AHEAD`] areas.
     #[inline(always)]
-    fn carve_kept<S: Isa>(&mut self, per_channel: usize, blocks: usize) -> [*mut E::T; 11] {
-        let (width, dstate) = (E::T::lanes::<S>(), self.context.problem.dstate);
-        let (state, vector) = (blocks * dstate / per_channel * E::K::PARTS * width, blocks * width);
-        let constants = Constants::<E::T>::COUNT * vector;
-        self.kept.carve([state, state, state, state, state, state, state, state, vector, vector, constants])
+    fn ahead(
+        &self,
+        segment: &Segment,
+        channels: &Range<usize>,
+        block: Block,
+        width: usize,
+        number: usize,
+        range: usize,
+        mut wanted: impl FnMut(Area),
+    ) {
+        let (problem, targets) = (self.context.problem, self.targets);
+        let start = segment.start + number * CHECKPOINT;
+        let following = start.checked_sub(self.ahead * CHECKPOINT).filter(|_| number >= self.ahead);
+        if block.first + width >= channels.end {
+            for target in [&targets.b, &targets.c].into_iter().filter(|_| self.context.plan.whole_groups) {
+                if let Some(Projection::Varying(target)) = target {
+                    let plane = map_target(target, segment, range, start);
+                    wanted(Area { plane, lanes: problem.dstate, steps: CHECKPOINT.min(segment.end - start) });
+                }
+            }
+            for map in [&problem.b, &problem.c] {
+                following
+                    .and_then(|start| map_area(problem, map, segment, channels.start, start))
+                    .into_iter()
+                    .for_each(&mut wanted);
+            }
+        }
+        let Some(next) = Ahead::new(segment, channels, block, width, start, following) else { return };
+        for view in [Some(&problem.x), Some(&problem.dt), problem.z.as_ref(), self.sources.y.as_ref()].into_iter().flatten() {
+            wanted(next.area(view));
+        }
+        for target in [&targets.x, &targets.dt, &targets.dt_a, &targets.z].into_iter().flatten() {
+            wanted(next.area(&target.as_read()));
+        }
     }
 
     /// One tile of time of all channels of the job.
     ///
     /// # Safety
-    /// `kept` has the arrays of every block, `rest` room for [`rest_len`].
+    /// `kept` has the arrays of every block, `h` has room for the states of one and `rest` for [`rest_len`].
     #[inline(always)]
     unsafe fn tile<S: Isa>(
-        &self,
+        &mut self,
         simd: S,
         lanes: Lanes<E::T>,
         index: usize,
         number: usize,
         range: usize,
         kept: &impl Fn(usize) -> Kept<E::T>,
+        h: *mut E::T,
         rest: *mut E::T,
     ) {
         let Context { problem, plan, checkpoints, .. } = self.context;
@@ -212,19 +246,23 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let steps = CHECKPOINT.min(segment.end - start);
         let shared = problem.dt_a.is_none();
         let tile = tile_len(width);
-        let array = |i: usize| rest.wrapping_add(i * tile);
-        let [x, dt, u, slope, p, y, gate, gate_slope, du, ddt] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(array);
-        let (dt_a, ddt_a) = if shared { (dt, ddt) } else { (array(10), array(11)) };
-        let cotangent = array(12);
-        // what the sweep reads and writes: the same tiles, or with each channel repeated over its lanes
-        let wide = |i: usize, tile| if lanes.one() { tile } else { array(13 + i) };
-        let [wide_dt, wide_u, wide_p, wide_y] = [(0, dt), (1, u), (2, p), (3, y)].map(|(i, tile)| wide(i, tile));
-        let (by_u, by_dt) = (wide(4, du), wide(5, ddt));
-        let (wide_dt_a, by_dt_a) = if shared { (wide_dt, by_dt) } else { (wide(6, dt_a), wide(7, ddt_a)) };
-        let longest = array(13 + 8);
-        let stored = longest.wrapping_add(width);
+        // the loops over steps read and write arrays at distances that are known when they are compiled, so that one pointer is enough
+        let wide = |i: usize| rest.wrapping_add(i * tile);
+        let [wide_dt, wide_u, wide_p, wide_y, by_u, by_dt] = [0, 1, 2, 3, 4, 5].map(wide);
+        let (wide_dt_a, by_dt_a) = if shared { (wide_dt, by_dt) } else { (wide(6), wide(7)) };
+        let stored = wide(8);
         let pending = stored.wrapping_add(stored_len::<E, S>());
-        let scalars = pending.wrapping_add(pending_len::<E, S>());
+        let longest = pending.wrapping_add(pending_len::<E, S>());
+        // what is not repeated over a channel's lanes takes so much less
+        let narrow = tile / plan.lanes_per_channel;
+        let array = |i: usize| longest.wrapping_add(width + i * narrow);
+        let [x, slope, gate, gate_slope, cotangent] = [0, 1, 2, 3, 4].map(array);
+        // the sweep's tiles have each channel repeated over its lanes
+        let own = |i: usize, wide| if lanes.one() { wide } else { array(5 + i) };
+        let [dt, u, p, y] = [(0, wide_dt), (1, wide_u), (2, wide_p), (3, wide_y)].map(|(i, wide)| own(i, wide));
+        let (du, ddt) = (own(4, by_u), own(5, by_dt));
+        let (dt_a, ddt_a) = if shared { (dt, ddt) } else { (own(6, wide_dt_a), own(7, by_dt_a)) };
+        let scalars = array(13);
         let (b_tile, c_tile) = (scalars, scalars.wrapping_add(tile::STEPS * parts * dstate));
         let sums = scalars.wrapping_add(2 * tile::STEPS * parts * dstate);
         let (db_sum, dc_sum) = (sums, sums.wrapping_add(tile::STEPS * dstate * parts));
@@ -238,19 +276,14 @@ impl<E: Types> Job<'_, '_, '_, E> {
             if parts == 2 {
                 double(c_tile, steps * parts * dstate);
             }
-            let following = start.checked_sub(CHECKPOINT).filter(|_| number > 0);
-            if let Some(following) = following {
-                prefetch_map(problem, &problem.b, segment, channels.start, following);
-                prefetch_map(problem, &problem.c, segment, channels.start, following);
-            }
             core::slice::from_raw_parts_mut(sums, 2 * tile::STEPS * dstate * parts).fill(E::T::default());
             for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
                 let kept = kept(i);
                 if number == 0 {
-                    load_state::<E, S>(simd, lanes, problem, segment, block, kept.h);
+                    load_state::<E, S>(simd, lanes, problem, segment, block, h);
                 } else {
                     let from = self.saved.get().add(checkpoints.at(index, number) + block.first);
-                    let to = lanes.undealt(kept.h);
+                    let to = lanes.undealt(h);
                     core::slice::from_raw_parts_mut(to, dstate * parts * lanes.channels).fill(E::T::default());
                     CopyRows {
                         from,
@@ -261,7 +294,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                         count: block.count,
                     }
                     .run(simd);
-                    lanes.deal(to, [dstate, parts], kept.h);
+                    lanes.deal(to, [dstate, parts], h);
                 }
                 load_tiles::<_, _, true>(
                     simd,
@@ -273,7 +306,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     steps,
                     kept.constants,
                     &tiles,
-                    &mut Requests::new([None], 1),
+                    &mut Requests::new(),
                 );
                 let bounded = tiles.bounded(simd, kept.constants);
                 match &self.sources.y {
@@ -296,7 +329,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     dout.store(p.add(at));
                 }
                 let rows = lanes.vectors(steps) * lanes.per_channel;
-                for sums in [by_u, by_dt, by_dt_a] {
+                for sums in [Some(by_u), Some(by_dt), (!shared).then_some(by_dt_a)].into_iter().flatten() {
                     core::slice::from_raw_parts_mut(sums, rows * width).fill(E::T::default());
                 }
                 if !lanes.one() {
@@ -304,13 +337,21 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     lanes.repeat(simd, p, steps, wide_p);
                     core::slice::from_raw_parts_mut(wide_y, rows * width).fill(E::T::default());
                 }
+                let vectors = dstate / lanes.per_channel;
+                let mut requests = Requests::new();
+                if Sweep::<E::T>::asks_on_the_way::<S>() {
+                    self.ahead(segment, &channels, block, lanes.channels, number, range, |area| requests.add(area));
+                    requests.spread(Sweep::<E::T>::calls(vectors, steps));
+                } else {
+                    self.ahead(segment, &channels, block, lanes.channels, number, range, Area::ask);
+                }
                 let sweep = Sweep {
                     tiles: wide,
                     shared,
                     a: kept.a,
                     b: map(&problem.b, b_tile, kept.b, lanes),
                     c: map(&problem.c, c_tile, kept.c, lanes),
-                    h: kept.h,
+                    h,
                     g: kept.g,
                     p: wide_p,
                     du: by_u,
@@ -324,26 +365,20 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     steps,
                     dstate,
                     lanes,
+                    requests: &raw mut requests,
+                    turn: &raw mut self.turn,
+                    counted: i * counted(self.context),
                 };
-                let ahead = Ahead::new(segment, &channels, block, lanes.channels, start, following);
-                if let Some(ahead) = ahead {
-                    let read = [Some(&problem.x), Some(&problem.dt), problem.z.as_ref(), self.sources.y.as_ref()];
-                    read.into_iter().flatten().for_each(|view| ahead.prefetch(view));
-                }
-                walk::<E, S>(simd, problem, lanes.one(), bounded, &sweep);
-                if !lanes.one() {
-                    lanes.sum(simd, by_u, steps);
-                    lanes.sum(simd, by_dt, steps);
-                    if !shared {
-                        lanes.sum(simd, by_dt_a, steps);
-                    }
-                    lanes.add_sums(simd, wide_y, steps, y);
+                walk::<E, S>(simd, problem, lanes.per_channel, bounded, &sweep);
+                let end = (i + 1) * counted(self.context);
+                if let Some(turn) = &mut self.turn {
+                    turn.wait(end);
                 }
                 let (mut dd, mut dbias) = (V::load(simd, kept.dd), V::load(simd, kept.dbias));
                 for vector in 0..lanes.vectors(steps) {
                     let at = vector * width;
                     let (x, dt, dout) = (V::load(simd, x.add(at)), V::load(simd, dt.add(at)), V::load(simd, p.add(at)));
-                    let (by_u, mut by_dt) = (V::load(simd, by_u.add(at)), V::load(simd, by_dt.add(at)));
+                    let (by_u, mut by_dt) = (lanes.summed(simd, by_u, vector), lanes.summed(simd, by_dt, vector));
                     let mut by_x = dout * skip;
                     if scaled {
                         by_x = by_u.mul_add(dt, by_x);
@@ -357,24 +392,39 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     by_x.store(du.add(at));
                     by_raw.store(ddt.add(at));
                     if self.targets.z.is_some() {
-                        let by_z =
-                            V::load(simd, cotangent.add(at)) * V::load(simd, y.add(at)) * V::load(simd, gate_slope.add(at));
-                        by_z.store(y.add(at));
+                        let mut out = V::load(simd, y.add(at));
+                        if !lanes.one() {
+                            out = out + lanes.summed(simd, wide_y, vector);
+                        }
+                        (V::load(simd, cotangent.add(at)) * out * V::load(simd, gate_slope.add(at))).store(y.add(at));
+                    }
+                    if !shared {
+                        lanes.summed(simd, by_dt_a, vector).store(ddt_a.add(at));
                     }
                 }
                 dd.store(kept.dd);
                 dbias.store(kept.dbias);
-                let results =
-                    [(&self.targets.x, du), (&self.targets.dt, ddt), (&self.targets.dt_a, by_dt_a), (&self.targets.z, y)];
+                if let Some(turn) = &self.turn {
+                    turn.done(end);
+                }
+                let results = [(&self.targets.x, du), (&self.targets.dt, ddt), (&self.targets.dt_a, ddt_a), (&self.targets.z, y)];
                 for (target, from) in results {
                     let Some(target) = target else { continue };
-                    let target = target.as_read();
-                    if let Some(ahead) = ahead {
-                        ahead.prefetch(&target);
-                    }
-                    let plane = timed(&target, segment.batch, block, start);
+                    let plane = timed(&target.as_read(), segment.batch, block, start);
                     lanes.store(simd, from, plane, block.count, steps);
                 }
+            }
+            if plan.whole_groups {
+                if parts == 2 {
+                    double(dc_sum, tile::STEPS * dstate * parts);
+                }
+                for (target, sum) in [(&self.targets.b, db_sum), (&self.targets.c, dc_sum)] {
+                    let Some(Projection::Varying(target)) = target else { continue };
+                    // steps and states exchanged
+                    let plane = map_target(target, segment, range, start).transposed();
+                    tile::store_parts(simd, sum, parts, tile::STEPS, plane, steps, dstate);
+                }
+                return;
             }
             let double_c = if parts == 2 { 2.0 } else { 1.0 };
             for (partial, sum, factor) in [(&self.partials.b, db_sum, 1.0), (&self.partials.c, dc_sum, double_c)] {
@@ -388,6 +438,12 @@ impl<E: Types> Job<'_, '_, '_, E> {
             }
         }
     }
+}
+
+/// The gradient of B or C of a group, from a step on: states x steps.
+fn map_target(target: &RawViewMut, segment: &Segment, group: usize, start: usize) -> Plane {
+    let strides = target.strides();
+    Plane::of_mut(target, 2, 3).along(segment.batch, strides[0]).along(group, strides[1]).at(0, start)
 }
 
 /// States walked together, whose values at every step of a tile are kept: the state before the step and the decay.
@@ -408,31 +464,4 @@ fn pending_len<E: Types, S: Isa>() -> usize {
 fn rest_len<E: Types, S: Isa>(dstate: usize) -> usize {
     let (width, parts) = (E::T::lanes::<S>(), E::K::PARTS);
     (13 + 8) * tile_len(width) + width + stored_len::<E, S>() + pending_len::<E, S>() + 4 * tile::STEPS * parts * dstate
-}
-
-/// Loads the parameters of a block and clears what is gathered for them.
-///
-/// # Safety
-/// The arrays have room for the block's states.
-#[inline(always)]
-unsafe fn begin<E: Types, S: Isa>(simd: S, lanes: Lanes<E::T>, problem: &Problem<'_>, block: Block, kept: &Kept<E::T>) {
-    let width = E::T::lanes::<S>();
-    let state = problem.dstate * E::K::PARTS * lanes.channels;
-    // SAFETY: the caller's contract.
-    unsafe {
-        parameter::<E, S>(simd, lanes, &problem.a, block, kept.a);
-        kept.constants.load::<E, S>(simd, lanes, problem, block, kept.a);
-        if let Projection::Constant(view) = &problem.b {
-            parameter::<E, S>(simd, lanes, view, block, kept.b);
-        }
-        if let Projection::Constant(view) = &problem.c {
-            parameter::<E, S>(simd, lanes, view, block, kept.c);
-            if E::K::PARTS == 2 {
-                double(kept.c, state);
-            }
-        }
-        for (array, len) in [(kept.da, state), (kept.db, state), (kept.dc, state), (kept.dd, width), (kept.dbias, width)] {
-            core::slice::from_raw_parts_mut(array, len).fill(E::T::default());
-        }
-    }
 }

@@ -9,7 +9,7 @@ use super::inputs::{
 };
 use super::lanes::{Lanes, scratch_len};
 use super::process::{Gate, load_gate, load_tiles, pieces};
-use super::{Context, Loops, Pass, Targets, Types, Variant, walk};
+use super::{Context, Loops, Pass, Plan, Targets, Types, Variant, walk};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
 use crate::cpu::simd::{Field, Isa, Real, V};
@@ -34,7 +34,7 @@ pub(super) struct ForwardPass<'p, 'a> {
 
 impl Pass for ForwardPass<'_, '_> {
     fn run<E: Types>(self) {
-        let context = Context::new(self.exec, self.problem, true);
+        let context = Context::new(self.exec, self.problem, Plan::forward);
         let saved = self.targets.checkpoints.as_ref().map(|v| v.as_mut_ptr()).or(self.checkpoints);
         let saved = saved.map(|ptr| Shared::new(ptr.cast::<E::T>()));
         let (context, targets) = (&context, self.targets);
@@ -124,8 +124,9 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                         let h = h.add(i * state);
                         let constants = Constants::at::<S>(constants, i);
                         let here = Ahead::at(segment, block, start);
-                        let written = self.targets.y.as_ref().map(|y| here.area(&y.as_read()));
-                        let mut requests = Requests::new([written], pieces(lanes.vectors(steps)));
+                        let mut requests = Requests::new();
+                        self.targets.y.iter().for_each(|y| requests.add(here.area(&y.as_read())));
+                        requests.spread(pieces(lanes.vectors(steps)));
                         load_tiles::<_, _, false>(
                             simd,
                             problem,
@@ -147,16 +148,20 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                         let vectors = dstate / lanes.per_channel;
                         let next = Ahead::new(segment, &channels, block, lanes.channels, start, following);
                         let next_tile = following.filter(|_| block.first + lanes.channels >= channels.end);
-                        let map_ahead = |map| map_area(problem, map, segment, channels.start, next_tile?);
-                        let wanted = [
-                            problem.z.as_ref().map(|z| here.area(z)),
-                            next.map(|next| next.area(&problem.x)),
-                            next.map(|next| next.area(&problem.dt)),
-                            map_ahead(&problem.b),
-                            map_ahead(&problem.c),
-                        ];
-                        let calls = vectors.div_ceil(MOST_TOGETHER) * steps.div_ceil(STEPS_PER_REQUEST);
-                        let mut requests = Requests::new(wanted, calls);
+                        let mut requests = Requests::new();
+                        problem.z.iter().for_each(|z| requests.add(here.area(z)));
+                        if let Some(next) = next {
+                            requests.add(next.area(&problem.x));
+                            requests.add(next.area(&problem.dt));
+                        }
+                        if let Some(next) = next_tile {
+                            for map in [&problem.b, &problem.c] {
+                                map_area(problem, map, segment, channels.start, next)
+                                    .into_iter()
+                                    .for_each(|area| requests.add(area));
+                            }
+                        }
+                        requests.spread(vectors.div_ceil(MOST_TOGETHER) * steps.div_ceil(STEPS_PER_REQUEST));
                         let save = self.saved.filter(|_| number > 0).map(|saved| CopyRows {
                             from: lanes.collect(h, sizes, 0),
                             from_pitch: lanes.channels,
@@ -178,7 +183,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             requests: &raw mut requests,
                             save,
                         };
-                        walk::<E, S>(simd, problem, lanes.one(), bounded, &tile);
+                        walk::<E, S>(simd, problem, lanes.per_channel, bounded, &tile);
                         if !lanes.one() {
                             lanes.add_sums(simd, wide_y, steps, y);
                         }

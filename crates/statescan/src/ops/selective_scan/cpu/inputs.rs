@@ -215,12 +215,6 @@ impl Ahead {
         let plane = timed(view, self.batch, self.block, self.start);
         Area { plane, lanes: self.block.count, steps: self.steps }
     }
-
-    /// Asks for its part of a (B, D, L) tensor.
-    #[inline(always)]
-    pub(super) fn prefetch(self, view: &View<'_>) {
-        timed(view, self.batch, self.block, self.start).prefetch(self.block.count, self.steps);
-    }
 }
 
 /// A vector of channels: `count` of them from `first`.
@@ -290,14 +284,6 @@ pub(super) unsafe fn map_tile<E: Types, S: Isa>(
     unsafe { tile::load_parts(simd, area.plane, E::K::PARTS, problem.dstate, problem.dstate, steps, to) }
 }
 
-/// Asks for the steps from `start` of what [`map_tile`] loads.
-#[inline(always)]
-pub(super) fn prefetch_map(problem: &Problem<'_>, map: &Projection<View<'_>>, segment: &Segment, channel: usize, start: usize) {
-    if let Some(area) = map_area(problem, map, segment, channel, start) {
-        area.plane.prefetch(area.lanes, area.steps);
-    }
-}
-
 /// The (states, steps) plane of B or C that a channel's group sees, the tile from `start` on.
 #[inline(always)]
 pub(super) fn map_area(
@@ -340,7 +326,7 @@ impl<T: Real> Map<T> {
         // SAFETY: the caller's contract.
         unsafe {
             if E::VARYING || self.varying {
-                let per_channel = if E::ONE_LANE { 1 } else { self.per_channel };
+                let per_channel = if E::LANES > 0 { E::LANES } else { self.per_channel };
                 Field::cycle(simd, self.from.add(t * parts * dstate + n * per_channel), dstate, per_channel)
             } else {
                 Field::load(simd, self.from.add(n * parts * T::lanes::<S>()))

@@ -60,6 +60,12 @@ impl<T: Real> Lanes<T> {
             if self.one() {
                 return tile::load(simd, plane, count, width, steps, to, width);
             }
+            if let Some((from, step)) = self.pairs::<S>(plane, count, steps) {
+                for t in (0..steps).step_by(width) {
+                    f64::transpose(simd, from.add(t / 2), step, to.add(t * self.channels).cast(), width as isize / 2);
+                }
+                return;
+            }
             tile::load(simd, plane.transposed(), steps, steps, count, self.scratch, STEPS);
             let whole = steps.next_multiple_of(width);
             for channel in 0..self.channels {
@@ -84,11 +90,24 @@ impl<T: Real> Lanes<T> {
             if self.one() {
                 return tile::store(simd, tile, width, plane, count, steps);
             }
+            if let Some((to, step)) = self.pairs::<S>(plane, count, steps) {
+                for t in (0..steps).step_by(width) {
+                    f64::transpose(simd, tile.add(t * self.channels).cast(), width as isize / 2, to.add(t / 2), step);
+                }
+                return;
+            }
             for t in (0..steps).step_by(width) {
                 self.turn(simd, tile.add(t * self.channels), width, self.scratch.add(t), STEPS);
             }
             tile::store(simd, self.scratch, STEPS, plane.transposed(), steps, count);
         }
+    }
+
+    /// [`Plane::pairs`] where a tile is whole squares of them: they need no place on their way.
+    #[inline(always)]
+    fn pairs<S: Isa>(self, plane: Plane, count: usize, steps: usize) -> Option<(*mut f64, isize)> {
+        let squares = !T::DOUBLE && self.per_channel == 2 && count == self.channels && steps.is_multiple_of(T::lanes::<S>());
+        if squares { plane.pairs() } else { None }
     }
 
     /// Exchanges rows and columns of a square of as many groups of `per_channel` elements as a vector has channels.
@@ -137,51 +156,64 @@ impl<T: Real> Lanes<T> {
         for vector in 0..self.vectors(steps) {
             // SAFETY: the caller's contract.
             unsafe {
-                let x = V::load(simd, tile.add(vector * width));
-                for position in 0..self.per_channel {
-                    x.repeat(self.per_channel, position).store(to.add((vector * self.per_channel + position) * width));
+                let (x, to) = (V::load(simd, tile.add(vector * width)), to.add(vector * self.per_channel * width));
+                match self.per_channel {
+                    // known at compile time, two instructions
+                    2 => {
+                        x.repeat(2, 0).store(to);
+                        x.repeat(2, 1).store(to.add(width));
+                    }
+                    count => {
+                        for position in 0..count {
+                            x.repeat(count, position).store(to.add(position * width));
+                        }
+                    }
                 }
             }
         }
     }
 
-    /// The inverse of [`Lanes::repeat`] for what is spread over a channel's lanes: sums it, in place.
+    /// A vector of the inverse of [`Lanes::repeat`] for what is spread over a channel's lanes: their sum.
     ///
     /// # Safety
-    /// The tile has that many steps, rounded up to a whole vector of the result.
+    /// The tile has the steps of that vector.
     #[inline(always)]
-    pub(super) unsafe fn sum<S: Isa>(self, simd: S, tile: *mut T, steps: usize) {
+    pub(super) unsafe fn summed<S: Isa>(self, simd: S, tile: *const T, vector: usize) -> V<T, S> {
         let (width, count) = (T::lanes::<S>(), self.per_channel);
-        for vector in 0..self.vectors(steps) {
-            let row = |i: usize| tile.wrapping_add((vector * count + i) * width);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let tile = tile.add(vector * count * width);
+            let first = V::load(simd, tile);
+            if count == 1 {
+                return first;
+            }
+            let mut rows = [first; MAX_LANES];
+            for i in 1..count {
+                rows[i] = V::load(simd, tile.add(i * width));
+            }
             let mut half = count / 2;
             while half > 0 {
                 for i in 0..half {
-                    // SAFETY: the caller's contract.
-                    unsafe {
-                        let (a, b) = V::load(simd, row(i)).exchange(V::load(simd, row(i + half)), half);
-                        (a + b).store(row(i));
-                    }
+                    let (a, b) = rows[i].exchange(rows[i + half], half);
+                    rows[i] = a + b;
                 }
                 half /= 2;
             }
-            // SAFETY: the caller's contract; the result goes where earlier steps were.
-            unsafe { V::load(simd, row(0)).store(tile.add(vector * width)) };
+            rows[0]
         }
     }
 
-    /// Sums a tile as [`Lanes::sum`] and adds it to another one.
+    /// Adds the sums of a tile, see [`Lanes::summed`], to another one.
     ///
     /// # Safety
-    /// As [`Lanes::sum`], for both tiles.
+    /// Both tiles have the steps.
     #[inline(always)]
-    pub(super) unsafe fn add_sums<S: Isa>(self, simd: S, tile: *mut T, steps: usize, to: *mut T) {
+    pub(super) unsafe fn add_sums<S: Isa>(self, simd: S, tile: *const T, steps: usize, to: *mut T) {
         // SAFETY: the caller's contract.
         unsafe {
-            self.sum::<S>(simd, tile, steps);
             for vector in 0..self.vectors(steps) {
-                let at = vector * T::lanes::<S>();
-                (V::load(simd, to.add(at)) + V::load(simd, tile.add(at))).store(to.add(at));
+                let to = to.add(vector * T::lanes::<S>());
+                (V::load(simd, to) + self.summed(simd, tile, vector)).store(to);
             }
         }
     }
@@ -204,52 +236,27 @@ impl<T: Real> Lanes<T> {
         vector
     }
 
-    /// The sums over channels of as many rows as a vector has lanes, a vector for each of a channel's several lanes: row `i` is in lane `i`.
+    /// The sums over channels of as many rows as a vector has lanes, a vector for each of a channel's `count` lanes: row `i` is in lane `i`.
     ///
     /// # Safety
     /// Every row, a whole vector, can be read, `step` elements apart.
     #[inline(always)]
-    pub(super) unsafe fn sum_rows<S: Isa>(self, simd: S, rows: *const T, step: usize) -> [V<T, S>; MAX_LANES] {
+    pub(super) unsafe fn sum_rows<S: Isa>(simd: S, count: usize, rows: *const T, step: usize) -> [V<T, S>; MAX_LANES] {
         // SAFETY: the caller's contract.
         unsafe {
-            match self.per_channel {
-                2 => Self::sum_rows_of::<S, 2>(simd, rows, step),
-                4 => Self::sum_rows_of::<S, 4>(simd, rows, step),
-                8 => Self::sum_rows_of::<S, 8>(simd, rows, step),
-                _ => Self::sum_rows_of::<S, 16>(simd, rows, step),
+            match count {
+                1 => [V::sum_rows(simd, rows, step); MAX_LANES],
+                2 => {
+                    let [first, second] = V::sum_pairs(simd, rows, step);
+                    let mut sums = [first; MAX_LANES];
+                    sums[1] = second;
+                    sums
+                }
+                4 => V::sum_rows_apart::<4>(simd, rows, step),
+                8 => V::sum_rows_apart::<8>(simd, rows, step),
+                _ => V::sum_rows_apart::<16>(simd, rows, step),
             }
         }
-    }
-
-    /// For so many lanes of each channel, so that every loop is unrolled.
-    ///
-    /// # Safety
-    /// As [`Lanes::sum_rows`].
-    #[inline(always)]
-    unsafe fn sum_rows_of<S: Isa, const LANES: usize>(simd: S, rows: *const T, step: usize) -> [V<T, S>; MAX_LANES] {
-        let width = T::lanes::<S>();
-        let mut v = [V::constant(simd, 0.0); MAX_LANES];
-        for i in 0..width {
-            // SAFETY: the caller's contract.
-            v[i] = unsafe { V::load(simd, rows.add(i * step)) };
-        }
-        // sums over channels: row `i + half` gets the lanes beside those of row `i`
-        let mut half = width / 2;
-        while half >= LANES {
-            for i in 0..half {
-                let (a, b) = v[i].exchange(v[i + half], half);
-                v[i] = a + b;
-            }
-            half /= 2;
-        }
-        // a square for each block of lanes is left, a row of it in each vector, to be transposed
-        while half > 0 {
-            for i in (0..LANES).filter(|i| i & half == 0) {
-                (v[i], v[i + half]) = v[i].exchange(v[i + half], half);
-            }
-            half /= 2;
-        }
-        v
     }
 
     /// A number for each channel, repeated over its lanes.
@@ -311,9 +318,34 @@ impl<T: Real> Lanes<T> {
     ///
     /// # Safety
     /// Both sides have room for the states.
+    #[inline(always)]
     pub(super) unsafe fn deal(self, from: *const T, sizes: [usize; 2], to: *mut T) {
+        if (self.per_channel, self.channels) == (2, 8) {
+            // SAFETY: the caller's contract.
+            return unsafe { Self::deal_pairs(from, sizes, to) };
+        }
         // SAFETY: the caller's contract.
         self.positions(sizes, |dealt, collected| unsafe { *to.add(dealt) = *from.add(collected) });
+    }
+
+    /// [`Lanes::deal`] for two lanes of each of eight channels, of a known size so that it takes a few instructions.
+    ///
+    /// # Safety
+    /// As [`Lanes::deal`].
+    #[inline(always)]
+    unsafe fn deal_pairs(from: *const T, [dstate, parts]: [usize; 2], to: *mut T) {
+        for group in 0..dstate / 2 * parts {
+            let (n, part) = (group / parts * 2, group % parts);
+            // SAFETY: the caller's contract.
+            unsafe {
+                let [even, odd] = [n, n + 1].map(|n| from.add((n * parts + part) * 8).cast::<[T; 8]>().read());
+                let mut both = [T::default(); 16];
+                for i in 0..8 {
+                    (both[2 * i], both[2 * i + 1]) = (even[i], odd[i]);
+                }
+                to.add(group * 16).cast::<[T; 16]>().write(both);
+            }
+        }
     }
 
     /// Where the states are (state, part, channel): with several lanes a copy, which one of three is free to choose.

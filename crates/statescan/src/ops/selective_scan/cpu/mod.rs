@@ -7,10 +7,12 @@
 mod backward;
 mod forward;
 mod inputs;
+mod kept;
 mod lanes;
 mod process;
 mod reduce;
 mod sweep;
+mod wavefront;
 
 use super::plan::{Checkpoints, Plan};
 use super::{Discretization, GradientTargets, Problem, Projection, Sources, Targets};
@@ -51,24 +53,24 @@ fn dispatch(problem: &Problem<'_>, pass: impl Pass) {
 trait Variant: Types {
     type R: Rule;
     const VARYING: bool;
-    /// Whether every channel has a lane of its own, known at compile time where nothing else is asked at every step.
-    const ONE_LANE: bool;
+    /// Lanes of a channel where they are known at compile time, because nothing else is asked at every step; otherwise 0.
+    const LANES: usize;
     /// States walked together. Real exponentials are so short that the multiply-adds of one state would wait for each other; everything
     /// else keeps the processor busy with one state, and is compiled once instead of four times over.
     const TOGETHER: usize = if Self::R::GAIN || Self::K::PARTS == 2 { 1 } else { 4 };
 }
 
-struct Choice<E, R, const VARYING: bool, const ONE_LANE: bool>(PhantomData<(E, R)>);
+struct Choice<E, R, const VARYING: bool, const LANES: usize>(PhantomData<(E, R)>);
 
-impl<E: Types, R: Rule, const VARYING: bool, const ONE_LANE: bool> Types for Choice<E, R, VARYING, ONE_LANE> {
+impl<E: Types, R: Rule, const VARYING: bool, const LANES: usize> Types for Choice<E, R, VARYING, LANES> {
     type T = E::T;
     type K = E::K;
 }
 
-impl<E: Types, R: Rule, const VARYING: bool, const ONE_LANE: bool> Variant for Choice<E, R, VARYING, ONE_LANE> {
+impl<E: Types, R: Rule, const VARYING: bool, const LANES: usize> Variant for Choice<E, R, VARYING, LANES> {
     type R = R;
     const VARYING: bool = VARYING;
-    const ONE_LANE: bool = ONE_LANE;
+    const LANES: usize = LANES;
 }
 
 /// The loops over the states and steps of one tile and one vector of channels.
@@ -95,20 +97,19 @@ impl<L: Loops<E::T>, E: Variant> Kernel for Walk<'_, L, E> {
 /// # Safety
 /// As [`Loops::walk`].
 #[inline(always)]
-unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, one_lane: bool, bounded: bool, loops: &impl Loops<E::T>) {
+unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, per_channel: usize, bounded: bool, loops: &impl Loops<E::T>) {
     let varying = matches!((&problem.b, &problem.c), (Projection::Varying(_), Projection::Varying(_)));
     match problem.discretization {
-        Discretization::Mamba | Discretization::Dirac if varying && bounded && one_lane => {
-            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, true>>));
-        }
-        Discretization::Mamba | Discretization::Dirac if varying && bounded => {
-            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, false>>));
-        }
+        Discretization::Mamba | Discretization::Dirac if varying && bounded => match per_channel {
+            1 => outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 1>>)),
+            2 => outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 2>>)),
+            _ => outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 0>>)),
+        },
         Discretization::Mamba | Discretization::Dirac => {
-            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential, false, false>>));
+            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential, false, 0>>));
         }
-        Discretization::Zoh => outline(simd, Walk(loops, PhantomData::<Choice<E, Zoh, false, false>>)),
-        Discretization::Bilinear => outline(simd, Walk(loops, PhantomData::<Choice<E, Bilinear, false, false>>)),
+        Discretization::Zoh => outline(simd, Walk(loops, PhantomData::<Choice<E, Zoh, false, 0>>)),
+        Discretization::Bilinear => outline(simd, Walk(loops, PhantomData::<Choice<E, Bilinear, false, 0>>)),
     }
 }
 
@@ -129,10 +130,9 @@ struct Context<'c, 'a> {
 }
 
 impl<'c, 'a> Context<'c, 'a> {
-    /// `share` as for [`Plan::new`].
-    fn new(exec: &Exec, problem: &'c Problem<'a>, share: bool) -> Self {
+    fn new(exec: &Exec, problem: &'c Problem<'a>, plan: fn(&Problem<'_>, usize) -> Plan) -> Self {
         let level = exec.level();
-        let plan = Plan::new(problem, level.lanes(problem.double), share);
+        let plan = plan(problem, level.lanes(problem.double));
         Context { problem, plan, checkpoints: Checkpoints::new(problem), level }
     }
 }

@@ -6,13 +6,19 @@
 use super::backward::STORED;
 use super::inputs::{Map, Tiles};
 use super::lanes::Lanes;
+use super::wavefront::Turn;
 use super::{Loops, Variant};
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{MAX_LANES, STEPS};
+use crate::cpu::tile::{MAX_LANES, Requests, STEPS, prefetch_own};
 use crate::ops::rules::{FieldKind, Rule};
 
+/// Areas that are asked for during a sweep, at most: four inputs, the gradients of as many, B and C and theirs.
+pub(super) const AHEAD: usize = 12;
+/// Steps of each direction after which some of that is asked for: all at once would be waited for.
+const STEPS_PER_REQUEST: usize = 4;
+
 /// One tile of time of one vector of channels.
-pub(super) struct Sweep<T> {
+pub(super) struct Sweep<'w, T> {
     pub tiles: Tiles<T>,
     pub shared: bool,
     pub a: *const T,
@@ -20,7 +26,8 @@ pub(super) struct Sweep<T> {
     pub c: Map<T>,
     /// States before the tile, (state, part, lane).
     pub h: *const T,
-    /// Gradient by the states after the tile; afterwards by those before it.
+    /// Gradient by the states after the tile; afterwards by those before it. It and the gathered gradients by parameters belong to the
+    /// thread whose turn it is.
     pub g: *mut T,
     /// Gradient by the output before the gate.
     pub p: *const T,
@@ -40,9 +47,14 @@ pub(super) struct Sweep<T> {
     pub steps: usize,
     pub dstate: usize,
     pub lanes: Lanes<T>,
+    /// What is asked for on the way, in [`Sweep::calls`].
+    pub requests: *mut Requests<AHEAD>,
+    /// Set where other threads walk other tiles of the row at the same time; the vectors of states are counted from `counted` on.
+    pub turn: *mut Option<Turn<'w>>,
+    pub counted: usize,
 }
 
-impl<T: Real> Loops<T> for Sweep<T> {
+impl<T: Real> Loops<T> for Sweep<'_, T> {
     #[inline(always)]
     unsafe fn walk<E: Variant<T = T>, S: Isa>(&self, simd: S) {
         let mut n = 0;
@@ -61,15 +73,43 @@ impl<T: Real> Loops<T> for Sweep<T> {
     }
 }
 
-impl<T: Real> Sweep<T> {
+impl<T: Real> Sweep<'_, T> {
+    /// How often a sweep of so many vectors of states asks on the way.
+    pub(super) fn calls(vectors: usize, steps: usize) -> usize {
+        2 * vectors.div_ceil(STORED) * steps.div_ceil(STEPS_PER_REQUEST)
+    }
+
+    /// Whether the loops over steps ask, or all is asked for before them: sixteen registers are taken by what the loops are for, and a third
+    /// of the instructions then goes into what asking pushes out of them.
+    #[inline(always)]
+    pub(super) fn asks_on_the_way<S: Isa>() -> bool {
+        f32::lanes::<S>() == MAX_LANES
+    }
+
     /// # Safety
     /// As [`Loops::walk`], for states `first..first + COUNT`.
     #[inline(always)]
     unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
         // SAFETY: the caller's contract.
         unsafe {
+            let end = self.counted + first + COUNT;
+            if let Some(turn) = &mut *self.turn
+                && turn.is_done(end)
+            {
+                // there is the way forwards for these to come from the other thread's cache
+                let field = E::K::PARTS * T::lanes::<S>();
+                for array in [self.g, self.da] {
+                    prefetch_own(array.wrapping_add(first * field).cast(), COUNT * field * size_of::<T>());
+                }
+            }
             self.forwards::<E, S, COUNT>(simd, first);
+            if let Some(turn) = &mut *self.turn {
+                turn.wait(end);
+            }
             self.backwards::<E, S, COUNT>(simd, first);
+            if let Some(turn) = &*self.turn {
+                turn.done(end);
+            }
         }
     }
 
@@ -95,6 +135,9 @@ impl<T: Real> Sweep<T> {
                 a[i] = E::R::prepare(Field::load(simd, self.a.add((first + i) * field)));
             }
             for t in 0..self.steps {
+                if Self::asks_on_the_way::<S>() && t % STEPS_PER_REQUEST == 0 {
+                    (*self.requests).ask();
+                }
                 let at = t * width;
                 let dt = V::load(simd, self.tiles.dt.add(at));
                 let dt_a = V::load(simd, self.tiles.dt_a.add(at));
@@ -144,6 +187,9 @@ impl<T: Real> Sweep<T> {
             while end > 0 {
                 let begin = (end - 1) / width * width;
                 for t in (begin..end).rev() {
+                    if Self::asks_on_the_way::<S>() && t % STEPS_PER_REQUEST == 0 {
+                        (*self.requests).ask();
+                    }
                     let at = t * width;
                     let (dt, dt_a) = (V::load(simd, self.tiles.dt.add(at)), V::load(simd, self.tiles.dt_a.add(at)));
                     let (u, p) = (V::load(simd, self.tiles.u.add(at)), V::load(simd, self.p.add(at)));
@@ -252,11 +298,8 @@ impl<T: Real> Sweep<T> {
             for i in 0..COUNT {
                 for part in 0..parts {
                     let rows = self.pending.add((slot + i) * width * parts * width + part * width);
-                    let per_channel = if E::ONE_LANE { 1 } else { self.lanes.per_channel };
-                    let sums = match per_channel {
-                        1 => [V::sum_rows(simd, rows, parts * width); MAX_LANES],
-                        _ => self.lanes.sum_rows(simd, rows, parts * width),
-                    };
+                    let per_channel = if E::LANES > 0 { E::LANES } else { self.lanes.per_channel };
+                    let sums = Lanes::sum_rows(simd, per_channel, rows, parts * width);
                     for lane in 0..per_channel {
                         let n = (first + i) * per_channel + lane;
                         let to = sum.add((n * parts + part) * STEPS + begin);

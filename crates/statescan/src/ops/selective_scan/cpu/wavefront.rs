@@ -1,0 +1,143 @@
+//! Rows that several threads walk together, one tile behind the other.
+//!
+//! Of the tile that is walked before it (the later one in time) a tile needs the gradient by its last states, and what is gathered over a
+//! whole row is added tile after tile. All else needs nothing: loading, the states of the way forwards, sums over channels, storing. So
+//! threads take tiles in turn, and who comes to a vector of states waits until the thread before is past it, most often without having to.
+
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// How far all rows are.
+pub(super) struct Wavefront {
+    /// For each row, and for as many of its tiles as there are threads: what is done, counted from the first tile on.
+    done: Vec<Progress>,
+    slots: usize,
+    /// What is counted in a tile.
+    len: usize,
+    /// Whether a thread has left its tile in a panic.
+    abandoned: AtomicBool,
+}
+
+/// On lines that no other one shares; processors read them in pairs.
+#[derive(Default)]
+#[repr(align(128))]
+struct Progress(AtomicUsize);
+
+impl Wavefront {
+    /// Of so many rows; in each tile it is counted up to `len`.
+    pub(super) fn new(rows: usize, threads: usize, len: usize) -> Self {
+        let slots = threads.max(1);
+        Wavefront {
+            done: (0..rows * slots).map(|_| Progress::default()).collect(),
+            slots,
+            len,
+            abandoned: AtomicBool::new(false),
+        }
+    }
+
+    /// The turn of a row's `tile`-th one to be walked. The one before has been given to a thread already, and every thread has one at most.
+    pub(super) fn turn(&self, row: usize, tile: usize) -> Turn<'_> {
+        // a thread that takes a slot again has done the tile that was there, and with it all before
+        let slot = |tile: usize| &self.done[row * self.slots + tile % self.slots].0;
+        let before = tile.checked_sub(1).map_or(slot(tile), slot);
+        Turn { front: self, own: slot(tile), before, first: tile * self.len, seen: if tile == 0 { self.len } else { 0 } }
+    }
+}
+
+/// What one thread waits for and says while it walks a tile.
+pub(super) struct Turn<'w> {
+    front: &'w Wavefront,
+    own: &'w AtomicUsize,
+    before: &'w AtomicUsize,
+    /// The count when the tile begins.
+    first: usize,
+    /// What is known to be done of the tile before.
+    seen: usize,
+}
+
+impl Turn<'_> {
+    /// Whether the tile before is done up to `count`, as far as one look tells.
+    #[inline(always)]
+    pub(super) fn is_done(&mut self, count: usize) -> bool {
+        if self.seen < count {
+            // its count begins a tile earlier; what a slot had before is less
+            self.seen = (self.before.load(Ordering::Acquire) + self.front.len).saturating_sub(self.first);
+        }
+        self.seen >= count
+    }
+
+    /// Waits until the tile before is done up to `count`.
+    #[inline(always)]
+    pub(super) fn wait(&mut self, count: usize) {
+        if !self.is_done(count) {
+            self.wait_long(count);
+        }
+    }
+
+    /// The processor goes to others if it takes long, as the thread that is waited for may be among them.
+    #[cold]
+    #[inline(never)]
+    fn wait_long(&mut self, count: usize) {
+        const PATIENCE: usize = 10_000;
+        let mut looked = 0;
+        while !self.is_done(count) {
+            assert!(!self.front.abandoned.load(Ordering::Relaxed), "the thread that is waited for has panicked");
+            looked += 1;
+            if looked < PATIENCE { core::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+    }
+
+    /// Says that this tile is done up to `count`.
+    #[inline(always)]
+    pub(super) fn done(&self, count: usize) {
+        self.own.store(self.first + count, Ordering::Release);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.front.abandoned.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Wavefront;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn a_tile_follows_the_one_before() {
+        for threads in [1, 2, 3] {
+            let front = Wavefront::new(2, threads, 4);
+            for tile in 0..7 {
+                let mut turn = front.turn(1, tile);
+                (1..=4).for_each(|count| turn.wait(count));
+                if threads > 1 {
+                    let mut next = front.turn(1, tile + 1);
+                    assert!(!next.is_done(1), "nothing of the tile before is done, whatever was in its slot");
+                    turn.done(3);
+                    assert!(next.is_done(1) && next.is_done(3) && !next.is_done(4));
+                }
+                turn.done(4);
+                assert!(front.turn(1, tile + 1).is_done(4));
+                assert!(!front.turn(0, tile + 1).is_done(1), "rows have nothing to do with each other");
+            }
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_thread_that_panicked_panics() {
+        let front = &Wavefront::new(1, 2, 1);
+        std::thread::scope(|scope| {
+            let (first, mut second) = (front.turn(0, 0), front.turn(0, 1));
+            let waiting = scope.spawn(move || catch_unwind(AssertUnwindSafe(|| second.wait(1))).is_err());
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                let _first = first;
+                panic!("on purpose");
+            }));
+            assert!(panicked.is_err());
+            assert!(waiting.join().is_ok_and(|panicked| panicked));
+        });
+    }
+}
