@@ -117,8 +117,8 @@ impl Exec {
         Exec { pool, ..self.clone() }
     }
 
-    /// Runs `job(scratch, i)` for every `i < count`, each exactly once, on the threads of this executor. Scratch is made once for each
-    /// thread and must not carry results from job to job.
+    /// Runs `job(scratch, i)` for every `i < count`, each exactly once, on the threads of this executor, which take them in this order.
+    /// Scratch is made once for each thread and must not carry results from job to job.
     pub(crate) fn for_each<S>(&self, count: usize, scratch: impl Fn() -> S + Sync, job: impl Fn(&mut S, usize) + Sync) {
         let next = AtomicUsize::new(0);
         self.on_threads(count, &|| {

@@ -184,7 +184,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
 }
 
 impl<E: Types> Job<'_, '_, '_, E> {
-    /// What is read and written after a block of channels: at most [`sweep::AHEAD`] areas.
+    /// What is read and written after a block of channels: at most [`super::sweep::AHEAD`] areas.
     #[inline(always)]
     fn ahead(
         &self,

@@ -34,7 +34,8 @@ impl Wavefront {
         }
     }
 
-    /// The turn of a row's `tile`-th one to be walked. The one before has been given to a thread already, and every thread has one at most.
+    /// The turn of a row's `tile`-th one to be walked. The one before must have been given to a thread already, and a thread has one turn at
+    /// a time.
     pub(super) fn turn(&self, row: usize, tile: usize) -> Turn<'_> {
         // a thread that takes a slot again has done the tile that was there, and with it all before
         let slot = |tile: usize| &self.done[row * self.slots + tile % self.slots].0;
