@@ -151,8 +151,9 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
 unsafe fn transpose_plain<T: Copy>(lanes: usize, src: *const T, src_step: isize, dst: *mut T, dst_step: isize) {
     for i in 0..lanes {
         for j in 0..lanes {
-            // SAFETY: the caller's contract covers the whole block.
-            unsafe { *dst.offset(j as isize * dst_step + i as isize) = *src.offset(i as isize * src_step + j as isize) };
+            let (from, to) = (i as isize * src_step + j as isize, j as isize * dst_step + i as isize);
+            // SAFETY: the caller's contract covers the whole block; pairs of f32 that pass as f64 need not be aligned like those.
+            unsafe { dst.offset(to).write_unaligned(src.offset(from).read_unaligned()) };
         }
     }
 }
