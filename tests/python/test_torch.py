@@ -364,7 +364,10 @@ def test_inference_mode():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_process_has_threads_of_its_own():
-    """Data loaders fork: threads of the parent are not there in the child."""
+    """Data loaders fork: threads of the parent are not there in the child.
+
+    They give PyTorch one thread there: its own operations would wait for the others.
+    """
     code = """
 import os, torch, statescan
 statescan.set_num_threads(2)
@@ -372,12 +375,33 @@ a = torch.rand(64, 64, 512)
 expected = statescan.linear_scan(a, a)[0]
 child = os.fork()
 if child == 0:
+    torch.set_num_threads(1)
     os._exit(0 if torch.equal(statescan.linear_scan(a, a)[0], expected) else 3)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     # in a process of its own: what other tests have loaded must not be forked
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["0"], done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="PyTorch's threads are used on Linux")
+def test_work_runs_on_the_threads_of_pytorch():
+    code = """
+import os, torch, statescan
+statescan.set_num_threads(2)
+a = torch.rand(64, 64, 512)
+one = statescan.linear_scan(a, a)[0]
+names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+statescan.set_num_threads(1)
+equal = torch.equal(one, statescan.linear_scan(a, a)[0])
+print("libgomp" in open("/proc/self/maps").read(), any(name.startswith("statescan") for name in names), equal)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    loaded, own, equal = done.stdout.split()
+    assert equal == "True"
+    if loaded != "True":
+        pytest.skip("this PyTorch has no libgomp")
+    assert own == "False", "threads of our own beside those of PyTorch"
 
 
 class Layer(torch.nn.Module):

@@ -1,6 +1,8 @@
 //! Where a call runs, from the two numbers that Python gives.
 
 use crate::error::to_python;
+#[cfg(target_os = "linux")]
+use crate::openmp;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use statescan::{Device, Exec};
@@ -16,6 +18,14 @@ struct Threads {
 
 static THREADS: Mutex<Option<Threads>> = Mutex::new(None);
 
+/// PyTorch's threads, where we know how to use them.
+fn on_pytorch(threads: usize) -> Option<Exec> {
+    #[cfg(target_os = "linux")]
+    return openmp::exec(threads);
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
 fn cpu(threads: usize) -> Exec {
     if threads == 1 {
         return Exec::cpu(1);
@@ -25,7 +35,7 @@ fn cpu(threads: usize) -> Exec {
     match &*kept {
         Some(last) if last.process == process && last.exec.threads() == threads => last.exec.clone(),
         _ => {
-            let exec = Exec::cpu(threads);
+            let exec = on_pytorch(threads).unwrap_or_else(|| Exec::cpu(threads));
             let last = kept.replace(Threads { process, exec: exec.clone() });
             // another process's threads cannot be told to stop
             std::mem::forget(last.filter(|last| last.process != process));

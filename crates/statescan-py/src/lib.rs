@@ -9,6 +9,8 @@ mod call;
 mod dlpack;
 mod error;
 mod exec;
+#[cfg(target_os = "linux")]
+mod openmp;
 mod ops;
 mod tensor;
 mod torch;
@@ -39,6 +41,8 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        #[cfg(target_os = "linux")]
+        crate::openmp::import();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

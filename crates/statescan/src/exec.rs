@@ -8,6 +8,17 @@ use core::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Threads that somebody else keeps: called with a number and some work, it does the work on at most so many threads at the same time, and
+/// returns when all of them are through with it.
+pub type ForeignThreads = dyn Fn(usize, &(dyn Fn() + Sync)) + Send + Sync;
+
+/// Who helps the calling thread.
+#[derive(Clone)]
+enum Crew {
+    Own(Arc<Pool>),
+    Foreign(Arc<ForeignThreads>),
+}
+
 /// Where a call runs. Cheap to clone; keep one and pass it to every call.
 /// On the CPU it keeps up to 64 MiB of scratch memory from call to call, shared with its clones.
 ///
@@ -15,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Clone)]
 pub struct Exec {
     threads: usize,
-    pool: Option<Arc<Pool>>,
+    crew: Option<Crew>,
     level: Level,
     cuda: Option<Stream>,
     workspace: Workspace,
@@ -32,7 +43,22 @@ impl Exec {
         };
         let pool = (threads > 1).then(|| Arc::new(Pool::new(threads - 1)));
         let threads = pool.as_ref().map_or(1, |pool| pool.helpers() + 1);
-        Exec { threads, pool, level: Level::best(), cuda: None, workspace: Workspace::default() }
+        Exec { threads, crew: pool.map(Crew::Own), level: Level::best(), cuda: None, workspace: Workspace::default() }
+    }
+
+    /// The CPU with threads of another library, at most so many of them: threads of two libraries on the same cores wait for each other,
+    /// as those that look for new work keep the cores busy.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// let threads = |count: usize, work: &(dyn Fn() + Sync)| std::thread::scope(|scope| {
+    ///     (0..count).for_each(|_| drop(scope.spawn(|| work())));
+    /// });
+    /// assert_eq!(statescan::Exec::cpu_on(4, Arc::new(threads)).threads(), 4);
+    /// ```
+    pub fn cpu_on(threads: usize, crew: Arc<ForeignThreads>) -> Self {
+        Exec { threads: threads.max(1), crew: Some(Crew::Foreign(crew)), ..Exec::cpu(1) }
     }
 
     /// The CUDA device with this number, on a stream of its own.
@@ -113,8 +139,8 @@ impl Exec {
     /// This executor for so much work, in multiply-adds: the calling thread alone where waking others would take longer.
     pub(crate) fn for_work(&self, work: usize) -> Exec {
         const WORTH_WAKING: usize = 1 << 19;
-        let pool = if work < WORTH_WAKING { None } else { self.pool.clone() };
-        Exec { pool, ..self.clone() }
+        let crew = if work < WORTH_WAKING { None } else { self.crew.clone() };
+        Exec { crew, ..self.clone() }
     }
 
     /// Runs `job(scratch, i)` for every `i < count`, each exactly once, on the threads of this executor, which take them in this order.
@@ -142,7 +168,7 @@ impl Exec {
         scratch: impl Fn() -> S + Sync,
         job: impl Fn(&mut S, usize, usize) + Sync,
     ) {
-        let queue = Chains::new(chains, pieces, self.pool.is_none());
+        let queue = Chains::new(chains, pieces, self.crew.is_none());
         self.on_threads(chains, &|| {
             let (mut own, mut last) = (None, None);
             while let Some((chain, piece)) = queue.next(last) {
@@ -154,8 +180,13 @@ impl Exec {
 
     /// Runs `worker` on this thread and on as many others as there are, at most `most` in all.
     fn on_threads(&self, most: usize, worker: &(dyn Fn() + Sync)) {
-        match &self.pool {
-            Some(pool) if most > 1 => pool.run(most - 1, worker),
+        match &self.crew {
+            Some(Crew::Own(pool)) if most > 1 => pool.run(most - 1, worker),
+            Some(Crew::Foreign(run)) if most > 1 => {
+                run(most.min(self.threads), worker);
+                // whatever has become of them, nothing is left undone
+                worker();
+            }
             _ => worker(),
         }
     }
@@ -166,6 +197,43 @@ impl core::fmt::Debug for Exec {
         match self.device() {
             Device::Cpu => write!(f, "Exec(cpu, {} threads, {:?})", self.threads, self.level),
             device => write!(f, "Exec({device})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Exec, ForeignThreads};
+    use core::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn foreign_threads_do_every_job_once() {
+        let several = |count: usize, work: &(dyn Fn() + Sync)| {
+            std::thread::scope(|scope| (0..count).for_each(|_| drop(scope.spawn(work))));
+        };
+        let crews: [Arc<ForeignThreads>; 3] = [Arc::new(several), Arc::new(|_, work| work()), Arc::new(|_, _| {})];
+        for crew in crews {
+            let most = Arc::new(AtomicUsize::new(0));
+            let asked = most.clone();
+            let exec = Exec::cpu_on(
+                3,
+                Arc::new(move |count, work| {
+                    asked.fetch_max(count, Ordering::Relaxed);
+                    crew(count, work);
+                }),
+            );
+            for jobs in [0, 1, 2, 50] {
+                let done = Mutex::new(Vec::new());
+                exec.for_each(jobs, || (), |(), job| done.lock().unwrap().push(job));
+                let mut done = done.into_inner().unwrap();
+                done.sort_unstable();
+                assert!(done.into_iter().eq(0..jobs));
+            }
+            assert_eq!(most.load(Ordering::Relaxed), 3, "as many as there are, and no more");
+            let done = AtomicUsize::new(0);
+            exec.for_each_piece(4, 5, || (), |(), _, _| _ = done.fetch_add(1, Ordering::Relaxed));
+            assert_eq!(done.into_inner(), 20);
         }
     }
 }

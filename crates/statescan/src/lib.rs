@@ -53,7 +53,7 @@ pub mod tensor;
 
 pub use cpu::Level;
 pub use error::{Error, Result};
-pub use exec::Exec;
+pub use exec::{Exec, ForeignThreads};
 pub use ops::{Discretization, Sequences};
 pub use tensor::{DType, Device, View, ViewMut};
 
