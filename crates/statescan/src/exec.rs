@@ -8,8 +8,8 @@ use core::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Threads that somebody else keeps: called with a number and some work, it does the work on at most so many threads at the same time, and
-/// returns when all of them are through with it.
+/// Threads that somebody else keeps: called with a number and some work, it does the work on that many threads at the same time, and
+/// returns when all of them are through with it. Fewer threads only take longer, and what more threads call does nothing.
 pub type ForeignThreads = dyn Fn(usize, &(dyn Fn() + Sync)) + Send + Sync;
 
 /// Who helps the calling thread.
@@ -183,7 +183,13 @@ impl Exec {
         match &self.crew {
             Some(Crew::Own(pool)) if most > 1 => pool.run(most - 1, worker),
             Some(Crew::Foreign(run)) if most > 1 => {
-                run(most.min(self.threads), worker);
+                let (asked, came) = (most.min(self.threads), AtomicUsize::new(0));
+                run(asked, &|| {
+                    // what threads share has room for as many as there should be
+                    if came.fetch_add(1, Ordering::Relaxed) < asked {
+                        worker();
+                    }
+                });
                 // whatever has become of them, nothing is left undone
                 worker();
             }
@@ -212,7 +218,12 @@ mod tests {
         let several = |count: usize, work: &(dyn Fn() + Sync)| {
             std::thread::scope(|scope| (0..count).for_each(|_| drop(scope.spawn(work))));
         };
-        let crews: [Arc<ForeignThreads>; 3] = [Arc::new(several), Arc::new(|_, work| work()), Arc::new(|_, _| {})];
+        let crews: [Arc<ForeignThreads>; 4] = [
+            Arc::new(several),
+            Arc::new(move |count, work| several(count + 5, work)),
+            Arc::new(|_, work| work()),
+            Arc::new(|_, _| {}),
+        ];
         for crew in crews {
             let most = Arc::new(AtomicUsize::new(0));
             let asked = most.clone();
@@ -231,6 +242,14 @@ mod tests {
                 assert!(done.into_iter().eq(0..jobs));
             }
             assert_eq!(most.load(Ordering::Relaxed), 3, "as many as there are, and no more");
+            let at_work = Mutex::new(std::collections::HashSet::new());
+            let job = |(): &mut (), _| {
+                std::thread::sleep(core::time::Duration::from_millis(1));
+                at_work.lock().unwrap().insert(std::thread::current().id());
+            };
+            exec.for_each(20, || (), job);
+            at_work.lock().unwrap().remove(&std::thread::current().id());
+            assert!(at_work.into_inner().unwrap().len() <= 3, "no more do work than were asked for");
             let done = AtomicUsize::new(0);
             exec.for_each_piece(4, 5, || (), |(), _, _| _ = done.fetch_add(1, Ordering::Relaxed));
             assert_eq!(done.into_inner(), 20);

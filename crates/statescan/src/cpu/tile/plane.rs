@@ -80,22 +80,6 @@ impl Plane {
         self.advance_bytes(elements * self.dtype.size() as isize)
     }
 
-    /// Asks for the lines of lanes x steps ahead of their use, where rows are contiguous along either axis. Any position is allowed: an
-    /// address outside the tensor is never touched.
-    #[inline(always)]
-    pub(crate) fn prefetch(self, lanes: usize, steps: usize) {
-        let (rows, row_step, len) = match (self.lane_step, self.time_step) {
-            (_, 1) => (lanes, self.lane_step, steps),
-            (1, _) => (steps, self.time_step, lanes),
-            _ => return,
-        };
-        let size = self.dtype.size();
-        for row in 0..rows {
-            let start = self.ptr.wrapping_offset(row as isize * row_step * size as isize);
-            prefetch_row(start, len * size);
-        }
-    }
-
     fn advance_bytes(mut self, bytes: isize) -> Self {
         self.ptr = self.ptr.wrapping_offset(bytes);
         self

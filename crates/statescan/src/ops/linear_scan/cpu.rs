@@ -6,7 +6,7 @@
 use super::plan::Plan;
 use super::{GradientTargets, Problem, Sources, Targets, recurrence};
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
-use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
+use crate::cpu::tile::{self, Area, MAX_LANES, Plane, STEPS};
 use crate::cpu::{Kernel, Level};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
@@ -223,7 +223,7 @@ unsafe fn backward_block<T: Real, S: Isa, F: Field<T, S>>(
             // sixteen rows of five tensors are more than the processor follows by itself, and what is written is read before, too
             if start > 0 && context.plan.block == MAX_LANES {
                 for plane in [Some(pa), pp, ph.or(by_a.map(|_| pb)), by_a, by_b].into_iter().flatten() {
-                    plane.at(0, start - STEPS).prefetch(count, STEPS);
+                    Area { plane: plane.at(0, start - STEPS), lanes: count, steps: STEPS }.ask();
                 }
             }
             tile::load_parts(simd, pa.at(0, start), F::PARTS, count, padded, steps, a);
