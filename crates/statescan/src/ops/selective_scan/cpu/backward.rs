@@ -129,8 +129,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         let (first, last) = (self.window.end == problem.seqlen, self.window.start == 0);
         let lanes = Lanes::new(width, per_channel, scratch);
         if let Some(turn) = self.turn.as_mut().filter(|_| !first) {
-            // what is kept for the whole row is there by then
-            turn.wait(1);
+            turn.wait_for_row();
         }
         // SAFETY: the arrays were carved for all blocks; jobs own disjoint channels or segments of targets and partials, and where they are
         // walked by several threads, those take turns.
@@ -149,6 +148,9 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
             };
             for (i, block) in blocks(channels.clone(), lanes.channels).enumerate().filter(|_| first) {
                 begin::<E, S>(simd, lanes, problem, block, &kept(i));
+            }
+            if let Some(turn) = self.turn.as_ref().filter(|_| first) {
+                turn.done(0);
             }
             for index in plan.segments[segments].clone() {
                 let segment = &problem.segments.list[index];

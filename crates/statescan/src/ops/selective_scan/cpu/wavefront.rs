@@ -3,6 +3,7 @@
 //! Of the tile that is walked before it (the later one in time) a tile needs the gradient by its last states, and what is gathered over a
 //! whole row is added tile after tile. All else needs nothing: loading, the states of the way forwards, sums over channels, storing. So
 //! threads take tiles in turn, and who comes to a vector of states waits until the thread before is past it, most often without having to.
+//! Loading waits for nobody: with the walk alone in turn, a row has work for as many threads as a tile has vectors of states.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -13,6 +14,9 @@ pub(super) struct Wavefront {
     slots: usize,
     /// What is counted in a tile.
     len: usize,
+    /// How much of the tile before is done when the walk of one begins: close behind another thread, every line that both use is waited
+    /// for; far behind, the last threads come too late to take a tile each.
+    lead: usize,
     /// Whether a thread has left its tile in a panic.
     abandoned: AtomicBool,
 }
@@ -26,12 +30,8 @@ impl Wavefront {
     /// Of so many rows; in each tile it is counted up to `len`.
     pub(super) fn new(rows: usize, threads: usize, len: usize) -> Self {
         let slots = threads.max(1);
-        Wavefront {
-            done: (0..rows * slots).map(|_| Progress::default()).collect(),
-            slots,
-            len,
-            abandoned: AtomicBool::new(false),
-        }
+        let done = (0..rows * slots).map(|_| Progress::default()).collect();
+        Wavefront { done, slots, len, lead: len / (2 * slots), abandoned: AtomicBool::new(false) }
     }
 
     /// The turn of a row's `tile`-th one to be walked. The one before must have been given to a thread already, and a thread has one turn at
@@ -40,7 +40,8 @@ impl Wavefront {
         // a thread that takes a slot again has done the tile that was there, and with it all before
         let slot = |tile: usize| &self.done[row * self.slots + tile % self.slots].0;
         let before = tile.checked_sub(1).map_or(slot(tile), slot);
-        Turn { front: self, own: slot(tile), before, first: tile * self.len, seen: if tile == 0 { self.len } else { 0 } }
+        let seen = if tile == 0 { self.len } else { 0 };
+        Turn { front: self, own: slot(tile), before, row: slot(0), first: tile * self.len + 1, seen }
     }
 }
 
@@ -49,7 +50,9 @@ pub(super) struct Turn<'w> {
     front: &'w Wavefront,
     own: &'w AtomicUsize,
     before: &'w AtomicUsize,
-    /// The count when the tile begins.
+    /// The first tile's, which never becomes 0 again.
+    row: &'w AtomicUsize,
+    /// The count when the tile begins. It is 0 only before a row does.
     first: usize,
     /// What is known to be done of the tile before.
     seen: usize,
@@ -66,21 +69,33 @@ impl Turn<'_> {
         self.seen >= count
     }
 
-    /// Waits until the tile before is done up to `count`.
+    /// Waits until what is kept for the whole row is there: until the first tile is [`Turn::done`] up to 0.
+    #[inline(always)]
+    pub(super) fn wait_for_row(&mut self) {
+        self.until(|turn| turn.row.load(Ordering::Acquire) > 0);
+    }
+
+    /// Waits until the tile before is done up to `count`, and so far that the threads do not get into each other's way.
     #[inline(always)]
     pub(super) fn wait(&mut self, count: usize) {
-        if !self.is_done(count) {
-            self.wait_long(count);
+        let count = count.max(self.front.lead);
+        self.until(|turn| turn.is_done(count));
+    }
+
+    #[inline(always)]
+    fn until(&mut self, ready: impl Fn(&mut Self) -> bool) {
+        if !ready(self) {
+            self.wait_long(ready);
         }
     }
 
     /// The processor goes to others if it takes long, as the thread that is waited for may be among them.
     #[cold]
     #[inline(never)]
-    fn wait_long(&mut self, count: usize) {
+    fn wait_long(&mut self, ready: impl Fn(&mut Self) -> bool) {
         const PATIENCE: usize = 10_000;
         let mut looked = 0;
-        while !self.is_done(count) {
+        while !ready(self) {
             assert!(!self.front.abandoned.load(Ordering::Relaxed), "the thread that is waited for has panicked");
             looked += 1;
             if looked < PATIENCE { core::hint::spin_loop() } else { std::thread::yield_now() }
@@ -104,7 +119,7 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Wavefront;
+    use super::{Ordering, Wavefront};
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     #[test]
@@ -125,6 +140,35 @@ mod tests {
                 assert!(!front.turn(0, tile + 1).is_done(1), "rows have nothing to do with each other");
             }
         }
+    }
+
+    #[test]
+    fn a_row_begins_with_its_first_tile() {
+        let front = Wavefront::new(2, 3, 4);
+        let begun = |row| [1, 2, 3].map(|tile| front.turn(row, tile).row.load(Ordering::Relaxed) > 0);
+        assert_eq!(begun(1), [false; 3]);
+        front.turn(1, 0).done(0);
+        assert_eq!(begun(1), [true; 3]);
+        assert!(!front.turn(1, 1).is_done(1), "and nothing is walked");
+        front.turn(1, 3).done(1);
+        assert_eq!(begun(1), [true; 3], "whatever came into the slot");
+        assert_eq!(begun(0), [false; 3]);
+    }
+
+    #[test]
+    fn a_walk_begins_at_a_distance() {
+        let front = &Wavefront::new(1, 2, 12);
+        let (first, mut second) = (front.turn(0, 0), front.turn(0, 1));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(move || {
+                second.wait(1);
+                second.seen
+            });
+            first.done(2);
+            std::thread::sleep(core::time::Duration::from_millis(20));
+            first.done(3);
+            assert_eq!(waiting.join().unwrap(), 3, "a quarter of what two threads count");
+        });
     }
 
     #[test]
