@@ -11,6 +11,8 @@ pub struct Case {
     op: &'static dyn Operation,
     sizes: Sizes,
     backward: bool,
+    /// What sets it apart where a pass has several cases.
+    detail: &'static str,
 }
 
 /// A case with its arguments and memory.
@@ -23,9 +25,12 @@ pub struct Prepared {
 pub fn all() -> Vec<Case> {
     let passes = |op: &&'static dyn Operation| {
         let (op, sizes) = (*op, sizes(op.name()));
-        let forward = Case { op, sizes: sizes.clone(), backward: false };
-        let backward = op.differentiable().then_some(Case { op, sizes, backward: true });
-        [Some(forward), backward]
+        let forward = Case { op, sizes: sizes.clone(), backward: false, detail: "" };
+        let backward = op.differentiable().then_some(Case { op, sizes, backward: true, detail: "" });
+        // few channels have no partial sums over ranges of them
+        let sizes = Sizes::of(&[('B', 1), ('D', 320), ('L', 256), ('N', 16)]);
+        let many = (op.name() == "selective_scan").then_some(Case { op, sizes, backward: true, detail: ", many channels" });
+        [Some(forward), backward, many]
     };
     operation::all().iter().flat_map(passes).flatten().collect()
 }
@@ -51,13 +56,14 @@ impl Case {
         self.op.name()
     }
 
-    /// `forward`, `backward`, or `step` for one-step updates.
-    pub fn pass(&self) -> &'static str {
-        match (self.backward, self.op.time()) {
+    /// `forward`, `backward`, or `step` for one-step updates, and what sets the case apart from others.
+    pub fn pass(&self) -> String {
+        let pass = match (self.backward, self.op.time()) {
             (true, _) => "backward",
             (false, Some(_)) => "forward",
             (false, None) => "step",
-        }
+        };
+        format!("{pass}{}", self.detail)
     }
 
     /// State-steps of a pass.

@@ -60,7 +60,7 @@ fn compare(update: bool) -> Result<ExitCode, Failure> {
     let expected = Expected::read()?;
     let comparable = expected.compiler == compiler;
     let (mut counts, mut regressions) = (BTreeMap::new(), 0);
-    println!("{:<36} {:>14} {:>14} {:>8} {:>15}", "pass", "instructions", "before", "change", "a state-step");
+    println!("{:<40} {:>14} {:>14} {:>8} {:>15}", "pass", "instructions", "before", "change", "a state-step");
     for case in statescan_benches::all() {
         let (name, count) = (name(&case), count(&name(&case))?);
         let before = expected.counts.get(&name).copied();
@@ -68,7 +68,7 @@ fn compare(update: bool) -> Result<ExitCode, Failure> {
         let worse = comparable && !update && change.is_none_or(|change| change > MORE);
         regressions += usize::from(worse);
         println!(
-            "{name:<36} {count:>14} {:>14} {:>8} {:>15.2} {}",
+            "{name:<40} {count:>14} {:>14} {:>8} {:>15.2} {}",
             before.map_or("none".to_string(), |before| before.to_string()),
             change.map_or(String::new(), |change| format!("{:+.2} %", 100.0 * change)),
             count as f64 / case.state_steps() as f64,

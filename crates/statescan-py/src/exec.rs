@@ -13,6 +13,8 @@ use std::sync::Mutex;
 /// Threads are costly to start, so those of the last call are kept. They do not survive a fork: the process that started them goes along.
 struct Threads {
     process: u32,
+    /// As many as were asked for; the system may have refused some.
+    asked: usize,
     exec: Exec,
 }
 
@@ -33,10 +35,10 @@ fn cpu(threads: usize) -> Exec {
     let process = std::process::id();
     let mut kept = THREADS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     match &*kept {
-        Some(last) if last.process == process && last.exec.threads() == threads => last.exec.clone(),
+        Some(last) if last.process == process && last.asked == threads => last.exec.clone(),
         _ => {
             let exec = on_pytorch(threads).unwrap_or_else(|| Exec::cpu(threads));
-            let last = kept.replace(Threads { process, exec: exec.clone() });
+            let last = kept.replace(Threads { process, asked: threads, exec: exec.clone() });
             // another process's threads cannot be told to stop
             std::mem::forget(last.filter(|last| last.process != process));
             exec

@@ -5,28 +5,45 @@
 
 use statescan::Exec;
 use std::any::Any;
-use std::ffi::{CString, c_uint, c_void};
+use std::ffi::{CStr, CString, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Runs a function on so many threads, this one among them, and returns after all of them.
 type Parallel = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
+/// Says how many threads the calling one has in PyTorch's own regions.
+type MaxThreads = unsafe extern "C" fn() -> c_int;
+
+/// What is used of OpenMP.
+#[derive(Clone, Copy)]
+struct OpenMp {
+    parallel: Parallel,
+    threads: MaxThreads,
+}
 
 /// The process that has imported this module: the threads do not survive a fork, and GNU's OpenMP does not notice.
-static PROCESS: OnceLock<u32> = OnceLock::new();
+static PROCESS: OnceLock<Option<u32>> = OnceLock::new();
 
-/// Remembers the process.
+/// Remembers the process, unless it is the copy of one whose threads PyTorch may have used already.
 pub fn import() {
-    PROCESS.get_or_init(std::process::id);
+    PROCESS.get_or_init(|| (!is_copy(&std::fs::read_to_string("/proc/self/stat").ok()?)).then(std::process::id));
+}
+
+/// Whether a process was forked and has not begun another program since, as its line in `/proc` tells.
+fn is_copy(stat: &str) -> bool {
+    const PF_FORKNOEXEC: u64 = 0x40;
+    // a program's name, in parentheses, may contain anything; the flags are the seventh number after it
+    let flags = stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(6)).and_then(|flags| flags.parse().ok());
+    flags.is_none_or(|flags: u64| flags & PF_FORKNOEXEC != 0)
 }
 
 /// An executor on PyTorch's threads, if there are any.
 pub fn exec(threads: usize) -> Option<Exec> {
-    if PROCESS.get() != Some(&std::process::id()) {
+    if PROCESS.get() != Some(&Some(std::process::id())) {
         return None;
     }
-    let parallel = parallel()?;
-    Some(Exec::cpu_on(threads, Arc::new(move |count, work| run(parallel, count, work))))
+    let openmp = openmp()?;
+    Some(Exec::cpu_on(threads, Arc::new(move |count, work| run(openmp, count, work))))
 }
 
 /// What all threads of a region share.
@@ -36,7 +53,9 @@ struct Region<'w> {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-fn run(parallel: Parallel, count: usize, work: &(dyn Fn() + Sync)) {
+/// On as many threads as PyTorch uses if these are enough, for OpenMP ends what a smaller region leaves over; the executor gives work to
+/// as many as there should be.
+fn run(openmp: OpenMp, count: usize, work: &(dyn Fn() + Sync)) {
     extern "C" fn enter(region: *mut c_void) {
         // SAFETY: `run` gives nothing else, and waits for the end of the region.
         let region = unsafe { &*region.cast::<Region<'_>>() };
@@ -45,27 +64,33 @@ fn run(parallel: Parallel, count: usize, work: &(dyn Fn() + Sync)) {
         }
     }
     let region = Region { work, panic: Mutex::new(None) };
-    let count = c_uint::try_from(count).unwrap_or(c_uint::MAX);
-    // SAFETY: the function is what its name says; nothing unwinds out of `enter`, and the region lives until all have left it.
-    unsafe { parallel(enter, (&raw const region).cast_mut().cast(), count, 0) };
+    // SAFETY: the functions are what their names say; nothing unwinds out of `enter`, and the region lives until all have left it.
+    unsafe {
+        let count = c_uint::try_from(count).unwrap_or(c_uint::MAX).max((openmp.threads)().unsigned_abs());
+        (openmp.parallel)(enter, (&raw const region).cast_mut().cast(), count, 0);
+    }
     if let Some(panic) = region.panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
         resume_unwind(panic);
     }
 }
 
-/// `GOMP_parallel` of the library that PyTorch has loaded.
-fn parallel() -> Option<Parallel> {
+/// The functions of the library that PyTorch has loaded.
+fn openmp() -> Option<OpenMp> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let path = CString::new(library(&maps)?).ok()?;
-    // SAFETY: the library is loaded already, by PyTorch, which never unloads it; its function has this type.
-    unsafe {
-        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
-        if library.is_null() {
-            return None;
-        }
-        let function = libc::dlsym(library, c"GOMP_parallel".as_ptr());
-        (!function.is_null()).then(|| core::mem::transmute::<*mut c_void, Parallel>(function))
-    }
+    // SAFETY: the library is loaded already, by PyTorch, which never unloads it.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+    let function = |name: &CStr| {
+        // SAFETY: the name ends, and the library is open.
+        let function = if library.is_null() { library } else { unsafe { libc::dlsym(library, name.as_ptr()) } };
+        (!function.is_null()).then_some(function)
+    };
+    let (parallel, threads) = (function(c"GOMP_parallel")?, function(c"omp_get_max_threads")?);
+    // SAFETY: these are their types.
+    let (parallel, threads) = unsafe {
+        (core::mem::transmute::<*mut c_void, Parallel>(parallel), core::mem::transmute::<*mut c_void, MaxThreads>(threads))
+    };
+    Some(OpenMp { parallel, threads })
 }
 
 /// The path of PyTorch's `libgomp` among the mapped files: the one beside its own libraries, or the only one where PyTorch is mapped.
@@ -82,7 +107,7 @@ fn library(maps: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::library;
+    use super::{is_copy, library};
 
     #[test]
     fn the_library_beside_pytorch_is_found() {
@@ -99,5 +124,15 @@ mod tests {
         assert_eq!(path(&format!("{torch}{other}{}", line("/opt/libgomp.so.1"))), None, "either could be");
         assert_eq!(path(&torch), None);
         assert_eq!(path(&other), None, "without PyTorch nobody else runs there");
+    }
+
+    #[test]
+    fn a_copy_of_a_process_is_known() {
+        let line = |name: &str, flags: u64| format!("77 ({name}) S 1 77 77 0 -1 {flags} 100 0 0 0 1 1 0 0 20 0 1 0\n");
+        for name in ["python3", "a) (b 64 64 64 64 64 64 64", ""] {
+            assert!(!is_copy(&line(name, 0x40_0000)));
+            assert!(is_copy(&line(name, 0x40_0040)));
+        }
+        assert!(is_copy("") && is_copy("77 (python3) S 1"), "what cannot be read is not used");
     }
 }

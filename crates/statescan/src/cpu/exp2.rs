@@ -6,7 +6,8 @@
 //!
 //! Adding a large constant rounds the product to a multiple of 1/K and leaves K n, an integer, in the low bits of the sum. Where one
 //! instruction looks up a register of K powers the polynomial for `2^r` is short: K = 32 and degree 2 on AVX-512, K = 8 and degree 3
-//! on AVX2; elsewhere K = 1 and degree 5. The product is exact where there is a fused multiplication.
+//! on AVX2; elsewhere K = 1 and degree 5. With a table the product is never rounded: it is one operation with the sum after it. Elsewhere
+//! its rounding costs up to `ln 2 |a b|` ulp more, as much as that of `a`, into which log2 e has been multiplied.
 //!
 //! | instructions (AVX-512, AVX2) | bounded | any argument |
 //! |---|---|---|
@@ -16,7 +17,7 @@
 
 /// `2^(a b)` for vectors of f32.
 pub(crate) trait Exp2: pulp::Simd {
-    /// `2^(a b)`, within 2 ulp. `BOUNDED` promises that every lane of `a b` is NaN or between -125 and 125; without it, overflow gives
+    /// `2^(a b)`, within 2 ulp, and on levels without a table those that the rounding of `a b` costs. `BOUNDED` promises that every lane of `a b` is NaN or between -125 and 125; without it, overflow gives
     /// infinity, and below the normal range the result may be off by half the smallest normal number, yet stays monotone and reaches 0.
     fn exp2_product_f32<const BOUNDED: bool>(self, a: Self::f32s, b: Self::f32s) -> Self::f32s;
 }

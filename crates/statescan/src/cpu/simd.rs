@@ -51,7 +51,7 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     /// `p * 2^n` for `p` in [0.7, 1.42), 1 where `f` was 0, and `n` from [`Isa::split_exp2_f64`]. Below the normal range the result may be
     /// off by half the smallest normal number, yet stays monotone and reaches 0.
     fn join_exp2_f64(self, p: Self::f64s, n: Self::f64s) -> Self::f64s;
-    /// As [`Exp2::exp2_product_f32`], within 1.25 ulp; nothing is gained by a bound.
+    /// As [`Exp2::exp2_product_f32`], within 1.25 ulp and what the rounding of `a b` costs; nothing is gained by a bound.
     #[inline(always)]
     fn exp2_product_f64<const BOUNDED: bool>(self, a: Self::f64s, b: Self::f64s) -> Self::f64s {
         let (f, n) = self.split_exp2_f64(self.mul_f64s(a, b));

@@ -12,7 +12,8 @@ use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::selective_scan::{self, Args, Cotangents, Gradients, Outputs, reference};
 use statescan::tensor::{Buffer, ErrorBound};
-use statescan::{DType, Discretization, Exec, Sequences};
+use statescan::{DType, Discretization, Exec, Level, Sequences};
+use std::sync::Arc;
 
 /// A random problem: which options are set, how large, stored how.
 #[derive(Debug, Clone)]
@@ -199,40 +200,63 @@ fn check(case: &Case, exec: &Exec) {
     }
 }
 
+/// Gradients by every argument that a case may have.
+struct Computed {
+    x: Buffer,
+    dt: Buffer,
+    a: Buffer,
+    b: Buffer,
+    c: Buffer,
+    d: Buffer,
+    z: Buffer,
+    bias: Buffer,
+    dt_a: Buffer,
+    state: Buffer,
+}
+
+impl Computed {
+    fn new(i: &Inputs, mut fresh: impl FnMut(&Buffer) -> Buffer) -> Self {
+        let [x, dt, a, b, c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
+        let [d, z, bias, dt_a, state] = [&i.d, &i.z, &i.bias, &i.dt_a, &i.state].map(fresh);
+        Computed { x, dt, a, b, c, d, z, bias, dt_a, state }
+    }
+
+    /// Where a case's gradients go.
+    fn targets(&mut self, case: &Case) -> Gradients<'_> {
+        Gradients {
+            x: Some(self.x.view_mut()),
+            dt: Some(self.dt.view_mut()),
+            a: Some(self.a.view_mut()),
+            b: Some(self.b.view_mut()),
+            c: Some(self.c.view_mut()),
+            d: case.has(SKIP).then(|| self.d.view_mut()),
+            z: case.has(GATE).then(|| self.z.view_mut()),
+            dt_bias: case.has(BIAS).then(|| self.bias.view_mut()),
+            dt_a: case.has(OWN_DECAY_STEP).then(|| self.dt_a.view_mut()),
+            initial_state: Some(self.state.view_mut()),
+            workspace: None,
+        }
+    }
+}
+
 fn check_backward(case: &Case, exec: &Exec, inputs: &Inputs, saved: Option<&Buffer>) {
     let args = inputs.args(case);
     let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
     let expected = reference::backward(&args, &cotangents).unwrap();
     let rng = &mut Rng::new(case.seed + 2);
-    let mut fresh = |like: &Buffer| poisoned(rng, like.dtype(), &like.shape(), case.layout);
-    let i = inputs;
-    let [mut x, mut dt, mut a, mut b, mut c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
-    let [mut d, mut z, mut bias, mut dt_a, mut state] = [&i.d, &i.z, &i.bias, &i.dt_a, &i.state].map(&mut fresh);
-    let mut grads = Gradients {
-        x: Some(x.view_mut()),
-        dt: Some(dt.view_mut()),
-        a: Some(a.view_mut()),
-        b: Some(b.view_mut()),
-        c: Some(c.view_mut()),
-        d: case.has(SKIP).then(|| d.view_mut()),
-        z: case.has(GATE).then(|| z.view_mut()),
-        dt_bias: case.has(BIAS).then(|| bias.view_mut()),
-        dt_a: case.has(OWN_DECAY_STEP).then(|| dt_a.view_mut()),
-        initial_state: Some(state.view_mut()),
-        workspace: None,
-    };
-    selective_scan::backward(exec, &args, saved.map(|s| s.view()), &cotangents, &mut grads).unwrap();
+    let mut got = Computed::new(inputs, |like| poisoned(rng, like.dtype(), &like.shape(), case.layout));
+    selective_scan::backward(exec, &args, saved.map(|s| s.view()), &cotangents, &mut got.targets(case)).unwrap();
     let pairs = [
-        ("x", &x, Some(&expected.x)),
-        ("dt", &dt, Some(&expected.dt)),
-        ("a", &a, Some(&expected.a)),
-        ("b", &b, Some(&expected.b)),
-        ("c", &c, Some(&expected.c)),
-        ("d", &d, expected.d.as_ref()),
-        ("z", &z, expected.z.as_ref()),
-        ("dt_bias", &bias, expected.dt_bias.as_ref()),
-        ("dt_a", &dt_a, expected.dt_a.as_ref()),
-        ("initial_state", &state, Some(&expected.initial_state)),
+        ("x", &got.x, Some(&expected.x)),
+        ("dt", &got.dt, Some(&expected.dt)),
+        ("a", &got.a, Some(&expected.a)),
+        ("b", &got.b, Some(&expected.b)),
+        ("c", &got.c, Some(&expected.c)),
+        ("d", &got.d, expected.d.as_ref()),
+        ("z", &got.z, expected.z.as_ref()),
+        ("dt_bias", &got.bias, expected.dt_bias.as_ref()),
+        ("dt_a", &got.dt_a, expected.dt_a.as_ref()),
+        ("initial_state", &got.state, Some(&expected.initial_state)),
     ];
     for (name, got, expected) in pairs {
         let Some(expected) = expected else { continue };
@@ -430,30 +454,33 @@ fn all_bytes(case: &Case, exec: &Exec) -> Vec<Vec<u8>> {
     let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), ..Default::default() };
     selective_scan::forward(exec, &args, &mut out).unwrap();
     let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
-    let i = &inputs;
-    let [mut x, mut dt, mut a, mut b, mut c, mut d] = [&i.x, &i.dt, &i.a, &i.b, &i.c, &i.d].map(zeros);
-    let mut grads = Gradients {
-        x: Some(x.view_mut()),
-        dt: Some(dt.view_mut()),
-        a: Some(a.view_mut()),
-        b: Some(b.view_mut()),
-        c: Some(c.view_mut()),
-        d: Some(d.view_mut()),
-        ..Default::default()
-    };
-    selective_scan::backward(exec, &args, None, &cotangents, &mut grads).unwrap();
-    [y, last, x, dt, a, b, c, d].iter().map(|buffer| buffer.bytes().to_vec()).collect()
+    let mut grads = Computed::new(&inputs, zeros);
+    selective_scan::backward(exec, &args, None, &cotangents, &mut grads.targets(case)).unwrap();
+    let Computed { x, dt, a, b, c, d, z, bias, dt_a, state } = grads;
+    [y, last, x, dt, a, b, c, d, z, bias, dt_a, state].iter().map(|buffer| buffer.bytes().to_vec()).collect()
 }
 
 #[test]
 fn results_do_not_depend_on_threads_or_runs() {
+    let options = SKIP | INITIAL | BIAS | SOFTPLUS | GATE;
+    let foreign = Arc::new(|count: usize, work: &(dyn Fn() + Sync)| {
+        std::thread::scope(|scope| (0..count).for_each(|_| drop(scope.spawn(work))));
+    });
     for complex in [false, true] {
-        let case = Case { complex, ..Case::new(DType::F32, 3, 150, 200, 5, SKIP | INITIAL | SOFTPLUS) };
-        let few = Case { complex, ..Case::new(DType::F32, 2, 3, 1100, 128, SKIP | INITIAL | SOFTPLUS) };
-        for case in [case, few] {
-            let first = all_bytes(&case, &Exec::cpu(1));
-            for threads in [1, 2, 3, 7] {
-                assert!(all_bytes(&case, &Exec::cpu(threads)) == first, "{threads} threads");
+        // jobs of many channels, and of few; rows in windows; rows that threads share
+        for case in [
+            Case { complex, ..Case::new(DType::F32, 3, 150, 200, 5, options | OWN_DECAY_STEP) },
+            Case { complex, ..Case::new(DType::F32, 1, 260, 1030, 2, options) },
+            Case { complex, ..Case::new(DType::F32, 2, 3, 1100, 128, options | OWN_DECAY_STEP) },
+            Case { complex, ..Case::new(DType::F32, 1, 16, 1100, 16, options) },
+        ] {
+            for level in Level::available() {
+                let bytes = |exec: Exec| all_bytes(&case, &exec.with_level(level).unwrap());
+                let first = bytes(Exec::cpu(1));
+                for exec in [1, 2, 3, 7].map(Exec::cpu).into_iter().chain([Exec::cpu_on(3, foreign.clone())]) {
+                    let name = format!("{exec:?}, {level:?}, {case:?}");
+                    assert!(bytes(exec) == first, "{name}");
+                }
             }
         }
     }

@@ -6,6 +6,7 @@ use super::oracle::{C, Dd, dd};
 use super::*;
 
 function!(Exp2, |x| [V::exp2_product::<false>(x.re, V::constant(x.re.simd(), 1.0))]);
+function!(Third, |x| [V::exp2_product::<false>(x.re, V::constant(x.re.simd(), 1.0 / 3.0))]);
 function!(Exponentials, |x| [exp(x.re), x.re.exp_expm1().1]);
 function!(Phi, |x| [exp_phi1_derivative(x.re).0, exp_phi1_derivative(x.re).1, exp_phi1_derivative(x.re).2]);
 function!(SinCos, |x| [sincos(x.re).0, sincos(x.re).1]);
@@ -66,10 +67,15 @@ fn exponents<T: Real>() -> (f64, f64) {
     if T::DOUBLE { (-1025.0, 1025.0) } else { (-130.0, 130.0) }
 }
 
+/// The smallest arguments that a sweep has.
+fn tiny<T: Real>() -> f64 {
+    if T::DOUBLE { 1e-300 } else { 1e-37 }
+}
+
 fn dense<T: Real>(unit: f64) -> Vec<(f64, f64)> {
     let (low, high) = exponents::<T>();
     let ranges = sweep::<T>(low * unit, high * unit, 20_000).chain(sweep::<T>(-2.0, 2.0, 20_000));
-    real_points(ranges.chain(logarithmic::<T>(1e-30, 10.0, 3000)))
+    real_points(ranges.chain(logarithmic::<T>(tiny::<T>(), 10.0, 3000)))
 }
 
 fn exponentials<T: Real>(bounds: [&[f64]; 3]) {
@@ -94,9 +100,32 @@ fn exponentials_f64() {
     exponentials::<f64>([&[1.25], &[1.25, 2.0], &[1.25, 3.0, 4.0]]);
 }
 
+/// What is rounded in `a b` comes on top, where that is not one operation with the sum after it.
+fn products<T: Real>(bound: f64, fused: impl Fn(Level) -> bool) {
+    let third = T::from_f64(1.0 / 3.0).to_f64();
+    let (low, high) = exponents::<T>();
+    let points: Vec<f64> = sweep::<T>(2.9 * low, 2.9 * high, 40_000).collect();
+    for level in Level::available() {
+        let rows = complex::<_, T>(level, Third, &points, &vec![0.0; points.len()]);
+        for (&x, row) in points.iter().zip(&rows) {
+            let product = dd(x) * dd(third);
+            let exact = product.exp2();
+            let error = ((row[0] - exact.hi) - exact.lo).abs() / ulp::<T>(exact.hi);
+            let rounding = if fused(level) { 0.0 } else { core::f64::consts::LN_2 * product.hi.abs() };
+            assert!(error <= bound + rounding, "{level} {:?} 2^({x} / 3): {error} ulp", T::DTYPE);
+        }
+    }
+}
+
+#[test]
+fn powers_of_products() {
+    products::<f32>(2.0, |level| matches!(level, Level::Avx2 | Level::Avx512));
+    products::<f64>(1.25, |_| false);
+}
+
 fn trigonometry<T: Real>(bounds: &[f64], floor: f64) {
     let limit = T::SINCOS_LIMIT;
-    let points = sweep::<T>(-10.0, 10.0, 20_000).chain(logarithmic::<T>(1e-30, limit, 10_000));
+    let points = sweep::<T>(-10.0, 10.0, 20_000).chain(logarithmic::<T>(tiny::<T>(), limit, 10_000));
     // next to multiples of pi/2
     let crossings = (0..5000).map(|k| T::from_f64(k as f64 * core::f64::consts::FRAC_PI_2).to_f64());
     let points = real_points(points.chain(crossings));
@@ -132,7 +161,8 @@ fn short_reciprocals() {
 fn activations<T: Real>(bounds: [&[f64]; 3]) {
     // as far as the sigmoid is in the normal range
     let low = if T::DOUBLE { -706.0 } else { -86.0 };
-    let points = sweep::<T>(low, 40.0, 20_000).chain(sweep::<T>(-3.0, 3.0, 10_000)).chain(logarithmic::<T>(1e-30, 20.0, 3000));
+    let points =
+        sweep::<T>(low, 40.0, 20_000).chain(sweep::<T>(-3.0, 3.0, 10_000)).chain(logarithmic::<T>(tiny::<T>(), 20.0, 3000));
     let points = real_points(points);
     let one = dd(1.0);
     check::<_, T>(Softplus, 1, bounds[0], &points, |z| {

@@ -1,7 +1,9 @@
 //! The forward pass.
 //!
 //! For f32 and AVX-512 the innermost step of one state and 16 channels is: the exponential with its product (eight instructions), one product
-//! with B, one multiply-add for the state and one for the output.
+//! with B, one multiply-add for the state and one for the output. The loop, with four states side by side, has 75 instructions: 44 of
+//! these, which take 48 slots (the floor; scaling by a power of two takes two), 11 copies of registers that an operation overwrites, 4 loads
+//! and stores of vectors, and 16 of addresses and the loop: 18.75 for each state. `benches/instructions.rs` keeps the count of the pass.
 
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::inputs::{
