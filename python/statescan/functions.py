@@ -106,15 +106,23 @@ def selective_scan(
         D: (dim,), skip.
         initial_state: (batch, dim, dstate), the state before the first step; zero if it is None.
         z: (batch, dim, seqlen), gate: ``y * silu(z)``, after the skip.
-        dt_bias, dt_softplus, dt_limit: what happens to dt, in this order: a (dim,) tensor is added, softplus, clamp to limits.
+        dt_bias, dt_softplus, dt_limit: what happens to dt, in this order: a (dim,) tensor is added, softplus, clamp to
+            (low, high).
         deltaA: (batch, dim, seqlen), a step of its own for the decay, used as it is.
         discretization: "mamba", "zoh", "bilinear" or "dirac".
         reverse: scan from the last step to the first.
-        cu_seqlens: (sequences + 1,), int32 or int64, bounds of sequences packed into a batch of 1; there is a state for each.
-        seq_idx: (batch, seqlen), int32 or int64; a change of value starts a sequence.
+        cu_seqlens: (sequences + 1,), int32 or int64, bounds of sequences packed into a batch of 1: from 0 to seqlen, none below
+            the one before it. Initial and final states are (sequences, dim, dstate) then. Excludes seq_idx.
+        seq_idx: (batch, seqlen), int32 or int64; a change of value starts a sequence. With states of (batch, dim, dstate) the
+            first sequence of a row that is scanned starts from its state, the last one leaves the final state, and all others
+            start from zero. With an initial state of (batch, sequences, dim, dstate) values are the numbers of sequences, from
+            0, rising along a row, and each has a state.
+
+    On a GPU the values of cu_seqlens and seq_idx are not checked: wrong ones give wrong results.
 
     Returns:
-        y, of x's shape and type, and the state after the last step, float32 (float64 where x is; complex where A is).
+        y, of x's shape and type, and the state after the last step, of the initial state's shape: float32, or complex64 where A
+        is complex (float64 or complex128 where x is float64).
     """
     if initial_state is not None and _is_complex(A) and not _is_complex(initial_state):
         # the native gradient by the state of a complex scan is complex; this conversion's own gradient makes it real
@@ -157,10 +165,12 @@ def ssd(
         initial_state: (batch, nheads, dstate, headdim).
         causal_mask: (Q, Q), ones on and below the diagonal; checked, not needed.
         z: as x, gate.
-        dt_bias, dt_softplus, dt_limit, reverse, cu_seqlens, seq_idx: as in `selective_scan`; dt_bias is (nheads,).
+        dt_bias, dt_softplus, dt_limit, reverse, cu_seqlens, seq_idx: as in `selective_scan`; dt_bias is (nheads,), and states
+            of packed sequences are (sequences, nheads, dstate, headdim) or (batch, sequences, nheads, dstate, headdim).
 
     Returns:
         y, of x's shape and type, and the final state, shaped as the initial state, float32 (float64 where x is).
+        `selective_state_update` goes on from it, with its last two axes exchanged.
     """
     tensors = (x, dt, A, B, C, D, z, dt_bias, initial_state, causal_mask, cu_seqlens, seq_idx)
     low, high = (None, None) if dt_limit is None else _limits("ssd", dt_limit)
@@ -193,10 +203,12 @@ def simplified_scan_fn(
         return_last_state: whether to return the state after the last step, too.
         discretization: "bilinear", "zoh", "dirac" or "mamba".
         initial_state: (batch, dstate).
-        reverse, cu_seqlens, seq_idx: as in `selective_scan`.
+        reverse, cu_seqlens, seq_idx: as in `selective_scan`; states of packed sequences are (sequences, dstate) or
+            (batch, sequences, dstate).
 
     Returns:
-        y, (batch, dim, seqlen), complex; with `return_last_state` also the last state, (batch, dstate), complex.
+        y, (batch, dim, seqlen), complex; with `return_last_state` also the last state, shaped as the initial state, complex.
+        Both are complex128 where u is float64 or complex128. Otherwise the state is complex64, and so is y.
     """
     tensors = (u, delta, A, B, C, None, deltaA, initial_state, cu_seqlens, seq_idx)
     y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse, False, False))
@@ -228,7 +240,8 @@ def s5_inner_fn(
         (the others): as in `simplified_scan_fn`.
 
     Returns:
-        y, (batch, dim, seqlen), real; with `return_last_state` also the last state.
+        y, (batch, dim, seqlen), real: of u's type if that is real, else float32 (float64 where u is complex128). With
+        `return_last_state` also the last state, as in `simplified_scan_fn`.
     """
     tensors = (u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx)
     y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse, True, conj_sym))
@@ -244,7 +257,8 @@ def linear_scan(a, b, initial_state=None, *, reverse=False):
         reverse: scan from the last step to the first.
 
     Returns:
-        h, shaped as b and of the type that a and b promote to, and the state after the last step, (..), float32 or better.
+        h, shaped as b and of the type that a and b promote to, and the state after the last step, (..): float32 or complex64,
+        float64 or complex128 where h is.
     """
     return _call(LINEAR_SCAN, (a, b, initial_state), (reverse,))
 
@@ -269,13 +283,14 @@ def causal_conv1d(
         bias: (dim,).
         activation: None, "silu" or "swish".
         initial_states: (batch, dim, width - 1), the inputs before the first step, the latest last.
-        seq_idx: (batch, seqlen), int32 or int64; a change of value starts a sequence, negative values are padding.
+        seq_idx: (batch, seqlen), as in `selective_scan`. Steps with a negative value are padding, where y is zero; there is none
+            where initial states are (batch, sequences, dim, width - 1).
         return_final_states: whether to return the last width - 1 inputs, too.
-        reverse: convolve from the last step to the first.
-        cu_seqlens: (sequences + 1,), as in `selective_scan`.
+        reverse: convolve from the last step to the first; states are then in the order in which it walks.
+        cu_seqlens: (sequences + 1,), as in `selective_scan`; states are (sequences, dim, width - 1).
 
     Returns:
-        y, of x's shape and type; with `return_final_states` also the final states, shaped as the initial states.
+        y, of x's shape and type; with `return_final_states` also the final states, shaped as the initial states, of x's type.
     """
     tensors = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
     y, final_states = _call(CAUSAL_CONV1D, tensors, (activation, reverse))
@@ -301,17 +316,23 @@ def selective_state_update(
 ):
     """One step of `selective_scan` or of `ssd`; `state` is changed in place.
 
+    After `ssd` the state is its final state as ``final_state.transpose(-1, -2)``, which is changed where it lies. What `ssd` has
+    once for a head is expanded here, without a copy: ``dt[..., None].expand(-1, -1, headdim)``,
+    ``A[:, None, None].expand(-1, headdim, dstate)``, ``D[:, None].expand(-1, headdim)`` and dt_bias alike.
+
     Args:
-        state: (batch, dim, dstate) or (batch, nheads, headdim, dstate).
+        state: (batch, dim, dstate) or (batch, nheads, headdim, dstate); complex where A is. Its type is kept.
         x, dt, z, deltaA: (batch, dim) or (batch, nheads, headdim).
-        A: (dim, dstate) or (nheads, headdim, dstate); expanded where it is the same for a head.
-        B, C: (batch, dstate) or (batch, ngroups, dstate).
+        A: (dim, dstate) or (nheads, headdim, dstate).
+        B, C: (batch, dstate) or (batch, ngroups, dstate); complex only where A is.
         D, dt_bias: (dim,) or (nheads, headdim).
-        state_batch_indices: (batch,), int32 or int64, the state that a row uses; negative for none, where y is zero.
+        state_batch_indices: (batch,), int32 or int64, the state that a row uses; negative for none, where y is zero. There may
+            be more or fewer states than rows then, and no two rows may use the same one. On a GPU values are not checked: one
+            that is too large counts as negative, one that is used twice gives wrong results.
         dt_softplus, dt_limit, discretization: as in `selective_scan`.
 
     Returns:
-        y, of x's shape and type.
+        y, of x's shape and type. For JAX arrays, which do not change: y and the new state, a copy.
     """
     tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, state_batch_indices)
     low, high = (None, None) if dt_limit is None else _limits("selective_state_update", dt_limit)
@@ -335,7 +356,7 @@ def simplified_state_update(
     """One step of `simplified_scan_fn`, or with D of `s5_inner_fn`; `state` is changed in place.
 
     Args:
-        state: (batch, dstate), complex.
+        state: (batch, dstate), complex. Its type is kept.
         u: (batch, dim), real or complex.
         delta, deltaA: (batch, dstate) or (dstate,).
         A, B, C: as in `simplified_scan_fn`.
@@ -344,7 +365,8 @@ def simplified_state_update(
         conj_sym: as in `s5_inner_fn`.
 
     Returns:
-        y, (batch, dim).
+        y, (batch, dim), of the type that the scan's y has: complex, or with D real. For JAX arrays, which do not change: y and
+        the new state, a copy.
     """
     tensors = (u, delta, A, B, C, D, deltaA, state_batch_indices)
     return _step(SIMPLIFIED_STATE_UPDATE, state, tensors, (discretization, D is not None, conj_sym))
@@ -355,13 +377,15 @@ def causal_conv1d_update(x, conv_state, weight, bias=None, *, activation=None, c
 
     Args:
         x: (batch, dim), or (batch, dim, steps).
-        conv_state: (batch, dim, state_len), state_len >= width - 1: the last inputs, the latest last.
+        conv_state: (batch, dim, state_len), state_len >= width - 1: the last inputs, the latest last. Its type is kept.
         weight, bias, activation: as in `causal_conv1d`.
-        cache_seqlens: (batch,), int32 or int64, inputs that each row has seen; the state is then a circular buffer.
-        conv_state_indices: (batch,), int32 or int64, the state that a row uses; negative for none.
+        cache_seqlens: (batch,), int32 or int64, inputs that each row has seen, not negative; the state is then a circular
+            buffer. On a GPU values are not checked: they count modulo state_len.
+        conv_state_indices: (batch,), int32 or int64, the state that a row uses, as `state_batch_indices` in
+            `selective_state_update`.
 
     Returns:
-        y, of x's shape and type.
+        y, of x's shape and type. For JAX arrays, which do not change: y and the new state, a copy.
     """
     tensors = (x, weight, bias, cache_seqlens, conv_state_indices)
     return _step(CAUSAL_CONV1D_UPDATE, conv_state, tensors, (activation,))

@@ -1,4 +1,4 @@
-"""JAX arrays, on the CPU and on CUDA devices, outside of what JAX traces (`jit`, `grad`, `vmap`).
+"""JAX arrays, on the CPU and on CUDA devices, without gradients and outside of what JAX traces (`jit`, `grad`, `vmap`).
 
 JAX has no way to hand memory over before it is filled: results are arrays that JAX makes for a call, filled by DLPack before
 anybody else sees them.

@@ -2,6 +2,7 @@
 
 An operation becomes `torch.ops.statescan.NAME_forward` and `NAME_backward`, opaque to the compiler; they also take tensors
 without data. Its gradient is an `autograd.Function` around both. A step becomes `torch.ops.statescan.NAME` and changes its state.
+Second derivatives, forward-mode derivatives and `vmap` are refused.
 
 The dispatcher takes longer than a small call's work, so a call in which nobody else has a say goes straight to the kernel.
 """

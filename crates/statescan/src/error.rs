@@ -2,7 +2,8 @@
 
 use crate::tensor::{DType, Device, Shape};
 
-/// What is wrong with a call. Nothing has been written when one of these comes back.
+/// What is wrong with a call. Nothing has been written when one of these comes back, with two exceptions on GPUs: [`Error::Cuda`] can be
+/// about an earlier call, and it and [`Error::Compile`] can come when some of the call's kernels are in the stream already.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {

@@ -1,6 +1,7 @@
 """Drop-in modules for `mamba_ssm`, `causal_conv1d`, `lrnnx` and `nkilib`: their names, argument orders and shapes.
 
-Import a function from here, or call `install()` once: code that imports those packages then gets these where they are missing.
+Import a function from here, or call `install()` once: code that imports these functions from those packages then gets them where
+the packages are missing.
 """
 
 from .standins import install

@@ -17,7 +17,8 @@ def causal_conv1d_fn(
 ):
     """The convolution; shapes as in `statescan.causal_conv1d`.
 
-    `final_states_out`, (batch, dim, width - 1), receives the final states.
+    `final_states_out`, a PyTorch tensor of (batch, dim, width - 1) and any real type, receives the final states and is returned
+    in their place. It is left alone without `return_final_states`.
     """
     y, final_states = functions.causal_conv1d(
         x,

@@ -70,7 +70,8 @@ _STAND_INS = _StandIns()
 
 
 def install() -> None:
-    """Lets code that imports `mamba_ssm`, `causal_conv1d`, `lrnnx` or `nkilib` run on this package where they are not installed.
+    """Lets code that imports the operations of `mamba_ssm`, `causal_conv1d`, `lrnnx` or `nkilib` run on this package where those
+    are not installed. Their layers and models, such as `mamba_ssm.Mamba`, are not here.
 
     It only adds an entry at the end of `sys.meta_path`: nothing is imported now, and a package that is installed is left alone.
     Call it before the code that imports them. Models of `transformers` look for them when their module is first imported.
