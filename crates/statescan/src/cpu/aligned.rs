@@ -7,6 +7,16 @@ use std::sync::Arc;
 
 const LINE: usize = 64;
 
+/// Elements that arrays of these lengths take together if each starts on a cache line, with what it takes to get to the first one.
+///
+/// # Panics
+/// If no memory could have as many: the limits on sizes (see `ops/check.rs`) are far below.
+pub(crate) fn in_lines<T>(lens: &[usize]) -> usize {
+    let line = LINE / size_of::<T>();
+    let total = lens.iter().try_fold(line, |sum, len| sum.checked_add(len.checked_next_multiple_of(line)?));
+    total.filter(|&total| total <= isize::MAX as usize / size_of::<T>()).expect("sizes are limited")
+}
+
 /// A slice of a compute type that starts on a cache line.
 pub(crate) struct Aligned<T> {
     start: NonNull<T>,
@@ -29,8 +39,7 @@ impl<T: Real> Aligned<T> {
     /// Slices of these lengths in one piece of memory: asking for many, or for aligned ones, would take longer than a short call's work.
     pub(crate) fn zeros_each<const N: usize>(lens: [usize; N]) -> [Self; N] {
         let line = LINE / size_of::<T>();
-        let total: usize = lens.iter().map(|len| len.next_multiple_of(line)).sum();
-        let mut memory = bytemuck::zeroed_vec::<T>(total + line);
+        let mut memory = bytemuck::zeroed_vec::<T>(in_lines::<T>(&lens));
         let mut start = memory.as_mut_ptr();
         start = start.wrapping_add(start.align_offset(LINE).min(line));
         let memory = Arc::new(memory);
@@ -72,5 +81,13 @@ mod tests {
         let [first, .., last] = slices;
         drop(first);
         assert_eq!(last[..], [5.0]);
+    }
+
+    #[test]
+    fn lengths_never_wrap_around() {
+        assert_eq!([in_lines::<f32>(&[3, 0, 16, 17]), in_lines::<f64>(&[])], [16 + 16 + 16 + 32, 8]);
+        for lens in [[usize::MAX, 0], [usize::MAX - 15, 32], [1 << 62, 0], [1 << 59, 1 << 59]] {
+            assert!(std::panic::catch_unwind(|| in_lines::<f64>(&lens)).is_err(), "{lens:?}");
+        }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) mod simd;
 pub(crate) mod tile;
 mod workspace;
 
-pub(crate) use aligned::Aligned;
+pub(crate) use aligned::{Aligned, in_lines};
 pub(crate) use chains::Chains;
 pub use level::Level;
 pub(crate) use level::{Kernel, outline};

@@ -17,7 +17,8 @@ const MOST_KEPT: usize = 64 << 20;
 impl Workspace {
     /// Memory for `len` elements, of arbitrary contents, from a cache line on. A call beside another one gets memory of its own.
     pub(crate) fn take<T: Pod>(&self, len: usize) -> Taken<'_, T> {
-        let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
+        let bytes = len.checked_mul(size_of::<T>()).expect("sizes are limited");
+        let lines = bytes.div_ceil(size_of::<Line>());
         let mut kept = self.lock();
         let mut memory = if kept.len() < lines { zeroed(lines) } else { core::mem::take(&mut *kept) };
         drop(kept);

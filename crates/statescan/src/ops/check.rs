@@ -51,6 +51,45 @@ impl Kind {
     }
 }
 
+/// What sizes count as in [`limit_sizes`] at least: lanes of the widest vector, which tiles are filled up to.
+const LEAST_SIZE: usize = 16;
+/// The largest product of the sizes of a call, each counted as at least [`LEAST_SIZE`].
+const MOST_SIZES: f64 = (1u64 << 52) as f64;
+/// The most states of a channel where kernels number them in 32 bits, along with the steps of a tile.
+const MOST_STATES: usize = 1 << 20;
+
+/// Refuses sizes that nobody has memory for. Strides of 0 let a view of a few bytes claim any size, and a length that wrapped around would
+/// be memory too small for what is written to it. So this comes before anything that depends on sizes.
+///
+/// **It is enough.** Whatever an operation multiplies (lengths of scratch memory, partial sums, saved states and workspaces, numbers of jobs
+/// and of pieces of time), each size occurs in it once at most, divided by something or filled up to 16, which is less than twice what it
+/// counts as here. Besides, there are constants, such as 64 steps of a tile, and each size that does not occur leaves room for a factor of
+/// 16. In bytes for each unit of the product, at the most:
+///
+/// | operation | bytes | where |
+/// |---|---|---|
+/// | selective_scan | 2^6 | partial gradients of B and C, each of two parts, by batch, channel, step and state |
+/// | ssd | 2^3 | twenty tiles of 64 steps and all columns of all heads, where batch, steps and states count 2^12 |
+/// | simplified_scan | 2^4 | 512 steps of inputs, states and outputs, where the other sizes count 2^12 |
+/// | linear_scan | 2^5 | states of all steps, or of 128 channels before each tile |
+/// | causal_conv1d | 2^9 | nine sums of a channel for each group of pieces, of which there are three for each step at most |
+/// | updates | 2^4 | two tiles of all states of 16 channels, where rows and channels count 2^8 |
+///
+/// and a megabyte at most that depends on no size. So nothing comes to more than 2^62 bytes, which is less than an allocation may have.
+/// Sequences count as steps where there are more of them: segments of time are then two for each step at most.
+pub(crate) fn limit_sizes(op: &'static str, names: &'static str, sizes: impl IntoIterator<Item = usize>) -> Result<()> {
+    // exact as far as it matters: no factor is less than 1, and integers up to 2^53 are not rounded
+    let got: f64 = sizes.into_iter().map(|size| size.max(LEAST_SIZE) as f64).product();
+    let expected = "at most 2^52, each size counted as at least 16,";
+    if got <= MOST_SIZES { Ok(()) } else { Err(Error::Value { op, argument: names, expected, got }) }
+}
+
+/// Refuses more states of a channel than [`MOST_STATES`].
+pub(crate) fn limit_states(op: &'static str, dstate: usize) -> Result<()> {
+    let error = Error::Value { op, argument: "dstate", expected: "at most 2^20", got: dstate as f64 };
+    if dstate <= MOST_STATES { Ok(()) } else { Err(error) }
+}
+
 /// Collects the arguments of one call while checking each.
 pub(crate) struct Checker<'a> {
     op: &'static str,
@@ -177,4 +216,17 @@ pub(crate) fn state_rows(
         return Err(Error::Index { op, argument, position, expected, bound, got });
     }
     Ok(values.into_iter().map(|v| usize::try_from(v).ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_exact_and_counts_small_sizes_as_vectors() {
+        let fits = |sizes: &[usize]| limit_sizes("test", "sizes", sizes.iter().copied()).is_ok();
+        assert!(fits(&[1 << 40, 1, 0, 16]) && !fits(&[1 << 40, 1, 0, 17]) && !fits(&[(1 << 40) + 1, 1, 0, 16]));
+        assert!(!fits(&[usize::MAX; 6]) && !fits(&[0, usize::MAX]) && fits(&[]));
+        assert!(limit_states("test", MOST_STATES).is_ok() && limit_states("test", MOST_STATES + 1).is_err());
+    }
 }

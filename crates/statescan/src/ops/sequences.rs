@@ -3,6 +3,7 @@
 //! Whatever way the caller marks sequences, an operation sees a list of segments: "scan these steps from that state and leave the end state
 //! there". Dense batches, `cu_seqlens`, `seq_idx` and, by mirroring, reversed scans are all that list.
 
+use super::check::limit_sizes;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Shape, View};
 
@@ -23,6 +24,19 @@ pub enum Sequences<'a> {
     CuSeqlens(View<'a>),
     /// The sequence that each step belongs to (i32 or i64).
     SeqIdx(View<'a>),
+}
+
+/// The sizes of a call over time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent<'s> {
+    pub batch: usize,
+    pub seqlen: usize,
+    /// The other sizes: those of channels and states.
+    pub others: &'s [usize],
+    /// What errors call the product of all of them.
+    pub names: &'static str,
+    /// Axes of a state tensor without leading axes.
+    pub state_rank: usize,
 }
 
 /// Position of a state: the first two axes of a state tensor in its normal form (rows, sequences, ..).
@@ -60,17 +74,26 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// Divides the time axis. `states` are the shapes of the state tensors of the call, whose own rank (without leading axes) is
-    /// `state_rank`; they decide between the two forms of `SeqIdx`.
+    /// Divides the time axis, once the sizes of the call are known to be within limits. `states` are the shapes of the state tensors of the
+    /// call; they decide between the two forms of `SeqIdx`.
     pub(crate) fn resolve(
         op: &'static str,
         device: Device,
         sequences: &Sequences<'_>,
-        batch: usize,
-        seqlen: usize,
-        state_rank: usize,
+        extent: Extent<'_>,
         states: impl IntoIterator<Item = Shape>,
     ) -> Result<Self> {
+        let Extent { batch, seqlen, others, names, state_rank } = extent;
+        let per_row = match sequences {
+            Sequences::SeqIdx(_) => states.into_iter().find(|s| s.len() == state_rank + 2).map(|s| s[1]),
+            _ => None,
+        };
+        // as many as bounds or states claim, which may be broadcast
+        let count = match sequences {
+            Sequences::CuSeqlens(bounds) => bounds.shape().iter().copied().max(),
+            _ => per_row,
+        };
+        limit_sizes(op, names, [batch, seqlen.max(count.unwrap_or(1))].into_iter().chain(others.iter().copied()))?;
         if let Sequences::CuSeqlens(index) | Sequences::SeqIdx(index) = sequences
             && index.device() != device
         {
@@ -86,7 +109,6 @@ impl Segments {
             }
             Sequences::CuSeqlens(bounds) => Self::from_bounds(op, bounds, batch, seqlen),
             Sequences::SeqIdx(index) => {
-                let per_row = states.into_iter().find(|s| s.len() == state_rank + 2).map(|s| s[1]);
                 check_index(op, index, batch, seqlen)?;
                 if index.device() != Device::Cpu {
                     return Ok(Segments { list: Vec::new(), rows: batch, per_row });
@@ -251,7 +273,8 @@ mod tests {
 
     fn resolve(sequences: &Sequences<'_>, batch: usize, seqlen: usize, states: &[&[usize]]) -> Result<Segments> {
         let states = states.iter().map(|s| Shape::of(s));
-        Segments::resolve("test", Device::Cpu, sequences, batch, seqlen, 2, states)
+        let extent = Extent { batch, seqlen, others: &[5, 4], names: "sizes", state_rank: 2 };
+        Segments::resolve("test", Device::Cpu, sequences, extent, states)
     }
 
     type Span = (usize, usize, usize, Option<StateRow>, Option<StateRow>);
@@ -281,6 +304,16 @@ mod tests {
         assert!(matches!(resolve(&Sequences::CuSeqlens(view), 2, 3, &[]), Err(Error::Value { .. })));
         let view = View::new(&[0f32, 3.0], &[2]).unwrap();
         assert!(matches!(resolve(&Sequences::CuSeqlens(view), 1, 3, &[]), Err(Error::DType { .. })));
+    }
+
+    #[test]
+    fn more_sequences_than_there_can_be_are_refused_before_they_are_listed() {
+        let none = [0i64; 1];
+        let bounds = Sequences::CuSeqlens(View::strided(&none, 0, &[1 << 50], &[0]).unwrap());
+        assert!(matches!(resolve(&bounds, 1, 0, &[]), Err(Error::Value { argument: "sizes", .. })));
+        let index = Sequences::SeqIdx(View::strided(&none, 0, &[1, 1], &[0, 0]).unwrap());
+        assert!(matches!(resolve(&index, 1, 1, &[&[1, 1 << 50, 5, 4]]), Err(Error::Value { argument: "sizes", .. })));
+        assert!(matches!(resolve(&Sequences::Whole, 1 << 50, 1, &[]), Err(Error::Value { argument: "sizes", .. })));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What is wrong with a call is named.
 
 use super::*;
+use common::{assert_too_large, broadcast};
 
 #[test]
 fn wrong_arguments_are_named_and_nothing_is_written() {
@@ -42,4 +43,38 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let grads = &mut Gradients { bias: Some(bias.view_mut()), ..Gradients::default() };
     let error = causal_conv1d::backward(&exec, &Args { bias: None, ..args }, &Cotangents::default(), grads);
     assert!(matches!(error, Err(Error::Presence { argument: "bias", .. })));
+}
+
+#[test]
+fn sizes_that_no_memory_has_are_refused() {
+    let (one, none, exec) = (&[0.5f32], &[0i64], &Exec::cpu(2));
+    let is_too_large = |args: &Args<'_>| {
+        let op = "causal_conv1d";
+        assert_too_large(op, causal_conv1d::forward(exec, args, &mut Outputs::default()));
+        let mut grad = [7f32; 2];
+        let mut grads = Gradients { weight: Some(ViewMut::new(&mut grad, &[1, 2]).unwrap()), ..Gradients::default() };
+        assert_too_large(op, causal_conv1d::backward(exec, args, &Cotangents::default(), &mut grads));
+        assert_too_large(op, causal_conv1d::final_states_shape(args));
+        assert_too_large(op, causal_conv1d::backward_workspace_len(exec, args));
+        assert_too_large(op, reference::forward(args));
+        assert_too_large(op, reference::backward(args, &Cotangents::default()));
+        assert_eq!(grad, [7.0; 2]);
+    };
+    let args = |shape: [usize; 3]| Args::new(broadcast(one, &shape), broadcast(one, &[shape[1], 2]));
+    for shape in [
+        [1, 1, 1 << 62],
+        [1, 1, (1 << 44) + 1],
+        [1, 1 << 62, 1],
+        [1 << 62, 1, 1],
+        [1 << 20, 1 << 20, 1 << 20],
+        [1 << 62, 0, 1],
+        [1, 0, 1 << 62],
+    ] {
+        is_too_large(&args(shape));
+        is_too_large(&Args { reverse: true, ..args(shape) });
+    }
+    is_too_large(&Args { sequences: Sequences::CuSeqlens(broadcast(none, &[1 << 62])), ..args([1, 1, 0]) });
+    let index = Sequences::SeqIdx(broadcast(none, &[1, 1]));
+    is_too_large(&Args { sequences: index, initial_states: Some(broadcast(one, &[1, 1 << 62, 1, 1])), ..args([1; 3]) });
+    assert_eq!(causal_conv1d::final_states_shape(&args([1, 1, 1 << 44])).unwrap()[..], [1, 1, 1]);
 }

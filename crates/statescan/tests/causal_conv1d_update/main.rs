@@ -5,12 +5,12 @@ mod common;
 mod cuda;
 
 use common::device::{Placed, PlacedMut};
-use common::{Layout, Rng, assert_close, executors, indices, normal, poisoned};
+use common::{Layout, Rng, assert_close, assert_too_large, broadcast, executors, indices, normal, poisoned};
 use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::causal_conv1d::{self, Activation, Args, UpdateArgs, reference, update};
 use statescan::tensor::{Buffer, Dense, ErrorBound};
-use statescan::{DType, Error, Exec, View};
+use statescan::{DType, Error, Exec, View, ViewMut};
 
 #[derive(Debug, Clone)]
 struct Case {
@@ -258,4 +258,26 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     assert!(matches!(error, Error::DType { argument: "cache_seqlens", .. }), "{error}");
     let error = causal_conv1d::update(&Exec::cpu(1), &args, &mut buffer(&[6, 4, 3]).view_mut(), &mut buffer(&[3, 5]).view_mut());
     assert!(matches!(error, Err(Error::Shape { argument: "y", .. })));
+}
+
+#[test]
+fn sizes_that_no_memory_has_are_refused() {
+    let one = &[0.5f32];
+    for (shape, states) in [
+        ([1, 1, 1 << 62], [1, 1, 1]),
+        ([1, 1 << 62, 1], [1, 1, 1]),
+        ([1 << 62, 1, 1], [1, 1, 1]),
+        ([1, 0, 1 << 62], [1, 0, 1]),
+        ([1, 0, 1], [1, 0, 1 << 62]),
+        ([1 << 20, 1 << 20, 1 << 20], [1, 1, 1]),
+        ([0, 1, 1], [1 << 62, 0, 1]),
+    ] {
+        let args = &UpdateArgs::new(broadcast(one, &shape), broadcast(one, &[shape[1], 2]));
+        let (mut state, mut y) = ([7f32; 1], [7f32; 1]);
+        let len = states.iter().product::<usize>();
+        let (state_view, y_view) = (ViewMut::new(&mut state[..len], &states), ViewMut::new(&mut y, &[1, 1, 1]));
+        assert_too_large("causal_conv1d_update", update(&Exec::cpu(2), args, &mut state_view.unwrap(), &mut y_view.unwrap()));
+        assert_too_large("causal_conv1d_update", reference::update(args, &broadcast(one, &states)));
+        assert_eq!((state, y), ([7.0], [7.0]));
+    }
 }

@@ -8,8 +8,8 @@ pub mod vectors;
 use num_complex::Complex64;
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
-use statescan::tensor::{Buffer, Dense, ErrorBound, max_errors};
-use statescan::{DType, Exec, Level, View};
+use statescan::tensor::{Buffer, Dense, Element, ErrorBound, max_errors};
+use statescan::{DType, Error, Exec, Level, View};
 
 /// A small generator of reproducible numbers (splitmix64).
 pub struct Rng(u64);
@@ -38,6 +38,19 @@ impl Rng {
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
+}
+
+/// A view of any shape of one element.
+pub fn broadcast<'a, T: Element>(element: &'a [T; 1], shape: &[usize]) -> View<'a> {
+    View::strided(element, 0, shape, &vec![0; shape.len()]).unwrap()
+}
+
+/// The result is the error that sizes are beyond their limits, and names the operation.
+#[track_caller]
+pub fn assert_too_large<T>(op: &str, result: statescan::Result<T>) {
+    let error = result.map(drop).expect_err("sizes beyond the limits");
+    assert!(matches!(error, Error::Value { .. }) && error.to_string().starts_with(&format!("{op}: `")), "{error}");
+    assert!(error.to_string().contains("must be at most 2^"), "{error}");
 }
 
 /// How a random tensor lies in memory.

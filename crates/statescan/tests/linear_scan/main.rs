@@ -370,3 +370,33 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     assert!(matches!(error, Error::Shape { argument: "grad of h", .. }));
     assert!(last.iter().all(|&v| v == 7.0));
 }
+
+#[test]
+fn sizes_that_no_memory_has_are_refused() {
+    let (one, exec) = (&[0.5f32], &Exec::cpu(2));
+    let op = "linear_scan";
+    for shape in [
+        &[1usize << 62][..],
+        &[1, (1 << 48) + 1],
+        &[1 << 62, 1],
+        &[1 << 31, 1 << 31, 1],
+        &[1 << 62, 0],
+        &[1 << 15, 1 << 15, 1 << 15, 1 << 15, 0],
+        &[1 << 20, 1 << 20, 1 << 20, 0, 1],
+    ] {
+        for reverse in [false, true] {
+            let args = &Args { reverse, ..Args::new(broadcast(one, shape), broadcast(one, shape)) };
+            assert_too_large(op, forward(exec, args, &mut Outputs::default()));
+            let mut grad = [7f32];
+            let mut grads =
+                Gradients { initial_state: Some(statescan::ViewMut::new(&mut grad, &[1]).unwrap()), ..Gradients::default() };
+            assert_too_large(op, backward(exec, args, None, &Cotangents::default(), &mut grads));
+            assert_too_large(op, linear_scan::backward_workspace_len(exec, args, false));
+            assert_too_large(op, reference::forward(args));
+            assert_too_large(op, reference::backward(args, &Cotangents::default()));
+            assert_eq!(grad, [7.0]);
+        }
+    }
+    let most = broadcast(one, &[1, 1 << 48]);
+    assert_eq!(linear_scan::backward_workspace_len(exec, &Args::new(most, most), false), Ok(0));
+}

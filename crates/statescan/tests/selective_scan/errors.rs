@@ -1,6 +1,7 @@
 //! Wrong arguments: named, and nothing is written.
 
 use super::*;
+use common::{assert_too_large, broadcast};
 use statescan::{Error, View, ViewMut};
 
 /// Runs a forward pass that must fail, and checks that the output keeps its bytes.
@@ -83,4 +84,66 @@ fn a_gradient_needs_its_argument_and_its_device() {
     let elsewhere =
         unsafe { View::from_raw_parts(core::ptr::dangling(), DType::F32, statescan::Device::Cuda(0), &[2, 4, 6], &[24, 6, 1]) };
     fails(&Args { x: elsewhere.unwrap(), ..args }, |e| matches!(e, Error::Device { argument: "x", .. }));
+}
+
+/// Calls everything that takes arguments.
+#[track_caller]
+fn is_too_large(args: &Args<'_>) {
+    let (op, exec) = ("selective_scan", &Exec::cpu(2));
+    assert_too_large(op, selective_scan::forward(exec, args, &mut Outputs::default()));
+    let (mut one, mut other) = ([7f32; 1], [7f32; 1]);
+    let mut out = Outputs {
+        y: Some(ViewMut::new(&mut one, &[1, 1, 1]).unwrap()),
+        checkpoints: Some(ViewMut::new(&mut other, &[1]).unwrap()),
+        ..Default::default()
+    };
+    assert_too_large(op, selective_scan::forward(exec, args, &mut out));
+    assert_too_large(op, selective_scan::backward(exec, args, None, &Cotangents::default(), &mut Gradients::default()));
+    let mut grads = Gradients { d: Some(ViewMut::new(&mut one, &[1]).unwrap()), ..Default::default() };
+    assert_too_large(op, selective_scan::backward(exec, args, None, &Cotangents::default(), &mut grads));
+    assert_too_large(op, selective_scan::checkpoints_len(args));
+    assert_too_large(op, selective_scan::final_state_shape(args));
+    assert_too_large(op, selective_scan::backward_workspace_len(exec, args, false));
+    assert_too_large(op, reference::forward(args));
+    assert_too_large(op, reference::backward(args, &Cotangents::default()));
+    assert_eq!([one, other], [[7.0]; 2]);
+}
+
+#[test]
+fn sizes_that_no_memory_has_are_refused() {
+    let (one, none) = (&[0.5f32], &[0i64]);
+    let args = |[batch, dim, seqlen, dstate]: [usize; 4], varying: bool| {
+        let (timed, own) = (broadcast(one, &[batch, dim, seqlen]), broadcast(one, &[dim, dstate]));
+        let map = if varying { broadcast(one, &[batch, dstate, seqlen]) } else { own };
+        Args::new(timed, timed, own, map, map)
+    };
+    for sizes in [
+        [1, 1, 1, 1 << 62],
+        [1, 1, 1, (1 << 62) + 3],
+        [1, 1, 1, (1 << 20) + 1],
+        [1, 1, 1 << 62, 1],
+        [1, 1, (1 << 40) + 1, 1],
+        [1, 1 << 62, 1, 1],
+        [1 << 62, 1, 1, 1],
+        [1 << 20, 1 << 20, 1 << 20, 1],
+        [1, usize::MAX / 2, 1, 0],
+        [1 << 62, 0, 1, 1],
+        [1 << 30, 1 << 30, 0, 1],
+        [1 << 24, 1 << 24, 1, 1 << 10],
+    ] {
+        for varying in [true, false] {
+            is_too_large(&args(sizes, varying));
+            is_too_large(&Args { reverse: true, ..args(sizes, varying) });
+        }
+    }
+    // groups of no channels, sequences of no steps, sequences that states claim
+    let groups = broadcast(one, &[1, 1 << 62, 1, 1]);
+    is_too_large(&Args { b: groups, ..args([1, 0, 1, 1], true) });
+    is_too_large(&Args { c: groups, ..args([1, 0, 1, 1], true) });
+    is_too_large(&Args { sequences: Sequences::CuSeqlens(broadcast(none, &[1 << 62])), ..args([1, 1, 0, 1], true) });
+    let index = Sequences::SeqIdx(broadcast(none, &[1, 1]));
+    is_too_large(&Args { sequences: index, initial_state: Some(broadcast(one, &[1, 1 << 62, 1, 1])), ..args([1; 4], true) });
+    // as many as there may be
+    assert_eq!(selective_scan::checkpoints_len(&args([1, 1, 1 << 40, 1], true)), Ok(((1 << 34) - 1) * 16));
+    assert_eq!(selective_scan::final_state_shape(&args([1, 1, 1, 1 << 20], false)).unwrap()[..], [1, 1, 1 << 20]);
 }

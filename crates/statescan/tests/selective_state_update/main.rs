@@ -7,13 +7,13 @@ mod cuda;
 use common::device::{Placed, PlacedMut};
 use common::options::*;
 use common::vectors::Case as Vectors;
-use common::{Layout, Rng, assert_close, executors, indices, normal, poisoned, random, uniform};
+use common::{Layout, Rng, assert_close, assert_too_large, broadcast, executors, indices, normal, poisoned, random, uniform};
 use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::selective_scan;
 use statescan::ops::selective_state_update::{Args, reference, update};
 use statescan::tensor::{Buffer, Dense, ErrorBound};
-use statescan::{DType, Discretization, Error, Exec, View};
+use statescan::{DType, Discretization, Error, Exec, View, ViewMut};
 
 #[derive(Debug, Clone)]
 struct Case {
@@ -441,4 +441,30 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     assert!(matches!(error, Error::Rank { argument: "state", .. }), "{error}");
     let error = failing(&Args { state_batch_indices: None, ..args }, &inputs.state);
     assert!(matches!(error, Error::Shape { argument: "state", .. }), "{error}");
+}
+
+#[test]
+fn sizes_that_no_memory_has_are_refused() {
+    let one = &[0.5f32];
+    for ([batch, dim, groups, dstate], states) in [
+        ([1, 1, 1, 1], [1, 1, 1 << 62]),
+        ([1, 1, 1, 1], [1, 1, (1 << 20) + 1]),
+        ([1, 1 << 62, 1, 1], [1, 1, 1]),
+        ([1 << 62, 1, 1, 1], [1, 1, 1]),
+        ([1, 0, 1 << 62, 1], [1, 0, 1]),
+        ([1 << 30, 1 << 30, 1, 1], [1, 1, 1]),
+        ([1, 1, 1, 1], [1 << 62, 1, 1]),
+    ] {
+        let (x, map) = (broadcast(one, &[batch, dim]), broadcast(one, &[batch, groups, dstate]));
+        let args = &Args::new(x, x, broadcast(one, &[dim, dstate]), map, map);
+        assert_too_large("selective_state_update", reference::update(args, &broadcast(one, &states)));
+        // what is written has as much memory as it claims
+        let Some(len) = states.iter().try_fold(1usize, |n, &size| n.checked_mul(size)).filter(|&len| len <= 1 << 21) else {
+            continue;
+        };
+        let (mut state, mut y) = (vec![7f32; len], [7f32]);
+        let (mut state_view, mut y_view) = (ViewMut::new(&mut state, &states).unwrap(), ViewMut::new(&mut y, &[1, 1]).unwrap());
+        assert_too_large("selective_state_update", update(&Exec::cpu(2), args, &mut state_view, &mut y_view));
+        assert!(state.iter().chain(&y).all(|&v| v == 7.0));
+    }
 }

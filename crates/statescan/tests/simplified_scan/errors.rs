@@ -59,3 +59,43 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let error = forward(&exec, &long, &mut Outputs { checkpoints, ..Outputs::default() }).unwrap_err();
     assert!(matches!(error, Error::Presence { argument: "checkpoints", .. }));
 }
+
+#[test]
+fn sizes_that_no_memory_has_are_refused() {
+    let (one, none, exec) = (&[0.5f32], &[0i64], &Exec::cpu(2));
+    for head in [Head::Complex, Head::Real { conj_sym: true, d: None }] {
+        let op = if matches!(head, Head::Complex) { "simplified_scan" } else { "s5_inner" };
+        let is_too_large = |args: &Args<'_>| {
+            assert_too_large(op, forward(exec, args, &mut Outputs::default()));
+            let mut grad = [7f32];
+            let mut grads = Gradients { a: Some(statescan::ViewMut::new(&mut grad, &[1]).unwrap()), ..Gradients::default() };
+            assert_too_large(op, backward(exec, args, None, &Cotangents::default(), &mut grads));
+            assert_too_large(op, checkpoints_len(args));
+            assert_too_large(op, last_state_shape(args));
+            assert_too_large(op, reference::forward(args));
+            assert_too_large(op, reference::backward(args, &Cotangents::default()));
+            assert_eq!(grad, [7.0]);
+        };
+        let args = |[batch, dim, seqlen, dstate]: [usize; 4]| {
+            let (u, delta) = (broadcast(one, &[batch, dim, seqlen]), broadcast(one, &[dstate]));
+            let maps = [broadcast(one, &[dstate, dim]), broadcast(one, &[dim, dstate])];
+            Args { head, ..Args::new(u, delta, delta, maps[0], maps[1]) }
+        };
+        for sizes in [
+            [1, 1, 1, 1 << 62],
+            [1, 1, 1 << 62, 1],
+            [1, 1, (1 << 40) + 1, 1],
+            [1, 1 << 62, 1, 1],
+            [1 << 62, 1, 1, 1],
+            [1, 1 << 31, 1, 1 << 31],
+            [1 << 62, 0, 1, 0],
+        ] {
+            is_too_large(&args(sizes));
+            is_too_large(&Args { reverse: true, ..args(sizes) });
+        }
+        is_too_large(&Args { sequences: Sequences::CuSeqlens(broadcast(none, &[1 << 62])), ..args([1, 1, 0, 1]) });
+        let index = Sequences::SeqIdx(broadcast(none, &[1, 1]));
+        is_too_large(&Args { sequences: index, initial_state: Some(broadcast(one, &[1, 1 << 62, 1])), ..args([1; 4]) });
+        assert_eq!(checkpoints_len(&args([1, 1, 1 << 40, 1])), Ok(((1 << 34) - 1) * 32));
+    }
+}

@@ -275,3 +275,25 @@ fn a_double_state_is_updated_in_double_precision() {
     let (_, expected): (_, Dense) = reference::update(&case.args(), &case.state.view()).unwrap();
     assert_close("state", &state, &expected, ErrorBound::for_scan(DType::Complex128, 1));
 }
+
+#[test]
+fn sizes_that_no_memory_has_are_refused() {
+    let one = &[0.5f32];
+    for ([batch, dim, dstate], states) in [
+        ([1, 1, 1 << 62], [1, 1]),
+        ([1, 1 << 62, 1], [1, 1]),
+        ([1 << 62, 1, 1], [1, 1]),
+        ([1, 1 << 31, 1 << 31], [1, 1]),
+        ([1, 0, 1 << 62], [1, 0]),
+        ([1, 1, 1], [1 << 62, 0]),
+    ] {
+        let (u, delta) = (broadcast(one, &[batch, dim]), broadcast(one, &[dstate]));
+        let args = &Args::new(u, delta, delta, broadcast(one, &[dstate, dim]), broadcast(one, &[dim, dstate]));
+        assert_too_large("simplified_state_update", reference::update(args, &broadcast(one, &states)));
+        let mut state = vec![num_complex::Complex32::I; states.iter().product()];
+        let mut y = [num_complex::Complex32::I];
+        let (mut state_view, mut y_view) = (ViewMut::new(&mut state, &states).unwrap(), ViewMut::new(&mut y, &[1, 1]).unwrap());
+        assert_too_large("simplified_state_update", update(&Exec::cpu(2), args, &mut state_view, &mut y_view));
+        assert!(state.iter().chain(&y).all(|&v| v == num_complex::Complex32::I));
+    }
+}

@@ -3,6 +3,7 @@
 
 use super::common::Layout;
 use super::*;
+use common::{assert_too_large, broadcast};
 use statescan::{Error, ViewMut};
 
 #[test]
@@ -192,4 +193,44 @@ fn wrong_outputs_are_named() {
     let over = Args { x: same.view(), ..args };
     let error = ssd::forward(&exec, &over, &mut Outputs { y: Some(twice.unwrap()), ..Outputs::default() }).unwrap_err();
     assert!(matches!(error, Error::Overlap { argument: "y", other: "x", .. }), "{error}");
+}
+
+#[test]
+fn sizes_that_no_memory_has_are_refused() {
+    let (one, none, exec) = (&[0.5f32], &[0i64], &Exec::cpu(2));
+    let is_too_large = |args: &Args<'_>| {
+        assert_too_large("ssd", ssd::forward(exec, args, &mut Outputs::default()));
+        let mut grad = [7f32];
+        let mut grads = Gradients { a: Some(ViewMut::new(&mut grad, &[1]).unwrap()), ..Gradients::default() };
+        assert_too_large("ssd", ssd::backward(exec, args, None, &Cotangents::default(), &mut grads));
+        assert_too_large("ssd", ssd::checkpoints_len(args));
+        assert_too_large("ssd", ssd::final_state_shape(args));
+        assert_too_large("ssd", reference::forward(args));
+        assert_too_large("ssd", reference::backward(args, &Cotangents::default()));
+        assert_eq!(grad, [7.0]);
+    };
+    let args = |[batch, seqlen, heads, headdim, groups, dstate]: [usize; 6]| {
+        let (x, dt) = (broadcast(one, &[batch, seqlen, heads, headdim]), broadcast(one, &[batch, seqlen, heads]));
+        let map = broadcast(one, &[batch, seqlen, groups, dstate]);
+        Args::new(x, dt, broadcast(one, &[heads]), map, map)
+    };
+    for sizes in [
+        [1, 1, 1, 1, 1, 1 << 62],
+        [1, 1, 1, 1 << 62, 1, 1],
+        [1, 1, 1 << 62, 1, 1, 1],
+        [1, 1, 1 << 62, 1, 1 << 62, 1],
+        [1, 1 << 62, 1, 1, 1, 1],
+        [1, (1 << 36) + 1, 1, 1, 1, 1],
+        [1 << 62, 1, 1, 1, 1, 1],
+        [1, 1, 1 << 20, 1 << 20, 1, 1 << 20],
+        [1, 1, 0, 1, 1 << 62, 1],
+        [1 << 40, 0, 1 << 20, 1, 1, 1],
+    ] {
+        is_too_large(&args(sizes));
+        is_too_large(&Args { reverse: true, ..args(sizes) });
+    }
+    is_too_large(&Args { sequences: Sequences::CuSeqlens(broadcast(none, &[1 << 62])), ..args([1, 0, 1, 1, 1, 1]) });
+    let index = Sequences::SeqIdx(broadcast(none, &[1, 1]));
+    is_too_large(&Args { sequences: index, initial_state: Some(broadcast(one, &[1, 1 << 62, 1, 1, 1])), ..args([1; 6]) });
+    assert_eq!(ssd::checkpoints_len(&args([1, 1 << 36, 1, 1, 1, 1])), Ok((1 << 30) - 1));
 }

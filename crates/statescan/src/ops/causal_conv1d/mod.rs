@@ -44,7 +44,7 @@ mod update;
 pub use update::{UpdateArgs, update};
 
 use super::check::{Checker, Kind};
-use super::sequences::{Segment, Segments, Sequences};
+use super::sequences::{Extent, Segment, Segments, Sequences};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::tensor::{DType, Device, RawViewMut, Shape, View, ViewMut};
@@ -270,8 +270,10 @@ impl<'a> Problem<'a> {
             return Err(Error::Rank { op: OP, argument: "x", expected: "shape (batch, dim, seqlen)", got: args.x.shape() });
         };
         let width = width_of(OP, &args.weight)?;
+        let names = "batch x dim x max(seqlen, sequences)";
+        let extent = Extent { batch, seqlen, others: &[dim], names, state_rank: 2 };
         let states = args.initial_states.iter().map(|s| s.shape()).chain(states.iter().copied());
-        let mut segments = Segments::resolve(OP, checker.device(), &args.sequences, batch, seqlen, 2, states)?;
+        let mut segments = Segments::resolve(OP, checker.device(), &args.sequences, extent, states)?;
         let mut padding = match &args.sequences {
             // what lies on another device is read by its kernels only
             Sequences::SeqIdx(index) if checker.device() == Device::Cpu => set_padding_apart(&mut segments, batch, index),

@@ -17,7 +17,7 @@
 use super::{Activation, cpu, cuda, width_of};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::ops::check::{Checker, Kind};
+use crate::ops::check::{Checker, Kind, limit_sizes};
 use crate::tensor::{Dense, Device, Shape, View, ViewMut};
 
 const OP: &str = "causal_conv1d_update";
@@ -172,6 +172,8 @@ impl Sizes {
             let expected = "of at least width - 1 inputs, their number";
             return Err(Error::Value { op: OP, argument: "conv_state", expected, got: state_len as f64 });
         }
+        let names = "max(batch, states) x dim x max(steps, state_len)";
+        limit_sizes(OP, names, [batch.max(states), dim, steps.max(state_len)])?;
         let mut sizes = Sizes { dim, steps, width, states, state_len, rows: vec![None; batch] };
         if args.conv_state_indices.is_none() {
             sizes.states = batch;

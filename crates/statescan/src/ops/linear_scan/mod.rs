@@ -38,7 +38,7 @@ mod plan;
 pub(crate) mod recurrence;
 pub mod reference;
 
-use super::check::{Checker, Kind};
+use super::check::{Checker, Kind, limit_sizes};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::tensor::{DType, Device, MAX_RANK, RawViewMut, Shape, View, ViewMut};
@@ -254,11 +254,15 @@ impl<'a> Problem<'a> {
         if args.a.rank() != rank {
             return Err(Error::Rank { op: OP, argument: "a", expected: "the shape of b", got: args.a.shape() });
         }
+        let seqlen = args.b.shape()[rank - 1];
+        // an axis without an index makes no row, however many the others claim
+        let rows = args.b.shape()[..rank - 1].iter().fold(1usize, |n, &size| n.saturating_mul(size.max(1)));
+        limit_sizes(OP, "rows x seqlen", [rows, seqlen])?;
         let mut problem = Problem {
             a: args.a,
             b: args.b,
             initial_state: None,
-            seqlen: args.b.shape()[rank - 1],
+            seqlen,
             complex: args.a.dtype().is_complex() || args.b.dtype().is_complex(),
             double: args.a.dtype().is_double() || args.b.dtype().is_double(),
             reverse: args.reverse,

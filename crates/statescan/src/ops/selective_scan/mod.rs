@@ -41,9 +41,9 @@ mod cuda;
 mod plan;
 pub mod reference;
 
-use super::check::{Checker, Kind};
+use super::check::{Checker, Kind, limit_states};
 use super::discretization::Discretization;
-use super::sequences::{Segments, Sequences};
+use super::sequences::{Extent, Segments, Sequences};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::tensor::{DType, Device, RawViewMut, Shape, View, ViewMut};
@@ -406,8 +406,14 @@ impl<'a> Problem<'a> {
             }
         };
         let (b, c) = (projection("b", args.b)?, projection("c", args.c)?);
+        limit_states(OP, dstate)?;
+        // without channels there may be any number of groups
+        let groups = |map: &Projection<View<'_>>| if let Projection::Varying(view) = map { view.shape()[1] } else { 1 };
+        let others = &[dim.max(groups(&b)).max(groups(&c)), dstate];
+        let names = "batch x dim x max(seqlen, sequences) x dstate";
+        let extent = Extent { batch, seqlen, others, names, state_rank: 2 };
         let states = args.initial_state.iter().map(|s| s.shape()).chain(states.iter().copied());
-        let segments = Segments::resolve(OP, checker.device(), &args.sequences, batch, seqlen, 2, states)?;
+        let segments = Segments::resolve(OP, checker.device(), &args.sequences, extent, states)?;
         let mut problem = Problem {
             batch,
             dim,

@@ -24,10 +24,9 @@ pub(crate) struct Checkpoints {
 impl Checkpoints {
     pub(crate) fn new(problem: &Problem<'_>) -> Self {
         let (first, count) = problem.segments.checkpoints(CHECKPOINT);
-        // a broadcast view can claim any size: a length that overflows matches no buffer
-        let padded_dim = problem.dim.checked_next_multiple_of(MAX_LANES).unwrap_or(usize::MAX);
-        let state_len = problem.dstate.saturating_mul(problem.parts()).saturating_mul(padded_dim);
-        Checkpoints { first, padded_dim, state_len, len: state_len.saturating_mul(count) }
+        let padded_dim = problem.dim.next_multiple_of(MAX_LANES);
+        let state_len = problem.dstate * problem.parts() * padded_dim;
+        Checkpoints { first, padded_dim, state_len, len: state_len * count }
     }
 
     /// Position of the state before tile `tile >= 1` of a segment.

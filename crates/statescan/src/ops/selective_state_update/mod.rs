@@ -30,7 +30,7 @@ mod cuda;
 mod plan;
 pub mod reference;
 
-use super::check::{Checker, Kind, state_rows};
+use super::check::{Checker, Kind, limit_sizes, limit_states, state_rows};
 use super::discretization::Discretization;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
@@ -186,11 +186,16 @@ impl Sizes {
         if low.is_nan() || high.is_nan() || low > high {
             return Err(Error::Value { op: OP, argument: "dt_limit", expected: "an interval (low <= high)", got: low });
         }
+        let dstate = shape[shape.len() - 1];
+        limit_states(OP, dstate)?;
+        // without channels there may be any number of groups
+        let sizes = [batch.max(shape[0]), own[0].max(groups), own.get(1).copied().unwrap_or(1), dstate];
+        limit_sizes(OP, "max(batch, states) x dim (or nheads x headdim) x dstate", sizes)?;
         let (heads, headdim) = if own.len() == 1 { (groups, own[0] / groups) } else { (own[0], own[1]) };
         let mut sizes = Sizes {
             heads,
             headdim,
-            dstate: shape[shape.len() - 1],
+            dstate,
             states: if args.state_batch_indices.is_some() { shape[0] } else { batch },
             complex: args.a.dtype().is_complex(),
             rows: vec![None; batch],

@@ -51,8 +51,8 @@ impl Plan {
     pub(crate) fn new(problem: &Problem<'_>, workspace: usize) -> Self {
         let seqlen = problem.seqlen;
         let tiles_per_row = seqlen.div_ceil(CHECKPOINT);
-        let tiles = tiles_per_row.saturating_mul(problem.batch);
-        let block = BLOCK[usize::from(problem.batch.saturating_mul(seqlen) >= LONG)];
+        let tiles = tiles_per_row * problem.batch;
+        let block = BLOCK[usize::from(problem.batch * seqlen >= LONG)];
         let tiles_per_block = block / seqlen.clamp(1, CHECKPOINT);
         let bytes = block * workspace.max(1) * if problem.double { 8 } else { 4 };
         let blocks = (WORKSPACE / bytes).clamp(WAVE.start, WAVE.end);
@@ -128,7 +128,7 @@ pub(crate) fn padded(dstate: usize) -> usize {
 /// Elements of all saved states: for each row and tile but the first, the state before the tile as real parts and imaginary parts.
 pub(crate) fn checkpoints_len(problem: &Problem<'_>) -> usize {
     let per_row = problem.seqlen.div_ceil(CHECKPOINT).saturating_sub(1);
-    problem.batch.saturating_mul(per_row).saturating_mul(2 * padded(problem.dstate))
+    problem.batch * per_row * 2 * padded(problem.dstate)
 }
 
 /// Position of the state before a tile that is not the first of its row.

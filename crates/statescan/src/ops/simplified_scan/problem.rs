@@ -4,7 +4,7 @@ use super::{Args, Head};
 use crate::error::{Error, Result};
 use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
-use crate::ops::sequences::Segments;
+use crate::ops::sequences::{Extent, Segments};
 use crate::tensor::{DType, Device, RawViewMut, Shape, View};
 
 /// Step sizes.
@@ -81,8 +81,11 @@ impl<'a> Problem<'a> {
                 return bad_rank(argument, "shape (batch, dstate, seqlen) or (dstate,)", view);
             }
         }
+        let [batch, dim, seqlen] = [0, 1, 2].map(|axis| args.u.shape()[axis]);
+        let names = "batch x dim x max(seqlen, sequences) x dstate";
+        let extent = Extent { batch, seqlen, others: &[dim, args.a.shape()[0]], names, state_rank: 1 };
         let states = args.initial_state.iter().map(|s| s.shape()).chain(states.iter().copied());
-        let segments = Segments::resolve(op, device, &args.sequences, args.u.shape()[0], args.u.shape()[2], 1, states)?;
+        let segments = Segments::resolve(op, device, &args.sequences, extent, states)?;
         let mut problem = Self::normal(args, segments);
         // `a` of shape (P, k) is told from (P, 1) here, before its second axis is dropped
         let checker = problem.checker(args, device)?;

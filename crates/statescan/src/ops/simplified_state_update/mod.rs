@@ -28,7 +28,7 @@ mod cuda;
 mod plan;
 pub mod reference;
 
-use super::check::{Checker, Kind, state_rows};
+use super::check::{Checker, Kind, limit_sizes, state_rows};
 use super::discretization::Discretization;
 use super::simplified_scan::Head;
 use crate::error::{Error, Result};
@@ -149,7 +149,8 @@ impl<'a> Problem<'a> {
                 return bad_rank(argument, "shape (batch, dstate) or (dstate,)", view.shape());
             }
         }
-        let batch = args.u.shape()[0];
+        let [batch, dim, dstate] = [args.u.shape()[0], args.u.shape()[1], args.a.shape()[0]];
+        limit_sizes(OP, "max(batch, states) x dim x dstate", [batch.max(state[0]), dim, dstate])?;
         let batched = |view: View<'a>| if view.rank() == 1 { view.expand(0, batch) } else { view };
         let (real_factor, d) = match args.head {
             Head::Complex => (None, None),
@@ -157,8 +158,8 @@ impl<'a> Problem<'a> {
         };
         let mut problem = Problem {
             batch,
-            dim: args.u.shape()[1],
-            dstate: args.a.shape()[0],
+            dim,
+            dstate,
             states: if args.state_batch_indices.is_some() { state[0] } else { batch },
             double: args.u.dtype().is_double(),
             u: args.u,

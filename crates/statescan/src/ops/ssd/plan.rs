@@ -107,9 +107,9 @@ pub(crate) struct Checkpoints {
 impl Checkpoints {
     pub(crate) fn new(problem: &Problem<'_>) -> Self {
         let (first, count) = problem.segments.checkpoints(CHUNK);
-        let head_len = problem.dstate.saturating_mul(problem.headdim);
-        let state_len = problem.nheads.saturating_mul(head_len);
-        Checkpoints { first, head_len, state_len, len: state_len.saturating_mul(count) }
+        let head_len = problem.dstate * problem.headdim;
+        let state_len = problem.nheads * head_len;
+        Checkpoints { first, head_len, state_len, len: state_len * count }
     }
 
     /// Position of the state of a block before chunk `chunk >= 1` of a segment.

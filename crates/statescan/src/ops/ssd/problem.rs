@@ -1,7 +1,7 @@
 //! A checked call in normal form.
 
 use super::super::check::{Checker, Kind};
-use super::super::sequences::Segments;
+use super::super::sequences::{Extent, Segments};
 use super::{Args, OP};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Device, RawViewMut, Shape, View};
@@ -57,8 +57,12 @@ impl<'a> Problem<'a> {
             let expected = "divided into a number of groups that divides nheads,";
             return Err(Error::Value { op: OP, argument: "b", expected, got: ngroups as f64 });
         }
+        // without heads there may be any number of groups
+        let others = &[nheads.max(ngroups), headdim, dstate];
+        let names = "batch x max(seqlen, sequences) x nheads x headdim x dstate";
+        let extent = Extent { batch, seqlen, others, names, state_rank: 3 };
         let states = args.initial_state.iter().map(|s| s.shape()).chain(states.iter().copied());
-        let segments = Segments::resolve(OP, device, &args.sequences, batch, seqlen, 3, states)?;
+        let segments = Segments::resolve(OP, device, &args.sequences, extent, states)?;
         let mut problem = Problem {
             batch,
             seqlen,

@@ -3,9 +3,9 @@
 use super::super::{Problem, Projection};
 use super::lanes::Lanes;
 use super::{Types, Variant};
-use crate::cpu::kept;
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Area, Plane, STEPS};
+use crate::cpu::{in_lines, kept};
 use crate::ops::rules::{BOUND, FieldKind};
 use crate::ops::sequences::Segment;
 use crate::tensor::View;
@@ -39,8 +39,7 @@ impl<T: Real> Scratch<T> {
     pub(super) fn carve<const N: usize>(&mut self, lens: [usize; N]) -> [*mut T; N] {
         // each array starts on a cache line of its own
         let line = 64 / core::mem::size_of::<T>();
-        let total: usize = lens.iter().map(|n| n.next_multiple_of(line)).sum::<usize>() + line;
-        let words = (total * core::mem::size_of::<T>()).div_ceil(core::mem::size_of::<u64>());
+        let words = (in_lines::<T>(&lens) * core::mem::size_of::<T>()).div_ceil(core::mem::size_of::<u64>());
         if self.data.len() < words {
             self.data = vec![0; words];
         }
