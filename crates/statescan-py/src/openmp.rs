@@ -43,7 +43,9 @@ pub fn exec(threads: usize) -> Option<Exec> {
         return None;
     }
     let openmp = openmp()?;
-    Some(Exec::cpu_on(threads, Arc::new(move |count, work| run(openmp, count, work))))
+    // OpenMP ends the process if the system refuses a thread; more of them than this would only wait for a core
+    let most = 4 * std::thread::available_parallelism().map_or(1, usize::from);
+    Some(Exec::cpu_on(threads.min(most), Arc::new(move |count, work| run(openmp, count, work))))
 }
 
 /// What all threads of a region share.
