@@ -384,6 +384,28 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert done.stdout.split() == ["0"], done.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_may_import_later():
+    """PyTorch's threads were used before the fork, where nothing of ours could notice."""
+    code = """
+import os, torch
+torch.set_num_threads(2)
+a = torch.rand(64, 64, 512)
+a.exp()
+child = os.fork()
+if child == 0:
+    torch.set_num_threads(1)
+    import statescan
+    statescan.set_num_threads(2)
+    two = statescan.linear_scan(a, a)[0]
+    statescan.set_num_threads(1)
+    os._exit(0 if torch.equal(statescan.linear_scan(a, a)[0], two) else 3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["0"], done.stderr
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="PyTorch's threads are used on Linux")
 def test_work_runs_on_the_threads_of_pytorch():
     code = """
