@@ -136,7 +136,7 @@ fn run_backward(exec: &Exec, case: &Case, device: &OnDevice<'_>, saved: Option<&
 
 fn check_backward(exec: &Exec, case: &Case, device: &OnDevice<'_>, saved: Option<&Buffer>) {
     let inputs = device.inputs;
-    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+    let cotangents = inputs.cotangents();
     let e = reference::backward(&inputs.args(case), &cotangents).unwrap();
     let expected = [Some(e.x), Some(e.dt), Some(e.a), Some(e.b), Some(e.c), e.d, e.z, e.dt_bias, e.dt_a, Some(e.initial_state)];
     let results = run_backward(exec, case, device, saved);

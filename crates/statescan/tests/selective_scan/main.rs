@@ -173,30 +173,76 @@ impl Inputs {
             ..Args::new(self.x.view(), self.dt.view(), self.a.view(), self.b.view(), self.c.view())
         }
     }
+
+    fn cotangents(&self) -> Cotangents<'_> {
+        Cotangents { y: Some(self.dy.view()), final_state: Some(self.dstate.view()) }
+    }
 }
 
-/// Runs the kernels of one executor, every result poisoned beforehand, and compares each with the oracle.
-fn check(case: &Case, exec: &Exec) {
-    let inputs = Inputs::new(case);
-    let args = inputs.args(case);
-    let name = |what: &str| format!("{what} of {case:?} on {exec:?}");
-    let bound = ErrorBound::for_scan(case.dtype, case.seqlen);
-    // the form of the states with seq_idx follows from the tensors given
-    let expected = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
-    let rng = &mut Rng::new(case.seed + 1);
-    let mut y = poisoned(rng, case.dtype, &[case.batch, case.dim, case.seqlen], case.layout);
-    let mut last = poisoned(rng, case.wide(), &case.state_shape(), case.layout);
-    let real = if case.double() { DType::F64 } else { DType::F32 };
-    let mut saved = poisoned(rng, real, &[selective_scan::checkpoints_len(&args).unwrap()], Layout::Dense);
-    let (y_view, last_view, saved_view) = (Some(y.view_mut()), Some(last.view_mut()), Some(saved.view_mut()));
-    let mut out = Outputs { y: y_view, final_state: last_view, checkpoints: saved_view, workspace: None };
-    selective_scan::forward(exec, &args, &mut out).unwrap();
-    assert_close(&name("y"), &y, &expected.y, bound);
-    let state_bound = ErrorBound::for_scan(case.wide(), case.seqlen);
-    assert_close(&name("final_state"), &last, &expected.final_state, state_bound);
-    check_backward(case, exec, &inputs, Some(&saved));
-    if case.seed.is_multiple_of(2) {
-        check_backward(case, exec, &inputs, None);
+/// A case and what the oracle says of it, which takes longer than any kernel: once for all executors.
+struct Expected<'c> {
+    case: &'c Case,
+    inputs: Inputs,
+    forward: reference::Forward,
+    backward: reference::Backward,
+}
+
+impl<'c> Expected<'c> {
+    fn new(case: &'c Case) -> Self {
+        let inputs = Inputs::new(case);
+        let args = inputs.args(case);
+        // the form of the states with seq_idx follows from the tensors given
+        let forward = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
+        let backward = reference::backward(&args, &inputs.cotangents()).unwrap();
+        Expected { case, inputs, forward, backward }
+    }
+
+    /// Runs the kernels of one executor, every result poisoned beforehand, and compares each with the oracle.
+    fn check(&self, exec: &Exec) {
+        let case = self.case;
+        let args = self.inputs.args(case);
+        let name = |what: &str| format!("{what} of {case:?} on {exec:?}");
+        let bound = ErrorBound::for_scan(case.dtype, case.seqlen);
+        let rng = &mut Rng::new(case.seed + 1);
+        let mut y = poisoned(rng, case.dtype, &[case.batch, case.dim, case.seqlen], case.layout);
+        let mut last = poisoned(rng, case.wide(), &case.state_shape(), case.layout);
+        let real = if case.double() { DType::F64 } else { DType::F32 };
+        let mut saved = poisoned(rng, real, &[selective_scan::checkpoints_len(&args).unwrap()], Layout::Dense);
+        let (y_view, last_view, saved_view) = (Some(y.view_mut()), Some(last.view_mut()), Some(saved.view_mut()));
+        let mut out = Outputs { y: y_view, final_state: last_view, checkpoints: saved_view, workspace: None };
+        selective_scan::forward(exec, &args, &mut out).unwrap();
+        assert_close(&name("y"), &y, &self.forward.y, bound);
+        let state_bound = ErrorBound::for_scan(case.wide(), case.seqlen);
+        assert_close(&name("final_state"), &last, &self.forward.final_state, state_bound);
+        self.check_backward(exec, Some(&saved));
+        if case.seed.is_multiple_of(2) {
+            self.check_backward(exec, None);
+        }
+    }
+
+    fn check_backward(&self, exec: &Exec, saved: Option<&Buffer>) {
+        let Expected { case, inputs, backward: expected, .. } = self;
+        let rng = &mut Rng::new(case.seed + 2);
+        let mut got = Computed::new(inputs, |like| poisoned(rng, like.dtype(), &like.shape(), case.layout));
+        let (args, saved) = (inputs.args(case), saved.map(|s| s.view()));
+        selective_scan::backward(exec, &args, saved, &inputs.cotangents(), &mut got.targets(case)).unwrap();
+        let pairs = [
+            ("x", &got.x, Some(&expected.x)),
+            ("dt", &got.dt, Some(&expected.dt)),
+            ("a", &got.a, Some(&expected.a)),
+            ("b", &got.b, Some(&expected.b)),
+            ("c", &got.c, Some(&expected.c)),
+            ("d", &got.d, expected.d.as_ref()),
+            ("z", &got.z, expected.z.as_ref()),
+            ("dt_bias", &got.bias, expected.dt_bias.as_ref()),
+            ("dt_a", &got.dt_a, expected.dt_a.as_ref()),
+            ("initial_state", &got.state, Some(&expected.initial_state)),
+        ];
+        for (name, got, expected) in pairs {
+            let Some(expected) = expected else { continue };
+            let bound = ErrorBound::for_gradient(got.dtype(), case.seqlen);
+            assert_close(&format!("gradient by {name} of {case:?} on {exec:?}"), got, expected, bound);
+        }
     }
 }
 
@@ -239,36 +285,9 @@ impl Computed {
     }
 }
 
-fn check_backward(case: &Case, exec: &Exec, inputs: &Inputs, saved: Option<&Buffer>) {
-    let args = inputs.args(case);
-    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
-    let expected = reference::backward(&args, &cotangents).unwrap();
-    let rng = &mut Rng::new(case.seed + 2);
-    let mut got = Computed::new(inputs, |like| poisoned(rng, like.dtype(), &like.shape(), case.layout));
-    selective_scan::backward(exec, &args, saved.map(|s| s.view()), &cotangents, &mut got.targets(case)).unwrap();
-    let pairs = [
-        ("x", &got.x, Some(&expected.x)),
-        ("dt", &got.dt, Some(&expected.dt)),
-        ("a", &got.a, Some(&expected.a)),
-        ("b", &got.b, Some(&expected.b)),
-        ("c", &got.c, Some(&expected.c)),
-        ("d", &got.d, expected.d.as_ref()),
-        ("z", &got.z, expected.z.as_ref()),
-        ("dt_bias", &got.bias, expected.dt_bias.as_ref()),
-        ("dt_a", &got.dt_a, expected.dt_a.as_ref()),
-        ("initial_state", &got.state, Some(&expected.initial_state)),
-    ];
-    for (name, got, expected) in pairs {
-        let Some(expected) = expected else { continue };
-        let bound = ErrorBound::for_gradient(got.dtype(), case.seqlen);
-        assert_close(&format!("gradient by {name} of {case:?} on {exec:?}"), got, expected, bound);
-    }
-}
-
 fn everywhere(case: Case) {
-    for exec in executors() {
-        check(&case, &exec);
-    }
+    let expected = Expected::new(&case);
+    executors().iter().for_each(|exec| expected.check(exec));
 }
 
 #[test]
@@ -441,7 +460,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
     fn any_problem_agrees_with_the_oracle(case in cases(), threads in 1usize..4) {
-        check(&case, &Exec::cpu(threads));
+        Expected::new(&case).check(&Exec::cpu(threads));
     }
 }
 
@@ -453,9 +472,8 @@ fn all_bytes(case: &Case, exec: &Exec) -> Vec<Vec<u8>> {
     let (mut y, mut last) = (zeros(&inputs.x), zeros(&inputs.state));
     let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), ..Default::default() };
     selective_scan::forward(exec, &args, &mut out).unwrap();
-    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
     let mut grads = Computed::new(&inputs, zeros);
-    selective_scan::backward(exec, &args, None, &cotangents, &mut grads.targets(case)).unwrap();
+    selective_scan::backward(exec, &args, None, &inputs.cotangents(), &mut grads.targets(case)).unwrap();
     let Computed { x, dt, a, b, c, d, z, bias, dt_a, state } = grads;
     [y, last, x, dt, a, b, c, d, z, bias, dt_a, state].iter().map(|buffer| buffer.bytes().to_vec()).collect()
 }

@@ -108,7 +108,7 @@ fn every_gradient_agrees_with_central_differences() {
         let case = Case { complex, discretization, ..Case::new(DType::F64, 2, 2, 7, 2, options) };
         let inputs = Inputs::new(&case);
         let args = inputs.args(&case);
-        let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+        let cotangents = inputs.cotangents();
         let (dy, dlast) = (inputs.dy.to_dense(), inputs.dstate.to_dense());
         let loss = |args: &Args<'_>| {
             let out = reference::forward_with_state_shape(args, &case.state_shape()).unwrap();
