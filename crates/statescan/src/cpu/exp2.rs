@@ -258,7 +258,6 @@ mod tests {
 
     #[test]
     fn tables_are_powers_of_two() {
-        #[cfg(target_arch = "x86_64")]
         for level in Level::available() {
             level.dispatch(Table);
         }
