@@ -1,0 +1,273 @@
+//! Random problems, what the oracle says of them, and what kernels make of them.
+
+use super::*;
+
+/// A random problem: which options are set, how large, stored how.
+#[derive(Debug, Clone)]
+pub struct Case {
+    pub batch: usize,
+    pub dim: usize,
+    pub seqlen: usize,
+    pub dstate: usize,
+    pub groups: usize,
+    pub dtype: DType,
+    pub complex: bool,
+    pub constant_b: bool,
+    pub constant_c: bool,
+    pub options: u32,
+    pub discretization: Discretization,
+    pub layout: Layout,
+    pub seed: u64,
+}
+
+impl Case {
+    pub fn new(dtype: DType, batch: usize, dim: usize, seqlen: usize, dstate: usize, options: u32) -> Self {
+        Case {
+            batch: if options & BOUNDS != 0 { 1 } else { batch },
+            dim,
+            seqlen,
+            dstate,
+            groups: 1,
+            dtype,
+            complex: false,
+            constant_b: false,
+            constant_c: false,
+            options,
+            discretization: Discretization::Mamba,
+            layout: Layout::Dense,
+            seed: 1,
+        }
+    }
+
+    pub fn has(&self, option: u32) -> bool {
+        self.options & option != 0
+    }
+
+    pub fn double(&self) -> bool {
+        self.dtype == DType::F64
+    }
+
+    /// The type of parameters and states.
+    pub fn wide(&self) -> DType {
+        match (self.double(), self.complex) {
+            (false, false) => DType::F32,
+            (true, false) => DType::F64,
+            (false, true) => DType::Complex64,
+            (true, true) => DType::Complex128,
+        }
+    }
+
+    pub fn state_shape(&self) -> Vec<usize> {
+        let own = [self.dim, self.dstate];
+        if self.has(BOUNDS) {
+            vec![4, own[0], own[1]]
+        } else if self.has(INDEX) && self.has(INDEX_STATES) {
+            vec![self.batch, 5, own[0], own[1]]
+        } else {
+            vec![self.batch, own[0], own[1]]
+        }
+    }
+}
+
+pub struct Inputs {
+    pub x: Buffer,
+    pub dt: Buffer,
+    pub a: Buffer,
+    pub b: Buffer,
+    pub c: Buffer,
+    pub d: Buffer,
+    pub z: Buffer,
+    pub bias: Buffer,
+    pub dt_a: Buffer,
+    pub state: Buffer,
+    pub bounds: Vec<i64>,
+    pub index: Buffer,
+    pub dy: Buffer,
+    pub dstate: Buffer,
+}
+
+impl Inputs {
+    pub fn new(case: &Case) -> Self {
+        let rng = &mut Rng::new(case.seed);
+        let (l, wide) = (case.layout, case.wide());
+        let bdl = [case.batch, case.dim, case.seqlen];
+        let raw = case.has(SOFTPLUS);
+        let map = |rng: &mut Rng, constant: bool| {
+            let varying = if case.groups > 1 {
+                vec![case.batch, case.groups, case.dstate, case.seqlen]
+            } else {
+                vec![case.batch, case.dstate, case.seqlen]
+            };
+            let shape = if constant { vec![case.dim, case.dstate] } else { varying };
+            let dtype = if case.complex { wide } else { case.dtype };
+            normal(rng, dtype, &shape, l, 0.7)
+        };
+        let complex = case.complex;
+        let third = case.seqlen / 3;
+        let bounds = vec![0, third as i64, third as i64, (2 * third) as i64, case.seqlen as i64];
+        let mut step = 0;
+        let index = random(rng, DType::I32, &[case.batch, case.seqlen], l, |_| {
+            let t = step % case.seqlen.max(1);
+            step += 1;
+            // sequences 0, 2 and 3 of five; 1 and 4 do not occur
+            Complex64::from(if t < case.seqlen / 4 {
+                0.0
+            } else if t < case.seqlen / 2 + 1 {
+                2.0
+            } else {
+                3.0
+            })
+        });
+        Inputs {
+            x: normal(rng, case.dtype, &bdl, l, 1.0),
+            dt: if raw { normal(rng, case.dtype, &bdl, l, 1.0) } else { uniform(rng, case.dtype, &bdl, l, 0.001, 0.4) },
+            a: random(rng, wide, &[case.dim, case.dstate], l, |rng| {
+                Complex64::new(-rng.uniform(0.05, 3.0), if complex { rng.uniform(-4.0, 4.0) } else { 0.0 })
+            }),
+            b: map(rng, case.constant_b),
+            c: map(rng, case.constant_c),
+            d: normal(rng, DType::F32, &[case.dim], l, 1.0),
+            z: normal(rng, case.dtype, &bdl, l, 1.0),
+            bias: uniform(rng, DType::F32, &[case.dim], l, 0.0, 0.1),
+            dt_a: uniform(rng, case.dtype, &bdl, l, 0.001, 0.4),
+            state: normal(rng, wide, &case.state_shape(), l, 1.0),
+            bounds,
+            index,
+            dy: normal(rng, case.dtype, &bdl, l, 1.0),
+            dstate: normal(rng, wide, &case.state_shape(), l, 1.0),
+        }
+    }
+
+    pub fn args<'a>(&'a self, case: &Case) -> Args<'a> {
+        let on = |option, view: &'a Buffer| case.has(option).then(|| view.view());
+        Args {
+            d: on(SKIP, &self.d),
+            z: on(GATE, &self.z),
+            dt_bias: on(BIAS, &self.bias),
+            dt_softplus: case.has(SOFTPLUS),
+            dt_limit: if case.has(LIMIT) { (0.02, 0.3) } else { (f64::NEG_INFINITY, f64::INFINITY) },
+            dt_a: on(OWN_DECAY_STEP, &self.dt_a),
+            initial_state: on(INITIAL, &self.state),
+            sequences: if case.has(BOUNDS) {
+                Sequences::CuSeqlens(statescan::View::new(&self.bounds, &[5]).unwrap())
+            } else if case.has(INDEX) {
+                Sequences::SeqIdx(self.index.view())
+            } else {
+                Sequences::Whole
+            },
+            reverse: case.has(REVERSE),
+            discretization: case.discretization,
+            ..Args::new(self.x.view(), self.dt.view(), self.a.view(), self.b.view(), self.c.view())
+        }
+    }
+
+    pub fn cotangents(&self) -> Cotangents<'_> {
+        Cotangents { y: Some(self.dy.view()), final_state: Some(self.dstate.view()) }
+    }
+}
+
+/// A case and what the oracle says of it, which takes longer than any kernel: once for all executors.
+pub struct Expected<'c> {
+    pub case: &'c Case,
+    pub inputs: Inputs,
+    pub forward: reference::Forward,
+    pub backward: reference::Backward,
+}
+
+impl<'c> Expected<'c> {
+    pub fn new(case: &'c Case) -> Self {
+        let inputs = Inputs::new(case);
+        let args = inputs.args(case);
+        // the form of the states with seq_idx follows from the tensors given
+        let forward = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
+        let backward = reference::backward(&args, &inputs.cotangents()).unwrap();
+        Expected { case, inputs, forward, backward }
+    }
+
+    /// Runs the kernels of one executor, every result poisoned beforehand, and compares each with the oracle.
+    pub fn check(&self, exec: &Exec) {
+        let case = self.case;
+        let args = self.inputs.args(case);
+        let name = |what: &str| format!("{what} of {case:?} on {exec:?}");
+        let bound = ErrorBound::for_scan(case.dtype, case.seqlen);
+        let rng = &mut Rng::new(case.seed + 1);
+        let mut y = poisoned(rng, case.dtype, &[case.batch, case.dim, case.seqlen], case.layout);
+        let mut last = poisoned(rng, case.wide(), &case.state_shape(), case.layout);
+        let real = if case.double() { DType::F64 } else { DType::F32 };
+        let mut saved = poisoned(rng, real, &[selective_scan::checkpoints_len(&args).unwrap()], Layout::Dense);
+        let (y_view, last_view, saved_view) = (Some(y.view_mut()), Some(last.view_mut()), Some(saved.view_mut()));
+        let mut out = Outputs { y: y_view, final_state: last_view, checkpoints: saved_view, workspace: None };
+        selective_scan::forward(exec, &args, &mut out).unwrap();
+        assert_close(&name("y"), &y, &self.forward.y, bound);
+        let state_bound = ErrorBound::for_scan(case.wide(), case.seqlen);
+        assert_close(&name("final_state"), &last, &self.forward.final_state, state_bound);
+        self.check_backward(exec, Some(&saved));
+        if case.seed.is_multiple_of(2) {
+            self.check_backward(exec, None);
+        }
+    }
+
+    pub fn check_backward(&self, exec: &Exec, saved: Option<&Buffer>) {
+        let Expected { case, inputs, backward: expected, .. } = self;
+        let rng = &mut Rng::new(case.seed + 2);
+        let mut got = Computed::new(inputs, |like| poisoned(rng, like.dtype(), &like.shape(), case.layout));
+        let (args, saved) = (inputs.args(case), saved.map(|s| s.view()));
+        selective_scan::backward(exec, &args, saved, &inputs.cotangents(), &mut got.targets(case)).unwrap();
+        let pairs = [
+            ("x", &got.x, Some(&expected.x)),
+            ("dt", &got.dt, Some(&expected.dt)),
+            ("a", &got.a, Some(&expected.a)),
+            ("b", &got.b, Some(&expected.b)),
+            ("c", &got.c, Some(&expected.c)),
+            ("d", &got.d, expected.d.as_ref()),
+            ("z", &got.z, expected.z.as_ref()),
+            ("dt_bias", &got.bias, expected.dt_bias.as_ref()),
+            ("dt_a", &got.dt_a, expected.dt_a.as_ref()),
+            ("initial_state", &got.state, Some(&expected.initial_state)),
+        ];
+        for (name, got, expected) in pairs {
+            let Some(expected) = expected else { continue };
+            let bound = ErrorBound::for_gradient(got.dtype(), case.seqlen);
+            assert_close(&format!("gradient by {name} of {case:?} on {exec:?}"), got, expected, bound);
+        }
+    }
+}
+
+/// Gradients by every argument that a case may have.
+pub struct Computed {
+    pub x: Buffer,
+    pub dt: Buffer,
+    pub a: Buffer,
+    pub b: Buffer,
+    pub c: Buffer,
+    pub d: Buffer,
+    pub z: Buffer,
+    pub bias: Buffer,
+    pub dt_a: Buffer,
+    pub state: Buffer,
+}
+
+impl Computed {
+    pub fn new(i: &Inputs, mut fresh: impl FnMut(&Buffer) -> Buffer) -> Self {
+        let [x, dt, a, b, c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
+        let [d, z, bias, dt_a, state] = [&i.d, &i.z, &i.bias, &i.dt_a, &i.state].map(fresh);
+        Computed { x, dt, a, b, c, d, z, bias, dt_a, state }
+    }
+
+    /// Where a case's gradients go.
+    pub fn targets(&mut self, case: &Case) -> Gradients<'_> {
+        Gradients {
+            x: Some(self.x.view_mut()),
+            dt: Some(self.dt.view_mut()),
+            a: Some(self.a.view_mut()),
+            b: Some(self.b.view_mut()),
+            c: Some(self.c.view_mut()),
+            d: case.has(SKIP).then(|| self.d.view_mut()),
+            z: case.has(GATE).then(|| self.z.view_mut()),
+            dt_bias: case.has(BIAS).then(|| self.bias.view_mut()),
+            dt_a: case.has(OWN_DECAY_STEP).then(|| self.dt_a.view_mut()),
+            initial_state: Some(self.state.view_mut()),
+            workspace: None,
+        }
+    }
+}
