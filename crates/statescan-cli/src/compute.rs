@@ -137,19 +137,40 @@ pub fn cotangents(call: &Call, kind: CotangentName, limits: Limits) -> Result<Te
 /// # Errors
 /// Those of the runs.
 pub fn median(budget: Duration, most: usize, mut run: impl FnMut() -> Result<()>) -> Result<Duration> {
-    let [median] = medians(budget, most, [&mut run])?;
-    Ok(median)
+    let [mut times] = turns(budget, most, [&mut run])?;
+    times.sort();
+    Ok(times[times.len() / 2])
 }
 
-/// Medians of runs that take turns: what changes in the machine meanwhile changes for all of them.
+/// How many times longer one run takes than another one that it takes turns with: the median over their turns. What slows the machine for
+/// longer than a turn slows both, so that it is in neither ratio of the two.
 ///
 /// # Errors
 /// Those of the runs.
-pub fn medians<const N: usize>(
+pub fn ratio(
+    budget: Duration,
+    most: usize,
+    one: &mut dyn FnMut() -> Result<()>,
+    other: &mut dyn FnMut() -> Result<()>,
+) -> Result<f64> {
+    let [times, others] = turns(budget, most, [one, other])?;
+    let nanoseconds = |time: &Duration| time.as_nanos().max(1) as f64;
+    let ratios = times.iter().zip(&others).map(|(time, other)| nanoseconds(time) / nanoseconds(other));
+    Ok(middle(ratios.collect()))
+}
+
+/// The median of some figures, the upper one of two.
+pub fn middle(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// Times of runs that take turns, after one of each that does not count; at least one.
+fn turns<const N: usize>(
     budget: Duration,
     most: usize,
     mut runs: [&mut dyn FnMut() -> Result<()>; N],
-) -> Result<[Duration; N]> {
+) -> Result<[Vec<Duration>; N]> {
     for run in &mut runs {
         run()?;
     }
@@ -162,8 +183,5 @@ pub fn medians<const N: usize>(
         }
         count += 1;
     }
-    Ok(times.map(|mut times| {
-        times.sort();
-        times[count / 2]
-    }))
+    Ok(times)
 }

@@ -1,5 +1,6 @@
 //! `bench --targets`: what this project wants to reach, measured. The two sides of a ratio take turns in one process, and every call is
-//! checked against the oracle before it is timed.
+//! checked against the oracle before it is timed. The list is measured in rounds, so that what keeps the machine busy for some seconds meets
+//! a target in one of them at most.
 
 mod ceilings;
 mod cuda;
@@ -18,6 +19,9 @@ use serde_json::json;
 use statescan::{Exec, Level};
 use std::time::Duration;
 
+/// Rounds of the list, of which a target has the median.
+const ROUNDS: usize = 3;
+
 /// How one target came out.
 enum Outcome {
     /// The figure.
@@ -26,6 +30,20 @@ enum Outcome {
     Wrong(String),
     /// This machine cannot tell.
     NotHere(&'static str),
+}
+
+impl Outcome {
+    /// Of some rounds: the median of their figures, or what one of them has instead.
+    fn of_rounds(rounds: Vec<Outcome>) -> Self {
+        let mut figures = Vec::new();
+        for outcome in rounds {
+            match outcome {
+                Outcome::Figure(figure) => figures.push(figure),
+                other => return other,
+            }
+        }
+        Outcome::Figure(compute::middle(figures))
+    }
 }
 
 /// A run with its memory and executor.
@@ -58,7 +76,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     let mut gpu = cuda_device(&args.device)?.map(cuda::Bench::new).transpose()?;
     let listed = if gpu.is_some() { cuda::all() } else { list::all() };
     let targets: Vec<Target> = listed.into_iter().filter(|t| only.is_none_or(|op| op == t.run.op)).collect();
-    let bar = progress(targets.len());
+    // a GPU has a clock of its own, which nobody disturbs
+    let rounds = if args.quick || gpu.is_some() { 1 } else { ROUNDS };
+    let mut measured: Vec<Vec<Outcome>> = targets.iter().map(|_| Vec::new()).collect();
+    let bar = progress(rounds * targets.len());
     let mut failed = false;
     if !args.json {
         if let Some(gpu) = &gpu {
@@ -66,19 +87,25 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
         }
         bar.suspend(|| println!("{}", line("work", "unit", "measured", "must", "aim", "")));
     }
-    for target in &targets {
-        bar.set_message(target.run.describe());
-        let outcome = match &mut gpu {
-            Some(gpu) => gpu.measure(target)?,
-            None => measure(target, args.quick)?,
-        };
-        failed |= match outcome {
-            Outcome::Figure(figure) => !target.reached(figure, target.must),
-            Outcome::Wrong(_) => true,
-            Outcome::NotHere(_) => false,
-        };
-        bar.suspend(|| println!("{}", if args.json { as_json(target, &outcome) } else { as_line(target, &outcome) }));
-        bar.inc(1);
+    for round in 1..=rounds {
+        for (target, outcomes) in targets.iter().zip(&mut measured) {
+            bar.set_message(target.run.describe());
+            outcomes.push(match &mut gpu {
+                Some(gpu) => gpu.measure(target)?,
+                None => measure(target, args.quick)?,
+            });
+            bar.inc(1);
+            if round < rounds {
+                continue;
+            }
+            let outcome = Outcome::of_rounds(std::mem::take(outcomes));
+            failed |= match outcome {
+                Outcome::Figure(figure) => !target.reached(figure, target.must),
+                Outcome::Wrong(_) => true,
+                Outcome::NotHere(_) => false,
+            };
+            bar.suspend(|| println!("{}", if args.json { as_json(target, &outcome) } else { as_line(target, &outcome) }));
+        }
     }
     bar.finish_and_clear();
     Ok(u8::from(failed))
@@ -86,17 +113,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
 
 /// Measures a target.
 fn measure(target: &Target, quick: bool) -> Result<Outcome> {
-    let (budget, most) = if quick { (Duration::from_millis(300), 100) } else { (Duration::from_millis(1500), 1000) };
+    let (budget, most) = if quick { (Duration::from_millis(300), 100) } else { (Duration::from_millis(700), 1000) };
     let mut side = match prepare(&target.run)? {
         Ok(side) => side,
         Err(outcome) => return Ok(outcome),
     };
     let (bytes, steps) = (side.measured.forward_bytes(), side.state_steps);
-    // the time of this side, and of one that it takes turns with
-    let mut against = |other: &mut dyn FnMut() -> Result<()>| -> Result<[f64; 2]> {
-        let medians = compute::medians(budget, most, [&mut || side.run(), other])?;
-        Ok(medians.map(|time| time.as_nanos().max(1) as f64))
-    };
     let figure = match &target.measure {
         Measure::Time => compute::median(budget, most, || side.run())?.as_nanos() as f64 / steps,
         Measure::Micros => compute::median(budget, most, || side.run())?.as_nanos() as f64 / 1e3,
@@ -105,17 +127,12 @@ fn measure(target: &Target, quick: bool) -> Result<Outcome> {
                 Ok(other) => other,
                 Err(outcome) => return Ok(outcome),
             };
-            let [time, reference] = against(&mut || other.run())?;
-            let ratio = (time / steps) / (reference / other.state_steps);
+            let ratio = compute::ratio(budget, most, &mut || side.run(), &mut || other.run())? * other.state_steps / steps;
             if matches!(target.measure, Measure::Speedup(..)) { 1.0 / ratio } else { ratio }
         }
-        Measure::ShareOfCopy => {
-            let [time, copy] = against(&mut ceilings::copy(bytes))?;
-            copy / time
-        }
+        Measure::ShareOfCopy => 1.0 / compute::ratio(budget, most, &mut || side.run(), &mut ceilings::copy(bytes))?,
         Measure::ShareOfProducts => {
-            let [time, products] = against(&mut ceilings::products(&target.run.sizes))?;
-            products / time
+            1.0 / compute::ratio(budget, most, &mut || side.run(), &mut ceilings::products(&target.run.sizes))?
         }
     };
     Ok(Outcome::Figure(figure))

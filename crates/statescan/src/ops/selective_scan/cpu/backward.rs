@@ -11,7 +11,7 @@
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::forward::{ForwardPass, load_sequence_state, load_state, map};
 use super::inputs::{Ahead, Block, Constants, CopyRows, Scratch, Tiles, blocks, double, map_area, map_tile, tile_len, timed};
-use super::kept::{KEPT, Kept, begin, kept_lens, most_blocks};
+use super::kept::{KEPT, Kept, begin, kept_lens, most_blocks, sets};
 use super::lanes::{Lanes, scratch_len};
 use super::process::{Gate, load_gate, load_tiles};
 use super::reduce::Partials;
@@ -134,20 +134,27 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         // SAFETY: the arrays were carved for all blocks; jobs own disjoint channels or segments of targets and partials, and where they are
         // walked by several threads, those take turns.
         unsafe {
-            let kept = |i: usize| Kept {
-                a: a.add(i * state),
-                b: b.add(i * state),
-                c: c.add(i * state),
-                g: g.add(i * state),
-                da: da.add(i * state),
-                db: db.add(i * state),
-                dc: dc.add(i * state),
-                dd: dd.add(i * width),
-                dbias: dbias.add(i * width),
-                constants: Constants::at::<S>(constants, i),
+            let (sets, lens) = (sets(plan), [state, width]);
+            let kept_in = |set: usize, i: usize| {
+                let sum = set * most_blocks(self.context) + i;
+                Kept {
+                    a: a.add(i * state),
+                    b: b.add(i * state),
+                    c: c.add(i * state),
+                    g: g.add(i * state),
+                    da: da.add(sum * state),
+                    db: db.add(sum * state),
+                    dc: dc.add(sum * state),
+                    dd: dd.add(sum * width),
+                    dbias: dbias.add(sum * width),
+                    constants: Constants::at::<S>(constants, i),
+                }
             };
+            let set = self.window.start / CHECKPOINT % sets;
+            let kept = |i: usize| kept_in(set, i);
             for (i, block) in blocks(channels.clone(), lanes.channels).enumerate().filter(|_| first) {
                 begin::<E, S>(simd, lanes, problem, block, &kept(i));
+                (0..sets).for_each(|set| kept_in(set, i).clear(lens));
             }
             if let Some(turn) = self.turn.as_ref().filter(|_| first) {
                 turn.done(0);
@@ -171,7 +178,8 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                 }
             }
             for (i, block) in blocks(channels, lanes.channels).enumerate().filter(|_| last) {
-                let kept = kept(i);
+                let kept = kept_in(0, i);
+                (1..sets).for_each(|set| kept.add(&kept_in(set, i), lens));
                 if E::K::PARTS == 2 {
                     // the output is 2 Re(C h), and the sweep counts it once
                     double(kept.dc, state);

@@ -3,7 +3,7 @@
 use super::super::{Problem, Projection};
 use super::inputs::{Block, Constants, double, parameter};
 use super::lanes::Lanes;
-use super::{Context, Types};
+use super::{Context, Plan, Types};
 use crate::cpu::simd::{Isa, Real};
 use crate::ops::rules::FieldKind;
 
@@ -27,12 +27,22 @@ pub(super) struct Kept<T> {
 /// The arrays in [`Kept`], one after the other.
 pub(super) const KEPT: usize = 10;
 
+/// Where threads walk a row tile by tile in turn, every so many-th tile adds to the same sums: threads that come round to the same sums have
+/// them in their own caches. It must not depend on the number of threads, for results would.
+const SETS: usize = 8;
+
+/// Sets of sums of a job.
+pub(super) fn sets(plan: &Plan) -> usize {
+    if plan.wavefront { SETS } else { 1 }
+}
+
 /// Their lengths, for all blocks of a job.
 pub(super) fn kept_lens<E: Types>(context: &Context<'_, '_>) -> [usize; KEPT] {
     let (width, per_channel) = (context.level.lanes(context.problem.double), context.plan.lanes_per_channel);
     let blocks = most_blocks(context);
     let (state, vector) = (blocks * context.problem.dstate / per_channel * E::K::PARTS * width, blocks * width);
-    [state, state, state, state, state, state, state, vector, vector, Constants::<E::T>::COUNT * vector]
+    let (states, vectors) = (sets(&context.plan) * state, sets(&context.plan) * vector);
+    [state, state, state, state, states, states, states, vectors, vectors, Constants::<E::T>::COUNT * vector]
 }
 
 /// Blocks of channels of a job, at most.
@@ -42,7 +52,7 @@ pub(super) fn most_blocks(context: &Context<'_, '_>) -> usize {
     longest.div_ceil(width / plan.lanes_per_channel)
 }
 
-/// Loads the parameters of a block and clears what is gathered for them.
+/// Loads the parameters of a block.
 ///
 /// # Safety
 /// The arrays have room for the block's states.
@@ -54,7 +64,6 @@ pub(super) unsafe fn begin<E: Types, S: Isa>(
     block: Block,
     kept: &Kept<E::T>,
 ) {
-    let width = E::T::lanes::<S>();
     let state = problem.dstate * E::K::PARTS * lanes.channels;
     // SAFETY: the caller's contract.
     unsafe {
@@ -69,8 +78,36 @@ pub(super) unsafe fn begin<E: Types, S: Isa>(
                 double(kept.c, state);
             }
         }
-        for (array, len) in [(kept.da, state), (kept.db, state), (kept.dc, state), (kept.dd, width), (kept.dbias, width)] {
-            core::slice::from_raw_parts_mut(array, len).fill(E::T::default());
+    }
+}
+
+impl<T: Real> Kept<T> {
+    /// What is gathered, and how much of it: elements of the states of a block, and of a vector.
+    fn sums(&self, [state, width]: [usize; 2]) -> [(*mut T, usize); 5] {
+        [(self.da, state), (self.db, state), (self.dc, state), (self.dd, width), (self.dbias, width)]
+    }
+
+    /// Clears what is gathered.
+    ///
+    /// # Safety
+    /// The arrays have room for as much.
+    pub(super) unsafe fn clear(&self, lens: [usize; 2]) {
+        for (sums, len) in self.sums(lens) {
+            // SAFETY: the caller's contract.
+            unsafe { core::slice::from_raw_parts_mut(sums, len) }.fill(T::default());
+        }
+    }
+
+    /// Adds what another set has gathered.
+    ///
+    /// # Safety
+    /// The arrays of both have room for as much, and lie apart.
+    pub(super) unsafe fn add(&self, other: &Self, lens: [usize; 2]) {
+        for ((sums, len), (others, _)) in self.sums(lens).into_iter().zip(other.sums(lens)) {
+            // SAFETY: the caller's contract.
+            let (sums, others) =
+                unsafe { (core::slice::from_raw_parts_mut(sums, len), core::slice::from_raw_parts(others, len)) };
+            sums.iter_mut().zip(others).for_each(|(sum, other)| *sum = *sum + *other);
         }
     }
 }
