@@ -7,8 +7,8 @@ venv=$(mktemp -d)
 trap 'rm -rf "$venv"' EXIT
 python3 -m venv "$venv"
 
-# the wheel, in the profile of the Rust tests, whose dependencies are built already; the downloads go on beside it
-MATURIN_PEP517_ARGS="--profile dev" "$venv/bin/pip" wheel --quiet --no-deps --wheel-dir "$venv/wheel" . &
+# the wheel, in the profile and with the features of the Rust tests, which have built the library already; the downloads go on beside it
+MATURIN_PEP517_ARGS="--profile dev --features workspace" "$venv/bin/pip" wheel --quiet --no-deps --wheel-dir "$venv/wheel" . &
 wheel=$!
 # PyPI's PyTorch needs the CUDA libraries even where there is no GPU: four gigabytes, which pip unpacks one file after the other
 packages=(abi3audit hypothesis jax matplotlib numpy pytest pytest-xdist ruff safetensors torch tqdm transformers)

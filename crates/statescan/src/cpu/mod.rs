@@ -14,6 +14,7 @@ mod level;
 pub(crate) mod math;
 mod narrow;
 mod pool;
+mod real;
 mod shared;
 pub(crate) mod simd;
 pub(crate) mod tile;
