@@ -134,9 +134,9 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         // SAFETY: the arrays were carved for all blocks; jobs own disjoint channels or segments of targets and partials, and where they are
         // walked by several threads, those take turns.
         unsafe {
-            let (sets, lens) = (sets(plan), [state, width]);
+            let (sets, per_set, lens) = (sets(plan), most_blocks(self.context), [state, width]);
             let kept_in = |set: usize, i: usize| {
-                let sum = set * most_blocks(self.context) + i;
+                let sum = set * per_set + i;
                 Kept {
                     a: a.add(i * state),
                     b: b.add(i * state),
@@ -179,7 +179,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
             }
             for (i, block) in blocks(channels, lanes.channels).enumerate().filter(|_| last) {
                 let kept = kept_in(0, i);
-                (1..sets).for_each(|set| kept.add(&kept_in(set, i), lens));
+                (1..sets).for_each(|set| kept.add(simd, &kept_in(set, i), lens));
                 if E::K::PARTS == 2 {
                     // the output is 2 Re(C h), and the sweep counts it once
                     double(kept.dc, state);

@@ -4,7 +4,7 @@ use super::super::{Problem, Projection};
 use super::inputs::{Block, Constants, double, parameter};
 use super::lanes::Lanes;
 use super::{Context, Plan, Types};
-use crate::cpu::simd::{Isa, Real};
+use crate::cpu::simd::{Isa, Real, V};
 use crate::ops::rules::FieldKind;
 
 /// The arrays of one block of channels that stay for a whole job.
@@ -83,6 +83,7 @@ pub(super) unsafe fn begin<E: Types, S: Isa>(
 
 impl<T: Real> Kept<T> {
     /// What is gathered, and how much of it: elements of the states of a block, and of a vector.
+    #[inline(always)]
     fn sums(&self, [state, width]: [usize; 2]) -> [(*mut T, usize); 5] {
         [(self.da, state), (self.db, state), (self.dc, state), (self.dd, width), (self.dbias, width)]
     }
@@ -91,6 +92,7 @@ impl<T: Real> Kept<T> {
     ///
     /// # Safety
     /// The arrays have room for as much.
+    #[inline(always)]
     pub(super) unsafe fn clear(&self, lens: [usize; 2]) {
         for (sums, len) in self.sums(lens) {
             // SAFETY: the caller's contract.
@@ -101,13 +103,14 @@ impl<T: Real> Kept<T> {
     /// Adds what another set has gathered.
     ///
     /// # Safety
-    /// The arrays of both have room for as much, and lie apart.
-    pub(super) unsafe fn add(&self, other: &Self, lens: [usize; 2]) {
+    /// The arrays of both have room for as much, which is whole vectors.
+    #[inline(always)]
+    pub(super) unsafe fn add<S: Isa>(&self, simd: S, other: &Self, lens: [usize; 2]) {
         for ((sums, len), (others, _)) in self.sums(lens).into_iter().zip(other.sums(lens)) {
-            // SAFETY: the caller's contract.
-            let (sums, others) =
-                unsafe { (core::slice::from_raw_parts_mut(sums, len), core::slice::from_raw_parts(others, len)) };
-            sums.iter_mut().zip(others).for_each(|(sum, other)| *sum = *sum + *other);
+            for at in (0..len).step_by(T::lanes::<S>()) {
+                // SAFETY: the caller's contract.
+                unsafe { (V::load(simd, sums.add(at)) + V::load(simd, others.add(at))).store(sums.add(at)) };
+            }
         }
     }
 }
