@@ -4,6 +4,7 @@
 //! are left to the compiler, which gets the widest instructions that the processor has.
 
 use crate::operation::Work;
+use std::fmt;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,17 @@ impl Floors {
         // a small problem that is repeated stays in the caches
         let rate = if bytes <= CACHED * self.threads { self.cached_bytes } else { self.bytes };
         (work.flops / flops + work.exps / exps).max(bytes as f64 / rate)
+    }
+}
+
+impl fmt::Display for Floors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Floors { bytes, threads, flops, flops_double, exps, .. } = self;
+        let s = if *threads == 1 { "" } else { "s" };
+        write!(
+            f,
+            "{threads} thread{s}: copy {bytes:.1} GB/s, multiply-add {flops:.0} GFLOP/s (f64 {flops_double:.0}), exp {exps:.2} G/s"
+        )
     }
 }
 

@@ -140,7 +140,10 @@ pub fn bench(args: &BenchArgs) -> Result<u8> {
     let level = args.level.as_deref().map(level).transpose()?.unwrap_or(Level::best());
     let execs: Vec<Exec> = counts.iter().map(|&n| Ok(Exec::cpu(n).with_level(level)?)).collect::<Result<_>>()?;
     if !args.json {
-        bar.suspend(|| head(&floors));
+        bar.suspend(|| {
+            floors.values().for_each(|floors| println!("{floors}"));
+            columns();
+        });
     }
     let mut failed = 0;
     for cell in &cells {
@@ -174,16 +177,6 @@ fn progress(steps: usize) -> ProgressBar {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }
-}
-
-fn head(floors: &BTreeMap<usize, Floors>) {
-    for (threads, f) in floors {
-        println!(
-            "{threads} threads: copy {:.1} GB/s, multiply-add {:.0} GFLOP/s (f64 {:.0}), exp {:.2} G/s",
-            f.bytes, f.flops, f.flops_double, f.exps
-        );
-    }
-    columns();
 }
 
 fn columns() {

@@ -7,6 +7,7 @@ mod cuda;
 mod list;
 mod variation;
 
+use super::floors::Floors;
 use super::measured::Measured;
 use super::progress;
 use crate::cli::{BenchArgs, cuda_device};
@@ -82,9 +83,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     let bar = progress(rounds * targets.len());
     let mut failed = false;
     if !args.json {
-        if let Some(gpu) = &gpu {
-            bar.suspend(|| println!("{}", gpu.rates()));
-        }
+        // what the machine gives now says what to make of a target that is missed
+        let machine = match &gpu {
+            Some(gpu) => vec![gpu.rates()],
+            None => [1, 2].map(|threads| Floors::measure(threads).to_string()).to_vec(),
+        };
+        bar.suspend(|| machine.iter().for_each(|line| println!("{line}")));
         bar.suspend(|| println!("{}", line("work", "unit", "measured", "must", "aim", "")));
     }
     for round in 1..=rounds {
