@@ -460,8 +460,7 @@ def sharded_step(rank, world, store, sharding, answers):
     whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in layer.parameters()]
     if rank == 0:
         answers.put([p.detach().numpy() for p in whole])
-    # who leaves while the other still receives makes it abort
-    torch.distributed.barrier()
+    torch.distributed.barrier()  # nobody leaves while the other still receives
     torch.distributed.destroy_process_group()
 
 

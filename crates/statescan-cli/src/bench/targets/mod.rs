@@ -1,6 +1,6 @@
 //! `bench --targets`: what this project wants to reach, measured. The two sides of a ratio take turns in one process, and every call is
-//! checked against the oracle before it is timed. The list is measured in rounds, so that what keeps the machine busy for some seconds meets
-//! a target in one of them at most.
+//! checked against the oracle before it is timed. The list is measured in rounds, half a minute apart if it is the whole list, so that
+//! what keeps the machine busy for some seconds meets a target in one of them.
 
 mod ceilings;
 mod cuda;

@@ -27,8 +27,8 @@ pub(super) struct Kept<T> {
 /// The arrays in [`Kept`], one after the other.
 pub(super) const KEPT: usize = 10;
 
-/// Where threads walk a row tile by tile in turn, every so many-th tile adds to the same sums: threads that come round to the same sums have
-/// them in their own caches. It must not depend on the number of threads, for results would.
+/// Where threads walk a row tile by tile in turn, tiles so far apart add to the same sums: with two, four or eight threads in turn those
+/// are one thread's, and stay in its cache. It must not depend on the number of threads, for results would.
 const SETS: usize = 8;
 
 /// Sets of sums of a job.
