@@ -132,56 +132,24 @@ pub fn cotangents(call: &Call, kind: CotangentName, limits: Limits) -> Result<Te
     Ok(filled)
 }
 
-/// Median of repeated runs, within a time and a number of runs.
+/// Median of repeated runs, within a time and a number of runs, after one that does not count.
 ///
 /// # Errors
 /// Those of the runs.
 pub fn median(budget: Duration, most: usize, mut run: impl FnMut() -> Result<()>) -> Result<Duration> {
-    let [mut times] = turns(budget, most, [&mut run])?;
+    run()?;
+    let (start, mut times) = (Instant::now(), Vec::new());
+    while times.is_empty() || (times.len() < most && start.elapsed() < budget) {
+        let begin = Instant::now();
+        run()?;
+        times.push(begin.elapsed());
+    }
     times.sort();
     Ok(times[times.len() / 2])
-}
-
-/// How many times longer one run takes than another one that it takes turns with: the median over their turns. What slows the machine for
-/// longer than a turn slows both, so that it is in neither ratio of the two.
-///
-/// # Errors
-/// Those of the runs.
-pub fn ratio(
-    budget: Duration,
-    most: usize,
-    one: &mut dyn FnMut() -> Result<()>,
-    other: &mut dyn FnMut() -> Result<()>,
-) -> Result<f64> {
-    let [times, others] = turns(budget, most, [one, other])?;
-    let nanoseconds = |time: &Duration| time.as_nanos().max(1) as f64;
-    let ratios = times.iter().zip(&others).map(|(time, other)| nanoseconds(time) / nanoseconds(other));
-    Ok(middle(ratios.collect()))
 }
 
 /// The median of some figures, the upper one of two.
 pub fn middle(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
-}
-
-/// Times of runs that take turns, after one of each that does not count; at least one.
-fn turns<const N: usize>(
-    budget: Duration,
-    most: usize,
-    mut runs: [&mut dyn FnMut() -> Result<()>; N],
-) -> Result<[Vec<Duration>; N]> {
-    for run in &mut runs {
-        run()?;
-    }
-    let (start, mut times, mut count) = (Instant::now(), [const { Vec::new() }; N], 0);
-    while count == 0 || (count < most && start.elapsed() < budget) {
-        for (run, times) in runs.iter_mut().zip(&mut times) {
-            let begin = Instant::now();
-            run()?;
-            times.push(begin.elapsed());
-        }
-        count += 1;
-    }
-    Ok(times)
 }

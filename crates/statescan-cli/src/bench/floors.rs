@@ -59,22 +59,31 @@ impl fmt::Display for Floors {
     }
 }
 
+/// Multiply-adds per nanosecond of the slowest of so many threads just now, in a third of a millisecond.
+pub fn speed(threads: usize) -> f64 {
+    let job = || pulp::Arch::new().dispatch(Fma::<f32>::new());
+    on_each(threads, Duration::from_micros(300), &job).into_iter().fold(f64::INFINITY, f64::min)
+}
+
 /// Runs a job on every thread at once and adds up what each got done per nanosecond; the best of a few rounds.
 fn rate(threads: usize, job: impl Fn() -> f64 + Sync) -> f64 {
-    let round = || -> f64 {
-        let one = || {
-            let (begin, mut done) = (Instant::now(), 0.0);
-            while begin.elapsed() < Duration::from_millis(8) {
-                done += job();
-            }
-            done / begin.elapsed().as_nanos() as f64
-        };
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(one)).collect();
-            one() + others.into_iter().map(|t| t.join().unwrap_or(0.0)).sum::<f64>()
-        })
-    };
+    let round = || on_each(threads, Duration::from_millis(8), &job).iter().sum::<f64>();
     (0..5).map(|_| round()).fold(0.0, f64::max)
+}
+
+/// Repeats a job on every thread at once for so long: what each got done per nanosecond.
+fn on_each(threads: usize, time: Duration, job: &(impl Fn() -> f64 + Sync)) -> Vec<f64> {
+    let one = || {
+        let (begin, mut done) = (Instant::now(), 0.0);
+        while begin.elapsed() < time {
+            done += job();
+        }
+        done / begin.elapsed().as_nanos() as f64
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(one)).collect();
+        std::iter::once(one()).chain(others.into_iter().map(|t| t.join().unwrap_or(0.0))).collect()
+    })
 }
 
 /// Bytes that the caches of one core hold on most machines.

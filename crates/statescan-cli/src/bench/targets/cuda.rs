@@ -1,8 +1,9 @@
 //! The targets on an H200, and how they are measured there: kernel time alone, from graphs of launches.
 
-use super::Outcome;
 use super::list::{Measure, Run, Target};
+use super::turns::Turn;
 use super::variation::Variation;
+use super::{Outcome, Round};
 use crate::bench::device;
 use crate::error::Result;
 use crate::operation;
@@ -73,11 +74,11 @@ impl Bench {
     }
 
     /// Measures a target.
-    pub fn measure(&mut self, target: &Target) -> Result<Outcome> {
+    pub fn measure(&mut self, target: &Target) -> Result<Round> {
         self.figure(target).or_else(|error| device::missing(&error).map(Outcome::NotHere).ok_or(error))
     }
 
-    fn figure(&mut self, target: &Target) -> Result<Outcome> {
+    fn figure(&mut self, target: &Target) -> Result<Round> {
         let (time, bytes) = match self.timed(&target.run)? {
             Ok(timed) => timed,
             Err(wrong) => return Ok(wrong),
@@ -96,11 +97,11 @@ impl Bench {
             }
             Measure::ShareOfProducts => return Ok(Outcome::NotHere("no library of matrix products to compare with")),
         };
-        Ok(Outcome::Figure(figure))
+        Ok(Outcome::Measured(vec![Turn::alone(figure)]))
     }
 
     /// Nanoseconds and bytes of a run whose results are right. Numbers are drawn for one row of the batch.
-    fn timed(&mut self, run: &Run) -> Result<std::result::Result<(f64, usize), Outcome>> {
+    fn timed(&mut self, run: &Run) -> Result<std::result::Result<(f64, usize), Round>> {
         let name = run.describe();
         if let Some(&known) = self.known.get(&name) {
             return Ok(Ok(known));

@@ -1,17 +1,17 @@
 //! `bench --targets`: what this project wants to reach, measured. The two sides of a ratio take turns in one process, and every call is
-//! checked against the oracle before it is timed. The list is measured in rounds, half a minute apart if it is the whole list, so that
-//! what keeps the machine busy for some seconds meets a target in one of them.
+//! checked against the oracle before it is timed. The list is measured in rounds, half a minute apart if it is the whole list, and of all
+//! turns those count in which the machine was least busy with anything else.
 
 mod ceilings;
 mod cuda;
 mod list;
+mod turns;
 mod variation;
 
 use super::floors::Floors;
 use super::measured::Measured;
 use super::progress;
 use crate::cli::{BenchArgs, cuda_device};
-use crate::compute;
 use crate::error::Result;
 use crate::operation;
 use crate::text;
@@ -19,31 +19,36 @@ use list::{Measure, Run, Target};
 use serde_json::json;
 use statescan::{Exec, Level};
 use std::time::Duration;
+use turns::Turn;
 
-/// Rounds of the list, of which a target has the median.
+/// Rounds of the list.
 const ROUNDS: usize = 3;
 
-/// How one target came out.
-enum Outcome {
-    /// The figure.
-    Figure(f64),
+/// How a target came out: its turns, and when they are all there its figure.
+enum Outcome<T> {
+    /// It was measured.
+    Measured(T),
     /// Results are not within the bounds of the oracle: what is off.
     Wrong(String),
     /// This machine cannot tell.
     NotHere(&'static str),
 }
 
-impl Outcome {
-    /// Of some rounds: the median of their figures, or what one of them has instead.
-    fn of_rounds(rounds: Vec<Outcome>) -> Self {
-        let mut figures = Vec::new();
+/// What one round tells of a target.
+type Round = Outcome<Vec<Turn>>;
+
+impl Outcome<f64> {
+    /// Of all turns of some rounds, or what one of the rounds has instead.
+    fn of_rounds(rounds: Vec<Round>) -> Self {
+        let mut turns = Vec::new();
         for outcome in rounds {
             match outcome {
-                Outcome::Figure(figure) => figures.push(figure),
-                other => return other,
+                Outcome::Measured(more) => turns.extend(more),
+                Outcome::Wrong(what) => return Outcome::Wrong(what),
+                Outcome::NotHere(why) => return Outcome::NotHere(why),
             }
         }
-        Outcome::Figure(compute::middle(figures))
+        Outcome::Measured(turns::figure(turns))
     }
 }
 
@@ -79,7 +84,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     let targets: Vec<Target> = listed.into_iter().filter(|t| only.is_none_or(|op| op == t.run.op)).collect();
     // a GPU has a clock of its own, which nobody disturbs
     let rounds = if args.quick || gpu.is_some() { 1 } else { ROUNDS };
-    let mut measured: Vec<Vec<Outcome>> = targets.iter().map(|_| Vec::new()).collect();
+    let mut measured: Vec<Vec<Round>> = targets.iter().map(|_| Vec::new()).collect();
     let bar = progress(rounds * targets.len());
     let mut failed = false;
     if !args.json {
@@ -104,7 +109,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
             }
             let outcome = Outcome::of_rounds(std::mem::take(outcomes));
             failed |= match outcome {
-                Outcome::Figure(figure) => !target.reached(figure, target.must),
+                Outcome::Measured(figure) => !target.reached(figure, target.must),
                 Outcome::Wrong(_) => true,
                 Outcome::NotHere(_) => false,
             };
@@ -116,34 +121,43 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
 }
 
 /// Measures a target.
-fn measure(target: &Target, quick: bool) -> Result<Outcome> {
-    let (budget, most) = if quick { (Duration::from_millis(300), 100) } else { (Duration::from_millis(700), 1000) };
+fn measure(target: &Target, quick: bool) -> Result<Round> {
+    let budget = if quick { Duration::from_millis(300) } else { Duration::from_secs(1) };
     let mut side = match prepare(&target.run)? {
         Ok(side) => side,
         Err(outcome) => return Ok(outcome),
     };
-    let (bytes, steps) = (side.measured.forward_bytes(), side.state_steps);
-    let figure = match &target.measure {
-        Measure::Time => compute::median(budget, most, || side.run())?.as_nanos() as f64 / steps,
-        Measure::Micros => compute::median(budget, most, || side.run())?.as_nanos() as f64 / 1e3,
+    let (bytes, steps, threads) = (side.measured.forward_bytes(), side.state_steps, target.run.threads);
+    let mut alone = |unit: f64| turns::take(budget, threads, [&mut || side.run()], |[time]| time / unit);
+    let turns = match &target.measure {
+        Measure::Time => alone(steps)?,
+        Measure::Micros => alone(1e3)?,
         Measure::Ratio(_, other) | Measure::Speedup(_, other) => {
+            let threads = threads.max(other.threads);
             let mut other = match prepare(other)? {
                 Ok(other) => other,
                 Err(outcome) => return Ok(outcome),
             };
-            let ratio = compute::ratio(budget, most, &mut || side.run(), &mut || other.run())? * other.state_steps / steps;
-            if matches!(target.measure, Measure::Speedup(..)) { 1.0 / ratio } else { ratio }
+            let unit = steps / other.state_steps;
+            let speedup = matches!(target.measure, Measure::Speedup(..));
+            turns::take(budget, threads, [&mut || side.run(), &mut || other.run()], |[time, other]| {
+                let ratio = time / other / unit;
+                if speedup { 1.0 / ratio } else { ratio }
+            })?
         }
-        Measure::ShareOfCopy => 1.0 / compute::ratio(budget, most, &mut || side.run(), &mut ceilings::copy(bytes))?,
-        Measure::ShareOfProducts => {
-            1.0 / compute::ratio(budget, most, &mut || side.run(), &mut ceilings::products(&target.run.sizes))?
+        Measure::ShareOfCopy | Measure::ShareOfProducts => {
+            let mut ceiling: Box<dyn FnMut() -> Result<()>> = match target.measure {
+                Measure::ShareOfCopy => Box::new(ceilings::copy(bytes)),
+                _ => Box::new(ceilings::products(&target.run.sizes)),
+            };
+            turns::take(budget, threads, [&mut || side.run(), &mut ceiling], |[time, least]| least / time)?
         }
     };
-    Ok(Outcome::Figure(figure))
+    Ok(Outcome::Measured(turns))
 }
 
 /// Makes a run ready and checks its results; the inner error says why there is nothing to time.
-fn prepare(run: &Run) -> Result<std::result::Result<Side, Outcome>> {
+fn prepare(run: &Run) -> Result<std::result::Result<Side, Round>> {
     if !run.level.is_none_or(Level::is_available) {
         return Ok(Err(Outcome::NotHere("this processor lacks the instructions")));
     }
@@ -158,11 +172,11 @@ fn prepare(run: &Run) -> Result<std::result::Result<Side, Outcome>> {
     })
 }
 
-fn as_line(target: &Target, outcome: &Outcome) -> String {
+fn as_line(target: &Target, outcome: &Outcome<f64>) -> String {
     let sign = if target.measure.smaller_is_better() { "<=" } else { ">=" };
     let bound = |bound: f64| format!("{sign} {bound}");
     let (figure, verdict) = match outcome {
-        Outcome::Figure(figure) => (text::figure(*figure), verdict(target, *figure).to_string()),
+        Outcome::Measured(figure) => (text::figure(*figure), verdict(target, *figure).to_string()),
         Outcome::Wrong(what) => ("-".to_string(), format!("WRONG: {what}")),
         Outcome::NotHere(why) => ("-".to_string(), format!("not measured: {why}")),
     };
@@ -182,9 +196,9 @@ fn line(work: &str, unit: &str, measured: &str, must: &str, aim: &str, verdict: 
     format!("{work:<70} {measured:>8} {unit:<28} {must:>8} {aim:>8}  {verdict}").trim_end().to_string()
 }
 
-fn as_json(target: &Target, outcome: &Outcome) -> String {
+fn as_json(target: &Target, outcome: &Outcome<f64>) -> String {
     let (measured, met, note) = match outcome {
-        Outcome::Figure(figure) => (Some(*figure), Some(target.reached(*figure, target.must)), None),
+        Outcome::Measured(figure) => (Some(*figure), Some(target.reached(*figure, target.must)), None),
         Outcome::Wrong(what) => (None, Some(false), Some(what.as_str())),
         Outcome::NotHere(why) => (None, None, Some(*why)),
     };

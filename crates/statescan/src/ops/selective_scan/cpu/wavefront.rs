@@ -17,6 +17,9 @@ pub(super) struct Wavefront {
     /// How much of the tile before is done when the walk of one begins: close behind another thread, every line that both use is waited
     /// for; far behind, the last threads come too late to take a tile each.
     lead: usize,
+    /// How much further than it must be the tile before is done when a thread goes on that had to wait: right behind another one it would
+    /// soon wait again, for every line that comes late there.
+    rest: usize,
     /// Whether a thread has left its tile in a panic.
     abandoned: AtomicBool,
 }
@@ -31,7 +34,9 @@ impl Wavefront {
     pub(super) fn new(rows: usize, threads: usize, len: usize) -> Self {
         let slots = threads.max(1);
         let done = (0..rows * slots).map(|_| Progress::default()).collect();
-        Wavefront { done, slots, len, lead: len / (2 * slots), abandoned: AtomicBool::new(false) }
+        // each thread has so much of a tile to itself
+        let distance = len / slots;
+        Wavefront { done, slots, len, lead: distance / 2, rest: 3 * distance / 4, abandoned: AtomicBool::new(false) }
     }
 
     /// The turn of a row's `tile`-th one to be walked. The one before must have been given to a thread already, and a thread has one turn at
@@ -72,20 +77,21 @@ impl Turn<'_> {
     /// Waits until what is kept for the whole row is there: until the first tile is [`Turn::done`] up to 0.
     #[inline(always)]
     pub(super) fn wait_for_row(&mut self) {
-        self.until(|turn| turn.row.load(Ordering::Acquire) > 0);
+        let begun = |turn: &mut Self| turn.row.load(Ordering::Acquire) > 0;
+        if !begun(self) {
+            self.wait_long(begun);
+        }
     }
 
     /// Waits until the tile before is done up to `count`, and so far that the threads do not get into each other's way.
     #[inline(always)]
     pub(super) fn wait(&mut self, count: usize) {
-        let count = count.max(self.front.lead);
-        self.until(|turn| turn.is_done(count));
-    }
-
-    #[inline(always)]
-    fn until(&mut self, ready: impl Fn(&mut Self) -> bool) {
-        if !ready(self) {
-            self.wait_long(ready);
+        let front = self.front;
+        let count = count.max(front.lead);
+        if !self.is_done(count) {
+            // the last count is of sums, which nobody is close behind for
+            let count = count.max((count + front.rest).min(front.len - 1));
+            self.wait_long(|turn| turn.is_done(count));
         }
     }
 
@@ -164,10 +170,16 @@ mod tests {
                 second.wait(1);
                 second.seen
             });
-            first.done(2);
-            std::thread::sleep(core::time::Duration::from_millis(20));
-            first.done(3);
-            assert_eq!(waiting.join().unwrap(), 3, "a quarter of what two threads count");
+            for done in [2, 6] {
+                first.done(done);
+                std::thread::sleep(core::time::Duration::from_millis(20));
+                assert!(!waiting.is_finished());
+            }
+            first.done(7);
+            assert_eq!(waiting.join().unwrap(), 7, "a quarter of what two threads count, and a third for the next vectors");
+            let mut third = front.turn(0, 1);
+            third.wait(7);
+            assert_eq!(third.seen, 7, "who need not wait goes on");
         });
     }
 
