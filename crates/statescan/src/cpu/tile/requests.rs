@@ -52,14 +52,16 @@ pub(crate) struct Requests<const MOST: usize> {
     /// Rows of all areas.
     total: usize,
     current: usize,
-    at_once: usize,
+    /// Calls that they are spread over, and what adds up to that many for each row.
+    calls: usize,
+    due: usize,
 }
 
 impl<const MOST: usize> Requests<MOST> {
     #[inline(always)]
     pub(crate) fn new() -> Self {
         let nothing = Rows { first: core::ptr::null(), step: 0, left: 0, bytes: 0 };
-        Requests { areas: [nothing; MOST], count: 0, total: 0, current: 0, at_once: 0 }
+        Requests { areas: [nothing; MOST], count: 0, total: 0, current: 0, calls: 1, due: 0 }
     }
 
     /// One more area, of no more than `MOST`.
@@ -72,16 +74,18 @@ impl<const MOST: usize> Requests<MOST> {
         }
     }
 
-    /// To be asked for in so many calls of [`Requests::ask`].
+    /// To be asked for evenly in so many calls of [`Requests::ask`], but for the last eighth of them: what follows would wait for that.
     #[inline(always)]
     pub(crate) fn spread(&mut self, calls: usize) {
-        self.at_once = self.total.div_ceil(calls.max(1));
+        self.calls = (calls - calls / 8).max(1);
     }
 
     /// Asks for the next ones.
     #[inline(always)]
     pub(crate) fn ask(&mut self) {
-        for _ in 0..self.at_once {
+        self.due += self.total;
+        while self.due >= self.calls {
+            self.due -= self.calls;
             while let Some(Rows { left: 0, .. }) = self.areas.get(self.current) {
                 self.current += 1;
             }

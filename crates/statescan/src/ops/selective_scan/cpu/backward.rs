@@ -9,8 +9,10 @@
 //! the job's segments.
 
 use super::super::{CHECKPOINT, Problem, Projection};
-use super::forward::{ForwardPass, load_sequence_state, load_state, map};
-use super::inputs::{Ahead, Block, Constants, CopyRows, Scratch, Tiles, blocks, double, map_area, map_tile, tile_len, timed};
+use super::forward::{ForwardPass, load_sequence_state, load_state};
+use super::inputs::{
+    Ahead, Block, Constants, CopyRows, Map, Scratch, Tiles, blocks, double, map_area, map_tile, tile_len, timed,
+};
 use super::kept::{KEPT, Kept, begin, kept_lens, most_blocks, sets};
 use super::lanes::{Lanes, scratch_len};
 use super::process::{Gate, load_gate, load_tiles};
@@ -281,8 +283,8 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let scaled = problem.discretization != Discretization::Dirac;
         // SAFETY: every array lies inside `rest`, which is as long as `rest_len` says; planes lie inside checked views.
         unsafe {
-            map_tile::<E, S>(simd, problem, &problem.b, segment, channels.start, start, steps, b_tile);
-            map_tile::<E, S>(simd, problem, &problem.c, segment, channels.start, start, steps, c_tile);
+            map_tile::<E, S>(simd, problem, &problem.b, segment, channels.start, start, steps, lanes.per_channel, b_tile);
+            map_tile::<E, S>(simd, problem, &problem.c, segment, channels.start, start, steps, lanes.per_channel, c_tile);
             if parts == 2 {
                 double(c_tile, steps * parts * dstate);
             }
@@ -359,8 +361,8 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     tiles: wide,
                     shared,
                     a: kept.a,
-                    b: map(&problem.b, b_tile, kept.b, lanes),
-                    c: map(&problem.c, c_tile, kept.c, lanes),
+                    b: Map::new::<E, _>(&problem.b, b_tile, kept.b, lanes, dstate),
+                    c: Map::new::<E, _>(&problem.c, c_tile, kept.c, lanes, dstate),
                     h,
                     g: kept.g,
                     p: wide_p,

@@ -1,9 +1,9 @@
 //! The forward pass.
 //!
 //! For f32 and AVX-512 the innermost step of one state and 16 channels is: the exponential with its product (eight instructions), one product
-//! with B, one multiply-add for the state and one for the output. The loop, with four states side by side, has 75 instructions: 44 of
+//! with B, one multiply-add for the state and one for the output. The loop, with four states side by side, has 73 instructions: 44 of
 //! these, which take 48 slots (the floor; scaling by a power of two takes two), 11 copies of registers that an operation overwrites, 4 loads
-//! and stores of vectors, and 16 of addresses and the loop: 18.75 for each state. `benches/instructions.rs` keeps the count of the pass.
+//! and stores of vectors, and 14 of addresses and the loop: 18.25 for each state. `benches/instructions.rs` keeps the count of the pass.
 
 use super::super::{CHECKPOINT, Problem, Projection};
 use super::inputs::{
@@ -117,8 +117,8 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                 for (number, start) in (segment.start..segment.end).step_by(CHECKPOINT).enumerate() {
                     let steps = CHECKPOINT.min(segment.end - start);
                     let following = (start + steps < segment.end).then_some(start + steps);
-                    map_tile::<E, S>(simd, problem, &problem.b, segment, channels.start, start, steps, b_tile);
-                    map_tile::<E, S>(simd, problem, &problem.c, segment, channels.start, start, steps, c_tile);
+                    map_tile::<E, S>(simd, problem, &problem.b, segment, channels.start, start, steps, per_channel, b_tile);
+                    map_tile::<E, S>(simd, problem, &problem.c, segment, channels.start, start, steps, per_channel, c_tile);
                     if parts == 2 {
                         double(c_tile, steps * parts * dstate);
                     }
@@ -176,8 +176,8 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             tiles: if lanes.one() { tiles } else { wide },
                             shared,
                             a: a.add(i * state),
-                            b: map(&problem.b, b_tile, b_own.add(i * state), lanes),
-                            c: map(&problem.c, c_tile, c_own.add(i * state), lanes),
+                            b: Map::new::<E, _>(&problem.b, b_tile, b_own.add(i * state), lanes, dstate),
+                            c: Map::new::<E, _>(&problem.c, c_tile, c_own.add(i * state), lanes, dstate),
                             h,
                             steps,
                             dstate,
@@ -207,12 +207,6 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
             }
         }
     }
-}
-
-/// A map of the job's tile or of a block's constants.
-pub(super) fn map<T: Real, V>(of: &Projection<V>, tile: *const T, own: *const T, lanes: Lanes<T>) -> Map<T> {
-    let varying = matches!(of, Projection::Varying(_));
-    Map { from: if varying { tile } else { own }, varying, per_channel: lanes.per_channel }
 }
 
 /// Loads the state before a segment's first step, zero where there is none.

@@ -263,7 +263,14 @@ pub(super) unsafe fn parameter<E: Types, S: Isa>(simd: S, lanes: Lanes<E::T>, vi
     unsafe { lanes.load_states(simd, Plane::of(view, 0, 1).at(block.first, 0), block, sizes, to) }
 }
 
-/// Loads the (states, steps) plane of B or C that a channel's group sees, as (step, part, state).
+/// Whether a tile of B or C is (state, step): the loops walk the steps of a few real states, whose scalars then share lines. Otherwise it
+/// is (step, part, state): lanes that hold states of one channel read neighbouring ones.
+#[inline(always)]
+fn by_state<E: Types>(per_channel: usize) -> bool {
+    E::K::PARTS == 1 && per_channel == 1
+}
+
+/// Loads the (states, steps) plane of B or C that a channel's group sees, in the order that [`Map`] reads.
 ///
 /// # Safety
 /// The steps lie inside the view; `to` has room for them.
@@ -276,11 +283,18 @@ pub(super) unsafe fn map_tile<E: Types, S: Isa>(
     channel: usize,
     start: usize,
     steps: usize,
+    per_channel: usize,
     to: *mut E::T,
 ) {
     let Some(area) = map_area(problem, map, segment, channel, start) else { return };
+    let dstate = problem.dstate;
     // SAFETY: the caller's contract.
-    unsafe { tile::load_parts(simd, area.plane, E::K::PARTS, problem.dstate, problem.dstate, steps, to) }
+    unsafe {
+        match by_state::<E>(per_channel) {
+            true => tile::load_parts(simd, area.plane.transposed(), 1, steps, STEPS, dstate, to),
+            false => tile::load_parts(simd, area.plane, E::K::PARTS, dstate, dstate, steps, to),
+        }
+    }
 }
 
 /// The (states, steps) plane of B or C that a channel's group sees, the tile from `start` on.
@@ -302,13 +316,28 @@ pub(super) fn map_area(
 /// Reads the map of a vector of states at a step: the group's states over and over, or the channels' own constants.
 #[derive(Clone, Copy)]
 pub(super) struct Map<T> {
-    /// The tile (step, part, state), or the constants (state, part, lane).
-    pub from: *const T,
+    /// The tile, or the constants (state, part, lane).
+    from: *const T,
     pub varying: bool,
-    pub per_channel: usize,
+    per_channel: usize,
+    /// Elements of the tile from step to step and from one vector of states to the next.
+    strides: [usize; 2],
 }
 
 impl<T: Real> Map<T> {
+    /// The map of a job's tile or of a block's constants.
+    pub(super) fn new<E: Types<T = T>, V>(
+        of: &Projection<V>,
+        tile: *const T,
+        own: *const T,
+        lanes: Lanes<T>,
+        dstate: usize,
+    ) -> Self {
+        let (varying, per_channel) = (matches!(of, Projection::Varying(_)), lanes.per_channel);
+        let strides = if by_state::<E>(per_channel) { [1, STEPS] } else { [E::K::PARTS * dstate, per_channel] };
+        Map { from: if varying { tile } else { own }, varying, per_channel, strides }
+    }
+
     /// `n` counts vectors of states; `dstate` is the number of states.
     ///
     /// # Safety
@@ -325,8 +354,13 @@ impl<T: Real> Map<T> {
         // SAFETY: the caller's contract.
         unsafe {
             if E::VARYING || self.varying {
+                let [step, state] = match E::LANES {
+                    1 if parts == 1 => [1, STEPS],
+                    0 => self.strides,
+                    per_channel => [parts * dstate, per_channel],
+                };
                 let per_channel = if E::LANES > 0 { E::LANES } else { self.per_channel };
-                Field::cycle(simd, self.from.add(t * parts * dstate + n * per_channel), dstate, per_channel)
+                Field::cycle(simd, self.from.add(t * step + n * state), dstate, per_channel)
             } else {
                 Field::load(simd, self.from.add(n * parts * T::lanes::<S>()))
             }

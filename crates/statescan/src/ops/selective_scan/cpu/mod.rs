@@ -1,7 +1,7 @@
 //! The selective scan on the CPU: neighbouring channels in the lanes of a vector, time walked in tiles of 64 steps.
 //!
-//! A job is a range of segments times a range of channels. For each tile of time it loads B and C once (step x state, scalars that are
-//! broadcast), then for each vector of channels x, dt and z (transposed on the way in, so that storage type and strides cost nothing in
+//! A job is a range of segments times a range of channels. For each tile of time it loads B and C once (scalars that are broadcast),
+//! then for each vector of channels x, dt and z (transposed on the way in, so that storage type and strides cost nothing in
 //! the loops), and walks the states four at a time with their values in registers.
 
 mod backward;

@@ -3,9 +3,9 @@
 //! With `g` the gradient by the state, per state and step and for real states under `mamba`: `G = C p + g'`, `g = Abar G`, and
 //! `dz = g h[t-1]` is all that A, dt and the decay need, because `Abar' = Abar`; no quantity is ever divided by the decay.
 //!
-//! For f32 and AVX-512 the loops over two states side by side have 63 instructions forwards (22 of arithmetic in 24 slots, 7 copies of
-//! registers, 13 loads and stores of vectors) and 59 back (16 of arithmetic, 4 copies, 12 loads and stores, the rest addresses), and each sum
-//! over lanes takes 2.8 slots: 67 for each state and 16 channels, where the forward pass has 19. `benches/instructions.rs` keeps the count
+//! For f32 and AVX-512 the loops over two states side by side have 61 instructions forwards (22 of arithmetic in 24 slots, 7 copies of
+//! registers, 13 loads and stores of vectors) and 58 back (16 of arithmetic, 4 copies, 12 loads and stores, the rest addresses), and each sum
+//! over lanes takes 2.8 slots: 65 for each state and 16 channels, where the forward pass has 18. `benches/instructions.rs` keeps the count
 //! of the pass.
 
 use super::backward::STORED;
