@@ -1,7 +1,8 @@
 //! Runs that take turns, and how fast the machine was around each turn.
 //!
-//! On a machine that others use too, a core gives its full speed at times only, and two cores at once more rarely. A loop of multiply-adds
-//! in registers, timed between runs, tells when: it knows nothing of what is measured, so choosing turns by it favours no side.
+//! On a machine that others use too, a core gives its full speed at times only, and two cores at once more rarely. A loop of
+//! exponentials in the first cache, timed between runs, tells when: it knows nothing of what is measured, so choosing turns by it favours no
+//! side.
 
 use crate::bench::floors;
 use crate::compute;
