@@ -52,8 +52,8 @@ pub(crate) struct Requests<const MOST: usize> {
     /// Rows of all areas.
     total: usize,
     current: usize,
-    /// Calls that they are spread over, and what adds up to that many for each row.
-    calls: usize,
+    /// Work that they are spread over, and what adds up to that for each row.
+    work: usize,
     due: usize,
 }
 
@@ -61,31 +61,43 @@ impl<const MOST: usize> Requests<MOST> {
     #[inline(always)]
     pub(crate) fn new() -> Self {
         let nothing = Rows { first: core::ptr::null(), step: 0, left: 0, bytes: 0 };
-        Requests { areas: [nothing; MOST], count: 0, total: 0, current: 0, calls: 1, due: 0 }
+        Requests { areas: [nothing; MOST], count: 0, total: 0, current: 0, work: 1, due: 0 }
     }
 
     /// One more area, of no more than `MOST`.
     #[inline(always)]
     pub(crate) fn add(&mut self, area: Area) {
         if let Some(rows) = area.rows() {
-            self.areas[self.count] = rows;
-            self.count += 1;
-            self.total += rows.left;
+            self.push(rows);
         }
     }
 
-    /// To be asked for evenly in so many calls of [`Requests::ask`], but for the last eighth of them: what follows would wait for that.
+    /// Rows of `count` elements, `pitch` elements apart: one more area.
     #[inline(always)]
-    pub(crate) fn spread(&mut self, calls: usize) {
-        self.calls = (calls - calls / 8).max(1);
+    pub(crate) fn add_rows<T>(&mut self, first: *const T, pitch: usize, rows: usize, count: usize) {
+        let size = size_of::<T>();
+        self.push(Rows { first: first.cast(), step: (pitch * size) as isize, left: rows, bytes: count * size });
     }
 
-    /// Asks for the next ones.
     #[inline(always)]
-    pub(crate) fn ask(&mut self) {
-        self.due += self.total;
-        while self.due >= self.calls {
-            self.due -= self.calls;
+    fn push(&mut self, rows: Rows) {
+        self.areas[self.count] = rows;
+        self.count += 1;
+        self.total += rows.left;
+    }
+
+    /// To be asked for evenly while so much work is done, in whatever unit.
+    #[inline(always)]
+    pub(crate) fn spread(&mut self, work: usize) {
+        self.work = work.max(1);
+    }
+
+    /// Asks for what is due with so much more work.
+    #[inline(always)]
+    pub(crate) fn ask(&mut self, work: usize) {
+        self.due += self.total * work;
+        while self.due >= self.work {
+            self.due -= self.work;
             while let Some(Rows { left: 0, .. }) = self.areas.get(self.current) {
                 self.current += 1;
             }
@@ -103,28 +115,31 @@ mod tests {
     use crate::tensor::View;
 
     #[test]
-    fn every_row_is_asked_for_within_the_calls_announced() {
+    fn every_row_is_asked_for_within_the_work_announced() {
         let data = vec![0.0f32; 64 * 40];
         let view = View::new(&data, &[40, 64]).unwrap();
         let plane = Plane::of(&view, 0, 1);
         let strided = Plane::strided(&view, 128, 2);
         let area = |plane, lanes| Area { plane, lanes, steps: 50 };
-        for calls in [1, 3, 7, 200] {
+        for (calls, work) in [(1, 20), (3, 1), (7, 6), (200, 1)] {
             let mut requests = Requests::<4>::new();
-            requests.ask();
+            requests.ask(work);
             for area in [area(plane, 16), area(strided, 16), area(plane.transposed(), 8)] {
                 requests.add(area);
             }
-            requests.spread(calls);
-            assert_eq!(requests.areas.map(|rows| rows.left), [16, 50, 0, 0], "steps are the rows of the last one");
-            assert_eq!(requests.areas.map(|rows| rows.bytes), [200, 32, 0, 0]);
-            for _ in 0..calls {
-                requests.ask();
+            requests.add_rows(data.as_ptr(), 64, 8, 16);
+            requests.spread(calls * work);
+            assert_eq!(requests.areas.map(|rows| rows.left), [16, 50, 8, 0], "steps are the rows of the last plane");
+            assert_eq!(requests.areas.map(|rows| rows.bytes), [200, 32, 64, 0]);
+            for call in 1..=calls {
+                requests.ask(work);
+                let left: usize = requests.areas.iter().map(|rows| rows.left).sum();
+                assert_eq!(left, 74 - 74 * call / calls, "evenly");
             }
             assert_eq!(requests.areas.map(|rows| rows.left), [0; 4]);
             let end = plane.ptr.wrapping_add(16 * 256).cast_const();
             assert_eq!(requests.areas[0].first, end, "one row after the other");
-            requests.ask();
+            requests.ask(work);
             assert_eq!(requests.areas[0].first, end, "and no more");
         }
     }

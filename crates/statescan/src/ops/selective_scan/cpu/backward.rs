@@ -15,9 +15,9 @@ use super::inputs::{
 };
 use super::kept::{KEPT, Kept, begin, kept_lens, most_blocks, sets};
 use super::lanes::{Lanes, scratch_len};
-use super::process::{Gate, load_gate, load_tiles};
+use super::process::{Gate, load_gate, load_tiles, loading};
 use super::reduce::Partials;
-use super::sweep::Sweep;
+use super::sweep::{AHEAD, Sweep};
 use super::wavefront::{Turn, Wavefront};
 use super::{Context, GradientTargets, Pass, Plan, Sources, Targets, Types, walk};
 use crate::cpu::Kernel;
@@ -70,14 +70,15 @@ impl Pass for BackwardPass<'_, '_> {
             };
         if plan.wavefront {
             let tiles = seqlen.div_ceil(CHECKPOINT);
-            let (threads, front) =
-                (exec.threads(), &Wavefront::new(jobs, exec.threads(), most_blocks(context) * counted(context)));
-            exec.for_each(jobs * tiles, Default::default, |scratch, i| {
-                let (job, tile) = (i % jobs, i / jobs);
-                let start = (tiles - 1 - tile) * CHECKPOINT;
-                let window = start..problem.seqlen.min(start + CHECKPOINT);
-                // this thread will walk about that one next
-                run(scratch, job, window, Some(front.turn(job, tile)), threads.div_ceil(jobs));
+            let threads = exec.threads();
+            let front = &Wavefront::new([jobs, tiles], threads, most_blocks(context) * counted(context));
+            exec.for_each(threads.min(jobs * tiles), Default::default, |scratch, _| {
+                while let Some((job, tile, turn)) = front.next() {
+                    let start = (tiles - 1 - tile) * CHECKPOINT;
+                    let window = start..problem.seqlen.min(start + CHECKPOINT);
+                    // this thread will walk about that one next
+                    run(scratch, job, window, Some(turn), threads.div_ceil(jobs));
+                }
             });
         } else {
             for start in (0..seqlen).step_by(plan.window).rev() {
@@ -196,42 +197,45 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
 }
 
 impl<E: Types> Job<'_, '_, '_, E> {
-    /// What is read and written after a block of channels: at most [`super::sweep::AHEAD`] areas.
+    /// What a block of channels writes, and what is read after it.
     #[inline(always)]
     fn ahead(
         &self,
-        segment: &Segment,
+        index: usize,
         channels: &Range<usize>,
         block: Block,
         width: usize,
         number: usize,
         range: usize,
-        mut wanted: impl FnMut(Area),
+        requests: &mut Requests<AHEAD>,
     ) {
-        let (problem, targets) = (self.context.problem, self.targets);
-        let start = segment.start + number * CHECKPOINT;
-        let following = start.checked_sub(self.ahead * CHECKPOINT).filter(|_| number >= self.ahead);
-        if block.first + width >= channels.end {
-            for target in [&targets.b, &targets.c].into_iter().filter(|_| self.context.plan.whole_groups) {
+        let (Context { problem, plan, checkpoints, .. }, targets) = (self.context, self.targets);
+        let segment = &problem.segments.list[index];
+        let at = |number: usize| segment.start + number * CHECKPOINT;
+        let (here, following) = (Ahead::at(segment, block, at(number)), number.checked_sub(self.ahead));
+        for target in [&targets.x, &targets.dt, &targets.dt_a, &targets.z].into_iter().flatten() {
+            requests.add(here.area(&target.as_read()));
+        }
+        let last = block.first + width >= channels.end;
+        if last {
+            for target in [&targets.b, &targets.c].into_iter().filter(|_| plan.whole_groups) {
                 if let Some(Projection::Varying(target)) = target {
-                    let plane = map_target(target, segment, range, start);
-                    wanted(Area { plane, lanes: problem.dstate, steps: CHECKPOINT.min(segment.end - start) });
+                    let plane = map_target(target, segment, range, at(number));
+                    requests.add(Area { plane, lanes: problem.dstate, steps: CHECKPOINT.min(segment.end - at(number)) });
                 }
             }
             for map in [&problem.b, &problem.c] {
-                following
-                    .and_then(|start| map_area(problem, map, segment, channels.start, start))
-                    .into_iter()
-                    .for_each(&mut wanted);
+                let area = following.and_then(|number| map_area(problem, map, segment, channels.start, at(number)));
+                area.into_iter().for_each(|area| requests.add(area));
             }
         }
-        let Some(next) = Ahead::new(segment, channels, block, width, start, following) else { return };
-        for view in [Some(&problem.x), Some(&problem.dt), problem.z.as_ref(), self.sources.y.as_ref()].into_iter().flatten() {
-            wanted(next.area(view));
+        let Some(next) = Ahead::new(segment, channels, block, width, at(number), following.map(at)) else { return };
+        if let Some(number) = if last { following } else { Some(number) }.filter(|&number| number > 0) {
+            let from = self.saved.get().wrapping_add(checkpoints.at(index, number) + next.block.first);
+            requests.add_rows(from, checkpoints.padded_dim, problem.dstate * E::K::PARTS, next.block.count);
         }
-        for target in [&targets.x, &targets.dt, &targets.dt_a, &targets.z].into_iter().flatten() {
-            wanted(next.area(&target.as_read()));
-        }
+        let inputs = [Some(&problem.x), Some(&problem.dt), problem.dt_a.as_ref(), self.sources.y.as_ref(), problem.z.as_ref()];
+        inputs.into_iter().flatten().for_each(|view| requests.add(next.area(view)));
     }
 
     /// One tile of time of all channels of the job.
@@ -308,7 +312,11 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     .run(simd);
                     lanes.deal(to, [dstate, parts], h);
                 }
-                load_tiles::<_, _, true>(
+                let vectors = dstate / lanes.per_channel;
+                let mut requests = Requests::new();
+                self.ahead(index, &channels, block, lanes.channels, number, range, &mut requests);
+                requests.spread(loading(problem, lanes.vectors(steps)) + Sweep::<E::T>::work(vectors, steps));
+                load_tiles::<_, _, true, _>(
                     simd,
                     problem,
                     segment,
@@ -318,7 +326,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     steps,
                     kept.constants,
                     &tiles,
-                    &mut Requests::new(),
+                    &mut requests,
                 );
                 let bounded = tiles.bounded(simd, kept.constants);
                 match &self.sources.y {
@@ -329,7 +337,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     None => core::slice::from_raw_parts_mut(cotangent, lanes.vectors(steps) * width).fill(E::T::default()),
                 }
                 if let Some(z) = &problem.z {
-                    load_gate(simd, z, segment, lanes, block, start, steps, gate, Gate::Differentiate(gate_slope));
+                    load_gate(simd, z, segment, lanes, block, start, steps, gate, Gate::Differentiate(gate_slope), &mut requests);
                 }
                 let skip = kept.constants.skip(simd);
                 for vector in 0..lanes.vectors(steps) {
@@ -348,14 +356,6 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     tiles.repeat(simd, lanes, steps, &wide);
                     lanes.repeat(simd, p, steps, wide_p);
                     core::slice::from_raw_parts_mut(wide_y, rows * width).fill(E::T::default());
-                }
-                let vectors = dstate / lanes.per_channel;
-                let mut requests = Requests::new();
-                if Sweep::<E::T>::asks_on_the_way::<S>() {
-                    self.ahead(segment, &channels, block, lanes.channels, number, range, |area| requests.add(area));
-                    requests.spread(Sweep::<E::T>::calls(vectors, steps));
-                } else {
-                    self.ahead(segment, &channels, block, lanes.channels, number, range, Area::ask);
                 }
                 let sweep = Sweep {
                     tiles: wide,
@@ -418,6 +418,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 dbias.store(kept.dbias);
                 if let Some(turn) = &self.turn {
                     turn.done(end);
+                    turn.ask_for_next();
                 }
                 let results = [(&self.targets.x, du), (&self.targets.dt, ddt), (&self.targets.dt_a, ddt_a), (&self.targets.z, y)];
                 for (target, from) in results {

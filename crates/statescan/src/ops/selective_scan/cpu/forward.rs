@@ -10,7 +10,7 @@ use super::inputs::{
     Ahead, Block, Constants, CopyRows, Map, Scratch, Tiles, blocks, double, map_area, map_tile, parameter, tile_len, timed,
 };
 use super::lanes::{Lanes, scratch_len};
-use super::process::{Gate, load_gate, load_tiles, pieces};
+use super::process::{Gate, load_gate, load_tiles, loading};
 use super::{Context, Loops, Pass, Plan, Targets, Types, Variant, walk};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
@@ -20,7 +20,10 @@ use crate::exec::Exec;
 use crate::ops::rules::{FieldKind, Rule};
 use crate::ops::sequences::Segment;
 use crate::tensor::View;
+use core::ops::Range;
 
+/// Areas that are asked for while a block is loaded and walked, at most: four inputs, the output, B and C.
+const AHEAD: usize = 7;
 /// States walked together, at most.
 const MOST_TOGETHER: usize = 4;
 /// Steps after which some of what the next tile needs is asked for: all at once would be waited for, and at every step would be in the way.
@@ -125,11 +128,11 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                     for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
                         let h = h.add(i * state);
                         let constants = Constants::at::<S>(constants, i);
-                        let here = Ahead::at(segment, block, start);
                         let mut requests = Requests::new();
-                        self.targets.y.iter().for_each(|y| requests.add(here.area(&y.as_read())));
-                        requests.spread(pieces(lanes.vectors(steps)));
-                        load_tiles::<_, _, false>(
+                        self.ahead(segment, &channels, block, lanes.channels, start, following, &mut requests);
+                        let vectors = dstate / lanes.per_channel;
+                        requests.spread(loading(problem, lanes.vectors(steps)) + vectors * steps);
+                        load_tiles::<_, _, false, _>(
                             simd,
                             problem,
                             segment,
@@ -147,23 +150,6 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             let rows = lanes.vectors(steps) * lanes.per_channel;
                             core::slice::from_raw_parts_mut(wide_y, rows * width).fill(E::T::default());
                         }
-                        let vectors = dstate / lanes.per_channel;
-                        let next = Ahead::new(segment, &channels, block, lanes.channels, start, following);
-                        let next_tile = following.filter(|_| block.first + lanes.channels >= channels.end);
-                        let mut requests = Requests::new();
-                        problem.z.iter().for_each(|z| requests.add(here.area(z)));
-                        if let Some(next) = next {
-                            requests.add(next.area(&problem.x));
-                            requests.add(next.area(&problem.dt));
-                        }
-                        if let Some(next) = next_tile {
-                            for map in [&problem.b, &problem.c] {
-                                map_area(problem, map, segment, channels.start, next)
-                                    .into_iter()
-                                    .for_each(|area| requests.add(area));
-                            }
-                        }
-                        requests.spread(vectors.div_ceil(MOST_TOGETHER) * steps.div_ceil(STEPS_PER_REQUEST));
                         let save = self.saved.filter(|_| number > 0).map(|saved| CopyRows {
                             from: lanes.collect(h, sizes, 0),
                             from_pitch: lanes.channels,
@@ -191,7 +177,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                         }
                         let Some(target) = &self.targets.y else { continue };
                         if let Some(z) = &problem.z {
-                            load_gate(simd, z, segment, lanes, block, start, steps, x, Gate::Apply(y));
+                            load_gate(simd, z, segment, lanes, block, start, steps, x, Gate::Apply(y), &mut requests);
                         }
                         let plane = timed(&target.as_read(), segment.batch, block, start);
                         lanes.store(simd, y, plane, block.count, steps);
@@ -254,6 +240,33 @@ pub(super) unsafe fn load_sequence_state<T: Real, S: Isa>(
     }
 }
 
+impl<E: Types> Job<'_, '_, '_, E> {
+    /// The rest of what a block of channels reads and writes, and what is read after it.
+    #[inline(always)]
+    fn ahead(
+        &self,
+        segment: &Segment,
+        channels: &Range<usize>,
+        block: Block,
+        width: usize,
+        start: usize,
+        following: Option<usize>,
+        requests: &mut Requests<AHEAD>,
+    ) {
+        let (problem, here) = (self.context.problem, Ahead::at(segment, block, start));
+        self.targets.y.iter().for_each(|y| requests.add(here.area(&y.as_read())));
+        problem.z.iter().for_each(|z| requests.add(here.area(z)));
+        let Some(next) = Ahead::new(segment, channels, block, width, start, following) else { return };
+        for view in [Some(&problem.x), Some(&problem.dt), problem.dt_a.as_ref()].into_iter().flatten() {
+            requests.add(next.area(view));
+        }
+        let Some(following) = following.filter(|_| block.first + width >= channels.end) else { return };
+        for map in [&problem.b, &problem.c] {
+            map_area(problem, map, segment, channels.start, following).into_iter().for_each(|area| requests.add(area));
+        }
+    }
+}
+
 /// One tile of time of one vector of channels.
 struct Tile<T> {
     tiles: Tiles<T>,
@@ -266,8 +279,8 @@ struct Tile<T> {
     dstate: usize,
     /// Vectors of states.
     vectors: usize,
-    /// The gate and what the next tile reads; not by value, since a copy right after it was written waits for every store before it.
-    requests: *mut Requests<5>,
+    /// What is asked for on the way; not by value, since a copy right after it was written waits for every store before it.
+    requests: *mut Requests<AHEAD>,
     /// The states before the tile, where they are saved.
     save: Option<CopyRows<T>>,
 }
@@ -298,7 +311,12 @@ impl<T: Real> Loops<T> for Tile<T> {
 impl<T: Real> Tile<T> {
     /// Walks `COUNT` states from `first` through the tile with their values in registers.
     #[inline(always)]
-    unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize, requests: &mut Requests<5>) {
+    unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(
+        &self,
+        simd: S,
+        first: usize,
+        requests: &mut Requests<AHEAD>,
+    ) {
         let (width, step) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
         // SAFETY: the caller's contract.
         unsafe {
@@ -310,7 +328,7 @@ impl<T: Real> Tile<T> {
             }
             for t in 0..self.steps {
                 if t % STEPS_PER_REQUEST == 0 {
-                    requests.ask();
+                    requests.ask(COUNT * STEPS_PER_REQUEST);
                 }
                 let at = t * width;
                 let dt = V::load(simd, self.tiles.dt.add(at));

@@ -178,7 +178,7 @@ impl<T: Real> Tiles<T> {
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
     batch: usize,
-    block: Block,
+    pub block: Block,
     start: usize,
     steps: usize,
 }

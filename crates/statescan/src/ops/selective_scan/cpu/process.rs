@@ -14,18 +14,23 @@ use crate::tensor::View;
 /// Vectors that are processed together.
 const TOGETHER: usize = 4;
 
-/// Times that [`load_tiles`] asks for rows.
-pub(super) fn pieces(vectors: usize) -> usize {
-    vectors.div_ceil(TOGETHER)
+/// About how long it takes to load a vector of steps and of the gate, in vectors of states that are walked through a step: so the rows
+/// that are asked for on the way are spread evenly over time.
+const LOADING: usize = 5;
+const GATING: usize = 3;
+
+/// That for so many vectors of a tile.
+pub(super) fn loading(problem: &Problem<'_>, vectors: usize) -> usize {
+    vectors * (LOADING + if problem.z.is_some() { GATING } else { 0 })
 }
 
 /// Loads x and dt of a block and a tile of time and derives what the recurrence reads, everything in [`Tiles`]; the derivative of the step
-/// only if `SLOPE`. On the way it asks for rows [`pieces`] times.
+/// only if `SLOPE`. On the way it asks for rows, as [`load_gate`] does.
 ///
 /// # Safety
 /// Block and steps lie inside the problem; every tile has room for STEPS vectors.
 #[inline(always)]
-pub(super) unsafe fn load_tiles<T: Real, S: Isa, const SLOPE: bool>(
+pub(super) unsafe fn load_tiles<T: Real, S: Isa, const SLOPE: bool, const MOST: usize>(
     simd: S,
     problem: &Problem<'_>,
     segment: &Segment,
@@ -35,12 +40,12 @@ pub(super) unsafe fn load_tiles<T: Real, S: Isa, const SLOPE: bool>(
     steps: usize,
     constants: Constants<T>,
     tiles: &Tiles<T>,
-    requests: &mut Requests<1>,
+    requests: &mut Requests<MOST>,
 ) {
-    outline(simd, LoadTiles::<_, SLOPE> { problem, segment, lanes, block, start, steps, constants, tiles, requests });
+    outline(simd, LoadTiles::<_, SLOPE, MOST> { problem, segment, lanes, block, start, steps, constants, tiles, requests });
 }
 
-struct LoadTiles<'l, 'a, T, const SLOPE: bool> {
+struct LoadTiles<'l, 'a, T, const SLOPE: bool, const MOST: usize> {
     problem: &'l Problem<'a>,
     segment: &'l Segment,
     lanes: Lanes<T>,
@@ -49,10 +54,10 @@ struct LoadTiles<'l, 'a, T, const SLOPE: bool> {
     steps: usize,
     constants: Constants<T>,
     tiles: &'l Tiles<T>,
-    requests: &'l mut Requests<1>,
+    requests: &'l mut Requests<MOST>,
 }
 
-impl<T: Real, const SLOPE: bool> Kernel for LoadTiles<'_, '_, T, SLOPE> {
+impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_, T, SLOPE, MOST> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
@@ -69,11 +74,11 @@ impl<T: Real, const SLOPE: bool> Kernel for LoadTiles<'_, '_, T, SLOPE> {
         unsafe {
             let process = Process { problem, tiles, bias: constants.bias(simd), skip: constants.skip(simd) };
             while vector + TOGETHER <= count {
-                requests.ask();
+                requests.ask(TOGETHER * LOADING);
                 longest = process.vectors::<TOGETHER, SLOPE>(simd, vector, longest);
                 vector += TOGETHER;
             }
-            requests.ask();
+            requests.ask((count - vector) * LOADING);
             while vector < count {
                 longest = process.vectors::<1, SLOPE>(simd, vector, longest);
                 vector += 1;
@@ -151,7 +156,7 @@ pub(super) enum Gate<T> {
 /// # Safety
 /// As [`load_tiles`].
 #[inline(always)]
-pub(super) unsafe fn load_gate<T: Real, S: Isa>(
+pub(super) unsafe fn load_gate<T: Real, S: Isa, const MOST: usize>(
     simd: S,
     z: &View<'_>,
     segment: &Segment,
@@ -161,11 +166,12 @@ pub(super) unsafe fn load_gate<T: Real, S: Isa>(
     steps: usize,
     tile: *mut T,
     gate: Gate<T>,
+    requests: &mut Requests<MOST>,
 ) {
-    outline(simd, LoadGate { z, segment, lanes, block, start, steps, tile, gate });
+    outline(simd, LoadGate { z, segment, lanes, block, start, steps, tile, gate, requests });
 }
 
-struct LoadGate<'l, 'a, T> {
+struct LoadGate<'l, 'a, T, const MOST: usize> {
     z: &'l View<'a>,
     segment: &'l Segment,
     lanes: Lanes<T>,
@@ -174,13 +180,14 @@ struct LoadGate<'l, 'a, T> {
     steps: usize,
     tile: *mut T,
     gate: Gate<T>,
+    requests: &'l mut Requests<MOST>,
 }
 
-impl<T: Real> Kernel for LoadGate<'_, '_, T> {
+impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, T, MOST> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadGate { z, segment, lanes, block, start, steps, tile, gate } = self;
+        let LoadGate { z, segment, lanes, block, start, steps, tile, gate, requests } = self;
         let width = T::lanes::<S>();
         // SAFETY: the contract of `load_gate`, the only maker of this.
         unsafe {
@@ -190,15 +197,20 @@ impl<T: Real> Kernel for LoadGate<'_, '_, T> {
                 Gate::Apply(y) => {
                     let mut vector = 0;
                     while vector + TOGETHER <= count {
+                        requests.ask(TOGETHER * GATING);
                         apply_gate::<T, S, TOGETHER>(simd, tile.add(vector * width), y.add(vector * width));
                         vector += TOGETHER;
                     }
+                    requests.ask((count - vector) * GATING);
                     for vector in vector..count {
                         apply_gate::<T, S, 1>(simd, tile.add(vector * width), y.add(vector * width));
                     }
                 }
                 Gate::Differentiate(slope) => {
                     for vector in 0..count {
+                        if vector % TOGETHER == 0 {
+                            requests.ask(TOGETHER.min(count - vector) * GATING);
+                        }
                         let at = vector * width;
                         let (value, by_z) = silu_and_derivative(V::load(simd, tile.add(at)));
                         value.store(tile.add(at));

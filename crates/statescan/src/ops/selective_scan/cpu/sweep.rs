@@ -17,8 +17,9 @@ use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{MAX_LANES, Requests, STEPS, prefetch_own};
 use crate::ops::rules::{FieldKind, Rule};
 
-/// Areas that are asked for during a sweep, at most: four inputs, the gradients of as many, B and C and theirs.
-pub(super) const AHEAD: usize = 12;
+/// Areas that are asked for while a block is loaded and swept, at most: saved states, five inputs, the gradients of four of them, B and C
+/// and theirs.
+pub(super) const AHEAD: usize = 14;
 /// Steps of each direction after which some of that is asked for: all at once would be waited for.
 const STEPS_PER_REQUEST: usize = 4;
 
@@ -52,7 +53,7 @@ pub(super) struct Sweep<'w, T> {
     pub steps: usize,
     pub dstate: usize,
     pub lanes: Lanes<T>,
-    /// What is asked for on the way, in [`Sweep::calls`].
+    /// What is asked for on the way.
     pub requests: *mut Requests<AHEAD>,
     /// Set where other threads walk other tiles of the row at the same time; the vectors of states are counted from `counted` on.
     pub turn: *mut Option<Turn<'w>>,
@@ -79,16 +80,28 @@ impl<T: Real> Loops<T> for Sweep<'_, T> {
 }
 
 impl<T: Real> Sweep<'_, T> {
-    /// How often a sweep of so many vectors of states asks on the way.
-    pub(super) fn calls(vectors: usize, steps: usize) -> usize {
-        2 * vectors.div_ceil(STORED) * steps.div_ceil(STEPS_PER_REQUEST)
+    /// What a sweep of so many vectors of states does: each is walked in both directions.
+    pub(super) fn work(vectors: usize, steps: usize) -> usize {
+        2 * vectors * steps
     }
 
-    /// Whether the loops over steps ask, or all is asked for before them: sixteen registers are taken by what the loops are for, and a third
-    /// of the instructions then goes into what asking pushes out of them.
+    /// Whether the loops over steps ask, or what comes before each of them: sixteen registers are taken by what the loops are for, and a
+    /// third of the instructions then goes into what asking pushes out of them.
     #[inline(always)]
-    pub(super) fn asks_on_the_way<S: Isa>() -> bool {
+    fn asks_on_the_way<S: Isa>() -> bool {
         f32::lanes::<S>() == MAX_LANES
+    }
+
+    /// Asks for what is due before `COUNT` vectors of states are walked in one direction.
+    ///
+    /// # Safety
+    /// As [`Loops::walk`].
+    #[inline(always)]
+    unsafe fn ask<S: Isa, const COUNT: usize>(&self) {
+        if !Self::asks_on_the_way::<S>() {
+            // SAFETY: the caller's contract; nobody else has the requests.
+            unsafe { (*self.requests).ask(COUNT * self.steps) };
+        }
     }
 
     /// # Safety
@@ -107,10 +120,12 @@ impl<T: Real> Sweep<'_, T> {
                     prefetch_own(array.wrapping_add(first * field).cast(), COUNT * field * size_of::<T>());
                 }
             }
+            self.ask::<S, COUNT>();
             self.forwards::<E, S, COUNT>(simd, first);
             if let Some(turn) = &mut *self.turn {
                 turn.wait(end);
             }
+            self.ask::<S, COUNT>();
             self.backwards::<E, S, COUNT>(simd, first);
             if let Some(turn) = &*self.turn {
                 turn.done(end);
@@ -141,7 +156,7 @@ impl<T: Real> Sweep<'_, T> {
             }
             for t in 0..self.steps {
                 if Self::asks_on_the_way::<S>() && t % STEPS_PER_REQUEST == 0 {
-                    (*self.requests).ask();
+                    (*self.requests).ask(COUNT * STEPS_PER_REQUEST);
                 }
                 let at = t * width;
                 let dt = V::load(simd, self.tiles.dt.add(at));
@@ -193,7 +208,7 @@ impl<T: Real> Sweep<'_, T> {
                 let begin = (end - 1) / width * width;
                 for t in (begin..end).rev() {
                     if Self::asks_on_the_way::<S>() && t % STEPS_PER_REQUEST == 0 {
-                        (*self.requests).ask();
+                        (*self.requests).ask(COUNT * STEPS_PER_REQUEST);
                     }
                     let at = t * width;
                     let (dt, dt_a) = (V::load(simd, self.tiles.dt.add(at)), V::load(simd, self.tiles.dt_a.add(at)));

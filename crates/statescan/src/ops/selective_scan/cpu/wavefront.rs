@@ -5,10 +5,16 @@
 //! threads take tiles in turn, and who comes to a vector of states waits until the thread before is past it, most often without having to.
 //! Loading waits for nobody: with the walk alone in turn, a row has work for as many threads as a tile has vectors of states.
 
+use crate::cpu::tile::prefetch_own;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// How far all rows are.
 pub(super) struct Wavefront {
+    rows: usize,
+    /// Tiles of each row.
+    tiles: usize,
+    /// Tiles that were given to threads, those of all rows in turn.
+    given: Progress,
     /// For each row, and for as many of its tiles as there are threads: what is done, counted from the first tile on.
     done: Vec<Progress>,
     slots: usize,
@@ -30,18 +36,25 @@ pub(super) struct Wavefront {
 struct Progress(AtomicUsize);
 
 impl Wavefront {
-    /// Of so many rows; in each tile it is counted up to `len`.
-    pub(super) fn new(rows: usize, threads: usize, len: usize) -> Self {
+    /// Of so many rows and tiles of each; in a tile it is counted up to `len`.
+    pub(super) fn new([rows, tiles]: [usize; 2], threads: usize, len: usize) -> Self {
         let slots = threads.max(1);
         let done = (0..rows * slots).map(|_| Progress::default()).collect();
         // each thread has so much of a tile to itself
         let distance = len / slots;
-        Wavefront { done, slots, len, lead: distance / 2, rest: 3 * distance / 4, abandoned: AtomicBool::new(false) }
+        let (lead, rest, abandoned) = (distance / 2, 3 * distance / 4, AtomicBool::new(false));
+        Wavefront { rows, tiles, given: Progress::default(), done, slots, len, lead, rest, abandoned }
     }
 
-    /// The turn of a row's `tile`-th one to be walked. The one before must have been given to a thread already, and a thread has one turn at
-    /// a time.
-    pub(super) fn turn(&self, row: usize, tile: usize) -> Turn<'_> {
+    /// The next tile: its row, how many of that row come before it, and the turn to walk it. A thread has one at a time.
+    pub(super) fn next(&self) -> Option<(usize, usize, Turn<'_>)> {
+        let i = self.given.0.fetch_add(1, Ordering::Relaxed);
+        let (row, tile) = (i % self.rows, i / self.rows);
+        (tile < self.tiles).then(|| (row, tile, self.turn(row, tile)))
+    }
+
+    /// The turn of a row's `tile`-th one to be walked. The one before has been given to a thread already.
+    fn turn(&self, row: usize, tile: usize) -> Turn<'_> {
         // a thread that takes a slot again has done the tile that was there, and with it all before
         let slot = |tile: usize| &self.done[row * self.slots + tile % self.slots].0;
         let before = tile.checked_sub(1).map_or(slot(tile), slot);
@@ -108,6 +121,12 @@ impl Turn<'_> {
         }
     }
 
+    /// Asks for the line that says what the next tile is, which another thread has changed.
+    #[inline(always)]
+    pub(super) fn ask_for_next(&self) {
+        prefetch_own((&raw const self.front.given).cast(), size_of::<AtomicUsize>());
+    }
+
     /// Says that this tile is done up to `count`.
     #[inline(always)]
     pub(super) fn done(&self, count: usize) {
@@ -129,9 +148,17 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     #[test]
+    fn tiles_are_given_once_and_in_order() {
+        let front = Wavefront::new([3, 2], 2, 4);
+        let given: Vec<_> = core::iter::from_fn(|| front.next().map(|(row, tile, _)| (row, tile))).collect();
+        assert_eq!(given, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]);
+        assert!(front.next().is_none());
+    }
+
+    #[test]
     fn a_tile_follows_the_one_before() {
         for threads in [1, 2, 3] {
-            let front = Wavefront::new(2, threads, 4);
+            let front = Wavefront::new([2, 7], threads, 4);
             for tile in 0..7 {
                 let mut turn = front.turn(1, tile);
                 (1..=4).for_each(|count| turn.wait(count));
@@ -150,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_row_begins_with_its_first_tile() {
-        let front = Wavefront::new(2, 3, 4);
+        let front = Wavefront::new([2, 4], 3, 4);
         let begun = |row| [1, 2, 3].map(|tile| front.turn(row, tile).row.load(Ordering::Relaxed) > 0);
         assert_eq!(begun(1), [false; 3]);
         front.turn(1, 0).done(0);
@@ -163,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_walk_begins_at_a_distance() {
-        let front = &Wavefront::new(1, 2, 12);
+        let front = &Wavefront::new([1, 2], 2, 12);
         let (first, mut second) = (front.turn(0, 0), front.turn(0, 1));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(move || {
@@ -185,7 +212,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_thread_that_panicked_panics() {
-        let front = &Wavefront::new(1, 2, 1);
+        let front = &Wavefront::new([1, 2], 2, 1);
         std::thread::scope(|scope| {
             let (first, mut second) = (front.turn(0, 0), front.turn(0, 1));
             let waiting = scope.spawn(move || catch_unwind(AssertUnwindSafe(|| second.wait(1))).is_err());
