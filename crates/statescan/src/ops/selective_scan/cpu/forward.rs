@@ -131,7 +131,8 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                         let mut requests = Requests::new();
                         self.ahead(segment, &channels, block, lanes.channels, start, following, &mut requests);
                         let vectors = dstate / lanes.per_channel;
-                        requests.spread(loading(problem, lanes.vectors(steps)) + vectors * steps);
+                        let gated = problem.z.is_some() && self.targets.y.is_some();
+                        requests.spread(loading(lanes.vectors(steps), gated) + vectors * steps);
                         load_tiles::<_, _, false, _>(
                             simd,
                             problem,
@@ -195,6 +196,35 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
     }
 }
 
+impl<E: Types> Job<'_, '_, '_, E> {
+    /// The rest of what a block of channels reads and writes, and what is read after it.
+    #[inline(always)]
+    fn ahead(
+        &self,
+        segment: &Segment,
+        channels: &Range<usize>,
+        block: Block,
+        width: usize,
+        start: usize,
+        following: Option<usize>,
+        requests: &mut Requests<AHEAD>,
+    ) {
+        let (problem, here) = (self.context.problem, Ahead::at(segment, block, start));
+        if let Some(y) = &self.targets.y {
+            requests.add(here.area(&y.as_read()));
+            problem.z.iter().for_each(|z| requests.add(here.area(z)));
+        }
+        let Some(next) = Ahead::new(segment, channels, block, width, start, following) else { return };
+        for view in [Some(&problem.x), Some(&problem.dt), problem.dt_a.as_ref()].into_iter().flatten() {
+            requests.add(next.area(view));
+        }
+        let Some(following) = following.filter(|_| block.first + width >= channels.end) else { return };
+        for map in [&problem.b, &problem.c] {
+            map_area(problem, map, segment, channels.start, following).into_iter().for_each(|area| requests.add(area));
+        }
+    }
+}
+
 /// Loads the state before a segment's first step, zero where there is none.
 ///
 /// # Safety
@@ -236,33 +266,6 @@ pub(super) unsafe fn load_sequence_state<T: Real, S: Isa>(
                 lanes.load_states(simd, plane, block, sizes, to);
             }
             _ => core::slice::from_raw_parts_mut(to, sizes[0] * sizes[1] * lanes.channels).fill(T::default()),
-        }
-    }
-}
-
-impl<E: Types> Job<'_, '_, '_, E> {
-    /// The rest of what a block of channels reads and writes, and what is read after it.
-    #[inline(always)]
-    fn ahead(
-        &self,
-        segment: &Segment,
-        channels: &Range<usize>,
-        block: Block,
-        width: usize,
-        start: usize,
-        following: Option<usize>,
-        requests: &mut Requests<AHEAD>,
-    ) {
-        let (problem, here) = (self.context.problem, Ahead::at(segment, block, start));
-        self.targets.y.iter().for_each(|y| requests.add(here.area(&y.as_read())));
-        problem.z.iter().for_each(|z| requests.add(here.area(z)));
-        let Some(next) = Ahead::new(segment, channels, block, width, start, following) else { return };
-        for view in [Some(&problem.x), Some(&problem.dt), problem.dt_a.as_ref()].into_iter().flatten() {
-            requests.add(next.area(view));
-        }
-        let Some(following) = following.filter(|_| block.first + width >= channels.end) else { return };
-        for map in [&problem.b, &problem.c] {
-            map_area(problem, map, segment, channels.start, following).into_iter().for_each(|area| requests.add(area));
         }
     }
 }

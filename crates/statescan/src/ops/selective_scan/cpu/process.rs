@@ -20,8 +20,8 @@ const LOADING: usize = 5;
 const GATING: usize = 3;
 
 /// That for so many vectors of a tile.
-pub(super) fn loading(problem: &Problem<'_>, vectors: usize) -> usize {
-    vectors * (LOADING + if problem.z.is_some() { GATING } else { 0 })
+pub(super) fn loading(vectors: usize, gated: bool) -> usize {
+    vectors * (LOADING + if gated { GATING } else { 0 })
 }
 
 /// Loads x and dt of a block and a tile of time and derives what the recurrence reads, everything in [`Tiles`]; the derivative of the step
