@@ -168,10 +168,10 @@ impl Exec {
         scratch: impl Fn() -> S + Sync,
         job: impl Fn(&mut S, usize, usize) + Sync,
     ) {
-        let queue = Chains::new(chains, pieces, self.crew.is_none());
+        let (queue, came) = (Chains::new(chains, pieces, self.crew.is_none()), AtomicUsize::new(0));
         self.on_threads(chains, &|| {
-            let (mut own, mut last) = (None, None);
-            while let Some((chain, piece)) = queue.next(last) {
+            let (thread, mut own, mut last) = (came.fetch_add(1, Ordering::Relaxed), None, None);
+            while let Some((chain, piece)) = queue.next(thread, last) {
                 job(own.get_or_insert_with(&scratch), chain, piece);
                 last = Some(chain);
             }

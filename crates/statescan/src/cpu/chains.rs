@@ -14,28 +14,37 @@ pub(crate) struct Chains {
 struct Chain {
     done: usize,
     busy: bool,
+    /// Who has done the last piece, and has what it left in its cache.
+    by: Option<usize>,
 }
 
 impl Chains {
     /// `alone` says that one thread does everything: it has no reason to leave a chain.
     pub(crate) fn new(count: usize, pieces: usize, alone: bool) -> Self {
         let ahead = if alone { pieces } else { 1 };
-        Chains { pieces, ahead, chains: Mutex::new(vec![Chain { done: 0, busy: false }; count]) }
+        Chains { pieces, ahead, chains: Mutex::new(vec![Chain { done: 0, busy: false, by: None }; count]) }
     }
 
-    /// A chain and its next piece, for a thread that has just done a piece of chain `last`. Nothing if all that is left is in the hands of
-    /// other threads, which go on with it.
-    pub(crate) fn next(&self, last: Option<usize>) -> Option<(usize, usize)> {
+    /// A chain and its next piece, for a thread of this number that has just done a piece of chain `last`: of those that are not ahead,
+    /// this one, or else its own, or else one that nobody has begun. Nothing if all that is left is in the hands of other threads, which
+    /// go on with it.
+    pub(crate) fn next(&self, thread: usize, last: Option<usize>) -> Option<(usize, usize)> {
         // nothing panics while it is locked
         let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = last {
             (chains[last].done, chains[last].busy) = (chains[last].done + 1, false);
         }
         let free = |i: &usize| !chains[*i].busy && chains[*i].done < self.pieces;
-        let behind = (0..chains.len()).filter(free).min_by_key(|&i| chains[i].done)?;
-        let stay = last.filter(free).filter(|&i| chains[i].done <= chains[behind].done + self.ahead);
-        let chosen = stay.unwrap_or(behind);
-        chains[chosen].busy = true;
+        let least = (0..chains.len()).filter(free).map(|i| chains[i].done).min()?;
+        let kept = |i: usize| match chains[i].by {
+            _ if last == Some(i) => 0,
+            Some(by) if by == thread => 1,
+            None => 2,
+            Some(_) => 3,
+        };
+        let open = (0..chains.len()).filter(free).filter(|&i| chains[i].done <= least + self.ahead);
+        let chosen = open.min_by_key(|&i| (kept(i), chains[i].done))?;
+        (chains[chosen].busy, chains[chosen].by) = (true, Some(thread));
         Some((chosen, chains[chosen].done))
     }
 }
@@ -47,13 +56,13 @@ mod tests {
     #[test]
     fn one_thread_finishes_chain_after_chain() {
         let (chains, mut last, mut order) = (Chains::new(3, 2, true), None, Vec::new());
-        while let Some((chain, piece)) = chains.next(last) {
+        while let Some((chain, piece)) = chains.next(0, last) {
             order.push((chain, piece));
             last = Some(chain);
         }
         assert_eq!(order, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]);
-        assert_eq!(Chains::new(0, 3, true).next(None), None);
-        assert_eq!(Chains::new(3, 0, true).next(None), None);
+        assert_eq!(Chains::new(0, 3, true).next(0, None), None);
+        assert_eq!(Chains::new(3, 0, true).next(0, None), None);
     }
 
     #[test]
@@ -64,7 +73,7 @@ mod tests {
         let mut waiting = 0;
         while waiting < 8 {
             let thread = turns.next().unwrap_or_default();
-            let Some((chain, piece)) = chains.next(last[thread]) else {
+            let Some((chain, piece)) = chains.next(thread, last[thread]) else {
                 (last[thread], waiting) = (None, waiting + 1);
                 continue;
             };
@@ -74,5 +83,17 @@ mod tests {
             assert!(done.iter().max() <= done.iter().min().map(|least| least + 3).as_ref(), "{done:?}");
         }
         assert_eq!(done, [8; 5]);
+    }
+
+    #[test]
+    fn threads_that_are_equally_fast_keep_their_chains() {
+        let (chains, mut last, mut by) = (Chains::new(6, 8, false), [None; 2], [None; 6]);
+        for turn in 0..48 {
+            let thread = turn % 2;
+            let (chain, _) = chains.next(thread, last[thread]).unwrap();
+            assert_eq!(*by[chain].get_or_insert(thread), thread, "chain {chain} in turn {turn}");
+            last[thread] = Some(chain);
+        }
+        assert_eq!(chains.next(0, last[0]), None);
     }
 }

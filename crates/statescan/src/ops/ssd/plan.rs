@@ -40,8 +40,9 @@ pub(crate) struct Plan {
 
 /// So many jobs need no parts to end together.
 const MANY_JOBS: usize = 32;
-/// Parts of a job. Another thread has to fetch the states, which takes longer than a tenth of a chunk.
-const PIECES: usize = 8;
+/// Parts of a job, at most. Another thread has to fetch the states, which takes longer than a tenth of a chunk: so threads keep to jobs
+/// that they have begun, unless others are behind.
+const PIECES: usize = 16;
 
 impl Plan {
     pub(crate) fn new(problem: &Problem<'_>) -> Self {
