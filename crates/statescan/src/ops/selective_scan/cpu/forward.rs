@@ -24,10 +24,10 @@ use core::ops::Range;
 
 /// Areas that are asked for while a block is loaded and walked, at most: four inputs, the output, B and C.
 const AHEAD: usize = 7;
+/// Steps after which some of that is asked for: all at once would be waited for, and at every step would be in the way.
+const STEPS_PER_REQUEST: usize = 4;
 /// States walked together, at most.
 const MOST_TOGETHER: usize = 4;
-/// Steps after which some of what the next tile needs is asked for: all at once would be waited for, and at every step would be in the way.
-const STEPS_PER_REQUEST: usize = 4;
 
 pub(super) struct ForwardPass<'p, 'a> {
     pub exec: &'p Exec,
