@@ -64,7 +64,7 @@ impl<const MOST: usize> Requests<MOST> {
         Requests { areas: [nothing; MOST], count: 0, total: 0, current: 0, work: 1, due: 0 }
     }
 
-    /// One more area, of no more than `MOST`.
+    /// One more area; beyond `MOST` nothing is asked for.
     #[inline(always)]
     pub(crate) fn add(&mut self, area: Area) {
         if let Some(rows) = area.rows() {
@@ -81,7 +81,8 @@ impl<const MOST: usize> Requests<MOST> {
 
     #[inline(always)]
     fn push(&mut self, rows: Rows) {
-        self.areas[self.count] = rows;
+        let Some(slot) = self.areas.get_mut(self.count) else { return };
+        *slot = rows;
         self.count += 1;
         self.total += rows.left;
     }
@@ -142,5 +143,14 @@ mod tests {
             requests.ask(work);
             assert_eq!(requests.areas[0].first, end, "and no more");
         }
+    }
+
+    #[test]
+    fn areas_without_room_are_left_out() {
+        let mut requests = Requests::<2>::new();
+        (1..4).for_each(|rows| requests.add_rows([0.0f32].as_ptr(), 0, rows, 1));
+        assert_eq!((requests.total, requests.areas.map(|rows| rows.left)), (3, [1, 2]));
+        requests.ask(10);
+        assert_eq!(requests.areas.map(|rows| rows.left), [0; 2]);
     }
 }

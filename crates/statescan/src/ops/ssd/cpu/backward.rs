@@ -5,7 +5,7 @@
 
 use super::super::plan::{CHUNK, Checkpoints, Plan, chunks};
 use super::super::problem::Problem;
-use super::blocks::{self, Tile, Way, target};
+use super::blocks::{self, Ahead, Tile, Way, target};
 use super::chunk::{Chunk, SIDE, STRIP, sides};
 use super::decay::MixBackward;
 use super::forward::load_initial;
@@ -142,15 +142,17 @@ impl<T: Real> Job<'_, '_, T> {
                     true
                 }
             };
+            let saved_at = |i| saved.get().wrapping_add(checkpoints.at(self.number, i, &block));
             for (i, steps) in chunks(segment.start..segment.end).enumerate().rev() {
+                self.ask(&mut scratch.chunk, &steps, (i > 1).then(|| saved_at(i - 1)));
                 let (state, empty) = match i {
                     0 => {
                         let state = scratch.chunk.state();
                         (state, !load_initial(&scratch.chunk, problem, segment.initial, state))
                     }
                     _ => {
-                        let ptr = saved.get().wrapping_add(checkpoints.at(self.number, i, &block));
-                        (Tile { ptr, pitch: scratch.chunk.columns() }, !self.targets.need_states())
+                        let state = Tile { ptr: saved_at(i), pitch: scratch.chunk.columns() };
+                        (state, !self.targets.need_states())
                     }
                 };
                 self.chunk(scratch, steps, state, empty, closed);
@@ -160,6 +162,24 @@ impl<T: Real> Job<'_, '_, T> {
                 blocks::state(level, Way::Store, &view, row, &block, dstate);
             }
         }
+    }
+
+    /// Has what a chunk loads late and stores asked for while its products are computed, and what the chunk before it needs, whose state
+    /// is `state`.
+    fn ask(&self, chunk: &mut Chunk<T>, steps: &Range<usize>, state: Option<*mut T>) {
+        let (problem, targets) = (self.problem, self.targets);
+        chunk.ahead = Ahead::new();
+        let stored = [&targets.z, &targets.x].map(target);
+        problem.z.iter().chain(stored.iter().flatten()).for_each(|view| chunk.ask(view, steps));
+        if steps.start > self.segment.start {
+            let before = steps.start - CHUNK..steps.start;
+            chunk.ask_inputs(problem, &before);
+            self.dy.iter().for_each(|view| chunk.ask(view, &before));
+            let (rows, columns) = (chunk.dstate, chunk.columns());
+            state.filter(|_| targets.need_states()).into_iter().for_each(|ptr| chunk.ahead.add_rows(ptr, columns, rows, columns));
+        }
+        let (len, states) = (steps.len(), chunk.dstate * chunk.columns());
+        chunk.ahead.spread(len * (3 * states + len * (chunk.dstate + chunk.columns())));
     }
 
     /// One chunk; `empty` and `closed` say that the state before it and the gradient by the state after it are 0.
@@ -186,7 +206,15 @@ impl<T: Real> Job<'_, '_, T> {
             chunk.scale(faded, dy, heads.from_start, None);
             match closed {
                 true => core::slice::from_raw_parts_mut(by_state.ptr, len * by_state.pitch).fill(T::default()),
-                false => product(level, by_state.matrix(), Into::Replace, [len, columns, problem.dstate], b, dstate.matrix()),
+                false => product(
+                    level,
+                    &mut chunk.ahead,
+                    by_state.matrix(),
+                    Into::Replace,
+                    [len, columns, problem.dstate],
+                    b,
+                    dstate.matrix(),
+                ),
             }
             if exponents {
                 chunk.dot(len, faded, read, read_dot);
@@ -209,20 +237,52 @@ impl<T: Real> Job<'_, '_, T> {
             if targets.b.is_some() {
                 for j in sides(len, STRIP) {
                     let size = [j.len(), problem.dstate, len - j.start];
-                    product(level, db.matrix().at(j.start, 0), Into::Replace, size, by_cb.at(j.start, j.start), c.at(j.start, 0));
+                    product(
+                        level,
+                        &mut chunk.ahead,
+                        db.matrix().at(j.start, 0),
+                        Into::Replace,
+                        size,
+                        by_cb.at(j.start, j.start),
+                        c.at(j.start, 0),
+                    );
                 }
                 if !closed {
-                    product(level, db.matrix(), Into::Add, [len, problem.dstate, columns], read.matrix(), dstate.matrix().t());
+                    product(
+                        level,
+                        &mut chunk.ahead,
+                        db.matrix(),
+                        Into::Add,
+                        [len, problem.dstate, columns],
+                        read.matrix(),
+                        dstate.matrix().t(),
+                    );
                 }
                 self.partials.map(level, 0, batch, &block, &steps, db);
             }
             if targets.c.is_some() {
                 for i in sides(len, STRIP) {
                     let size = [i.len(), problem.dstate, i.end];
-                    product(level, dc.matrix().at(i.start, 0), Into::Replace, size, by_cb.at(0, i.start).t(), b);
+                    product(
+                        level,
+                        &mut chunk.ahead,
+                        dc.matrix().at(i.start, 0),
+                        Into::Replace,
+                        size,
+                        by_cb.at(0, i.start).t(),
+                        b,
+                    );
                 }
                 if !empty {
-                    product(level, dc.matrix(), Into::Add, [len, problem.dstate, columns], faded.matrix(), state.matrix().t());
+                    product(
+                        level,
+                        &mut chunk.ahead,
+                        dc.matrix(),
+                        Into::Add,
+                        [len, problem.dstate, columns],
+                        faded.matrix(),
+                        state.matrix().t(),
+                    );
                 }
                 self.partials.map(level, 1, batch, &block, &steps, dc);
             }
@@ -285,6 +345,7 @@ impl<T: Real> Job<'_, '_, T> {
                         let (left, right) = (x.at(j.start, column), dy.at(j.start, column).t());
                         product(
                             level,
+                            &mut chunk.ahead,
                             by_mix.at(j.start, j.start),
                             Into::Replace,
                             [j.len(), len - j.start, headdim],
@@ -303,7 +364,15 @@ impl<T: Real> Job<'_, '_, T> {
                 if self.targets.x.is_some() {
                     for j in sides(len, STRIP) {
                         let (left, right) = (chunk.mixed().at(j.start, j.start), dy.at(j.start, column));
-                        product(level, dx.at(j.start, column), Into::Add, [j.len(), headdim, len - j.start], left, right);
+                        product(
+                            level,
+                            &mut chunk.ahead,
+                            dx.at(j.start, column),
+                            Into::Add,
+                            [j.len(), headdim, len - j.start],
+                            left,
+                            right,
+                        );
                     }
                 }
             }

@@ -3,7 +3,7 @@
 use super::super::plan::HeadBlock;
 use super::product::Matrix;
 use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, Plane, STEPS};
+use crate::cpu::tile::{self, Area, Plane, Requests, STEPS};
 use crate::cpu::{Kernel, Level};
 use crate::ops::sequences::StateRow;
 use crate::tensor::{RawViewMut, View};
@@ -55,31 +55,43 @@ pub(super) enum Way {
     Store,
 }
 
-/// Moves `rows` x (heads, headdim) between a tensor and a tile; `axes` are those of the heads, of headdim and of the rows. The plane starts
-/// at the block's first head and the first row.
+/// Tensors asked for while products are computed: parts of rows of inputs, outputs and a saved state.
+pub(super) type Ahead = Requests<32>;
+
+/// Elements of a row that are asked for at once.
+const PART: usize = 64;
+
+/// What a block of heads has of a tensor, plane by plane: the plane from the block's first head on, its lanes, and the column of the first.
+/// `head` and `dim` are the axes of the heads and of headdim, `row` that of the rows.
+fn planes(view: &View<'_>, [head, dim, row]: [usize; 3], block: &HeadBlock) -> impl Iterator<Item = (Plane, usize, usize)> {
+    let (stride, headdim) = (view.strides()[head], view.shape()[dim]);
+    // heads that follow each other without a gap are one long row
+    let merged = block.count == 1 || stride == view.strides()[dim].wrapping_mul(headdim as isize);
+    let (planes, lanes) = if merged { (1, block.count * headdim) } else { (block.count, headdim) };
+    let (first, plane) = (block.first, Plane::of(view, dim, row));
+    (0..planes).map(move |i| (plane.along(first + i, stride), lanes, i * headdim))
+}
+
+/// Moves `rows` x (heads, headdim) between a tensor and a tile; see [`planes`]. `origin` finds the first row of a plane.
 unsafe fn columns<T: Real>(
     level: Level,
     way: Way,
     view: &View<'_>,
     origin: impl Fn(Plane) -> Plane,
-    [head, dim, row]: [usize; 3],
+    axes: [usize; 3],
     block: &HeadBlock,
     rows: usize,
     tile: Tile<T>,
 ) {
-    let (strides, headdim) = (view.strides(), view.shape()[dim]);
-    // heads that follow each other without a gap are one long row
-    let merged = block.count == 1 || strides[head] == strides[dim].wrapping_mul(headdim as isize);
-    let (planes, lanes) = if merged { (1, block.count * headdim) } else { (block.count, headdim) };
-    for i in 0..planes {
-        let plane = origin(Plane::of(view, dim, row)).along(block.first + i, strides[head]);
+    for (plane, lanes, column) in planes(view, axes, block) {
+        let plane = origin(plane);
         for first in (0..rows).step_by(STEPS) {
             level.dispatch(Move {
                 plane: plane.at(0, first),
                 lanes,
                 padded: lanes,
                 steps: STEPS.min(rows - first),
-                tile: tile.ptr.wrapping_add(first * tile.pitch + i * headdim),
+                tile: tile.ptr.wrapping_add(first * tile.pitch + column),
                 pitch: tile.pitch,
                 store: way == Way::Store,
             });
@@ -103,6 +115,16 @@ pub(super) unsafe fn timed<T: Real>(
     let origin = |plane: Plane| plane.along(batch, view.strides()[0]).at(0, steps.start);
     // SAFETY: the caller's contract.
     unsafe { columns(level, way, view, origin, [2, 3, 1], block, steps.len(), tile) }
+}
+
+/// Adds what [`timed`] moves to what is asked for.
+pub(super) fn ask(ahead: &mut Ahead, view: &View<'_>, batch: usize, block: &HeadBlock, steps: &Range<usize>) {
+    for (plane, lanes, _) in planes(view, [2, 3, 1], block) {
+        let plane = plane.along(batch, view.strides()[0]).at(0, steps.start);
+        for lane in (0..lanes).step_by(PART) {
+            ahead.add(Area { plane: plane.at(lane, 0), lanes: PART.min(lanes - lane), steps: steps.len() });
+        }
+    }
 }
 
 /// (rows, sequences, H, P, N): the state of a block of heads, as (N, head x headdim).
@@ -135,9 +157,18 @@ pub(super) unsafe fn map<T: Real>(
     steps: &Range<usize>,
     tile: Tile<T>,
 ) {
-    let one = HeadBlock { group, index: 0, first: group, count: 1 };
     // SAFETY: the caller's contract; a group is laid out as a head is.
-    unsafe { timed(level, way, view, batch, &one, steps, tile) }
+    unsafe { timed(level, way, view, batch, &one(group), steps, tile) }
+}
+
+/// Adds what [`map`] moves to what is asked for.
+pub(super) fn ask_map(ahead: &mut Ahead, view: &View<'_>, batch: usize, group: usize, steps: &Range<usize>) {
+    ask(ahead, view, batch, &one(group), steps);
+}
+
+/// A group as if it were a head.
+fn one(group: usize) -> HeadBlock {
+    HeadBlock { group, index: 0, first: group, count: 1 }
 }
 
 /// (B, L, G, N): one group as (dstate, step).

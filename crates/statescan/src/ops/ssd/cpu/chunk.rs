@@ -2,13 +2,14 @@
 
 use super::super::plan::{CHUNK, HeadBlock, Plan};
 use super::super::problem::Problem;
-use super::blocks::{self, Tile, Way};
+use super::blocks::{self, Ahead, Tile, Way};
 use super::decay::{Decays, HeadSteps, Mix, MixBackward, StepSizes};
 use super::product::{Into, Matrix, product};
 use super::rows::{Dot, Factors, Rows, Scale};
 use crate::cpu::simd::Real;
 use crate::cpu::tile::MAX_LANES;
 use crate::cpu::{Aligned, Level};
+use crate::tensor::View;
 use core::ops::Range;
 
 /// Side of the diagonal blocks of triangular matrices, which are computed whole: large enough for products that pack their factors.
@@ -36,6 +37,8 @@ pub(super) struct Chunk<T> {
     /// The steps at work.
     pub steps: Range<usize>,
     pub batch: usize,
+    /// What is asked for while products are computed.
+    pub ahead: Ahead,
     x: Aligned<T>,
     b: Aligned<T>,
     c: Aligned<T>,
@@ -91,6 +94,7 @@ impl<T: Real> Chunk<T> {
             block: HeadBlock { group: 0, index: 0, first: 0, count: 0 },
             steps: 0..0,
             batch: 0,
+            ahead: Ahead::new(),
             x,
             b,
             c,
@@ -230,6 +234,19 @@ impl<T: Real> Chunk<T> {
         level.dispatch(Decays { steps: len, heads: block.count, of, total });
     }
 
+    /// Adds a tensor of the block's heads, (B, L, H, P), to what is asked for.
+    pub(super) fn ask(&mut self, view: &View<'_>, steps: &Range<usize>) {
+        blocks::ask(&mut self.ahead, view, self.batch, &self.block, steps);
+    }
+
+    /// The same for what [`Chunk::load`] loads.
+    pub(super) fn ask_inputs(&mut self, problem: &Problem<'_>, steps: &Range<usize>) {
+        self.ask(&problem.x, steps);
+        for view in [&problem.b, &problem.c] {
+            blocks::ask_map(&mut self.ahead, view, self.batch, self.block.group, steps);
+        }
+    }
+
     /// dt and its sums from (step, head) to (head, step), the last whole vector filled up.
     fn transpose_steps(&mut self) {
         let (len, part) = (self.len(), self.by_head.len() / 6);
@@ -257,7 +274,8 @@ impl<T: Real> Chunk<T> {
             blocks::map_across(level, &problem.c, self.batch, self.block.group, &self.steps, across);
             for j in sides(len, STRIP) {
                 let (size, right) = ([j.len(), len - j.start, dstate], across.matrix().at(0, j.start));
-                product(level, cb.at(j.start, j.start), Into::Replace, size, b.at(j.start, 0), right);
+                let dst = cb.at(j.start, j.start);
+                product(level, &mut self.ahead, dst, Into::Replace, size, b.at(j.start, 0), right);
             }
         }
     }
@@ -289,13 +307,14 @@ impl<T: Real> Chunk<T> {
     ///
     /// # Safety
     /// `maps` is (step, dstate), and the tiles have room for a state and for the steps.
-    pub(super) unsafe fn carry(&self, state: Tile<T>, empty: bool, maps: Matrix<T>, added: Tile<T>) {
+    pub(super) unsafe fn carry(&mut self, state: Tile<T>, empty: bool, maps: Matrix<T>, added: Tile<T>) {
         let size = [self.dstate, self.headdim, self.len()];
         for head in 0..self.block.count {
             let column = head * self.headdim;
             let into = if empty { Into::Replace } else { Into::Scaled(self.total[head]) };
+            let (state, added) = (state.matrix().at(0, column), added.matrix().at(0, column));
             // SAFETY: the caller's contract, some of the columns.
-            unsafe { product(self.level, state.matrix().at(0, column), into, size, maps.t(), added.matrix().at(0, column)) };
+            unsafe { product(self.level, &mut self.ahead, state, into, size, maps.t(), added) };
         }
     }
 
@@ -318,7 +337,7 @@ impl<T: Real> Chunk<T> {
         unsafe {
             match empty {
                 true => core::slice::from_raw_parts_mut(y.ptr, self.len() * y.pitch).fill(T::default()),
-                false => product(self.level, y.matrix(), Into::Replace, size, c, state.matrix()),
+                false => product(self.level, &mut self.ahead, y.matrix(), Into::Replace, size, c, state.matrix()),
             }
         }
     }
@@ -336,7 +355,8 @@ impl<T: Real> Chunk<T> {
                 // SAFETY: the blocks lie inside the tiles.
                 unsafe {
                     let size = [i.len(), headdim, i.end];
-                    product(self.level, y.at(i.start, column), Into::Add, size, mix.at(0, i.start).t(), x.at(0, column));
+                    let (dst, left) = (y.at(i.start, column), mix.at(0, i.start).t());
+                    product(self.level, &mut self.ahead, dst, Into::Add, size, left, x.at(0, column));
                 }
             }
         }

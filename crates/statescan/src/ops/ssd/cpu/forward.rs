@@ -6,12 +6,16 @@
 use super::super::plan::{CHUNK, Checkpoints, Plan, chunks};
 use super::super::problem::Problem;
 use super::Targets;
-use super::blocks::{self, Tile, Way, target};
+use super::blocks::{self, Ahead, Tile, Way, target};
 use super::chunk::Chunk;
-use super::rows::{Gate, Gating};
+use super::rows::{Gate, Gating, Save};
 use crate::cpu::simd::Real;
 use crate::cpu::{Aligned, Shared};
 use crate::exec::Exec;
+use crate::tensor::View;
+
+/// Saved states of so many bytes leave the caches before the backward pass reads them.
+const LEAVES_CACHES: usize = 4 << 20;
 
 /// A chunk, and what only this pass needs.
 struct Scratch<T> {
@@ -66,7 +70,10 @@ unsafe fn job<T: Real>(
         let here = plan.piece(piece, count);
         for (i, steps) in chunks(segment.start..segment.end).enumerate().skip(here.start).take(here.len()) {
             if let (Some(saved), 1..) = (saved, i) {
-                save(chunk, state, saved.get().add(checkpoints.at(number, i, &block)));
+                let to = saved.get().add(checkpoints.at(number, i, &block));
+                let (rows, columns, streamed) =
+                    (chunk.dstate, chunk.columns(), checkpoints.len * size_of::<T>() >= LEAVES_CACHES);
+                level.dispatch(Save { from: state, to, rows, columns, streamed });
             }
             let onwards = i + 1 < count || last.is_some();
             if output.is_none() && !onwards {
@@ -74,6 +81,7 @@ unsafe fn job<T: Real>(
             }
             chunk.load(problem, steps.clone());
             let len = chunk.len();
+            ask(chunk, problem, output.as_ref(), segment.end);
             if let Some(output) = &output {
                 let (x, from_start) = (chunk.x(), chunk.head_steps(0).from_start);
                 chunk.read_state(state, empty, y);
@@ -99,6 +107,19 @@ unsafe fn job<T: Real>(
     }
 }
 
+/// Has what the chunk at work needs after its first products asked for while they are computed, and then what the next one loads.
+fn ask<T: Real>(chunk: &mut Chunk<T>, problem: &Problem<'_>, output: Option<&View<'_>>, end: usize) {
+    let (steps, len, states) = (chunk.steps.clone(), chunk.len(), chunk.dstate * chunk.columns());
+    chunk.ahead = Ahead::new();
+    if let Some(output) = output {
+        problem.z.iter().chain([output]).for_each(|view| chunk.ask(view, &steps));
+    }
+    if steps.end < end {
+        chunk.ask_inputs(problem, &(steps.end..end.min(steps.end + CHUNK)));
+    }
+    chunk.ahead.spread(len * (2 * states + len / 2 * (chunk.dstate + chunk.columns())));
+}
+
 /// Loads the state before a segment; whether there is one. Without one the state is 0.
 ///
 /// # Safety
@@ -120,14 +141,5 @@ pub(super) unsafe fn load_initial<T: Real>(
             unsafe { core::slice::from_raw_parts_mut(state.ptr, chunk.dstate * chunk.pitch) }.fill(T::default());
             false
         }
-    }
-}
-
-/// Copies a state to where checkpoints are kept, without the padding.
-unsafe fn save<T: Real>(chunk: &Chunk<T>, state: Tile<T>, to: *mut T) {
-    let columns = chunk.columns();
-    for n in 0..chunk.dstate {
-        // SAFETY: a saved state has dstate rows of the block's columns.
-        unsafe { core::ptr::copy_nonoverlapping(state.ptr.add(n * state.pitch), to.add(n * columns), columns) };
     }
 }

@@ -1,6 +1,7 @@
 //! Matrix products on strided blocks of scratch memory: those along rows by a kernel of their own, which need no packing; the others, whose
 //! right factor lies across, by the `gemm` crate.
 
+use super::blocks::Ahead;
 use super::rows::{load_part, store_part};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::{Kernel, Level};
@@ -40,12 +41,13 @@ pub(super) enum Into<T> {
     Scaled(T),
 }
 
-/// `dst (m, n) = lhs (m, k) rhs (k, n)`, or added to what is there.
+/// `dst (m, n) = lhs (m, k) rhs (k, n)`, or added to what is there; what comes next is asked for on the way, as work of m n k.
 ///
 /// # Safety
 /// The three blocks lie in memory that can be read (`lhs`, `rhs`) and written (`dst`), and `dst` is apart from the others.
 pub(super) unsafe fn product<T: Real>(
     level: Level,
+    ahead: &mut Ahead,
     dst: Matrix<T>,
     into: Into<T>,
     size: [usize; 3],
@@ -53,7 +55,7 @@ pub(super) unsafe fn product<T: Real>(
     rhs: Matrix<T>,
 ) {
     if dst.col == 1 && rhs.col == 1 {
-        return level.dispatch(RowProduct { dst, into, size, lhs, rhs });
+        return level.dispatch(RowProduct { ahead, dst, into, size, lhs, rhs });
     }
     let [m, n, k] = size;
     let one = T::from_f64(1.0);
@@ -88,9 +90,13 @@ pub(super) unsafe fn product<T: Real>(
     }
 }
 
+/// Steps of the inner axis between two requests for what comes next: some forty nanoseconds.
+const STRETCH: usize = 16;
+
 /// A product whose `dst` and `rhs` have rows of contiguous elements. All of it lies in the second-level cache at worst, so nothing is packed:
 /// a block of rows x two vectors stays in registers over all of k, and two vectors of `rhs`, over all of k, stay in the first cache.
-struct RowProduct<T> {
+struct RowProduct<'p, T> {
+    ahead: &'p mut Ahead,
     dst: Matrix<T>,
     into: Into<T>,
     size: [usize; 3],
@@ -98,10 +104,10 @@ struct RowProduct<T> {
     rhs: Matrix<T>,
 }
 
-impl<T: Real> Kernel for RowProduct<T> {
+impl<T: Real> Kernel for RowProduct<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
+    fn run<S: Isa>(mut self, simd: S) {
         let (n, lanes) = (self.size[1], T::lanes::<S>());
         let mut column = 0;
         while column < n {
@@ -120,13 +126,13 @@ impl<T: Real> Kernel for RowProduct<T> {
     }
 }
 
-impl<T: Real> RowProduct<T> {
+impl<T: Real> RowProduct<'_, T> {
     /// All rows of `C` vectors of columns; the last vector has `len` of them.
     ///
     /// # Safety
     /// The columns lie inside the matrices.
     #[inline(always)]
-    unsafe fn panel<S: Isa, const C: usize>(&self, simd: S, column: usize, len: usize) {
+    unsafe fn panel<S: Isa, const C: usize>(&mut self, simd: S, column: usize, len: usize) {
         let m = self.size[0];
         let mut row = 0;
         // SAFETY: the caller's contract, and the rows lie inside.
@@ -154,7 +160,7 @@ impl<T: Real> RowProduct<T> {
     /// # Safety
     /// Rows and columns lie inside the matrices.
     #[inline(always)]
-    unsafe fn block<S: Isa, const R: usize, const C: usize>(&self, simd: S, row: usize, column: usize, len: usize) {
+    unsafe fn block<S: Isa, const R: usize, const C: usize>(&mut self, simd: S, row: usize, column: usize, len: usize) {
         let lanes = T::lanes::<S>();
         let len = |c: usize| if c + 1 == C { len } else { lanes };
         let zero = V::splat(simd, T::default());
@@ -162,17 +168,21 @@ impl<T: Real> RowProduct<T> {
         let mut sum = [[zero; C]; R];
         // SAFETY: the caller's contract.
         unsafe {
-            for k in 0..self.size[2] {
-                let mut right = [zero; C];
-                for c in 0..C {
-                    right[c] = load_part(simd, rhs.at(k, c * lanes).ptr, len(c));
-                }
-                for r in 0..R {
-                    let left = V::splat(simd, *lhs.at(r, k).ptr);
+            for start in (0..self.size[2]).step_by(STRETCH) {
+                let end = self.size[2].min(start + STRETCH);
+                for k in start..end {
+                    let mut right = [zero; C];
                     for c in 0..C {
-                        sum[r][c] = left.mul_add(right[c], sum[r][c]);
+                        right[c] = load_part(simd, rhs.at(k, c * lanes).ptr, len(c));
+                    }
+                    for r in 0..R {
+                        let left = V::splat(simd, *lhs.at(r, k).ptr);
+                        for c in 0..C {
+                            sum[r][c] = left.mul_add(right[c], sum[r][c]);
+                        }
                     }
                 }
+                self.ahead.ask(R * C * lanes * (end - start));
             }
             for r in 0..R {
                 for c in 0..C {
@@ -221,7 +231,7 @@ mod tests {
         let lhs = Matrix::new(a.as_mut_ptr(), k);
         let rhs = if across { Matrix::new(b.as_mut_ptr(), k).t() } else { Matrix::new(b.as_mut_ptr(), n) };
         // SAFETY: the vectors have the sizes given.
-        unsafe { product(level, Matrix::new(c.as_mut_ptr(), n + 1), into, size, lhs, rhs) };
+        unsafe { product(level, &mut Ahead::new(), Matrix::new(c.as_mut_ptr(), n + 1), into, size, lhs, rhs) };
         for r in 0..m {
             for s in 0..=n {
                 // SAFETY: inside the matrices.

@@ -1,5 +1,6 @@
 //! Elementwise work on rows of (head, headdim) columns, with one factor for each head and row.
 
+use super::blocks::Tile;
 use crate::cpu::Kernel;
 use crate::cpu::math::{silu, silu_and_derivative};
 use crate::cpu::simd::{Isa, Real, V};
@@ -34,6 +35,40 @@ pub(super) unsafe fn store_part<T: Real, S: Isa>(value: V<T, S>, dst: *mut T, le
         let mut lanes = [T::default(); MAX_LANES];
         value.store(lanes.as_mut_ptr());
         core::ptr::copy_nonoverlapping(lanes.as_ptr(), dst, len);
+    }
+}
+
+/// Copies rows to contiguous memory.
+pub(super) struct Save<T> {
+    pub from: Tile<T>,
+    pub to: *mut T,
+    pub rows: usize,
+    pub columns: usize,
+    /// Past the caches, where the memory is aligned for that.
+    pub streamed: bool,
+}
+
+impl<T: Real> Kernel for Save<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Save { from, to, rows, columns, streamed } = self;
+        let width = T::lanes::<S>();
+        let streamed = streamed && columns.is_multiple_of(width) && to.addr().is_multiple_of(width * size_of::<T>());
+        for r in 0..rows {
+            let (source, target) = (from.ptr.wrapping_add(r * from.pitch), to.wrapping_add(r * columns));
+            for column in (0..columns).step_by(width) {
+                // SAFETY: the columns lie inside both rows.
+                unsafe {
+                    let len = width.min(columns - column);
+                    let value = load_part(simd, source.add(column), len);
+                    if streamed { value.stream(target.add(column)) } else { store_part(value, target.add(column), len) }
+                }
+            }
+        }
+        if streamed {
+            simd.fence();
+        }
     }
 }
 
@@ -215,6 +250,30 @@ impl<T: Real> Kernel for Gate<T> {
                     }
                 }
                 column += width;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::{Aligned, Level};
+
+    #[test]
+    fn saved_rows_are_the_same_past_the_caches() {
+        let (rows, pitch) = (3, 48);
+        let mut from: Vec<f32> = (0..rows * pitch).map(|i| i as f32).collect();
+        for level in Level::available() {
+            for (columns, offset) in [(32, 0), (32, 1), (16, 0), (21, 0), (5, 3)] {
+                for streamed in [false, true] {
+                    let mut to = Aligned::<f32>::zeros(offset + rows * columns + 1);
+                    let source = Tile { ptr: from.as_mut_ptr(), pitch };
+                    level.dispatch(Save { from: source, to: to[offset..].as_mut_ptr(), rows, columns, streamed });
+                    let expected = (0..rows * columns).map(|i| (i / columns * pitch + i % columns) as f32);
+                    assert!(to[offset..].iter().copied().eq(expected.chain([0.0])), "{level} {columns} {offset} {streamed}");
+                    assert!(to[..offset].iter().all(|&value| value == 0.0));
+                }
             }
         }
     }
