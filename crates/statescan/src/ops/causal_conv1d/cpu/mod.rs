@@ -380,9 +380,7 @@ unsafe fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, (source, step)
         }
     }
     if taps.silu {
-        for r in 0..R {
-            sum[r] = silu(sum[r]);
-        }
+        sum = silu_each(sum);
     }
     sum
 }
@@ -399,10 +397,17 @@ unsafe fn store<T: Real, S: Isa, const R: usize>(sums: [V<T, S>; R], (target, st
     }
 }
 
-/// `v sigmoid(v)`. Where `e^-v` is infinite (v < -88.7 in f32) the sigmoid is 0; that of -infinity is NaN, as by the formula.
+/// `v sigmoid(v)`, vectors side by side. Where `e^-v` is infinite (v < -88.7 in f32) the sigmoid is 0; that of -infinity is NaN, as by the formula.
 #[inline(always)]
-fn silu<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
-    v * (exp_minus(v) + V::constant(v.simd(), 1.0)).short_recip()
+fn silu_each<T: Real, S: Isa, const R: usize>(v: [V<T, S>; R]) -> [V<T, S>; R] {
+    let mut y = v;
+    for r in 0..R {
+        y[r] = exp_minus(v[r]) + V::constant(v[r].simd(), 1.0);
+    }
+    for r in 0..R {
+        y[r] = v[r] * y[r].short_recip();
+    }
+    y
 }
 
 /// `e^-v`.
