@@ -90,8 +90,8 @@ pub(super) unsafe fn product<T: Real>(
     }
 }
 
-/// Steps of the inner axis between two requests for what comes next: some forty nanoseconds.
-const STRETCH: usize = 16;
+/// Multiply-adds between two requests for what comes next: some forty nanoseconds.
+const STRETCH: usize = 4096;
 
 /// A product whose `dst` and `rhs` have rows of contiguous elements. All of it lies in the second-level cache at worst, so nothing is packed:
 /// a block of rows x two vectors stays in registers over all of k, and two vectors of `rhs`, over all of k, stay in the first cache.
@@ -168,8 +168,9 @@ impl<T: Real> RowProduct<'_, T> {
         let mut sum = [[zero; C]; R];
         // SAFETY: the caller's contract.
         unsafe {
-            for start in (0..self.size[2]).step_by(STRETCH) {
-                let end = self.size[2].min(start + STRETCH);
+            let (depth, stretch) = (self.size[2], STRETCH / (R * C * lanes));
+            for start in (0..depth).step_by(stretch) {
+                let end = depth.min(start + stretch);
                 for k in start..end {
                     let mut right = [zero; C];
                     for c in 0..C {
