@@ -397,7 +397,8 @@ unsafe fn store<T: Real, S: Isa, const R: usize>(sums: [V<T, S>; R], (target, st
     }
 }
 
-/// `v sigmoid(v)`, vectors side by side. Where `e^-v` is infinite (v < -88.7 in f32) the sigmoid is 0; that of -infinity is NaN, as by the formula.
+/// `v sigmoid(v)`, one half of the chain for all vectors before the other, as in `softplus_each`. Where `e^-v` is infinite
+/// (v < -88.7 in f32) the sigmoid is 0; that of -infinity is NaN, as by the formula.
 #[inline(always)]
 fn silu_each<T: Real, S: Isa, const R: usize>(v: [V<T, S>; R]) -> [V<T, S>; R] {
     let mut y = v;

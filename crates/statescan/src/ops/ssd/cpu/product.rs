@@ -41,7 +41,7 @@ pub(super) enum Into<T> {
     Scaled(T),
 }
 
-/// `dst (m, n) = lhs (m, k) rhs (k, n)`, or added to what is there; what comes next is asked for on the way, as work of m n k.
+/// `dst (m, n) = lhs (m, k) rhs (k, n)`, or added to what is there. Products along rows ask for what comes next on the way, as work of m n k.
 ///
 /// # Safety
 /// The three blocks lie in memory that can be read (`lhs`, `rhs`) and written (`dst`), and `dst` is apart from the others.
