@@ -137,8 +137,19 @@ impl<K: Kernel, S: Isa> pulp::WithSimd for Instance<K, S> {
     type Output = K::Output;
     #[inline(always)]
     fn with_simd<P: pulp::Simd>(self, _simd: P) -> K::Output {
+        align_frame();
         self.kernel.run(self.token)
     }
+}
+
+/// Makes the function that this is inlined into begin its stack frame at a cache line. The compiler decides on that before it knows which
+/// registers it will have to store there, by the variables of the source alone; without this, most of those stores and loads would touch two
+/// lines, and where a process's stack happens to put one across two pages, a kernel takes twice its time.
+#[inline(always)]
+fn align_frame() {
+    #[repr(align(64))]
+    struct Line(#[expect(dead_code, reason = "only its address is used")] u8);
+    core::hint::black_box(&mut core::mem::MaybeUninit::<Line>::uninit());
 }
 
 #[cfg(all(test, target_arch = "aarch64", not(miri)))]
