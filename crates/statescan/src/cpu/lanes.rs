@@ -4,6 +4,24 @@ use super::tile::MAX_LANES;
 
 /// Lane movements that pulp's token does not offer; the bodies here serve where an instruction set has nothing better.
 pub(crate) trait Lanes: pulp::Simd {
+    /// Whether [`Lanes::follow_f32`] is one instruction, quicker than a load that lies in two lines.
+    const FOLLOWS: bool = false;
+    /// The last `count` lanes of `before` and then the first ones of `x`; `count` is less than the number of lanes.
+    #[inline(always)]
+    fn follow_f32(self, before: Self::f32s, x: Self::f32s, count: usize) -> Self::f32s {
+        let both = [before, x];
+        let both: &[f32] = bytemuck::cast_slice(&both);
+        // SAFETY: no vector has more lanes than the array.
+        unsafe { from_lanes(|lane| both[both.len() / 2 - count + lane]) }
+    }
+    /// As [`Lanes::follow_f32`].
+    #[inline(always)]
+    fn follow_f64(self, before: Self::f64s, x: Self::f64s, count: usize) -> Self::f64s {
+        let both = [before, x];
+        let both: &[f64] = bytemuck::cast_slice(&both);
+        // SAFETY: as above.
+        unsafe { from_lanes(|lane| both[both.len() / 2 - count + lane]) }
+    }
     /// Lane `l` is `ptr[l % count]`.
     ///
     /// # Safety
@@ -188,6 +206,20 @@ mod x86 {
     const EXCHANGED: [[[u32; 16]; 2]; 4] = [exchanged(1), exchanged(2), exchanged(4), exchanged(8)];
 
     impl Lanes for V4 {
+        const FOLLOWS: bool = true;
+        #[inline(always)]
+        fn follow_f32(self, before: Self::f32s, x: Self::f32s, count: usize) -> Self::f32s {
+            let f = self.avx512f;
+            let places = f._mm512_add_epi32(pulp::cast(REPEATED[0]), f._mm512_set1_epi32(16 - count as i32));
+            pulp::cast(f._mm512_permutex2var_ps(pulp::cast(before), places, pulp::cast(x)))
+        }
+        #[inline(always)]
+        fn follow_f64(self, before: Self::f64s, x: Self::f64s, count: usize) -> Self::f64s {
+            let f = self.avx512f;
+            let places =
+                f._mm512_add_epi64(f._mm512_cvtepu32_epi64(low_half(REPEATED[0])), f._mm512_set1_epi64(8 - count as i64));
+            pulp::cast(f._mm512_permutex2var_pd(pulp::cast(before), places, pulp::cast(x)))
+        }
         #[inline(always)]
         unsafe fn cycle_f32(self, ptr: *const f32, count: usize) -> Self::f32s {
             let (f, dq) = (self.avx512f, self.avx512dq);
@@ -335,6 +367,10 @@ mod tests {
                     let sum = |row: usize| (parity..width).step_by(2).map(|l| (row * width + l).pow(2) % 97).sum();
                     assert_eq!(lanes(sums), (0..width).map(sum).collect::<Vec<usize>>());
                 }
+            }
+            for count in 0..width {
+                let expected = (width - count..2 * width - count).collect::<Vec<_>>();
+                assert_eq!(lanes(b.follow(a, count)), expected);
             }
             let mut count = 1;
             while count <= width {

@@ -66,12 +66,14 @@ pub(crate) trait Real:
     unsafe fn cycle<S: Isa>(s: S, ptr: *const Self, count: usize) -> Self::Reg<S>;
     fn repeat<S: Isa>(s: S, a: Self::Reg<S>, count: usize, position: usize) -> Self::Reg<S>;
     fn exchange<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>, count: usize) -> (Self::Reg<S>, Self::Reg<S>);
+    fn follow<S: Isa>(s: S, before: Self::Reg<S>, x: Self::Reg<S>, count: usize) -> Self::Reg<S>;
 }
 
 macro_rules! real {
     ($t:ty, $double:literal, $reg:ident, $mask:ident, $lanes:ident, $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident,
      $abs:ident, $fma:ident, $nfma:ident, $max:ident, $min:ident, $less:ident, $select:ident, $recip:ident, $exp:ident, $sum:ident, $round:ident, $scale:ident,
-     $exp2:ident, $first_true:ident, $stream:ident, $transpose:ident, $sum_rows:ident, $sum_pairs:ident, $cycle:ident, $repeat:ident, $exchange:ident) => {
+     $exp2:ident, $first_true:ident, $stream:ident, $transpose:ident, $sum_rows:ident, $sum_pairs:ident, $cycle:ident, $repeat:ident, $exchange:ident,
+     $follow:ident) => {
         impl Real for $t {
             type Reg<S: Isa> = S::$reg;
             type Mask<S: Isa> = S::$mask;
@@ -202,6 +204,10 @@ macro_rules! real {
             fn exchange<S: Isa>(s: S, a: S::$reg, b: S::$reg, count: usize) -> (S::$reg, S::$reg) {
                 s.$exchange(a, b, count)
             }
+            #[inline(always)]
+            fn follow<S: Isa>(s: S, before: S::$reg, x: S::$reg, count: usize) -> S::$reg {
+                s.$follow(before, x, count)
+            }
         }
     };
 }
@@ -238,7 +244,8 @@ real!(
     sum_pairs_f32,
     cycle_f32,
     repeat_f32,
-    exchange_f32
+    exchange_f32,
+    follow_f32
 );
 real!(
     f64,
@@ -272,5 +279,6 @@ real!(
     sum_pairs_f64,
     cycle_f64,
     repeat_f64,
-    exchange_f64
+    exchange_f64,
+    follow_f64
 );

@@ -342,6 +342,11 @@ impl<T: Real, S: Isa> V<T, S> {
         let (first, second) = T::exchange(self.simd, self.reg, other.reg, count);
         (V { reg: first, simd: self.simd }, V { reg: second, simd: self.simd })
     }
+    /// The last `count` lanes of `before` and then the first ones of `self`; `count` is less than the number of lanes.
+    #[inline(always)]
+    pub fn follow(self, before: Self, count: usize) -> Self {
+        V { reg: T::follow(self.simd, before.reg, self.reg, count), simd: self.simd }
+    }
     /// The sum of the lanes, in a fixed order.
     #[inline(always)]
     pub fn reduce_sum(self) -> T {

@@ -16,7 +16,7 @@ use core::mem::MaybeUninit;
 use half::{bf16, f16};
 pub(crate) use plane::{Plane, prefetch_own, prefetch_row};
 pub(crate) use requests::{Area, Requests};
-use storage::Storage;
+pub(crate) use storage::Storage;
 
 /// Steps in a tile.
 pub(crate) const STEPS: usize = 64;

@@ -1,10 +1,11 @@
 //! Storage types: conversion to the compute type and back.
 
-use super::super::simd::{Isa, Real};
+use super::super::simd::{Isa, Real, V};
+use super::MAX_LANES;
 use half::{bf16, f16};
 
 /// Conversion between a storage type and a compute type.
-pub(super) trait Storage<T>: Copy {
+pub(crate) trait Storage<T>: Copy {
     /// Whether no conversion is needed.
     const IS_COMPUTE_TYPE: bool = false;
     fn load(self) -> T;
@@ -24,6 +25,40 @@ pub(super) trait Storage<T>: Copy {
     {
         for (d, s) in dst.iter_mut().zip(src) {
             *d = Self::store(*s);
+        }
+    }
+    /// Converts as many neighbours as a vector has lanes.
+    ///
+    /// # Safety
+    /// They can be read.
+    #[inline(always)]
+    unsafe fn load_vector<S: Isa>(simd: S, src: *const Self) -> V<T, S>
+    where
+        T: Real,
+    {
+        let mut row = [T::default(); MAX_LANES];
+        let row = &mut row[..T::lanes::<S>()];
+        // SAFETY: the caller's contract; the row is as long as a vector.
+        unsafe {
+            Self::load_row(simd, core::slice::from_raw_parts(src, row.len()), row);
+            V::load(simd, row.as_ptr())
+        }
+    }
+    /// The inverse of [`Storage::load_vector`].
+    ///
+    /// # Safety
+    /// As many elements can be written.
+    #[inline(always)]
+    unsafe fn store_vector<S: Isa>(vector: V<T, S>, dst: *mut Self)
+    where
+        T: Real,
+    {
+        let mut row = [T::default(); MAX_LANES];
+        let row = &mut row[..T::lanes::<S>()];
+        // SAFETY: as above.
+        unsafe {
+            vector.store(row.as_mut_ptr());
+            Self::store_row(vector.simd(), row, core::slice::from_raw_parts_mut(dst, row.len()));
         }
     }
 }

@@ -8,171 +8,26 @@
 //! Position 0 of a tile is the first of the W-1 steps before a piece, so that a sum at step `m` takes positions `m .. m + W`.
 
 mod backward;
+mod follow;
 mod forward;
 mod rows;
+mod tiling;
 mod update;
 
 use super::plan::{Axis, Piece, Plan};
 use super::{GradientTargets, MAX_WIDTH, Problem, Sources, Targets};
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
+use crate::cpu::tile::{self, MAX_LANES, Plane};
 use crate::ops::sequences::Segment;
 use crate::tensor::{RawViewMut, View};
 
 pub(crate) use backward::backward;
 pub(crate) use forward::forward;
+use tiling::Tiling;
 pub(crate) use update::{UpdateProblem, update};
 
 /// Room for the taps of one channel.
 const TAPS: usize = MAX_WIDTH;
-
-/// How tiles of one plan lie in memory.
-#[derive(Debug, Clone, Copy)]
-struct Tiling {
-    axis: Axis,
-    /// Elements between channels (time) or steps (channels).
-    pitch: usize,
-    /// Elements of a whole tile: a piece, W-1 steps on both sides, and what the last vector reaches over.
-    len: usize,
-}
-
-impl Tiling {
-    fn new(axis: Axis, channels: usize, steps: usize) -> Self {
-        let steps = steps + 2 * TAPS;
-        match axis {
-            Axis::Time => {
-                let pitch = steps + 2 * MAX_LANES;
-                Tiling { axis, pitch, len: channels * pitch }
-            }
-            Axis::Channels => {
-                let pitch = channels.next_multiple_of(MAX_LANES);
-                Tiling { axis, pitch, len: steps * pitch }
-            }
-        }
-    }
-
-    fn of(plan: &Plan) -> Self {
-        Self::new(plan.axis, plan.tile_channels, plan.piece_steps)
-    }
-
-    /// Place of a position of channel 0.
-    #[inline(always)]
-    fn at(self, position: usize) -> usize {
-        match self.axis {
-            Axis::Time => position,
-            Axis::Channels => position * self.pitch,
-        }
-    }
-
-    /// Place of one element.
-    #[inline(always)]
-    fn element(self, channel: usize, position: usize) -> usize {
-        match self.axis {
-            Axis::Time => channel * self.pitch + position,
-            Axis::Channels => position * self.pitch + channel,
-        }
-    }
-
-    /// A tile of taps or states: the same axes, as many positions as taps.
-    fn taps(self) -> Self {
-        match self.axis {
-            Axis::Time => Tiling { pitch: TAPS, ..self },
-            Axis::Channels => self,
-        }
-    }
-
-    /// Elements of a tile of taps.
-    fn taps_len(self, channels: usize) -> usize {
-        TAPS * channels.next_multiple_of(MAX_LANES)
-    }
-
-    /// A tile as memory to walk over, from a position on.
-    #[inline(always)]
-    fn span<T>(self, tile: *mut T, position: usize) -> Span<T> {
-        Span { ptr: tile.wrapping_add(self.at(position)), pitch: self.pitch as isize }
-    }
-
-    /// How vectors walk over `channels` x `count` of a tile.
-    #[inline(always)]
-    fn walk(self, channels: usize, count: usize, lanes: usize) -> Walk {
-        match self.axis {
-            Axis::Time => Walk { lines: channels, line_step: self.pitch, positions: count.div_ceil(lanes), step: lanes, tap: 1 },
-            Axis::Channels => {
-                let lines = channels.div_ceil(lanes);
-                Walk { lines, line_step: lanes, positions: count, step: self.pitch, tap: self.pitch }
-            }
-        }
-    }
-
-    /// Loads `channels` x `steps` from a plane with lanes along channels (see [`plane`]). Vectors that reach over are zero along channels.
-    ///
-    /// # Safety
-    /// The plane is readable there, and the tile writable from `tile` on.
-    #[inline(always)]
-    unsafe fn load<T: Real, S: Isa>(self, simd: S, source: Plane, channels: usize, steps: usize, tile: *mut T) {
-        // SAFETY: the caller's contract; at most STEPS rows at a time.
-        unsafe {
-            match self.axis {
-                Axis::Time => tile::load(simd, source.transposed(), steps, steps, channels, tile, self.pitch),
-                Axis::Channels => {
-                    let padded = channels.next_multiple_of(T::lanes::<S>());
-                    for start in (0..steps).step_by(STEPS) {
-                        let count = STEPS.min(steps - start);
-                        tile::load(simd, source.at(0, start), channels, padded, count, tile.add(start * self.pitch), self.pitch);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The inverse of [`Tiling::load`].
-    ///
-    /// # Safety
-    /// The plane is writable there, and the tile readable from `tile` on.
-    #[inline(always)]
-    unsafe fn store<T: Real, S: Isa>(self, simd: S, tile: *const T, target: Plane, channels: usize, steps: usize) {
-        // SAFETY: the caller's contract; at most STEPS rows at a time.
-        unsafe {
-            match self.axis {
-                Axis::Time => tile::store(simd, tile, self.pitch, target.transposed(), steps, channels),
-                Axis::Channels => {
-                    for start in (0..steps).step_by(STEPS) {
-                        let count = STEPS.min(steps - start);
-                        tile::store(simd, tile.add(start * self.pitch), self.pitch, target.at(0, start), channels, count);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Zeros `channels` x `count` from a position on.
-    ///
-    /// # Safety
-    /// The tile is writable there.
-    #[inline(always)]
-    unsafe fn zero<T: Real>(self, tile: *mut T, channels: usize, position: usize, count: usize) {
-        let (lines, length) = match self.axis {
-            Axis::Time => (channels, count),
-            Axis::Channels => (count, self.pitch),
-        };
-        for line in 0..lines {
-            // SAFETY: the caller's contract.
-            unsafe {
-                core::slice::from_raw_parts_mut(tile.add(self.at(position) + line * self.pitch), length).fill(T::default())
-            };
-        }
-    }
-}
-
-/// Vectors of a tile: `lines` of `positions` each.
-#[derive(Debug, Clone, Copy)]
-struct Walk {
-    lines: usize,
-    line_step: usize,
-    positions: usize,
-    step: usize,
-    tap: usize,
-}
 
 /// The steps x channels of one batch row, lanes along channels; the view is (B, D, L).
 fn plane(view: &View<'_>, batch: usize) -> Plane {

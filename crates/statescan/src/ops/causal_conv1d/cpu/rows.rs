@@ -3,6 +3,7 @@
 //! A stretch of a row at a time is widened into the first cache and narrowed on its way out, if it is not of the compute type; else it is read
 //! and written where it lies. The stretch some kilobytes ahead is asked for, since no hardware prefetcher goes on from page to page.
 
+use super::follow::{follow, follows};
 use super::*;
 use crate::tensor::DType;
 
@@ -91,37 +92,42 @@ impl Rows {
         let stretch = STRETCH / size;
         // whole lines, so that every vector widened is stored to one of them
         let staged = window.wrapping_add(window.align_offset(64).min(MAX_LANES)).wrapping_add(MAX_LANES);
+        let follow_on = follows::<S>(filters.width) && x.dtype == y.dtype && !streamed;
         // the rows that come next lie as these do
         let rows_ahead = AHEAD.div_ceil(count * size);
         for channel in 0..channels {
             let mut room = [T::default(); TAPS * MAX_LANES];
             let taps = filters.along_time(simd, channel, false, silu, &mut room);
-            let (mut start, mut last) = (0, 0);
+            let (mut start, mut last) = (0, None);
             while start < count {
                 let first = begins && start == 0;
                 let len = (count - start).min(if first { FIRST } else { stretch });
                 tile::prefetch_row(x.at(channel + rows_ahead, start), len * size);
                 // the last stretch is at least a vector, and overlaps the one before it
                 let (at, len) = (start.min(count - lanes), len.max(lanes));
-                let input = x.at(channel, at);
+                let (input, output) = (x.at(channel, at), y.at(channel, at));
                 // SAFETY: the caller's contract; the stretch and what its taps look at lie inside the row or before its segment.
                 unsafe {
+                    if follow_on && !first && len.is_multiple_of(lanes) {
+                        follow(taps, x.dtype, (input.wrapping_sub(before * size), output), len / lanes);
+                        (start, last) = (at + len, None);
+                        continue;
+                    }
                     let mut from = input.cast::<T>().wrapping_sub(before);
                     if first || x.dtype != T::DTYPE {
                         from = staged.sub(before);
                         if first {
                             core::ptr::copy_nonoverlapping(states.add(channel * pitch), from, before);
-                        } else if start == 0 {
-                            let looked_at = core::slice::from_raw_parts_mut(from, before);
-                            tile::load_row(simd, x.dtype, input.wrapping_sub(before * size), looked_at);
-                        } else {
+                        } else if let Some(last) = last {
                             // the end of the stretch before, which is still there
                             core::ptr::copy(staged.add(at - last).sub(before), from, before);
+                        } else {
+                            let looked_at = core::slice::from_raw_parts_mut(from, before);
+                            tile::load_row(simd, x.dtype, input.wrapping_sub(before * size), looked_at);
                         }
                         tile::load_row(simd, x.dtype, input, core::slice::from_raw_parts_mut(staged, len));
-                        last = at;
+                        last = Some(at);
                     }
-                    let output = y.at(channel, at);
                     if y.dtype != T::DTYPE {
                         line(taps, from, sums, len, true);
                         tile::store_row(simd, core::slice::from_raw_parts(sums, len), y.dtype, output);
@@ -172,14 +178,14 @@ mod tests {
     use super::*;
     use crate::cpu::{Kernel, Level};
 
-    /// The same line stored both ways.
-    struct Both<'x> {
+    /// The same line stored in every way.
+    struct Ways<'x> {
         x: &'x mut [f32],
-        y: [&'x mut [f32]; 2],
+        y: [&'x mut [f32]; 3],
         count: usize,
     }
 
-    impl Kernel for Both<'_> {
+    impl Kernel for Ways<'_> {
         type Output = ();
         #[inline(always)]
         fn run<S: Isa>(self, simd: S) {
@@ -187,26 +193,35 @@ mod tests {
             let filters = Filters { weight: &mut weight, bias: &mut bias, width: 4 };
             let mut room = [0.0; TAPS * MAX_LANES];
             let taps = filters.along_time(simd, 0, false, true, &mut room);
-            let [y, streamed] = self.y;
+            let [y, streamed, followed] = self.y;
+            let vectors = self.count / S::F32_LANES;
             // SAFETY: there are three more inputs than outputs.
             unsafe {
                 line(taps, self.x.as_mut_ptr(), y.as_mut_ptr(), self.count, true);
                 stream_line(taps, self.x.as_mut_ptr(), streamed.as_mut_ptr(), self.count);
+                if S::F32_LANES >= filters.width {
+                    follow(taps, DType::F32, (self.x.as_ptr().cast(), followed.as_mut_ptr().cast()), vectors);
+                    let rest = vectors * S::F32_LANES..self.count;
+                    followed[rest.clone()].copy_from_slice(&y[rest]);
+                } else {
+                    followed[..self.count].copy_from_slice(&y[..self.count]);
+                }
             }
             simd.fence();
         }
     }
 
     #[test]
-    fn streamed_lines_are_the_same_and_no_longer() {
+    fn lines_are_the_same_in_every_way_and_no_longer() {
         let mut x: Vec<f32> = (0..300).map(|i| (i % 37) as f32 * 0.3 - 5.0).collect();
         for level in Level::available() {
             for offset in 0..17 {
                 for count in [16, 17, 31, 64, 65, 100, 130, 200] {
-                    let (mut plain, mut streamed) = (vec![7.0; 256], vec![7.0; 256]);
-                    let y = [&mut plain[offset..], &mut streamed[offset..]];
-                    level.dispatch(Both { x: &mut x, y, count });
+                    let [mut plain, mut streamed, mut followed] = [(); 3].map(|()| vec![7.0; 256]);
+                    let y = [&mut plain[offset..], &mut streamed[offset..], &mut followed[offset..]];
+                    level.dispatch(Ways { x: &mut x, y, count });
                     assert_eq!(plain, streamed, "{level} {offset} {count}");
+                    assert_eq!(plain, followed, "{level} {offset} {count}");
                     assert!(plain[..offset].iter().chain(&plain[offset + count..]).all(|&y| y == 7.0));
                     assert!(plain[offset..][..count].iter().all(|&y| y != 7.0));
                 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cpu::Kernel;
+use crate::cpu::tile::STEPS;
 use crate::exec::Exec;
 use crate::tensor::RawViewMut;
 
