@@ -19,7 +19,8 @@ pub(super) fn follows<S: Isa>(width: usize) -> bool {
 /// Whole vectors of a line that is stored as it was read, in any type, without anything in between.
 ///
 /// # Safety
-/// The source and the target are of this type and as long; the source has W-1 elements before.
+/// The filters have [`WIDTH`] taps. Source and target are of this type, hold at least a vector, and the source, which begins where the first tap
+/// of the first output looks, holds WIDTH - 1 elements more.
 #[inline(always)]
 pub(super) unsafe fn follow<T: Real, S: Isa>(
     taps: Taps<T, S>,
@@ -63,10 +64,10 @@ unsafe fn follow_as<T: Real, S: Isa, X: Storage<T>>(taps: Taps<T, S>, source: *c
     }
 }
 
-/// `R` neighbouring vectors of [`follow`], the one before them given; gives the last of them.
+/// `R` neighbouring vectors of [`follow`], given the inputs before them; gives the last inputs. Here source and target begin at the same step.
 ///
 /// # Safety
-/// As there.
+/// Both hold as many vectors.
 #[inline(always)]
 unsafe fn follow_group<T: Real, S: Isa, X: Storage<T>, const R: usize>(
     taps: Taps<T, S>,

@@ -1,7 +1,8 @@
 //! Rows of time straight from `x` to `y`, whatever their types: forward, where time is contiguous in both.
 //!
-//! A stretch of a row at a time goes by [`super::follow`] where that is quicker. Else it is widened into the first cache and narrowed on its way
-//! out, if it is not of the compute type, and read and written where it lies if it is. The stretch some kilobytes ahead is asked for, since no hardware prefetcher goes on from page to page.
+//! A stretch of a row at a time goes by [`super::follow`] where that is quicker. Else it is widened into the first cache and narrowed on its
+//! way out, if it is not of the compute type, and read and written where it lies if it is. The stretch some kilobytes ahead is asked for,
+//! since no hardware prefetcher goes on from page to page.
 
 use super::follow::{follow, follows};
 use super::*;
