@@ -3,6 +3,9 @@
 
 use super::plane::{Plane, prefetch_row};
 
+/// Bytes of a small page.
+const PAGE: usize = 4096;
+
 /// Rows of as many bytes, so many bytes apart, still to be asked for.
 #[derive(Clone, Copy)]
 struct Rows {
@@ -93,6 +96,22 @@ impl<const MOST: usize> Requests<MOST> {
         self.work = work.max(1);
     }
 
+    /// Asks at once for the first lines of rows on pages that the rows asked for before were not on, if each begins `apart` times its length
+    /// before the one of its area that was asked for last. Where a page lies has to be looked up, which whoever asks waits for; several are looked
+    /// up at the same time.
+    #[inline(always)]
+    pub(crate) fn ask_pages_below(&self, apart: usize) {
+        for rows in self.areas.iter().take(self.count) {
+            let mut first = rows.first;
+            for _ in 0..rows.left {
+                if is_last_on_page(first, apart * rows.bytes) {
+                    prefetch_row(first, 1);
+                }
+                first = first.wrapping_offset(rows.step);
+            }
+        }
+    }
+
     /// Asks for what is due with so much more work.
     #[inline(always)]
     pub(crate) fn ask(&mut self, work: usize) {
@@ -110,9 +129,28 @@ impl<const MOST: usize> Requests<MOST> {
     }
 }
 
+/// Whether a row is the first on its page that is asked for by who comes from the next one in steps of so many bytes.
+#[inline(always)]
+fn is_last_on_page(row: *const u8, step: usize) -> bool {
+    row as usize % PAGE + step >= PAGE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn going_down_one_row_of_each_page_is_the_first() {
+        for (step, offset) in [(256, 0), (256, 64), (512, 192), (1024, 0), (5000, 3)] {
+            let rows = (0..64).rev().map(|i| offset + i * step);
+            let mut before = usize::MAX;
+            for row in rows {
+                let page = row / PAGE;
+                assert_eq!(is_last_on_page(core::ptr::without_provenance(row), step), page != before, "{step} {row}");
+                before = page;
+            }
+        }
+    }
     use crate::tensor::View;
 
     #[test]

@@ -316,6 +316,10 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 let mut requests = Requests::new();
                 self.ahead(index, &channels, block, lanes.channels, number, range, &mut requests);
                 requests.spread(loading(lanes.vectors(steps), problem.z.is_some()) + Sweep::<E::T>::work(vectors, steps));
+                if self.turn.is_some() {
+                    // long rows: each is on one page for many tiles
+                    requests.ask_pages_below(self.ahead);
+                }
                 load_tiles::<_, _, true, _>(
                     simd,
                     problem,
