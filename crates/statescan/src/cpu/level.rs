@@ -147,9 +147,7 @@ impl<K: Kernel, S: Isa> pulp::WithSimd for Instance<K, S> {
 /// lines, and where a process's stack happens to put one across two pages, a kernel takes twice its time.
 #[inline(always)]
 fn align_frame() {
-    #[repr(align(64))]
-    struct Line(#[expect(dead_code, reason = "only its address is used")] u8);
-    core::hint::black_box(&mut core::mem::MaybeUninit::<Line>::uninit());
+    core::hint::black_box(&mut core::mem::MaybeUninit::<crate::tensor::Line>::uninit());
 }
 
 #[cfg(all(test, target_arch = "aarch64", not(miri)))]

@@ -138,6 +138,7 @@ fn is_last_on_page(row: *const u8, step: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::View;
 
     #[test]
     fn going_down_one_row_of_each_page_is_the_first() {
@@ -151,7 +152,6 @@ mod tests {
             }
         }
     }
-    use crate::tensor::View;
 
     #[test]
     fn every_row_is_asked_for_within_the_work_announced() {
