@@ -1,6 +1,8 @@
 //! Memory for arrays.
 
 use bytemuck::{Pod, Zeroable};
+#[cfg(all(target_os = "linux", not(miri)))]
+use core::mem::MaybeUninit;
 
 /// A line of a cache: memory made of these lets the vectors of a dense tensor lie within one line each.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -11,20 +13,22 @@ pub(crate) struct Line([u64; 8]);
 /// has to be translated anew after few tiles.
 const LARGE: usize = 4 << 20;
 
-/// Zeroed memory. Much of it comes from the system, which zeroes a page when it is first touched, by the thread that touches it.
+/// Zeroed memory.
 pub(crate) fn zeroed(lines: usize) -> Vec<Line> {
-    let memory = bytemuck::zeroed_vec(lines);
+    // not asked for as zeros: for memory aligned to lines the allocator writes them itself, on small pages
+    let mut memory = Vec::with_capacity(lines);
     #[cfg(all(target_os = "linux", not(miri)))]
-    prefer_large_pages(&memory);
+    prefer_large_pages(memory.spare_capacity_mut());
+    memory.resize(lines, Line::zeroed());
     memory
 }
 
 /// Asks the system for large pages, before anybody touches the memory. It is a wish, and whatever comes of it changes no contents.
 #[cfg(all(target_os = "linux", not(miri)))]
-fn prefer_large_pages(memory: &[Line]) {
+fn prefer_large_pages(memory: &mut [MaybeUninit<Line>]) {
     // SAFETY: no more than a question.
     let Ok(page) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) else { return };
-    let (start, bytes) = (memory.as_ptr().cast_mut().cast::<u8>(), size_of_val(memory));
+    let (start, bytes) = (memory.as_mut_ptr().cast::<u8>(), size_of_val(memory));
     let before = start.align_offset(page);
     if bytes >= LARGE && before < bytes {
         let whole = (bytes - before) / page * page;
