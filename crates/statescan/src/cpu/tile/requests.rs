@@ -56,8 +56,8 @@ pub(crate) struct Requests<const MOST: usize> {
     total: usize,
     current: usize,
     /// Work that they are spread over, and what adds up to that for each row.
-    work: usize,
-    due: usize,
+    work: isize,
+    due: isize,
 }
 
 impl<const MOST: usize> Requests<MOST> {
@@ -93,7 +93,13 @@ impl<const MOST: usize> Requests<MOST> {
     /// To be asked for evenly while so much work is done, in whatever unit.
     #[inline(always)]
     pub(crate) fn spread(&mut self, work: usize) {
-        self.work = work.max(1);
+        self.work = work.max(1) as isize;
+    }
+
+    /// Nothing becomes due during so much work that is done before.
+    #[inline(always)]
+    pub(crate) fn hold_during(&mut self, work: usize) {
+        self.due -= (self.total * work) as isize;
     }
 
     /// Asks at once for the first lines of rows on pages that the rows asked for before were not on, if each begins `apart` times its length
@@ -115,7 +121,7 @@ impl<const MOST: usize> Requests<MOST> {
     /// Asks for what is due with so much more work.
     #[inline(always)]
     pub(crate) fn ask(&mut self, work: usize) {
-        self.due += self.total * work;
+        self.due += (self.total * work) as isize;
         while self.due >= self.work {
             self.due -= self.work;
             while let Some(Rows { left: 0, .. }) = self.areas.get(self.current) {
@@ -181,6 +187,19 @@ mod tests {
             requests.ask(work);
             assert_eq!(requests.areas[0].first, end, "and no more");
         }
+    }
+
+    #[test]
+    fn nothing_is_asked_for_while_held() {
+        let mut requests = Requests::<1>::new();
+        requests.add_rows([0.0f32].as_ptr(), 0, 10, 1);
+        requests.spread(5);
+        requests.hold_during(20);
+        let mut left = |work| {
+            requests.ask(work);
+            requests.areas[0].left
+        };
+        assert_eq!([left(12), left(8), left(1), left(3), left(1)], [10, 10, 8, 2, 0]);
     }
 
     #[test]

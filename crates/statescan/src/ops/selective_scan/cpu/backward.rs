@@ -315,7 +315,14 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 let vectors = dstate / lanes.per_channel;
                 let mut requests = Requests::new();
                 self.ahead(index, &channels, block, lanes.channels, number, range, &mut requests);
-                requests.spread(loading(lanes.vectors(steps), problem.z.is_some()) + Sweep::<E::T>::work(vectors, steps));
+                let (loading, work) = (loading(lanes.vectors(steps), problem.z.is_some()), Sweep::<E::T>::work(vectors, steps));
+                if self.ahead > 1 {
+                    // beside other threads lines take longer to come, and in the short time of loading they would be waited for
+                    requests.spread(work);
+                    requests.hold_during(loading);
+                } else {
+                    requests.spread(loading + work);
+                }
                 if self.turn.is_some() {
                     // long rows: each is on one page for many tiles
                     requests.ask_pages_below(self.ahead);

@@ -124,6 +124,7 @@ impl<T: Real> Sweep<'_, T> {
             self.forwards::<E, S, COUNT>(simd, first);
             if let Some(turn) = &mut *self.turn {
                 turn.wait(end);
+                turn.ask_to_say();
             }
             self.ask::<S, COUNT>();
             self.backwards::<E, S, COUNT>(simd, first);

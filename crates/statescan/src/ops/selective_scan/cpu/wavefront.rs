@@ -91,7 +91,8 @@ impl Turn<'_> {
     #[inline(always)]
     pub(super) fn wait_for_row(&mut self) {
         let begun = |turn: &mut Self| turn.row.load(Ordering::Acquire) > 0;
-        if !begun(self) {
+        // whoever has used this tile's slot before has waited for the row, and that slot is on a line that nobody else writes now
+        if self.own.load(Ordering::Acquire) == 0 && !begun(self) {
             self.wait_long(begun);
         }
     }
@@ -119,6 +120,12 @@ impl Turn<'_> {
             looked += 1;
             if looked < PATIENCE { core::hint::spin_loop() } else { std::thread::yield_now() }
         }
+    }
+
+    /// Asks for the line that says how far this tile is, before [`Turn::done`] changes it: another thread has read it.
+    #[inline(always)]
+    pub(super) fn ask_to_say(&self) {
+        prefetch_own((&raw const *self.own).cast(), size_of::<AtomicUsize>());
     }
 
     /// Asks for the line that says what the next tile is, which another thread has changed.
