@@ -2,6 +2,7 @@
 //! a processor has room for sixteen lines on their way, and whoever asks for more at once waits for them.
 
 use super::plane::{Plane, prefetch_row};
+use core::hint::select_unpredictable;
 
 /// Bytes of a small page.
 const PAGE: usize = 4096;
@@ -107,12 +108,12 @@ impl<const MOST: usize> Requests<MOST> {
     /// up at the same time.
     #[inline(always)]
     pub(crate) fn ask_pages_below(&self, apart: usize) {
+        let here = (&raw const *self).cast();
         for rows in self.areas.iter().take(self.count) {
             let mut first = rows.first;
             for _ in 0..rows.left {
-                if is_last_on_page(first, apart * rows.bytes) {
-                    prefetch_row(first, 1);
-                }
+                // without a branch, which would be taken for one row of many: to ask for a line that is here costs less than a wrong guess
+                prefetch_row(select_unpredictable(is_last_on_page(first, apart * rows.bytes), first, here), 1);
                 first = first.wrapping_offset(rows.step);
             }
         }

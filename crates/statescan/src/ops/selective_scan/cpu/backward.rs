@@ -323,10 +323,6 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 } else {
                     requests.spread(loading + work);
                 }
-                if self.turn.is_some() {
-                    // long rows: each is on one page for many tiles
-                    requests.ask_pages_below(self.ahead);
-                }
                 load_tiles::<_, _, true, _>(
                     simd,
                     problem,
@@ -367,6 +363,10 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     tiles.repeat(simd, lanes, steps, &wide);
                     lanes.repeat(simd, p, steps, wide_p);
                     core::slice::from_raw_parts_mut(wide_y, rows * width).fill(E::T::default());
+                }
+                if self.turn.is_some() {
+                    // long rows: each is on one page for many tiles; before, loading would wait for it
+                    requests.ask_pages_below(self.ahead);
                 }
                 let sweep = Sweep {
                     tiles: wide,
