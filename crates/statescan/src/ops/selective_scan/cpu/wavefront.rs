@@ -192,6 +192,13 @@ mod tests {
         assert!(!front.turn(1, 1).is_done(1), "and nothing is walked");
         front.turn(1, 3).done(1);
         assert_eq!(begun(1), [true; 3], "whatever came into the slot");
+        let own = |tile| front.turn(1, tile).own.load(Ordering::Relaxed) > 0;
+        assert_eq!(
+            [0, 1, 2, 3].map(own),
+            [true, false, false, true],
+            "a slot that was used says that the row has begun, another says nothing"
+        );
+        (0..4).for_each(|tile| front.turn(1, tile).wait_for_row());
         assert_eq!(begun(0), [false; 3]);
     }
 
