@@ -97,7 +97,7 @@ impl<const MOST: usize> Requests<MOST> {
         self.work = work.max(1) as isize;
     }
 
-    /// Nothing becomes due during so much work that is done before.
+    /// Nothing that was added so far becomes due during so much work, which comes before that of [`Requests::spread`].
     #[inline(always)]
     pub(crate) fn hold_during(&mut self, work: usize) {
         self.due -= (self.total * work) as isize;
