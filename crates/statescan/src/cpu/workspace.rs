@@ -1,14 +1,14 @@
 //! Large arrays for partial results, kept from call to call: fresh memory costs a page fault for every few kilobytes, and in the kernel
 //! threads wait for each other.
 
-use crate::tensor::{Line, zeroed};
+use crate::tensor::{Line, Memory};
 use bytemuck::Pod;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What an executor keeps. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Workspace {
-    kept: Arc<Mutex<Vec<Line>>>,
+    kept: Arc<Mutex<Memory>>,
 }
 
 /// More is given back to the system after the call.
@@ -20,7 +20,7 @@ impl Workspace {
         let bytes = len.checked_mul(size_of::<T>()).expect("sizes are limited");
         let lines = bytes.div_ceil(size_of::<Line>());
         let mut kept = self.lock();
-        let mut memory = if kept.len() < lines { zeroed(lines) } else { core::mem::take(&mut *kept) };
+        let mut memory = if kept.len() < lines { Memory::zeroed(lines) } else { core::mem::take(&mut *kept) };
         drop(kept);
         if cfg!(debug_assertions) {
             // NaN, so that tests find what is read before it is written
@@ -29,7 +29,7 @@ impl Workspace {
         Taken { workspace: self, memory, len, marker: core::marker::PhantomData }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Line>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Memory> {
         // the memory has no contents that a panic could leave half done
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -38,7 +38,7 @@ impl Workspace {
 /// Memory that goes back to its workspace at the end.
 pub(crate) struct Taken<'w, T> {
     workspace: &'w Workspace,
-    memory: Vec<Line>,
+    memory: Memory,
     len: usize,
     marker: core::marker::PhantomData<T>,
 }

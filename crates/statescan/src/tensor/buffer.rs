@@ -2,7 +2,7 @@
 
 use super::dense::Dense;
 use super::dtype::DType;
-use super::memory::{Line, zeroed};
+use super::memory::{Line, Memory};
 use super::shape::{Shape, Strides};
 use super::view::{Device, View};
 use super::view_mut::ViewMut;
@@ -12,7 +12,7 @@ use num_complex::Complex64;
 /// A tensor in host memory whose storage type is a value.
 #[derive(Debug, Clone)]
 pub struct Buffer {
-    lines: Vec<Line>,
+    lines: Memory,
     dtype: DType,
     shape: Shape,
     strides: Strides,
@@ -30,7 +30,7 @@ impl Buffer {
         let overflow = || Error::Bounds { shape, strides: strides.to_vec(), offset: 0, available: 0 };
         let bytes = shape.checked_len().and_then(|n| n.checked_mul(dtype.size())).filter(|&n| n <= isize::MAX as usize);
         let lines = bytes.ok_or_else(overflow)?.div_ceil(size_of::<Line>());
-        Ok(Buffer { lines: zeroed(lines), dtype, shape, strides, offset: 0 })
+        Ok(Buffer { lines: Memory::zeroed(lines), dtype, shape, strides, offset: 0 })
     }
 
     /// Zeros with chosen strides (in elements), in memory that reaches `elements` elements; element (0, .., 0) is at `offset`.

@@ -17,7 +17,7 @@ mod view_mut;
 pub use buffer::Buffer;
 pub use dense::{Dense, ErrorBound, max_errors};
 pub use dtype::{DType, Element};
-pub(crate) use memory::{Line, zeroed};
+pub(crate) use memory::{Line, Memory};
 pub use shape::{MAX_RANK, Shape, Strides};
 pub(crate) use view::Layout;
 pub use view::{Device, View};
