@@ -73,12 +73,12 @@ impl Pass for BackwardPass<'_, '_> {
             let threads = exec.threads();
             let front = &Wavefront::new([jobs, tiles], threads, most_blocks(context) * counted(context));
             exec.for_each(threads.min(jobs * tiles), Default::default, |scratch, _| {
-                while let Some((job, tile, turn)) = front.next() {
+                front.for_each(|job, tile, turn| {
                     let start = (tiles - 1 - tile) * CHECKPOINT;
                     let window = start..problem.seqlen.min(start + CHECKPOINT);
                     // this thread will walk about that one next
                     run(scratch, job, window, Some(turn), threads.div_ceil(jobs));
-                }
+                });
             });
         } else {
             for start in (0..seqlen).step_by(plan.window).rev() {
@@ -396,6 +396,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 let end = (i + 1) * counted(self.context);
                 if let Some(turn) = &mut self.turn {
                     turn.wait(end);
+                    turn.ask_for_next();
                 }
                 let (mut dd, mut dbias) = (V::load(simd, kept.dd), V::load(simd, kept.dbias));
                 for vector in 0..lanes.vectors(steps) {
@@ -429,7 +430,9 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 dbias.store(kept.dbias);
                 if let Some(turn) = &self.turn {
                     turn.done(end);
-                    turn.ask_for_next();
+                    if block.first + lanes.channels >= channels.end {
+                        turn.take_next();
+                    }
                 }
                 let results = [(&self.targets.x, du), (&self.targets.dt, ddt), (&self.targets.dt_a, ddt_a), (&self.targets.z, y)];
                 for (target, from) in results {

@@ -6,6 +6,7 @@
 //! Loading waits for nobody: with the walk alone in turn, a row has work for as many threads as a tile has vectors of states.
 
 use crate::cpu::tile::prefetch_own;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// How far all rows are.
@@ -46,20 +47,33 @@ impl Wavefront {
         Wavefront { rows, tiles, given: Progress::default(), done, slots, len, lead, rest, abandoned }
     }
 
-    /// The next tile: its row, how many of that row come before it, and the turn to walk it. A thread has one at a time.
-    pub(super) fn next(&self) -> Option<(usize, usize, Turn<'_>)> {
-        let i = self.given.0.fetch_add(1, Ordering::Relaxed);
-        let (row, tile) = (i % self.rows, i / self.rows);
-        (tile < self.tiles).then(|| (row, tile, self.turn(row, tile)))
+    /// Does `work` with tiles as long as there are any: with a tile's row, how many of that row come before it, and the turn to walk it.
+    pub(super) fn for_each(&self, mut work: impl FnMut(usize, usize, Turn<'_>)) {
+        let next = Cell::new(None);
+        loop {
+            let i = next.take().unwrap_or_else(|| self.take());
+            let (row, tile) = (i % self.rows, i / self.rows);
+            if tile >= self.tiles {
+                return;
+            }
+            let mut turn = self.turn(row, tile);
+            turn.next = Some(&next);
+            work(row, tile, turn);
+        }
+    }
+
+    /// Takes the next tile: its number among all.
+    fn take(&self) -> usize {
+        self.given.0.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The turn of a row's `tile`-th one to be walked. The one before has been given to a thread already.
     fn turn(&self, row: usize, tile: usize) -> Turn<'_> {
-        // a thread that takes a slot again has done the tile that was there, and with it all before
+        // a thread has one tile that is not done, and a tile is done after all before it: what was in a slot is done when it is used again
         let slot = |tile: usize| &self.done[row * self.slots + tile % self.slots].0;
         let before = tile.checked_sub(1).map_or(slot(tile), slot);
         let seen = if tile == 0 { self.len } else { 0 };
-        Turn { front: self, own: slot(tile), before, row: slot(0), first: tile * self.len + 1, seen }
+        Turn { front: self, own: slot(tile), before, row: slot(0), first: tile * self.len + 1, seen, next: None }
     }
 }
 
@@ -74,6 +88,8 @@ pub(super) struct Turn<'w> {
     first: usize,
     /// What is known to be done of the tile before.
     seen: usize,
+    /// What its thread has taken to walk next.
+    next: Option<&'w Cell<Option<usize>>>,
 }
 
 impl Turn<'_> {
@@ -134,6 +150,16 @@ impl Turn<'_> {
         prefetch_own((&raw const self.front.given).cast(), size_of::<AtomicUsize>());
     }
 
+    /// Takes the thread's next tile, which it does anyway once it is back from this one: the processor waits here until its cache has all
+    /// that was stored before, and that is far more once a tile's gradients are. This tile must be [`Turn::done`]: there are slots for one
+    /// tile of each thread that is not, and threads that take two tiles in a row wait for each other.
+    #[inline(always)]
+    pub(super) fn take_next(&self) {
+        if let Some(next) = self.next.filter(|next| next.get().is_none()) {
+            next.set(Some(self.front.take()));
+        }
+    }
+
     /// Says that this tile is done up to `count`.
     #[inline(always)]
     pub(super) fn done(&self, count: usize) {
@@ -157,9 +183,15 @@ mod tests {
     #[test]
     fn tiles_are_given_once_and_in_order() {
         let front = Wavefront::new([3, 2], 2, 4);
-        let given: Vec<_> = core::iter::from_fn(|| front.next().map(|(row, tile, _)| (row, tile))).collect();
-        assert_eq!(given, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]);
-        assert!(front.next().is_none());
+        let mut given = Vec::new();
+        front.for_each(|row, tile, turn| {
+            given.push((row, tile));
+            for _ in 0..tile {
+                turn.take_next();
+            }
+        });
+        assert_eq!(given, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)], "whenever the next one is taken");
+        front.for_each(|_, _, _| panic!("there is none"));
     }
 
     #[test]
@@ -205,9 +237,10 @@ mod tests {
     #[test]
     fn a_walk_begins_at_a_distance() {
         let front = &Wavefront::new([1, 2], 2, 12);
-        let (first, mut second) = (front.turn(0, 0), front.turn(0, 1));
+        let first = front.turn(0, 0);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(move || {
+                let mut second = front.turn(0, 1);
                 second.wait(1);
                 second.seen
             });
@@ -228,8 +261,8 @@ mod tests {
     fn who_waits_for_a_thread_that_panicked_panics() {
         let front = &Wavefront::new([1, 2], 2, 1);
         std::thread::scope(|scope| {
-            let (first, mut second) = (front.turn(0, 0), front.turn(0, 1));
-            let waiting = scope.spawn(move || catch_unwind(AssertUnwindSafe(|| second.wait(1))).is_err());
+            let first = front.turn(0, 0);
+            let waiting = scope.spawn(move || catch_unwind(|| front.turn(0, 1).wait(1)).is_err());
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 let _first = first;
                 panic!("on purpose");
