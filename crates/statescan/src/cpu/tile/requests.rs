@@ -97,12 +97,6 @@ impl<const MOST: usize> Requests<MOST> {
         self.work = work.max(1) as isize;
     }
 
-    /// Nothing that was added so far becomes due during so much work, which comes before that of [`Requests::spread`].
-    #[inline(always)]
-    pub(crate) fn hold_during(&mut self, work: usize) {
-        self.due -= (self.total * work) as isize;
-    }
-
     /// Asks at once for the first lines of rows on pages that the rows asked for before were not on, if each begins `apart` times its length
     /// before the one of its area that was asked for last. Where a page lies has to be looked up, which whoever asks waits for; several are looked
     /// up at the same time.
@@ -188,19 +182,6 @@ mod tests {
             requests.ask(work);
             assert_eq!(requests.areas[0].first, end, "and no more");
         }
-    }
-
-    #[test]
-    fn nothing_is_asked_for_while_held() {
-        let mut requests = Requests::<1>::new();
-        requests.add_rows([0.0f32].as_ptr(), 0, 10, 1);
-        requests.spread(5);
-        requests.hold_during(20);
-        let mut left = |work| {
-            requests.ask(work);
-            requests.areas[0].left
-        };
-        assert_eq!([left(12), left(8), left(1), left(3), left(1)], [10, 10, 8, 2, 0]);
     }
 
     #[test]

@@ -316,13 +316,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 let mut requests = Requests::new();
                 self.ahead(index, &channels, block, lanes.channels, number, range, &mut requests);
                 let (loading, work) = (loading(lanes.vectors(steps), problem.z.is_some()), Sweep::<E::T>::work(vectors, steps));
-                if self.ahead > 1 {
-                    // beside other threads lines take longer to come, and in the short time of loading they would be waited for
-                    requests.spread(work);
-                    requests.hold_during(loading);
-                } else {
-                    requests.spread(loading + work);
-                }
+                requests.spread(loading + work);
                 load_tiles::<_, _, true, _>(
                     simd,
                     problem,
