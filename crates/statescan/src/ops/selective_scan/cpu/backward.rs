@@ -315,8 +315,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 let vectors = dstate / lanes.per_channel;
                 let mut requests = Requests::new();
                 self.ahead(index, &channels, block, lanes.channels, number, range, &mut requests);
-                let (loading, work) = (loading(lanes.vectors(steps), problem.z.is_some()), Sweep::<E::T>::work(vectors, steps));
-                requests.spread(loading + work);
+                requests.spread(loading(lanes.vectors(steps), problem.z.is_some()) + Sweep::<E::T>::work(vectors, steps));
                 load_tiles::<_, _, true, _>(
                     simd,
                     problem,
