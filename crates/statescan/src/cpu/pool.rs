@@ -13,8 +13,11 @@ pub(crate) struct Pool {
     helpers: usize,
 }
 
-/// How long a thread looks for what it waits for before it sleeps: as long as waking it would take. The phases of one call are closer together.
+/// How long a helper looks for work before it sleeps: as long as waking it would take. The phases of one call are closer together.
 const PATIENCE: Duration = Duration::from_micros(50);
+/// How long one looks for the end of work that others still do. They will be soon, for work is cut so that all end together, and
+/// whoever sleeps then makes the whole call late by the time it takes to wake.
+const COMPANY: Duration = Duration::from_millis(1);
 
 struct Shared {
     state: Mutex<State>,
@@ -22,7 +25,7 @@ struct Shared {
     work: Condvar,
     /// Says that the last helper has left.
     left: Condvar,
-    /// Changes with every piece of work.
+    /// Changes when a piece of work begins and when it ends; odd in between.
     number: AtomicUsize,
     /// Helpers at work; changed with the state locked.
     running: AtomicUsize,
@@ -110,12 +113,13 @@ impl Shared {
     fn finish(&self) -> Option<Box<dyn Any + Send>> {
         // nobody begins from now on, but until the end no other call does either
         self.lock().wanted = 0;
-        wait_for(|| self.running.load(Ordering::Acquire) == 0);
+        wait_for(COMPANY, || self.running.load(Ordering::Acquire) == 0);
         let mut state = self.lock();
         while self.running.load(Ordering::Acquire) > 0 {
             state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.work = None;
+        self.number.fetch_add(1, Ordering::Relaxed);
         state.panic.take()
     }
 
@@ -123,7 +127,9 @@ impl Shared {
     fn help(&self) {
         let mut seen = 0;
         loop {
-            wait_for(|| self.number.load(Ordering::Relaxed) != seen);
+            // until the others have done what it has left, and then for new work
+            wait_for(COMPANY, || self.number.load(Ordering::Relaxed) != seen || !is_begun(seen));
+            wait_for(PATIENCE, || is_begun(self.number.load(Ordering::Relaxed)));
             let mut state = self.lock();
             let work = loop {
                 if state.closed {
@@ -154,11 +160,21 @@ impl Shared {
     }
 }
 
-/// Looks for a while whether something has happened.
-fn wait_for(happened: impl Fn() -> bool) {
+/// Whether a number says that work has begun and not that it has ended.
+fn is_begun(number: usize) -> bool {
+    number % 2 == 1
+}
+
+/// Looks for so long whether something has happened; after a while other threads that want the processor get it first.
+fn wait_for(longest: Duration, happened: impl Fn() -> bool) {
     let mut start = None;
-    while !happened() && start.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
-        core::hint::spin_loop();
+    while !happened() {
+        let waited = start.get_or_insert_with(Instant::now).elapsed();
+        match waited {
+            _ if waited >= longest => return,
+            _ if waited >= PATIENCE => std::thread::yield_now(),
+            _ => core::hint::spin_loop(),
+        }
     }
 }
 
@@ -201,6 +217,22 @@ mod tests {
             pool.run(2, &|| {
                 barrier.wait();
             });
+        }
+    }
+
+    #[test]
+    fn work_has_ended_when_the_call_has_however_long_a_helper_takes() {
+        let (pool, caller) = (Pool::new(1), std::thread::current().id());
+        for delay in [Duration::ZERO, 2 * PATIENCE, 5 * COMPANY] {
+            let (barrier, done) = (std::sync::Barrier::new(2), AtomicUsize::new(0));
+            pool.run(1, &|| {
+                barrier.wait();
+                if std::thread::current().id() != caller {
+                    std::thread::sleep(delay);
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            assert_eq!(done.into_inner(), 1, "{delay:?}");
         }
     }
 
