@@ -4,6 +4,8 @@ use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // a reader that has seen enough (`statescan info | head`) ends the program quietly, as it does others
+    sigpipe::reset();
     match statescan_cli::cli::main(statescan_cli::cli::Cli::parse()) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {

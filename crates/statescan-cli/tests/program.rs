@@ -46,6 +46,19 @@ fn no_command_runs_the_main_job() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_reader_that_has_left_is_no_error() {
+    use std::os::unix::process::ExitStatusExt;
+    const SIGPIPE: i32 = 13;
+    for args in [&["info"][..], &[]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command(args).stdout(writer).output().unwrap();
+        assert_eq!((output.status.signal(), stderr(&output).as_str()), (Some(SIGPIPE), ""), "{args:?}");
+    }
+}
+
 #[test]
 fn every_operation_runs_on_the_embedded_text() {
     let info: Value = serde_json::from_slice(&statescan(&["info", "--json"]).stdout).unwrap();

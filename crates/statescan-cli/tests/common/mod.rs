@@ -4,9 +4,16 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// The program.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_statescan"));
+    command.args(args);
+    command
+}
+
 /// Runs the program.
 pub fn statescan(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_statescan")).args(args).output().expect("the program runs")
+    command(args).output().expect("the program runs")
 }
 
 /// Its exit status.
