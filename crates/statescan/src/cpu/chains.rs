@@ -55,7 +55,7 @@ impl Chains {
 
 #[cfg(test)]
 mod tests {
-    use super::Chains;
+    use super::{AHEAD, Chains};
 
     #[test]
     fn one_thread_finishes_chain_after_chain() {
@@ -86,7 +86,10 @@ mod tests {
                 continue;
             };
             assert_eq!(piece, done[chain]);
-            assert_ne!(last[1 - thread], Some(chain), "one thread for a chain");
+            let other = last[1 - thread];
+            assert_ne!(other, Some(chain), "one thread for a chain");
+            let least = (0..5).filter(|&i| Some(i) != other).map(|i| done[i]).min();
+            assert!(least.is_some_and(|least| piece <= least + AHEAD), "chain {chain} is ahead: {done:?}");
             (done[chain], last[thread], waiting) = (piece + 1, Some(chain), 0);
         }
         assert_eq!(done, [8; 5]);

@@ -127,9 +127,7 @@ impl Shared {
     fn help(&self) {
         let mut seen = 0;
         loop {
-            // until the others have done what it has left, and then for new work
-            wait_for(COMPANY, || self.number.load(Ordering::Relaxed) != seen || !is_begun(seen));
-            wait_for(PATIENCE, || is_begun(self.number.load(Ordering::Relaxed)));
+            wait_for(PATIENCE, || self.number.load(Ordering::Relaxed) % 2 == 1);
             let mut state = self.lock();
             let work = loop {
                 if state.closed {
@@ -156,13 +154,10 @@ impl Shared {
             if self.running.fetch_sub(1, Ordering::Release) == 1 {
                 self.left.notify_one();
             }
+            drop(state);
+            wait_for(COMPANY, || self.number.load(Ordering::Relaxed) != seen);
         }
     }
-}
-
-/// Whether a number says that work has begun and not that it has ended.
-fn is_begun(number: usize) -> bool {
-    number % 2 == 1
 }
 
 /// Looks for so long whether something has happened; after a while other threads that want the processor get it first.
@@ -170,11 +165,10 @@ fn wait_for(longest: Duration, happened: impl Fn() -> bool) {
     let mut start = None;
     while !happened() {
         let waited = start.get_or_insert_with(Instant::now).elapsed();
-        match waited {
-            _ if waited >= longest => return,
-            _ if waited >= PATIENCE => std::thread::yield_now(),
-            _ => core::hint::spin_loop(),
+        if waited >= longest {
+            return;
         }
+        if waited < PATIENCE { core::hint::spin_loop() } else { std::thread::yield_now() }
     }
 }
 
