@@ -29,9 +29,10 @@
 //! | [`ops::ssd`] | the same with one scalar decay for each head, as matrix products | forward, backward |
 //! | [`ops::simplified_scan`] | $x_t = \bar A_t x_{t-1} + \bar B_t (B u_t),\ y_t = C x_t$, complex | forward, backward |
 //! | [`ops::linear_scan`] | $h_t = a_t h_{t-1} + b_t$ | forward, backward |
-//! | [`ops::causal_conv1d`] | depthwise causal convolution | forward, backward, update |
-//! | [`ops::selective_state_update`] | one step of the selective scan or of SSD, in place | update |
-//! | [`ops::simplified_state_update`] | one step of the simplified scan, in place | update |
+//! | [`ops::causal_conv1d`] | depthwise causal convolution | forward, backward |
+//! | [`ops::causal_conv1d::update`] | one or a few steps of it, in place | update |
+//! | [`ops::selective_scan::update`] | one step of the selective scan or of SSD, in place | update |
+//! | [`ops::simplified_scan::update`] | one step of the simplified scan, in place | update |
 //!
 //! Each module's page gives the mathematics, shapes, types and errors; each has a `reference` module, the same operation in plain `f64`
 //! loops with every gradient.

@@ -6,7 +6,7 @@ mod common;
 
 use common::device::{Placed, PlacedMut, gpu};
 use common::{Layout, Rng, assert_close, normal, uniform};
-use statescan::ops::{causal_conv1d, linear_scan, selective_scan, selective_state_update};
+use statescan::ops::{causal_conv1d, linear_scan, selective_scan};
 use statescan::tensor::{Buffer, ErrorBound};
 use statescan::{DType, Exec};
 
@@ -137,7 +137,7 @@ fn linear_scan_of_many_rows() {
 #[test]
 #[ignore = "needs 10 GB on the GPU and on the host"]
 fn states_of_many_rows() {
-    use selective_state_update::{Args, update};
+    use selective_scan::update::{Args, update};
     // a state as large as a row of the others
     let (dim, dstate) = (DIM * STEPS / 16, 16);
     let rng = &mut Rng::new(5);

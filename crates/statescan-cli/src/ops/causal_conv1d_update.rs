@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::operation::{Argument, Exact, Named, Operation, Planned, Setting, Work};
 use crate::sample::{Features, Rng};
 use crate::shapes::Sizes;
-use statescan::ops::causal_conv1d::{UpdateArgs, reference, update};
+use statescan::ops::causal_conv1d::update::{Args, reference, update};
 use statescan::{DType, Exec};
 
 /// The adapter.
@@ -29,8 +29,8 @@ static RESULTS: [Named; 2] = [
 
 static SETTINGS: [Setting; 1] = [setting("activation")];
 
-fn args(call: &Call) -> Result<UpdateArgs<'_>> {
-    let mut args = UpdateArgs::new(call.need("x")?, call.need("weight")?);
+fn args(call: &Call) -> Result<Args<'_>> {
+    let mut args = Args::new(call.need("x")?, call.need("weight")?);
     args.bias = call.view("bias");
     args.cache_seqlens = call.view("cache_seqlens");
     args.conv_state_indices = call.view("conv_state_indices");

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::operation::{Argument, Exact, Named, Operation, Planned, Setting, Work};
 use crate::sample::Rng;
 use crate::shapes::{Part, Sizes, narrow};
-use statescan::ops::selective_state_update::{Args, reference, update};
+use statescan::ops::selective_scan::update::{Args, reference, update};
 use statescan::tensor::{Buffer, Dense};
 use statescan::{DType, Discretization, Exec};
 

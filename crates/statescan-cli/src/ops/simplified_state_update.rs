@@ -10,7 +10,7 @@ use crate::sample::Rng;
 use crate::shapes::{Part, Sizes, narrow};
 use num_complex::Complex64;
 use statescan::ops::simplified_scan::Head;
-use statescan::ops::simplified_state_update::{Args, reference, update};
+use statescan::ops::simplified_scan::update::{Args, reference, update};
 use statescan::tensor::{Buffer, Dense};
 use statescan::{DType, Discretization, Exec};
 

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use statescan::Sequences;
 use statescan::ops::causal_conv1d::{
-    Args, Cotangents, Gradients, Outputs, UpdateArgs, backward, backward_workspace_len, final_states_shape, forward, update,
+    Args, Cotangents, Gradients, Outputs, backward, backward_workspace_len, final_states_shape, forward, update,
 };
 use statescan::tensor::Shape;
 
@@ -62,8 +62,8 @@ pub fn causal_conv1d_backward(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, P
 pub fn causal_conv1d_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
     let keep = Keep::default();
     let mut call = Arguments::new("causal_conv1d_update", inputs, outputs, &place, &keep)?;
-    let args = UpdateArgs::new(call.tensor("x")?, call.tensor("weight")?);
-    let args = UpdateArgs {
+    let args = update::Args::new(call.tensor("x")?, call.tensor("weight")?);
+    let args = update::Args {
         bias: call.option("bias")?,
         cache_seqlens: call.option("cache_seqlens")?,
         conv_state_indices: call.option("conv_state_indices")?,
@@ -72,5 +72,5 @@ pub fn causal_conv1d_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyT
     };
     let mut state = call.state("conv_state")?;
     let mut y = call.step_result(&args.x, args.x.dtype())?;
-    call.run(|exec| update(exec, &args, &mut state, &mut y))
+    call.run(|exec| update::update(exec, &args, &mut state, &mut y))
 }

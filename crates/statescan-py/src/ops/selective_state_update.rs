@@ -4,7 +4,7 @@ use crate::call::{Arguments, Keep, Made};
 use crate::exec::Place;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use statescan::ops::selective_state_update::{Args, update};
+use statescan::ops::selective_scan::update::{Args, update};
 
 #[pyfunction]
 pub fn selective_state_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {

@@ -6,7 +6,7 @@ use crate::exec::Place;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use statescan::ops::simplified_scan::Head;
-use statescan::ops::simplified_state_update::{Args, update};
+use statescan::ops::simplified_scan::update::{Args, update};
 
 #[pyfunction]
 pub fn simplified_state_update(inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {

@@ -15,6 +15,7 @@ pub(crate) mod math;
 mod narrow;
 mod pool;
 mod real;
+pub(crate) mod recurrence;
 mod shared;
 pub(crate) mod simd;
 pub(crate) mod tile;

@@ -1,5 +1,5 @@
-//! The operations, one folder each: `mod.rs` (mathematics, arguments, checks), `reference.rs` (the float64 oracle), `plan.rs` (problem to
-//! plan), `cpu.rs` (kernels).
+//! The operations, one folder each: `mod.rs` (mathematics, arguments, public functions), `problem.rs` (arguments, checked once, in normal
+//! form), `reference.rs` (the float64 oracle), `cpu/` and `cuda/` (plans and kernels), `update/` (the one-step form, laid out alike).
 //!
 //! **Sizes.** A view with strides of 0 can claim any size. The sizes of a call (batch, channels, steps, states), each counted as at least
 //! 16, may multiply to 2^52 at most, which is more than any machine has memory for, and a channel of a selective scan may have 2^20 states.
@@ -9,13 +9,15 @@ pub mod causal_conv1d;
 pub(crate) mod check;
 pub mod discretization;
 pub mod linear_scan;
+pub(crate) mod oracle;
 pub(crate) mod rules;
 pub mod selective_scan;
-pub mod selective_state_update;
 pub(crate) mod sequences;
 pub mod simplified_scan;
-pub mod simplified_state_update;
 pub mod ssd;
 
 pub use discretization::Discretization;
 pub use sequences::Sequences;
+
+/// Steps between the states that forward passes save.
+pub const CHECKPOINT: usize = 64;

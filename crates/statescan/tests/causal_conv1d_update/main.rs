@@ -8,7 +8,8 @@ use common::device::{Placed, PlacedMut};
 use common::{Layout, Rng, assert_close, assert_too_large, broadcast, executors, indices, normal, poisoned};
 use num_complex::Complex64;
 use proptest::prelude::*;
-use statescan::ops::causal_conv1d::{self, Activation, Args, UpdateArgs, reference, update};
+use statescan::ops::causal_conv1d::update::{Args as UpdateArgs, reference as oracle, update};
+use statescan::ops::causal_conv1d::{Activation, Args, reference};
 use statescan::tensor::{Buffer, Dense, ErrorBound};
 use statescan::{DType, Error, Exec, View, ViewMut};
 
@@ -100,7 +101,7 @@ fn run(case: &Case, exec: &Exec, inputs: &Inputs) -> (Buffer, Buffer) {
 
 fn check(case: &Case, exec: &Exec) {
     let inputs = case.inputs();
-    let (y, last) = reference::update(&case.args(&inputs), &inputs.state.view()).unwrap();
+    let (y, last) = oracle::update(&case.args(&inputs), &inputs.state.view()).unwrap();
     let (got, state) = run(case, exec, &inputs);
     let bound = ErrorBound::for_scan(case.dtype, case.width);
     assert_close(&format!("y of {case:?} on {exec:?}"), &got, &y, bound);
@@ -179,7 +180,7 @@ fn steps_one_by_one_are_the_convolution() {
                 ..UpdateArgs::new(x.real_view().index(2, t), weight.real_view())
             };
             let y;
-            (y, state) = reference::update(&args, &state.real_view()).unwrap();
+            (y, state) = oracle::update(&args, &state.real_view()).unwrap();
             for (b, d) in (0..2).flat_map(|b| (0..3).map(move |d| (b, d))) {
                 assert!((y.at(&[b, d]) - whole.y.at(&[b, d, t])).norm() < 1e-14);
             }
@@ -256,7 +257,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let wrong = buffer(&[3]);
     let error = failing(&UpdateArgs { cache_seqlens: Some(wrong.view()), ..args }, &inputs.state);
     assert!(matches!(error, Error::DType { argument: "cache_seqlens", .. }), "{error}");
-    let error = causal_conv1d::update(&Exec::cpu(1), &args, &mut buffer(&[6, 4, 3]).view_mut(), &mut buffer(&[3, 5]).view_mut());
+    let error = update(&Exec::cpu(1), &args, &mut buffer(&[6, 4, 3]).view_mut(), &mut buffer(&[3, 5]).view_mut());
     assert!(matches!(error, Err(Error::Shape { argument: "y", .. })));
 }
 
@@ -277,7 +278,7 @@ fn sizes_that_no_memory_has_are_refused() {
         let len = states.iter().product::<usize>();
         let (state_view, y_view) = (ViewMut::new(&mut state[..len], &states), ViewMut::new(&mut y, &[1, 1, 1]));
         assert_too_large("causal_conv1d_update", update(&Exec::cpu(2), args, &mut state_view.unwrap(), &mut y_view.unwrap()));
-        assert_too_large("causal_conv1d_update", reference::update(args, &broadcast(one, &states)));
+        assert_too_large("causal_conv1d_update", oracle::update(args, &broadcast(one, &states)));
         assert_eq!((state, y), ([7.0], [7.0]));
     }
 }

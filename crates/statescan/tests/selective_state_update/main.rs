@@ -11,7 +11,7 @@ use common::{Layout, Rng, assert_close, assert_too_large, broadcast, executors, 
 use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::selective_scan;
-use statescan::ops::selective_state_update::{Args, reference, update};
+use statescan::ops::selective_scan::update::{Args, reference, update};
 use statescan::tensor::{Buffer, Dense, ErrorBound};
 use statescan::{DType, Discretization, Error, Exec, View, ViewMut};
 

@@ -8,8 +8,8 @@ use common::device::{Placed, PlacedMut};
 use common::*;
 use num_complex::Complex64;
 use proptest::prelude::{ProptestConfig, proptest};
+use statescan::ops::simplified_scan::update::{Args, reference, update};
 use statescan::ops::simplified_scan::{self, Head};
-use statescan::ops::simplified_state_update::{Args, reference, update};
 use statescan::tensor::{Buffer, Dense, ErrorBound};
 use statescan::{DType, Discretization, Error, Exec, Level, View, ViewMut};
 

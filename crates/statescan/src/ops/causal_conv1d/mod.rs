@@ -37,11 +37,8 @@
 
 mod cpu;
 mod cuda;
-mod plan;
 pub mod reference;
-mod update;
-
-pub use update::{UpdateArgs, update};
+pub mod update;
 
 use super::check::{Checker, Kind};
 use super::sequences::{Extent, Segment, Segments, Sequences};

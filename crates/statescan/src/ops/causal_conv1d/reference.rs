@@ -3,11 +3,9 @@
 use super::{Args, Cotangents, OP, Problem};
 use crate::error::Result;
 use crate::ops::check::Checker;
-use crate::ops::selective_scan::reference::silu;
+use crate::ops::oracle::silu;
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
-
-pub use super::update::reference as update;
 
 /// Results of [`forward`].
 #[derive(Debug, Clone)]

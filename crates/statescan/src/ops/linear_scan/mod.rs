@@ -34,8 +34,6 @@
 
 mod cpu;
 mod cuda;
-mod plan;
-pub(crate) mod recurrence;
 pub mod reference;
 
 use super::check::{Checker, Kind, limit_sizes};

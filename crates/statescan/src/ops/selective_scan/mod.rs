@@ -30,7 +30,7 @@
 //! dA = sum_t dAbar s(Abar'(z)) dt + dBbar s(dBbar/dA)      ddt = Re sum_n dAbar s(Abar'(z) A) + dBbar s(dBbar/ddt)
 //! ```
 //!
-//! States are recomputed from checkpoints, one for each [`CHECKPOINT`] steps and channel. Gradients overwrite.
+//! States are recomputed from checkpoints, one for each [`CHECKPOINT`](super::CHECKPOINT) steps and channel. Gradients overwrite.
 //!
 //! **CUDA.** Both passes run there, with every option. States are `f32` or complex64; arguments stored in wider types are rounded, and an
 //! `x` in `f64` is refused. Bounds and indices of packed sequences are read by the device only, so that wrong values cannot be reported:
@@ -38,9 +38,9 @@
 
 mod cpu;
 mod cuda;
-mod plan;
 mod problem;
 pub mod reference;
+pub mod update;
 
 use super::check::{Checker, Kind};
 use super::discretization::Discretization;
@@ -51,9 +51,6 @@ use crate::tensor::{DType, RawViewMut, Shape, View, ViewMut};
 pub(crate) use problem::{Problem, Projection};
 
 const OP: &str = "selective_scan";
-
-/// Steps between saved states.
-pub const CHECKPOINT: usize = 64;
 
 /// The arguments of a selective scan; see the [module](self) for shapes and types.
 #[derive(Debug, Clone, Copy)]

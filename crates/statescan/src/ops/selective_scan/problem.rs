@@ -1,6 +1,6 @@
 //! A checked call in normal form.
 
-use super::{Args, OP, cuda, plan};
+use super::{Args, OP, cpu, cuda};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind, limit_states};
@@ -160,7 +160,7 @@ impl<'a> Problem<'a> {
     /// Elements of the saved states; how they lie depends on the device.
     pub(super) fn checkpoints_len(&self) -> usize {
         match self.x.device() {
-            Device::Cpu => plan::Checkpoints::new(self).len,
+            Device::Cpu => cpu::Checkpoints::new(self).len,
             Device::Cuda(_) => cuda::checkpoints_len(self),
         }
     }

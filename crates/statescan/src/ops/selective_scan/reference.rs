@@ -5,6 +5,7 @@
 use super::{Args, Cotangents, OP, Problem, Projection};
 use crate::error::Result;
 use crate::ops::check::Checker;
+use crate::ops::oracle::{silu, softplus};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 use num_complex::Complex64;
@@ -41,17 +42,6 @@ pub struct Backward {
     pub dt_a: Option<Dense>,
     /// By `initial_state` (zero or given).
     pub initial_state: Dense,
-}
-
-/// softplus with PyTorch's threshold, and its derivative.
-pub(crate) fn softplus(v: f64) -> (f64, f64) {
-    if v > 20.0 { (v, 1.0) } else { (v.exp().ln_1p(), 1.0 / (1.0 + (-v).exp())) }
-}
-
-/// silu and its derivative.
-pub(crate) fn silu(v: f64) -> (f64, f64) {
-    let s = 1.0 / (1.0 + (-v).exp());
-    (v * s, s * (1.0 + v * (1.0 - s)))
 }
 
 /// One channel of one segment: everything a step needs, by index.

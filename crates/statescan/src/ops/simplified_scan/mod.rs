@@ -30,13 +30,13 @@
 //! ddeltaA = Re(dAbar s(Abar'(z) A))             ddelta = Re(dBbar s(dBbar/ddelta))
 //! ```
 //!
-//! States are recomputed from checkpoints, one for each [`CHECKPOINT`] steps and row. Gradients overwrite. Besides them, forward and
-//! backward use workspaces for a bounded number of steps (see `plan.rs`), and the maps packed as real matrices.
+//! States are recomputed from checkpoints, one for each [`CHECKPOINT`](super::CHECKPOINT) steps and row. Gradients overwrite. Besides them, forward and
+//! backward use workspaces for a bounded number of steps (see `cpu/plan.rs`), and the maps packed as real matrices.
 
 pub(crate) mod cpu;
-pub(crate) mod plan;
 mod problem;
 pub mod reference;
+pub mod update;
 
 use super::check::Kind;
 use super::discretization::Discretization;
@@ -45,9 +45,6 @@ use crate::error::Result;
 use crate::exec::Exec;
 use crate::tensor::{Shape, View, ViewMut};
 pub(crate) use problem::{Problem, Step};
-
-/// Steps between saved states.
-pub const CHECKPOINT: usize = 64;
 
 /// What becomes of `C x`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -163,7 +160,7 @@ pub struct Gradients<'a> {
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
     let (problem, _) = Problem::new(args, args.u.device(), &[])?;
-    Ok(plan::checkpoints_len(&problem))
+    Ok(cpu::checkpoints_len(&problem))
 }
 
 /// The shape of `last_state`: that of the initial state where there is one.
@@ -186,7 +183,7 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
     let state = problem.segments.state_shape(&[problem.dstate]);
     checker.write_if("y", &out.y, Kind::exactly(problem.output_parts() == 2), &[problem.batch, problem.dim, problem.seqlen])?;
     checker.write_if("last_state", &out.last_state, Kind::Complex, &state)?;
-    let saved = [plan::checkpoints_len(&problem)];
+    let saved = [cpu::checkpoints_len(&problem)];
     checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &saved)?;
     checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
     checker.finish()?;
@@ -217,7 +214,7 @@ pub fn backward(
     let (problem, mut checker) = Problem::new(args, exec.device(), &states)?;
     let output = [problem.batch, problem.dim, problem.seqlen];
     let state = problem.segments.state_shape(&[problem.dstate]);
-    let saved = [plan::checkpoints_len(&problem)];
+    let saved = [cpu::checkpoints_len(&problem)];
     checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &saved)?;
     checker.read_if("grad of y", &cotangents.y, Kind::float(problem.output_parts() == 2), &output)?;
     checker.read_if("grad of last_state", &cotangents.last_state, Kind::Float, &state)?;

@@ -46,10 +46,9 @@
 //! ```
 //!
 //! The sum in `d(dt A)` is over the pairs that a step lies between: it is what row sums minus column sums, summed from the end, would give
-//! after cancelling. States come from checkpoints, one for each [`CHECKPOINT`] steps, or are computed again. Gradients overwrite.
+//! after cancelling. States come from checkpoints, one for each [`CHECKPOINT`](super::CHECKPOINT) steps, or are computed again. Gradients overwrite.
 
 mod cpu;
-mod plan;
 mod problem;
 pub mod reference;
 
@@ -58,13 +57,10 @@ use super::sequences::Sequences;
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::tensor::{Shape, View, ViewMut};
-use plan::Checkpoints;
+use cpu::Checkpoints;
 use problem::Problem;
 
 const OP: &str = "ssd";
-
-/// Steps between saved states.
-pub const CHECKPOINT: usize = 64;
 
 /// The arguments of SSD; see the [module](self) for shapes and types.
 #[derive(Debug, Clone, Copy)]

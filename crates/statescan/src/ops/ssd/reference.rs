@@ -3,7 +3,7 @@
 use super::problem::Problem;
 use super::{Args, Cotangents};
 use crate::error::Result;
-use crate::ops::selective_scan::reference::{silu, softplus};
+use crate::ops::oracle::{silu, softplus};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 

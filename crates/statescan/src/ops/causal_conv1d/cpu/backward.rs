@@ -1,7 +1,7 @@
 //! Backward: gradients by the inputs piece by piece, gradients by the filters summed over groups of pieces and then over the groups.
 
 use super::super::Problem;
-use super::super::plan::{Piece, Plan};
+use super::plan::{Piece, Plan};
 use super::*;
 use crate::cpu::Kernel;
 use crate::exec::Exec;

@@ -1,7 +1,7 @@
 //! Forward: `y` and the final states.
 
 use super::super::Problem;
-use super::super::plan::{Piece, Plan};
+use super::plan::{Piece, Plan};
 use super::rows::{Rows, streams};
 use super::*;
 use crate::cpu::Kernel;

@@ -10,31 +10,30 @@
 mod backward;
 mod follow;
 mod forward;
+pub(super) mod plan;
 mod rows;
 mod tiling;
-mod update;
 
-use super::plan::{Axis, Piece, Plan};
 use super::{GradientTargets, MAX_WIDTH, Problem, Sources, Targets};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane};
 use crate::ops::sequences::Segment;
 use crate::tensor::{RawViewMut, View};
+use plan::{Axis, Piece, Plan};
 
 pub(crate) use backward::backward;
 pub(crate) use forward::forward;
-use tiling::Tiling;
-pub(crate) use update::{UpdateProblem, update};
+pub(super) use tiling::Tiling;
 
 /// Room for the taps of one channel.
 const TAPS: usize = MAX_WIDTH;
 
 /// The steps x channels of one batch row, lanes along channels; the view is (B, D, L).
-fn plane(view: &View<'_>, batch: usize) -> Plane {
+pub(super) fn plane(view: &View<'_>, batch: usize) -> Plane {
     Plane::of(view, 1, 2).along(batch, view.strides()[0])
 }
 
-fn plane_mut(view: &RawViewMut, batch: usize) -> Plane {
+pub(super) fn plane_mut(view: &RawViewMut, batch: usize) -> Plane {
     Plane::of_mut(view, 1, 2).along(batch, view.strides()[0])
 }
 
@@ -49,16 +48,16 @@ fn state_plane_mut(view: &RawViewMut, at: (usize, usize)) -> Plane {
 }
 
 /// The filters of a tile of channels, in the tile's own axes.
-struct Filters<'s, T> {
-    weight: &'s mut [T],
-    bias: &'s mut [T],
-    width: usize,
+pub(super) struct Filters<'s, T> {
+    pub weight: &'s mut [T],
+    pub bias: &'s mut [T],
+    pub width: usize,
 }
 
 impl<T: Real> Filters<'_, T> {
     /// Loads the filters of channels `first ..`; no bias is a bias of zero.
     #[inline(always)]
-    fn load<S: Isa>(
+    pub(super) fn load<S: Isa>(
         &mut self,
         simd: S,
         tiling: Tiling,
@@ -102,7 +101,7 @@ impl<T: Real> Filters<'_, T> {
 
 /// Memory that vectors walk over: a tile, or a tensor that lies as a tile does.
 #[derive(Clone, Copy)]
-struct Span<T> {
+pub(super) struct Span<T> {
     ptr: *mut T,
     pitch: isize,
 }
@@ -138,7 +137,7 @@ impl<T: Real> Span<T> {
 /// # Safety
 /// Source and target are readable and writable there, up to whole vectors along the axis, and the source W-1 positions further.
 #[inline(always)]
-unsafe fn convolve<T: Real, S: Isa>(
+pub(super) unsafe fn convolve<T: Real, S: Isa>(
     simd: S,
     axis: Axis,
     filters: &Filters<'_, T>,
@@ -287,15 +286,15 @@ fn silu_derivative<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
 }
 
 /// What the jobs of one thread work in.
-struct Scratch<T> {
-    tiles: Vec<T>,
-    weight: Vec<T>,
-    bias: Vec<T>,
+pub(super) struct Scratch<T> {
+    pub tiles: Vec<T>,
+    pub weight: Vec<T>,
+    pub bias: Vec<T>,
     states: Vec<T>,
 }
 
 impl<T: Real> Scratch<T> {
-    fn new(tiling: Tiling, channels: usize, tiles: usize) -> Self {
+    pub(super) fn new(tiling: Tiling, channels: usize, tiles: usize) -> Self {
         Scratch {
             tiles: vec![T::default(); tiling.len * tiles],
             weight: vec![T::default(); tiling.taps_len(channels)],

@@ -1,13 +1,13 @@
 //! How tiles lie in memory, and how vectors walk over them.
 
-use super::super::plan::{Axis, Plan};
+use super::plan::{Axis, Plan};
 use super::{Span, TAPS};
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
 
 /// How tiles of one plan lie in memory.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tiling {
+pub(in crate::ops::causal_conv1d) struct Tiling {
     pub axis: Axis,
     /// Elements between channels (time) or steps (channels).
     pub pitch: usize,
@@ -145,7 +145,7 @@ impl Tiling {
 
 /// Vectors of a tile: `lines` of `positions` each.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Walk {
+pub(in crate::ops::causal_conv1d) struct Walk {
     pub lines: usize,
     pub line_step: usize,
     pub positions: usize,

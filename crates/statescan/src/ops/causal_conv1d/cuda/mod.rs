@@ -3,9 +3,6 @@
 mod plan;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
-mod update;
-
-pub(crate) use update::{UpdateProblem, update};
 
 use super::{GradientTargets, OP, Problem, Sources, Targets};
 use crate::cuda::{COMMON, Config, Kernel, Launch, Numbers, Program, Stream, Strided, Value, neighbours};

@@ -8,7 +8,7 @@
 //! and the ranges of channels are added at the end, always in the same order. Gradients of per-channel parameters gather likewise over
 //! the job's segments.
 
-use super::super::{CHECKPOINT, Problem, Projection};
+use super::super::{Problem, Projection};
 use super::forward::{ForwardPass, load_sequence_state, load_state};
 use super::inputs::{
     Ahead, Block, Constants, CopyRows, Map, Scratch, Tiles, blocks, double, map_area, map_tile, tile_len, timed,
@@ -25,6 +25,7 @@ use crate::cpu::Shared;
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, Area, Plane, Requests};
 use crate::exec::Exec;
+use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::FieldKind;
 use crate::ops::sequences::Segment;

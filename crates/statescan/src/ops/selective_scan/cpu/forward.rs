@@ -5,7 +5,7 @@
 //! these, which take 48 slots (the floor; scaling by a power of two takes two), 11 copies of registers that an operation overwrites, 4 loads
 //! and stores of vectors, and 14 of addresses and the loop: 18.25 for each state. `benches/instructions.rs` keeps the count of the pass.
 
-use super::super::{CHECKPOINT, Problem, Projection};
+use super::super::{Problem, Projection};
 use super::inputs::{
     Ahead, Block, Constants, CopyRows, Map, Scratch, Tiles, blocks, double, map_area, map_tile, parameter, tile_len, timed,
 };
@@ -17,6 +17,7 @@ use crate::cpu::Shared;
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Plane, Requests};
 use crate::exec::Exec;
+use crate::ops::CHECKPOINT;
 use crate::ops::rules::{FieldKind, Rule};
 use crate::ops::sequences::Segment;
 use crate::tensor::View;

@@ -9,18 +9,20 @@ mod forward;
 mod inputs;
 mod kept;
 mod lanes;
+mod plan;
 mod process;
 mod reduce;
 mod sweep;
 mod wavefront;
 
-use super::plan::{Checkpoints, Plan};
 use super::{Discretization, GradientTargets, Problem, Projection, Sources, Targets};
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::{Kernel, Level, outline};
 use crate::exec::Exec;
 use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
 use core::marker::PhantomData;
+pub(crate) use plan::Checkpoints;
+use plan::Plan;
 
 /// The types that a pass is compiled for: compute type, real or complex states.
 trait Types: Sync {

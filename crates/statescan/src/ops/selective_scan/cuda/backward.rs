@@ -5,8 +5,9 @@ use super::reduce::{self, Sum};
 use super::{Call, Inputs, Pass, Tile, checkpoints_len, forward, has_quads, refuse_double, type_of, varies, view_of};
 use crate::cuda::{COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Stream, Strided, TileCopy, Value};
 use crate::error::{Error, Result};
+use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
-use crate::ops::selective_scan::{CHECKPOINT, GradientTargets, OP, Problem, Projection, Sources, Targets};
+use crate::ops::selective_scan::{GradientTargets, OP, Problem, Projection, Sources, Targets};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, Device, RawViewMut, View, ViewMut};
 

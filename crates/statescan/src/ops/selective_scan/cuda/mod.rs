@@ -13,9 +13,10 @@ pub(super) use backward::{backward, workspace_len as backward_workspace_len};
 pub(super) use forward::{forward, workspace_len};
 pub(super) use plan::SHORTEST_CUT;
 
-use super::{CHECKPOINT, Problem, Projection};
+use super::{Problem, Projection};
 use crate::cuda::{Config, Strided, TileCopy, Value};
 use crate::error::{Error, Result};
+use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};

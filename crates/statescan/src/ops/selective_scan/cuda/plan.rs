@@ -1,8 +1,8 @@
 //! Problem to plan: how lanes, channels and steps are laid over threads, and whether time is cut into segments. Pure functions of the
 //! problem and the device's numbers.
 
-use super::CHECKPOINT;
 use crate::cuda::{Launch, Numbers};
+use crate::ops::CHECKPOINT;
 
 /// What a plan depends on besides the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

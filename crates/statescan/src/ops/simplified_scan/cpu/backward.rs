@@ -5,6 +5,7 @@
 //! the gradients of the maps, `U^T dV` and `X^T P`, over the whole wave.
 
 use super::maps::{Map, Matrix, product};
+use super::plan::{self, PANEL};
 use super::rows::{Dots, Load, LoadVector, Skip, Store, StoreVector};
 use super::rule::{self, Derivatives};
 use super::scan::{
@@ -13,11 +14,10 @@ use super::scan::{
 use super::{Context, GradientTargets, Sources, Targets, forward, pass_on};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
+use crate::cpu::recurrence;
 use crate::cpu::simd::{Cx, Field, Isa, Real};
 use crate::cpu::tile::{self, Plane};
 use crate::exec::Exec;
-use crate::ops::linear_scan::recurrence;
-use crate::ops::simplified_scan::plan::{self, PANEL};
 use crate::ops::simplified_scan::{Problem, Step};
 use crate::tensor::{RawViewMut, View, ViewMut};
 use core::ops::Range;

@@ -1,15 +1,16 @@
 //! Outputs, last states and saved states.
 
 use super::maps::{Matrix, product};
+use super::plan;
 use super::rows::{Load, LoadVector, Skip, Store};
 use super::scan::{chunks, clear_padding, load_a, load_deltas, load_state, saved, split, store_state, vectors};
 use super::{Context, Targets, pass_on, rule};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
+use crate::cpu::recurrence;
 use crate::cpu::simd::{Cx, Field, Isa, Real};
 use crate::exec::Exec;
-use crate::ops::linear_scan::recurrence;
-use crate::ops::simplified_scan::{Problem, plan};
+use crate::ops::simplified_scan::Problem;
 use core::ops::Range;
 
 pub(super) fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {

@@ -8,12 +8,12 @@
 mod backward;
 mod forward;
 mod maps;
+mod plan;
 mod rows;
 pub(crate) mod rule;
 mod scan;
 
 use super::Problem;
-use super::plan::Plan;
 use crate::cpu::Kernel;
 use crate::cpu::Level;
 use crate::cpu::simd::{Isa, Real};
@@ -23,6 +23,8 @@ use crate::ops::sequences::Segment;
 use crate::tensor::{RawViewMut, View};
 use core::marker::PhantomData;
 use maps::{Map, Side};
+use plan::Plan;
+pub(crate) use plan::checkpoints_len;
 
 /// Where a forward pass writes, in normal form.
 pub(crate) struct Targets {
@@ -99,7 +101,7 @@ impl<'c, 'a, T: Real> Context<'c, 'a, T> {
         let input = Map { from: u, to: x, factor: 1.0 };
         let output = Map { from: x, to: y, factor: problem.real_factor.unwrap_or(1.0) };
         // groups are padded to a vector, which is less than what the plan counts
-        let states = 2 * super::plan::padded(problem.dstate);
+        let states = 2 * plan::padded(problem.dstate);
         let plan = Plan::new(problem, workspace(u.len(), states, y.len()));
         let mut segments: Vec<_> = problem.segments.list.iter().filter(|s| s.len() > 0).copied().collect();
         segments.sort_unstable_by_key(|s| (s.batch, s.start));
@@ -117,7 +119,7 @@ impl<'c, 'a, T: Real> Context<'c, 'a, T> {
     }
 
     /// Segments that have steps in a tile.
-    fn segments_in(&self, tile: &super::plan::Tile) -> &[Segment] {
+    fn segments_in(&self, tile: &plan::Tile) -> &[Segment] {
         let first = self.segments.partition_point(|s| (s.batch, s.end) <= (tile.batch, tile.start));
         let end = self.segments.partition_point(|s| (s.batch, s.start) < (tile.batch, tile.end));
         &self.segments[first..end]

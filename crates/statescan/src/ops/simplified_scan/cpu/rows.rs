@@ -1,9 +1,9 @@
 //! Moving blocks of time between tensors and row-major matrices, and the skip.
 
+use super::plan::Plan;
 use crate::cpu::Kernel;
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{self, Plane};
-use crate::ops::simplified_scan::plan::Plan;
 use crate::tensor::{RawViewMut, View};
 use core::ops::Range;
 

@@ -1,12 +1,12 @@
 //! What forward and backward share between the products: one vector of states, its step sizes and its states at the edges of segments.
 
 use super::Context;
+use super::plan::{CHUNK, Tile, padded};
 use super::rule::Deltas;
 use crate::cpu::simd::{Cx, Field, Isa, Real};
 use crate::cpu::tile::{self, Plane};
 use crate::ops::sequences::StateRow;
 use crate::ops::simplified_scan::Step;
-use crate::ops::simplified_scan::plan::{CHUNK, Tile, padded};
 use crate::tensor::{RawViewMut, View};
 use core::ops::Range;
 

@@ -3,12 +3,12 @@
 //! For each head and step it takes 5 N P multiply-adds with the states and about 2 1/4 Q P within the chunk (Q = 64), against 2 N P and
 //! 3/4 Q P forwards.
 
-use super::super::plan::{CHUNK, Checkpoints, Plan, chunks};
 use super::super::problem::Problem;
 use super::blocks::{self, Ahead, Tile, Way, target};
 use super::chunk::{Chunk, SIDE, STRIP, sides};
 use super::decay::MixBackward;
 use super::forward::load_initial;
+use super::plan::{CHUNK, Checkpoints, Plan, chunks};
 use super::product::{Into, Matrix, product};
 use super::reduce::Partials;
 use super::rows::{ColumnDot, Gate, Gating};

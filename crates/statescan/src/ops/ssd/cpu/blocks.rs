@@ -1,6 +1,6 @@
 //! Moves blocks of tensors to scratch memory and back: (steps, heads x headdim), (steps, dstate) and (dstate, heads x headdim).
 
-use super::super::plan::HeadBlock;
+use super::plan::HeadBlock;
 use super::product::Matrix;
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{self, Area, Plane, Requests, STEPS};

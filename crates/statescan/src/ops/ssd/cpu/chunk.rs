@@ -1,9 +1,9 @@
 //! The part of a chunk that both passes compute: its inputs, its decays, its mixing matrices.
 
-use super::super::plan::{CHUNK, HeadBlock, Plan};
 use super::super::problem::Problem;
 use super::blocks::{self, Ahead, Tile, Way};
 use super::decay::{Decays, HeadSteps, Mix, MixBackward, StepSizes};
+use super::plan::{CHUNK, HeadBlock, Plan};
 use super::product::{Into, Matrix, product};
 use super::rows::{Dot, Factors, Rows, Scale};
 use crate::cpu::simd::Real;

@@ -1,6 +1,6 @@
 //! Step sizes and decays of a chunk, and the lower-triangular matrices that they make.
 
-use super::super::plan::CHUNK;
+use super::plan::CHUNK;
 use crate::cpu::Kernel;
 use crate::cpu::math::{exp, softplus, softplus_derivative};
 use crate::cpu::simd::{Isa, Real, V};

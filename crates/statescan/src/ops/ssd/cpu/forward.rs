@@ -3,11 +3,11 @@
 //! For each head and step, with N states and P columns, `C S` and `B^T (w x)` take 2 N P multiply-adds, `M x` 3/4 of Q P (Q = 64), and
 //! `<C, B>` 3/4 of Q N for all heads of a block together.
 
-use super::super::plan::{CHUNK, Checkpoints, Plan, chunks};
 use super::super::problem::Problem;
 use super::Targets;
 use super::blocks::{self, Ahead, Tile, Way, target};
 use super::chunk::Chunk;
+use super::plan::{CHUNK, Checkpoints, Plan, chunks};
 use super::rows::{Gate, Gating, Save};
 use crate::cpu::simd::Real;
 use crate::cpu::{Aligned, Shared};

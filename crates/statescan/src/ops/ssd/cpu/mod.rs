@@ -5,16 +5,17 @@ mod blocks;
 mod chunk;
 mod decay;
 mod forward;
+mod plan;
 mod product;
 mod reduce;
 mod rows;
 
-use super::plan::Checkpoints;
 use super::problem::Problem;
 use crate::cpu::Shared;
 use crate::cpu::simd::Real;
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
+pub(crate) use plan::Checkpoints;
 
 /// Where a forward pass writes, in normal form.
 pub(crate) struct Targets {

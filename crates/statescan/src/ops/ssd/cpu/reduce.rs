@@ -1,10 +1,10 @@
 //! Sums over segments (a, d, dt_bias) and over the blocks of heads of a group (b, c): every job leaves its own part, and parts are added
 //! in the order of the plan.
 
-use super::super::plan::{CHUNK, HeadBlock, Plan};
 use super::super::problem::Problem;
 use super::GradientTargets;
 use super::blocks::{self, Tile, Way};
+use super::plan::{CHUNK, HeadBlock, Plan};
 use crate::cpu::Level;
 use crate::cpu::Shared;
 use crate::cpu::simd::Real;

@@ -5,9 +5,9 @@
 //! than adding up the lanes of each. States and `a` are used where they lie if they are dense in the compute type, else through tiles.
 
 mod channels;
+mod plan;
 mod states;
 
-use super::plan::{Axis, BLOCK, Plan, Unit};
 use super::{Operand, Problem};
 use crate::cpu::math::{silu, softplus};
 use crate::cpu::simd::{Field, Isa, Real, V};
@@ -18,6 +18,7 @@ use crate::ops::discretization::Discretization;
 use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
 use channels::along_channels;
 use core::marker::PhantomData;
+use plan::{Axis, BLOCK, Plan, Unit};
 use states::{GROUP, along_states, load_states};
 
 pub(crate) fn update(exec: &Exec, problem: &Problem<'_>) {

@@ -1,10 +1,13 @@
 //! A few steps in place: tiles of neighbouring channels whatever the layout, since there are few steps to lie along a vector.
 
-use super::*;
+use crate::ops::causal_conv1d::cpu::plan::Axis;
+use crate::ops::causal_conv1d::cpu::{Filters, Scratch, Tiling, convolve, plane, plane_mut};
+
 use crate::cpu::Kernel;
-use crate::cpu::tile::STEPS;
+use crate::cpu::simd::{Isa, Real};
+use crate::cpu::tile::{Plane, STEPS};
 use crate::exec::Exec;
-use crate::tensor::RawViewMut;
+use crate::tensor::{RawViewMut, View};
 
 /// Channels in a tile.
 const CHANNELS: usize = 256;
@@ -12,7 +15,7 @@ const CHANNELS: usize = 256;
 const BLOCK: usize = 8 * CHANNELS;
 
 /// A checked call in normal form.
-pub(crate) struct UpdateProblem<'a> {
+pub(crate) struct Problem<'a> {
     pub dim: usize,
     pub steps: usize,
     pub width: usize,
@@ -30,14 +33,14 @@ pub(crate) struct UpdateProblem<'a> {
     pub y: RawViewMut,
 }
 
-pub(crate) fn update(exec: &Exec, problem: &UpdateProblem<'_>, double: bool) {
+pub(crate) fn update(exec: &Exec, problem: &Problem<'_>, double: bool) {
     match double || problem.state.dtype().is_double() {
         true => run::<f64>(exec, problem),
         false => run::<f32>(exec, problem),
     }
 }
 
-fn run<T: Real>(exec: &Exec, problem: &UpdateProblem<'_>) {
+fn run<T: Real>(exec: &Exec, problem: &Problem<'_>) {
     let blocks = problem.dim.div_ceil(BLOCK);
     // the steps that are worked on at once: a tile is no larger than the call needs
     let piece = problem.steps.max(problem.state_len).clamp(1, STEPS);
@@ -50,7 +53,7 @@ fn run<T: Real>(exec: &Exec, problem: &UpdateProblem<'_>) {
 }
 
 struct Job<'j, 'a, T> {
-    problem: &'j UpdateProblem<'a>,
+    problem: &'j Problem<'a>,
     piece: usize,
     tiling: Tiling,
     scratch: &'j mut Scratch<T>,

@@ -1,7 +1,7 @@
 //! Problem to plan: which axis vectors lie along, and how steps and channels divide into pieces, groups and blocks. A pure function of the
 //! problem, never of the number of threads.
 
-use super::Problem;
+use super::super::Problem;
 use crate::cpu::tile::MAX_LANES;
 
 /// The axis that lies along a vector.

@@ -1,9 +1,9 @@
 //! Problem to plan: which heads are computed together, how time is cut, and where states and partial sums are kept. A pure function of the
 //! problem, never of the number of threads.
 
-use super::CHECKPOINT;
-use super::problem::Problem;
+use super::super::problem::Problem;
 use crate::cpu::tile::MAX_LANES;
+use crate::ops::CHECKPOINT;
 use crate::ops::sequences::Segment;
 use core::ops::Range;
 

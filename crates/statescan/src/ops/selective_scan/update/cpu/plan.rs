@@ -1,7 +1,7 @@
 //! Problem to plan: which axis lies along a vector, and how (row, head, block of channels) divide into jobs. A pure function of the problem,
 //! never of the number of threads.
 
-use super::Problem;
+use super::super::Problem;
 
 /// Channels of a block: what is the same for all states of a channel is computed for this many at once.
 pub(crate) const BLOCK: usize = 512;

@@ -1,6 +1,6 @@
 //! Problem to plan: blocks of states, then blocks of outputs, each for all rows of the batch. A pure function of the problem.
 
-use super::Problem;
+use super::super::Problem;
 use crate::cpu::tile::MAX_LANES;
 use core::ops::Range;
 

@@ -4,7 +4,7 @@
 //! h <- Abar(dt A) h + Bbar(dt, A) B x        y = <C, h> + D x,  then  y * silu(z)
 //! ```
 //!
-//! The formulas, and the order of what happens to `dt`, are those of [`selective_scan`](super::selective_scan): L steps give its result,
+//! The formulas, and the order of what happens to `dt`, are those of [`selective_scan`](super): L steps give its result,
 //! for every discretization. B batch, D dim, N dstate, H nheads, P headdim, G ngroups, S states (B, or more with indices).
 //!
 //! | argument | Mamba-1 | Mamba-2 | type |
@@ -27,13 +27,12 @@
 
 mod cpu;
 mod cuda;
-mod plan;
 pub mod reference;
 
-use super::check::{Checker, Kind, limit_sizes, limit_states, state_rows};
-use super::discretization::Discretization;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
+use crate::ops::check::{Checker, Kind, limit_sizes, limit_states, state_rows};
+use crate::ops::discretization::Discretization;
 use crate::tensor::{Device, Shape, View, ViewMut};
 
 const OP: &str = "selective_state_update";

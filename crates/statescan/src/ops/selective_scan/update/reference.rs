@@ -3,7 +3,7 @@
 use super::{Args, Sizes};
 use crate::error::Result;
 use crate::ops::check::Kind;
-use crate::ops::selective_scan::reference::{silu, softplus};
+use crate::ops::oracle::{silu, softplus};
 use crate::tensor::{Dense, Device, View};
 use num_complex::Complex64;
 

@@ -14,17 +14,21 @@
 //! Where an index is negative, `y` is zero and no state is touched. On CUDA only the device reads indices and lengths: an index that is out of
 //! range counts as negative, one that is used twice gives wrong results, and a length counts modulo M.
 
-use super::{Activation, cpu, cuda, width_of};
+mod cpu;
+mod cuda;
+pub mod reference;
+
+use super::{Activation, width_of};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind, limit_sizes};
-use crate::tensor::{Dense, Device, Shape, View, ViewMut};
+use crate::tensor::{Device, Shape, View, ViewMut};
 
 const OP: &str = "causal_conv1d_update";
 
-/// The arguments of [`update`]; see the [module](super) for what they mean.
+/// The arguments of [`update`]; see the [module](self) for what they mean.
 #[derive(Debug, Clone, Copy)]
-pub struct UpdateArgs<'a> {
+pub struct Args<'a> {
     /// New inputs, (B, D) or (B, D, T).
     pub x: View<'a>,
     /// Filters, (D, W).
@@ -39,10 +43,10 @@ pub struct UpdateArgs<'a> {
     pub conv_state_indices: Option<View<'a>>,
 }
 
-impl<'a> UpdateArgs<'a> {
+impl<'a> Args<'a> {
     /// The two required arguments, and no option.
     pub fn new(x: View<'a>, weight: View<'a>) -> Self {
-        UpdateArgs { x, weight, bias: None, activation: Activation::None, cache_seqlens: None, conv_state_indices: None }
+        Args { x, weight, bias: None, activation: Activation::None, cache_seqlens: None, conv_state_indices: None }
     }
 }
 
@@ -52,7 +56,7 @@ impl<'a> UpdateArgs<'a> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice, a negative length.
 /// Nothing is written then.
-pub fn update(exec: &Exec, args: &UpdateArgs<'_>, conv_state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+pub fn update(exec: &Exec, args: &Args<'_>, conv_state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
     let mut checker = Checker::new(OP, exec.device());
     let sizes = Sizes::new(args, conv_state.shape(), &mut checker)?;
     checker.write("conv_state", conv_state, Kind::Real, &[sizes.states, sizes.dim, sizes.state_len])?;
@@ -64,7 +68,7 @@ pub fn update(exec: &Exec, args: &UpdateArgs<'_>, conv_state: &mut ViewMut<'_>, 
     }
     let silu = args.activation == Activation::Silu;
     if let Some(stream) = exec.stream() {
-        let problem = cuda::UpdateProblem {
+        let problem = cuda::Problem {
             batch: sizes.rows.len(),
             dim: sizes.dim,
             steps: sizes.steps,
@@ -80,7 +84,7 @@ pub fn update(exec: &Exec, args: &UpdateArgs<'_>, conv_state: &mut ViewMut<'_>, 
         };
         return cuda::update(stream, &problem);
     }
-    let problem = cpu::UpdateProblem {
+    let problem = cpu::Problem {
         dim: sizes.dim,
         steps: sizes.steps,
         width: sizes.width,
@@ -99,50 +103,6 @@ pub fn update(exec: &Exec, args: &UpdateArgs<'_>, conv_state: &mut ViewMut<'_>, 
     Ok(())
 }
 
-/// `y` and the state after the steps, in plain `f64` loops.
-///
-/// # Errors
-/// As [`update`].
-pub fn reference(args: &UpdateArgs<'_>, conv_state: &View<'_>) -> Result<(Dense, Dense)> {
-    let mut checker = Checker::new(OP, Device::Cpu);
-    let sizes = Sizes::new(args, conv_state.shape(), &mut checker)?;
-    checker.read("conv_state", conv_state, Kind::Float, &[sizes.states, sizes.dim, sizes.state_len])?;
-    let mut y = Dense::zeros(&[sizes.rows.len(), sizes.dim, sizes.steps])?;
-    let mut state = Dense::from_view(conv_state);
-    let x = if args.x.rank() == 2 { args.x.expand(2, 1) } else { args.x };
-    let (before, len) = (sizes.width - 1, sizes.state_len);
-    for (b, row) in sizes.rows.iter().enumerate() {
-        let Some((s, seen)) = *row else { continue };
-        for d in 0..sizes.dim {
-            let old: Vec<f64> = (0..len).map(|m| state.at(&[s, d, m]).re).collect();
-            let new: Vec<f64> = (0..sizes.steps).map(|t| x.at(&[b, d, t]).re).collect();
-            let latest = |i: usize| match args.cache_seqlens {
-                None => old[len - before + i],
-                Some(_) => old[(seen + len - before + i) % len],
-            };
-            let u: Vec<f64> = (0..before).map(latest).chain(new.iter().copied()).collect();
-            for t in 0..sizes.steps {
-                let bias = args.bias.map_or(0.0, |v| v.at(&[d]).re);
-                let sum = bias + (0..sizes.width).map(|k| args.weight.at(&[d, k]).re * u[t + k]).sum::<f64>();
-                let silu = args.activation == Activation::Silu;
-                let value = if silu { crate::ops::selective_scan::reference::silu(sum).0 } else { sum };
-                *y.at_mut(&[b, d, t]) = value.into();
-            }
-            if args.cache_seqlens.is_some() {
-                for t in 0..sizes.steps {
-                    *state.at_mut(&[s, d, (seen + t) % len]) = new[t].into();
-                }
-            } else {
-                let all: Vec<f64> = old.into_iter().chain(new).collect();
-                for m in 0..len {
-                    *state.at_mut(&[s, d, m]) = all[sizes.steps + m].into();
-                }
-            }
-        }
-    }
-    Ok((y.reshaped(args.x.shape()), state))
-}
-
 /// The sizes of a call, and for each row its state and the place in it where the next input goes.
 struct Sizes {
     dim: usize,
@@ -155,7 +115,7 @@ struct Sizes {
 
 impl Sizes {
     /// Reads the sizes and checks the arguments. The checker remembers them for the overlap test.
-    fn new<'c>(args: &'c UpdateArgs<'_>, state: Shape, checker: &mut Checker<'c>) -> Result<Self> {
+    fn new<'c>(args: &'c Args<'_>, state: Shape, checker: &mut Checker<'c>) -> Result<Self> {
         let (batch, dim, steps) = match args.x.shape()[..] {
             [batch, dim] => (batch, dim, 1),
             [batch, dim, steps] => (batch, dim, steps),
@@ -197,7 +157,7 @@ impl Sizes {
     }
 
     /// Checks the arguments that are read.
-    fn check<'c>(&self, args: &'c UpdateArgs<'_>, checker: &mut Checker<'c>) -> Result<()> {
+    fn check<'c>(&self, args: &'c Args<'_>, checker: &mut Checker<'c>) -> Result<()> {
         let batch = self.rows.len();
         checker.read("x", &args.x, Kind::Real, &args.x.shape())?;
         checker.read("weight", &args.weight, Kind::Real, &[self.dim, self.width])?;

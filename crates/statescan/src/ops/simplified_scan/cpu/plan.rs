@@ -4,8 +4,9 @@
 //! their starts), tiles into blocks (the rows of one matrix product), blocks into waves (as much of the line as the workspace holds).
 //! The products see blocks only, whatever the number and the length of the sequences in them.
 
-use super::{CHECKPOINT, Problem};
+use super::super::Problem;
 use crate::cpu::tile::MAX_LANES;
+use crate::ops::CHECKPOINT;
 use core::ops::Range;
 
 /// Steps in a block: enough for a product to run at full speed though it packs the map again; fewer where there are not many steps, so that

@@ -1,7 +1,7 @@
 //! Neighbouring channels along a vector, for states that do not lie densely or are few.
 
 use super::super::Problem;
-use super::super::plan::Unit;
+use super::plan::Unit;
 use super::{Scratch, advance};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile;

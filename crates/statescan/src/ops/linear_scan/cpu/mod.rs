@@ -3,13 +3,16 @@
 //! A job is a block of channels over all of time: several vectors where channels lie side by side, else one. Tiles are converted and transposed on their way in and out, so that storage types and
 //! strides cost nothing in the recurrence. The operation reads two numbers and writes one a step; it runs at the speed of memory.
 
-use super::plan::Plan;
-use super::{GradientTargets, Problem, Sources, Targets, recurrence};
+mod plan;
+
+use super::{GradientTargets, Problem, Sources, Targets};
+use crate::cpu::recurrence;
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 use crate::cpu::tile::{self, Area, MAX_LANES, Plane, STEPS};
 use crate::cpu::{Kernel, Level};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
+use plan::Plan;
 
 /// The tensors of one call, forward or backward, and their division.
 struct Context<'c, 'a> {

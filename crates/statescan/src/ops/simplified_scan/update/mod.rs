@@ -4,7 +4,7 @@
 //! x <- Abar x + Bbar (B u)        y = C x,  or  f Re(C x) + D Re(u)
 //! ```
 //!
-//! The formulas are those of [`simplified_scan`](super::simplified_scan): L steps give its result, for every discretization and head.
+//! The formulas are those of [`simplified_scan`](super): L steps give its result, for every discretization and head.
 //! B batch, H dim, P dstate, S states (B, or more with indices).
 //!
 //! | argument | shape | type |
@@ -25,14 +25,13 @@
 
 mod cpu;
 mod cuda;
-mod plan;
 pub mod reference;
 
-use super::check::{Checker, Kind, limit_sizes, state_rows};
-use super::discretization::Discretization;
-use super::simplified_scan::Head;
+use super::Head;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
+use crate::ops::check::{Checker, Kind, limit_sizes, state_rows};
+use crate::ops::discretization::Discretization;
 use crate::tensor::{Device, RawViewMut, Shape, View, ViewMut};
 
 const OP: &str = "simplified_state_update";

@@ -5,8 +5,8 @@
 //! A vector of real states takes twelve arithmetic instructions and a store on AVX-512 in f32 (counted in the loop over four channels): nine of
 //! the exponential with its product, the input, the state and the output.
 
-use super::super::plan::Unit;
 use super::super::{Operand, Problem};
+use super::plan::Unit;
 use super::{Scratch, advance};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Plane};

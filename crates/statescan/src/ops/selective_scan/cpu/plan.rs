@@ -1,8 +1,9 @@
 //! Problem to plan: how channels, steps and saved states are divided. A pure function of the problem, never of the number of threads, so
 //! that sums are taken in the same order whoever computes them.
 
-use super::{CHECKPOINT, Problem, Projection};
+use super::super::{Problem, Projection};
 use crate::cpu::tile::MAX_LANES;
+use crate::ops::CHECKPOINT;
 use crate::tensor::View;
 use core::ops::Range;
 

@@ -1,6 +1,6 @@
 //! Problem to plan: which leading axes become lanes. A pure function of shapes and strides.
 
-use super::Problem;
+use super::super::Problem;
 use crate::cpu::tile::MAX_LANES;
 use core::ops::Range;
 

@@ -10,7 +10,7 @@ const THREADS: usize = 128;
 static UPDATE: Program = Program { kernel: OP, prelude: &[COMMON], text: include_str!("update.cu") };
 
 /// A checked call in normal form.
-pub(crate) struct UpdateProblem<'a> {
+pub(crate) struct Problem<'a> {
     pub batch: usize,
     pub dim: usize,
     pub steps: usize,
@@ -46,7 +46,7 @@ struct Params {
     blocks_per_row: u32,
 }
 
-pub(crate) fn update(stream: &Stream, problem: &UpdateProblem<'_>) -> Result<()> {
+pub(crate) fn update(stream: &Stream, problem: &Problem<'_>) -> Result<()> {
     if problem.x.dtype().is_double() || problem.state.dtype().is_double() {
         return Err(Error::Unavailable { what: "causal_conv1d_update in f64", why: "kernels for CUDA compute in f32" });
     }
@@ -56,7 +56,7 @@ pub(crate) fn update(stream: &Stream, problem: &UpdateProblem<'_>) -> Result<()>
     unsafe { kernel.launch(stream, &UPDATE) }
 }
 
-fn kernel(p: &UpdateProblem<'_>) -> Result<Kernel<Params>> {
+fn kernel(p: &Problem<'_>) -> Result<Kernel<Params>> {
     let (blocks_per_row, blocks) = blocks_of_lines(p.batch, p.dim, THREADS);
     let launch = Launch::new(OP, blocks, THREADS)?;
     let of = |view: &Option<View<'_>>, default| view.map_or(default, |v| v.dtype());
@@ -105,7 +105,7 @@ mod tests {
         for (dtype, width) in [(DType::BF16, 4), (DType::F32, 8)] {
             for all in [false, true] {
                 let optional = |dtype, shape: &[usize]| all.then(|| tensor(dtype, shape));
-                let problem = UpdateProblem {
+                let problem = Problem {
                     batch: 3,
                     dim: 1000,
                     steps: 2,

@@ -3,7 +3,8 @@
 //! Both products are the same loop: a tile of a map (64 inputs x a vector of outputs, transposed on the way in) is applied to every row,
 //! whose inputs are broadcast. A first set of jobs computes `B u` for a block of states and moves those on; a second one applies C.
 
-use super::plan::{Plan, ROWS};
+mod plan;
+
 use super::{Problem, Targets};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
@@ -12,6 +13,7 @@ use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
 use crate::exec::Exec;
 use crate::ops::simplified_scan::cpu::rule::{self, Deltas};
 use crate::tensor::{RawViewMut, View};
+use plan::{Plan, ROWS};
 
 pub(crate) fn update(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     match problem.double {
