@@ -75,12 +75,12 @@ pub fn backward(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, 
     let signature = operation.signature;
     let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;
     let call = take(&mut arguments, signature)?;
-    let mut given = Given::default();
-    given.saved = match signature.saved {
+    let saved = match signature.saved {
         Saved::Nothing => None,
         Saved::Result(at) => arguments.option(signature.results[at].name)?,
         Saved::States { .. } => arguments.saved(|| operation.saved_len(&call))?,
     };
+    let mut given = Given { saved, ..Given::default() };
     for (output, cotangent) in signature.results.iter().filter(|output| output.cotangent).zip(&mut given.cotangents) {
         *cotangent = arguments.option(output.cotangent_name)?;
     }

@@ -1,16 +1,11 @@
 //! A call by name and position, for front ends that take any operation: the Python module, the program, tests.
 
 use super::CHECKPOINT;
-use super::signature::{Choice, Complex, ResultType, Role, Saved, Signature, fits};
+use super::signature::{Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, ResultType, Role, Saved, Signature, fits};
 use crate::cpu::tile::MAX_LANES;
 use crate::error::{Error, Result};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, Dense, MAX_RANK, Shape, View, ViewMut};
-
-/// The most arguments of an operation.
-pub const MAX_ARGUMENTS: usize = 14;
-/// The most options of an operation.
-pub const MAX_SETTINGS: usize = 6;
 
 /// The value of an option.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -170,7 +170,7 @@ impl<'a> Checker<'a> {
     /// how sequences are packed. Gives the sizes of the call.
     pub(crate) fn bind(&mut self, signature: &'static Signature, views: &[Option<&'a View<'_>>]) -> Result<Sizes> {
         let mut sizes = Sizes { of: [0; 26], known: 0 };
-        let mut layouts = [""; super::call::MAX_ARGUMENTS];
+        let mut layouts = [""; signature::MAX_ARGUMENTS];
         let given = || signature.arguments.iter().zip(views).enumerate().filter_map(|(at, (a, v))| Some((at, a, (*v)?)));
         let leader = given().filter(|(at, ..)| *at == signature.leader);
         let mut form = None;

@@ -14,6 +14,7 @@ pub mod linear_scan;
 pub(crate) mod normal;
 pub mod operation;
 pub(crate) mod oracle;
+pub(crate) mod passes;
 pub(crate) mod rules;
 pub mod selective_scan;
 pub(crate) mod sequences;

@@ -1,42 +1,13 @@
 //! Every operation by name: its signature, and what runs a [`Call`] of it.
 
 use super::call::{Call, Given, Planned, Written};
+pub use super::passes::Exact;
+use super::passes::Passes;
 use super::signature::Signature;
 use super::{causal_conv1d, linear_scan, selective_scan, simplified_scan, ssd};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exec::Exec;
-use crate::tensor::{Dense, Shape};
-
-/// Results or gradients of an oracle, by their names.
-pub type Exact = Vec<(&'static str, Dense)>;
-
-/// What runs calls of an operation: its typed functions, behind positions.
-pub(crate) trait Passes: Sync {
-    fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()>;
-    fn backward(&self, _: &Exec, call: &Call<'_>, _: &Given<'_>, _: &mut Written<'_>) -> Result<()> {
-        Err(no_gradients(call))
-    }
-    /// The shape of a state of the call.
-    fn state_shape(&self, call: &Call<'_>) -> Result<Shape>;
-    fn saved_len(&self, _: &Call<'_>) -> Result<usize> {
-        Ok(0)
-    }
-    fn workspace_len(&self, _: &Exec, _: &Call<'_>) -> Result<usize> {
-        Ok(0)
-    }
-    fn backward_workspace_len(&self, _: &Exec, _: &Call<'_>, _has_saved: bool) -> Result<usize> {
-        Ok(0)
-    }
-    fn reference(&self, call: &Call<'_>) -> Result<Exact>;
-    fn reference_backward(&self, call: &Call<'_>, _: &Given<'_>) -> Result<Exact> {
-        Err(no_gradients(call))
-    }
-}
-
-fn no_gradients(call: &Call<'_>) -> Error {
-    let expected = "do not exist: a state is changed in place";
-    Error::Presence { op: call.signature.name, argument: "gradients", expected }
-}
+use crate::tensor::Shape;
 
 /// An operation that takes calls by position.
 ///
@@ -139,7 +110,7 @@ impl Operation {
     /// Computes the results that are asked for.
     ///
     /// # Errors
-    /// Those of the operation; [`Error::Presence`] for an argument that is missing.
+    /// Those of the operation; [`Error::Presence`](crate::Error::Presence) for an argument that is missing.
     pub fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
         call.results_to_canonical(&mut out.views);
         self.through(call, |call| self.passes.forward(exec, call, out))
@@ -148,7 +119,7 @@ impl Operation {
     /// Computes the gradients that are asked for.
     ///
     /// # Errors
-    /// As [`Operation::forward`]; [`Error::Presence`] for an operation in place, which has none.
+    /// As [`Operation::forward`]; [`Error::Presence`](crate::Error::Presence) for an operation in place, which has none.
     pub fn backward(&self, exec: &Exec, call: &Call<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
         call.gradients_to_canonical(&mut grads.views);
         let given = call.given_to_canonical(given);
@@ -188,9 +159,8 @@ impl Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::call::{MAX_ARGUMENTS, MAX_SETTINGS};
     use crate::ops::discretization::Discretization;
-    use crate::ops::signature::{Choice, Saved};
+    use crate::ops::signature::{Choice, MAX_ARGUMENTS, MAX_SETTINGS, Saved};
 
     fn layouts(signature: &Signature) -> impl Iterator<Item = &'static str> {
         let arguments = signature.arguments.iter().chain(signature.in_place).flat_map(|argument| argument.layouts);

@@ -6,6 +6,11 @@
 
 use std::borrow::Cow;
 
+/// The most arguments of an operation.
+pub const MAX_ARGUMENTS: usize = 14;
+/// The most options of an operation.
+pub const MAX_SETTINGS: usize = 6;
+
 /// The part that an argument plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {

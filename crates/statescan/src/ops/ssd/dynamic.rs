@@ -4,7 +4,7 @@ use super::{Args, Cotangents, Gradients, Outputs};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::call::{Call, Given, Written};
-use crate::ops::operation::{Exact, Passes};
+use crate::ops::passes::{Exact, Passes};
 use crate::tensor::Shape;
 
 pub(crate) struct Ssd;

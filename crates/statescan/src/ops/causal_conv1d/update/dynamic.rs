@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::ops::call::{Call, Written};
 use crate::ops::causal_conv1d::Activation;
-use crate::ops::operation::{Exact, Passes};
+use crate::ops::passes::{Exact, Passes};
 use crate::tensor::{Shape, View, ViewMut};
 
 pub(crate) struct Update;
