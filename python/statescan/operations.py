@@ -56,8 +56,8 @@ class Operation:
             for r in description["results"]
             if r["cotangent"]
         )
-        # the number of the argument whose sizes count where two disagree
-        self._leader: int = description["leader"]
+        # the numbers of the arguments whose sizes count where others disagree
+        self._leaders: list[int] = description["leaders"]
         # what a step changes
         self.state: str | None = description["state"]
         saved = description["saved"] or {}
@@ -65,6 +65,9 @@ class Operation:
         self.keeps_result: bool = "result" in saved
         # how states are saved for the backward pass; None if they are not
         self.saves: dict[str, Any] | None = saved if "layout" in saved else None
+        # the sizes that results and saved states have
+        self._needed = {letter for result in self.outputs if result.like is None for letter in result.layouts[0]}
+        self._needed |= set("BL" + saved["layout"]) if self.saves else set()
         # whether there are kernels for CUDA
         self.cuda: bool = description["cuda"]
         self._index = {argument.name: at for at, argument in enumerate(self.arguments)}
@@ -77,19 +80,24 @@ class Operation:
         return tensors[self._index[name]]
 
     def _sizes(self, tensors):
-        """The sizes of a call by their letters."""
+        """The sizes of a call by their letters. What is wrong and not needed here is left to the native functions to refuse."""
         sizes: dict[str, Any] = {}
-        leader = (self.arguments[self._leader], tensors[self._leader])
-        for argument, tensor in (leader, *zip(self.arguments, tensors)):
+        wrong = None
+        leaders = ((self.arguments[at], tensors[at]) for at in self._leaders)
+        for argument, tensor in (*leaders, *zip(self.arguments, tensors)):
             if tensor is None or not argument.sized:
                 continue
             layout = next((layout for layout in argument.layouts if len(layout) == len(tensor.shape)), None)
             if layout is None:
-                self._wrong(argument.name, argument.layouts, tensor.shape)
+                wrong = wrong or (argument, tensor)
+                continue
             for letter, size in zip(layout, tensor.shape):
                 sizes.setdefault(letter, size)
         if "W" in sizes:
             sizes["V"] = sizes["W"] - 1
+        if wrong is not None and not self._needed <= sizes.keys():
+            argument, tensor = wrong
+            self._wrong(argument.name, argument.layouts, tensor.shape)
         return sizes
 
     def _wrong(self, name, layouts, shape):

@@ -60,7 +60,7 @@ pub fn forward(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, P
         };
     }
     if matches!(signature.saved, Saved::States { .. }) {
-        let first = call.views[signature.leader].map_or(DType::F32, |view| view.dtype());
+        let first = call.views[signature.leaders[0]].map_or(DType::F32, |view| view.dtype());
         let capacity = || call.saved_capacity().map_or_else(|| operation.saved_len(&call), Ok);
         out.saved = arguments.saved_output(carried(first, false), capacity, || operation.saved_len(&call))?;
     }

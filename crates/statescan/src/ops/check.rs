@@ -172,9 +172,9 @@ impl<'a> Checker<'a> {
         let mut sizes = Sizes { of: [0; 26], known: 0 };
         let mut layouts = [""; signature::MAX_ARGUMENTS];
         let given = || signature.arguments.iter().zip(views).enumerate().filter_map(|(at, (a, v))| Some((at, a, (*v)?)));
-        let leader = given().filter(|(at, ..)| *at == signature.leader);
+        let leaders = signature.leaders.iter().filter_map(|&at| Some((at, &signature.arguments[at], views[at]?)));
         let mut form = None;
-        for (at, argument, view) in leader.chain(given()).filter(|(_, argument, _)| argument.role != Role::State) {
+        for (at, argument, view) in leaders.chain(given()).filter(|(_, argument, _)| argument.role != Role::State) {
             let possible = || argument.layouts.iter().copied().filter(|layout| form.is_none_or(|form| fits(layout, form)));
             let Some(layout) = possible().find(|layout| layout.len() == view.rank()) else {
                 return Err(self.wrong_rank(argument.field, signature, possible(), &sizes, view));

@@ -306,8 +306,8 @@ pub struct Signature {
     pub about: &'static str,
     /// The sizes that letters stand for.
     pub sizes: &'static [(char, &'static str)],
-    /// The number of the argument whose sizes count where two disagree.
-    pub leader: usize,
+    /// The numbers of the arguments whose sizes count where others disagree, the first ones first.
+    pub leaders: &'static [usize],
     /// Letters whose size each argument chooses for itself.
     pub free: &'static str,
     /// The letters of each form, where an operation has several: all arguments of a call have layouts of one form.
@@ -423,7 +423,7 @@ pub(crate) const SCAN: Signature = Signature {
     name: "",
     about: "",
     sizes: &[],
-    leader: 0,
+    leaders: &[0],
     free: "",
     forms: &[],
     arguments: &[],

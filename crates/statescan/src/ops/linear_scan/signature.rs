@@ -10,7 +10,7 @@ pub static SIGNATURE: Signature = Signature {
     name: "linear_scan",
     about: "h[t] = a[t] h[t-1] + b[t]: the primitive under S5, LRU, RG-LRU and HGRN",
     sizes: &[BATCH, DIM, SEQLEN, ('E', "axis 2"), ('F', "axis 3")],
-    leader: 1,
+    leaders: &[1],
     arguments: &[
         argument!(activation "a", TIMED).alias(&["A"]).required().complex(Complex::Always),
         argument!(activation "b", TIMED).alias(&["B"]).required().complex(Complex::Always),

@@ -27,6 +27,7 @@ static RESULTS_INNER: [Output; 2] = results(Complex::Never);
 
 const BOTH: Signature = Signature {
     sizes: &[BATCH, ('H', "dim"), SEQLEN, ('P', "dstate"), SEQUENCES, BOUNDS],
+    leaders: &[0, 2],
     saved: Saved::States { layout: "P", padded: Some('P'), complex: Complex::Always },
     cuda: false,
     limit: Limit {

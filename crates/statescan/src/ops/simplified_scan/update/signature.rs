@@ -12,6 +12,7 @@ pub static SIGNATURE: Signature = Signature {
     name: "simplified_state_update",
     about: "one step of S5, with the state updated in place",
     sizes: &[BATCH, ('H', "dim"), ('P', "dstate"), ('S', "states")],
+    leaders: &[0, 2],
     arguments: &[
         argument!(activation "u", &["BH"]).alias(&["x"]).required().complex(Complex::Always),
         argument!(activation "delta", STEP).alias(&["dt"]).required(),
