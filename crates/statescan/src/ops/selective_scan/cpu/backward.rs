@@ -10,14 +10,13 @@
 
 use super::super::{Problem, Projection};
 use super::forward::{ForwardPass, load_sequence_state, load_state};
-use super::inputs::{
-    Ahead, Block, Constants, CopyRows, Map, Scratch, Tiles, blocks, double, map_area, map_tile, tile_len, timed,
-};
+use super::inputs::{Ahead, Constants, CopyRows, Map, Scratch, Tiles, double, map_area, map_tile, tile_len, timed};
 use super::kept::{KEPT, Kept, begin, kept_lens, most_blocks, sets};
 use super::lanes::{Lanes, scratch_len};
+use super::plan::{Block, blocks};
 use super::process::{Gate, load_gate, load_tiles, loading};
 use super::reduce::Partials;
-use super::sweep::{AHEAD, Sweep};
+use super::sweep::{AHEAD, STORED, Sweep};
 use super::wavefront::{Turn, Wavefront};
 use super::{Context, GradientTargets, Pass, Plan, Sources, Targets, Types, walk};
 use crate::cpu::Kernel;
@@ -466,9 +465,6 @@ fn map_target(target: &RawViewMut, segment: &Segment, group: usize, start: usize
     let strides = target.strides();
     Plane::of_mut(target, 2, 3).along(segment.batch, strides[0]).along(group, strides[1]).at(0, start)
 }
-
-/// States walked together, whose values at every step of a tile are kept: the state before the step and the decay.
-pub(super) const STORED: usize = 2;
 
 /// States before each step, decays, and the states after the last step.
 fn stored_len<E: Types, S: Isa>() -> usize {

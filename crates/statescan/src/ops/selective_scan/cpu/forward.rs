@@ -6,10 +6,9 @@
 //! and stores of vectors, and 14 of addresses and the loop: 18.25 for each state. `benches/instructions.rs` keeps the count of the pass.
 
 use super::super::{Problem, Projection};
-use super::inputs::{
-    Ahead, Block, Constants, CopyRows, Map, Scratch, Tiles, blocks, double, map_area, map_tile, parameter, tile_len, timed,
-};
+use super::inputs::{Ahead, Constants, CopyRows, Map, Scratch, Tiles, double, map_area, map_tile, parameter, tile_len, timed};
 use super::lanes::{Lanes, scratch_len};
+use super::plan::{Block, blocks};
 use super::process::{Gate, load_gate, load_tiles, loading};
 use super::{Context, Loops, Pass, Plan, Targets, Types, Variant, walk};
 use crate::cpu::Kernel;

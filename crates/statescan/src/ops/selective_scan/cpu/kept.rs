@@ -1,8 +1,9 @@
 //! What the jobs of a backward pass keep from tile to tile.
 
 use super::super::{Problem, Projection};
-use super::inputs::{Block, Constants, double, parameter};
+use super::inputs::{Constants, double, parameter};
 use super::lanes::Lanes;
+use super::plan::Block;
 use super::{Context, Plan, Types};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::ops::rules::FieldKind;

@@ -1,8 +1,9 @@
 //! Tiles of one vector of channels: the step size through bias, softplus and clamp, the input, the gate.
 
 use super::super::Problem;
-use super::inputs::{Block, Constants, Tiles, timed};
+use super::inputs::{Constants, Tiles, timed};
 use super::lanes::Lanes;
+use super::plan::Block;
 use crate::cpu::math::{silu_and_derivative, silu_each, softplus_derivative, softplus_each};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::Requests;

@@ -8,7 +8,6 @@
 //! over lanes takes 2.8 slots: 65 for each state and 16 channels, where the forward pass has 18. `benches/instructions.rs` keeps the count
 //! of the pass.
 
-use super::backward::STORED;
 use super::inputs::{Map, Tiles};
 use super::lanes::Lanes;
 use super::wavefront::Turn;
@@ -20,6 +19,8 @@ use crate::ops::rules::{FieldKind, Rule};
 /// Areas that are asked for while a block is loaded and swept, at most: saved states, five inputs, the gradients of four of them, B and C
 /// and theirs.
 pub(super) const AHEAD: usize = 14;
+/// States walked together, whose values at every step of a tile are kept: the state before the step and the decay.
+pub(super) const STORED: usize = 2;
 /// Steps of each direction after which some of that is asked for: all at once would be waited for.
 const STEPS_PER_REQUEST: usize = 4;
 

@@ -2,7 +2,7 @@
 //! right factor lies across, by the `gemm` crate.
 
 use super::blocks::Ahead;
-use super::rows::{load_part, store_part};
+use super::parts::{load_part, store_part};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::{Kernel, Level};
 
