@@ -4,7 +4,7 @@
 //! converts and transposes in one pass, which makes storage types, strides and layouts free for kernels. Complex tensors load as two planes.
 
 mod plane;
-mod requests;
+mod prefetch;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -16,7 +16,7 @@ use crate::tensor::DType;
 use core::mem::MaybeUninit;
 use half::{bf16, f16};
 pub(crate) use plane::{Plane, prefetch_own, prefetch_row};
-pub(crate) use requests::{Area, Requests};
+pub(crate) use prefetch::{Area, Prefetch};
 pub(crate) use storage::Storage;
 
 /// Loads `lanes` x `steps` elements (`steps <= STEPS`); lanes from `lanes` to `padded` become 0.
