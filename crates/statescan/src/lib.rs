@@ -108,7 +108,7 @@ pub use cpu::Level;
 pub use error::{Error, Result};
 pub use exec::{Exec, ForeignThreads};
 pub use ops::{Discretization, Sequences};
-pub use tensor::{DType, Device, View, ViewMut};
+pub use tensor::{DType, Device, Tensor, View, ViewMut};
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -6,14 +6,14 @@ use common::device::{Placed, PlacedMut, gpu};
 use common::{Layout, Rng, normal, poisoned};
 use statescan::cuda::{DeviceTensor, Graph, elapsed};
 use statescan::ops::causal_conv1d::{self, Activation, Args, Cotangents, Gradients, Outputs};
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 use statescan::{DType, Device, Error, Exec, View};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
 /// `y` and the gradients by `x` and `weight` of one convolution, by direct calls or by a recorded graph.
-fn convolution(exec: &Exec, recorded: bool) -> [Buffer; 3] {
+fn convolution(exec: &Exec, recorded: bool) -> [Tensor; 3] {
     let rng = &mut Rng::new(1);
     let [x, dy] = [0; 2].map(|_| normal(rng, DType::F32, &[2, 20, 300], Layout::Dense, 1.0));
     let weight = normal(rng, DType::F32, &[20, 4], Layout::Dense, 0.5);
@@ -121,7 +121,7 @@ fn scan(exec: &Exec) {
     let args =
         Args { dt_softplus: true, ..Args::new(on_time.view(), on_time.view(), on_a.view(), on_maps.view(), on_maps.view()) };
     let scratch = [selective_scan::checkpoints_len(&args), selective_scan::backward_workspace_len(exec, &args, true)];
-    let mut scratch = scratch.map(|len| Buffer::zeros(DType::F32, &[len.unwrap()]).unwrap());
+    let mut scratch = scratch.map(|len| Tensor::host(DType::F32, &[len.unwrap()]).unwrap());
     let mut results = [0; 2].map(|_| poisoned(&mut Rng::new(3), DType::BF16, &time.shape(), Layout::Dense));
     let [mut checkpoints, mut workspace] = scratch.each_mut().map(|buffer| PlacedMut::new(exec, buffer));
     let [mut y, mut dx] = results.each_mut().map(|buffer| PlacedMut::new(exec, buffer));
@@ -142,7 +142,7 @@ fn fault() {
     let nowhere = unsafe {
         View::from_raw_parts(core::ptr::without_provenance(1 << 20), DType::F32, exec.device(), &shape, &[6000, 300, 1])
     };
-    let (weight, mut result) = (Buffer::zeros(DType::F32, &[20, 4]).unwrap(), Buffer::zeros(DType::F32, &shape).unwrap());
+    let (weight, mut result) = (Tensor::host(DType::F32, &[20, 4]).unwrap(), Tensor::host(DType::F32, &shape).unwrap());
     let (on_weight, mut y) = (Placed::new(&exec, &weight), PlacedMut::new(&exec, &mut result));
     let args = Args::new(nowhere.unwrap(), on_weight.view());
     let mut call = || causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(y.view_mut()), final_states: None });

@@ -7,7 +7,7 @@ mod common;
 use common::device::{Placed, PlacedMut, gpu};
 use common::{Layout, Rng, assert_close, normal, uniform};
 use statescan::ops::{causal_conv1d, linear_scan, selective_scan};
-use statescan::tensor::{Buffer, ErrorBound};
+use statescan::tensor::{ErrorBound, Tensor};
 use statescan::{DType, Exec};
 
 /// Rows that differ, and all rows.
@@ -18,19 +18,19 @@ const DIM: usize = 64;
 const STEPS: usize = 1024;
 
 /// The rows of a tensor over and over.
-fn repeated(few: &Buffer) -> Buffer {
-    let mut many = Buffer::zeros(few.dtype(), &[&[ROWS], &few.shape()[1..]].concat()).unwrap();
+fn repeated(few: &Tensor) -> Tensor {
+    let mut many = Tensor::host(few.dtype(), &[&[ROWS], &few.shape()[1..]].concat()).unwrap();
     many.bytes_mut().chunks_mut(few.bytes().len()).for_each(|rows| rows.copy_from_slice(&few.bytes()[..rows.len()]));
     many
 }
 
 /// Room for a result with the rows of `like`.
-fn room(like: &Buffer) -> Buffer {
-    Buffer::zeros(like.dtype(), &like.shape()).unwrap()
+fn room(like: &Tensor) -> Tensor {
+    Tensor::host(like.dtype(), &like.shape()).unwrap()
 }
 
 /// Computes few rows, then many: these repeat, and the first of them are the few.
-fn check(rows: &Buffer, compute: impl Fn(&Exec, &Buffer) -> Vec<Buffer>) {
+fn check(rows: &Tensor, compute: impl Fn(&Exec, &Tensor) -> Vec<Tensor>) {
     let Some(exec) = gpu() else { return };
     let few = compute(&exec, rows);
     let many = compute(&exec, &repeated(rows));
@@ -45,12 +45,12 @@ fn check(rows: &Buffer, compute: impl Fn(&Exec, &Buffer) -> Vec<Buffer>) {
     }
 }
 
-fn numbers(shape: &[usize]) -> Buffer {
+fn numbers(shape: &[usize]) -> Tensor {
     normal(&mut Rng::new(shape.len() as u64), DType::BF16, shape, Layout::Dense, 1.0)
 }
 
-fn workspace(len: usize) -> Buffer {
-    Buffer::zeros(DType::F32, &[len]).unwrap()
+fn workspace(len: usize) -> Tensor {
+    Tensor::host(DType::F32, &[len]).unwrap()
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn states_of_many_rows() {
         let [x, dt, a, map] = [&x, &dt, &a, &map].map(|buffer| Placed::new(exec, buffer));
         let map = map.view().expand(0, rows);
         let args = Args::new(x.view().expand(0, rows), dt.view().expand(0, rows), a.view(), map, map);
-        let (mut after, mut y) = (before.clone(), Buffer::zeros(DType::F32, &[rows, dim]).unwrap());
+        let (mut after, mut y) = (before.clone(), Tensor::host(DType::F32, &[rows, dim]).unwrap());
         let (mut state, mut on_y) = (PlacedMut::new(exec, &mut after), PlacedMut::new(exec, &mut y));
         update(exec, &args, &mut state.view_mut(), &mut on_y.view_mut()).unwrap();
         [state, on_y].into_iter().for_each(PlacedMut::finish);

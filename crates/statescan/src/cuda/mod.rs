@@ -25,6 +25,7 @@ mod graph;
 #[cfg(feature = "cuda")]
 mod jit;
 mod kernel;
+mod memory;
 #[cfg(feature = "cuda")]
 pub(crate) mod nvrtc;
 mod params;
@@ -41,6 +42,7 @@ pub(crate) use config::{Config, TileCopy, Value, neighbours};
 pub(crate) use driver::Stream;
 pub use graph::{Graph, elapsed};
 pub(crate) use kernel::{Kernel, blocks_of_lines};
+pub(crate) use memory::DeviceMemory;
 pub(crate) use params::Strided;
 pub(crate) use recent::Recent;
 pub use tensor::DeviceTensor;

@@ -12,7 +12,7 @@ use common::{Layout, Rng, assert_close, executors, normal, poisoned, tensor};
 use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::causal_conv1d::{self, Activation, Args, Cotangents, Gradients, Outputs, reference};
-use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::tensor::{Dense, ErrorBound, Tensor};
 use statescan::{DType, Error, Exec, Sequences, View, ViewMut};
 
 /// How the steps of a case divide into sequences.
@@ -101,13 +101,13 @@ impl Case {
     }
 
     /// A (B, D, L) tensor in the layout of the case; the steps are the last axis or, with channels last, the middle one of the memory.
-    fn tensor(&self, rng: &mut Rng, poison: bool) -> Buffer {
+    fn tensor(&self, rng: &mut Rng, poison: bool) -> Tensor {
         let (shape, l) = ([self.batch, self.dim, self.seqlen], self.layout);
         if !self.channels_last || l != Layout::Dense {
             return if poison { poisoned(rng, self.dtype, &shape, l) } else { normal(rng, self.dtype, &shape, l, 1.0) };
         }
         let strides = [(self.dim * self.seqlen) as isize, 1, self.dim as isize];
-        let mut buffer = Buffer::strided(self.dtype, &shape, &strides, 0, shape.iter().product()).unwrap();
+        let mut buffer = Tensor::strided(self.dtype, &shape, &strides, 0, shape.iter().product()).unwrap();
         if poison {
             buffer.fill_bytes(0xff)
         } else {
@@ -118,14 +118,14 @@ impl Case {
 }
 
 struct Inputs {
-    x: Buffer,
-    weight: Buffer,
-    bias: Buffer,
-    states: Buffer,
-    dy: Buffer,
-    dlast: Buffer,
-    bounds: Buffer,
-    index: Buffer,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    states: Tensor,
+    dy: Tensor,
+    dlast: Tensor,
+    bounds: Tensor,
+    index: Tensor,
 }
 
 impl Inputs {
@@ -147,7 +147,7 @@ impl Inputs {
             Complex64::from(f64::from(value))
         });
         let ends = [0, third, third, (third + 1).min(length), (2 * third + 1).min(length), length];
-        let mut bounds = Buffer::zeros(DType::I32, &[6]).unwrap();
+        let mut bounds = Tensor::host(DType::I32, &[6]).unwrap();
         let mut next = ends.iter();
         bounds.fill_with(|| Complex64::from(*next.next().unwrap() as f64));
         Inputs {
@@ -162,7 +162,7 @@ impl Inputs {
         }
     }
 
-    fn all(&self) -> [&Buffer; 8] {
+    fn all(&self) -> [&Tensor; 8] {
         [&self.x, &self.weight, &self.bias, &self.states, &self.dy, &self.dlast, &self.bounds, &self.index]
     }
 
@@ -173,12 +173,12 @@ impl Inputs {
 
 /// Everything that the kernels compute, poisoned beforehand.
 struct Results {
-    y: Buffer,
-    last: Buffer,
-    x: Buffer,
-    weight: Buffer,
-    bias: Buffer,
-    states: Buffer,
+    y: Tensor,
+    last: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    states: Tensor,
 }
 
 impl Results {
@@ -186,7 +186,7 @@ impl Results {
         let placed = inputs.all().map(|buffer| Placed::new(exec, buffer));
         let views = placed.each_ref().map(|p| p.view());
         let (args, rng) = (case.args(&views), &mut Rng::new(case.seed + 1));
-        let mut like = |b: &Buffer| poisoned(rng, b.dtype(), &b.shape(), case.layout);
+        let mut like = |b: &Tensor| poisoned(rng, b.dtype(), &b.shape(), case.layout);
         let [weight, bias, states, last] = [&inputs.weight, &inputs.bias, &inputs.states, &inputs.states].map(&mut like);
         let (y, x) = (case.tensor(rng, true), case.tensor(rng, true));
         let mut r = Results { y, last, x, weight, bias, states };
@@ -210,7 +210,7 @@ impl Results {
         r
     }
 
-    fn all(&self) -> [&Buffer; 6] {
+    fn all(&self) -> [&Tensor; 6] {
         [&self.y, &self.last, &self.x, &self.weight, &self.bias, &self.states]
     }
 }

@@ -26,7 +26,7 @@ pub fn check_vectors(exec: &Exec) {
         let views = placed.each_ref().map(|p| p.view());
         let args = args(name, views, placed_states.as_ref().map(|s| s.view()));
         let cotangents = Cotangents { y: Some(views[3]), final_states: Some(views[4]) };
-        let mut results = [0, 4, 0, 1, 2, 4].map(|i: usize| Buffer::zeros(DType::F32, &inputs[i].shape()).unwrap());
+        let mut results = [0, 4, 0, 1, 2, 4].map(|i: usize| Tensor::host(DType::F32, &inputs[i].shape()).unwrap());
         let [mut y, mut last, mut dx, mut dweight, mut dbias, mut dfirst] = results.each_mut().map(|b| PlacedMut::new(exec, b));
         let mut out = Outputs { y: Some(y.view_mut()), final_states: Some(last.view_mut()) };
         causal_conv1d::forward(exec, &args, &mut out).unwrap();

@@ -10,7 +10,7 @@ use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::causal_conv1d::update::{Args as UpdateArgs, reference as oracle, update};
 use statescan::ops::causal_conv1d::{Activation, Args, reference};
-use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::tensor::{Dense, ErrorBound, Tensor};
 use statescan::{DType, Error, Exec, View, ViewMut};
 
 #[derive(Debug, Clone)]
@@ -31,17 +31,17 @@ struct Case {
 }
 
 struct Inputs {
-    x: Buffer,
-    weight: Buffer,
-    bias: Buffer,
-    state: Buffer,
-    seen: Buffer,
-    rows: Buffer,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    state: Tensor,
+    seen: Tensor,
+    rows: Tensor,
 }
 
 impl Inputs {
     /// What is read, in the order that `Case::args_of` takes.
-    fn all(&self) -> [&Buffer; 5] {
+    fn all(&self) -> [&Tensor; 5] {
         [&self.x, &self.weight, &self.bias, &self.seen, &self.rows]
     }
 }
@@ -88,7 +88,7 @@ impl Case {
 }
 
 /// `y`, poisoned before, and the state after a step.
-fn run(case: &Case, exec: &Exec, inputs: &Inputs) -> (Buffer, Buffer) {
+fn run(case: &Case, exec: &Exec, inputs: &Inputs) -> (Tensor, Tensor) {
     let mut state = inputs.state.clone();
     let mut y = poisoned(&mut Rng::new(2), case.dtype, &inputs.x.shape(), case.layout);
     let placed = inputs.all().map(|buffer| Placed::new(exec, buffer));
@@ -195,7 +195,7 @@ fn any_number_of_threads_gives_the_same_bits() {
     let inputs = case.inputs();
     let run = |threads| {
         let mut state = inputs.state.clone();
-        let mut y = Buffer::zeros(DType::F32, &inputs.x.shape()).unwrap();
+        let mut y = Tensor::host(DType::F32, &inputs.x.shape()).unwrap();
         update(&Exec::cpu(threads), &case.args(&inputs), &mut state.view_mut(), &mut y.view_mut()).unwrap();
         [state.bytes().to_vec(), y.bytes().to_vec()]
     };
@@ -215,7 +215,7 @@ fn nan_stays_in_its_row_and_channel() {
     state.data_mut()[..20 * 4].fill(Complex64::from(f64::NAN));
     inputs.state.copy_from(&state);
     everywhere(case.clone());
-    let mut y = Buffer::zeros(DType::F32, &x.shape()).unwrap();
+    let mut y = Tensor::host(DType::F32, &x.shape()).unwrap();
     update(&Exec::cpu(1), &case.args(&inputs), &mut inputs.state.clone().view_mut(), &mut y.view_mut()).unwrap();
     let y = y.to_dense();
     for (i, value) in y.data().iter().enumerate() {
@@ -227,7 +227,7 @@ fn nan_stays_in_its_row_and_channel() {
 fn wrong_arguments_are_named_and_nothing_is_written() {
     let case = Case { indexed: true, circular: true, ..Case::new(3, 4, None, 4, 0) };
     let mut inputs = case.inputs();
-    let failing = |args: &UpdateArgs<'_>, state: &Buffer| {
+    let failing = |args: &UpdateArgs<'_>, state: &Tensor| {
         let (mut state, mut y) = (state.clone(), poisoned(&mut Rng::new(1), DType::F32, &[3, 4], Layout::Dense));
         let before = state.clone();
         let error = update(&Exec::cpu(1), args, &mut state.view_mut(), &mut y.view_mut()).unwrap_err();
@@ -245,7 +245,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     assert!(matches!(error, Error::Index { argument: "cache_seqlens", position: 2, .. }), "{error}");
     inputs.seen = indices(DType::I32, &[3; 3]);
     let args = case.args(&inputs);
-    let buffer = |shape: &[usize]| Buffer::zeros(DType::F32, shape).unwrap();
+    let buffer = |shape: &[usize]| Tensor::host(DType::F32, shape).unwrap();
     let error = failing(&args, &buffer(&[6, 4, 2]));
     assert!(matches!(error, Error::Value { argument: "conv_state", .. }), "{error}");
     let error = failing(&args, &buffer(&[6, 5, 3]));

@@ -1,7 +1,7 @@
 //! Tensors where an executor's kernels can reach them, so that one test body serves every device.
 
 use statescan::cuda::DeviceTensor;
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 use statescan::{Device, Error, Exec, View, ViewMut};
 
 /// The first GPU, or the reason why there is none.
@@ -18,12 +18,12 @@ pub fn gpu() -> Option<Exec> {
 
 /// A tensor that is read: the buffer itself, or a copy of it on the device.
 pub enum Placed<'b> {
-    Host(&'b Buffer),
+    Host(&'b Tensor),
     Device(DeviceTensor),
 }
 
 impl<'b> Placed<'b> {
-    pub fn new(exec: &Exec, buffer: &'b Buffer) -> Self {
+    pub fn new(exec: &Exec, buffer: &'b Tensor) -> Self {
         match exec.device() {
             Device::Cpu => Placed::Host(buffer),
             _ => Placed::Device(DeviceTensor::from_host(exec, &buffer.view()).unwrap()),
@@ -40,12 +40,12 @@ impl<'b> Placed<'b> {
 
 /// A tensor that is written, with what it holds before; [`PlacedMut::finish`] brings it back.
 pub struct PlacedMut<'b> {
-    host: &'b mut Buffer,
+    host: &'b mut Tensor,
     device: Option<DeviceTensor>,
 }
 
 impl<'b> PlacedMut<'b> {
-    pub fn new(exec: &Exec, host: &'b mut Buffer) -> Self {
+    pub fn new(exec: &Exec, host: &'b mut Tensor) -> Self {
         let device = (exec.device() != Device::Cpu).then(|| DeviceTensor::from_host(exec, &host.view()).unwrap());
         PlacedMut { host, device }
     }

@@ -53,7 +53,7 @@ fn cuda_channels_side_by_side() {
             let mut case = Case::new(&mut rng, &[dim, length], a, b, Layout::Dense, true, length == 70);
             for tensor in [&mut case.a, &mut case.b, &mut case.by_h] {
                 let values = tensor.to_dense();
-                *tensor = Buffer::strided(tensor.dtype(), &[dim, length], &[1, dim as isize], 0, dim * length).unwrap();
+                *tensor = Tensor::strided(tensor.dtype(), &[dim, length], &[1, dim as isize], 0, dim * length).unwrap();
                 tensor.copy_from(&values);
             }
             check_twice(&case, &exec, Layout::Dense);
@@ -89,7 +89,7 @@ fn cuda_needs_the_states_or_room_for_them() {
     let case = Case::new(&mut Rng::new(4), &[2, 9], DType::F32, DType::F32, Layout::Dense, false, false);
     let placed = case.all().map(|buffer| buffer.map(|b| Placed::new(&exec, b)));
     let views = placed.each_ref().map(|p| p.as_ref().map(|p| p.view()));
-    let mut a = Buffer::zeros(DType::F32, &[2, 9]).unwrap();
+    let mut a = Tensor::host(DType::F32, &[2, 9]).unwrap();
     let mut on_device = PlacedMut::new(&exec, &mut a);
     let grads = &mut Gradients { a: Some(on_device.view_mut()), ..Default::default() };
     let error = backward(&exec, &case.args_of(views), None, &Cotangents::default(), grads);

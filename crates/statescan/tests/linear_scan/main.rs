@@ -9,16 +9,16 @@ use common::*;
 use num_complex::Complex64;
 use proptest::prelude::{prop, proptest};
 use statescan::ops::linear_scan::{self, Args, Cotangents, Gradients, Outputs, backward, forward, reference};
-use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::tensor::{Dense, ErrorBound, Tensor};
 use statescan::{DType, Error, Exec, Level, View};
 
 /// Arguments and cotangents of one call.
 struct Case {
-    a: Buffer,
-    b: Buffer,
-    initial: Option<Buffer>,
-    by_h: Buffer,
-    by_final: Buffer,
+    a: Tensor,
+    b: Tensor,
+    initial: Option<Tensor>,
+    by_h: Tensor,
+    by_final: Tensor,
     reverse: bool,
 }
 
@@ -55,7 +55,7 @@ impl Case {
     }
 
     /// What is read, in the order that `args_of` takes, then the cotangents.
-    fn all(&self) -> [Option<&Buffer>; 5] {
+    fn all(&self) -> [Option<&Tensor>; 5] {
         [Some(&self.a), Some(&self.b), self.initial.as_ref(), Some(&self.by_h), Some(&self.by_final)]
     }
 
@@ -71,7 +71,7 @@ impl Case {
         Cotangents { h: Some(self.by_h.view()), final_state: Some(self.by_final.view()) }
     }
 
-    fn forward(&self, exec: &Exec, rng: &mut Rng, layout: Layout) -> [Buffer; 3] {
+    fn forward(&self, exec: &Exec, rng: &mut Rng, layout: Layout) -> [Tensor; 3] {
         let (shape, dtype) = (self.b.shape(), self.by_h.dtype());
         let state = &shape[..shape.len() - 1];
         let mut h = poisoned(rng, dtype, &shape, layout);
@@ -95,7 +95,7 @@ impl Case {
         [h, last, decay]
     }
 
-    fn backward(&self, exec: &Exec, rng: &mut Rng, layout: Layout, h: Option<&Buffer>) -> [Buffer; 3] {
+    fn backward(&self, exec: &Exec, rng: &mut Rng, layout: Layout, h: Option<&Tensor>) -> [Tensor; 3] {
         let shape = self.b.shape();
         let mut a = poisoned(rng, self.a.dtype(), &shape, layout);
         let mut b = poisoned(rng, self.b.dtype(), &shape, layout);
@@ -136,7 +136,7 @@ impl Case {
         let given = (self.by_h.dtype().size() > 2).then_some(&h);
         for h in [None, given] {
             let [a, b, initial] = self.backward(exec, rng, layout, h);
-            let bound = |grad: &Buffer| ErrorBound::for_gradient(grad.dtype(), length);
+            let bound = |grad: &Tensor| ErrorBound::for_gradient(grad.dtype(), length);
             assert_close(&format!("grad of a {name}"), &a, &expected.a, bound(&a));
             assert_close(&format!("grad of b {name}"), &b, &expected.b, bound(&b));
             assert_close(&format!("grad of initial_state {name}"), &initial, &expected.initial_state, bound(&initial));
@@ -144,7 +144,7 @@ impl Case {
     }
 }
 
-fn poisoned_workspace(len: usize) -> Buffer {
+fn poisoned_workspace(len: usize) -> Tensor {
     poisoned(&mut Rng::new(0), DType::F32, &[len], Layout::Dense)
 }
 
@@ -185,7 +185,7 @@ fn channels_side_by_side_agree_with_the_oracle() {
                 let mut case = Case::new(&mut rng, &[dim, length], a, b, Layout::Dense, true, length == 70);
                 for tensor in [&mut case.a, &mut case.b, &mut case.by_h] {
                     let values = tensor.to_dense();
-                    *tensor = Buffer::strided(tensor.dtype(), &[dim, length], &[1, dim as isize], 0, dim * length).unwrap();
+                    *tensor = Tensor::strided(tensor.dtype(), &[dim, length], &[1, dim as isize], 0, dim * length).unwrap();
                     tensor.copy_from(&values);
                 }
                 case.check(&exec, &mut rng, Layout::Dense);

@@ -70,20 +70,20 @@ impl Case {
 }
 
 pub struct Inputs {
-    pub x: Buffer,
-    pub dt: Buffer,
-    pub a: Buffer,
-    pub b: Buffer,
-    pub c: Buffer,
-    pub d: Buffer,
-    pub z: Buffer,
-    pub bias: Buffer,
-    pub dt_a: Buffer,
-    pub state: Buffer,
+    pub x: Tensor,
+    pub dt: Tensor,
+    pub a: Tensor,
+    pub b: Tensor,
+    pub c: Tensor,
+    pub d: Tensor,
+    pub z: Tensor,
+    pub bias: Tensor,
+    pub dt_a: Tensor,
+    pub state: Tensor,
     pub bounds: Vec<i64>,
-    pub index: Buffer,
-    pub dy: Buffer,
-    pub dstate: Buffer,
+    pub index: Tensor,
+    pub dy: Tensor,
+    pub dstate: Tensor,
 }
 
 impl Inputs {
@@ -139,7 +139,7 @@ impl Inputs {
     }
 
     pub fn args<'a>(&'a self, case: &Case) -> Args<'a> {
-        let on = |option, view: &'a Buffer| case.has(option).then(|| view.view());
+        let on = |option, view: &'a Tensor| case.has(option).then(|| view.view());
         Args {
             d: on(SKIP, &self.d),
             z: on(GATE, &self.z),
@@ -207,7 +207,7 @@ impl<'c> Expected<'c> {
         }
     }
 
-    pub fn check_backward(&self, exec: &Exec, saved: Option<&Buffer>) {
+    pub fn check_backward(&self, exec: &Exec, saved: Option<&Tensor>) {
         let Expected { case, inputs, backward: expected, .. } = self;
         let rng = &mut Rng::new(case.seed + 2);
         let mut got = Computed::new(inputs, |like| poisoned(rng, like.dtype(), &like.shape(), case.layout));
@@ -235,20 +235,20 @@ impl<'c> Expected<'c> {
 
 /// Gradients by every argument that a case may have.
 pub struct Computed {
-    pub x: Buffer,
-    pub dt: Buffer,
-    pub a: Buffer,
-    pub b: Buffer,
-    pub c: Buffer,
-    pub d: Buffer,
-    pub z: Buffer,
-    pub bias: Buffer,
-    pub dt_a: Buffer,
-    pub state: Buffer,
+    pub x: Tensor,
+    pub dt: Tensor,
+    pub a: Tensor,
+    pub b: Tensor,
+    pub c: Tensor,
+    pub d: Tensor,
+    pub z: Tensor,
+    pub bias: Tensor,
+    pub dt_a: Tensor,
+    pub state: Tensor,
 }
 
 impl Computed {
-    pub fn new(i: &Inputs, mut fresh: impl FnMut(&Buffer) -> Buffer) -> Self {
+    pub fn new(i: &Inputs, mut fresh: impl FnMut(&Tensor) -> Tensor) -> Self {
         let [x, dt, a, b, c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
         let [d, z, bias, dt_a, state] = [&i.d, &i.z, &i.bias, &i.dt_a, &i.state].map(fresh);
         Computed { x, dt, a, b, c, d, z, bias, dt_a, state }

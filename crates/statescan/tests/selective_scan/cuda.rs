@@ -77,7 +77,7 @@ impl<'i> OnDevice<'i> {
 }
 
 /// `y`, the final state and the saved states of one run, each poisoned before; with or without the workspace that is asked for.
-fn run(exec: &Exec, case: &Case, args: &Args<'_>, with_workspace: bool) -> [Buffer; 3] {
+fn run(exec: &Exec, case: &Case, args: &Args<'_>, with_workspace: bool) -> [Tensor; 3] {
     let rng = &mut Rng::new(case.seed + 1);
     let saved = selective_scan::checkpoints_len(args).unwrap();
     let mut results = [
@@ -102,7 +102,7 @@ fn run(exec: &Exec, case: &Case, args: &Args<'_>, with_workspace: bool) -> [Buff
 }
 
 /// Every gradient of one run, each poisoned before.
-fn run_backward(exec: &Exec, case: &Case, device: &OnDevice<'_>, saved: Option<&Buffer>) -> Vec<(&'static str, Buffer)> {
+fn run_backward(exec: &Exec, case: &Case, device: &OnDevice<'_>, saved: Option<&Tensor>) -> Vec<(&'static str, Tensor)> {
     let (rng, args, i) = (&mut Rng::new(case.seed + 2), device.args(case), device.inputs);
     let saved = saved.map(|saved| DeviceTensor::from_host(exec, &saved.view()).unwrap());
     let len = selective_scan::backward_workspace_len(exec, &args, saved.is_some()).unwrap();
@@ -134,7 +134,7 @@ fn run_backward(exec: &Exec, case: &Case, device: &OnDevice<'_>, saved: Option<&
     names.into_iter().zip(results).collect()
 }
 
-fn check_backward(exec: &Exec, case: &Case, device: &OnDevice<'_>, saved: Option<&Buffer>) {
+fn check_backward(exec: &Exec, case: &Case, device: &OnDevice<'_>, saved: Option<&Tensor>) {
     let inputs = device.inputs;
     let cotangents = inputs.cotangents();
     let e = reference::backward(&inputs.args(case), &cotangents).unwrap();
@@ -312,7 +312,7 @@ fn cuda_channels_last() {
             let dense = tensor.to_dense();
             let (batch, dim, seqlen) = (2, 64, 96);
             let strides = [(dim * seqlen) as isize, 1, dim as isize];
-            *tensor = Buffer::strided(dtype, &[batch, dim, seqlen], &strides, 0, batch * dim * seqlen).unwrap();
+            *tensor = Tensor::strided(dtype, &[batch, dim, seqlen], &strides, 0, batch * dim * seqlen).unwrap();
             tensor.copy_from(&dense);
         }
         let expected = reference::forward(&inputs.args(&case)).unwrap();
@@ -334,7 +334,7 @@ fn cuda_saved_states_are_those_of_the_scan() {
     for k in 1..4 {
         let whole = inputs.args(&case);
         let cut =
-            |view: View<'_>| Buffer::from_dense(&statescan::tensor::Dense::from_view(&view.slice(2, 0..64 * k)), DType::F32);
+            |view: View<'_>| Tensor::from_dense(&statescan::tensor::Dense::from_view(&view.slice(2, 0..64 * k)), DType::F32);
         let [x, dt, b, c] = [whole.x, whole.dt, whole.b, whole.c].map(cut);
         let args = Args { x: x.view(), dt: dt.view(), b: b.view(), c: c.view(), ..whole };
         let state = reference::forward(&args).unwrap().final_state;
@@ -385,7 +385,7 @@ fn cuda_nan_stays_where_it_is() {
 fn cuda_extreme_steps_and_decays() {
     let Some(exec) = gpu() else { return };
     let one = |value: f64, shape: &[usize]| {
-        let mut buffer = Buffer::zeros(DType::F32, shape).unwrap();
+        let mut buffer = Tensor::host(DType::F32, shape).unwrap();
         buffer.fill_with(|| value.into());
         DeviceTensor::from_host(&exec, &buffer.view()).unwrap()
     };
@@ -395,7 +395,7 @@ fn cuda_extreme_steps_and_decays() {
         let mut last = one(7.0, &[1, 3, 2]);
         let args = Args { initial_state: Some(h.view()), ..Args::new(x.view(), dt.view(), a.view(), b.view(), c.view()) };
         selective_scan::forward(&exec, &args, &mut Outputs { final_state: Some(last.view_mut()), ..Default::default() }).unwrap();
-        let mut host = Buffer::zeros(DType::F32, &[1, 3, 2]).unwrap();
+        let mut host = Tensor::host(DType::F32, &[1, 3, 2]).unwrap();
         last.to_host(&mut host.view_mut()).unwrap();
         assert!(host.to_dense().data().iter().all(|v| v.re == expected), "{:?}", host.to_dense());
     }
@@ -407,7 +407,7 @@ fn cuda_refuses_by_name() {
     let case = Case::new(DType::F32, 2, 4, 6, 3, 0);
     let inputs = Inputs::new(&case);
     // tensors of the host
-    let mut y = Buffer::zeros(DType::F32, &[2, 4, 6]).unwrap();
+    let mut y = Tensor::host(DType::F32, &[2, 4, 6]).unwrap();
     let mut out = Outputs { y: Some(y.view_mut()), ..Default::default() };
     let error = selective_scan::forward(&exec, &inputs.args(&case), &mut out);
     assert!(matches!(error, Err(Error::Device { argument: "x", .. })), "{error:?}");

@@ -13,7 +13,7 @@ use common::{Layout, Rng, assert_close, executors, normal, poisoned, random, uni
 use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::selective_scan::{self, Args, Cotangents, Gradients, Outputs, reference};
-use statescan::tensor::{Buffer, ErrorBound};
+use statescan::tensor::{ErrorBound, Tensor};
 use statescan::{DType, Discretization, Exec, Level, Sequences};
 use std::sync::Arc;
 
@@ -203,7 +203,7 @@ proptest! {
 fn all_bytes(case: &Case, exec: &Exec) -> Vec<Vec<u8>> {
     let inputs = Inputs::new(case);
     let args = inputs.args(case);
-    let zeros = |like: &Buffer| Buffer::zeros(like.dtype(), &like.shape()).unwrap();
+    let zeros = |like: &Tensor| Tensor::host(like.dtype(), &like.shape()).unwrap();
     let (mut y, mut last) = (zeros(&inputs.x), zeros(&inputs.state));
     let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), ..Default::default() };
     selective_scan::forward(exec, &args, &mut out).unwrap();
@@ -250,10 +250,10 @@ fn nan_stays_where_it_is() {
     *x.at_mut(&[0, channel, 45]) = f64::INFINITY.into();
     dirty.x.copy_from(&x);
     let run = |inputs: &Inputs| {
-        let mut y = Buffer::zeros(DType::F32, &[1, 21, 90]).unwrap();
+        let mut y = Tensor::host(DType::F32, &[1, 21, 90]).unwrap();
         let mut out = Outputs { y: Some(y.view_mut()), ..Default::default() };
         selective_scan::forward(&Exec::cpu(2), &inputs.args(&case), &mut out).unwrap();
-        let mut dx = Buffer::zeros(DType::F32, &[1, 21, 90]).unwrap();
+        let mut dx = Tensor::host(DType::F32, &[1, 21, 90]).unwrap();
         let mut grads = Gradients { x: Some(dx.view_mut()), ..Default::default() };
         let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: None };
         selective_scan::backward(&Exec::cpu(2), &inputs.args(&case), None, &cotangents, &mut grads).unwrap();
@@ -276,7 +276,7 @@ fn nan_stays_where_it_is() {
 fn extreme_steps_and_decays() {
     // dt = 0 keeps the state exactly; a huge decay forgets it exactly
     let one = |value: f64, shape: &[usize]| {
-        let mut buffer = Buffer::zeros(DType::F32, shape).unwrap();
+        let mut buffer = Tensor::host(DType::F32, shape).unwrap();
         buffer.fill_with(|| value.into());
         buffer
     };

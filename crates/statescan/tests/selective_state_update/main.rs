@@ -12,7 +12,7 @@ use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::selective_scan;
 use statescan::ops::selective_scan::update::{Args, reference, update};
-use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::tensor::{Dense, ErrorBound, Tensor};
 use statescan::{DType, Discretization, Error, Exec, View, ViewMut};
 
 #[derive(Debug, Clone)]
@@ -38,22 +38,22 @@ struct Case {
 const ALL: u32 = SKIP | GATE | BIAS | SOFTPLUS | LIMIT;
 
 struct Inputs {
-    x: Buffer,
-    dt: Buffer,
-    a: Buffer,
-    b: Buffer,
-    c: Buffer,
-    d: Buffer,
-    z: Buffer,
-    bias: Buffer,
-    dt_a: Buffer,
-    state: Buffer,
-    rows: Buffer,
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    d: Tensor,
+    z: Tensor,
+    bias: Tensor,
+    dt_a: Tensor,
+    state: Tensor,
+    rows: Tensor,
 }
 
 impl Inputs {
     /// What is read, in the order that `Case::args_of` takes.
-    fn all(&self) -> [&Buffer; 10] {
+    fn all(&self) -> [&Tensor; 10] {
         [&self.x, &self.dt, &self.a, &self.b, &self.c, &self.d, &self.z, &self.bias, &self.dt_a, &self.rows]
     }
 }
@@ -156,7 +156,7 @@ impl Case {
 }
 
 /// `y`, poisoned before, and the state after a step.
-fn run(case: &Case, exec: &Exec, inputs: &Inputs) -> (Buffer, Buffer) {
+fn run(case: &Case, exec: &Exec, inputs: &Inputs) -> (Tensor, Tensor) {
     let mut state = inputs.state.clone();
     let mut y = poisoned(&mut Rng::new(2), case.dtype, &inputs.x.shape(), case.layout);
     let placed = inputs.all().map(|buffer| Placed::new(exec, buffer));
@@ -242,7 +242,7 @@ fn channels_side_by_side(execs: &[Exec]) {
         let mut inputs = case.inputs();
         let (y, next) = reference::update(&case.args(&inputs), &inputs.state.view()).unwrap();
         let strides = [(dim * dstate) as isize, 1, dim as isize];
-        let mut state = Buffer::strided(DType::F32, &[2, dim, dstate], &strides, 0, 2 * dim * dstate).unwrap();
+        let mut state = Tensor::strided(DType::F32, &[2, dim, dstate], &strides, 0, 2 * dim * dstate).unwrap();
         state.copy_from(&inputs.state.to_dense());
         inputs.state = state;
         for exec in execs {
@@ -342,7 +342,7 @@ fn any_number_of_threads_gives_the_same_bits() {
     let inputs = case.inputs();
     let run = |threads| {
         let mut state = inputs.state.clone();
-        let mut y = Buffer::zeros(DType::F32, &inputs.x.shape()).unwrap();
+        let mut y = Tensor::host(DType::F32, &inputs.x.shape()).unwrap();
         update(&Exec::cpu(threads), &case.args(&inputs), &mut state.view_mut(), &mut y.view_mut()).unwrap();
         [state.bytes().to_vec(), y.bytes().to_vec()]
     };
@@ -394,7 +394,7 @@ fn vectors_of_the_origin() {
         let (oracle, next) = reference::update(&args, &state.view()).unwrap();
         case.assert_close("out.y", &oracle);
         case.assert_close("out.state", &next);
-        let mut y = Buffer::zeros(DType::F32, &x.shape()).unwrap();
+        let mut y = Tensor::host(DType::F32, &x.shape()).unwrap();
         update(&Exec::cpu(1), &args, &mut state.view_mut(), &mut y.view_mut()).unwrap();
         case.assert_close("out.y", &y.to_dense());
         case.assert_close("out.state", &state.to_dense());
@@ -405,7 +405,7 @@ fn vectors_of_the_origin() {
 fn wrong_arguments_are_named_and_nothing_is_written() {
     let case = Case { indexed: true, groups: Some(2), ..Case::new(3, &[4, 5], 6, ALL) };
     let mut inputs = case.inputs();
-    let failing = |args: &Args<'_>, state: &Buffer| {
+    let failing = |args: &Args<'_>, state: &Tensor| {
         let (mut state, mut y) = (state.clone(), poisoned(&mut Rng::new(1), DType::F32, &[3, 4, 5], Layout::Dense));
         let before = state.clone();
         let error = update(&Exec::cpu(1), args, &mut state.view_mut(), &mut y.view_mut()).unwrap_err();
@@ -420,7 +420,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     }
     inputs.rows = indices(DType::I32, &[-1, 1, 0]);
     let args = case.args(&inputs);
-    let buffer = |dtype, shape: &[usize]| Buffer::zeros(dtype, shape).unwrap();
+    let buffer = |dtype, shape: &[usize]| Tensor::host(dtype, shape).unwrap();
     let flat = buffer(DType::F32, &[3, 20]);
     let error = failing(&Args { x: flat.view(), ..args }, &inputs.state);
     assert!(matches!(error, Error::Rank { argument: "x", .. }), "{error}");

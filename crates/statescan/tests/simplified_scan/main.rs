@@ -11,7 +11,7 @@ use proptest::prelude::proptest;
 use statescan::ops::simplified_scan::{
     Args, Cotangents, Gradients, Head, Outputs, backward, checkpoints_len, forward, last_state_shape, reference,
 };
-use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::tensor::{Dense, ErrorBound, Tensor};
 use statescan::{DType, Discretization, Error, Exec, Level, Sequences, View};
 
 /// Everything that a call depends on besides numbers.
@@ -110,17 +110,17 @@ impl Setup {
 
 struct Case {
     setup: Setup,
-    u: Buffer,
-    delta: Buffer,
-    a: Buffer,
-    b: Buffer,
-    c: Buffer,
-    d: Option<Buffer>,
-    delta_a: Option<Buffer>,
-    index: Option<Buffer>,
-    initial: Option<Buffer>,
-    by_y: Buffer,
-    by_last: Buffer,
+    u: Tensor,
+    delta: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    d: Option<Tensor>,
+    delta_a: Option<Tensor>,
+    index: Option<Tensor>,
+    initial: Option<Tensor>,
+    by_y: Tensor,
+    by_last: Tensor,
 }
 
 impl Case {
@@ -211,7 +211,7 @@ impl Case {
     }
 
     /// y, last state, checkpoints.
-    fn forward(&self, exec: &Exec, rng: &mut Rng) -> [Buffer; 3] {
+    fn forward(&self, exec: &Exec, rng: &mut Rng) -> [Tensor; 3] {
         let args = self.args();
         let layout = self.setup.layout;
         let mut y = poisoned(rng, self.by_y.dtype(), &self.by_y.shape(), layout);
@@ -225,9 +225,9 @@ impl Case {
     }
 
     /// Names and gradients.
-    fn backward(&self, exec: &Exec, rng: &mut Rng, saved: Option<&Buffer>) -> Vec<(&'static str, Buffer)> {
+    fn backward(&self, exec: &Exec, rng: &mut Rng, saved: Option<&Tensor>) -> Vec<(&'static str, Tensor)> {
         let args = self.args();
-        let mut like = |of: &Buffer| poisoned(rng, of.dtype(), &of.shape(), self.setup.layout);
+        let mut like = |of: &Tensor| poisoned(rng, of.dtype(), &of.shape(), self.setup.layout);
         let (mut u, mut delta, mut a, mut b, mut c) =
             (like(&self.u), like(&self.delta), like(&self.a), like(&self.b), like(&self.c));
         let (mut d, mut delta_a) = (self.d.as_ref().map(&mut like), self.delta_a.as_ref().map(&mut like));
@@ -362,7 +362,7 @@ fn nan_stays_in_its_sequence() {
             let batch = if packed == Packed::No { 3 } else { 1 };
             let mut case = Case::new(&mut rng, Setup { packed, ..Setup::new(batch, 5, 19, 200) });
             if packed == Packed::Bounds {
-                case.index = Some(Buffer::from_dense(&Dense::from_slice(&[0i32, 90, 150, 200], &[4]).unwrap(), DType::I32));
+                case.index = Some(Tensor::from_dense(&Dense::from_slice(&[0i32, 90, 150, 200], &[4]).unwrap(), DType::I32));
                 case.initial = Some(normal(&mut rng, DType::Complex64, &[3, 19], Layout::Dense, 1.0));
                 case.by_last = normal(&mut rng, DType::Complex64, &[3, 19], Layout::Dense, 1.0);
             }

@@ -10,19 +10,19 @@ use num_complex::Complex64;
 use proptest::prelude::{ProptestConfig, proptest};
 use statescan::ops::simplified_scan::update::{Args, reference, update};
 use statescan::ops::simplified_scan::{self, Head};
-use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::tensor::{Dense, ErrorBound, Tensor};
 use statescan::{DType, Discretization, Error, Exec, Level, View, ViewMut};
 
 struct Case {
-    state: Buffer,
-    u: Buffer,
-    delta: Buffer,
-    a: Buffer,
-    b: Buffer,
-    c: Buffer,
-    d: Option<Buffer>,
-    delta_a: Option<Buffer>,
-    indices: Option<Buffer>,
+    state: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    d: Option<Tensor>,
+    delta_a: Option<Tensor>,
+    indices: Option<Tensor>,
     conj_sym: Option<bool>,
     method: Discretization,
     layout: Layout,
@@ -77,7 +77,7 @@ impl Case {
     }
 
     /// What is read, in the order that `args_of` takes.
-    fn all(&self) -> [Option<&Buffer>; 8] {
+    fn all(&self) -> [Option<&Tensor>; 8] {
         let [u, delta, a, b, c] = [&self.u, &self.delta, &self.a, &self.b, &self.c].map(Some);
         [u, delta, a, b, c, self.d.as_ref(), self.delta_a.as_ref(), self.indices.as_ref()]
     }
@@ -101,7 +101,7 @@ impl Case {
     }
 
     /// y and the states after the step.
-    fn update(&self, exec: &Exec, rng: &mut Rng) -> (Buffer, Buffer) {
+    fn update(&self, exec: &Exec, rng: &mut Rng) -> (Tensor, Tensor) {
         let complex = self.state.dtype();
         let y = if self.conj_sym.is_some() { complex.real() } else { complex };
         let mut y = poisoned(rng, y, &self.u.shape(), self.layout);
@@ -180,7 +180,7 @@ fn steps_give_the_scan() {
         let whole = simplified_scan::reference::forward(&scan).unwrap();
         let y_type = if i % 2 == 0 { DType::Complex64 } else { DType::F32 };
         for exec in executors() {
-            let mut state = Buffer::zeros(DType::Complex64, &[batch, dstate]).unwrap();
+            let mut state = Tensor::host(DType::Complex64, &[batch, dstate]).unwrap();
             let mut y = poisoned(&mut rng, y_type, &[batch, dim, seqlen], dense);
             for t in 0..seqlen {
                 let args = Args {

@@ -133,7 +133,7 @@ fn any_subset_of_gradients_is_the_same() {
             ssd::backward(&exec, &args, None, &part, &mut Gradients { x: Some(x.view_mut()), ..Gradients::default() }).unwrap();
             x.to_dense()
         });
-    let mut sum = Buffer::zeros(DType::F64, &inputs.x.shape()).unwrap();
+    let mut sum = Tensor::host(DType::F64, &inputs.x.shape()).unwrap();
     let mut values = parts[0].data().iter().zip(parts[1].data());
     sum.fill_with(|| values.next().map(|(a, b)| a + b).unwrap());
     assert_close("sum of parts", &sum, &both.x, ErrorBound::for_gradient(DType::F32, 100));

@@ -12,7 +12,7 @@ use common::options::*;
 use common::{Layout, Rng, assert_close, assert_close_in_scale, normal, poisoned, random, uniform};
 use num_complex::Complex64;
 use statescan::ops::ssd::{self, Args, Cotangents, Gradients, Outputs, reference};
-use statescan::tensor::{Buffer, Dense, ErrorBound};
+use statescan::tensor::{Dense, ErrorBound, Tensor};
 use statescan::{DType, Exec, Sequences, View};
 
 /// A random problem: which options are set, how large, stored how.
@@ -62,19 +62,19 @@ impl Case {
 
 /// Every tensor that a call can read.
 struct Inputs {
-    x: Buffer,
-    dt: Buffer,
-    a: Buffer,
-    b: Buffer,
-    c: Buffer,
-    d: Buffer,
-    z: Buffer,
-    bias: Buffer,
-    state: Buffer,
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    d: Tensor,
+    z: Tensor,
+    bias: Tensor,
+    state: Tensor,
     bounds: Vec<i64>,
-    index: Buffer,
-    dy: Buffer,
-    dstate: Buffer,
+    index: Tensor,
+    dy: Tensor,
+    dstate: Tensor,
 }
 
 impl Inputs {
@@ -125,7 +125,7 @@ impl Inputs {
     }
 
     fn args<'a>(&'a self, case: &Case) -> Args<'a> {
-        let on = |option, view: &'a Buffer| case.has(option).then(|| view.view());
+        let on = |option, view: &'a Tensor| case.has(option).then(|| view.view());
         let (x, dt, a, b, c) = (self.x.view(), self.dt.view(), self.a.view(), self.b.view(), self.c.view());
         let args = match case.has(HEADS_FIRST) {
             false => Args::new(x, dt, a, b, c),
@@ -153,9 +153,9 @@ impl Inputs {
 
 /// What a forward pass gives, poisoned beforehand.
 struct Results {
-    y: Buffer,
-    last: Buffer,
-    saved: Buffer,
+    y: Tensor,
+    last: Tensor,
+    saved: Tensor,
 }
 
 fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec) -> Results {
@@ -170,11 +170,11 @@ fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec) -> Results {
 }
 
 /// The gradients that a case has, by name, poisoned beforehand.
-fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Buffer>) -> Vec<(&'static str, Buffer)> {
+fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor>) -> Vec<(&'static str, Tensor)> {
     let args = inputs.args(case);
     let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
     let rng = &mut Rng::new(case.seed + 2);
-    let mut fresh = |like: &Buffer| poisoned(rng, like.dtype(), &like.shape(), case.layout);
+    let mut fresh = |like: &Tensor| poisoned(rng, like.dtype(), &like.shape(), case.layout);
     let i = inputs;
     let [mut x, mut dt, mut a, mut b, mut c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
     let [mut d, mut z, mut bias, mut state] = [&i.d, &i.z, &i.bias, &i.state].map(&mut fresh);

@@ -41,14 +41,14 @@ fn chunk_size_and_mask_change_nothing() {
     for chunk_size in [1, 5, 1000] {
         let mask = View::new(&mask, &[5, 5]).unwrap();
         let args = Args { chunk_size, causal_mask: Some(mask), ..inputs.args(&case) };
-        let mut y = Buffer::zeros(DType::F32, &inputs.x.shape()).unwrap();
+        let mut y = Tensor::host(DType::F32, &inputs.x.shape()).unwrap();
         ssd::forward(&Exec::cpu(1), &args, &mut Outputs { y: Some(y.view_mut()), ..Outputs::default() }).unwrap();
         assert_eq!(y.bytes(), expected.y.bytes());
     }
 }
 
 /// Whether all elements of a result for which `touched` is false are finite.
-fn clean(name: &str, buffer: &Buffer, touched: impl Fn(&[usize]) -> bool) {
+fn clean(name: &str, buffer: &Tensor, touched: impl Fn(&[usize]) -> bool) {
     let (dense, shape) = (buffer.to_dense(), buffer.shape());
     let mut index = vec![0; shape.len()];
     for value in dense.data() {
@@ -65,7 +65,7 @@ fn clean(name: &str, buffer: &Buffer, touched: impl Fn(&[usize]) -> bool) {
 
 #[test]
 fn nan_and_infinity_stay_where_they_are() {
-    let poison = |buffer: &mut Buffer, at: &[usize], with: f64| {
+    let poison = |buffer: &mut Tensor, at: &[usize], with: f64| {
         let mut dense = buffer.to_dense();
         *dense.at_mut(at) = with.into();
         buffer.copy_from(&dense);
@@ -120,11 +120,11 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let case = Case::new(DType::F32, [2, 7, 4, 3, 2, 5], GATE | SKIP | BIAS | INITIAL);
     let inputs = Inputs::new(&case);
     let good = inputs.args(&case);
-    let small = Buffer::zeros(DType::F32, &[1]).unwrap();
-    let ints = Buffer::zeros(DType::I32, &[4]).unwrap();
-    let odd = Buffer::zeros(DType::F32, &[2, 7, 3, 5]).unwrap();
-    let mask = Buffer::zeros(DType::F32, &[3, 3]).unwrap();
-    let tall = Buffer::zeros(DType::F32, &[3, 2]).unwrap();
+    let small = Tensor::host(DType::F32, &[1]).unwrap();
+    let ints = Tensor::host(DType::I32, &[4]).unwrap();
+    let odd = Tensor::host(DType::F32, &[2, 7, 3, 5]).unwrap();
+    let mask = Tensor::host(DType::F32, &[3, 3]).unwrap();
+    let tall = Tensor::host(DType::F32, &[3, 2]).unwrap();
     let bounds = [0i64, 3, 7];
     type Wrong<'a> = (&'static str, Args<'a>, fn(&Error) -> bool);
     let wrong: Vec<Wrong<'_>> = vec![
@@ -151,7 +151,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
         ("seq_idx", Args { sequences: Sequences::SeqIdx(good.dt), ..good }, |e| matches!(e, Error::DType { .. })),
     ];
     for (argument, args, expected) in wrong {
-        let mut y = Buffer::zeros(DType::F32, &inputs.x.shape()).unwrap();
+        let mut y = Tensor::host(DType::F32, &inputs.x.shape()).unwrap();
         let before = y.bytes().to_vec();
         let mut out = Outputs { y: Some(y.view_mut()), ..Outputs::default() };
         let error = ssd::forward(&Exec::cpu(1), &args, &mut out).unwrap_err();
