@@ -302,12 +302,12 @@ const MOST_BYTES: usize = isize::MAX as usize - (4 << 20);
 /// The elements of a dense row-major view on the host, as they lie in memory.
 fn contiguous<'v>(view: &'v View<'_>) -> Option<&'v [u8]> {
     let (shape, strides, dense) = (view.shape(), view.strides(), view.shape().row_major());
-    let is_dense = view.is_empty() || (0..view.rank()).all(|axis| shape[axis] < 2 || strides[axis] == dense[axis]);
-    // SAFETY: so many bytes from there on are the view's elements, which are plain numbers, borrowed as long as the view is.
-    is_dense.then(|| match view.len() * view.dtype().size() {
-        0 => &[][..],
-        bytes => unsafe { core::slice::from_raw_parts(view.as_ptr(), bytes) },
-    })
+    if view.is_empty() {
+        return Some(&[]);
+    }
+    let is_dense = (0..view.rank()).all(|axis| shape[axis] < 2 || strides[axis] == dense[axis]);
+    // SAFETY: the view's elements are these bytes, one after the other: plain numbers, borrowed as long as the view is.
+    is_dense.then(|| unsafe { core::slice::from_raw_parts(view.as_ptr(), view.len() * view.dtype().size()) })
 }
 
 /// Copies the elements of a view on the host in row-major order.
