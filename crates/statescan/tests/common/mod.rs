@@ -8,8 +8,8 @@ pub mod vectors;
 use num_complex::Complex64;
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
-use statescan::tensor::{Dense, Element, ErrorBound, Tensor, max_errors};
-use statescan::{DType, Error, Exec, Level, View};
+use statescan::tensor::{Dense, Element, ErrorBound, max_errors};
+use statescan::{DType, Error, Exec, Level, Tensor, View};
 
 /// A small generator of reproducible numbers (splitmix64).
 pub struct Rng(u64);
@@ -136,10 +136,15 @@ pub fn random_cases(cases: u32, failed: &'static str) -> ProptestConfig {
 }
 
 /// Executors over levels and threads: every level on one thread, the best one on three.
+pub fn cpu_executors() -> Vec<Exec> {
+    let levels = Level::available().map(|level| Exec::cpu(1).with_level(level).unwrap());
+    levels.chain([Exec::cpu(3)]).collect()
+}
+
+/// Executors over levels, threads and devices: those of the CPU, and the first GPU where there is one.
 pub fn executors() -> Vec<Exec> {
-    let mut all: Vec<_> = Level::available().map(|level| Exec::cpu(1).with_level(level).unwrap()).collect();
-    all.push(Exec::cpu(3));
-    all
+    let cpu = if device::only_gpu() { Vec::new() } else { cpu_executors() };
+    cpu.into_iter().chain(device::find_gpu().ok()).collect()
 }
 
 /// Fails with the name and the figures if `got` is not within the bound of `expected`.
