@@ -1,8 +1,7 @@
 //! Peak memory of forward and backward, counted by the allocator.
 
 use statescan::ops::selective_scan::{self, Args, Cotangents, Gradients, Outputs};
-use statescan::tensor::Tensor;
-use statescan::{DType, Exec};
+use statescan::{DType, Exec, Tensor};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

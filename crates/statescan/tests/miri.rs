@@ -1,8 +1,7 @@
 //! Tiny problems through every operation that needs no matrix product, for Miri: every pointer of the scalar kernels is inside its tensor.
 
 use statescan::ops::{causal_conv1d, linear_scan, selective_scan};
-use statescan::tensor::Tensor;
-use statescan::{DType, Exec, Sequences, View};
+use statescan::{DType, Exec, Sequences, Tensor, View};
 
 fn ones(dtype: DType, shape: &[usize]) -> Tensor {
     let mut buffer = Tensor::host(dtype, shape).unwrap();

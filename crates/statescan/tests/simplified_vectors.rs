@@ -4,8 +4,8 @@ mod common;
 
 use common::vectors::Case;
 use statescan::ops::simplified_scan::{Args, Cotangents, Gradients, Head, Outputs, backward, forward, reference};
-use statescan::tensor::{Dense, Tensor};
-use statescan::{DType, Discretization, Exec, View, ViewMut};
+use statescan::tensor::Dense;
+use statescan::{DType, Discretization, Exec, Tensor, View, ViewMut};
 
 /// A tensor with a trailing axis of (re, im) as a complex one.
 fn complex(view: View<'_>) -> View<'_> {

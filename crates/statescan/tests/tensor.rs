@@ -128,10 +128,8 @@ fn wrong_requests_are_named() {
 }
 
 #[test]
-fn a_gpu_out_of_memory_says_so_and_goes_on() {
+fn bytes_of_a_gpu_cannot_be_read_in_place() {
     let Some(exec) = gpu() else { return };
-    let error = Tensor::zeros(&exec, DType::F32, &[1 << 40]).err();
-    assert_eq!(error, Some(Error::OutOfMemory { device: 0, bytes: 4 << 40 }));
     let one = Tensor::zeros(&exec, DType::F32, &[1]).unwrap();
     assert_eq!(one.to_vec::<f32>().unwrap(), [0.0]);
     let elements = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| one.bytes().len()));

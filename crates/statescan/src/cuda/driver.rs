@@ -296,8 +296,11 @@ impl Stream {
     /// Both ranges are valid and apart.
     pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
         let _current = self.context.enter()?;
-        // SAFETY: the caller's contract.
-        unsafe { call!(cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw())) }
+        match bytes {
+            0 => Ok(()),
+            // SAFETY: the caller's contract.
+            _ => unsafe { call!(cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw())) },
+        }
     }
 
     /// Begins to record what is put into the stream instead of running it.

@@ -19,15 +19,11 @@ impl DeviceMemory {
         Ok(DeviceMemory { stream: stream.clone(), address: stream.allocate(bytes)?, bytes })
     }
 
-    /// Memory that begins with a copy of bytes on the host.
-    ///
-    /// # Panics
-    /// If there are more of them than the memory has.
-    pub(crate) fn from_host(stream: &Stream, bytes: usize, from: &[u8]) -> Result<Self> {
-        assert!(from.len() <= bytes, "the copy fits");
-        let memory = Self::new(stream, bytes)?;
+    /// A copy of bytes on the host.
+    pub(crate) fn from_host(stream: &Stream, bytes: &[u8]) -> Result<Self> {
+        let memory = Self::new(stream, bytes.len())?;
         // SAFETY: both ranges have as many bytes, and nobody else knows of the memory yet.
-        unsafe { stream.upload(memory.address, from.as_ptr(), from.len())? };
+        unsafe { stream.upload(memory.address, bytes.as_ptr(), bytes.len())? };
         Ok(memory)
     }
 
@@ -37,14 +33,14 @@ impl DeviceMemory {
         unsafe { self.stream.fill(self.address, byte, self.bytes) }
     }
 
-    /// Copies the first bytes to the host.
+    /// Copies the bytes to the host.
     ///
     /// # Panics
-    /// If more of them are asked for than the memory has.
+    /// If the target has not as many.
     pub(crate) fn download(&self, to: &mut [u8]) -> Result<()> {
-        assert!(to.len() <= self.bytes, "the copy lies inside");
+        assert_eq!(to.len(), self.bytes, "the target is as large");
         // SAFETY: both ranges have as many bytes, and the target is borrowed exclusively.
-        unsafe { self.stream.download(to.as_mut_ptr(), self.address, to.len()) }
+        unsafe { self.stream.download(to.as_mut_ptr(), self.address, self.bytes) }
     }
 
     /// A copy on the same device, for use on another stream.

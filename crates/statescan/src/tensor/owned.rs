@@ -2,7 +2,6 @@
 
 use super::dense::Dense;
 use super::dtype::{DType, Element};
-use super::memory::Line;
 use super::shape::{Shape, Strides};
 use super::storage::Storage;
 use super::view::{Device, View, check_bounds};
@@ -81,7 +80,7 @@ impl Tensor {
     /// As [`Tensor::zeros`].
     pub fn host(dtype: DType, shape: &[usize]) -> Result<Self> {
         let shape = Shape::new(shape)?;
-        Ok(Self::dense(Storage::host(lines(dtype, &shape)?), dtype, shape))
+        Ok(Self::dense(Storage::host(size(dtype, &shape)?), dtype, shape))
     }
 
     /// Zeros in host memory with chosen strides (in elements), in memory of `elements` elements; element (0, .., 0) is at `offset`.
@@ -113,7 +112,7 @@ impl Tensor {
             return Err(Error::Device { op: "from_host", argument: "view", expected: Device::Cpu, got: view.device() });
         }
         if let Some((stream, elements)) = exec.stream().zip(contiguous(view)) {
-            return Ok(Self::dense(Storage::upload(stream, lines(dtype, &shape)?, elements)?, dtype, shape));
+            return Ok(Self::dense(Storage::upload(stream, elements)?, dtype, shape));
         }
         let mut host = Self::host(dtype, &shape)?;
         gather(view, &mut host.bytes_mut()[..view.len() * dtype.size()]);
@@ -195,7 +194,7 @@ impl Tensor {
         self.bytes_mut().fill(byte);
     }
 
-    /// The memory behind the tensor: its elements, what lies between them, and up to 63 bytes more.
+    /// The memory behind the tensor: its elements, what lies between them, and up to 63 bytes after them.
     ///
     /// # Panics
     /// If the tensor is not on the host.
@@ -264,7 +263,7 @@ impl Tensor {
     /// A dense tensor of one byte, or of whatever there is.
     fn filled(exec: &Exec, dtype: DType, shape: &[usize], byte: Option<u8>) -> Result<Self> {
         let shape = Shape::new(shape)?;
-        Ok(Self::dense(Storage::filled(exec, lines(dtype, &shape)?, byte)?, dtype, shape))
+        Ok(Self::dense(Storage::filled(exec, size(dtype, &shape)?, byte)?, dtype, shape))
     }
 
     /// A tensor without gaps, in memory that is as large.
@@ -289,11 +288,11 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// How many lines of memory a dense tensor takes.
-fn lines(dtype: DType, shape: &Shape) -> Result<usize> {
+/// Bytes of a dense tensor.
+fn size(dtype: DType, shape: &Shape) -> Result<usize> {
     let bytes = shape.checked_len().and_then(|len| len.checked_mul(dtype.size())).filter(|&bytes| bytes <= MOST_BYTES);
     let overflow = || Error::Bounds { shape: *shape, strides: shape.row_major().to_vec(), offset: 0, available: 0 };
-    Ok(bytes.ok_or_else(overflow)?.div_ceil(size_of::<Line>()))
+    bytes.ok_or_else(overflow)
 }
 
 /// The most bytes that an allocation can have after rounding up to whole lines and large pages.

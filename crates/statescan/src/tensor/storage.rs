@@ -6,43 +6,43 @@ use crate::cuda::{DeviceMemory, Stream};
 use crate::error::Result;
 use crate::exec::Exec;
 
-/// Whole lines of memory.
 pub(super) enum Storage {
+    /// Whole lines, of which the last may have bytes more.
     Host(Memory),
     Cuda(DeviceMemory),
 }
 
 impl Storage {
-    /// Lines of zeros on the host.
-    pub(super) fn host(lines: usize) -> Self {
-        Storage::Host(Memory::zeroed(lines))
+    /// So many bytes on the host, all zero.
+    pub(super) fn host(bytes: usize) -> Self {
+        Storage::Host(Memory::zeroed(bytes.div_ceil(size_of::<Line>())))
     }
 
-    /// Lines on the executor's device, every byte of which is `byte`; without it they hold anything.
-    pub(super) fn filled(exec: &Exec, lines: usize, byte: Option<u8>) -> Result<Self> {
+    /// So many bytes on the executor's device, each of which is `byte`; without it they may be anything.
+    pub(super) fn filled(exec: &Exec, bytes: usize, byte: Option<u8>) -> Result<Self> {
         let Some(stream) = exec.stream() else {
-            let mut storage = Self::host(lines);
+            let mut storage = Self::host(bytes);
             if let Some(byte @ 1..) = byte {
                 storage.bytes_mut().fill(byte);
             }
             return Ok(storage);
         };
-        let mut memory = DeviceMemory::new(stream, lines * size_of::<Line>())?;
+        let mut memory = DeviceMemory::new(stream, bytes)?;
         if let Some(byte) = byte {
             memory.fill(byte)?;
         }
         Ok(Storage::Cuda(memory))
     }
 
-    /// Lines on a CUDA device that begin with these bytes.
-    pub(super) fn upload(stream: &Stream, lines: usize, bytes: &[u8]) -> Result<Self> {
-        Ok(Storage::Cuda(DeviceMemory::from_host(stream, lines * size_of::<Line>(), bytes)?))
+    /// A copy of bytes on a CUDA device.
+    pub(super) fn upload(stream: &Stream, bytes: &[u8]) -> Result<Self> {
+        Ok(Storage::Cuda(DeviceMemory::from_host(stream, bytes)?))
     }
 
     /// A copy on the executor's device.
     pub(super) fn to(&self, exec: &Exec) -> Result<Self> {
         match (self, exec.stream()) {
-            (Storage::Host(memory), Some(stream)) => Self::upload(stream, memory.len(), self.bytes()),
+            (Storage::Host(_), Some(stream)) => Self::upload(stream, self.bytes()),
             (Storage::Cuda(memory), Some(stream)) if stream.ordinal() == memory.stream().ordinal() => {
                 Ok(Storage::Cuda(memory.duplicate(stream)?))
             }
@@ -56,8 +56,8 @@ impl Storage {
         match self {
             Storage::Host(memory) => Ok(Storage::Host(memory.clone())),
             Storage::Cuda(memory) => {
-                let mut copy = Self::host(memory.len() / size_of::<Line>());
-                memory.download(copy.bytes_mut())?;
+                let mut copy = Self::host(memory.len());
+                memory.download(&mut copy.bytes_mut()[..memory.len()])?;
                 Ok(copy)
             }
         }

@@ -1,7 +1,8 @@
 //! Test vectors: inputs, results and gradients from other people's reference functions, one safetensors file for each case.
 
 use safetensors::{Dtype, SafeTensors};
-use statescan::tensor::{Dense, ErrorBound, Tensor, max_errors};
+use statescan::Tensor;
+use statescan::tensor::{Dense, ErrorBound, max_errors};
 use std::path::PathBuf;
 
 /// Where the files are: the folder named by `STATESCAN_VECTORS`, or `shared/vectors` beside the workspace.
