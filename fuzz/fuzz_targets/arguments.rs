@@ -7,10 +7,11 @@ use num_complex::Complex64;
 use serde_json::{Value, json};
 use statescan::tensor::Buffer;
 use statescan::{DType, Exec, Level};
-use statescan_cli::call::{Call, Options, Tensors};
-use statescan_cli::operation::{Role, all};
-use statescan_cli::sample::Rng;
-use statescan_cli::shapes::Sizes;
+use statescan_cases::call::{Call, Options};
+use statescan_cases::ops::all;
+use statescan_cases::rng::Rng;
+use statescan_cases::table::Role;
+use statescan_cases::tensors::Tensors;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -121,7 +122,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         fill(u, &mut tensor)?;
         call = call.with(argument.name, tensor);
     }
-    if op.oracle_cost(&Sizes::of_call(&call)) > 2e4 {
+    if op.oracle_cost(&call.sizes()) > 2e4 {
         return Ok(());
     }
     let exec = u.choose(&EXECS)?;

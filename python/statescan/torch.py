@@ -17,7 +17,7 @@ from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 
 from . import _native, _nvrtc, _threads
-from .operations import OPERATIONS, STEPS, Operation, Step
+from .operations import OPERATIONS, STEPS, Operation
 
 # the type of states: real and complex
 _SINGLE = (torch.float32, torch.complex64)
@@ -54,6 +54,10 @@ class _New:
     @staticmethod
     def is_complex(tensor):
         return tensor.is_complex()
+
+    @staticmethod
+    def is_double(tensor):
+        return tensor.dtype in _WIDTH
 
 
 def _place(tensor):
@@ -132,34 +136,30 @@ def _define(op, name, arguments, result, complete, compute, allocate):
 
 
 def _forward(op: Operation):
-    native = getattr(_native, f"{op.name}_forward")
+    number, outputs = op.number, (True, True) if op.saves is None else (True, True, True)
     arguments, complete = _with_defaults(op)
 
     def allocate(save, arguments):
         results = op.results(_New, *arguments)
-        return [*results, op.saved(_New, *arguments)] if save and op.saved is not None else [*results]
+        return [*results, op.saved(_New, *arguments)] if save and op.saves is not None else [*results]
 
     def compute(save, arguments):
-        # the native function makes the results; what is saved can be larger than it knows
-        if not save or op.saved is None:
-            return native(arguments, (True, True), _place(arguments[0]))
-        saved = op.saved(_New, *arguments)
-        return [*native(arguments, (True, True, saved), _place(arguments[0])), saved]
+        return _native.forward(number, arguments, outputs if save else outputs[:2], _place(arguments[0]))
 
     return _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", complete, compute, allocate)
 
 
 def _backward(op: Operation):
-    native = getattr(_native, f"{op.name}_backward")
+    number = op.number
 
     def allocate(needed, arguments):
         return [_New.like(tensor) for tensor, wanted in zip(arguments, needed) if wanted]
 
     def compute(needed, arguments):
-        return native(arguments, tuple(needed), _place(arguments[0]))
+        return _native.backward(number, arguments, tuple(needed), _place(arguments[0]))
 
     arguments = ["bool[] needed", *_declare(op.tensors), *(name for name, _ in op.options)]
-    if op.saved is not None or op.keeps_result:
+    if op.saves is not None or op.keeps_result:
         arguments.append("Tensor saved")
     arguments += ["Tensor? grad_first", "Tensor? grad_second"]
     return _define(op, f"{op.name}_backward", arguments, "Tensor[]", tuple, compute, allocate)
@@ -206,15 +206,15 @@ class _NoGradient(torch.autograd.Function):
         raise RuntimeError(f"{ctx.name} has no gradient: it changes its state in place; use the scan for training")
 
 
-def _step(op: Step):
-    native = getattr(_native, op.name)
+def _step(op: Operation):
+    number = op.number
     arguments, complete = _with_defaults(op)
 
     def allocate(state, arguments):
         return op.result(_New, *arguments)
 
     def compute(state, arguments):
-        (result,) = native(arguments, (state, True), _place(state))
+        (result,) = _native.update(number, arguments, (state, True), _place(state))
         if not state.is_inference():
             increment_version(state)
         return result
@@ -257,7 +257,7 @@ def call(op: Operation, tensors, options):
     return tuple(_FORWARD[op.name](False, tensors + options))
 
 
-def step(op: Step, state, tensors, options):
+def step(op: Operation, state, tensors, options):
     """Runs a step."""
     if not _requires_grad((state, *tensors)):
         return _STEP[op.name](state, tensors + options)

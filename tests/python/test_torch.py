@@ -96,7 +96,7 @@ def arguments_in_order(op, case):
 @each_case
 def test_opcheck_forward(name):
     case = CASES[name]
-    op = {"simplified_scan_fn": "simplified_scan", "s5_inner_fn": "simplified_scan"}.get(case.op, case.op)
+    op = case.op.removesuffix("_fn")
     save, *arguments = arguments_in_order(op, case)
     forward = getattr(torch.ops.statescan, f"{op}_forward").default
     torch.library.opcheck(forward, (save, *arguments))
@@ -107,7 +107,7 @@ def test_opcheck_forward(name):
 @each_case
 def test_opcheck_backward(name):
     case = CASES[name]
-    op = {"simplified_scan_fn": "simplified_scan", "s5_inner_fn": "simplified_scan"}.get(case.op, case.op)
+    op = case.op.removesuffix("_fn")
     _, *arguments = arguments_in_order(op, case)
     first, second, *saved = statescan.torch._FORWARD[op](True, tuple(arguments))
     operation = next(o for o in statescan.torch.OPERATIONS if o.name == op)

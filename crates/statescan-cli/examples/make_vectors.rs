@@ -7,13 +7,14 @@ use num_complex::Complex64;
 use serde_json::json;
 use statescan::DType;
 use statescan::tensor::Buffer;
-use statescan_cli::call::{Call, Packing, Tensors};
-use statescan_cli::case::write_case;
-use statescan_cli::cli::CotangentName;
-use statescan_cli::compute::{Limits, cotangents};
-use statescan_cli::operation::{Exact, find};
-use statescan_cli::sample::Rng;
-use statescan_cli::{Error, Result};
+use statescan_cases::call::{Call, Exact};
+use statescan_cases::files::write_case;
+use statescan_cases::memory::{CotangentKind, Limits, cotangents};
+use statescan_cases::ops::find;
+use statescan_cases::packing::Packing;
+use statescan_cases::rng::Rng;
+use statescan_cases::tensors::Tensors;
+use statescan_cases::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// Draws tensors.
@@ -265,7 +266,7 @@ fn write(directory: &Path, name: &str, call: &Call) -> Result<()> {
     let results = named(op.reference(call)?, |name| planned.iter().find(|p| p.name == name).map(|p| p.dtype));
     let (mut by, mut gradients) = (Tensors::default(), Tensors::default());
     if op.differentiable() {
-        by = cotangents(call, CotangentName::Random, Limits::default())?;
+        by = cotangents(call, CotangentKind::Random, Limits::default())?;
         gradients = named(op.reference_backward(call, &by)?, |name| call.input(name).map(|i| i.buffer.dtype()));
     }
     write_case(&directory.join(format!("{name}.safetensors")), call, &results, &by, &gradients, true)

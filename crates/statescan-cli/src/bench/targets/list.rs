@@ -1,9 +1,9 @@
 //! The targets: what is measured, in which unit, what must be reached and what is aimed at.
 
 use super::variation::Variation;
-use crate::operation;
-use crate::shapes::Sizes;
 use statescan::{DType, Level};
+use statescan_cases::ops;
+use statescan_cases::sizes::Sizes;
 
 /// One pass of one operation, somewhere.
 #[derive(Debug, Clone)]
@@ -76,7 +76,7 @@ impl Run {
 
     /// Operation, pass, sizes, and what differs from the usual case.
     pub fn describe(&self) -> String {
-        let pass = match (self.backward, operation::find(self.op).ok().and_then(|op| op.time())) {
+        let pass = match (self.backward, ops::find(self.op).ok().and_then(|op| op.time())) {
             (true, _) => " backward",
             (false, Some(_)) => " forward",
             (false, None) => "",

@@ -1,11 +1,11 @@
 //! What a measured call differs in from the operation's usual one.
 
-use crate::call::Call;
-use crate::error::Result;
-use crate::sample::Rng;
 use num_complex::Complex64;
 use statescan::DType;
 use statescan::tensor::Buffer;
+use statescan_cases::Result;
+use statescan_cases::call::Call;
+use statescan_cases::rng::Rng;
 
 /// A kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
