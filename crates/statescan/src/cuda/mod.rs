@@ -30,7 +30,6 @@ mod memory;
 pub(crate) mod nvrtc;
 mod params;
 mod recent;
-mod tensor;
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) mod testing;
 
@@ -45,7 +44,6 @@ pub(crate) use kernel::{Kernel, blocks_of_lines};
 pub(crate) use memory::DeviceMemory;
 pub(crate) use params::Strided;
 pub(crate) use recent::Recent;
-pub use tensor::DeviceTensor;
 
 use crate::error::Result;
 

@@ -3,7 +3,6 @@
 //! A view is a pointer, a storage type, a device, a shape and strides (in elements, of any sign). It is checked once against its
 //! buffer when it is made; the operations check shapes, types, devices and overlaps before a kernel runs, and kernels check nothing.
 
-mod buffer;
 mod dense;
 mod dtype;
 mod memory;
@@ -17,7 +16,6 @@ mod view;
 mod view_mut;
 mod workspace;
 
-pub use buffer::Buffer;
 pub use dense::{Dense, ErrorBound, max_errors};
 pub use dtype::{DType, Element};
 pub(crate) use memory::{Line, Memory};
