@@ -7,11 +7,9 @@ use crate::table::{Argument, Named, Role, Setting};
 use crate::tensors::Tensors;
 use crate::work::Work;
 use serde_json::Value;
-use statescan::cuda::DeviceTensor;
-use statescan::tensor::{Buffer, Dense, Shape};
+use statescan::tensor::{Dense, Shape, Tensor};
 use statescan::{DType, Exec, View};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 /// Options by name, as JSON values.
@@ -27,19 +25,9 @@ pub struct Input {
     /// How the file stores it.
     pub packing: Packing,
     /// Its elements.
-    pub buffer: Buffer,
+    pub buffer: Tensor,
     /// A copy of them on a device, which passes read instead.
-    pub placed: Option<Placed>,
-}
-
-/// A tensor in the memory of a device.
-#[derive(Clone)]
-pub struct Placed(Arc<DeviceTensor>);
-
-impl fmt::Debug for Placed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Placed({:?})", self.0.view())
-    }
+    pub placed: Option<Arc<Tensor>>,
 }
 
 /// An operation with its arguments.
@@ -63,7 +51,7 @@ impl Call {
     ///
     /// # Panics
     /// If the operation has no such argument: samples are written with the table at hand.
-    pub fn with(mut self, name: &str, buffer: Buffer) -> Self {
+    pub fn with(mut self, name: &str, buffer: Tensor) -> Self {
         let argument = self.op.arguments().iter().find(|a| a.is_called(name)).expect("an argument of the operation");
         self.inputs.push(Input { argument, given: argument.name.to_string(), packing: Packing::Plain, buffer, placed: None });
         self
@@ -97,7 +85,7 @@ impl Call {
 
     /// An argument as a view for a pass, if it is there.
     pub fn view(&self, name: &str) -> Option<View<'_>> {
-        self.input(name).map(|i| i.placed.as_ref().map_or_else(|| i.buffer.view(), |placed| placed.0.view()))
+        self.input(name).map(|i| i.placed.as_ref().map_or_else(|| i.buffer.view(), |placed| placed.view()))
     }
 
     /// Copies the arguments to the executor's device.
@@ -106,7 +94,7 @@ impl Call {
     /// Memory that is not there.
     pub fn place(&mut self, exec: &Exec) -> Result<()> {
         for input in &mut self.inputs {
-            input.placed = Some(Placed(Arc::new(DeviceTensor::from_host(exec, &input.buffer.view())?)));
+            input.placed = Some(Arc::new(input.buffer.to(exec)?));
         }
         Ok(())
     }
@@ -178,7 +166,7 @@ impl Call {
                 _ => dtype,
             };
             if new != old {
-                input.buffer = Buffer::from_dense(&input.buffer.to_dense(), new);
+                input.buffer = Tensor::from_dense(&input.buffer.to_dense(), new);
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::packing::{Packing, pairs};
 use crate::table::{Argument, Role};
 use crate::tensors::Tensors;
 use serde_json::{Map, Value};
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 
 /// A call and what it should give.
 #[derive(Clone)]
@@ -16,11 +16,11 @@ pub struct Case {
     /// The call.
     pub call: Call,
     /// Expected results: canonical name, name in the file, elements.
-    pub expected: Vec<(&'static str, String, Buffer)>,
+    pub expected: Vec<(&'static str, String, Tensor)>,
     /// Cotangents of the results.
     pub cotangents: Tensors,
     /// Expected gradients: canonical name, name in the file, elements.
-    pub gradients: Vec<(&'static str, String, Buffer)>,
+    pub gradients: Vec<(&'static str, String, Tensor)>,
 }
 
 /// What the metadata entry `case` says.
@@ -113,13 +113,13 @@ impl Case {
 
     fn read_expectations(
         &mut self,
-        results: Vec<(&'static str, String, Buffer)>,
-        cotangents: Vec<(&'static str, String, Buffer)>,
-        gradients: Vec<(&'static Argument, String, Buffer)>,
+        results: Vec<(&'static str, String, Tensor)>,
+        cotangents: Vec<(&'static str, String, Tensor)>,
+        gradients: Vec<(&'static Argument, String, Tensor)>,
     ) -> Result<()> {
         let op = self.call.op;
         let planned = op.plan(&self.call, false)?;
-        let fit = |name: &'static str, key: &str, buffer: Buffer| {
+        let fit = |name: &'static str, key: &str, buffer: Tensor| {
             let plan = planned.iter().find(|p| p.name == name);
             let plan = plan.ok_or_else(|| Error::UnknownName {
                 op: op.name(),
@@ -166,7 +166,7 @@ impl Case {
 }
 
 /// A stored tensor in the form of the tensor it belongs to.
-fn fit_to(op: &'static str, key: &str, buffer: Buffer, shape: &[usize], complex: bool, packing: Packing) -> Result<Buffer> {
+fn fit_to(op: &'static str, key: &str, buffer: Tensor, shape: &[usize], complex: bool, packing: Packing) -> Result<Tensor> {
     if buffer.dtype().is_index() {
         return Err(Error::DType { op, argument: key.to_string(), expected: "floating-point numbers", got: buffer.dtype() });
     }
@@ -197,7 +197,7 @@ fn find_argument(op: &'static dyn Operation, name: &str) -> Result<&'static Argu
     found.ok_or_else(|| Error::UnknownName { op: op.name(), what: "argument", got: name.to_string(), known: known() })
 }
 
-fn add_input(call: &mut Call, given: &str, buffer: Buffer, complex: &[String]) -> Result<()> {
+fn add_input(call: &mut Call, given: &str, buffer: Tensor, complex: &[String]) -> Result<()> {
     let op = call.op;
     let argument = find_argument(op, given)?;
     if let Some(first) = call.input(argument.name) {

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::sizes::Sizes;
 use crate::tensors::Tensors;
 use statescan::View;
-use statescan::tensor::{Buffer, Dense};
+use statescan::tensor::{Dense, Tensor};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -105,6 +105,6 @@ pub fn narrow_results(op: &dyn Operation, tensors: &Tensors, part: &Part) -> Ten
     narrowed
 }
 
-fn copy(view: View<'_>) -> Buffer {
-    Buffer::from_dense(&Dense::from_view(&view), view.dtype())
+fn copy(view: View<'_>) -> Tensor {
+    Tensor::from_dense(&Dense::from_view(&view), view.dtype())
 }

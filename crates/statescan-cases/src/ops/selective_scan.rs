@@ -12,7 +12,7 @@ use crate::sizes::Sizes;
 use crate::table::{Argument, Named, Setting};
 use crate::work::Work;
 use statescan::ops::selective_scan::{self as op, Args, Cotangents, Gradients, Outputs, reference};
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 use statescan::{DType, Discretization, Exec};
 
 /// The adapter.
@@ -185,7 +185,7 @@ impl Operation for SelectiveScan {
         let call = Call::new(&SelectiveScan)
             .with("x", x.channels_first()?)
             .with("dt", dt.channels_first()?)
-            .with("A", Buffer::from_dense(&state_matrix(inner, dstate)?, DType::F32))
+            .with("A", Tensor::from_dense(&state_matrix(inner, dstate)?, DType::F32))
             .with("B", x.linear(7, dstate).channels_first()?)
             .with("C", x.linear(8, dstate).channels_first()?)
             .with("D", real(DType::F32, &[inner], || 1.0)?)
@@ -205,7 +205,7 @@ impl Operation for SelectiveScan {
         let call = Call::new(&SelectiveScan)
             .with("x", x)
             .with("dt", dt)
-            .with("A", Buffer::from_dense(&state_matrix(dim, dstate)?, parameter))
+            .with("A", Tensor::from_dense(&state_matrix(dim, dstate)?, parameter))
             .with("B", b)
             .with("C", c)
             .with("D", real(parameter, &[dim], || 1.0)?)

@@ -13,7 +13,7 @@ use crate::table::{Argument, Named, Setting};
 use crate::tensors::{Tensors, real};
 use crate::work::Work;
 use statescan::ops::selective_scan::update::{Args, reference, update};
-use statescan::tensor::{Buffer, Dense};
+use statescan::tensor::{Dense, Tensor};
 use statescan::{DType, Discretization, Exec};
 
 /// The adapter.
@@ -136,7 +136,7 @@ impl Operation for SelectiveStateUpdate {
             let view = input.buffer.view();
             let timed = input.argument.layout(view.rank()).is_some_and(|l| l.ends_with('L'));
             let last = if timed { view.index(view.rank() - 1, steps - 1) } else { view };
-            call = call.with(input.argument.name, Buffer::from_dense(&Dense::from_view(&last), view.dtype()));
+            call = call.with(input.argument.name, Tensor::from_dense(&Dense::from_view(&last), view.dtype()));
         }
         Ok(call.set("dt_softplus", true))
     }

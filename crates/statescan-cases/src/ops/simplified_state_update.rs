@@ -15,7 +15,7 @@ use crate::work::Work;
 use num_complex::Complex64;
 use statescan::ops::simplified_scan::Head;
 use statescan::ops::simplified_scan::update::{Args, reference, update};
-use statescan::tensor::{Buffer, Dense};
+use statescan::tensor::{Dense, Tensor};
 use statescan::{DType, Discretization, Exec};
 
 /// The adapter. The output is real, as that of `s5_inner`, where `D` or `conj_sym` is given.
@@ -142,7 +142,7 @@ impl Operation for SimplifiedStateUpdate {
             let view = input.buffer.view();
             let timed = input.argument.layout(view.rank()).is_some_and(|l| l.ends_with('L'));
             let last = if timed { view.index(view.rank() - 1, steps - 1) } else { view };
-            call = call.with(input.argument.name, Buffer::from_dense(&Dense::from_view(&last), view.dtype()));
+            call = call.with(input.argument.name, Tensor::from_dense(&Dense::from_view(&last), view.dtype()));
         }
         Ok(call)
     }
@@ -152,7 +152,7 @@ impl Operation for SimplifiedStateUpdate {
         let mut rng = Rng::new(71);
         let u = real(dtype, &sizes.shape("BH"), || rng.normal())?;
         let delta = real(dtype, &sizes.shape("BP"), || rng.uniform(0.001, 0.1))?;
-        let mut state = Buffer::zeros(complex, &sizes.shape("BP"))?;
+        let mut state = Tensor::host(complex, &sizes.shape("BP"))?;
         state.fill_with(|| Complex64::new(rng.normal(), rng.normal()));
         let call = Call::new(&SimplifiedStateUpdate).with("state", state).with("u", u).with("delta", delta);
         let call = SimplifiedScan { inner: true }.with_parameters(call, sizes, complex, 72)?;

@@ -10,7 +10,7 @@ use crate::table::{Argument, Named, Setting};
 use crate::tensors::{Tensors, real};
 use crate::work::Work;
 use statescan::ops::ssd::{self as op, Args, Cotangents, Gradients, Outputs, reference};
-use statescan::tensor::{Buffer, Dense};
+use statescan::tensor::{Dense, Tensor};
 use statescan::{DType, Exec, View, ViewMut};
 
 /// The adapter of one layout: (B, L, H, P) as models have it, or with heads before time and states as (B, H, N, P).
@@ -136,7 +136,7 @@ impl Ssd {
                 "dt" => self.dense(dense, STEPS),
                 _ => dense,
             };
-            input.buffer = Buffer::from_dense(&dense, input.buffer.dtype());
+            input.buffer = Tensor::from_dense(&dense, input.buffer.dtype());
             let argument = ARGUMENTS_HEADS_FIRST.iter().find(|a| a.name == input.argument.name);
             input.argument = argument.unwrap_or(input.argument);
         }

@@ -25,11 +25,11 @@ mod graph;
 #[cfg(feature = "cuda")]
 mod jit;
 mod kernel;
+mod memory;
 #[cfg(feature = "cuda")]
 pub(crate) mod nvrtc;
 mod params;
 mod recent;
-mod tensor;
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) mod testing;
 
@@ -41,9 +41,9 @@ pub(crate) use config::{Config, TileCopy, Value, neighbours};
 pub(crate) use driver::Stream;
 pub use graph::{Graph, elapsed};
 pub(crate) use kernel::{Kernel, blocks_of_lines};
+pub(crate) use memory::DeviceMemory;
 pub(crate) use params::Strided;
 pub(crate) use recent::Recent;
-pub use tensor::DeviceTensor;
 
 use crate::error::Result;
 
