@@ -1,9 +1,9 @@
 """The native functions, one for each pass of each operation.
 
 `inputs` and `outputs` are in the order of `operations.py`. An output that is None or False is not computed; one that is True is
-made beside PyTorch's inputs, and those are returned. The place is the number of a CUDA device, or -1 for the CPU; a stream
-there, and a number of threads here; and what allocates scratch memory there, called with a tensor of the call and the number of
-float32 elements, None where PyTorch does.
+made beside PyTorch's inputs, one that is a function is made by calling it, and what was made is returned. The place is the number
+of a CUDA device, or -1 for the CPU; a stream there, and a number of threads here; and what allocates scratch memory there, called
+with a tensor of the call and the number of float32 elements, None where PyTorch does.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,9 @@ from typing import Any
 _Place = tuple[int, int, Callable[[Any, int], Any] | None]
 
 __version__: str
+
+class UnknownArgument(TypeError):
+    """An argument of a kind that the native functions do not know, found before anything is written."""
 
 def cores() -> int: ...
 def cuda_devices() -> list[str]: ...

@@ -83,8 +83,8 @@ def _pass(registered, compute):
         if not is_dynamo_compiling() and _native.unobserved(first, arguments, _OBSERVERS):
             try:
                 return compute(first, arguments)
-            except Exception:
-                # nothing was written: the dispatcher knows more kinds of tensors, or fails in its own words
+            except _native.UnknownArgument:
+                # nothing ran: the dispatcher knows more kinds of arguments, or fails in its own words
                 pass
         return registered(first, *arguments)
 
@@ -140,11 +140,11 @@ def _forward(op: Operation):
         return [*results, op.saved(_New, *arguments)] if save and op.saved is not None else [*results]
 
     def compute(save, arguments):
-        # the native function makes the results; what is saved can be larger than it knows
-        if not save or op.saved is None:
-            return native(arguments, (True, True), _place(arguments[0]))
-        saved = op.saved(_New, *arguments)
-        return [*native(arguments, (True, True, saved), _place(arguments[0])), saved]
+        outputs = True, True
+        if save and op.saved is not None:
+            # what is saved can be larger than the native function knows
+            outputs = True, True, lambda: op.saved(_New, *arguments)
+        return native(arguments, outputs, _place(arguments[0]))
 
     return _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", complete, compute, allocate)
 

@@ -5,6 +5,15 @@ use pyo3::PyErr;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use statescan::Error;
 
+pyo3::create_exception!(
+    statescan._native,
+    UnknownArgument,
+    PyTypeError,
+    "An argument of a kind that the native functions do not know, found before anything is written: a tensor whose memory cannot be \
+     read as it lies (sparse, lazily conjugated, without data, on another device), or an option of another type. PyTorch's dispatcher \
+     may know what to do with it."
+);
+
 /// What the argument is called in Python.
 fn name_in_python(op: &str, argument: &'static str) -> &'static str {
     match argument {
