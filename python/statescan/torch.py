@@ -87,8 +87,8 @@ def _pass(registered, compute):
         if not is_dynamo_compiling() and _native.unobserved(first, arguments, _OBSERVERS):
             try:
                 return compute(first, arguments)
-            except Exception:
-                # nothing was written: the dispatcher knows more kinds of tensors, or fails in its own words
+            except _native.UnknownArgument:
+                # nothing ran: the dispatcher knows more kinds of arguments, or fails in its own words
                 pass
         return registered(first, *arguments)
 
