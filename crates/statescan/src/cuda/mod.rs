@@ -26,9 +26,13 @@ mod graph;
 mod jit;
 mod kernel;
 #[cfg(feature = "cuda")]
+mod library;
+#[cfg(feature = "cuda")]
 pub(crate) mod nvrtc;
 mod params;
 mod recent;
+#[cfg(feature = "cuda")]
+mod stream;
 mod tensor;
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) mod testing;
@@ -37,12 +41,12 @@ pub(crate) mod testing;
 pub(crate) use absent::Stream;
 pub use ceilings::Ceilings;
 pub(crate) use config::{Config, TileCopy, Value, neighbours};
-#[cfg(feature = "cuda")]
-pub(crate) use driver::Stream;
 pub use graph::{Graph, elapsed};
 pub(crate) use kernel::{Kernel, blocks_of_lines};
 pub(crate) use params::Strided;
 pub(crate) use recent::Recent;
+#[cfg(feature = "cuda")]
+pub(crate) use stream::Stream;
 pub use tensor::DeviceTensor;
 
 use crate::error::Result;
