@@ -1,6 +1,6 @@
 //! One launch, ready to go.
 
-use super::{Config, Launch, Program, Stream};
+use super::{Config, Launch, Parameter, Program, Stream};
 use crate::error::{Error, Result};
 
 /// A kernel's configuration, how it is launched, and what it takes.
@@ -11,12 +11,12 @@ pub(crate) struct Kernel<P> {
     pub params: P,
 }
 
-impl<P: Copy> Kernel<P> {
+impl<P: Parameter> Kernel<P> {
     /// Puts it into the stream, unless there is nothing to do.
     ///
     /// # Safety
-    /// The parameters are those of the program, and what it reads and writes for this configuration and launch is valid.
-    pub(crate) unsafe fn launch(&self, stream: &Stream, program: &Program) -> Result<()> {
+    /// What the program reads and writes for this configuration and launch is valid.
+    pub(crate) unsafe fn launch(&self, stream: &Stream, program: &Program<P>) -> Result<()> {
         match self.launch.blocks {
             0 => Ok(()),
             // SAFETY: the caller's contract.

@@ -30,9 +30,12 @@ mod library;
 #[cfg(feature = "cuda")]
 pub(crate) mod nvrtc;
 mod params;
+mod program;
 mod recent;
+mod step_size;
 #[cfg(feature = "cuda")]
 mod stream;
+mod strided;
 mod tensor;
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) mod testing;
@@ -43,10 +46,15 @@ pub use ceilings::Ceilings;
 pub(crate) use config::{Config, TileCopy, Value, neighbours};
 pub use graph::{Graph, elapsed};
 pub(crate) use kernel::{Kernel, blocks_of_lines};
-pub(crate) use params::Strided;
+pub(crate) use params::{Address, Parameter, params};
+#[cfg(feature = "cuda")]
+pub(crate) use params::{Declarations, Field};
+pub(crate) use program::{COMMON, DISCRETIZATION, Program, STEP_SIZE};
 pub(crate) use recent::Recent;
+pub(crate) use step_size::{StepSize, has_limit};
 #[cfg(feature = "cuda")]
 pub(crate) use stream::Stream;
+pub(crate) use strided::Strided;
 pub use tensor::DeviceTensor;
 
 use crate::error::Result;
@@ -60,34 +68,6 @@ pub(crate) struct Numbers {
     pub shared_per_block: usize,
     /// Shared memory of a multiprocessor, in bytes.
     pub shared_per_multiprocessor: usize,
-}
-
-/// Device code: parts of a program, the kernel's own text last.
-#[derive(Debug)]
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only a driver reads it
-pub(crate) struct Program {
-    /// The kernel's name in its text.
-    pub kernel: &'static str,
-    /// Text before the configuration.
-    pub prelude: &'static [&'static str],
-    /// Text after it.
-    pub text: &'static str,
-}
-
-/// Text that every kernel starts with.
-pub(crate) const COMMON: &str = include_str!("common.cuh");
-/// The discretizations.
-pub(crate) const DISCRETIZATION: &str = include_str!("discretization.cuh");
-
-#[cfg(feature = "cuda")]
-impl Program {
-    /// The whole text for a configuration.
-    pub(crate) fn source(&self, config: &Config) -> String {
-        let mut source = self.prelude.concat();
-        source.push_str(&config.to_string());
-        source.push_str(self.text);
-        source
-    }
 }
 
 /// How a kernel is launched.

@@ -1,7 +1,7 @@
 //! Streams: memory, events, graphs and launches on a device.
 
 use super::driver::{Context, call, check, driver};
-use super::{Config, Function, Launch, Numbers, Program, jit};
+use super::{Config, Function, Launch, Numbers, Parameter, Program, jit};
 use crate::error::{Error, Result};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
@@ -224,7 +224,7 @@ impl Stream {
     }
 
     /// A kernel on this stream's device, compiled if this process has not needed it before. It stays loaded.
-    pub(crate) fn function(&self, program: &Program, config: &Config, shared: u32) -> Result<Function> {
+    pub(crate) fn function<P: Parameter>(&self, program: &Program<P>, config: &Config, shared: u32) -> Result<Function> {
         let _current = self.context.enter()?;
         Ok(Function(jit::function(&self.context, program, config, shared)?))
     }
@@ -232,8 +232,14 @@ impl Stream {
     /// Puts a kernel into the stream, compiling it first if this process has not needed it before.
     ///
     /// # Safety
-    /// The kernel takes one `P` by value, and what it reads and writes for this configuration and launch is valid.
-    pub(crate) unsafe fn launch<P: Copy>(&self, program: &Program, config: &Config, launch: Launch, params: &P) -> Result<()> {
+    /// What the kernel reads and writes for this configuration and launch is valid.
+    pub(crate) unsafe fn launch<P: Parameter>(
+        &self,
+        program: &Program<P>,
+        config: &Config,
+        launch: Launch,
+        params: &P,
+    ) -> Result<()> {
         let function = self.function(program, config, launch.shared)?;
         // SAFETY: the caller's contract.
         unsafe { self.start(function, launch, params) }
@@ -242,8 +248,8 @@ impl Stream {
     /// Puts a kernel into the stream.
     ///
     /// # Safety
-    /// It is of this stream's device, and as for [`Stream::launch`].
-    pub(crate) unsafe fn start<P: Copy>(&self, function: Function, launch: Launch, params: &P) -> Result<()> {
+    /// It is of this stream's device and takes one `P`, and as for [`Stream::launch`].
+    pub(crate) unsafe fn start<P: Parameter>(&self, function: Function, launch: Launch, params: &P) -> Result<()> {
         let _current = self.context.enter()?;
         let mut arguments = [core::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         let Launch { blocks, threads, shared } = launch;
