@@ -48,7 +48,7 @@ impl Ceilings {
         let done = (blocks * THREADS * CHAINS * ROUNDS) as f64;
         let rate = |exp: bool| {
             let config = Config::default().flag("EXP", exp).int("THREADS", THREADS);
-            let launch = Launch { blocks: blocks as u32, threads: THREADS as u32, shared: 0 };
+            let launch = Launch::line(blocks as u32, THREADS as u32, 0);
             let params = Params { out: Address::new(to.address), value: 0.5, rounds: ROUNDS as i64 };
             // SAFETY: the kernel writes one number at most, into an array of ours.
             let time = best(exec, || unsafe { stream.launch(&PROGRAM, &config, launch, &params) })?;

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The oldest compute capability that kernels are written for.
-const OLDEST: (i32, i32) = (8, 0);
+const OLDEST: (u32, u32) = (8, 0);
 
 /// The oldest driver that has every function that is called here.
 const OLDEST_DRIVER: i32 = 12_000;
@@ -104,19 +104,19 @@ impl Context {
         };
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        if (major, minor) < OLDEST {
+        let capability = (major as u32, minor as u32);
+        if capability < OLDEST {
             return Err(unavailable("the device is older than compute capability 8.0"));
         }
         let numbers = Numbers {
+            capability,
             multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
             shared_per_block: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
             shared_per_multiprocessor: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)? as usize,
         };
         // SAFETY: as above; the context is never released, so it stays valid.
         unsafe { call!(cuDevicePrimaryCtxRetain(&mut context, device))? };
-        // the architecture whose own instructions kernels may use
-        let specific = if (major, minor) == (9, 0) { "a" } else { "" };
-        Ok(Context { ordinal, context: context as usize, numbers, architecture: format!("sm_{major}{minor}{specific}") })
+        Ok(Context { ordinal, context: context as usize, numbers, architecture: numbers.architecture() })
     }
 
     pub(super) fn ordinal(&self) -> usize {

@@ -25,8 +25,10 @@ mod graph;
 #[cfg(feature = "cuda")]
 mod jit;
 mod kernel;
+mod launch;
 #[cfg(feature = "cuda")]
 mod library;
+mod numbers;
 #[cfg(feature = "cuda")]
 pub(crate) mod nvrtc;
 mod params;
@@ -46,6 +48,8 @@ pub use ceilings::Ceilings;
 pub(crate) use config::{Config, TileCopy, Value, neighbours};
 pub use graph::{Graph, elapsed};
 pub(crate) use kernel::{Kernel, blocks_of_lines};
+pub(crate) use launch::Launch;
+pub(crate) use numbers::Numbers;
 pub(crate) use params::{Address, Parameter, params};
 #[cfg(feature = "cuda")]
 pub(crate) use params::{Declarations, Field};
@@ -59,30 +63,14 @@ pub use tensor::DeviceTensor;
 
 use crate::error::Result;
 
-/// What plans depend on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Numbers {
-    /// Multiprocessors.
-    pub multiprocessors: usize,
-    /// Shared memory that a block may have, in bytes.
-    pub shared_per_block: usize,
-    /// Shared memory of a multiprocessor, in bytes.
-    pub shared_per_multiprocessor: usize,
-}
-
-/// How a kernel is launched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Launch {
-    pub blocks: u32,
-    pub threads: u32,
-    /// Dynamic shared memory in bytes.
-    pub shared: u32,
-}
-
 /// A kernel that is loaded on a device.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only a driver reads it
-pub(crate) struct Function(usize);
+pub(crate) struct Function {
+    /// Its name in its text.
+    kernel: &'static str,
+    address: usize,
+}
 
 /// The names of the devices that can be used.
 ///

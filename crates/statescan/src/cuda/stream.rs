@@ -226,7 +226,8 @@ impl Stream {
     /// A kernel on this stream's device, compiled if this process has not needed it before. It stays loaded.
     pub(crate) fn function<P: Parameter>(&self, program: &Program<P>, config: &Config, shared: u32) -> Result<Function> {
         let _current = self.context.enter()?;
-        Ok(Function(jit::function(&self.context, program, config, shared)?))
+        let address = jit::function(&self.context, program, config, shared)?;
+        Ok(Function { kernel: program.kernel, address })
     }
 
     /// Puts a kernel into the stream, compiling it first if this process has not needed it before.
@@ -250,24 +251,30 @@ impl Stream {
     /// # Safety
     /// It is of this stream's device and takes one `P`, and as for [`Stream::launch`].
     pub(crate) unsafe fn start<P: Parameter>(&self, function: Function, launch: Launch, params: &P) -> Result<()> {
+        launch.check(function.kernel, &self.numbers())?;
         let _current = self.context.enter()?;
         let mut arguments = [core::ptr::from_ref(params).cast_mut().cast::<c_void>()];
-        let Launch { blocks, threads, shared } = launch;
-        // SAFETY: the caller's contract; the driver copies the parameters before it returns.
-        unsafe {
-            call!(cuLaunchKernel(
-                function.0 as sys::CUfunction,
-                blocks,
-                1,
-                1,
-                threads,
-                1,
-                1,
-                shared,
-                self.raw(),
-                arguments.as_mut_ptr(),
-                null_mut()
-            ))
-        }
+        let Launch { grid, cluster, threads, shared } = launch;
+        let [x, y, z] = cluster.unwrap_or([1; 3]);
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z } },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared,
+            hStream: self.raw(),
+            attrs: &mut attribute,
+            numAttrs: cluster.is_some().into(),
+        };
+        let function = function.address as sys::CUfunction;
+        // SAFETY: the caller's contract; the driver copies parameters and attributes before it returns.
+        unsafe { call!(cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), null_mut())) }
     }
 }

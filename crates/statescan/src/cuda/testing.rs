@@ -1,14 +1,12 @@
 //! What the tests of kernels without a GPU are made of: tensors that nobody reads, and compilation for every architecture.
 
 use super::cache::fnv1a;
-use super::{Config, Numbers, Parameter, Program, nvrtc};
+use super::{Config, Parameter, Program, nvrtc};
 use crate::ViewMut;
 use crate::tensor::{DType, Device, RawViewMut, Shape, View};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-pub(crate) const H200: Numbers =
-    Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 /// The most shared memory of a block on the smallest of them.
 const SHARED: usize = 99 << 10;

@@ -190,7 +190,7 @@ impl Backward<'_, '_> {
             Pass::Rest => plan.cut.map_or(1, |cut| cut.segments),
         };
         let shared = self.shared(plan.geometry, pass) as u32;
-        Launch { blocks: (plan.blocks * segments) as u32, threads: plan.geometry.threads() as u32, shared }
+        Launch::line((plan.blocks * segments) as u32, plan.geometry.threads() as u32, shared)
     }
 
     fn has_gain(&self) -> bool {

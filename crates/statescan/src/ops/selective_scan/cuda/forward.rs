@@ -86,7 +86,7 @@ impl<'p, 'a> Forward<'p, 'a> {
             .ok_or(Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" })?;
         let function = |pass| stream.function(&FORWARD, &self.config(&plan, pass), plan.launch.shared).map(Some);
         let functions = match cut {
-            _ if plan.launch.blocks == 0 => [None; 2],
+            _ if plan.launch.blocks() == 0 => [None; 2],
             Some(_) => [function(Pass::Ends)?, function(Pass::Rest)?],
             None => [function(Pass::Whole)?, None],
         };

@@ -81,7 +81,7 @@ pub(super) unsafe fn launch(stream: &Stream, sums: &[Sum]) -> Result<()> {
         return Ok(());
     }
     let config = config(sums.iter().map(|sum| sum.to.as_read().dtype()));
-    let launch = Launch { blocks: blocks as u32, threads: THREADS as u32, shared: 0 };
+    let launch = Launch::line(blocks as u32, THREADS as u32, 0);
     // SAFETY: the caller's contract; the configuration describes the targets.
     unsafe { stream.launch(&REDUCE, &config, launch, &Params { jobs }) }
 }

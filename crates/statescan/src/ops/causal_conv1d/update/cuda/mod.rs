@@ -125,7 +125,7 @@ mod tests {
                     y: target(tensor(dtype, &[3, 1000, 2])),
                 };
                 let kernel = kernel(&problem).unwrap();
-                assert_eq!(kernel.launch, Launch { blocks: 24, threads: 128, shared: 0 });
+                assert_eq!(kernel.launch, Launch::line(24, 128, 0));
                 compiles(&UPDATE, &kernel.config, 0);
             }
         }

@@ -132,7 +132,7 @@ mod tests {
                 let targets = Targets { state: target(state), y: target(y) };
                 for drive in [true, false] {
                     let kernel = kernel(&problem, args.state_batch_indices, &targets, drive).unwrap();
-                    assert_eq!(kernel.launch.blocks, if drive { 2 * 6 } else { 2 * 10 });
+                    assert_eq!(kernel.launch.blocks(), if drive { 2 * 6 } else { 2 * 10 });
                     compiles(&UPDATE, &kernel.config, 0);
                 }
             }
