@@ -1,6 +1,6 @@
 //! What stands in for the driver when the crate is built without it.
 
-use super::{Config, Function, Launch, Numbers, Program};
+use super::{Config, Function, Launch, Numbers, Parameter, Program};
 use crate::error::{Error, Result};
 use core::convert::Infallible;
 use core::ffi::c_void;
@@ -76,15 +76,15 @@ impl Stream {
     pub(crate) fn synchronize(&self) -> Result<()> {
         match self.0 {}
     }
-    pub(crate) fn function(&self, _program: &Program, _config: &Config, _shared: u32) -> Result<Function> {
+    pub(crate) fn function<P: Parameter>(&self, _program: &Program<P>, _config: &Config, _shared: u32) -> Result<Function> {
         match self.0 {}
     }
-    pub(crate) unsafe fn start<P: Copy>(&self, _function: Function, _launch: Launch, _params: &P) -> Result<()> {
+    pub(crate) unsafe fn start<P: Parameter>(&self, _function: Function, _launch: Launch, _params: &P) -> Result<()> {
         match self.0 {}
     }
-    pub(crate) unsafe fn launch<P: Copy>(
+    pub(crate) unsafe fn launch<P: Parameter>(
         &self,
-        _program: &Program,
+        _program: &Program<P>,
         _config: &Config,
         _launch: Launch,
         _params: &P,

@@ -1,11 +1,11 @@
 //! What a device can do at most: memory copied, multiply-adds and exponentials for each nanosecond.
 
 use super::graph::elapsed;
-use super::{COMMON, Config, DeviceMemory, Launch, Program};
+use super::{Address, COMMON, Config, DeviceMemory, Launch, Program, params};
 use crate::error::Result;
 use crate::exec::Exec;
 
-static PROGRAM: Program = Program { kernel: "ceilings", prelude: &[COMMON], text: include_str!("ceilings.cu") };
+static PROGRAM: Program<Params> = Program::new("ceilings", &[COMMON], include_str!("ceilings.cu"));
 
 /// Rates of a device, for each nanosecond.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,13 +18,13 @@ pub struct Ceilings {
     pub exps: f64,
 }
 
-/// Parameters, as `ceilings.cu` has them.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Params {
-    out: u64,
-    value: f32,
-    rounds: i64,
+params! {
+    /// Parameters of `ceilings`.
+    struct Params {
+        out: Address<f32>,
+        value: f32,
+        rounds: i64,
+    }
 }
 
 const THREADS: usize = 256;
@@ -48,8 +48,8 @@ impl Ceilings {
         let done = (blocks * THREADS * CHAINS * ROUNDS) as f64;
         let rate = |exp: bool| {
             let config = Config::default().flag("EXP", exp).int("THREADS", THREADS);
-            let launch = Launch { blocks: blocks as u32, threads: THREADS as u32, shared: 0 };
-            let params = Params { out: to.address(), value: 0.5, rounds: ROUNDS as i64 };
+            let launch = Launch::line(blocks as u32, THREADS as u32, 0);
+            let params = Params { out: Address::new(to.address()), value: 0.5, rounds: ROUNDS as i64 };
             // SAFETY: the kernel writes one number at most, into an array of ours.
             let time = best(exec, || unsafe { stream.launch(&PROGRAM, &config, launch, &params) })?;
             Ok::<f64, crate::Error>(done / time)
