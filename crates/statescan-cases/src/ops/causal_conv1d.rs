@@ -67,7 +67,7 @@ fn args(call: &Call) -> Result<Args<'_>> {
 }
 
 fn cotangents(tensors: &Tensors) -> Cotangents<'_> {
-    Cotangents { y: tensors.view("y"), final_states: tensors.view("final_states") }
+    Cotangents::default().y(tensors.view("y")).final_states(tensors.view("final_states"))
 }
 
 impl Operation for CausalConv1d {
@@ -103,19 +103,18 @@ impl Operation for CausalConv1d {
 
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
-        let mut outputs = Outputs { y: out.take("y"), final_states: out.take("final_states") };
+        let mut outputs = Outputs::default().y(out.take("y")).final_states(out.take("final_states"));
         Ok(op::forward(exec, &args(call)?, &mut outputs)?)
     }
 
     fn backward(&self, exec: &Exec, call: &Call, _saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()> {
         let mut grads = grads.writers();
-        let mut gradients = Gradients {
-            x: grads.take("x"),
-            weight: grads.take("weight"),
-            bias: grads.take("bias"),
-            initial_states: grads.take("initial_states"),
-            workspace: grads.take(WORKSPACE),
-        };
+        let mut gradients = Gradients::default()
+            .x(grads.take("x"))
+            .weight(grads.take("weight"))
+            .bias(grads.take("bias"))
+            .initial_states(grads.take("initial_states"))
+            .workspace(grads.take(WORKSPACE));
         Ok(op::backward(exec, &args(call)?, &self::cotangents(cotangents), &mut gradients)?)
     }
 

@@ -41,7 +41,7 @@ fn args(call: &Call) -> Result<Args<'_>> {
 }
 
 fn cotangents(tensors: &Tensors) -> Cotangents<'_> {
-    Cotangents { h: tensors.view("h"), final_state: tensors.view("final_state") }
+    Cotangents::default().h(tensors.view("h")).final_state(tensors.view("final_state"))
 }
 
 /// The states of a forward pass; those that were rounded to 16 bits are better computed again.
@@ -96,23 +96,21 @@ impl Operation for LinearScan {
 
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
-        let mut outputs = Outputs {
-            h: out.take("h"),
-            final_state: out.take("final_state"),
-            decay: out.take("decay"),
-            workspace: out.take(WORKSPACE),
-        };
+        let mut outputs = Outputs::default()
+            .h(out.take("h"))
+            .final_state(out.take("final_state"))
+            .decay(out.take("decay"))
+            .workspace(out.take(WORKSPACE));
         Ok(op::forward(exec, &args(call)?, &mut outputs)?)
     }
 
     fn backward(&self, exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()> {
         let mut grads = grads.writers();
-        let mut gradients = Gradients {
-            a: grads.take("a"),
-            b: grads.take("b"),
-            initial_state: grads.take("initial_state"),
-            workspace: grads.take(WORKSPACE),
-        };
+        let mut gradients = Gradients::default()
+            .a(grads.take("a"))
+            .b(grads.take("b"))
+            .initial_state(grads.take("initial_state"))
+            .workspace(grads.take(WORKSPACE));
         Ok(op::backward(exec, &args(call)?, saved_states(saved), &self::cotangents(cotangents), &mut gradients)?)
     }
 

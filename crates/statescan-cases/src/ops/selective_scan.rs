@@ -65,7 +65,7 @@ fn args(call: &Call) -> Result<Args<'_>> {
 }
 
 fn cotangents(tensors: &Tensors) -> Cotangents<'_> {
-    Cotangents { y: tensors.view("y"), final_state: tensors.view("final_state") }
+    Cotangents::default().y(tensors.view("y")).final_state(tensors.view("final_state"))
 }
 
 impl Operation for SelectiveScan {
@@ -126,30 +126,28 @@ impl Operation for SelectiveScan {
 
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
-        let mut outputs = Outputs {
-            y: out.take("y"),
-            final_state: out.take("final_state"),
-            checkpoints: out.take("checkpoints"),
-            workspace: out.take(WORKSPACE),
-        };
+        let mut outputs = Outputs::default()
+            .y(out.take("y"))
+            .final_state(out.take("final_state"))
+            .checkpoints(out.take("checkpoints"))
+            .workspace(out.take(WORKSPACE));
         Ok(op::forward(exec, &args(call)?, &mut outputs)?)
     }
 
     fn backward(&self, exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()> {
         let mut grads = grads.writers();
-        let mut gradients = Gradients {
-            x: grads.take("x"),
-            dt: grads.take("dt"),
-            a: grads.take("A"),
-            b: grads.take("B"),
-            c: grads.take("C"),
-            d: grads.take("D"),
-            z: grads.take("z"),
-            dt_bias: grads.take("dt_bias"),
-            dt_a: grads.take("deltaA"),
-            initial_state: grads.take("initial_state"),
-            workspace: grads.take(WORKSPACE),
-        };
+        let mut gradients = Gradients::default()
+            .x(grads.take("x"))
+            .dt(grads.take("dt"))
+            .a(grads.take("A"))
+            .b(grads.take("B"))
+            .c(grads.take("C"))
+            .d(grads.take("D"))
+            .z(grads.take("z"))
+            .dt_bias(grads.take("dt_bias"))
+            .dt_a(grads.take("deltaA"))
+            .initial_state(grads.take("initial_state"))
+            .workspace(grads.take(WORKSPACE));
         Ok(op::backward(exec, &args(call)?, saved.view("checkpoints"), &self::cotangents(cotangents), &mut gradients)?)
     }
 

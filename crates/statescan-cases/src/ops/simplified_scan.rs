@@ -95,7 +95,7 @@ fn complex_of(dtype: DType) -> DType {
 }
 
 fn cotangents(tensors: &Tensors) -> Cotangents<'_> {
-    Cotangents { y: tensors.view("y"), last_state: tensors.view("last_state") }
+    Cotangents::default().y(tensors.view("y")).last_state(tensors.view("last_state"))
 }
 
 impl Operation for SimplifiedScan {
@@ -136,22 +136,22 @@ impl Operation for SimplifiedScan {
 
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
-        let mut outputs = Outputs { y: out.take("y"), last_state: out.take("last_state"), checkpoints: out.take("checkpoints") };
+        let mut outputs =
+            Outputs::default().y(out.take("y")).last_state(out.take("last_state")).checkpoints(out.take("checkpoints"));
         Ok(op::forward(exec, &self.args(call)?, &mut outputs)?)
     }
 
     fn backward(&self, exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()> {
         let mut grads = grads.writers();
-        let mut gradients = Gradients {
-            u: grads.take("u"),
-            delta: grads.take("delta"),
-            a: grads.take("A"),
-            b: grads.take("B"),
-            c: grads.take("C"),
-            d: grads.take("D"),
-            delta_a: grads.take("deltaA"),
-            initial_state: grads.take("initial_state"),
-        };
+        let mut gradients = Gradients::default()
+            .u(grads.take("u"))
+            .delta(grads.take("delta"))
+            .a(grads.take("A"))
+            .b(grads.take("B"))
+            .c(grads.take("C"))
+            .d(grads.take("D"))
+            .delta_a(grads.take("deltaA"))
+            .initial_state(grads.take("initial_state"));
         let cotangents = self::cotangents(cotangents);
         Ok(op::backward(exec, &self.args(call)?, saved.view("checkpoints"), &cotangents, &mut gradients)?)
     }

@@ -117,10 +117,9 @@ impl Ssd {
     }
 
     fn cotangents<'a>(&self, tensors: &'a Tensors) -> Cotangents<'a> {
-        Cotangents {
-            y: tensors.view("y").map(|v| self.view(v, TIME)),
-            final_state: tensors.view("final_state").map(|v| self.state(v)),
-        }
+        Cotangents::default()
+            .y(tensors.view("y").map(|v| self.view(v, TIME)))
+            .final_state(tensors.view("final_state").map(|v| self.state(v)))
     }
 
     /// The same case with heads before time.
@@ -196,27 +195,25 @@ impl Operation for Ssd {
 
     fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         let mut out = out.writers();
-        let mut outputs = Outputs {
-            y: out.take("y").map(|v| self.view_mut(v, TIME)),
-            final_state: out.take("final_state").map(|v| self.state_mut(v)),
-            checkpoints: out.take("checkpoints"),
-        };
+        let mut outputs = Outputs::default()
+            .y(out.take("y").map(|v| self.view_mut(v, TIME)))
+            .final_state(out.take("final_state").map(|v| self.state_mut(v)))
+            .checkpoints(out.take("checkpoints"));
         Ok(op::forward(exec, &self.args(call)?, &mut outputs)?)
     }
 
     fn backward(&self, exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()> {
         let mut grads = grads.writers();
-        let mut gradients = Gradients {
-            x: grads.take("x").map(|v| self.view_mut(v, TIME)),
-            dt: grads.take("dt").map(|v| self.view_mut(v, STEPS)),
-            a: grads.take("A"),
-            b: grads.take("B"),
-            c: grads.take("C"),
-            d: grads.take("D"),
-            z: grads.take("z").map(|v| self.view_mut(v, TIME)),
-            dt_bias: grads.take("dt_bias"),
-            initial_state: grads.take("initial_state").map(|v| self.state_mut(v)),
-        };
+        let mut gradients = Gradients::default()
+            .x(grads.take("x").map(|v| self.view_mut(v, TIME)))
+            .dt(grads.take("dt").map(|v| self.view_mut(v, STEPS)))
+            .a(grads.take("A"))
+            .b(grads.take("B"))
+            .c(grads.take("C"))
+            .d(grads.take("D"))
+            .z(grads.take("z").map(|v| self.view_mut(v, TIME)))
+            .dt_bias(grads.take("dt_bias"))
+            .initial_state(grads.take("initial_state").map(|v| self.state_mut(v)));
         let cotangents = self.cotangents(cotangents);
         Ok(op::backward(exec, &self.args(call)?, saved.view("checkpoints"), &cotangents, &mut gradients)?)
     }
