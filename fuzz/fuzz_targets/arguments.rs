@@ -7,7 +7,7 @@ use num_complex::Complex64;
 use serde_json::{Value, json};
 use statescan::ops::Operation;
 use statescan::ops::signature::{Choice, Role};
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 use statescan::{DType, Exec, Level};
 use statescan_cases::call::Call;
 use statescan_cases::ops::{self, LAYOUT, Options};
@@ -37,16 +37,16 @@ fn size(u: &mut Unstructured<'_>, sizes: &mut BTreeMap<char, usize>, letter: cha
 }
 
 /// A tensor of a type and shape, dense or in any strides that its memory allows.
-fn buffer(u: &mut Unstructured<'_>, dtype: DType, shape: &[usize]) -> Result<Option<Buffer>> {
+fn buffer(u: &mut Unstructured<'_>, dtype: DType, shape: &[usize]) -> Result<Option<Tensor>> {
     if u.ratio(2, 3)? {
-        return Ok(Buffer::zeros(dtype, shape).ok());
+        return Ok(Tensor::host(dtype, shape).ok());
     }
     let strides: Vec<isize> = shape.iter().map(|_| u.int_in_range(-9..=9)).collect::<Result<_>>()?;
     let (offset, elements) = (u.int_in_range(0..=400)?, u.int_in_range(0..=4000)?);
-    Ok(Buffer::strided(dtype, shape, &strides, offset, elements).ok())
+    Ok(Tensor::strided(dtype, shape, &strides, offset, elements).ok())
 }
 
-fn fill(u: &mut Unstructured<'_>, buffer: &mut Buffer) -> Result<()> {
+fn fill(u: &mut Unstructured<'_>, buffer: &mut Tensor) -> Result<()> {
     let index = buffer.dtype().is_index();
     let seed: [u8; 16] = u.arbitrary()?;
     let mut at = 0;

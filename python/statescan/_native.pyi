@@ -13,6 +13,9 @@ _Place = tuple[int, int, Callable[[Any, int], Any] | None]
 
 __version__: str
 
+class UnknownArgument(TypeError):
+    """An argument of a kind that the native functions do not know, found before anything is written."""
+
 def cores() -> int: ...
 def cuda_devices() -> list[str]: ...
 def unobserved(first: Any, others: tuple, observers: tuple) -> bool: ...

@@ -12,7 +12,6 @@ from torch import get_num_threads, is_grad_enabled
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
 from torch._C._functorch import maybe_current_level
 from torch.autograd import _profiler_enabled, forward_ad
-from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 
@@ -87,8 +86,8 @@ def _pass(registered, compute):
         if not is_dynamo_compiling() and _native.unobserved(first, arguments, _OBSERVERS):
             try:
                 return compute(first, arguments)
-            except Exception:
-                # nothing was written: the dispatcher knows more kinds of tensors, or fails in its own words
+            except _native.UnknownArgument:
+                # nothing ran: the dispatcher knows more kinds of arguments, or fails in its own words
                 pass
         return registered(first, *arguments)
 
@@ -170,6 +169,7 @@ def _differentiable(op: Operation, forward, backward):
     # plain values: the compiler of older versions does not look into objects that a function closes over
     tensors, differentiable, keeps_result = len(op.tensors), op.differentiable, op.keeps_result
     nothing = (None,) * (tensors + len(op.options) - differentiable)
+    words = f"{op.name} has no second derivative: its gradient, taken with create_graph=True, cannot be differentiated"
 
     def compute(ctx, *arguments):
         first, second, *saved = forward(True, arguments)
@@ -186,24 +186,32 @@ def _differentiable(op: Operation, forward, backward):
         if grad_first is None and grad_second is None:
             return (None,) * differentiable + nothing
         arguments = (*saved[:tensors], *ctx.options, *saved[tensors:], grad_first, grad_second)
-        found = iter(backward(needed, arguments))
+        if is_dynamo_compiling() or not (is_grad_enabled() or forward_ad._current_level >= 0):
+            found = backward(needed, arguments)
+        else:
+            # a graph of the gradient is recorded
+            with torch.no_grad():
+                found = backward(needed, arguments)
+            found = _NoGradient.apply(words, len(found), *found, *saved[:differentiable], grad_first, grad_second)
+        found = iter(found)
         return tuple(next(found) if wanted else None for wanted in needed) + nothing
 
-    methods = {"forward": staticmethod(compute), "backward": staticmethod(once_differentiable(differentiate))}
+    methods = {"forward": staticmethod(compute), "backward": staticmethod(differentiate)}
     return type(op.name, (torch.autograd.Function,), methods)
 
 
 class _NoGradient(torch.autograd.Function):
-    """Passes a result on, and refuses to be differentiated."""
+    """Passes results on, and refuses to be differentiated. What they were computed from is behind it: a gradient by any of that
+    fails, where it would silently be without these results."""
 
     @staticmethod
-    def forward(ctx, name, result, *inputs):
-        ctx.name = name
-        return result.view_as(result)
+    def forward(ctx, words, count, *results_and_inputs):
+        ctx.words = words
+        return tuple(result.detach() for result in results_and_inputs[:count])
 
     @staticmethod
     def backward(ctx, *gradients):
-        raise RuntimeError(f"{ctx.name} has no gradient: it changes its state in place; use the scan for training")
+        raise RuntimeError(ctx.words)
 
 
 def _step(op: Operation):
@@ -263,4 +271,6 @@ def step(op: Operation, state, tensors, options):
         return _STEP[op.name](state, tensors + options)
     with torch.no_grad():
         result = _STEP[op.name](state, tensors + options)
-    return _NoGradient.apply(op.name, result, state, *tensors)
+    words = f"{op.name} has no gradient: it changes its state in place; use the scan for training"
+    (result,) = _NoGradient.apply(words, 1, result, state, *tensors)
+    return result

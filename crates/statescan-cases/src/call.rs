@@ -6,12 +6,10 @@ use crate::options;
 use crate::packing::Packing;
 use crate::sizes::Sizes;
 use serde_json::Value;
-use statescan::cuda::DeviceTensor;
 use statescan::ops::signature::{Argument, Role};
 use statescan::ops::{Operation, call};
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 use statescan::{DType, Exec, View};
-use std::fmt;
 use std::sync::Arc;
 
 /// One argument.
@@ -24,25 +22,15 @@ pub struct Input {
     /// How the file stores it.
     pub packing: Packing,
     /// Its elements.
-    pub buffer: Buffer,
+    pub buffer: Tensor,
     /// A copy of them on a device, which passes read instead.
-    pub placed: Option<Placed>,
+    pub placed: Option<Arc<Tensor>>,
 }
 
 impl Input {
     /// Its elements as a view for a pass.
     pub fn view(&self) -> View<'_> {
-        self.placed.as_ref().map_or_else(|| self.buffer.view(), |placed| placed.0.view())
-    }
-}
-
-/// A tensor in the memory of a device.
-#[derive(Clone)]
-pub struct Placed(Arc<DeviceTensor>);
-
-impl fmt::Debug for Placed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Placed({:?})", self.0.view())
+        self.placed.as_ref().map_or_else(|| self.buffer.view(), |placed| placed.view())
     }
 }
 
@@ -70,7 +58,7 @@ impl Call {
     ///
     /// # Panics
     /// If the operation has no such argument: samples are written with the signature at hand.
-    pub fn with(mut self, name: &str, buffer: Buffer) -> Self {
+    pub fn with(mut self, name: &str, buffer: Tensor) -> Self {
         let argument = ops::argument(self.op, name).expect("an argument of the operation");
         self.inputs.push(Input { argument, given: argument.name.to_string(), packing: Packing::Plain, buffer, placed: None });
         self
@@ -131,7 +119,7 @@ impl Call {
     /// Memory that is not there.
     pub fn place(&mut self, exec: &Exec) -> Result<()> {
         for input in &mut self.inputs {
-            input.placed = Some(Placed(Arc::new(DeviceTensor::from_host(exec, &input.buffer.view())?)));
+            input.placed = Some(Arc::new(input.buffer.to(exec)?));
         }
         Ok(())
     }
@@ -204,7 +192,7 @@ impl Call {
                 _ => dtype,
             };
             if new != old {
-                input.buffer = Buffer::from_dense(&input.buffer.to_dense(), new);
+                input.buffer = Tensor::from_dense(&input.buffer.to_dense(), new);
             }
         }
     }

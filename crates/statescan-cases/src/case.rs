@@ -10,7 +10,7 @@ use crate::tensors::Tensors;
 use serde_json::{Map, Value};
 use statescan::ops::Operation;
 use statescan::ops::signature::{Argument, Complex, Role};
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 
 /// A call and what it should give.
 #[derive(Clone)]
@@ -18,11 +18,11 @@ pub struct Case {
     /// The call.
     pub call: Call,
     /// Expected results: canonical name, name in the file, elements.
-    pub expected: Vec<(&'static str, String, Buffer)>,
+    pub expected: Vec<(&'static str, String, Tensor)>,
     /// Cotangents of the results.
     pub cotangents: Tensors,
     /// Expected gradients: canonical name, name in the file, elements.
-    pub gradients: Vec<(&'static str, String, Buffer)>,
+    pub gradients: Vec<(&'static str, String, Tensor)>,
 }
 
 /// What the metadata entry `case` says.
@@ -110,13 +110,13 @@ impl Case {
 
     fn read_expectations(
         &mut self,
-        results: Vec<(&'static str, String, Buffer)>,
-        cotangents: Vec<(&'static str, String, Buffer)>,
-        gradients: Vec<(&'static Argument, String, Buffer)>,
+        results: Vec<(&'static str, String, Tensor)>,
+        cotangents: Vec<(&'static str, String, Tensor)>,
+        gradients: Vec<(&'static Argument, String, Tensor)>,
     ) -> Result<()> {
         let op = ops::name(self.call.op);
         let planned = pass::plan(&self.call, false)?;
-        let fit = |name: &'static str, key: &str, buffer: Buffer| {
+        let fit = |name: &'static str, key: &str, buffer: Tensor| {
             let plan = planned.iter().find(|p| p.name == name);
             let plan = plan.ok_or_else(|| Error::UnknownName {
                 op,
@@ -197,7 +197,7 @@ fn pair_interleaved(call: &mut Call) {
 }
 
 /// A stored tensor in the form of the tensor it belongs to.
-fn fit_to(op: &'static str, key: &str, buffer: Buffer, shape: &[usize], complex: bool, packing: Packing) -> Result<Buffer> {
+fn fit_to(op: &'static str, key: &str, buffer: Tensor, shape: &[usize], complex: bool, packing: Packing) -> Result<Tensor> {
     if buffer.dtype().is_index() {
         return Err(Error::DType { op, argument: key.to_string(), expected: "floating-point numbers", got: buffer.dtype() });
     }
@@ -224,7 +224,7 @@ fn find_argument(op: &Operation, name: &str) -> Result<&'static Argument> {
     ops::argument(op, name).ok_or_else(unknown)
 }
 
-fn add_input(call: &mut Call, given: &str, buffer: Buffer, complex: &[String]) -> Result<()> {
+fn add_input(call: &mut Call, given: &str, buffer: Tensor, complex: &[String]) -> Result<()> {
     let (op, argument) = (ops::name(call.op), find_argument(call.op, given)?);
     if let Some(first) = call.input(argument.name) {
         let (first, second) = (first.given.clone(), given.to_string());

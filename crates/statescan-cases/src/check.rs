@@ -10,7 +10,7 @@ use crate::pass;
 use crate::tensors::Tensors;
 use statescan::Exec;
 use statescan::ops::operation::Exact;
-use statescan::tensor::{Buffer, Dense, ErrorBound, max_errors};
+use statescan::tensor::{Dense, ErrorBound, Tensor, max_errors};
 
 /// How one tensor compares.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ fn compare_results(exec: &Exec, narrowed: &Call, results: &Tensors, part: &Part)
     let op = narrowed.op;
     let bound = ErrorBound::for_scan(narrowed.dtype(), narrowed.steps());
     let exact = pass::reference(narrowed)?;
-    let part_of = |name: &str, whole: &Buffer| {
+    let part_of = |name: &str, whole: &Tensor| {
         let layout = ops::result_layout(op, name, whole.shape().len());
         part.keeps(layout).then(|| Dense::from_view(&part.of(whole.view(), layout)))
     };
@@ -93,7 +93,7 @@ fn compare_gradients(exec: &Exec, narrowed: &Call, backward: Backward<'_>, part:
     let cut_in_time = ops::time(op).is_some_and(|letter| part.0.contains_key(&letter));
     let cotangents = part::narrow_results(op, backward.cotangents, part);
     let exact = pass::reference_backward(narrowed, &cotangents)?;
-    let part_of = |name: &str, whole: &Buffer| {
+    let part_of = |name: &str, whole: &Tensor| {
         let layout = narrowed.input(name).and_then(|i| i.argument.layout(whole.shape().len())).unwrap_or("");
         let determined = part.is_whole() || (part.keeps(layout) && !cut_in_time);
         determined.then(|| Dense::from_view(&part.of(whole.view(), layout)))
@@ -111,7 +111,7 @@ fn compare_parts(
     prefix: &str,
     exact: &Exact,
     whole: &Tensors,
-    part_of: impl Fn(&str, &Buffer) -> Option<Dense>,
+    part_of: impl Fn(&str, &Tensor) -> Option<Dense>,
     again: impl Fn() -> Result<Tensors>,
     bound: ErrorBound,
 ) -> Result<Vec<Comparison>> {
@@ -125,7 +125,7 @@ fn compare_parts(
                     Some(computed) => computed,
                     None => computed.insert(again()?),
                 };
-                computed.get(name).map_or_else(|| expected.clone(), Buffer::to_dense)
+                computed.get(name).map_or_else(|| expected.clone(), Tensor::to_dense)
             }
         };
         all.push(compare(format!("{prefix}.{name}"), &got, expected, bound));

@@ -9,7 +9,7 @@ use crate::packing::Packing;
 use crate::tensors::Tensors;
 use serde_json::json;
 use statescan::ops::Operation;
-use statescan::tensor::{Buffer, MAX_RANK};
+use statescan::tensor::{MAX_RANK, Tensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -38,7 +38,7 @@ pub fn read_case(path: &Path, op: Option<&'static Operation>, options: &Options,
 }
 
 /// A tensor for a file, in the packing of the argument it belongs to.
-pub fn entry<'a>(key: String, buffer: &'a Buffer, packing: Packing) -> Entry<'a> {
+pub fn entry<'a>(key: String, buffer: &'a Tensor, packing: Packing) -> Entry<'a> {
     let mut entry = Entry::new(key, buffer);
     if packing == Packing::Interleaved && buffer.dtype().is_complex() && entry.shape.len() > 1 {
         let pair = entry.shape.pop().unwrap_or(1);

@@ -7,7 +7,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensorError};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use statescan::DType;
-use statescan::tensor::{Buffer, MAX_RANK};
+use statescan::tensor::{MAX_RANK, Tensor};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Read, Write};
 use std::path::Path;
@@ -95,7 +95,7 @@ pub enum FormatError {
 #[derive(Debug, Default)]
 pub struct File {
     /// Tensors by name.
-    pub tensors: BTreeMap<String, Buffer>,
+    pub tensors: BTreeMap<String, Tensor>,
     /// The strings under `__metadata__`.
     pub metadata: BTreeMap<String, String>,
 }
@@ -154,7 +154,7 @@ pub fn read_from(reader: &mut impl Read, length: u64) -> Result<File, FormatErro
     Ok(file)
 }
 
-fn allocate(name: &str, info: &TensorInfo, length: u64) -> Result<Buffer, FormatError> {
+fn allocate(name: &str, info: &TensorInfo, length: u64) -> Result<Tensor, FormatError> {
     let name = || name.to_string();
     let dtype = match info.dtype {
         Dtype::F32 => DType::F32,
@@ -176,7 +176,7 @@ fn allocate(name: &str, info: &TensorInfo, length: u64) -> Result<Buffer, Format
         }
     }
     let bytes = info.data_offsets.1 - info.data_offsets.0;
-    Buffer::zeros(dtype, &info.shape).map_err(|_| FormatError::Memory { name: name(), bytes })
+    Tensor::host(dtype, &info.shape).map_err(|_| FormatError::Memory { name: name(), bytes })
 }
 
 /// The first name that a JSON object gives twice: parsers keep the last one silently.
@@ -216,7 +216,7 @@ pub struct Entry<'a> {
 
 impl<'a> Entry<'a> {
     /// A dense buffer; complex ones become real ones with a trailing axis of 2, as the format of the test vectors has it.
-    pub fn new(name: impl Into<String>, buffer: &'a Buffer) -> Self {
+    pub fn new(name: impl Into<String>, buffer: &'a Tensor) -> Self {
         let mut shape = buffer.shape().to_vec();
         let dtype = buffer.dtype();
         let len: usize = shape.iter().product();

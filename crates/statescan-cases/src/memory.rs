@@ -7,7 +7,7 @@ use crate::pass::{self, Planned};
 use crate::rng::Rng;
 use crate::tensors::Tensors;
 use num_complex::Complex64;
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 
 /// The most memory that the results of a call may take.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +47,7 @@ fn allocate(call: &Call, planned: &[Planned], limits: Limits) -> Result<Tensors>
     }
     let mut tensors = Tensors::default();
     for plan in planned {
-        tensors.push(plan.name, Buffer::zeros(plan.dtype, &plan.shape)?);
+        tensors.push(plan.name, Tensor::host(plan.dtype, &plan.shape)?);
     }
     Ok(tensors)
 }

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::memory::{self, Limits};
 use crate::pass;
 use crate::tensors::{Tensors, WORKSPACE};
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 use statescan::{DType, Device, Exec};
 
 /// Whether tensors of the host must be copied before this executor can use them.
@@ -97,7 +97,7 @@ impl OnDevice {
 
 fn push_workspace(tensors: &mut Tensors, len: usize) -> Result<()> {
     if len > 0 {
-        tensors.push(WORKSPACE, Buffer::zeros(DType::F32, &[len])?);
+        tensors.push(WORKSPACE, Tensor::host(DType::F32, &[len])?);
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! How complex tensors lie in files.
 
 use statescan::DType;
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 
 /// How a complex tensor lies in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Packing {
 }
 
 /// Pairs of real numbers as complex ones, if the type and the last axis allow it.
-pub fn pairs(buffer: &Buffer, packing: Packing) -> Option<Buffer> {
+pub fn pairs(buffer: &Tensor, packing: Packing) -> Option<Tensor> {
     let dtype = match buffer.dtype() {
         DType::F32 => DType::Complex64,
         DType::F64 => DType::Complex128,
@@ -28,7 +28,7 @@ pub fn pairs(buffer: &Buffer, packing: Packing) -> Option<Buffer> {
         Packing::Interleaved if last.is_multiple_of(2) => shape.push(last / 2),
         _ => return None,
     }
-    let mut paired = Buffer::zeros(dtype, &shape).ok()?;
+    let mut paired = Tensor::host(dtype, &shape).ok()?;
     let len = paired.bytes().len().min(buffer.bytes().len());
     paired.bytes_mut()[..len].copy_from_slice(&buffer.bytes()[..len]);
     Some(paired)

@@ -8,7 +8,7 @@ use crate::tensors::Tensors;
 use crate::work;
 use statescan::View;
 use statescan::ops::Operation;
-use statescan::tensor::{Buffer, Dense};
+use statescan::tensor::{Dense, Tensor};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -108,6 +108,6 @@ pub fn narrow_results(op: &Operation, tensors: &Tensors, part: &Part) -> Tensors
     narrowed
 }
 
-fn copy(view: View<'_>) -> Buffer {
-    Buffer::from_dense(&Dense::from_view(&view), view.dtype())
+fn copy(view: View<'_>) -> Tensor {
+    Tensor::from_dense(&Dense::from_view(&view), view.dtype())
 }

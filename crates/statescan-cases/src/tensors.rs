@@ -1,8 +1,7 @@
 //! Tensors by name, on the host and, once they are placed, on a device.
 
 use crate::error::Result;
-use statescan::cuda::DeviceTensor;
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 use statescan::{DType, Exec, View, ViewMut};
 use std::fmt;
 
@@ -14,16 +13,16 @@ pub const WORKSPACE: &str = "workspace";
 
 /// Tensors by canonical name.
 #[derive(Default)]
-pub struct Tensors(Vec<Tensor>);
+pub struct Tensors(Vec<Named>);
 
-struct Tensor {
+struct Named {
     name: &'static str,
-    buffer: Buffer,
+    buffer: Tensor,
     /// A copy on a device, which passes read and write instead.
-    placed: Option<DeviceTensor>,
+    placed: Option<Tensor>,
 }
 
-impl Tensor {
+impl Named {
     fn writer(&mut self) -> (&'static str, ViewMut<'_>) {
         match &mut self.placed {
             Some(placed) => (self.name, placed.view_mut()),
@@ -35,7 +34,7 @@ impl Tensor {
 /// A copy is on the host.
 impl Clone for Tensors {
     fn clone(&self) -> Self {
-        Tensors(self.0.iter().map(|t| Tensor { name: t.name, buffer: t.buffer.clone(), placed: None }).collect())
+        Tensors(self.0.iter().map(|t| Named { name: t.name, buffer: t.buffer.clone(), placed: None }).collect())
     }
 }
 
@@ -47,20 +46,20 @@ impl fmt::Debug for Tensors {
 
 impl Tensors {
     /// Adds one.
-    pub fn push(&mut self, name: &'static str, buffer: Buffer) {
-        self.0.push(Tensor { name, buffer, placed: None });
+    pub fn push(&mut self, name: &'static str, buffer: Tensor) {
+        self.0.push(Named { name, buffer, placed: None });
     }
     /// One of them, as it is on the host.
-    pub fn get(&self, name: &str) -> Option<&Buffer> {
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.0.iter().find(|t| t.name == name).map(|t| &t.buffer)
     }
     /// One of them, as a view for a pass.
     pub fn view(&self, name: &str) -> Option<View<'_>> {
         let tensor = self.0.iter().find(|t| t.name == name)?;
-        Some(tensor.placed.as_ref().map_or_else(|| tensor.buffer.view(), DeviceTensor::view))
+        Some(tensor.placed.as_ref().map_or_else(|| tensor.buffer.view(), Tensor::view))
     }
     /// All of them, as they are on the host.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Buffer)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
         self.0.iter().map(|t| (t.name, &t.buffer))
     }
     /// Copies all of them to the executor's device.
@@ -69,7 +68,7 @@ impl Tensors {
     /// Memory that is not there.
     pub fn place(&mut self, exec: &Exec) -> Result<()> {
         for tensor in &mut self.0 {
-            tensor.placed = Some(DeviceTensor::from_host(exec, &tensor.buffer.view())?);
+            tensor.placed = Some(tensor.buffer.to(exec)?);
         }
         Ok(())
     }
@@ -81,13 +80,13 @@ impl Tensors {
         for target in &mut out.0 {
             let source = self.0.iter().find(|t| t.name == target.name && t.buffer.shape() == target.buffer.shape());
             if let Some(placed) = source.and_then(|t| t.placed.as_ref()) {
-                placed.to_host(&mut target.buffer.view_mut())?;
+                target.buffer = placed.to_host()?;
             }
         }
         Ok(())
     }
     /// Overwrites one of them with the elements of a buffer of the same shape.
-    pub fn copy_from(&mut self, name: &str, source: &Buffer) {
+    pub fn copy_from(&mut self, name: &str, source: &Tensor) {
         let target = self.0.iter_mut().find(|t| t.name == name).map(|t| &mut t.buffer);
         if let Some(target) = target.filter(|target| target.shape() == source.shape()) {
             target.copy_from(&source.to_dense());
@@ -95,7 +94,7 @@ impl Tensors {
     }
     /// Writable views of all of them, to be taken by name.
     pub fn writers(&mut self) -> Writers<'_> {
-        Writers(self.0.iter_mut().map(Tensor::writer).collect())
+        Writers(self.0.iter_mut().map(Named::writer).collect())
     }
     /// Bytes of all of them.
     pub fn bytes(&self) -> usize {
@@ -121,9 +120,9 @@ impl<'a> Writers<'a> {
 /// A tensor of a type from real numbers.
 ///
 /// # Errors
-/// As [`Buffer::zeros`].
-pub fn real(dtype: DType, shape: &[usize], mut value: impl FnMut() -> f64) -> Result<Buffer> {
-    let mut buffer = Buffer::zeros(dtype, shape)?;
+/// As [`Tensor::zeros`].
+pub fn real(dtype: DType, shape: &[usize], mut value: impl FnMut() -> f64) -> Result<Tensor> {
+    let mut buffer = Tensor::host(dtype, shape)?;
     buffer.fill_with(|| value().into());
     Ok(buffer)
 }

@@ -1,7 +1,7 @@
 //! One call: arguments are taken from Python in order, then the operation runs without the interpreter.
 
 use crate::dlpack::Owned;
-use crate::error::to_python;
+use crate::error::{UnknownArgument, to_python};
 use crate::exec::Place;
 use crate::torch::{self, Maker};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -64,7 +64,11 @@ impl<'a, 'py> Arguments<'a, 'py> {
     /// Puts the operation before an error that names the argument only.
     fn named(&self, error: PyErr) -> PyErr {
         let py = self.inputs.py();
-        let words = format!("{}: {}", self.op, error.value(py));
+        let words = error.value(py).to_string();
+        if words.starts_with(self.op) {
+            return error;
+        }
+        let words = format!("{}: {words}", self.op);
         let named = PyErr::from_type(error.get_type(py), words);
         named.set_cause(py, error.cause(py));
         named
@@ -90,7 +94,9 @@ impl<'a, 'py> Arguments<'a, 'py> {
     fn view_mut(&self, object: &Bound<'py, PyAny>, name: &str, made: bool) -> PyResult<ViewMut<'a>> {
         if let Some(parts) = torch::parts(object, name)? {
             if !made {
-                torch::check_eager(object, &parts, name)?;
+                // nobody else could write it either: the dispatcher has no way for such a tensor
+                torch::check_eager(object, &parts, name)
+                    .map_err(|error| PyValueError::new_err(error.value(object.py()).to_string()))?;
             }
             // SAFETY: as in `view`; the operation checks that outputs are apart from everything else in the call.
             return unsafe { parts.view_mut(name) };
@@ -193,24 +199,29 @@ impl<'a, 'py> Arguments<'a, 'py> {
         if object.is_none() {
             return Ok(None);
         }
-        let view = match object.cast::<PyBool>() {
+        let tensor = match object.cast::<PyBool>() {
             Ok(wanted) if !wanted.is_true() => return Ok(None),
-            Ok(_) => make(self).and_then(|tensor| {
-                let view = self.view_mut(&tensor, name, true)?;
-                self.keep.made.borrow_mut().push(tensor.unbind());
-                Ok(view)
-            }),
-            Err(_) => self.view_mut(&object, name, made),
+            Ok(_) => make(self),
+            Err(_) => return self.view_mut(&object, name, made).map(Some).map_err(|error| self.named(error)),
         };
+        let view = tensor.and_then(|tensor| {
+            let view = self.view_mut(&tensor, name, true)?;
+            self.keep.made.borrow_mut().push(tensor.unbind());
+            Ok(view)
+        });
         view.map(Some).map_err(|error| self.named(error))
     }
 
-    /// Anything that is not a tensor.
+    /// Anything that is not a tensor. A value of another type is an unknown argument: PyTorch's dispatcher converts some.
     pub fn value<T: for<'x> FromPyObject<'x, 'py, Error = PyErr>>(&mut self, name: &str) -> PyResult<T> {
         let object = self.input()?;
         object.extract().map_err(|error: PyErr| {
-            let words = format!("{}: `{name}`: {}", self.op, error.value(self.inputs.py()));
-            PyErr::from_type(error.get_type(self.inputs.py()), words)
+            let py = self.inputs.py();
+            let words = format!("{}: `{name}`: {}", self.op, error.value(py));
+            match error.is_instance_of::<PyTypeError>(py) {
+                true => UnknownArgument::new_err(words),
+                false => PyErr::from_type(error.get_type(py), words),
+            }
         })
     }
 

@@ -5,6 +5,15 @@ use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError}
 use statescan::Error;
 use statescan::ops::operation::Operation;
 
+pyo3::create_exception!(
+    statescan._native,
+    UnknownArgument,
+    PyTypeError,
+    "An argument of a kind that the native functions do not know, found before anything is written: a tensor whose memory cannot be \
+     read as it lies (sparse, lazily conjugated, without data, on another device), or an option of another type. PyTorch's dispatcher \
+     may know what to do with it."
+);
+
 /// The operation and the argument that an error is about.
 fn subject(error: &Error) -> Option<(&'static str, &'static str)> {
     match *error {

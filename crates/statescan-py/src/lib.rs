@@ -34,6 +34,7 @@ mod _native {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         #[cfg(target_os = "linux")]
         crate::openmp::import();
+        module.add("UnknownArgument", module.py().get_type::<crate::error::UnknownArgument>())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

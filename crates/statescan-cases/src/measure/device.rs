@@ -7,7 +7,7 @@ use crate::on_device::OnDevice;
 use crate::ops;
 use statescan::Exec;
 use statescan::cuda::{Graph, elapsed};
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 use std::time::Duration;
 
 /// The time that the device takes for a pass: the median of some launches of a graph that repeats it, over copies of the call that take
@@ -75,7 +75,7 @@ pub fn repeated(call: &Call, times: usize) -> Result<Call> {
             return Ok(input.clone());
         }
         shape[0] *= times;
-        let mut buffer = Buffer::zeros(input.buffer.dtype(), &shape)?;
+        let mut buffer = Tensor::host(input.buffer.dtype(), &shape)?;
         let one = input.buffer.bytes();
         buffer.bytes_mut().chunks_exact_mut(one.len().max(1)).for_each(|rows| rows.copy_from_slice(one));
         Ok(Input { buffer, ..input.clone() })

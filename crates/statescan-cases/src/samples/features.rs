@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::rng::Rng;
 use crate::tensors::real;
 use statescan::DType;
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 
 /// The opening of "Alice's Adventures in Wonderland" (Lewis Carroll, 1865; in the public domain).
 pub const PASSAGE: &str = include_str!("../../assets/alice.txt");
@@ -92,7 +92,7 @@ impl Features {
     }
 
     /// As (1, width, seqlen).
-    pub fn channels_first(&self) -> Result<Buffer> {
+    pub fn channels_first(&self) -> Result<Tensor> {
         let (mut d, mut t) = (0, 0);
         real(DType::F32, &[1, self.width, self.len()], || {
             let value = self.data[t * self.width + d];
@@ -105,14 +105,14 @@ impl Features {
     }
 
     /// As (1, seqlen, ..), the axes after the first two dividing the width.
-    pub fn time_first(&self, axes: &[usize]) -> Result<Buffer> {
+    pub fn time_first(&self, axes: &[usize]) -> Result<Tensor> {
         let mut values = self.data.iter();
         let shape: Vec<_> = [1, self.len()].into_iter().chain(axes.iter().copied()).collect();
         real(DType::F32, &shape, || values.next().copied().unwrap_or(0.0).into())
     }
 
     /// The last step, in a shape.
-    pub fn last(&self, shape: &[usize]) -> Result<Buffer> {
+    pub fn last(&self, shape: &[usize]) -> Result<Tensor> {
         let mut values = self.data[self.data.len() - self.width..].iter();
         real(DType::F32, shape, || values.next().copied().unwrap_or(0.0).into())
     }

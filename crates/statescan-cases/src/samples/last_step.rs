@@ -8,7 +8,7 @@ use crate::ops;
 use crate::part::{Part, narrow};
 use statescan::Exec;
 use statescan::ops::Operation;
-use statescan::tensor::{Buffer, Dense};
+use statescan::tensor::{Dense, Tensor};
 
 /// The last step of a scan, with the state that the steps before leave.
 pub(super) fn last_step(op: &'static Operation, scan: Call) -> Result<Call> {
@@ -25,7 +25,7 @@ pub(super) fn last_step(op: &'static Operation, scan: Call) -> Result<Call> {
         let view = input.buffer.view();
         let timed = input.argument.layout(view.rank()).is_some_and(|layout| layout.ends_with('L'));
         let last = if timed { view.index(view.rank() - 1, steps - 1) } else { view };
-        call = call.with(input.argument.name, Buffer::from_dense(&Dense::from_view(&last), view.dtype()));
+        call = call.with(input.argument.name, Tensor::from_dense(&Dense::from_view(&last), view.dtype()));
     }
     Ok(call)
 }

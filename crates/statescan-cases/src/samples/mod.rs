@@ -19,7 +19,7 @@ use crate::sizes::Sizes;
 pub use features::PASSAGE;
 use statescan::DType;
 use statescan::ops::Operation;
-use statescan::tensor::{Buffer, Dense};
+use statescan::tensor::{Dense, Tensor};
 
 /// A small call from a passage of text.
 ///
@@ -87,9 +87,9 @@ fn laid_out(call: Call, op: &'static Operation) -> Result<Call> {
 }
 
 /// A tensor with the axes of one layout in the order that an operation has them.
-fn rearranged(op: &Operation, name: &str, from: Option<&str>, buffer: Buffer) -> Buffer {
+fn rearranged(op: &Operation, name: &str, from: Option<&str>, buffer: Tensor) -> Tensor {
     let to = ops::argument(op, name).and_then(|argument| argument.layout(buffer.shape().len()));
     let order: Option<Vec<usize>> = from.zip(to).and_then(|(from, to)| to.chars().map(|letter| from.find(letter)).collect());
     let Some(order) = order else { return buffer };
-    Buffer::from_dense(&Dense::from_view(&buffer.view().permute(&order)), buffer.dtype())
+    Tensor::from_dense(&Dense::from_view(&buffer.view().permute(&order)), buffer.dtype())
 }

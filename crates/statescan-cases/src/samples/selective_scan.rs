@@ -9,7 +9,7 @@ use crate::tensors::real;
 use statescan::DType;
 use statescan::ops::Operation;
 use statescan::ops::call::carried;
-use statescan::tensor::{Buffer, Dense};
+use statescan::tensor::{Dense, Tensor};
 
 /// A call from the passage of text.
 pub(super) fn embedded(op: &'static Operation) -> Result<Call> {
@@ -22,7 +22,7 @@ pub(super) fn embedded(op: &'static Operation) -> Result<Call> {
     let call = Call::new(op)
         .with("x", x.channels_first()?)
         .with("dt", dt.channels_first()?)
-        .with("A", Buffer::from_dense(&state_matrix(inner, dstate)?, DType::F32))
+        .with("A", Tensor::from_dense(&state_matrix(inner, dstate)?, DType::F32))
         .with("B", x.linear(7, dstate).channels_first()?)
         .with("C", x.linear(8, dstate).channels_first()?)
         .with("D", real(DType::F32, &[inner], || 1.0)?)
@@ -43,7 +43,7 @@ pub(super) fn random(op: &'static Operation, sizes: &Sizes, dtype: DType) -> Res
     let call = Call::new(op)
         .with("x", x)
         .with("dt", dt)
-        .with("A", Buffer::from_dense(&state_matrix(dim, dstate)?, parameter))
+        .with("A", Tensor::from_dense(&state_matrix(dim, dstate)?, parameter))
         .with("B", b)
         .with("C", c)
         .with("D", real(parameter, &[dim], || 1.0)?)

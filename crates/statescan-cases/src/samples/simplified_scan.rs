@@ -11,7 +11,7 @@ use num_complex::Complex64;
 use statescan::DType;
 use statescan::ops::Operation;
 use statescan::ops::call::carried;
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 
 /// A call from the passage of text.
 pub(super) fn embedded(op: &'static Operation) -> Result<Call> {
@@ -48,15 +48,15 @@ pub(super) fn shapes() -> Vec<(&'static str, Sizes)> {
 /// HiPPO's diagonal, `-1/2 + i pi n`, and maps of unit gain.
 pub(super) fn with_parameters(call: Call, sizes: &Sizes, complex: DType, seed: u64) -> Result<Call> {
     let mut rng = Rng::new(seed);
-    let mut matrix = |layout: &str, scale: f64| -> Result<Buffer> {
-        let mut buffer = Buffer::zeros(complex, &sizes.shape(layout))?;
+    let mut matrix = |layout: &str, scale: f64| -> Result<Tensor> {
+        let mut buffer = Tensor::host(complex, &sizes.shape(layout))?;
         buffer.fill_with(|| Complex64::new(rng.normal(), rng.normal()) * scale);
         Ok(buffer)
     };
     let (states, dim) = (sizes.get('P') as f64, sizes.get('H') as f64);
     let (b, c) = (matrix("PH", (0.5 / dim).sqrt())?, matrix("HP", (0.5 / states).sqrt())?);
     let mut n = -1.0;
-    let mut a = Buffer::zeros(complex, &sizes.shape("P"))?;
+    let mut a = Tensor::host(complex, &sizes.shape("P"))?;
     a.fill_with(|| {
         n += 1.0;
         Complex64::new(-0.5, std::f64::consts::PI * n)

@@ -12,7 +12,7 @@ use num_complex::Complex64;
 use statescan::DType;
 use statescan::ops::Operation;
 use statescan::ops::call::carried;
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 
 /// The last step of the scan's call from the passage of text.
 pub(super) fn embedded(op: &'static Operation) -> Result<Call> {
@@ -25,7 +25,7 @@ pub(super) fn random(op: &'static Operation, sizes: &Sizes, dtype: DType) -> Res
     let mut rng = Rng::new(71);
     let u = real(dtype, &sizes.shape("BH"), || rng.normal())?;
     let delta = real(dtype, &sizes.shape("BP"), || rng.uniform(0.001, 0.1))?;
-    let mut state = Buffer::zeros(complex, &sizes.shape("BP"))?;
+    let mut state = Tensor::host(complex, &sizes.shape("BP"))?;
     state.fill_with(|| Complex64::new(rng.normal(), rng.normal()));
     let call = Call::new(op).with("state", state).with("u", u).with("delta", delta);
     let call = with_parameters(call, sizes, complex, 72)?;

@@ -1,6 +1,6 @@
 //! What stands in for the driver when the crate is built without it.
 
-use super::{Config, Function, Launch, Numbers, Program};
+use super::{Config, Function, Launch, Numbers, Parameter, Program};
 use crate::error::{Error, Result};
 use core::convert::Infallible;
 use core::ffi::c_void;
@@ -25,6 +25,9 @@ impl Stream {
     pub(crate) fn ordinal(&self) -> usize {
         match self.0 {}
     }
+    pub(crate) fn is(&self, _other: &Stream) -> bool {
+        match self.0 {}
+    }
     pub(crate) fn numbers(&self) -> Numbers {
         match self.0 {}
     }
@@ -38,6 +41,9 @@ impl Stream {
         match self.0 {}
     }
     pub(crate) unsafe fn download(&self, _to: *mut u8, _from: u64, _bytes: usize) -> Result<()> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn fill(&self, _to: u64, _byte: u8, _bytes: usize) -> Result<()> {
         match self.0 {}
     }
     pub(crate) unsafe fn copy(&self, _to: u64, _from: u64, _bytes: usize) -> Result<()> {
@@ -70,15 +76,15 @@ impl Stream {
     pub(crate) fn synchronize(&self) -> Result<()> {
         match self.0 {}
     }
-    pub(crate) fn function(&self, _program: &Program, _config: &Config, _shared: u32) -> Result<Function> {
+    pub(crate) fn function<P: Parameter>(&self, _program: &Program<P>, _config: &Config, _shared: u32) -> Result<Function> {
         match self.0 {}
     }
-    pub(crate) unsafe fn start<P: Copy>(&self, _function: Function, _launch: Launch, _params: &P) -> Result<()> {
+    pub(crate) unsafe fn start<P: Parameter>(&self, _function: Function, _launch: Launch, _params: &P) -> Result<()> {
         match self.0 {}
     }
-    pub(crate) unsafe fn launch<P: Copy>(
+    pub(crate) unsafe fn launch<P: Parameter>(
         &self,
-        _program: &Program,
+        _program: &Program<P>,
         _config: &Config,
         _launch: Launch,
         _params: &P,

@@ -1,11 +1,5 @@
 // What a device can do at most. Each thread repeats one instruction on values of its own, enough of them to hide latency.
 
-struct Params {
-  f32* out;
-  f32 value;
-  i64 rounds;
-};
-
 constexpr int CHAINS = 16;
 
 extern "C" __global__ void __launch_bounds__(THREADS) ceilings(const __grid_constant__ Params p) {

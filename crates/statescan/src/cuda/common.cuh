@@ -1,12 +1,7 @@
 // What every kernel is built from: storage types, elementary functions, tiles of shared memory.
 //
-// A program is this text, then the lines of a configuration (types and constants, see jit.rs), then a kernel. No header of the CUDA toolkit
-// is included, because NVRTC is often installed without them.
-
-typedef unsigned int u32;
-typedef unsigned short u16;
-typedef long long i64;
-typedef unsigned long long u64;
+// A program is types.cuh, the declarations of its parameters (see params.rs), this text, the lines of a configuration (types and constants,
+// see config.rs), then a kernel. No header of the CUDA toolkit is included, because NVRTC is often installed without them.
 
 #define DEVICE __device__ __forceinline__
 
@@ -16,14 +11,6 @@ template <bool CONDITION, typename YES, typename NO> struct Choose { typedef YES
 template <typename YES, typename NO> struct Choose<false, YES, NO> { typedef NO type; };
 
 // ---- storage types: kernels compute in f32 whatever an argument is stored as
-
-typedef float f32;
-typedef double f64;
-struct bf16 { u16 bits; };
-struct f16 { u16 bits; };
-struct alignas(8) complex64 { f32 re, im; };
-struct alignas(16) complex128 { f64 re, im; };
-typedef int i32;
 
 DEVICE f32 to_f32(f32 v) { return v; }
 DEVICE f32 to_f32(f64 v) { return f32(v); }
@@ -110,26 +97,6 @@ DEVICE f32 reciprocal_fast(f32 v) {
   return out;
 }
 
-// log(1 + exp v) = max(v, 0) + e + e^2 P(e) with e = exp(-|v|) in (0, 1]; P as on the CPU. It needs no reciprocal, which is scarce beside the
-// exponentials of a scan, and is the identity above 20, as in PyTorch: e is less than half an ulp there.
-DEVICE f32 softplus(f32 v) {
-  const f32 e = exp2_fast(-LOG2_E * fabsf(v));
-  f32 series = -0.0033184701f;
-  series = __fmaf_rn(series, e, 0.020204575f);
-  series = __fmaf_rn(series, e, -0.0576644287f);
-  series = __fmaf_rn(series, e, 0.106805544f);
-  series = __fmaf_rn(series, e, -0.15355396f);
-  series = __fmaf_rn(series, e, 0.196954006f);
-  series = __fmaf_rn(series, e, -0.249585875f);
-  series = __fmaf_rn(series, e, 0.333305113f);
-  series = __fmaf_rn(series, e, -0.499999328f);
-  return __fmaf_rn(e * e, series, e + fmaxf(v, 0.f));
-}
-
-DEVICE f32 sigmoid(f32 v) { return reciprocal_fast(1.f + exp2_fast(-LOG2_E * v)); }
-// v sigmoid(v); exp(-v) overflows for v < -88, where the limit is 0
-DEVICE f32 silu(f32 v) { return v * sigmoid(v); }
-
 // ---- asynchronous copies into shared memory
 
 DEVICE u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
@@ -185,13 +152,8 @@ template <int COUNT, int THREADS, bool QUICK, typename Item, typename Load, type
   }
 }
 
-// A strided tensor of up to four axes; strides count elements.
-struct Tensor {
-  void* data;
-  i64 stride[4];
-};
-
-template <typename E> DEVICE E* at(const Tensor& v, i64 i, i64 j = 0, i64 k = 0, i64 l = 0) {
+// An element of a tensor.
+template <typename E> DEVICE E* at(const Strided& v, i64 i, i64 j = 0, i64 k = 0, i64 l = 0) {
   return static_cast<E*>(v.data) + (i * v.stride[0] + j * v.stride[1] + k * v.stride[2] + l * v.stride[3]);
 }
 

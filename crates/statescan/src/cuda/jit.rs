@@ -3,7 +3,7 @@
 use super::cache::Cache;
 use super::driver::{Context, call, check};
 use super::nvrtc;
-use super::{Config, Program};
+use super::{Config, Parameter, Program};
 use crate::error::Result;
 use core::ptr::null_mut;
 use cudarc::driver::sys;
@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock};
 type Loaded = FxHashMap<(usize, &'static str), FxHashMap<Config, usize>>;
 
 /// The function for a configuration. Modules stay loaded for the life of the process. The device's context must be current.
-pub(super) fn function(context: &Context, program: &Program, config: &Config, shared: u32) -> Result<usize> {
+pub(super) fn function<P: Parameter>(context: &Context, program: &Program<P>, config: &Config, shared: u32) -> Result<usize> {
     static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
     let loaded = || LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let kernel = (context.ordinal(), program.kernel);
@@ -23,22 +23,21 @@ pub(super) fn function(context: &Context, program: &Program, config: &Config, sh
         return Ok(function);
     }
     // not under the lock, so that other kernels go on; of two threads that load the same kernel the first one counts
-    let function = load(context, program, config, shared)?;
+    let function = load(context, program.kernel, &program.source(config), shared)?;
     Ok(*loaded().entry(kernel).or_default().entry(config.clone()).or_insert(function))
 }
 
-fn load(context: &Context, program: &Program, config: &Config, shared: u32) -> Result<usize> {
+fn load(context: &Context, kernel: &'static str, source: &str, shared: u32) -> Result<usize> {
     static CACHE: OnceLock<Cache> = OnceLock::new();
     let cache = CACHE.get_or_init(Cache::from_environment);
-    let source = program.source(config);
     let (major, minor) = nvrtc::version()?;
     let key = format!("{}\n{}\nnvrtc {major}.{minor}\n{source}", context.architecture(), nvrtc::OPTIONS.join(" "));
     // an entry that the driver refuses is as good as absent
-    if let Some(function) = cache.get(&key).and_then(|cubin| load_module(&cubin, program.kernel, shared).ok()) {
+    if let Some(function) = cache.get(&key).and_then(|cubin| load_module(&cubin, kernel, shared).ok()) {
         return Ok(function);
     }
-    let (cubin, _) = nvrtc::compile(program.kernel, &source, context.architecture(), &[])?;
-    let function = load_module(&cubin, program.kernel, shared)?;
+    let (cubin, _) = nvrtc::compile(kernel, source, context.architecture(), &[])?;
+    let function = load_module(&cubin, kernel, shared)?;
     cache.put(&key, &cubin);
     Ok(function)
 }

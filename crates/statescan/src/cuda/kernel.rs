@@ -1,7 +1,7 @@
 //! One launch, ready to go.
 
-use super::{Config, Launch, Program, Stream};
-use crate::error::{Error, Result};
+use super::{Config, Launch, Parameter, Program, Stream};
+use crate::error::Result;
 
 /// A kernel's configuration, how it is launched, and what it takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,37 +11,17 @@ pub(crate) struct Kernel<P> {
     pub params: P,
 }
 
-impl<P: Copy> Kernel<P> {
+impl<P: Parameter> Kernel<P> {
     /// Puts it into the stream, unless there is nothing to do.
     ///
     /// # Safety
-    /// The parameters are those of the program, and what it reads and writes for this configuration and launch is valid.
-    pub(crate) unsafe fn launch(&self, stream: &Stream, program: &Program) -> Result<()> {
-        match self.launch.blocks {
+    /// What the program reads and writes for this configuration and launch is valid.
+    pub(crate) unsafe fn launch(&self, stream: &Stream, program: &Program<P>) -> Result<()> {
+        match self.launch.blocks() {
             0 => Ok(()),
             // SAFETY: the caller's contract.
             _ => unsafe { stream.launch(program, &self.config, self.launch, &self.params) },
         }
-    }
-}
-
-impl Launch {
-    /// Blocks of so many threads, without shared memory.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if there are more of them than a launch can have.
-    pub(crate) fn new(op: &'static str, blocks: Option<usize>, threads: usize) -> Result<Launch> {
-        let blocks = blocks.and_then(|n| u32::try_from(n).ok()).filter(|&n| n <= i32::MAX as u32);
-        let why = "so many elements need more blocks than a launch can have";
-        Ok(Launch { blocks: blocks.ok_or(Error::Unavailable { what: op, why })?, threads: threads as u32, shared: 0 })
-    }
-
-    /// A thread for each of so many elements.
-    ///
-    /// # Errors
-    /// As [`Launch::new`].
-    pub(crate) fn elementwise(op: &'static str, count: Option<usize>, threads: usize) -> Result<Launch> {
-        Self::new(op, count.map(|n| n.div_ceil(threads)), threads)
     }
 }
 

@@ -25,11 +25,20 @@ mod graph;
 #[cfg(feature = "cuda")]
 mod jit;
 mod kernel;
+mod launch;
+#[cfg(feature = "cuda")]
+mod library;
+mod memory;
+mod numbers;
 #[cfg(feature = "cuda")]
 pub(crate) mod nvrtc;
 mod params;
+mod program;
 mod recent;
-mod tensor;
+mod step_size;
+#[cfg(feature = "cuda")]
+mod stream;
+mod strided;
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) mod testing;
 
@@ -37,68 +46,31 @@ pub(crate) mod testing;
 pub(crate) use absent::Stream;
 pub use ceilings::Ceilings;
 pub(crate) use config::{Config, TileCopy, Value, neighbours};
-#[cfg(feature = "cuda")]
-pub(crate) use driver::Stream;
 pub use graph::{Graph, elapsed};
 pub(crate) use kernel::{Kernel, blocks_of_lines};
-pub(crate) use params::Strided;
+pub(crate) use launch::Launch;
+pub(crate) use memory::DeviceMemory;
+pub(crate) use numbers::Numbers;
+pub(crate) use params::{Address, Parameter, params};
+#[cfg(feature = "cuda")]
+pub(crate) use params::{Declarations, Field};
+pub(crate) use program::{COMMON, DISCRETIZATION, Program, STEP_SIZE};
 pub(crate) use recent::Recent;
-pub use tensor::DeviceTensor;
+pub(crate) use step_size::{StepSize, has_limit};
+#[cfg(feature = "cuda")]
+pub(crate) use stream::Stream;
+pub(crate) use strided::Strided;
 
 use crate::error::Result;
-
-/// What plans depend on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Numbers {
-    /// Multiprocessors.
-    pub multiprocessors: usize,
-    /// Shared memory that a block may have, in bytes.
-    pub shared_per_block: usize,
-    /// Shared memory of a multiprocessor, in bytes.
-    pub shared_per_multiprocessor: usize,
-}
-
-/// Device code: parts of a program, the kernel's own text last.
-#[derive(Debug)]
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only a driver reads it
-pub(crate) struct Program {
-    /// The kernel's name in its text.
-    pub kernel: &'static str,
-    /// Text before the configuration.
-    pub prelude: &'static [&'static str],
-    /// Text after it.
-    pub text: &'static str,
-}
-
-/// Text that every kernel starts with.
-pub(crate) const COMMON: &str = include_str!("common.cuh");
-/// The discretizations.
-pub(crate) const DISCRETIZATION: &str = include_str!("discretization.cuh");
-
-#[cfg(feature = "cuda")]
-impl Program {
-    /// The whole text for a configuration.
-    pub(crate) fn source(&self, config: &Config) -> String {
-        let mut source = self.prelude.concat();
-        source.push_str(&config.to_string());
-        source.push_str(self.text);
-        source
-    }
-}
-
-/// How a kernel is launched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Launch {
-    pub blocks: u32,
-    pub threads: u32,
-    /// Dynamic shared memory in bytes.
-    pub shared: u32,
-}
 
 /// A kernel that is loaded on a device.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only a driver reads it
-pub(crate) struct Function(usize);
+pub(crate) struct Function {
+    /// Its name in its text.
+    kernel: &'static str,
+    address: usize,
+}
 
 /// The names of the devices that can be used.
 ///

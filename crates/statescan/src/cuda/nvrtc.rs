@@ -1,13 +1,11 @@
 //! NVRTC: CUDA C++ text to machine code for one architecture.
 
+use super::library;
 use crate::error::{Error, Result};
 use core::ffi::{c_char, c_int};
 use cudarc::nvrtc::sys;
 use std::ffi::CString;
 use std::sync::OnceLock;
-
-/// Where toolkits put the library when it is not in the loader's path.
-const FOLDERS: &[&str] = &["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/opt/cuda/lib64"];
 
 /// The version of NVRTC, (major, minor).
 ///
@@ -16,32 +14,16 @@ const FOLDERS: &[&str] = &["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/opt
 pub(crate) fn version() -> Result<(i32, i32)> {
     static FOUND: OnceLock<Option<(i32, i32)>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
-        // SAFETY: asks the loader only; the library has no constructors that matter.
-        if !unsafe { sys::is_culib_present() } && !load_from_toolkit() {
+        if !library::is_present(library::NVRTC) && !library::load_from_toolkit(library::NVRTC) {
             return None;
         }
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: both are valid places for an integer.
+        // SAFETY: the library is there, and both are valid places for an integer.
         let status = unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
         (status == sys::nvrtcResult::NVRTC_SUCCESS).then_some((major, minor))
     });
     let why = "NVRTC was not found: it comes with the CUDA toolkit, or as the Python package nvidia-cuda-nvrtc";
     found.ok_or(Error::Unavailable { what: "CUDA", why })
-}
-
-/// Loads the library by its path, after which its plain name finds it.
-fn load_from_toolkit() -> bool {
-    let names = ["libnvrtc.so.13", "libnvrtc.so.12"];
-    let paths = FOLDERS.iter().flat_map(|folder| names.iter().map(move |name| std::path::Path::new(folder).join(name)));
-    for path in paths {
-        // SAFETY: as in `version`. The handle is kept for the life of the process.
-        if let Ok(library) = unsafe { libloading::Library::new(path) } {
-            core::mem::forget(library);
-            // SAFETY: as in `version`.
-            return unsafe { sys::is_culib_present() };
-        }
-    }
-    false
 }
 
 /// A program that is destroyed when it goes out of scope.

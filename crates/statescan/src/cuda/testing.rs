@@ -1,14 +1,12 @@
 //! What the tests of kernels without a GPU are made of: tensors that nobody reads, and compilation for every architecture.
 
 use super::cache::fnv1a;
-use super::{Config, Numbers, Program, nvrtc};
+use super::{Config, Parameter, Program, nvrtc};
 use crate::ViewMut;
 use crate::tensor::{DType, Device, RawViewMut, Shape, View};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-pub(crate) const H200: Numbers =
-    Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 /// The most shared memory of a block on the smallest of them.
 const SHARED: usize = 99 << 10;
@@ -43,13 +41,13 @@ pub(crate) fn ready() -> bool {
 }
 
 /// Compiles a program for every architecture: no warning, no spill, and no more shared memory than each of them has.
-pub(crate) fn compiles(program: &Program, config: &Config, shared: usize) {
+pub(crate) fn compiles<P: Parameter>(program: &Program<P>, config: &Config, shared: usize) {
     assert!(shared <= SHARED, "{shared} bytes of shared memory for\n{config}");
     compiles_for(&ARCHITECTURES, program, config);
 }
 
 /// Compiles a program for some architectures: no warning, no spill, not too long. What was compiled before is not compiled again.
-pub(crate) fn compiles_for(architectures: &[&'static str], program: &Program, config: &Config) {
+pub(crate) fn compiles_for<P: Parameter>(architectures: &[&'static str], program: &Program<P>, config: &Config) {
     static COMPILED: Mutex<BTreeSet<(u64, &str)>> = Mutex::new(BTreeSet::new());
     let source = program.source(config);
     for &architecture in architectures {

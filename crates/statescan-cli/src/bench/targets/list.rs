@@ -128,7 +128,7 @@ pub(super) fn all() -> Vec<Target> {
     let target = |run: &Run, measure, must, aim| Target { run: run.clone(), measure, must, aim };
     let time = |run: &Run, must, aim| target(run, Measure::Time, must, aim);
     let ratio = |run: &Run, of, other: &Run, must, aim| target(run, Measure::Ratio(of, other.clone()), must, aim);
-    let on_two = |run: &Run| target(&run.on_two_threads(), Measure::Speedup("one thread", run.clone()), 1.85, Some(1.95));
+    let on_two = |run: &Run| target(&run.on_two_threads(), Measure::Speedup("one thread", run.clone()), 1.75, Some(1.95));
 
     let mamba =
         |batch, dim, seqlen, dstate| Run::forward("selective_scan", &[('B', batch), ('D', dim), ('L', seqlen), ('N', dstate)]);

@@ -5,15 +5,6 @@
 // A block has CHANNEL_LANES x CHANNELS channels and a range of (batch, block of steps), over which each thread sums the gradients of its
 // filters; the sums of threads are added as a tree, those of blocks by a second launch (sums.cu), both in an order that the plan fixes.
 
-struct Params {
-  Conv conv;
-  Tensor dy, dx;           // (batch, channel, step)
-  Tensor last;             // cotangent of the final states, (row, sequence, channel, j)
-  Tensor dweight, dbias;
-  f32* partial;            // (split, channel, tap), the bias after the taps
-  u32 channel_blocks, time_blocks, splits, items;   // items: (batch, block of steps)
-};
-
 constexpr int LEAD = BY_TIME ? round_up(PAST, X_VECTOR) : PAST;
 // steps after the piece that it needs
 constexpr int AFTER = HAS_DX ? PAST : 0;
@@ -23,11 +14,7 @@ constexpr int SUMS = WIDTH + 1;
 constexpr bool HAS_SUMS = HAS_DWEIGHT || HAS_DBIAS;
 
 // act'(sum)
-DEVICE f32 slope(f32 sum) {
-  if (!SILU) return 1.f;
-  const f32 s = sigmoid(sum);
-  return s * __fmaf_rn(sum, 1.f - s, 1.f);
-}
+DEVICE f32 slope(f32 sum) { return SILU ? Gate(sum).slope : 1.f; }
 
 typedef Marks<PAST + STEPS + AFTER> Window;
 
@@ -40,7 +27,7 @@ DEVICE void no_cotangents(From& dy) {
   for (int i = 0; i < CHANNELS * (STEPS + TAIL); i++) dy[i % CHANNELS][i / CHANNELS] = 0.f;
 }
 
-DEVICE void load_whole(const Params& p, const Piece& piece, Around& u, From& dy) {
+DEVICE void load_whole(const BackwardParams& p, const Piece& piece, Around& u, From& dy) {
   Stored<X, X_VECTOR, LEAD, LEAD + STEPS + TAIL> x_stored;
   Stored<DY, DY_VECTOR, 0, STEPS + TAIL> dy_stored;
   x_stored.load(p.conv.x, piece);
@@ -49,13 +36,13 @@ DEVICE void load_whole(const Params& p, const Piece& piece, Around& u, From& dy)
   if constexpr (HAS_DY) dy_stored.numbers(dy); else no_cotangents(dy);
 }
 
-DEVICE void load_part(const Params& p, const Piece& piece, Around& u, From& dy) {
+DEVICE void load_part(const BackwardParams& p, const Piece& piece, Around& u, From& dy) {
   load<X, LEAD>(u, p.conv.x, piece);
   if constexpr (HAS_DY) load<DY, 0>(dy, p.dy, piece); else no_cotangents(dy);
 }
 
 template <bool MARKED>
-DEVICE void forwards(const Params& p, const Piece& piece, const Filter& filter, const Window& marks, const Around& u,
+DEVICE void forwards(const BackwardParams& p, const Piece& piece, const Filter& filter, const Window& marks, const Around& u,
                      f32 (&sums)[CHANNELS][SUMS], From& by_sum) {
   // of the piece's own steps those that exist
   const int valid = min(piece.after, STEPS);
@@ -78,7 +65,7 @@ DEVICE void forwards(const Params& p, const Piece& piece, const Filter& filter, 
 }
 
 template <bool MARKED>
-DEVICE void backwards(const Params& p, const Piece& piece, const Filter& filter, const Window& marks, const From& by_sum,
+DEVICE void backwards(const BackwardParams& p, const Piece& piece, const Filter& filter, const Window& marks, const From& by_sum,
                       f32 (&dx)[CHANNELS][STEPS]) {
   // what later steps of the sequence pass on: future[m] at step t + 1 + m; and the cotangents of the last inputs
   f32 future[CHANNELS][PAST] = {}, last[CHANNELS][PAST] = {};
@@ -120,7 +107,7 @@ DEVICE void backwards(const Params& p, const Piece& piece, const Filter& filter,
 }
 
 // Adds the sums of the threads of a channel and writes them.
-DEVICE void finish(const Params& p, i64 channel_block, u32 split, f32 (&sums)[CHANNELS][SUMS]) {
+DEVICE void finish(const BackwardParams& p, i64 channel_block, u32 split, f32 (&sums)[CHANNELS][SUMS]) {
   __shared__ f32 all[CHANNELS * SUMS][THREADS];
   constexpr int NEXT = BY_TIME ? 1 : CHANNEL_LANES;
   const int thread = threadIdx.x;
@@ -151,7 +138,7 @@ DEVICE void finish(const Params& p, i64 channel_block, u32 split, f32 (&sums)[CH
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) causal_conv1d_backward(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) causal_conv1d_backward(const __grid_constant__ BackwardParams p) {
   const u32 channel_block = blockIdx.x % p.channel_blocks, split = blockIdx.x / p.channel_blocks;
   const u32 end = u32(u64(split + 1) * p.items / p.splits), start = u32(u64(split) * p.items / p.splits);
   f32 sums[CHANNELS][SUMS] = {};

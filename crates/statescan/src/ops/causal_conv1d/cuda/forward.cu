@@ -1,19 +1,12 @@
 // Causal convolution, forward. A thread has ROUNDS pieces of one channel (or a few): it loads them and the steps before each, sums, applies
 // the activation, stores. Bytes bind: each input once and each output once. So all pieces are under way before the first is used.
 
-struct Params {
-  Conv conv;
-  Tensor y;            // (batch, channel, step)
-  Tensor last;         // the states after whole rows, (row, 0, channel, j)
-  u32 channel_blocks, time_blocks;
-};
-
 // steps before the piece, in whole vectors
 constexpr int LEAD = BY_TIME ? round_up(PAST, X_VECTOR) : PAST;
 constexpr int ALL = LEAD + STEPS;
 
 // The last inputs of a row's channels. They are read once more, as few threads have them at hand and all would keep registers for them.
-DEVICE void store_last(const Params& p, const Piece& piece) {
+DEVICE void store_last(const ForwardParams& p, const Piece& piece) {
   const Conv& conv = p.conv;
   for (int c = 0; c < piece.channels; c++) {
     const i64 channel = piece.channel() + c;
@@ -28,7 +21,7 @@ DEVICE void store_last(const Params& p, const Piece& piece) {
   }
 }
 
-template <bool WHOLE> DEVICE void convolve(const Params& p, const Filter& filter, const Piece& piece, f32 (&u)[CHANNELS][ALL]) {
+template <bool WHOLE> DEVICE void convolve(const ForwardParams& p, const Filter& filter, const Piece& piece, f32 (&u)[CHANNELS][ALL]) {
   const Conv& conv = p.conv;
   f32 y[CHANNELS][STEPS];
   add_initial<LEAD>(u, conv, piece);
@@ -53,7 +46,7 @@ template <bool WHOLE> DEVICE void convolve(const Params& p, const Filter& filter
   if constexpr (WHOLE) store_whole<Y, Y_VECTOR>(p.y, piece, y); else store_part<Y>(p.y, piece, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) causal_conv1d_forward(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) causal_conv1d_forward(const __grid_constant__ ForwardParams p) {
   // blocks that lie side by side in memory run one after the other
   const u32 fast = BY_TIME ? p.time_blocks : p.channel_blocks, block = blockIdx.x % fast, rest = blockIdx.x / fast;
   const u32 slow = BY_TIME ? p.channel_blocks : p.time_blocks;

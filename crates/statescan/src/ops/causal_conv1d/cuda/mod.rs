@@ -1,26 +1,28 @@
 //! The convolution on CUDA: a checked problem becomes a plan, a configuration and the parameters of launches.
 
+mod params;
 mod plan;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
 
 use super::{GradientTargets, OP, Problem, Sources, Targets};
-use crate::cuda::{COMMON, Config, Kernel, Launch, Numbers, Program, Stream, Strided, Value, neighbours};
+use crate::cuda::{Address, COMMON, Config, Kernel, Launch, Numbers, Program, STEP_SIZE, Stream, Strided, Value, neighbours};
 use crate::error::{Error, Result};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
+use params::{BackwardParams, Conv, ForwardParams, StatesParams, SumsParams};
 use plan::{Geometry, Plan, Shape, THREADS};
 
 macro_rules! program {
     ($kernel:literal, $file:literal) => {
-        Program { kernel: $kernel, prelude: &[COMMON], text: concat!(include_str!("window.cuh"), include_str!($file)) }
+        Program::new($kernel, &[COMMON, STEP_SIZE], concat!(include_str!("window.cuh"), include_str!($file)))
     };
 }
 
-static FORWARD: Program = program!("causal_conv1d_forward", "forward.cu");
-static BACKWARD: Program = program!("causal_conv1d_backward", "backward.cu");
-static STATES: Program = program!("causal_conv1d_states", "states.cu");
-static SUMS: Program = Program { kernel: "causal_conv1d_sums", prelude: &[COMMON], text: include_str!("sums.cu") };
+static FORWARD: Program<ForwardParams> = program!("causal_conv1d_forward", "forward.cu");
+static BACKWARD: Program<BackwardParams> = program!("causal_conv1d_backward", "backward.cu");
+static STATES: Program<StatesParams> = program!("causal_conv1d_states", "states.cu");
+static SUMS: Program<SumsParams> = Program::new("causal_conv1d_sums", &[COMMON], include_str!("sums.cu"));
 
 pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     let call = Call::new(problem)?;
@@ -71,68 +73,6 @@ pub(super) fn backward_workspace_len(stream: &Stream, problem: &Problem<'_>) -> 
 /// Whether filters have gradients.
 fn sums(targets: &GradientTargets) -> bool {
     targets.weight.is_some() || targets.bias.is_some()
-}
-
-/// What every kernel reads, as `window.cuh` has it.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Conv {
-    x: Strided,
-    weight: Strided,
-    bias: Strided,
-    initial: Strided,
-    sequences: Strided,
-    batch: i64,
-    dim: i64,
-    seqlen: i64,
-    sequence_count: i64,
-}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Forward {
-    conv: Conv,
-    y: Strided,
-    last: Strided,
-    channel_blocks: u32,
-    time_blocks: u32,
-}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Backward {
-    conv: Conv,
-    dy: Strided,
-    dx: Strided,
-    last: Strided,
-    dweight: Strided,
-    dbias: Strided,
-    partial: u64,
-    channel_blocks: u32,
-    time_blocks: u32,
-    splits: u32,
-    items: u32,
-}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct States {
-    conv: Conv,
-    dy: Strided,
-    last: Strided,
-    out: Strided,
-    rows: i64,
-    sequences: i64,
-}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Sums {
-    partial: u64,
-    dweight: Strided,
-    dbias: Strided,
-    dim: i64,
-    splits: i64,
 }
 
 /// A call as the kernels see it.
@@ -240,7 +180,7 @@ impl<'p, 'a> Call<'p, 'a> {
             .int("TIME_LANES", geometry.time_lanes)
     }
 
-    fn forward(&self, y: &RawViewMut, last: &Option<RawViewMut>, numbers: Numbers) -> Result<Kernel<Forward>> {
+    fn forward(&self, y: &RawViewMut, last: &Option<RawViewMut>, numbers: Numbers) -> Result<Kernel<ForwardParams>> {
         let (shape, y, last) = (self.shape(), y.as_read(), read(last));
         let plan = Plan::forward(&shape, numbers)?;
         let config = self
@@ -252,8 +192,13 @@ impl<'p, 'a> Call<'p, 'a> {
             .int("X_VECTOR", self.vector(Some(self.problem.x), plan.geometry))
             .int("Y_VECTOR", self.vector(Some(y), plan.geometry));
         let [channel_blocks, time_blocks] = [plan.channel_blocks as u32, plan.time_blocks as u32];
-        let params =
-            Forward { conv: self.conv(None), y: Strided::of(&y), last: Strided::of_option(&last), channel_blocks, time_blocks };
+        let params = ForwardParams {
+            conv: self.conv(None),
+            y: Strided::of(&y),
+            last: Strided::of_option(&last),
+            channel_blocks,
+            time_blocks,
+        };
         Ok(Kernel { config, launch: plan.launch, params })
     }
 
@@ -261,7 +206,7 @@ impl<'p, 'a> Call<'p, 'a> {
         Plan::backward(&self.shape(), stream.numbers(), sums(targets), targets.workspace.is_some())
     }
 
-    fn backward(&self, plan: &Plan, sources: &Sources<'_>, targets: &GradientTargets) -> Kernel<Backward> {
+    fn backward(&self, plan: &Plan, sources: &Sources<'_>, targets: &GradientTargets) -> Kernel<BackwardParams> {
         let [dx, dweight, dbias] = [&targets.x, &targets.weight, &targets.bias].map(read);
         let geometry = plan.geometry;
         let config = self
@@ -279,14 +224,14 @@ impl<'p, 'a> Call<'p, 'a> {
             .flag("HAS_LAST", sources.final_states.is_some())
             .flag("HAS_DWEIGHT", dweight.is_some())
             .flag("HAS_DBIAS", dbias.is_some());
-        let params = Backward {
+        let params = BackwardParams {
             conv: self.conv(sources.final_states),
             dy: Strided::of_option(&sources.y),
             dx: Strided::of_option(&dx),
             last: Strided::of_option(&sources.final_states),
             dweight: Strided::of_option(&dweight),
             dbias: Strided::of_option(&dbias),
-            partial: targets.workspace.as_ref().map_or(0, |v| v.as_mut_ptr() as u64),
+            partial: targets.workspace.as_ref().map_or(Address::NULL, |v| Address::new(v.as_mut_ptr() as u64)),
             channel_blocks: plan.channel_blocks as u32,
             time_blocks: plan.time_blocks as u32,
             splits: plan.splits as u32,
@@ -295,7 +240,7 @@ impl<'p, 'a> Call<'p, 'a> {
         Kernel { config, launch: plan.launch, params }
     }
 
-    fn sums(&self, plan: &Plan, targets: &GradientTargets) -> Result<Kernel<Sums>> {
+    fn sums(&self, plan: &Plan, targets: &GradientTargets) -> Result<Kernel<SumsParams>> {
         let p = self.problem;
         let [dweight, dbias] = [&targets.weight, &targets.bias].map(read);
         let config = Config::default()
@@ -305,8 +250,8 @@ impl<'p, 'a> Call<'p, 'a> {
             .flag("HAS_DBIAS", dbias.is_some())
             .int("WIDTH", p.width)
             .int("THREADS", THREADS);
-        let params = Sums {
-            partial: targets.workspace.as_ref().map_or(0, |v| v.as_mut_ptr() as u64),
+        let params = SumsParams {
+            partial: targets.workspace.as_ref().map_or(Address::NULL, |v| Address::new(v.as_mut_ptr() as u64)),
             dweight: Strided::of_option(&dweight),
             dbias: Strided::of_option(&dbias),
             dim: p.dim as i64,
@@ -316,15 +261,15 @@ impl<'p, 'a> Call<'p, 'a> {
         Ok(Kernel { config, launch, params })
     }
 
-    fn final_states(&self, last: &RawViewMut) -> Result<Kernel<States>> {
+    fn final_states(&self, last: &RawViewMut) -> Result<Kernel<StatesParams>> {
         self.states(&Sources { y: None, final_states: None }, last, false)
     }
 
-    fn initial_states(&self, sources: &Sources<'_>, initial: &RawViewMut) -> Result<Kernel<States>> {
+    fn initial_states(&self, sources: &Sources<'_>, initial: &RawViewMut) -> Result<Kernel<StatesParams>> {
         self.states(sources, initial, true)
     }
 
-    fn states(&self, sources: &Sources<'_>, out: &RawViewMut, gradient: bool) -> Result<Kernel<States>> {
+    fn states(&self, sources: &Sources<'_>, out: &RawViewMut, gradient: bool) -> Result<Kernel<StatesParams>> {
         let out = out.as_read();
         let config = self
             .config(Geometry { channels: 1, channel_lanes: 1, time_lanes: THREADS, steps: 8, resident: 1 }, true)
@@ -334,7 +279,7 @@ impl<'p, 'a> Call<'p, 'a> {
             .flag("GRADIENT", gradient)
             .flag("HAS_DY", sources.y.is_some())
             .flag("HAS_LAST", sources.final_states.is_some());
-        let params = States {
+        let params = StatesParams {
             conv: self.conv(Some(out)),
             dy: Strided::of_option(&sources.y),
             last: Strided::of_option(&sources.final_states),

@@ -127,7 +127,7 @@ impl Plan {
         let geometry = Geometry::new(shape, 8, shape.blocks_forward());
         let once = Self::new(shape, geometry, 1, |_, items| items)?;
         let most = once.time_blocks.clamp(1, shape.rounds());
-        let threads = once.launch.blocks as usize * once.launch.threads as usize;
+        let threads = once.launch.blocks() * once.launch.threads as usize;
         let enough = FORWARD_THREADS * numbers.multiprocessors;
         let rounds = (1..=most).rev().find(|n| threads / n >= enough).unwrap_or(1);
         Self::new(shape, geometry, rounds, |_, items| items)
@@ -149,8 +149,6 @@ impl Plan {
 mod tests {
     use super::*;
 
-    const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
-
     fn shape(batch: usize, dim: usize, seqlen: usize, by_time: bool) -> Shape {
         Shape { batch, dim, seqlen, by_time, size: 2, width: 4, packed: false, aligned: true }
     }
@@ -163,16 +161,20 @@ mod tests {
                     [(1, 1, 1), (2, 5, 67), (8, 2048, 2048), (1, 33, 4096), (300, 7, 3), (1, 3, 1 << 33), (1, 1 << 33, 3)]
                 {
                     let shape = Shape { size, ..shape(batch, dim, seqlen, by_time) };
-                    let backward = |summing, apart| Plan::backward(&shape, H200, summing, apart);
-                    for plan in [Plan::forward(&shape, H200), backward(false, false), backward(true, false), backward(true, true)]
-                    {
+                    let backward = |summing, apart| Plan::backward(&shape, Numbers::H200, summing, apart);
+                    for plan in [
+                        Plan::forward(&shape, Numbers::H200),
+                        backward(false, false),
+                        backward(true, false),
+                        backward(true, true),
+                    ] {
                         let plan = plan.unwrap();
                         let Geometry { channels, channel_lanes, time_lanes, steps, .. } = plan.geometry;
                         assert!(plan.channel_blocks * channel_lanes * channels >= dim, "{shape:?} {plan:?}");
                         assert!(plan.time_blocks * plan.rounds * time_lanes * steps >= seqlen, "{shape:?} {plan:?}");
                         assert!(channel_lanes * time_lanes <= THREADS && time_lanes.is_power_of_two());
                         assert!(plan.splits <= batch * plan.time_blocks);
-                        assert_eq!(plan.launch.blocks as usize, plan.splits * plan.channel_blocks);
+                        assert_eq!(plan.launch.blocks(), plan.splits * plan.channel_blocks);
                     }
                 }
             }
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn many_channels_are_summed_by_one_block_each() {
-        let splits = |dim, by_time| Plan::backward(&shape(8, dim, 2048, by_time), H200, true, true).unwrap().splits;
+        let splits = |dim, by_time| Plan::backward(&shape(8, dim, 2048, by_time), Numbers::H200, true, true).unwrap().splits;
         assert_eq!(splits(2048, true), 1);
         assert_eq!(splits(64, true), 16);
         assert_eq!(splits(2048, false), 50);
@@ -189,9 +191,9 @@ mod tests {
 
     #[test]
     fn empty_problems_launch_nothing_and_endless_ones_have_no_plan() {
-        assert_eq!(Plan::forward(&shape(0, 4, 8, true), H200).unwrap().launch.blocks, 0);
-        assert_eq!(Plan::forward(&shape(2, 0, 8, true), H200).unwrap().launch.blocks, 0);
-        assert_eq!(Plan::forward(&shape(2, 4, 0, true), H200).unwrap().launch.blocks, 0);
-        assert!(Plan::forward(&shape(usize::MAX, 4, 8, true), H200).is_err());
+        assert_eq!(Plan::forward(&shape(0, 4, 8, true), Numbers::H200).unwrap().launch.blocks(), 0);
+        assert_eq!(Plan::forward(&shape(2, 0, 8, true), Numbers::H200).unwrap().launch.blocks(), 0);
+        assert_eq!(Plan::forward(&shape(2, 4, 0, true), Numbers::H200).unwrap().launch.blocks(), 0);
+        assert!(Plan::forward(&shape(usize::MAX, 4, 8, true), Numbers::H200).is_err());
     }
 }

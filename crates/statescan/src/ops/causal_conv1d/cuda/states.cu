@@ -1,14 +1,6 @@
 // The states at the ends of sequences: the final states of the forward pass, or the gradients by the initial ones. A thread for each element
 // (row, sequence, channel, j); no more than a few steps of each sequence are read.
 
-struct Params {
-  Conv conv;
-  Tensor dy;               // (batch, channel, step)
-  Tensor last;             // cotangent of the final states
-  Tensor out;              // (row, sequence, channel, j)
-  i64 rows, sequences;     // of `out`
-};
-
 // Steps [start, end) of a row. A start at the other end of a long sequence is given too late: no one needs it.
 struct Range { i64 batch, start, end; };
 
@@ -57,7 +49,7 @@ struct Inputs {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_states(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_states(const __grid_constant__ StatesParams p) {
   const Conv& conv = p.conv;
   const i64 i = i64(blockIdx.x) * THREADS + threadIdx.x;
   if (i >= p.rows * p.sequences * conv.dim * PAST) return;
@@ -82,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_states(const
       if (step >= range.end) continue;
       f32 pre = HAS_BIAS ? to_f32(*at<BIAS>(conv.bias, channel)) : 0.f;
       for (int tap = 0; tap < WIDTH && SILU; tap++) pre = __fmaf_rn(to_f32(*at<WEIGHT>(conv.weight, channel, tap)), inputs.at_step(step - PAST + tap), pre);
-      const f32 s = sigmoid(pre), slope = SILU ? s * __fmaf_rn(pre, 1.f - s, 1.f) : 1.f;
+      const f32 slope = SILU ? Gate(pre).slope : 1.f;
       sum = __fmaf_rn(to_f32(*at<WEIGHT>(conv.weight, channel, k)), slope * to_f32(*at<DY>(p.dy, range.batch, channel, step)), sum);
     }
     const i64 m = j - (range.end - range.start);

@@ -1,12 +1,6 @@
 // The second stage of the gradients of the filters: each thread adds the partial sums of one tap (or bias) of a channel, first split first.
 
-struct Params {
-  const f32* partial;      // (split, channel, tap), the bias after the taps
-  Tensor dweight, dbias;
-  i64 dim, splits;
-};
-
-extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_sums(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_sums(const __grid_constant__ SumsParams p) {
   const i64 i = i64(blockIdx.x) * THREADS + threadIdx.x, count = p.dim * (WIDTH + 1);
   if (i >= count) return;
   f32 sum = 0.f;

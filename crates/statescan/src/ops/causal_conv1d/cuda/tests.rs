@@ -2,7 +2,7 @@
 
 use super::super::{Activation, Args};
 use super::*;
-use crate::cuda::testing::{H200, compiles, ready, target, tensor};
+use crate::cuda::testing::{compiles, ready, target, tensor};
 use crate::ops::check::Checker;
 use crate::tensor::Device;
 
@@ -22,7 +22,7 @@ fn check(args: &Args<'_>, state: &[usize]) {
     let call = Call::new(&problem).unwrap();
     let states = || problem.normal.state(target(state));
     for last in [None, Some(states()).filter(|_| call.sequences.is_none())] {
-        compiles(&FORWARD, &call.forward(&target(x), &last, H200).unwrap().config, 0);
+        compiles(&FORWARD, &call.forward(&target(x), &last, Numbers::H200).unwrap().config, 0);
     }
     compiles(&STATES, &call.final_states(&states()).unwrap().config, 0);
     let sources = Sources { y: Some(x), final_states: Some(problem.normal.state(state)) };
@@ -33,7 +33,7 @@ fn check(args: &Args<'_>, state: &[usize]) {
         initial_states: Some(states()),
         workspace: Some(target(tensor(DType::F32, &[1]))),
     };
-    for plan in [false, true].map(|apart| Plan::backward(&call.shape(), H200, true, apart).unwrap()) {
+    for plan in [false, true].map(|apart| Plan::backward(&call.shape(), Numbers::H200, true, apart).unwrap()) {
         compiles(&BACKWARD, &call.backward(&plan, &sources, &grads).config, 0);
         compiles(&SUMS, &call.sums(&plan, &grads).unwrap().config, 0);
     }

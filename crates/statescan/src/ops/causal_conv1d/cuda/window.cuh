@@ -12,17 +12,6 @@ static_assert(STEPS % 4 == 0 && 2 * PAST + STEPS < 32, "a piece and its surround
 // whether a row has several sequences
 constexpr bool PACKED = SEQUENCES != Sequences::Whole;
 
-// What every pass reads.
-struct Conv {
-  Tensor x;            // (batch, channel, step)
-  Tensor weight;       // (channel, tap)
-  Tensor bias;         // (channel)
-  Tensor initial;      // (row, sequence, channel, j): the inputs before a sequence, the latest last
-  Tensor sequences;    // bounds (sequence), or the sequence of a step (batch, step)
-  i64 batch, dim, seqlen;
-  i64 sequence_count;  // of bounds, or of numbered states
-};
-
 DEVICE int channel_lane() { return BY_TIME ? threadIdx.x / TIME_LANES : threadIdx.x % CHANNEL_LANES; }
 DEVICE int time_lane() { return BY_TIME ? threadIdx.x % TIME_LANES : threadIdx.x / CHANNEL_LANES; }
 // from the first channel and step of a block to those of the thread's piece
@@ -47,7 +36,7 @@ struct Piece {
   DEVICE i64 step() const { return block_step + own_step(); }
 
   // The element of a (batch, channel, step) tensor at the piece's first step or so many steps further.
-  template <typename E, int VECTOR> DEVICE E* first(const Tensor& v, int further = 0) const {
+  template <typename E, int VECTOR> DEVICE E* first(const Strided& v, int further = 0) const {
     const i64 across = VECTOR > 1 && !BY_TIME ? 1 : v.stride[1], along = VECTOR > 1 && BY_TIME ? 1 : v.stride[2];
     E* const block = static_cast<E*>(v.data) + (batch * v.stride[0] + block_channel * across + block_step * along);
     return block + (own_channel() * across + (own_step() + further) * along);
@@ -63,7 +52,7 @@ template <typename E, int VECTOR, int LEAD, int COUNT> struct Stored {
   static constexpr int ALONG_CHANNELS = BY_TIME ? 1 : VECTOR, ALONG_TIME = BY_TIME ? VECTOR : 1;
   Neighbours<E, VECTOR> some[CHANNELS / ALONG_CHANNELS][COUNT / ALONG_TIME];
 
-  DEVICE void load(const Tensor& v, const Piece& piece) {
+  DEVICE void load(const Strided& v, const Piece& piece) {
     const E* const from = piece.first<E, VECTOR>(v, -LEAD);
     const i64 channel = v.stride[1], step = v.stride[2];
     const int low = max(LEAD - piece.before, 0), high = min(piece.after + LEAD, COUNT);
@@ -93,7 +82,7 @@ template <typename E, int VECTOR, int LEAD, int COUNT> struct Stored {
 constexpr int AT_ONCE = 4;
 
 // The same numbers of any piece, element by element.
-template <typename E, int LEAD, int COUNT> DEVICE void load(f32 (&out)[CHANNELS][COUNT], const Tensor& v, const Piece& piece) {
+template <typename E, int LEAD, int COUNT> DEVICE void load(f32 (&out)[CHANNELS][COUNT], const Strided& v, const Piece& piece) {
   const E* const from = piece.first<E, 1>(v, -LEAD);
   const int low = max(LEAD - piece.before, 0), high = min(piece.after + LEAD, COUNT);
 #pragma unroll
@@ -122,7 +111,7 @@ template <int VECTOR> DEVICE bool is_whole(const Piece& piece, i64 seqlen) {
 }
 
 // The own steps of a piece that is whole, VECTOR neighbours at a time.
-template <typename E, int VECTOR> DEVICE void store_whole(const Tensor& v, const Piece& piece, const f32 (&values)[CHANNELS][STEPS]) {
+template <typename E, int VECTOR> DEVICE void store_whole(const Strided& v, const Piece& piece, const f32 (&values)[CHANNELS][STEPS]) {
   E* const to = piece.first<E, VECTOR>(v);
   const i64 channel = v.stride[1], step = v.stride[2];
 #pragma unroll
@@ -140,7 +129,7 @@ template <typename E, int VECTOR> DEVICE void store_whole(const Tensor& v, const
 }
 
 // Those of any piece that exist. The numbers are used up.
-template <typename E> DEVICE void store_part(const Tensor& v, const Piece& piece, f32 (&values)[CHANNELS][STEPS]) {
+template <typename E> DEVICE void store_part(const Strided& v, const Piece& piece, f32 (&values)[CHANNELS][STEPS]) {
   E* const to = piece.first<E, 1>(v);
 #pragma unroll 1
   for (int next = 0; next < min(piece.after, STEPS); next += AT_ONCE) {
@@ -277,7 +266,7 @@ template <int COUNT> struct Marks {
 
 // The inputs before the sequence that starts at a step.
 template <typename STATE>
-DEVICE void read_states(f32 (&out)[CHANNELS][PAST], const Tensor& states, StateRow row, const Piece& piece) {
+DEVICE void read_states(f32 (&out)[CHANNELS][PAST], const Strided& states, StateRow row, const Piece& piece) {
 #pragma unroll
   for (int c = 0; c < CHANNELS; c++)
 #pragma unroll

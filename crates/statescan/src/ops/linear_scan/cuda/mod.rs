@@ -7,43 +7,53 @@ mod plan;
 mod tests;
 
 use super::{GradientTargets, OP, Problem, Sources, Targets};
-use crate::cuda::{COMMON, Config, Kernel, Program, Stream, Value, neighbours};
+use crate::cuda::{Address, COMMON, Config, Kernel, Program, Stream, Value, neighbours, params};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, RawViewMut, View};
 use axes::Axes;
+use core::ffi::c_void;
 pub(super) use plan::LONGEST_WHOLE;
 use plan::{Plan, Shape};
 
-static SCAN: Program = Program { kernel: OP, prelude: &[COMMON], text: include_str!("scan.cu") };
+static SCAN: Program<Params> = Program::new(OP, &[COMMON], include_str!("scan.cu"));
 
-/// A tensor of rows and steps, as `scan.cu` has it; one without steps has a stride of 0 there. Absent ones are null.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Timed {
-    data: u64,
-    row: [i64; 4],
-    step: i64,
+params! {
+    /// A tensor of rows and steps; one without steps has a stride of 0 there. Absent ones are null.
+    #[derive(Default)]
+    struct Timed {
+        data: Address<c_void>,
+        /// Strides along the axes of rows.
+        row: [i64; 4],
+        /// The stride of steps.
+        step: i64,
+    }
 }
 
-/// Parameters, as `scan.cu` has them.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Params {
-    a: Timed,
-    b: Timed,
-    h: Timed,
-    da: Timed,
-    db: Timed,
-    initial: Timed,
-    last: Timed,
-    decay: Timed,
-    before: Timed,
-    ends: u64,
-    seqlen: i64,
-    segment_tiles: i64,
-    rows: u32,
-    row_blocks: u32,
-    size: [u32; 4],
+params! {
+    /// Parameters of `linear_scan`.
+    struct Params {
+        a: Timed,
+        /// The cotangent of `h` in a gradient.
+        b: Timed,
+        /// What the scan writes, or reads in a gradient.
+        h: Timed,
+        da: Timed,
+        db: Timed,
+        /// (row): the first state, the state after the last step, the product of all `a`; in a gradient what belongs to them there.
+        initial: Timed,
+        last: Timed,
+        decay: Timed,
+        /// (row): the state before h\[0\], in a gradient.
+        before: Timed,
+        /// Dense (segment, row, 2): what segments compose to.
+        ends: Address<f32>,
+        seqlen: i64,
+        segment_tiles: i64,
+        rows: u32,
+        row_blocks: u32,
+        /// Sizes of the axes of rows.
+        size: [u32; 4],
+    }
 }
 
 /// What a scan reads and writes, in the order of memory: `b` is the cotangent of `h` in a gradient.
@@ -252,7 +262,7 @@ impl<'p, 'a> Call<'p, 'a> {
             let view = view?;
             let row = rows.next().expect("one for each tensor").map(|s| s as i64);
             let step = view.strides().get(leading.len()).copied().unwrap_or(0) as i64;
-            Some(Timed { data: view.as_ptr() as u64, row, step })
+            Some(Timed { data: Address::new(view.as_ptr() as u64), row, step })
         });
         let [_, a_timed, b, mut h, da, db, initial, last, decay, before] = timed.map(Option::unwrap_or_default);
         let vector = |view: &Option<View<'_>>| {
@@ -261,7 +271,7 @@ impl<'p, 'a> Call<'p, 'a> {
         };
         let mut h_vector = vector(&o.h);
         if let Some(Again { address, row, step }) = again {
-            h = Timed { data: address, row: axes.dense(row).map(|s| s as i64), step: step as i64 };
+            h = Timed { data: Address::new(address), row: axes.dense(row).map(|s| s as i64), step: step as i64 };
             h_vector = if step == 1 { 16 / self.field().size() } else { 1 };
         }
         let of = |view: &Option<View<'_>>| view.map_or(self.field(), |v| v.dtype());
@@ -306,7 +316,7 @@ impl<'p, 'a> Call<'p, 'a> {
             last,
             decay,
             before,
-            ends: workspace.map_or(0, |w| w.0),
+            ends: workspace.map_or(Address::NULL, |w| Address::new(w.0)),
             seqlen: p.seqlen as i64,
             segment_tiles: plan.segment_tiles as i64,
             rows: axes.rows() as u32,

@@ -84,8 +84,6 @@ impl Plan {
 mod tests {
     use super::*;
 
-    const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
-
     fn shape(rows: usize, seqlen: usize, by_time: bool) -> Shape {
         Shape { rows, seqlen, complex: false, size: 4, by_time }
     }
@@ -97,7 +95,7 @@ mod tests {
                 for apart in [false, true] {
                     for (rows, seqlen) in [(1, 1), (12288, 16384), (3, 1 << 33), (70, 1000), (5, 0), (0, 9), (1 << 20, 3)] {
                         let shape = Shape { complex, ..shape(rows, seqlen, by_time) };
-                        let plan = Plan::new(&shape, H200, apart).unwrap();
+                        let plan = Plan::new(&shape, Numbers::H200, apart).unwrap();
                         let tile = plan.time_lanes * plan.items;
                         assert!(plan.row_blocks * plan.channel_lanes >= rows, "{shape:?} {plan:?}");
                         assert!(plan.segments * plan.segment_tiles * tile >= seqlen, "{shape:?} {plan:?}");
@@ -112,10 +110,11 @@ mod tests {
 
     #[test]
     fn few_rows_are_cut() {
-        let segments = |rows, seqlen| Plan::new(&shape(rows, seqlen, true), H200, true).unwrap().segments;
+        let segments = |rows, seqlen| Plan::new(&shape(rows, seqlen, true), Numbers::H200, true).unwrap().segments;
         assert_eq!([segments(12288, 16384), segments(64, 65536), segments(1, 1 << 24)], [1, 16, 1024]);
         let most = |seqlen| {
-            let of = |(by_time, complex, size)| Plan::new(&Shape { complex, size, ..shape(1, seqlen, by_time) }, H200, true);
+            let of =
+                |(by_time, complex, size)| Plan::new(&Shape { complex, size, ..shape(1, seqlen, by_time) }, Numbers::H200, true);
             let all = [(true, false, 2), (true, false, 4), (true, true, 8), (false, false, 2), (false, true, 8)];
             all.into_iter().map(|case| of(case).unwrap().segments).max()
         };
@@ -124,6 +123,6 @@ mod tests {
 
     #[test]
     fn what_cannot_be_numbered_is_refused() {
-        assert!(Plan::new(&shape(1 << 32, 4, true), H200, true).is_err());
+        assert!(Plan::new(&shape(1 << 32, 4, true), Numbers::H200, true).is_err());
     }
 }

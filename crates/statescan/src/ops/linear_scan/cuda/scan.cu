@@ -11,22 +11,6 @@
 // Few channels: time is cut into segments. A first launch (ENDS) composes each segment but the last to one step, a second one (REST) starts
 // each from the state that follows from those before it.
 
-struct Timed {
-  void* data;
-  i64 row[4], step;            // strides
-};
-
-struct Params {
-  Timed a, b, h;               // b is the cotangent of h in a gradient, h what the scan writes, or reads in a gradient
-  Timed da, db;
-  Timed initial, last, decay;  // (row): first state, state after the last step, product of all a; da, db and the rest of a gradient
-  Timed before;                // (row): the state before h[0], in a gradient
-  f32* ends;                   // (segment, row, 2): what segments compose to
-  i64 seqlen, segment_tiles;
-  u32 rows, row_blocks;
-  u32 size[4];                 // of the axes of a row
-};
-
 typedef Choose<COMPLEX, complex64, f32>::type Field;
 
 constexpr int THREADS = CHANNEL_LANES * TIME_LANES;

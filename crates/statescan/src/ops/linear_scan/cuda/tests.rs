@@ -2,7 +2,8 @@
 
 use super::super::Args;
 use super::*;
-use crate::cuda::testing::{H200, compiles, ready, tensor};
+use crate::cuda::Numbers;
+use crate::cuda::testing::{compiles, ready, tensor};
 use crate::ops::check::Checker;
 use crate::tensor::Device;
 
@@ -10,7 +11,7 @@ use crate::tensor::Device;
 fn check(args: &Args<'_>) {
     let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[]).unwrap();
     let call = Call::new(&problem).unwrap();
-    let plan = Plan::new(&call.shape(), H200, true).unwrap();
+    let plan = Plan::new(&call.shape(), Numbers::H200, true).unwrap();
     let (b, state) = (call.in_memory(problem.b), problem.initial_state);
     let forward = Operands { b: Some(b), h: Some(b), initial: state, last: state, decay: state, ..Default::default() };
     let [da, db] = [Some(call.in_memory(problem.a)), Some(b)];

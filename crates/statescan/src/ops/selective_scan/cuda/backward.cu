@@ -94,15 +94,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
     const bool back = walk.back();
     auto load = [&](auto whole) {
       constexpr bool WHOLE = decltype(whole)::VALUE;
-      auto timed = [&](auto tile, auto* from, const Tensor& v, int at) {
+      auto timed = [&](auto tile, auto* from, const Strided& v, int at) {
         typename decltype(tile)::Source(from, v.stride[1], v.stride[2], w.channels).template load<WHOLE>(raw + at, steps);
       };
-      auto map = [&](auto tile, auto* from, const Tensor& v, int at) {
+      auto map = [&](auto tile, auto* from, const Strided& v, int at) {
         typename decltype(tile)::Source(from, v.stride[2], v.stride[3], DSTATE).template load<WHOLE>(raw + at, steps);
       };
       if constexpr (!ENDS) timed(XTile(), at<X>(p.x, w.batch, w.first, step), p.x, X_AT);
       timed(DtTile(), at<DT>(p.dt, w.batch, w.first, step), p.dt, DT_AT);
-      if constexpr (HAS_OWN_STEP) timed(OwnTile(), at<OWN_STEP>(p.own_step, w.batch, w.first, step), p.own_step, OWN_AT);
+      if constexpr (HAS_DT_A) timed(DtATile(), at<DT_A>(p.dt_a, w.batch, w.first, step), p.dt_a, DT_A_AT);
       if (HAS_DY && back) timed(DyTile(), at<DY>(p.dy, w.batch, w.first, step), p.dy, DY_AT);
       if (HAS_Z && back) timed(ZTile(), at<Z>(p.z, w.batch, w.first, step), p.z, Z_AT);
       if constexpr (READS_B) map(BTile(), at<B>(p.b, w.batch, w.first / p.channels_per_b, 0, step), p.b, B_AT);
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
   // the steps that decays take and those that gains take, which are the same ones unless decays have their own
   struct Steps { f32 decay[SPAN], gain[SPAN]; };
   auto read_both_steps = [&](int k, int step, Steps& d) {
-    read_steps(HAS_OWN_STEP ? PLANE_OWN_STEP : PLANE_STEP, k, step, d.decay);
+    read_steps(HAS_DT_A ? PLANE_DT_A : PLANE_STEP, k, step, d.decay);
     read_steps(PLANE_STEP, k, step, d.gain);
   };
 
@@ -179,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
 #pragma unroll
       for (int k = 0; k < WIDTH; k++) {
         f32 d[SPAN], q[SPAN];
-        read_steps(HAS_OWN_STEP ? PLANE_OWN_STEP : PLANE_STEP, k, step, d);
+        read_steps(HAS_DT_A ? PLANE_DT_A : PLANE_STEP, k, step, d);
         read_steps(PLANE_COTANGENT, k, step, q);
 #pragma unroll
         for (int j = 0; j < SPAN; j++) steps_in_all[k] += d[j];

@@ -3,7 +3,9 @@
 use super::backward_plan::{Geometry, Plan, Room};
 use super::reduce::{self, Sum};
 use super::{Call, Inputs, Pass, Tile, checkpoints_len, forward, has_quads, refuse_double, type_of, varies, view_of};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Stream, Strided, TileCopy, Value};
+use crate::cuda::{
+    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, STEP_SIZE, Stream, Strided, TileCopy, Value, params,
+};
 use crate::error::{Error, Result};
 use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
@@ -11,17 +13,17 @@ use crate::ops::selective_scan::{GradientTargets, OP, Problem, Projection, Sourc
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, Device, RawViewMut, View, ViewMut};
 
-pub(super) static BACKWARD: Program = Program {
-    kernel: "selective_scan_backward",
-    prelude: &[COMMON, DISCRETIZATION],
-    text: concat!(
+pub(super) static BACKWARD: Program<Params> = Program::new(
+    "selective_scan_backward",
+    &[COMMON, STEP_SIZE, DISCRETIZATION],
+    concat!(
         include_str!("tiles.cuh"),
         include_str!("backward_tiles.cuh"),
         include_str!("backward_sums.cuh"),
         include_str!("backward_finish.cuh"),
         include_str!("backward.cu")
     ),
-};
+);
 
 const TOO_LARGE: Error = Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" };
 
@@ -123,25 +125,31 @@ pub(super) struct Backward<'p, 'a> {
     pub targets: &'p GradientTargets,
 }
 
-/// Parameters of `selective_scan_backward`, as `backward.cu` has them.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    inputs: Inputs,
-    dy: Strided,
-    dx: Strided,
-    ddt: Strided,
-    dz: Strided,
-    down: Strided,
-    dfinal: Strided,
-    dinitial: Strided,
-    checkpoints: u64,
-    ends: u64,
-    db: u64,
-    dc: u64,
-    da: u64,
-    dskip: u64,
-    dbias: u64,
+params! {
+    /// Parameters of `selective_scan_backward`.
+    pub(super) struct Params(inputs: Inputs) {
+        /// (batch, channel, step)
+        dy: Strided,
+        dx: Strided,
+        ddt: Strided,
+        dz: Strided,
+        ddt_a: Strided,
+        /// (row, sequence, channel, state)
+        dfinal: Strided,
+        dinitial: Strided,
+        /// Dense (batch, saved, channel, state, part).
+        checkpoints: Address<f32>,
+        /// Dense (segment, row, channel, state), the first segment left out; then sums of decay steps.
+        ends: Address<f32>,
+        /// Dense (batch, block, part, state, step), or (line, part, channel, state) of a constant map.
+        db: Address<f32>,
+        dc: Address<f32>,
+        /// Dense (line, part, channel, state), a line for each row of each segment.
+        da: Address<f32>,
+        /// Dense (line, channel).
+        dskip: Address<f32>,
+        dbias: Address<f32>,
+    }
 }
 
 fn tile(geometry: Geometry) -> Tile {
@@ -182,7 +190,7 @@ impl Backward<'_, '_> {
             Pass::Rest => plan.cut.map_or(1, |cut| cut.segments),
         };
         let shared = self.shared(plan.geometry, pass) as u32;
-        Launch { blocks: (plan.blocks * segments) as u32, threads: plan.geometry.threads() as u32, shared }
+        Launch::line((plan.blocks * segments) as u32, plan.geometry.threads() as u32, shared)
     }
 
     fn has_gain(&self) -> bool {
@@ -257,14 +265,14 @@ impl Backward<'_, '_> {
             .dtype("DX", type_of(&t.x, DType::F32))
             .dtype("DDT", type_of(&t.dt, DType::F32))
             .dtype("DZ", type_of(&t.z, DType::F32))
-            .dtype("DOWN", type_of(&t.dt_a, DType::F32))
+            .dtype("DDT_A", type_of(&t.dt_a, DType::F32))
             .dtype("DFINAL", self.sources.final_state.map_or(field, |v| v.dtype()))
             .dtype("DINITIAL", type_of(&t.initial_state, field))
             .flag("OUT_BY_TIME", first.is_none_or(|v| self.call.copy_of(&v.as_read(), tile).by_time()))
             .flag("DX_VECTOR", has_quads(&t.x))
             .flag("DDT_VECTOR", has_quads(&t.dt))
             .flag("DZ_VECTOR", has_quads(&t.z))
-            .flag("DOWN_VECTOR", has_quads(&t.dt_a))
+            .flag("DDT_A_VECTOR", has_quads(&t.dt_a))
             .flag("HAS_DY", dy.is_some())
             .flag("HAS_DFINAL", self.sources.final_state.is_some())
             .flag("HAS_DX", t.x.is_some())
@@ -275,7 +283,7 @@ impl Backward<'_, '_> {
             .flag("HAS_DSKIP", t.d.is_some())
             .flag("HAS_DZ", t.z.is_some())
             .flag("HAS_DBIAS", t.dt_bias.is_some())
-            .flag("HAS_DOWN", t.dt_a.is_some())
+            .flag("HAS_DDT_A", t.dt_a.is_some())
             .flag("HAS_DINITIAL", t.initial_state.is_some())
             .flag("B_COMPLEX", view_of(&p.b).dtype().is_complex())
             .flag("C_COMPLEX", view_of(&p.c).dtype().is_complex())
@@ -291,16 +299,17 @@ impl Backward<'_, '_> {
     fn params(&self, plan: &Plan, checkpoints: u64, at: impl Fn(usize) -> u64, layout: &Layout) -> Params {
         let (s, t) = (self.sources, self.targets);
         let states = [s.final_state, t.initial_state.as_ref().map(|v| v.as_read())];
+        let at = |offset| Address::new(at(offset));
         Params {
             inputs: self.call.inputs(plan.blocks_per_unit, plan.blocks_per_row, plan.cut, &states),
             dy: Strided::of_option(&s.y),
             dx: Strided::of_target(&t.x),
             ddt: Strided::of_target(&t.dt),
             dz: Strided::of_target(&t.z),
-            down: Strided::of_target(&t.dt_a),
+            ddt_a: Strided::of_target(&t.dt_a),
             dfinal: Strided::of_option(&s.final_state),
             dinitial: Strided::of_target(&t.initial_state),
-            checkpoints,
+            checkpoints: Address::new(checkpoints),
             ends: at(layout.ends),
             db: at(layout.b),
             dc: at(layout.c),

@@ -44,7 +44,7 @@ DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Wind
     Quad<Z> z_raw = {};
     if constexpr (HAS_DY) dy_raw = DyTile::read4(raw + DY_AT, place.channel, place.step);
     if constexpr (HAS_Z) z_raw = ZTile::read4(raw + Z_AT, place.channel, place.step);
-    f32 sums[SUMS][4], d[4], dx[4], ddt[4], dz[4], down[4];
+    f32 sums[SUMS][4], d[4], dx[4], ddt[4], dz[4], ddt_a[4];
 #pragma unroll
     for (int s = 0; s < SUMS; s++) read_plane(shared, FIRST_SUM + s, place.channel, place.step, sums[s]);
     read_plane(shared, PLANE_STEP, place.channel, place.step, d);
@@ -54,8 +54,8 @@ DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Wind
       const f32 x = to_f32(x_raw.v[j]), dy = HAS_DY ? to_f32(dy_raw.v[j]) : 0.f;
       f32 before_gate = dy, gate_slope = 0.f;
       if constexpr (HAS_Z) {
-        const f32 z = to_f32(z_raw.v[j]), s = sigmoid(z);
-        before_gate *= z * s, gate_slope = s * __fmaf_rn(z, 1.f - s, 1.f);
+        const Gate gate(to_f32(z_raw.v[j]));
+        before_gate *= gate.value, gate_slope = gate.slope;
       }
       const f32 input = sums[SUM_INPUT][j], by_decay = Method::UNIT * sums[SUM_DECAY][j];
       dx[j] = Method::INPUT_STEP ? d[j] * input : input;
@@ -65,19 +65,10 @@ DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Wind
         if constexpr (HAS_SKIP) y = __fmaf_rn(skips[place.channel], x, y);
         dz[j] = dy * y * gate_slope;
       }
-      ddt[j] = HAS_OWN_STEP ? 0.f : by_decay;
+      ddt[j] = HAS_DT_A ? 0.f : by_decay;
       if constexpr (Method::INPUT_STEP) ddt[j] = __fmaf_rn(x, Method::GAIN ? sums[SUM_STEP][j] : input, ddt[j]);
-      down[j] = by_decay;
-      if constexpr (SOFTPLUS || HAS_LIMIT) {
-        f32 v = to_f32(dt_raw.v[j]);
-        if constexpr (HAS_BIAS) v += biases[place.channel];
-        f32 slope = SOFTPLUS && !(v > 20.f) ? sigmoid(v) : 1.f;
-        if constexpr (HAS_LIMIT) {
-          const f32 free = SOFTPLUS ? softplus(v) : v;
-          if (free < p.dt_low || free > p.dt_high) slope = 0.f;
-        }
-        ddt[j] *= slope;
-      }
+      ddt_a[j] = by_decay;
+      ddt[j] *= Dt::slope(to_f32(dt_raw.v[j]), HAS_BIAS ? biases[place.channel] : 0.f, p.dt_low, p.dt_high);
       if constexpr (HAS_DSKIP) channel_sums.skip[round] += inside ? before_gate * x : 0.f;
       if constexpr (HAS_DBIAS) channel_sums.bias[round] += inside ? ddt[j] : 0.f;
     }
@@ -89,7 +80,7 @@ DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Wind
     if constexpr (HAS_DX) store(at<DX>(p.dx, w.batch, channel, step), p.dx.stride[2], Flag<DX_VECTOR>(), dx);
     if constexpr (HAS_DDT) store(at<DDT>(p.ddt, w.batch, channel, step), p.ddt.stride[2], Flag<DDT_VECTOR>(), ddt);
     if constexpr (HAS_DZ) store(at<DZ>(p.dz, w.batch, channel, step), p.dz.stride[2], Flag<DZ_VECTOR>(), dz);
-    if constexpr (HAS_DOWN) store(at<DOWN>(p.down, w.batch, channel, step), p.down.stride[2], Flag<DOWN_VECTOR>(), down);
+    if constexpr (HAS_DDT_A) store(at<DDT_A>(p.ddt_a, w.batch, channel, step), p.ddt_a.stride[2], Flag<DDT_A_VECTOR>(), ddt_a);
   });
 }
 

@@ -120,9 +120,6 @@ impl Plan {
 mod tests {
     use super::*;
 
-    const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
-    const SMALL: Numbers = Numbers { multiprocessors: 20, shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10 };
-
     const ROOM: Room = Room { states: 4, channels: 2, span: 8 };
 
     fn shape(rows: usize, dim: usize, seqlen: usize, dstate: usize) -> Shape {
@@ -144,7 +141,7 @@ mod tests {
     fn few_channels_are_cut_into_segments() {
         let segments = |rows, dim, seqlen| {
             let shape = shape(rows, dim, seqlen, 16);
-            Plan::new(&shape, ROOM, H200, shared(16)).unwrap().cut.map(|cut| (cut.segments, cut.steps))
+            Plan::new(&shape, ROOM, Numbers::H200, shared(16)).unwrap().cut.map(|cut| (cut.segments, cut.steps))
         };
         assert_eq!(segments(1, 1536, 65536), Some((22, 3008)));
         assert_eq!(segments(1, 5120, 4096), Some((13, 320)));
@@ -153,12 +150,12 @@ mod tests {
         assert_eq!(segments(1, 1536, 1000), Some((3, 384)));
         assert_eq!(segments(1, 1536, 500), None);
         let whole = Shape { cuttable: false, ..shape(1, 1536, 65536, 16) };
-        assert_eq!(Plan::new(&whole, ROOM, H200, shared(16)).unwrap().cut, None);
+        assert_eq!(Plan::new(&whole, ROOM, Numbers::H200, shared(16)).unwrap().cut, None);
     }
 
     #[test]
     fn every_plan_covers_its_channels_and_fits() {
-        for numbers in [H200, SMALL] {
+        for numbers in [Numbers::H200, Numbers::SMALL] {
             for dstate in [0, 1, 2, 5, 16, 17, 64, 70, 128, 256] {
                 for (rows, dim, groups) in
                     [(1, 1, 1), (1, 12, 12), (2, 21, 3), (8, 2048, 1), (1, 5120, 8), (5000, 3, 1), (0, 4, 1)]
@@ -182,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_cannot_fit_has_no_plan() {
-        assert_eq!(Plan::new(&shape(1, 4, 8, 100_000), ROOM, H200, shared(100_000)), None);
-        assert_eq!(Plan::new(&shape(usize::MAX, 4, 8, 16), ROOM, H200, shared(16)), None);
+        assert_eq!(Plan::new(&shape(1, 4, 8, 100_000), ROOM, Numbers::H200, shared(100_000)), None);
+        assert_eq!(Plan::new(&shape(usize::MAX, 4, 8, 16), ROOM, Numbers::H200, shared(16)), None);
     }
 }

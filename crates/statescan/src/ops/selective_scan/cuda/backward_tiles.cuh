@@ -1,15 +1,5 @@
 // The backward pass: its parameters, what lies in shared memory, the order of tiles, and how a tile is made ready.
 
-struct Params : Inputs {
-  Tensor dy, dx, ddt, dz, down;          // (batch, channel, step)
-  Tensor dfinal, dinitial;               // (row, sequence, channel, state)
-  const f32* checkpoints;                // dense (batch, saved, channel, state, part)
-  f32* ends;                             // dense (segment, row, channel, state), the first segment left out; then sums of decay steps
-  f32 *db, *dc;                          // dense (batch, block, part, state, step), or (line, part, channel, state) of a constant map
-  f32* da;                               // dense (line, part, channel, state), a line for each row of each segment
-  f32 *dskip, *dbias;                    // dense (line, channel)
-};
-
 constexpr int SLOTS = CHANNELS / WIDTH;          // channels side by side
 constexpr int SPANS = STEPS / SPAN;
 constexpr int PIECES = CHECKPOINT / STEPS;       // tiles from one saved state to the next
@@ -18,10 +8,10 @@ constexpr bool NARROW_B = COMPLEX && !B_COMPLEX, NARROW_C = COMPLEX && !C_COMPLE
 static_assert(THREADS == SLOTS * LANES && THREADS % 32 == 0 && 32 % LANES == 0, "whole warps, whole channels in a warp");
 
 // what lies in shared memory for each channel and step: first inputs, then sums over the states in place of some of them
-constexpr int PLANE_STEP = 0, PLANE_INPUT = 1, PLANE_COTANGENT = 2, PLANE_OWN_STEP = 3;
+constexpr int PLANE_STEP = 0, PLANE_INPUT = 1, PLANE_COTANGENT = 2, PLANE_DT_A = 3;
 constexpr int SUM_INPUT = 0, SUM_DECAY = 1, SUM_STEP = 2, SUM_OUTPUT = Method::GAIN ? 3 : 2, SUMS = SUM_OUTPUT + HAS_DZ;
 constexpr int FIRST_SUM = 1;                     // the plane of the first sum
-constexpr int PLANES = (HAS_OWN_STEP || FIRST_SUM + SUMS > 3) ? (FIRST_SUM + SUMS > 4 ? FIRST_SUM + SUMS : 4) : 3;
+constexpr int PLANES = (HAS_DT_A || FIRST_SUM + SUMS > 3) ? (FIRST_SUM + SUMS > 4 ? FIRST_SUM + SUMS : 4) : 3;
 constexpr int PLANE_BYTES = 4 * CHANNELS * LINE_PITCH;
 
 typedef RawTile<DY, DY_COPY, CHANNELS, STEPS, THREADS, DENSE> DyTile;
@@ -38,8 +28,8 @@ constexpr int CHANGE_AT = SUMMED_AT + (ENDS ? 0 : WARPS * MAPS * SUMMED_BYTES);
 constexpr int STAGES_AT = CHANGE_AT + (SEQUENCES == Sequences::Index ? 4 * STEPS : 0);
 constexpr int X_AT = 0;
 constexpr int DT_AT = X_AT + (ENDS ? 0 : XTile::BYTES);
-constexpr int OWN_AT = DT_AT + DtTile::BYTES;
-constexpr int DY_AT = OWN_AT + (HAS_OWN_STEP ? OwnTile::BYTES : 0);
+constexpr int DT_A_AT = DT_AT + DtTile::BYTES;
+constexpr int DY_AT = DT_A_AT + (HAS_DT_A ? DtATile::BYTES : 0);
 constexpr int Z_AT = DY_AT + (HAS_DY ? DyTile::BYTES : 0);
 constexpr int B_AT = Z_AT + (HAS_Z ? ZTile::BYTES : 0);
 constexpr int C_AT = B_AT + (READS_B ? BTile::BYTES : 0);
@@ -85,7 +75,7 @@ struct Walk {
 struct Stored {
   Quad<X> x;
   Quad<DT> dt;
-  Quad<OWN_STEP> own;
+  Quad<DT_A> dt_a;
   Quad<DY> dy;
   Quad<Z> z;
 };
@@ -96,19 +86,17 @@ DEVICE void prepare(const Params& p, char* shared, char* raw, Window<WHOLE> wind
     const Place<XTile::BY_TIME> place(i);
     if constexpr (!ENDS) stored.x = XTile::read4(raw + X_AT, place.channel, place.step);
     stored.dt = DtTile::read4(raw + DT_AT, place.channel, place.step);
-    if constexpr (HAS_OWN_STEP) stored.own = OwnTile::read4(raw + OWN_AT, place.channel, place.step);
+    if constexpr (HAS_DT_A) stored.dt_a = DtATile::read4(raw + DT_A_AT, place.channel, place.step);
     if (HAS_DY && back) stored.dy = DyTile::read4(raw + DY_AT, place.channel, place.step);
     if (HAS_Z && back) stored.z = ZTile::read4(raw + Z_AT, place.channel, place.step);
   };
   each_loaded<QUADS, THREADS, WHOLE, Stored>(load, [&](const Stored& stored, int i) {
     const Place<XTile::BY_TIME> place(i);
-    f32 d[4], u[4], own[4], q[4] = {};
+    f32 d[4], u[4], dt_a[4], q[4] = {};
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const bool inside = WHOLE || (window.has(place.step + j) && place.channel < channels);
-      d[j] = to_f32(stored.dt.v[j]);
-      if constexpr (HAS_BIAS) d[j] += biases[place.channel];
-      d[j] = effective_step(p, d[j]);
+      d[j] = Dt::of(to_f32(stored.dt.v[j]), HAS_BIAS ? biases[place.channel] : 0.f, p.dt_low, p.dt_high);
       u[j] = ENDS ? 0.f : to_f32(stored.x.v[j]);
       if constexpr (Method::INPUT_STEP) u[j] *= d[j];
       if (HAS_DY && back) {
@@ -118,12 +106,12 @@ DEVICE void prepare(const Params& p, char* shared, char* raw, Window<WHOLE> wind
       }
       u[j] = inside ? u[j] : 0.f;
       d[j] = inside ? d[j] : 0.f;
-      if constexpr (HAS_OWN_STEP) own[j] = inside ? to_f32(stored.own.v[j]) : 0.f;
+      if constexpr (HAS_DT_A) dt_a[j] = inside ? to_f32(stored.dt_a.v[j]) : 0.f;
     }
     *plane_quad(shared, PLANE_STEP, place.channel, place.step) = quad_of(d);
     if constexpr (!ENDS) *plane_quad(shared, PLANE_INPUT, place.channel, place.step) = quad_of(u);
     if (back) *plane_quad(shared, PLANE_COTANGENT, place.channel, place.step) = quad_of(q);
-    if constexpr (HAS_OWN_STEP) *plane_quad(shared, PLANE_OWN_STEP, place.channel, place.step) = quad_of(own);
+    if constexpr (HAS_DT_A) *plane_quad(shared, PLANE_DT_A, place.channel, place.step) = quad_of(dt_a);
   });
   if constexpr (READS_B) prepare_map<BTile>(shared + B_MAP_AT, raw + B_AT, window);
   if (C_VARIES && back) prepare_map<CTile>(shared + C_MAP_AT, raw + C_AT, window);

@@ -26,7 +26,7 @@ DEVICE void help(const Params& p, const Work& w, char* shared, int first_tile, i
   const i64 origin = i64(first_tile) * STEPS;
   XTile::Source x(at<X>(p.x, w.batch, w.first, origin), p.x.stride[1], p.x.stride[2], w.channels);
   DtTile::Source dt(at<DT>(p.dt, w.batch, w.first, origin), p.dt.stride[1], p.dt.stride[2], w.channels);
-  OwnTile::Source own(at<OWN_STEP>(p.own_step, w.batch, w.first, origin), p.own_step.stride[1], p.own_step.stride[2], w.channels);
+  DtATile::Source dt_a(at<DT_A>(p.dt_a, w.batch, w.first, origin), p.dt_a.stride[1], p.dt_a.stride[2], w.channels);
   BTile::Source b(at<B>(p.b, w.batch, w.first / p.channels_per_b, 0, origin), p.b.stride[2], p.b.stride[3], DSTATE);
   CTile::Source c(at<C>(p.c, w.batch, w.first / p.channels_per_c, 0, origin), p.c.stride[2], p.c.stride[3], DSTATE);
   ZTile::Source z(at<Z>(p.z, w.batch, w.first, origin), p.z.stride[1], p.z.stride[2], w.channels);
@@ -49,7 +49,7 @@ DEVICE void help(const Params& p, const Work& w, char* shared, int first_tile, i
         constexpr bool WHOLE = decltype(whole)::VALUE;
         x.template load<WHOLE>(raw + X_AT, steps);
         dt.template load<WHOLE>(raw + DT_AT, steps);
-        if constexpr (HAS_OWN_STEP) own.template load<WHOLE>(raw + OWN_AT, steps);
+        if constexpr (HAS_DT_A) dt_a.template load<WHOLE>(raw + DT_A_AT, steps);
         if (HAS_Z && outputs) z.template load<WHOLE>(raw + Z_AT, steps);
         if constexpr (B_VARIES) b.template load<WHOLE>(raw + B_AT, steps);
         if (C_VARIES && outputs) c.template load<WHOLE>(raw + C_AT, steps);
@@ -119,7 +119,7 @@ DEVICE void scan(const Params& p, const Work& w, char* shared, int first_tile, i
     return Field{};
   };
   auto finish_sequence = [&](i64 sequence, int r, Field h) {
-    if constexpr (HAS_FINAL && PASS != Pass::Ends) put_state<FINAL>(p, p.final, w.row, sequence, channel, r * LANES + lane, h);
+    if constexpr (HAS_FINAL && PASS != Pass::Ends) put_state<FINAL>(p, p.last, w.row, sequence, channel, r * LANES + lane, h);
   };
   // without numbers there is one state in a row: the first sequence starts from it and the last one leaves it
   auto sequence_at = [&](i64 step) { return !NUMBERED ? 0 : p.seqlen > 0 ? index_of(p.sequences, w.batch, step) : -1; };

@@ -3,18 +3,18 @@
 use super::key::Key;
 use super::plan::{Cut, Geometry, Plan};
 use super::{Call, Inputs, Pass, Tile, has_quads, refuse_double, type_of, varies};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Function, Program, Recent, Stream, Strided};
+use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Function, Program, Recent, STEP_SIZE, Stream, Strided, params};
 use crate::error::{Error, Result};
 use crate::ops::discretization::Discretization;
 use crate::ops::selective_scan::{OP, Problem, Targets};
-use crate::tensor::DType;
+use crate::tensor::{DType, RawViewMut};
 use core::cell::RefCell;
 
-pub(super) static FORWARD: Program = Program {
-    kernel: "selective_scan_forward",
-    prelude: &[COMMON, DISCRETIZATION],
-    text: concat!(include_str!("tiles.cuh"), include_str!("forward_tiles.cuh"), include_str!("forward.cu")),
-};
+pub(super) static FORWARD: Program<Params> = Program::new(
+    "selective_scan_forward",
+    &[COMMON, STEP_SIZE, DISCRETIZATION],
+    concat!(include_str!("tiles.cuh"), include_str!("forward_tiles.cuh"), include_str!("forward.cu")),
+);
 
 thread_local! {
     /// Plans of the last problems and their kernels: finding one takes as long as launching it.
@@ -54,15 +54,18 @@ pub(super) struct Forward<'p, 'a> {
     targets: &'p Targets,
 }
 
-/// Parameters of `selective_scan_forward`, as `forward_tiles.cuh` has them.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    inputs: Inputs,
-    y: Strided,
-    last: Strided,
-    checkpoints: u64,
-    workspace: u64,
+params! {
+    /// Parameters of `selective_scan_forward`.
+    pub(super) struct Params(inputs: Inputs) {
+        /// (batch, channel, step)
+        y: Strided,
+        /// The states after sequences, (row, sequence, channel, state).
+        last: Strided,
+        /// Dense (batch, saved, channel, state, part).
+        checkpoints: Address<f32>,
+        /// Dense (segment, row, channel, state): states; then (segment, row, channel): sums of decay steps.
+        workspace: Address<f32>,
+    }
 }
 
 fn tile(geometry: Geometry) -> Tile {
@@ -83,7 +86,7 @@ impl<'p, 'a> Forward<'p, 'a> {
             .ok_or(Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" })?;
         let function = |pass| stream.function(&FORWARD, &self.config(&plan, pass), plan.launch.shared).map(Some);
         let functions = match cut {
-            _ if plan.launch.blocks == 0 => [None; 2],
+            _ if plan.launch.blocks() == 0 => [None; 2],
             Some(_) => [function(Pass::Ends)?, function(Pass::Rest)?],
             None => [function(Pass::Whole)?, None],
         };
@@ -129,13 +132,14 @@ impl<'p, 'a> Forward<'p, 'a> {
     }
 
     fn params(&self, plan: &Plan) -> Params {
+        let address = |v: &Option<RawViewMut>| v.as_ref().map_or(Address::NULL, |v| Address::new(v.as_mut_ptr() as u64));
         let states = [self.targets.final_state.as_ref().map(|v| v.as_read())];
         Params {
             inputs: self.call.inputs(plan.blocks_per_unit, plan.blocks_per_row, plan.cut, &states),
             y: Strided::of_target(&self.targets.y),
             last: Strided::of_target(&self.targets.final_state),
-            checkpoints: self.targets.checkpoints.as_ref().map_or(0, |v| v.as_mut_ptr() as u64),
-            workspace: self.targets.workspace.as_ref().map_or(0, |v| v.as_mut_ptr() as u64),
+            checkpoints: address(&self.targets.checkpoints),
+            workspace: address(&self.targets.workspace),
         }
     }
 }

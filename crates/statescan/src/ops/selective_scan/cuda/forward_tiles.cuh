@@ -1,13 +1,6 @@
 // The forward pass: its parameters, what lies in shared memory, how a tile is made ready and how its outputs are finished.
 
-struct Params : Inputs {
-  Tensor y;                              // (batch, channel, step)
-  Tensor final;                          // (row, sequence, channel, state)
-  f32* checkpoints;                      // dense (batch, saved, channel, state, part)
-  f32* workspace;                        // dense (segment, row, channel, state): states; then (segment, row, channel): sums of decay steps
-};
-
-constexpr bool HAS_GAIN_STEP = Method::GAIN && HAS_OWN_STEP;
+constexpr bool HAS_GAIN_STEP = Method::GAIN && HAS_DT_A;
 
 constexpr int SCANNING = CHANNELS * LANES, SCANNERS = round_up(SCANNING, 32);
 static_assert(CHANNELS % 2 == 0, "neighbours are two channels");
@@ -27,8 +20,8 @@ constexpr int PARTIALS_AT = 2 * READY_BYTES;
 constexpr int STAGES_AT = PARTIALS_AT + 2 * PARTIAL_BYTES;
 constexpr int X_AT = 0;
 constexpr int DT_AT = X_AT + XTile::BYTES;
-constexpr int OWN_AT = DT_AT + DtTile::BYTES;
-constexpr int Z_AT = OWN_AT + (HAS_OWN_STEP ? OwnTile::BYTES : 0);
+constexpr int DT_A_AT = DT_AT + DtTile::BYTES;
+constexpr int Z_AT = DT_A_AT + (HAS_DT_A ? DtATile::BYTES : 0);
 constexpr int B_AT = Z_AT + (HAS_Z ? ZTile::BYTES : 0);
 constexpr int C_AT = B_AT + (B_VARIES ? BTile::BYTES : 0);
 constexpr int STAGE_BYTES = C_AT + (C_VARIES ? CTile::BYTES : 0);
@@ -40,7 +33,7 @@ static_assert(STAGES_AT + STAGES * STAGE_BYTES == SHARED, "the plan and the kern
 struct Stored {
   Quad<X> x;
   Quad<DT> dt;
-  Quad<OWN_STEP> own;
+  Quad<DT_A> dt_a;
 };
 
 template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, char* raw, Window<WHOLE> window, const f32* biases) {
@@ -48,7 +41,7 @@ template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, ch
     const Place<XTile::BY_TIME> place(i);
     stored.x = XTile::read4(raw + X_AT, place.channel, place.step);
     stored.dt = DtTile::read4(raw + DT_AT, place.channel, place.step);
-    if constexpr (HAS_OWN_STEP) stored.own = OwnTile::read4(raw + OWN_AT, place.channel, place.step);
+    if constexpr (HAS_DT_A) stored.dt_a = DtATile::read4(raw + DT_A_AT, place.channel, place.step);
   };
   each_loaded<QUADS, THREADS, WHOLE, Stored>(load, [&](const Stored& stored, int i) {
     const Place<XTile::BY_TIME> place(i);
@@ -56,14 +49,12 @@ template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, ch
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const bool inside = window.has(place.step + j);
-      d[j] = to_f32(stored.dt.v[j]);
-      if constexpr (HAS_BIAS) d[j] += biases[place.channel];
-      d[j] = effective_step(p, d[j]);
+      d[j] = Dt::of(to_f32(stored.dt.v[j]), HAS_BIAS ? biases[place.channel] : 0.f, p.dt_low, p.dt_high);
       u[j] = to_f32(stored.x.v[j]);
       if constexpr (Method::INPUT_STEP) u[j] *= d[j];
       u[j] = inside ? u[j] : 0.f;
       d[j] = inside ? d[j] : 0.f;
-      decay[j] = HAS_OWN_STEP ? (inside ? to_f32(stored.own.v[j]) : 0.f) : d[j];
+      decay[j] = HAS_DT_A ? (inside ? to_f32(stored.dt_a.v[j]) : 0.f) : d[j];
     }
     float4* const to = reinterpret_cast<float4*>(reinterpret_cast<f32*>(ready + PAIRS_AT) + place.channel * PAIR_PITCH + 2 * place.step);
     to[0] = make_float4(decay[0], u[0], decay[1], u[1]);

@@ -1,6 +1,6 @@
 //! By what plans and kernels of a problem are found again.
 
-use super::has_limit;
+use crate::cuda::has_limit;
 use crate::ops::discretization::Discretization;
 use crate::ops::selective_scan::{Problem, Projection, Targets};
 use crate::ops::sequences::Sequences;

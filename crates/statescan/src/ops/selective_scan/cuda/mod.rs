@@ -14,7 +14,7 @@ pub(super) use forward::{forward, workspace_len};
 pub(super) use plan::SHORTEST_CUT;
 
 use super::{Problem, Projection};
-use crate::cuda::{Config, Strided, TileCopy, Value};
+use crate::cuda::{Config, StepSize, Strided, TileCopy, Value, params};
 use crate::error::{Error, Result};
 use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
@@ -62,35 +62,44 @@ struct Call<'p, 'a> {
     unit: usize,
 }
 
-/// What both kernels read, as `tiles.cuh` has it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Inputs {
-    x: Strided,
-    dt: Strided,
-    z: Strided,
-    own_step: Strided,
-    b: Strided,
-    c: Strided,
-    a: Strided,
-    skip: Strided,
-    bias: Strided,
-    initial: Strided,
-    sequences: Strided,
-    seqlen: i64,
-    dim: i64,
-    sequence_count: i64,
-    segment_steps: i64,
-    last_segment: i64,
-    segment_channels: i64,
-    unit: i64,
-    channels_per_b: i64,
-    channels_per_c: i64,
-    blocks_per_unit: i64,
-    blocks_per_row: i64,
-    blocks_per_segment: i64,
-    dt_low: f32,
-    dt_high: f32,
+params! {
+    /// What both passes read, and how blocks lie over it.
+    struct Inputs {
+        /// (batch, channel, step)
+        x: Strided,
+        dt: Strided,
+        z: Strided,
+        dt_a: Strided,
+        /// (batch, group, state, step) or (channel, state)
+        b: Strided,
+        c: Strided,
+        /// (channel, state)
+        a: Strided,
+        /// (channel)
+        skip: Strided,
+        bias: Strided,
+        /// (row, sequence, channel, state)
+        initial: Strided,
+        /// Bounds (sequence), or the sequence of a step (batch, step).
+        sequences: Strided,
+        seqlen: i64,
+        dim: i64,
+        sequence_count: i64,
+        segment_steps: i64,
+        last_segment: i64,
+        /// Of all rows.
+        segment_channels: i64,
+        /// Channels that share a group of B and one of C.
+        unit: i64,
+        /// Channels of a group.
+        channels_per_b: i64,
+        channels_per_c: i64,
+        blocks_per_unit: i64,
+        blocks_per_row: i64,
+        blocks_per_segment: i64,
+        dt_low: f32,
+        dt_high: f32,
+    }
 }
 
 fn view_of<'v, 'a>(map: &'v Projection<View<'a>>) -> &'v View<'a> {
@@ -101,10 +110,6 @@ fn view_of<'v, 'a>(map: &'v Projection<View<'a>>) -> &'v View<'a> {
 
 fn varies(map: &Projection<View<'_>>) -> bool {
     matches!(map, Projection::Varying(_))
-}
-
-fn has_limit(dt_limit: (f64, f64)) -> bool {
-    dt_limit != (f64::NEG_INFINITY, f64::INFINITY)
 }
 
 fn gcd(a: usize, b: usize) -> usize {
@@ -210,47 +215,42 @@ impl<'p, 'a> Call<'p, 'a> {
             Sequences::CuSeqlens(_) => "Bounds",
             Sequences::SeqIdx(_) => "Index",
         };
-        let method = match p.discretization {
-            Discretization::Mamba => "Mamba",
-            Discretization::Zoh => "Zoh",
-            Discretization::Bilinear => "Bilinear",
-            Discretization::Dirac => "Dirac",
-        };
         let pass = match pass {
             Pass::Whole => "Whole",
             Pass::Ends => "Ends",
             Pass::Rest => "Rest",
         };
+        let step_size = StepSize {
+            dt: p.dt.dtype(),
+            bias: p.dt_bias.map(|v| v.dtype()),
+            softplus: p.dt_softplus,
+            limit: p.dt_limit,
+            dt_a: p.dt_a.map(|v| v.dtype()),
+        };
         Config::default()
+            .step_size(&step_size)
             .dtype("X", p.x.dtype())
-            .dtype("DT", p.dt.dtype())
             .dtype("Z", of(&p.z))
-            .dtype("OWN_STEP", of(&p.dt_a))
             .dtype("B", view_of(&p.b).dtype())
             .dtype("C", view_of(&p.c).dtype())
             .dtype("A", p.a.dtype())
             .dtype("SKIP", of(&p.d))
-            .dtype("BIAS", of(&p.dt_bias))
             .dtype("INITIAL", p.initial_state.map_or(field, |v| v.dtype()))
             .dtype("INDEX", self.sequences.map_or(DType::I32, |v| v.dtype()))
             .set("X_COPY", timed(Some(p.x)))
             .set("DT_COPY", timed(Some(p.dt)))
             .set("Z_COPY", timed(p.z))
-            .set("OWN_STEP_COPY", timed(p.dt_a))
+            .set("DT_A_COPY", timed(p.dt_a))
             .set("B_COPY", Value::Copy(self.copy_of_map(&p.b, tile)))
             .set("C_COPY", Value::Copy(self.copy_of_map(&p.c, tile)))
             .flag("COMPLEX", p.complex)
-            .set("METHOD", Value::Name("Discretization", method))
+            .set("METHOD", Value::discretization(p.discretization))
             .set("PASS", Value::Name("Pass", pass))
             .set("SEQUENCES", Value::Name("Sequences", sequences))
             .flag("NUMBERED", self.numbered())
             .flag("REVERSE", p.reverse)
-            .flag("SOFTPLUS", p.dt_softplus)
             .flag("HAS_Z", p.z.is_some())
-            .flag("HAS_OWN_STEP", p.dt_a.is_some())
             .flag("HAS_SKIP", p.d.is_some())
-            .flag("HAS_BIAS", p.dt_bias.is_some())
-            .flag("HAS_LIMIT", has_limit(p.dt_limit))
             .flag("HAS_INITIAL", p.initial_state.is_some())
             .flag("B_VARIES", varies(&p.b))
             .flag("C_VARIES", varies(&p.c))
@@ -270,7 +270,7 @@ impl<'p, 'a> Call<'p, 'a> {
             x: Strided::of(&p.x),
             dt: Strided::of(&p.dt),
             z: Strided::of_option(&p.z),
-            own_step: Strided::of_option(&p.dt_a),
+            dt_a: Strided::of_option(&p.dt_a),
             b: Strided::of(view_of(&p.b)),
             c: Strided::of(view_of(&p.c)),
             a: Strided::of(&p.a),

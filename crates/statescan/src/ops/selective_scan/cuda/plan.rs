@@ -181,7 +181,7 @@ impl Plan {
         let blocks_per_row = dim / unit * blocks_per_unit;
         let blocks =
             u32::try_from(rows.checked_mul(blocks_per_row)?.checked_mul(segments)?).ok().filter(|&n| n <= i32::MAX as u32)?;
-        let launch = Launch { blocks, threads: geometry.threads() as u32, shared: shared(geometry) as u32 };
+        let launch = Launch::line(blocks, geometry.threads() as u32, shared(geometry) as u32);
         (shared(geometry) <= limit).then_some(Plan { cut, geometry, resident, unroll, blocks_per_unit, blocks_per_row, launch })
     }
 }
@@ -189,9 +189,6 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const H200: Numbers = Numbers { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
-    const SMALL: Numbers = Numbers { multiprocessors: 20, shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10 };
 
     fn shape(rows: usize, dim: usize, seqlen: usize, dstate: usize) -> Shape {
         Shape { rows, dim, unit: dim, seqlen, dstate, heavy: false, gated: false, cuttable: true }
@@ -216,21 +213,21 @@ mod tests {
 
     #[test]
     fn long_rows_of_few_channels_are_cut() {
-        let cut = |rows, dim, seqlen| Cut::new(&shape(rows, dim, seqlen, 16), H200);
+        let cut = |rows, dim, seqlen| Cut::new(&shape(rows, dim, seqlen, 16), Numbers::H200);
         assert_eq!(cut(1, 1536, 65536), Some(Cut { segments: 12, steps: 5504 }));
         assert_eq!(cut(1, 1536, 4096), Some(Cut { segments: 8, steps: 512 }));
         for (rows, dim, seqlen) in [(8, 2048, 2048), (1, 5120, 4096), (1, 1536, 2048), (1, 1536, 0), (0, 4, 5000), (1, 0, 5000)] {
             assert_eq!(cut(rows, dim, seqlen), None);
         }
-        assert_eq!(Cut::new(&Shape { cuttable: false, ..shape(1, 1536, 65536, 16) }, H200), None);
+        assert_eq!(Cut::new(&Shape { cuttable: false, ..shape(1, 1536, 65536, 16) }, Numbers::H200), None);
         assert_eq!((cut(1, 1, SHORTEST_CUT - 1), cut(1, 1, SHORTEST_CUT).is_some()), (None, true));
         // segments count as channels
-        assert_eq!(cut_plan(shape(1, 1536, 65536, 16), H200).geometry.lanes, 2);
+        assert_eq!(cut_plan(shape(1, 1536, 65536, 16), Numbers::H200).geometry.lanes, 2);
     }
 
     #[test]
     fn segments_cover_rows() {
-        for numbers in [H200, SMALL] {
+        for numbers in [Numbers::H200, Numbers::SMALL] {
             for dim in [1, 7, 192, 500, 3000] {
                 for seqlen in [100, 2559, 2560, 2561, 5000, 65536, 1 << 20] {
                     for dstate in [1, 16, 100] {
@@ -239,7 +236,7 @@ mod tests {
                         assert!(cut.steps.is_multiple_of(CHECKPOINT) && cut.together() > 0, "{shape:?} {cut:?}");
                         assert!(cut.steps * cut.together() < seqlen && seqlen <= cut.steps * cut.segments, "{shape:?} {cut:?}");
                         let plan = cut_plan(shape, numbers);
-                        assert_eq!(plan.launch.blocks as usize, plan.blocks_per_row * cut.together());
+                        assert_eq!(plan.launch.blocks(), plan.blocks_per_row * cut.together());
                     }
                 }
             }
@@ -248,22 +245,22 @@ mod tests {
 
     #[test]
     fn fewer_channels_get_more_lanes() {
-        let lanes = |rows, dim| plan(shape(rows, dim, 4096, 16), H200).geometry.lanes;
+        let lanes = |rows, dim| plan(shape(rows, dim, 4096, 16), Numbers::H200).geometry.lanes;
         assert_eq!([lanes(8, 2048), lanes(1, 5120), lanes(1, 1536), lanes(2, 192)], [2, 8, 16, 16]);
         // channels are dealt evenly over multiprocessors
-        let channels = |rows, dim| plan(shape(rows, dim, 4096, 16), H200).geometry.channels;
+        let channels = |rows, dim| plan(shape(rows, dim, 4096, 16), Numbers::H200).geometry.channels;
         assert_eq!([channels(8, 2048), channels(1, 5120), channels(1, 1536), channels(2, 192)], [64, 40, 12, 4]);
         // helpers have whole rounds of work, two of them where steps take exponentials
-        let helpers = |rows, dim, gated| plan(Shape { gated, ..shape(rows, dim, 4096, 16) }, H200).geometry.helpers;
+        let helpers = |rows, dim, gated| plan(Shape { gated, ..shape(rows, dim, 4096, 16) }, Numbers::H200).geometry.helpers;
         assert_eq!([helpers(8, 2048, false), helpers(8, 2048, true), helpers(1, 5120, false)], [64, 128, 160]);
         // as many as there are states at most
-        assert_eq!(plan(shape(1, 64, 4096, 3), H200).geometry.lanes, 4);
-        assert_eq!(plan(shape(1, 64, 4096, 1), H200).geometry.lanes, 1);
+        assert_eq!(plan(shape(1, 64, 4096, 3), Numbers::H200).geometry.lanes, 4);
+        assert_eq!(plan(shape(1, 64, 4096, 1), Numbers::H200).geometry.lanes, 1);
     }
 
     #[test]
     fn every_plan_covers_its_channels_and_fits() {
-        for numbers in [H200, SMALL] {
+        for numbers in [Numbers::H200, Numbers::SMALL] {
             for dstate in [1, 2, 5, 16, 17, 64, 70, 128, 256, 400] {
                 for (rows, dim, groups) in
                     [(1, 1, 1), (1, 12, 12), (2, 21, 3), (8, 2048, 1), (1, 5120, 8), (64, 96, 1), (5000, 3, 1)]
@@ -279,7 +276,7 @@ mod tests {
                             );
                             assert!(channels * plan.blocks_per_unit >= shape.unit);
                             assert_eq!(plan.blocks_per_row, plan.blocks_per_unit * groups);
-                            assert_eq!(plan.launch.blocks as usize, rows * plan.blocks_per_row);
+                            assert_eq!(plan.launch.blocks(), rows * plan.blocks_per_row);
                             assert!(
                                 helpers.is_multiple_of(32)
                                     && plan.launch.threads.is_multiple_of(32)
@@ -296,12 +293,12 @@ mod tests {
 
     #[test]
     fn what_cannot_fit_has_no_plan() {
-        assert_eq!(Plan::new(&shape(1, 4, 8, 100_000), None, H200, shared(100_000)), None);
-        assert_eq!(Plan::new(&shape(usize::MAX, 4, 8, 16), None, H200, shared(16)), None);
+        assert_eq!(Plan::new(&shape(1, 4, 8, 100_000), None, Numbers::H200, shared(100_000)), None);
+        assert_eq!(Plan::new(&shape(usize::MAX, 4, 8, 16), None, Numbers::H200, shared(16)), None);
     }
 
     #[test]
     fn empty_problems_launch_nothing() {
-        assert_eq!(plan(shape(0, 16, 8, 16), H200).launch.blocks, 0);
+        assert_eq!(plan(shape(0, 16, 8, 16), Numbers::H200).launch.blocks(), 0);
     }
 }

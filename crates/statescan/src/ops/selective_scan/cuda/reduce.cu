@@ -1,16 +1,6 @@
 // Sums of the terms that blocks or rows left in the workspace, in order: one job for each gradient. A job's terms are dense
 // (outer, term, part, row, column), its sums (outer, row, column); a thread forms the sum of one element.
 
-struct Job {
-  Tensor to;                 // (outer / inner, outer % inner, row, column)
-  const f32* terms;
-  i64 outer, inner, count, rows, columns;
-  i64 first_block;           // this job's blocks end where the next one's begin
-};
-
-constexpr int JOBS = 5;
-struct Params { Job job[JOBS]; };
-
 template <typename E> DEVICE void assign_parts(E& to, f32 re, f32) { assign(to, re); }
 DEVICE void assign_parts(complex64& to, f32 re, f32 im) { to = {re, im}; }
 DEVICE void assign_parts(complex128& to, f32 re, f32 im) { to = {re, im}; }
@@ -35,14 +25,14 @@ template <typename E> DEVICE void sum(const Job& job) {
 
 extern "C" __global__ void __launch_bounds__(THREADS) selective_scan_reduce(const __grid_constant__ Params p) {
   const i64 block = blockIdx.x;
-  if (block >= p.job[4].first_block)
-    sum<SUM_4>(p.job[4]);
-  else if (block >= p.job[3].first_block)
-    sum<SUM_3>(p.job[3]);
-  else if (block >= p.job[2].first_block)
-    sum<SUM_2>(p.job[2]);
-  else if (block >= p.job[1].first_block)
-    sum<SUM_1>(p.job[1]);
+  if (block >= p.jobs[4].first_block)
+    sum<SUM_4>(p.jobs[4]);
+  else if (block >= p.jobs[3].first_block)
+    sum<SUM_3>(p.jobs[3]);
+  else if (block >= p.jobs[2].first_block)
+    sum<SUM_2>(p.jobs[2]);
+  else if (block >= p.jobs[1].first_block)
+    sum<SUM_1>(p.jobs[1]);
   else
-    sum<SUM_0>(p.job[0]);
+    sum<SUM_0>(p.jobs[0]);
 }

@@ -1,11 +1,10 @@
 //! Sums of the terms that the blocks and rows of a backward pass leave in the workspace.
 
-use crate::cuda::{COMMON, Config, Launch, Program, Stream, Strided};
+use crate::cuda::{Address, COMMON, Config, Launch, Program, Stream, Strided, params};
 use crate::error::Result;
 use crate::tensor::{DType, RawViewMut};
 
-pub(super) static REDUCE: Program =
-    Program { kernel: "selective_scan_reduce", prelude: &[COMMON], text: include_str!("reduce.cu") };
+pub(super) static REDUCE: Program<Params> = Program::new("selective_scan_reduce", &[COMMON], include_str!("reduce.cu"));
 
 const THREADS: usize = 256;
 const JOBS: usize = 5;
@@ -18,25 +17,27 @@ pub(super) struct Sum {
     pub count: usize,
 }
 
-/// A gradient as the kernel takes it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Job {
-    to: Strided,
-    terms: u64,
-    outer: i64,
-    inner: i64,
-    count: i64,
-    rows: i64,
-    columns: i64,
-    first_block: i64,
+params! {
+    /// A gradient as the kernel takes it.
+    pub(super) struct Job {
+        /// (outer / inner, outer % inner, row, column)
+        to: Strided,
+        terms: Address<f32>,
+        outer: i64,
+        inner: i64,
+        count: i64,
+        rows: i64,
+        columns: i64,
+        /// This job's blocks end where the next one's begin.
+        first_block: i64,
+    }
 }
 
-/// Parameters of `selective_scan_reduce`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    jobs: [Job; JOBS],
+params! {
+    /// Parameters of `selective_scan_reduce`.
+    pub(super) struct Params {
+        jobs: [Job; JOBS],
+    }
 }
 
 /// The types of the gradients.
@@ -48,7 +49,16 @@ pub(super) fn config(dtypes: impl Iterator<Item = DType>) -> Config {
 /// # Safety
 /// The terms are valid for as many elements as the sums say, and the targets are of the stream's device.
 pub(super) unsafe fn launch(stream: &Stream, sums: &[Sum]) -> Result<()> {
-    let none = Job { to: Strided::default(), terms: 0, outer: 0, inner: 1, count: 0, rows: 0, columns: 0, first_block: i64::MAX };
+    let none = Job {
+        to: Strided::default(),
+        terms: Address::NULL,
+        outer: 0,
+        inner: 1,
+        count: 0,
+        rows: 0,
+        columns: 0,
+        first_block: i64::MAX,
+    };
     let mut jobs = [none; JOBS];
     let mut blocks = 0;
     for (job, sum) in jobs.iter_mut().zip(sums) {
@@ -57,7 +67,7 @@ pub(super) unsafe fn launch(stream: &Stream, sums: &[Sum]) -> Result<()> {
         let axis = |from_end: usize| view.rank().checked_sub(from_end).map_or(1, |axis| view.shape()[axis] as i64);
         *job = Job {
             to: Strided::of_last_axes(&view),
-            terms: sum.terms,
+            terms: Address::new(sum.terms),
             outer: axis(4) * axis(3),
             inner: axis(3).max(1),
             count: sum.count as i64,
@@ -71,7 +81,7 @@ pub(super) unsafe fn launch(stream: &Stream, sums: &[Sum]) -> Result<()> {
         return Ok(());
     }
     let config = config(sums.iter().map(|sum| sum.to.as_read().dtype()));
-    let launch = Launch { blocks: blocks as u32, threads: THREADS as u32, shared: 0 };
+    let launch = Launch::line(blocks as u32, THREADS as u32, 0);
     // SAFETY: the caller's contract; the configuration describes the targets.
     unsafe { stream.launch(&REDUCE, &config, launch, &Params { jobs }) }
 }

@@ -6,11 +6,10 @@ use super::forward::{FORWARD, Forward};
 use super::plan::{Cut, Plan};
 use super::*;
 use crate::cuda::Numbers;
-use crate::cuda::testing::{H200, compiles_for, ready, target, tensor};
+use crate::cuda::testing::{compiles_for, ready, target, tensor};
 use crate::ops::check::Checker;
 use crate::tensor::Device;
 
-const SMALL: Numbers = Numbers { multiprocessors: 80, shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10 };
 const LARGE_ARCHITECTURES: [&str; 2] = ["sm_90a", "sm_100"];
 const SMALL_ARCHITECTURES: [&str; 2] = ["sm_80", "sm_120"];
 
@@ -45,7 +44,7 @@ impl Case {
             workspace: None,
         };
         let call = Forward::new(&problem, &targets);
-        for (numbers, architectures) in [(H200, LARGE_ARCHITECTURES), (SMALL, SMALL_ARCHITECTURES)] {
+        for (numbers, architectures) in [(Numbers::H200, LARGE_ARCHITECTURES), (Numbers::SMALL, SMALL_ARCHITECTURES)] {
             for cut in [None, Cut::new(&call.call.shape(), numbers)] {
                 let plan = Plan::new(&call.call.shape(), cut, numbers, |geometry| call.shared(geometry)).unwrap();
                 let passes: &[_] = if cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
@@ -83,7 +82,7 @@ impl Case {
             initial_state: Some(p.normal.state(state)),
         };
         let call = Backward { call: Call::new(p), sources: &sources, targets: &targets };
-        for (numbers, architectures) in [(H200, LARGE_ARCHITECTURES), (SMALL, SMALL_ARCHITECTURES)] {
+        for (numbers, architectures) in [(Numbers::H200, LARGE_ARCHITECTURES), (Numbers::SMALL, SMALL_ARCHITECTURES)] {
             let plan = call.plan_for(numbers, call.cotangent()).unwrap();
             let passes: &[_] = if plan.cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
             for &pass in passes {

@@ -1,24 +1,8 @@
 // What both passes of a selective scan are built from: what a block works on, how steps become effective ones, the maps B and C.
 
-// What both passes read, and how blocks lie over it.
-struct Inputs {
-  Tensor x, dt, z, own_step;             // (batch, channel, step)
-  Tensor b, c;                           // (batch, group, state, step) or (channel, state)
-  Tensor a;                              // (channel, state)
-  Tensor skip, bias;                     // (channel)
-  Tensor initial;                        // (row, sequence, channel, state)
-  Tensor sequences;                      // bounds (sequence), or the sequence of a step (batch, step)
-  i64 seqlen, dim, sequence_count;
-  i64 segment_steps, last_segment;
-  i64 segment_channels;                  // of all rows
-  i64 unit;                              // channels that share a group of B and one of C
-  i64 channels_per_b, channels_per_c;    // channels of a group
-  i64 blocks_per_unit, blocks_per_row, blocks_per_segment;
-  f32 dt_low, dt_high;
-};
-
 typedef Choose<COMPLEX, complex64, f32>::type Field;
 typedef Rule<METHOD> Method;
+typedef StepSize<HAS_BIAS, SOFTPLUS, HAS_LIMIT> Dt;
 
 constexpr int STATES = DSTATE == 0 ? 1 : (DSTATE + LANES - 1) / LANES;
 constexpr int PADDED = STATES * LANES;
@@ -33,14 +17,14 @@ constexpr int LINE_PITCH = STEPS + 4;         // f32; an odd number of 16-byte u
 
 typedef RawTile<X, X_COPY, CHANNELS, STEPS, THREADS, DENSE> XTile;
 typedef RawTile<DT, DT_COPY, CHANNELS, STEPS, THREADS, DENSE> DtTile;
-typedef RawTile<OWN_STEP, OWN_STEP_COPY, CHANNELS, STEPS, THREADS, DENSE> OwnTile;
+typedef RawTile<DT_A, DT_A_COPY, CHANNELS, STEPS, THREADS, DENSE> DtATile;
 typedef RawTile<Z, Z_COPY, CHANNELS, STEPS, THREADS, DENSE> ZTile;
 typedef RawTile<B, B_COPY, DSTATE, STEPS, THREADS> BTile;
 typedef RawTile<C, C_COPY, DSTATE, STEPS, THREADS> CTile;
 
 static_assert(PASS == Pass::Whole || (!COMPLEX && !Method::GAIN && SEQUENCES == Sequences::Whole), "a plan cuts no other rows");
 
-DEVICE i64 index_of(const Tensor& v, i64 i, i64 j) { return i64(*at<INDEX>(v, i, j)); }
+DEVICE i64 index_of(const Strided& v, i64 i, i64 j) { return i64(*at<INDEX>(v, i, j)); }
 
 // What a block works on.
 struct Work {
@@ -83,12 +67,12 @@ struct Work {
 DEVICE f32* sums_of_steps(const Inputs& p, f32* workspace) { return workspace + p.last_segment * p.segment_channels * DSTATE; }
 
 // A channel's state in a tensor of states; zero for a sequence that has none.
-template <typename E> DEVICE Field state_of(const Inputs& p, const Tensor& states, i64 row, i64 sequence, i64 channel, int n) {
+template <typename E> DEVICE Field state_of(const Inputs& p, const Strided& states, i64 row, i64 sequence, i64 channel, int n) {
   Field h = {};
   if (sequence >= 0 && sequence < p.sequence_count) convert(h, *at<E>(states, row, sequence, channel, n));
   return h;
 }
-template <typename E> DEVICE void put_state(const Inputs& p, const Tensor& states, i64 row, i64 sequence, i64 channel, int n, Field h) {
+template <typename E> DEVICE void put_state(const Inputs& p, const Strided& states, i64 row, i64 sequence, i64 channel, int n, Field h) {
   if (sequence >= 0 && sequence < p.sequence_count) assign(*at<E>(states, row, sequence, channel, n), h);
 }
 
@@ -106,13 +90,6 @@ template <bool WHOLE> struct Window {
   int low, high;
   DEVICE bool has(int step) const { return WHOLE || (step >= low && step < high); }
 };
-
-// What happens to a step after its bias.
-DEVICE f32 effective_step(const Inputs& p, f32 d) {
-  if constexpr (SOFTPLUS) d = softplus(d);
-  if constexpr (HAS_LIMIT) d = d < p.dt_low ? p.dt_low : d > p.dt_high ? p.dt_high : d;
-  return d;
-}
 
 // B or C of a tile: f32 as (step / 4, state, part, step % 4), zero outside of the sequence
 template <typename Tile, bool WHOLE> DEVICE void prepare_map(char* map, char* raw, Window<WHOLE> window) {

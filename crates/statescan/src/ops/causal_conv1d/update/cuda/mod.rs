@@ -1,13 +1,13 @@
 //! A few steps in place on CUDA.
 
-use crate::cuda::{COMMON, Config, Kernel, Launch, Program, Stream, Strided, blocks_of_lines};
+use crate::cuda::{COMMON, Config, Kernel, Launch, Program, STEP_SIZE, Stream, Strided, blocks_of_lines, params};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, RawViewMut, View};
 
 const OP: &str = "causal_conv1d_update";
 const THREADS: usize = 128;
 
-static UPDATE: Program = Program { kernel: OP, prelude: &[COMMON], text: include_str!("update.cu") };
+static UPDATE: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE], include_str!("update.cu"));
 
 /// A checked call in normal form.
 pub(crate) struct Problem<'a> {
@@ -28,22 +28,27 @@ pub(crate) struct Problem<'a> {
     pub y: RawViewMut,
 }
 
-/// Parameters, as `update.cu` has them.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Params {
-    x: Strided,
-    y: Strided,
-    weight: Strided,
-    bias: Strided,
-    state: Strided,
-    indices: Strided,
-    seen: Strided,
-    dim: i64,
-    steps: i64,
-    states: i64,
-    length: i64,
-    blocks_per_row: u32,
+params! {
+    /// Parameters of `causal_conv1d_update`.
+    struct Params {
+        /// (row, channel, step)
+        x: Strided,
+        y: Strided,
+        /// (channel, tap)
+        weight: Strided,
+        /// (channel)
+        bias: Strided,
+        /// (state, channel, position)
+        state: Strided,
+        /// (row)
+        indices: Strided,
+        seen: Strided,
+        dim: i64,
+        steps: i64,
+        states: i64,
+        length: i64,
+        blocks_per_row: u32,
+    }
 }
 
 pub(crate) fn update(stream: &Stream, problem: &Problem<'_>) -> Result<()> {
@@ -120,7 +125,7 @@ mod tests {
                     y: target(tensor(dtype, &[3, 1000, 2])),
                 };
                 let kernel = kernel(&problem).unwrap();
-                assert_eq!(kernel.launch, Launch { blocks: 24, threads: 128, shared: 0 });
+                assert_eq!(kernel.launch, Launch::line(24, 128, 0));
                 compiles(&UPDATE, &kernel.config, 0);
             }
         }

@@ -1,14 +1,5 @@
 // A few steps of a causal convolution, the last inputs kept in place. A thread has one channel of one row and walks its steps.
 
-struct Params {
-  Tensor x, y;             // (row, channel, step)
-  Tensor weight, bias;     // (channel, tap), (channel)
-  Tensor state;            // (state, channel, position)
-  Tensor indices, seen;    // (row)
-  i64 dim, steps, states, length;
-  u32 blocks_per_row;
-};
-
 constexpr int PAST = WIDTH - 1;
 
 extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_update(const __grid_constant__ Params p) {

@@ -5,38 +5,43 @@ mod plan;
 mod tests;
 
 use super::{OP, Operand, Problem};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Program, Stream, Strided, Value, neighbours};
+use crate::cuda::{
+    COMMON, Config, DISCRETIZATION, Kernel, Program, STEP_SIZE, StepSize, Stream, Strided, Value, neighbours, params,
+};
 use crate::error::{Error, Result};
 use crate::ops::discretization::Discretization;
 use crate::tensor::{DType, View};
 use plan::{Plan, Shape, THREADS};
 
-static UPDATE: Program = Program { kernel: OP, prelude: &[COMMON, DISCRETIZATION], text: include_str!("update.cu") };
+static UPDATE: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE, DISCRETIZATION], include_str!("update.cu"));
 
-/// Parameters, as `update.cu` has them.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Params {
-    state: Strided,
-    x: Strided,
-    dt: Strided,
-    a: Strided,
-    b: Strided,
-    c: Strided,
-    skip: Strided,
-    z: Strided,
-    bias: Strided,
-    own_step: Strided,
-    y: Strided,
-    indices: Strided,
-    states: i64,
-    channels: u32,
-    headdim: u32,
-    heads_per_b: u32,
-    heads_per_c: u32,
-    blocks_per_row: u32,
-    dt_low: f32,
-    dt_high: f32,
+params! {
+    /// Parameters of `selective_state_update`: tensors of (row, head, channel of the head, state), strides of 0 where there is no axis.
+    struct Params {
+        state: Strided,
+        x: Strided,
+        dt: Strided,
+        a: Strided,
+        b: Strided,
+        c: Strided,
+        skip: Strided,
+        z: Strided,
+        bias: Strided,
+        dt_a: Strided,
+        y: Strided,
+        /// (row)
+        indices: Strided,
+        states: i64,
+        /// Of all heads.
+        channels: u32,
+        /// Channels of a head.
+        headdim: u32,
+        heads_per_b: u32,
+        heads_per_c: u32,
+        blocks_per_row: u32,
+        dt_low: f32,
+        dt_high: f32,
+    }
 }
 
 /// `indices` are the states of the rows, which only the device can read.
@@ -65,28 +70,29 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>) -> Result<Kernel<Params>> 
             && neighbours(&o.view, o.view.rank() - 1, plan.vector) == plan.vector
     };
     let of = |operand: &Option<Operand<'_>>| operand.map_or(DType::F32, |o| o.view.dtype());
+    let step_size = StepSize {
+        dt: p.dt.view.dtype(),
+        bias: p.dt_bias.map(|o| o.view.dtype()),
+        softplus: p.dt_softplus,
+        limit: p.dt_limit,
+        dt_a: p.dt_a.map(|o| o.view.dtype()),
+    };
     let config = Config::default()
+        .step_size(&step_size)
         .dtype("STATE", p.state.view.dtype())
         .dtype("X", p.x.view.dtype())
-        .dtype("DT", p.dt.view.dtype())
         .dtype("A", p.a.view.dtype())
         .dtype("B", p.b.0.view.dtype())
         .dtype("C", p.c.0.view.dtype())
         .dtype("SKIP", of(&p.d))
         .dtype("Z", of(&p.z))
-        .dtype("BIAS", of(&p.dt_bias))
-        .dtype("OWN_STEP", of(&p.dt_a))
         .dtype("Y", p.y.view.dtype())
         .dtype("INDEX", indices.map_or(DType::I32, |v| v.dtype()))
         .set("METHOD", Value::discretization(p.discretization))
         .flag("COMPLEX", p.complex)
         .flag("UNIFORM", p.a.strides[3] == 0 || p.dstate == 1)
-        .flag("SOFTPLUS", p.dt_softplus)
         .flag("HAS_SKIP", p.d.is_some())
         .flag("HAS_Z", p.z.is_some())
-        .flag("HAS_BIAS", p.dt_bias.is_some())
-        .flag("HAS_OWN_STEP", p.dt_a.is_some())
-        .flag("HAS_LIMIT", p.dt_limit != (f64::NEG_INFINITY, f64::INFINITY))
         .flag("HAS_INDICES", indices.is_some())
         .flag("ONE_HEAD", p.heads == 1)
         .flag("EVEN", shape.channels.is_multiple_of(THREADS / plan.lanes))
@@ -111,7 +117,7 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>) -> Result<Kernel<Params>> 
         skip: optional(&p.d),
         z: optional(&p.z),
         bias: optional(&p.dt_bias),
-        own_step: optional(&p.dt_a),
+        dt_a: optional(&p.dt_a),
         y: strided(&p.y),
         indices: Strided::of_option(&indices),
         states: p.state.view.shape()[0] as i64,

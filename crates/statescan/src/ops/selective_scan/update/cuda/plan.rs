@@ -68,7 +68,7 @@ mod tests {
                         let plan = Plan::new(&shape).unwrap();
                         assert!(plan.lanes.is_power_of_two() && plan.lanes <= 32 && plan.vector * size <= 16);
                         assert!(plan.blocks_per_row * THREADS / plan.lanes >= channels);
-                        assert_eq!(plan.launch.blocks as usize, batch * plan.blocks_per_row);
+                        assert_eq!(plan.launch.blocks(), batch * plan.blocks_per_row);
                     }
                 }
             }
@@ -79,7 +79,7 @@ mod tests {
     fn a_channel_of_sixteen_states_has_two_threads() {
         let plan =
             |batch| Plan::new(&Shape { batch, channels: 5120, dstate: 16, by_state: true, size: 4, costly: false }).unwrap();
-        assert_eq!((plan(1).lanes, plan(1).vector, plan(512).launch.blocks), (2, 4, 512 * 80));
+        assert_eq!((plan(1).lanes, plan(1).vector, plan(512).launch.blocks()), (2, 4, 512 * 80));
     }
 
     #[test]

@@ -2,18 +2,9 @@
 // LANES pieces apart; the sums over a channel's states are added up by shuffles, in a fixed order. Where states lie
 // apart and channels side by side a thread has a channel alone. Bytes bind: each state is read and written once.
 
-struct Params {
-  Tensor state, x, dt, a, b, c, skip, z, bias, own_step, y;   // (row, head, channel of the head, state), strides of 0 where there is no axis
-  Tensor indices;                                             // (row)
-  i64 states;
-  u32 channels, headdim;                                      // channels of all heads, of a head
-  u32 heads_per_b, heads_per_c;
-  u32 blocks_per_row;
-  f32 dt_low, dt_high;
-};
-
 typedef Choose<COMPLEX, complex64, f32>::type Field;
 typedef Rule<METHOD> Method;
+typedef StepSize<HAS_BIAS, SOFTPLUS, HAS_LIMIT> Dt;
 
 constexpr int ROUND = LANES * VECTOR;
 constexpr int ROUNDS = (DSTATE + ROUND - 1) / ROUND;
@@ -28,12 +19,10 @@ struct Inputs {
 DEVICE Inputs inputs_of(const Params& p, i64 row, i64 head, i64 channel) {
   Inputs in;
   in.x = to_f32(*at<X>(p.x, row, head, channel));
-  f32 d = to_f32(*at<DT>(p.dt, row, head, channel));
-  if constexpr (HAS_BIAS) d += to_f32(*at<BIAS>(p.bias, row, head, channel));
-  if constexpr (SOFTPLUS) d = softplus(d);
-  if constexpr (HAS_LIMIT) d = d < p.dt_low ? p.dt_low : d > p.dt_high ? p.dt_high : d;
+  const f32 bias = HAS_BIAS ? to_f32(*at<BIAS>(p.bias, row, head, channel)) : 0.f;
+  const f32 d = Dt::of(to_f32(*at<DT>(p.dt, row, head, channel)), bias, p.dt_low, p.dt_high);
   in.step = d;
-  in.decay_step = HAS_OWN_STEP ? to_f32(*at<OWN_STEP>(p.own_step, row, head, channel)) : d;
+  in.decay_step = HAS_DT_A ? to_f32(*at<DT_A>(p.dt_a, row, head, channel)) : d;
   in.input = Method::INPUT_STEP ? in.x * d : in.x;
   in.skip = HAS_SKIP ? to_f32(*at<SKIP>(p.skip, row, head, channel)) : 0.f;
   in.gate = HAS_Z ? silu(to_f32(*at<Z>(p.z, row, head, channel))) : 1.f;

@@ -1,35 +1,44 @@
 //! A step of a simplified scan on CUDA: two launches, for the states and for the outputs.
 
 use super::{OP, Problem, Targets};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Launch, Program, Stream, Strided, Value};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Launch, Program, Stream, Strided, Value, params};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, View};
 
-static UPDATE: Program = Program { kernel: OP, prelude: &[COMMON, DISCRETIZATION], text: include_str!("update.cu") };
+static UPDATE: Program<Params> = Program::new(OP, &[COMMON, DISCRETIZATION], include_str!("update.cu"));
 
 const THREADS: usize = 128;
 /// Rows that a warp reads a line of a map for.
 const ROWS: usize = 4;
 
-/// Parameters, as `update.cu` has them.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Params {
-    u: Strided,
-    y: Strided,
-    state: Strided,
-    map: Strided,
-    a: Strided,
-    delta: Strided,
-    delta_a: Strided,
-    skip: Strided,
-    indices: Strided,
-    rows: i64,
-    states: i64,
-    lines: i64,
-    columns: i64,
-    blocks_per_group: u32,
-    factor: f32,
+params! {
+    /// Parameters of `simplified_state_update`.
+    struct Params {
+        /// (row, dim)
+        u: Strided,
+        y: Strided,
+        /// (state, dstate)
+        state: Strided,
+        /// B (dstate, dim) or C (dim, dstate)
+        map: Strided,
+        /// (dstate)
+        a: Strided,
+        /// (row, dstate)
+        delta: Strided,
+        delta_a: Strided,
+        /// (dim)
+        skip: Strided,
+        /// (row)
+        indices: Strided,
+        rows: i64,
+        states: i64,
+        lines: i64,
+        columns: i64,
+        /// Blocks for the lines of a group of rows.
+        blocks_per_group: u32,
+        /// Of the real part.
+        factor: f32,
+    }
 }
 
 /// `indices` are the states of the rows, which only the device can read.
@@ -58,13 +67,13 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>, targets: &Targets, drive: 
         .dtype("MAP", map.dtype())
         .dtype("A", p.a.dtype())
         .dtype("DELTA", p.delta.dtype())
-        .dtype("OWN_STEP", of(&p.delta_a, DType::F32))
+        .dtype("DELTA_A", of(&p.delta_a, DType::F32))
         .dtype("SKIP", of(&p.d, DType::F32))
         .dtype("INDEX", of(&indices, DType::I32))
         .set("METHOD", Value::discretization(p.discretization))
         .flag("DRIVE", drive)
         .flag("COMPLEX_OUTPUT", p.real_factor.is_none())
-        .flag("HAS_OWN_STEP", p.delta_a.is_some())
+        .flag("HAS_DELTA_A", p.delta_a.is_some())
         .flag("HAS_SKIP", p.d.is_some())
         .flag("HAS_INDICES", indices.is_some())
         .int("ROWS", ROWS)
@@ -123,7 +132,7 @@ mod tests {
                 let targets = Targets { state: target(state), y: target(y) };
                 for drive in [true, false] {
                     let kernel = kernel(&problem, args.state_batch_indices, &targets, drive).unwrap();
-                    assert_eq!(kernel.launch.blocks, if drive { 2 * 6 } else { 2 * 10 });
+                    assert_eq!(kernel.launch.blocks(), if drive { 2 * 6 } else { 2 * 10 });
                     compiles(&UPDATE, &kernel.config, 0);
                 }
             }

@@ -2,22 +2,9 @@
 // reads the states through C. A warp has one line of the map, which it reads once for ROWS rows; its lanes take every 32nd column and add
 // up their sums by shuffles, in a fixed order.
 
-struct Params {
-  Tensor u, y;                 // (row, dim)
-  Tensor state;                // (state, dstate)
-  Tensor map;                  // B (dstate, dim) or C (dim, dstate)
-  Tensor a;                    // (dstate)
-  Tensor delta, delta_a;       // (row, dstate)
-  Tensor skip;                 // (dim)
-  Tensor indices;              // (row)
-  i64 rows, states, lines, columns;
-  u32 blocks_per_group;        // blocks for the lines of a group of rows
-  f32 factor;                  // of the real part
-};
-
 typedef Rule<METHOD> Method;
 
-template <typename E> DEVICE complex64 read(const Tensor& v, i64 i, i64 j) {
+template <typename E> DEVICE complex64 read(const Strided& v, i64 i, i64 j) {
   complex64 out;
   convert(out, *at<E>(v, i, j));
   return out;
@@ -66,8 +53,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) simplified_state_update(co
       if (slot[r] < 0) continue;
       complex64 a;
       convert(a, *at<A>(p.a, line));
-      const f32 d = to_f32(*at<DELTA>(p.delta, row, line)), own = HAS_OWN_STEP ? to_f32(*at<OWN_STEP>(p.delta_a, row, line)) : d;
-      const complex64 decay = Method::decay(Method::prepare(a), own);
+      const f32 d = to_f32(*at<DELTA>(p.delta, row, line)), delta_a = HAS_DELTA_A ? to_f32(*at<DELTA_A>(p.delta_a, row, line)) : d;
+      const complex64 decay = Method::decay(Method::prepare(a), delta_a);
       const complex64 input = Method::amplify(a, d, scale(total, Method::INPUT_STEP ? d : 1.f));
       STATE* const state = at<STATE>(p.state, slot[r], line);
       assign(*state, mul_add(decay, read<STATE>(p.state, slot[r], line), input));

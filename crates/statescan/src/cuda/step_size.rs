@@ -1,0 +1,58 @@
+//! How a scan's step comes from `dt`, as kernels are made for it.
+
+use super::Config;
+use crate::tensor::DType;
+
+/// The options of `step_size.cuh`, and the types of what it reads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct StepSize {
+    pub dt: DType,
+    pub bias: Option<DType>,
+    pub softplus: bool,
+    pub limit: (f64, f64),
+    /// Steps of the decay alone.
+    pub dt_a: Option<DType>,
+}
+
+/// Whether limits of steps limit anything.
+pub(crate) fn has_limit(limit: (f64, f64)) -> bool {
+    limit != (f64::NEG_INFINITY, f64::INFINITY)
+}
+
+impl Config {
+    /// The constants of step sizes.
+    pub(crate) fn step_size(self, step_size: &StepSize) -> Self {
+        let StepSize { dt, bias, softplus, limit, dt_a } = *step_size;
+        self.dtype("DT", dt)
+            .dtype("BIAS", bias.unwrap_or(DType::F32))
+            .dtype("DT_A", dt_a.unwrap_or(DType::F32))
+            .flag("HAS_BIAS", bias.is_some())
+            .flag("SOFTPLUS", softplus)
+            .flag("HAS_LIMIT", has_limit(limit))
+            .flag("HAS_DT_A", dt_a.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_is_a_constant() {
+        let plain =
+            StepSize { dt: DType::BF16, bias: None, softplus: false, limit: (f64::NEG_INFINITY, f64::INFINITY), dt_a: None };
+        let config = |step_size| Config::default().step_size(&step_size).to_string();
+        let text = config(plain);
+        assert!(text.contains("typedef bf16 DT;") && !text.contains("true"), "{text}");
+        let options = [
+            (StepSize { bias: Some(DType::F16), ..plain }, "constexpr bool HAS_BIAS = true;"),
+            (StepSize { softplus: true, ..plain }, "constexpr bool SOFTPLUS = true;"),
+            (StepSize { limit: (0.0, f64::INFINITY), ..plain }, "constexpr bool HAS_LIMIT = true;"),
+            (StepSize { dt_a: Some(DType::F64), ..plain }, "constexpr bool HAS_DT_A = true;"),
+        ];
+        for (step_size, line) in options {
+            let text = config(step_size);
+            assert!(text.contains(line) && text.matches("true").count() == 1, "{text}");
+        }
+    }
+}

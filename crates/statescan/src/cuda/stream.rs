@@ -1,0 +1,300 @@
+//! Streams: memory, events, graphs and launches on a device.
+
+use super::driver::{Context, call, check, driver};
+use super::{Config, Function, Launch, Numbers, Parameter, Program, jit};
+use crate::error::{Error, Result};
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr::null_mut;
+use cudarc::driver::sys::{self, CUresult};
+use std::sync::Arc;
+
+/// A stream of ours, destroyed with its last user.
+#[derive(Debug)]
+struct OwnStream {
+    context: Arc<Context>,
+    raw: usize,
+}
+
+impl Drop for OwnStream {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: created by us; work that is under way is completed all the same.
+            unsafe { sys::cuStreamDestroy_v2(self.raw as sys::CUstream) };
+        }
+    }
+}
+
+/// A device and a stream on it: the caller's or our own.
+#[derive(Clone, Debug)]
+pub(crate) struct Stream {
+    context: Arc<Context>,
+    raw: usize,
+    _own: Option<Arc<OwnStream>>,
+}
+
+impl Stream {
+    /// The names of all devices.
+    pub(crate) fn devices() -> Result<Vec<String>> {
+        driver()?;
+        let mut count = 0;
+        // SAFETY: the driver is initialised.
+        unsafe { call!(cuDeviceGetCount(&mut count))? };
+        let name_of = |ordinal| {
+            let (mut device, mut name) = (0, [0u8; 256]);
+            // SAFETY: the driver writes at most the length given, with a zero at the end.
+            unsafe {
+                call!(cuDeviceGet(&mut device, ordinal))?;
+                call!(cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device))?;
+            }
+            let name = CStr::from_bytes_until_nul(&name).map(|name| name.to_string_lossy().into_owned());
+            Ok(name.unwrap_or_default())
+        };
+        (0..count).map(name_of).collect()
+    }
+
+    /// A new stream.
+    pub(crate) fn own(ordinal: usize) -> Result<Self> {
+        let context = Context::of(ordinal)?;
+        let _current = context.enter()?;
+        let mut raw = null_mut();
+        // SAFETY: a context is current.
+        unsafe { call!(cuStreamCreate(&mut raw, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32))? };
+        let own = OwnStream { context: context.clone(), raw: raw as usize };
+        Ok(Stream { context, raw: raw as usize, _own: Some(Arc::new(own)) })
+    }
+
+    /// A stream of the caller's.
+    ///
+    /// # Safety
+    /// It belongs to the device's primary context and outlives its use here.
+    pub(crate) unsafe fn borrowed(ordinal: usize, raw: *mut c_void) -> Result<Self> {
+        Ok(Stream { context: Context::of(ordinal)?, raw: raw as usize, _own: None })
+    }
+
+    fn raw(&self) -> sys::CUstream {
+        self.raw as sys::CUstream
+    }
+    pub(crate) fn ordinal(&self) -> usize {
+        self.context.ordinal()
+    }
+    /// Whether it is the same stream of the same device.
+    pub(crate) fn is(&self, other: &Stream) -> bool {
+        self.ordinal() == other.ordinal() && self.raw == other.raw
+    }
+    pub(crate) fn numbers(&self) -> Numbers {
+        self.context.numbers()
+    }
+
+    /// Device memory of at least one byte.
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<u64> {
+        let _current = self.context.enter()?;
+        let mut address = 0;
+        // SAFETY: a context is current.
+        match unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) } {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(Error::OutOfMemory { device: self.ordinal(), bytes }),
+            status => check("cuMemAlloc", status).map(|()| address),
+        }
+    }
+
+    /// # Safety
+    /// The address comes from [`Stream::allocate`] and is not used afterwards.
+    pub(crate) unsafe fn free(&self, address: u64) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: the caller's contract; a failure means that the context is lost, and the memory with it.
+            unsafe { sys::cuMemFree_v2(address) };
+        }
+    }
+
+    /// Copies from the host and waits.
+    ///
+    /// # Safety
+    /// Both ranges are valid.
+    pub(crate) unsafe fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        if bytes > 0 {
+            // SAFETY: the caller's contract.
+            unsafe { call!(cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.raw()))? };
+        }
+        self.synchronize()
+    }
+
+    /// Copies to the host and waits.
+    ///
+    /// # Safety
+    /// Both ranges are valid.
+    pub(crate) unsafe fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        if bytes > 0 {
+            // SAFETY: the caller's contract.
+            unsafe { call!(cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, self.raw()))? };
+        }
+        self.synchronize()
+    }
+
+    /// Sets bytes.
+    ///
+    /// # Safety
+    /// The range is valid.
+    pub(crate) unsafe fn fill(&self, to: u64, byte: u8, bytes: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        match bytes {
+            0 => Ok(()),
+            // SAFETY: the caller's contract.
+            _ => unsafe { call!(cuMemsetD8Async(to, byte, bytes, self.raw())) },
+        }
+    }
+
+    /// Copies within the device.
+    ///
+    /// # Safety
+    /// Both ranges are valid and apart.
+    pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        match bytes {
+            0 => Ok(()),
+            // SAFETY: the caller's contract.
+            _ => unsafe { call!(cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw())) },
+        }
+    }
+
+    /// Begins to record what is put into the stream instead of running it.
+    pub(crate) fn begin_capture(&self) -> Result<()> {
+        let _current = self.context.enter()?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is valid.
+        unsafe { call!(cuStreamBeginCapture_v2(self.raw(), mode)) }
+    }
+
+    /// Ends it: what was recorded, ready to be launched.
+    pub(crate) fn end_capture(&self) -> Result<u64> {
+        let _current = self.context.enter()?;
+        let (mut graph, mut ready) = (null_mut(), null_mut());
+        // SAFETY: the places written are valid; the recorded graph is destroyed once what is launched was made from it.
+        unsafe {
+            call!(cuStreamEndCapture(self.raw(), &mut graph))?;
+            let made = call!(cuGraphInstantiateWithFlags(&mut ready, graph, 0));
+            sys::cuGraphDestroy(graph);
+            made?;
+        }
+        Ok(ready as u64)
+    }
+
+    /// # Safety
+    /// The graph comes from [`Stream::end_capture`], and what it reads and writes is valid.
+    pub(crate) unsafe fn launch_graph(&self, graph: u64) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller's contract.
+        unsafe { call!(cuGraphLaunch(graph as sys::CUgraphExec, self.raw())) }
+    }
+
+    /// # Safety
+    /// The graph comes from [`Stream::end_capture`] and is not used afterwards.
+    pub(crate) unsafe fn destroy_graph(&self, graph: u64) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: the caller's contract.
+            unsafe { sys::cuGraphExecDestroy(graph as sys::CUgraphExec) };
+        }
+    }
+
+    /// A new event.
+    pub(crate) fn event(&self) -> Result<u64> {
+        let _current = self.context.enter()?;
+        let mut event = null_mut();
+        // SAFETY: a context is current.
+        unsafe { call!(cuEventCreate(&mut event, 0))? };
+        Ok(event as u64)
+    }
+
+    /// Marks this place of the stream.
+    ///
+    /// # Safety
+    /// The event comes from [`Stream::event`].
+    pub(crate) unsafe fn record(&self, event: u64) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller's contract.
+        unsafe { call!(cuEventRecord(event as sys::CUevent, self.raw())) }
+    }
+
+    /// Time between two marks that have passed.
+    ///
+    /// # Safety
+    /// The events come from [`Stream::event`].
+    pub(crate) unsafe fn milliseconds(&self, begin: u64, end: u64) -> Result<f32> {
+        let _current = self.context.enter()?;
+        let mut time = 0.0;
+        // SAFETY: the caller's contract.
+        unsafe { call!(cuEventElapsedTime_v2(&mut time, begin as sys::CUevent, end as sys::CUevent))? };
+        Ok(time)
+    }
+
+    /// # Safety
+    /// The event comes from [`Stream::event`] and is not used afterwards.
+    pub(crate) unsafe fn destroy_event(&self, event: u64) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: the caller's contract.
+            unsafe { sys::cuEventDestroy_v2(event as sys::CUevent) };
+        }
+    }
+
+    /// Waits for everything in the stream.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: the stream is valid.
+        unsafe { call!(cuStreamSynchronize(self.raw())) }
+    }
+
+    /// A kernel on this stream's device, compiled if this process has not needed it before. It stays loaded.
+    pub(crate) fn function<P: Parameter>(&self, program: &Program<P>, config: &Config, shared: u32) -> Result<Function> {
+        let _current = self.context.enter()?;
+        let address = jit::function(&self.context, program, config, shared)?;
+        Ok(Function { kernel: program.kernel, address })
+    }
+
+    /// Puts a kernel into the stream, compiling it first if this process has not needed it before.
+    ///
+    /// # Safety
+    /// What the kernel reads and writes for this configuration and launch is valid.
+    pub(crate) unsafe fn launch<P: Parameter>(
+        &self,
+        program: &Program<P>,
+        config: &Config,
+        launch: Launch,
+        params: &P,
+    ) -> Result<()> {
+        let function = self.function(program, config, launch.shared)?;
+        // SAFETY: the caller's contract.
+        unsafe { self.start(function, launch, params) }
+    }
+
+    /// Puts a kernel into the stream.
+    ///
+    /// # Safety
+    /// It is of this stream's device and takes one `P`, and as for [`Stream::launch`].
+    pub(crate) unsafe fn start<P: Parameter>(&self, function: Function, launch: Launch, params: &P) -> Result<()> {
+        launch.check(function.kernel, &self.numbers())?;
+        let _current = self.context.enter()?;
+        let mut arguments = [core::ptr::from_ref(params).cast_mut().cast::<c_void>()];
+        let Launch { grid, cluster, threads, shared } = launch;
+        let [x, y, z] = cluster.unwrap_or([1; 3]);
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z } },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared,
+            hStream: self.raw(),
+            attrs: &mut attribute,
+            numAttrs: cluster.is_some().into(),
+        };
+        let function = function.address as sys::CUfunction;
+        // SAFETY: the caller's contract; the driver copies parameters and attributes before it returns.
+        unsafe { call!(cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), null_mut())) }
+    }
+}
