@@ -1,15 +1,17 @@
 //! What the benchmarks measure: every pass of every operation at one small shape, with the arguments that a model would give.
 
 use statescan::Exec;
+use statescan::ops::Operation;
 use statescan_cases::Result;
-use statescan_cases::call::Operation;
 use statescan_cases::measure::measured::Measured;
 use statescan_cases::ops;
+use statescan_cases::samples;
 use statescan_cases::sizes::Sizes;
+use statescan_cases::work;
 
 /// One pass of one operation.
 pub struct Case {
-    op: &'static dyn Operation,
+    op: &'static Operation,
     sizes: Sizes,
     backward: bool,
     /// What sets it apart where a pass has several cases.
@@ -24,21 +26,21 @@ pub struct Prepared {
 
 /// Every case.
 pub fn all() -> Vec<Case> {
-    let passes = |op: &&'static dyn Operation| {
-        let (op, sizes) = (*op, sizes(op.name()));
+    let passes = |op: &'static Operation| {
+        let sizes = sizes(op);
         let forward = Case { op, sizes: sizes.clone(), backward: false, detail: "" };
-        let backward = op.differentiable().then_some(Case { op, sizes, backward: true, detail: "" });
+        let backward = op.signature.differentiable.then_some(Case { op, sizes, backward: true, detail: "" });
         // few channels have no partial sums over ranges of them
         let sizes = Sizes::of(&[('B', 1), ('D', 320), ('L', 256), ('N', 16)]);
-        let many = (op.name() == "selective_scan").then_some(Case { op, sizes, backward: true, detail: ", many channels" });
+        let many = (ops::name(op) == "selective_scan").then_some(Case { op, sizes, backward: true, detail: ", many channels" });
         [Some(forward), backward, many]
     };
-    ops::all().iter().flat_map(passes).flatten().collect()
+    ops::all().flat_map(passes).flatten().collect()
 }
 
 /// A shape that the caches hold.
-fn sizes(op: &str) -> Sizes {
-    Sizes::of(match op {
+fn sizes(op: &'static Operation) -> Sizes {
+    Sizes::of(match ops::name(op) {
         "selective_scan" => &[('B', 1), ('D', 128), ('L', 512), ('N', 16)],
         "ssd" => &[('B', 1), ('L', 256), ('H', 4), ('P', 64), ('N', 64)],
         "simplified_scan" | "s5_inner" => &[('B', 1), ('H', 64), ('P', 64), ('L', 512)],
@@ -47,29 +49,25 @@ fn sizes(op: &str) -> Sizes {
         "selective_state_update" => &[('B', 1), ('D', 1024), ('N', 16)],
         "simplified_state_update" => &[('B', 1), ('H', 64), ('P', 64)],
         "causal_conv1d_update" => &[('B', 1), ('D', 1024), ('W', 4), ('M', 3)],
-        other => panic!("`{other}` needs a shape here"),
+        _ => return samples::shapes(op)[0].1.clone(),
     })
 }
 
 impl Case {
     /// The operation's name.
     pub fn op(&self) -> &'static str {
-        self.op.name()
+        ops::name(self.op)
     }
 
     /// `forward`, `backward`, or `step` for one-step updates, and what sets the case apart from others.
     pub fn pass(&self) -> String {
-        let pass = match (self.backward, self.op.time()) {
-            (true, _) => "backward",
-            (false, Some(_)) => "forward",
-            (false, None) => "step",
-        };
+        let pass = if self.backward { "backward" } else { ops::pass_name(self.op) };
         format!("{pass}{}", self.detail)
     }
 
     /// State-steps of a pass.
     pub fn state_steps(&self) -> u64 {
-        self.op.work(&self.sizes).state_steps as u64
+        work::forward(self.op, &self.sizes).state_steps as u64
     }
 
     /// Makes the arguments, and runs every pass once, so that what the forward pass saves is there.
@@ -80,7 +78,7 @@ impl Case {
     /// # Panics
     /// If a result is not what the oracle says.
     pub fn prepare(&self, exec: &Exec) -> Result<Prepared> {
-        let mut measured = Measured::new(self.op.random(&self.sizes, statescan::DType::F32)?)?;
+        let mut measured = Measured::new(samples::random(self.op, &self.sizes, statescan::DType::F32)?)?;
         let wrong = measured.check(exec)?;
         assert!(wrong.is_empty(), "{} {}: {wrong:?}", self.op(), self.pass());
         Ok(Prepared { measured, backward: self.backward })

@@ -5,13 +5,16 @@ use arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use num_complex::Complex64;
 use serde_json::{Value, json};
+use statescan::ops::Operation;
+use statescan::ops::signature::{Choice, Role};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec, Level};
-use statescan_cases::call::{Call, Options};
-use statescan_cases::ops::all;
+use statescan_cases::call::Call;
+use statescan_cases::ops::{self, LAYOUT, Options};
+use statescan_cases::pass::{self, Planned};
 use statescan_cases::rng::Rng;
-use statescan_cases::table::Role;
 use statescan_cases::tensors::Tensors;
+use statescan_cases::work;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -61,51 +64,51 @@ fn fill(u: &mut Unstructured<'_>, buffer: &mut Tensor) -> Result<()> {
     Ok(())
 }
 
-fn option(u: &mut Unstructured<'_>) -> Result<Value> {
-    let values = [
-        json!(null),
-        json!(true),
-        json!(false),
-        json!(0),
-        json!(3),
-        json!(-1.5),
-        json!("zoh"),
-        json!("bilinear"),
-        json!("dirac"),
-        json!("silu"),
-        json!("heads-first"),
-        json!("time-first"),
-        json!([0.01, "inf"]),
-        json!(["-inf", 0.5]),
-        json!(["nan", 0.5]),
-        json!([2, 1]),
-        json!({"a": []}),
-    ];
-    Ok(u.choose(&values)?.clone())
+/// A value of an option, or now and then of another kind of option.
+fn option(u: &mut Unstructured<'_>, choice: &Choice) -> Result<Value> {
+    if u.ratio(1, 10)? {
+        let others = [json!(null), json!(true), json!(3), json!(-1.5), json!("zoh"), json!([0, 1]), json!({"a": []})];
+        return Ok(u.choose(&others)?.clone());
+    }
+    Ok(match *choice {
+        Choice::Flag(_) => json!(u.arbitrary::<bool>()?),
+        Choice::Count(_) => json!(u.int_in_range(0..=70)?),
+        Choice::Interval => {
+            let ends = [json!("-inf"), json!("nan"), json!(0.01), json!(0.5), json!(2), json!("inf")];
+            json!([u.choose(&ends)?, u.choose(&ends)?])
+        }
+        Choice::Word(words, _) => json!(u.choose(words)?),
+    })
 }
 
-fn run(u: &mut Unstructured<'_>) -> Result<()> {
-    let mut op = *u.choose(all())?;
+fn options(u: &mut Unstructured<'_>, op: &'static Operation) -> Result<Options> {
     let mut options = Options::new();
-    for setting in op.settings() {
+    for setting in op.signature.settings {
         if u.ratio(1, 3)? {
-            options.insert(setting.name.to_string(), option(u)?);
+            options.insert(setting.name.to_string(), option(u, &setting.choice)?);
         }
     }
-    op = op.variant(&options).unwrap_or(op);
-    let mut sizes = BTreeMap::new();
-    let mut call = Call::new(op);
-    if call.set_all(&options).is_err() {
-        return Ok(());
+    let layouts = ops::layouts(op);
+    if !layouts.is_empty() && u.arbitrary()? {
+        options.insert(LAYOUT.to_string(), json!(u.choose(&layouts)?.0));
     }
-    let complex: bool = u.ratio(1, 3)?;
-    for argument in op.arguments() {
-        if if argument.required { u.ratio(1, 60)? } else { u.ratio(1, 2)? } {
+    Ok(options)
+}
+
+/// The arguments of a call; none if one of them does not fit its memory.
+fn call(u: &mut Unstructured<'_>) -> Result<Option<Call>> {
+    let all: Vec<_> = ops::all().collect();
+    let op = *u.choose(&all)?;
+    let options = options(u, op)?;
+    let op = ops::laid_out(op, &options);
+    let mut call = Call { options, ..Call::new(op) };
+    let (complex, mut sizes): (bool, _) = (u.ratio(1, 3)?, BTreeMap::new());
+    for argument in ops::arguments(op) {
+        if if ops::is_required(op, argument) { u.ratio(1, 60)? } else { u.ratio(1, 2)? } {
             continue;
         }
-        let layout = *u.choose(argument.layouts)?;
         let mut shape = Vec::new();
-        for letter in layout.chars() {
+        for letter in u.choose(argument.layouts)?.chars() {
             shape.push(size(u, &mut sizes, letter)?);
         }
         if u.ratio(1, 40)? {
@@ -114,37 +117,46 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         let dtypes: &[DType] = match argument.role {
             _ if u.ratio(1, 60)? => &[DType::I32, DType::F32, DType::Complex128],
             Role::Index => &[DType::I32, DType::I64],
-            _ if argument.complex && complex => &[DType::Complex64, DType::Complex128, DType::F32],
+            _ if ops::may_be_complex(argument) && complex => &[DType::Complex64, DType::Complex128, DType::F32],
             _ => &[DType::F32, DType::F32, DType::F64, DType::BF16, DType::F16],
         };
         let dtype = *u.choose(dtypes)?;
-        let Some(mut tensor) = buffer(u, dtype, &shape)? else { return Ok(()) };
+        let Some(mut tensor) = buffer(u, dtype, &shape)? else { return Ok(None) };
         fill(u, &mut tensor)?;
         call = call.with(argument.name, tensor);
     }
-    if op.oracle_cost(&call.sizes()) > 2e4 {
-        return Ok(());
-    }
-    let exec = u.choose(&EXECS)?;
-    let Ok(planned) = op.plan(&call, u.arbitrary()?) else { return Ok(()) };
+    Ok(Some(call).filter(|call| work::oracle_cost(op, &call.sizes()) <= 2e4))
+}
+
+/// Room for results, some of them left out, and cotangents of some; none if there is too much of it.
+fn room(u: &mut Unstructured<'_>, call: &Call, planned: Vec<Planned>) -> Result<Option<(Tensors, Tensors)>> {
     let (mut results, mut cotangents) = (Tensors::default(), Tensors::default());
     for plan in planned {
         if plan.shape.iter().product::<usize>() > 1 << 18 {
-            return Ok(());
+            return Ok(None);
         }
         if u.ratio(1, 8)? {
             continue;
         }
-        let Some(result) = buffer(u, plan.dtype, &plan.shape)? else { return Ok(()) };
-        if op.has_cotangent(plan.name) && u.ratio(3, 4)? {
-            let Some(mut cotangent) = buffer(u, plan.dtype, &plan.shape)? else { return Ok(()) };
+        let Some(result) = buffer(u, plan.dtype, &plan.shape)? else { return Ok(None) };
+        let takes_one = ops::results(call.op).any(|result| result.name == plan.name && result.cotangent);
+        if takes_one && u.ratio(3, 4)? {
+            let Some(mut cotangent) = buffer(u, plan.dtype, &plan.shape)? else { return Ok(None) };
             fill(u, &mut cotangent)?;
             cotangents.push(plan.name, cotangent);
         }
         results.push(plan.name, result);
     }
-    let forward = op.prepare(&call, &mut results).and_then(|()| op.forward(exec, &call, &mut results));
-    let _ = op.reference(&call);
+    Ok(Some((results, cotangents)))
+}
+
+fn run(u: &mut Unstructured<'_>) -> Result<()> {
+    let Some(call) = call(u)? else { return Ok(()) };
+    let exec = u.choose(&EXECS)?;
+    let Ok(planned) = pass::plan(&call, u.arbitrary()?) else { return Ok(()) };
+    let Some((mut results, cotangents)) = room(u, &call, planned)? else { return Ok(()) };
+    let forward = pass::prepare(&call, &mut results).and_then(|()| pass::forward(exec, &call, &mut results));
+    let _ = pass::reference(&call);
     let mut gradients = Tensors::default();
     for input in &call.inputs {
         if u.ratio(3, 4)? {
@@ -153,8 +165,8 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         }
     }
     let saved = if forward.is_ok() { results } else { Tensors::default() };
-    let _ = op.backward(exec, &call, &saved, &cotangents, &mut gradients);
-    let _ = op.reference_backward(&call, &cotangents);
+    let _ = pass::backward(exec, &call, &saved, &cotangents, &mut gradients);
+    let _ = pass::reference_backward(&call, &cotangents);
     Ok(())
 }
 

@@ -1,19 +1,16 @@
-//! A call in memory: an operation, named arguments, options; and what an operation is to this crate.
+//! A call in memory: an operation, named arguments, options.
 
 use crate::error::{Error, Result, argument_of};
+use crate::ops::{self, Options};
+use crate::options;
 use crate::packing::Packing;
 use crate::sizes::Sizes;
-use crate::table::{Argument, Named, Role, Setting};
-use crate::tensors::Tensors;
-use crate::work::Work;
 use serde_json::Value;
-use statescan::tensor::{Dense, Shape, Tensor};
+use statescan::ops::signature::{Argument, Role};
+use statescan::ops::{Operation, call};
+use statescan::tensor::Tensor;
 use statescan::{DType, Exec, View};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Options by name, as JSON values.
-pub type Options = BTreeMap<String, Value>;
 
 /// One argument.
 #[derive(Debug, Clone)]
@@ -30,11 +27,21 @@ pub struct Input {
     pub placed: Option<Arc<Tensor>>,
 }
 
+impl Input {
+    /// Its elements as a view for a pass.
+    pub fn view(&self) -> View<'_> {
+        self.placed.as_ref().map_or_else(|| self.buffer.view(), |placed| placed.view())
+    }
+}
+
+/// The option of an operation whose result can be real or complex.
+const REAL: &str = "real";
+
 /// An operation with its arguments.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Call {
-    /// The operation.
-    pub op: &'static dyn Operation,
+    /// The operation, in one of its layouts.
+    pub op: &'static Operation,
     /// Its arguments.
     pub inputs: Vec<Input>,
     /// Its options.
@@ -43,16 +50,16 @@ pub struct Call {
 
 impl Call {
     /// A call without arguments yet.
-    pub fn new(op: &'static dyn Operation) -> Self {
+    pub fn new(op: &'static Operation) -> Self {
         Call { op, inputs: Vec::new(), options: Options::new() }
     }
 
     /// Adds an argument under its canonical name.
     ///
     /// # Panics
-    /// If the operation has no such argument: samples are written with the table at hand.
+    /// If the operation has no such argument: samples are written with the signature at hand.
     pub fn with(mut self, name: &str, buffer: Tensor) -> Self {
-        let argument = self.op.arguments().iter().find(|a| a.is_called(name)).expect("an argument of the operation");
+        let argument = ops::argument(self.op, name).expect("an argument of the operation");
         self.inputs.push(Input { argument, given: argument.name.to_string(), packing: Packing::Plain, buffer, placed: None });
         self
     }
@@ -68,12 +75,8 @@ impl Call {
     /// # Errors
     /// [`Error::UnknownName`].
     pub fn set_all(&mut self, options: &Options) -> Result<()> {
-        let op = self.op;
         for (name, value) in options {
-            let setting = op.settings().iter().find(|s| s.name == name || s.aliases.contains(&name.as_str()));
-            let known = || op.settings().iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
-            let unknown = || Error::UnknownName { op: op.name(), what: "option", got: name.clone(), known: known() };
-            self.options.insert(setting.ok_or_else(unknown)?.name.to_string(), value.clone());
+            self.options.insert(options::canonical_name(self.op, name)?, value.clone());
         }
         Ok(())
     }
@@ -83,9 +86,31 @@ impl Call {
         self.inputs.iter().find(|i| i.argument.name == name)
     }
 
-    /// An argument as a view for a pass, if it is there.
-    pub fn view(&self, name: &str) -> Option<View<'_>> {
-        self.input(name).map(|i| i.placed.as_ref().map_or_else(|| i.buffer.view(), |placed| placed.view()))
+    /// The call as the library takes it: views by position, and values of options.
+    ///
+    /// # Errors
+    /// [`Error::OptionValue`].
+    pub fn bind(&self) -> Result<call::Call<'_>> {
+        let signature = self.op.signature;
+        let mut bound = call::Call::new(signature);
+        for input in &self.inputs {
+            match signature.arguments.iter().position(|argument| std::ptr::eq(argument, input.argument)) {
+                Some(at) => bound.views[at] = Some(input.view()),
+                None => bound.state = Some(input.view()),
+            }
+        }
+        for (bound, value) in bound.values.iter_mut().zip(options::values(self.op, &self.options)?) {
+            *bound = value;
+        }
+        if let Some(at) = signature.setting(REAL).filter(|_| !self.options.contains_key(REAL)) {
+            bound.values[at] = call::Value::Flag(self.asks_for_real());
+        }
+        Ok(bound)
+    }
+
+    /// Whether something is given that belongs to a real result only.
+    fn asks_for_real(&self) -> bool {
+        self.options.contains_key("conj_sym") || self.input("D").is_some()
     }
 
     /// Copies the arguments to the executor's device.
@@ -99,21 +124,22 @@ impl Call {
         Ok(())
     }
 
-    /// An argument that must be there.
+    /// Whether an argument is there that must be.
     ///
     /// # Errors
     /// [`Error::Missing`].
-    pub fn need(&self, name: &'static str) -> Result<View<'_>> {
-        self.view(name).ok_or_else(|| {
-            let expected = self.op.arguments().iter().find(|a| a.name == name).map_or(String::new(), Argument::shapes);
-            let got: Vec<_> = self.inputs.iter().map(|i| format!("`{}`", i.given)).collect();
-            Error::Missing { op: self.op.name(), argument: name, expected, got: got.join(", ") }
-        })
+    pub fn need(&self, argument: &Argument) -> Result<()> {
+        if self.input(argument.name).is_some() {
+            return Ok(());
+        }
+        let got: Vec<_> = self.inputs.iter().map(|i| format!("`{}`", i.given)).collect();
+        let (op, expected) = (ops::name(self.op), ops::shapes(argument));
+        Err(Error::Missing { op, argument: argument.name, expected, got: got.join(", ") })
     }
 
     /// Whether it scans backwards in time.
     pub fn reversed(&self) -> bool {
-        self.flag("reverse").unwrap_or(false)
+        self.options.get("reverse").and_then(Value::as_bool).unwrap_or(false)
     }
 
     /// Whether a row holds several sequences.
@@ -137,7 +163,7 @@ impl Call {
 
     /// Number of steps.
     pub fn steps(&self) -> usize {
-        self.op.time().map_or(1, |letter| self.sizes().get(letter))
+        ops::time(self.op).map_or(1, |letter| self.sizes().get(letter))
     }
 
     /// Bytes of all arguments.
@@ -171,104 +197,13 @@ impl Call {
         }
     }
 
-    /// Adds what the file calls the argument of a library's error.
-    pub fn locate(&self, error: Error) -> Error {
-        match error {
-            Error::Op { error, alias: None } => {
-                let alias = argument_of(&error).and_then(|name| {
-                    let bare = name.strip_prefix("grad of ").unwrap_or(name);
-                    let input = self.inputs.iter().find(|i| i.argument.is_called(bare))?;
-                    (!input.given.eq_ignore_ascii_case(bare)).then(|| (name, input.given.clone()))
-                });
-                Error::Op { error, alias }
-            }
-            other => other,
-        }
+    /// An error of the library, with what the file calls the argument that it is about.
+    pub fn locate(&self, error: statescan::Error) -> Error {
+        let alias = argument_of(&error).and_then(|name| {
+            let bare = name.strip_prefix("grad of ").unwrap_or(name);
+            let input = self.inputs.iter().find(|i| i.argument.is_called(bare))?;
+            (!input.given.eq_ignore_ascii_case(bare)).then(|| (name, input.given.clone()))
+        });
+        Error::Op { error: Box::new(error), alias }
     }
-}
-
-/// What a result will be.
-#[derive(Debug, Clone)]
-pub struct Planned {
-    /// Its name.
-    pub name: &'static str,
-    /// Its type.
-    pub dtype: DType,
-    /// Its shape.
-    pub shape: Shape,
-}
-
-/// Results in `f64`, by name.
-pub type Exact = Vec<(&'static str, Dense)>;
-
-/// One operation of the library.
-pub trait Operation: Sync {
-    /// Its name.
-    fn name(&self) -> &'static str;
-    /// What it computes, in a line.
-    fn about(&self) -> &'static str;
-    /// Its arguments.
-    fn arguments(&self) -> &'static [Argument];
-    /// Its results.
-    fn results(&self) -> &'static [Named];
-    /// Its options.
-    fn settings(&self) -> &'static [Setting];
-    /// The letters along which independent parts lie, the preferred ones first, each with the letter that is divided in proportion (groups).
-    fn independent(&self) -> &'static [(char, Option<char>)];
-    /// The same operation under a layout that an option chooses.
-    fn variant(&self, _options: &Options) -> Option<&'static dyn Operation> {
-        None
-    }
-    /// Letter of the time axis.
-    fn time(&self) -> Option<char> {
-        Some('L')
-    }
-    /// Whether it has a backward pass.
-    fn differentiable(&self) -> bool {
-        true
-    }
-    /// Brings arguments to the library's form (interleaved complex numbers).
-    fn normalise(&self, _call: &mut Call) -> Result<()> {
-        Ok(())
-    }
-    /// The results of a call. With `save`, also what the backward pass wants kept.
-    fn plan(&self, call: &Call, save: bool) -> Result<Vec<Planned>>;
-    /// Fills what a forward pass changes in place.
-    fn prepare(&self, _call: &Call, _out: &mut Tensors) -> Result<()> {
-        Ok(())
-    }
-    /// Elements of f32 that a forward pass wants as scratch memory, under the name `workspace`.
-    fn workspace(&self, _exec: &Exec, _call: &Call) -> Result<usize> {
-        Ok(0)
-    }
-    /// The same for a backward pass.
-    fn workspace_backward(&self, _exec: &Exec, _call: &Call, _saved: &Tensors) -> Result<usize> {
-        Ok(0)
-    }
-    /// Computes the results that `out` has room for.
-    fn forward(&self, exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()>;
-    /// Computes the gradients that `grads` has room for; `saved` are the results of a forward pass.
-    fn backward(&self, exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors, grads: &mut Tensors) -> Result<()>;
-    /// The results in `f64`.
-    fn reference(&self, call: &Call) -> Result<Exact>;
-    /// The gradients in `f64`.
-    fn reference_backward(&self, call: &Call, cotangents: &Tensors) -> Result<Exact>;
-    /// Whether the backward pass takes a cotangent of a result.
-    fn has_cotangent(&self, _result: &str) -> bool {
-        true
-    }
-    /// What the oracle has to do, in state-steps.
-    fn oracle_cost(&self, sizes: &Sizes) -> f64 {
-        self.work(sizes).state_steps
-    }
-    /// Work of a forward pass.
-    fn work(&self, sizes: &Sizes) -> Work;
-    /// Work of a backward pass.
-    fn work_backward(&self, sizes: &Sizes) -> Work;
-    /// A small case made from a passage of text.
-    fn sample(&self) -> Result<Call>;
-    /// A case of chosen sizes with reproducible random numbers, as a model would see.
-    fn random(&self, sizes: &Sizes, dtype: DType) -> Result<Call>;
-    /// The shapes that `bench` times: a label and the sizes. The first is the quickest.
-    fn bench(&self) -> Vec<(&'static str, Sizes)>;
 }

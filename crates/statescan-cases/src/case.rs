@@ -1,13 +1,15 @@
 //! A call from a file, with what it should give.
 
-use crate::call::{Call, Input, Operation, Options};
+use crate::call::{Call, Input};
 use crate::error::{Error, Result};
 use crate::format::File;
-use crate::ops;
+use crate::ops::{self, Options};
 use crate::packing::{Packing, pairs};
-use crate::table::{Argument, Role};
+use crate::pass;
 use crate::tensors::Tensors;
 use serde_json::{Map, Value};
+use statescan::ops::Operation;
+use statescan::ops::signature::{Argument, Complex, Role};
 use statescan::tensor::Tensor;
 
 /// A call and what it should give.
@@ -55,6 +57,17 @@ impl Description {
         };
         Ok(Description { op, complex, args: args.into_iter().collect() })
     }
+
+    /// The operation that a command asks for, or else that of the file.
+    fn operation(&self, asked: Option<&'static Operation>) -> Result<&'static Operation> {
+        match (self.op.as_deref(), asked) {
+            (None, None) => Err(Error::NoOperation),
+            (None, Some(op)) => Ok(op),
+            (Some(name), None) => ops::find(name),
+            (Some(name), Some(op)) if name == ops::name(op) => Ok(op),
+            (Some(name), Some(op)) => Err(Error::OtherOperation { file: name.to_string(), asked: ops::name(op) }),
+        }
+    }
 }
 
 impl Case {
@@ -68,18 +81,11 @@ impl Case {
     /// # Errors
     /// Unknown names, names that repeat, missing arguments, metadata that is no description, another operation than the one asked for,
     /// options of a wrong kind, arguments that the operation refuses.
-    pub fn from_file(file: File, asked: Option<&'static dyn Operation>, options: &Options, complex: &[String]) -> Result<Self> {
+    pub fn from_file(file: File, asked: Option<&'static Operation>, options: &Options, complex: &[String]) -> Result<Self> {
         let mut description = Description::parse(file.metadata.get("case"))?;
         description.complex.extend_from_slice(complex);
-        let op = match (description.op.as_deref(), asked) {
-            (None, None) => return Err(Error::NoOperation),
-            (None, Some(op)) => op,
-            (Some(name), None) => ops::find(name)?,
-            (Some(name), Some(op)) if name == op.name() => op,
-            (Some(name), Some(op)) => return Err(Error::OtherOperation { file: name.to_string(), asked: op.name() }),
-        };
         let wanted: Options = description.args.iter().chain(options).map(|(k, v)| (k.clone(), v.clone())).collect();
-        let op = op.variant(&wanted).unwrap_or(op);
+        let op = ops::laid_out(description.operation(asked)?, &wanted);
         let mut call = Call::new(op);
         call.set_all(&wanted)?;
         let (mut results, mut cotangents, mut gradients) = (Vec::new(), Vec::new(), Vec::new());
@@ -92,22 +98,13 @@ impl Case {
                 _ => add_input(&mut call, &key, buffer, &description.complex)?,
             }
         }
-        // the table's order reads better than the alphabet
-        let place = |argument: &Argument| op.arguments().iter().position(|a| std::ptr::eq(a, argument));
+        // the signature's order reads better than the alphabet
+        let place = |argument: &Argument| ops::arguments(op).position(|a| std::ptr::eq(a, argument));
         call.inputs.sort_by_key(|i| place(i.argument));
-        for argument in op.arguments().iter().filter(|a| a.required) {
-            call.need(argument.name)?;
-        }
-        for input in &call.inputs {
-            let (dtype, index) = (input.buffer.dtype(), input.argument.role == Role::Index);
-            if dtype.is_index() != index {
-                let expected = if index { "i32 or i64" } else { "floating-point numbers" };
-                return Err(Error::DType { op: op.name(), argument: input.given.clone(), expected, got: dtype });
-            }
-        }
-        op.normalise(&mut call)?;
+        check_inputs(&call)?;
+        pair_interleaved(&mut call);
         let mut case = Case::of(call);
-        case.read_expectations(results, cotangents, gradients).map_err(|e| case.call.locate(e))?;
+        case.read_expectations(results, cotangents, gradients)?;
         Ok(case)
     }
 
@@ -117,22 +114,22 @@ impl Case {
         cotangents: Vec<(&'static str, String, Tensor)>,
         gradients: Vec<(&'static Argument, String, Tensor)>,
     ) -> Result<()> {
-        let op = self.call.op;
-        let planned = op.plan(&self.call, false)?;
+        let op = ops::name(self.call.op);
+        let planned = pass::plan(&self.call, false)?;
         let fit = |name: &'static str, key: &str, buffer: Tensor| {
             let plan = planned.iter().find(|p| p.name == name);
             let plan = plan.ok_or_else(|| Error::UnknownName {
-                op: op.name(),
+                op,
                 what: "result with these arguments:",
                 got: key.to_string(),
                 known: planned.iter().map(|p| p.name).collect::<Vec<_>>().join(", "),
             })?;
-            fit_to(op.name(), key, buffer, &plan.shape, plan.dtype.is_complex(), Packing::Pair)
+            fit_to(op, key, buffer, &plan.shape, plan.dtype.is_complex(), Packing::Pair)
         };
         let mut seen: Vec<(&'static str, String)> = Vec::new();
         let mut once = |prefix: &'static str, name: &'static str, key: &str| {
             if let Some((_, first)) = seen.iter().find(|(n, k)| *n == name && k.starts_with(prefix)) {
-                return Err(Error::Twice { op: op.name(), argument: name, first: first.clone(), second: key.to_string() });
+                return Err(Error::Twice { op, argument: name, first: first.clone(), second: key.to_string() });
             }
             seen.push((name, key.to_string()));
             Ok(())
@@ -151,17 +148,51 @@ impl Case {
             once("grad", argument.name, &key)?;
             let input = self.call.input(argument.name);
             let input = input.ok_or_else(|| Error::Missing {
-                op: op.name(),
+                op,
                 argument: argument.name,
                 expected: format!("it beside its gradient `{key}`"),
                 got: String::new(),
             })?;
             let is_complex = input.buffer.dtype().is_complex();
             let packing = if input.packing == Packing::Interleaved { Packing::Interleaved } else { Packing::Pair };
-            let buffer = fit_to(op.name(), &key, buffer, &input.buffer.shape(), is_complex, packing)?;
+            let buffer = fit_to(op, &key, buffer, &input.buffer.shape(), is_complex, packing)?;
             self.gradients.push((argument.name, key, buffer));
         }
         Ok(())
+    }
+}
+
+/// Whether all arguments are there that must be, integers where integers belong.
+fn check_inputs(call: &Call) -> Result<()> {
+    for argument in ops::arguments(call.op).filter(|argument| ops::is_required(call.op, argument)) {
+        call.need(argument)?;
+    }
+    for input in &call.inputs {
+        let (got, index) = (input.buffer.dtype(), input.argument.role == Role::Index);
+        if got.is_index() != index {
+            let expected = if index { "i32 or i64" } else { "floating-point numbers" };
+            return Err(Error::DType { op: ops::name(call.op), argument: input.given.clone(), expected, got });
+        }
+    }
+    Ok(())
+}
+
+/// What varies along the sequence and belongs to complex weights may hold real and imaginary parts in turn along the last axis.
+fn pair_interleaved(call: &mut Call) {
+    let Some(time) = ops::time(call.op) else { return };
+    let steps = call.sizes().get(time);
+    let complex: Vec<&str> = call.inputs.iter().filter(|i| i.buffer.dtype().is_complex()).map(|i| i.argument.name).collect();
+    let belongs = |argument: &Argument| match argument.complex {
+        Complex::As(names) => argument.role == Role::Activation && names.iter().any(|name| complex.contains(name)),
+        _ => false,
+    };
+    for input in call.inputs.iter_mut().filter(|i| belongs(i.argument)) {
+        let shape = input.buffer.shape();
+        let varies = input.argument.layout(shape.len()).is_some_and(|layout| layout.ends_with(time));
+        let twice = steps > 0 && shape.last() == Some(&(2 * steps));
+        if let Some(paired) = (varies && twice).then(|| pairs(&input.buffer, Packing::Interleaved)).flatten() {
+            (input.buffer, input.packing) = (paired, Packing::Interleaved);
+        }
     }
 }
 
@@ -180,34 +211,29 @@ fn fit_to(op: &'static str, key: &str, buffer: Tensor, shape: &[usize], complex:
     Err(Error::Shape { op, argument: key.to_string(), expected, got })
 }
 
-fn find_result(op: &'static dyn Operation, name: &str) -> Result<&'static str> {
-    let found = op.results().iter().find(|r| r.name == name || r.aliases.contains(&name));
-    let known = || op.results().iter().map(|r| r.name).collect::<Vec<_>>().join(", ");
-    found.map(|r| r.name).ok_or_else(|| Error::UnknownName {
-        op: op.name(),
-        what: "result",
-        got: name.to_string(),
-        known: known(),
-    })
+fn find_result(op: &Operation, name: &str) -> Result<&'static str> {
+    let found = ops::results(op).find(|result| result.is_called(name));
+    let known = || ops::results(op).map(|result| result.name).collect::<Vec<_>>().join(", ");
+    let unknown = || Error::UnknownName { op: ops::name(op), what: "result", got: name.to_string(), known: known() };
+    found.map(|result| result.name).ok_or_else(unknown)
 }
 
-fn find_argument(op: &'static dyn Operation, name: &str) -> Result<&'static Argument> {
-    let known = || op.arguments().iter().map(|a| a.name).collect::<Vec<_>>().join(", ");
-    let found = op.arguments().iter().find(|a| a.is_called(name));
-    found.ok_or_else(|| Error::UnknownName { op: op.name(), what: "argument", got: name.to_string(), known: known() })
+fn find_argument(op: &Operation, name: &str) -> Result<&'static Argument> {
+    let known = || ops::arguments(op).map(|argument| argument.name).collect::<Vec<_>>().join(", ");
+    let unknown = || Error::UnknownName { op: ops::name(op), what: "argument", got: name.to_string(), known: known() };
+    ops::argument(op, name).ok_or_else(unknown)
 }
 
 fn add_input(call: &mut Call, given: &str, buffer: Tensor, complex: &[String]) -> Result<()> {
-    let op = call.op;
-    let argument = find_argument(op, given)?;
+    let (op, argument) = (ops::name(call.op), find_argument(call.op, given)?);
     if let Some(first) = call.input(argument.name) {
         let (first, second) = (first.given.clone(), given.to_string());
-        return Err(Error::Twice { op: op.name(), argument: argument.name, first, second });
+        return Err(Error::Twice { op, argument: argument.name, first, second });
     }
     let shape = buffer.shape();
     let listed = complex.iter().any(|name| argument.is_called(name));
     // one axis more than any layout has, of two numbers, can only be a complex tensor
-    let evident = argument.complex
+    let evident = ops::may_be_complex(argument)
         && shape.last() == Some(&2)
         && argument.layout(shape.len()).is_none()
         && argument.layout(shape.len() - 1).is_some();
@@ -217,7 +243,7 @@ fn add_input(call: &mut Call, given: &str, buffer: Tensor, complex: &[String]) -
             None => {
                 let expected = "f32 or f64 with a trailing axis of 2 (it is listed as complex)".to_string();
                 let got = format!("{} {:?}", buffer.dtype(), &shape[..]);
-                return Err(Error::Shape { op: op.name(), argument: given.to_string(), expected, got });
+                return Err(Error::Shape { op, argument: given.to_string(), expected, got });
             }
         },
         false => (buffer, Packing::Plain),

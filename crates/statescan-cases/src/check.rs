@@ -1,12 +1,15 @@
 //! Comparing results: with a file's, and with the oracle's.
 
-use crate::call::{Call, Exact};
+use crate::call::Call;
 use crate::compute;
 use crate::error::Result;
 use crate::memory::{self, Limits};
+use crate::ops;
 use crate::part::{self, Part};
+use crate::pass;
 use crate::tensors::Tensors;
 use statescan::Exec;
+use statescan::ops::operation::Exact;
 use statescan::tensor::{Dense, ErrorBound, Tensor, max_errors};
 
 /// How one tensor compares.
@@ -56,7 +59,7 @@ pub fn against_oracle(
     backward: Option<Backward<'_>>,
     budget: f64,
 ) -> Result<(Part, Vec<Comparison>)> {
-    let part = part::choose(call.op, call, budget);
+    let part = part::choose(call, budget);
     let narrowed = if part.is_whole() { call.clone() } else { part::narrow(call, &part)? };
     let mut all = compare_results(exec, &narrowed, results, &part)?;
     if let Some(backward) = backward {
@@ -69,9 +72,9 @@ pub fn against_oracle(
 fn compare_results(exec: &Exec, narrowed: &Call, results: &Tensors, part: &Part) -> Result<Vec<Comparison>> {
     let op = narrowed.op;
     let bound = ErrorBound::for_scan(narrowed.dtype(), narrowed.steps());
-    let exact = op.reference(narrowed).map_err(|e| narrowed.locate(e))?;
+    let exact = pass::reference(narrowed)?;
     let part_of = |name: &str, whole: &Tensor| {
-        let layout = op.results().iter().find(|r| r.name == name).and_then(|r| r.layout(whole.shape().len())).unwrap_or("");
+        let layout = ops::result_layout(op, name, whole.shape().len());
         part.keeps(layout).then(|| Dense::from_view(&part.of(whole.view(), layout)))
     };
     let again = || {
@@ -87,9 +90,9 @@ fn compare_gradients(exec: &Exec, narrowed: &Call, backward: Backward<'_>, part:
     let op = narrowed.op;
     let bound = ErrorBound::for_gradient(narrowed.dtype(), narrowed.steps());
     // a gradient depends on the steps after its own too
-    let cut_in_time = op.time().is_some_and(|letter| part.0.contains_key(&letter));
+    let cut_in_time = ops::time(op).is_some_and(|letter| part.0.contains_key(&letter));
     let cotangents = part::narrow_results(op, backward.cotangents, part);
-    let exact = op.reference_backward(narrowed, &cotangents).map_err(|e| narrowed.locate(e))?;
+    let exact = pass::reference_backward(narrowed, &cotangents)?;
     let part_of = |name: &str, whole: &Tensor| {
         let layout = narrowed.input(name).and_then(|i| i.argument.layout(whole.shape().len())).unwrap_or("");
         let determined = part.is_whole() || (part.keeps(layout) && !cut_in_time);

@@ -3,6 +3,7 @@
 use crate::call::Call;
 use crate::error::Result;
 use crate::on_device::{OnDevice, is_elsewhere};
+use crate::pass;
 use crate::tensors::Tensors;
 use statescan::Exec;
 
@@ -16,15 +17,8 @@ pub fn forward(exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
         on_device.forward(exec)?;
         return on_device.fetch_results(out);
     }
-    call.op.prepare(call, out).and_then(|()| call.op.forward(exec, call, out)).map_err(|e| call.locate(e))
-}
-
-/// The forward pass once more, for timing: what is computed in place goes on from where it is.
-///
-/// # Errors
-/// As [`forward`].
-pub fn again(exec: &Exec, call: &Call, out: &mut Tensors) -> Result<()> {
-    call.op.forward(exec, call, out).map_err(|e| call.locate(e))
+    pass::prepare(call, out)?;
+    pass::forward(exec, call, out)
 }
 
 /// Computes the gradients that there is room for. On another device than the host it makes a forward pass first, for what that saves there.
@@ -38,5 +32,5 @@ pub fn backward(exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors,
         on_device.backward(exec)?;
         return on_device.fetch_gradients(grads);
     }
-    call.op.backward(exec, call, saved, cotangents, grads).map_err(|e| call.locate(e))
+    pass::backward(exec, call, saved, cotangents, grads)
 }

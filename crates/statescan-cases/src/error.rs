@@ -117,7 +117,7 @@ pub enum Error {
         /// The option.
         option: String,
         /// What it should be.
-        expected: &'static str,
+        expected: String,
         /// What came.
         got: String,
     },

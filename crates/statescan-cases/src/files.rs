@@ -1,12 +1,14 @@
 //! Files of calls: reading them, and writing what `verify` reads.
 
-use crate::call::{Call, Operation, Options};
+use crate::call::Call;
 use crate::case::Case;
 use crate::error::{Error, Result};
 use crate::format::{self, Entry};
+use crate::ops::{self, Options};
 use crate::packing::Packing;
 use crate::tensors::Tensors;
 use serde_json::json;
+use statescan::ops::Operation;
 use statescan::tensor::{MAX_RANK, Tensor};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +32,7 @@ pub fn read(path: &Path) -> Result<format::File> {
 ///
 /// # Errors
 /// As [`read`] and [`Case::from_file`].
-pub fn read_case(path: &Path, op: Option<&'static dyn Operation>, options: &Options, complex: &[String]) -> Result<Case> {
+pub fn read_case(path: &Path, op: Option<&'static Operation>, options: &Options, complex: &[String]) -> Result<Case> {
     let case = Case::from_file(read(path)?, op, options, complex);
     case.map_err(|error| Error::Case { path: path.to_path_buf(), error: Box::new(error) })
 }
@@ -63,7 +65,7 @@ pub fn write_case(
     // who came with another project's names gets its names back
     let origin = call.inputs.iter().any(|i| matches!(i.given.as_str(), "u" | "delta" | "delta_bias"));
     let (mut entries, mut complex) = (Vec::new(), Vec::new());
-    for result in call.op.results() {
+    for result in ops::results(call.op) {
         let given =
             if origin { result.aliases.iter().find(|a| a.ends_with("state")).unwrap_or(&result.name) } else { &result.name };
         for (prefix, tensors) in [("out", results), ("cot", cotangents)] {
@@ -84,7 +86,7 @@ pub fn write_case(
         }
     }
     let origin = format!("statescan {}", env!("CARGO_PKG_VERSION"));
-    let case = json!({"op": call.op.name(), "origin": origin, "complex": complex, "args": call.options});
+    let case = json!({"op": ops::name(call.op), "origin": origin, "complex": complex, "args": call.options});
     let metadata = BTreeMap::from([("case".to_string(), case.to_string())]);
     let io = |error| Error::Io { path: path.to_path_buf(), verb: "written", error };
     format::write_file(path, &entries, &metadata).map_err(io)

@@ -1,9 +1,10 @@
 //! Memory for what a call computes, within a limit; and cotangents.
 
-use crate::call::{Call, Planned};
+use crate::call::Call;
 use crate::error::{Error, Result};
+use crate::ops;
+use crate::pass::{self, Planned};
 use crate::rng::Rng;
-use crate::table::Role;
 use crate::tensors::Tensors;
 use num_complex::Complex64;
 use statescan::tensor::Tensor;
@@ -30,7 +31,7 @@ fn available_memory() -> Option<u64> {
 
 fn allocate(call: &Call, planned: &[Planned], limits: Limits) -> Result<Tensors> {
     let too_large = |plan: &Planned, got: String| Error::TooLarge {
-        op: call.op.name(),
+        op: ops::name(call.op),
         argument: plan.name.to_string(),
         got,
         limit: format!("{} bytes", limits.bytes),
@@ -56,7 +57,7 @@ fn allocate(call: &Call, planned: &[Planned], limits: Limits) -> Result<Tensors>
 /// # Errors
 /// Arguments that the operation refuses; [`Error::TooLarge`].
 pub fn results(call: &Call, save: bool, limits: Limits) -> Result<Tensors> {
-    let planned = call.op.plan(call, save).map_err(|e| call.locate(e))?;
+    let planned = pass::plan(call, save)?;
     allocate(call, &planned, limits)
 }
 
@@ -65,13 +66,11 @@ pub fn results(call: &Call, save: bool, limits: Limits) -> Result<Tensors> {
 /// # Errors
 /// [`Error::NoGradients`], [`Error::TooLarge`].
 pub fn gradients(call: &Call, limits: Limits) -> Result<Tensors> {
-    if !call.op.differentiable() {
-        return Err(Error::NoGradients { op: call.op.name() });
-    }
+    pass::differentiable(call)?;
     let planned: Vec<_> = call
         .inputs
         .iter()
-        .filter(|i| !matches!(i.argument.role, Role::Index | Role::Hint))
+        .filter(|i| i.argument.gradient)
         .map(|i| Planned { name: i.argument.name, dtype: i.buffer.dtype(), shape: i.buffer.shape() })
         .collect();
     allocate(call, &planned, limits)
@@ -91,8 +90,9 @@ pub enum CotangentKind {
 /// # Errors
 /// As [`results`].
 pub fn cotangents(call: &Call, kind: CotangentKind, limits: Limits) -> Result<Tensors> {
-    let planned = call.op.plan(call, false).map_err(|e| call.locate(e))?;
-    let planned: Vec<_> = planned.into_iter().filter(|p| call.op.has_cotangent(p.name)).collect();
+    let planned = pass::plan(call, false)?;
+    let planned: Vec<_> =
+        planned.into_iter().filter(|p| ops::results(call.op).any(|r| r.name == p.name && r.cotangent)).collect();
     let empty = allocate(call, &planned, limits)?;
     let mut rng = Rng::new(1);
     let mut filled = Tensors::default();

@@ -3,6 +3,7 @@
 use crate::call::Call;
 use crate::error::Result;
 use crate::memory::{self, Limits};
+use crate::pass;
 use crate::tensors::{Tensors, WORKSPACE};
 use statescan::tensor::Tensor;
 use statescan::{DType, Device, Exec};
@@ -29,8 +30,8 @@ impl OnDevice {
         let mut on_device = call.clone();
         on_device.place(exec)?;
         let mut results = memory::results(&on_device, save, Limits::default())?;
-        call.op.prepare(call, &mut results)?;
-        let scratch = call.op.workspace(exec, &on_device).map_err(|e| call.locate(e))?;
+        pass::prepare(call, &mut results)?;
+        let scratch = pass::workspace(exec, &on_device)?;
         push_workspace(&mut results, scratch)?;
         results.place(exec)?;
         Ok(OnDevice { call: on_device, results, cotangents: Tensors::default(), gradients: Tensors::default() })
@@ -43,7 +44,7 @@ impl OnDevice {
     pub fn with_cotangents(mut self, exec: &Exec, cotangents: &Tensors) -> Result<Self> {
         (self.cotangents, self.gradients) = (cotangents.clone(), memory::gradients(&self.call, Limits::default())?);
         let call = &self.call;
-        let scratch = call.op.workspace_backward(exec, call, &self.results).map_err(|e| call.locate(e))?;
+        let scratch = pass::workspace_backward(exec, call, &self.results)?;
         push_workspace(&mut self.gradients, scratch)?;
         self.cotangents.place(exec)?;
         self.gradients.place(exec)?;
@@ -55,7 +56,7 @@ impl OnDevice {
     /// # Errors
     /// Those of the operation.
     pub fn forward(&mut self, exec: &Exec) -> Result<()> {
-        self.call.op.forward(exec, &self.call, &mut self.results).map_err(|e| self.call.locate(e))
+        pass::forward(exec, &self.call, &mut self.results)
     }
 
     /// The backward pass, from what the last forward pass saved.
@@ -64,7 +65,7 @@ impl OnDevice {
     /// Those of the operation.
     pub fn backward(&mut self, exec: &Exec) -> Result<()> {
         let OnDevice { call, results, cotangents, gradients } = self;
-        call.op.backward(exec, call, results, cotangents, gradients).map_err(|e| call.locate(e))
+        pass::backward(exec, call, results, cotangents, gradients)
     }
 
     /// Waits, and copies the results that `out` has room for.

@@ -1,75 +1,103 @@
-//! The options of a call, read by kind.
+//! Options of calls: their names, and from JSON to what the library takes.
 
-use crate::call::Call;
 use crate::error::{Error, Result};
-use serde_json::Value;
+use crate::ops::{self, LAYOUT, Options};
+use serde_json::Value as Json;
+use statescan::ops::Operation;
+use statescan::ops::call::Value;
+use statescan::ops::signature::{Choice, Setting};
 
-impl Call {
-    fn bad(&self, option: &str, expected: &'static str, got: &Value) -> Error {
-        Error::OptionValue { op: self.op.name(), option: option.to_string(), expected, got: got.to_string() }
+/// What asks for a result that is computed anyway begins so.
+const RETURN: &str = "return_";
+
+/// The names of an operation's options.
+pub fn names(op: &Operation) -> Vec<String> {
+    let mut names: Vec<_> = op.signature.settings.iter().map(|setting| setting.name.to_string()).collect();
+    names.extend((!ops::layouts(op).is_empty()).then(|| LAYOUT.to_string()));
+    let states = ops::results(op).filter(|result| result.is_state && result.cotangent);
+    names.extend(states.map(|state| format!("{RETURN}{}", state.name)));
+    names
+}
+
+/// The name of an option that may be called otherwise elsewhere.
+///
+/// # Errors
+/// [`Error::UnknownName`].
+pub fn canonical_name(op: &Operation, given: &str) -> Result<String> {
+    if let Some(at) = op.signature.setting(given) {
+        return Ok(op.signature.settings[at].name.to_string());
     }
-
-    fn option(&self, name: &str) -> Option<&Value> {
-        self.options.get(name).filter(|v| !v.is_null())
+    let state = given.strip_prefix(RETURN).and_then(|name| ops::results(op).find(|result| result.is_called(name)));
+    let name = state.map_or_else(|| given.to_string(), |state| format!("{RETURN}{}", state.name));
+    let known = names(op);
+    if known.contains(&name) {
+        return Ok(name);
     }
+    Err(Error::UnknownName { op: ops::name(op), what: "option", got: given.to_string(), known: known.join(", ") })
+}
 
-    /// A flag; false where it is not given.
-    ///
-    /// # Errors
-    /// [`Error::OptionValue`].
-    pub fn flag(&self, name: &str) -> Result<bool> {
-        self.flag_or(name, false)
+/// The values of all settings of an operation, by position: defaults where there is no option.
+///
+/// # Errors
+/// [`Error::OptionValue`].
+pub fn values(op: &Operation, options: &Options) -> Result<Vec<Value>> {
+    check_layout(op, options)?;
+    let settings = op.signature.settings.iter();
+    settings.map(|setting| value(op, setting, options.get(setting.name))).collect()
+}
+
+fn check_layout(op: &Operation, options: &Options) -> Result<()> {
+    let layouts = ops::layouts(op);
+    let Some(given) = options.get(LAYOUT).filter(|value| !value.is_null()) else { return Ok(()) };
+    let same = |word: &&str| layouts.iter().any(|(known, of)| known == word && of.signature.name == op.signature.name);
+    if given.as_str().as_ref().is_some_and(same) {
+        return Ok(());
     }
+    let expected = layouts.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
+    Err(Error::OptionValue { op: ops::name(op), option: LAYOUT.to_string(), expected, got: given.to_string() })
+}
 
-    /// A flag with another default.
-    ///
-    /// # Errors
-    /// [`Error::OptionValue`].
-    pub fn flag_or(&self, name: &str, default: bool) -> Result<bool> {
-        self.option(name).map_or(Ok(default), |v| v.as_bool().ok_or_else(|| self.bad(name, "true or false", v)))
+/// The value of one option.
+fn value(op: &Operation, setting: &Setting, given: Option<&Json>) -> Result<Value> {
+    let Some(given) = given.filter(|value| !value.is_null()) else { return Ok(Value::default_of(&setting.choice)) };
+    let value = match setting.choice {
+        Choice::Flag(_) => given.as_bool().map(Value::Flag),
+        Choice::Count(_) => given.as_u64().and_then(|n| usize::try_from(n).ok()).map(Value::Count),
+        Choice::Interval => interval(given),
+        Choice::Word(words, default) => given.as_str().and_then(|word| match words.iter().position(|known| *known == word) {
+            None if word == "none" && default.is_none() => Some(Value::Word(None)),
+            at => at.map(|at| Value::Word(Some(at))),
+        }),
+    };
+    value.ok_or_else(|| Error::OptionValue {
+        op: ops::name(op),
+        option: setting.name.to_string(),
+        expected: expected(&setting.choice),
+        got: given.to_string(),
+    })
+}
+
+/// Two numbers; `"inf"` and `"-inf"` are infinite ends.
+fn interval(given: &Json) -> Option<Value> {
+    let end = |value: &Json| match value {
+        Json::String(word) => word.parse().ok(),
+        other => other.as_f64(),
+    };
+    match given.as_array()?.as_slice() {
+        [low, high] => Some(Value::Interval(end(low)?, end(high)?)),
+        _ => None,
     }
+}
 
-    /// A count.
-    ///
-    /// # Errors
-    /// [`Error::OptionValue`].
-    pub fn count(&self, name: &str) -> Result<Option<usize>> {
-        let read = |v: &Value| v.as_u64().and_then(|n| usize::try_from(n).ok());
-        self.option(name).map(|v| read(v).ok_or_else(|| self.bad(name, "a whole number", v))).transpose()
-    }
-
-    /// An interval; `"inf"` and `"-inf"` are its infinite ends.
-    ///
-    /// # Errors
-    /// [`Error::OptionValue`].
-    pub fn interval(&self, name: &str) -> Result<Option<(f64, f64)>> {
-        let end = |v: &Value| match v {
-            Value::String(word) => word.parse().ok(),
-            other => other.as_f64(),
-        };
-        let read = |v: &Value| match v.as_array().map(Vec::as_slice) {
-            Some([low, high]) => end(low).zip(end(high)),
-            _ => None,
-        };
-        self.option(name).map(|v| read(v).ok_or_else(|| self.bad(name, "two numbers, low and high", v))).transpose()
-    }
-
-    /// A word.
-    ///
-    /// # Errors
-    /// [`Error::OptionValue`].
-    pub fn word(&self, name: &str) -> Result<Option<&str>> {
-        self.option(name).map(|v| v.as_str().ok_or_else(|| self.bad(name, "a word", v))).transpose()
-    }
-
-    /// A word that means a value.
-    ///
-    /// # Errors
-    /// [`Error::OptionValue`].
-    pub fn parsed<T: std::str::FromStr>(&self, name: &str, expected: &'static str, default: T) -> Result<T> {
-        match (self.word(name)?, self.option(name)) {
-            (Some(word), Some(value)) => word.parse().map_err(|_| self.bad(name, expected, value)),
-            _ => Ok(default),
+/// The values of an option in words.
+fn expected(choice: &Choice) -> String {
+    match *choice {
+        Choice::Flag(_) => "true or false".to_string(),
+        Choice::Count(_) => "a whole number".to_string(),
+        Choice::Interval => "two numbers, low and high".to_string(),
+        Choice::Word(words, default) => {
+            let none = default.is_none().then_some("none");
+            format!("one of {}", none.into_iter().chain(words.iter().copied()).collect::<Vec<_>>().join(", "))
         }
     }
 }

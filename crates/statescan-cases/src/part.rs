@@ -1,10 +1,13 @@
 //! Cutting a call down to a part that the oracle can do.
 
-use crate::call::{Call, Operation};
+use crate::call::Call;
 use crate::error::Result;
+use crate::ops;
 use crate::sizes::Sizes;
 use crate::tensors::Tensors;
+use crate::work;
 use statescan::View;
+use statescan::ops::Operation;
 use statescan::tensor::{Dense, Tensor};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,15 +49,15 @@ impl Part {
 }
 
 /// Chooses a part whose forward work is about `budget` state-steps.
-pub fn choose(op: &dyn Operation, call: &Call, budget: f64) -> Part {
-    let whole = call.sizes();
+pub fn choose(call: &Call, budget: f64) -> Part {
+    let (op, whole) = (call.op, call.sizes());
     let mut sizes = whole.clone();
     let mut part = Part::default();
-    for &(letter, groups) in op.independent() {
-        let cost = op.oracle_cost(&sizes);
+    for &(letter, groups) in work::independent(op) {
+        let cost = work::oracle_cost(op, &sizes);
         let size = sizes.get(letter);
         // rows of a batch that choose their states by index are not independent
-        let indexed = letter == 'B' && op.time().is_none() && call.packed();
+        let indexed = letter == 'B' && ops::time(op).is_none() && call.packed();
         if cost <= budget || size <= 1 || indexed {
             continue;
         }
@@ -71,8 +74,8 @@ pub fn choose(op: &dyn Operation, call: &Call, budget: f64) -> Part {
         sizes = sizes.with(letter, keep);
     }
     // what a step does depends on the steps before it alone, so the first ones are a problem of their own
-    if let Some(time) = op.time().filter(|_| !call.reversed() && !call.packed()) {
-        let cost = op.oracle_cost(&sizes);
+    if let Some(time) = ops::time(op).filter(|_| !call.reversed() && !call.packed()) {
+        let cost = work::oracle_cost(op, &sizes);
         let size = sizes.get(time);
         if cost > budget && size > 1 {
             part.0.insert(time, 0..((size as f64 * budget / cost) as usize).clamp(1, size));
@@ -96,10 +99,10 @@ pub fn narrow(call: &Call, part: &Part) -> Result<Call> {
 }
 
 /// The same cotangents on a part.
-pub fn narrow_results(op: &dyn Operation, tensors: &Tensors, part: &Part) -> Tensors {
+pub fn narrow_results(op: &Operation, tensors: &Tensors, part: &Part) -> Tensors {
     let mut narrowed = Tensors::default();
     for (name, buffer) in tensors.iter() {
-        let layout = op.results().iter().find(|r| r.name == name).and_then(|r| r.layout(buffer.shape().len())).unwrap_or("");
+        let layout = ops::result_layout(op, name, buffer.shape().len());
         narrowed.push(name, copy(part.of(buffer.view(), layout)));
     }
     narrowed

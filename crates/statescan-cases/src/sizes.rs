@@ -28,6 +28,11 @@ impl Sizes {
         self.0.contains_key(&letter)
     }
 
+    /// All of them by letter.
+    pub fn iter(&self) -> impl Iterator<Item = (char, usize)> {
+        self.0.iter().map(|(&letter, &size)| (letter, size))
+    }
+
     /// The product of some of them.
     pub fn product(&self, letters: &str) -> f64 {
         letters.chars().map(|l| self.get(l) as f64).product()

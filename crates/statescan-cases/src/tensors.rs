@@ -5,6 +5,9 @@ use statescan::tensor::Tensor;
 use statescan::{DType, Exec, View, ViewMut};
 use std::fmt;
 
+/// The name under which passes find the states that a forward pass keeps.
+pub const SAVED: &str = "checkpoints";
+
 /// The name under which passes find scratch memory.
 pub const WORKSPACE: &str = "workspace";
 

@@ -6,12 +6,14 @@
 use num_complex::Complex64;
 use serde_json::json;
 use statescan::DType;
+use statescan::ops::operation::Exact;
 use statescan::tensor::Tensor;
-use statescan_cases::call::{Call, Exact};
+use statescan_cases::call::Call;
 use statescan_cases::files::write_case;
 use statescan_cases::memory::{CotangentKind, Limits, cotangents};
-use statescan_cases::ops::find;
+use statescan_cases::ops::{find, laid_out};
 use statescan_cases::packing::Packing;
+use statescan_cases::pass;
 use statescan_cases::rng::Rng;
 use statescan_cases::tensors::Tensors;
 use statescan_cases::{Error, Result};
@@ -125,7 +127,7 @@ fn ssd(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
         .set("reverse", true);
     let first = json!({"layout": "heads-first"});
     let options = first.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
-    let mut heads_first = Call::new(op.variant(&options).unwrap_or(op))
+    let mut heads_first = Call::new(laid_out(op, &options))
         .with("x", r.normal(&[1, 3, 33, 4])?)
         .with("dt", r.uniform(&[1, 3, 33], 0.1, 0.6)?)
         .with("A", r.uniform(&[3], -2.0, -0.2)?)
@@ -261,13 +263,12 @@ fn named(all: Exact, like: impl Fn(&str) -> Option<DType>) -> Tensors {
 }
 
 fn write(directory: &Path, name: &str, call: &Call) -> Result<()> {
-    let op = call.op;
-    let planned = op.plan(call, false)?;
-    let results = named(op.reference(call)?, |name| planned.iter().find(|p| p.name == name).map(|p| p.dtype));
+    let planned = pass::plan(call, false)?;
+    let results = named(pass::reference(call)?, |name| planned.iter().find(|p| p.name == name).map(|p| p.dtype));
     let (mut by, mut gradients) = (Tensors::default(), Tensors::default());
-    if op.differentiable() {
+    if call.op.signature.differentiable {
         by = cotangents(call, CotangentKind::Random, Limits::default())?;
-        gradients = named(op.reference_backward(call, &by)?, |name| call.input(name).map(|i| i.buffer.dtype()));
+        gradients = named(pass::reference_backward(call, &by)?, |name| call.input(name).map(|i| i.buffer.dtype()));
     }
     write_case(&directory.join(format!("{name}.safetensors")), call, &results, &by, &gradients, true)
 }

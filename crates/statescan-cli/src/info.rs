@@ -2,80 +2,126 @@
 
 use crate::error::Result;
 use crate::text;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use statescan::Level;
-use statescan_cases::call::Operation;
-use statescan_cases::ops;
-use statescan_cases::table::Argument;
+use statescan::ops::Operation;
+use statescan::ops::signature::Argument;
+use statescan_cases::{ops, options};
 
 /// Version of the library and of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const DTYPES: [&str; 6] = ["f32", "f64", "bf16", "f16", "complex64", "complex128"];
 
 /// Runs the command.
 ///
 /// # Errors
 /// None.
 pub fn info(as_json: bool) -> Result<u8> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let levels: Vec<_> = Level::available().map(Level::name).collect();
-    let gpus = statescan::cuda::devices();
-    let mut devices = vec!["cpu".to_string()];
-    devices.extend(gpus.iter().flatten().enumerate().map(|(i, _)| format!("cuda:{i}")));
+    let machine = Machine::new();
     if as_json {
-        let argument = |a: &Argument| json!({"name": a.name, "aliases": a.aliases, "layouts": a.layouts, "required": a.required, "complex": a.complex});
-        let describe = |op: &&dyn Operation| {
-            json!({
-                "name": op.name(),
-                "about": op.about(),
-                "differentiable": op.differentiable(),
-                "arguments": op.arguments().iter().map(argument).collect::<Vec<_>>(),
-                "results": op.results().iter().map(|r| r.name).collect::<Vec<_>>(),
-                "options": op.settings().iter().map(|s| s.name).collect::<Vec<_>>(),
-            })
-        };
-        let all = json!({
+        println!("{}", machine.json());
+        return Ok(0);
+    }
+    machine.print();
+    ops::all().for_each(print_operation);
+    Ok(0)
+}
+
+/// Where calls can run.
+struct Machine {
+    cores: usize,
+    levels: Vec<&'static str>,
+    gpus: statescan::Result<Vec<String>>,
+    devices: Vec<String>,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let gpus = statescan::cuda::devices();
+        let mut devices = vec!["cpu".to_string()];
+        devices.extend(gpus.iter().flatten().enumerate().map(|(i, _)| format!("cuda:{i}")));
+        Machine {
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            levels: Level::available().map(Level::name).collect(),
+            gpus,
+            devices,
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
             "version": VERSION,
             "arch": std::env::consts::ARCH,
             "os": std::env::consts::OS,
-            "cores": cores,
+            "cores": self.cores,
             "level": Level::best().name(),
-            "levels": levels,
-            "devices": devices,
-            "cuda": match &gpus {
+            "levels": self.levels,
+            "devices": self.devices,
+            "cuda": match &self.gpus {
                 Ok(names) => json!(names),
                 Err(error) => json!(error.to_string()),
             },
-            "dtypes": ["f32", "f64", "bf16", "f16", "complex64", "complex128"],
-            "operations": ops::all().iter().map(describe).collect::<Vec<_>>(),
-        });
-        println!("{all}");
-        return Ok(0);
+            "dtypes": DTYPES,
+            "operations": ops::all().map(describe).collect::<Vec<_>>(),
+        })
     }
-    println!("statescan {VERSION}");
-    println!("processor     {} ({}), {cores} cores for this process", std::env::consts::ARCH, std::env::consts::OS);
-    println!("instructions  {} of {}", Level::best().name(), levels.join(", "));
-    println!("devices       {}", devices.join(", "));
-    match &gpus {
-        Ok(names) => println!("gpus          {}", names.join(", ")),
-        Err(error) => println!("gpus          none: {error}"),
+
+    fn print(&self) {
+        let (arch, os) = (std::env::consts::ARCH, std::env::consts::OS);
+        println!("statescan {VERSION}");
+        println!("processor     {arch} ({os}), {} cores for this process", self.cores);
+        println!("instructions  {} of {}", Level::best().name(), self.levels.join(", "));
+        println!("devices       {}", self.devices.join(", "));
+        match &self.gpus {
+            Ok(names) => println!("gpus          {}", names.join(", ")),
+            Err(error) => println!("gpus          none: {error}"),
+        }
+        println!("types         {}", DTYPES.join(", "));
     }
-    println!("types         f32, f64, bf16, f16, complex64, complex128");
-    for op in ops::all() {
-        println!("\n{}: {}", op.name(), op.about());
-        let row = |a: &Argument| {
-            let kind = match (a.required, a.complex) {
-                (true, true) => "required, may be complex",
-                (true, false) => "required",
-                (false, true) => "may be complex",
-                (false, false) => "",
-            };
-            vec![a.name.to_string(), a.shapes(), kind.to_string(), a.aliases.join(", ")]
+}
+
+/// An operation as a JSON object.
+fn describe(op: &'static Operation) -> Value {
+    let signature = op.signature;
+    let argument = |a: &Argument| {
+        json!({
+            "name": a.name,
+            "aliases": ops::aliases(a),
+            "layouts": a.layouts,
+            "required": ops::is_required(op, a),
+            "complex": ops::may_be_complex(a),
+        })
+    };
+    json!({
+        "name": signature.name,
+        "about": signature.about,
+        "differentiable": signature.differentiable,
+        "sizes": signature.sizes.iter().map(|(letter, name)| (letter.to_string(), json!(name))).collect::<Map<_, _>>(),
+        "limit": signature.limit.names,
+        "arguments": ops::arguments(op).map(argument).collect::<Vec<_>>(),
+        "results": ops::results(op).map(|r| r.name).collect::<Vec<_>>(),
+        "options": options::names(op),
+    })
+}
+
+/// An operation as a table.
+fn print_operation(op: &'static Operation) {
+    let signature = op.signature;
+    println!("\n{}: {}", signature.name, signature.about);
+    let row = |a: &Argument| {
+        let kind = match (ops::is_required(op, a), ops::may_be_complex(a)) {
+            (true, true) => "required, may be complex",
+            (true, false) => "required",
+            (false, true) => "may be complex",
+            (false, false) => "",
         };
-        println!("{}", text::table(&["argument", "shape", "", "also called"], 9, op.arguments().iter().map(row)));
-        let names: Vec<_> = op.results().iter().map(|r| r.name).collect();
-        println!("results: {}", names.join(", "));
-        let options: Vec<_> = op.settings().iter().map(|s| s.name).collect();
-        println!("options: {}", options.join(", "));
-    }
-    Ok(0)
+        vec![a.name.to_string(), ops::shapes(a), kind.to_string(), ops::aliases(a).join(", ")]
+    };
+    println!("{}", text::table(&["argument", "shape", "", "also called"], 9, ops::arguments(op).map(row)));
+    let sizes: Vec<_> = signature.sizes.iter().map(|(letter, name)| format!("{letter} {name}")).collect();
+    println!("sizes: {}", sizes.join(", "));
+    println!("results: {}", ops::results(op).map(|r| r.name).collect::<Vec<_>>().join(", "));
+    println!("options: {}", options::names(op).join(", "));
+    println!("limit: {} at most 2^52, each size counted as at least 16", signature.limit.names);
 }

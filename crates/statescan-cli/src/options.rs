@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use clap::Args;
 use serde_json::{Value, json};
-use statescan_cases::call::Options;
+use statescan_cases::ops::Options;
 
 /// Options of the operations; they override those in a file.
 #[derive(Debug, Clone, Default, Args)]

@@ -7,10 +7,10 @@ use clap::Args;
 use serde_json::json;
 use statescan::Exec;
 use statescan_cases::Error;
-use statescan_cases::call::Options;
 use statescan_cases::check::Comparison;
 use statescan_cases::files::read_case;
 use statescan_cases::memory::Limits;
+use statescan_cases::ops::{self, Options};
 use statescan_cases::verify::check;
 use std::path::{Path, PathBuf};
 
@@ -69,7 +69,7 @@ fn verify_one(path: &Path, exec: Option<&Exec>) -> statescan_cases::Result<(&'st
         error @ (Error::Io { .. } | Error::Format { .. } | Error::Case { .. }) => error,
         error => Error::Case { path: path.to_path_buf(), error: Box::new(error) },
     };
-    Ok((case.call.op.name(), check(&case, exec, Limits::default()).map_err(located)?))
+    Ok((ops::name(case.call.op), check(&case, exec, Limits::default()).map_err(located)?))
 }
 
 fn report(path: &Path, op: &str, c: &Comparison, as_json: bool) {

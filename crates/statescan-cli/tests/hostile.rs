@@ -3,12 +3,11 @@
 mod common;
 
 use common::{file, own_vectors, raw, small_scan};
-use statescan_cases::call::Options;
 use statescan_cases::case::Case;
 use statescan_cases::compute;
 use statescan_cases::format::{self, FormatError, read};
 use statescan_cases::memory::{self, CotangentKind, Limits};
-use statescan_cases::ops::{all, find};
+use statescan_cases::ops::{self, Options, all, find};
 use statescan_cases::rng::Rng;
 use statescan_cases::verify;
 
@@ -145,8 +144,8 @@ fn every_operation_survives_any_shapes() {
     for op in all() {
         for round in 0..200 {
             let mut tensors = Vec::new();
-            for argument in op.arguments() {
-                if !argument.required && below(&mut rng, 3) > 0 {
+            for argument in ops::arguments(op) {
+                if !ops::is_required(op, argument) && below(&mut rng, 3) > 0 {
                     continue;
                 }
                 let layout = argument.layouts[below(&mut rng, argument.layouts.len())];
@@ -163,7 +162,7 @@ fn every_operation_survives_any_shapes() {
             let tensors: Vec<(&str, &[usize], Vec<f32>)> =
                 tensors.iter().map(|(name, shape)| (*name, &shape[..], vec![0.5; shape.iter().product()])).collect();
             let bytes = file(None, &tensors);
-            let Ok(mut case) = Case::from_file(read(&bytes).unwrap(), Some(*op), &Options::new(), &[]) else { continue };
+            let Ok(mut case) = Case::from_file(read(&bytes).unwrap(), Some(op), &Options::new(), &[]) else { continue };
             let limits = Limits { bytes: 1 << 20 };
             let exec = statescan::Exec::cpu(1);
             let Ok(mut results) = memory::results(&case.call, true, limits) else { continue };

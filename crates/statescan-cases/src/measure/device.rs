@@ -4,6 +4,7 @@ use crate::call::{Call, Input};
 use crate::error::Result;
 use crate::memory::{self, CotangentKind, Limits};
 use crate::on_device::OnDevice;
+use crate::ops;
 use statescan::Exec;
 use statescan::cuda::{Graph, elapsed};
 use statescan::tensor::Tensor;
@@ -68,7 +69,9 @@ const CACHED: usize = 256 << 20;
 pub fn repeated(call: &Call, times: usize) -> Result<Call> {
     let repeat = |input: &Input| -> Result<Input> {
         let mut shape = input.buffer.shape().to_vec();
-        if !input.argument.layout(shape.len()).is_some_and(|layout| layout.starts_with('B')) {
+        // the states of an operation in place belong to the rows of the batch
+        let of_rows = |layout: &str| layout.starts_with('B') || ops::is_state(call.op, input.argument);
+        if !input.argument.layout(shape.len()).is_some_and(of_rows) {
             return Ok(input.clone());
         }
         shape[0] *= times;

@@ -5,6 +5,7 @@ use crate::check::{self, Backward, Comparison};
 use crate::compute;
 use crate::error::Result;
 use crate::memory::{self, CotangentKind, Limits};
+use crate::pass;
 use crate::tensors::Tensors;
 use statescan::Exec;
 
@@ -25,9 +26,9 @@ impl Measured {
     /// # Errors
     /// Arguments that the operation refuses; results too large for this machine.
     pub fn new(call: Call) -> Result<Self> {
-        let (limits, grad) = (Limits::default(), call.op.differentiable());
+        let (limits, grad) = (Limits::default(), call.op.signature.differentiable);
         let mut results = memory::results(&call, grad, limits)?;
-        call.op.prepare(&call, &mut results)?;
+        pass::prepare(&call, &mut results)?;
         let (mut cotangents, mut gradients) = (Tensors::default(), Tensors::default());
         if grad {
             cotangents = memory::cotangents(&call, CotangentKind::Random, limits)?;
@@ -41,7 +42,7 @@ impl Measured {
     /// # Errors
     /// Those of the operation.
     pub fn check(&mut self, exec: &Exec) -> Result<Vec<Comparison>> {
-        self.check_passes(exec, self.call.op.differentiable())
+        self.check_passes(exec, self.call.op.signature.differentiable)
     }
 
     /// The same for the forward pass and, if asked, the backward pass.
@@ -64,7 +65,7 @@ impl Measured {
     /// # Errors
     /// Those of the operation.
     pub fn forward(&mut self, exec: &Exec) -> Result<()> {
-        compute::again(exec, &self.call, &mut self.results)
+        pass::forward(exec, &self.call, &mut self.results)
     }
 
     /// The backward pass with every gradient, from what the last forward pass saved.

@@ -8,7 +8,9 @@ use statescan::cuda::Ceilings;
 use statescan_cases::call::Call;
 use statescan_cases::measure::device::{copies, median};
 use statescan_cases::measure::measured::Measured;
-use statescan_cases::work::Work;
+use statescan_cases::ops;
+use statescan_cases::samples;
+use statescan_cases::work::{self, Work};
 use std::time::Duration;
 
 /// The least time in nanoseconds that so much work can take: memory, multiply-adds and exponentials go on beside each other.
@@ -45,19 +47,19 @@ pub(super) fn run(args: &BenchArgs, exec: &Exec) -> Result<u8> {
     }
     let mut failed = 0;
     for cell in &cells {
-        bar.set_message(format!("{} {} {}", cell.op.name(), cell.label, cell.dtype));
-        let call = cell.op.random(&cell.sizes, cell.dtype)?;
-        let passes: &[bool] = if cell.op.differentiable() { &[false, true] } else { &[false] };
-        let (op, label, dtype) = (cell.op.name(), cell.label, cell.dtype);
+        bar.set_message(format!("{} {} {}", ops::name(cell.op), cell.label, cell.dtype));
+        let call = samples::random(cell.op, &cell.sizes, cell.dtype)?;
+        let passes: &[bool] = if cell.op.signature.differentiable { &[false, true] } else { &[false] };
+        let (op, label, dtype) = (ops::name(cell.op), cell.label, cell.dtype);
         for &backward in passes {
-            let pass = if backward { "backward" } else { cell.op.time().map_or("step", |_| "forward") };
+            let pass = if backward { "backward" } else { ops::pass_name(cell.op) };
             match checked_time(exec, &call, backward) {
                 Ok((wrong, time, bytes)) => {
                     for what in wrong {
                         failed += 1;
                         bar.suspend(|| eprintln!("{op} {label} {dtype}: {what}"));
                     }
-                    let work = if backward { cell.op.work_backward(&cell.sizes) } else { cell.op.work(&cell.sizes) };
+                    let work = if backward { work::backward(cell.op, &cell.sizes) } else { work::forward(cell.op, &cell.sizes) };
                     let (place, floor_ns) = (Place::Other(exec.device()), floor(&ceilings, &work, bytes));
                     let row = Row { cell, pass, place, time, bytes, work, floor_ns };
                     bar.suspend(|| println!("{}", if args.json { row.json().to_string() } else { row.line() }));

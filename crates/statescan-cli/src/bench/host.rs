@@ -8,7 +8,9 @@ use statescan::{Exec, Level};
 use statescan_cases::measure::floors::Floors;
 use statescan_cases::measure::measured::Measured;
 use statescan_cases::measure::median::median;
-use statescan_cases::work::Work;
+use statescan_cases::ops;
+use statescan_cases::samples;
+use statescan_cases::work::{self, Work};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -35,12 +37,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     }
     let mut failed = 0;
     for cell in &cells {
-        bar.set_message(format!("{} {} {}", cell.op.name(), cell.label, cell.dtype));
-        let mut measured = Measured::new(cell.op.random(&cell.sizes, cell.dtype)?)?;
+        bar.set_message(format!("{} {} {}", ops::name(cell.op), cell.label, cell.dtype));
+        let mut measured = Measured::new(samples::random(cell.op, &cell.sizes, cell.dtype)?)?;
         if let Some(exec) = execs.last() {
             for c in measured.check(exec)? {
                 failed += 1;
-                let (op, label, dtype) = (cell.op.name(), cell.label, cell.dtype);
+                let (op, label, dtype) = (ops::name(cell.op), cell.label, cell.dtype);
                 bar.suspend(|| eprintln!("{op} {label} {dtype}: {} is off by {:.1e}", c.name, c.max_abs));
             }
         }
@@ -62,11 +64,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
 fn time(cell: &Cell, measured: &mut Measured, exec: &Exec, quick: bool) -> Result<Vec<(&'static str, Duration, usize, Work)>> {
     let (budget, most) = if quick { (Duration::from_millis(200), 40) } else { (Duration::from_millis(600), 200) };
     let timed = median(budget, most, || measured.forward(exec))?;
-    let pass = if cell.op.time().is_some() { "forward" } else { "step" };
-    let mut all = vec![(pass, timed, measured.forward_bytes(), cell.op.work(&cell.sizes))];
-    if cell.op.differentiable() {
+    let mut all = vec![(ops::pass_name(cell.op), timed, measured.forward_bytes(), work::forward(cell.op, &cell.sizes))];
+    if cell.op.signature.differentiable {
         let timed = median(budget, most, || measured.backward(exec))?;
-        all.push(("backward", timed, measured.backward_bytes(), cell.op.work_backward(&cell.sizes)));
+        all.push(("backward", timed, measured.backward_bytes(), work::backward(cell.op, &cell.sizes)));
     }
     Ok(all)
 }

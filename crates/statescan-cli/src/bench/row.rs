@@ -5,16 +5,17 @@ use crate::error::Result;
 use crate::text;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
+use statescan::ops::Operation;
 use statescan::{DType, Device, Level};
-use statescan_cases::call::Operation;
 use statescan_cases::ops;
+use statescan_cases::samples;
 use statescan_cases::sizes::Sizes;
 use statescan_cases::work::Work;
 use std::time::Duration;
 
 /// One case of the grid.
 pub(super) struct Cell {
-    pub op: &'static dyn Operation,
+    pub op: &'static Operation,
     pub label: &'static str,
     pub sizes: Sizes,
     pub dtype: DType,
@@ -44,17 +45,17 @@ impl Row<'_> {
     }
 
     pub fn json(&self) -> serde_json::Value {
-        let letters: Vec<_> = "BDLHPNGWMTSK".chars().filter(|&l| self.cell.sizes.has(l)).collect();
+        let shape = self.cell.sizes.iter().map(|(letter, size)| (letter.to_string(), json!(size)));
         let (device, threads, level) = match self.place {
             Place::Cpu { threads, level } => ("cpu".to_string(), Some(threads), Some(level.name())),
             Place::Other(device) => (device.to_string(), None, None),
         };
         json!({
-            "op": self.cell.op.name(),
+            "op": ops::name(self.cell.op),
             "pass": self.pass,
             "device": device,
             "dtype": self.cell.dtype.to_string(),
-            "shape": letters.iter().map(|&l| (l.to_string(), json!(self.cell.sizes.get(l)))).collect::<serde_json::Map<_, _>>(),
+            "shape": shape.collect::<serde_json::Map<_, _>>(),
             "label": self.cell.label,
             "threads": threads,
             "level": level,
@@ -70,7 +71,7 @@ impl Row<'_> {
     pub fn line(&self) -> String {
         format!(
             "{:<24} {:<8} {:<20} {:<5} {:>7} {:>11} {:>9} {:>7} {:>8} {:>6}",
-            self.cell.op.name(),
+            ops::name(self.cell.op),
             self.pass,
             self.cell.label,
             self.cell.dtype.to_string(),
@@ -91,7 +92,7 @@ impl Row<'_> {
 pub(super) fn grid(args: &BenchArgs) -> Result<Vec<Cell>> {
     let ops = match &args.op {
         Some(name) => vec![ops::find(name)?],
-        None => ops::all().to_vec(),
+        None => ops::all().collect(),
     };
     let dtypes: Vec<DType> = match (args.dtype.is_empty(), args.quick) {
         (false, _) => args.dtype.iter().map(|&t| t.into()).collect(),
@@ -100,7 +101,7 @@ pub(super) fn grid(args: &BenchArgs) -> Result<Vec<Cell>> {
     };
     let mut cells = Vec::new();
     for op in ops {
-        let shapes = op.bench();
+        let shapes = samples::shapes(op);
         let count = if args.quick { 1 } else { shapes.len() };
         for (label, sizes) in shapes.into_iter().take(count) {
             cells.extend(dtypes.iter().map(|&dtype| Cell { op, label, sizes: sizes.clone(), dtype }));

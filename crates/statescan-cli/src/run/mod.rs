@@ -10,12 +10,12 @@ use clap::{Args, ValueEnum};
 use outcome::{Outcome, compute};
 use print::{describe, print};
 use statescan::Exec;
-use statescan_cases::call::{Operation, Options};
+use statescan::ops::Operation;
 use statescan_cases::case::Case;
-use statescan_cases::features::PASSAGE;
 use statescan_cases::files::{read_case, write_case};
 use statescan_cases::memory::CotangentKind;
-use statescan_cases::ops;
+use statescan_cases::ops::{self, Options};
+use statescan_cases::samples::{self, PASSAGE};
 use std::path::PathBuf;
 
 /// Which cotangents to use where the file has none.
@@ -84,8 +84,8 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     if let Some(dtype) = args.dtype {
         case.call.cast(dtype.into());
     }
-    if args.grad && !op.differentiable() {
-        return Err(Error::NoGradients { op: op.name() });
+    if args.grad && !op.signature.differentiable {
+        return Err(Error::NoGradients { op: ops::name(op) });
     }
     let outcome = compute(&exec, &case, args.grad, args.cotangents.into())?;
     if let Some(path) = &args.output {
@@ -107,8 +107,8 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     Ok(u8::from(outcome.comparisons.iter().any(|c| !c.ok)))
 }
 
-fn embedded(op: &'static dyn Operation, options: &Options) -> Result<Case> {
-    let mut call = op.variant(options).unwrap_or(op).sample()?;
+fn embedded(op: &'static Operation, options: &Options) -> Result<Case> {
+    let mut call = samples::embedded(ops::laid_out(op, options))?;
     call.set_all(options)?;
     Ok(Case::of(call))
 }
@@ -122,9 +122,9 @@ fn embedded_source() -> String {
 /// # Errors
 /// Those of the operation.
 pub fn demonstration() -> Result<u8> {
-    let op = ops::all()[0];
+    let op = &Operation::ALL[0];
     let exec = Exec::cpu(0);
-    let case = Case::of(op.sample()?);
+    let case = Case::of(samples::embedded(op)?);
     let outcome = compute(&exec, &case, true, CotangentKind::Ones)?;
     print(&exec, &case.call, &outcome, &embedded_source());
     println!("next:");

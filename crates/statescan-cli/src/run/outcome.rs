@@ -10,9 +10,11 @@ use statescan_cases::measure::device;
 use statescan_cases::measure::median::median;
 use statescan_cases::memory::{self, CotangentKind, Limits};
 use statescan_cases::on_device::{OnDevice, is_elsewhere};
+use statescan_cases::ops;
 use statescan_cases::part::Part;
+use statescan_cases::pass;
 use statescan_cases::tensors::Tensors;
-use statescan_cases::work::Work;
+use statescan_cases::work::{self, Work};
 use std::time::Duration;
 
 /// State-steps that the oracle does in a fraction of a second, forward and backward.
@@ -73,12 +75,16 @@ fn results(exec: &Exec, call: &Call, save: bool) -> Result<(Tensors, Pass)> {
     compute::forward(exec, call, &mut results)?;
     let time = match is_elsewhere(exec) {
         true => device::median(exec, &mut [OnDevice::new(exec, call, false)?], false)?,
-        false => median(BUDGET, MOST, || compute::again(exec, call, &mut results))?,
+        false => median(BUDGET, MOST, || pass::forward(exec, call, &mut results))?,
     };
     // what is computed in place has moved on
     compute::forward(exec, call, &mut results)?;
-    let name = if call.op.time().is_some() { "forward" } else { "step" };
-    let pass = Pass { name, time, bytes: call.bytes() + results.bytes(), work: call.op.work(&call.sizes()) };
+    let pass = Pass {
+        name: ops::pass_name(call.op),
+        time,
+        bytes: call.bytes() + results.bytes(),
+        work: work::forward(call.op, &call.sizes()),
+    };
     Ok((results, pass))
 }
 
@@ -107,6 +113,6 @@ fn gradients(exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors) ->
         }
         false => median(BUDGET, MOST, || compute::backward(exec, call, saved, cotangents, &mut gradients))?,
     };
-    let pass = Pass { name: "backward", time, bytes, work: call.op.work_backward(&call.sizes()) };
+    let pass = Pass { name: "backward", time, bytes, work: work::backward(call.op, &call.sizes()) };
     Ok((gradients, pass))
 }

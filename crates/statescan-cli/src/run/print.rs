@@ -6,11 +6,12 @@ use serde_json::json;
 use statescan::Exec;
 use statescan_cases::call::{Call, Input};
 use statescan_cases::on_device::is_elsewhere;
+use statescan_cases::ops;
 
 /// Prints tables.
 pub(super) fn print(exec: &Exec, call: &Call, outcome: &Outcome, source: &str) {
     let options: Vec<_> = call.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    println!("{}: {}", call.op.name(), call.op.about());
+    println!("{}: {}", ops::name(call.op), call.op.signature.about);
     match is_elsewhere(exec) {
         true => println!("on {source}; {}", exec.device()),
         false => println!("on {source}; {} threads, {}", exec.threads(), exec.level()),
@@ -52,7 +53,7 @@ pub(super) fn describe(exec: &Exec, call: &Call, outcome: &Outcome) -> serde_jso
     let tensor =
         |name: &str, dtype: statescan::DType, shape: &[usize]| json!({"name": name, "dtype": dtype.to_string(), "shape": shape});
     json!({
-        "op": call.op.name(),
+        "op": ops::name(call.op),
         "device": exec.device().to_string(),
         "threads": exec.threads(),
         "level": exec.level().name(),

@@ -11,6 +11,8 @@ use statescan::cuda::Ceilings;
 use statescan::{DType, Exec};
 use statescan_cases::measure::device::repeated;
 use statescan_cases::ops;
+use statescan_cases::samples;
+use statescan_cases::work;
 use std::collections::HashMap;
 
 /// Every target.
@@ -109,7 +111,7 @@ impl Bench {
             return Ok(Ok(known));
         }
         let op = ops::find(run.op)?;
-        let row = run.variation.apply(op.random(&run.sizes.clone().with('B', 1), run.dtype)?)?;
+        let row = run.variation.apply(samples::random(op, &run.sizes.clone().with('B', 1), run.dtype)?)?;
         if let Some(wrong) = device::wrong(&self.exec, &row, run.backward)?.into_iter().next() {
             return Ok(Err(Outcome::Wrong(wrong)));
         }
@@ -121,5 +123,5 @@ impl Bench {
 }
 
 fn state_steps(run: &Run) -> Result<f64> {
-    Ok(ops::find(run.op)?.work(&run.sizes).state_steps)
+    Ok(work::forward(ops::find(run.op)?, &run.sizes).state_steps)
 }

@@ -76,7 +76,7 @@ impl Run {
 
     /// Operation, pass, sizes, and what differs from the usual case.
     pub fn describe(&self) -> String {
-        let pass = match (self.backward, ops::find(self.op).ok().and_then(|op| op.time())) {
+        let pass = match (self.backward, ops::find(self.op).ok().and_then(ops::time)) {
             (true, _) => " backward",
             (false, Some(_)) => " forward",
             (false, None) => "",

@@ -21,6 +21,8 @@ use statescan::{Exec, Level};
 use statescan_cases::measure::floors::Floors;
 use statescan_cases::measure::measured::Measured;
 use statescan_cases::ops;
+use statescan_cases::samples;
+use statescan_cases::work;
 use std::time::Duration;
 
 /// Rounds of the list.
@@ -41,8 +43,8 @@ impl Side {
         if let Some(level) = run.level {
             exec = exec.with_level(level)?;
         }
-        let measured = Measured::new(run.variation.apply(op.random(&run.sizes, run.dtype)?)?)?;
-        Ok(Side { measured, exec, backward: run.backward, state_steps: op.work(&run.sizes).state_steps })
+        let measured = Measured::new(run.variation.apply(samples::random(op, &run.sizes, run.dtype)?)?)?;
+        Ok(Side { measured, exec, backward: run.backward, state_steps: work::forward(op, &run.sizes).state_steps })
     }
 
     fn run(&mut self) -> Result<()> {
@@ -57,7 +59,7 @@ impl Side {
 
 /// Runs the command: 1 if a target is missed or a result is wrong.
 pub(super) fn run(args: &BenchArgs) -> Result<u8> {
-    let only = args.op.as_deref().map(ops::find).transpose()?.map(|op| op.name());
+    let only = args.op.as_deref().map(ops::find).transpose()?.map(ops::name);
     let mut gpu = cuda_device(&args.device)?.map(cuda::Bench::new).transpose()?;
     let listed = if gpu.is_some() { cuda::all() } else { list::all() };
     let targets: Vec<Target> = listed.into_iter().filter(|t| only.is_none_or(|op| op == t.run.op)).collect();

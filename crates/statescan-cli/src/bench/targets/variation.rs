@@ -5,6 +5,7 @@ use statescan::DType;
 use statescan::tensor::Tensor;
 use statescan_cases::Result;
 use statescan_cases::call::Call;
+use statescan_cases::ops;
 use statescan_cases::rng::Rng;
 
 /// A kind of call.
@@ -69,7 +70,8 @@ fn bare(mut call: Call) -> Call {
 /// Every real argument that may be complex made so by an imaginary part of the same size.
 fn complex(mut call: Call) -> Result<Call> {
     let mut rng = Rng::new(81);
-    for input in call.inputs.iter_mut().filter(|input| input.argument.complex && !input.buffer.dtype().is_complex()) {
+    for input in call.inputs.iter_mut().filter(|input| ops::may_be_complex(input.argument) && !input.buffer.dtype().is_complex())
+    {
         let real = input.buffer.to_dense();
         let mut real = real.data().iter();
         let dtype = if input.buffer.dtype().is_double() { DType::Complex128 } else { DType::Complex64 };

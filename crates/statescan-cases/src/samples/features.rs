@@ -10,7 +10,7 @@ use statescan::DType;
 use statescan::tensor::Tensor;
 
 /// The opening of "Alice's Adventures in Wonderland" (Lewis Carroll, 1865; in the public domain).
-pub const PASSAGE: &str = include_str!("../assets/alice.txt");
+pub const PASSAGE: &str = include_str!("../../assets/alice.txt");
 
 /// A sequence of vectors, (seqlen, width), time first.
 #[derive(Debug, Clone)]
@@ -31,11 +31,6 @@ impl Features {
     /// Number of steps.
     pub fn len(&self) -> usize {
         self.data.len() / self.width
-    }
-
-    /// Whether there is no step.
-    pub fn is_empty(&self) -> bool {
-        self.data.is_empty()
     }
 
     /// The first steps.
