@@ -1,6 +1,9 @@
 //! What the tests of kernels without a GPU are made of: tensors that nobody reads, and compilation for every architecture.
 
+mod device;
+mod hopper;
 mod suite;
+mod tensor_cores;
 
 pub(crate) use suite::Suite;
 
