@@ -1,10 +1,11 @@
 //! What the benchmarks measure: every pass of every operation at one small shape, with the arguments that a model would give.
 
 use statescan::Exec;
-use statescan_cli::Result;
-use statescan_cli::bench::measured::Measured;
-use statescan_cli::operation::{self, Operation};
-use statescan_cli::shapes::Sizes;
+use statescan_cases::Result;
+use statescan_cases::call::Operation;
+use statescan_cases::measure::measured::Measured;
+use statescan_cases::ops;
+use statescan_cases::sizes::Sizes;
 
 /// One pass of one operation.
 pub struct Case {
@@ -32,7 +33,7 @@ pub fn all() -> Vec<Case> {
         let many = (op.name() == "selective_scan").then_some(Case { op, sizes, backward: true, detail: ", many channels" });
         [Some(forward), backward, many]
     };
-    operation::all().iter().flat_map(passes).flatten().collect()
+    ops::all().iter().flat_map(passes).flatten().collect()
 }
 
 /// A shape that the caches hold.

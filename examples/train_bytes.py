@@ -24,7 +24,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot  # noqa: E402
 
-TEXT = pathlib.Path(__file__).parents[1] / "crates/statescan-cli/assets/alice.txt"
+TEXT = pathlib.Path(__file__).parents[1] / "crates/statescan-cases/assets/alice.txt"
 
 
 class Layer(nn.Module):

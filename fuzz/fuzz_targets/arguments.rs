@@ -5,12 +5,13 @@ use arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use num_complex::Complex64;
 use serde_json::{Value, json};
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
 use statescan::{DType, Exec, Level};
-use statescan_cli::call::{Call, Options, Tensors};
-use statescan_cli::operation::{Role, all};
-use statescan_cli::sample::Rng;
-use statescan_cli::shapes::Sizes;
+use statescan_cases::call::{Call, Options};
+use statescan_cases::ops::all;
+use statescan_cases::rng::Rng;
+use statescan_cases::table::Role;
+use statescan_cases::tensors::Tensors;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -33,16 +34,16 @@ fn size(u: &mut Unstructured<'_>, sizes: &mut BTreeMap<char, usize>, letter: cha
 }
 
 /// A tensor of a type and shape, dense or in any strides that its memory allows.
-fn buffer(u: &mut Unstructured<'_>, dtype: DType, shape: &[usize]) -> Result<Option<Buffer>> {
+fn buffer(u: &mut Unstructured<'_>, dtype: DType, shape: &[usize]) -> Result<Option<Tensor>> {
     if u.ratio(2, 3)? {
-        return Ok(Buffer::zeros(dtype, shape).ok());
+        return Ok(Tensor::host(dtype, shape).ok());
     }
     let strides: Vec<isize> = shape.iter().map(|_| u.int_in_range(-9..=9)).collect::<Result<_>>()?;
     let (offset, elements) = (u.int_in_range(0..=400)?, u.int_in_range(0..=4000)?);
-    Ok(Buffer::strided(dtype, shape, &strides, offset, elements).ok())
+    Ok(Tensor::strided(dtype, shape, &strides, offset, elements).ok())
 }
 
-fn fill(u: &mut Unstructured<'_>, buffer: &mut Buffer) -> Result<()> {
+fn fill(u: &mut Unstructured<'_>, buffer: &mut Tensor) -> Result<()> {
     let index = buffer.dtype().is_index();
     let seed: [u8; 16] = u.arbitrary()?;
     let mut at = 0;
@@ -121,7 +122,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         fill(u, &mut tensor)?;
         call = call.with(argument.name, tensor);
     }
-    if op.oracle_cost(&Sizes::of_call(&call)) > 2e4 {
+    if op.oracle_cost(&call.sizes()) > 2e4 {
         return Ok(());
     }
     let exec = u.choose(&EXECS)?;

@@ -5,12 +5,11 @@
 
 use libfuzzer_sys::fuzz_target;
 use statescan::Exec;
-use statescan_cli::call::Options;
-use statescan_cli::case::Case;
-use statescan_cli::compute::Limits;
-use statescan_cli::operation::all;
-use statescan_cli::shapes::Sizes;
-use statescan_cli::{format, verify};
+use statescan_cases::call::Options;
+use statescan_cases::case::Case;
+use statescan_cases::memory::Limits;
+use statescan_cases::ops::all;
+use statescan_cases::{format, verify};
 use std::sync::LazyLock;
 
 /// One thread: what is looked for does not depend on their number.
@@ -57,8 +56,7 @@ fuzz_target!(|data: &[u8]| {
     for op in std::iter::once(None).chain(all().iter().copied().map(Some)) {
         let Ok(content) = format::read(&bytes) else { return };
         let Ok(case) = Case::from_file(content, op, &Options::new(), &[]) else { continue };
-        let sizes = Sizes::of_call(&case.call);
-        if case.call.op.oracle_cost(&sizes) > 1e5 {
+        if case.call.op.oracle_cost(&case.call.sizes()) > 1e5 {
             continue;
         }
         let limits = Limits { bytes: 1 << 20 };

@@ -1,7 +1,7 @@
 """NumPy, CuPy and JAX, which share an interface: outputs are their arrays, and everything is shared by DLPack."""
 
 from . import _native
-from .operations import Operation, Step
+from .operations import Operation
 
 
 class New:
@@ -13,7 +13,7 @@ class New:
         self.options = like
 
     def _float(self, array, is_complex):
-        double = array.dtype.name in ("float64", "complex128")
+        double = self.is_double(array)
         return ("complex128" if double else "complex64") if is_complex else ("float64" if double else "float32")
 
     def _like(self, array, dtype):
@@ -36,16 +36,19 @@ class New:
     def is_complex(self, array):
         return array.dtype.kind == "c"
 
+    def is_double(self, array):
+        return array.dtype.name in ("float64", "complex128")
+
 
 def forward(op: Operation, new, tensors, options, place):
     """Runs an operation into outputs that `new` makes; `place` is where, as the native functions have it."""
     results = op.results(new, *tensors, *options)
-    getattr(_native, f"{op.name}_forward")((*tensors, *options), results, place)
+    _native.forward(op.number, (*tensors, *options), results, place)
     return results
 
 
-def update(op: Step, new, state, tensors, options, place):
+def update(op: Operation, new, state, tensors, options, place):
     """Runs a step into an output that `new` makes."""
     result = op.result(new, *tensors, *options)
-    getattr(_native, op.name)((*tensors, *options), (state, result), place)
+    _native.update(op.number, (*tensors, *options), (state, result), place)
     return result

@@ -3,7 +3,7 @@
 import cupy
 
 from . import _nvrtc, arrays
-from .operations import Operation, Step
+from .operations import Operation
 
 _NEW = arrays.New(cupy)
 
@@ -24,7 +24,7 @@ def call(op: Operation, tensors, options):
         return arrays.forward(op, _NEW, tensors, options, _place(tensors[0]))
 
 
-def step(op: Step, state, tensors, options):
+def step(op: Operation, state, tensors, options):
     """Runs a step."""
     with state.device:
         return arrays.update(op, _NEW, state, tensors, options, _place(state))

@@ -7,13 +7,13 @@ from .operations import (
     CAUSAL_CONV1D,
     CAUSAL_CONV1D_UPDATE,
     LINEAR_SCAN,
+    S5_INNER,
     SELECTIVE_SCAN,
     SELECTIVE_STATE_UPDATE,
     SIMPLIFIED_SCAN,
     SIMPLIFIED_STATE_UPDATE,
     SSD,
     Operation,
-    Step,
 )
 
 # the file here that serves arrays of a module
@@ -54,7 +54,7 @@ def _call(op: Operation, tensors, options):
         raise
 
 
-def _step(op: Step, state, tensors, options):
+def _step(op: Operation, state, tensors, options):
     framework = _served.get(type(state)) or _framework(op.name, op.state, state)
     try:
         return framework.step(op, state, tensors, options)
@@ -172,7 +172,7 @@ def ssd(
         y, of x's shape and type, and the final state, shaped as the initial state, float32 (float64 where x is).
         `selective_state_update` goes on from it, with its last two axes exchanged.
     """
-    tensors = (x, dt, A, B, C, D, z, dt_bias, initial_state, causal_mask, cu_seqlens, seq_idx)
+    tensors = (x, dt, A, B, C, D, z, dt_bias, initial_state, cu_seqlens, seq_idx, causal_mask)
     low, high = (None, None) if dt_limit is None else _limits("ssd", dt_limit)
     return _call(SSD, tensors, (dt_softplus, low, high, chunk_size, reverse))
 
@@ -210,8 +210,8 @@ def simplified_scan_fn(
         y, (batch, dim, seqlen), complex; with `return_last_state` also the last state, shaped as the initial state, complex.
         Both are complex128 where u is float64 or complex128. Otherwise the state is complex64, and so is y.
     """
-    tensors = (u, delta, A, B, C, None, deltaA, initial_state, cu_seqlens, seq_idx)
-    y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse, False, False))
+    tensors = (u, delta, A, B, C, deltaA, initial_state, cu_seqlens, seq_idx)
+    y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse))
     return (y, last_state) if return_last_state else y
 
 
@@ -244,7 +244,7 @@ def s5_inner_fn(
         `return_last_state` also the last state, as in `simplified_scan_fn`.
     """
     tensors = (u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx)
-    y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse, True, conj_sym))
+    y, last_state = _call(S5_INNER, tensors, (discretization, reverse, conj_sym))
     return (y, last_state) if return_last_state else y
 
 

@@ -9,7 +9,7 @@ from jax import numpy
 
 from . import _native, _nvrtc, arrays
 from ._threads import get_num_threads
-from .operations import Operation, Step
+from .operations import Operation
 
 # JAX does not say which stream it uses. On the default one, a call waits for its inputs, and is waited for.
 _STREAM = 0
@@ -60,7 +60,7 @@ def call(op: Operation, tensors, options):
     return results
 
 
-def step(op: Step, state, tensors, options):
+def step(op: Operation, state, tensors, options):
     """Runs a step on a copy of the state, for JAX's arrays do not change: it returns y and the new state."""
     device, place = _place(op, (state, *tensors))
     with jax.default_device(device):

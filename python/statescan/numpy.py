@@ -4,7 +4,7 @@ import numpy
 
 from . import arrays
 from ._threads import get_num_threads
-from .operations import Operation, Step
+from .operations import Operation
 
 # results are plain arrays, whatever class the arguments are of
 _NEW = arrays.New(numpy, subok=False)
@@ -15,6 +15,6 @@ def call(op: Operation, tensors, options):
     return arrays.forward(op, _NEW, tensors, options, (-1, get_num_threads(), None))
 
 
-def step(op: Step, state, tensors, options):
+def step(op: Operation, state, tensors, options):
     """Runs a step."""
     return arrays.update(op, _NEW, state, tensors, options, (-1, get_num_threads(), None))

@@ -1,238 +1,189 @@
-"""What each operation takes and gives, whatever the framework: the order of its arguments, and the outputs to allocate.
+"""What each operation takes and gives, whatever the framework, from the signatures of the native module.
 
-The order is that of the native functions. `new` makes outputs: it is the one thing that differs from framework to framework.
+The order of arguments and options is that of the signatures. `new` makes outputs: it is the one thing that differs from framework
+to framework. The names of a tensor's sizes are letters, one for each axis of its layout.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# the native kernels save one state for each so many steps, and pad channels to the widest vector
-_CHECKPOINT = 64
-_LANES = 16
+from . import _native
 
 
 @dataclass(frozen=True, eq=False)
+class Argument:
+    """A tensor that an operation takes."""
+
+    name: str
+    # the layouts that it may have, each of another rank
+    layouts: tuple[str, ...]
+    required: bool
+    # whether its axes say how large the call is: not those of states and bounds, which depend on how sequences are packed
+    sized: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A tensor that an operation gives."""
+
+    name: str
+    layouts: tuple[str, ...]
+    # the argument whose shape it has; a result without one is a state
+    like: str | None
+    # ("of", [argument]), ("promoted", [argument, other]) or ("carried", [arguments]): the type of states
+    dtype: tuple[str, list[str]]
+    # ("never", []), ("always", []), ("as", [arguments]) or ("unless", [flag])
+    complex: tuple[str, list[str]]
+
+
 class Operation:
-    """One operation with gradients."""
+    """One operation: passes with gradients, or a step that updates a state in place."""
 
-    name: str
-    # names of the tensors; those that may be None end in "?"
-    tensors: tuple[str, ...]
-    # types and names of the rest, and their defaults
-    options: tuple[tuple[str, Any], ...]
-    # how many of the tensors, from the first, have gradients
-    differentiable: int
-    # (new, *tensors, *options) -> the results, two tensors
-    results: Callable[..., tuple[Any, Any]]
-    # (new, *tensors) -> a buffer for saved states; None if there are none
-    saved: Callable[..., Any] | None = None
-    # whether the backward pass uses the first result
-    keeps_result: bool = False
+    def __init__(self, description: dict[str, Any]):
+        self.number: int = description["number"]
+        self.name: str = description["name"]
+        self.sizes = dict(description["sizes"])
+        arguments = description["arguments"]
+        self.arguments = tuple(Argument(a["name"], tuple(a["layouts"]), a["required"], a["sized"]) for a in arguments)
+        # names of the tensors; those that may be None end in "?"
+        self.tensors = tuple(a["name"] if a["required"] else f"{a['name']}?" for a in arguments)
+        # types and names of the rest, and their defaults
+        self.options = tuple(item for setting in description["settings"] for item in setting["schema"])
+        # how many of the tensors, from the first, have gradients
+        self.differentiable = sum(a["gradient"] for a in arguments)
+        self.outputs = tuple(
+            Result(r["name"], tuple(r["layouts"]), r["like"], tuple(r["dtype"]), tuple(r["complex"]))
+            for r in description["results"]
+            if r["cotangent"]
+        )
+        # the numbers of the arguments whose sizes count where others disagree
+        self._leaders: list[int] = description["leaders"]
+        # what a step changes
+        self.state: str | None = description["state"]
+        saved = description["saved"] or {}
+        # the result that the backward pass uses
+        self.keeps_result: bool = "result" in saved
+        # how states are saved for the backward pass; None if they are not
+        self.saves: dict[str, Any] | None = saved if "layout" in saved else None
+        # the sizes that results and saved states have
+        self._needed = {letter for result in self.outputs if result.like is None for letter in result.layouts[0]}
+        self._needed |= set("BL" + saved["layout"]) if self.saves else set()
+        # whether there are kernels for CUDA
+        self.cuda: bool = description["cuda"]
+        self._index = {argument.name: at for at, argument in enumerate(self.arguments)}
+        self._option = {name.split()[-1]: at for at, (name, _) in enumerate(self.options)}
 
+    def __repr__(self):
+        return f"<operation {self.name}>"
 
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One operation that updates a state in place."""
+    def _named(self, name, tensors):
+        return tensors[self._index[name]]
 
-    name: str
-    # as above, without the state
-    tensors: tuple[str, ...]
-    options: tuple[tuple[str, Any], ...]
-    # (new, *tensors, *options) -> y
-    result: Callable[..., Any]
-    state: str = "state"
+    def _sizes(self, tensors):
+        """The sizes of a call by their letters. What is wrong and not needed here is left to the native functions to refuse."""
+        sizes: dict[str, Any] = {}
+        wrong = None
+        leaders = ((self.arguments[at], tensors[at]) for at in self._leaders)
+        for argument, tensor in (*leaders, *zip(self.arguments, tensors)):
+            if tensor is None or not argument.sized:
+                continue
+            layout = next((layout for layout in argument.layouts if len(layout) == len(tensor.shape)), None)
+            if layout is None:
+                wrong = wrong or (argument, tensor)
+                continue
+            for letter, size in zip(layout, tensor.shape):
+                sizes.setdefault(letter, size)
+        if "W" in sizes:
+            sizes["V"] = sizes["W"] - 1
+        if wrong is not None and not self._needed <= sizes.keys():
+            argument, tensor = wrong
+            self._wrong(argument.name, argument.layouts, tensor.shape)
+        return sizes
 
+    def _wrong(self, name, layouts, shape):
+        words = [self._words(layout) for layout in layouts]
+        raise ValueError(f"{self.name}: `{name}` must have shape {' or '.join(words)}, got {tuple(shape)}")
 
-def _sizes(op, name, tensor, layout, *ranks):
-    """The shape of a tensor that has one of so many axes."""
-    shape = tensor.shape
-    if len(shape) not in ranks:
-        _wrong(op, name, shape, layout)
-    return shape
+    def _words(self, layout):
+        names = [self.sizes.get(letter, letter) for letter in layout]
+        return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
+    def _is_complex(self, rule, new, tensors, options):
+        kind, names = rule
+        if kind == "as":
+            return any(new.is_complex(self._named(name, tensors)) for name in names)
+        if kind == "unless":
+            return not options[self._option[names[0]]]
+        return kind == "always"
 
-def _wrong(op, name, shape, layout):
-    raise ValueError(f"{op}: `{name}` must have shape {layout}, got {tuple(shape)}")
+    def _state_shape(self, result, sizes, tensors):
+        """The shape of a state: for each row of the batch, or for each packed sequence."""
+        # the longest layout of known sizes: the number of sequences is none
+        layout = max((layout for layout in result.layouts if all(letter in sizes for letter in layout)), key=len)
+        own = tuple(sizes[letter] for letter in layout.removeprefix("B"))
+        if "cu_seqlens" not in self._index:
+            return tuple(sizes[letter] for letter in layout)
+        bounds, index = self._named("cu_seqlens", tensors), self._named("seq_idx", tensors)
+        if bounds is not None:
+            if len(bounds.shape) != 1:
+                self._wrong("cu_seqlens", ("K",), bounds.shape)
+            return (bounds.shape[0] - 1, *own)
+        initial = next((t for a, t in zip(self.arguments, tensors) if a.name.startswith("initial_state")), None)
+        if index is not None and initial is not None and len(initial.shape) == len(own) + 2:
+            return (sizes["B"], initial.shape[1], *own)
+        return (sizes["B"], *own)
 
+    def results(self, new, *arguments):
+        """Room for the results."""
+        tensors, options = arguments[: len(self.arguments)], arguments[len(self.arguments) :]
+        sizes = self._sizes(tensors)
+        return tuple(self._result(result, new, sizes, tensors, options) for result in self.outputs)
 
-def _state_shape(op, batch, own, initial_state, cu_seqlens, seq_idx):
-    """The shape of a state tensor, `own` being its trailing axes."""
-    if cu_seqlens is None and seq_idx is None:
-        return (batch, *own)
-    if cu_seqlens is not None:
-        (bounds,) = _sizes(op, "cu_seqlens", cu_seqlens, "(sequences + 1,)", 1)
-        return (bounds - 1, *own)
-    if initial_state is not None and len(initial_state.shape) == len(own) + 2:
-        return (batch, initial_state.shape[1], *own)
-    return (batch, *own)
+    def _result(self, result, new, sizes, tensors, options):
+        rule, names = result.dtype
+        beside = self._named(names[0], tensors)
+        is_complex = self._is_complex(result.complex, new, tensors, options)
+        if rule == "promoted":
+            return new.like(self._named(result.like, tensors), promoted_with=beside)
+        if result.like is not None:
+            return new.like(self._named(result.like, tensors), is_complex)
+        shape = self._state_shape(result, sizes, tensors)
+        if rule == "of":
+            return new.empty(shape, beside)
+        double = next((t for t in (self._named(name, tensors) for name in names) if new.is_double(t)), beside)
+        return new.state(shape, double, is_complex)
 
+    def saved(self, new, *arguments):
+        """Room for saved states: no fewer than are saved, however time divides into sequences. None if none are saved."""
+        if self.saves is None:
+            return None
+        tensors, options = arguments[: len(self.arguments)], arguments[len(self.arguments) :]
+        sizes, saves = self._sizes(tensors), self.saves
+        numbers = 2 if self._is_complex(saves["complex"], new, tensors, options) else 1
+        for letter in saves["layout"]:
+            size = sizes[letter]
+            if letter == saves["padded"]:
+                size = (size + saves["lanes"] - 1) // saves["lanes"] * saves["lanes"]
+            numbers = numbers * size
+        return new.state((sizes["B"] * (sizes["L"] // saves["every"]) * numbers + saves["spare"],), tensors[0], False)
 
-def _checkpoints(batch, seqlen, state):
-    """The size of a buffer for saved states of so many numbers: no fewer than are saved, however time divides into sequences.
-
-    Two numbers more, since compilers take the sizes 0 and 1 for special cases.
-    """
-    return batch * (seqlen // _CHECKPOINT) * state + 2
-
-
-def _padded(channels):
-    return (channels + _LANES - 1) // _LANES * _LANES
-
-
-def _selective_scan_sizes(x, A):
-    return *_sizes("selective_scan", "x", x, "(batch, dim, seqlen)", 3), _sizes("selective_scan", "A", A, "(dim, dstate)", 2)[1]
-
-
-def _selective_scan(new, x, dt, A, B, C, D, z, dt_bias, deltaA, initial_state, cu_seqlens, seq_idx, *options):
-    batch, dim, _, dstate = _selective_scan_sizes(x, A)
-    shape = _state_shape("selective_scan", batch, (dim, dstate), initial_state, cu_seqlens, seq_idx)
-    return new.like(x), new.state(shape, x, new.is_complex(A))
-
-
-def _selective_scan_saved(new, x, dt, A, *others):
-    batch, dim, seqlen, dstate = _selective_scan_sizes(x, A)
-    parts = 2 if new.is_complex(A) else 1
-    return new.state((_checkpoints(batch, seqlen, _padded(dim) * dstate * parts),), x, False)
-
-
-SELECTIVE_SCAN = Operation(
-    "selective_scan",
-    ("x", "dt", "A", "B", "C", "D?", "z?", "dt_bias?", "deltaA?", "initial_state?", "cu_seqlens?", "seq_idx?"),
-    (
-        ("bool dt_softplus", False),
-        ("float? dt_low", None),
-        ("float? dt_high", None),
-        ("str discretization", "mamba"),
-        ("bool reverse", False),
-    ),
-    differentiable=10,
-    results=_selective_scan,
-    saved=_selective_scan_saved,
-)
-
-
-def _ssd_sizes(x, B):
-    dstate = _sizes("ssd", "B", B, "(batch, seqlen, dstate) or (batch, seqlen, ngroups, dstate)", 3, 4)[-1]
-    return *_sizes("ssd", "x", x, "(batch, nheads, seqlen, headdim)", 4), dstate
-
-
-def _ssd(new, x, dt, A, B, C, D, z, dt_bias, initial_state, causal_mask, cu_seqlens, seq_idx, *options):
-    batch, nheads, _, headdim, dstate = _ssd_sizes(x, B)
-    shape = _state_shape("ssd", batch, (nheads, dstate, headdim), initial_state, cu_seqlens, seq_idx)
-    return new.like(x), new.state(shape, x, False)
-
-
-def _ssd_saved(new, x, dt, A, B, *others):
-    batch, nheads, seqlen, headdim, dstate = _ssd_sizes(x, B)
-    return new.state((_checkpoints(batch, seqlen, nheads * dstate * headdim),), x, False)
-
-
-SSD = Operation(
-    "ssd",
-    ("x", "dt", "A", "B", "C", "D?", "z?", "dt_bias?", "initial_state?", "causal_mask?", "cu_seqlens?", "seq_idx?"),
-    (
-        ("bool dt_softplus", False),
-        ("float? dt_low", None),
-        ("float? dt_high", None),
-        ("int chunk_size", 128),
-        ("bool reverse", False),
-    ),
-    differentiable=9,
-    results=_ssd,
-    saved=_ssd_saved,
-)
-
-
-def _simplified_scan_sizes(u, A):
-    dstate = _sizes("simplified_scan", "A", A, "(dstate,) or (dstate, 1)", 1, 2)[0]
-    return *_sizes("simplified_scan", "u", u, "(batch, dim, seqlen)", 3), dstate
-
-
-def _simplified_scan(
-    new, u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx, discretization, reverse, real, *options
-):
-    batch, _, _, dstate = _simplified_scan_sizes(u, A)
-    shape = _state_shape("simplified_scan", batch, (dstate,), initial_state, cu_seqlens, seq_idx)
-    return new.like(u, not real), new.state(shape, u, True)
+    def result(self, new, *arguments):
+        """Room for what a step gives."""
+        return self.results(new, *arguments)[0]
 
 
-def _simplified_scan_saved(new, u, delta, A, *others):
-    batch, _, seqlen, dstate = _simplified_scan_sizes(u, A)
-    return new.state((_checkpoints(batch, seqlen, 2 * _padded(dstate)),), u, False)
+_ALL = {description["name"]: Operation(description) for description in _native.operations()}
 
+SELECTIVE_SCAN = _ALL["selective_scan"]
+SSD = _ALL["ssd"]
+SIMPLIFIED_SCAN = _ALL["simplified_scan"]
+S5_INNER = _ALL["s5_inner"]
+LINEAR_SCAN = _ALL["linear_scan"]
+CAUSAL_CONV1D = _ALL["causal_conv1d"]
+SELECTIVE_STATE_UPDATE = _ALL["selective_state_update"]
+SIMPLIFIED_STATE_UPDATE = _ALL["simplified_state_update"]
+CAUSAL_CONV1D_UPDATE = _ALL["causal_conv1d_update"]
 
-SIMPLIFIED_SCAN = Operation(
-    "simplified_scan",
-    ("u", "delta", "A", "B", "C", "D?", "deltaA?", "initial_state?", "cu_seqlens?", "seq_idx?"),
-    (("str discretization", "bilinear"), ("bool reverse", False), ("bool real", False), ("bool conj_sym", True)),
-    differentiable=8,
-    results=_simplified_scan,
-    saved=_simplified_scan_saved,
-)
-
-
-def _linear_scan(new, a, b, initial_state, *options):
-    shape = b.shape
-    if len(shape) == 0:
-        _wrong("linear_scan", "b", shape, "(.., seqlen)")
-    h = new.like(b, promoted_with=a)
-    return h, new.state(tuple(shape[:-1]), h, new.is_complex(h))
-
-
-LINEAR_SCAN = Operation(
-    "linear_scan",
-    ("a", "b", "initial_state?"),
-    (("bool reverse", False),),
-    differentiable=3,
-    results=_linear_scan,
-    keeps_result=True,
-)
-
-
-def _causal_conv1d(new, x, weight, bias, initial_states, cu_seqlens, seq_idx, *options):
-    batch, dim, _ = _sizes("causal_conv1d", "x", x, "(batch, dim, seqlen)", 3)
-    _, width = shape = _sizes("causal_conv1d", "weight", weight, "(dim, width), width at least 2", 2)
-    if width < 2:
-        _wrong("causal_conv1d", "weight", shape, "(dim, width), width at least 2")
-    shape = _state_shape("causal_conv1d", batch, (dim, width - 1), initial_states, cu_seqlens, seq_idx)
-    return new.like(x), new.empty(shape, x)
-
-
-CAUSAL_CONV1D = Operation(
-    "causal_conv1d",
-    ("x", "weight", "bias?", "initial_states?", "cu_seqlens?", "seq_idx?"),
-    (("str? activation", None), ("bool reverse", False)),
-    differentiable=4,
-    results=_causal_conv1d,
-)
-
-SELECTIVE_STATE_UPDATE = Step(
-    "selective_state_update",
-    ("x", "dt", "A", "B", "C", "D?", "z?", "dt_bias?", "deltaA?", "state_batch_indices?"),
-    (("bool dt_softplus", False), ("float? dt_low", None), ("float? dt_high", None), ("str discretization", "mamba")),
-    result=lambda new, x, *others: new.like(x),
-)
-
-
-def _simplified_state_update(new, u, delta, A, B, C, D, deltaA, state_batch_indices, discretization, real, *options):
-    return new.like(u, not real)
-
-
-SIMPLIFIED_STATE_UPDATE = Step(
-    "simplified_state_update",
-    ("u", "delta", "A", "B", "C", "D?", "deltaA?", "state_batch_indices?"),
-    (("str discretization", "bilinear"), ("bool real", False), ("bool conj_sym", True)),
-    result=_simplified_state_update,
-)
-
-CAUSAL_CONV1D_UPDATE = Step(
-    "causal_conv1d_update",
-    ("x", "weight", "bias?", "cache_seqlens?", "conv_state_indices?"),
-    (("str? activation", None),),
-    result=lambda new, x, *others: new.like(x),
-    state="conv_state",
-)
-
-OPERATIONS = (SELECTIVE_SCAN, SSD, SIMPLIFIED_SCAN, LINEAR_SCAN, CAUSAL_CONV1D)
-STEPS = (SELECTIVE_STATE_UPDATE, SIMPLIFIED_STATE_UPDATE, CAUSAL_CONV1D_UPDATE)
+# operations with gradients, and steps
+OPERATIONS = tuple(op for op in _ALL.values() if op.state is None)
+STEPS = tuple(op for op in _ALL.values() if op.state is not None)

@@ -12,12 +12,11 @@ from torch import get_num_threads, is_grad_enabled
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
 from torch._C._functorch import maybe_current_level
 from torch.autograd import _profiler_enabled, forward_ad
-from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 
 from . import _native, _nvrtc, _threads
-from .operations import OPERATIONS, STEPS, Operation, Step
+from .operations import OPERATIONS, STEPS, Operation
 
 # the type of states: real and complex
 _SINGLE = (torch.float32, torch.complex64)
@@ -55,6 +54,10 @@ class _New:
     def is_complex(tensor):
         return tensor.is_complex()
 
+    @staticmethod
+    def is_double(tensor):
+        return tensor.dtype in _WIDTH
+
 
 def _place(tensor):
     """Where a call runs, as the native functions have it. Scratch memory they ask PyTorch for: what uses it next is behind the
@@ -83,8 +86,8 @@ def _pass(registered, compute):
         if not is_dynamo_compiling() and _native.unobserved(first, arguments, _OBSERVERS):
             try:
                 return compute(first, arguments)
-            except Exception:
-                # nothing was written: the dispatcher knows more kinds of tensors, or fails in its own words
+            except _native.UnknownArgument:
+                # nothing ran: the dispatcher knows more kinds of arguments, or fails in its own words
                 pass
         return registered(first, *arguments)
 
@@ -132,34 +135,30 @@ def _define(op, name, arguments, result, complete, compute, allocate):
 
 
 def _forward(op: Operation):
-    native = getattr(_native, f"{op.name}_forward")
+    number, outputs = op.number, (True, True) if op.saves is None else (True, True, True)
     arguments, complete = _with_defaults(op)
 
     def allocate(save, arguments):
         results = op.results(_New, *arguments)
-        return [*results, op.saved(_New, *arguments)] if save and op.saved is not None else [*results]
+        return [*results, op.saved(_New, *arguments)] if save and op.saves is not None else [*results]
 
     def compute(save, arguments):
-        # the native function makes the results; what is saved can be larger than it knows
-        if not save or op.saved is None:
-            return native(arguments, (True, True), _place(arguments[0]))
-        saved = op.saved(_New, *arguments)
-        return [*native(arguments, (True, True, saved), _place(arguments[0])), saved]
+        return _native.forward(number, arguments, outputs if save else outputs[:2], _place(arguments[0]))
 
     return _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", complete, compute, allocate)
 
 
 def _backward(op: Operation):
-    native = getattr(_native, f"{op.name}_backward")
+    number = op.number
 
     def allocate(needed, arguments):
         return [_New.like(tensor) for tensor, wanted in zip(arguments, needed) if wanted]
 
     def compute(needed, arguments):
-        return native(arguments, tuple(needed), _place(arguments[0]))
+        return _native.backward(number, arguments, tuple(needed), _place(arguments[0]))
 
     arguments = ["bool[] needed", *_declare(op.tensors), *(name for name, _ in op.options)]
-    if op.saved is not None or op.keeps_result:
+    if op.saves is not None or op.keeps_result:
         arguments.append("Tensor saved")
     arguments += ["Tensor? grad_first", "Tensor? grad_second"]
     return _define(op, f"{op.name}_backward", arguments, "Tensor[]", tuple, compute, allocate)
@@ -170,6 +169,7 @@ def _differentiable(op: Operation, forward, backward):
     # plain values: the compiler of older versions does not look into objects that a function closes over
     tensors, differentiable, keeps_result = len(op.tensors), op.differentiable, op.keeps_result
     nothing = (None,) * (tensors + len(op.options) - differentiable)
+    words = f"{op.name} has no second derivative: its gradient, taken with create_graph=True, cannot be differentiated"
 
     def compute(ctx, *arguments):
         first, second, *saved = forward(True, arguments)
@@ -186,35 +186,43 @@ def _differentiable(op: Operation, forward, backward):
         if grad_first is None and grad_second is None:
             return (None,) * differentiable + nothing
         arguments = (*saved[:tensors], *ctx.options, *saved[tensors:], grad_first, grad_second)
-        found = iter(backward(needed, arguments))
+        if is_dynamo_compiling() or not (is_grad_enabled() or forward_ad._current_level >= 0):
+            found = backward(needed, arguments)
+        else:
+            # a graph of the gradient is recorded
+            with torch.no_grad():
+                found = backward(needed, arguments)
+            found = _NoGradient.apply(words, len(found), *found, *saved[:differentiable], grad_first, grad_second)
+        found = iter(found)
         return tuple(next(found) if wanted else None for wanted in needed) + nothing
 
-    methods = {"forward": staticmethod(compute), "backward": staticmethod(once_differentiable(differentiate))}
+    methods = {"forward": staticmethod(compute), "backward": staticmethod(differentiate)}
     return type(op.name, (torch.autograd.Function,), methods)
 
 
 class _NoGradient(torch.autograd.Function):
-    """Passes a result on, and refuses to be differentiated."""
+    """Passes results on, and refuses to be differentiated. What they were computed from is behind it: a gradient by any of that
+    fails, where it would silently be without these results."""
 
     @staticmethod
-    def forward(ctx, name, result, *inputs):
-        ctx.name = name
-        return result.view_as(result)
+    def forward(ctx, words, count, *results_and_inputs):
+        ctx.words = words
+        return tuple(result.detach() for result in results_and_inputs[:count])
 
     @staticmethod
     def backward(ctx, *gradients):
-        raise RuntimeError(f"{ctx.name} has no gradient: it changes its state in place; use the scan for training")
+        raise RuntimeError(ctx.words)
 
 
-def _step(op: Step):
-    native = getattr(_native, op.name)
+def _step(op: Operation):
+    number = op.number
     arguments, complete = _with_defaults(op)
 
     def allocate(state, arguments):
         return op.result(_New, *arguments)
 
     def compute(state, arguments):
-        (result,) = native(arguments, (state, True), _place(state))
+        (result,) = _native.update(number, arguments, (state, True), _place(state))
         if not state.is_inference():
             increment_version(state)
         return result
@@ -257,10 +265,12 @@ def call(op: Operation, tensors, options):
     return tuple(_FORWARD[op.name](False, tensors + options))
 
 
-def step(op: Step, state, tensors, options):
+def step(op: Operation, state, tensors, options):
     """Runs a step."""
     if not _requires_grad((state, *tensors)):
         return _STEP[op.name](state, tensors + options)
     with torch.no_grad():
         result = _STEP[op.name](state, tensors + options)
-    return _NoGradient.apply(op.name, result, state, *tensors)
+    words = f"{op.name} has no gradient: it changes its state in place; use the scan for training"
+    (result,) = _NoGradient.apply(words, 1, result, state, *tensors)
+    return result

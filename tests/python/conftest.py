@@ -15,7 +15,8 @@ except ImportError:
 
 HERE = pathlib.Path(__file__).parent
 # these need PyTorch to be imported at all
-collect_ignore = [] if torch else ["test_results.py", "test_torch.py", "test_steps.py", "test_vectors.py", "test_cuda.py"]
+NEEDING_TORCH = ("results", "torch", "dispatch", "second_derivatives", "steps", "vectors", "cuda")
+collect_ignore = [] if torch else [f"test_{name}.py" for name in NEEDING_TORCH]
 collect_ignore_glob = [] if torch else ["test_compat_*.py"]
 
 

@@ -63,7 +63,7 @@ WRONG = [
     (
         {"cu_seqlens": zeros(2, dtype=numpy.int32), "seq_idx": zeros(2, 20, dtype=numpy.int32)},
         ValueError,
-        "`cu_seqlens` and `seq_idx` exclude",
+        "`seq_idx` excludes `cu_seqlens`",
     ),
     # options
     ({"discretization": "euler"}, ValueError, "discretization"),

@@ -6,42 +6,43 @@
 use num_complex::Complex64;
 use serde_json::json;
 use statescan::DType;
-use statescan::tensor::Buffer;
-use statescan_cli::call::{Call, Packing, Tensors};
-use statescan_cli::case::write_case;
-use statescan_cli::cli::CotangentName;
-use statescan_cli::compute::{Limits, cotangents};
-use statescan_cli::operation::{Exact, find};
-use statescan_cli::sample::Rng;
-use statescan_cli::{Error, Result};
+use statescan::tensor::Tensor;
+use statescan_cases::call::{Call, Exact};
+use statescan_cases::files::write_case;
+use statescan_cases::memory::{CotangentKind, Limits, cotangents};
+use statescan_cases::ops::find;
+use statescan_cases::packing::Packing;
+use statescan_cases::rng::Rng;
+use statescan_cases::tensors::Tensors;
+use statescan_cases::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// Draws tensors.
 struct Draw(Rng);
 
 impl Draw {
-    fn uniform(&mut self, shape: &[usize], low: f64, high: f64) -> Result<Buffer> {
+    fn uniform(&mut self, shape: &[usize], low: f64, high: f64) -> Result<Tensor> {
         self.typed(DType::F32, shape, |rng| rng.uniform(low, high).into())
     }
-    fn normal(&mut self, shape: &[usize]) -> Result<Buffer> {
+    fn normal(&mut self, shape: &[usize]) -> Result<Tensor> {
         self.typed(DType::F32, shape, |rng| rng.normal().into())
     }
-    fn complex(&mut self, shape: &[usize]) -> Result<Buffer> {
+    fn complex(&mut self, shape: &[usize]) -> Result<Tensor> {
         self.typed(DType::Complex64, shape, |rng| Complex64::new(rng.normal(), rng.normal()))
     }
     /// Decaying and turning.
-    fn poles(&mut self, shape: &[usize]) -> Result<Buffer> {
+    fn poles(&mut self, shape: &[usize]) -> Result<Tensor> {
         self.typed(DType::Complex64, shape, |rng| Complex64::new(rng.uniform(-1.0, -0.1), rng.uniform(-3.0, 3.0)))
     }
-    fn typed(&mut self, dtype: DType, shape: &[usize], mut value: impl FnMut(&mut Rng) -> Complex64) -> Result<Buffer> {
-        let mut buffer = Buffer::zeros(dtype, shape)?;
+    fn typed(&mut self, dtype: DType, shape: &[usize], mut value: impl FnMut(&mut Rng) -> Complex64) -> Result<Tensor> {
+        let mut buffer = Tensor::host(dtype, shape)?;
         buffer.fill_with(|| value(&mut self.0));
         Ok(buffer)
     }
 }
 
-fn indices(dtype: DType, shape: &[usize], values: &[i64]) -> Result<Buffer> {
-    let mut buffer = Buffer::zeros(dtype, shape)?;
+fn indices(dtype: DType, shape: &[usize], values: &[i64]) -> Result<Tensor> {
+    let mut buffer = Tensor::host(dtype, shape)?;
     let mut values = values.iter();
     buffer.fill_with(|| (*values.next().unwrap_or(&0) as f64).into());
     Ok(buffer)
@@ -253,7 +254,7 @@ fn named(all: Exact, like: impl Fn(&str) -> Option<DType>) -> Tensors {
     let mut tensors = Tensors::default();
     for (name, dense) in all {
         if let Some(dtype) = like(name) {
-            tensors.push(name, Buffer::from_dense(&dense, dtype));
+            tensors.push(name, Tensor::from_dense(&dense, dtype));
         }
     }
     tensors
@@ -265,7 +266,7 @@ fn write(directory: &Path, name: &str, call: &Call) -> Result<()> {
     let results = named(op.reference(call)?, |name| planned.iter().find(|p| p.name == name).map(|p| p.dtype));
     let (mut by, mut gradients) = (Tensors::default(), Tensors::default());
     if op.differentiable() {
-        by = cotangents(call, CotangentName::Random, Limits::default())?;
+        by = cotangents(call, CotangentKind::Random, Limits::default())?;
         gradients = named(op.reference_backward(call, &by)?, |name| call.input(name).map(|i| i.buffer.dtype()));
     }
     write_case(&directory.join(format!("{name}.safetensors")), call, &results, &by, &gradients, true)

@@ -1,10 +1,12 @@
 //! `info`: what there is.
 
 use crate::error::Result;
-use crate::operation::{self, Operation};
 use crate::text;
 use serde_json::json;
 use statescan::Level;
+use statescan_cases::call::Operation;
+use statescan_cases::ops;
+use statescan_cases::table::Argument;
 
 /// Version of the library and of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -20,7 +22,7 @@ pub fn info(as_json: bool) -> Result<u8> {
     let mut devices = vec!["cpu".to_string()];
     devices.extend(gpus.iter().flatten().enumerate().map(|(i, _)| format!("cuda:{i}")));
     if as_json {
-        let argument = |a: &operation::Argument| json!({"name": a.name, "aliases": a.aliases, "layouts": a.layouts, "required": a.required, "complex": a.complex});
+        let argument = |a: &Argument| json!({"name": a.name, "aliases": a.aliases, "layouts": a.layouts, "required": a.required, "complex": a.complex});
         let describe = |op: &&dyn Operation| {
             json!({
                 "name": op.name(),
@@ -44,7 +46,7 @@ pub fn info(as_json: bool) -> Result<u8> {
                 Err(error) => json!(error.to_string()),
             },
             "dtypes": ["f32", "f64", "bf16", "f16", "complex64", "complex128"],
-            "operations": operation::all().iter().map(describe).collect::<Vec<_>>(),
+            "operations": ops::all().iter().map(describe).collect::<Vec<_>>(),
         });
         println!("{all}");
         return Ok(0);
@@ -58,9 +60,9 @@ pub fn info(as_json: bool) -> Result<u8> {
         Err(error) => println!("gpus          none: {error}"),
     }
     println!("types         f32, f64, bf16, f16, complex64, complex128");
-    for op in operation::all() {
+    for op in ops::all() {
         println!("\n{}: {}", op.name(), op.about());
-        let row = |a: &operation::Argument| {
+        let row = |a: &Argument| {
             let kind = match (a.required, a.complex) {
                 (true, true) => "required, may be complex",
                 (true, false) => "required",

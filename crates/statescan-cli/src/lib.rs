@@ -1,20 +1,12 @@
-//! The parts of the program `statescan`, as a library so that tests and fuzz targets reach them.
+//! The parts of the program `statescan`: commands, what they print, and how they end.
 
 pub mod bench;
-pub mod call;
-pub mod case;
-pub mod check;
 pub mod cli;
-pub mod compute;
-pub mod device;
 pub mod error;
-pub mod format;
+pub mod exec;
 pub mod info;
-pub mod operation;
-mod ops;
+pub mod options;
 pub mod run;
-pub mod sample;
-pub mod shapes;
 mod text;
 pub mod verify;
 

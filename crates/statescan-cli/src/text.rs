@@ -1,7 +1,7 @@
 //! Tables and figures as they are printed.
 
-use crate::check::Comparison;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use statescan_cases::check::Comparison;
 use std::time::Duration;
 
 /// A line under the header and nothing else.

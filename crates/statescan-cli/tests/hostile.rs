@@ -3,13 +3,14 @@
 mod common;
 
 use common::{file, own_vectors, raw, small_scan};
-use statescan_cli::call::Options;
-use statescan_cli::case::Case;
-use statescan_cli::compute::Limits;
-use statescan_cli::format::{self, FormatError, read};
-use statescan_cli::operation::find;
-use statescan_cli::sample::Rng;
-use statescan_cli::verify;
+use statescan_cases::call::Options;
+use statescan_cases::case::Case;
+use statescan_cases::compute;
+use statescan_cases::format::{self, FormatError, read};
+use statescan_cases::memory::{self, CotangentKind, Limits};
+use statescan_cases::ops::{all, find};
+use statescan_cases::rng::Rng;
+use statescan_cases::verify;
 
 fn tensor(dtype: &str, shape: &str, start: u64, end: u64) -> String {
     format!(r#"{{"a":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}}}}"#)
@@ -141,7 +142,7 @@ fn every_truncation_and_many_mutations() {
 fn every_operation_survives_any_shapes() {
     let mut rng = Rng::new(8);
     let below = |rng: &mut Rng, n: usize| (rng.bits() % n as u64) as usize;
-    for op in statescan_cli::operation::all() {
+    for op in all() {
         for round in 0..200 {
             let mut tensors = Vec::new();
             for argument in op.arguments() {
@@ -165,14 +166,13 @@ fn every_operation_survives_any_shapes() {
             let Ok(mut case) = Case::from_file(read(&bytes).unwrap(), Some(*op), &Options::new(), &[]) else { continue };
             let limits = Limits { bytes: 1 << 20 };
             let exec = statescan::Exec::cpu(1);
-            let Ok(mut results) = statescan_cli::compute::results(&case.call, true, limits) else { continue };
-            if statescan_cli::compute::forward(&exec, &case.call, &mut results).is_err() {
+            let Ok(mut results) = memory::results(&case.call, true, limits) else { continue };
+            if compute::forward(&exec, &case.call, &mut results).is_err() {
                 continue;
             }
-            if let Ok(mut grads) = statescan_cli::compute::gradients(&case.call, limits) {
-                let ones = statescan_cli::cli::CotangentName::Ones;
-                case.cotangents = statescan_cli::compute::cotangents(&case.call, ones, limits).unwrap();
-                let _ = statescan_cli::compute::backward(&exec, &case.call, &results, &case.cotangents, &mut grads);
+            if let Ok(mut grads) = memory::gradients(&case.call, limits) {
+                case.cotangents = memory::cotangents(&case.call, CotangentKind::Ones, limits).unwrap();
+                let _ = compute::backward(&exec, &case.call, &results, &case.cotangents, &mut grads);
             }
         }
     }

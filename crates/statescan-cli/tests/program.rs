@@ -179,7 +179,7 @@ fn files_keep_the_names_they_came_with() {
     let out = directory.path().join("out.safetensors");
     let output = statescan(&["run", "selective_scan", text(&input), "--grad", "-o", text(&out), "--with-inputs"]);
     assert_eq!(status(&output), 0, "{}", stderr(&output));
-    let written = statescan_cli::format::read(&std::fs::read(&out).unwrap()).unwrap();
+    let written = statescan_cases::format::read(&std::fs::read(&out).unwrap()).unwrap();
     for key in ["in.u", "in.delta", "grad.u", "grad.delta", "grad.A", "out.y", "out.last_state", "cot.y"] {
         assert!(written.tensors.contains_key(key), "{key} in {:?}", written.tensors.keys());
     }

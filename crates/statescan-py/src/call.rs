@@ -1,15 +1,14 @@
 //! One call: arguments are taken from Python in order, then the operation runs without the interpreter.
 
 use crate::dlpack::Owned;
-use crate::error::to_python;
+use crate::error::{UnknownArgument, to_python};
 use crate::exec::Place;
 use crate::torch::{self, Maker};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple, PyTupleMethods};
-use statescan::ops::causal_conv1d::Activation;
 use statescan::tensor::Shape;
-use statescan::{DType, Discretization, Exec, Sequences, View, ViewMut};
+use statescan::{DType, Exec, View, ViewMut};
 use std::cell::{OnceCell, RefCell};
 use std::ops::Range;
 
@@ -65,7 +64,11 @@ impl<'a, 'py> Arguments<'a, 'py> {
     /// Puts the operation before an error that names the argument only.
     fn named(&self, error: PyErr) -> PyErr {
         let py = self.inputs.py();
-        let words = format!("{}: {}", self.op, error.value(py));
+        let words = error.value(py).to_string();
+        if words.starts_with(self.op) {
+            return error;
+        }
+        let words = format!("{}: {words}", self.op);
         let named = PyErr::from_type(error.get_type(py), words);
         named.set_cause(py, error.cause(py));
         named
@@ -91,7 +94,9 @@ impl<'a, 'py> Arguments<'a, 'py> {
     fn view_mut(&self, object: &Bound<'py, PyAny>, name: &str, made: bool) -> PyResult<ViewMut<'a>> {
         if let Some(parts) = torch::parts(object, name)? {
             if !made {
-                torch::check_eager(object, &parts, name)?;
+                // nobody else could write it either: the dispatcher has no way for such a tensor
+                torch::check_eager(object, &parts, name)
+                    .map_err(|error| PyValueError::new_err(error.value(object.py()).to_string()))?;
             }
             // SAFETY: as in `view`; the operation checks that outputs are apart from everything else in the call.
             return unsafe { parts.view_mut(name) };
@@ -164,8 +169,10 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     /// The gradient by the input with the number of this output.
-    pub fn gradient(&mut self, name: &str) -> PyResult<Option<ViewMut<'a>>> {
+    pub fn gradient(&mut self, argument: &str) -> PyResult<Option<ViewMut<'a>>> {
         let input = self.next_output;
+        let wanted = input < self.outputs.len();
+        let name = if wanted { &format!("grad of {argument}") } else { argument };
         self.written(name, true, |call| {
             let object = call.inputs.get_borrowed_item(input)?;
             let Some(parts) = torch::parts(&object, name)? else {
@@ -192,24 +199,29 @@ impl<'a, 'py> Arguments<'a, 'py> {
         if object.is_none() {
             return Ok(None);
         }
-        let view = match object.cast::<PyBool>() {
+        let tensor = match object.cast::<PyBool>() {
             Ok(wanted) if !wanted.is_true() => return Ok(None),
-            Ok(_) => make(self).and_then(|tensor| {
-                let view = self.view_mut(&tensor, name, true)?;
-                self.keep.made.borrow_mut().push(tensor.unbind());
-                Ok(view)
-            }),
-            Err(_) => self.view_mut(&object, name, made),
+            Ok(_) => make(self),
+            Err(_) => return self.view_mut(&object, name, made).map(Some).map_err(|error| self.named(error)),
         };
+        let view = tensor.and_then(|tensor| {
+            let view = self.view_mut(&tensor, name, true)?;
+            self.keep.made.borrow_mut().push(tensor.unbind());
+            Ok(view)
+        });
         view.map(Some).map_err(|error| self.named(error))
     }
 
-    /// Anything that is not a tensor.
+    /// Anything that is not a tensor. A value of another type is an unknown argument: PyTorch's dispatcher converts some.
     pub fn value<T: for<'x> FromPyObject<'x, 'py, Error = PyErr>>(&mut self, name: &str) -> PyResult<T> {
         let object = self.input()?;
         object.extract().map_err(|error: PyErr| {
-            let words = format!("{}: `{name}`: {}", self.op, error.value(self.inputs.py()));
-            PyErr::from_type(error.get_type(self.inputs.py()), words)
+            let py = self.inputs.py();
+            let words = format!("{}: `{name}`: {}", self.op, error.value(py));
+            match error.is_instance_of::<PyTypeError>(py) {
+                true => UnknownArgument::new_err(words),
+                false => PyErr::from_type(error.get_type(py), words),
+            }
         })
     }
 
@@ -219,34 +231,20 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Ok((low.unwrap_or(f64::NEG_INFINITY), high.unwrap_or(f64::INFINITY)))
     }
 
-    /// `cu_seqlens` and `seq_idx`, of which one may be there.
-    pub fn sequences(&mut self) -> PyResult<Sequences<'a>> {
-        match (self.option("cu_seqlens")?, self.option("seq_idx")?) {
-            (None, None) => Ok(Sequences::Whole),
-            (Some(bounds), None) => Ok(Sequences::CuSeqlens(bounds)),
-            (None, Some(index)) => Ok(Sequences::SeqIdx(index)),
-            _ => Err(PyValueError::new_err(format!("{}: `cu_seqlens` and `seq_idx` exclude each other", self.op))),
-        }
-    }
-
-    /// The name of a discretization.
-    pub fn discretization(&mut self) -> PyResult<Discretization> {
+    /// The number of a word of a list. None stands for no word where there may be none.
+    pub fn word(&mut self, name: &str, words: &[&str], optional: bool) -> PyResult<Option<usize>> {
         let object = self.input()?;
-        let word = object.extract::<&str>().ok().and_then(|word| word.parse().ok());
-        word.ok_or_else(|| {
-            let expected = "'mamba', 'zoh', 'bilinear' or 'dirac'";
-            PyValueError::new_err(format!("{}: `discretization` must be {expected}, got {object:?}", self.op))
+        if optional && object.is_none() {
+            return Ok(None);
+        }
+        let number = object.extract::<&str>().ok().and_then(|word| words.iter().position(|known| *known == word));
+        number.map(Some).ok_or_else(|| {
+            let none = optional.then_some("None".to_string());
+            let expected: Vec<_> = none.into_iter().chain(words.iter().map(|word| format!("'{word}'"))).collect();
+            let (last, others) = expected.split_last().expect("a list of words");
+            let expected = format!("{} or {last}", others.join(", "));
+            PyValueError::new_err(format!("{}: `{name}` must be {expected}, got {object:?}", self.op))
         })
-    }
-
-    /// The name of an activation, or None.
-    pub fn activation(&mut self) -> PyResult<Activation> {
-        let object = self.input()?;
-        match object.extract::<Option<&str>>() {
-            Ok(None) => Ok(Activation::None),
-            Ok(Some("silu" | "swish")) => Ok(Activation::Silu),
-            _ => Err(PyValueError::new_err(format!("{}: `activation` must be None, 'silu' or 'swish', got {object:?}", self.op))),
-        }
     }
 
     /// Saved states that are read: the part that the call uses of a buffer of theirs.
@@ -256,9 +254,17 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Ok(Some(buffer.slice(0, used)))
     }
 
-    /// Saved states that are written, as [`Arguments::saved`].
-    pub fn saved_output(&mut self, needed: impl FnOnce() -> statescan::Result<usize>) -> PyResult<Option<ViewMut<'a>>> {
-        let make = |_: &Self| Err(PyTypeError::new_err("`checkpoints` must be a tensor"));
+    /// Saved states that are written, as [`Arguments::saved`]. Where they are made here, there is room for so many numbers of a type.
+    pub fn saved_output(
+        &mut self,
+        dtype: DType,
+        capacity: impl FnOnce() -> statescan::Result<usize>,
+        needed: impl FnOnce() -> statescan::Result<usize>,
+    ) -> PyResult<Option<ViewMut<'a>>> {
+        let make = |call: &Self| {
+            let shape = Shape::new(&[capacity().map_err(to_python)?]).map_err(to_python)?;
+            call.maker()?.empty(&*call.inputs.get_borrowed_item(0)?, &shape, dtype)
+        };
         let Some(buffer) = self.written("checkpoints", true, make)? else { return Ok(None) };
         let used = used(buffer.shape(), needed())?;
         Ok(Some(buffer.slice(0, used)))
@@ -294,16 +300,6 @@ impl<'a, 'py> Arguments<'a, 'py> {
         };
         done.map_err(to_python)?;
         Ok(self.keep.made.take())
-    }
-}
-
-/// The type of carried values beside inputs of some type.
-pub fn carried(dtype: DType, is_complex: bool) -> DType {
-    match (dtype.is_double(), is_complex) {
-        (false, false) => DType::F32,
-        (true, false) => DType::F64,
-        (false, true) => DType::Complex64,
-        (true, true) => DType::Complex128,
     }
 }
 

@@ -176,15 +176,10 @@ impl Tensor {
             unknown_dtype(argument, format_args!("DLPack's code {code} with {bits} bits and {lanes} lanes"))
         })?;
         let fail = |why: String| PyValueError::new_err(format!("`{argument}` {why}"));
-        let device = match (tensor.device_type, usize::try_from(tensor.device_id)) {
-            // 3 is host memory that a CUDA driver has pinned
-            (1 | 3, _) => Device::Cpu,
-            (2, Ok(ordinal)) => Device::Cuda(ordinal),
-            (kind, _) => {
-                let id = tensor.device_id;
-                return Err(fail(format!("must be on a CPU or CUDA device, got DLPack's device type {kind} with number {id}")));
-            }
-        };
+        let device = tensor.device().ok_or_else(|| {
+            let Tensor { device_type, device_id, .. } = tensor;
+            fail(format!("must be on a CPU or CUDA device, got DLPack's device type {device_type} with number {device_id}"))
+        })?;
         let rank = match usize::try_from(tensor.ndim) {
             Ok(rank) if rank <= MAX_RANK => rank,
             _ => return Err(too_many_axes(argument, tensor.ndim)),
@@ -214,6 +209,16 @@ impl Tensor {
         };
         let address = address.ok_or_else(|| fail("reaches beyond all memory".into()))?;
         Ok(Parts { address, dtype, device, rank, shape, strides })
+    }
+
+    /// The device, if it is of a kind that kernels run on.
+    pub fn device(&self) -> Option<Device> {
+        match (self.device_type, usize::try_from(self.device_id)) {
+            // 3 is host memory that a CUDA driver has pinned
+            (1 | 3, _) => Some(Device::Cpu),
+            (2, Ok(ordinal)) => Some(Device::Cuda(ordinal)),
+            _ => None,
+        }
     }
 
     /// The element type, by `DLDataTypeCode`.

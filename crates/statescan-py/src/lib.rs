@@ -1,17 +1,18 @@
-//! The native half of the Python package: one function for each pass of each operation, called by `python/statescan` with outputs that it
+//! The native half of the Python package: one function for each kind of pass, called by `python/statescan` with outputs that it
 //! has allocated, or, beside tensors of PyTorch, with True for outputs that are to be made here.
 //!
-//! All functions have the same signature, `(inputs, outputs, place)`: two tuples, in an order that both sides write down (`ops/` here,
-//! `operations.py` there), and where the call runs ([`exec::Place`]). Tensors come through two doors: those of PyTorch
+//! All functions have the same signature, `(number, inputs, outputs, place)`: the operation's number, two tuples in the order of its signature,
+//! which Python reads too ([`describe`]), and where the call runs ([`exec::Place`]). Tensors come through two doors: those of PyTorch
 //! are read by their attributes ([`torch`]), all others by DLPack ([`dlpack`]).
 
 mod call;
+mod describe;
 mod dlpack;
 mod error;
 mod exec;
 #[cfg(target_os = "linux")]
 mod openmp;
-mod ops;
+mod passes;
 mod tensor;
 mod torch;
 
@@ -21,21 +22,11 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
+    use crate::describe::operations;
+    #[pymodule_export]
     use crate::exec::{cores, cuda_devices, synchronize};
     #[pymodule_export]
-    use crate::ops::causal_conv1d::{causal_conv1d_backward, causal_conv1d_forward, causal_conv1d_update};
-    #[pymodule_export]
-    use crate::ops::linear_scan::{linear_scan_backward, linear_scan_forward};
-    #[pymodule_export]
-    use crate::ops::selective_scan::{selective_scan_backward, selective_scan_forward};
-    #[pymodule_export]
-    use crate::ops::selective_state_update::selective_state_update;
-    #[pymodule_export]
-    use crate::ops::simplified_scan::{simplified_scan_backward, simplified_scan_forward};
-    #[pymodule_export]
-    use crate::ops::simplified_state_update::simplified_state_update;
-    #[pymodule_export]
-    use crate::ops::ssd::{ssd_backward, ssd_forward};
+    use crate::passes::{backward, forward, update};
     #[pymodule_export]
     use crate::torch::unobserved;
 
@@ -43,6 +34,7 @@ mod _native {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         #[cfg(target_os = "linux")]
         crate::openmp::import();
+        module.add("UnknownArgument", module.py().get_type::<crate::error::UnknownArgument>())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -2,8 +2,9 @@
 //! descriptions (a tenth of a microsecond for a tensor) are asked that way, older ones for the tensor's attributes (one microsecond).
 
 use crate::dlpack::{self, Lend, lender};
+use crate::error::UnknownArgument;
 use crate::tensor::{Parts, too_many_axes, unknown_dtype};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyFloat, PyInt, PyString, PyTuple, PyType};
@@ -141,7 +142,7 @@ impl<'py> Maker<'py> {
 pub fn check_eager(object: &Bound<'_, PyAny>, parts: &Parts, argument: &str) -> PyResult<()> {
     let Some(torch) = torch(object.py())? else { return Ok(()) };
     let lazily =
-        |what: &str, cure: &str| Err(PyValueError::new_err(format!("`{argument}` is {what} lazily; call {cure}() first")));
+        |what: &str, cure: &str| Err(UnknownArgument::new_err(format!("`{argument}` is {what} lazily; call {cure}() first")));
     if parts.dtype.is_complex() && holds(&torch.is_conj, object)? {
         return lazily("conjugated", "resolve_conj");
     }
@@ -156,11 +157,19 @@ pub fn parts(object: &Bound<'_, PyAny>, argument: &str) -> PyResult<Option<Parts
     if !is_a(object, &torch.tensor) {
         return Ok(None);
     }
-    match torch.lend {
-        Some(lend) => lent(object, argument, lend),
-        None => attributes(torch, object, argument),
+    let parts = match torch.lend {
+        Some(lend) => lent(object, argument, lend)?,
+        None => attributes(torch, object, argument)?,
+    };
+    if parts.address == 0 && !parts.shape[..parts.rank].contains(&0) {
+        return Err(UnknownArgument::new_err(format!("`{argument}` has elements and no memory")));
     }
-    .map(Some)
+    Ok(Some(parts))
+}
+
+/// The error for a tensor that PyTorch cannot describe as memory and strides.
+fn unreadable(argument: &str, error: &Bound<'_, PyAny>) -> PyErr {
+    UnknownArgument::new_err(format!("`{argument}` cannot be read: {error}"))
 }
 
 /// Whether an object is of a type or of a subclass; no code of Python's is asked, as `isinstance` would.
@@ -209,11 +218,24 @@ pub fn unobserved(first: &Bound<'_, PyAny>, others: &Bound<'_, PyTuple>, observe
 fn lent(object: &Bound<'_, PyAny>, argument: &str, lend: Lend) -> PyResult<Parts> {
     let mut tensor = MaybeUninit::<dlpack::Tensor>::uninit();
     // SAFETY: a tensor of PyTorch's, and room for a description, which is filled in where the answer is 0.
-    unsafe {
+    let tensor = unsafe {
         match lend(object.as_ptr().cast(), tensor.as_mut_ptr()) {
-            0 => tensor.assume_init().parts(argument),
-            _ => Err(PyErr::fetch(object.py())),
+            0 => tensor.assume_init(),
+            _ => return Err(unreadable(argument, PyErr::fetch(object.py()).value(object.py()))),
         }
+    };
+    if tensor.device().is_none() {
+        return Err(unknown_device(object, argument));
+    }
+    // SAFETY: PyTorch has filled the description in, shape and strides with it.
+    unsafe { tensor.parts(argument) }
+}
+
+/// The error for a tensor on a device that has no kernels.
+fn unknown_device(object: &Bound<'_, PyAny>, argument: &str) -> PyErr {
+    match object.getattr(intern!(object.py(), "device")) {
+        Ok(got) => UnknownArgument::new_err(format!("`{argument}` must be on a CPU or CUDA device, got one on {got}")),
+        Err(error) => error,
     }
 }
 
@@ -228,13 +250,13 @@ fn attributes(torch: &Torch, object: &Bound<'_, PyAny>, argument: &str) -> PyRes
     } else if object.getattr(intern!(py, "is_cuda"))?.is_truthy()? {
         Device::Cuda(object.call_method0(intern!(py, "get_device"))?.extract()?)
     } else {
-        let got = object.getattr(intern!(py, "device"))?;
-        return Err(PyValueError::new_err(format!("`{argument}` must be on a CPU or CUDA device, got one on {got}")));
+        return Err(unknown_device(object, argument));
     };
+    let unreadable = |error: PyErr| unreadable(argument, error.value(py));
     let (mut shape, mut strides) = ([0; MAX_RANK], [0; MAX_RANK]);
-    let rank = read(&object.getattr(intern!(py, "shape"))?, &mut shape, argument)?;
-    read(&object.call_method0(intern!(py, "stride"))?, &mut strides, argument)?;
-    let address = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
+    let rank = read(&object.getattr(intern!(py, "shape")).map_err(unreadable)?, &mut shape, argument)?;
+    read(&object.call_method0(intern!(py, "stride")).map_err(unreadable)?, &mut strides, argument)?;
+    let address = object.call_method0(intern!(py, "data_ptr")).map_err(unreadable)?.extract()?;
     Ok(Parts { address, dtype, device, rank, shape: shape.map(isize::unsigned_abs), strides })
 }
 

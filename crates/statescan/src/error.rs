@@ -1,6 +1,7 @@
 //! The one error type. Variants name the operation and the argument and carry what was expected and what came.
 
 use crate::tensor::{DType, Device, Shape};
+use std::borrow::Cow;
 
 /// What is wrong with a call. Nothing has been written when one of these comes back, with two exceptions on GPUs: [`Error::Cuda`] can be
 /// about an earlier call, and it and [`Error::Compile`] can come when some of the call's kernels are in the stream already.
@@ -15,7 +16,7 @@ pub enum Error {
         /// The argument.
         argument: &'static str,
         /// The layouts that are accepted, in words.
-        expected: &'static str,
+        expected: Cow<'static, str>,
         /// The shape that came.
         got: Shape,
     },

@@ -45,40 +45,42 @@
 //! anything is written, and an [`Error`] names the operation and the argument. Results are bit-identical for any number of threads.
 //!
 //! A forward pass saves some states for the backward pass where it is given room for them, and a backward pass computes the gradients
-//! that it is given room for. The room here is in [`tensor::Buffer`]s:
+//! that it is given room for. Nothing is allocated on a GPU behind the caller's back; where an operation wants scratch memory there, it says
+//! how much. Here the room is in [`Tensor`]s, on the device of the executor, and in a [`tensor::Workspace`], which further calls may use:
 //!
 //! ```
 //! use statescan::ops::selective_scan::{self, Args, Cotangents, Gradients, Outputs};
-//! use statescan::tensor::Buffer;
-//! use statescan::{DType, Exec};
+//! use statescan::tensor::Workspace;
+//! use statescan::{DType, Exec, Tensor};
 //!
-//! fn filled(shape: &[usize], value: f64) -> Result<Buffer, statescan::Error> {
-//!     let mut buffer = Buffer::zeros(DType::F32, shape)?;
-//!     buffer.fill_with(|| value.into());
-//!     Ok(buffer)
-//! }
-//!
+//! let exec = Exec::cpu(2); // on a GPU: Exec::cuda(0)?
+//! let filled = |shape: &[usize], value: f32| Tensor::from_slice(&exec, &vec![value; shape.iter().product()], shape);
 //! let (batch, dim, seqlen, dstate) = (1, 4, 100, 2);
 //! let (x, dt) = (filled(&[batch, dim, seqlen], 1.0)?, filled(&[batch, dim, seqlen], 0.1)?);
-//! let a = filled(&[dim, dstate], -1.0)?;
 //! let (b, c) = (filled(&[batch, dstate, seqlen], 0.5)?, filled(&[batch, dstate, seqlen], 0.5)?);
+//! let a = filled(&[dim, dstate], -1.0)?;
 //! let args = Args::new(x.view(), dt.view(), a.view(), b.view(), c.view());
 //!
-//! let exec = Exec::cpu(2);
-//! let mut y = filled(&[batch, dim, seqlen], 0.0)?;
-//! let mut saved = filled(&[selective_scan::checkpoints_len(&args)?], 0.0)?;
+//! let mut y = Tensor::like(&exec, &x.view())?;
+//! let mut saved = Tensor::empty(&exec, DType::F32, &[selective_scan::checkpoints_len(&args)?])?;
 //! let mut out = Outputs { y: Some(y.view_mut()), checkpoints: Some(saved.view_mut()), ..Default::default() };
 //! selective_scan::forward(&exec, &args, &mut out)?;
 //!
 //! // the gradients of the sum of y, whose cotangent is one everywhere
 //! let ones = filled(&[batch, dim, seqlen], 1.0)?;
 //! let cotangents = Cotangents { y: Some(ones.view()), ..Default::default() };
-//! let (mut dx, mut da) = (filled(&[batch, dim, seqlen], 0.0)?, filled(&[dim, dstate], 0.0)?);
-//! let mut grads = Gradients { x: Some(dx.view_mut()), a: Some(da.view_mut()), ..Default::default() };
+//! let (mut dx, mut da) = (Tensor::like(&exec, &x.view())?, Tensor::like(&exec, &a.view())?);
+//! let mut workspace = Workspace::default();
+//! let mut grads = Gradients {
+//!     x: Some(dx.view_mut()),
+//!     a: Some(da.view_mut()),
+//!     workspace: Some(workspace.view_mut(&exec, selective_scan::backward_workspace_len(&exec, &args, true)?)?),
+//!     ..Default::default()
+//! };
 //! selective_scan::backward(&exec, &args, Some(saved.view()), &cotangents, &mut grads)?;
 //!
 //! // the last input reaches the last output alone: twice C dt B
-//! let last = dx.to_dense().data()[seqlen - 1].re;
+//! let last = dx.to_vec::<f32>()?[seqlen - 1];
 //! assert!((last - 2.0 * 0.5 * 0.1 * 0.5).abs() < 1e-6);
 //! # Ok::<(), statescan::Error>(())
 //! ```
@@ -92,8 +94,7 @@
 //! | `cuda` | NVIDIA GPUs: without it [`Exec::cuda`] and [`Exec::cuda_stream`] answer [`Error::Unavailable`] |
 //! | `ndarray` | views from arrays of the crate `ndarray` |
 //!
-//! Nothing of CUDA is needed to build: driver and NVRTC are found at run time. The [module](cuda) says where
-//! compiled kernels are kept, and has tensors on a device.
+//! Nothing of CUDA is needed to build: driver and NVRTC are found at run time. The [module](cuda) says where compiled kernels are kept.
 
 #![deny(missing_docs)]
 
@@ -108,7 +109,7 @@ pub use cpu::Level;
 pub use error::{Error, Result};
 pub use exec::{Exec, ForeignThreads};
 pub use ops::{Discretization, Sequences};
-pub use tensor::{DType, Device, View, ViewMut};
+pub use tensor::{DType, Device, Tensor, View, ViewMut};
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

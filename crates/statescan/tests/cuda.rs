@@ -2,45 +2,43 @@
 
 mod common;
 
-use common::device::{Placed, PlacedMut, gpu};
+use common::device::{gpu, home, on};
 use common::{Layout, Rng, normal, poisoned};
-use statescan::cuda::{DeviceTensor, Graph, elapsed};
+use statescan::cuda::{Graph, devices, elapsed};
 use statescan::ops::causal_conv1d::{self, Activation, Args, Cotangents, Gradients, Outputs};
-use statescan::tensor::Buffer;
-use statescan::{DType, Device, Error, Exec, View};
+use statescan::tensor::Workspace;
+use statescan::{DType, Device, Error, Exec, Tensor, View};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
 /// `y` and the gradients by `x` and `weight` of one convolution, by direct calls or by a recorded graph.
-fn convolution(exec: &Exec, recorded: bool) -> [Buffer; 3] {
-    let rng = &mut Rng::new(1);
-    let [x, dy] = [0; 2].map(|_| normal(rng, DType::F32, &[2, 20, 300], Layout::Dense, 1.0));
-    let weight = normal(rng, DType::F32, &[20, 4], Layout::Dense, 0.5);
-    let (on_x, on_dy, on_weight) = (Placed::new(exec, &x), Placed::new(exec, &dy), Placed::new(exec, &weight));
-    let args = Args { activation: Activation::Silu, ..Args::new(on_x.view(), on_weight.view()) };
-    let mut results = [&x, &x, &weight].map(|like| poisoned(rng, DType::F32, &like.shape(), Layout::Dense));
-    let mut scratch = poisoned(rng, DType::F32, &[causal_conv1d::backward_workspace_len(exec, &args).unwrap()], Layout::Dense);
-    let mut workspace = PlacedMut::new(exec, &mut scratch);
-    let [mut y, mut dx, mut dweight] = results.each_mut().map(|buffer| PlacedMut::new(exec, buffer));
+fn convolution(exec: &Exec, recorded: bool) -> [Tensor; 3] {
+    let (rng, mut workspace) = (&mut Rng::new(1), Workspace::default());
+    let [x, dy] = [0; 2].map(|_| on(exec, &normal(rng, DType::F32, &[2, 20, 300], Layout::Dense, 1.0)));
+    let weight = on(exec, &normal(rng, DType::F32, &[20, 4], Layout::Dense, 0.5));
+    let args = Args { activation: Activation::Silu, ..Args::new(x.view(), weight.view()) };
+    let [mut y, mut dx, mut dweight] =
+        [&x, &x, &weight].map(|like| on(exec, &poisoned(rng, DType::F32, &like.shape(), Layout::Dense)));
+    let len = causal_conv1d::backward_workspace_len(exec, &args).unwrap();
+    let mut workspace = workspace.view_mut(exec, len).unwrap();
     let mut calls = || {
         let mut out = Outputs { y: Some(y.view_mut()), final_states: None };
         causal_conv1d::forward(exec, &args, &mut out)?;
-        let (x, weight, workspace) = (Some(dx.view_mut()), Some(dweight.view_mut()), Some(workspace.view_mut()));
+        let (x, weight, workspace) = (Some(dx.view_mut()), Some(dweight.view_mut()), Some(workspace.reborrow()));
         let mut grads = Gradients { x, weight, workspace, ..Default::default() };
-        causal_conv1d::backward(exec, &args, &Cotangents { y: Some(on_dy.view()), final_states: None }, &mut grads)
+        causal_conv1d::backward(exec, &args, &Cotangents { y: Some(dy.view()), final_states: None }, &mut grads)
     };
     if recorded {
         // the first call of a kernel may be recorded as well as any other
         let graph = Graph::record(exec, calls).unwrap();
-        // SAFETY: the tensors are alive, and nothing looks at them before `finish` has waited.
+        // SAFETY: the tensors are alive, and nothing looks at them before `home` has waited.
         let time = elapsed(exec, || unsafe { graph.launch().and_then(|()| graph.launch()) }).unwrap();
         assert!(!time.is_zero());
     } else {
         calls().unwrap();
     }
-    [y, dx, dweight].into_iter().for_each(PlacedMut::finish);
-    results
+    [&y, &dx, &dweight].map(home)
 }
 
 #[test]
@@ -115,23 +113,20 @@ fn compute() {
 fn scan(exec: &Exec) {
     use statescan::ops::selective_scan::{self, Args, Cotangents, Gradients, Outputs, backward, forward};
     let rng = &mut Rng::new(2);
-    let mut numbers = |shape: &[usize]| normal(rng, DType::BF16, shape, Layout::Dense, 0.1);
+    let mut numbers = |shape: &[usize]| on(exec, &normal(rng, DType::BF16, shape, Layout::Dense, 0.1));
     let (time, maps, a) = (numbers(&[2, 64, 256]), numbers(&[2, 16, 256]), numbers(&[64, 16]));
-    let [on_time, on_maps, on_a] = [&time, &maps, &a].map(|buffer| Placed::new(exec, buffer));
-    let args =
-        Args { dt_softplus: true, ..Args::new(on_time.view(), on_time.view(), on_a.view(), on_maps.view(), on_maps.view()) };
-    let scratch = [selective_scan::checkpoints_len(&args), selective_scan::backward_workspace_len(exec, &args, true)];
-    let mut scratch = scratch.map(|len| Buffer::zeros(DType::F32, &[len.unwrap()]).unwrap());
-    let mut results = [0; 2].map(|_| poisoned(&mut Rng::new(3), DType::BF16, &time.shape(), Layout::Dense));
-    let [mut checkpoints, mut workspace] = scratch.each_mut().map(|buffer| PlacedMut::new(exec, buffer));
-    let [mut y, mut dx] = results.each_mut().map(|buffer| PlacedMut::new(exec, buffer));
-    let mut out = Outputs { y: Some(y.view_mut()), checkpoints: Some(checkpoints.view_mut()), ..Default::default() };
+    let args = Args { dt_softplus: true, ..Args::new(time.view(), time.view(), a.view(), maps.view(), maps.view()) };
+    let mut saved = Tensor::empty(exec, DType::F32, &[selective_scan::checkpoints_len(&args).unwrap()]).unwrap();
+    let [mut y, mut dx] = [(); 2].map(|()| on(exec, &poisoned(&mut Rng::new(3), DType::BF16, &time.shape(), Layout::Dense)));
+    let mut out = Outputs { y: Some(y.view_mut()), checkpoints: Some(saved.view_mut()), ..Default::default() };
     forward(exec, &args, &mut out).unwrap();
-    let mut grads = Gradients { x: Some(dx.view_mut()), workspace: Some(workspace.view_mut()), ..Default::default() };
-    let cotangents = Cotangents { y: Some(on_time.view()), final_state: None };
-    backward(exec, &args, Some(checkpoints.view_mut().as_view()), &cotangents, &mut grads).unwrap();
-    [y, dx].into_iter().for_each(PlacedMut::finish);
-    assert!(results.iter().all(|buffer| buffer.to_dense().data().iter().all(|v| v.re.is_finite())));
+    let mut workspace = Workspace::default();
+    let len = selective_scan::backward_workspace_len(exec, &args, true).unwrap();
+    let workspace = Some(workspace.view_mut(exec, len).unwrap());
+    let mut grads = Gradients { x: Some(dx.view_mut()), workspace, ..Default::default() };
+    let cotangents = Cotangents { y: Some(time.view()), final_state: None };
+    backward(exec, &args, Some(saved.view()), &cotangents, &mut grads).unwrap();
+    assert!([&y, &dx].iter().all(|tensor| home(tensor).to_dense().data().iter().all(|v| v.re.is_finite())));
 }
 
 /// A convolution of memory that does not exist. The context is lost, as CUDA has it; calls say so, and the CPU goes on.
@@ -142,9 +137,8 @@ fn fault() {
     let nowhere = unsafe {
         View::from_raw_parts(core::ptr::without_provenance(1 << 20), DType::F32, exec.device(), &shape, &[6000, 300, 1])
     };
-    let (weight, mut result) = (Buffer::zeros(DType::F32, &[20, 4]).unwrap(), Buffer::zeros(DType::F32, &shape).unwrap());
-    let (on_weight, mut y) = (Placed::new(&exec, &weight), PlacedMut::new(&exec, &mut result));
-    let args = Args::new(nowhere.unwrap(), on_weight.view());
+    let [weight, mut y] = [&[20, 4][..], &shape].map(|shape| Tensor::zeros(&exec, DType::F32, shape).unwrap());
+    let args = Args::new(nowhere.unwrap(), weight.view());
     let mut call = || causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(y.view_mut()), final_states: None });
     assert_eq!(call(), Ok(()), "nothing is known of it yet");
     let lost = |result: Result<(), Error>| {
@@ -183,11 +177,25 @@ fn memory_that_does_not_exist_is_reported_and_the_cpu_goes_on() {
 #[test]
 fn too_little_memory_is_an_error_and_the_device_goes_on() {
     let Some(exec) = gpu() else { return };
-    // SAFETY: no one reads through the view, as there is no room to copy it to.
-    let huge = unsafe { View::from_raw_parts(core::ptr::without_provenance(1 << 20), DType::F32, Device::Cpu, &[1 << 40], &[1]) };
-    let error = DeviceTensor::from_host(&exec, &huge.unwrap()).err();
+    let error = Tensor::zeros(&exec, DType::F32, &[1 << 40]).err();
     assert_eq!(error, Some(Error::OutOfMemory { device: 0, bytes: 4 << 40 }));
     convolution(&exec, false);
+}
+
+#[test]
+fn every_device_computes_the_same() {
+    let Some(first) = gpu() else { return };
+    let expected = convolution(&first, false);
+    for ordinal in 1..devices().unwrap().len() {
+        let exec = Exec::cuda(ordinal).unwrap();
+        let tensors = expected.each_ref().map(|tensor| tensor.to(&first).unwrap().to(&exec).unwrap());
+        for (tensor, expected) in tensors.iter().zip(&expected) {
+            assert!(tensor.device() == Device::Cuda(ordinal) && home(tensor).bytes() == expected.bytes());
+        }
+        for (got, expected) in convolution(&exec, false).iter().zip(&expected) {
+            assert!(got.bytes() == expected.bytes(), "device {ordinal}");
+        }
+    }
 }
 
 #[test]

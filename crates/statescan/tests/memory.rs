@@ -1,8 +1,7 @@
 //! Peak memory of forward and backward, counted by the allocator.
 
 use statescan::ops::selective_scan::{self, Args, Cotangents, Gradients, Outputs};
-use statescan::tensor::Buffer;
-use statescan::{DType, Exec};
+use statescan::{DType, Exec, Tensor};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -30,8 +29,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn tensor(shape: &[usize], value: f64) -> Buffer {
-    let mut buffer = Buffer::zeros(DType::F32, shape).unwrap();
+fn tensor(shape: &[usize], value: f64) -> Tensor {
+    let mut buffer = Tensor::host(DType::F32, shape).unwrap();
     let mut i = 0u32;
     buffer.fill_with(|| {
         i = i.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -47,9 +46,9 @@ fn forward_and_backward_stay_near_the_tensors_of_the_call() {
     let (x, dt, a) = (tensor(&[b, d, l], 1.0), tensor(&[b, d, l], 0.1), tensor(&[d, n], -1.0));
     let (bb, c, dy) = (tensor(&[b, n, l], 1.0), tensor(&[b, n, l], 1.0), tensor(&[b, d, l], 1.0));
     let args = Args::new(x.view(), dt.view(), a.view(), bb.view(), c.view());
-    let zeros = |like: &Buffer| Buffer::zeros(DType::F32, &like.shape()).unwrap();
+    let zeros = |like: &Tensor| Tensor::host(DType::F32, &like.shape()).unwrap();
     let [mut y, mut dx, mut ddt, mut da, mut db, mut dc] = [&x, &x, &dt, &a, &bb, &c].map(zeros);
-    let mut saved = Buffer::zeros(DType::F32, &[selective_scan::checkpoints_len(&args).unwrap()]).unwrap();
+    let mut saved = Tensor::host(DType::F32, &[selective_scan::checkpoints_len(&args).unwrap()]).unwrap();
     assert!(saved.shape()[0] <= d * n * l.div_ceil(64), "at most one state for each 64 steps and channel");
     let tensors = LIVE.load(Ordering::Relaxed);
     PEAK.store(tensors, Ordering::Relaxed);

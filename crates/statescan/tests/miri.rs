@@ -1,11 +1,10 @@
 //! Tiny problems through every operation that needs no matrix product, for Miri: every pointer of the scalar kernels is inside its tensor.
 
 use statescan::ops::{causal_conv1d, linear_scan, selective_scan};
-use statescan::tensor::Buffer;
-use statescan::{DType, Exec, Sequences, View};
+use statescan::{DType, Exec, Sequences, Tensor, View};
 
-fn ones(dtype: DType, shape: &[usize]) -> Buffer {
-    let mut buffer = Buffer::zeros(dtype, shape).unwrap();
+fn ones(dtype: DType, shape: &[usize]) -> Tensor {
+    let mut buffer = Tensor::host(dtype, shape).unwrap();
     buffer.fill_with(|| 0.5.into());
     buffer
 }
@@ -22,9 +21,9 @@ fn selective_scan_reads_and_writes_inside_its_tensors() {
             reverse: true,
             ..selective_scan::Args::new(x.view(), dt.view(), a.view(), map.view(), map.view())
         };
-        let zeros = |like: &Buffer| Buffer::zeros(like.dtype(), &like.shape()).unwrap();
+        let zeros = |like: &Tensor| Tensor::host(like.dtype(), &like.shape()).unwrap();
         let [mut y, mut dx, mut ddt, mut da, mut db] = [&x, &x, &dt, &a, &map].map(zeros);
-        let mut last = Buffer::zeros(DType::F32, &[b, dim, n]).unwrap();
+        let mut last = Tensor::host(DType::F32, &[b, dim, n]).unwrap();
         let mut out = selective_scan::Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), ..Default::default() };
         selective_scan::forward(&Exec::cpu(1), &args, &mut out).unwrap();
         let mut grads = selective_scan::Gradients {
@@ -48,7 +47,7 @@ fn packed_sequences_stay_inside() {
         sequences: Sequences::CuSeqlens(View::new(&bounds, &[4]).unwrap()),
         ..selective_scan::Args::new(x.view(), x.view(), a.view(), map.view(), map.view())
     };
-    let mut last = Buffer::zeros(DType::F32, &[3, 2, 1]).unwrap();
+    let mut last = Tensor::host(DType::F32, &[3, 2, 1]).unwrap();
     let mut out = selective_scan::Outputs { final_state: Some(last.view_mut()), ..Default::default() };
     selective_scan::forward(&Exec::cpu(1), &args, &mut out).unwrap();
 }
@@ -56,11 +55,11 @@ fn packed_sequences_stay_inside() {
 #[test]
 fn linear_scan_and_convolution_stay_inside() {
     let (a, b) = (ones(DType::F32, &[3, 5]), ones(DType::F32, &[3, 5]));
-    let mut h = Buffer::zeros(DType::F32, &[3, 5]).unwrap();
+    let mut h = Tensor::host(DType::F32, &[3, 5]).unwrap();
     let mut out = linear_scan::Outputs { h: Some(h.view_mut()), ..Default::default() };
     linear_scan::forward(&Exec::cpu(1), &linear_scan::Args::new(a.view(), b.view()), &mut out).unwrap();
     let (x, weight) = (ones(DType::F32, &[1, 3, 5]), ones(DType::F32, &[3, 4]));
-    let mut y = Buffer::zeros(DType::F32, &[1, 3, 5]).unwrap();
+    let mut y = Tensor::host(DType::F32, &[1, 3, 5]).unwrap();
     let mut out = causal_conv1d::Outputs { y: Some(y.view_mut()), ..Default::default() };
     causal_conv1d::forward(&Exec::cpu(1), &causal_conv1d::Args::new(x.view(), weight.view()), &mut out).unwrap();
     assert_eq!(y.view().at(&[0, 0, 4]).re, 1.0);

@@ -4,8 +4,8 @@ mod common;
 
 use common::vectors::Case;
 use statescan::ops::simplified_scan::{Args, Cotangents, Gradients, Head, Outputs, backward, forward, reference};
-use statescan::tensor::{Buffer, Dense};
-use statescan::{DType, Discretization, Exec, View, ViewMut};
+use statescan::tensor::Dense;
+use statescan::{DType, Discretization, Exec, Tensor, View, ViewMut};
 
 /// A tensor with a trailing axis of (re, im) as a complex one.
 fn complex(view: View<'_>) -> View<'_> {
@@ -61,7 +61,7 @@ fn check(name: &str, discretization: Discretization, inner: Option<bool>) {
     case.assert_close("grad.delta", &grads.delta);
 
     let exec = Exec::cpu(2);
-    let like = |key: &str| Buffer::zeros(DType::F32, &case.need(key).shape()).unwrap();
+    let like = |key: &str| Tensor::host(DType::F32, &case.need(key).shape()).unwrap();
     let (mut y, mut last) = (like("out.y"), case.tensor("out.last_state"));
     let mut y_view = y.view_mut();
     let mut last_view = last.as_mut().map(|v| v.view_mut());

@@ -1,15 +1,14 @@
 //! The same measurements on another device than the CPU, by its own clock.
 
-use super::measured::Measured;
-use super::{Place, Row, columns, grid, progress};
-use crate::call::{Call, Input};
-use crate::cli::BenchArgs;
-use crate::device;
+use super::args::BenchArgs;
+use super::row::{Place, Row, columns, grid, progress};
 use crate::error::{Error, Result};
-use crate::operation::Work;
 use statescan::Exec;
 use statescan::cuda::Ceilings;
-use statescan::tensor::Buffer;
+use statescan_cases::call::Call;
+use statescan_cases::measure::device::{copies, median};
+use statescan_cases::measure::measured::Measured;
+use statescan_cases::work::Work;
 use std::time::Duration;
 
 /// The least time in nanoseconds that so much work can take: memory, multiply-adds and exponentials go on beside each other.
@@ -25,7 +24,7 @@ pub(super) fn rates(exec: &Exec, ceilings: &Ceilings) -> String {
 
 /// Why an operation has no kernel on a device, if that is what an error says.
 pub(super) fn missing(error: &Error) -> Option<&'static str> {
-    let Error::Op { error, .. } = error else { return None };
+    let Error::Case(statescan_cases::Error::Op { error, .. }) = error else { return None };
     match &**error {
         statescan::Error::Unavailable { why, .. } => Some(why),
         _ => None,
@@ -90,25 +89,8 @@ pub(super) fn wrong(exec: &Exec, call: &Call, backward: bool) -> Result<Vec<Stri
 
 /// The time and the bytes of a pass.
 pub(super) fn time(exec: &Exec, call: &Call, backward: bool) -> Result<(Duration, usize)> {
-    let mut copies = device::copies(exec, call, backward)?;
-    let time = device::median(exec, &mut copies, backward)?;
+    let mut copies = copies(exec, call, backward)?;
+    let time = median(exec, &mut copies, backward)?;
     let bytes = if backward { copies[0].backward_bytes() } else { copies[0].forward_bytes() };
     Ok((time, bytes))
-}
-
-/// The call with its batch repeated, which is quicker than drawing numbers for all of it.
-pub(super) fn repeated(call: &Call, times: usize) -> Result<Call> {
-    let repeat = |input: &Input| -> Result<Input> {
-        let mut shape = input.buffer.shape().to_vec();
-        if !input.argument.layout(shape.len()).is_some_and(|layout| layout.starts_with('B')) {
-            return Ok(input.clone());
-        }
-        shape[0] *= times;
-        let mut buffer = Buffer::zeros(input.buffer.dtype(), &shape)?;
-        let one = input.buffer.bytes();
-        buffer.bytes_mut().chunks_exact_mut(one.len().max(1)).for_each(|rows| rows.copy_from_slice(one));
-        Ok(Input { buffer, ..input.clone() })
-    };
-    let inputs = call.inputs.iter().map(repeat).collect::<Result<_>>()?;
-    Ok(Call { inputs, ..call.clone() })
 }

@@ -9,8 +9,8 @@ pub(crate) struct Chains {
     chains: Mutex<Vec<Chain>>,
 }
 
-/// How many pieces, at most, a thread's chain may be ahead of another one before the thread goes over to that. What it asked for ahead and
-/// left in its cache grows old until it comes back; but of long turns, the last ones end far apart.
+/// Pieces that a thread's chain may be ahead of another one before the thread goes over to that one: fewer lose what the thread has in its
+/// cache more often, more let threads end further apart.
 const AHEAD: usize = 2;
 
 #[derive(Clone, Copy)]
@@ -38,8 +38,7 @@ impl Chains {
         }
         let free = |i: &usize| !chains[*i].busy && chains[*i].done < self.pieces;
         let least = (0..chains.len()).filter(free).map(|i| chains[i].done).min()?;
-        let left = self.pieces - least;
-        let ahead = if self.alone { left } else { AHEAD.min(left / 3) };
+        let ahead = if self.alone { self.pieces } else { AHEAD };
         let kept = |i: usize| match chains[i].by {
             _ if last == Some(i) => 0,
             Some(by) if by == thread => 1,

@@ -1,6 +1,6 @@
 //! Movements between lanes, for kernels that give one channel several lanes. `count` is a power of two, at most the number of lanes.
 
-use super::tile::MAX_LANES;
+use super::sizes::MAX_LANES;
 
 /// Lane movements that pulp's token does not offer; the bodies here serve where an instruction set has nothing better.
 pub(crate) trait Lanes: pulp::Simd {
@@ -339,7 +339,7 @@ mod arm {
 #[cfg(test)]
 mod tests {
     use crate::cpu::simd::{Isa, Real, V};
-    use crate::cpu::tile::MAX_LANES;
+    use crate::cpu::sizes::MAX_LANES;
     use crate::cpu::{Kernel, Level};
     use core::marker::PhantomData;
 

@@ -18,6 +18,7 @@ mod real;
 pub(crate) mod recurrence;
 mod shared;
 pub(crate) mod simd;
+mod sizes;
 pub(crate) mod tile;
 mod workspace;
 

@@ -13,11 +13,9 @@ pub(crate) struct Pool {
     helpers: usize,
 }
 
-/// How long a helper looks for work before it sleeps: as long as waking it would take. The phases of one call are closer together.
-const PATIENCE: Duration = Duration::from_micros(50);
-/// How long one looks for the end of work that others still do. They will be soon, for work is cut so that all end together, and
-/// whoever sleeps then makes the whole call late by the time it takes to wake.
-const COMPANY: Duration = Duration::from_millis(1);
+/// Spin this long for new work, or for other threads to finish: phases of a call are closer together, jobs are balanced, so the wait is
+/// short, and a sleeping thread takes 50 us to wake.
+const SPIN: Duration = Duration::from_micros(50);
 
 struct Shared {
     state: Mutex<State>,
@@ -113,7 +111,7 @@ impl Shared {
     fn finish(&self) -> Option<Box<dyn Any + Send>> {
         // nobody begins from now on, but until the end no other call does either
         self.lock().wanted = 0;
-        wait_for(COMPANY, || self.running.load(Ordering::Acquire) == 0);
+        spin_until(|| self.running.load(Ordering::Acquire) == 0);
         let mut state = self.lock();
         while self.running.load(Ordering::Acquire) > 0 {
             state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +125,7 @@ impl Shared {
     fn help(&self) {
         let mut seen = 0;
         loop {
-            wait_for(PATIENCE, || self.number.load(Ordering::Relaxed) % 2 == 1);
+            spin_until(|| self.number.load(Ordering::Relaxed) % 2 == 1);
             let mut state = self.lock();
             let work = loop {
                 if state.closed {
@@ -155,20 +153,16 @@ impl Shared {
                 self.left.notify_one();
             }
             drop(state);
-            wait_for(COMPANY, || self.number.load(Ordering::Relaxed) != seen);
+            spin_until(|| self.number.load(Ordering::Relaxed) != seen);
         }
     }
 }
 
-/// Looks for so long whether something has happened; after a while other threads that want the processor get it first.
-fn wait_for(longest: Duration, happened: impl Fn() -> bool) {
+/// Spins until something has happened, for [`SPIN`] at most.
+fn spin_until(happened: impl Fn() -> bool) {
     let mut start = None;
-    while !happened() {
-        let waited = start.get_or_insert_with(Instant::now).elapsed();
-        if waited >= longest {
-            return;
-        }
-        if waited < PATIENCE { core::hint::spin_loop() } else { std::thread::yield_now() }
+    while !happened() && start.get_or_insert_with(Instant::now).elapsed() < SPIN {
+        core::hint::spin_loop();
     }
 }
 
@@ -217,7 +211,7 @@ mod tests {
     #[test]
     fn work_has_ended_when_the_call_has_however_long_a_helper_takes() {
         let (pool, caller) = (Pool::new(1), std::thread::current().id());
-        for delay in [Duration::ZERO, 2 * PATIENCE, 5 * COMPANY] {
+        for delay in [Duration::ZERO, 2 * SPIN, 100 * SPIN] {
             let (barrier, done) = (std::sync::Barrier::new(2), AtomicUsize::new(0));
             pool.run(1, &|| {
                 barrier.wait();

@@ -8,7 +8,7 @@ use super::lanes::Lanes;
 use super::math::{self, horner};
 use super::narrow::Narrow;
 pub(crate) use super::real::Real;
-use super::tile::MAX_LANES;
+use super::sizes::MAX_LANES;
 use core::ops::{Add, Div, Mul, Neg, Sub};
 
 /// A pulp token with the few operations that pulp does not have.

@@ -25,6 +25,9 @@ impl Stream {
     pub(crate) fn ordinal(&self) -> usize {
         match self.0 {}
     }
+    pub(crate) fn is(&self, _other: &Stream) -> bool {
+        match self.0 {}
+    }
     pub(crate) fn numbers(&self) -> Numbers {
         match self.0 {}
     }
@@ -38,6 +41,9 @@ impl Stream {
         match self.0 {}
     }
     pub(crate) unsafe fn download(&self, _to: *mut u8, _from: u64, _bytes: usize) -> Result<()> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn fill(&self, _to: u64, _byte: u8, _bytes: usize) -> Result<()> {
         match self.0 {}
     }
     pub(crate) unsafe fn copy(&self, _to: u64, _from: u64, _bytes: usize) -> Result<()> {

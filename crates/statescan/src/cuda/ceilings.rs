@@ -1,7 +1,7 @@
 //! What a device can do at most: memory copied, multiply-adds and exponentials for each nanosecond.
 
 use super::graph::elapsed;
-use super::{Address, COMMON, Config, Launch, Program, Stream, params};
+use super::{Address, COMMON, Config, DeviceMemory, Launch, Program, params};
 use crate::error::Result;
 use crate::exec::Exec;
 
@@ -40,16 +40,16 @@ impl Ceilings {
     /// [`Error::Unavailable`](crate::Error::Unavailable) if the executor is not a CUDA one; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn measure(exec: &Exec) -> Result<Self> {
         let stream = exec.cuda_only()?;
-        let (from, to) = (Memory::new(stream, COPIED)?, Memory::new(stream, COPIED)?);
+        let (from, to) = (DeviceMemory::new(stream, COPIED)?, DeviceMemory::new(stream, COPIED)?);
         // SAFETY: both arrays have so many bytes.
-        let copy = || unsafe { stream.copy(to.address, from.address, COPIED) };
+        let copy = || unsafe { stream.copy(to.address(), from.address(), COPIED) };
         let bytes = 2.0 * COPIED as f64 / best(exec, copy)?;
         let blocks = 16 * stream.numbers().multiprocessors;
         let done = (blocks * THREADS * CHAINS * ROUNDS) as f64;
         let rate = |exp: bool| {
             let config = Config::default().flag("EXP", exp).int("THREADS", THREADS);
             let launch = Launch::line(blocks as u32, THREADS as u32, 0);
-            let params = Params { out: Address::new(to.address), value: 0.5, rounds: ROUNDS as i64 };
+            let params = Params { out: Address::new(to.address()), value: 0.5, rounds: ROUNDS as i64 };
             // SAFETY: the kernel writes one number at most, into an array of ours.
             let time = best(exec, || unsafe { stream.launch(&PROGRAM, &config, launch, &params) })?;
             Ok::<f64, crate::Error>(done / time)
@@ -65,23 +65,4 @@ fn best(exec: &Exec, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
         shortest = shortest.min(elapsed(exec, &mut work)?.as_secs_f64() * 1e9);
     }
     Ok(shortest)
-}
-
-/// Memory of the device, freed when it goes out of scope.
-struct Memory<'s> {
-    stream: &'s Stream,
-    address: u64,
-}
-
-impl<'s> Memory<'s> {
-    fn new(stream: &'s Stream, bytes: usize) -> Result<Self> {
-        Ok(Memory { stream, address: stream.allocate(bytes)? })
-    }
-}
-
-impl Drop for Memory<'_> {
-    fn drop(&mut self) {
-        // SAFETY: allocated by `new`; nothing keeps the address.
-        unsafe { self.stream.free(self.address) };
-    }
 }

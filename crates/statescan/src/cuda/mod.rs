@@ -28,6 +28,7 @@ mod kernel;
 mod launch;
 #[cfg(feature = "cuda")]
 mod library;
+mod memory;
 mod numbers;
 #[cfg(feature = "cuda")]
 pub(crate) mod nvrtc;
@@ -38,7 +39,6 @@ mod step_size;
 #[cfg(feature = "cuda")]
 mod stream;
 mod strided;
-mod tensor;
 // until an operation has kernels for tensor cores, only tests are made of these
 #[cfg(all(test, feature = "cuda"))]
 mod tensor_map;
@@ -52,6 +52,7 @@ pub(crate) use config::{Config, TileCopy, Value, neighbours};
 pub use graph::{Graph, elapsed};
 pub(crate) use kernel::{Kernel, blocks_of_lines};
 pub(crate) use launch::Launch;
+pub(crate) use memory::DeviceMemory;
 pub(crate) use numbers::Numbers;
 pub(crate) use params::{Address, Parameter, params};
 #[cfg(feature = "cuda")]
@@ -64,7 +65,6 @@ pub(crate) use step_size::{StepSize, has_limit};
 #[cfg(feature = "cuda")]
 pub(crate) use stream::Stream;
 pub(crate) use strided::Strided;
-pub use tensor::DeviceTensor;
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use tensor_map::{Swizzle, TensorMap, Tiling};
 

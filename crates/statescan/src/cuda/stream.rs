@@ -77,6 +77,10 @@ impl Stream {
     pub(crate) fn ordinal(&self) -> usize {
         self.context.ordinal()
     }
+    /// Whether it is the same stream of the same device.
+    pub(crate) fn is(&self, other: &Stream) -> bool {
+        self.ordinal() == other.ordinal() && self.raw == other.raw
+    }
     pub(crate) fn numbers(&self) -> Numbers {
         self.context.numbers()
     }
@@ -127,14 +131,30 @@ impl Stream {
         self.synchronize()
     }
 
+    /// Sets bytes.
+    ///
+    /// # Safety
+    /// The range is valid.
+    pub(crate) unsafe fn fill(&self, to: u64, byte: u8, bytes: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        match bytes {
+            0 => Ok(()),
+            // SAFETY: the caller's contract.
+            _ => unsafe { call!(cuMemsetD8Async(to, byte, bytes, self.raw())) },
+        }
+    }
+
     /// Copies within the device.
     ///
     /// # Safety
     /// Both ranges are valid and apart.
     pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
         let _current = self.context.enter()?;
-        // SAFETY: the caller's contract.
-        unsafe { call!(cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw())) }
+        match bytes {
+            0 => Ok(()),
+            // SAFETY: the caller's contract.
+            _ => unsafe { call!(cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw())) },
+        }
     }
 
     /// Begins to record what is put into the stream instead of running it.

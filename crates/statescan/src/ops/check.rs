@@ -1,7 +1,8 @@
 //! The argument checks that every operation shares. They run before anything is written.
 
+use super::signature::{self, Complex, Role, Signature, fits};
 use crate::error::{Error, Result};
-use crate::tensor::{Argument, DType, Device, Shape, View, ViewMut, first_overlap, is_injective};
+use crate::tensor::{Argument, DType, Device, MAX_RANK, Shape, View, ViewMut, first_overlap, is_injective};
 
 /// The types that an argument may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,18 +65,8 @@ const MOST_STATES: usize = 1 << 20;
 /// **It is enough.** Whatever an operation multiplies (lengths of scratch memory, partial sums, saved states and workspaces, numbers of jobs
 /// and of pieces of time), each size occurs in it once at most, divided by something or filled up to 16, which is less than twice what it
 /// counts as here. Besides, there are constants, such as 64 steps of a tile, and each size that does not occur leaves room for a factor of
-/// 16. In bytes for each unit of the product, at the most:
-///
-/// | operation | bytes | where |
-/// |---|---|---|
-/// | selective_scan | 2^6 | partial gradients of B and C, each of two parts, by batch, channel, step and state |
-/// | ssd | 2^3 | twenty tiles of 64 steps and all columns of all heads, where batch, steps and states count 2^12 |
-/// | simplified_scan | 2^4 | 512 steps of inputs, states and outputs, where the other sizes count 2^12 |
-/// | linear_scan | 2^5 | states of all steps, or of 128 channels before each tile |
-/// | causal_conv1d | 2^9 | nine sums of a channel for each group of pieces, of which there are three for each step at most |
-/// | updates | 2^4 | two tiles of all states of 16 channels, where rows and channels count 2^8 |
-///
-/// and a megabyte at most that depends on no size. So nothing comes to more than 2^62 bytes, which is less than an allocation may have.
+/// 16. How many bytes that makes for each unit of the product is the [`Limit`](super::signature::Limit) of each signature: 2^9 at most, and
+/// a megabyte at most that depends on no size. So nothing comes to more than 2^62 bytes, which is less than an allocation may have.
 /// Sequences count as steps where there are more of them: segments of time are then two for each step at most.
 pub(crate) fn limit_sizes(op: &'static str, names: &'static str, sizes: impl IntoIterator<Item = usize>) -> Result<()> {
     // exact as far as it matters: no factor is less than 1, and integers up to 2^53 are not rounded
@@ -88,6 +79,58 @@ pub(crate) fn limit_sizes(op: &'static str, names: &'static str, sizes: impl Int
 pub(crate) fn limit_states(op: &'static str, dstate: usize) -> Result<()> {
     let error = Error::Value { op, argument: "dstate", expected: "at most 2^20", got: dstate as f64 };
     if dstate <= MOST_STATES { Ok(()) } else { Err(error) }
+}
+
+/// The sizes of a call by their letters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    of: [usize; 26],
+    known: u32,
+}
+
+impl Sizes {
+    fn place(letter: u8) -> usize {
+        usize::from(letter - b'A')
+    }
+
+    fn find(&self, letter: u8) -> Option<usize> {
+        (letter.is_ascii_uppercase() && self.known >> Self::place(letter) & 1 == 1).then(|| self.of[Self::place(letter)])
+    }
+
+    fn set(&mut self, letter: u8, size: usize) {
+        self.of[Self::place(letter)] = size;
+        self.known |= 1 << Self::place(letter);
+    }
+
+    /// The size of a letter, if an argument of the call has it.
+    pub(crate) fn known(&self, letter: char) -> Option<usize> {
+        self.find(letter as u8)
+    }
+
+    /// The size of a letter that a required argument has.
+    pub(crate) fn get(&self, letter: char) -> usize {
+        debug_assert!(self.find(letter as u8).is_some(), "no argument has {letter}");
+        self.of[Self::place(letter as u8)]
+    }
+
+    /// The shape of a layout whose letters are all known.
+    fn known_shape(&self, layout: &str) -> Option<Shape> {
+        let mut sizes = [0; MAX_RANK];
+        for (size, letter) in sizes.iter_mut().zip(layout.bytes()) {
+            *size = self.find(letter)?;
+        }
+        Some(Shape::of(&sizes[..layout.len()]))
+    }
+
+    /// The shape of a layout, in which a view may have sizes of its own along the letters that are not known.
+    fn shape(&self, layout: &str, view: &View<'_>) -> Shape {
+        let (mut sizes, own) = ([0; MAX_RANK], view.shape());
+        for (axis, letter) in layout.bytes().enumerate() {
+            sizes[axis] =
+                if letter.is_ascii_digit() { usize::from(letter - b'0') } else { self.find(letter).unwrap_or(own[axis]) };
+        }
+        Shape::of(&sizes[..layout.len()])
+    }
 }
 
 /// Collects the arguments of one call while checking each.
@@ -119,6 +162,93 @@ impl<'a> Checker<'a> {
         }
         if view.shape()[..] != *shape {
             return Err(Error::Shape { op, argument, expected: Shape::of(shape), got: view.shape() });
+        }
+        Ok(())
+    }
+
+    /// Checks the arguments that are there by the layouts of a signature, states and bounds of sequences excepted: their shapes depend on
+    /// how sequences are packed. Gives the sizes of the call.
+    pub(crate) fn bind(&mut self, signature: &'static Signature, views: &[Option<&'a View<'_>>]) -> Result<Sizes> {
+        let mut sizes = Sizes { of: [0; 26], known: 0 };
+        let mut layouts = [""; signature::MAX_ARGUMENTS];
+        let given = || signature.arguments.iter().zip(views).enumerate().filter_map(|(at, (a, v))| Some((at, a, (*v)?)));
+        let leaders = signature.leaders.iter().filter_map(|&at| Some((at, &signature.arguments[at], views[at]?)));
+        let mut form = None;
+        for (at, argument, view) in leaders.chain(given()).filter(|(_, argument, _)| argument.role != Role::State) {
+            let possible = || argument.layouts.iter().copied().filter(|layout| form.is_none_or(|form| fits(layout, form)));
+            let Some(layout) = possible().find(|layout| layout.len() == view.rank()) else {
+                return Err(self.wrong_rank(argument.field, signature, possible(), &sizes, view));
+            };
+            form = form.or_else(|| signature.form(layout));
+            layouts[at] = layout;
+            for (axis, letter) in layout.bytes().enumerate() {
+                if letter.is_ascii_uppercase() && sizes.find(letter).is_none() && !signature.free.contains(letter as char) {
+                    sizes.set(letter, view.shape()[axis]);
+                }
+            }
+        }
+        for (at, argument, view) in given().filter(|(_, argument, _)| argument.role != Role::State) {
+            let kind = match argument.role {
+                Role::Index => Kind::Index,
+                _ => Kind::float(may_be_complex(signature, argument, views)),
+            };
+            self.read(argument.field, view, kind, &sizes.shape(layouts[at], view))?;
+        }
+        Ok(sizes)
+    }
+
+    /// A rank that no layout has: an error with sizes, if they are known and there is one layout only.
+    fn wrong_rank(
+        &self,
+        argument: &'static str,
+        signature: &Signature,
+        mut layouts: impl Iterator<Item = &'static str> + Clone,
+        sizes: &Sizes,
+        view: &View<'_>,
+    ) -> Error {
+        let (op, got, all) = (self.op, view.shape(), layouts.clone());
+        match (layouts.next().and_then(|layout| sizes.known_shape(layout)), layouts.next()) {
+            (Some(expected), None) => Error::Shape { op, argument, expected, got },
+            _ => Error::Rank { op, argument, expected: signature.shapes(all), got },
+        }
+    }
+
+    /// Checks the state that is read, once its shape is known.
+    pub(crate) fn bind_state(
+        &mut self,
+        signature: &'static Signature,
+        views: &[Option<&'a View<'_>>],
+        shape: &[usize],
+    ) -> Result<()> {
+        for (argument, view) in signature.arguments.iter().zip(views).filter(|(argument, _)| argument.role == Role::State) {
+            if let Some(view) = *view {
+                self.read(argument.field, view, Kind::float(may_be_complex(signature, argument, views)), shape)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks gradients, by position: each has the shape of its argument and is complex where that is. A state has a gradient even where it
+    /// was left at zero; `state` is what it has to be.
+    pub(crate) fn gradients(
+        &mut self,
+        signature: &'static Signature,
+        views: &[Option<&View<'_>>],
+        (state, shape): (Kind, &[usize]),
+        gradients: &[&'a Option<ViewMut<'_>>],
+    ) -> Result<()> {
+        let differentiable = signature.arguments.iter().zip(views).filter(|(argument, _)| argument.gradient);
+        for ((argument, view), gradient) in differentiable.zip(gradients) {
+            let Some(gradient) = gradient else { continue };
+            let name = argument.gradient_name;
+            match (argument.role, view) {
+                (Role::State, _) => self.write(name, gradient, state, shape)?,
+                (_, Some(view)) => self.write(name, gradient, Kind::exactly(view.dtype().is_complex()), &view.shape())?,
+                (_, None) => {
+                    let expected = "was not given, so it has no gradient";
+                    return Err(Error::Presence { op: self.op, argument: argument.field, expected });
+                }
+            }
         }
         Ok(())
     }
@@ -171,12 +301,10 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Asking for the gradient of an argument that was not given is an error.
-    pub(crate) fn gradient_of(&self, argument: &'static str, given: bool, asked: bool) -> Result<()> {
-        match asked && !given {
-            true => Err(Error::Presence { op: self.op, argument, expected: "was not given, so it has no gradient" }),
-            false => Ok(()),
-        }
+    /// Scratch memory: dense, of so many `f32`.
+    pub(crate) fn workspace(&mut self, view: &'a Option<ViewMut<'_>>, len: usize) -> Result<()> {
+        self.write_if("workspace", view, Kind::Exact(DType::F32), &[len])?;
+        self.dense("workspace", view.as_ref().map(|v| v.as_view()))
     }
 
     /// Written memory must be apart from all other memory of the call.
@@ -185,6 +313,37 @@ impl<'a> Checker<'a> {
             Some((argument, other)) => Err(Error::Overlap { op: self.op, argument, other }),
             None => Ok(()),
         }
+    }
+}
+
+/// Whether an argument may be complex in this call.
+fn may_be_complex(signature: &Signature, argument: &signature::Argument, views: &[Option<&View<'_>>]) -> bool {
+    match argument.complex {
+        Complex::Never | Complex::Unless(_) => false,
+        Complex::Always => true,
+        Complex::As(names) => names.iter().any(|name| {
+            let view = signature.argument(name).and_then(|at| views[at]);
+            view.is_some_and(|view| view.dtype().is_complex())
+        }),
+    }
+}
+
+/// Refuses groups that do not divide what they group.
+pub(crate) fn check_groups(op: &'static str, argument: &'static str, groups: usize, whole: usize) -> Result<()> {
+    match groups == 0 || !whole.is_multiple_of(groups) {
+        true => {
+            let expected = "divided into a number of groups that divides the channels (or heads),";
+            Err(Error::Value { op, argument, expected, got: groups as f64 })
+        }
+        false => Ok(()),
+    }
+}
+
+/// Refuses limits that are no interval.
+pub(crate) fn check_interval(op: &'static str, argument: &'static str, (low, high): (f64, f64)) -> Result<()> {
+    match low.is_nan() || high.is_nan() || low > high {
+        true => Err(Error::Value { op, argument, expected: "an interval (low <= high)", got: low }),
+        false => Ok(()),
     }
 }
 

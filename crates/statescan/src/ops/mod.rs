@@ -5,19 +5,28 @@
 //! 16, may multiply to 2^52 at most, which is more than any machine has memory for, and a channel of a selective scan may have 2^20 states.
 //! Other calls are an [`Error::Value`](crate::Error::Value).
 
+pub(crate) mod builder;
+pub mod call;
 pub mod causal_conv1d;
 pub(crate) mod check;
 pub mod discretization;
 pub mod linear_scan;
+pub(crate) mod normal;
+pub mod operation;
 pub(crate) mod oracle;
+pub(crate) mod passes;
 pub(crate) mod rules;
 pub mod selective_scan;
 pub(crate) mod sequences;
+pub mod signature;
 pub mod simplified_scan;
 pub mod ssd;
 
+pub use call::{Call, Given, Written};
 pub use discretization::Discretization;
+pub use operation::Operation;
 pub use sequences::Sequences;
+pub use signature::Signature;
 
 /// Steps between the states that forward passes save.
 pub const CHECKPOINT: usize = 64;

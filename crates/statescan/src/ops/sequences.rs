@@ -124,7 +124,7 @@ impl Segments {
             return Err(Error::Value { op, argument, expected: "used with a batch of 1", got: batch as f64 });
         }
         if bounds.rank() != 1 || bounds.is_empty() {
-            return Err(Error::Rank { op, argument, expected: "shape (sequences + 1,)", got: bounds.shape() });
+            return Err(Error::Rank { op, argument, expected: "shape (sequences + 1,)".into(), got: bounds.shape() });
         }
         check_index_type(op, argument, bounds)?;
         if bounds.device() != Device::Cpu {

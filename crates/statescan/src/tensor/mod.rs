@@ -1,27 +1,30 @@
-//! Borrowed, strided views over memory that the caller owns.
+//! Borrowed, strided views over memory that the caller owns, and owned tensors for callers that have no array library of their own.
 //!
 //! A view is a pointer, a storage type, a device, a shape and strides (in elements, of any sign). It is checked once against its
 //! buffer when it is made; the operations check shapes, types, devices and overlaps before a kernel runs, and kernels check nothing.
 
-mod buffer;
 mod dense;
 mod dtype;
 mod memory;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 mod overlap;
+mod owned;
 mod shape;
+mod storage;
 mod view;
 mod view_mut;
+mod workspace;
 
-pub use buffer::Buffer;
 pub use dense::{Dense, ErrorBound, max_errors};
 pub use dtype::{DType, Element};
 pub(crate) use memory::{Line, Memory};
+pub use owned::Tensor;
 pub use shape::{MAX_RANK, Shape, Strides};
 pub(crate) use view::Layout;
 pub use view::{Device, View};
 pub use view_mut::ViewMut;
+pub use workspace::Workspace;
 
 pub(crate) use overlap::{Argument, first_overlap, is_injective};
 pub(crate) use view_mut::RawViewMut;

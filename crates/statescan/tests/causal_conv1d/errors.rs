@@ -8,7 +8,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let case = Case::new(DType::F32, 2, 3, 8, 4);
     let inputs = Inputs::new(&case);
     let args = inputs.args(&case);
-    let ones = |dtype, shape: &[usize]| Buffer::zeros(dtype, shape).unwrap();
+    let ones = |dtype, shape: &[usize]| Tensor::host(dtype, shape).unwrap();
     let (flat, wide, short) = (ones(DType::F32, &[3, 8]), ones(DType::F32, &[3, 9]), ones(DType::F32, &[2, 3, 2]));
     let (integers, four) = (ones(DType::I32, &[2, 3, 8]), ones(DType::F32, &[4]));
     let failing = |args: &Args<'_>| {
@@ -36,7 +36,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let mut wrong = ones(DType::F32, &[2, 3, 7]);
     let error = causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(wrong.view_mut()), final_states: None });
     assert!(matches!(error, Err(Error::Shape { argument: "y", .. })));
-    let mut folded = Buffer::strided(DType::F32, &[2, 3, 8], &[0, 8, 1], 0, 24).unwrap();
+    let mut folded = Tensor::strided(DType::F32, &[2, 3, 8], &[0, 8, 1], 0, 24).unwrap();
     let error = causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(folded.view_mut()), final_states: None });
     assert!(matches!(error, Err(Error::Stride { argument: "y", .. })));
     let mut bias = ones(DType::F32, &[3]);

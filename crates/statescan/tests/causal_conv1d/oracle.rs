@@ -17,7 +17,7 @@ fn the_oracle_agrees_with_central_differences() {
         let by = reference::backward(&args, &cotangents).unwrap();
         let loss = |args: &Args<'_>| {
             let out = reference::forward_with_state_shape(args, &case.state_shape()).unwrap();
-            let dot = |a: &Dense, b: &Buffer| -> f64 { a.data().iter().zip(b.to_dense().data()).map(|(a, b)| a.re * b.re).sum() };
+            let dot = |a: &Dense, b: &Tensor| -> f64 { a.data().iter().zip(b.to_dense().data()).map(|(a, b)| a.re * b.re).sum() };
             dot(&out.y, &inputs.dy) + dot(&out.final_states, &inputs.dlast)
         };
         let close = |name: &str, got: &Dense, expected: Dense| {
@@ -25,7 +25,7 @@ fn the_oracle_agrees_with_central_differences() {
             let (error, _, within) = statescan::tensor::max_errors(got.data(), expected.data(), bound);
             assert!(within, "{name} {packing:?}: {error:e}");
         };
-        let at = |b: &Buffer, f: &mut dyn FnMut(View<'_>) -> f64| central_differences(&b.to_dense(), 1e-5, false, f);
+        let at = |b: &Tensor, f: &mut dyn FnMut(View<'_>) -> f64| central_differences(&b.to_dense(), 1e-5, false, f);
         close("x", &by.x, at(&inputs.x, &mut |x| loss(&Args { x, ..args })));
         close("weight", &by.weight, at(&inputs.weight, &mut |weight| loss(&Args { weight, ..args })));
         close("bias", &by.bias, at(&inputs.bias, &mut |bias| loss(&Args { bias: Some(bias), ..args })));

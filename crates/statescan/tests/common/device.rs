@@ -1,71 +1,58 @@
-//! Tensors where an executor's kernels can reach them, so that one test body serves every device.
+//! What lets one test body serve every device: inputs go to the executor's device and results come back with their strides, and a GPU may
+//! have no kernel for a case.
 
-use statescan::cuda::DeviceTensor;
-use statescan::tensor::Buffer;
-use statescan::{Device, Error, Exec, View, ViewMut};
+use statescan::{Device, Error, Exec, Tensor};
 
-/// The first GPU, or the reason why there is none.
+/// The first GPU; the reason is printed why there is none.
 pub fn gpu() -> Option<Exec> {
+    find_gpu().inspect_err(|error| println!("skipped: {error}")).ok()
+}
+
+/// The first GPU, or the error that says why there is none.
+pub fn find_gpu() -> Result<Exec, Error> {
     match Exec::cuda(0) {
-        Ok(exec) => Some(exec),
-        Err(error @ Error::Unavailable { .. }) => {
-            println!("skipped: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
+        Err(error) if only_gpu() || !matches!(error, Error::Unavailable { .. }) => panic!("{error}"),
+        found => found,
     }
 }
 
-/// A tensor that is read: the buffer itself, or a copy of it on the device.
-pub enum Placed<'b> {
-    Host(&'b Buffer),
-    Device(DeviceTensor),
+/// Whether tests are to run on the GPU alone: `STATESCAN_TEST_DEVICE=cuda`. Then it must be there.
+pub fn only_gpu() -> bool {
+    std::env::var_os("STATESCAN_TEST_DEVICE").is_some_and(|device| device == "cuda")
 }
 
-impl<'b> Placed<'b> {
-    pub fn new(exec: &Exec, buffer: &'b Buffer) -> Self {
-        match exec.device() {
-            Device::Cpu => Placed::Host(buffer),
-            _ => Placed::Device(DeviceTensor::from_host(exec, &buffer.view()).unwrap()),
-        }
-    }
-
-    pub fn view(&self) -> View<'_> {
-        match self {
-            Placed::Host(buffer) => buffer.view(),
-            Placed::Device(tensor) => tensor.view(),
-        }
-    }
+pub fn is_gpu(exec: &Exec) -> bool {
+    exec.device() != Device::Cpu
 }
 
-/// A tensor that is written, with what it holds before; [`PlacedMut::finish`] brings it back.
-pub struct PlacedMut<'b> {
-    host: &'b mut Buffer,
-    device: Option<DeviceTensor>,
+/// A copy of a tensor on the executor's device.
+pub fn on(exec: &Exec, tensor: &Tensor) -> Tensor {
+    tensor.to(exec).unwrap()
 }
 
-impl<'b> PlacedMut<'b> {
-    pub fn new(exec: &Exec, host: &'b mut Buffer) -> Self {
-        let device = (exec.device() != Device::Cpu).then(|| DeviceTensor::from_host(exec, &host.view()).unwrap());
-        PlacedMut { host, device }
-    }
+/// A copy of a tensor on the host.
+pub fn home(tensor: &Tensor) -> Tensor {
+    tensor.to_host().unwrap()
+}
 
-    pub fn view_mut(&mut self) -> ViewMut<'_> {
-        match &mut self.device {
-            Some(tensor) => tensor.view_mut(),
-            None => self.host.view_mut(),
+/// Whether a call ran. A GPU may have no kernel for it: it says so before it writes to its results, which were poisoned.
+#[track_caller]
+pub fn ran(exec: &Exec, call: Result<(), Error>, poisoned: &[&Tensor]) -> bool {
+    match call {
+        Err(error @ Error::Unavailable { .. }) if is_gpu(exec) => {
+            let untouched = |tensor: &&Tensor| home(tensor).bytes().iter().all(|&byte| byte == 0xff);
+            assert!(poisoned.iter().all(untouched), "written in spite of {error}");
+            false
         }
-    }
-
-    pub fn finish(self) {
-        if let Some(tensor) = self.device {
-            tensor.to_host(&mut self.host.view_mut()).unwrap();
+        call => {
+            call.unwrap();
+            true
         }
     }
 }
 
-/// Runs a test body on the GPU for each case, if there is one.
-pub fn on_gpu<C>(cases: impl IntoIterator<Item = C>, check: impl Fn(&C, &Exec)) {
+/// Runs a test body on the GPU for each case, if there is one: for cases that only its kernels tell apart.
+pub fn on_gpu<C>(cases: impl IntoIterator<Item = C>, check: impl Fn(&C, &[Exec])) {
     let Some(exec) = gpu() else { return };
-    cases.into_iter().for_each(|case| check(&case, &exec));
+    cases.into_iter().for_each(|case| check(&case, std::slice::from_ref(&exec)));
 }

@@ -8,8 +8,8 @@ pub mod vectors;
 use num_complex::Complex64;
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
-use statescan::tensor::{Buffer, Dense, Element, ErrorBound, max_errors};
-use statescan::{DType, Error, Exec, Level, View};
+use statescan::tensor::{Dense, Element, ErrorBound, max_errors};
+use statescan::{DType, Error, Exec, Level, Tensor, View};
 
 /// A small generator of reproducible numbers (splitmix64).
 pub struct Rng(u64);
@@ -63,9 +63,9 @@ pub enum Layout {
 }
 
 /// Zeros of a type and shape in a layout. The memory between elements is poisoned with NaN bytes.
-pub fn tensor(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout) -> Buffer {
+pub fn tensor(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout) -> Tensor {
     match layout {
-        Layout::Dense => Buffer::zeros(dtype, shape).unwrap(),
+        Layout::Dense => Tensor::host(dtype, shape).unwrap(),
         Layout::Scattered => {
             let mut order: Vec<usize> = (0..shape.len()).collect();
             for i in (1..order.len()).rev() {
@@ -81,7 +81,7 @@ pub fn tensor(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout) -> B
                     origin += stride * shape[axis].saturating_sub(1);
                 }
             }
-            let mut buffer = Buffer::strided(dtype, shape, &strides, origin, reach + 4 + origin).unwrap();
+            let mut buffer = Tensor::strided(dtype, shape, &strides, origin, reach + 4 + origin).unwrap();
             buffer.fill_bytes(0xff);
             buffer.fill_with(|| Complex64::ZERO);
             buffer
@@ -96,14 +96,14 @@ pub fn random(
     shape: &[usize],
     layout: Layout,
     mut value: impl FnMut(&mut Rng) -> Complex64,
-) -> Buffer {
+) -> Tensor {
     let mut buffer = tensor(rng, dtype, shape, layout);
     buffer.fill_with(|| value(rng));
     buffer
 }
 
 /// Normal numbers times `scale`; complex types get both parts.
-pub fn normal(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout, scale: f64) -> Buffer {
+pub fn normal(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout, scale: f64) -> Tensor {
     random(rng, dtype, shape, layout, |rng| {
         let im = if dtype.is_complex() { rng.normal() } else { 0.0 };
         Complex64::new(rng.normal(), im) * scale
@@ -111,20 +111,20 @@ pub fn normal(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout, scal
 }
 
 /// Uniform real numbers.
-pub fn uniform(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout, low: f64, high: f64) -> Buffer {
+pub fn uniform(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout, low: f64, high: f64) -> Tensor {
     random(rng, dtype, shape, layout, |rng| rng.uniform(low, high).into())
 }
 
 /// An output whose every byte is NaN before the call.
-pub fn poisoned(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout) -> Buffer {
+pub fn poisoned(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout) -> Tensor {
     let mut buffer = tensor(rng, dtype, shape, layout);
     buffer.fill_bytes(0xff);
     buffer
 }
 
 /// Integers as a tensor.
-pub fn indices(dtype: DType, values: &[i64]) -> Buffer {
-    let (mut buffer, mut next) = (Buffer::zeros(dtype, &[values.len()]).unwrap(), values.iter());
+pub fn indices(dtype: DType, values: &[i64]) -> Tensor {
+    let (mut buffer, mut next) = (Tensor::host(dtype, &[values.len()]).unwrap(), values.iter());
     buffer.fill_with(|| (*next.next().unwrap() as f64).into());
     buffer
 }
@@ -136,15 +136,20 @@ pub fn random_cases(cases: u32, failed: &'static str) -> ProptestConfig {
 }
 
 /// Executors over levels and threads: every level on one thread, the best one on three.
+pub fn cpu_executors() -> Vec<Exec> {
+    let levels = Level::available().map(|level| Exec::cpu(1).with_level(level).unwrap());
+    levels.chain([Exec::cpu(3)]).collect()
+}
+
+/// Executors over levels, threads and devices: those of the CPU, and the first GPU where there is one.
 pub fn executors() -> Vec<Exec> {
-    let mut all: Vec<_> = Level::available().map(|level| Exec::cpu(1).with_level(level).unwrap()).collect();
-    all.push(Exec::cpu(3));
-    all
+    let cpu = if device::only_gpu() { Vec::new() } else { cpu_executors() };
+    cpu.into_iter().chain(device::find_gpu().ok()).collect()
 }
 
 /// Fails with the name and the figures if `got` is not within the bound of `expected`.
 #[track_caller]
-pub fn assert_close(name: &str, got: &Buffer, expected: &Dense, bound: ErrorBound) {
+pub fn assert_close(name: &str, got: &Tensor, expected: &Dense, bound: ErrorBound) {
     assert_eq!(got.shape(), expected.shape(), "{name}: shape");
     let got = got.to_dense();
     let (absolute, relative, within) = max_errors(got.data(), expected.data(), bound);
@@ -154,7 +159,7 @@ pub fn assert_close(name: &str, got: &Buffer, expected: &Dense, bound: ErrorBoun
 /// As [`assert_close`] for a tensor of sums whose terms may cancel: the bound's absolute part counts from at least `scale`, the size of the
 /// terms.
 #[track_caller]
-pub fn assert_close_in_scale(name: &str, got: &Buffer, expected: &Dense, bound: ErrorBound, scale: f64) {
+pub fn assert_close_in_scale(name: &str, got: &Tensor, expected: &Dense, bound: ErrorBound, scale: f64) {
     let with_scale = |values: &Dense| [values.data(), &[scale.into()]].concat();
     let (absolute, _, within) = max_errors(&with_scale(&got.to_dense()), &with_scale(expected), bound);
     assert!(within, "{name}: error {absolute:.3e}, scale {scale:.3e}, bound {bound:?}");

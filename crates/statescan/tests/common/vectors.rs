@@ -1,7 +1,8 @@
 //! Test vectors: inputs, results and gradients from other people's reference functions, one safetensors file for each case.
 
 use safetensors::{Dtype, SafeTensors};
-use statescan::tensor::{Buffer, Dense, ErrorBound, max_errors};
+use statescan::Tensor;
+use statescan::tensor::{Dense, ErrorBound, max_errors};
 use std::path::PathBuf;
 
 /// Where the files are: the folder named by `STATESCAN_VECTORS`, or `shared/vectors` beside the workspace.
@@ -32,17 +33,17 @@ impl Case {
     }
 
     /// One tensor of f32 elements, dense.
-    pub fn tensor(&self, key: &str) -> Option<Buffer> {
+    pub fn tensor(&self, key: &str) -> Option<Tensor> {
         let file = SafeTensors::deserialize(&self.bytes).expect("a safetensors file");
         let tensor = file.tensor(key).ok()?;
         assert_eq!(tensor.dtype(), Dtype::F32, "{key}");
         let values: Vec<f32> = tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
         let dense = Dense::from_slice(&values, tensor.shape()).unwrap();
-        Some(Buffer::from_dense(&dense, statescan::DType::F32))
+        Some(Tensor::from_dense(&dense, statescan::DType::F32))
     }
 
     /// One tensor that must be there.
-    pub fn need(&self, key: &str) -> Buffer {
+    pub fn need(&self, key: &str) -> Tensor {
         self.tensor(key).unwrap_or_else(|| panic!("{} has no {key}", self.name))
     }
 

@@ -4,21 +4,21 @@
 mod common;
 mod cuda;
 
-use common::device::{Placed, PlacedMut};
+use common::device::{home, is_gpu, on, ran};
 use common::*;
 use num_complex::Complex64;
 use proptest::prelude::{prop, proptest};
 use statescan::ops::linear_scan::{self, Args, Cotangents, Gradients, Outputs, backward, forward, reference};
-use statescan::tensor::{Buffer, Dense, ErrorBound};
-use statescan::{DType, Error, Exec, Level, View};
+use statescan::tensor::{Dense, ErrorBound};
+use statescan::{DType, Error, Exec, Level, Tensor, View};
 
 /// Arguments and cotangents of one call.
 struct Case {
-    a: Buffer,
-    b: Buffer,
-    initial: Option<Buffer>,
-    by_h: Buffer,
-    by_final: Buffer,
+    a: Tensor,
+    b: Tensor,
+    initial: Option<Tensor>,
+    by_h: Tensor,
+    by_final: Tensor,
     reverse: bool,
 }
 
@@ -54,98 +54,114 @@ impl Case {
         }
     }
 
-    /// What is read, in the order that `args_of` takes, then the cotangents.
-    fn all(&self) -> [Option<&Buffer>; 5] {
-        [Some(&self.a), Some(&self.b), self.initial.as_ref(), Some(&self.by_h), Some(&self.by_final)]
+    /// The same on an executor's device.
+    fn on(&self, exec: &Exec) -> Self {
+        let [a, b, by_h, by_final] = [&self.a, &self.b, &self.by_h, &self.by_final].map(|tensor| on(exec, tensor));
+        Case { a, b, initial: self.initial.as_ref().map(|tensor| on(exec, tensor)), by_h, by_final, reverse: self.reverse }
     }
 
     fn args(&self) -> Args<'_> {
-        self.args_of(self.all().map(|buffer| buffer.map(|b| b.view())))
-    }
-
-    fn args_of<'a>(&self, [a, b, initial_state, _, _]: [Option<View<'a>>; 5]) -> Args<'a> {
-        Args { initial_state, reverse: self.reverse, ..Args::new(a.expect("required"), b.expect("required")) }
+        let initial_state = self.initial.as_ref().map(|tensor| tensor.view());
+        Args { initial_state, reverse: self.reverse, ..Args::new(self.a.view(), self.b.view()) }
     }
 
     fn cotangents(&self) -> Cotangents<'_> {
         Cotangents { h: Some(self.by_h.view()), final_state: Some(self.by_final.view()) }
     }
 
-    fn forward(&self, exec: &Exec, rng: &mut Rng, layout: Layout) -> [Buffer; 3] {
+    fn is_double(&self) -> bool {
+        self.a.dtype().is_double() || self.b.dtype().is_double()
+    }
+
+    /// The states, the final state and the decay, poisoned before; nothing where a GPU has no kernel for the case.
+    fn forward(&self, exec: &Exec, rng: &mut Rng, layout: Layout) -> Option<[Tensor; 3]> {
         let (shape, dtype) = (self.b.shape(), self.by_h.dtype());
         let state = &shape[..shape.len() - 1];
-        let mut h = poisoned(rng, dtype, &shape, layout);
-        let mut last = poisoned(rng, dtype, state, layout);
         // a long product leaves the range of half-precision numbers
         let carried = if dtype.size() == 2 { DType::F32 } else { dtype };
-        let mut decay = poisoned(rng, carried, state, layout);
-        let placed = self.all().map(|buffer| buffer.map(|b| Placed::new(exec, b)));
-        let args = self.args_of(placed.each_ref().map(|p| p.as_ref().map(|p| p.view())));
-        let mut workspace = poisoned_workspace(linear_scan::workspace_len(exec, &args).unwrap());
-        let [mut on_h, mut on_last, mut on_decay, mut scratch] =
-            [&mut h, &mut last, &mut decay, &mut workspace].map(|buffer| PlacedMut::new(exec, buffer));
+        let [mut h, mut last, mut decay] = [(dtype, &shape[..]), (dtype, state), (carried, state)]
+            .map(|(dtype, shape)| on(exec, &poisoned(rng, dtype, shape, layout)));
+        let here = self.on(exec);
+        let args = here.args();
+        let mut workspace = poisoned_workspace(exec, linear_scan::workspace_len(exec, &args).unwrap());
         let mut out = Outputs {
-            h: Some(on_h.view_mut()),
-            final_state: Some(on_last.view_mut()),
-            decay: Some(on_decay.view_mut()),
-            workspace: Some(scratch.view_mut()),
+            h: Some(h.view_mut()),
+            final_state: Some(last.view_mut()),
+            decay: Some(decay.view_mut()),
+            workspace: Some(workspace.view_mut()),
         };
-        forward(exec, &args, &mut out).unwrap();
-        [on_h, on_last, on_decay].into_iter().for_each(PlacedMut::finish);
-        [h, last, decay]
+        let call = forward(exec, &args, &mut out);
+        let results = [&h, &last, &decay];
+        ran(exec, call, &results).then(|| results.map(home))
     }
 
-    fn backward(&self, exec: &Exec, rng: &mut Rng, layout: Layout, h: Option<&Buffer>) -> [Buffer; 3] {
+    /// The gradients by `a`, `b` and the initial state, poisoned before.
+    fn backward(&self, exec: &Exec, rng: &mut Rng, layout: Layout, h: Option<&Tensor>) -> [Tensor; 3] {
         let shape = self.b.shape();
-        let mut a = poisoned(rng, self.a.dtype(), &shape, layout);
-        let mut b = poisoned(rng, self.b.dtype(), &shape, layout);
-        let mut initial = poisoned(rng, self.by_h.dtype(), &shape[..shape.len() - 1], layout);
-        let placed = self.all().map(|buffer| buffer.map(|b| Placed::new(exec, b)));
-        let views = placed.each_ref().map(|p| p.as_ref().map(|p| p.view()));
-        let (args, cotangents) = (self.args_of(views), Cotangents { h: views[3], final_state: views[4] });
-        let h = h.map(|buffer| Placed::new(exec, buffer));
-        let mut workspace = poisoned_workspace(linear_scan::backward_workspace_len(exec, &args, h.is_some()).unwrap());
-        let [mut on_a, mut on_b, mut on_initial, mut scratch] =
-            [&mut a, &mut b, &mut initial, &mut workspace].map(|buffer| PlacedMut::new(exec, buffer));
+        let (dtypes, state) = ([self.a.dtype(), self.b.dtype(), self.by_h.dtype()], &shape[..shape.len() - 1]);
+        let [mut a, mut b, mut initial] = [(dtypes[0], &shape[..]), (dtypes[1], &shape[..]), (dtypes[2], state)]
+            .map(|(dtype, shape)| on(exec, &poisoned(rng, dtype, shape, layout)));
+        let (here, h) = (self.on(exec), h.map(|tensor| on(exec, tensor)));
+        let args = here.args();
+        let len = linear_scan::backward_workspace_len(exec, &args, h.is_some()).unwrap();
+        let mut workspace = poisoned_workspace(exec, len);
         let mut grads = Gradients {
-            a: Some(on_a.view_mut()),
-            b: Some(on_b.view_mut()),
-            initial_state: Some(on_initial.view_mut()),
-            workspace: Some(scratch.view_mut()),
+            a: Some(a.view_mut()),
+            b: Some(b.view_mut()),
+            initial_state: Some(initial.view_mut()),
+            workspace: Some(workspace.view_mut()),
         };
-        backward(exec, &args, h.as_ref().map(|h| h.view()), &cotangents, &mut grads).unwrap();
-        [on_a, on_b, on_initial].into_iter().for_each(PlacedMut::finish);
-        [a, b, initial]
+        backward(exec, &args, h.as_ref().map(|h| h.view()), &here.cotangents(), &mut grads).unwrap();
+        [&a, &b, &initial].map(home)
     }
 
-    fn check(&self, exec: &Exec, rng: &mut Rng, layout: Layout) {
-        let shape = self.b.shape();
-        let length = shape[shape.len() - 1];
+    /// The kernels of executors against the oracle; on a GPU a second run gives the same bits.
+    fn check(&self, execs: &[Exec], rng: &mut Rng, layout: Layout) {
         let expected = reference::forward(&self.args()).unwrap();
-        let name = format!("{:?} a {} b {} {exec:?}", shape, self.a.dtype(), self.b.dtype());
-        let [h, last, decay] = self.forward(exec, rng, layout);
-        let bound = ErrorBound::for_scan(self.by_h.dtype(), length);
-        assert_close(&format!("h {name}"), &h, &expected.h, bound);
+        let by = reference::backward(&self.args(), &self.cotangents()).unwrap();
+        for exec in execs {
+            let name = format!("{:?} a {} b {} {exec:?}", self.b.shape(), self.a.dtype(), self.b.dtype());
+            let Some(out) = self.forward(exec, rng, layout) else {
+                assert!(self.is_double(), "no kernel for {name}");
+                continue;
+            };
+            self.check_forward(&name, &out, &expected);
+            // a rounded h is another h
+            let given = (self.by_h.dtype().size() > 2).then_some(&out[0]);
+            for h in [None, given] {
+                self.check_backward(&name, &self.backward(exec, rng, layout, h), &by);
+            }
+            if is_gpu(exec) {
+                let run = |mut rng: Rng| {
+                    let out = self.forward(exec, &mut rng, layout).expect("it ran before");
+                    [out, self.backward(exec, &mut rng, layout, None)].concat()
+                };
+                let (first, second) = (run(Rng::new(8)), run(Rng::new(8)));
+                assert!(first.iter().zip(&second).all(|(a, b)| a.bytes() == b.bytes()), "two runs differ: {name}");
+            }
+        }
+    }
+
+    fn check_forward(&self, name: &str, [h, last, decay]: &[Tensor; 3], expected: &reference::Forward) {
+        let bound = ErrorBound::for_scan(self.by_h.dtype(), *h.shape().last().unwrap());
+        assert_close(&format!("h {name}"), h, &expected.h, bound);
         // the state carries the rounding errors of the steps it remembers, however small it ends up
         let largest = expected.h.data().iter().map(|v| v.norm()).fold(0.0, f64::max);
-        assert_close_in_scale(&format!("final_state {name}"), &last, &expected.final_state, bound, largest);
+        assert_close_in_scale(&format!("final_state {name}"), last, &expected.final_state, bound, largest);
         // a product of many decays may be smaller than any number of its type
-        assert_close_in_scale(&format!("decay {name}"), &decay, &expected.decay, bound, f64::from(f32::MIN_POSITIVE));
-        let expected = reference::backward(&self.args(), &self.cotangents()).unwrap();
-        // a rounded h is another h
-        let given = (self.by_h.dtype().size() > 2).then_some(&h);
-        for h in [None, given] {
-            let [a, b, initial] = self.backward(exec, rng, layout, h);
-            let bound = |grad: &Buffer| ErrorBound::for_gradient(grad.dtype(), length);
-            assert_close(&format!("grad of a {name}"), &a, &expected.a, bound(&a));
-            assert_close(&format!("grad of b {name}"), &b, &expected.b, bound(&b));
-            assert_close(&format!("grad of initial_state {name}"), &initial, &expected.initial_state, bound(&initial));
-        }
+        assert_close_in_scale(&format!("decay {name}"), decay, &expected.decay, bound, f64::from(f32::MIN_POSITIVE));
+    }
+
+    fn check_backward(&self, name: &str, [a, b, initial]: &[Tensor; 3], expected: &reference::Backward) {
+        let bound = |grad: &Tensor| ErrorBound::for_gradient(grad.dtype(), *a.shape().last().unwrap());
+        assert_close(&format!("grad of a {name}"), a, &expected.a, bound(a));
+        assert_close(&format!("grad of b {name}"), b, &expected.b, bound(b));
+        assert_close(&format!("grad of initial_state {name}"), initial, &expected.initial_state, bound(initial));
     }
 }
 
-fn poisoned_workspace(len: usize) -> Buffer {
-    poisoned(&mut Rng::new(0), DType::F32, &[len], Layout::Dense)
+fn poisoned_workspace(exec: &Exec, len: usize) -> Tensor {
+    on(exec, &poisoned(&mut Rng::new(0), DType::F32, &[len], Layout::Dense))
 }
 
 const TYPES: [(DType, DType); 9] = [
@@ -165,12 +181,11 @@ fn kernels_agree_with_the_oracle() {
     let mut rng = Rng::new(1);
     let shapes: [&[usize]; 10] =
         [&[1], &[65], &[3, 0], &[0, 5], &[5, 64], &[17, 63], &[2, 31, 130], &[3, 1, 16, 7], &[2, 3, 1, 5, 67], &[33, 1]];
-    for exec in executors() {
-        for (i, shape) in shapes.iter().enumerate() {
-            for (j, &(a, b)) in TYPES.iter().enumerate() {
-                let layout = if (i + j) % 2 == 0 { Layout::Dense } else { Layout::Scattered };
-                Case::new(&mut rng, shape, a, b, layout, (i + j) % 3 > 0, j % 2 == 1).check(&exec, &mut rng, layout);
-            }
+    let execs = executors();
+    for (i, shape) in shapes.iter().enumerate() {
+        for (j, &(a, b)) in TYPES.iter().enumerate() {
+            let layout = if (i + j) % 2 == 0 { Layout::Dense } else { Layout::Scattered };
+            Case::new(&mut rng, shape, a, b, layout, (i + j) % 3 > 0, j % 2 == 1).check(&execs, &mut rng, layout);
         }
     }
 }
@@ -178,18 +193,16 @@ fn kernels_agree_with_the_oracle() {
 /// Channels that lie side by side are taken in wide blocks, if there are many of them.
 #[test]
 fn channels_side_by_side_agree_with_the_oracle() {
-    let mut rng = Rng::new(2);
-    for exec in executors() {
-        for (dim, length) in [(520, 70), (1030, 3), (2100, 65)] {
-            for (a, b) in [TYPES[0], TYPES[1], TYPES[2], TYPES[4], TYPES[5]] {
-                let mut case = Case::new(&mut rng, &[dim, length], a, b, Layout::Dense, true, length == 70);
-                for tensor in [&mut case.a, &mut case.b, &mut case.by_h] {
-                    let values = tensor.to_dense();
-                    *tensor = Buffer::strided(tensor.dtype(), &[dim, length], &[1, dim as isize], 0, dim * length).unwrap();
-                    tensor.copy_from(&values);
-                }
-                case.check(&exec, &mut rng, Layout::Dense);
+    let (mut rng, execs) = (Rng::new(2), executors());
+    for (dim, length) in [(520, 70), (1030, 3), (2100, 65), (3, 4000)] {
+        for (a, b) in TYPES {
+            let mut case = Case::new(&mut rng, &[dim, length], a, b, Layout::Dense, true, length == 70);
+            for tensor in [&mut case.a, &mut case.b, &mut case.by_h] {
+                let values = tensor.to_dense();
+                *tensor = Tensor::strided(tensor.dtype(), &[dim, length], &[1, dim as isize], 0, dim * length).unwrap();
+                tensor.copy_from(&values);
             }
+            case.check(&execs, &mut rng, Layout::Dense);
         }
     }
 }
@@ -205,7 +218,7 @@ proptest! {
         let layout = if scattered { Layout::Scattered } else { Layout::Dense };
         let shape: Vec<usize> = shape.into_iter().chain([length]).collect();
         let (a, b) = TYPES[types];
-        Case::new(&mut rng, &shape, a, b, layout, initial, reverse).check(&Exec::cpu(1), &mut rng, layout);
+        Case::new(&mut rng, &shape, a, b, layout, initial, reverse).check(&[Exec::cpu(1)], &mut rng, layout);
     }
 }
 
@@ -289,7 +302,7 @@ fn bits_do_not_depend_on_threads_or_runs() {
     let mut all = Vec::new();
     for threads in [1, 2, 3, 7, 1] {
         let exec = Exec::cpu(threads);
-        let out = case.forward(&exec, &mut rng, Layout::Dense);
+        let out = case.forward(&exec, &mut rng, Layout::Dense).unwrap();
         let grads = case.backward(&exec, &mut rng, Layout::Dense, None);
         all.push(out.iter().chain(&grads).map(|b| b.bytes().to_vec()).collect::<Vec<_>>());
     }
@@ -314,12 +327,12 @@ fn nan_stays_in_its_channel() {
     let mut case = Case::new(&mut rng, &[2, 21, 100], DType::F32, DType::F32, Layout::Dense, true, false);
     for level in Level::available() {
         let exec = Exec::cpu(1).with_level(level).unwrap();
-        let clean = (case.forward(&exec, &mut rng, Layout::Dense), case.backward(&exec, &mut rng, Layout::Dense, None));
+        let clean = (case.forward(&exec, &mut rng, Layout::Dense).unwrap(), case.backward(&exec, &mut rng, Layout::Dense, None));
         let keep = case.b.to_dense();
         let mut dirty = keep.clone();
         *dirty.at_mut(&[1, 5, 40]) = Complex64::from(f64::NAN);
         case.b.copy_from(&dirty);
-        let spoilt = (case.forward(&exec, &mut rng, Layout::Dense), case.backward(&exec, &mut rng, Layout::Dense, None));
+        let spoilt = (case.forward(&exec, &mut rng, Layout::Dense).unwrap(), case.backward(&exec, &mut rng, Layout::Dense, None));
         case.b.copy_from(&keep);
         let pairs = clean.0.iter().zip(&spoilt.0).chain(clean.1.iter().zip(&spoilt.1));
         for (clean, spoilt) in pairs {

@@ -70,20 +70,20 @@ impl Case {
 }
 
 pub struct Inputs {
-    pub x: Buffer,
-    pub dt: Buffer,
-    pub a: Buffer,
-    pub b: Buffer,
-    pub c: Buffer,
-    pub d: Buffer,
-    pub z: Buffer,
-    pub bias: Buffer,
-    pub dt_a: Buffer,
-    pub state: Buffer,
-    pub bounds: Vec<i64>,
-    pub index: Buffer,
-    pub dy: Buffer,
-    pub dstate: Buffer,
+    pub x: Tensor,
+    pub dt: Tensor,
+    pub a: Tensor,
+    pub b: Tensor,
+    pub c: Tensor,
+    pub d: Tensor,
+    pub z: Tensor,
+    pub bias: Tensor,
+    pub dt_a: Tensor,
+    pub state: Tensor,
+    pub bounds: Tensor,
+    pub index: Tensor,
+    pub dy: Tensor,
+    pub dstate: Tensor,
 }
 
 impl Inputs {
@@ -104,7 +104,7 @@ impl Inputs {
         };
         let complex = case.complex;
         let third = case.seqlen / 3;
-        let bounds = vec![0, third as i64, third as i64, (2 * third) as i64, case.seqlen as i64];
+        let bounds = indices(DType::I64, &[0, third, third, 2 * third, case.seqlen].map(|bound| bound as i64));
         let mut step = 0;
         let index = random(rng, DType::I32, &[case.batch, case.seqlen], l, |_| {
             let t = step % case.seqlen.max(1);
@@ -138,8 +138,17 @@ impl Inputs {
         }
     }
 
+    /// The same on an executor's device.
+    pub fn on(&self, exec: &Exec) -> Self {
+        let on = |tensor| on(exec, tensor);
+        let [x, dt, a, b, c, d, z] = [&self.x, &self.dt, &self.a, &self.b, &self.c, &self.d, &self.z].map(on);
+        let [bias, dt_a, state, bounds, index] = [&self.bias, &self.dt_a, &self.state, &self.bounds, &self.index].map(on);
+        let [dy, dstate] = [&self.dy, &self.dstate].map(on);
+        Inputs { x, dt, a, b, c, d, z, bias, dt_a, state, bounds, index, dy, dstate }
+    }
+
     pub fn args<'a>(&'a self, case: &Case) -> Args<'a> {
-        let on = |option, view: &'a Buffer| case.has(option).then(|| view.view());
+        let on = |option, view: &'a Tensor| case.has(option).then(|| view.view());
         Args {
             d: on(SKIP, &self.d),
             z: on(GATE, &self.z),
@@ -149,7 +158,7 @@ impl Inputs {
             dt_a: on(OWN_DECAY_STEP, &self.dt_a),
             initial_state: on(INITIAL, &self.state),
             sequences: if case.has(BOUNDS) {
-                Sequences::CuSeqlens(statescan::View::new(&self.bounds, &[5]).unwrap())
+                Sequences::CuSeqlens(self.bounds.view())
             } else if case.has(INDEX) {
                 Sequences::SeqIdx(self.index.view())
             } else {
@@ -184,74 +193,139 @@ impl<'c> Expected<'c> {
         Expected { case, inputs, forward, backward }
     }
 
-    /// Runs the kernels of one executor, every result poisoned beforehand, and compares each with the oracle.
+    /// Compares what the kernels of one executor compute with the oracle, with a workspace and without if there is one; on a GPU a second
+    /// run gives the same bits.
     pub fn check(&self, exec: &Exec) {
-        let case = self.case;
-        let args = self.inputs.args(case);
-        let name = |what: &str| format!("{what} of {case:?} on {exec:?}");
-        let bound = ErrorBound::for_scan(case.dtype, case.seqlen);
-        let rng = &mut Rng::new(case.seed + 1);
-        let mut y = poisoned(rng, case.dtype, &[case.batch, case.dim, case.seqlen], case.layout);
-        let mut last = poisoned(rng, case.wide(), &case.state_shape(), case.layout);
-        let real = if case.double() { DType::F64 } else { DType::F32 };
-        let mut saved = poisoned(rng, real, &[selective_scan::checkpoints_len(&args).unwrap()], Layout::Dense);
-        let (y_view, last_view, saved_view) = (Some(y.view_mut()), Some(last.view_mut()), Some(saved.view_mut()));
-        let mut out = Outputs { y: y_view, final_state: last_view, checkpoints: saved_view, workspace: None };
-        selective_scan::forward(exec, &args, &mut out).unwrap();
-        assert_close(&name("y"), &y, &self.forward.y, bound);
-        let state_bound = ErrorBound::for_scan(case.wide(), case.seqlen);
-        assert_close(&name("final_state"), &last, &self.forward.final_state, state_bound);
-        self.check_backward(exec, Some(&saved));
+        let (case, inputs) = (self.case, self.inputs.on(exec));
+        let cut = selective_scan::workspace_len(exec, &inputs.args(case)).unwrap() > 0;
+        let mut kept = Vec::new();
+        for &with_workspace in if cut { &[true, false][..] } else { &[true] } {
+            let name = |what: &str| format!("{what} of {case:?} on {exec:?}, workspace {with_workspace}");
+            let Some([y, last, saved]) = run_forward(case, &inputs, exec, with_workspace) else {
+                return assert!(case.double(), "{}", name("no kernel"));
+            };
+            assert_close(&name("y"), &y, &self.forward.y, ErrorBound::for_scan(case.dtype, case.seqlen));
+            let bound = ErrorBound::for_scan(case.wide(), case.seqlen);
+            assert_close(&name("final_state"), &last, &self.forward.final_state, bound);
+            if is_gpu(exec) {
+                let again = run_forward(case, &inputs, exec, with_workspace).expect("it ran before");
+                let same = [&y, &last, &saved].into_iter().zip(&again).all(|(a, b)| a.bytes() == b.bytes());
+                assert!(same, "{}", name("two runs differ"));
+            }
+            self.check_backward(exec, &inputs, Some(&saved));
+            kept.push(saved.to_dense());
+        }
         if case.seed.is_multiple_of(2) {
-            self.check_backward(exec, None);
+            self.check_backward(exec, &inputs, None);
+        }
+        // saved states are the same however the scan is cut
+        if let [cut, whole] = &kept[..] {
+            let near = |(a, b): (&Complex64, &Complex64)| (a - b).norm() < 1e-5 * (1.0 + b.norm());
+            assert!(cut.data().iter().zip(whole.data()).all(near), "saved states of {case:?} on {exec:?}");
         }
     }
 
-    pub fn check_backward(&self, exec: &Exec, saved: Option<&Buffer>) {
-        let Expected { case, inputs, backward: expected, .. } = self;
-        let rng = &mut Rng::new(case.seed + 2);
-        let mut got = Computed::new(inputs, |like| poisoned(rng, like.dtype(), &like.shape(), case.layout));
-        let (args, saved) = (inputs.args(case), saved.map(|s| s.view()));
-        selective_scan::backward(exec, &args, saved, &inputs.cotangents(), &mut got.targets(case)).unwrap();
-        let pairs = [
-            ("x", &got.x, Some(&expected.x)),
-            ("dt", &got.dt, Some(&expected.dt)),
-            ("a", &got.a, Some(&expected.a)),
-            ("b", &got.b, Some(&expected.b)),
-            ("c", &got.c, Some(&expected.c)),
-            ("d", &got.d, expected.d.as_ref()),
-            ("z", &got.z, expected.z.as_ref()),
-            ("dt_bias", &got.bias, expected.dt_bias.as_ref()),
-            ("dt_a", &got.dt_a, expected.dt_a.as_ref()),
-            ("initial_state", &got.state, Some(&expected.initial_state)),
+    fn check_backward(&self, exec: &Exec, inputs: &Inputs, saved: Option<&Tensor>) {
+        let Expected { case, backward: expected, .. } = self;
+        let name = format!("{case:?} on {exec:?}, saved states {}", saved.is_some());
+        let got = Computed::backward(case, inputs, exec, saved);
+        let expected = [
+            Some(&expected.x),
+            Some(&expected.dt),
+            Some(&expected.a),
+            Some(&expected.b),
+            Some(&expected.c),
+            expected.d.as_ref(),
+            expected.z.as_ref(),
+            expected.dt_bias.as_ref(),
+            expected.dt_a.as_ref(),
+            Some(&expected.initial_state),
         ];
-        for (name, got, expected) in pairs {
+        for ((what, got), expected) in got.all().into_iter().zip(expected) {
             let Some(expected) = expected else { continue };
             let bound = ErrorBound::for_gradient(got.dtype(), case.seqlen);
-            assert_close(&format!("gradient by {name} of {case:?} on {exec:?}"), got, expected, bound);
+            assert_close(&format!("gradient by {what} of {name}"), got, expected, bound);
+        }
+        if is_gpu(exec) {
+            let again = Computed::backward(case, inputs, exec, saved);
+            let same = got.all().into_iter().zip(again.all()).all(|((_, a), (_, b))| a.bytes() == b.bytes());
+            assert!(same, "two runs differ: {name}");
         }
     }
+}
+
+/// `y`, the final state and the saved states, each poisoned before; nothing where a GPU has no kernel for the case. The inputs are on the
+/// executor's device.
+pub fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec, with_workspace: bool) -> Option<[Tensor; 3]> {
+    let (args, rng) = (inputs.args(case), &mut Rng::new(case.seed + 1));
+    let real = if case.double() { DType::F64 } else { DType::F32 };
+    let saved = selective_scan::checkpoints_len(&args).unwrap();
+    let scratch = selective_scan::workspace_len(exec, &args).unwrap();
+    let mut fresh = |dtype, shape: &[usize], layout| on(exec, &poisoned(rng, dtype, shape, layout));
+    let mut y = fresh(case.dtype, &[case.batch, case.dim, case.seqlen], case.layout);
+    let mut last = fresh(case.wide(), &case.state_shape(), case.layout);
+    let [mut saved, mut scratch] = [(real, saved), (DType::F32, scratch)].map(|(of, len)| fresh(of, &[len], Layout::Dense));
+    let mut out = Outputs {
+        y: Some(y.view_mut()),
+        final_state: Some(last.view_mut()),
+        checkpoints: Some(saved.view_mut()),
+        workspace: with_workspace.then(|| scratch.view_mut()),
+    };
+    let call = selective_scan::forward(exec, &args, &mut out);
+    let results = [&y, &last, &saved];
+    ran(exec, call, &results).then(|| results.map(home))
 }
 
 /// Gradients by every argument that a case may have.
 pub struct Computed {
-    pub x: Buffer,
-    pub dt: Buffer,
-    pub a: Buffer,
-    pub b: Buffer,
-    pub c: Buffer,
-    pub d: Buffer,
-    pub z: Buffer,
-    pub bias: Buffer,
-    pub dt_a: Buffer,
-    pub state: Buffer,
+    pub x: Tensor,
+    pub dt: Tensor,
+    pub a: Tensor,
+    pub b: Tensor,
+    pub c: Tensor,
+    pub d: Tensor,
+    pub z: Tensor,
+    pub bias: Tensor,
+    pub dt_a: Tensor,
+    pub state: Tensor,
 }
 
 impl Computed {
-    pub fn new(i: &Inputs, mut fresh: impl FnMut(&Buffer) -> Buffer) -> Self {
+    pub fn new(i: &Inputs, mut fresh: impl FnMut(&Tensor) -> Tensor) -> Self {
         let [x, dt, a, b, c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
         let [d, z, bias, dt_a, state] = [&i.d, &i.z, &i.bias, &i.dt_a, &i.state].map(fresh);
         Computed { x, dt, a, b, c, d, z, bias, dt_a, state }
+    }
+
+    /// The gradients of a case on the host, each poisoned before. The inputs are on the executor's device.
+    fn backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor>) -> Self {
+        let (args, rng) = (inputs.args(case), &mut Rng::new(case.seed + 2));
+        let saved = saved.map(|tensor| on(exec, tensor));
+        let len = selective_scan::backward_workspace_len(exec, &args, saved.is_some()).unwrap();
+        let mut scratch = on(exec, &poisoned(rng, DType::F32, &[len], Layout::Dense));
+        let mut got = Computed::new(inputs, |like| on(exec, &poisoned(rng, like.dtype(), &like.shape(), case.layout)));
+        let mut grads = Gradients { workspace: Some(scratch.view_mut()), ..got.targets(case) };
+        let saved = saved.as_ref().map(|tensor| tensor.view());
+        selective_scan::backward(exec, &args, saved, &inputs.cotangents(), &mut grads).unwrap();
+        let Computed { x, dt, a, b, c, d, z, bias, dt_a, state } = got;
+        let [x, dt, a, b, c, d, z, bias, dt_a, state] = [x, dt, a, b, c, d, z, bias, dt_a, state].map(|tensor| home(&tensor));
+        Computed { x, dt, a, b, c, d, z, bias, dt_a, state }
+    }
+
+    /// The gradients by name.
+    pub fn all(&self) -> [(&'static str, &Tensor); 10] {
+        [
+            ("x", &self.x),
+            ("dt", &self.dt),
+            ("a", &self.a),
+            ("b", &self.b),
+            ("c", &self.c),
+            ("d", &self.d),
+            ("z", &self.z),
+            ("dt_bias", &self.bias),
+            ("dt_a", &self.dt_a),
+            ("initial_state", &self.state),
+        ]
     }
 
     /// Where a case's gradients go.

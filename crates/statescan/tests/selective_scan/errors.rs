@@ -7,7 +7,7 @@ use statescan::{Error, View, ViewMut};
 /// Runs a forward pass that must fail, and checks that the output keeps its bytes.
 #[track_caller]
 fn fails(args: &Args<'_>, op: impl FnOnce(&Error) -> bool) {
-    let mut y = Buffer::zeros(DType::F32, &[2, 4, 6]).unwrap();
+    let mut y = Tensor::host(DType::F32, &[2, 4, 6]).unwrap();
     y.fill_bytes(0x5a);
     let before = y.bytes().to_vec();
     let error =
@@ -76,7 +76,7 @@ fn outputs_must_be_distinct_memory() {
 fn a_gradient_needs_its_argument_and_its_device() {
     let inputs = &Inputs::new(&Case::new(DType::F32, 2, 4, 6, 3, 0));
     let args = with(inputs, |_| ());
-    let mut dz = Buffer::zeros(DType::F32, &[2, 4, 6]).unwrap();
+    let mut dz = Tensor::host(DType::F32, &[2, 4, 6]).unwrap();
     let mut grads = Gradients { z: Some(dz.view_mut()), ..Default::default() };
     let error = selective_scan::backward(&Exec::cpu(1), &args, None, &Cotangents::default(), &mut grads);
     assert!(matches!(error, Err(Error::Presence { argument: "z", .. })), "{error:?}");

@@ -8,18 +8,23 @@ mod errors;
 mod oracle;
 
 use case::{Case, Computed, Expected, Inputs};
+use common::device::{home, is_gpu, on, ran};
 use common::options::*;
-use common::{Layout, Rng, assert_close, executors, normal, poisoned, random, uniform};
+use common::{Layout, Rng, assert_close, executors, indices, normal, poisoned, random, uniform};
 use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::selective_scan::{self, Args, Cotangents, Gradients, Outputs, reference};
-use statescan::tensor::{Buffer, ErrorBound};
-use statescan::{DType, Discretization, Exec, Level, Sequences};
+use statescan::tensor::{Dense, ErrorBound, Workspace};
+use statescan::{DType, Discretization, Exec, Level, Sequences, Tensor};
 use std::sync::Arc;
 
+fn check(case: &Case, execs: &[Exec]) {
+    let expected = Expected::new(case);
+    execs.iter().for_each(|exec| expected.check(exec));
+}
+
 fn everywhere(case: Case) {
-    let expected = Expected::new(&case);
-    executors().iter().for_each(|exec| expected.check(exec));
+    check(&case, &executors());
 }
 
 #[test]
@@ -40,6 +45,10 @@ fn every_option_on_every_level() {
         everywhere(Case { seed: 2, ..Case::new(DType::F32, 1, 19, 70, 8, option) });
         everywhere(Case { seed: 2, ..Case::new(DType::F32, 2, 1, 70, 16, option) });
     }
+}
+
+#[test]
+fn packed_sequences_on_every_level() {
     for packed in [BOUNDS, INDEX, INDEX | INDEX_STATES] {
         for option in [0, INITIAL, INITIAL | REVERSE | GATE | SKIP] {
             everywhere(Case { seed: 4, ..Case::new(DType::F32, 2, 6, 150, 4, packed | option) });
@@ -92,6 +101,11 @@ fn long_rows_of_few_channels_are_walked_together() {
         everywhere(few(batch, dim, seqlen, dstate, 0));
         everywhere(few(batch, dim, seqlen, dstate, options));
     }
+}
+
+#[test]
+fn long_rows_of_few_channels_of_any_kind_are_walked_together() {
+    let options = GATE | SKIP | BIAS | SOFTPLUS | INITIAL;
     for option in [GATE, OWN_DECAY_STEP, OWN_DECAY_STEP | GATE, REVERSE | LIMIT | INITIAL] {
         everywhere(few(1, 16, 1030, 6, option));
     }
@@ -132,8 +146,28 @@ fn types_and_layouts() {
     let options = GATE | SKIP | BIAS | SOFTPLUS | INITIAL;
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
         for layout in [Layout::Dense, Layout::Scattered] {
-            everywhere(Case { layout, ..Case::new(dtype, 2, 18, 77, 6, options) });
+            for seqlen in [77, 128] {
+                everywhere(Case { layout, ..Case::new(dtype, 2, 18, seqlen, 6, options) });
+            }
         }
+    }
+}
+
+/// Dense tensors whose channels are contiguous, as (batch, step, channel) memory is.
+#[test]
+fn channels_last() {
+    for dtype in [DType::F32, DType::BF16] {
+        let (batch, dim, seqlen) = (2, 64, 96);
+        let case = Case::new(dtype, batch, dim, seqlen, 16, GATE | SKIP);
+        let mut expected = Expected::new(&case);
+        let inputs = &mut expected.inputs;
+        for tensor in [&mut inputs.x, &mut inputs.dt, &mut inputs.z] {
+            let dense = tensor.to_dense();
+            let strides = [(dim * seqlen) as isize, 1, dim as isize];
+            *tensor = Tensor::strided(dtype, &[batch, dim, seqlen], &strides, 0, batch * dim * seqlen).unwrap();
+            tensor.copy_from(&dense);
+        }
+        executors().iter().for_each(|exec| expected.check(exec));
     }
 }
 
@@ -203,14 +237,14 @@ proptest! {
 fn all_bytes(case: &Case, exec: &Exec) -> Vec<Vec<u8>> {
     let inputs = Inputs::new(case);
     let args = inputs.args(case);
-    let zeros = |like: &Buffer| Buffer::zeros(like.dtype(), &like.shape()).unwrap();
+    let zeros = |like: &Tensor| Tensor::host(like.dtype(), &like.shape()).unwrap();
     let (mut y, mut last) = (zeros(&inputs.x), zeros(&inputs.state));
     let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), ..Default::default() };
     selective_scan::forward(exec, &args, &mut out).unwrap();
     let mut grads = Computed::new(&inputs, zeros);
     selective_scan::backward(exec, &args, None, &inputs.cotangents(), &mut grads.targets(case)).unwrap();
-    let Computed { x, dt, a, b, c, d, z, bias, dt_a, state } = grads;
-    [y, last, x, dt, a, b, c, d, z, bias, dt_a, state].iter().map(|buffer| buffer.bytes().to_vec()).collect()
+    let grads = grads.all().map(|(_, tensor)| tensor);
+    [&y, &last].into_iter().chain(grads).map(|tensor| tensor.bytes().to_vec()).collect()
 }
 
 #[test]
@@ -238,49 +272,65 @@ fn results_do_not_depend_on_threads_or_runs() {
     }
 }
 
+/// `y` and the gradient by `x`.
+fn run(case: &Case, inputs: &Inputs, exec: &Exec) -> [Dense; 2] {
+    let (inputs, mut workspace) = (inputs.on(exec), Workspace::default());
+    let args = inputs.args(case);
+    let [mut y, mut dx] = [(); 2].map(|()| Tensor::like(exec, &args.x).unwrap());
+    let mut out = Outputs { y: Some(y.view_mut()), ..Default::default() };
+    selective_scan::forward(exec, &args, &mut out).unwrap();
+    let len = selective_scan::backward_workspace_len(exec, &args, false).unwrap();
+    let scratch = workspace.view_mut(exec, len).unwrap();
+    let mut grads = Gradients { x: Some(dx.view_mut()), workspace: Some(scratch), ..Default::default() };
+    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: None };
+    selective_scan::backward(exec, &args, None, &cotangents, &mut grads).unwrap();
+    [y, dx].map(|tensor| home(&tensor).to_dense())
+}
+
 #[test]
 fn nan_stays_where_it_is() {
-    // a NaN and an infinity in one channel of one packed sequence: everything else is as without them
-    let case = Case::new(DType::F32, 1, 21, 90, 4, BOUNDS | INITIAL | SKIP | GATE);
-    let clean = Inputs::new(&case);
-    let mut dirty = Inputs::new(&case);
-    let (channel, steps) = (3, 30..60);
-    let mut x = dirty.x.to_dense();
-    *x.at_mut(&[0, channel, 40]) = f64::NAN.into();
-    *x.at_mut(&[0, channel, 45]) = f64::INFINITY.into();
-    dirty.x.copy_from(&x);
-    let run = |inputs: &Inputs| {
-        let mut y = Buffer::zeros(DType::F32, &[1, 21, 90]).unwrap();
-        let mut out = Outputs { y: Some(y.view_mut()), ..Default::default() };
-        selective_scan::forward(&Exec::cpu(2), &inputs.args(&case), &mut out).unwrap();
-        let mut dx = Buffer::zeros(DType::F32, &[1, 21, 90]).unwrap();
-        let mut grads = Gradients { x: Some(dx.view_mut()), ..Default::default() };
-        let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: None };
-        selective_scan::backward(&Exec::cpu(2), &inputs.args(&case), None, &cotangents, &mut grads).unwrap();
-        (y.to_dense(), dx.to_dense())
-    };
-    let (clean, dirty) = (run(&clean), run(&dirty));
-    for d in 0..21 {
-        for t in 0..90 {
-            let touched = d == channel && steps.contains(&t);
-            if !touched {
-                assert_eq!(dirty.0.at(&[0, d, t]), clean.0.at(&[0, d, t]), "y at {d}, {t}");
-                assert_eq!(dirty.1.at(&[0, d, t]), clean.1.at(&[0, d, t]), "dx at {d}, {t}");
+    for (constant_b, dstate) in [(false, 4), (false, 5), (true, 5)] {
+        let case = Case { constant_b, ..Case::new(DType::F32, 1, 21, 90, dstate, BOUNDS | INITIAL | SKIP | GATE) };
+        let (clean, mut dirty) = (Inputs::new(&case), Inputs::new(&case));
+        // a NaN and an infinity in one channel of one packed sequence: everything else is as without them
+        let (channel, steps) = (3, 30..60);
+        let mut x = dirty.x.to_dense();
+        *x.at_mut(&[0, channel, 40]) = f64::NAN.into();
+        *x.at_mut(&[0, channel, 45]) = f64::INFINITY.into();
+        dirty.x.copy_from(&x);
+        for exec in executors() {
+            let ([y, dx], [dirty_y, dirty_dx]) = (run(&case, &clean, &exec), run(&case, &dirty, &exec));
+            for (d, t) in (0..21).flat_map(|d| (0..90).map(move |t| (d, t))) {
+                if d != channel || !steps.contains(&t) {
+                    assert_eq!(dirty_y.at(&[0, d, t]), y.at(&[0, d, t]), "y at {d}, {t} on {exec:?}");
+                    assert_eq!(dirty_dx.at(&[0, d, t]), dx.at(&[0, d, t]), "dx at {d}, {t} on {exec:?}");
+                }
             }
+            assert!(dirty_y.at(&[0, channel, 41]).re.is_nan());
+        }
+        if constant_b {
+            continue;
+        }
+        // a NaN in B of one sequence reaches all of its channels, and no other sequence
+        let mut b = dirty.b.to_dense();
+        *b.at_mut(&[0, 1, 50]) = f64::NAN.into();
+        dirty.b.copy_from(&b);
+        for exec in executors() {
+            let ([y, _], [dirty, _]) = (run(&case, &clean, &exec), run(&case, &dirty, &exec));
+            for (d, t) in (0..21).flat_map(|d| (0..90).map(move |t| (d, t))).filter(|(_, t)| !steps.contains(t)) {
+                assert_eq!(dirty.at(&[0, d, t]), y.at(&[0, d, t]), "y at {d}, {t} on {exec:?}");
+            }
+            assert!((0..21).all(|d| dirty.at(&[0, d, 51]).re.is_nan()));
         }
     }
-    assert!(dirty.0.at(&[0, channel, 41]).re.is_nan());
 }
 
 #[test]
 fn extreme_steps_and_decays() {
     // dt = 0 keeps the state exactly; a huge decay forgets it exactly
-    let one = |value: f64, shape: &[usize]| {
-        let mut buffer = Buffer::zeros(DType::F32, shape).unwrap();
-        buffer.fill_with(|| value.into());
-        buffer
-    };
     for exec in executors() {
+        let one =
+            |value: f64, shape: &[usize]| Tensor::from_slice(&exec, &vec![value as f32; shape.iter().product()], shape).unwrap();
         for (dt, a, expected) in [(0.0, -1.0, 0.625), (1.0, -1e30, 0.0), (1e30, -1e30, 0.0), (1.0, f64::NEG_INFINITY, 0.0)] {
             let (x, dt, a) = (one(0.0, &[1, 3, 1000]), one(dt, &[1, 3, 1000]), one(a, &[3, 2]));
             let (b, c, h) = (one(1.0, &[1, 2, 1000]), one(0.5, &[1, 2, 1000]), one(0.625, &[1, 3, 2]));
@@ -288,7 +338,8 @@ fn extreme_steps_and_decays() {
             let args = Args { initial_state: Some(h.view()), ..Args::new(x.view(), dt.view(), a.view(), b.view(), c.view()) };
             let mut out = Outputs { final_state: Some(last.view_mut()), ..Default::default() };
             selective_scan::forward(&exec, &args, &mut out).unwrap();
-            assert!(last.to_dense().data().iter().all(|v| v.re == expected), "{exec:?} {:?}", last.to_dense());
+            let last = last.to_vec::<f32>().unwrap();
+            assert!(last.iter().all(|&v| v == expected), "{exec:?} {last:?}");
         }
     }
 }

@@ -26,9 +26,9 @@ fn two_halves_with_a_carried_state_are_the_whole() {
         let part = |range: std::ops::Range<usize>, state: View<'_>| {
             let cut = |v: View<'_>| dense(v.slice(v.rank() - 1, range.clone()));
             let [x, dt, b, c, z] = [args.x, args.dt, args.b, args.c, args.z.unwrap()].map(cut);
-            let real = |v: &Dense| Buffer::from_dense(v, DType::F64);
+            let real = |v: &Dense| Tensor::from_dense(v, DType::F64);
             let [x, dt, z] = [&x, &dt, &z].map(real);
-            let maps = [&b, &c].map(|m| Buffer::from_dense(m, case.wide()));
+            let maps = [&b, &c].map(|m| Tensor::from_dense(m, case.wide()));
             let args = Args {
                 x: x.view(),
                 dt: dt.view(),
@@ -41,7 +41,7 @@ fn two_halves_with_a_carried_state_are_the_whole() {
             reference::forward(&args).unwrap()
         };
         let first = part(0..7, args.initial_state.unwrap());
-        let state = Buffer::from_dense(&first.final_state, case.wide());
+        let state = Tensor::from_dense(&first.final_state, case.wide());
         let second = part(7..20, state.view());
         close(&second.final_state, &whole.final_state, F64, "final state");
         close(&first.y, &dense(whole.y.view().slice(2, 0..7)), F64, "first half");
@@ -59,7 +59,7 @@ fn without_decay_it_is_a_cumulative_sum() {
     for d in 0..2 {
         let mut sum = 0.0;
         for t in 0..9 {
-            let at = |b: &Buffer, i: &[usize]| b.view().at(i).re;
+            let at = |b: &Tensor, i: &[usize]| b.view().at(i).re;
             sum += at(&inputs.dt, &[0, d, t]) * at(&inputs.x, &[0, d, t]) * at(&inputs.b, &[0, 0, t]);
             assert!((y.at(&[0, d, t]).re - sum).abs() < 1e-12);
         }

@@ -8,12 +8,13 @@ mod oracle;
 mod rules;
 mod vectors;
 
+use common::device::{home, on, ran};
 use common::options::*;
-use common::{Layout, Rng, assert_close, assert_close_in_scale, normal, poisoned, random, uniform};
+use common::{Layout, Rng, assert_close, assert_close_in_scale, indices, normal, poisoned, random, uniform};
 use num_complex::Complex64;
 use statescan::ops::ssd::{self, Args, Cotangents, Gradients, Outputs, reference};
-use statescan::tensor::{Buffer, Dense, ErrorBound};
-use statescan::{DType, Exec, Sequences, View};
+use statescan::tensor::{Dense, ErrorBound};
+use statescan::{DType, Exec, Sequences, Tensor, View};
 
 /// A random problem: which options are set, how large, stored how.
 #[derive(Debug, Clone)]
@@ -62,19 +63,19 @@ impl Case {
 
 /// Every tensor that a call can read.
 struct Inputs {
-    x: Buffer,
-    dt: Buffer,
-    a: Buffer,
-    b: Buffer,
-    c: Buffer,
-    d: Buffer,
-    z: Buffer,
-    bias: Buffer,
-    state: Buffer,
-    bounds: Vec<i64>,
-    index: Buffer,
-    dy: Buffer,
-    dstate: Buffer,
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    d: Tensor,
+    z: Tensor,
+    bias: Tensor,
+    state: Tensor,
+    bounds: Tensor,
+    index: Tensor,
+    dy: Tensor,
+    dstate: Tensor,
 }
 
 impl Inputs {
@@ -88,7 +89,7 @@ impl Inputs {
         let map =
             if case.groups == 1 && case.has(HEADS_FIRST) { vec![case.batch, seqlen, case.dstate] } else { grouped.to_vec() };
         let third = seqlen / 3;
-        let bounds = vec![0, third as i64, third as i64, (2 * third) as i64, seqlen as i64];
+        let bounds = indices(DType::I64, &[0, third, third, 2 * third, seqlen].map(|bound| bound as i64));
         let mut step = 0;
         let index = random(rng, DType::I32, &[case.batch, seqlen], l, |_| {
             let t = step % seqlen.max(1);
@@ -124,8 +125,17 @@ impl Inputs {
         }
     }
 
+    /// The same on an executor's device.
+    fn on(&self, exec: &Exec) -> Self {
+        let on = |tensor| on(exec, tensor);
+        let [x, dt, a, b, c, d, z] = [&self.x, &self.dt, &self.a, &self.b, &self.c, &self.d, &self.z].map(on);
+        let [bias, state, bounds] = [&self.bias, &self.state, &self.bounds].map(on);
+        let [index, dy, dstate] = [&self.index, &self.dy, &self.dstate].map(on);
+        Inputs { x, dt, a, b, c, d, z, bias, state, bounds, index, dy, dstate }
+    }
+
     fn args<'a>(&'a self, case: &Case) -> Args<'a> {
-        let on = |option, view: &'a Buffer| case.has(option).then(|| view.view());
+        let on = |option, view: &'a Tensor| case.has(option).then(|| view.view());
         let (x, dt, a, b, c) = (self.x.view(), self.dt.view(), self.a.view(), self.b.view(), self.c.view());
         let args = match case.has(HEADS_FIRST) {
             false => Args::new(x, dt, a, b, c),
@@ -139,7 +149,7 @@ impl Inputs {
             dt_limit: if case.has(LIMIT) { (0.02, 0.3) } else { (f64::NEG_INFINITY, f64::INFINITY) },
             initial_state: on(INITIAL, &self.state),
             sequences: if case.has(BOUNDS) {
-                Sequences::CuSeqlens(View::new(&self.bounds, &[5]).unwrap())
+                Sequences::CuSeqlens(self.bounds.view())
             } else if case.has(INDEX) {
                 Sequences::SeqIdx(self.index.view())
             } else {
@@ -153,29 +163,36 @@ impl Inputs {
 
 /// What a forward pass gives, poisoned beforehand.
 struct Results {
-    y: Buffer,
-    last: Buffer,
-    saved: Buffer,
+    y: Tensor,
+    last: Tensor,
+    saved: Tensor,
 }
 
-fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec) -> Results {
+/// Nothing where a GPU has no kernel for the case.
+fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec) -> Option<Results> {
+    let (inputs, rng) = (inputs.on(exec), &mut Rng::new(case.seed + 1));
     let args = inputs.args(case);
-    let rng = &mut Rng::new(case.seed + 1);
-    let mut y = poisoned(rng, case.dtype, &inputs.x.shape(), case.layout);
-    let mut last = poisoned(rng, case.wide(), &case.state_shape(), case.layout);
-    let mut saved = poisoned(rng, case.wide(), &[ssd::checkpoints_len(&args).unwrap()], Layout::Dense);
+    let len = ssd::checkpoints_len(&args).unwrap();
+    let mut fresh = |dtype, shape: &[usize], layout| on(exec, &poisoned(rng, dtype, shape, layout));
+    let mut y = fresh(case.dtype, &inputs.x.shape(), case.layout);
+    let mut last = fresh(case.wide(), &case.state_shape(), case.layout);
+    let mut saved = fresh(case.wide(), &[len], Layout::Dense);
     let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: Some(saved.view_mut()) };
-    ssd::forward(exec, &args, &mut out).unwrap();
-    Results { y, last, saved }
+    let call = ssd::forward(exec, &args, &mut out);
+    let results = [&y, &last, &saved];
+    ran(exec, call, &results).then(|| {
+        let [y, last, saved] = results.map(home);
+        Results { y, last, saved }
+    })
 }
 
 /// The gradients that a case has, by name, poisoned beforehand.
-fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Buffer>) -> Vec<(&'static str, Buffer)> {
-    let args = inputs.args(case);
-    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor>) -> Vec<(&'static str, Tensor)> {
+    let (i, saved) = (inputs.on(exec), saved.map(|tensor| on(exec, tensor)));
+    let args = i.args(case);
+    let cotangents = Cotangents { y: Some(i.dy.view()), final_state: Some(i.dstate.view()) };
     let rng = &mut Rng::new(case.seed + 2);
-    let mut fresh = |like: &Buffer| poisoned(rng, like.dtype(), &like.shape(), case.layout);
-    let i = inputs;
+    let mut fresh = |like: &Tensor| on(exec, &poisoned(rng, like.dtype(), &like.shape(), case.layout));
     let [mut x, mut dt, mut a, mut b, mut c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
     let [mut d, mut z, mut bias, mut state] = [&i.d, &i.z, &i.bias, &i.state].map(&mut fresh);
     let mut grads = Gradients {
@@ -189,18 +206,12 @@ fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Buffer
         dt_bias: args.dt_bias.is_some().then(|| bias.view_mut()),
         initial_state: Some(state.view_mut()),
     };
-    ssd::backward(exec, &args, saved.map(|s| s.view()), &cotangents, &mut grads).unwrap();
-    let mut all = vec![("x", x), ("dt", dt), ("a", a), ("b", b), ("c", c), ("initial_state", state)];
-    if args.d.is_some() {
-        all.push(("d", d));
-    }
-    if args.z.is_some() {
-        all.push(("z", z));
-    }
-    if args.dt_bias.is_some() {
-        all.push(("dt_bias", bias));
-    }
-    all
+    ssd::backward(exec, &args, saved.as_ref().map(|s| s.view()), &cotangents, &mut grads).unwrap();
+    let mut all = vec![("x", &x), ("dt", &dt), ("a", &a), ("b", &b), ("c", &c), ("initial_state", &state)];
+    all.extend(args.d.is_some().then_some(("d", &d)));
+    all.extend(args.z.is_some().then_some(("z", &z)));
+    all.extend(args.dt_bias.is_some().then_some(("dt_bias", &bias)));
+    all.into_iter().map(|(name, tensor)| (name, home(tensor))).collect()
 }
 
 /// The oracle's gradient of this name.
@@ -226,34 +237,36 @@ fn held(dense: &Dense, dtype: DType) -> Dense {
     dense
 }
 
-/// The kernels of one executor against the oracle, the backward pass with and without checkpoints.
-fn check(case: &Case, exec: &Exec) {
+/// The kernels of executors against the oracle, the backward pass with and without checkpoints.
+fn check(case: &Case, execs: &[Exec]) {
     let inputs = Inputs::new(case);
     let args = inputs.args(case);
     let expected = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
-    let got = run_forward(case, &inputs, exec);
-    let bound = ErrorBound::for_scan(case.dtype, case.seqlen);
-    assert_close(&format!("y of {case:?} on {exec:?}"), &got.y, &expected.y, bound);
-    let bound = ErrorBound::for_scan(case.wide(), case.seqlen);
-    assert_close(&format!("final_state of {case:?} on {exec:?}"), &got.last, &expected.final_state, bound);
     let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
-    let expected = reference::backward(&args, &cotangents).unwrap();
-    let grads = run_backward(case, &inputs, exec, Some(&got.saved));
-    for (name, got) in &grads {
-        let what = format!("gradient by {name} of {case:?} on {exec:?}");
-        let wanted = held(of(&expected, name), case.wide());
-        let bound = ErrorBound::for_gradient(got.dtype(), case.seqlen);
-        if matches!(*name, "a" | "dt_bias") {
-            // one number a head, a sum over steps that may cancel: its terms are as large as the gradient by dt
-            let terms = expected.dt.data().iter().map(|v| v.norm_sqr()).sum::<f64>().sqrt();
-            assert_close_in_scale(&what, got, &wanted, bound, terms);
-        } else {
-            assert_close(&what, got, &wanted, bound);
+    let by = reference::backward(&args, &cotangents).unwrap();
+    for exec in execs {
+        let Some(got) = run_forward(case, &inputs, exec) else { continue };
+        let bound = ErrorBound::for_scan(case.dtype, case.seqlen);
+        assert_close(&format!("y of {case:?} on {exec:?}"), &got.y, &expected.y, bound);
+        let bound = ErrorBound::for_scan(case.wide(), case.seqlen);
+        assert_close(&format!("final_state of {case:?} on {exec:?}"), &got.last, &expected.final_state, bound);
+        let grads = run_backward(case, &inputs, exec, Some(&got.saved));
+        for (name, got) in &grads {
+            let what = format!("gradient by {name} of {case:?} on {exec:?}");
+            let wanted = held(of(&by, name), case.wide());
+            let bound = ErrorBound::for_gradient(got.dtype(), case.seqlen);
+            if matches!(*name, "a" | "dt_bias") {
+                // one number a head, a sum over steps that may cancel: its terms are as large as the gradient by dt
+                let terms = by.dt.data().iter().map(|v| v.norm_sqr()).sum::<f64>().sqrt();
+                assert_close_in_scale(&what, got, &wanted, bound, terms);
+            } else {
+                assert_close(&what, got, &wanted, bound);
+            }
         }
-    }
-    if case.seed.is_multiple_of(2) {
-        for ((name, with), (_, without)) in grads.iter().zip(run_backward(case, &inputs, exec, None)) {
-            assert_eq!(with.bytes(), without.bytes(), "gradient by {name} without checkpoints, {case:?}");
+        if case.seed.is_multiple_of(2) {
+            for ((name, with), (_, without)) in grads.iter().zip(run_backward(case, &inputs, exec, None)) {
+                assert_eq!(with.bytes(), without.bytes(), "gradient by {name} without checkpoints, {case:?} on {exec:?}");
+            }
         }
     }
 }

@@ -156,7 +156,7 @@ fn packed_sequences_are_separate_calls() {
     let packed = inputs.args(&case);
     let expected = reference::forward(&packed).unwrap();
     for s in 0..4 {
-        let (from, to) = (inputs.bounds[s] as usize, inputs.bounds[s + 1] as usize);
+        let [from, to] = [s, s + 1].map(|i| inputs.bounds.view().at(&[i]).re as usize);
         let alone = Args {
             x: packed.x.slice(1, from..to),
             dt: packed.dt.slice(1, from..to),

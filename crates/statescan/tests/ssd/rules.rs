@@ -18,7 +18,7 @@ fn results_do_not_depend_on_threads_or_runs() {
         let inputs = Inputs::new(&case);
         let whole = |threads| {
             let exec = Exec::cpu(threads);
-            let out = run_forward(&case, &inputs, &exec);
+            let out = run_forward(&case, &inputs, &exec).unwrap();
             let mut bytes = [out.y.bytes(), out.last.bytes(), out.saved.bytes()].concat();
             for (_, grad) in run_backward(&case, &inputs, &exec, Some(&out.saved)) {
                 bytes.extend_from_slice(grad.bytes());
@@ -36,19 +36,19 @@ fn results_do_not_depend_on_threads_or_runs() {
 fn chunk_size_and_mask_change_nothing() {
     let case = Case::new(DType::F32, [1, 100, 4, 8, 1, 6], INITIAL);
     let inputs = Inputs::new(&case);
-    let expected = run_forward(&case, &inputs, &Exec::cpu(1));
+    let expected = run_forward(&case, &inputs, &Exec::cpu(1)).unwrap();
     let mask: Vec<f32> = (0..25).map(|i| f32::from(u8::from(i % 5 <= i / 5))).collect();
     for chunk_size in [1, 5, 1000] {
         let mask = View::new(&mask, &[5, 5]).unwrap();
         let args = Args { chunk_size, causal_mask: Some(mask), ..inputs.args(&case) };
-        let mut y = Buffer::zeros(DType::F32, &inputs.x.shape()).unwrap();
+        let mut y = Tensor::host(DType::F32, &inputs.x.shape()).unwrap();
         ssd::forward(&Exec::cpu(1), &args, &mut Outputs { y: Some(y.view_mut()), ..Outputs::default() }).unwrap();
         assert_eq!(y.bytes(), expected.y.bytes());
     }
 }
 
 /// Whether all elements of a result for which `touched` is false are finite.
-fn clean(name: &str, buffer: &Buffer, touched: impl Fn(&[usize]) -> bool) {
+fn clean(name: &str, buffer: &Tensor, touched: impl Fn(&[usize]) -> bool) {
     let (dense, shape) = (buffer.to_dense(), buffer.shape());
     let mut index = vec![0; shape.len()];
     for value in dense.data() {
@@ -65,7 +65,7 @@ fn clean(name: &str, buffer: &Buffer, touched: impl Fn(&[usize]) -> bool) {
 
 #[test]
 fn nan_and_infinity_stay_where_they_are() {
-    let poison = |buffer: &mut Buffer, at: &[usize], with: f64| {
+    let poison = |buffer: &mut Tensor, at: &[usize], with: f64| {
         let mut dense = buffer.to_dense();
         *dense.at_mut(at) = with.into();
         buffer.copy_from(&dense);
@@ -75,7 +75,7 @@ fn nan_and_infinity_stay_where_they_are() {
         let case = Case::new(DType::F32, [2, 90, 4, 5, 2, 6], GATE | SKIP | INITIAL);
         let mut inputs = Inputs::new(&case);
         poison(&mut inputs.x, &[1, 40, 2, 3], with);
-        let out = run_forward(&case, &inputs, &Exec::cpu(1));
+        let out = run_forward(&case, &inputs, &Exec::cpu(1)).unwrap();
         clean("y", &out.y, |i| i[0] == 1 && i[2] == 2 && i[3] == 3);
         clean("state", &out.last, |i| i[0] == 1 && i[1] == 2 && i[2] == 3);
         for (name, grad) in run_backward(&case, &inputs, &Exec::cpu(1), Some(&out.saved)) {
@@ -89,11 +89,11 @@ fn nan_and_infinity_stay_where_they_are() {
         // one group's B, one head's dt
         let mut inputs = Inputs::new(&case);
         poison(&mut inputs.b, &[0, 10, 1, 0], with);
-        let out = run_forward(&case, &inputs, &Exec::cpu(1));
+        let out = run_forward(&case, &inputs, &Exec::cpu(1)).unwrap();
         clean("y", &out.y, |i| i[0] == 0 && i[2] >= 2 && i[1] >= 10);
         let mut inputs = Inputs::new(&case);
         poison(&mut inputs.dt, &[0, 70, 3], with);
-        let out = run_forward(&case, &inputs, &Exec::cpu(1));
+        let out = run_forward(&case, &inputs, &Exec::cpu(1)).unwrap();
         clean("y", &out.y, |i| i[0] == 0 && i[2] == 3 && i[1] >= 70);
         // one packed sequence
         let case = Case::new(DType::F32, [1, 90, 3, 5, 1, 6], BOUNDS | INITIAL);
@@ -102,7 +102,7 @@ fn nan_and_infinity_stay_where_they_are() {
             poison(&mut inputs.x, &[0, t, 1, 1], with);
             poison(&mut inputs.c, &[0, t, 0, 1], with);
         }
-        let out = run_forward(&case, &inputs, &Exec::cpu(1));
+        let out = run_forward(&case, &inputs, &Exec::cpu(1)).unwrap();
         clean("y", &out.y, |i| (30..60).contains(&i[1]));
         clean("state", &out.last, |i| i[0] == 2);
         for (name, grad) in run_backward(&case, &inputs, &Exec::cpu(1), None) {
@@ -120,11 +120,11 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let case = Case::new(DType::F32, [2, 7, 4, 3, 2, 5], GATE | SKIP | BIAS | INITIAL);
     let inputs = Inputs::new(&case);
     let good = inputs.args(&case);
-    let small = Buffer::zeros(DType::F32, &[1]).unwrap();
-    let ints = Buffer::zeros(DType::I32, &[4]).unwrap();
-    let odd = Buffer::zeros(DType::F32, &[2, 7, 3, 5]).unwrap();
-    let mask = Buffer::zeros(DType::F32, &[3, 3]).unwrap();
-    let tall = Buffer::zeros(DType::F32, &[3, 2]).unwrap();
+    let small = Tensor::host(DType::F32, &[1]).unwrap();
+    let ints = Tensor::host(DType::I32, &[4]).unwrap();
+    let odd = Tensor::host(DType::F32, &[2, 7, 3, 5]).unwrap();
+    let mask = Tensor::host(DType::F32, &[3, 3]).unwrap();
+    let tall = Tensor::host(DType::F32, &[3, 2]).unwrap();
     let bounds = [0i64, 3, 7];
     type Wrong<'a> = (&'static str, Args<'a>, fn(&Error) -> bool);
     let wrong: Vec<Wrong<'_>> = vec![
@@ -151,7 +151,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
         ("seq_idx", Args { sequences: Sequences::SeqIdx(good.dt), ..good }, |e| matches!(e, Error::DType { .. })),
     ];
     for (argument, args, expected) in wrong {
-        let mut y = Buffer::zeros(DType::F32, &inputs.x.shape()).unwrap();
+        let mut y = Tensor::host(DType::F32, &inputs.x.shape()).unwrap();
         let before = y.bytes().to_vec();
         let mut out = Outputs { y: Some(y.view_mut()), ..Outputs::default() };
         let error = ssd::forward(&Exec::cpu(1), &args, &mut out).unwrap_err();

@@ -37,8 +37,8 @@ fn check_file(name: &str) {
     let cotangents = Cotangents { y: dy.as_ref().map(|v| v.view()), final_state: dlast.as_ref().map(|v| v.view()) };
     let (forward, backward) = (reference::forward(&args).unwrap(), reference::backward(&args, &cotangents).unwrap());
     let exec = Exec::cpu(2);
-    let zeros = |like: &Buffer| Buffer::zeros(DType::F32, &like.shape()).unwrap();
-    let (mut y, mut last) = (zeros(&x), Buffer::zeros(DType::F32, &ssd::final_state_shape(&args).unwrap()).unwrap());
+    let zeros = |like: &Tensor| Tensor::host(DType::F32, &like.shape()).unwrap();
+    let (mut y, mut last) = (zeros(&x), Tensor::host(DType::F32, &ssd::final_state_shape(&args).unwrap()).unwrap());
     let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: None };
     ssd::forward(&exec, &args, &mut out).unwrap();
     for (key, got, oracle) in [("out.y", &y, &forward.y), ("out.final_state", &last, &forward.final_state)] {

@@ -1,8 +1,8 @@
 //! What a target is a share of: work that every implementation has to do, by the best means there is.
 
 use crate::error::Result;
-use crate::shapes::Sizes;
 use num_complex::Complex32;
+use statescan_cases::sizes::Sizes;
 use std::hint::black_box;
 
 /// Copies an array: so many bytes read and written in all.

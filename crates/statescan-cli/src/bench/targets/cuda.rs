@@ -1,14 +1,16 @@
 //! The targets on an H200, and how they are measured there: kernel time alone, from graphs of launches.
 
 use super::list::{Measure, Run, Target};
+use super::outcome::{Outcome, Round};
 use super::turns::Turn;
 use super::variation::Variation;
-use super::{Outcome, Round};
+
 use crate::bench::device;
 use crate::error::Result;
-use crate::operation;
 use statescan::cuda::Ceilings;
 use statescan::{DType, Exec};
+use statescan_cases::measure::device::repeated;
+use statescan_cases::ops;
 use std::collections::HashMap;
 
 /// Every target.
@@ -106,12 +108,12 @@ impl Bench {
         if let Some(&known) = self.known.get(&name) {
             return Ok(Ok(known));
         }
-        let op = operation::find(run.op)?;
+        let op = ops::find(run.op)?;
         let row = run.variation.apply(op.random(&run.sizes.clone().with('B', 1), run.dtype)?)?;
         if let Some(wrong) = device::wrong(&self.exec, &row, run.backward)?.into_iter().next() {
             return Ok(Err(Outcome::Wrong(wrong)));
         }
-        let (time, bytes) = device::time(&self.exec, &device::repeated(&row, run.sizes.get('B'))?, run.backward)?;
+        let (time, bytes) = device::time(&self.exec, &repeated(&row, run.sizes.get('B'))?, run.backward)?;
         let timed = (time.as_nanos() as f64, bytes);
         self.known.insert(name, timed);
         Ok(Ok(timed))
@@ -119,5 +121,5 @@ impl Bench {
 }
 
 fn state_steps(run: &Run) -> Result<f64> {
-    Ok(operation::find(run.op)?.work(&run.sizes).state_steps)
+    Ok(ops::find(run.op)?.work(&run.sizes).state_steps)
 }

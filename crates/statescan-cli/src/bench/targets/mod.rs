@@ -5,52 +5,26 @@
 mod ceilings;
 mod cuda;
 mod list;
+mod outcome;
 mod turns;
 mod variation;
 
-use super::floors::Floors;
-use super::measured::Measured;
-use super::progress;
-use crate::cli::{BenchArgs, cuda_device};
+use super::args::BenchArgs;
+use super::row::progress;
 use crate::error::Result;
-use crate::operation;
+use crate::exec::cuda_device;
 use crate::text;
 use list::{Measure, Run, Target};
+use outcome::{Outcome, Round};
 use serde_json::json;
 use statescan::{Exec, Level};
+use statescan_cases::measure::floors::Floors;
+use statescan_cases::measure::measured::Measured;
+use statescan_cases::ops;
 use std::time::Duration;
-use turns::Turn;
 
 /// Rounds of the list.
 const ROUNDS: usize = 3;
-
-/// How a target came out: its turns, and when they are all there its figure.
-enum Outcome<T> {
-    /// It was measured.
-    Measured(T),
-    /// Results are not within the bounds of the oracle: what is off.
-    Wrong(String),
-    /// This machine cannot tell.
-    NotHere(&'static str),
-}
-
-/// What one round tells of a target.
-type Round = Outcome<Vec<Turn>>;
-
-impl Outcome<f64> {
-    /// Of all turns of some rounds, or what one of the rounds has instead.
-    fn of_rounds(rounds: Vec<Round>) -> Self {
-        let mut turns = Vec::new();
-        for outcome in rounds {
-            match outcome {
-                Outcome::Measured(more) => turns.extend(more),
-                Outcome::Wrong(what) => return Outcome::Wrong(what),
-                Outcome::NotHere(why) => return Outcome::NotHere(why),
-            }
-        }
-        Outcome::Measured(turns::figure(turns))
-    }
-}
 
 /// A run with its memory and executor.
 struct Side {
@@ -62,7 +36,7 @@ struct Side {
 
 impl Side {
     fn new(run: &Run) -> Result<Self> {
-        let op = operation::find(run.op)?;
+        let op = ops::find(run.op)?;
         let mut exec = Exec::cpu(run.threads);
         if let Some(level) = run.level {
             exec = exec.with_level(level)?;
@@ -72,13 +46,18 @@ impl Side {
     }
 
     fn run(&mut self) -> Result<()> {
-        if self.backward { self.measured.backward(&self.exec) } else { self.measured.forward(&self.exec) }
+        if self.backward {
+            self.measured.backward(&self.exec)?
+        } else {
+            self.measured.forward(&self.exec)?
+        }
+        Ok(())
     }
 }
 
 /// Runs the command: 1 if a target is missed or a result is wrong.
 pub(super) fn run(args: &BenchArgs) -> Result<u8> {
-    let only = args.op.as_deref().map(operation::find).transpose()?.map(|op| op.name());
+    let only = args.op.as_deref().map(ops::find).transpose()?.map(|op| op.name());
     let mut gpu = cuda_device(&args.device)?.map(cuda::Bench::new).transpose()?;
     let listed = if gpu.is_some() { cuda::all() } else { list::all() };
     let targets: Vec<Target> = listed.into_iter().filter(|t| only.is_none_or(|op| op == t.run.op)).collect();

@@ -4,9 +4,9 @@
 //! exponentials in the first cache, timed between runs, tells when: it knows nothing of what is measured, so choosing turns by it favours no
 //! side.
 
-use crate::bench::floors;
-use crate::compute;
 use crate::error::Result;
+use statescan_cases::measure::floors;
+use statescan_cases::measure::median::middle;
 use std::time::{Duration, Instant};
 
 /// One turn of every run.
@@ -35,7 +35,7 @@ const STRETCH: Duration = Duration::from_millis(1);
 pub(super) fn figure(mut turns: Vec<Turn>) -> f64 {
     turns.sort_by(|one, other| other.speed.total_cmp(&one.speed));
     let count = (turns.len() / SHARE).max(FEWEST).min(turns.len());
-    compute::middle(turns.into_iter().take(count).map(|turn| turn.figure).collect())
+    middle(turns.into_iter().take(count).map(|turn| turn.figure).collect())
 }
 
 /// Turns of some runs, which use up to so many threads, after one of each that does not count. `figure` makes one of their nanoseconds.
@@ -73,7 +73,7 @@ fn typical(run: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
         run()?;
         times.push(begin.elapsed().as_nanos().max(1) as f64);
     }
-    Ok(compute::middle(times))
+    Ok(middle(times))
 }
 
 #[cfg(test)]

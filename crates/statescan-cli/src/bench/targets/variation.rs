@@ -1,11 +1,11 @@
 //! What a measured call differs in from the operation's usual one.
 
-use crate::call::Call;
-use crate::error::Result;
-use crate::sample::Rng;
 use num_complex::Complex64;
 use statescan::DType;
-use statescan::tensor::Buffer;
+use statescan::tensor::Tensor;
+use statescan_cases::Result;
+use statescan_cases::call::Call;
+use statescan_cases::rng::Rng;
 
 /// A kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ fn complex(mut call: Call) -> Result<Call> {
         let real = input.buffer.to_dense();
         let mut real = real.data().iter();
         let dtype = if input.buffer.dtype().is_double() { DType::Complex128 } else { DType::Complex64 };
-        input.buffer = Buffer::zeros(dtype, &input.buffer.shape())?;
+        input.buffer = Tensor::host(dtype, &input.buffer.shape())?;
         input.buffer.fill_with(|| real.next().map_or(Complex64::ZERO, |v| Complex64::new(v.re, v.re.abs() * rng.normal())));
     }
     Ok(call)

@@ -4,24 +4,20 @@
 //! converts and transposes in one pass, which makes storage types, strides and layouts free for kernels. Complex tensors load as two planes.
 
 mod plane;
-mod requests;
+mod prefetch;
 mod storage;
 #[cfg(test)]
 mod tests;
 
 use super::simd::{Isa, Real};
+pub(crate) use super::sizes::{MAX_LANES, STEPS};
 use super::{Kernel, outline};
 use crate::tensor::DType;
 use core::mem::MaybeUninit;
 use half::{bf16, f16};
 pub(crate) use plane::{Plane, prefetch_own, prefetch_row};
-pub(crate) use requests::{Area, Requests};
+pub(crate) use prefetch::{Area, Prefetch};
 pub(crate) use storage::Storage;
-
-/// Steps in a tile.
-pub(crate) const STEPS: usize = 64;
-/// The widest vector has this many lanes.
-pub(crate) const MAX_LANES: usize = 16;
 
 /// Loads `lanes` x `steps` elements (`steps <= STEPS`); lanes from `lanes` to `padded` become 0.
 ///

@@ -89,14 +89,14 @@ impl Plane {
 /// Bytes in a cache line.
 const LINE: usize = 64;
 
-/// Asks for the lines of a row of so many bytes, which may lie anywhere, into the second level of caches: rows a power of two apart would
+/// Prefetches the lines of a row of so many bytes, which may lie anywhere, into the second level of caches: rows a power of two apart would
 /// push each other out of the first.
 #[inline(always)]
 pub(crate) fn prefetch_row(start: *const u8, bytes: usize) {
     prefetch::<SECOND>(start, bytes);
 }
 
-/// Asks for the lines of so many bytes that other threads have written, to be changed soon.
+/// Prefetches the lines of so many bytes that other threads have written, to be changed soon.
 #[inline(always)]
 pub(crate) fn prefetch_own(start: *const u8, bytes: usize) {
     prefetch::<OWN>(start, bytes);

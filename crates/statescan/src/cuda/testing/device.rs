@@ -1,6 +1,6 @@
 //! What tests on a GPU begin with: a stream, and memory that they fill and read.
 
-use crate::cuda::Stream;
+use crate::cuda::{DeviceMemory, Stream};
 use crate::error::Error;
 use crate::tensor::{DType, Device, View};
 use bytemuck::{AnyBitPattern, NoUninit};
@@ -22,40 +22,22 @@ pub(crate) fn gpu(needs: &str, suits: impl Fn((u32, u32)) -> bool) -> Option<Str
 }
 
 /// Numbers in a device's memory.
-pub(crate) struct OnDevice {
-    stream: Stream,
-    pub address: u64,
-    bytes: usize,
+pub(crate) fn upload<T: NoUninit>(stream: &Stream, data: &[T]) -> DeviceMemory {
+    DeviceMemory::from_host(stream, bytemuck::cast_slice(data)).unwrap()
 }
 
-impl OnDevice {
-    pub(crate) fn new<T: NoUninit>(stream: &Stream, data: &[T]) -> Self {
-        let bytes = size_of_val(data);
-        let address = stream.allocate(bytes).unwrap();
-        // SAFETY: the data and the memory have so many bytes.
-        unsafe { stream.upload(address, data.as_ptr().cast(), bytes).unwrap() };
-        OnDevice { stream: stream.clone(), address, bytes }
-    }
-
-    /// Waits for the stream and reads the numbers.
-    pub(crate) fn read<T: NoUninit + AnyBitPattern>(&self) -> Vec<T> {
-        let mut data = vec![T::zeroed(); self.bytes / size_of::<T>()];
-        // SAFETY: as many bytes as were allocated, or fewer.
-        unsafe { self.stream.download(data.as_mut_ptr().cast(), self.address, size_of_val(data.as_slice())).unwrap() };
-        data
-    }
-
-    /// A tensor that begins there; only a device may follow it.
-    pub(crate) fn view(&self, dtype: DType, shape: &[usize], strides: &[isize]) -> View<'_> {
-        // SAFETY: the memory lives as long as `self`, and callers give shapes and strides that it was sized for.
-        let view = unsafe { View::from_raw_parts(self.address as *const u8, dtype, Device::Cuda(0), shape, strides) };
-        view.unwrap()
-    }
+/// Waits for the stream and reads the numbers.
+pub(crate) fn download<T: NoUninit + AnyBitPattern>(memory: &DeviceMemory) -> Vec<T> {
+    let mut data = vec![T::zeroed(); memory.len() / size_of::<T>()];
+    memory.download(bytemuck::cast_slice_mut(&mut data)).unwrap();
+    data
 }
 
-impl Drop for OnDevice {
-    fn drop(&mut self) {
-        // SAFETY: allocated by `new`; no view outlives `self`.
-        unsafe { self.stream.free(self.address) };
-    }
+/// A tensor that begins where the memory does and lies within it; only a device follows it.
+pub(crate) fn view<'m>(memory: &'m DeviceMemory, dtype: DType, shape: &[usize], strides: &[isize]) -> View<'m> {
+    let device = Device::Cuda(memory.stream().ordinal());
+    // SAFETY: the memory lives as long as the view, and callers give shapes and strides that it was sized for.
+    let view =
+        unsafe { View::from_raw_parts(core::ptr::without_provenance(memory.address() as usize), dtype, device, shape, strides) };
+    view.unwrap()
 }

@@ -1,8 +1,10 @@
 //! Tiles copied by tensor maps, and clusters of blocks.
 
-use super::device::{OnDevice, gpu};
+use super::device::{download, gpu, upload, view};
 use super::suite::Suite;
-use crate::cuda::{Address, COMMON, Config, HOPPER, Launch, MMA, Program, Stream, Swizzle, TensorMap, Tiling, params};
+use crate::cuda::{
+    Address, COMMON, Config, DeviceMemory, HOPPER, Launch, MMA, Program, Stream, Swizzle, TensorMap, Tiling, params,
+};
 use crate::tensor::DType;
 
 params! {
@@ -64,8 +66,8 @@ fn copies(stream: &Stream, shape: &[usize], from: &[isize], to: &[isize], tile: 
             index[axis] = 0;
         }
     }
-    let (source, target) = (OnDevice::new(stream, &source), OnDevice::new(stream, &vec![0xffffu16; expected.len()]));
-    let tiling = |memory: &OnDevice, strides| Tiling::new(&memory.view(DType::BF16, shape, strides), tile, swizzle).unwrap();
+    let (source, target) = (upload(stream, &source), upload(stream, &vec![0xffffu16; expected.len()]));
+    let tiling = |memory: &DeviceMemory, strides| Tiling::new(&view(memory, DType::BF16, shape, strides), tile, swizzle).unwrap();
     let (of_source, of_target) = (tiling(&source, from), tiling(&target, to));
     let (tile, tiles, bytes) = (of_source.tile(), of_source.tiles(), of_source.bytes() as u32);
     let (from, to) = (of_source.encode(stream).unwrap(), of_target.encode(stream).unwrap());
@@ -74,7 +76,7 @@ fn copies(stream: &Stream, shape: &[usize], from: &[isize], to: &[isize], tile: 
     let params = TilesParams { from, to, tile, tiles, bytes };
     // SAFETY: the maps are of tensors in memory that is alive, and shared memory has room for a tile.
     unsafe { stream.launch(&TILES, &tiles_config(shape.len()), launch, &params).unwrap() };
-    assert_eq!(target.read::<u16>(), expected, "{shape:?} in tiles of {tile:?}, {swizzle:?}");
+    assert_eq!(download::<u16>(&target), expected, "{shape:?} in tiles of {tile:?}, {swizzle:?}");
 }
 
 #[test]
@@ -98,12 +100,12 @@ fn clusters_read_each_others_shared_memory() {
     let Some(stream) = gpu("9.0", |capability| capability == (9, 0)) else { return };
     let grid = [6, 4, 2];
     let blocks = grid.iter().product::<u32>() as usize;
-    let [next, rank] = [0; 2].map(|_| OnDevice::new(&stream, &vec![f32::NAN; blocks]));
+    let [next, rank] = [0; 2].map(|_| upload(&stream, &vec![f32::NAN; blocks]));
     let launch = Launch { grid, cluster: Some(CLUSTER_SHAPE), ..Launch::line(1, 32, 0) };
-    let params = ClusterParams { next: Address::new(next.address), rank: Address::new(rank.address) };
+    let params = ClusterParams { next: Address::new(next.address()), rank: Address::new(rank.address()) };
     // SAFETY: both arrays have a number for each block.
     unsafe { stream.launch(&CLUSTER, &cluster_config(), launch, &params).unwrap() };
-    let (next, rank) = (next.read::<f32>(), rank.read::<f32>());
+    let (next, rank) = (download::<f32>(&next), download::<f32>(&rank));
     for block in 0..blocks as u32 {
         let (x, y, z) = (block % 6, block / 6 % 4, block / 24);
         let own = x % 2 + y % 2 * 2;

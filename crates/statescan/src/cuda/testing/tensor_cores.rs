@@ -1,8 +1,10 @@
 //! Products on tensor cores against those of the host in f64: those of warps on every architecture, those of warpgroups on Hopper.
 
-use super::device::{OnDevice, gpu};
+use super::device::{download, gpu, upload, view};
 use super::suite::{ARCHITECTURES, Suite};
-use crate::cuda::{Address, COMMON, Config, HOPPER, Launch, MMA, Program, Stream, Swizzle, TensorMap, Tiling, Value, params};
+use crate::cuda::{
+    Address, COMMON, Config, DeviceMemory, HOPPER, Launch, MMA, Program, Stream, Swizzle, TensorMap, Tiling, Value, params,
+};
 use crate::tensor::DType;
 use core::ffi::c_void;
 use half::{bf16, f16};
@@ -119,7 +121,7 @@ struct Matrix {
     lines: usize,
     length: usize,
     numbers: Vec<f64>,
-    device: OnDevice,
+    device: DeviceMemory,
 }
 
 impl Matrix {
@@ -133,13 +135,13 @@ impl Matrix {
         let (device, numbers) = match dtype {
             DType::BF16 => {
                 let stored: Vec<bf16> = raw.iter().map(|&v| bf16::from_f32(v)).collect();
-                (OnDevice::new(stream, &stored), stored.iter().map(|v| v.to_f64()).collect())
+                (upload(stream, &stored), stored.iter().map(|v| v.to_f64()).collect())
             }
             DType::F16 => {
                 let stored: Vec<f16> = raw.iter().map(|&v| f16::from_f32(v)).collect();
-                (OnDevice::new(stream, &stored), stored.iter().map(|v| v.to_f64()).collect())
+                (upload(stream, &stored), stored.iter().map(|v| v.to_f64()).collect())
             }
-            _ => (OnDevice::new(stream, &raw), raw.iter().map(|&v| v.into()).collect()),
+            _ => (upload(stream, &raw), raw.iter().map(|&v| v.into()).collect()),
         };
         Matrix { lines, length, numbers, device }
     }
@@ -182,13 +184,13 @@ fn tensor_cores_multiply_as_the_host_does() {
         let extent = |transposed, other| if transposed { (DEPTH, other) } else { (other, DEPTH) };
         let ((a_lines, a_length), (b_lines, b_length)) = (extent(a_transposed, ROWS), extent(b_transposed, COLUMNS));
         let (a, b) = (Matrix::new(&stream, 1, dtype, a_lines, a_length), Matrix::new(&stream, 2, dtype, b_lines, b_length));
-        let c = OnDevice::new(&stream, &[f32::NAN; ROWS * COLUMNS]);
+        let c = upload(&stream, &[f32::NAN; ROWS * COLUMNS]);
         // what lies behind the depth counts as zero
         for depth in [DEPTH, DEPTH - 8] {
             let params = ProductParams {
-                a: Address::new(a.device.address),
-                b: Address::new(b.device.address),
-                c: Address::new(c.address),
+                a: Address::new(a.device.address()),
+                b: Address::new(b.device.address()),
+                c: Address::new(c.address()),
                 depth: depth as u32,
             };
             let launch = Launch::line(1, (ROWS / 16 * 32) as u32, 0);
@@ -196,7 +198,7 @@ fn tensor_cores_multiply_as_the_host_does() {
             unsafe { stream.launch(&PRODUCT, &case.config(), launch, &params).unwrap() };
             let bound = case.rounding + f64::from(case.additions) * ADDITION;
             let (of_a, of_b) = (|i, k| a.at(i, k, a_transposed), |k, j| b.at(j, k, b_transposed));
-            compare(&format!("{case:?}"), &c.read(), [ROWS, COLUMNS, depth], bound, of_a, of_b);
+            compare(&format!("{case:?}"), &download(&c), [ROWS, COLUMNS, depth], bound, of_a, of_b);
         }
     }
 }
@@ -209,17 +211,17 @@ fn tensor_cores_of_a_warpgroup_multiply_as_the_host_does() {
         let (b_lines, b_length) = if b_transposed { (depth, columns) } else { (columns, depth) };
         let a = Matrix::new(&stream, 3, DType::BF16, 64, depth);
         let b = Matrix::new(&stream, 4, DType::BF16, b_lines, b_length);
-        let c = OnDevice::new(&stream, &vec![f32::NAN; 64 * columns]);
+        let c = upload(&stream, &vec![f32::NAN; 64 * columns]);
         let map = |matrix: &Matrix, lines| {
-            let view = matrix.device.view(DType::BF16, &[matrix.lines, matrix.length], &[matrix.length as isize, 1]);
+            let view = view(&matrix.device, DType::BF16, &[matrix.lines, matrix.length], &[matrix.length as isize, 1]);
             Tiling::new(&view, &[lines, 64], Swizzle::Bytes128).unwrap().encode(&stream).unwrap()
         };
         let b_tile = if b_transposed { 64 } else { columns };
-        let params = WarpgroupParams { a_map: map(&a, 64), b_map: map(&b, b_tile), c: Address::new(c.address) };
+        let params = WarpgroupParams { a_map: map(&a, 64), b_map: map(&b, b_tile), c: Address::new(c.address()) };
         // SAFETY: the matrices have the sizes of the configuration, and their tiles those that the kernel copies.
         unsafe { stream.launch(&WARPGROUP, &warpgroup_config(warpgroup), Launch::line(1, 128, 0), &params).unwrap() };
         let (of_a, of_b) = (|i, k| a.at(i, k, false), |k, j| b.at(j, k, b_transposed));
         let bound = (depth / 16) as f64 * ADDITION;
-        compare(&format!("{warpgroup:?}"), &c.read(), [64, columns, depth], bound, of_a, of_b);
+        compare(&format!("{warpgroup:?}"), &download(&c), [64, columns, depth], bound, of_a, of_b);
     }
 }

@@ -62,20 +62,6 @@ fn channels<'p, 'a>(p: &'p Problem<'a>) -> impl Iterator<Item = Channel<'p, 'a>>
     p.segments.list.iter().flat_map(move |&segment| (0..p.dim).map(move |d| Channel { p, segment, d }))
 }
 
-/// States in normal form: (rows, sequences, D, W-1).
-fn states(p: &Problem<'_>) -> Result<Dense> {
-    let mut shape = p.state_shape().to_vec();
-    if shape.len() == 3 {
-        shape.insert(1, 1);
-    }
-    Dense::zeros(&shape)
-}
-
-/// Undoes the mirroring of a result's time axis.
-fn unmirror(p: &Problem<'_>, dense: Dense) -> Dense {
-    if p.reverse { Dense::from_view(&dense.view().flip(2)) } else { dense }
-}
-
 /// `y` and the final states.
 ///
 /// # Errors
@@ -95,7 +81,7 @@ pub fn forward_with_state_shape(args: &Args<'_>, states: &[usize]) -> Result<For
 
 fn run(args: &Args<'_>, shapes: &[Shape]) -> Result<Forward> {
     let p = Problem::new(args, &mut Checker::new(OP, Device::Cpu), shapes)?;
-    let (mut y, mut last) = (Dense::zeros(&p.bdl())?, states(&p)?);
+    let (mut y, mut last) = (Dense::zeros(&args.x.shape())?, Dense::zeros(&p.normal.state_shape(p.state_shape))?);
     for channel in channels(&p) {
         let (segment, d, u) = (channel.segment, channel.d, channel.inputs());
         for t in 0..segment.len() {
@@ -108,7 +94,7 @@ fn run(args: &Args<'_>, shapes: &[Shape]) -> Result<Forward> {
             }
         }
     }
-    Ok(Forward { y: unmirror(&p, y), final_states: last.reshaped(p.state_shape()) })
+    Ok(Forward { y: p.normal.restore(y, 2), final_states: last.reshaped(p.state_shape) })
 }
 
 /// Every gradient.
@@ -119,18 +105,18 @@ pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward
     let shapes: Vec<_> = cotangents.final_states.iter().map(|s| s.shape()).collect();
     let p = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &shapes)?;
     let mut out = Backward {
-        x: Dense::zeros(&p.bdl())?,
+        x: Dense::zeros(&args.x.shape())?,
         weight: Dense::zeros(&[p.dim, p.width])?,
         bias: Dense::zeros(&[p.dim])?,
-        initial_states: states(&p)?,
+        initial_states: Dense::zeros(&p.normal.state_shape(p.state_shape))?,
     };
-    let dy = cotangents.y.map(|v| p.mirror_view(v));
-    let dlast = cotangents.final_states.map(|v| p.state_source(v));
+    let dy = cotangents.y.map(|v| p.normal.timed(v, 2));
+    let dlast = cotangents.final_states.map(|v| p.normal.state(v));
     for channel in channels(&p) {
         channel_backward(&channel, dy, dlast, &mut out);
     }
-    out.x = unmirror(&p, out.x);
-    out.initial_states = out.initial_states.reshaped(p.state_shape());
+    out.x = p.normal.restore(out.x, 2);
+    out.initial_states = out.initial_states.reshaped(p.state_shape);
     Ok(out)
 }
 

@@ -1,7 +1,8 @@
 //! The linear scan in plain complex `f64` loops: the oracle that every kernel is tested against.
 
-use super::{Args, Cotangents, Problem};
+use super::{Args, Cotangents, OP, Problem};
 use crate::error::Result;
+use crate::ops::check::Checker;
 use crate::tensor::{Dense, Device, Shape, View};
 use num_complex::Complex64;
 
@@ -51,11 +52,11 @@ fn states(a: &Rows, b: &Rows, row: usize, initial: Complex64) -> Vec<Complex64> 
     states
 }
 
+/// The problem, and the shapes of `h` and of a state.
 fn checked<'a>(args: &Args<'a>) -> Result<(Problem<'a>, Shape, Shape)> {
-    let problem = Problem::new(args)?;
-    problem.checker(args, Device::Cpu)?;
-    let shape = args.b.shape();
-    Ok((problem, shape, Shape::of(&shape[..shape.len() - 1])))
+    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &[])?;
+    let state = problem.state_shape;
+    Ok((problem, args.b.shape(), state))
 }
 
 fn initial_states(problem: &Problem<'_>, rows: usize) -> Vec<Complex64> {

@@ -38,8 +38,11 @@
 
 mod cpu;
 mod cuda;
+pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
+mod signature;
+mod targets;
 pub mod update;
 
 use super::check::{Checker, Kind};
@@ -47,44 +50,49 @@ use super::discretization::Discretization;
 use super::sequences::Sequences;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::tensor::{DType, RawViewMut, Shape, View, ViewMut};
+use crate::ops::builder::builder;
+use crate::tensor::{Shape, View, ViewMut};
 pub(crate) use problem::{Problem, Projection};
+pub use signature::SIGNATURE;
+pub(crate) use targets::{GradientTargets, Sources, Targets};
 
-const OP: &str = "selective_scan";
+const OP: &str = SIGNATURE.name;
 
-/// The arguments of a selective scan; see the [module](self) for shapes and types.
-#[derive(Debug, Clone, Copy)]
-pub struct Args<'a> {
-    /// Input, (B, D, L).
-    pub x: View<'a>,
-    /// Step sizes, (B, D, L).
-    pub dt: View<'a>,
-    /// State matrix, diagonal, (D, N).
-    pub a: View<'a>,
-    /// Input map, (B, N, L), (B, G, N, L) or (D, N).
-    pub b: View<'a>,
-    /// Output map, (B, N, L), (B, G, N, L) or (D, N).
-    pub c: View<'a>,
-    /// Skip, (D,).
-    pub d: Option<View<'a>>,
-    /// Gate, (B, D, L).
-    pub z: Option<View<'a>>,
-    /// Added to `dt`, (D,).
-    pub dt_bias: Option<View<'a>>,
-    /// Whether `dt` goes through softplus after the bias.
-    pub dt_softplus: bool,
-    /// Lowest and highest step, applied last.
-    pub dt_limit: (f64, f64),
-    /// The decay's own step (`deltaA`), (B, D, L).
-    pub dt_a: Option<View<'a>>,
-    /// State before the first step, (B, D, N).
-    pub initial_state: Option<View<'a>>,
-    /// How the time axis divides into sequences.
-    pub sequences: Sequences<'a>,
-    /// Whether to scan from the last step to the first.
-    pub reverse: bool,
-    /// How (A, B) become a recurrence.
-    pub discretization: Discretization,
+builder! {
+    /// The arguments of a selective scan; see the [module](self) for shapes and types.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Args<'a> {
+        /// Input, (B, D, L).
+        pub x: View<'a>,
+        /// Step sizes, (B, D, L).
+        pub dt: View<'a>,
+        /// State matrix, diagonal, (D, N).
+        pub a: View<'a>,
+        /// Input map, (B, N, L), (B, G, N, L) or (D, N).
+        pub b: View<'a>,
+        /// Output map, (B, N, L), (B, G, N, L) or (D, N).
+        pub c: View<'a>,
+        /// Skip, (D,).
+        pub d: Option<View<'a>>,
+        /// Gate, (B, D, L).
+        pub z: Option<View<'a>>,
+        /// Added to `dt`, (D,).
+        pub dt_bias: Option<View<'a>>,
+        /// Whether `dt` goes through softplus after the bias.
+        pub dt_softplus: bool,
+        /// Lowest and highest step, applied last.
+        pub dt_limit: (f64, f64),
+        /// The decay's own step (`deltaA`), (B, D, L).
+        pub dt_a: Option<View<'a>>,
+        /// State before the first step, (B, D, N).
+        pub initial_state: Option<View<'a>>,
+        /// How the time axis divides into sequences.
+        pub sequences: Sequences<'a>,
+        /// Whether to scan from the last step to the first.
+        pub reverse: bool,
+        /// How (A, B) become a recurrence.
+        pub discretization: Discretization,
+    }
 }
 
 impl<'a> Args<'a> {
@@ -110,54 +118,60 @@ impl<'a> Args<'a> {
     }
 }
 
-/// What a forward pass writes; what is `None` is not computed.
-#[derive(Debug, Default)]
-pub struct Outputs<'a> {
-    /// Output, (B, D, L).
-    pub y: Option<ViewMut<'a>>,
-    /// State after the last step, shaped as the initial state.
-    pub final_state: Option<ViewMut<'a>>,
-    /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where x is).
-    pub checkpoints: Option<ViewMut<'a>>,
-    /// Scratch memory: dense, f32, of [`workspace_len`] elements. Without it long rows of few channels are slower on CUDA.
-    pub workspace: Option<ViewMut<'a>>,
+builder! {
+    /// What a forward pass writes; what is `None` is not computed.
+    #[derive(Debug, Default)]
+    pub struct Outputs<'a> {
+        /// Output, (B, D, L).
+        pub y: Option<ViewMut<'a>>,
+        /// State after the last step, shaped as the initial state.
+        pub final_state: Option<ViewMut<'a>>,
+        /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where x is).
+        pub checkpoints: Option<ViewMut<'a>>,
+        /// Scratch memory: dense, f32, of [`workspace_len`] elements. Without it long rows of few channels are slower on CUDA.
+        pub workspace: Option<ViewMut<'a>>,
+    }
 }
 
-/// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Cotangents<'a> {
-    /// By `y`, (B, D, L).
-    pub y: Option<View<'a>>,
-    /// By `final_state`.
-    pub final_state: Option<View<'a>>,
+builder! {
+    /// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
+    #[derive(Debug, Default, Clone, Copy)]
+    pub struct Cotangents<'a> {
+        /// By `y`, (B, D, L).
+        pub y: Option<View<'a>>,
+        /// By `final_state`.
+        pub final_state: Option<View<'a>>,
+    }
 }
 
-/// What a backward pass writes (it overwrites); what is `None` is not computed. Each has the shape of its argument; complex arguments
-/// have complex gradients (conjugate cotangents, as PyTorch's).
-#[derive(Debug, Default)]
-pub struct Gradients<'a> {
-    /// By `x`.
-    pub x: Option<ViewMut<'a>>,
-    /// By `dt`.
-    pub dt: Option<ViewMut<'a>>,
-    /// By `a`.
-    pub a: Option<ViewMut<'a>>,
-    /// By `b`.
-    pub b: Option<ViewMut<'a>>,
-    /// By `c`.
-    pub c: Option<ViewMut<'a>>,
-    /// By `d`.
-    pub d: Option<ViewMut<'a>>,
-    /// By `z`.
-    pub z: Option<ViewMut<'a>>,
-    /// By `dt_bias`.
-    pub dt_bias: Option<ViewMut<'a>>,
-    /// By `dt_a`.
-    pub dt_a: Option<ViewMut<'a>>,
-    /// By `initial_state`.
-    pub initial_state: Option<ViewMut<'a>>,
-    /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
-    pub workspace: Option<ViewMut<'a>>,
+builder! {
+    /// What a backward pass writes (it overwrites); what is `None` is not computed. Each has the shape of its argument; complex arguments
+    /// have complex gradients (conjugate cotangents, as PyTorch's).
+    #[derive(Debug, Default)]
+    pub struct Gradients<'a> {
+        /// By `x`.
+        pub x: Option<ViewMut<'a>>,
+        /// By `dt`.
+        pub dt: Option<ViewMut<'a>>,
+        /// By `a`.
+        pub a: Option<ViewMut<'a>>,
+        /// By `b`.
+        pub b: Option<ViewMut<'a>>,
+        /// By `c`.
+        pub c: Option<ViewMut<'a>>,
+        /// By `d`.
+        pub d: Option<ViewMut<'a>>,
+        /// By `z`.
+        pub z: Option<ViewMut<'a>>,
+        /// By `dt_bias`.
+        pub dt_bias: Option<ViewMut<'a>>,
+        /// By `dt_a`.
+        pub dt_a: Option<ViewMut<'a>>,
+        /// By `initial_state`.
+        pub initial_state: Option<ViewMut<'a>>,
+        /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
+        pub workspace: Option<ViewMut<'a>>,
+    }
 }
 
 /// Number of `f32` (`f64` where x is) elements that `Outputs::checkpoints` must have.
@@ -175,7 +189,7 @@ pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
 /// Those of [`forward`] that concern the arguments.
 pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
     let problem = Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?;
-    Ok(problem.segments.state_shape(&[problem.dim, problem.dstate]))
+    Ok(problem.state_shape)
 }
 
 /// Number of `f32` elements that `Outputs::workspace` must have if it is given; none on the CPU, and none for short rows.
@@ -208,23 +222,15 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
     let mut checker = Checker::new(OP, exec.device());
     let state = out.final_state.as_ref().map(|s| s.shape());
     let problem = Problem::new(args, &mut checker, state.as_slice())?;
-    let (bdl, real) = ([problem.batch, problem.dim, problem.seqlen], problem.real_dtype());
-    let state = problem.segments.state_shape(&[problem.dim, problem.dstate]);
-    checker.write_if("y", &out.y, Kind::Real, &bdl)?;
-    checker.write_if("final_state", &out.final_state, Kind::exactly(problem.complex), &state)?;
-    checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(real), &[problem.checkpoints_len()])?;
+    checker.write_if("y", &out.y, Kind::Real, &args.x.shape())?;
+    checker.write_if("final_state", &out.final_state, Kind::exactly(problem.complex), &problem.state_shape)?;
+    checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &[problem.checkpoints_len()])?;
     checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
     if out.workspace.is_some() {
-        checker.write_if("workspace", &out.workspace, Kind::Exact(DType::F32), &[problem.workspace_len(exec)])?;
-        checker.dense("workspace", out.workspace.as_ref().map(|v| v.as_view()))?;
+        checker.workspace(&out.workspace, problem.workspace_len(exec))?;
     }
     checker.finish()?;
-    let targets = Targets {
-        y: out.y.as_mut().map(|v| problem.mirror(v.raw(), 2)),
-        final_state: out.final_state.as_mut().map(|v| problem.state_target(v.raw())),
-        checkpoints: out.checkpoints.as_mut().map(|v| v.raw()),
-        workspace: out.workspace.as_mut().map(|v| v.raw()),
-    };
+    let targets = Targets::new(&problem, out);
     match exec.stream() {
         Some(stream) => cuda::forward(stream, &problem, &targets),
         None => {
@@ -232,14 +238,6 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
             Ok(())
         }
     }
-}
-
-/// Where a forward pass writes, in normal form.
-pub(crate) struct Targets {
-    pub y: Option<RawViewMut>,
-    pub final_state: Option<RawViewMut>,
-    pub checkpoints: Option<RawViewMut>,
-    pub workspace: Option<RawViewMut>,
 }
 
 /// Computes the gradients that are asked for. `checkpoints` are those of a forward pass with the same arguments; without them the states
@@ -254,55 +252,18 @@ pub fn backward(
     cotangents: &Cotangents<'_>,
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
-    let states: Vec<_> =
-        cotangents.final_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
     let mut checker = Checker::new(OP, exec.device());
-    let problem = Problem::new(args, &mut checker, &states)?;
-    let (bdl, real) = ([problem.batch, problem.dim, problem.seqlen], problem.real_dtype());
-    let state = problem.segments.state_shape(&[problem.dim, problem.dstate]);
-    checker.read_if("checkpoints", &checkpoints, Kind::Exact(real), &[problem.checkpoints_len()])?;
+    let states = [cotangents.final_state.map(|s| s.shape()), grads.initial_state.as_ref().map(|s| s.shape())];
+    let problem = Problem::new(args, &mut checker, &states.into_iter().flatten().collect::<Vec<_>>())?;
+    let (views, state) = (args.views(), problem.state_shape);
+    checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &[problem.checkpoints_len()])?;
     checker.dense("checkpoints", checkpoints)?;
-    checker.read_if("grad of y", &cotangents.y, Kind::Real, &bdl)?;
+    checker.read_if("grad of y", &cotangents.y, Kind::Real, &args.x.shape())?;
     checker.read_if("grad of final_state", &cotangents.final_state, Kind::float(problem.complex), &state)?;
-    let complex_of = |view: &View<'_>| Kind::exactly(view.dtype().is_complex());
-    checker.write_if("grad of x", &grads.x, Kind::Real, &bdl)?;
-    checker.write_if("grad of dt", &grads.dt, Kind::Real, &bdl)?;
-    checker.write_if("grad of a", &grads.a, complex_of(&args.a), &args.a.shape())?;
-    checker.write_if("grad of b", &grads.b, complex_of(&args.b), &args.b.shape())?;
-    checker.write_if("grad of c", &grads.c, complex_of(&args.c), &args.c.shape())?;
-    checker.gradient_of("d", args.d.is_some(), grads.d.is_some())?;
-    checker.write_if("grad of d", &grads.d, Kind::Real, &[problem.dim])?;
-    checker.gradient_of("z", args.z.is_some(), grads.z.is_some())?;
-    checker.write_if("grad of z", &grads.z, Kind::Real, &bdl)?;
-    checker.gradient_of("dt_bias", args.dt_bias.is_some(), grads.dt_bias.is_some())?;
-    checker.write_if("grad of dt_bias", &grads.dt_bias, Kind::Real, &[problem.dim])?;
-    checker.gradient_of("dt_a", args.dt_a.is_some(), grads.dt_a.is_some())?;
-    checker.write_if("grad of dt_a", &grads.dt_a, Kind::Real, &bdl)?;
-    // the gradient by the state before the first step exists even where that state was left at zero
-    checker.write_if("grad of initial_state", &grads.initial_state, Kind::exactly(problem.complex), &state)?;
-    let workspace = problem.backward_workspace_len(exec, checkpoints.is_none())?;
-    checker.write_if("workspace", &grads.workspace, Kind::Exact(DType::F32), &[workspace])?;
-    checker.dense("workspace", grads.workspace.as_ref().map(|v| v.as_view()))?;
+    checker.gradients(&SIGNATURE, &views, (Kind::exactly(problem.complex), &state), &grads.by_position())?;
+    checker.workspace(&grads.workspace, problem.backward_workspace_len(exec, checkpoints.is_none())?)?;
     checker.finish()?;
-    let sources = Sources {
-        checkpoints,
-        y: cotangents.y.map(|v| problem.mirror_view(v, 2)),
-        final_state: cotangents.final_state.map(|v| problem.state_source(v)),
-    };
-    let raw = |view: &mut Option<ViewMut<'_>>| view.as_mut().map(|v| v.raw());
-    let timed = |view: &mut Option<ViewMut<'_>>| view.as_mut().map(|v| problem.mirror(v.raw(), 2));
-    let targets = GradientTargets {
-        x: timed(&mut grads.x),
-        dt: timed(&mut grads.dt),
-        a: raw(&mut grads.a),
-        b: raw(&mut grads.b).map(|v| problem.projection_target(v)),
-        c: raw(&mut grads.c).map(|v| problem.projection_target(v)),
-        d: raw(&mut grads.d),
-        z: timed(&mut grads.z),
-        dt_bias: raw(&mut grads.dt_bias),
-        dt_a: timed(&mut grads.dt_a),
-        initial_state: raw(&mut grads.initial_state).map(|v| problem.state_target(v)),
-    };
+    let (sources, targets) = (Sources::new(&problem, checkpoints, cotangents), GradientTargets::new(&problem, grads));
     match exec.stream() {
         Some(stream) => {
             let missing = Error::Presence { op: OP, argument: "workspace", expected: "is needed for gradients on CUDA" };
@@ -314,27 +275,4 @@ pub fn backward(
             Ok(())
         }
     }
-}
-
-/// What a backward pass reads besides the arguments, in normal form.
-#[derive(Default)]
-pub(crate) struct Sources<'a> {
-    pub checkpoints: Option<View<'a>>,
-    pub y: Option<View<'a>>,
-    pub final_state: Option<View<'a>>,
-}
-
-/// Where a backward pass writes, in normal form.
-#[derive(Default)]
-pub(crate) struct GradientTargets {
-    pub x: Option<RawViewMut>,
-    pub dt: Option<RawViewMut>,
-    pub a: Option<RawViewMut>,
-    pub b: Option<Projection<RawViewMut>>,
-    pub c: Option<Projection<RawViewMut>>,
-    pub d: Option<RawViewMut>,
-    pub z: Option<RawViewMut>,
-    pub dt_bias: Option<RawViewMut>,
-    pub dt_a: Option<RawViewMut>,
-    pub initial_state: Option<RawViewMut>,
 }

@@ -1,12 +1,14 @@
 //! A checked call in normal form.
 
+use super::signature::SIGNATURE;
 use super::{Args, OP, cpu, cuda};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exec::Exec;
-use crate::ops::check::{Checker, Kind, limit_states};
+use crate::ops::check::{Checker, check_groups, check_interval, limit_states};
 use crate::ops::discretization::Discretization;
+use crate::ops::normal::{Axes, Normal};
 use crate::ops::sequences::{Extent, Segments, Sequences};
-use crate::tensor::{DType, Device, RawViewMut, Shape, View};
+use crate::tensor::{DType, Device, Shape, View};
 
 /// An input or output map in its normal form.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,6 +17,17 @@ pub(crate) enum Projection<V> {
     Varying(V),
     /// (D, N)
     Constant(V),
+}
+
+impl<V: Axes> Projection<V> {
+    /// A map as a caller has it, of so many axes.
+    pub(super) fn new(view: V, rank: usize, normal: Normal) -> Self {
+        match rank {
+            2 => Projection::Constant(view),
+            3 => Projection::Varying(normal.timed(view.expand(1, 1), 3)),
+            _ => Projection::Varying(normal.timed(view, 3)),
+        }
+    }
 }
 
 /// Time runs forwards, maps have a group axis, states have a sequence axis.
@@ -42,114 +55,70 @@ pub(crate) struct Problem<'a> {
     pub sequences: Sequences<'a>,
     /// The same, with the values that the host can read.
     pub segments: Segments,
+    /// The shape of a state as the caller has it.
+    pub state_shape: Shape,
+    pub normal: Normal,
     pub reverse: bool,
     pub discretization: Discretization,
 }
 
+impl<'a> Args<'a> {
+    /// The arguments by position; how time divides is looked at apart from them.
+    pub(super) fn views(&self) -> [Option<&View<'a>>; 10] {
+        let Args { x, dt, a, b, c, d, z, dt_bias, dt_a, initial_state, .. } = self;
+        let [d, z, dt_bias, dt_a, initial_state] = [d, z, dt_bias, dt_a, initial_state].map(Option::as_ref);
+        [Some(x), Some(dt), Some(a), Some(b), Some(c), d, z, dt_bias, dt_a, initial_state]
+    }
+}
+
 impl<'a> Problem<'a> {
-    /// Reads the sizes, checks the arguments, and brings them to normal form. The checker remembers them for the overlap test.
+    /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
     pub(super) fn new<'c>(args: &'c Args<'a>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
-        let bad_rank = |argument, expected, view: &View<'_>| Error::Rank { op: OP, argument, expected, got: view.shape() };
-        if args.x.rank() != 3 {
-            return Err(bad_rank("x", "shape (batch, dim, seqlen)", &args.x));
+        let views = args.views();
+        let sizes = checker.bind(&SIGNATURE, &views)?;
+        let [batch, dim, seqlen, dstate] = ['B', 'D', 'L', 'N'].map(|letter| sizes.get(letter));
+        let mut groups = 1;
+        for (argument, map) in [("b", &args.b), ("c", &args.c)].into_iter().filter(|(_, map)| map.rank() == 4) {
+            check_groups(OP, argument, map.shape()[1], dim)?;
+            groups = groups.max(map.shape()[1]);
         }
-        if args.a.rank() != 2 {
-            return Err(bad_rank("a", "shape (dim, dstate)", &args.a));
-        }
-        let [batch, dim, seqlen] = [args.x.shape()[0], args.x.shape()[1], args.x.shape()[2]];
-        let dstate = args.a.shape()[1];
-        let projection = |argument, view: View<'a>| match view.rank() {
-            2 => Ok(Projection::Constant(view)),
-            3 => Ok(Projection::Varying(view.expand(1, 1))),
-            4 => {
-                let groups = view.shape()[1];
-                if groups == 0 || dim % groups != 0 {
-                    let expected = "divided into a number of groups that divides dim,";
-                    return Err(Error::Value { op: OP, argument, expected, got: groups as f64 });
-                }
-                Ok(Projection::Varying(view))
-            }
-            _ => {
-                Err(bad_rank(argument, "shape (batch, dstate, seqlen), (batch, ngroups, dstate, seqlen) or (dim, dstate)", &view))
-            }
-        };
-        let (b, c) = (projection("b", args.b)?, projection("c", args.c)?);
         limit_states(OP, dstate)?;
+        check_interval(OP, "dt_limit", args.dt_limit)?;
         // without channels there may be any number of groups
-        let groups = |map: &Projection<View<'_>>| if let Projection::Varying(view) = map { view.shape()[1] } else { 1 };
-        let others = &[dim.max(groups(&b)).max(groups(&c)), dstate];
-        let names = "batch x dim x max(seqlen, sequences) x dstate";
-        let extent = Extent { batch, seqlen, others, names, state_rank: 2 };
+        let others = &[dim.max(groups), dstate];
+        let extent = Extent { batch, seqlen, others, names: SIGNATURE.limit.names, state_rank: 2 };
         let states = args.initial_state.iter().map(|s| s.shape()).chain(states.iter().copied());
         let segments = Segments::resolve(OP, checker.device(), &args.sequences, extent, states)?;
-        let mut problem = Problem {
+        let state_shape = segments.state_shape(&[dim, dstate]);
+        checker.bind_state(&SIGNATURE, &views, &state_shape)?;
+        let normal = Normal::new(args.reverse, &segments);
+        let timed = |view: View<'a>| normal.timed(view, 2);
+        Ok(Problem {
             batch,
             dim,
             seqlen,
             dstate,
             complex: args.a.dtype().is_complex(),
             double: args.x.dtype().is_double(),
-            x: args.x,
-            dt: args.dt,
+            x: timed(args.x),
+            dt: timed(args.dt),
             a: args.a,
-            b,
-            c,
+            b: Projection::new(args.b, args.b.rank(), normal),
+            c: Projection::new(args.c, args.c.rank(), normal),
             d: args.d,
-            z: args.z,
+            z: args.z.map(timed),
             dt_bias: args.dt_bias,
             dt_softplus: args.dt_softplus,
             dt_limit: args.dt_limit,
-            dt_a: args.dt_a,
-            initial_state: args.initial_state,
+            dt_a: args.dt_a.map(timed),
+            initial_state: args.initial_state.map(|view| normal.state(view)),
             sequences: args.sequences,
-            segments,
+            segments: if args.reverse { segments.reversed(seqlen) } else { segments },
+            state_shape,
+            normal,
             reverse: args.reverse,
             discretization: args.discretization,
-        };
-        problem.check(args, checker)?;
-        let (low, high) = args.dt_limit;
-        if low.is_nan() || high.is_nan() || low > high {
-            return Err(Error::Value { op: OP, argument: "dt_limit", expected: "an interval (low <= high)", got: low });
-        }
-        problem.initial_state = problem.initial_state.map(|s| problem.state_source(s));
-        if args.reverse {
-            let mirror = |view: View<'a>, axis| view.flip(axis);
-            problem.x = mirror(problem.x, 2);
-            problem.dt = mirror(problem.dt, 2);
-            problem.z = problem.z.map(|v| mirror(v, 2));
-            problem.dt_a = problem.dt_a.map(|v| mirror(v, 2));
-            for map in [&mut problem.b, &mut problem.c] {
-                if let Projection::Varying(view) = map {
-                    *view = mirror(*view, 3);
-                }
-            }
-            problem.segments = problem.segments.reversed(seqlen);
-        }
-        Ok(problem)
-    }
-
-    /// Checks the arguments that are read.
-    fn check<'c>(&self, args: &'c Args<'_>, checker: &mut Checker<'c>) -> Result<()> {
-        let (batch, dim, seqlen, dstate) = (self.batch, self.dim, self.seqlen, self.dstate);
-        let bdl = [batch, dim, seqlen];
-        checker.read("x", &args.x, Kind::Real, &bdl)?;
-        checker.read("dt", &args.dt, Kind::Real, &bdl)?;
-        checker.read("a", &args.a, Kind::Float, &[dim, dstate])?;
-        for (name, view) in [("b", &args.b), ("c", &args.c)] {
-            let groups = view.shape().get(1).copied().unwrap_or(1);
-            let shape: &[usize] = match view.rank() {
-                2 => &[dim, dstate],
-                3 => &[batch, dstate, seqlen],
-                _ => &[batch, groups, dstate, seqlen],
-            };
-            checker.read(name, view, Kind::float(self.complex), shape)?;
-        }
-        checker.read_if("d", &args.d, Kind::Real, &[dim])?;
-        checker.read_if("z", &args.z, Kind::Real, &bdl)?;
-        checker.read_if("dt_bias", &args.dt_bias, Kind::Real, &[dim])?;
-        checker.read_if("dt_a", &args.dt_a, Kind::Real, &bdl)?;
-        let state = self.segments.state_shape(&[dim, dstate]);
-        checker.read_if("initial_state", &args.initial_state, Kind::float(self.complex), &state)
+        })
     }
 
     /// Real numbers in a state.
@@ -178,29 +147,5 @@ impl<'a> Problem<'a> {
     /// The type of carried values (its components).
     pub(super) fn real_dtype(&self) -> DType {
         if self.double { DType::F64 } else { DType::F32 }
-    }
-
-    pub(super) fn mirror_view<'v>(&self, view: View<'v>, axis: usize) -> View<'v> {
-        if self.reverse { view.flip(axis) } else { view }
-    }
-
-    pub(super) fn mirror(&self, view: RawViewMut, axis: usize) -> RawViewMut {
-        if self.reverse { view.flip(axis) } else { view }
-    }
-
-    pub(super) fn state_source<'v>(&self, view: View<'v>) -> View<'v> {
-        if self.segments.states_have_sequences() { view } else { view.expand(1, 1) }
-    }
-
-    pub(super) fn state_target(&self, view: RawViewMut) -> RawViewMut {
-        if self.segments.states_have_sequences() { view } else { view.expand(1, 1) }
-    }
-
-    pub(super) fn projection_target(&self, view: RawViewMut) -> Projection<RawViewMut> {
-        match view.shape().len() {
-            2 => Projection::Constant(view),
-            3 => Projection::Varying(self.mirror(view.expand(1, 1), 3)),
-            _ => Projection::Varying(self.mirror(view, 3)),
-        }
     }
 }

@@ -141,24 +141,6 @@ fn channels<'p, 'a>(p: &'p Problem<'a>) -> impl Iterator<Item = Channel<'p, 'a>>
     p.segments.list.iter().flat_map(move |&segment| (0..p.dim).map(move |d| Channel { p, segment, d }))
 }
 
-/// The shape of a state tensor in normal form.
-fn normal_state(p: &Problem<'_>) -> (Shape, Vec<usize>) {
-    let shape = p.segments.state_shape(&[p.dim, p.dstate]);
-    let mut normal = shape.to_vec();
-    if normal.len() == 3 {
-        normal.insert(1, 1);
-    }
-    (shape, normal)
-}
-
-/// Undoes the mirroring of a result's time axis (the last one).
-fn unmirror(p: &Problem<'_>, dense: Dense) -> Dense {
-    match p.reverse {
-        true => Dense::from_view(&dense.view().flip(dense.shape().len() - 1)),
-        false => dense,
-    }
-}
-
 /// `y` and the final state.
 ///
 /// # Errors
@@ -179,7 +161,7 @@ pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forw
 fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
     let p = Problem::new(args, &mut Checker::new(OP, Device::Cpu), states)?;
     let mut y = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
-    let (shape, normal) = normal_state(&p);
+    let (shape, normal) = (p.state_shape, p.normal.state_shape(p.state_shape));
     let mut last = Dense::zeros(&normal)?;
     for channel in channels(&p) {
         let (segment, d) = (channel.segment, channel.d);
@@ -195,7 +177,7 @@ fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
             }
         }
     }
-    Ok(Forward { y: unmirror(&p, y), final_state: last.reshaped(shape) })
+    Ok(Forward { y: p.normal.restore(y, 2), final_state: last.reshaped(shape) })
 }
 
 impl Step {
@@ -215,7 +197,7 @@ pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward
     let map = |m: &Projection<View<'_>>| match m {
         Projection::Constant(v) | Projection::Varying(v) => Dense::zeroed(v.shape()),
     };
-    let (shape, normal) = normal_state(&p);
+    let (shape, normal) = (p.state_shape, p.normal.state_shape(p.state_shape));
     let mut out = Backward {
         x: bdl.clone(),
         dt: bdl.clone(),
@@ -228,18 +210,18 @@ pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward
         dt_a: p.dt_a.map(|_| bdl.clone()),
         initial_state: Dense::zeros(&normal)?,
     };
-    let dy = cotangents.y.map(|v| p.mirror_view(v, 2));
-    let dlast = cotangents.final_state.map(|v| p.state_source(v));
+    let dy = cotangents.y.map(|v| p.normal.timed(v, 2));
+    let dlast = cotangents.final_state.map(|v| p.normal.state(v));
     for channel in channels(&p) {
         channel_backward(&channel, dy, dlast, &mut out);
     }
-    out.x = unmirror(&p, out.x);
-    out.dt = unmirror(&p, out.dt);
-    out.z = out.z.map(|v| unmirror(&p, v));
-    out.dt_a = out.dt_a.map(|v| unmirror(&p, v));
+    out.x = p.normal.restore(out.x, 2);
+    out.dt = p.normal.restore(out.dt, 2);
+    out.z = out.z.map(|v| p.normal.restore(v, 2));
+    out.dt_a = out.dt_a.map(|v| p.normal.restore(v, 2));
     let finish = |m: &Projection<View<'_>>, given: &View<'_>, dense: Dense| match m {
         Projection::Constant(_) => dense,
-        Projection::Varying(_) => unmirror(&p, dense).reshaped(given.shape()),
+        Projection::Varying(_) => p.normal.restore(dense, 3).reshaped(given.shape()),
     };
     out.b = finish(&p.b, &args.b, out.b);
     out.c = finish(&p.c, &args.c, out.c);

@@ -34,17 +34,24 @@
 //! backward use workspaces for a bounded number of steps (see `cpu/plan.rs`), and the maps packed as real matrices.
 
 pub(crate) mod cpu;
+pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
+mod signature;
+mod targets;
 pub mod update;
 
-use super::check::Kind;
+use super::check::{Checker, Kind};
 use super::discretization::Discretization;
 use super::sequences::Sequences;
+use super::signature::Signature;
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::builder::builder;
 use crate::tensor::{Shape, View, ViewMut};
 pub(crate) use problem::{Problem, Step};
+pub use signature::{INNER, SIGNATURE};
+use targets::{GradientTargets, Sources, Targets};
 
 /// What becomes of `C x`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,31 +68,56 @@ pub enum Head<'a> {
     },
 }
 
-/// The arguments of a simplified scan; see the [module](self) for shapes and types.
-#[derive(Debug, Clone, Copy)]
-pub struct Args<'a> {
-    /// Input, (B, H, L).
-    pub u: View<'a>,
-    /// Step sizes, (B, P, L) or (P,).
-    pub delta: View<'a>,
-    /// State matrix, diagonal, (P,) or (P, 1).
-    pub a: View<'a>,
-    /// Input map, (P, H).
-    pub b: View<'a>,
-    /// Output map, (H, P).
-    pub c: View<'a>,
-    /// The decay's own step sizes, (B, P, L) or (P,).
-    pub delta_a: Option<View<'a>>,
-    /// State before the first step, (B, P).
-    pub initial_state: Option<View<'a>>,
-    /// How the time axis divides into sequences.
-    pub sequences: Sequences<'a>,
-    /// Whether to scan from the last step to the first.
-    pub reverse: bool,
-    /// How (A, B) become a recurrence.
-    pub discretization: Discretization,
-    /// What becomes of `C x`.
-    pub head: Head<'a>,
+impl<'a> Head<'a> {
+    /// The operation as data.
+    pub(crate) fn signature(&self) -> &'static Signature {
+        match self {
+            Head::Complex => &SIGNATURE,
+            Head::Real { .. } => &INNER,
+        }
+    }
+
+    /// The name under which errors are reported.
+    fn op(&self) -> &'static str {
+        self.signature().name
+    }
+
+    /// The factor of the real part, if only that is asked for, and the skip.
+    pub(crate) fn parts(self) -> (Option<f64>, Option<View<'a>>) {
+        match self {
+            Head::Complex => (None, None),
+            Head::Real { conj_sym, d } => (Some(if conj_sym { 2.0 } else { 1.0 }), d),
+        }
+    }
+}
+
+builder! {
+    /// The arguments of a simplified scan; see the [module](self) for shapes and types.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Args<'a> {
+        /// Input, (B, H, L).
+        pub u: View<'a>,
+        /// Step sizes, (B, P, L) or (P,).
+        pub delta: View<'a>,
+        /// State matrix, diagonal, (P,) or (P, 1).
+        pub a: View<'a>,
+        /// Input map, (P, H).
+        pub b: View<'a>,
+        /// Output map, (H, P).
+        pub c: View<'a>,
+        /// The decay's own step sizes, (B, P, L) or (P,).
+        pub delta_a: Option<View<'a>>,
+        /// State before the first step, (B, P).
+        pub initial_state: Option<View<'a>>,
+        /// How the time axis divides into sequences.
+        pub sequences: Sequences<'a>,
+        /// Whether to scan from the last step to the first.
+        pub reverse: bool,
+        /// How (A, B) become a recurrence.
+        pub discretization: Discretization,
+        /// What becomes of `C x`.
+        pub head: Head<'a>,
+    }
 }
 
 impl<'a> Args<'a> {
@@ -112,46 +144,52 @@ impl<'a> Args<'a> {
     }
 }
 
-/// What a forward pass writes; what is `None` is not computed.
-#[derive(Debug, Default)]
-pub struct Outputs<'a> {
-    /// Output, (B, H, L).
-    pub y: Option<ViewMut<'a>>,
-    /// State after the last step, shaped as the initial state.
-    pub last_state: Option<ViewMut<'a>>,
-    /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where u is).
-    pub checkpoints: Option<ViewMut<'a>>,
+builder! {
+    /// What a forward pass writes; what is `None` is not computed.
+    #[derive(Debug, Default)]
+    pub struct Outputs<'a> {
+        /// Output, (B, H, L).
+        pub y: Option<ViewMut<'a>>,
+        /// State after the last step, shaped as the initial state.
+        pub last_state: Option<ViewMut<'a>>,
+        /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where u is).
+        pub checkpoints: Option<ViewMut<'a>>,
+    }
 }
 
-/// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Cotangents<'a> {
-    /// By `y`, (B, H, L).
-    pub y: Option<View<'a>>,
-    /// By `last_state`.
-    pub last_state: Option<View<'a>>,
+builder! {
+    /// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
+    #[derive(Debug, Default, Clone, Copy)]
+    pub struct Cotangents<'a> {
+        /// By `y`, (B, H, L).
+        pub y: Option<View<'a>>,
+        /// By `last_state`.
+        pub last_state: Option<View<'a>>,
+    }
 }
 
-/// What a backward pass writes (it overwrites); what is `None` is not computed. Each has the shape of its argument; complex arguments
-/// have complex gradients (conjugate cotangents, as PyTorch's), real ones real gradients.
-#[derive(Debug, Default)]
-pub struct Gradients<'a> {
-    /// By `u`.
-    pub u: Option<ViewMut<'a>>,
-    /// By `delta`.
-    pub delta: Option<ViewMut<'a>>,
-    /// By `a`.
-    pub a: Option<ViewMut<'a>>,
-    /// By `b`.
-    pub b: Option<ViewMut<'a>>,
-    /// By `c`.
-    pub c: Option<ViewMut<'a>>,
-    /// By the skip of [`Head::Real`].
-    pub d: Option<ViewMut<'a>>,
-    /// By `delta_a`.
-    pub delta_a: Option<ViewMut<'a>>,
-    /// By `initial_state`, whether it was given or left at zero.
-    pub initial_state: Option<ViewMut<'a>>,
+builder! {
+    /// What a backward pass writes (it overwrites); what is `None` is not computed. Each has the shape of its argument; complex arguments
+    /// have complex gradients (conjugate cotangents, as PyTorch's), real ones real gradients.
+    #[derive(Debug, Default)]
+    pub struct Gradients<'a> {
+        /// By `u`.
+        pub u: Option<ViewMut<'a>>,
+        /// By `delta`.
+        pub delta: Option<ViewMut<'a>>,
+        /// By `a`.
+        pub a: Option<ViewMut<'a>>,
+        /// By `b`.
+        pub b: Option<ViewMut<'a>>,
+        /// By `c`.
+        pub c: Option<ViewMut<'a>>,
+        /// By the skip of [`Head::Real`].
+        pub d: Option<ViewMut<'a>>,
+        /// By `delta_a`.
+        pub delta_a: Option<ViewMut<'a>>,
+        /// By `initial_state`, whether it was given or left at zero.
+        pub initial_state: Option<ViewMut<'a>>,
+    }
 }
 
 /// Number of `f32` (`f64` where u is) elements that `Outputs::checkpoints` must have.
@@ -159,8 +197,7 @@ pub struct Gradients<'a> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
-    let (problem, _) = Problem::new(args, args.u.device(), &[])?;
-    Ok(cpu::checkpoints_len(&problem))
+    Ok(cpu::checkpoints_len(&Problem::new(args, &mut Checker::new(args.head.op(), args.u.device()), &[])?))
 }
 
 /// The shape of `last_state`: that of the initial state where there is one.
@@ -168,8 +205,7 @@ pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn last_state_shape(args: &Args<'_>) -> Result<Shape> {
-    let (problem, _) = Problem::new(args, args.u.device(), &[])?;
-    Ok(problem.segments.state_shape(&[problem.dstate]))
+    Ok(Problem::new(args, &mut Checker::new(args.head.op(), args.u.device()), &[])?.state_shape)
 }
 
 /// Computes `y`, the last state, and the saved states: whichever are asked for.
@@ -177,21 +213,17 @@ pub fn last_state_shape(args: &Args<'_>) -> Result<Shape> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    exec.cpu_only("simplified_scan")?;
-    let states: Vec<_> = out.last_state.iter().map(|s| s.shape()).collect();
-    let (problem, mut checker) = Problem::new(args, exec.device(), &states)?;
-    let state = problem.segments.state_shape(&[problem.dstate]);
-    checker.write_if("y", &out.y, Kind::exactly(problem.output_parts() == 2), &[problem.batch, problem.dim, problem.seqlen])?;
-    checker.write_if("last_state", &out.last_state, Kind::Complex, &state)?;
+    exec.cpu_only(args.head.op())?;
+    let mut checker = Checker::new(args.head.op(), exec.device());
+    let state = out.last_state.as_ref().map(|s| s.shape());
+    let problem = Problem::new(args, &mut checker, state.as_slice())?;
+    checker.write_if("y", &out.y, Kind::exactly(problem.output_parts() == 2), &args.u.shape())?;
+    checker.write_if("last_state", &out.last_state, Kind::Complex, &problem.state_shape)?;
     let saved = [cpu::checkpoints_len(&problem)];
     checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &saved)?;
     checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
     checker.finish()?;
-    let targets = cpu::Targets {
-        y: out.y.as_mut().map(|v| problem.mirror_target(v.raw())),
-        last_state: out.last_state.as_mut().map(|v| problem.state_target(v.raw())),
-        checkpoints: out.checkpoints.as_mut().map(|v| v.raw()),
-    };
+    let targets = Targets::new(&problem, out);
     cpu::forward(exec, &problem, &targets);
     Ok(())
 }
@@ -208,50 +240,20 @@ pub fn backward(
     cotangents: &Cotangents<'_>,
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
-    exec.cpu_only("simplified_scan")?;
-    let states: Vec<_> =
-        cotangents.last_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
-    let (problem, mut checker) = Problem::new(args, exec.device(), &states)?;
-    let output = [problem.batch, problem.dim, problem.seqlen];
-    let state = problem.segments.state_shape(&[problem.dstate]);
+    exec.cpu_only(args.head.op())?;
+    let mut checker = Checker::new(args.head.op(), exec.device());
+    let states = [cotangents.last_state.map(|s| s.shape()), grads.initial_state.as_ref().map(|s| s.shape())];
+    let problem = Problem::new(args, &mut checker, &states.into_iter().flatten().collect::<Vec<_>>())?;
+    let (views, state) = (args.views(), problem.state_shape);
     let saved = [cpu::checkpoints_len(&problem)];
     checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &saved)?;
-    checker.read_if("grad of y", &cotangents.y, Kind::float(problem.output_parts() == 2), &output)?;
-    checker.read_if("grad of last_state", &cotangents.last_state, Kind::Float, &state)?;
-    let like = |view: &View<'_>| Kind::exactly(view.dtype().is_complex());
-    checker.write_if("grad of u", &grads.u, like(&args.u), &args.u.shape())?;
-    checker.write_if("grad of delta", &grads.delta, Kind::Real, &args.delta.shape())?;
-    checker.write_if("grad of a", &grads.a, like(&args.a), &args.a.shape())?;
-    checker.write_if("grad of b", &grads.b, like(&args.b), &args.b.shape())?;
-    checker.write_if("grad of c", &grads.c, like(&args.c), &args.c.shape())?;
-    checker.gradient_of("d", problem.d.is_some(), grads.d.is_some())?;
-    checker.write_if("grad of d", &grads.d, Kind::Real, &[problem.dim])?;
-    checker.gradient_of("delta_a", args.delta_a.is_some(), grads.delta_a.is_some())?;
-    let delta_a = args.delta_a.unwrap_or(args.delta).shape();
-    checker.write_if("grad of delta_a", &grads.delta_a, Kind::Real, &delta_a)?;
-    let initial = args.initial_state.map_or(Kind::Complex, |v| like(&v));
-    checker.write_if("grad of initial_state", &grads.initial_state, initial, &state)?;
     checker.dense("checkpoints", checkpoints)?;
+    checker.read_if("grad of y", &cotangents.y, Kind::float(problem.output_parts() == 2), &args.u.shape())?;
+    checker.read_if("grad of last_state", &cotangents.last_state, Kind::Float, &state)?;
+    let initial = Kind::exactly(args.initial_state.is_none_or(|v| v.dtype().is_complex()));
+    checker.gradients(args.head.signature(), &views, (initial, &state), &grads.by_position(&args.head)?)?;
     checker.finish()?;
-    let sources = cpu::Sources {
-        checkpoints,
-        y: cotangents.y.map(|v| problem.mirror(v)),
-        last_state: cotangents.last_state.map(|v| problem.state_source(v)),
-    };
-    let step = |view: &mut ViewMut<'_>| match view.shape().len() {
-        1 => view.raw(),
-        _ => problem.mirror_target(view.raw()),
-    };
-    let targets = cpu::GradientTargets {
-        u: grads.u.as_mut().map(|v| problem.mirror_target(v.raw())),
-        delta: grads.delta.as_mut().map(step),
-        a: grads.a.as_mut().map(|v| if args.a.rank() == 2 { v.raw().index(1, 0) } else { v.raw() }),
-        b: grads.b.as_mut().map(|v| v.raw()),
-        c: grads.c.as_mut().map(|v| v.raw()),
-        d: grads.d.as_mut().map(|v| v.raw()),
-        delta_a: grads.delta_a.as_mut().map(step),
-        initial_state: grads.initial_state.as_mut().map(|v| problem.state_target(v.raw())),
-    };
+    let (sources, targets) = (Sources::new(&problem, checkpoints, cotangents), GradientTargets::new(&problem, grads));
     cpu::backward(exec, &problem, &sources, &targets);
     Ok(())
 }

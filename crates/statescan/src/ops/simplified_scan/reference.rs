@@ -2,6 +2,7 @@
 
 use super::{Args, Cotangents, Problem, Step};
 use crate::error::Result;
+use crate::ops::check::Checker;
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 use num_complex::Complex64;
@@ -90,17 +91,6 @@ impl Row<'_, '_> {
     }
 }
 
-fn unmirror(p: &Problem<'_>, dense: Dense) -> Dense {
-    if p.reverse { Dense::from_view(&dense.view().flip(2)) } else { dense }
-}
-
-/// The shape of state tensors, and the same with a sequence axis.
-fn state_shapes(p: &Problem<'_>) -> (Shape, Shape) {
-    let shape = p.segments.state_shape(&[p.dstate]);
-    let normal = p.state_source(Dense::zeroed(shape).view()).shape();
-    (shape, normal)
-}
-
 /// `y` and the last state.
 ///
 /// # Errors
@@ -119,9 +109,9 @@ pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forw
 }
 
 fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
-    let (p, _) = Problem::new(args, Device::Cpu, states)?;
+    let p = Problem::new(args, &mut Checker::new(args.head.op(), Device::Cpu), states)?;
     let mut y = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
-    let (shape, normal) = state_shapes(&p);
+    let (shape, normal) = (p.state_shape, p.normal.state_shape(p.state_shape));
     let mut last = Dense::zeroed(normal);
     for &segment in &p.segments.list {
         let row = Row { p: &p, segment };
@@ -137,7 +127,7 @@ fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
             }
         }
     }
-    Ok(Forward { y: unmirror(&p, y), last_state: last.reshaped(shape) })
+    Ok(Forward { y: p.normal.restore(y, 2), last_state: last.reshaped(shape) })
 }
 
 /// Every gradient.
@@ -146,8 +136,8 @@ fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
     let states: Vec<_> = cotangents.last_state.iter().map(|s| s.shape()).collect();
-    let (p, _) = Problem::new(args, Device::Cpu, &states)?;
-    let (shape, normal) = state_shapes(&p);
+    let p = Problem::new(args, &mut Checker::new(args.head.op(), Device::Cpu), &states)?;
+    let (shape, normal) = (p.state_shape, p.normal.state_shape(p.state_shape));
     let of = |view: &View<'_>| Dense::zeroed(view.shape());
     let mut out = Backward {
         u: of(&args.u),
@@ -159,17 +149,17 @@ pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward
         delta_a: args.delta_a.map(|v| of(&v)),
         initial_state: Dense::zeroed(normal),
     };
-    let by_y = cotangents.y.map(|v| p.mirror(v));
-    let by_last = cotangents.last_state.map(|v| p.state_source(v));
+    let by_y = cotangents.y.map(|v| p.normal.timed(v, 2));
+    let by_last = cotangents.last_state.map(|v| p.normal.state(v));
     for &segment in &p.segments.list {
         row_backward(&Row { p: &p, segment }, by_y, by_last, &mut out);
     }
-    out.u = unmirror(&p, out.u);
+    out.u = p.normal.restore(out.u, 2);
     if !p.delta.is_constant() {
-        out.delta = unmirror(&p, out.delta);
+        out.delta = p.normal.restore(out.delta, 2);
     }
     if p.delta_a.is_some_and(|v| !v.is_constant()) {
-        out.delta_a = out.delta_a.map(|v| unmirror(&p, v));
+        out.delta_a = out.delta_a.map(|v| p.normal.restore(v, 2));
     }
     out.a = out.a.reshaped(args.a.shape());
     out.initial_state = out.initial_state.reshaped(shape);

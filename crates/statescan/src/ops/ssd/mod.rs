@@ -49,52 +49,60 @@
 //! after cancelling. States come from checkpoints, one for each [`CHECKPOINT`](super::CHECKPOINT) steps, or are computed again. Gradients overwrite.
 
 mod cpu;
+pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
+mod signature;
+mod targets;
 
-use super::check::Kind;
+use super::check::{Checker, Kind};
 use super::sequences::Sequences;
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::builder::builder;
 use crate::tensor::{Shape, View, ViewMut};
 use cpu::Checkpoints;
 use problem::Problem;
+pub use signature::{HEADS_FIRST, SIGNATURE};
+use targets::{GradientTargets, Sources, Targets};
 
-const OP: &str = "ssd";
+const OP: &str = SIGNATURE.name;
 
-/// The arguments of SSD; see the [module](self) for shapes and types.
-#[derive(Debug, Clone, Copy)]
-pub struct Args<'a> {
-    /// Input, (B, L, H, P).
-    pub x: View<'a>,
-    /// Step sizes, (B, L, H).
-    pub dt: View<'a>,
-    /// The decay rate of each head, (H,).
-    pub a: View<'a>,
-    /// Input map, (B, L, G, N) or (B, L, N).
-    pub b: View<'a>,
-    /// Output map, (B, L, G, N) or (B, L, N).
-    pub c: View<'a>,
-    /// Skip, (H,) or (H, P).
-    pub d: Option<View<'a>>,
-    /// Gate, (B, L, H, P).
-    pub z: Option<View<'a>>,
-    /// Added to `dt`, (H,).
-    pub dt_bias: Option<View<'a>>,
-    /// Whether `dt` goes through softplus after the bias.
-    pub dt_softplus: bool,
-    /// Lowest and highest step, applied last.
-    pub dt_limit: (f64, f64),
-    /// State before the first step, (B, H, P, N).
-    pub initial_state: Option<View<'a>>,
-    /// How the time axis divides into sequences.
-    pub sequences: Sequences<'a>,
-    /// Whether to scan from the last step to the first.
-    pub reverse: bool,
-    /// A hint, at least 1: the kernels choose their own.
-    pub chunk_size: usize,
-    /// Ones on and below the diagonal, zeros above, (Q, Q): checked and not used.
-    pub causal_mask: Option<View<'a>>,
+builder! {
+    /// The arguments of SSD; see the [module](self) for shapes and types.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Args<'a> {
+        /// Input, (B, L, H, P).
+        pub x: View<'a>,
+        /// Step sizes, (B, L, H).
+        pub dt: View<'a>,
+        /// The decay rate of each head, (H,).
+        pub a: View<'a>,
+        /// Input map, (B, L, G, N) or (B, L, N).
+        pub b: View<'a>,
+        /// Output map, (B, L, G, N) or (B, L, N).
+        pub c: View<'a>,
+        /// Skip, (H,) or (H, P).
+        pub d: Option<View<'a>>,
+        /// Gate, (B, L, H, P).
+        pub z: Option<View<'a>>,
+        /// Added to `dt`, (H,).
+        pub dt_bias: Option<View<'a>>,
+        /// Whether `dt` goes through softplus after the bias.
+        pub dt_softplus: bool,
+        /// Lowest and highest step, applied last.
+        pub dt_limit: (f64, f64),
+        /// State before the first step, (B, H, P, N).
+        pub initial_state: Option<View<'a>>,
+        /// How the time axis divides into sequences.
+        pub sequences: Sequences<'a>,
+        /// Whether to scan from the last step to the first.
+        pub reverse: bool,
+        /// A hint, at least 1: the kernels choose their own.
+        pub chunk_size: usize,
+        /// Ones on and below the diagonal, zeros above, (Q, Q): checked and not used.
+        pub causal_mask: Option<View<'a>>,
+    }
 }
 
 impl<'a> Args<'a> {
@@ -131,47 +139,53 @@ impl<'a> Args<'a> {
     }
 }
 
-/// What a forward pass writes; what is `None` is not computed.
-#[derive(Debug, Default)]
-pub struct Outputs<'a> {
-    /// Output, (B, L, H, P).
-    pub y: Option<ViewMut<'a>>,
-    /// State after the last step, shaped as the initial state.
-    pub final_state: Option<ViewMut<'a>>,
-    /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where x is).
-    pub checkpoints: Option<ViewMut<'a>>,
+builder! {
+    /// What a forward pass writes; what is `None` is not computed.
+    #[derive(Debug, Default)]
+    pub struct Outputs<'a> {
+        /// Output, (B, L, H, P).
+        pub y: Option<ViewMut<'a>>,
+        /// State after the last step, shaped as the initial state.
+        pub final_state: Option<ViewMut<'a>>,
+        /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where x is).
+        pub checkpoints: Option<ViewMut<'a>>,
+    }
 }
 
-/// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Cotangents<'a> {
-    /// By `y`, (B, L, H, P).
-    pub y: Option<View<'a>>,
-    /// By `final_state`.
-    pub final_state: Option<View<'a>>,
+builder! {
+    /// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
+    #[derive(Debug, Default, Clone, Copy)]
+    pub struct Cotangents<'a> {
+        /// By `y`, (B, L, H, P).
+        pub y: Option<View<'a>>,
+        /// By `final_state`.
+        pub final_state: Option<View<'a>>,
+    }
 }
 
-/// What a backward pass writes (it overwrites); what is `None` is not computed. Each has the shape of its argument.
-#[derive(Debug, Default)]
-pub struct Gradients<'a> {
-    /// By `x`.
-    pub x: Option<ViewMut<'a>>,
-    /// By `dt`.
-    pub dt: Option<ViewMut<'a>>,
-    /// By `a`.
-    pub a: Option<ViewMut<'a>>,
-    /// By `b`.
-    pub b: Option<ViewMut<'a>>,
-    /// By `c`.
-    pub c: Option<ViewMut<'a>>,
-    /// By `d`.
-    pub d: Option<ViewMut<'a>>,
-    /// By `z`.
-    pub z: Option<ViewMut<'a>>,
-    /// By `dt_bias`.
-    pub dt_bias: Option<ViewMut<'a>>,
-    /// By `initial_state`.
-    pub initial_state: Option<ViewMut<'a>>,
+builder! {
+    /// What a backward pass writes (it overwrites); what is `None` is not computed. Each has the shape of its argument.
+    #[derive(Debug, Default)]
+    pub struct Gradients<'a> {
+        /// By `x`.
+        pub x: Option<ViewMut<'a>>,
+        /// By `dt`.
+        pub dt: Option<ViewMut<'a>>,
+        /// By `a`.
+        pub a: Option<ViewMut<'a>>,
+        /// By `b`.
+        pub b: Option<ViewMut<'a>>,
+        /// By `c`.
+        pub c: Option<ViewMut<'a>>,
+        /// By `d`.
+        pub d: Option<ViewMut<'a>>,
+        /// By `z`.
+        pub z: Option<ViewMut<'a>>,
+        /// By `dt_bias`.
+        pub dt_bias: Option<ViewMut<'a>>,
+        /// By `initial_state`.
+        pub initial_state: Option<ViewMut<'a>>,
+    }
 }
 
 /// Number of `f32` (`f64` where x is) elements that `Outputs::checkpoints` must have.
@@ -179,8 +193,7 @@ pub struct Gradients<'a> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
-    let (problem, _) = Problem::new(args, args.x.device(), &[])?;
-    Ok(Checkpoints::new(&problem).len)
+    Ok(Checkpoints::new(&Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?).len)
 }
 
 /// The shape of `final_state`: that of the initial state where there is one.
@@ -188,7 +201,7 @@ pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
-    Ok(Problem::new(args, args.x.device(), &[])?.0.state_shape())
+    Ok(Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?.state_shape)
 }
 
 /// Computes `y`, the final state, and the saved states: whichever are asked for.
@@ -197,19 +210,16 @@ pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
 /// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
     exec.cpu_only(OP)?;
-    let states: Vec<_> = out.final_state.iter().map(|s| s.shape()).collect();
-    let (problem, mut checker) = Problem::new(args, exec.device(), &states)?;
-    checker.write_if("y", &out.y, Kind::Real, &args.x.shape())?;
-    checker.write_if("final_state", &out.final_state, Kind::Real, &problem.state_shape())?;
+    let mut checker = Checker::new(OP, exec.device());
+    let state = out.final_state.as_ref().map(|s| s.shape());
+    let problem = Problem::new(args, &mut checker, state.as_slice())?;
     let saved = Checkpoints::new(&problem).len;
+    checker.write_if("y", &out.y, Kind::Real, &args.x.shape())?;
+    checker.write_if("final_state", &out.final_state, Kind::Real, &problem.state_shape)?;
     checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &[saved])?;
     checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
     checker.finish()?;
-    let targets = cpu::Targets {
-        y: out.y.as_mut().map(|v| problem.mirror(v.raw())),
-        final_state: out.final_state.as_mut().map(|v| problem.state_target(v.raw())),
-        checkpoints: out.checkpoints.as_mut().map(|v| v.raw()),
-    };
+    let targets = Targets::new(&problem, out);
     cpu::forward(exec, &problem, &targets);
     Ok(())
 }
@@ -227,47 +237,18 @@ pub fn backward(
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
     exec.cpu_only(OP)?;
-    let states: Vec<_> =
-        cotangents.final_state.iter().map(|s| s.shape()).chain(grads.initial_state.iter().map(|s| s.shape())).collect();
-    let (problem, mut checker) = Problem::new(args, exec.device(), &states)?;
-    let (x, state) = (args.x.shape(), problem.state_shape());
+    let mut checker = Checker::new(OP, exec.device());
+    let states = [cotangents.final_state.map(|s| s.shape()), grads.initial_state.as_ref().map(|s| s.shape())];
+    let problem = Problem::new(args, &mut checker, &states.into_iter().flatten().collect::<Vec<_>>())?;
+    let (views, state) = (args.views(), problem.state_shape);
     let saved = Checkpoints::new(&problem).len;
     checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &[saved])?;
     checker.dense("checkpoints", checkpoints)?;
-    checker.read_if("grad of y", &cotangents.y, Kind::Real, &x)?;
+    checker.read_if("grad of y", &cotangents.y, Kind::Real, &args.x.shape())?;
     checker.read_if("grad of final_state", &cotangents.final_state, Kind::Real, &state)?;
-    checker.write_if("grad of x", &grads.x, Kind::Real, &x)?;
-    checker.write_if("grad of dt", &grads.dt, Kind::Real, &args.dt.shape())?;
-    checker.write_if("grad of a", &grads.a, Kind::Real, &args.a.shape())?;
-    checker.write_if("grad of b", &grads.b, Kind::Real, &args.b.shape())?;
-    checker.write_if("grad of c", &grads.c, Kind::Real, &args.c.shape())?;
-    checker.gradient_of("d", args.d.is_some(), grads.d.is_some())?;
-    checker.write_if("grad of d", &grads.d, Kind::Real, &args.d.map_or(x, |d| d.shape()))?;
-    checker.gradient_of("z", args.z.is_some(), grads.z.is_some())?;
-    checker.write_if("grad of z", &grads.z, Kind::Real, &x)?;
-    checker.gradient_of("dt_bias", args.dt_bias.is_some(), grads.dt_bias.is_some())?;
-    checker.write_if("grad of dt_bias", &grads.dt_bias, Kind::Real, &args.a.shape())?;
-    // the gradient by the state before the first step exists even where that state was left at zero
-    checker.write_if("grad of initial_state", &grads.initial_state, Kind::Real, &state)?;
+    checker.gradients(&SIGNATURE, &views, (Kind::Real, &state), &grads.by_position())?;
     checker.finish()?;
-    let sources = cpu::Sources {
-        checkpoints,
-        y: cotangents.y.map(|v| problem.mirror_view(v)),
-        final_state: cotangents.final_state.map(|v| problem.state_source(v)),
-    };
-    let raw = |view: &mut Option<ViewMut<'_>>| view.as_mut().map(|v| v.raw());
-    let timed = |view: &mut Option<ViewMut<'_>>| view.as_mut().map(|v| problem.mirror(v.raw()));
-    let targets = cpu::GradientTargets {
-        x: timed(&mut grads.x),
-        dt: timed(&mut grads.dt),
-        a: raw(&mut grads.a),
-        b: timed(&mut grads.b).map(|v| if v.shape().len() == 3 { v.expand(2, 1) } else { v }),
-        c: timed(&mut grads.c).map(|v| if v.shape().len() == 3 { v.expand(2, 1) } else { v }),
-        d: raw(&mut grads.d),
-        z: timed(&mut grads.z),
-        dt_bias: raw(&mut grads.dt_bias),
-        initial_state: raw(&mut grads.initial_state).map(|v| problem.state_target(v)),
-    };
+    let (sources, targets) = (Sources::new(&problem, checkpoints, cotangents), GradientTargets::new(&problem, grads));
     cpu::backward(exec, &problem, &sources, &targets);
     Ok(())
 }

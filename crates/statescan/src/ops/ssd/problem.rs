@@ -1,10 +1,12 @@
 //! A checked call in normal form.
 
-use super::super::check::{Checker, Kind};
-use super::super::sequences::{Extent, Segments};
+use super::signature::SIGNATURE;
 use super::{Args, OP};
 use crate::error::{Error, Result};
-use crate::tensor::{DType, Device, RawViewMut, Shape, View};
+use crate::ops::check::{Checker, check_groups, check_interval};
+use crate::ops::normal::{Axes, Normal};
+use crate::ops::sequences::{Extent, Segments};
+use crate::tensor::{DType, Device, Shape, View};
 
 /// Time runs forwards, maps have a group axis, states have a sequence axis.
 #[derive(Debug)]
@@ -32,37 +34,47 @@ pub(crate) struct Problem<'a> {
     /// (rows, sequences, H, P, N)
     pub initial_state: Option<View<'a>>,
     pub segments: Segments,
-    pub reverse: bool,
+    /// The shape of a state as the caller has it.
+    pub state_shape: Shape,
+    pub normal: Normal,
 }
 
 /// The time axis of everything that has one.
-const TIME: usize = 1;
+pub(super) const TIME: usize = 1;
+
+impl<'a> Args<'a> {
+    /// The arguments by position; how time divides is looked at apart from them.
+    pub(super) fn views(&self) -> [Option<&View<'a>>; 12] {
+        let Args { x, dt, a, b, c, d, z, dt_bias, initial_state, causal_mask, .. } = self;
+        let [d, z, dt_bias, initial_state, mask] = [d, z, dt_bias, initial_state, causal_mask].map(Option::as_ref);
+        [Some(x), Some(dt), Some(a), Some(b), Some(c), d, z, dt_bias, initial_state, None, None, mask]
+    }
+}
 
 impl<'a> Problem<'a> {
-    /// Reads the sizes, checks the arguments and brings them to normal form. `states` are the shapes of the other state tensors of the call.
-    pub(crate) fn new<'c>(args: &'c Args<'a>, device: Device, states: &[Shape]) -> Result<(Self, Checker<'c>)> {
-        let bad_rank = |argument, expected, view: &View<'_>| Error::Rank { op: OP, argument, expected, got: view.shape() };
-        if args.x.rank() != 4 {
-            return Err(bad_rank("x", "shape (batch, seqlen, nheads, headdim)", &args.x));
+    /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
+    pub(super) fn new<'c>(args: &'c Args<'a>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
+        let views = args.views();
+        let sizes = checker.bind(&SIGNATURE, &views)?;
+        let [batch, seqlen, nheads, headdim, dstate] = ['B', 'L', 'H', 'P', 'N'].map(|letter| sizes.get(letter));
+        // maps without a group axis have one group
+        let groups = |map: &View<'_>| if map.rank() == 4 { map.shape()[2] } else { 1 };
+        let ngroups = groups(&args.b);
+        check_groups(OP, "b", ngroups, nheads)?;
+        if groups(&args.c) != ngroups {
+            let expected = Shape::of(&[batch, seqlen, ngroups, dstate]);
+            return Err(Error::Shape { op: OP, argument: "c", expected, got: args.c.shape() });
         }
-        let [batch, seqlen, nheads, headdim] = [0, 1, 2, 3].map(|axis| args.x.shape()[axis]);
-        let map = |argument, view: View<'a>| match view.rank() {
-            3 => Ok(view.expand(2, 1)),
-            4 => Ok(view),
-            _ => Err(bad_rank(argument, "shape (batch, seqlen, ngroups, dstate) or (batch, seqlen, dstate)", &view)),
-        };
-        let (b, c) = (map("b", args.b)?, map("c", args.c)?);
-        let (ngroups, dstate) = (b.shape()[2], b.shape()[3]);
-        if ngroups == 0 || nheads % ngroups != 0 {
-            let expected = "divided into a number of groups that divides nheads,";
-            return Err(Error::Value { op: OP, argument: "b", expected, got: ngroups as f64 });
-        }
+        check_interval(OP, "dt_limit", args.dt_limit)?;
+        check_hints(args)?;
         // without heads there may be any number of groups
         let others = &[nheads.max(ngroups), headdim, dstate];
-        let names = "batch x max(seqlen, sequences) x nheads x headdim x dstate";
-        let extent = Extent { batch, seqlen, others, names, state_rank: 3 };
+        let extent = Extent { batch, seqlen, others, names: SIGNATURE.limit.names, state_rank: 3 };
         let states = args.initial_state.iter().map(|s| s.shape()).chain(states.iter().copied());
-        let segments = Segments::resolve(OP, device, &args.sequences, extent, states)?;
+        let segments = Segments::resolve(OP, checker.device(), &args.sequences, extent, states)?;
+        let state_shape = segments.state_shape(&[nheads, headdim, dstate]);
+        checker.bind_state(&SIGNATURE, &views, &state_shape)?;
+        let normal = Normal::new(args.reverse, &segments);
         let mut problem = Problem {
             batch,
             seqlen,
@@ -71,106 +83,52 @@ impl<'a> Problem<'a> {
             ngroups,
             dstate,
             double: args.x.dtype().is_double(),
-            x: args.x,
-            dt: args.dt,
+            x: normal.timed(args.x, TIME),
+            dt: normal.timed(args.dt, TIME),
             a: args.a,
-            b,
-            c,
+            b: args.b,
+            c: args.c,
             d: args.d,
-            z: args.z,
+            z: args.z.map(|view| normal.timed(view, TIME)),
             dt_bias: args.dt_bias,
             dt_softplus: args.dt_softplus,
             dt_limit: args.dt_limit,
-            initial_state: args.initial_state,
-            segments,
-            reverse: args.reverse,
+            initial_state: args.initial_state.map(|view| normal.state(view)),
+            segments: if args.reverse { segments.reversed(seqlen) } else { segments },
+            state_shape,
+            normal,
         };
-        let checker = problem.checker(args, device)?;
-        check_options(args)?;
-        problem.initial_state = problem.initial_state.map(|s| problem.state_source(s));
-        if args.reverse {
-            for view in [&mut problem.x, &mut problem.dt, &mut problem.b, &mut problem.c] {
-                *view = view.flip(TIME);
-            }
-            problem.z = problem.z.map(|v| v.flip(TIME));
-            problem.segments = problem.segments.reversed(seqlen);
-        }
-        Ok((problem, checker))
+        (problem.b, problem.c) = (problem.map(args.b, args.b.rank()), problem.map(args.c, args.c.rank()));
+        Ok(problem)
     }
 
-    /// Checks the arguments that are read, and remembers them for the overlap test.
-    fn checker<'c>(&self, args: &'c Args<'a>, device: Device) -> Result<Checker<'c>> {
-        let mut checker = Checker::new(OP, device);
-        let (batch, seqlen, nheads) = (self.batch, self.seqlen, self.nheads);
-        let x = args.x.shape();
-        checker.read("x", &args.x, Kind::Real, &x)?;
-        checker.read("dt", &args.dt, Kind::Real, &[batch, seqlen, nheads])?;
-        checker.read("a", &args.a, Kind::Real, &[nheads])?;
-        for (name, view) in [("b", &args.b), ("c", &args.c)] {
-            let shape = [batch, seqlen, self.ngroups, self.dstate];
-            match view.rank() {
-                // both forms may be mixed where there is one group
-                3 if self.ngroups == 1 => checker.read(name, view, Kind::Real, &[batch, seqlen, self.dstate])?,
-                _ => checker.read(name, view, Kind::Real, &shape)?,
-            }
-        }
-        if let Some(d) = &args.d {
-            let shape: &[usize] = if d.rank() == 2 { &[nheads, self.headdim] } else { &[nheads] };
-            checker.read("d", d, Kind::Real, shape)?;
-        }
-        checker.read_if("z", &args.z, Kind::Real, &x)?;
-        checker.read_if("dt_bias", &args.dt_bias, Kind::Real, &[nheads])?;
-        checker.read_if("initial_state", &args.initial_state, Kind::Real, &self.state_shape())?;
-        if let Some(mask) = &args.causal_mask {
-            let size = mask.shape().first().copied().unwrap_or(0);
-            checker.read("causal_mask", mask, Kind::Real, &[size, size])?;
-        }
-        Ok(checker)
-    }
-
-    /// The shape of a state tensor of this call.
-    pub(crate) fn state_shape(&self) -> Shape {
-        self.segments.state_shape(&[self.nheads, self.headdim, self.dstate])
+    /// An input or output map of so many axes in normal form.
+    pub(super) fn map<V: Axes>(&self, view: V, rank: usize) -> V {
+        self.normal.timed(if rank == 3 { view.expand(2, 1) } else { view }, TIME)
     }
 
     /// The type of carried values.
     pub(crate) fn real_dtype(&self) -> DType {
         if self.double { DType::F64 } else { DType::F32 }
     }
-
-    pub(crate) fn mirror_view<'v>(&self, view: View<'v>) -> View<'v> {
-        if self.reverse { view.flip(TIME) } else { view }
-    }
-
-    pub(crate) fn mirror(&self, view: RawViewMut) -> RawViewMut {
-        if self.reverse { view.flip(TIME) } else { view }
-    }
-
-    pub(crate) fn state_source<'v>(&self, view: View<'v>) -> View<'v> {
-        if self.segments.states_have_sequences() { view } else { view.expand(1, 1) }
-    }
-
-    pub(crate) fn state_target(&self, view: RawViewMut) -> RawViewMut {
-        if self.segments.states_have_sequences() { view } else { view.expand(1, 1) }
-    }
 }
 
-fn check_options(args: &Args<'_>) -> Result<()> {
-    let (low, high) = args.dt_limit;
-    if low.is_nan() || high.is_nan() || low > high {
-        return Err(Error::Value { op: OP, argument: "dt_limit", expected: "an interval (low <= high)", got: low });
-    }
+/// Arguments that are checked, and that no result depends on.
+fn check_hints(args: &Args<'_>) -> Result<()> {
     if args.chunk_size == 0 {
         return Err(Error::Value { op: OP, argument: "chunk_size", expected: "at least 1", got: 0.0 });
     }
-    if let Some(mask) = &args.causal_mask {
-        for i in 0..mask.shape()[0] {
-            for j in 0..mask.shape()[0] {
-                let got = mask.at(&[i, j]).re;
-                if got != f64::from(u8::from(j <= i)) {
-                    let expected = "ones on and below the diagonal and zeros above";
-                    return Err(Error::Value { op: OP, argument: "causal_mask", expected, got });
-                }
+    let Some(mask) = &args.causal_mask else { return Ok(()) };
+    if mask.device() != Device::Cpu {
+        let why = "its values are checked where the host can read them; leave it out, results do not depend on it";
+        return Err(Error::Unavailable { what: "ssd with a `causal_mask` on a device", why });
+    }
+    for i in 0..mask.shape()[0] {
+        for j in 0..mask.shape()[0] {
+            let got = mask.at(&[i, j]).re;
+            if got != f64::from(u8::from(j <= i)) {
+                let expected = "ones on and below the diagonal and zeros above";
+                return Err(Error::Value { op: OP, argument: "causal_mask", expected, got });
             }
         }
     }

@@ -1,8 +1,9 @@
 //! SSD in plain `f64` loops, step by step: the oracle that the kernels are tested against. It knows no chunks.
 
 use super::problem::Problem;
-use super::{Args, Cotangents};
+use super::{Args, Cotangents, OP};
 use crate::error::Result;
+use crate::ops::check::Checker;
 use crate::ops::oracle::{silu, softplus};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
@@ -119,20 +120,6 @@ fn rows<'p, 'a>(problem: &'p Problem<'a>) -> impl Iterator<Item = Row<'p, 'a>> {
     })
 }
 
-/// The shape of a state tensor, and that in normal form.
-fn state_shapes(problem: &Problem<'_>) -> (Shape, Vec<usize>) {
-    let shape = problem.state_shape();
-    let mut normal = shape.to_vec();
-    if normal.len() == 4 {
-        normal.insert(1, 1);
-    }
-    (shape, normal)
-}
-
-fn unmirror(problem: &Problem<'_>, dense: Dense) -> Dense {
-    if problem.reverse { Dense::from_view(&dense.view().flip(1)) } else { dense }
-}
-
 /// `y` and the final state.
 ///
 /// # Errors
@@ -151,9 +138,9 @@ pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forw
 }
 
 fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
-    let (problem, _) = Problem::new(args, Device::Cpu, states)?;
+    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cpu), states)?;
     let mut y = Dense::zeroed(args.x.shape());
-    let (shape, normal) = state_shapes(&problem);
+    let (shape, normal) = (problem.state_shape, problem.normal.state_shape(problem.state_shape));
     let mut last = Dense::zeros(&normal)?;
     for row in rows(&problem) {
         let segment = row.segment;
@@ -167,7 +154,7 @@ fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
             }
         }
     }
-    Ok(Forward { y: unmirror(&problem, y), final_state: last.reshaped(shape) })
+    Ok(Forward { y: problem.normal.restore(y, 1), final_state: last.reshaped(shape) })
 }
 
 /// Every gradient.
@@ -176,9 +163,9 @@ fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
     let states: Vec<_> = cotangents.final_state.iter().map(|s| s.shape()).collect();
-    let (problem, _) = Problem::new(args, Device::Cpu, &states)?;
+    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &states)?;
     let like = |view: &View<'_>| Dense::zeroed(view.shape());
-    let (shape, normal) = state_shapes(&problem);
+    let (shape, normal) = (problem.state_shape, problem.normal.state_shape(problem.state_shape));
     let mut out = Backward {
         x: like(&problem.x),
         dt: like(&problem.dt),
@@ -190,16 +177,16 @@ pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward
         dt_bias: problem.dt_bias.as_ref().map(like),
         initial_state: Dense::zeros(&normal)?,
     };
-    let dy = cotangents.y.map(|v| problem.mirror_view(v));
-    let dlast = cotangents.final_state.map(|v| problem.state_source(v));
+    let dy = cotangents.y.map(|v| problem.normal.timed(v, 1));
+    let dlast = cotangents.final_state.map(|v| problem.normal.state(v));
     for row in rows(&problem) {
         row_backward(&row, dy, dlast, &mut out);
     }
-    out.x = unmirror(&problem, out.x);
-    out.dt = unmirror(&problem, out.dt);
-    out.z = out.z.map(|v| unmirror(&problem, v));
-    out.b = unmirror(&problem, out.b).reshaped(args.b.shape());
-    out.c = unmirror(&problem, out.c).reshaped(args.c.shape());
+    out.x = problem.normal.restore(out.x, 1);
+    out.dt = problem.normal.restore(out.dt, 1);
+    out.z = out.z.map(|v| problem.normal.restore(v, 1));
+    out.b = problem.normal.restore(out.b, 1).reshaped(args.b.shape());
+    out.c = problem.normal.restore(out.c, 1).reshaped(args.c.shape());
     out.initial_state = out.initial_state.reshaped(shape);
     Ok(out)
 }

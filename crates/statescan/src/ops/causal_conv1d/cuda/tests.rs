@@ -20,12 +20,12 @@ fn check(suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
     let state = tensor(x.dtype(), state);
     let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
     let call = Call::new(&problem).unwrap();
-    let states = || problem.state_target(target(state));
+    let states = || problem.normal.state(target(state));
     for last in [None, Some(states()).filter(|_| call.sequences.is_none())] {
         suite.add(&FORWARD, &call.forward(&target(x), &last, Numbers::H200).unwrap().config, 0);
     }
     suite.add(&STATES, &call.final_states(&states()).unwrap().config, 0);
-    let sources = Sources { y: Some(x), final_states: Some(problem.state_source(state)) };
+    let sources = Sources { y: Some(x), final_states: Some(problem.normal.state(state)) };
     let grads = GradientTargets {
         x: Some(target(x)),
         weight: Some(target(tensor(DType::F32, &args.weight.shape()))),

@@ -16,31 +16,39 @@
 
 mod cpu;
 mod cuda;
+pub(crate) mod dynamic;
+mod problem;
 pub mod reference;
+mod signature;
 
-use super::{Activation, width_of};
-use crate::error::{Error, Result};
+use super::Activation;
+use crate::error::Result;
 use crate::exec::Exec;
-use crate::ops::check::{Checker, Kind, limit_sizes};
-use crate::tensor::{Device, Shape, View, ViewMut};
+use crate::ops::builder::builder;
+use crate::ops::check::{Checker, Kind};
+use crate::tensor::{View, ViewMut};
+use problem::Sizes;
+pub use signature::SIGNATURE;
 
-const OP: &str = "causal_conv1d_update";
+const OP: &str = SIGNATURE.name;
 
-/// The arguments of [`update`]; see the [module](self) for what they mean.
-#[derive(Debug, Clone, Copy)]
-pub struct Args<'a> {
-    /// New inputs, (B, D) or (B, D, T).
-    pub x: View<'a>,
-    /// Filters, (D, W).
-    pub weight: View<'a>,
-    /// Added to the sum, (D,).
-    pub bias: Option<View<'a>>,
-    /// What follows the sum.
-    pub activation: Activation,
-    /// Inputs that each row has seen, (B,): the state is a circular buffer.
-    pub cache_seqlens: Option<View<'a>>,
-    /// The state that each row uses, (B,); negative for none.
-    pub conv_state_indices: Option<View<'a>>,
+builder! {
+    /// The arguments of [`update`]; see the [module](self) for what they mean.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Args<'a> {
+        /// New inputs, (B, D) or (B, D, T).
+        pub x: View<'a>,
+        /// Filters, (D, W).
+        pub weight: View<'a>,
+        /// Added to the sum, (D,).
+        pub bias: Option<View<'a>>,
+        /// What follows the sum.
+        pub activation: Activation,
+        /// Inputs that each row has seen, (B,): the state is a circular buffer.
+        pub cache_seqlens: Option<View<'a>>,
+        /// The state that each row uses, (B,); negative for none.
+        pub conv_state_indices: Option<View<'a>>,
+    }
 }
 
 impl<'a> Args<'a> {
@@ -58,7 +66,7 @@ impl<'a> Args<'a> {
 /// Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, conv_state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
     let mut checker = Checker::new(OP, exec.device());
-    let sizes = Sizes::new(args, conv_state.shape(), &mut checker)?;
+    let sizes = Sizes::new(args, &mut checker, &[conv_state.shape()])?;
     checker.write("conv_state", conv_state, Kind::Real, &[sizes.states, sizes.dim, sizes.state_len])?;
     checker.write("y", y, Kind::Real, &args.x.shape())?;
     checker.finish()?;
@@ -101,68 +109,4 @@ pub fn update(exec: &Exec, args: &Args<'_>, conv_state: &mut ViewMut<'_>, y: &mu
     // a state of higher precision than the input keeps it
     cpu::update(exec, &problem, args.x.dtype().is_double());
     Ok(())
-}
-
-/// The sizes of a call, and for each row its state and the place in it where the next input goes.
-struct Sizes {
-    dim: usize,
-    steps: usize,
-    width: usize,
-    states: usize,
-    state_len: usize,
-    rows: Vec<Option<(usize, usize)>>,
-}
-
-impl Sizes {
-    /// Reads the sizes and checks the arguments. The checker remembers them for the overlap test.
-    fn new<'c>(args: &'c Args<'_>, state: Shape, checker: &mut Checker<'c>) -> Result<Self> {
-        let (batch, dim, steps) = match args.x.shape()[..] {
-            [batch, dim] => (batch, dim, 1),
-            [batch, dim, steps] => (batch, dim, steps),
-            _ => {
-                let expected = "shape (batch, dim) or (batch, dim, steps)";
-                return Err(Error::Rank { op: OP, argument: "x", expected, got: args.x.shape() });
-            }
-        };
-        let width = width_of(OP, &args.weight)?;
-        let [states, _, state_len] = state[..] else {
-            return Err(Error::Rank { op: OP, argument: "conv_state", expected: "shape (batch, dim, state_len)", got: state });
-        };
-        if state_len < width - 1 {
-            let expected = "of at least width - 1 inputs, their number";
-            return Err(Error::Value { op: OP, argument: "conv_state", expected, got: state_len as f64 });
-        }
-        let names = "max(batch, states) x dim x max(steps, state_len)";
-        limit_sizes(OP, names, [batch.max(states), dim, steps.max(state_len)])?;
-        let mut sizes = Sizes { dim, steps, width, states, state_len, rows: vec![None; batch] };
-        if args.conv_state_indices.is_none() {
-            sizes.states = batch;
-        }
-        sizes.check(args, checker)?;
-        if checker.device() != Device::Cpu {
-            return Ok(sizes);
-        }
-        let rows = crate::ops::check::state_rows(OP, "conv_state_indices", args.conv_state_indices.as_ref(), batch, states)?;
-        let seen = args.cache_seqlens.map(|v| v.to_indices());
-        for (b, row) in rows.into_iter().enumerate() {
-            let Some(row) = row else { continue };
-            let got = seen.as_ref().map_or(0, |seen| seen[b]);
-            if got < 0 {
-                let argument = "cache_seqlens";
-                return Err(Error::Index { op: OP, argument, position: b, expected: "at least", bound: 0, got });
-            }
-            sizes.rows[b] = Some((row, (got as u64 % state_len as u64) as usize));
-        }
-        Ok(sizes)
-    }
-
-    /// Checks the arguments that are read.
-    fn check<'c>(&self, args: &'c Args<'_>, checker: &mut Checker<'c>) -> Result<()> {
-        let batch = self.rows.len();
-        checker.read("x", &args.x, Kind::Real, &args.x.shape())?;
-        checker.read("weight", &args.weight, Kind::Real, &[self.dim, self.width])?;
-        checker.read_if("bias", &args.bias, Kind::Real, &[self.dim])?;
-        checker.read_if("cache_seqlens", &args.cache_seqlens, Kind::Index, &[batch])?;
-        checker.read_if("conv_state_indices", &args.conv_state_indices, Kind::Index, &[batch])
-    }
 }

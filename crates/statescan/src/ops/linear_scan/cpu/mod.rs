@@ -226,7 +226,7 @@ unsafe fn backward_block<T: Real, S: Isa, F: Field<T, S>>(
             // sixteen rows of five tensors are more than the processor follows by itself, and what is written is read before, too
             if start > 0 && context.plan.block == MAX_LANES {
                 for plane in [Some(pa), pp, ph.or(by_a.map(|_| pb)), by_a, by_b].into_iter().flatten() {
-                    Area { plane: plane.at(0, start - STEPS), lanes: count, steps: STEPS }.ask();
+                    Area { plane: plane.at(0, start - STEPS), lanes: count, steps: STEPS }.prefetch();
                 }
             }
             tile::load_parts(simd, pa.at(0, start), F::PARTS, count, padded, steps, a);

@@ -10,20 +10,19 @@
 
 use super::super::{Problem, Projection};
 use super::forward::{ForwardPass, load_sequence_state, load_state};
-use super::inputs::{
-    Ahead, Block, Constants, CopyRows, Map, Scratch, Tiles, blocks, double, map_area, map_tile, tile_len, timed,
-};
-use super::kept::{KEPT, Kept, begin, kept_lens, most_blocks, sets};
+use super::inputs::{Ahead, Constants, CopyRows, Map, Scratch, Tiles, double, map_area, map_tile, tile_len, timed};
+use super::kept::{KEPT, Kept, begin, kept_lens, most_blocks};
 use super::lanes::{Lanes, scratch_len};
+use super::plan::{Block, blocks};
 use super::process::{Gate, load_gate, load_tiles, loading};
 use super::reduce::Partials;
-use super::sweep::{AHEAD, Sweep};
+use super::sweep::{AHEAD, STORED, Sweep};
 use super::wavefront::{Turn, Wavefront};
 use super::{Context, GradientTargets, Pass, Plan, Sources, Targets, Types, walk};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{self, Area, Plane, Requests};
+use crate::cpu::tile::{self, Area, Plane, Prefetch};
 use crate::exec::Exec;
 use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
@@ -138,27 +137,21 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         // SAFETY: the arrays were carved for all blocks; jobs own disjoint channels or segments of targets and partials, and where they are
         // walked by several threads, those take turns.
         unsafe {
-            let (sets, per_set, lens) = (sets(plan), most_blocks(self.context), [state, width]);
-            let kept_in = |set: usize, i: usize| {
-                let sum = set * per_set + i;
-                Kept {
-                    a: a.add(i * state),
-                    b: b.add(i * state),
-                    c: c.add(i * state),
-                    g: g.add(i * state),
-                    da: da.add(sum * state),
-                    db: db.add(sum * state),
-                    dc: dc.add(sum * state),
-                    dd: dd.add(sum * width),
-                    dbias: dbias.add(sum * width),
-                    constants: Constants::at::<S>(constants, i),
-                }
+            let kept = |i: usize| Kept {
+                a: a.add(i * state),
+                b: b.add(i * state),
+                c: c.add(i * state),
+                g: g.add(i * state),
+                da: da.add(i * state),
+                db: db.add(i * state),
+                dc: dc.add(i * state),
+                dd: dd.add(i * width),
+                dbias: dbias.add(i * width),
+                constants: Constants::at::<S>(constants, i),
             };
-            let set = self.window.start / CHECKPOINT % sets;
-            let kept = |i: usize| kept_in(set, i);
             for (i, block) in blocks(channels.clone(), lanes.channels).enumerate().filter(|_| first) {
                 begin::<E, S>(simd, lanes, problem, block, &kept(i));
-                (0..sets).for_each(|set| kept_in(set, i).clear(lens));
+                kept(i).clear([state, width]);
             }
             if let Some(turn) = self.turn.as_ref().filter(|_| first) {
                 turn.done(0);
@@ -182,8 +175,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                 }
             }
             for (i, block) in blocks(channels, lanes.channels).enumerate().filter(|_| last) {
-                let kept = kept_in(0, i);
-                (1..sets).for_each(|set| kept.add(simd, &kept_in(set, i), lens));
+                let kept = kept(i);
                 if E::K::PARTS == 2 {
                     // the output is 2 Re(C h), and the sweep counts it once
                     double(kept.dc, state);
@@ -208,35 +200,35 @@ impl<E: Types> Job<'_, '_, '_, E> {
         width: usize,
         number: usize,
         range: usize,
-        requests: &mut Requests<AHEAD>,
+        prefetch: &mut Prefetch<AHEAD>,
     ) {
         let (Context { problem, plan, checkpoints, .. }, targets) = (self.context, self.targets);
         let segment = &problem.segments.list[index];
         let at = |number: usize| segment.start + number * CHECKPOINT;
         let (here, following) = (Ahead::at(segment, block, at(number)), number.checked_sub(self.ahead));
         for target in [&targets.x, &targets.dt, &targets.dt_a, &targets.z].into_iter().flatten() {
-            requests.add(here.area(&target.as_read()));
+            prefetch.add(here.area(&target.as_read()));
         }
         let last = block.first + width >= channels.end;
         if last {
             for target in [&targets.b, &targets.c].into_iter().filter(|_| plan.whole_groups) {
                 if let Some(Projection::Varying(target)) = target {
                     let plane = map_target(target, segment, range, at(number));
-                    requests.add(Area { plane, lanes: problem.dstate, steps: CHECKPOINT.min(segment.end - at(number)) });
+                    prefetch.add(Area { plane, lanes: problem.dstate, steps: CHECKPOINT.min(segment.end - at(number)) });
                 }
             }
             for map in [&problem.b, &problem.c] {
                 let area = following.and_then(|number| map_area(problem, map, segment, channels.start, at(number)));
-                area.into_iter().for_each(|area| requests.add(area));
+                area.into_iter().for_each(|area| prefetch.add(area));
             }
         }
         let Some(next) = Ahead::new(segment, channels, block, width, at(number), following.map(at)) else { return };
         if let Some(number) = if last { following } else { Some(number) }.filter(|&number| number > 0) {
             let from = self.saved.get().wrapping_add(checkpoints.at(index, number) + next.block.first);
-            requests.add_rows(from, checkpoints.padded_dim, problem.dstate * E::K::PARTS, next.block.count);
+            prefetch.add_rows(from, checkpoints.padded_dim, problem.dstate * E::K::PARTS, next.block.count);
         }
         let inputs = [Some(&problem.x), Some(&problem.dt), problem.dt_a.as_ref(), self.sources.y.as_ref(), problem.z.as_ref()];
-        inputs.into_iter().flatten().for_each(|view| requests.add(next.area(view)));
+        inputs.into_iter().flatten().for_each(|view| prefetch.add(next.area(view)));
     }
 
     /// One tile of time of all channels of the job.
@@ -314,9 +306,9 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     lanes.deal(to, [dstate, parts], h);
                 }
                 let vectors = dstate / lanes.per_channel;
-                let mut requests = Requests::new();
-                self.ahead(index, &channels, block, lanes.channels, number, range, &mut requests);
-                requests.spread(loading(lanes.vectors(steps), problem.z.is_some()) + Sweep::<E::T>::work(vectors, steps));
+                let mut prefetch = Prefetch::new();
+                self.ahead(index, &channels, block, lanes.channels, number, range, &mut prefetch);
+                prefetch.spread(loading(lanes.vectors(steps), problem.z.is_some()) + Sweep::<E::T>::work(vectors, steps));
                 load_tiles::<_, _, true, _>(
                     simd,
                     problem,
@@ -327,7 +319,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     steps,
                     kept.constants,
                     &tiles,
-                    &mut requests,
+                    &mut prefetch,
                 );
                 let bounded = tiles.bounded(simd, kept.constants);
                 match &self.sources.y {
@@ -338,7 +330,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     None => core::slice::from_raw_parts_mut(cotangent, lanes.vectors(steps) * width).fill(E::T::default()),
                 }
                 if let Some(z) = &problem.z {
-                    load_gate(simd, z, segment, lanes, block, start, steps, gate, Gate::Differentiate(gate_slope), &mut requests);
+                    load_gate(simd, z, segment, lanes, block, start, steps, gate, Gate::Differentiate(gate_slope), &mut prefetch);
                 }
                 let skip = kept.constants.skip(simd);
                 for vector in 0..lanes.vectors(steps) {
@@ -357,10 +349,6 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     tiles.repeat(simd, lanes, steps, &wide);
                     lanes.repeat(simd, p, steps, wide_p);
                     core::slice::from_raw_parts_mut(wide_y, rows * width).fill(E::T::default());
-                }
-                if self.turn.is_some() {
-                    // long rows: each is on one page for many tiles; before, loading would wait for it
-                    requests.ask_pages_below(self.ahead);
                 }
                 let sweep = Sweep {
                     tiles: wide,
@@ -382,7 +370,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                     steps,
                     dstate,
                     lanes,
-                    requests: &raw mut requests,
+                    prefetch: &raw mut prefetch,
                     turn: &raw mut self.turn,
                     counted: i * counted(self.context),
                 };
@@ -390,7 +378,6 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 let end = (i + 1) * counted(self.context);
                 if let Some(turn) = &mut self.turn {
                     turn.wait(end);
-                    turn.ask_for_next();
                 }
                 let (mut dd, mut dbias) = (V::load(simd, kept.dd), V::load(simd, kept.dbias));
                 for vector in 0..lanes.vectors(steps) {
@@ -425,7 +412,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 if let Some(turn) = &self.turn {
                     turn.done(end);
                     if block.first + lanes.channels >= channels.end {
-                        turn.take_next();
+                        turn.claim_next();
                     }
                 }
                 let results = [(&self.targets.x, du), (&self.targets.dt, ddt), (&self.targets.dt_a, ddt_a), (&self.targets.z, y)];
@@ -466,9 +453,6 @@ fn map_target(target: &RawViewMut, segment: &Segment, group: usize, start: usize
     let strides = target.strides();
     Plane::of_mut(target, 2, 3).along(segment.batch, strides[0]).along(group, strides[1]).at(0, start)
 }
-
-/// States walked together, whose values at every step of a tile are kept: the state before the step and the decay.
-pub(super) const STORED: usize = 2;
 
 /// States before each step, decays, and the states after the last step.
 fn stored_len<E: Types, S: Isa>() -> usize {

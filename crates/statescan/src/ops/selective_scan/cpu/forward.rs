@@ -6,16 +6,15 @@
 //! and stores of vectors, and 14 of addresses and the loop: 18.25 for each state. `benches/instructions.rs` keeps the count of the pass.
 
 use super::super::{Problem, Projection};
-use super::inputs::{
-    Ahead, Block, Constants, CopyRows, Map, Scratch, Tiles, blocks, double, map_area, map_tile, parameter, tile_len, timed,
-};
+use super::inputs::{Ahead, Constants, CopyRows, Map, Scratch, Tiles, double, map_area, map_tile, parameter, tile_len, timed};
 use super::lanes::{Lanes, scratch_len};
+use super::plan::{Block, blocks};
 use super::process::{Gate, load_gate, load_tiles, loading};
 use super::{Context, Loops, Pass, Plan, Targets, Types, Variant, walk};
 use crate::cpu::Kernel;
 use crate::cpu::Shared;
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{self, Plane, Requests};
+use crate::cpu::tile::{self, Plane, Prefetch};
 use crate::exec::Exec;
 use crate::ops::CHECKPOINT;
 use crate::ops::rules::{FieldKind, Rule};
@@ -26,7 +25,7 @@ use core::ops::Range;
 /// Areas that are asked for while a block is loaded and walked, at most: four inputs, the output, B and C.
 const AHEAD: usize = 7;
 /// Steps after which some of that is asked for: all at once would be waited for, and at every step would be in the way.
-const STEPS_PER_REQUEST: usize = 4;
+const STEPS_PER_PREFETCH: usize = 4;
 /// States walked together, at most.
 const MOST_TOGETHER: usize = 4;
 
@@ -129,11 +128,11 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                     for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
                         let h = h.add(i * state);
                         let constants = Constants::at::<S>(constants, i);
-                        let mut requests = Requests::new();
-                        self.ahead(segment, &channels, block, lanes.channels, start, following, &mut requests);
+                        let mut prefetch = Prefetch::new();
+                        self.ahead(segment, &channels, block, lanes.channels, start, following, &mut prefetch);
                         let vectors = dstate / lanes.per_channel;
                         let gated = problem.z.is_some() && self.targets.y.is_some();
-                        requests.spread(loading(lanes.vectors(steps), gated) + vectors * steps);
+                        prefetch.spread(loading(lanes.vectors(steps), gated) + vectors * steps);
                         load_tiles::<_, _, false, _>(
                             simd,
                             problem,
@@ -144,7 +143,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             steps,
                             constants,
                             &tiles,
-                            &mut requests,
+                            &mut prefetch,
                         );
                         let bounded = tiles.bounded(simd, constants);
                         if !lanes.one() {
@@ -170,7 +169,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                             steps,
                             dstate,
                             vectors,
-                            requests: &raw mut requests,
+                            prefetch: &raw mut prefetch,
                             save,
                         };
                         walk::<E, S>(simd, problem, lanes.per_channel, bounded, &tile);
@@ -179,7 +178,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
                         }
                         let Some(target) = &self.targets.y else { continue };
                         if let Some(z) = &problem.z {
-                            load_gate(simd, z, segment, lanes, block, start, steps, x, Gate::Apply(y), &mut requests);
+                            load_gate(simd, z, segment, lanes, block, start, steps, x, Gate::Apply(y), &mut prefetch);
                         }
                         let plane = timed(&target.as_read(), segment.batch, block, start);
                         lanes.store(simd, y, plane, block.count, steps);
@@ -208,20 +207,20 @@ impl<E: Types> Job<'_, '_, '_, E> {
         width: usize,
         start: usize,
         following: Option<usize>,
-        requests: &mut Requests<AHEAD>,
+        prefetch: &mut Prefetch<AHEAD>,
     ) {
         let (problem, here) = (self.context.problem, Ahead::at(segment, block, start));
         if let Some(y) = &self.targets.y {
-            requests.add(here.area(&y.as_read()));
-            problem.z.iter().for_each(|z| requests.add(here.area(z)));
+            prefetch.add(here.area(&y.as_read()));
+            problem.z.iter().for_each(|z| prefetch.add(here.area(z)));
         }
         let Some(next) = Ahead::new(segment, channels, block, width, start, following) else { return };
         for view in [Some(&problem.x), Some(&problem.dt), problem.dt_a.as_ref()].into_iter().flatten() {
-            requests.add(next.area(view));
+            prefetch.add(next.area(view));
         }
         let Some(following) = following.filter(|_| block.first + width >= channels.end) else { return };
         for map in [&problem.b, &problem.c] {
-            map_area(problem, map, segment, channels.start, following).into_iter().for_each(|area| requests.add(area));
+            map_area(problem, map, segment, channels.start, following).into_iter().for_each(|area| prefetch.add(area));
         }
     }
 }
@@ -284,7 +283,7 @@ struct Tile<T> {
     /// Vectors of states.
     vectors: usize,
     /// What is asked for on the way; not by value, since a copy right after it was written waits for every store before it.
-    requests: *mut Requests<AHEAD>,
+    prefetch: *mut Prefetch<AHEAD>,
     /// The states before the tile, where they are saved.
     save: Option<CopyRows<T>>,
 }
@@ -293,19 +292,19 @@ impl<T: Real> Loops<T> for Tile<T> {
     #[inline(always)]
     unsafe fn walk<E: Variant<T = T>, S: Isa>(&self, simd: S) {
         let mut n = 0;
-        // SAFETY: the caller's contract; nobody else has the requests.
+        // SAFETY: the caller's contract; nobody else has the prefetch.
         unsafe {
-            let requests = &mut *self.requests;
+            let prefetch = &mut *self.prefetch;
             // these stores wait for lines of their own, and the walk that follows stores so little that it need not wait for them
             if let Some(save) = self.save {
                 save.run(simd);
             }
             while E::TOGETHER == MOST_TOGETHER && n + MOST_TOGETHER <= self.vectors {
-                self.states::<E, S, MOST_TOGETHER>(simd, n, requests);
+                self.states::<E, S, MOST_TOGETHER>(simd, n, prefetch);
                 n += MOST_TOGETHER;
             }
             while n < self.vectors {
-                self.states::<E, S, 1>(simd, n, requests);
+                self.states::<E, S, 1>(simd, n, prefetch);
                 n += 1;
             }
         }
@@ -319,7 +318,7 @@ impl<T: Real> Tile<T> {
         &self,
         simd: S,
         first: usize,
-        requests: &mut Requests<AHEAD>,
+        prefetch: &mut Prefetch<AHEAD>,
     ) {
         let (width, step) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
         // SAFETY: the caller's contract.
@@ -331,8 +330,8 @@ impl<T: Real> Tile<T> {
                 a[i] = E::R::prepare(Field::load(simd, self.a.add((first + i) * step)));
             }
             for t in 0..self.steps {
-                if t % STEPS_PER_REQUEST == 0 {
-                    requests.ask(COUNT * STEPS_PER_REQUEST);
+                if t % STEPS_PER_PREFETCH == 0 {
+                    prefetch.step(COUNT * STEPS_PER_PREFETCH);
                 }
                 let at = t * width;
                 let dt = V::load(simd, self.tiles.dt.add(at));

@@ -2,6 +2,7 @@
 
 use super::super::{Problem, Projection};
 use super::lanes::Lanes;
+use super::plan::Block;
 use super::{Types, Variant};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Area, Plane, STEPS};
@@ -214,19 +215,6 @@ impl Ahead {
         let plane = timed(view, self.batch, self.block, self.start);
         Area { plane, lanes: self.block.count, steps: self.steps }
     }
-}
-
-/// A vector of channels: `count` of them from `first`.
-#[derive(Clone, Copy)]
-pub(super) struct Block {
-    pub first: usize,
-    pub count: usize,
-}
-
-/// The blocks of a range of channels.
-pub(super) fn blocks(channels: Range<usize>, lanes: usize) -> impl Iterator<Item = Block> + Clone {
-    let end = channels.end;
-    channels.step_by(lanes).map(move |first| Block { first, count: lanes.min(end - first) })
 }
 
 /// The plane of a (B, D, L) tensor at a block of channels and a step.

@@ -1,10 +1,11 @@
 //! What the jobs of a backward pass keep from tile to tile.
 
 use super::super::{Problem, Projection};
-use super::inputs::{Block, Constants, double, parameter};
+use super::inputs::{Constants, double, parameter};
 use super::lanes::Lanes;
-use super::{Context, Plan, Types};
-use crate::cpu::simd::{Isa, Real, V};
+use super::plan::Block;
+use super::{Context, Types};
+use crate::cpu::simd::{Isa, Real};
 use crate::ops::rules::FieldKind;
 
 /// The arrays of one block of channels that stay for a whole job.
@@ -27,22 +28,12 @@ pub(super) struct Kept<T> {
 /// The arrays in [`Kept`], one after the other.
 pub(super) const KEPT: usize = 10;
 
-/// Where threads walk a row tile by tile in turn, tiles so far apart add to the same sums: with two, four or eight threads in turn those
-/// are one thread's, and stay in its cache. It must not depend on the number of threads, for results would.
-const SETS: usize = 8;
-
-/// Sets of sums of a job.
-pub(super) fn sets(plan: &Plan) -> usize {
-    if plan.wavefront { SETS } else { 1 }
-}
-
 /// Their lengths, for all blocks of a job.
 pub(super) fn kept_lens<E: Types>(context: &Context<'_, '_>) -> [usize; KEPT] {
     let (width, per_channel) = (context.level.lanes(context.problem.double), context.plan.lanes_per_channel);
     let blocks = most_blocks(context);
     let (state, vector) = (blocks * context.problem.dstate / per_channel * E::K::PARTS * width, blocks * width);
-    let (states, vectors) = (sets(&context.plan) * state, sets(&context.plan) * vector);
-    [state, state, state, state, states, states, states, vectors, vectors, Constants::<E::T>::COUNT * vector]
+    [state, state, state, state, state, state, state, vector, vector, Constants::<E::T>::COUNT * vector]
 }
 
 /// Blocks of channels of a job, at most.
@@ -97,20 +88,6 @@ impl<T: Real> Kept<T> {
         for (sums, len) in self.sums(lens) {
             // SAFETY: the caller's contract.
             unsafe { core::slice::from_raw_parts_mut(sums, len) }.fill(T::default());
-        }
-    }
-
-    /// Adds what another set has gathered.
-    ///
-    /// # Safety
-    /// The arrays of both have room for as much, which is whole vectors.
-    #[inline(always)]
-    pub(super) unsafe fn add<S: Isa>(&self, simd: S, other: &Self, lens: [usize; 2]) {
-        for ((sums, len), (others, _)) in self.sums(lens).into_iter().zip(other.sums(lens)) {
-            for at in (0..len).step_by(T::lanes::<S>()) {
-                // SAFETY: the caller's contract.
-                unsafe { (V::load(simd, sums.add(at)) + V::load(simd, others.add(at))).store(sums.add(at)) };
-            }
         }
     }
 }

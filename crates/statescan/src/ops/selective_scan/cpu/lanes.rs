@@ -5,7 +5,7 @@
 //! and a tile is (step / per_channel, channel, step % per_channel). For the recurrence a step is repeated over its channel's lanes, and what
 //! the recurrence sums over states is summed over those lanes afterwards.
 
-use super::inputs::Block;
+use super::plan::Block;
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
 

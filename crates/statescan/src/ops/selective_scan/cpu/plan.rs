@@ -175,6 +175,19 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// A vector of channels: `count` of them from `first`.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    pub first: usize,
+    pub count: usize,
+}
+
+/// The blocks of a range of channels.
+pub(super) fn blocks(channels: Range<usize>, lanes: usize) -> impl Iterator<Item = Block> + Clone {
+    let end = channels.end;
+    channels.step_by(lanes).map(move |first| Block { first, count: lanes.min(end - first) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::{CHECKPOINT, lanes_per_channel, tapered, window};

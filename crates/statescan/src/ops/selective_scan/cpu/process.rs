@@ -1,11 +1,12 @@
 //! Tiles of one vector of channels: the step size through bias, softplus and clamp, the input, the gate.
 
 use super::super::Problem;
-use super::inputs::{Block, Constants, Tiles, timed};
+use super::inputs::{Constants, Tiles, timed};
 use super::lanes::Lanes;
+use super::plan::Block;
 use crate::cpu::math::{silu_and_derivative, silu_each, softplus_derivative, softplus_each};
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::Requests;
+use crate::cpu::tile::Prefetch;
 use crate::cpu::{Kernel, outline};
 use crate::ops::discretization::Discretization;
 use crate::ops::sequences::Segment;
@@ -40,9 +41,9 @@ pub(super) unsafe fn load_tiles<T: Real, S: Isa, const SLOPE: bool, const MOST: 
     steps: usize,
     constants: Constants<T>,
     tiles: &Tiles<T>,
-    requests: &mut Requests<MOST>,
+    prefetch: &mut Prefetch<MOST>,
 ) {
-    outline(simd, LoadTiles::<_, SLOPE, MOST> { problem, segment, lanes, block, start, steps, constants, tiles, requests });
+    outline(simd, LoadTiles::<_, SLOPE, MOST> { problem, segment, lanes, block, start, steps, constants, tiles, prefetch });
 }
 
 struct LoadTiles<'l, 'a, T, const SLOPE: bool, const MOST: usize> {
@@ -54,14 +55,14 @@ struct LoadTiles<'l, 'a, T, const SLOPE: bool, const MOST: usize> {
     steps: usize,
     constants: Constants<T>,
     tiles: &'l Tiles<T>,
-    requests: &'l mut Requests<MOST>,
+    prefetch: &'l mut Prefetch<MOST>,
 }
 
 impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_, T, SLOPE, MOST> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadTiles { problem, segment, lanes, block, start, steps, constants, tiles, requests } = self;
+        let LoadTiles { problem, segment, lanes, block, start, steps, constants, tiles, prefetch } = self;
         let sources = [(Some(&problem.x), tiles.x), (Some(&problem.dt), tiles.dt), (problem.dt_a.as_ref(), tiles.dt_a)];
         for (view, to) in sources {
             let Some(view) = view else { continue };
@@ -74,11 +75,11 @@ impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_,
         unsafe {
             let process = Process { problem, tiles, bias: constants.bias(simd), skip: constants.skip(simd) };
             while vector + TOGETHER <= count {
-                requests.ask(TOGETHER * LOADING);
+                prefetch.step(TOGETHER * LOADING);
                 longest = process.vectors::<TOGETHER, SLOPE>(simd, vector, longest);
                 vector += TOGETHER;
             }
-            requests.ask((count - vector) * LOADING);
+            prefetch.step((count - vector) * LOADING);
             while vector < count {
                 longest = process.vectors::<1, SLOPE>(simd, vector, longest);
                 vector += 1;
@@ -166,9 +167,9 @@ pub(super) unsafe fn load_gate<T: Real, S: Isa, const MOST: usize>(
     steps: usize,
     tile: *mut T,
     gate: Gate<T>,
-    requests: &mut Requests<MOST>,
+    prefetch: &mut Prefetch<MOST>,
 ) {
-    outline(simd, LoadGate { z, segment, lanes, block, start, steps, tile, gate, requests });
+    outline(simd, LoadGate { z, segment, lanes, block, start, steps, tile, gate, prefetch });
 }
 
 struct LoadGate<'l, 'a, T, const MOST: usize> {
@@ -180,14 +181,14 @@ struct LoadGate<'l, 'a, T, const MOST: usize> {
     steps: usize,
     tile: *mut T,
     gate: Gate<T>,
-    requests: &'l mut Requests<MOST>,
+    prefetch: &'l mut Prefetch<MOST>,
 }
 
 impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, T, MOST> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadGate { z, segment, lanes, block, start, steps, tile, gate, requests } = self;
+        let LoadGate { z, segment, lanes, block, start, steps, tile, gate, prefetch } = self;
         let width = T::lanes::<S>();
         // SAFETY: the contract of `load_gate`, the only maker of this.
         unsafe {
@@ -197,11 +198,11 @@ impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, T, MOST> {
                 Gate::Apply(y) => {
                     let mut vector = 0;
                     while vector + TOGETHER <= count {
-                        requests.ask(TOGETHER * GATING);
+                        prefetch.step(TOGETHER * GATING);
                         apply_gate::<T, S, TOGETHER>(simd, tile.add(vector * width), y.add(vector * width));
                         vector += TOGETHER;
                     }
-                    requests.ask((count - vector) * GATING);
+                    prefetch.step((count - vector) * GATING);
                     for vector in vector..count {
                         apply_gate::<T, S, 1>(simd, tile.add(vector * width), y.add(vector * width));
                     }
@@ -209,7 +210,7 @@ impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, T, MOST> {
                 Gate::Differentiate(slope) => {
                     for vector in 0..count {
                         if vector % TOGETHER == 0 {
-                            requests.ask(TOGETHER.min(count - vector) * GATING);
+                            prefetch.step(TOGETHER.min(count - vector) * GATING);
                         }
                         let at = vector * width;
                         let (value, by_z) = silu_and_derivative(V::load(simd, tile.add(at)));

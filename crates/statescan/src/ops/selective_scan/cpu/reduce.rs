@@ -1,6 +1,6 @@
 //! Partial sums of gradients and their addition in a fixed order.
 
-use super::inputs::Block;
+use super::plan::Block;
 use super::{Context, GradientTargets, Projection};
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};

@@ -8,20 +8,21 @@
 //! over lanes takes 2.8 slots: 65 for each state and 16 channels, where the forward pass has 18. `benches/instructions.rs` keeps the count
 //! of the pass.
 
-use super::backward::STORED;
 use super::inputs::{Map, Tiles};
 use super::lanes::Lanes;
 use super::wavefront::Turn;
 use super::{Loops, Variant};
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{MAX_LANES, Requests, STEPS, prefetch_own};
+use crate::cpu::tile::{MAX_LANES, Prefetch, STEPS, prefetch_own};
 use crate::ops::rules::{FieldKind, Rule};
 
-/// Areas that are asked for while a block is loaded and swept, at most: saved states, five inputs, the gradients of four of them, B and C
+/// Areas that are prefetched while a block is loaded and swept, at most: saved states, five inputs, the gradients of four of them, B and C
 /// and theirs.
 pub(super) const AHEAD: usize = 14;
-/// Steps of each direction after which some of that is asked for: all at once would be waited for.
-const STEPS_PER_REQUEST: usize = 4;
+/// States walked together, whose values at every step of a tile are kept: the state before the step and the decay.
+pub(super) const STORED: usize = 2;
+/// Steps of each direction after which some of that is prefetched: all at once would be waited for.
+const STEPS_PER_PREFETCH: usize = 4;
 
 /// One tile of time of one vector of channels.
 pub(super) struct Sweep<'w, T> {
@@ -54,7 +55,7 @@ pub(super) struct Sweep<'w, T> {
     pub dstate: usize,
     pub lanes: Lanes<T>,
     /// What is asked for on the way.
-    pub requests: *mut Requests<AHEAD>,
+    pub prefetch: *mut Prefetch<AHEAD>,
     /// Set where other threads walk other tiles of the row at the same time; the vectors of states are counted from `counted` on.
     pub turn: *mut Option<Turn<'w>>,
     pub counted: usize,
@@ -85,22 +86,22 @@ impl<T: Real> Sweep<'_, T> {
         2 * vectors * steps
     }
 
-    /// Whether the loops over steps ask, or what comes before each of them: sixteen registers are taken by what the loops are for, and a
-    /// third of the instructions then goes into what asking pushes out of them.
+    /// Whether the loops over steps prefetch, or what comes before each of them: with sixteen registers a third of the instructions would go
+    /// into what the prefetch pushes out of them.
     #[inline(always)]
-    fn asks_on_the_way<S: Isa>() -> bool {
+    fn prefetches_on_the_way<S: Isa>() -> bool {
         f32::lanes::<S>() == MAX_LANES
     }
 
-    /// Asks for what is due before `COUNT` vectors of states are walked in one direction.
+    /// Prefetches what is due before `COUNT` vectors of states are walked in one direction.
     ///
     /// # Safety
     /// As [`Loops::walk`].
     #[inline(always)]
-    unsafe fn ask<S: Isa, const COUNT: usize>(&self) {
-        if !Self::asks_on_the_way::<S>() {
-            // SAFETY: the caller's contract; nobody else has the requests.
-            unsafe { (*self.requests).ask(COUNT * self.steps) };
+    unsafe fn prefetch<S: Isa, const COUNT: usize>(&self) {
+        if !Self::prefetches_on_the_way::<S>() {
+            // SAFETY: the caller's contract; nobody else has the prefetch.
+            unsafe { (*self.prefetch).step(COUNT * self.steps) };
         }
     }
 
@@ -120,13 +121,12 @@ impl<T: Real> Sweep<'_, T> {
                     prefetch_own(array.wrapping_add(first * field).cast(), COUNT * field * size_of::<T>());
                 }
             }
-            self.ask::<S, COUNT>();
+            self.prefetch::<S, COUNT>();
             self.forwards::<E, S, COUNT>(simd, first);
             if let Some(turn) = &mut *self.turn {
                 turn.wait(end);
-                turn.ask_to_say();
             }
-            self.ask::<S, COUNT>();
+            self.prefetch::<S, COUNT>();
             self.backwards::<E, S, COUNT>(simd, first);
             if let Some(turn) = &*self.turn {
                 turn.done(end);
@@ -156,8 +156,8 @@ impl<T: Real> Sweep<'_, T> {
                 a[i] = E::R::prepare(Field::load(simd, self.a.add((first + i) * field)));
             }
             for t in 0..self.steps {
-                if Self::asks_on_the_way::<S>() && t % STEPS_PER_REQUEST == 0 {
-                    (*self.requests).ask(COUNT * STEPS_PER_REQUEST);
+                if Self::prefetches_on_the_way::<S>() && t % STEPS_PER_PREFETCH == 0 {
+                    (*self.prefetch).step(COUNT * STEPS_PER_PREFETCH);
                 }
                 let at = t * width;
                 let dt = V::load(simd, self.tiles.dt.add(at));
@@ -208,8 +208,8 @@ impl<T: Real> Sweep<'_, T> {
             while end > 0 {
                 let begin = (end - 1) / width * width;
                 for t in (begin..end).rev() {
-                    if Self::asks_on_the_way::<S>() && t % STEPS_PER_REQUEST == 0 {
-                        (*self.requests).ask(COUNT * STEPS_PER_REQUEST);
+                    if Self::prefetches_on_the_way::<S>() && t % STEPS_PER_PREFETCH == 0 {
+                        (*self.prefetch).step(COUNT * STEPS_PER_PREFETCH);
                     }
                     let at = t * width;
                     let (dt, dt_a) = (V::load(simd, self.tiles.dt.add(at)), V::load(simd, self.tiles.dt_a.add(at)));

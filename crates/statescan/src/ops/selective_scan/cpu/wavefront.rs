@@ -5,7 +5,6 @@
 //! threads take tiles in turn, and who comes to a vector of states waits until the thread before is past it, most often without having to.
 //! Loading waits for nobody: with the walk alone in turn, a row has work for as many threads as a tile has vectors of states.
 
-use crate::cpu::tile::prefetch_own;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -51,7 +50,7 @@ impl Wavefront {
     pub(super) fn for_each(&self, mut work: impl FnMut(usize, usize, Turn<'_>)) {
         let next = Cell::new(None);
         loop {
-            let i = next.take().unwrap_or_else(|| self.take());
+            let i = next.take().unwrap_or_else(|| self.claim());
             let (row, tile) = (i % self.rows, i / self.rows);
             if tile >= self.tiles {
                 return;
@@ -62,8 +61,8 @@ impl Wavefront {
         }
     }
 
-    /// Takes the next tile: its number among all.
-    fn take(&self) -> usize {
+    /// Claims the next tile: its number among all.
+    fn claim(&self) -> usize {
         self.given.0.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -88,7 +87,7 @@ pub(super) struct Turn<'w> {
     first: usize,
     /// What is known to be done of the tile before.
     seen: usize,
-    /// What its thread has taken to walk next.
+    /// What its thread has claimed to walk next.
     next: Option<&'w Cell<Option<usize>>>,
 }
 
@@ -107,8 +106,7 @@ impl Turn<'_> {
     #[inline(always)]
     pub(super) fn wait_for_row(&mut self) {
         let begun = |turn: &mut Self| turn.row.load(Ordering::Acquire) > 0;
-        // whoever has used this tile's slot before has waited for the row, and that slot is on a line that nobody else writes now
-        if self.own.load(Ordering::Acquire) == 0 && !begun(self) {
+        if !begun(self) {
             self.wait_long(begun);
         }
     }
@@ -138,25 +136,12 @@ impl Turn<'_> {
         }
     }
 
-    /// Asks for the line that says how far this tile is, before [`Turn::done`] changes it: another thread has read it.
+    /// Claims the thread's next tile before this tile's gradients are stored: claiming is a locked instruction, which waits for all earlier
+    /// stores. This tile must be [`Turn::done`], because each thread has a slot for one tile that is not.
     #[inline(always)]
-    pub(super) fn ask_to_say(&self) {
-        prefetch_own((&raw const *self.own).cast(), size_of::<AtomicUsize>());
-    }
-
-    /// Asks for the line that says what the next tile is, which another thread has changed.
-    #[inline(always)]
-    pub(super) fn ask_for_next(&self) {
-        prefetch_own((&raw const self.front.given).cast(), size_of::<AtomicUsize>());
-    }
-
-    /// Takes the thread's next tile, which it does anyway once it is back from this one: the processor waits here until its cache has all
-    /// that was stored before, and that is far more once a tile's gradients are. This tile must be [`Turn::done`]: there are slots for one
-    /// tile of each thread that is not, and threads that take two tiles in a row wait for each other.
-    #[inline(always)]
-    pub(super) fn take_next(&self) {
+    pub(super) fn claim_next(&self) {
         if let Some(next) = self.next.filter(|next| next.get().is_none()) {
-            next.set(Some(self.front.take()));
+            next.set(Some(self.front.claim()));
         }
     }
 
@@ -188,7 +173,7 @@ mod tests {
             given.push((row, tile));
             turn.done(4);
             for _ in 0..tile * (row + 1) {
-                turn.take_next();
+                turn.claim_next();
             }
         });
         assert_eq!(given, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)], "whenever the next one is taken, and however often");
@@ -225,12 +210,6 @@ mod tests {
         assert!(!front.turn(1, 1).is_done(1), "and nothing is walked");
         front.turn(1, 3).done(1);
         assert_eq!(begun(1), [true; 3], "whatever came into the slot");
-        let own = |tile| front.turn(1, tile).own.load(Ordering::Relaxed) > 0;
-        assert_eq!(
-            [0, 1, 2, 3].map(own),
-            [true, false, false, true],
-            "a slot that was used says that the row has begun, another says nothing"
-        );
         (0..4).for_each(|tile| front.turn(1, tile).wait_for_row());
         assert_eq!(begun(0), [false; 3]);
     }

@@ -63,6 +63,8 @@ impl Key {
             initial_state,
             sequences,
             segments,
+            state_shape: _,
+            normal: _,
             reverse,
             discretization,
         } = problem;

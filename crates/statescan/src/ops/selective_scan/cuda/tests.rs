@@ -41,8 +41,8 @@ impl Case {
         let state = tensor(field, state);
         let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
         let targets = Targets {
-            y: Some(problem.mirror(target(tensor(self.dtype, &args.x.shape())), 2)),
-            final_state: Some(problem.state_target(target(state))),
+            y: Some(problem.normal.timed(target(tensor(self.dtype, &args.x.shape())), 2)),
+            final_state: Some(problem.normal.state(target(state))),
             checkpoints: Some(target(tensor(DType::F32, &[checkpoints_len(&problem)]))),
             workspace: None,
         };
@@ -69,8 +69,8 @@ impl Case {
         };
         let sources = Sources {
             checkpoints: None,
-            y: Some(p.mirror_view(tensor(self.dtype, &p.x.shape()), 2)),
-            final_state: Some(p.state_source(state.as_read())),
+            y: Some(p.normal.timed(tensor(self.dtype, &p.x.shape()), 2)),
+            final_state: Some(p.normal.state(state.as_read())),
         };
         let targets = GradientTargets {
             x: Some(like(p.x)),
@@ -82,7 +82,7 @@ impl Case {
             z: p.z.map(like),
             dt_bias: p.dt_bias.map(like),
             dt_a: p.dt_a.map(like),
-            initial_state: Some(p.state_target(state)),
+            initial_state: Some(p.normal.state(state)),
         };
         let call = Backward { call: Call::new(p), sources: &sources, targets: &targets };
         for &(numbers, architectures) in self.devices {

@@ -1,8 +1,9 @@
 //! One step in plain `f64` loops: the oracle that the kernel is tested against.
 
-use super::{Args, Sizes};
+use super::problem::Sizes;
+use super::{Args, OP};
 use crate::error::Result;
-use crate::ops::check::Kind;
+use crate::ops::check::{Checker, Kind};
 use crate::ops::oracle::{silu, softplus};
 use crate::tensor::{Dense, Device, View};
 use num_complex::Complex64;
@@ -12,7 +13,8 @@ use num_complex::Complex64;
 /// # Errors
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
-    let (sizes, mut checker) = Sizes::new(args, state.shape(), Device::Cpu)?;
+    let mut checker = Checker::new(OP, Device::Cpu);
+    let sizes = Sizes::new(args, &mut checker, &[state.shape()])?;
     checker.read("state", state, Kind::Float, &sizes.state_shape())?;
     let mut y = Dense::zeros(&args.x.shape())?;
     let mut next = Dense::from_view(state);

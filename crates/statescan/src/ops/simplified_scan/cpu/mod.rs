@@ -14,6 +14,7 @@ pub(crate) mod rule;
 mod scan;
 
 use super::Problem;
+use super::targets::{GradientTargets, Sources, Targets};
 use crate::cpu::Kernel;
 use crate::cpu::Level;
 use crate::cpu::simd::{Isa, Real};
@@ -25,32 +26,6 @@ use core::marker::PhantomData;
 use maps::{Map, Side};
 use plan::Plan;
 pub(crate) use plan::checkpoints_len;
-
-/// Where a forward pass writes, in normal form.
-pub(crate) struct Targets {
-    pub y: Option<RawViewMut>,
-    pub last_state: Option<RawViewMut>,
-    pub checkpoints: Option<RawViewMut>,
-}
-
-/// What a backward pass reads besides the arguments, in normal form.
-pub(crate) struct Sources<'a> {
-    pub checkpoints: Option<View<'a>>,
-    pub y: Option<View<'a>>,
-    pub last_state: Option<View<'a>>,
-}
-
-/// Where a backward pass writes, in normal form.
-pub(crate) struct GradientTargets {
-    pub u: Option<RawViewMut>,
-    pub delta: Option<RawViewMut>,
-    pub a: Option<RawViewMut>,
-    pub b: Option<RawViewMut>,
-    pub c: Option<RawViewMut>,
-    pub d: Option<RawViewMut>,
-    pub delta_a: Option<RawViewMut>,
-    pub initial_state: Option<RawViewMut>,
-}
 
 pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     match problem.double {

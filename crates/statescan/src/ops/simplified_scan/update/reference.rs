@@ -12,7 +12,7 @@ use num_complex::Complex64;
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
     let mut checker = Checker::new(OP, Device::Cpu);
-    let p = Problem::new(args, state.shape(), &mut checker)?;
+    let p = Problem::new(args, &mut checker, &[state.shape()])?;
     checker.read("state", state, Kind::Float, &[p.states, p.dstate])?;
     let a = Dense::from_view(&args.a);
     let mut y = Dense::zeros(&[p.batch, p.dim])?;

@@ -4,6 +4,7 @@
 //! 3/4 Q P forwards.
 
 use super::super::problem::Problem;
+use super::super::targets::{GradientTargets, Sources};
 use super::blocks::{self, Ahead, Tile, Way, target};
 use super::chunk::{Chunk, SIDE, STRIP, sides};
 use super::decay::MixBackward;
@@ -12,7 +13,6 @@ use super::plan::{CHUNK, Checkpoints, Plan, chunks};
 use super::product::{Into, Matrix, product};
 use super::reduce::Partials;
 use super::rows::{ColumnDot, Gate, Gating};
-use super::{GradientTargets, Sources};
 use crate::cpu::simd::Real;
 use crate::cpu::{Aligned, Shared};
 use crate::exec::Exec;

@@ -3,7 +3,7 @@
 use super::plan::HeadBlock;
 use super::product::Matrix;
 use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, Area, Plane, Requests, STEPS};
+use crate::cpu::tile::{self, Area, Plane, Prefetch, STEPS};
 use crate::cpu::{Kernel, Level};
 use crate::ops::sequences::StateRow;
 use crate::tensor::{RawViewMut, View};
@@ -56,7 +56,7 @@ pub(super) enum Way {
 }
 
 /// Tensors asked for while products are computed: parts of rows of inputs, outputs and a saved state.
-pub(super) type Ahead = Requests<32>;
+pub(super) type Ahead = Prefetch<32>;
 
 /// Elements of a row that are asked for at once.
 const PART: usize = 64;

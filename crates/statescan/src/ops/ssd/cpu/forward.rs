@@ -4,7 +4,7 @@
 //! `<C, B>` 3/4 of Q N for all heads of a block together.
 
 use super::super::problem::Problem;
-use super::Targets;
+use super::super::targets::Targets;
 use super::blocks::{self, Ahead, Tile, Way, target};
 use super::chunk::Chunk;
 use super::plan::{CHUNK, Checkpoints, Plan, chunks};

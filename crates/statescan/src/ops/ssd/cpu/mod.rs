@@ -5,44 +5,18 @@ mod blocks;
 mod chunk;
 mod decay;
 mod forward;
+mod parts;
 mod plan;
 mod product;
 mod reduce;
 mod rows;
 
 use super::problem::Problem;
+use super::targets::{GradientTargets, Sources, Targets};
 use crate::cpu::Shared;
 use crate::cpu::simd::Real;
 use crate::exec::Exec;
-use crate::tensor::{RawViewMut, View};
 pub(crate) use plan::Checkpoints;
-
-/// Where a forward pass writes, in normal form.
-pub(crate) struct Targets {
-    pub y: Option<RawViewMut>,
-    pub final_state: Option<RawViewMut>,
-    pub checkpoints: Option<RawViewMut>,
-}
-
-/// What a backward pass reads besides the arguments, in normal form.
-pub(crate) struct Sources<'a> {
-    pub checkpoints: Option<View<'a>>,
-    pub y: Option<View<'a>>,
-    pub final_state: Option<View<'a>>,
-}
-
-/// Where a backward pass writes, in normal form.
-pub(crate) struct GradientTargets {
-    pub x: Option<RawViewMut>,
-    pub dt: Option<RawViewMut>,
-    pub a: Option<RawViewMut>,
-    pub b: Option<RawViewMut>,
-    pub c: Option<RawViewMut>,
-    pub d: Option<RawViewMut>,
-    pub z: Option<RawViewMut>,
-    pub dt_bias: Option<RawViewMut>,
-    pub initial_state: Option<RawViewMut>,
-}
 
 pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     match problem.double {

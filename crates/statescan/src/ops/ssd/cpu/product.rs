@@ -2,7 +2,7 @@
 //! right factor lies across, by the `gemm` crate.
 
 use super::blocks::Ahead;
-use super::rows::{load_part, store_part};
+use super::parts::{load_part, store_part};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::{Kernel, Level};
 
@@ -90,7 +90,7 @@ pub(super) unsafe fn product<T: Real>(
     }
 }
 
-/// Multiply-adds between two requests for what comes next: some forty nanoseconds.
+/// Multiply-adds between two prefetch for what comes next: some forty nanoseconds.
 const STRETCH: usize = 4096;
 
 /// A product whose `dst` and `rhs` have rows of contiguous elements. All of it lies in the second-level cache at worst, so nothing is packed:
@@ -183,7 +183,7 @@ impl<T: Real> RowProduct<'_, T> {
                         }
                     }
                 }
-                self.ahead.ask(R * C * lanes * (end - start));
+                self.ahead.step(R * C * lanes * (end - start));
             }
             for r in 0..R {
                 for c in 0..C {

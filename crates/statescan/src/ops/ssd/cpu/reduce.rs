@@ -2,7 +2,7 @@
 //! in the order of the plan.
 
 use super::super::problem::Problem;
-use super::GradientTargets;
+use super::super::targets::GradientTargets;
 use super::blocks::{self, Tile, Way};
 use super::plan::{CHUNK, HeadBlock, Plan};
 use crate::cpu::Level;

@@ -125,7 +125,7 @@ mod tests {
                     state_batch_indices: complex.then(|| tensor(DType::I32, &[5])),
                     ..Args::new(u, delta, tensor(DType::Complex64, &[24]), maps[0], maps[1])
                 };
-                let problem = Problem::new(&args, state.shape(), &mut Checker::new(OP, Device::Cuda(0))).unwrap();
+                let problem = Problem::new(&args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
                 let y = tensor(if complex { DType::Complex64 } else { DType::F32 }, &[5, 40]);
                 let targets = Targets { state: target(state), y: target(y) };
                 for drive in [true, false] {

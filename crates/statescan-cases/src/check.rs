@@ -1,0 +1,131 @@
+//! Comparing results: with a file's, and with the oracle's.
+
+use crate::call::{Call, Exact};
+use crate::compute;
+use crate::error::Result;
+use crate::memory::{self, Limits};
+use crate::part::{self, Part};
+use crate::tensors::Tensors;
+use statescan::Exec;
+use statescan::tensor::{Dense, ErrorBound, Tensor, max_errors};
+
+/// How one tensor compares.
+#[derive(Debug, Clone)]
+pub struct Comparison {
+    /// Its name, with its prefix (`out.y`, `grad.x`).
+    pub name: String,
+    /// The largest difference.
+    pub max_abs: f64,
+    /// That, relative to the largest expected magnitude.
+    pub relative: f64,
+    /// How far it may be.
+    pub bound: ErrorBound,
+    /// Whether every element is within.
+    pub ok: bool,
+    /// Elements that could not be compared.
+    pub skipped: usize,
+}
+
+/// Compares two tensors.
+pub fn compare(name: String, got: &Dense, expected: &Dense, bound: ErrorBound) -> Comparison {
+    let (max_abs, relative, within) = max_errors(got.data(), expected.data(), bound);
+    // a long product of decays ends among the subnormal numbers of f32, which have no relative precision
+    let finite = expected.data().iter().all(|v| v.re.is_finite() && v.im.is_finite());
+    let tiny = finite && max_abs <= f64::from(f32::MIN_POSITIVE);
+    Comparison { name, max_abs, relative, bound, ok: (within || tiny) && got.shape() == expected.shape(), skipped: 0 }
+}
+
+/// Gradients to be checked: the cotangents that gave them, what the forward pass saved is not needed.
+pub struct Backward<'a> {
+    /// Cotangents of the results.
+    pub cotangents: &'a Tensors,
+    /// The gradients.
+    pub gradients: &'a Tensors,
+}
+
+/// Compares results (and gradients) with the oracle, on a part of the call that it can do within a budget of state-steps.
+///
+/// A tensor that the part does not determine in the whole call (a sum over other channels) is computed again on the part.
+///
+/// # Errors
+/// Those of the operation.
+pub fn against_oracle(
+    exec: &Exec,
+    call: &Call,
+    results: &Tensors,
+    backward: Option<Backward<'_>>,
+    budget: f64,
+) -> Result<(Part, Vec<Comparison>)> {
+    let part = part::choose(call.op, call, budget);
+    let narrowed = if part.is_whole() { call.clone() } else { part::narrow(call, &part)? };
+    let mut all = compare_results(exec, &narrowed, results, &part)?;
+    if let Some(backward) = backward {
+        all.extend(compare_gradients(exec, &narrowed, backward, &part)?);
+    }
+    Ok((part, all))
+}
+
+/// Compares results of a whole call with the oracle's of the call that was cut down to a part.
+fn compare_results(exec: &Exec, narrowed: &Call, results: &Tensors, part: &Part) -> Result<Vec<Comparison>> {
+    let op = narrowed.op;
+    let bound = ErrorBound::for_scan(narrowed.dtype(), narrowed.steps());
+    let exact = op.reference(narrowed).map_err(|e| narrowed.locate(e))?;
+    let part_of = |name: &str, whole: &Tensor| {
+        let layout = op.results().iter().find(|r| r.name == name).and_then(|r| r.layout(whole.shape().len())).unwrap_or("");
+        part.keeps(layout).then(|| Dense::from_view(&part.of(whole.view(), layout)))
+    };
+    let again = || {
+        let mut out = memory::results(narrowed, false, Limits::default())?;
+        compute::forward(exec, narrowed, &mut out)?;
+        Ok(out)
+    };
+    compare_parts("out", &exact, results, part_of, again, bound)
+}
+
+/// Compares gradients in the same way.
+fn compare_gradients(exec: &Exec, narrowed: &Call, backward: Backward<'_>, part: &Part) -> Result<Vec<Comparison>> {
+    let op = narrowed.op;
+    let bound = ErrorBound::for_gradient(narrowed.dtype(), narrowed.steps());
+    // a gradient depends on the steps after its own too
+    let cut_in_time = op.time().is_some_and(|letter| part.0.contains_key(&letter));
+    let cotangents = part::narrow_results(op, backward.cotangents, part);
+    let exact = op.reference_backward(narrowed, &cotangents).map_err(|e| narrowed.locate(e))?;
+    let part_of = |name: &str, whole: &Tensor| {
+        let layout = narrowed.input(name).and_then(|i| i.argument.layout(whole.shape().len())).unwrap_or("");
+        let determined = part.is_whole() || (part.keeps(layout) && !cut_in_time);
+        determined.then(|| Dense::from_view(&part.of(whole.view(), layout)))
+    };
+    let again = || {
+        let mut grads = memory::gradients(narrowed, Limits::default())?;
+        compute::backward(exec, narrowed, &Tensors::default(), &cotangents, &mut grads)?;
+        Ok(grads)
+    };
+    compare_parts("grad", &exact, backward.gradients, part_of, again, bound)
+}
+
+/// Compares exact tensors with what `part_of` finds in those of the whole call, or with what is computed `again` where it finds nothing.
+fn compare_parts(
+    prefix: &str,
+    exact: &Exact,
+    whole: &Tensors,
+    part_of: impl Fn(&str, &Tensor) -> Option<Dense>,
+    again: impl Fn() -> Result<Tensors>,
+    bound: ErrorBound,
+) -> Result<Vec<Comparison>> {
+    let (mut all, mut computed) = (Vec::new(), None);
+    for (name, expected) in exact {
+        let Some(tensor) = whole.get(name) else { continue };
+        let got = match part_of(name, tensor) {
+            Some(got) => got,
+            None => {
+                let computed: &Tensors = match &computed {
+                    Some(computed) => computed,
+                    None => computed.insert(again()?),
+                };
+                computed.get(name).map_or_else(|| expected.clone(), Tensor::to_dense)
+            }
+        };
+        all.push(compare(format!("{prefix}.{name}"), &got, expected, bound));
+    }
+    Ok(all)
+}

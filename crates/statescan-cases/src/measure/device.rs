@@ -1,0 +1,82 @@
+//! The time that passes take on another device than the CPU, by its own clock.
+
+use crate::call::{Call, Input};
+use crate::error::Result;
+use crate::memory::{self, CotangentKind, Limits};
+use crate::on_device::OnDevice;
+use statescan::Exec;
+use statescan::cuda::{Graph, elapsed};
+use statescan::tensor::Tensor;
+use std::time::Duration;
+
+/// The time that the device takes for a pass: the median of some launches of a graph that repeats it, over copies of the call that take
+/// turns, so that no cache holds what comes next.
+///
+/// # Errors
+/// Those of the operation.
+pub fn median(exec: &Exec, copies: &mut [OnDevice], backward: bool) -> Result<Duration> {
+    let mut pass = |i: usize| {
+        let at = i % copies.len();
+        if backward { copies[at].backward(exec) } else { copies[at].forward(exec) }
+    };
+    // compiled first, then warm
+    pass(0)?;
+    let once = elapsed(exec, || pass(0))?;
+    let count = (LAUNCH.as_nanos() / once.as_nanos().max(1000)).clamp(4, 200) as usize;
+    let graph = Graph::record(exec, || (0..count).try_for_each(&mut pass))?;
+    let mut times = Vec::new();
+    for _ in 0..REPEATS {
+        // SAFETY: the copies are alive, and whoever looks at them waits for the stream first.
+        times.push(elapsed(exec, || unsafe { graph.launch() })?);
+    }
+    times.sort();
+    Ok(times[REPEATS / 2] / count as u32)
+}
+
+/// About how long a launch of a graph is.
+const LAUNCH: Duration = Duration::from_millis(4);
+const REPEATS: usize = 9;
+
+/// Copies of a call to be timed, with cotangents if the operation has gradients: as many as no cache holds at once.
+///
+/// # Errors
+/// As [`OnDevice::new`].
+pub fn copies(exec: &Exec, call: &Call, backward: bool) -> Result<Vec<OnDevice>> {
+    let cotangents = match backward {
+        true => Some(memory::cotangents(call, CotangentKind::Ones, Limits::default())?),
+        false => None,
+    };
+    let mut all: Vec<OnDevice> = Vec::new();
+    while all.len() < 2 || all.len() * all[0].forward_bytes() < CACHED && all.len() < 32 {
+        let mut copy = OnDevice::new(exec, call, backward)?;
+        if let Some(cotangents) = &cotangents {
+            copy = copy.with_cotangents(exec, cotangents)?;
+            copy.forward(exec)?;
+        }
+        all.push(copy);
+    }
+    Ok(all)
+}
+
+/// More bytes than any cache holds.
+const CACHED: usize = 256 << 20;
+
+/// The call with its batch repeated, which is quicker than drawing numbers for all of it.
+///
+/// # Errors
+/// Memory that is not there.
+pub fn repeated(call: &Call, times: usize) -> Result<Call> {
+    let repeat = |input: &Input| -> Result<Input> {
+        let mut shape = input.buffer.shape().to_vec();
+        if !input.argument.layout(shape.len()).is_some_and(|layout| layout.starts_with('B')) {
+            return Ok(input.clone());
+        }
+        shape[0] *= times;
+        let mut buffer = Tensor::host(input.buffer.dtype(), &shape)?;
+        let one = input.buffer.bytes();
+        buffer.bytes_mut().chunks_exact_mut(one.len().max(1)).for_each(|rows| rows.copy_from_slice(one));
+        Ok(Input { buffer, ..input.clone() })
+    };
+    let inputs = call.inputs.iter().map(repeat).collect::<Result<_>>()?;
+    Ok(Call { inputs, ..call.clone() })
+}

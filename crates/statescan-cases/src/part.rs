@@ -1,0 +1,110 @@
+//! Cutting a call down to a part that the oracle can do.
+
+use crate::call::{Call, Operation};
+use crate::error::Result;
+use crate::sizes::Sizes;
+use crate::tensors::Tensors;
+use statescan::View;
+use statescan::tensor::{Dense, Tensor};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Ranges of axes, by letter; the other axes are whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Part(pub BTreeMap<char, Range<usize>>);
+
+impl Part {
+    /// Whether it is everything.
+    pub fn is_whole(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The part of a view whose axes have these letters.
+    pub fn of<'a>(&self, mut view: View<'a>, layout: &str) -> View<'a> {
+        for (axis, letter) in layout.chars().enumerate() {
+            if let Some(range) = self.0.get(&letter) {
+                let size = view.shape()[axis];
+                // an axis of size 1 under a larger letter is shared by all
+                view = view.slice(axis, range.start.min(size)..range.end.min(size));
+            }
+        }
+        view
+    }
+
+    /// Whether a tensor of these axes, computed in a call cut down to this part, is that part of the whole call's tensor.
+    pub fn keeps(&self, layout: &str) -> bool {
+        self.0.keys().all(|letter| layout.contains(*letter))
+    }
+
+    /// How it reads: `D 0..16 of 1536`.
+    pub fn describe(&self, sizes: &Sizes) -> String {
+        let one = |(letter, range): (&char, &Range<usize>)| {
+            format!("{letter} {}..{} of {}", range.start, range.end, sizes.get(*letter))
+        };
+        self.0.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Chooses a part whose forward work is about `budget` state-steps.
+pub fn choose(op: &dyn Operation, call: &Call, budget: f64) -> Part {
+    let whole = call.sizes();
+    let mut sizes = whole.clone();
+    let mut part = Part::default();
+    for &(letter, groups) in op.independent() {
+        let cost = op.oracle_cost(&sizes);
+        let size = sizes.get(letter);
+        // rows of a batch that choose their states by index are not independent
+        let indexed = letter == 'B' && op.time().is_none() && call.packed();
+        if cost <= budget || size <= 1 || indexed {
+            continue;
+        }
+        let mut keep = ((size as f64 * budget / cost) as usize).clamp(1, size);
+        if let Some(groups) = groups.filter(|&g| sizes.get(g) > 1 && size.is_multiple_of(sizes.get(g))) {
+            // whole groups, or a part of the first one
+            let each = size / sizes.get(groups);
+            let count = (keep / each).max(1);
+            keep = if keep >= each { count * each } else { keep };
+            part.0.insert(groups, 0..count);
+            sizes = sizes.with(groups, count);
+        }
+        part.0.insert(letter, 0..keep);
+        sizes = sizes.with(letter, keep);
+    }
+    // what a step does depends on the steps before it alone, so the first ones are a problem of their own
+    if let Some(time) = op.time().filter(|_| !call.reversed() && !call.packed()) {
+        let cost = op.oracle_cost(&sizes);
+        let size = sizes.get(time);
+        if cost > budget && size > 1 {
+            part.0.insert(time, 0..((size as f64 * budget / cost) as usize).clamp(1, size));
+        }
+    }
+    part.0.retain(|&letter, range| range.len() < whole.get(letter));
+    part
+}
+
+/// The same call on a part.
+///
+/// # Errors
+/// None that the whole call does not have.
+pub fn narrow(call: &Call, part: &Part) -> Result<Call> {
+    let mut narrowed = call.clone();
+    for input in &mut narrowed.inputs {
+        let layout = input.argument.layout(input.buffer.shape().len()).unwrap_or("");
+        input.buffer = copy(part.of(input.buffer.view(), layout));
+    }
+    Ok(narrowed)
+}
+
+/// The same cotangents on a part.
+pub fn narrow_results(op: &dyn Operation, tensors: &Tensors, part: &Part) -> Tensors {
+    let mut narrowed = Tensors::default();
+    for (name, buffer) in tensors.iter() {
+        let layout = op.results().iter().find(|r| r.name == name).and_then(|r| r.layout(buffer.shape().len())).unwrap_or("");
+        narrowed.push(name, copy(part.of(buffer.view(), layout)));
+    }
+    narrowed
+}
+
+fn copy(view: View<'_>) -> Tensor {
+    Tensor::from_dense(&Dense::from_view(&view), view.dtype())
+}

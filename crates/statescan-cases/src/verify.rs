@@ -1,0 +1,84 @@
+//! What a case gives against what its file expects.
+
+use crate::call::Exact;
+use crate::case::Case;
+use crate::check::{self, Comparison};
+use crate::compute;
+use crate::error::{Error, Result};
+use crate::memory::{self, Limits};
+use crate::tensors::Tensors;
+use num_complex::Complex64;
+use statescan::Exec;
+use statescan::tensor::{Dense, ErrorBound};
+
+/// How far results may be from a file's: other projects compute in `f32`.
+pub const RESULT: ErrorBound = ErrorBound { absolute: 1e-5, relative: 1e-4 };
+
+/// How far gradients may be from a file's.
+pub const GRADIENT: ErrorBound = ErrorBound { absolute: 1e-4, relative: 1e-3 };
+
+/// Compares everything that a case expects. With `exec` the kernels compute, without it the oracle.
+///
+/// # Errors
+/// Arguments that the operation refuses; gradients without cotangents; nothing to compare.
+pub fn check(case: &Case, exec: Option<&Exec>, limits: Limits) -> Result<Vec<Comparison>> {
+    let (call, op) = (&case.call, case.call.op);
+    if case.expected.is_empty() && case.gradients.is_empty() {
+        let expected = "`out.NAME` or `grad.NAME` tensors to compare with".to_string();
+        return Err(Error::Missing { op: op.name(), argument: "out", expected, got: String::new() });
+    }
+    if !case.gradients.is_empty() && case.cotangents.is_empty() {
+        let expected = "`cot.NAME` tensors, which the gradients belong to".to_string();
+        return Err(Error::Missing { op: op.name(), argument: "cot", expected, got: String::new() });
+    }
+    let exact = |all: Exact| all.into_iter().collect::<Vec<_>>();
+    let dense = |tensors: Tensors| tensors.iter().map(|(name, b)| (name, b.to_dense())).collect::<Vec<_>>();
+    let mut saved = Tensors::default();
+    let results = match exec {
+        Some(exec) => {
+            saved = memory::results(call, !case.gradients.is_empty(), limits)?;
+            compute::forward(exec, call, &mut saved)?;
+            dense(saved.clone())
+        }
+        None => exact(op.reference(call).map_err(|e| call.locate(e))?),
+    };
+    let mut all = Vec::new();
+    let mut compare = |computed: &[(&'static str, Dense)], name: &str, key: &str, expected: &Dense, bound| {
+        if let Some((_, got)) = computed.iter().find(|(n, _)| *n == name) {
+            all.push(compare_with_file(key.to_string(), got, expected, bound));
+        }
+    };
+    for (name, key, expected) in &case.expected {
+        compare(&results, name, key, &expected.to_dense(), RESULT);
+    }
+    if !case.gradients.is_empty() {
+        let gradients = match exec {
+            Some(exec) => {
+                let mut grads = memory::gradients(call, limits)?;
+                compute::backward(exec, call, &saved, &case.cotangents, &mut grads)?;
+                dense(grads)
+            }
+            None => exact(op.reference_backward(call, &case.cotangents).map_err(|e| call.locate(e))?),
+        };
+        for (name, key, expected) in &case.gradients {
+            compare(&gradients, name, key, &expected.to_dense(), GRADIENT);
+        }
+    }
+    Ok(all)
+}
+
+/// Elements that are NaN in the file and numbers here are left out and counted: reference functions of other projects overflow where
+/// nothing has to. A tensor of nothing else fails.
+fn compare_with_file(name: String, got: &Dense, expected: &Dense, bound: ErrorBound) -> Comparison {
+    let is_nan = |v: &Complex64| v.re.is_nan() || v.im.is_nan();
+    let mut known = expected.clone();
+    let mut skipped = 0;
+    if got.shape() == expected.shape() {
+        let same = got.data().iter().filter(|v| !is_nan(v)).count() > 0 && expected.data().iter().any(|v| !is_nan(v));
+        for (target, value) in known.data_mut().iter_mut().zip(got.data()).filter(|(t, v)| same && is_nan(t) && !is_nan(v)) {
+            *target = *value;
+            skipped += 1;
+        }
+    }
+    Comparison { skipped, ..check::compare(name, got, &known, bound) }
+}

@@ -1,0 +1,31 @@
+//! How targets come out.
+
+use super::turns::{self, Turn};
+
+/// How a target came out: its turns, and when they are all there its figure.
+pub(super) enum Outcome<T> {
+    /// It was measured.
+    Measured(T),
+    /// Results are not within the bounds of the oracle: what is off.
+    Wrong(String),
+    /// This machine cannot tell.
+    NotHere(&'static str),
+}
+
+/// What one round tells of a target.
+pub(super) type Round = Outcome<Vec<Turn>>;
+
+impl Outcome<f64> {
+    /// Of all turns of some rounds, or what one of the rounds has instead.
+    pub fn of_rounds(rounds: Vec<Round>) -> Self {
+        let mut turns = Vec::new();
+        for outcome in rounds {
+            match outcome {
+                Outcome::Measured(more) => turns.extend(more),
+                Outcome::Wrong(what) => return Outcome::Wrong(what),
+                Outcome::NotHere(why) => return Outcome::NotHere(why),
+            }
+        }
+        Outcome::Measured(turns::figure(turns))
+    }
+}

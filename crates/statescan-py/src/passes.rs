@@ -1,0 +1,108 @@
+//! The native functions: a pass of any operation, whose signature says what to take and what to make.
+
+use crate::call::{Arguments, Keep, Made};
+use crate::exec::Place;
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use statescan::DType;
+use statescan::ops::call::{Call, Given, Value, Written, carried};
+use statescan::ops::operation::Operation;
+use statescan::ops::signature::{Choice, Saved, Signature};
+
+/// The operation with a number of [`Operation::ALL`].
+fn operation(number: usize) -> PyResult<&'static Operation> {
+    Operation::ALL.get(number).ok_or_else(|| PyIndexError::new_err("there is no such operation"))
+}
+
+/// The name of an operation in Python: layouts other than the library's own are not told apart there.
+pub fn name_of(signature: &'static Signature) -> &'static str {
+    signature.canonical.unwrap_or(signature).name
+}
+
+/// Takes the arguments and options of a call.
+fn take<'a>(arguments: &mut Arguments<'a, '_>, signature: &'static Signature) -> PyResult<Call<'a>> {
+    let mut call = Call::new(signature);
+    for (argument, view) in signature.arguments.iter().zip(&mut call.views) {
+        *view = match argument.required {
+            true => Some(arguments.tensor(argument.name)?),
+            false => arguments.option(argument.name)?,
+        };
+    }
+    for (setting, value) in signature.settings.iter().zip(&mut call.values) {
+        *value = match setting.choice {
+            Choice::Flag(_) => Value::Flag(arguments.value(setting.name)?),
+            Choice::Count(_) => Value::Count(arguments.value(setting.name)?),
+            Choice::Interval => {
+                let (low, high) = arguments.interval(setting.name)?;
+                Value::Interval(low, high)
+            }
+            Choice::Word(words, default) => Value::Word(arguments.word(setting.name, words, default.is_none())?),
+        };
+    }
+    Ok(call)
+}
+
+/// Computes the results that are asked for.
+#[pyfunction]
+pub fn forward(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
+    let (operation, keep) = (operation(number)?, Keep::default());
+    let signature = operation.signature;
+    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;
+    let call = take(&mut arguments, signature)?;
+    let mut out = Written::default();
+    for (at, output) in signature.results.iter().enumerate().filter(|(_, output)| output.cotangent) {
+        let dtype = call.result_type(at);
+        let like = output.like.and_then(|name| signature.argument(name)).and_then(|at| Some((at, call.views[at].as_ref()?)));
+        out.views[at] = match like {
+            Some(like) => arguments.result_like(output.name, like, dtype)?,
+            None => arguments.result(output.name, dtype, || Ok(operation.result(&call, at)?.shape))?,
+        };
+    }
+    if matches!(signature.saved, Saved::States { .. }) {
+        let first = call.views[signature.leaders[0]].map_or(DType::F32, |view| view.dtype());
+        let capacity = || call.saved_capacity().map_or_else(|| operation.saved_len(&call), Ok);
+        out.saved = arguments.saved_output(carried(first, false), capacity, || operation.saved_len(&call))?;
+    }
+    out.workspace = arguments.scratch(|exec| operation.workspace_len(exec, &call))?;
+    arguments.run(|exec| operation.forward(exec, &call, &mut out))
+}
+
+/// Computes the gradients that are asked for.
+#[pyfunction]
+pub fn backward(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
+    let (operation, keep) = (operation(number)?, Keep::default());
+    let signature = operation.signature;
+    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;
+    let call = take(&mut arguments, signature)?;
+    let saved = match signature.saved {
+        Saved::Nothing => None,
+        Saved::Result(at) => arguments.option(signature.results[at].name)?,
+        Saved::States { .. } => arguments.saved(|| operation.saved_len(&call))?,
+    };
+    let mut given = Given { saved, ..Given::default() };
+    for (output, cotangent) in signature.results.iter().filter(|output| output.cotangent).zip(&mut given.cotangents) {
+        *cotangent = arguments.option(output.cotangent_name)?;
+    }
+    let mut grads = Written::default();
+    for (argument, gradient) in signature.arguments.iter().zip(&mut grads.views).filter(|(argument, _)| argument.gradient) {
+        *gradient = arguments.gradient(argument.name)?;
+    }
+    grads.workspace = arguments.scratch(|exec| operation.backward_workspace_len(exec, &call, given.saved.is_some()))?;
+    arguments.run(|exec| operation.backward(exec, &call, &given, &mut grads))
+}
+
+/// Computes a step: the state, which is the first output, changes.
+#[pyfunction]
+pub fn update(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
+    let (operation, keep) = (operation(number)?, Keep::default());
+    let signature = operation.signature;
+    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;
+    let call = take(&mut arguments, signature)?;
+    let mut out = Written::default();
+    let state = signature.in_place.ok_or_else(|| PyIndexError::new_err("the operation has no state that changes"))?;
+    out.state = Some(arguments.state(state.name)?);
+    let first = call.views[0].as_ref().expect("the first argument is required");
+    out.views[0] = Some(arguments.step_result(first, call.result_type(0))?);
+    arguments.run(|exec| operation.forward(exec, &call, &mut out))
+}

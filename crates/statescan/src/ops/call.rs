@@ -1,0 +1,343 @@
+//! A call by name and position, for front ends that take any operation: the Python module, the program, tests.
+
+use super::CHECKPOINT;
+use super::signature::{Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, ResultType, Role, Saved, Signature, fits};
+use crate::cpu::tile::MAX_LANES;
+use crate::error::{Error, Result};
+use crate::ops::sequences::Sequences;
+use crate::tensor::{DType, Dense, MAX_RANK, Shape, View, ViewMut};
+
+/// The value of an option.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Value {
+    /// Yes or no.
+    Flag(bool),
+    /// A number.
+    Count(usize),
+    /// Lowest and highest value.
+    Interval(f64, f64),
+    /// The number of a word of the list, or none.
+    Word(Option<usize>),
+}
+
+impl Value {
+    /// The value of an option that is not given.
+    pub const fn default_of(choice: &Choice) -> Self {
+        match *choice {
+            Choice::Flag(value) => Value::Flag(value),
+            Choice::Count(value) => Value::Count(value),
+            Choice::Interval => Value::Interval(f64::NEG_INFINITY, f64::INFINITY),
+            Choice::Word(_, value) => Value::Word(value),
+        }
+    }
+}
+
+/// An operation with its arguments and options.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// The operation.
+    pub signature: &'static Signature,
+    /// The arguments, by position.
+    pub views: [Option<View<'a>>; MAX_ARGUMENTS],
+    /// The options, by position.
+    pub values: [Value; MAX_SETTINGS],
+    /// The state of an operation in place, before the call.
+    pub state: Option<View<'a>>,
+}
+
+/// What a pass writes: what is `None` is not computed.
+#[derive(Debug, Default)]
+pub struct Written<'a> {
+    /// The results, or the gradients of the arguments, by position.
+    pub views: [Option<ViewMut<'a>>; MAX_ARGUMENTS],
+    /// What a forward pass keeps, where it keeps states.
+    pub saved: Option<ViewMut<'a>>,
+    /// Scratch memory.
+    pub workspace: Option<ViewMut<'a>>,
+    /// The state of an operation in place.
+    pub state: Option<ViewMut<'a>>,
+}
+
+/// What a backward pass reads besides the call.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Given<'a> {
+    /// What the forward pass kept: its saved states, or one of its results.
+    pub saved: Option<View<'a>>,
+    /// Cotangents of the results, by position.
+    pub cotangents: [Option<View<'a>>; 2],
+}
+
+/// What a result will be.
+#[derive(Debug, Clone, Copy)]
+pub struct Planned {
+    /// Its element type.
+    pub dtype: DType,
+    /// Its shape.
+    pub shape: Shape,
+}
+
+/// The type of carried values beside inputs of a type.
+pub fn carried(dtype: DType, is_complex: bool) -> DType {
+    match (dtype.is_double(), is_complex) {
+        (false, false) => DType::F32,
+        (true, false) => DType::F64,
+        (false, true) => DType::Complex64,
+        (true, true) => DType::Complex128,
+    }
+}
+
+impl<'a> Call<'a> {
+    /// A call without arguments, and with the default of each option.
+    pub fn new(signature: &'static Signature) -> Self {
+        let mut values = [Value::Flag(false); MAX_SETTINGS];
+        for (value, setting) in values.iter_mut().zip(signature.settings) {
+            *value = Value::default_of(&setting.choice);
+        }
+        Call { signature, views: [None; MAX_ARGUMENTS], values, state: None }
+    }
+
+    /// An argument that must be there.
+    pub(crate) fn need(&self, at: usize) -> Result<View<'a>> {
+        let argument = &self.signature.arguments[at];
+        let missing = Error::Presence { op: self.signature.name, argument: argument.field, expected: "must be there" };
+        self.views[at].ok_or(missing)
+    }
+
+    /// How the time axis divides: the arguments `cu_seqlens` and `seq_idx`, which stand one behind the other from `at` on.
+    pub(crate) fn sequences(&self, at: usize) -> Result<Sequences<'a>> {
+        match (self.views[at], self.views[at + 1]) {
+            (None, None) => Ok(Sequences::Whole),
+            (Some(bounds), None) => Ok(Sequences::CuSeqlens(bounds)),
+            (None, Some(index)) => Ok(Sequences::SeqIdx(index)),
+            _ => {
+                let expected = "excludes `cu_seqlens`: both divide the time axis";
+                Err(Error::Presence { op: self.signature.name, argument: "seq_idx", expected })
+            }
+        }
+    }
+
+    pub(crate) fn flag(&self, at: usize) -> bool {
+        matches!(self.values[at], Value::Flag(true))
+    }
+
+    pub(crate) fn count(&self, at: usize) -> usize {
+        if let Value::Count(count) = self.values[at] { count } else { 0 }
+    }
+
+    pub(crate) fn interval(&self, at: usize) -> (f64, f64) {
+        if let Value::Interval(low, high) = self.values[at] { (low, high) } else { (f64::NEG_INFINITY, f64::INFINITY) }
+    }
+
+    pub(crate) fn word(&self, at: usize) -> Option<usize> {
+        if let Value::Word(word) = self.values[at] { word } else { None }
+    }
+
+    /// The argument of a name.
+    fn named(&self, name: &str) -> Option<&View<'a>> {
+        self.views[self.signature.argument(name)?].as_ref()
+    }
+
+    /// Whether one of the rules for complex numbers holds.
+    pub fn is_complex(&self, rule: Complex) -> bool {
+        match rule {
+            Complex::Never => false,
+            Complex::Always => true,
+            Complex::As(names) => names.iter().any(|name| self.named(name).is_some_and(|v| v.dtype().is_complex())),
+            Complex::Unless(flag) => !self.signature.setting(flag).is_some_and(|at| self.flag(at)),
+        }
+    }
+
+    /// The size that a letter has in the arguments; none if no argument has it. V is what a filter of W taps remembers.
+    fn size(&self, letter: char) -> Option<usize> {
+        if letter == 'V' {
+            return self.size('W')?.checked_sub(1);
+        }
+        let form = self.form();
+        self.signature.arguments.iter().zip(&self.views).find_map(|(argument, view)| {
+            let view = view.as_ref().filter(|_| argument.role != Role::State && argument.role != Role::Index)?;
+            let layout = argument.layouts.iter().find(|l| l.len() == view.rank() && form.is_none_or(|form| fits(l, form)))?;
+            Some(view.shape()[layout.find(letter)?])
+        })
+    }
+
+    /// The form of the call, which the first argument decides.
+    fn form(&self) -> Option<&'static str> {
+        let first = self.views[0]?;
+        self.signature.form(self.signature.arguments[0].layout(first.rank())?)
+    }
+
+    fn is_packed(&self) -> bool {
+        self.signature.arguments.iter().zip(&self.views).any(|(a, view)| a.role == Role::Index && view.is_some())
+    }
+
+    /// The shape of a layout, if every letter has a size.
+    fn shape(&self, layout: &str) -> Option<Shape> {
+        let mut sizes = [0; MAX_RANK];
+        for (size, letter) in sizes.iter_mut().zip(layout.chars()) {
+            *size = self.size(letter)?;
+        }
+        Some(Shape::of(&sizes[..layout.len()]))
+    }
+
+    /// The type of a result.
+    pub fn result_type(&self, at: usize) -> DType {
+        let output = &self.signature.results[at];
+        let dtype = |name| self.named(name).map_or(DType::F32, |view| view.dtype());
+        let both = |a, b| if dtype(a).is_double() { dtype(a) } else { dtype(b) };
+        let complex = self.is_complex(output.complex);
+        match output.dtype {
+            ResultType::Of(name) if dtype(name).is_complex() == complex => dtype(name),
+            ResultType::Promoted(a, b) if dtype(a) == dtype(b) => dtype(a),
+            ResultType::Of(name) | ResultType::Carried(name) => carried(dtype(name), complex),
+            ResultType::Promoted(a, b) | ResultType::CarriedByBoth(a, b) => carried(both(a, b), complex),
+        }
+    }
+
+    /// The shape of a result, where it is known without a look at how sequences are packed.
+    pub(crate) fn result_shape(&self, at: usize) -> Option<Shape> {
+        let output = &self.signature.results[at];
+        if let Some(like) = output.like.and_then(|name| self.named(name)) {
+            return Some(like.shape());
+        }
+        // the longest layout of known sizes: the number of sequences is none
+        let layouts = output.layouts.iter().filter(|_| !self.is_packed());
+        layouts.filter_map(|layout| self.shape(layout)).max_by_key(|shape| shape.len())
+    }
+
+    /// Numbers in the largest buffer that the states which a forward pass keeps can need, however time divides into sequences.
+    pub fn saved_capacity(&self) -> Option<usize> {
+        let Saved::States { layout, padded, complex } = self.signature.saved else { return None };
+        let parts = if self.is_complex(complex) { 2 } else { 1 };
+        let filled = |letter, size: usize| if padded == Some(letter) { size.next_multiple_of(LANES) } else { size };
+        let state: Option<usize> = layout.chars().map(|letter| Some(filled(letter, self.size(letter)?))).product();
+        Some(self.size('B')? * (self.size('L')? / CHECKPOINT) * state? * parts + SPARE)
+    }
+
+    /// The same call in the layouts of the canonical signature, if it has other ones.
+    pub(crate) fn canonical(&self) -> Option<Call<'a>> {
+        let signature = self.signature.canonical?;
+        let mut call = Call { signature, ..*self };
+        for ((own, other), view) in self.signature.arguments.iter().zip(signature.arguments).zip(&mut call.views) {
+            *view = view.map(|view| permuted(view, own.layouts, other.layouts));
+        }
+        Some(call)
+    }
+
+    pub(crate) fn results_to_canonical(&self, views: &mut [Option<ViewMut<'_>>]) {
+        let Some(canonical) = self.signature.canonical else { return };
+        for ((own, other), view) in self.signature.results.iter().zip(canonical.results).zip(views) {
+            *view = view.take().map(|view| permuted_mut(view, own.layouts, other.layouts));
+        }
+    }
+
+    pub(crate) fn gradients_to_canonical(&self, views: &mut [Option<ViewMut<'_>>]) {
+        let Some(canonical) = self.signature.canonical else { return };
+        for ((own, other), view) in self.signature.arguments.iter().zip(canonical.arguments).zip(views) {
+            *view = view.take().map(|view| permuted_mut(view, own.layouts, other.layouts));
+        }
+    }
+
+    pub(crate) fn given_to_canonical<'g>(&self, given: &Given<'g>) -> Given<'g> {
+        let mut given = *given;
+        if let Some(canonical) = self.signature.canonical {
+            for ((own, other), view) in self.signature.results.iter().zip(canonical.results).zip(&mut given.cotangents) {
+                *view = view.map(|view| permuted(view, own.layouts, other.layouts));
+            }
+        }
+        given
+    }
+
+    /// The layouts of an argument or result of a rank: canonical, and those of this call. A result comes before an argument of its name.
+    fn both_layouts(&self, name: &str, rank: usize) -> Option<(&'static str, &'static str)> {
+        let bare = name.strip_prefix("grad of ").unwrap_or(name);
+        let find = |signature: &'static Signature| {
+            let result = signature.results.iter().find(|output| output.name == bare).map(|output| output.layouts);
+            layout_of(result.or_else(|| signature.argument(bare).map(|at| signature.arguments[at].layouts))?, rank)
+        };
+        Some((find(self.signature.canonical?)?, find(self.signature)?))
+    }
+
+    /// The shape of a canonical state as this call has it.
+    pub(crate) fn state_as_given(&self, shape: Shape) -> Shape {
+        let state = self.signature.results.iter().find(|output| output.like.is_none());
+        let layouts = state.and_then(|output| self.both_layouts(output.name, shape.len()));
+        layouts.map_or(shape, |(from, to)| rearranged(shape, from, to))
+    }
+
+    /// A canonical result or gradient as this call has it.
+    pub(crate) fn as_given(&self, name: &str, dense: &mut Dense) {
+        let rank = dense.shape().len();
+        let order = self.both_layouts(name, rank).and_then(|(from, to)| order(from, to));
+        if let Some(order) = order {
+            *dense = Dense::from_view(&dense.view().permute(&order[..rank]));
+        }
+    }
+
+    /// An error about the canonical call as one about this one.
+    pub(crate) fn error_as_given(&self, mut error: Error) -> Error {
+        match &mut error {
+            Error::Shape { argument, expected, got, .. } => {
+                for shape in [expected, got] {
+                    if let Some((from, to)) = self.both_layouts(argument, shape.len()) {
+                        *shape = rearranged(*shape, from, to);
+                    }
+                }
+            }
+            Error::Rank { argument, expected, .. } => {
+                if let Some(at) = self.signature.argument(argument) {
+                    *expected = self.signature.shapes(self.signature.arguments[at].layouts.iter().copied());
+                }
+            }
+            _ => {}
+        }
+        error
+    }
+}
+
+/// What the padded size of saved states is filled up to a multiple of: the lanes of the widest vector.
+pub const LANES: usize = MAX_LANES;
+/// Numbers that a buffer for saved states has to spare: compilers take the sizes 0 and 1 for special cases.
+pub const SPARE: usize = 2;
+
+fn layout_of(layouts: &'static [&'static str], rank: usize) -> Option<&'static str> {
+    layouts.iter().find(|layout| layout.len() == rank).copied()
+}
+
+/// The axes of one layout in the order of another one; none where they are the same.
+fn order(from: &str, to: &str) -> Option<[usize; MAX_RANK]> {
+    if from == to {
+        return None;
+    }
+    let mut order = [0; MAX_RANK];
+    for (axis, letter) in order.iter_mut().zip(to.chars()) {
+        *axis = from.find(letter)?;
+    }
+    Some(order)
+}
+
+/// As [`order`], among the layouts of a rank.
+fn order_of_rank(rank: usize, from: &'static [&'static str], to: &'static [&'static str]) -> Option<[usize; MAX_RANK]> {
+    order(layout_of(from, rank)?, layout_of(to, rank)?)
+}
+
+fn permuted<'v>(view: View<'v>, from: &'static [&'static str], to: &'static [&'static str]) -> View<'v> {
+    let rank = view.rank();
+    order_of_rank(rank, from, to).map_or(view, |order| view.permute(&order[..rank]))
+}
+
+fn permuted_mut<'v>(view: ViewMut<'v>, from: &'static [&'static str], to: &'static [&'static str]) -> ViewMut<'v> {
+    let rank = view.shape().len();
+    match order_of_rank(rank, from, to) {
+        Some(order) => view.permute(&order[..rank]),
+        None => view,
+    }
+}
+
+fn rearranged(shape: Shape, from: &str, to: &str) -> Shape {
+    let Some(order) = order(from, to) else { return shape };
+    let mut sizes = [0; MAX_RANK];
+    for (size, &axis) in sizes.iter_mut().zip(&order[..shape.len()]) {
+        *size = shape[axis];
+    }
+    Shape::of(&sizes[..shape.len()])
+}

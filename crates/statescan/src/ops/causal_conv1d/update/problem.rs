@@ -1,0 +1,68 @@
+//! A checked call.
+
+use super::signature::{SIGNATURE, STATE};
+use super::{Args, OP};
+use crate::error::{Error, Result};
+use crate::ops::causal_conv1d::check_width;
+use crate::ops::check::{Checker, limit_sizes, state_rows};
+use crate::tensor::{Device, Shape, View};
+
+/// The sizes of a call, and for each row its state and the place in it where the next input goes.
+pub(super) struct Sizes {
+    pub dim: usize,
+    pub steps: usize,
+    pub width: usize,
+    pub states: usize,
+    pub state_len: usize,
+    pub rows: Vec<Option<(usize, usize)>>,
+}
+
+impl<'a> Args<'a> {
+    /// The arguments by position.
+    fn views(&self) -> [Option<&View<'a>>; 5] {
+        let Args { x, weight, bias, cache_seqlens, conv_state_indices, .. } = self;
+        [Some(x), Some(weight), bias.as_ref(), cache_seqlens.as_ref(), conv_state_indices.as_ref()]
+    }
+}
+
+impl Sizes {
+    /// Checks the arguments. `states` is the shape of the state.
+    pub(super) fn new<'c>(args: &'c Args<'_>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
+        let sizes = checker.bind(&SIGNATURE, &args.views())?;
+        let ([batch, dim, width], steps) = (['B', 'D', 'W'].map(|letter| sizes.get(letter)), sizes.known('T').unwrap_or(1));
+        check_width(OP, width)?;
+        let [states, _, state_len] = states[0][..] else {
+            let expected = SIGNATURE.shapes(STATE.layouts.iter().copied());
+            return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: states[0] });
+        };
+        if state_len < width - 1 {
+            let expected = "of at least width - 1 inputs, their number";
+            return Err(Error::Value { op: OP, argument: STATE.field, expected, got: state_len as f64 });
+        }
+        limit_sizes(OP, SIGNATURE.limit.names, [batch.max(states), dim, steps.max(state_len)])?;
+        let mut sizes = Sizes { dim, steps, width, states, state_len, rows: vec![None; batch] };
+        if args.conv_state_indices.is_none() {
+            sizes.states = batch;
+        }
+        if checker.device() == Device::Cpu {
+            sizes.find_rows(args, states)?;
+        }
+        Ok(sizes)
+    }
+
+    /// Finds the state of each row, and its place there.
+    fn find_rows(&mut self, args: &Args<'_>, states: usize) -> Result<()> {
+        let rows = state_rows(OP, "conv_state_indices", args.conv_state_indices.as_ref(), self.rows.len(), states)?;
+        let seen = args.cache_seqlens.map(|v| v.to_indices());
+        for (b, row) in rows.into_iter().enumerate() {
+            let Some(row) = row else { continue };
+            let got = seen.as_ref().map_or(0, |seen| seen[b]);
+            if got < 0 {
+                let argument = "cache_seqlens";
+                return Err(Error::Index { op: OP, argument, position: b, expected: "at least", bound: 0, got });
+            }
+            self.rows[b] = Some((row, (got as u64 % self.state_len as u64) as usize));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,247 @@
+//! Every operation by name: its signature, and what runs a [`Call`] of it.
+
+use super::call::{Call, Given, Planned, Written};
+pub use super::passes::Exact;
+use super::passes::Passes;
+use super::signature::Signature;
+use super::{causal_conv1d, linear_scan, selective_scan, simplified_scan, ssd};
+use crate::error::Result;
+use crate::exec::Exec;
+use crate::tensor::Shape;
+
+/// An operation that takes calls by position.
+///
+/// ```
+/// use statescan::ops::{Call, Operation, Written};
+/// use statescan::{Exec, View, ViewMut};
+///
+/// let linear_scan = Operation::find("linear_scan").unwrap();
+/// let (a, b, mut h) = ([0.5f32; 4], [1f32; 4], [0f32; 4]);
+/// let mut call = Call::new(linear_scan.signature);
+/// call.views[0] = Some(View::new(&a, &[4])?);
+/// call.views[1] = Some(View::new(&b, &[4])?);
+/// let mut out = Written::default();
+/// out.views[0] = Some(ViewMut::new(&mut h, &[4])?);
+/// linear_scan.forward(&Exec::cpu(1), &call, &mut out)?;
+/// assert_eq!(h, [1.0, 1.5, 1.75, 1.875]);
+/// # Ok::<(), statescan::Error>(())
+/// ```
+pub struct Operation {
+    /// The operation as data.
+    pub signature: &'static Signature,
+    passes: &'static dyn Passes,
+}
+
+impl core::fmt::Debug for Operation {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Operation({})", self.signature.name)
+    }
+}
+
+const fn operation(signature: &'static Signature, passes: &'static dyn Passes) -> Operation {
+    Operation { signature, passes }
+}
+
+impl Operation {
+    /// Every operation, in the order of the documentation.
+    pub const ALL: &'static [Operation] = &[
+        operation(&selective_scan::SIGNATURE, &selective_scan::dynamic::SelectiveScan),
+        operation(&ssd::SIGNATURE, &ssd::dynamic::Ssd),
+        operation(&ssd::HEADS_FIRST, &ssd::dynamic::Ssd),
+        operation(&simplified_scan::SIGNATURE, &simplified_scan::dynamic::SimplifiedScan { inner: false }),
+        operation(&simplified_scan::INNER, &simplified_scan::dynamic::SimplifiedScan { inner: true }),
+        operation(&linear_scan::SIGNATURE, &linear_scan::dynamic::LinearScan),
+        operation(&causal_conv1d::SIGNATURE, &causal_conv1d::dynamic::CausalConv1d),
+        operation(&selective_scan::update::SIGNATURE, &selective_scan::update::dynamic::Update),
+        operation(&simplified_scan::update::SIGNATURE, &simplified_scan::update::dynamic::Update),
+        operation(&causal_conv1d::update::SIGNATURE, &causal_conv1d::update::dynamic::Update),
+    ];
+
+    /// The operation of a name.
+    pub fn find(name: &str) -> Option<&'static Operation> {
+        Self::ALL.iter().find(|operation| operation.signature.name == name)
+    }
+
+    /// Type and shape of a result of a call.
+    ///
+    /// # Errors
+    /// Those of the operation that concern the arguments.
+    pub fn result(&self, call: &Call<'_>, at: usize) -> Result<Planned> {
+        let dtype = call.result_type(at);
+        match call.result_shape(at) {
+            Some(shape) => Ok(Planned { dtype, shape }),
+            None => Ok(Planned { dtype, shape: self.state_shape(call)? }),
+        }
+    }
+
+    /// The shape that a state of a call has.
+    ///
+    /// # Errors
+    /// As [`Operation::result`].
+    pub fn state_shape(&self, call: &Call<'_>) -> Result<Shape> {
+        let shape = self.through(call, |call| self.passes.state_shape(call))?;
+        Ok(call.state_as_given(shape))
+    }
+
+    /// Numbers in the states that the forward pass of a call keeps.
+    ///
+    /// # Errors
+    /// As [`Operation::result`].
+    pub fn saved_len(&self, call: &Call<'_>) -> Result<usize> {
+        self.through(call, |call| self.passes.saved_len(call))
+    }
+
+    /// Elements of `f32` that the forward pass wants as scratch memory.
+    ///
+    /// # Errors
+    /// As [`Operation::result`].
+    pub fn workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
+        self.through(call, |call| self.passes.workspace_len(exec, call))
+    }
+
+    /// The same for the backward pass, with or without what the forward pass kept.
+    ///
+    /// # Errors
+    /// As [`Operation::result`].
+    pub fn backward_workspace_len(&self, exec: &Exec, call: &Call<'_>, has_saved: bool) -> Result<usize> {
+        self.through(call, |call| self.passes.backward_workspace_len(exec, call, has_saved))
+    }
+
+    /// Computes the results that are asked for.
+    ///
+    /// # Errors
+    /// Those of the operation; [`Error::Presence`](crate::Error::Presence) for an argument that is missing.
+    pub fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
+        call.results_to_canonical(&mut out.views);
+        self.through(call, |call| self.passes.forward(exec, call, out))
+    }
+
+    /// Computes the gradients that are asked for.
+    ///
+    /// # Errors
+    /// As [`Operation::forward`]; [`Error::Presence`](crate::Error::Presence) for an operation in place, which has none.
+    pub fn backward(&self, exec: &Exec, call: &Call<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
+        call.gradients_to_canonical(&mut grads.views);
+        let given = call.given_to_canonical(given);
+        self.through(call, |call| self.passes.backward(exec, call, &given, grads))
+    }
+
+    /// The results in `f64`.
+    ///
+    /// # Errors
+    /// As [`Operation::forward`].
+    pub fn reference(&self, call: &Call<'_>) -> Result<Exact> {
+        let mut exact = self.through(call, |call| self.passes.reference(call))?;
+        exact.iter_mut().for_each(|(name, dense)| call.as_given(name, dense));
+        Ok(exact)
+    }
+
+    /// The gradients in `f64`.
+    ///
+    /// # Errors
+    /// As [`Operation::backward`].
+    pub fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Exact> {
+        let given = call.given_to_canonical(given);
+        let mut exact = self.through(call, |call| self.passes.reference_backward(call, &given))?;
+        exact.iter_mut().for_each(|(name, dense)| call.as_given(name, dense));
+        Ok(exact)
+    }
+
+    /// Does something with the call in the layouts that there are kernels for.
+    fn through<T>(&self, call: &Call<'_>, work: impl FnOnce(&Call<'_>) -> Result<T>) -> Result<T> {
+        match call.canonical() {
+            None => work(call),
+            Some(canonical) => work(&canonical).map_err(|error| call.error_as_given(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::discretization::Discretization;
+    use crate::ops::signature::{Choice, MAX_ARGUMENTS, MAX_SETTINGS, Saved};
+
+    fn layouts(signature: &Signature) -> impl Iterator<Item = &'static str> {
+        let arguments = signature.arguments.iter().chain(signature.in_place).flat_map(|argument| argument.layouts);
+        arguments.chain(signature.results.iter().flat_map(|output| output.layouts)).copied()
+    }
+
+    #[test]
+    fn every_letter_has_a_name_and_every_name_is_there_once() {
+        for Operation { signature, .. } in Operation::ALL {
+            assert_eq!(Operation::ALL.iter().filter(|other| other.signature.name == signature.name).count(), 1);
+            assert!(signature.arguments.len() <= MAX_ARGUMENTS && signature.settings.len() <= MAX_SETTINGS);
+            let known = |letter: char| letter.is_ascii_digit() || signature.sizes.iter().any(|(size, _)| *size == letter);
+            assert!(layouts(signature).flat_map(str::chars).all(known), "{signature:?}");
+            for (at, argument) in signature.arguments.iter().enumerate() {
+                for name in [argument.name, argument.field].iter().chain(argument.aliases) {
+                    assert_eq!(signature.argument(name), Some(at), "{signature:?}: {name}");
+                }
+                assert!(!argument.gradient || argument.gradient_name == format!("grad of {}", argument.field));
+            }
+            for output in signature.results {
+                assert_eq!(output.cotangent_name, format!("grad of {}", output.name));
+            }
+        }
+    }
+
+    #[test]
+    fn layouts_of_an_argument_differ_in_rank_within_a_form() {
+        for Operation { signature, .. } in Operation::ALL {
+            let forms: &[&str] = if signature.forms.is_empty() { &["ABCDEFGHIJKLMNOPQRSTUVWXYZ"] } else { signature.forms };
+            for (form, argument) in forms.iter().flat_map(|form| signature.arguments.iter().map(move |a| (form, a))) {
+                let mut ranks: Vec<_> = argument.layouts.iter().filter(|l| super::super::signature::fits(l, form)).collect();
+                assert!(!ranks.is_empty(), "{signature:?}: {} in {form}", argument.name);
+                ranks.sort_by_key(|layout| layout.len());
+                assert!(ranks.windows(2).all(|pair| pair[0].len() < pair[1].len()), "{signature:?}: {}", argument.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_limits_leave_room_for_what_is_allocated() {
+        // sizes multiply to 2^52, and an allocation has 2^62 bytes at most
+        assert!(Operation::ALL.iter().all(|operation| operation.signature.limit.bytes < 62 - 52));
+    }
+
+    #[test]
+    fn words_are_those_of_the_types() {
+        for Operation { signature, .. } in Operation::ALL {
+            if let Some(at) = signature.setting("discretization") {
+                let Choice::Word(words, _) = signature.settings[at].choice else { panic!("a list of words") };
+                assert!(words.iter().zip(Discretization::ALL).all(|(word, rule)| *word == rule.name()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_saved_fits_the_capacity() {
+        use crate::tensor::{DType, View};
+        let zero = [0u64; 2];
+        for operation in Operation::ALL.iter().filter(|o| matches!(o.signature.saved, Saved::States { .. })) {
+            for seqlen in [1, 63, 64, 65, 129, 1000] {
+                let signature = operation.signature;
+                let mut call = Call::new(signature);
+                for (argument, view) in signature.arguments.iter().zip(&mut call.views).filter(|(a, _)| a.required) {
+                    let layout = argument.layouts[argument.layouts.len() - 1];
+                    let size = |letter| match letter {
+                        'L' => seqlen,
+                        'B' => 3,
+                        'D' | 'H' | 'P' => 18,
+                        'G' | '1' => 1,
+                        _ => 5,
+                    };
+                    let shape: Vec<usize> = layout.chars().map(size).collect();
+                    // SAFETY: strides of zero: every element is the first number.
+                    let whole = unsafe {
+                        View::from_raw_parts(zero.as_ptr().cast(), DType::F32, crate::Device::Cpu, &shape, &vec![0; shape.len()])
+                    };
+                    *view = Some(whole.unwrap());
+                }
+                let (needed, capacity) = (operation.saved_len(&call).unwrap(), call.saved_capacity().unwrap());
+                assert!(needed <= capacity, "{operation:?}, {seqlen} steps: {needed} of {capacity}");
+            }
+        }
+    }
+}

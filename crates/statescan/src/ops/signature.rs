@@ -1,0 +1,438 @@
+//! An operation described once, as data: what it takes, what it gives, and how sizes hang together.
+//!
+//! Checks read the layouts, and whatever calls operations by name (the Python module, the program, tests that draw random calls) is driven by
+//! the rest. A layout is a word of letters, one for each axis: `"BDL"` is (batch, dim, seqlen). The letters name the sizes of the call: the
+//! same letter is the same size wherever it stands. A digit is the size itself.
+
+use std::borrow::Cow;
+
+/// The most arguments of an operation.
+pub const MAX_ARGUMENTS: usize = 14;
+/// The most options of an operation.
+pub const MAX_SETTINGS: usize = 6;
+
+/// The part that an argument plays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Varies along the sequence: stored in the type of a model's activations.
+    Activation,
+    /// A weight.
+    Parameter,
+    /// A carried state. Where sequences are packed its leading axes are theirs.
+    State,
+    /// Integers: sequence bounds, indices.
+    Index,
+    /// Checked, and without influence on any result.
+    Hint,
+}
+
+/// Whether numbers may be, or are, complex.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Complex {
+    /// Real.
+    Never,
+    /// Real or complex, as the caller likes; of a result: complex.
+    Always,
+    /// As one of these arguments is; an argument itself may be real all the same.
+    As(&'static [&'static str]),
+    /// Unless this flag is set.
+    Unless(&'static str),
+}
+
+/// An argument of an operation.
+#[derive(Debug, Clone, Copy)]
+pub struct Argument {
+    /// Its name in papers, in Python and in files.
+    pub name: &'static str,
+    /// Its name in `Args` and in errors.
+    pub field: &'static str,
+    /// What errors call its gradient.
+    pub gradient_name: &'static str,
+    /// Its names in other projects.
+    pub aliases: &'static [&'static str],
+    /// The layouts that it may have, each of another rank (of each form).
+    pub layouts: &'static [&'static str],
+    /// Its part.
+    pub role: Role,
+    /// Whether it must be there.
+    pub required: bool,
+    /// Whether it may be complex.
+    pub complex: Complex,
+    /// Whether the backward pass has a gradient of it.
+    pub gradient: bool,
+}
+
+impl Argument {
+    const fn new(name: &'static str, layouts: &'static [&'static str], role: Role, gradient: bool) -> Self {
+        let (field, gradient_name, aliases, complex) = (name, "a gradient", &[], Complex::Never);
+        Argument { name, field, gradient_name, aliases, layouts, role, required: false, complex, gradient }
+    }
+
+    /// An optional real argument that varies along the sequence.
+    pub const fn activation(name: &'static str, layouts: &'static [&'static str]) -> Self {
+        Self::new(name, layouts, Role::Activation, true)
+    }
+
+    /// An optional real weight.
+    pub const fn parameter(name: &'static str, layouts: &'static [&'static str]) -> Self {
+        Self::new(name, layouts, Role::Parameter, true)
+    }
+
+    /// An optional real state.
+    pub const fn state(name: &'static str, layouts: &'static [&'static str]) -> Self {
+        Self::new(name, layouts, Role::State, true)
+    }
+
+    /// Optional integers.
+    pub const fn index(name: &'static str, layouts: &'static [&'static str]) -> Self {
+        Self::new(name, layouts, Role::Index, false)
+    }
+
+    /// Optional numbers that are checked only.
+    pub const fn hint(name: &'static str, layouts: &'static [&'static str]) -> Self {
+        Self::new(name, layouts, Role::Hint, false)
+    }
+
+    /// The same under another name in `Args`, and with the name of its gradient: `argument!` calls it.
+    pub const fn field(mut self, field: &'static str, gradient_name: &'static str) -> Self {
+        (self.field, self.gradient_name) = (field, gradient_name);
+        self
+    }
+
+    /// The same with names of other projects.
+    pub const fn alias(mut self, aliases: &'static [&'static str]) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
+    /// The same, which must be there.
+    pub const fn required(mut self) -> Self {
+        self.required = true;
+        self
+    }
+
+    /// The same, which may be complex.
+    pub const fn complex(mut self, complex: Complex) -> Self {
+        self.complex = complex;
+        self
+    }
+
+    /// The same without a gradient.
+    pub const fn constant(mut self) -> Self {
+        self.gradient = false;
+        self
+    }
+
+    /// Whether a name means this argument.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.field == name || self.aliases.contains(&name)
+    }
+
+    /// The layout of a rank.
+    pub fn layout(&self, rank: usize) -> Option<&'static str> {
+        layout_of(self.layouts, rank)
+    }
+}
+
+/// The layout of a rank among several.
+fn layout_of(layouts: &'static [&'static str], rank: usize) -> Option<&'static str> {
+    layouts.iter().find(|layout| layout.len() == rank).copied()
+}
+
+/// The element type of a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResultType {
+    /// That of an argument, if it is real or complex as the result is; else the carried type.
+    Of(&'static str),
+    /// The common type of two arguments.
+    Promoted(&'static str, &'static str),
+    /// That of carried values: `f32`, `f64` beside an argument in double precision, or their complex pairs.
+    Carried(&'static str),
+    /// The carried type beside the common type of two arguments.
+    CarriedByBoth(&'static str, &'static str),
+}
+
+/// A result of an operation.
+#[derive(Debug)]
+pub struct Output {
+    /// Its name.
+    pub name: &'static str,
+    /// What errors call its cotangent.
+    pub cotangent_name: &'static str,
+    /// Its names in other projects.
+    pub aliases: &'static [&'static str],
+    /// The layouts that it may have, each of another rank (of each form).
+    pub layouts: &'static [&'static str],
+    /// Its element type.
+    pub dtype: ResultType,
+    /// Whether it is complex.
+    pub complex: Complex,
+    /// The argument whose shape it has; a result without one is a state.
+    pub like: Option<&'static str>,
+    /// Whether the backward pass takes a cotangent of it.
+    pub cotangent: bool,
+}
+
+impl Output {
+    const fn new(names: (&'static str, &'static str), dtype: ResultType, layouts: &'static [&'static str]) -> Self {
+        let ((name, cotangent_name), complex) = (names, Complex::Never);
+        Output { name, cotangent_name, aliases: &[], layouts, dtype, complex, like: None, cotangent: true }
+    }
+
+    /// A real result of the shape and type of an argument; its name and that of its cotangent come from `output!`.
+    pub(crate) const fn like(
+        names: (&'static str, &'static str),
+        argument: &'static str,
+        layouts: &'static [&'static str],
+    ) -> Self {
+        Output { like: Some(argument), ..Self::new(names, ResultType::Of(argument), layouts) }
+    }
+
+    /// A real state in the carried type beside an argument.
+    pub(crate) const fn state(
+        names: (&'static str, &'static str),
+        beside: &'static str,
+        layouts: &'static [&'static str],
+    ) -> Self {
+        Self::new(names, ResultType::Carried(beside), layouts)
+    }
+
+    /// The same with names of other projects.
+    pub const fn alias(mut self, aliases: &'static [&'static str]) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
+    /// The same with another element type.
+    pub const fn dtype(mut self, dtype: ResultType) -> Self {
+        self.dtype = dtype;
+        self
+    }
+
+    /// The same, which is complex in some calls or all.
+    pub const fn complex(mut self, complex: Complex) -> Self {
+        self.complex = complex;
+        self
+    }
+
+    /// The same without a cotangent.
+    pub const fn constant(mut self) -> Self {
+        self.cotangent = false;
+        self
+    }
+
+    /// Whether a name means this result.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.contains(&name)
+    }
+
+    /// The layout of a rank.
+    pub fn layout(&self, rank: usize) -> Option<&'static str> {
+        layout_of(self.layouts, rank)
+    }
+}
+
+/// The values that an option takes, with the default.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Choice {
+    /// Yes or no.
+    Flag(bool),
+    /// A number, at least 1.
+    Count(usize),
+    /// Lowest and highest value; without limits by default.
+    Interval,
+    /// One of these words; the number of the default, or none.
+    Word(&'static [&'static str], Option<usize>),
+}
+
+/// An option of an operation.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// Its names in other projects.
+    pub aliases: &'static [&'static str],
+    /// Its values.
+    pub choice: Choice,
+}
+
+impl Setting {
+    /// An option.
+    pub const fn new(name: &'static str, choice: Choice) -> Self {
+        Setting { name, aliases: &[], choice }
+    }
+
+    /// The same with names of other projects.
+    pub const fn alias(mut self, aliases: &'static [&'static str]) -> Self {
+        self.aliases = aliases;
+        self
+    }
+}
+
+/// What a forward pass keeps for the backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Saved {
+    /// Nothing.
+    Nothing,
+    /// A result, by its number.
+    Result(usize),
+    /// One state of this layout for each [`CHECKPOINT`](super::CHECKPOINT) steps, of real numbers in the carried type.
+    States {
+        /// The letters of one state.
+        layout: &'static str,
+        /// The letter whose size is filled up to whole vectors.
+        padded: Option<char>,
+        /// Whether a number has two parts.
+        complex: Complex,
+    },
+}
+
+/// How large the sizes of a call may be together.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    /// The sizes that multiply, in words.
+    pub names: &'static str,
+    /// The most bytes of scratch memory for each unit of their product, as a power of two.
+    pub bytes: u32,
+    /// Where so many are needed.
+    pub what: &'static str,
+}
+
+/// An operation as data.
+pub struct Signature {
+    /// Its name.
+    pub name: &'static str,
+    /// What it computes, in a line.
+    pub about: &'static str,
+    /// The sizes that letters stand for.
+    pub sizes: &'static [(char, &'static str)],
+    /// The numbers of the arguments whose sizes count where others disagree, the first ones first.
+    pub leaders: &'static [usize],
+    /// Letters whose size each argument chooses for itself.
+    pub free: &'static str,
+    /// The letters of each form, where an operation has several: all arguments of a call have layouts of one form.
+    pub forms: &'static [&'static str],
+    /// Its arguments, in the order of calls by position.
+    pub arguments: &'static [Argument],
+    /// Its options, in the order of calls by position.
+    pub settings: &'static [Setting],
+    /// Its results.
+    pub results: &'static [Output],
+    /// The state that is updated in place, which is not among the arguments.
+    pub in_place: Option<&'static Argument>,
+    /// What a forward pass keeps.
+    pub saved: Saved,
+    /// Whether there is a backward pass.
+    pub differentiable: bool,
+    /// Whether there are kernels for CUDA.
+    pub cuda: bool,
+    /// The limit of its sizes.
+    pub limit: Limit,
+    /// The same operation in other layouts: calls are passed on to it with permuted views.
+    pub canonical: Option<&'static Signature>,
+}
+
+impl core::fmt::Debug for Signature {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Signature({})", self.name)
+    }
+}
+
+impl Signature {
+    /// The number of the argument that a name means.
+    pub fn argument(&self, name: &str) -> Option<usize> {
+        self.arguments.iter().position(|argument| argument.is_called(name))
+    }
+
+    /// The number of the option that a name means.
+    pub fn setting(&self, name: &str) -> Option<usize> {
+        self.settings.iter().position(|setting| setting.name == name || setting.aliases.contains(&name))
+    }
+
+    /// What the size of a letter is called.
+    pub fn size_name(&self, letter: char) -> &'static str {
+        self.sizes.iter().find(|(known, _)| *known == letter).map_or("1", |(_, name)| name)
+    }
+
+    /// Layouts in words: `shape (batch, dim, seqlen) or (dim, dstate)`.
+    pub fn shapes(&self, layouts: impl IntoIterator<Item = &'static str>) -> Cow<'static, str> {
+        let one = |layout: &str| {
+            let names: Vec<_> = layout.chars().map(|letter| self.size_name(letter)).collect();
+            format!("({}{})", names.join(", "), if names.len() == 1 { "," } else { "" })
+        };
+        let all: Vec<_> = layouts.into_iter().map(one).collect();
+        format!("shape {}", all.join(" or ")).into()
+    }
+
+    /// The form that a layout belongs to.
+    pub(crate) fn form(&self, layout: &str) -> Option<&'static str> {
+        self.forms.iter().find(|form| fits(layout, form)).copied()
+    }
+}
+
+/// Whether a layout has letters of a form only.
+pub(crate) fn fits(layout: &str, form: &str) -> bool {
+    layout.chars().all(|letter| letter.is_ascii_digit() || form.contains(letter))
+}
+
+/// An [`Argument`]: `argument!(parameter "A" as "a", &["DN"])`, or `argument!(activation "x", &["BDL"])` where both names are the same.
+macro_rules! argument {
+    ($role:ident $name:literal, $layouts:expr) => {
+        argument!($role $name as $name, $layouts)
+    };
+    ($role:ident $name:literal as $field:literal, $layouts:expr) => {
+        $crate::ops::signature::Argument::$role($name, $layouts).field($field, concat!("grad of ", $field))
+    };
+}
+pub(crate) use argument;
+
+/// An [`Output`]: `output!(like "y", "x", &["BDL"])`, `output!(state "final_state", "x", &["BDN"])`.
+macro_rules! output {
+    ($kind:ident $name:literal, $argument:literal, $layouts:expr) => {
+        $crate::ops::signature::Output::$kind(($name, concat!("grad of ", $name)), $argument, $layouts)
+    };
+}
+pub(crate) use output;
+
+/// The sizes, letters and words that most operations share.
+pub(crate) const BATCH: (char, &str) = ('B', "batch");
+pub(crate) const DIM: (char, &str) = ('D', "dim");
+pub(crate) const SEQLEN: (char, &str) = ('L', "seqlen");
+pub(crate) const DSTATE: (char, &str) = ('N', "dstate");
+pub(crate) const NGROUPS: (char, &str) = ('G', "ngroups");
+pub(crate) const SEQUENCES: (char, &str) = ('S', "sequences");
+pub(crate) const BOUNDS: (char, &str) = ('K', "sequences + 1");
+
+/// The bounds of packed sequences.
+pub(crate) const CU_SEQLENS: Argument = Argument::index("cu_seqlens", &["K"]);
+/// The sequence of each step.
+pub(crate) const SEQ_IDX: Argument = Argument::index("seq_idx", &["BL"]);
+/// The options of step sizes.
+pub(crate) const DT_SOFTPLUS: Setting = Setting::new("dt_softplus", Choice::Flag(false)).alias(&["delta_softplus"]);
+pub(crate) const DT_LIMIT: Setting = Setting::new("dt_limit", Choice::Interval);
+/// The direction of time.
+pub(crate) const REVERSE: Setting = Setting::new("reverse", Choice::Flag(false));
+
+/// How (A, B) become a recurrence: the words are [`Discretization::ALL`](super::Discretization::ALL).
+pub(crate) const fn discretization(default: usize) -> Setting {
+    Setting::new("discretization", Choice::Word(&["mamba", "zoh", "bilinear", "dirac"], Some(default)))
+}
+
+/// What most scans are: differentiable, of one form, with kernels for CUDA.
+pub(crate) const SCAN: Signature = Signature {
+    name: "",
+    about: "",
+    sizes: &[],
+    leaders: &[0],
+    free: "",
+    forms: &[],
+    arguments: &[],
+    settings: &[],
+    results: &[],
+    in_place: None,
+    saved: Saved::Nothing,
+    differentiable: true,
+    cuda: true,
+    limit: Limit { names: "", bytes: 0, what: "" },
+    canonical: None,
+};

@@ -1,0 +1,85 @@
+//! A checked call in normal form.
+
+use super::signature::{SIGNATURE, STATE};
+use super::{Args, Head, OP};
+use crate::error::{Error, Result};
+use crate::ops::check::{Checker, limit_sizes, state_rows};
+use crate::ops::discretization::Discretization;
+use crate::tensor::{Device, RawViewMut, Shape, View};
+
+/// What a step writes.
+pub(crate) struct Targets {
+    pub state: RawViewMut,
+    pub y: RawViewMut,
+}
+
+/// A checked call in normal form.
+#[derive(Debug)]
+pub(crate) struct Problem<'a> {
+    pub batch: usize,
+    pub dim: usize,
+    pub dstate: usize,
+    pub states: usize,
+    pub double: bool,
+    pub u: View<'a>,
+    /// (B, P), the rows being one where delta has no batch
+    pub delta: View<'a>,
+    /// (P,)
+    pub a: View<'a>,
+    pub b: View<'a>,
+    pub c: View<'a>,
+    pub delta_a: Option<View<'a>>,
+    pub discretization: Discretization,
+    /// `None` for a complex output, else the factor of its real part.
+    pub real_factor: Option<f64>,
+    pub d: Option<View<'a>>,
+    /// The state of each row, where the host can read it.
+    pub rows: Vec<Option<usize>>,
+}
+
+impl<'a> Args<'a> {
+    /// The arguments by position.
+    fn views(&self) -> [Option<&View<'a>>; 8] {
+        let Args { u, delta, a, b, c, delta_a, head, state_batch_indices, .. } = self;
+        let d = if let Head::Real { d, .. } = head { d.as_ref() } else { None };
+        [Some(u), Some(delta), Some(a), Some(b), Some(c), d, delta_a.as_ref(), state_batch_indices.as_ref()]
+    }
+}
+
+impl<'a> Problem<'a> {
+    /// Checks the arguments and brings them to normal form. `states` is the shape of the state.
+    pub(super) fn new<'c>(args: &'c Args<'a>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
+        let sizes = checker.bind(&SIGNATURE, &args.views())?;
+        let [batch, dim, dstate] = ['B', 'H', 'P'].map(|letter| sizes.get(letter));
+        let state = states[0];
+        if state.len() != 2 {
+            let expected = SIGNATURE.shapes(STATE.layouts.iter().copied());
+            return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: state });
+        }
+        limit_sizes(OP, SIGNATURE.limit.names, [batch.max(state[0]), dim, dstate])?;
+        let batched = |view: View<'a>| if view.rank() == 1 { view.expand(0, batch) } else { view };
+        let (real_factor, d) = args.head.parts();
+        let states = if args.state_batch_indices.is_some() { state[0] } else { batch };
+        let rows = match checker.device() {
+            Device::Cpu => state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, states)?,
+            Device::Cuda(_) => Vec::new(),
+        };
+        Ok(Problem {
+            batch,
+            dim,
+            dstate,
+            states,
+            double: args.u.dtype().is_double(),
+            u: args.u,
+            delta: batched(args.delta),
+            a: if args.a.rank() == 2 { args.a.index(1, 0) } else { args.a },
+            b: args.b,
+            c: args.c,
+            delta_a: args.delta_a.map(batched),
+            discretization: args.discretization,
+            real_factor,
+            d,
+            rows,
+        })
+    }
+}
