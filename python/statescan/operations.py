@@ -29,6 +29,8 @@ class Operation:
     saved: Callable[..., Any] | None = None
     # whether the backward pass uses the first result
     keeps_result: bool = False
+    # whether there is a kernel for CUDA
+    cuda: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +143,7 @@ SSD = Operation(
     differentiable=9,
     results=_ssd,
     saved=_ssd_saved,
+    cuda=False,
 )
 
 
@@ -169,6 +172,7 @@ SIMPLIFIED_SCAN = Operation(
     differentiable=8,
     results=_simplified_scan,
     saved=_simplified_scan_saved,
+    cuda=False,
 )
 
 
