@@ -9,6 +9,7 @@ import torch
 import statescan
 import statescan.compat
 from cases import CASES, Case, Random, results
+from statescan.operations import OPERATIONS
 from test_results import TOLERANCE, assert_close, gradients
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -63,6 +64,18 @@ def test_gradients(name, dtype):
         tolerance = 10 * TOLERANCE[tensor.dtype if tensor.is_floating_point() else dtype]
         wide = 0.2 if dtype == torch.bfloat16 else tolerance
         assert_close(gradient.cpu(), expected[argument], wide, f"gradient of {argument}")
+
+
+@one_each
+def test_the_table_of_kernels(name):
+    """It says which operations have one: drop-ins choose by it."""
+    case = CASES[name].to(torch.float32, "cuda")
+    op = next(op for op in OPERATIONS if op.name == {"s5_inner_fn": "simplified_scan"}.get(case.op, case.op))
+    if op.cuda:
+        case()
+    else:
+        with pytest.raises(RuntimeError, match="has no kernel for CUDA"):
+            case()
 
 
 LONG = {

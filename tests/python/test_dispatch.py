@@ -114,9 +114,8 @@ def failing_late(name):
 
     return function
 
-for name in list(vars(_native)):
-    if name.endswith(("_forward", "_backward", "_update")):
-        setattr(_native, name, failing_late(name))
+for name in ("forward", "backward", "update"):
+    setattr(_native, name, failing_late(name))
 
 import statescan.torch
 
@@ -146,15 +145,11 @@ fails(statescan.selective_state_update, state, *step)
 once = a[..., 0, None] * a[..., 0, None] * B[:, None, :, 0]
 print(torch.allclose(state, once))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.stdout.split("\n") == [
-        "linear_scan_forward",
-        "selective_scan_forward",
-        "linear_scan_forward",
-        "selective_scan_forward",
-        "linear_scan_forward",
-        "linear_scan_backward",
-        "selective_state_update",
+        *["forward"] * 5,
+        "backward",
+        "update",
         "True",
         "",
     ], done.stderr

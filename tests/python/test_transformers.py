@@ -6,6 +6,9 @@ import pytest
 import torch
 
 import statescan.compat
+from statescan.compat import fallback as without_kernel
+from statescan.compat import mamba_ssm
+from statescan.operations import SSD
 
 statescan.compat.install()
 
@@ -137,6 +140,33 @@ def test_training_step(model, fallback):
     assert gradients.keys() == expected.keys() and len(gradients) > 10
     for name, gradient in expected.items():
         close(gradients[name], gradient, f"gradient of {name}")
+
+
+@pytest.mark.parametrize("model", ["Mamba2", "Bamba", "Zamba2"], indirect=True)
+def test_without_a_kernel(model, monkeypatch):
+    """As on a GPU that has no kernel of SSD: the drop-ins compute with PyTorch's operations."""
+
+    def everything():
+        model.eval()
+        with torch.no_grad():
+            logits = model(tokens()).logits
+        generated = model.generate(**padded(), max_new_tokens=9, do_sample=False, eos_token_id=-1)
+        model.train().zero_grad()
+        model(tokens(), labels=tokens()).loss.backward()
+        return logits, generated, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    logits, generated, gradients = everything()
+    calls = []
+    own = without_kernel.ssd
+    monkeypatch.setattr(without_kernel, "warn", lambda device: None)
+    monkeypatch.setattr(without_kernel, "ssd", lambda *arguments, **options: calls.append("ssd") or own(*arguments, **options))
+    monkeypatch.setattr(mamba_ssm, "has_kernel", lambda op, tensor: op is not SSD)
+    again, generated_again, gradients_again = everything()
+    assert len(calls) >= 3
+    close(again, logits, "logits")
+    assert torch.equal(generated_again, generated) and gradients_again.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        close(gradients_again[name], gradient, f"gradient of {name}")
 
 
 @pytest.mark.parametrize("name", ["hf_mamba", "hf_mamba2"])

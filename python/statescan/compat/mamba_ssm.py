@@ -7,8 +7,10 @@ import torch
 from torch.nn.functional import linear, silu
 
 from .. import functions
+from ..operations import SSD
+from . import fallback
 from .norms import LayerNorm, RMSNorm, layernorm_fn, rmsnorm_fn
-from .shared import as_complex, scan
+from .shared import as_complex, has_kernel, scan
 
 __all__ = [
     "LayerNorm",
@@ -123,7 +125,7 @@ def mamba_chunk_scan_combined(
     return_varlen_states=False,
     state_dtype=None,
 ):
-    """Mamba-2's scan.
+    """Mamba-2's scan. Operations of PyTorch compute it, slower, on a device that has no kernel of `statescan.ssd`.
 
     Args:
         x, z: (batch, seqlen, nheads, headdim).
@@ -150,7 +152,8 @@ def mamba_chunk_scan_combined(
         if initial_states is not None and initial_states.shape[0] == 1 and others > 0:
             # it is the first sequence's
             initial_states = torch.cat([initial_states, initial_states.new_zeros(others, *initial_states.shape[1:])])
-    y, states = functions.ssd(
+    ssd = functions.ssd if has_kernel(SSD, x) else fallback.ssd
+    y, states = ssd(
         x.transpose(1, 2),
         dt.transpose(1, 2),
         A,

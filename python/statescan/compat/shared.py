@@ -3,6 +3,12 @@
 import torch
 
 from ..functions import selective_scan
+from ..operations import Operation
+
+
+def has_kernel(op: Operation, tensor):
+    """Whether an operation runs where a tensor is; one without data runs anywhere."""
+    return tensor.device.type in ("cpu", "meta") or (tensor.is_cuda and op.cuda)
 
 
 def as_complex(pairs):

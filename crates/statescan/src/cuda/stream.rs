@@ -81,6 +81,11 @@ impl Stream {
     pub(crate) fn is(&self, other: &Stream) -> bool {
         self.ordinal() == other.ordinal() && self.raw == other.raw
     }
+    /// Makes the device's context the current one as long as what this gives lives.
+    #[cfg(test)]
+    pub(super) fn enter(&self) -> Result<super::driver::Current> {
+        self.context.enter()
+    }
     pub(crate) fn numbers(&self) -> Numbers {
         self.context.numbers()
     }

@@ -140,6 +140,8 @@ impl Tiling {
             Swizzle::Bytes64 => Way::CU_TENSOR_MAP_SWIZZLE_64B,
             Swizzle::Bytes128 => Way::CU_TENSOR_MAP_SWIZZLE_128B,
         };
+        // the driver checks the address against the current context
+        let _current = stream.enter()?;
         let mut map = MaybeUninit::<sys::CUtensorMap>::uninit();
         // SAFETY: the driver is loaded, as a stream exists; every array has as many elements as the tensor has axes, and the map is valid
         // memory of its size.
