@@ -55,6 +55,7 @@ template <int RANK> DEVICE void tile_load(void* to, const TensorMap& map, Barrie
 DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Starts to copy a tile from shared memory; elements outside of the tensor are left out.
+// lines of the tensor must be whole 16 bytes: behind the end of others zeros are written up to the next 16
 template <int RANK> DEVICE void tile_store(const TensorMap& map, const void* from, const int (&at)[RANK]) {
   const u32 shared = shared_address(from);
   static_assert(RANK >= 1 && RANK <= 5, "tensor maps have up to five axes");

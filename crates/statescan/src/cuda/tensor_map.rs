@@ -50,6 +50,9 @@ pub(crate) struct Tiling {
 impl Tiling {
     /// A view in tiles of a shape, both with the innermost axis last.
     ///
+    /// A copy out of shared memory writes whole 16 bytes: where lines of the view are no multiple of them, it writes zeros behind their ends.
+    /// So a tensor that is written needs such lines, or room behind them.
+    ///
     /// # Errors
     /// [`Error::Unavailable`] with the rule that does not hold.
     pub(crate) fn new(view: &View<'_>, tile: &[usize], swizzle: Swizzle) -> Result<Tiling> {

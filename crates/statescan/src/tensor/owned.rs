@@ -24,7 +24,7 @@ use num_complex::Complex64;
 /// let a = Tensor::from_slice(&exec, &[0.5f32; 6], &[2, 3])?;
 /// let b = Tensor::from_slice(&exec, &[1f32; 6], &[2, 3])?;
 /// let mut h = Tensor::empty(&exec, DType::F32, &[2, 3])?;
-/// linear_scan::forward(&exec, &Args::new(a.view(), b.view()), &mut Outputs { h: Some(h.view_mut()), ..Default::default() })?;
+/// linear_scan::forward(&exec, &Args::new(a.view(), b.view()), &mut Outputs::default().h(h.view_mut()))?;
 /// assert_eq!(h.to_vec::<f32>()?, [1.0, 1.5, 1.75, 1.0, 1.5, 1.75]);
 /// # Ok::<(), statescan::Error>(())
 /// ```

@@ -22,7 +22,7 @@ use crate::exec::Exec;
 ///     let args = Args::new(a.view(), a.view());
 ///     let mut h = Tensor::like(&exec, &a.view())?;
 ///     let scratch = workspace.view_mut(&exec, linear_scan::workspace_len(&exec, &args)?)?;
-///     let mut out = Outputs { h: Some(h.view_mut()), workspace: Some(scratch), ..Default::default() };
+///     let mut out = Outputs::default().h(h.view_mut()).workspace(scratch);
 ///     linear_scan::forward(&exec, &args, &mut out)?;
 /// }
 /// # Ok::<(), statescan::Error>(())

@@ -83,8 +83,8 @@ fn copies(stream: &Stream, shape: &[usize], from: &[isize], to: &[isize], tile: 
 fn tensor_maps_copy_strided_tiles() {
     let Some(stream) = gpu("9.0", |capability| capability == (9, 0)) else { return };
     let (none, wide) = (Swizzle::None, Swizzle::Bytes128);
-    copies(&stream, &[100], &[1], &[1], &[64], none);
-    copies(&stream, &[30, 100], &[104, 1], &[128, 1], &[8, 64], wide);
+    copies(&stream, &[104], &[1], &[1], &[64], none);
+    copies(&stream, &[30, 104], &[104, 1], &[128, 1], &[8, 64], wide);
     // (head, step, channel) out of (step, head, channel): a strided tile of three axes
     for swizzle in [none, wide] {
         copies(&stream, &[3, 70, 64], &[64, 192, 1], &[72 * 70, 72, 1], &[2, 32, 64], swizzle);
