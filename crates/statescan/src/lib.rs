@@ -15,7 +15,7 @@
 //!     View::new(&b, &[batch, dstate, seqlen])?,
 //!     View::new(&c, &[batch, dstate, seqlen])?,
 //! );
-//! let mut out = Outputs { y: Some(ViewMut::new(&mut y, &[batch, dim, seqlen])?), ..Default::default() };
+//! let mut out = Outputs::default().y(ViewMut::new(&mut y, &[batch, dim, seqlen])?);
 //! selective_scan::forward(&Exec::cpu(0), &args, &mut out)?;
 //! assert!((y[0] - 2.0 * 0.5 * 0.1 * 0.5).abs() < 1e-6);
 //! # Ok::<(), statescan::Error>(())
@@ -63,20 +63,16 @@
 //!
 //! let mut y = Tensor::like(&exec, &x.view())?;
 //! let mut saved = Tensor::empty(&exec, DType::F32, &[selective_scan::checkpoints_len(&args)?])?;
-//! let mut out = Outputs { y: Some(y.view_mut()), checkpoints: Some(saved.view_mut()), ..Default::default() };
+//! let mut out = Outputs::default().y(y.view_mut()).checkpoints(saved.view_mut());
 //! selective_scan::forward(&exec, &args, &mut out)?;
 //!
 //! // the gradients of the sum of y, whose cotangent is one everywhere
 //! let ones = filled(&[batch, dim, seqlen], 1.0)?;
-//! let cotangents = Cotangents { y: Some(ones.view()), ..Default::default() };
+//! let cotangents = Cotangents::default().y(ones.view());
 //! let (mut dx, mut da) = (Tensor::like(&exec, &x.view())?, Tensor::like(&exec, &a.view())?);
 //! let mut workspace = Workspace::default();
-//! let mut grads = Gradients {
-//!     x: Some(dx.view_mut()),
-//!     a: Some(da.view_mut()),
-//!     workspace: Some(workspace.view_mut(&exec, selective_scan::backward_workspace_len(&exec, &args, true)?)?),
-//!     ..Default::default()
-//! };
+//! let scratch = workspace.view_mut(&exec, selective_scan::backward_workspace_len(&exec, &args, true)?)?;
+//! let mut grads = Gradients::default().x(dx.view_mut()).a(da.view_mut()).workspace(scratch);
 //! selective_scan::backward(&exec, &args, Some(saved.view()), &cotangents, &mut grads)?;
 //!
 //! // the last input reaches the last output alone: twice C dt B

@@ -17,17 +17,17 @@ fn convolution(exec: &Exec, recorded: bool) -> [Tensor; 3] {
     let (rng, mut workspace) = (&mut Rng::new(1), Workspace::default());
     let [x, dy] = [0; 2].map(|_| on(exec, &normal(rng, DType::F32, &[2, 20, 300], Layout::Dense, 1.0)));
     let weight = on(exec, &normal(rng, DType::F32, &[20, 4], Layout::Dense, 0.5));
-    let args = Args { activation: Activation::Silu, ..Args::new(x.view(), weight.view()) };
+    let args = Args::new(x.view(), weight.view()).activation(Activation::Silu);
     let [mut y, mut dx, mut dweight] =
         [&x, &x, &weight].map(|like| on(exec, &poisoned(rng, DType::F32, &like.shape(), Layout::Dense)));
     let len = causal_conv1d::backward_workspace_len(exec, &args).unwrap();
     let mut workspace = workspace.view_mut(exec, len).unwrap();
     let mut calls = || {
-        let mut out = Outputs { y: Some(y.view_mut()), final_states: None };
+        let mut out = Outputs::default().y(y.view_mut());
         causal_conv1d::forward(exec, &args, &mut out)?;
         let (x, weight, workspace) = (Some(dx.view_mut()), Some(dweight.view_mut()), Some(workspace.reborrow()));
-        let mut grads = Gradients { x, weight, workspace, ..Default::default() };
-        causal_conv1d::backward(exec, &args, &Cotangents { y: Some(dy.view()), final_states: None }, &mut grads)
+        let mut grads = Gradients::default().x(x).weight(weight).workspace(workspace);
+        causal_conv1d::backward(exec, &args, &Cotangents::default().y(dy.view()), &mut grads)
     };
     if recorded {
         // the first call of a kernel may be recorded as well as any other
@@ -115,16 +115,16 @@ fn scan(exec: &Exec) {
     let rng = &mut Rng::new(2);
     let mut numbers = |shape: &[usize]| on(exec, &normal(rng, DType::BF16, shape, Layout::Dense, 0.1));
     let (time, maps, a) = (numbers(&[2, 64, 256]), numbers(&[2, 16, 256]), numbers(&[64, 16]));
-    let args = Args { dt_softplus: true, ..Args::new(time.view(), time.view(), a.view(), maps.view(), maps.view()) };
+    let args = Args::new(time.view(), time.view(), a.view(), maps.view(), maps.view()).dt_softplus(true);
     let mut saved = Tensor::empty(exec, DType::F32, &[selective_scan::checkpoints_len(&args).unwrap()]).unwrap();
     let [mut y, mut dx] = [(); 2].map(|()| on(exec, &poisoned(&mut Rng::new(3), DType::BF16, &time.shape(), Layout::Dense)));
-    let mut out = Outputs { y: Some(y.view_mut()), checkpoints: Some(saved.view_mut()), ..Default::default() };
+    let mut out = Outputs::default().y(y.view_mut()).checkpoints(saved.view_mut());
     forward(exec, &args, &mut out).unwrap();
     let mut workspace = Workspace::default();
     let len = selective_scan::backward_workspace_len(exec, &args, true).unwrap();
     let workspace = Some(workspace.view_mut(exec, len).unwrap());
-    let mut grads = Gradients { x: Some(dx.view_mut()), workspace, ..Default::default() };
-    let cotangents = Cotangents { y: Some(time.view()), final_state: None };
+    let mut grads = Gradients::default().x(dx.view_mut()).workspace(workspace);
+    let cotangents = Cotangents::default().y(time.view());
     backward(exec, &args, Some(saved.view()), &cotangents, &mut grads).unwrap();
     assert!([&y, &dx].iter().all(|tensor| home(tensor).to_dense().data().iter().all(|v| v.re.is_finite())));
 }
@@ -139,7 +139,7 @@ fn fault() {
     };
     let [weight, mut y] = [&[20, 4][..], &shape].map(|shape| Tensor::zeros(&exec, DType::F32, shape).unwrap());
     let args = Args::new(nowhere.unwrap(), weight.view());
-    let mut call = || causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(y.view_mut()), final_states: None });
+    let mut call = || causal_conv1d::forward(&exec, &args, &mut Outputs::default().y(y.view_mut()));
     assert_eq!(call(), Ok(()), "nothing is known of it yet");
     let lost = |result: Result<(), Error>| {
         let error = result.unwrap_err();

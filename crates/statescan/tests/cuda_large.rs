@@ -57,11 +57,11 @@ fn convolution() {
     let weight = normal(&mut Rng::new(1), DType::F32, &[DIM, 4], Layout::Dense, 0.5);
     check(&numbers(&[PERIOD, DIM, STEPS]), |exec, x| {
         let weight = on(exec, &weight);
-        let args = Args { activation: Activation::Silu, ..Args::new(x.view(), weight.view()) };
+        let args = Args::new(x.view(), weight.view()).activation(Activation::Silu);
         let [mut y, mut dx] = [&x, &x].map(|like| room(exec, like));
-        forward(exec, &args, &mut Outputs { y: Some(y.view_mut()), ..Default::default() }).unwrap();
-        let mut grads = Gradients { x: Some(dx.view_mut()), ..Default::default() };
-        backward(exec, &args, &Cotangents { y: Some(x.view()), final_states: None }, &mut grads).unwrap();
+        forward(exec, &args, &mut Outputs::default().y(y.view_mut())).unwrap();
+        let mut grads = Gradients::default().x(dx.view_mut());
+        backward(exec, &args, &Cotangents::default().y(x.view()), &mut grads).unwrap();
         vec![y, dx]
     });
 }
@@ -83,20 +83,16 @@ fn selective_scan_of_many_rows() {
         let [mut y, mut dx, mut ddt] = [&x, &x, &x].map(|like| room(exec, like));
         let mut saved = Tensor::empty(exec, DType::F32, &[checkpoints_len(&args).unwrap()]).unwrap();
         let mut workspace = Workspace::default();
-        let mut out = Outputs {
-            y: Some(y.view_mut()),
-            checkpoints: Some(saved.view_mut()),
-            workspace: Some(workspace.view_mut(exec, workspace_len(exec, &args).unwrap()).unwrap()),
-            ..Default::default()
-        };
+        let mut out = Outputs::default()
+            .y(y.view_mut())
+            .checkpoints(saved.view_mut())
+            .workspace(workspace.view_mut(exec, workspace_len(exec, &args).unwrap()).unwrap());
         forward(exec, &args, &mut out).unwrap();
-        let mut grads = Gradients {
-            x: Some(dx.view_mut()),
-            dt: Some(ddt.view_mut()),
-            workspace: Some(workspace.view_mut(exec, backward_workspace_len(exec, &args, true).unwrap()).unwrap()),
-            ..Default::default()
-        };
-        let cotangents = Cotangents { y: Some(x.view()), final_state: None };
+        let mut grads = Gradients::default()
+            .x(dx.view_mut())
+            .dt(ddt.view_mut())
+            .workspace(workspace.view_mut(exec, backward_workspace_len(exec, &args, true).unwrap()).unwrap());
+        let cotangents = Cotangents::default().y(x.view());
         backward(exec, &args, Some(saved.view()), &cotangents, &mut grads).unwrap();
         vec![y, dx, ddt]
     });
@@ -114,11 +110,11 @@ fn linear_scan_of_many_rows() {
         let [mut h, mut da] = [&a, &a].map(|like| room(exec, like));
         let mut workspace = Workspace::default();
         let scratch = workspace.view_mut(exec, workspace_len(exec, &args).unwrap()).unwrap();
-        let mut out = Outputs { h: Some(h.view_mut()), workspace: Some(scratch), ..Default::default() };
+        let mut out = Outputs::default().h(h.view_mut()).workspace(scratch);
         forward(exec, &args, &mut out).unwrap();
         let scratch = workspace.view_mut(exec, backward_workspace_len(exec, &args, true).unwrap()).unwrap();
-        let mut grads = Gradients { a: Some(da.view_mut()), workspace: Some(scratch), ..Default::default() };
-        let cotangents = Cotangents { h: Some(inputs), final_state: None };
+        let mut grads = Gradients::default().a(da.view_mut()).workspace(scratch);
+        let cotangents = Cotangents::default().h(inputs);
         backward(exec, &args, Some(h.view()), &cotangents, &mut grads).unwrap();
         vec![h, da]
     });

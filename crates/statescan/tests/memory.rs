@@ -54,17 +54,11 @@ fn forward_and_backward_stay_near_the_tensors_of_the_call() {
     PEAK.store(tensors, Ordering::Relaxed);
     for threads in [1, 2] {
         let exec = Exec::cpu(threads);
-        let mut out = Outputs { y: Some(y.view_mut()), checkpoints: Some(saved.view_mut()), ..Default::default() };
+        let mut out = Outputs::default().y(y.view_mut()).checkpoints(saved.view_mut());
         selective_scan::forward(&exec, &args, &mut out).unwrap();
-        let mut grads = Gradients {
-            x: Some(dx.view_mut()),
-            dt: Some(ddt.view_mut()),
-            a: Some(da.view_mut()),
-            b: Some(db.view_mut()),
-            c: Some(dc.view_mut()),
-            ..Default::default()
-        };
-        let cotangents = Cotangents { y: Some(dy.view()), final_state: None };
+        let mut grads =
+            Gradients::default().x(dx.view_mut()).dt(ddt.view_mut()).a(da.view_mut()).b(db.view_mut()).c(dc.view_mut());
+        let cotangents = Cotangents::default().y(dy.view());
         selective_scan::backward(&exec, &args, Some(saved.view()), &cotangents, &mut grads).unwrap();
     }
     let peak = PEAK.load(Ordering::Relaxed);

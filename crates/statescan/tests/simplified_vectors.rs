@@ -36,20 +36,17 @@ fn check(name: &str, discretization: Discretization, inner: Option<bool>) {
     let delta = case.need("in.delta");
     let (d, delta_a) = (case.tensor("in.D"), case.tensor("in.deltaA"));
     let [u, a, b, c] = [&u, &a, &b, &c].map(|v| complex(v.view()));
-    let args = Args {
-        delta_a: delta_a.as_ref().map(|v| v.view()),
-        discretization,
-        head: match inner {
+    let args = Args::new(u, delta.view(), a, b, c)
+        .delta_a(delta_a.as_ref().map(|v| v.view()))
+        .discretization(discretization)
+        .head(match inner {
             None => Head::Complex,
             Some(conj_sym) => Head::Real { conj_sym, d: d.as_ref().map(|v| v.view()) },
-        },
-        ..Args::new(u, delta.view(), a, b, c)
-    };
+        });
     let (by_y, by_last) = (case.need("cot.y"), case.tensor("cot.last_state"));
-    let cotangents = Cotangents {
-        y: Some(if inner.is_some() { by_y.view() } else { complex(by_y.view()) }),
-        last_state: by_last.as_ref().map(|v| complex(v.view())),
-    };
+    let cotangents = Cotangents::default()
+        .y(if inner.is_some() { by_y.view() } else { complex(by_y.view()) })
+        .last_state(by_last.as_ref().map(|v| complex(v.view())));
 
     let exact = reference::forward(&args).unwrap();
     let shown = |dense: &Dense| if inner.is_some() { dense.clone() } else { pairs(dense) };
@@ -65,11 +62,9 @@ fn check(name: &str, discretization: Discretization, inner: Option<bool>) {
     let (mut y, mut last) = (like("out.y"), case.tensor("out.last_state"));
     let mut y_view = y.view_mut();
     let mut last_view = last.as_mut().map(|v| v.view_mut());
-    let mut out = Outputs {
-        y: Some(if inner.is_some() { y_view.reborrow() } else { complex_mut(&mut y_view) }),
-        last_state: last_view.as_mut().map(complex_mut),
-        checkpoints: None,
-    };
+    let mut out = Outputs::default()
+        .y(if inner.is_some() { y_view.reborrow() } else { complex_mut(&mut y_view) })
+        .last_state(last_view.as_mut().map(complex_mut));
     forward(&exec, &args, &mut out).unwrap();
     case.assert_close("out.y", &y.to_dense());
     if let Some(last) = &last {
@@ -79,16 +74,14 @@ fn check(name: &str, discretization: Discretization, inner: Option<bool>) {
     let [mut du, mut da, mut db, mut dc, mut ddelta] = ["grad.u", "grad.A", "grad.B", "grad.C", "grad.delta"].map(like);
     let [mut vu, mut va, mut vb, mut vc] = [&mut du, &mut da, &mut db, &mut dc].map(|v| v.view_mut());
     let (mut dd, mut ddelta_a) = (d.clone(), delta_a.clone());
-    let mut wanted = Gradients {
-        u: Some(complex_mut(&mut vu)),
-        a: Some(complex_mut(&mut va)),
-        b: Some(complex_mut(&mut vb)),
-        c: Some(complex_mut(&mut vc)),
-        delta: Some(ddelta.view_mut()),
-        d: dd.as_mut().map(|v| v.view_mut()),
-        delta_a: ddelta_a.as_mut().map(|v| v.view_mut()),
-        initial_state: None,
-    };
+    let mut wanted = Gradients::default()
+        .u(complex_mut(&mut vu))
+        .a(complex_mut(&mut va))
+        .b(complex_mut(&mut vb))
+        .c(complex_mut(&mut vc))
+        .delta(ddelta.view_mut())
+        .d(dd.as_mut().map(|v| v.view_mut()))
+        .delta_a(ddelta_a.as_mut().map(|v| v.view_mut()));
     backward(&exec, &args, None, &cotangents, &mut wanted).unwrap();
     for (key, grad) in [("grad.u", &du), ("grad.A", &da), ("grad.B", &db), ("grad.C", &dc), ("grad.delta", &ddelta)] {
         case.assert_close(key, &grad.to_dense());

@@ -172,7 +172,7 @@ fn a_workspace_serves_one_call_after_the_other() {
             let args = Args::new(a.view(), b.view());
             let run = |scratch| {
                 let mut h = Tensor::like(&exec, &b.view()).unwrap();
-                let mut out = Outputs { h: Some(h.view_mut()), workspace: scratch, ..Default::default() };
+                let mut out = Outputs::default().h(h.view_mut()).workspace(scratch);
                 linear_scan::forward(&exec, &args, &mut out).unwrap();
                 h.to_vec::<f32>().unwrap()
             };

@@ -40,6 +40,15 @@ pub(crate) struct Field {
 
 #[cfg(feature = "cuda")]
 impl Declarations {
+    /// Adds the text of a type that is declared by hand.
+    #[cfg(test)]
+    pub(crate) fn add_text(&mut self, name: &'static str, text: &str) {
+        if !self.known.contains(&name) {
+            self.known.push(name);
+            self.text += text;
+        }
+    }
+
     /// Adds a struct, whose fields' types were declared before, to what is declared.
     pub(crate) fn add<P>(&mut self, name: &'static str, base: Option<&str>, fields: &[Field]) {
         if self.known.contains(&name) {

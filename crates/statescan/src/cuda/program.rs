@@ -13,6 +13,12 @@ pub(crate) const COMMON: &str = include_str!("common.cuh");
 pub(crate) const STEP_SIZE: &str = include_str!("step_size.cuh");
 /// The discretizations.
 pub(crate) const DISCRETIZATION: &str = include_str!("discretization.cuh");
+/// Products on tensor cores.
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) const MMA: &str = include_str!("mma.cuh");
+/// Barriers, copied tiles, products of warpgroups and clusters on Hopper; it comes after the products.
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) const HOPPER: &str = include_str!("hopper.cuh");
 
 /// A kernel's text and what it takes: one `P` by value.
 #[derive(Debug)]

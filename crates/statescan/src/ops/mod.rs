@@ -22,6 +22,7 @@ pub mod signature;
 pub mod simplified_scan;
 pub mod ssd;
 
+pub use builder::IntoField;
 pub use call::{Call, Given, Written};
 pub use discretization::Discretization;
 pub use operation::Operation;

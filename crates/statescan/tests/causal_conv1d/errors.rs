@@ -13,35 +13,35 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let (integers, four) = (ones(DType::I32, &[2, 3, 8]), ones(DType::F32, &[4]));
     let failing = |args: &Args<'_>| {
         let mut y = poisoned(&mut Rng::new(1), DType::F32, &[2, 3, 8], Layout::Dense);
-        let out = &mut Outputs { y: Some(y.view_mut()), final_states: None };
+        let out = &mut Outputs::default().y(y.view_mut());
         let error = causal_conv1d::forward(&Exec::cpu(1), args, out).unwrap_err();
         assert!(y.bytes().iter().all(|&b| b == 0xff), "written in spite of {error}");
         error
     };
-    assert!(matches!(failing(&Args { x: flat.view(), ..args }), Error::Rank { argument: "x", .. }));
-    assert!(matches!(failing(&Args { x: integers.view(), ..args }), Error::DType { argument: "x", .. }));
-    assert!(matches!(failing(&Args { weight: wide.view(), ..args }), Error::Value { argument: "weight", .. }));
-    assert!(matches!(failing(&Args { weight: four.view(), ..args }), Error::Rank { argument: "weight", .. }));
-    assert!(matches!(failing(&Args { weight: flat.view(), ..args }), Error::Shape { argument: "initial_states", .. }));
-    assert!(matches!(failing(&Args { bias: Some(four.view()), ..args }), Error::Shape { argument: "bias", .. }));
+    assert!(matches!(failing(&args.x(flat.view())), Error::Rank { argument: "x", .. }));
+    assert!(matches!(failing(&args.x(integers.view())), Error::DType { argument: "x", .. }));
+    assert!(matches!(failing(&args.weight(wide.view())), Error::Value { argument: "weight", .. }));
+    assert!(matches!(failing(&args.weight(four.view())), Error::Rank { argument: "weight", .. }));
+    assert!(matches!(failing(&args.weight(flat.view())), Error::Shape { argument: "initial_states", .. }));
+    assert!(matches!(failing(&args.bias(four.view())), Error::Shape { argument: "bias", .. }));
     let states = Some(short.view());
-    assert!(matches!(failing(&Args { initial_states: states, ..args }), Error::Shape { argument: "initial_states", .. }));
+    assert!(matches!(failing(&args.initial_states(states)), Error::Shape { argument: "initial_states", .. }));
     let bounds = [0i64, 8];
     let sequences = Sequences::CuSeqlens(View::new(&bounds, &[2]).unwrap());
-    assert!(matches!(failing(&Args { sequences, ..args }), Error::Value { argument: "cu_seqlens", .. }));
+    assert!(matches!(failing(&args.sequences(sequences)), Error::Value { argument: "cu_seqlens", .. }));
     let sequences = Sequences::SeqIdx(View::new(&bounds, &[2]).unwrap());
-    assert!(matches!(failing(&Args { sequences, ..args }), Error::Shape { argument: "seq_idx", .. }));
+    assert!(matches!(failing(&args.sequences(sequences)), Error::Shape { argument: "seq_idx", .. }));
 
     let exec = Exec::cpu(1);
     let mut wrong = ones(DType::F32, &[2, 3, 7]);
-    let error = causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(wrong.view_mut()), final_states: None });
+    let error = causal_conv1d::forward(&exec, &args, &mut Outputs::default().y(wrong.view_mut()));
     assert!(matches!(error, Err(Error::Shape { argument: "y", .. })));
     let mut folded = Tensor::strided(DType::F32, &[2, 3, 8], &[0, 8, 1], 0, 24).unwrap();
-    let error = causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(folded.view_mut()), final_states: None });
+    let error = causal_conv1d::forward(&exec, &args, &mut Outputs::default().y(folded.view_mut()));
     assert!(matches!(error, Err(Error::Stride { argument: "y", .. })));
     let mut bias = ones(DType::F32, &[3]);
-    let grads = &mut Gradients { bias: Some(bias.view_mut()), ..Gradients::default() };
-    let error = causal_conv1d::backward(&exec, &Args { bias: None, ..args }, &Cotangents::default(), grads);
+    let grads = &mut Gradients::default().bias(bias.view_mut());
+    let error = causal_conv1d::backward(&exec, &args.bias(None), &Cotangents::default(), grads);
     assert!(matches!(error, Err(Error::Presence { argument: "bias", .. })));
 }
 
@@ -52,7 +52,7 @@ fn sizes_that_no_memory_has_are_refused() {
         let op = "causal_conv1d";
         assert_too_large(op, causal_conv1d::forward(exec, args, &mut Outputs::default()));
         let mut grad = [7f32; 2];
-        let mut grads = Gradients { weight: Some(ViewMut::new(&mut grad, &[1, 2]).unwrap()), ..Gradients::default() };
+        let mut grads = Gradients::default().weight(ViewMut::new(&mut grad, &[1, 2]).unwrap());
         assert_too_large(op, causal_conv1d::backward(exec, args, &Cotangents::default(), &mut grads));
         assert_too_large(op, causal_conv1d::final_states_shape(args));
         assert_too_large(op, causal_conv1d::backward_workspace_len(exec, args));
@@ -71,10 +71,10 @@ fn sizes_that_no_memory_has_are_refused() {
         [1, 0, 1 << 62],
     ] {
         is_too_large(&args(shape));
-        is_too_large(&Args { reverse: true, ..args(shape) });
+        is_too_large(&args(shape).reverse(true));
     }
-    is_too_large(&Args { sequences: Sequences::CuSeqlens(broadcast(none, &[1 << 62])), ..args([1, 1, 0]) });
+    is_too_large(&args([1, 1, 0]).sequences(Sequences::CuSeqlens(broadcast(none, &[1 << 62]))));
     let index = Sequences::SeqIdx(broadcast(none, &[1, 1]));
-    is_too_large(&Args { sequences: index, initial_states: Some(broadcast(one, &[1, 1 << 62, 1, 1])), ..args([1; 3]) });
+    is_too_large(&args([1; 3]).sequences(index).initial_states(broadcast(one, &[1, 1 << 62, 1, 1])));
     assert_eq!(causal_conv1d::final_states_shape(&args([1, 1, 1 << 44])).unwrap()[..], [1, 1, 1]);
 }

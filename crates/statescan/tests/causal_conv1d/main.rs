@@ -160,18 +160,16 @@ impl Inputs {
             Packing::Bounds => Sequences::CuSeqlens(self.bounds.view()),
             _ => Sequences::SeqIdx(self.index.view()),
         };
-        Args {
-            bias: case.bias.then(|| self.bias.view()),
-            activation: if case.silu { Activation::Silu } else { Activation::None },
-            initial_states: case.initial.then(|| self.states.view()),
-            sequences,
-            reverse: case.reverse,
-            ..Args::new(self.x.view(), self.weight.view())
-        }
+        Args::new(self.x.view(), self.weight.view())
+            .bias(case.bias.then(|| self.bias.view()))
+            .activation(if case.silu { Activation::Silu } else { Activation::None })
+            .initial_states(case.initial.then(|| self.states.view()))
+            .sequences(sequences)
+            .reverse(case.reverse)
     }
 
     fn cotangents(&self) -> Cotangents<'_> {
-        Cotangents { y: Some(self.dy.view()), final_states: Some(self.dlast.view()) }
+        Cotangents::default().y(self.dy.view()).final_states(self.dlast.view())
     }
 }
 
@@ -194,20 +192,19 @@ impl Results {
         let [mut weight, mut bias, mut states, mut last] =
             [&inputs.weight, &inputs.bias, &inputs.states, &inputs.states].map(&mut like);
         let [mut y, mut x] = [(); 2].map(|()| on(exec, &case.tensor(rng, true)));
-        let mut out = Outputs { y: Some(y.view_mut()), final_states: Some(last.view_mut()) };
+        let mut out = Outputs::default().y(y.view_mut()).final_states(last.view_mut());
         let call = causal_conv1d::forward(exec, &args, &mut out);
         if !ran(exec, call, &[&y, &last]) {
             return None;
         }
         let len = causal_conv1d::backward_workspace_len(exec, &args).unwrap();
         let mut workspace = on(exec, &poisoned(rng, DType::F32, &[len], Layout::Dense));
-        let mut grads = Gradients {
-            x: Some(x.view_mut()),
-            weight: Some(weight.view_mut()),
-            bias: case.bias.then(|| bias.view_mut()),
-            initial_states: Some(states.view_mut()),
-            workspace: (case.seed % 2 == 1).then(|| workspace.view_mut()),
-        };
+        let mut grads = Gradients::default()
+            .x(x.view_mut())
+            .weight(weight.view_mut())
+            .bias(case.bias.then(|| bias.view_mut()))
+            .initial_states(states.view_mut())
+            .workspace((case.seed % 2 == 1).then(|| workspace.view_mut()));
         causal_conv1d::backward(exec, &args, &inputs.cotangents(), &mut grads).unwrap();
         let [y, last, x, weight, bias, states] = [&y, &last, &x, &weight, &bias, &states].map(home);
         Some(Results { y, last, x, weight, bias, states })
@@ -413,12 +410,12 @@ fn silu_of_any_number_is_that_of_the_formula() {
     for strides in [[0, seqlen as isize, 1], [0, 1, dim as isize]] {
         let x = View::strided(&x, 0, &[1, dim, seqlen], &strides).unwrap();
         let weight = View::new(&weight, &[dim, 2]).unwrap();
-        let args = Args { bias: Some(bias), activation: Activation::Silu, ..Args::new(x, weight) };
+        let args = Args::new(x, weight).bias(bias).activation(Activation::Silu);
         let expected = reference::forward(&args).unwrap().y;
         for exec in cpu_executors() {
             let mut y = vec![9.0f32; dim * seqlen];
             let out = ViewMut::strided(&mut y, 0, &[1, dim, seqlen], &strides).unwrap();
-            causal_conv1d::forward(&exec, &args, &mut Outputs { y: Some(out), ..Default::default() }).unwrap();
+            causal_conv1d::forward(&exec, &args, &mut Outputs::default().y(out)).unwrap();
             let got = Dense::from_view(&View::strided(&y, 0, &[1, dim, seqlen], &strides).unwrap());
             for (i, (got, expected)) in got.data().iter().zip(expected.data()).enumerate() {
                 let (got, expected) = (got.re, expected.re);

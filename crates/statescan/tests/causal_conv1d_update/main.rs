@@ -75,13 +75,11 @@ impl Case {
     }
 
     fn args<'a>(&self, i: &'a Inputs) -> UpdateArgs<'a> {
-        UpdateArgs {
-            bias: self.bias.then(|| i.bias.view()),
-            activation: if self.silu { Activation::Silu } else { Activation::None },
-            cache_seqlens: self.circular.then(|| i.seen.view()),
-            conv_state_indices: self.indexed.then(|| i.rows.view()),
-            ..UpdateArgs::new(i.x.view(), i.weight.view())
-        }
+        UpdateArgs::new(i.x.view(), i.weight.view())
+            .bias(self.bias.then(|| i.bias.view()))
+            .activation(if self.silu { Activation::Silu } else { Activation::None })
+            .cache_seqlens(self.circular.then(|| i.seen.view()))
+            .conv_state_indices(self.indexed.then(|| i.rows.view()))
     }
 }
 
@@ -169,7 +167,7 @@ fn steps_one_by_one_are_the_convolution() {
     let rng = &mut Rng::new(3);
     let mut dense = |shape: &[usize]| normal(rng, DType::F64, shape, Layout::Dense, 0.6).to_dense();
     let (x, weight, first) = (dense(&[2, 3, 11]), dense(&[3, 4]), dense(&[2, 3, 3]));
-    let args = Args { initial_states: Some(first.real_view()), ..Args::new(x.real_view(), weight.real_view()) };
+    let args = Args::new(x.real_view(), weight.real_view()).initial_states(first.real_view());
     let whole = reference::forward(&args).unwrap();
     // the latest inputs last, or a ring of five
     for ring in [false, true] {
@@ -182,10 +180,7 @@ fn steps_one_by_one_are_the_convolution() {
         }
         for t in 0..11 {
             let counts = View::new(&seen, &[2]).unwrap();
-            let args = UpdateArgs {
-                cache_seqlens: ring.then_some(counts),
-                ..UpdateArgs::new(x.real_view().index(2, t), weight.real_view())
-            };
+            let args = UpdateArgs::new(x.real_view().index(2, t), weight.real_view()).cache_seqlens(ring.then_some(counts));
             let y;
             (y, state) = oracle::update(&args, &state.real_view()).unwrap();
             for (b, d) in (0..2).flat_map(|b| (0..3).map(move |d| (b, d))) {
@@ -259,10 +254,10 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     assert!(matches!(error, Error::Shape { argument: "conv_state", .. }), "{error}");
     let error = failing(&args, &buffer(&[6, 4]));
     assert!(matches!(error, Error::Rank { argument: "conv_state", .. }), "{error}");
-    let error = failing(&UpdateArgs { conv_state_indices: None, ..args }, &inputs.state);
+    let error = failing(&args.conv_state_indices(None), &inputs.state);
     assert!(matches!(error, Error::Shape { argument: "conv_state", .. }), "{error}");
     let wrong = buffer(&[3]);
-    let error = failing(&UpdateArgs { cache_seqlens: Some(wrong.view()), ..args }, &inputs.state);
+    let error = failing(&args.cache_seqlens(wrong.view()), &inputs.state);
     assert!(matches!(error, Error::DType { argument: "cache_seqlens", .. }), "{error}");
     let error = update(&Exec::cpu(1), &args, &mut buffer(&[6, 4, 3]).view_mut(), &mut buffer(&[3, 5]).view_mut());
     assert!(matches!(error, Err(Error::Shape { argument: "y", .. })));

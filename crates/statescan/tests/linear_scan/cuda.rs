@@ -44,7 +44,7 @@ fn cuda_needs_the_states_or_room_for_them() {
     let Some(exec) = gpu() else { return };
     let case = Case::new(&mut Rng::new(4), &[2, 9], DType::F32, DType::F32, Layout::Dense, false, false).on(&exec);
     let mut a = Tensor::empty(&exec, DType::F32, &[2, 9]).unwrap();
-    let grads = &mut Gradients { a: Some(a.view_mut()), ..Default::default() };
+    let grads = &mut Gradients::default().a(a.view_mut());
     let error = backward(&exec, &case.args(), None, &Cotangents::default(), grads);
     assert!(matches!(error, Err(Error::Presence { argument: "h", .. })), "{error:?}");
 }

@@ -62,11 +62,11 @@ impl Case {
 
     fn args(&self) -> Args<'_> {
         let initial_state = self.initial.as_ref().map(|tensor| tensor.view());
-        Args { initial_state, reverse: self.reverse, ..Args::new(self.a.view(), self.b.view()) }
+        Args::new(self.a.view(), self.b.view()).initial_state(initial_state).reverse(self.reverse)
     }
 
     fn cotangents(&self) -> Cotangents<'_> {
-        Cotangents { h: Some(self.by_h.view()), final_state: Some(self.by_final.view()) }
+        Cotangents::default().h(self.by_h.view()).final_state(self.by_final.view())
     }
 
     fn is_double(&self) -> bool {
@@ -84,12 +84,11 @@ impl Case {
         let here = self.on(exec);
         let args = here.args();
         let mut workspace = poisoned_workspace(exec, linear_scan::workspace_len(exec, &args).unwrap());
-        let mut out = Outputs {
-            h: Some(h.view_mut()),
-            final_state: Some(last.view_mut()),
-            decay: Some(decay.view_mut()),
-            workspace: Some(workspace.view_mut()),
-        };
+        let mut out = Outputs::default()
+            .h(h.view_mut())
+            .final_state(last.view_mut())
+            .decay(decay.view_mut())
+            .workspace(workspace.view_mut());
         let call = forward(exec, &args, &mut out);
         let results = [&h, &last, &decay];
         ran(exec, call, &results).then(|| results.map(home))
@@ -105,12 +104,11 @@ impl Case {
         let args = here.args();
         let len = linear_scan::backward_workspace_len(exec, &args, h.is_some()).unwrap();
         let mut workspace = poisoned_workspace(exec, len);
-        let mut grads = Gradients {
-            a: Some(a.view_mut()),
-            b: Some(b.view_mut()),
-            initial_state: Some(initial.view_mut()),
-            workspace: Some(workspace.view_mut()),
-        };
+        let mut grads = Gradients::default()
+            .a(a.view_mut())
+            .b(b.view_mut())
+            .initial_state(initial.view_mut())
+            .workspace(workspace.view_mut());
         backward(exec, &args, h.as_ref().map(|h| h.view()), &here.cotangents(), &mut grads).unwrap();
         [&a, &b, &initial].map(home)
     }
@@ -233,9 +231,8 @@ fn oracle_identities() {
         a.data().iter().zip(b.data()).for_each(|(a, b)| assert!((a - b).norm() < 1e-12, "{a} {b}"));
     };
     // in two pieces: by carrying the state, and by scanning the second from zero
-    let piece = |range: core::ops::Range<usize>, initial| Args {
-        initial_state: initial,
-        ..Args::new(case.a.view().slice(2, range.clone()), case.b.view().slice(2, range))
+    let piece = |range: core::ops::Range<usize>, initial| {
+        Args::new(case.a.view().slice(2, range.clone()), case.b.view().slice(2, range)).initial_state(initial)
     };
     let first = reference::forward(&piece(0..7, case.args().initial_state)).unwrap();
     let second = reference::forward(&piece(7..20, Some(first.final_state.view()))).unwrap();
@@ -247,7 +244,7 @@ fn oracle_identities() {
     }
     close(&joined, &whole.final_state);
     // a mirrored call is the reversed scan
-    let flipped = Args { a: case.a.view().flip(2), b: case.b.view().flip(2), reverse: true, ..case.args() };
+    let flipped = case.args().a(case.a.view().flip(2)).b(case.b.view().flip(2)).reverse(true);
     let mirrored = reference::forward(&flipped).unwrap();
     close(&Dense::from_view(&mirrored.h.view().flip(2)), &whole.h);
     close(&mirrored.final_state, &whole.final_state);
@@ -258,9 +255,9 @@ fn oracle_identities() {
     let inputs = reference::forward(&Args::new(constant(0.0).view(), case.b.view())).unwrap();
     close(&inputs.h, &case.b.to_dense());
     // the adjoint identity: <cotangent, J b> = <J^H cotangent, b> for the linear map b -> h
-    let linear = Args { initial_state: None, ..case.args() };
+    let linear = case.args().initial_state(None);
     let h = reference::forward(&linear).unwrap().h;
-    let grad = reference::backward(&linear, &Cotangents { final_state: None, ..case.cotangents() }).unwrap().b;
+    let grad = reference::backward(&linear, &case.cotangents().final_state(None)).unwrap().b;
     let dot = |a: &Dense, b: &Dense| a.data().iter().zip(b.data()).map(|(a, b)| (a.conj() * b).re).sum::<f64>();
     let (left, right) = (dot(&case.by_h.to_dense(), &h), dot(&grad, &case.b.to_dense()));
     assert!((left - right).abs() < 1e-10 * left.abs().max(1.0));
@@ -284,13 +281,12 @@ fn oracle_gradients_are_central_differences() {
             a.data().iter().zip(b.data()).for_each(|(a, b)| assert!((a - b).norm() < 1e-7, "{name}: {a} {b}"));
         };
         let args = case.args();
-        let a = central_differences(&case.a.to_dense(), 1e-5, complex_a, |a| loss(Args { a, ..args }));
+        let a = central_differences(&case.a.to_dense(), 1e-5, complex_a, |a| loss(args.a(a)));
         close("a", &grads.a, &a);
-        let b = central_differences(&case.b.to_dense(), 1e-5, complex_b, |b| loss(Args { b, ..args }));
+        let b = central_differences(&case.b.to_dense(), 1e-5, complex_b, |b| loss(args.b(b)));
         close("b", &grads.b, &b);
         let initial = case.initial.as_ref().unwrap().to_dense();
-        let by_initial =
-            central_differences(&initial, 1e-5, complex_a || complex_b, |s| loss(Args { initial_state: Some(s), ..args }));
+        let by_initial = central_differences(&initial, 1e-5, complex_a || complex_b, |s| loss(args.initial_state(s)));
         close("initial_state", &grads.initial_state, &by_initial);
     }
 }
@@ -315,9 +311,9 @@ fn a_broadcast_decay_needs_no_copy() {
     let case = Case::new(&mut rng, &[2, 19, 70], DType::F32, DType::F32, Layout::Dense, false, false);
     // one decay for each channel of all rows and steps
     let constant = uniform(&mut rng, DType::F32, &[19], Layout::Dense, 0.5, 0.99);
-    let args = Args { a: constant.view().expand(0, 2).expand(2, 70), ..case.args() };
+    let args = case.args().a(constant.view().expand(0, 2).expand(2, 70));
     let mut h = poisoned(&mut rng, DType::F32, &[2, 19, 70], Layout::Dense);
-    forward(&Exec::cpu(1), &args, &mut Outputs { h: Some(h.view_mut()), ..Outputs::default() }).unwrap();
+    forward(&Exec::cpu(1), &args, &mut Outputs::default().h(h.view_mut())).unwrap();
     assert_close("h", &h, &reference::forward(&args).unwrap().h, ErrorBound::for_scan(DType::F32, 70));
 }
 
@@ -356,29 +352,29 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let good = Args::new(view(&[3, 20]), view(&[3, 20]));
     let run = |args: Args<'_>| {
         let mut h = vec![7f32; 60];
-        let mut out = Outputs { h: Some(statescan::ViewMut::new(&mut h, &[3, 20]).unwrap()), ..Outputs::default() };
+        let mut out = Outputs::default().h(statescan::ViewMut::new(&mut h, &[3, 20]).unwrap());
         let error = forward(&exec, &args, &mut out).unwrap_err();
         assert!(h.iter().all(|&v| v == 7.0));
         error
     };
-    assert!(matches!(run(Args { a: view(&[3, 19]), ..good }), Error::Shape { argument: "a", .. }));
-    assert!(matches!(run(Args { a: view(&[20]), ..good }), Error::Rank { argument: "a", .. }));
+    assert!(matches!(run(good.a(view(&[3, 19]))), Error::Shape { argument: "a", .. }));
+    assert!(matches!(run(good.a(view(&[20]))), Error::Rank { argument: "a", .. }));
     let six = view(&[1, 1, 1, 1, 3, 20]);
-    assert!(matches!(run(Args { a: six, b: six, ..good }), Error::Rank { argument: "b", .. }));
+    assert!(matches!(run(good.a(six).b(six)), Error::Rank { argument: "b", .. }));
     let index = View::new(&indices, &[3, 20]).unwrap();
-    assert!(matches!(run(Args { b: index, ..good }), Error::DType { argument: "b", .. }));
-    assert!(matches!(run(Args { initial_state: Some(view(&[4])), ..good }), Error::Shape { argument: "initial_state", .. }));
+    assert!(matches!(run(good.b(index)), Error::DType { argument: "b", .. }));
+    assert!(matches!(run(good.initial_state(view(&[4]))), Error::Shape { argument: "initial_state", .. }));
     let state = View::new(&complex[..3], &[3]).unwrap();
-    assert!(matches!(run(Args { initial_state: Some(state), ..good }), Error::DType { argument: "initial_state", .. }));
+    assert!(matches!(run(good.initial_state(state)), Error::DType { argument: "initial_state", .. }));
     let b = View::new(&complex, &[3, 20]).unwrap();
-    assert!(matches!(run(Args { b, ..good }), Error::DType { argument: "h", .. }));
+    assert!(matches!(run(good.b(b)), Error::DType { argument: "h", .. }));
     let mut one = [7f32; 3];
     let h = statescan::ViewMut::strided(&mut one, 0, &[3, 20], &[1, 0]).unwrap();
-    let error = forward(&exec, &good, &mut Outputs { h: Some(h), ..Outputs::default() }).unwrap_err();
+    let error = forward(&exec, &good, &mut Outputs::default().h(h)).unwrap_err();
     assert!(matches!(error, Error::Stride { argument: "h", .. }));
     let mut last = vec![7f32; 3];
-    let mut grads = Gradients { initial_state: Some(statescan::ViewMut::new(&mut last, &[3]).unwrap()), ..Gradients::default() };
-    let cotangents = Cotangents { h: Some(view(&[3, 19])), final_state: None };
+    let mut grads = Gradients::default().initial_state(statescan::ViewMut::new(&mut last, &[3]).unwrap());
+    let cotangents = Cotangents::default().h(view(&[3, 19]));
     let error = backward(&exec, &good, None, &cotangents, &mut grads).unwrap_err();
     assert!(matches!(error, Error::Shape { argument: "grad of h", .. }));
     assert!(last.iter().all(|&v| v == 7.0));
@@ -398,11 +394,10 @@ fn sizes_that_no_memory_has_are_refused() {
         &[1 << 20, 1 << 20, 1 << 20, 0, 1],
     ] {
         for reverse in [false, true] {
-            let args = &Args { reverse, ..Args::new(broadcast(one, shape), broadcast(one, shape)) };
+            let args = &Args::new(broadcast(one, shape), broadcast(one, shape)).reverse(reverse);
             assert_too_large(op, forward(exec, args, &mut Outputs::default()));
             let mut grad = [7f32];
-            let mut grads =
-                Gradients { initial_state: Some(statescan::ViewMut::new(&mut grad, &[1]).unwrap()), ..Gradients::default() };
+            let mut grads = Gradients::default().initial_state(statescan::ViewMut::new(&mut grad, &[1]).unwrap());
             assert_too_large(op, backward(exec, args, None, &Cotangents::default(), &mut grads));
             assert_too_large(op, linear_scan::backward_workspace_len(exec, args, false));
             assert_too_large(op, reference::forward(args));

@@ -149,29 +149,27 @@ impl Inputs {
 
     pub fn args<'a>(&'a self, case: &Case) -> Args<'a> {
         let on = |option, view: &'a Tensor| case.has(option).then(|| view.view());
-        Args {
-            d: on(SKIP, &self.d),
-            z: on(GATE, &self.z),
-            dt_bias: on(BIAS, &self.bias),
-            dt_softplus: case.has(SOFTPLUS),
-            dt_limit: if case.has(LIMIT) { (0.02, 0.3) } else { (f64::NEG_INFINITY, f64::INFINITY) },
-            dt_a: on(OWN_DECAY_STEP, &self.dt_a),
-            initial_state: on(INITIAL, &self.state),
-            sequences: if case.has(BOUNDS) {
+        Args::new(self.x.view(), self.dt.view(), self.a.view(), self.b.view(), self.c.view())
+            .d(on(SKIP, &self.d))
+            .z(on(GATE, &self.z))
+            .dt_bias(on(BIAS, &self.bias))
+            .dt_softplus(case.has(SOFTPLUS))
+            .dt_limit(if case.has(LIMIT) { (0.02, 0.3) } else { (f64::NEG_INFINITY, f64::INFINITY) })
+            .dt_a(on(OWN_DECAY_STEP, &self.dt_a))
+            .initial_state(on(INITIAL, &self.state))
+            .sequences(if case.has(BOUNDS) {
                 Sequences::CuSeqlens(self.bounds.view())
             } else if case.has(INDEX) {
                 Sequences::SeqIdx(self.index.view())
             } else {
                 Sequences::Whole
-            },
-            reverse: case.has(REVERSE),
-            discretization: case.discretization,
-            ..Args::new(self.x.view(), self.dt.view(), self.a.view(), self.b.view(), self.c.view())
-        }
+            })
+            .reverse(case.has(REVERSE))
+            .discretization(case.discretization)
     }
 
     pub fn cotangents(&self) -> Cotangents<'_> {
-        Cotangents { y: Some(self.dy.view()), final_state: Some(self.dstate.view()) }
+        Cotangents::default().y(self.dy.view()).final_state(self.dstate.view())
     }
 }
 
@@ -265,12 +263,11 @@ pub fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec, with_workspace: bo
     let mut y = fresh(case.dtype, &[case.batch, case.dim, case.seqlen], case.layout);
     let mut last = fresh(case.wide(), &case.state_shape(), case.layout);
     let [mut saved, mut scratch] = [(real, saved), (DType::F32, scratch)].map(|(of, len)| fresh(of, &[len], Layout::Dense));
-    let mut out = Outputs {
-        y: Some(y.view_mut()),
-        final_state: Some(last.view_mut()),
-        checkpoints: Some(saved.view_mut()),
-        workspace: with_workspace.then(|| scratch.view_mut()),
-    };
+    let mut out = Outputs::default()
+        .y(y.view_mut())
+        .final_state(last.view_mut())
+        .checkpoints(saved.view_mut())
+        .workspace(with_workspace.then(|| scratch.view_mut()));
     let call = selective_scan::forward(exec, &args, &mut out);
     let results = [&y, &last, &saved];
     ran(exec, call, &results).then(|| results.map(home))
@@ -304,7 +301,7 @@ impl Computed {
         let len = selective_scan::backward_workspace_len(exec, &args, saved.is_some()).unwrap();
         let mut scratch = on(exec, &poisoned(rng, DType::F32, &[len], Layout::Dense));
         let mut got = Computed::new(inputs, |like| on(exec, &poisoned(rng, like.dtype(), &like.shape(), case.layout)));
-        let mut grads = Gradients { workspace: Some(scratch.view_mut()), ..got.targets(case) };
+        let mut grads = got.targets(case).workspace(scratch.view_mut());
         let saved = saved.as_ref().map(|tensor| tensor.view());
         selective_scan::backward(exec, &args, saved, &inputs.cotangents(), &mut grads).unwrap();
         let Computed { x, dt, a, b, c, d, z, bias, dt_a, state } = got;
@@ -330,18 +327,16 @@ impl Computed {
 
     /// Where a case's gradients go.
     pub fn targets(&mut self, case: &Case) -> Gradients<'_> {
-        Gradients {
-            x: Some(self.x.view_mut()),
-            dt: Some(self.dt.view_mut()),
-            a: Some(self.a.view_mut()),
-            b: Some(self.b.view_mut()),
-            c: Some(self.c.view_mut()),
-            d: case.has(SKIP).then(|| self.d.view_mut()),
-            z: case.has(GATE).then(|| self.z.view_mut()),
-            dt_bias: case.has(BIAS).then(|| self.bias.view_mut()),
-            dt_a: case.has(OWN_DECAY_STEP).then(|| self.dt_a.view_mut()),
-            initial_state: Some(self.state.view_mut()),
-            workspace: None,
-        }
+        Gradients::default()
+            .x(self.x.view_mut())
+            .dt(self.dt.view_mut())
+            .a(self.a.view_mut())
+            .b(self.b.view_mut())
+            .c(self.c.view_mut())
+            .d(case.has(SKIP).then(|| self.d.view_mut()))
+            .z(case.has(GATE).then(|| self.z.view_mut()))
+            .dt_bias(case.has(BIAS).then(|| self.bias.view_mut()))
+            .dt_a(case.has(OWN_DECAY_STEP).then(|| self.dt_a.view_mut()))
+            .initial_state(self.state.view_mut())
     }
 }

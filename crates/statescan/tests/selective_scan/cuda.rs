@@ -68,7 +68,7 @@ fn cuda_saved_states_are_those_of_the_scan() {
     for k in 1..4 {
         let whole = inputs.args(&case);
         let [x, dt, b, c] = [whole.x, whole.dt, whole.b, whole.c].map(|view| view.slice(2, 0..64 * k));
-        let state = reference::forward(&Args { x, dt, b, c, ..whole }).unwrap().final_state;
+        let state = reference::forward(&whole.x(x).dt(dt).b(b).c(c)).unwrap().final_state;
         for batch in 0..2 {
             for d in 0..9 {
                 for n in 0..5 {
@@ -87,7 +87,7 @@ fn cuda_refuses_by_name() {
     let inputs = Inputs::new(&case);
     // tensors of the host
     let mut y = Tensor::host(DType::F32, &[2, 4, 6]).unwrap();
-    let mut out = Outputs { y: Some(y.view_mut()), ..Default::default() };
+    let mut out = Outputs::default().y(y.view_mut());
     let error = selective_scan::forward(&exec, &inputs.args(&case), &mut out);
     assert!(matches!(error, Err(Error::Device { argument: "x", .. })), "{error:?}");
     let inputs = inputs.on(&exec);

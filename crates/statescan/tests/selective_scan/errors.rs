@@ -10,8 +10,7 @@ fn fails(args: &Args<'_>, op: impl FnOnce(&Error) -> bool) {
     let mut y = Tensor::host(DType::F32, &[2, 4, 6]).unwrap();
     y.fill_bytes(0x5a);
     let before = y.bytes().to_vec();
-    let error =
-        selective_scan::forward(&Exec::cpu(1), args, &mut Outputs { y: Some(y.view_mut()), ..Default::default() }).unwrap_err();
+    let error = selective_scan::forward(&Exec::cpu(1), args, &mut Outputs::default().y(y.view_mut())).unwrap_err();
     assert!(op(&error), "{error}");
     assert!(error.to_string().starts_with("selective_scan: `"), "{error}");
     assert_eq!(y.bytes(), before);
@@ -59,15 +58,14 @@ fn outputs_must_be_distinct_memory() {
     let args = with(inputs, |_| ());
     let mut memory = vec![0f32; 48];
     let y = ViewMut::strided(&mut memory, 0, &[2, 4, 6], &[0, 6, 1]).unwrap();
-    let error = selective_scan::forward(&Exec::cpu(1), &args, &mut Outputs { y: Some(y), ..Default::default() });
+    let error = selective_scan::forward(&Exec::cpu(1), &args, &mut Outputs::default().y(y));
     assert!(matches!(error, Err(Error::Stride { argument: "y", .. })), "{error:?}");
     let ptr = memory.as_mut_ptr().cast();
     // SAFETY: the checks refuse the call before anything is written.
     let view = |shape: &[usize], strides: &[isize]| unsafe {
         ViewMut::from_raw_parts(ptr, DType::F32, statescan::Device::Cpu, shape, strides).unwrap()
     };
-    let mut grads =
-        Gradients { x: Some(view(&[2, 4, 6], &[24, 6, 1])), dt: Some(view(&[2, 4, 6], &[24, 6, 1])), ..Default::default() };
+    let mut grads = Gradients::default().x(view(&[2, 4, 6], &[24, 6, 1])).dt(view(&[2, 4, 6], &[24, 6, 1]));
     let error = selective_scan::backward(&Exec::cpu(1), &args, None, &Cotangents::default(), &mut grads);
     assert!(matches!(error, Err(Error::Overlap { argument: "grad of dt", other: "grad of x", .. })), "{error:?}");
 }
@@ -77,13 +75,13 @@ fn a_gradient_needs_its_argument_and_its_device() {
     let inputs = &Inputs::new(&Case::new(DType::F32, 2, 4, 6, 3, 0));
     let args = with(inputs, |_| ());
     let mut dz = Tensor::host(DType::F32, &[2, 4, 6]).unwrap();
-    let mut grads = Gradients { z: Some(dz.view_mut()), ..Default::default() };
+    let mut grads = Gradients::default().z(dz.view_mut());
     let error = selective_scan::backward(&Exec::cpu(1), &args, None, &Cotangents::default(), &mut grads);
     assert!(matches!(error, Err(Error::Presence { argument: "z", .. })), "{error:?}");
     // SAFETY: never read, the device is refused first.
     let elsewhere =
         unsafe { View::from_raw_parts(core::ptr::dangling(), DType::F32, statescan::Device::Cuda(0), &[2, 4, 6], &[24, 6, 1]) };
-    fails(&Args { x: elsewhere.unwrap(), ..args }, |e| matches!(e, Error::Device { argument: "x", .. }));
+    fails(&args.x(elsewhere.unwrap()), |e| matches!(e, Error::Device { argument: "x", .. }));
 }
 
 /// Calls everything that takes arguments.
@@ -92,14 +90,11 @@ fn is_too_large(args: &Args<'_>) {
     let (op, exec) = ("selective_scan", &Exec::cpu(2));
     assert_too_large(op, selective_scan::forward(exec, args, &mut Outputs::default()));
     let (mut one, mut other) = ([7f32; 1], [7f32; 1]);
-    let mut out = Outputs {
-        y: Some(ViewMut::new(&mut one, &[1, 1, 1]).unwrap()),
-        checkpoints: Some(ViewMut::new(&mut other, &[1]).unwrap()),
-        ..Default::default()
-    };
+    let mut out =
+        Outputs::default().y(ViewMut::new(&mut one, &[1, 1, 1]).unwrap()).checkpoints(ViewMut::new(&mut other, &[1]).unwrap());
     assert_too_large(op, selective_scan::forward(exec, args, &mut out));
     assert_too_large(op, selective_scan::backward(exec, args, None, &Cotangents::default(), &mut Gradients::default()));
-    let mut grads = Gradients { d: Some(ViewMut::new(&mut one, &[1]).unwrap()), ..Default::default() };
+    let mut grads = Gradients::default().d(ViewMut::new(&mut one, &[1]).unwrap());
     assert_too_large(op, selective_scan::backward(exec, args, None, &Cotangents::default(), &mut grads));
     assert_too_large(op, selective_scan::checkpoints_len(args));
     assert_too_large(op, selective_scan::final_state_shape(args));
@@ -133,16 +128,16 @@ fn sizes_that_no_memory_has_are_refused() {
     ] {
         for varying in [true, false] {
             is_too_large(&args(sizes, varying));
-            is_too_large(&Args { reverse: true, ..args(sizes, varying) });
+            is_too_large(&args(sizes, varying).reverse(true));
         }
     }
     // groups of no channels, sequences of no steps, sequences that states claim
     let groups = broadcast(one, &[1, 1 << 62, 1, 1]);
-    is_too_large(&Args { b: groups, ..args([1, 0, 1, 1], true) });
-    is_too_large(&Args { c: groups, ..args([1, 0, 1, 1], true) });
-    is_too_large(&Args { sequences: Sequences::CuSeqlens(broadcast(none, &[1 << 62])), ..args([1, 1, 0, 1], true) });
+    is_too_large(&args([1, 0, 1, 1], true).b(groups));
+    is_too_large(&args([1, 0, 1, 1], true).c(groups));
+    is_too_large(&args([1, 1, 0, 1], true).sequences(Sequences::CuSeqlens(broadcast(none, &[1 << 62]))));
     let index = Sequences::SeqIdx(broadcast(none, &[1, 1]));
-    is_too_large(&Args { sequences: index, initial_state: Some(broadcast(one, &[1, 1 << 62, 1, 1])), ..args([1; 4], true) });
+    is_too_large(&args([1; 4], true).sequences(index).initial_state(broadcast(one, &[1, 1 << 62, 1, 1])));
     // as many as there may be
     assert_eq!(selective_scan::checkpoints_len(&args([1, 1, 1 << 40, 1], true)), Ok(((1 << 34) - 1) * 16));
     assert_eq!(selective_scan::final_state_shape(&args([1, 1, 1, 1 << 20], false)).unwrap()[..], [1, 1, 1 << 20]);

@@ -239,7 +239,7 @@ fn all_bytes(case: &Case, exec: &Exec) -> Vec<Vec<u8>> {
     let args = inputs.args(case);
     let zeros = |like: &Tensor| Tensor::host(like.dtype(), &like.shape()).unwrap();
     let (mut y, mut last) = (zeros(&inputs.x), zeros(&inputs.state));
-    let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), ..Default::default() };
+    let mut out = Outputs::default().y(y.view_mut()).final_state(last.view_mut());
     selective_scan::forward(exec, &args, &mut out).unwrap();
     let mut grads = Computed::new(&inputs, zeros);
     selective_scan::backward(exec, &args, None, &inputs.cotangents(), &mut grads.targets(case)).unwrap();
@@ -277,12 +277,12 @@ fn run(case: &Case, inputs: &Inputs, exec: &Exec) -> [Dense; 2] {
     let (inputs, mut workspace) = (inputs.on(exec), Workspace::default());
     let args = inputs.args(case);
     let [mut y, mut dx] = [(); 2].map(|()| Tensor::like(exec, &args.x).unwrap());
-    let mut out = Outputs { y: Some(y.view_mut()), ..Default::default() };
+    let mut out = Outputs::default().y(y.view_mut());
     selective_scan::forward(exec, &args, &mut out).unwrap();
     let len = selective_scan::backward_workspace_len(exec, &args, false).unwrap();
     let scratch = workspace.view_mut(exec, len).unwrap();
-    let mut grads = Gradients { x: Some(dx.view_mut()), workspace: Some(scratch), ..Default::default() };
-    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: None };
+    let mut grads = Gradients::default().x(dx.view_mut()).workspace(scratch);
+    let cotangents = Cotangents::default().y(inputs.dy.view());
     selective_scan::backward(exec, &args, None, &cotangents, &mut grads).unwrap();
     [y, dx].map(|tensor| home(&tensor).to_dense())
 }
@@ -335,8 +335,8 @@ fn extreme_steps_and_decays() {
             let (x, dt, a) = (one(0.0, &[1, 3, 1000]), one(dt, &[1, 3, 1000]), one(a, &[3, 2]));
             let (b, c, h) = (one(1.0, &[1, 2, 1000]), one(0.5, &[1, 2, 1000]), one(0.625, &[1, 3, 2]));
             let mut last = one(7.0, &[1, 3, 2]);
-            let args = Args { initial_state: Some(h.view()), ..Args::new(x.view(), dt.view(), a.view(), b.view(), c.view()) };
-            let mut out = Outputs { final_state: Some(last.view_mut()), ..Default::default() };
+            let args = Args::new(x.view(), dt.view(), a.view(), b.view(), c.view()).initial_state(h.view());
+            let mut out = Outputs::default().final_state(last.view_mut());
             selective_scan::forward(&exec, &args, &mut out).unwrap();
             let last = last.to_vec::<f32>().unwrap();
             assert!(last.iter().all(|&v| v == expected), "{exec:?} {last:?}");

@@ -29,15 +29,7 @@ fn two_halves_with_a_carried_state_are_the_whole() {
             let real = |v: &Dense| Tensor::from_dense(v, DType::F64);
             let [x, dt, z] = [&x, &dt, &z].map(real);
             let maps = [&b, &c].map(|m| Tensor::from_dense(m, case.wide()));
-            let args = Args {
-                x: x.view(),
-                dt: dt.view(),
-                b: maps[0].view(),
-                c: maps[1].view(),
-                z: Some(z.view()),
-                initial_state: Some(state),
-                ..args
-            };
+            let args = args.x(x.view()).dt(dt.view()).b(maps[0].view()).c(maps[1].view()).z(z.view()).initial_state(state);
             reference::forward(&args).unwrap()
         };
         let first = part(0..7, args.initial_state.unwrap());
@@ -71,7 +63,7 @@ fn reversed_is_the_mirror_image() {
     let forwards = Case::new(DType::F64, 2, 3, 11, 2, SKIP);
     let inputs = Inputs::new(&forwards);
     let args = inputs.args(&forwards);
-    let mirrored = Args { x: args.x.flip(2), dt: args.dt.flip(2), b: args.b.flip(2), c: args.c.flip(2), reverse: true, ..args };
+    let mirrored = args.x(args.x.flip(2)).dt(args.dt.flip(2)).b(args.b.flip(2)).c(args.c.flip(2)).reverse(true);
     let (a, b) = (reference::forward(&args).unwrap(), reference::forward(&mirrored).unwrap());
     close(&dense(b.y.view().flip(2)), &a.y, F64, "y");
     close(&b.final_state, &a.final_state, F64, "final state");
@@ -85,9 +77,9 @@ fn with_fixed_maps_the_reversed_scan_is_the_adjoint() {
     // a constant step makes the decay between two steps symmetric
     inputs.dt.fill_with(|| 0.3.into());
     let args = inputs.args(&case);
-    let transposed = Args { b: args.c, c: args.b, reverse: true, ..args };
+    let transposed = args.b(args.c).c(args.b).reverse(true);
     let y = reference::forward(&args).unwrap().y;
-    let adjoint = reference::forward(&Args { x: inputs.dy.view(), ..transposed }).unwrap().y;
+    let adjoint = reference::forward(&transposed.x(inputs.dy.view())).unwrap().y;
     let dot = |a: &Dense, b: &Dense| a.data().iter().zip(b.data()).map(|(a, b)| a.re * b.re).sum::<f64>();
     let (left, right) = (dot(&y, &inputs.dy.to_dense()), dot(&inputs.x.to_dense(), &adjoint));
     assert!((left - right).abs() < 1e-12 * left.abs().max(1.0), "{left} {right}");
@@ -121,21 +113,21 @@ fn every_gradient_agrees_with_central_differences() {
             let expected = central_differences(&dense(at), 1e-5, at.dtype().is_complex(), with);
             close(got, &expected, bound, &format!("{name} of {case:?}"));
         };
-        test("x", args.x, &grads.x, &|v| loss(&Args { x: v, ..args }));
-        test("dt", args.dt, &grads.dt, &|v| loss(&Args { dt: v, ..args }));
-        test("a", args.a, &grads.a, &|v| loss(&Args { a: v, ..args }));
-        test("b", args.b, &grads.b, &|v| loss(&Args { b: v, ..args }));
-        test("c", args.c, &grads.c, &|v| loss(&Args { c: v, ..args }));
+        test("x", args.x, &grads.x, &|v| loss(&args.x(v)));
+        test("dt", args.dt, &grads.dt, &|v| loss(&args.dt(v)));
+        test("a", args.a, &grads.a, &|v| loss(&args.a(v)));
+        test("b", args.b, &grads.b, &|v| loss(&args.b(v)));
+        test("c", args.c, &grads.c, &|v| loss(&args.c(v)));
         let some = |name: &str, at: Option<View<'_>>, got: &Option<Dense>, with: &dyn Fn(View<'_>) -> f64| {
             if let (Some(at), Some(got)) = (at, got) {
                 test(name, at, got, with);
             }
         };
-        some("d", args.d, &grads.d, &|v| loss(&Args { d: Some(v), ..args }));
-        some("z", args.z, &grads.z, &|v| loss(&Args { z: Some(v), ..args }));
-        some("dt_bias", args.dt_bias, &grads.dt_bias, &|v| loss(&Args { dt_bias: Some(v), ..args }));
-        some("dt_a", args.dt_a, &grads.dt_a, &|v| loss(&Args { dt_a: Some(v), ..args }));
+        some("d", args.d, &grads.d, &|v| loss(&args.d(v)));
+        some("z", args.z, &grads.z, &|v| loss(&args.z(v)));
+        some("dt_bias", args.dt_bias, &grads.dt_bias, &|v| loss(&args.dt_bias(v)));
+        some("dt_a", args.dt_a, &grads.dt_a, &|v| loss(&args.dt_a(v)));
         let state = &Some(grads.initial_state.clone());
-        some("state", args.initial_state, state, &|v| loss(&Args { initial_state: Some(v), ..args }));
+        some("state", args.initial_state, state, &|v| loss(&args.initial_state(v)));
     }
 }

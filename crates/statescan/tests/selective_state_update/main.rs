@@ -142,17 +142,15 @@ impl Case {
         let tail = if self.shared { &self.own[1..] } else { &[] };
         let a_tail = if self.shared { [tail, &[self.dstate]].concat() } else { vec![] };
         let on = |option, view: View<'a>| self.has(option).then_some(view);
-        Args {
-            d: on(SKIP, expand(d, tail)),
-            z: on(GATE, z),
-            dt_bias: on(BIAS, expand(bias, tail)),
-            dt_softplus: self.has(SOFTPLUS),
-            dt_limit: if self.has(LIMIT) { (0.02, 0.4) } else { (f64::NEG_INFINITY, f64::INFINITY) },
-            dt_a: on(OWN_DECAY_STEP, expand(dt_a, tail)),
-            discretization: self.discretization,
-            state_batch_indices: self.indexed.then_some(rows),
-            ..Args::new(x, expand(dt, tail), expand(a, &a_tail), b, c)
-        }
+        Args::new(x, expand(dt, tail), expand(a, &a_tail), b, c)
+            .d(on(SKIP, expand(d, tail)))
+            .z(on(GATE, z))
+            .dt_bias(on(BIAS, expand(bias, tail)))
+            .dt_softplus(self.has(SOFTPLUS))
+            .dt_limit(if self.has(LIMIT) { (0.02, 0.4) } else { (f64::NEG_INFINITY, f64::INFINITY) })
+            .dt_a(on(OWN_DECAY_STEP, expand(dt_a, tail)))
+            .discretization(self.discretization)
+            .state_batch_indices(self.indexed.then_some(rows))
     }
 }
 
@@ -299,35 +297,31 @@ fn steps_one_by_one_are_the_scan() {
             });
             let [d, bias] = [0; 2].map(|_| normal(rng, DType::F64, &[dim], Layout::Dense, 0.5));
             for own_step in [false, true] {
-                let scan = selective_scan::Args {
-                    d: Some(d.view()),
-                    z: Some(z.view()),
-                    dt_bias: Some(bias.view()),
-                    dt_softplus: true,
-                    dt_limit: (0.1, 0.9),
-                    dt_a: own_step.then(|| dt_a.view()),
-                    discretization,
-                    ..selective_scan::Args::new(x.view(), dt.view(), a.view(), b.view(), c.view())
-                };
+                let scan = selective_scan::Args::new(x.view(), dt.view(), a.view(), b.view(), c.view())
+                    .d(d.view())
+                    .z(z.view())
+                    .dt_bias(bias.view())
+                    .dt_softplus(true)
+                    .dt_limit((0.1, 0.9))
+                    .dt_a(own_step.then(|| dt_a.view()))
+                    .discretization(discretization);
                 let expected = selective_scan::reference::forward(&scan).unwrap();
                 let mut state = Dense::zeros(&[batch, dim, dstate]).unwrap();
                 for t in 0..length {
-                    let args = Args {
-                        d: scan.d,
-                        z: Some(z.view().index(2, t)),
-                        dt_bias: scan.dt_bias,
-                        dt_softplus: true,
-                        dt_limit: scan.dt_limit,
-                        dt_a: scan.dt_a.map(|v| v.index(2, t)),
-                        discretization,
-                        ..Args::new(
-                            x.view().index(2, t),
-                            dt.view().index(2, t),
-                            a.view(),
-                            b.view().index(3, t),
-                            c.view().index(3, t),
-                        )
-                    };
+                    let args = Args::new(
+                        x.view().index(2, t),
+                        dt.view().index(2, t),
+                        a.view(),
+                        b.view().index(3, t),
+                        c.view().index(3, t),
+                    )
+                    .d(scan.d)
+                    .z(z.view().index(2, t))
+                    .dt_bias(scan.dt_bias)
+                    .dt_softplus(true)
+                    .dt_limit(scan.dt_limit)
+                    .dt_a(scan.dt_a.map(|v| v.index(2, t)))
+                    .discretization(discretization);
                     let view = if complex { state.view() } else { state.real_view() };
                     let (y, next) = reference::update(&args, &view).unwrap();
                     for (b, d) in (0..batch).flat_map(|b| (0..dim).map(move |d| (b, d))) {
@@ -386,13 +380,11 @@ fn vectors_of_the_origin() {
         let keys = ["in.x", "in.dt", "in.A", "in.B", "in.C", "in.D", "in.z", "in.dt_bias"];
         let (inputs, state) = (keys.map(|key| case.need(key)), case.need("in.state"));
         fn args([x, dt, a, b, c, d, z, bias]: &[Tensor; 8]) -> Args<'_> {
-            Args {
-                d: Some(d.view()),
-                z: Some(z.view()),
-                dt_bias: Some(bias.view()),
-                dt_softplus: true,
-                ..Args::new(x.view(), dt.view(), a.view(), b.view(), c.view())
-            }
+            Args::new(x.view(), dt.view(), a.view(), b.view(), c.view())
+                .d(d.view())
+                .z(z.view())
+                .dt_bias(bias.view())
+                .dt_softplus(true)
         }
         let (oracle, next) = reference::update(&args(&inputs), &state.view()).unwrap();
         case.assert_close("out.y", &oracle);
@@ -428,16 +420,16 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let args = case.args(&inputs);
     let buffer = |dtype, shape: &[usize]| Tensor::host(dtype, shape).unwrap();
     let flat = buffer(DType::F32, &[3, 20]);
-    let error = failing(&Args { x: flat.view(), ..args }, &inputs.state);
+    let error = failing(&args.x(flat.view()), &inputs.state);
     assert!(matches!(error, Error::Rank { argument: "x", .. }), "{error}");
-    let error = failing(&Args { dt: flat.view(), ..args }, &inputs.state);
+    let error = failing(&args.dt(flat.view()), &inputs.state);
     assert!(matches!(error, Error::Shape { argument: "dt", .. }), "{error}");
     let three = buffer(DType::F32, &[3, 3, 6]);
-    let error = failing(&Args { b: three.view(), ..args }, &inputs.state);
+    let error = failing(&args.b(three.view()), &inputs.state);
     assert!(matches!(error, Error::Value { argument: "b", .. }), "{error}");
-    let error = failing(&Args { c: inputs.x.view().index(2, 0).index(1, 0), ..args }, &inputs.state);
+    let error = failing(&args.c(inputs.x.view().index(2, 0).index(1, 0)), &inputs.state);
     assert!(matches!(error, Error::Rank { argument: "c", .. }), "{error}");
-    let error = failing(&Args { dt_limit: (1.0, 0.0), ..args }, &inputs.state);
+    let error = failing(&args.dt_limit((1.0, 0.0)), &inputs.state);
     assert!(matches!(error, Error::Value { argument: "dt_limit", .. }), "{error}");
     let error = failing(&args, &buffer(DType::F32, &[5, 4, 5, 7]));
     assert!(matches!(error, Error::Shape { .. }), "{error}");
@@ -445,7 +437,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     assert!(matches!(error, Error::DType { argument: "state", .. }), "{error}");
     let error = failing(&args, &buffer(DType::F32, &[5, 4]));
     assert!(matches!(error, Error::Rank { argument: "state", .. }), "{error}");
-    let error = failing(&Args { state_batch_indices: None, ..args }, &inputs.state);
+    let error = failing(&args.state_batch_indices(None), &inputs.state);
     assert!(matches!(error, Error::Shape { argument: "state", .. }), "{error}");
 }
 

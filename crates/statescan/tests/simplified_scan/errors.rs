@@ -12,42 +12,36 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let good = Args::new(cview(&[2, 3, 5]), view(&[2, 4, 5]), cview(&[4]), cview(&[4, 3]), cview(&[3, 4]));
     let run = |args: Args<'_>| {
         let mut y = vec![num_complex::Complex32::I; 30];
-        let mut out = Outputs { y: Some(statescan::ViewMut::new(&mut y, &[2, 3, 5]).unwrap()), ..Outputs::default() };
+        let mut out = Outputs::default().y(statescan::ViewMut::new(&mut y, &[2, 3, 5]).unwrap());
         let result = forward(&exec, &args, &mut out);
         assert!(result.is_ok() || y.iter().all(|v| *v == num_complex::Complex32::I));
         result
     };
     run(good).unwrap();
     let fails = |args: Args<'_>| run(args).unwrap_err();
-    assert!(matches!(fails(Args { u: cview(&[3, 5]), ..good }), Error::Rank { argument: "u", .. }));
-    assert!(matches!(fails(Args { delta: view(&[2, 4, 6]), ..good }), Error::Shape { argument: "delta", .. }));
-    assert!(matches!(fails(Args { delta: view(&[2, 4]), ..good }), Error::Rank { argument: "delta", .. }));
-    assert!(matches!(fails(Args { delta: cview(&[4]), ..good }), Error::DType { argument: "delta", .. }));
-    assert!(matches!(fails(Args { delta_a: Some(view(&[5])), ..good }), Error::Shape { argument: "delta_a", .. }));
-    assert!(matches!(fails(Args { a: cview(&[4, 2]), ..good }), Error::Shape { argument: "a", .. }));
-    assert!(matches!(fails(Args { a: cview(&[4, 1, 1]), ..good }), Error::Rank { argument: "a", .. }));
-    assert!(matches!(fails(Args { b: cview(&[3, 4]), ..good }), Error::Shape { argument: "b", .. }));
-    assert!(matches!(fails(Args { c: cview(&[4, 3]), ..good }), Error::Shape { argument: "c", .. }));
-    assert!(matches!(
-        fails(Args { initial_state: Some(cview(&[3, 4])), ..good }),
-        Error::Shape { argument: "initial_state", .. }
-    ));
+    assert!(matches!(fails(good.u(cview(&[3, 5]))), Error::Rank { argument: "u", .. }));
+    assert!(matches!(fails(good.delta(view(&[2, 4, 6]))), Error::Shape { argument: "delta", .. }));
+    assert!(matches!(fails(good.delta(view(&[2, 4]))), Error::Rank { argument: "delta", .. }));
+    assert!(matches!(fails(good.delta(cview(&[4]))), Error::DType { argument: "delta", .. }));
+    assert!(matches!(fails(good.delta_a(view(&[5]))), Error::Shape { argument: "delta_a", .. }));
+    assert!(matches!(fails(good.a(cview(&[4, 2]))), Error::Shape { argument: "a", .. }));
+    assert!(matches!(fails(good.a(cview(&[4, 1, 1]))), Error::Rank { argument: "a", .. }));
+    assert!(matches!(fails(good.b(cview(&[3, 4]))), Error::Shape { argument: "b", .. }));
+    assert!(matches!(fails(good.c(cview(&[4, 3]))), Error::Shape { argument: "c", .. }));
+    assert!(matches!(fails(good.initial_state(cview(&[3, 4]))), Error::Shape { argument: "initial_state", .. }));
     let bounds = View::new(&index[..3], &[3]).unwrap();
-    assert!(matches!(
-        fails(Args { sequences: Sequences::CuSeqlens(bounds), ..good }),
-        Error::Value { argument: "cu_seqlens", .. }
-    ));
+    assert!(matches!(fails(good.sequences(Sequences::CuSeqlens(bounds))), Error::Value { argument: "cu_seqlens", .. }));
     let head = Head::Real { conj_sym: true, d: Some(view(&[3])) };
-    assert!(matches!(fails(Args { head, ..good }), Error::DType { op: "s5_inner", argument: "y", .. }));
+    assert!(matches!(fails(good.head(head)), Error::DType { op: "s5_inner", argument: "y", .. }));
     let head = Head::Real { conj_sym: true, d: Some(view(&[4])) };
-    assert!(matches!(fails(Args { head, ..good }), Error::Shape { argument: "d", .. }));
+    assert!(matches!(fails(good.head(head)), Error::Shape { argument: "d", .. }));
 
     let mut d = vec![7f32; 3];
-    let mut grads = Gradients { d: Some(statescan::ViewMut::new(&mut d, &[3]).unwrap()), ..Gradients::default() };
+    let mut grads = Gradients::default().d(statescan::ViewMut::new(&mut d, &[3]).unwrap());
     let error = backward(&exec, &good, None, &Cotangents::default(), &mut grads).unwrap_err();
     assert!(matches!(error, Error::Presence { argument: "d", .. }));
     let mut u = vec![7f32; 30];
-    let mut grads = Gradients { u: Some(statescan::ViewMut::new(&mut u, &[2, 3, 5]).unwrap()), ..Gradients::default() };
+    let mut grads = Gradients::default().u(statescan::ViewMut::new(&mut u, &[2, 3, 5]).unwrap());
     let error = backward(&exec, &good, None, &Cotangents::default(), &mut grads).unwrap_err();
     assert!(matches!(error, Error::DType { argument: "grad of u", .. }));
     assert!(u.iter().chain(&d).all(|&v| v == 7.0));
@@ -56,7 +50,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let len = checkpoints_len(&long).unwrap();
     let mut saved = vec![0f32; 2 * len];
     let checkpoints = Some(statescan::ViewMut::strided(&mut saved, 0, &[len], &[2]).unwrap());
-    let error = forward(&exec, &long, &mut Outputs { checkpoints, ..Outputs::default() }).unwrap_err();
+    let error = forward(&exec, &long, &mut Outputs::default().checkpoints(checkpoints)).unwrap_err();
     assert!(matches!(error, Error::Presence { argument: "checkpoints", .. }));
 }
 
@@ -68,7 +62,7 @@ fn sizes_that_no_memory_has_are_refused() {
         let is_too_large = |args: &Args<'_>| {
             assert_too_large(op, forward(exec, args, &mut Outputs::default()));
             let mut grad = [7f32];
-            let mut grads = Gradients { a: Some(statescan::ViewMut::new(&mut grad, &[1]).unwrap()), ..Gradients::default() };
+            let mut grads = Gradients::default().a(statescan::ViewMut::new(&mut grad, &[1]).unwrap());
             assert_too_large(op, backward(exec, args, None, &Cotangents::default(), &mut grads));
             assert_too_large(op, checkpoints_len(args));
             assert_too_large(op, last_state_shape(args));
@@ -79,7 +73,7 @@ fn sizes_that_no_memory_has_are_refused() {
         let args = |[batch, dim, seqlen, dstate]: [usize; 4]| {
             let (u, delta) = (broadcast(one, &[batch, dim, seqlen]), broadcast(one, &[dstate]));
             let maps = [broadcast(one, &[dstate, dim]), broadcast(one, &[dim, dstate])];
-            Args { head, ..Args::new(u, delta, delta, maps[0], maps[1]) }
+            Args::new(u, delta, delta, maps[0], maps[1]).head(head)
         };
         for sizes in [
             [1, 1, 1, 1 << 62],
@@ -91,11 +85,11 @@ fn sizes_that_no_memory_has_are_refused() {
             [1 << 62, 0, 1, 0],
         ] {
             is_too_large(&args(sizes));
-            is_too_large(&Args { reverse: true, ..args(sizes) });
+            is_too_large(&args(sizes).reverse(true));
         }
-        is_too_large(&Args { sequences: Sequences::CuSeqlens(broadcast(none, &[1 << 62])), ..args([1, 1, 0, 1]) });
+        is_too_large(&args([1, 1, 0, 1]).sequences(Sequences::CuSeqlens(broadcast(none, &[1 << 62]))));
         let index = Sequences::SeqIdx(broadcast(none, &[1, 1]));
-        is_too_large(&Args { sequences: index, initial_state: Some(broadcast(one, &[1, 1 << 62, 1])), ..args([1; 4]) });
+        is_too_large(&args([1; 4]).sequences(index).initial_state(broadcast(one, &[1, 1 << 62, 1])));
         assert_eq!(checkpoints_len(&args([1, 1, 1 << 40, 1])), Ok(((1 << 34) - 1) * 32));
     }
 }

@@ -189,26 +189,24 @@ impl Case {
     }
 
     fn args(&self) -> Args<'_> {
-        Args {
-            delta_a: self.delta_a.as_ref().map(|v| v.view()),
-            initial_state: self.initial.as_ref().map(|v| v.view()),
-            sequences: match (&self.index, self.setup.packed) {
+        Args::new(self.u.view(), self.delta.view(), self.a.view(), self.b.view(), self.c.view())
+            .delta_a(self.delta_a.as_ref().map(|v| v.view()))
+            .initial_state(self.initial.as_ref().map(|v| v.view()))
+            .sequences(match (&self.index, self.setup.packed) {
                 (Some(index), Packed::Bounds) => Sequences::CuSeqlens(index.view()),
                 (Some(index), _) => Sequences::SeqIdx(index.view()),
                 _ => Sequences::Whole,
-            },
-            reverse: self.setup.reverse,
-            discretization: self.setup.method,
-            head: match self.setup.conj_sym {
+            })
+            .reverse(self.setup.reverse)
+            .discretization(self.setup.method)
+            .head(match self.setup.conj_sym {
                 None => Head::Complex,
                 Some(conj_sym) => Head::Real { conj_sym, d: self.d.as_ref().map(|v| v.view()) },
-            },
-            ..Args::new(self.u.view(), self.delta.view(), self.a.view(), self.b.view(), self.c.view())
-        }
+            })
     }
 
     fn cotangents(&self) -> Cotangents<'_> {
-        Cotangents { y: Some(self.by_y.view()), last_state: Some(self.by_last.view()) }
+        Cotangents::default().y(self.by_y.view()).last_state(self.by_last.view())
     }
 
     /// The same on an executor's device.
@@ -230,7 +228,7 @@ impl Case {
         assert!(self.setup.packed == Packed::Numbered || last_state_shape(&args).unwrap() == last.shape());
         let saved = poisoned(rng, self.by_last.dtype().real(), &[checkpoints_len(&args).unwrap()], Layout::Dense);
         let mut saved = on(exec, &saved);
-        let mut out = Outputs { y: Some(y.view_mut()), last_state: Some(last.view_mut()), checkpoints: Some(saved.view_mut()) };
+        let mut out = Outputs::default().y(y.view_mut()).last_state(last.view_mut()).checkpoints(saved.view_mut());
         let call = forward(exec, &args, &mut out);
         let results = [&y, &last, &saved];
         ran(exec, call, &results).then(|| results.map(home))
@@ -243,16 +241,15 @@ impl Case {
         let [mut u, mut delta, mut a, mut b, mut c] = [&self.u, &self.delta, &self.a, &self.b, &self.c].map(&mut like);
         let [mut d, mut delta_a] = [&self.d, &self.delta_a].map(|of| of.as_ref().map(&mut like));
         let mut initial = like(&self.by_last);
-        let mut grads = Gradients {
-            u: Some(u.view_mut()),
-            delta: Some(delta.view_mut()),
-            a: Some(a.view_mut()),
-            b: Some(b.view_mut()),
-            c: Some(c.view_mut()),
-            d: d.as_mut().map(|v| v.view_mut()),
-            delta_a: delta_a.as_mut().map(|v| v.view_mut()),
-            initial_state: Some(initial.view_mut()),
-        };
+        let mut grads = Gradients::default()
+            .u(u.view_mut())
+            .delta(delta.view_mut())
+            .a(a.view_mut())
+            .b(b.view_mut())
+            .c(c.view_mut())
+            .d(d.as_mut().map(|v| v.view_mut()))
+            .delta_a(delta_a.as_mut().map(|v| v.view_mut()))
+            .initial_state(initial.view_mut());
         backward(exec, &here.args(), saved.as_ref().map(|v| v.view()), &here.cotangents(), &mut grads).unwrap();
         let mut all = vec![("u", u), ("delta", delta), ("a", a), ("b", b), ("c", c), ("initial_state", initial)];
         all.extend(d.map(|d| ("d", d)));

@@ -15,18 +15,15 @@ fn oracle_identities() {
         let args = case.args();
         let whole = reference::forward(&args).unwrap();
         // in two pieces
-        let piece = |range: core::ops::Range<usize>, initial_state| Args {
-            u: args.u.slice(2, range.clone()),
-            delta: args.delta.slice(2, range),
-            initial_state,
-            ..args
+        let piece = |range: core::ops::Range<usize>, initial_state| {
+            args.u(args.u.slice(2, range.clone())).delta(args.delta.slice(2, range)).initial_state(initial_state)
         };
         let first = reference::forward(&piece(0..9, args.initial_state)).unwrap();
         let second = reference::forward(&piece(9..20, Some(first.last_state.view()))).unwrap();
         close(&second.last_state, &whole.last_state);
         close(&Dense::from_view(&whole.y.view().slice(2, 9..20)), &second.y);
         // mirrored
-        let flipped = Args { u: args.u.flip(2), delta: args.delta.flip(2), reverse: true, ..args };
+        let flipped = args.u(args.u.flip(2)).delta(args.delta.flip(2)).reverse(true);
         let mirrored = reference::forward(&flipped).unwrap();
         close(&Dense::from_view(&mirrored.y.view().flip(2)), &whole.y);
         // the linear scan of the discretized numbers
@@ -38,11 +35,10 @@ fn oracle_identities() {
             *input.at_mut(&[b, n, t]) = method.input(d, a).0 * driven;
         }
         use statescan::ops::linear_scan;
-        let linear =
-            linear_scan::Args { initial_state: args.initial_state, ..linear_scan::Args::new(decay.view(), input.view()) };
+        let linear = linear_scan::Args::new(decay.view(), input.view()).initial_state(args.initial_state);
         close(&linear_scan::reference::forward(&linear).unwrap().final_state, &whole.last_state);
         // conjugate pairs kept whole: B and A with their conjugates, twice the states
-        let inner = Args { head: Head::Real { conj_sym: true, d: None }, ..args };
+        let inner = args.head(Head::Real { conj_sym: true, d: None });
         let complex = reference::forward(&args).unwrap();
         let real = reference::forward(&inner).unwrap();
         complex.y.data().iter().zip(real.y.data()).for_each(|(c, r)| assert!((2.0 * c.re - r.re).abs() < 1e-12));
@@ -81,18 +77,18 @@ fn oracle_gradients_are_central_differences() {
                 assert!((a - b).norm() < 1e-6 * (1.0 + b.norm()), "{method} {name}: {a} {b}");
             }
         };
-        check("u", &grads.u, &case.u.to_dense(), !real_u, &|u| loss(Args { u, ..args }));
-        check("delta", &grads.delta, &case.delta.to_dense(), false, &|delta| loss(Args { delta, ..args }));
-        check("a", &grads.a, &case.a.to_dense(), true, &|a| loss(Args { a, ..args }));
-        check("b", &grads.b, &case.b.to_dense(), true, &|b| loss(Args { b, ..args }));
-        check("c", &grads.c, &case.c.to_dense(), true, &|c| loss(Args { c, ..args }));
+        check("u", &grads.u, &case.u.to_dense(), !real_u, &|u| loss(args.u(u)));
+        check("delta", &grads.delta, &case.delta.to_dense(), false, &|delta| loss(args.delta(delta)));
+        check("a", &grads.a, &case.a.to_dense(), true, &|a| loss(args.a(a)));
+        check("b", &grads.b, &case.b.to_dense(), true, &|b| loss(args.b(b)));
+        check("c", &grads.c, &case.c.to_dense(), true, &|c| loss(args.c(c)));
         let initial = case.initial.as_ref().unwrap().to_dense();
-        check("initial", &grads.initial_state, &initial, true, &|s| loss(Args { initial_state: Some(s), ..args }));
+        check("initial", &grads.initial_state, &initial, true, &|s| loss(args.initial_state(s)));
         if let (Some(delta_a), Some(grad)) = (&case.delta_a, &grads.delta_a) {
-            check("delta_a", grad, &delta_a.to_dense(), false, &|v| loss(Args { delta_a: Some(v), ..args }));
+            check("delta_a", grad, &delta_a.to_dense(), false, &|v| loss(args.delta_a(v)));
         }
         if let (Some(d), Some(grad), Head::Real { conj_sym, .. }) = (&case.d, &grads.d, args.head) {
-            check("d", grad, &d.to_dense(), false, &|v| loss(Args { head: Head::Real { conj_sym, d: Some(v) }, ..args }));
+            check("d", grad, &d.to_dense(), false, &|v| loss(args.head(Head::Real { conj_sym, d: Some(v) })));
         }
     }
 }

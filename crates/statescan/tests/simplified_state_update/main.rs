@@ -84,16 +84,14 @@ impl Case {
 
     fn args(&self) -> Args<'_> {
         let [d, delta_a, indices] = [&self.d, &self.delta_a, &self.indices].map(|of| of.as_ref().map(|t| t.view()));
-        Args {
-            delta_a,
-            discretization: self.method,
-            head: match self.conj_sym {
+        Args::new(self.u.view(), self.delta.view(), self.a.view(), self.b.view(), self.c.view())
+            .delta_a(delta_a)
+            .discretization(self.method)
+            .head(match self.conj_sym {
                 None => Head::Complex,
                 Some(conj_sym) => Head::Real { conj_sym, d },
-            },
-            state_batch_indices: indices,
-            ..Args::new(self.u.view(), self.delta.view(), self.a.view(), self.b.view(), self.c.view())
-        }
+            })
+            .state_batch_indices(indices)
     }
 
     /// y, poisoned before, and the states after the step; nothing where a GPU has no kernel for the case.
@@ -184,12 +182,10 @@ fn steps_give_the_scan() {
         let d = normal(&mut rng, DType::F32, &[dim], dense, 1.0);
         let host = [u, delta, delta_a, a, b, c, d];
         let [u, delta, delta_a, a, b, c, d] = host.each_ref().map(|tensor| tensor.view());
-        let scan = simplified_scan::Args {
-            delta_a: (i > 1).then_some(delta_a),
-            discretization: method,
-            head: head(i, d),
-            ..simplified_scan::Args::new(u, delta, a, b, c)
-        };
+        let scan = simplified_scan::Args::new(u, delta, a, b, c)
+            .delta_a((i > 1).then_some(delta_a))
+            .discretization(method)
+            .head(head(i, d));
         let whole = simplified_scan::reference::forward(&scan).unwrap();
         let y_type = if i % 2 == 0 { DType::Complex64 } else { DType::F32 };
         for exec in executors() {
@@ -198,12 +194,10 @@ fn steps_give_the_scan() {
             let mut state = Tensor::zeros(&exec, DType::Complex64, &[batch, dstate]).unwrap();
             let mut y = on(&exec, &poisoned(&mut rng, y_type, &[batch, dim, seqlen], dense));
             for t in 0..seqlen {
-                let args = Args {
-                    delta_a: (i > 1).then_some(delta_a),
-                    discretization: method,
-                    head: head(i, d),
-                    ..Args::new(u.index(2, t), delta.index(2, t), a, b, c)
-                };
+                let args = Args::new(u.index(2, t), delta.index(2, t), a, b, c)
+                    .delta_a((i > 1).then_some(delta_a))
+                    .discretization(method)
+                    .head(head(i, d));
                 update(&exec, &args, &mut state.view_mut(), &mut y.view_mut().index(2, t)).unwrap();
             }
             assert_close("y", &home(&y), &whole.y, ErrorBound::for_scan(y_type, seqlen));
@@ -258,27 +252,27 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     };
     run(good, &[2, 4]).unwrap();
     let fails = |args: Args<'_>| run(args, &[2, 4]).unwrap_err();
-    assert!(matches!(fails(Args { u: cview(&[2, 3, 1]), ..good }), Error::Rank { argument: "u", .. }));
-    assert!(matches!(fails(Args { delta: view(&[3, 4]), ..good }), Error::Shape { argument: "delta", .. }));
-    assert!(matches!(fails(Args { delta: cview(&[4]), ..good }), Error::DType { argument: "delta", .. }));
-    assert!(matches!(fails(Args { b: cview(&[3, 4]), ..good }), Error::Shape { argument: "b", .. }));
-    assert!(matches!(fails(Args { c: cview(&[4, 3]), ..good }), Error::Shape { argument: "c", .. }));
-    assert!(matches!(fails(Args { a: cview(&[4, 2]), ..good }), Error::Shape { argument: "a", .. }));
+    assert!(matches!(fails(good.u(cview(&[2, 3, 1]))), Error::Rank { argument: "u", .. }));
+    assert!(matches!(fails(good.delta(view(&[3, 4]))), Error::Shape { argument: "delta", .. }));
+    assert!(matches!(fails(good.delta(cview(&[4]))), Error::DType { argument: "delta", .. }));
+    assert!(matches!(fails(good.b(cview(&[3, 4]))), Error::Shape { argument: "b", .. }));
+    assert!(matches!(fails(good.c(cview(&[4, 3]))), Error::Shape { argument: "c", .. }));
+    assert!(matches!(fails(good.a(cview(&[4, 2]))), Error::Shape { argument: "a", .. }));
     assert!(matches!(run(good, &[3, 4]).unwrap_err(), Error::Shape { argument: "state", .. }));
     assert!(matches!(run(good, &[8]).unwrap_err(), Error::Rank { argument: "state", .. }));
     let at = |range: core::ops::Range<usize>| Some(View::new(&indices[range], &[2]).unwrap());
     assert!(matches!(
-        fails(Args { state_batch_indices: at(1..3), ..good }),
+        fails(good.state_batch_indices(at(1..3))),
         Error::Index { argument: "state_batch_indices", position: 1, got: 7, .. }
     ));
     let twice = [1i64, 1];
     let twice = View::new(&twice, &[2]).unwrap();
-    assert!(matches!(fails(Args { state_batch_indices: Some(twice), ..good }), Error::Index { got: 1, .. }));
-    let wrong = Args { state_batch_indices: Some(view(&[2])), ..good };
+    assert!(matches!(fails(good.state_batch_indices(twice)), Error::Index { got: 1, .. }));
+    let wrong = good.state_batch_indices(view(&[2]));
     assert!(matches!(fails(wrong), Error::DType { argument: "state_batch_indices", .. }));
-    run(Args { state_batch_indices: at(4..6), ..good }, &[2, 4]).unwrap();
+    run(good.state_batch_indices(at(4..6)), &[2, 4]).unwrap();
     let head = Head::Real { conj_sym: true, d: None };
-    assert!(matches!(fails(Args { head, ..good }), Error::DType { argument: "y", .. }));
+    assert!(matches!(fails(good.head(head)), Error::DType { argument: "y", .. }));
 }
 
 #[test]

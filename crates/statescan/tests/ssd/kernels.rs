@@ -104,7 +104,7 @@ fn any_subset_of_gradients_is_the_same() {
     let case = Case::new(DType::F32, [2, 100, 4, 8, 2, 6], GATE | SKIP | BIAS | SOFTPLUS | INITIAL);
     let (inputs, exec) = (Inputs::new(&case), Exec::cpu(1));
     let args = inputs.args(&case);
-    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+    let cotangents = Cotangents::default().y(inputs.dy.view()).final_state(inputs.dstate.view());
     for (name, whole) in run_backward(&case, &inputs, &exec, None) {
         let mut alone = poisoned(&mut Rng::new(1), whole.dtype(), &whole.shape(), Layout::Dense);
         let mut grads = Gradients::default();
@@ -125,12 +125,11 @@ fn any_subset_of_gradients_is_the_same() {
     }
     // and of cotangents: their gradients add up
     let both = reference::backward(&args, &cotangents).unwrap();
-    let parts = [Cotangents { y: cotangents.y, final_state: None }, Cotangents { y: None, final_state: cotangents.final_state }]
-        .map(|part| {
-            let mut x = poisoned(&mut Rng::new(1), DType::F64, &inputs.x.shape(), Layout::Dense);
-            ssd::backward(&exec, &args, None, &part, &mut Gradients { x: Some(x.view_mut()), ..Gradients::default() }).unwrap();
-            x.to_dense()
-        });
+    let parts = [Cotangents::default().y(cotangents.y), Cotangents::default().final_state(cotangents.final_state)].map(|part| {
+        let mut x = poisoned(&mut Rng::new(1), DType::F64, &inputs.x.shape(), Layout::Dense);
+        ssd::backward(&exec, &args, None, &part, &mut Gradients::default().x(x.view_mut())).unwrap();
+        x.to_dense()
+    });
     let mut sum = Tensor::host(DType::F64, &inputs.x.shape()).unwrap();
     let mut values = parts[0].data().iter().zip(parts[1].data());
     sum.fill_with(|| values.next().map(|(a, b)| a + b).unwrap());

@@ -141,23 +141,20 @@ impl Inputs {
             false => Args::new(x, dt, a, b, c),
             true => Args::from_heads_first(x.permute(&[0, 2, 1, 3]), dt.permute(&[0, 2, 1]), a, b, c),
         };
-        Args {
-            d: on(SKIP | WIDE_SKIP, &self.d),
-            z: on(GATE, &self.z),
-            dt_bias: on(BIAS, &self.bias),
-            dt_softplus: case.has(SOFTPLUS),
-            dt_limit: if case.has(LIMIT) { (0.02, 0.3) } else { (f64::NEG_INFINITY, f64::INFINITY) },
-            initial_state: on(INITIAL, &self.state),
-            sequences: if case.has(BOUNDS) {
+        args.d(on(SKIP | WIDE_SKIP, &self.d))
+            .z(on(GATE, &self.z))
+            .dt_bias(on(BIAS, &self.bias))
+            .dt_softplus(case.has(SOFTPLUS))
+            .dt_limit(if case.has(LIMIT) { (0.02, 0.3) } else { (f64::NEG_INFINITY, f64::INFINITY) })
+            .initial_state(on(INITIAL, &self.state))
+            .sequences(if case.has(BOUNDS) {
                 Sequences::CuSeqlens(self.bounds.view())
             } else if case.has(INDEX) {
                 Sequences::SeqIdx(self.index.view())
             } else {
                 Sequences::Whole
-            },
-            reverse: case.has(REVERSE),
-            ..args
-        }
+            })
+            .reverse(case.has(REVERSE))
     }
 }
 
@@ -177,7 +174,7 @@ fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec) -> Option<Results> {
     let mut y = fresh(case.dtype, &inputs.x.shape(), case.layout);
     let mut last = fresh(case.wide(), &case.state_shape(), case.layout);
     let mut saved = fresh(case.wide(), &[len], Layout::Dense);
-    let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: Some(saved.view_mut()) };
+    let mut out = Outputs::default().y(y.view_mut()).final_state(last.view_mut()).checkpoints(saved.view_mut());
     let call = ssd::forward(exec, &args, &mut out);
     let results = [&y, &last, &saved];
     ran(exec, call, &results).then(|| {
@@ -190,22 +187,21 @@ fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec) -> Option<Results> {
 fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor>) -> Vec<(&'static str, Tensor)> {
     let (i, saved) = (inputs.on(exec), saved.map(|tensor| on(exec, tensor)));
     let args = i.args(case);
-    let cotangents = Cotangents { y: Some(i.dy.view()), final_state: Some(i.dstate.view()) };
+    let cotangents = Cotangents::default().y(i.dy.view()).final_state(i.dstate.view());
     let rng = &mut Rng::new(case.seed + 2);
     let mut fresh = |like: &Tensor| on(exec, &poisoned(rng, like.dtype(), &like.shape(), case.layout));
     let [mut x, mut dt, mut a, mut b, mut c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
     let [mut d, mut z, mut bias, mut state] = [&i.d, &i.z, &i.bias, &i.state].map(&mut fresh);
-    let mut grads = Gradients {
-        x: Some(x.view_mut()),
-        dt: Some(dt.view_mut()),
-        a: Some(a.view_mut()),
-        b: Some(b.view_mut()),
-        c: Some(c.view_mut()),
-        d: args.d.is_some().then(|| d.view_mut()),
-        z: args.z.is_some().then(|| z.view_mut()),
-        dt_bias: args.dt_bias.is_some().then(|| bias.view_mut()),
-        initial_state: Some(state.view_mut()),
-    };
+    let mut grads = Gradients::default()
+        .x(x.view_mut())
+        .dt(dt.view_mut())
+        .a(a.view_mut())
+        .b(b.view_mut())
+        .c(c.view_mut())
+        .d(args.d.is_some().then(|| d.view_mut()))
+        .z(args.z.is_some().then(|| z.view_mut()))
+        .dt_bias(args.dt_bias.is_some().then(|| bias.view_mut()))
+        .initial_state(state.view_mut());
     ssd::backward(exec, &args, saved.as_ref().map(|s| s.view()), &cotangents, &mut grads).unwrap();
     let mut all = vec![("x", &x), ("dt", &dt), ("a", &a), ("b", &b), ("c", &c), ("initial_state", &state)];
     all.extend(args.d.is_some().then_some(("d", &d)));
@@ -242,7 +238,7 @@ fn check(case: &Case, execs: &[Exec]) {
     let inputs = Inputs::new(case);
     let args = inputs.args(case);
     let expected = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
-    let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+    let cotangents = Cotangents::default().y(inputs.dy.view()).final_state(inputs.dstate.view());
     let by = reference::backward(&args, &cotangents).unwrap();
     for exec in execs {
         let Some(got) = run_forward(case, &inputs, exec) else { continue };

@@ -70,9 +70,9 @@ fn is_a_selective_scan_with_a_scalar_decay_for_each_head() {
         assert!(within, "final state");
         // gradients: those shared by the channels of a head add up
         let dy = timed(inputs.dy.view());
-        let cotangents = selective_scan::Cotangents { y: Some(dy.real_view()), final_state: None };
+        let cotangents = selective_scan::Cotangents::default().y(dy.real_view());
         let expected = selective_scan::reference::backward(&scan, &cotangents).unwrap();
-        let got = reference::backward(&args, &Cotangents { y: Some(inputs.dy.view()), final_state: None }).unwrap();
+        let got = reference::backward(&args, &Cotangents::default().y(inputs.dy.view())).unwrap();
         same("dx", &timed(got.x.real_view()), &expected.x, EXACT);
         let mut ddt = Dense::zeros(&[case.batch, case.seqlen, heads]).unwrap();
         let mut da = Dense::zeros(&[heads]).unwrap();
@@ -99,14 +99,14 @@ fn a_carried_state_joins_two_halves() {
     let inputs = Inputs::new(&case);
     let whole = inputs.args(&case);
     let expected = reference::forward(&whole).unwrap();
-    let part = |from: usize, to: usize, state| Args {
-        x: whole.x.slice(1, from..to),
-        dt: whole.dt.slice(1, from..to),
-        b: whole.b.slice(1, from..to),
-        c: whole.c.slice(1, from..to),
-        z: whole.z.map(|z| z.slice(1, from..to)),
-        initial_state: Some(state),
-        ..whole
+    let part = |from: usize, to: usize, state| {
+        whole
+            .x(whole.x.slice(1, from..to))
+            .dt(whole.dt.slice(1, from..to))
+            .b(whole.b.slice(1, from..to))
+            .c(whole.c.slice(1, from..to))
+            .z(whole.z.map(|z| z.slice(1, from..to)))
+            .initial_state(state)
     };
     let first = reference::forward(&part(0, 5, inputs.state.view())).unwrap();
     let second = reference::forward(&part(5, 13, first.final_state.real_view())).unwrap();
@@ -120,15 +120,13 @@ fn reverse_is_the_mirror() {
     let case = small(INITIAL | GATE | SKIP | SOFTPLUS | REVERSE);
     let inputs = Inputs::new(&case);
     let args = inputs.args(&case);
-    let mirrored = Args {
-        x: args.x.flip(1),
-        dt: args.dt.flip(1),
-        b: args.b.flip(1),
-        c: args.c.flip(1),
-        z: args.z.map(|z| z.flip(1)),
-        reverse: false,
-        ..args
-    };
+    let mirrored = args
+        .x(args.x.flip(1))
+        .dt(args.dt.flip(1))
+        .b(args.b.flip(1))
+        .c(args.c.flip(1))
+        .z(args.z.map(|z| z.flip(1)))
+        .reverse(false);
     let (got, expected) = (reference::forward(&args).unwrap(), reference::forward(&mirrored).unwrap());
     same("y", &got.y, &Dense::from_view(&expected.y.view().flip(1)), EXACT);
     same("final state", &got.final_state, &expected.final_state, EXACT);
@@ -157,15 +155,13 @@ fn packed_sequences_are_separate_calls() {
     let expected = reference::forward(&packed).unwrap();
     for s in 0..4 {
         let [from, to] = [s, s + 1].map(|i| inputs.bounds.view().at(&[i]).re as usize);
-        let alone = Args {
-            x: packed.x.slice(1, from..to),
-            dt: packed.dt.slice(1, from..to),
-            b: packed.b.slice(1, from..to),
-            c: packed.c.slice(1, from..to),
-            initial_state: packed.initial_state.map(|v| v.slice(0, s..s + 1)),
-            sequences: Sequences::Whole,
-            ..packed
-        };
+        let alone = packed
+            .x(packed.x.slice(1, from..to))
+            .dt(packed.dt.slice(1, from..to))
+            .b(packed.b.slice(1, from..to))
+            .c(packed.c.slice(1, from..to))
+            .initial_state(packed.initial_state.map(|v| v.slice(0, s..s + 1)))
+            .sequences(Sequences::Whole);
         let got = reference::forward(&alone).unwrap();
         same("y", &got.y, &Dense::from_view(&expected.y.view().slice(1, from..to)), EXACT);
         same("state", &got.final_state, &Dense::from_view(&expected.final_state.view().slice(0, s..s + 1)), EXACT);
@@ -183,7 +179,7 @@ fn gradients_are_central_differences() {
         let case = Case::new(DType::F64, [2, 9, 4, 2, 2, 2], options);
         let inputs = Inputs::new(&case);
         let args = inputs.args(&case);
-        let cotangents = Cotangents { y: Some(inputs.dy.view()), final_state: Some(inputs.dstate.view()) };
+        let cotangents = Cotangents::default().y(inputs.dy.view()).final_state(inputs.dstate.view());
         let dot =
             |a: &Dense, b: View<'_>| -> f64 { a.data().iter().zip(Dense::from_view(&b).data()).map(|(a, b)| a.re * b.re).sum() };
         let loss = |args: &Args<'_>| {
@@ -195,21 +191,21 @@ fn gradients_are_central_differences() {
             let expected = central_differences(&Dense::from_view(&view), 1e-5, false, with);
             same(name, got, &expected, ErrorBound { absolute: 1e-8, relative: 1e-7 });
         };
-        by("x", args.x, &|x| loss(&Args { x, ..inputs.args(&case) }), &grads.x);
-        by("dt", args.dt, &|dt| loss(&Args { dt, ..inputs.args(&case) }), &grads.dt);
-        by("a", args.a, &|a| loss(&Args { a, ..inputs.args(&case) }), &grads.a);
-        by("b", args.b, &|b| loss(&Args { b, ..inputs.args(&case) }), &grads.b);
-        by("c", args.c, &|c| loss(&Args { c, ..inputs.args(&case) }), &grads.c);
-        let with_state = |s: View<'_>| loss(&Args { initial_state: Some(s), ..inputs.args(&case) });
+        by("x", args.x, &|x| loss(&inputs.args(&case).x(x)), &grads.x);
+        by("dt", args.dt, &|dt| loss(&inputs.args(&case).dt(dt)), &grads.dt);
+        by("a", args.a, &|a| loss(&inputs.args(&case).a(a)), &grads.a);
+        by("b", args.b, &|b| loss(&inputs.args(&case).b(b)), &grads.b);
+        by("c", args.c, &|c| loss(&inputs.args(&case).c(c)), &grads.c);
+        let with_state = |s: View<'_>| loss(&inputs.args(&case).initial_state(s));
         by("initial_state", inputs.state.view(), &with_state, &grads.initial_state);
         if let (Some(d), Some(grad)) = (args.d, &grads.d) {
-            by("d", d, &|d| loss(&Args { d: Some(d), ..inputs.args(&case) }), grad);
+            by("d", d, &|d| loss(&inputs.args(&case).d(d)), grad);
         }
         if let (Some(z), Some(grad)) = (args.z, &grads.z) {
-            by("z", z, &|z| loss(&Args { z: Some(z), ..inputs.args(&case) }), grad);
+            by("z", z, &|z| loss(&inputs.args(&case).z(z)), grad);
         }
         if let (Some(bias), Some(grad)) = (args.dt_bias, &grads.dt_bias) {
-            by("dt_bias", bias, &|v| loss(&Args { dt_bias: Some(v), ..inputs.args(&case) }), grad);
+            by("dt_bias", bias, &|v| loss(&inputs.args(&case).dt_bias(v)), grad);
         }
     }
 }

@@ -40,9 +40,9 @@ fn chunk_size_and_mask_change_nothing() {
     let mask: Vec<f32> = (0..25).map(|i| f32::from(u8::from(i % 5 <= i / 5))).collect();
     for chunk_size in [1, 5, 1000] {
         let mask = View::new(&mask, &[5, 5]).unwrap();
-        let args = Args { chunk_size, causal_mask: Some(mask), ..inputs.args(&case) };
+        let args = inputs.args(&case).chunk_size(chunk_size).causal_mask(mask);
         let mut y = Tensor::host(DType::F32, &inputs.x.shape()).unwrap();
-        ssd::forward(&Exec::cpu(1), &args, &mut Outputs { y: Some(y.view_mut()), ..Outputs::default() }).unwrap();
+        ssd::forward(&Exec::cpu(1), &args, &mut Outputs::default().y(y.view_mut())).unwrap();
         assert_eq!(y.bytes(), expected.y.bytes());
     }
 }
@@ -128,32 +128,32 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let bounds = [0i64, 3, 7];
     type Wrong<'a> = (&'static str, Args<'a>, fn(&Error) -> bool);
     let wrong: Vec<Wrong<'_>> = vec![
-        ("x", Args { x: small.view(), ..good }, |e| matches!(e, Error::Rank { .. })),
-        ("dt", Args { dt: good.x, ..good }, |e| matches!(e, Error::Shape { .. })),
-        ("dt", Args { dt: good.dt.slice(1, 0..3), ..good }, |e| matches!(e, Error::Shape { .. })),
-        ("a", Args { a: small.view(), ..good }, |e| matches!(e, Error::Shape { .. })),
-        ("a", Args { a: ints.view(), ..good }, |e| matches!(e, Error::DType { .. })),
-        ("b", Args { b: small.view(), ..good }, |e| matches!(e, Error::Rank { .. })),
-        ("b", Args { b: odd.view(), c: odd.view(), ..good }, |e| matches!(e, Error::Value { .. })),
-        ("c", Args { c: good.c.slice(3, 0..4), ..good }, |e| matches!(e, Error::Shape { .. })),
-        ("d", Args { d: Some(small.view()), ..good }, |e| matches!(e, Error::Shape { .. })),
-        ("z", Args { z: Some(good.x.slice(3, 0..1)), ..good }, |e| matches!(e, Error::Shape { .. })),
-        ("dt_bias", Args { dt_bias: Some(small.view()), ..good }, |e| matches!(e, Error::Shape { .. })),
-        ("initial_state", Args { initial_state: Some(good.x), ..good }, |e| matches!(e, Error::Shape { .. })),
-        ("dt_limit", Args { dt_limit: (1.0, 0.0), ..good }, |e| matches!(e, Error::Value { .. })),
-        ("dt_limit", Args { dt_limit: (f64::NAN, 0.0), ..good }, |e| matches!(e, Error::Value { .. })),
-        ("chunk_size", Args { chunk_size: 0, ..good }, |e| matches!(e, Error::Value { .. })),
-        ("causal_mask", Args { causal_mask: Some(mask.view()), ..good }, |e| matches!(e, Error::Value { .. })),
-        ("causal_mask", Args { causal_mask: Some(tall.view()), ..good }, |e| matches!(e, Error::Shape { .. })),
-        ("cu_seqlens", Args { sequences: Sequences::CuSeqlens(View::new(&bounds, &[3]).unwrap()), ..good }, |e| {
+        ("x", good.x(small.view()), |e| matches!(e, Error::Rank { .. })),
+        ("dt", good.dt(good.x), |e| matches!(e, Error::Shape { .. })),
+        ("dt", good.dt(good.dt.slice(1, 0..3)), |e| matches!(e, Error::Shape { .. })),
+        ("a", good.a(small.view()), |e| matches!(e, Error::Shape { .. })),
+        ("a", good.a(ints.view()), |e| matches!(e, Error::DType { .. })),
+        ("b", good.b(small.view()), |e| matches!(e, Error::Rank { .. })),
+        ("b", good.b(odd.view()).c(odd.view()), |e| matches!(e, Error::Value { .. })),
+        ("c", good.c(good.c.slice(3, 0..4)), |e| matches!(e, Error::Shape { .. })),
+        ("d", good.d(small.view()), |e| matches!(e, Error::Shape { .. })),
+        ("z", good.z(good.x.slice(3, 0..1)), |e| matches!(e, Error::Shape { .. })),
+        ("dt_bias", good.dt_bias(small.view()), |e| matches!(e, Error::Shape { .. })),
+        ("initial_state", good.initial_state(good.x), |e| matches!(e, Error::Shape { .. })),
+        ("dt_limit", good.dt_limit((1.0, 0.0)), |e| matches!(e, Error::Value { .. })),
+        ("dt_limit", good.dt_limit((f64::NAN, 0.0)), |e| matches!(e, Error::Value { .. })),
+        ("chunk_size", good.chunk_size(0), |e| matches!(e, Error::Value { .. })),
+        ("causal_mask", good.causal_mask(mask.view()), |e| matches!(e, Error::Value { .. })),
+        ("causal_mask", good.causal_mask(tall.view()), |e| matches!(e, Error::Shape { .. })),
+        ("cu_seqlens", good.sequences(Sequences::CuSeqlens(View::new(&bounds, &[3]).unwrap())), |e| {
             matches!(e, Error::Value { .. })
         }),
-        ("seq_idx", Args { sequences: Sequences::SeqIdx(good.dt), ..good }, |e| matches!(e, Error::DType { .. })),
+        ("seq_idx", good.sequences(Sequences::SeqIdx(good.dt)), |e| matches!(e, Error::DType { .. })),
     ];
     for (argument, args, expected) in wrong {
         let mut y = Tensor::host(DType::F32, &inputs.x.shape()).unwrap();
         let before = y.bytes().to_vec();
-        let mut out = Outputs { y: Some(y.view_mut()), ..Outputs::default() };
+        let mut out = Outputs::default().y(y.view_mut());
         let error = ssd::forward(&Exec::cpu(1), &args, &mut out).unwrap_err();
         assert!(expected(&error) && error.to_string().contains(&format!("`{argument}`")), "{argument}: {error}");
         let error = ssd::backward(&Exec::cpu(1), &args, None, &Cotangents::default(), &mut Gradients::default()).unwrap_err();
@@ -171,18 +171,18 @@ fn wrong_outputs_are_named() {
     let mut memory = vec![0f32; 4000];
     let shape = [1, 70, 2, 3];
     let y = ViewMut::new(&mut memory[..419], &[419]).unwrap();
-    assert!(matches!(forward(&mut Outputs { y: Some(y), ..Outputs::default() }), Error::Shape { argument: "y", .. }));
+    assert!(matches!(forward(&mut Outputs::default().y(y)), Error::Shape { argument: "y", .. }));
     let y = ViewMut::strided(&mut memory, 0, &shape, &[0, 6, 3, 0]).unwrap();
-    assert!(matches!(forward(&mut Outputs { y: Some(y), ..Outputs::default() }), Error::Stride { argument: "y", .. }));
+    assert!(matches!(forward(&mut Outputs::default().y(y)), Error::Stride { argument: "y", .. }));
     let len = ssd::checkpoints_len(&args).unwrap();
     assert_eq!(len, 2 * 3 * 5);
     let saved = ViewMut::strided(&mut memory, 0, &[len], &[2]).unwrap();
-    let error = forward(&mut Outputs { checkpoints: Some(saved), ..Outputs::default() });
+    let error = forward(&mut Outputs::default().checkpoints(saved));
     assert!(matches!(error, Error::Presence { argument: "checkpoints", .. }), "{error}");
     let state = ViewMut::new(&mut memory[..30], &[1, 2, 5, 3]).unwrap();
-    let error = forward(&mut Outputs { final_state: Some(state), ..Outputs::default() });
+    let error = forward(&mut Outputs::default().final_state(state));
     assert!(matches!(error, Error::Shape { argument: "final_state", .. }), "{error}");
-    let mut grads = Gradients { z: Some(ViewMut::new(&mut memory[..420], &shape).unwrap()), ..Gradients::default() };
+    let mut grads = Gradients::default().z(ViewMut::new(&mut memory[..420], &shape).unwrap());
     let error = ssd::backward(&exec, &args, None, &Cotangents::default(), &mut grads).unwrap_err();
     assert!(matches!(error, Error::Presence { argument: "z", .. }), "{error}");
     let mut same = poisoned(&mut Rng::new(1), DType::F32, &shape, Layout::Dense);
@@ -190,8 +190,8 @@ fn wrong_outputs_are_named() {
     let twice = unsafe {
         ViewMut::from_raw_parts(same.view_mut().as_mut_ptr(), DType::F32, statescan::Device::Cpu, &shape, &[420, 6, 3, 1])
     };
-    let over = Args { x: same.view(), ..args };
-    let error = ssd::forward(&exec, &over, &mut Outputs { y: Some(twice.unwrap()), ..Outputs::default() }).unwrap_err();
+    let over = args.x(same.view());
+    let error = ssd::forward(&exec, &over, &mut Outputs::default().y(twice.unwrap())).unwrap_err();
     assert!(matches!(error, Error::Overlap { argument: "y", other: "x", .. }), "{error}");
 }
 
@@ -201,7 +201,7 @@ fn sizes_that_no_memory_has_are_refused() {
     let is_too_large = |args: &Args<'_>| {
         assert_too_large("ssd", ssd::forward(exec, args, &mut Outputs::default()));
         let mut grad = [7f32];
-        let mut grads = Gradients { a: Some(ViewMut::new(&mut grad, &[1]).unwrap()), ..Gradients::default() };
+        let mut grads = Gradients::default().a(ViewMut::new(&mut grad, &[1]).unwrap());
         assert_too_large("ssd", ssd::backward(exec, args, None, &Cotangents::default(), &mut grads));
         assert_too_large("ssd", ssd::checkpoints_len(args));
         assert_too_large("ssd", ssd::final_state_shape(args));
@@ -227,10 +227,10 @@ fn sizes_that_no_memory_has_are_refused() {
         [1 << 40, 0, 1 << 20, 1, 1, 1],
     ] {
         is_too_large(&args(sizes));
-        is_too_large(&Args { reverse: true, ..args(sizes) });
+        is_too_large(&args(sizes).reverse(true));
     }
-    is_too_large(&Args { sequences: Sequences::CuSeqlens(broadcast(none, &[1 << 62])), ..args([1, 0, 1, 1, 1, 1]) });
+    is_too_large(&args([1, 0, 1, 1, 1, 1]).sequences(Sequences::CuSeqlens(broadcast(none, &[1 << 62]))));
     let index = Sequences::SeqIdx(broadcast(none, &[1, 1]));
-    is_too_large(&Args { sequences: index, initial_state: Some(broadcast(one, &[1, 1 << 62, 1, 1, 1])), ..args([1; 6]) });
+    is_too_large(&args([1; 6]).sequences(index).initial_state(broadcast(one, &[1, 1 << 62, 1, 1, 1])));
     assert_eq!(ssd::checkpoints_len(&args([1, 1 << 36, 1, 1, 1, 1])), Ok((1 << 30) - 1));
 }

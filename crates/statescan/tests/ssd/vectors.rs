@@ -27,19 +27,17 @@ fn check_file(name: &str) {
     let [x, dt, a, b, c] = ["x", "dt", "A", "B", "C"].map(|key| file.need(&format!("in.{key}")));
     let [d, z, bias] = ["D", "z", "dt_bias"].map(|key| file.tensor(&format!("in.{key}")));
     let [dy, dlast] = ["y", "final_state"].map(|key| file.tensor(&format!("cot.{key}")));
-    let args = Args {
-        d: d.as_ref().map(|v| v.view()),
-        z: z.as_ref().map(|v| v.view()),
-        dt_bias: bias.as_ref().map(|v| v.view()),
-        dt_softplus: name != "basic",
-        ..Args::new(x.view(), dt.view(), a.view(), b.view(), c.view())
-    };
-    let cotangents = Cotangents { y: dy.as_ref().map(|v| v.view()), final_state: dlast.as_ref().map(|v| v.view()) };
+    let args = Args::new(x.view(), dt.view(), a.view(), b.view(), c.view())
+        .d(d.as_ref().map(|v| v.view()))
+        .z(z.as_ref().map(|v| v.view()))
+        .dt_bias(bias.as_ref().map(|v| v.view()))
+        .dt_softplus(name != "basic");
+    let cotangents = Cotangents::default().y(dy.as_ref().map(|v| v.view())).final_state(dlast.as_ref().map(|v| v.view()));
     let (forward, backward) = (reference::forward(&args).unwrap(), reference::backward(&args, &cotangents).unwrap());
     let exec = Exec::cpu(2);
     let zeros = |like: &Tensor| Tensor::host(DType::F32, &like.shape()).unwrap();
     let (mut y, mut last) = (zeros(&x), Tensor::host(DType::F32, &ssd::final_state_shape(&args).unwrap()).unwrap());
-    let mut out = Outputs { y: Some(y.view_mut()), final_state: Some(last.view_mut()), checkpoints: None };
+    let mut out = Outputs::default().y(y.view_mut()).final_state(last.view_mut());
     ssd::forward(&exec, &args, &mut out).unwrap();
     for (key, got, oracle) in [("out.y", &y, &forward.y), ("out.final_state", &last, &forward.final_state)] {
         if file.tensor(key).is_some() {
@@ -49,17 +47,15 @@ fn check_file(name: &str) {
     }
     let [mut gx, mut gdt, mut ga, mut gb, mut gc] = [&x, &dt, &a, &b, &c].map(zeros);
     let [mut gd, mut gz, mut gbias] = [&d, &z, &bias].map(|v| v.as_ref().map(zeros));
-    let mut grads = Gradients {
-        x: Some(gx.view_mut()),
-        dt: Some(gdt.view_mut()),
-        a: Some(ga.view_mut()),
-        b: Some(gb.view_mut()),
-        c: Some(gc.view_mut()),
-        d: gd.as_mut().map(|v| v.view_mut()),
-        z: gz.as_mut().map(|v| v.view_mut()),
-        dt_bias: gbias.as_mut().map(|v| v.view_mut()),
-        initial_state: None,
-    };
+    let mut grads = Gradients::default()
+        .x(gx.view_mut())
+        .dt(gdt.view_mut())
+        .a(ga.view_mut())
+        .b(gb.view_mut())
+        .c(gc.view_mut())
+        .d(gd.as_mut().map(|v| v.view_mut()))
+        .z(gz.as_mut().map(|v| v.view_mut()))
+        .dt_bias(gbias.as_mut().map(|v| v.view_mut()));
     ssd::backward(&exec, &args, None, &cotangents, &mut grads).unwrap();
     let results = [
         ("x", Some(&gx)),

@@ -99,7 +99,7 @@ builder! {
 }
 
 impl<'a> Args<'a> {
-    /// The two required arguments, and no option: `Args { bias: Some(bias), ..Args::new(x, weight) }`.
+    /// The two required arguments, and no option: `Args::new(x, weight).bias(bias)`.
     pub fn new(x: View<'a>, weight: View<'a>) -> Self {
         Args {
             x,

@@ -2,7 +2,7 @@
 
 use super::super::{Activation, Args};
 use super::*;
-use crate::cuda::testing::{compiles, ready, target, tensor};
+use crate::cuda::testing::{Suite, target, tensor};
 use crate::ops::check::Checker;
 use crate::tensor::Device;
 
@@ -15,16 +15,16 @@ fn timed(dtype: DType, [batch, dim, seqlen]: [usize; 3], channels_last: bool) ->
 }
 
 /// Compiles every kernel of the forward and the backward pass.
-fn check(args: &Args<'_>, state: &[usize]) {
+fn check(suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
     let x = args.x;
     let state = tensor(x.dtype(), state);
     let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
     let call = Call::new(&problem).unwrap();
     let states = || problem.normal.state(target(state));
     for last in [None, Some(states()).filter(|_| call.sequences.is_none())] {
-        compiles(&FORWARD, &call.forward(&target(x), &last, Numbers::H200).unwrap().config, 0);
+        suite.add(&FORWARD, &call.forward(&target(x), &last, Numbers::H200).unwrap().config, 0);
     }
-    compiles(&STATES, &call.final_states(&states()).unwrap().config, 0);
+    suite.add(&STATES, &call.final_states(&states()).unwrap().config, 0);
     let sources = Sources { y: Some(x), final_states: Some(problem.normal.state(state)) };
     let grads = GradientTargets {
         x: Some(target(x)),
@@ -34,42 +34,44 @@ fn check(args: &Args<'_>, state: &[usize]) {
         workspace: Some(target(tensor(DType::F32, &[1]))),
     };
     for plan in [false, true].map(|apart| Plan::backward(&call.shape(), Numbers::H200, true, apart).unwrap()) {
-        compiles(&BACKWARD, &call.backward(&plan, &sources, &grads).config, 0);
-        compiles(&SUMS, &call.sums(&plan, &grads).unwrap().config, 0);
+        suite.add(&BACKWARD, &call.backward(&plan, &sources, &grads).config, 0);
+        suite.add(&SUMS, &call.sums(&plan, &grads).unwrap().config, 0);
     }
-    compiles(&STATES, &call.initial_states(&sources, &states()).unwrap().config, 0);
+    suite.add(&STATES, &call.initial_states(&sources, &states()).unwrap().config, 0);
 }
 
 #[test]
 fn convolutions_compile() {
-    if !ready() {
-        return;
-    }
+    let Some(mut suite) = Suite::new() else { return };
     for (dtype, width) in [(DType::BF16, 4), (DType::F32, 3), (DType::F16, 8)] {
         let (weight, bias) = (tensor(DType::F32, &[64, width]), tensor(DType::F32, &[64]));
         for channels_last in [false, true] {
             let args = |seqlen| Args::new(timed(dtype, [2, 64, seqlen], channels_last), weight);
-            check(&args(77), &[2, 64, width - 1]);
+            check(&mut suite, &args(77), &[2, 64, width - 1]);
             let initial_states = Some(tensor(dtype, &[2, 64, width - 1]));
             let all = Args { bias: Some(bias), activation: Activation::Silu, initial_states, ..args(2048) };
-            check(&all, &[2, 64, width - 1]);
+            check(&mut suite, &all, &[2, 64, width - 1]);
         }
     }
+    suite.compile();
 }
 
 #[test]
 fn packed_convolutions_compile() {
-    if !ready() {
-        return;
-    }
+    let Some(mut suite) = Suite::new() else { return };
     let weight = tensor(DType::F32, &[64, 4]);
     for (channels_last, reverse) in [(false, true), (true, false)] {
         let plain = Args::new(timed(DType::BF16, [1, 64, 512], channels_last), weight);
         let args = Args { activation: Activation::Silu, reverse, ..plain };
         let bounds = Sequences::CuSeqlens(tensor(DType::I32, &[6]));
-        check(&Args { sequences: bounds, ..args }, &[5, 64, 3]);
+        check(&mut suite, &Args { sequences: bounds, ..args }, &[5, 64, 3]);
         let index = Sequences::SeqIdx(tensor(DType::I64, &[1, 512]));
-        check(&Args { sequences: index, initial_states: Some(tensor(DType::F32, &[1, 64, 3])), ..args }, &[1, 64, 3]);
-        check(&Args { sequences: index, initial_states: Some(tensor(DType::F32, &[1, 4, 64, 3])), ..args }, &[1, 4, 64, 3]);
+        check(&mut suite, &Args { sequences: index, initial_states: Some(tensor(DType::F32, &[1, 64, 3])), ..args }, &[1, 64, 3]);
+        check(
+            &mut suite,
+            &Args { sequences: index, initial_states: Some(tensor(DType::F32, &[1, 4, 64, 3])), ..args },
+            &[1, 4, 64, 3],
+        );
     }
+    suite.compile();
 }

@@ -3,12 +3,12 @@
 use super::super::Args;
 use super::*;
 use crate::cuda::Numbers;
-use crate::cuda::testing::{compiles, ready, tensor};
+use crate::cuda::testing::{Suite, tensor};
 use crate::ops::check::Checker;
 use crate::tensor::Device;
 
 /// Compiles the passes of a scan and of its gradient.
-fn check(args: &Args<'_>) {
+fn check(suite: &mut Suite, args: &Args<'_>) {
     let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[]).unwrap();
     let call = Call::new(&problem).unwrap();
     let plan = Plan::new(&call.shape(), Numbers::H200, true).unwrap();
@@ -20,16 +20,14 @@ fn check(args: &Args<'_>) {
     for pass in passes {
         for (operands, gradient) in [(&forward, false), (&backward, true)] {
             let kernel = call.kernel(operands, None, gradient, &plan, Some(Workspace(1 << 20)), pass).unwrap();
-            compiles(&SCAN, &kernel.config, 0);
+            suite.add(&SCAN, &kernel.config, 0);
         }
     }
 }
 
 #[test]
 fn linear_scans_compile() {
-    if !ready() {
-        return;
-    }
+    let Some(mut suite) = Suite::new() else { return };
     for (a, b) in [
         (DType::F32, DType::F32),
         (DType::BF16, DType::F16),
@@ -40,9 +38,10 @@ fn linear_scans_compile() {
             let timed = |dtype| tensor(dtype, &[2, rows, seqlen]);
             let state = tensor(if b.is_complex() { b } else { DType::F32 }, &[2, rows]);
             let args = Args { initial_state: Some(state), reverse: rows == 40, ..Args::new(timed(a), timed(b)) };
-            check(&args);
+            check(&mut suite, &args);
             let channels_last = |dtype| tensor(dtype, &[2, seqlen, rows]).permute(&[0, 2, 1]);
-            check(&Args { a: channels_last(a), b: channels_last(b), ..args });
+            check(&mut suite, &Args { a: channels_last(a), b: channels_last(b), ..args });
         }
     }
+    suite.compile();
 }

@@ -1,4 +1,4 @@
-// The backward pass: its parameters, what lies in shared memory, the order of tiles, and how a tile is made ready.
+// The backward pass: what lies in shared memory, the order of tiles, and how a tile is made ready.
 
 constexpr int SLOTS = CHANNELS / WIDTH;          // channels side by side
 constexpr int SPANS = STEPS / SPAN;

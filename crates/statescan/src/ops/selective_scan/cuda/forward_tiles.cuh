@@ -1,4 +1,4 @@
-// The forward pass: its parameters, what lies in shared memory, how a tile is made ready and how its outputs are finished.
+// The forward pass: what lies in shared memory, how a tile is made ready and how its outputs are finished.
 
 constexpr bool HAS_GAIN_STEP = Method::GAIN && HAS_DT_A;
 

@@ -6,14 +6,15 @@ use super::forward::{FORWARD, Forward};
 use super::plan::{Cut, Plan};
 use super::*;
 use crate::cuda::Numbers;
-use crate::cuda::testing::{compiles_for, ready, target, tensor};
+use crate::cuda::testing::{Suite, target, tensor};
 use crate::ops::check::Checker;
 use crate::tensor::Device;
 
-const LARGE_ARCHITECTURES: [&str; 2] = ["sm_90a", "sm_100"];
-const SMALL_ARCHITECTURES: [&str; 2] = ["sm_80", "sm_120"];
+/// Devices with much shared memory and with little, and the architectures of both.
+static DEVICES: [(Numbers, [&str; 2]); 2] = [(Numbers::H200, ["sm_90a", "sm_100"]), (Numbers::SMALL, ["sm_80", "sm_120"])];
 
 /// Sizes and types of a case; options are set on its arguments.
+#[derive(Clone, Copy)]
 struct Case {
     batch: usize,
     dim: usize,
@@ -21,19 +22,21 @@ struct Case {
     dstate: usize,
     dtype: DType,
     complex: bool,
+    /// Those that plans are made for.
+    devices: &'static [(Numbers, [&'static str; 2])],
 }
 
 impl Case {
     fn args(&self) -> Args<'static> {
-        let Case { batch, dim, seqlen, dstate, dtype, complex } = *self;
+        let Case { batch, dim, seqlen, dstate, dtype, complex, .. } = *self;
         let wide = if complex { DType::Complex64 } else { DType::F32 };
         let map = tensor(if complex { wide } else { dtype }, &[batch, dstate, seqlen]);
         let x = tensor(dtype, &[batch, dim, seqlen]);
         Args::new(x, x, tensor(wide, &[dim, dstate]), map, map)
     }
 
-    /// Compiles a forward pass for every architecture.
-    fn compiles(&self, args: &Args<'_>, state: &[usize]) {
+    /// Adds the kernels of both passes.
+    fn add(&self, suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
         let field = if self.complex { DType::Complex64 } else { DType::F32 };
         let state = tensor(field, state);
         let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
@@ -44,20 +47,20 @@ impl Case {
             workspace: None,
         };
         let call = Forward::new(&problem, &targets);
-        for (numbers, architectures) in [(Numbers::H200, LARGE_ARCHITECTURES), (Numbers::SMALL, SMALL_ARCHITECTURES)] {
+        for &(numbers, architectures) in self.devices {
             for cut in [None, Cut::new(&call.call.shape(), numbers)] {
                 let plan = Plan::new(&call.call.shape(), cut, numbers, |geometry| call.shared(geometry)).unwrap();
                 let passes: &[_] = if cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
                 for &pass in passes {
-                    compiles_for(&architectures, &FORWARD, &call.config(&plan, pass));
+                    suite.add_for(&architectures, &FORWARD, &call.config(&plan, pass));
                 }
             }
         }
-        self.backward_compiles(&problem, target(state));
+        self.add_backward(suite, &problem, target(state));
     }
 
-    /// Compiles a backward pass with every gradient.
-    fn backward_compiles(&self, problem: &Problem<'_>, state: RawViewMut) {
+    /// Adds those of a backward pass with every gradient.
+    fn add_backward(&self, suite: &mut Suite, problem: &Problem<'_>, state: RawViewMut) {
         let p = problem;
         let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
         let map = |map: &Projection<View<'_>>| match map {
@@ -82,67 +85,75 @@ impl Case {
             initial_state: Some(p.normal.state(state)),
         };
         let call = Backward { call: Call::new(p), sources: &sources, targets: &targets };
-        for (numbers, architectures) in [(Numbers::H200, LARGE_ARCHITECTURES), (Numbers::SMALL, SMALL_ARCHITECTURES)] {
+        for &(numbers, architectures) in self.devices {
             let plan = call.plan_for(numbers, call.cotangent()).unwrap();
             let passes: &[_] = if plan.cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
             for &pass in passes {
-                compiles_for(&architectures, &BACKWARD, &call.config(&plan, pass, true));
+                suite.add_for(&architectures, &BACKWARD, &call.config(&plan, pass, true));
             }
         }
     }
 }
 
 fn case(dim: usize, seqlen: usize, dstate: usize, dtype: DType, complex: bool) -> Case {
-    Case { batch: 2, dim, seqlen, dstate, dtype, complex }
+    Case { batch: 2, dim, seqlen, dstate, dtype, complex, devices: &DEVICES }
 }
 
-#[test]
-fn types_and_sizes_compile() {
-    if !ready() {
-        return;
+/// Adds cases of options, for one device in turn: another one for real states than for complex ones.
+fn add_in_turn<'a>(suite: &mut Suite, case: Case, cases: impl IntoIterator<Item = (Args<'a>, Vec<usize>)>) {
+    for (i, (args, state)) in cases.into_iter().enumerate() {
+        let device = (i + usize::from(case.complex)) % 2;
+        Case { devices: &DEVICES[device..=device], ..case }.add(suite, &args, &state);
     }
+}
+
+fn add_types_and_sizes(suite: &mut Suite) {
     let sizes = [(16384, 2048, 16), (2048, 4096, 16), (192, 100, 16), (64, 2048, 128), (100, 333, 70), (7, 5, 0), (40, 9, 256)];
     // 16-bit types share all but their conversions
     for (dtype, sizes) in [(DType::F32, &sizes[..]), (DType::BF16, &sizes[..4]), (DType::F16, &sizes[4..5])] {
         for &(dim, seqlen, dstate) in sizes {
             let case = case(dim, seqlen, dstate, dtype, false);
-            case.compiles(&case.args(), &[2, dim, dstate]);
+            case.add(suite, &case.args(), &[2, dim, dstate]);
         }
     }
 }
 
-#[test]
-fn options_compile() {
-    if !ready() {
-        return;
-    }
+fn add_options(suite: &mut Suite) {
     for (dtype, dim, complex) in [(DType::F32, 8192, false), (DType::BF16, 96, true)] {
         let case = case(dim, 1024, 16, dtype, complex);
         let plain = case.args();
         let channel = tensor(DType::F32, &[dim]);
         let own = tensor(if complex { DType::Complex64 } else { DType::F32 }, &[2, dim, 16]);
         let gated = Args { d: Some(channel), z: Some(plain.x), dt_bias: Some(channel), dt_softplus: true, ..plain };
-        let state = [2, dim, 16];
-        case.compiles(&Args { dt_limit: (0.0, 1.0), initial_state: Some(own), reverse: true, ..gated }, &state);
-        case.compiles(&Args { b: plain.a, c: plain.a, ..plain }, &state);
-        for discretization in Discretization::ALL {
-            case.compiles(&Args { discretization, dt_a: Some(plain.dt), ..plain }, &state);
-        }
+        let mut options = vec![
+            Args { dt_limit: (0.0, 1.0), initial_state: Some(own), reverse: true, ..gated },
+            Args { b: plain.a, c: plain.a, ..plain },
+        ];
+        options.extend(Discretization::ALL.map(|discretization| Args { discretization, dt_a: Some(plain.dt), ..plain }));
+        add_in_turn(suite, case, options.into_iter().map(|args| (args, vec![2, dim, 16])));
     }
 }
 
-#[test]
-fn packed_sequences_compile() {
-    if !ready() {
-        return;
-    }
+fn add_packed_sequences(suite: &mut Suite) {
     for (complex, dim) in [(false, 2048), (true, 64)] {
         let case = Case { batch: 1, ..case(dim, 1024, 16, DType::BF16, complex) };
         let args = case.args();
         let bounds = Sequences::CuSeqlens(tensor(DType::I32, &[6]));
-        case.compiles(&Args { sequences: bounds, ..args }, &[5, dim, 16]);
         let index = Sequences::SeqIdx(tensor(DType::I64, &[1, 1024]));
-        case.compiles(&Args { sequences: index, ..args }, &[1, dim, 16]);
-        case.compiles(&Args { sequences: index, reverse: true, ..args }, &[1, 4, dim, 16]);
+        let cases = [
+            (Args { sequences: bounds, ..args }, vec![5, dim, 16]),
+            (Args { sequences: index, ..args }, vec![1, dim, 16]),
+            (Args { sequences: index, reverse: true, ..args }, vec![1, 4, dim, 16]),
+        ];
+        add_in_turn(suite, case, cases);
     }
+}
+
+#[test]
+fn selective_scans_compile() {
+    let Some(mut suite) = Suite::new() else { return };
+    add_types_and_sizes(&mut suite);
+    add_options(&mut suite);
+    add_packed_sequences(&mut suite);
+    suite.compile();
 }

@@ -1,4 +1,4 @@
-// What both passes of a selective scan are built from: what a block works on, how steps become effective ones, the maps B and C.
+// What both passes of a selective scan are built from: what a block works on, and the maps B and C.
 
 typedef Choose<COMPLEX, complex64, f32>::type Field;
 typedef Rule<METHOD> Method;

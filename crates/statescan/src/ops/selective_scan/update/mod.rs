@@ -78,7 +78,7 @@ builder! {
 }
 
 impl<'a> Args<'a> {
-    /// The five required arguments, and no option: `Args { z: Some(z), ..Args::new(x, dt, a, b, c) }`.
+    /// The five required arguments, and no option: `Args::new(x, dt, a, b, c).z(z).dt_softplus(true)`.
     pub fn new(x: View<'a>, dt: View<'a>, a: View<'a>, b: View<'a>, c: View<'a>) -> Self {
         Args {
             x,

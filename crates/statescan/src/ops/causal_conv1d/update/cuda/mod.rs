@@ -100,13 +100,11 @@ fn kernel(p: &Problem<'_>) -> Result<Kernel<Params>> {
 #[cfg(all(test, feature = "cuda"))]
 mod tests {
     use super::*;
-    use crate::cuda::testing::{compiles, ready, target, tensor};
+    use crate::cuda::testing::{Suite, target, tensor};
 
     #[test]
     fn updates_of_convolutions_compile() {
-        if !ready() {
-            return;
-        }
+        let Some(mut suite) = Suite::new() else { return };
         for (dtype, width) in [(DType::BF16, 4), (DType::F32, 8)] {
             for all in [false, true] {
                 let optional = |dtype, shape: &[usize]| all.then(|| tensor(dtype, shape));
@@ -126,8 +124,9 @@ mod tests {
                 };
                 let kernel = kernel(&problem).unwrap();
                 assert_eq!(kernel.launch, Launch::line(24, 128, 0));
-                compiles(&UPDATE, &kernel.config, 0);
+                suite.add(&UPDATE, &kernel.config, 0);
             }
         }
+        suite.compile();
     }
 }

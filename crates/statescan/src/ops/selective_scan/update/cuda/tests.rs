@@ -3,22 +3,20 @@
 use super::super::Args;
 use super::super::problem::Sizes;
 use super::*;
-use crate::cuda::testing::{compiles, ready, tensor};
+use crate::cuda::testing::{Suite, tensor};
 use crate::ops::check::Checker;
 use crate::tensor::Device;
 
-fn check(args: &Args<'_>, state: &View<'static>) {
+fn check(suite: &mut Suite, args: &Args<'_>, state: &View<'static>) {
     let mut checker = Checker::new(OP, Device::Cuda(0));
     let sizes = Sizes::new(args, &mut checker, &[state.shape()]).unwrap();
     let problem = sizes.problem(args, state, &args.x);
-    compiles(&UPDATE, &kernel(&problem, args.state_batch_indices).unwrap().config, 0);
+    suite.add(&UPDATE, &kernel(&problem, args.state_batch_indices).unwrap().config, 0);
 }
 
 #[test]
 fn steps_compile() {
-    if !ready() {
-        return;
-    }
+    let Some(mut suite) = Suite::new() else { return };
     for (dtype, channels, dstate) in
         [(DType::F32, vec![5120], 16), (DType::BF16, vec![80, 64], 128), (DType::F16, vec![33], 5), (DType::F32, vec![7], 1)]
     {
@@ -29,21 +27,21 @@ fn steps_compile() {
             let a = tensor(DType::F32, &[&channels[..], &[dstate]].concat());
             let state = tensor(DType::F32, &[&batched[..], &[dstate]].concat());
             let plain = Args::new(x, x, a, map, map);
-            check(&plain, &state);
+            check(&mut suite, &plain, &state);
             let indices = Some(tensor(DType::I64, &[batch]));
             check(
+                &mut suite,
                 &Args { d: Some(own), z: Some(x), dt_bias: Some(own), dt_softplus: true, state_batch_indices: indices, ..plain },
                 &state,
             );
         }
     }
+    suite.compile();
 }
 
 #[test]
 fn complex_steps_and_discretizations_compile() {
-    if !ready() {
-        return;
-    }
+    let Some(mut suite) = Suite::new() else { return };
     for discretization in Discretization::ALL {
         for dtype in [DType::F32, DType::Complex64] {
             let (x, map) = (tensor(DType::F32, &[2, 40]), tensor(dtype, &[2, 10]));
@@ -53,9 +51,10 @@ fn complex_steps_and_discretizations_compile() {
                 dt_limit: (0.0, 1.0),
                 ..Args::new(x, x, tensor(dtype, &[40, 10]), map, map)
             };
-            check(&args, &tensor(dtype, &[2, 40, 10]));
+            check(&mut suite, &args, &tensor(dtype, &[2, 40, 10]));
             // states far apart, channels side by side
-            check(&args, &tensor(dtype, &[2, 10, 40]).permute(&[0, 2, 1]));
+            check(&mut suite, &args, &tensor(dtype, &[2, 10, 40]).permute(&[0, 2, 1]));
         }
     }
+    suite.compile();
 }

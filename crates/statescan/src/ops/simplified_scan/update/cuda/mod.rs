@@ -103,16 +103,14 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>, targets: &Targets, drive: 
 mod tests {
     use super::super::{Args, Head};
     use super::*;
-    use crate::cuda::testing::{compiles, ready, target, tensor};
+    use crate::cuda::testing::{Suite, target, tensor};
     use crate::ops::check::Checker;
     use crate::ops::discretization::Discretization;
     use crate::tensor::Device;
 
     #[test]
     fn steps_of_simplified_scans_compile() {
-        if !ready() {
-            return;
-        }
+        let Some(mut suite) = Suite::new() else { return };
         for discretization in Discretization::ALL {
             for complex in [false, true] {
                 let wide = if complex { DType::Complex64 } else { DType::F32 };
@@ -133,9 +131,10 @@ mod tests {
                 for drive in [true, false] {
                     let kernel = kernel(&problem, args.state_batch_indices, &targets, drive).unwrap();
                     assert_eq!(kernel.launch.blocks(), if drive { 2 * 6 } else { 2 * 10 });
-                    compiles(&UPDATE, &kernel.config, 0);
+                    suite.add(&UPDATE, &kernel.config, 0);
                 }
             }
         }
+        suite.compile();
     }
 }

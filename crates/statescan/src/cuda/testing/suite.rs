@@ -1,0 +1,147 @@
+//! Configurations of kernels compiled without a GPU.
+
+use crate::cuda::cache::fnv1a;
+use crate::cuda::{Config, Parameter, Program, nvrtc};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub(crate) const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
+/// The most shared memory of a block on the smallest of them.
+const SHARED: usize = 99 << 10;
+/// The most bytes of code: compiling takes about a second for each 100 KB, and the first use of a kernel waits for it.
+const LONGEST: usize = 144 << 10;
+
+/// What a test compiles: no warning, no spill, not too long. Each configuration is compiled for one of its architectures, the one that has met
+/// the fewest of its constants, so that architectures meet nearly every type, flag and size while few configurations are compiled twice.
+pub(crate) struct Suite {
+    jobs: Vec<Job>,
+    /// Constants that a kernel was compiled with for an architecture.
+    known: BTreeSet<(&'static str, &'static str, String)>,
+    /// How often an architecture was chosen.
+    chosen: BTreeMap<&'static str, usize>,
+    /// Programs that are compiled already, each for one of these architectures.
+    sources: BTreeSet<(u64, Vec<&'static str>)>,
+}
+
+struct Job {
+    kernel: &'static str,
+    architecture: &'static str,
+    source: String,
+    config: String,
+}
+
+impl Suite {
+    /// Nothing so far. Without NVRTC there is no suite, and the test says so, unless it must not be skipped.
+    pub(crate) fn new() -> Option<Suite> {
+        let empty = || Suite { jobs: Vec::new(), known: BTreeSet::new(), chosen: BTreeMap::new(), sources: BTreeSet::new() };
+        super::ready().then(empty)
+    }
+
+    /// A configuration that every architecture can have.
+    pub(crate) fn add<P: Parameter>(&mut self, program: &Program<P>, config: &Config, shared: usize) {
+        assert!(shared <= SHARED, "{shared} bytes of shared memory for\n{config}");
+        self.add_for(&ARCHITECTURES, program, config);
+    }
+
+    /// A configuration of a plan for some architectures.
+    pub(crate) fn add_for<P: Parameter>(&mut self, architectures: &[&'static str], program: &Program<P>, config: &Config) {
+        let (source, config) = (program.source(config), config.to_string());
+        if !self.sources.insert((fnv1a(source.as_bytes()), architectures.to_vec())) {
+            return;
+        }
+        let kernel = program.kernel;
+        let unknown = |architecture: &'static str| {
+            config.lines().filter(|line| !self.known.contains(&(kernel, architecture, line.to_string()))).count()
+        };
+        let often = |architecture| self.chosen.get(architecture).copied().unwrap_or(0);
+        let best = architectures.iter().copied().max_by_key(|&a| (unknown(a), core::cmp::Reverse(often(a))));
+        let architecture = best.expect("a configuration is for some architecture");
+        self.known.extend(config.lines().map(|line| (kernel, architecture, line.to_string())));
+        *self.chosen.entry(architecture).or_default() += 1;
+        self.jobs.push(Job { kernel, architecture, source, config });
+    }
+
+    /// Compiles all of them, on every core.
+    pub(crate) fn compile(self) {
+        let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || {
+            while let Some(job) = self.jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Err(what) = job.compile() {
+                    failures.lock().unwrap().push(format!("{} {}: {what}\n{}", job.kernel, job.architecture, job.config));
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..std::thread::available_parallelism().map_or(1, usize::from)).for_each(|_| drop(scope.spawn(work)));
+        });
+        let failures = failures.into_inner().unwrap();
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+    }
+}
+
+impl Job {
+    fn compile(&self) -> Result<(), String> {
+        let options = ["--ptxas-options=-v"];
+        let (cubin, log) =
+            nvrtc::compile(self.kernel, &self.source, self.architecture, &options).map_err(|error| error.to_string())?;
+        if cubin.len() > LONGEST {
+            return Err(format!("{} bytes of code", cubin.len()));
+        }
+        let spills = !log.contains("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads");
+        if spills || log.contains("warning") {
+            return Err(log);
+        }
+        if std::env::var_os("STATESCAN_SHOW_REGISTERS").is_some() {
+            println!("{} {} {}", self.kernel, self.architecture, log.lines().find(|l| l.contains("registers")).unwrap_or(""));
+        }
+        Ok(())
+    }
+}
+
+mod tests {
+    use super::*;
+    use crate::cuda::{COMMON, params};
+
+    params! {
+        struct Nothing {
+            count: u32,
+        }
+    }
+
+    const SPILLS: &str = r#"extern "C" __global__ void __launch_bounds__(1024) many(const __grid_constant__ Nothing p) {
+  f32 v[COUNT];
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) v[i] = f32(p.count + i);
+  for (u32 k = 0; k < p.count; k++)
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) v[i] = __fmaf_rn(v[i], v[i], v[(i + 7) % COUNT]);
+  f32 sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) sum += v[i];
+  if (sum == 1.5f) asm volatile("trap;");
+}
+"#;
+
+    #[test]
+    fn what_spills_does_not_pass_as_compiled() {
+        let program = Program::<Nothing>::new("many", &[COMMON], SPILLS);
+        for (count, passes) in [(4, true), (120, false)] {
+            let Some(mut suite) = Suite::new() else { return };
+            suite.add(&program, &Config::default().int("COUNT", count), 0);
+            let compiled = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| suite.compile()));
+            assert_eq!(compiled.is_ok(), passes, "{count}");
+        }
+    }
+
+    #[test]
+    fn architectures_meet_every_constant_in_turn() {
+        let program = Program::<Nothing>::new("many", &[COMMON], SPILLS);
+        let Some(mut suite) = Suite::new() else { return };
+        for count in [1, 2, 1, 3, 4, 5] {
+            suite.add(&program, &Config::default().int("COUNT", count).flag("ODD", count % 2 == 1), 0);
+        }
+        assert_eq!(suite.jobs.len(), 5, "one stands there twice");
+        assert_eq!(suite.chosen.keys().copied().collect::<BTreeSet<_>>(), BTreeSet::from(ARCHITECTURES));
+    }
+}
