@@ -99,9 +99,7 @@ impl Call {
                 None => bound.state = Some(input.view()),
             }
         }
-        for (bound, value) in bound.values.iter_mut().zip(options::values(self.op, &self.options)?) {
-            *bound = value;
-        }
+        options::read(self.op, &self.options, &mut bound.values)?;
         if let Some(at) = signature.setting(REAL).filter(|_| !self.options.contains_key(REAL)) {
             bound.values[at] = call::Value::Flag(self.asks_for_real());
         }

@@ -36,21 +36,32 @@ pub fn canonical_name(op: &Operation, given: &str) -> Result<String> {
     Err(Error::UnknownName { op: ops::name(op), what: "option", got: given.to_string(), known: known.join(", ") })
 }
 
-/// The values of all settings of an operation, by position: defaults where there is no option.
+/// Replaces values of settings, which stand by position, by those of the options that are given.
 ///
 /// # Errors
 /// [`Error::OptionValue`].
-pub fn values(op: &Operation, options: &Options) -> Result<Vec<Value>> {
-    check_layout(op, options)?;
-    let settings = op.signature.settings.iter();
-    settings.map(|setting| value(op, setting, options.get(setting.name))).collect()
+pub fn read(op: &Operation, options: &Options, values: &mut [Value]) -> Result<()> {
+    if let Some(layout) = given(options, LAYOUT) {
+        check_layout(op, layout)?;
+    }
+    for (setting, value) in op.signature.settings.iter().zip(values) {
+        if let Some(given) = given(options, setting.name) {
+            *value = read_one(op, setting, given)?;
+        }
+    }
+    Ok(())
 }
 
-fn check_layout(op: &Operation, options: &Options) -> Result<()> {
+/// The option of a name; `null` is as if it were not there.
+fn given<'a>(options: &'a Options, name: &str) -> Option<&'a Json> {
+    options.get(name).filter(|value| !value.is_null())
+}
+
+/// Whether a layout is the one that the operation is in.
+fn check_layout(op: &Operation, given: &Json) -> Result<()> {
     let layouts = ops::layouts(op);
-    let Some(given) = options.get(LAYOUT).filter(|value| !value.is_null()) else { return Ok(()) };
-    let same = |word: &&str| layouts.iter().any(|(known, of)| known == word && of.signature.name == op.signature.name);
-    if given.as_str().as_ref().is_some_and(same) {
+    let own = layouts.iter().find(|(_, of)| of.signature.name == op.signature.name);
+    if given.as_str().is_some_and(|word| own.is_some_and(|(known, _)| *known == word)) {
         return Ok(());
     }
     let expected = layouts.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
@@ -58,8 +69,7 @@ fn check_layout(op: &Operation, options: &Options) -> Result<()> {
 }
 
 /// The value of one option.
-fn value(op: &Operation, setting: &Setting, given: Option<&Json>) -> Result<Value> {
-    let Some(given) = given.filter(|value| !value.is_null()) else { return Ok(Value::default_of(&setting.choice)) };
+fn read_one(op: &Operation, setting: &Setting, given: &Json) -> Result<Value> {
     let value = match setting.choice {
         Choice::Flag(_) => given.as_bool().map(Value::Flag),
         Choice::Count(_) => given.as_u64().and_then(|n| usize::try_from(n).ok()).map(Value::Count),

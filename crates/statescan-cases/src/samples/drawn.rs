@@ -38,18 +38,16 @@ pub(super) fn shapes(op: &'static Operation) -> Vec<(&'static str, Sizes)> {
 
 /// The first form's sizes. An argument with sizes of its own has one of each, and there is a state for each row.
 fn sizes(op: &Operation) -> Sizes {
-    let letters = op
-        .signature
-        .forms
-        .first()
-        .map_or_else(|| op.signature.sizes.iter().map(|(letter, _)| *letter).collect::<String>(), |form| (*form).to_string());
+    let signature = op.signature;
+    let form = |letter: &char| signature.forms.first().is_none_or(|form| form.contains(*letter));
     let size = |letter| match letter {
         'L' => 64,
         'B' | 'S' => 2,
-        _ if op.signature.free.contains(letter) => 1,
+        _ if signature.free.contains(letter) => 1,
         _ => 8,
     };
-    Sizes::of(&letters.chars().map(|letter| (letter, size(letter))).collect::<Vec<_>>())
+    let letters = signature.sizes.iter().map(|(letter, _)| *letter).filter(form);
+    Sizes::of(&letters.map(|letter| (letter, size(letter))).collect::<Vec<_>>())
 }
 
 /// The longest layout of an argument whose sizes are known.

@@ -21,23 +21,42 @@ use statescan::DType;
 use statescan::ops::Operation;
 use statescan::tensor::{Dense, Tensor};
 
+/// Sizes with what they are called.
+pub type Labelled = (&'static str, Sizes);
+
+/// How calls of an operation are made.
+struct Samples {
+    embedded: fn(&'static Operation) -> Result<Call>,
+    random: fn(&'static Operation, &Sizes, DType) -> Result<Call>,
+    shapes: fn(&'static Operation) -> Vec<Labelled>,
+}
+
+macro_rules! samples {
+    ($module:ident) => {
+        Samples { embedded: $module::embedded, random: $module::random, shapes: |_| $module::shapes() }
+    };
+}
+
+fn samples(op: &Operation) -> Samples {
+    match ops::name(op) {
+        "selective_scan" => samples!(selective_scan),
+        "ssd" => samples!(ssd),
+        "simplified_scan" | "s5_inner" => samples!(simplified_scan),
+        "linear_scan" => samples!(linear_scan),
+        "causal_conv1d" => samples!(causal_conv1d),
+        "selective_state_update" => samples!(selective_state_update),
+        "simplified_state_update" => samples!(simplified_state_update),
+        "causal_conv1d_update" => samples!(causal_conv1d_update),
+        _ => Samples { embedded: drawn::embedded, random: drawn::random, shapes: drawn::shapes },
+    }
+}
+
 /// A small call from a passage of text.
 ///
 /// # Errors
 /// Memory that is not there.
 pub fn embedded(op: &'static Operation) -> Result<Call> {
-    let call = match ops::name(op) {
-        "selective_scan" => selective_scan::embedded,
-        "ssd" => ssd::embedded,
-        "simplified_scan" | "s5_inner" => simplified_scan::embedded,
-        "linear_scan" => linear_scan::embedded,
-        "causal_conv1d" => causal_conv1d::embedded,
-        "selective_state_update" => selective_state_update::embedded,
-        "simplified_state_update" => simplified_state_update::embedded,
-        "causal_conv1d_update" => causal_conv1d_update::embedded,
-        _ => drawn::embedded,
-    };
-    laid_out(call(ops::find(ops::name(op))?)?, op)
+    laid_out((samples(op).embedded)(ops::find(ops::name(op))?)?, op)
 }
 
 /// A call of chosen sizes with reproducible random numbers, as a model would see.
@@ -45,33 +64,12 @@ pub fn embedded(op: &'static Operation) -> Result<Call> {
 /// # Errors
 /// Memory that is not there.
 pub fn random(op: &'static Operation, sizes: &Sizes, dtype: DType) -> Result<Call> {
-    let call = match ops::name(op) {
-        "selective_scan" => selective_scan::random,
-        "ssd" => ssd::random,
-        "simplified_scan" | "s5_inner" => simplified_scan::random,
-        "linear_scan" => linear_scan::random,
-        "causal_conv1d" => causal_conv1d::random,
-        "selective_state_update" => selective_state_update::random,
-        "simplified_state_update" => simplified_state_update::random,
-        "causal_conv1d_update" => causal_conv1d_update::random,
-        _ => drawn::random,
-    };
-    laid_out(call(ops::find(ops::name(op))?, sizes, dtype)?, op)
+    laid_out((samples(op).random)(ops::find(ops::name(op))?, sizes, dtype)?, op)
 }
 
 /// Shapes of models: a label and the sizes. The first is the quickest.
-pub fn shapes(op: &'static Operation) -> Vec<(&'static str, Sizes)> {
-    match ops::name(op) {
-        "selective_scan" => selective_scan::shapes(),
-        "ssd" => ssd::shapes(),
-        "simplified_scan" | "s5_inner" => simplified_scan::shapes(),
-        "linear_scan" => linear_scan::shapes(),
-        "causal_conv1d" => causal_conv1d::shapes(),
-        "selective_state_update" => selective_state_update::shapes(),
-        "simplified_state_update" => simplified_state_update::shapes(),
-        "causal_conv1d_update" => causal_conv1d_update::shapes(),
-        _ => drawn::shapes(op),
-    }
+pub fn shapes(op: &'static Operation) -> Vec<Labelled> {
+    (samples(op).shapes)(op)
 }
 
 /// The same call in another layout of its operation.
