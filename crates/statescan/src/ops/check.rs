@@ -176,21 +176,23 @@ impl<'a> Checker<'a> {
         let mut form = None;
         for (at, argument, view) in leaders.chain(given()).filter(|(_, argument, _)| argument.role != Role::State) {
             let possible = || argument.layouts.iter().copied().filter(|layout| form.is_none_or(|form| fits(layout, form)));
-            let Some(layout) = possible().find(|layout| layout.len() == view.rank()) else {
+            let shape = view.shape();
+            let mut of_rank = argument.layouts.iter().copied().filter(|layout| layout.len() == shape.len());
+            let Some(layout) = of_rank.find(|layout| form.is_none_or(|form| fits(layout, form))) else {
                 return Err(self.wrong_rank(argument.field, signature, possible(), &sizes, view));
             };
             form = form.or_else(|| signature.form(layout));
             layouts[at] = layout;
-            for (axis, letter) in layout.bytes().enumerate() {
-                if letter.is_ascii_uppercase() && sizes.find(letter).is_none() && !signature.free.contains(letter as char) {
-                    sizes.set(letter, view.shape()[axis]);
+            for (letter, &size) in layout.bytes().zip(shape.iter()) {
+                if letter.is_ascii_uppercase() && sizes.find(letter).is_none() && !signature.free.as_bytes().contains(&letter) {
+                    sizes.set(letter, size);
                 }
             }
         }
         for (at, argument, view) in given().filter(|(_, argument, _)| argument.role != Role::State) {
             let kind = match argument.role {
                 Role::Index => Kind::Index,
-                _ => Kind::float(may_be_complex(signature, argument, views)),
+                _ => Kind::float(may_be_complex(signature, argument, view, views)),
             };
             self.read(argument.field, view, kind, &sizes.shape(layouts[at], view))?;
         }
@@ -222,7 +224,7 @@ impl<'a> Checker<'a> {
     ) -> Result<()> {
         for (argument, view) in signature.arguments.iter().zip(views).filter(|(argument, _)| argument.role == Role::State) {
             if let Some(view) = *view {
-                self.read(argument.field, view, Kind::float(may_be_complex(signature, argument, views)), shape)?;
+                self.read(argument.field, view, Kind::float(may_be_complex(signature, argument, view, views)), shape)?;
             }
         }
         Ok(())
@@ -316,15 +318,16 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// Whether an argument may be complex in this call.
-fn may_be_complex(signature: &Signature, argument: &signature::Argument, views: &[Option<&View<'_>>]) -> bool {
+/// Whether an argument may be complex in this call; the others are looked at only where it is.
+fn may_be_complex(signature: &Signature, argument: &signature::Argument, view: &View<'_>, views: &[Option<&View<'_>>]) -> bool {
     match argument.complex {
         Complex::Never | Complex::Unless(_) => false,
         Complex::Always => true,
-        Complex::As(names) => names.iter().any(|name| {
-            let view = signature.argument(name).and_then(|at| views[at]);
-            view.is_some_and(|view| view.dtype().is_complex())
+        Complex::As(names) if view.dtype().is_complex() => names.iter().any(|name| {
+            let other = signature.argument(name).and_then(|at| views[at]);
+            other.is_some_and(|other| other.dtype().is_complex())
         }),
+        Complex::As(_) => false,
     }
 }
 

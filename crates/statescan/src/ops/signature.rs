@@ -372,7 +372,7 @@ impl Signature {
 
 /// Whether a layout has letters of a form only.
 pub(crate) fn fits(layout: &str, form: &str) -> bool {
-    layout.chars().all(|letter| letter.is_ascii_digit() || form.contains(letter))
+    layout.bytes().all(|letter| letter.is_ascii_digit() || form.as_bytes().contains(&letter))
 }
 
 /// An [`Argument`]: `argument!(parameter "A" as "a", &["DN"])`, or `argument!(activation "x", &["BDL"])` where both names are the same.
