@@ -39,6 +39,7 @@ mod step_size;
 #[cfg(feature = "cuda")]
 mod stream;
 mod strided;
+mod sums;
 // until an operation has kernels for tensor cores, only tests are made of these
 #[cfg(all(test, feature = "cuda"))]
 mod tensor_map;
@@ -57,14 +58,15 @@ pub(crate) use numbers::Numbers;
 pub(crate) use params::{Address, Parameter, params};
 #[cfg(feature = "cuda")]
 pub(crate) use params::{Declarations, Field};
-pub(crate) use program::{COMMON, DISCRETIZATION, Program, STEP_SIZE};
 #[cfg(all(test, feature = "cuda"))]
-pub(crate) use program::{HOPPER, MMA};
+pub(crate) use program::HOPPER;
+pub(crate) use program::{BLOCKS, COMMON, DISCRETIZATION, MMA, Program, STEP_SIZE};
 pub(crate) use recent::Recent;
 pub(crate) use step_size::{StepSize, has_limit};
 #[cfg(feature = "cuda")]
 pub(crate) use stream::Stream;
 pub(crate) use strided::Strided;
+pub(crate) use sums::{Sum, sum_terms};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use tensor_map::{Swizzle, TensorMap, Tiling};
 

@@ -14,8 +14,9 @@ pub(crate) const STEP_SIZE: &str = include_str!("step_size.cuh");
 /// The discretizations.
 pub(crate) const DISCRETIZATION: &str = include_str!("discretization.cuh");
 /// Products on tensor cores.
-#[cfg(all(test, feature = "cuda"))]
 pub(crate) const MMA: &str = include_str!("mma.cuh");
+/// Products in blocks of any type; it comes after the products.
+pub(crate) const BLOCKS: &str = include_str!("blocks.cuh");
 /// Barriers, copied tiles, products of warpgroups and clusters on Hopper; it comes after the products.
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) const HOPPER: &str = include_str!("hopper.cuh");

@@ -226,6 +226,11 @@ impl Segments {
         (first.collect(), count)
     }
 
+    /// The states of a row, where state tensors have the form (batch, sequences, ..).
+    pub(crate) fn per_row(&self) -> Option<usize> {
+        self.per_row
+    }
+
     /// Whether state tensors have the form (batch, sequences, ..) already.
     pub(crate) fn states_have_sequences(&self) -> bool {
         self.per_row.is_some()

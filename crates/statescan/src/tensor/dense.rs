@@ -164,6 +164,13 @@ impl ErrorBound {
         ErrorBound { absolute: 4.0 * carried * (4.0 + walk), relative: dtype.epsilon() + 16.0 * carried }
     }
 
+    /// The same for products on tensor cores, whose factors, states and decayed products of B and C among them, are rounded to 16 bits where
+    /// inputs are stored so: every term of a sum has such an error of its own.
+    pub fn in_products(self, dtype: DType) -> Self {
+        let rounding = dtype.epsilon() * f64::from(dtype.size() == 2);
+        ErrorBound { absolute: self.absolute + rounding, relative: self.relative + rounding }
+    }
+
     /// The tolerance for gradients: they sum over a whole axis on top of the scan.
     pub fn for_gradient(dtype: DType, length: usize) -> Self {
         let bound = Self::for_scan(dtype, length);

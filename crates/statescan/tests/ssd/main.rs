@@ -3,12 +3,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cuda;
 mod kernels;
 mod oracle;
 mod rules;
 mod vectors;
 
-use common::device::{home, on, ran};
+use common::device::{home, is_gpu, on, ran};
 use common::options::*;
 use common::{Layout, Rng, assert_close, assert_close_in_scale, indices, normal, poisoned, random, uniform};
 use num_complex::Complex64;
@@ -166,15 +167,19 @@ struct Results {
 }
 
 /// Nothing where a GPU has no kernel for the case.
-fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec) -> Option<Results> {
+fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec, with_workspace: bool) -> Option<Results> {
     let (inputs, rng) = (inputs.on(exec), &mut Rng::new(case.seed + 1));
     let args = inputs.args(case);
-    let len = ssd::checkpoints_len(&args).unwrap();
+    let (len, scratch) = (ssd::checkpoints_len(&args).unwrap(), ssd::workspace_len(exec, &args).unwrap());
     let mut fresh = |dtype, shape: &[usize], layout| on(exec, &poisoned(rng, dtype, shape, layout));
     let mut y = fresh(case.dtype, &inputs.x.shape(), case.layout);
     let mut last = fresh(case.wide(), &case.state_shape(), case.layout);
-    let mut saved = fresh(case.wide(), &[len], Layout::Dense);
-    let mut out = Outputs::default().y(y.view_mut()).final_state(last.view_mut()).checkpoints(saved.view_mut());
+    let [mut saved, mut scratch] = [(case.wide(), len), (DType::F32, scratch)].map(|(of, len)| fresh(of, &[len], Layout::Dense));
+    let mut out = Outputs::default()
+        .y(y.view_mut())
+        .final_state(last.view_mut())
+        .checkpoints(saved.view_mut())
+        .workspace(with_workspace.then(|| scratch.view_mut()));
     let call = ssd::forward(exec, &args, &mut out);
     let results = [&y, &last, &saved];
     ran(exec, call, &results).then(|| {
@@ -189,6 +194,8 @@ fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor
     let args = i.args(case);
     let cotangents = Cotangents::default().y(i.dy.view()).final_state(i.dstate.view());
     let rng = &mut Rng::new(case.seed + 2);
+    let len = ssd::backward_workspace_len(exec, &args).unwrap();
+    let mut scratch = on(exec, &poisoned(rng, DType::F32, &[len], Layout::Dense));
     let mut fresh = |like: &Tensor| on(exec, &poisoned(rng, like.dtype(), &like.shape(), case.layout));
     let [mut x, mut dt, mut a, mut b, mut c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
     let [mut d, mut z, mut bias, mut state] = [&i.d, &i.z, &i.bias, &i.state].map(&mut fresh);
@@ -201,7 +208,8 @@ fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor
         .d(args.d.is_some().then(|| d.view_mut()))
         .z(args.z.is_some().then(|| z.view_mut()))
         .dt_bias(args.dt_bias.is_some().then(|| bias.view_mut()))
-        .initial_state(state.view_mut());
+        .initial_state(state.view_mut())
+        .workspace(scratch.view_mut());
     ssd::backward(exec, &args, saved.as_ref().map(|s| s.view()), &cotangents, &mut grads).unwrap();
     let mut all = vec![("x", &x), ("dt", &dt), ("a", &a), ("b", &b), ("c", &c), ("initial_state", &state)];
     all.extend(args.d.is_some().then_some(("d", &d)));
@@ -241,16 +249,27 @@ fn check(case: &Case, execs: &[Exec]) {
     let cotangents = Cotangents::default().y(inputs.dy.view()).final_state(inputs.dstate.view());
     let by = reference::backward(&args, &cotangents).unwrap();
     for exec in execs {
-        let Some(got) = run_forward(case, &inputs, exec) else { continue };
-        let bound = ErrorBound::for_scan(case.dtype, case.seqlen);
-        assert_close(&format!("y of {case:?} on {exec:?}"), &got.y, &expected.y, bound);
-        let bound = ErrorBound::for_scan(case.wide(), case.seqlen);
-        assert_close(&format!("final_state of {case:?} on {exec:?}"), &got.last, &expected.final_state, bound);
+        let on_device = |bound: ErrorBound| if is_gpu(exec) { bound.in_products(case.dtype) } else { bound };
+        let cut = ssd::workspace_len(exec, &inputs.on(exec).args(case)).unwrap() > 0;
+        let runs = [cut.then_some(false), Some(true)].into_iter().flatten();
+        let runs: Option<Vec<_>> = runs.map(|with_workspace| run_forward(case, &inputs, exec, with_workspace)).collect();
+        let Some(runs) = runs else { continue };
+        for got in &runs {
+            let bound = on_device(ErrorBound::for_scan(case.dtype, case.seqlen));
+            assert_close(&format!("y of {case:?} on {exec:?}"), &got.y, &expected.y, bound);
+            let bound = on_device(ErrorBound::for_scan(case.wide(), case.seqlen));
+            assert_close(&format!("final_state of {case:?} on {exec:?}"), &got.last, &expected.final_state, bound);
+        }
+        let got = runs.last().unwrap();
+        if is_gpu(exec) {
+            let again = run_forward(case, &inputs, exec, true).unwrap();
+            assert!(got.y.bytes() == again.y.bytes() && got.last.bytes() == again.last.bytes(), "two runs differ: {case:?}");
+        }
         let grads = run_backward(case, &inputs, exec, Some(&got.saved));
         for (name, got) in &grads {
             let what = format!("gradient by {name} of {case:?} on {exec:?}");
             let wanted = held(of(&by, name), case.wide());
-            let bound = ErrorBound::for_gradient(got.dtype(), case.seqlen);
+            let bound = on_device(ErrorBound::for_gradient(got.dtype(), case.seqlen));
             if matches!(*name, "a" | "dt_bias") {
                 // one number a head, a sum over steps that may cancel: its terms are as large as the gradient by dt
                 let terms = by.dt.data().iter().map(|v| v.norm_sqr()).sum::<f64>().sqrt();

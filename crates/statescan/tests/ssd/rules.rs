@@ -2,6 +2,7 @@
 //! argument and write nothing.
 
 use super::common::Layout;
+use super::common::device::gpu;
 use super::*;
 use common::{assert_too_large, broadcast};
 use statescan::{Error, ViewMut};
@@ -18,7 +19,7 @@ fn results_do_not_depend_on_threads_or_runs() {
         let inputs = Inputs::new(&case);
         let whole = |threads| {
             let exec = Exec::cpu(threads);
-            let out = run_forward(&case, &inputs, &exec).unwrap();
+            let out = run_forward(&case, &inputs, &exec, true).unwrap();
             let mut bytes = [out.y.bytes(), out.last.bytes(), out.saved.bytes()].concat();
             for (_, grad) in run_backward(&case, &inputs, &exec, Some(&out.saved)) {
                 bytes.extend_from_slice(grad.bytes());
@@ -36,7 +37,7 @@ fn results_do_not_depend_on_threads_or_runs() {
 fn chunk_size_and_mask_change_nothing() {
     let case = Case::new(DType::F32, [1, 100, 4, 8, 1, 6], INITIAL);
     let inputs = Inputs::new(&case);
-    let expected = run_forward(&case, &inputs, &Exec::cpu(1)).unwrap();
+    let expected = run_forward(&case, &inputs, &Exec::cpu(1), true).unwrap();
     let mask: Vec<f32> = (0..25).map(|i| f32::from(u8::from(i % 5 <= i / 5))).collect();
     for chunk_size in [1, 5, 1000] {
         let mask = View::new(&mask, &[5, 5]).unwrap();
@@ -65,6 +66,12 @@ fn clean(name: &str, buffer: &Tensor, touched: impl Fn(&[usize]) -> bool) {
 
 #[test]
 fn nan_and_infinity_stay_where_they_are() {
+    for exec in [Some(Exec::cpu(1)), gpu()].into_iter().flatten() {
+        nan_and_infinity_stay(&exec);
+    }
+}
+
+fn nan_and_infinity_stay(exec: &Exec) {
     let poison = |buffer: &mut Tensor, at: &[usize], with: f64| {
         let mut dense = buffer.to_dense();
         *dense.at_mut(at) = with.into();
@@ -75,10 +82,10 @@ fn nan_and_infinity_stay_where_they_are() {
         let case = Case::new(DType::F32, [2, 90, 4, 5, 2, 6], GATE | SKIP | INITIAL);
         let mut inputs = Inputs::new(&case);
         poison(&mut inputs.x, &[1, 40, 2, 3], with);
-        let out = run_forward(&case, &inputs, &Exec::cpu(1)).unwrap();
+        let out = run_forward(&case, &inputs, exec, true).unwrap();
         clean("y", &out.y, |i| i[0] == 1 && i[2] == 2 && i[3] == 3);
         clean("state", &out.last, |i| i[0] == 1 && i[1] == 2 && i[2] == 3);
-        for (name, grad) in run_backward(&case, &inputs, &Exec::cpu(1), Some(&out.saved)) {
+        for (name, grad) in run_backward(&case, &inputs, exec, Some(&out.saved)) {
             match name {
                 "x" | "z" | "initial_state" => clean(name, &grad, |i| i[0] == 1 && (i[1] == 2 || i[2] == 2)),
                 "dt" => clean(name, &grad, |i| i[0] == 1 && i[2] == 2),
@@ -89,11 +96,11 @@ fn nan_and_infinity_stay_where_they_are() {
         // one group's B, one head's dt
         let mut inputs = Inputs::new(&case);
         poison(&mut inputs.b, &[0, 10, 1, 0], with);
-        let out = run_forward(&case, &inputs, &Exec::cpu(1)).unwrap();
+        let out = run_forward(&case, &inputs, exec, true).unwrap();
         clean("y", &out.y, |i| i[0] == 0 && i[2] >= 2 && i[1] >= 10);
         let mut inputs = Inputs::new(&case);
         poison(&mut inputs.dt, &[0, 70, 3], with);
-        let out = run_forward(&case, &inputs, &Exec::cpu(1)).unwrap();
+        let out = run_forward(&case, &inputs, exec, true).unwrap();
         clean("y", &out.y, |i| i[0] == 0 && i[2] == 3 && i[1] >= 70);
         // one packed sequence
         let case = Case::new(DType::F32, [1, 90, 3, 5, 1, 6], BOUNDS | INITIAL);
@@ -102,10 +109,10 @@ fn nan_and_infinity_stay_where_they_are() {
             poison(&mut inputs.x, &[0, t, 1, 1], with);
             poison(&mut inputs.c, &[0, t, 0, 1], with);
         }
-        let out = run_forward(&case, &inputs, &Exec::cpu(1)).unwrap();
+        let out = run_forward(&case, &inputs, exec, true).unwrap();
         clean("y", &out.y, |i| (30..60).contains(&i[1]));
         clean("state", &out.last, |i| i[0] == 2);
-        for (name, grad) in run_backward(&case, &inputs, &Exec::cpu(1), None) {
+        for (name, grad) in run_backward(&case, &inputs, exec, None) {
             match name {
                 "x" | "dt" | "b" | "c" => clean(name, &grad, |i| (30..60).contains(&i[1])),
                 "initial_state" => clean(name, &grad, |i| i[0] == 2),

@@ -34,12 +34,17 @@ fn cotangents<'a>(given: &Given<'a>) -> Cotangents<'a> {
 impl Passes for Ssd {
     fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
         let [y, final_state, ..] = out.views.each_mut().map(Option::take);
-        super::forward(exec, &args(call)?, &mut Outputs { y, final_state, checkpoints: out.saved.take() })
+        super::forward(
+            exec,
+            &args(call)?,
+            &mut Outputs { y, final_state, checkpoints: out.saved.take(), workspace: out.workspace.take() },
+        )
     }
 
     fn backward(&self, exec: &Exec, call: &Call<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
         let [x, dt, a, b, c, d, z, dt_bias, initial_state, ..] = grads.views.each_mut().map(Option::take);
-        let mut grads = Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state };
+        let workspace = grads.workspace.take();
+        let mut grads = Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state, workspace };
         super::backward(exec, &args(call)?, given.saved, &cotangents(given), &mut grads)
     }
 
@@ -49,6 +54,14 @@ impl Passes for Ssd {
 
     fn saved_len(&self, call: &Call<'_>) -> Result<usize> {
         super::checkpoints_len(&args(call)?)
+    }
+
+    fn workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
+        super::workspace_len(exec, &args(call)?)
+    }
+
+    fn backward_workspace_len(&self, exec: &Exec, call: &Call<'_>, _has_saved: bool) -> Result<usize> {
+        super::backward_workspace_len(exec, &args(call)?)
     }
 
     fn reference(&self, call: &Call<'_>) -> Result<Exact> {

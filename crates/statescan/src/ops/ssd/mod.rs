@@ -49,6 +49,7 @@
 //! after cancelling. States come from checkpoints, one for each [`CHECKPOINT`](super::CHECKPOINT) steps, or are computed again. Gradients overwrite.
 
 mod cpu;
+mod cuda;
 pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
@@ -57,11 +58,10 @@ mod targets;
 
 use super::check::{Checker, Kind};
 use super::sequences::Sequences;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::ops::builder::builder;
 use crate::tensor::{Shape, View, ViewMut};
-use cpu::Checkpoints;
 use problem::Problem;
 pub use signature::{HEADS_FIRST, SIGNATURE};
 use targets::{GradientTargets, Sources, Targets};
@@ -149,6 +149,8 @@ builder! {
         pub final_state: Option<ViewMut<'a>>,
         /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where x is).
         pub checkpoints: Option<ViewMut<'a>>,
+        /// Scratch memory: dense, f32, of [`workspace_len`] elements. Without it long rows of few heads are slower on CUDA.
+        pub workspace: Option<ViewMut<'a>>,
     }
 }
 
@@ -185,15 +187,17 @@ builder! {
         pub dt_bias: Option<ViewMut<'a>>,
         /// By `initial_state`.
         pub initial_state: Option<ViewMut<'a>>,
+        /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
+        pub workspace: Option<ViewMut<'a>>,
     }
 }
 
-/// Number of `f32` (`f64` where x is) elements that `Outputs::checkpoints` must have.
+/// Number of `f32` (`f64` where x is) elements that `Outputs::checkpoints` must have: none on CUDA, where states are computed again.
 ///
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
-    Ok(Checkpoints::new(&Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?).len)
+    Ok(Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?.checkpoints_len())
 }
 
 /// The shape of `final_state`: that of the initial state where there is one.
@@ -204,24 +208,50 @@ pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
     Ok(Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?.state_shape)
 }
 
+/// Number of `f32` elements that `Outputs::workspace` must have if it is given; none on the CPU, and none for short rows.
+///
+/// # Errors
+/// Those of [`forward`] that concern the arguments.
+pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
+    match exec.stream() {
+        Some(stream) => cuda::workspace_len(stream, &Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?),
+        None => Ok(0),
+    }
+}
+
+/// Number of `f32` elements that `Gradients::workspace` must have, none on the CPU.
+///
+/// # Errors
+/// Those of [`forward`] that concern the arguments; [`Error::Unavailable`] for more states than a device's kernels can hold.
+pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
+    Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?.backward_workspace_len(exec)
+}
+
 /// Computes `y`, the final state, and the saved states: whichever are asked for.
 ///
 /// # Errors
 /// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    exec.cpu_only(OP)?;
     let mut checker = Checker::new(OP, exec.device());
     let state = out.final_state.as_ref().map(|s| s.shape());
     let problem = Problem::new(args, &mut checker, state.as_slice())?;
-    let saved = Checkpoints::new(&problem).len;
     checker.write_if("y", &out.y, Kind::Real, &args.x.shape())?;
     checker.write_if("final_state", &out.final_state, Kind::Real, &problem.state_shape)?;
-    checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &[saved])?;
+    checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &[problem.checkpoints_len()])?;
     checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
+    if out.workspace.is_some() {
+        let len = exec.stream().map_or(Ok(0), |stream| cuda::workspace_len(stream, &problem))?;
+        checker.workspace(&out.workspace, len)?;
+    }
     checker.finish()?;
     let targets = Targets::new(&problem, out);
-    cpu::forward(exec, &problem, &targets);
-    Ok(())
+    match exec.stream() {
+        Some(stream) => cuda::forward(stream, &problem, &targets),
+        None => {
+            cpu::forward(exec, &problem, &targets);
+            Ok(())
+        }
+    }
 }
 
 /// Computes the gradients that are asked for. `checkpoints` are those of a forward pass with the same arguments; without them the states
@@ -236,19 +266,27 @@ pub fn backward(
     cotangents: &Cotangents<'_>,
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
-    exec.cpu_only(OP)?;
     let mut checker = Checker::new(OP, exec.device());
     let states = [cotangents.final_state.map(|s| s.shape()), grads.initial_state.as_ref().map(|s| s.shape())];
     let problem = Problem::new(args, &mut checker, &states.into_iter().flatten().collect::<Vec<_>>())?;
     let (views, state) = (args.views(), problem.state_shape);
-    let saved = Checkpoints::new(&problem).len;
-    checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &[saved])?;
+    checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &[problem.checkpoints_len()])?;
     checker.dense("checkpoints", checkpoints)?;
     checker.read_if("grad of y", &cotangents.y, Kind::Real, &args.x.shape())?;
     checker.read_if("grad of final_state", &cotangents.final_state, Kind::Real, &state)?;
     checker.gradients(&SIGNATURE, &views, (Kind::Real, &state), &grads.by_position())?;
+    checker.workspace(&grads.workspace, problem.backward_workspace_len(exec)?)?;
     checker.finish()?;
     let (sources, targets) = (Sources::new(&problem, checkpoints, cotangents), GradientTargets::new(&problem, grads));
-    cpu::backward(exec, &problem, &sources, &targets);
-    Ok(())
+    match exec.stream() {
+        Some(stream) => {
+            let missing = Error::Presence { op: OP, argument: "workspace", expected: "is needed for gradients on CUDA" };
+            let workspace = grads.workspace.as_mut().ok_or(missing)?.raw();
+            cuda::backward(stream, &problem, &sources, &targets, &workspace)
+        }
+        None => {
+            cpu::backward(exec, &problem, &sources, &targets);
+            Ok(())
+        }
+    }
 }

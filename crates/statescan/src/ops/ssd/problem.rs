@@ -1,11 +1,13 @@
 //! A checked call in normal form.
 
+use super::cpu::Checkpoints;
 use super::signature::SIGNATURE;
-use super::{Args, OP};
+use super::{Args, OP, cuda};
 use crate::error::{Error, Result};
+use crate::exec::Exec;
 use crate::ops::check::{Checker, check_groups, check_interval};
 use crate::ops::normal::{Axes, Normal};
-use crate::ops::sequences::{Extent, Segments};
+use crate::ops::sequences::{Extent, Segments, Sequences};
 use crate::tensor::{DType, Device, Shape, View};
 
 /// Time runs forwards, maps have a group axis, states have a sequence axis.
@@ -33,10 +35,14 @@ pub(crate) struct Problem<'a> {
     pub dt_limit: (f64, f64),
     /// (rows, sequences, H, P, N)
     pub initial_state: Option<View<'a>>,
+    pub sequences: Sequences<'a>,
+    /// The same, with the values that the host can read.
     pub segments: Segments,
     /// The shape of a state as the caller has it.
     pub state_shape: Shape,
     pub normal: Normal,
+    /// Whether the caller's time runs backwards.
+    pub reverse: bool,
 }
 
 /// The time axis of everything that has one.
@@ -94,9 +100,11 @@ impl<'a> Problem<'a> {
             dt_softplus: args.dt_softplus,
             dt_limit: args.dt_limit,
             initial_state: args.initial_state.map(|view| normal.state(view)),
+            sequences: args.sequences,
             segments: if args.reverse { segments.reversed(seqlen) } else { segments },
             state_shape,
             normal,
+            reverse: args.reverse,
         };
         (problem.b, problem.c) = (problem.map(args.b, args.b.rank()), problem.map(args.c, args.c.rank()));
         Ok(problem)
@@ -105,6 +113,16 @@ impl<'a> Problem<'a> {
     /// An input or output map of so many axes in normal form.
     pub(super) fn map<V: Axes>(&self, view: V, rank: usize) -> V {
         self.normal.timed(if rank == 3 { view.expand(2, 1) } else { view }, TIME)
+    }
+
+    /// Elements of the saved states of a forward pass.
+    pub(super) fn checkpoints_len(&self) -> usize {
+        if self.x.device() == Device::Cpu { Checkpoints::new(self).len } else { 0 }
+    }
+
+    /// Elements of the workspace of a backward pass.
+    pub(super) fn backward_workspace_len(&self, exec: &Exec) -> Result<usize> {
+        exec.stream().map_or(Ok(0), |stream| cuda::backward_workspace_len(stream, self))
     }
 
     /// The type of carried values.

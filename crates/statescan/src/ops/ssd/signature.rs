@@ -37,7 +37,7 @@ const BOTH: Signature = Signature {
     free: "G",
     settings: &[DT_SOFTPLUS, DT_LIMIT, Setting::new("chunk_size", Choice::Count(128)), REVERSE],
     saved: Saved::States { layout: "HPN", padded: None, complex: Complex::Never },
-    cuda: false,
+    cuda: true,
     limit: Limit {
         names: "batch x max(seqlen, sequences) x nheads x headdim x dstate",
         bytes: 3,

@@ -9,6 +9,7 @@ pub(crate) struct Targets {
     pub y: Option<RawViewMut>,
     pub final_state: Option<RawViewMut>,
     pub checkpoints: Option<RawViewMut>,
+    pub workspace: Option<RawViewMut>,
 }
 
 /// What a backward pass reads besides the arguments, in normal form.
@@ -37,6 +38,7 @@ impl Targets {
             y: out.y.as_mut().map(|view| problem.normal.timed(view.raw(), TIME)),
             final_state: out.final_state.as_mut().map(|view| problem.normal.state(view.raw())),
             checkpoints: out.checkpoints.as_mut().map(ViewMut::raw),
+            workspace: out.workspace.as_mut().map(ViewMut::raw),
         }
     }
 }
@@ -54,7 +56,7 @@ impl<'a> Sources<'a> {
 impl<'a> Gradients<'a> {
     /// In the order of the arguments.
     pub(super) fn by_position(&self) -> [&Option<ViewMut<'a>>; 9] {
-        let Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state } = self;
+        let Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state, workspace: _ } = self;
         [x, dt, a, b, c, d, z, dt_bias, initial_state]
     }
 }

@@ -1,10 +1,10 @@
 //! Backward: the scan, in two launches where time is cut into segments, then the sums over blocks and rows.
 
 use super::backward_plan::{Geometry, Plan, Room};
-use super::reduce::{self, Sum};
 use super::{Call, Inputs, Pass, Tile, checkpoints_len, forward, has_quads, refuse_double, type_of, varies, view_of};
 use crate::cuda::{
-    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, STEP_SIZE, Stream, Strided, TileCopy, Value, params,
+    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, STEP_SIZE, Stream, Strided, Sum, TileCopy, Value, params,
+    sum_terms,
 };
 use crate::error::{Error, Result};
 use crate::ops::CHECKPOINT;
@@ -64,7 +64,7 @@ pub(crate) fn backward(
     }
     let sums = call.sums(&plan, |offset| at(offset) as u64, &layout);
     // SAFETY: as above; the scan has written every term.
-    unsafe { reduce::launch(stream, &sums) }
+    unsafe { sum_terms(stream, &sums) }
 }
 
 /// Elements of the workspace, with room for saved states if they are not given, and for a cotangent of `y` of any type.

@@ -5,7 +5,6 @@ mod backward_plan;
 mod forward;
 mod key;
 mod plan;
-mod reduce;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
 

@@ -45,7 +45,12 @@ fn backward_as<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_
             if targets.need_states() {
                 own.resize(Checkpoints::new(problem).len, T::default());
                 let saved = Some(Shared::new(own.as_mut_ptr()));
-                forward::forward(exec, problem, &Targets { y: None, final_state: None, checkpoints: None }, saved);
+                forward::forward(
+                    exec,
+                    problem,
+                    &Targets { y: None, final_state: None, checkpoints: None, workspace: None },
+                    saved,
+                );
             }
             own.as_mut_ptr()
         }

@@ -1,17 +1,17 @@
 //! Sums of the terms that the blocks and rows of a backward pass leave in the workspace.
 
-use crate::cuda::{Address, COMMON, Config, Launch, Program, Stream, Strided, params};
+use super::{Address, COMMON, Config, Launch, Program, Stream, Strided, params};
 use crate::error::Result;
 use crate::tensor::{DType, RawViewMut};
 
-pub(super) static REDUCE: Program<Params> = Program::new("selective_scan_reduce", &[COMMON], include_str!("reduce.cu"));
+pub(super) static SUMS: Program<Params> = Program::new("sum_terms", &[COMMON], include_str!("sums.cu"));
 
 const THREADS: usize = 256;
 const JOBS: usize = 5;
 const TYPES: [&str; JOBS] = ["SUM_0", "SUM_1", "SUM_2", "SUM_3", "SUM_4"];
 
 /// A gradient and its terms, dense (outer, count, part, rows, columns).
-pub(super) struct Sum {
+pub(crate) struct Sum {
     pub to: RawViewMut,
     pub terms: u64,
     pub count: usize,
@@ -34,7 +34,7 @@ params! {
 }
 
 params! {
-    /// Parameters of `selective_scan_reduce`.
+    /// Parameters of `sum_terms`.
     pub(super) struct Params {
         jobs: [Job; JOBS],
     }
@@ -48,7 +48,7 @@ pub(super) fn config(dtypes: impl Iterator<Item = DType>) -> Config {
 
 /// # Safety
 /// The terms are valid for as many elements as the sums say, and the targets are of the stream's device.
-pub(super) unsafe fn launch(stream: &Stream, sums: &[Sum]) -> Result<()> {
+pub(crate) unsafe fn sum_terms(stream: &Stream, sums: &[Sum]) -> Result<()> {
     let none = Job {
         to: Strided::default(),
         terms: Address::NULL,
@@ -83,5 +83,5 @@ pub(super) unsafe fn launch(stream: &Stream, sums: &[Sum]) -> Result<()> {
     let config = config(sums.iter().map(|sum| sum.to.as_read().dtype()));
     let launch = Launch::line(blocks as u32, THREADS as u32, 0);
     // SAFETY: the caller's contract; the configuration describes the targets.
-    unsafe { stream.launch(&REDUCE, &config, launch, &Params { jobs }) }
+    unsafe { stream.launch(&SUMS, &config, launch, &Params { jobs }) }
 }

@@ -23,7 +23,7 @@ template <typename E> DEVICE void sum(const Job& job) {
   assign_parts(*at<E>(job.to, outer / job.inner, outer % job.inner, within / job.columns, within % job.columns), sums[0], sums[1]);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) selective_scan_reduce(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS) sum_terms(const __grid_constant__ Params p) {
   const i64 block = blockIdx.x;
   if (block >= p.jobs[4].first_block)
     sum<SUM_4>(p.jobs[4]);

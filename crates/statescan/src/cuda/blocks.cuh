@@ -1,0 +1,143 @@
+// Products of matrices in blocks of 16 x 16 and 16 x 8 numbers, whatever the numbers are: an operation is written once for bf16, tf32 and f32.
+// It comes after mma.cuh. A block of A is eight numbers of a thread, v[4 k + 2 r + e]: row g + 8 r, depth 8 k + 2 t + e, where g = lane / 4 and
+// t = lane % 4; a block of B is four, v[2 k + e]: column g, depth 8 k + 2 t + e. Two neighbouring sums (16 x 8 each, C of mma.cuh) are the numbers
+// of a block of A as they lie, so that sums become factors without being moved.
+
+// What products are made of: bf16; f32 rounded to tf32, which f16 is exactly; f32 as two terms of tf32, for its own accuracy
+enum class Math { Bf16, Tf32, Exact };
+
+template <Math MATH> struct Blocks;
+template <> struct Blocks<Math::Bf16> {
+  typedef bf16 Element;            // in shared memory
+  static constexpr int PAD = 16;   // bytes behind a line, against bank conflicts
+  struct A { FragmentA f; };
+  struct B { FragmentB f; };
+};
+template <> struct Blocks<Math::Tf32> {
+  typedef f32 Element;
+  static constexpr int PAD = 32;
+  struct A { FragmentA f[2]; };
+  struct B { FragmentB f[2]; };
+};
+template <> struct Blocks<Math::Exact> {
+  typedef f32 Element;
+  static constexpr int PAD = 32;
+  struct A { FragmentA f[2][2]; };
+  struct B { FragmentB f[2][2]; };
+};
+
+// A tile of LINES x LENGTH numbers in shared memory, with room for ROOM numbers in a line.
+template <Math MATH, int COUNT, int OF, int ROOM = OF> struct Tile {
+  typedef typename Blocks<MATH>::Element Element;
+  static constexpr int LINES = COUNT, LENGTH = OF;
+  static constexpr int PITCH = (ROOM < LENGTH ? LENGTH : ROOM) * int(sizeof(Element)) + Blocks<MATH>::PAD;
+  static constexpr int BYTES = LINES * PITCH;
+  static DEVICE char* at(char* tile, int line, int i) { return tile + line * PITCH + i * int(sizeof(Element)); }
+  static DEVICE const char* at(const char* tile, int line, int i) { return tile + line * PITCH + i * int(sizeof(Element)); }
+};
+
+// ---- f32 and blocks
+
+// two terms of tf32; the second one of an infinite number is zero
+DEVICE void two_terms(u32& high, u32& low, f32 v) {
+  high = round_tf32(v);
+  const f32 h = __uint_as_float(high);
+  low = h == v ? 0 : round_tf32(v - h);
+}
+
+template <Math MATH> DEVICE void set_block(typename Blocks<MATH>::A& to, const f32 (&v)[8]) {
+#pragma unroll
+  for (int k = 0; k < 2; k++)
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const f32 first = v[4 * k + 2 * r], second = v[4 * k + 2 * r + 1];
+      if constexpr (MATH == Math::Bf16) {
+        to.f.v[2 * k + r] = pack_bf16(first, second);
+      } else if constexpr (MATH == Math::Tf32) {
+        to.f[k].v[r] = round_tf32(first), to.f[k].v[2 + r] = round_tf32(second);
+      } else {
+        two_terms(to.f[k][0].v[r], to.f[k][1].v[r], first);
+        two_terms(to.f[k][0].v[2 + r], to.f[k][1].v[2 + r], second);
+      }
+    }
+}
+template <Math MATH> DEVICE void set_block(typename Blocks<MATH>::B& to, const f32 (&v)[4]) {
+  static_assert(MATH != Math::Bf16, "blocks of bf16 come out of shared memory as they are");
+#pragma unroll
+  for (int k = 0; k < 2; k++)
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+      if constexpr (MATH == Math::Tf32)
+        to.f[k].v[e] = round_tf32(v[2 * k + e]);
+      else
+        two_terms(to.f[k][0].v[e], to.f[k][1].v[e], v[2 * k + e]);
+    }
+}
+
+// The numbers of two neighbouring sums.
+DEVICE void numbers_of(f32 (&v)[8], const FragmentC& first, const FragmentC& second) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) v[i] = first.v[i], v[4 + i] = second.v[i];
+}
+
+// ---- blocks out of shared memory, from lines of rows (of B: of columns), or from lines along the depth (DEPTH_IS_LINE)
+
+template <Math MATH, int PITCH, bool DEPTH_IS_LINE> DEVICE void load_numbers(f32 (&v)[8], const char* tile) {
+  if constexpr (MATH == Math::Bf16) {
+    FragmentA raw;
+    load_a<PITCH, DEPTH_IS_LINE>(raw, tile);
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[2 * i] = __uint_as_float(raw.v[i] << 16), v[2 * i + 1] = __uint_as_float(raw.v[i] & 0xffff0000u);
+  } else {
+    const int group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int row = group + i / 2 % 2 * 8, depth = i / 4 * 8 + 2 * pair + i % 2;
+      const int line = DEPTH_IS_LINE ? depth : row, within = DEPTH_IS_LINE ? row : depth;
+      v[i] = *reinterpret_cast<const f32*>(tile + line * PITCH + within * 4);
+    }
+  }
+}
+
+template <Math MATH, int PITCH, bool DEPTH_IS_LINE = false> DEVICE void load_block(typename Blocks<MATH>::A& a, const char* tile) {
+  if constexpr (MATH == Math::Bf16) {
+    load_a<PITCH, DEPTH_IS_LINE>(a.f, tile);
+  } else {
+    f32 v[8];
+    load_numbers<MATH, PITCH, DEPTH_IS_LINE>(v, tile);
+    set_block<MATH>(a, v);
+  }
+}
+
+// Two neighbours, 16 columns.
+template <Math MATH, int PITCH, bool DEPTH_IS_LINE = false> DEVICE void load_blocks(typename Blocks<MATH>::B (&b)[2], const char* tile) {
+  if constexpr (MATH == Math::Bf16) {
+    FragmentB raw[2];
+    load_b<PITCH, DEPTH_IS_LINE>(raw, tile);
+    b[0].f = raw[0], b[1].f = raw[1];
+  } else {
+    const int group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      f32 v[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int column = group + 8 * half, depth = i / 2 * 8 + 2 * pair + i % 2;
+        const int line = DEPTH_IS_LINE ? depth : column, within = DEPTH_IS_LINE ? column : depth;
+        v[i] = *reinterpret_cast<const f32*>(tile + line * PITCH + within * 4);
+      }
+      set_block<MATH>(b[half], v);
+    }
+  }
+}
+
+// ---- products: c += a b
+
+template <Math MATH> DEVICE void multiply_blocks(FragmentC& c, const typename Blocks<MATH>::A& a, const typename Blocks<MATH>::B& b) {
+  if constexpr (MATH == Math::Bf16) {
+    multiply<bf16>(c, a.f, b.f);
+  } else {
+#pragma unroll
+    for (int k = 0; k < 2; k++) multiply<tf32>(c, a.f[k], b.f[k]);
+  }
+}

@@ -1,0 +1,153 @@
+//! Backward: states and their gradients into slots, then gradients chunk by chunk, then sums over chunks and blocks.
+//!
+//! Nothing is kept from the forward pass: its states are computed again, which costs less than writing and reading them would.
+
+use super::gradients::{self, Places};
+use super::maps::{Maps, Of};
+use super::plan::{Cut, Kind, Math, Shape, Tiles, slices};
+use super::walk::{Direction, Output, Walk};
+use super::{Call, TOO_LARGE, refuse_double};
+use crate::cuda::{Numbers, Stream, Sum, sum_terms};
+use crate::error::Result;
+use crate::ops::ssd::problem::Problem;
+use crate::ops::ssd::targets::{GradientTargets, Sources};
+use crate::tensor::RawViewMut;
+
+/// The kernels of a backward pass with every gradient.
+const KINDS: &[Kind] = &[Kind::Walk { output: true, state: true }, Kind::Gradients, Kind::Maps];
+
+/// How a backward pass is computed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    pub tiles: Tiles,
+    cut: Option<Cut>,
+    pub slices: usize,
+}
+
+impl Plan {
+    pub fn new(shape: &Shape, numbers: Numbers) -> Result<Plan> {
+        let tiles = Tiles::new(shape, KINDS, numbers).ok_or(TOO_LARGE)?;
+        let cut = Cut::new(shape, &tiles, KINDS[0], numbers);
+        Ok(Plan { tiles, cut, slices: slices(shape, &tiles, numbers) })
+    }
+}
+
+/// Where the parts of a workspace begin, in elements of f32.
+struct Layout {
+    states: usize,
+    gradients: usize,
+    ends: usize,
+    a: usize,
+    bias: usize,
+    skip: usize,
+    b: usize,
+    c: usize,
+    len: usize,
+}
+
+impl Layout {
+    fn new(call: &Call<'_, '_>, plan: &Plan) -> Self {
+        let (p, tiles) = (call.problem, &plan.tiles);
+        let mut len = 0usize;
+        let mut part = |size: usize| {
+            let start = len;
+            // whole units of 16 bytes
+            len = len.saturating_add(size.next_multiple_of(4));
+            start
+        };
+        let heads = p.batch * tiles.chunks(p.seqlen) * p.nheads;
+        let slots = (heads * tiles.slot() * tiles.math.size()).div_ceil(4);
+        let (states, gradients) = (part(slots), part(slots));
+        let ends = part(plan.cut.map_or(0, |cut| cut.workspace_len(call, tiles)));
+        let (a, bias, skip) = (part(heads), part(heads), part(heads * p.headdim));
+        let map = if plan.slices > 1 { p.batch * p.seqlen * plan.slices * p.ngroups * p.dstate } else { 0 };
+        let (b, c) = (part(map), part(map));
+        // and room to begin at a whole unit
+        part(4);
+        Layout { states, gradients, ends, a, bias, skip, b, c, len }
+    }
+}
+
+/// Elements of the workspace, for a cotangent of `y` of any type.
+pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
+    let call = Call::new(problem, None);
+    let len = |math| Some(Layout::new(&call, &Plan::new(&call.shape(math), stream.numbers()).ok()?).len);
+    // a type without a plan is refused when it is met
+    [call.math(), Math::Exact].into_iter().filter_map(len).max().ok_or(TOO_LARGE)
+}
+
+pub(crate) fn backward(
+    stream: &Stream,
+    problem: &Problem<'_>,
+    sources: &Sources<'_>,
+    targets: &GradientTargets,
+    workspace: &RawViewMut,
+) -> Result<()> {
+    refuse_double(problem)?;
+    let call = Call::new(problem, sources.y);
+    let plan = Plan::new(&call.shape(call.math()), stream.numbers())?;
+    let layout = Layout::new(&call, &plan);
+    let base = (workspace.as_mut_ptr() as u64).next_multiple_of(16);
+    let at = |offset: usize| base + 4 * offset as u64;
+    let (tiles, t) = (&plan.tiles, targets);
+    let by_chunk = t.x.is_some() || t.d.is_some() || t.need_steps();
+    let needs_states = t.need_steps() || t.c.is_some();
+    let needs_gradients = by_chunk || t.b.is_some();
+    let cut = plan.cut.map(|cut| (cut, at(layout.ends)));
+
+    if needs_states || t.z.is_some() {
+        let walk = Walk {
+            call,
+            direction: Direction::Forward,
+            output: t.z.as_ref().map_or(Output::Nothing, Output::Gate),
+            before: problem.initial_state,
+            after: None,
+            slots: needs_states.then(|| at(layout.states)),
+        };
+        // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the workspace has the
+        // size of this layout.
+        unsafe { walk.launch(stream, tiles, cut)? };
+    }
+    if needs_gradients || t.initial_state.is_some() {
+        let walk = Walk {
+            call,
+            direction: Direction::Backward,
+            output: Output::Nothing,
+            before: sources.final_state,
+            after: t.initial_state,
+            slots: needs_gradients.then(|| at(layout.gradients)),
+        };
+        // SAFETY: as above.
+        unsafe { walk.launch(stream, tiles, cut)? };
+    }
+    if by_chunk {
+        let places = Places {
+            states: at(layout.states),
+            gradients: at(layout.gradients),
+            a: at(layout.a),
+            bias: at(layout.bias),
+            skip: at(layout.skip),
+        };
+        // SAFETY: as above; the walks have filled the slots.
+        unsafe { gradients::launch(stream, &call, sources, targets, tiles, places)? };
+    }
+    let maps = [(Of::B, &t.b, layout.gradients, layout.b), (Of::C, &t.c, layout.states, layout.c)];
+    for (of, target, slots, terms) in maps {
+        let Some(target) = target else { continue };
+        let maps = Maps { of, target, slots: at(slots), terms: at(terms), slices: plan.slices };
+        // SAFETY: as above.
+        unsafe { maps.launch(stream, &call, sources, tiles)? };
+    }
+    let count = problem.batch * tiles.chunks(problem.seqlen);
+    let in_terms = plan.slices > 1;
+    let sum = |target: &Option<RawViewMut>, terms, count| target.map(|to| Sum { to, terms: at(terms), count });
+    let sums = [
+        sum(&t.a, layout.a, count),
+        sum(&t.d, layout.skip, count),
+        sum(&t.dt_bias, layout.bias, count),
+        sum(&t.b, layout.b, plan.slices).filter(|_| in_terms),
+        sum(&t.c, layout.c, plan.slices).filter(|_| in_terms),
+    ];
+    // SAFETY: as above; every term has been written.
+    unsafe { sum_terms(stream, &sums.into_iter().flatten().collect::<Vec<_>>()) }
+}

@@ -1,0 +1,111 @@
+//! Gradients within chunks: those by x and by the steps, and terms of those by A, D and dt_bias.
+
+use super::plan::{Kind, Tiles};
+use super::{Call, Inputs, States, TOO_MANY, type_of, width_of};
+use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Program, STEP_SIZE, Stream, Strided, params};
+use crate::error::Result;
+use crate::ops::ssd::targets::{GradientTargets, Sources};
+use crate::tensor::DType;
+use core::ffi::c_void;
+
+pub(super) static GRADIENTS: Program<Params> = Program::new(
+    "ssd_gradients",
+    &[COMMON, STEP_SIZE, MMA, BLOCKS],
+    concat!(include_str!("tiles.cuh"), include_str!("gradients.cu")),
+);
+
+params! {
+    /// Parameters of `ssd_gradients`.
+    pub(super) struct Params(inputs: Inputs) {
+        /// (batch, step, head, column)
+        dx: Strided,
+        /// (batch, step, head)
+        ddt: Strided,
+        ddt_a: Strided,
+        initial: States,
+        dfinal: States,
+        /// Slots of the states before chunks, and of the gradients by the states after them.
+        states: Address<c_void>,
+        gradients: Address<c_void>,
+        /// Dense (batch, chunk, head).
+        a_terms: Address<f32>,
+        bias_terms: Address<f32>,
+        /// Dense (batch, chunk, head), or (batch, chunk, head, column).
+        skip_terms: Address<f32>,
+    }
+}
+
+/// Addresses of slots and terms in the workspace.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places {
+    pub states: u64,
+    pub gradients: u64,
+    pub a: u64,
+    pub bias: u64,
+    pub skip: u64,
+}
+
+impl GradientTargets {
+    /// Whether a gradient by something that steps depend on is wanted.
+    pub(super) fn need_steps(&self) -> bool {
+        self.dt.is_some() || self.a.is_some() || self.dt_bias.is_some()
+    }
+}
+
+pub(super) fn config(
+    call: &Call<'_, '_>,
+    sources: &Sources<'_>,
+    targets: &GradientTargets,
+    tiles: &Tiles,
+    resident: usize,
+) -> Config {
+    let t = targets;
+    call.config(tiles, sources.final_state.map(|v| v.dtype()))
+        .dtype("DX", type_of(&t.x))
+        .dtype("DDT", type_of(&t.dt))
+        .dtype("DDT_A", DType::F32)
+        .int("DX_WIDTH", width_of(&t.x))
+        .flag("HAS_DX", t.x.is_some())
+        .flag("HAS_DDT", t.dt.is_some())
+        .flag("HAS_DDT_A", false)
+        .flag("HAS_STEPS", t.need_steps())
+        .flag("HAS_DSKIP", t.d.is_some())
+        .flag("SKIP_BY_COLUMN", t.d.is_some_and(|v| v.as_read().rank() == 2))
+        .int("RESIDENT", resident)
+        .int("SHARED", tiles.shared(Kind::Gradients))
+}
+
+/// # Safety
+/// The views are valid, and so are the places for what the tiles say.
+pub(super) unsafe fn launch(
+    stream: &Stream,
+    call: &Call<'_, '_>,
+    sources: &Sources<'_>,
+    targets: &GradientTargets,
+    tiles: &Tiles,
+    places: Places,
+) -> Result<()> {
+    let p = call.problem;
+    let blocks = [p.batch, p.nheads].into_iter().try_fold(tiles.chunks(p.seqlen), usize::checked_mul);
+    let blocks = blocks.and_then(|n| u32::try_from(n).ok()).ok_or(TOO_MANY)?;
+    if blocks == 0 {
+        return Ok(());
+    }
+    let config = config(call, sources, targets, tiles, tiles.resident(Kind::Gradients, stream.numbers()));
+    let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(Kind::Gradients) as u32);
+    let params = Params {
+        inputs: call.inputs(tiles),
+        dx: Strided::of_target(&targets.x),
+        ddt: Strided::of_target(&targets.dt),
+        ddt_a: Strided::default(),
+        initial: States::of(&p.initial_state),
+        dfinal: States::of(&sources.final_state),
+        states: Address::new(places.states),
+        gradients: Address::new(places.gradients),
+        a_terms: Address::new(places.a),
+        bias_terms: Address::new(places.bias),
+        skip_terms: Address::new(places.skip),
+    };
+    // SAFETY: the caller's contract; the configuration describes types and layouts of the views.
+    unsafe { stream.launch(&GRADIENTS, &config, launch, &params) }
+}

@@ -1,0 +1,183 @@
+// The gradients of B and of C within a chunk, for some heads of a group and some states: one launch for each of the two.
+//
+//   dC[i] = sum over heads of  e[i] p[i] h^T        + sum_{j <= i} K[i,j] B[j]        K[i,j] = <p[i], x[j]> exp(cs[i] - cs[j]) dt[j]
+//   dB[j] = sum over heads of  w[j] dt[j] x[j] g^T  + sum_{i >= j} K[i,j] C[i]
+//
+// K is summed over heads before it is multiplied by B or C, once for all of them. A warp holds 16 steps, the rows of its own factor (p for dC, x
+// for dB); the other factor gives the columns of K.
+
+constexpr int PAIRS = COLUMNS / 16;
+typedef Tile<MATH, OWN_STATES, COLUMNS> OwnStateTile;
+typedef Tile<MATH, SPAN, OWN_STATES> OwnMapTile;
+
+// after the heads the other map takes the place of the tiles of a head
+constexpr int X_AT = 0, P_AT = X_AT + XTile::BYTES, STATE_AT = P_AT + XTile::BYTES;
+static_assert(STATE_AT + OwnStateTile::BYTES <= SHARED && OwnMapTile::BYTES <= SHARED, "the plan has counted the same");
+
+struct Work {
+  i64 batch, chunk, group, n, first_head, last_head;
+  i64 slice;
+  DEVICE explicit Work(const Params& p) {
+    i64 i = blockIdx.x;
+    slice = i % p.slices, i /= p.slices;
+    n = i % p.state_tiles * OWN_STATES, i /= p.state_tiles;
+    group = i % p.groups, i /= p.groups;
+    chunk = i % p.chunks, batch = i / p.chunks;
+    first_head = group * p.heads_per_group + slice * p.heads_per_slice;
+    last_head = min(first_head + p.heads_per_slice, (group + 1) * p.heads_per_group);
+  }
+};
+
+// Starts to load the lines of a slot or of a state that belong to this block.
+DEVICE void load_own_slot(char* tile, const Element* slot, i64 first) {
+  constexpr int WIDTH = 16 / int(sizeof(Element)), UNITS = COLUMNS / WIDTH;
+  each_of<OWN_STATES * UNITS>([&](int i) {
+    const i64 n = first + i / UNITS;
+    copy_async_16_or_zero(tile + i / UNITS * OwnStateTile::PITCH + i % UNITS * 16, slot + (n < STATES ? n : 0) * PADDED_COLUMNS + i % UNITS * WIDTH, n < STATES);
+  });
+}
+template <typename E> DEVICE void load_own_state(char* tile, const Params& p, const States& states, StateRow row, i64 head, i64 column, i64 first) {
+  const bool there = states.data != nullptr && exists(p, row);
+  each<OWN_STATES * COLUMNS, THREADS, false>([&](int i, int) {
+    const int n = i % OWN_STATES, q = i / OWN_STATES;
+    f32 v = 0.f;
+    if (there && first + n < p.dstate && column + q < p.headdim) v = to_f32(*state_at<E>(states, row, head, column + q, first + n));
+    assign(*reinterpret_cast<Element*>(OwnStateTile::at(tile, n, q)), v);
+  });
+}
+
+struct Sums {
+  FragmentC out[OWN_STATES / 8];
+  FragmentC k[WARPS][2];
+
+  DEVICE static bool has(int block) { return OF_B ? block >= warp_of() : block <= warp_of(); }
+
+  // what some columns of a head add; `pairs` are <p[i], x[j]> of all its columns so far
+  DEVICE void add(FragmentC (&pairs)[WARPS][2], const f32 (&scales)[2], const char* own, const char* other, const char* state) {
+#pragma unroll 1
+    for (int q = 0; q < COLUMNS; q += 16) {
+      f32 v[8];
+      load_numbers<MATH, XTile::PITCH, false>(v, XTile::at(own, 16 * warp_of(), q));
+      BlockA a;
+      set_block<MATH>(a, v);
+#pragma unroll
+      for (int i = 0; i < WARPS; i++) {
+        if (!has(i)) continue;
+        BlockB b[2];
+        load_blocks<MATH, XTile::PITCH>(b, XTile::at(other, 16 * i, q));
+        multiply_blocks<MATH>(pairs[i][0], a, b[0]);
+        multiply_blocks<MATH>(pairs[i][1], a, b[1]);
+      }
+#pragma unroll
+      for (int i = 0; i < 8; i++) v[i] *= scales[i / 2 % 2];
+      set_block<MATH>(a, v);
+#pragma unroll
+      for (int n = 0; n < OWN_STATES; n += 16) {
+        BlockB b[2];
+        load_blocks<MATH, OwnStateTile::PITCH>(b, OwnStateTile::at(state, n, q));
+        multiply_blocks<MATH>(out[n / 8], a, b[0]);
+        multiply_blocks<MATH>(out[n / 8 + 1], a, b[1]);
+      }
+    }
+  }
+
+  // K of a head
+  DEVICE void add_pairs(const FragmentC (&pairs)[WARPS][2], const Steps& steps) {
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) {
+      if (!has(i)) continue;
+#pragma unroll
+      for (int m = 0; m < 8; m++) {
+        const int row = 16 * warp_of() + group_of() + m / 2 % 2 * 8, column = 16 * i + m / 4 * 8 + pair_of() + m % 2;
+        const int from = OF_B ? row : column, to = OF_B ? column : row;
+        if (from <= to) k[i][m / 4].v[m % 4] += pairs[i][m / 4].v[m % 4] * (steps.decay(from, to) * steps.weight[from]);
+      }
+    }
+  }
+
+  // the product of K and the other map
+  DEVICE void add_map(const char* map) {
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) {
+      if (!has(i)) continue;
+      f32 v[8];
+      numbers_of(v, k[i][0], k[i][1]);
+      BlockA a;
+      set_block<MATH>(a, v);
+#pragma unroll
+      for (int n = 0; n < OWN_STATES; n += 16) {
+        BlockB b[2];
+        load_blocks<MATH, OwnMapTile::PITCH, true>(b, OwnMapTile::at(map, 16 * i, n));
+        multiply_blocks<MATH>(out[n / 8], a, b[0]);
+        multiply_blocks<MATH>(out[n / 8 + 1], a, b[1]);
+      }
+    }
+  }
+
+  // writes them, as terms where other blocks have other heads of the group
+  DEVICE void put(const Params& p, const Work& w, i64 first, int count) {
+#pragma unroll
+    for (int q = 0; q < OWN_STATES / 8; q++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int step = 16 * warp_of() + group_of() + i / 2 * 8;
+        const i64 n = w.n + 8 * q + pair_of() + i % 2;
+        if (step >= count || n >= p.dstate) continue;
+        if constexpr (IN_TERMS)
+          p.terms[(((w.batch * p.seqlen + first + step) * p.slices + w.slice) * p.groups + w.group) * p.dstate + n] = out[q].v[i];
+        else
+          assign(*at<TARGET>(p.target, w.batch, first + step, w.group, n), out[q].v[i]);
+      }
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_maps(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) char tiles[];
+  __shared__ Steps steps;
+  const Work w(p);
+  const i64 end = min((w.chunk + 1) * SPAN, p.seqlen);
+#pragma unroll 1
+  for (i64 first = w.chunk * SPAN; first < end;) {
+    const i64 last = end_of_piece(p, w.batch, first, end);
+    const int count = int(last - first);
+    Sums sums = {};
+#pragma unroll 1
+    for (i64 head = w.first_head; head < w.last_head; head++) {
+      FragmentC pairs[WARPS][2] = {};
+#pragma unroll 1
+      for (i64 column = 0; column < p.headdim; column += COLUMNS) {
+        __syncthreads();
+        if (column == 0) prepare_steps(steps, p, Head(p, head), w.batch, head, first, count);
+        load_x(tiles + X_AT, p, w.batch, head, first, count, column);
+        load_cotangent(tiles + P_AT, p, w.batch, head, first, count, column);
+        const Element* const slot = static_cast<const Element*>(p.slots) + slot_at(p, w.batch, w.chunk, head, column);
+        if (OF_B ? last == end : !begins(p, w.batch, first))
+          load_own_slot(tiles + STATE_AT, slot, w.n);
+        else if constexpr (OF_B)
+          load_own_state<DFINAL>(tiles + STATE_AT, p, p.dfinal, row_after(p, w.batch, last), head, column, w.n);
+        else
+          load_own_state<INITIAL>(tiles + STATE_AT, p, p.initial, row_before(p, w.batch, first), head, column, w.n);
+        all_loaded();
+        f32 scales[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const int step = 16 * warp_of() + group_of() + 8 * r;
+          scales[r] = OF_B ? steps.decay(step, SPAN - 1) * steps.weight[step] : steps.decay(step);
+        }
+        sums.add(pairs, scales, tiles + (OF_B ? X_AT : P_AT), tiles + (OF_B ? P_AT : X_AT), tiles + STATE_AT);
+      }
+      sums.add_pairs(pairs, steps);
+    }
+    __syncthreads();
+    const int length = int(min(i64(OWN_STATES), p.dstate - w.n));
+    if constexpr (OF_B)
+      load_tile<OwnMapTile, C, C_WIDTH>(tiles, at<C>(p.c, w.batch, first, w.group, w.n), p.c.stride[1], p.c.stride[3], count, length);
+    else
+      load_tile<OwnMapTile, B, B_WIDTH>(tiles, at<B>(p.b, w.batch, first, w.group, w.n), p.b.stride[1], p.b.stride[3], count, length);
+    all_loaded();
+    sums.add_map(tiles);
+    sums.put(p, w, first, count);
+    __syncthreads();
+    first = last;
+  }
+}

@@ -1,0 +1,221 @@
+//! SSD on CUDA, on tensor cores by `mma.sync`: a walk over time with the states in registers, and gradients chunk by chunk.
+
+mod backward;
+mod gradients;
+mod maps;
+mod plan;
+#[cfg(all(test, feature = "cuda"))]
+mod tests;
+mod walk;
+
+pub(super) use backward::{backward, workspace_len as backward_workspace_len};
+pub(super) use walk::{forward, workspace_len};
+
+use super::Problem;
+use crate::cuda::{Address, Config, StepSize, Strided, Value, neighbours, params};
+use crate::error::{Error, Result};
+use crate::ops::sequences::Sequences;
+use crate::tensor::{DType, RawViewMut, View};
+use core::ffi::c_void;
+use plan::{Math, Shape, Tiles};
+
+const TOO_LARGE: Error =
+    Error::Unavailable { what: super::OP, why: "so many states do not fit into a multiprocessor's registers and shared memory" };
+const TOO_MANY: Error = Error::Unavailable { what: super::OP, why: "so many rows need more blocks than a launch can have" };
+
+fn refuse_double(problem: &Problem<'_>) -> Result<()> {
+    match problem.double {
+        true => Err(Error::Unavailable { what: "ssd in f64", why: "kernels for CUDA compute in f32" }),
+        false => Ok(()),
+    }
+}
+
+params! {
+    /// States of sequences, (row, sequence, head, column, state); strides count elements.
+    #[derive(Default)]
+    struct States {
+        data: Address<c_void>,
+        stride: [i64; 5],
+    }
+}
+
+impl States {
+    fn of(view: &Option<View<'_>>) -> Self {
+        let Some(view) = view else { return States::default() };
+        let mut stride = [0; 5];
+        for (to, &from) in stride.iter_mut().zip(view.strides().iter()) {
+            *to = from as i64;
+        }
+        States { data: Address::new(view.as_ptr() as u64), stride }
+    }
+}
+
+params! {
+    /// What every kernel reads, and how blocks lie over it.
+    struct Inputs {
+        /// (batch, step, head, column)
+        x: Strided,
+        z: Strided,
+        /// The gradient by y.
+        dy: Strided,
+        /// (batch, step, head)
+        dt: Strided,
+        dt_a: Strided,
+        /// (batch, step, group, state)
+        b: Strided,
+        c: Strided,
+        /// (head)
+        a: Strided,
+        bias: Strided,
+        /// (head, column)
+        skip: Strided,
+        /// Bounds (sequence), or the sequence of a step (batch, step).
+        sequences: Strided,
+        batch: i64,
+        seqlen: i64,
+        heads: i64,
+        headdim: i64,
+        groups: i64,
+        heads_per_group: i64,
+        dstate: i64,
+        sequence_count: i64,
+        chunks: i64,
+        column_tiles: i64,
+        dt_low: f32,
+        dt_high: f32,
+    }
+}
+
+/// A problem as kernels see it.
+#[derive(Clone, Copy)]
+struct Call<'p, 'a> {
+    problem: &'p Problem<'a>,
+    /// The gradient by y.
+    dy: Option<View<'a>>,
+    /// Bounds, or the sequence of each step, in the direction of the scan.
+    sequences: Option<View<'a>>,
+    /// Sequences of bounds, or of the axis that states have for them.
+    sequence_count: usize,
+}
+
+impl<'p, 'a> Call<'p, 'a> {
+    fn new(problem: &'p Problem<'a>, dy: Option<View<'a>>) -> Self {
+        let sequences = match problem.sequences {
+            Sequences::Whole => None,
+            Sequences::CuSeqlens(bounds) => Some(bounds),
+            Sequences::SeqIdx(index) => Some(if problem.reverse { index.flip(1) } else { index }),
+        };
+        let sequence_count = match problem.sequences {
+            Sequences::Whole => 1,
+            Sequences::CuSeqlens(bounds) => bounds.len() - 1,
+            Sequences::SeqIdx(_) => problem.segments.per_row().unwrap_or(1),
+        };
+        Call { problem, dy, sequences, sequence_count }
+    }
+
+    fn math(&self) -> Math {
+        let p = self.problem;
+        Math::of([p.x.dtype(), p.b.dtype(), p.c.dtype()].into_iter().chain(self.dy.map(|v| v.dtype())))
+    }
+
+    fn shape(&self, math: Math) -> Shape {
+        let &Problem { batch, seqlen, nheads, headdim, ngroups, dstate, .. } = self.problem;
+        Shape { batch, nheads, ngroups, seqlen, headdim, dstate, math }
+    }
+
+    /// Whether states have an axis of sequences within a row.
+    fn numbered(&self) -> bool {
+        matches!(self.problem.sequences, Sequences::SeqIdx(_)) && self.problem.segments.states_have_sequences()
+    }
+
+    /// The constants that `tiles.cuh` needs; `states`: the type of a cotangent of the final state.
+    fn config(&self, tiles: &Tiles, last: Option<DType>) -> Config {
+        let p = self.problem;
+        let of = |view: &Option<View<'_>>| view.map_or(DType::F32, |v| v.dtype());
+        let width = |view: Option<View<'_>>| view.map_or(1, |v| width(&v));
+        let sequences = match p.sequences {
+            Sequences::Whole => "Whole",
+            Sequences::CuSeqlens(_) => "Bounds",
+            Sequences::SeqIdx(_) => "Index",
+        };
+        let step_size = StepSize {
+            dt: p.dt.dtype(),
+            bias: p.dt_bias.map(|v| v.dtype()),
+            softplus: p.dt_softplus,
+            limit: p.dt_limit,
+            dt_a: None,
+        };
+        Config::default()
+            .step_size(&step_size)
+            .dtype("X", p.x.dtype())
+            .dtype("Z", of(&p.z))
+            .dtype("DY", of(&self.dy))
+            .dtype("B", p.b.dtype())
+            .dtype("C", p.c.dtype())
+            .dtype("A", p.a.dtype())
+            .dtype("SKIP", of(&p.d))
+            .dtype("INITIAL", of(&p.initial_state))
+            .dtype("DFINAL", last.unwrap_or(DType::F32))
+            .dtype("INDEX", self.sequences.map_or(DType::I32, |v| v.dtype()))
+            .int("X_WIDTH", width(Some(p.x)))
+            .int("Z_WIDTH", width(p.z))
+            .int("DY_WIDTH", width(self.dy))
+            .int("B_WIDTH", width(Some(p.b)))
+            .int("C_WIDTH", width(Some(p.c)))
+            .set("SEQUENCES", Value::Name("Sequences", sequences))
+            .flag("NUMBERED", self.numbered())
+            .flag("REVERSE", p.reverse)
+            .flag("HAS_Z", p.z.is_some())
+            .flag("HAS_DY", self.dy.is_some())
+            .flag("HAS_SKIP", p.d.is_some())
+            .set("MATH", tiles.math.value())
+            .int("SPAN", tiles.span)
+            .int("COLUMNS", tiles.columns)
+            .int("PADDED_COLUMNS", tiles.padded_columns())
+            .int("STATES", tiles.states)
+    }
+
+    fn inputs(&self, tiles: &Tiles) -> Inputs {
+        let p = self.problem;
+        Inputs {
+            x: Strided::of(&p.x),
+            z: Strided::of_option(&p.z),
+            dy: Strided::of_option(&self.dy),
+            dt: Strided::of(&p.dt),
+            dt_a: Strided::default(),
+            b: Strided::of(&p.b),
+            c: Strided::of(&p.c),
+            a: Strided::of(&p.a),
+            bias: Strided::of_option(&p.dt_bias),
+            // a skip of heads has one number for all columns
+            skip: Strided::of_option(&p.d),
+            sequences: Strided::of_option(&self.sequences),
+            batch: p.batch as i64,
+            seqlen: p.seqlen as i64,
+            heads: p.nheads as i64,
+            headdim: p.headdim as i64,
+            groups: p.ngroups as i64,
+            heads_per_group: (p.nheads / p.ngroups.max(1)).max(1) as i64,
+            dstate: p.dstate as i64,
+            sequence_count: self.sequence_count as i64,
+            chunks: tiles.chunks(p.seqlen) as i64,
+            column_tiles: tiles.column_tiles as i64,
+            dt_low: p.dt_limit.0 as f32,
+            dt_high: p.dt_limit.1 as f32,
+        }
+    }
+}
+
+/// Neighbours along the last axis that one access can take, no piece of which is beyond its end.
+fn width(view: &View<'_>) -> usize {
+    let length = view.shape()[3];
+    (0..4).map(|shift| neighbours(view, 3, 8) >> shift).find(|&n| n > 0 && length.is_multiple_of(n)).unwrap_or(1)
+}
+
+/// The type of an optional target, and neighbours that are written at once.
+fn type_of(target: &Option<RawViewMut>) -> DType {
+    target.as_ref().map_or(DType::F32, |v| v.as_read().dtype())
+}
+fn width_of(target: &Option<RawViewMut>) -> usize {
+    target.as_ref().map_or(1, |v| width(&v.as_read()))
+}

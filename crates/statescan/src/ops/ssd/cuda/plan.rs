@@ -1,0 +1,206 @@
+//! How blocks of threads lie over a problem: plain numbers of sizes and of a device.
+
+use crate::cuda::{Numbers, Value};
+use crate::tensor::DType;
+
+/// What products are made of, as `blocks.cuh` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Math {
+    Bf16,
+    Tf32,
+    Exact,
+}
+
+impl Math {
+    /// For factors of these types: bf16 where all are, numbers of 11 bits where those hold all, else f32.
+    pub fn of(dtypes: impl IntoIterator<Item = DType>) -> Math {
+        let one = |dtype| match dtype {
+            DType::BF16 => Math::Bf16,
+            DType::F16 => Math::Tf32,
+            _ => Math::Exact,
+        };
+        let wider = |a: Math, b: Math| if b as u8 > a as u8 { b } else { a };
+        dtypes.into_iter().map(one).fold(Math::Bf16, wider)
+    }
+
+    pub fn value(self) -> Value {
+        let name = match self {
+            Math::Bf16 => "Bf16",
+            Math::Tf32 => "Tf32",
+            Math::Exact => "Exact",
+        };
+        Value::Name("Math", name)
+    }
+
+    /// Bytes of a number in shared memory and in slots.
+    pub fn size(self) -> usize {
+        if self == Math::Bf16 { 2 } else { 4 }
+    }
+
+    /// Bytes of a tile in shared memory, with room for so many numbers in a line.
+    fn tile(self, lines: usize, room: usize) -> usize {
+        lines * (room * self.size() + if self == Math::Bf16 { 16 } else { 32 })
+    }
+}
+
+/// The sizes that a plan depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub batch: usize,
+    pub nheads: usize,
+    pub ngroups: usize,
+    pub seqlen: usize,
+    pub headdim: usize,
+    pub dstate: usize,
+    pub math: Math,
+}
+
+/// The tiles of a pass, the same in all of its kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tiles {
+    /// Steps of a chunk.
+    pub span: usize,
+    /// Columns of a head that a block takes at once, and how many such tiles a head has.
+    pub columns: usize,
+    pub column_tiles: usize,
+    /// States, padded.
+    pub states: usize,
+    pub math: Math,
+}
+
+/// What a kernel does besides what every kernel does, as far as its size goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// With y (or the gradient by z), and with the state in shared memory.
+    Walk {
+        output: bool,
+        state: bool,
+    },
+    Gradients,
+    Maps,
+}
+
+/// The most states whose gradients of B or C a block forms.
+const OWN_STATES: usize = 128;
+
+impl Tiles {
+    /// The largest tiles that these kernels can have.
+    pub fn new(shape: &Shape, kinds: &[Kind], numbers: Numbers) -> Option<Tiles> {
+        // products of f32 take three times as many registers and instructions
+        let widest = if shape.math == Math::Exact { 32 } else { 80 };
+        let all = [64, 32, 16].into_iter().flat_map(|span| {
+            [80, 64, 48, 32, 16].into_iter().filter(move |&most| most <= widest).map(move |most| {
+                let column_tiles = shape.headdim.max(1).div_ceil(most);
+                let columns = shape.headdim.max(1).div_ceil(column_tiles).next_multiple_of(16);
+                let states = shape.dstate.max(1).next_multiple_of(span);
+                Tiles { span, columns, column_tiles, states, math: shape.math }
+            })
+        });
+        let fits = |tiles: &Tiles| {
+            kinds.iter().all(|&kind| tiles.registers(kind) <= 304)
+                && kinds.iter().all(|&kind| tiles.shared(kind) <= numbers.shared_per_block - 4096)
+        };
+        all.into_iter().find(fits)
+    }
+
+    pub fn threads(&self) -> usize {
+        2 * self.span
+    }
+
+    pub fn padded_columns(&self) -> usize {
+        self.columns * self.column_tiles
+    }
+
+    pub fn chunks(&self, seqlen: usize) -> usize {
+        seqlen.div_ceil(self.span)
+    }
+
+    pub fn own_states(&self) -> usize {
+        self.states.min(OWN_STATES)
+    }
+
+    pub fn state_tiles(&self) -> usize {
+        self.states.div_ceil(OWN_STATES)
+    }
+
+    /// Registers of a thread that a walk holds its part of the state in.
+    fn state_registers(&self) -> usize {
+        self.states * self.columns / self.threads()
+    }
+
+    /// About as many registers as a thread needs: its sums, and what it multiplies.
+    fn registers(&self, kind: Kind) -> usize {
+        let sums = match kind {
+            Kind::Walk { output, .. } => self.state_registers() + if output { self.columns / 2 + self.span / 2 } else { 0 },
+            Kind::Gradients => self.columns / 2 + self.span,
+            Kind::Maps => self.own_states() / 2 + self.span,
+        };
+        let factors = match self.math {
+            Math::Bf16 => 120,
+            Math::Tf32 => 136,
+            Math::Exact => 168,
+        };
+        sums + factors
+    }
+
+    /// Numbers of a slot for the state of a head.
+    pub fn slot(&self) -> usize {
+        self.states * self.padded_columns()
+    }
+
+    /// Bytes of shared memory: the sums of what the kernels lay out.
+    pub fn shared(&self, kind: Kind) -> usize {
+        let tile = |lines, room| self.math.tile(lines, room);
+        let (factor, map, state) = (tile(self.span, self.columns), tile(self.span, self.states), tile(self.states, self.columns));
+        let line = 4 / self.math.size() * self.columns;
+        match kind {
+            Kind::Walk { output, state: shares } => {
+                let c = if output { tile(self.span, self.states.max(line)) } else { 0 };
+                factor + map + c + if shares { state } else { 0 }
+            }
+            Kind::Gradients => 2 * map + tile(self.span, line) + factor + 2 * state,
+            Kind::Maps => {
+                let own = tile(self.own_states(), self.columns);
+                (2 * factor + own).max(tile(self.span, self.own_states()))
+            }
+        }
+    }
+
+    /// Blocks that a multiprocessor runs at the same time.
+    pub fn resident(&self, kind: Kind, numbers: Numbers) -> usize {
+        let by_registers = 65536 / (self.threads() * self.registers(kind).min(255));
+        let by_memory = numbers.shared_per_multiprocessor / (self.shared(kind) + 4096);
+        by_registers.min(by_memory).clamp(1, 8)
+    }
+}
+
+/// Time cut into segments, for rows that are too few to fill a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cut {
+    pub segments: usize,
+    pub steps: usize,
+}
+
+impl Cut {
+    pub fn new(shape: &Shape, tiles: &Tiles, kind: Kind, numbers: Numbers) -> Option<Cut> {
+        let chunks = tiles.chunks(shape.seqlen);
+        let blocks = (shape.batch * shape.nheads * tiles.column_tiles).max(1);
+        // the first launch takes more than half of the time of the second: two segments would gain little
+        let segments = (numbers.multiprocessors * tiles.resident(kind, numbers) / blocks).min(chunks / 4);
+        if segments < 3 {
+            return None;
+        }
+        let steps = chunks.div_ceil(segments) * tiles.span;
+        Some(Cut { segments: shape.seqlen.div_ceil(steps), steps })
+    }
+}
+
+/// How many blocks share the heads of a group when gradients of B and C are formed.
+pub(super) fn slices(shape: &Shape, tiles: &Tiles, numbers: Numbers) -> usize {
+    let blocks = (shape.batch * tiles.chunks(shape.seqlen) * shape.ngroups * tiles.state_tiles()).max(1);
+    let heads = shape.nheads / shape.ngroups.max(1);
+    let wanted = (2 * numbers.multiprocessors * tiles.resident(Kind::Maps, numbers)).div_ceil(blocks);
+    // as many heads for each, and none without any
+    let each = heads.div_ceil(wanted.clamp(1, 8)).max(1);
+    heads.div_ceil(each).max(1)
+}

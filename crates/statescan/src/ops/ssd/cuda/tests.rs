@@ -1,0 +1,137 @@
+//! Every family of configurations compiles for every architecture, without a GPU: registers do not spill, shared memory suffices.
+
+use super::super::targets::{GradientTargets, Sources, Targets};
+use super::super::{Args, OP};
+use super::backward::Plan;
+use super::gradients::{self, GRADIENTS};
+use super::maps::{MAPS, Maps, Of};
+use super::plan::{Kind, Tiles};
+use super::walk::{Direction, FORWARD, Output, Pass, WALK, Walk};
+use super::*;
+use crate::cuda::Numbers;
+use crate::cuda::testing::{Suite, target, tensor};
+use crate::ops::check::Checker;
+use crate::tensor::Device;
+
+/// Devices with much shared memory and with little, and the architectures of both.
+static DEVICES: [(Numbers, [&str; 2]); 2] = [(Numbers::H200, ["sm_90a", "sm_100"]), (Numbers::SMALL, ["sm_80", "sm_120"])];
+
+/// (seqlen, nheads, headdim, ngroups, dstate)
+type Sizes = [usize; 5];
+
+fn args(dtype: DType, [l, h, p, g, n]: Sizes) -> Args<'static> {
+    let of = |shape: &[usize]| tensor(dtype, shape);
+    let maps = of(&[2, l, g, n]);
+    Args::new(of(&[2, l, h, p]), of(&[2, l, h]), tensor(DType::F32, &[h]), maps, maps)
+}
+
+/// Adds the kernels of both passes for a device, with time cut or not.
+fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize], (numbers, architectures): (Numbers, [&'static str; 2]), cut: bool) {
+    let state = tensor(DType::F32, state);
+    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
+    let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
+    let last = problem.normal.state(target(state));
+    let targets = Targets { y: Some(like(problem.x)), final_state: Some(last), checkpoints: None, workspace: None };
+    let call = Call::new(&problem, None);
+    let tiles = Tiles::new(&call.shape(call.math()), FORWARD, numbers).unwrap();
+    let output = Output::Y(targets.y.as_ref().unwrap());
+    let walk = Walk {
+        call,
+        direction: Direction::Forward,
+        output,
+        before: problem.initial_state,
+        after: targets.final_state,
+        slots: None,
+    };
+    for pass in if cut { vec![Pass::Ends, Pass::Rest] } else { vec![Pass::Whole] } {
+        suite.add_for(&architectures, &WALK, &walk.config(&tiles, pass, tiles.resident(walk.kind(pass), numbers)));
+    }
+    add_backward(suite, &problem, last, numbers, &architectures);
+}
+
+fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, numbers: Numbers, architectures: &[&'static str]) {
+    let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
+    let sources = Sources { checkpoints: None, y: Some(p.x), final_state: Some(last.as_read()) };
+    let t = GradientTargets {
+        x: Some(like(p.x)),
+        dt: Some(like(p.dt)),
+        a: Some(like(p.a)),
+        b: Some(like(p.b)),
+        c: Some(like(p.c)),
+        d: p.d.map(like),
+        z: p.z.map(like),
+        dt_bias: p.dt_bias.map(like),
+        initial_state: Some(last),
+    };
+    let call = Call::new(p, sources.y);
+    let plan = Plan::new(&call.shape(call.math()), numbers).unwrap();
+    let tiles = &plan.tiles;
+    let forward = Walk {
+        call,
+        direction: Direction::Forward,
+        output: t.z.as_ref().map_or(Output::Nothing, Output::Gate),
+        before: p.initial_state,
+        after: None,
+        slots: Some(0),
+    };
+    let backward = Walk {
+        direction: Direction::Backward,
+        output: Output::Nothing,
+        before: sources.final_state,
+        after: t.initial_state,
+        ..forward
+    };
+    for walk in [forward, backward] {
+        let resident = tiles.resident(walk.kind(Pass::Whole), numbers);
+        suite.add_for(architectures, &WALK, &walk.config(tiles, Pass::Whole, resident));
+    }
+    let resident = tiles.resident(Kind::Gradients, numbers);
+    suite.add_for(architectures, &GRADIENTS, &gradients::config(&call, &sources, &t, tiles, resident));
+    for (of, target) in [(Of::B, &t.b), (Of::C, &t.c)] {
+        let maps = Maps { of, target: target.as_ref().unwrap(), slots: 0, terms: 0, slices: plan.slices };
+        suite.add_for(architectures, &MAPS, &maps.config(&call, &sources, tiles, tiles.resident(Kind::Maps, numbers)));
+    }
+}
+
+fn add_types_and_sizes(suite: &mut Suite) {
+    let sizes: [Sizes; 6] = [
+        [2048, 80, 64, 1, 128],
+        [1000, 8, 80, 1, 128],
+        [100, 4, 128, 1, 64],
+        [333, 24, 64, 2, 256],
+        [7, 3, 24, 3, 17],
+        [70, 2, 1, 1, 1],
+    ];
+    for (dtype, sizes) in [(DType::BF16, &sizes[..]), (DType::F16, &sizes[..1]), (DType::F32, &sizes[..3])] {
+        for (i, &sizes) in sizes.iter().enumerate() {
+            let [_, h, p, _, n] = sizes;
+            add(suite, &args(dtype, sizes), &[2, h, p, n], DEVICES[i % 2], i == 0);
+        }
+    }
+}
+
+fn add_options(suite: &mut Suite) {
+    let sizes = [512, 24, 64, 1, 128];
+    let [_, h, p, _, n] = sizes;
+    let plain = args(DType::BF16, sizes);
+    let (head, own) = (tensor(DType::F32, &[h]), tensor(DType::F32, &[2, h, p, n]));
+    let all = Args { d: Some(head), z: Some(plain.x), dt_bias: Some(head), dt_softplus: true, ..plain };
+    add(suite, &Args { dt_limit: (0.0, 1.0), initial_state: Some(own), ..all }, &[2, h, p, n], DEVICES[0], false);
+    add(suite, &Args { d: Some(tensor(DType::F32, &[h, p])), reverse: true, ..plain }, &[2, h, p, n], DEVICES[1], false);
+    let index = Sequences::SeqIdx(tensor(DType::I64, &[2, sizes[0]]));
+    add(suite, &Args { sequences: index, ..all }, &[2, h, p, n], DEVICES[1], false);
+    add(suite, &Args { sequences: index, reverse: true, ..plain }, &[2, 4, h, p, n], DEVICES[0], true);
+    let of = |shape: &[usize]| tensor(DType::BF16, shape);
+    let maps = of(&[1, 512, 1, 128]);
+    let packed = Args::new(of(&[1, 512, 8, 64]), of(&[1, 512, 8]), tensor(DType::F32, &[8]), maps, maps);
+    let bounds = Sequences::CuSeqlens(tensor(DType::I32, &[6]));
+    add(suite, &Args { sequences: bounds, ..packed }, &[5, 8, 64, 128], DEVICES[0], false);
+}
+
+#[test]
+fn ssd_kernels_compile() {
+    let Some(mut suite) = Suite::new() else { return };
+    add_types_and_sizes(&mut suite);
+    add_options(&mut suite);
+    suite.compile();
+}

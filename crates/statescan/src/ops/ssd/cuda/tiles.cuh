@@ -1,0 +1,308 @@
+// What every kernel of SSD is built from: pieces of time, steps and decays within a piece, tiles of x, B, C, and states.
+//
+// Time is walked in pieces: up to SPAN steps that lie between two multiples of SPAN and belong to one sequence. Rows of a tile behind a piece's
+// last step are zero, so that no number of another sequence is ever multiplied.
+
+typedef StepSize<HAS_BIAS, SOFTPLUS, HAS_LIMIT> Dt;
+typedef typename Blocks<MATH>::Element Element;
+typedef typename Blocks<MATH>::A BlockA;
+typedef typename Blocks<MATH>::B BlockB;
+
+// products of f32 are long as text of the machine, and their loops are not repeated
+constexpr int AT_ONCE = MATH == Math::Exact ? 1 : 2;
+constexpr int WARPS = SPAN / 16, THREADS = 32 * WARPS;
+static_assert(COLUMNS % 16 == 0 && STATES % (16 * WARPS) == 0, "blocks are 16 wide");
+
+typedef Tile<MATH, SPAN, COLUMNS> XTile;     // (step, column of the head)
+typedef Tile<MATH, SPAN, STATES> MapTile;    // (step, state)
+typedef Tile<MATH, STATES, COLUMNS> StateTile;
+
+DEVICE int warp_of() { return threadIdx.x / 32; }
+// the row and the first of two columns that a thread holds of a sum
+DEVICE int group_of() { return threadIdx.x % 32 / 4; }
+DEVICE int pair_of() { return 2 * (threadIdx.x % 4); }
+
+// ---- sequences
+
+DEVICE i64 index_at(const Inputs& p, i64 i, i64 j) { return i64(*at<INDEX>(p.sequences, i, j)); }
+
+// Bounds in the direction of the scan.
+DEVICE i64 bound(const Inputs& p, i64 k) {
+  k = min(k, p.sequence_count);
+  const i64 raw = index_at(p, REVERSE ? p.sequence_count - k : k, 0);
+  return REVERSE ? p.seqlen - raw : raw;
+}
+// the last sequence that begins at or before step t
+DEVICE i64 sequence_at_bound(const Inputs& p, i64 t) {
+  i64 low = 0, high = p.sequence_count;
+  while (high - low > 1) {
+    const i64 middle = (low + high) / 2;
+    if (bound(p, middle) <= t) low = middle; else high = middle;
+  }
+  return low;
+}
+
+// Whether step t begins a sequence.
+DEVICE bool begins(const Inputs& p, i64 batch, i64 t) {
+  if (t <= 0) return true;
+  if constexpr (SEQUENCES == Sequences::Bounds) return bound(p, sequence_at_bound(p, t)) == t;
+  if constexpr (SEQUENCES == Sequences::Index) return index_at(p, batch, t) != index_at(p, batch, t - 1);
+  return false;
+}
+// Whether a sequence ends before step t.
+DEVICE bool ends(const Inputs& p, i64 batch, i64 t) { return t >= p.seqlen || begins(p, batch, t); }
+
+// The first step after t, up to `limit`, that begins a sequence; all threads of a warp ask.
+DEVICE i64 end_of_piece(const Inputs& p, i64 batch, i64 t, i64 limit) {
+  i64 end = limit;
+  if constexpr (SEQUENCES == Sequences::Bounds) {
+    const i64 next = bound(p, sequence_at_bound(p, t) + 1);
+    if (next > t && next < limit) end = next;
+  }
+  if constexpr (SEQUENCES == Sequences::Index) {
+#pragma unroll 1
+    for (i64 first = t + 1; first < limit; first += 32) {
+      const i64 u = first + threadIdx.x % 32;
+      const u32 found = __ballot_sync(~0u, u < limit && begins(p, batch, u));
+      if (found != 0) return first + __ffs(found) - 1;
+    }
+  }
+  return end;
+}
+// The last step before `end`, from `limit` on, that begins a sequence, or `limit`.
+DEVICE i64 start_of_piece(const Inputs& p, i64 batch, i64 end, i64 limit) {
+  i64 start = limit;
+  if constexpr (SEQUENCES == Sequences::Bounds) {
+    const i64 first = bound(p, sequence_at_bound(p, end - 1));
+    if (first > limit && first < end) start = first;
+  }
+  if constexpr (SEQUENCES == Sequences::Index) {
+#pragma unroll 1
+    for (i64 first = end - 1; first > limit; first -= 32) {
+      const i64 u = first - threadIdx.x % 32;
+      const u32 found = __ballot_sync(~0u, u > limit && begins(p, batch, u));
+      if (found != 0) return first - (__ffs(found) - 1);
+    }
+  }
+  return start;
+}
+
+// ---- states in tensors: (row, sequence, head, column, state)
+
+// Where the state of a sequence lies, or nowhere.
+struct StateRow { i64 row, sequence; };
+DEVICE StateRow state_row(const Inputs& p, i64 batch, i64 step_of_sequence) {
+  if constexpr (SEQUENCES == Sequences::Bounds) {
+    const i64 k = sequence_at_bound(p, step_of_sequence);
+    return {REVERSE ? p.sequence_count - 1 - k : k, 0};
+  }
+  if constexpr (NUMBERED) return {batch, index_at(p, batch, step_of_sequence)};
+  return {batch, 0};
+}
+// The states before a sequence's first step and after its last: without numbers the first sequence of a row has the one, the last the other.
+DEVICE StateRow row_before(const Inputs& p, i64 batch, i64 first) {
+  if (SEQUENCES == Sequences::Index && !NUMBERED && first > 0) return {batch, -1};
+  return state_row(p, batch, first);
+}
+DEVICE StateRow row_after(const Inputs& p, i64 batch, i64 end) {
+  if (SEQUENCES == Sequences::Index && !NUMBERED && end < p.seqlen) return {batch, -1};
+  return state_row(p, batch, end - 1);
+}
+DEVICE bool exists(const Inputs& p, StateRow at) {
+  if constexpr (SEQUENCES == Sequences::Bounds) return at.row >= 0 && at.row < p.sequence_count;
+  return at.sequence >= 0 && at.sequence < (NUMBERED ? p.sequence_count : 1);
+}
+template <typename E> DEVICE E* state_at(const States& s, StateRow at, i64 head, i64 column, i64 n) {
+  return static_cast<E*>(s.data) + (at.row * s.stride[0] + at.sequence * s.stride[1] + head * s.stride[2] + column * s.stride[3] + n * s.stride[4]);
+}
+
+// ---- steps of a piece
+
+// Sums of log2 of the decays up to and with each step, in two terms, and the steps as weights; behind the last step they are as after it.
+struct Steps {
+  f32 high[SPAN], low[SPAN], weight[SPAN];
+
+  // log2 of the decay from after step j to after step i
+  DEVICE f32 between(int j, int i) const {
+    const f32 difference = high[i] - high[j];
+    return MATH == Math::Exact ? difference + (low[i] - low[j]) : difference;
+  }
+  // the decays themselves: from after step j to after step i, and of all steps up to step i
+  DEVICE f32 decay(int j, int i) const { return exp2_fast(between(j, i)); }
+  DEVICE f32 decay(int i) const {
+    const f32 d = exp2_fast(high[i]);
+    return MATH == Math::Exact ? __fmaf_rn(d, LN_2 * low[i], d) : d;
+  }
+};
+
+// A head's constants.
+struct Head {
+  f64 rate;   // A / ln 2
+  f32 bias;
+
+  DEVICE Head(const Inputs& p, i64 head) : rate(f64(to_f32(*at<A>(p.a, head))) * 1.4426950408889634), bias(0.f) {
+    if constexpr (HAS_BIAS) bias = to_f32(*at<BIAS>(p.bias, head));
+  }
+};
+
+// What a step is as a weight and for the decay.
+struct StepSizes { f32 weight, decay; };
+DEVICE StepSizes step_sizes(const Inputs& p, const Head& constants, i64 batch, i64 head, i64 t) {
+  StepSizes d;
+  d.weight = Dt::of(to_f32(*at<DT>(p.dt, batch, t, head)), constants.bias, p.dt_low, p.dt_high);
+  d.decay = d.weight;
+  if constexpr (HAS_DT_A) d.decay = to_f32(*at<DT_A>(p.dt_a, batch, t, head));
+  return d;
+}
+
+// The first warp computes them; what it writes is there after the next barrier.
+DEVICE void prepare_steps(Steps& steps, const Inputs& p, const Head& constants, i64 batch, i64 head, i64 start, int count) {
+  if (threadIdx.x >= 32) return;
+  constexpr int EACH = (SPAN + 31) / 32;
+  const int first = EACH * threadIdx.x;
+  f64 sum[EACH];
+#pragma unroll
+  for (int k = 0; k < EACH; k++) {
+    const bool there = first + k < count;
+    StepSizes d = {};
+    if (there) d = step_sizes(p, constants, batch, head, start + first + k);
+    if (first + k < SPAN) steps.weight[first + k] = d.weight;
+    sum[k] = f64(d.decay) * constants.rate;
+    if (k > 0) sum[k] += sum[k - 1];
+  }
+  f64 before = sum[EACH - 1];
+#pragma unroll
+  for (int far = 1; far < 32; far *= 2) {
+    const f64 other = __shfl_up_sync(~0u, before, far);
+    if (int(threadIdx.x) >= far) before += other;
+  }
+  // that of the threads before
+  before = __shfl_up_sync(~0u, before, 1);
+  if (threadIdx.x == 0) before = 0.;
+#pragma unroll
+  for (int k = 0; k < EACH; k++) {
+    const f64 all = before + sum[k];
+    if (first + k < SPAN) steps.high[first + k] = f32(all), steps.low[first + k] = f32(all - f64(f32(all)));
+  }
+}
+
+// ---- tiles
+
+// job(i) for i below COUNT, divided among the threads, a few at a time: the addresses of all at once would take too many registers.
+template <int COUNT, typename Job> DEVICE void each_of(Job job) {
+#pragma unroll 4
+  for (int i = threadIdx.x; i < COUNT; i += THREADS) job(i);
+}
+
+// Neighbours of tensor elements as elements of a tile.
+template <typename T, int WIDTH> DEVICE void put_neighbours(char* to, const Neighbours<T, WIDTH>& some) {
+  Neighbours<Element, WIDTH> out;
+#pragma unroll
+  for (int j = 0; j < WIDTH; j++) assign(out.v[j], to_f32(some.v[j]));
+  *reinterpret_cast<Neighbours<Element, WIDTH>*>(to) = out;
+}
+template <typename T, typename U> struct Same { static constexpr bool VALUE = false; };
+template <typename T> struct Same<T, T> { static constexpr bool VALUE = true; };
+
+// Starts to load `lines` lines of `length` elements, WIDTH of which lie side by side in memory; the rest of the tile becomes zero.
+template <typename In, typename T, int WIDTH> DEVICE void load_tile(char* tile, const T* from, i64 line_stride, i64 stride, int lines, int length) {
+  constexpr int UNITS = In::LENGTH / WIDTH, SIZE = WIDTH * int(sizeof(Element));
+  auto place = [&](int i) { return tile + i / UNITS * In::PITCH + i % UNITS * SIZE; };
+  auto there = [&](int i) { return i / UNITS < lines && i % UNITS * WIDTH < length; };
+  auto source = [&](int i) { return from + i / UNITS * line_stride + i % UNITS * WIDTH * stride; };
+  if constexpr (Same<T, Element>::VALUE && SIZE == 16) {
+    each_of<In::LINES * UNITS>([&](int i) { copy_async_16_or_zero(place(i), there(i) ? source(i) : from, there(i)); });
+  } else {
+    typedef Neighbours<T, WIDTH> Some;
+    auto load = [&](Some& some, int i) {
+      if (there(i))
+        some = *reinterpret_cast<const Some*>(source(i));
+      else
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++) assign(some.v[j], 0.f);
+    };
+    each_loaded<In::LINES * UNITS, THREADS, (WIDTH > 1), Some>(load, [&](const Some& some, int i) { put_neighbours(place(i), some); });
+  }
+}
+
+// Slots of states: (batch, chunk, head, state, column), dense and padded to whole tiles.
+DEVICE i64 slot_at(const Inputs& p, i64 batch, i64 chunk, i64 head, i64 column) {
+  return ((batch * p.chunks + chunk) * p.heads + head) * STATES * PADDED_COLUMNS + column;
+}
+// Starts to load one.
+DEVICE void load_slot(char* tile, const Element* slot) {
+  constexpr int WIDTH = 16 / int(sizeof(Element)), UNITS = COLUMNS / WIDTH;
+  each_of<STATES * UNITS>([&](int i) {
+    copy_async_16(tile + i / UNITS * StateTile::PITCH + i % UNITS * 16, slot + i64(i / UNITS) * PADDED_COLUMNS + i % UNITS * WIDTH);
+  });
+}
+// Loads a state of a tensor, or zeros.
+template <typename E> DEVICE void load_state(char* tile, const Inputs& p, const States& states, StateRow row, i64 head, i64 column) {
+  const bool there = states.data != nullptr && exists(p, row);
+  each<STATES * COLUMNS, THREADS, false>([&](int i, int) {
+    const int n = i % STATES, q = i / STATES;
+    f32 v = 0.f;
+    if (there && n < p.dstate && column + q < p.headdim) v = to_f32(*state_at<E>(states, row, head, column + q, n));
+    assign(*reinterpret_cast<Element*>(StateTile::at(tile, n, q)), v);
+  });
+}
+
+// x of a piece.
+DEVICE void load_x(char* tile, const Inputs& p, i64 batch, i64 head, i64 start, int count, i64 column) {
+  load_tile<XTile, X, X_WIDTH>(tile, at<X>(p.x, batch, start, head, column), p.x.stride[1], p.x.stride[3], count, int(min(i64(COLUMNS), p.headdim - column)));
+}
+template <typename In> DEVICE void load_b(char* tile, const Inputs& p, i64 batch, i64 group, i64 start, int count) {
+  load_tile<In, B, B_WIDTH>(tile, at<B>(p.b, batch, start, group), p.b.stride[1], p.b.stride[3], count, int(p.dstate));
+}
+template <typename In> DEVICE void load_c(char* tile, const Inputs& p, i64 batch, i64 group, i64 start, int count) {
+  load_tile<In, C, C_WIDTH>(tile, at<C>(p.c, batch, start, group), p.c.stride[1], p.c.stride[3], count, int(p.dstate));
+}
+// The gradient by y before the gate: dy silu(z).
+DEVICE void load_cotangent(char* tile, const Inputs& p, i64 batch, i64 head, i64 start, int count, i64 column) {
+  const int length = int(min(i64(COLUMNS), p.headdim - column));
+  if constexpr (!HAS_DY) {
+    each<XTile::BYTES / 16, THREADS, false>([&](int i, int) { reinterpret_cast<float4*>(tile)[i] = float4(); });
+  } else if constexpr (!HAS_Z) {
+    load_tile<XTile, DY, DY_WIDTH>(tile, at<DY>(p.dy, batch, start, head, column), p.dy.stride[1], p.dy.stride[3], count, length);
+  } else {
+    constexpr int WIDTH = DY_WIDTH < Z_WIDTH ? DY_WIDTH : Z_WIDTH, UNITS = COLUMNS / WIDTH;
+    struct Both { Neighbours<DY, WIDTH> dy; Neighbours<Z, WIDTH> z; bool there; };
+    auto load = [&](Both& both, int i) {
+      const int line = i / UNITS, within = i % UNITS * WIDTH;
+      both.there = line < count && within < length;
+      if (!both.there) return;
+      both.dy = *reinterpret_cast<const Neighbours<DY, WIDTH>*>(at<DY>(p.dy, batch, start + line, head, column + within));
+      both.z = *reinterpret_cast<const Neighbours<Z, WIDTH>*>(at<Z>(p.z, batch, start + line, head, column + within));
+    };
+    each_loaded<SPAN * UNITS, THREADS, (WIDTH > 1), Both>(load, [&](const Both& both, int i) {
+      Neighbours<f32, WIDTH> v;
+#pragma unroll
+      for (int j = 0; j < WIDTH; j++) v.v[j] = both.there ? to_f32(both.dy.v[j]) * silu(to_f32(both.z.v[j])) : 0.f;
+      Neighbours<Element, WIDTH> out;
+#pragma unroll
+      for (int j = 0; j < WIDTH; j++) assign(out.v[j], v.v[j]);
+      *reinterpret_cast<Neighbours<Element, WIDTH>*>(tile + i / UNITS * XTile::PITCH + i % UNITS * WIDTH * int(sizeof(Element))) = out;
+    });
+  }
+}
+
+// What has been started is there for all threads.
+DEVICE void all_loaded() {
+  copy_async_commit();
+  copy_async_wait();
+  __syncthreads();
+}
+
+// ---- sums
+
+// Of the numbers that four threads hold of a row.
+DEVICE f32 sum_of_row(f32 v) {
+  v += __shfl_xor_sync(~0u, v, 1);
+  return v + __shfl_xor_sync(~0u, v, 2);
+}
+// Of the numbers that eight threads hold of a column.
+DEVICE f32 sum_of_column(f32 v) {
+  v += __shfl_xor_sync(~0u, v, 4);
+  v += __shfl_xor_sync(~0u, v, 8);
+  return v + __shfl_xor_sync(~0u, v, 16);
+}

@@ -1,0 +1,333 @@
+// The walk over time: a block takes some columns of a head through a segment of time, with their states in registers.
+//
+// Forwards it carries the state h, and where y (or the gradient by z) is wanted it writes
+//
+//   y[i] = D x[i] + exp(cs[i]) C[i] h + sum_{j <= i} <C[i], B[j]> exp(cs[i] - cs[j]) dt[j] x[j]
+//
+// for a piece of time that starts from h, cs being the sums of dt A in the piece. Backwards it carries the gradient by the state. Either one can
+// be left in slots, one for each chunk: h before the chunk, the gradient by the state after it.
+//
+// A warp holds rows of the state (n), all columns; of y it forms 16 steps, all columns. Products read their second factor from shared memory:
+// the state, which every warp needs, is put there once a piece.
+
+constexpr int OUT = 4 / int(sizeof(Element)) * COLUMNS;   // the room of a line of y in f32
+typedef Tile<MATH, SPAN, STATES, HAS_OUTPUT ? OUT : STATES> CTile;
+constexpr int OWN = STATES / (16 * WARPS), PAIRS = COLUMNS / 16;
+
+// what is multiplied into the state: x and B, or the gradient by y and C
+constexpr int FACTOR_AT = 0, MAP_AT = FACTOR_AT + XTile::BYTES, STATE_AT = MAP_AT + MapTile::BYTES;
+constexpr int C_AT = STATE_AT + (NEEDS_STATE_TILE ? StateTile::BYTES : 0);
+static_assert(C_AT + (HAS_OUTPUT ? CTile::BYTES : 0) <= SHARED, "the plan has counted the same");
+
+struct Work {
+  i64 batch, head, group, column;
+  i64 segment;             // in the direction of the walk
+  i64 start, end;
+
+  DEVICE explicit Work(const Params& p) {
+    i64 i = blockIdx.x;
+    column = i % p.column_tiles * COLUMNS, i /= p.column_tiles;
+    head = i % p.heads, i /= p.heads;
+    batch = i % p.batch, segment = i / p.batch;
+    group = head / p.heads_per_group;
+    const i64 at = FORWARDS ? segment : p.segments - 1 - segment;
+    start = at * p.segment_steps, end = min(start + p.segment_steps, p.seqlen);
+  }
+};
+
+struct State {
+  FragmentC v[OWN][2 * PAIRS];
+
+  // job(number, n, column) for every number of this thread
+  template <typename Job> DEVICE void each_number(Job job) {
+#pragma unroll
+    for (int m = 0; m < OWN; m++)
+#pragma unroll
+      for (int q = 0; q < 2 * PAIRS; q++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) job(v[m][q].v[i], 16 * (m * WARPS + warp_of()) + group_of() + i / 2 * 8, 8 * q + pair_of() + i % 2);
+  }
+  DEVICE void clear() {
+    each_number([](f32& v, int, int) { v = 0.f; });
+  }
+  template <typename E> DEVICE void read(const Params& p, const Work& w, const States& from, StateRow row) {
+    const bool there = from.data != nullptr && exists(p, row);
+    each_number([&](f32& v, int n, int q) {
+      v = there && n < p.dstate && w.column + q < p.headdim ? to_f32(*state_at<E>(from, row, w.head, w.column + q, n)) : 0.f;
+    });
+  }
+  template <typename E> DEVICE void write(const Params& p, const Work& w, const States& to, StateRow row) {
+    if (to.data == nullptr || !exists(p, row)) return;
+    each_number([&](f32& v, int n, int q) {
+      if (n < p.dstate && w.column + q < p.headdim) assign(*state_at<E>(to, row, w.head, w.column + q, n), v);
+    });
+  }
+  // into shared memory, as a factor
+  DEVICE void share(char* tile) {
+#pragma unroll
+    for (int m = 0; m < OWN; m++)
+#pragma unroll
+      for (int q = 0; q < 2 * PAIRS; q++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          char* const to = StateTile::at(tile, 16 * (m * WARPS + warp_of()) + group_of() + 8 * r, 8 * q + pair_of());
+          assign2(reinterpret_cast<Element*>(to), v[m][q].v[2 * r], v[m][q].v[2 * r + 1]);
+        }
+  }
+};
+
+// ---- segments of time: where the walk is cut, a first launch leaves what each segment but the last adds to a state of zero, and a second one
+// starts each segment from all before it
+
+DEVICE f32* end_of(const Params& p, const Work& w, i64 segment) {
+  return p.ends + ((segment * p.batch + w.batch) * p.heads + w.head) * STATES * PADDED_COLUMNS + w.column;
+}
+// the decay of a segment, or -1 if a sequence begins in it: then nothing of what was before is left
+DEVICE f32* decay_of(const Params& p, const Work& w, i64 segment) {
+  return p.decays + ((segment * p.batch + w.batch) * p.heads + w.head) * p.column_tiles + w.column / COLUMNS;
+}
+
+DEVICE void leave_segment(State& state, const Params& p, const Work& w, f32 decay) {
+  f32* const to = end_of(p, w, w.segment);
+  state.each_number([&](f32& v, int n, int q) { to[i64(n) * PADDED_COLUMNS + q] = v; });
+  if (threadIdx.x == 0) *decay_of(p, w, w.segment) = decay;
+}
+DEVICE void enter_segment(State& state, const Params& p, const Work& w) {
+#pragma unroll 1
+  for (i64 before = 0; before < w.segment; before++) {
+    const f32* const from = end_of(p, w, before);
+    const f32 decay = *decay_of(p, w, before);
+    state.each_number([&](f32& v, int n, int q) {
+      const f32 end = from[i64(n) * PADDED_COLUMNS + q];
+      v = before == 0 || decay < 0.f ? end : __fmaf_rn(decay, v, end);
+    });
+  }
+}
+
+// Sequences that may have no step hand their state on; what a walk leaves later is written by the same threads.
+DEVICE void hand_on(State& state, const Params& p, const Work& w) {
+  auto pass = [&](StateRow row) {
+    state.read<BEFORE>(p, w, p.before, row);
+    state.write<AFTER>(p, w, p.after, row);
+  };
+  if constexpr (SEQUENCES == Sequences::Bounds) {
+#pragma unroll 1
+    for (i64 k = 0; k < p.sequence_count; k++)
+      if (bound(p, k) >= bound(p, k + 1)) pass({REVERSE ? p.sequence_count - 1 - k : k, 0});
+  } else if constexpr (NUMBERED) {
+#pragma unroll 1
+    for (i64 s = 0; s < p.sequence_count; s++) pass({w.batch, s});
+  } else if (p.seqlen == 0) {
+    pass({w.batch, 0});
+  }
+}
+
+// ---- a piece of time
+
+// y of this warp's steps before the skip and the gate: from the state in shared memory, then from the piece itself while the state advances.
+struct Output {
+  FragmentC y[2 * PAIRS];
+  FragmentC products[WARPS][2];   // <C[i], B[j]> for blocks of 16 steps j
+
+  DEVICE void begin(const Steps& steps, const char* c_tile, const char* map, const char* state) {
+    *this = Output();
+    const int row = 16 * warp_of();
+#pragma unroll(AT_ONCE)
+    for (int n = 0; n < STATES; n += 16) {
+      BlockA c;
+      load_block<MATH, CTile::PITCH>(c, CTile::at(c_tile, row, n));
+#pragma unroll
+      for (int q = 0; q < PAIRS; q++) {
+        BlockB h[2];
+        load_blocks<MATH, StateTile::PITCH, true>(h, StateTile::at(state, n, 16 * q));
+        multiply_blocks<MATH>(y[2 * q], c, h[0]);
+        multiply_blocks<MATH>(y[2 * q + 1], c, h[1]);
+      }
+#pragma unroll
+      for (int j = 0; j < WARPS; j++) {
+        if (j > warp_of()) continue;
+        BlockB b[2];
+        load_blocks<MATH, MapTile::PITCH>(b, MapTile::at(map, 16 * j, n));
+        multiply_blocks<MATH>(products[j][0], c, b[0]);
+        multiply_blocks<MATH>(products[j][1], c, b[1]);
+      }
+    }
+    const f32 decays[2] = {steps.decay(row + group_of()), steps.decay(row + group_of() + 8)};
+#pragma unroll
+    for (int q = 0; q < 2 * PAIRS; q++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) y[q].v[i] *= decays[i / 2];
+  }
+
+  // what the steps of block j add, whose x is given
+  DEVICE void add(const Steps& steps, int j, const BlockB (&x)[PAIRS][2]) {
+    f32 v[8];
+    numbers_of(v, products[j][0], products[j][1]);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int row = 16 * warp_of() + group_of() + i / 2 % 2 * 8, column = 16 * j + i / 4 * 8 + pair_of() + i % 2;
+      v[i] = column <= row ? v[i] * (steps.decay(column, row) * steps.weight[column]) : 0.f;
+    }
+    BlockA m;
+    set_block<MATH>(m, v);
+#pragma unroll
+    for (int q = 0; q < PAIRS; q++) {
+      multiply_blocks<MATH>(y[2 * q], m, x[q][0]);
+      multiply_blocks<MATH>(y[2 * q + 1], m, x[q][1]);
+    }
+  }
+
+  // Writes them, by way of this warp's lines of C, which nobody else reads.
+  DEVICE void finish(const Params& p, const Work& w, char* c_tile, const char* x_tile, i64 first, int count) {
+    constexpr int WIDTH = OUT_WIDTH, UNITS = COLUMNS / WIDTH;
+    char* const lines = c_tile + 16 * warp_of() * CTile::PITCH;
+    __syncwarp();
+#pragma unroll
+    for (int q = 0; q < 2 * PAIRS; q++)
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        float2* const to = reinterpret_cast<float2*>(lines + (group_of() + 8 * r) * CTile::PITCH) + (8 * q + pair_of()) / 2;
+        *to = make_float2(y[q].v[2 * r], y[q].v[2 * r + 1]);
+      }
+    __syncwarp();
+#pragma unroll(WIDTH > 1 ? 4 : 1)
+    for (int i = threadIdx.x % 32; i < 16 * UNITS; i += 32) {
+      const int line = i / UNITS, step = 16 * warp_of() + line, column = i % UNITS * WIDTH;
+      if (step >= count || w.column + column >= p.headdim) continue;
+      const f32* const from = reinterpret_cast<const f32*>(lines + line * CTile::PITCH) + column;
+      Neighbours<Y, WIDTH> out;
+      Neighbours<Z, WIDTH> z;
+      Neighbours<DY, WIDTH> dy;
+      if constexpr (HAS_Z) z = *reinterpret_cast<const Neighbours<Z, WIDTH>*>(at<Z>(p.z, w.batch, first + step, w.head, w.column + column));
+      if constexpr (GATE_GRADIENT && HAS_DY) dy = *reinterpret_cast<const Neighbours<DY, WIDTH>*>(at<DY>(p.dy, w.batch, first + step, w.head, w.column + column));
+#pragma unroll
+      for (int k = 0; k < WIDTH; k++) {
+        f32 v = from[k];
+        if constexpr (HAS_SKIP) {
+          const f32 x = to_f32(*reinterpret_cast<const Element*>(XTile::at(x_tile, step, column + k)));
+          v = __fmaf_rn(to_f32(*at<SKIP>(p.skip, w.head, w.column + column + k)), x, v);
+        }
+        if constexpr (GATE_GRADIENT && HAS_DY)
+          v *= to_f32(dy.v[k]) * Gate(to_f32(z.v[k])).slope;
+        else if constexpr (GATE_GRADIENT)
+          v = 0.f;
+        else if constexpr (HAS_Z)
+          v *= silu(to_f32(z.v[k]));
+        assign(out.v[k], v);
+      }
+      write_at_once(at<Y>(p.y, w.batch, first + step, w.head, w.column + column), out);
+    }
+  }
+};
+
+// What a piece adds to the state, and to y where it is formed.
+DEVICE void advance(State& state, Output* output, const Steps& steps, const char* factor, const char* map) {
+  const f32 decay = steps.decay(SPAN - 1);
+  state.each_number([&](f32& v, int, int) { v *= decay; });
+#pragma unroll(HAS_OUTPUT ? WARPS : 1)
+  for (int k = 0; k < WARPS; k++) {
+    BlockB x[PAIRS][2];
+#pragma unroll
+    for (int q = 0; q < PAIRS; q++) load_blocks<MATH, XTile::PITCH, true>(x[q], XTile::at(factor, 16 * k, 16 * q));
+    if constexpr (HAS_OUTPUT) {
+      if (k <= warp_of()) output->add(steps, k, x);
+    }
+    f32 weights[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int step = 16 * k + i / 2 * 8 + pair_of() + i % 2;
+      weights[i] = FORWARDS ? steps.decay(step, SPAN - 1) * steps.weight[step] : steps.decay(step);
+    }
+#pragma unroll
+    for (int m = 0; m < OWN; m++) {
+      f32 v[8];
+      load_numbers<MATH, MapTile::PITCH, true>(v, MapTile::at(map, 16 * k, 16 * (m * WARPS + warp_of())));
+#pragma unroll
+      for (int i = 0; i < 8; i++) v[i] *= weights[i / 4 * 2 + i % 2];
+      BlockA a;
+      set_block<MATH>(a, v);
+#pragma unroll
+      for (int q = 0; q < PAIRS; q++) {
+        multiply_blocks<MATH>(state.v[m][2 * q], a, x[q][0]);
+        multiply_blocks<MATH>(state.v[m][2 * q + 1], a, x[q][1]);
+      }
+    }
+  }
+}
+
+// The state of the tile into its slot.
+DEVICE void fill_slot(const Params& p, const Work& w, i64 chunk, const char* tile) {
+  constexpr int WIDTH = 16 / int(sizeof(Element)), UNITS = COLUMNS / WIDTH;
+  Element* const slot = static_cast<Element*>(p.slots) + slot_at(p, w.batch, chunk, w.head, w.column);
+  each_of<STATES * UNITS>([&](int i) {
+    const float4 some = *reinterpret_cast<const float4*>(tile + i / UNITS * StateTile::PITCH + i % UNITS * 16);
+    *reinterpret_cast<float4*>(slot + i64(i / UNITS) * PADDED_COLUMNS + i % UNITS * WIDTH) = some;
+  });
+}
+
+// The piece of time that comes next, from step t on (backwards: up to it).
+struct Piece {
+  i64 first, last;
+  bool enters, leaves;   // whether its sequence is another one than before, and whether it ends here, both in the direction of the walk
+
+  DEVICE Piece(const Params& p, const Work& w, i64 t) {
+    if constexpr (FORWARDS) {
+      first = t, last = end_of_piece(p, w.batch, t, min((t / SPAN + 1) * SPAN, w.end));
+      enters = begins(p, w.batch, first), leaves = ends(p, w.batch, last);
+    } else {
+      last = t, first = start_of_piece(p, w.batch, t, max((t - 1) / SPAN * SPAN, w.start));
+      enters = ends(p, w.batch, last), leaves = begins(p, w.batch, first);
+    }
+  }
+  DEVICE StateRow before(const Params& p, i64 batch) const { return FORWARDS ? row_before(p, batch, first) : row_after(p, batch, last); }
+  DEVICE StateRow after(const Params& p, i64 batch) const { return FORWARDS ? row_after(p, batch, last) : row_before(p, batch, first); }
+  DEVICE bool has_slot(const Params& p) const { return FORWARDS ? first % SPAN == 0 : last % SPAN == 0 || last == p.seqlen; }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) char shared[];
+  __shared__ Steps steps;
+  const Work w(p);
+  const Head constants(p, w.head);
+  State state;
+  if (PASS != Pass::Rest && w.segment == 0) hand_on(state, p, w);
+  state.clear();
+  if constexpr (PASS == Pass::Rest) enter_segment(state, p, w);
+  f32 log_decay = 0.f;
+  bool fresh = false;
+#pragma unroll 1
+  for (i64 t = FORWARDS ? w.start : w.end; FORWARDS ? t < w.end : t > w.start;) {
+    const Piece piece(p, w, t);
+    const i64 first = piece.first;
+    const int count = int(piece.last - first);
+    if (piece.enters) state.read<BEFORE>(p, w, p.before, piece.before(p, w.batch)), fresh = true;
+    // the tiles of the piece before have been read
+    __syncthreads();
+    if constexpr (FORWARDS) {
+      load_b<MapTile>(shared + MAP_AT, p, w.batch, w.group, first, count);
+      load_x(shared + FACTOR_AT, p, w.batch, w.head, first, count, w.column);
+      if constexpr (HAS_OUTPUT) load_c<CTile>(shared + C_AT, p, w.batch, w.group, first, count);
+    } else {
+      load_c<MapTile>(shared + MAP_AT, p, w.batch, w.group, first, count);
+      load_cotangent(shared + FACTOR_AT, p, w.batch, w.head, first, count, w.column);
+    }
+    if constexpr (NEEDS_STATE_TILE) state.share(shared + STATE_AT);
+    prepare_steps(steps, p, constants, w.batch, w.head, first, count);
+    all_loaded();
+    if constexpr (HAS_SLOTS) {
+      if (piece.has_slot(p)) fill_slot(p, w, first / SPAN, shared + STATE_AT);
+    }
+    if constexpr (HAS_OUTPUT) {
+      Output output;
+      output.begin(steps, shared + C_AT, shared + MAP_AT, shared + STATE_AT);
+      advance(state, &output, steps, shared + FACTOR_AT, shared + MAP_AT);
+      output.finish(p, w, shared + C_AT, shared + FACTOR_AT, first, count);
+    } else {
+      advance(state, nullptr, steps, shared + FACTOR_AT, shared + MAP_AT);
+    }
+    if constexpr (PASS == Pass::Ends) log_decay += steps.high[SPAN - 1];
+    if (PASS != Pass::Ends && piece.leaves) state.write<AFTER>(p, w, p.after, piece.after(p, w.batch));
+    t = FORWARDS ? piece.last : first;
+  }
+  if constexpr (PASS == Pass::Ends) leave_segment(state, p, w, fresh ? -1.f : exp2_fast(log_decay));
+}

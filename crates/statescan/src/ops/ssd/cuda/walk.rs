@@ -1,0 +1,199 @@
+//! The walk over time: the forward pass, and states and their gradients for the backward pass.
+
+use super::plan::{Cut, Kind, Tiles};
+use super::{Call, Inputs, States, TOO_LARGE, TOO_MANY, refuse_double, type_of, width_of};
+use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Program, STEP_SIZE, Stream, Strided, Value, params};
+use crate::error::Result;
+use crate::ops::ssd::problem::Problem;
+use crate::ops::ssd::targets::Targets;
+use crate::tensor::{DType, RawViewMut, View};
+use core::ffi::c_void;
+
+pub(super) static WALK: Program<Params> =
+    Program::new("ssd_walk", &[COMMON, STEP_SIZE, MMA, BLOCKS], concat!(include_str!("tiles.cuh"), include_str!("walk.cu")));
+
+params! {
+    /// Parameters of `ssd_walk`.
+    pub(super) struct Params(inputs: Inputs) {
+        /// (batch, step, head, column): y, or the gradient by z.
+        y: Strided,
+        /// The states that a walk begins a sequence with, and those that it ends one with.
+        before: States,
+        after: States,
+        /// Slots of the state at each chunk.
+        slots: Address<c_void>,
+        /// Dense (segment, batch, head, state, column), padded: what segments add to a state of zero.
+        ends: Address<f32>,
+        /// Dense (segment, batch, head, tile of columns): their decays.
+        decays: Address<f32>,
+        segments: i64,
+        segment_steps: i64,
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Forward,
+    Backward,
+}
+
+/// What a walk writes besides the states after sequences.
+#[derive(Clone, Copy)]
+pub(super) enum Output<'t> {
+    Nothing,
+    Y(&'t RawViewMut),
+    /// The gradient by z.
+    Gate(&'t RawViewMut),
+}
+
+/// One walk.
+pub(super) struct Walk<'p, 'a> {
+    pub call: Call<'p, 'a>,
+    pub direction: Direction,
+    pub output: Output<'p>,
+    pub before: Option<View<'a>>,
+    pub after: Option<RawViewMut>,
+    /// Address of slots, where they are wanted.
+    pub slots: Option<u64>,
+}
+
+/// What a launch does with rows, as `common.cuh` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pass {
+    Whole,
+    Ends,
+    Rest,
+}
+
+impl Cut {
+    /// Elements of the workspace for the ends and decays of segments.
+    pub(super) fn workspace_len(&self, call: &Call<'_, '_>, tiles: &Tiles) -> usize {
+        let rows = self.segments * call.problem.batch * call.problem.nheads;
+        rows * (tiles.slot() + tiles.column_tiles)
+    }
+}
+
+impl Walk<'_, '_> {
+    pub fn kind(&self, pass: Pass) -> Kind {
+        let output = !matches!(self.output, Output::Nothing) && pass != Pass::Ends;
+        Kind::Walk { output, state: output || (self.slots.is_some() && pass != Pass::Ends) }
+    }
+
+    pub fn config(&self, tiles: &Tiles, pass: Pass, resident: usize) -> Config {
+        let kind = self.kind(pass);
+        let target = match self.output {
+            Output::Nothing => None,
+            Output::Y(to) | Output::Gate(to) => Some(*to),
+        };
+        let width = [width_of(&target)].into_iter();
+        let width = width.chain(self.call.problem.z.map(|v| super::width(&v)));
+        let width = width.chain(self.call.dy.map(|v| super::width(&v))).min().unwrap_or(1);
+        let (output, state) = match kind {
+            Kind::Walk { output, state } => (output, state),
+            _ => (false, false),
+        };
+        let name = |pass| match pass {
+            Pass::Whole => "Whole",
+            Pass::Ends => "Ends",
+            Pass::Rest => "Rest",
+        };
+        self.call
+            .config(tiles, None)
+            .dtype("Y", type_of(&target))
+            .dtype("BEFORE", self.before.map_or(DType::F32, |v| v.dtype()))
+            .dtype("AFTER", type_of(&self.after))
+            .int("OUT_WIDTH", width)
+            .set("PASS", Value::Name("Pass", name(pass)))
+            .flag("FORWARDS", self.direction == Direction::Forward)
+            .flag("HAS_OUTPUT", output)
+            .flag("GATE_GRADIENT", matches!(self.output, Output::Gate(_)))
+            .flag("HAS_SLOTS", self.slots.is_some() && pass != Pass::Ends)
+            .flag("NEEDS_STATE_TILE", state)
+            .int("RESIDENT", resident)
+            .int("SHARED", tiles.shared(kind))
+    }
+
+    fn params(&self, tiles: &Tiles, cut: Option<(Cut, u64)>) -> Params {
+        let p = self.call.problem;
+        let y = match self.output {
+            Output::Nothing => Strided::default(),
+            Output::Y(to) | Output::Gate(to) => Strided::of(&to.as_read()),
+        };
+        let rows = cut.map_or(0, |(cut, _)| cut.segments * p.batch * p.nheads);
+        let ends = cut.map_or(0, |(_, workspace)| workspace);
+        Params {
+            inputs: self.call.inputs(tiles),
+            y,
+            before: States::of(&self.before),
+            after: States::of(&self.after.as_ref().map(|v| v.as_read())),
+            slots: Address::new(self.slots.unwrap_or(0)),
+            ends: Address::new(ends),
+            decays: Address::new(ends + 4 * (rows * tiles.slot()) as u64),
+            segments: cut.map_or(1, |(cut, _)| cut.segments as i64),
+            segment_steps: cut.map_or(p.seqlen, |(cut, _)| cut.steps) as i64,
+        }
+    }
+
+    /// Puts the walk into the stream, in two launches where time is cut; the cut comes with the address of its workspace.
+    ///
+    /// # Safety
+    /// The views are valid, and so are the slots and the workspace for what the tiles say.
+    pub unsafe fn launch(&self, stream: &Stream, tiles: &Tiles, cut: Option<(Cut, u64)>) -> Result<()> {
+        let p = self.call.problem;
+        let passes: &[_] = if cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
+        let params = self.params(tiles, cut);
+        for &pass in passes {
+            let segments = match (cut, pass) {
+                (Some((cut, _)), Pass::Ends) => cut.segments - 1,
+                (Some((cut, _)), _) => cut.segments,
+                _ => 1,
+            };
+            let blocks = [p.batch, p.nheads, tiles.column_tiles].into_iter().try_fold(segments, usize::checked_mul);
+            let blocks = blocks.and_then(|n| u32::try_from(n).ok()).ok_or(TOO_MANY)?;
+            if blocks == 0 || p.headdim == 0 {
+                continue;
+            }
+            let kind = self.kind(pass);
+            let config = self.config(tiles, pass, tiles.resident(kind, stream.numbers()));
+            let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(kind) as u32);
+            // SAFETY: the caller's contract; the configuration describes types and layouts of the views.
+            unsafe { stream.launch(&WALK, &config, launch, &params)? };
+        }
+        Ok(())
+    }
+}
+
+/// The kinds of kernels of a forward pass.
+pub(super) const FORWARD: &[Kind] = &[Kind::Walk { output: true, state: true }];
+
+fn plan(stream: &Stream, call: &Call<'_, '_>) -> Result<(Tiles, Option<Cut>)> {
+    let (shape, numbers) = (call.shape(call.math()), stream.numbers());
+    let tiles = Tiles::new(&shape, FORWARD, numbers).ok_or(TOO_LARGE)?;
+    Ok((tiles, Cut::new(&shape, &tiles, FORWARD[0], numbers)))
+}
+
+pub(crate) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
+    refuse_double(problem)?;
+    let call = Call::new(problem, None);
+    let (tiles, cut) = plan(stream, &call)?;
+    let output = targets.y.as_ref().map_or(Output::Nothing, Output::Y);
+    let walk = Walk {
+        call,
+        direction: Direction::Forward,
+        output,
+        before: problem.initial_state,
+        after: targets.final_state,
+        slots: None,
+    };
+    let workspace = targets.workspace.as_ref().map(|v| v.as_mut_ptr() as u64);
+    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; a workspace has the
+    // size that the same plan gives.
+    unsafe { walk.launch(stream, &tiles, cut.zip(workspace)) }
+}
+
+/// Elements of the workspace that a forward pass wants.
+pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
+    let call = Call::new(problem, None);
+    let (tiles, cut) = plan(stream, &call)?;
+    Ok(cut.map_or(0, |cut| cut.workspace_len(&call, &tiles)))
+}

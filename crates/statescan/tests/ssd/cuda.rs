@@ -1,0 +1,79 @@
+//! What concerns the CUDA kernels alone: how they cut rows and tile heads and states. Without a GPU each test says so and passes.
+
+use super::common::Layout;
+use super::common::device::{gpu, on_gpu};
+use super::*;
+use statescan::Error;
+
+const ALL: u32 = GATE | SKIP | BIAS | SOFTPLUS | INITIAL;
+
+/// Lengths, columns and states around the sizes of tiles, in every storage type.
+#[test]
+fn cuda_sizes_around_tiles() {
+    let sizes = [
+        [2, 63, 4, 64, 1, 128],
+        [1, 64, 3, 80, 3, 64],
+        [1, 65, 4, 24, 2, 17],
+        [2, 127, 2, 128, 1, 16],
+        [1, 333, 8, 64, 2, 128],
+        [1, 130, 2, 64, 1, 256],
+        [1, 1, 2, 1, 1, 1],
+        [1, 100, 2, 200, 1, 40],
+    ];
+    for dtype in [DType::BF16, DType::F16, DType::F32] {
+        on_gpu(sizes.map(|sizes| Case::new(dtype, sizes, ALL)), check);
+    }
+}
+
+/// Long rows of few heads, which are cut into segments when there is a workspace.
+#[test]
+fn cuda_segments() {
+    let cases = [
+        Case { decay: 0.05, ..Case::new(DType::F32, [1, 3000, 2, 16, 1, 16], 0) },
+        Case { decay: 0.1, ..Case::new(DType::BF16, [2, 2817, 3, 64, 1, 64], ALL | REVERSE) },
+        Case { decay: 0.05, ..Case::new(DType::F32, [1, 3333, 2, 24, 1, 20], BOUNDS | INITIAL) },
+        Case { decay: 0.05, ..Case::new(DType::F32, [2, 2500, 2, 8, 2, 8], INDEX | INDEX_STATES | INITIAL | REVERSE) },
+        Case { layout: Layout::Scattered, ..Case::new(DType::F16, [1, 2111, 4, 32, 2, 32], INDEX | INITIAL | SKIP) },
+    ];
+    on_gpu(cases, |case, execs| {
+        let inputs = Inputs::new(case).on(&execs[0]);
+        assert!(ssd::workspace_len(&execs[0], &inputs.args(case)).unwrap() > 0, "{case:?}");
+        check(case, execs);
+    });
+}
+
+/// Decays that leave nothing within a few steps, and none at all.
+#[test]
+fn cuda_decays_of_any_size() {
+    for decay in [0.0, 0.03, 30.0, 500.0, 1e5] {
+        for (dtype, options) in [(DType::F32, INITIAL | GATE | SKIP), (DType::BF16, INITIAL)] {
+            on_gpu([Case { decay, ..Case::new(dtype, [1, 300, 4, 32, 1, 32], options) }], check);
+        }
+    }
+}
+
+/// Packed sequences with states of their own, in models' sizes.
+#[test]
+fn cuda_packed_sequences() {
+    for packed in [BOUNDS, INDEX, INDEX | INDEX_STATES] {
+        for options in [INITIAL, ALL | REVERSE] {
+            on_gpu([Case::new(DType::BF16, [2, 500, 4, 64, 2, 128], packed | options)], check);
+        }
+    }
+}
+
+#[test]
+fn cuda_refuses_what_it_cannot_do() {
+    let Some(exec) = gpu() else { return };
+    let case = Case::new(DType::F32, [1, 10, 2, 4, 1, 4], 0);
+    let inputs = Inputs::new(&case).on(&exec);
+    let mut dx = on(&exec, &Tensor::host(DType::F32, &inputs.x.shape()).unwrap());
+    let cotangents = Cotangents::default().y(inputs.dy.view());
+    let error = ssd::backward(&exec, &inputs.args(&case), None, &cotangents, &mut Gradients::default().x(dx.view_mut()));
+    assert!(matches!(error, Err(Error::Presence { argument: "workspace", .. })), "{error:?}");
+    let case = Case { dtype: DType::F64, ..case };
+    let inputs = Inputs::new(&case).on(&exec);
+    let mut y = on(&exec, &Tensor::host(DType::F64, &inputs.x.shape()).unwrap());
+    let error = ssd::forward(&exec, &inputs.args(&case), &mut Outputs::default().y(y.view_mut()));
+    assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
+}
