@@ -7,8 +7,10 @@ from ..operations import Operation
 
 
 def has_kernel(op: Operation, tensor):
-    """Whether an operation runs where a tensor is; one without data runs anywhere."""
-    return tensor.device.type in ("cpu", "meta") or (tensor.is_cuda and op.cuda)
+    """Whether an operation runs where a tensor is, in its precision; one without data runs anywhere."""
+    if tensor.is_cuda:
+        return op.cuda and tensor.dtype not in (torch.float64, torch.complex128)
+    return tensor.device.type in ("cpu", "meta")
 
 
 def as_complex(pairs):

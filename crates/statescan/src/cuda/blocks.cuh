@@ -36,6 +36,13 @@ template <Math MATH, int COUNT, int OF, int ROOM = OF> struct Tile {
   static DEVICE const char* at(const char* tile, int line, int i) { return tile + line * PITCH + i * int(sizeof(Element)); }
 };
 
+// Two neighbours of a tile.
+DEVICE float2 pair_at(const f32* v) { return *reinterpret_cast<const float2*>(v); }
+DEVICE float2 pair_at(const bf16* v) {
+  const u32 both = *reinterpret_cast<const u32*>(v);
+  return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
+}
+
 // ---- f32 and blocks
 
 // two terms of tf32; the second one of an infinite number is zero

@@ -78,9 +78,10 @@ template <typename In> DEVICE void add_dots(f32 (&dots)[2], const FragmentC (&su
 #pragma unroll
   for (int q = 0; q < 2 * PAIRS; q++)
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const Element* const of = reinterpret_cast<const Element*>(In::at(tile, 16 * warp_of() + group_of() + i / 2 * 8, 8 * q + pair_of() + i % 2));
-      dots[i / 2] = __fmaf_rn(sums[q].v[i], to_f32(*of), dots[i / 2]);
+    for (int r = 0; r < 2; r++) {
+      const char* const of = In::at(tile, 16 * warp_of() + group_of() + 8 * r, 8 * q + pair_of());
+      const float2 pair = pair_at(reinterpret_cast<const Element*>(of));
+      dots[r] = __fmaf_rn(sums[q].v[2 * r + 1], pair.y, __fmaf_rn(sums[q].v[2 * r], pair.x, dots[r]));
     }
 }
 
@@ -142,7 +143,7 @@ DEVICE void finish_steps(Terms& terms, const Shared& s, const Params& p, const W
   f32 hg = 0.f;
 #pragma unroll
   for (int i = 0; i < WARPS; i++) hg += s.hg[i];
-  const f32 whole = s.steps.decay(SPAN - 1) * hg;
+  const f32 whole = s.steps.whole() * hg;
   f32 from[EACH] = {}, to[EACH] = {};
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
@@ -152,8 +153,8 @@ DEVICE void finish_steps(Terms& terms, const Shared& s, const Params& p, const W
 #pragma unroll
     for (int i = 0; i < WARPS; i++) rows += s.rows[i][t];
     // what ends at this step or later and begins before it
-    from[k] = rows - s.steps.weight[t] * (s.columns[t] - s.diagonal[t]) + s.steps.decay(t) * s.ph[t];
-    to[k] = s.steps.weight[t] * s.steps.decay(t, SPAN - 1) * s.xq[t];
+    from[k] = rows - s.steps.weight[t] * (s.columns[t] - s.diagonal[t]) + s.steps.before[t] * s.ph[t];
+    to[k] = s.steps.weight[t] * s.steps.after[t] * s.xq[t];
   }
   f32 all_from = 0.f, all_to = 0.f;
 #pragma unroll
@@ -171,7 +172,7 @@ DEVICE void finish_steps(Terms& terms, const Shared& s, const Params& p, const W
     earlier += to[k];
     const StepSizes d = step_sizes(p, constants, w.batch, w.head, first + t);
     const f32 rate = to_f32(*at<A>(p.a, w.head));
-    f32 by_weight = s.columns[t] + s.steps.decay(t, SPAN - 1) * s.xq[t];
+    f32 by_weight = s.columns[t] + s.steps.after[t] * s.xq[t];
     if constexpr (!HAS_DT_A) by_weight = __fmaf_rn(rate, by_decay, by_weight);
     const f32 ddt = by_weight * Dt::slope(to_f32(*at<DT>(p.dt, w.batch, first + t, w.head)), constants.bias, p.dt_low, p.dt_high);
     terms.a = __fmaf_rn(by_decay, d.decay, terms.a), terms.bias += ddt;
@@ -184,13 +185,14 @@ DEVICE void finish_steps(Terms& terms, const Shared& s, const Params& p, const W
 DEVICE void put_dx(const Params& p, const Work& w, char* x_tile, const char* p_tile, const FragmentC (&dx)[2 * PAIRS], i64 first, int count, i64 column) {
   constexpr int WIDTH = DX_WIDTH, UNITS = COLUMNS / WIDTH;
   char* const lines = x_tile + 16 * warp_of() * RoomyTile::PITCH;
+  DX* const to = at<DX>(p.dx, w.batch, first, w.head, column);
   __syncwarp();
 #pragma unroll
   for (int q = 0; q < 2 * PAIRS; q++)
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      float2* const to = reinterpret_cast<float2*>(lines + (group_of() + 8 * r) * RoomyTile::PITCH) + (8 * q + pair_of()) / 2;
-      *to = make_float2(dx[q].v[2 * r], dx[q].v[2 * r + 1]);
+      float2* const pair = reinterpret_cast<float2*>(lines + (group_of() + 8 * r) * RoomyTile::PITCH) + (8 * q + pair_of()) / 2;
+      *pair = make_float2(dx[q].v[2 * r], dx[q].v[2 * r + 1]);
     }
   __syncwarp();
 #pragma unroll(WIDTH > 1 ? 4 : 1)
@@ -208,7 +210,7 @@ DEVICE void put_dx(const Params& p, const Work& w, char* x_tile, const char* p_t
       }
       assign(out.v[k], v);
     }
-    write_at_once(at<DX>(p.dx, w.batch, first + step, w.head, column + within), out);
+    write_at_once(to + (step * p.dx.stride[1] + within * p.dx.stride[3]), out);
   }
 }
 
@@ -255,12 +257,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
         FragmentC from_state[2 * PAIRS];
         times_state(from_state, tiles + C_AT, tiles + H_AT);
         add_dots<XTile>(sums.ph, from_state, tiles + P_AT);
-        each<STATES * COLUMNS / 4, THREADS, false>([&](int i, int) {
+        each_of<STATES * COLUMNS / 4>([&](int i) {
           const int n = i / (COLUMNS / 4), q = i % (COLUMNS / 4) * 4;
           const Element* const h = reinterpret_cast<const Element*>(StateTile::at(tiles + H_AT, n, q));
           const Element* const g = reinterpret_cast<const Element*>(StateTile::at(tiles + G_AT, n, q));
 #pragma unroll
-          for (int k = 0; k < 4; k++) sums.hg = __fmaf_rn(to_f32(h[k]), to_f32(g[k]), sums.hg);
+          for (int k = 0; k < 4; k += 2) {
+            const float2 one = pair_at(h + k), other = pair_at(g + k);
+            sums.hg = __fmaf_rn(one.y, other.y, __fmaf_rn(one.x, other.x, sums.hg));
+          }
         });
       }
       if constexpr (HAS_DSKIP) {
@@ -282,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
       if constexpr (HAS_STEPS) times_lines<RoomyTile, XTile>(pairs, tiles + X_AT, tiles + P_AT);
       const int row = 16 * warp_of() + group_of();
       const f32 weights[2] = {shared.steps.weight[row], shared.steps.weight[row + 8]};
-      const f32 to_end[2] = {shared.steps.decay(row, SPAN - 1), shared.steps.decay(row + 8, SPAN - 1)};
+      const f32 to_end[2] = {shared.steps.after[row], shared.steps.after[row + 8]};
 #pragma unroll
       for (int q = 0; q < 2 * PAIRS; q++)
 #pragma unroll

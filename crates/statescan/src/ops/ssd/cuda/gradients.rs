@@ -2,7 +2,7 @@
 
 use super::plan::{Kind, Tiles};
 use super::{Call, Inputs, States, TOO_MANY, type_of, width_of};
-use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Program, STEP_SIZE, Stream, Strided, params};
+use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, params};
 use crate::error::Result;
 use crate::ops::ssd::targets::{GradientTargets, Sources};
 use crate::tensor::DType;
@@ -57,7 +57,7 @@ pub(super) fn config(
     sources: &Sources<'_>,
     targets: &GradientTargets,
     tiles: &Tiles,
-    resident: usize,
+    numbers: Numbers,
 ) -> Config {
     let t = targets;
     call.config(tiles, sources.final_state.map(|v| v.dtype()))
@@ -71,8 +71,8 @@ pub(super) fn config(
         .flag("HAS_STEPS", t.need_steps())
         .flag("HAS_DSKIP", t.d.is_some())
         .flag("SKIP_BY_COLUMN", t.d.is_some_and(|v| v.as_read().rank() == 2))
-        .int("RESIDENT", resident)
-        .int("SHARED", tiles.shared(Kind::Gradients))
+        .int("RESIDENT", tiles.resident(Kind::Gradients, numbers))
+        .int("SHARED", tiles.shared(Kind::Gradients, numbers))
 }
 
 /// # Safety
@@ -91,8 +91,8 @@ pub(super) unsafe fn launch(
     if blocks == 0 {
         return Ok(());
     }
-    let config = config(call, sources, targets, tiles, tiles.resident(Kind::Gradients, stream.numbers()));
-    let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(Kind::Gradients) as u32);
+    let config = config(call, sources, targets, tiles, stream.numbers());
+    let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(Kind::Gradients, stream.numbers()) as u32);
     let params = Params {
         inputs: call.inputs(tiles),
         dx: Strided::of_target(&targets.x),

@@ -30,11 +30,7 @@ struct Work {
 
 // Starts to load the lines of a slot or of a state that belong to this block.
 DEVICE void load_own_slot(char* tile, const Element* slot, i64 first) {
-  constexpr int WIDTH = 16 / int(sizeof(Element)), UNITS = COLUMNS / WIDTH;
-  each_of<OWN_STATES * UNITS>([&](int i) {
-    const i64 n = first + i / UNITS;
-    copy_async_16_or_zero(tile + i / UNITS * OwnStateTile::PITCH + i % UNITS * 16, slot + (n < STATES ? n : 0) * PADDED_COLUMNS + i % UNITS * WIDTH, n < STATES);
-  });
+  load_tile<OwnStateTile, Element, 16 / int(sizeof(Element))>(tile, slot + first * PADDED_COLUMNS, PADDED_COLUMNS, 1, int(STATES - first), COLUMNS);
 }
 template <typename E> DEVICE void load_own_state(char* tile, const Params& p, const States& states, StateRow row, i64 head, i64 column, i64 first) {
   const bool there = states.data != nullptr && exists(p, row);
@@ -162,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_maps(const _
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           const int step = 16 * warp_of() + group_of() + 8 * r;
-          scales[r] = OF_B ? steps.decay(step, SPAN - 1) * steps.weight[step] : steps.decay(step);
+          scales[r] = OF_B ? steps.after[step] * steps.weight[step] : steps.before[step];
         }
         sums.add(pairs, scales, tiles + (OF_B ? X_AT : P_AT), tiles + (OF_B ? P_AT : X_AT), tiles + STATE_AT);
       }

@@ -2,7 +2,7 @@
 
 use super::plan::{Kind, Tiles};
 use super::{Call, Inputs, States, TOO_MANY};
-use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Program, STEP_SIZE, Stream, Strided, params};
+use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, params};
 use crate::error::Result;
 use crate::ops::ssd::targets::Sources;
 use crate::tensor::RawViewMut;
@@ -46,14 +46,14 @@ pub(super) struct Maps<'t> {
 }
 
 impl Maps<'_> {
-    pub fn config(&self, call: &Call<'_, '_>, sources: &Sources<'_>, tiles: &Tiles, resident: usize) -> Config {
+    pub fn config(&self, call: &Call<'_, '_>, sources: &Sources<'_>, tiles: &Tiles, numbers: Numbers) -> Config {
         call.config(tiles, sources.final_state.map(|v| v.dtype()))
             .dtype("TARGET", self.target.as_read().dtype())
             .flag("OF_B", self.of == Of::B)
             .flag("IN_TERMS", self.slices > 1)
             .int("OWN_STATES", tiles.own_states())
-            .int("RESIDENT", resident)
-            .int("SHARED", tiles.shared(Kind::Maps))
+            .int("RESIDENT", tiles.resident(Kind::Maps, numbers))
+            .int("SHARED", tiles.shared(Kind::Maps, numbers))
     }
 
     /// # Safety
@@ -66,8 +66,8 @@ impl Maps<'_> {
         if blocks == 0 || p.dstate == 0 {
             return Ok(());
         }
-        let config = self.config(call, sources, tiles, tiles.resident(Kind::Maps, stream.numbers()));
-        let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(Kind::Maps) as u32);
+        let config = self.config(call, sources, tiles, stream.numbers());
+        let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(Kind::Maps, stream.numbers()) as u32);
         let params = Params {
             inputs: call.inputs(tiles),
             target: Strided::of(&self.target.as_read()),

@@ -80,8 +80,8 @@ pub(super) enum Kind {
     Maps,
 }
 
-/// The most states whose gradients of B or C a block forms.
-const OWN_STATES: usize = 128;
+/// Bytes of shared memory that kernels declare themselves, at most.
+const STATIC: usize = 4096;
 
 impl Tiles {
     /// The largest tiles that these kernels can have.
@@ -96,11 +96,14 @@ impl Tiles {
                 Tiles { span, columns, column_tiles, states, math: shape.math }
             })
         });
-        let fits = |tiles: &Tiles| {
-            kinds.iter().all(|&kind| tiles.registers(kind) <= 304)
-                && kinds.iter().all(|&kind| tiles.shared(kind) <= numbers.shared_per_block - 4096)
+        let fits = |tiles: &Tiles, registers: usize| {
+            let small =
+                |kind| tiles.registers(kind) <= registers && tiles.shared_by_stages(kind, 1) <= numbers.shared_per_block - STATIC;
+            kinds.iter().all(|&kind| small(kind))
         };
-        all.into_iter().find(fits)
+        // where nothing fits, some registers may lie in memory
+        let all: Vec<_> = all.collect();
+        [240, 304].into_iter().find_map(|registers| all.iter().copied().find(|tiles| fits(tiles, registers)))
     }
 
     pub fn threads(&self) -> usize {
@@ -115,12 +118,13 @@ impl Tiles {
         seqlen.div_ceil(self.span)
     }
 
+    /// States whose gradients of B or C a block forms.
     pub fn own_states(&self) -> usize {
-        self.states.min(OWN_STATES)
+        self.states.min(if self.math == Math::Exact { 64 } else { 128 })
     }
 
     pub fn state_tiles(&self) -> usize {
-        self.states.div_ceil(OWN_STATES)
+        self.states.div_ceil(self.own_states())
     }
 
     /// Registers of a thread that a walk holds its part of the state in.
@@ -149,14 +153,24 @@ impl Tiles {
     }
 
     /// Bytes of shared memory: the sums of what the kernels lay out.
-    pub fn shared(&self, kind: Kind) -> usize {
+    pub fn shared(&self, kind: Kind, numbers: Numbers) -> usize {
+        self.shared_by_stages(kind, self.stages(kind, numbers))
+    }
+
+    /// Pieces of time that a walk has in shared memory, two where there is room: the next one arrives while one is computed.
+    pub fn stages(&self, kind: Kind, numbers: Numbers) -> usize {
+        let two = matches!(kind, Kind::Walk { .. }) && self.shared_by_stages(kind, 2) <= numbers.shared_per_block - STATIC;
+        1 + usize::from(two)
+    }
+
+    fn shared_by_stages(&self, kind: Kind, stages: usize) -> usize {
         let tile = |lines, room| self.math.tile(lines, room);
         let (factor, map, state) = (tile(self.span, self.columns), tile(self.span, self.states), tile(self.states, self.columns));
         let line = 4 / self.math.size() * self.columns;
         match kind {
             Kind::Walk { output, state: shares } => {
                 let c = if output { tile(self.span, self.states.max(line)) } else { 0 };
-                factor + map + c + if shares { state } else { 0 }
+                stages * (factor + map + c) + if shares { state } else { 0 }
             }
             Kind::Gradients => 2 * map + tile(self.span, line) + factor + 2 * state,
             Kind::Maps => {
@@ -169,7 +183,7 @@ impl Tiles {
     /// Blocks that a multiprocessor runs at the same time.
     pub fn resident(&self, kind: Kind, numbers: Numbers) -> usize {
         let by_registers = 65536 / (self.threads() * self.registers(kind).min(255));
-        let by_memory = numbers.shared_per_multiprocessor / (self.shared(kind) + 4096);
+        let by_memory = numbers.shared_per_multiprocessor / (self.shared(kind, numbers) + STATIC);
         by_registers.min(by_memory).clamp(1, 8)
     }
 }

@@ -5,7 +5,7 @@ use super::super::{Args, OP};
 use super::backward::Plan;
 use super::gradients::{self, GRADIENTS};
 use super::maps::{MAPS, Maps, Of};
-use super::plan::{Kind, Tiles};
+use super::plan::Tiles;
 use super::walk::{Direction, FORWARD, Output, Pass, WALK, Walk};
 use super::*;
 use crate::cuda::Numbers;
@@ -44,7 +44,7 @@ fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize], (numbers, architectu
         slots: None,
     };
     for pass in if cut { vec![Pass::Ends, Pass::Rest] } else { vec![Pass::Whole] } {
-        suite.add_for(&architectures, &WALK, &walk.config(&tiles, pass, tiles.resident(walk.kind(pass), numbers)));
+        suite.add_for(&architectures, &WALK, &walk.config(&tiles, pass, numbers));
     }
     add_backward(suite, &problem, last, numbers, &architectures);
 }
@@ -82,14 +82,12 @@ fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, numbers: N
         ..forward
     };
     for walk in [forward, backward] {
-        let resident = tiles.resident(walk.kind(Pass::Whole), numbers);
-        suite.add_for(architectures, &WALK, &walk.config(tiles, Pass::Whole, resident));
+        suite.add_for(architectures, &WALK, &walk.config(tiles, Pass::Whole, numbers));
     }
-    let resident = tiles.resident(Kind::Gradients, numbers);
-    suite.add_for(architectures, &GRADIENTS, &gradients::config(&call, &sources, &t, tiles, resident));
+    suite.add_for(architectures, &GRADIENTS, &gradients::config(&call, &sources, &t, tiles, numbers));
     for (of, target) in [(Of::B, &t.b), (Of::C, &t.c)] {
         let maps = Maps { of, target: target.as_ref().unwrap(), slots: 0, terms: 0, slices: plan.slices };
-        suite.add_for(architectures, &MAPS, &maps.config(&call, &sources, tiles, tiles.resident(Kind::Maps, numbers)));
+        suite.add_for(architectures, &MAPS, &maps.config(&call, &sources, tiles, numbers));
     }
 }
 

@@ -8,8 +8,8 @@ typedef typename Blocks<MATH>::Element Element;
 typedef typename Blocks<MATH>::A BlockA;
 typedef typename Blocks<MATH>::B BlockB;
 
-// products of f32 are long as text of the machine, and their loops are not repeated
-constexpr int AT_ONCE = MATH == Math::Exact ? 1 : 2;
+// products of f32 are many instructions, and their loops are not unrolled
+constexpr int AT_ONCE = MATH == Math::Bf16 ? 2 : 1;
 constexpr int WARPS = SPAN / 16, THREADS = 32 * WARPS;
 static_assert(COLUMNS % 16 == 0 && STATES % (16 * WARPS) == 0, "blocks are 16 wide");
 
@@ -121,18 +121,17 @@ template <typename E> DEVICE E* state_at(const States& s, StateRow at, i64 head,
 // Sums of log2 of the decays up to and with each step, in two terms, and the steps as weights; behind the last step they are as after it.
 struct Steps {
   f32 high[SPAN], low[SPAN], weight[SPAN];
+  // the decays themselves, of all steps up to this one and of all after it
+  f32 before[SPAN], after[SPAN];
 
   // log2 of the decay from after step j to after step i
   DEVICE f32 between(int j, int i) const {
     const f32 difference = high[i] - high[j];
     return MATH == Math::Exact ? difference + (low[i] - low[j]) : difference;
   }
-  // the decays themselves: from after step j to after step i, and of all steps up to step i
+  // the decay from after step j to after step i, and that of the piece
   DEVICE f32 decay(int j, int i) const { return exp2_fast(between(j, i)); }
-  DEVICE f32 decay(int i) const {
-    const f32 d = exp2_fast(high[i]);
-    return MATH == Math::Exact ? __fmaf_rn(d, LN_2 * low[i], d) : d;
-  }
+  DEVICE f32 whole() const { return before[SPAN - 1]; }
 };
 
 // A head's constants.
@@ -179,10 +178,16 @@ DEVICE void prepare_steps(Steps& steps, const Inputs& p, const Head& constants, 
   // that of the threads before
   before = __shfl_up_sync(~0u, before, 1);
   if (threadIdx.x == 0) before = 0.;
+  const f64 whole = __shfl_sync(~0u, before + sum[EACH - 1], 31);
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
+    if (first + k >= SPAN) break;
     const f64 all = before + sum[k];
-    if (first + k < SPAN) steps.high[first + k] = f32(all), steps.low[first + k] = f32(all - f64(f32(all)));
+    const f32 high = f32(all), low = f32(all - f64(high));
+    const f32 decay = exp2_fast(high);
+    steps.high[first + k] = high, steps.low[first + k] = low;
+    steps.before[first + k] = MATH == Math::Exact ? __fmaf_rn(decay, LN_2 * low, decay) : decay;
+    steps.after[first + k] = exp2_fast(f32(whole - all));
   }
 }
 
@@ -190,7 +195,7 @@ DEVICE void prepare_steps(Steps& steps, const Inputs& p, const Head& constants, 
 
 // job(i) for i below COUNT, divided among the threads, a few at a time: the addresses of all at once would take too many registers.
 template <int COUNT, typename Job> DEVICE void each_of(Job job) {
-#pragma unroll 4
+#pragma unroll 2
   for (int i = threadIdx.x; i < COUNT; i += THREADS) job(i);
 }
 
@@ -210,7 +215,17 @@ template <typename In, typename T, int WIDTH> DEVICE void load_tile(char* tile, 
   auto place = [&](int i) { return tile + i / UNITS * In::PITCH + i % UNITS * SIZE; };
   auto there = [&](int i) { return i / UNITS < lines && i % UNITS * WIDTH < length; };
   auto source = [&](int i) { return from + i / UNITS * line_stride + i % UNITS * WIDTH * stride; };
-  if constexpr (Same<T, Element>::VALUE && SIZE == 16) {
+  if constexpr (Same<T, Element>::VALUE && SIZE == 16 && THREADS % UNITS == 0) {
+    // a thread stays in its column, and goes down some lines at a time
+    constexpr int DOWN = THREADS / UNITS;
+    const int line = threadIdx.x / UNITS, left = threadIdx.x % UNITS * WIDTH < length ? lines - line : 0;
+    const T* own = from + line * line_stride + threadIdx.x % UNITS * WIDTH * stride;
+    char* const to = tile + line * In::PITCH + threadIdx.x % UNITS * SIZE;
+    const i64 step = DOWN * line_stride;
+#pragma unroll
+    for (int i = 0; i < In::LINES; i += DOWN, own += step)
+      if (In::LINES % DOWN == 0 || line + i < In::LINES) copy_async_16_or_zero(to + i * In::PITCH, own, i < left);
+  } else if constexpr (Same<T, Element>::VALUE && SIZE == 16) {
     each_of<In::LINES * UNITS>([&](int i) { copy_async_16_or_zero(place(i), there(i) ? source(i) : from, there(i)); });
   } else {
     typedef Neighbours<T, WIDTH> Some;
@@ -231,10 +246,7 @@ DEVICE i64 slot_at(const Inputs& p, i64 batch, i64 chunk, i64 head, i64 column) 
 }
 // Starts to load one.
 DEVICE void load_slot(char* tile, const Element* slot) {
-  constexpr int WIDTH = 16 / int(sizeof(Element)), UNITS = COLUMNS / WIDTH;
-  each_of<STATES * UNITS>([&](int i) {
-    copy_async_16(tile + i / UNITS * StateTile::PITCH + i % UNITS * 16, slot + i64(i / UNITS) * PADDED_COLUMNS + i % UNITS * WIDTH);
-  });
+  load_tile<StateTile, Element, 16 / int(sizeof(Element))>(tile, slot, PADDED_COLUMNS, 1, STATES, COLUMNS);
 }
 // Loads a state of a tensor, or zeros.
 template <typename E> DEVICE void load_state(char* tile, const Inputs& p, const States& states, StateRow row, i64 head, i64 column) {

@@ -15,9 +15,9 @@ typedef Tile<MATH, SPAN, STATES, HAS_OUTPUT ? OUT : STATES> CTile;
 constexpr int OWN = STATES / (16 * WARPS), PAIRS = COLUMNS / 16;
 
 // what is multiplied into the state: x and B, or the gradient by y and C
-constexpr int FACTOR_AT = 0, MAP_AT = FACTOR_AT + XTile::BYTES, STATE_AT = MAP_AT + MapTile::BYTES;
-constexpr int C_AT = STATE_AT + (NEEDS_STATE_TILE ? StateTile::BYTES : 0);
-static_assert(C_AT + (HAS_OUTPUT ? CTile::BYTES : 0) <= SHARED, "the plan has counted the same");
+constexpr int FACTOR_AT = 0, MAP_AT = FACTOR_AT + XTile::BYTES, C_AT = MAP_AT + MapTile::BYTES;
+constexpr int STAGE = C_AT + (HAS_OUTPUT ? CTile::BYTES : 0), STATE_AT = STAGES * STAGE;
+static_assert(STATE_AT + (NEEDS_STATE_TILE ? StateTile::BYTES : 0) <= SHARED, "the plan has counted the same");
 
 struct Work {
   i64 batch, head, group, column;
@@ -33,6 +33,16 @@ struct Work {
     const i64 at = FORWARDS ? segment : p.segments - 1 - segment;
     start = at * p.segment_steps, end = min(start + p.segment_steps, p.seqlen);
   }
+};
+
+// A matrix in memory that is rarely read: its addresses are formed where they are needed, and not kept in registers through a loop.
+template <typename E> struct Rare {
+  E* data;
+  i64 by_column, by_state;
+  DEVICE Rare(E* data, i64 by_column, i64 by_state) : data(data), by_column(by_column), by_state(by_state) {
+    asm volatile("" : "+l"(this->data), "+l"(this->by_column), "+l"(this->by_state));
+  }
+  DEVICE E* operator()(int column, int n) const { return data + (column * by_column + n * by_state); }
 };
 
 struct State {
@@ -51,15 +61,18 @@ struct State {
     each_number([](f32& v, int, int) { v = 0.f; });
   }
   template <typename E> DEVICE void read(const Params& p, const Work& w, const States& from, StateRow row) {
-    const bool there = from.data != nullptr && exists(p, row);
+    clear();
+    if (from.data == nullptr || !exists(p, row)) return;
+    const Rare<E> at(state_at<E>(from, row, w.head, w.column, 0), from.stride[3], from.stride[4]);
     each_number([&](f32& v, int n, int q) {
-      v = there && n < p.dstate && w.column + q < p.headdim ? to_f32(*state_at<E>(from, row, w.head, w.column + q, n)) : 0.f;
+      if (n < p.dstate && w.column + q < p.headdim) v = to_f32(*at(q, n));
     });
   }
   template <typename E> DEVICE void write(const Params& p, const Work& w, const States& to, StateRow row) {
     if (to.data == nullptr || !exists(p, row)) return;
+    const Rare<E> at(state_at<E>(to, row, w.head, w.column, 0), to.stride[3], to.stride[4]);
     each_number([&](f32& v, int n, int q) {
-      if (n < p.dstate && w.column + q < p.headdim) assign(*state_at<E>(to, row, w.head, w.column + q, n), v);
+      if (n < p.dstate && w.column + q < p.headdim) assign(*at(q, n), v);
     });
   }
   // into shared memory, as a factor
@@ -88,27 +101,33 @@ DEVICE f32* decay_of(const Params& p, const Work& w, i64 segment) {
 }
 
 DEVICE void leave_segment(State& state, const Params& p, const Work& w, f32 decay) {
-  f32* const to = end_of(p, w, w.segment);
-  state.each_number([&](f32& v, int n, int q) { to[i64(n) * PADDED_COLUMNS + q] = v; });
+  const Rare<f32> at(end_of(p, w, w.segment), 1, PADDED_COLUMNS);
+  state.each_number([&](f32& v, int n, int q) { *at(q, n) = v; });
   if (threadIdx.x == 0) *decay_of(p, w, w.segment) = decay;
 }
 DEVICE void enter_segment(State& state, const Params& p, const Work& w) {
 #pragma unroll 1
   for (i64 before = 0; before < w.segment; before++) {
-    const f32* const from = end_of(p, w, before);
+    const Rare<f32> at(end_of(p, w, before), 1, PADDED_COLUMNS);
     const f32 decay = *decay_of(p, w, before);
     state.each_number([&](f32& v, int n, int q) {
-      const f32 end = from[i64(n) * PADDED_COLUMNS + q];
+      const f32 end = *at(q, n);
       v = before == 0 || decay < 0.f ? end : __fmaf_rn(decay, v, end);
     });
   }
 }
 
-// Sequences that may have no step hand their state on; what a walk leaves later is written by the same threads.
-DEVICE void hand_on(State& state, const Params& p, const Work& w) {
+// Sequences that may have no step hand their state on; what a walk leaves later comes after a barrier.
+DEVICE void hand_on(const Params& p, const Work& w) {
   auto pass = [&](StateRow row) {
-    state.read<BEFORE>(p, w, p.before, row);
-    state.write<AFTER>(p, w, p.after, row);
+    if (p.after.data == nullptr || !exists(p, row)) return;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < STATES * COLUMNS; i += THREADS) {
+      const i64 n = i % STATES, column = w.column + i / STATES;
+      if (n >= p.dstate || column >= p.headdim) continue;
+      const f32 v = p.before.data == nullptr ? 0.f : to_f32(*state_at<BEFORE>(p.before, row, w.head, column, n));
+      assign(*state_at<AFTER>(p.after, row, w.head, column, n), v);
+    }
   };
   if constexpr (SEQUENCES == Sequences::Bounds) {
 #pragma unroll 1
@@ -152,7 +171,7 @@ struct Output {
         multiply_blocks<MATH>(products[j][1], c, b[1]);
       }
     }
-    const f32 decays[2] = {steps.decay(row + group_of()), steps.decay(row + group_of() + 8)};
+    const f32 decays[2] = {steps.before[row + group_of()], steps.before[row + group_of() + 8]};
 #pragma unroll
     for (int q = 0; q < 2 * PAIRS; q++)
 #pragma unroll
@@ -181,16 +200,17 @@ struct Output {
   DEVICE void finish(const Params& p, const Work& w, char* c_tile, const char* x_tile, i64 first, int count) {
     constexpr int WIDTH = OUT_WIDTH, UNITS = COLUMNS / WIDTH;
     char* const lines = c_tile + 16 * warp_of() * CTile::PITCH;
+    Y* const to = at<Y>(p.y, w.batch, first, w.head, w.column);
     __syncwarp();
 #pragma unroll
     for (int q = 0; q < 2 * PAIRS; q++)
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        float2* const to = reinterpret_cast<float2*>(lines + (group_of() + 8 * r) * CTile::PITCH) + (8 * q + pair_of()) / 2;
-        *to = make_float2(y[q].v[2 * r], y[q].v[2 * r + 1]);
+        float2* const pair = reinterpret_cast<float2*>(lines + (group_of() + 8 * r) * CTile::PITCH) + (8 * q + pair_of()) / 2;
+        *pair = make_float2(y[q].v[2 * r], y[q].v[2 * r + 1]);
       }
     __syncwarp();
-#pragma unroll(WIDTH > 1 ? 4 : 1)
+#pragma unroll(WIDTH == 1 ? 1 : HAS_Z ? 2 : 4)
     for (int i = threadIdx.x % 32; i < 16 * UNITS; i += 32) {
       const int line = i / UNITS, step = 16 * warp_of() + line, column = i % UNITS * WIDTH;
       if (step >= count || w.column + column >= p.headdim) continue;
@@ -215,14 +235,14 @@ struct Output {
           v *= silu(to_f32(z.v[k]));
         assign(out.v[k], v);
       }
-      write_at_once(at<Y>(p.y, w.batch, first + step, w.head, w.column + column), out);
+      write_at_once(to + (step * p.y.stride[1] + column * p.y.stride[3]), out);
     }
   }
 };
 
 // What a piece adds to the state, and to y where it is formed.
 DEVICE void advance(State& state, Output* output, const Steps& steps, const char* factor, const char* map) {
-  const f32 decay = steps.decay(SPAN - 1);
+  const f32 decay = steps.whole();
   state.each_number([&](f32& v, int, int) { v *= decay; });
 #pragma unroll(HAS_OUTPUT ? WARPS : 1)
   for (int k = 0; k < WARPS; k++) {
@@ -236,7 +256,7 @@ DEVICE void advance(State& state, Output* output, const Steps& steps, const char
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const int step = 16 * k + i / 2 * 8 + pair_of() + i % 2;
-      weights[i] = FORWARDS ? steps.decay(step, SPAN - 1) * steps.weight[step] : steps.decay(step);
+      weights[i] = FORWARDS ? steps.after[step] * steps.weight[step] : steps.before[step];
     }
 #pragma unroll
     for (int m = 0; m < OWN; m++) {
@@ -270,6 +290,7 @@ struct Piece {
   i64 first, last;
   bool enters, leaves;   // whether its sequence is another one than before, and whether it ends here, both in the direction of the walk
 
+  Piece() = default;
   DEVICE Piece(const Params& p, const Work& w, i64 t) {
     if constexpr (FORWARDS) {
       first = t, last = end_of_piece(p, w.batch, t, min((t / SPAN + 1) * SPAN, w.end));
@@ -284,50 +305,74 @@ struct Piece {
   DEVICE bool has_slot(const Params& p) const { return FORWARDS ? first % SPAN == 0 : last % SPAN == 0 || last == p.seqlen; }
 };
 
+// Starts to load a piece.
+DEVICE void load_piece(char* stage, const Params& p, const Work& w, i64 first, int count) {
+  if constexpr (FORWARDS) {
+    load_b<MapTile>(stage + MAP_AT, p, w.batch, w.group, first, count);
+    load_x(stage + FACTOR_AT, p, w.batch, w.head, first, count, w.column);
+    if constexpr (HAS_OUTPUT) load_c<CTile>(stage + C_AT, p, w.batch, w.group, first, count);
+  } else {
+    load_c<MapTile>(stage + MAP_AT, p, w.batch, w.group, first, count);
+    load_cotangent(stage + FACTOR_AT, p, w.batch, w.head, first, count, w.column);
+  }
+  copy_async_commit();
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char shared[];
-  __shared__ Steps steps;
+  __shared__ Steps all_steps[STAGES];
   const Work w(p);
   const Head constants(p, w.head);
   State state;
-  if (PASS != Pass::Rest && w.segment == 0) hand_on(state, p, w);
+  if (PASS != Pass::Rest && w.segment == 0) hand_on(p, w);
   state.clear();
   if constexpr (PASS == Pass::Rest) enter_segment(state, p, w);
   f32 log_decay = 0.f;
   bool fresh = false;
+  int stage = 0;
+  auto there = [&](i64 t) { return FORWARDS ? t < w.end : t > w.start; };
+  auto start = [&](int stage, const Piece& piece) {
+    const int count = int(piece.last - piece.first);
+    load_piece(shared + stage * STAGE, p, w, piece.first, count);
+    prepare_steps(all_steps[stage], p, constants, w.batch, w.head, piece.first, count);
+  };
+  const i64 begin = FORWARDS ? w.start : w.end;
+  Piece next = {};
+  if (there(begin)) next = Piece(p, w, begin);
+  if (STAGES > 1 && there(begin)) start(0, next);
 #pragma unroll 1
-  for (i64 t = FORWARDS ? w.start : w.end; FORWARDS ? t < w.end : t > w.start;) {
-    const Piece piece(p, w, t);
+  for (i64 t = begin; there(t);) {
+    const Piece piece = next;
     const i64 first = piece.first;
     const int count = int(piece.last - first);
+    if constexpr (STAGES == 1) start(0, piece);
     if (piece.enters) state.read<BEFORE>(p, w, p.before, piece.before(p, w.batch)), fresh = true;
-    // the tiles of the piece before have been read
-    __syncthreads();
-    if constexpr (FORWARDS) {
-      load_b<MapTile>(shared + MAP_AT, p, w.batch, w.group, first, count);
-      load_x(shared + FACTOR_AT, p, w.batch, w.head, first, count, w.column);
-      if constexpr (HAS_OUTPUT) load_c<CTile>(shared + C_AT, p, w.batch, w.group, first, count);
-    } else {
-      load_c<MapTile>(shared + MAP_AT, p, w.batch, w.group, first, count);
-      load_cotangent(shared + FACTOR_AT, p, w.batch, w.head, first, count, w.column);
-    }
     if constexpr (NEEDS_STATE_TILE) state.share(shared + STATE_AT);
-    prepare_steps(steps, p, constants, w.batch, w.head, first, count);
-    all_loaded();
+    copy_async_wait();
+    __syncthreads();
+    t = FORWARDS ? piece.last : first;
+    if (there(t)) {
+      next = Piece(p, w, t);
+      if constexpr (STAGES > 1) start(1 - stage, next);
+    }
+    const Steps& steps = all_steps[stage];
+    char* const tiles = shared + stage * STAGE;
     if constexpr (HAS_SLOTS) {
       if (piece.has_slot(p)) fill_slot(p, w, first / SPAN, shared + STATE_AT);
     }
     if constexpr (HAS_OUTPUT) {
       Output output;
-      output.begin(steps, shared + C_AT, shared + MAP_AT, shared + STATE_AT);
-      advance(state, &output, steps, shared + FACTOR_AT, shared + MAP_AT);
-      output.finish(p, w, shared + C_AT, shared + FACTOR_AT, first, count);
+      output.begin(steps, tiles + C_AT, tiles + MAP_AT, shared + STATE_AT);
+      advance(state, &output, steps, tiles + FACTOR_AT, tiles + MAP_AT);
+      output.finish(p, w, tiles + C_AT, tiles + FACTOR_AT, first, count);
     } else {
-      advance(state, nullptr, steps, shared + FACTOR_AT, shared + MAP_AT);
+      advance(state, nullptr, steps, tiles + FACTOR_AT, tiles + MAP_AT);
     }
     if constexpr (PASS == Pass::Ends) log_decay += steps.high[SPAN - 1];
     if (PASS != Pass::Ends && piece.leaves) state.write<AFTER>(p, w, p.after, piece.after(p, w.batch));
-    t = FORWARDS ? piece.last : first;
+    if constexpr (STAGES > 1) stage = 1 - stage;
+    // the tiles have been read
+    __syncthreads();
   }
   if constexpr (PASS == Pass::Ends) leave_segment(state, p, w, fresh ? -1.f : exp2_fast(log_decay));
 }

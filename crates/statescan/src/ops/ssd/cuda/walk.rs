@@ -2,7 +2,7 @@
 
 use super::plan::{Cut, Kind, Tiles};
 use super::{Call, Inputs, States, TOO_LARGE, TOO_MANY, refuse_double, type_of, width_of};
-use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Program, STEP_SIZE, Stream, Strided, Value, params};
+use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, Value, params};
 use crate::error::Result;
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::targets::Targets;
@@ -79,7 +79,7 @@ impl Walk<'_, '_> {
         Kind::Walk { output, state: output || (self.slots.is_some() && pass != Pass::Ends) }
     }
 
-    pub fn config(&self, tiles: &Tiles, pass: Pass, resident: usize) -> Config {
+    pub fn config(&self, tiles: &Tiles, pass: Pass, numbers: Numbers) -> Config {
         let kind = self.kind(pass);
         let target = match self.output {
             Output::Nothing => None,
@@ -109,8 +109,9 @@ impl Walk<'_, '_> {
             .flag("GATE_GRADIENT", matches!(self.output, Output::Gate(_)))
             .flag("HAS_SLOTS", self.slots.is_some() && pass != Pass::Ends)
             .flag("NEEDS_STATE_TILE", state)
-            .int("RESIDENT", resident)
-            .int("SHARED", tiles.shared(kind))
+            .int("STAGES", tiles.stages(kind, numbers))
+            .int("RESIDENT", tiles.resident(kind, numbers))
+            .int("SHARED", tiles.shared(kind, numbers))
     }
 
     fn params(&self, tiles: &Tiles, cut: Option<(Cut, u64)>) -> Params {
@@ -154,8 +155,8 @@ impl Walk<'_, '_> {
                 continue;
             }
             let kind = self.kind(pass);
-            let config = self.config(tiles, pass, tiles.resident(kind, stream.numbers()));
-            let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(kind) as u32);
+            let config = self.config(tiles, pass, stream.numbers());
+            let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(kind, stream.numbers()) as u32);
             // SAFETY: the caller's contract; the configuration describes types and layouts of the views.
             unsafe { stream.launch(&WALK, &config, launch, &params)? };
         }
