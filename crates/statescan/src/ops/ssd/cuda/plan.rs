@@ -103,7 +103,7 @@ impl Tiles {
         };
         // where nothing fits, some registers may lie in memory
         let all: Vec<_> = all.collect();
-        [240, 304].into_iter().find_map(|registers| all.iter().copied().find(|tiles| fits(tiles, registers)))
+        [255, 304].into_iter().find_map(|registers| all.iter().copied().find(|tiles| fits(tiles, registers)))
     }
 
     pub fn threads(&self) -> usize {
