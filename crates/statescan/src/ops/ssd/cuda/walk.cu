@@ -210,7 +210,7 @@ struct Output {
         *pair = make_float2(y[q].v[2 * r], y[q].v[2 * r + 1]);
       }
     __syncwarp();
-#pragma unroll(WIDTH == 1 ? 1 : HAS_Z ? 2 : 4)
+#pragma unroll(WIDTH == 1 || HAS_Z ? 1 : 4)
     for (int i = threadIdx.x % 32; i < 16 * UNITS; i += 32) {
       const int line = i / UNITS, step = 16 * warp_of() + line, column = i % UNITS * WIDTH;
       if (step >= count || w.column + column >= p.headdim) continue;
