@@ -73,6 +73,23 @@ template <int RANK> DEVICE void tile_store(const TensorMap& map, const void* fro
 DEVICE void tile_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // until shared memory of all stores but the last LEFT ones that were committed may be written again
 template <int LEFT = 0> DEVICE void tile_store_wait() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory"); }
+// until all of them are in memory
+DEVICE void tile_store_finish() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// Writes four matrices of 8 lines x 16 bytes as `load_matrices` reads them.
+template <bool TRANSPOSED> DEVICE void store_matrices(void* line, const u32 (&v)[4]) {
+  if constexpr (TRANSPOSED)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(shared_address(line)), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+  else
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(shared_address(line)), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+
+// ---- registers: a warpgroup hands some on, another one takes them; COUNT is what a thread has afterwards, a multiple of 8
+
+template <int COUNT> DEVICE void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+template <int COUNT> DEVICE void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
 // ---- products of a warpgroup: d += a b, 64 x N x 16 of bf16
 

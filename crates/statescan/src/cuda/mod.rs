@@ -40,8 +40,6 @@ mod step_size;
 mod stream;
 mod strided;
 mod sums;
-// until an operation has kernels for tensor cores, only tests are made of these
-#[cfg(all(test, feature = "cuda"))]
 mod tensor_map;
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) mod testing;
@@ -58,16 +56,13 @@ pub(crate) use numbers::Numbers;
 pub(crate) use params::{Address, Parameter, params};
 #[cfg(feature = "cuda")]
 pub(crate) use params::{Declarations, Field};
-#[cfg(all(test, feature = "cuda"))]
-pub(crate) use program::HOPPER;
-pub(crate) use program::{BLOCKS, COMMON, DISCRETIZATION, MMA, Program, STEP_SIZE};
+pub(crate) use program::{BLOCKS, COMMON, DISCRETIZATION, HOPPER, MMA, Program, STEP_SIZE};
 pub(crate) use recent::Recent;
 pub(crate) use step_size::{StepSize, has_limit};
 #[cfg(feature = "cuda")]
 pub(crate) use stream::Stream;
 pub(crate) use strided::Strided;
 pub(crate) use sums::{Sum, sum_terms};
-#[cfg(all(test, feature = "cuda"))]
 pub(crate) use tensor_map::{Swizzle, TensorMap, Tiling};
 
 use crate::error::Result;

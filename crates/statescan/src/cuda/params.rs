@@ -41,7 +41,6 @@ pub(crate) struct Field {
 #[cfg(feature = "cuda")]
 impl Declarations {
     /// Adds the text of a type that is declared by hand.
-    #[cfg(test)]
     pub(crate) fn add_text(&mut self, name: &'static str, text: &str) {
         if !self.known.contains(&name) {
             self.known.push(name);

@@ -18,7 +18,6 @@ pub(crate) const MMA: &str = include_str!("mma.cuh");
 /// Products in blocks of any type; it comes after the products.
 pub(crate) const BLOCKS: &str = include_str!("blocks.cuh");
 /// Barriers, copied tiles, products of warpgroups and clusters on Hopper; it comes after the products.
-#[cfg(all(test, feature = "cuda"))]
 pub(crate) const HOPPER: &str = include_str!("hopper.cuh");
 
 /// A kernel's text and what it takes: one `P` by value.

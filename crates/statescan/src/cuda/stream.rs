@@ -82,7 +82,6 @@ impl Stream {
         self.ordinal() == other.ordinal() && self.raw == other.raw
     }
     /// Makes the device's context the current one as long as what this gives lives.
-    #[cfg(test)]
     pub(super) fn enter(&self) -> Result<super::driver::Current> {
         self.context.enter()
     }

@@ -1,12 +1,14 @@
 //! Tensor maps: tiles of strided tensors for Hopper's copy engine, the tensor memory accelerator (TMA). What the hardware can describe is
 //! checked by pure functions before the driver encodes it.
 
+#[cfg(feature = "cuda")]
+use super::Declarations;
+#[cfg(feature = "cuda")]
 use super::driver::{call, check};
-use super::{Declarations, Parameter, Stream};
+use super::{Parameter, Stream};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Device, View};
-use core::ffi::c_void;
-use core::mem::MaybeUninit;
+#[cfg(feature = "cuda")]
 use cudarc::driver::sys;
 
 /// The most axes.
@@ -15,6 +17,7 @@ const AXES: usize = 5;
 /// How the units of 16 bytes of a tile's lines change places in shared memory, so that neighbours of a column lie in different banks: within so
 /// many bytes, by the bits of the line's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(not(test), allow(dead_code))] // kernels take the widest; tests hold all of them to the hardware
 pub(crate) enum Swizzle {
     None,
     Bytes32,
@@ -62,7 +65,7 @@ impl Tiling {
         if !(1..=AXES).contains(&rank) || tile.len() != rank {
             return unavailable("a tensor has one to five axes, and a tile as many");
         }
-        if data_type(dtype).is_none() {
+        if matches!(dtype, DType::Complex64 | DType::Complex128) {
             return unavailable("elements are real numbers or integers");
         }
         if !matches!(view.device(), Device::Cuda(_)) || !(view.as_ptr() as usize).is_multiple_of(16) {
@@ -114,16 +117,19 @@ impl Tiling {
     }
 
     /// Bytes of a tile.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.tile.iter().fold(self.dtype.size(), |n, &along| n * along as usize)
     }
 
     /// How many tiles cover each axis.
+    #[cfg(test)]
     pub(crate) fn tiles(&self) -> [u32; AXES] {
         core::array::from_fn(|axis| self.sizes[axis].div_ceil(self.tile[axis].into()) as u32)
     }
 
     /// Elements of a tile along each axis.
+    #[cfg(test)]
     pub(crate) fn tile(&self) -> [u32; AXES] {
         self.tile
     }
@@ -136,27 +142,35 @@ impl Tiling {
         if stream.numbers().capability < (9, 0) {
             return Err(Error::Unavailable { what: "a tensor map", why: "the device is older than compute capability 9.0" });
         }
+        stream.tensor_map(self)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Stream {
+    /// The driver's description of a tiling.
+    fn tensor_map(&self, tiling: &Tiling) -> Result<TensorMap> {
         use sys::CUtensorMapSwizzle_enum as Way;
-        let swizzle = match self.swizzle {
+        let swizzle = match tiling.swizzle {
             Swizzle::None => Way::CU_TENSOR_MAP_SWIZZLE_NONE,
             Swizzle::Bytes32 => Way::CU_TENSOR_MAP_SWIZZLE_32B,
             Swizzle::Bytes64 => Way::CU_TENSOR_MAP_SWIZZLE_64B,
             Swizzle::Bytes128 => Way::CU_TENSOR_MAP_SWIZZLE_128B,
         };
         // the driver checks the address against the current context
-        let _current = stream.enter()?;
-        let mut map = MaybeUninit::<sys::CUtensorMap>::uninit();
+        let _current = self.enter()?;
+        let mut map = core::mem::MaybeUninit::<sys::CUtensorMap>::uninit();
         // SAFETY: the driver is loaded, as a stream exists; every array has as many elements as the tensor has axes, and the map is valid
         // memory of its size.
         unsafe {
             call!(cuTensorMapEncodeTiled(
                 map.as_mut_ptr(),
-                data_type(self.dtype).expect("checked by `new`"),
-                self.rank as u32,
-                self.address as *mut c_void,
-                self.sizes.as_ptr(),
-                self.strides.as_ptr(),
-                self.tile.as_ptr(),
+                data_type(tiling.dtype).expect("checked by `new`"),
+                tiling.rank as u32,
+                tiling.address as *mut core::ffi::c_void,
+                tiling.sizes.as_ptr(),
+                tiling.strides.as_ptr(),
+                tiling.tile.as_ptr(),
                 [1; AXES].as_ptr(),
                 sys::CUtensorMapInterleave_enum::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 swizzle,
@@ -168,6 +182,7 @@ impl Tiling {
     }
 }
 
+#[cfg(feature = "cuda")]
 fn data_type(dtype: DType) -> Option<sys::CUtensorMapDataType> {
     use sys::CUtensorMapDataType_enum as Type;
     Some(match dtype {
@@ -183,18 +198,21 @@ fn data_type(dtype: DType) -> Option<sys::CUtensorMapDataType> {
 
 /// A tensor map as a kernel takes it, by value among its parameters.
 #[repr(C, align(128))]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct TensorMap([u64; 16]);
 
 impl Parameter for TensorMap {
+    #[cfg(feature = "cuda")]
     fn field(name: &str) -> String {
         format!("TensorMap {name}")
     }
+    #[cfg(feature = "cuda")]
     fn declare(to: &mut Declarations) {
         to.add_text("TensorMap", "struct alignas(128) TensorMap { u64 words[16]; };\n");
     }
 }
 
+#[cfg(all(test, feature = "cuda"))]
 mod tests {
     use super::*;
     use crate::cuda::testing::tensor;

@@ -11,7 +11,7 @@ use core::ffi::c_void;
 pub(super) static GRADIENTS: Program<Params> = Program::new(
     "ssd_gradients",
     &[COMMON, STEP_SIZE, MMA, BLOCKS],
-    concat!(include_str!("tiles.cuh"), include_str!("gradients.cu")),
+    concat!(include_str!("inputs.cuh"), include_str!("tiles.cuh"), include_str!("gradients.cu")),
 );
 
 params! {
@@ -94,7 +94,7 @@ pub(super) unsafe fn launch(
     let config = config(call, sources, targets, tiles, stream.numbers());
     let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(Kind::Gradients, stream.numbers()) as u32);
     let params = Params {
-        inputs: call.inputs(tiles),
+        inputs: call.inputs(tiles.span, tiles.column_tiles),
         dx: Strided::of_target(&targets.x),
         ddt: Strided::of_target(&targets.dt),
         ddt_a: Strided::default(),

@@ -8,8 +8,11 @@ use crate::ops::ssd::targets::Sources;
 use crate::tensor::RawViewMut;
 use core::ffi::c_void;
 
-pub(super) static MAPS: Program<Params> =
-    Program::new("ssd_maps", &[COMMON, STEP_SIZE, MMA, BLOCKS], concat!(include_str!("tiles.cuh"), include_str!("maps.cu")));
+pub(super) static MAPS: Program<Params> = Program::new(
+    "ssd_maps",
+    &[COMMON, STEP_SIZE, MMA, BLOCKS],
+    concat!(include_str!("inputs.cuh"), include_str!("tiles.cuh"), include_str!("maps.cu")),
+);
 
 params! {
     /// Parameters of `ssd_maps`.
@@ -69,7 +72,7 @@ impl Maps<'_> {
         let config = self.config(call, sources, tiles, stream.numbers());
         let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(Kind::Maps, stream.numbers()) as u32);
         let params = Params {
-            inputs: call.inputs(tiles),
+            inputs: call.inputs(tiles.span, tiles.column_tiles),
             target: Strided::of(&self.target.as_read()),
             initial: States::of(&p.initial_state),
             dfinal: States::of(&sources.final_state),

@@ -2,6 +2,7 @@
 
 mod backward;
 mod gradients;
+mod hopper;
 mod maps;
 mod plan;
 #[cfg(all(test, feature = "cuda"))]
@@ -128,11 +129,30 @@ impl<'p, 'a> Call<'p, 'a> {
         matches!(self.problem.sequences, Sequences::SeqIdx(_)) && self.problem.segments.states_have_sequences()
     }
 
-    /// The constants that `tiles.cuh` needs; `states`: the type of a cotangent of the final state.
+    /// The constants that `tiles.cuh` needs; `last`: the type of a cotangent of the final state.
     fn config(&self, tiles: &Tiles, last: Option<DType>) -> Config {
         let p = self.problem;
-        let of = |view: &Option<View<'_>>| view.map_or(DType::F32, |v| v.dtype());
         let width = |view: Option<View<'_>>| view.map_or(1, |v| width(&v));
+        self.options()
+            .dtype("DY", self.dy.map_or(DType::F32, |v| v.dtype()))
+            .dtype("DFINAL", last.unwrap_or(DType::F32))
+            .int("X_WIDTH", width(Some(p.x)))
+            .int("Z_WIDTH", width(p.z))
+            .int("DY_WIDTH", width(self.dy))
+            .int("B_WIDTH", width(Some(p.b)))
+            .int("C_WIDTH", width(Some(p.c)))
+            .flag("HAS_DY", self.dy.is_some())
+            .set("MATH", tiles.math.value())
+            .int("SPAN", tiles.span)
+            .int("COLUMNS", tiles.columns)
+            .int("PADDED_COLUMNS", tiles.padded_columns())
+            .int("STATES", tiles.states)
+    }
+
+    /// Types and options, which every kernel needs.
+    fn options(&self) -> Config {
+        let p = self.problem;
+        let of = |view: &Option<View<'_>>| view.map_or(DType::F32, |v| v.dtype());
         let sequences = match p.sequences {
             Sequences::Whole => "Whole",
             Sequences::CuSeqlens(_) => "Bounds",
@@ -149,33 +169,21 @@ impl<'p, 'a> Call<'p, 'a> {
             .step_size(&step_size)
             .dtype("X", p.x.dtype())
             .dtype("Z", of(&p.z))
-            .dtype("DY", of(&self.dy))
             .dtype("B", p.b.dtype())
             .dtype("C", p.c.dtype())
             .dtype("A", p.a.dtype())
             .dtype("SKIP", of(&p.d))
             .dtype("INITIAL", of(&p.initial_state))
-            .dtype("DFINAL", last.unwrap_or(DType::F32))
             .dtype("INDEX", self.sequences.map_or(DType::I32, |v| v.dtype()))
-            .int("X_WIDTH", width(Some(p.x)))
-            .int("Z_WIDTH", width(p.z))
-            .int("DY_WIDTH", width(self.dy))
-            .int("B_WIDTH", width(Some(p.b)))
-            .int("C_WIDTH", width(Some(p.c)))
             .set("SEQUENCES", Value::Name("Sequences", sequences))
             .flag("NUMBERED", self.numbered())
             .flag("REVERSE", p.reverse)
             .flag("HAS_Z", p.z.is_some())
-            .flag("HAS_DY", self.dy.is_some())
             .flag("HAS_SKIP", p.d.is_some())
-            .set("MATH", tiles.math.value())
-            .int("SPAN", tiles.span)
-            .int("COLUMNS", tiles.columns)
-            .int("PADDED_COLUMNS", tiles.padded_columns())
-            .int("STATES", tiles.states)
     }
 
-    fn inputs(&self, tiles: &Tiles) -> Inputs {
+    /// Everything is walked in chunks of so many steps, heads in so many tiles of columns.
+    fn inputs(&self, span: usize, column_tiles: usize) -> Inputs {
         let p = self.problem;
         Inputs {
             x: Strided::of(&p.x),
@@ -198,8 +206,8 @@ impl<'p, 'a> Call<'p, 'a> {
             heads_per_group: (p.nheads / p.ngroups.max(1)).max(1) as i64,
             dstate: p.dstate as i64,
             sequence_count: self.sequence_count as i64,
-            chunks: tiles.chunks(p.seqlen) as i64,
-            column_tiles: tiles.column_tiles as i64,
+            chunks: p.seqlen.div_ceil(span) as i64,
+            column_tiles: column_tiles as i64,
             dt_low: p.dt_limit.0 as f32,
             dt_high: p.dt_limit.1 as f32,
         }

@@ -49,6 +49,38 @@ fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize], (numbers, architectu
     add_backward(suite, &problem, last, numbers, &architectures);
 }
 
+/// Adds the kernels of a forward pass on Hopper.
+fn add_hopper(suite: &mut Suite, args: &Args<'_>) {
+    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[]).unwrap();
+    let plan = hopper::Plan::new(&problem, Numbers::H200).unwrap();
+    for (output, pass) in [(true, Pass::Whole), (false, Pass::Whole), (false, Pass::Ends), (true, Pass::Rest)] {
+        suite.add_for(&["sm_90a"], &hopper::KERNEL, &plan.config(&Call::new(&problem, None), &None, output, pass));
+    }
+}
+
+#[test]
+fn ssd_kernels_compile_for_hopper() {
+    let Some(mut suite) = Suite::new() else { return };
+    for sizes in [[2048, 80, 64, 1, 128], [100, 6, 80, 2, 64]] {
+        let [_, h, p, _, n] = sizes;
+        let plain = args(DType::BF16, sizes);
+        let (head, state) = (tensor(DType::F32, &[h]), tensor(DType::F32, &[2, h, p, n]));
+        let skip = Args { d: Some(head), ..plain };
+        let all = Args {
+            z: Some(plain.x),
+            dt_bias: Some(head),
+            dt_softplus: true,
+            dt_limit: (0.0, 1.0),
+            initial_state: Some(state),
+            ..skip
+        };
+        for args in [plain, skip, Args { z: Some(plain.x), ..plain }, all] {
+            add_hopper(&mut suite, &args);
+        }
+    }
+    suite.compile();
+}
+
 fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, numbers: Numbers, architectures: &[&'static str]) {
     let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
     let sources = Sources { checkpoints: None, y: Some(p.x), final_state: Some(last.as_read()) };

@@ -322,7 +322,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const _
   extern __shared__ __align__(128) char shared[];
   __shared__ Steps all_steps[STAGES];
   const Work w(p);
-  const Head constants(p, w.head);
   State state;
   if (PASS != Pass::Rest && w.segment == 0) hand_on(p, w);
   state.clear();
@@ -334,7 +333,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const _
   auto start = [&](int stage, const Piece& piece) {
     const int count = int(piece.last - piece.first);
     load_piece(shared + stage * STAGE, p, w, piece.first, count);
-    prepare_steps(all_steps[stage], p, constants, w.batch, w.head, piece.first, count);
+    // its constants are read again for every piece: registers for them would be too many
+    prepare_steps(all_steps[stage], p, Head(p, w.head), w.batch, w.head, piece.first, count);
   };
   const i64 begin = FORWARDS ? w.start : w.end;
   Piece next = {};

@@ -1,5 +1,6 @@
 //! The walk over time: the forward pass, and states and their gradients for the backward pass.
 
+use super::hopper;
 use super::plan::{Cut, Kind, Tiles};
 use super::{Call, Inputs, States, TOO_LARGE, TOO_MANY, refuse_double, type_of, width_of};
 use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, Value, params};
@@ -9,8 +10,11 @@ use crate::ops::ssd::targets::Targets;
 use crate::tensor::{DType, RawViewMut, View};
 use core::ffi::c_void;
 
-pub(super) static WALK: Program<Params> =
-    Program::new("ssd_walk", &[COMMON, STEP_SIZE, MMA, BLOCKS], concat!(include_str!("tiles.cuh"), include_str!("walk.cu")));
+pub(super) static WALK: Program<Params> = Program::new(
+    "ssd_walk",
+    &[COMMON, STEP_SIZE, MMA, BLOCKS],
+    concat!(include_str!("inputs.cuh"), include_str!("tiles.cuh"), include_str!("walk.cu")),
+);
 
 params! {
     /// Parameters of `ssd_walk`.
@@ -65,6 +69,16 @@ pub(super) enum Pass {
     Rest,
 }
 
+impl Pass {
+    pub fn name(self) -> &'static str {
+        match self {
+            Pass::Whole => "Whole",
+            Pass::Ends => "Ends",
+            Pass::Rest => "Rest",
+        }
+    }
+}
+
 impl Cut {
     /// Elements of the workspace for the ends and decays of segments.
     pub(super) fn workspace_len(&self, call: &Call<'_, '_>, tiles: &Tiles) -> usize {
@@ -92,18 +106,13 @@ impl Walk<'_, '_> {
             Kind::Walk { output, state } => (output, state),
             _ => (false, false),
         };
-        let name = |pass| match pass {
-            Pass::Whole => "Whole",
-            Pass::Ends => "Ends",
-            Pass::Rest => "Rest",
-        };
         self.call
             .config(tiles, None)
             .dtype("Y", type_of(&target))
             .dtype("BEFORE", self.before.map_or(DType::F32, |v| v.dtype()))
             .dtype("AFTER", type_of(&self.after))
             .int("OUT_WIDTH", width)
-            .set("PASS", Value::Name("Pass", name(pass)))
+            .set("PASS", Value::Name("Pass", pass.name()))
             .flag("FORWARDS", self.direction == Direction::Forward)
             .flag("HAS_OUTPUT", output)
             .flag("GATE_GRADIENT", matches!(self.output, Output::Gate(_)))
@@ -123,7 +132,7 @@ impl Walk<'_, '_> {
         let rows = cut.map_or(0, |(cut, _)| cut.segments * p.batch * p.nheads);
         let ends = cut.map_or(0, |(_, workspace)| workspace);
         Params {
-            inputs: self.call.inputs(tiles),
+            inputs: self.call.inputs(tiles.span, tiles.column_tiles),
             y,
             before: States::of(&self.before),
             after: States::of(&self.after.as_ref().map(|v| v.as_read())),
@@ -176,6 +185,12 @@ fn plan(stream: &Stream, call: &Call<'_, '_>) -> Result<(Tiles, Option<Cut>)> {
 pub(crate) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     refuse_double(problem)?;
     let call = Call::new(problem, None);
+    let workspace = targets.workspace.as_ref().map(|v| v.as_mut_ptr() as u64);
+    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; a workspace has the size
+    // that the largest of the plans gives.
+    if unsafe { hopper::forward(stream, &call, targets, workspace)? } {
+        return Ok(());
+    }
     let (tiles, cut) = plan(stream, &call)?;
     let output = targets.y.as_ref().map_or(Output::Nothing, Output::Y);
     let walk = Walk {
@@ -186,9 +201,7 @@ pub(crate) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets)
         after: targets.final_state,
         slots: None,
     };
-    let workspace = targets.workspace.as_ref().map(|v| v.as_mut_ptr() as u64);
-    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; a workspace has the
-    // size that the same plan gives.
+    // SAFETY: as above.
     unsafe { walk.launch(stream, &tiles, cut.zip(workspace)) }
 }
 
@@ -196,5 +209,6 @@ pub(crate) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets)
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
     let call = Call::new(problem, None);
     let (tiles, cut) = plan(stream, &call)?;
-    Ok(cut.map_or(0, |cut| cut.workspace_len(&call, &tiles)))
+    let on_hopper = hopper::Plan::new(problem, stream.numbers()).map_or(0, |plan| plan.workspace_len(problem));
+    Ok(cut.map_or(0, |cut| cut.workspace_len(&call, &tiles)).max(on_hopper))
 }
