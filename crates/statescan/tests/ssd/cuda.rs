@@ -33,7 +33,10 @@ fn cuda_segments() {
         Case { decay: 0.1, ..Case::new(DType::BF16, [2, 2817, 3, 64, 1, 64], ALL | REVERSE) },
         Case { decay: 0.05, ..Case::new(DType::F32, [1, 3333, 2, 24, 1, 20], BOUNDS | INITIAL) },
         Case { decay: 0.05, ..Case::new(DType::F32, [2, 2500, 2, 8, 2, 8], INDEX | INDEX_STATES | INITIAL | REVERSE) },
-        Case { layout: Layout::Scattered, ..Case::new(DType::F16, [1, 2111, 4, 32, 2, 32], INDEX | INITIAL | SKIP) },
+        Case {
+            layout: Layout::Scattered,
+            ..Case::new(DType::F16, [1, 2111, 4, 32, 2, 32], INDEX | INITIAL | SKIP | OWN_DECAY_STEP)
+        },
     ];
     on_gpu(cases, |case, execs| {
         let inputs = Inputs::new(case).on(&execs[0]);

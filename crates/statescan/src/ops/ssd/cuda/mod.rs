@@ -143,7 +143,7 @@ impl<'p, 'a> Call<'p, 'a> {
             bias: p.dt_bias.map(|v| v.dtype()),
             softplus: p.dt_softplus,
             limit: p.dt_limit,
-            dt_a: None,
+            dt_a: p.dt_a.map(|v| v.dtype()),
         };
         Config::default()
             .step_size(&step_size)
@@ -182,7 +182,7 @@ impl<'p, 'a> Call<'p, 'a> {
             z: Strided::of_option(&p.z),
             dy: Strided::of_option(&self.dy),
             dt: Strided::of(&p.dt),
-            dt_a: Strided::default(),
+            dt_a: Strided::of_option(&p.dt_a),
             b: Strided::of(&p.b),
             c: Strided::of(&p.c),
             a: Strided::of(&p.a),

@@ -61,6 +61,7 @@ fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, numbers: N
         d: p.d.map(like),
         z: p.z.map(like),
         dt_bias: p.dt_bias.map(like),
+        dt_a: p.dt_a.map(like),
         initial_state: Some(last),
     };
     let call = Call::new(p, sources.y);
@@ -115,7 +116,13 @@ fn add_options(suite: &mut Suite) {
     let (head, own) = (tensor(DType::F32, &[h]), tensor(DType::F32, &[2, h, p, n]));
     let all = Args { d: Some(head), z: Some(plain.x), dt_bias: Some(head), dt_softplus: true, ..plain };
     add(suite, &Args { dt_limit: (0.0, 1.0), initial_state: Some(own), ..all }, &[2, h, p, n], DEVICES[0], false);
-    add(suite, &Args { d: Some(tensor(DType::F32, &[h, p])), reverse: true, ..plain }, &[2, h, p, n], DEVICES[1], false);
+    add(
+        suite,
+        &Args { d: Some(tensor(DType::F32, &[h, p])), dt_a: Some(plain.dt), reverse: true, ..plain },
+        &[2, h, p, n],
+        DEVICES[1],
+        false,
+    );
     let index = Sequences::SeqIdx(tensor(DType::I64, &[2, sizes[0]]));
     add(suite, &Args { sequences: index, ..all }, &[2, h, p, n], DEVICES[1], false);
     add(suite, &Args { sequences: index, reverse: true, ..plain }, &[2, 4, h, p, n], DEVICES[0], true);
