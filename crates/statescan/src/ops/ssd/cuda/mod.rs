@@ -113,9 +113,9 @@ impl<'p, 'a> Call<'p, 'a> {
         Call { problem, dy, sequences, sequence_count }
     }
 
-    fn math(&self) -> Math {
+    fn math(&self, tf32: bool) -> Math {
         let p = self.problem;
-        Math::of([p.x.dtype(), p.b.dtype(), p.c.dtype()].into_iter().chain(self.dy.map(|v| v.dtype())))
+        Math::of([p.x.dtype(), p.b.dtype(), p.c.dtype()].into_iter().chain(self.dy.map(|v| v.dtype())), tf32)
     }
 
     fn shape(&self, math: Math) -> Shape {
