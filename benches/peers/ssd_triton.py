@@ -118,11 +118,13 @@ def cotangents(found, dy):
 
 def first_steps(tensors, dy):
     """A small call out of a large one."""
-    cut = {name: tensor[:1, :VERIFIED_STEPS] for name, tensor in tensors.items()}
-    cut |= {name: tensors[name] for name in ("A", "D", "dt_bias") if name in tensors}
-    if "initial_states" in tensors:
-        cut["initial_states"] = tensors["initial_states"][:1]
-    return {name: tensor.contiguous() for name, tensor in cut.items()}, dy[:1, :VERIFIED_STEPS]
+
+    def cut(name, tensor):
+        if name in ("A", "D", "dt_bias"):
+            return tensor
+        return tensor[:1] if name == "initial_states" else tensor[:1, :VERIFIED_STEPS]
+
+    return {name: cut(name, tensor).contiguous() for name, tensor in tensors.items()}, dy[:1, :VERIFIED_STEPS]
 
 
 def outcome(function, tensors, dy, kind):
