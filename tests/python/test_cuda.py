@@ -85,6 +85,13 @@ LONG = {
         "B": r.real(1, 16, 30_000),
         "C": r.real(1, 16, 30_000),
     },
+    "ssd": lambda r: {
+        "x": r.real(1, 2, 30_000, 4),
+        "dt": r.step(1, 2, 30_000),
+        "A": r.decay(2),
+        "B": r.real(1, 30_000, 16),
+        "C": r.real(1, 30_000, 16),
+    },
     "linear_scan": lambda r: {"a": 1 - r.step(2, 30_000), "b": r.real(2, 30_000)},
     "causal_conv1d": lambda r: {"x": r.real(1, 4, 30_000), "weight": r.real(4, 4), "bias": r.real(4)},
 }
