@@ -3,13 +3,14 @@
 `number` is the operation's in `operations()`; `inputs` and `outputs` are in the order of its signature. An output that is None or
 False is not computed; one that is True is made beside PyTorch's inputs, and those are returned. The place is the number of a CUDA
 device, or -1 for the CPU; a stream there, and a number of threads here; and what allocates scratch memory there, called with a
-tensor of the call and the number of float32 elements, None where PyTorch does.
+tensor of the call and the number of float32 elements, None where PyTorch does; and whether products of float32 matrices may be
+rounded to tf32 there.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-_Place = tuple[int, int, Callable[[Any, int], Any] | None]
+_Place = tuple[int, int, Callable[[Any, int], Any] | None, bool]
 
 __version__: str
 

@@ -15,7 +15,7 @@ def _scratch(array, length):
 
 def _place(array):
     _nvrtc.load()
-    return array.device.id, cupy.cuda.get_current_stream(array.device.id).ptr, _scratch
+    return array.device.id, cupy.cuda.get_current_stream(array.device.id).ptr, _scratch, False
 
 
 def call(op: Operation, tensors, options):

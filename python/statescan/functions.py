@@ -147,6 +147,7 @@ def ssd(
     dt_bias=None,
     dt_softplus=False,
     dt_limit=None,
+    dt_a=None,
     reverse=False,
     cu_seqlens=None,
     seq_idx=None,
@@ -165,6 +166,8 @@ def ssd(
         initial_state: (batch, nheads, dstate, headdim).
         causal_mask: (Q, Q), ones on and below the diagonal; checked, not needed.
         z: as x, gate.
+        dt_a: as dt, a step of its own for the decay ``exp(dt_a A)``, used as it is. With A = 1 it is the decay's logarithm: gated
+            linear attention is ``ssd(v, ones, ones, k, q, dt_a=log_decay)``.
         dt_bias, dt_softplus, dt_limit, reverse, cu_seqlens, seq_idx: as in `selective_scan`; dt_bias is (nheads,), and states
             of packed sequences are (sequences, nheads, dstate, headdim) or (batch, sequences, nheads, dstate, headdim).
 
@@ -172,7 +175,7 @@ def ssd(
         y, of x's shape and type, and the final state, shaped as the initial state, float32 (float64 where x is).
         `selective_state_update` goes on from it, with its last two axes exchanged.
     """
-    tensors = (x, dt, A, B, C, D, z, dt_bias, initial_state, cu_seqlens, seq_idx, causal_mask)
+    tensors = (x, dt, A, B, C, D, z, dt_bias, dt_a, initial_state, cu_seqlens, seq_idx, causal_mask)
     low, high = (None, None) if dt_limit is None else _limits("ssd", dt_limit)
     return _call(SSD, tensors, (dt_softplus, low, high, chunk_size, reverse))
 

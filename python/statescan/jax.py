@@ -39,14 +39,14 @@ def _place(op, tensors):
         )
     device = tensors[0].device
     if device.platform == "cpu":
-        return device, (-1, get_num_threads(), None)
+        return device, (-1, get_num_threads(), None, False)
     _nvrtc.load()
     # without scratch memory: JAX would give it to others before kernels are done
-    return device, (device.local_hardware_id, _STREAM, None)
+    return device, (device.local_hardware_id, _STREAM, None, False)
 
 
 def _wait(place):
-    device, stream, _ = place
+    device, stream, *_ = place
     if device >= 0:
         _native.synchronize(device, stream)
 

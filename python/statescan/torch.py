@@ -22,6 +22,14 @@ from .operations import OPERATIONS, STEPS, Operation
 _SINGLE = (torch.float32, torch.complex64)
 _DOUBLE = (torch.float64, torch.complex128)
 _WIDTH = {torch.float64: _DOUBLE, torch.complex128: _DOUBLE}
+# a newer and an older setting say whether products in float32 may use tf32; the newer one has the older one's value
+if hasattr(torch._C, "_get_fp32_precision_getter"):
+
+    def _allows_tf32():
+        return torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32"
+
+else:
+    _allows_tf32 = torch._C._get_cublas_allow_tf32
 # PyTorch without CUDA has no streams
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
@@ -64,9 +72,9 @@ def _place(tensor):
     call's kernels in the stream."""
     device = tensor.get_device()
     if device < 0:
-        return -1, _threads.chosen or get_num_threads(), None
+        return -1, _threads.chosen or get_num_threads(), None, False
     _nvrtc.load()
-    return device, _current_stream(device), None
+    return device, _current_stream(device), None, _allows_tf32()
 
 
 # each answers nothing, or zero, unless something takes part in calls: a mode, a transform of functions, a tracer, a profiler

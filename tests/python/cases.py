@@ -150,6 +150,8 @@ def all_cases():
     packed = {"cu_seqlens": CU_SEQLENS, "initial_state": r.real(4, 4, 5, 3)}
     add("ssd_packed", "ssd", ssd(batch=1), packed)
     add("ssd_seq_idx", "ssd", ssd(), {"seq_idx": index.to(torch.int32)})
+    more = {"dt_a": Random(6).step(2, 4, 83), "dt_bias": Random(7).real(4)}
+    add("ssd_own_decay_step", "ssd", ssd(groups=2), more, dt_softplus=True)
 
     for rule in ("bilinear", "zoh", "dirac"):
         add(f"simplified_scan_{rule}", "simplified_scan_fn", simplified(), return_last_state=True, discretization=rule)

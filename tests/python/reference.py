@@ -120,6 +120,7 @@ def ssd(
     *,
     z=None,
     dt_bias=None,
+    dt_a=None,
     **options,
 ):
     batch, nheads, seqlen, headdim = x.shape
@@ -147,6 +148,7 @@ def ssd(
         initial_state,
         z=None if z is None else channels(z),
         dt_bias=None if dt_bias is None else expanded(dt_bias),
+        deltaA=None if dt_a is None else dt_a.repeat_interleave(headdim, 1),
         **options,
     )
     y = y.unflatten(1, (nheads, headdim)).transpose(2, 3)

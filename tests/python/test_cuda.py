@@ -1,6 +1,5 @@
 """The same calls on a GPU: results, gradients, and what PyTorch, CuPy and JAX do with them there."""
 
-import copy
 import importlib
 
 import pytest
@@ -85,6 +84,13 @@ LONG = {
         "A": r.decay(4, 16),
         "B": r.real(1, 16, 30_000),
         "C": r.real(1, 16, 30_000),
+    },
+    "ssd": lambda r: {
+        "x": r.real(1, 2, 30_000, 4),
+        "dt": r.step(1, 2, 30_000),
+        "A": r.decay(2),
+        "B": r.real(1, 30_000, 16),
+        "C": r.real(1, 30_000, 16),
     },
     "linear_scan": lambda r: {"a": 1 - r.step(2, 30_000), "b": r.real(2, 30_000)},
     "causal_conv1d": lambda r: {"x": r.real(1, 4, 30_000), "weight": r.real(4, 4), "bias": r.real(4)},
@@ -212,15 +218,32 @@ def test_opcheck(name):
         torch.library.opcheck(function, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
-def test_autocast():
-    case = on_gpu("selective_scan_everything")
-    project = torch.nn.Linear(6, 6, device="cuda")
+@pytest.mark.parametrize("name", ["selective_scan_everything", "ssd_everything"])
+def test_autocast(name):
+    case = on_gpu(name)
+    width = case.tensors["x"].shape[1]
+    project = torch.nn.Linear(width, width, device="cuda")
     with torch.autocast("cuda", torch.bfloat16):
-        x = project(case.tensors["x"].transpose(1, 2)).transpose(1, 2)
+        x = project(case.tensors["x"].transpose(1, -1)).transpose(1, -1)
         y, state = case(x=x)
     assert x.dtype == y.dtype == torch.bfloat16 and state.dtype == torch.float32
     (y.float().sum() + state.sum()).backward()
     assert project.weight.grad.dtype == torch.float32 and project.weight.grad.abs().sum() > 0
+
+
+def test_tf32_where_pytorch_allows_it():
+    case = on_gpu("ssd_everything")
+    exact = case()
+    setting = torch.backends.cuda.matmul
+    setting.allow_tf32 = True
+    try:
+        rounded = case()
+    finally:
+        setting.allow_tf32 = False
+    for got, again, expected in zip(rounded, case(), exact, strict=True):
+        assert not torch.equal(got, expected)
+        assert_close(got, expected, 2e-3, "with tf32")
+        assert torch.equal(again, expected)
 
 
 def test_devices_are_not_mixed():
@@ -273,17 +296,3 @@ def test_example(tmp_path, capsys):
     example.main(options)
     printed = capsys.readouterr().out
     assert "on cuda" in printed and "sample: Alice was beginning" in printed
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", ["Mamba", "FalconMamba", "Mamba2"])
-def test_transformers(name):
-    models = pytest.importorskip("test_transformers")
-    torch.manual_seed(1)
-    configuration = getattr(models.transformers, f"{name}Config")(**models.CONFIGS[name])
-    model = getattr(models.transformers, f"{name}ForCausalLM")(configuration).eval()
-    there = copy.deepcopy(model).cuda()
-    ids = models.tokens()
-    models.close(runs(there, ids.cuda()).logits.cpu(), model(ids).logits, "logits")
-    options = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": -1}
-    assert torch.equal(there.generate(ids.cuda(), **options).cpu(), model.generate(ids, **options))

@@ -43,14 +43,54 @@ CONFIGS = {
         "chunk_size": 16,
         "adapter_rank": 8,
     },
+    "FalconH1": {
+        **SHARED,
+        **HYBRID,
+        "mamba_d_ssm": 96,
+        "mamba_n_heads": 6,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 16,
+        "mamba_chunk_size": 16,
+    },
+    "GraniteMoeHybrid": {
+        **SHARED,
+        **HYBRID,
+        "shared_intermediate_size": 64,
+        "num_local_experts": 0,
+        "layer_types": ["mamba", "attention"],
+        "mamba_n_heads": 6,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 16,
+        "mamba_chunk_size": 16,
+    },
+    "NemotronH": {
+        **{name: value for name, value in SHARED.items() if name != "num_hidden_layers"},
+        **HYBRID,
+        "head_dim": 12,
+        "layers_block_type": ["mamba", "attention", "mlp"],
+        "mamba_num_heads": 6,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "ssm_state_size": 16,
+        "chunk_size": 16,
+    },
 }
+# those with Mamba-2's scan
+CHUNKED = [name for name in CONFIGS if name not in ("Mamba", "FalconMamba")]
+
+no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=no_gpu)])
+def device(request):
+    return request.param
 
 
 @pytest.fixture(params=CONFIGS)
-def model(request):
+def model(request, device):
     config = getattr(transformers, f"{request.param}Config")(**CONFIGS[request.param])
     torch.manual_seed(1)
-    return getattr(transformers, f"{request.param}ForCausalLM")(config).eval()
+    return getattr(transformers, f"{request.param}ForCausalLM")(config).eval().to(device)
 
 
 @pytest.fixture
@@ -82,13 +122,18 @@ FUNCTIONS = (
 )
 
 
-def tokens(seed=2, batch=2, seqlen=37):
-    return torch.randint(2, SHARED["vocab_size"], (batch, seqlen), generator=torch.Generator().manual_seed(seed))
+def tokens(device, seed=2, batch=2, seqlen=37):
+    ids = torch.randint(2, SHARED["vocab_size"], (batch, seqlen), generator=torch.Generator().manual_seed(seed))
+    return ids.to(device)
 
 
-def padded():
+def whole(device):
+    return {"input_ids": tokens(device, seqlen=9)}
+
+
+def padded(device):
     """A prompt, and one that is shorter and starts with padding."""
-    ids = tokens(seqlen=11)
+    ids = tokens(device, seqlen=11)
     ids[1, :4] = 0
     return {"input_ids": ids, "attention_mask": (ids != 0).long()}
 
@@ -104,8 +149,8 @@ def test_chosen_functions_are_ours(fallback):
 
 
 @torch.no_grad()
-def test_logits(model, fallback):
-    ids = tokens()
+def test_logits(model, device, fallback):
+    ids = tokens(device)
     fast = model(ids).logits
     without_cache = model(ids, use_cache=False).logits
     fallback()
@@ -114,46 +159,68 @@ def test_logits(model, fallback):
     close(without_cache, expected, "logits without cache")
 
 
-@pytest.mark.parametrize("prompt", [lambda: {"input_ids": tokens(seqlen=9)}, padded], ids=["whole", "padded"])
-def test_generate(model, fallback, prompt):
-    options = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": -1}
-    fast = model.generate(**prompt(), **options)
-    assert fast.shape[1] == prompt()["input_ids"].shape[1] + 24
+@pytest.mark.parametrize("prompt", [whole, padded], ids=["whole", "padded"])
+def test_generate(model, device, fallback, prompt):
+    prompt, options = prompt(device), {"max_new_tokens": 24, "do_sample": False, "eos_token_id": -1}
+    fast = model.generate(**prompt, **options)
+    assert fast.shape[1] == prompt["input_ids"].shape[1] + 24
     fallback()
-    assert torch.equal(fast, model.generate(**prompt(), **options))
+    assert torch.equal(fast, model.generate(**prompt, **options))
 
 
-def test_training_step(model, fallback):
+def gradients_of(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def close_gradients(got, expected):
+    assert got.keys() == expected.keys() and len(got) > 10
+    for name, gradient in expected.items():
+        close(got[name], gradient, f"gradient of {name}")
+
+
+def test_training_step(model, device, fallback):
     model.train()
-    ids = tokens()
+    ids = tokens(device)
 
     def step():
         loss = model(ids, labels=ids).loss
-        model.zero_grad()
-        loss.backward()
-        return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        return loss.detach(), gradients_of(model, loss)
 
     loss, gradients = step()
     fallback()
     expected_loss, expected = step()
     close(loss, expected_loss, "loss")
-    assert gradients.keys() == expected.keys() and len(gradients) > 10
-    for name, gradient in expected.items():
-        close(gradients[name], gradient, f"gradient of {name}")
+    close_gradients(gradients, expected)
 
 
-@pytest.mark.parametrize("model", ["Mamba2", "Bamba", "Zamba2"], indirect=True)
-def test_without_a_kernel(model, monkeypatch):
+@pytest.mark.parametrize("model", CHUNKED, indirect=True)
+def test_packed_training(model, device):
+    """Sequences in one row, told apart by `seq_idx`, and for attention by their positions, are sequences in rows of their own."""
+    model.train()
+    parts = [tokens(device, seed, batch=1, seqlen=length) for seed, length in enumerate((21, 1, 40))]
+    index = torch.cat([torch.full_like(part, i, dtype=torch.int32) for i, part in enumerate(parts)], 1)
+    positions = torch.cat([torch.arange(part.shape[1], device=device)[None] for part in parts], 1)
+    together = model(torch.cat(parts, 1), position_ids=positions, seq_idx=index, use_cache=False).logits
+    apart = torch.cat([model(part, use_cache=False).logits for part in parts], 1)
+    close(together, apart, "logits")
+    target = tokens(device, seed=3, batch=1, seqlen=62)
+    losses = [torch.nn.functional.cross_entropy(logits[0], target[0]) for logits in (together, apart)]
+    close_gradients(*(gradients_of(model, loss) for loss in losses))
+
+
+@pytest.mark.parametrize("model", CHUNKED, indirect=True)
+def test_without_a_kernel(model, device, monkeypatch):
     """As on a GPU that has no kernel of SSD: the drop-ins compute with PyTorch's operations."""
 
     def everything():
         model.eval()
         with torch.no_grad():
-            logits = model(tokens()).logits
-        generated = model.generate(**padded(), max_new_tokens=9, do_sample=False, eos_token_id=-1)
-        model.train().zero_grad()
-        model(tokens(), labels=tokens()).loss.backward()
-        return logits, generated, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+            logits = model(tokens(device)).logits
+        generated = model.generate(**padded(device), max_new_tokens=9, do_sample=False, eos_token_id=-1)
+        model.train()
+        return logits, generated, gradients_of(model, model(tokens(device), labels=tokens(device)).loss)
 
     logits, generated, gradients = everything()
     calls = []
@@ -164,9 +231,8 @@ def test_without_a_kernel(model, monkeypatch):
     again, generated_again, gradients_again = everything()
     assert len(calls) >= 3
     close(again, logits, "logits")
-    assert torch.equal(generated_again, generated) and gradients_again.keys() == gradients.keys()
-    for name, gradient in gradients.items():
-        close(gradients_again[name], gradient, f"gradient of {name}")
+    assert torch.equal(generated_again, generated)
+    close_gradients(gradients_again, gradients)
 
 
 @pytest.mark.parametrize("name", ["hf_mamba", "hf_mamba2"])

@@ -252,6 +252,19 @@ fn steps(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
     ])
 }
 
+fn own_decay_step(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
+    let (b, l, h, p, g, n) = (2, 40, 4, 3, 1, 5);
+    let mut call = Call::new(find("ssd")?)
+        .with("x", r.normal(&[b, l, h, p])?)
+        .with("dt", r.uniform(&[b, l, h], 0.1, 0.6)?)
+        .with("A", r.uniform(&[h], -2.0, -0.2)?)
+        .with("B", r.normal(&[b, l, g, n])?)
+        .with("C", r.normal(&[b, l, g, n])?)
+        .with("dt_a", r.uniform(&[b, l, h], 0.0, 0.9)?);
+    call.inputs[5].given = "deltaA".to_string();
+    Ok(vec![("ssd_own_decay_step", call)])
+}
+
 fn named(all: Exact, like: impl Fn(&str) -> Option<DType>) -> Tensors {
     let mut tensors = Tensors::default();
     for (name, dense) in all {
@@ -278,7 +291,7 @@ fn main() -> Result<()> {
     let directory = directory.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors"));
     std::fs::create_dir_all(&directory).map_err(|error| Error::Io { path: directory.clone(), verb: "written", error })?;
     let mut draw = Draw(Rng::new(2026));
-    for make in [selective_scan, ssd, linear_scan, conv, s5, steps] {
+    for make in [selective_scan, ssd, linear_scan, conv, s5, steps, own_decay_step] {
         for (name, call) in make(&mut draw)? {
             write(&directory, name, &call)?;
         }

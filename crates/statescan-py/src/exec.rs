@@ -47,13 +47,14 @@ fn cpu(threads: usize) -> Exec {
 }
 
 /// Where a call runs, as Python says it: a tuple of the number of a CUDA device or -1, the stream or the number of threads, and what
-/// allocates scratch memory there, called with a tensor of the call and a number of `f32`; None where PyTorch does.
+/// allocates scratch memory there, called with a tensor of the call and a number of `f32`, or None where PyTorch does; whether products of `f32`
+/// may be rounded to tf32.
 #[derive(FromPyObject)]
-pub struct Place<'py>(i32, usize, Option<Bound<'py, PyAny>>);
+pub struct Place<'py>(i32, usize, Option<Bound<'py, PyAny>>, bool);
 
 impl<'py> Place<'py> {
     pub fn exec(&self) -> PyResult<Exec> {
-        of(self.0, self.1)
+        of(self.0, self.1, self.3)
     }
 
     /// The stream on a CUDA device.
@@ -73,29 +74,29 @@ impl<'py> Place<'py> {
 }
 
 thread_local! {
-    /// The executor of this thread's last call on a GPU, with its device and stream.
-    static LAST: RefCell<Option<(usize, usize, Exec)>> = const { RefCell::new(None) };
+    /// The executor of this thread's last call on a GPU, with its device and stream, and whether it may use tf32.
+    static LAST: RefCell<Option<(usize, usize, bool, Exec)>> = const { RefCell::new(None) };
 }
 
-fn cuda(ordinal: usize, stream: usize) -> statescan::Result<Exec> {
+fn cuda(ordinal: usize, stream: usize, tf32: bool) -> statescan::Result<Exec> {
     LAST.with_borrow_mut(|last| match last {
-        Some((of, on, exec)) if (*of, *on) == (ordinal, stream) => Ok(exec.clone()),
+        Some((of, on, with, exec)) if (*of, *on, *with) == (ordinal, stream, tf32) => Ok(exec.clone()),
         _ => {
             // SAFETY: a stream of the framework that owns the tensors; frameworks use the primary context, and one that is gone by the next
             // call does not come with it.
-            let exec = unsafe { Exec::cuda_stream(ordinal, stream as *mut c_void) }?;
-            *last = Some((ordinal, stream, exec.clone()));
+            let exec = unsafe { Exec::cuda_stream(ordinal, stream as *mut c_void) }?.with_tf32(tf32);
+            *last = Some((ordinal, stream, tf32, exec.clone()));
             Ok(exec)
         }
     })
 }
 
 /// The executor of a call: threads of the CPU for device -1, else a stream of a CUDA device.
-fn of(device: i32, queue: usize) -> PyResult<Exec> {
+fn of(device: i32, queue: usize, tf32: bool) -> PyResult<Exec> {
     match usize::try_from(device) {
         Err(_) if queue == 0 => Err(PyValueError::new_err("the number of threads must be at least 1")),
         Err(_) => Ok(cpu(queue)),
-        Ok(ordinal) => cuda(ordinal, queue).map_err(to_python),
+        Ok(ordinal) => cuda(ordinal, queue, tf32).map_err(to_python),
     }
 }
 
@@ -114,6 +115,6 @@ pub fn cuda_devices(py: Python<'_>) -> PyResult<Vec<String>> {
 /// Waits until everything that was put into a stream is done.
 #[pyfunction]
 pub fn synchronize(py: Python<'_>, device: i32, stream: usize) -> PyResult<()> {
-    let exec = of(device, stream)?;
+    let exec = of(device, stream, false)?;
     py.detach(|| exec.synchronize()).map_err(to_python)
 }

@@ -98,6 +98,13 @@ impl Exec {
         Ok(self)
     }
 
+    /// The same, and products of `f32` matrices on tensor cores may round their factors to tf32, the 11 leading bits, which takes a third of the
+    /// instructions: an error of about 5e-4 in place of 1e-6. Sums, states and elementwise functions stay `f32`; the CPU and 16-bit inputs know no
+    /// difference. It is off unless asked for.
+    pub fn with_tf32(self, allowed: bool) -> Self {
+        Exec { cuda: self.cuda.map(|stream| stream.with_tf32(allowed)), ..self }
+    }
+
     /// The device that views must be on.
     pub fn device(&self) -> Device {
         self.cuda.as_ref().map_or(Device::Cpu, |stream| Device::Cuda(stream.ordinal()))

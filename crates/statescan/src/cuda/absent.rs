@@ -22,6 +22,12 @@ impl Stream {
     pub(crate) unsafe fn borrowed(_ordinal: usize, _raw: *mut c_void) -> Result<Self> {
         Err(ABSENT)
     }
+    pub(crate) fn with_tf32(self, _allowed: bool) -> Self {
+        match self.0 {}
+    }
+    pub(crate) fn allows_tf32(&self) -> bool {
+        match self.0 {}
+    }
     pub(crate) fn ordinal(&self) -> usize {
         match self.0 {}
     }

@@ -29,6 +29,8 @@ impl Drop for OwnStream {
 pub(crate) struct Stream {
     context: Arc<Context>,
     raw: usize,
+    /// Whether factors of products in f32 may be rounded to tf32.
+    tf32: bool,
     _own: Option<Arc<OwnStream>>,
 }
 
@@ -60,7 +62,7 @@ impl Stream {
         // SAFETY: a context is current.
         unsafe { call!(cuStreamCreate(&mut raw, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32))? };
         let own = OwnStream { context: context.clone(), raw: raw as usize };
-        Ok(Stream { context, raw: raw as usize, _own: Some(Arc::new(own)) })
+        Ok(Stream { context, raw: raw as usize, tf32: false, _own: Some(Arc::new(own)) })
     }
 
     /// A stream of the caller's.
@@ -68,9 +70,16 @@ impl Stream {
     /// # Safety
     /// It belongs to the device's primary context and outlives its use here.
     pub(crate) unsafe fn borrowed(ordinal: usize, raw: *mut c_void) -> Result<Self> {
-        Ok(Stream { context: Context::of(ordinal)?, raw: raw as usize, _own: None })
+        Ok(Stream { context: Context::of(ordinal)?, raw: raw as usize, tf32: false, _own: None })
     }
 
+    /// The same stream for calls that may, or may not, round factors to tf32.
+    pub(crate) fn with_tf32(self, allowed: bool) -> Self {
+        Stream { tf32: allowed, ..self }
+    }
+    pub(crate) fn allows_tf32(&self) -> bool {
+        self.tf32
+    }
     fn raw(&self) -> sys::CUstream {
         self.raw as sys::CUstream
     }

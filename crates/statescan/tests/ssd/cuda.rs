@@ -69,7 +69,10 @@ fn cuda_segments() {
         Case { decay: 0.1, ..Case::new(DType::BF16, [2, 2817, 3, 64, 1, 64], ALL | REVERSE) },
         Case { decay: 0.05, ..Case::new(DType::F32, [1, 3333, 2, 24, 1, 20], BOUNDS | INITIAL) },
         Case { decay: 0.05, ..Case::new(DType::F32, [2, 2500, 2, 8, 2, 8], INDEX | INDEX_STATES | INITIAL | REVERSE) },
-        Case { layout: Layout::Scattered, ..Case::new(DType::F16, [1, 2111, 4, 32, 2, 32], INDEX | INITIAL | SKIP) },
+        Case {
+            layout: Layout::Scattered,
+            ..Case::new(DType::F16, [1, 2111, 4, 32, 2, 32], INDEX | INITIAL | SKIP | OWN_DECAY_STEP)
+        },
     ];
     on_gpu(cases, |case, execs| {
         let inputs = Inputs::new(case).on(&execs[0]);
@@ -95,6 +98,36 @@ fn cuda_packed_sequences() {
         for options in [INITIAL, ALL | REVERSE] {
             on_gpu([Case::new(DType::BF16, [2, 500, 4, 64, 2, 128], packed | options)], check);
         }
+    }
+}
+
+/// Where it is allowed products of f32 are rounded to 11 bits, and those of 16 bits are what they were.
+#[test]
+fn cuda_tf32_where_it_is_allowed() {
+    let Some(exec) = gpu() else { return };
+    let rounded = exec.clone().with_tf32(true);
+    for sizes in [[1, 200, 4, 64, 1, 128], [2, 100, 2, 24, 1, 17]] {
+        let case = Case::new(DType::F32, sizes, ALL);
+        let inputs = Inputs::new(&case);
+        let args = inputs.args(&case);
+        let expected = reference::forward(&args).unwrap();
+        let [plain, tf32] = [&exec, &rounded].map(|exec| run_forward(&case, &inputs, exec, true).unwrap());
+        let bound = ErrorBound::for_scan(DType::F32, case.seqlen).in_products(DType::F16);
+        assert_close("y in tf32", &tf32.y, &expected.y, bound);
+        assert_close("final_state in tf32", &tf32.last, &expected.final_state, bound);
+        assert!(plain.y.bytes() != tf32.y.bytes(), "the option has no effect");
+        let cotangents = Cotangents::default().y(inputs.dy.view()).final_state(inputs.dstate.view());
+        let by = reference::backward(&args, &cotangents).unwrap();
+        let bound = ErrorBound::for_gradient(DType::F16, case.seqlen).in_products(DType::F16);
+        for (name, got) in run_backward(&case, &inputs, &rounded, None) {
+            let terms = by.dt.data().iter().map(|v| v.norm_sqr()).sum::<f64>().sqrt();
+            let scale = if matches!(name, "a" | "dt_bias") { terms } else { 0.0 };
+            assert_close_in_scale(&format!("gradient by {name} in tf32"), &got, of(&by, name), bound, scale);
+        }
+        let case = Case { dtype: DType::BF16, ..case };
+        let inputs = Inputs::new(&case);
+        let [plain, tf32] = [&exec, &rounded].map(|exec| run_forward(&case, &inputs, exec, true).unwrap());
+        assert_eq!(plain.y.bytes(), tf32.y.bytes());
     }
 }
 

@@ -27,12 +27,12 @@ fn plain_shapes_on_every_level() {
 
 #[test]
 fn every_option_on_every_level() {
-    let alone = [GATE, SKIP, WIDE_SKIP, BIAS, SOFTPLUS, BIAS | SOFTPLUS, LIMIT, INITIAL, REVERSE, HEADS_FIRST];
+    let alone = [GATE, SKIP, WIDE_SKIP, BIAS, SOFTPLUS, BIAS | SOFTPLUS, LIMIT, OWN_DECAY_STEP, INITIAL, REVERSE, HEADS_FIRST];
     for option in alone {
         everywhere(Case { seed: 2, ..Case::new(DType::F32, [2, 70, 6, 9, 1, 5], option) });
     }
     for packed in [BOUNDS, INDEX, INDEX | INDEX_STATES] {
-        for option in [0, INITIAL, INITIAL | REVERSE | GATE | SKIP | HEADS_FIRST] {
+        for option in [0, INITIAL, INITIAL | REVERSE | GATE | SKIP | OWN_DECAY_STEP | HEADS_FIRST] {
             everywhere(Case { seed: 4, ..Case::new(DType::F32, [2, 250, 4, 6, 2, 4], packed | option) });
         }
     }
@@ -40,7 +40,7 @@ fn every_option_on_every_level() {
 
 #[test]
 fn types_and_layouts() {
-    let options = GATE | WIDE_SKIP | BIAS | SOFTPLUS | INITIAL;
+    let options = GATE | WIDE_SKIP | BIAS | SOFTPLUS | OWN_DECAY_STEP | INITIAL;
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
         for layout in [Layout::Dense, Layout::Scattered] {
             everywhere(Case { layout, ..Case::new(dtype, [2, 77, 6, 10, 2, 6], options) });
@@ -101,7 +101,7 @@ fn empty_problems() {
 
 #[test]
 fn any_subset_of_gradients_is_the_same() {
-    let case = Case::new(DType::F32, [2, 100, 4, 8, 2, 6], GATE | SKIP | BIAS | SOFTPLUS | INITIAL);
+    let case = Case::new(DType::F32, [2, 100, 4, 8, 2, 6], GATE | SKIP | BIAS | SOFTPLUS | OWN_DECAY_STEP | INITIAL);
     let (inputs, exec) = (Inputs::new(&case), Exec::cpu(1));
     let args = inputs.args(&case);
     let cotangents = Cotangents::default().y(inputs.dy.view()).final_state(inputs.dstate.view());
@@ -117,6 +117,7 @@ fn any_subset_of_gradients_is_the_same() {
             "d" => &mut grads.d,
             "z" => &mut grads.z,
             "dt_bias" => &mut grads.dt_bias,
+            "dt_a" => &mut grads.dt_a,
             _ => &mut grads.initial_state,
         };
         *slot = Some(alone.view_mut());

@@ -6,6 +6,7 @@ mod common;
 mod cuda;
 mod kernels;
 mod oracle;
+mod properties;
 mod rules;
 mod vectors;
 
@@ -72,6 +73,7 @@ struct Inputs {
     d: Tensor,
     z: Tensor,
     bias: Tensor,
+    dt_a: Tensor,
     state: Tensor,
     bounds: Tensor,
     index: Tensor,
@@ -123,6 +125,7 @@ impl Inputs {
             index,
             dy: normal(rng, dtype, &wide_x, l, 1.0),
             dstate: normal(rng, wide, &case.state_shape(), l, 1.0),
+            dt_a: uniform(rng, dtype, &steps, l, 0.001, 0.4),
         }
     }
 
@@ -130,9 +133,9 @@ impl Inputs {
     fn on(&self, exec: &Exec) -> Self {
         let on = |tensor| on(exec, tensor);
         let [x, dt, a, b, c, d, z] = [&self.x, &self.dt, &self.a, &self.b, &self.c, &self.d, &self.z].map(on);
-        let [bias, state, bounds] = [&self.bias, &self.state, &self.bounds].map(on);
+        let [bias, dt_a, state, bounds] = [&self.bias, &self.dt_a, &self.state, &self.bounds].map(on);
         let [index, dy, dstate] = [&self.index, &self.dy, &self.dstate].map(on);
-        Inputs { x, dt, a, b, c, d, z, bias, state, bounds, index, dy, dstate }
+        Inputs { x, dt, a, b, c, d, z, bias, dt_a, state, bounds, index, dy, dstate }
     }
 
     fn args<'a>(&'a self, case: &Case) -> Args<'a> {
@@ -147,6 +150,7 @@ impl Inputs {
             .dt_bias(on(BIAS, &self.bias))
             .dt_softplus(case.has(SOFTPLUS))
             .dt_limit(if case.has(LIMIT) { (0.02, 0.3) } else { (f64::NEG_INFINITY, f64::INFINITY) })
+            .dt_a(on(OWN_DECAY_STEP, &self.dt_a))
             .initial_state(on(INITIAL, &self.state))
             .sequences(if case.has(BOUNDS) {
                 Sequences::CuSeqlens(self.bounds.view())
@@ -198,7 +202,7 @@ fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor
     let mut scratch = on(exec, &poisoned(rng, DType::F32, &[len], Layout::Dense));
     let mut fresh = |like: &Tensor| on(exec, &poisoned(rng, like.dtype(), &like.shape(), case.layout));
     let [mut x, mut dt, mut a, mut b, mut c] = [&i.x, &i.dt, &i.a, &i.b, &i.c].map(&mut fresh);
-    let [mut d, mut z, mut bias, mut state] = [&i.d, &i.z, &i.bias, &i.state].map(&mut fresh);
+    let [mut d, mut z, mut bias, mut dt_a, mut state] = [&i.d, &i.z, &i.bias, &i.dt_a, &i.state].map(&mut fresh);
     let mut grads = Gradients::default()
         .x(x.view_mut())
         .dt(dt.view_mut())
@@ -208,6 +212,7 @@ fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor
         .d(args.d.is_some().then(|| d.view_mut()))
         .z(args.z.is_some().then(|| z.view_mut()))
         .dt_bias(args.dt_bias.is_some().then(|| bias.view_mut()))
+        .dt_a(args.dt_a.is_some().then(|| dt_a.view_mut()))
         .initial_state(state.view_mut())
         .workspace(scratch.view_mut());
     ssd::backward(exec, &args, saved.as_ref().map(|s| s.view()), &cotangents, &mut grads).unwrap();
@@ -215,6 +220,7 @@ fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor
     all.extend(args.d.is_some().then_some(("d", &d)));
     all.extend(args.z.is_some().then_some(("z", &z)));
     all.extend(args.dt_bias.is_some().then_some(("dt_bias", &bias)));
+    all.extend(args.dt_a.is_some().then_some(("dt_a", &dt_a)));
     all.into_iter().map(|(name, tensor)| (name, home(tensor))).collect()
 }
 
@@ -229,7 +235,24 @@ fn of<'g>(all: &'g reference::Backward, name: &str) -> &'g Dense {
         "d" => all.d.as_ref().unwrap(),
         "z" => all.z.as_ref().unwrap(),
         "dt_bias" => all.dt_bias.as_ref().unwrap(),
+        "dt_a" => all.dt_a.as_ref().unwrap(),
         _ => &all.initial_state,
+    }
+}
+
+/// All elements of a result for which `touched` is false are finite.
+fn clean(name: &str, buffer: &Tensor, touched: impl Fn(&[usize]) -> bool) {
+    let (dense, shape) = (buffer.to_dense(), buffer.shape());
+    let mut index = vec![0; shape.len()];
+    for value in dense.data() {
+        assert!(touched(&index) || value.re.is_finite(), "{name} at {index:?} is {}", value.re);
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            if index[axis] < shape[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
     }
 }
 
@@ -243,7 +266,11 @@ fn held(dense: &Dense, dtype: DType) -> Dense {
 
 /// The kernels of executors against the oracle, the backward pass with and without checkpoints.
 fn check(case: &Case, execs: &[Exec]) {
-    let inputs = Inputs::new(case);
+    check_inputs(case, &Inputs::new(case), execs);
+}
+
+/// The same with inputs of one's own.
+fn check_inputs(case: &Case, inputs: &Inputs, execs: &[Exec]) {
     let args = inputs.args(case);
     let expected = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
     let cotangents = Cotangents::default().y(inputs.dy.view()).final_state(inputs.dstate.view());
@@ -252,7 +279,7 @@ fn check(case: &Case, execs: &[Exec]) {
         let on_device = |bound: ErrorBound| if is_gpu(exec) { bound.in_products(case.dtype) } else { bound };
         let cut = ssd::workspace_len(exec, &inputs.on(exec).args(case)).unwrap() > 0;
         let runs = [cut.then_some(false), Some(true)].into_iter().flatten();
-        let runs: Option<Vec<_>> = runs.map(|with_workspace| run_forward(case, &inputs, exec, with_workspace)).collect();
+        let runs: Option<Vec<_>> = runs.map(|with_workspace| run_forward(case, inputs, exec, with_workspace)).collect();
         let Some(runs) = runs else { continue };
         for got in &runs {
             let bound = on_device(ErrorBound::for_scan(case.dtype, case.seqlen));
@@ -262,24 +289,25 @@ fn check(case: &Case, execs: &[Exec]) {
         }
         let got = runs.last().unwrap();
         if is_gpu(exec) {
-            let again = run_forward(case, &inputs, exec, true).unwrap();
+            let again = run_forward(case, inputs, exec, true).unwrap();
             assert!(got.y.bytes() == again.y.bytes() && got.last.bytes() == again.last.bytes(), "two runs differ: {case:?}");
         }
-        let grads = run_backward(case, &inputs, exec, Some(&got.saved));
+        let grads = run_backward(case, inputs, exec, Some(&got.saved));
         for (name, got) in &grads {
             let what = format!("gradient by {name} of {case:?} on {exec:?}");
             let wanted = held(of(&by, name), case.wide());
             let bound = on_device(ErrorBound::for_gradient(got.dtype(), case.seqlen));
             if matches!(*name, "a" | "dt_bias") {
-                // one number a head, a sum over steps that may cancel: its terms are as large as the gradient by dt
-                let terms = by.dt.data().iter().map(|v| v.norm_sqr()).sum::<f64>().sqrt();
+                // one number a head, a sum over steps that may cancel: its terms are as large as the gradients by dt and dt_a
+                let steps = [Some(&by.dt), by.dt_a.as_ref()].into_iter().flatten();
+                let terms = steps.flat_map(|of| of.data()).map(|v| v.norm_sqr()).sum::<f64>().sqrt();
                 assert_close_in_scale(&what, got, &wanted, bound, terms);
             } else {
                 assert_close(&what, got, &wanted, bound);
             }
         }
         if case.seed.is_multiple_of(2) {
-            for ((name, with), (_, without)) in grads.iter().zip(run_backward(case, &inputs, exec, None)) {
+            for ((name, with), (_, without)) in grads.iter().zip(run_backward(case, inputs, exec, None)) {
                 assert_eq!(with.bytes(), without.bytes(), "gradient by {name} without checkpoints, {case:?} on {exec:?}");
             }
         }

@@ -19,7 +19,7 @@ fn small(options: u32) -> Case {
 
 #[test]
 fn is_a_selective_scan_with_a_scalar_decay_for_each_head() {
-    for options in [0, WIDE_SKIP | GATE | BIAS | SOFTPLUS | INITIAL, LIMIT | REVERSE | INITIAL] {
+    for options in [0, WIDE_SKIP | GATE | BIAS | SOFTPLUS | INITIAL, LIMIT | REVERSE | INITIAL, OWN_DECAY_STEP | BIAS] {
         let case = small(options);
         let inputs = Inputs::new(&case);
         let args = inputs.args(&case);
@@ -48,12 +48,13 @@ fn is_a_selective_scan_with_a_scalar_decay_for_each_head() {
             }
             out
         };
-        let (x, dt, z) = (timed(args.x), timed(args.dt), args.z.map(timed));
+        let (x, dt, dt_a, z) = (timed(args.x), timed(args.dt), args.dt_a.map(timed), args.z.map(timed));
         let (a, d, bias) = (by_channel(args.a, dstate), args.d.map(|d| by_channel(d, 1)), args.dt_bias.map(|v| by_channel(v, 1)));
         let maps = [args.b, args.c].map(|view| Dense::from_view(&view.permute(&[0, 2, 3, 1])));
         let mut scan =
             selective_scan::Args::new(x.real_view(), dt.real_view(), a.real_view(), maps[0].real_view(), maps[1].real_view());
         scan.z = z.as_ref().map(|v| v.real_view());
+        scan.dt_a = dt_a.as_ref().map(|v| v.real_view());
         scan.d = d.as_ref().map(|v| v.real_view().index(1, 0));
         scan.dt_bias = bias.as_ref().map(|v| v.real_view().index(1, 0));
         (scan.dt_softplus, scan.dt_limit, scan.reverse) = (args.dt_softplus, args.dt_limit, args.reverse);
@@ -74,19 +75,27 @@ fn is_a_selective_scan_with_a_scalar_decay_for_each_head() {
         let expected = selective_scan::reference::backward(&scan, &cotangents).unwrap();
         let got = reference::backward(&args, &Cotangents::default().y(inputs.dy.view())).unwrap();
         same("dx", &timed(got.x.real_view()), &expected.x, EXACT);
-        let mut ddt = Dense::zeros(&[case.batch, case.seqlen, heads]).unwrap();
-        let mut da = Dense::zeros(&[heads]).unwrap();
-        for c in 0..channels {
-            for b in 0..case.batch {
-                for t in 0..case.seqlen {
-                    *ddt.at_mut(&[b, t, c / headdim]) += expected.dt.at(&[b, c, t]);
+        let summed = |by_channel: &Dense| {
+            let mut sum = Dense::zeros(&[case.batch, case.seqlen, heads]).unwrap();
+            for c in 0..channels {
+                for b in 0..case.batch {
+                    for t in 0..case.seqlen {
+                        *sum.at_mut(&[b, t, c / headdim]) += by_channel.at(&[b, c, t]);
+                    }
                 }
             }
+            sum
+        };
+        let mut da = Dense::zeros(&[heads]).unwrap();
+        for c in 0..channels {
             for n in 0..dstate {
                 *da.at_mut(&[c / headdim]) += expected.a.at(&[c, n]);
             }
         }
-        same("ddt", &got.dt, &ddt, EXACT);
+        same("ddt", &got.dt, &summed(&expected.dt), EXACT);
+        for (got, expected) in got.dt_a.iter().zip(&expected.dt_a) {
+            same("ddt_a", got, &summed(expected), EXACT);
+        }
         same("da", &got.a, &da, EXACT);
         same("db", &Dense::from_view(&got.b.real_view().permute(&[0, 2, 3, 1])), &expected.b, EXACT);
         same("dc", &Dense::from_view(&got.c.real_view().permute(&[0, 2, 3, 1])), &expected.c, EXACT);
@@ -173,6 +182,7 @@ fn gradients_are_central_differences() {
     for options in [
         INITIAL | GATE | SKIP | BIAS | SOFTPLUS,
         WIDE_SKIP | LIMIT | REVERSE | INITIAL,
+        BIAS | SOFTPLUS | OWN_DECAY_STEP | REVERSE,
         BOUNDS | INITIAL | GATE,
         INDEX | INDEX_STATES | INITIAL,
     ] {
@@ -206,6 +216,9 @@ fn gradients_are_central_differences() {
         }
         if let (Some(bias), Some(grad)) = (args.dt_bias, &grads.dt_bias) {
             by("dt_bias", bias, &|v| loss(&inputs.args(&case).dt_bias(v)), grad);
+        }
+        if let (Some(dt_a), Some(grad)) = (args.dt_a, &grads.dt_a) {
+            by("dt_a", dt_a, &|v| loss(&inputs.args(&case).dt_a(v)), grad);
         }
     }
 }

@@ -48,22 +48,6 @@ fn chunk_size_and_mask_change_nothing() {
     }
 }
 
-/// Whether all elements of a result for which `touched` is false are finite.
-fn clean(name: &str, buffer: &Tensor, touched: impl Fn(&[usize]) -> bool) {
-    let (dense, shape) = (buffer.to_dense(), buffer.shape());
-    let mut index = vec![0; shape.len()];
-    for value in dense.data() {
-        assert!(touched(&index) || value.re.is_finite(), "{name} at {index:?} is {}", value.re);
-        for axis in (0..shape.len()).rev() {
-            index[axis] += 1;
-            if index[axis] < shape[axis] {
-                break;
-            }
-            index[axis] = 0;
-        }
-    }
-}
-
 #[test]
 fn nan_and_infinity_stay_where_they_are() {
     for exec in [Some(Exec::cpu(1)), gpu()].into_iter().flatten() {
@@ -102,6 +86,19 @@ fn nan_and_infinity_stay(exec: &Exec) {
         poison(&mut inputs.dt, &[0, 70, 3], with);
         let out = run_forward(&case, &inputs, exec, true).unwrap();
         clean("y", &out.y, |i| i[0] == 0 && i[2] == 3 && i[1] >= 70);
+        let case = Case { options: case.options | OWN_DECAY_STEP, ..case };
+        let mut inputs = Inputs::new(&case);
+        poison(&mut inputs.dt_a, &[0, 70, 3], with);
+        let out = run_forward(&case, &inputs, exec, true).unwrap();
+        clean("y", &out.y, |i| i[0] == 0 && i[2] == 3 && i[1] >= 70);
+        for (name, grad) in run_backward(&case, &inputs, exec, None) {
+            match name {
+                "x" | "z" | "dt" | "dt_a" => clean(name, &grad, |i| i[0] == 0 && i[2] == 3),
+                "initial_state" => clean(name, &grad, |i| i[0] == 0 && i[1] == 3),
+                "b" | "c" => clean(name, &grad, |i| i[0] == 0 && i[2] == 1),
+                _ => clean(name, &grad, |i| i[0] == 3),
+            }
+        }
         // one packed sequence
         let case = Case::new(DType::F32, [1, 90, 3, 5, 1, 6], BOUNDS | INITIAL);
         let mut inputs = Inputs::new(&case);
@@ -146,6 +143,8 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
         ("d", good.d(small.view()), |e| matches!(e, Error::Shape { .. })),
         ("z", good.z(good.x.slice(3, 0..1)), |e| matches!(e, Error::Shape { .. })),
         ("dt_bias", good.dt_bias(small.view()), |e| matches!(e, Error::Shape { .. })),
+        ("dt_a", good.dt_a(good.x), |e| matches!(e, Error::Shape { .. })),
+        ("dt_a", good.dt_a(good.dt.slice(2, 0..1)), |e| matches!(e, Error::Shape { .. })),
         ("initial_state", good.initial_state(good.x), |e| matches!(e, Error::Shape { .. })),
         ("dt_limit", good.dt_limit((1.0, 0.0)), |e| matches!(e, Error::Value { .. })),
         ("dt_limit", good.dt_limit((f64::NAN, 0.0)), |e| matches!(e, Error::Value { .. })),
@@ -192,6 +191,9 @@ fn wrong_outputs_are_named() {
     let mut grads = Gradients::default().z(ViewMut::new(&mut memory[..420], &shape).unwrap());
     let error = ssd::backward(&exec, &args, None, &Cotangents::default(), &mut grads).unwrap_err();
     assert!(matches!(error, Error::Presence { argument: "z", .. }), "{error}");
+    let mut grads = Gradients::default().dt_a(ViewMut::new(&mut memory[..140], &shape[..3]).unwrap());
+    let error = ssd::backward(&exec, &args, None, &Cotangents::default(), &mut grads).unwrap_err();
+    assert!(matches!(error, Error::Presence { argument: "dt_a", .. }), "{error}");
     let mut same = poisoned(&mut Rng::new(1), DType::F32, &shape, Layout::Dense);
     // SAFETY: nothing is written, since the call refuses.
     let twice = unsafe {

@@ -10,15 +10,16 @@ use crate::tensor::Shape;
 pub(crate) struct Ssd;
 
 fn args<'a>(call: &Call<'a>) -> Result<Args<'a>> {
-    let [_, _, _, _, _, d, z, dt_bias, initial_state, _, _, causal_mask, ..] = call.views;
+    let [_, _, _, _, _, d, z, dt_bias, dt_a, initial_state, _, _, causal_mask, ..] = call.views;
     Ok(Args {
         d,
         z,
         dt_bias,
         dt_softplus: call.flag(0),
         dt_limit: call.interval(1),
+        dt_a,
         initial_state,
-        sequences: call.sequences(9)?,
+        sequences: call.sequences(10)?,
         reverse: call.flag(3),
         chunk_size: call.count(2),
         causal_mask,
@@ -42,9 +43,9 @@ impl Passes for Ssd {
     }
 
     fn backward(&self, exec: &Exec, call: &Call<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        let [x, dt, a, b, c, d, z, dt_bias, initial_state, ..] = grads.views.each_mut().map(Option::take);
+        let [x, dt, a, b, c, d, z, dt_bias, dt_a, initial_state, ..] = grads.views.each_mut().map(Option::take);
         let workspace = grads.workspace.take();
-        let mut grads = Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state, workspace };
+        let mut grads = Gradients { x, dt, a, b, c, d, z, dt_bias, dt_a, initial_state, workspace };
         super::backward(exec, &args(call)?, given.saved, &cotangents(given), &mut grads)
     }
 
@@ -72,7 +73,7 @@ impl Passes for Ssd {
     fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Exact> {
         let g = super::reference::backward(&args(call)?, &cotangents(given))?;
         let mut all = vec![("x", g.x), ("dt", g.dt), ("A", g.a), ("B", g.b), ("C", g.c), ("initial_state", g.initial_state)];
-        let optional = [("D", g.d), ("z", g.z), ("dt_bias", g.dt_bias)];
+        let optional = [("D", g.d), ("z", g.z), ("dt_bias", g.dt_bias), ("dt_a", g.dt_a)];
         all.extend(optional.into_iter().filter_map(|(name, grad)| Some((name, grad?))));
         Ok(all)
     }

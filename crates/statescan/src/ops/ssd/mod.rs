@@ -14,6 +14,7 @@
 //! | b, c | (B, L, G, N), or (B, L, N) for one group | |
 //! | d | (H,) or (H, P) | skip: `y += D x` |
 //! | dt_bias, dt_softplus, dt_limit | (H,), flag, (low, high) | in that order: add, softplus (the identity above 20), clamp |
+//! | dt_a | (B, L, H) | a step of its own for the decay, `exp(dt_a A)`, used as it is; with A = 1 it is the decay's logarithm |
 //! | initial_state | (B, H, P, N), see [`Sequences`] for packed rows | |
 //! | chunk_size, causal_mask | at least 1; (Q, Q) | checked; results do not depend on them |
 //! | -> y | (B, L, H, P) | |
@@ -44,6 +45,7 @@
 //! d(dt[t] A) = sum_{j < t <= i} T[i,j] + sum_{i >= t} r[i] + sum_{j < t} v[j] + exp(cs[Q-1]) <S, R>
 //! d(dt[t])   = (sum_i T[i,t] + v[t]) / dt[t] + A d(dt[t] A)          (the quotient is taken before dt is multiplied in)
 //! ```
+//! With `dt_a` the last term is its gradient instead, and stands in the place of `dt` wherever A does.
 //!
 //! The sum in `d(dt A)` is over the pairs that a step lies between: it is what row sums minus column sums, summed from the end, would give
 //! after cancelling. States come from checkpoints, one for each [`CHECKPOINT`](super::CHECKPOINT) steps, or are computed again. Gradients overwrite.
@@ -92,6 +94,8 @@ builder! {
         pub dt_softplus: bool,
         /// Lowest and highest step, applied last.
         pub dt_limit: (f64, f64),
+        /// A step of its own for the decay, (B, L, H).
+        pub dt_a: Option<View<'a>>,
         /// State before the first step, (B, H, P, N).
         pub initial_state: Option<View<'a>>,
         /// How the time axis divides into sequences.
@@ -119,6 +123,7 @@ impl<'a> Args<'a> {
             dt_bias: None,
             dt_softplus: false,
             dt_limit: (f64::NEG_INFINITY, f64::INFINITY),
+            dt_a: None,
             initial_state: None,
             sequences: Sequences::Whole,
             reverse: false,
@@ -130,8 +135,8 @@ impl<'a> Args<'a> {
     /// As [`Args::new`] for tensors whose heads come before time: x (B, H, L, P), dt (B, H, L).
     ///
     /// It is the same memory through permuted views, and whatever else has such a layout is permuted by the caller in the same way: `z`,
-    /// `y` and the gradients of `x` and `z` by `permute(&[0, 2, 1, 3])`, the gradient of `dt` by `permute(&[0, 2, 1])`, and states of shape
-    /// (B, H, N, P) by `permute(&[0, 1, 3, 2])`. Views of other ranks are left as they are, for the checks to refuse.
+    /// `y` and the gradients of `x` and `z` by `permute(&[0, 2, 1, 3])`, `dt_a` and the gradients of both steps by `permute(&[0, 2, 1])`, and
+    /// states of shape (B, H, N, P) by `permute(&[0, 1, 3, 2])`. Views of other ranks are left as they are, for the checks to refuse.
     pub fn from_heads_first(x: View<'a>, dt: View<'a>, a: View<'a>, b: View<'a>, c: View<'a>) -> Self {
         let x = if x.rank() == 4 { x.permute(&[0, 2, 1, 3]) } else { x };
         let dt = if dt.rank() == 3 { dt.permute(&[0, 2, 1]) } else { dt };
@@ -185,6 +190,8 @@ builder! {
         pub z: Option<ViewMut<'a>>,
         /// By `dt_bias`.
         pub dt_bias: Option<ViewMut<'a>>,
+        /// By `dt_a`.
+        pub dt_a: Option<ViewMut<'a>>,
         /// By `initial_state`.
         pub initial_state: Option<ViewMut<'a>>,
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.

@@ -33,6 +33,7 @@ pub(crate) struct Problem<'a> {
     pub dt_bias: Option<View<'a>>,
     pub dt_softplus: bool,
     pub dt_limit: (f64, f64),
+    pub dt_a: Option<View<'a>>,
     /// (rows, sequences, H, P, N)
     pub initial_state: Option<View<'a>>,
     pub sequences: Sequences<'a>,
@@ -50,10 +51,11 @@ pub(super) const TIME: usize = 1;
 
 impl<'a> Args<'a> {
     /// The arguments by position; how time divides is looked at apart from them.
-    pub(super) fn views(&self) -> [Option<&View<'a>>; 12] {
-        let Args { x, dt, a, b, c, d, z, dt_bias, initial_state, causal_mask, .. } = self;
-        let [d, z, dt_bias, initial_state, mask] = [d, z, dt_bias, initial_state, causal_mask].map(Option::as_ref);
-        [Some(x), Some(dt), Some(a), Some(b), Some(c), d, z, dt_bias, initial_state, None, None, mask]
+    pub(super) fn views(&self) -> [Option<&View<'a>>; 13] {
+        let Args { x, dt, a, b, c, d, z, dt_bias, dt_a, initial_state, causal_mask, .. } = self;
+        let [d, z, dt_bias, dt_a] = [d, z, dt_bias, dt_a].map(Option::as_ref);
+        let [initial_state, mask] = [initial_state, causal_mask].map(Option::as_ref);
+        [Some(x), Some(dt), Some(a), Some(b), Some(c), d, z, dt_bias, dt_a, initial_state, None, None, mask]
     }
 }
 
@@ -99,6 +101,7 @@ impl<'a> Problem<'a> {
             dt_bias: args.dt_bias,
             dt_softplus: args.dt_softplus,
             dt_limit: args.dt_limit,
+            dt_a: args.dt_a.map(|view| normal.timed(view, TIME)),
             initial_state: args.initial_state.map(|view| normal.state(view)),
             sequences: args.sequences,
             segments: if args.reverse { segments.reversed(seqlen) } else { segments },

@@ -36,6 +36,8 @@ pub struct Backward {
     pub z: Option<Dense>,
     /// By `dt_bias`.
     pub dt_bias: Option<Dense>,
+    /// By `dt_a`.
+    pub dt_a: Option<Dense>,
     /// By `initial_state` (zero or given).
     pub initial_state: Dense,
 }
@@ -62,6 +64,11 @@ impl Row<'_, '_> {
             (dt, slope) = (dt.clamp(low, high), 0.0);
         }
         (dt, slope)
+    }
+
+    /// The step of the decay, where that of the input is `dt`.
+    fn dt_a(&self, t: usize, dt: f64) -> f64 {
+        self.problem.dt_a.map_or(dt, |view| view.at(&[self.segment.batch, t, self.h]).re)
     }
 
     fn index(&self, t: usize) -> [usize; 4] {
@@ -99,8 +106,9 @@ impl Row<'_, '_> {
         let mut all = vec![state.clone()];
         for t in segment.start..segment.end {
             let (dt, x) = (self.dt(t).0, self.x(t));
+            let decay = (self.dt_a(t, dt) * a).exp();
             for n in 0..problem.dstate {
-                state[n] = (dt * a).exp() * state[n] + dt * problem.b.at(&self.map(t, n)).re * x;
+                state[n] = decay * state[n] + dt * problem.b.at(&self.map(t, n)).re * x;
             }
             all.push(state.clone());
         }
@@ -175,6 +183,7 @@ pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward
         d: problem.d.as_ref().map(like),
         z: problem.z.as_ref().map(like),
         dt_bias: problem.dt_bias.as_ref().map(like),
+        dt_a: problem.dt_a.as_ref().map(like),
         initial_state: Dense::zeros(&normal)?,
     };
     let dy = cotangents.y.map(|v| problem.normal.timed(v, 1));
@@ -184,6 +193,7 @@ pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward
     }
     out.x = problem.normal.restore(out.x, 1);
     out.dt = problem.normal.restore(out.dt, 1);
+    out.dt_a = out.dt_a.map(|v| problem.normal.restore(v, 1));
     out.z = out.z.map(|v| problem.normal.restore(v, 1));
     out.b = problem.normal.restore(out.b, 1).reshaped(args.b.shape());
     out.c = problem.normal.restore(out.c, 1).reshaped(args.c.shape());
@@ -215,8 +225,9 @@ fn row_backward(row: &Row<'_, '_>, dy: Option<View<'_>>, dlast: Option<View<'_>>
             let at = if dd.shape().len() == 2 { vec![h, row.p] } else { vec![h] };
             *dd.at_mut(&at) += dout * x;
         }
-        let (mut dx, mut ddt) = (dout * row.skip(), 0.0);
-        let decay = (dt * a).exp();
+        let (mut dx, mut ddt, mut ddt_a) = (dout * row.skip(), 0.0, 0.0);
+        let dt_a = row.dt_a(t, dt);
+        let decay = (dt_a * a).exp();
         for n in 0..problem.dstate {
             let at = row.map(t, n);
             let b = problem.b.at(&at).re;
@@ -225,11 +236,16 @@ fn row_backward(row: &Row<'_, '_>, dy: Option<View<'_>>, dlast: Option<View<'_>>
             *out.b.at_mut(&at) += g[n] * dt * x;
             dx += g[n] * dt * b;
             let by_exponent = g[n] * before[n] * decay;
-            *out.a.at_mut(&[h]) += by_exponent * dt;
-            ddt += g[n] * b * x + by_exponent * a;
+            *out.a.at_mut(&[h]) += by_exponent * dt_a;
+            ddt += g[n] * b * x;
+            ddt_a += by_exponent * a;
             g[n] *= decay;
         }
         *out.x.at_mut(&index) = dx.into();
+        match &mut out.dt_a {
+            Some(grad) => *grad.at_mut(&[segment.batch, t, h]) += ddt_a,
+            None => ddt += ddt_a,
+        }
         *out.dt.at_mut(&[segment.batch, t, h]) += ddt * slope;
         if let Some(bias) = &mut out.dt_bias {
             *bias.at_mut(&[h]) += ddt * slope;

@@ -5,7 +5,7 @@ use crate::ops::signature::*;
 const MAPS: &[&str] = &["BLN", "BLGN"];
 
 /// The arguments, where `x`, `dt` and states have these layouts.
-const fn arguments(x: &'static [&'static str], dt: &'static [&'static str], state: &'static [&'static str]) -> [Argument; 12] {
+const fn arguments(x: &'static [&'static str], dt: &'static [&'static str], state: &'static [&'static str]) -> [Argument; 13] {
     [
         argument!(activation "x", x).alias(&["u"]).required(),
         argument!(activation "dt", dt).alias(&["delta"]).required(),
@@ -15,6 +15,7 @@ const fn arguments(x: &'static [&'static str], dt: &'static [&'static str], stat
         argument!(parameter "D" as "d", &["H", "HP"]),
         argument!(activation "z", x),
         argument!(parameter "dt_bias", &["H"]).alias(&["delta_bias"]),
+        argument!(activation "dt_a", dt).alias(&["delta_a", "deltaA"]),
         argument!(state "initial_state", state).alias(&["initial_states"]),
         CU_SEQLENS,
         SEQ_IDX,
@@ -26,8 +27,8 @@ const fn results(y: &'static [&'static str], state: &'static [&'static str]) -> 
     [output!(like "y", "x", y).alias(&["out"]), output!(state "final_state", "x", state).alias(&["final_states", "last_state"])]
 }
 
-static ARGUMENTS: [Argument; 12] = arguments(&["BLHP"], &["BLH"], &["BHPN", "BSHPN"]);
-static ARGUMENTS_HEADS_FIRST: [Argument; 12] = arguments(&["BHLP"], &["BHL"], &["BHNP", "BSHNP"]);
+static ARGUMENTS: [Argument; 13] = arguments(&["BLHP"], &["BLH"], &["BHPN", "BSHPN"]);
+static ARGUMENTS_HEADS_FIRST: [Argument; 13] = arguments(&["BHLP"], &["BHL"], &["BHNP", "BSHNP"]);
 static RESULTS: [Output; 2] = results(&["BLHP"], &["BHPN", "BSHPN"]);
 static RESULTS_HEADS_FIRST: [Output; 2] = results(&["BHLP"], &["BHNP", "BSHNP"]);
 

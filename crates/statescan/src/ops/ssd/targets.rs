@@ -29,6 +29,7 @@ pub(crate) struct GradientTargets {
     pub d: Option<RawViewMut>,
     pub z: Option<RawViewMut>,
     pub dt_bias: Option<RawViewMut>,
+    pub dt_a: Option<RawViewMut>,
     pub initial_state: Option<RawViewMut>,
 }
 
@@ -55,9 +56,9 @@ impl<'a> Sources<'a> {
 
 impl<'a> Gradients<'a> {
     /// In the order of the arguments.
-    pub(super) fn by_position(&self) -> [&Option<ViewMut<'a>>; 9] {
-        let Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state, workspace: _ } = self;
-        [x, dt, a, b, c, d, z, dt_bias, initial_state]
+    pub(super) fn by_position(&self) -> [&Option<ViewMut<'a>>; 10] {
+        let Gradients { x, dt, a, b, c, d, z, dt_bias, dt_a, initial_state, workspace: _ } = self;
+        [x, dt, a, b, c, d, z, dt_bias, dt_a, initial_state]
     }
 }
 
@@ -74,6 +75,7 @@ impl GradientTargets {
             d: grads.d.as_mut().map(ViewMut::raw),
             z: grads.z.as_mut().map(timed),
             dt_bias: grads.dt_bias.as_mut().map(ViewMut::raw),
+            dt_a: grads.dt_a.as_mut().map(timed),
             initial_state: grads.initial_state.as_mut().map(|view| problem.normal.state(view.raw())),
         }
     }

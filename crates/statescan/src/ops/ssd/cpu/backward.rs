@@ -45,8 +45,9 @@ struct Scratch<T> {
     written_dot: Aligned<T>,
     /// (head, dstate)
     state_dot: Aligned<T>,
-    /// (step, head)
+    /// (step, head) each.
     ddt: Aligned<T>,
+    ddt_a: Aligned<T>,
 }
 
 impl<T: Real> Scratch<T> {
@@ -71,6 +72,7 @@ impl<T: Real> Scratch<T> {
             written_dot: zeros(by_head),
             state_dot: zeros(plan.heads * dstate),
             ddt: zeros(CHUNK * chunk.head_pitch),
+            ddt_a: zeros(if problem.dt_a.is_some() { CHUNK * chunk.head_pitch } else { 0 }),
             chunk,
         }
     }
@@ -379,13 +381,14 @@ impl<T: Real> Job<'_, '_, T> {
         }
     }
 
-    /// The gradients by dt A, and with them those by A, dt and its bias.
+    /// The gradients by dt A, and with them those by A, dt and its bias, and dt_a.
     ///
     /// # Safety
     /// As [`Job::within`], which comes before.
     unsafe fn step_gradients(&self, scratch: &mut Scratch<T>, steps: &Range<usize>) {
-        let Scratch { chunk, by_dt, by_exponent, read_dot, written_dot, state_dot, ddt, .. } = scratch;
+        let Scratch { chunk, by_dt, by_exponent, read_dot, written_dot, state_dot, ddt, ddt_a, .. } = scratch;
         let (len, dstate, pitch) = (chunk.len(), chunk.dstate, chunk.head_pitch);
+        let own_decay_step = self.problem.dt_a.is_some();
         for head in 0..chunk.block.count {
             let (own, own_dots, a) = (chunk.head_steps(head), head * len, chunk.a(head));
             let first = state_dot[head * dstate..][..dstate].iter().fold(T::default(), |sum, &v| sum + v);
@@ -401,18 +404,24 @@ impl<T: Real> Job<'_, '_, T> {
             for t in 0..len {
                 let written = written_dot[own_dots + t];
                 // SAFETY: rows of CHUNK steps.
-                let (dt, to_end, weight) = unsafe { (*own.dt.add(t), *own.to_end.add(t), *own.weight.add(t)) };
+                let (to_end, weight) = unsafe { (*own.to_end.add(t), *own.weight.add(t)) };
                 let by_exponent = by_exponent[t] + before;
                 before = before + weight * written;
-                let raw = (by_dt[head * CHUNK + t] + to_end * written + a * by_exponent) * chunk.slope(t, head);
+                let mut by_step = by_dt[head * CHUNK + t] + to_end * written;
+                match own_decay_step {
+                    true => ddt_a[t * pitch + head] = a * by_exponent,
+                    false => by_step = by_step + a * by_exponent,
+                }
+                let raw = by_step * chunk.slope(t, head);
                 ddt[t * pitch + head] = raw;
-                da += (dt * by_exponent).to_f64();
+                da += (chunk.decay_step(t, head) * by_exponent).to_f64();
                 dbias += raw.to_f64();
             }
             self.partials.add_head(self.number, chunk.block.first + head, da, dbias);
         }
-        if let Some(view) = target(&self.targets.dt) {
-            let tile = Tile { ptr: ddt.as_mut_ptr(), pitch };
+        for (steps_target, memory) in [(&self.targets.dt, ddt), (&self.targets.dt_a, ddt_a)] {
+            let Some(view) = target(steps_target) else { continue };
+            let tile = Tile { ptr: memory.as_mut_ptr(), pitch };
             // SAFETY: the steps and heads are this job's.
             unsafe { blocks::steps(chunk.level, Way::Store, &view, chunk.batch, &chunk.block, steps, tile) };
         }

@@ -46,6 +46,8 @@ pub(super) struct Chunk<T> {
     across: Aligned<T>,
     dt: Aligned<T>,
     slope: Aligned<T>,
+    /// Steps of the decay; empty where they are dt.
+    dt_a: Aligned<T>,
     high: Aligned<T>,
     low: Aligned<T>,
     by_head: Aligned<T>,
@@ -67,24 +69,26 @@ impl<T: Real> Chunk<T> {
         let head_pitch = plan.heads.next_multiple_of(MAX_LANES);
         // rows have room for a whole chunk, and there are as many as the longest one has steps
         let (rows, by_head, maps) = (plan.steps * pitch, plan.steps * head_pitch, plan.steps * dstate);
-        let [x, b, c, across, dt, slope, high, low, by_heads, total, a, bias, skip, cb, mix, state] = Aligned::zeros_each([
-            rows,
-            maps,
-            maps,
-            dstate * CHUNK,
-            by_head,
-            by_head,
-            by_head,
-            by_head,
-            6 * CHUNK * plan.heads,
-            plan.heads,
-            head_pitch,
-            head_pitch,
-            pitch,
-            plan.steps * CHUNK,
-            plan.steps * CHUNK,
-            dstate * pitch,
-        ]);
+        let [x, b, c, across, dt, slope, dt_a, high, low, by_heads, total, a, bias, skip, cb, mix, state] =
+            Aligned::zeros_each([
+                rows,
+                maps,
+                maps,
+                dstate * CHUNK,
+                by_head,
+                by_head,
+                if problem.dt_a.is_some() { by_head } else { 0 },
+                by_head,
+                by_head,
+                6 * CHUNK * plan.heads,
+                plan.heads,
+                head_pitch,
+                head_pitch,
+                pitch,
+                plan.steps * CHUNK,
+                plan.steps * CHUNK,
+                dstate * pitch,
+            ]);
         Chunk {
             level,
             headdim,
@@ -101,6 +105,7 @@ impl<T: Real> Chunk<T> {
             across,
             dt,
             slope,
+            dt_a,
             high,
             low,
             by_head: by_heads,
@@ -159,6 +164,12 @@ impl<T: Real> Chunk<T> {
         self.slope[step * self.head_pitch + head]
     }
 
+    /// The step of the decay.
+    pub(super) fn decay_step(&self, step: usize, head: usize) -> T {
+        let steps = if self.dt_a.is_empty() { &self.dt } else { &self.dt_a };
+        steps[step * self.head_pitch + head]
+    }
+
     pub(super) fn a(&self, head: usize) -> T {
         self.a[head]
     }
@@ -199,7 +210,7 @@ impl<T: Real> Chunk<T> {
         }
     }
 
-    /// Loads x, dt, B and C of some steps and computes their decays.
+    /// Loads x, dt, dt_a, B and C of some steps and computes their decays.
     ///
     /// # Safety
     /// The steps, at most [`CHUNK`] and at least one, are the problem's.
@@ -216,12 +227,17 @@ impl<T: Real> Chunk<T> {
                 blocks::map(level, Way::Load, view, batch, block.group, &steps, tile);
             }
             blocks::steps(level, Way::Load, &problem.dt, batch, &block, &steps, dt);
+            if let Some(view) = &problem.dt_a {
+                let dt_a = Tile { ptr: self.dt_a.as_mut_ptr(), pitch: self.head_pitch };
+                blocks::steps(level, Way::Load, view, batch, &block, &steps, dt_a);
+            }
         }
         level.dispatch(StepSizes {
             steps: len,
             pitch: self.head_pitch,
             dt: dt.ptr,
             slope: self.slope.as_mut_ptr(),
+            dt_a: problem.dt_a.is_some().then(|| self.dt_a.as_ptr()),
             high: self.high.as_mut_ptr(),
             low: self.low.as_mut_ptr(),
             a: self.a.as_ptr(),

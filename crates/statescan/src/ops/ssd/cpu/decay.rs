@@ -19,13 +19,15 @@ fn fade<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
     V::select_less(x, V::constant(simd, NEGLIGIBLE[usize::from(T::DOUBLE)]), V::constant(simd, 0.0), exp(x))
 }
 
-/// Bias, softplus and clamp of dt, and the running sums of dt A as `high + low`, all as (step, head).
+/// Bias, softplus and clamp of dt, and the running sums of dt A (or dt_a A) as `high + low`, all as (step, head).
 pub(super) struct StepSizes<T> {
     pub steps: usize,
     /// Heads, padded to whole vectors of any width.
     pub pitch: usize,
     pub dt: *mut T,
     pub slope: *mut T,
+    /// Steps of the decay, where they are not dt.
+    pub dt_a: Option<*const T>,
     pub high: *mut T,
     pub low: *mut T,
     /// One number for each head.
@@ -63,7 +65,11 @@ impl<T: Real> Kernel for StepSizes<T> {
                     dt.store(self.dt.add(at));
                     slope.store(self.slope.add(at));
                     // the rounding error of the sum, exactly (Knuth)
-                    let term = (dt * a).max(lowest);
+                    let decay_step = match self.dt_a {
+                        Some(dt_a) => V::load(simd, dt_a.add(at)),
+                        None => dt,
+                    };
+                    let term = (decay_step * a).max(lowest);
                     let sum = high + term;
                     let part = sum - high;
                     low = low + ((high - (sum - part)) + (term - part));

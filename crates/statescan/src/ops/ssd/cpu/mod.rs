@@ -61,7 +61,7 @@ fn backward_as<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_
 impl GradientTargets {
     /// Whether a gradient by something that the decays depend on is wanted.
     fn need_exponents(&self) -> bool {
-        self.dt.is_some() || self.a.is_some() || self.dt_bias.is_some()
+        self.dt.is_some() || self.a.is_some() || self.dt_bias.is_some() || self.dt_a.is_some()
     }
 
     /// Whether the states of the forward pass are needed.

@@ -68,12 +68,12 @@ impl Layout {
     }
 }
 
-/// Elements of the workspace, for a cotangent of `y` of any type.
+/// Elements of the workspace, for a cotangent of `y` of any type, which may ask for more exact products than the inputs do.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
     let call = Call::new(problem, None);
     let len = |math| Some(Layout::new(&call, &Plan::new(&call.shape(math), stream.numbers()).ok()?).len);
     // a type without a plan is refused when it is met
-    [call.math(), Math::Exact].into_iter().filter_map(len).max().ok_or(TOO_LARGE)
+    [call.math(stream.allows_tf32()), Math::Tf32, Math::Exact].into_iter().filter_map(len).max().ok_or(TOO_LARGE)
 }
 
 pub(crate) fn backward(
@@ -85,7 +85,7 @@ pub(crate) fn backward(
 ) -> Result<()> {
     refuse_double(problem)?;
     let call = Call::new(problem, sources.y);
-    let plan = Plan::new(&call.shape(call.math()), stream.numbers())?;
+    let plan = Plan::new(&call.shape(call.math(stream.allows_tf32())), stream.numbers())?;
     let layout = Layout::new(&call, &plan);
     let base = (workspace.as_mut_ptr() as u64).next_multiple_of(16);
     let at = |offset: usize| base + 4 * offset as u64;

@@ -5,7 +5,6 @@ use super::{Call, Inputs, States, TOO_MANY, type_of, width_of};
 use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, params};
 use crate::error::Result;
 use crate::ops::ssd::targets::{GradientTargets, Sources};
-use crate::tensor::DType;
 use core::ffi::c_void;
 
 pub(super) static GRADIENTS: Program<Params> = Program::new(
@@ -48,7 +47,7 @@ pub(super) struct Places {
 impl GradientTargets {
     /// Whether a gradient by something that steps depend on is wanted.
     pub(super) fn need_steps(&self) -> bool {
-        self.dt.is_some() || self.a.is_some() || self.dt_bias.is_some()
+        self.dt.is_some() || self.a.is_some() || self.dt_bias.is_some() || self.dt_a.is_some()
     }
 }
 
@@ -63,11 +62,11 @@ pub(super) fn config(
     call.config(tiles, sources.final_state.map(|v| v.dtype()))
         .dtype("DX", type_of(&t.x))
         .dtype("DDT", type_of(&t.dt))
-        .dtype("DDT_A", DType::F32)
+        .dtype("DDT_A", type_of(&t.dt_a))
         .int("DX_WIDTH", width_of(&t.x))
         .flag("HAS_DX", t.x.is_some())
         .flag("HAS_DDT", t.dt.is_some())
-        .flag("HAS_DDT_A", false)
+        .flag("HAS_DDT_A", t.dt_a.is_some())
         .flag("HAS_STEPS", t.need_steps())
         .flag("HAS_DSKIP", t.d.is_some())
         .flag("SKIP_BY_COLUMN", t.d.is_some_and(|v| v.as_read().rank() == 2))
@@ -97,7 +96,7 @@ pub(super) unsafe fn launch(
         inputs: call.inputs(tiles.span, tiles.column_tiles),
         dx: Strided::of_target(&targets.x),
         ddt: Strided::of_target(&targets.dt),
-        ddt_a: Strided::default(),
+        ddt_a: Strided::of_target(&targets.dt_a),
         initial: States::of(&p.initial_state),
         dfinal: States::of(&sources.final_state),
         states: Address::new(places.states),

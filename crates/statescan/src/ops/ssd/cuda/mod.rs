@@ -114,9 +114,9 @@ impl<'p, 'a> Call<'p, 'a> {
         Call { problem, dy, sequences, sequence_count }
     }
 
-    fn math(&self) -> Math {
+    fn math(&self, tf32: bool) -> Math {
         let p = self.problem;
-        Math::of([p.x.dtype(), p.b.dtype(), p.c.dtype()].into_iter().chain(self.dy.map(|v| v.dtype())))
+        Math::of([p.x.dtype(), p.b.dtype(), p.c.dtype()].into_iter().chain(self.dy.map(|v| v.dtype())), tf32)
     }
 
     fn shape(&self, math: Math) -> Shape {
@@ -163,7 +163,7 @@ impl<'p, 'a> Call<'p, 'a> {
             bias: p.dt_bias.map(|v| v.dtype()),
             softplus: p.dt_softplus,
             limit: p.dt_limit,
-            dt_a: None,
+            dt_a: p.dt_a.map(|v| v.dtype()),
         };
         Config::default()
             .step_size(&step_size)
@@ -190,7 +190,7 @@ impl<'p, 'a> Call<'p, 'a> {
             z: Strided::of_option(&p.z),
             dy: Strided::of_option(&self.dy),
             dt: Strided::of(&p.dt),
-            dt_a: Strided::default(),
+            dt_a: Strided::of_option(&p.dt_a),
             b: Strided::of(&p.b),
             c: Strided::of(&p.c),
             a: Strided::of(&p.a),

@@ -12,11 +12,12 @@ pub(super) enum Math {
 }
 
 impl Math {
-    /// For factors of these types: bf16 where all are, numbers of 11 bits where those hold all, else f32.
-    pub fn of(dtypes: impl IntoIterator<Item = DType>) -> Math {
+    /// For factors of these types: bf16 where all are, numbers of 11 bits where those hold all or are allowed to stand for f32, else f32.
+    pub fn of(dtypes: impl IntoIterator<Item = DType>, tf32: bool) -> Math {
         let one = |dtype| match dtype {
             DType::BF16 => Math::Bf16,
             DType::F16 => Math::Tf32,
+            _ if tf32 => Math::Tf32,
             _ => Math::Exact,
         };
         let wider = |a: Math, b: Math| if b as u8 > a as u8 { b } else { a };

@@ -13,8 +13,19 @@ use crate::cuda::testing::{Suite, target, tensor};
 use crate::ops::check::Checker;
 use crate::tensor::Device;
 
+/// What kernels are made for.
+#[derive(Clone, Copy)]
+struct Made {
+    numbers: Numbers,
+    architectures: [&'static str; 2],
+    tf32: bool,
+}
+
 /// Devices with much shared memory and with little, and the architectures of both.
-static DEVICES: [(Numbers, [&str; 2]); 2] = [(Numbers::H200, ["sm_90a", "sm_100"]), (Numbers::SMALL, ["sm_80", "sm_120"])];
+static DEVICES: [Made; 2] = [
+    Made { numbers: Numbers::H200, architectures: ["sm_90a", "sm_100"], tf32: false },
+    Made { numbers: Numbers::SMALL, architectures: ["sm_80", "sm_120"], tf32: false },
+];
 
 /// (seqlen, nheads, headdim, ngroups, dstate)
 type Sizes = [usize; 5];
@@ -26,14 +37,15 @@ fn args(dtype: DType, [l, h, p, g, n]: Sizes) -> Args<'static> {
 }
 
 /// Adds the kernels of both passes for a device, with time cut or not.
-fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize], (numbers, architectures): (Numbers, [&'static str; 2]), cut: bool) {
+fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize], made: Made, cut: bool) {
+    let Made { numbers, architectures, tf32 } = made;
     let state = tensor(DType::F32, state);
     let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
     let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
     let last = problem.normal.state(target(state));
     let targets = Targets { y: Some(like(problem.x)), final_state: Some(last), checkpoints: None, workspace: None };
     let call = Call::new(&problem, None);
-    let tiles = Tiles::new(&call.shape(call.math()), FORWARD, numbers).unwrap();
+    let tiles = Tiles::new(&call.shape(call.math(tf32)), FORWARD, numbers).unwrap();
     let output = Output::Y(targets.y.as_ref().unwrap());
     let walk = Walk {
         call,
@@ -46,7 +58,7 @@ fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize], (numbers, architectu
     for pass in if cut { vec![Pass::Ends, Pass::Rest] } else { vec![Pass::Whole] } {
         suite.add_for(&architectures, &WALK, &walk.config(&tiles, pass, numbers));
     }
-    add_backward(suite, &problem, last, numbers, &architectures);
+    add_backward(suite, &problem, last, made);
 }
 
 /// Adds the kernels of a forward pass on Hopper.
@@ -72,6 +84,7 @@ fn ssd_kernels_compile_for_hopper() {
             dt_softplus: true,
             dt_limit: (0.0, 1.0),
             initial_state: Some(state),
+            dt_a: Some(plain.dt),
             ..skip
         };
         for args in [plain, skip, Args { z: Some(plain.x), ..plain }, all] {
@@ -81,7 +94,8 @@ fn ssd_kernels_compile_for_hopper() {
     suite.compile();
 }
 
-fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, numbers: Numbers, architectures: &[&'static str]) {
+fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, Made { numbers, architectures, tf32 }: Made) {
+    let architectures = &architectures;
     let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
     let sources = Sources { checkpoints: None, y: Some(p.x), final_state: Some(last.as_read()) };
     let t = GradientTargets {
@@ -93,10 +107,11 @@ fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, numbers: N
         d: p.d.map(like),
         z: p.z.map(like),
         dt_bias: p.dt_bias.map(like),
+        dt_a: p.dt_a.map(like),
         initial_state: Some(last),
     };
     let call = Call::new(p, sources.y);
-    let plan = Plan::new(&call.shape(call.math()), numbers).unwrap();
+    let plan = Plan::new(&call.shape(call.math(tf32)), numbers).unwrap();
     let tiles = &plan.tiles;
     let forward = Walk {
         call,
@@ -147,7 +162,13 @@ fn add_options(suite: &mut Suite) {
     let (head, own) = (tensor(DType::F32, &[h]), tensor(DType::F32, &[2, h, p, n]));
     let all = Args { d: Some(head), z: Some(plain.x), dt_bias: Some(head), dt_softplus: true, ..plain };
     add(suite, &Args { dt_limit: (0.0, 1.0), initial_state: Some(own), ..all }, &[2, h, p, n], DEVICES[0], false);
-    add(suite, &Args { d: Some(tensor(DType::F32, &[h, p])), reverse: true, ..plain }, &[2, h, p, n], DEVICES[1], false);
+    add(
+        suite,
+        &Args { d: Some(tensor(DType::F32, &[h, p])), dt_a: Some(plain.dt), reverse: true, ..plain },
+        &[2, h, p, n],
+        DEVICES[1],
+        false,
+    );
     let index = Sequences::SeqIdx(tensor(DType::I64, &[2, sizes[0]]));
     add(suite, &Args { sequences: index, ..all }, &[2, h, p, n], DEVICES[1], false);
     add(suite, &Args { sequences: index, reverse: true, ..plain }, &[2, 4, h, p, n], DEVICES[0], true);
@@ -163,5 +184,7 @@ fn ssd_kernels_compile() {
     let Some(mut suite) = Suite::new() else { return };
     add_types_and_sizes(&mut suite);
     add_options(&mut suite);
+    let [l, h, p, g, n] = [2048, 80, 64, 1, 128];
+    add(&mut suite, &args(DType::F32, [l, h, p, g, n]), &[2, h, p, n], Made { tf32: true, ..DEVICES[0] }, false);
     suite.compile();
 }

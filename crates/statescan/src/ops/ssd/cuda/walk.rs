@@ -177,7 +177,7 @@ impl Walk<'_, '_> {
 pub(super) const FORWARD: &[Kind] = &[Kind::Walk { output: true, state: true }];
 
 fn plan(stream: &Stream, call: &Call<'_, '_>) -> Result<(Tiles, Option<Cut>)> {
-    let (shape, numbers) = (call.shape(call.math()), stream.numbers());
+    let (shape, numbers) = (call.shape(call.math(stream.allows_tf32())), stream.numbers());
     let tiles = Tiles::new(&shape, FORWARD, numbers).ok_or(TOO_LARGE)?;
     Ok((tiles, Cut::new(&shape, &tiles, FORWARD[0], numbers)))
 }

@@ -1,0 +1,288 @@
+"""Mamba-2's Triton kernels (`mamba_ssm`) beside statescan's, on a CUDA device, in one run.
+
+Both are called through the same function, `mamba_chunk_scan_combined`. Each row is verified before it is timed: results and
+gradients of both, for the first steps of its first sequence, against a plain loop over time in float64. Errors are relative:
+the norm of the difference by the norm of what is exact. Times are those of the device for all launches of a pass, out of a CUDA
+graph, with nothing of the call in the caches; medians.
+
+The peer's files need no compiled extension: `pip download --no-deps --no-binary :all: mamba_ssm`, unpacked, is what `--peer`
+takes.
+"""
+
+import argparse
+import importlib
+import math
+import multiprocessing
+import os
+import pathlib
+import statistics
+import sys
+import types
+
+import torch
+
+from statescan.compat.mamba_ssm import mamba_chunk_scan_combined as ours
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "python"))
+from agreement import chunk_scan  # noqa: E402
+
+CHUNK_SIZE = 256
+VERIFIED_STEPS = 200
+REPEATS = 15
+# more bytes than any cache holds
+CACHED = 256 << 20
+
+TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "tf32": torch.float32}
+# errors beyond which a pass is wrong rather than inexact; the peer computes f32 in tf32
+TOLERANCE = {"bf16": 0.05, "f16": 0.01, "f32": 1e-4, "tf32": 0.02}
+
+# (batch, seqlen, nheads, headdim, ngroups, dstate)
+MODEL = (8, 2048, 80, 64, 1, 128)
+ROWS = {
+    "80 heads": (MODEL, ""),
+    "80 heads, long": ((1, 8192, 80, 64, 1, 128), ""),
+    "24 heads, longer": ((1, 65536, 24, 64, 1, 128), ""),
+    "8 groups": ((8, 4096, 128, 64, 8, 128), ""),
+    "every option": (MODEL, "options"),
+    "one step less": ((8, 2047, 80, 64, 1, 128), ""),
+    "one step more": ((8, 2049, 80, 64, 1, 128), ""),
+    "1000 steps": ((8, 1000, 80, 64, 1, 128), ""),
+    "16 sequences": ((1, 16384, 80, 64, 1, 128), "packed"),
+    "one sequence": ((1, 16384, 80, 64, 1, 128), ""),
+    "80 columns": ((8, 2048, 80, 80, 1, 128), ""),
+    "256 states": ((8, 2048, 80, 64, 1, 256), ""),
+    "short": ((1, 256, 24, 64, 1, 128), ""),
+    "100 steps": ((2, 100, 24, 64, 1, 128), ""),
+}
+
+
+def import_peer(folder):
+    """The peer's function, from its files in a folder or as it is installed."""
+    if folder is not None:
+        # its own __init__ would import the compiled extension
+        package = types.ModuleType("mamba_ssm")
+        package.__path__ = [str(pathlib.Path(folder) / "mamba_ssm")]
+        sys.modules["mamba_ssm"] = package
+    return importlib.import_module("mamba_ssm.ops.triton.ssd_combined").mamba_chunk_scan_combined
+
+
+def arguments(sizes, kind, dtype, device="cuda"):
+    """The arguments of both functions, with the distributions of Mamba-2's first parameters, and the gradient by y."""
+    batch, seqlen, nheads, headdim, ngroups, dstate = sizes
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(*shape, of=dtype):
+        return torch.randn(shape, generator=generator, device=device).to(of)
+
+    def uniform(low, high, *shape):
+        return torch.empty(shape, device=device).uniform_(low, high, generator=generator)
+
+    heads, maps = (batch, seqlen, nheads, headdim), (batch, seqlen, ngroups, dstate)
+    step = uniform(-6.9, -2.3, nheads).exp()
+    found = {
+        "x": normal(*heads),
+        "dt": (step * normal(*heads[:3], of=torch.float32).exp()).to(dtype),
+        "A": -uniform(1, 16, nheads),
+        "B": normal(*maps),
+        "C": normal(*maps),
+    }
+    if kind == "options":
+        found["dt"] = 0.5 * normal(*heads[:3])
+        found |= {"D": torch.ones(nheads, device=device), "z": normal(*heads), "dt_bias": step.expm1().log()}
+        found["initial_states"] = normal(batch, nheads, headdim, dstate, of=torch.float32)
+    if kind == "packed":
+        lengths = torch.tensor([90, *(seqlen // 16 + 64 * (k - 8) for k in range(1, 15))])
+        lengths = torch.cat([lengths, seqlen - lengths.sum()[None]])
+        found["seq_idx"] = torch.arange(16, dtype=torch.int32).repeat_interleave(lengths)[None].to(device)
+    return found, normal(*heads)
+
+
+def settings(kind):
+    return {"dt_softplus": kind == "options", "return_final_states": kind == "options"}
+
+
+def leaves(tensors):
+    return [tensor for tensor in tensors.values() if tensor.is_floating_point()]
+
+
+def results(function, tensors, kind):
+    """y, and the final states where they are asked for."""
+    found = function(**tensors, chunk_size=CHUNK_SIZE, **settings(kind))
+    return found if isinstance(found, tuple) else (found,)
+
+
+def cotangents(found, dy):
+    # of the final states all the same
+    return [dy.to(found[0].dtype), *(torch.ones_like(states) for states in found[1:])]
+
+
+def first_steps(tensors, dy):
+    """A small call out of a large one."""
+
+    def cut(name, tensor):
+        if name in ("A", "D", "dt_bias"):
+            return tensor
+        return tensor[:1] if name == "initial_states" else tensor[:1, :VERIFIED_STEPS]
+
+    return {name: cut(name, tensor).contiguous() for name, tensor in tensors.items()}, dy[:1, :VERIFIED_STEPS]
+
+
+def outcome(function, tensors, dy, kind):
+    """Results and gradients by name."""
+    tensors = {name: t.detach().requires_grad_(t.is_floating_point()) for name, t in tensors.items()}
+    found = results(function, tensors, kind)
+    gradients = torch.autograd.grad(found, leaves(tensors), cotangents(found, dy))
+    names = [name for name, tensor in tensors.items() if tensor.is_floating_point()]
+    return dict(zip(("y", "final states"), found)), dict(zip(names, gradients))
+
+
+def exact(tensors, dy, kind):
+    """The same in float64, by a loop over time."""
+    wide = {name: t.double() if t.is_floating_point() else t for name, t in tensors.items()}
+
+    def loop(**arguments):
+        del arguments["return_final_states"]
+        y, states = chunk_scan(D=arguments.pop("D", None), **arguments)
+        return (y, states) if kind == "options" else y
+
+    return outcome(loop, wide, dy.double(), kind)
+
+
+def largest_error(got, expected):
+    """The largest of the relative errors, with its name."""
+
+    def error(name):
+        difference = (got[name].double() - expected[name]).norm() / expected[name].norm()
+        return difference.item() if difference.isfinite() else float("inf")
+
+    return max((error(name), name) for name in expected)
+
+
+def kernel_time(step, stream):
+    """Microseconds of the device for what a step puts into a stream."""
+    graph, scratch = torch.cuda.CUDAGraph(), torch.zeros(CACHED // 4, device="cuda")
+    with torch.cuda.graph(graph, stream=stream):
+        kept = step()
+    times = []
+    for _ in range(REPEATS):
+        # reads leave lines in the cache that need not be written back
+        scratch.sum()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1e3 * begin.elapsed_time(end))
+    del kept
+    return statistics.median(times)
+
+
+def times(function, tensors, dy, kind):
+    """Microseconds of the forward and of the backward pass."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    tensors = {name: t.detach().requires_grad_(t.is_floating_point()) for name, t in tensors.items()}
+
+    def forward():
+        with torch.no_grad():
+            return results(function, tensors, kind)
+
+    # gradients are computed in the stream of their forward pass; both have been compiled and tuned when they are recorded
+    with torch.cuda.stream(stream):
+        forward()
+        found = results(function, tensors, kind)
+
+        def backward():
+            return torch.autograd.grad(found, leaves(tensors), cotangents(found, dy), retain_graph=True)
+
+        backward()
+    torch.cuda.synchronize()
+    return kernel_time(forward, stream), kernel_time(backward, stream)
+
+
+def compile_some(folder, sizes_and_kinds, types, part, parts):
+    """Fills the Triton compiler's cache with every `parts`-th configuration that the peer's kernels are tuned over."""
+    from triton.runtime.autotuner import Autotuner
+
+    function, measured = import_peer(folder), Autotuner._bench
+
+    def compiled(kernel, *arguments, config, **options):
+        smallest = min(kernel.configs, key=lambda config: math.prod(config.kwargs.values()))
+        if config is smallest or kernel.configs.index(config) % parts == part:
+            measured(kernel, *arguments, config=config, **options)
+        # the smallest one runs everywhere
+        return [float(config is not smallest)] * 3
+
+    Autotuner._bench = compiled
+    # called once, and not timed
+    Autotuner.do_bench = property(lambda kernel: lambda call, quantiles: (call(), [0.0] * 3)[1])
+    for (batch, *sizes), kind in sizes_and_kinds:
+        for word in types:
+            tensors, dy = arguments((min(batch, 2), *sizes), kind, TYPES[word])
+            outcome(function, tensors, dy, kind)
+    torch.cuda.synchronize()
+
+
+def compile_peer(folder, rows, types, processes):
+    """The peer's kernels in some hundred configurations, by several processes; one after another they would take minutes."""
+    # lengths and batches are no part of what is tuned for
+    distinct = {(sizes[2:], kind): (sizes, kind) for sizes, kind in (ROWS[name] for name in rows)}
+    context = multiprocessing.get_context("spawn")
+    types = sorted({"f32" if word == "tf32" else word for word in types})
+    workers = [
+        context.Process(target=compile_some, args=(folder, list(distinct.values()), types, part, processes))
+        for part in range(processes)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def measure(name, word, peer):
+    """The lines of a row: one for each pass."""
+    sizes, kind = ROWS[name]
+    torch.backends.cuda.matmul.allow_tf32 = word == "tf32"
+    tensors, dy = arguments(sizes, kind, TYPES[word])
+    # the peer's kernels are tuned at their first call: at the size that is timed
+    outcome(peer, tensors, dy, kind)
+    small, small_dy = first_steps(tensors, dy)
+    expected = exact(small, small_dy, kind)
+    columns = []
+    for function, tolerance in ((ours, TOLERANCE[word]), (peer, max(TOLERANCE[word], TOLERANCE["tf32"]))):
+        got = outcome(function, small, small_dy, kind)
+        errors = [largest_error(*pair) for pair in zip(got, expected)]
+        if max(errors)[0] > tolerance:
+            raise SystemExit(f"{name}, {word}: {function.__module__} is wrong, {errors}")
+        del got
+        columns.append((times(function, tensors, dy, kind), errors))
+    (our_times, our_errors), (peer_times, peer_errors) = columns
+    for i, which in enumerate(("forward", "backward")):
+        errors = "  ".join(f"{error:.1e} {of:<12}" for error, of in (our_errors[i], peer_errors[i]))
+        ratio = peer_times[i] / our_times[i]
+        yield f"{name:<17} {word:<5} {which:<9} {our_times[i]:>9.1f} {peer_times[i]:>9.1f} {ratio:>6.2f}  {errors}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", metavar="FOLDER", help="with the files of mamba_ssm; otherwise it must be installed")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES), metavar="TYPE", help=", ".join(TYPES))
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that compile the peer's kernels")
+    args = parser.parse_args()
+    if args.processes > 1:
+        compile_peer(args.peer, args.rows, args.types, args.processes)
+    peer = import_peer(args.peer)
+    import triton
+
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Triton {triton.__version__}; medians of {REPEATS}")
+    print(f"{'row':<17} {'type':<5} {'pass':<9} {'ours, us':>9} {'peer, us':>9} {'ratio':>6}  {'error, ours':<20}  error, peer")
+    for name in args.rows:
+        for word in args.types:
+            for line in measure(name, word, peer):
+                print(line, flush=True)
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
