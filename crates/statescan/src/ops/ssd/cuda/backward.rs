@@ -4,8 +4,8 @@
 
 use super::gradients::{self, Places};
 use super::maps::{Maps, Of};
-use super::plan::{Cut, Kind, Math, Shape, Tiles, slices};
-use super::walk::{Direction, Output, Walk};
+use super::plan::{Cut, Kind, Math, Tiles, slices};
+use super::walk::{Direction, Output, Walk, ends_len};
 use super::{Call, TOO_LARGE, refuse_double};
 use crate::cuda::{Numbers, Stream, Sum, sum_terms};
 use crate::error::Result;
@@ -21,14 +21,18 @@ const KINDS: &[Kind] = &[Kind::Walk { output: true, state: true }, Kind::Gradien
 pub(super) struct Plan {
     pub tiles: Tiles,
     cut: Option<Cut>,
+    /// Elements of the workspace of a walk.
+    ends_len: usize,
     pub slices: usize,
 }
 
 impl Plan {
-    pub fn new(shape: &Shape, numbers: Numbers) -> Result<Plan> {
+    pub fn new(call: &Call<'_, '_>, math: Math, numbers: Numbers) -> Result<Plan> {
+        let shape = &call.shape(math);
         let tiles = Tiles::new(shape, KINDS, numbers).ok_or(TOO_LARGE)?;
         let cut = Cut::new(shape, &tiles, KINDS[0], numbers);
-        Ok(Plan { tiles, cut, slices: slices(shape, &tiles, numbers) })
+        let ends_len = ends_len(call, &tiles, cut, numbers);
+        Ok(Plan { tiles, cut, ends_len, slices: slices(shape, &tiles, numbers) })
     }
 }
 
@@ -58,7 +62,7 @@ impl Layout {
         let heads = p.batch * tiles.chunks(p.seqlen) * p.nheads;
         let slots = (heads * tiles.slot() * tiles.math.size()).div_ceil(4);
         let (states, gradients) = (part(slots), part(slots));
-        let ends = part(plan.cut.map_or(0, |cut| cut.workspace_len(call, tiles)));
+        let ends = part(plan.ends_len);
         let (a, bias, skip) = (part(heads), part(heads), part(heads * p.headdim));
         let map = if plan.slices > 1 { p.batch * p.seqlen * plan.slices * p.ngroups * p.dstate } else { 0 };
         let (b, c) = (part(map), part(map));
@@ -71,7 +75,7 @@ impl Layout {
 /// Elements of the workspace, for a cotangent of `y` of any type, which may ask for more exact products than the inputs do.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
     let call = Call::new(problem, None);
-    let len = |math| Some(Layout::new(&call, &Plan::new(&call.shape(math), stream.numbers()).ok()?).len);
+    let len = |math| Some(Layout::new(&call, &Plan::new(&call, math, stream.numbers()).ok()?).len);
     // a type without a plan is refused when it is met
     [call.math(stream.allows_tf32()), Math::Tf32, Math::Exact].into_iter().filter_map(len).max().ok_or(TOO_LARGE)
 }
@@ -85,7 +89,7 @@ pub(crate) fn backward(
 ) -> Result<()> {
     refuse_double(problem)?;
     let call = Call::new(problem, sources.y);
-    let plan = Plan::new(&call.shape(call.math(stream.allows_tf32())), stream.numbers())?;
+    let plan = Plan::new(&call, call.math(stream.allows_tf32()), stream.numbers())?;
     let layout = Layout::new(&call, &plan);
     let base = (workspace.as_mut_ptr() as u64).next_multiple_of(16);
     let at = |offset: usize| base + 4 * offset as u64;
@@ -93,7 +97,7 @@ pub(crate) fn backward(
     let by_chunk = t.x.is_some() || t.d.is_some() || t.need_steps();
     let needs_states = t.need_steps() || t.c.is_some();
     let needs_gradients = by_chunk || t.b.is_some();
-    let cut = plan.cut.map(|cut| (cut, at(layout.ends)));
+    let workspace = (plan.ends_len > 0).then(|| at(layout.ends));
 
     if needs_states || t.z.is_some() {
         let walk = Walk {
@@ -106,7 +110,7 @@ pub(crate) fn backward(
         };
         // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the workspace has the
         // size of this layout.
-        unsafe { walk.launch(stream, tiles, cut)? };
+        unsafe { walk.launch(stream, tiles, plan.cut, workspace)? };
     }
     if needs_gradients || t.initial_state.is_some() {
         let walk = Walk {
@@ -118,7 +122,7 @@ pub(crate) fn backward(
             slots: needs_gradients.then(|| at(layout.gradients)),
         };
         // SAFETY: as above.
-        unsafe { walk.launch(stream, tiles, cut)? };
+        unsafe { walk.launch(stream, tiles, plan.cut, workspace)? };
     }
     if by_chunk {
         let places = Places {

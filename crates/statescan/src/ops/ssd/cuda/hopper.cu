@@ -1,4 +1,4 @@
-// The forward pass on Hopper: a warpgroup walks 64 columns of a head through time with their state in its registers, by products of warpgroups.
+// The walk over time on Hopper: a warpgroup takes 64 columns of a head through time with their state in its registers, by products of warpgroups.
 //
 // Everything is transposed. With cs the sums of log2 of the decays since a chunk began, CB the lower triangle of C B^T (the same for every head
 // of a group), and any number r,
@@ -7,6 +7,9 @@
 //
 // where S is the state times 2^-r. So decays are factors of steps alone: no head forms a matrix of 64 x 64 numbers of its own. S^T is the first
 // factor of its product as it lies in registers, x^T comes out of shared memory with one instruction for 16 x 16 numbers, and serves twice.
+//
+// Backwards in time S is the gradient by the state: dy stands for x, C for B, weights are one, and the sums are those of the steps after each
+// one. Instead of y either direction may leave S in slots: before each chunk, in its own direction.
 //
 // The powers of two must not overflow: r follows the decays, and changes only where an exponent would leave [-NEAR, NEAR]. A chunk in which
 // they differ by more than FAR is walked in pieces, each with its own r. Then steps outside of a piece have weights of zero, and a piece writes
@@ -21,17 +24,24 @@ constexpr int PANEL = 64 * 128;   // bytes of 64 lines of 64 numbers, swizzled
 constexpr f64 NEAR = 30., FAR = 60.;
 static_assert(COLUMNS == 64 && STATES % 64 == 0 && STATES <= 128, "a state fits into the registers of a warpgroup");
 
-// a stage: tiles of x for each unit, of B, of C, and CB
-constexpr int B_AT = UNITS * PANEL, C_AT = B_AT + PANELS * PANEL, CB_AT = C_AT + PANELS * PANEL, STAGE = HAS_OUTPUT ? CB_AT + PANEL : C_AT;
-// two tiles of y for each unit: one is written while the other one is on its way to memory. A gate comes in the tile that its y goes out in
-constexpr int OUT_AT = STAGES * STAGE, ALIGNMENT = 1024;
-static_assert(OUT_AT + (HAS_OUTPUT ? 2 * UNITS * PANEL : 0) + ALIGNMENT <= SHARED, "the plan has counted the same");
+static_assert(!HAS_OUTPUT || (FORWARDS && !HAS_SLOTS), "a walk writes y or slots");
+// whether y is multiplied by the gate, or its gradient is
+constexpr bool GATES_OUTPUT = HAS_Z && HAS_OUTPUT, GATES_FACTOR = HAS_Z && !FORWARDS;
 
-// The powers of a piece: the steps [first, end) of a chunk.
+// a stage: tiles of x for each unit (backwards of dy and the gate), of B, of C, and CB; without y only of what goes into the state
+constexpr int Z_AT = UNITS * PANEL, B_AT = Z_AT + (GATES_FACTOR ? UNITS * PANEL : 0), C_AT = B_AT + PANELS * PANEL, CB_AT = C_AT + PANELS * PANEL;
+constexpr int STAGE = HAS_OUTPUT ? CB_AT + PANEL : C_AT;
+// two tiles of y or of a slot for each unit: one is written while the other one is on its way to memory. A gate comes in the tile that its y
+// goes out in
+constexpr int OUT_AT = STAGES * STAGE, OUT = HAS_OUTPUT ? PANEL : HAS_SLOTS ? PANELS * PANEL : 0, ALIGNMENT = 1024;
+static_assert(OUT_AT + 2 * UNITS * OUT + ALIGNMENT <= SHARED, "the plan has counted the same");
+
+// The powers of a piece: the steps [first, end) of a chunk, in the direction of the walk.
 struct alignas(16) Piece {
-  f32 out[SPAN];       // 2^(cs + r)
+  f32 out[SPAN];       // 2^(cs + r), for y alone
   u32 in[SPAN / 2];    // dt 2^-(cs + r) of two steps, bf16; zero outside of the piece
   f32 state;           // what the state is multiplied by, since r changes
+  f32 before, after;   // 2^r as it was, and 2^(cs + r) after the whole chunk
   int first, end;
 };
 constexpr int PIECES = 4;   // that may be ready at the same time
@@ -61,9 +71,11 @@ struct Work {
     unit = i % tiles * UNITS, i /= tiles;
     group = i % groups, batch = i / groups;
     units = min(UNITS, all - unit);
-    start = segment * p.segment_steps;
+    start = (FORWARDS ? segment : p.segments - 1 - segment) * p.segment_steps;
     chunks = int((min(start + p.segment_steps, p.seqlen) - start + SPAN - 1) / SPAN);
   }
+  // the first step of a chunk
+  DEVICE int step(int chunk) const { return int(start) + (FORWARDS ? chunk : chunks - 1 - chunk) * SPAN; }
   DEVICE int head(const Params& p, int k) const { return group * int(p.heads_per_group) + (unit + k) / int(p.column_tiles); }
   DEVICE int column(const Params& p, int k) const { return (unit + k) % int(p.column_tiles) * COLUMNS; }
 };
@@ -71,6 +83,10 @@ struct Work {
 DEVICE f32* decay_of(const Params& p, i64 segment, int batch, int head, int tile) {
   return p.decays + (((segment * p.batch + batch) * p.heads + head) * p.column_tiles + tile);
 }
+
+// two numbers of a register
+DEVICE f32 low_bf16(u32 two) { return __uint_as_float(two << 16); }
+DEVICE f32 high_bf16(u32 two) { return __uint_as_float(two & 0xffff0000u); }
 
 // one thread of each warp, after all of them
 DEVICE void warp_arrive(Barrier& barrier) {
@@ -82,15 +98,19 @@ DEVICE void warp_arrive(Barrier& barrier) {
 
 DEVICE void copy_tiles(const Params& p, const Work& w, char* shared, Barriers& barriers) {
   Turn<STAGES> stage;
-  const u32 bytes = u32((w.units + PANELS * (HAS_OUTPUT ? 2 : 1)) * PANEL);
+  const u32 bytes = u32((w.units * (GATES_FACTOR ? 2 : 1) + PANELS * (HAS_OUTPUT ? 2 : 1)) * PANEL);
 #pragma unroll 1
   for (int chunk = 0; chunk < w.chunks; chunk++, stage.next()) {
     barrier_wait(barriers.empty[stage.at], stage.phase ^ 1);
     Barrier& full = barriers.full[stage.at];
     char* const tiles = shared + stage.at * STAGE;
-    const int step = int(w.start) + chunk * SPAN;
+    const int step = w.step(chunk);
     barrier_arrive_expecting(full, bytes);
-    for (int k = 0; k < w.units; k++) tile_load(tiles + k * PANEL, p.x_map, full, {w.column(p, k), w.head(p, k), step, w.batch});
+    for (int k = 0; k < w.units; k++) {
+      const int at[4] = {w.column(p, k), w.head(p, k), step, w.batch};
+      tile_load(tiles + k * PANEL, p.x_map, full, at);
+      if constexpr (GATES_FACTOR) tile_load(tiles + Z_AT + k * PANEL, p.z_map, full, at);
+    }
 #pragma unroll
     for (int n = 0; n < PANELS; n++) {
       tile_load(tiles + B_AT + n * PANEL, p.b_map, full, {64 * n, w.group, step, w.batch});
@@ -102,7 +122,7 @@ DEVICE void copy_tiles(const Params& p, const Work& w, char* shared, Barriers& b
 // ---- powers of the decays: a warp, two neighbouring steps a thread
 
 struct Exponents {
-  f64 sum[2];   // log2 of the decays since the chunk began
+  f64 sum[2];   // log2 of the decays since the chunk began: with a step's own, backwards without it
   f32 weight[2];
   f64 whole;
 };
@@ -110,16 +130,18 @@ struct Exponents {
 DEVICE Exponents exponents(const Params& p, const Head& constants, int batch, int head, i64 first) {
   Exponents e;
   const int lane = threadIdx.x % 32;
+  f64 own[2];
 #pragma unroll
   for (int k = 0; k < 2; k++) {
-    const i64 t = first + 2 * lane + k;
+    const int step = 2 * lane + k;
+    const i64 t = first + (FORWARDS ? step : SPAN - 1 - step);
     StepSizes d = {};
     if (t < p.seqlen) d = step_sizes(p, constants, batch, head, t);
-    e.weight[k] = d.weight;
-    e.sum[k] = f64(d.decay) * constants.rate;
+    e.weight[k] = FORWARDS ? d.weight : 1.f;
+    own[k] = f64(d.decay) * constants.rate;
   }
-  e.sum[1] += e.sum[0];
-  f64 before = e.sum[1];
+  const f64 both = own[0] + own[1];
+  f64 before = both;
 #pragma unroll
   for (int far = 1; far < 32; far *= 2) {
     const f64 other = __shfl_up_sync(~0u, before, far);
@@ -127,7 +149,8 @@ DEVICE Exponents exponents(const Params& p, const Head& constants, int batch, in
   }
   e.whole = __shfl_sync(~0u, before, 31);
   before = __shfl_up_sync(~0u, before, 1);
-  if (lane > 0) e.sum[0] += before, e.sum[1] += before;
+  if (lane == 0) before = 0.;
+  e.sum[0] = before + (FORWARDS ? own[0] : 0.), e.sum[1] = before + (FORWARDS ? both : own[0]);
   return e;
 }
 
@@ -152,7 +175,7 @@ DEVICE void compute_powers(const Params& p, const Work& w, int k, Piece (&pieces
   f64 r = 0., decays = 0.;
 #pragma unroll 1
   for (int chunk = 0; chunk < w.chunks; chunk++) {
-    const Exponents e = exponents(p, constants, w.batch, head, w.start + chunk * SPAN);
+    const Exponents e = exponents(p, constants, w.batch, head, w.step(chunk));
     int end = 0;
 #pragma unroll 1
     for (int first = 0; first < SPAN; first = end, turn.next()) {
@@ -167,9 +190,16 @@ DEVICE void compute_powers(const Params& p, const Work& w, int k, Piece (&pieces
       }
       barrier_wait(taken[turn.at], turn.phase ^ 1);
       Piece& piece = pieces[turn.at];
-      reinterpret_cast<float2*>(piece.out)[lane] = make_float2(exp2_fast(exponent[0]), exp2_fast(exponent[1]));
-      piece.in[lane] = pack_bf16(in[0], in[1]);
-      if (lane == 0) piece.state = before == r ? 1.f : exp2_fast(fminf(f32(before - r), 127.f)), piece.first = first, piece.end = end;
+      if constexpr (HAS_OUTPUT) reinterpret_cast<float2*>(piece.out)[lane] = make_float2(exp2_fast(exponent[0]), exp2_fast(exponent[1]));
+      if constexpr (FORWARDS)
+        piece.in[lane] = pack_bf16(in[0], in[1]);
+      else
+        piece.in[SPAN / 2 - 1 - lane] = pack_bf16(in[1], in[0]);
+      if (lane == 0) {
+        piece.state = before == r ? 1.f : exp2_fast(fminf(f32(before - r), 127.f));
+        piece.before = exp2_fast(f32(before)), piece.after = exp2_fast(f32(e.whole + r));
+        piece.first = first, piece.end = end;
+      }
       warp_arrive(ready[turn.at]);
     }
     // from here on sums begin at the next chunk
@@ -285,7 +315,7 @@ struct Walker {
   Barriers& barriers;
   const Piece (&pieces)[PIECES];
   const int unit, head, column, fragment;
-  char* const outs;   // its tiles of y
+  char* const outs;   // its tiles of y or of a slot
   State state;
   Turn<STAGES> stage;
   Turn<PIECES> turn;
@@ -293,7 +323,7 @@ struct Walker {
 
   DEVICE Walker(const Params& p, const Work& w, char* shared, Barriers& barriers, const Piece (&pieces)[PIECES], int unit)
       : p(p), w(w), shared(shared), barriers(barriers), pieces(pieces), unit(unit), head(w.head(p, unit)), column(w.column(p, unit)),
-        fragment(fragment_at()), outs(shared + OUT_AT + 2 * unit * PANEL) {
+        fragment(fragment_at()), outs(shared + OUT_AT + 2 * unit * OUT) {
     state.clear();
     if (w.segment == 0)
       state.read<BEFORE>(p, w.batch, head, column);
@@ -317,6 +347,13 @@ struct Walker {
 #pragma unroll
     for (int k = 0; k < 4; k++) {
       load_matrices<true>(x[k].v, tile + k * 16 * 128);
+      if constexpr (GATES_FACTOR) {
+        u32 z[4];
+        load_matrices<true>(z, tile + Z_AT + k * 16 * 128);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+          x[k].v[i] = pack_bf16(low_bf16(x[k].v[i]) * silu(low_bf16(z[i])), high_bf16(x[k].v[i]) * silu(high_bf16(z[i])));
+      }
 #pragma unroll
       for (int i = 0; i < 4; i++) asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(x[k].v[i]) : "r"(in[8 * k + i / 2 * 4]));
     }
@@ -326,15 +363,41 @@ struct Walker {
   DEVICE void load_gate(int chunk) {
     Barrier& gate = barriers.gate[unit][chunk % 2];
     barrier_arrive_expecting(gate, PANEL);
-    tile_load(outs + chunk % 2 * PANEL, p.z_map, gate, {column, head, int(w.start) + chunk * SPAN, w.batch});
+    tile_load(outs + chunk % 2 * OUT, p.z_map, gate, {column, head, w.step(chunk), w.batch});
+  }
+
+  // All threads have written a tile, and the other one has been read.
+  DEVICE void meet_before_store() {
+    fence_async();
+    if (leads()) tile_store_wait();
+    if (unit == 0) meet<1, 128>(); else meet<2, 128>();
+  }
+
+  // The state before a chunk into its slot.
+  DEVICE void fill_slot(f32 scale) {
+    char* const tile = outs + chunk % 2 * OUT;
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < STATES / 16; k++) {
+      u32 v[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) v[i] = pack_bf16(state.sums.v[8 * k + 2 * i] * scale, state.sums.v[8 * k + 2 * i + 1] * scale);
+      store_matrices<true>(tile + fragment + k * 16 * 128, v);
+    }
+    meet_before_store();
+    if (!leads()) return;
+    const int slot = (w.batch * int(p.chunks) + w.step(chunk) / SPAN) * int(p.heads) + head;
+#pragma unroll
+    for (int n = 0; n < PANELS; n++) tile_store(p.slot_map, tile + n * PANEL, {column, slot * STATES + 64 * n});
+    tile_store_commit();
   }
 
   // Finishes y of a piece, with this thread's part of x, and writes it into its tile; the tile goes to memory once all pieces are there.
   DEVICE void finish(const Sums<64>& y, const Piece& piece, const char* x) {
-    char* const tile = outs + chunk % 2 * PANEL + fragment;
+    char* const tile = outs + chunk % 2 * OUT + fragment;
     const int pair = 2 * (threadIdx.x % 4);
     const bool partial = piece.first > 0 || piece.end < SPAN;
-    if constexpr (HAS_Z) {
+    if constexpr (GATES_OUTPUT) {
       if (piece.first == 0) barrier_wait(barriers.gate[unit][chunk % 2], chunk / 2 % 2);
     }
     f32 skip[2];
@@ -347,7 +410,7 @@ struct Walker {
 #pragma unroll
     for (int k = 0; k < 4; k++) {
       u32 there[4], xs[4], out[4];
-      if (HAS_Z || partial) load_matrices<true>(there, tile + k * 16 * 128);
+      if (GATES_OUTPUT || partial) load_matrices<true>(there, tile + k * 16 * 128);
       if constexpr (HAS_SKIP) load_matrices<true>(xs, x + k * 16 * 128);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
@@ -355,10 +418,10 @@ struct Walker {
         const float2 factor = *reinterpret_cast<const float2*>(piece.out + step);
         f32 v[2] = {y.v[8 * k + 2 * i] * factor.x, y.v[8 * k + 2 * i + 1] * factor.y};
         if constexpr (HAS_SKIP) {
-          v[0] = __fmaf_rn(skip[i % 2], __uint_as_float(xs[i] << 16), v[0]);
-          v[1] = __fmaf_rn(skip[i % 2], __uint_as_float(xs[i] & 0xffff0000u), v[1]);
+          v[0] = __fmaf_rn(skip[i % 2], low_bf16(xs[i]), v[0]);
+          v[1] = __fmaf_rn(skip[i % 2], high_bf16(xs[i]), v[1]);
         }
-        if constexpr (HAS_Z) v[0] *= silu(__uint_as_float(there[i] << 16)), v[1] *= silu(__uint_as_float(there[i] & 0xffff0000u));
+        if constexpr (GATES_OUTPUT) v[0] *= silu(low_bf16(there[i])), v[1] *= silu(high_bf16(there[i]));
         out[i] = pack_bf16(v[0], v[1]);
         if (partial) {
           const u32 low = step >= piece.first && step < piece.end ? 0xffffu : 0u;
@@ -369,14 +432,11 @@ struct Walker {
       store_matrices<true>(tile + k * 16 * 128, out);
     }
     if (piece.end < SPAN) return;
-    fence_async();
-    // the other tile has been read when all have met
-    if (leads()) tile_store_wait();
-    if (unit == 0) meet<1, 128>(); else meet<2, 128>();
+    meet_before_store();
     if (!leads()) return;
-    tile_store(p.y_map, outs + chunk % 2 * PANEL, {column, head, int(w.start) + chunk * SPAN, w.batch});
+    tile_store(p.y_map, outs + chunk % 2 * OUT, {column, head, w.step(chunk), w.batch});
     tile_store_commit();
-    if constexpr (HAS_Z) {
+    if constexpr (GATES_OUTPUT) {
       if (chunk + 1 < w.chunks) load_gate(chunk + 1);
     }
   }
@@ -387,6 +447,9 @@ struct Walker {
     const Piece& piece = pieces[own_turn];
     const char* const tiles = shared + own_stage * STAGE;
     const bool last = piece.end == SPAN;
+    if constexpr (HAS_SLOTS) {
+      if (piece.first == 0) fill_slot(piece.before);
+    }
     const f32 factor = piece.state;
     if (factor != 1.f) {
 #pragma unroll
@@ -431,19 +494,19 @@ struct Walker {
   }
 
   DEVICE void walk() {
-    if (HAS_OUTPUT && HAS_Z && leads()) load_gate(0);
+    if (GATES_OUTPUT && leads()) load_gate(0);
     FragmentA one[4], other[4];
     wait_for_piece();
     wait_for_tiles();
     load_x(one);
     while (step(one, other) && step(other, one)) {}
     // nothing has come after the powers of the last piece
-    const f32 scale = pieces[(turn.at + PIECES - 1) % PIECES].out[SPAN - 1];
+    const f32 scale = pieces[(turn.at + PIECES - 1) % PIECES].after;
     if constexpr (PASS == Pass::Ends)
       state.leave(p, w.segment, w.batch, head, column / COLUMNS, scale);
     else if (w.segment + 1 == p.segments)
       state.write<AFTER>(p, w.batch, head, column, scale);
-    if (HAS_OUTPUT && leads()) tile_store_finish();
+    if (OUT > 0 && leads()) tile_store_finish();
   }
 };
 

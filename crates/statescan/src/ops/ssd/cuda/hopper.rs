@@ -1,16 +1,16 @@
-//! The forward pass on Hopper: products of warpgroups (`wgmma`) on tiles that the copy engine brings. It takes whole rows of bf16 whose layout
-//! that engine can describe; everything else goes to the walk on `mma.sync`.
+//! The walk over time on Hopper: products of warpgroups (`wgmma`) on tiles that the copy engine brings. It takes whole rows of bf16 whose layout
+//! that engine can describe; everything else, and the gradient by a gate, goes to the walk on `mma.sync`.
 
-use super::walk::Pass;
-use super::{Call, Inputs, States, TOO_MANY, type_of};
+use super::plan::{Math, Tiles};
+use super::walk::{Direction, Output, Pass, Walk};
+use super::{Inputs, States, TOO_MANY, type_of};
 use crate::cuda::{
     Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Swizzle, TensorMap, Tiling, Value, params,
 };
 use crate::error::Result;
 use crate::ops::sequences::Sequences;
 use crate::ops::ssd::problem::Problem;
-use crate::ops::ssd::targets::Targets;
-use crate::tensor::{DType, RawViewMut, View};
+use crate::tensor::{DType, View};
 
 pub(super) static KERNEL: Program<Params> =
     Program::new("ssd_hopper", &[COMMON, STEP_SIZE, MMA, HOPPER], concat!(include_str!("inputs.cuh"), include_str!("hopper.cu")));
@@ -24,7 +24,9 @@ params! {
         y_map: TensorMap,
         b_map: TensorMap,
         c_map: TensorMap,
-        /// The states that rows begin and end with.
+        /// Tiles of 64 states x 64 columns of slots.
+        slot_map: TensorMap,
+        /// The states that rows begin and end with, in the direction of the walk.
         before: States,
         after: States,
         /// (segment, batch, head, tile of columns): what segments leave, in the order of their threads, and their decays.
@@ -42,8 +44,7 @@ const COLUMNS: usize = 64;
 const UNITS: usize = 2;
 /// A tile in shared memory.
 const TILE: usize = SPAN * 2 * COLUMNS;
-/// Shared memory that the kernel declares itself, at most, and what aligning the rest may cost.
-const STATIC: usize = 8 << 10;
+/// What aligning shared memory may cost.
 const ALIGNMENT: usize = 1024;
 /// Warpgroups beside those that walk: one for C B^T, one for copies and powers of decays.
 const HELPERS: usize = 2;
@@ -53,7 +54,7 @@ const MASK_REGISTERS: usize = 64;
 const COPY_REGISTERS: usize = 48;
 const _: () = assert!(128 * (UNITS * WALKER_REGISTERS + MASK_REGISTERS + COPY_REGISTERS) <= 65536);
 
-/// How blocks lie over a forward pass.
+/// How blocks lie over a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
     pub column_tiles: usize,
@@ -84,8 +85,7 @@ impl Plan {
         let segments = Some((numbers.multiprocessors / blocks).min(chunks / 4)).filter(|&n| n > 2).unwrap_or(1);
         let segment_steps = chunks.div_ceil(segments) * SPAN;
         let segments = p.seqlen.div_ceil(segment_steps);
-        let plan = Plan { column_tiles, states: p.dstate.next_multiple_of(64), blocks, segments, segment_steps };
-        (plan.shared(true) + STATIC <= numbers.shared_per_block).then_some(plan)
+        Some(Plan { column_tiles, states: p.dstate.next_multiple_of(64), blocks, segments, segment_steps })
     }
 
     /// Elements of the workspace: ends and decays of all segments.
@@ -102,74 +102,119 @@ impl Plan {
         Plan { segments: 1, segment_steps: p.seqlen, ..self }
     }
 
-    fn stages(&self, output: bool) -> usize {
-        if output { 3 } else { 4 }
+    fn stages(&self, walk: &Walk<'_, '_>, output: bool) -> usize {
+        if output || gates_factor(walk) { 3 } else { 4 }
     }
 
     /// Bytes of shared memory: as the kernel lays it out.
-    pub fn shared(&self, output: bool) -> usize {
-        let maps = self.states / 64 * if output { 2 } else { 1 };
-        let stage = UNITS + maps + usize::from(output);
-        let out = if output { 2 * UNITS } else { 0 };
-        (self.stages(output) * stage + out) * TILE + ALIGNMENT
+    fn shared(&self, walk: &Walk<'_, '_>, pass: Pass) -> usize {
+        let (output, panels) = (has_output(walk, pass), self.states / 64);
+        let stage = UNITS + if gates_factor(walk) { UNITS } else { 0 } + if output { 2 * panels + 1 } else { panels };
+        let out = if output {
+            1
+        } else if has_slots(walk, pass) {
+            panels
+        } else {
+            0
+        };
+        (self.stages(walk, output) * stage + 2 * UNITS * out) * TILE + ALIGNMENT
     }
 
-    pub fn config(&self, call: &Call<'_, '_>, after: &Option<RawViewMut>, output: bool, pass: Pass) -> Config {
-        call.options()
-            .dtype("BEFORE", call.problem.initial_state.map_or(DType::F32, |v| v.dtype()))
-            .dtype("AFTER", type_of(after))
+    pub fn config(&self, walk: &Walk<'_, '_>, pass: Pass) -> Config {
+        let output = has_output(walk, pass);
+        walk.call
+            .options()
+            .dtype("BEFORE", walk.before.map_or(DType::F32, |v| v.dtype()))
+            .dtype("AFTER", type_of(&walk.after))
             .int("COLUMNS", COLUMNS)
             .int("STATES", self.states)
             .set("PASS", Value::Name("Pass", pass.name()))
+            .flag("FORWARDS", walk.direction == Direction::Forward)
             .flag("HAS_OUTPUT", output)
-            .int("STAGES", self.stages(output))
-            .int("SHARED", self.shared(output))
+            .flag("HAS_SLOTS", has_slots(walk, pass))
+            .int("STAGES", self.stages(walk, output))
+            .int("SHARED", self.shared(walk, pass))
             .int("WALKER_REGISTERS", WALKER_REGISTERS)
             .int("MASK_REGISTERS", MASK_REGISTERS)
             .int("COPY_REGISTERS", COPY_REGISTERS)
     }
 }
 
-/// Tensor maps of a call, in the order of [`Params`].
-struct Maps([TensorMap; 5]);
+fn has_output(walk: &Walk<'_, '_>, pass: Pass) -> bool {
+    matches!(walk.output, Output::Y(_)) && pass != Pass::Ends
+}
+fn has_slots(walk: &Walk<'_, '_>, pass: Pass) -> bool {
+    walk.slots.is_some() && pass != Pass::Ends
+}
+/// Whether a gate is multiplied into what goes into the state.
+fn gates_factor(walk: &Walk<'_, '_>) -> bool {
+    walk.direction == Direction::Backward && walk.call.problem.z.is_some()
+}
+
+/// Tensor maps of a walk, in the order of [`Params`].
+struct Maps([TensorMap; 6]);
 
 impl Maps {
     /// Nothing if the copy engine cannot read or write the views as they lie.
-    fn new(stream: &Stream, p: &Problem<'_>, y: Option<View<'_>>) -> Result<Option<Maps>> {
-        let mut maps = [TensorMap::default(); 5];
-        for (map, view) in maps.iter_mut().zip([Some(p.x), p.z, y, Some(p.b), Some(p.c)]) {
+    fn new(stream: &Stream, walk: &Walk<'_, '_>, tiles: &Tiles) -> Result<Option<Maps>> {
+        let p = walk.call.problem;
+        let y = match walk.output {
+            Output::Y(y) => Some(y.as_read()),
+            _ => None,
+        };
+        let views = match walk.direction {
+            Direction::Forward => [Some(p.x), p.z, y, Some(p.b), Some(p.c)],
+            Direction::Backward => [walk.call.dy, p.z, None, Some(p.c), None],
+        };
+        let mut maps = [TensorMap::default(); 6];
+        for (map, view) in maps.iter_mut().zip(views) {
             let Some(view) = view else { continue };
+            if view.dtype() != DType::BF16 {
+                return Ok(None);
+            }
             let Ok(tiling) = Tiling::new(&view, &[1, SPAN, 1, COLUMNS], Swizzle::Bytes128) else { return Ok(None) };
             *map = tiling.encode(stream)?;
+        }
+        if let Some(slots) = walk.slots {
+            let lines = [p.batch, p.seqlen.div_ceil(SPAN), p.nheads].into_iter().try_fold(tiles.states, usize::checked_mul);
+            let Some(lines) = lines.filter(|&n| n <= i32::MAX as usize) else { return Ok(None) };
+            let (columns, device) = (tiles.padded_columns(), p.x.device());
+            let (data, shape) = (core::ptr::without_provenance(slots as usize), [lines, columns]);
+            // SAFETY: the host never reads through the view, whose memory is that of the slots.
+            let view = unsafe { View::from_raw_parts(data, DType::BF16, device, &shape, &[columns as isize, 1])? };
+            let Ok(tiling) = Tiling::new(&view, &[64, COLUMNS], Swizzle::Bytes128) else { return Ok(None) };
+            maps[5] = tiling.encode(stream)?;
         }
         Ok(Some(Maps(maps)))
     }
 }
 
-/// The pass, if this kernel can compute it: whether it did.
+/// The walk, if this kernel can take it: whether it did. `tiles` say how slots lie.
 ///
 /// # Safety
-/// The views are valid, and the workspace has the size that the plan gives.
-pub(super) unsafe fn forward(stream: &Stream, call: &Call<'_, '_>, targets: &Targets, workspace: Option<u64>) -> Result<bool> {
-    let p = call.problem;
+/// The views are valid, so are the slots for what the tiles say, and the workspace has the size that the plan gives.
+pub(super) unsafe fn walk(stream: &Stream, walk: &Walk<'_, '_>, tiles: &Tiles, workspace: Option<u64>) -> Result<bool> {
+    let p = walk.call.problem;
     let Some(plan) = Plan::new(p, stream.numbers()) else { return Ok(false) };
-    let y = targets.y.as_ref().map(|v| v.as_read());
-    if y.is_some_and(|y| y.dtype() != DType::BF16) {
+    let same_slots = tiles.math == Math::Bf16 && (tiles.span, tiles.states) == (SPAN, plan.states);
+    let no_factor = walk.direction == Direction::Backward && walk.call.dy.is_none();
+    if matches!(walk.output, Output::Gate(_)) || (walk.slots.is_some() && !same_slots) || no_factor {
         return Ok(false);
     }
-    let Some(Maps([x_map, z_map, y_map, b_map, c_map])) = Maps::new(stream, p, y)? else { return Ok(false) };
+    let Some(Maps([x_map, z_map, y_map, b_map, c_map, slot_map])) = Maps::new(stream, walk, tiles)? else { return Ok(false) };
     let plan = if workspace.is_some() { plan } else { plan.whole(p) };
     let ends = workspace.unwrap_or(0).next_multiple_of(16);
     let len = plan.segments * p.batch * p.nheads * plan.column_tiles * COLUMNS * plan.states;
     let params = Params {
-        inputs: call.inputs(SPAN, plan.column_tiles),
+        inputs: walk.call.inputs(SPAN, plan.column_tiles),
         x_map,
         z_map,
         y_map,
         b_map,
         c_map,
-        before: States::of(&p.initial_state),
-        after: States::of(&targets.final_state.as_ref().map(|v| v.as_read())),
+        slot_map,
+        before: States::of(&walk.before),
+        after: States::of(&walk.after.as_ref().map(|v| v.as_read())),
         ends: Address::new(ends),
         decays: Address::new(ends + 4 * len as u64),
         segments: plan.segments as i64,
@@ -177,14 +222,12 @@ pub(super) unsafe fn forward(stream: &Stream, call: &Call<'_, '_>, targets: &Tar
     };
     let passes: &[_] = if plan.segments > 1 { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
     for &pass in passes {
-        let output = y.is_some() && pass != Pass::Ends;
         let segments = plan.segments - usize::from(pass == Pass::Ends);
         let (blocks, segments) = u32::try_from(plan.blocks).ok().zip(u32::try_from(segments).ok()).ok_or(TOO_MANY)?;
-        let line = Launch::line(blocks, 128 * (UNITS + HELPERS) as u32, plan.shared(output) as u32);
+        let line = Launch::line(blocks, 128 * (UNITS + HELPERS) as u32, plan.shared(walk, pass) as u32);
         let launch = Launch { grid: [blocks, segments, 1], ..line };
-        let config = plan.config(call, &targets.final_state, output, pass);
         // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
-        unsafe { stream.launch(&KERNEL, &config, launch, &params)? };
+        unsafe { stream.launch(&KERNEL, &plan.config(walk, pass), launch, &params)? };
     }
     Ok(true)
 }

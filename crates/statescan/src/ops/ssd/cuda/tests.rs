@@ -61,12 +61,31 @@ fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize], made: Made, cut: boo
     add_backward(suite, &problem, last, made);
 }
 
-/// Adds the kernels of a forward pass on Hopper.
+/// Adds the walks on Hopper: with y, its first and its second launch; with slots in both directions; and for the states alone.
 fn add_hopper(suite: &mut Suite, args: &Args<'_>) {
     let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[]).unwrap();
     let plan = hopper::Plan::new(&problem, Numbers::H200).unwrap();
-    for (output, pass) in [(true, Pass::Whole), (false, Pass::Whole), (false, Pass::Ends), (true, Pass::Rest)] {
-        suite.add_for(&["sm_90a"], &hopper::KERNEL, &plan.config(&Call::new(&problem, None), &None, output, pass));
+    let y = target(problem.x);
+    let state = Walk {
+        call: Call::new(&problem, Some(problem.x)),
+        direction: Direction::Forward,
+        output: Output::Nothing,
+        before: problem.initial_state,
+        after: None,
+        slots: None,
+    };
+    let slots = Walk { slots: Some(0), ..state };
+    let forward = Walk { output: Output::Y(&y), ..state };
+    let backward = Walk { direction: Direction::Backward, ..slots };
+    for (walk, passes) in [
+        (&state, &[Pass::Whole][..]),
+        (&forward, &[Pass::Whole, Pass::Ends, Pass::Rest]),
+        (&slots, &[Pass::Whole, Pass::Rest]),
+        (&backward, &[Pass::Whole, Pass::Ends, Pass::Rest]),
+    ] {
+        for &pass in passes {
+            suite.add_for(&["sm_90a"], &hopper::KERNEL, &plan.config(walk, pass));
+        }
     }
 }
 
@@ -111,7 +130,7 @@ fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, Made { num
         initial_state: Some(last),
     };
     let call = Call::new(p, sources.y);
-    let plan = Plan::new(&call.shape(call.math(tf32)), numbers).unwrap();
+    let plan = Plan::new(&call, call.math(tf32), numbers).unwrap();
     let tiles = &plan.tiles;
     let forward = Walk {
         call,

@@ -79,12 +79,11 @@ impl Pass {
     }
 }
 
-impl Cut {
-    /// Elements of the workspace for the ends and decays of segments.
-    pub(super) fn workspace_len(&self, call: &Call<'_, '_>, tiles: &Tiles) -> usize {
-        let rows = self.segments * call.problem.batch * call.problem.nheads;
-        rows * (tiles.slot() + tiles.column_tiles)
-    }
+/// Elements of the workspace for the ends and decays of segments, whichever kernel walks.
+pub(super) fn ends_len(call: &Call<'_, '_>, tiles: &Tiles, cut: Option<Cut>, numbers: Numbers) -> usize {
+    let p = call.problem;
+    let portable = cut.map_or(0, |cut| cut.segments * p.batch * p.nheads * (tiles.slot() + tiles.column_tiles));
+    portable.max(hopper::Plan::new(p, numbers).map_or(0, |plan| plan.workspace_len(p)))
 }
 
 impl Walk<'_, '_> {
@@ -144,12 +143,16 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Puts the walk into the stream, in two launches where time is cut; the cut comes with the address of its workspace.
+    /// Puts the walk into the stream, in two launches where time is cut and there is a workspace.
     ///
     /// # Safety
-    /// The views are valid, and so are the slots and the workspace for what the tiles say.
-    pub unsafe fn launch(&self, stream: &Stream, tiles: &Tiles, cut: Option<(Cut, u64)>) -> Result<()> {
-        let p = self.call.problem;
+    /// The views are valid, the slots for what the tiles say, and the workspace has [`ends_len`] elements.
+    pub unsafe fn launch(&self, stream: &Stream, tiles: &Tiles, cut: Option<Cut>, workspace: Option<u64>) -> Result<()> {
+        // SAFETY: the caller's contract.
+        if unsafe { hopper::walk(stream, self, tiles, workspace)? } {
+            return Ok(());
+        }
+        let (p, cut) = (self.call.problem, cut.zip(workspace));
         let passes: &[_] = if cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
         let params = self.params(tiles, cut);
         for &pass in passes {
@@ -185,12 +188,6 @@ fn plan(stream: &Stream, call: &Call<'_, '_>) -> Result<(Tiles, Option<Cut>)> {
 pub(crate) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     refuse_double(problem)?;
     let call = Call::new(problem, None);
-    let workspace = targets.workspace.as_ref().map(|v| v.as_mut_ptr() as u64);
-    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; a workspace has the size
-    // that the largest of the plans gives.
-    if unsafe { hopper::forward(stream, &call, targets, workspace)? } {
-        return Ok(());
-    }
     let (tiles, cut) = plan(stream, &call)?;
     let output = targets.y.as_ref().map_or(Output::Nothing, Output::Y);
     let walk = Walk {
@@ -201,14 +198,15 @@ pub(crate) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets)
         after: targets.final_state,
         slots: None,
     };
-    // SAFETY: as above.
-    unsafe { walk.launch(stream, &tiles, cut.zip(workspace)) }
+    let workspace = targets.workspace.as_ref().map(|v| v.as_mut_ptr() as u64);
+    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; a workspace has the
+    // size that the same plans give.
+    unsafe { walk.launch(stream, &tiles, cut, workspace) }
 }
 
 /// Elements of the workspace that a forward pass wants.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
     let call = Call::new(problem, None);
     let (tiles, cut) = plan(stream, &call)?;
-    let on_hopper = hopper::Plan::new(problem, stream.numbers()).map_or(0, |plan| plan.workspace_len(problem));
-    Ok(cut.map_or(0, |cut| cut.workspace_len(&call, &tiles)).max(on_hopper))
+    Ok(ends_len(&call, &tiles, cut, stream.numbers()))
 }
