@@ -35,7 +35,7 @@ CACHED = 256 << 20
 
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "tf32": torch.float32}
 # errors beyond which a pass is wrong rather than inexact; the peer computes f32 in tf32
-TOLERANCE = {"bf16": 0.05, "f16": 0.01, "f32": 1e-4, "tf32": 0.02}
+TOLERANCE = {"bf16": 0.1, "f16": 0.02, "f32": 1e-4, "tf32": 0.02}
 
 # (batch, seqlen, nheads, headdim, ngroups, dstate)
 MODEL = (8, 2048, 80, 64, 1, 128)
