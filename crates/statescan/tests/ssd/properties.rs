@@ -231,11 +231,17 @@ const DECAYS: [Decays; 6] = [
 #[test]
 fn decays_of_any_size() {
     for (name, decay) in DECAYS {
-        for (dtype, sizes) in [(DType::F32, [1, 150, 2, 16, 1, 16]), (DType::BF16, [1, 200, 4, 64, 1, 128])] {
+        let grows = decay(0) > 0.0;
+        // the last one is cut into segments on a GPU, and long enough for what grows to leave the range of numbers
+        let all = [
+            (DType::F32, [1, 150, 2, 16, 1, 16]),
+            (DType::BF16, [1, 200, 4, 64, 1, 128]),
+            (DType::BF16, [1, 1100, 2, 64, 1, 16]),
+        ];
+        for &(dtype, sizes) in &all[..if grows { 2 } else { 3 }] {
             for options in [INITIAL, INITIAL | SKIP | GATE | OWN_DECAY_STEP] {
                 let case = Case { seed: 3, ..Case::new(dtype, sizes, options) };
                 let mut inputs = Inputs::new(&case);
-                let grows = (0..case.seqlen).any(|t| decay(t) > 0.0);
                 inputs.a.fill_with(|| if grows { 1.0 } else { -1.0 }.into());
                 let mut i = 0;
                 let steps = if case.has(OWN_DECAY_STEP) { &mut inputs.dt_a } else { &mut inputs.dt };
