@@ -2,6 +2,7 @@
 
 use crate::bench::{BenchArgs, bench};
 use crate::error::Result;
+use crate::generate::{GenerateArgs, generate};
 use crate::info::info;
 use crate::run::{RunArgs, demonstration, run};
 use crate::verify::{VerifyArgs, verify};
@@ -27,6 +28,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Time the operations at shapes of real models
     Bench(BenchArgs),
+    /// Continue a text with a Mamba language model
+    Generate(GenerateArgs),
     /// Show the processor, the versions and the operations
     Info {
         /// Print one JSON object
@@ -45,6 +48,7 @@ pub fn main(cli: Cli) -> Result<u8> {
         Some(Command::Run(args)) => run(&args),
         Some(Command::Verify(args)) => verify(&args),
         Some(Command::Bench(args)) => bench(&args),
+        Some(Command::Generate(args)) => generate(&args),
         Some(Command::Info { json }) => info(json),
     }
 }

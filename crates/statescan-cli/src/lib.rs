@@ -4,6 +4,7 @@ pub mod bench;
 pub mod cli;
 pub mod error;
 pub mod exec;
+pub mod generate;
 pub mod info;
 pub mod options;
 pub mod run;

@@ -60,6 +60,30 @@ fn a_row_has_the_same_bits_whatever_is_beside_it() {
 }
 
 #[test]
+fn gradients_agree_with_the_oracle_and_do_not_depend_on_threads() {
+    let mut rng = Rng::new(3);
+    for (rows, inputs, outputs) in [(1, 1, 1), (0, 5, 4), (3, 0, 4), (2, 5, 0), (13, 17, 9), (150, 67, 131)] {
+        let [x, weight, dy] = [[rows, inputs], [outputs, inputs], [rows, outputs]]
+            .map(|shape| normal(&mut rng, DType::F32, &shape, Layout::Dense, 1.0));
+        let expected = linear::reference::backward(&x.view(), &weight.view(), &dy.view());
+        let gradients = |exec: &Exec| {
+            let mut grads = [&[rows, inputs][..], &[outputs, inputs], &[outputs]]
+                .map(|shape| common::poisoned(&mut Rng::new(4), DType::F32, shape, Layout::Dense));
+            let [dx, dw, db] = &mut grads;
+            let mut into = linear::Gradients::default().x(dx.view_mut()).weight(dw.view_mut()).bias(db.view_mut());
+            linear::backward(exec, x.view(), weight.view(), dy.view(), &mut into).unwrap();
+            grads
+        };
+        let grads = [1, 3].map(|threads| gradients(&Exec::cpu(threads)));
+        for (i, name) in ["dx", "dweight", "dbias"].into_iter().enumerate() {
+            let bound = ErrorBound::for_gradient(DType::F32, rows.max(outputs));
+            common::assert_close(name, &grads[0][i], &expected[i], bound);
+            assert_eq!(grads[0][i].bytes(), grads[1][i].bytes(), "{name}");
+        }
+    }
+}
+
+#[test]
 fn a_neighbour_that_is_not_a_number_stays_alone() {
     let (x, weight) = ([1.0, 2.0, f32::NAN, 4.0, 5.0, 6.0], Tensor::from_slice(&Exec::cpu(1), &[1f32, 1.0], &[1, 2]).unwrap());
     for exec in executors() {

@@ -25,9 +25,9 @@ const WEIGHT_BYTES: usize = 1 << 18;
 /// Contiguous rows, `pitch` elements apart.
 pub(super) struct Matrix<T> {
     ptr: *const T,
-    pitch: isize,
-    rows: usize,
-    columns: usize,
+    pub(super) pitch: isize,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
 }
 
 // SAFETY: a matrix is a shared borrow of plain data for the time of a call.
@@ -41,8 +41,13 @@ impl<T: Element> Matrix<T> {
         Matrix { ptr: view.as_ptr().cast(), pitch: view.strides()[0], rows, columns }
     }
 
+    /// The address of an element, which must be one to be read.
+    pub(super) fn at(&self, row: usize, column: usize) -> *const T {
+        self.ptr.wrapping_offset(row as isize * self.pitch + column as isize)
+    }
+
     #[inline(always)]
-    fn row(&self, index: usize) -> &[T] {
+    pub(super) fn row(&self, index: usize) -> &[T] {
         assert!(index < self.rows, "a row of the matrix");
         // SAFETY: the view reaches every element of its rows, which are contiguous.
         unsafe { core::slice::from_raw_parts(self.ptr.offset(index as isize * self.pitch), self.columns) }

@@ -18,11 +18,13 @@
 //!
 //! There is no kernel for CUDA, where libraries of products come with the device.
 
+mod backward;
 mod kernel;
 pub mod reference;
 
 use crate::error::{Error, Result};
 use crate::exec::Exec;
+use crate::ops::builder::builder;
 use crate::ops::check::{Checker, Kind};
 use crate::tensor::{DType, Shape, View, ViewMut};
 use half::{bf16, f16};
@@ -45,10 +47,7 @@ pub fn forward(exec: &Exec, x: View<'_>, weight: View<'_>, bias: Option<View<'_>
     checker.read_if("bias", &bias, Kind::Real, &[outputs])?;
     checker.write("y", &y, Kind::Exact(DType::F32), &[rows, outputs])?;
     for (argument, view) in [("x", &x), ("weight", &weight), ("y", &y.as_view())] {
-        // a row of one element has no neighbours
-        if view.strides()[1] != 1 && view.shape()[1] > 1 {
-            return Err(Error::Presence { op: OP, argument, expected: "must have rows whose elements are neighbours" });
-        }
+        check_rows(argument, view)?;
     }
     checker.finish()?;
     let bias = bias.map(|bias| (0..outputs).map(|o| bias.at(&[o]).re as f32).collect::<Vec<_>>());
@@ -60,6 +59,67 @@ pub fn forward(exec: &Exec, x: View<'_>, weight: View<'_>, bias: Option<View<'_>
         got => return Err(Error::DType { op: OP, argument: "weight", expected: "f32, bf16 or f16", got }),
     }
     Ok(())
+}
+
+builder! {
+    /// What a backward pass writes (it overwrites); what is `None` is not computed.
+    #[derive(Debug, Default)]
+    pub struct Gradients<'a> {
+        /// By `x`, (R, K).
+        pub x: Option<ViewMut<'a>>,
+        /// By `weight`, (O, K).
+        pub weight: Option<ViewMut<'a>>,
+        /// By the bias, (O,).
+        pub bias: Option<ViewMut<'a>>,
+    }
+}
+
+/// Computes the gradients that are asked for from `dy`, that of `y`; everything is f32.
+///
+/// ```text
+/// dx = dy W        dW = dy^T x        dbias = the sum of the rows of dy
+/// ```
+///
+/// # Errors
+/// As [`forward`].
+pub fn backward(exec: &Exec, x: View<'_>, weight: View<'_>, dy: View<'_>, grads: &mut Gradients<'_>) -> Result<()> {
+    exec.cpu_only("linear")?;
+    let [rows, inputs] = matrix("x", "(rows, inputs)", &x.shape())?;
+    let [outputs, _] = matrix("weight", "(outputs, inputs)", &weight.shape())?;
+    let (mut checker, single) = (Checker::new(OP, exec.device()), Kind::Exact(DType::F32));
+    checker.read("x", &x, single, &[rows, inputs])?;
+    checker.read("weight", &weight, single, &[outputs, inputs])?;
+    checker.read("grad of y", &dy, single, &[rows, outputs])?;
+    checker.write_if("grad of x", &grads.x, single, &[rows, inputs])?;
+    checker.write_if("grad of weight", &grads.weight, single, &[outputs, inputs])?;
+    checker.write_if("grad of bias", &grads.bias, single, &[outputs])?;
+    let (of_x, of_weight) = (grads.x.as_ref().map(ViewMut::as_view), grads.weight.as_ref().map(ViewMut::as_view));
+    let given =
+        [("x", Some(x)), ("weight", Some(weight)), ("grad of y", Some(dy)), ("grad of x", of_x), ("grad of weight", of_weight)];
+    for (argument, view) in given {
+        view.map_or(Ok(()), |view| check_rows(argument, &view))?;
+    }
+    checker.finish()?;
+    let [x, weight, dy] = [x, weight, dy].map(|view| kernel::Matrix::of(&view));
+    if let Some(dx) = &mut grads.x {
+        backward::inputs(exec, &dy, &weight, dx);
+    }
+    if let Some(dw) = &mut grads.weight {
+        backward::weights(exec, &dy, &x, dw);
+    }
+    if let Some(db) = &mut grads.bias {
+        backward::bias(&dy, db);
+    }
+    Ok(())
+}
+
+/// Refuses rows whose elements lie apart.
+fn check_rows(argument: &'static str, view: &View<'_>) -> Result<()> {
+    // a row of one element has no neighbours
+    match view.strides()[1] == 1 || view.shape()[1] < 2 {
+        true => Ok(()),
+        false => Err(Error::Presence { op: OP, argument, expected: "must have rows whose elements are neighbours" }),
+    }
 }
 
 /// The sizes of an argument with two axes.

@@ -1,0 +1,8 @@
+//! Language models: against `transformers`, cut anywhere, and from every folder that is one or is none.
+
+mod common;
+mod folders;
+mod sampler;
+mod states;
+mod tokenizer;
+mod vectors;
