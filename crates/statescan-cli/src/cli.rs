@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::generate::{GenerateArgs, generate};
 use crate::info::info;
 use crate::run::{RunArgs, demonstration, run};
+use crate::train::{TrainArgs, train};
 use crate::verify::{VerifyArgs, verify};
 use clap::{Parser, Subcommand};
 
@@ -30,6 +31,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Continue a text with a Mamba language model
     Generate(GenerateArgs),
+    /// Train a small Mamba on the bytes of a text
+    Train(TrainArgs),
     /// Show the processor, the versions and the operations
     Info {
         /// Print one JSON object
@@ -49,6 +52,7 @@ pub fn main(cli: Cli) -> Result<u8> {
         Some(Command::Verify(args)) => verify(&args),
         Some(Command::Bench(args)) => bench(&args),
         Some(Command::Generate(args)) => generate(&args),
+        Some(Command::Train(args)) => train(&args),
         Some(Command::Info { json }) => info(json),
     }
 }

@@ -9,6 +9,7 @@ pub mod info;
 pub mod options;
 pub mod run;
 mod text;
+pub mod train;
 pub mod verify;
 
 pub use error::{Error, Result};

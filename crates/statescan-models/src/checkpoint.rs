@@ -1,6 +1,7 @@
 //! [`Checkpoint`]: the weights of a folder, by name. Files are mapped into memory; a tensor is read when it is used.
 
 use crate::error::{Error, Result, weight_dtype};
+use crate::tensors::Tensors;
 use crate::weight::Weight;
 use memmap2::Mmap;
 use safetensors::SafeTensors;
@@ -21,10 +22,15 @@ pub(crate) struct Checkpoint {
 
 struct Entry {
     path: Arc<Path>,
-    file: Arc<Mmap>,
-    bytes: Range<usize>,
     dtype: safetensors::Dtype,
     shape: Vec<usize>,
+    place: Place,
+}
+
+/// Where the elements of a tensor are.
+enum Place {
+    File(Arc<Mmap>, Range<usize>),
+    Memory(Weight),
 }
 
 impl Checkpoint {
@@ -45,6 +51,18 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// Weights that the process has.
+    pub(crate) fn of(tensors: &Tensors) -> Result<Self> {
+        let path: Arc<Path> = Path::new("memory").into();
+        let mut checkpoint = Checkpoint { folder: path.to_path_buf(), tensors: BTreeMap::new() };
+        for (name, array) in tensors {
+            let place = Place::Memory(Weight::from_slice(&array.data, &array.shape)?);
+            let (path, shape) = (path.clone(), array.shape.clone());
+            checkpoint.tensors.insert(name.clone(), Entry { path, dtype: safetensors::Dtype::F32, shape, place });
+        }
+        Ok(checkpoint)
+    }
+
     /// The tensors of one file.
     fn add(&mut self, path: &Path) -> Result<()> {
         let file = File::open(path).map_err(Error::io(path))?;
@@ -59,8 +77,8 @@ impl Checkpoint {
         for (name, view) in SafeTensors::deserialize(&file).map_err(bad)?.iter() {
             let start = view.data().as_ptr().addr() - file.as_ptr().addr();
             let bytes = start..start + view.data().len();
-            let (path, file, shape) = (path.clone(), file.clone(), view.shape().to_vec());
-            self.tensors.insert(name.to_owned(), Entry { path, file, bytes, dtype: view.dtype(), shape });
+            let (path, place, shape) = (path.clone(), Place::File(file.clone(), bytes), view.shape().to_vec());
+            self.tensors.insert(name.to_owned(), Entry { path, dtype: view.dtype(), shape, place });
         }
         Ok(())
     }
@@ -114,7 +132,10 @@ impl Checkpoint {
         let Some(dtype) = weight_dtype(entry.dtype) else {
             return Err(Error::DType { path, tensor, got: format!("{:?}", entry.dtype).to_lowercase() });
         };
-        let weight = Weight::mapped(&entry.file, entry.bytes, dtype, shape)?;
+        let weight = match entry.place {
+            Place::File(file, bytes) => Weight::mapped(&file, bytes, dtype, shape)?,
+            Place::Memory(weight) => weight,
+        };
         match weight.first_not_finite() {
             None => Ok(weight),
             Some((position, got)) => Err(Error::NotFinite { path, tensor, got, position }),

@@ -2,8 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::fields::{Fields, standard_json};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::path::Path;
+
+/// The embedding's name in checkpoints of `transformers`.
+const EMBEDDING: &str = "backbone.embeddings.weight";
 
 /// What the blocks of a model are.
 #[non_exhaustive]
@@ -94,6 +97,68 @@ impl Config {
         transformers(kind, &fields)
     }
 
+    /// A small Mamba with a tied head.
+    pub(crate) fn small(vocab: usize, dim: usize, layers: usize) -> Self {
+        Config {
+            kind: Kind::Mamba,
+            vocab,
+            dim,
+            layers,
+            inner: 2 * dim,
+            dstate: 16,
+            width: 4,
+            dt_rank: dim.div_ceil(16),
+            nheads: 2 * dim,
+            ngroups: 1,
+            bias: false,
+            conv_bias: true,
+            eps: 1e-5,
+            mixer_eps: 1e-5,
+            dt_limit: (0.0, f64::INFINITY),
+            tied: true,
+            eos: Vec::new(),
+            embedding: EMBEDDING,
+        }
+    }
+
+    /// The names and shapes of the weights of a Mamba without biases of projections, as [`Config::small`] gives it.
+    pub(crate) fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let Config { dim, inner, dstate, dt_rank, width, .. } = *self;
+        let mut tensors = vec![(EMBEDDING.to_owned(), vec![self.vocab, dim]), ("backbone.norm_f.weight".to_owned(), vec![dim])];
+        for i in 0..self.layers {
+            let mut add = |name: &str, shape: &[usize]| tensors.push((format!("backbone.layers.{i}.{name}"), shape.to_vec()));
+            add("norm.weight", &[dim]);
+            add("mixer.in_proj.weight", &[2 * inner, dim]);
+            add("mixer.conv1d.weight", &[inner, 1, width]);
+            add("mixer.conv1d.bias", &[inner]);
+            add("mixer.x_proj.weight", &[dt_rank + 2 * dstate, inner]);
+            add("mixer.dt_proj.weight", &[inner, dt_rank]);
+            add("mixer.dt_proj.bias", &[inner]);
+            add("mixer.A_log", &[inner, dstate]);
+            add("mixer.D", &[inner]);
+            add("mixer.out_proj.weight", &[dim, inner]);
+        }
+        tensors
+    }
+
+    /// The `config.json` of a model as [`Config::small`] gives it, as `transformers` has it.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "model_type": self.kind.name(),
+            "architectures": ["MambaForCausalLM"],
+            "vocab_size": self.vocab,
+            "hidden_size": self.dim,
+            "intermediate_size": self.inner,
+            "num_hidden_layers": self.layers,
+            "state_size": self.dstate,
+            "conv_kernel": self.width,
+            "time_step_rank": self.dt_rank,
+            "layer_norm_epsilon": 1e-5,
+            "tie_word_embeddings": self.tied,
+            "eos_token_id": null,
+        })
+    }
+
     /// Channels that the convolution goes over.
     pub fn conv_channels(&self) -> usize {
         match self.kind {
@@ -152,7 +217,7 @@ fn transformers(kind: Kind, fields: &Fields<'_>) -> Result<Config> {
         dt_limit: if kind == Kind::Mamba2 { fields.limits("time_step_limit")? } else { (0.0, f64::INFINITY) },
         tied: fields.flag("tie_word_embeddings", kind != Kind::Mamba2)?,
         eos: fields.tokens("eos_token_id")?,
-        embedding: "backbone.embeddings.weight",
+        embedding: EMBEDDING,
     })
 }
 

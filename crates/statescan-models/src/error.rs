@@ -136,6 +136,24 @@ pub enum Error {
         /// Steps that were taken.
         taken: usize,
     },
+    /// Tokens to learn from are not whole rows.
+    #[error("tokens to learn from must be whole rows of {seqlen} + 1, at least one, got {got} tokens")]
+    Rows {
+        /// Tokens that are read in a row.
+        seqlen: usize,
+        /// Number of tokens.
+        got: usize,
+    },
+    /// A setting of training is out of range.
+    #[error("`{setting}` must be {expected}, got {got}")]
+    Training {
+        /// The setting.
+        setting: &'static str,
+        /// What it must be.
+        expected: &'static str,
+        /// What it is.
+        got: f64,
+    },
     /// A setting of sampling is out of range.
     #[error("`{setting}` must be {expected}, got {got}")]
     Sampling {

@@ -31,6 +31,12 @@
 //! are [`statescan::linear`], which sums every row in the same order, and the scan of Mamba-2 goes step by step as Mamba's does, as the
 //! chunks of [`ssd`](statescan::ops::ssd) would begin where a call begins.
 //!
+//! # Training
+//!
+//! [`Model::loss_and_gradients`] gives the gradient by every weight, for every kind of model; of the forward pass it keeps the inputs of
+//! blocks only. A [`Trainer`] trains a small Mamba on the bytes of a text with AdamW, and goes on with the same bits after it was saved and
+//! resumed. [`reference`] is the oracle of both: a whole model in plain `f64` loops.
+//!
 //! # Features
 //!
 //! | feature | what it adds |
@@ -43,13 +49,18 @@ mod checkpoint;
 mod config;
 mod error;
 mod fields;
+mod files;
 mod mixer;
 mod model;
+mod random;
+pub mod reference;
 mod rows;
 mod sampler;
 mod session;
 mod state;
+mod tensors;
 mod tokenizer;
+mod train;
 mod weight;
 
 pub use config::{Config, Kind};
@@ -58,5 +69,7 @@ pub use model::{Logits, Model, Turn};
 pub use sampler::Sampler;
 pub use session::Session;
 pub use state::State;
+pub use tensors::{Array, Tensors};
 pub use tokenizer::{Decoder, Tokenizer};
+pub use train::{Options, Trainer};
 pub use weight::Weight;

@@ -1,11 +1,14 @@
 //! [`Model`]: a language model from a folder.
 
+mod gradients;
+
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::mixer::Mixer;
 use crate::rows::{Columns, Linear, Pass, Rooms, normalize};
-use crate::state::State;
+use crate::state::{LayerState, State};
+use crate::tensors::Tensors;
 use crate::weight::Weight;
 use statescan::Exec;
 use statescan::tensor::Device;
@@ -57,8 +60,18 @@ impl Model {
     /// that are NaN or infinite.
     pub fn load(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
-        let config = Config::load(folder)?;
-        let mut from = Checkpoint::open(folder)?;
+        Self::take(Config::load(folder)?, Checkpoint::open(folder)?)
+    }
+
+    /// A model of weights that the process has; they are copied.
+    ///
+    /// # Errors
+    /// Tensors or shapes that are not those of the configuration, weights that are NaN or infinite.
+    pub fn from_tensors(config: Config, tensors: &Tensors) -> Result<Self> {
+        Self::take(config, Checkpoint::of(tensors)?)
+    }
+
+    fn take(config: Config, mut from: Checkpoint) -> Result<Self> {
         let shape = [config.vocab, config.dim];
         let embedding = from.take(config.embedding, &shape)?;
         let head = match config.tied {
@@ -199,17 +212,30 @@ impl Model {
     }
 
     fn check(&self, exec: &Exec, turns: &[Turn<'_>]) -> Result<()> {
+        for turn in turns {
+            turn.state.check(&self.config)?;
+            self.check_tokens(exec, turn.tokens)?;
+        }
+        Ok(())
+    }
+
+    fn check_tokens(&self, exec: &Exec, tokens: &[u32]) -> Result<()> {
         if exec.device() != Device::Cpu {
             return Err(statescan::Error::Unavailable { what: "a language model", why: "it has no kernels for CUDA yet" }.into());
         }
         let vocab = self.config.vocab;
-        for turn in turns {
-            turn.state.check(&self.config)?;
-            if let Some(position) = turn.tokens.iter().position(|&token| token as usize >= vocab) {
-                return Err(Error::Token { token: turn.tokens[position], position, vocab });
-            }
+        match tokens.iter().position(|&token| token as usize >= vocab) {
+            None => Ok(()),
+            Some(position) => Err(Error::Token { token: tokens[position], position, vocab }),
         }
-        Ok(())
+    }
+
+    /// Rows of the embedding.
+    fn embed(&self, tokens: &[u32], stream: &mut [f32]) {
+        let dim = self.config.dim;
+        for (row, &token) in stream.chunks_exact_mut(dim).zip(tokens) {
+            self.embedding.widen(token as usize * dim..(token as usize + 1) * dim, row);
+        }
     }
 
     /// The stream after the last block, for rows of tokens from `taken` on.
@@ -220,15 +246,12 @@ impl Model {
         normed.resize(pass.rows * dim, 0.0);
         mixed.resize(pass.rows * dim, 0.0);
         for ((turn, &taken), rows) in turns.iter().zip(taken).zip(pass.sequences) {
-            let rows = stream[rows.start * dim..rows.end * dim].chunks_exact_mut(dim);
-            for (row, &token) in rows.zip(&turn.tokens[taken..]) {
-                self.embedding.widen(token as usize * dim..(token as usize + 1) * dim, row);
-            }
+            self.embed(&turn.tokens[taken..taken + rows.len()], &mut stream[rows.start * dim..rows.end * dim]);
         }
         for (i, block) in self.blocks.iter().enumerate() {
             normed.copy_from_slice(stream);
             normed.chunks_exact_mut(dim).for_each(|row| normalize(row, Some(&block.norm), self.config.eps));
-            let mut states: Vec<_> = turns.iter_mut().map(|turn| &mut turn.state.layers[i]).collect();
+            let mut states: Vec<&mut LayerState> = turns.iter_mut().map(|turn| &mut turn.state.layers[i]).collect();
             block.mixer.forward(pass, normed, &mut states, rooms, mixed)?;
             stream.iter_mut().zip(&*mixed).for_each(|(x, y)| *x += y);
         }

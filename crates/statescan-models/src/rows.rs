@@ -1,5 +1,7 @@
 //! Rows of activations: (steps, channels), a row for each token of a pass, and the sequences that they belong to.
 
+pub(crate) mod backward;
+
 use crate::error::Result;
 use crate::weight::Weight;
 use statescan::{Exec, View, ViewMut, linear};

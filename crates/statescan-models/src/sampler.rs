@@ -1,6 +1,7 @@
 //! [`Sampler`]: from logits to a token.
 
 use crate::error::{Error, Result};
+use crate::random::Random;
 
 /// How a token is drawn. Without a temperature it is the most likely one.
 #[derive(Debug, Clone, PartialEq)]
@@ -8,13 +9,13 @@ pub struct Sampler {
     temperature: f64,
     top_k: usize,
     top_p: f64,
-    random: u64,
+    random: Random,
 }
 
 impl Sampler {
     /// The most likely token, the first one of equals.
     pub fn greedy() -> Self {
-        Sampler { temperature: 0.0, top_k: 0, top_p: 1.0, random: 0 }
+        Sampler { temperature: 0.0, top_k: 0, top_p: 1.0, random: Random::new(0) }
     }
 
     /// Draws with a temperature (0 is greedy), from the `top_k` most likely tokens (0 is all), and from the fewest of these whose
@@ -29,7 +30,7 @@ impl Sampler {
         if !(top_p > 0.0 && top_p <= 1.0) {
             return Err(Error::Sampling { setting: "top-p", expected: "above 0 and at most 1", got: top_p });
         }
-        Ok(Sampler { temperature, top_k, top_p, random: seed })
+        Ok(Sampler { temperature, top_k, top_p, random: Random::new(seed) })
     }
 
     /// Draws a token.
@@ -57,19 +58,11 @@ impl Sampler {
             sum += weights[count];
             count += 1;
         }
-        let mut left = self.uniform() * sum;
+        let mut left = self.random.uniform(0.0, sum);
         let drawn = weights[..count].iter().position(|weight| {
             left -= weight;
             left < 0.0
         });
         order[drawn.unwrap_or(count - 1)] as u32
-    }
-
-    /// Uniform in [0, 1), by splitmix64.
-    fn uniform(&mut self) -> f64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::files::write_aside;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;
@@ -28,6 +29,14 @@ pub(crate) struct LayerState {
     pub(crate) scan: Vec<f32>,
 }
 
+impl LayerState {
+    /// The state before the first token.
+    pub(crate) fn new(config: &Config) -> Self {
+        let [conv, scan] = shapes(config).map(|[rows, columns]| vec![0.0; rows * columns]);
+        LayerState { conv, scan }
+    }
+}
+
 /// The shapes of a block's states.
 fn shapes(config: &Config) -> [[usize; 2]; 2] {
     [[config.conv_channels(), config.width - 1], [config.inner, config.dstate]]
@@ -36,8 +45,7 @@ fn shapes(config: &Config) -> [[usize; 2]; 2] {
 impl State {
     /// The state before the first token.
     pub(crate) fn new(config: &Config) -> Self {
-        let [conv, scan] = shapes(config).map(|[rows, columns]| vec![0.0; rows * columns]);
-        State { layers: vec![LayerState { conv, scan }; config.layers], position: 0 }
+        State { layers: vec![LayerState::new(config); config.layers], position: 0 }
     }
 
     /// Number of tokens that were read.
@@ -118,17 +126,4 @@ impl State {
         state.position = position;
         Ok(state)
     }
-}
-
-/// Writes a file beside its place and renames it, so that whoever looks finds the old file or the new one.
-fn write_aside(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let aside = path.with_file_name(name);
-    let written = std::fs::write(&aside, bytes).and_then(|()| std::fs::rename(&aside, path));
-    if written.is_err() {
-        // what was begun is of no use to anybody
-        let _ = std::fs::remove_file(&aside);
-    }
-    written.map_err(Error::io(path))
 }

@@ -1,5 +1,7 @@
 //! The causal convolution in front of a scan, with SiLU.
 
+mod backward;
+
 use super::Part;
 use crate::error::Result;
 use crate::rows::{Columns, Pass, channels_mut};

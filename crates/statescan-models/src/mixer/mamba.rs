@@ -4,6 +4,8 @@
 //! x, z = in_proj(u)      x = silu(conv(x))      dt, B, C = x_proj(x)      y = scan(x, dt_proj(dt), A, B, C, D) silu(z)      out_proj(y)
 //! ```
 
+mod backward;
+
 use super::Part;
 use super::conv::Conv;
 use super::scan::{Inputs, Scan, decays};

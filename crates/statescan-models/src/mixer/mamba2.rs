@@ -4,6 +4,8 @@
 //! z, xBC, dt = in_proj(u)      x, B, C = silu(conv(xBC))      y = scan(x, dt, A, B, C, D)      out_proj(norm(y silu(z)))
 //! ```
 
+mod backward;
+
 use super::Part;
 use super::conv::Conv;
 use super::scan::{Inputs, Scan, decays};
@@ -80,11 +82,13 @@ impl Mamba2 {
             z: projected,
         };
         self.scan.forward(pass, &from, states, scanned)?;
-        let group = inner / self.scan.ngroups;
-        for row in scanned.chunks_exact_mut(inner) {
+        // the rows before the norm stay, for the way back
+        let (normed, group) = (rooms.maps.of(rows * inner), inner / self.scan.ngroups);
+        normed.copy_from_slice(scanned);
+        for row in normed.chunks_exact_mut(inner) {
             row.chunks_exact_mut(group).zip(self.norm.chunks_exact(group)).for_each(|(x, w)| normalize(x, Some(w), self.eps));
         }
-        self.out_proj.forward(pass.exec, Columns::whole(scanned, inner), rows, out)
+        self.out_proj.forward(pass.exec, Columns::whole(normed, inner), rows, out)
     }
 
     pub(super) fn products(&self) -> Vec<&Linear> {

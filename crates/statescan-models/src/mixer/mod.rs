@@ -8,8 +8,10 @@ mod scan;
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, Kind};
 use crate::error::Result;
+use crate::rows::backward::Batch;
 use crate::rows::{Linear, Pass, Rooms};
 use crate::state::LayerState;
+use crate::tensors::Slots;
 use mamba::Mamba;
 use mamba2::Mamba2;
 
@@ -41,6 +43,23 @@ impl Mixer {
         match self {
             Mixer::Mamba(mixer) => mixer.forward(pass, x, states, rooms, out),
             Mixer::Mamba2(mixer) => mixer.forward(pass, x, states, rooms, out),
+        }
+    }
+
+    /// Gradients of a batch, `dx`, and of the weights from those of the results, `dout`. The rooms have what the forward pass of the same
+    /// batch left there.
+    pub(crate) fn backward(
+        &self,
+        batch: Batch<'_>,
+        x: &[f32],
+        dout: &[f32],
+        rooms: &mut Rooms,
+        slots: &mut Slots<'_>,
+        dx: &mut [f32],
+    ) -> Result<()> {
+        match self {
+            Mixer::Mamba(mixer) => mixer.backward(batch, x, dout, rooms, slots, dx),
+            Mixer::Mamba2(mixer) => mixer.backward(batch, x, dout, rooms, slots, dx),
         }
     }
 

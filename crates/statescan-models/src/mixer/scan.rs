@@ -1,6 +1,8 @@
 //! The scan of a block: step by step, for one model as for the other, so that a state is what its tokens make it however they were cut.
 //! A head's one decay is the decay of each of its channels and states.
 
+pub(super) mod backward;
+
 use crate::error::Result;
 use crate::rows::{Columns, Pass, channels_mut};
 use crate::state::LayerState;
@@ -37,9 +39,7 @@ impl Scan {
         states: &mut [&mut LayerState],
         y: &mut [f32],
     ) -> Result<()> {
-        let (channels, dstate) = (self.d.len(), self.dstate);
-        let columns = if self.a.len() == channels { [1, 0] } else { [dstate as isize, 1] };
-        let a = View::strided(&self.a, 0, &[channels, dstate], &columns)?;
+        let (channels, dstate, a) = (self.d.len(), self.dstate, self.decays()?);
         let mut next = vec![0.0; channels * dstate];
         for (rows, state) in pass.sequences.iter().zip(states).filter(|(rows, _)| !rows.is_empty()) {
             let (x, dt) = (from.x.channels(rows, channels)?, from.dt.channels(rows, channels)?);
@@ -56,6 +56,13 @@ impl Scan {
             std::mem::swap(&mut state.scan, &mut next);
         }
         Ok(())
+    }
+
+    /// The decays as (channels, dstate).
+    fn decays(&self) -> statescan::Result<View<'_>> {
+        let (channels, dstate) = (self.d.len(), self.dstate);
+        let strides = if self.a.len() == channels { [1, 0] } else { [dstate as isize, 1] };
+        View::strided(&self.a, 0, &[channels, dstate], &strides)
     }
 }
 

@@ -2,7 +2,9 @@
 
 mod common;
 mod folders;
+mod gradients;
 mod sampler;
 mod states;
 mod tokenizer;
+mod training;
 mod vectors;

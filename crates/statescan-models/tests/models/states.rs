@@ -151,7 +151,7 @@ fn steps_can_be_taken_back() {
                 let left = 10 + session.tokens().len();
                 assert!(*session.state() == states(&exec, &model, &[&text[..left]]).1, "{kind} {kept} to {left}");
             }
-            assert!(session.read(&model, &exec, &[1, 99]).is_err() && session.tokens().len() == 0);
+            assert!(session.read(&model, &exec, &[1, 99]).is_err() && session.tokens().is_empty());
             let error = session.roll_back(&model, &exec, 1).unwrap_err().to_string();
             assert_eq!(error, "1 steps cannot be taken back, as there were only 0");
         }

@@ -11,7 +11,7 @@ fn bytes_are_tokens_without_a_file() {
     assert_eq!(tokens.len(), text.len());
     let mut decoder = tokenizer.decoder();
     assert_eq!(tokens.into_iter().flat_map(|token| decoder.push(token)).collect::<Vec<_>>(), text);
-    assert_eq!(decoder.push(256), []);
+    assert!(decoder.push(256).is_empty());
 }
 
 #[test]
