@@ -1,6 +1,6 @@
 """Tiny models with random weights and their logits, computed by `transformers`: one folder for each, beside this file.
 
-    python crates/statescan-models/tests/vectors/make.py
+python crates/statescan-models/tests/vectors/make.py
 """
 
 from pathlib import Path
