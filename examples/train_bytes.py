@@ -11,6 +11,7 @@ scan of the prompt leaves.
 import argparse
 import math
 import pathlib
+from types import SimpleNamespace
 
 import matplotlib
 import torch
@@ -18,7 +19,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from tqdm import trange
 
-import statescan
+from statescan.nn import Mamba
 
 matplotlib.use("Agg")
 
@@ -28,47 +29,15 @@ TEXT = pathlib.Path(__file__).parents[1] / "crates/statescan-cases/assets/alice.
 
 
 class Layer(nn.Module):
-    """A layer of Mamba with its norm and residual: a gate, a short convolution, and a scan whose maps come from its input."""
+    """A layer of Mamba with its norm and residual."""
 
-    def __init__(self, width, expand=2, dstate=16, rank=8, taps=4):
+    def __init__(self, width, index):
         super().__init__()
-        dim = expand * width
-        self.sizes = [rank, dstate, dstate]
         self.norm = nn.RMSNorm(width)
-        self.in_proj = nn.Linear(width, 2 * dim, bias=False)
-        self.conv_weight = nn.Parameter(torch.empty(dim, taps).uniform_(-(taps**-0.5), taps**-0.5))
-        self.conv_bias = nn.Parameter(torch.zeros(dim))
-        self.maps_proj = nn.Linear(dim, sum(self.sizes), bias=False)
-        self.dt_proj = nn.Linear(rank, dim, bias=False)
-        # steps between 0.001 and 0.1 at first, on either side of softplus
-        dt = torch.exp(torch.empty(dim).uniform_(math.log(0.001), math.log(0.1)))
-        self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))
-        self.A_log = nn.Parameter(torch.arange(1.0, dstate + 1).log().repeat(dim, 1))
-        self.D = nn.Parameter(torch.ones(dim))
-        self.out_proj = nn.Linear(dim, width, bias=False)
+        self.mixer = Mamba(width, layer_idx=index)
 
-    def maps(self, x):
-        dt, B, C = self.maps_proj(x).split(self.sizes, dim=-1)
-        return self.dt_proj(dt), B, C
-
-    def forward(self, u):
-        """The layer on (batch, seqlen, width), and the states after the last step."""
-        x, z = self.in_proj(self.norm(u)).transpose(1, 2).chunk(2, dim=1)
-        x, inputs = statescan.causal_conv1d(x, self.conv_weight, self.conv_bias, activation="silu", return_final_states=True)
-        dt, B, C = (m.transpose(1, 2) for m in self.maps(x.transpose(1, 2)))
-        A = -torch.exp(self.A_log)
-        y, state = statescan.selective_scan(x, dt, A, B, C, self.D, z=z, dt_bias=self.dt_bias, dt_softplus=True)
-        return u + self.out_proj(y.transpose(1, 2)), (inputs, state)
-
-    def step(self, u, states):
-        """The layer on one step, (batch, width); the states change in place."""
-        inputs, state = states
-        x, z = self.in_proj(self.norm(u)).chunk(2, dim=1)
-        x = statescan.causal_conv1d_update(x, inputs, self.conv_weight, self.conv_bias, activation="silu")
-        dt, B, C = self.maps(x)
-        A = -torch.exp(self.A_log)
-        y = statescan.selective_state_update(state, x, dt, A, B, C, self.D, z=z, dt_bias=self.dt_bias, dt_softplus=True)
-        return u + self.out_proj(y)
+    def forward(self, u, cache=None):
+        return u + self.mixer(self.norm(u), cache)
 
 
 class Model(nn.Module):
@@ -77,20 +46,16 @@ class Model(nn.Module):
     def __init__(self, width=128, layers=2):
         super().__init__()
         self.embedding = nn.Embedding(256, width)
-        self.layers = nn.ModuleList(Layer(width) for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(width, index) for index in range(layers))
         self.logits = nn.Sequential(nn.RMSNorm(width), nn.Linear(width, 256, bias=False))
 
-    def forward(self, tokens):
-        u, states = self.embedding(tokens), []
-        for layer in self.layers:
-            u, state = layer(u)
-            states.append(state)
-        return self.logits(u), states
-
-    def step(self, tokens, states):
+    def forward(self, tokens, cache=None):
+        """Logits for (batch, seqlen); with a cache the tokens follow those that it has seen."""
         u = self.embedding(tokens)
-        for layer, state in zip(self.layers, states):
-            u = layer.step(u, state)
+        for layer in self.layers:
+            u = layer(u, cache)
+        if cache is not None:
+            cache.seqlen_offset += tokens.shape[1]
         return self.logits(u)
 
 
@@ -103,7 +68,7 @@ def train(model, text, args):
     for _ in bar:
         starts = torch.randint(len(text) - args.seqlen, (args.batch, 1), device=text.device)
         batch = text[starts + torch.arange(args.seqlen + 1, device=text.device)]
-        logits, _ = model(batch[:, :-1])
+        logits = model(batch[:, :-1])
         loss = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -118,13 +83,11 @@ def train(model, text, args):
 @torch.no_grad()
 def write(model, prompt, length, device):
     """Continues a prompt, byte by byte, always with the likeliest."""
-    tokens = torch.tensor([list(prompt)], device=device)
-    logits, states = model(tokens)
-    logits, written = logits[:, -1], []
+    tokens, written = torch.tensor([list(prompt)], device=device), []
+    cache = SimpleNamespace(key_value_memory_dict={}, seqlen_offset=0)
     for _ in range(length):
-        token = logits.argmax(-1)
-        written.append(token.item())
-        logits = model.step(token, states)
+        tokens = model(tokens, cache)[:, -1:].argmax(-1)
+        written.append(tokens.item())
     return bytes(written)
 
 

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from statescan.compat import causal_conv1d, lrnnx, mamba_ssm, nkilib
+from statescan import nn
+from statescan.compat import causal_conv1d, layer_norm, lrnnx, mamba_ssm, nkilib
 
 SIGNATURES = {
     mamba_ssm: """
@@ -23,6 +24,25 @@ SIGNATURES = {
             rmsnorm_eps=1e-06, outproj_weight=None, outproj_bias=None, headdim=None, ngroups=1, norm_before_gate=True,
             state_dtype=None)
         rmsnorm_fn(x, weight, bias, z=None, eps=1e-06, group_size=None, norm_before_gate=True)
+    """,
+    layer_norm: """
+        layer_norm_fn(x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, eps=1e-06, dropout_p=0.0, rowscale=None,
+            prenorm=False, residual_in_fp32=False, is_rms_norm=False, return_dropout_mask=False)
+        rms_norm_fn(x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, eps=1e-06, dropout_p=0.0, rowscale=None,
+            prenorm=False, residual_in_fp32=False, return_dropout_mask=False)
+        layer_norm_linear_fn(x, norm_weight, norm_bias, linear_weight, linear_bias, residual=None, eps=1e-06, prenorm=False,
+            residual_in_fp32=False, is_rms_norm=False)
+        RMSNorm(hidden_size, eps=1e-05, dropout_p=0.0, device=None, dtype=None)
+    """,
+    nn: """
+        Mamba(d_model, d_state=16, d_conv=4, expand=2, dt_rank='auto', dt_min=0.001, dt_max=0.1, dt_init='random', dt_scale=1.0,
+            dt_init_floor=0.0001, conv_bias=True, bias=False, use_fast_path=True, layer_idx=None, device=None, dtype=None)
+        Mamba2(d_model, d_state=128, d_conv=4, conv_init=None, expand=2, headdim=64, d_ssm=None, ngroups=1, A_init_range=(1, 16),
+            D_has_hdim=False, rmsnorm=True, norm_before_gate=False, dt_min=0.001, dt_max=0.1, dt_init_floor=0.0001,
+            dt_limit=(0.0, inf), bias=False, conv_bias=True, chunk_size=256, use_mem_eff_path=True, layer_idx=None,
+            process_group=None, sequence_parallel=True, device=None, dtype=None)
+        S5(d_model, d_state, discretization='zoh', conj_sym=False, dt_min=0.001, dt_max=0.1, step_rescale=1.0, use_fast_path=True,
+            device=None, dtype=None)
     """,
     causal_conv1d: """
         causal_conv1d_fn(x, weight, bias=None, seq_idx=None, initial_states=None, return_final_states=False,
@@ -69,18 +89,27 @@ INSTALL = "import statescan.compat; statescan.compat.install()\n"
 def test_imports_of_the_origins():
     code = """
 from mamba_ssm.ops.selective_scan_interface import mamba_inner_fn, selective_scan_fn
+from mamba_ssm import Mamba, Mamba2
+from mamba_ssm.modules.mamba2 import Mamba2 as Mamba2Too
+from mamba_ssm.modules.mamba_simple import Mamba as MambaToo
+from mamba_ssm.ops.triton.layer_norm import RMSNorm, layer_norm_fn, layer_norm_linear_fn, rms_norm_fn
 from mamba_ssm.ops.triton.layernorm_gated import LayerNorm, RMSNorm, layernorm_fn, rmsnorm_fn
 from mamba_ssm.ops.triton.selective_state_update import selective_state_update
 from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined
 from causal_conv1d import causal_conv1d_fn, causal_conv1d_update
+from lrnnx.models.ltv import S5
+from lrnnx.models.ltv.s5 import S5 as S5Too
 from lrnnx.ops.selective_scan import selective_scan_fn as lrnnx_scan
 from lrnnx.ops.simplified_scan import s5_inner_fn, simplified_scan_fn
 from lrnnx.ops.triton.simplified_state_update import simplified_state_update
 from nkilib.experimental.scan import selective_scan, ssd
 import mamba_ssm, causal_conv1d
+assert (Mamba, Mamba2, S5) == (MambaToo, Mamba2Too, S5Too)
 print(mamba_ssm.__version__, causal_conv1d.__version__, selective_scan_fn.__module__, lrnnx_scan.__module__)
+print(Mamba.__module__, rms_norm_fn.__module__)
 """
     expected = ["2.3.0+statescan", "1.6.0+statescan", "statescan.compat.mamba_ssm", "statescan.compat.lrnnx"]
+    expected += ["statescan.nn.mamba", "statescan.compat.layer_norm"]
     assert run(INSTALL + code) == expected
 
 

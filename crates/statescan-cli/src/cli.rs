@@ -2,8 +2,10 @@
 
 use crate::bench::{BenchArgs, bench};
 use crate::error::Result;
+use crate::generate::{GenerateArgs, generate};
 use crate::info::info;
 use crate::run::{RunArgs, demonstration, run};
+use crate::train::{TrainArgs, train};
 use crate::verify::{VerifyArgs, verify};
 use clap::{Parser, Subcommand};
 
@@ -27,6 +29,10 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Time the operations at shapes of real models
     Bench(BenchArgs),
+    /// Continue a text with a Mamba language model
+    Generate(GenerateArgs),
+    /// Train a small Mamba on the bytes of a text
+    Train(TrainArgs),
     /// Show the processor, the versions and the operations
     Info {
         /// Print one JSON object
@@ -45,6 +51,8 @@ pub fn main(cli: Cli) -> Result<u8> {
         Some(Command::Run(args)) => run(&args),
         Some(Command::Verify(args)) => verify(&args),
         Some(Command::Bench(args)) => bench(&args),
+        Some(Command::Generate(args)) => generate(&args),
+        Some(Command::Train(args)) => train(&args),
         Some(Command::Info { json }) => info(json),
     }
 }

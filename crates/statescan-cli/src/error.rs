@@ -7,6 +7,17 @@ pub enum Error {
     /// A file, an argument or an option is not usable.
     #[error(transparent)]
     Case(#[from] statescan_cases::Error),
+    /// A model's folder, a prompt or a state is not usable.
+    #[error(transparent)]
+    Model(#[from] statescan_models::Error),
+    /// A file cannot be read, or text cannot be written.
+    #[error("{name}: {source}")]
+    Io {
+        /// The file.
+        name: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// Gradients of an operation that has none.
     #[error("{op}: it is a step in place and has no gradients, expected a command without --grad")]
     NoGradients {

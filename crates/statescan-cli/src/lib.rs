@@ -4,10 +4,12 @@ pub mod bench;
 pub mod cli;
 pub mod error;
 pub mod exec;
+pub mod generate;
 pub mod info;
 pub mod options;
 pub mod run;
 mod text;
+pub mod train;
 pub mod verify;
 
 pub use error::{Error, Result};

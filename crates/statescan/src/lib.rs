@@ -33,6 +33,7 @@
 //! | [`ops::causal_conv1d::update`] | one or a few steps of it, in place | update |
 //! | [`ops::selective_scan::update`] | one step of the selective scan or of SSD, in place | update |
 //! | [`ops::simplified_scan::update`] | one step of the simplified scan, in place | update |
+//! | [`linear`] | products of rows with weights, $y = x W^T$ | forward, backward |
 //!
 //! Each module's page gives the mathematics, shapes, types and errors; each has a `reference` module, the same operation in plain `f64`
 //! loops with every gradient.
@@ -98,6 +99,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod error;
 mod exec;
+pub mod linear;
 pub mod ops;
 pub mod tensor;
 

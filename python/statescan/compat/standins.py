@@ -18,20 +18,28 @@ _SCANS = ("mamba_inner_fn", "selective_scan_fn")
 _CHUNKED = ("mamba_chunk_scan_combined", "mamba_split_conv1d_scan_combined")
 _CONVOLUTIONS = ("causal_conv1d_fn", "causal_conv1d_update")
 _NORMS = ("LayerNorm", "RMSNorm", "layernorm_fn", "rmsnorm_fn")
+_RESIDUAL_NORMS = ("RMSNorm", "layer_norm_fn", "layer_norm_linear_fn", "rms_norm_fn")
 _SIMPLIFIED = ("s5_inner_fn", "simplified_scan_fn")
 
-# the names in each module; they come from the module of the same package here
+# the names in each module
 _MODULES = {
-    "mamba_ssm": _SCANS,
+    "mamba_ssm": (*_SCANS, "Mamba", "Mamba2"),
+    "mamba_ssm.modules": (),
+    "mamba_ssm.modules.mamba2": ("Mamba2",),
+    "mamba_ssm.modules.mamba_simple": ("Mamba",),
     "mamba_ssm.ops": (),
     "mamba_ssm.ops.selective_scan_interface": _SCANS,
     "mamba_ssm.ops.triton": (),
+    "mamba_ssm.ops.triton.layer_norm": _RESIDUAL_NORMS,
     "mamba_ssm.ops.triton.layernorm_gated": _NORMS,
     "mamba_ssm.ops.triton.selective_state_update": ("selective_state_update",),
     "mamba_ssm.ops.triton.ssd_combined": _CHUNKED,
     "causal_conv1d": _CONVOLUTIONS,
     "causal_conv1d.causal_conv1d_interface": _CONVOLUTIONS,
     "lrnnx": (),
+    "lrnnx.models": (),
+    "lrnnx.models.ltv": ("S5",),
+    "lrnnx.models.ltv.s5": ("S5",),
     "lrnnx.ops": (),
     "lrnnx.ops.selective_scan": ("selective_scan_fn",),
     "lrnnx.ops.simplified_scan": _SIMPLIFIED,
@@ -42,6 +50,15 @@ _MODULES = {
     "nkilib.experimental": (),
     "nkilib.experimental.scan": ("selective_scan", "ssd"),
 }
+
+# names come from the module here that is called as the package, but for these
+_LAYERS = ("Mamba", "Mamba2", "S5")
+_SOURCES = {"mamba_ssm.ops.triton.layer_norm": ".layer_norm"}
+
+
+def _find(name, module):
+    source = "..nn" if name in _LAYERS else _SOURCES.get(module, f".{module.partition('.')[0]}")
+    return getattr(import_module(source, __package__), name)
 
 
 class _StandIns(MetaPathFinder, Loader):
@@ -61,17 +78,16 @@ class _StandIns(MetaPathFinder, Loader):
         package = module.__name__.partition(".")[0]
         if module.__name__ == package:
             module.__version__ = _VERSIONS[package]
-        if names := _MODULES[module.__name__]:
-            source = import_module(f".{package}", __package__)
-            vars(module).update({name: getattr(source, name) for name in names})
+        vars(module).update({name: _find(name, module.__name__) for name in _MODULES[module.__name__]})
 
 
 _STAND_INS = _StandIns()
 
 
 def install() -> None:
-    """Lets code that imports the operations of `mamba_ssm`, `causal_conv1d`, `lrnnx` or `nkilib` run on this package where those
-    are not installed. Their layers and models, such as `mamba_ssm.Mamba`, are not here.
+    """Lets code that imports the operations of `mamba_ssm`, `causal_conv1d`, `lrnnx` or `nkilib`, or the layers
+    `mamba_ssm.Mamba`, `mamba_ssm.Mamba2` and `lrnnx.models.ltv.S5`, run on this package where those are not installed. Their
+    models are not here.
 
     It only adds an entry at the end of `sys.meta_path`: nothing is imported now, and a package that is installed is left alone.
     Call it before the code that imports them. Models of `transformers` look for them when their module is first imported.

@@ -1,0 +1,140 @@
+//! `generate`: a text continued by a language model.
+
+use crate::error::{Error, Result};
+use crate::exec::ExecArgs;
+use clap::Args;
+use statescan::Exec;
+use statescan_cases::measure::floors::Floors;
+use statescan_models::{Model, Sampler, State, Tokenizer};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What to continue, with which model.
+///
+/// The text goes to standard output, as it comes; how fast it came goes to standard error.
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// Folder of a mamba, falcon_mamba or mamba2 model of `transformers` or `mamba_ssm`, with safetensors files
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// The text to continue
+    #[arg(long, value_name = "TEXT", required_unless_present = "file")]
+    pub prompt: Option<String>,
+    /// A file with the text to continue
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub file: Option<PathBuf>,
+    /// Tokens to generate at most; fewer if the text ends before
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub tokens: usize,
+    /// 0 takes the most likely token; more than 0 draws, the higher the less likely ones too
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub temperature: f64,
+    /// Draw from the fewest tokens whose probabilities sum to this
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub top_p: f64,
+    /// Draw from so many of the most likely tokens; 0 means all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub top_k: usize,
+    /// The same seed draws the same text
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// Go on from a state that --save-state wrote: the prompt follows the text that it has read
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Save what the model remembers of all text, the generated one too
+    #[arg(long, value_name = "FILE")]
+    pub save_state: Option<PathBuf>,
+    /// Where and how to compute.
+    #[command(flatten)]
+    pub exec: ExecArgs,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A device that there is not, a folder, a state or a file that cannot be used, settings out of range, an empty prompt, tokens that the
+/// model does not have.
+pub fn generate(args: &GenerateArgs) -> Result<u8> {
+    let exec = args.exec.exec()?;
+    let mut sampler = Sampler::new(args.temperature, args.top_k, args.top_p, args.seed)?;
+    let prompt = match &args.file {
+        Some(path) => std::fs::read(path).map_err(io(path))?,
+        None => args.prompt.clone().unwrap_or_default().into_bytes(),
+    };
+    let model = Model::load(&args.folder)?;
+    let tokenizer = Tokenizer::load(&args.folder)?;
+    let mut state = match &args.state {
+        Some(path) => model.load_state(path)?,
+        None => model.state(),
+    };
+    let tokens = tokenizer.encode(&prompt)?;
+    let begin = Instant::now();
+    let logits = model.prefill(&exec, &tokens, &mut state)?;
+    let prefill = Pace { tokens: tokens.len(), time: begin.elapsed() };
+    let decode = continue_text(args, &exec, &model, &tokenizer, &mut sampler, logits, &mut state)?;
+    if let Some(path) = &args.save_state {
+        model.save_state(&state, path)?;
+    }
+    report(&exec, &model, &prefill, &decode);
+    Ok(0)
+}
+
+/// Writes what the model generates; every token is read by the model, so that the state is that of the whole text.
+fn continue_text(
+    args: &GenerateArgs,
+    exec: &Exec,
+    model: &Model,
+    tokenizer: &Tokenizer,
+    sampler: &mut Sampler,
+    mut logits: Vec<f32>,
+    state: &mut State,
+) -> Result<Pace> {
+    let (mut decoder, mut out, mut tokens) = (tokenizer.decoder(), std::io::stdout(), 0);
+    let begin = Instant::now();
+    while tokens < args.tokens {
+        let token = sampler.draw(&logits);
+        if model.config().eos.contains(&token) {
+            break;
+        }
+        let text = decoder.push(token);
+        out.write_all(&text).and_then(|()| out.flush()).map_err(io(Path::new("standard output")))?;
+        logits = model.step(exec, token, state)?;
+        tokens += 1;
+    }
+    let pace = Pace { tokens, time: begin.elapsed() };
+    out.write_all(b"\n").map_err(io(Path::new("standard output")))?;
+    Ok(pace)
+}
+
+/// Tokens, and how long they took.
+struct Pace {
+    tokens: usize,
+    time: Duration,
+}
+
+impl Pace {
+    fn print(&self, what: &str, floor_ns: f64, of: &str) {
+        let each = self.time.as_nanos() as f64 / self.tokens.max(1) as f64;
+        let (rate, share) = (1e9 / each.max(1.0), 100.0 * floor_ns / each.max(1.0));
+        eprintln!("{what}  {} tokens, {rate:.1} tokens/s, {share:.0} % of what {of} alone would allow", self.tokens);
+    }
+}
+
+/// Prints the pace of both parts beside what this machine could do at most.
+fn report(exec: &Exec, model: &Model, prefill: &Pace, decode: &Pace) {
+    let floors = Floors::measure(exec.threads());
+    let bytes = model.bytes_per_step() as f64 / floors.bytes;
+    let products = 2.0 * model.products_per_token() as f64 / floors.flops;
+    if prefill.tokens > 0 {
+        prefill.print("prefill", products.max(bytes / prefill.tokens as f64), "its products");
+    }
+    if decode.tokens > 0 {
+        decode.print("decode ", bytes.max(products), "reading weights and states");
+    }
+}
+
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let name = path.display().to_string();
+    |source| Error::Io { name, source }
+}

@@ -1,0 +1,152 @@
+//! [`Checkpoint`]: the weights of a folder, by name. Files are mapped into memory; a tensor is read when it is used.
+
+use crate::error::{Error, Result, weight_dtype};
+use crate::tensors::Tensors;
+use crate::weight::Weight;
+use memmap2::Mmap;
+use safetensors::SafeTensors;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The tensors of a folder that nobody has taken yet.
+pub(crate) struct Checkpoint {
+    folder: PathBuf,
+    tensors: BTreeMap<String, Entry>,
+}
+
+struct Entry {
+    path: Arc<Path>,
+    dtype: safetensors::Dtype,
+    shape: Vec<usize>,
+    place: Place,
+}
+
+/// Where the elements of a tensor are.
+enum Place {
+    File(Arc<Mmap>, Range<usize>),
+    Memory(Weight),
+}
+
+impl Checkpoint {
+    /// The weights of a folder: `model.safetensors`, or the files that `model.safetensors.index.json` lists.
+    pub(crate) fn open(folder: &Path) -> Result<Self> {
+        let mut checkpoint = Checkpoint { folder: folder.to_owned(), tensors: BTreeMap::new() };
+        if folder.join(WEIGHTS).exists() {
+            checkpoint.add(&folder.join(WEIGHTS))?;
+        } else if folder.join(INDEX).exists() {
+            checkpoint.add_indexed(&folder.join(INDEX))?;
+        } else {
+            let found = match folder.join("pytorch_model.bin").exists() {
+                true => ", only pytorch_model.bin, which has to be converted to safetensors",
+                false => "",
+            };
+            return Err(Error::NoWeights { path: folder.to_owned(), found });
+        }
+        Ok(checkpoint)
+    }
+
+    /// Weights that the process has.
+    pub(crate) fn of(tensors: &Tensors) -> Result<Self> {
+        let path: Arc<Path> = Path::new("memory").into();
+        let mut checkpoint = Checkpoint { folder: path.to_path_buf(), tensors: BTreeMap::new() };
+        for (name, array) in tensors {
+            let place = Place::Memory(Weight::from_slice(&array.data, &array.shape)?);
+            let (path, shape) = (path.clone(), array.shape.clone());
+            checkpoint.tensors.insert(name.clone(), Entry { path, dtype: safetensors::Dtype::F32, shape, place });
+        }
+        Ok(checkpoint)
+    }
+
+    /// The tensors of one file.
+    fn add(&mut self, path: &Path) -> Result<()> {
+        let file = File::open(path).map_err(Error::io(path))?;
+        // SAFETY: the file is read as plain bytes. Whoever changes it while it is mapped changes the weights, and whoever shortens it ends
+        // the process, as for every program that maps files.
+        let file = Arc::new(unsafe { Mmap::map(&file) }.map_err(Error::io(path))?);
+        let bad = |error: safetensors::SafeTensorError| {
+            let why = error.to_string();
+            Error::Format { path: path.to_owned(), expected: "a whole safetensors file", why }
+        };
+        let path: Arc<Path> = path.into();
+        for (name, view) in SafeTensors::deserialize(&file).map_err(bad)?.iter() {
+            let start = view.data().as_ptr().addr() - file.as_ptr().addr();
+            let bytes = start..start + view.data().len();
+            let (path, place, shape) = (path.clone(), Place::File(file.clone(), bytes), view.shape().to_vec());
+            self.tensors.insert(name.to_owned(), Entry { path, dtype: view.dtype(), shape, place });
+        }
+        Ok(())
+    }
+
+    /// The tensors of the files that an index lists, each of which must be where the index says.
+    fn add_indexed(&mut self, index: &Path) -> Result<()> {
+        let format = |why: String| Error::Format { path: index.to_owned(), expected: "an index of safetensors files", why };
+        let text = std::fs::read_to_string(index).map_err(Error::io(index))?;
+        let json: serde_json::Value = serde_json::from_str(&text).map_err(|error| format(error.to_string()))?;
+        let map = json.get("weight_map").and_then(|map| map.as_object());
+        let mut files = BTreeMap::<&str, Vec<&str>>::new();
+        for (tensor, file) in map.ok_or_else(|| format("it has no `weight_map`".into()))? {
+            let file = file.as_str().ok_or_else(|| format(format!("the file of `{tensor}` is no text")))?;
+            files.entry(file).or_default().push(tensor);
+        }
+        for (file, tensors) in files {
+            let mut parts = Path::new(file).components();
+            if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
+                return Err(format(format!("`{file}` is not the name of a file in its folder")));
+            }
+            let path = self.folder.join(file);
+            self.add(&path)?;
+            let is_there = |tensor: &str| self.tensors.get(tensor).is_some_and(|entry| *entry.path == *path);
+            if let Some(tensor) = tensors.into_iter().find(|tensor| !is_there(tensor)) {
+                return Err(Error::Missing { path, tensor: tensor.to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there is such a tensor.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// Where a tensor is.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.tensors.get(name).map_or(self.folder.clone(), |entry| entry.path.to_path_buf())
+    }
+
+    /// A tensor of this shape, all of whose elements are finite.
+    pub(crate) fn take(&mut self, name: &str, shape: &[usize]) -> Result<Weight> {
+        let tensor = name.to_owned();
+        let Some(entry) = self.tensors.remove(name) else {
+            return Err(Error::Missing { path: self.folder.clone(), tensor });
+        };
+        let path = entry.path.to_path_buf();
+        if entry.shape != shape {
+            return Err(Error::Shape { path, tensor, expected: shape.to_vec(), got: entry.shape });
+        }
+        let Some(dtype) = weight_dtype(entry.dtype) else {
+            return Err(Error::DType { path, tensor, got: format!("{:?}", entry.dtype).to_lowercase() });
+        };
+        let weight = match entry.place {
+            Place::File(file, bytes) => Weight::mapped(&file, bytes, dtype, shape)?,
+            Place::Memory(weight) => weight,
+        };
+        match weight.first_not_finite() {
+            None => Ok(weight),
+            Some((position, got)) => Err(Error::NotFinite { path, tensor, got, position }),
+        }
+    }
+
+    /// Refuses tensors that nobody took.
+    pub(crate) fn finish(self, model: &'static str) -> Result<()> {
+        match self.tensors.into_iter().next() {
+            None => Ok(()),
+            Some((tensor, entry)) => Err(Error::Surplus { path: entry.path.to_path_buf(), tensor, model }),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What can be wrong with a folder, a prompt or a state. Each reads as one sentence that names the file and what was expected.
+
+use statescan::DType;
+use std::path::PathBuf;
+
+/// Why a model could not be loaded or run.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file is not what its name says.
+    #[error("{}: it is not {expected}: {why}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What it should be.
+        expected: &'static str,
+        /// What the reader says.
+        why: String,
+    },
+    /// A setting of the configuration is missing, or has a value that no model here has.
+    #[error("{}: `{key}` must be {expected}, got {got}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// The setting.
+        key: &'static str,
+        /// What it must be.
+        expected: &'static str,
+        /// What is there.
+        got: String,
+    },
+    /// A folder has no weights that can be read.
+    #[error("{}: it has no model.safetensors and no model.safetensors.index.json{found}", path.display())]
+    NoWeights {
+        /// The folder.
+        path: PathBuf,
+        /// What is there instead, in words.
+        found: &'static str,
+    },
+    /// A tensor that the model needs is not there.
+    #[error("{}: the tensor `{tensor}` is missing", path.display())]
+    Missing {
+        /// The folder, or the file that an index says has it.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor that the model does not have is there.
+    #[error("{}: the tensor `{tensor}` is not part of a {model} model of this configuration", path.display())]
+    Surplus {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The kind of model.
+        model: &'static str,
+    },
+    /// A tensor has another shape than the configuration says.
+    #[error("{}: the tensor `{tensor}` must have shape {expected:?}, got {got:?}", path.display())]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The shape that follows from the configuration.
+        expected: Vec<usize>,
+        /// The shape that it has.
+        got: Vec<usize>,
+    },
+    /// A tensor has a type that weights are not read in.
+    #[error("{}: the tensor `{tensor}` must be f32, bf16 or f16, got {got}", path.display())]
+    DType {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The type that it has.
+        got: String,
+    },
+    /// A weight is NaN or infinite.
+    #[error("{}: the tensor `{tensor}` must be finite, got {got} at element {position}", path.display())]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The value.
+        got: f64,
+        /// Its position in row-major order.
+        position: usize,
+    },
+    /// The head of a tied model is not its embedding.
+    #[error("{}: the configuration ties the head to the embedding, but the tensor `lm_head.weight` is another", path.display())]
+    Untied {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A token that the model has no embedding of.
+    #[error("token {token} at position {position} must be less than the model's vocabulary of {vocab}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// Where it stands among the tokens given.
+        position: usize,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// There is nothing to go on from.
+    #[error("a prompt must have at least one token")]
+    EmptyPrompt,
+    /// A state is not one of this model's.
+    #[error("{what}: the state's `{tensor}` must have shape {expected:?}, got {got:?}: it is of another model")]
+    State {
+        /// Where the state is from.
+        what: String,
+        /// Its part.
+        tensor: String,
+        /// The shape that the model's states have.
+        expected: Vec<usize>,
+        /// The shape that it has.
+        got: Vec<usize>,
+    },
+    /// More steps are to be taken back than were taken.
+    #[error("{steps} steps cannot be taken back, as there were only {taken}")]
+    Rollback {
+        /// Steps to take back.
+        steps: usize,
+        /// Steps that were taken.
+        taken: usize,
+    },
+    /// Tokens to learn from are not whole rows.
+    #[error("tokens to learn from must be whole rows of {seqlen} + 1, at least one, got {got} tokens")]
+    Rows {
+        /// Tokens that are read in a row.
+        seqlen: usize,
+        /// Number of tokens.
+        got: usize,
+    },
+    /// A setting of training is out of range.
+    #[error("`{setting}` must be {expected}, got {got}")]
+    Training {
+        /// The setting.
+        setting: &'static str,
+        /// What it must be.
+        expected: &'static str,
+        /// What it is.
+        got: f64,
+    },
+    /// A setting of sampling is out of range.
+    #[error("`{setting}` must be {expected}, got {got}")]
+    Sampling {
+        /// The setting.
+        setting: &'static str,
+        /// What it must be.
+        expected: &'static str,
+        /// What it is.
+        got: f64,
+    },
+    /// Text cannot become tokens, or tokens text.
+    #[error("{}: {why}", path.display())]
+    Tokenizer {
+        /// The file, or the folder that lacks one.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// An operation refused a call.
+    #[error(transparent)]
+    Compute(#[from] statescan::Error),
+}
+
+impl Error {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        |source| Error::Io { path, source }
+    }
+}
+
+/// A result with [`enum@Error`].
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// The storage type of weights of a safetensors type.
+pub(crate) fn weight_dtype(dtype: safetensors::Dtype) -> Option<DType> {
+    match dtype {
+        safetensors::Dtype::F32 => Some(DType::F32),
+        safetensors::Dtype::BF16 => Some(DType::BF16),
+        safetensors::Dtype::F16 => Some(DType::F16),
+        _ => None,
+    }
+}

@@ -1,0 +1,75 @@
+//! Language models on statescan: `mamba`, `falcon_mamba` and `mamba2` from folders of `transformers` or `mamba_ssm`, on the CPU.
+//!
+//! ```no_run
+//! use statescan::Exec;
+//! use statescan_models::{Model, Sampler, Tokenizer};
+//!
+//! let (exec, folder) = (Exec::cpu(0), "mamba-130m-hf");
+//! let (model, tokenizer) = (Model::load(folder)?, Tokenizer::load(folder)?);
+//! let (mut state, mut sampler) = (model.state(), Sampler::new(0.8, 40, 0.95, 1)?);
+//! let mut logits = model.prefill(&exec, &tokenizer.encode(b"Once upon a time")?, &mut state)?;
+//! let mut decoder = tokenizer.decoder();
+//! for _ in 0..100 {
+//!     let token = sampler.draw(&logits);
+//!     print!("{}", String::from_utf8_lossy(&decoder.push(token)));
+//!     logits = model.step(&exec, token, &mut state)?;
+//! }
+//! # Ok::<(), statescan_models::Error>(())
+//! ```
+//!
+//! # Weights
+//!
+//! They are used where they lie, in mapped safetensors files, in f32, bf16 or f16; activations and states are f32. The names are those of
+//! `transformers` (`backbone.layers.{i}.mixer.in_proj.weight`); `mamba_ssm`'s differ in the embedding's only. A folder whose tensors are not
+//! exactly those that its `config.json` says is refused with a sentence that names the tensor.
+//!
+//! # States
+//!
+//! A [`State`] is a value of fixed size: clone it to branch, save it with [`Model::save_state`] and load it in another process; a
+//! [`Session`] takes steps back. Its bits, and those of logits, depend on the sequence's tokens alone, not on how they were divided among calls,
+//! on other sequences of the same call or on the number of threads, for every kind of model. That decides how a model is computed: products
+//! are [`statescan::linear`], which sums every row in the same order, and the scan of Mamba-2 goes step by step as Mamba's does, as the
+//! chunks of [`ssd`](statescan::ops::ssd) would begin where a call begins.
+//!
+//! # Training
+//!
+//! [`Model::loss_and_gradients`] gives the gradient by every weight, for every kind of model; of the forward pass it keeps the inputs of
+//! blocks only. A [`Trainer`] trains a small Mamba on the bytes of a text with AdamW, and goes on with the same bits after it was saved and
+//! resumed. [`reference`] is the oracle of both: a whole model in plain `f64` loops.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `tokenizers` | reading `tokenizer.json`; without it text is bytes |
+
+#![deny(missing_docs)]
+
+mod checkpoint;
+mod config;
+mod error;
+mod fields;
+mod files;
+mod mixer;
+mod model;
+mod random;
+pub mod reference;
+mod rows;
+mod sampler;
+mod session;
+mod state;
+mod tensors;
+mod tokenizer;
+mod train;
+mod weight;
+
+pub use config::{Config, Kind};
+pub use error::{Error, Result};
+pub use model::{Logits, Model, Turn};
+pub use sampler::Sampler;
+pub use session::Session;
+pub use state::State;
+pub use tensors::{Array, Tensors};
+pub use tokenizer::{Decoder, Tokenizer};
+pub use train::{Options, Trainer};
+pub use weight::Weight;

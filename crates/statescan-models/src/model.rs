@@ -1,0 +1,282 @@
+//! [`Model`]: a language model from a folder.
+
+mod gradients;
+
+use crate::checkpoint::Checkpoint;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::mixer::Mixer;
+use crate::rows::{Columns, Linear, Pass, Rooms, normalize};
+use crate::state::{LayerState, State};
+use crate::tensors::Tensors;
+use crate::weight::Weight;
+use statescan::Exec;
+use statescan::tensor::Device;
+use std::path::Path;
+
+/// Rows that go through the blocks at once: what bounds the memory of a long prompt.
+const ROWS: usize = 512;
+
+/// A language model: embedding, blocks, norm, head.
+///
+/// Weights stay where they are, in the mapped files of the folder and in the type that they have there; everything else is `f32`.
+pub struct Model {
+    config: Config,
+    embedding: Weight,
+    blocks: Vec<Block>,
+    norm: Vec<f32>,
+    head: Linear,
+}
+
+/// `x + mixer(norm(x))`.
+struct Block {
+    norm: Vec<f32>,
+    mixer: Mixer,
+}
+
+/// Some tokens of one sequence, and what came before them.
+pub struct Turn<'t> {
+    /// The tokens.
+    pub tokens: &'t [u32],
+    /// What the model remembers of those before; after the call, of these too.
+    pub state: &'t mut State,
+}
+
+/// Which logits are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Logits {
+    /// After every token.
+    All,
+    /// After the last token of each sequence that has one.
+    Last,
+}
+
+impl Model {
+    /// Loads a model of `transformers` or of `mamba_ssm`: a folder with `config.json` and `model.safetensors`, or several files and
+    /// `model.safetensors.index.json`.
+    ///
+    /// # Errors
+    /// Files that cannot be read or are not what they say, settings, tensors, shapes and types that are not those of a model here, weights
+    /// that are NaN or infinite.
+    pub fn load(folder: impl AsRef<Path>) -> Result<Self> {
+        let folder = folder.as_ref();
+        Self::take(Config::load(folder)?, Checkpoint::open(folder)?)
+    }
+
+    /// A model of weights that the process has; they are copied.
+    ///
+    /// # Errors
+    /// Tensors or shapes that are not those of the configuration, weights that are NaN or infinite.
+    pub fn from_tensors(config: Config, tensors: &Tensors) -> Result<Self> {
+        Self::take(config, Checkpoint::of(tensors)?)
+    }
+
+    fn take(config: Config, mut from: Checkpoint) -> Result<Self> {
+        let shape = [config.vocab, config.dim];
+        let embedding = from.take(config.embedding, &shape)?;
+        let head = match config.tied {
+            false => from.take("lm_head.weight", &shape)?,
+            true => {
+                let path = from.path("lm_head.weight");
+                if from.has("lm_head.weight") && from.take("lm_head.weight", &shape)?.bytes() != embedding.bytes() {
+                    return Err(Error::Untied { path });
+                }
+                embedding.clone()
+            }
+        };
+        let mut blocks = Vec::new();
+        for i in 0..config.layers {
+            let norm = from.take(&format!("backbone.layers.{i}.norm.weight"), &[config.dim])?.to_f32();
+            blocks.push(Block { norm, mixer: Mixer::take(&config, &mut from, &format!("backbone.layers.{i}.mixer."))? });
+        }
+        let norm = from.take("backbone.norm_f.weight", &[config.dim])?.to_f32();
+        from.finish(config.kind.name())?;
+        Ok(Model { config, embedding, blocks, norm, head: Linear { weight: head, bias: None } })
+    }
+
+    /// Sizes and options.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Bytes that a step has to read, the floor of decoding: the weights of projections and head, and the states.
+    pub fn bytes_per_step(&self) -> usize {
+        let blocks = self.blocks.iter().flat_map(|block| block.mixer.products());
+        blocks.chain([&self.head]).map(|product| product.weight.size()).sum::<usize>() + self.state().size()
+    }
+
+    /// Multiply-adds of the products that every token goes through; the head's come on top where logits are asked for.
+    pub fn products_per_token(&self) -> usize {
+        self.blocks.iter().flat_map(|block| block.mixer.products()).map(|product| product.weight.len()).sum()
+    }
+
+    /// The state before the first token.
+    pub fn state(&self) -> State {
+        State::new(&self.config)
+    }
+
+    /// Writes a state to a safetensors file, aside first and then renamed.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the state is of another model.
+    pub fn save_state(&self, state: &State, path: impl AsRef<Path>) -> Result<()> {
+        state.check(&self.config)?;
+        state.save(&self.config, path.as_ref())
+    }
+
+    /// Reads a state that [`Model::save_state`] wrote.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has no state of a model with this one's sizes.
+    pub fn load_state(&self, path: impl AsRef<Path>) -> Result<State> {
+        State::load(&self.config, path.as_ref())
+    }
+
+    /// The logits after every token of a text, (tokens, vocab).
+    ///
+    /// # Errors
+    /// As [`Model::advance`].
+    pub fn forward(&self, exec: &Exec, tokens: &[u32]) -> Result<Vec<f32>> {
+        self.forward_from(exec, tokens, &mut self.state())
+    }
+
+    /// The same for tokens that follow others.
+    ///
+    /// # Errors
+    /// As [`Model::advance`].
+    pub fn forward_from(&self, exec: &Exec, tokens: &[u32], state: &mut State) -> Result<Vec<f32>> {
+        self.advance(exec, &mut [Turn { tokens, state }], Logits::All)
+    }
+
+    /// The logits after the last one of at least one token, (vocab).
+    ///
+    /// # Errors
+    /// As [`Model::advance`], and if there is no token.
+    pub fn prefill(&self, exec: &Exec, tokens: &[u32], state: &mut State) -> Result<Vec<f32>> {
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        self.advance(exec, &mut [Turn { tokens, state }], Logits::Last)
+    }
+
+    /// The logits after one more token, (vocab).
+    ///
+    /// # Errors
+    /// As [`Model::advance`].
+    pub fn step(&self, exec: &Exec, token: u32, state: &mut State) -> Result<Vec<f32>> {
+        self.prefill(exec, &[token], state)
+    }
+
+    /// Carries several sequences on at once, each from its own state and by its own number of tokens, and gives the logits that are asked
+    /// for, (rows, vocab), in the order of the turns.
+    ///
+    /// The bits of logits and states depend on a sequence's tokens alone: not on how they were divided among calls, not on the other
+    /// sequences, not on the number of threads.
+    ///
+    /// # Errors
+    /// Tokens beyond the vocabulary, states of another model, an executor on a GPU. No state has changed then.
+    pub fn advance(&self, exec: &Exec, turns: &mut [Turn<'_>], logits: Logits) -> Result<Vec<f32>> {
+        self.check(exec, turns)?;
+        let (mut out, mut work) = (Vec::new(), Work::default());
+        let mut taken = vec![0; turns.len()];
+        loop {
+            let (mut rows, mut sequences) = (0, Vec::new());
+            for (turn, taken) in turns.iter().zip(&taken) {
+                let count = (turn.tokens.len() - taken).min(ROWS - rows);
+                sequences.push(rows..rows + count);
+                rows += count;
+            }
+            if rows == 0 {
+                return Ok(out);
+            }
+            let pass = Pass { exec, rows, sequences: &sequences };
+            self.blocks(&pass, turns, &taken, &mut work)?;
+            let mut wanted = Vec::new();
+            for ((turn, taken), rows) in turns.iter_mut().zip(&mut taken).zip(&sequences) {
+                *taken += rows.len();
+                turn.state.position += rows.len() as u64;
+                let ends = !rows.is_empty() && *taken == turn.tokens.len();
+                wanted.extend(match logits {
+                    Logits::All => rows.clone(),
+                    Logits::Last => {
+                        if ends {
+                            rows.end - 1..rows.end
+                        } else {
+                            0..0
+                        }
+                    }
+                });
+            }
+            self.logits(exec, &wanted, &mut work, &mut out)?;
+        }
+    }
+
+    fn check(&self, exec: &Exec, turns: &[Turn<'_>]) -> Result<()> {
+        for turn in turns {
+            turn.state.check(&self.config)?;
+            self.check_tokens(exec, turn.tokens)?;
+        }
+        Ok(())
+    }
+
+    fn check_tokens(&self, exec: &Exec, tokens: &[u32]) -> Result<()> {
+        if exec.device() != Device::Cpu {
+            return Err(statescan::Error::Unavailable { what: "a language model", why: "it has no kernels for CUDA yet" }.into());
+        }
+        let vocab = self.config.vocab;
+        match tokens.iter().position(|&token| token as usize >= vocab) {
+            None => Ok(()),
+            Some(position) => Err(Error::Token { token: tokens[position], position, vocab }),
+        }
+    }
+
+    /// Rows of the embedding.
+    fn embed(&self, tokens: &[u32], stream: &mut [f32]) {
+        let dim = self.config.dim;
+        for (row, &token) in stream.chunks_exact_mut(dim).zip(tokens) {
+            self.embedding.widen(token as usize * dim..(token as usize + 1) * dim, row);
+        }
+    }
+
+    /// The stream after the last block, for rows of tokens from `taken` on.
+    fn blocks(&self, pass: &Pass<'_>, turns: &mut [Turn<'_>], taken: &[usize], work: &mut Work) -> Result<()> {
+        let dim = self.config.dim;
+        let Work { stream, normed, mixed, rooms } = work;
+        stream.resize(pass.rows * dim, 0.0);
+        normed.resize(pass.rows * dim, 0.0);
+        mixed.resize(pass.rows * dim, 0.0);
+        for ((turn, &taken), rows) in turns.iter().zip(taken).zip(pass.sequences) {
+            self.embed(&turn.tokens[taken..taken + rows.len()], &mut stream[rows.start * dim..rows.end * dim]);
+        }
+        for (i, block) in self.blocks.iter().enumerate() {
+            normed.copy_from_slice(stream);
+            normed.chunks_exact_mut(dim).for_each(|row| normalize(row, Some(&block.norm), self.config.eps));
+            let mut states: Vec<&mut LayerState> = turns.iter_mut().map(|turn| &mut turn.state.layers[i]).collect();
+            block.mixer.forward(pass, normed, &mut states, rooms, mixed)?;
+            stream.iter_mut().zip(&*mixed).for_each(|(x, y)| *x += y);
+        }
+        Ok(())
+    }
+
+    /// Appends the logits of some rows of the stream.
+    fn logits(&self, exec: &Exec, wanted: &[usize], work: &mut Work, out: &mut Vec<f32>) -> Result<()> {
+        let (dim, vocab) = (self.config.dim, self.config.vocab);
+        for (to, &from) in wanted.iter().enumerate() {
+            let row = &mut work.normed[to * dim..(to + 1) * dim];
+            row.copy_from_slice(&work.stream[from * dim..(from + 1) * dim]);
+            normalize(row, Some(&self.norm), self.config.eps);
+        }
+        let before = out.len();
+        out.resize(before + wanted.len() * vocab, 0.0);
+        self.head.forward(exec, Columns::whole(&work.normed, dim), wanted.len(), &mut out[before..])
+    }
+}
+
+/// Activations of a pass.
+#[derive(Default)]
+struct Work {
+    stream: Vec<f32>,
+    normed: Vec<f32>,
+    mixed: Vec<f32>,
+    rooms: Rooms,
+}

@@ -1,0 +1,143 @@
+//! The loss of a model on some texts, and its gradient by every weight.
+
+use super::Model;
+use crate::error::{Error, Result};
+use crate::rows::backward::{Batch, ColumnsMut, normalize_backward};
+use crate::rows::{Columns, Pass, Rooms, normalize};
+use crate::state::LayerState;
+use crate::tensors::{Slots, Tensors};
+use statescan::{DType, Exec};
+
+impl Model {
+    /// The mean cross entropy of the next token, in nats, over rows of `seqlen + 1` tokens that are read from the start, and its gradients, by
+    /// names in checkpoints. `gradients` has a tensor for each of the model's, and is overwritten.
+    ///
+    /// Of the forward pass only the inputs of blocks are kept; everything within a block is computed again on the way back.
+    ///
+    /// # Errors
+    /// As [`Model::advance`]; weights that are not f32, tokens that are no whole rows, or none.
+    pub fn loss_and_gradients(&self, exec: &Exec, tokens: &[u32], seqlen: usize, gradients: &mut Tensors) -> Result<f64> {
+        if self.embedding.dtype() != DType::F32 {
+            let (op, argument, expected, got) = ("loss_and_gradients", "weights", "f32", self.embedding.dtype());
+            return Err(statescan::Error::DType { op, argument, expected, got }.into());
+        }
+        if tokens.is_empty() || seqlen == 0 || !tokens.len().is_multiple_of(seqlen + 1) {
+            return Err(Error::Rows { seqlen, got: tokens.len() });
+        }
+        self.check_tokens(exec, tokens)?;
+        let batch = Batch { exec, count: tokens.len() / (seqlen + 1), seqlen };
+        let (mut read, mut targets) = (Vec::new(), Vec::new());
+        for row in tokens.chunks_exact(seqlen + 1) {
+            read.extend_from_slice(&row[..seqlen]);
+            targets.extend_from_slice(&row[1..]);
+        }
+        let (mut before, mut rooms) = (Vec::new(), Rooms::default());
+        let stream = self.keep_inputs(batch, &read, &mut before, &mut rooms)?;
+        let (loss, mut dstream) = self.head_backward(batch, &stream, &targets, gradients)?;
+        for (i, x) in before.iter().enumerate().rev() {
+            self.block_backward(batch, i, x, &mut rooms, &mut dstream, gradients)?;
+        }
+        let dim = self.config.dim;
+        let embedding = &mut Slots { tensors: &mut *gradients, prefix: "" };
+        let embedding = embedding.of(self.config.embedding);
+        for (row, &token) in dstream.chunks_exact(dim).zip(&read) {
+            let to = &mut embedding[token as usize * dim..(token as usize + 1) * dim];
+            to.iter_mut().zip(row).for_each(|(to, x)| *to += x);
+        }
+        Ok(loss)
+    }
+
+    /// The stream after the last block; what was before each block is kept.
+    fn keep_inputs(&self, batch: Batch<'_>, tokens: &[u32], before: &mut Vec<Vec<f32>>, rooms: &mut Rooms) -> Result<Vec<f32>> {
+        let mut stream = vec![0.0; tokens.len() * self.config.dim];
+        self.embed(tokens, &mut stream);
+        for i in 0..self.blocks.len() {
+            let (_, mixed) = self.block_forward(batch, i, &stream, rooms)?;
+            before.push(stream.clone());
+            stream.iter_mut().zip(mixed).for_each(|(x, y)| *x += y);
+        }
+        Ok(stream)
+    }
+
+    /// What a block normalizes, and what it adds to the stream `x`; the rooms have what lies between.
+    fn block_forward(&self, batch: Batch<'_>, i: usize, x: &[f32], rooms: &mut Rooms) -> Result<(Vec<f32>, Vec<f32>)> {
+        let block = &self.blocks[i];
+        let mut states: Vec<LayerState> = (0..batch.count).map(|_| LayerState::new(&self.config)).collect();
+        let sequences: Vec<_> = (0..batch.count).map(|row| row * batch.seqlen..(row + 1) * batch.seqlen).collect();
+        let pass = Pass { exec: batch.exec, rows: batch.rows(), sequences: &sequences };
+        let (mut normed, mut mixed) = (x.to_vec(), vec![0.0; x.len()]);
+        normed.chunks_exact_mut(self.config.dim).for_each(|row| normalize(row, Some(&block.norm), self.config.eps));
+        block.mixer.forward(&pass, &normed, &mut states.iter_mut().collect::<Vec<_>>(), rooms, &mut mixed)?;
+        Ok((normed, mixed))
+    }
+
+    /// The loss, and its gradient by the stream after the last block.
+    fn head_backward(
+        &self,
+        batch: Batch<'_>,
+        stream: &[f32],
+        targets: &[u32],
+        gradients: &mut Tensors,
+    ) -> Result<(f64, Vec<f32>)> {
+        let (dim, vocab, rows) = (self.config.dim, self.config.vocab, batch.rows());
+        let mut normed = stream.to_vec();
+        normed.chunks_exact_mut(dim).for_each(|row| normalize(row, Some(&self.norm), self.config.eps));
+        let mut logits = vec![0.0; rows * vocab];
+        self.head.forward(batch.exec, Columns::whole(&normed, dim), rows, &mut logits)?;
+        let share = |(row, &target): (&mut [f32], &u32)| cross_entropy(row, target as usize, rows);
+        let loss: f64 = logits.chunks_exact_mut(vocab).zip(targets).map(share).sum();
+
+        let mut slots = Slots { tensors: &mut *gradients, prefix: "" };
+        slots.of(self.config.embedding).fill(0.0);
+        let head = if self.config.tied { self.config.embedding } else { "lm_head.weight" };
+        let mut dstream = vec![0.0; rows * dim];
+        let into = ColumnsMut::whole(&mut dstream, dim);
+        let (normed, dlogits) = (Columns::whole(&normed, dim), Columns::whole(&logits, vocab));
+        self.head.backward(batch, normed, dlogits, into, &mut slots, head.trim_end_matches(".weight"))?;
+        let dnorm = slots.of("backbone.norm_f.weight");
+        dnorm.fill(0.0);
+        for (x, dy) in stream.chunks_exact(dim).zip(dstream.chunks_exact_mut(dim)) {
+            normalize_backward(x, Some((&self.norm[..], &mut *dnorm)), self.config.eps, dy);
+        }
+        Ok((loss, dstream))
+    }
+
+    /// Adds to `dstream`, the gradient by the stream after a block, what comes through the block's mixer.
+    fn block_backward(
+        &self,
+        batch: Batch<'_>,
+        i: usize,
+        x: &[f32],
+        rooms: &mut Rooms,
+        dstream: &mut [f32],
+        gradients: &mut Tensors,
+    ) -> Result<()> {
+        let (block, dim) = (&self.blocks[i], self.config.dim);
+        let (normed, _) = self.block_forward(batch, i, x, rooms)?;
+        let mut dx = vec![0.0; x.len()];
+        let prefix = format!("backbone.layers.{i}.mixer.");
+        let mut slots = Slots { tensors: &mut *gradients, prefix: &prefix };
+        block.mixer.backward(batch, &normed, dstream, rooms, &mut slots, &mut dx)?;
+        let prefix = format!("backbone.layers.{i}.norm.");
+        let mut slots = Slots { tensors: &mut *gradients, prefix: &prefix };
+        let dnorm = slots.of("weight");
+        dnorm.fill(0.0);
+        for (x, dy) in x.chunks_exact(dim).zip(dx.chunks_exact_mut(dim)) {
+            normalize_backward(x, Some((&block.norm[..], &mut *dnorm)), self.config.eps, dy);
+        }
+        dstream.iter_mut().zip(&dx).for_each(|(to, more)| *to += more);
+        Ok(())
+    }
+}
+
+/// The share of one row in the mean of `-log softmax(logits)[target]` over so many rows; the logits become its gradient.
+fn cross_entropy(logits: &mut [f32], target: usize, rows: usize) -> f64 {
+    let highest = logits.iter().fold(f32::NEG_INFINITY, |most, &x| most.max(x));
+    let chosen = logits[target] - highest;
+    logits.iter_mut().for_each(|x| *x = (*x - highest).exp());
+    let sum: f32 = logits.iter().sum();
+    let scale = 1.0 / (sum * rows as f32);
+    logits.iter_mut().for_each(|x| *x *= scale);
+    logits[target] -= 1.0 / rows as f32;
+    (f64::from(sum).ln() - f64::from(chosen)) / rows as f64
+}

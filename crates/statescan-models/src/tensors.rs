@@ -1,0 +1,80 @@
+//! [`Tensors`]: parameters, gradients and moments, in f32 and by name.
+
+use crate::error::{Error, Result};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A tensor of f32 that the process owns, row-major.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Array {
+    /// Sizes of the axes.
+    pub shape: Vec<usize>,
+    /// Elements.
+    pub data: Vec<f32>,
+}
+
+impl Array {
+    /// The same shape, all zero.
+    pub(crate) fn zeros_like(&self) -> Self {
+        Array { shape: self.shape.clone(), data: vec![0.0; self.data.len()] }
+    }
+}
+
+/// Tensors by their names in checkpoints, in the order of names.
+pub type Tensors = BTreeMap<String, Array>;
+
+/// Tensors of the same names and shapes, all zero.
+pub(crate) fn zeros_like(tensors: &Tensors) -> Tensors {
+    tensors.iter().map(|(name, array)| (name.clone(), array.zeros_like())).collect()
+}
+
+/// The gradients of one part of a model.
+pub(crate) struct Slots<'s> {
+    pub(crate) tensors: &'s mut Tensors,
+    pub(crate) prefix: &'s str,
+}
+
+impl Slots<'_> {
+    /// Room for the gradient by a tensor of the part.
+    ///
+    /// # Panics
+    /// If the part has no such tensor: what the model is made of and what it has gradients of are the same names.
+    pub(crate) fn of(&mut self, name: &str) -> &mut [f32] {
+        let name = format!("{}{name}", self.prefix);
+        &mut self.tensors.get_mut(&name).unwrap_or_else(|| panic!("a gradient by `{name}`")).data
+    }
+}
+
+/// The bytes of a safetensors file of tensors, some of them under prefixes.
+pub(crate) fn to_bytes(groups: &[(&str, &Tensors)], metadata: Option<std::collections::HashMap<String, String>>) -> Vec<u8> {
+    let mut views = Vec::new();
+    for (prefix, tensors) in groups {
+        for (name, array) in *tensors {
+            let view = TensorView::new(Dtype::F32, array.shape.clone(), bytemuck::cast_slice(&array.data));
+            views.push((format!("{prefix}{name}"), view.expect("as many bytes as the shape has")));
+        }
+    }
+    safetensors::serialize(views, metadata).expect("names and shapes that the format has")
+}
+
+/// The tensors of a file under a prefix, which must have the names and shapes of others.
+pub(crate) fn from_file(file: &SafeTensors<'_>, path: &Path, prefix: &str, like: &Tensors) -> Result<Tensors> {
+    let read = |(name, array): (&String, &Array)| {
+        let tensor = format!("{prefix}{name}");
+        let missing = || Error::Missing { path: path.to_owned(), tensor: tensor.clone() };
+        let view = file.tensor(&tensor).map_err(|_| missing())?;
+        if view.shape() != array.shape {
+            let (expected, got) = (array.shape.clone(), view.shape().to_vec());
+            return Err(Error::Shape { path: path.to_owned(), tensor, expected, got });
+        }
+        if view.dtype() != Dtype::F32 {
+            let got = format!("{:?}", view.dtype()).to_lowercase();
+            return Err(Error::DType { path: path.to_owned(), tensor, got });
+        }
+        let data = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        Ok((name.clone(), Array { shape: array.shape.clone(), data }))
+    };
+    like.iter().map(read).collect()
+}

@@ -1,0 +1,91 @@
+//! Logits, loss and gradients against the oracle in f64.
+
+use crate::common::{Folder, tokens};
+use statescan::Exec;
+use statescan_models::reference::{self, Weights};
+use statescan_models::{Array, Config, Model, Tensors};
+
+/// A small model, its configuration, and its weights in f64.
+fn model(kind: &str) -> (Model, Config, Weights) {
+    let folder = Folder::new(kind);
+    let model = folder.model();
+    let number = |b: &[u8]| f64::from(f32::from_le_bytes(b.try_into().unwrap()));
+    let weights = folder.tensors.iter().map(|(name, part)| (name.clone(), part.2.chunks_exact(4).map(number).collect()));
+    let config = model.config().clone();
+    (model, config, weights.collect())
+}
+
+fn poisoned(weights: &Weights) -> Tensors {
+    weights.iter().map(|(name, w)| (name.clone(), Array { shape: vec![w.len()], data: vec![f32::NAN; w.len()] })).collect()
+}
+
+#[test]
+fn logits_are_those_of_the_oracle() {
+    for kind in ["mamba", "falcon_mamba", "mamba2"] {
+        let (model, config, weights) = model(kind);
+        let text = tokens(90, config.vocab);
+        let (got, expected) = (model.forward(&Exec::cpu(1), &text).unwrap(), reference::logits(&config, &weights, &text));
+        let largest = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+        let worst = got.iter().zip(&expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 2e-5 * largest, "{kind}: {worst:e} of {largest}");
+    }
+}
+
+#[test]
+fn gradients_are_central_differences_of_the_oracle() {
+    for kind in ["mamba", "falcon_mamba", "mamba2"] {
+        let (model, config, mut weights) = model(kind);
+        let (text, seqlen) = (tokens(14, config.vocab), 6);
+        let mut gradients = poisoned(&weights);
+        let loss = model.loss_and_gradients(&Exec::cpu(1), &text, seqlen, &mut gradients).unwrap();
+        assert!((loss - reference::loss(&config, &weights, &text, seqlen)).abs() < 1e-5, "{kind}: {loss}");
+        let names: Vec<_> = weights.keys().cloned().collect();
+        for name in names {
+            let mut expected = Vec::new();
+            for i in 0..weights[&name].len() {
+                let value = weights[&name][i];
+                let mut at = |x: f64| {
+                    weights.get_mut(&name).unwrap()[i] = x;
+                    reference::loss(&config, &weights, &text, seqlen)
+                };
+                let step = 1e-5;
+                expected.push((at(value + step) - at(value - step)) / (2.0 * step));
+                at(value);
+            }
+            let largest = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+            assert!(largest > 0.0, "{kind} {name}: it matters");
+            let got = &gradients[&name].data;
+            let worst = got.iter().zip(&expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+            assert!(worst < 1e-4 * largest + 1e-7, "{kind} {name}: {worst:e} of {largest:e}");
+        }
+    }
+}
+
+#[test]
+fn gradients_do_not_depend_on_threads() {
+    for kind in ["mamba", "mamba2"] {
+        let (model, config, weights) = model(kind);
+        let text = tokens(4 * 101, config.vocab);
+        let [one, three] = [1, 3].map(|threads| {
+            let mut gradients = poisoned(&weights);
+            let loss = model.loss_and_gradients(&Exec::cpu(threads), &text, 100, &mut gradients).unwrap();
+            (loss, gradients)
+        });
+        assert!(one == three, "{kind}");
+    }
+}
+
+#[test]
+fn what_cannot_be_learned_from_is_refused() {
+    let (model, _, weights) = model("mamba");
+    let mut gradients = poisoned(&weights);
+    let mut error =
+        |text: &[u32], seqlen| model.loss_and_gradients(&Exec::cpu(1), text, seqlen, &mut gradients).unwrap_err().to_string();
+    for (text, seqlen) in [(&[][..], 3), (&[1, 2, 3], 3), (&[1, 2, 3, 4, 5], 3), (&[1, 2], 0)] {
+        assert!(error(text, seqlen).contains("must be whole rows of"), "{text:?}");
+    }
+    assert!(error(&[1, 2, 99], 2).contains("token 99 at position 2"));
+    let narrow = Folder::new("mamba").rounded(safetensors::Dtype::BF16, true).model();
+    let error = narrow.loss_and_gradients(&Exec::cpu(1), &[1, 2], 1, &mut gradients).unwrap_err().to_string();
+    assert_eq!(error, "loss_and_gradients: `weights` must be f32, got bf16");
+}

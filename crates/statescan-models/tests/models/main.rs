@@ -1,0 +1,10 @@
+//! Language models: against `transformers`, cut anywhere, and from every folder that is one or is none.
+
+mod common;
+mod folders;
+mod gradients;
+mod sampler;
+mod states;
+mod tokenizer;
+mod training;
+mod vectors;

@@ -1,0 +1,52 @@
+//! Models of `transformers`: their logits, and their greedy tokens.
+
+use crate::common;
+use statescan::Exec;
+use statescan_models::{Model, Sampler};
+use std::path::Path;
+
+/// The logits of every text in a folder's `expected.safetensors`, within 1e-4 of the largest.
+fn check_logits(folder: &Path) -> Model {
+    let (model, exec) = (Model::load(folder).unwrap(), Exec::cpu(0));
+    let expected = folder.join("expected.safetensors");
+    let ((shape, ids), (_, logits)) = (common::read(&expected, "input_ids"), common::read(&expected, "logits"));
+    let largest = logits.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+    let vocab = model.config().vocab;
+    for (ids, expected) in ids.chunks(shape[1]).zip(logits.chunks(shape[1] * vocab)) {
+        let tokens: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
+        let got = model.forward(&exec, &tokens).unwrap();
+        assert_eq!(got.len(), expected.len());
+        let worst = got.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+        assert!(worst <= 1e-4 * largest.max(1.0), "{}: {worst:e} of {largest}", folder.display());
+    }
+    model
+}
+
+fn check_greedy(folder: &Path, model: &Model) {
+    let (_, greedy) = common::read(&folder.join("expected.safetensors"), "greedy");
+    let tokens: Vec<u32> = greedy.iter().map(|&id| id as u32).collect();
+    let (prompt, expected) = tokens.split_at(9);
+    let (exec, mut state, mut sampler) = (Exec::cpu(0), model.state(), Sampler::greedy());
+    let mut logits = model.prefill(&exec, prompt, &mut state).unwrap();
+    for (i, &expected) in expected.iter().enumerate() {
+        let token = sampler.draw(&logits);
+        assert_eq!(token, expected, "token {i}");
+        logits = model.step(&exec, token, &mut state).unwrap();
+    }
+    assert_eq!(state.position(), tokens.len() as u64);
+}
+
+#[test]
+fn models_of_transformers_give_their_logits_and_tokens() {
+    for folder in ["hf_mamba", "hf_mamba2"].into_iter().filter_map(common::shared) {
+        let model = check_logits(&folder);
+        check_greedy(&folder, &model);
+    }
+}
+
+#[test]
+fn norms_on_maps_groups_biases_and_limits_are_those_of_transformers() {
+    for name in ["falcon_mamba", "mamba2_groups"] {
+        check_logits(&common::own(name));
+    }
+}

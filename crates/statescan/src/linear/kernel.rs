@@ -1,0 +1,239 @@
+//! Tiles of rows times outputs, with a vector of partial sums for each element of a tile.
+//!
+//! Both factors have the summed axis contiguous, so that nothing is packed: a tile of 6 rows and 4 outputs loads 10 vectors for 24
+//! multiply-adds. One row alone takes the same steps for itself.
+
+use crate::cpu::simd::{Isa, V};
+use crate::cpu::{Kernel, Shared, outline};
+use crate::exec::Exec;
+use crate::tensor::{Element, View, ViewMut};
+use core::ops::Range;
+use half::{bf16, f16};
+
+/// Lanes of the widest vector.
+const MAX_LANES: usize = 16;
+/// Outputs in a tile.
+const OUTPUTS: usize = 4;
+/// Rows in a tile where there are 32 registers, and where there are 16.
+const ROWS: usize = 6;
+const FEW_ROWS: usize = 3;
+/// Rows in a job.
+const ROWS_PER_JOB: usize = 16 * ROWS;
+/// Bytes of weights that a job keeps in the second-level cache while it walks its rows.
+const WEIGHT_BYTES: usize = 1 << 18;
+
+/// Contiguous rows, `pitch` elements apart.
+pub(super) struct Matrix<T> {
+    ptr: *const T,
+    pub(super) pitch: isize,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+}
+
+// SAFETY: a matrix is a shared borrow of plain data for the time of a call.
+unsafe impl<T: Sync> Sync for Matrix<T> {}
+
+impl<T: Element> Matrix<T> {
+    /// A view with two axes, the second contiguous.
+    pub(super) fn of(view: &View<'_>) -> Self {
+        debug_assert_eq!(view.dtype(), T::DTYPE);
+        let [rows, columns] = [view.shape()[0], view.shape()[1]];
+        Matrix { ptr: view.as_ptr().cast(), pitch: view.strides()[0], rows, columns }
+    }
+
+    /// The address of an element, which must be one to be read.
+    pub(super) fn at(&self, row: usize, column: usize) -> *const T {
+        self.ptr.wrapping_offset(row as isize * self.pitch + column as isize)
+    }
+
+    #[inline(always)]
+    pub(super) fn row(&self, index: usize) -> &[T] {
+        assert!(index < self.rows, "a row of the matrix");
+        // SAFETY: the view reaches every element of its rows, which are contiguous.
+        unsafe { core::slice::from_raw_parts(self.ptr.offset(index as isize * self.pitch), self.columns) }
+    }
+}
+
+/// Where the rows of results go.
+pub(super) struct Target {
+    ptr: Shared<f32>,
+    pitch: isize,
+}
+
+impl Target {
+    pub(super) fn of(view: &mut ViewMut<'_>) -> Self {
+        Target { pitch: view.as_view().strides()[0], ptr: Shared::new(view.as_mut_ptr().cast()) }
+    }
+}
+
+/// One product.
+pub(super) struct Rows<'p, T> {
+    x: Matrix<f32>,
+    weight: Matrix<T>,
+    bias: Option<&'p [f32]>,
+    y: Target,
+}
+
+impl<'p, T: Weight> Rows<'p, T> {
+    pub(super) fn new(x: Matrix<f32>, weight: &View<'_>, bias: Option<&'p [f32]>, y: Target) -> Self {
+        Rows { x, weight: Matrix::of(weight), bias, y }
+    }
+}
+
+/// A type that weights are stored in.
+pub(super) trait Weight: Element {
+    /// The first elements as a vector of f32.
+    ///
+    /// # Panics
+    /// If there are fewer than a vector has.
+    fn widen<S: Isa>(simd: S, from: &[Self]) -> V<f32, S>;
+    /// One element.
+    fn wide(self) -> f32;
+}
+
+impl Weight for f32 {
+    #[inline(always)]
+    fn widen<S: Isa>(simd: S, from: &[f32]) -> V<f32, S> {
+        let from = &from[..S::F32_LANES];
+        // SAFETY: the slice is as long as a vector.
+        unsafe { V::load(simd, from.as_ptr()) }
+    }
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self
+    }
+}
+
+macro_rules! narrow_weight {
+    ($type:ident, $widen:ident) => {
+        impl Weight for $type {
+            #[inline(always)]
+            fn widen<S: Isa>(simd: S, from: &[$type]) -> V<f32, S> {
+                let mut wide = [0.0; MAX_LANES];
+                simd.$widen(&from[..S::F32_LANES], &mut wide[..S::F32_LANES]);
+                // SAFETY: no vector has more lanes.
+                unsafe { V::load(simd, wide.as_ptr()) }
+            }
+            #[inline(always)]
+            fn wide(self) -> f32 {
+                self.to_f32()
+            }
+        }
+    };
+}
+narrow_weight!(bf16, widen_bf16);
+narrow_weight!(f16, widen_f16);
+
+/// Runs a product on the threads of an executor.
+pub(super) fn product<T: Weight>(exec: &Exec, rows: &Rows<'_, T>) {
+    let (count, outputs, inputs) = (rows.x.rows, rows.weight.rows, rows.x.columns);
+    let outputs_per_job = (WEIGHT_BYTES / (inputs * size_of::<T>()).max(1)).clamp(OUTPUTS, 64) / OUTPUTS * OUTPUTS;
+    let (across, down) = (outputs.div_ceil(outputs_per_job), count.div_ceil(ROWS_PER_JOB));
+    let level = exec.level();
+    exec.for_work(count * outputs * inputs).for_each(
+        across * down,
+        || (),
+        |(), job| {
+            let (o, r) = (job / down * outputs_per_job, job % down * ROWS_PER_JOB);
+            let (o, r) = (o..outputs.min(o + outputs_per_job), r..count.min(r + ROWS_PER_JOB));
+            level.dispatch(Job { rows, outputs: o, taken: r });
+        },
+    );
+}
+
+/// Some outputs of some rows, which nobody else writes.
+struct Job<'j, 'p, T> {
+    rows: &'j Rows<'p, T>,
+    outputs: Range<usize>,
+    taken: Range<usize>,
+}
+
+impl<T: Weight> Kernel for Job<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let mut first = self.taken.start;
+        while first < self.taken.end {
+            let left = self.taken.end - first;
+            first += match left {
+                ROWS.. if S::F32_LANES == MAX_LANES => self.strip::<ROWS, S>(simd, first),
+                FEW_ROWS.. if S::F32_LANES < MAX_LANES => self.strip::<FEW_ROWS, S>(simd, first),
+                _ => self.strip::<1, S>(simd, first),
+            };
+        }
+    }
+}
+
+impl<T: Weight> Job<'_, '_, T> {
+    /// All outputs of some rows; gives their number.
+    #[inline(always)]
+    fn strip<const R: usize, S: Isa>(&self, simd: S, first: usize) -> usize {
+        for output in self.outputs.clone().step_by(OUTPUTS) {
+            let count = OUTPUTS.min(self.outputs.end - output);
+            outline(simd, Tile::<R, T> { rows: self.rows, first, output, count });
+        }
+        R
+    }
+}
+
+/// `R` rows and up to [`OUTPUTS`] outputs.
+struct Tile<'j, 'p, const R: usize, T> {
+    rows: &'j Rows<'p, T>,
+    first: usize,
+    output: usize,
+    count: usize,
+}
+
+impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Rows { x, weight, bias, y } = self.rows;
+        let lanes = S::F32_LANES;
+        let whole = x.columns / lanes * lanes;
+        let x: [&[f32]; R] = core::array::from_fn(|r| x.row(self.first + r));
+        // outputs that are not there repeat the last one, and are not written
+        let w: [&[T]; OUTPUTS] = core::array::from_fn(|o| weight.row(self.output + o.min(self.count - 1)));
+        let mut sums = [[V::splat(simd, 0f32); OUTPUTS]; R];
+        for k in (0..whole).step_by(lanes) {
+            // SAFETY: rows have at least `whole` elements.
+            let w = w.map(|w| T::widen(simd, unsafe { w.get_unchecked(k..k + lanes) }));
+            for r in 0..R {
+                // SAFETY: as above.
+                let x = unsafe { V::load(simd, x[r].as_ptr().add(k)) };
+                for o in 0..OUTPUTS {
+                    sums[r][o] = x.mul_add(w[o], sums[r][o]);
+                }
+            }
+        }
+        if whole < x[0].len() {
+            // what is left of a vector is filled up with zeros
+            let w = w.map(|w| rest(simd, &w[whole..], T::wide));
+            for r in 0..R {
+                let x = rest(simd, &x[r][whole..], |x| x);
+                for o in 0..OUTPUTS {
+                    sums[r][o] = x.mul_add(w[o], sums[r][o]);
+                }
+            }
+        }
+        for r in 0..R {
+            for o in 0..self.count {
+                let bias = bias.map_or(0.0, |bias| bias[self.output + o]);
+                let at = (self.first + r) as isize * y.pitch + (self.output + o) as isize;
+                // SAFETY: the element is of this job's rows and outputs.
+                unsafe { *y.ptr.get().offset(at) = sums[r][o].reduce_sum() + bias };
+            }
+        }
+    }
+}
+
+/// Fewer elements than a vector has, and zeros.
+#[inline(always)]
+fn rest<T: Copy, S: Isa>(simd: S, from: &[T], wide: impl Fn(T) -> f32) -> V<f32, S> {
+    let mut lanes = [0.0; MAX_LANES];
+    for (lane, &element) in lanes.iter_mut().zip(from) {
+        *lane = wide(element);
+    }
+    // SAFETY: no vector has more lanes.
+    unsafe { V::load(simd, lanes.as_ptr()) }
+}

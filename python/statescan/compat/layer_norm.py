@@ -1,0 +1,123 @@
+"""Norms that add a residual first, as `mamba_ssm.ops.triton.layer_norm` has them, in operations of PyTorch."""
+
+import torch
+from torch.nn.functional import dropout, linear
+
+
+def layer_norm_fn(
+    x,
+    weight,
+    bias,
+    residual=None,
+    x1=None,
+    weight1=None,
+    bias1=None,
+    eps=1e-6,
+    dropout_p=0.0,
+    rowscale=None,
+    prenorm=False,
+    residual_in_fp32=False,
+    is_rms_norm=False,
+    return_dropout_mask=False,
+):
+    """``norm(dropout(rowscale x) + dropout(x1) + residual)`` over the last axis, computed in float32 or better.
+
+    Args:
+        x, x1, residual: (.., dim); what is None is left out.
+        weight, bias, weight1, bias1: (dim,); with `weight1` there is a second result, of the same norm.
+        rowscale: (..), multiplies x.
+        prenorm: whether to return the sum, too: of the residual's type, or without one float32 with `residual_in_fp32`.
+        return_dropout_mask: False; the masks are not kept.
+
+    Returns:
+        A result of x's type, or a tuple: the results, and with `prenorm` the sum.
+    """
+    if return_dropout_mask:
+        raise ValueError("layer_norm_fn: `return_dropout_mask` must be False")
+    wide = torch.promote_types(x.dtype, torch.float32)
+    total = x.to(wide)
+    if rowscale is not None:
+        total = total * rowscale.unsqueeze(-1)
+    total = dropout(total, dropout_p)
+    if x1 is not None:
+        total = total + dropout(x1.to(wide), dropout_p)
+    if residual is not None:
+        total = total + residual.to(wide)
+    centered = total if is_rms_norm else total - total.mean(-1, keepdim=True)
+    normed = centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + eps)
+
+    def result(weight, bias):
+        y = normed * weight
+        return (y if bias is None else y + bias).to(x.dtype)
+
+    results = [result(weight, bias)]
+    if weight1 is not None:
+        results.append(result(weight1, bias1))
+    if prenorm:
+        kept = torch.float32 if residual_in_fp32 else x.dtype
+        results.append(total.to(kept if residual is None else residual.dtype))
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def rms_norm_fn(
+    x,
+    weight,
+    bias,
+    residual=None,
+    x1=None,
+    weight1=None,
+    bias1=None,
+    eps=1e-6,
+    dropout_p=0.0,
+    rowscale=None,
+    prenorm=False,
+    residual_in_fp32=False,
+    return_dropout_mask=False,
+):
+    """`layer_norm_fn` without the mean."""
+    options = (eps, dropout_p, rowscale, prenorm, residual_in_fp32, True, return_dropout_mask)
+    return layer_norm_fn(x, weight, bias, residual, x1, weight1, bias1, *options)
+
+
+def layer_norm_linear_fn(
+    x,
+    norm_weight,
+    norm_bias,
+    linear_weight,
+    linear_bias,
+    residual=None,
+    eps=1e-6,
+    prenorm=False,
+    residual_in_fp32=False,
+    is_rms_norm=False,
+):
+    """`layer_norm_fn` and a linear layer."""
+    y, total = layer_norm_fn(
+        x,
+        norm_weight,
+        norm_bias,
+        residual,
+        eps=eps,
+        prenorm=True,
+        residual_in_fp32=residual_in_fp32,
+        is_rms_norm=is_rms_norm,
+    )
+    y = linear(y, linear_weight, linear_bias)
+    return (y, total) if prenorm else y
+
+
+class RMSNorm(torch.nn.Module):
+    """`rms_norm_fn` with its parameter."""
+
+    def __init__(self, hidden_size, eps=1e-5, dropout_p=0.0, device=None, dtype=None):
+        super().__init__()
+        self.eps = eps
+        self.dropout_p = dropout_p
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
+        self.register_parameter("bias", None)
+
+    def forward(self, x, residual=None, prenorm=False, residual_in_fp32=False):
+        p = self.dropout_p if self.training else 0.0
+        return rms_norm_fn(
+            x, self.weight, None, residual, eps=self.eps, dropout_p=p, prenorm=prenorm, residual_in_fp32=residual_in_fp32
+        )

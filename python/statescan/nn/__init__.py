@@ -1,0 +1,11 @@
+"""Layers on these operations, as PyTorch modules: `Mamba`, `Mamba2` and `S5`.
+
+They take the constructor arguments of their origins, `mamba_ssm` and `lrnnx`, and have the names and shapes of their parameters:
+state dicts go both ways.
+"""
+
+from .mamba import Mamba
+from .mamba2 import Mamba2
+from .s5 import S5
+
+__all__ = ["S5", "Mamba", "Mamba2"]

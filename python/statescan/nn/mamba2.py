@@ -1,0 +1,257 @@
+"""Mamba-2's layer, with the interface of `mamba_ssm.Mamba2`."""
+
+import torch
+from torch import nn
+from torch.nn.functional import silu
+
+from .. import functions
+from ..compat.mamba_ssm import mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined
+from ..compat.norms import RMSNorm
+from .shared import cached_states, decays, last_inputs, one_step, step_bias, without_weight_decay
+
+
+class Mamba2(nn.Module):
+    """A layer of Mamba-2, (batch, seqlen, d_model) to the same shape: projection, convolution, SSD, gated norm, projection.
+
+    Args:
+        d_model: channels in and out.
+        d_state, d_conv, expand: states of a channel, taps of the convolution, channels inside for each channel in.
+        conv_init: filters before training are between -conv_init and conv_init.
+        headdim: channels of a head.
+        d_ssm: channels of the scan, of those inside; the others are a gated unit beside it. All of them by default.
+        ngroups: groups of heads that share input and output maps.
+        A_init_range: decays before training.
+        D_has_hdim: whether each channel has a skip of its own, and not each head.
+        rmsnorm, norm_before_gate: whether a norm follows the scan, and whether the gate follows the norm.
+        dt_min, dt_max, dt_init_floor: step sizes before training.
+        dt_limit: lowest and highest step.
+        bias, conv_bias: whether the projections in and out, and the convolution, have a bias.
+        chunk_size: a hint to the scan.
+        use_mem_eff_path, sequence_parallel: taken as the origin takes them; there is one way here, on one device.
+        layer_idx: where its states are in a cache.
+        process_group: None; a layer is not divided among processes here.
+    """
+
+    def __init__(
+        self,
+        d_model,
+        d_state=128,
+        d_conv=4,
+        conv_init=None,
+        expand=2,
+        headdim=64,
+        d_ssm=None,
+        ngroups=1,
+        A_init_range=(1, 16),
+        D_has_hdim=False,
+        rmsnorm=True,
+        norm_before_gate=False,
+        dt_min=0.001,
+        dt_max=0.1,
+        dt_init_floor=1e-4,
+        dt_limit=(0.0, float("inf")),
+        bias=False,
+        conv_bias=True,
+        chunk_size=256,
+        use_mem_eff_path=True,
+        layer_idx=None,
+        process_group=None,
+        sequence_parallel=True,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        if process_group is not None:
+            raise ValueError("Mamba2: `process_group` must be None: a layer is not divided among processes")
+        where = {"device": device, "dtype": dtype}
+        self.d_model = d_model
+        self.d_state = d_state
+        self.d_conv = d_conv
+        self.conv_init = conv_init
+        self.expand = expand
+        self.process_group = process_group
+        self.sequence_parallel = sequence_parallel
+        self.d_inner = expand * d_model
+        self.headdim = headdim
+        self.d_ssm = self.d_inner if d_ssm is None else d_ssm
+        self.ngroups = ngroups
+        self.nheads = self.d_ssm // headdim
+        self.D_has_hdim = D_has_hdim
+        self.rmsnorm = rmsnorm
+        self.norm_before_gate = norm_before_gate
+        self.dt_limit = tuple(dt_limit)
+        self.chunk_size = chunk_size
+        self.use_mem_eff_path = use_mem_eff_path
+        self.layer_idx = layer_idx
+        if self.d_ssm % headdim or not 0 < self.d_ssm <= self.d_inner:
+            raise ValueError(f"Mamba2: `d_ssm` must be a multiple of headdim, {headdim}, up to {self.d_inner}, got {self.d_ssm}")
+        if self.nheads % ngroups:
+            raise ValueError(f"Mamba2: `ngroups` must divide the {self.nheads} heads, got {ngroups}")
+        if not 0 < A_init_range[0] <= A_init_range[1]:
+            raise ValueError(f"Mamba2: `A_init_range` must be two positive numbers that do not fall, got {A_init_range}")
+
+        maps = ngroups * d_state
+        self.in_proj = nn.Linear(d_model, 2 * self.d_inner + 2 * maps + self.nheads, bias=bias, **where)
+        dim = self.d_ssm + 2 * maps
+        self.conv1d = nn.Conv1d(dim, dim, d_conv, groups=dim, padding=d_conv - 1, bias=conv_bias, **where)
+        if conv_init is not None:
+            nn.init.uniform_(self.conv1d.weight, -conv_init, conv_init)
+        dt_bias = step_bias(self.nheads, dt_min, dt_max, dt_init_floor, device, dtype)
+        self.dt_bias = without_weight_decay(nn.Parameter(dt_bias))
+        A = torch.empty(self.nheads, device=device).uniform_(*A_init_range)
+        self.A_log = without_weight_decay(nn.Parameter(A.log().to(dtype)))
+        self.D = without_weight_decay(nn.Parameter(torch.ones(self.d_ssm if D_has_hdim else self.nheads, device=device)))
+        if rmsnorm:
+            self.norm = RMSNorm(self.d_ssm, 1e-5, self.d_ssm // ngroups, norm_before_gate, **where)
+        self.out_proj = nn.Linear(self.d_inner, d_model, bias=bias, **where)
+
+    def forward(self, u, seqlen=None, seq_idx=None, cu_seqlens=None, inference_params=None):
+        """The layer on a sequence.
+
+        Args:
+            u: (batch, seqlen, d_model), or with `seqlen` (batch * seqlen, d_model).
+            seqlen: steps of a row, where rows follow one another.
+            seq_idx: (batch, seqlen), the sequence that each step belongs to.
+            cu_seqlens: (sequences + 1,), bounds of the sequences of a batch of 1.
+            inference_params: a cache (`key_value_memory_dict`, `seqlen_offset`). The layer leaves its states there, one for each
+                sequence with `cu_seqlens`, and goes on from them where the offset is not 0, by any number of steps. States are
+                changed in place: for use without gradients.
+        """
+        flat = seqlen is not None
+        if flat:
+            u = u.unflatten(0, (-1, seqlen))
+        if inference_params is None:
+            out = self._scan(u, seq_idx, cu_seqlens)
+        else:
+            out = self._scan_with_states(u, seq_idx, cu_seqlens, inference_params)
+        return out.flatten(0, 1) if flat else out
+
+    def _scan(self, u, seq_idx, cu_seqlens):
+        """The layer without states."""
+        if seq_idx is None and cu_seqlens is not None:
+            steps = torch.arange(u.shape[1], device=u.device)
+            seq_idx = torch.searchsorted(cu_seqlens[1:-1].to(steps.dtype).contiguous(), steps, right=True)[None].int()
+        return mamba_split_conv1d_scan_combined(
+            self.in_proj(u),
+            self.conv1d.weight.squeeze(1),
+            self.conv1d.bias,
+            self.dt_bias,
+            decays(self.A_log),
+            self._skips(),
+            self.chunk_size,
+            seq_idx=seq_idx,
+            dt_limit=self.dt_limit,
+            rmsnorm_weight=self.norm.weight if self.rmsnorm else None,
+            rmsnorm_eps=self.norm.eps if self.rmsnorm else 1e-6,
+            outproj_weight=self.out_proj.weight,
+            outproj_bias=self.out_proj.bias,
+            headdim=None if self.D_has_hdim else self.headdim,
+            ngroups=self.ngroups,
+            norm_before_gate=self.norm_before_gate,
+        )
+
+    def _scan_with_states(self, u, seq_idx, cu_seqlens, inference_params):
+        """The layer from the states of a cache, which are changed."""
+        sequences = u.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+        conv_state, ssm_state = self._get_states_from_cache(inference_params, sequences)
+        goes_on = inference_params.seqlen_offset > 0
+        if goes_on and cu_seqlens is None and u.shape[1] == 1:
+            return self.step(u, conv_state, ssm_state)[0]
+        unit, z, xBC, dt = self._split(self.in_proj(u))
+        xBC = xBC.transpose(1, 2)
+        before = conv_state[..., 1:] if goes_on else None
+        inputs = self._last_inputs(before, xBC, cu_seqlens)
+        xBC = functions.causal_conv1d(
+            xBC,
+            self.conv1d.weight.squeeze(1),
+            self.conv1d.bias,
+            activation="silu",
+            initial_states=before,
+            seq_idx=seq_idx,
+            cu_seqlens=cu_seqlens,
+        ).transpose(1, 2)
+        x, B, C = self._parts(xBC)
+        y, *_, states = mamba_chunk_scan_combined(
+            x,
+            dt,
+            decays(self.A_log),
+            B,
+            C,
+            self.chunk_size,
+            self._skips(),
+            z=None if self.rmsnorm else z.unflatten(-1, (self.nheads, self.headdim)),
+            dt_bias=self.dt_bias,
+            initial_states=ssm_state if goes_on else None,
+            seq_idx=seq_idx,
+            cu_seqlens=cu_seqlens,
+            dt_softplus=True,
+            dt_limit=self.dt_limit,
+            return_final_states=True,
+            return_varlen_states=cu_seqlens is not None,
+        )
+        conv_state.copy_(inputs)
+        ssm_state.copy_(states)
+        return self._finish(unit, z, y.flatten(-2))
+
+    def step(self, hidden_states, conv_state, ssm_state):
+        """The layer on one step, (batch, 1, d_model); both states are changed in place, and returned behind the result."""
+        unit, z, xBC, dt = self._split(self.in_proj(one_step(self, hidden_states)))
+        xBC = functions.causal_conv1d_update(xBC, conv_state, self.conv1d.weight.squeeze(1), self.conv1d.bias, activation="silu")
+        x, B, C = self._parts(xBC)
+        # what a head has once is expanded, without a copy
+        skips = self._skips() if self.D_has_hdim else self.D[:, None].expand(-1, self.headdim)
+        y = functions.selective_state_update(
+            ssm_state,
+            x,
+            dt[..., None].expand(-1, -1, self.headdim),
+            decays(self.A_log)[:, None, None].expand(-1, self.headdim, self.d_state),
+            B,
+            C,
+            skips,
+            z=None if self.rmsnorm else z.unflatten(-1, (self.nheads, self.headdim)),
+            dt_bias=self.dt_bias[:, None].expand(-1, self.headdim),
+            dt_softplus=True,
+            dt_limit=self.dt_limit,
+        )
+        return self._finish(unit, z, y.flatten(-2)).unsqueeze(1), conv_state, ssm_state
+
+    def _skips(self):
+        return self.D.unflatten(0, (self.nheads, self.headdim)) if self.D_has_hdim else self.D
+
+    def _split(self, projected):
+        """The gated unit beside the scan, the gate, the convolution's input, step sizes."""
+        unit, maps = self.d_inner - self.d_ssm, 2 * self.ngroups * self.d_state
+        return projected.split([2 * unit, self.d_ssm, self.d_ssm + maps, self.nheads], dim=-1)
+
+    def _parts(self, xBC):
+        """Heads, and groups of maps."""
+        maps = self.ngroups * self.d_state
+        x, B, C = xBC.split([self.d_ssm, maps, maps], dim=-1)
+        return x.unflatten(-1, (self.nheads, self.headdim)), *(m.unflatten(-1, (self.ngroups, self.d_state)) for m in (B, C))
+
+    def _finish(self, unit, z, y):
+        if self.rmsnorm:
+            y = self.norm(y, z)
+        if unit.shape[-1] > 0:
+            gate, value = unit.chunk(2, dim=-1)
+            y = torch.cat([silu(gate) * value, y], dim=-1)
+        return self.out_proj(y)
+
+    def _last_inputs(self, before, x, cu_seqlens):
+        """The last inputs of each sequence, (sequences, channels, d_conv)."""
+        if cu_seqlens is None:
+            return last_inputs(before, x, self.d_conv)
+        bounds = cu_seqlens.tolist()
+        parts = [x[..., start:end] for start, end in zip(bounds, bounds[1:])]
+        befores = [None] * len(parts) if before is None else before.split(1)
+        return torch.cat([last_inputs(old, part, self.d_conv) for old, part in zip(befores, parts)])
+
+    def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs):
+        """States of zeros: the convolution's, (batch, channels, d_conv), and the scan's, (batch, nheads, headdim, d_state)."""
+        conv = self.conv1d.weight
+        conv_state = conv.new_zeros(batch_size, self.d_conv, conv.shape[0], dtype=dtype).transpose(1, 2)
+        shape = (batch_size, self.nheads, self.headdim, self.d_state)
+        return conv_state, self.in_proj.weight.new_zeros(shape, dtype=dtype)
+
+    def _get_states_from_cache(self, inference_params, batch_size, initialize_states=False):
+        return cached_states(self, inference_params, batch_size, initialize_states)

@@ -1,0 +1,145 @@
+"""S5's layer, with the interface of `lrnnx.models.ltv.S5`."""
+
+import math
+
+import torch
+from torch import nn
+
+from .. import functions
+
+
+def _hippo(size):
+    """Eigenvalues and eigenvectors of the normal part of HiPPO-LegS: a half on the diagonal, skew-symmetric beside it."""
+    root = torch.sqrt(2 * torch.arange(size, dtype=torch.float64) + 1)
+    # entries below the diagonal of LegS are -root root^T; half of it, of low rank, goes away
+    below = torch.tril(torch.outer(root, root), -1) / 2
+    imaginary, vectors = torch.linalg.eigh(1j * (below - below.T))
+    return torch.complex(torch.full_like(imaginary, -0.5), imaginary), vectors
+
+
+def _parts(z, device):
+    return nn.Parameter(torch.view_as_real(z.resolve_conj()).to(device=device, dtype=torch.float32))
+
+
+class S5(nn.Module):
+    """A layer of S5, (batch, seqlen, d_model) to the same shape: a scan with inputs and outputs of all channels, and a skip.
+
+    Args:
+        d_model, d_state: channels and complex states.
+        discretization: "bilinear", "zoh" or "dirac".
+        conj_sym: whether the states stand for conjugate pairs, of which one each is kept.
+        dt_min, dt_max: step sizes before training.
+        step_rescale: multiplies step sizes.
+        use_fast_path: taken as the origin takes it; there is one way here.
+        dtype: taken as the origin takes it: parameters are float32, complex ones with a last axis of 2.
+    """
+
+    def __init__(
+        self,
+        d_model,
+        d_state,
+        discretization="zoh",
+        conj_sym=False,
+        dt_min=0.001,
+        dt_max=0.1,
+        step_rescale=1.0,
+        use_fast_path=True,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        if discretization not in ("bilinear", "zoh", "dirac"):
+            raise ValueError(f'S5: `discretization` must be "bilinear", "zoh" or "dirac", got {discretization!r}')
+        self.d_model = d_model
+        self.d_state = d_state
+        self.discretization = discretization
+        self.conj_sym = conj_sym
+        self.step_rescale = step_rescale
+        self.use_fast_path = use_fast_path
+
+        size = 2 * d_state if conj_sym else d_state
+        eigenvalues, vectors = _hippo(size)
+        # of each conjugate pair the first one is kept: they are in the order of their imaginary parts
+        eigenvalues, vectors = eigenvalues[:d_state], vectors[:, :d_state]
+        scale = size**-0.5
+        B = scale * torch.randn(size, d_model, dtype=torch.float64)
+        C = scale * torch.view_as_complex(torch.randn(d_model, size, 2, dtype=torch.float64))
+        self.A = _parts(eigenvalues, device)
+        self.B = _parts(vectors.mH @ B.to(vectors.dtype), device)
+        self.C = _parts(C @ vectors, device)
+        self.D = nn.Parameter(0.1 * torch.randn(d_model, device=device))
+        self.log_dt = nn.Parameter(torch.empty(d_state, device=device).uniform_(math.log(dt_min), math.log(dt_max)))
+
+    def _continuous(self):
+        """A, B, C and step sizes."""
+        maps = (torch.view_as_complex(part.contiguous()) for part in (self.A, self.B, self.C))
+        return *maps, self.log_dt.exp() * self.step_rescale
+
+    def forward(self, x, integration_timesteps=None, lengths=None, inference_cache=None):
+        """The layer on a sequence.
+
+        Args:
+            x: (batch, seqlen, d_model).
+            integration_timesteps: (batch, seqlen), or with a last axis of 1: the time before each step, in units of dt, by which
+                states decay; one unit everywhere if it is None.
+            lengths: taken as the origin takes it; no step sees a later one, so that rows may be longer than their sequences.
+            inference_cache: from `allocate_inference_cache`. Where its `seqlen_offset` is not 0 the layer goes on from its
+                state, by any number of steps; either way it leaves its state there. For use without gradients.
+        """
+        if x.dim() != 3:
+            raise ValueError(f"S5: `x` must have shape (batch, seqlen, d_model), got {tuple(x.shape)}")
+        A, B, C, dt = self._continuous()
+        steps, decay_steps = dt, None
+        if integration_timesteps is not None:
+            times = integration_timesteps.reshape(x.shape[0], 1, x.shape[1]).to(dt.dtype)
+            decay_steps = times * dt[:, None]
+            steps = dt[:, None].expand_as(decay_steps)
+        state = None
+        if inference_cache is not None and inference_cache["seqlen_offset"] > 0:
+            state = inference_cache["ssm_state"]
+        y, last_state = functions.s5_inner_fn(
+            x.transpose(1, 2),
+            steps,
+            A,
+            B,
+            C,
+            self.D,
+            decay_steps,
+            self.discretization,
+            self.conj_sym,
+            initial_state=state,
+            return_last_state=True,
+        )
+        if inference_cache is not None:
+            inference_cache["ssm_state"].copy_(last_state)
+            inference_cache["seqlen_offset"] += x.shape[1]
+        return y.transpose(1, 2).to(x.dtype)
+
+    def step(self, x, inference_cache, integration_timesteps=None):
+        """The layer on one step, (batch, 1, d_model) or (batch, d_model); the cache is changed in place, and returned behind."""
+        x = x.squeeze(1) if x.dim() == 3 else x
+        A, B, C, dt = (inference_cache[name] for name in ("A", "B_tilde", "C_tilde", "dt"))
+        decay_steps = None
+        if integration_timesteps is not None:
+            decay_steps = integration_timesteps.reshape(-1, 1).to(dt.dtype) * dt
+        y = functions.simplified_state_update(
+            inference_cache["ssm_state"],
+            x,
+            dt if decay_steps is None else dt.expand_as(decay_steps),
+            A,
+            B,
+            C,
+            self.D,
+            decay_steps,
+            discretization=self.discretization,
+            conj_sym=self.conj_sym,
+        )
+        inference_cache["seqlen_offset"] += 1
+        return y.unsqueeze(1).to(x.dtype), inference_cache
+
+    @torch.no_grad()
+    def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs):
+        """A state of zeros, the maps that steps use, and how many steps there were."""
+        A, B, C, dt = self._continuous()
+        state = torch.zeros(batch_size, self.d_state, dtype=torch.complex64, device=A.device)
+        return {"ssm_state": state, "A": A, "B_tilde": B, "C_tilde": C, "dt": dt, "seqlen_offset": 0}
