@@ -224,14 +224,11 @@ def compile_some(folder, sizes_and_kinds, types, part, parts):
 
 def compile_peer(folder, rows, types, processes):
     """The peer's kernels in some hundred configurations, by several processes; one after another they would take minutes."""
-    # lengths are no part of what is compiled, and of batches only whether it is one row
-    short = [((min(batch, 2), seqlen if kind else 1024, *more), kind) for (batch, seqlen, *more), kind in map(ROWS.get, rows)]
+    # sizes are real: kernels are specialized for those that 16 divides, also where work is cut by the number of multiprocessors
+    calls = list(dict.fromkeys(map(ROWS.get, rows)))
     context = multiprocessing.get_context("spawn")
     types = sorted({"f32" if word == "tf32" else word for word in types})
-    workers = [
-        context.Process(target=compile_some, args=(folder, list(dict.fromkeys(short)), types, part, processes))
-        for part in range(processes)
-    ]
+    workers = [context.Process(target=compile_some, args=(folder, calls, types, part, processes)) for part in range(processes)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -267,7 +264,7 @@ def main():
     parser.add_argument("--peer", metavar="FOLDER", help="with the files of mamba_ssm; otherwise it must be installed")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES), metavar="TYPE", help=", ".join(TYPES))
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that compile the peer's kernels")
+    parser.add_argument("--processes", type=int, default=min(os.cpu_count(), 12), help="that compile the peer's kernels")
     args = parser.parse_args()
     if args.processes > 1:
         compile_peer(args.peer, args.rows, args.types, args.processes)
