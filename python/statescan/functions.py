@@ -45,9 +45,13 @@ def _explain(op, tensors, first):
             raise TypeError(f"{op.name}: `{name}` must be {expected}, got {type(tensor).__qualname__}")
 
 
-def _call(op: Operation, tensors, options):
+def _call(op: Operation, tensors, options, context=None):
     framework = _served.get(type(tensors[0])) or _framework(op.name, op.tensors[0], tensors[0])
     try:
+        if context is not None:
+            if not hasattr(context, "with_gradient"):
+                raise TypeError(f"{op.name}: `context` must be one of statescan.distributed, got {type(context).__qualname__}")
+            return context.call(op, framework, tensors, options)
         return framework.call(op, tensors, options)
     except (AttributeError, RuntimeError, TypeError):
         _explain(op, tensors, tensors[0])
@@ -96,6 +100,7 @@ def selective_scan(
     reverse=False,
     cu_seqlens=None,
     seq_idx=None,
+    context=None,
 ):
     """Mamba's selective scan: ``h[t] = exp(dt[t] A) h[t-1] + dt[t] B[t] x[t]``, ``y[t] = <C[t], h[t]> + D x[t]``.
 
@@ -129,7 +134,7 @@ def selective_scan(
         initial_state = initial_state + 0j
     tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, initial_state, cu_seqlens, seq_idx)
     low, high = (None, None) if dt_limit is None else _limits("selective_scan", dt_limit)
-    return _call(SELECTIVE_SCAN, tensors, (dt_softplus, low, high, discretization, reverse))
+    return _call(SELECTIVE_SCAN, tensors, (dt_softplus, low, high, discretization, reverse), context)
 
 
 def ssd(
@@ -151,6 +156,7 @@ def ssd(
     reverse=False,
     cu_seqlens=None,
     seq_idx=None,
+    context=None,
 ):
     """Mamba-2's scan (SSD): the recurrence of the selective scan with one decay for each head, as matrix products.
 
@@ -168,8 +174,8 @@ def ssd(
         z: as x, gate.
         dt_a: as dt, a step of its own for the decay ``exp(dt_a A)``, used as it is. With A = 1 it is the decay's logarithm: gated
             linear attention is ``ssd(v, ones, ones, k, q, dt_a=log_decay)``.
-        dt_bias, dt_softplus, dt_limit, reverse, cu_seqlens, seq_idx: as in `selective_scan`; dt_bias is (nheads,), and states
-            of packed sequences are (sequences, nheads, dstate, headdim) or (batch, sequences, nheads, dstate, headdim).
+        dt_bias, dt_softplus, dt_limit, reverse, cu_seqlens, seq_idx, context: as in `selective_scan`; dt_bias is (nheads,), and
+            states of packed sequences are (sequences, nheads, dstate, headdim) or (batch, sequences, nheads, dstate, headdim).
 
     Returns:
         y, of x's shape and type, and the final state, shaped as the initial state, float32 (float64 where x is).
@@ -177,7 +183,7 @@ def ssd(
     """
     tensors = (x, dt, A, B, C, D, z, dt_bias, dt_a, initial_state, cu_seqlens, seq_idx, causal_mask)
     low, high = (None, None) if dt_limit is None else _limits("ssd", dt_limit)
-    return _call(SSD, tensors, (dt_softplus, low, high, chunk_size, reverse))
+    return _call(SSD, tensors, (dt_softplus, low, high, chunk_size, reverse), context)
 
 
 def simplified_scan_fn(
@@ -194,6 +200,7 @@ def simplified_scan_fn(
     reverse=False,
     cu_seqlens=None,
     seq_idx=None,
+    context=None,
 ):
     """S5's scan: ``x[t] = Abar[t] x[t-1] + Bbar[t] (B u[t])``, ``y[t] = C x[t]``, with a diagonal complex state.
 
@@ -206,7 +213,7 @@ def simplified_scan_fn(
         return_last_state: whether to return the state after the last step, too.
         discretization: "bilinear", "zoh", "dirac" or "mamba".
         initial_state: (batch, dstate).
-        reverse, cu_seqlens, seq_idx: as in `selective_scan`; states of packed sequences are (sequences, dstate) or
+        reverse, cu_seqlens, seq_idx, context: as in `selective_scan`; states of packed sequences are (sequences, dstate) or
             (batch, sequences, dstate).
 
     Returns:
@@ -214,7 +221,7 @@ def simplified_scan_fn(
         Both are complex128 where u is float64 or complex128. Otherwise the state is complex64, and so is y.
     """
     tensors = (u, delta, A, B, C, deltaA, initial_state, cu_seqlens, seq_idx)
-    y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse))
+    y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse), context)
     return (y, last_state) if return_last_state else y
 
 
@@ -234,6 +241,7 @@ def s5_inner_fn(
     reverse=False,
     cu_seqlens=None,
     seq_idx=None,
+    context=None,
 ):
     """S5's layer: ``(2 if conj_sym else 1) * Re(C x) + D * Re(u)`` with the states of `simplified_scan_fn`, in one pass.
 
@@ -247,23 +255,24 @@ def s5_inner_fn(
         `return_last_state` also the last state, as in `simplified_scan_fn`.
     """
     tensors = (u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx)
-    y, last_state = _call(S5_INNER, tensors, (discretization, reverse, conj_sym))
+    y, last_state = _call(S5_INNER, tensors, (discretization, reverse, conj_sym), context)
     return (y, last_state) if return_last_state else y
 
 
-def linear_scan(a, b, initial_state=None, *, reverse=False):
+def linear_scan(a, b, initial_state=None, *, reverse=False, context=None):
     """The recurrence ``h[t] = a[t] h[t-1] + b[t]``, the primitive under S5, LRU, RG-LRU, HGRN and S7.
 
     Args:
         a, b: (.., seqlen), up to four leading axes, real or complex, each on its own.
         initial_state: (..), the state before the first step.
         reverse: scan from the last step to the first.
+        context: as in `selective_scan`.
 
     Returns:
         h, shaped as b and of the type that a and b promote to, and the state after the last step, (..): float32 or complex64,
         float64 or complex128 where h is.
     """
-    return _call(LINEAR_SCAN, (a, b, initial_state), (reverse,))
+    return _call(LINEAR_SCAN, (a, b, initial_state), (reverse,), context)
 
 
 def causal_conv1d(
@@ -277,6 +286,7 @@ def causal_conv1d(
     return_final_states=False,
     reverse=False,
     cu_seqlens=None,
+    context=None,
 ):
     """Causal depthwise convolution over time: ``y[t] = bias + sum_k weight[k] x[t - (width - 1) + k]``, then the activation.
 
@@ -291,12 +301,13 @@ def causal_conv1d(
         return_final_states: whether to return the last width - 1 inputs, too.
         reverse: convolve from the last step to the first; states are then in the order in which it walks.
         cu_seqlens: (sequences + 1,), as in `selective_scan`; states are (sequences, dim, width - 1).
+        context: as in `selective_scan`.
 
     Returns:
         y, of x's shape and type; with `return_final_states` also the final states, shaped as the initial states, of x's type.
     """
     tensors = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
-    y, final_states = _call(CAUSAL_CONV1D, tensors, (activation, reverse))
+    y, final_states = _call(CAUSAL_CONV1D, tensors, (activation, reverse), context)
     return (y, final_states) if return_final_states else y
 
 

@@ -21,6 +21,10 @@ class Argument:
     # whether its axes say how large the call is: not those of states and bounds, which depend on how sequences are packed
     sized: bool
 
+    def layout(self, tensor) -> str | None:
+        """The layout of a tensor's rank."""
+        return next((layout for layout in self.layouts if len(layout) == len(tensor.shape)), None)
+
 
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -56,6 +60,11 @@ class Operation:
             for r in description["results"]
             if r["cotangent"]
         )
+        decay = description["decay"]
+        # what a slice of time multiplies the state by; None for what is no scan
+        self.decay = decay and Result(
+            decay["name"], tuple(decay["layouts"]), None, tuple(decay["dtype"]), tuple(decay["complex"])
+        )
         # the numbers of the arguments whose sizes count where others disagree
         self._leaders: list[int] = description["leaders"]
         # what a step changes
@@ -76,10 +85,14 @@ class Operation:
     def __repr__(self):
         return f"<operation {self.name}>"
 
+    def option(self, name):
+        """The number of an option."""
+        return self._option[name]
+
     def _named(self, name, tensors):
         return tensors[self._index[name]]
 
-    def _sizes(self, tensors):
+    def sizes_of(self, tensors):
         """The sizes of a call by their letters. What is wrong and not needed here is left to the native functions to refuse."""
         sizes: dict[str, Any] = {}
         wrong = None
@@ -87,7 +100,7 @@ class Operation:
         for argument, tensor in (*leaders, *zip(self.arguments, tensors)):
             if tensor is None or not argument.sized:
                 continue
-            layout = next((layout for layout in argument.layouts if len(layout) == len(tensor.shape)), None)
+            layout = argument.layout(tensor)
             if layout is None:
                 wrong = wrong or (argument, tensor)
                 continue
@@ -108,12 +121,12 @@ class Operation:
         names = [self.sizes.get(letter, letter) for letter in layout]
         return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
-    def _is_complex(self, rule, new, tensors, options):
+    def is_complex(self, rule, new, tensors, options):
         kind, names = rule
         if kind == "as":
             return any(new.is_complex(self._named(name, tensors)) for name in names)
         if kind == "unless":
-            return not options[self._option[names[0]]]
+            return not options[self.option(names[0])]
         return kind == "always"
 
     def _state_shape(self, result, sizes, tensors):
@@ -136,13 +149,13 @@ class Operation:
     def results(self, new, *arguments):
         """Room for the results."""
         tensors, options = arguments[: len(self.arguments)], arguments[len(self.arguments) :]
-        sizes = self._sizes(tensors)
+        sizes = self.sizes_of(tensors)
         return tuple(self._result(result, new, sizes, tensors, options) for result in self.outputs)
 
     def _result(self, result, new, sizes, tensors, options):
         rule, names = result.dtype
         beside = self._named(names[0], tensors)
-        is_complex = self._is_complex(result.complex, new, tensors, options)
+        is_complex = self.is_complex(result.complex, new, tensors, options)
         if rule == "promoted":
             return new.like(self._named(result.like, tensors), promoted_with=beside)
         if result.like is not None:
@@ -158,8 +171,8 @@ class Operation:
         if self.saves is None:
             return None
         tensors, options = arguments[: len(self.arguments)], arguments[len(self.arguments) :]
-        sizes, saves = self._sizes(tensors), self.saves
-        numbers = 2 if self._is_complex(saves["complex"], new, tensors, options) else 1
+        sizes, saves = self.sizes_of(tensors), self.saves
+        numbers = 2 if self.is_complex(saves["complex"], new, tensors, options) else 1
         for letter in saves["layout"]:
             size = sizes[letter]
             if letter == saves["padded"]:

@@ -182,7 +182,7 @@ def _differentiable(op: Operation, forward, backward):
     def compute(ctx, *arguments):
         first, second, *saved = forward(True, arguments)
         if keeps_result:
-            saved = [first]
+            saved = [first, *saved]
         ctx.save_for_backward(*arguments[:tensors], *saved)
         ctx.options = arguments[tensors:]
         ctx.set_materialize_grads(False)
@@ -264,13 +264,15 @@ def _distinct(tensors):
     return found
 
 
-def call(op: Operation, tensors, options):
-    """Runs an operation, and records it if a gradient may be asked for."""
+def call(op: Operation, tensors, options, context=None):
+    """Runs an operation, over the ranks of a context if there is one, and records it if a gradient may be asked for."""
     if _requires_grad(tensors):
         if torch.compiler.is_compiling():
             tensors = _distinct(tensors)
-        return _WITH_GRADIENT[op.name].apply(*tensors, *options)
-    return tuple(_FORWARD[op.name](False, tensors + options))
+        with_gradient = _WITH_GRADIENT if context is None else context.with_gradient
+        return with_gradient[op.name].apply(*tensors, *options)
+    forward = _FORWARD if context is None else context.forward
+    return tuple(forward[op.name](False, tensors + options))
 
 
 def step(op: Operation, state, tensors, options):

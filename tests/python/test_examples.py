@@ -3,6 +3,8 @@
 import importlib.util
 import pathlib
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -30,6 +32,18 @@ def test_train_bytes(train_bytes, tmp_path, capsys):
     assert last < first - 1
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "sample: Alice was beginning" in printed
+
+
+def test_ranks_train_as_one_process(train_bytes, tmp_path, capsys):
+    """Two processes with half of every sequence have the losses of one with all of it."""
+    arguments = ["--steps", "4", "--batch", "2", "--seqlen", "65", "--length", "1", "--plot", str(tmp_path / "loss.png")]
+    train_bytes.main(arguments)
+    command = [sys.executable, ROOT / "examples/train_bytes.py", "--ranks", "2", *arguments]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert printed.returncode == 0, printed.stderr
+    words = r"loss: (\S+) bits for a byte at first, (\S+) at last"
+    one, two = (re.search(words, text).groups() for text in (capsys.readouterr().out, printed.stdout))
+    assert [float(loss) for loss in two] == pytest.approx([float(loss) for loss in one], abs=1e-5)
 
 
 @torch.no_grad()

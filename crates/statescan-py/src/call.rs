@@ -137,6 +137,11 @@ impl<'a, 'py> Arguments<'a, 'py> {
         view.ok_or_else(|| PyTypeError::new_err(format!("{}: `{name}` is written and must be there", self.op)))
     }
 
+    /// Room in which Python wants a result, or None.
+    pub fn slice_result(&mut self, name: &str) -> PyResult<Option<ViewMut<'a>>> {
+        self.written(name, true, |_| Err(PyTypeError::new_err(format!("`{name}` must be a tensor or None"))))
+    }
+
     /// What makes results.
     fn maker(&self) -> PyResult<&Maker<'py>> {
         if let Some(maker) = self.maker.get() {

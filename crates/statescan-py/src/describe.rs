@@ -30,6 +30,7 @@ fn description<'py>(py: Python<'py>, number: usize, signature: &'static Signatur
     of.set_item("arguments", list(py, signature.arguments, argument)?)?;
     of.set_item("settings", list(py, signature.settings, setting)?)?;
     of.set_item("results", list(py, signature.results, output)?)?;
+    of.set_item("decay", signature.decay.map(|decay| output(py, decay)).transpose()?)?;
     of.set_item("leaders", signature.leaders.to_vec())?;
     of.set_item("state", signature.in_place.map(|state| state.name))?;
     of.set_item("saved", saved(py, &signature.saved)?)?;

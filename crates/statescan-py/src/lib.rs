@@ -26,7 +26,7 @@ mod _native {
     #[pymodule_export]
     use crate::exec::{cores, cuda_devices, synchronize};
     #[pymodule_export]
-    use crate::passes::{backward, forward, update};
+    use crate::passes::{backward, forward, summary, update};
     #[pymodule_export]
     use crate::torch::unobserved;
 

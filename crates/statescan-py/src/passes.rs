@@ -6,6 +6,7 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use statescan::DType;
+use statescan::ops::Summary;
 use statescan::ops::call::{Call, Given, Value, Written, carried};
 use statescan::ops::operation::Operation;
 use statescan::ops::signature::{Choice, Saved, Signature};
@@ -90,6 +91,21 @@ pub fn backward(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, 
     }
     grads.workspace = arguments.scratch(|exec| operation.backward_workspace_len(exec, &call, given.saved.is_some()))?;
     arguments.run(|exec| operation.backward(exec, &call, &given, &mut grads))
+}
+
+/// Computes what a slice of a sequence does to the state that enters it: its state and its decay, whichever are asked for. The arguments are
+/// checked in any case.
+#[pyfunction]
+pub fn summary(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
+    let (operation, keep) = (operation(number)?, Keep::default());
+    let mut arguments = Arguments::new(name_of(operation.signature), inputs, outputs, &place, &keep)?;
+    let call = take(&mut arguments, operation.signature)?;
+    let [state, decay] = [arguments.slice_result("state")?, arguments.slice_result("decay")?];
+    if state.is_none() && decay.is_none() {
+        return arguments.run(|_| operation.state_shape(&call).map(drop));
+    }
+    let workspace = arguments.scratch(|exec| operation.summary_workspace_len(exec, &call))?;
+    arguments.run(|exec| operation.summary(exec, &call, Summary::default().state(state).decay(decay).workspace(workspace)))
 }
 
 /// Computes a step: the state, which is the first output, changes.

@@ -14,11 +14,14 @@ def causal_conv1d_fn(
     return_final_states=False,
     final_states_out=None,
     activation=None,
+    *,
+    context=None,
 ):
     """The convolution; shapes as in `statescan.causal_conv1d`.
 
     `final_states_out`, a PyTorch tensor of (batch, dim, width - 1) and any real type, receives the final states and is returned
-    in their place. It is left alone without `return_final_states`.
+    in their place. It is left alone without `return_final_states`. `context`, which the origin has not, is that of
+    `statescan.distributed`.
     """
     y, final_states = functions.causal_conv1d(
         x,
@@ -28,6 +31,7 @@ def causal_conv1d_fn(
         initial_states=initial_states,
         seq_idx=seq_idx,
         return_final_states=True,
+        context=context,
     )
     if not return_final_states:
         return y

@@ -23,6 +23,8 @@ def selective_scan_fn(
     delta_softplus=False,
     return_last_state=False,
     discretization="mamba",
+    *,
+    context=None,
 ):
     """The selective scan; shapes as in `mamba_ssm.selective_scan_fn`, deltaA and rules as in `statescan.selective_scan`."""
     return scan(
@@ -38,6 +40,7 @@ def selective_scan_fn(
         return_last_state,
         deltaA=deltaA,
         discretization=discretization,
+        context=context,
     )
 
 

@@ -1,6 +1,7 @@
 """Drop-in for `mamba_ssm` 2.3.
 
-Every result is differentiable, last and final states included.
+Every result is differentiable, last and final states included. `context`, which the origin has not, is that of
+`statescan.distributed`.
 """
 
 import torch
@@ -25,12 +26,14 @@ __all__ = [
 ]
 
 
-def selective_scan_fn(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False):
+def selective_scan_fn(
+    u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False, *, context=None
+):
     """The selective scan; shapes as in `statescan.selective_scan`.
 
     Where A is complex, B and C that vary with time are real, (.., dstate, 2 seqlen), real and imaginary parts in turn.
     """
-    return scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state)
+    return scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state, context=context)
 
 
 def mamba_inner_fn(
@@ -54,6 +57,8 @@ def mamba_inner_fn(
     c_rms_weight=None,
     dt_rms_weight=None,
     b_c_dt_rms_eps=1e-6,
+    *,
+    context=None,
 ):
     """What a Mamba layer does between its first projection and the residual stream.
 
@@ -84,7 +89,7 @@ def mamba_inner_fn(
         return (as_complex(projected) if A.is_complex() else projected).transpose(1, 2)
 
     x, z = xz.chunk(2, dim=1)
-    x = functions.causal_conv1d(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu")
+    x = functions.causal_conv1d(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu", context=context)
     projected = linear(x.transpose(1, 2), x_proj_weight)
     rank, dstate = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
     if dt_rms_weight is not None and dt_rms_weight.shape[0] != rank:
@@ -95,7 +100,7 @@ def mamba_inner_fn(
         B = map_of_input(projected[..., rank : rank + dstate], B_proj_bias, b_rms_weight)
     if C is None:
         C = map_of_input(projected[..., -dstate:], C_proj_bias, c_rms_weight)
-    y = scan(x, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state=False)
+    y = scan(x, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state=False, context=context)
     return linear(y.transpose(1, 2), out_proj_weight, out_proj_bias)
 
 
@@ -124,6 +129,8 @@ def mamba_chunk_scan_combined(
     return_final_states=False,
     return_varlen_states=False,
     state_dtype=None,
+    *,
+    context=None,
 ):
     """Mamba-2's scan. Operations of PyTorch compute it, slower, on a device that has no kernel of `statescan.ssd`.
 
@@ -152,7 +159,8 @@ def mamba_chunk_scan_combined(
         if initial_states is not None and initial_states.shape[0] == 1 and others > 0:
             # it is the first sequence's
             initial_states = torch.cat([initial_states, initial_states.new_zeros(others, *initial_states.shape[1:])])
-    ssd = functions.ssd if has_kernel(SSD, x) else fallback.ssd
+    options = {} if context is None else {"context": context}
+    ssd = functions.ssd if options or has_kernel(SSD, x) else fallback.ssd
     y, states = ssd(
         x.transpose(1, 2),
         dt.transpose(1, 2),
@@ -167,6 +175,7 @@ def mamba_chunk_scan_combined(
         dt_softplus=dt_softplus,
         dt_limit=dt_limit,
         **sequences,
+        **options,
     )
     results = [y.transpose(1, 2)]
     states = states.transpose(-1, -2).to(states.dtype if state_dtype is None else state_dtype)
@@ -198,6 +207,8 @@ def mamba_split_conv1d_scan_combined(
     ngroups=1,
     norm_before_gate=True,
     state_dtype=None,
+    *,
+    context=None,
 ):
     """What a Mamba-2 layer does after its first projection.
 
@@ -228,7 +239,7 @@ def mamba_split_conv1d_scan_combined(
 
     unit, z, xBC, dt = zxbcdt.split([width, dim, convolved, nheads], dim=-1)
     xBC = functions.causal_conv1d(
-        xBC.transpose(1, 2), conv1d_weight, conv1d_bias, activation=activation, seq_idx=seq_idx
+        xBC.transpose(1, 2), conv1d_weight, conv1d_bias, activation=activation, seq_idx=seq_idx, context=context
     ).transpose(1, 2)
     x, B, C = xBC.tensor_split([dim, (dim + convolved) // 2], dim=-1)
     y, final_states = mamba_chunk_scan_combined(
@@ -247,6 +258,7 @@ def mamba_split_conv1d_scan_combined(
         dt_limit=dt_limit,
         return_final_states=True,
         state_dtype=state_dtype,
+        context=context,
     )
     y = y.flatten(-2)
     if rmsnorm_weight is not None:

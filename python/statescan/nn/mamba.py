@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from .. import functions
-from .shared import cached_states, decays, last_inputs, one_step, step_bias, without_weight_decay
+from .shared import cached_states, decays, last_inputs, no_cache_of_ranks, one_step, step_bias, without_weight_decay
 
 
 class Mamba(nn.Module):
@@ -73,12 +73,14 @@ class Mamba(nn.Module):
         # weights are often drawn again by a model's own rule, which must leave this one alone
         self.dt_proj.bias._no_reinit = True
 
-    def forward(self, hidden_states, inference_params=None):
+    def forward(self, hidden_states, inference_params=None, *, context=None):
         """The layer on a sequence.
 
         With `inference_params` (`key_value_memory_dict`, `seqlen_offset`) it leaves its states there, and goes on from them where
-        the offset is not 0, by any number of steps. States are changed in place: for use without gradients.
+        the offset is not 0, by any number of steps. States are changed in place: for use without gradients. With a `context` of
+        `statescan.distributed`, which does not go with those, the sequence is this rank's slice.
         """
+        no_cache_of_ranks(self, inference_params, context)
         states, goes_on = (None, None), False
         if inference_params is not None:
             states = self._get_states_from_cache(inference_params, hidden_states.shape[0])
@@ -89,7 +91,9 @@ class Mamba(nn.Module):
         x, z = self.in_proj(hidden_states).transpose(1, 2).chunk(2, dim=1)
         before = conv_state[..., 1:] if goes_on else None
         inputs = None if conv_state is None else last_inputs(before, x, self.d_conv)
-        x = functions.causal_conv1d(x, self._filters(), self.conv1d.bias, activation="silu", initial_states=before)
+        x = functions.causal_conv1d(
+            x, self._filters(), self.conv1d.bias, activation="silu", initial_states=before, context=context
+        )
         dt, B, C = self._maps(x.transpose(1, 2))
         y, last_state = functions.selective_scan(
             x,
@@ -102,6 +106,7 @@ class Mamba(nn.Module):
             z=z,
             dt_bias=self.dt_proj.bias,
             dt_softplus=True,
+            context=context,
         )
         if ssm_state is not None:
             conv_state.copy_(inputs)

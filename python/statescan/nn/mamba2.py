@@ -7,7 +7,7 @@ from torch.nn.functional import silu
 from .. import functions
 from ..compat.mamba_ssm import mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined
 from ..compat.norms import RMSNorm
-from .shared import cached_states, decays, last_inputs, one_step, step_bias, without_weight_decay
+from .shared import cached_states, decays, last_inputs, no_cache_of_ranks, one_step, step_bias, without_weight_decay
 
 
 class Mamba2(nn.Module):
@@ -105,7 +105,7 @@ class Mamba2(nn.Module):
             self.norm = RMSNorm(self.d_ssm, 1e-5, self.d_ssm // ngroups, norm_before_gate, **where)
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=bias, **where)
 
-    def forward(self, u, seqlen=None, seq_idx=None, cu_seqlens=None, inference_params=None):
+    def forward(self, u, seqlen=None, seq_idx=None, cu_seqlens=None, inference_params=None, *, context=None):
         """The layer on a sequence.
 
         Args:
@@ -116,17 +116,22 @@ class Mamba2(nn.Module):
             inference_params: a cache (`key_value_memory_dict`, `seqlen_offset`). The layer leaves its states there, one for each
                 sequence with `cu_seqlens`, and goes on from them where the offset is not 0, by any number of steps. States are
                 changed in place: for use without gradients.
+            context: of `statescan.distributed`, where u is this rank's slice, with its part of `seq_idx`. It does not go with a
+                cache or `cu_seqlens`.
         """
+        no_cache_of_ranks(self, inference_params, context)
+        if cu_seqlens is not None and context is not None:
+            raise ValueError("Mamba2: `context` goes with `seq_idx`, not with `cu_seqlens`")
         flat = seqlen is not None
         if flat:
             u = u.unflatten(0, (-1, seqlen))
         if inference_params is None:
-            out = self._scan(u, seq_idx, cu_seqlens)
+            out = self._scan(u, seq_idx, cu_seqlens, context)
         else:
             out = self._scan_with_states(u, seq_idx, cu_seqlens, inference_params)
         return out.flatten(0, 1) if flat else out
 
-    def _scan(self, u, seq_idx, cu_seqlens):
+    def _scan(self, u, seq_idx, cu_seqlens, context):
         """The layer without states."""
         if seq_idx is None and cu_seqlens is not None:
             steps = torch.arange(u.shape[1], device=u.device)
@@ -148,6 +153,7 @@ class Mamba2(nn.Module):
             headdim=None if self.D_has_hdim else self.headdim,
             ngroups=self.ngroups,
             norm_before_gate=self.norm_before_gate,
+            context=context,
         )
 
     def _scan_with_states(self, u, seq_idx, cu_seqlens, inference_params):

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from .. import functions
+from .shared import no_cache_of_ranks
 
 
 def _hippo(size):
@@ -75,7 +76,7 @@ class S5(nn.Module):
         maps = (torch.view_as_complex(part.contiguous()) for part in (self.A, self.B, self.C))
         return *maps, self.log_dt.exp() * self.step_rescale
 
-    def forward(self, x, integration_timesteps=None, lengths=None, inference_cache=None):
+    def forward(self, x, integration_timesteps=None, lengths=None, inference_cache=None, *, context=None):
         """The layer on a sequence.
 
         Args:
@@ -85,7 +86,9 @@ class S5(nn.Module):
             lengths: taken as the origin takes it; no step sees a later one, so that rows may be longer than their sequences.
             inference_cache: from `allocate_inference_cache`. Where its `seqlen_offset` is not 0 the layer goes on from its
                 state, by any number of steps; either way it leaves its state there. For use without gradients.
+            context: of `statescan.distributed`, where x is this rank's slice; it does not go with a cache.
         """
+        no_cache_of_ranks(self, inference_cache, context)
         if x.dim() != 3:
             raise ValueError(f"S5: `x` must have shape (batch, seqlen, d_model), got {tuple(x.shape)}")
         A, B, C, dt = self._continuous()
@@ -109,6 +112,7 @@ class S5(nn.Module):
             self.conj_sym,
             initial_state=state,
             return_last_state=True,
+            context=context,
         )
         if inference_cache is not None:
             inference_cache["ssm_state"].copy_(last_state)

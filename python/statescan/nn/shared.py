@@ -50,3 +50,9 @@ def one_step(layer, hidden_states):
         shape = tuple(hidden_states.shape)
         raise ValueError(f"{type(layer).__name__}: a step takes `hidden_states` of shape (batch, 1, d_model), got {shape}")
     return hidden_states.squeeze(1)
+
+
+def no_cache_of_ranks(layer, cache, context):
+    """Refuses states of a layer beside a context: each rank would leave those of its own slice."""
+    if cache is not None and context is not None:
+        raise ValueError(f"{type(layer).__name__}: `context` does not go with states that the layer goes on from")

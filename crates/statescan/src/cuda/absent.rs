@@ -52,6 +52,9 @@ impl Stream {
     pub(crate) unsafe fn fill(&self, _to: u64, _byte: u8, _bytes: usize) -> Result<()> {
         match self.0 {}
     }
+    pub(crate) unsafe fn fill_words(&self, _to: u64, _word: u32, _count: usize) -> Result<()> {
+        match self.0 {}
+    }
     pub(crate) unsafe fn copy(&self, _to: u64, _from: u64, _bytes: usize) -> Result<()> {
         match self.0 {}
     }

@@ -157,6 +157,19 @@ impl Stream {
         }
     }
 
+    /// Sets words of 32 bits.
+    ///
+    /// # Safety
+    /// The range is valid and aligned.
+    pub(crate) unsafe fn fill_words(&self, to: u64, word: u32, count: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        match count {
+            0 => Ok(()),
+            // SAFETY: the caller's contract.
+            _ => unsafe { call!(cuMemsetD32Async(to, word, count, self.raw())) },
+        }
+    }
+
     /// Copies within the device.
     ///
     /// # Safety

@@ -230,6 +230,14 @@ impl<'a> Call<'a> {
         }
     }
 
+    pub(crate) fn state_to_canonical<'v>(&self, view: ViewMut<'v>) -> ViewMut<'v> {
+        let state = |signature: &'static Signature| signature.results.iter().find(|output| output.like.is_none());
+        match (state(self.signature), self.signature.canonical.and_then(state)) {
+            (Some(own), Some(other)) => permuted_mut(view, own.layouts, other.layouts),
+            _ => view,
+        }
+    }
+
     pub(crate) fn gradients_to_canonical(&self, views: &mut [Option<ViewMut<'_>>]) {
         let Some(canonical) = self.signature.canonical else { return };
         for ((own, other), view) in self.signature.arguments.iter().zip(canonical.arguments).zip(views) {

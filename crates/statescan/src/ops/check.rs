@@ -309,6 +309,15 @@ impl<'a> Checker<'a> {
         self.dense("workspace", view.as_ref().map(|v| v.as_view()))
     }
 
+    /// Scratch memory that must be there if any is needed.
+    pub(crate) fn needed_workspace(&mut self, view: &'a Option<ViewMut<'_>>, len: usize) -> Result<()> {
+        if view.is_none() && len > 0 {
+            let expected = "is needed on CUDA";
+            return Err(Error::Presence { op: self.op, argument: "workspace", expected });
+        }
+        self.workspace(view, len)
+    }
+
     /// Written memory must be apart from all other memory of the call.
     pub(crate) fn finish(self) -> Result<()> {
         match first_overlap(&self.written, &self.read) {

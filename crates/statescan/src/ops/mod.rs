@@ -15,6 +15,7 @@ pub(crate) mod normal;
 pub mod operation;
 pub(crate) mod oracle;
 pub(crate) mod passes;
+pub mod ranks;
 pub(crate) mod rules;
 pub mod selective_scan;
 pub(crate) mod sequences;
@@ -26,6 +27,7 @@ pub use builder::IntoField;
 pub use call::{Call, Given, Written};
 pub use discretization::Discretization;
 pub use operation::Operation;
+pub use ranks::Summary;
 pub use sequences::Sequences;
 pub use signature::Signature;
 

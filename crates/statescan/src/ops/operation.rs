@@ -3,6 +3,7 @@
 use super::call::{Call, Given, Planned, Written};
 pub use super::passes::Exact;
 use super::passes::Passes;
+use super::ranks::Summary;
 use super::signature::Signature;
 use super::{causal_conv1d, linear_scan, selective_scan, simplified_scan, ssd};
 use crate::error::Result;
@@ -116,6 +117,24 @@ impl Operation {
         self.through(call, |call| self.passes.forward(exec, call, out))
     }
 
+    /// What a slice of a sequence does to the state that enters it. Of the initial state the shape counts only.
+    ///
+    /// # Errors
+    /// As [`Operation::forward`]; [`Error::Unavailable`](crate::Error::Unavailable) for an operation that is no scan.
+    pub fn summary(&self, exec: &Exec, call: &Call<'_>, out: Summary<'_>) -> Result<()> {
+        let Summary { state, decay, workspace } = out;
+        let mut out = Summary { state: state.map(|view| call.state_to_canonical(view)), decay, workspace };
+        self.through(call, |call| self.passes.summary(exec, call, &mut out))
+    }
+
+    /// Elements of `f32` that a summary needs as scratch memory.
+    ///
+    /// # Errors
+    /// As [`Operation::result`].
+    pub fn summary_workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
+        self.through(call, |call| self.passes.summary_workspace_len(exec, call))
+    }
+
     /// Computes the gradients that are asked for.
     ///
     /// # Errors
@@ -183,6 +202,16 @@ mod tests {
             for output in signature.results {
                 assert_eq!(output.cotangent_name, format!("grad of {}", output.name));
             }
+        }
+    }
+
+    #[test]
+    fn a_decay_has_the_first_axes_of_its_state() {
+        for Operation { signature, .. } in Operation::ALL {
+            let Some(decay) = signature.decay else { continue };
+            let states = signature.results.iter().find(|output| output.like.is_none()).unwrap();
+            assert_eq!(decay.layouts.len(), states.layouts.len());
+            assert!(decay.layouts.iter().zip(states.layouts).all(|(decay, state)| state.starts_with(decay)), "{signature:?}");
         }
     }
 

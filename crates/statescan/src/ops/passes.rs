@@ -1,6 +1,7 @@
 //! What stands between a call by position and the typed functions of its operation.
 
 use super::call::{Call, Given, Written};
+use super::ranks::Summary;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::tensor::{Dense, Shape};
@@ -23,6 +24,12 @@ pub(crate) trait Passes: Sync {
         Ok(0)
     }
     fn backward_workspace_len(&self, _: &Exec, _: &Call<'_>, _has_saved: bool) -> Result<usize> {
+        Ok(0)
+    }
+    fn summary(&self, _: &Exec, call: &Call<'_>, _: &mut Summary<'_>) -> Result<()> {
+        Err(Error::Unavailable { what: call.signature.name, why: "it has no summary: it is no scan" })
+    }
+    fn summary_workspace_len(&self, _: &Exec, _: &Call<'_>) -> Result<usize> {
         Ok(0)
     }
     fn reference(&self, call: &Call<'_>) -> Result<Exact>;

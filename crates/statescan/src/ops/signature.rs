@@ -322,6 +322,9 @@ pub struct Signature {
     pub in_place: Option<&'static Argument>,
     /// What a forward pass keeps.
     pub saved: Saved,
+    /// The total decay in the [`Summary`](super::Summary) of a slice of time, for operations that have summaries: its layouts are the first letters
+    /// of those of states.
+    pub decay: Option<&'static Output>,
     /// Whether there is a backward pass.
     pub differentiable: bool,
     /// Whether there are kernels for CUDA.
@@ -431,6 +434,7 @@ pub(crate) const SCAN: Signature = Signature {
     results: &[],
     in_place: None,
     saved: Saved::Nothing,
+    decay: None,
     differentiable: true,
     cuda: true,
     limit: Limit { names: "", bytes: 0, what: "" },

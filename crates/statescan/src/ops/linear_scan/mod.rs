@@ -38,6 +38,7 @@ pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
 mod signature;
+mod summary;
 mod targets;
 
 use super::check::{Checker, Kind};
@@ -47,6 +48,7 @@ use crate::ops::builder::builder;
 use crate::tensor::{Shape, View, ViewMut};
 use problem::Problem;
 pub use signature::SIGNATURE;
+pub use summary::{summary, summary_workspace_len};
 use targets::{GradientTargets, Sources, Targets};
 
 const OP: &str = SIGNATURE.name;

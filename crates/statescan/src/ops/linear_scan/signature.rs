@@ -20,12 +20,14 @@ pub static SIGNATURE: Signature = Signature {
     results: &[
         output!(like "h", "b", TIMED).alias(&["y", "out"]).dtype(ResultType::Promoted("a", "b")).complex(EITHER),
         STATES.alias(&["last_state"]),
-        output!(state "decay", "b", STATE).dtype(ResultType::CarriedByBoth("a", "b")).complex(EITHER).constant(),
+        DECAY,
     ],
     saved: Saved::Result(0),
+    decay: Some(&DECAY),
     limit: Limit { names: "rows x seqlen", bytes: 5, what: "states of all steps, or of 128 channels before each tile" },
     ..SCAN
 };
 
 const EITHER: Complex = Complex::As(&["a", "b"]);
 const STATES: Output = output!(state "final_state", "b", STATE).dtype(ResultType::CarriedByBoth("a", "b")).complex(EITHER);
+const DECAY: Output = output!(state "decay", "b", STATE).dtype(ResultType::CarriedByBoth("a", "b")).complex(EITHER).constant();

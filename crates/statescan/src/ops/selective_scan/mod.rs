@@ -42,6 +42,7 @@ pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
 mod signature;
+pub(crate) mod summary;
 mod targets;
 pub mod update;
 
@@ -54,6 +55,7 @@ use crate::ops::builder::builder;
 use crate::tensor::{Shape, View, ViewMut};
 pub(crate) use problem::{Problem, Projection};
 pub use signature::SIGNATURE;
+pub use summary::{summary, summary_workspace_len};
 pub(crate) use targets::{GradientTargets, Sources, Targets};
 
 const OP: &str = SIGNATURE.name;

@@ -32,6 +32,7 @@ pub static SIGNATURE: Signature = Signature {
         output!(state "final_state", "x", STATE).alias(&["last_state", "final_states"]).complex(AS_A),
     ],
     saved: Saved::States { layout: "DN", padded: Some('D'), complex: AS_A },
+    decay: Some(&DECAY),
     limit: Limit {
         names: "batch x dim x max(seqlen, sequences) x dstate",
         bytes: 6,
@@ -40,4 +41,5 @@ pub static SIGNATURE: Signature = Signature {
     ..SCAN
 };
 
+const DECAY: Output = output!(state "decay", "x", STATE).complex(AS_A);
 const DISCRETIZATION: Setting = discretization(0);

@@ -6,6 +6,7 @@ use crate::exec::Exec;
 use crate::ops::call::{Call, Given, Written};
 use crate::ops::discretization::Discretization;
 use crate::ops::passes::{Exact, Passes};
+use crate::ops::ranks::Summary;
 use crate::tensor::Shape;
 
 /// `simplified_scan`, or `s5_inner`.
@@ -56,6 +57,14 @@ impl Passes for SimplifiedScan {
 
     fn saved_len(&self, call: &Call<'_>) -> Result<usize> {
         super::checkpoints_len(&self.args(call)?)
+    }
+
+    fn summary(&self, exec: &Exec, call: &Call<'_>, out: &mut Summary<'_>) -> Result<()> {
+        super::summary(exec, &self.args(call)?, out)
+    }
+
+    fn summary_workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
+        super::summary_workspace_len(exec, &self.args(call)?)
     }
 
     fn reference(&self, call: &Call<'_>) -> Result<Exact> {

@@ -38,6 +38,7 @@ pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
 mod signature;
+mod summary;
 mod targets;
 pub mod update;
 
@@ -51,6 +52,7 @@ use crate::ops::builder::builder;
 use crate::tensor::{Shape, View, ViewMut};
 pub(crate) use problem::{Problem, Step};
 pub use signature::{INNER, SIGNATURE};
+pub use summary::{summary, summary_workspace_len};
 use targets::{GradientTargets, Sources, Targets};
 
 /// What becomes of `C x`.

@@ -25,10 +25,13 @@ const fn results(complex: Complex) -> [Output; 2] {
 static RESULTS: [Output; 2] = results(Complex::Always);
 static RESULTS_INNER: [Output; 2] = results(Complex::Never);
 
+const DECAY: Output = output!(state "decay", "u", STATE).complex(Complex::As(&["A"]));
+
 const BOTH: Signature = Signature {
     sizes: &[BATCH, ('H', "dim"), SEQLEN, ('P', "dstate"), SEQUENCES, BOUNDS],
     leaders: &[0, 2],
     saved: Saved::States { layout: "P", padded: Some('P'), complex: Complex::Always },
+    decay: Some(&DECAY),
     cuda: false,
     limit: Limit {
         names: "batch x dim x max(seqlen, sequences) x dstate",

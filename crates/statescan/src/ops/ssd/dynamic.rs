@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::call::{Call, Given, Written};
 use crate::ops::passes::{Exact, Passes};
+use crate::ops::ranks::Summary;
 use crate::tensor::Shape;
 
 pub(crate) struct Ssd;
@@ -63,6 +64,14 @@ impl Passes for Ssd {
 
     fn backward_workspace_len(&self, exec: &Exec, call: &Call<'_>, _has_saved: bool) -> Result<usize> {
         super::backward_workspace_len(exec, &args(call)?)
+    }
+
+    fn summary(&self, exec: &Exec, call: &Call<'_>, out: &mut Summary<'_>) -> Result<()> {
+        super::summary(exec, &args(call)?, out)
+    }
+
+    fn summary_workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
+        super::summary_workspace_len(exec, &args(call)?)
     }
 
     fn reference(&self, call: &Call<'_>) -> Result<Exact> {

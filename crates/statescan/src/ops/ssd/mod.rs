@@ -56,6 +56,7 @@ pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
 mod signature;
+mod summary;
 mod targets;
 
 use super::check::{Checker, Kind};
@@ -66,6 +67,7 @@ use crate::ops::builder::builder;
 use crate::tensor::{Shape, View, ViewMut};
 use problem::Problem;
 pub use signature::{HEADS_FIRST, SIGNATURE};
+pub use summary::{summary, summary_workspace_len};
 use targets::{GradientTargets, Sources, Targets};
 
 const OP: &str = SIGNATURE.name;

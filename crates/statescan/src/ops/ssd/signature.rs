@@ -32,12 +32,15 @@ static ARGUMENTS_HEADS_FIRST: [Argument; 13] = arguments(&["BHLP"], &["BHL"], &[
 static RESULTS: [Output; 2] = results(&["BLHP"], &["BHPN", "BSHPN"]);
 static RESULTS_HEADS_FIRST: [Output; 2] = results(&["BHLP"], &["BHNP", "BSHNP"]);
 
+const DECAY: Output = output!(state "decay", "x", &["BH", "BSH"]);
+
 const BOTH: Signature = Signature {
     about: "Mamba-2's scan with one decay for each head, as matrix products of chunks",
     sizes: &[BATCH, SEQLEN, ('H', "nheads"), ('P', "headdim"), NGROUPS, DSTATE, SEQUENCES, BOUNDS, ('Q', "chunk")],
     free: "G",
     settings: &[DT_SOFTPLUS, DT_LIMIT, Setting::new("chunk_size", Choice::Count(128)), REVERSE],
     saved: Saved::States { layout: "HPN", padded: None, complex: Complex::Never },
+    decay: Some(&DECAY),
     cuda: true,
     limit: Limit {
         names: "batch x max(seqlen, sequences) x nheads x headdim x dstate",

@@ -1,0 +1,63 @@
+//! What a slice of a sequence does to the state that enters it. Its decay is that of a selective scan of one state for each channel.
+
+use super::{Args, Outputs, Problem, forward};
+use crate::error::Result;
+use crate::exec::Exec;
+use crate::ops::check::{Checker, Kind};
+use crate::ops::ranks::Summary;
+use crate::ops::selective_scan::{self, summary as decays};
+use crate::tensor::{Shape, View};
+
+/// Number of `f32` elements that `Summary::workspace` must have; none on the CPU.
+///
+/// # Errors
+/// Those of [`forward`] that concern the arguments.
+pub fn summary_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
+    let problem = Problem::new(args, &mut Checker::new(args.head.op(), exec.device()), &[])?;
+    Ok(decays::decay_workspace_len(exec, &channels(&problem.state_shape)))
+}
+
+/// The state of a selective scan that has one number for each channel.
+fn channels(state: &Shape) -> Shape {
+    Shape::concat(&[state, &[1]])
+}
+
+/// The last state of the slice from zero, and its total decay, which is complex where A is: whichever are asked for. Of the initial state the
+/// shape counts only.
+///
+/// # Errors
+/// As [`forward`].
+pub fn summary(exec: &Exec, args: &Args<'_>, out: &mut Summary<'_>) -> Result<()> {
+    let mut checker = Checker::new(args.head.op(), exec.device());
+    let states = [&out.state, &out.decay].map(|view| view.as_ref().map(|view| view.shape()));
+    let problem = Problem::new(args, &mut checker, &states.into_iter().flatten().collect::<Vec<_>>())?;
+    let (state, double) = (problem.state_shape, args.u.dtype().is_double());
+    checker.write_if("state", &out.state, Kind::Complex, &state)?;
+    checker.write_if("decay", &out.decay, Kind::exactly(args.a.dtype().is_complex()), &state)?;
+    checker.needed_workspace(&out.workspace, decays::decay_workspace_len(exec, &channels(&state)))?;
+    checker.finish()?;
+    if let Some(target) = &mut out.state {
+        let whole = Args { initial_state: None, ..*args };
+        forward(exec, &whole, &mut Outputs { last_state: Some(target.reborrow()), ..Outputs::default() })?;
+    }
+    if let Some(target) = &mut out.decay {
+        let timed = |view| over_time(view, &args.u.shape());
+        let a = if args.a.rank() == 1 { args.a.expand(1, 1) } else { args.a };
+        let dt = timed(args.delta);
+        let scan = selective_scan::Args {
+            dt_a: args.delta_a.map(timed),
+            sequences: args.sequences,
+            reverse: args.reverse,
+            discretization: args.discretization,
+            ..selective_scan::Args::new(dt, dt, a, a, a)
+        };
+        let target = target.reborrow().unsqueeze(state.len());
+        decays::write_decay(exec, &scan, double, channels(&state), target, out.workspace.as_mut())?;
+    }
+    Ok(())
+}
+
+/// Steps, or one that does not depend on time, beside inputs of a shape.
+fn over_time<'v>(steps: View<'v>, inputs: &Shape) -> View<'v> {
+    if steps.rank() == 1 { steps.expand(0, inputs[0]).expand(2, inputs[2]) } else { steps }
+}

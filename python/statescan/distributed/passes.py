@@ -1,0 +1,298 @@
+"""The passes of operations over the ranks of a context, in PyTorch's library.
+
+A slice turns the state `h` that enters it into `state + link(h)`. Ranks tell each other both, combine those of the ranks before
+them in the order of the scan, and compute their slices from the state that comes out; gradients alike, from the last rank to the
+first (`docs/maths/sequence_parallel.md`). What a rank tells is one more pass over its slice, except where its own pass gives it:
+nothing enters the first rank, and nobody listens to the last one. That ranks need not wait for whole passes of each other, a pass
+on the CPU goes by pieces of its channels, each with an exchange that runs beside the work on the next ones.
+"""
+
+import math
+
+import torch
+from torch import distributed
+
+from ..operations import CAUSAL_CONV1D, OPERATIONS
+from ..torch import _declare, _library, _New, _with_defaults
+from .links import Decays, Halo
+from .slices import Call, Slices, agree
+
+# contexts by the names of their groups
+CONTEXTS = {}
+# the most pieces of a pass on the CPU, and the fewest channels of one
+_PIECES, _CHANNELS = 8, 64
+
+
+def _pieces(context, link, call):
+    """How many pieces a pass has: alike on all ranks, and a divisor of the groups of maps."""
+    letter = call.letter if link.pieces and context.ranks > 1 and call.tensors[0].device.type == "cpu" else None
+    if letter is None:
+        return 1
+    first = call.op.arguments[0].layout(call.tensors[0])
+    sizes = dict(zip(first, call.tensors[0].shape))
+    count = max(1, min(_PIECES, sizes[letter], sizes[letter] * sizes.get("P", 1) // _CHANNELS))
+    for argument, tensor in zip(call.op.arguments, call.tensors):
+        groups = 1 if tensor is None or "G" not in (layout := argument.layout(tensor)) else tensor.shape[layout.index("G")]
+        count = math.gcd(count, groups) if groups > 1 else count
+    return count
+
+
+class _Exchange:
+    """What every rank tells all others: tensors of one shape each, as bytes."""
+
+    def __init__(self, context, tensors):
+        self.tensors = tensors
+        parts = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
+        self.mine = torch.cat([part.reshape(-1) for part in parts])
+        self.all = self.mine.new_empty(context.ranks, self.mine.numel())
+        self.work = None
+        if self.mine.numel() > 0:
+            rows = [row.view(torch.uint8) for row in self.all.unbind(0)]
+            self.work = distributed.all_gather(rows, self.mine.view(torch.uint8), group=context.group, async_op=True)
+
+    def wait(self):
+        if self.work is not None:
+            self.work.wait()
+            self.work = None
+
+    def of(self, rank):
+        """The tensors of a rank, in its memory here."""
+        found, start = [], 0
+        for tensor in self.tensors:
+            numbers = tensor.numel() * (2 if tensor.is_complex() else 1)
+            part = self.all[rank, start : start + numbers]
+            start += numbers
+            # where complex numbers stand among others they may not be aligned
+            pairs = part.view(*tensor.shape, 2).clone() if tensor.is_complex() else None
+            found.append(part.view(tensor.shape) if pairs is None else torch.view_as_complex(pairs))
+        return found
+
+
+def _through(continues, rank, state):
+    """A state that enters a rank: zero in rows where a sequence starts there."""
+    if continues.numel() == 0:
+        return state
+    rows = continues[rank].view(-1, *(1,) * (state.dim() - 1))
+    return torch.where(rows, state, 0)
+
+
+def _edges(context, slices, call, state):
+    """The exchange of the sequences that each slice begins and ends with, if it matters whether one goes on."""
+    index = call.named("seq_idx")
+    if index is None or state.dim() == len(call.op.outputs[1].layouts[-1]):
+        return None
+    if slices.lengths[context.rank] == 0:
+        index = index.new_zeros(index.shape[0], 1)
+    first, last = (index[:, -1], index[:, 0]) if call.reverse else (index[:, 0], index[:, -1])
+    return _Exchange(context, [torch.stack([first, last])])
+
+
+def _continues(slices, edges, state):
+    """Whether the sequence of each row goes on in each rank from the ranks before it; nothing if all of them do."""
+    if edges is None:
+        return state.new_empty(0, dtype=torch.bool)
+    edges.wait()
+    found, last = [], None
+    for rank in slices.order:
+        begins, ends = edges.of(rank)[0]
+        through = slices.lengths[rank] == 0 or last is None
+        found.append((rank, torch.ones_like(begins, dtype=torch.bool) if through else begins == last))
+        last = last if slices.lengths[rank] == 0 else ends
+    return torch.stack([mask for _, mask in sorted(found, key=lambda item: item[0])])
+
+
+def _forward(op, link, context, save, tensors, options):
+    call = Call(op, tensors, options)
+    slices = agree(context, call, save)
+    call = call.on_slice(slices)
+    y, state = call.results()
+    given = call.tensors[call.initial]
+    entering = torch.zeros_like(state) if given is None else torch.empty_like(state).copy_(given)
+    edges = _edges(context, slices, call, state)
+    count = _pieces(context, link, call)
+    pieces = [call.piece(number, count) for number in range(count)]
+    kept, exchanges = [None] * count, []
+
+    def compute(number):
+        piece = pieces[number]
+        kept[number] = piece.saved() if save else None
+        piece.forward(piece.state(entering), (piece.result(y), piece.state(state)), kept[number])
+
+    own = link.pieces and not slices.before
+    for number, piece in enumerate(pieces):
+        told = piece.state(state).new_zeros(piece.state(state).shape)
+        told = (told, link.make(piece, told).zero_())
+        if own:
+            compute(number)
+            told[0].copy_(piece.state(state))
+        elif slices.after:
+            link.summarize(piece, *told)
+        exchanges.append(_Exchange(context, told))
+    continues = _continues(slices, edges, state)
+    for number, (piece, exchange) in enumerate(zip(pieces, exchanges)):
+        if slices.before:
+            exchange.wait()
+            h = piece.state(entering)
+            for rank in slices.before:
+                from_zero, through = exchange.of(rank)
+                h = from_zero + link.apply(through, _through(continues, rank, h))
+            piece.state(entering).copy_(_through(continues, context.rank, h))
+        if not own:
+            compute(number)
+    for exchange in exchanges:
+        exchange.wait()
+    if not save:
+        return [y, state]
+    links = [torch.stack([exchange.of(rank)[1] for rank in range(context.ranks)]) for exchange in exchanges]
+    lengths = torch.tensor(slices.lengths)
+    return [y, state, *(saved for saved in kept if saved is not None), *links, entering, continues, lengths]
+
+
+def _forward_without_data(op, link, context, save, tensors, options):
+    call = Call(op, tensors, options)
+    y, state = call.results()
+    if not save:
+        return [y, state]
+    count = _pieces(context, link, call)
+    pieces = [call.piece(number, count) for number in range(count)]
+    kept = [saved for saved in (piece.saved() for piece in pieces) if saved is not None]
+    own = [link.make(piece, piece.state(state)) for piece in pieces]
+    links = [one.new_empty(context.ranks, *one.shape) for one in own]
+    matters = call.named("seq_idx") is not None and state.dim() < len(op.outputs[1].layouts[-1])
+    continues = state.new_empty((context.ranks, state.shape[0]) if matters else (0,), dtype=torch.bool)
+    lengths = torch.empty(context.ranks, dtype=torch.int64)
+    return [y, state, *kept, *links, torch.empty_like(state), continues, lengths]
+
+
+class _Gradients:
+    """The gradients that are asked for, filled piece by piece. Those of what pieces share are added, in the type of states."""
+
+    def __init__(self, call, needed):
+        self.call = call
+        wanted = [at for at, one in enumerate(needed) if one]
+        self.initial = call.initial in wanted
+        self.whole = {at: _New.like(call.tensors[at]) for at in wanted if at != call.initial}
+        self.sums = {}
+
+    def targets(self, piece):
+        """Where a piece writes its gradients, by the numbers of arguments."""
+        found = {at: piece.argument(at, whole) for at, whole in self.whole.items()}
+        return {at: piece.carried(part) if self._is_shared(piece, at) else part for at, part in found.items()}
+
+    def _is_shared(self, piece, at):
+        return piece.count > 1 and piece.argument(at, self.whole[at]) is self.whole[at]
+
+    def add(self, piece, found):
+        for at, part in found.items():
+            if self._is_shared(piece, at):
+                self.sums[at] = self.sums[at].add_(part) if at in self.sums else part
+
+    def all(self, entered):
+        """All of them in order; `entered` is the gradient of the initial state, None where it has none."""
+        for at, total in self.sums.items():
+            self.whole[at].copy_(total)
+        if self.initial:
+            initial = _New.like(self.call.tensors[self.call.initial])
+            if entered is not None and entered.is_complex() and not initial.is_complex():
+                # a real state is real whatever it enters
+                entered = entered.real
+            self.whole[self.call.initial] = initial.zero_() if entered is None else initial.copy_(entered)
+        return [self.whole[at] for at in sorted(self.whole)]
+
+
+def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_state):
+    *saved, entering, continues, lengths = saved
+    call = Call(op, tensors, options)
+    slices = Slices(context.rank, lengths.tolist(), call.reverse)
+    call = call.on_slice(slices)
+    count = _pieces(context, link, call)
+    pieces = [call.piece(number, count) for number in range(count)]
+    kept, links = saved[: len(saved) - count], saved[len(saved) - count :]
+    grads, entered = _Gradients(call, needed), torch.zeros_like(entering)
+    exchanges = []
+
+    def cotangents(piece, behind=None):
+        own = None if grad_state is None else piece.state(grad_state)
+        if behind is not None:
+            own = behind if own is None else own + behind
+        return None if grad_y is None else piece.result(grad_y), own
+
+    def kept_by(number):
+        if op.keeps_result:
+            return pieces[number].result(kept[0])
+        return kept[number] if kept else None
+
+    def compute(number, behind=None):
+        piece = pieces[number]
+        targets = grads.targets(piece)
+        with_state = {**targets, call.initial: piece.state(entered)}
+        piece.backward(piece.state(entering), kept_by(number), cotangents(piece, behind), with_state)
+        grads.add(piece, targets)
+
+    own = link.pieces and not slices.after
+    for number, piece in enumerate(pieces):
+        told = piece.state(entered).new_zeros(piece.state(entered).shape)
+        if own:
+            compute(number)
+            told.copy_(piece.state(entered))
+        elif slices.before:
+            link.flowing(piece, piece.state(entering), kept_by(number), cotangents(piece), told)
+        exchanges.append(_Exchange(context, [told]))
+    for number, exchange in enumerate(exchanges):
+        if slices.after:
+            exchange.wait()
+        behind = None
+        for rank in reversed(slices.after):
+            (flowing,) = exchange.of(rank)
+            if behind is not None:
+                flowing = flowing + link.transpose(links[number][rank], behind)
+            behind = _through(continues, rank, flowing)
+        if not own:
+            compute(number, behind)
+    for exchange in exchanges:
+        exchange.wait()
+    return grads.all(None if slices.before else entered)
+
+
+def _define(op, link):
+    """The forward and the backward pass, which the compiler does not look into: it takes a context by its name."""
+    inputs, tensors = len(op.tensors) + len(op.options), len(op.tensors)
+    arguments, complete = _with_defaults(op)
+
+    def forward(compute):
+        def run(name, save, *others):
+            others = complete(others)
+            return compute(op, link, CONTEXTS[name], save, others[:tensors], others[tensors:])
+
+        return run
+
+    def backward(name, needed, *others):
+        context = CONTEXTS[name]
+        return _backward(op, link, context, needed, others[:tensors], others[tensors:inputs], *others[inputs:])
+
+    def backward_without_data(name, needed, *others):
+        return [_New.like(tensor) for tensor, wanted in zip(others, needed) if wanted]
+
+    given = [
+        *_declare(op.tensors),
+        *(name for name, _ in op.options),
+        "Tensor[] saved",
+        "Tensor? grad_first",
+        "Tensor? grad_second",
+    ]
+    passes = (
+        ("forward", ["bool save", *arguments], forward(_forward), forward(_forward_without_data)),
+        ("backward", ["bool[] needed", *given], backward, backward_without_data),
+    )
+    found = []
+    for word, parameters, compute, allocate in passes:
+        name = f"{op.name}_ranks_{word}"
+        _library.define(f"{name}(str context, {', '.join(parameters)}) -> Tensor[]")
+        torch.library.register_fake(f"statescan::{name}", allocate, lib=_library)
+        for device in ("CPU", "CUDA"):
+            _library.impl(name, compute, device)
+        found.append(getattr(torch.ops.statescan, name).default)
+    return tuple(found)
+
+
+PASSES = {op.name: _define(op, Halo(op) if op is CAUSAL_CONV1D else Decays(op)) for op in OPERATIONS}

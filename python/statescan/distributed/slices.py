@@ -1,0 +1,180 @@
+"""A call on a slice of time, and whether those of all ranks are one call."""
+
+import torch
+from torch import distributed
+
+from .. import _native
+from ..operations import Operation
+from ..torch import _New, _place
+
+
+class Slices:
+    """The lengths of all slices, and the ranks in the order of the scan: all, before this one and after it."""
+
+    def __init__(self, rank, lengths, reverse):
+        self.rank, self.lengths = rank, lengths
+        self.order = list(reversed(range(len(lengths)))) if reverse else list(range(len(lengths)))
+        place = self.order.index(rank)
+        self.before, self.after = self.order[:place], self.order[place + 1 :]
+
+    def clip(self, bounds):
+        """Bounds of sequences of the whole as this slice has them."""
+        start = sum(self.lengths[: self.rank])
+        return bounds.clamp(start, start + self.lengths[self.rank]) - start
+
+
+class Call:
+    """An operation with its arguments, on a slice of time, or on a piece of its channels."""
+
+    def __init__(self, op: Operation, tensors, options, number=0, count=1):
+        self.op, self.tensors, self.options = op, tuple(tensors), tuple(options)
+        self.number, self.count = number, count
+        self.place = {argument.name: at for at, argument in enumerate(op.arguments)}
+        self.initial = next(at for name, at in self.place.items() if name.startswith("initial_state"))
+        self.reverse = self.options[op.option("reverse")]
+
+    @property
+    def letter(self):
+        """The axis of results and states along which nothing is shared, besides batch and time; None if there is none."""
+        y, state = (result.layouts for result in self.op.outputs)
+        at = next(at for at, layout in enumerate(y) if len(layout) == self.tensors[0].dim())
+        return next((letter for letter in y[at] if letter in state[at] and letter not in "BL"), None)
+
+    def named(self, name):
+        at = self.place.get(name)
+        return None if at is None else self.tensors[at]
+
+    def replaced(self, tensors):
+        """The same call with other tensors, by their numbers."""
+        own = (tensors.get(at, tensor) for at, tensor in enumerate(self.tensors))
+        return Call(self.op, own, self.options, self.number, self.count)
+
+    def on_slice(self, slices):
+        bounds = self.named("cu_seqlens")
+        return self if bounds is None else self.replaced({self.place["cu_seqlens"]: slices.clip(bounds)})
+
+    def piece(self, number, count):
+        """The call on a part of the channels."""
+        piece = Call(self.op, self.tensors, self.options, number, count)
+        piece.tensors = tuple(None if t is None else piece.argument(at, t) for at, t in enumerate(self.tensors))
+        return piece
+
+    def _part(self, layouts, tensor):
+        """The part of a tensor that belongs to this piece: the tensor itself if all pieces share it."""
+        if self.count == 1:
+            return tensor
+        layout = next(layout for layout in layouts if len(layout) == tensor.dim())
+        for axis, letter in enumerate(layout):
+            size = tensor.shape[axis]
+            if letter == self.letter or (letter == "G" and size > 1):
+                start, end = (size * at // self.count for at in (self.number, self.number + 1))
+                return tensor.narrow(axis, start, end - start)
+        return tensor
+
+    def argument(self, at, tensor):
+        return self._part(self.op.arguments[at].layouts, tensor)
+
+    def result(self, tensor):
+        return self._part(self.op.outputs[0].layouts, tensor)
+
+    def state(self, tensor):
+        return self._part(self.op.outputs[1].layouts, tensor)
+
+    def carried(self, tensor):
+        """Room for a part of a sum of a tensor's shape."""
+        return tensor.new_empty(tensor.shape, dtype=tensor.dtype if tensor.element_size() >= 4 else torch.float32)
+
+    def form(self, state):
+        """An initial state that says which form states have, if there is need of one."""
+        if self.named("seq_idx") is None or state.dim() < len(self.op.outputs[1].layouts[-1]):
+            return None
+        return state.new_zeros(()).expand_as(state)
+
+    def inputs(self, entering):
+        tensors = list(self.tensors)
+        tensors[self.initial] = entering
+        return (*tensors, *self.options)
+
+    def results(self):
+        return self.op.results(_New, *self.tensors, *self.options)
+
+    def saved(self):
+        return self.op.saved(_New, *self.tensors, *self.options)
+
+    def check(self, length):
+        """Raises what is wrong with the arguments of this rank."""
+        tensors = list(self.tensors)
+        bounds = self.named("cu_seqlens")
+        if bounds is not None and bounds.dim() == 1 and bounds.shape[0] > 0:
+            # those of the whole are looked at when all lengths are known
+            tensors[self.place["cu_seqlens"]] = torch.zeros_like(bounds)
+            tensors[self.place["cu_seqlens"]][-1] = length
+        _native.summary(self.op.number, (*tensors, *self.options), (None, None), _place(tensors[0]))
+
+    def forward(self, entering, results, saved):
+        outputs = results if saved is None else (*results, saved)
+        _native.forward(self.op.number, self.inputs(entering), outputs, _place(self.tensors[0]))
+
+    def backward(self, entering, saved, cotangents, targets):
+        """Gradients, by the numbers of arguments, into targets."""
+        kept = (saved,) if self.op.saves is not None or self.op.keeps_result else ()
+        outputs = tuple(targets.get(at) for at in range(self.op.differentiable))
+        _native.backward(self.op.number, (*self.inputs(entering), *kept, *cotangents), outputs, _place(self.tensors[0]))
+
+
+def _described(argument, tensor):
+    """What must be alike on all ranks."""
+    if tensor is None:
+        return None
+    layout = argument.layout(tensor) or "?" * tensor.dim()
+    shape = ["seqlen" if letter == "L" else str(size) for letter, size in zip(layout, tensor.shape)]
+    return f"{tensor.dtype} of shape ({', '.join(shape)})"
+
+
+def _describe(call, save):
+    """The call of this rank, for the others."""
+    op, bounds = call.op, call.named("cu_seqlens")
+    mine = {"op": op.name, "error": None, "length": 0, "gradients": save}
+    try:
+        mine["length"] = int(op.sizes_of(call.tensors).get("L", 0))
+        call.check(mine["length"])
+    except Exception as error:
+        mine["error"] = error
+    mine["arguments"] = {a.name: _described(a, tensor) for a, tensor in zip(op.arguments, call.tensors)}
+    mine["arguments"] |= {name.split()[-1]: value for (name, _), value in zip(op.options, call.options)}
+    mine["bounds"] = bounds.tolist() if bounds is not None and bounds.device.type == "cpu" else None
+    return mine
+
+
+def agree(context, call, save):
+    """Compares the calls of all ranks. Raises, on every rank, what is wrong with any of them; gives their slices otherwise."""
+    op, mine = call.op, _describe(call, save)
+    own = mine["error"]
+    mine["error"] = None if own is None else str(own)
+    all_of_them = [None] * context.ranks
+    distributed.all_gather_object(all_of_them, mine, group=context.control)
+    if own is not None:
+        raise own
+    first = all_of_them[0]
+    for rank, other in enumerate(all_of_them):
+        if other["error"] is not None:
+            raise RuntimeError(f"{op.name}: rank {rank} failed: {other['error']}")
+        if other["op"] != first["op"]:
+            raise ValueError(
+                f"{op.name}: rank 0 calls {first['op']}, rank {rank} calls {other['op']}: ranks make the same calls in order"
+            )
+        for name, value in first["arguments"].items():
+            if other["arguments"][name] != value:
+                got = f"{value} on rank 0, {other['arguments'][name]} on rank {rank}"
+                raise ValueError(f"{op.name}: `{name}` must be alike on all ranks, got {got}")
+        if other["gradients"] != first["gradients"]:
+            raise ValueError(f"{op.name}: either all ranks record gradients or none, and rank {rank} differs from rank 0")
+        if other["bounds"] != first["bounds"]:
+            raise ValueError(
+                f"{op.name}: `cu_seqlens` must be alike on all ranks: bounds of the whole, rank {rank} has others than rank 0"
+            )
+    lengths = [other["length"] for other in all_of_them]
+    bounds = first["bounds"]
+    if bounds is not None and (bounds[0] != 0 or bounds[-1] != sum(lengths) or bounds != sorted(bounds)):
+        raise ValueError(f"{op.name}: `cu_seqlens` must rise from 0 to the length of all slices, {sum(lengths)}, got {bounds}")
+    return Slices(context.rank, lengths, call.reverse)

@@ -1,0 +1,367 @@
+"""A sequence cut over the processes of a group is the whole sequence.
+
+A process takes seconds to start, so those of a group go through many cases.
+"""
+
+import datetime
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+if not torch.distributed.is_available():
+    pytest.skip("PyTorch was built without distributed", allow_module_level=True)
+
+from torch import distributed  # noqa: E402
+
+import statescan.compat.mamba_ssm as mamba  # noqa: E402
+import statescan.distributed  # noqa: E402
+from statescan.nn import S5, Mamba, Mamba2  # noqa: E402
+
+B, D, H, P, N = 2, 160, 4, 3, 3
+
+
+def rand(*shape, low=0.0, high=1.0):
+    return low + (high - low) * torch.rand(*shape)
+
+
+def scan(seqlen, packed, **options):
+    tensors = dict(x=torch.randn(packed, D, seqlen), dt=rand(packed, D, seqlen), A=-rand(D, N), B=torch.randn(packed, N, seqlen))
+    tensors |= dict(
+        C=torch.randn(packed, 2, N, seqlen), D=torch.randn(D), z=torch.randn(packed, D, seqlen), dt_bias=torch.randn(D)
+    )
+    return statescan.selective_scan, tensors, {"dt_softplus": True, **options}, (D, N)
+
+
+def complex_scan(seqlen, packed, **options):
+    tensors = dict(
+        x=torch.randn(packed, D, seqlen), dt=rand(packed, D, seqlen, high=0.5), A=torch.complex(-rand(D, N), torch.randn(D, N))
+    )
+    tensors |= dict(B=torch.randn(D, N), C=torch.randn(packed, N, seqlen, dtype=torch.complex64))
+    return statescan.selective_scan, tensors, {"discretization": "bilinear", **options}, (D, N)
+
+
+def ssd(seqlen, packed, **options):
+    heads = 64
+    tensors = dict(x=torch.randn(packed, heads, seqlen, P), dt=rand(packed, heads, seqlen), A=-rand(heads))
+    tensors |= dict(B=torch.randn(packed, seqlen, N), C=torch.randn(packed, seqlen, N), dt_a=rand(packed, heads, seqlen))
+    return statescan.ssd, tensors, options, (heads, N, P)
+
+
+def simplified(seqlen, packed, **options):
+    tensors = dict(u=torch.randn(packed, H, seqlen), delta=rand(packed, P, seqlen), A=torch.complex(-rand(P), torch.randn(P)))
+    tensors |= dict(B=torch.randn(P, H, dtype=torch.complex64), C=torch.randn(H, P, dtype=torch.complex64))
+    return statescan.simplified_scan_fn, tensors, {"return_last_state": True, **options}, (P,)
+
+
+def inner(seqlen, packed, **options):
+    _, tensors, options, state = simplified(seqlen, packed, **options)
+    return statescan.s5_inner_fn, {**tensors, "D": torch.randn(H)}, {"discretization": "zoh", **options}, state
+
+
+def linear(seqlen, packed, **options):
+    tensors = dict(a=torch.polar(rand(packed, D, seqlen), rand(packed, D, seqlen)), b=torch.randn(packed, D, seqlen))
+    return statescan.linear_scan, tensors, options, (D,)
+
+
+def convolution(seqlen, packed, **options):
+    tensors = dict(x=torch.randn(packed, D, seqlen), weight=torch.randn(D, 4), bias=torch.randn(D))
+    return statescan.causal_conv1d, tensors, {"activation": "silu", "return_final_states": True, **options}, (D, 3)
+
+
+OPERATIONS = (scan, complex_scan, ssd, simplified, inner, linear, convolution)
+TIMED = {"x": -1, "dt": -1, "z": -1, "B": -1, "C": -1, "u": -1, "delta": -1, "a": -1, "b": -1, "seq_idx": -1}
+
+
+def time_axis(function, name, tensor):
+    """The axis of time of an argument; None if it has none."""
+    if function is statescan.ssd:
+        return {"x": 2, "dt": 2, "dt_a": 2, "B": 1, "C": 1, "seq_idx": 1}.get(name)
+    if name in ("B", "C") and (function in (statescan.simplified_scan_fn, statescan.s5_inner_fn) or tensor.dim() == 2):
+        return None
+    return tensor.dim() - 1 if name in TIMED else None
+
+
+def build(operation, lengths, packing, initial, reverse):
+    """A call on the whole sequence, the same on every rank."""
+    seqlen, torch_seed = sum(lengths), 7
+    torch.manual_seed(torch_seed)
+    if operation is linear:
+        packing = None
+    rows = 1 if packing == "bounds" else B
+    function, tensors, options, state = operation(seqlen, rows, reverse=reverse)
+    starts = [0, 1, seqlen // 3, seqlen // 3, seqlen // 2 + 1, seqlen]
+    sequences = len(starts) - 1
+    of_step = torch.tensor([sum(start <= t for start in starts[1:-1]) for t in range(seqlen)]).expand(rows, seqlen)
+    shape = (rows, *state)
+    if packing == "bounds":
+        options["cu_seqlens"], shape = torch.tensor(starts), (sequences, *state)
+    elif packing is not None:
+        tensors["seq_idx"] = of_step
+    if packing == "index with states":
+        shape = (rows, sequences, *state)
+    if initial or packing == "index with states":
+        is_complex = operation in (complex_scan, simplified, inner, linear)
+        name = "initial_states" if operation is convolution else "initial_state"
+        tensors[name] = torch.randn(shape, dtype=torch.complex64 if is_complex else torch.float32)
+    return function, tensors, options
+
+
+def run(function, tensors, options, weights, last, context=None):
+    """Results, and the gradients of sums of them with weights."""
+    tensors = {name: t.detach().requires_grad_(t.is_floating_point() or t.is_complex()) for name, t in tensors.items()}
+    y, state = function(**tensors, **options, **({} if context is None else {"context": context}))
+    loss = (y * weights[0]).real.sum() + (state * weights[1] * float(last)).real.sum()
+    names = [name for name, tensor in tensors.items() if tensor.requires_grad]
+    found = torch.autograd.grad(loss, [tensors[name] for name in names])
+    return y.detach(), state.detach(), dict(zip(names, found))
+
+
+def compare(context, lengths, operation, packing, initial, reverse):
+    """Says what of the slice of this rank is not as in the whole."""
+    function, tensors, options = build(operation, lengths, packing, initial, reverse)
+    start = sum(lengths[: context.rank])
+    length = lengths[context.rank]
+
+    def own(name, tensor):
+        axis = time_axis(function, name, tensor)
+        return tensor if axis is None else tensor.narrow(axis, start, length)
+
+    with torch.no_grad():
+        shapes = function(**tensors, **options)
+    weights = [torch.randn_like(shapes[0]), torch.randn_like(shapes[1])]
+    y, state, grads = run(function, tensors, options, weights, True)
+    y_axis = 2
+    mine = {name: own(name, tensor) for name, tensor in tensors.items()}
+    last = context.rank == (0 if reverse else context.ranks - 1)
+    first = context.rank == (context.ranks - 1 if reverse else 0)
+    part = [weights[0].narrow(y_axis, start, length), weights[1]]
+    (found_y, found_state, found), other = [run(function, mine, options, part, last, context) for _ in range(2)]
+    found = {name: summed(grad) if is_weight(function, name, grad) else grad for name, grad in found.items()}
+    # whoever fails from here on leaves nobody waiting
+    pairs = [("y", found_y, y.narrow(y_axis, start, length))]
+    if last:
+        pairs.append(("state", found_state, state))
+    for name, grad in found.items():
+        axis = time_axis(function, name, tensors[name])
+        whole = grads[name] if axis is None else grads[name].narrow(axis, start, length)
+        pairs.append((name, grad, torch.zeros_like(whole) if name.startswith("initial") and not first else whole))
+    for name, got, expected in pairs:
+        scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
+        if not torch.allclose(got, expected, rtol=2e-4, atol=2e-5 * scale):
+            yield f"{name} differs by {(got - expected).abs().max().item():.3g} from up to {scale:.3g}"
+    if not torch.equal(other[0], found_y) or not all(
+        torch.equal(grad, found[name]) for name, grad in other[2].items() if not is_weight(function, name, grad)
+    ):
+        yield "results differ from run to run"
+
+
+def is_weight(function, name, tensor):
+    return not name.startswith("initial") and time_axis(function, name, tensor) is None
+
+
+def summed(grad):
+    """A weight's gradient of all ranks."""
+    total = (torch.view_as_real(grad.resolve_conj()) if grad.is_complex() else grad).contiguous().clone()
+    distributed.all_reduce(total)
+    return torch.view_as_complex(total) if grad.is_complex() else total
+
+
+def identities(context):
+    """Every operation, packing and direction, over slices of some lengths."""
+    packings = (None, "bounds", "index", "index with states")
+    if context.ranks == 2:
+        cases = [([37, 70], packing, at % 2 == 0, False) for at, packing in enumerate(packings)]
+        cases += [([66, 3], packing, at % 2 == 1, True) for at, packing in enumerate(packings)]
+    else:
+        cases = [([20, 30, 40], None, True, False)]
+        for lengths in ([9, 0, 70], [2, 1, 30], [1, 2, 0]):
+            cases += [(lengths, "index", True, False), (lengths, "bounds", True, True)]
+    wrong = []
+    for operation in OPERATIONS:
+        for lengths, packing, initial, reverse in cases:
+            found = compare(context, lengths, operation, packing, initial, reverse)
+            wrong += [f"{operation.__name__}, {lengths}, {packing}, {initial}, {reverse}: {words}" for words in found]
+    assert not wrong, "\n".join(wrong)
+
+
+def options_of_models(context):
+    """16-bit storage, drop-ins, no gradients, compiled calls, NaN beside a cut, what goes over the wires."""
+    rank = context.rank
+    lengths = [40, 24]
+    start, length = sum(lengths[:rank]), lengths[rank]
+    torch.manual_seed(1)
+    xz, conv, bias = torch.randn(B, 2 * D, 64), torch.randn(D, 1, 4), torch.randn(D)
+    maps, steps, out, A = torch.randn(4 + 2 * N, D) * 0.1, torch.randn(D, 4), torch.randn(5, D), -rand(D, N)
+    whole = mamba.mamba_inner_fn(xz, conv, bias, maps, steps, out, None, A, D=bias, delta_bias=bias)
+    part = xz.narrow(2, start, length)
+    got = mamba.mamba_inner_fn(part, conv, bias, maps, steps, out, None, A, D=bias, delta_bias=bias, context=context)
+    torch.testing.assert_close(got, whole.narrow(1, start, length), rtol=1e-4, atol=1e-4)
+
+    heads, headdim = 4, 3
+    dim = heads * headdim
+    zxbcdt, conv = torch.randn(B, 64, 2 * dim + 2 * N + heads), torch.randn(dim + 2 * N, 4)
+    given = (conv, torch.randn(dim + 2 * N), torch.randn(heads), -rand(heads), torch.randn(heads), 16)
+    whole = mamba.mamba_split_conv1d_scan_combined(zxbcdt, *given, headdim=headdim)
+    part = zxbcdt.narrow(1, start, length)
+    got = mamba.mamba_split_conv1d_scan_combined(part, *given, headdim=headdim, context=context)
+    torch.testing.assert_close(got, whole.narrow(1, start, length), rtol=1e-4, atol=1e-4)
+
+    for layer in (Mamba(16), Mamba2(16, d_state=8, headdim=8), S5(16, 8)):
+        u = torch.randn(B, 64, 16)
+        with torch.no_grad():
+            got, whole = layer(u.narrow(1, start, length), context=context), layer(u)
+        torch.testing.assert_close(got, whole.narrow(1, start, length), rtol=1e-4, atol=1e-4)
+
+    # 16 bits, and the shared map's gradient with it
+    function, tensors, options, _ = scan(64, B)
+    tensors = {name: t.bfloat16() if t.dim() > 2 else t for name, t in tensors.items()}
+    weights = [torch.randn(B, D, 64), torch.zeros(())]
+    y, _, grads = run(function, tensors, options, weights, False)
+    mine = {name: t.narrow(-1, start, length) if t.shape[-1] == 64 else t for name, t in tensors.items()}
+    got, _, found = run(function, mine, options, [weights[0].narrow(2, start, length), weights[1]], False, context)
+    torch.testing.assert_close(got, y.narrow(2, start, length), rtol=2e-2, atol=2e-2)
+    scale = grads["B"].abs().max().item()
+    torch.testing.assert_close(found["B"], grads["B"].narrow(2, start, length), rtol=2e-2, atol=2e-2 * scale)
+
+    # a sequence full of NaN ends at the cut
+    clean = {name: t.narrow(-1, start, length).float() if t.shape[-1] == 64 else t for name, t in tensors.items()}
+    clean["x"] = clean["x"] * (float("nan") if rank == 0 else 1.0)
+    index = torch.full((B, length), rank)
+    y, _ = function(**clean, **options, seq_idx=index, context=context)
+    assert y.isnan().all() if rank == 0 else y.isfinite().all()
+
+    # compiled, with its gradient, in one graph
+    def compiled(x, dt, A, B, C):
+        return statescan.selective_scan(x * 2, dt, A, B, C, context=context)[0].square()
+
+    given = [mine[name].float().requires_grad_() for name in ("x", "dt", "A", "B", "C")]
+    expected = torch.autograd.grad(compiled(*given).sum(), given)
+    program = torch.compile(compiled, backend="aot_eager", fullgraph=True)
+    for a, b in zip(torch.autograd.grad(program(*given).sum(), given), expected):
+        torch.testing.assert_close(a, b)
+
+    # one exchange forwards and one backwards, each of states and decays whatever the length
+    sent, gather = [], distributed.all_gather
+
+    def counted(rows, own, **options):
+        sent.append(own.numel() * own.element_size())
+        return gather(rows, own, **options)
+
+    distributed.all_gather = counted
+    try:
+        function(**{name: t.float() for name, t in mine.items()}, **options, context=context)
+        forwards = sum(sent)
+        sent.clear()
+        run(function, mine, options, [weights[0].narrow(2, start, length), weights[1]], False, context)
+        both = sum(sent)
+        sent.clear()
+        statescan.causal_conv1d(part.transpose(1, 2), torch.randn(part.shape[2], 4), context=context)
+        halo = sum(sent)
+    finally:
+        distributed.all_gather = gather
+    state = B * D * N * 4
+    # the objects that tell of calls go by functions of torch.distributed's own
+    assert forwards == 2 * state, (forwards, state)
+    assert both == 3 * state, (both, state)
+    assert halo == B * (part.shape[2] + 1) * 3 * 4
+
+
+def failures(context):
+    """Calls that do not fit together, or are wrong on one rank, raise on all of them, and the next call is none the worse."""
+    rank = context.rank
+    torch.manual_seed(2)
+    a, b = rand(B, 5, 8), torch.randn(B, 5, 8)
+
+    def message(error, function, *arguments, **options):
+        with pytest.raises(error) as caught:
+            function(*arguments, **options, context=context)
+        return str(caught.value)
+
+    wider = rank + 5
+    words = message(ValueError, statescan.linear_scan, rand(B, wider, 8), rand(B, wider, 8))
+    assert words.startswith("linear_scan: `a` must be alike on all ranks, got") and "rank 1" in words, words
+    words = message(ValueError, statescan.linear_scan, a.double() if rank else a, b)
+    assert "`a`" in words and "float64" in words, words
+    words = message(ValueError, statescan.linear_scan, a, b, None if rank else a[..., 0])
+    assert "`initial_state`" in words, words
+    words = message(ValueError, statescan.linear_scan, a, b, reverse=rank == 1)
+    assert "`reverse`" in words, words
+    words = message(ValueError, statescan.linear_scan, a.requires_grad_(rank == 1), b)
+    assert "gradients" in words, words
+    a = a.detach()
+    # wrong on one rank only: that one says what, the others that it failed
+    words = message(ValueError if rank == 1 else RuntimeError, statescan.linear_scan, a, b[:, :3] if rank == 1 else b)
+    assert "`a`" in words or "`b`" in words, words
+    assert rank == 1 or words.startswith("linear_scan: rank 1 failed: linear_scan:"), words
+    words = message(ValueError, statescan.linear_scan if rank else statescan.causal_conv1d, a, b if rank else rand(5, 2))
+    assert "rank 1 calls linear_scan" in words, words
+    bounds = torch.tensor([0, 4, 15 + rank])
+    function, tensors, _, _ = scan(8, 1)
+    words = message(ValueError, function, **tensors, cu_seqlens=bounds)
+    assert "`cu_seqlens`" in words, words
+    words = message(ValueError, function, **tensors, cu_seqlens=torch.tensor([0, 4, 15]))
+    assert "`cu_seqlens`" in words and "16" in words, words
+    with pytest.raises(TypeError, match="`context` goes with PyTorch"):
+        statescan.linear_scan(a.numpy(), b.numpy(), context=context)
+    y, _ = statescan.linear_scan(a, b, context=context)
+    assert y.isfinite().all()
+
+
+def silence(context):
+    """A rank that does not come ends the others' wait when the group's time is over."""
+    group = distributed.new_group(timeout=datetime.timedelta(seconds=2))
+    context = statescan.distributed.context(group)
+    distributed.barrier()
+    if context.rank == 1:
+        time.sleep(4)
+        return
+    started = time.monotonic()
+    with pytest.raises(RuntimeError):
+        statescan.linear_scan(rand(B, 5, 8), rand(B, 5, 8), context=context)
+    assert time.monotonic() - started < 60
+
+
+def process(rank, ranks, store, bodies, answers):
+    """Goes through the bodies, and answers what went wrong. The others do not wait for one that has ended."""
+    try:
+        torch.set_num_threads(1)
+        distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+        context = statescan.distributed.context()
+        assert context is statescan.distributed.context() and (context.rank, context.ranks) == (rank, ranks)
+        for body in bodies:
+            body(context)
+        answers.put(None)
+        distributed.barrier()  # nobody leaves while another one still receives
+    except BaseException:
+        answers.put(f"rank {rank}: {traceback.format_exc()}")
+    # groups have threads that may still want the interpreter, which must not have begun to end
+    os._exit(0)
+
+
+@pytest.mark.parametrize("ranks, bodies", [(2, (identities, options_of_models, failures, silence)), (3, (identities,))])
+def test_ranks(ranks, bodies):
+    context = multiprocessing.get_context("spawn")
+    answers = context.SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (ranks, os.path.join(folder, "store"), bodies, answers)
+        processes = [context.Process(target=process, args=(rank, *arguments)) for rank in range(ranks)]
+        for one in processes:
+            one.start()
+        for one in processes:
+            one.join(600)
+    assert [one.exitcode for one in processes] == [0] * ranks
+    wrong = [words for words in (answers.get() for _ in processes) if words]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_group_is_needed():
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        statescan.distributed.context()
+    with pytest.raises(TypeError, match="`context`"):
+        statescan.linear_scan(torch.ones(3), torch.ones(3), context=1)
