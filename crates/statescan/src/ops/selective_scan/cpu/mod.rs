@@ -113,7 +113,7 @@ impl<E: Types, S: Isa> Known<E, S> {
 unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, per_channel: usize, bounded: bool, loops: &impl Loops<E::T>) {
     let varying = matches!((&problem.b, &problem.c), (Projection::Varying(_), Projection::Varying(_)));
     let known = if varying && bounded { per_channel } else { 0 };
-    match problem.discretization {
+    match problem.options.discretization {
         Discretization::Mamba | Discretization::Dirac => {
             if Known::<E, S>::ONE && known == 1 {
                 return outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 1>>));
