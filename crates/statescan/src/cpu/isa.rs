@@ -1,5 +1,6 @@
 //! What pulp's token does not offer: rounding, scaling by powers of two, and block transposition, for each instruction set.
 
+use super::Kernel;
 use super::simd::Isa;
 
 /// Smallest and largest exponent that [`Isa::scale_f32`] takes as is; others saturate to 0 and infinity.
@@ -17,6 +18,10 @@ const EXP2_MAX_F64: f64 = 1024.0;
 const ROUND_F64: f64 = 6_755_399_441_055_744.0;
 
 impl Isa for pulp::Scalar {
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run_scalar()
+    }
     #[inline(always)]
     fn round_f32(self, x: f32) -> f32 {
         x.round_ties_even()
@@ -58,6 +63,11 @@ mod x86 {
 
     impl Isa for V3 {
         const NAN_GIVES_SECOND: bool = true;
+        #[inline(always)]
+        fn call<K: Kernel>(self, kernel: K) -> K::Output {
+            // SAFETY: the token proves the instructions.
+            unsafe { kernel.run_avx2(self) }
+        }
         #[inline(always)]
         fn round_f32(self, x: Self::f32s) -> Self::f32s {
             pulp::cast(self.avx._mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(pulp::cast(x)))
@@ -182,6 +192,11 @@ mod x86 {
 
     impl Isa for V4 {
         const NAN_GIVES_SECOND: bool = true;
+        #[inline(always)]
+        fn call<K: Kernel>(self, kernel: K) -> K::Output {
+            // SAFETY: the token proves the instructions.
+            unsafe { kernel.run_avx512(self) }
+        }
         #[inline(always)]
         fn round_f32(self, x: Self::f32s) -> Self::f32s {
             pulp::cast(self.avx512f._mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT }>(pulp::cast(x)))
@@ -341,6 +356,11 @@ mod arm {
     use pulp::aarch64::Neon;
 
     impl Isa for Neon {
+        #[inline(always)]
+        fn call<K: Kernel>(self, kernel: K) -> K::Output {
+            // SAFETY: the token proves the instructions.
+            unsafe { kernel.run_neon(self) }
+        }
         #[inline(always)]
         fn round_f32(self, x: Self::f32s) -> Self::f32s {
             // SAFETY: NEON is part of every aarch64 target that has the token.

@@ -40,7 +40,7 @@ impl Level {
             Level::Scalar => true,
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Level::Avx2 => pulp::x86::V3::try_new().is_some(),
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            #[cfg(all(target_arch = "x86_64", not(any(miri, fuzzing))))]
             Level::Avx512 => pulp::x86::V4::try_new().is_some(),
             #[cfg(all(target_arch = "aarch64", not(miri)))]
             Level::Neon => pulp::aarch64::Neon::try_new().is_some(),
@@ -82,27 +82,28 @@ impl Level {
     /// Runs a kernel compiled for this level; a level that the processor lacks runs as scalar code.
     pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            #[cfg(target_arch = "x86_64")]
+            // fuzzing is with one width of vectors: kernels with all the sanitizer's checks take minutes to build
+            #[cfg(all(target_arch = "x86_64", not(fuzzing)))]
             Level::Avx512 => {
                 if let Some(token) = pulp::x86::V4::try_new() {
-                    return pulp::Simd::vectorize(token, Instance { kernel, token });
+                    return token.call(kernel);
                 }
             }
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => {
                 if let Some(token) = pulp::x86::V3::try_new() {
-                    return pulp::Simd::vectorize(token, Instance { kernel, token });
+                    return token.call(kernel);
                 }
             }
             #[cfg(target_arch = "aarch64")]
             Level::Neon => {
                 if let Some(token) = pulp::aarch64::Neon::try_new() {
-                    return pulp::Simd::vectorize(token, Instance { kernel, token });
+                    return token.call(kernel);
                 }
             }
             _ => {}
         }
-        kernel.run(pulp::Scalar)
+        pulp::Scalar.call(kernel)
     }
 }
 
@@ -114,32 +115,61 @@ impl fmt::Display for Level {
 
 /// A kernel body: a struct of arguments with one generic method, which must be `#[inline(always)]` (as everything it calls with the token),
 /// so that it is compiled with the instruction set enabled.
-pub(crate) trait Kernel {
+///
+/// The functions that it is compiled into are methods of the kernel, because the compiler puts methods where their type is: kernels of
+/// different files are compiled beside each other, on as many cores as there are.
+pub(crate) trait Kernel: Sized {
     /// What it gives back.
     type Output;
     /// The body.
     fn run<S: Isa>(self, simd: S) -> Self::Output;
+
+    /// The body as scalar code.
+    #[inline(never)]
+    fn run_scalar(self) -> Self::Output {
+        align_frame();
+        self.run(pulp::Scalar)
+    }
+
+    /// The body with the instructions of [`Level::Neon`].
+    ///
+    /// # Safety
+    /// The processor has them.
+    #[cfg(target_arch = "aarch64")]
+    #[target_feature(enable = "neon")]
+    unsafe fn run_neon(self, token: pulp::aarch64::Neon) -> Self::Output {
+        align_frame();
+        self.run(token)
+    }
+
+    /// The body with the instructions of [`Level::Avx2`].
+    ///
+    /// # Safety
+    /// The processor has them.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt")]
+    unsafe fn run_avx2(self, token: pulp::x86::V3) -> Self::Output {
+        align_frame();
+        self.run(token)
+    }
+
+    /// The body with the instructions of [`Level::Avx512`].
+    ///
+    /// # Safety
+    /// The processor has them.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+    unsafe fn run_avx512(self, token: pulp::x86::V4) -> Self::Output {
+        align_frame();
+        self.run(token)
+    }
 }
 
 /// Runs a kernel as a function of its own, for code that is called from many places: inlining it everywhere would only cost compile time.
 #[inline(always)]
 pub(crate) fn outline<K: Kernel, S: Isa>(simd: S, kernel: K) -> K::Output {
-    simd.vectorize(Instance { kernel, token: simd })
-}
-
-/// Carries our richer token through pulp's dispatch.
-struct Instance<K, S> {
-    kernel: K,
-    token: S,
-}
-
-impl<K: Kernel, S: Isa> pulp::WithSimd for Instance<K, S> {
-    type Output = K::Output;
-    #[inline(always)]
-    fn with_simd<P: pulp::Simd>(self, _simd: P) -> K::Output {
-        align_frame();
-        self.kernel.run(self.token)
-    }
+    simd.call(kernel)
 }
 
 /// Makes the function that this is inlined into begin its stack frame at a cache line. The compiler decides on that before it knows which

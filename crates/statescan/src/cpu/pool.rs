@@ -247,4 +247,32 @@ mod tests {
         });
         assert!([10, 20].contains(&inner.into_inner()));
     }
+
+    /// Data loaders fork: the helpers are not there in the child.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn a_forked_process_does_the_work_alone() {
+        let pool = Pool::new(2);
+        assert_eq!(count(&pool, 1000, usize::MAX), 1000);
+        // until the helpers sleep
+        std::thread::sleep(100 * SPIN);
+        // SAFETY: the child computes and ends, and runs nothing else of this process.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let done = count(&pool, 1000, usize::MAX) == 1000;
+            // SAFETY: as above.
+            unsafe { libc::_exit(if done { 0 } else { 1 }) };
+        }
+        let (start, mut status) = (Instant::now(), 0);
+        // SAFETY: the child is this process's own.
+        while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+            if start.elapsed() > Duration::from_secs(60) {
+                // SAFETY: as above.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+                panic!("the forked process hangs");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(status, 0);
+    }
 }

@@ -1,6 +1,7 @@
 //! [`Real`]: the compute types, with the operations of their vectors.
 
 use super::math::Coefficients;
+use super::matrix::Factor;
 use super::simd::Isa;
 use crate::tensor::Element;
 use bytemuck::Pod;
@@ -18,6 +19,7 @@ pub(crate) trait Real:
     + Mul<Output = Self>
     + Neg<Output = Self>
     + Coefficients
+    + Factor
 {
     /// A vector register.
     type Reg<S: Isa>: Copy + Pod + Send + Sync;

@@ -2,6 +2,7 @@
 //!
 //! Everything here is `#[inline(always)]`: a function that is not would be compiled without the instruction set of its token.
 
+use super::Kernel;
 use super::exp2::{self, Exp2};
 pub(crate) use super::field::{Cx, Field};
 use super::lanes::Lanes;
@@ -15,6 +16,8 @@ use core::ops::{Add, Div, Mul, Neg, Sub};
 pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     /// Whether its maximum and minimum are their second operand where either is NaN.
     const NAN_GIVES_SECOND: bool = false;
+    /// Calls the function that a kernel is for this instruction set.
+    fn call<K: Kernel>(self, kernel: K) -> K::Output;
     /// Nearest integer, ties to even.
     fn round_f32(self, x: Self::f32s) -> Self::f32s;
     /// Nearest integer, ties to even.

@@ -58,7 +58,7 @@ pub(crate) use params::{Address, Parameter, params};
 pub(crate) use params::{Declarations, Field};
 pub(crate) use program::{BLOCKS, COMMON, DISCRETIZATION, HOPPER, MMA, Program, STEP_SIZE};
 pub(crate) use recent::Recent;
-pub(crate) use step_size::{StepSize, has_limit};
+pub(crate) use step_size::StepSize;
 #[cfg(feature = "cuda")]
 pub(crate) use stream::Stream;
 pub(crate) use strided::Strided;

@@ -15,7 +15,7 @@ pub(crate) struct StepSize {
 }
 
 /// Whether limits of steps limit anything.
-pub(crate) fn has_limit(limit: (f64, f64)) -> bool {
+fn has_limit(limit: (f64, f64)) -> bool {
     limit != (f64::NEG_INFINITY, f64::INFINITY)
 }
 

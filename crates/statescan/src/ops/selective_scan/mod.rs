@@ -120,6 +120,22 @@ impl<'a> Args<'a> {
     }
 }
 
+/// The options of a call.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Options {
+    pub dt_softplus: bool,
+    pub dt_limit: (f64, f64),
+    pub reverse: bool,
+    pub discretization: Discretization,
+}
+
+impl Args<'_> {
+    fn options(&self) -> Options {
+        let &Args { dt_softplus, dt_limit, reverse, discretization, .. } = self;
+        Options { dt_softplus, dt_limit, reverse, discretization }
+    }
+}
+
 builder! {
     /// What a forward pass writes; what is `None` is not computed.
     #[derive(Debug, Default)]

@@ -1,11 +1,10 @@
 //! A checked call in normal form.
 
 use super::signature::SIGNATURE;
-use super::{Args, OP, cpu, cuda};
+use super::{Args, OP, Options, cpu, cuda};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, check_groups, check_interval, limit_states};
-use crate::ops::discretization::Discretization;
 use crate::ops::normal::{Axes, Normal};
 use crate::ops::sequences::{Extent, Segments, Sequences};
 use crate::tensor::{DType, Device, Shape, View};
@@ -47,8 +46,6 @@ pub(crate) struct Problem<'a> {
     pub d: Option<View<'a>>,
     pub z: Option<View<'a>>,
     pub dt_bias: Option<View<'a>>,
-    pub dt_softplus: bool,
-    pub dt_limit: (f64, f64),
     pub dt_a: Option<View<'a>>,
     /// (rows, sequences, D, N)
     pub initial_state: Option<View<'a>>,
@@ -58,8 +55,7 @@ pub(crate) struct Problem<'a> {
     /// The shape of a state as the caller has it.
     pub state_shape: Shape,
     pub normal: Normal,
-    pub reverse: bool,
-    pub discretization: Discretization,
+    pub options: Options,
 }
 
 impl<'a> Args<'a> {
@@ -108,16 +104,13 @@ impl<'a> Problem<'a> {
             d: args.d,
             z: args.z.map(timed),
             dt_bias: args.dt_bias,
-            dt_softplus: args.dt_softplus,
-            dt_limit: args.dt_limit,
             dt_a: args.dt_a.map(timed),
             initial_state: args.initial_state.map(|view| normal.state(view)),
             sequences: args.sequences,
             segments: if args.reverse { segments.reversed(seqlen) } else { segments },
             state_shape,
             normal,
-            reverse: args.reverse,
-            discretization: args.discretization,
+            options: args.options(),
         })
     }
 

@@ -68,10 +68,10 @@ impl Channel<'_, '_> {
         let timed = |view: &View<'_>| view.at(&[b, d, t]).re;
         let mut dt = timed(&p.dt) + p.dt_bias.map_or(0.0, |v| v.at(&[d]).re);
         let mut slope = 1.0;
-        if p.dt_softplus {
+        if p.options.dt_softplus {
             (dt, slope) = softplus(dt);
         }
-        let (low, high) = p.dt_limit;
+        let (low, high) = p.options.dt_limit;
         if dt < low || dt > high {
             (dt, slope) = (dt.clamp(low, high), 0.0);
         }
@@ -117,8 +117,8 @@ impl Channel<'_, '_> {
             let step = self.step(t);
             for n in 0..p.dstate {
                 let a = p.a.at(&[self.d, n]);
-                let decay = p.discretization.decay(a * step.dt_a).0;
-                let input = p.discretization.input(step.dt.0, a).0;
+                let decay = p.options.discretization.decay(a * step.dt_a).0;
+                let input = p.options.discretization.input(step.dt.0, a).0;
                 h[n] = decay * h[n] + input * self.map(&p.b, n, t) * step.x;
             }
             all.push(h.clone());
@@ -260,8 +260,8 @@ fn channel_backward(channel: &Channel<'_, '_>, dy: Option<View<'_>>, dlast: Opti
         for n in 0..p.dstate {
             let a = p.a.at(&[d, n]);
             let (b, c) = (channel.map(&p.b, n, t), channel.map(&p.c, n, t));
-            let (decay, decay_by_z) = p.discretization.decay(a * step.dt_a);
-            let (input, input_by_dt, input_by_a) = p.discretization.input(step.dt.0, a);
+            let (decay, decay_by_z) = p.options.discretization.decay(a * step.dt_a);
+            let (input, input_by_dt, input_by_a) = p.options.discretization.input(step.dt.0, a);
             let by_output = dout * channel.factor();
             g[n] += c.conj() * by_output;
             *out.c.at_mut(&channel.index(&p.c, n, t)) += h[n].conj() * by_output;

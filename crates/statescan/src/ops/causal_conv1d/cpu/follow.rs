@@ -10,16 +10,16 @@ use half::{bf16, f16};
 /// The width of filters that this is for, that of released models: with a width known only at run time it was slower than the loads.
 const WIDTH: usize = 4;
 
-/// Whether filters of a width are quicker this way.
+/// Whether filters of a width are quicker this way on lines of a type.
 #[inline(always)]
-pub(super) fn follows<S: Isa>(width: usize) -> bool {
-    S::FOLLOWS && width == WIDTH
+pub(super) fn follows<T: Real, S: Isa>(width: usize, dtype: DType) -> bool {
+    S::FOLLOWS && width == WIDTH && (dtype == T::DTYPE || !T::DOUBLE && dtype.size() == 2)
 }
 
 /// Whole vectors of a line that is stored as it was read, in any type, without anything in between.
 ///
 /// # Safety
-/// The filters have [`WIDTH`] taps. Source and target are of this type, hold at least a vector, and the source, which begins where the first tap
+/// [`follows`] says so of filters and type. Source and target are of this type, hold at least a vector, and the source, which begins where the first tap
 /// of the first output looks, holds WIDTH - 1 elements more.
 #[inline(always)]
 pub(super) unsafe fn follow<T: Real, S: Isa>(
@@ -31,11 +31,11 @@ pub(super) unsafe fn follow<T: Real, S: Isa>(
     // SAFETY: the caller's contract.
     unsafe {
         match dtype {
-            DType::F32 => follow_as::<T, S, f32>(taps, source.cast(), target.cast(), vectors),
-            DType::F64 => follow_as::<T, S, f64>(taps, source.cast(), target.cast(), vectors),
-            DType::BF16 => follow_as::<T, S, bf16>(taps, source.cast(), target.cast(), vectors),
-            DType::F16 => follow_as::<T, S, f16>(taps, source.cast(), target.cast(), vectors),
-            _ => unreachable!("rows are real"),
+            DType::F64 if T::DOUBLE => follow_as::<T, S, f64>(taps, source.cast(), target.cast(), vectors),
+            DType::F32 if !T::DOUBLE => follow_as::<T, S, f32>(taps, source.cast(), target.cast(), vectors),
+            DType::BF16 if !T::DOUBLE => follow_as::<T, S, bf16>(taps, source.cast(), target.cast(), vectors),
+            DType::F16 if !T::DOUBLE => follow_as::<T, S, f16>(taps, source.cast(), target.cast(), vectors),
+            _ => unreachable!("lines of other types do not come here"),
         }
     }
 }

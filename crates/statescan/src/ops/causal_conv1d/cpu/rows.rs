@@ -93,7 +93,7 @@ impl Rows {
         let stretch = STRETCH / size;
         // whole lines, so that every vector widened is stored to one of them
         let staged = window.wrapping_add(window.align_offset(64).min(MAX_LANES)).wrapping_add(MAX_LANES);
-        let follow_on = follows::<S>(filters.width) && x.dtype == y.dtype && !streamed;
+        let follow_on = follows::<T, S>(filters.width, x.dtype) && x.dtype == y.dtype && !streamed;
         // the rows that come next lie as these do
         let rows_ahead = AHEAD.div_ceil(count * size);
         for channel in 0..channels {

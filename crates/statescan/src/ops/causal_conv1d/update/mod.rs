@@ -27,7 +27,7 @@ use crate::exec::Exec;
 use crate::ops::builder::builder;
 use crate::ops::check::{Checker, Kind};
 use crate::tensor::{View, ViewMut};
-use problem::Sizes;
+use problem::{Problem, Sizes};
 pub use signature::SIGNATURE;
 
 const OP: &str = SIGNATURE.name;
@@ -70,43 +70,12 @@ pub fn update(exec: &Exec, args: &Args<'_>, conv_state: &mut ViewMut<'_>, y: &mu
     checker.write("conv_state", conv_state, Kind::Real, &[sizes.states, sizes.dim, sizes.state_len])?;
     checker.write("y", y, Kind::Real, &args.x.shape())?;
     checker.finish()?;
-    let (mut x, mut target) = (args.x, y.raw());
-    if x.rank() == 2 {
-        (x, target) = (x.expand(2, 1), target.expand(2, 1));
+    let problem = sizes.problem(args, conv_state.raw(), y.raw());
+    match exec.stream() {
+        Some(stream) => cuda::update(stream, &problem),
+        None => {
+            cpu::update(exec, &problem);
+            Ok(())
+        }
     }
-    let silu = args.activation == Activation::Silu;
-    if let Some(stream) = exec.stream() {
-        let problem = cuda::Problem {
-            batch: sizes.rows.len(),
-            dim: sizes.dim,
-            steps: sizes.steps,
-            width: sizes.width,
-            silu,
-            x,
-            weight: args.weight,
-            bias: args.bias,
-            cache_seqlens: args.cache_seqlens,
-            indices: args.conv_state_indices,
-            state: conv_state.raw(),
-            y: target,
-        };
-        return cuda::update(stream, &problem);
-    }
-    let problem = cpu::Problem {
-        dim: sizes.dim,
-        steps: sizes.steps,
-        width: sizes.width,
-        state_len: sizes.state_len,
-        circular: args.cache_seqlens.is_some(),
-        silu,
-        x,
-        weight: args.weight,
-        bias: args.bias,
-        rows: sizes.rows,
-        state: conv_state.raw(),
-        y: target,
-    };
-    // a state of higher precision than the input keeps it
-    cpu::update(exec, &problem, args.x.dtype().is_double());
-    Ok(())
 }

@@ -1,19 +1,42 @@
-//! A checked call.
+//! A checked call in normal form.
 
 use super::signature::{SIGNATURE, STATE};
-use super::{Args, OP};
+use super::{Activation, Args, OP};
 use crate::error::{Error, Result};
 use crate::ops::causal_conv1d::check_width;
 use crate::ops::check::{Checker, limit_sizes, state_rows};
-use crate::tensor::{Device, Shape, View};
+use crate::tensor::{Device, RawViewMut, Shape, View};
 
-/// The sizes of a call, and for each row its state and the place in it where the next input goes.
+/// A checked call in normal form.
+pub(crate) struct Problem<'a> {
+    pub dim: usize,
+    pub steps: usize,
+    pub width: usize,
+    pub state_len: usize,
+    pub silu: bool,
+    pub double: bool,
+    /// (B, D, T)
+    pub x: View<'a>,
+    pub weight: View<'a>,
+    pub bias: Option<View<'a>>,
+    pub cache_seqlens: Option<View<'a>>,
+    pub indices: Option<View<'a>>,
+    /// (S, D, M)
+    pub state: RawViewMut,
+    /// (B, D, T)
+    pub y: RawViewMut,
+    /// For each row its state and the place in it where the next input goes, where the host can read them.
+    pub rows: Vec<Option<(usize, usize)>>,
+}
+
+/// The sizes of a call, checked.
 pub(super) struct Sizes {
     pub dim: usize,
     pub steps: usize,
     pub width: usize,
     pub states: usize,
     pub state_len: usize,
+    /// As in [`Problem`].
     pub rows: Vec<Option<(usize, usize)>>,
 }
 
@@ -48,6 +71,28 @@ impl Sizes {
             sizes.find_rows(args, states)?;
         }
         Ok(sizes)
+    }
+
+    /// The call in normal form.
+    pub(super) fn problem<'v>(self, args: &Args<'v>, state: RawViewMut, y: RawViewMut) -> Problem<'v> {
+        let flat = args.x.rank() == 2;
+        Problem {
+            dim: self.dim,
+            steps: self.steps,
+            width: self.width,
+            state_len: self.state_len,
+            silu: args.activation == Activation::Silu,
+            // a state of higher precision than the input keeps it
+            double: args.x.dtype().is_double() || state.dtype().is_double(),
+            x: if flat { args.x.expand(2, 1) } else { args.x },
+            weight: args.weight,
+            bias: args.bias,
+            cache_seqlens: args.cache_seqlens,
+            indices: args.conv_state_indices,
+            state,
+            y: if flat { y.expand(2, 1) } else { y },
+            rows: self.rows,
+        }
     }
 
     /// Finds the state of each row, and its place there.

@@ -277,7 +277,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let (db_sum, dc_sum) = (sums, sums.wrapping_add(tile::STEPS * dstate * parts));
         let tiles = Tiles { x, dt, dt_a, u, slope, y, longest };
         let wide = Tiles { x, dt: wide_dt, dt_a: wide_dt_a, u: wide_u, slope, y: wide_y, longest };
-        let scaled = problem.discretization != Discretization::Dirac;
+        let scaled = problem.options.discretization != Discretization::Dirac;
         // SAFETY: every array lies inside `rest`, which is as long as `rest_len` says; planes lie inside checked views.
         unsafe {
             map_tile::<E, S>(simd, problem, &problem.b, segment, channels.start, start, steps, lanes.per_channel, b_tile);

@@ -8,6 +8,7 @@
 use super::plan::Block;
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
+use crate::cpu::{Kernel, outline};
 
 /// How a vector is shared between channels.
 #[derive(Debug)]
@@ -54,12 +55,35 @@ impl<T: Real> Lanes<T> {
     /// The plane can be read over `count` channels and the steps; `to` has room for a tile.
     #[inline(always)]
     pub(super) unsafe fn load<S: Isa>(self, simd: S, plane: Plane, count: usize, steps: usize, to: *mut T) {
+        match self.one() {
+            // SAFETY: the caller's contract.
+            true => unsafe { tile::load(simd, plane, count, T::lanes::<S>(), steps, to, T::lanes::<S>()) },
+            false => outline(simd, Deal { lanes: self, way: Way::Load, plane, count, steps, tile: to }),
+        }
+    }
+
+    /// Stores a tile.
+    ///
+    /// # Safety
+    /// The plane can be written over `count` channels and the steps.
+    #[inline(always)]
+    pub(super) unsafe fn store<S: Isa>(self, simd: S, tile: *const T, plane: Plane, count: usize, steps: usize) {
+        match self.one() {
+            // SAFETY: the caller's contract.
+            true => unsafe { tile::store(simd, tile, T::lanes::<S>(), plane, count, steps) },
+            false => outline(simd, Deal { lanes: self, way: Way::Store, plane, count, steps, tile: tile.cast_mut() }),
+        }
+    }
+
+    /// [`Lanes::load`] with several lanes a channel.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn load_dealt<S: Isa>(self, simd: S, plane: Plane, count: usize, steps: usize, to: *mut T) {
         let width = T::lanes::<S>();
         // SAFETY: the caller's contract; the scratch has a row of steps for each channel of a block.
         unsafe {
-            if self.one() {
-                return tile::load(simd, plane, count, width, steps, to, width);
-            }
             if let Some((from, step)) = self.pairs::<S>(plane, count, steps) {
                 for t in (0..steps).step_by(width) {
                     f64::transpose(simd, from.add(t / 2), step, to.add(t * self.channels).cast(), width as isize / 2);
@@ -78,18 +102,15 @@ impl<T: Real> Lanes<T> {
         }
     }
 
-    /// Stores a tile.
+    /// [`Lanes::store`] with several lanes a channel.
     ///
     /// # Safety
-    /// The plane can be written over `count` channels and the steps.
+    /// As there.
     #[inline(always)]
-    pub(super) unsafe fn store<S: Isa>(self, simd: S, tile: *const T, plane: Plane, count: usize, steps: usize) {
+    unsafe fn store_dealt<S: Isa>(self, simd: S, tile: *const T, plane: Plane, count: usize, steps: usize) {
         let width = T::lanes::<S>();
         // SAFETY: the caller's contract; the scratch has a row of steps for each channel of a block.
         unsafe {
-            if self.one() {
-                return tile::store(simd, tile, width, plane, count, steps);
-            }
             if let Some((to, step)) = self.pairs::<S>(plane, count, steps) {
                 for t in (0..steps).step_by(width) {
                     f64::transpose(simd, tile.add(t * self.channels).cast(), width as isize / 2, to.add(t / 2), step);
@@ -152,25 +173,7 @@ impl<T: Real> Lanes<T> {
     /// Both sides have room for a tile.
     #[inline(always)]
     pub(super) unsafe fn repeat<S: Isa>(self, simd: S, tile: *const T, steps: usize, to: *mut T) {
-        let width = T::lanes::<S>();
-        for vector in 0..self.vectors(steps) {
-            // SAFETY: the caller's contract.
-            unsafe {
-                let (x, to) = (V::load(simd, tile.add(vector * width)), to.add(vector * self.per_channel * width));
-                match self.per_channel {
-                    // known at compile time, two instructions
-                    2 => {
-                        x.repeat(2, 0).store(to);
-                        x.repeat(2, 1).store(to.add(width));
-                    }
-                    count => {
-                        for position in 0..count {
-                            x.repeat(count, position).store(to.add(position * width));
-                        }
-                    }
-                }
-            }
-        }
+        outline(simd, Repeat { lanes: self, tile, steps, to });
     }
 
     /// A vector of the inverse of [`Lanes::repeat`] for what is spread over a channel's lanes: their sum.
@@ -288,12 +291,7 @@ impl<T: Real> Lanes<T> {
     /// The block lies inside the plane; `to` has room for its states.
     #[inline(always)]
     pub(super) unsafe fn load_states<S: Isa>(self, simd: S, plane: Plane, block: Block, sizes: [usize; 2], to: *mut T) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let loaded = self.undealt(to);
-            tile::load_parts(simd, plane, sizes[1], block.count, self.channels, sizes[0], loaded);
-            self.deal(loaded, sizes, to);
-        }
+        outline(simd, States { lanes: self, way: Way::Load, plane, block, sizes, states: to });
     }
 
     /// Stores states (state, part, lane) to a plane of channels x states.
@@ -302,11 +300,7 @@ impl<T: Real> Lanes<T> {
     /// The block lies inside the plane, its states in `from`.
     #[inline(always)]
     pub(super) unsafe fn store_states<S: Isa>(self, simd: S, from: *const T, sizes: [usize; 2], plane: Plane, block: Block) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let from = self.collect(from, sizes, 0);
-            tile::store_parts(simd, from, sizes[1], self.channels, plane, block.count, sizes[0]);
-        }
+        outline(simd, States { lanes: self, way: Way::Store, plane, block, sizes, states: from.cast_mut() });
     }
 
     /// Where states (state, part, channel) are to be loaded before [`Lanes::deal`].
@@ -371,6 +365,104 @@ impl<T: Real> Lanes<T> {
                 for channel in 0..self.channels {
                     let group = (n / self.per_channel * parts + part) * self.channels + channel;
                     each(group * self.per_channel + n % self.per_channel, (n * parts + part) * self.channels + channel);
+                }
+            }
+        }
+    }
+}
+
+/// Which way a tile or states go.
+enum Way {
+    Load,
+    Store,
+}
+
+/// A tile on its way in or out with several lanes a channel: a function of its own, for it is called from many places.
+struct Deal<T> {
+    lanes: Lanes<T>,
+    way: Way,
+    plane: Plane,
+    count: usize,
+    steps: usize,
+    tile: *mut T,
+}
+
+impl<T: Real> Kernel for Deal<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Deal { lanes, way, plane, count, steps, tile } = self;
+        // SAFETY: the contracts of `Lanes::load` and `Lanes::store`, the only makers of this.
+        unsafe {
+            match way {
+                Way::Load => lanes.load_dealt(simd, plane, count, steps, tile),
+                Way::Store => lanes.store_dealt(simd, tile, plane, count, steps),
+            }
+        }
+    }
+}
+
+/// States on their way in or out, likewise.
+struct States<T> {
+    lanes: Lanes<T>,
+    way: Way,
+    plane: Plane,
+    block: Block,
+    sizes: [usize; 2],
+    states: *mut T,
+}
+
+impl<T: Real> Kernel for States<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let States { lanes, way, plane, block, sizes: [dstate, parts], states } = self;
+        // SAFETY: the contracts of `Lanes::load_states` and `Lanes::store_states`, the only makers of this.
+        unsafe {
+            match way {
+                Way::Load => {
+                    let loaded = lanes.undealt(states);
+                    tile::load_parts(simd, plane, parts, block.count, lanes.channels, dstate, loaded);
+                    lanes.deal(loaded, [dstate, parts], states);
+                }
+                Way::Store => {
+                    let from = lanes.collect(states, [dstate, parts], 0);
+                    tile::store_parts(simd, from, parts, lanes.channels, plane, block.count, dstate);
+                }
+            }
+        }
+    }
+}
+
+/// See [`Lanes::repeat`].
+struct Repeat<T> {
+    lanes: Lanes<T>,
+    tile: *const T,
+    steps: usize,
+    to: *mut T,
+}
+
+impl<T: Real> Kernel for Repeat<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Repeat { lanes, tile, steps, to } = self;
+        let width = T::lanes::<S>();
+        for vector in 0..lanes.vectors(steps) {
+            // SAFETY: the contract of `Lanes::repeat`, the only maker of this.
+            unsafe {
+                let (x, to) = (V::load(simd, tile.add(vector * width)), to.add(vector * lanes.per_channel * width));
+                match lanes.per_channel {
+                    // known at compile time, two instructions
+                    2 => {
+                        x.repeat(2, 0).store(to);
+                        x.repeat(2, 1).store(to.add(width));
+                    }
+                    count => {
+                        for position in 0..count {
+                            x.repeat(count, position).store(to.add(position * width));
+                        }
+                    }
                 }
             }
         }

@@ -93,6 +93,17 @@ impl<L: Loops<E::T>, E: Variant> Kernel for Walk<'_, L, E> {
     }
 }
 
+/// The variants of a pass for one instruction set. Each is a body of its own to compile, so that only those are here that models are made
+/// of: `f64`, and complex states over several lanes of a channel, take the general one.
+struct Known<E, S>(PhantomData<(E, S)>);
+
+impl<E: Types, S: Isa> Known<E, S> {
+    /// Whether there is one for channels with a lane each.
+    const ONE: bool = S::F32_LANES > 1;
+    /// Whether there are some for channels with several.
+    const SEVERAL: bool = Self::ONE && !E::T::DOUBLE && E::K::PARTS == 1;
+}
+
 /// Runs loops in the variant of a problem, each a function of its own. `bounded` says that no exponent of the tile is near the ends of the
 /// range. Constant maps, huge exponents, few channels and the rarer discretizations share one body that asks at every step.
 ///
@@ -101,13 +112,18 @@ impl<L: Loops<E::T>, E: Variant> Kernel for Walk<'_, L, E> {
 #[inline(always)]
 unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, per_channel: usize, bounded: bool, loops: &impl Loops<E::T>) {
     let varying = matches!((&problem.b, &problem.c), (Projection::Varying(_), Projection::Varying(_)));
-    match problem.discretization {
-        Discretization::Mamba | Discretization::Dirac if varying && bounded => match per_channel {
-            1 => outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 1>>)),
-            2 => outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 2>>)),
-            _ => outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 0>>)),
-        },
+    let known = if varying && bounded { per_channel } else { 0 };
+    match problem.options.discretization {
         Discretization::Mamba | Discretization::Dirac => {
+            if Known::<E, S>::ONE && known == 1 {
+                return outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 1>>));
+            }
+            if Known::<E, S>::SEVERAL && known > 1 {
+                return match known {
+                    2 => outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 2>>)),
+                    _ => outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 0>>)),
+                };
+            }
             outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential, false, 0>>));
         }
         Discretization::Zoh => outline(simd, Walk(loops, PhantomData::<Choice<E, Zoh, false, 0>>)),

@@ -105,7 +105,7 @@ impl<T: Real, S: Isa> Process<'_, '_, T, S> {
     #[inline(always)]
     unsafe fn vectors<const N: usize, const SLOPE: bool>(&self, simd: S, first: usize, mut longest: V<T, S>) -> V<T, S> {
         let Process { problem, tiles, bias, skip } = self;
-        let (width, (low, high)) = (T::lanes::<S>(), problem.dt_limit);
+        let (width, (low, high)) = (T::lanes::<S>(), problem.options.dt_limit);
         let (zero, one) = (V::constant(simd, 0.0), V::constant(simd, 1.0));
         // SAFETY: the caller's contract.
         unsafe {
@@ -113,7 +113,7 @@ impl<T: Real, S: Isa> Process<'_, '_, T, S> {
             for i in 0..N {
                 dt[i] = V::load(simd, tiles.dt.add((first + i) * width)) + *bias;
             }
-            if problem.dt_softplus {
+            if problem.options.dt_softplus {
                 for i in 0..if SLOPE { N } else { 0 } {
                     slope[i] = softplus_derivative(dt[i]);
                 }
@@ -133,7 +133,7 @@ impl<T: Real, S: Isa> Process<'_, '_, T, S> {
                     slope[i].store(tiles.slope.add(at));
                 }
                 let x = V::load(simd, tiles.x.add(at));
-                let u = if problem.discretization == Discretization::Dirac { x } else { x * dt[i] };
+                let u = if problem.options.discretization == Discretization::Dirac { x } else { x * dt[i] };
                 u.store(tiles.u.add(at));
                 (x * *skip).store(tiles.y.add(at));
                 longest = longest.max(V::load(simd, tiles.dt_a.add(at)).abs());

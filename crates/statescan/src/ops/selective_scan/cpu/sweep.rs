@@ -14,6 +14,7 @@ use super::wavefront::Turn;
 use super::{Loops, Variant};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{MAX_LANES, Prefetch, STEPS, prefetch_own};
+use crate::cpu::{Kernel, outline};
 use crate::ops::rules::{FieldKind, Rule};
 
 /// Areas that are prefetched while a block is loaded and swept, at most: saved states, five inputs, the gradients of four of them, B and C
@@ -314,16 +315,40 @@ impl<T: Real> Sweep<'_, T> {
         first: usize,
     ) {
         let (width, parts) = (T::lanes::<S>(), E::K::PARTS);
-        // SAFETY: the caller's contract.
+        let per_channel = if E::LANES > 0 { E::LANES } else { self.lanes.per_channel };
+        let pending = self.pending.wrapping_add(slot * width * parts * width);
+        let to = sum.wrapping_add(first * per_channel * parts * STEPS + begin);
+        let sums = Sums { pending, to, count: COUNT, parts, per_channel };
+        match E::LANES {
+            0 => outline(simd, sums),
+            _ => sums.run(simd),
+        }
+    }
+}
+
+/// What is pending for a map, to be summed over lanes: vectors of steps of `count` vectors of states, as many as a vector has lanes.
+struct Sums<T> {
+    pending: *const T,
+    to: *mut T,
+    count: usize,
+    parts: usize,
+    per_channel: usize,
+}
+
+impl<T: Real> Kernel for Sums<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Sums { pending, to, count, parts, per_channel } = self;
+        let width = T::lanes::<S>();
+        // SAFETY: the contract of `Sweep::reduce`, the only maker of this.
         unsafe {
-            for i in 0..COUNT {
+            for i in 0..count {
                 for part in 0..parts {
-                    let rows = self.pending.add((slot + i) * width * parts * width + part * width);
-                    let per_channel = if E::LANES > 0 { E::LANES } else { self.lanes.per_channel };
+                    let rows = pending.add((i * width * parts + part) * width);
                     let sums = Lanes::sum_rows(simd, per_channel, rows, parts * width);
                     for lane in 0..per_channel {
-                        let n = (first + i) * per_channel + lane;
-                        let to = sum.add((n * parts + part) * STEPS + begin);
+                        let to = to.add(((i * per_channel + lane) * parts + part) * STEPS);
                         (V::load(simd, to) + sums[lane]).store(to);
                     }
                 }

@@ -194,7 +194,7 @@ impl Backward<'_, '_> {
     }
 
     fn has_gain(&self) -> bool {
-        matches!(self.call.problem.discretization, Discretization::Zoh | Discretization::Bilinear)
+        matches!(self.call.problem.options.discretization, Discretization::Zoh | Discretization::Bilinear)
     }
 
     /// Bytes of shared memory with every gradient and a cotangent of `y`.

@@ -68,7 +68,7 @@ DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Wind
       ddt[j] = HAS_DT_A ? 0.f : by_decay;
       if constexpr (Method::INPUT_STEP) ddt[j] = __fmaf_rn(x, Method::GAIN ? sums[SUM_STEP][j] : input, ddt[j]);
       ddt_a[j] = by_decay;
-      ddt[j] *= Dt::slope(to_f32(dt_raw.v[j]), HAS_BIAS ? biases[place.channel] : 0.f, p.dt_low, p.dt_high);
+      ddt[j] *= slope_of(p, to_f32(dt_raw.v[j]), biases, place.channel);
       if constexpr (HAS_DSKIP) channel_sums.skip[round] += inside ? before_gate * x : 0.f;
       if constexpr (HAS_DBIAS) channel_sums.bias[round] += inside ? ddt[j] : 0.f;
     }

@@ -96,7 +96,7 @@ DEVICE void prepare(const Params& p, char* shared, char* raw, Window<WHOLE> wind
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const bool inside = WHOLE || (window.has(place.step + j) && place.channel < channels);
-      d[j] = Dt::of(to_f32(stored.dt.v[j]), HAS_BIAS ? biases[place.channel] : 0.f, p.dt_low, p.dt_high);
+      d[j] = step_of(p, to_f32(stored.dt.v[j]), biases, place.channel);
       u[j] = ENDS ? 0.f : to_f32(stored.x.v[j]);
       if constexpr (Method::INPUT_STEP) u[j] *= d[j];
       if (HAS_DY && back) {

@@ -95,7 +95,7 @@ impl<'p, 'a> Forward<'p, 'a> {
 
     fn gain_step(&self) -> bool {
         let p = self.call.problem;
-        p.dt_a.is_some() && matches!(p.discretization, Discretization::Zoh | Discretization::Bilinear)
+        p.dt_a.is_some() && matches!(p.options.discretization, Discretization::Zoh | Discretization::Bilinear)
     }
 
     /// Bytes of shared memory: the sum of what `forward_tiles.cuh` lays out.

@@ -49,7 +49,7 @@ template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, ch
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const bool inside = window.has(place.step + j);
-      d[j] = Dt::of(to_f32(stored.dt.v[j]), HAS_BIAS ? biases[place.channel] : 0.f, p.dt_low, p.dt_high);
+      d[j] = step_of(p, to_f32(stored.dt.v[j]), biases, place.channel);
       u[j] = to_f32(stored.x.v[j]);
       if constexpr (Method::INPUT_STEP) u[j] *= d[j];
       u[j] = inside ? u[j] : 0.f;

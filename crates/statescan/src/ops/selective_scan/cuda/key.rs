@@ -1,13 +1,11 @@
 //! By what plans and kernels of a problem are found again.
 
-use crate::cuda::has_limit;
-use crate::ops::discretization::Discretization;
-use crate::ops::selective_scan::{Problem, Projection, Targets};
+use crate::ops::selective_scan::{Options, Problem, Projection, Targets};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{Layout, RawViewMut, View};
 
-/// A forward pass without what its launches take as parameters, addresses and limits of steps. Passes that are equal in this have the same
-/// plan and the same kernels.
+/// A forward pass without the addresses that its launches take as parameters. Passes that are equal in this have the same plan and the same
+/// kernels.
 #[derive(PartialEq)]
 pub(super) struct Key {
     x: Layout,
@@ -18,15 +16,12 @@ pub(super) struct Key {
     d: Option<Layout>,
     z: Option<Layout>,
     dt_bias: Option<Layout>,
-    dt_softplus: bool,
-    has_limit: bool,
     dt_a: Option<Layout>,
     initial_state: Option<Layout>,
     sequences: &'static str,
     index: Option<Layout>,
     states_have_sequences: bool,
-    reverse: bool,
-    discretization: Discretization,
+    options: Options,
     y: Option<Layout>,
     final_state: Option<Layout>,
     has_checkpoints: bool,
@@ -57,16 +52,13 @@ impl Key {
             d,
             z,
             dt_bias,
-            dt_softplus,
-            dt_limit,
             dt_a,
             initial_state,
             sequences,
             segments,
             state_shape: _,
             normal: _,
-            reverse,
-            discretization,
+            options,
         } = problem;
         let Targets { y, final_state, checkpoints, workspace } = targets;
         let (sequences, index) = match sequences {
@@ -83,15 +75,12 @@ impl Key {
             d: optional(d),
             z: optional(z),
             dt_bias: optional(dt_bias),
-            dt_softplus: *dt_softplus,
-            has_limit: has_limit(*dt_limit),
             dt_a: optional(dt_a),
             initial_state: optional(initial_state),
             sequences,
             index,
             states_have_sequences: segments.states_have_sequences(),
-            reverse: *reverse,
-            discretization: *discretization,
+            options: *options,
             y: target(y),
             final_state: target(final_state),
             has_checkpoints: checkpoints.is_some(),
@@ -105,6 +94,7 @@ mod tests {
     use super::*;
     use crate::cuda::testing::tensor;
     use crate::ops::check::Checker;
+    use crate::ops::discretization::Discretization;
     use crate::ops::selective_scan::{Args, OP};
     use crate::tensor::{DType, Device};
 
@@ -154,8 +144,8 @@ mod tests {
                 assert_eq!(key(one) == key(other), i == j, "{i} {j}");
             }
         }
-        // parameters do not
-        let elsewhere = Args { x: moved(x, 64), d: Some(moved(channel, 32)), dt_limit: (0.5, 2.0), ..plain };
-        assert!(key(&elsewhere) == key(&Args { d: Some(channel), dt_limit: (0.0, 1.0), ..plain }));
+        // addresses do not
+        let elsewhere = Args { x: moved(x, 64), d: Some(moved(channel, 32)), ..plain };
+        assert!(key(&elsewhere) == key(&Args { d: Some(channel), ..plain }));
     }
 }

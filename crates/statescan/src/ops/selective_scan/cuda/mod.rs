@@ -120,7 +120,7 @@ impl<'p, 'a> Call<'p, 'a> {
         let sequences = match problem.sequences {
             Sequences::Whole => None,
             Sequences::CuSeqlens(bounds) => Some(bounds),
-            Sequences::SeqIdx(index) => Some(if problem.reverse { index.flip(1) } else { index }),
+            Sequences::SeqIdx(index) => Some(if problem.options.reverse { index.flip(1) } else { index }),
         };
         let mut call = Call { problem, sequences, unit: 1 };
         call.unit = gcd(call.channels_per(&problem.b), call.channels_per(&problem.c)).max(1);
@@ -144,9 +144,9 @@ impl<'p, 'a> Call<'p, 'a> {
 
     fn shape(&self) -> Shape {
         let p = self.problem;
-        let heavy = p.complex || !matches!(p.discretization, Discretization::Mamba | Discretization::Dirac);
+        let heavy = p.complex || !matches!(p.options.discretization, Discretization::Mamba | Discretization::Dirac);
         let cuttable = !heavy && matches!(p.sequences, Sequences::Whole);
-        let gated = p.z.is_some() || p.dt_softplus;
+        let gated = p.z.is_some() || p.options.dt_softplus;
         Shape { rows: self.rows(), dim: p.dim, unit: self.unit, seqlen: p.seqlen, dstate: p.dstate, heavy, gated, cuttable }
     }
 
@@ -222,8 +222,8 @@ impl<'p, 'a> Call<'p, 'a> {
         let step_size = StepSize {
             dt: p.dt.dtype(),
             bias: p.dt_bias.map(|v| v.dtype()),
-            softplus: p.dt_softplus,
-            limit: p.dt_limit,
+            softplus: p.options.dt_softplus,
+            limit: p.options.dt_limit,
             dt_a: p.dt_a.map(|v| v.dtype()),
         };
         Config::default()
@@ -243,11 +243,11 @@ impl<'p, 'a> Call<'p, 'a> {
             .set("B_COPY", Value::Copy(self.copy_of_map(&p.b, tile)))
             .set("C_COPY", Value::Copy(self.copy_of_map(&p.c, tile)))
             .flag("COMPLEX", p.complex)
-            .set("METHOD", Value::discretization(p.discretization))
+            .set("METHOD", Value::discretization(p.options.discretization))
             .set("PASS", Value::Name("Pass", pass))
             .set("SEQUENCES", Value::Name("Sequences", sequences))
             .flag("NUMBERED", self.numbered())
-            .flag("REVERSE", p.reverse)
+            .flag("REVERSE", p.options.reverse)
             .flag("HAS_Z", p.z.is_some())
             .flag("HAS_SKIP", p.d.is_some())
             .flag("HAS_INITIAL", p.initial_state.is_some())
@@ -289,8 +289,8 @@ impl<'p, 'a> Call<'p, 'a> {
             blocks_per_unit: blocks_per_unit as i64,
             blocks_per_row: blocks_per_row as i64,
             blocks_per_segment: (self.rows() * blocks_per_row) as i64,
-            dt_low: p.dt_limit.0 as f32,
-            dt_high: p.dt_limit.1 as f32,
+            dt_low: p.options.dt_limit.0 as f32,
+            dt_high: p.options.dt_limit.1 as f32,
         }
     }
 }

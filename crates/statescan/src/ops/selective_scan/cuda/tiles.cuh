@@ -26,6 +26,14 @@ static_assert(PASS == Pass::Whole || (!COMPLEX && !Method::GAIN && SEQUENCES == 
 
 DEVICE i64 index_of(const Strided& v, i64 i, i64 j) { return i64(*at<INDEX>(v, i, j)); }
 
+// The step that a channel takes for dt, and its derivative by dt. `biases` are the block's; where there are none they may be anything.
+DEVICE f32 step_of(const Inputs& p, f32 dt, const f32* biases, int channel) {
+  return Dt::of(dt, HAS_BIAS ? biases[channel] : 0.f, p.dt_low, p.dt_high);
+}
+DEVICE f32 slope_of(const Inputs& p, f32 dt, const f32* biases, int channel) {
+  return Dt::slope(dt, HAS_BIAS ? biases[channel] : 0.f, p.dt_low, p.dt_high);
+}
+
 // What a block works on.
 struct Work {
   int row, batch;        // where states lie, where steps lie

@@ -4,7 +4,7 @@
 //! walk their tiles backwards, turning V into states and G into the gradient of V; then blocks of time give `dU = dV B^H`, while others sum
 //! the gradients of the maps, `U^T dV` and `X^T P`, over the whole wave.
 
-use super::maps::{Map, Matrix, product};
+use super::maps::{Map, product};
 use super::plan::{self, PANEL};
 use super::rows::{Dots, Load, LoadVector, Skip, Store, StoreVector};
 use super::rule::{self, Derivatives};
@@ -12,11 +12,10 @@ use super::scan::{
     Lanes, chunks, clear_padding, load_a, load_deltas, load_state, saved, split, step_target, store_state, vectors,
 };
 use super::{Context, GradientTargets, Sources, Targets, forward, pass_on};
-use crate::cpu::Kernel;
-use crate::cpu::Shared;
 use crate::cpu::recurrence;
 use crate::cpu::simd::{Cx, Field, Isa, Real};
 use crate::cpu::tile::{self, Plane};
+use crate::cpu::{Kernel, Matrix, Shared};
 use crate::exec::Exec;
 use crate::ops::simplified_scan::{Problem, Step};
 use crate::tensor::{RawViewMut, View, ViewMut};
@@ -148,8 +147,8 @@ impl<T: Real> Pass<'_, '_, '_, T> {
                     let (p, g) = (p.get().add(first * outputs), g.get().add(first * columns));
                     let parts = context.input.from.parts;
                     context.level.dispatch(Load { plan, tiles: tiles.clone(), view: &context.problem.u, parts, rows: u });
-                    let packed = Matrix::new(self.input.as_ptr(), columns);
-                    product([steps, columns, inputs], x, columns, false, Matrix::new(u, inputs), packed);
+                    let packed = Matrix::new(self.input.as_ptr().cast_mut(), columns);
+                    product([steps, columns, inputs], Matrix::new(x, columns), false, Matrix::new(u, inputs), packed);
                     match &self.sources.y {
                         None => {
                             core::slice::from_raw_parts_mut(p, steps * outputs).fill(T::default());
@@ -158,8 +157,8 @@ impl<T: Real> Pass<'_, '_, '_, T> {
                         Some(view) => {
                             let parts = context.output.to.parts;
                             context.level.dispatch(Load { plan, tiles, view, parts, rows: p });
-                            let packed = Matrix::new(self.output.as_ptr(), outputs).transposed();
-                            product([steps, columns, outputs], g, columns, false, Matrix::new(p, outputs), packed);
+                            let packed = Matrix::new(self.output.as_ptr().cast_mut(), outputs).t();
+                            product([steps, columns, outputs], Matrix::new(g, columns), false, Matrix::new(p, outputs), packed);
                         }
                     }
                 }
@@ -220,8 +219,9 @@ impl<T: Real> Pass<'_, '_, '_, T> {
         let (rows, steps) = (PANEL.min(from - start), self.context.plan.steps(wave));
         // SAFETY: the panel's rows of the gradient are this job's; both matrices have the wave's steps as rows.
         unsafe {
-            let left = Matrix::new(left.as_ptr().add(start), from).transposed();
-            product([rows, to, steps], sums.get().add(start * to), to, true, left, Matrix::new(right.as_ptr(), to));
+            let left = Matrix::new(left.as_ptr().add(start).cast_mut(), from).t();
+            let (sums, right) = (Matrix::new(sums.get().add(start * to), to), Matrix::new(right.as_ptr().cast_mut(), to));
+            product([rows, to, steps], sums, true, left, right);
         }
     }
 
@@ -243,9 +243,9 @@ impl<T: Real> Pass<'_, '_, '_, T> {
         let rows = scratch.as_mut_ptr();
         // SAFETY: the block's rows lie inside the wave's, and the scratch has room for them.
         unsafe {
-            let left = Matrix::new(space.g[first * columns..].as_ptr(), columns);
-            let packed = Matrix::new(self.input.as_ptr(), columns).transposed();
-            product([steps, inputs, columns], rows, inputs, false, left, packed);
+            let left = Matrix::new(space.g[first * columns..].as_ptr().cast_mut(), columns);
+            let packed = Matrix::new(self.input.as_ptr().cast_mut(), columns).t();
+            product([steps, inputs, columns], Matrix::new(rows, inputs), false, left, packed);
         }
         if let (Some(d), Some(_)) = (&self.d, &self.sources.y) {
             context.level.dispatch(Skip { d, steps, from: p, from_step: outputs, to: rows, to_step: inputs });

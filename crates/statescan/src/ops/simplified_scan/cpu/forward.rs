@@ -1,14 +1,13 @@
 //! Outputs, last states and saved states.
 
-use super::maps::{Matrix, product};
+use super::maps::product;
 use super::plan;
 use super::rows::{Load, LoadVector, Skip, Store};
 use super::scan::{chunks, clear_padding, load_a, load_deltas, load_state, saved, split, store_state, vectors};
 use super::{Context, Targets, pass_on, rule};
-use crate::cpu::Kernel;
-use crate::cpu::Shared;
 use crate::cpu::recurrence;
 use crate::cpu::simd::{Cx, Field, Isa, Real};
+use crate::cpu::{Kernel, Matrix, Shared};
 use crate::exec::Exec;
 use crate::ops::simplified_scan::Problem;
 use core::ops::Range;
@@ -55,9 +54,9 @@ pub(super) fn drive<T: Real>(exec: &Exec, context: &Context<'_, '_, T>, wave: &R
         let first = plan.position(tiles.start) - plan.position(wave.start);
         // SAFETY: the block's rows of the wave are this job's.
         unsafe {
-            let to = states.get().add(first * columns);
-            let left = Matrix::new(rows.as_ptr(), inputs);
-            product([steps, columns, inputs], to, columns, false, left, Matrix::new(packed.as_ptr(), columns));
+            let to = Matrix::new(states.get().add(first * columns), columns);
+            let left = Matrix::new(rows.as_mut_ptr(), inputs);
+            product([steps, columns, inputs], to, false, left, Matrix::new(packed.as_ptr().cast_mut(), columns));
         }
     });
 }
@@ -83,10 +82,11 @@ fn emit<T: Real>(
         let steps = plan.steps(&tiles);
         let first = plan.position(tiles.start) - plan.position(wave.start);
         let (rows, u) = scratch.split_at_mut(plan.block_steps() * outputs);
-        let left = Matrix::new(states[first * columns..].as_ptr(), columns);
+        let left = Matrix::new(states[first * columns..].as_ptr().cast_mut(), columns);
+        let to = Matrix::new(rows.as_mut_ptr(), outputs);
         // SAFETY: the block's states are inside the wave's, and the scratch has room for its rows.
         unsafe {
-            product([steps, outputs, columns], rows.as_mut_ptr(), outputs, false, left, Matrix::new(packed.as_ptr(), outputs));
+            product([steps, outputs, columns], to, false, left, Matrix::new(packed.as_ptr().cast_mut(), outputs));
         }
         if let Some(d) = d {
             let load = Load { plan, tiles: tiles.clone(), view: &context.problem.u, parts: 1, rows: u.as_mut_ptr() };

@@ -7,10 +7,9 @@
 //! with as many multiplications as the complex one, and with half of them where only one part goes in (a real input) or comes out (a real
 //! output). Its adjoint is the transposed matrix, and its gradient folds back onto that of M.
 
-use crate::cpu::Kernel;
-use crate::cpu::Shared;
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{self, Plane, STEPS};
+use crate::cpu::{Kernel, Matrix, Shared};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
 
@@ -142,70 +141,21 @@ impl<T: Real> Kernel for Rows<'_, T> {
     }
 }
 
-/// A matrix in memory: its first element, the steps from row to row and from column to column.
-#[derive(Clone, Copy)]
-pub(super) struct Matrix<T> {
-    pub ptr: *const T,
-    pub row_step: usize,
-    pub column_step: usize,
-}
-
-impl<T> Matrix<T> {
-    /// A row-major matrix.
-    pub(super) fn new(ptr: *const T, columns: usize) -> Self {
-        Matrix { ptr, row_step: columns, column_step: 1 }
-    }
-
-    pub(super) fn transposed(self) -> Self {
-        Matrix { row_step: self.column_step, column_step: self.row_step, ..self }
-    }
-}
-
-/// `to (m, n) = left (m, k) right (k, n)`, or `+=`; `to` is row-major with `columns` elements a row. On the calling thread.
+/// `to (m, n) = left (m, k) right (k, n)`, or `+=`. On the calling thread.
 ///
 /// # Safety
-/// All elements can be read and, those of `to`, written; `to` overlaps nothing.
-pub(super) unsafe fn product<T: Real>(
-    [m, n, k]: [usize; 3],
-    to: *mut T,
-    columns: usize,
-    add: bool,
-    left: Matrix<T>,
-    right: Matrix<T>,
-) {
+/// All elements can be read and, those of `to`, written; `to`, whose rows are contiguous, overlaps nothing.
+pub(super) unsafe fn product<T: Real>([m, n, k]: [usize; 3], to: Matrix<T>, add: bool, left: Matrix<T>, right: Matrix<T>) {
     if m == 0 || n == 0 || (k == 0 && add) {
         return;
     }
     if k == 0 {
         for row in 0..m {
             // SAFETY: the caller's contract.
-            unsafe { core::slice::from_raw_parts_mut(to.add(row * columns), n).fill(T::default()) };
+            unsafe { core::slice::from_raw_parts_mut(to.at(row, 0).ptr, n).fill(T::default()) };
         }
         return;
     }
-    let one = T::from_f64(1.0);
     // SAFETY: the caller's contract.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            to,
-            1,
-            columns as isize,
-            add,
-            left.ptr,
-            left.column_step as isize,
-            left.row_step as isize,
-            right.ptr,
-            right.column_step as isize,
-            right.row_step as isize,
-            one,
-            one,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
-    }
+    unsafe { T::multiply(to, add.then(|| T::from_f64(1.0)), [m, n, k], left, right) }
 }

@@ -1,10 +1,9 @@
 //! Moves blocks of tensors to scratch memory and back: (steps, heads x headdim), (steps, dstate) and (dstate, heads x headdim).
 
 use super::plan::HeadBlock;
-use super::product::Matrix;
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{self, Area, Plane, Prefetch, STEPS};
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{Kernel, Level, Matrix};
 use crate::ops::sequences::StateRow;
 use crate::tensor::{RawViewMut, View};
 use core::ops::Range;

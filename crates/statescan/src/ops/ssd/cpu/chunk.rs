@@ -4,11 +4,11 @@ use super::super::problem::Problem;
 use super::blocks::{self, Ahead, Tile, Way};
 use super::decay::{Decays, HeadSteps, Mix, MixBackward, StepSizes};
 use super::plan::{CHUNK, HeadBlock, Plan};
-use super::product::{Into, Matrix, product};
+use super::product::{Into, product};
 use super::rows::{Dot, Factors, Rows, Scale};
 use crate::cpu::simd::Real;
 use crate::cpu::tile::MAX_LANES;
-use crate::cpu::{Aligned, Level};
+use crate::cpu::{Aligned, Level, Matrix};
 use crate::tensor::View;
 use core::ops::Range;
 

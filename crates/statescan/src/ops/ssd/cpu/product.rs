@@ -4,33 +4,7 @@
 use super::blocks::Ahead;
 use super::parts::{load_part, store_part};
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::{Kernel, Level};
-
-/// A matrix in memory that someone else owns: element (r, c) is at `r * row + c * col`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Matrix<T> {
-    pub ptr: *mut T,
-    row: isize,
-    col: isize,
-}
-
-impl<T: Real> Matrix<T> {
-    /// Rows of contiguous elements, `pitch` apart.
-    pub(super) fn new(ptr: *mut T, pitch: usize) -> Self {
-        Matrix { ptr, row: pitch as isize, col: 1 }
-    }
-
-    /// The transposed matrix.
-    pub(super) fn t(self) -> Self {
-        Matrix { ptr: self.ptr, row: self.col, col: self.row }
-    }
-
-    /// The matrix whose first element is (r, c).
-    #[inline(always)]
-    pub(super) fn at(self, r: usize, c: usize) -> Self {
-        Matrix { ptr: self.ptr.wrapping_offset(r as isize * self.row + c as isize * self.col), ..self }
-    }
-}
+use crate::cpu::{Kernel, Level, Matrix};
 
 /// What becomes of what is there.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -57,37 +31,13 @@ pub(super) unsafe fn product<T: Real>(
     if dst.col == 1 && rhs.col == 1 {
         return level.dispatch(RowProduct { ahead, dst, into, size, lhs, rhs });
     }
-    let [m, n, k] = size;
-    let one = T::from_f64(1.0);
-    let (keep, alpha) = match into {
-        Into::Replace => (false, T::default()),
-        Into::Add => (true, one),
-        Into::Scaled(factor) => (true, factor),
+    let before = match into {
+        Into::Replace => None,
+        Into::Add => Some(T::from_f64(1.0)),
+        Into::Scaled(factor) => Some(factor),
     };
     // SAFETY: the caller's contract.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            dst.ptr,
-            dst.col,
-            dst.row,
-            keep,
-            lhs.ptr,
-            lhs.col,
-            lhs.row,
-            rhs.ptr,
-            rhs.col,
-            rhs.row,
-            alpha,
-            one,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
-    }
+    unsafe { T::multiply(dst, before, size, lhs, rhs) }
 }
 
 /// Multiply-adds between two prefetch for what comes next: some forty nanoseconds.

@@ -1,40 +1,20 @@
 //! A few steps in place: tiles of neighbouring channels whatever the layout, since there are few steps to lie along a vector.
 
-use crate::ops::causal_conv1d::cpu::plan::Axis;
-use crate::ops::causal_conv1d::cpu::{Filters, Scratch, Tiling, convolve, plane, plane_mut};
-
+use super::Problem;
 use crate::cpu::Kernel;
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{Plane, STEPS};
 use crate::exec::Exec;
-use crate::tensor::{RawViewMut, View};
+use crate::ops::causal_conv1d::cpu::plan::Axis;
+use crate::ops::causal_conv1d::cpu::{Filters, Scratch, Tiling, convolve, plane, plane_mut};
 
 /// Channels in a tile.
 const CHANNELS: usize = 256;
 /// Channels in a job.
 const BLOCK: usize = 8 * CHANNELS;
 
-/// A checked call in normal form.
-pub(crate) struct Problem<'a> {
-    pub dim: usize,
-    pub steps: usize,
-    pub width: usize,
-    pub state_len: usize,
-    pub circular: bool,
-    pub silu: bool,
-    /// (B, D, T)
-    pub x: View<'a>,
-    pub weight: View<'a>,
-    pub bias: Option<View<'a>>,
-    /// For each row its state, and the place where the next input goes.
-    pub rows: Vec<Option<(usize, usize)>>,
-    pub state: RawViewMut,
-    /// (B, D, T)
-    pub y: RawViewMut,
-}
-
-pub(crate) fn update(exec: &Exec, problem: &Problem<'_>, double: bool) {
-    match double || problem.state.dtype().is_double() {
+pub(crate) fn update(exec: &Exec, problem: &Problem<'_>) {
+    match problem.double {
         true => run::<f64>(exec, problem),
         false => run::<f32>(exec, problem),
     }
@@ -89,7 +69,8 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                 let copy = Copy { simd, piece, tiling, channels };
                 // the last inputs, which a circular buffer may have cut in two
                 let len = problem.state_len;
-                let oldest = if problem.circular { (place + len - before) % len } else { len - before };
+                let circular = problem.cache_seqlens.is_some();
+                let oldest = if circular { (place + len - before) % len } else { len - before };
                 let run = before.min(len - oldest);
                 tiling.load(simd, state.at(0, oldest), channels, run, window);
                 tiling.load(simd, state, channels, before - run, window.add(tiling.at(run)));
@@ -102,7 +83,7 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                     tiling.store(simd, sums, y.at(0, t), channels, steps);
                     core::ptr::copy(window.add(tiling.at(steps)), window, tiling.at(before));
                 }
-                if problem.circular {
+                if circular {
                     // only the last M inputs stay
                     let mut t = problem.steps.saturating_sub(len);
                     while t < problem.steps {

