@@ -13,7 +13,7 @@ use crate::ops::ssd::problem::Problem;
 use crate::tensor::{DType, View};
 
 pub(super) static KERNEL: Program<Params> =
-    Program::new("ssd_hopper", &[COMMON, STEP_SIZE, MMA, HOPPER], concat!(include_str!("inputs.cuh"), include_str!("hopper.cu")));
+    Program::new("ssd_hopper", &[COMMON, STEP_SIZE, MMA, HOPPER], concat!(include_str!("../../../cuda/sequences.cuh"), include_str!("inputs.cuh"), include_str!("hopper.cu")));
 
 params! {
     /// Parameters of `ssd_hopper`.
