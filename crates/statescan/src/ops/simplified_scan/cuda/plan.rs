@@ -18,7 +18,7 @@ pub(super) const ROWS: usize = 64;
 pub(super) const COLUMNS: usize = 64;
 pub(super) const DEPTH: usize = 16;
 /// Blocks of a product that a multiprocessor runs at the same time.
-const RESIDENT: usize = 2;
+pub(super) const RESIDENT: usize = 2;
 /// Units of depth that a slice has at least: its sums are written and read once more.
 const SLICE: usize = 16;
 /// Steps of a piece of the gradient by the skip, and the most slices of it.

@@ -1,6 +1,6 @@
 //! Products of matrices on tensor cores: one launch of `complex_product`.
 
-use super::plan::{COLUMNS, DEPTH, ROWS, Slices};
+use super::plan::{COLUMNS, DEPTH, RESIDENT, ROWS, Slices};
 use super::{OP, PRECISE};
 use crate::cuda::{Address, COMMON, Config, Kernel, Launch, MMA, Program, Stream, Strided, neighbours, params};
 use crate::error::Result;
@@ -59,6 +59,21 @@ pub(super) struct Product<'v> {
     pub to: To<'v>,
 }
 
+/// Real numbers in an element of a type.
+fn parts(dtype: DType) -> usize {
+    1 + usize::from(dtype.is_complex())
+}
+
+/// Bytes of shared memory: a tile for each plane and each term of both factors, as `product.cu` lays them out.
+fn shared(a: DType, b: DType, out: usize, over_time: bool) -> usize {
+    let (own_a, own_b) = (parts(a), parts(b));
+    // complex products have a plane more, for sums of parts
+    let more = usize::from(own_a == 2 && own_b == 2 && out == 2);
+    let line = |length: usize| 2 * length + 16;
+    let tile = if over_time { COLUMNS * line(DEPTH) } else { DEPTH * line(COLUMNS) };
+    (own_a + more) * terms(a) * ROWS * line(DEPTH) + (own_b + more) * terms(b) * tile
+}
+
 /// Terms of bf16 that numbers of a type are split into.
 fn terms(dtype: DType) -> usize {
     match dtype {
@@ -91,6 +106,7 @@ impl Product<'_> {
             .int("ROWS", ROWS)
             .int("COLUMNS", COLUMNS)
             .int("DEPTH", DEPTH)
+            .int("RESIDENT", RESIDENT)
             .flag("OVER_TIME", over_time);
         let mut params = Params {
             a: Strided::of(&a),
@@ -108,7 +124,7 @@ impl Product<'_> {
             slice_units: 0,
             factor: self.factor as f32,
         };
-        let count = match self.to {
+        let (count, out) = match self.to {
             To::Tensor { view, skip } => {
                 let of = |view: Option<View<'_>>| view.map_or(DType::F32, |v| v.dtype());
                 config = config
@@ -121,7 +137,7 @@ impl Product<'_> {
                 params.to = Strided::of(&view);
                 params.skip = Strided::of_option(&skip.map(|(skip, _)| skip));
                 params.extra = Strided::of_option(&skip.map(|(_, extra)| extra));
-                batch
+                (batch, parts(view.dtype()))
             }
             To::Terms { address, slices, complex } => {
                 config = config
@@ -133,11 +149,13 @@ impl Product<'_> {
                     .int("TERM_PARTS", if complex { 2 } else { 1 });
                 params.terms = Address::new(address);
                 params.slice_units = slices.units as i64;
-                slices.count
+                (slices.count, 1 + usize::from(complex))
             }
         };
         let blocks = row_tiles.checked_mul(column_tiles).and_then(|tiles| tiles.checked_mul(count));
-        Ok(Kernel { config, launch: Launch::new(OP, blocks, 128)?, params })
+        let shared = shared(a.dtype(), b.dtype(), out, over_time);
+        let launch = Launch { shared: shared as u32, ..Launch::new(OP, blocks, 2 * ROWS)? };
+        Ok(Kernel { config: config.int("SHARED", shared), launch, params })
     }
 
     /// # Safety

@@ -44,7 +44,9 @@ fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
     let complex = p.b.dtype().is_complex();
     products.extend([call.by_states(y.as_read(), 0), call.by_input(sources.y, 0, targets.u.as_ref().unwrap())]);
     products.extend([call.by_b(0, 0, complex), call.by_c(y.as_read(), 0, 0, complex)]);
-    products.iter().for_each(|product| suite.add(&PRODUCT, &product.kernel().unwrap().config, 0));
+    for kernel in products.iter().map(|product| product.kernel().unwrap()) {
+        suite.add(&PRODUCT, &kernel.config, kernel.launch.shared as usize);
+    }
     let skip = Skip { u: p.u, by_y: y.as_read(), slices: call.plan.skip, terms: 0 };
     suite.add(&SKIP, &skip.kernel().unwrap().config, 0);
 }
