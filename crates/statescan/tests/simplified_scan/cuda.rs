@@ -2,6 +2,7 @@
 
 use super::common::device::{gpu, on_gpu};
 use super::*;
+use statescan::tensor::max_errors;
 
 fn check(setup: &Setup, execs: &[Exec]) {
     let rng = &mut Rng::new(setup.seqlen as u64);
@@ -141,6 +142,21 @@ fn cuda_results_have_the_same_bits_from_run_to_run() {
         };
         assert_eq!(run(), run());
     }
+}
+
+/// Where tf32 is allowed, products lose some bits, fewer than tf32 has less.
+#[test]
+fn cuda_tf32_is_close() {
+    let Some(exec) = gpu() else { return };
+    let rng = &mut Rng::new(14);
+    let case = Case::new(rng, Setup::new(1, 70, 40, 200));
+    let exact = reference::forward(&case.args()).unwrap().y;
+    let error = |exec: &Exec| {
+        let [y, _, _] = case.forward(exec, &mut Rng::new(15)).unwrap();
+        max_errors(y.to_dense().data(), exact.data(), ErrorBound::for_scan(y.dtype(), 200)).1
+    };
+    let (short, precise) = (error(&exec.clone().with_tf32(true)), error(&exec));
+    assert!(short < 1e-4 && precise < 2e-6 && precise < short, "{short} {precise}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ const SUMS: usize = 5;
 
 /// Elements of the workspace of a backward pass.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
-    Ok(Layout::backward(&Call::new(problem, stream.numbers())?.plan).len)
+    Ok(Layout::backward(&Call::new(problem, stream.numbers(), stream.allows_tf32())?.plan).len)
 }
 
 impl<'a> Call<'_, 'a> {
@@ -30,6 +30,7 @@ impl<'a> Call<'_, 'a> {
             a: self.map(self.problem.c, true),
             b: Factor { view: by_y, conjugate: false },
             factor: self.factor(),
+            terms: self.terms,
             to: To::Tensor { view: self.numbers(by_numbers), skip: None },
         }
     }
@@ -40,6 +41,7 @@ impl<'a> Call<'_, 'a> {
             a: self.map(self.problem.b, true),
             b: Factor { view: self.numbers(by_numbers), conjugate: false },
             factor: 1.0,
+            terms: self.terms,
             to: To::Tensor { view: u.as_read(), skip: self.problem.d.zip(by_y) },
         }
     }
@@ -50,6 +52,7 @@ impl<'a> Call<'_, 'a> {
             a: Factor { view: self.numbers(by_numbers), conjugate: false },
             b: Factor { view: self.problem.u, conjugate: true },
             factor: 1.0,
+            terms: self.terms,
             to: To::Terms { address: terms, slices: self.plan.over_time, complex },
         }
     }
@@ -60,6 +63,7 @@ impl<'a> Call<'_, 'a> {
             a: Factor { view: by_y, conjugate: false },
             b: Factor { view: self.numbers(numbers), conjugate: true },
             factor: self.factor(),
+            terms: self.terms,
             to: To::Terms { address: terms, slices: self.plan.over_time, complex },
         }
     }
@@ -98,7 +102,7 @@ pub(crate) fn backward(
     targets: &GradientTargets,
     workspace: &RawViewMut,
 ) -> Result<()> {
-    let call = Call::new(problem, stream.numbers())?;
+    let call = Call::new(problem, stream.numbers(), stream.allows_tf32())?;
     let (layout, at, t) = (Layout::backward(&call.plan), places(workspace), targets);
     let checkpoints = sources.checkpoints.map_or(at(layout.checkpoints), |v| v.as_ptr() as u64);
     let places = Places { numbers: at(layout.numbers), ends: at(layout.ends), checkpoints };

@@ -25,8 +25,9 @@ use product::{Factor, Product, To};
 use walk::{Places, Scan};
 
 const OP: &str = SIGNATURE.name;
-/// Terms of bf16 that have all bits of an f32.
+/// Terms of bf16 that have all bits of an f32, and those that have more than tf32 has.
 const PRECISE: usize = 3;
+const SHORT: usize = 2;
 
 fn shape(problem: &Problem<'_>) -> Shape {
     let &Problem { batch, dim, dstate, seqlen, .. } = problem;
@@ -43,6 +44,8 @@ pub(super) fn checkpoints_len(problem: &Problem<'_>) -> usize {
 struct Call<'p, 'a> {
     problem: &'p Problem<'a>,
     plan: Plan,
+    /// Terms that an f32 is split into in products.
+    terms: usize,
     /// Bounds, or the sequence of each step, in the direction of the scan.
     sequences: Option<View<'a>>,
     /// Sequences of bounds, or of the axis that states have for them.
@@ -50,7 +53,7 @@ struct Call<'p, 'a> {
 }
 
 impl<'p, 'a> Call<'p, 'a> {
-    fn new(problem: &'p Problem<'a>, numbers: Numbers) -> Result<Self> {
+    fn new(problem: &'p Problem<'a>, numbers: Numbers, tf32: bool) -> Result<Self> {
         if problem.double {
             return Err(Error::Unavailable { what: "a simplified scan in f64", why: "kernels for CUDA compute in f32" });
         }
@@ -61,7 +64,8 @@ impl<'p, 'a> Call<'p, 'a> {
                 (Some(if problem.reverse { index.flip(1) } else { index }), problem.segments.per_row().unwrap_or(1))
             }
         };
-        Ok(Call { problem, plan: Plan::new(shape(problem), numbers), sequences, sequence_count })
+        let (plan, terms) = (Plan::new(shape(problem), numbers), if tf32 { SHORT } else { PRECISE });
+        Ok(Call { problem, plan, terms, sequences, sequence_count })
     }
 
     /// Whether states have an axis of sequences within a row.
@@ -100,6 +104,7 @@ impl<'p, 'a> Call<'p, 'a> {
             a: self.map(p.b, false),
             b: Factor { view: p.u, conjugate: false },
             factor: 1.0,
+            terms: self.terms,
             to: To::Tensor { view: self.numbers(numbers), skip: None },
         }
     }
@@ -111,6 +116,7 @@ impl<'p, 'a> Call<'p, 'a> {
             a: self.map(p.c, false),
             b: Factor { view: self.numbers(numbers), conjugate: false },
             factor: p.real_factor.unwrap_or(1.0),
+            terms: self.terms,
             to: To::Tensor { view: y.as_read(), skip: p.d.map(|d| (d, p.u)) },
         }
     }
@@ -123,7 +129,7 @@ fn places(workspace: &RawViewMut) -> impl Fn(usize) -> u64 {
 }
 
 pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets, workspace: &RawViewMut) -> Result<()> {
-    let call = Call::new(problem, stream.numbers())?;
+    let call = Call::new(problem, stream.numbers(), stream.allows_tf32())?;
     let (layout, at) = (Layout::forward(&call.plan), places(workspace));
     let checkpoints = targets.checkpoints.as_ref().map(|v| v.as_mut_ptr() as u64);
     let places = Places { numbers: at(layout.numbers), ends: at(layout.ends), checkpoints: checkpoints.unwrap_or(0) };
@@ -139,5 +145,5 @@ pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets,
 
 /// Elements of the workspace of a forward pass.
 pub(super) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
-    Ok(Layout::forward(&Call::new(problem, stream.numbers())?.plan).len)
+    Ok(Layout::forward(&Call::new(problem, stream.numbers(), stream.allows_tf32())?.plan).len)
 }

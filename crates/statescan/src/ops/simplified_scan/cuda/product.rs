@@ -1,7 +1,7 @@
 //! Products of matrices on tensor cores: one launch of `complex_product`.
 
+use super::OP;
 use super::plan::{COLUMNS, DEPTH, RESIDENT, ROWS, Slices};
-use super::{OP, PRECISE};
 use crate::cuda::{Address, COMMON, Config, Kernel, Launch, MMA, Program, Stream, Strided, neighbours, params};
 use crate::error::Result;
 use crate::tensor::{DType, View};
@@ -56,6 +56,8 @@ pub(super) struct Product<'v> {
     pub a: Factor<'v>,
     pub b: Factor<'v>,
     pub factor: f64,
+    /// Terms that an f32 is split into.
+    pub terms: usize,
     pub to: To<'v>,
 }
 
@@ -64,26 +66,27 @@ fn parts(dtype: DType) -> usize {
     1 + usize::from(dtype.is_complex())
 }
 
-/// Bytes of shared memory: a tile for each plane and each term of both factors, as `product.cu` lays them out.
-fn shared(a: DType, b: DType, out: usize, over_time: bool) -> usize {
-    let (own_a, own_b) = (parts(a), parts(b));
-    // complex products have a plane more, for sums of parts
-    let more = usize::from(own_a == 2 && own_b == 2 && out == 2);
-    let line = |length: usize| 2 * length + 16;
-    let tile = if over_time { COLUMNS * line(DEPTH) } else { DEPTH * line(COLUMNS) };
-    (own_a + more) * terms(a) * ROWS * line(DEPTH) + (own_b + more) * terms(b) * tile
-}
-
-/// Terms of bf16 that numbers of a type are split into.
-fn terms(dtype: DType) -> usize {
-    match dtype {
-        DType::BF16 => 1,
-        DType::F16 => 2,
-        _ => PRECISE,
-    }
-}
-
 impl Product<'_> {
+    /// Terms of bf16 that numbers of a type are split into.
+    fn terms(&self, dtype: DType) -> usize {
+        match dtype {
+            DType::BF16 => 1,
+            DType::F16 => 2,
+            _ => self.terms,
+        }
+    }
+
+    /// Bytes of shared memory: a tile for each plane and each term of both factors, as `product.cu` lays them out.
+    fn shared(&self, out: usize) -> usize {
+        let (a, b) = (self.a.view.dtype(), self.b.view.dtype());
+        // complex products have a plane more, for sums of parts
+        let more = usize::from(parts(a) == 2 && parts(b) == 2 && out == 2);
+        let line = |length: usize| 2 * length + 16;
+        let over_time = matches!(self.to, To::Terms { .. });
+        let tile = if over_time { COLUMNS * line(DEPTH) } else { DEPTH * line(COLUMNS) };
+        (parts(a) + more) * self.terms(a) * ROWS * line(DEPTH) + (parts(b) + more) * self.terms(b) * tile
+    }
+
     pub fn kernel(&self) -> Result<Kernel<Params>> {
         let (a, b) = (self.a.view, self.b.view);
         let over_time = matches!(self.to, To::Terms { .. });
@@ -97,8 +100,8 @@ impl Product<'_> {
             .dtype("B", b.dtype())
             .flag("A_CONJUGATE", self.a.conjugate)
             .flag("B_CONJUGATE", self.b.conjugate)
-            .int("A_TERMS", terms(a.dtype()))
-            .int("B_TERMS", terms(b.dtype()))
+            .int("A_TERMS", self.terms(a.dtype()))
+            .int("B_TERMS", self.terms(b.dtype()))
             .flag("A_WIDE", wide(&a))
             .flag("B_WIDE", wide(&b))
             .flag("A_LINES_FIRST", lines_first(&a))
@@ -153,7 +156,7 @@ impl Product<'_> {
             }
         };
         let blocks = row_tiles.checked_mul(column_tiles).and_then(|tiles| tiles.checked_mul(count));
-        let shared = shared(a.dtype(), b.dtype(), out, over_time);
+        let shared = self.shared(out);
         let launch = Launch { shared: shared as u32, ..Launch::new(OP, blocks, 2 * ROWS)? };
         Ok(Kernel { config: config.int("SHARED", shared), launch, params })
     }

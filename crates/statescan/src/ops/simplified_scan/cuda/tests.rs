@@ -15,9 +15,13 @@ const BATCH: usize = 3;
 
 /// Adds the kernels of both passes with every result and gradient.
 fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
+    add_with(suite, args, state, false);
+}
+
+fn add_with(suite: &mut Suite, args: &Args<'_>, state: &[usize], tf32: bool) {
     let state = tensor(DType::Complex64, state);
     let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
-    let (call, p) = (Call::new(&problem, Numbers::H200).unwrap(), &problem);
+    let (call, p) = (Call::new(&problem, Numbers::H200, tf32).unwrap(), &problem);
     let like = |view: &View<'_>| target(tensor(view.dtype(), &view.shape()));
     let last = problem.normal.state(target(state));
     let y = target(tensor(if p.real_factor.is_some() { DType::F32 } else { DType::Complex64 }, &p.u.shape()));
@@ -74,6 +78,7 @@ fn add_types(suite: &mut Suite) {
 }
 
 fn add_options(suite: &mut Suite) {
+    add_with(suite, &args(DType::Complex64, DType::Complex64, DType::F32, SIZES), &[BATCH, SIZES[1]], true);
     let [h, p, l] = [17, 5, 1001];
     let plain = args(DType::Complex64, DType::Complex64, DType::BF16, [h, p, l]);
     let steady = tensor(DType::F32, &[p]);
