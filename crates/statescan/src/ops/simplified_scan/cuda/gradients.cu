@@ -31,12 +31,10 @@ DEVICE void put_terms(const GradientParams& p, const Work& w, Terms sums) {
 struct BySizes {
   f32 d, da;
 
-  DEVICE BySizes(Terms& sums, const State& state, f32 size, f32 size_a, complex64 g, complex64 before, complex64 v) {
-    const complex64 by_decay = mul_conj(mul_conj(g, before), Method::decay_slope(state.prepared, size_a));
-    const complex64 by_input = mul_conj(g, v);
-    sums.a = scaled_add(by_decay, size_a, sums.a);
-    sums.a = add(sums.a, scale(mul_conj(by_input, Method::input_by_a(state.prepared, size)), size));
-    d = re_mul_conj_add(by_input, Method::input_by_step(state.prepared, size), 0.f);
+  DEVICE BySizes(Terms& sums, const State& state, const Slopes& slopes, f32 size_a, complex64 g, complex64 before, complex64 v) {
+    const complex64 by_decay = mul_conj(mul_conj(g, before), slopes.decay), by_input = mul_conj(g, v);
+    sums.a = add(scaled_add(by_decay, size_a, sums.a), mul_conj(by_input, slopes.input_by_a));
+    d = re_mul_conj_add(by_input, slopes.input_by_step, 0.f);
     da = re_mul_conj_add(by_decay, state.a, 0.f);
     if constexpr (!HAS_DELTA_A) d += da;
     sums.d += d, sums.da += da;
@@ -118,7 +116,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) simplified_scan_gradien
       x = steps[i].apply(x);
       if constexpr (HAS_STEPS) {
         const complex64 none = {};
-        const BySizes by(sums, state, sizes.d[i], sizes.da[i], exists ? g[i] : none, exists ? before : none, v[i]);
+        const Slopes slopes = state.slopes(c[i], sizes.d[i], sizes.da[i]);
+        const BySizes by(sums, state, slopes, sizes.da[i], exists ? g[i] : none, exists ? before : none, v[i]);
         by_d[i] = by.d, by_da[i] = by.da;
       }
       if (exists && begins_here) write_state<AFTER>(p, p.after, row_before(p, w.batch, first + i), w.n, mul(conj(c[i].decay), g[i]));

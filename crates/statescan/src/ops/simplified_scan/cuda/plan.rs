@@ -16,11 +16,11 @@ const SEGMENT: usize = 2;
 /// Rows, columns and depth of a block of a product, as `product.cu` has them.
 pub(super) const ROWS: usize = 64;
 pub(super) const COLUMNS: usize = 64;
-pub(super) const DEPTH: usize = 16;
+pub(super) const DEPTH: usize = 32;
 /// Blocks of a product that a multiprocessor runs at the same time.
 pub(super) const RESIDENT: usize = 2;
 /// Units of depth that a slice has at least: its sums are written and read once more.
-const SLICE: usize = 16;
+const SLICE: usize = 8;
 /// Steps of a piece of the gradient by the skip, and the most slices of it.
 pub(super) const PIECE: usize = 512;
 const SKIP_SLICES: usize = 64;
@@ -81,7 +81,8 @@ impl Plan {
         let segment_tiles = tiles.div_ceil(wanted.min(tiles / SEGMENT).max(1)).max(1);
         let blocks = (dim.div_ceil(ROWS) * dstate.div_ceil(COLUMNS)).max(1);
         let units = batch * seqlen.div_ceil(DEPTH);
-        let slices = (2 * RESIDENT * numbers.multiprocessors).div_ceil(blocks).min(units.div_ceil(SLICE));
+        // whole rounds of blocks, so that none is left for a round of its own
+        let slices = (2 * RESIDENT * numbers.multiprocessors / blocks).max(1).min(units.div_ceil(SLICE));
         Plan {
             shape,
             pitch: seqlen.next_multiple_of(ITEMS),

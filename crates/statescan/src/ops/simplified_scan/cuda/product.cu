@@ -4,24 +4,22 @@
 //   OVER_TIME: to(m, n) = factor sum_b sum_k a[b](m, k) b[b](k, n), a term for each slice of (b, k), which are summed afterwards
 //
 // A block forms ROWS x COLUMNS of it. Numbers are split into TERMS terms of bf16 on their way into shared memory, once for a block: three have all
-// bits of an f32, and those of their products that matter are six (see mma.cuh). Tensor cores cut sums off instead of rounding them, so the sum over
-// DEPTH is added to the whole one outside of them.
+// bits of an f32, and those of their products that matter are six (see mma.cuh). Tensor cores cut sums off instead of rounding them, so what they
+// sum over 16 of the depth is added to the whole sum outside of them.
 //
-// A complex product takes three real ones: with P = a.re b.re, Q = a.im b.im and S = (a.re + a.im)(b.re + b.im) it is (P - Q) + i (S - P - Q).
+// A complex product is four real ones, or two where one side or the result is real. (Three, of sums of parts, would be more traffic of shared memory,
+// which binds beside the tensor cores.)
 
 constexpr int A_PARTS = PartsOf<A>::COUNT, B_PARTS = PartsOf<B>::COUNT;
 constexpr int OUT_PARTS = OVER_TIME ? TERM_PARTS : PartsOf<OUT>::COUNT;
-// what is multiplied of a complex number: its parts, and their sum where a complex product of complex numbers is formed
-constexpr bool SUMS_OF_PARTS = A_PARTS == 2 && B_PARTS == 2 && OUT_PARTS == 2;
-constexpr int A_PLANES = A_PARTS + SUMS_OF_PARTS, B_PLANES = B_PARTS + SUMS_OF_PARTS;
 constexpr int THREADS = 2 * ROWS, PAIRS = COLUMNS / 16;   // a warp has 16 rows
-static_assert(ROWS % 16 == 0 && COLUMNS % 16 == 0 && DEPTH == 16, "fragments are 16 wide");
+static_assert(ROWS % 16 == 0 && COLUMNS % 16 == 0 && DEPTH % 16 == 0, "fragments are 16 wide");
 
-// A tile of shared memory for each plane and each term of its numbers: lines of rows or columns, or lines along the depth
+// A tile of shared memory for each part and each term of its numbers: lines of rows or columns, or lines along the depth
 constexpr int LINE = 2 * DEPTH + 16, A_TILE = ROWS * LINE;
 constexpr int B_LINES = OVER_TIME ? COLUMNS : DEPTH, B_LENGTH = OVER_TIME ? DEPTH : COLUMNS;
-constexpr int B_LINE = 2 * B_LENGTH + 16, B_TILE = B_LINES * B_LINE, B_AT = A_PLANES * A_TERMS * A_TILE;
-static_assert(B_AT + B_PLANES * B_TERMS * B_TILE <= SHARED, "the plan has counted the same");
+constexpr int B_LINE = 2 * B_LENGTH + 16, B_TILE = B_LINES * B_LINE, B_AT = A_PARTS * A_TERMS * A_TILE;
+static_assert(B_AT + B_PARTS * B_TERMS * B_TILE <= SHARED, "the plan has counted the same");
 
 // The numbers of LINES x LENGTH that this thread brings into shared memory, two neighbours of a line at a time. Neighbouring threads have
 // neighbouring lines, or neighbours of one line.
@@ -53,23 +51,20 @@ template <typename E, int LINES, int LENGTH, bool LINES_FIRST, bool WIDE> struct
     }
   }
 
-  template <int PLANES, int TERMS, bool CONJUGATE, int PITCH> DEVICE void put(char* tiles) const {
+  template <int TERMS, bool CONJUGATE, int PITCH, int TILE> DEVICE void put(char* tiles) const {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
       const complex64 both[2] = {to_complex(v[i][0]), to_complex(v[i][1])};
 #pragma unroll
-      for (int plane = 0; plane < PLANES; plane++) {
+      for (int part = 0; part < PartsOf<E>::COUNT; part++) {
+        const f32 sign = CONJUGATE && part == 1 ? -1.f : 1.f;
         u32 terms[TERMS];
-        split_bf16(terms, number<CONJUGATE>(both[0], plane), number<CONJUGATE>(both[1], plane));
+        split_bf16(terms, sign * part_of(both[0], part), sign * part_of(both[1], part));
 #pragma unroll
         for (int term = 0; term < TERMS; term++)
-          *reinterpret_cast<u32*>(tiles + (plane * TERMS + term) * LINES * PITCH + line(i) * PITCH + 2 * along(i)) = terms[term];
+          *reinterpret_cast<u32*>(tiles + (part * TERMS + term) * TILE + line(i) * PITCH + 2 * along(i)) = terms[term];
       }
     }
-  }
-  template <bool CONJUGATE> static DEVICE f32 number(complex64 v, int plane) {
-    const f32 im = CONJUGATE ? -v.im : v.im;
-    return plane == 0 ? v.re : plane == 1 ? im : v.re + im;
   }
 };
 
@@ -86,62 +81,54 @@ struct Sums {
 
   // adds the product of what lies in shared memory
   DEVICE void add(const char* a_tiles, const char* b_tiles) {
-    FragmentA a[A_PLANES][A_TERMS];
+#pragma unroll 1
+    for (int depth = 0; depth < DEPTH; depth += 16) {
+      FragmentA a[A_PARTS][A_TERMS];
 #pragma unroll
-    for (int plane = 0; plane < A_PLANES; plane++)
+      for (int part = 0; part < A_PARTS; part++)
 #pragma unroll
-      for (int term = 0; term < A_TERMS; term++)
-        load_a<LINE>(a[plane][term], a_tiles + (plane * A_TERMS + term) * A_TILE + threadIdx.x / 32 * 16 * LINE);
+        for (int term = 0; term < A_TERMS; term++)
+          load_a<LINE>(a[part][term], a_tiles + (part * A_TERMS + term) * A_TILE + threadIdx.x / 32 * 16 * LINE + 2 * depth);
+      const char* const b = b_tiles + depth * (OVER_TIME ? 2 : B_LINE);
 #pragma unroll
-    for (int j = 0; j < PAIRS; j++) add_block(v[2 * j], v[2 * j + 1], a, b_tiles, 16 * j);
+      for (int j = 0; j < PAIRS; j++) add_block(v[2 * j], v[2 * j + 1], a, b + 16 * j * (OVER_TIME ? B_LINE : 2));
+    }
   }
 
-  // Real products that a block is made of: of which planes.
-  static constexpr int PRODUCTS = SUMS_OF_PARTS ? 3 : A_PARTS > B_PARTS ? (OUT_PARTS == 2 ? A_PARTS : 1) : OUT_PARTS == 2 || A_PARTS == 2 ? B_PARTS : 1;
-  static constexpr int a_plane(int product) { return A_PLANES > 1 ? product : 0; }
-  static constexpr int b_plane(int product) { return B_PLANES > 1 ? product : 0; }
-
   // Terms of b one after the other, the small ones first, each with the terms of a that matter beside it.
-  static DEVICE void add_block(FragmentC (&first)[OUT_PARTS], FragmentC (&second)[OUT_PARTS], const FragmentA (&a)[A_PLANES][A_TERMS],
-                               const char* b_tiles, int column) {
-    FragmentC sum[2][PRODUCTS];
+  static DEVICE void add_block(FragmentC (&first)[OUT_PARTS], FragmentC (&second)[OUT_PARTS], const FragmentA (&a)[A_PARTS][A_TERMS],
+                               const char* b_tiles) {
+    FragmentC sum[2][OUT_PARTS], minus[2];
 #pragma unroll
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 2; k++) {
+      minus[k] = FragmentC();
 #pragma unroll
-      for (int product = 0; product < PRODUCTS; product++) sum[k][product] = FragmentC();
+      for (int part = 0; part < OUT_PARTS; part++) sum[k][part] = FragmentC();
+    }
 #pragma unroll
     for (int j = B_TERMS - 1; j >= 0; j--) {
-      // keeps the compiler from loading everything at once, which there are no registers for
-      __syncwarp();
-      FragmentB b[B_PLANES][2];
+      FragmentB b[B_PARTS][2];
 #pragma unroll
-      for (int plane = 0; plane < B_PLANES; plane++)
-        load_b<B_LINE, !OVER_TIME>(b[plane], b_tiles + (plane * B_TERMS + j) * B_TILE + (OVER_TIME ? column * B_LINE : 2 * column));
+      for (int part = 0; part < B_PARTS; part++) load_b<B_LINE, !OVER_TIME>(b[part], b_tiles + (part * B_TERMS + j) * B_TILE);
 #pragma unroll
       for (int i = A_TERMS - 1; i >= 0; i--) {
         if (i + j >= (A_TERMS > B_TERMS ? A_TERMS : B_TERMS)) continue;
 #pragma unroll
-        for (int product = 0; product < PRODUCTS; product++)
-#pragma unroll
-          for (int k = 0; k < 2; k++) multiply<bf16>(sum[k][product], a[a_plane(product)][i], b[b_plane(product)][k]);
+        for (int k = 0; k < 2; k++) {
+          multiply<bf16>(sum[k][0], a[0][i], b[0][k]);
+          if constexpr (OUT_PARTS == 2 && A_PARTS == 2) multiply<bf16>(sum[k][1], a[A_PARTS - 1][i], b[0][k]);
+          if constexpr (OUT_PARTS == 2 && B_PARTS == 2) multiply<bf16>(sum[k][OUT_PARTS - 1], a[0][i], b[B_PARTS - 1][k]);
+          if constexpr (A_PARTS == 2 && B_PARTS == 2) multiply<bf16>(minus[k], a[A_PARTS - 1][i], b[B_PARTS - 1][k]);
+        }
       }
     }
-    gather(first, sum[0]), gather(second, sum[1]);
-  }
-
-  // from the real products to the parts of the sums
-  static DEVICE void gather(FragmentC (&to)[OUT_PARTS], const FragmentC (&sum)[PRODUCTS]) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      if constexpr (SUMS_OF_PARTS) {
-        to[0].v[i] += sum[0].v[i] - sum[1].v[i], to[1].v[i] += sum[2].v[i] - (sum[0].v[i] + sum[1].v[i]);
-      } else if constexpr (OUT_PARTS == 2) {
-        to[0].v[i] += sum[0].v[i];
-        if constexpr (PRODUCTS == 2) to[1].v[i] += sum[1].v[i];
-      } else {
-        to[0].v[i] += PRODUCTS == 2 ? sum[0].v[i] - sum[PRODUCTS - 1].v[i] : sum[0].v[i];
+    for (int part = 0; part < OUT_PARTS; part++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        first[part].v[i] += part == 0 ? sum[0][0].v[i] - minus[0].v[i] : sum[0][part].v[i];
+        second[part].v[i] += part == 0 ? sum[1][0].v[i] - minus[1].v[i] : sum[1][part].v[i];
       }
-    }
   }
 
   // job(row, column, parts of two neighbouring columns) within the block
@@ -191,8 +178,8 @@ DEVICE void load_factors(char* a_tiles, char* b_tiles, const Params& p, const De
     b.load(at<B>(p.b, d.batch, column, d.at), p.b.stride[1], p.b.stride[2], columns, depth);
   else
     b.load(at<B>(p.b, d.batch, d.at, column), p.b.stride[1], p.b.stride[2], depth, columns);
-  a.template put<A_PLANES, A_TERMS, A_CONJUGATE, LINE>(a_tiles);
-  b.template put<B_PLANES, B_TERMS, B_CONJUGATE, B_LINE>(b_tiles);
+  a.template put<A_TERMS, A_CONJUGATE, LINE, A_TILE>(a_tiles);
+  b.template put<B_TERMS, B_CONJUGATE, B_LINE, B_TILE>(b_tiles);
 }
 
 // Two neighbouring columns of the result.

@@ -76,15 +76,13 @@ impl Product<'_> {
         }
     }
 
-    /// Bytes of shared memory: a tile for each plane and each term of both factors, as `product.cu` lays them out.
-    fn shared(&self, out: usize) -> usize {
+    /// Bytes of shared memory: a tile for each part and each term of both factors, as `product.cu` lays them out.
+    fn shared(&self) -> usize {
         let (a, b) = (self.a.view.dtype(), self.b.view.dtype());
-        // complex products have a plane more, for sums of parts
-        let more = usize::from(parts(a) == 2 && parts(b) == 2 && out == 2);
         let line = |length: usize| 2 * length + 16;
         let over_time = matches!(self.to, To::Terms { .. });
         let tile = if over_time { COLUMNS * line(DEPTH) } else { DEPTH * line(COLUMNS) };
-        (parts(a) + more) * self.terms(a) * ROWS * line(DEPTH) + (parts(b) + more) * self.terms(b) * tile
+        parts(a) * self.terms(a) * ROWS * line(DEPTH) + parts(b) * self.terms(b) * tile
     }
 
     pub fn kernel(&self) -> Result<Kernel<Params>> {
@@ -127,7 +125,7 @@ impl Product<'_> {
             slice_units: 0,
             factor: self.factor as f32,
         };
-        let (count, out) = match self.to {
+        let count = match self.to {
             To::Tensor { view, skip } => {
                 let of = |view: Option<View<'_>>| view.map_or(DType::F32, |v| v.dtype());
                 config = config
@@ -140,7 +138,7 @@ impl Product<'_> {
                 params.to = Strided::of(&view);
                 params.skip = Strided::of_option(&skip.map(|(skip, _)| skip));
                 params.extra = Strided::of_option(&skip.map(|(_, extra)| extra));
-                (batch, parts(view.dtype()))
+                batch
             }
             To::Terms { address, slices, complex } => {
                 config = config
@@ -152,11 +150,11 @@ impl Product<'_> {
                     .int("TERM_PARTS", if complex { 2 } else { 1 });
                 params.terms = Address::new(address);
                 params.slice_units = slices.units as i64;
-                (slices.count, 1 + usize::from(complex))
+                slices.count
             }
         };
         let blocks = row_tiles.checked_mul(column_tiles).and_then(|tiles| tiles.checked_mul(count));
-        let shared = self.shared(out);
+        let shared = self.shared();
         let launch = Launch { shared: shared as u32, ..Launch::new(OP, blocks, 2 * ROWS)? };
         Ok(Kernel { config: config.int("SHARED", shared), launch, params })
     }

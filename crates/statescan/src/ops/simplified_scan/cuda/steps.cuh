@@ -209,23 +209,71 @@ struct Coefficients {
   complex64 decay, input;
 };
 
+// dAbar/dz, dBbar/ddelta and dBbar/dA.
+struct Slopes {
+  complex64 decay, input_by_step, input_by_a;
+};
+
 // A state's constants.
 struct State {
   complex64 a, prepared;
+  complex64 exponent, inverse;   // of `zoh`: what exp_prepared takes, and 1 / A
+  bool has_inverse;
   const DELTA* delta;
   const DELTA_A* delta_a;
 
   DEVICE State(const Inputs& p, const Work& w) : a(to_complex(*at<A>(p.a, w.n))) {
-    prepared = Method::prepare(a);
+    prepared = Method::prepare(a), exponent = prepare_exp(a);
+    has_inverse = norm2(a) > 1e-30f;
+    inverse = scale(conj(a), 1.f / norm2(a));
     delta = at<DELTA>(p.delta, w.batch, w.n), delta_a = at<DELTA_A>(p.delta_a, w.batch, w.n);
   }
+
   DEVICE Coefficients coefficients(f32 d, f32 da) const {
+    if constexpr (METHOD == Discretization::Zoh) return held(d, da);
     return {Method::decay(prepared, da), Method::amplify(prepared, d, from_real<complex64>(Method::INPUT_STEP ? d : 1.f))};
   }
+  // Bbar is (exp(d A) - 1) / A, whose numerator does not cancel; both exponentials are of the same argument if the steps are.
+  DEVICE Coefficients held(f32 d, f32 da) const {
+    f32 sine, cosine;
+    sincospif(exponent.im * d, &sine, &cosine);
+    const f32 grow = expm1f(a.re * d), less = cosine > 0.f ? -sine * sine * reciprocal_fast(1.f + cosine) : cosine - 1.f;
+    const complex64 exp_less_one = {__fmaf_rn(grow, cosine, less), __fmaf_rn(grow, sine, sine)};
+    Coefficients out;
+    out.input = has_inverse ? mul(exp_less_one, inverse) : from_real<complex64>(d);
+    if constexpr (HAS_DELTA_A) {
+      out.decay = exp_prepared(exponent, da);
+    } else {
+      const f32 size = exp2_fast(exponent.re * d);
+      out.decay = {size * cosine, size * sine};
+    }
+    return out;
+  }
+
+  // from the coefficients of the same step
+  DEVICE Slopes slopes(const Coefficients& c, f32 d, f32 da) const {
+    Slopes out;
+    out.decay = Method::DECAY_IS_EXP ? c.decay : Method::decay_slope(prepared, da);
+    if constexpr (METHOD == Discretization::Zoh) {
+      const complex64 z = scale(a, d);
+      out.input_by_step = HAS_DELTA_A ? exp_prepared(exponent, d) : c.decay;
+      if (norm2(z) >= 1.f)
+        out.input_by_a = mul(add(scale(out.input_by_step, d), scale(c.input, -1.f)), inverse);
+      else
+        out.input_by_a = scale(phi1_slope_below_one(z), d * d);
+    } else {
+      out.input_by_step = Method::input_by_step(prepared, d);
+      out.input_by_a = scale(Method::input_by_a(prepared, d), d);
+    }
+    return out;
+  }
+
   // the decay of one step, which may be behind the last one
   DEVICE complex64 decay_at(const Inputs& p, i64 t) const {
     if (t >= p.seqlen) return {1.f, 0.f};
-    return Method::decay(prepared, HAS_DELTA_A ? to_f32(delta_a[t * p.delta_a.stride[2]]) : to_f32(delta[t * p.delta.stride[2]]));
+    // a step that does not depend on time has a stride of zero
+    const f32 da = HAS_DELTA_A ? to_f32(delta_a[t * p.delta_a.stride[2]]) : to_f32(delta[t * p.delta.stride[2]]);
+    return METHOD == Discretization::Zoh ? exp_prepared(exponent, da) : Method::decay(prepared, da);
   }
 };
 
