@@ -1,8 +1,8 @@
 //! The simplified scan on CUDA: products on tensor cores, and walks over time between them.
 //!
-//! Forward: `v = B u` into the workspace, a scan that puts x in its place, `y = C x`. Backward: v and the gradient by x, a walk back in time that puts
-//! x and the gradient by v in their places, then the products of both with u and by_y; what rows, segments and slices add to a gradient are terms
-//! in the workspace, which are summed in order.
+//! Forward: `v = B u` into the workspace, a scan that puts x in its place, `y = C x`. Backward: v and the gradient by x, a walk back in time that
+//! puts x and the gradient by v in their places, then the products of both with u and by_y; what rows, segments and slices add to a gradient are
+//! terms in the workspace, which are summed in order.
 
 mod backward;
 mod plan;

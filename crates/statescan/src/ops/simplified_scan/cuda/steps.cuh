@@ -290,7 +290,8 @@ struct Sizes {
       for (int i = 0; i < ITEMS; i++) da[i] = d[i];
     }
   }
-  template <typename E, int WIDTH, bool IS_STEADY> static DEVICE void load_one(f32 (&to)[ITEMS], const E* row, const Strided& of, i64 first, i64 seqlen) {
+  template <typename E, int WIDTH, bool IS_STEADY>
+  static DEVICE void load_one(f32 (&to)[ITEMS], const E* row, const Strided& of, i64 first, i64 seqlen) {
     if constexpr (IS_STEADY) {
       const f32 v = to_f32(*row);
 #pragma unroll

@@ -52,7 +52,8 @@ struct Rows {
   }
 
   // the products of a line of a map and the rows of u, or of their states
-  template <typename MAP, typename E, bool OF_STATES> DEVICE void multiply(complex64 (&sum)[ROWS], const Strided& map, i64 line, i64 columns, const Strided& of) const {
+  template <typename MAP, typename E, bool OF_STATES>
+  DEVICE void multiply(complex64 (&sum)[ROWS], const Strided& map, i64 line, i64 columns, const Strided& of) const {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) sum[r] = {};
     for (i64 column = threadIdx.x % 32; column < columns; column += 32) {
