@@ -120,6 +120,14 @@ impl Exec {
         self.stream().ok_or(Error::Unavailable { what: "device memory", why: "the executor is not a CUDA one" })
     }
 
+    /// Refuses CUDA executors for what has no kernel there.
+    pub(crate) fn cpu_only(&self, what: &'static str) -> Result<()> {
+        match &self.cuda {
+            None => Ok(()),
+            Some(_) => Err(Error::Unavailable { what, why: "it has no kernel for CUDA" }),
+        }
+    }
+
     /// Memory for partial results.
     pub(crate) fn workspace(&self) -> &Workspace {
         &self.workspace
