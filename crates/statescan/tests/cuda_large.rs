@@ -6,7 +6,7 @@ mod common;
 
 use common::device::{gpu, home, on};
 use common::{Layout, Rng, assert_close, normal, uniform};
-use statescan::ops::{causal_conv1d, linear_scan, selective_scan};
+use statescan::ops::{causal_conv1d, linear_scan, selective_scan, simplified_scan};
 use statescan::tensor::{ErrorBound, Workspace};
 use statescan::{DType, Exec, Tensor};
 
@@ -117,6 +117,30 @@ fn linear_scan_of_many_rows() {
         let cotangents = Cotangents::default().h(inputs);
         backward(exec, &args, Some(h.view()), &cotangents, &mut grads).unwrap();
         vec![h, da]
+    });
+}
+
+#[test]
+#[ignore = "needs 20 GB on the GPU and on the host"]
+fn simplified_scan_of_many_rows() {
+    use simplified_scan::{Args, Cotangents, Gradients, Outputs, backward, backward_workspace_len, forward, workspace_len};
+    let rng = &mut Rng::new(6);
+    let states = 4;
+    let delta = uniform(rng, DType::F32, &[states], Layout::Dense, 0.01, 0.2);
+    let a = uniform(rng, DType::Complex64, &[states], Layout::Dense, -2.0, -0.1);
+    let [b, c] = [[states, DIM], [DIM, states]].map(|shape| normal(rng, DType::Complex64, &shape, Layout::Dense, 0.3));
+    let d = normal(rng, DType::F32, &[DIM], Layout::Dense, 1.0);
+    check(&numbers(&[PERIOD, DIM, STEPS]), |exec, u| {
+        let [delta, a, b, c, d] = [&delta, &a, &b, &c, &d].map(|tensor| on(exec, tensor));
+        let args = Args::inner(u.view(), delta.view(), a.view(), b.view(), c.view(), d.view());
+        let [mut y, mut du] = [&u, &u].map(|like| room(exec, like));
+        let mut workspace = Workspace::default();
+        let scratch = workspace.view_mut(exec, workspace_len(exec, &args).unwrap()).unwrap();
+        forward(exec, &args, &mut Outputs::default().y(y.view_mut()).workspace(scratch)).unwrap();
+        let scratch = workspace.view_mut(exec, backward_workspace_len(exec, &args).unwrap()).unwrap();
+        let mut grads = Gradients::default().u(du.view_mut()).workspace(scratch);
+        backward(exec, &args, None, &Cotangents::default().y(u.view()), &mut grads).unwrap();
+        vec![y, du]
     });
 }
 

@@ -39,6 +39,11 @@ DEVICE complex64 to_complex(f16 v) { return {to_f32(v), 0.f}; }
 DEVICE complex64 to_complex(complex64 v) { return v; }
 DEVICE complex64 to_complex(complex128 v) { return {f32(v.re), f32(v.im)}; }
 
+// real numbers of an element
+template <typename E> struct PartsOf { static constexpr int COUNT = 1; };
+template <> struct PartsOf<complex64> { static constexpr int COUNT = 2; };
+template <> struct PartsOf<complex128> { static constexpr int COUNT = 2; };
+
 // ---- fields: what a recurrence runs on, f32 or complex64
 
 DEVICE void convert(f32& to, f32 v) { to = v; }

@@ -41,14 +41,17 @@ DEVICE complex64 sub_over(complex64 a, complex64 b, complex64 z) {
   return scale(mul_conj(complex64{a.re - b.re, a.im - b.im}, z), 1.f / norm2(z));
 }
 // the derivative of phi1: sum (k + 1) z^k / (k + 2)! below one, where the closed form cancels
-template <typename F> DEVICE F phi1_slope(F z, F exp_z) {
-  if (norm2(z) >= 1.f) return sub_over(exp_z, phi1(z), z);
+template <typename F> DEVICE F phi1_slope_below_one(F z) {
   constexpr f32 terms[] = {2.2964432e-8f, 2.5052108e-7f, 2.4801587e-6f, 2.2045855e-5f, 1.7361111e-4f, 1.1904762e-3f,
                            6.9444444e-3f, 3.3333333e-2f, 1.25e-1f,      3.3333333e-1f, 0.5f};
   F sum = {};
 #pragma unroll
   for (int k = 0; k < 11; k++) sum = mul_add(sum, z, from_real<F>(terms[k]));
   return sum;
+}
+template <typename F> DEVICE F phi1_slope(F z, F exp_z) {
+  if (norm2(z) >= 1.f) return sub_over(exp_z, phi1(z), z);
+  return phi1_slope_below_one(z);
 }
 
 // 1 / (1 - d A / 2)

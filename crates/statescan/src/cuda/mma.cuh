@@ -46,9 +46,9 @@ DEVICE u32 pack_bf16(f32 first, f32 second) {
 }
 
 // three terms of bf16 have all bits of an f32, and six products of them those of a product
-DEVICE void split_bf16(u32 (&terms)[3], f32 first, f32 second) {
+template <int TERMS> DEVICE void split_bf16(u32 (&terms)[TERMS], f32 first, f32 second) {
 #pragma unroll
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < TERMS; i++) {
     terms[i] = pack_bf16(first, second);
     first -= __uint_as_float(terms[i] << 16), second -= __uint_as_float(terms[i] & 0xffff0000u);
   }

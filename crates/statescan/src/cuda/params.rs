@@ -4,6 +4,7 @@
 use core::ffi::c_void;
 use core::fmt;
 use core::marker::PhantomData;
+use num_complex::Complex32;
 
 /// A type that kernels take by value or as a field of what they take.
 pub(crate) trait Parameter {
@@ -120,7 +121,7 @@ macro_rules! scalar {
         }
     )*};
 }
-scalar!(u32 as "u32", i64 as "i64", f32 as "f32", c_void as "void");
+scalar!(u32 as "u32", i64 as "i64", f32 as "f32", Complex32 as "complex64", c_void as "void");
 
 impl<P: Parameter, const COUNT: usize> Parameter for [P; COUNT] {
     #[cfg(feature = "cuda")]

@@ -4,9 +4,6 @@
 template <typename E> DEVICE void assign_parts(E& to, f32 re, f32) { assign(to, re); }
 DEVICE void assign_parts(complex64& to, f32 re, f32 im) { to = {re, im}; }
 DEVICE void assign_parts(complex128& to, f32 re, f32 im) { to = {re, im}; }
-template <typename E> struct PartsOf { static constexpr int COUNT = 1; };
-template <> struct PartsOf<complex64> { static constexpr int COUNT = 2; };
-template <> struct PartsOf<complex128> { static constexpr int COUNT = 2; };
 
 template <typename E> DEVICE void sum(const Job& job) {
   constexpr int PARTS = PartsOf<E>::COUNT;

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod cuda;
 mod errors;
 mod oracle;
 
@@ -10,10 +11,11 @@ use common::*;
 use num_complex::Complex64;
 use proptest::prelude::proptest;
 use statescan::ops::simplified_scan::{
-    Args, Cotangents, Gradients, Head, Outputs, backward, checkpoints_len, forward, last_state_shape, reference,
+    Args, Cotangents, Gradients, Head, Outputs, backward, backward_workspace_len, checkpoints_len, forward, last_state_shape,
+    reference, workspace_len,
 };
 use statescan::tensor::{Dense, ErrorBound};
-use statescan::{DType, Discretization, Error, Exec, Level, Sequences, Tensor, View};
+use statescan::{DType, Discretization, Error, Exec, Sequences, Tensor, View};
 
 /// Everything that a call depends on besides numbers.
 #[derive(Debug, Clone)]
@@ -228,7 +230,12 @@ impl Case {
         assert!(self.setup.packed == Packed::Numbered || last_state_shape(&args).unwrap() == last.shape());
         let saved = poisoned(rng, self.by_last.dtype().real(), &[checkpoints_len(&args).unwrap()], Layout::Dense);
         let mut saved = on(exec, &saved);
-        let mut out = Outputs::default().y(y.view_mut()).last_state(last.view_mut()).checkpoints(saved.view_mut());
+        let mut scratch = scratch(exec, rng, workspace_len(exec, &args));
+        let mut out = Outputs::default()
+            .y(y.view_mut())
+            .last_state(last.view_mut())
+            .checkpoints(saved.view_mut())
+            .workspace(scratch.view_mut());
         let call = forward(exec, &args, &mut out);
         let results = [&y, &last, &saved];
         ran(exec, call, &results).then(|| results.map(home))
@@ -237,6 +244,7 @@ impl Case {
     /// Names and gradients.
     fn backward(&self, exec: &Exec, rng: &mut Rng, saved: Option<&Tensor>) -> Vec<(&'static str, Tensor)> {
         let (here, saved) = (self.on(exec), saved.map(|tensor| on(exec, tensor)));
+        let mut scratch = scratch(exec, rng, backward_workspace_len(exec, &here.args()));
         let mut like = |of: &Tensor| on(exec, &poisoned(rng, of.dtype(), &of.shape(), self.setup.layout));
         let [mut u, mut delta, mut a, mut b, mut c] = [&self.u, &self.delta, &self.a, &self.b, &self.c].map(&mut like);
         let [mut d, mut delta_a] = [&self.d, &self.delta_a].map(|of| of.as_ref().map(&mut like));
@@ -249,7 +257,8 @@ impl Case {
             .c(c.view_mut())
             .d(d.as_mut().map(|v| v.view_mut()))
             .delta_a(delta_a.as_mut().map(|v| v.view_mut()))
-            .initial_state(initial.view_mut());
+            .initial_state(initial.view_mut())
+            .workspace(scratch.view_mut());
         backward(exec, &here.args(), saved.as_ref().map(|v| v.view()), &here.cotangents(), &mut grads).unwrap();
         let mut all = vec![("u", u), ("delta", delta), ("a", a), ("b", b), ("c", c), ("initial_state", initial)];
         all.extend(d.map(|d| ("d", d)));
@@ -291,6 +300,11 @@ impl Case {
             }
         }
     }
+}
+
+/// Scratch memory of a call, poisoned; what has no kernel needs none.
+fn scratch(exec: &Exec, rng: &mut Rng, len: Result<usize, Error>) -> Tensor {
+    on(exec, &poisoned(rng, DType::F32, &[len.unwrap_or(0)], Layout::Dense))
 }
 
 /// Bit by bit, where NaN is NaN.
@@ -365,8 +379,7 @@ fn bits_do_not_depend_on_threads_or_runs() {
 
 #[test]
 fn nan_stays_in_its_sequence() {
-    for level in Level::available() {
-        let exec = Exec::cpu(1).with_level(level).unwrap();
+    for exec in executors() {
         for packed in [Packed::No, Packed::Bounds] {
             let mut rng = Rng::new(5);
             let batch = if packed == Packed::No { 3 } else { 1 };
@@ -393,7 +406,7 @@ fn nan_stays_in_its_sequence() {
                 for (i, (a, b)) in clean.data().iter().zip(spoilt.data()).enumerate() {
                     let (b_row, t) = (i / (channels * steps), i % steps);
                     let inside = if packed == Packed::No { b_row == 1 } else { (90..150).contains(&t) };
-                    assert!(inside || a == b, "{level}: row {b_row} step {t}");
+                    assert!(inside || a == b, "{exec:?}: row {b_row} step {t}");
                 }
             };
             timed(&clean.0, &spoilt.0);

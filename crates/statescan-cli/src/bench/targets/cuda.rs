@@ -55,6 +55,19 @@ pub(super) fn all() -> Vec<Target> {
     all.push(micros(&filter.backward(), 110.0, Some(56.0)));
     let linear = on("linear_scan", &[('B', 8), ('D', 1536), ('L', 16384)]);
     all.push(target(&linear, Measure::ShareOfCopy, 0.80, Some(0.90)));
+    for (sizes, forward, backward) in [
+        ([8, 512, 256, 4096], (680.0, 450.0), (1700.0, 1100.0)),
+        ([1, 256, 128, 65536], (500.0, 330.0), (1300.0, 850.0)),
+        ([32, 256, 128, 1024], (260.0, 170.0), (650.0, 430.0)),
+    ] {
+        let [batch, dim, dstate, seqlen] = sizes;
+        let of = |op| on(op, &[('B', batch), ('H', dim), ('P', dstate), ('L', seqlen)]);
+        let (layer, inner) = (of("simplified_scan").with(Variation::Complex), of("s5_inner"));
+        all.push(micros(&layer, forward.0, Some(forward.1)));
+        all.push(micros(&layer.backward(), backward.0, Some(backward.1)));
+        all.push(ratio(&inner, "of the complex operation", &layer, 0.6, None));
+        all.push(ratio(&inner.backward(), "of the complex operation", &layer.backward(), 0.6, None));
+    }
     all
 }
 

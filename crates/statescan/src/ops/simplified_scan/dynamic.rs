@@ -41,13 +41,15 @@ fn cotangents<'a>(given: &Given<'a>) -> Cotangents<'a> {
 impl Passes for SimplifiedScan {
     fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
         let [y, last_state, ..] = out.views.each_mut().map(Option::take);
-        super::forward(exec, &self.args(call)?, &mut Outputs { y, last_state, checkpoints: out.saved.take() })
+        let (checkpoints, workspace) = (out.saved.take(), out.workspace.take());
+        super::forward(exec, &self.args(call)?, &mut Outputs { y, last_state, checkpoints, workspace })
     }
 
     fn backward(&self, exec: &Exec, call: &Call<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
         let [u, delta, a, b, c, sixth, seventh, eighth, ..] = grads.views.each_mut().map(Option::take);
         let (d, delta_a, initial_state) = if self.inner { (sixth, seventh, eighth) } else { (None, sixth, seventh) };
-        let mut grads = Gradients { u, delta, a, b, c, d, delta_a, initial_state };
+        let workspace = grads.workspace.take();
+        let mut grads = Gradients { u, delta, a, b, c, d, delta_a, initial_state, workspace };
         super::backward(exec, &self.args(call)?, given.saved, &cotangents(given), &mut grads)
     }
 
@@ -65,6 +67,14 @@ impl Passes for SimplifiedScan {
 
     fn summary_workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
         super::summary_workspace_len(exec, &self.args(call)?)
+    }
+
+    fn workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
+        super::workspace_len(exec, &self.args(call)?)
+    }
+
+    fn backward_workspace_len(&self, exec: &Exec, call: &Call<'_>, _has_saved: bool) -> Result<usize> {
+        super::backward_workspace_len(exec, &self.args(call)?)
     }
 
     fn reference(&self, call: &Call<'_>) -> Result<Exact> {

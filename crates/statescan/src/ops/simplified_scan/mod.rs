@@ -32,8 +32,12 @@
 //!
 //! States are recomputed from checkpoints, one for each [`CHECKPOINT`](super::CHECKPOINT) steps and row. Gradients overwrite. Besides them, forward and
 //! backward use workspaces for a bounded number of steps (see `cpu/plan.rs`), and the maps packed as real matrices.
+//!
+//! **CUDA.** Everything runs there but a `u` in `f64`. The workspace has one complex (B, P, L) forward and two backward; a state is saved for each 128
+//! steps. Products are computed as three terms of bf16, to the accuracy of f32. Only the device reads bounds and indices of sequences.
 
 pub(crate) mod cpu;
+mod cuda;
 pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
@@ -46,10 +50,10 @@ use super::check::{Checker, Kind};
 use super::discretization::Discretization;
 use super::sequences::Sequences;
 use super::signature::Signature;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::ops::builder::builder;
-use crate::tensor::{Shape, View, ViewMut};
+use crate::tensor::{RawViewMut, Shape, View, ViewMut};
 pub(crate) use problem::{Problem, Step};
 pub use signature::{INNER, SIGNATURE};
 pub use summary::{summary, summary_workspace_len};
@@ -156,6 +160,8 @@ builder! {
         pub last_state: Option<ViewMut<'a>>,
         /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where u is).
         pub checkpoints: Option<ViewMut<'a>>,
+        /// Scratch memory: dense, f32, of [`workspace_len`] elements. Needed on CUDA.
+        pub workspace: Option<ViewMut<'a>>,
     }
 }
 
@@ -191,6 +197,8 @@ builder! {
         pub delta_a: Option<ViewMut<'a>>,
         /// By `initial_state`, whether it was given or left at zero.
         pub initial_state: Option<ViewMut<'a>>,
+        /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
+        pub workspace: Option<ViewMut<'a>>,
     }
 }
 
@@ -199,7 +207,7 @@ builder! {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
-    Ok(cpu::checkpoints_len(&Problem::new(args, &mut Checker::new(args.head.op(), args.u.device()), &[])?))
+    Ok(Problem::new(args, &mut Checker::new(args.head.op(), args.u.device()), &[])?.checkpoints_len())
 }
 
 /// The shape of `last_state`: that of the initial state where there is one.
@@ -210,24 +218,55 @@ pub fn last_state_shape(args: &Args<'_>) -> Result<Shape> {
     Ok(Problem::new(args, &mut Checker::new(args.head.op(), args.u.device()), &[])?.state_shape)
 }
 
+/// Number of `f32` elements that `Outputs::workspace` must have, none on the CPU.
+///
+/// # Errors
+/// Those of [`forward`] that concern the arguments; on CUDA [`Error::Unavailable`] in double precision.
+pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
+    let problem = Problem::new(args, &mut Checker::new(args.head.op(), exec.device()), &[])?;
+    exec.stream().map_or(Ok(0), |stream| cuda::workspace_len(stream, &problem))
+}
+
+/// Number of `f32` elements that `Gradients::workspace` must have, none on the CPU.
+///
+/// # Errors
+/// As [`workspace_len`].
+pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
+    let problem = Problem::new(args, &mut Checker::new(args.head.op(), exec.device()), &[])?;
+    exec.stream().map_or(Ok(0), |stream| cuda::backward_workspace_len(stream, &problem))
+}
+
 /// Computes `y`, the last state, and the saved states: whichever are asked for.
 ///
 /// # Errors
-/// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
+/// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap; on CUDA double precision, and a workspace that is
+/// missing. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    exec.cpu_only(args.head.op())?;
     let mut checker = Checker::new(args.head.op(), exec.device());
     let state = out.last_state.as_ref().map(|s| s.shape());
     let problem = Problem::new(args, &mut checker, state.as_slice())?;
     checker.write_if("y", &out.y, Kind::exactly(problem.output_parts() == 2), &args.u.shape())?;
     checker.write_if("last_state", &out.last_state, Kind::Complex, &problem.state_shape)?;
-    let saved = [cpu::checkpoints_len(&problem)];
+    let saved = [problem.checkpoints_len()];
     checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &saved)?;
     checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
+    let workspace = exec.stream().map_or(Ok(0), |stream| cuda::workspace_len(stream, &problem))?;
+    checker.workspace(&out.workspace, workspace)?;
     checker.finish()?;
     let targets = Targets::new(&problem, out);
-    cpu::forward(exec, &problem, &targets);
-    Ok(())
+    match exec.stream() {
+        Some(stream) => cuda::forward(stream, &problem, &targets, &needed(args, &mut out.workspace)?),
+        None => {
+            cpu::forward(exec, &problem, &targets);
+            Ok(())
+        }
+    }
+}
+
+/// Scratch memory that a call on CUDA cannot do without.
+fn needed(args: &Args<'_>, workspace: &mut Option<ViewMut<'_>>) -> Result<RawViewMut> {
+    let missing = Error::Presence { op: args.head.op(), argument: "workspace", expected: "is needed on CUDA" };
+    Ok(workspace.as_mut().ok_or(missing)?.raw())
 }
 
 /// Computes the gradients that are asked for. `checkpoints` are those of a forward pass with the same arguments; without them the states
@@ -242,20 +281,29 @@ pub fn backward(
     cotangents: &Cotangents<'_>,
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
-    exec.cpu_only(args.head.op())?;
     let mut checker = Checker::new(args.head.op(), exec.device());
     let states = [cotangents.last_state.map(|s| s.shape()), grads.initial_state.as_ref().map(|s| s.shape())];
     let problem = Problem::new(args, &mut checker, &states.into_iter().flatten().collect::<Vec<_>>())?;
     let (views, state) = (args.views(), problem.state_shape);
-    let saved = [cpu::checkpoints_len(&problem)];
+    let saved = [problem.checkpoints_len()];
     checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &saved)?;
     checker.dense("checkpoints", checkpoints)?;
     checker.read_if("grad of y", &cotangents.y, Kind::float(problem.output_parts() == 2), &args.u.shape())?;
     checker.read_if("grad of last_state", &cotangents.last_state, Kind::Float, &state)?;
     let initial = Kind::exactly(args.initial_state.is_none_or(|v| v.dtype().is_complex()));
     checker.gradients(args.head.signature(), &views, (initial, &state), &grads.by_position(&args.head)?)?;
+    let workspace = exec.stream().map_or(Ok(0), |stream| cuda::backward_workspace_len(stream, &problem))?;
+    checker.workspace(&grads.workspace, workspace)?;
     checker.finish()?;
     let (sources, targets) = (Sources::new(&problem, checkpoints, cotangents), GradientTargets::new(&problem, grads));
-    cpu::backward(exec, &problem, &sources, &targets);
-    Ok(())
+    match exec.stream() {
+        Some(stream) => {
+            let workspace = needed(args, &mut grads.workspace)?;
+            cuda::backward(stream, &problem, &sources, &targets, &workspace)
+        }
+        None => {
+            cpu::backward(exec, &problem, &sources, &targets);
+            Ok(())
+        }
+    }
 }

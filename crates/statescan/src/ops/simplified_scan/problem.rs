@@ -1,12 +1,12 @@
 //! A checked call in normal form.
 
-use super::{Args, Head};
+use super::{Args, Head, cpu, cuda};
 use crate::error::Result;
 use crate::ops::check::Checker;
 use crate::ops::discretization::Discretization;
 use crate::ops::normal::Normal;
-use crate::ops::sequences::{Extent, Segments};
-use crate::tensor::{DType, Shape, View};
+use crate::ops::sequences::{Extent, Segments, Sequences};
+use crate::tensor::{DType, Device, Shape, View};
 
 /// Step sizes.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +20,12 @@ pub(crate) enum Step<'a> {
 impl<'a> Step<'a> {
     pub(crate) fn is_constant(&self) -> bool {
         matches!(self, Step::Constant(_))
+    }
+
+    pub(crate) fn view(&self) -> &View<'a> {
+        match self {
+            Step::Varying(view) | Step::Constant(view) => view,
+        }
     }
 
     /// The step of a state at a time.
@@ -49,7 +55,10 @@ pub(crate) struct Problem<'a> {
     pub delta_a: Option<Step<'a>>,
     /// (rows, sequences, P)
     pub initial_state: Option<View<'a>>,
+    /// As the caller has them.
+    pub sequences: Sequences<'a>,
     pub segments: Segments,
+    pub reverse: bool,
     /// The shape of a state as the caller has it.
     pub state_shape: Shape,
     pub normal: Normal,
@@ -110,12 +119,22 @@ impl<'a> Problem<'a> {
             c: args.c,
             delta_a: args.delta_a.map(step),
             initial_state: args.initial_state.map(|view| normal.state(view)),
+            sequences: args.sequences,
+            reverse: args.reverse,
             segments: if args.reverse { segments.reversed(seqlen) } else { segments },
             state_shape,
             normal,
             discretization: args.discretization,
             real_factor,
             d,
+        }
+    }
+
+    /// Elements of the saved states of a forward pass.
+    pub(crate) fn checkpoints_len(&self) -> usize {
+        match self.u.device() {
+            Device::Cpu => cpu::checkpoints_len(self),
+            _ => cuda::checkpoints_len(self),
         }
     }
 

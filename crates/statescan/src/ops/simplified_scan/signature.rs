@@ -32,11 +32,10 @@ const BOTH: Signature = Signature {
     leaders: &[0, 2],
     saved: Saved::States { layout: "P", padded: Some('P'), complex: Complex::Always },
     decay: Some(&DECAY),
-    cuda: false,
     limit: Limit {
         names: "batch x dim x max(seqlen, sequences) x dstate",
-        bytes: 4,
-        what: "512 steps of inputs, states and outputs, where the other sizes count 2^12",
+        bytes: 7,
+        what: "512 steps of inputs, states and outputs, where the other sizes count 2^12; on CUDA two rows of states for each batch x dstate",
     },
     ..SCAN
 };

@@ -54,7 +54,7 @@ impl<'a> Sources<'a> {
 impl<'a> Gradients<'a> {
     /// In the order of the arguments. A gradient by the skip belongs to a real output.
     pub(super) fn by_position(&self, head: &Head<'_>) -> Result<[&Option<ViewMut<'a>>; 8]> {
-        let Gradients { u, delta, a, b, c, d, delta_a, initial_state } = self;
+        let Gradients { u, delta, a, b, c, d, delta_a, initial_state, workspace: _ } = self;
         match (head, d) {
             (Head::Real { .. }, _) => Ok([u, delta, a, b, c, d, delta_a, initial_state]),
             (Head::Complex, None) => Ok([u, delta, a, b, c, delta_a, initial_state, d]),

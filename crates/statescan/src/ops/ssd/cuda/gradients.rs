@@ -10,7 +10,12 @@ use core::ffi::c_void;
 pub(super) static GRADIENTS: Program<Params> = Program::new(
     "ssd_gradients",
     &[COMMON, STEP_SIZE, MMA, BLOCKS],
-    concat!(include_str!("inputs.cuh"), include_str!("tiles.cuh"), include_str!("gradients.cu")),
+    concat!(
+        include_str!("../../../cuda/sequences.cuh"),
+        include_str!("inputs.cuh"),
+        include_str!("tiles.cuh"),
+        include_str!("gradients.cu")
+    ),
 );
 
 params! {

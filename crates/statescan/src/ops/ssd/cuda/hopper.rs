@@ -12,8 +12,11 @@ use crate::ops::sequences::Sequences;
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::{DType, View};
 
-pub(super) static KERNEL: Program<Params> =
-    Program::new("ssd_hopper", &[COMMON, STEP_SIZE, MMA, HOPPER], concat!(include_str!("inputs.cuh"), include_str!("hopper.cu")));
+pub(super) static KERNEL: Program<Params> = Program::new(
+    "ssd_hopper",
+    &[COMMON, STEP_SIZE, MMA, HOPPER],
+    concat!(include_str!("../../../cuda/sequences.cuh"), include_str!("inputs.cuh"), include_str!("hopper.cu")),
+);
 
 params! {
     /// Parameters of `ssd_hopper`.

@@ -1,36 +1,8 @@
-// What every kernel of SSD reads by the same rules: sequences, states in tensors, step sizes of a head.
+// What every kernel of SSD reads by the same rules: pieces of sequences (it comes after sequences.cuh), states in tensors, step sizes of a head.
 
 typedef StepSize<HAS_BIAS, SOFTPLUS, HAS_LIMIT> Dt;
 
-// ---- sequences
-
-DEVICE i64 index_at(const Inputs& p, i64 i, i64 j) { return i64(*at<INDEX>(p.sequences, i, j)); }
-
-// Bounds in the direction of the scan.
-DEVICE i64 bound(const Inputs& p, i64 k) {
-  k = min(k, p.sequence_count);
-  const i64 raw = index_at(p, REVERSE ? p.sequence_count - k : k, 0);
-  return REVERSE ? p.seqlen - raw : raw;
-}
-// the last sequence that begins at or before step t
-DEVICE i64 sequence_at_bound(const Inputs& p, i64 t) {
-  i64 low = 0, high = p.sequence_count;
-  while (high - low > 1) {
-    const i64 middle = (low + high) / 2;
-    if (bound(p, middle) <= t) low = middle; else high = middle;
-  }
-  return low;
-}
-
-// Whether step t begins a sequence.
-DEVICE bool begins(const Inputs& p, i64 batch, i64 t) {
-  if (t <= 0) return true;
-  if constexpr (SEQUENCES == Sequences::Bounds) return bound(p, sequence_at_bound(p, t)) == t;
-  if constexpr (SEQUENCES == Sequences::Index) return index_at(p, batch, t) != index_at(p, batch, t - 1);
-  return false;
-}
-// Whether a sequence ends before step t.
-DEVICE bool ends(const Inputs& p, i64 batch, i64 t) { return t >= p.seqlen || begins(p, batch, t); }
+// ---- pieces of sequences
 
 // The first step after t, up to `limit`, that begins a sequence; all threads of a warp ask.
 DEVICE i64 end_of_piece(const Inputs& p, i64 batch, i64 t, i64 limit) {
@@ -69,29 +41,6 @@ DEVICE i64 start_of_piece(const Inputs& p, i64 batch, i64 end, i64 limit) {
 
 // ---- states in tensors: (row, sequence, head, column, state)
 
-// Where the state of a sequence lies, or nowhere.
-struct StateRow { i64 row, sequence; };
-DEVICE StateRow state_row(const Inputs& p, i64 batch, i64 step_of_sequence) {
-  if constexpr (SEQUENCES == Sequences::Bounds) {
-    const i64 k = sequence_at_bound(p, step_of_sequence);
-    return {REVERSE ? p.sequence_count - 1 - k : k, 0};
-  }
-  if constexpr (NUMBERED) return {batch, index_at(p, batch, step_of_sequence)};
-  return {batch, 0};
-}
-// The states before a sequence's first step and after its last: without numbers the first sequence of a row has the one, the last the other.
-DEVICE StateRow row_before(const Inputs& p, i64 batch, i64 first) {
-  if (SEQUENCES == Sequences::Index && !NUMBERED && first > 0) return {batch, -1};
-  return state_row(p, batch, first);
-}
-DEVICE StateRow row_after(const Inputs& p, i64 batch, i64 end) {
-  if (SEQUENCES == Sequences::Index && !NUMBERED && end < p.seqlen) return {batch, -1};
-  return state_row(p, batch, end - 1);
-}
-DEVICE bool exists(const Inputs& p, StateRow at) {
-  if constexpr (SEQUENCES == Sequences::Bounds) return at.row >= 0 && at.row < p.sequence_count;
-  return at.sequence >= 0 && at.sequence < (NUMBERED ? p.sequence_count : 1);
-}
 template <typename E> DEVICE E* state_at(const States& s, StateRow at, i64 head, i64 column, i64 n) {
   return static_cast<E*>(s.data) + (at.row * s.stride[0] + at.sequence * s.stride[1] + head * s.stride[2] + column * s.stride[3] + n * s.stride[4]);
 }

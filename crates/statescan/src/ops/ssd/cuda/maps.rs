@@ -11,7 +11,12 @@ use core::ffi::c_void;
 pub(super) static MAPS: Program<Params> = Program::new(
     "ssd_maps",
     &[COMMON, STEP_SIZE, MMA, BLOCKS],
-    concat!(include_str!("inputs.cuh"), include_str!("tiles.cuh"), include_str!("maps.cu")),
+    concat!(
+        include_str!("../../../cuda/sequences.cuh"),
+        include_str!("inputs.cuh"),
+        include_str!("tiles.cuh"),
+        include_str!("maps.cu")
+    ),
 );
 
 params! {

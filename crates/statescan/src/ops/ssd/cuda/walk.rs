@@ -13,7 +13,12 @@ use core::ffi::c_void;
 pub(super) static WALK: Program<Params> = Program::new(
     "ssd_walk",
     &[COMMON, STEP_SIZE, MMA, BLOCKS],
-    concat!(include_str!("inputs.cuh"), include_str!("tiles.cuh"), include_str!("walk.cu")),
+    concat!(
+        include_str!("../../../cuda/sequences.cuh"),
+        include_str!("inputs.cuh"),
+        include_str!("tiles.cuh"),
+        include_str!("walk.cu")
+    ),
 );
 
 params! {

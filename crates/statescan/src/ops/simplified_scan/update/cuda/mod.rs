@@ -1,13 +1,12 @@
-//! A step of a simplified scan on CUDA: two launches, for the states and for the outputs.
+//! A step of a simplified scan on CUDA: one launch, in clusters of blocks where a device has them.
 
 use super::{OP, Problem, Targets};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Launch, Program, Stream, Strided, Value, params};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Launch, Numbers, Program, Stream, Strided, Value, params};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, View};
 
 static UPDATE: Program<Params> = Program::new(OP, &[COMMON, DISCRETIZATION], include_str!("update.cu"));
 
-const THREADS: usize = 128;
 /// Rows that a warp reads a line of a map for.
 const ROWS: usize = 4;
 
@@ -19,8 +18,10 @@ params! {
         y: Strided,
         /// (state, dstate)
         state: Strided,
-        /// B (dstate, dim) or C (dim, dstate)
-        map: Strided,
+        /// (dstate, dim)
+        b: Strided,
+        /// (dim, dstate)
+        c: Strided,
         /// (dstate)
         a: Strided,
         /// (row, dstate)
@@ -32,10 +33,8 @@ params! {
         indices: Strided,
         rows: i64,
         states: i64,
-        lines: i64,
-        columns: i64,
-        /// Blocks for the lines of a group of rows.
-        blocks_per_group: u32,
+        dim: i64,
+        dstate: i64,
         /// Of the real part.
         factor: f32,
     }
@@ -46,44 +45,44 @@ pub(super) fn update(stream: &Stream, problem: &Problem<'_>, indices: Option<Vie
     if problem.double {
         return Err(Error::Unavailable { what: "simplified_state_update in f64", why: "kernels for CUDA compute in f32" });
     }
-    for kernel in [kernel(problem, indices, targets, true)?, kernel(problem, indices, targets, false)?] {
-        // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
-        // describes their types. No two rows share a state (the caller's part, for indices that only the device can read).
-        unsafe { kernel.launch(stream, &UPDATE)? };
-    }
-    Ok(())
+    let kernel = kernel(problem, indices, targets, stream.numbers())?;
+    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration describes
+    // their types. No two rows share a state (the caller's part, for indices that only the device can read).
+    unsafe { kernel.launch(stream, &UPDATE) }
 }
 
-/// The launch that drives the states, or the one that reads them.
-fn kernel(p: &Problem<'_>, indices: Option<View<'_>>, targets: &Targets, drive: bool) -> Result<Kernel<Params>> {
-    let (map, lines, columns) = if drive { (p.b, p.dstate, p.dim) } else { (p.c, p.dim, p.dstate) };
-    let blocks_per_group = lines.div_ceil(THREADS / 32);
-    let launch = Launch::new(OP, p.batch.div_ceil(ROWS).checked_mul(blocks_per_group), THREADS)?;
+fn kernel(p: &Problem<'_>, indices: Option<View<'_>>, targets: &Targets, numbers: Numbers) -> Result<Kernel<Params>> {
+    // blocks of a cluster, and threads of a block
+    let (cluster, threads) = if numbers.has_clusters() { (8, 256) } else { (1, 1024) };
+    let line = Launch::new(OP, p.batch.div_ceil(ROWS).checked_mul(cluster), threads)?;
+    let launch = Launch { cluster: (cluster > 1).then_some([cluster as u32, 1, 1]), ..line };
     let of = |view: &Option<View<'_>>, default| view.map_or(default, |v| v.dtype());
     let config = Config::default()
         .dtype("U", p.u.dtype())
         .dtype("Y", targets.y.dtype())
         .dtype("STATE", targets.state.dtype())
-        .dtype("MAP", map.dtype())
+        .dtype("B", p.b.dtype())
+        .dtype("C", p.c.dtype())
         .dtype("A", p.a.dtype())
         .dtype("DELTA", p.delta.dtype())
         .dtype("DELTA_A", of(&p.delta_a, DType::F32))
         .dtype("SKIP", of(&p.d, DType::F32))
         .dtype("INDEX", of(&indices, DType::I32))
         .set("METHOD", Value::discretization(p.discretization))
-        .flag("DRIVE", drive)
         .flag("COMPLEX_OUTPUT", p.real_factor.is_none())
         .flag("HAS_DELTA_A", p.delta_a.is_some())
         .flag("HAS_SKIP", p.d.is_some())
         .flag("HAS_INDICES", indices.is_some())
         .int("ROWS", ROWS)
-        .int("THREADS", THREADS);
+        .int("CLUSTER", cluster)
+        .int("THREADS", threads);
     let state = targets.state.as_read();
     let params = Params {
         u: Strided::of(&p.u),
         y: Strided::of(&targets.y.as_read()),
         state: Strided::of(&state),
-        map: Strided::of(&map),
+        b: Strided::of(&p.b),
+        c: Strided::of(&p.c),
         a: Strided::of(&p.a),
         delta: Strided::of(&p.delta),
         delta_a: Strided::of_option(&p.delta_a),
@@ -91,9 +90,8 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>, targets: &Targets, drive: 
         indices: Strided::of_option(&indices),
         rows: p.batch as i64,
         states: state.shape()[0] as i64,
-        lines: lines as i64,
-        columns: columns as i64,
-        blocks_per_group: blocks_per_group as u32,
+        dim: p.dim as i64,
+        dstate: p.dstate as i64,
         factor: p.real_factor.unwrap_or(1.0) as f32,
     };
     Ok(Kernel { config, launch, params })
@@ -111,6 +109,8 @@ mod tests {
     #[test]
     fn steps_of_simplified_scans_compile() {
         let Some(mut suite) = Suite::new() else { return };
+        let old = Numbers { capability: (8, 0), ..Numbers::H200 };
+        let devices: [(_, &[_]); 2] = [(Numbers::H200, &["sm_90a", "sm_100", "sm_120"]), (old, &["sm_80"])];
         for discretization in Discretization::ALL {
             for complex in [false, true] {
                 let wide = if complex { DType::Complex64 } else { DType::F32 };
@@ -128,10 +128,10 @@ mod tests {
                 let problem = Problem::new(&args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
                 let y = tensor(if complex { DType::Complex64 } else { DType::F32 }, &[5, 40]);
                 let targets = Targets { state: target(state), y: target(y) };
-                for drive in [true, false] {
-                    let kernel = kernel(&problem, args.state_batch_indices, &targets, drive).unwrap();
-                    assert_eq!(kernel.launch.blocks(), if drive { 2 * 6 } else { 2 * 10 });
-                    suite.add(&UPDATE, &kernel.config, 0);
+                for (numbers, architectures) in devices {
+                    let kernel = kernel(&problem, args.state_batch_indices, &targets, numbers).unwrap();
+                    assert_eq!(kernel.launch.blocks(), if numbers.has_clusters() { 2 * 8 } else { 2 });
+                    suite.add_for(architectures, &UPDATE, &kernel.config);
                 }
             }
         }

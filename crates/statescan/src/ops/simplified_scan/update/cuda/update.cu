@@ -1,8 +1,9 @@
-// One step of a simplified scan, in two launches of this text: the first (DRIVE) gives each state its input B u and moves it on, the second
-// reads the states through C. A warp has one line of the map, which it reads once for ROWS rows; its lanes take every 32nd column and add
-// up their sums by shuffles, in a fixed order.
+// One step of a simplified scan: a cluster of blocks takes ROWS rows. Its warps share out the states, give each its input B u and move it on; when
+// all of them have, they share out the outputs, y = C x. A warp reads a line of a map once for all rows; its lanes take every 32nd column and add up
+// their sums by shuffles, in a fixed order.
 
 typedef Rule<METHOD> Method;
+constexpr int WARPS = THREADS / 32;
 
 template <typename E> DEVICE complex64 read(const Strided& v, i64 i, i64 j) {
   complex64 out;
@@ -19,51 +20,88 @@ DEVICE complex64 over_lanes(complex64 v) {
   return v;
 }
 
-DEVICE i64 slot_of(const Params& p, i64 row) {
-  i64 slot = row;
-  if constexpr (HAS_INDICES) slot = i64(*at<INDEX>(p.indices, row));
-  // indices are not checked on the host: what is no state is left alone
-  return slot < p.states ? slot : -1;
+// Waits for all threads of the cluster, and sees what they wrote.
+DEVICE void meet_all() {
+  if constexpr (CLUSTER > 1) {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  } else {
+    __syncthreads();
+  }
+}
+
+// The rows of a cluster, and the state that each has: negative for none.
+struct Rows {
+  i64 first, slot[ROWS];
+
+  DEVICE explicit Rows(const Params& p) : first(i64(blockIdx.x / CLUSTER) * ROWS) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) slot[r] = first + r < p.rows ? slot_of(p, first + r) : -1;
+  }
+  static DEVICE i64 slot_of(const Params& p, i64 row) {
+    i64 slot = row;
+    if constexpr (HAS_INDICES) slot = i64(*at<INDEX>(p.indices, row));
+    // indices are not checked on the host: what is no state is left alone
+    return slot < p.states ? slot : -1;
+  }
+
+  // job(line) for the lines of this warp
+  template <typename Job> static DEVICE void each_line(i64 lines, Job job) {
+#pragma unroll 1
+    for (i64 line = i64(blockIdx.x % CLUSTER) * WARPS + threadIdx.x / 32; line < lines; line += CLUSTER * WARPS) job(line);
+  }
+
+  // the products of a line of a map and the rows of u, or of their states
+  template <typename MAP, typename E, bool OF_STATES>
+  DEVICE void multiply(complex64 (&sum)[ROWS], const Strided& map, i64 line, i64 columns, const Strided& of) const {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) sum[r] = {};
+    for (i64 column = threadIdx.x % 32; column < columns; column += 32) {
+      const complex64 factor = read<MAP>(map, line, column);
+#pragma unroll
+      for (int r = 0; r < ROWS; r++)
+        if (slot[r] >= 0) sum[r] = mul_add(factor, read<E>(of, OF_STATES ? slot[r] : first + r, column), sum[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) sum[r] = over_lanes(sum[r]);
+  }
+};
+
+DEVICE void move_state(const Params& p, i64 row, i64 slot, i64 n, complex64 driven) {
+  complex64 a;
+  convert(a, *at<A>(p.a, n));
+  const f32 d = to_f32(*at<DELTA>(p.delta, row, n)), delta_a = HAS_DELTA_A ? to_f32(*at<DELTA_A>(p.delta_a, row, n)) : d;
+  const complex64 decay = Method::decay(Method::prepare(a), delta_a);
+  const complex64 input = Method::amplify(a, d, scale(driven, Method::INPUT_STEP ? d : 1.f));
+  assign(*at<STATE>(p.state, slot, n), mul_add(decay, read<STATE>(p.state, slot, n), input));
+}
+
+DEVICE void put_output(const Params& p, i64 row, bool used, i64 line, complex64 total) {
+  if constexpr (COMPLEX_OUTPUT) {
+    assign(*at<Y>(p.y, row, line), total);
+  } else {
+    f32 y = used ? p.factor * total.re : 0.f;
+    if (HAS_SKIP && used) y = __fmaf_rn(to_f32(*at<SKIP>(p.skip, line)), read<U>(p.u, row, line).re, y);
+    assign(*at<Y>(p.y, row, line), y);
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) simplified_state_update(const __grid_constant__ Params p) {
-  const i64 line = i64(blockIdx.x % p.blocks_per_group) * (THREADS / 32) + threadIdx.x / 32;
-  const i64 first = i64(blockIdx.x / p.blocks_per_group) * ROWS;
-  const int lane = threadIdx.x % 32;
-  if (line >= p.lines) return;
-
-  i64 slot[ROWS];
-  complex64 sum[ROWS] = {};
+  const Rows rows(p);
+  // a lane finishes the row of its number
+  const int r = threadIdx.x % 32;
+  complex64 sum[ROWS];
+  Rows::each_line(p.dstate, [&](i64 n) {
+    rows.multiply<B, U, false>(sum, p.b, n, p.dim, p.u);
 #pragma unroll
-  for (int r = 0; r < ROWS; r++) slot[r] = first + r < p.rows ? slot_of(p, first + r) : -1;
-  for (i64 column = lane; column < p.columns; column += 32) {
-    const complex64 map = read<MAP>(p.map, line, column);
+    for (int k = 0; k < ROWS; k++)
+      if (r == k && rows.slot[k] >= 0) move_state(p, rows.first + k, rows.slot[k], n, sum[k]);
+  });
+  meet_all();
+  Rows::each_line(p.dim, [&](i64 line) {
+    rows.multiply<C, STATE, true>(sum, p.c, line, p.dstate, p.state);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-      if (slot[r] < 0) continue;
-      sum[r] = mul_add(map, DRIVE ? read<U>(p.u, first + r, column) : read<STATE>(p.state, slot[r], column), sum[r]);
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < ROWS; r++) {
-    const i64 row = first + r;
-    const complex64 total = over_lanes(sum[r]);
-    if (lane != 0 || row >= p.rows) continue;
-    if constexpr (DRIVE) {
-      if (slot[r] < 0) continue;
-      complex64 a;
-      convert(a, *at<A>(p.a, line));
-      const f32 d = to_f32(*at<DELTA>(p.delta, row, line)), delta_a = HAS_DELTA_A ? to_f32(*at<DELTA_A>(p.delta_a, row, line)) : d;
-      const complex64 decay = Method::decay(Method::prepare(a), delta_a);
-      const complex64 input = Method::amplify(a, d, scale(total, Method::INPUT_STEP ? d : 1.f));
-      STATE* const state = at<STATE>(p.state, slot[r], line);
-      assign(*state, mul_add(decay, read<STATE>(p.state, slot[r], line), input));
-    } else if constexpr (COMPLEX_OUTPUT) {
-      assign(*at<Y>(p.y, row, line), total);
-    } else {
-      f32 y = slot[r] < 0 ? 0.f : p.factor * total.re;
-      if (HAS_SKIP && slot[r] >= 0) y = __fmaf_rn(to_f32(*at<SKIP>(p.skip, line)), read<U>(p.u, row, line).re, y);
-      assign(*at<Y>(p.y, row, line), y);
-    }
-  }
+    for (int k = 0; k < ROWS; k++)
+      if (r == k && rows.first + k < p.rows) put_output(p, rows.first + k, rows.slot[k] >= 0, line, sum[k]);
+  });
 }

@@ -1,0 +1,168 @@
+//! Products of matrices on tensor cores: one launch of `complex_product`.
+
+use super::OP;
+use super::plan::{COLUMNS, DEPTH, RESIDENT, ROWS, Slices};
+use crate::cuda::{Address, COMMON, Config, Kernel, Launch, MMA, Program, Stream, Strided, neighbours, params};
+use crate::error::Result;
+use crate::tensor::{DType, View};
+
+pub(super) static PRODUCT: Program<Params> = Program::new("complex_product", &[COMMON, MMA], include_str!("product.cu"));
+
+params! {
+    /// Parameters of `complex_product`.
+    pub(super) struct Params {
+        /// (batch, row, depth)
+        a: Strided,
+        /// (batch, depth, column), or (batch, column, depth) over time.
+        b: Strided,
+        /// (batch, row, column)
+        to: Strided,
+        /// (row)
+        skip: Strided,
+        /// (batch, row, column)
+        extra: Strided,
+        /// Dense (slice, part, row, column).
+        terms: Address<f32>,
+        batch: i64,
+        rows: i64,
+        columns: i64,
+        depth: i64,
+        row_tiles: i64,
+        column_tiles: i64,
+        slice_units: i64,
+        factor: f32,
+    }
+}
+
+/// A factor with axes as in [`Params`], taken as it is or conjugate.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Factor<'v> {
+    pub view: View<'v>,
+    pub conjugate: bool,
+}
+
+/// Where a product goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum To<'v> {
+    /// (batch, row, column), with `skip(row) Re extra` added to it.
+    Tensor { view: View<'v>, skip: Option<(View<'v>, View<'v>)> },
+    /// Over time: terms of slices at an address, real ones or of two parts.
+    Terms { address: u64, slices: Slices, complex: bool },
+}
+
+/// One product.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Product<'v> {
+    pub a: Factor<'v>,
+    pub b: Factor<'v>,
+    pub factor: f64,
+    /// Terms that an f32 is split into.
+    pub terms: usize,
+    pub to: To<'v>,
+}
+
+/// Real numbers in an element of a type.
+fn parts(dtype: DType) -> usize {
+    1 + usize::from(dtype.is_complex())
+}
+
+impl Product<'_> {
+    /// Terms of bf16 that numbers of a type are split into.
+    fn terms(&self, dtype: DType) -> usize {
+        match dtype {
+            DType::BF16 => 1,
+            DType::F16 => 2,
+            _ => self.terms,
+        }
+    }
+
+    /// Bytes of shared memory: a tile for each part and each term of both factors, as `product.cu` lays them out.
+    fn shared(&self) -> usize {
+        let (a, b) = (self.a.view.dtype(), self.b.view.dtype());
+        let line = |length: usize| 2 * length + 16;
+        let over_time = matches!(self.to, To::Terms { .. });
+        let tile = if over_time { COLUMNS * line(DEPTH) } else { DEPTH * line(COLUMNS) };
+        parts(a) * self.terms(a) * ROWS * line(DEPTH) + parts(b) * self.terms(b) * tile
+    }
+
+    pub fn kernel(&self) -> Result<Kernel<Params>> {
+        let (a, b) = (self.a.view, self.b.view);
+        let over_time = matches!(self.to, To::Terms { .. });
+        let [batch, rows, depth] = [0, 1, 2].map(|axis| a.shape()[axis]);
+        let columns = b.shape()[if over_time { 1 } else { 2 }];
+        let (row_tiles, column_tiles) = (rows.div_ceil(ROWS), columns.div_ceil(COLUMNS));
+        let wide = |view: &View<'_>| neighbours(view, 2, 2) == 2;
+        let lines_first = |view: &View<'_>| view.strides()[1].unsigned_abs() < view.strides()[2].unsigned_abs();
+        let mut config = Config::default()
+            .dtype("A", a.dtype())
+            .dtype("B", b.dtype())
+            .flag("A_CONJUGATE", self.a.conjugate)
+            .flag("B_CONJUGATE", self.b.conjugate)
+            .int("A_TERMS", self.terms(a.dtype()))
+            .int("B_TERMS", self.terms(b.dtype()))
+            .flag("A_WIDE", wide(&a))
+            .flag("B_WIDE", wide(&b))
+            .flag("A_LINES_FIRST", lines_first(&a))
+            .flag("B_LINES_FIRST", lines_first(&b))
+            .int("ROWS", ROWS)
+            .int("COLUMNS", COLUMNS)
+            .int("DEPTH", DEPTH)
+            .int("RESIDENT", RESIDENT)
+            .flag("OVER_TIME", over_time);
+        let mut params = Params {
+            a: Strided::of(&a),
+            b: Strided::of(&b),
+            to: Strided::default(),
+            skip: Strided::default(),
+            extra: Strided::default(),
+            terms: Address::NULL,
+            batch: batch as i64,
+            rows: rows as i64,
+            columns: columns as i64,
+            depth: depth as i64,
+            row_tiles: row_tiles as i64,
+            column_tiles: column_tiles as i64,
+            slice_units: 0,
+            factor: self.factor as f32,
+        };
+        let count = match self.to {
+            To::Tensor { view, skip } => {
+                let of = |view: Option<View<'_>>| view.map_or(DType::F32, |v| v.dtype());
+                config = config
+                    .dtype("OUT", view.dtype())
+                    .dtype("SKIP", of(skip.map(|(skip, _)| skip)))
+                    .dtype("EXTRA", of(skip.map(|(_, extra)| extra)))
+                    .flag("HAS_SKIP", skip.is_some())
+                    .flag("OUT_WIDE", wide(&view))
+                    .int("TERM_PARTS", 1);
+                params.to = Strided::of(&view);
+                params.skip = Strided::of_option(&skip.map(|(skip, _)| skip));
+                params.extra = Strided::of_option(&skip.map(|(_, extra)| extra));
+                batch
+            }
+            To::Terms { address, slices, complex } => {
+                config = config
+                    .dtype("OUT", DType::F32)
+                    .dtype("SKIP", DType::F32)
+                    .dtype("EXTRA", DType::F32)
+                    .flag("HAS_SKIP", false)
+                    .flag("OUT_WIDE", false)
+                    .int("TERM_PARTS", if complex { 2 } else { 1 });
+                params.terms = Address::new(address);
+                params.slice_units = slices.units as i64;
+                slices.count
+            }
+        };
+        let blocks = row_tiles.checked_mul(column_tiles).and_then(|tiles| tiles.checked_mul(count));
+        let shared = self.shared();
+        let launch = Launch { shared: shared as u32, ..Launch::new(OP, blocks, 2 * ROWS)? };
+        Ok(Kernel { config: config.int("SHARED", shared), launch, params })
+    }
+
+    /// # Safety
+    /// The views and terms are valid, and nothing is read that is written.
+    pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
+        // SAFETY: the caller's contract; the configuration describes types and layouts.
+        unsafe { self.kernel()?.launch(stream, &PRODUCT) }
+    }
+}

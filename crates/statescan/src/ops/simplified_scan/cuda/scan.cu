@@ -1,0 +1,48 @@
+// The scan of the forward pass, x[t] = Abar[t] x[t-1] + Bbar[t] v[t], in place of v = B u. It leaves x, the states after sequences and a
+// checkpoint before each tile but the first: whichever are asked for.
+//
+// Few rows: time is cut into segments. A first launch (Ends) composes each segment but the last to one step, a second one (Rest) starts each
+// from the state that follows from those before it.
+
+extern "C" __global__ void __launch_bounds__(THREADS, 4) simplified_scan(const __grid_constant__ Params p) {
+  const Work w(p, true);
+  if (!w.exists) return;
+  const State state(p, w);
+  complex64* const row = row_of(p.numbers, p, w);
+  if (PASS != Pass::Rest && w.segment == 0) hand_on<BEFORE, AFTER>(p, w, p.before, p.after);
+  complex64 carry = {};
+  if (!RESETS && PASS != Pass::Ends) carry = read_state<BEFORE>(p, p.before, {w.batch, 0}, w.n);
+  if constexpr (PASS == Pass::Rest) carry = enter_segment(p, w, carry);
+  Step all = no_step();
+#pragma unroll 1
+  for (i64 tile = w.first; tile < w.last; tile++) {
+    const i64 first = tile * TILE + lane_of() * ITEMS;
+    complex64 v[ITEMS], starts[ITEMS];
+    load_row(v, row, first, p.seqlen);
+    Sizes sizes;
+    sizes.load(p, state, first);
+    Coefficients c[ITEMS];
+    sizes.coefficients(c, state, first, p.seqlen);
+    const u32 begin = beginnings(p, w.batch, first);
+    Step steps[ITEMS];
+    forward_steps<BEFORE>(steps, starts, p, w, p.before, c, v, first, begin);
+    Step own = steps[0];
+#pragma unroll
+    for (int i = 1; i < ITEMS; i++) own = steps[i].after(own);
+    const Composed composed = compose<true>(own);
+    if constexpr (PASS == Pass::Ends) {
+      all = composed.all.after(all);
+      continue;
+    }
+    if (HAS_CHECKPOINTS && tile > 0 && lane_of() < 2) p.checkpoints[checkpoint_at(p, w, tile) + lane_of()] = part_of(carry, lane_of());
+    complex64 x = composed.before.apply(carry);
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) {
+      v[i] = x = steps[i].apply(x);
+      if (first + i < p.seqlen && (begin >> (i + 1) & 1) != 0) write_state<AFTER>(p, p.after, row_after(p, w.batch, first + i + 1), w.n, x);
+    }
+    carry = composed.all.apply(carry);
+    if constexpr (HAS_STATES) store_row(v, row, first, p.seqlen);
+  }
+  if constexpr (PASS == Pass::Ends) leave_segment(p, w, all);
+}

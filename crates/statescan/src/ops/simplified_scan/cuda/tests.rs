@@ -1,0 +1,108 @@
+//! Every family of configurations compiles for every architecture, without a GPU: registers do not spill.
+
+use super::super::targets::{GradientTargets, Sources};
+use super::super::{Args, Head};
+use super::product::PRODUCT;
+use super::skip::{SKIP, Skip};
+use super::walk::{GRADIENTS, SCAN};
+use super::*;
+use crate::cuda::testing::{Suite, target, tensor};
+use crate::ops::check::Checker;
+use crate::ops::discretization::Discretization;
+use crate::tensor::Device;
+
+const BATCH: usize = 3;
+
+/// Adds the kernels of both passes with every result and gradient.
+fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
+    add_with(suite, args, state, false);
+}
+
+fn add_with(suite: &mut Suite, args: &Args<'_>, state: &[usize], tf32: bool) {
+    let state = tensor(DType::Complex64, state);
+    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
+    let (call, p) = (Call::new(&problem, Numbers::H200, tf32).unwrap(), &problem);
+    let like = |view: &View<'_>| target(tensor(view.dtype(), &view.shape()));
+    let last = problem.normal.state(target(state));
+    let y = target(tensor(if p.real_factor.is_some() { DType::F32 } else { DType::Complex64 }, &p.u.shape()));
+    let mut products = vec![call.driven(0), call.output(0, &y)];
+    let places = Places { numbers: 0, ends: 0, checkpoints: 0 };
+    for scan in
+        [Scan { after: Some(last), states: true, checkpoints: true }, Scan { after: None, states: false, checkpoints: true }]
+    {
+        scan.kernels(&call, &places).unwrap().iter().for_each(|kernel| suite.add(&SCAN, &kernel.config, 0));
+    }
+    let sources = Sources { checkpoints: None, y: Some(y.as_read()), last_state: Some(last.as_read()) };
+    let targets = GradientTargets {
+        u: Some(like(&p.u)),
+        delta: Some(like(p.delta.view())),
+        a: Some(like(&p.a)),
+        b: Some(like(&p.b)),
+        c: Some(like(&p.c)),
+        d: p.d.as_ref().map(like),
+        delta_a: p.delta_a.as_ref().map(|step| like(step.view())),
+        initial_state: Some(last),
+    };
+    let gradients = call.gradients(&sources, &targets, &Layout::backward(&call.plan), |_| 0);
+    gradients.kernels(&call, &places).unwrap().iter().for_each(|kernel| suite.add(&GRADIENTS, &kernel.config, 0));
+    let complex = p.b.dtype().is_complex();
+    products.extend([call.by_states(y.as_read(), 0), call.by_input(sources.y, 0, targets.u.as_ref().unwrap())]);
+    products.extend([call.by_b(0, 0, complex), call.by_c(y.as_read(), 0, 0, complex)]);
+    for kernel in products.iter().map(|product| product.kernel().unwrap()) {
+        suite.add(&PRODUCT, &kernel.config, kernel.launch.shared as usize);
+    }
+    let skip = Skip { u: p.u, by_y: y.as_read(), slices: call.plan.skip, terms: 0 };
+    suite.add(&SKIP, &skip.kernel().unwrap().config, 0);
+}
+
+fn args(u: DType, maps: DType, steps: DType, [h, p, l]: [usize; 3]) -> Args<'static> {
+    let (u, delta) = (tensor(u, &[BATCH, h, l]), tensor(steps, &[BATCH, p, l]));
+    Args::new(u, delta, tensor(maps, &[p]), tensor(maps, &[p, h]), tensor(maps, &[h, p]))
+}
+
+const SIZES: [usize; 3] = [512, 256, 4096];
+
+fn add_types(suite: &mut Suite) {
+    let inner = Head::Real { conj_sym: true, d: Some(tensor(DType::F32, &[SIZES[0]])) };
+    for (u, maps, head) in [
+        (DType::Complex64, DType::Complex64, Head::Complex),
+        (DType::F32, DType::Complex64, inner),
+        (DType::BF16, DType::Complex64, inner),
+        (DType::F16, DType::F32, Head::Complex),
+    ] {
+        for discretization in Discretization::ALL {
+            let args = Args { head, discretization, ..args(u, maps, DType::F32, SIZES) };
+            add(suite, &args, &[BATCH, SIZES[1]]);
+        }
+    }
+}
+
+fn add_options(suite: &mut Suite) {
+    add_with(suite, &args(DType::Complex64, DType::Complex64, DType::F32, SIZES), &[BATCH, SIZES[1]], true);
+    let [h, p, l] = [17, 5, 1001];
+    let plain = args(DType::Complex64, DType::Complex64, DType::BF16, [h, p, l]);
+    let steady = tensor(DType::F32, &[p]);
+    let state = |shape: &[usize]| Some(tensor(DType::Complex64, shape));
+    let index = Sequences::SeqIdx(tensor(DType::I64, &[BATCH, l]));
+    let options = Args { delta: steady, delta_a: Some(plain.delta), initial_state: state(&[BATCH, p]), ..plain };
+    add(suite, &options, &[BATCH, p]);
+    add(suite, &Args { delta_a: Some(steady), reverse: true, sequences: index, ..plain }, &[BATCH, p]);
+    let numbered = Args { sequences: index, initial_state: state(&[BATCH, 4, p]), discretization: Discretization::Zoh, ..plain };
+    add(suite, &numbered, &[BATCH, 4, p]);
+    let one = |view: View<'static>| tensor(view.dtype(), &[&[1], &view.shape()[1..]].concat());
+    let bounds = Sequences::CuSeqlens(tensor(DType::I32, &[6]));
+    let packed = Args { u: one(plain.u), delta: one(plain.delta), sequences: bounds, initial_state: state(&[5, p]), ..plain };
+    add(suite, &Args { delta: steady, ..packed }, &[5, p]);
+    add(suite, &Args { discretization: Discretization::Zoh, reverse: true, ..packed }, &[5, p]);
+    // channels side by side in memory
+    let last = tensor(DType::Complex64, &[BATCH, l, h]).permute(&[0, 2, 1]);
+    add(suite, &Args { u: last, ..plain }, &[BATCH, p]);
+}
+
+#[test]
+fn simplified_scans_compile() {
+    let Some(mut suite) = Suite::new() else { return };
+    add_types(&mut suite);
+    add_options(&mut suite);
+    suite.compile();
+}
