@@ -27,7 +27,7 @@ pub(crate) use aligned::{Aligned, in_lines};
 pub(crate) use chains::Chains;
 pub use level::Level;
 pub(crate) use level::{Kernel, outline};
-pub(crate) use matrix::Matrix;
+pub(crate) use matrix::{Factor, Matrix};
 pub(crate) use pool::Pool;
 pub(crate) use shared::Shared;
 pub(crate) use workspace::{Taken, Workspace};

@@ -2,7 +2,7 @@
 //! takes the same sums.
 
 use super::kernel::Matrix;
-use crate::cpu::Shared;
+use crate::cpu::{Factor, Matrix as Block, Shared};
 use crate::exec::Exec;
 use crate::tensor::ViewMut;
 use core::ops::Range;
@@ -13,16 +13,16 @@ const ROWS: usize = 64;
 /// `dx = dy W`.
 pub(super) fn inputs(exec: &Exec, dy: &Matrix<f32>, weight: &Matrix<f32>, dx: &mut ViewMut<'_>) {
     rows(exec, dy.rows, weight.columns, dy.columns, dx, &|rows| Factors {
-        left: (dy.at(rows.start, 0), 1, dy.pitch),
-        right: (weight.at(0, 0), 1, weight.pitch),
+        left: dy.factor(rows.start, 0),
+        right: weight.factor(0, 0),
     });
 }
 
 /// `dW = dy^T x`.
 pub(super) fn weights(exec: &Exec, dy: &Matrix<f32>, x: &Matrix<f32>, dw: &mut ViewMut<'_>) {
     rows(exec, dy.columns, x.columns, dy.rows, dw, &|outputs| Factors {
-        left: (dy.at(0, outputs.start), dy.pitch, 1),
-        right: (x.at(0, 0), 1, x.pitch),
+        left: dy.factor(0, outputs.start).t(),
+        right: x.factor(0, 0),
     });
 }
 
@@ -39,10 +39,17 @@ pub(super) fn bias(dy: &Matrix<f32>, db: &mut ViewMut<'_>) {
     }
 }
 
-/// The factors of some rows of a product: where each begins, and the steps of its columns and rows.
+/// The factors of some rows of a product.
 struct Factors {
-    left: (*const f32, isize, isize),
-    right: (*const f32, isize, isize),
+    left: Block<f32>,
+    right: Block<f32>,
+}
+
+impl Matrix<f32> {
+    /// The part from an element on, as a factor.
+    fn factor(&self, row: usize, column: usize) -> Block<f32> {
+        Block { ptr: self.at(row, column).cast_mut(), row: self.pitch, col: 1 }
+    }
 }
 
 /// `count` rows of `columns` sums over `depth`, some rows at a time.
@@ -61,31 +68,10 @@ fn rows(
         |(), job| {
             let rows = job * ROWS..count.min((job + 1) * ROWS);
             let Factors { left, right } = factors(&rows);
+            let target = target.get().wrapping_offset(rows.start as isize * pitch);
+            let target = Block { ptr: target, row: pitch, col: 1 };
             // SAFETY: the views were checked to have these rows and columns; nobody else writes the rows of this job.
-            unsafe {
-                let target = target.get().offset(rows.start as isize * pitch);
-                gemm::gemm(
-                    rows.len(),
-                    columns,
-                    depth,
-                    target,
-                    1,
-                    pitch,
-                    false,
-                    left.0,
-                    left.1,
-                    left.2,
-                    right.0,
-                    right.1,
-                    right.2,
-                    0.0,
-                    1.0,
-                    false,
-                    false,
-                    false,
-                    gemm::Parallelism::None,
-                );
-            }
+            unsafe { f32::multiply(target, None, [rows.len(), columns, depth], left, right) };
         },
     );
 }

@@ -113,12 +113,16 @@ pub fn backward(exec: &Exec, x: View<'_>, weight: View<'_>, dy: View<'_>, grads:
     Ok(())
 }
 
-/// Refuses rows whose elements lie apart.
+/// Refuses rows whose elements lie apart, and rows that follow one another backwards.
 fn check_rows(argument: &'static str, view: &View<'_>) -> Result<()> {
     // a row of one element has no neighbours
-    match view.strides()[1] == 1 || view.shape()[1] < 2 {
+    match (view.strides()[1] == 1 || view.shape()[1] < 2) && (view.strides()[0] >= 0 || view.shape()[0] < 2) {
         true => Ok(()),
-        false => Err(Error::Presence { op: OP, argument, expected: "must have rows whose elements are neighbours" }),
+        false => Err(Error::Presence {
+            op: OP,
+            argument,
+            expected: "must have rows one behind another, whose elements are neighbours",
+        }),
     }
 }
 
