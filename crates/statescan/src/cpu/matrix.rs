@@ -33,7 +33,7 @@ impl<T> Matrix<T> {
 
 /// Numbers whose matrices can be multiplied.
 pub(crate) trait Factor: Sized {
-    /// `dst (m, n) = factor lhs (m, k) rhs (k, n)`, or added to `before` times what is there, on the calling thread.
+    /// `dst (m, n) = lhs (m, k) rhs (k, n)`, and `before` times what is there if that is given, on the calling thread.
     ///
     /// # Safety
     /// The three blocks lie in memory that can be read (`lhs`, `rhs`) and written (`dst`), and `dst` is apart from the others.
