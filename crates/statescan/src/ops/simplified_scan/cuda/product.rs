@@ -42,6 +42,7 @@ pub(super) struct Factor<'v> {
 }
 
 /// Where a product goes.
+#[allow(clippy::large_enum_variant)] // one is made for a launch, and copied nowhere else
 #[derive(Debug, Clone, Copy)]
 pub(super) enum To<'v> {
     /// (batch, row, column), with `skip(row) Re extra` added to it.
