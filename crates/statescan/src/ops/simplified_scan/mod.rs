@@ -53,7 +53,7 @@ use super::signature::Signature;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::ops::builder::builder;
-use crate::tensor::{RawViewMut, Shape, View, ViewMut};
+use crate::tensor::{Device, RawViewMut, Shape, View, ViewMut};
 pub(crate) use problem::{Problem, Step};
 pub use signature::{INNER, SIGNATURE};
 pub use summary::{summary, summary_workspace_len};
@@ -207,7 +207,15 @@ builder! {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
-    Ok(Problem::new(args, &mut Checker::new(args.head.op(), args.u.device()), &[])?.checkpoints_len())
+    Ok(saved_len(&Problem::new(args, &mut Checker::new(args.head.op(), args.u.device()), &[])?))
+}
+
+/// Elements of the saved states of a forward pass.
+fn saved_len(problem: &Problem<'_>) -> usize {
+    match problem.u.device() {
+        Device::Cpu => cpu::checkpoints_len(problem),
+        _ => cuda::checkpoints_len(problem),
+    }
 }
 
 /// The shape of `last_state`: that of the initial state where there is one.
@@ -247,7 +255,7 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
     let problem = Problem::new(args, &mut checker, state.as_slice())?;
     checker.write_if("y", &out.y, Kind::exactly(problem.output_parts() == 2), &args.u.shape())?;
     checker.write_if("last_state", &out.last_state, Kind::Complex, &problem.state_shape)?;
-    let saved = [problem.checkpoints_len()];
+    let saved = [saved_len(&problem)];
     checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &saved)?;
     checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
     let workspace = exec.stream().map_or(Ok(0), |stream| cuda::workspace_len(stream, &problem))?;
@@ -285,7 +293,7 @@ pub fn backward(
     let states = [cotangents.last_state.map(|s| s.shape()), grads.initial_state.as_ref().map(|s| s.shape())];
     let problem = Problem::new(args, &mut checker, &states.into_iter().flatten().collect::<Vec<_>>())?;
     let (views, state) = (args.views(), problem.state_shape);
-    let saved = [problem.checkpoints_len()];
+    let saved = [saved_len(&problem)];
     checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &saved)?;
     checker.dense("checkpoints", checkpoints)?;
     checker.read_if("grad of y", &cotangents.y, Kind::float(problem.output_parts() == 2), &args.u.shape())?;

@@ -1,12 +1,12 @@
 //! A checked call in normal form.
 
-use super::{Args, Head, cpu, cuda};
+use super::{Args, Head};
 use crate::error::Result;
 use crate::ops::check::Checker;
 use crate::ops::discretization::Discretization;
 use crate::ops::normal::Normal;
 use crate::ops::sequences::{Extent, Segments, Sequences};
-use crate::tensor::{DType, Device, Shape, View};
+use crate::tensor::{DType, Shape, View};
 
 /// Step sizes.
 #[derive(Debug, Clone, Copy)]
@@ -127,14 +127,6 @@ impl<'a> Problem<'a> {
             discretization: args.discretization,
             real_factor,
             d,
-        }
-    }
-
-    /// Elements of the saved states of a forward pass.
-    pub(crate) fn checkpoints_len(&self) -> usize {
-        match self.u.device() {
-            Device::Cpu => cpu::checkpoints_len(self),
-            _ => cuda::checkpoints_len(self),
         }
     }
 

@@ -64,7 +64,7 @@ use super::sequences::Sequences;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::ops::builder::builder;
-use crate::tensor::{Shape, View, ViewMut};
+use crate::tensor::{Device, Shape, View, ViewMut};
 use problem::Problem;
 pub use signature::{HEADS_FIRST, SIGNATURE};
 pub use summary::{summary, summary_workspace_len};
@@ -206,7 +206,7 @@ builder! {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
-    Ok(Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?.checkpoints_len())
+    Ok(saved_len(&Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?))
 }
 
 /// The shape of `final_state`: that of the initial state where there is one.
@@ -233,7 +233,17 @@ pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments; [`Error::Unavailable`] for more states than a device's kernels can hold.
 pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
-    Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?.backward_workspace_len(exec)
+    backward_scratch_len(exec, &Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?)
+}
+
+/// Elements of the saved states of a forward pass.
+fn saved_len(problem: &Problem<'_>) -> usize {
+    if problem.x.device() == Device::Cpu { cpu::Checkpoints::new(problem).len } else { 0 }
+}
+
+/// Elements of the workspace of a backward pass.
+fn backward_scratch_len(exec: &Exec, problem: &Problem<'_>) -> Result<usize> {
+    exec.stream().map_or(Ok(0), |stream| cuda::backward_workspace_len(stream, problem))
 }
 
 /// Computes `y`, the final state, and the saved states: whichever are asked for.
@@ -246,7 +256,7 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
     let problem = Problem::new(args, &mut checker, state.as_slice())?;
     checker.write_if("y", &out.y, Kind::Real, &args.x.shape())?;
     checker.write_if("final_state", &out.final_state, Kind::Real, &problem.state_shape)?;
-    checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &[problem.checkpoints_len()])?;
+    checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &[saved_len(&problem)])?;
     checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
     if out.workspace.is_some() {
         let len = exec.stream().map_or(Ok(0), |stream| cuda::workspace_len(stream, &problem))?;
@@ -279,12 +289,12 @@ pub fn backward(
     let states = [cotangents.final_state.map(|s| s.shape()), grads.initial_state.as_ref().map(|s| s.shape())];
     let problem = Problem::new(args, &mut checker, &states.into_iter().flatten().collect::<Vec<_>>())?;
     let (views, state) = (args.views(), problem.state_shape);
-    checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &[problem.checkpoints_len()])?;
+    checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &[saved_len(&problem)])?;
     checker.dense("checkpoints", checkpoints)?;
     checker.read_if("grad of y", &cotangents.y, Kind::Real, &args.x.shape())?;
     checker.read_if("grad of final_state", &cotangents.final_state, Kind::Real, &state)?;
     checker.gradients(&SIGNATURE, &views, (Kind::Real, &state), &grads.by_position())?;
-    checker.workspace(&grads.workspace, problem.backward_workspace_len(exec)?)?;
+    checker.workspace(&grads.workspace, backward_scratch_len(exec, &problem)?)?;
     checker.finish()?;
     let (sources, targets) = (Sources::new(&problem, checkpoints, cotangents), GradientTargets::new(&problem, grads));
     match exec.stream() {

@@ -1,10 +1,8 @@
 //! A checked call in normal form.
 
-use super::cpu::Checkpoints;
 use super::signature::SIGNATURE;
-use super::{Args, OP, cuda};
+use super::{Args, OP};
 use crate::error::{Error, Result};
-use crate::exec::Exec;
 use crate::ops::check::{Checker, check_groups, check_interval};
 use crate::ops::normal::{Axes, Normal};
 use crate::ops::sequences::{Extent, Segments, Sequences};
@@ -116,16 +114,6 @@ impl<'a> Problem<'a> {
     /// An input or output map of so many axes in normal form.
     pub(super) fn map<V: Axes>(&self, view: V, rank: usize) -> V {
         self.normal.timed(if rank == 3 { view.expand(2, 1) } else { view }, TIME)
-    }
-
-    /// Elements of the saved states of a forward pass.
-    pub(super) fn checkpoints_len(&self) -> usize {
-        if self.x.device() == Device::Cpu { Checkpoints::new(self).len } else { 0 }
-    }
-
-    /// Elements of the workspace of a backward pass.
-    pub(super) fn backward_workspace_len(&self, exec: &Exec) -> Result<usize> {
-        exec.stream().map_or(Ok(0), |stream| cuda::backward_workspace_len(stream, self))
     }
 
     /// The type of carried values.

@@ -15,7 +15,13 @@ use crate::tensor::{DType, View};
 pub(super) static KERNEL: Program<Params> = Program::new(
     "ssd_hopper",
     &[COMMON, STEP_SIZE, MMA, HOPPER],
-    concat!(include_str!("../../../cuda/sequences.cuh"), include_str!("inputs.cuh"), include_str!("hopper.cu")),
+    concat!(
+        include_str!("../../../cuda/sequences.cuh"),
+        include_str!("inputs.cuh"),
+        include_str!("hopper_layout.cuh"),
+        include_str!("hopper_helpers.cuh"),
+        include_str!("hopper.cu")
+    ),
 );
 
 params! {

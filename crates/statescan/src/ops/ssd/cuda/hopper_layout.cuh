@@ -1,0 +1,95 @@
+// The walk over time on Hopper: a warpgroup takes 64 columns of a head through time with their state in its registers, by products of warpgroups.
+//
+// Everything is transposed. With cs the sums of log2 of the decays since a chunk began, CB the lower triangle of C B^T (the same for every head
+// of a group), and any number r,
+//
+//   y^T = (S^T C^T + xs^T CB^T) diag(2^(cs[i] + r))      xs[j] = x[j] dt[j] 2^-(cs[j] + r)      S^T <- S^T + xs^T B
+//
+// where S is the state times 2^-r. So decays are factors of steps alone: no head forms a matrix of 64 x 64 numbers of its own. S^T is the first
+// factor of its product as it lies in registers, x^T comes out of shared memory with one instruction for 16 x 16 numbers, and serves twice.
+//
+// Backwards in time S is the gradient by the state: dy stands for x, C for B, weights are one, and the sums are those of the steps after each
+// one. Instead of y either direction may leave S in slots: before each chunk, in its own direction.
+//
+// The powers of two must not overflow: r follows the decays, and changes only where an exponent would leave [-NEAR, NEAR]. A chunk in which
+// they differ by more than FAR is walked in pieces, each with its own r. Then steps outside of a piece have weights of zero, and a piece writes
+// its own steps of y.
+//
+// Warpgroups: one for each unit (64 columns of a head), which compute; one that forms CB; and one of which a thread starts copies into shared
+// memory and a warp for each unit computes the powers. They meet at barriers: `full` and `empty` for the tiles of a chunk, `masked` for its CB,
+// `ready` and `taken` for the powers of a piece.
+
+constexpr int SPAN = 64, UNITS = 2, PANELS = STATES / 64, WORKERS = UNITS + 2;
+constexpr int PANEL = 64 * 128;   // bytes of 64 lines of 64 numbers, swizzled
+constexpr f64 NEAR = 30., FAR = 60.;
+static_assert(COLUMNS == 64 && STATES % 64 == 0 && STATES <= 128, "a state fits into the registers of a warpgroup");
+
+static_assert(!HAS_OUTPUT || (FORWARDS && !HAS_SLOTS), "a walk writes y or slots");
+// whether y is multiplied by the gate, or its gradient is
+constexpr bool GATES_OUTPUT = HAS_Z && HAS_OUTPUT, GATES_FACTOR = HAS_Z && !FORWARDS;
+
+// a stage: tiles of x for each unit (backwards of dy and the gate), of B, of C, and CB; without y only of what goes into the state
+constexpr int Z_AT = UNITS * PANEL, B_AT = Z_AT + (GATES_FACTOR ? UNITS * PANEL : 0), C_AT = B_AT + PANELS * PANEL, CB_AT = C_AT + PANELS * PANEL;
+constexpr int STAGE = HAS_OUTPUT ? CB_AT + PANEL : C_AT;
+// two tiles of y or of a slot for each unit: one is written while the other one is on its way to memory. A gate comes in the tile that its y
+// goes out in
+constexpr int OUT_AT = STAGES * STAGE, OUT = HAS_OUTPUT ? PANEL : HAS_SLOTS ? PANELS * PANEL : 0, ALIGNMENT = 1024;
+static_assert(OUT_AT + 2 * UNITS * OUT + ALIGNMENT <= SHARED, "the plan has counted the same");
+
+// The powers of a piece: the steps [first, end) of a chunk, in the direction of the walk.
+struct alignas(16) Piece {
+  f32 out[SPAN];       // 2^(cs + r), for y alone
+  u32 in[SPAN / 2];    // dt 2^-(cs + r) of two steps, bf16; zero outside of the piece
+  f32 state;           // what the state is multiplied by, since r changes
+  f32 before, after;   // 2^r as it was, and 2^(cs + r) after the whole chunk
+  int first, end;
+};
+constexpr int PIECES = 4;   // that may be ready at the same time
+
+struct Barriers {
+  Barrier full[STAGES], empty[STAGES], masked[STAGES];
+  Barrier ready[UNITS][PIECES], taken[UNITS][PIECES], gate[UNITS][2];
+};
+
+// A place in a ring, and the phase of its barriers.
+template <int COUNT> struct Turn {
+  int at = 0;
+  u32 phase = 0;
+  DEVICE void next() {
+    if (++at == COUNT) at = 0, phase ^= 1;
+  }
+};
+
+struct Work {
+  int batch, group, unit, units;   // the first unit of the group, and how many this block has
+  i64 segment, start;
+  int chunks;
+
+  DEVICE explicit Work(const Params& p) : segment(blockIdx.y) {
+    const int all = int(p.heads_per_group * p.column_tiles), tiles = (all + UNITS - 1) / UNITS, groups = int(p.groups);
+    int i = blockIdx.x;
+    unit = i % tiles * UNITS, i /= tiles;
+    group = i % groups, batch = i / groups;
+    units = min(UNITS, all - unit);
+    start = (FORWARDS ? segment : p.segments - 1 - segment) * p.segment_steps;
+    chunks = int((min(start + p.segment_steps, p.seqlen) - start + SPAN - 1) / SPAN);
+  }
+  // the first step of a chunk
+  DEVICE int step(int chunk) const { return int(start) + (FORWARDS ? chunk : chunks - 1 - chunk) * SPAN; }
+  DEVICE int head(const Params& p, int k) const { return group * int(p.heads_per_group) + (unit + k) / int(p.column_tiles); }
+  DEVICE int column(const Params& p, int k) const { return (unit + k) % int(p.column_tiles) * COLUMNS; }
+};
+
+DEVICE f32* decay_of(const Params& p, i64 segment, int batch, int head, int tile) {
+  return p.decays + (((segment * p.batch + batch) * p.heads + head) * p.column_tiles + tile);
+}
+
+// two numbers of a register
+DEVICE f32 low_bf16(u32 two) { return __uint_as_float(two << 16); }
+DEVICE f32 high_bf16(u32 two) { return __uint_as_float(two & 0xffff0000u); }
+
+// one thread of each warp, after all of them
+DEVICE void warp_arrive(Barrier& barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+}
