@@ -322,6 +322,8 @@ impl Rank<'_> {
         for ((_, tensor), view) in results.iter_mut().zip(&mut out.views) {
             *view = Some(tensor.view_mut());
         }
+        let len = operation.workspace_len(exec, &call)?;
+        out.workspace = if len > 0 { Some(workspace.view_mut(exec, len)?) } else { None };
         operation.forward(exec, &call, &mut out)?;
 
         // what flows to the ranks before this one, without what comes from those behind it

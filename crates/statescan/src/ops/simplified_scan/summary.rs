@@ -1,6 +1,6 @@
 //! What a slice of a sequence does to the state that enters it. Its decay is that of a selective scan of one state for each channel.
 
-use super::{Args, Outputs, Problem, forward};
+use super::{Args, Outputs, Problem, cuda, forward};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
@@ -14,7 +14,12 @@ use crate::tensor::{Shape, View};
 /// Those of [`forward`] that concern the arguments.
 pub fn summary_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
     let problem = Problem::new(args, &mut Checker::new(args.head.op(), exec.device()), &[])?;
-    Ok(decays::decay_workspace_len(exec, &channels(&problem.state_shape)))
+    Ok(scan_workspace_len(exec, &problem)?.max(decays::decay_workspace_len(exec, &channels(&problem.state_shape))))
+}
+
+/// Elements that the scan for the state needs.
+fn scan_workspace_len(exec: &Exec, problem: &Problem<'_>) -> Result<usize> {
+    exec.stream().map_or(Ok(0), |stream| cuda::workspace_len(stream, problem))
 }
 
 /// The state of a selective scan that has one number for each channel.
@@ -34,11 +39,13 @@ pub fn summary(exec: &Exec, args: &Args<'_>, out: &mut Summary<'_>) -> Result<()
     let (state, double) = (problem.state_shape, args.u.dtype().is_double());
     checker.write_if("state", &out.state, Kind::Complex, &state)?;
     checker.write_if("decay", &out.decay, Kind::exactly(args.a.dtype().is_complex()), &state)?;
-    checker.needed_workspace(&out.workspace, decays::decay_workspace_len(exec, &channels(&state)))?;
+    let len = scan_workspace_len(exec, &problem)?;
+    checker.needed_workspace(&out.workspace, len.max(decays::decay_workspace_len(exec, &channels(&state))))?;
     checker.finish()?;
     if let Some(target) = &mut out.state {
         let whole = Args { initial_state: None, ..*args };
-        forward(exec, &whole, &mut Outputs { last_state: Some(target.reborrow()), ..Outputs::default() })?;
+        let workspace = out.workspace.as_mut().filter(|_| len > 0).map(|view| view.reborrow().slice(0, 0..len));
+        forward(exec, &whole, &mut Outputs { last_state: Some(target.reborrow()), workspace, ..Outputs::default() })?;
     }
     if let Some(target) = &mut out.decay {
         let timed = |view| over_time(view, &args.u.shape());
