@@ -50,6 +50,34 @@ pub(super) fn all() -> Vec<Target> {
         let step = on("selective_state_update", &[('B', batch), ('D', 5120), ('N', 16)]);
         all.push(micros(&step.stored_as(DType::BF16), must, aim));
     }
+    let ssd = |[batch, seqlen, heads, headdim, groups, dstate]: [usize; 6]| {
+        let sizes = [('B', batch), ('L', seqlen), ('H', heads), ('P', headdim), ('G', groups), ('N', dstate)];
+        on("ssd", &sizes).with(Variation::Bare).stored_as(DType::BF16)
+    };
+    for (shape, forward, backward) in [
+        ([8, 2048, 80, 64, 1, 128], (170.0, 115.0), (640.0, 420.0)),
+        ([1, 8192, 80, 64, 1, 128], (125.0, 85.0), (480.0, 280.0)),
+        ([1, 65536, 24, 64, 1, 128], (260.0, 190.0), (880.0, 600.0)),
+        ([8, 4096, 128, 64, 8, 128], (450.0, 380.0), (2100.0, 1300.0)),
+    ] {
+        all.push(micros(&ssd(shape), forward.0, Some(forward.1)));
+        all.push(micros(&ssd(shape).backward(), backward.0, Some(backward.1)));
+    }
+    let run = ssd([8, 2048, 80, 64, 1, 128]);
+    let whole = "without gate, bias, softplus";
+    all.push(ratio(&run.with(Variation::Plain), whole, &run, 1.12, None));
+    all.push(ratio(&run.with(Variation::Plain).backward(), whole, &run.backward(), 1.2, None));
+    for (seqlen, other) in [(2047, 2048), (2049, 2112), (1000, 1024)] {
+        let of = |seqlen| ssd([8, seqlen, 80, 64, 1, 128]);
+        all.push(ratio(&of(seqlen), "of the next multiple of 64", &of(other), 1.1, None));
+    }
+    all.push(ratio(&ssd([8, 2048, 80, 80, 1, 128]), "of P = 64", &run, 1.5, None));
+    all.push(ratio(&ssd([8, 2048, 80, 64, 1, 256]), "of N = 128", &run, 1.5, None));
+    for shape in [[1, 256, 24, 64, 1, 128], [2, 100, 24, 64, 1, 128]] {
+        all.push(micros(&ssd(shape), 15.0, None));
+        all.push(micros(&ssd(shape).backward(), 40.0, None));
+    }
+    all.push(ratio(&run.stored_as(DType::F32), "of bf16", &run, 3.5, None));
     let filter = on("causal_conv1d", &[('B', 8), ('D', 2048), ('L', 2048), ('W', 4)]).stored_as(DType::BF16);
     all.push(micros(&filter, 40.0, Some(37.0)));
     all.push(micros(&filter.backward(), 110.0, Some(56.0)));
