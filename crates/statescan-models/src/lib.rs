@@ -35,7 +35,7 @@
 //!
 //! [`Model::loss_and_gradients`] gives the gradient by every weight, for every kind of model; of the forward pass it keeps the inputs of
 //! blocks only. A [`Trainer`] trains a small Mamba on the bytes of a text with AdamW, and goes on with the same bits after it was saved and
-//! resumed. [`reference`] is the oracle of both: a whole model in plain `f64` loops.
+//! resumed. [`mod@reference`] is the oracle of both: a whole model in plain `f64` loops.
 //!
 //! # Features
 //!

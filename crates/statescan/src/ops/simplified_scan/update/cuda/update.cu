@@ -67,6 +67,18 @@ struct Rows {
   }
 };
 
+// What a lane finishes: the row of its number, if there is one.
+struct Own {
+  i64 slot = -1;
+  complex64 sum = {};
+
+  DEVICE Own(const Rows& rows, const complex64 (&sums)[ROWS], int lane) {
+#pragma unroll
+    for (int k = 0; k < ROWS; k++)
+      if (lane == k) slot = rows.slot[k], sum = sums[k];
+  }
+};
+
 DEVICE void move_state(const Params& p, i64 row, i64 slot, i64 n, complex64 driven) {
   complex64 a;
   convert(a, *at<A>(p.a, n));
@@ -93,15 +105,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) simplified_state_update(co
   complex64 sum[ROWS];
   Rows::each_line(p.dstate, [&](i64 n) {
     rows.multiply<B, U, false>(sum, p.b, n, p.dim, p.u);
-#pragma unroll
-    for (int k = 0; k < ROWS; k++)
-      if (r == k && rows.slot[k] >= 0) move_state(p, rows.first + k, rows.slot[k], n, sum[k]);
+    const Own own(rows, sum, r);
+    if (own.slot >= 0) move_state(p, rows.first + r, own.slot, n, own.sum);
   });
   meet_all();
   Rows::each_line(p.dim, [&](i64 line) {
     rows.multiply<C, STATE, true>(sum, p.c, line, p.dstate, p.state);
-#pragma unroll
-    for (int k = 0; k < ROWS; k++)
-      if (r == k && rows.first + k < p.rows) put_output(p, rows.first + k, rows.slot[k] >= 0, line, sum[k]);
+    const Own own(rows, sum, r);
+    if (r < ROWS && rows.first + r < p.rows) put_output(p, rows.first + r, own.slot >= 0, line, own.sum);
   });
 }
