@@ -52,7 +52,7 @@ def summary(given):
     tensors = (*(tensor.detach() for tensor in given), *(None,) * (len(SELECTIVE_SCAN.tensors) - len(given)))
     options = tuple(default for _, default in SELECTIVE_SCAN.options)
     state = tensors[0].new_empty(1, *tensors[2].shape)
-    decay, place = torch.empty_like(state), (-1, 1, None)
+    decay, place = torch.empty_like(state), (-1, 1, None, False)
     initial = list(tensors)
     at = next(at for at, argument in enumerate(SELECTIVE_SCAN.arguments) if argument.name == "initial_state")
     initial[at] = torch.zeros_like(state)
