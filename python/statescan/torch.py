@@ -90,11 +90,13 @@ _OBSERVERS = (
 def _pass(registered, compute):
     """One pass: by `registered`, what PyTorch's library has of it, or straight to `compute`, which `_define` describes."""
 
+    unobserved, unknown = _native.unobserved, _native.UnknownArgument
+
     def run(first, arguments):
-        if not is_dynamo_compiling() and _native.unobserved(first, arguments, _OBSERVERS):
+        if not is_dynamo_compiling() and unobserved(first, arguments, _OBSERVERS):
             try:
                 return compute(first, arguments)
-            except _native.UnknownArgument:
+            except unknown:
                 # nothing ran: the dispatcher knows more kinds of arguments, or fails in its own words
                 pass
         return registered(first, *arguments)
@@ -143,7 +145,8 @@ def _define(op, name, arguments, result, complete, compute, allocate):
 
 
 def _forward(op: Operation):
-    number, outputs = op.number, (True, True) if op.saves is None else (True, True, True)
+    number, native = op.number, _native.forward
+    outputs, all_outputs = (True, True), (True, True) if op.saves is None else (True, True, True)
     arguments, complete = _with_defaults(op)
 
     def allocate(save, arguments):
@@ -151,7 +154,7 @@ def _forward(op: Operation):
         return [*results, op.saved(_New, *arguments)] if save and op.saves is not None else [*results]
 
     def compute(save, arguments):
-        return _native.forward(number, arguments, outputs if save else outputs[:2], _place(arguments[0]))
+        return native(number, arguments, all_outputs if save else outputs, _place(arguments[0]))
 
     return _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", complete, compute, allocate)
 

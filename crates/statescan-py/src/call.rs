@@ -19,11 +19,11 @@ pub struct Keep {
     owned: RefCell<Vec<Owned>>,
     scratch: RefCell<Vec<Py<PyAny>>>,
     /// Results that the call makes itself.
-    made: RefCell<Made>,
+    made: RefCell<Vec<Py<PyAny>>>,
 }
 
 /// The results that a call has made, in their order.
-pub type Made = Vec<Py<PyAny>>;
+pub type Made<'py> = Bound<'py, PyTuple>;
 
 /// The arguments of a call. Each method takes the next one; `name` is what errors call it. Inputs that are left over belong to Python.
 pub struct Arguments<'a, 'py> {
@@ -74,7 +74,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         named
     }
 
-    #[inline]
+    #[inline(always)]
     fn view(&self, object: &Bound<'py, PyAny>, name: &str) -> PyResult<View<'a>> {
         if let Some(parts) = torch::parts(object, name)? {
             torch::check_eager(object, &parts, name)?;
@@ -111,12 +111,14 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     /// A tensor.
+    #[inline(always)]
     pub fn tensor(&mut self, name: &str) -> PyResult<View<'a>> {
         let object = self.input()?;
         self.read(&object, name)
     }
 
     /// A tensor or None.
+    #[inline(always)]
     pub fn option(&mut self, name: &str) -> PyResult<Option<View<'a>>> {
         let object = self.input()?;
         if object.is_none() {
@@ -125,6 +127,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         self.read(&object, name).map(Some)
     }
 
+    #[inline(always)]
     fn read(&mut self, object: &Bound<'py, PyAny>, name: &str) -> PyResult<View<'a>> {
         let view = self.view(object, name).map_err(|error| self.named(error))?;
         self.largest = self.largest.max(view.len());
@@ -297,14 +300,14 @@ impl<'a, 'py> Arguments<'a, 'py> {
 
     /// Runs the operation: without the interpreter, unless it is over before another thread could have made use of it. Gives back the
     /// results that were made here.
-    pub fn run(&self, work: impl FnOnce(&Exec) -> statescan::Result<()> + Send) -> PyResult<Made> {
+    pub fn run(&self, work: impl FnOnce(&Exec) -> statescan::Result<()> + Send) -> PyResult<Made<'py>> {
         let exec = &self.exec;
         let done = match self.place.stream() {
             None if self.largest < TINY => work(exec),
             _ => self.inputs.py().detach(|| work(exec)),
         };
         done.map_err(to_python)?;
-        Ok(self.keep.made.take())
+        PyTuple::new(self.inputs.py(), self.keep.made.take())
     }
 }
 

@@ -168,7 +168,7 @@ impl Tensor {
     ///
     /// # Safety
     /// Shape and strides, where they are not null, have `ndim` elements.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn parts(&self, argument: &str) -> PyResult<Parts> {
         let tensor = self;
         let dtype = tensor.dtype().ok_or_else(|| {

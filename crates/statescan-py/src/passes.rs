@@ -46,7 +46,12 @@ fn take<'a>(arguments: &mut Arguments<'a, '_>, signature: &'static Signature) ->
 
 /// Computes the results that are asked for.
 #[pyfunction]
-pub fn forward(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
+pub fn forward<'py>(
+    number: usize,
+    inputs: &Bound<'py, PyTuple>,
+    outputs: &Bound<'py, PyTuple>,
+    place: Place<'py>,
+) -> PyResult<Made<'py>> {
     let (operation, keep) = (operation(number)?, Keep::default());
     let signature = operation.signature;
     let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;
@@ -71,7 +76,12 @@ pub fn forward(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, P
 
 /// Computes the gradients that are asked for.
 #[pyfunction]
-pub fn backward(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
+pub fn backward<'py>(
+    number: usize,
+    inputs: &Bound<'py, PyTuple>,
+    outputs: &Bound<'py, PyTuple>,
+    place: Place<'py>,
+) -> PyResult<Made<'py>> {
     let (operation, keep) = (operation(number)?, Keep::default());
     let signature = operation.signature;
     let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;
@@ -96,7 +106,12 @@ pub fn backward(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, 
 /// Computes what a slice of a sequence does to the state that enters it: its state and its decay, whichever are asked for. The arguments are
 /// checked in any case.
 #[pyfunction]
-pub fn summary(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
+pub fn summary<'py>(
+    number: usize,
+    inputs: &Bound<'py, PyTuple>,
+    outputs: &Bound<'py, PyTuple>,
+    place: Place<'py>,
+) -> PyResult<Made<'py>> {
     let (operation, keep) = (operation(number)?, Keep::default());
     let mut arguments = Arguments::new(name_of(operation.signature), inputs, outputs, &place, &keep)?;
     let call = take(&mut arguments, operation.signature)?;
@@ -110,7 +125,12 @@ pub fn summary(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, P
 
 /// Computes a step: the state, which is the first output, changes.
 #[pyfunction]
-pub fn update(number: usize, inputs: &Bound<'_, PyTuple>, outputs: &Bound<'_, PyTuple>, place: Place<'_>) -> PyResult<Made> {
+pub fn update<'py>(
+    number: usize,
+    inputs: &Bound<'py, PyTuple>,
+    outputs: &Bound<'py, PyTuple>,
+    place: Place<'py>,
+) -> PyResult<Made<'py>> {
     let (operation, keep) = (operation(number)?, Keep::default());
     let signature = operation.signature;
     let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;

@@ -58,7 +58,7 @@ impl Parts {
     ///
     /// # Safety
     /// What the parts describe is memory that stays valid for `'a`.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn view<'a>(&self, argument: &str) -> PyResult<View<'a>> {
         self.check(argument)?;
         let (shape, strides) = (&self.shape[..self.rank], &self.strides[..self.rank]);

@@ -150,7 +150,7 @@ pub fn check_eager(object: &Bound<'_, PyAny>, parts: &Parts, argument: &str) -> 
 }
 
 /// The parts of a tensor, or nothing if it is none of PyTorch's.
-#[inline]
+#[inline(always)]
 pub fn parts(object: &Bound<'_, PyAny>, argument: &str) -> PyResult<Option<Parts>> {
     let py = object.py();
     let Some(torch) = torch(py)? else { return Ok(None) };
@@ -214,7 +214,7 @@ pub fn unobserved(first: &Bound<'_, PyAny>, others: &Bound<'_, PyTuple>, observe
 }
 
 /// The parts as PyTorch describes them.
-#[inline]
+#[inline(always)]
 fn lent(object: &Bound<'_, PyAny>, argument: &str, lend: Lend) -> PyResult<Parts> {
     let mut tensor = MaybeUninit::<dlpack::Tensor>::uninit();
     // SAFETY: a tensor of PyTorch's, and room for a description, which is filled in where the answer is 0.

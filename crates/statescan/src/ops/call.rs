@@ -1,6 +1,7 @@
 //! A call by name and position, for front ends that take any operation: the Python module, the program, tests.
 
 use super::CHECKPOINT;
+use super::check::Sizes;
 use super::signature::{Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, ResultType, Role, Saved, Signature, fits};
 use crate::cpu::tile::MAX_LANES;
 use crate::error::{Error, Result};
@@ -58,6 +59,13 @@ pub struct Written<'a> {
     pub state: Option<ViewMut<'a>>,
 }
 
+impl<'a> Written<'a> {
+    /// The first results or gradients, for the typed functions of an operation.
+    pub(crate) fn take<const N: usize>(&mut self) -> [Option<ViewMut<'a>>; N] {
+        core::array::from_fn(|at| self.views[at].take())
+    }
+}
+
 /// What a backward pass reads besides the call.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Given<'a> {
@@ -98,9 +106,8 @@ impl<'a> Call<'a> {
 
     /// An argument that must be there.
     pub(crate) fn need(&self, at: usize) -> Result<View<'a>> {
-        let argument = &self.signature.arguments[at];
-        let missing = Error::Presence { op: self.signature.name, argument: argument.field, expected: "must be there" };
-        self.views[at].ok_or(missing)
+        let Signature { name: op, arguments, .. } = self.signature;
+        self.views[at].ok_or_else(|| Error::Presence { op, argument: arguments[at].field, expected: "must be there" })
     }
 
     /// How the time axis divides: the arguments `cu_seqlens` and `seq_idx`, which stand one behind the other from `at` on.
@@ -147,17 +154,21 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The size that a letter has in the arguments; none if no argument has it. V is what a filter of W taps remembers.
-    fn size(&self, letter: char) -> Option<usize> {
-        if letter == 'V' {
-            return self.size('W')?.checked_sub(1);
+    /// The sizes of the letters that the arguments have. V is what a filter of W taps remembers.
+    fn sizes(&self) -> Sizes {
+        let (form, mut sizes) = (self.form(), Sizes::default());
+        for (argument, view) in self.signature.arguments.iter().zip(&self.views) {
+            let Some(view) = view.as_ref().filter(|_| argument.role != Role::State && argument.role != Role::Index) else {
+                continue;
+            };
+            let own = |layout: &&&str| layout.len() == view.rank() && form.is_none_or(|form| fits(layout, form));
+            let Some(layout) = argument.layouts.iter().find(own) else { continue };
+            sizes.add(layout, &view.shape(), "");
         }
-        let form = self.form();
-        self.signature.arguments.iter().zip(&self.views).find_map(|(argument, view)| {
-            let view = view.as_ref().filter(|_| argument.role != Role::State && argument.role != Role::Index)?;
-            let layout = argument.layouts.iter().find(|l| l.len() == view.rank() && form.is_none_or(|form| fits(l, form)))?;
-            Some(view.shape()[layout.find(letter)?])
-        })
+        if let Some(memory) = sizes.known('W').and_then(|taps| taps.checked_sub(1)) {
+            sizes.add("V", &[memory], "");
+        }
+        sizes
     }
 
     /// The form of the call, which the first argument decides.
@@ -170,47 +181,45 @@ impl<'a> Call<'a> {
         self.signature.arguments.iter().zip(&self.views).any(|(a, view)| a.role == Role::Index && view.is_some())
     }
 
-    /// The shape of a layout, if every letter has a size.
-    fn shape(&self, layout: &str) -> Option<Shape> {
-        let mut sizes = [0; MAX_RANK];
-        for (size, letter) in sizes.iter_mut().zip(layout.chars()) {
-            *size = self.size(letter)?;
-        }
-        Some(Shape::of(&sizes[..layout.len()]))
-    }
-
     /// The type of a result.
     pub fn result_type(&self, at: usize) -> DType {
-        let output = &self.signature.results[at];
-        let dtype = |name| self.named(name).map_or(DType::F32, |view| view.dtype());
-        let both = |a, b| if dtype(a).is_double() { dtype(a) } else { dtype(b) };
-        let complex = self.is_complex(output.complex);
+        let (output, named) = (&self.signature.results[at], &self.signature.named[at]);
+        let [a, b] = named.dtype.map(|argument| self.views[argument].as_ref().map_or(DType::F32, |view| view.dtype()));
+        let beside = |argument: &Option<usize>| {
+            argument.is_some_and(|at| self.views[at].as_ref().is_some_and(|view| view.dtype().is_complex()))
+        };
+        let complex = match output.complex {
+            Complex::As(_) => named.complex.iter().any(beside),
+            rule => self.is_complex(rule),
+        };
         match output.dtype {
-            ResultType::Of(name) if dtype(name).is_complex() == complex => dtype(name),
-            ResultType::Promoted(a, b) if dtype(a) == dtype(b) => dtype(a),
-            ResultType::Of(name) | ResultType::Carried(name) => carried(dtype(name), complex),
-            ResultType::Promoted(a, b) | ResultType::CarriedByBoth(a, b) => carried(both(a, b), complex),
+            ResultType::Of(_) if a.is_complex() == complex => a,
+            ResultType::Promoted(..) if a == b => a,
+            _ => carried(if a.is_double() { a } else { b }, complex),
         }
     }
 
     /// The shape of a result, where it is known without a look at how sequences are packed.
     pub(crate) fn result_shape(&self, at: usize) -> Option<Shape> {
-        let output = &self.signature.results[at];
-        if let Some(like) = output.like.and_then(|name| self.named(name)) {
+        if let Some(like) = self.signature.named[at].like.and_then(|argument| self.views[argument].as_ref()) {
             return Some(like.shape());
         }
+        if self.is_packed() {
+            return None;
+        }
         // the longest layout of known sizes: the number of sequences is none
-        let layouts = output.layouts.iter().filter(|_| !self.is_packed());
-        layouts.filter_map(|layout| self.shape(layout)).max_by_key(|shape| shape.len())
+        let sizes = self.sizes();
+        let layouts = self.signature.results[at].layouts.iter();
+        layouts.filter_map(|layout| sizes.known_shape(layout)).max_by_key(|shape| shape.len())
     }
 
     /// Numbers in the largest buffer that the states which a forward pass keeps can need, however time divides into sequences.
     pub fn saved_capacity(&self) -> Option<usize> {
         let Saved::States { layout, padded, complex } = self.signature.saved else { return None };
-        let parts = if self.is_complex(complex) { 2 } else { 1 };
+        let (sizes, parts) = (self.sizes(), if self.is_complex(complex) { 2 } else { 1 });
         let filled = |letter, size: usize| if padded == Some(letter) { size.next_multiple_of(LANES) } else { size };
-        let state: Option<usize> = layout.chars().map(|letter| Some(filled(letter, self.size(letter)?))).product();
-        Some(self.size('B')? * (self.size('L')? / CHECKPOINT) * state? * parts + SPARE)
+        let state: Option<usize> = layout.chars().map(|letter| Some(filled(letter, sizes.known(letter)?))).product();
+        Some(sizes.known('B')? * (sizes.known('L')? / CHECKPOINT) * state? * parts + SPARE)
     }
 
     /// The same call in the layouts of the canonical signature, if it has other ones.
@@ -218,7 +227,7 @@ impl<'a> Call<'a> {
         let signature = self.signature.canonical?;
         let mut call = Call { signature, ..*self };
         for ((own, other), view) in self.signature.arguments.iter().zip(signature.arguments).zip(&mut call.views) {
-            *view = view.map(|view| permuted(view, own.layouts, other.layouts));
+            view.iter_mut().for_each(|view| permute(view, own.layouts, other.layouts));
         }
         Some(call)
     }
@@ -249,7 +258,7 @@ impl<'a> Call<'a> {
         let mut given = *given;
         if let Some(canonical) = self.signature.canonical {
             for ((own, other), view) in self.signature.results.iter().zip(canonical.results).zip(&mut given.cotangents) {
-                *view = view.map(|view| permuted(view, own.layouts, other.layouts));
+                view.iter_mut().for_each(|view| permute(view, own.layouts, other.layouts));
             }
         }
         given
@@ -317,8 +326,8 @@ fn order(from: &str, to: &str) -> Option<[usize; MAX_RANK]> {
         return None;
     }
     let mut order = [0; MAX_RANK];
-    for (axis, letter) in order.iter_mut().zip(to.chars()) {
-        *axis = from.find(letter)?;
+    for (axis, letter) in order.iter_mut().zip(to.bytes()) {
+        *axis = from.bytes().position(|known| known == letter)?;
     }
     Some(order)
 }
@@ -328,9 +337,11 @@ fn order_of_rank(rank: usize, from: &'static [&'static str], to: &'static [&'sta
     order(layout_of(from, rank)?, layout_of(to, rank)?)
 }
 
-fn permuted<'v>(view: View<'v>, from: &'static [&'static str], to: &'static [&'static str]) -> View<'v> {
+fn permute(view: &mut View<'_>, from: &'static [&'static str], to: &'static [&'static str]) {
     let rank = view.rank();
-    order_of_rank(rank, from, to).map_or(view, |order| view.permute(&order[..rank]))
+    if let Some(order) = order_of_rank(rank, from, to) {
+        *view = view.permute(&order[..rank]);
+    }
 }
 
 fn permuted_mut<'v>(view: ViewMut<'v>, from: &'static [&'static str], to: &'static [&'static str]) -> ViewMut<'v> {

@@ -82,7 +82,7 @@ pub(crate) fn limit_states(op: &'static str, dstate: usize) -> Result<()> {
 }
 
 /// The sizes of a call by their letters.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sizes {
     of: [usize; 26],
     known: u32,
@@ -102,6 +102,15 @@ impl Sizes {
         self.known |= 1 << Self::place(letter);
     }
 
+    /// Adds the sizes of a layout's letters, but for those that are known already or free.
+    pub(crate) fn add(&mut self, layout: &str, shape: &[usize], free: &str) {
+        for (letter, &size) in layout.bytes().zip(shape) {
+            if letter.is_ascii_uppercase() && self.find(letter).is_none() && !free.as_bytes().contains(&letter) {
+                self.set(letter, size);
+            }
+        }
+    }
+
     /// The size of a letter, if an argument of the call has it.
     pub(crate) fn known(&self, letter: char) -> Option<usize> {
         self.find(letter as u8)
@@ -114,7 +123,7 @@ impl Sizes {
     }
 
     /// The shape of a layout whose letters are all known.
-    fn known_shape(&self, layout: &str) -> Option<Shape> {
+    pub(crate) fn known_shape(&self, layout: &str) -> Option<Shape> {
         let mut sizes = [0; MAX_RANK];
         for (size, letter) in sizes.iter_mut().zip(layout.bytes()) {
             *size = self.find(letter)?;
@@ -169,7 +178,7 @@ impl<'a> Checker<'a> {
     /// Checks the arguments that are there by the layouts of a signature, states and bounds of sequences excepted: their shapes depend on
     /// how sequences are packed. Gives the sizes of the call.
     pub(crate) fn bind(&mut self, signature: &'static Signature, views: &[Option<&'a View<'_>>]) -> Result<Sizes> {
-        let mut sizes = Sizes { of: [0; 26], known: 0 };
+        let mut sizes = Sizes::default();
         let mut layouts = [""; signature::MAX_ARGUMENTS];
         let given = || signature.arguments.iter().zip(views).enumerate().filter_map(|(at, (a, v))| Some((at, a, (*v)?)));
         let leaders = signature.leaders.iter().filter_map(|&at| Some((at, &signature.arguments[at], views[at]?)));
@@ -183,11 +192,7 @@ impl<'a> Checker<'a> {
             };
             form = form.or_else(|| signature.form(layout));
             layouts[at] = layout;
-            for (letter, &size) in layout.bytes().zip(shape.iter()) {
-                if letter.is_ascii_uppercase() && sizes.find(letter).is_none() && !signature.free.as_bytes().contains(&letter) {
-                    sizes.set(letter, size);
-                }
-            }
+            sizes.add(layout, &shape, signature.free);
         }
         for (at, argument, view) in given().filter(|(_, argument, _)| argument.role != Role::State) {
             let kind = match argument.role {

@@ -179,7 +179,7 @@ impl Operation {
 mod tests {
     use super::*;
     use crate::ops::discretization::Discretization;
-    use crate::ops::signature::{Choice, MAX_ARGUMENTS, MAX_SETTINGS, Saved};
+    use crate::ops::signature::{Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, ResultType, Saved};
 
     fn layouts(signature: &Signature) -> impl Iterator<Item = &'static str> {
         let arguments = signature.arguments.iter().chain(signature.in_place).flat_map(|argument| argument.layouts);
@@ -201,6 +201,24 @@ mod tests {
             }
             for output in signature.results {
                 assert_eq!(output.cotangent_name, format!("grad of {}", output.name));
+            }
+        }
+    }
+
+    #[test]
+    fn results_know_the_arguments_that_they_name() {
+        for Operation { signature, .. } in Operation::ALL {
+            for (output, named) in signature.results.iter().zip(&signature.named) {
+                assert_eq!(output.like.map(|name| signature.argument(name)), named.like.map(Some), "{signature:?}");
+                let (ResultType::Of(name)
+                | ResultType::Carried(name)
+                | ResultType::Promoted(name, _)
+                | ResultType::CarriedByBoth(name, _)) = output.dtype;
+                assert_eq!(signature.argument(name), Some(named.dtype[0]), "{signature:?}: {}", output.name);
+                if let Complex::As(names) = output.complex {
+                    let numbers: Vec<_> = names.iter().map(|name| signature.argument(name)).collect();
+                    assert_eq!(numbers, named.complex[..names.len()], "{signature:?}: {}", output.name);
+                }
             }
         }
     }

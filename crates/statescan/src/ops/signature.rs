@@ -10,6 +10,8 @@ use std::borrow::Cow;
 pub const MAX_ARGUMENTS: usize = 14;
 /// The most options of an operation.
 pub const MAX_SETTINGS: usize = 6;
+/// The most results of an operation.
+const MAX_RESULTS: usize = 3;
 
 /// The part that an argument plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -333,6 +335,60 @@ pub struct Signature {
     pub limit: Limit,
     /// The same operation in other layouts: calls are passed on to it with permuted views.
     pub canonical: Option<&'static Signature>,
+    /// Which arguments the results name, once [`Signature::resolved`] has looked: calls have no time for names.
+    pub(crate) named: [Named; MAX_RESULTS],
+}
+
+/// The numbers of the arguments that a result names.
+#[derive(Clone, Copy)]
+pub(crate) struct Named {
+    /// The argument whose shape it has.
+    pub(crate) like: Option<usize>,
+    /// The two arguments of its type; the same one twice where it has one.
+    pub(crate) dtype: [usize; 2],
+    /// The arguments beside which it is complex.
+    pub(crate) complex: [Option<usize>; 2],
+}
+
+/// Whether two words are the same, also while the compiler runs.
+const fn same(a: &str, b: &str) -> bool {
+    let (a, b, mut at) = (a.as_bytes(), b.as_bytes(), 0);
+    while at < a.len() && at < b.len() && a[at] == b[at] {
+        at += 1;
+    }
+    at == a.len() && at == b.len()
+}
+
+/// The number of the argument of a name. There is one, or the program does not compile.
+const fn number(arguments: &[Argument], name: &str) -> usize {
+    let mut at = 0;
+    while !same(arguments[at].name, name) {
+        at += 1;
+    }
+    at
+}
+
+impl Named {
+    const NOTHING: Named = Named { like: None, dtype: [0; 2], complex: [None; 2] };
+
+    const fn of(output: &Output, arguments: &[Argument]) -> Named {
+        let mut named = Self::NOTHING;
+        if let Some(like) = output.like {
+            named.like = Some(number(arguments, like));
+        }
+        named.dtype = match output.dtype {
+            ResultType::Of(name) | ResultType::Carried(name) => [number(arguments, name); 2],
+            ResultType::Promoted(a, b) | ResultType::CarriedByBoth(a, b) => [number(arguments, a), number(arguments, b)],
+        };
+        if let Complex::As(names) = output.complex {
+            let mut at = 0;
+            while at < names.len() {
+                named.complex[at] = Some(number(arguments, names[at]));
+                at += 1;
+            }
+        }
+        named
+    }
 }
 
 impl core::fmt::Debug for Signature {
@@ -342,6 +398,16 @@ impl core::fmt::Debug for Signature {
 }
 
 impl Signature {
+    /// The same with what its results name.
+    pub(crate) const fn resolved(mut self) -> Self {
+        let mut at = 0;
+        while at < self.results.len() {
+            self.named[at] = Named::of(&self.results[at], self.arguments);
+            at += 1;
+        }
+        self
+    }
+
     /// The number of the argument that a name means.
     pub fn argument(&self, name: &str) -> Option<usize> {
         self.arguments.iter().position(|argument| argument.is_called(name))
@@ -439,4 +505,5 @@ pub(crate) const SCAN: Signature = Signature {
     cuda: true,
     limit: Limit { names: "", bytes: 0, what: "" },
     canonical: None,
+    named: [Named::NOTHING; MAX_RESULTS],
 };

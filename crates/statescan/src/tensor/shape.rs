@@ -30,9 +30,7 @@ impl Shape {
     /// A shape whose rank is known to fit.
     #[inline]
     pub(crate) fn of(sizes: &[usize]) -> Self {
-        let mut all = [1; MAX_RANK];
-        all[..sizes.len()].copy_from_slice(sizes);
-        Shape { rank: sizes.len() as u8, sizes: all }
+        Shape { rank: sizes.len() as u8, sizes: filled(sizes, 1) }
     }
 
     /// The axes of several parts, whose number is known to fit.
@@ -114,6 +112,13 @@ impl fmt::Debug for Shape {
     }
 }
 
+/// A few numbers, filled up: one by one, because a call of `memcpy` for each takes longer.
+#[inline]
+fn filled<T: Copy>(numbers: &[T], rest: T) -> [T; MAX_RANK] {
+    assert!(numbers.len() <= MAX_RANK, "too many axes");
+    core::array::from_fn(|axis| if axis < numbers.len() { numbers[axis] } else { rest })
+}
+
 /// Up to [`MAX_RANK`] strides, in elements; negative ones walk backwards.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Strides {
@@ -124,9 +129,7 @@ pub struct Strides {
 impl Strides {
     #[inline]
     pub(crate) fn of(steps: &[isize]) -> Self {
-        let mut all = [0; MAX_RANK];
-        all[..steps.len()].copy_from_slice(steps);
-        Strides { rank: steps.len() as u8, steps: all }
+        Strides { rank: steps.len() as u8, steps: filled(steps, 0) }
     }
 
     pub(crate) fn as_mut(&mut self) -> &mut [isize] {

@@ -27,12 +27,12 @@ fn cotangents<'a>(given: &Given<'a>) -> Cotangents<'a> {
 
 impl Passes for CausalConv1d {
     fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
-        let [y, final_states, ..] = out.views.each_mut().map(Option::take);
+        let [y, final_states] = out.take();
         super::forward(exec, &args(call)?, &mut Outputs { y, final_states })
     }
 
     fn backward(&self, exec: &Exec, call: &Call<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        let [x, weight, bias, initial_states, ..] = grads.views.each_mut().map(Option::take);
+        let [x, weight, bias, initial_states] = grads.take();
         let mut grads = Gradients { x, weight, bias, initial_states, workspace: grads.workspace.take() };
         super::backward(exec, &args(call)?, &cotangents(given), &mut grads)
     }

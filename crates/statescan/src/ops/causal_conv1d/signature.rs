@@ -31,4 +31,5 @@ pub static SIGNATURE: Signature = Signature {
         what: "nine sums of a channel for each group of pieces, of which there are three for each step at most",
     },
     ..SCAN
-};
+}
+.resolved();

@@ -21,12 +21,12 @@ fn cotangents<'a>(given: &Given<'a>) -> Cotangents<'a> {
 
 impl Passes for LinearScan {
     fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
-        let [h, final_state, decay, ..] = out.views.each_mut().map(Option::take);
+        let [h, final_state, decay] = out.take();
         super::forward(exec, &args(call)?, &mut Outputs { h, final_state, decay, workspace: out.workspace.take() })
     }
 
     fn backward(&self, exec: &Exec, call: &Call<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        let [a, b, initial_state, ..] = grads.views.each_mut().map(Option::take);
+        let [a, b, initial_state] = grads.take();
         let mut grads = Gradients { a, b, initial_state, workspace: grads.workspace.take() };
         super::backward(exec, &args(call)?, given.saved, &cotangents(given), &mut grads)
     }

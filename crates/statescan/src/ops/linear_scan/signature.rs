@@ -26,7 +26,8 @@ pub static SIGNATURE: Signature = Signature {
     decay: Some(&DECAY),
     limit: Limit { names: "rows x seqlen", bytes: 5, what: "states of all steps, or of 128 channels before each tile" },
     ..SCAN
-};
+}
+.resolved();
 
 const EITHER: Complex = Complex::As(&["a", "b"]);
 const STATES: Output = output!(state "final_state", "b", STATE).dtype(ResultType::CarriedByBoth("a", "b")).complex(EITHER);

@@ -35,13 +35,13 @@ fn cotangents<'a>(given: &Given<'a>) -> Cotangents<'a> {
 
 impl Passes for SelectiveScan {
     fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
-        let [y, final_state, ..] = out.views.each_mut().map(Option::take);
+        let [y, final_state] = out.take();
         let mut out = Outputs { y, final_state, checkpoints: out.saved.take(), workspace: out.workspace.take() };
         super::forward(exec, &args(call)?, &mut out)
     }
 
     fn backward(&self, exec: &Exec, call: &Call<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        let [x, dt, a, b, c, d, z, dt_bias, dt_a, initial_state, ..] = grads.views.each_mut().map(Option::take);
+        let [x, dt, a, b, c, d, z, dt_bias, dt_a, initial_state] = grads.take();
         let workspace = grads.workspace.take();
         let mut grads = Gradients { x, dt, a, b, c, d, z, dt_bias, dt_a, initial_state, workspace };
         super::backward(exec, &args(call)?, given.saved, &cotangents(given), &mut grads)

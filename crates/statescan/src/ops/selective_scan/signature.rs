@@ -39,7 +39,8 @@ pub static SIGNATURE: Signature = Signature {
         what: "partial gradients of B and C, each of two parts, by batch, channel, step and state",
     },
     ..SCAN
-};
+}
+.resolved();
 
 const DECAY: Output = output!(state "decay", "x", STATE).complex(AS_A);
 const DISCRETIZATION: Setting = discretization(0);

@@ -40,13 +40,13 @@ fn cotangents<'a>(given: &Given<'a>) -> Cotangents<'a> {
 
 impl Passes for SimplifiedScan {
     fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
-        let [y, last_state, ..] = out.views.each_mut().map(Option::take);
+        let [y, last_state] = out.take();
         let (checkpoints, workspace) = (out.saved.take(), out.workspace.take());
         super::forward(exec, &self.args(call)?, &mut Outputs { y, last_state, checkpoints, workspace })
     }
 
     fn backward(&self, exec: &Exec, call: &Call<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        let [u, delta, a, b, c, sixth, seventh, eighth, ..] = grads.views.each_mut().map(Option::take);
+        let [u, delta, a, b, c, sixth, seventh, eighth] = grads.take();
         let (d, delta_a, initial_state) = if self.inner { (sixth, seventh, eighth) } else { (None, sixth, seventh) };
         let workspace = grads.workspace.take();
         let mut grads = Gradients { u, delta, a, b, c, d, delta_a, initial_state, workspace };

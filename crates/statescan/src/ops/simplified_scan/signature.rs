@@ -48,7 +48,8 @@ pub static SIGNATURE: Signature = Signature {
     settings: &[discretization(2), REVERSE],
     results: &RESULTS,
     ..BOTH
-};
+}
+.resolved();
 
 /// The same with a real result.
 pub static INNER: Signature = Signature {
@@ -58,4 +59,5 @@ pub static INNER: Signature = Signature {
     settings: &[discretization(2), REVERSE, Setting::new("conj_sym", Choice::Flag(true))],
     results: &RESULTS_INNER,
     ..BOTH
-};
+}
+.resolved();

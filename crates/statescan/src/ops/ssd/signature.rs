@@ -51,7 +51,7 @@ const BOTH: Signature = Signature {
 };
 
 /// SSD as data, in the layout of models: x is (batch, seqlen, nheads, headdim).
-pub static SIGNATURE: Signature = Signature { name: "ssd", arguments: &ARGUMENTS, results: &RESULTS, ..BOTH };
+pub static SIGNATURE: Signature = Signature { name: "ssd", arguments: &ARGUMENTS, results: &RESULTS, ..BOTH }.resolved();
 
 /// SSD as data with heads before time and states transposed, as `statescan.ssd` has it in Python.
 pub static HEADS_FIRST: Signature = Signature {
@@ -60,4 +60,5 @@ pub static HEADS_FIRST: Signature = Signature {
     results: &RESULTS_HEADS_FIRST,
     canonical: Some(&SIGNATURE),
     ..BOTH
-};
+}
+.resolved();

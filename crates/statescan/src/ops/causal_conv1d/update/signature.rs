@@ -28,4 +28,5 @@ pub static SIGNATURE: Signature = Signature {
         what: "two tiles of all states of 16 channels, where rows and channels count 2^8",
     },
     ..SCAN
-};
+}
+.resolved();

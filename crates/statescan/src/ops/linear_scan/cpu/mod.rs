@@ -25,11 +25,12 @@ struct Context<'c, 'a> {
 
 impl<'c, 'a> Context<'c, 'a> {
     fn new(problem: &'c Problem<'a>, sources: Sources<'a>, forward: Targets, backward: GradientTargets) -> Self {
-        let mut strides = vec![problem.a.strides().to_vec(), problem.b.strides().to_vec()];
-        let read = [problem.initial_state, sources.h, sources.by_h, sources.by_final_state];
-        strides.extend(read.iter().flatten().map(|v| v.strides().to_vec()));
+        let mut strides = Vec::with_capacity(12);
+        strides.extend([problem.a.strides(), problem.b.strides()]);
+        let read = [&problem.initial_state, &sources.h, &sources.by_h, &sources.by_final_state];
+        strides.extend(read.into_iter().flatten().map(|v| v.strides()));
         let written = [forward.h, forward.final_state, forward.decay, backward.a, backward.b, backward.initial_state];
-        strides.extend(written.iter().flatten().map(|v| v.strides().to_vec()));
+        strides.extend(written.iter().flatten().map(|v| v.strides()));
         let plan = Plan::new(problem, &strides);
         Context { problem, sources, forward, backward, plan }
     }

@@ -2,6 +2,7 @@
 
 use super::super::Problem;
 use crate::cpu::tile::MAX_LANES;
+use crate::tensor::Strides;
 use core::ops::Range;
 
 /// Neighbouring leading axes on which every tensor of the call has one common stride become one axis of channels; the longest such axis
@@ -26,7 +27,7 @@ const JOBS: usize = 16;
 
 impl Plan {
     /// `strides` are those of every tensor of the call; a time axis at the end is ignored.
-    pub(crate) fn new(problem: &Problem<'_>, strides: &[Vec<isize>]) -> Self {
+    pub(crate) fn new(problem: &Problem<'_>, strides: &[Strides]) -> Self {
         let sizes = problem.leading();
         let axes: Vec<usize> = (0..sizes.len()).filter(|&axis| sizes[axis] != 1).collect();
         let continues =

@@ -29,4 +29,5 @@ pub static SIGNATURE: Signature = Signature {
     differentiable: false,
     limit: Limit { names: "max(batch, states) x dim x dstate", bytes: 4, what: "inputs and states of all rows in two parts" },
     ..SCAN
-};
+}
+.resolved();
