@@ -55,7 +55,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
 # emulation is slow: the vectors' own tests, and every operation over types, layouts and sizes. It shows nothing more of what is left out:
 # steps are made of the same vectors, what memory a call takes at a large shape does not depend on the processor, memory is read and
-# written in the order of the machine below, and properties of SSD at large sizes take the same kernels for minutes
+# written in the order of the machine below, and long rows and properties of SSD at large sizes take the same kernels for minutes
 cargo test "${flags[@]}" --package statescan --target "$target" --lib \
   --test causal_conv1d --test linear --test linear_scan --test selective_scan --test simplified_scan --test ssd -- \
-  --skip long_rows_do_not_depend_on_threads_or_runs --skip properties::
+  --skip long_rows --skip properties::
