@@ -8,9 +8,9 @@ use crate::ops;
 use crate::part::{self, Part};
 use crate::pass;
 use crate::tensors::Tensors;
-use statescan::Exec;
 use statescan::ops::operation::Exact;
 use statescan::tensor::{Dense, ErrorBound, Tensor, max_errors};
+use statescan::{Device, Exec};
 
 /// How one tensor compares.
 #[derive(Debug, Clone)]
@@ -68,10 +68,16 @@ pub fn against_oracle(
     Ok((part, all))
 }
 
+/// The bound where a call runs: GPUs multiply the matrices of SSD on their tensor cores.
+fn on_device(exec: &Exec, call: &Call, bound: ErrorBound) -> ErrorBound {
+    let in_products = ops::name(call.op) == "ssd" && exec.device() != Device::Cpu;
+    if in_products { bound.in_products(call.dtype()) } else { bound }
+}
+
 /// Compares results of a whole call with the oracle's of the call that was cut down to a part.
 fn compare_results(exec: &Exec, narrowed: &Call, results: &Tensors, part: &Part) -> Result<Vec<Comparison>> {
     let op = narrowed.op;
-    let bound = ErrorBound::for_scan(narrowed.dtype(), narrowed.steps());
+    let bound = on_device(exec, narrowed, ErrorBound::for_scan(narrowed.dtype(), narrowed.steps()));
     let exact = pass::reference(narrowed)?;
     let part_of = |name: &str, whole: &Tensor| {
         let layout = ops::result_layout(op, name, whole.shape().len());
@@ -88,7 +94,7 @@ fn compare_results(exec: &Exec, narrowed: &Call, results: &Tensors, part: &Part)
 /// Compares gradients in the same way.
 fn compare_gradients(exec: &Exec, narrowed: &Call, backward: Backward<'_>, part: &Part) -> Result<Vec<Comparison>> {
     let op = narrowed.op;
-    let bound = ErrorBound::for_gradient(narrowed.dtype(), narrowed.steps());
+    let bound = on_device(exec, narrowed, ErrorBound::for_gradient(narrowed.dtype(), narrowed.steps()));
     // a gradient depends on the steps after its own too
     let cut_in_time = ops::time(op).is_some_and(|letter| part.0.contains_key(&letter));
     let cotangents = part::narrow_results(op, backward.cotangents, part);
