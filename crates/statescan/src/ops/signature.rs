@@ -4,6 +4,9 @@
 //! the rest. A layout is a word of letters, one for each axis: `"BDL"` is (batch, dim, seqlen). The letters name the sizes of the call: the
 //! same letter is the same size wherever it stands. A digit is the size itself.
 
+mod named;
+
+use named::Named;
 use std::borrow::Cow;
 
 /// The most arguments of an operation.
@@ -337,58 +340,6 @@ pub struct Signature {
     pub canonical: Option<&'static Signature>,
     /// Which arguments the results name, once [`Signature::resolved`] has looked: calls have no time for names.
     pub(crate) named: [Named; MAX_RESULTS],
-}
-
-/// The numbers of the arguments that a result names.
-#[derive(Clone, Copy)]
-pub(crate) struct Named {
-    /// The argument whose shape it has.
-    pub(crate) like: Option<usize>,
-    /// The two arguments of its type; the same one twice where it has one.
-    pub(crate) dtype: [usize; 2],
-    /// The arguments beside which it is complex.
-    pub(crate) complex: [Option<usize>; 2],
-}
-
-/// Whether two words are the same, also while the compiler runs.
-const fn same(a: &str, b: &str) -> bool {
-    let (a, b, mut at) = (a.as_bytes(), b.as_bytes(), 0);
-    while at < a.len() && at < b.len() && a[at] == b[at] {
-        at += 1;
-    }
-    at == a.len() && at == b.len()
-}
-
-/// The number of the argument of a name. There is one, or the program does not compile.
-const fn number(arguments: &[Argument], name: &str) -> usize {
-    let mut at = 0;
-    while !same(arguments[at].name, name) {
-        at += 1;
-    }
-    at
-}
-
-impl Named {
-    const NOTHING: Named = Named { like: None, dtype: [0; 2], complex: [None; 2] };
-
-    const fn of(output: &Output, arguments: &[Argument]) -> Named {
-        let mut named = Self::NOTHING;
-        if let Some(like) = output.like {
-            named.like = Some(number(arguments, like));
-        }
-        named.dtype = match output.dtype {
-            ResultType::Of(name) | ResultType::Carried(name) => [number(arguments, name); 2],
-            ResultType::Promoted(a, b) | ResultType::CarriedByBoth(a, b) => [number(arguments, a), number(arguments, b)],
-        };
-        if let Complex::As(names) = output.complex {
-            let mut at = 0;
-            while at < names.len() {
-                named.complex[at] = Some(number(arguments, names[at]));
-                at += 1;
-            }
-        }
-        named
-    }
 }
 
 impl core::fmt::Debug for Signature {
