@@ -1,5 +1,7 @@
 """Norms that add a residual first, as `mamba_ssm.ops.triton.layer_norm` has them, in operations of PyTorch."""
 
+import inspect
+
 import torch
 from torch.nn.functional import dropout, linear
 
@@ -59,24 +61,18 @@ def layer_norm_fn(
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def rms_norm_fn(
-    x,
-    weight,
-    bias,
-    residual=None,
-    x1=None,
-    weight1=None,
-    bias1=None,
-    eps=1e-6,
-    dropout_p=0.0,
-    rowscale=None,
-    prenorm=False,
-    residual_in_fp32=False,
-    return_dropout_mask=False,
-):
-    """`layer_norm_fn` without the mean."""
-    options = (eps, dropout_p, rowscale, prenorm, residual_in_fp32, True, return_dropout_mask)
-    return layer_norm_fn(x, weight, bias, residual, x1, weight1, bias1, *options)
+_OF_RMS = [p for p in inspect.signature(layer_norm_fn).parameters.values() if p.name != "is_rms_norm"]
+_NAMES = [p.name for p in _OF_RMS]
+
+
+def rms_norm_fn(*args, **options):
+    """`layer_norm_fn` without the mean, with its arguments but `is_rms_norm`."""
+    if len(args) > len(_NAMES):
+        raise TypeError(f"rms_norm_fn takes {len(_NAMES)} positional arguments but {len(args)} were given")
+    return layer_norm_fn(**dict(zip(_NAMES, args)), **options, is_rms_norm=True)
+
+
+rms_norm_fn.__signature__ = inspect.Signature(_OF_RMS)
 
 
 def layer_norm_linear_fn(
