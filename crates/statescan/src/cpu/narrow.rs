@@ -1,11 +1,30 @@
 //! Rows of 16-bit numbers, to f32 and back, rounding to nearest, ties to even. AVX-512 converts sixteen at a time; elsewhere f16 is left to
 //! `half`, which uses what the processor has, and the loops over bf16 to the compiler.
 
+use super::sizes::MAX_LANES;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// Conversions of rows of equal lengths.
 pub(crate) trait Narrow: pulp::Simd {
+    /// As many numbers as a vector has lanes, as a vector.
+    ///
+    /// # Safety
+    /// So many numbers can be read.
+    #[inline(always)]
+    unsafe fn load_f16(self, src: *const f16) -> Self::f32s {
+        // SAFETY: the caller's contract.
+        unsafe { by_way_of_memory(src, |src, dst| self.widen_f16(src, dst)) }
+    }
+    /// As [`Narrow::load_f16`].
+    ///
+    /// # Safety
+    /// As [`Narrow::load_f16`].
+    #[inline(always)]
+    unsafe fn load_bf16(self, src: *const bf16) -> Self::f32s {
+        // SAFETY: the caller's contract.
+        unsafe { by_way_of_memory(src, |src, dst| self.widen_bf16(src, dst)) }
+    }
     #[inline(always)]
     fn widen_f16(self, src: &[f16], dst: &mut [f32]) {
         src.convert_to_f32_slice(dst);
@@ -28,9 +47,20 @@ pub(crate) trait Narrow: pulp::Simd {
     }
 }
 
+/// A vector of numbers that a conversion writes.
+///
+/// # Safety
+/// As many numbers as the vector has can be read.
+#[inline(always)]
+unsafe fn by_way_of_memory<T, R: Copy>(src: *const T, widen: impl FnOnce(&[T], &mut [f32])) -> R {
+    let (lanes, mut wide) = (size_of::<R>() / size_of::<f32>(), [0f32; MAX_LANES]);
+    // SAFETY: the caller's contract.
+    widen(unsafe { core::slice::from_raw_parts(src, lanes) }, &mut wide[..lanes]);
+    // SAFETY: a register is plain data, and none has more lanes.
+    unsafe { wide.as_ptr().cast::<R>().read_unaligned() }
+}
+
 impl Narrow for pulp::Scalar {}
-#[cfg(target_arch = "x86_64")]
-impl Narrow for pulp::x86::V3 {}
 #[cfg(target_arch = "aarch64")]
 impl Narrow for pulp::aarch64::Neon {}
 
@@ -39,9 +69,30 @@ mod x86 {
     use super::Narrow;
     use core::arch::x86_64::*;
     use half::{bf16, f16};
-    use pulp::x86::V4;
+    use pulp::x86::{V3, V4};
+
+    impl Narrow for V3 {
+        #[inline(always)]
+        unsafe fn load_bf16(self, src: *const bf16) -> Self::f32s {
+            // SAFETY: the caller's contract.
+            let bits = unsafe { src.cast::<__m128i>().read_unaligned() };
+            pulp::cast(self.avx2._mm256_slli_epi32::<16>(self.avx2._mm256_cvtepu16_epi32(bits)))
+        }
+    }
 
     impl Narrow for V4 {
+        #[inline(always)]
+        unsafe fn load_f16(self, src: *const f16) -> Self::f32s {
+            // SAFETY: the caller's contract.
+            let bits = unsafe { src.cast::<__m256i>().read_unaligned() };
+            pulp::cast(self.avx512f._mm512_cvtph_ps(bits))
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(self, src: *const bf16) -> Self::f32s {
+            // SAFETY: the caller's contract.
+            let bits = unsafe { src.cast::<__m256i>().read_unaligned() };
+            pulp::cast(self.avx512f._mm512_slli_epi32::<16>(self.avx512f._mm512_cvtepu16_epi32(bits)))
+        }
         #[inline(always)]
         fn widen_f16(self, src: &[f16], dst: &mut [f32]) {
             rows(WidenF16(self), src, dst);

@@ -160,6 +160,27 @@ unsafe fn transpose_plain<T: Copy>(lanes: usize, src: *const T, src_step: isize,
     }
 }
 
+impl<S: Isa> V<f32, S> {
+    /// As many numbers of 16 bits as there are lanes.
+    ///
+    /// # Safety
+    /// So many numbers can be read.
+    #[inline(always)]
+    pub unsafe fn load_f16(simd: S, src: *const half::f16) -> Self {
+        // SAFETY: the caller's contract.
+        V { reg: unsafe { simd.load_f16(src) }, simd }
+    }
+    /// As [`V::load_f16`].
+    ///
+    /// # Safety
+    /// As [`V::load_f16`].
+    #[inline(always)]
+    pub unsafe fn load_bf16(simd: S, src: *const half::bf16) -> Self {
+        // SAFETY: the caller's contract.
+        V { reg: unsafe { simd.load_bf16(src) }, simd }
+    }
+}
+
 /// A vector of real lanes.
 #[derive(Clone, Copy)]
 pub(crate) struct V<T: Real, S: Isa> {

@@ -1,7 +1,7 @@
 //! Tiles of rows times outputs, with a vector of partial sums for each element of a tile.
 //!
 //! Both factors have the summed axis contiguous, so that nothing is packed: a tile of 6 rows and 4 outputs loads 10 vectors for 24
-//! multiply-adds. One row alone takes the same steps for itself.
+//! multiply-adds. One row alone takes the same steps for itself. Where many rows share weights of 16 bits, a job widens them once.
 
 use crate::cpu::simd::{Isa, V};
 use crate::cpu::{Kernel, Shared, outline};
@@ -19,10 +19,15 @@ const ROWS: usize = 6;
 const FEW_ROWS: usize = 3;
 /// Rows in a job.
 const ROWS_PER_JOB: usize = 16 * ROWS;
-/// Bytes of weights that a job keeps in the second-level cache while it walks its rows.
+/// Sums of a tile, rounded up to whole vectors of the widest kind.
+const SUMS: usize = (ROWS * OUTPUTS).next_multiple_of(MAX_LANES);
+/// Rows from which on a job widens its weights first.
+const MANY_ROWS: usize = 2 * ROWS;
+/// Bytes of wide weights that a job keeps in the second-level cache while it walks its rows.
 const WEIGHT_BYTES: usize = 1 << 18;
 
 /// Contiguous rows, `pitch` elements apart.
+#[derive(Clone, Copy)]
 pub(super) struct Matrix<T> {
     ptr: *const T,
     pub(super) pitch: isize,
@@ -87,6 +92,8 @@ pub(super) trait Weight: Element {
     /// # Panics
     /// If there are fewer than a vector has.
     fn widen<S: Isa>(simd: S, from: &[Self]) -> V<f32, S>;
+    /// As many elements as there is room for.
+    fn widen_row<S: Isa>(simd: S, from: &[Self], into: &mut [f32]);
     /// One element.
     fn wide(self) -> f32;
 }
@@ -99,20 +106,27 @@ impl Weight for f32 {
         unsafe { V::load(simd, from.as_ptr()) }
     }
     #[inline(always)]
+    fn widen_row<S: Isa>(_: S, from: &[f32], into: &mut [f32]) {
+        into.copy_from_slice(from);
+    }
+    #[inline(always)]
     fn wide(self) -> f32 {
         self
     }
 }
 
 macro_rules! narrow_weight {
-    ($type:ident, $widen:ident) => {
+    ($type:ident, $load:ident, $widen:ident) => {
         impl Weight for $type {
             #[inline(always)]
             fn widen<S: Isa>(simd: S, from: &[$type]) -> V<f32, S> {
-                let mut wide = [0.0; MAX_LANES];
-                simd.$widen(&from[..S::F32_LANES], &mut wide[..S::F32_LANES]);
-                // SAFETY: no vector has more lanes.
-                unsafe { V::load(simd, wide.as_ptr()) }
+                let from = &from[..S::F32_LANES];
+                // SAFETY: the slice is as long as a vector.
+                unsafe { V::$load(simd, from.as_ptr()) }
+            }
+            #[inline(always)]
+            fn widen_row<S: Isa>(simd: S, from: &[$type], into: &mut [f32]) {
+                simd.$widen(from, into);
             }
             #[inline(always)]
             fn wide(self) -> f32 {
@@ -121,24 +135,20 @@ macro_rules! narrow_weight {
         }
     };
 }
-narrow_weight!(bf16, widen_bf16);
-narrow_weight!(f16, widen_f16);
+narrow_weight!(bf16, load_bf16, widen_bf16);
+narrow_weight!(f16, load_f16, widen_f16);
 
 /// Runs a product on the threads of an executor.
 pub(super) fn product<T: Weight>(exec: &Exec, rows: &Rows<'_, T>) {
     let (count, outputs, inputs) = (rows.x.rows, rows.weight.rows, rows.x.columns);
-    let outputs_per_job = (WEIGHT_BYTES / (inputs * size_of::<T>()).max(1)).clamp(OUTPUTS, 64) / OUTPUTS * OUTPUTS;
+    let outputs_per_job = (WEIGHT_BYTES / (inputs * size_of::<f32>()).max(1)).clamp(OUTPUTS, 64) / OUTPUTS * OUTPUTS;
     let (across, down) = (outputs.div_ceil(outputs_per_job), count.div_ceil(ROWS_PER_JOB));
     let level = exec.level();
-    exec.for_work(count * outputs * inputs).for_each(
-        across * down,
-        || (),
-        |(), job| {
-            let (o, r) = (job / down * outputs_per_job, job % down * ROWS_PER_JOB);
-            let (o, r) = (o..outputs.min(o + outputs_per_job), r..count.min(r + ROWS_PER_JOB));
-            level.dispatch(Job { rows, outputs: o, taken: r });
-        },
-    );
+    exec.for_work(count * outputs * inputs).for_each(across * down, Vec::new, |wide, job| {
+        let (o, r) = (job / down * outputs_per_job, job % down * ROWS_PER_JOB);
+        let (o, r) = (o..outputs.min(o + outputs_per_job), r..count.min(r + ROWS_PER_JOB));
+        level.dispatch(Job { rows, outputs: o, taken: r, wide });
+    });
 }
 
 /// Some outputs of some rows, which nobody else writes.
@@ -146,34 +156,51 @@ struct Job<'j, 'p, T> {
     rows: &'j Rows<'p, T>,
     outputs: Range<usize>,
     taken: Range<usize>,
+    /// Room for wide weights.
+    wide: &'j mut Vec<f32>,
 }
 
 impl<T: Weight> Kernel for Job<'_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let mut first = self.taken.start;
-        while first < self.taken.end {
-            let left = self.taken.end - first;
-            first += match left {
-                ROWS.. if S::F32_LANES == MAX_LANES => self.strip::<ROWS, S>(simd, first),
-                FEW_ROWS.. if S::F32_LANES < MAX_LANES => self.strip::<FEW_ROWS, S>(simd, first),
-                _ => self.strip::<1, S>(simd, first),
-            };
+        let Job { rows, outputs, taken, wide } = self;
+        if size_of::<T>() == size_of::<f32>() || taken.len() < MANY_ROWS {
+            return strips(simd, rows, outputs, taken);
         }
+        let inputs = rows.x.columns;
+        wide.resize(outputs.len() * inputs, 0.0);
+        for (row, o) in wide.chunks_exact_mut(inputs.max(1)).zip(outputs.clone()) {
+            T::widen_row(simd, rows.weight.row(o), row);
+        }
+        let weight = Matrix { ptr: wide.as_ptr(), pitch: inputs as isize, rows: outputs.len(), columns: inputs };
+        let bias = rows.bias.map(|bias| &bias[outputs.clone()]);
+        let y = Target { ptr: Shared::new(rows.y.ptr.get().wrapping_add(outputs.start)), pitch: rows.y.pitch };
+        strips(simd, &Rows { x: rows.x, weight, bias, y }, 0..outputs.len(), taken);
     }
 }
 
-impl<T: Weight> Job<'_, '_, T> {
-    /// All outputs of some rows; gives their number.
-    #[inline(always)]
-    fn strip<const R: usize, S: Isa>(&self, simd: S, first: usize) -> usize {
-        for output in self.outputs.clone().step_by(OUTPUTS) {
-            let count = OUTPUTS.min(self.outputs.end - output);
-            outline(simd, Tile::<R, T> { rows: self.rows, first, output, count });
-        }
-        R
+/// Some outputs of some rows, as many rows at once as there are registers for.
+#[inline(always)]
+fn strips<T: Weight, S: Isa>(simd: S, rows: &Rows<'_, T>, outputs: Range<usize>, taken: Range<usize>) {
+    let mut first = taken.start;
+    while first < taken.end {
+        first += match taken.end - first {
+            ROWS.. if S::F32_LANES == MAX_LANES => strip::<ROWS, T, S>(simd, rows, &outputs, first),
+            FEW_ROWS.. if S::F32_LANES < MAX_LANES => strip::<FEW_ROWS, T, S>(simd, rows, &outputs, first),
+            _ => strip::<1, T, S>(simd, rows, &outputs, first),
+        };
     }
+}
+
+/// All outputs of `R` rows; gives their number.
+#[inline(always)]
+fn strip<const R: usize, T: Weight, S: Isa>(simd: S, rows: &Rows<'_, T>, outputs: &Range<usize>, first: usize) -> usize {
+    for output in outputs.clone().step_by(OUTPUTS) {
+        let count = OUTPUTS.min(outputs.end - output);
+        outline(simd, Tile::<R, T> { rows, first, output, count });
+    }
+    R
 }
 
 /// `R` rows and up to [`OUTPUTS`] outputs.
@@ -196,13 +223,17 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
         let w: [&[T]; OUTPUTS] = core::array::from_fn(|o| weight.row(self.output + o.min(self.count - 1)));
         let mut sums = [[V::splat(simd, 0f32); OUTPUTS]; R];
         for k in (0..whole).step_by(lanes) {
-            // SAFETY: rows have at least `whole` elements.
-            let w = w.map(|w| T::widen(simd, unsafe { w.get_unchecked(k..k + lanes) }));
+            // no closure here, which could be compiled on its own, without the instruction set
+            let mut wide = [V::splat(simd, 0f32); OUTPUTS];
+            for (wide, w) in wide.iter_mut().zip(&w) {
+                // SAFETY: rows have at least `whole` elements.
+                *wide = T::widen(simd, unsafe { w.get_unchecked(k..k + lanes) });
+            }
             for r in 0..R {
                 // SAFETY: as above.
                 let x = unsafe { V::load(simd, x[r].as_ptr().add(k)) };
                 for o in 0..OUTPUTS {
-                    sums[r][o] = x.mul_add(w[o], sums[r][o]);
+                    sums[r][o] = x.mul_add(wide[o], sums[r][o]);
                 }
             }
         }
@@ -216,15 +247,31 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
                 }
             }
         }
+        let sums = sums_over_lanes(simd, &sums);
         for r in 0..R {
             for o in 0..self.count {
                 let bias = bias.map_or(0.0, |bias| bias[self.output + o]);
                 let at = (self.first + r) as isize * y.pitch + (self.output + o) as isize;
                 // SAFETY: the element is of this job's rows and outputs.
-                unsafe { *y.ptr.get().offset(at) = sums[r][o].reduce_sum() + bias };
+                unsafe { *y.ptr.get().offset(at) = sums[r * OUTPUTS + o] + bias };
             }
         }
     }
+}
+
+/// The sums of vectors over their lanes, all by the same addition tree.
+#[inline(always)]
+fn sums_over_lanes<const R: usize, S: Isa>(simd: S, vectors: &[[V<f32, S>; OUTPUTS]; R]) -> [f32; SUMS] {
+    let (lanes, mut partial, mut sums) = (S::F32_LANES, [[0f32; MAX_LANES]; SUMS], [0f32; SUMS]);
+    for (room, vector) in partial.iter_mut().zip(vectors.as_flattened()) {
+        // SAFETY: no vector has more lanes.
+        unsafe { vector.store(room.as_mut_ptr()) };
+    }
+    for first in (0..R * OUTPUTS).step_by(lanes) {
+        // SAFETY: there are as many rows as lanes from here on, as both sizes are multiples of the lanes, and each has room for a vector.
+        unsafe { V::sum_rows(simd, partial[first].as_ptr(), MAX_LANES).store(sums[first..].as_mut_ptr()) };
+    }
+    sums
 }
 
 /// Fewer elements than a vector has, and zeros.
