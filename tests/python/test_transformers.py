@@ -74,9 +74,22 @@ CONFIGS = {
         "ssm_state_size": 16,
         "chunk_size": 16,
     },
+    "Jamba": {
+        **SHARED,
+        **HYBRID,
+        "mamba_d_state": 16,
+        "mamba_dt_rank": 3,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "num_experts": 1,
+        "num_experts_per_tok": 1,
+    },
+    "Lfm2": {**SHARED, **HYBRID, "block_multiple_of": 16, "layer_types": ["conv", "full_attention"]},
 }
 # those with Mamba-2's scan
-CHUNKED = [name for name in CONFIGS if name not in ("Mamba", "FalconMamba")]
+CHUNKED = [name for name in CONFIGS if name not in ("Mamba", "FalconMamba", "Jamba", "Lfm2")]
+# those whose layers take `seq_idx`
+PACKED = [*CHUNKED, "Lfm2"]
 
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -142,9 +155,10 @@ def close(got, expected, what):
     assert (got - expected).abs().max() <= 1e-4 * expected.abs().max(), what
 
 
-def test_chosen_functions_are_ours(fallback):
+def test_chosen_functions_are_ours(model, fallback):
     chosen = fallback()
-    assert len(chosen) >= 5
+    # LFM2 has convolutions and no scans
+    assert len(chosen) >= (2 if type(model).__name__.startswith("Lfm2") else 5)
     assert all(function.__module__.startswith("statescan.compat.") for function in chosen.values())
 
 
@@ -195,7 +209,7 @@ def test_training_step(model, device, fallback):
     close_gradients(gradients, expected)
 
 
-@pytest.mark.parametrize("model", CHUNKED, indirect=True)
+@pytest.mark.parametrize("model", PACKED, indirect=True)
 def test_packed_training(model, device):
     """Sequences in one row, told apart by `seq_idx`, and for attention by their positions, are sequences in rows of their own."""
     body = model.train().base_model
