@@ -1,10 +1,14 @@
 //! [`Checkpoint`]: the weights of a folder, by name. Files are mapped into memory; a tensor is read when it is used.
 
-use crate::error::{Error, Result, weight_dtype};
-use crate::tensors::Tensors;
-use crate::weight::Weight;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::initial::initial;
+use crate::random::Random;
+use crate::tensors::{Array, Tensors};
+use crate::weight::{Bytes, TYPES, Weight, file_dtype};
 use memmap2::Mmap;
 use safetensors::SafeTensors;
+use statescan::DType;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
@@ -29,7 +33,7 @@ struct Entry {
 
 /// Where the elements of a tensor are.
 enum Place {
-    File(Arc<Mmap>, Range<usize>),
+    File(Bytes, Range<usize>),
     Memory(Weight),
 }
 
@@ -53,13 +57,41 @@ impl Checkpoint {
 
     /// Weights that the process has.
     pub(crate) fn of(tensors: &Tensors) -> Result<Self> {
+        let weight = |(name, array): (&String, &Array)| Ok((name.clone(), Weight::from_slice(&array.data, &array.shape)?));
+        Self::of_weights(tensors.iter().map(weight))
+    }
+
+    /// Random weights of these names and shapes, as a model begins with.
+    pub(crate) fn random(
+        config: &Config,
+        tensors: impl IntoIterator<Item = (String, Vec<usize>)>,
+        dtype: DType,
+        seed: u64,
+    ) -> Result<Self> {
+        let mut random = Random::new(seed);
+        let weight = |(name, shape): (String, Vec<usize>)| {
+            let weight = Weight::rounded(&initial(config, &name, &shape, &mut random), dtype, &shape)?;
+            Ok((name, weight))
+        };
+        Self::of_weights(tensors.into_iter().map(weight))
+    }
+
+    fn of_weights(weights: impl Iterator<Item = Result<(String, Weight)>>) -> Result<Self> {
         let path: Arc<Path> = Path::new("memory").into();
         let mut checkpoint = Checkpoint { folder: path.to_path_buf(), tensors: BTreeMap::new() };
-        for (name, array) in tensors {
-            let place = Place::Memory(Weight::from_slice(&array.data, &array.shape)?);
-            let (path, shape) = (path.clone(), array.shape.clone());
-            checkpoint.tensors.insert(name.clone(), Entry { path, dtype: safetensors::Dtype::F32, shape, place });
+        for weight in weights {
+            let (name, weight) = weight?;
+            let dtype = file_dtype(weight.dtype()).unwrap_or(safetensors::Dtype::F32);
+            let (path, shape) = (path.clone(), weight.shape().to_vec());
+            checkpoint.tensors.insert(name, Entry { path, dtype, shape, place: Place::Memory(weight) });
         }
+        Ok(checkpoint)
+    }
+
+    /// The tensors of a file that the process has in memory, which errors call `path`.
+    pub(crate) fn of_bytes(path: &Path, bytes: Bytes) -> Result<Self> {
+        let mut checkpoint = Checkpoint { folder: path.to_owned(), tensors: BTreeMap::new() };
+        checkpoint.add_bytes(path, bytes)?;
         Ok(checkpoint)
     }
 
@@ -68,14 +100,20 @@ impl Checkpoint {
         let file = File::open(path).map_err(Error::io(path))?;
         // SAFETY: the file is read as plain bytes. Whoever changes it while it is mapped changes the weights, and whoever shortens it ends
         // the process, as for every program that maps files.
-        let file = Arc::new(unsafe { Mmap::map(&file) }.map_err(Error::io(path))?);
+        let file = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
+        self.add_bytes(path, Arc::new(file))
+    }
+
+    /// The tensors of the bytes of a file.
+    fn add_bytes(&mut self, path: &Path, file: Bytes) -> Result<()> {
+        let all = (*file).as_ref();
         let bad = |error: safetensors::SafeTensorError| {
             let why = error.to_string();
             Error::Format { path: path.to_owned(), expected: "a whole safetensors file", why }
         };
         let path: Arc<Path> = path.into();
-        for (name, view) in SafeTensors::deserialize(&file).map_err(bad)?.iter() {
-            let start = view.data().as_ptr().addr() - file.as_ptr().addr();
+        for (name, view) in SafeTensors::deserialize(all).map_err(bad)?.iter() {
+            let start = view.data().as_ptr().addr() - all.as_ptr().addr();
             let bytes = start..start + view.data().len();
             let (path, place, shape) = (path.clone(), Place::File(file.clone(), bytes), view.shape().to_vec());
             self.tensors.insert(name.to_owned(), Entry { path, dtype: view.dtype(), shape, place });
@@ -129,11 +167,11 @@ impl Checkpoint {
         if entry.shape != shape {
             return Err(Error::Shape { path, tensor, expected: shape.to_vec(), got: entry.shape });
         }
-        let Some(dtype) = weight_dtype(entry.dtype) else {
+        let Some((dtype, _)) = TYPES.into_iter().find(|(_, file)| *file == entry.dtype) else {
             return Err(Error::DType { path, tensor, got: format!("{:?}", entry.dtype).to_lowercase() });
         };
         let weight = match entry.place {
-            Place::File(file, bytes) => Weight::mapped(&file, bytes, dtype, shape)?,
+            Place::File(file, bytes) => Weight::of_file(&file, bytes, dtype, shape)?,
             Place::Memory(weight) => weight,
         };
         match weight.first_not_finite() {

@@ -8,6 +8,9 @@ use std::path::Path;
 /// The embedding's name in checkpoints of `transformers`.
 const EMBEDDING: &str = "backbone.embeddings.weight";
 
+/// The largest size.
+const LARGEST: usize = 1 << 24;
+
 /// What the blocks of a model are.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,10 +84,15 @@ impl Config {
     pub fn load(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-        let format = |why: String| Error::Format { path: path.clone(), expected: "a model's configuration", why };
-        let json: Value = serde_json::from_str(&standard_json(&text)).map_err(|error| format(error.to_string()))?;
+        Self::parse(&path, &text)
+    }
+
+    /// The configuration of the text of a `config.json`, which errors call `path`.
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self> {
+        let format = |why: String| Error::Format { path: path.to_owned(), expected: "a model's configuration", why };
+        let json: Value = serde_json::from_str(&standard_json(text)).map_err(|error| format(error.to_string()))?;
         let map = json.as_object().ok_or_else(|| format("it is no object".into()))?;
-        let fields = Fields::new(&path, map);
+        let fields = Fields::new(path, map);
         if !fields.has("model_type") && fields.has("d_model") {
             return mamba_ssm(&fields);
         }
@@ -97,8 +105,8 @@ impl Config {
         transformers(kind, &fields)
     }
 
-    /// A small Mamba with a tied head.
-    pub(crate) fn small(vocab: usize, dim: usize, layers: usize) -> Self {
+    /// A Mamba with a tied head and everything else as its paper has it.
+    pub fn mamba(vocab: usize, dim: usize, layers: usize) -> Self {
         Config {
             kind: Kind::Mamba,
             vocab,
@@ -121,27 +129,75 @@ impl Config {
         }
     }
 
-    /// The names and shapes of the weights of a Mamba without biases of projections, as [`Config::small`] gives it.
-    pub(crate) fn tensors(&self) -> Vec<(String, Vec<usize>)> {
-        let Config { dim, inner, dstate, dt_rank, width, .. } = *self;
-        let mut tensors = vec![(EMBEDDING.to_owned(), vec![self.vocab, dim]), ("backbone.norm_f.weight".to_owned(), vec![dim])];
+    /// A Mamba-2 with a tied head, heads of so many channels and everything else as its paper has it.
+    pub fn mamba2(vocab: usize, dim: usize, layers: usize, headdim: usize) -> Self {
+        let like = Self::mamba(vocab, dim, layers);
+        let nheads = like.inner.checked_div(headdim).unwrap_or(0);
+        Config { kind: Kind::Mamba2, dstate: 128, dt_rank: 0, nheads, ..like }
+    }
+
+    /// Refuses sizes that do not fit together.
+    pub(crate) fn check(&self) -> Result<()> {
+        let check = |holds: bool, key, expected, got| if holds { Ok(()) } else { Err(Error::Sizes { key, expected, got }) };
+        let second = self.kind == Kind::Mamba2;
+        let sizes = [("vocab", self.vocab), ("dim", self.dim), ("inner", self.inner), ("dstate", self.dstate)];
+        for (key, size) in [&sizes[..], &[("nheads", self.nheads), ("ngroups", self.ngroups)]].concat() {
+            check((1..=LARGEST).contains(&size), key, "an integer from 1 to 16777216", size)?;
+        }
+        check((2..=8).contains(&self.width), "width", "an integer from 2 to 8", self.width)?;
+        check(second == (self.dt_rank == 0), "dt_rank", "above 0, but in Mamba-2, where it is 0", self.dt_rank)?;
+        check(self.inner.is_multiple_of(self.nheads), "nheads", "a divisor of the channels", self.nheads)?;
+        check(second || self.nheads == self.inner, "nheads", "as many as channels, but in Mamba-2", self.nheads)?;
+        check(second || self.ngroups == 1, "ngroups", "1, but in Mamba-2", self.ngroups)?;
+        check(self.nheads.is_multiple_of(self.ngroups), "ngroups", "a divisor of the number of heads", self.ngroups)
+    }
+
+    /// The names and shapes of all weights.
+    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let whole = [self.vocab, self.dim].to_vec();
+        let mut tensors = vec![(self.embedding.to_owned(), whole.clone()), ("backbone.norm_f.weight".to_owned(), vec![self.dim])];
+        if !self.tied {
+            tensors.push(("lm_head.weight".to_owned(), whole));
+        }
         for i in 0..self.layers {
-            let mut add = |name: &str, shape: &[usize]| tensors.push((format!("backbone.layers.{i}.{name}"), shape.to_vec()));
-            add("norm.weight", &[dim]);
-            add("mixer.in_proj.weight", &[2 * inner, dim]);
-            add("mixer.conv1d.weight", &[inner, 1, width]);
-            add("mixer.conv1d.bias", &[inner]);
-            add("mixer.x_proj.weight", &[dt_rank + 2 * dstate, inner]);
-            add("mixer.dt_proj.weight", &[inner, dt_rank]);
-            add("mixer.dt_proj.bias", &[inner]);
-            add("mixer.A_log", &[inner, dstate]);
-            add("mixer.D", &[inner]);
-            add("mixer.out_proj.weight", &[dim, inner]);
+            tensors.push((format!("backbone.layers.{i}.norm.weight"), vec![self.dim]));
+            let mixer = self.mixer_tensors().into_iter();
+            tensors.extend(mixer.map(|(name, shape)| (format!("backbone.layers.{i}.mixer.{name}"), shape)));
         }
         tensors
     }
 
-    /// The `config.json` of a model as [`Config::small`] gives it, as `transformers` has it.
+    /// The names and shapes of the weights of a block's mixer.
+    pub(crate) fn mixer_tensors(&self) -> Vec<(&'static str, Vec<usize>)> {
+        let Config { dim, inner, dstate, dt_rank, nheads, .. } = *self;
+        let channels = self.conv_channels();
+        let mut tensors = vec![
+            ("in_proj.weight", vec![self.in_proj(), dim]),
+            ("conv1d.weight", vec![channels, 1, self.width]),
+            ("out_proj.weight", vec![dim, inner]),
+        ];
+        if self.bias {
+            tensors.extend([("in_proj.bias", vec![self.in_proj()]), ("out_proj.bias", vec![dim])]);
+        }
+        if self.conv_bias {
+            tensors.push(("conv1d.bias", vec![channels]));
+        }
+        tensors.extend(match self.kind {
+            Kind::Mamba2 => {
+                vec![("A_log", vec![nheads]), ("D", vec![nheads]), ("dt_bias", vec![nheads]), ("norm.weight", vec![inner])]
+            }
+            Kind::Mamba | Kind::FalconMamba => vec![
+                ("A_log", vec![inner, dstate]),
+                ("D", vec![inner]),
+                ("x_proj.weight", vec![dt_rank + 2 * dstate, inner]),
+                ("dt_proj.weight", vec![inner, dt_rank]),
+                ("dt_proj.bias", vec![inner]),
+            ],
+        });
+        tensors
+    }
+
+    /// The `config.json` of a model as [`Config::mamba`] gives it, as `transformers` has it.
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "model_type": self.kind.name(),

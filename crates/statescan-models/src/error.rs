@@ -1,6 +1,5 @@
 //! What can be wrong with a folder, a prompt or a state. Each reads as one sentence that names the file and what was expected.
 
-use statescan::DType;
 use std::path::PathBuf;
 
 /// Why a model could not be loaded or run.
@@ -136,6 +135,30 @@ pub enum Error {
         /// Steps that were taken.
         taken: usize,
     },
+    /// An argument of a layer has another number of elements than its shape has.
+    #[error("{layer}: `{argument}` must be {shape}, {expected} elements, got {got}")]
+    Size {
+        /// The layer.
+        layer: &'static str,
+        /// The argument.
+        argument: &'static str,
+        /// Its shape.
+        shape: &'static str,
+        /// Elements that it must have.
+        expected: usize,
+        /// Elements that it has.
+        got: usize,
+    },
+    /// Sizes of a configuration do not fit together.
+    #[error("configuration: `{key}` must be {expected}, got {got}")]
+    Sizes {
+        /// The setting.
+        key: &'static str,
+        /// What it must be.
+        expected: &'static str,
+        /// What it is.
+        got: usize,
+    },
     /// Tokens to learn from are not whole rows.
     #[error("tokens to learn from must be whole rows of {seqlen} + 1, at least one, got {got} tokens")]
     Rows {
@@ -186,13 +209,3 @@ impl Error {
 
 /// A result with [`enum@Error`].
 pub type Result<T, E = Error> = core::result::Result<T, E>;
-
-/// The storage type of weights of a safetensors type.
-pub(crate) fn weight_dtype(dtype: safetensors::Dtype) -> Option<DType> {
-    match dtype {
-        safetensors::Dtype::F32 => Some(DType::F32),
-        safetensors::Dtype::BF16 => Some(DType::BF16),
-        safetensors::Dtype::F16 => Some(DType::F16),
-        _ => None,
-    }
-}

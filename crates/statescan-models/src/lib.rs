@@ -37,6 +37,10 @@
 //! blocks only. A [`Trainer`] trains a small Mamba on the bytes of a text with AdamW, and goes on with the same bits after it was saved and
 //! resumed. [`mod@reference`] is the oracle of both: a whole model in plain `f64` loops.
 //!
+//! # Layers
+//!
+//! [`layers`] has the layers of Mamba, FalconMamba, Mamba-2 and S5 and RMSNorm on their own, with every gradient, those by initial states too.
+//!
 //! # Features
 //!
 //! | feature | what it adds |
@@ -50,6 +54,8 @@ mod config;
 mod error;
 mod fields;
 mod files;
+mod initial;
+pub mod layers;
 mod mixer;
 mod model;
 mod random;

@@ -1,6 +1,7 @@
 //! [`Model`]: a language model from a folder.
 
-mod gradients;
+pub(crate) mod gradients;
+mod score;
 
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
@@ -10,9 +11,10 @@ use crate::rows::{Columns, Linear, Pass, Rooms, normalize};
 use crate::state::{LayerState, State};
 use crate::tensors::Tensors;
 use crate::weight::Weight;
-use statescan::Exec;
 use statescan::tensor::Device;
+use statescan::{DType, Exec};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Rows that go through the blocks at once: what bounds the memory of a long prompt.
 const ROWS: usize = 512;
@@ -63,6 +65,16 @@ impl Model {
         Self::take(Config::load(folder)?, Checkpoint::open(folder)?)
     }
 
+    /// A model whose files the process has in memory: the text of `config.json` and the bytes of `model.safetensors`, which are used where
+    /// they lie if that is aligned.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn from_bytes(config: &str, weights: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
+        let [of_config, of_weights] = ["config.json", "model.safetensors"].map(|name| Path::new("memory").join(name));
+        Self::take(Config::parse(&of_config, config)?, Checkpoint::of_bytes(&of_weights, Arc::new(weights))?)
+    }
+
     /// A model of weights that the process has; they are copied.
     ///
     /// # Errors
@@ -71,7 +83,17 @@ impl Model {
         Self::take(config, Checkpoint::of(tensors)?)
     }
 
+    /// A model of random weights of a type (f32, bf16 or f16), as training begins with.
+    ///
+    /// # Errors
+    /// Sizes of a configuration that do not fit together.
+    pub fn random(config: Config, dtype: DType, seed: u64) -> Result<Self> {
+        let weights = Checkpoint::random(&config, config.tensors(), dtype, seed)?;
+        Self::take(config, weights)
+    }
+
     fn take(config: Config, mut from: Checkpoint) -> Result<Self> {
+        config.check()?;
         let shape = [config.vocab, config.dim];
         let embedding = from.take(config.embedding, &shape)?;
         let head = match config.tied {

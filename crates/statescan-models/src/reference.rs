@@ -1,6 +1,9 @@
-//! The oracle: a whole model in plain `f64` loops, one token after the other.
+//! The oracle: a whole model, and layers, in plain `f64` loops, one token after the other.
 
 use crate::config::{Config, Kind};
+use crate::layers::S5Config;
+use num_complex::Complex64;
+use statescan::Discretization;
 use std::collections::BTreeMap;
 
 /// The weights of a model by their names in checkpoints, row-major.
@@ -16,15 +19,57 @@ pub fn logits(config: &Config, weights: &Weights, tokens: &[u32]) -> Vec<f64> {
     let mut stream: Vec<Vec<f64>> =
         tokens.iter().map(|&token| embedding[token as usize * dim..(token as usize + 1) * dim].to_vec()).collect();
     for i in 0..config.layers {
-        let part = Part { config, weights, prefix: format!("backbone.layers.{i}.") };
-        let normed: Vec<_> = stream.iter().map(|x| norm(x, Some(part.get("norm.weight")), config.eps)).collect();
-        for (x, y) in stream.iter_mut().zip(part.mixer(&normed)) {
+        let norms = &weights[&format!("backbone.layers.{i}.norm.weight")];
+        let normed: Vec<_> = stream.iter().map(|x| norm(x, Some(norms), config.eps)).collect();
+        let part = Part { config, weights, prefix: format!("backbone.layers.{i}.mixer.") };
+        let (mut inputs, mut states) =
+            (vec![vec![0.0; config.conv_channels()]; config.width - 1], vec![0.0; config.inner * config.dstate]);
+        for (x, y) in stream.iter_mut().zip(part.mixer(&normed, &mut inputs, &mut states)) {
             x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
         }
     }
     let head = if config.tied { embedding } else { &weights["lm_head.weight"] };
     let last = |x: &Vec<f64>| product(head, None, &norm(x, Some(&weights["backbone.norm_f.weight"]), config.eps));
     stream.iter().flat_map(last).collect()
+}
+
+/// Rows (seqlen, dim) of one sequence through a [`Mixer`](crate::layers::Mixer), from the latest inputs of its convolution, (channels, width - 1),
+/// and the states of its scan, (inner, dstate), which are carried on.
+///
+/// # Panics
+/// If a weight is missing or too short.
+pub fn mixer(config: &Config, weights: &Weights, x: &[f64], conv: &mut [f64], scan: &mut [f64]) -> Vec<f64> {
+    let taps = config.width - 1;
+    let rows: Vec<_> = x.chunks(config.dim).map(<[f64]>::to_vec).collect();
+    let mut inputs: Vec<Vec<f64>> = (0..taps).map(|k| conv.chunks(taps).map(|channel| channel[k]).collect()).collect();
+    let out = Part { config, weights, prefix: String::new() }.mixer(&rows, &mut inputs, scan);
+    for (d, channel) in conv.chunks_mut(taps).enumerate() {
+        channel.iter_mut().zip(&inputs).for_each(|(to, row)| *to = row[d]);
+    }
+    out.concat()
+}
+
+/// Rows (seqlen, dim) of one sequence through an [`S5`](crate::layers::S5), from its states, (dstate, 2), which are carried on.
+///
+/// # Panics
+/// As [`mixer`]; a discretization that is not zero-order hold.
+pub fn s5(config: &S5Config, weights: &Weights, x: &[f64], states: &mut [f64]) -> Vec<f64> {
+    assert_eq!(config.discretization, Discretization::Zoh, "the one that has an oracle here");
+    let (dim, complex) = (config.dim, |name: &str, i: usize| Complex64::new(weights[name][2 * i], weights[name][2 * i + 1]));
+    let factor = if config.conj_sym { 2.0 } else { 1.0 };
+    let mut out = Vec::new();
+    for u in x.chunks(dim) {
+        let mut y: Vec<f64> = u.iter().zip(&weights["D"]).map(|(u, d)| u * d).collect();
+        for (p, state) in states.chunks_mut(2).enumerate() {
+            let (a, dt) = (complex("A", p), weights["log_dt"][p].exp() * f64::from(config.step_rescale));
+            let driven: Complex64 = u.iter().enumerate().map(|(h, u)| complex("B", p * dim + h) * u).sum();
+            let next = (a * dt).exp() * Complex64::new(state[0], state[1]) + ((a * dt).exp() - 1.0) / a * driven;
+            (state[0], state[1]) = (next.re, next.im);
+            y.iter_mut().enumerate().for_each(|(h, y)| *y += factor * (complex("C", h * config.dstate + p) * next).re);
+        }
+        out.extend(y);
+    }
+    out
 }
 
 /// The mean cross entropy of the next token over rows of `seqlen + 1` tokens, in nats.
@@ -43,7 +88,7 @@ pub fn loss(config: &Config, weights: &Weights, tokens: &[u32], seqlen: usize) -
     sum / (tokens.len() / (seqlen + 1) * seqlen) as f64
 }
 
-/// The weights of one block.
+/// The weights of one mixer.
 struct Part<'p> {
     config: &'p Config,
     weights: &'p Weights,
@@ -55,22 +100,20 @@ impl Part<'_> {
         &self.weights[&format!("{}{name}", self.prefix)]
     }
 
-    /// A weight of the mixer, where there is one of this name.
-    fn mixer_weight(&self, name: &str) -> Option<&[f64]> {
-        self.weights.get(&format!("{}mixer.{name}", self.prefix)).map(|weight| &weight[..])
+    /// A weight, where there is one of this name.
+    fn get_if(&self, name: &str) -> Option<&[f64]> {
+        self.weights.get(&format!("{}{name}", self.prefix)).map(|weight| &weight[..])
     }
 
     fn linear(&self, name: &str, x: &[f64]) -> Vec<f64> {
-        product(self.get(&format!("mixer.{name}.weight")), self.mixer_weight(&format!("{name}.bias")), x)
+        product(self.get(&format!("{name}.weight")), self.get_if(&format!("{name}.bias")), x)
     }
 
-    /// What the block adds to the stream.
-    fn mixer(&self, rows: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    /// What the mixer makes of rows, from the latest inputs of the convolution and the states of the scan, which are carried on.
+    fn mixer(&self, rows: &[Vec<f64>], inputs: &mut Vec<Vec<f64>>, states: &mut [f64]) -> Vec<Vec<f64>> {
         let Config { inner, dstate, nheads, ngroups, dt_rank, width, .. } = *self.config;
         let (second, channels, headdim) = (self.config.kind == Kind::Mamba2, self.config.conv_channels(), inner / nheads);
-        let decays: Vec<f64> = self.get("mixer.A_log").iter().map(|log| -log.exp()).collect();
-        let mut inputs = vec![vec![0.0; channels]; width - 1];
-        let mut states = vec![0.0; inner * dstate];
+        let decays: Vec<f64> = self.get("A_log").iter().map(|log| -log.exp()).collect();
         let mut out = Vec::new();
         for row in rows {
             let projected = self.linear("in_proj", row);
@@ -82,7 +125,7 @@ impl Part<'_> {
             let x = self.conv(&inputs[inputs.len() - width..]);
             let (dt, b, c) = match second {
                 true => {
-                    let bias = self.get("mixer.dt_bias");
+                    let bias = self.get("dt_bias");
                     let dt: Vec<f64> = (0..inner).map(|d| heads[d / headdim] + bias[d / headdim]).collect();
                     (dt, x[inner..inner + ngroups * dstate].to_vec(), x[inner + ngroups * dstate..].to_vec())
                 }
@@ -100,7 +143,7 @@ impl Part<'_> {
             for d in 0..inner {
                 let (low, high) = self.config.dt_limit;
                 let (dt, group) = (dt[d].exp().ln_1p().clamp(low, high), d / (inner / ngroups));
-                let mut sum = self.get("mixer.D")[d / headdim] * x[d];
+                let mut sum = self.get("D")[d / headdim] * x[d];
                 for n in 0..dstate {
                     let a = if second { decays[d / headdim] } else { decays[d * dstate + n] };
                     let state = &mut states[d * dstate + n];
@@ -111,17 +154,18 @@ impl Part<'_> {
             }
             if second {
                 let size = inner / ngroups;
-                let weight = self.get("mixer.norm.weight").chunks(size);
+                let weight = self.get("norm.weight").chunks(size);
                 y = y.chunks(size).zip(weight).flat_map(|(y, w)| norm(y, Some(w), self.config.mixer_eps)).collect();
             }
             out.push(self.linear("out_proj", &y));
         }
+        inputs.drain(..inputs.len() + 1 - width);
         out
     }
 
     /// The convolution at the last of as many rows as it has taps.
     fn conv(&self, rows: &[Vec<f64>]) -> Vec<f64> {
-        let (weight, bias) = (self.get("mixer.conv1d.weight"), self.mixer_weight("conv1d.bias"));
+        let (weight, bias) = (self.get("conv1d.weight"), self.get_if("conv1d.bias"));
         let taps = |d: usize| rows.iter().enumerate().map(|(k, row)| weight[d * rows.len() + k] * row[d]).sum::<f64>();
         (0..rows[0].len()).map(|d| silu(taps(d) + bias.map_or(0.0, |bias| bias[d]))).collect()
     }

@@ -122,4 +122,5 @@ pub(crate) struct Rooms {
     pub(crate) maps: Room,
     pub(crate) dt: Room,
     pub(crate) scan: Room,
+    pub(crate) normed: Room,
 }

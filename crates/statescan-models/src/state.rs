@@ -20,13 +20,13 @@ pub struct State {
     pub(crate) position: u64,
 }
 
-/// What one block remembers.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct LayerState {
+/// What one layer remembers of one sequence, or of several, one behind the other.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LayerState {
     /// The latest inputs of the convolution, (channels, width - 1).
-    pub(crate) conv: Vec<f32>,
+    pub conv: Vec<f32>,
     /// The states of the scan, (channels, dstate).
-    pub(crate) scan: Vec<f32>,
+    pub scan: Vec<f32>,
 }
 
 impl LayerState {
@@ -34,6 +34,18 @@ impl LayerState {
     pub(crate) fn new(config: &Config) -> Self {
         let [conv, scan] = shapes(config).map(|[rows, columns]| vec![0.0; rows * columns]);
         LayerState { conv, scan }
+    }
+
+    /// The part of one of several sequences.
+    pub(crate) fn of_row(&self, row: usize, rows: usize) -> Self {
+        let part = |all: &[f32]| all[all.len() / rows * row..all.len() / rows * (row + 1)].to_vec();
+        LayerState { conv: part(&self.conv), scan: part(&self.scan) }
+    }
+
+    /// Those of several sequences together.
+    pub(crate) fn of_rows(rows: &[LayerState]) -> Self {
+        let all = |part: fn(&LayerState) -> &Vec<f32>| rows.iter().flat_map(|row| part(row).iter().copied()).collect();
+        LayerState { conv: all(|row| &row.conv), scan: all(|row| &row.scan) }
     }
 }
 

@@ -1,9 +1,11 @@
 //! [`Tensors`]: parameters, gradients and moments, in f32 and by name.
 
 use crate::error::{Error, Result};
+use crate::weight::{Weight, file_dtype};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
-use std::collections::BTreeMap;
+use statescan::DType;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 /// A tensor of f32 that the process owns, row-major.
@@ -47,16 +49,20 @@ impl Slots<'_> {
     }
 }
 
-/// The bytes of a safetensors file of tensors, some of them under prefixes.
-pub(crate) fn to_bytes(groups: &[(&str, &Tensors)], metadata: Option<std::collections::HashMap<String, String>>) -> Vec<u8> {
-    let mut views = Vec::new();
+/// The bytes of a safetensors file of tensors, some of them under prefixes, in a type of weights.
+pub(crate) fn to_bytes(groups: &[(&str, &Tensors)], dtype: DType, metadata: Option<HashMap<String, String>>) -> Result<Vec<u8>> {
+    let mut weights = Vec::new();
     for (prefix, tensors) in groups {
         for (name, array) in *tensors {
-            let view = TensorView::new(Dtype::F32, array.shape.clone(), bytemuck::cast_slice(&array.data));
-            views.push((format!("{prefix}{name}"), view.expect("as many bytes as the shape has")));
+            weights.push((format!("{prefix}{name}"), Weight::rounded(&array.data, dtype, &array.shape)?));
         }
     }
-    safetensors::serialize(views, metadata).expect("names and shapes that the format has")
+    let views = weights.iter().map(|(name, weight)| {
+        let dtype = file_dtype(weight.dtype()).expect("a type of weights");
+        let view = TensorView::new(dtype, weight.shape().to_vec(), weight.bytes());
+        (name, view.expect("as many bytes as the shape has"))
+    });
+    Ok(safetensors::serialize(views, metadata).expect("names and shapes that the format has"))
 }
 
 /// The tensors of a file under a prefix, which must have the names and shapes of others.

@@ -1,10 +1,21 @@
-//! [`Weight`]: a tensor that lies in a mapped file, or that the process owns.
+//! [`Weight`]: a tensor that lies in a file, or that the process owns.
 
 use half::{bf16, f16};
-use memmap2::Mmap;
+use safetensors::Dtype;
 use statescan::{DType, Tensor, View};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// The types that weights have: here and in files.
+pub(crate) const TYPES: [(DType, Dtype); 3] = [(DType::F32, Dtype::F32), (DType::BF16, Dtype::BF16), (DType::F16, Dtype::F16)];
+
+/// The type in files of a type of weights.
+pub(crate) fn file_dtype(dtype: DType) -> Option<Dtype> {
+    TYPES.iter().find(|(own, _)| *own == dtype).map(|(_, file)| *file)
+}
+
+/// The bytes of a file, mapped or in memory.
+pub(crate) type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// A tensor of f32, bf16 or f16, row-major, read only. Clones share their memory.
 #[derive(Clone)]
@@ -16,18 +27,19 @@ pub struct Weight {
 
 #[derive(Clone)]
 enum Storage {
-    Mapped(Arc<Mmap>, Range<usize>),
+    File(Bytes, Range<usize>),
     Owned(Arc<Tensor>),
 }
 
 impl Weight {
-    /// The tensor at these bytes of a mapped file: used in place where it is aligned for its type, otherwise copied.
-    pub(crate) fn mapped(file: &Arc<Mmap>, bytes: Range<usize>, dtype: DType, shape: &[usize]) -> statescan::Result<Self> {
-        let storage = match file[bytes.clone()].as_ptr().addr().is_multiple_of(dtype.size()) {
-            true => Storage::Mapped(file.clone(), bytes),
+    /// The tensor at these bytes of a file: used in place where it is aligned for its type, otherwise copied.
+    pub(crate) fn of_file(file: &Bytes, bytes: Range<usize>, dtype: DType, shape: &[usize]) -> statescan::Result<Self> {
+        let place = &(**file).as_ref()[bytes.clone()];
+        let storage = match place.as_ptr().addr().is_multiple_of(dtype.size()) {
+            true => Storage::File(file.clone(), bytes),
             false => {
                 let mut copy = Tensor::host(dtype, shape)?;
-                copy.bytes_mut()[..bytes.len()].copy_from_slice(&file[bytes]);
+                copy.bytes_mut()[..place.len()].copy_from_slice(place);
                 Storage::Owned(Arc::new(copy))
             }
         };
@@ -41,6 +53,15 @@ impl Weight {
     pub fn from_slice<T: statescan::tensor::Element>(data: &[T], shape: &[usize]) -> statescan::Result<Self> {
         let owned = Tensor::from_slice(&statescan::Exec::cpu(1), data, shape)?;
         Ok(Weight { dtype: owned.dtype(), storage: Storage::Owned(Arc::new(owned)), shape: shape.to_vec() })
+    }
+
+    /// A tensor of numbers, rounded to a type of weights; f32 if it is none.
+    pub(crate) fn rounded(data: &[f32], dtype: DType, shape: &[usize]) -> statescan::Result<Self> {
+        match dtype {
+            DType::BF16 => Self::from_slice(&data.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>(), shape),
+            DType::F16 => Self::from_slice(&data.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>(), shape),
+            _ => Self::from_slice(data, shape),
+        }
     }
 
     /// The storage type.
@@ -70,7 +91,7 @@ impl Weight {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         match &self.storage {
-            Storage::Mapped(file, range) => &file[range.clone()],
+            Storage::File(file, range) => &(**file).as_ref()[range.clone()],
             Storage::Owned(tensor) => &tensor.bytes()[..self.size()],
         }
     }

@@ -12,7 +12,7 @@ use statescan::{View, ViewMut};
 pub(super) struct Conv {
     weight: Vec<f32>,
     bias: Option<Vec<f32>>,
-    channels: usize,
+    pub(super) channels: usize,
     width: usize,
 }
 

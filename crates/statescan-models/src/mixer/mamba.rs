@@ -1,101 +1,125 @@
-//! Mamba's mixer, and FalconMamba's, which has norms on step sizes, input and output maps.
+//! What is Mamba's own, and FalconMamba's, which has norms on step sizes, input and output maps:
 //!
 //! ```text
-//! x, z = in_proj(u)      x = silu(conv(x))      dt, B, C = x_proj(x)      y = scan(x, dt_proj(dt), A, B, C, D) silu(z)      out_proj(y)
+//! dt, B, C = x_proj(x)      dt = dt_proj(dt)
 //! ```
 
-mod backward;
-
 use super::Part;
-use super::conv::Conv;
-use super::scan::{Inputs, Scan, decays};
+use super::backward::ScanGradients;
+use super::scan::backward::Parameters;
+use super::scan::{Scan, decays};
 use crate::config::Kind;
 use crate::error::Result;
-use crate::rows::{Columns, Linear, Pass, Rooms, normalize};
-use crate::state::LayerState;
+use crate::rows::backward::{Batch, ColumnsMut, normalize_backward};
+use crate::rows::{Columns, Linear, Pass, Room, normalize};
+use crate::tensors::Slots;
+use std::ops::Range;
 
-pub(crate) struct Mamba {
-    in_proj: Linear,
-    conv: Conv,
+pub(super) struct Mamba {
     x_proj: Linear,
     dt_proj: Linear,
-    scan: Scan,
-    out_proj: Linear,
     inner: usize,
     dt_rank: usize,
+    dstate: usize,
     /// What norms on step sizes and maps add to the mean square; none if there are no such norms.
     norms: Option<f32>,
 }
 
 impl Mamba {
-    pub(super) fn take(part: &mut Part<'_>) -> Result<Self> {
+    pub(super) fn take(part: &mut Part<'_>) -> Result<(Self, Scan)> {
         let config = part.config;
         let (inner, dstate, dt_rank) = (config.inner, config.dstate, config.dt_rank);
+        let x_proj = part.linear("x_proj", [dt_rank + 2 * dstate, inner], false)?;
         let mut dt_proj = part.linear("dt_proj", [inner, dt_rank], true)?;
-        Ok(Mamba {
-            in_proj: part.linear("in_proj", [config.in_proj(), config.dim], config.bias)?,
-            conv: Conv::take(part)?,
-            x_proj: part.linear("x_proj", [dt_rank + 2 * dstate, inner], false)?,
-            scan: Scan {
-                a: decays(part.vector("A_log", &[inner, dstate])?),
-                d: part.vector("D", &[inner])?,
-                // the scan adds it
-                dt_bias: dt_proj.bias.take().unwrap_or_default(),
-                dt_limit: config.dt_limit,
-                dstate,
-                ngroups: 1,
-            },
-            dt_proj,
-            out_proj: part.linear("out_proj", [config.dim, inner], config.bias)?,
-            inner,
-            dt_rank,
-            norms: (config.kind == Kind::FalconMamba).then_some(config.mixer_eps),
-        })
+        let scan = Scan {
+            a: decays(part.vector("A_log", &[inner, dstate])?),
+            d: part.vector("D", &[inner])?,
+            // the scan adds it
+            dt_bias: dt_proj.bias.take().unwrap_or_default(),
+            dt_limit: config.dt_limit,
+            dstate,
+            ngroups: 1,
+        };
+        let norms = (config.kind == Kind::FalconMamba).then_some(config.mixer_eps);
+        Ok((Mamba { x_proj, dt_proj, inner, dt_rank, dstate, norms }, scan))
     }
 
-    pub(super) fn forward(
+    /// Columns of the projection that maps and step sizes come from, and those of each of them.
+    fn columns(&self) -> (usize, [Range<usize>; 3]) {
+        let (rank, all) = (self.dt_rank, self.dt_rank + 2 * self.dstate);
+        (all, [0..rank, rank..rank + self.dstate, rank + self.dstate..all])
+    }
+
+    /// B and C, and step sizes in `dt`.
+    pub(super) fn forward<'r>(
         &self,
         pass: &Pass<'_>,
-        x: &[f32],
-        states: &mut [&mut LayerState],
-        rooms: &mut Rooms,
-        out: &mut [f32],
-    ) -> Result<()> {
-        let (rows, inner, dstate) = (pass.rows, self.inner, self.scan.dstate);
-        let projected = rooms.projected.of(rows * 2 * inner);
-        self.in_proj.forward(pass.exec, Columns::whole(x, x.len() / rows), rows, projected)?;
-        let projected = Columns::whole(projected, 2 * inner);
-        let conv = rooms.conv.of(rows * inner);
-        self.conv.forward(pass, projected, states, conv)?;
-        let conv = Columns::whole(conv, inner);
-
-        let columns = self.dt_rank + 2 * dstate;
-        let maps = rooms.maps.of(rows * columns);
+        conv: Columns<'_>,
+        room: &'r mut Room,
+        dt: &mut [f32],
+    ) -> Result<[Columns<'r>; 2]> {
+        let (rows, (columns, parts)) = (pass.rows, self.columns());
+        let maps = room.of(rows * columns);
         self.x_proj.forward(pass.exec, conv, rows, maps)?;
         if let Some(eps) = self.norms {
             for row in maps.chunks_exact_mut(columns) {
-                let (dt, maps) = row.split_at_mut(self.dt_rank);
-                normalize(dt, None, eps);
-                maps.chunks_exact_mut(dstate).for_each(|map| normalize(map, None, eps));
+                parts.iter().for_each(|part| normalize(&mut row[part.clone()], None, eps));
             }
         }
-        let maps = Columns::whole(maps, columns);
-        let dt = rooms.dt.of(rows * inner);
-        self.dt_proj.forward(pass.exec, maps, rows, dt)?;
-
-        let scanned = rooms.scan.of(rows * inner);
-        let from = Inputs {
-            x: conv,
-            dt: Columns::whole(dt, inner),
-            b: maps.from(self.dt_rank),
-            c: maps.from(self.dt_rank + dstate),
-            z: projected.from(inner),
-        };
-        self.scan.forward(pass, &from, states, scanned)?;
-        self.out_proj.forward(pass.exec, Columns::whole(scanned, inner), rows, out)
+        self.dt_proj.forward(pass.exec, Columns::whole(maps, columns), rows, dt)?;
+        Ok(self.maps(room, rows))
     }
 
-    pub(super) fn products(&self) -> Vec<&Linear> {
-        vec![&self.in_proj, &self.x_proj, &self.dt_proj, &self.out_proj]
+    /// B and C that a forward pass left.
+    pub(super) fn maps<'r>(&self, room: &'r mut Room, rows: usize) -> [Columns<'r>; 2] {
+        let (columns, [_, b, c]) = self.columns();
+        let maps = Columns::whole(room.of(rows * columns), columns);
+        [maps.from(b.start), maps.from(c.start)]
+    }
+
+    /// Gradients by the scan's parameters.
+    pub(super) fn parameters(&self, own: &Parameters, a: &[f32], slots: &mut Slots<'_>) {
+        // A = -exp(A_log) is its own derivative
+        slots.of("A_log").iter_mut().zip(own.a.iter().zip(a)).for_each(|(to, (da, a))| *to = da * a);
+        slots.of("D").copy_from_slice(&own.d);
+        slots.of("dt_proj.bias").copy_from_slice(&own.dt_bias);
+    }
+
+    /// Gradients by the results of the convolution, from those by all that the scan takes.
+    pub(super) fn backward(
+        &self,
+        batch: Batch<'_>,
+        conv: Columns<'_>,
+        room: &mut Room,
+        grads: ScanGradients,
+        slots: &mut Slots<'_>,
+    ) -> Result<Vec<f32>> {
+        let (rows, inner, (columns, parts)) = (batch.rows(), self.inner, self.columns());
+        let ScanGradients { x: mut dconv, dt: ddt, b: db, c: dc } = grads;
+        let (mut dmaps, maps) = (vec![0.0; rows * columns], Columns::whole(room.of(rows * columns), columns));
+        let low_rank = ColumnsMut::whole(&mut dmaps, columns);
+        self.dt_proj.backward(batch, maps, Columns::whole(&ddt, inner), low_rank, slots, "dt_proj")?;
+        let both = db.chunks_exact(self.dstate).zip(dc.chunks_exact(self.dstate));
+        for (row, (db, dc)) in dmaps.chunks_exact_mut(columns).zip(both) {
+            row[parts[1].clone()].copy_from_slice(db);
+            row[parts[2].clone()].copy_from_slice(dc);
+        }
+        if let Some(eps) = self.norms {
+            // the rows before their norms are computed again
+            let mut raw = vec![0.0; rows * columns];
+            self.x_proj.forward(batch.exec, conv, rows, &mut raw)?;
+            for (raw, row) in raw.chunks_exact(columns).zip(dmaps.chunks_exact_mut(columns)) {
+                parts.iter().for_each(|part| normalize_backward(&raw[part.clone()], None, eps, &mut row[part.clone()]));
+            }
+        }
+        let mut through_maps = vec![0.0; rows * inner];
+        let into = ColumnsMut::whole(&mut through_maps, inner);
+        self.x_proj.backward(batch, conv, Columns::whole(&dmaps, columns), into, slots, "x_proj")?;
+        dconv.iter_mut().zip(&through_maps).for_each(|(to, more)| *to += more);
+        Ok(dconv)
+    }
+
+    pub(super) fn products(&self) -> [&Linear; 2] {
+        [&self.x_proj, &self.dt_proj]
     }
 }

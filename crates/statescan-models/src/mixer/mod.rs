@@ -1,5 +1,12 @@
-//! What a block does between its norm and the stream: projection, convolution, scan, gate, projection.
+//! What a block does between its norm and the stream, the mixer of Mamba, FalconMamba or Mamba-2:
+//!
+//! ```text
+//! x, z, .. = in_proj(u)      x = silu(conv(x))      y = scan(x, dt, A, B, C, D) silu(z)      out_proj(y)
+//! ```
+//!
+//! Where step sizes, B and C come from, and whether a norm follows the scan, is [`Maps`].
 
+mod backward;
 mod conv;
 mod mamba;
 mod mamba2;
@@ -8,27 +15,47 @@ mod scan;
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, Kind};
 use crate::error::Result;
-use crate::rows::backward::Batch;
-use crate::rows::{Linear, Pass, Rooms};
+use crate::rows::{Columns, Linear, Pass, Rooms};
 use crate::state::LayerState;
-use crate::tensors::Slots;
+use conv::Conv;
 use mamba::Mamba;
 use mamba2::Mamba2;
+use scan::{Inputs, Scan};
 
 /// The mixer of a block.
-pub(crate) enum Mixer {
-    Mamba(Box<Mamba>),
-    Mamba2(Box<Mamba2>),
+pub(crate) struct Mixer {
+    in_proj: Linear,
+    conv: Conv,
+    scan: Scan,
+    out_proj: Linear,
+    maps: Maps,
+    inner: usize,
+    /// Columns of the first projection: all, those before the inputs of the convolution, those before the gate.
+    columns: usize,
+    before_conv: usize,
+    before_gate: usize,
+}
+
+/// What is different from kind to kind.
+enum Maps {
+    Mamba(Mamba),
+    Mamba2(Mamba2),
 }
 
 impl Mixer {
     /// Takes the weights of a block, `backbone.layers.{i}.mixer.*`.
     pub(crate) fn take(config: &Config, from: &mut Checkpoint, prefix: &str) -> Result<Self> {
         let mut part = Part { config, from, prefix };
-        Ok(match config.kind {
-            Kind::Mamba2 => Mixer::Mamba2(Box::new(Mamba2::take(&mut part)?)),
-            Kind::Mamba | Kind::FalconMamba => Mixer::Mamba(Box::new(Mamba::take(&mut part)?)),
-        })
+        let (inner, bias) = (config.inner, config.bias);
+        let in_proj = part.linear("in_proj", [config.in_proj(), config.dim], bias)?;
+        let conv = Conv::take(&mut part)?;
+        let (maps, scan) = match config.kind {
+            Kind::Mamba2 => Mamba2::take(&mut part).map(|(maps, scan)| (Maps::Mamba2(maps), scan))?,
+            Kind::Mamba | Kind::FalconMamba => Mamba::take(&mut part).map(|(maps, scan)| (Maps::Mamba(maps), scan))?,
+        };
+        let out_proj = part.linear("out_proj", [config.dim, inner], bias)?;
+        let (before_conv, before_gate) = if config.kind == Kind::Mamba2 { (inner, 0) } else { (0, inner) };
+        Ok(Mixer { in_proj, conv, scan, out_proj, maps, inner, columns: config.in_proj(), before_conv, before_gate })
     }
 
     /// Rows of `x` (rows, dim) to rows of `out`, with the state of each sequence carried on.
@@ -40,35 +67,34 @@ impl Mixer {
         rooms: &mut Rooms,
         out: &mut [f32],
     ) -> Result<()> {
-        match self {
-            Mixer::Mamba(mixer) => mixer.forward(pass, x, states, rooms, out),
-            Mixer::Mamba2(mixer) => mixer.forward(pass, x, states, rooms, out),
-        }
-    }
-
-    /// Gradients of a batch, `dx`, and of the weights from those of the results, `dout`. The rooms have what the forward pass of the same
-    /// batch left there.
-    pub(crate) fn backward(
-        &self,
-        batch: Batch<'_>,
-        x: &[f32],
-        dout: &[f32],
-        rooms: &mut Rooms,
-        slots: &mut Slots<'_>,
-        dx: &mut [f32],
-    ) -> Result<()> {
-        match self {
-            Mixer::Mamba(mixer) => mixer.backward(batch, x, dout, rooms, slots, dx),
-            Mixer::Mamba2(mixer) => mixer.backward(batch, x, dout, rooms, slots, dx),
-        }
+        let (rows, inner, channels) = (pass.rows, self.inner, self.conv.channels);
+        let Rooms { projected, conv, maps, dt, scan, normed } = rooms;
+        let projected = projected.of(rows * self.columns);
+        self.in_proj.forward(pass.exec, Columns::whole(x, x.len() / rows), rows, projected)?;
+        let projected = Columns::whole(projected, self.columns);
+        let conv = conv.of(rows * channels);
+        self.conv.forward(pass, projected.from(self.before_conv), states, conv)?;
+        let (conv, dt, scanned) = (Columns::whole(conv, channels), dt.of(rows * inner), scan.of(rows * inner));
+        let [b, c] = match &self.maps {
+            Maps::Mamba(maps_of) => maps_of.forward(pass, conv, maps, dt)?,
+            Maps::Mamba2(maps_of) => maps_of.forward(projected, conv, dt),
+        };
+        let from = Inputs { x: conv, dt: Columns::whole(dt, inner), b, c, z: projected.from(self.before_gate) };
+        self.scan.forward(pass, &from, states, scanned)?;
+        let scanned = match &self.maps {
+            Maps::Mamba(_) => scanned,
+            Maps::Mamba2(maps) => maps.normalize(scanned, normed),
+        };
+        self.out_proj.forward(pass.exec, Columns::whole(scanned, inner), rows, out)
     }
 
     /// Its products.
     pub(crate) fn products(&self) -> Vec<&Linear> {
-        match self {
-            Mixer::Mamba(mixer) => mixer.products(),
-            Mixer::Mamba2(mixer) => mixer.products(),
+        let mut products = vec![&self.in_proj, &self.out_proj];
+        if let Maps::Mamba(maps) = &self.maps {
+            products.extend(maps.products());
         }
+        products
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::Model;
 use crate::error::{Error, Result};
-use crate::rows::backward::{Batch, ColumnsMut, normalize_backward};
+use crate::random::Random;
+use crate::rows::backward::{Batch, ColumnsMut, Ends, normalize_backward};
 use crate::rows::{Columns, Pass, Rooms, normalize};
 use crate::state::LayerState;
 use crate::tensors::{Slots, Tensors};
@@ -17,6 +18,18 @@ impl Model {
     /// # Errors
     /// As [`Model::advance`]; weights that are not f32, tokens that are no whole rows, or none.
     pub fn loss_and_gradients(&self, exec: &Exec, tokens: &[u32], seqlen: usize, gradients: &mut Tensors) -> Result<f64> {
+        self.loss_with_dropout(exec, tokens, seqlen, Dropout::NONE, gradients)
+    }
+
+    /// The same where what blocks add to the stream has random zeros.
+    pub(crate) fn loss_with_dropout(
+        &self,
+        exec: &Exec,
+        tokens: &[u32],
+        seqlen: usize,
+        dropout: Dropout,
+        gradients: &mut Tensors,
+    ) -> Result<f64> {
         if self.embedding.dtype() != DType::F32 {
             let (op, argument, expected, got) = ("loss_and_gradients", "weights", "f32", self.embedding.dtype());
             return Err(statescan::Error::DType { op, argument, expected, got }.into());
@@ -32,14 +45,18 @@ impl Model {
             targets.extend_from_slice(&row[1..]);
         }
         let (mut before, mut rooms) = (Vec::new(), Rooms::default());
-        let stream = self.keep_inputs(batch, &read, &mut before, &mut rooms)?;
+        let stream = self.keep_inputs(batch, &read, dropout, &mut before, &mut rooms)?;
         let (loss, mut dstream) = self.head_backward(batch, &stream, &targets, gradients)?;
         for (i, x) in before.iter().enumerate().rev() {
-            self.block_backward(batch, i, x, &mut rooms, &mut dstream, gradients)?;
+            let mut dmixed = dstream.clone();
+            dropout.apply(i, &mut dmixed);
+            let dx = self.block_backward(batch, i, x, &dmixed, &mut rooms, gradients)?;
+            dstream.iter_mut().zip(&dx).for_each(|(to, more)| *to += more);
         }
         let dim = self.config.dim;
         let embedding = &mut Slots { tensors: &mut *gradients, prefix: "" };
         let embedding = embedding.of(self.config.embedding);
+        dropout.apply(self.blocks.len(), &mut dstream);
         for (row, &token) in dstream.chunks_exact(dim).zip(&read) {
             let to = &mut embedding[token as usize * dim..(token as usize + 1) * dim];
             to.iter_mut().zip(row).for_each(|(to, x)| *to += x);
@@ -48,11 +65,20 @@ impl Model {
     }
 
     /// The stream after the last block; what was before each block is kept.
-    fn keep_inputs(&self, batch: Batch<'_>, tokens: &[u32], before: &mut Vec<Vec<f32>>, rooms: &mut Rooms) -> Result<Vec<f32>> {
+    fn keep_inputs(
+        &self,
+        batch: Batch<'_>,
+        tokens: &[u32],
+        dropout: Dropout,
+        before: &mut Vec<Vec<f32>>,
+        rooms: &mut Rooms,
+    ) -> Result<Vec<f32>> {
         let mut stream = vec![0.0; tokens.len() * self.config.dim];
         self.embed(tokens, &mut stream);
+        dropout.apply(self.blocks.len(), &mut stream);
         for i in 0..self.blocks.len() {
-            let (_, mixed) = self.block_forward(batch, i, &stream, rooms)?;
+            let (_, mut mixed) = self.block_forward(batch, i, &stream, rooms)?;
+            dropout.apply(i, &mut mixed);
             before.push(stream.clone());
             stream.iter_mut().zip(mixed).for_each(|(x, y)| *x += y);
         }
@@ -102,22 +128,21 @@ impl Model {
         Ok((loss, dstream))
     }
 
-    /// Adds to `dstream`, the gradient by the stream after a block, what comes through the block's mixer.
+    /// The gradient by the stream before a block through its mixer, from that by what the mixer adds.
     fn block_backward(
         &self,
         batch: Batch<'_>,
         i: usize,
         x: &[f32],
+        dmixed: &[f32],
         rooms: &mut Rooms,
-        dstream: &mut [f32],
         gradients: &mut Tensors,
-    ) -> Result<()> {
+    ) -> Result<Vec<f32>> {
         let (block, dim) = (&self.blocks[i], self.config.dim);
         let (normed, _) = self.block_forward(batch, i, x, rooms)?;
-        let mut dx = vec![0.0; x.len()];
         let prefix = format!("backbone.layers.{i}.mixer.");
         let mut slots = Slots { tensors: &mut *gradients, prefix: &prefix };
-        block.mixer.backward(batch, &normed, dstream, rooms, &mut slots, &mut dx)?;
+        let mut dx = block.mixer.backward(batch, &normed, dmixed, rooms, &mut slots, &mut Ends::default())?;
         let prefix = format!("backbone.layers.{i}.norm.");
         let mut slots = Slots { tensors: &mut *gradients, prefix: &prefix };
         let dnorm = slots.of("weight");
@@ -125,8 +150,35 @@ impl Model {
         for (x, dy) in x.chunks_exact(dim).zip(dx.chunks_exact_mut(dim)) {
             normalize_backward(x, Some((&block.norm[..], &mut *dnorm)), self.config.eps, dy);
         }
-        dstream.iter_mut().zip(&dx).for_each(|(to, more)| *to += more);
-        Ok(())
+        Ok(dx)
+    }
+}
+
+/// Random zeros in what is added to the stream, the same on the way back as on the way there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dropout {
+    /// The share of zeros; everything else grows so that the mean stays.
+    pub(crate) share: f64,
+    /// The zeros are drawn from it.
+    pub(crate) seed: u64,
+}
+
+impl Dropout {
+    const NONE: Dropout = Dropout { share: 0.0, seed: 0 };
+
+    /// Zeros in the numbers of one place of a model.
+    fn apply(self, place: usize, numbers: &mut [f32]) {
+        if self.share == 0.0 {
+            return;
+        }
+        let mut random = Random::new(self.seed ^ ((place as u64 + 1) << 40));
+        let (least, scale) = ((self.share * 65536.0) as u64, (1.0 / (1.0 - self.share)) as f32);
+        for four in numbers.chunks_mut(4) {
+            let bits = random.bits();
+            for (i, x) in four.iter_mut().enumerate() {
+                *x = if (bits >> (16 * i)) & 0xffff < least { 0.0 } else { *x * scale };
+            }
+        }
     }
 }
 

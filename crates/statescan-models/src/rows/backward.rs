@@ -2,15 +2,27 @@
 
 use super::{Columns, Linear};
 use crate::error::Result;
+use crate::state::LayerState;
 use crate::tensors::Slots;
 use statescan::{Exec, View, ViewMut, linear};
 
-/// Rows of equal sequences, all from a state of zeros: what training works on.
+/// Rows of equal sequences: what training works on.
 #[derive(Clone, Copy)]
 pub(crate) struct Batch<'p> {
     pub(crate) exec: &'p Exec,
     pub(crate) count: usize,
     pub(crate) seqlen: usize,
+}
+
+/// What is known, and what is asked for, at the ends of the sequences of a batch; all of it has a first axis of sequences.
+#[derive(Default)]
+pub(crate) struct Ends<'e> {
+    /// States before the first step; zero if none are given.
+    pub(crate) initial: Option<&'e LayerState>,
+    /// Gradients by the states after the last step; zero if none are given.
+    pub(crate) last: Option<&'e LayerState>,
+    /// Gradients by the states before the first step, to be written.
+    pub(crate) first: Option<&'e mut LayerState>,
 }
 
 impl Batch<'_> {

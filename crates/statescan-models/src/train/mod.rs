@@ -5,11 +5,14 @@ mod saved;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::initial::initial;
 use crate::model::Model;
+use crate::model::gradients::Dropout;
 use crate::random::Random;
 use crate::tensors::{Array, Tensors, zeros_like};
+use crate::weight::file_dtype;
 use optimizer::Moments;
-use statescan::Exec;
+use statescan::{DType, Exec};
 
 /// What is trained, and how.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,15 +31,31 @@ pub struct Options {
     pub rate: f64,
     /// How much of the weights of projections a step takes away, by the learning rate.
     pub weight_decay: f64,
+    /// The share of random zeros in what blocks add to the stream, which keeps a small text from being learned by heart.
+    pub dropout: f64,
     /// The longest gradient, by the root of the sum of squares; a longer one is scaled down.
     pub clip: f64,
     /// Weights and rows are drawn from it.
     pub seed: u64,
+    /// The type that the weights of the model are written in; training has them in f32.
+    pub dtype: DType,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { dim: 128, layers: 4, batch: 8, seqlen: 256, steps: 1200, rate: 4e-3, weight_decay: 0.1, clip: 1.0, seed: 1 }
+        Options {
+            dim: 128,
+            layers: 4,
+            batch: 8,
+            seqlen: 256,
+            steps: 1200,
+            rate: 4e-3,
+            weight_decay: 0.1,
+            dropout: 0.2,
+            clip: 1.0,
+            seed: 1,
+            dtype: DType::F32,
+        }
     }
 }
 
@@ -73,8 +92,13 @@ impl Trainer {
                 got: text.len() as f64,
             });
         }
-        let config = Config::small(VOCAB, options.dim, options.layers);
-        let weights = first_weights(&config, options.seed);
+        let config = Config::mamba(VOCAB, options.dim, options.layers);
+        let mut random = Random::new(options.seed);
+        let first = |(name, shape): (String, Vec<usize>)| {
+            let data = initial(&config, &name, &shape, &mut random);
+            (name, Array { shape, data })
+        };
+        let weights = config.tensors().into_iter().map(first).collect();
         let (moments, gradients) = (Moments::new(&weights), zeros_like(&weights));
         let tokens = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).collect();
         let (text, held_out) = (tokens(learned), tokens(held_out));
@@ -110,7 +134,9 @@ impl Trainer {
     /// Weights that have become infinite.
     pub fn step(&mut self, exec: &Exec) -> Result<f64> {
         let step = self.losses.len();
-        let loss = self.model()?.loss_and_gradients(exec, &self.rows(step), self.options.seqlen, &mut self.gradients)?;
+        let Options { seqlen, dropout, seed, .. } = self.options;
+        let dropout = Dropout { share: dropout, seed: seed ^ ((step as u64 + 1) << 20) };
+        let loss = self.model()?.loss_with_dropout(exec, &self.rows(step), seqlen, dropout, &mut self.gradients)?;
         self.moments.step(&mut self.weights, &mut self.gradients, step, &self.options);
         let loss = loss / std::f64::consts::LN_2;
         self.losses.push(loss as f32);
@@ -132,24 +158,8 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::model`].
     pub fn held_out(&self, exec: &Exec) -> Result<f64> {
-        let (model, text) = (self.model()?, &self.held_out);
-        let (mut state, mut sum) = (model.state(), 0.0);
-        // some tokens at a time, so that not all logits are there at once
-        for start in (0..text.len() - 1).step_by(1024) {
-            let end = (text.len() - 1).min(start + 1024);
-            let logits = model.forward_from(exec, &text[start..end], &mut state)?;
-            let rows = logits.chunks_exact(VOCAB).zip(&text[start + 1..]);
-            sum += rows.map(|(row, &target)| surprise(row, target as usize)).sum::<f64>();
-        }
-        Ok(sum / (text.len() - 1) as f64)
+        self.model()?.bits_per_token(exec, &self.held_out)
     }
-}
-
-/// `-log2 softmax(logits)[target]`.
-fn surprise(logits: &[f32], target: usize) -> f64 {
-    let highest = logits.iter().fold(f32::NEG_INFINITY, |most, &x| most.max(x));
-    let whole: f64 = logits.iter().map(|x| f64::from(x - highest).exp()).sum();
-    whole.log2() - f64::from(logits[target] - highest) * std::f64::consts::LOG2_E
 }
 
 impl Options {
@@ -169,36 +179,16 @@ impl Options {
         };
         number("rate", self.rate)?;
         number("clip", self.clip)?;
+        if !(0.0..=0.9).contains(&self.dropout) {
+            return Err(Error::Training { setting: "dropout", expected: "from 0 to 0.9", got: self.dropout });
+        }
+        if file_dtype(self.dtype).is_none() {
+            let (op, argument, expected) = ("training", "type of weights", "f32, bf16 or f16");
+            return Err(statescan::Error::DType { op, argument, expected, got: self.dtype }.into());
+        }
         match self.weight_decay.is_finite() && self.weight_decay >= 0.0 {
             true => Ok(()),
             false => Err(Error::Training { setting: "weight decay", expected: "at least 0", got: self.weight_decay }),
         }
     }
-}
-
-/// Weights as Mamba begins with: projections by their width, step sizes between 0.001 and 0.1, decays of 1, 2, ..
-fn first_weights(config: &Config, seed: u64) -> Tensors {
-    let mut random = Random::new(seed);
-    let mut weights = Tensors::new();
-    for (name, shape) in config.tensors() {
-        let len = shape.iter().product();
-        let fan_in = shape.iter().skip(1).product::<usize>().max(1) as f64;
-        let part = name.rsplit_once("mixer.").map_or(&name[..], |(_, part)| part);
-        let data: Vec<f32> = match part {
-            "A_log" => (0..len).map(|i| ((i % config.dstate + 1) as f32).ln()).collect(),
-            "D" => vec![1.0; len],
-            "dt_proj.bias" => (0..len).map(|_| random.step_bias() as f32).collect(),
-            "conv1d.bias" => vec![0.0; len],
-            "backbone.embeddings.weight" => (0..len).map(|_| (0.1 * random.normal()) as f32).collect(),
-            "out_proj.weight" => {
-                // blocks add up: each is smaller, the more there are
-                let bound = (fan_in * config.layers as f64).sqrt().recip();
-                (0..len).map(|_| random.uniform(-bound, bound) as f32).collect()
-            }
-            part if part.contains("norm") => vec![1.0; len],
-            _ => (0..len).map(|_| random.uniform(-fan_in.sqrt().recip(), fan_in.sqrt().recip()) as f32).collect(),
-        };
-        weights.insert(name, Array { shape, data });
-    }
-    weights
 }

@@ -4,8 +4,10 @@ use super::{Options, Trainer};
 use crate::error::{Error, Result};
 use crate::files::write_aside;
 use crate::tensors::{Array, Tensors, from_file, to_bytes};
+use crate::weight::TYPES;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
+use statescan::DType;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -26,8 +28,9 @@ impl Trainer {
         let groups = [("weights.", &self.weights), ("first.", &moments.first), ("second.", &moments.second), ("", &losses)];
         let about = json!({"options": self.options.to_json(), "text": self.text_mark(), "steps": self.losses.len()});
         let metadata = HashMap::from([("training".to_owned(), about.to_string())]);
-        write_aside(&folder.join(FILE), &to_bytes(&groups, Some(metadata)))?;
-        write_aside(&folder.join("model.safetensors"), &to_bytes(&[("", &self.weights)], None))?;
+        write_aside(&folder.join(FILE), &to_bytes(&groups, DType::F32, Some(metadata))?)?;
+        let model = to_bytes(&[("", &self.weights)], self.options.dtype, None)?;
+        write_aside(&folder.join("model.safetensors"), &model)?;
         write_aside(&folder.join("config.json"), format!("{:#}\n", self.config.to_json()).as_bytes())
     }
 
@@ -68,9 +71,9 @@ impl Trainer {
 
 impl Options {
     fn to_json(&self) -> Value {
-        let Options { dim, layers, batch, seqlen, steps, rate, weight_decay, clip, seed } = *self;
+        let Options { dim, layers, batch, seqlen, steps, rate, weight_decay, dropout, clip, seed, dtype } = *self;
         json!({"dim": dim, "layers": layers, "batch": batch, "seqlen": seqlen, "steps": steps, "rate": rate,
-            "weight_decay": weight_decay, "clip": clip, "seed": seed})
+            "weight_decay": weight_decay, "dropout": dropout, "clip": clip, "seed": seed, "dtype": dtype.to_string()})
     }
 
     fn from_json(json: &Value) -> Option<Self> {
@@ -83,8 +86,10 @@ impl Options {
             steps: size("steps")?,
             rate: json["rate"].as_f64()?,
             weight_decay: json["weight_decay"].as_f64()?,
+            dropout: json["dropout"].as_f64()?,
             clip: json["clip"].as_f64()?,
             seed: json["seed"].as_u64()?,
+            dtype: TYPES.into_iter().find(|(dtype, _)| json["dtype"] == dtype.to_string()).map(|(dtype, _)| dtype)?,
         })
     }
 }

@@ -3,6 +3,7 @@
 mod common;
 mod folders;
 mod gradients;
+mod layers;
 mod sampler;
 mod states;
 mod tokenizer;

@@ -3,7 +3,7 @@
 use super::{Inputs, Scan};
 use crate::error::Result;
 use crate::rows::Columns;
-use crate::rows::backward::{Batch, ColumnsMut};
+use crate::rows::backward::{Batch, ColumnsMut, Ends};
 use statescan::ops::selective_scan::{Args, Cotangents, Gradients, backward};
 use statescan::{View, ViewMut};
 
@@ -31,8 +31,13 @@ impl Scan {
         from: &Inputs<'_>,
         dy: Columns<'_>,
         into: Targets<'_>,
+        ends: &mut Ends<'_>,
     ) -> Result<Parameters> {
         let (channels, dstate, groups) = (self.d.len(), self.dstate, self.ngroups);
+        let states = [batch.count, channels, dstate];
+        let initial = ends.initial.map(|state| View::new(&state.scan, &states)).transpose()?;
+        let last = ends.last.map(|state| View::new(&state.scan, &states)).transpose()?;
+        let first = ends.first.as_mut().map(|state| ViewMut::new(&mut state.scan, &states)).transpose()?;
         let args = Args::new(
             from.x.batch(batch, channels)?,
             from.dt.batch(batch, channels)?,
@@ -44,7 +49,8 @@ impl Scan {
         .z(from.z.batch(batch, channels)?)
         .dt_bias(View::new(&self.dt_bias, &[channels])?)
         .dt_softplus(true)
-        .dt_limit(self.dt_limit);
+        .dt_limit(self.dt_limit)
+        .initial_state(initial);
         let mut own = Parameters { a: vec![0.0; channels * dstate], d: vec![0.0; channels], dt_bias: vec![0.0; channels] };
         let maps = groups * dstate;
         let mut grads = Gradients::default()
@@ -55,8 +61,10 @@ impl Scan {
             .z(into.z.batch(batch, channels)?)
             .a(ViewMut::new(&mut own.a, &[channels, dstate])?)
             .d(ViewMut::new(&mut own.d, &[channels])?)
-            .dt_bias(ViewMut::new(&mut own.dt_bias, &[channels])?);
-        backward(batch.exec, &args, None, &Cotangents::default().y(dy.batch(batch, channels)?), &mut grads)?;
+            .dt_bias(ViewMut::new(&mut own.dt_bias, &[channels])?)
+            .initial_state(first);
+        let cotangents = Cotangents::default().y(dy.batch(batch, channels)?).final_state(last);
+        backward(batch.exec, &args, None, &cotangents, &mut grads)?;
         Ok(own)
     }
 }
