@@ -1,12 +1,29 @@
 //! The arguments of `bench`.
 
 use crate::exec::TypeName;
-use clap::Args;
+use clap::{Args, ValueEnum};
+
+/// Sizes of Mamba that were published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Size {
+    /// 768 wide, 24 blocks.
+    #[value(name = "130m")]
+    Of130m,
+    /// 1024 wide, 48 blocks.
+    #[value(name = "370m")]
+    Of370m,
+    /// 2048 wide, 48 blocks.
+    #[value(name = "1.4b")]
+    Of1400m,
+    /// 2560 wide, 64 blocks.
+    #[value(name = "2.8b")]
+    Of2800m,
+}
 
 /// The arguments of `bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// The operation; all of them if not given
+    /// The operation, all of them if not given; or `model`: language models with random weights, prefill and decoding
     pub op: Option<String>,
     /// Print one JSON object a line
     #[arg(long)]
@@ -20,8 +37,11 @@ pub struct BenchArgs {
     /// Numbers of threads to time; 1 and one for each core if not given
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub threads: Vec<usize>,
-    /// Storage types to time
+    /// With `model`: the published sizes to time; all of them if not given
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
+    pub size: Vec<Size>,
+    /// Storage types to time; of models those of their weights
+    #[arg(long, visible_alias = "type", value_enum, value_name = "LIST", value_delimiter = ',')]
     pub dtype: Vec<TypeName>,
     /// Instruction set: scalar, neon, avx2 or avx512; the widest one if not given
     #[arg(long, value_name = "L")]

@@ -1,12 +1,15 @@
-//! `bench`: the operations at shapes of real models. Each case is checked against the oracle before it is timed.
+//! `bench`: the operations at shapes of real models, and whole models. Each case of an operation is checked against the oracle before it is timed.
 
 mod args;
+mod ceilings;
 mod device;
 mod host;
+mod model;
 mod row;
 mod targets;
+mod turns;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exec::cuda_device;
 pub use args::BenchArgs;
 use statescan::Exec;
@@ -16,6 +19,13 @@ use statescan::Exec;
 /// # Errors
 /// Unknown names; those of the operations.
 pub fn bench(args: &BenchArgs) -> Result<u8> {
+    if args.op.as_deref() == Some(model::NAME) {
+        return model::run(args);
+    }
+    if !args.size.is_empty() {
+        let got = args.op.clone().unwrap_or_else(|| "nothing".into());
+        return Err(Error::Usage { option: "the work of --size", expected: "model", got });
+    }
     if args.targets {
         return targets::run(args);
     }

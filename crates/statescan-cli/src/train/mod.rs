@@ -3,7 +3,7 @@
 mod plot;
 
 use crate::error::{Error, Result};
-use crate::exec::ExecArgs;
+use crate::exec::{ExecArgs, TypeName};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use plot::plot;
@@ -40,16 +40,25 @@ pub struct TrainArgs {
     /// The highest learning rate
     #[arg(long, value_name = "X", default_value_t = Options::default().rate, conflicts_with = "resume")]
     pub rate: f64,
-    /// Weights and rows are drawn from it
+    /// How much of the weights of projections a step takes away, by the learning rate
+    #[arg(long, value_name = "X", default_value_t = Options::default().weight_decay, conflicts_with = "resume")]
+    pub weight_decay: f64,
+    /// Share of random zeros in what blocks add, which keeps a small text from being learned by heart
+    #[arg(long, value_name = "X", default_value_t = Options::default().dropout, conflicts_with = "resume")]
+    pub dropout: f64,
+    /// Weights, rows and zeros are drawn from it
     #[arg(long, value_name = "S", default_value_t = Options::default().seed, conflicts_with = "resume")]
     pub seed: u64,
+    /// The type that the weights are written in, f32, bf16 or f16; training has them in f32
+    #[arg(long = "type", value_enum, value_name = "TYPE", default_value = "f32", conflicts_with = "resume")]
+    pub dtype: TypeName,
     /// Folder to write the model to, with loss.svg and all that --resume needs
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,
     /// Go on with a folder that --save wrote, with the same text and settings, and save there
     #[arg(long, value_name = "DIR", conflicts_with = "save")]
     pub resume: Option<PathBuf>,
-    /// Steps between two saves
+    /// Steps between two looks at the text that is held out, and between two saves
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub every: usize,
     /// Where and how to compute.
@@ -84,7 +93,9 @@ pub fn train(args: &TrainArgs) -> Result<u8> {
 impl TrainArgs {
     fn options(&self) -> Options {
         let (dim, layers, batch, seqlen) = (self.dim, self.layers, self.batch, self.seqlen);
-        Options { dim, layers, batch, seqlen, steps: self.steps, rate: self.rate, seed: self.seed, ..Options::default() }
+        let (steps, rate, weight_decay, dropout) = (self.steps, self.rate, self.weight_decay, self.dropout);
+        let (clip, seed, dtype) = (Options::default().clip, self.seed, self.dtype.into());
+        Options { dim, layers, batch, seqlen, steps, rate, weight_decay, dropout, clip, seed, dtype }
     }
 }
 
@@ -101,7 +112,12 @@ fn run(args: &TrainArgs, exec: &Exec, trainer: &mut Trainer, folder: Option<&Pat
         bar.inc(1);
         bar.set_message(format!("{loss:.3} bits/byte, {:.0} bytes/s", tokens as f64 / begin.elapsed().as_secs_f64()));
         let done = trainer.losses().len();
-        if let Some(folder) = folder.filter(|_| done == steps || done.is_multiple_of(args.every.max(1))) {
+        if done < steps && !done.is_multiple_of(args.every.max(1)) {
+            continue;
+        }
+        let held_out = trainer.held_out(exec)?;
+        bar.suspend(|| println!("step {done}: {loss:.3} bits for a byte, held out {held_out:.3}"));
+        if let Some(folder) = folder {
             trainer.save(folder)?;
             let path = folder.join("loss.svg");
             let plot = plot(trainer.losses());

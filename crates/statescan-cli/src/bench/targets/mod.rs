@@ -2,15 +2,15 @@
 //! checked against the oracle before it is timed. The list is measured in rounds, almost a minute apart if it is the whole list, and of all
 //! turns those count in which the machine was least busy with anything else.
 
-mod ceilings;
 mod cuda;
 mod list;
 mod outcome;
-mod turns;
 mod variation;
 
 use super::args::BenchArgs;
+use super::ceilings;
 use super::row::progress;
+use super::turns;
 use crate::error::Result;
 use crate::exec::cuda_device;
 use crate::text;

@@ -1,6 +1,6 @@
 //! How targets come out.
 
-use super::turns::{self, Turn};
+use crate::bench::turns::{self, Turn};
 
 /// How a target came out: its turns, and when they are all there its figure.
 pub(super) enum Outcome<T> {

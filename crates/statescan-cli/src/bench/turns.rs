@@ -10,9 +10,9 @@ use statescan_cases::measure::median::middle;
 use std::time::{Duration, Instant};
 
 /// One turn of every run.
-pub(super) struct Turn {
+pub(super) struct Turn<F = f64> {
     /// What is measured.
-    pub figure: f64,
+    pub figure: F,
     /// How fast the slowest thread was at other work before, between and after the runs, at its slowest.
     pub speed: f64,
 }
@@ -32,22 +32,27 @@ const FEWEST: usize = 5;
 const STRETCH: Duration = Duration::from_millis(1);
 
 /// The median of the turns in which the machine was fastest.
-pub(super) fn figure(mut turns: Vec<Turn>) -> f64 {
+pub(super) fn figure(turns: Vec<Turn>) -> f64 {
+    middle(fastest(turns).collect())
+}
+
+/// What was measured in the turns in which the machine was fastest.
+pub(super) fn fastest<F>(mut turns: Vec<Turn<F>>) -> impl Iterator<Item = F> {
     turns.sort_by(|one, other| other.speed.total_cmp(&one.speed));
     let count = (turns.len() / SHARE).max(FEWEST).min(turns.len());
-    middle(turns.into_iter().take(count).map(|turn| turn.figure).collect())
+    turns.into_iter().take(count).map(|turn| turn.figure)
 }
 
 /// Turns of some runs, which use up to so many threads, after one of each that does not count. `figure` makes one of their nanoseconds.
 ///
 /// # Errors
 /// Those of the runs.
-pub(super) fn take<const N: usize>(
+pub(super) fn take<const N: usize, F>(
     budget: Duration,
     threads: usize,
     mut runs: [&mut dyn FnMut() -> Result<()>; N],
-    figure: impl Fn([f64; N]) -> f64,
-) -> Result<Vec<Turn>> {
+    figure: impl Fn([f64; N]) -> F,
+) -> Result<Vec<Turn<F>>> {
     for run in &mut runs {
         run()?;
     }

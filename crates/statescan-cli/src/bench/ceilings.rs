@@ -1,0 +1,124 @@
+//! What a figure is a share of: work that every implementation has to do, by the best means there is.
+
+use crate::error::Result;
+use num_complex::Complex32;
+use statescan_cases::sizes::Sizes;
+use std::hint::black_box;
+
+/// Copies an array: so many bytes read and written in all.
+pub(super) fn copy(bytes: usize) -> impl FnMut() -> Result<()> {
+    let (source, mut target) = (vec![1u64; bytes / 16], vec![0u64; bytes / 16]);
+    move || {
+        black_box(&mut target).copy_from_slice(black_box(&source));
+        Ok(())
+    }
+}
+
+/// Reads so many bytes on some threads.
+pub(super) fn read(bytes: usize, threads: usize) -> impl FnMut() -> Result<()> {
+    let data = vec![1u64; bytes / 8];
+    move || {
+        let sum = |part: &[u64]| _ = black_box(part.iter().fold(0u64, |sum, x| sum.wrapping_add(*x)));
+        let mut parts = data.chunks(data.len().div_ceil(threads).max(1));
+        let own = parts.next();
+        std::thread::scope(|scope| {
+            parts.for_each(|part| _ = scope.spawn(move || sum(part)));
+            own.map(sum)
+        });
+        Ok(())
+    }
+}
+
+/// A dense row-major matrix.
+struct Matrix<T> {
+    rows: usize,
+    columns: usize,
+    data: Vec<T>,
+}
+
+impl<T: Copy + From<f32> + 'static> Matrix<T> {
+    fn new(rows: usize, columns: usize, value: T) -> Self {
+        Matrix { rows, columns, data: vec![value; rows * columns] }
+    }
+
+    /// Steps from row to row and from column to column.
+    fn steps(&self) -> [isize; 2] {
+        [self.columns as isize, 1]
+    }
+
+    /// `self = left right`, or `left right^T`.
+    fn product(&mut self, left: &Matrix<T>, right: &Matrix<T>, transposed: bool) {
+        let (mut sizes, mut steps) = ([right.rows, right.columns], right.steps());
+        if transposed {
+            sizes.reverse();
+            steps.reverse();
+        }
+        assert!(left.rows == self.rows && sizes == [left.columns, self.columns]);
+        // SAFETY: the vectors have the sizes and steps given, and no element of the result is read.
+        unsafe {
+            gemm::gemm(
+                self.rows,
+                self.columns,
+                left.columns,
+                self.data.as_mut_ptr(),
+                1,
+                self.columns as isize,
+                false,
+                left.data.as_ptr(),
+                1,
+                left.columns as isize,
+                right.data.as_ptr(),
+                steps[1],
+                steps[0],
+                T::from(0.0),
+                T::from(1.0),
+                false,
+                false,
+                false,
+                gemm::Parallelism::None,
+            );
+        }
+    }
+}
+
+/// The products of rows with matrices of weights (outputs, inputs) in f32, with rows divided among threads.
+pub(super) fn projections(rows: usize, weights: &[[usize; 2]], threads: usize) -> impl FnMut() -> Result<()> + use<> {
+    let matrices: Vec<_> = weights.iter().map(|&[outputs, inputs]| Matrix::new(outputs, inputs, 0.5f32)).collect();
+    let part = rows / threads;
+    let of_thread = |_| matrices.iter().map(|w| [Matrix::new(part, w.columns, 0.25), Matrix::new(part, w.rows, 0.0)]).collect();
+    let mut parts: Vec<Vec<[Matrix<f32>; 2]>> = (0..threads).map(of_thread).collect();
+    move || {
+        let (all, matrices) = (
+            |part: &mut Vec<[Matrix<f32>; 2]>, matrices: &[Matrix<f32>]| {
+                for ([x, y], w) in part.iter_mut().zip(matrices) {
+                    y.product(black_box(x), w, true);
+                    black_box(y);
+                }
+            },
+            &matrices[..],
+        );
+        let (own, others) = parts.split_first_mut().expect("at least one thread");
+        std::thread::scope(|scope| {
+            others.iter_mut().for_each(|part| _ = scope.spawn(move || all(part, matrices)));
+            all(own, matrices);
+        });
+        Ok(())
+    }
+}
+
+/// The two complex products of an S5 layer, `B u` and `C x`, for every row of the batch.
+pub(super) fn products(sizes: &Sizes) -> impl FnMut() -> Result<()> {
+    let [batch, dim, states, seqlen] = ['B', 'H', 'P', 'L'].map(|letter| sizes.get(letter));
+    let value = Complex32::new(0.5, -0.25);
+    let (b, c) = (Matrix::new(states, dim, value), Matrix::new(dim, states, value));
+    let u = Matrix::new(dim, seqlen, value);
+    let (mut x, mut y) = (Matrix::new(states, seqlen, value), Matrix::new(dim, seqlen, value));
+    move || {
+        for _ in 0..batch {
+            x.product(&b, black_box(&u), false);
+            y.product(&c, &x, false);
+            black_box(&mut y);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! `bench model`: whole language models at the published sizes, with random weights. Decoding takes turns with reading as many bytes as it has
+//! to read, prefill with the products of its projections by the `gemm` crate.
+
+use super::args::{BenchArgs, Size};
+use super::ceilings::{projections, read};
+use super::row::progress;
+use super::turns::{fastest, take};
+use crate::error::{Error, Result};
+use crate::exec::{level, threads};
+use crate::text;
+use clap::ValueEnum;
+use serde_json::json;
+use statescan::{DType, Exec, Level};
+use statescan_cases::measure::median::middle;
+use statescan_models::{Config, Model};
+use std::time::Duration;
+
+/// What the command calls models.
+pub(super) const NAME: &str = "model";
+
+/// Tokens of a prompt.
+const PROMPT: usize = 1024;
+/// Rows of the embedding, as published.
+const VOCAB: usize = 50280;
+
+impl Size {
+    fn name(self) -> String {
+        self.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned())
+    }
+
+    fn config(self) -> Config {
+        let (dim, layers) = match self {
+            Size::Of130m => (768, 24),
+            Size::Of370m => (1024, 48),
+            Size::Of1400m => (2048, 48),
+            Size::Of2800m => (2560, 64),
+        };
+        Config::mamba(VOCAB, dim, layers)
+    }
+}
+
+/// One measurement.
+struct Row {
+    size: String,
+    dtype: DType,
+    threads: usize,
+    pass: &'static str,
+    tokens: usize,
+    /// What alone would take the time of the floor.
+    floor: &'static str,
+    time: Duration,
+    share: f64,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &BenchArgs) -> Result<u8> {
+    if args.targets || args.device != "cpu" {
+        let got = if args.targets { "--targets" } else { &args.device };
+        return Err(Error::Usage { option: "the device of `bench model`", expected: "cpu, without --targets", got: got.into() });
+    }
+    let sizes = if args.size.is_empty() { Size::value_variants() } else { &args.size };
+    let sizes = if args.quick && args.size.is_empty() { &sizes[..1] } else { sizes };
+    let dtypes: Vec<DType> = match args.dtype.is_empty() {
+        true => vec![DType::F32, DType::BF16],
+        false => args.dtype.iter().map(|&name| name.into()).collect(),
+    };
+    let counts = if args.threads.is_empty() { &[0][..] } else { &args.threads };
+    let level = args.level.as_deref().map(level).transpose()?.unwrap_or(Level::best());
+    let execs = counts.iter().map(|&n| Ok(Exec::cpu(threads("--threads", n)?).with_level(level)?)).collect::<Result<Vec<_>>>()?;
+    let bar = progress(sizes.len() * dtypes.len() * execs.len());
+    if !args.json {
+        bar.suspend(|| println!("{}", columns(&["size", "type", "threads", "pass", "tokens", "median", "tokens/s", "share of"])));
+    }
+    for size in sizes {
+        for &dtype in &dtypes {
+            bar.set_message(format!("{} {dtype}", size.name()));
+            let model = Model::random(size.config(), dtype, 1)?;
+            for exec in &execs {
+                for row in measure(*size, dtype, &model, exec, args.quick)? {
+                    bar.suspend(|| println!("{}", if args.json { row.json() } else { row.line() }));
+                }
+                bar.inc(1);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    Ok(0)
+}
+
+/// Prefill and decoding of one model.
+fn measure(size: Size, dtype: DType, model: &Model, exec: &Exec, quick: bool) -> Result<[Row; 2]> {
+    let (threads, budget) = (exec.threads(), Duration::from_secs(if quick { 2 } else { 12 }));
+    let row = |pass, tokens, floor, times: Vec<[f64; 2]>| {
+        let time = Duration::from_nanos(middle(times.iter().map(|[time, _]| *time).collect()) as u64);
+        let share = middle(times.iter().map(|[time, least]| least / time).collect());
+        Row { size: size.name(), dtype, threads, pass, tokens, floor, time, share }
+    };
+    let prompt: Vec<u32> = (0..PROMPT as u32).map(|i| i * 7919 % VOCAB as u32).collect();
+    let mut prefill = || Ok(model.prefill(exec, &prompt, &mut model.state()).map(drop)?);
+    let mut floor = projections(PROMPT, &shapes(model.config()), threads);
+    let prefill = fastest(take(budget, threads, [&mut prefill, &mut floor], |times| times)?).collect();
+
+    let mut state = model.state();
+    let mut decode = || Ok(model.step(exec, 1, &mut state).map(drop)?);
+    let mut floor = read(model.bytes_per_step(), threads);
+    let decode = fastest(take(budget, threads, [&mut decode, &mut floor], |times| times)?).collect();
+    Ok([row("prefill", PROMPT, "gemm", prefill), row("decode", 1, "reading", decode)])
+}
+
+/// The shapes of all projections.
+fn shapes(config: &Config) -> Vec<[usize; 2]> {
+    let projections = config.tensors().into_iter().filter(|(name, _)| name.ends_with("proj.weight"));
+    projections.map(|(_, shape)| [shape[0], shape[1]]).collect()
+}
+
+impl Row {
+    fn rate(&self) -> f64 {
+        self.tokens as f64 / self.time.as_secs_f64()
+    }
+
+    fn json(&self) -> String {
+        let Row { size, dtype, threads, pass, tokens, floor, time, share } = self;
+        json!({
+            "model": format!("mamba-{size}"),
+            "dtype": dtype.to_string(),
+            "device": "cpu",
+            "threads": threads,
+            "pass": pass,
+            "tokens": tokens,
+            "median_ns": time.as_nanos() as u64,
+            "tokens_per_s": self.rate(),
+            "floor": floor,
+            "floor_share": share,
+        })
+        .to_string()
+    }
+
+    fn line(&self) -> String {
+        let Row { size, dtype, threads, pass, tokens, floor, time, share } = self;
+        let share = format!("{:.0} % of {floor}", 100.0 * share);
+        let (threads, tokens, rate) = (threads.to_string(), tokens.to_string(), text::figure(self.rate()));
+        columns(&[size, &dtype.to_string(), &threads, pass, &tokens, &text::time(*time), &rate, &share])
+    }
+}
+
+fn columns(fields: &[&str; 8]) -> String {
+    let [size, dtype, threads, pass, tokens, median, rate, share] = fields;
+    format!("{size:<6} {dtype:<5} {threads:>7} {pass:<8} {tokens:>6} {median:>10} {rate:>9}  {share}")
+}
