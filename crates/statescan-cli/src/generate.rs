@@ -5,25 +5,32 @@ use crate::exec::ExecArgs;
 use clap::Args;
 use statescan::Exec;
 use statescan_cases::measure::floors::Floors;
-use statescan_models::{Model, Sampler, State, Tokenizer};
+use statescan_models::{ChatTemplate, Message, Model, Sampler, State, Tokenizer};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// The configuration and the weights of the model in the program, which `statescan train` made (docs/models.md).
+const OWN: (&str, &[u8]) = (include_str!("../assets/alice/config.json"), include_bytes!("../assets/alice/model.safetensors"));
 
 /// What to continue, with which model.
 ///
 /// The text goes to standard output, as it comes; how fast it came goes to standard error.
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
-    /// Folder of a mamba, falcon_mamba or mamba2 model of `transformers` or `mamba_ssm`, with safetensors files
+    /// Folder of a mamba, falcon_mamba or mamba2 model of `transformers` or `mamba_ssm`, with safetensors files; a small model of the bytes of
+    /// "Alice's Adventures in Wonderland" if none is given
     #[arg(value_name = "DIR")]
-    pub folder: PathBuf,
+    pub folder: Option<PathBuf>,
     /// The text to continue
     #[arg(long, value_name = "TEXT", required_unless_present = "file")]
     pub prompt: Option<String>,
     /// A file with the text to continue
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     pub file: Option<PathBuf>,
+    /// Put the prompt, as what a user says, into the chat template of the folder
+    #[arg(long, requires = "folder")]
+    pub chat: bool,
     /// Tokens to generate at most; fewer if the text ends before
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub tokens: usize,
@@ -62,12 +69,15 @@ pub fn generate(args: &GenerateArgs) -> Result<u8> {
         Some(path) => std::fs::read(path).map_err(io(path))?,
         None => args.prompt.clone().unwrap_or_default().into_bytes(),
     };
-    let model = Model::load(&args.folder)?;
-    let tokenizer = Tokenizer::load(&args.folder)?;
+    let (model, tokenizer) = match &args.folder {
+        Some(folder) => (Model::load(folder)?, Tokenizer::load(folder)?),
+        None => (Model::from_bytes(OWN.0, OWN.1)?, Tokenizer::bytes()),
+    };
     let mut state = match &args.state {
         Some(path) => model.load_state(path)?,
         None => model.state(),
     };
+    let prompt = if args.chat { in_template(args, prompt)? } else { prompt };
     let tokens = tokenizer.encode(&prompt)?;
     let begin = Instant::now();
     let logits = model.prefill(&exec, &tokens, &mut state)?;
@@ -78,6 +88,17 @@ pub fn generate(args: &GenerateArgs) -> Result<u8> {
     }
     report(&exec, &model, &prefill, &decode);
     Ok(0)
+}
+
+/// A prompt in the chat template of the folder.
+fn in_template(args: &GenerateArgs, prompt: Vec<u8>) -> Result<Vec<u8>> {
+    let folder = args.folder.clone().unwrap_or_default();
+    let got = || folder.display().to_string();
+    let none = || Error::Usage { option: "the folder of --chat", expected: "one with a chat template", got: got() };
+    let template = ChatTemplate::load(&folder)?.ok_or_else(none)?;
+    let not_text = |_| Error::Usage { option: "the prompt of --chat", expected: "UTF-8", got: "other bytes".into() };
+    let prompt = String::from_utf8(prompt).map_err(not_text)?;
+    Ok(template.render(&[Message { role: "user", content: &prompt }])?.into_bytes())
 }
 
 /// Writes what the model generates; every token is read by the model, so that the state is that of the whole text.

@@ -6,8 +6,13 @@ use common::*;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::json;
+use statescan::Exec;
+use statescan_models::Model;
 use std::path::Path;
 use tempfile::TempDir;
+
+/// Bits for a byte of the last tenth of the book, which the model in the program was not trained on; docs/models.md has them, too.
+const HELD_OUT: f64 = 2.016;
 
 /// A tiny model over bytes with made-up weights, each a function of its place.
 fn model() -> TempDir {
@@ -65,6 +70,41 @@ fn a_prompt_is_continued_with_as_many_tokens_as_asked_for() {
         |seed| generated(&[text(folder.path()), "--prompt", "Once", "--tokens", "20", "--temperature", "1.5", "--seed", seed]);
     assert_eq!(drawn("1"), drawn("1"));
     assert_ne!(drawn("1"), drawn("2"));
+}
+
+#[test]
+fn the_program_has_a_model_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state.safetensors");
+    let greedy = generated(&["--prompt", "Alice was not", "--tokens", "60"]);
+    assert_eq!(greedy.len(), 61, "sixty bytes and the end of the line");
+    assert!(greedy.is_ascii() && greedy.iter().filter(|byte| **byte == b' ').count() > 5, "words: {greedy:?}");
+    assert_eq!(generated(&["--prompt", "Alice was not", "--tokens", "60", "--threads", "1"]), greedy);
+    generated(&["--prompt", "Alice was", "--tokens", "0", "--save-state", text(&state)]);
+    assert_eq!(generated(&["--prompt", " not", "--tokens", "60", "--state", text(&state)]), greedy);
+    let drawn = |seed| generated(&["--prompt", "Alice", "--tokens", "60", "--temperature", "0.8", "--seed", seed]);
+    assert_eq!(drawn("1"), drawn("1"));
+    assert_ne!(drawn("1"), drawn("2"));
+    refused(&["--prompt", "a", "--chat"], "<DIR>");
+}
+
+#[test]
+fn its_weights_guess_the_text_that_was_held_out_as_recorded() {
+    let weights = include_bytes!("../assets/alice/model.safetensors");
+    let model = Model::from_bytes(include_str!("../assets/alice/config.json"), weights).unwrap();
+    let book = include_bytes!("../assets/alice29.txt");
+    let held_out: Vec<u32> = book[book.len() - book.len() / 10..].iter().map(|&byte| u32::from(byte)).collect();
+    let bits = model.bits_per_token(&Exec::cpu(0), &held_out).unwrap();
+    assert!((bits - HELD_OUT).abs() < 2e-3, "{bits} bits for a byte");
+    assert!(weights.len() <= 4 << 20);
+}
+
+#[test]
+fn chat_needs_a_template() {
+    let folder = model();
+    refused(&[text(folder.path()), "--prompt", "a", "--chat"], "the folder of --chat must be one with a chat template");
+    std::fs::write(folder.path().join("tokenizer_config.json"), "{").unwrap();
+    refused(&[text(folder.path()), "--prompt", "a", "--chat"], "tokenizer_config.json: it is no JSON");
 }
 
 #[test]

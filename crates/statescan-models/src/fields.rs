@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use std::path::Path;
 
 /// The largest size that a setting may give.
-const LARGEST: u64 = 1 << 24;
+pub(crate) const LARGEST: u64 = 1 << 24;
 
 /// The settings of one object of a file.
 pub(crate) struct Fields<'f> {

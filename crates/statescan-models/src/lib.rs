@@ -45,10 +45,12 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
+//! | `templates` | reading chat templates |
 //! | `tokenizers` | reading `tokenizer.json`; without it text is bytes |
 
 #![deny(missing_docs)]
 
+mod chat;
 mod checkpoint;
 mod config;
 mod error;
@@ -69,6 +71,7 @@ mod tokenizer;
 mod train;
 mod weight;
 
+pub use chat::{ChatTemplate, Message};
 pub use config::{Config, Kind};
 pub use error::{Error, Result};
 pub use model::{Logits, Model, Turn};

@@ -88,6 +88,7 @@ impl Model {
     /// # Errors
     /// Sizes of a configuration that do not fit together.
     pub fn random(config: Config, dtype: DType, seed: u64) -> Result<Self> {
+        config.check()?;
         let weights = Checkpoint::random(&config, config.tensors(), dtype, seed)?;
         Self::take(config, weights)
     }

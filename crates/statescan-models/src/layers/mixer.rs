@@ -35,6 +35,7 @@ impl Mixer {
     /// # Errors
     /// Sizes that do not fit together.
     pub fn random(config: Config, dtype: DType, seed: u64) -> Result<Self> {
+        config.check()?;
         let names = config.mixer_tensors().into_iter().map(|(name, shape)| (name.to_owned(), shape));
         let weights = Checkpoint::random(&config, names, dtype, seed)?;
         Self::take(config, weights)

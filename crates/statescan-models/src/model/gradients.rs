@@ -193,3 +193,43 @@ fn cross_entropy(logits: &mut [f32], target: usize, rows: usize) -> f64 {
     logits[target] -= 1.0 / rows as f32;
     (f64::from(sum).ln() - f64::from(chosen)) / rows as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::initial::initial;
+    use crate::tensors::{Array, zeros_like};
+
+    #[test]
+    fn gradients_know_of_the_zeros_of_dropout() {
+        let (exec, config, tokens) = (Exec::cpu(1), Config::mamba(16, 8, 2), [1, 5, 9, 2, 3, 7, 7, 1]);
+        let mut random = Random::new(5);
+        let weight = |(name, shape): (String, Vec<usize>)| {
+            let data = initial(&config, &name, &shape, &mut random);
+            (name, Array { shape, data })
+        };
+        let weights: Tensors = config.tensors().into_iter().map(weight).collect();
+        let loss = |weights: &Tensors, dropout: Dropout, gradients: &mut Tensors| {
+            let model = Model::from_tensors(config.clone(), weights).unwrap();
+            model.loss_with_dropout(&exec, &tokens, 7, dropout, gradients).unwrap()
+        };
+        let (dropout, mut gradients, mut other) = (Dropout { share: 0.4, seed: 9 }, zeros_like(&weights), zeros_like(&weights));
+        let with = loss(&weights, dropout, &mut gradients);
+        assert_eq!(with, loss(&weights, dropout, &mut other), "the same zeros");
+        assert_ne!(with, loss(&weights, Dropout::NONE, &mut other), "zeros matter");
+        // along its own direction a gradient is the square of its length
+        let squares = |(name, g): (&String, &Array)| (name.clone(), g.data.iter().map(|g| f64::from(g * g)).sum::<f64>());
+        for (name, expected) in gradients.iter().map(squares) {
+            let step = 2e-3 / expected.sqrt();
+            let mut moved = |by: f64| {
+                let mut weights = weights.clone();
+                let to = weights.get_mut(&name).unwrap();
+                to.data.iter_mut().zip(&gradients[&name].data).for_each(|(w, g)| *w += by as f32 * g);
+                loss(&weights, dropout, &mut other)
+            };
+            let slope = (moved(step) - moved(-step)) / (2.0 * step);
+            assert!((slope - expected).abs() < 0.02 * expected + 1e-5, "{name}: {slope} is not {expected}");
+        }
+    }
+}

@@ -45,13 +45,13 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             dim: 128,
-            layers: 4,
+            layers: 6,
             batch: 8,
             seqlen: 256,
-            steps: 1200,
+            steps: 1300,
             rate: 4e-3,
-            weight_decay: 0.1,
-            dropout: 0.2,
+            weight_decay: 1.0,
+            dropout: 0.3,
             clip: 1.0,
             seed: 1,
             dtype: DType::F32,

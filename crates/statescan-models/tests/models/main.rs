@@ -1,5 +1,6 @@
 //! Language models: against `transformers`, cut anywhere, and from every folder that is one or is none.
 
+mod chat;
 mod common;
 mod folders;
 mod gradients;

@@ -1,10 +1,11 @@
 //! Training: what is learned, and going on after a save with the same bits.
 
-use statescan::Exec;
+use statescan::{DType, Exec};
 use statescan_models::{Model, Options, Trainer};
 
 fn options() -> Options {
-    Options { dim: 16, layers: 2, batch: 4, seqlen: 32, steps: 40, rate: 1e-2, ..Options::default() }
+    let small = Options { dim: 16, layers: 2, batch: 4, seqlen: 32, steps: 40, ..Options::default() };
+    Options { rate: 1e-2, weight_decay: 0.1, dropout: 0.1, ..small }
 }
 
 fn text() -> Vec<u8> {
@@ -51,6 +52,31 @@ fn a_trainer_that_was_saved_goes_on_with_the_same_bits() {
 }
 
 #[test]
+fn the_model_is_written_in_the_type_that_is_asked_for() {
+    let (exec, tokens) = (Exec::cpu(1), [1, 2, 3]);
+    for (dtype, most) in [(DType::F32, 0.0), (DType::BF16, 0.02), (DType::F16, 0.003)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut trainer = Trainer::new(Options { dtype, ..options() }, &text()).unwrap();
+        trainer.step(&exec).unwrap();
+        trainer.save(folder.path()).unwrap();
+        assert_eq!(Trainer::resume(folder.path(), &text()).unwrap().options().dtype, dtype);
+        let loaded = Model::load(folder.path()).unwrap().forward(&exec, &tokens).unwrap();
+        let exact = trainer.model().unwrap().forward(&exec, &tokens).unwrap();
+        let largest = exact.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let worst = loaded.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst <= most * largest && (worst > 0.0) == (most > 0.0), "{dtype}: {worst} of {largest}");
+
+        let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
+        let config = String::from_utf8(read("config.json")).unwrap();
+        let again = Model::from_bytes(&config, read("model.safetensors")).unwrap();
+        assert_eq!(again.forward(&exec, &tokens).unwrap(), loaded, "from bytes");
+        let cut = read("model.safetensors").split_last().unwrap().1.to_vec();
+        let error = Model::from_bytes(&config, cut).err().unwrap().to_string();
+        assert!(error.contains("it is not a whole safetensors file"), "{error}");
+    }
+}
+
+#[test]
 fn what_cannot_be_trained_is_refused() {
     let refused = |options: Options, text: &[u8], with: &str| {
         let error = Trainer::new(options, text).err().unwrap().to_string();
@@ -61,6 +87,8 @@ fn what_cannot_be_trained_is_refused() {
     refused(Options { steps: 0, ..options() }, &text(), "`steps` must be");
     refused(Options { rate: f64::NAN, ..options() }, &text(), "`rate` must be a positive number");
     refused(Options { clip: 0.0, ..options() }, &text(), "`clip` must be");
+    refused(Options { dropout: 0.95, ..options() }, &text(), "`dropout` must be");
+    refused(Options { dtype: DType::F64, ..options() }, &text(), "`type of weights` must be f32, bf16 or f16");
     refused(Options { weight_decay: -1.0, ..options() }, &text(), "`weight decay` must be");
 }
 

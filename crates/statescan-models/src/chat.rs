@@ -1,0 +1,120 @@
+//! [`ChatTemplate`]: how what people and models say becomes the text that a model was trained on.
+
+use crate::error::{Error, Result};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// What somebody says.
+#[derive(Debug, Clone, Copy)]
+pub struct Message<'m> {
+    /// Who: `system`, `user` or `assistant`, as most templates have it.
+    pub role: &'m str,
+    /// What.
+    pub content: &'m str,
+}
+
+/// The template of a model's folder, in Jinja's language: `chat_template.jinja`, or the `chat_template` of `tokenizer_config.json`.
+pub struct ChatTemplate {
+    #[cfg(feature = "templates")]
+    environment: minijinja::Environment<'static>,
+    /// Special tokens by their names, such as `bos_token`.
+    #[cfg(feature = "templates")]
+    tokens: Vec<(String, String)>,
+    path: PathBuf,
+}
+
+impl ChatTemplate {
+    /// That of a folder, or none where it has none.
+    ///
+    /// # Errors
+    /// Files that cannot be read, a template that is none, or that this build cannot read because it lacks the feature `templates`.
+    pub fn load(folder: impl AsRef<Path>) -> Result<Option<Self>> {
+        let [alone, config] = ["chat_template.jinja", "tokenizer_config.json"].map(|name| folder.as_ref().join(name));
+        let mut settings = Value::Null;
+        if config.exists() {
+            let text = std::fs::read_to_string(&config).map_err(Error::io(&config))?;
+            let bad =
+                |error: serde_json::Error| Error::Tokenizer { path: config.clone(), why: format!("it is no JSON: {error}") };
+            settings = serde_json::from_str(&text).map_err(bad)?;
+        }
+        if alone.exists() {
+            let text = std::fs::read_to_string(&alone).map_err(Error::io(&alone))?;
+            return Self::parse(text, alone, &settings).map(Some);
+        }
+        let named = |list: &Vec<Value>| list.iter().find(|one| one["name"] == "default").map(|one| one["template"].clone());
+        let text = match &settings["chat_template"] {
+            Value::Null => return Ok(None),
+            Value::Array(list) => named(list).unwrap_or_default(),
+            one => one.clone(),
+        };
+        match text.as_str() {
+            Some(text) => Self::parse(text.to_owned(), config, &settings).map(Some),
+            None => Err(Error::Tokenizer { path: config, why: "its `chat_template` is no text and has no `default`".into() }),
+        }
+    }
+
+    #[cfg(feature = "templates")]
+    fn parse(text: String, path: PathBuf, settings: &Value) -> Result<Self> {
+        use minijinja::{Environment, ErrorKind};
+        let mut environment = Environment::new();
+        // as `transformers` sets Jinja up
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |why: String| -> Result<String, minijinja::Error> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, why))
+        });
+        // a template that never ends is refused, too
+        environment.set_fuel(Some(FUEL));
+        let bad = |error: minijinja::Error| Error::Tokenizer { path: path.clone(), why: one_line(&error) };
+        environment.add_template_owned(NAME, text).map_err(bad)?;
+        let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned);
+        let named = settings.as_object().into_iter().flatten().filter(|(name, _)| name.ends_with("_token"));
+        let tokens = named.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect();
+        Ok(ChatTemplate { environment, tokens, path })
+    }
+
+    #[cfg(not(feature = "templates"))]
+    fn parse(_: String, path: PathBuf, _: &Value) -> Result<Self> {
+        Err(Error::Tokenizer { path, why: "a chat template can be read only by a build with the feature `templates`".into() })
+    }
+
+    /// The text of a conversation, up to where the model is to go on.
+    ///
+    /// # Errors
+    /// What the template refuses, and what it cannot do.
+    #[cfg(feature = "templates")]
+    pub fn render(&self, messages: &[Message<'_>]) -> Result<String> {
+        use std::collections::BTreeMap;
+        let said: Vec<_> = messages.iter().map(|said| BTreeMap::from([("role", said.role), ("content", said.content)])).collect();
+        let mut context: BTreeMap<&str, minijinja::Value> =
+            self.tokens.iter().map(|(name, token)| (&name[..], minijinja::Value::from(&token[..]))).collect();
+        context.insert("messages", minijinja::Value::from_serialize(&said));
+        context.insert("add_generation_prompt", true.into());
+        let template = self.environment.get_template(NAME);
+        let text = template.and_then(|template| template.render(context));
+        text.map_err(|error| Error::Tokenizer { path: self.path.clone(), why: one_line(&error) })
+    }
+
+    /// There is no template in a build without the feature `templates`.
+    ///
+    /// # Errors
+    /// Always.
+    #[cfg(not(feature = "templates"))]
+    pub fn render(&self, _: &[Message<'_>]) -> Result<String> {
+        Err(Error::Tokenizer { path: self.path.clone(), why: "it needs the feature `templates`".into() })
+    }
+}
+
+#[cfg(feature = "templates")]
+const NAME: &str = "chat";
+
+/// Steps that a template may take.
+#[cfg(feature = "templates")]
+const FUEL: u64 = 10_000_000;
+
+/// What is wrong with a template, as one line.
+#[cfg(feature = "templates")]
+fn one_line(error: &minijinja::Error) -> String {
+    format!("the chat template: {error}").replace('\n', " ")
+}

@@ -1,0 +1,81 @@
+//! Chat templates: every form that is read, and everything that can be wrong with one, as a sentence.
+
+use serde_json::json;
+use statescan_models::ChatTemplate;
+use tempfile::TempDir;
+
+fn folder(config: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tokenizer_config.json"), config).unwrap();
+    folder
+}
+
+fn error(folder: &TempDir) -> String {
+    let error = ChatTemplate::load(folder).err().expect("a folder that is refused").to_string();
+    assert!(!error.contains('\n'), "{error}");
+    error
+}
+
+#[test]
+fn a_folder_may_have_no_template() {
+    assert!(ChatTemplate::load(tempfile::tempdir().unwrap()).unwrap().is_none());
+    assert!(ChatTemplate::load(folder(&json!({"bos_token": "<s>"}).to_string())).unwrap().is_none());
+}
+
+#[test]
+fn settings_that_are_none_are_refused() {
+    assert!(error(&folder("{")).contains("tokenizer_config.json: it is no JSON"));
+    for template in [json!(3), json!([]), json!([{"name": "tools", "template": "a"}])] {
+        assert!(error(&folder(&json!({"chat_template": template}).to_string())).contains("its `chat_template` is no text"));
+    }
+}
+
+#[cfg(not(feature = "templates"))]
+#[test]
+fn a_build_without_templates_says_so() {
+    assert!(error(&folder(&json!({"chat_template": "a"}).to_string())).contains("with the feature `templates`"));
+}
+
+#[cfg(feature = "templates")]
+mod rendering {
+    use super::*;
+    use statescan_models::Message;
+
+    const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}\n    [{{ m['role'] }}] {{ m.content.strip() }}\n{% endfor %}\n\
+        {% if add_generation_prompt %}[assistant]{% endif %}";
+
+    fn rendered(folder: &TempDir, content: &str) -> Result<String, String> {
+        let template = ChatTemplate::load(folder).unwrap().unwrap();
+        template.render(&[Message { role: "user", content }]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_form_gives_the_same_text() {
+        let forms = [json!(TEMPLATE), json!([{"name": "tools", "template": "a"}, {"name": "default", "template": TEMPLATE}])];
+        for form in forms {
+            for token in [json!("<s>"), json!({"content": "<s>", "lstrip": false})] {
+                let folder = folder(&json!({"bos_token": token, "chat_template": form}).to_string());
+                assert_eq!(rendered(&folder, " hello ").unwrap(), "<s>    [user] hello\n[assistant]");
+            }
+        }
+        let folder = folder(&json!({"chat_template": "of the settings"}).to_string());
+        std::fs::write(folder.path().join("chat_template.jinja"), "alone {{ messages|length }}").unwrap();
+        assert_eq!(rendered(&folder, "a").unwrap(), "alone 1");
+    }
+
+    #[test]
+    fn templates_that_mean_harm_are_refused() {
+        let with = |template: &str| folder(&json!({"chat_template": template}).to_string());
+        assert!(error(&with("{% for %}")).contains("the chat template: syntax error"));
+        for (template, says) in [
+            ("{{ raise_exception('no system prompt') }}", "no system prompt"),
+            ("{{ messages[0].nothing.more }}", "undefined value"),
+            ("{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}", "fuel"),
+            ("{% include '/etc/passwd' %}", "not found"),
+        ] {
+            let error = rendered(&with(template), "a").unwrap_err();
+            assert!(error.contains("tokenizer_config.json: the chat template: ") && error.contains(says), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+}
