@@ -83,7 +83,7 @@ impl S5 {
         let weight = |(name, shape): (&str, Vec<usize>)| {
             let (len, bound) = (shape.iter().product::<usize>(), (shape.get(1).copied().unwrap_or(1) as f64).sqrt().recip());
             let element = |i: usize| match name {
-                "A" if i % 2 == 0 => -0.5,
+                "A" if i.is_multiple_of(2) => -0.5,
                 "A" => std::f64::consts::PI * (i / 2) as f64,
                 "log_dt" => random.uniform(0.001f64.ln(), 0.1f64.ln()),
                 "D" => 0.1 * random.normal(),

@@ -11,8 +11,10 @@ use std::collections::BTreeMap;
 struct Case {
     layer: Box<dyn Layer>,
     weights: Tensors,
-    oracle: Box<dyn Fn(&Weights, &[f64], &mut [f64], &mut [f64]) -> Vec<f64>>,
+    oracle: Box<Oracle>,
 }
+
+type Oracle = dyn Fn(&Weights, &[f64], &mut [f64], &mut [f64]) -> Vec<f64>;
 
 fn numbers(random: &mut Random, len: usize) -> Vec<f32> {
     (0..len).map(|_| random.uniform()).collect()
