@@ -29,7 +29,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     pub file: Option<PathBuf>,
     /// Put the prompt, as what a user says, into the chat template of the folder
-    #[arg(long, requires = "folder")]
+    #[arg(long)]
     pub chat: bool,
     /// Tokens to generate at most; fewer if the text ends before
     #[arg(long, value_name = "N", default_value_t = 100)]
@@ -92,10 +92,10 @@ pub fn generate(args: &GenerateArgs) -> Result<u8> {
 
 /// A prompt in the chat template of the folder.
 fn in_template(args: &GenerateArgs, prompt: Vec<u8>) -> Result<Vec<u8>> {
-    let folder = args.folder.clone().unwrap_or_default();
-    let got = || folder.display().to_string();
-    let none = || Error::Usage { option: "the folder of --chat", expected: "one with a chat template", got: got() };
-    let template = ChatTemplate::load(&folder)?.ok_or_else(none)?;
+    let expected = "one with a chat template";
+    let none = |got: String| Error::Usage { option: "the folder of --chat", expected, got };
+    let folder = args.folder.as_ref().ok_or_else(|| none("none".into()))?;
+    let template = ChatTemplate::load(folder)?.ok_or_else(|| none(folder.display().to_string()))?;
     let not_text = |_| Error::Usage { option: "the prompt of --chat", expected: "UTF-8", got: "other bytes".into() };
     let prompt = String::from_utf8(prompt).map_err(not_text)?;
     Ok(template.render(&[Message { role: "user", content: &prompt }])?.into_bytes())

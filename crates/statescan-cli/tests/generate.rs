@@ -85,7 +85,7 @@ fn the_program_has_a_model_of_its_own() {
     let drawn = |seed| generated(&["--prompt", "Alice", "--tokens", "60", "--temperature", "0.8", "--seed", seed]);
     assert_eq!(drawn("1"), drawn("1"));
     assert_ne!(drawn("1"), drawn("2"));
-    refused(&["--prompt", "a", "--chat"], "<DIR>");
+    refused(&["--prompt", "a", "--chat"], "the folder of --chat must be one with a chat template, got `none`");
 }
 
 #[test]
