@@ -60,12 +60,32 @@ pub enum Layout {
     Dense,
     /// Axes in a random order, gaps between rows, some axes backwards.
     Scattered,
+    /// As a slice of a larger tensor: rows are dense, with gaps between them, and begin anywhere.
+    Sliced,
+    /// The same with the last two axes exchanged in memory.
+    SlicedAcross,
 }
 
 /// Zeros of a type and shape in a layout. The memory between elements is poisoned with NaN bytes.
 pub fn tensor(rng: &mut Rng, dtype: DType, shape: &[usize], layout: Layout) -> Tensor {
     match layout {
         Layout::Dense => Tensor::host(dtype, shape).unwrap(),
+        Layout::Sliced | Layout::SlicedAcross => {
+            let mut order: Vec<usize> = (0..shape.len()).collect();
+            if layout == Layout::SlicedAcross && shape.len() > 1 {
+                order.swap(shape.len() - 2, shape.len() - 1);
+            }
+            let (mut strides, mut reach) = (vec![0isize; shape.len()], 1);
+            for &axis in order.iter().rev() {
+                strides[axis] = reach as isize;
+                reach = reach * shape[axis] + rng.below(4);
+            }
+            let origin = rng.below(9);
+            let mut buffer = Tensor::strided(dtype, shape, &strides, origin, origin + reach.max(1)).unwrap();
+            buffer.fill_bytes(0xff);
+            buffer.fill_with(|| Complex64::ZERO);
+            buffer
+        }
         Layout::Scattered => {
             let mut order: Vec<usize> = (0..shape.len()).collect();
             for i in (1..order.len()).rev() {

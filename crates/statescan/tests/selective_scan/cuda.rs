@@ -24,6 +24,7 @@ fn cuda_segments() {
         Case::new(DType::BF16, 1, 40, 4096, 16, options | REVERSE),
         Case::new(DType::F32, 1, 3, 5121, 70, INITIAL | OWN_DECAY_STEP),
         Case { discretization: Discretization::Dirac, constant_b: true, ..Case::new(DType::F32, 1, 5, 4000, 3, INITIAL) },
+        Case { layout: Layout::Sliced, ..Case::new(DType::BF16, 1, 48, 2903, 16, options) },
         Case { groups: 3, layout: Layout::Scattered, ..Case::new(DType::F16, 2, 21, 3333, 8, options) },
     ];
     on_gpu(cases, |case, execs| {

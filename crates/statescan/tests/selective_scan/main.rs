@@ -171,6 +171,24 @@ fn channels_last() {
     }
 }
 
+/// Slices of larger tensors, along steps or along channels: lines of any length that begin anywhere.
+#[test]
+fn rows_begin_anywhere() {
+    let options = GATE | SKIP | BIAS | SOFTPLUS | INITIAL;
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        for layout in [Layout::Sliced, Layout::SlicedAcross] {
+            for (seed, dim, seqlen) in [(1, 24, 3), (2, 40, 77), (3, 70, 150)] {
+                everywhere(Case { layout, seed, ..Case::new(dtype, 2, dim, seqlen, 16, options) });
+            }
+        }
+        for (dim, seqlen, packed) in [(16, 131, 0), (17, 33, REVERSE), (40, 129, BOUNDS), (9, 95, INDEX)] {
+            everywhere(Case::new(dtype, 2, dim, seqlen, 16, options | packed));
+        }
+        let (layout, groups) = (Layout::Sliced, 3);
+        everywhere(Case { layout, groups, ..Case::new(dtype, 2, 48, 67, 16, OWN_DECAY_STEP | SKIP) });
+    }
+}
+
 #[test]
 fn groups_and_constant_maps() {
     for (groups, dim) in [(2, 8), (3, 51), (4, 4)] {

@@ -33,17 +33,17 @@ struct ChannelSums { f32 skip[ROUNDS], bias[ROUNDS]; };
 constexpr bool OUT_VECTOR = (HAS_DX && DX_VECTOR) || (HAS_DDT && DDT_VECTOR);
 
 template <bool WHOLE>
-DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Window<WHOLE> window, i64 first_step, const f32* skips,
-                   const f32* biases, ChannelSums& channel_sums) {
+DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, const AllShifts& shifts, Window<WHOLE> window, i64 first_step,
+                   const f32* skips, const f32* biases, ChannelSums& channel_sums) {
   each<QUADS, THREADS>([&](int i, int round) {
     const Place<OUT_BY_TIME> place(i);
     if (!WHOLE && place.channel >= w.channels) return;
-    const Quad<X> x_raw = XTile::read4(raw + X_AT, place.channel, place.step);
-    const Quad<DT> dt_raw = DtTile::read4(raw + DT_AT, place.channel, place.step);
+    const Quad<X> x_raw = XTile::read4(raw + X_AT, place.channel, place.step, shifts.x);
+    const Quad<DT> dt_raw = DtTile::read4(raw + DT_AT, place.channel, place.step, shifts.dt);
     Quad<DY> dy_raw = {};
     Quad<Z> z_raw = {};
-    if constexpr (HAS_DY) dy_raw = DyTile::read4(raw + DY_AT, place.channel, place.step);
-    if constexpr (HAS_Z) z_raw = ZTile::read4(raw + Z_AT, place.channel, place.step);
+    if constexpr (HAS_DY) dy_raw = DyTile::read4(raw + DY_AT, place.channel, place.step, shifts.dy);
+    if constexpr (HAS_Z) z_raw = ZTile::read4(raw + Z_AT, place.channel, place.step, shifts.z);
     f32 sums[SUMS][4], d[4], dx[4], ddt[4], dz[4], ddt_a[4];
 #pragma unroll
     for (int s = 0; s < SUMS; s++) read_plane(shared, FIRST_SUM + s, place.channel, place.step, sums[s]);

@@ -14,7 +14,8 @@ constexpr int B_MAP_AT = GAIN_AT + (HAS_GAIN_STEP ? 4 * CHANNELS * LINE_PITCH : 
 constexpr int C_MAP_AT = B_MAP_AT + (B_VARIES ? MAP_BYTES : 0);
 constexpr int CHANGE_AT = C_MAP_AT + (C_VARIES ? MAP_BYTES : 0);
 constexpr int READY_BYTES = CHANGE_AT + (SEQUENCES == Sequences::Index ? 4 * STEPS : 0);
-constexpr int PARTIAL_PITCH = LANES * LINE_PITCH + (LANES >= 8 ? 16 : 0);   // of a channel
+// f32 of a channel: lanes of two channels write side by side, then threads of neighbouring steps or of neighbouring channels read
+constexpr int PARTIAL_PITCH = LANES * LINE_PITCH + (LANES >= 8 ? 16 : 0) + (Y_BY_TIME || LANES == 1 ? 0 : 4);
 constexpr int PARTIAL_BYTES = HAS_Y ? 4 * CHANNELS * PARTIAL_PITCH : 0;
 constexpr int PARTIALS_AT = 2 * READY_BYTES;
 constexpr int STAGES_AT = PARTIALS_AT + 2 * PARTIAL_BYTES;
@@ -36,12 +37,12 @@ struct Stored {
   Quad<DT_A> dt_a;
 };
 
-template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, char* raw, Window<WHOLE> window, const f32* biases) {
+template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, char* raw, const Shifts& shifts, Window<WHOLE> window, const f32* biases) {
   auto load = [&](Stored& stored, int i) {
     const Place<XTile::BY_TIME> place(i);
-    stored.x = XTile::read4(raw + X_AT, place.channel, place.step);
-    stored.dt = DtTile::read4(raw + DT_AT, place.channel, place.step);
-    if constexpr (HAS_DT_A) stored.dt_a = DtATile::read4(raw + DT_A_AT, place.channel, place.step);
+    stored.x = XTile::read4(raw + X_AT, place.channel, place.step, shifts.x);
+    stored.dt = DtTile::read4(raw + DT_AT, place.channel, place.step, shifts.dt);
+    if constexpr (HAS_DT_A) stored.dt_a = DtATile::read4(raw + DT_A_AT, place.channel, place.step, shifts.dt_a);
   };
   each_loaded<QUADS, THREADS, WHOLE, Stored>(load, [&](const Stored& stored, int i) {
     const Place<XTile::BY_TIME> place(i);
@@ -66,16 +67,17 @@ template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, ch
 }
 
 template <bool WHOLE>
-DEVICE void prepare(const Params& p, char* ready, char* raw, Window<WHOLE> window, bool outputs, const f32* biases) {
-  prepare_pairs(p, ready, raw, window, biases);
-  if constexpr (B_VARIES) prepare_map<BTile>(ready + B_MAP_AT, raw + B_AT, window);
-  if (C_VARIES && outputs) prepare_map<CTile>(ready + C_MAP_AT, raw + C_AT, window);
+DEVICE void prepare(const Params& p, char* ready, char* raw, const Shifts& shifts, Window<WHOLE> window, bool outputs, const f32* biases) {
+  prepare_pairs(p, ready, raw, shifts, window, biases);
+  if constexpr (B_VARIES) prepare_map<BTile>(ready + B_MAP_AT, raw + B_AT, shifts.b, window);
+  if (C_VARIES && outputs) prepare_map<CTile>(ready + C_MAP_AT, raw + C_AT, shifts.c, window);
 }
 
 // ---- finish
 
 template <bool WHOLE>
-DEVICE void finish(const Params& p, const char* partials, char* raw, Window<WHOLE> window, Y* tile, int channels, const f32* skips) {
+DEVICE void finish(const Params& p, const char* partials, char* raw, const Shifts& shifts, Window<WHOLE> window, Y* tile, int channels,
+                   const f32* skips) {
   each<QUADS, THREADS, WHOLE>([&](int i, int) {
     const Place<Y_BY_TIME> place(i);
     f32 y[4];
@@ -92,8 +94,8 @@ DEVICE void finish(const Params& p, const char* partials, char* raw, Window<WHOL
     if (!WHOLE && place.channel >= channels) return;
     Quad<X> x;
     Quad<Z> z;
-    if constexpr (HAS_SKIP) x = XTile::read4(raw + X_AT, place.channel, place.step);
-    if constexpr (HAS_Z) z = ZTile::read4(raw + Z_AT, place.channel, place.step);
+    if constexpr (HAS_SKIP) x = XTile::read4(raw + X_AT, place.channel, place.step, shifts.x);
+    if constexpr (HAS_Z) z = ZTile::read4(raw + Z_AT, place.channel, place.step, shifts.z);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       if constexpr (COMPLEX) y[j] *= 2.f;
