@@ -3,7 +3,7 @@
 use super::list::{Measure, Run, Target};
 use super::outcome::{Outcome, Round};
 use super::turns::Turn;
-use super::variation::Variation;
+use super::variation::{Layout, Variation};
 
 use crate::bench::device;
 use crate::error::Result;
@@ -17,9 +17,6 @@ use std::collections::HashMap;
 
 /// Every target.
 pub(super) fn all() -> Vec<Target> {
-    let target = |run: &Run, measure, must, aim| Target { run: run.clone(), measure, must, aim };
-    let micros = |run: &Run, must, aim| target(run, Measure::Micros, must, aim);
-    let ratio = |run: &Run, of, other: &Run, must, aim| target(run, Measure::Ratio(of, other.clone()), must, aim);
     let on = |op, sizes: &[(char, usize)]| Run { cuda: true, ..Run::forward(op, sizes) };
     let mamba = |[batch, dim, seqlen, dstate]: [usize; 4]| {
         on("selective_scan", &[('B', batch), ('D', dim), ('L', seqlen), ('N', dstate)]).with(Variation::Bare)
@@ -41,6 +38,7 @@ pub(super) fn all() -> Vec<Target> {
     for shape in [[1, 1536, 256, 16], [2, 192, 100, 16]] {
         all.push(micros(&mamba(shape), 12.0, Some(6.0)));
     }
+    all.extend(selective_scans_of_models());
     for dstate in [64, 128] {
         let run = |dstate| mamba([2, 2048, 2048, dstate]).stored_as(DType::BF16);
         all.push(ratio(&run(dstate), "of N = 16", &run(16), 1.0, None));
@@ -99,6 +97,69 @@ pub(super) fn all() -> Vec<Target> {
     all
 }
 
+fn target(run: &Run, measure: Measure, must: f64, aim: Option<f64>) -> Target {
+    Target { run: run.clone(), measure, must, aim }
+}
+fn micros(run: &Run, must: f64, aim: Option<f64>) -> Target {
+    target(run, Measure::Micros, must, aim)
+}
+fn ratio(run: &Run, of: &'static str, other: &Run, must: f64, aim: Option<f64>) -> Target {
+    target(run, Measure::Ratio(of, other.clone()), must, aim)
+}
+
+/// Selective scans as models call them: with every option, of any length, in any layout, short, packed.
+fn selective_scans_of_models() -> Vec<Target> {
+    let wide = |[batch, dim, seqlen]: [usize; 3]| {
+        let sizes = [('B', batch), ('D', dim), ('L', seqlen), ('N', 16)];
+        Run { cuda: true, ..Run::forward("selective_scan", &sizes) }
+    };
+    let run = |shape| wide(shape).stored_as(DType::BF16);
+    let mut all = Vec::new();
+    for (shape, of_bf16, of_f32) in [
+        ([8, 2048, 2048], 850.0, Some(1000.0)),
+        ([1, 5120, 4096], 650.0, Some(780.0)),
+        ([1, 1536, 65536], 3000.0, None),
+        ([64, 2048, 512], 1650.0, None),
+    ] {
+        let (wide, run) = (wide(shape).backward(), run(shape).backward());
+        all.push(micros(&run, of_bf16, None));
+        all.push(ratio(&run, "without gate, bias, softplus", &run.with(Variation::Bare), 1.2, None));
+        all.extend(of_f32.map(|must| micros(&wide, must, None)));
+    }
+    for (seqlen, other) in [(2047, 2048), (2049, 2064), (1001, 1008), (333, 336)] {
+        for of in [run, wide] {
+            let (odd, even) = (of([8, 2048, seqlen]), of([8, 2048, other]));
+            all.push(ratio(&odd, "of the next multiple of 16", &even, 1.15, None));
+            all.push(ratio(&odd.backward(), "of the next multiple of 16", &even.backward(), 1.15, None));
+        }
+    }
+    all.push(micros(&run([2, 1536, 333]), 30.0, None));
+    all.push(micros(&run([2, 1536, 333]).backward(), 110.0, None));
+    for layout in [Layout::Sliced, Layout::StepsFirst] {
+        let run = run([1, 5120, 4096]);
+        for run in [&run, &run.backward()] {
+            all.push(ratio(&run.laid_out(layout), "of dense rows", run, 1.15, None));
+        }
+    }
+    for shape in [[1, 1536, 1], [1, 1536, 16], [1, 1536, 64], [1, 1536, 256], [1, 768, 64]] {
+        all.push(micros(&run(shape), 8.0, None));
+        all.push(micros(&run(shape).backward(), 25.0, None));
+    }
+    for (variation, must) in [(Variation::Complex, 4.5), (Variation::Zoh, 2.5), (Variation::ComplexZoh, 12.0)] {
+        let run = wide([8, 2048, 2048]);
+        for run in [&run, &run.backward()] {
+            all.push(ratio(&run.with(variation), "of the real scan", run, must, None));
+        }
+    }
+    for variation in [Variation::Packed, Variation::Indexed] {
+        let run = run([1, 5120, 4096]);
+        for run in [&run, &run.backward()] {
+            all.push(ratio(&run.with(variation), "of one sequence", run, 1.15, None));
+        }
+    }
+    all
+}
+
 /// A GPU, what it can do, and what was measured on it before: targets have runs in common.
 pub(super) struct Bench {
     exec: Exec,
@@ -153,10 +214,11 @@ impl Bench {
         }
         let op = ops::find(run.op)?;
         let row = run.variation.apply(samples::random(op, &run.sizes.clone().with('B', 1), run.dtype)?)?;
-        if let Some(wrong) = device::wrong(&self.exec, &row, run.backward)?.into_iter().next() {
+        if let Some(wrong) = device::wrong(&self.exec, &run.layout.apply(row.clone())?, run.backward)?.into_iter().next() {
             return Ok(Err(Outcome::Wrong(wrong)));
         }
-        let (time, bytes) = device::time(&self.exec, &repeated(&row, run.sizes.get('B'))?, run.backward)?;
+        let call = run.layout.apply(repeated(&row, run.sizes.get('B'))?)?;
+        let (time, bytes) = device::time(&self.exec, &call, run.backward)?;
         let timed = (time.as_nanos() as f64, bytes);
         self.known.insert(name, timed);
         Ok(Ok(timed))

@@ -1,6 +1,6 @@
 //! The targets: what is measured, in which unit, what must be reached and what is aimed at.
 
-use super::variation::Variation;
+use super::variation::{Layout, Variation};
 use statescan::{DType, Level};
 use statescan_cases::ops;
 use statescan_cases::sizes::Sizes;
@@ -12,6 +12,7 @@ pub(super) struct Run {
     pub sizes: Sizes,
     pub dtype: DType,
     pub variation: Variation,
+    pub layout: Layout,
     pub backward: bool,
     pub threads: usize,
     pub level: Option<Level>,
@@ -52,6 +53,7 @@ impl Run {
             sizes: Sizes::of(sizes),
             dtype: DType::F32,
             variation: Variation::Plain,
+            layout: Layout::Dense,
             backward: false,
             threads: 1,
             level: None,
@@ -63,6 +65,9 @@ impl Run {
     }
     pub fn with(&self, variation: Variation) -> Self {
         Run { variation, ..self.clone() }
+    }
+    pub fn laid_out(&self, layout: Layout) -> Self {
+        Run { layout, ..self.clone() }
     }
     pub fn stored_as(&self, dtype: DType) -> Self {
         Run { dtype, ..self.clone() }
@@ -84,6 +89,7 @@ impl Run {
         let mut text = format!("{}{pass} {}", self.op, self.sizes);
         let differences = [
             (self.variation != Variation::Plain).then(|| self.variation.name().to_string()),
+            self.layout.name().map(str::to_string),
             (self.dtype != DType::F32).then(|| self.dtype.to_string()),
             (self.threads > 1).then(|| format!("{} threads", self.threads)),
             self.level.map(|level| level.to_string()),

@@ -25,6 +25,21 @@ pub(super) enum Variation {
     ComplexZoh,
     /// Complex, discretized by the bilinear rule.
     ComplexBilinear,
+    /// Eight sequences in each row, by their bounds.
+    Packed,
+    /// Eight sequences in each row, by the sequence of each step.
+    Indexed,
+}
+
+/// How tensors with an axis of steps lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// Dense, as they are drawn.
+    Dense,
+    /// As slices of longer rows.
+    Sliced,
+    /// Steps before channels, as projections leave them.
+    StepsFirst,
 }
 
 impl Variation {
@@ -38,6 +53,8 @@ impl Variation {
             Variation::Complex => "complex",
             Variation::ComplexZoh => "complex zoh",
             Variation::ComplexBilinear => "complex bilinear",
+            Variation::Packed => "8 sequences by bounds",
+            Variation::Indexed => "8 sequences by index",
         }
     }
 
@@ -51,7 +68,60 @@ impl Variation {
             Variation::Complex => complex(call),
             Variation::ComplexZoh => Ok(complex(call)?.set("discretization", "zoh")),
             Variation::ComplexBilinear => Ok(complex(call)?.set("discretization", "bilinear")),
+            Variation::Packed => {
+                let seqlen = call.steps();
+                let bounds = integers(&[SEQUENCES + 1], |i| i * seqlen / SEQUENCES)?;
+                Ok(call.with("cu_seqlens", bounds))
+            }
+            Variation::Indexed => {
+                let seqlen = call.steps();
+                let index = integers(&[call.sizes().get('B'), seqlen], |i| i % seqlen * SEQUENCES / seqlen)?;
+                Ok(call.with("seq_idx", index))
+            }
         }
+    }
+}
+
+/// Sequences of a packed row.
+const SEQUENCES: usize = 8;
+
+fn integers(shape: &[usize], value: impl Fn(usize) -> usize) -> Result<Tensor> {
+    let (mut tensor, mut at) = (Tensor::host(DType::I32, shape)?, 0..);
+    tensor.fill_with(|| (value(at.next().unwrap_or_default()) as f64).into());
+    Ok(tensor)
+}
+
+impl Layout {
+    /// In words, unless it is the usual one.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Layout::Dense => None,
+            Layout::Sliced => Some("slices of longer rows"),
+            Layout::StepsFirst => Some("steps before channels"),
+        }
+    }
+
+    /// The call with its arguments of three axes and more in this layout; the last axis is that of steps.
+    pub fn apply(self, mut call: Call) -> Result<Call> {
+        for input in call.inputs.iter_mut().filter(|input| self != Layout::Dense && input.buffer.shape().len() > 2) {
+            let shape = input.buffer.shape();
+            let [rows, steps] = [shape[shape.len() - 2], shape[shape.len() - 1]];
+            // a slice begins at an odd element of a row that is an odd number of elements longer
+            let (row, step, plane, first) = match self {
+                Layout::StepsFirst => (1, rows, rows * steps, 0),
+                _ => (steps + 7, 1, rows * (steps + 7), 3),
+            };
+            let planes: usize = shape[..shape.len() - 2].iter().product();
+            let mut strides: Vec<isize> = vec![row as isize, step as isize];
+            shape[..shape.len() - 2].iter().rev().fold(plane, |stride, size| {
+                strides.insert(0, stride as isize);
+                stride * size
+            });
+            let mut moved = Tensor::strided(input.buffer.dtype(), &shape, &strides, first, planes * plane)?;
+            moved.copy_from(&input.buffer.to_dense());
+            input.buffer = moved;
+        }
+        Ok(call)
     }
 }
 

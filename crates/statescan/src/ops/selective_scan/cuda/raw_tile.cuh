@@ -118,6 +118,10 @@ template <typename E, Copy COPY, int ROWS, int STEPS, int THREADS, bool DENSE = 
     return reinterpret_cast<E*>(tile + (BY_TIME ? row * PITCH + step * int(sizeof(E)) : step * PITCH + row * int(sizeof(E))));
   }
 
+  static DEVICE E read(char* tile, int row, int step, Shift shift) {
+    return BY_TIME ? *at(tile, row, step + shift.of(row)) : *at(tile, row + shift.of(step), step);
+  }
+
   // four steps of a row
   static DEVICE Quad<E> read4(char* tile, int row, int step, Shift shift) {
     Quad<E> quad;
@@ -125,8 +129,7 @@ template <typename E, Copy COPY, int ROWS, int STEPS, int THREADS, bool DENSE = 
       quad = *reinterpret_cast<const Quad<E>*>(at(tile, row, step));
     } else {
 #pragma unroll
-      for (int j = 0; j < 4; j++)
-        quad.v[j] = BY_TIME ? *at(tile, row, step + j + shift.of(row)) : *at(tile, row + shift.of(step + j), step + j);
+      for (int j = 0; j < 4; j++) quad.v[j] = read(tile, row, step + j, shift);
     }
     return quad;
   }
