@@ -47,7 +47,7 @@ const SHAPES: [(usize, usize, usize); 10] =
 /// Threads of a multiprocessor that segments should fill; as many registers as a thread can use leave room for so many.
 const FULL_THREADS: usize = 256;
 /// Steps of a segment that make up for its beginning.
-const SHORTEST_SEGMENT: usize = 128;
+const SHORTEST_SEGMENT: usize = 64;
 
 /// Shared memory that is left for the vectors of each channel and for the system.
 fn besides(channels: usize) -> usize {
@@ -168,8 +168,9 @@ mod tests {
         assert_eq!(segments(1, 5120, 4096), Some((13, 320)));
         assert_eq!(segments(8, 2048, 2048), None);
         assert_eq!(segments(64, 2048, 512), None);
-        assert_eq!(segments(1, 1536, 1000), Some((6, 192)));
-        assert_eq!(segments(1, 1536, 250), None);
+        assert_eq!(segments(1, 1536, 1000), Some((8, 128)));
+        assert_eq!(segments(1, 1536, 250), Some((2, 128)));
+        assert_eq!(segments(1, 1536, 127), None);
         let whole = Shape { cuttable: false, ..shape(1, 1536, 65536, 16) };
         assert_eq!(Plan::new(&whole, ROOM, Numbers::H200, shared(16)).unwrap().cut, None);
     }
@@ -180,7 +181,7 @@ mod tests {
             let g = Plan::new(&shape(rows, dim, seqlen, 16), ROOM, Numbers::H200, shared(16)).unwrap().geometry;
             (g.lanes, g.width)
         };
-        assert_eq!([of(8, 2048, 2048), of(1, 1536, 65536), of(2, 1536, 333), of(1, 1536, 64)], [(4, 2), (4, 2), (4, 1), (16, 1)]);
+        assert_eq!([of(8, 2048, 2048), of(1, 1536, 65536), of(2, 1536, 333), of(1, 1536, 64)], [(4, 2), (4, 2), (4, 2), (16, 1)]);
     }
 
     #[test]
