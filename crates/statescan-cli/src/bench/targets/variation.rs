@@ -150,3 +150,28 @@ fn complex(mut call: Call) -> Result<Call> {
     }
     Ok(call)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use statescan::Exec;
+    use statescan_cases::measure::device::repeated;
+    use statescan_cases::measure::measured::Measured;
+    use statescan_cases::samples;
+    use statescan_cases::sizes::Sizes;
+
+    #[test]
+    fn every_kind_of_call_agrees_with_the_oracle() {
+        let op = ops::find("selective_scan").unwrap();
+        let sizes = Sizes::of(&[('B', 1), ('D', 3), ('L', 40), ('N', 4)]);
+        let kinds =
+            [Variation::Plain, Variation::Bare, Variation::Zoh, Variation::Complex, Variation::Packed, Variation::Indexed];
+        for (variation, layout) in kinds.into_iter().zip([Layout::Dense, Layout::Sliced, Layout::StepsFirst].into_iter().cycle())
+        {
+            let call = variation.apply(samples::random(op, &sizes, DType::F32).unwrap()).unwrap();
+            let call = layout.apply(repeated(&call, if call.packed() { 1 } else { 2 }).unwrap()).unwrap();
+            let off = Measured::new(call).unwrap().check(&Exec::cpu(1)).unwrap();
+            assert!(off.is_empty(), "{} {layout:?}: {} is off", variation.name(), off[0].name);
+        }
+    }
+}
