@@ -2,6 +2,7 @@
 //!
 //! Nothing is kept from the forward pass: its states are computed again, which costs less than writing and reading them would.
 
+use super::fused::{self, Fused};
 use super::gradients::{self, Places};
 use super::maps::{Maps, Of};
 use super::plan::{Cut, Kind, Math, Tiles, slices};
@@ -24,6 +25,8 @@ pub(super) struct Plan {
     /// Elements of the workspace of a walk.
     ends_len: usize,
     pub slices: usize,
+    /// For the kernel that forms all gradients at once, where it may take the problem.
+    fused: Option<fused::Plan>,
 }
 
 impl Plan {
@@ -32,7 +35,8 @@ impl Plan {
         let tiles = Tiles::new(shape, KINDS, numbers).ok_or(TOO_LARGE)?;
         let cut = Cut::new(shape, &tiles, KINDS[0], numbers);
         let ends_len = ends_len(call, &tiles, cut, numbers);
-        Ok(Plan { tiles, cut, ends_len, slices: slices(shape, &tiles, numbers) })
+        let fused = fused::Plan::new(call.problem, numbers);
+        Ok(Plan { tiles, cut, ends_len, slices: slices(shape, &tiles, numbers), fused })
     }
 }
 
@@ -64,7 +68,8 @@ impl Layout {
         let (states, gradients) = (part(slots), part(slots));
         let ends = part(plan.ends_len);
         let (a, bias, skip) = (part(heads), part(heads), part(heads * p.headdim));
-        let map = if plan.slices > 1 { p.batch * p.seqlen * plan.slices * p.ngroups * p.dstate } else { 0 };
+        let slices = plan.slices.max(plan.fused.map_or(0, |fused| fused.slices));
+        let map = if slices > 1 { p.batch * p.seqlen * slices * p.ngroups * p.dstate } else { 0 };
         let (b, c) = (part(map), part(map));
         // and room to begin at a whole unit
         part(4);
@@ -72,12 +77,10 @@ impl Layout {
     }
 }
 
-/// Elements of the workspace, for a cotangent of `y` of any type, which may ask for more exact products than the inputs do.
+/// Elements of the workspace.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
     let call = Call::new(problem, None);
-    let len = |math| Some(Layout::new(&call, &Plan::new(&call, math, stream.numbers()).ok()?).len);
-    // a type without a plan is refused when it is met
-    [call.math(stream.allows_tf32()), Math::Tf32, Math::Exact].into_iter().filter_map(len).max().ok_or(TOO_LARGE)
+    Ok(Layout::new(&call, &Plan::new(&call, call.math(stream.allows_tf32()), stream.numbers())?).len)
 }
 
 pub(crate) fn backward(
@@ -98,15 +101,28 @@ pub(crate) fn backward(
     let needs_states = t.need_steps() || t.c.is_some();
     let needs_gradients = by_chunk || t.b.is_some();
     let workspace = (plan.ends_len > 0).then(|| at(layout.ends));
+    let places = Places {
+        states: at(layout.states),
+        gradients: at(layout.gradients),
+        a: at(layout.a),
+        bias: at(layout.bias),
+        skip: at(layout.skip),
+    };
+    let terms = fused::Terms { b: at(layout.b), c: at(layout.c) };
+    let fused = match plan.fused {
+        Some(plan) => Fused::new(stream, plan, &call, t, tiles, (&places, &terms))?,
+        None => None,
+    };
 
     if needs_states || t.z.is_some() {
+        let gate = t.z.as_ref().filter(|_| fused.is_none());
         let walk = Walk {
             call,
             direction: Direction::Forward,
-            output: t.z.as_ref().map_or(Output::Nothing, Output::Gate),
+            output: gate.map_or(Output::Nothing, Output::Gate),
             before: problem.initial_state,
             after: None,
-            slots: needs_states.then(|| at(layout.states)),
+            slots: needs_states.then_some(places.states),
         };
         // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the workspace has the
         // size of this layout.
@@ -119,38 +135,34 @@ pub(crate) fn backward(
             output: Output::Nothing,
             before: sources.final_state,
             after: t.initial_state,
-            slots: needs_gradients.then(|| at(layout.gradients)),
+            slots: needs_gradients.then_some(places.gradients),
         };
         // SAFETY: as above.
         unsafe { walk.launch(stream, tiles, plan.cut, workspace)? };
     }
-    if by_chunk {
-        let places = Places {
-            states: at(layout.states),
-            gradients: at(layout.gradients),
-            a: at(layout.a),
-            bias: at(layout.bias),
-            skip: at(layout.skip),
-        };
+    if let Some(fused) = &fused {
         // SAFETY: as above; the walks have filled the slots.
-        unsafe { gradients::launch(stream, &call, sources, targets, tiles, places)? };
+        unsafe { fused.launch(stream, &call, t)? };
+    } else if by_chunk {
+        // SAFETY: as above; the walks have filled the slots.
+        unsafe { gradients::launch(stream, &call, sources, t, tiles, &places)? };
     }
-    let maps = [(Of::B, &t.b, layout.gradients, layout.b), (Of::C, &t.c, layout.states, layout.c)];
+    let maps = [(Of::B, &t.b, places.gradients, terms.b), (Of::C, &t.c, places.states, terms.c)];
     for (of, target, slots, terms) in maps {
-        let Some(target) = target else { continue };
-        let maps = Maps { of, target, slots: at(slots), terms: at(terms), slices: plan.slices };
+        let Some(target) = target.as_ref().filter(|_| fused.is_none()) else { continue };
+        let maps = Maps { of, target, slots, terms, slices: plan.slices };
         // SAFETY: as above.
         unsafe { maps.launch(stream, &call, sources, tiles)? };
     }
+    let slices = fused.map_or(plan.slices, |fused| fused.plan.slices);
     let count = problem.batch * tiles.chunks(problem.seqlen);
-    let in_terms = plan.slices > 1;
     let sum = |target: &Option<RawViewMut>, terms, count| target.map(|to| Sum { to, terms: at(terms), count });
     let sums = [
         sum(&t.a, layout.a, count),
         sum(&t.d, layout.skip, count),
         sum(&t.dt_bias, layout.bias, count),
-        sum(&t.b, layout.b, plan.slices).filter(|_| in_terms),
-        sum(&t.c, layout.c, plan.slices).filter(|_| in_terms),
+        sum(&t.b, layout.b, slices).filter(|_| slices > 1),
+        sum(&t.c, layout.c, slices).filter(|_| slices > 1),
     ];
     // SAFETY: as above; every term has been written.
     unsafe { sum_terms(stream, &sums.into_iter().flatten().collect::<Vec<_>>()) }

@@ -87,7 +87,7 @@ pub(super) unsafe fn launch(
     sources: &Sources<'_>,
     targets: &GradientTargets,
     tiles: &Tiles,
-    places: Places,
+    places: &Places,
 ) -> Result<()> {
     let p = call.problem;
     let blocks = [p.batch, p.nheads].into_iter().try_fold(tiles.chunks(p.seqlen), usize::checked_mul);

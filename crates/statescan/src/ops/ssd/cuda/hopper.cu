@@ -61,12 +61,6 @@ struct State {
   }
 };
 
-// Where a thread's part of a transposed fragment of 16 lines x 16 columns lies in a tile, in bytes: columns are those of the thread's warp.
-DEVICE int fragment_at() {
-  const int lane = threadIdx.x % 32, line = lane / 16 * 8 + lane % 8, unit = threadIdx.x % 128 / 32 * 2 + lane / 8 % 2;
-  return line * 128 + (unit ^ lane % 8) * 16;
-}
-
 struct Walker {
   const Params& p;
   const Work& w;
@@ -82,7 +76,7 @@ struct Walker {
 
   DEVICE Walker(const Params& p, const Work& w, char* shared, Barriers& barriers, const Piece (&pieces)[PIECES], int unit)
       : p(p), w(w), shared(shared), barriers(barriers), pieces(pieces), unit(unit), head(w.head(p, unit)), column(w.column(p, unit)),
-        fragment(fragment_at()), outs(shared + OUT_AT + 2 * unit * OUT) {
+        fragment(columns_at()), outs(shared + OUT_AT + 2 * unit * OUT) {
     state.clear();
     if (w.segment == 0)
       state.read<BEFORE>(p, w.batch, head, column);
@@ -114,7 +108,7 @@ struct Walker {
           x[k].v[i] = pack_bf16(low_bf16(x[k].v[i]) * silu(low_bf16(z[i])), high_bf16(x[k].v[i]) * silu(high_bf16(z[i])));
       }
 #pragma unroll
-      for (int i = 0; i < 4; i++) asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(x[k].v[i]) : "r"(in[8 * k + i / 2 * 4]));
+      for (int i = 0; i < 4; i++) x[k].v[i] = multiply_bf16(x[k].v[i], in[8 * k + i / 2 * 4]);
     }
   }
 

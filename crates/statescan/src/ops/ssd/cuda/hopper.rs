@@ -18,6 +18,7 @@ pub(super) static KERNEL: Program<Params> = Program::new(
     concat!(
         include_str!("../../../cuda/sequences.cuh"),
         include_str!("inputs.cuh"),
+        include_str!("hopper_tools.cuh"),
         include_str!("hopper_layout.cuh"),
         include_str!("hopper_helpers.cuh"),
         include_str!("hopper.cu")
@@ -47,14 +48,14 @@ params! {
 }
 
 /// Steps of a chunk, and columns of a tile.
-const SPAN: usize = 64;
-const COLUMNS: usize = 64;
+pub(super) const SPAN: usize = 64;
+pub(super) const COLUMNS: usize = 64;
 /// Tiles of columns that a block takes.
 const UNITS: usize = 2;
 /// A tile in shared memory.
-const TILE: usize = SPAN * 2 * COLUMNS;
+pub(super) const TILE: usize = SPAN * 2 * COLUMNS;
 /// What aligning shared memory may cost.
-const ALIGNMENT: usize = 1024;
+pub(super) const ALIGNMENT: usize = 1024;
 /// Warpgroups beside those that walk: one for C B^T, one for copies and powers of decays.
 const HELPERS: usize = 2;
 /// Registers of a thread of each kind of warpgroup; all share what a multiprocessor has.
@@ -95,6 +96,11 @@ impl Plan {
         let segment_steps = chunks.div_ceil(segments) * SPAN;
         let segments = p.seqlen.div_ceil(segment_steps);
         Some(Plan { column_tiles, states: p.dstate.next_multiple_of(64), blocks, segments, segment_steps })
+    }
+
+    /// Whether slots lie as this kernel fills them.
+    pub fn has_slots_of(&self, tiles: &Tiles) -> bool {
+        tiles.math == Math::Bf16 && (tiles.span, tiles.states) == (SPAN, self.states)
     }
 
     /// Elements of the workspace: ends and decays of all segments.
@@ -160,11 +166,37 @@ fn gates_factor(walk: &Walk<'_, '_>) -> bool {
     walk.direction == Direction::Backward && walk.call.problem.z.is_some()
 }
 
+/// The tensor map of a view over time, (batch, step, head or group, column or state), or nothing if the copy engine cannot read or write it as it
+/// lies, or it has another type.
+pub(super) fn time_map(stream: &Stream, view: &View<'_>) -> Result<Option<TensorMap>> {
+    if view.dtype() != DType::BF16 {
+        return Ok(None);
+    }
+    match Tiling::new(view, &[1, SPAN, 1, COLUMNS], Swizzle::Bytes128) {
+        Ok(tiling) => tiling.encode(stream).map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The tensor map of slots, in tiles of 64 states x 64 columns.
+pub(super) fn slot_map(stream: &Stream, p: &Problem<'_>, tiles: &Tiles, slots: u64) -> Result<Option<TensorMap>> {
+    let lines = [p.batch, p.seqlen.div_ceil(SPAN), p.nheads].into_iter().try_fold(tiles.states, usize::checked_mul);
+    let Some(lines) = lines.filter(|&n| n <= i32::MAX as usize) else { return Ok(None) };
+    let (columns, device) = (tiles.padded_columns(), p.x.device());
+    let (data, shape) = (core::ptr::without_provenance(slots as usize), [lines, columns]);
+    // SAFETY: the host never reads through the view, whose memory is that of the slots.
+    let view = unsafe { View::from_raw_parts(data, DType::BF16, device, &shape, &[columns as isize, 1])? };
+    match Tiling::new(&view, &[64, COLUMNS], Swizzle::Bytes128) {
+        Ok(tiling) => tiling.encode(stream).map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
 /// Tensor maps of a walk, in the order of [`Params`].
 struct Maps([TensorMap; 6]);
 
 impl Maps {
-    /// Nothing if the copy engine cannot read or write the views as they lie.
+    /// Nothing if a view has none.
     fn new(stream: &Stream, walk: &Walk<'_, '_>, tiles: &Tiles) -> Result<Option<Maps>> {
         let p = walk.call.problem;
         let y = match walk.output {
@@ -178,21 +210,12 @@ impl Maps {
         let mut maps = [TensorMap::default(); 6];
         for (map, view) in maps.iter_mut().zip(views) {
             let Some(view) = view else { continue };
-            if view.dtype() != DType::BF16 {
-                return Ok(None);
-            }
-            let Ok(tiling) = Tiling::new(&view, &[1, SPAN, 1, COLUMNS], Swizzle::Bytes128) else { return Ok(None) };
-            *map = tiling.encode(stream)?;
+            let Some(found) = time_map(stream, &view)? else { return Ok(None) };
+            *map = found;
         }
         if let Some(slots) = walk.slots {
-            let lines = [p.batch, p.seqlen.div_ceil(SPAN), p.nheads].into_iter().try_fold(tiles.states, usize::checked_mul);
-            let Some(lines) = lines.filter(|&n| n <= i32::MAX as usize) else { return Ok(None) };
-            let (columns, device) = (tiles.padded_columns(), p.x.device());
-            let (data, shape) = (core::ptr::without_provenance(slots as usize), [lines, columns]);
-            // SAFETY: the host never reads through the view, whose memory is that of the slots.
-            let view = unsafe { View::from_raw_parts(data, DType::BF16, device, &shape, &[columns as isize, 1])? };
-            let Ok(tiling) = Tiling::new(&view, &[64, COLUMNS], Swizzle::Bytes128) else { return Ok(None) };
-            maps[5] = tiling.encode(stream)?;
+            let Some(found) = slot_map(stream, p, tiles, slots)? else { return Ok(None) };
+            maps[5] = found;
         }
         Ok(Some(Maps(maps)))
     }
@@ -205,9 +228,8 @@ impl Maps {
 pub(super) unsafe fn walk(stream: &Stream, walk: &Walk<'_, '_>, tiles: &Tiles, workspace: Option<u64>) -> Result<bool> {
     let p = walk.call.problem;
     let Some(plan) = Plan::new(p, stream.numbers()) else { return Ok(false) };
-    let same_slots = tiles.math == Math::Bf16 && (tiles.span, tiles.states) == (SPAN, plan.states);
     let no_factor = walk.direction == Direction::Backward && walk.call.dy.is_none();
-    if matches!(walk.output, Output::Gate(_)) || (walk.slots.is_some() && !same_slots) || no_factor {
+    if matches!(walk.output, Output::Gate(_)) || (walk.slots.is_some() && !plan.has_slots_of(tiles)) || no_factor {
         return Ok(false);
     }
     let Some(Maps([x_map, z_map, y_map, b_map, c_map, slot_map])) = Maps::new(stream, walk, tiles)? else { return Ok(false) };

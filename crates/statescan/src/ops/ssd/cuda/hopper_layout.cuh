@@ -51,15 +51,6 @@ struct Barriers {
   Barrier ready[UNITS][PIECES], taken[UNITS][PIECES], gate[UNITS][2];
 };
 
-// A place in a ring, and the phase of its barriers.
-template <int COUNT> struct Turn {
-  int at = 0;
-  u32 phase = 0;
-  DEVICE void next() {
-    if (++at == COUNT) at = 0, phase ^= 1;
-  }
-};
-
 struct Work {
   int batch, group, unit, units;   // the first unit of the group, and how many this block has
   i64 segment, start;
@@ -82,14 +73,4 @@ struct Work {
 
 DEVICE f32* decay_of(const Params& p, i64 segment, int batch, int head, int tile) {
   return p.decays + (((segment * p.batch + batch) * p.heads + head) * p.column_tiles + tile);
-}
-
-// two numbers of a register
-DEVICE f32 low_bf16(u32 two) { return __uint_as_float(two << 16); }
-DEVICE f32 high_bf16(u32 two) { return __uint_as_float(two & 0xffff0000u); }
-
-// one thread of each warp, after all of them
-DEVICE void warp_arrive(Barrier& barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }

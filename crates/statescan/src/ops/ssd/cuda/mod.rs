@@ -1,6 +1,7 @@
 //! SSD on CUDA, on tensor cores by `mma.sync`: a walk over time with the states in registers, and gradients chunk by chunk.
 
 mod backward;
+mod fused;
 mod gradients;
 mod hopper;
 mod maps;
@@ -114,9 +115,10 @@ impl<'p, 'a> Call<'p, 'a> {
         Call { problem, dy, sequences, sequence_count }
     }
 
+    /// What products are made of: as the inputs have it, whatever a cotangent is.
     fn math(&self, tf32: bool) -> Math {
         let p = self.problem;
-        Math::of([p.x.dtype(), p.b.dtype(), p.c.dtype()].into_iter().chain(self.dy.map(|v| v.dtype())), tf32)
+        Math::of([p.x.dtype(), p.b.dtype(), p.c.dtype()], tf32)
     }
 
     fn shape(&self, math: Math) -> Shape {

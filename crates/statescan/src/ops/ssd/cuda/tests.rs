@@ -87,6 +87,28 @@ fn add_hopper(suite: &mut Suite, args: &Args<'_>) {
             suite.add_for(&["sm_90a"], &hopper::KERNEL, &plan.config(walk, pass));
         }
     }
+    let plan = fused::Plan::new(&problem, Numbers::H200).unwrap();
+    let mut targets = every_gradient(&problem);
+    suite.add_for(&["sm_90a"], &fused::KERNEL, &plan.config(&state.call, &targets, Numbers::H200));
+    (targets.dt, targets.d, targets.z) = (None, None, None);
+    suite.add_for(&["sm_90a"], &fused::KERNEL, &plan.config(&state.call, &targets, Numbers::H200));
+}
+
+/// Every gradient but that of the initial state.
+fn every_gradient(p: &Problem<'_>) -> GradientTargets {
+    let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
+    GradientTargets {
+        x: Some(like(p.x)),
+        dt: Some(like(p.dt)),
+        a: Some(like(p.a)),
+        b: Some(like(p.b)),
+        c: Some(like(p.c)),
+        d: p.d.map(like),
+        z: p.z.map(like),
+        dt_bias: p.dt_bias.map(like),
+        dt_a: p.dt_a.map(like),
+        initial_state: None,
+    }
 }
 
 #[test]
@@ -106,7 +128,8 @@ fn ssd_kernels_compile_for_hopper() {
             dt_a: Some(plain.dt),
             ..skip
         };
-        for args in [plain, skip, Args { z: Some(plain.x), ..plain }, all] {
+        let wide_skip = Args { d: Some(tensor(DType::BF16, &[h, p])), ..plain };
+        for args in [plain, skip, wide_skip, Args { z: Some(plain.x), ..wide_skip }, Args { z: Some(plain.x), ..plain }, all] {
             add_hopper(&mut suite, &args);
         }
     }
@@ -115,20 +138,8 @@ fn ssd_kernels_compile_for_hopper() {
 
 fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, Made { numbers, architectures, tf32 }: Made) {
     let architectures = &architectures;
-    let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
     let sources = Sources { checkpoints: None, y: Some(p.x), final_state: Some(last.as_read()) };
-    let t = GradientTargets {
-        x: Some(like(p.x)),
-        dt: Some(like(p.dt)),
-        a: Some(like(p.a)),
-        b: Some(like(p.b)),
-        c: Some(like(p.c)),
-        d: p.d.map(like),
-        z: p.z.map(like),
-        dt_bias: p.dt_bias.map(like),
-        dt_a: p.dt_a.map(like),
-        initial_state: Some(last),
-    };
+    let t = GradientTargets { initial_state: Some(last), ..every_gradient(p) };
     let call = Call::new(p, sources.y);
     let plan = Plan::new(&call, call.math(tf32), numbers).unwrap();
     let tiles = &plan.tiles;

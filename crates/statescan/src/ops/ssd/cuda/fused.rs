@@ -1,0 +1,216 @@
+//! All gradients within chunks at once on Hopper, after its walks have left states and their gradients in slots. It takes what those walks take,
+//! if what it reads and writes lies so that the copy engine can do it.
+
+use super::gradients::Places;
+use super::hopper::{self, ALIGNMENT, COLUMNS, SPAN, TILE};
+use super::plan::Tiles;
+use super::{Call, Inputs, TOO_MANY, type_of};
+use crate::cuda::{
+    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, TensorMap, params,
+};
+use crate::error::Result;
+use crate::ops::ssd::problem::Problem;
+use crate::ops::ssd::targets::GradientTargets;
+
+pub(super) static KERNEL: Program<Params> = Program::new(
+    "ssd_fused",
+    &[COMMON, STEP_SIZE, MMA, HOPPER],
+    concat!(
+        include_str!("../../../cuda/sequences.cuh"),
+        include_str!("inputs.cuh"),
+        include_str!("hopper_tools.cuh"),
+        include_str!("fused_layout.cuh"),
+        include_str!("fused_steps.cuh"),
+        include_str!("fused_sides.cuh"),
+        include_str!("fused.cu")
+    ),
+);
+
+params! {
+    /// Parameters of `ssd_fused`.
+    pub(super) struct Params(inputs: Inputs) {
+        /// Tiles of 64 steps x 64 columns or states.
+        x_map: TensorMap,
+        dy_map: TensorMap,
+        z_map: TensorMap,
+        b_map: TensorMap,
+        c_map: TensorMap,
+        /// Tiles of 64 states x 64 columns of slots.
+        states_map: TensorMap,
+        gradients_map: TensorMap,
+        dx_map: TensorMap,
+        dz_map: TensorMap,
+        /// (batch, step, head)
+        ddt: Strided,
+        ddt_a: Strided,
+        /// (batch, step, group, state)
+        db: Strided,
+        dc: Strided,
+        /// Dense (batch, chunk, head).
+        a_terms: Address<f32>,
+        bias_terms: Address<f32>,
+        /// Dense (batch, chunk, head), or (batch, chunk, head, column).
+        skip_terms: Address<f32>,
+        /// Dense (batch, step, slice, group, state).
+        b_terms: Address<f32>,
+        c_terms: Address<f32>,
+        slices: i64,
+        heads_per_slice: i64,
+    }
+}
+
+/// Warpgroups: for the outputs, for the inputs, and for everything else.
+const WARPGROUPS: usize = 3;
+/// Registers of a thread of the former two, and of the last; all share what a launch begins with.
+const SIDE_REGISTERS: usize = 224;
+const HELPER_REGISTERS: usize = 56;
+const _: () = assert!(2 * SIDE_REGISTERS + HELPER_REGISTERS <= WARPGROUPS * 168);
+/// Bytes of shared memory that the kernel declares itself, at most: for a stage, and besides.
+const STATIC: [usize; 2] = [4096, 1024];
+/// What a block costs besides the units that it takes, in units; and what sums of terms cost.
+const OVERHEAD: usize = 4;
+
+/// How blocks lie over a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Plan {
+    walk: hopper::Plan,
+    /// Blocks that share the heads of a group, and heads of each.
+    pub slices: usize,
+    heads: usize,
+}
+
+impl Plan {
+    /// A plan for sizes, types and options that this kernel has.
+    pub fn new(p: &Problem<'_>, numbers: Numbers) -> Option<Plan> {
+        let walk = hopper::Plan::new(p, numbers)?;
+        let heads = p.nheads / p.ngroups;
+        let blocks = [p.batch, p.ngroups].into_iter().try_fold(p.seqlen.div_ceil(SPAN), usize::checked_mul)?;
+        let cut = |slices: usize| {
+            let each = heads.div_ceil(slices);
+            let slices = heads.div_ceil(each);
+            let waves = blocks.saturating_mul(slices).div_ceil(numbers.multiprocessors);
+            let sums = if slices > 1 { OVERHEAD } else { 0 };
+            (waves.saturating_mul(each * walk.column_tiles + OVERHEAD).saturating_add(sums), slices, each)
+        };
+        let (_, slices, heads) = (1..=heads.min(8)).map(cut).min()?;
+        Some(Plan { walk, slices, heads })
+    }
+
+    /// Whether slots lie as the kernel reads them.
+    fn suits(&self, tiles: &Tiles) -> bool {
+        self.walk.has_slots_of(tiles)
+    }
+
+    /// Stages and bytes of shared memory, as the kernel lays them out.
+    fn shared(&self, call: &Call<'_, '_>, t: &GradientTargets, numbers: Numbers) -> (usize, usize) {
+        let (panels, gate) = (self.walk.states / 64, usize::from(call.problem.z.is_some()));
+        let keeps_x = usize::from(t.z.is_some() || by_column(t));
+        let tiles = 3 + 2 * gate + keeps_x + 2 * panels;
+        let bytes = |stages: usize| (stages * tiles + 2 * panels + 1) * TILE + ALIGNMENT;
+        let fits = |stages: &usize| bytes(*stages) + stages * STATIC[0] + STATIC[1] <= numbers.shared_per_block;
+        let stages = if fits(&3) { 3 } else { 2 };
+        (stages, bytes(stages))
+    }
+
+    pub fn config(&self, call: &Call<'_, '_>, t: &GradientTargets, numbers: Numbers) -> Config {
+        let (stages, shared) = self.shared(call, t, numbers);
+        call.options()
+            .dtype("DDT", type_of(&t.dt))
+            .dtype("DDT_A", type_of(&t.dt_a))
+            .dtype("DB", type_of(&t.b))
+            .dtype("DC", type_of(&t.c))
+            .flag("HAS_DDT", t.dt.is_some())
+            .flag("HAS_DDT_A", t.dt_a.is_some())
+            .flag("HAS_DZ", t.z.is_some())
+            .flag("HAS_DSKIP", t.d.is_some())
+            .flag("SKIP_BY_COLUMN", by_column(t))
+            .flag("IN_TERMS", self.slices > 1)
+            .int("COLUMNS", COLUMNS)
+            .int("STATES", self.walk.states)
+            .int("STAGES", stages)
+            .int("SHARED", shared)
+            .int("SIDE_REGISTERS", SIDE_REGISTERS)
+            .int("HELPER_REGISTERS", HELPER_REGISTERS)
+    }
+}
+
+/// Whether the gradient by the skip has a number for each column.
+fn by_column(t: &GradientTargets) -> bool {
+    t.d.is_some_and(|v| v.as_read().rank() == 2)
+}
+
+/// Addresses of terms of the gradients by B and C.
+pub(super) struct Terms {
+    pub b: u64,
+    pub c: u64,
+}
+
+/// A launch, if this kernel can take the problem and every gradient that it forms is asked for.
+pub(super) struct Fused {
+    pub plan: Plan,
+    params: Params,
+}
+
+impl Fused {
+    pub fn new(
+        stream: &Stream,
+        plan: Plan,
+        call: &Call<'_, '_>,
+        t: &GradientTargets,
+        tiles: &Tiles,
+        (places, terms): (&Places, &Terms),
+    ) -> Result<Option<Fused>> {
+        let p = call.problem;
+        let (Some(dy), Some(dx), Some(db), Some(dc)) = (call.dy, t.x, t.b, t.c) else { return Ok(None) };
+        if !plan.suits(tiles) || !t.need_steps() {
+            return Ok(None);
+        }
+        let views = [Some(p.x), Some(dy), p.z, Some(p.b), Some(p.c), Some(dx.as_read()), t.z.as_ref().map(|v| v.as_read())];
+        let mut maps = [TensorMap::default(); 7];
+        for (map, view) in maps.iter_mut().zip(views) {
+            let Some(view) = view else { continue };
+            let Some(found) = hopper::time_map(stream, &view)? else { return Ok(None) };
+            *map = found;
+        }
+        let [x_map, dy_map, z_map, b_map, c_map, dx_map, dz_map] = maps;
+        let slots = |address| hopper::slot_map(stream, p, tiles, address);
+        let (Some(states_map), Some(gradients_map)) = (slots(places.states)?, slots(places.gradients)?) else { return Ok(None) };
+        let params = Params {
+            inputs: call.inputs(SPAN, plan.walk.column_tiles),
+            x_map,
+            dy_map,
+            z_map,
+            b_map,
+            c_map,
+            states_map,
+            gradients_map,
+            dx_map,
+            dz_map,
+            ddt: Strided::of_target(&t.dt),
+            ddt_a: Strided::of_target(&t.dt_a),
+            db: Strided::of(&db.as_read()),
+            dc: Strided::of(&dc.as_read()),
+            a_terms: Address::new(places.a),
+            bias_terms: Address::new(places.bias),
+            skip_terms: Address::new(places.skip),
+            b_terms: Address::new(terms.b),
+            c_terms: Address::new(terms.c),
+            slices: plan.slices as i64,
+            heads_per_slice: plan.heads as i64,
+        };
+        Ok(Some(Fused { plan, params }))
+    }
+
+    /// # Safety
+    /// The views are valid, the slots are filled, and there is room for all terms.
+    pub unsafe fn launch(&self, stream: &Stream, call: &Call<'_, '_>, t: &GradientTargets) -> Result<()> {
+        let (p, numbers) = (call.problem, stream.numbers());
+        let sizes = [p.batch, p.ngroups, self.plan.slices];
+        let blocks = sizes.into_iter().try_fold(p.seqlen.div_ceil(SPAN), usize::checked_mul);
+        let blocks = blocks.and_then(|n| u32::try_from(n).ok()).ok_or(TOO_MANY)?;
+        let shared = self.plan.shared(call, t, numbers).1;
+        let launch = Launch::line(blocks, 128 * WARPGROUPS as u32, shared as u32);
+        // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
+        unsafe { stream.launch(&KERNEL, &self.plan.config(call, t, numbers), launch, &self.params) }
+    }
+}

@@ -1,0 +1,128 @@
+// The backward pass within a chunk on Hopper, all gradients at once: a block takes a chunk through the heads of a group, and reads everything once.
+// The states h before the chunk and the gradients g by the state after it are in slots.
+//
+// With p the gradient by y before the gate, cs the sums of log2 of the decays since the chunk began, e[i] = 2^cs[i], w[j] = 2^(cs[end] - cs[j]), and
+// CB the triangle of C B^T below its diagonal, the same for every head, let
+//
+//   ps[i] = e[i] p[i]     xs[j] = dt[j] 2^-cs[j] x[j]     Y = CB xs + C h     X = CB^T ps + 2^cs[end] B g     K = ps xs^T
+//
+// so that decays are factors of steps alone, and no head forms a matrix of 64 x 64 numbers of its own. Then
+//
+//   y[i]  = e[i] Y[i]  + (dt[i] <C[i], B[i]> + D) x[i]
+//   dx[j] = dt[j] 2^-cs[j] X[j] + (dt[j] <C[j], B[j]> + D) p[j]
+//   dC = sum over heads of ps h^T        + (sum of K) B        (of K: its triangle with the diagonal)
+//   dB = sum over heads of dt w x g^T    + (sum of K)^T C
+//   weight: d dt[j] = 2^-cs[j] <x[j], X[j]> + <C[j], B[j]> <x[j], p[j]>
+//   decay:  d (dt A)[t] = sum_{i >= t} <ps[i], Y[i]> - sum_{j >= t} <xs[j], (CB^T ps)[j]> + sum_{j < t} <xs[j], (2^cs[end] B g)[j]> + 2^cs[end] <h, g>
+//
+// What pairs of steps add to the sums over i and over j is made of the same rounded numbers, so that it cancels where both are in one sum.
+//
+// Where decays within the chunk differ by more than FAR, powers of them would overflow: ps and xs are p and dt x there, the triangle is multiplied
+// by 2^(cs[i] - cs[j]) for this head, and so is K.
+//
+// Warpgroups: that of the outputs has the steps i as rows (Y, dC, and K), that of the inputs the steps j (X, dx, dB). The warps of a third one copy
+// tiles into shared memory, compute the powers, finish what steps get, and copy results to memory. They meet at barriers.
+
+constexpr int SPAN = 64, PANELS = STATES / 64, SIDES = 2;
+constexpr int PANEL = 64 * 128;   // bytes of 64 lines of 64 numbers, swizzled
+constexpr f64 FAR = 96.;
+static_assert(COLUMNS == 64 && STATES % 64 == 0 && STATES <= 128, "gradients of B and C fit into the registers of a warpgroup");
+static_assert(HAS_Z || !HAS_DZ, "a gradient needs its input");
+
+// whether x is still needed after xs has been formed
+constexpr bool KEEPS_X = HAS_DZ || (HAS_DSKIP && SKIP_BY_COLUMN);
+
+// a stage: tiles of x, dy and the gate, h, g; then what the sides write for each other, in the place of the former where those are not needed:
+// p, ps and xs. dx goes out by the place of p, the gradient by the gate by that of the gate
+constexpr int X_AT = 0, DY_AT = X_AT + PANEL, Z_AT = DY_AT + PANEL, H_AT = Z_AT + (HAS_Z ? PANEL : 0), G_AT = H_AT + PANELS * PANEL;
+constexpr int PS_AT = G_AT + PANELS * PANEL, OWN_P_AT = PS_AT + PANEL, OWN_XS_AT = OWN_P_AT + (HAS_Z ? PANEL : 0);
+constexpr int STAGE = OWN_XS_AT + (KEEPS_X ? PANEL : 0), P_AT = HAS_Z ? OWN_P_AT : DY_AT, XS_AT = KEEPS_X ? OWN_XS_AT : X_AT;
+// for all heads: B, C, and K
+constexpr int B_AT = STAGES * STAGE, C_AT = B_AT + PANELS * PANEL, K_AT = C_AT + PANELS * PANEL, ALIGNMENT = 1024;
+static_assert(K_AT + PANEL + ALIGNMENT <= SHARED, "the plan has counted the same");
+
+// The powers of a unit, and what else its steps and columns have. Factors of bf16 stand twice in a register.
+struct alignas(16) Powers {
+  u32 p_in[SPAN], x_in[SPAN];         // of p in ps, and of x in xs
+  u32 p_state[SPAN], x_state[SPAN];   // e, and dt w
+  f32 sum[SPAN], weight[SPAN];        // cs, and dt
+  f32 before[SPAN], back[SPAN];       // e, and 2^-cs, or one where they are far apart
+  f32 to_end[SPAN];                   // what B g is multiplied by in X: 2^cs[end], or w where they are far apart
+  f32 skip[COLUMNS];
+  f32 whole;
+  int far;
+};
+
+// What steps of a unit add up to.
+struct StepSums {
+  f32 outputs[SPAN];           // <ps, Y>
+  f32 inputs[SPAN];            // <xs, X>, with x for xs where that is zero
+  f32 inputs_state[SPAN];      // <xs, B g>, the same
+  f32 own[SPAN];               // <x, p>
+  f32 columns[COLUMNS];        // the same sums over steps, where the skip has a number for each column
+  f32 state[4];                // parts of <h, g>
+};
+
+// What a unit has in its stage: tiles, powers, sums, each of which becomes ready and is given back by itself.
+struct Barriers {
+  Barrier full, written, empty;
+  Barrier has_ps, has_xs;
+  Barrier ready, taken;
+  Barrier summed, read;
+
+  DEVICE void init() {
+    barrier_init(full, 1), barrier_init(written, 8), barrier_init(empty, 1);
+    barrier_init(has_ps, 4), barrier_init(has_xs, 4);
+    // both sides take powers, and the warp that finishes
+    barrier_init(ready, 1), barrier_init(taken, 9);
+    barrier_init(summed, 8), barrier_init(read, 1);
+  }
+};
+
+struct Shared {
+  Powers powers[STAGES];
+  StepSums sums[STAGES];
+  Barriers barriers[STAGES];
+  Barrier maps, has_k;   // B and C, and K after all units
+  f32 diagonal[SPAN];    // <C[j], B[j]>
+
+  DEVICE void init() {
+    for (Barriers& some : barriers) some.init();
+    barrier_init(maps, 1), barrier_init(has_k, 4);
+    barriers_are_ready();
+  }
+};
+
+struct Work {
+  int batch, chunk, group, slice, first, units;   // units: 64 columns of a head, in the order of heads
+
+  DEVICE explicit Work(const Params& p) {
+    int i = blockIdx.x;
+    const int slices = int(p.slices), groups = int(p.groups), chunks = int(p.chunks);
+    slice = i % slices, i /= slices;
+    group = i % groups, i /= groups;
+    chunk = i % chunks, batch = i / chunks;
+    const int heads = int(p.heads_per_group), each = int(p.heads_per_slice), before = slice * each;
+    first = (group * heads + before) * int(p.column_tiles);
+    units = (min(before + each, heads) - before) * int(p.column_tiles);
+  }
+  DEVICE int step() const { return chunk * SPAN; }
+  DEVICE int head(const Params& p, int unit) const { return (first + unit) / int(p.column_tiles); }
+  DEVICE int column(const Params& p, int unit) const { return (first + unit) % int(p.column_tiles) * COLUMNS; }
+  // the first line of the states of a slot
+  DEVICE int slot(const Params& p, int head) const { return ((batch * int(p.chunks) + chunk) * int(p.heads) + head) * STATES; }
+  // a number of a head in this chunk: (batch, chunk, head)
+  DEVICE i64 place(const Params& p, int head) const { return (i64(batch) * p.chunks + chunk) * p.heads + head; }
+};
+
+// Sums over the four threads of a row, and over a warp.
+DEVICE f32 sum_of_row(f32 v) {
+  v += __shfl_xor_sync(~0u, v, 1);
+  return v + __shfl_xor_sync(~0u, v, 2);
+}
+DEVICE f32 sum_of_warp(f32 v) {
+  v = sum_of_row(v);
+  v += __shfl_xor_sync(~0u, v, 4);
+  v += __shfl_xor_sync(~0u, v, 8);
+  return v + __shfl_xor_sync(~0u, v, 16);
+}

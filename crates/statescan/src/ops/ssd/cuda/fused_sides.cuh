@@ -1,0 +1,153 @@
+// What both sides do, each with its own steps as rows. It comes after `fused_layout.cuh`.
+
+// this thread's first row of a side, and the first of its two columns; the other row is 8 further on
+DEVICE int row_of() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
+DEVICE int pair_of() { return 2 * (threadIdx.x % 4); }
+
+typedef FragmentA Rows[4];   // 64 rows x 64 columns of a side
+
+DEVICE void load_rows(Rows& rows, const char* tile) {
+#pragma unroll
+  for (int k = 0; k < 4; k++) load_matrices<false>(rows[k].v, tile + (lines_at() ^ 32 * k));
+}
+DEVICE void store_rows(char* tile, const Rows& rows) {
+#pragma unroll
+  for (int k = 0; k < 4; k++) store_matrices<false>(tile + (lines_at() ^ 32 * k), rows[k].v);
+}
+DEVICE void scale_rows(Rows& out, const Rows& rows, const u32 (&factors)[SPAN]) {
+  const u32 own[2] = {factors[row_of()], factors[row_of() + 8]};
+#pragma unroll
+  for (int k = 0; k < 4; k++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) out[k].v[i] = multiply_bf16(rows[k].v[i], own[i % 2]);
+}
+// job(sum, row, column)
+template <int N, typename Job> DEVICE void each_sum(Sums<N>& sums, Job job) {
+#pragma unroll
+  for (int i = 0; i < N / 2; i++) job(sums.v[i], row_of() + i / 2 % 2 * 8, i / 4 * 8 + pair_of() + i % 2);
+}
+template <int N> DEVICE void scale_rows(Sums<N>& sums, const f32 (&factors)[SPAN]) {
+  const f32 own[2] = {factors[row_of()], factors[row_of() + 8]};
+#pragma unroll
+  for (int i = 0; i < N / 2; i++) sums.v[i] *= own[i / 2 % 2];
+}
+DEVICE void pack_rows(Rows& rows, const Sums<64>& sums) {
+#pragma unroll
+  for (int i = 0; i < 16; i++) rows[i / 4].v[i % 4] = pack_bf16(sums.v[2 * i], sums.v[2 * i + 1]);
+}
+
+// Dot products of rows, in all threads of a row.
+DEVICE void dot_rows(f32 (&dots)[2], const Rows& rows, const Sums<64>& sums) {
+  f32 low[2] = {}, high[2] = {};
+#pragma unroll
+  for (int i = 0; i < 16; i++) {
+    low[i % 2] = __fmaf_rn(low_bf16(rows[i / 4].v[i % 4]), sums.v[2 * i], low[i % 2]);
+    high[i % 2] = __fmaf_rn(high_bf16(rows[i / 4].v[i % 4]), sums.v[2 * i + 1], high[i % 2]);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; r++) dots[r] = sum_of_row(low[r] + high[r]);
+}
+DEVICE void put_rows(f32 (&to)[SPAN], const f32 (&numbers)[2]) {
+  if (pair_of() == 0) to[row_of()] = numbers[0], to[row_of() + 8] = numbers[1];
+}
+
+// Dot products of lines with those of the same number, 16 of them, on the diagonals of products: thread 4 g + g / 2 has those of lines g and g + 8.
+struct Diagonal {
+  FragmentC first = {}, second = {};
+  DEVICE void add(const FragmentA& a, const FragmentA& b) {
+    multiply<bf16>(first, a, FragmentB{b.v[0], b.v[2]});
+    multiply<bf16>(second, a, FragmentB{b.v[1], b.v[3]});
+  }
+  DEVICE static bool has() { return threadIdx.x % 32 / 8 == threadIdx.x % 4; }
+  DEVICE f32 line(int r) const {
+    const bool odd = threadIdx.x / 4 % 2 == 1;
+    return r == 0 ? (odd ? first.v[1] : first.v[0]) : (odd ? second.v[3] : second.v[2]);
+  }
+};
+
+// One side: what it sums over heads, and its triangle of C B^T below the diagonal (OF_INPUTS: of its transpose).
+template <bool OF_INPUTS> struct Side {
+  const Params& p;
+  const Work& w;
+  char* const tiles;
+  Shared& shared;
+  Turn<STAGES> turn;
+  Sums<STATES> gradient;   // of C, or of B
+  Rows triangle;
+
+  DEVICE Side(const Params& p, const Work& w, char* tiles, Shared& shared) : p(p), w(w), tiles(tiles), shared(shared) {
+#pragma unroll
+    for (int i = 0; i < STATES / 2; i++) gradient.v[i] = 0.f;
+  }
+
+  DEVICE char* stage() const { return tiles + turn.at * STAGE; }
+  DEVICE const Powers& powers() const { return shared.powers[turn.at]; }
+  DEVICE Barriers& barriers() const { return shared.barriers[turn.at]; }
+  DEVICE StepSums& sums() const { return shared.sums[turn.at]; }
+
+  DEVICE static bool below(int row, int column) { return OF_INPUTS ? row < column : column < row; }
+
+  DEVICE void form_triangle() {
+    Sums<64> products;
+    barrier_wait(shared.maps, 0);
+    const char* const own = tiles + (OF_INPUTS ? B_AT : C_AT);
+    const char* const other = tiles + (OF_INPUTS ? C_AT : B_AT);
+    products_fence();
+#pragma unroll
+    for (int k = 0; k < STATES / 16; k++) {
+      const int at = k / 4 * PANEL + k % 4 * 32;
+      multiply<false>(products, operand(own + at), operand(other + at), k > 0);
+    }
+    products_commit();
+    products_wait();
+    pin(products.v);
+    each_sum(products, [&](f32& v, int row, int column) {
+      if (OF_INPUTS && row == column) shared.diagonal[row] = v;
+      v = below(row, column) ? v : 0.f;
+    });
+    pack_rows(triangle, products);
+    if constexpr (OF_INPUTS) __syncwarp();
+  }
+
+  // The triangle times the decays between its steps.
+  DEVICE void decayed_triangle(Rows& out) const {
+    const f32 (&sum)[SPAN] = powers().sum;
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+      const int row = row_of() + i % 2 * 8, column = i / 2 * 8 + pair_of();
+      f32 v[2];
+#pragma unroll
+      for (int k = 0; k < 2; k++) v[k] = below(row, column + k) ? exp2_fast(OF_INPUTS ? sum[column + k] - sum[row] : sum[row] - sum[column + k]) : 0.f;
+      const u32 own = triangle[i / 4].v[i % 4];
+      out[i / 4].v[i % 4] = pack_bf16(low_bf16(own) * v[0], high_bf16(own) * v[1]);
+    }
+  }
+
+  DEVICE void wait_for_unit() const { barrier_wait(barriers().ready, turn.phase), barrier_wait(barriers().full, turn.phase); }
+  // before its first write to `sums()`
+  DEVICE void wait_for_sums() const { barrier_wait(barriers().read, turn.phase ^ 1); }
+  DEVICE void leave_unit() {
+    warp_arrive(barriers().summed), warp_arrive(barriers().taken), warp_arrive(barriers().written);
+    turn.next();
+  }
+
+  // Adds the product of K's rows and the other map, and writes the gradient, as a term where other blocks have other heads of the group.
+  template <typename E> DEVICE void finish(const Rows& k, const Strided& target, f32* terms) {
+    const char* const map = tiles + (OF_INPUTS ? C_AT : B_AT);
+    __syncwarp();
+    products_fence();
+#pragma unroll
+    for (int i = 0; i < 4; i++) multiply<true>(gradient, k[i], operand(map + i * 16 * 128, PANEL), true);
+    products_commit();
+    products_wait();
+    pin(gradient.v);
+    each_sum(gradient, [&](f32& v, int row, int n) {
+      const i64 t = w.step() + row;
+      if (t >= p.seqlen || n >= p.dstate) return;
+      if constexpr (IN_TERMS)
+        terms[(((w.batch * p.seqlen + t) * p.slices + w.slice) * p.groups + w.group) * p.dstate + n] = v;
+      else
+        assign(*at<E>(target, w.batch, t, w.group, n), v);
+    });
+  }
+};

@@ -1,0 +1,190 @@
+// The warps that help: tiles copied in, powers of the decays, the gradients by the steps, results copied out. They come after `fused_layout.cuh`.
+
+// ---- tiles in: one thread
+
+DEVICE void copy_in(const Params& p, const Work& w, char* tiles, Shared& shared) {
+  const int step = w.step();
+  barrier_arrive_expecting(shared.maps, 2 * PANELS * PANEL);
+#pragma unroll
+  for (int n = 0; n < PANELS; n++) {
+    tile_load(tiles + B_AT + n * PANEL, p.b_map, shared.maps, {64 * n, w.group, step, w.batch});
+    tile_load(tiles + C_AT + n * PANEL, p.c_map, shared.maps, {64 * n, w.group, step, w.batch});
+  }
+  Turn<STAGES> turn;
+#pragma unroll 1
+  for (int unit = 0; unit < w.units; unit++, turn.next()) {
+    Barrier& full = shared.barriers[turn.at].full;
+    barrier_wait(shared.barriers[turn.at].empty, turn.phase ^ 1);
+    char* const stage = tiles + turn.at * STAGE;
+    const int head = w.head(p, unit), column = w.column(p, unit), slot = w.slot(p, head);
+    const int at[4] = {column, head, step, w.batch};
+    barrier_arrive_expecting(full, H_AT + 2 * PANELS * PANEL);
+    tile_load(stage + X_AT, p.x_map, full, at);
+    tile_load(stage + DY_AT, p.dy_map, full, at);
+    if constexpr (HAS_Z) tile_load(stage + Z_AT, p.z_map, full, at);
+#pragma unroll
+    for (int n = 0; n < PANELS; n++) {
+      tile_load(stage + H_AT + n * PANEL, p.states_map, full, {column, slot + 64 * n});
+      tile_load(stage + G_AT + n * PANEL, p.gradients_map, full, {column, slot + 64 * n});
+    }
+  }
+}
+
+// ---- results out: one thread
+
+DEVICE void copy_out(const Params& p, const Work& w, const char* tiles, Shared& shared) {
+  Turn<STAGES> turn;
+#pragma unroll 1
+  for (int unit = 0; unit < w.units; unit++, turn.next()) {
+    barrier_wait(shared.barriers[turn.at].written, turn.phase);
+    const char* const stage = tiles + turn.at * STAGE;
+    const int at[4] = {w.column(p, unit), w.head(p, unit), w.step(), w.batch};
+    tile_store(p.dx_map, stage + P_AT, at);
+    if constexpr (HAS_DZ) tile_store(p.dz_map, stage + Z_AT, at);
+    tile_store_commit();
+    tile_store_wait();
+    barrier_arrive(shared.barriers[turn.at].empty);
+  }
+  tile_store_finish();
+}
+
+// ---- powers of the decays: a warp, two neighbouring steps a thread
+
+DEVICE u32 twice(f32 v) { return pack_bf16(v, v); }
+
+DEVICE void write_powers(Powers& powers, const Params& p, const Work& w, int head, int column) {
+  const int lane = threadIdx.x % 32;
+  const Head constants(p, head);
+  f64 sum[2];
+  f32 weight[2];
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const i64 t = w.step() + 2 * lane + k;
+    StepSizes d = {};
+    if (t < p.seqlen) d = step_sizes(p, constants, w.batch, head, t);
+    weight[k] = d.weight, sum[k] = f64(d.decay) * constants.rate;
+  }
+  const f64 both = sum[0] + sum[1];
+  f64 before = both;
+#pragma unroll
+  for (int far = 1; far < 32; far *= 2) {
+    const f64 other = __shfl_up_sync(~0u, before, far);
+    if (lane >= far) before += other;
+  }
+  const f64 whole = __shfl_sync(~0u, before, 31);
+  before = __shfl_up_sync(~0u, before, 1);
+  if (lane == 0) before = 0.;
+  sum[0] += before, sum[1] = before + both;
+  const bool far = __any_sync(~0u, !(fabs(sum[0]) <= FAR && fabs(sum[1]) <= FAR));
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const int step = 2 * lane + k;
+    const f32 e = exp2_fast(f32(sum[k])), after = exp2_fast(f32(whole - sum[k])), back = far ? 1.f : exp2_fast(f32(-sum[k]));
+    powers.p_in[step] = twice(far ? 1.f : e), powers.x_in[step] = twice(weight[k] * back);
+    powers.p_state[step] = twice(e), powers.x_state[step] = twice(weight[k] * after);
+    powers.sum[step] = f32(sum[k]), powers.weight[step] = weight[k];
+    powers.before[step] = e, powers.back[step] = back;
+    powers.to_end[step] = far ? after : exp2_fast(f32(whole));
+    if constexpr (HAS_SKIP) powers.skip[step] = column + step < p.headdim ? to_f32(*at<SKIP>(p.skip, head, column + step)) : 0.f;
+  }
+  if (lane == 0) powers.whole = exp2_fast(f32(whole)), powers.far = far;
+}
+
+DEVICE void compute_powers(const Params& p, const Work& w, Shared& shared) {
+  Turn<STAGES> turn;
+#pragma unroll 1
+  for (int unit = 0; unit < w.units; unit++, turn.next()) {
+    barrier_wait(shared.barriers[turn.at].taken, turn.phase ^ 1);
+    write_powers(shared.powers[turn.at], p, w, w.head(p, unit), w.column(p, unit));
+    warp_arrive(shared.barriers[turn.at].ready);
+  }
+}
+
+// ---- the gradients by the steps: a warp, two neighbouring steps a thread
+
+struct Finisher {
+  const Params& p;
+  const Work& w;
+  const Shared& shared;
+  f32 outputs[2] = {}, inputs[2] = {}, inputs_state[2] = {}, own[2] = {}, state = 0.f;
+
+  DEVICE void add(const StepSums& sums, int head, int column) {
+    const int lane = threadIdx.x % 32;
+    if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) {
+      for (int i = lane; i < COLUMNS && column + i < p.headdim; i += 32) p.skip_terms[w.place(p, head) * p.headdim + column + i] = sums.columns[i];
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const int step = 2 * lane + k;
+      outputs[k] += sums.outputs[step], inputs[k] += sums.inputs[step];
+      inputs_state[k] += sums.inputs_state[step], own[k] += sums.own[step];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) state += sums.state[i];
+  }
+
+  // what the steps of a head get, after all of its columns
+  DEVICE void finish(const Powers& powers, int head) {
+    const int lane = threadIdx.x % 32;
+    const Head constants(p, head);
+    f32 from[2], to[2], by_weight[2];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const int step = 2 * lane + k;
+      const f32 scale = low_bf16(powers.x_in[step]), ratio = powers.back[step] / (scale == 0.f ? 1.f : scale);
+      const f32 state_part = powers.to_end[step] * inputs_state[k];
+      by_weight[k] = __fmaf_rn(inputs[k], ratio, shared.diagonal[step] * own[k]);
+      // xs that is zero adds nothing to decays
+      from[k] = outputs[k] - (scale == 0.f ? 0.f : inputs[k] - state_part);
+      to[k] = scale == 0.f ? 0.f : state_part * ratio * powers.weight[step];
+    }
+    f32 later = from[0] + from[1], earlier = to[0] + to[1];
+#pragma unroll
+    for (int far = 1; far < 32; far *= 2) {
+      const f32 down = __shfl_down_sync(~0u, later, far), up = __shfl_up_sync(~0u, earlier, far);
+      if (lane + far < 32) later += down;
+      if (lane >= far) earlier += up;
+    }
+    later = __shfl_down_sync(~0u, later, 1), earlier = __shfl_up_sync(~0u, earlier, 1);
+    if (lane == 31) later = 0.f;
+    if (lane == 0) earlier = 0.f;
+    const f32 both = powers.whole * state, rate = to_f32(*at<A>(p.a, head));
+    const f32 by_decay[2] = {(later + from[1]) + from[0] + earlier + both, later + from[1] + (earlier + to[0]) + both};
+    f32 a = 0.f, bias = 0.f;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const i64 t = w.step() + 2 * lane + k;
+      if (t >= p.seqlen) continue;
+      const StepSizes d = step_sizes(p, constants, w.batch, head, t);
+      if constexpr (!HAS_DT_A) by_weight[k] = __fmaf_rn(rate, by_decay[k], by_weight[k]);
+      const f32 ddt = by_weight[k] * Dt::slope(to_f32(*at<DT>(p.dt, w.batch, t, head)), constants.bias, p.dt_low, p.dt_high);
+      a = __fmaf_rn(by_decay[k], d.decay, a), bias += ddt;
+      if constexpr (HAS_DDT) assign(*at<DDT>(p.ddt, w.batch, t, head), ddt);
+      if constexpr (HAS_DDT_A) assign(*at<DDT_A>(p.ddt_a, w.batch, t, head), rate * by_decay[k]);
+    }
+    a = sum_of_warp(a), bias = sum_of_warp(bias);
+    const f32 skip = sum_of_warp(own[0] + own[1]);
+    if (lane != 0) return;
+    const i64 place = w.place(p, head);
+    p.a_terms[place] = a, p.bias_terms[place] = bias;
+    if constexpr (HAS_DSKIP && !SKIP_BY_COLUMN) p.skip_terms[place] = skip;
+  }
+};
+
+DEVICE void finish_steps(const Params& p, const Work& w, Shared& shared) {
+  Turn<STAGES> turn;
+#pragma unroll 1
+  for (int unit = 0; unit < w.units; unit += int(p.column_tiles)) {
+    Finisher finisher = {p, w, shared};
+    const int head = w.head(p, unit);
+#pragma unroll 1
+    for (int tile = 1; tile <= p.column_tiles; tile++, turn.next()) {
+      Barriers& barriers = shared.barriers[turn.at];
+      barrier_wait(barriers.summed, turn.phase);
+      finisher.add(shared.sums[turn.at], head, w.column(p, unit + tile - 1));
+      warp_arrive(barriers.read);
+      if (tile == p.column_tiles) finisher.finish(shared.powers[turn.at], head);
+      warp_arrive(barriers.taken);
+    }
+  }
+}
