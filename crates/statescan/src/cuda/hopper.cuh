@@ -100,6 +100,9 @@ DEVICE u64 operand(const void* tile, u32 apart = 16) {
   return start | u64(apart >> 4) << 16 | u64(1024 >> 4) << 32 | u64(1) << 62;
 }
 
+// The operand that begins so many bytes further on.
+DEVICE u64 further(u64 from, u32 bytes) { return (from & ~u64(0xffffffff)) | u32(u32(from) + (bytes >> 4)); }
+
 // before the first product, and wherever a thread has written to registers of products
 DEVICE void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

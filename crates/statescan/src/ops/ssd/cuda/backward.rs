@@ -114,6 +114,7 @@ pub(crate) fn backward(
         None => None,
     };
 
+    let slot_chunks = if fused.is_some() { fused::SLOT_CHUNKS } else { 1 };
     if needs_states || t.z.is_some() {
         let gate = t.z.as_ref().filter(|_| fused.is_none());
         let walk = Walk {
@@ -123,6 +124,7 @@ pub(crate) fn backward(
             before: problem.initial_state,
             after: None,
             slots: needs_states.then_some(places.states),
+            slot_chunks,
         };
         // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the workspace has the
         // size of this layout.
@@ -136,6 +138,7 @@ pub(crate) fn backward(
             before: sources.final_state,
             after: t.initial_state,
             slots: needs_gradients.then_some(places.gradients),
+            slot_chunks,
         };
         // SAFETY: as above.
         unsafe { walk.launch(stream, tiles, plan.cut, workspace)? };

@@ -10,8 +10,7 @@ struct OutputSide : Side<false> {
     for (int i = 0; i < SPAN / 2; i++) k.v[i] = 0.f;
   }
 
-  // p, which the other side finds as well
-  DEVICE void load_p(Rows& rows) {
+  DEVICE void load_p(Rows& rows) const {
     load_rows(rows, stage() + DY_AT);
     if constexpr (!HAS_Z) return;
 #pragma unroll
@@ -24,7 +23,6 @@ struct OutputSide : Side<false> {
         v = pack_bf16(low_bf16(v) * silu(low_bf16(z.v[i])), high_bf16(v) * silu(high_bf16(z.v[i])));
       }
     }
-    store_rows(stage() + P_AT, rows);
   }
 
   // this warp's part of <h, g>: lines of the slots, 16 states at a time
@@ -45,21 +43,22 @@ struct OutputSide : Side<false> {
   }
 
   DEVICE void add_states(Sums<64>& y, const Rows& own) {
-    const char* const states = stage() + H_AT;
+    const u64 states = operand(stage() + H_AT), map = operand(tiles + C_AT);
 #pragma unroll
-    for (int i = 0; i < STATES / 16; i++)
-      multiply<true>(y, operand(tiles + C_AT + i / 4 * PANEL + i % 4 * 32), operand(states + i * 16 * 128), i > 0);
+    for (int i = 0; i < STATES / 16; i++) multiply<true>(y, further(map, i / 4 * PANEL + i % 4 * 32), further(states, i * 16 * 128), i > 0);
 #pragma unroll
-    for (int i = 0; i < 4; i++) multiply<false>(gradient, own[i], operand(states + i * 32), true);
+    for (int i = 0; i < 4; i++) multiply<false>(gradient, own[i], further(states, i * 32), true);
   }
   // the product of two sides
   DEVICE void multiply_sides(Sums<64>& out, const Rows& own, bool add) {
+    const u64 xs = operand(stage() + XS_AT);
 #pragma unroll
-    for (int i = 0; i < 4; i++) multiply<false>(out, own[i], operand(stage() + XS_AT + i * 32), add || i > 0);
+    for (int i = 0; i < 4; i++) multiply<false>(out, own[i], further(xs, i * 32), add || i > 0);
   }
   DEVICE void add_inputs(Sums<64>& y, const Rows& weights) {
+    const u64 xs = operand(stage() + XS_AT);
 #pragma unroll
-    for (int i = 0; i < 4; i++) multiply<true>(y, weights[i], operand(stage() + XS_AT + i * 16 * 128), true);
+    for (int i = 0; i < 4; i++) multiply<true>(y, weights[i], further(xs, i * 16 * 128), true);
   }
 
   // Y and K where powers are near, and this warp's part of <h, g>.
@@ -80,9 +79,10 @@ struct OutputSide : Side<false> {
   }
 
   // Y where they are far apart, with its decays.
-  DEVICE f32 far(Sums<64>& y, const Rows& rows) {
+  DEVICE f32 far(Sums<64>& y, Rows& rows) {
     Rows other;
-    scale_rows(other, rows, powers().p_state);
+    scale_rows(other, rows, [&](int row) { return powers().before[row]; });
+    forget_numbers(rows);
     products_fence();
     add_states(y, other);
     products_commit();
@@ -123,7 +123,7 @@ struct OutputSide : Side<false> {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const int row = row_of() + 8 * r;
-      factors[r] = of.far ? 1.f : of.before[row], own[r] = of.weight[row] * shared.diagonal[row];
+      factors[r] = is_far() ? 1.f : of.before[row], own[r] = of.weight[row] * shared.diagonal[row];
     }
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -151,22 +151,25 @@ struct OutputSide : Side<false> {
 
   DEVICE void unit() {
     wait_for_unit();
+    move_state();
     Rows ps;
     load_p(ps);
-    scale_rows(ps, ps, powers().p_in);
+    wait_for_state();
+    __syncwarp();
+    if constexpr (HAS_Z) store_rows(stage() + P_AT, ps);
+    if (!is_far()) scale_rows(ps, ps, [&](int row) { return powers().before[row]; });
     store_rows(stage() + PS_AT, ps);
     fence_async();
     warp_arrive(barriers().has_ps);
     Sums<64> y;
-    const bool is_far = powers().far;
-    const f32 states = is_far ? far(y, ps) : near(y, ps);
+    const f32 states = is_far() ? far(y, ps) : near(y, ps);
     f32 dots[2];
     dot_rows(dots, ps, y);
     wait_for_sums();
     put_rows(sums().outputs, dots);
     if (threadIdx.x % 32 == 0) sums().state[threadIdx.x % 128 / 32] = states;
     if constexpr (HAS_DZ) put_gate(y);
-    if (is_far) far_pairs(ps);
+    if (is_far()) far_pairs(ps);
     leave_unit();
   }
 
@@ -203,13 +206,13 @@ struct InputSide : Side<true> {
     wait_for_sums();
 #pragma unroll
     for (int r = 0; r < 2; r++)
-      if (Diagonal::has()) this->sums().columns[row_of() + 8 * r] = both.line(r);
+      if (Diagonal::has()) sums().columns[row_of() + 8 * r] = both.line(r);
     // dx takes the place of p
     meet<1, 128>();
   }
 
   // dx, in the place of p
-  DEVICE void put_dx(const Sums<64>& sums) {
+  DEVICE void put_dx(const Sums<64>& total) {
     const Powers& of = powers();
     Rows rows;
     load_rows(rows, stage() + P_AT);
@@ -227,7 +230,7 @@ struct InputSide : Side<true> {
         const float2 skip = *reinterpret_cast<const float2*>(of.skip + i / 2 * 8 + pair_of());
         add.x += skip.x, add.y += skip.y;
       }
-      v = pack_bf16(__fmaf_rn(add.x, low_bf16(v), sums.v[2 * i] * factors[i % 2]), __fmaf_rn(add.y, high_bf16(v), sums.v[2 * i + 1] * factors[i % 2]));
+      v = pack_bf16(__fmaf_rn(add.x, low_bf16(v), total.v[2 * i] * factors[i % 2]), __fmaf_rn(add.y, high_bf16(v), total.v[2 * i + 1] * factors[i % 2]));
     }
     store_rows(stage() + P_AT, rows);
     fence_async();
@@ -235,28 +238,32 @@ struct InputSide : Side<true> {
 
   DEVICE void unit() {
     wait_for_unit();
+    move_state();
     if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) put_skip();
     const Powers& of = powers();
     Rows x, xs, own;
     load_rows(x, stage() + X_AT);
-    scale_rows(xs, x, of.x_in);
+    scale_rows(xs, x, [&](int row) { return of.weight[row] * of.back[row]; });
     store_rows(stage() + XS_AT, xs);
     fence_async();
     warp_arrive(barriers().has_xs);
-    scale_rows(own, x, of.x_state);
-    Sums<64> sums;
+    scale_rows(own, x, [&](int row) { return of.weight[row] * of.after[row]; });
+    forget_numbers(x), forget_numbers(xs);
+    if (!w.second) wait_for_state();
+    __syncwarp();
+    Sums<64> total;
+    const u64 states = operand(stage() + G_AT), map = operand(tiles + B_AT);
     products_fence();
 #pragma unroll
-    for (int n = 0; n < STATES / 16; n++)
-      multiply<true>(sums, operand(tiles + B_AT + n / 4 * PANEL + n % 4 * 32), operand(stage() + G_AT + n * 16 * 128), n > 0);
+    for (int n = 0; n < STATES / 16; n++) multiply<true>(total, further(map, n / 4 * PANEL + n % 4 * 32), further(states, n * 16 * 128), n > 0);
     products_commit();
 #pragma unroll
-    for (int n = 0; n < 4; n++) multiply<false>(gradient, own[n], operand(stage() + G_AT + n * 32), true);
+    for (int n = 0; n < 4; n++) multiply<false>(gradient, own[n], further(states, n * 32), true);
     products_commit();
     // where xs is zero, dots are those of x
 #pragma unroll
     for (int r = 0; r < 2; r++)
-      if (low_bf16(of.x_in[row_of() + 8 * r]) == 0.f)
+      if (of.weight[row_of() + 8 * r] * of.back[row_of() + 8 * r] == 0.f)
 #pragma unroll
         for (int n = 0; n < 8; n++) xs[n / 2].v[n % 2 * 2 + r] = x[n / 2].v[n % 2 * 2 + r];
     barrier_wait(barriers().has_ps, turn.phase);
@@ -271,34 +278,36 @@ struct InputSide : Side<true> {
     wait_for_sums();
 #pragma unroll
     for (int r = 0; r < 2; r++)
-      if (Diagonal::has()) this->sums().own[row_of() + 8 * r] = both.line(r);
+      if (Diagonal::has()) sums().own[row_of() + 8 * r] = both.line(r);
     products_wait<1>();
-    pin(sums.v);
+    pin(total.v);
     f32 dots[2];
-    dot_rows(dots, xs, sums);
-    put_rows(this->sums().inputs_state, dots);
-    scale_rows(sums, of.to_end);
-    add_outputs(sums);
-    dot_rows(dots, xs, sums);
-    put_rows(this->sums().inputs, dots);
-    put_dx(sums);
+    dot_rows(dots, xs, total);
+    forget_numbers(xs);
+    put_rows(sums().inputs_state, dots);
+    scale_rows(total, of.to_end);
+    add_outputs(total);
+    dot_rows(dots, xs, total);
+    put_rows(sums().inputs, dots);
+    put_dx(total);
     leave_unit();
   }
 
-  DEVICE void add_outputs(Sums<64>& sums) {
+  DEVICE void add_outputs(Sums<64>& total) {
     Rows weights;
-    if (powers().far) {
+    if (is_far()) {
       decayed_triangle(weights);
     } else {
 #pragma unroll
       for (int n = 0; n < 16; n++) weights[n / 4].v[n % 4] = triangle[n / 4].v[n % 4];
     }
+    const u64 ps = operand(stage() + PS_AT);
     products_fence();
 #pragma unroll
-    for (int n = 0; n < 4; n++) multiply<true>(sums, weights[n], operand(stage() + PS_AT + n * 16 * 128), true);
+    for (int n = 0; n < 4; n++) multiply<true>(total, weights[n], further(ps, n * 16 * 128), true);
     products_commit();
     products_wait();
-    pin(sums.v), pin(gradient.v);
+    pin(total.v), pin(gradient.v);
   }
 
   DEVICE void work() {
@@ -327,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(128 * (SIDES + 1), 1) ssd_fused(con
     if (warp == 0 && threadIdx.x % 32 == 0) copy_in(p, w, tiles, shared);
     if (warp == 1) compute_powers(p, w, shared);
     if (warp == 2) finish_steps(p, w, shared);
-    if (warp == 3 && threadIdx.x % 32 == 0) copy_out(p, w, tiles, shared);
+    if (warp == 3) copy_out(p, w, tiles, shared);
   } else if (side == 0) {
     registers_up<SIDE_REGISTERS>();
     OutputSide(p, w, tiles, shared).work();

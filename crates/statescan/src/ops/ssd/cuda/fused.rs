@@ -59,6 +59,8 @@ params! {
     }
 }
 
+/// Chunks that share a slot: their other states are computed again.
+pub(super) const SLOT_CHUNKS: usize = 2;
 /// Warpgroups: for the outputs, for the inputs, and for everything else.
 const WARPGROUPS: usize = 3;
 /// Registers of a thread of the former two, and of the last; all share what a launch begins with.
@@ -66,7 +68,7 @@ const SIDE_REGISTERS: usize = 224;
 const HELPER_REGISTERS: usize = 56;
 const _: () = assert!(2 * SIDE_REGISTERS + HELPER_REGISTERS <= WARPGROUPS * 168);
 /// Bytes of shared memory that the kernel declares itself, at most: for a stage, and besides.
-const STATIC: [usize; 2] = [4096, 1024];
+const STATIC: [usize; 2] = [3216, 320];
 /// What a block costs besides the units that it takes, in units; and what sums of terms cost.
 const OVERHEAD: usize = 4;
 
@@ -106,7 +108,7 @@ impl Plan {
         let (panels, gate) = (self.walk.states / 64, usize::from(call.problem.z.is_some()));
         let keeps_x = usize::from(t.z.is_some() || by_column(t));
         let tiles = 3 + 2 * gate + keeps_x + 2 * panels;
-        let bytes = |stages: usize| (stages * tiles + 2 * panels + 1) * TILE + ALIGNMENT;
+        let bytes = |stages: usize| (stages * tiles + 3 * panels) * TILE + ALIGNMENT;
         let fits = |stages: &usize| bytes(*stages) + stages * STATIC[0] + STATIC[1] <= numbers.shared_per_block;
         let stages = if fits(&3) { 3 } else { 2 };
         (stages, bytes(stages))
@@ -173,7 +175,7 @@ impl Fused {
             *map = found;
         }
         let [x_map, dy_map, z_map, b_map, c_map, dx_map, dz_map] = maps;
-        let slots = |address| hopper::slot_map(stream, p, tiles, address);
+        let slots = |address| hopper::slot_map(stream, p, tiles, address, SLOT_CHUNKS);
         let (Some(states_map), Some(gradients_map)) = (slots(places.states)?, slots(places.gradients)?) else { return Ok(None) };
         let params = Params {
             inputs: call.inputs(SPAN, plan.walk.column_tiles),

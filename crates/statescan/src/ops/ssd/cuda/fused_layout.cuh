@@ -1,5 +1,6 @@
 // The backward pass within a chunk on Hopper, all gradients at once: a block takes a chunk through the heads of a group, and reads everything once.
-// The states h before the chunk and the gradients g by the state after it are in slots.
+// The states h before the chunk and the gradients g by the state after it come out of slots, which pairs of chunks have: h of a pair's second chunk is
+// formed from the first one's, and g of the first from the second one's.
 //
 // With p the gradient by y before the gate, cs the sums of log2 of the decays since the chunk began, e[i] = 2^cs[i], w[j] = 2^(cs[end] - cs[j]), and
 // CB the triangle of C B^T below its diagonal, the same for every head, let
@@ -37,19 +38,20 @@ constexpr bool KEEPS_X = HAS_DZ || (HAS_DSKIP && SKIP_BY_COLUMN);
 constexpr int X_AT = 0, DY_AT = X_AT + PANEL, Z_AT = DY_AT + PANEL, H_AT = Z_AT + (HAS_Z ? PANEL : 0), G_AT = H_AT + PANELS * PANEL;
 constexpr int PS_AT = G_AT + PANELS * PANEL, OWN_P_AT = PS_AT + PANEL, OWN_XS_AT = OWN_P_AT + (HAS_Z ? PANEL : 0);
 constexpr int STAGE = OWN_XS_AT + (KEEPS_X ? PANEL : 0), P_AT = HAS_Z ? OWN_P_AT : DY_AT, XS_AT = KEEPS_X ? OWN_XS_AT : X_AT;
-// for all heads: B, C, and K
-constexpr int B_AT = STAGES * STAGE, C_AT = B_AT + PANELS * PANEL, K_AT = C_AT + PANELS * PANEL, ALIGNMENT = 1024;
-static_assert(K_AT + PANEL + ALIGNMENT <= SHARED, "the plan has counted the same");
+// of the pair's other chunk: x, or dy and the gate, until ps and p are written
+constexpr int OTHER_AT = PS_AT, OTHER_Z_AT = OWN_P_AT;
+// for all heads: B, C, and of the other chunk B (of a first one) or C (of a second one); K after all heads in the place of the latter
+constexpr int B_AT = STAGES * STAGE, C_AT = B_AT + PANELS * PANEL, OTHER_MAP_AT = C_AT + PANELS * PANEL, K_AT = OTHER_MAP_AT, ALIGNMENT = 1024;
+static_assert(OTHER_MAP_AT + PANELS * PANEL + ALIGNMENT <= SHARED, "the plan has counted the same");
 
-// The powers of a unit, and what else its steps and columns have. Factors of bf16 stand twice in a register.
+// The powers of a unit, and what else its steps and columns have.
 struct alignas(16) Powers {
-  u32 p_in[SPAN], x_in[SPAN];         // of p in ps, and of x in xs
-  u32 p_state[SPAN], x_state[SPAN];   // e, and dt w
-  f32 sum[SPAN], weight[SPAN];        // cs, and dt
-  f32 before[SPAN], back[SPAN];       // e, and 2^-cs, or one where they are far apart
-  f32 to_end[SPAN];                   // what B g is multiplied by in X: 2^cs[end], or w where they are far apart
-  f32 skip[COLUMNS];
-  f32 whole;
+  f32 sum[SPAN], weight[SPAN];                  // cs, and dt
+  f32 before[SPAN], after[SPAN], back[SPAN];    // e, w, and 2^-cs, or one where they are far apart
+  f32 to_end[SPAN];                             // what B g is multiplied by in X: 2^cs[end], or w where they are far apart
+  Factors other[SPAN / 2];                      // dt w of the pair's first chunk, or e of its second one
+  f32 skip[HAS_SKIP ? COLUMNS : 2];
+  f32 other_whole, whole;                       // decays of that chunk and of this one
   int far;
 };
 
@@ -59,20 +61,20 @@ struct StepSums {
   f32 inputs[SPAN];            // <xs, X>, with x for xs where that is zero
   f32 inputs_state[SPAN];      // <xs, B g>, the same
   f32 own[SPAN];               // <x, p>
-  f32 columns[COLUMNS];        // the same sums over steps, where the skip has a number for each column
+  f32 columns[HAS_DSKIP && SKIP_BY_COLUMN ? COLUMNS : 2];   // the same sums over steps, where the skip has a number for each column
   f32 state[4];                // parts of <h, g>
 };
 
 // What a unit has in its stage: tiles, powers, sums, each of which becomes ready and is given back by itself.
 struct Barriers {
   Barrier full, written, empty;
-  Barrier has_ps, has_xs;
+  Barrier has_state, has_ps, has_xs;
   Barrier ready, taken;
   Barrier summed, read;
 
   DEVICE void init() {
     barrier_init(full, 1), barrier_init(written, 8), barrier_init(empty, 1);
-    barrier_init(has_ps, 4), barrier_init(has_xs, 4);
+    barrier_init(has_state, 8), barrier_init(has_ps, 4), barrier_init(has_xs, 4);
     // both sides take powers, and the warp that finishes
     barrier_init(ready, 1), barrier_init(taken, 9);
     barrier_init(summed, 8), barrier_init(read, 1);
@@ -95,6 +97,7 @@ struct Shared {
 
 struct Work {
   int batch, chunk, group, slice, first, units;   // units: 64 columns of a head, in the order of heads
+  bool second, has_other;   // of a pair of chunks, and whether there is the other one
 
   DEVICE explicit Work(const Params& p) {
     int i = blockIdx.x;
@@ -102,15 +105,17 @@ struct Work {
     slice = i % slices, i /= slices;
     group = i % groups, i /= groups;
     chunk = i % chunks, batch = i / chunks;
+    second = chunk % 2 == 1, has_other = second || chunk + 1 < chunks;
     const int heads = int(p.heads_per_group), each = int(p.heads_per_slice), before = slice * each;
     first = (group * heads + before) * int(p.column_tiles);
     units = (min(before + each, heads) - before) * int(p.column_tiles);
   }
   DEVICE int step() const { return chunk * SPAN; }
+  DEVICE int other_step() const { return (chunk ^ 1) * SPAN; }
   DEVICE int head(const Params& p, int unit) const { return (first + unit) / int(p.column_tiles); }
   DEVICE int column(const Params& p, int unit) const { return (first + unit) % int(p.column_tiles) * COLUMNS; }
   // the first line of the states of a slot
-  DEVICE int slot(const Params& p, int head) const { return ((batch * int(p.chunks) + chunk) * int(p.heads) + head) * STATES; }
+  DEVICE int slot(const Params& p, int head) const { return ((batch * int((p.chunks + 1) / 2) + chunk / 2) * int(p.heads) + head) * STATES; }
   // a number of a head in this chunk: (batch, chunk, head)
   DEVICE i64 place(const Params& p, int head) const { return (i64(batch) * p.chunks + chunk) * p.heads + head; }
 };

@@ -14,12 +14,17 @@ DEVICE void store_rows(char* tile, const Rows& rows) {
 #pragma unroll
   for (int k = 0; k < 4; k++) store_matrices<false>(tile + (lines_at() ^ 32 * k), rows[k].v);
 }
-DEVICE void scale_rows(Rows& out, const Rows& rows, const u32 (&factors)[SPAN]) {
-  const u32 own[2] = {factors[row_of()], factors[row_of() + 8]};
+// factor(row)
+template <typename Factor> DEVICE void scale_rows(Rows& out, const Rows& rows, Factor factor) {
+  const f32 first = factor(row_of()), second = factor(row_of() + 8);
+  const Factors own[2] = {{first, first}, {second, second}};
 #pragma unroll
-  for (int k = 0; k < 4; k++)
+  for (int i = 0; i < 16; i++) out[i / 4].v[i % 4] = own[i % 2].times(rows[i / 4].v[i % 4]);
+}
+// Hides from the compiler what rows hold: it would keep their 32 numbers from one use to the next.
+DEVICE void forget_numbers(Rows& rows) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) out[k].v[i] = multiply_bf16(rows[k].v[i], own[i % 2]);
+  for (int i = 0; i < 16; i++) asm volatile("" : "+r"(rows[i / 4].v[i % 4]));
 }
 // job(sum, row, column)
 template <int N, typename Job> DEVICE void each_sum(Sums<N>& sums, Job job) {
@@ -85,6 +90,7 @@ template <bool OF_INPUTS> struct Side {
   DEVICE Barriers& barriers() const { return shared.barriers[turn.at]; }
   DEVICE StepSums& sums() const { return shared.sums[turn.at]; }
 
+  DEVICE bool is_far() const { return __builtin_expect(powers().far, 0); }
   DEVICE static bool below(int row, int column) { return OF_INPUTS ? row < column : column < row; }
 
   DEVICE void form_triangle() {
@@ -129,6 +135,60 @@ template <bool OF_INPUTS> struct Side {
   DEVICE void leave_unit() {
     warp_arrive(barriers().summed), warp_arrive(barriers().taken), warp_arrive(barriers().written);
     turn.next();
+  }
+
+  // Takes some states of h or g, as the slot of the pair has it, past the other chunk, by the transposed factors of its steps.
+  DEVICE void move_states(const Rows& factors, int panel) {
+    Sums<64> moved;
+    const u64 map = operand(tiles + OTHER_MAP_AT + panel * PANEL);
+    products_fence();
+#pragma unroll
+    for (int k = 0; k < 4; k++) multiply<true>(moved, factors[k], further(map, k * 16 * 128), k > 0);
+    products_commit();
+    products_wait();
+    pin(moved.v);
+    const f32 whole = powers().other_whole;
+    char* const states = stage() + (w.second ? H_AT : G_AT) + panel * PANEL + columns_at();
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      u32 v[4];
+      load_matrices<true>(v, states + 2048 * k);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const f32* const sums = moved.v + 8 * k + 2 * i;
+        v[i] = pack_bf16(__fmaf_rn(low_bf16(v[i]), whole, sums[0]), __fmaf_rn(high_bf16(v[i]), whole, sums[1]));
+      }
+      store_matrices<true>(states + 2048 * k, v);
+    }
+    fence_async();
+  }
+
+  // The same of all of it, each side half.
+  DEVICE void move_state() {
+    if (!w.has_other) return;
+    if (!OF_INPUTS || PANELS > 1) {
+      Rows factors;
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        u32 (&v)[4] = factors[k].v;
+        load_matrices<true>(v, stage() + OTHER_AT + columns_at() + 2048 * k);
+        if (HAS_Z && !w.second) {
+          u32 z[4];
+          load_matrices<true>(z, stage() + OTHER_Z_AT + columns_at() + 2048 * k);
+#pragma unroll
+          for (int i = 0; i < 4; i++) v[i] = pack_bf16(low_bf16(v[i]) * silu(low_bf16(z[i])), high_bf16(v[i]) * silu(high_bf16(z[i])));
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = powers().other[8 * k + i / 2 * 4 + pair_of() / 2].times(v[i]);
+      }
+      __syncwarp();
+      move_states(factors, OF_INPUTS ? 1 : 0);
+    }
+    warp_arrive(barriers().has_state);
+  }
+  // until both halves are there, and what they were moved by is not needed any more
+  DEVICE void wait_for_state() const {
+    if (w.has_other) barrier_wait(barriers().has_state, turn.phase);
   }
 
   // Adds the product of K's rows and the other map, and writes the gradient, as a term where other blocks have other heads of the group.

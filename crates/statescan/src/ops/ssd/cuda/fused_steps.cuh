@@ -3,12 +3,13 @@
 // ---- tiles in: one thread
 
 DEVICE void copy_in(const Params& p, const Work& w, char* tiles, Shared& shared) {
-  const int step = w.step();
-  barrier_arrive_expecting(shared.maps, 2 * PANELS * PANEL);
+  const int step = w.step(), other = w.other_step();
+  barrier_arrive_expecting(shared.maps, (w.has_other ? 3 : 2) * PANELS * PANEL);
 #pragma unroll
   for (int n = 0; n < PANELS; n++) {
     tile_load(tiles + B_AT + n * PANEL, p.b_map, shared.maps, {64 * n, w.group, step, w.batch});
     tile_load(tiles + C_AT + n * PANEL, p.c_map, shared.maps, {64 * n, w.group, step, w.batch});
+    if (w.has_other) tile_load(tiles + OTHER_MAP_AT + n * PANEL, w.second ? p.b_map : p.c_map, shared.maps, {64 * n, w.group, other, w.batch});
   }
   Turn<STAGES> turn;
 #pragma unroll 1
@@ -18,10 +19,16 @@ DEVICE void copy_in(const Params& p, const Work& w, char* tiles, Shared& shared)
     char* const stage = tiles + turn.at * STAGE;
     const int head = w.head(p, unit), column = w.column(p, unit), slot = w.slot(p, head);
     const int at[4] = {column, head, step, w.batch};
-    barrier_arrive_expecting(full, H_AT + 2 * PANELS * PANEL);
+    const bool gates_other = HAS_Z && !w.second;
+    barrier_arrive_expecting(full, H_AT + 2 * PANELS * PANEL + (w.has_other ? (gates_other ? 2 : 1) * PANEL : 0));
     tile_load(stage + X_AT, p.x_map, full, at);
     tile_load(stage + DY_AT, p.dy_map, full, at);
     if constexpr (HAS_Z) tile_load(stage + Z_AT, p.z_map, full, at);
+    if (w.has_other) {
+      const int there[4] = {column, head, other, w.batch};
+      tile_load(stage + OTHER_AT, w.second ? p.x_map : p.dy_map, full, there);
+      if (gates_other) tile_load(stage + OTHER_Z_AT, p.z_map, full, there);
+    }
 #pragma unroll
     for (int n = 0; n < PANELS; n++) {
       tile_load(stage + H_AT + n * PANEL, p.states_map, full, {column, slot + 64 * n});
@@ -30,72 +37,84 @@ DEVICE void copy_in(const Params& p, const Work& w, char* tiles, Shared& shared)
   }
 }
 
-// ---- results out: one thread
+// ---- results out: a warp, of which one thread copies tiles
 
 DEVICE void copy_out(const Params& p, const Work& w, const char* tiles, Shared& shared) {
+  const bool leads = threadIdx.x % 32 == 0;
   Turn<STAGES> turn;
 #pragma unroll 1
   for (int unit = 0; unit < w.units; unit++, turn.next()) {
     barrier_wait(shared.barriers[turn.at].written, turn.phase);
     const char* const stage = tiles + turn.at * STAGE;
     const int at[4] = {w.column(p, unit), w.head(p, unit), w.step(), w.batch};
-    tile_store(p.dx_map, stage + P_AT, at);
-    if constexpr (HAS_DZ) tile_store(p.dz_map, stage + Z_AT, at);
-    tile_store_commit();
-    tile_store_wait();
-    barrier_arrive(shared.barriers[turn.at].empty);
+    if (leads) {
+      tile_store(p.dx_map, stage + P_AT, at);
+      if constexpr (HAS_DZ) tile_store(p.dz_map, stage + Z_AT, at);
+      tile_store_commit();
+    }
+    if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) {
+      f32* const to = p.skip_terms + (w.place(p, at[1]) * p.headdim + at[0]);
+      for (int i = threadIdx.x % 32; i < COLUMNS && at[0] + i < p.headdim; i += 32) to[i] = shared.sums[turn.at].columns[i];
+    }
+    if (leads) tile_store_wait();
+    warp_arrive(shared.barriers[turn.at].empty);
   }
-  tile_store_finish();
+  if (leads) tile_store_finish();
 }
 
 // ---- powers of the decays: a warp, two neighbouring steps a thread
 
-DEVICE u32 twice(f32 v) { return pack_bf16(v, v); }
-
-DEVICE void write_powers(Powers& powers, const Params& p, const Work& w, int head, int column) {
-  const int lane = threadIdx.x % 32;
-  const Head constants(p, head);
-  f64 sum[2];
+struct Decays {
+  f64 sum[2], whole;   // log2 of the decays since the chunk began
   f32 weight[2];
+
+  DEVICE Decays(const Params& p, const Work& w, int head, i64 first) {
+    const int lane = threadIdx.x % 32;
+    const Head constants(p, head);
 #pragma unroll
-  for (int k = 0; k < 2; k++) {
-    const i64 t = w.step() + 2 * lane + k;
-    StepSizes d = {};
-    if (t < p.seqlen) d = step_sizes(p, constants, w.batch, head, t);
-    weight[k] = d.weight, sum[k] = f64(d.decay) * constants.rate;
-  }
-  const f64 both = sum[0] + sum[1];
-  f64 before = both;
+    for (int k = 0; k < 2; k++) {
+      const i64 t = first + 2 * lane + k;
+      StepSizes d = step_sizes(p, constants, w.batch, head, min(t, p.seqlen - 1));
+      if (t >= p.seqlen) d = {};
+      weight[k] = d.weight, sum[k] = f64(d.decay) * constants.rate;
+    }
+    const f64 both = sum[0] + sum[1];
+    f64 before = both;
 #pragma unroll
-  for (int far = 1; far < 32; far *= 2) {
-    const f64 other = __shfl_up_sync(~0u, before, far);
-    if (lane >= far) before += other;
+    for (int far = 1; far < 32; far *= 2) {
+      const f64 other = __shfl_up_sync(~0u, before, far);
+      if (lane >= far) before += other;
+    }
+    whole = __shfl_sync(~0u, before, 31);
+    before = __shfl_up_sync(~0u, before, 1);
+    if (lane == 0) before = 0.;
+    sum[0] += before, sum[1] = before + both;
   }
-  const f64 whole = __shfl_sync(~0u, before, 31);
-  before = __shfl_up_sync(~0u, before, 1);
-  if (lane == 0) before = 0.;
-  sum[0] += before, sum[1] = before + both;
-  const bool far = __any_sync(~0u, !(fabs(sum[0]) <= FAR && fabs(sum[1]) <= FAR));
-#pragma unroll
-  for (int k = 0; k < 2; k++) {
-    const int step = 2 * lane + k;
-    const f32 e = exp2_fast(f32(sum[k])), after = exp2_fast(f32(whole - sum[k])), back = far ? 1.f : exp2_fast(f32(-sum[k]));
-    powers.p_in[step] = twice(far ? 1.f : e), powers.x_in[step] = twice(weight[k] * back);
-    powers.p_state[step] = twice(e), powers.x_state[step] = twice(weight[k] * after);
-    powers.sum[step] = f32(sum[k]), powers.weight[step] = weight[k];
-    powers.before[step] = e, powers.back[step] = back;
-    powers.to_end[step] = far ? after : exp2_fast(f32(whole));
-    if constexpr (HAS_SKIP) powers.skip[step] = column + step < p.headdim ? to_f32(*at<SKIP>(p.skip, head, column + step)) : 0.f;
-  }
-  if (lane == 0) powers.whole = exp2_fast(f32(whole)), powers.far = far;
-}
+  DEVICE f32 before(int k) const { return exp2_fast(f32(sum[k])); }
+  DEVICE f32 after(int k) const { return exp2_fast(f32(whole - sum[k])); }
+};
 
 DEVICE void compute_powers(const Params& p, const Work& w, Shared& shared) {
+  const int lane = threadIdx.x % 32;
   Turn<STAGES> turn;
 #pragma unroll 1
   for (int unit = 0; unit < w.units; unit++, turn.next()) {
+    const int head = w.head(p, unit), column = w.column(p, unit);
+    // the other one has no steps where it does not exist
+    const Decays own(p, w, head, w.step()), other(p, w, head, w.other_step());
+    const bool far = __any_sync(~0u, !(fabs(own.sum[0]) <= FAR && fabs(own.sum[1]) <= FAR));
     barrier_wait(shared.barriers[turn.at].taken, turn.phase ^ 1);
-    write_powers(shared.powers[turn.at], p, w, w.head(p, unit), w.column(p, unit));
+    Powers& powers = shared.powers[turn.at];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const int step = 2 * lane + k;
+      powers.sum[step] = f32(own.sum[k]), powers.weight[step] = own.weight[k];
+      powers.before[step] = own.before(k), powers.after[step] = own.after(k), powers.back[step] = far ? 1.f : exp2_fast(f32(-own.sum[k]));
+      powers.to_end[step] = far ? own.after(k) : exp2_fast(f32(own.whole));
+      if constexpr (HAS_SKIP) powers.skip[step] = column + step < p.headdim ? to_f32(*at<SKIP>(p.skip, head, column + step)) : 0.f;
+    }
+    powers.other[lane] = w.second ? Factors(other.weight[0] * other.after(0), other.weight[1] * other.after(1)) : Factors(other.before(0), other.before(1));
+    if (lane == 0) powers.whole = exp2_fast(f32(own.whole)), powers.other_whole = exp2_fast(f32(other.whole)), powers.far = far;
     warp_arrive(shared.barriers[turn.at].ready);
   }
 }
@@ -108,11 +127,8 @@ struct Finisher {
   const Shared& shared;
   f32 outputs[2] = {}, inputs[2] = {}, inputs_state[2] = {}, own[2] = {}, state = 0.f;
 
-  DEVICE void add(const StepSums& sums, int head, int column) {
+  DEVICE void add(const StepSums& sums) {
     const int lane = threadIdx.x % 32;
-    if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) {
-      for (int i = lane; i < COLUMNS && column + i < p.headdim; i += 32) p.skip_terms[w.place(p, head) * p.headdim + column + i] = sums.columns[i];
-    }
 #pragma unroll
     for (int k = 0; k < 2; k++) {
       const int step = 2 * lane + k;
@@ -131,7 +147,7 @@ struct Finisher {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
       const int step = 2 * lane + k;
-      const f32 scale = low_bf16(powers.x_in[step]), ratio = powers.back[step] / (scale == 0.f ? 1.f : scale);
+      const f32 scale = powers.weight[step] * powers.back[step], ratio = powers.back[step] / (scale == 0.f ? 1.f : scale);
       const f32 state_part = powers.to_end[step] * inputs_state[k];
       by_weight[k] = __fmaf_rn(inputs[k], ratio, shared.diagonal[step] * own[k]);
       // xs that is zero adds nothing to decays
@@ -176,14 +192,13 @@ DEVICE void finish_steps(const Params& p, const Work& w, Shared& shared) {
 #pragma unroll 1
   for (int unit = 0; unit < w.units; unit += int(p.column_tiles)) {
     Finisher finisher = {p, w, shared};
-    const int head = w.head(p, unit);
 #pragma unroll 1
     for (int tile = 1; tile <= p.column_tiles; tile++, turn.next()) {
       Barriers& barriers = shared.barriers[turn.at];
       barrier_wait(barriers.summed, turn.phase);
-      finisher.add(shared.sums[turn.at], head, w.column(p, unit + tile - 1));
+      finisher.add(shared.sums[turn.at]);
       warp_arrive(barriers.read);
-      if (tile == p.column_tiles) finisher.finish(shared.powers[turn.at], head);
+      if (tile == p.column_tiles) finisher.finish(shared.powers[turn.at], w.head(p, unit));
       warp_arrive(barriers.taken);
     }
   }

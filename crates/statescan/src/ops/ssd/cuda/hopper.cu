@@ -126,9 +126,16 @@ struct Walker {
     if (unit == 0) meet<1, 128>(); else meet<2, 128>();
   }
 
+  // Whether a chunk is the first one of a slot, in the direction of the walk.
+  DEVICE bool has_slot() const {
+    const int at = w.step(chunk) / SPAN;
+    return FORWARDS ? at % SLOT_CHUNKS == 0 : (at + 1) % SLOT_CHUNKS == 0 || at + 1 == p.chunks;
+  }
+
   // The state before a chunk into its slot.
   DEVICE void fill_slot(f32 scale) {
-    char* const tile = outs + chunk % 2 * OUT;
+    const int at = w.step(chunk) / SPAN / SLOT_CHUNKS;
+    char* const tile = outs + at % 2 * OUT;
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < STATES / 16; k++) {
@@ -139,7 +146,7 @@ struct Walker {
     }
     meet_before_store();
     if (!leads()) return;
-    const int slot = (w.batch * int(p.chunks) + w.step(chunk) / SPAN) * int(p.heads) + head;
+    const int slot = (w.batch * ((int(p.chunks) + SLOT_CHUNKS - 1) / SLOT_CHUNKS) + at) * int(p.heads) + head;
 #pragma unroll
     for (int n = 0; n < PANELS; n++) tile_store(p.slot_map, tile + n * PANEL, {column, slot * STATES + 64 * n});
     tile_store_commit();
@@ -201,7 +208,7 @@ struct Walker {
     const char* const tiles = shared + own_stage * STAGE;
     const bool last = piece.end == SPAN;
     if constexpr (HAS_SLOTS) {
-      if (piece.first == 0) fill_slot(piece.before);
+      if (piece.first == 0 && has_slot()) fill_slot(piece.before);
     }
     const f32 factor = piece.state;
     if (factor != 1.f) {

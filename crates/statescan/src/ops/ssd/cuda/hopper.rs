@@ -147,6 +147,7 @@ impl Plan {
             .flag("FORWARDS", walk.direction == Direction::Forward)
             .flag("HAS_OUTPUT", output)
             .flag("HAS_SLOTS", has_slots(walk, pass))
+            .int("SLOT_CHUNKS", walk.slot_chunks)
             .int("STAGES", self.stages(walk, output))
             .int("SHARED", self.shared(walk, pass))
             .int("WALKER_REGISTERS", WALKER_REGISTERS)
@@ -178,9 +179,9 @@ pub(super) fn time_map(stream: &Stream, view: &View<'_>) -> Result<Option<Tensor
     }
 }
 
-/// The tensor map of slots, in tiles of 64 states x 64 columns.
-pub(super) fn slot_map(stream: &Stream, p: &Problem<'_>, tiles: &Tiles, slots: u64) -> Result<Option<TensorMap>> {
-    let lines = [p.batch, p.seqlen.div_ceil(SPAN), p.nheads].into_iter().try_fold(tiles.states, usize::checked_mul);
+/// The tensor map of slots for every so many chunks, in tiles of 64 states x 64 columns.
+pub(super) fn slot_map(stream: &Stream, p: &Problem<'_>, tiles: &Tiles, slots: u64, chunks: usize) -> Result<Option<TensorMap>> {
+    let lines = [p.batch, p.seqlen.div_ceil(chunks * SPAN), p.nheads].into_iter().try_fold(tiles.states, usize::checked_mul);
     let Some(lines) = lines.filter(|&n| n <= i32::MAX as usize) else { return Ok(None) };
     let (columns, device) = (tiles.padded_columns(), p.x.device());
     let (data, shape) = (core::ptr::without_provenance(slots as usize), [lines, columns]);
@@ -214,7 +215,7 @@ impl Maps {
             *map = found;
         }
         if let Some(slots) = walk.slots {
-            let Some(found) = slot_map(stream, p, tiles, slots)? else { return Ok(None) };
+            let Some(found) = slot_map(stream, p, tiles, slots, walk.slot_chunks)? else { return Ok(None) };
             maps[5] = found;
         }
         Ok(Some(Maps(maps)))

@@ -9,7 +9,7 @@
 // factor of its product as it lies in registers, x^T comes out of shared memory with one instruction for 16 x 16 numbers, and serves twice.
 //
 // Backwards in time S is the gradient by the state: dy stands for x, C for B, weights are one, and the sums are those of the steps after each
-// one. Instead of y either direction may leave S in slots: before each chunk, in its own direction.
+// one. Instead of y either direction may leave S in slots: before each SLOT_CHUNKS chunks, in its own direction.
 //
 // The powers of two must not overflow: r follows the decays, and changes only where an exponent would leave [-NEAR, NEAR]. A chunk in which
 // they differ by more than FAR is walked in pieces, each with its own r. Then steps outside of a piece have weights of zero, and a piece writes

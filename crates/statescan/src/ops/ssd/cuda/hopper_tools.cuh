@@ -12,11 +12,24 @@ template <int COUNT> struct Turn {
 // two numbers of a register
 DEVICE f32 low_bf16(u32 two) { return __uint_as_float(two << 16); }
 DEVICE f32 high_bf16(u32 two) { return __uint_as_float(two & 0xffff0000u); }
+DEVICE u32 multiply_add_bf16(u32 a, u32 b, u32 c) {
+  u32 out;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+  return out;
+}
 DEVICE u32 multiply_bf16(u32 a, u32 b) {
   u32 out;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
   return out;
 }
+
+// Two factors in two terms of bf16 each, so that a product is rounded once.
+struct Factors {
+  u32 high, low;
+  Factors() = default;
+  DEVICE Factors(f32 first, f32 second) : high(pack_bf16(first, second)), low(pack_bf16(first - low_bf16(high), second - high_bf16(high))) {}
+  DEVICE u32 times(u32 two) const { return multiply_add_bf16(two, high, multiply_bf16(two, low)); }
+};
 
 // one thread of each warp, after all of them
 DEVICE void warp_arrive(Barrier& barrier) {

@@ -54,6 +54,7 @@ fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize], made: Made, cut: boo
         before: problem.initial_state,
         after: targets.final_state,
         slots: None,
+        slot_chunks: 1,
     };
     for pass in if cut { vec![Pass::Ends, Pass::Rest] } else { vec![Pass::Whole] } {
         suite.add_for(&architectures, &WALK, &walk.config(&tiles, pass, numbers));
@@ -73,8 +74,9 @@ fn add_hopper(suite: &mut Suite, args: &Args<'_>) {
         before: problem.initial_state,
         after: None,
         slots: None,
+        slot_chunks: 1,
     };
-    let slots = Walk { slots: Some(0), ..state };
+    let slots = Walk { slots: Some(0), slot_chunks: fused::SLOT_CHUNKS, ..state };
     let forward = Walk { output: Output::Y(&y), ..state };
     let backward = Walk { direction: Direction::Backward, ..slots };
     for (walk, passes) in [
@@ -150,6 +152,7 @@ fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, Made { num
         before: p.initial_state,
         after: None,
         slots: Some(0),
+        slot_chunks: 1,
     };
     let backward = Walk {
         direction: Direction::Backward,

@@ -64,6 +64,8 @@ pub(super) struct Walk<'p, 'a> {
     pub after: Option<RawViewMut>,
     /// Address of slots, where they are wanted.
     pub slots: Option<u64>,
+    /// Chunks that share a slot: one, or as many as the kernel for Hopper is known to be asked for.
+    pub slot_chunks: usize,
 }
 
 /// What a launch does with rows, as `common.cuh` has it.
@@ -157,6 +159,7 @@ impl Walk<'_, '_> {
         if unsafe { hopper::walk(stream, self, tiles, workspace)? } {
             return Ok(());
         }
+        debug_assert_eq!(self.slot_chunks, 1, "slots of several chunks are Hopper's");
         let (p, cut) = (self.call.problem, cut.zip(workspace));
         let passes: &[_] = if cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
         let params = self.params(tiles, cut);
@@ -202,6 +205,7 @@ pub(crate) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets)
         before: problem.initial_state,
         after: targets.final_state,
         slots: None,
+        slot_chunks: 1,
     };
     let workspace = targets.workspace.as_ref().map(|v| v.as_mut_ptr() as u64);
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; a workspace has the
