@@ -165,7 +165,7 @@ builder! {
     /// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
     #[derive(Debug, Default, Clone, Copy)]
     pub struct Cotangents<'a> {
-        /// By `y`, (B, L, H, P).
+        /// By `y`, (B, L, H, P). CUDA multiplies it as exactly as `x`, B and C ask for.
         pub y: Option<View<'a>>,
         /// By `final_state`.
         pub final_state: Option<View<'a>>,

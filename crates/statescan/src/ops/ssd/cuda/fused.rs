@@ -67,9 +67,9 @@ const WARPGROUPS: usize = 3;
 const SIDE_REGISTERS: usize = 224;
 const HELPER_REGISTERS: usize = 56;
 const _: () = assert!(2 * SIDE_REGISTERS + HELPER_REGISTERS <= WARPGROUPS * 168);
-/// Bytes of shared memory that the kernel declares itself, at most: for a stage, and besides.
-const STATIC: [usize; 2] = [3216, 320];
-/// What a block costs besides the units that it takes, in units; and what sums of terms cost.
+/// Bytes of shared memory that the kernel declares itself, at most: for a stage, for the skip's gradient by column in each, and besides.
+const STATIC: [usize; 3] = [3216, 256, 320];
+/// What a block costs besides the units that it takes, in units; as much again for sums of terms.
 const OVERHEAD: usize = 4;
 
 /// How blocks lie over a problem.
@@ -109,8 +109,8 @@ impl Plan {
         let keeps_x = usize::from(t.z.is_some() || by_column(t));
         let tiles = 3 + 2 * gate + keeps_x + 2 * panels;
         let bytes = |stages: usize| (stages * tiles + 3 * panels) * TILE + ALIGNMENT;
-        let fits = |stages: &usize| bytes(*stages) + stages * STATIC[0] + STATIC[1] <= numbers.shared_per_block;
-        let stages = if fits(&3) { 3 } else { 2 };
+        let own = |stages: usize| stages * (STATIC[0] + STATIC[1] * usize::from(by_column(t))) + STATIC[2];
+        let stages = if bytes(3) + own(3) <= numbers.shared_per_block { 3 } else { 2 };
         (stages, bytes(stages))
     }
 

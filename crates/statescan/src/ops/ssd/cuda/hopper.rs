@@ -1,5 +1,5 @@
 //! The walk over time on Hopper: products of warpgroups (`wgmma`) on tiles that the copy engine brings. It takes whole rows of bf16 whose layout
-//! that engine can describe; everything else, and the gradient by a gate, goes to the walk on `mma.sync`.
+//! that engine can describe; everything else goes to the walk on `mma.sync`, as does the gradient by a gate unless `fused.rs` forms it.
 
 use super::plan::{Math, Tiles};
 use super::walk::{Direction, Output, Pass, Walk};

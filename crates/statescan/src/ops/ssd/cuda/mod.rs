@@ -1,4 +1,5 @@
-//! SSD on CUDA, on tensor cores by `mma.sync`: a walk over time with the states in registers, and gradients chunk by chunk.
+//! SSD on CUDA, on tensor cores by `mma.sync`: a walk over time with the states in registers, and gradients chunk by chunk. On Hopper both have
+//! kernels of their own on products of warpgroups (`hopper.rs`, `fused.rs`) for what models call.
 
 mod backward;
 mod fused;
