@@ -12,15 +12,12 @@ struct OutputSide : Side<false> {
 
   DEVICE void load_p(Rows& rows) const {
     load_rows(rows, stage() + DY_AT);
-    if constexpr (!HAS_Z) return;
+    if constexpr (HAS_Z) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-      FragmentA z;
-      load_matrices<false>(z.v, stage() + Z_AT + (lines_at() ^ 32 * k));
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        u32& v = rows[k].v[i];
-        v = pack_bf16(low_bf16(v) * silu(low_bf16(z.v[i])), high_bf16(v) * silu(high_bf16(z.v[i])));
+      for (int k = 0; k < 4; k++) {
+        FragmentA z;
+        load_matrices<false>(z.v, stage() + Z_AT + (lines_at() ^ 32 * k));
+        gate_pairs(rows[k].v, z.v);
       }
     }
   }
@@ -182,7 +179,7 @@ struct OutputSide : Side<false> {
     pack_rows(rows, k);
     store_rows(tiles + K_AT, rows);
     warp_arrive(shared.has_k);
-    finish<DC>(rows, p.dc, p.c_terms);
+    finish<DC>(rows, p.dc);
   }
 };
 
@@ -206,7 +203,7 @@ struct InputSide : Side<true> {
     wait_for_sums();
 #pragma unroll
     for (int r = 0; r < 2; r++)
-      if (Diagonal::has()) sums().columns[row_of() + 8 * r] = both.line(r);
+      if (Diagonal::has()) shared.columns[turn.at][row_of() + 8 * r] = both.line(r);
     // dx takes the place of p
     meet<1, 128>();
   }
@@ -319,7 +316,7 @@ struct InputSide : Side<true> {
     Rows rows;
 #pragma unroll
     for (int k = 0; k < 4; k++) load_matrices<true>(rows[k].v, tiles + K_AT + columns_at() + 2048 * k);
-    finish<DB>(rows, p.db, p.b_terms);
+    finish<DB>(rows, p.db);
   }
 };
 

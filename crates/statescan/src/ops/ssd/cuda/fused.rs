@@ -11,6 +11,7 @@ use crate::cuda::{
 use crate::error::Result;
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::targets::GradientTargets;
+use crate::tensor::{DType, RawViewMut, View};
 
 pub(super) static KERNEL: Program<Params> = Program::new(
     "ssd_fused",
@@ -43,7 +44,7 @@ params! {
         /// (batch, step, head)
         ddt: Strided,
         ddt_a: Strided,
-        /// (batch, step, group, state)
+        /// (batch, step, group, state), or terms of slices: dense (batch, step, slice, group, state).
         db: Strided,
         dc: Strided,
         /// Dense (batch, chunk, head).
@@ -51,9 +52,6 @@ params! {
         bias_terms: Address<f32>,
         /// Dense (batch, chunk, head), or (batch, chunk, head, column).
         skip_terms: Address<f32>,
-        /// Dense (batch, step, slice, group, state).
-        b_terms: Address<f32>,
-        c_terms: Address<f32>,
         slices: i64,
         heads_per_slice: i64,
     }
@@ -103,6 +101,20 @@ impl Plan {
         self.walk.has_slots_of(tiles)
     }
 
+    /// Where the gradient of B or C goes, or its terms.
+    fn map_target(&self, p: &Problem<'_>, target: &RawViewMut, terms: u64) -> Result<Strided> {
+        if self.slices == 1 {
+            return Ok(Strided::of(&target.as_read()));
+        }
+        let (group, slice) = (p.dstate as isize, (p.ngroups * p.dstate) as isize);
+        let step = slice * self.slices as isize;
+        let shape = [p.batch, p.seqlen, p.ngroups, p.dstate];
+        let (data, strides) = (core::ptr::without_provenance(terms as usize), [step * p.seqlen as isize, step, group, 1]);
+        // SAFETY: the host never reads through the view, whose memory is that of the terms.
+        let view = unsafe { View::from_raw_parts(data, DType::F32, p.x.device(), &shape, &strides)? };
+        Ok(Strided::of(&view))
+    }
+
     /// Stages and bytes of shared memory, as the kernel lays them out.
     fn shared(&self, call: &Call<'_, '_>, t: &GradientTargets, numbers: Numbers) -> (usize, usize) {
         let (panels, gate) = (self.walk.states / 64, usize::from(call.problem.z.is_some()));
@@ -116,17 +128,17 @@ impl Plan {
 
     pub fn config(&self, call: &Call<'_, '_>, t: &GradientTargets, numbers: Numbers) -> Config {
         let (stages, shared) = self.shared(call, t, numbers);
+        let of_map = |target| if self.slices > 1 { DType::F32 } else { type_of(target) };
         call.options()
             .dtype("DDT", type_of(&t.dt))
             .dtype("DDT_A", type_of(&t.dt_a))
-            .dtype("DB", type_of(&t.b))
-            .dtype("DC", type_of(&t.c))
+            .dtype("DB", of_map(&t.b))
+            .dtype("DC", of_map(&t.c))
             .flag("HAS_DDT", t.dt.is_some())
             .flag("HAS_DDT_A", t.dt_a.is_some())
             .flag("HAS_DZ", t.z.is_some())
             .flag("HAS_DSKIP", t.d.is_some())
             .flag("SKIP_BY_COLUMN", by_column(t))
-            .flag("IN_TERMS", self.slices > 1)
             .int("COLUMNS", COLUMNS)
             .int("STATES", self.walk.states)
             .int("STAGES", stages)
@@ -190,13 +202,11 @@ impl Fused {
             dz_map,
             ddt: Strided::of_target(&t.dt),
             ddt_a: Strided::of_target(&t.dt_a),
-            db: Strided::of(&db.as_read()),
-            dc: Strided::of(&dc.as_read()),
+            db: plan.map_target(p, &db, terms.b)?,
+            dc: plan.map_target(p, &dc, terms.c)?,
             a_terms: Address::new(places.a),
             bias_terms: Address::new(places.bias),
             skip_terms: Address::new(places.skip),
-            b_terms: Address::new(terms.b),
-            c_terms: Address::new(terms.c),
             slices: plan.slices as i64,
             heads_per_slice: plan.heads as i64,
         };

@@ -61,7 +61,6 @@ struct StepSums {
   f32 inputs[SPAN];            // <xs, X>, with x for xs where that is zero
   f32 inputs_state[SPAN];      // <xs, B g>, the same
   f32 own[SPAN];               // <x, p>
-  f32 columns[HAS_DSKIP && SKIP_BY_COLUMN ? COLUMNS : 2];   // the same sums over steps, where the skip has a number for each column
   f32 state[4];                // parts of <h, g>
 };
 
@@ -87,6 +86,8 @@ struct Shared {
   Barriers barriers[STAGES];
   Barrier maps, has_k;   // B and C, and K after all units
   f32 diagonal[SPAN];    // <C[j], B[j]>
+  // <x, p> of columns, where the skip has a number for each
+  f32 columns[STAGES][HAS_DSKIP && SKIP_BY_COLUMN ? COLUMNS : 1];
 
   DEVICE void init() {
     for (Barriers& some : barriers) some.init();

@@ -21,6 +21,11 @@ template <typename Factor> DEVICE void scale_rows(Rows& out, const Rows& rows, F
 #pragma unroll
   for (int i = 0; i < 16; i++) out[i / 4].v[i % 4] = own[i % 2].times(rows[i / 4].v[i % 4]);
 }
+// v silu(z), rounded
+DEVICE void gate_pairs(u32 (&v)[4], const u32 (&z)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) v[i] = pack_bf16(low_bf16(v[i]) * silu(low_bf16(z[i])), high_bf16(v[i]) * silu(high_bf16(z[i])));
+}
 // Hides from the compiler what rows hold: it would keep their 32 numbers from one use to the next.
 DEVICE void forget_numbers(Rows& rows) {
 #pragma unroll
@@ -166,7 +171,7 @@ template <bool OF_INPUTS> struct Side {
   // The same of all of it, each side half.
   DEVICE void move_state() {
     if (!w.has_other) return;
-    if (!OF_INPUTS || PANELS > 1) {
+    if constexpr (!OF_INPUTS || PANELS > 1) {
       Rows factors;
 #pragma unroll
       for (int k = 0; k < 4; k++) {
@@ -175,8 +180,7 @@ template <bool OF_INPUTS> struct Side {
         if (HAS_Z && !w.second) {
           u32 z[4];
           load_matrices<true>(z, stage() + OTHER_Z_AT + columns_at() + 2048 * k);
-#pragma unroll
-          for (int i = 0; i < 4; i++) v[i] = pack_bf16(low_bf16(v[i]) * silu(low_bf16(z[i])), high_bf16(v[i]) * silu(high_bf16(z[i])));
+          gate_pairs(v, z);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) v[i] = powers().other[8 * k + i / 2 * 4 + pair_of() / 2].times(v[i]);
@@ -191,8 +195,8 @@ template <bool OF_INPUTS> struct Side {
     if (w.has_other) barrier_wait(barriers().has_state, turn.phase);
   }
 
-  // Adds the product of K's rows and the other map, and writes the gradient, as a term where other blocks have other heads of the group.
-  template <typename E> DEVICE void finish(const Rows& k, const Strided& target, f32* terms) {
+  // Adds the product of K's rows and the other map, and writes the gradient, or terms of it where other blocks have other heads of the group.
+  template <typename E> DEVICE void finish(const Rows& k, const Strided& target) {
     const char* const map = tiles + (OF_INPUTS ? C_AT : B_AT);
     __syncwarp();
     products_fence();
@@ -201,13 +205,18 @@ template <bool OF_INPUTS> struct Side {
     products_commit();
     products_wait();
     pin(gradient.v);
-    each_sum(gradient, [&](f32& v, int row, int n) {
-      const i64 t = w.step() + row;
-      if (t >= p.seqlen || n >= p.dstate) return;
-      if constexpr (IN_TERMS)
-        terms[(((w.batch * p.seqlen + t) * p.slices + w.slice) * p.groups + w.group) * p.dstate + n] = v;
-      else
-        assign(*at<E>(target, w.batch, t, w.group, n), v);
-    });
+    const i64 stride = target.stride[3], slice = p.groups * p.dstate;
+    E* rows[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const i64 t = w.step() + row_of() + 8 * r;
+      rows[r] = t < p.seqlen ? at<E>(target, w.batch, t, w.group) + (w.slice * slice + pair_of() * stride) : nullptr;
+    }
+    const int left = int(p.dstate) - pair_of();
+#pragma unroll
+    for (int i = 0; i < STATES / 2; i++) {
+      const int n = i / 4 * 8 + i % 2;
+      if (n < left && rows[i / 2 % 2] != nullptr) assign(rows[i / 2 % 2][n * stride], gradient.v[i]);
+    }
   }
 };
