@@ -68,14 +68,13 @@ struct Decays {
   f64 sum[2], whole;   // log2 of the decays since the chunk began
   f32 weight[2];
 
-  DEVICE Decays(const Params& p, const Work& w, int head, i64 first) {
+  DEVICE Decays(const Params& p, const Head& constants, const Work& w, int head, int first) {
     const int lane = threadIdx.x % 32;
-    const Head constants(p, head);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-      const i64 t = first + 2 * lane + k;
-      StepSizes d = step_sizes(p, constants, w.batch, head, min(t, p.seqlen - 1));
-      if (t >= p.seqlen) d = {};
+      const int t = first + 2 * lane + k, last = int(p.seqlen) - 1;
+      StepSizes d = step_sizes(p, constants, w.batch, head, min(t, last));
+      if (t > last) d = {};
       weight[k] = d.weight, sum[k] = f64(d.decay) * constants.rate;
     }
     const f64 both = sum[0] + sum[1];
@@ -101,7 +100,8 @@ DEVICE void compute_powers(const Params& p, const Work& w, Shared& shared) {
   for (int unit = 0; unit < w.units; unit++, turn.next()) {
     const int head = w.head(p, unit), column = w.column(p, unit);
     // the other one has no steps where it does not exist
-    const Decays own(p, w, head, w.step()), other(p, w, head, w.other_step());
+    const Head constants(p, head);
+    const Decays own(p, constants, w, head, w.step()), other(p, constants, w, head, w.other_step());
     const bool far = __any_sync(~0u, !(fabs(own.sum[0]) <= FAR && fabs(own.sum[1]) <= FAR));
     barrier_wait(shared.barriers[turn.at].taken, turn.phase ^ 1);
     Powers& powers = shared.powers[turn.at];
@@ -171,10 +171,13 @@ struct Finisher {
     for (int k = 0; k < 2; k++) {
       const i64 t = w.step() + 2 * lane + k;
       if (t >= p.seqlen) continue;
-      const StepSizes d = step_sizes(p, constants, w.batch, head, t);
-      if constexpr (!HAS_DT_A) by_weight[k] = __fmaf_rn(rate, by_decay[k], by_weight[k]);
+      f32 decay = powers.weight[2 * lane + k];
+      if constexpr (HAS_DT_A)
+        decay = to_f32(*at<DT_A>(p.dt_a, w.batch, t, head));
+      else
+        by_weight[k] = __fmaf_rn(rate, by_decay[k], by_weight[k]);
       const f32 ddt = by_weight[k] * Dt::slope(to_f32(*at<DT>(p.dt, w.batch, t, head)), constants.bias, p.dt_low, p.dt_high);
-      a = __fmaf_rn(by_decay[k], d.decay, a), bias += ddt;
+      a = __fmaf_rn(by_decay[k], decay, a), bias += ddt;
       if constexpr (HAS_DDT) assign(*at<DDT>(p.ddt, w.batch, t, head), ddt);
       if constexpr (HAS_DDT_A) assign(*at<DDT_A>(p.ddt_a, w.batch, t, head), rate * by_decay[k]);
     }
