@@ -55,11 +55,11 @@ impl ChatTemplate {
 
     #[cfg(feature = "templates")]
     fn parse(text: String, path: PathBuf, settings: &Value) -> Result<Self> {
-        use minijinja::{Environment, ErrorKind};
+        use minijinja::{Environment, ErrorKind, syntax::SyntaxConfig};
         let mut environment = Environment::new();
         // as `transformers` sets Jinja up
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.expect("delimiters are the usual ones"));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |why: String| -> Result<String, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, why))
@@ -85,12 +85,11 @@ impl ChatTemplate {
     /// What the template refuses, and what it cannot do.
     #[cfg(feature = "templates")]
     pub fn render(&self, messages: &[Message<'_>]) -> Result<String> {
-        use std::collections::BTreeMap;
-        let said: Vec<_> = messages.iter().map(|said| BTreeMap::from([("role", said.role), ("content", said.content)])).collect();
-        let mut context: BTreeMap<&str, minijinja::Value> =
-            self.tokens.iter().map(|(name, token)| (&name[..], minijinja::Value::from(&token[..]))).collect();
-        context.insert("messages", minijinja::Value::from_serialize(&said));
-        context.insert("add_generation_prompt", true.into());
+        use minijinja::Value;
+        let said = messages.iter().map(|said| Value::from_pairs([("role", said.role), ("content", said.content)]));
+        let own = [("messages", said.collect::<Value>()), ("add_generation_prompt", true.into())];
+        let tokens = self.tokens.iter().map(|(name, token)| (&name[..], Value::from(&token[..])));
+        let context = Value::from_pairs(tokens.chain(own));
         let template = self.environment.get_template(NAME);
         let text = template.and_then(|template| template.render(context));
         text.map_err(|error| Error::Tokenizer { path: self.path.clone(), why: one_line(&error) })

@@ -127,7 +127,7 @@ fn selective_scans_of_models() -> Vec<Target> {
         all.extend(of_f32.map(|must| micros(&wide, must, None)));
     }
     for (seqlen, other) in [(2047, 2048), (2049, 2064), (1001, 1008), (333, 336)] {
-        for of in [run, wide] {
+        for of in [&run as &dyn Fn([usize; 3]) -> Run, &wide] {
             let (odd, even) = (of([8, 2048, seqlen]), of([8, 2048, other]));
             all.push(ratio(&odd, "of the next multiple of 16", &even, 1.15, None));
             all.push(ratio(&odd.backward(), "of the next multiple of 16", &even.backward(), 1.15, None));
