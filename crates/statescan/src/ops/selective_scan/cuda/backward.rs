@@ -17,7 +17,6 @@ pub(super) static BACKWARD: Program<Params> = Program::new(
     "selective_scan_backward",
     &[COMMON, STEP_SIZE, DISCRETIZATION],
     concat!(
-        include_str!("raw_tile.cuh"),
         include_str!("tiles.cuh"),
         include_str!("backward_tiles.cuh"),
         include_str!("backward_sums.cuh"),
@@ -170,8 +169,8 @@ impl Backward<'_, '_> {
         self.sources.y.map(|y| y.dtype()).filter(|y| y.size() > x.size()).unwrap_or(x)
     }
 
-    /// Complex states and gains take registers, and so do marks of sequences. Where states lie by sequence, what a change of sequence takes is
-    /// repeated for all that a thread has, and compiled as often.
+    /// Complex states and gains take registers, and so do marks of sequences and the sum for a gate beside tiles in f32. Where states lie by
+    /// sequence, what a change of sequence takes is repeated for all that a thread has, and compiled as often.
     fn room(&self) -> Room {
         let p = self.call.problem;
         let states = match (p.complex, self.has_gain()) {
@@ -180,7 +179,7 @@ impl Backward<'_, '_> {
             _ => 2,
         };
         let marked = matches!(p.sequences, Sequences::SeqIdx(_));
-        let span = if marked || states < 4 { 4 } else { 8 };
+        let span = if marked || states < 4 || (p.z.is_some() && p.x.dtype().size() > 2) { 4 } else { 8 };
         Room { states, channels: if states < 4 || self.call.numbered() { 1 } else { 2 }, span }
     }
 
@@ -203,8 +202,8 @@ impl Backward<'_, '_> {
         let p = self.call.problem;
         let Geometry { channels, steps, stages, .. } = geometry;
         let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count();
-        let dy = [TileCopy::TimeShifted, TileCopy::RowShifted].map(|copy| copy.dense_bytes(cotangent, channels, steps));
-        let dy = dy[0].max(dy[1]);
+        let dy =
+            TileCopy::Time.dense_bytes(cotangent, channels, steps).max(TileCopy::Row.dense_bytes(cotangent, channels, steps));
         self.computed_bytes(geometry, p.z.is_some(), maps) + stages * (self.call.stage_bytes(tile(geometry), true) + dy)
     }
 

@@ -108,18 +108,9 @@ fn add_in_turn<'a>(suite: &mut Suite, case: Case, cases: impl IntoIterator<Item 
 }
 
 fn add_types_and_sizes(suite: &mut Suite) {
-    let sizes = [
-        (16384, 2048, 16),
-        (2048, 4096, 16),
-        (192, 100, 16),
-        (64, 2048, 128),
-        (2048, 2047, 16),
-        (100, 333, 70),
-        (7, 5, 0),
-        (40, 9, 256),
-    ];
+    let sizes = [(16384, 2048, 16), (2048, 4096, 16), (192, 100, 16), (64, 2048, 128), (100, 333, 70), (7, 5, 0), (40, 9, 256)];
     // 16-bit types share all but their conversions
-    for (dtype, sizes) in [(DType::F32, &sizes[..]), (DType::BF16, &sizes[..5]), (DType::F16, &sizes[5..6])] {
+    for (dtype, sizes) in [(DType::F32, &sizes[..]), (DType::BF16, &sizes[..4]), (DType::F16, &sizes[4..5])] {
         for &(dim, seqlen, dstate) in sizes {
             let case = case(dim, seqlen, dstate, dtype, false);
             case.add(suite, &case.args(), &[2, dim, dstate]);
@@ -128,13 +119,8 @@ fn add_types_and_sizes(suite: &mut Suite) {
 }
 
 fn add_options(suite: &mut Suite) {
-    for (dtype, dim, seqlen, complex) in [
-        (DType::F32, 8192, 1024, false),
-        (DType::BF16, 8192, 1024, false),
-        (DType::BF16, 8192, 1023, false),
-        (DType::BF16, 96, 1024, true),
-    ] {
-        let case = case(dim, seqlen, 16, dtype, complex);
+    for (dtype, dim, complex) in [(DType::F32, 8192, false), (DType::BF16, 96, true)] {
+        let case = case(dim, 1024, 16, dtype, complex);
         let plain = case.args();
         let channel = tensor(DType::F32, &[dim]);
         let own = tensor(if complex { DType::Complex64 } else { DType::F32 }, &[2, dim, 16]);
