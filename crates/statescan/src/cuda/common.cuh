@@ -138,10 +138,11 @@ template <int COUNT, int THREADS, bool QUICK = true, typename Job> DEVICE void e
   }
 }
 
-// As `each`, with load(item, i) before job(item, i). Some rounds load before the first of them writes: a compiler does not put a load before
+// As `each`, with load(item, i) before job(item, i). MOST rounds load before the first of them writes: a compiler does not put a load before
 // a write that might change what it loads, and then each round would wait for its own.
-template <int COUNT, int THREADS, bool QUICK, typename Item, typename Load, typename Job> DEVICE void each_loaded(Load load, Job job) {
-  constexpr int ROUNDS = (COUNT + THREADS - 1) / THREADS, TOGETHER = !QUICK ? 1 : ROUNDS < 4 ? ROUNDS : 4;
+template <int COUNT, int THREADS, bool QUICK, typename Item, int MOST = 4, typename Load, typename Job>
+DEVICE void each_loaded(Load load, Job job) {
+  constexpr int ROUNDS = (COUNT + THREADS - 1) / THREADS, TOGETHER = !QUICK ? 1 : ROUNDS < MOST ? ROUNDS : MOST;
 #pragma unroll(QUICK ? ROUNDS + 1 : 1)
   for (int first = 0; first < ROUNDS; first += TOGETHER) {
     Item items[TOGETHER];
@@ -183,85 +184,8 @@ template <typename E, int COUNT> DEVICE void write_at_once(E* to, const Neighbou
 }
 
 // How a tile of rows (channels or states) x steps comes out of global memory: which axis neighbouring threads take, and whether 16 bytes at
-// a time, which needs that axis to be contiguous and aligned.
-enum class Copy { TimeVector, Time, RowVector, Row };
-
-// A tile in shared memory as its tensor stores it, (row, step) or (step, row); lines are padded against bank conflicts unless they are DENSE.
-template <typename E, Copy COPY, int ROWS, int STEPS, int THREADS, bool DENSE = false> struct RawTile {
-  static constexpr bool BY_TIME = COPY == Copy::TimeVector || COPY == Copy::Time;
-  static constexpr bool VECTOR = COPY == Copy::TimeVector || COPY == Copy::RowVector;
-  static constexpr int LINE = BY_TIME ? STEPS : ROWS;
-  static constexpr int PITCH = round_up(LINE * int(sizeof(E)), 16) + (DENSE ? 0 : 16);
-  static constexpr int LINES = BY_TIME ? ROWS : STEPS;
-  static constexpr int BYTES = PITCH * LINES;
-
-  // threads copy pieces of lines: neighbours along a line, and as many lines at once as there are threads for
-  static constexpr int PIECE = VECTOR ? 16 / int(sizeof(E)) : 1, PIECES = LINE / PIECE;
-  static constexpr int ABREAST = PIECES == 0 ? 1 : PIECES < THREADS ? PIECES : THREADS;
-  static constexpr int AT_ONCE = THREADS / ABREAST, ROUNDS = (LINES + AT_ONCE - 1) / AT_ONCE;
-
-  // Where this thread's part of the next tile comes from; the address advances from tile to tile.
-  struct Source {
-    const E* own;                         // its first piece
-    i64 along_line, to_next, to_next_tile;   // from piece to piece, from a round's line to that of the next round
-    int rows;
-
-    // `first` is row 0 at the first step of the first tile
-    DEVICE Source(const E* first, i64 row_stride, i64 step_stride, int rows)
-        : along_line(VECTOR ? PIECE : BY_TIME ? step_stride : row_stride), to_next_tile(STEPS * step_stride), rows(rows) {
-      const i64 line_stride = BY_TIME ? row_stride : step_stride;
-      own = first + (threadIdx.x / ABREAST * line_stride + threadIdx.x % ABREAST * along_line);
-      to_next = AT_ONCE * line_stride;
-    }
-
-    // starts to copy the next tile, of which `steps` steps exist; all of it is there if WHOLE
-    template <bool WHOLE> DEVICE void load(char* tile, int steps) {
-      if (THREADS % ABREAST == 0 || threadIdx.x < AT_ONCE * ABREAST) copy<WHOLE>(tile, steps);
-      own += to_next_tile;
-    }
-
-    template <bool WHOLE> DEVICE void copy(char* tile, int steps) {
-      const int lines = BY_TIME ? rows : steps, length = BY_TIME ? steps : rows;
-      const E* from = own;
-#pragma unroll(!VECTOR ? 4 : WHOLE ? ROUNDS + 1 : 1)
-      for (int round = 0; round < ROUNDS; round++, from += to_next) {
-        const int line = threadIdx.x / ABREAST + round * AT_ONCE;
-        if (WHOLE ? LINES % AT_ONCE != 0 && line >= LINES : line >= lines) break;
-#pragma unroll
-        for (int k = 0; k < (PIECES + ABREAST - 1) / ABREAST; k++) {
-          const int within = (threadIdx.x % ABREAST + k * ABREAST) * PIECE, left = length - within;
-          const E* const piece = from + k * ABREAST * along_line;
-          E* const to = reinterpret_cast<E*>(tile + line * PITCH) + within;
-          if (PIECES % ABREAST != 0 && within >= LINE) break;
-          if constexpr (!VECTOR) {
-            if (left > 0) *to = *piece;
-          } else if (WHOLE || left >= PIECE) {
-            copy_async_16(to, piece);
-          } else {
-#pragma unroll 1
-            for (int j = 0; j < left; j++) to[j] = piece[j];
-          }
-        }
-      }
-    }
-  };
-
-  static DEVICE E* at(char* tile, int row, int step) {
-    return reinterpret_cast<E*>(tile + (BY_TIME ? row * PITCH + step * int(sizeof(E)) : step * PITCH + row * int(sizeof(E))));
-  }
-
-  // four steps of a row
-  static DEVICE Quad<E> read4(char* tile, int row, int step) {
-    Quad<E> quad;
-    if constexpr (BY_TIME) {
-      quad = *reinterpret_cast<const Quad<E>*>(at(tile, row, step));
-    } else {
-#pragma unroll
-      for (int j = 0; j < 4; j++) quad.v[j] = *at(tile, row, step + j);
-    }
-    return quad;
-  }
-};
+// a time, which needs that axis to be contiguous. If its lines do not begin at multiples of 16 bytes they are shifted.
+enum class Copy { TimeVector, TimeShifted, Time, RowVector, RowShifted, Row };
 
 // Two neighbours at once, which is one instruction for 16-bit types.
 template <typename E> DEVICE void assign2(E* to, f32 v, f32 w) { assign(to[0], v), assign(to[1], w); }

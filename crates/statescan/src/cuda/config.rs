@@ -10,8 +10,10 @@ use core::hash::{Hash, Hasher};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum TileCopy {
     TimeVector,
+    TimeShifted,
     Time,
     RowVector,
+    RowShifted,
     Row,
 }
 
@@ -28,10 +30,17 @@ impl TileCopy {
                 && (0..strides.len())
                     .all(|a| a == axis || view.shape()[a] < 2 || aligned(strides[a].unsigned_abs().wrapping_mul(size)))
         };
+        // the same from wherever lines begin, which must not differ from tile to tile
+        let shifted = |axis: usize, line: usize| {
+            let whole = |elements: usize| (elements * size).is_multiple_of(16);
+            strides[axis] == 1 && whole(line) && whole(steps) && (view.as_ptr() as usize).is_multiple_of(size)
+        };
         let near = |axis: usize| view.shape()[axis] < 2 || strides[axis].unsigned_abs() == 1;
         match (near(time), near(row)) {
             _ if vector(time, steps) => TileCopy::TimeVector,
             _ if vector(row, rows) => TileCopy::RowVector,
+            _ if shifted(time, steps) => TileCopy::TimeShifted,
+            _ if shifted(row, rows) => TileCopy::RowShifted,
             (false, true) => TileCopy::Row,
             _ => TileCopy::Time,
         }
@@ -49,18 +58,23 @@ impl TileCopy {
 
     /// Whether neighbouring threads take neighbouring steps.
     pub(crate) fn by_time(self) -> bool {
-        matches!(self, TileCopy::TimeVector | TileCopy::Time)
+        matches!(self, TileCopy::TimeVector | TileCopy::TimeShifted | TileCopy::Time)
     }
 
     /// Bytes that a tile takes in shared memory: lines in whole units of 16 bytes and one more, as `RawTile` has them.
     pub(crate) fn bytes(self, dtype: DType, rows: usize, steps: usize) -> usize {
-        self.dense_bytes(dtype, rows, steps) + 16 * if self.by_time() { rows } else { steps }
+        self.lines(dtype, rows, steps, 16)
     }
 
-    /// The same without the unit more.
+    /// The same without the unit more, unless lines are shifted into it.
     pub(crate) fn dense_bytes(self, dtype: DType, rows: usize, steps: usize) -> usize {
+        let shifted = matches!(self, TileCopy::TimeShifted | TileCopy::RowShifted);
+        self.lines(dtype, rows, steps, if shifted { 16 } else { 0 })
+    }
+
+    fn lines(self, dtype: DType, rows: usize, steps: usize, more: usize) -> usize {
         let (line, lines) = if self.by_time() { (steps, rows) } else { (rows, steps) };
-        (line * dtype.size()).next_multiple_of(16) * lines
+        ((line * dtype.size()).next_multiple_of(16) + more) * lines
     }
 }
 
@@ -220,10 +234,13 @@ mod tests {
         };
         let of = |view: View<'_>| TileCopy::of(&view, 1, 2, 8, 32);
         assert_eq!(of(view(&[2, 8, 64], &[512, 64, 1], 0)), TileCopy::TimeVector);
-        assert_eq!(of(view(&[2, 8, 64], &[512, 64, 1], 1)), TileCopy::Time);
-        assert_eq!(of(view(&[2, 8, 63], &[504, 63, 1], 0)), TileCopy::Time);
+        assert_eq!(of(view(&[2, 8, 64], &[512, 64, 1], 1)), TileCopy::TimeShifted);
+        assert_eq!(of(view(&[2, 8, 63], &[504, 63, 1], 0)), TileCopy::TimeShifted);
         assert_eq!(of(view(&[2, 8, 64], &[512, 1, 8], 0)), TileCopy::RowVector);
-        assert_eq!(of(view(&[2, 8, 64], &[512, 1, 8], 2)), TileCopy::Row);
+        assert_eq!(of(view(&[2, 8, 64], &[512, 1, 8], 2)), TileCopy::RowShifted);
+        // lines of no whole number of pieces, and tiles whose lines begin elsewhere in each
+        assert_eq!(TileCopy::of(&view(&[2, 6, 64], &[384, 1, 6], 0), 1, 2, 6, 32), TileCopy::Row);
+        assert_eq!(TileCopy::of(&view(&[2, 8, 63], &[504, 63, 1], 0), 1, 2, 8, 2), TileCopy::Time);
         assert_eq!(of(view(&[2, 8, 64], &[1024, 128, 2], 0)), TileCopy::Time);
         assert_eq!(of(view(&[2, 8, 64], &[512, 64, -1], 63)), TileCopy::Time);
         // what an axis of one element has for a stride does not matter
@@ -254,5 +271,6 @@ mod tests {
         assert_eq!(TileCopy::TimeVector.bytes(DType::BF16, 32, 16), 32 * 48);
         assert_eq!(TileCopy::Row.bytes(DType::F32, 5, 16), 16 * 48);
         assert_eq!(TileCopy::Row.dense_bytes(DType::F32, 5, 16), 16 * 32);
+        assert_eq!(TileCopy::TimeShifted.dense_bytes(DType::BF16, 32, 16), TileCopy::TimeShifted.bytes(DType::BF16, 32, 16));
     }
 }

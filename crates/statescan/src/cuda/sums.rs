@@ -7,6 +7,10 @@ use crate::tensor::{DType, RawViewMut};
 pub(super) static SUMS: Program<Params> = Program::new("sum_terms", &[COMMON], include_str!("sums.cu"));
 
 const THREADS: usize = 256;
+/// Threads that share an element where elements are few and terms many.
+const SLICES: usize = 8;
+/// Elements of a job that keep a device busy with a thread for each.
+const MANY: usize = 1 << 17;
 const JOBS: usize = 5;
 const TYPES: [&str; JOBS] = ["SUM_0", "SUM_1", "SUM_2", "SUM_3", "SUM_4"];
 
@@ -28,6 +32,8 @@ params! {
         count: i64,
         rows: i64,
         columns: i64,
+        /// Threads for each element.
+        slices: i64,
         /// This job's blocks end where the next one's begin.
         first_block: i64,
     }
@@ -57,6 +63,7 @@ pub(crate) unsafe fn sum_terms(stream: &Stream, sums: &[Sum]) -> Result<()> {
         count: 0,
         rows: 0,
         columns: 0,
+        slices: 1,
         first_block: i64::MAX,
     };
     let mut jobs = [none; JOBS];
@@ -65,6 +72,7 @@ pub(crate) unsafe fn sum_terms(stream: &Stream, sums: &[Sum]) -> Result<()> {
         let view = sum.to.as_read();
         // shapes are (columns), (rows, columns) or (outer axes, rows, columns)
         let axis = |from_end: usize| view.rank().checked_sub(from_end).map_or(1, |axis| view.shape()[axis] as i64);
+        let slices = if view.len() < MANY && sum.count >= 2 * SLICES { SLICES } else { 1 };
         *job = Job {
             to: Strided::of_last_axes(&view),
             terms: Address::new(sum.terms),
@@ -73,9 +81,10 @@ pub(crate) unsafe fn sum_terms(stream: &Stream, sums: &[Sum]) -> Result<()> {
             count: sum.count as i64,
             rows: axis(2),
             columns: axis(1),
+            slices: slices as i64,
             first_block: blocks,
         };
-        blocks += (view.len() as i64 + THREADS as i64 - 1) / THREADS as i64;
+        blocks += view.len().div_ceil(THREADS / slices) as i64;
     }
     if blocks == 0 {
         return Ok(());

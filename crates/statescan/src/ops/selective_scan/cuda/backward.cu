@@ -92,13 +92,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
     const i64 step = i64(walk.tile) * STEPS;
     const int steps = int(min(i64(STEPS), p.seqlen - step));
     const bool back = walk.back();
-    auto load = [&](auto whole) {
-      constexpr bool WHOLE = decltype(whole)::VALUE;
+    const Span span(step, p.seqlen);
+    auto each_source = [&](auto job) {
       auto timed = [&](auto tile, auto* from, const Strided& v, int at) {
-        typename decltype(tile)::Source(from, v.stride[1], v.stride[2], w.channels).template load<WHOLE>(raw + at, steps);
+        job(typename decltype(tile)::Source(from, v.stride[1], v.stride[2], w.channels, Span(w.first, p.dim)), at);
       };
       auto map = [&](auto tile, auto* from, const Strided& v, int at) {
-        typename decltype(tile)::Source(from, v.stride[2], v.stride[3], DSTATE).template load<WHOLE>(raw + at, steps);
+        job(typename decltype(tile)::Source(from, v.stride[2], v.stride[3], DSTATE, Span(0, DSTATE)), at);
       };
       if constexpr (!ENDS) timed(XTile(), at<X>(p.x, w.batch, w.first, step), p.x, X_AT);
       timed(DtTile(), at<DT>(p.dt, w.batch, w.first, step), p.dt, DT_AT);
@@ -108,10 +108,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
       if constexpr (READS_B) map(BTile(), at<B>(p.b, w.batch, w.first / p.channels_per_b, 0, step), p.b, B_AT);
       if (C_VARIES && back) map(CTile(), at<C>(p.c, w.batch, w.first / p.channels_per_c, 0, step), p.c, C_AT);
     };
-    if (XTile::VECTOR && steps == STEPS && w.channels == CHANNELS)
+    auto load = [&](auto whole) {
+      each_source([&](auto source, int at) { source.template load<decltype(whole)::VALUE>(raw + at, steps, span); });
+    };
+    if (XTile::VECTOR && steps == STEPS && w.channels == CHANNELS && (!ANY_SHIFTED || span.has_more(STEPS)))
       load(Flag<true>());
     else
       load(Flag<false>());
+    if constexpr (ANY_SHIFTED) each_source([&](auto source, int at) { source.load_ends(raw + at, steps, span); });
     copy_async_commit();
   };
 
@@ -316,14 +320,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
         }
       });
     }
+    // shifts are found again for each tile, since the loops between need every register
     if (whole)
-      prepare(p, shared, raw, Window<true>{low, high}, back, w.channels, biases);
+      prepare(p, shared, raw, AllShifts(p, w), Window<true>{low, high}, back, w.channels, biases);
     else
-      prepare(p, shared, raw, Window<false>{low, high}, back, w.channels, biases);
+      prepare(p, shared, raw, AllShifts(p, w), Window<false>{low, high}, back, w.channels, biases);
     if constexpr (SEQUENCES == Sequences::Index) mark_changes(p, w, tile, shared + CHANGE_AT);
     __syncthreads();
-    // a tile that is visited on the way back is needed to the end; a copy that keeps its thread busy can as well come later
-    constexpr bool EARLY = STAGES == 1 && XTile::VECTOR;
+    // a tile that is visited on the way back is needed to the end; a copy that keeps its thread busy, or is much code, can as well come later
+    constexpr bool EARLY = STAGES == 1 && XTile::VECTOR && !XTile::SHIFTED;
     if (EARLY && !back) {
       copy(next, raw);
       next.advance();
@@ -336,10 +341,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
       if (back) {
         backwards(tile);
         __syncthreads();
-        if (OUT_VECTOR && whole)
-          finish(p, w, shared, raw, Window<true>{low, high}, first_step, skips, biases, channel_sums);
+        if ((OUT_VECTOR || APART) && whole)
+          finish(p, w, shared, raw, AllShifts(p, w), Window<true>{low, high}, first_step, skips, biases, channel_sums);
         else
-          finish(p, w, shared, raw, Window<false>{low, high}, first_step, skips, biases, channel_sums);
+          finish(p, w, shared, raw, AllShifts(p, w), Window<false>{low, high}, first_step, skips, biases, channel_sums);
         const char* const sums = shared + SUMMED_AT;
         const i64 block = w.batch * p.blocks_per_row + w.block;
         if constexpr (B_VARIES && HAS_DB)

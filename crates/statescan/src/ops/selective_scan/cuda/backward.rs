@@ -17,6 +17,7 @@ pub(super) static BACKWARD: Program<Params> = Program::new(
     "selective_scan_backward",
     &[COMMON, STEP_SIZE, DISCRETIZATION],
     concat!(
+        include_str!("raw_tile.cuh"),
         include_str!("tiles.cuh"),
         include_str!("backward_tiles.cuh"),
         include_str!("backward_sums.cuh"),
@@ -169,8 +170,8 @@ impl Backward<'_, '_> {
         self.sources.y.map(|y| y.dtype()).filter(|y| y.size() > x.size()).unwrap_or(x)
     }
 
-    /// Complex states and gains take registers, and so do marks of sequences and the sum for a gate beside tiles in f32. Where states lie by
-    /// sequence, what a change of sequence takes is repeated for all that a thread has, and compiled as often.
+    /// Complex states and gains take registers, and so do marks of sequences. Where states lie by sequence, what a change of sequence takes is
+    /// repeated for all that a thread has, and compiled as often.
     fn room(&self) -> Room {
         let p = self.call.problem;
         let states = match (p.complex, self.has_gain()) {
@@ -179,7 +180,7 @@ impl Backward<'_, '_> {
             _ => 2,
         };
         let marked = matches!(p.sequences, Sequences::SeqIdx(_));
-        let span = if marked || states < 4 || (p.z.is_some() && p.x.dtype().size() > 2) { 4 } else { 8 };
+        let span = if marked || states < 4 { 4 } else { 8 };
         Room { states, channels: if states < 4 || self.call.numbered() { 1 } else { 2 }, span }
     }
 
@@ -202,8 +203,8 @@ impl Backward<'_, '_> {
         let p = self.call.problem;
         let Geometry { channels, steps, stages, .. } = geometry;
         let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count();
-        let dy =
-            TileCopy::Time.dense_bytes(cotangent, channels, steps).max(TileCopy::Row.dense_bytes(cotangent, channels, steps));
+        let dy = [TileCopy::TimeShifted, TileCopy::RowShifted].map(|copy| copy.dense_bytes(cotangent, channels, steps));
+        let dy = dy[0].max(dy[1]);
         self.computed_bytes(geometry, p.z.is_some(), maps) + stages * (self.call.stage_bytes(tile(geometry), true) + dy)
     }
 
@@ -256,7 +257,8 @@ impl Backward<'_, '_> {
         let (p, t, geometry) = (self.call.problem, self.targets, plan.geometry);
         let tile = tile(geometry);
         let field = if p.complex { DType::Complex64 } else { DType::F32 };
-        let first = [&t.x, &t.dt, &t.z, &t.dt_a].into_iter().flatten().next();
+        let outputs = || [&t.x, &t.dt, &t.z, &t.dt_a].into_iter().flatten();
+        let first = outputs().next();
         let dy = self.sources.y;
         self.call
             .config(tile, geometry.lanes, pass)
@@ -269,6 +271,7 @@ impl Backward<'_, '_> {
             .dtype("DFINAL", self.sources.final_state.map_or(field, |v| v.dtype()))
             .dtype("DINITIAL", type_of(&t.initial_state, field))
             .flag("OUT_BY_TIME", first.is_none_or(|v| self.call.copy_of(&v.as_read(), tile).by_time()))
+            .flag("OUT_NEAR", outputs().all(|v| v.as_read().strides()[2] == 1))
             .flag("DX_VECTOR", has_quads(&t.x))
             .flag("DDT_VECTOR", has_quads(&t.dt))
             .flag("DZ_VECTOR", has_quads(&t.z))

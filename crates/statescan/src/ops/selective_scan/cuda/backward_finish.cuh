@@ -32,25 +32,63 @@ struct ChannelSums { f32 skip[ROUNDS], bias[ROUNDS]; };
 // one that gains nothing, and to compile it twice takes long.
 constexpr bool OUT_VECTOR = (HAS_DX && DX_VECTOR) || (HAS_DDT && DDT_VECTOR);
 
+// A thread finishes four steps of a channel: neighbours, or where steps lie side by side but cannot be stored at once steps that lie APART, so
+// that neighbouring threads store neighbours.
+constexpr bool APART = OUT_BY_TIME && OUT_NEAR && !OUT_VECTOR;
+DEVICE int step_of(const Place<OUT_BY_TIME>& place, int j) { return APART ? place.step / 4 + j * (STEPS / 4) : place.step + j; }
+
+template <typename Tile, typename E> DEVICE Quad<E> read_four(char* tile, const Place<OUT_BY_TIME>& place, typename Tile::Shift shift) {
+  Quad<E> quad;
+  if constexpr (APART) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) quad.v[j] = Tile::read(tile, place.channel, step_of(place, j), shift);
+  } else {
+    quad = Tile::read4(tile, place.channel, place.step, shift);
+  }
+  return quad;
+}
+DEVICE void read_plane_of(char* shared, int plane, const Place<OUT_BY_TIME>& place, f32* out) {
+  if constexpr (APART) {
+    const f32* const line = reinterpret_cast<const f32*>(plane_quad(shared, plane, place.channel, 0));
+#pragma unroll
+    for (int j = 0; j < 4; j++) out[j] = line[step_of(place, j)];
+  } else {
+    read_plane(shared, plane, place.channel, place.step, out);
+  }
+}
+template <typename E, bool VECTOR, bool WHOLE>
+DEVICE void store_four(const Strided& v, i64 batch, i64 channel, i64 first_step, const Place<OUT_BY_TIME>& place, Window<WHOLE> window,
+                       const f32 (&of)[4]) {
+  E* const row = at<E>(v, batch, channel, first_step);
+  if constexpr (APART) {
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+      if (window.has(step_of(place, j))) assign(row[step_of(place, j)], of[j]);
+  } else {
+    const i64 stride = v.stride[2];
+    store4<VECTOR, WHOLE>(row + place.step * stride, stride, of, window.low - place.step, window.high - place.step);
+  }
+}
+
 template <bool WHOLE>
-DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Window<WHOLE> window, i64 first_step, const f32* skips,
-                   const f32* biases, ChannelSums& channel_sums) {
+DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, const AllShifts& shifts, Window<WHOLE> window, i64 first_step,
+                   const f32* skips, const f32* biases, ChannelSums& channel_sums) {
   each<QUADS, THREADS>([&](int i, int round) {
     const Place<OUT_BY_TIME> place(i);
     if (!WHOLE && place.channel >= w.channels) return;
-    const Quad<X> x_raw = XTile::read4(raw + X_AT, place.channel, place.step);
-    const Quad<DT> dt_raw = DtTile::read4(raw + DT_AT, place.channel, place.step);
+    const Quad<X> x_raw = read_four<XTile, X>(raw + X_AT, place, shifts.x);
+    const Quad<DT> dt_raw = read_four<DtTile, DT>(raw + DT_AT, place, shifts.dt);
     Quad<DY> dy_raw = {};
     Quad<Z> z_raw = {};
-    if constexpr (HAS_DY) dy_raw = DyTile::read4(raw + DY_AT, place.channel, place.step);
-    if constexpr (HAS_Z) z_raw = ZTile::read4(raw + Z_AT, place.channel, place.step);
+    if constexpr (HAS_DY) dy_raw = read_four<DyTile, DY>(raw + DY_AT, place, shifts.dy);
+    if constexpr (HAS_Z) z_raw = read_four<ZTile, Z>(raw + Z_AT, place, shifts.z);
     f32 sums[SUMS][4], d[4], dx[4], ddt[4], dz[4], ddt_a[4];
 #pragma unroll
-    for (int s = 0; s < SUMS; s++) read_plane(shared, FIRST_SUM + s, place.channel, place.step, sums[s]);
-    read_plane(shared, PLANE_STEP, place.channel, place.step, d);
+    for (int s = 0; s < SUMS; s++) read_plane_of(shared, FIRST_SUM + s, place, sums[s]);
+    read_plane_of(shared, PLANE_STEP, place, d);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-      const bool inside = window.has(place.step + j);
+      const bool inside = window.has(step_of(place, j));
       const f32 x = to_f32(x_raw.v[j]), dy = HAS_DY ? to_f32(dy_raw.v[j]) : 0.f;
       f32 before_gate = dy, gate_slope = 0.f;
       if constexpr (HAS_Z) {
@@ -72,15 +110,11 @@ DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, Wind
       if constexpr (HAS_DSKIP) channel_sums.skip[round] += inside ? before_gate * x : 0.f;
       if constexpr (HAS_DBIAS) channel_sums.bias[round] += inside ? ddt[j] : 0.f;
     }
-    const int low = window.low - place.step, high = window.high - place.step;
-    auto store = [&](auto* first, i64 stride, auto vector, const f32(&v)[4]) {
-      store4<decltype(vector)::VALUE, WHOLE>(first, stride, v, low, high);
-    };
-    const i64 channel = w.first + place.channel, step = first_step + place.step;
-    if constexpr (HAS_DX) store(at<DX>(p.dx, w.batch, channel, step), p.dx.stride[2], Flag<DX_VECTOR>(), dx);
-    if constexpr (HAS_DDT) store(at<DDT>(p.ddt, w.batch, channel, step), p.ddt.stride[2], Flag<DDT_VECTOR>(), ddt);
-    if constexpr (HAS_DZ) store(at<DZ>(p.dz, w.batch, channel, step), p.dz.stride[2], Flag<DZ_VECTOR>(), dz);
-    if constexpr (HAS_DDT_A) store(at<DDT_A>(p.ddt_a, w.batch, channel, step), p.ddt_a.stride[2], Flag<DDT_A_VECTOR>(), ddt_a);
+    const i64 channel = w.first + place.channel;
+    if constexpr (HAS_DX) store_four<DX, DX_VECTOR>(p.dx, w.batch, channel, first_step, place, window, dx);
+    if constexpr (HAS_DDT) store_four<DDT, DDT_VECTOR>(p.ddt, w.batch, channel, first_step, place, window, ddt);
+    if constexpr (HAS_DZ) store_four<DZ, DZ_VECTOR>(p.dz, w.batch, channel, first_step, place, window, dz);
+    if constexpr (HAS_DDT_A) store_four<DDT_A, DDT_A_VECTOR>(p.ddt_a, w.batch, channel, first_step, place, window, ddt_a);
   });
 }
 

@@ -47,9 +47,12 @@ const SHAPES: [(usize, usize, usize); 10] =
 /// Threads of a multiprocessor that segments should fill; as many registers as a thread can use leave room for so many.
 const FULL_THREADS: usize = 256;
 /// Steps of a segment that make up for its beginning.
-const SHORTEST_SEGMENT: usize = 256;
+const SHORTEST_SEGMENT: usize = 64;
+
 /// Shared memory that is left for the vectors of each channel and for the system.
-const SHARED_BESIDES: usize = 2 << 10;
+fn besides(channels: usize) -> usize {
+    8 * channels + (1 << 10)
+}
 
 /// What registers have room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,6 +63,22 @@ pub(super) struct Room {
     pub channels: usize,
     /// Steps that are computed again at once.
     pub span: usize,
+}
+
+impl Room {
+    /// The same, or less of it for each of more threads where channels are few.
+    fn shared_by_more(mut self, shape: &Shape, numbers: Numbers) -> Room {
+        let segments = if shape.cuttable { (shape.seqlen / SHORTEST_SEGMENT).max(1) } else { 1 };
+        let threads = |room: Room| shape.channels().saturating_mul(lanes(shape, room) * segments) / room.channels;
+        while 2 * threads(self) <= FULL_THREADS * numbers.multiprocessors && (self.channels > 1 || self.states > 1) {
+            if self.channels > 1 {
+                self.channels = 1;
+            } else {
+                self.states /= 2;
+            }
+        }
+        self
+    }
 }
 
 fn lanes(shape: &Shape, room: Room) -> usize {
@@ -84,33 +103,38 @@ fn cut(shape: &Shape, geometry: &Geometry, blocks: usize, numbers: Numbers) -> O
 impl Plan {
     /// `shared` gives the bytes of shared memory for a geometry. `None` if no geometry fits.
     pub(super) fn new(shape: &Shape, room: Room, numbers: Numbers, shared: impl Fn(Geometry) -> usize + Copy) -> Option<Plan> {
+        let room = room.shared_by_more(shape, numbers);
         let lanes = lanes(shape, room);
         let width = if lanes == 32 { 1 } else { room.channels };
         let span = if width == 1 { room.span.min(4) } else { room.span };
-        let most = numbers.shared_per_block.saturating_sub(SHARED_BESIDES);
+        let most = |g: &Geometry| numbers.shared_per_block.saturating_sub(besides(g.channels));
         // two blocks keep a multiprocessor busy while one of them waits
-        let half = most.min((numbers.shared_per_multiprocessor / 2).saturating_sub(SHARED_BESIDES));
+        let half = |g: &Geometry| most(g).min((numbers.shared_per_multiprocessor / 2).saturating_sub(besides(g.channels)));
         let geometries = SHAPES.map(|(warps, steps, stages)| {
             let slots = 32 / lanes * width;
             // no more warps than there are channels for
             let warps = warps.min(shape.unit.div_ceil(slots).next_power_of_two());
             Geometry { lanes, width, channels: warps * slots, steps, span: span.min(steps), stages }
         });
-        // a thread runs out of registers if it converts much of B and C at once, or walks long spans without a second stage for its copies
-        let light =
-            |g: &Geometry| shape.dstate.next_multiple_of(lanes) * g.steps <= 16 * g.threads() && (g.stages == 2 || g.span < 8);
-        let within = |limit: usize| move |g: &Geometry| shared(*g) <= limit;
-        let find = |limit: usize| geometries.into_iter().filter(light).find(within(limit));
+        // a thread runs out of registers if it converts much of B and C at once, or, one of few, walks long spans beside its copies
+        let light = |g: &Geometry| {
+            let quick = g.stages == 2 || g.span < 8 || g.threads() >= 128;
+            shape.dstate.next_multiple_of(lanes) * g.steps <= 16 * g.threads() && quick
+        };
+        let mut fitting = geometries.into_iter().filter(light);
         let short = geometries.map(|g| Geometry { span: g.span.min(4), ..g });
-        let geometry = find(half).or_else(|| find(most)).or_else(|| short.into_iter().find(within(most)))?;
+        let geometry = (fitting.clone().find(|g| shared(*g) <= half(g)))
+            .or_else(|| fitting.find(|g| shared(*g) <= most(g)))
+            .or_else(|| short.into_iter().find(|g| shared(*g) <= most(g)))?;
         let shared = shared(geometry);
         let blocks_per_unit = shape.unit.div_ceil(geometry.channels);
         let blocks_per_row = shape.dim / shape.unit * blocks_per_unit;
         let blocks = shape.rows.checked_mul(blocks_per_row)?;
         let cut = cut(shape, &geometry, blocks, numbers);
         let fits = blocks.checked_mul(cut.map_or(1, |cut| cut.segments)).is_some_and(|blocks| blocks <= i32::MAX as usize);
-        let resident =
-            (FULL_THREADS / geometry.threads()).min(numbers.shared_per_multiprocessor / (shared + SHARED_BESIDES)).max(1);
+        let resident = (FULL_THREADS / geometry.threads())
+            .min(numbers.shared_per_multiprocessor / (shared + besides(geometry.channels)))
+            .max(1);
         let resident_ends = 2 * FULL_THREADS / geometry.threads();
         fits.then_some(Plan { cut, geometry, resident, resident_ends, blocks_per_unit, blocks_per_row, blocks })
     }
@@ -147,10 +171,20 @@ mod tests {
         assert_eq!(segments(1, 5120, 4096), Some((13, 320)));
         assert_eq!(segments(8, 2048, 2048), None);
         assert_eq!(segments(64, 2048, 512), None);
-        assert_eq!(segments(1, 1536, 1000), Some((3, 384)));
-        assert_eq!(segments(1, 1536, 500), None);
+        assert_eq!(segments(1, 1536, 1000), Some((8, 128)));
+        assert_eq!(segments(1, 1536, 250), Some((2, 128)));
+        assert_eq!(segments(1, 1536, 127), None);
         let whole = Shape { cuttable: false, ..shape(1, 1536, 65536, 16) };
         assert_eq!(Plan::new(&whole, ROOM, Numbers::H200, shared(16)).unwrap().cut, None);
+    }
+
+    #[test]
+    fn fewer_channels_get_more_threads() {
+        let of = |rows, dim, seqlen| {
+            let g = Plan::new(&shape(rows, dim, seqlen, 16), ROOM, Numbers::H200, shared(16)).unwrap().geometry;
+            (g.lanes, g.width)
+        };
+        assert_eq!([of(8, 2048, 2048), of(1, 1536, 65536), of(2, 1536, 333), of(1, 1536, 64)], [(4, 2), (4, 2), (4, 2), (16, 1)]);
     }
 
     #[test]

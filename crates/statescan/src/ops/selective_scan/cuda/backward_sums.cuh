@@ -15,7 +15,8 @@ DEVICE int slot_of_thread() {
 constexpr DEVICE int lanes_apart(int m) { return PAIRED ? 2 * m : m; }
 constexpr DEVICE int slots_apart(int m) { return !PAIRED ? m * LANES : m == WARP_SLOTS / 2 ? 1 : m * 2 * LANES; }
 
-// Sums over the lanes of a channel, into the planes.
+// Sums over the lanes of a channel, into the planes. Halves remain whole quads where long spans leave no registers for more cases.
+constexpr int HALVED = SPAN == 8 ? 8 : 2;
 DEVICE void sum_lanes(char* shared, f32 (&v)[SUMS * SPAN], int channel, int span) {
   const int lane = lane_of_thread();
   int first = 0, count = SUMS * SPAN;
@@ -23,7 +24,7 @@ DEVICE void sum_lanes(char* shared, f32 (&v)[SUMS * SPAN], int channel, int span
 #pragma unroll
   for (int m = 1; m < LANES; m *= 2) {
     const bool upper = lane & m;
-    if (count % 8 == 0) {
+    if (count % HALVED == 0) {
       count /= 2;
 #pragma unroll
       for (int i = 0; i < SUMS * SPAN / 2; i++) {
@@ -43,10 +44,17 @@ DEVICE void sum_lanes(char* shared, f32 (&v)[SUMS * SPAN], int channel, int span
   }
   // the inputs that the sums replace have been read
   __syncwarp();
+  auto place = [&](int i) { return plane_quad(shared, FIRST_SUM + (first + i) / SPAN, channel, span * SPAN + (first + i) % SPAN); };
 #pragma unroll
-  for (int i = 0; i < SUMS * SPAN; i += 4) {
-    if (i >= count) break;
-    if (writes) *plane_quad(shared, FIRST_SUM + (first + i) / SPAN, channel, span * SPAN + (first + i) % SPAN) = quad_of(v + i);
+  for (int i = 0; i < SUMS * SPAN; i++) {
+    if (i >= count || !writes) break;
+    if (count % 4 == 0) {
+      if (i % 4 == 0) *place(i) = quad_of(v + i);
+    } else if (count % 2 == 0) {
+      if (i % 2 == 0) *reinterpret_cast<float2*>(place(i)) = make_float2(v[i], v[i + 1]);
+    } else {
+      *reinterpret_cast<f32*>(place(i)) = v[i];
+    }
   }
 }
 

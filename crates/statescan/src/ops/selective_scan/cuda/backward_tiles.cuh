@@ -45,6 +45,8 @@ DEVICE void read_plane(char* shared, int plane, int channel, int step, f32* out)
 }
 DEVICE float4 quad_of(const f32* v) { return make_float4(v[0], v[1], v[2], v[3]); }
 
+constexpr bool ANY_SHIFTED = SHIFTED_INPUTS || (HAS_DY && DyTile::SHIFTED);
+
 // ---- the order of tiles
 
 // Forwards from one saved state to the next, and back; from the last saved state to the first. A tile at the turn is visited once for both.
@@ -80,39 +82,51 @@ struct Stored {
   Quad<Z> z;
 };
 
+struct AllShifts : Shifts {
+  DyTile::Shift dy;
+  DEVICE AllShifts(const Params& p, const Work& w) : Shifts(p, w), dy(at<DY>(p.dy, w.batch, w.first), p.dy.stride[1], p.dy.stride[2]) {}
+};
+
 template <bool WHOLE>
-DEVICE void prepare(const Params& p, char* shared, char* raw, Window<WHOLE> window, bool back, int channels, const f32* biases) {
+DEVICE void prepare(const Params& p, char* shared, char* raw, const AllShifts& shifts, Window<WHOLE> window, bool back, int channels,
+                    const f32* biases) {
   auto load = [&](Stored& stored, int i) {
     const Place<XTile::BY_TIME> place(i);
-    if constexpr (!ENDS) stored.x = XTile::read4(raw + X_AT, place.channel, place.step);
-    stored.dt = DtTile::read4(raw + DT_AT, place.channel, place.step);
-    if constexpr (HAS_DT_A) stored.dt_a = DtATile::read4(raw + DT_A_AT, place.channel, place.step);
-    if (HAS_DY && back) stored.dy = DyTile::read4(raw + DY_AT, place.channel, place.step);
-    if (HAS_Z && back) stored.z = ZTile::read4(raw + Z_AT, place.channel, place.step);
+    if constexpr (!ENDS) stored.x = XTile::read4(raw + X_AT, place.channel, place.step, shifts.x);
+    stored.dt = DtTile::read4(raw + DT_AT, place.channel, place.step, shifts.dt);
+    if constexpr (HAS_DT_A) stored.dt_a = DtATile::read4(raw + DT_A_AT, place.channel, place.step, shifts.dt_a);
+    if (HAS_DY && back) stored.dy = DyTile::read4(raw + DY_AT, place.channel, place.step, shifts.dy);
+    if (HAS_Z && back) stored.z = ZTile::read4(raw + Z_AT, place.channel, place.step, shifts.z);
   };
-  each_loaded<QUADS, THREADS, WHOLE, Stored>(load, [&](const Stored& stored, int i) {
+  // the first pass over segments has half of the registers, and shifted elements are loaded one by one
+  each_loaded<QUADS, THREADS, WHOLE, Stored, ENDS && XTile::SHIFTED ? 2 : 4>(load, [&](const Stored& stored, int i) {
     const Place<XTile::BY_TIME> place(i);
-    f32 d[4], u[4], dt_a[4], q[4] = {};
+    f32 d[4], u[4], dt_a[4];
+    bool inside[4];
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-      const bool inside = WHOLE || (window.has(place.step + j) && place.channel < channels);
+      inside[j] = WHOLE || (window.has(place.step + j) && place.channel < channels);
       d[j] = step_of(p, to_f32(stored.dt.v[j]), biases, place.channel);
       u[j] = ENDS ? 0.f : to_f32(stored.x.v[j]);
       if constexpr (Method::INPUT_STEP) u[j] *= d[j];
-      if (HAS_DY && back) {
-        q[j] = to_f32(stored.dy.v[j]) * (COMPLEX ? 2.f : 1.f);
-        if constexpr (HAS_Z) q[j] *= silu(to_f32(stored.z.v[j]));
-        q[j] = inside ? q[j] : 0.f;
-      }
-      u[j] = inside ? u[j] : 0.f;
-      d[j] = inside ? d[j] : 0.f;
-      if constexpr (HAS_DT_A) dt_a[j] = inside ? to_f32(stored.dt_a.v[j]) : 0.f;
+      u[j] = inside[j] ? u[j] : 0.f;
+      d[j] = inside[j] ? d[j] : 0.f;
+      if constexpr (HAS_DT_A) dt_a[j] = inside[j] ? to_f32(stored.dt_a.v[j]) : 0.f;
     }
     *plane_quad(shared, PLANE_STEP, place.channel, place.step) = quad_of(d);
     if constexpr (!ENDS) *plane_quad(shared, PLANE_INPUT, place.channel, place.step) = quad_of(u);
-    if (back) *plane_quad(shared, PLANE_COTANGENT, place.channel, place.step) = quad_of(q);
     if constexpr (HAS_DT_A) *plane_quad(shared, PLANE_DT_A, place.channel, place.step) = quad_of(dt_a);
+    if (back) {
+      f32 q[4] = {};
+#pragma unroll
+      for (int j = 0; HAS_DY && j < 4; j++) {
+        q[j] = to_f32(stored.dy.v[j]) * (COMPLEX ? 2.f : 1.f);
+        if constexpr (HAS_Z) q[j] *= silu(to_f32(stored.z.v[j]));
+        q[j] = inside[j] ? q[j] : 0.f;
+      }
+      *plane_quad(shared, PLANE_COTANGENT, place.channel, place.step) = quad_of(q);
+    }
   });
-  if constexpr (READS_B) prepare_map<BTile>(shared + B_MAP_AT, raw + B_AT, window);
-  if (C_VARIES && back) prepare_map<CTile>(shared + C_MAP_AT, raw + C_AT, window);
+  if constexpr (READS_B) prepare_map<BTile>(shared + B_MAP_AT, raw + B_AT, shifts.b, window);
+  if (C_VARIES && back) prepare_map<CTile>(shared + C_MAP_AT, raw + C_AT, shifts.c, window);
 }

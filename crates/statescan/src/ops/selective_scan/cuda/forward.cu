@@ -24,12 +24,14 @@ DEVICE bool has_outputs(const Work& w) { return PASS != Pass::Ends || w.segment 
 DEVICE void help(const Params& p, const Work& w, char* shared, int first_tile, int last_tile, const f32* skips, const f32* biases) {
   const bool outputs = has_outputs(w);
   const i64 origin = i64(first_tile) * STEPS;
-  XTile::Source x(at<X>(p.x, w.batch, w.first, origin), p.x.stride[1], p.x.stride[2], w.channels);
-  DtTile::Source dt(at<DT>(p.dt, w.batch, w.first, origin), p.dt.stride[1], p.dt.stride[2], w.channels);
-  DtATile::Source dt_a(at<DT_A>(p.dt_a, w.batch, w.first, origin), p.dt_a.stride[1], p.dt_a.stride[2], w.channels);
-  BTile::Source b(at<B>(p.b, w.batch, w.first / p.channels_per_b, 0, origin), p.b.stride[2], p.b.stride[3], DSTATE);
-  CTile::Source c(at<C>(p.c, w.batch, w.first / p.channels_per_c, 0, origin), p.c.stride[2], p.c.stride[3], DSTATE);
-  ZTile::Source z(at<Z>(p.z, w.batch, w.first, origin), p.z.stride[1], p.z.stride[2], w.channels);
+  const Span channels(w.first, p.dim), states(0, DSTATE);
+  XTile::Source x(at<X>(p.x, w.batch, w.first, origin), p.x.stride[1], p.x.stride[2], w.channels, channels);
+  DtTile::Source dt(at<DT>(p.dt, w.batch, w.first, origin), p.dt.stride[1], p.dt.stride[2], w.channels, channels);
+  DtATile::Source dt_a(at<DT_A>(p.dt_a, w.batch, w.first, origin), p.dt_a.stride[1], p.dt_a.stride[2], w.channels, channels);
+  BTile::Source b(at<B>(p.b, w.batch, w.first / p.channels_per_b, 0, origin), p.b.stride[2], p.b.stride[3], DSTATE, states);
+  CTile::Source c(at<C>(p.c, w.batch, w.first / p.channels_per_c, 0, origin), p.c.stride[2], p.c.stride[3], DSTATE, states);
+  ZTile::Source z(at<Z>(p.z, w.batch, w.first, origin), p.z.stride[1], p.z.stride[2], w.channels, channels);
+  const Shifts shifts(p, w);
   Y* y = at<Y>(p.y, w.batch, w.first, origin);
 
   auto stage = [&](int tile) { return shared + STAGES_AT + (tile - first_tile) % STAGES * STAGE_BYTES; };
@@ -45,32 +47,35 @@ DEVICE void help(const Params& p, const Work& w, char* shared, int first_tile, i
     if (tile <= last_tile) {
       char* const raw = stage(tile);
       const int steps = int(min(i64(STEPS), p.seqlen - i64(tile) * STEPS));
-      auto load = [&](auto whole) {
-        constexpr bool WHOLE = decltype(whole)::VALUE;
-        x.template load<WHOLE>(raw + X_AT, steps);
-        dt.template load<WHOLE>(raw + DT_AT, steps);
-        if constexpr (HAS_DT_A) dt_a.template load<WHOLE>(raw + DT_A_AT, steps);
-        if (HAS_Z && outputs) z.template load<WHOLE>(raw + Z_AT, steps);
-        if constexpr (B_VARIES) b.template load<WHOLE>(raw + B_AT, steps);
-        if (C_VARIES && outputs) c.template load<WHOLE>(raw + C_AT, steps);
+      const Span span(i64(tile) * STEPS, p.seqlen);
+      auto each_source = [&](auto job) {
+        job(x, X_AT), job(dt, DT_AT);
+        if constexpr (HAS_DT_A) job(dt_a, DT_A_AT);
+        if (HAS_Z && outputs) job(z, Z_AT);
+        if constexpr (B_VARIES) job(b, B_AT);
+        if (C_VARIES && outputs) job(c, C_AT);
       };
-      if (XTile::VECTOR && steps == STEPS && w.channels == CHANNELS)
+      auto load = [&](auto whole) {
+        each_source([&](auto& source, int at) { source.template load<decltype(whole)::VALUE>(raw + at, steps, span); });
+      };
+      if (XTile::VECTOR && steps == STEPS && w.channels == CHANNELS && (!ANY_SHIFTED || span.has_more(STEPS)))
         load(Flag<true>());
       else
         load(Flag<false>());
+      if constexpr (ANY_SHIFTED) each_source([&](auto& source, int at) { source.load_ends(raw + at, steps, span); });
     }
     copy_async_commit();
   };
   auto prepare_tile = [&](int tile) {
     if (tile > last_tile) return;
     char* const ready = shared + (tile & 1) * READY_BYTES;
-    windowed(tile, [&](auto window) { prepare(p, ready, stage(tile), window, outputs, biases); });
+    windowed(tile, [&](auto window) { prepare(p, ready, stage(tile), shifts, window, outputs, biases); });
     if constexpr (SEQUENCES == Sequences::Index) mark_changes(p, w, tile, ready + CHANGE_AT);
   };
   auto finish_tile = [&](int tile) {
     if (!HAS_Y || !outputs || tile < first_tile) return;
     const char* const partials = shared + PARTIALS_AT + (tile & 1) * PARTIAL_BYTES;
-    windowed(tile, [&](auto window) { finish(p, partials, stage(tile), window, y, w.channels, skips); });
+    windowed(tile, [&](auto window) { finish(p, partials, stage(tile), shifts, window, y, w.channels, skips); });
     y += STEPS * p.y.stride[2];
   };
 

@@ -13,7 +13,12 @@ use core::cell::RefCell;
 pub(super) static FORWARD: Program<Params> = Program::new(
     "selective_scan_forward",
     &[COMMON, STEP_SIZE, DISCRETIZATION],
-    concat!(include_str!("tiles.cuh"), include_str!("forward_tiles.cuh"), include_str!("forward.cu")),
+    concat!(
+        include_str!("raw_tile.cuh"),
+        include_str!("tiles.cuh"),
+        include_str!("forward_tiles.cuh"),
+        include_str!("forward.cu")
+    ),
 );
 
 thread_local! {
@@ -98,6 +103,11 @@ impl<'p, 'a> Forward<'p, 'a> {
         p.dt_a.is_some() && matches!(p.options.discretization, Discretization::Zoh | Discretization::Bilinear)
     }
 
+    /// Whether threads that finish outputs take neighbouring steps.
+    fn by_time(&self, geometry: Geometry) -> bool {
+        self.targets.y.as_ref().is_none_or(|y| self.call.copy_of(&y.as_read(), tile(geometry)).by_time())
+    }
+
     /// Bytes of shared memory: the sum of what `forward_tiles.cuh` lays out.
     pub fn shared(&self, geometry: Geometry) -> usize {
         let (p, call) = (self.call.problem, &self.call);
@@ -107,19 +117,19 @@ impl<'p, 'a> Forward<'p, 'a> {
         let gain = if self.gain_step() { channels * line } else { 0 };
         let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count() * call.map_bytes(steps, lanes);
         let ready = pairs + gain + maps + call.change_bytes(steps);
-        let partial = if self.targets.y.is_some() { channels * (lanes * line + if lanes >= 8 { 64 } else { 0 }) } else { 0 };
+        let padding = if lanes >= 8 { 64 } else { 0 } + if self.by_time(geometry) || lanes == 1 { 0 } else { 16 };
+        let partial = if self.targets.y.is_some() { channels * (lanes * line + padding) } else { 0 };
         2 * (ready + partial) + stages * call.stage_bytes(tile, false)
     }
 
     pub fn config(&self, plan: &Plan, pass: Pass) -> Config {
         let (geometry, y) = (plan.geometry, &self.targets.y);
         let field = if self.call.problem.complex { DType::Complex64 } else { DType::F32 };
-        let by_time = y.as_ref().is_none_or(|v| self.call.copy_of(&v.as_read(), tile(geometry)).by_time());
         self.call
             .config(tile(geometry), geometry.lanes, pass)
             .dtype("Y", type_of(y, DType::F32))
             .dtype("FINAL", type_of(&self.targets.final_state, field))
-            .flag("Y_BY_TIME", by_time)
+            .flag("Y_BY_TIME", self.by_time(geometry))
             .flag("Y_VECTOR", has_quads(y))
             .flag("HAS_Y", y.is_some())
             .flag("HAS_FINAL", self.targets.final_state.is_some())

@@ -1,6 +1,7 @@
 // The forward pass: what lies in shared memory, how a tile is made ready and how its outputs are finished.
 
 constexpr bool HAS_GAIN_STEP = Method::GAIN && HAS_DT_A;
+constexpr bool ANY_SHIFTED = SHIFTED_INPUTS;
 
 constexpr int SCANNING = CHANNELS * LANES, SCANNERS = round_up(SCANNING, 32);
 static_assert(CHANNELS % 2 == 0, "neighbours are two channels");
@@ -14,7 +15,8 @@ constexpr int B_MAP_AT = GAIN_AT + (HAS_GAIN_STEP ? 4 * CHANNELS * LINE_PITCH : 
 constexpr int C_MAP_AT = B_MAP_AT + (B_VARIES ? MAP_BYTES : 0);
 constexpr int CHANGE_AT = C_MAP_AT + (C_VARIES ? MAP_BYTES : 0);
 constexpr int READY_BYTES = CHANGE_AT + (SEQUENCES == Sequences::Index ? 4 * STEPS : 0);
-constexpr int PARTIAL_PITCH = LANES * LINE_PITCH + (LANES >= 8 ? 16 : 0);   // of a channel
+// f32 of a channel: lanes of two channels write side by side, then threads of neighbouring steps or of neighbouring channels read
+constexpr int PARTIAL_PITCH = LANES * LINE_PITCH + (LANES >= 8 ? 16 : 0) + (Y_BY_TIME || LANES == 1 ? 0 : 4);
 constexpr int PARTIAL_BYTES = HAS_Y ? 4 * CHANNELS * PARTIAL_PITCH : 0;
 constexpr int PARTIALS_AT = 2 * READY_BYTES;
 constexpr int STAGES_AT = PARTIALS_AT + 2 * PARTIAL_BYTES;
@@ -36,12 +38,12 @@ struct Stored {
   Quad<DT_A> dt_a;
 };
 
-template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, char* raw, Window<WHOLE> window, const f32* biases) {
+template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, char* raw, const Shifts& shifts, Window<WHOLE> window, const f32* biases) {
   auto load = [&](Stored& stored, int i) {
     const Place<XTile::BY_TIME> place(i);
-    stored.x = XTile::read4(raw + X_AT, place.channel, place.step);
-    stored.dt = DtTile::read4(raw + DT_AT, place.channel, place.step);
-    if constexpr (HAS_DT_A) stored.dt_a = DtATile::read4(raw + DT_A_AT, place.channel, place.step);
+    stored.x = XTile::read4(raw + X_AT, place.channel, place.step, shifts.x);
+    stored.dt = DtTile::read4(raw + DT_AT, place.channel, place.step, shifts.dt);
+    if constexpr (HAS_DT_A) stored.dt_a = DtATile::read4(raw + DT_A_AT, place.channel, place.step, shifts.dt_a);
   };
   each_loaded<QUADS, THREADS, WHOLE, Stored>(load, [&](const Stored& stored, int i) {
     const Place<XTile::BY_TIME> place(i);
@@ -66,41 +68,81 @@ template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, ch
 }
 
 template <bool WHOLE>
-DEVICE void prepare(const Params& p, char* ready, char* raw, Window<WHOLE> window, bool outputs, const f32* biases) {
-  prepare_pairs(p, ready, raw, window, biases);
-  if constexpr (B_VARIES) prepare_map<BTile>(ready + B_MAP_AT, raw + B_AT, window);
-  if (C_VARIES && outputs) prepare_map<CTile>(ready + C_MAP_AT, raw + C_AT, window);
+DEVICE void prepare(const Params& p, char* ready, char* raw, const Shifts& shifts, Window<WHOLE> window, bool outputs, const f32* biases) {
+  prepare_pairs(p, ready, raw, shifts, window, biases);
+  if constexpr (B_VARIES) prepare_map<BTile>(ready + B_MAP_AT, raw + B_AT, shifts.b, window);
+  if (C_VARIES && outputs) prepare_map<CTile>(ready + C_MAP_AT, raw + C_AT, shifts.c, window);
 }
 
 // ---- finish
 
-template <bool WHOLE>
-DEVICE void finish(const Params& p, const char* partials, char* raw, Window<WHOLE> window, Y* tile, int channels, const f32* skips) {
-  each<QUADS, THREADS, WHOLE>([&](int i, int) {
-    const Place<Y_BY_TIME> place(i);
-    f32 y[4];
-#pragma unroll
-    for (int l = 0; l < LANES; l++) {
-      const f32* line = reinterpret_cast<const f32*>(partials) + place.channel * PARTIAL_PITCH + l * LINE_PITCH;
-      const float4 v = *reinterpret_cast<const float4*>(line + place.step);
-      if (l == 0) {
-        y[0] = v.x, y[1] = v.y, y[2] = v.z, y[3] = v.w;
-      } else {
-        y[0] += v.x, y[1] += v.y, y[2] += v.z, y[3] += v.w;
-      }
+// What a thread finishes at once: four steps of a channel. But where steps are neighbours in memory that cannot be stored at once, it is a
+// step of four channels, so that neighbouring threads store neighbours.
+constexpr bool ACROSS = Y_BY_TIME && !Y_VECTOR && CHANNELS % 4 == 0;
+struct Four {
+  int channel, step;
+  DEVICE explicit Four(int i) : channel(i / STEPS * 4), step(i % STEPS) {
+    if constexpr (!ACROSS) {
+      const Place<Y_BY_TIME> place(i);
+      channel = place.channel, step = place.step;
     }
-    if (!WHOLE && place.channel >= channels) return;
+  }
+};
+
+// Sums over the lanes of a channel.
+DEVICE void sum_partials(f32 (&y)[4], const char* partials, const Four& four) {
+#pragma unroll
+  for (int l = 0; l < LANES; l++) {
+    const f32* const line = reinterpret_cast<const f32*>(partials) + four.channel * PARTIAL_PITCH + l * LINE_PITCH + four.step;
+    f32 v[4];
+    if constexpr (ACROSS) {
+#pragma unroll
+      for (int j = 0; j < 4; j++) v[j] = line[j * PARTIAL_PITCH];
+    } else {
+      const float4 quad = *reinterpret_cast<const float4*>(line);
+      v[0] = quad.x, v[1] = quad.y, v[2] = quad.z, v[3] = quad.w;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) y[j] = l == 0 ? v[j] : y[j] + v[j];
+  }
+}
+
+template <typename Tile, typename E> DEVICE Quad<E> read_four(char* tile, const Four& four, typename Tile::Shift shift) {
+  Quad<E> quad;
+  if constexpr (ACROSS) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) quad.v[j] = Tile::read(tile, four.channel + j, four.step, shift);
+  } else {
+    quad = Tile::read4(tile, four.channel, four.step, shift);
+  }
+  return quad;
+}
+
+template <bool WHOLE>
+DEVICE void finish(const Params& p, const char* partials, char* raw, const Shifts& shifts, Window<WHOLE> window, Y* tile, int channels,
+                   const f32* skips) {
+  each<QUADS, THREADS, WHOLE>([&](int i, int) {
+    const Four four(i);
+    f32 y[4];
+    sum_partials(y, partials, four);
+    if (!WHOLE && four.channel >= channels) return;
     Quad<X> x;
     Quad<Z> z;
-    if constexpr (HAS_SKIP) x = XTile::read4(raw + X_AT, place.channel, place.step);
-    if constexpr (HAS_Z) z = ZTile::read4(raw + Z_AT, place.channel, place.step);
+    if constexpr (HAS_SKIP) x = read_four<XTile, X>(raw + X_AT, four, shifts.x);
+    if constexpr (HAS_Z) z = read_four<ZTile, Z>(raw + Z_AT, four, shifts.z);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       if constexpr (COMPLEX) y[j] *= 2.f;
-      if constexpr (HAS_SKIP) y[j] = __fmaf_rn(skips[place.channel], to_f32(x.v[j]), y[j]);
+      if constexpr (HAS_SKIP) y[j] = __fmaf_rn(skips[four.channel + (ACROSS ? j : 0)], to_f32(x.v[j]), y[j]);
       if constexpr (HAS_Z) y[j] *= silu(to_f32(z.v[j]));
     }
-    Y* const to = tile + (place.channel * p.y.stride[1] + (Y_VECTOR ? place.step : place.step * p.y.stride[2]));
-    store4<Y_VECTOR, WHOLE>(to, p.y.stride[2], y, window.low - place.step, window.high - place.step);
+    Y* to = tile + (four.channel * p.y.stride[1] + (Y_VECTOR ? four.step : four.step * p.y.stride[2]));
+    if constexpr (ACROSS) {
+#pragma unroll
+      for (int j = 0; j < 4; j++, to += p.y.stride[1])
+        if (WHOLE || (window.has(four.step) && four.channel + j < channels)) assign(*to, y[j]);
+    } else {
+      store4<Y_VECTOR, WHOLE>(to, p.y.stride[2], y, window.low - four.step, window.high - four.step);
+    }
   });
 }

@@ -145,7 +145,15 @@ impl Plan {
         let geometry = |channels: usize| {
             // Each converts four steps of a channel so many times, and as many times as every other helper: a round in which only some
             // have work costs more than fewer helpers. Many states take more of them, whose B and C take registers.
-            let rounds = if light || heavy || gated { 2 } else { 4 };
+            // where registers have room for as many as there are quads, a tile waits for one round.
+            let at_once = light && channels * lanes + channels * preferred / 4 <= MOST_THREADS;
+            let rounds = if at_once {
+                1
+            } else if light || heavy || gated {
+                2
+            } else {
+                4
+            };
             let least = match channels * lanes {
                 _ if states > 128 => 128,
                 128.. => 64,

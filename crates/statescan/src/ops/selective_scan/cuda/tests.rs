@@ -134,6 +134,16 @@ fn add_options(suite: &mut Suite) {
     }
 }
 
+/// What models call: every option, rows that are aligned and rows that begin anywhere.
+fn add_models(suite: &mut Suite) {
+    for (dtype, seqlen) in [(DType::BF16, 2048), (DType::BF16, 2047), (DType::F32, 2047)] {
+        let case = case(16384, seqlen, 16, dtype, false);
+        let (plain, channel) = (case.args(), tensor(DType::F32, &[case.dim]));
+        let args = Args { d: Some(channel), z: Some(plain.x), dt_bias: Some(channel), dt_softplus: true, ..plain };
+        case.add(suite, &args, &[2, case.dim, 16]);
+    }
+}
+
 fn add_packed_sequences(suite: &mut Suite) {
     for (complex, dim) in [(false, 2048), (true, 64)] {
         let case = Case { batch: 1, ..case(dim, 1024, 16, DType::BF16, complex) };
@@ -154,6 +164,7 @@ fn selective_scans_compile() {
     let Some(mut suite) = Suite::new() else { return };
     add_types_and_sizes(&mut suite);
     add_options(&mut suite);
+    add_models(&mut suite);
     add_packed_sequences(&mut suite);
     suite.compile();
 }

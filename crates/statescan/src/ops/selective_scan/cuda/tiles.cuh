@@ -99,12 +99,31 @@ template <bool WHOLE> struct Window {
   DEVICE bool has(int step) const { return WHOLE || (step >= low && step < high); }
 };
 
+constexpr bool SHIFTED_INPUTS = XTile::SHIFTED || DtTile::SHIFTED || (HAS_DT_A && DtATile::SHIFTED) || (HAS_Z && ZTile::SHIFTED) ||
+                                (B_VARIES && BTile::SHIFTED) || (C_VARIES && CTile::SHIFTED);
+
+// How stored tiles of the arguments are shifted.
+struct Shifts {
+  XTile::Shift x;
+  DtTile::Shift dt;
+  DtATile::Shift dt_a;
+  ZTile::Shift z;
+  BTile::Shift b;
+  CTile::Shift c;
+  DEVICE Shifts(const Inputs& p, const Work& w)
+      : x(at<X>(p.x, w.batch, w.first), p.x.stride[1], p.x.stride[2]), dt(at<DT>(p.dt, w.batch, w.first), p.dt.stride[1], p.dt.stride[2]),
+        dt_a(at<DT_A>(p.dt_a, w.batch, w.first), p.dt_a.stride[1], p.dt_a.stride[2]),
+        z(at<Z>(p.z, w.batch, w.first), p.z.stride[1], p.z.stride[2]),
+        b(at<B>(p.b, w.batch, w.first / p.channels_per_b), p.b.stride[2], p.b.stride[3]),
+        c(at<C>(p.c, w.batch, w.first / p.channels_per_c), p.c.stride[2], p.c.stride[3]) {}
+};
+
 // B or C of a tile: f32 as (step / 4, state, part, step % 4), zero outside of the sequence
-template <typename Tile, bool WHOLE> DEVICE void prepare_map(char* map, char* raw, Window<WHOLE> window) {
-  typedef decltype(Tile::read4(raw, 0, 0)) Item;
+template <typename Tile, bool WHOLE> DEVICE void prepare_map(char* map, char* raw, typename Tile::Shift shift, Window<WHOLE> window) {
+  typedef decltype(Tile::read4(raw, 0, 0, shift)) Item;
   auto load = [&](Item& quad, int i) {
     const int state = i % PADDED, step = i / PADDED * 4;
-    if (!RAGGED || state < DSTATE) quad = Tile::read4(raw, state, step);
+    if (!RAGGED || state < DSTATE) quad = Tile::read4(raw, state, step, shift);
   };
   each_loaded<MAP_QUADS, THREADS, WHOLE, Item>(load, [&](const Item& quad, int i) {
     const int state = i % PADDED, step = i / PADDED * 4;
