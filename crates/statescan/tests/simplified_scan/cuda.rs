@@ -21,6 +21,10 @@ fn cuda_sizes_around_tiles() {
         [1, 1, 64, 16],
         [3, 64, 1, 17],
         [1, 15, 15, 1],
+        // whole units of 16 bytes along time
+        [3, 200, 130, 516],
+        [1, 130, 66, 130],
+        [2, 17, 193, 36],
     ];
     for (u, conj_sym) in [(DType::Complex64, None), (DType::F32, Some(true)), (DType::BF16, Some(false))] {
         on_gpu(sizes.map(|[b, h, p, l]| Setup { u, conj_sym, skip: conj_sym.is_some(), ..Setup::new(b, h, p, l) }), check);

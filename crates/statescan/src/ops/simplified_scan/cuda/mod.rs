@@ -5,6 +5,7 @@
 //! terms in the workspace, which are summed in order.
 
 mod backward;
+mod hopper;
 mod plan;
 mod product;
 mod skip;

@@ -17,6 +17,8 @@ const SEGMENT: usize = 2;
 pub(super) const ROWS: usize = 64;
 pub(super) const COLUMNS: usize = 64;
 pub(super) const DEPTH: usize = 32;
+/// Streamed lines of a block of a product on Hopper, which has as many columns.
+pub(super) const LINES: usize = 128;
 /// Blocks of a product that a multiprocessor runs at the same time.
 pub(super) const RESIDENT: usize = 2;
 /// Units of depth that a slice has at least: its sums are written and read once more.
@@ -75,14 +77,13 @@ pub(super) fn checkpoints_len(shape: &Shape) -> usize {
 
 impl Plan {
     pub fn new(shape: Shape, numbers: Numbers) -> Plan {
-        let Shape { batch, dim, dstate, seqlen } = shape;
+        let Shape { batch, dstate, seqlen, .. } = shape;
         let (tiles, rows) = (tiles(seqlen), batch.saturating_mul(dstate));
         let wanted = (ENOUGH_WARPS * numbers.multiprocessors).checked_div(rows).unwrap_or(1);
         let segment_tiles = tiles.div_ceil(wanted.min(tiles / SEGMENT).max(1)).max(1);
-        let blocks = (dim.div_ceil(ROWS) * dstate.div_ceil(COLUMNS)).max(1);
         let units = batch * seqlen.div_ceil(DEPTH);
         // whole rounds of blocks, so that none is left for a round of its own
-        let slices = (2 * RESIDENT * numbers.multiprocessors / blocks).max(1).min(units.div_ceil(SLICE));
+        let slices = Self::places(&shape, numbers).max(1).min(units.div_ceil(SLICE));
         Plan {
             shape,
             pitch: seqlen.next_multiple_of(ITEMS),
@@ -90,6 +91,17 @@ impl Plan {
             segment_tiles,
             over_time: Slices::new(units, slices),
             skip: Slices::new(batch * seqlen.div_ceil(PIECE), SKIP_SLICES),
+        }
+    }
+
+    /// Blocks of whole rounds for each tile of a gradient of a map.
+    fn places(shape: &Shape, numbers: Numbers) -> usize {
+        let tiles = |rows: usize, columns: usize, lines| (rows.div_ceil(lines) * columns.div_ceil(COLUMNS)).max(1);
+        let &Shape { dim, dstate, .. } = shape;
+        if numbers.capability == (9, 0) {
+            numbers.multiprocessors / tiles(dim, dstate, LINES).max(tiles(dstate, dim, LINES))
+        } else {
+            2 * RESIDENT * numbers.multiprocessors / tiles(dim, dstate, ROWS)
         }
     }
 

@@ -11,7 +11,6 @@
 // which binds beside the tensor cores.)
 
 constexpr int A_PARTS = PartsOf<A>::COUNT, B_PARTS = PartsOf<B>::COUNT;
-constexpr int OUT_PARTS = OVER_TIME ? TERM_PARTS : PartsOf<OUT>::COUNT;
 constexpr int THREADS = 2 * ROWS, PAIRS = COLUMNS / 16;   // a warp has 16 rows
 static_assert(ROWS % 16 == 0 && COLUMNS % 16 == 0 && DEPTH % 16 == 0, "fragments are 16 wide");
 
@@ -146,30 +145,8 @@ struct Sums {
   }
 };
 
-// The depths that a block goes through, DEPTH at a time.
-struct Depths {
-  i64 batch, at, left;   // `left` units of DEPTH
-
-  DEVICE Depths(const Params& p, i64 slice) {
-    const i64 units = (p.depth + DEPTH - 1) / DEPTH;
-    if constexpr (OVER_TIME) {
-      const i64 first = slice * p.slice_units;
-      left = min(p.slice_units, p.batch * units - first);
-      batch = units == 0 ? 0 : first / units, at = units == 0 ? 0 : first % units * DEPTH;
-    } else {
-      batch = slice, at = 0, left = units;
-    }
-  }
-  DEVICE void next(const Params& p) {
-    at += DEPTH, left--;
-    if (OVER_TIME && at >= p.depth) at = 0, batch++;
-  }
-};
-
-DEVICE int at_most(i64 count, int most) { return int(min(count, i64(most))); }
-
 // Factors of a depth into shared memory. All is on its way before the first of it is split.
-DEVICE void load_factors(char* a_tiles, char* b_tiles, const Params& p, const Depths& d, i64 row, i64 column) {
+DEVICE void load_factors(char* a_tiles, char* b_tiles, const Params& p, const Depths<i64>& d, i64 row, i64 column) {
   const int rows = at_most(p.rows - row, ROWS), columns = at_most(p.columns - column, COLUMNS), depth = at_most(p.depth - d.at, DEPTH);
   Factor<A, ROWS, DEPTH, A_LINES_FIRST, A_WIDE> a;
   Factor<B, B_LINES, B_LENGTH, B_LINES_FIRST, B_WIDE> b;
@@ -182,37 +159,6 @@ DEVICE void load_factors(char* a_tiles, char* b_tiles, const Params& p, const De
   b.template put<B_TERMS, B_CONJUGATE, B_LINE, B_TILE>(b_tiles);
 }
 
-// Two neighbouring columns of the result.
-DEVICE void put_pair(const Params& p, i64 batch, i64 row, i64 column, complex64 (&pair)[2]) {
-  const int count = int(min(i64(2), p.columns - column));
-  Neighbours<OUT, 2> out;
-#pragma unroll
-  for (int k = 0; k < 2; k++) {
-    complex64 v = scale(pair[k], p.factor);
-    if (HAS_SKIP && k < count)
-      v.re = __fmaf_rn(to_f32(*at<SKIP>(p.skip, row)), to_complex(*at<EXTRA>(p.extra, batch, row, column + k)).re, v.re);
-    assign(out.v[k], v);
-  }
-  OUT* const to = at<OUT>(p.to, batch, row, column);
-  if (OUT_WIDE && count == 2) {
-    write_at_once(to, out);
-  } else {
-    to[0] = out.v[0];
-    if (count == 2) to[p.to.stride[2]] = out.v[1];
-  }
-}
-
-// The same in the terms of a slice: (slice, part, row, column)
-DEVICE void put_terms(const Params& p, i64 slice, i64 row, i64 column, const complex64 (&pair)[2]) {
-#pragma unroll
-  for (int part = 0; part < OUT_PARTS; part++) {
-    f32* const to = p.terms + (((slice * OUT_PARTS + part) * p.rows + row) * p.columns + column);
-#pragma unroll
-    for (int k = 0; k < 2; k++)
-      if (column + k < p.columns) to[k] = p.factor * part_of(pair[k], part);
-  }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) complex_product(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) char shared[];
   char* const a_tiles = shared;
@@ -222,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) complex_product(
   i /= p.row_tiles;
   const i64 column = i % p.column_tiles * COLUMNS, slice = i / p.column_tiles;
 
-  Depths depths(p, slice);
+  Depths<i64> depths(p, slice);
   Sums sums;
   sums.clear();
 #pragma unroll 1
@@ -234,9 +180,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) complex_product(
   }
   sums.each_pair([&](int r, int c, complex64 (&pair)[2]) {
     if (row + r >= p.rows || column + c >= p.columns) return;
-    if constexpr (OVER_TIME)
+    if constexpr (OVER_TIME) {
       put_terms(p, slice, row + r, column + c, pair);
-    else
-      put_pair(p, slice, row + r, column + c, pair);
+    } else {
+      const f32 added[2] = {skip(p, slice, row + r, column + c, 0), skip(p, slice, row + r, column + c, 1)};
+      put_pair(p, slice, row + r, column + c, pair, added);
+    }
   });
 }

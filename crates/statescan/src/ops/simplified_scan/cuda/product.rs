@@ -1,12 +1,13 @@
-//! Products of matrices on tensor cores: one launch of `complex_product`.
+//! Products of matrices on tensor cores: one launch of `complex_product`, or of the kernel for Hopper.
 
-use super::OP;
 use super::plan::{COLUMNS, DEPTH, RESIDENT, ROWS, Slices};
+use super::{OP, hopper};
 use crate::cuda::{Address, COMMON, Config, Kernel, Launch, MMA, Program, Stream, Strided, neighbours, params};
 use crate::error::Result;
 use crate::tensor::{DType, View};
 
-pub(super) static PRODUCT: Program<Params> = Program::new("complex_product", &[COMMON, MMA], include_str!("product.cu"));
+pub(super) static PRODUCT: Program<Params> =
+    Program::new("complex_product", &[COMMON, MMA], concat!(include_str!("product.cuh"), include_str!("product.cu")));
 
 params! {
     /// Parameters of `complex_product`.
@@ -67,6 +68,11 @@ fn parts(dtype: DType) -> usize {
     1 + usize::from(dtype.is_complex())
 }
 
+/// Whether two neighbours are one access.
+fn is_wide(view: &View<'_>) -> bool {
+    neighbours(view, 2, 2) == 2
+}
+
 impl Product<'_> {
     /// Terms of bf16 that numbers of a type are split into.
     fn terms(&self, dtype: DType) -> usize {
@@ -86,14 +92,13 @@ impl Product<'_> {
         parts(a) * self.terms(a) * ROWS * line(DEPTH) + parts(b) * self.terms(b) * tile
     }
 
-    pub fn kernel(&self) -> Result<Kernel<Params>> {
+    /// Configuration and parameters of every kernel, for tiles of so many rows and columns, and how many tiles there are.
+    pub(super) fn tiled(&self, [tile_rows, tile_columns]: [usize; 2]) -> (Config, Params, Option<usize>) {
         let (a, b) = (self.a.view, self.b.view);
         let over_time = matches!(self.to, To::Terms { .. });
         let [batch, rows, depth] = [0, 1, 2].map(|axis| a.shape()[axis]);
         let columns = b.shape()[if over_time { 1 } else { 2 }];
-        let (row_tiles, column_tiles) = (rows.div_ceil(ROWS), columns.div_ceil(COLUMNS));
-        let wide = |view: &View<'_>| neighbours(view, 2, 2) == 2;
-        let lines_first = |view: &View<'_>| view.strides()[1].unsigned_abs() < view.strides()[2].unsigned_abs();
+        let (row_tiles, column_tiles) = (rows.div_ceil(tile_rows), columns.div_ceil(tile_columns));
         let mut config = Config::default()
             .dtype("A", a.dtype())
             .dtype("B", b.dtype())
@@ -101,14 +106,7 @@ impl Product<'_> {
             .flag("B_CONJUGATE", self.b.conjugate)
             .int("A_TERMS", self.terms(a.dtype()))
             .int("B_TERMS", self.terms(b.dtype()))
-            .flag("A_WIDE", wide(&a))
-            .flag("B_WIDE", wide(&b))
-            .flag("A_LINES_FIRST", lines_first(&a))
-            .flag("B_LINES_FIRST", lines_first(&b))
-            .int("ROWS", ROWS)
-            .int("COLUMNS", COLUMNS)
             .int("DEPTH", DEPTH)
-            .int("RESIDENT", RESIDENT)
             .flag("OVER_TIME", over_time);
         let mut params = Params {
             a: Strided::of(&a),
@@ -134,7 +132,7 @@ impl Product<'_> {
                     .dtype("SKIP", of(skip.map(|(skip, _)| skip)))
                     .dtype("EXTRA", of(skip.map(|(_, extra)| extra)))
                     .flag("HAS_SKIP", skip.is_some())
-                    .flag("OUT_WIDE", wide(&view))
+                    .flag("OUT_WIDE", is_wide(&view))
                     .int("TERM_PARTS", 1);
                 params.to = Strided::of(&view);
                 params.skip = Strided::of_option(&skip.map(|(skip, _)| skip));
@@ -154,16 +152,36 @@ impl Product<'_> {
                 slices.count
             }
         };
-        let blocks = row_tiles.checked_mul(column_tiles).and_then(|tiles| tiles.checked_mul(count));
-        let shared = self.shared();
+        let tiles = row_tiles.checked_mul(column_tiles).and_then(|tiles| tiles.checked_mul(count));
+        (config, params, tiles)
+    }
+
+    pub fn kernel(&self) -> Result<Kernel<Params>> {
+        let (config, params, blocks) = self.tiled([ROWS, COLUMNS]);
+        let (a, b, shared) = (self.a.view, self.b.view, self.shared());
+        let lines_first = |view: &View<'_>| view.strides()[1].unsigned_abs() < view.strides()[2].unsigned_abs();
+        let config = config
+            .flag("A_WIDE", is_wide(&a))
+            .flag("B_WIDE", is_wide(&b))
+            .flag("A_LINES_FIRST", lines_first(&a))
+            .flag("B_LINES_FIRST", lines_first(&b))
+            .int("ROWS", ROWS)
+            .int("COLUMNS", COLUMNS)
+            .int("RESIDENT", RESIDENT)
+            .int("SHARED", shared);
         let launch = Launch { shared: shared as u32, ..Launch::new(OP, blocks, 2 * ROWS)? };
-        Ok(Kernel { config: config.int("SHARED", shared), launch, params })
+        Ok(Kernel { config, launch, params })
     }
 
     /// # Safety
     /// The views and terms are valid, and nothing is read that is written.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         // SAFETY: the caller's contract; the configuration describes types and layouts.
-        unsafe { self.kernel()?.launch(stream, &PRODUCT) }
+        unsafe {
+            match hopper::kernel(stream, self) {
+                Some(kernel) => kernel.launch(stream, &hopper::KERNEL),
+                None => self.kernel()?.launch(stream, &PRODUCT),
+            }
+        }
     }
 }

@@ -51,6 +51,9 @@ fn add_with(suite: &mut Suite, args: &Args<'_>, state: &[usize], tf32: bool) {
     for kernel in products.iter().map(|product| product.kernel().unwrap()) {
         suite.add(&PRODUCT, &kernel.config, kernel.launch.shared as usize);
     }
+    for (kernel, _) in products.iter().filter_map(|product| hopper::plan(product, Numbers::H200)) {
+        suite.add_for(&["sm_90a"], &hopper::KERNEL, &kernel.config);
+    }
     let skip = Skip { u: p.u, by_y: y.as_read(), slices: call.plan.skip, terms: 0 };
     suite.add(&SKIP, &skip.kernel().unwrap().config, 0);
 }
