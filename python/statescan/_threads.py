@@ -4,9 +4,6 @@ import sys
 
 from . import _native
 
-# what was set; None for the default
-chosen: int | None = None
-
 
 def set_num_threads(threads: int | None) -> None:
     """Sets the number of threads of every later call on the CPU; None goes back to the default.
@@ -15,15 +12,14 @@ def set_num_threads(threads: int | None) -> None:
     Where PyTorch has GNU's OpenMP, as its wheels for Linux do, they are PyTorch's own threads.
     Results are bit-identical for any number.
     """
-    global chosen
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ValueError(f"set_num_threads: `threads` must be an integer of at least 1, or None, got {threads!r}")
-    chosen = threads
+    _native.choose_threads(threads or 0)
 
 
 def get_num_threads() -> int:
     """The number of threads that a call on the CPU uses."""
-    if chosen is not None:
+    if chosen := _native.chosen_threads():
         return chosen
     torch = sys.modules.get("torch")
     return torch.get_num_threads() if hasattr(torch, "get_num_threads") else _native.cores()

@@ -15,7 +15,7 @@ from torch.autograd import _profiler_enabled, forward_ad
 from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 
-from . import _native, _nvrtc, _threads
+from . import _native, _nvrtc
 from .operations import OPERATIONS, STEPS, Operation
 
 # the type of states: real and complex
@@ -72,7 +72,7 @@ def _place(tensor):
     call's kernels in the stream."""
     device = tensor.get_device()
     if device < 0:
-        return -1, _threads.chosen or get_num_threads(), None, False
+        return -1, _native.chosen_threads() or get_num_threads(), None, False
     _nvrtc.load()
     return device, _current_stream(device), None, _allows_tf32()
 
@@ -85,17 +85,20 @@ _OBSERVERS = (
     _get_tracing_state,
     _profiler_enabled,
 )
+_UNOBSERVED = _native.Unobserved(_OBSERVERS, get_num_threads, _place)
 
 
 def _pass(registered, compute):
     """One pass: by `registered`, what PyTorch's library has of it, or straight to `compute`, which `_define` describes."""
 
-    unobserved, unknown = _native.unobserved, _native.UnknownArgument
+    unknown = _native.UnknownArgument
 
     def run(first, arguments):
-        if not is_dynamo_compiling() and unobserved(first, arguments, _OBSERVERS):
+        if not is_dynamo_compiling():
             try:
-                return compute(first, arguments)
+                made = compute(first, arguments, _UNOBSERVED)
+                if made is not None:
+                    return made
             except unknown:
                 # nothing ran: the dispatcher knows more kinds of arguments, or fails in its own words
                 pass
@@ -122,11 +125,12 @@ def _with_defaults(op):
 
 def _define(op, name, arguments, result, complete, compute, allocate):
     """Adds a pass. `compute` allocates and runs the kernel, `allocate` is all there is to do without data; both take the first
-    argument, which is not one of the operation's, and a tuple of all the others, which `complete` makes."""
+    argument, which is not one of the operation's, and a tuple of all the others, which `complete` makes. `compute` also takes the
+    place of the call, and answers None if that is `_UNOBSERVED` and somebody has a say."""
     names = [argument.partition("=")[0].split()[-1] for argument in arguments]
 
     def kernel(first, *others):
-        return compute(first, complete(others))
+        return compute(first, complete(others), _place(others[0] if op.state is None else first))
 
     def without_data(first, *others):
         # native functions check this themselves, and are not called here
@@ -153,8 +157,8 @@ def _forward(op: Operation):
         results = op.results(_New, *arguments)
         return [*results, op.saved(_New, *arguments)] if save and op.saves is not None else [*results]
 
-    def compute(save, arguments):
-        return native(number, arguments, all_outputs if save else outputs, _place(arguments[0]))
+    def compute(save, arguments, place):
+        return native(number, arguments, all_outputs if save else outputs, place)
 
     return _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", complete, compute, allocate)
 
@@ -165,8 +169,8 @@ def _backward(op: Operation):
     def allocate(needed, arguments):
         return [_New.like(tensor) for tensor, wanted in zip(arguments, needed) if wanted]
 
-    def compute(needed, arguments):
-        return _native.backward(number, arguments, tuple(needed), _place(arguments[0]))
+    def compute(needed, arguments, place):
+        return _native.backward(number, arguments, tuple(needed), place)
 
     arguments = ["bool[] needed", *_declare(op.tensors), *(name for name, _ in op.options)]
     if op.saves is not None or op.keeps_result:
@@ -232,11 +236,13 @@ def _step(op: Operation):
     def allocate(state, arguments):
         return op.result(_New, *arguments)
 
-    def compute(state, arguments):
-        (result,) = _native.update(number, arguments, (state, True), _place(state))
+    def compute(state, arguments, place):
+        made = _native.update(number, arguments, (state, True), place)
+        if made is None:
+            return None
         if not state.is_inference():
             increment_version(state)
-        return result
+        return made[0]
 
     return _define(op, op.name, [f"Tensor(a!) {op.state}", *arguments], "Tensor", complete, compute, allocate)
 

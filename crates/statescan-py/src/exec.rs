@@ -1,14 +1,17 @@
-//! Where a call runs, from the two numbers that Python gives.
+//! Where a call runs: as Python says it, or as PyTorch's tensors do, if nobody else has a say.
 
 use crate::error::to_python;
 #[cfg(target_os = "linux")]
 use crate::openmp;
+use crate::torch;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use statescan::{Device, Exec};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Threads are costly to start, so those of the last call are kept. They do not survive a fork: the process that started them goes along.
 struct Threads {
@@ -52,7 +55,60 @@ fn cpu(threads: usize) -> Exec {
 #[derive(FromPyObject)]
 pub struct Place<'py>(i32, usize, Option<Bound<'py, PyAny>>, bool);
 
+/// Stands for the place of a call on PyTorch's tensors, which is that of its first tensor, as long as nobody else has a say in the call.
+#[pyclass(frozen, module = "statescan._native")]
+pub struct Unobserved {
+    /// Functions whose answers are nothing, or zero, unless something takes part in calls.
+    observers: Vec<Py<PyAny>>,
+    /// PyTorch's number of threads.
+    threads: Py<PyAny>,
+    /// The place of a tensor that is not on the CPU.
+    elsewhere: Py<PyAny>,
+}
+
+#[pymethods]
+impl Unobserved {
+    #[new]
+    fn new(observers: Vec<Py<PyAny>>, threads: Py<PyAny>, elsewhere: Py<PyAny>) -> Self {
+        Unobserved { observers, threads, elsewhere }
+    }
+}
+
+impl Unobserved {
+    /// The place of a call whose first tensor is given, if all that it takes is plain and nothing takes part.
+    fn place<'py>(&self, first: &Bound<'py, PyAny>, tuples: [&Bound<'py, PyTuple>; 2]) -> PyResult<Option<Place<'py>>> {
+        let py = first.py();
+        let Some(device) = torch::plain_device(first, tuples)? else { return Ok(None) };
+        for observer in &self.observers {
+            if torch::call0(observer.bind(py))?.is_truthy()? {
+                return Ok(None);
+            }
+        }
+        if device >= 0 {
+            return self.elsewhere.bind(py).call1((first,))?.extract().map(Some);
+        }
+        let threads = match chosen_threads() {
+            0 => torch::call0(self.threads.bind(py))?.extract()?,
+            chosen => chosen,
+        };
+        Ok(Some(Place(-1, threads, None, false)))
+    }
+}
+
 impl<'py> Place<'py> {
+    /// The place that Python gives to a call with these inputs and outputs; none if it is [`Unobserved`] and somebody has a say, or the call's
+    /// `first` tensor is none of PyTorch's.
+    pub fn of(
+        object: &Bound<'py, PyAny>,
+        first: Borrowed<'_, 'py, PyAny>,
+        tuples: [&Bound<'py, PyTuple>; 2],
+    ) -> PyResult<Option<Self>> {
+        match object.cast_exact::<Unobserved>() {
+            Ok(unobserved) => unobserved.get().place(&first, tuples),
+            Err(_) => object.extract().map(Some),
+        }
+    }
+
     pub fn exec(&self) -> PyResult<Exec> {
         of(self.0, self.1, self.3)
     }
@@ -98,6 +154,21 @@ fn of(device: i32, queue: usize, tf32: bool) -> PyResult<Exec> {
         Err(_) => Ok(cpu(queue)),
         Ok(ordinal) => cuda(ordinal, queue, tf32).map_err(to_python),
     }
+}
+
+/// The number of threads that calls on the CPU use, if one was chosen.
+static CHOSEN_THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Chooses the number of threads of later calls on the CPU; 0 leaves it to PyTorch, or to the number of cores.
+#[pyfunction]
+pub fn choose_threads(threads: usize) {
+    CHOSEN_THREADS.store(threads, Ordering::Relaxed);
+}
+
+/// The number of threads that was chosen, or 0.
+#[pyfunction]
+pub fn chosen_threads() -> usize {
+    CHOSEN_THREADS.load(Ordering::Relaxed)
 }
 
 /// Cores that this process may use.

@@ -24,11 +24,9 @@ mod _native {
     #[pymodule_export]
     use crate::describe::operations;
     #[pymodule_export]
-    use crate::exec::{cores, cuda_devices, synchronize};
+    use crate::exec::{Unobserved, choose_threads, chosen_threads, cores, cuda_devices, synchronize};
     #[pymodule_export]
     use crate::passes::{backward, forward, summary, update};
-    #[pymodule_export]
-    use crate::torch::unobserved;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

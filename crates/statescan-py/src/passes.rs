@@ -44,14 +44,16 @@ fn take<'a>(arguments: &mut Arguments<'a, '_>, signature: &'static Signature) ->
     Ok(call)
 }
 
-/// Computes the results that are asked for.
+/// Computes the results that are asked for. As the other passes, it answers None, before it has done anything, if its place is an
+/// [`Unobserved`](crate::exec::Unobserved) one and the call is not.
 #[pyfunction]
 pub fn forward<'py>(
     number: usize,
     inputs: &Bound<'py, PyTuple>,
     outputs: &Bound<'py, PyTuple>,
-    place: Place<'py>,
-) -> PyResult<Made<'py>> {
+    place: &Bound<'py, PyAny>,
+) -> PyResult<Option<Made<'py>>> {
+    let Some(place) = Place::of(place, inputs.get_borrowed_item(0)?, [inputs, outputs])? else { return Ok(None) };
     let (operation, keep) = (operation(number)?, Keep::default());
     let signature = operation.signature;
     let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;
@@ -71,7 +73,7 @@ pub fn forward<'py>(
         out.saved = arguments.saved_output(carried(first, false), capacity, || operation.saved_len(&call))?;
     }
     out.workspace = arguments.scratch(|exec| operation.workspace_len(exec, &call))?;
-    arguments.run(|exec| operation.forward(exec, &call, &mut out))
+    arguments.run(|exec| operation.forward(exec, &call, &mut out)).map(Some)
 }
 
 /// Computes the gradients that are asked for.
@@ -80,8 +82,9 @@ pub fn backward<'py>(
     number: usize,
     inputs: &Bound<'py, PyTuple>,
     outputs: &Bound<'py, PyTuple>,
-    place: Place<'py>,
-) -> PyResult<Made<'py>> {
+    place: &Bound<'py, PyAny>,
+) -> PyResult<Option<Made<'py>>> {
+    let Some(place) = Place::of(place, inputs.get_borrowed_item(0)?, [inputs, outputs])? else { return Ok(None) };
     let (operation, keep) = (operation(number)?, Keep::default());
     let signature = operation.signature;
     let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;
@@ -100,7 +103,7 @@ pub fn backward<'py>(
         *gradient = arguments.gradient(argument.name)?;
     }
     grads.workspace = arguments.scratch(|exec| operation.backward_workspace_len(exec, &call, given.saved.is_some()))?;
-    arguments.run(|exec| operation.backward(exec, &call, &given, &mut grads))
+    arguments.run(|exec| operation.backward(exec, &call, &given, &mut grads)).map(Some)
 }
 
 /// Computes what a slice of a sequence does to the state that enters it: its state and its decay, whichever are asked for. The arguments are
@@ -129,8 +132,9 @@ pub fn update<'py>(
     number: usize,
     inputs: &Bound<'py, PyTuple>,
     outputs: &Bound<'py, PyTuple>,
-    place: Place<'py>,
-) -> PyResult<Made<'py>> {
+    place: &Bound<'py, PyAny>,
+) -> PyResult<Option<Made<'py>>> {
+    let Some(place) = Place::of(place, outputs.get_borrowed_item(0)?, [inputs, outputs])? else { return Ok(None) };
     let (operation, keep) = (operation(number)?, Keep::default());
     let signature = operation.signature;
     let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;
@@ -140,5 +144,5 @@ pub fn update<'py>(
     out.state = Some(arguments.state(state.name)?);
     let first = call.views[0].as_ref().expect("the first argument is required");
     out.views[0] = Some(arguments.step_result(first, call.result_type(0))?);
-    arguments.run(|exec| operation.forward(exec, &call, &mut out))
+    arguments.run(|exec| operation.forward(exec, &call, &mut out)).map(Some)
 }

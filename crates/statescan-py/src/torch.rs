@@ -17,6 +17,7 @@ use std::mem::MaybeUninit;
 struct Torch {
     tensor: Py<PyType>,
     parameter: Py<PyType>,
+    get_device: Py<PyAny>,
     is_neg: Py<PyAny>,
     is_conj: Py<PyAny>,
     empty_like: Py<PyAny>,
@@ -63,6 +64,7 @@ fn load(module: &Bound<'_, PyAny>) -> PyResult<Torch> {
     Ok(Torch {
         lend: lender(&tensor),
         parameter: module.getattr("nn")?.getattr("Parameter")?.cast_into::<PyType>()?.unbind(),
+        get_device: tensor.getattr("get_device")?.unbind(),
         is_neg: tensor.getattr("is_neg")?.unbind(),
         is_conj: tensor.getattr("is_conj")?.unbind(),
         empty_like: module.getattr("empty_like")?.unbind(),
@@ -178,39 +180,46 @@ fn is_a(object: &Bound<'_, PyAny>, kind: &Py<PyType>) -> bool {
     unsafe { ffi::PyObject_TypeCheck(object.as_ptr(), kind.as_ptr().cast()) != 0 }
 }
 
-/// What a method without arguments answers. This way of calling one makes no tuple.
-fn holds(method: &Py<PyAny>, object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    // SAFETY: two objects and the null that ends the list; the answer is a new reference or null.
+/// What a function without arguments answers. This way of calling one makes no tuple.
+pub fn call0<'py>(function: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: an object and the null that ends the list; the answer is a new reference or null.
     unsafe {
-        let answer = ffi::PyObject_CallFunctionObjArgs(method.as_ptr(), object.as_ptr(), std::ptr::null_mut::<ffi::PyObject>());
-        Bound::from_owned_ptr_or_err(object.py(), answer)?.is_truthy()
+        let answer = ffi::PyObject_CallFunctionObjArgs(function.as_ptr(), std::ptr::null_mut::<ffi::PyObject>());
+        Bound::from_owned_ptr_or_err(function.py(), answer)
     }
 }
 
-/// Whether nobody else has a say in a call: the arguments, the first one and the others, are tensors, parameters and plain values, nothing of
-/// a class that sees calls itself, as subclasses of tensors do, and nothing of another library; and what each of the functions counts is
-/// not there.
-#[pyfunction]
-pub fn unobserved(first: &Bound<'_, PyAny>, others: &Bound<'_, PyTuple>, observers: &Bound<'_, PyTuple>) -> PyResult<bool> {
-    let Some(torch) = torch(first.py())? else { return Ok(false) };
+/// What a method without arguments answers for an object.
+fn call_method0<'py>(method: &Py<PyAny>, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: as in `call0`.
+    unsafe {
+        let answer = ffi::PyObject_CallFunctionObjArgs(method.as_ptr(), object.as_ptr(), std::ptr::null_mut::<ffi::PyObject>());
+        Bound::from_owned_ptr_or_err(object.py(), answer)
+    }
+}
+
+/// Whether a method without arguments says yes of an object.
+fn holds(method: &Py<PyAny>, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    call_method0(method, object)?.is_truthy()
+}
+
+/// The number of the device of a call's first tensor, -1 for the CPU, if that is one of PyTorch's and what the call takes is plain: tensors,
+/// parameters and values, nothing of a class that sees calls itself, as subclasses of tensors do, and nothing of another library.
+pub fn plain_device(first: &Bound<'_, PyAny>, tuples: [&Bound<'_, PyTuple>; 2]) -> PyResult<Option<i32>> {
+    let Some(torch) = torch(first.py())? else { return Ok(None) };
     let tensors = [torch.tensor.as_ptr(), torch.parameter.as_ptr()];
+    let is_tensor = |argument: &Bound<'_, PyAny>| tensors.contains(&argument.get_type_ptr().cast());
     let is_plain = |argument: &Bound<'_, PyAny>| {
-        tensors.contains(&argument.get_type_ptr().cast())
+        is_tensor(argument)
             || argument.is_none()
             || argument.is_instance_of::<PyInt>()
             || argument.is_instance_of::<PyFloat>()
             || argument.is_instance_of::<PyString>()
-            || argument.is_instance_of::<PyTuple>()
     };
-    if !is_plain(first) || !others.iter_borrowed().all(|argument| is_plain(&argument)) {
-        return Ok(false);
+    if is_tensor(first) && tuples.iter().all(|tuple| tuple.iter_borrowed().all(|argument| is_plain(&argument))) {
+        return call_method0(&torch.get_device, first)?.extract().map(Some);
     }
-    for observer in observers.iter_borrowed() {
-        if observer.call0()?.is_truthy()? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    Ok(None)
 }
 
 /// The parts as PyTorch describes them.

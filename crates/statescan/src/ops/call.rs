@@ -2,7 +2,7 @@
 
 use super::CHECKPOINT;
 use super::check::Sizes;
-use super::signature::{Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, ResultType, Role, Saved, Signature, fits};
+use super::signature::{Argument, Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, ResultType, Role, Saved, Signature, fits};
 use crate::cpu::tile::MAX_LANES;
 use crate::error::{Error, Result};
 use crate::ops::sequences::Sequences;
@@ -104,22 +104,36 @@ impl<'a> Call<'a> {
         Call { signature, views: [None; MAX_ARGUMENTS], values, state: None }
     }
 
-    /// An argument that must be there.
-    pub(crate) fn need(&self, at: usize) -> Result<View<'a>> {
-        let Signature { name: op, arguments, .. } = self.signature;
-        self.views[at].ok_or_else(|| Error::Presence { op, argument: arguments[at].field, expected: "must be there" })
+    /// Refuses a call that lacks an argument, or divides the time axis in two ways.
+    pub(crate) fn check_presence(&self) -> Result<()> {
+        let Signature { name: op, arguments, in_place, .. } = self.signature;
+        let refused = |argument: &Argument, expected| Err(Error::Presence { op, argument: argument.field, expected });
+        let mut is_divided = false;
+        for (argument, view) in arguments.iter().zip(&self.views) {
+            if argument.required && view.is_none() {
+                return refused(argument, "must be there");
+            }
+            if argument.role == Role::Index && in_place.is_none() && view.is_some() {
+                if is_divided {
+                    return refused(argument, "excludes `cu_seqlens`: both divide the time axis");
+                }
+                is_divided = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// A required argument of a call that has it.
+    pub(crate) fn need(&self, at: usize) -> View<'a> {
+        self.views[at].expect("the presence of arguments is checked before")
     }
 
     /// How the time axis divides: the arguments `cu_seqlens` and `seq_idx`, which stand one behind the other from `at` on.
-    pub(crate) fn sequences(&self, at: usize) -> Result<Sequences<'a>> {
+    pub(crate) fn sequences(&self, at: usize) -> Sequences<'a> {
         match (self.views[at], self.views[at + 1]) {
-            (None, None) => Ok(Sequences::Whole),
-            (Some(bounds), None) => Ok(Sequences::CuSeqlens(bounds)),
-            (None, Some(index)) => Ok(Sequences::SeqIdx(index)),
-            _ => {
-                let expected = "excludes `cu_seqlens`: both divide the time axis";
-                Err(Error::Presence { op: self.signature.name, argument: "seq_idx", expected })
-            }
+            (Some(bounds), _) => Sequences::CuSeqlens(bounds),
+            (None, Some(index)) => Sequences::SeqIdx(index),
+            (None, None) => Sequences::Whole,
         }
     }
 

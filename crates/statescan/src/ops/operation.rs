@@ -168,6 +168,7 @@ impl Operation {
 
     /// Does something with the call in the layouts that there are kernels for.
     fn through<T>(&self, call: &Call<'_>, work: impl FnOnce(&Call<'_>) -> Result<T>) -> Result<T> {
+        call.check_presence()?;
         match call.canonical() {
             None => work(call),
             Some(canonical) => work(&canonical).map_err(|error| call.error_as_given(error)),

@@ -9,15 +9,15 @@ use crate::tensor::Shape;
 
 pub(crate) struct CausalConv1d;
 
-fn args<'a>(call: &Call<'a>) -> Result<Args<'a>> {
-    Ok(Args {
+fn args<'a>(call: &Call<'a>) -> Args<'a> {
+    Args {
         bias: call.views[2],
         activation: Activation::of_word(call.word(0)),
         initial_states: call.views[3],
-        sequences: call.sequences(4)?,
+        sequences: call.sequences(4),
         reverse: call.flag(1),
-        ..Args::new(call.need(0)?, call.need(1)?)
-    })
+        ..Args::new(call.need(0), call.need(1))
+    }
 }
 
 fn cotangents<'a>(given: &Given<'a>) -> Cotangents<'a> {
@@ -28,30 +28,30 @@ fn cotangents<'a>(given: &Given<'a>) -> Cotangents<'a> {
 impl Passes for CausalConv1d {
     fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
         let [y, final_states] = out.take();
-        super::forward(exec, &args(call)?, &mut Outputs { y, final_states })
+        super::forward(exec, &args(call), &mut Outputs { y, final_states })
     }
 
     fn backward(&self, exec: &Exec, call: &Call<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
         let [x, weight, bias, initial_states] = grads.take();
         let mut grads = Gradients { x, weight, bias, initial_states, workspace: grads.workspace.take() };
-        super::backward(exec, &args(call)?, &cotangents(given), &mut grads)
+        super::backward(exec, &args(call), &cotangents(given), &mut grads)
     }
 
     fn state_shape(&self, call: &Call<'_>) -> Result<Shape> {
-        super::final_states_shape(&args(call)?)
+        super::final_states_shape(&args(call))
     }
 
     fn backward_workspace_len(&self, exec: &Exec, call: &Call<'_>, _has_saved: bool) -> Result<usize> {
-        super::backward_workspace_len(exec, &args(call)?)
+        super::backward_workspace_len(exec, &args(call))
     }
 
     fn reference(&self, call: &Call<'_>) -> Result<Exact> {
-        let exact = super::reference::forward(&args(call)?)?;
+        let exact = super::reference::forward(&args(call))?;
         Ok(vec![("y", exact.y), ("final_states", exact.final_states)])
     }
 
     fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Exact> {
-        let args = args(call)?;
+        let args = args(call);
         let g = super::reference::backward(&args, &cotangents(given))?;
         let mut all = vec![("x", g.x), ("weight", g.weight), ("initial_states", g.initial_states)];
         all.extend(args.bias.map(|_| ("bias", g.bias)));

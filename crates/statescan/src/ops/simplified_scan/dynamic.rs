@@ -15,21 +15,21 @@ pub(crate) struct SimplifiedScan {
 }
 
 impl SimplifiedScan {
-    fn args<'a>(&self, call: &Call<'a>) -> Result<Args<'a>> {
+    fn args<'a>(&self, call: &Call<'a>) -> Args<'a> {
         // the skip stands before the optional arguments of both
         let (head, next) = match self.inner {
             true => (Head::Real { conj_sym: call.flag(2), d: call.views[5] }, 6),
             false => (Head::Complex, 5),
         };
-        Ok(Args {
+        Args {
             delta_a: call.views[next],
             initial_state: call.views[next + 1],
-            sequences: call.sequences(next + 2)?,
+            sequences: call.sequences(next + 2),
             reverse: call.flag(1),
             discretization: Discretization::of_word(call.word(0)),
             head,
-            ..Args::new(call.need(0)?, call.need(1)?, call.need(2)?, call.need(3)?, call.need(4)?)
-        })
+            ..Args::new(call.need(0), call.need(1), call.need(2), call.need(3), call.need(4))
+        }
     }
 }
 
@@ -42,7 +42,7 @@ impl Passes for SimplifiedScan {
     fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
         let [y, last_state] = out.take();
         let (checkpoints, workspace) = (out.saved.take(), out.workspace.take());
-        super::forward(exec, &self.args(call)?, &mut Outputs { y, last_state, checkpoints, workspace })
+        super::forward(exec, &self.args(call), &mut Outputs { y, last_state, checkpoints, workspace })
     }
 
     fn backward(&self, exec: &Exec, call: &Call<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
@@ -50,40 +50,40 @@ impl Passes for SimplifiedScan {
         let (d, delta_a, initial_state) = if self.inner { (sixth, seventh, eighth) } else { (None, sixth, seventh) };
         let workspace = grads.workspace.take();
         let mut grads = Gradients { u, delta, a, b, c, d, delta_a, initial_state, workspace };
-        super::backward(exec, &self.args(call)?, given.saved, &cotangents(given), &mut grads)
+        super::backward(exec, &self.args(call), given.saved, &cotangents(given), &mut grads)
     }
 
     fn state_shape(&self, call: &Call<'_>) -> Result<Shape> {
-        super::last_state_shape(&self.args(call)?)
+        super::last_state_shape(&self.args(call))
     }
 
     fn saved_len(&self, call: &Call<'_>) -> Result<usize> {
-        super::checkpoints_len(&self.args(call)?)
+        super::checkpoints_len(&self.args(call))
     }
 
     fn summary(&self, exec: &Exec, call: &Call<'_>, out: &mut Summary<'_>) -> Result<()> {
-        super::summary(exec, &self.args(call)?, out)
+        super::summary(exec, &self.args(call), out)
     }
 
     fn summary_workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
-        super::summary_workspace_len(exec, &self.args(call)?)
+        super::summary_workspace_len(exec, &self.args(call))
     }
 
     fn workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
-        super::workspace_len(exec, &self.args(call)?)
+        super::workspace_len(exec, &self.args(call))
     }
 
     fn backward_workspace_len(&self, exec: &Exec, call: &Call<'_>, _has_saved: bool) -> Result<usize> {
-        super::backward_workspace_len(exec, &self.args(call)?)
+        super::backward_workspace_len(exec, &self.args(call))
     }
 
     fn reference(&self, call: &Call<'_>) -> Result<Exact> {
-        let exact = super::reference::forward(&self.args(call)?)?;
+        let exact = super::reference::forward(&self.args(call))?;
         Ok(vec![("y", exact.y), ("last_state", exact.last_state)])
     }
 
     fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Exact> {
-        let g = super::reference::backward(&self.args(call)?, &cotangents(given))?;
+        let g = super::reference::backward(&self.args(call), &cotangents(given))?;
         let mut all = vec![("u", g.u), ("delta", g.delta), ("A", g.a), ("B", g.b), ("C", g.c)];
         all.push(("initial_state", g.initial_state));
         let optional = [("D", g.d), ("deltaA", g.delta_a)];

@@ -10,14 +10,14 @@ use crate::tensor::{Shape, View, ViewMut};
 
 pub(crate) struct Update;
 
-fn args<'a>(call: &Call<'a>) -> Result<Args<'a>> {
-    Ok(Args {
+fn args<'a>(call: &Call<'a>) -> Args<'a> {
+    Args {
         bias: call.views[2],
         activation: Activation::of_word(call.word(0)),
         cache_seqlens: call.views[3],
         conv_state_indices: call.views[4],
-        ..Args::new(call.need(0)?, call.need(1)?)
-    })
+        ..Args::new(call.need(0), call.need(1))
+    }
 }
 
 /// The state, and room for `y`.
@@ -30,7 +30,7 @@ fn targets<'w, 'a>(call: &Call<'_>, out: &'w mut Written<'a>) -> Result<(&'w mut
 impl Passes for Update {
     fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
         let (state, y) = targets(call, out)?;
-        super::update(exec, &args(call)?, state, y)
+        super::update(exec, &args(call), state, y)
     }
 
     fn state_shape(&self, call: &Call<'_>) -> Result<Shape> {
@@ -38,7 +38,7 @@ impl Passes for Update {
     }
 
     fn reference(&self, call: &Call<'_>) -> Result<Exact> {
-        let (y, next) = super::reference::update(&args(call)?, &state(call)?)?;
+        let (y, next) = super::reference::update(&args(call), &state(call)?)?;
         Ok(vec![("y", y), ("conv_state", next)])
     }
 }

@@ -10,9 +10,9 @@ use crate::tensor::{Shape, View, ViewMut};
 
 pub(crate) struct Update;
 
-fn args<'a>(call: &Call<'a>) -> Result<Args<'a>> {
+fn args<'a>(call: &Call<'a>) -> Args<'a> {
     let [_, _, _, _, _, d, z, dt_bias, dt_a, state_batch_indices, ..] = call.views;
-    Ok(Args {
+    Args {
         d,
         z,
         dt_bias,
@@ -21,8 +21,8 @@ fn args<'a>(call: &Call<'a>) -> Result<Args<'a>> {
         dt_a,
         discretization: Discretization::of_word(call.word(2)),
         state_batch_indices,
-        ..Args::new(call.need(0)?, call.need(1)?, call.need(2)?, call.need(3)?, call.need(4)?)
-    })
+        ..Args::new(call.need(0), call.need(1), call.need(2), call.need(3), call.need(4))
+    }
 }
 
 /// The state, and room for `y`.
@@ -35,7 +35,7 @@ fn targets<'w, 'a>(call: &Call<'_>, out: &'w mut Written<'a>) -> Result<(&'w mut
 impl Passes for Update {
     fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
         let (state, y) = targets(call, out)?;
-        super::update(exec, &args(call)?, state, y)
+        super::update(exec, &args(call), state, y)
     }
 
     fn state_shape(&self, call: &Call<'_>) -> Result<Shape> {
@@ -43,7 +43,7 @@ impl Passes for Update {
     }
 
     fn reference(&self, call: &Call<'_>) -> Result<Exact> {
-        let (y, next) = super::reference::update(&args(call)?, &state(call)?)?;
+        let (y, next) = super::reference::update(&args(call), &state(call)?)?;
         Ok(vec![("y", y), ("state", next)])
     }
 }

@@ -11,15 +11,15 @@ use crate::tensor::{Shape, View, ViewMut};
 
 pub(crate) struct Update;
 
-fn args<'a>(call: &Call<'a>) -> Result<Args<'a>> {
+fn args<'a>(call: &Call<'a>) -> Args<'a> {
     let [_, _, _, _, _, d, delta_a, state_batch_indices, ..] = call.views;
-    Ok(Args {
+    Args {
         delta_a,
         discretization: Discretization::of_word(call.word(0)),
         head: if call.flag(1) { Head::Real { conj_sym: call.flag(2), d } } else { Head::Complex },
         state_batch_indices,
-        ..Args::new(call.need(0)?, call.need(1)?, call.need(2)?, call.need(3)?, call.need(4)?)
-    })
+        ..Args::new(call.need(0), call.need(1), call.need(2), call.need(3), call.need(4))
+    }
 }
 
 /// The state, and room for `y`.
@@ -32,7 +32,7 @@ fn targets<'w, 'a>(call: &Call<'_>, out: &'w mut Written<'a>) -> Result<(&'w mut
 impl Passes for Update {
     fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
         let (state, y) = targets(call, out)?;
-        super::update(exec, &args(call)?, state, y)
+        super::update(exec, &args(call), state, y)
     }
 
     fn state_shape(&self, call: &Call<'_>) -> Result<Shape> {
@@ -40,7 +40,7 @@ impl Passes for Update {
     }
 
     fn reference(&self, call: &Call<'_>) -> Result<Exact> {
-        let (y, next) = super::reference::update(&args(call)?, &state(call)?)?;
+        let (y, next) = super::reference::update(&args(call), &state(call)?)?;
         Ok(vec![("y", y), ("state", next)])
     }
 }
