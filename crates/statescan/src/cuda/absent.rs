@@ -1,5 +1,6 @@
 //! What stands in for the driver when the crate is built without it.
 
+use super::layers::Product;
 use super::{Config, Function, Launch, Numbers, Parameter, Program, TensorMap, Tiling};
 use crate::error::{Error, Result};
 use core::convert::Infallible;
@@ -102,5 +103,26 @@ impl Stream {
         _params: &P,
     ) -> Result<()> {
         match self.0 {}
+    }
+    pub(crate) unsafe fn launch_early<P: Parameter>(
+        &self,
+        _program: &Program<P>,
+        _config: &Config,
+        _launch: Launch,
+        _params: &P,
+    ) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+/// Products that cannot exist.
+pub(crate) struct Blaslt(Stream);
+
+impl Blaslt {
+    pub(crate) fn new(stream: &Stream) -> Result<Self> {
+        match stream.0 {}
+    }
+    pub(crate) unsafe fn multiply(&self, _product: &Product, _addresses: [u64; 4], _add: bool) -> Result<()> {
+        match self.0.0 {}
     }
 }

@@ -16,6 +16,8 @@
 #[cfg(not(feature = "cuda"))]
 mod absent;
 #[cfg(feature = "cuda")]
+mod blaslt;
+#[cfg(feature = "cuda")]
 mod cache;
 mod ceilings;
 mod config;
@@ -26,6 +28,7 @@ mod graph;
 mod jit;
 mod kernel;
 mod launch;
+pub mod layers;
 #[cfg(feature = "cuda")]
 mod library;
 mod memory;
@@ -45,7 +48,9 @@ mod tensor_map;
 pub(crate) mod testing;
 
 #[cfg(not(feature = "cuda"))]
-pub(crate) use absent::Stream;
+pub(crate) use absent::{Blaslt, Stream};
+#[cfg(feature = "cuda")]
+pub(crate) use blaslt::Blaslt;
 pub use ceilings::Ceilings;
 pub(crate) use config::{Config, TileCopy, Value, neighbours};
 pub use graph::{Graph, elapsed};

@@ -80,7 +80,7 @@ impl Stream {
     pub(crate) fn allows_tf32(&self) -> bool {
         self.tf32
     }
-    fn raw(&self) -> sys::CUstream {
+    pub(super) fn raw(&self) -> sys::CUstream {
         self.raw as sys::CUstream
     }
     pub(crate) fn ordinal(&self) -> usize {
@@ -292,20 +292,52 @@ impl Stream {
         unsafe { self.start(function, launch, params) }
     }
 
+    /// As [`Stream::launch`], and where the device can the kernel begins while the one before it ends: it calls `wait_for_earlier` (layers.cuh) before
+    /// it reads what that one writes.
+    ///
+    /// # Safety
+    /// As for [`Stream::launch`].
+    pub(crate) unsafe fn launch_early<P: Parameter>(
+        &self,
+        program: &Program<P>,
+        config: &Config,
+        launch: Launch,
+        params: &P,
+    ) -> Result<()> {
+        let function = self.function(program, config, launch.shared)?;
+        let early = self.numbers().has_early_starts();
+        // SAFETY: the caller's contract.
+        unsafe { self.put(function, launch, params, early) }
+    }
+
     /// Puts a kernel into the stream.
     ///
     /// # Safety
     /// It is of this stream's device and takes one `P`, and as for [`Stream::launch`].
     pub(crate) unsafe fn start<P: Parameter>(&self, function: Function, launch: Launch, params: &P) -> Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.put(function, launch, params, false) }
+    }
+
+    /// # Safety
+    /// As for [`Stream::start`].
+    unsafe fn put<P: Parameter>(&self, function: Function, launch: Launch, params: &P, early: bool) -> Result<()> {
         launch.check(function.kernel, &self.numbers())?;
         let _current = self.context.enter()?;
         let mut arguments = [core::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         let Launch { grid, cluster, threads, shared } = launch;
         let [x, y, z] = cluster.unwrap_or([1; 3]);
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z } },
+        let mut attribute = match early {
+            true => sys::CUlaunchAttribute {
+                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                pad: [0; 4],
+                value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+            },
+            false => sys::CUlaunchAttribute {
+                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                pad: [0; 4],
+                value: sys::CUlaunchAttributeValue { clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z } },
+            },
         };
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0],
@@ -317,7 +349,7 @@ impl Stream {
             sharedMemBytes: shared,
             hStream: self.raw(),
             attrs: &mut attribute,
-            numAttrs: cluster.is_some().into(),
+            numAttrs: (early || cluster.is_some()).into(),
         };
         let function = function.address as sys::CUfunction;
         // SAFETY: the caller's contract; the driver copies parameters and attributes before it returns.
