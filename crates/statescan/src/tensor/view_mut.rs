@@ -90,6 +90,11 @@ impl<'a> ViewMut<'a> {
         Self::wrap(self.view.index(axis, at))
     }
 
+    /// One axis as two (see [`View::split`]).
+    pub fn split(self, axis: usize, outer: usize) -> Self {
+        Self::wrap(self.view.split(axis, outer))
+    }
+
     /// A new axis of size 1.
     pub fn unsqueeze(self, axis: usize) -> Self {
         Self::wrap(self.view.expand(axis, 1))

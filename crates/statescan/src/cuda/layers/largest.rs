@@ -40,6 +40,19 @@ pub fn largest(exec: &Exec, x: View<'_>, at: &mut ViewMut<'_>) -> Result<()> {
     unsafe { kernel.launch(stream, &LARGEST) }
 }
 
+/// Sets one token, (1) in i32, in the order of the stream.
+///
+/// # Errors
+/// A view of another shape, type or device; an executor that is not a CUDA one.
+pub fn set_token(exec: &Exec, at: &mut ViewMut<'_>, token: i32) -> Result<()> {
+    let stream = exec.cuda_only()?;
+    let mut checker = Checker::new("set_token", exec.device());
+    checker.write("at", at, Kind::Exact(DType::I32), &[1])?;
+    checker.finish()?;
+    // SAFETY: the view is one element of four bytes, and those who made it vouch for the memory behind it.
+    unsafe { stream.fill_words(at.as_view().as_ptr() as u64, token as u32, 1) }
+}
+
 pub(super) fn kernel(x: &Rows, at: u64) -> Result<Kernel<Params>> {
     let params = Params {
         x: Address::new(x.address),

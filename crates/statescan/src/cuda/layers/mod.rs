@@ -8,7 +8,7 @@
 //! | [`embedding`] | rows of a table by their numbers | own kernel |
 //! | [`row_product`] | `y = W f(x) + bias` for one row in f32, f nothing, a norm or a step of the convolution | own kernel, weights read once |
 //! | [`mamba_step`], [`mamba2_step`] | one step between the products | own kernels |
-//! | [`largest`] | the most likely token | own kernel |
+//! | [`largest`], [`set_token`] | the most likely token, a token | own kernel |
 //!
 //! Everything is in the order of the executor's stream, allocates nothing but [`Products::new`], and can be recorded in a
 //! [`Graph`](super::Graph). On devices of compute capability 9.0 and newer [`row_product`] and the steps begin while the kernel before them ends, and
@@ -28,7 +28,7 @@ mod rows;
 mod tests;
 
 pub use embedding::embedding;
-pub use largest::largest;
+pub use largest::{largest, set_token};
 pub use mamba_step::{MambaStep, mamba_step};
 pub use mamba2_step::{Mamba2Step, mamba2_step};
 pub use norm::rms_norm;

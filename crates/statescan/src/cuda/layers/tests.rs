@@ -4,7 +4,7 @@ use super::row_product::{Extra, ROW_PRODUCT};
 use super::rows::Rows;
 use super::*;
 use crate::cuda::testing::{Suite, tensor};
-use crate::cuda::{Address, Graph, Numbers};
+use crate::cuda::{Graph, Numbers};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 use crate::{Exec, View};
@@ -161,7 +161,7 @@ fn products_of_a_row_are_those_of_a_plain_loop() -> Result<()> {
                     *y += if add { first[o] } else { 0.0 } + if has_bias { bias[o] } else { 0.0 };
                 }
                 check(&format!("{dtype} {outputs} x {inputs}, {i}"), &y.to_vec()?, &expected, 3e-6);
-                let shifted = past.chunks(3).zip(&x).flat_map(|(past, x)| [past[1], past[2], *x]).collect();
+                let shifted: Vec<f64> = past.chunks(3).zip(&x).flat_map(|(past, x)| [past[1], past[2], *x]).collect();
                 check("state", &state.to_vec()?, if i == 2 { &shifted } else { &past }, 0.0);
             }
         }
