@@ -117,8 +117,8 @@ impl DeviceModel {
     /// # Errors
     /// As [`DeviceModel::prefill`]; a state of several sequences.
     pub fn step(&self, token: u32, state: &mut DeviceState) -> Result<Vec<f32>> {
-        let step = self.shared.step(token, state)?;
-        Ok(step.logits.to_vec()?)
+        let mut step = self.shared.step(token, state)?;
+        step.logits(&self.shared.exec)
     }
 
     /// The most likely token after one more token, the first one of equals: as [`DeviceModel::step`], but the logits stay on the device.

@@ -5,7 +5,7 @@ use super::weights::{Block, Own};
 use super::{Shared, lock};
 use crate::config::Config;
 use crate::error::Result;
-use statescan::cuda::Graph;
+use statescan::cuda::{Graph, Landing};
 use statescan::cuda::layers::{
     Before, Conv, Mamba2Step, MambaStep, RowProduct, embedding, largest, mamba_step, mamba2_step, row_product, set_token,
 };
@@ -23,7 +23,10 @@ pub(super) struct Step {
     projected: Tensor,
     maps: Tensor,
     scanned: Tensor,
-    pub(super) logits: Tensor,
+    logits: Tensor,
+    /// The most likely token on the host, where every step sends it, and the logits, where they are asked for.
+    most_likely: Landing<i32>,
+    on_host: Landing<f32>,
 }
 
 impl Step {
@@ -37,14 +40,23 @@ impl Step {
             maps: room(config.dt_rank + 2 * config.dstate)?,
             scanned: room(config.inner)?,
             logits: room(config.vocab)?,
+            most_likely: Landing::new(exec, 1)?,
+            on_host: Landing::new(exec, config.vocab)?,
         })
     }
 
     /// The most likely token after the last step.
     pub(super) fn most_likely(&mut self) -> Result<u32> {
-        let token = self.token.to_vec::<i32>()?[0] as u32;
+        let token = self.most_likely.wait()?[0] as u32;
         self.known = Some(token);
         Ok(token)
+    }
+
+    /// The logits after the last step.
+    pub(super) fn logits(&mut self, exec: &Exec) -> Result<Vec<f32>> {
+        // SAFETY: nothing is kept of what came before.
+        unsafe { self.on_host.send(exec, &self.logits.view())? };
+        Ok(self.on_host.wait()?.to_vec())
     }
 }
 
@@ -76,11 +88,13 @@ impl Shared {
         for (layer, block) in weights.blocks.iter().enumerate() {
             self.record_block(step, block, side, layer)?;
         }
-        let Step { token, stream, logits, .. } = step;
+        let Step { token, stream, logits, most_likely, .. } = step;
         let before = Before::Norm { weight: weights.norm.view(), groups: 1, eps: config.eps };
         let head = RowProduct { before, ..RowProduct::new(weights.head().view(), stream.view().index(0, 0)) };
         row_product(exec, &head, None, &mut logits.view_mut())?;
-        Ok(largest(exec, logits.view().expand(0, 1), &mut token.view_mut())?)
+        largest(exec, logits.view().expand(0, 1), &mut token.view_mut())?;
+        // SAFETY: it is read before the next step, and nothing is kept of it.
+        Ok(unsafe { most_likely.send(exec, &token.view())? })
     }
 
     fn record_block(&self, step: &mut Step, block: &Block, side: &mut Side, layer: usize) -> Result<()> {

@@ -50,6 +50,15 @@ impl Stream {
     pub(crate) unsafe fn download(&self, _to: *mut u8, _from: u64, _bytes: usize) -> Result<()> {
         match self.0 {}
     }
+    pub(crate) fn allocate_on_host(&self, _bytes: usize) -> Result<usize> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn free_on_host(&self, _memory: usize) {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn send_to_host(&self, _to: usize, _from: u64, _bytes: usize) -> Result<()> {
+        match self.0 {}
+    }
     pub(crate) unsafe fn fill(&self, _to: u64, _byte: u8, _bytes: usize) -> Result<()> {
         match self.0 {}
     }

@@ -27,6 +27,7 @@ mod graph;
 #[cfg(feature = "cuda")]
 mod jit;
 mod kernel;
+mod landing;
 mod launch;
 pub mod layers;
 #[cfg(feature = "cuda")]
@@ -55,6 +56,7 @@ pub use ceilings::Ceilings;
 pub(crate) use config::{Config, TileCopy, Value, neighbours};
 pub use graph::{Graph, elapsed};
 pub(crate) use kernel::{Kernel, blocks_of_lines};
+pub use landing::Landing;
 pub(crate) use launch::Launch;
 pub(crate) use memory::DeviceMemory;
 pub(crate) use numbers::Numbers;

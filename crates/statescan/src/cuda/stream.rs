@@ -144,6 +144,37 @@ impl Stream {
         self.synchronize()
     }
 
+    /// Page-locked memory of the host, of at least one byte.
+    pub(crate) fn allocate_on_host(&self, bytes: usize) -> Result<usize> {
+        let _current = self.context.enter()?;
+        let mut memory = null_mut();
+        // SAFETY: a context is current.
+        unsafe { call!(cuMemHostAlloc(&mut memory, bytes.max(1), 0))? };
+        Ok(memory as usize)
+    }
+
+    /// # Safety
+    /// The memory comes from [`Stream::allocate_on_host`] and is not used afterwards.
+    pub(crate) unsafe fn free_on_host(&self, memory: usize) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: the caller's contract; a failure means that the context is lost.
+            unsafe { sys::cuMemFreeHost(memory as *mut c_void) };
+        }
+    }
+
+    /// Copies to page-locked memory of the host, in the order of the stream.
+    ///
+    /// # Safety
+    /// Both ranges are valid, and nobody reads the target before the stream has come to it.
+    pub(crate) unsafe fn send_to_host(&self, to: usize, from: u64, bytes: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        match bytes {
+            0 => Ok(()),
+            // SAFETY: the caller's contract.
+            _ => unsafe { call!(cuMemcpyDtoHAsync_v2(to as *mut c_void, from, bytes, self.raw())) },
+        }
+    }
+
     /// Sets bytes.
     ///
     /// # Safety
