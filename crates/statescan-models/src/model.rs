@@ -244,7 +244,11 @@ impl Model {
 
     fn check_tokens(&self, exec: &Exec, tokens: &[u32]) -> Result<()> {
         if exec.device() != Device::Cpu {
-            return Err(statescan::Error::Unavailable { what: "a language model", why: "this one is on the CPU: DeviceModel has its weights on a GPU" }.into());
+            return Err(statescan::Error::Unavailable {
+                what: "a language model",
+                why: "this one is on the CPU: DeviceModel has its weights on a GPU",
+            }
+            .into());
         }
         self.config.check_tokens(tokens)
     }

@@ -146,7 +146,7 @@ impl Row {
         let Row { size, dtype, threads, pass, tokens, floor, time, share, .. } = self;
         let share = format!("{:.0} % of {floor}", 100.0 * share);
         let threads = if self.device == Device::Cpu { threads.to_string() } else { self.device.to_string() };
-        let (tokens, rate) = ( tokens.to_string(), text::figure(self.rate()));
+        let (tokens, rate) = (tokens.to_string(), text::figure(self.rate()));
         columns(&[size, &dtype.to_string(), &threads, pass, &tokens, &text::time(*time), &rate, &share])
     }
 }

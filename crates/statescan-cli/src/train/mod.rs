@@ -72,7 +72,11 @@ pub struct TrainArgs {
 /// A device without kernels, settings out of range, a text that is too short, a folder that cannot be written or resumed.
 pub fn train(args: &TrainArgs) -> Result<u8> {
     if cuda_device(&args.exec.device)?.is_some() {
-        return Err(Error::Usage { option: "the device of `train`", expected: "cpu: gradients of models have no kernels for CUDA", got: args.exec.device.clone() });
+        return Err(Error::Usage {
+            option: "the device of `train`",
+            expected: "cpu: gradients of models have no kernels for CUDA",
+            got: args.exec.device.clone(),
+        });
     }
     let exec = args.exec.exec()?;
     let text = match &args.text {

@@ -104,7 +104,14 @@ impl Shared {
         embedding(&self.exec, self.weights.embedding.view(), tokens.view(), &mut rooms.stream.of_mut(rows))?;
         let (from, to) = state.split();
         for (layer, block) in self.weights.blocks.iter().enumerate() {
-            rms_norm(&self.exec, rooms.stream.of(rows), Some(block.norm.view()), 1, self.config.eps, &mut rooms.normed.of_mut(rows))?;
+            rms_norm(
+                &self.exec,
+                rooms.stream.of(rows),
+                Some(block.norm.view()),
+                1,
+                self.config.eps,
+                &mut rooms.normed.of_mut(rows),
+            )?;
             let (normed, weight, bias) = (rooms.normed.of(rows), block.in_proj.weight.view(), block.in_proj.bias());
             self.products.multiply(normed, weight, bias, &mut rooms.projected.of_mut(rows), false)?;
             self.convolve(steps, block, layer, from, to, rooms)?;

@@ -5,10 +5,10 @@ use super::weights::{Block, Own};
 use super::{Shared, lock};
 use crate::config::Config;
 use crate::error::Result;
-use statescan::cuda::{Graph, Landing};
 use statescan::cuda::layers::{
     Before, Conv, Mamba2Step, MambaStep, RowProduct, embedding, largest, mamba_step, mamba2_step, row_product, set_token,
 };
+use statescan::cuda::{Graph, Landing};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec};
 use std::sync::MutexGuard;
@@ -101,7 +101,11 @@ impl Shared {
         let (exec, config) = (&self.exec, &self.config);
         let Step { stream, projected, maps, scanned, .. } = step;
         let before = Before::Norm { weight: block.norm.view(), groups: 1, eps: config.eps };
-        let into = RowProduct { before, bias: block.in_proj.bias(), ..RowProduct::new(block.in_proj.weight.view(), stream.view().index(0, 0)) };
+        let into = RowProduct {
+            before,
+            bias: block.in_proj.bias(),
+            ..RowProduct::new(block.in_proj.weight.view(), stream.view().index(0, 0))
+        };
         row_product(exec, &into, None, &mut projected.view_mut())?;
         let columns = |from: usize, count: usize| projected.view().slice(0, from..from + count);
         let (inner, channels) = (config.inner, config.conv_channels());

@@ -38,7 +38,10 @@ pub(super) enum Own {
         norms: Option<f32>,
     },
     /// Scan parameters are one for each head; a gated norm follows.
-    Mamba2 { norm: Tensor, eps: f32 },
+    Mamba2 {
+        norm: Tensor,
+        eps: f32,
+    },
 }
 
 /// A projection; its bias has the type of its results.

@@ -199,9 +199,7 @@ impl Described {
     fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &T) -> Result<()> {
         let product = self.product as sys::cublasLtMatmulDesc_t;
         // SAFETY: the object is alive, and the value has as many bytes.
-        unsafe {
-            call!(cublasLtMatmulDescSetAttribute(product, attribute, core::ptr::from_ref(value).cast(), size_of::<T>()))
-        }
+        unsafe { call!(cublasLtMatmulDescSetAttribute(product, attribute, core::ptr::from_ref(value).cast(), size_of::<T>())) }
     }
 }
 

@@ -39,7 +39,9 @@ mod tests {
     fn cudarc_looks_for_the_same_names() {
         let candidates =
             |names: &[&str]| -> Vec<String> { names.iter().flat_map(|name| cudarc::get_lib_name_candidates(name)).collect() };
-        for (names, known) in [(DRIVER, candidates(&["cuda", "nvcuda"])), (NVRTC, candidates(&["nvrtc"])), (BLASLT, candidates(&["cublasLt"]))] {
+        for (names, known) in
+            [(DRIVER, candidates(&["cuda", "nvcuda"])), (NVRTC, candidates(&["nvrtc"])), (BLASLT, candidates(&["cublasLt"]))]
+        {
             assert!(names.iter().all(|name| known.iter().any(|k| k == name)), "{names:?} {known:?}");
         }
     }

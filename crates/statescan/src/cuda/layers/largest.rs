@@ -54,11 +54,6 @@ pub fn set_token(exec: &Exec, at: &mut ViewMut<'_>, token: i32) -> Result<()> {
 }
 
 pub(super) fn kernel(x: &Rows, at: u64) -> Result<Kernel<Params>> {
-    let params = Params {
-        x: Address::new(x.address),
-        at: Address::new(at),
-        pitch: x.pitch as i64,
-        columns: x.columns as u32,
-    };
+    let params = Params { x: Address::new(x.address), at: Address::new(at), pitch: x.pitch as i64, columns: x.columns as u32 };
     Ok(Kernel { config: Config::default().int("THREADS", THREADS), launch: Launch::new(OP, Some(x.rows), THREADS)?, params })
 }

@@ -15,8 +15,7 @@ const CHANNELS: usize = 16;
 /// What fits into registers.
 const MOST: usize = 512;
 
-pub(super) static MAMBA2_STEP: Program<Params> =
-    Program::new(OP, &[COMMON, STEP_SIZE, LAYERS], include_str!("mamba2_step.cu"));
+pub(super) static MAMBA2_STEP: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE, LAYERS], include_str!("mamba2_step.cu"));
 
 params! {
     /// Parameters of `mamba2_step`.
@@ -74,7 +73,10 @@ pub fn mamba2_step(exec: &Exec, args: &Mamba2Step<'_>, state: &mut ViewMut<'_>, 
     check_groups(OP, "dt", heads, inner)?;
     let states = channels.saturating_sub(inner) / (2 * groups);
     if !(1..=MOST).contains(&states) || channels != inner + 2 * groups * states {
-        return Err(Error::Unavailable { what: OP, why: "it has 2 groups (1 to 512 states) channels of a convolution beside those of heads" });
+        return Err(Error::Unavailable {
+            what: OP,
+            why: "it has 2 groups (1 to 512 states) channels of a convolution beside those of heads",
+        });
     }
     checker.read("conv_state", &args.conv_state, single, &[channels, width - 1])?;
     let of_heads = [("dt", &args.dt), ("dt_bias", &args.dt_bias), ("a", &args.a), ("d", &args.d)];

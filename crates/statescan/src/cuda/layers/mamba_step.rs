@@ -78,7 +78,10 @@ pub fn mamba_step(
     let states = args.a.shape().last().copied().unwrap_or(0);
     let rank = dt_weight.columns;
     if !(1..=MOST).contains(&states) || !(1..=MOST).contains(&rank) {
-        return Err(Error::Unavailable { what: OP, why: "it has from 1 to 1024 states, and step sizes of a rank from 1 to 1024" });
+        return Err(Error::Unavailable {
+            what: OP,
+            why: "it has from 1 to 1024 states, and step sizes of a rank from 1 to 1024",
+        });
     }
     checker.read("maps", &args.maps, single, &[rank + 2 * states])?;
     checker.read("dt_weight", &args.dt_weight, Kind::Real, &[channels, rank])?;
@@ -89,7 +92,14 @@ pub fn mamba_step(
     checker.write("conv_state", conv_state, single, &[channels, width - 1])?;
     checker.write("state", state, single, &[channels, states])?;
     checker.write("y", y, single, &[channels])?;
-    let read = [("maps", args.maps), ("dt_weight", args.dt_weight), ("dt_bias", args.dt_bias), ("a", args.a), ("d", args.d), ("z", args.z)];
+    let read = [
+        ("maps", args.maps),
+        ("dt_weight", args.dt_weight),
+        ("dt_bias", args.dt_bias),
+        ("a", args.a),
+        ("d", args.d),
+        ("z", args.z),
+    ];
     let written = [("conv_state", conv_state.as_view()), ("state", state.as_view()), ("y", y.as_view())];
     read.into_iter().chain(written).try_for_each(|(argument, view)| checker.dense(argument, Some(view)))?;
     checker.finish()?;

@@ -50,14 +50,7 @@ impl Products {
     ///
     /// # Errors
     /// Arguments of wrong shapes, types or devices, rows that are not neighbours, results that overlap something. Nothing is written then.
-    pub fn multiply(
-        &self,
-        x: View<'_>,
-        weight: View<'_>,
-        bias: Option<View<'_>>,
-        y: &mut ViewMut<'_>,
-        add: bool,
-    ) -> Result<()> {
+    pub fn multiply(&self, x: View<'_>, weight: View<'_>, bias: Option<View<'_>>, y: &mut ViewMut<'_>, add: bool) -> Result<()> {
         let result = y.as_view();
         let [of_x, of_weight] = [Rows::of(OP, "x", &x)?, Rows::of(OP, "weight", &weight)?];
         let of_y = Rows::of(OP, "y", &result)?;

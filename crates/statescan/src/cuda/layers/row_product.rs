@@ -17,8 +17,7 @@ const ROOM: usize = 16 << 10;
 /// Warps of a multiprocessor that keep its memory busy.
 const BUSY: usize = 8;
 
-pub(super) static ROW_PRODUCT: Program<Params> =
-    Program::new(OP, &[COMMON, STEP_SIZE, LAYERS], include_str!("row_product.cu"));
+pub(super) static ROW_PRODUCT: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE, LAYERS], include_str!("row_product.cu"));
 
 params! {
     /// A step of the convolution in front of a scan.
@@ -211,8 +210,7 @@ fn checked(
     kernel(args, &weight, &extra, y.as_view().as_ptr() as u64, numbers)
 }
 
-const NO_CONV: ConvParams =
-    ConvParams { input: Address::NULL, state: Address::NULL, weight: Address::NULL, bias: Address::NULL };
+const NO_CONV: ConvParams = ConvParams { input: Address::NULL, state: Address::NULL, weight: Address::NULL, bias: Address::NULL };
 
 /// What there is beside the product.
 pub(super) struct Extra {
@@ -292,7 +290,11 @@ impl Plan {
         let rounds = weight.columns.div_ceil(32 * piece).max(1);
         let busy = BUSY * multiprocessors;
         let outputs = if weight.rows >= 4 * busy { 2 } else { 1 };
-        let parts = [1, 2, 4].into_iter().find(|parts| weight.rows * parts >= busy * outputs).unwrap_or(8).min(rounds.next_power_of_two());
+        let parts = [1, 2, 4]
+            .into_iter()
+            .find(|parts| weight.rows * parts >= busy * outputs)
+            .unwrap_or(8)
+            .min(rounds.next_power_of_two());
         // as many accesses as divide a warp's part well
         let of_part = rounds.div_ceil(parts);
         let pieces = of_part.div_ceil(of_part.div_ceil(4));

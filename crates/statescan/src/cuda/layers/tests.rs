@@ -4,7 +4,7 @@ use super::row_product::{Extra, ROW_PRODUCT};
 use super::rows::Rows;
 use super::*;
 use crate::cuda::testing::{Suite, tensor};
-use crate::cuda::{Graph, Numbers};
+use crate::cuda::{Graph, Landing, Numbers};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 use crate::{Exec, View};
@@ -14,7 +14,9 @@ const TYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 #[test]
 fn products_of_a_row_compile() {
     let Some(mut suite) = Suite::new() else { return };
-    for (dtype, rows, columns) in [(DType::BF16, 3072, 768), (DType::F32, 80, 1536), (DType::F16, 50280, 2560), (DType::BF16, 24, 12)] {
+    for (dtype, rows, columns) in
+        [(DType::BF16, 3072, 768), (DType::F32, 80, 1536), (DType::F16, 50280, 2560), (DType::BF16, 24, 12)]
+    {
         let (weight, x, norm) = (tensor(dtype, &[rows, columns]), tensor(DType::F32, &[columns]), tensor(DType::F32, &[columns]));
         let conv = Conv { input: x, weight: tensor(DType::F32, &[columns, 4]), bias: None };
         let befores = [
@@ -26,7 +28,8 @@ fn products_of_a_row_compile() {
         for (before, groups, moving) in befores {
             let args = RowProduct { before, bias: (moving > 0).then_some(x), add: moving == 0, ..RowProduct::new(weight, x) };
             let extra = Extra { conv: conv.params(x), norm: Some((1 << 20, groups, 1e-5)), width: 4, moving };
-            let kernel = row_product::kernel(&args, &Rows::of("op", "weight", &weight).unwrap(), &extra, 0, Numbers::H200).unwrap();
+            let kernel =
+                row_product::kernel(&args, &Rows::of("op", "weight", &weight).unwrap(), &extra, 0, Numbers::H200).unwrap();
             suite.add(&ROW_PRODUCT, &kernel.config, kernel.launch.shared as usize);
         }
     }
@@ -60,7 +63,8 @@ fn steps_norms_and_the_rest_compile() {
         let conv = Conv { input: of(&[channels]), weight: of(&[channels, 4]), bias: None };
         let conv_state = of(&[channels, 3]);
         let (dt_limit, z) = ((0.0, f64::INFINITY), of(&[inner]));
-        let args = Mamba2Step { conv, conv_state, dt: heads_of, dt_bias: heads_of, dt_limit, a: heads_of, d: heads_of, z, groups };
+        let args =
+            Mamba2Step { conv, conv_state, dt: heads_of, dt_bias: heads_of, dt_limit, a: heads_of, d: heads_of, z, groups };
         let kernel = mamba2_step::kernel(&args, [inner, 4, states], [of(&[inner, states]), z]).unwrap();
         suite.add(&mamba2_step::MAMBA2_STEP, &kernel.config, 0);
     }
@@ -135,7 +139,9 @@ fn products_of_a_row_are_those_of_a_plain_loop() -> Result<()> {
             let (past, of_past) = random(&exec, DType::F32, &[inputs, 3], 6);
             let conv = Conv { input: of_x.view(), weight: of_filters.view(), bias: Some(of_norm.view()) };
             let convolved: Vec<f64> = (0..inputs)
-                .map(|i| silu(norm[i] + filters[4 * i + 3] * x[i] + (0..3).map(|k| filters[4 * i + k] * past[3 * i + k]).sum::<f64>()))
+                .map(|i| {
+                    silu(norm[i] + filters[4 * i + 3] * x[i] + (0..3).map(|k| filters[4 * i + k] * past[3 * i + k]).sum::<f64>())
+                })
                 .collect();
             let groups = if inputs % 4 == 0 { 4 } else { 1 };
             let (eps, wide) = (1e-5f32, 1e-5f32 as f64);
@@ -229,8 +235,36 @@ fn the_first_of_the_largest_is_found() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn what_a_graph_sends_lands_on_the_host() -> Result<()> {
+    let Some(exec) = gpu() else { return Ok(()) };
+    let (mut landing, mut token) = (Landing::<i32>::new(&exec, 1)?, Tensor::zeros(&exec, DType::I32, &[1])?);
+    assert_eq!(landing.wait()?, [0]);
+    // SAFETY: nothing is kept of what landed before.
+    let graph = Graph::record(&exec, || unsafe { landing.send(&exec, &token.view()) })?;
+    for value in [7, -1] {
+        set_token(&exec, &mut token.view_mut(), value)?;
+        // SAFETY: as above, and the tensor is alive.
+        unsafe { graph.launch()? };
+        assert_eq!(landing.wait()?, [value]);
+    }
+    let (wide, pair) = (Tensor::zeros(&exec, DType::F32, &[1])?, Tensor::zeros(&exec, DType::I32, &[2])?);
+    for (view, says) in [(wide.view(), "must be of the type of the landing"), (pair.view(), "must have shape (1,)")] {
+        // SAFETY: nothing is sent.
+        let error = unsafe { landing.send(&exec, &view) }.unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    Ok(())
+}
+
 /// What a step of Mamba does, in plain loops; x is the row of the convolution's results.
-fn scanned(x: &[f64], dt: &[f64], a: impl Fn(usize, usize) -> f64, [b, c, d, z]: [&dyn Fn(usize, usize) -> f64; 4], state: &mut [f64]) -> Vec<f64> {
+fn scanned(
+    x: &[f64],
+    dt: &[f64],
+    a: impl Fn(usize, usize) -> f64,
+    [b, c, d, z]: [&dyn Fn(usize, usize) -> f64; 4],
+    state: &mut [f64],
+) -> Vec<f64> {
     let states = state.len() / x.len();
     (0..x.len())
         .map(|i| {
@@ -251,7 +285,8 @@ fn steps_recorded_and_repeated_are_those_of_plain_loops() -> Result<()> {
     for (channels, rank, states, norms) in [(96, 48, 16, None), (130, 3, 8, Some(1e-6f32)), (33, 70, 40, None)] {
         let single = |shape: &[usize], seed| random(&exec, DType::F32, shape, seed);
         let ((input, of_input), (filters, of_filters)) = (single(&[channels], 1), single(&[channels, 4], 2));
-        let ((maps, of_maps), (dt_weight, of_dt)) = (single(&[rank + 2 * states], 3), random(&exec, DType::BF16, &[channels, rank], 4));
+        let ((maps, of_maps), (dt_weight, of_dt)) =
+            (single(&[rank + 2 * states], 3), random(&exec, DType::BF16, &[channels, rank], 4));
         let ((bias, of_bias), (a, of_a)) = (single(&[channels], 5), single(&[channels, states], 6));
         let ((d, of_d), (z, of_z)) = (single(&[channels], 7), single(&[channels], 8));
         let ((mut past, mut of_past), (mut state, mut of_state)) = (single(&[channels, 3], 9), single(&[channels, states], 10));
@@ -283,7 +318,8 @@ fn steps_recorded_and_repeated_are_those_of_plain_loops() -> Result<()> {
                 None => maps[range].to_vec(),
             };
             let (low, b, c) = (part(0..rank), part(rank..rank + states), part(rank + states..rank + 2 * states));
-            let dt: Vec<f64> = times(&dt_weight, &low).iter().zip(&bias).map(|(dt, b)| (1.0 + (dt + b).exp()).ln().clamp(0.0, 1.5)).collect();
+            let dt: Vec<f64> =
+                times(&dt_weight, &low).iter().zip(&bias).map(|(dt, b)| (1.0 + (dt + b).exp()).ln().clamp(0.0, 1.5)).collect();
             expected =
                 scanned(&x, &dt, |i, n| a[i * states + n], [&|_, n| b[n], &|_, n| c[n], &|i, _| d[i], &|i, _| z[i]], &mut state);
         }
@@ -320,9 +356,12 @@ fn a_step_of_mamba2_is_that_of_a_plain_loop() -> Result<()> {
         };
         mamba2_step(&exec, &args, &mut of_state.view_mut(), &mut y.view_mut())?;
         let x: Vec<f64> = (0..channels)
-            .map(|i| silu(bias[i] + filters[4 * i + 3] * input[i] + (0..3).map(|k| filters[4 * i + k] * past[3 * i + k]).sum::<f64>()))
+            .map(|i| {
+                silu(bias[i] + filters[4 * i + 3] * input[i] + (0..3).map(|k| filters[4 * i + k] * past[3 * i + k]).sum::<f64>())
+            })
             .collect();
-        let dt: Vec<f64> = (0..inner).map(|i| (1.0 + (dt[i / headdim] + dt_bias[i / headdim]).exp()).ln().clamp(0.01, 0.9)).collect();
+        let dt: Vec<f64> =
+            (0..inner).map(|i| (1.0 + (dt[i / headdim] + dt_bias[i / headdim]).exp()).ln().clamp(0.01, 0.9)).collect();
         let group = |i: usize| i / headdim / (heads / groups) * states;
         let expected = scanned(
             &x[..inner],
