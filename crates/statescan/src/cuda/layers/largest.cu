@@ -14,9 +14,16 @@ DEVICE Best best_of_warp(Best best) {
 extern "C" __global__ void __launch_bounds__(THREADS) largest(const __grid_constant__ Params p) {
   __shared__ Best of_warps[THREADS / 32];
   const f32* const x = p.x + i64(blockIdx.x) * p.pitch;
+  wait_for_earlier();
   Best best = {x[0], 0};
+  const u32 pieces = p.columns / PIECE;
 #pragma unroll 8
-  for (u32 i = threadIdx.x; i < p.columns; i += THREADS) best = better(best, {x[i], i});
+  for (u32 i = threadIdx.x; i < pieces; i += THREADS) {
+    const Neighbours<f32, PIECE> some = reinterpret_cast<const Neighbours<f32, PIECE>*>(x)[i];
+#pragma unroll
+    for (int k = 0; k < PIECE; k++) best = better(best, {some.v[k], i * PIECE + k});
+  }
+  for (u32 i = pieces * PIECE + threadIdx.x; i < p.columns; i += THREADS) best = better(best, {x[i], i});
   best = best_of_warp(best);
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = best;
   __syncthreads();

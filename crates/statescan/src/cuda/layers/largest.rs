@@ -1,7 +1,8 @@
 //! The most likely token.
 
+use super::LAYERS;
 use super::rows::Rows;
-use crate::cuda::{Address, COMMON, Config, Kernel, Launch, Program, params};
+use crate::cuda::{Address, COMMON, Config, Kernel, Launch, Program, STEP_SIZE, params};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
@@ -10,7 +11,7 @@ use crate::tensor::{DType, View, ViewMut};
 const OP: &str = "largest";
 const THREADS: usize = 1024;
 
-pub(super) static LARGEST: Program<Params> = Program::new(OP, &[COMMON], include_str!("largest.cu"));
+pub(super) static LARGEST: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE, LAYERS], include_str!("largest.cu"));
 
 params! {
     /// Parameters of `largest`.
@@ -36,8 +37,11 @@ pub fn largest(exec: &Exec, x: View<'_>, at: &mut ViewMut<'_>) -> Result<()> {
     checker.dense("at", Some(at.as_view()))?;
     checker.finish()?;
     let kernel = kernel(&rows, at.as_view().as_ptr() as u64)?;
-    // SAFETY: as in `rms_norm`.
-    unsafe { kernel.launch(stream, &LARGEST) }
+    match kernel.launch.blocks() {
+        0 => Ok(()),
+        // SAFETY: as in `rms_norm`.
+        _ => unsafe { stream.launch_early(&LARGEST, &kernel.config, kernel.launch, &kernel.params) },
+    }
 }
 
 /// Sets one token, (1) in i32, in the order of the stream.
@@ -55,5 +59,11 @@ pub fn set_token(exec: &Exec, at: &mut ViewMut<'_>, token: i32) -> Result<()> {
 
 pub(super) fn kernel(x: &Rows, at: u64) -> Result<Kernel<Params>> {
     let params = Params { x: Address::new(x.address), at: Address::new(at), pitch: x.pitch as i64, columns: x.columns as u32 };
-    Ok(Kernel { config: Config::default().int("THREADS", THREADS), launch: Launch::new(OP, Some(x.rows), THREADS)?, params })
+    // four neighbours in one access where every row begins so
+    let piece = if x.address.is_multiple_of(16) && x.pitch.is_multiple_of(4) { 4 } else { 1 };
+    Ok(Kernel {
+        config: Config::default().int("THREADS", THREADS).int("PIECE", piece),
+        launch: Launch::new(OP, Some(x.rows), THREADS)?,
+        params,
+    })
 }

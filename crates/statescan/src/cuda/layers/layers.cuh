@@ -25,14 +25,25 @@ template <int LANES> DEVICE f32 sum_of_lanes(f32 v) {
   return v;
 }
 
-// silu(bias + the last WIDTH inputs of a channel times its filter), the present one from the row of inputs.
-template <int WIDTH, typename Conv> DEVICE f32 convolved(const Conv& conv, i64 channel) {
-  const f32* const past = conv.state + channel * (WIDTH - 1);
-  const f32* const weight = conv.weight + channel * WIDTH;
-  f32 sum = conv.bias ? conv.bias[channel] : 0.f;
+// A step of a channel's convolution, as far as it is known before the present input: the bias and the past inputs times their weights.
+template <int WIDTH> struct Convolution {
+  f32 sum, weight;
+
+  template <typename Conv> DEVICE void prepare(const Conv& conv, i64 channel) {
+    const f32* const past = conv.state + channel * (WIDTH - 1);
+    const f32* const weights = conv.weight + channel * WIDTH;
+    sum = conv.bias ? conv.bias[channel] : 0.f;
 #pragma unroll
-  for (int k = 0; k + 1 < WIDTH; k++) sum = __fmaf_rn(weight[k], past[k], sum);
-  return silu(__fmaf_rn(weight[WIDTH - 1], conv.input[channel], sum));
+    for (int k = 0; k + 1 < WIDTH; k++) sum = __fmaf_rn(weights[k], past[k], sum);
+    weight = weights[WIDTH - 1];
+  }
+  DEVICE f32 of(f32 input) const { return silu(__fmaf_rn(weight, input, sum)); }
+};
+
+template <int WIDTH, typename Conv> DEVICE f32 convolved(const Conv& conv, i64 channel) {
+  Convolution<WIDTH> step;
+  step.prepare(conv, channel);
+  return step.of(conv.input[channel]);
 }
 
 // The state of a channel after this step.

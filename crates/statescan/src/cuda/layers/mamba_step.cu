@@ -34,8 +34,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba_step(const __grid_co
     state[k] = n < STATES ? p.state[channel * STATES + n] : 0.f;
   }
   const f32 bias = p.dt_bias[channel], d = p.d[channel];
+  Convolution<WIDTH> conv;
+  conv.prepare(p.conv, channel);
   begin_next();
   wait_for_earlier();
+  const f32 input = p.conv.input[channel], z = p.z[channel];
   for (int i = threadIdx.x; i < MAPS; i += THREADS) maps[i] = p.maps[i];
   __syncthreads();
   if constexpr (NORMS) normalize(maps, p.eps);
@@ -46,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba_step(const __grid_co
     if (i < RANK) dt = __fmaf_rn(weight[k], maps[i], dt);
   }
   dt = StepSize<true, true, HAS_LIMIT>::of(sum_of_lanes<LANES>(dt), bias, p.low, p.high);
-  const f32 x = convolved<WIDTH>(p.conv, channel);
+  const f32 x = conv.of(input);
   f32 y = 0.f;
 #pragma unroll
   for (int k = 0; k < OWN; k++) {
@@ -61,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba_step(const __grid_co
   // every thread of the channel has read the convolution's state
   __syncwarp();
   if (exists && lane == 0) {
-    p.y[channel] = __fmaf_rn(d, x, y) * silu(p.z[channel]);
+    p.y[channel] = __fmaf_rn(d, x, y) * silu(z);
     move_on<WIDTH>(p.conv, channel);
   }
 }

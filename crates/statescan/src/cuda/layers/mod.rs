@@ -11,7 +11,7 @@
 //! | [`largest`], [`set_token`] | the most likely token, a token | own kernel |
 //!
 //! Everything is in the order of the executor's stream, allocates nothing but [`Products::new`], and can be recorded in a
-//! [`Graph`](super::Graph). On devices of compute capability 9.0 and newer [`row_product`] and the steps begin while the kernel before them ends, and
+//! [`Graph`](super::Graph). On devices of compute capability 9.0 and newer [`row_product`], [`largest`] and the steps begin while the kernel before them ends, and
 //! read weights, and the states that they alone write, before that: such memory is written by no kernel that is put into the stream right before.
 //!
 //! Rows are neighbours in memory or lie the same distance apart; leading axes count as rows. On the CPU there is [`linear`](crate::linear).

@@ -55,15 +55,43 @@ DEVICE void multiply(f32 (&sums)[OUTPUTS], const Weights& weights, const f32* x,
 // 1 / the root of the mean square of so many numbers
 DEVICE f32 norm_factor(f32 squares, f32 count, f32 eps) { return rsqrtf(squares / count + eps); }
 
-DEVICE void stage(f32* x, const Params& p) {
-  __shared__ f32 squares_of_warps[WARPS];
-  f32 squares = 0.f;
-  for (u32 i = threadIdx.x; i < p.inputs; i += THREADS) {
-    const f32 v = BEFORE == Before::Conv ? convolved<WIDTH>(p.conv, i) : p.x[i];
-    x[i] = v;
-    squares = __fmaf_rn(v, v, squares);
+// What of f is known before x is there, for AT_ONCE inputs of a thread: the norm's weights, or the past of the convolution.
+struct Prepared {
+  f32 norm[BEFORE == Before::Norm ? AT_ONCE : 1];
+  Convolution<WIDTH> conv[BEFORE == Before::Conv ? AT_ONCE : 1];
+
+  DEVICE void prepare(const Params& p, u32 start) {
+    if constexpr (BEFORE != Before::Nothing)
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; k++) {
+        const u32 i = start + k * THREADS + threadIdx.x, at = i < p.inputs ? i : 0;
+        if constexpr (BEFORE == Before::Norm) norm[k] = p.norm[at];
+        if constexpr (BEFORE == Before::Conv) conv[k].prepare(p.conv, at);
+      }
   }
-  if constexpr (BEFORE == Before::Norm && !GROUPED) {
+};
+
+DEVICE void stage(f32* x, const Params& p, Prepared& prepared) {
+  __shared__ f32 squares_of_warps[WARPS];
+  const f32* const source = BEFORE == Before::Conv ? p.conv.input : p.x;
+  f32 squares = 0.f;
+  for (u32 start = 0; start < p.inputs; start += AT_ONCE * THREADS) {
+    if (BEFORE == Before::Conv && start > 0) prepared.prepare(p, start);
+    f32 v[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+      const u32 i = start + k * THREADS + threadIdx.x;
+      v[k] = i < p.inputs ? source[i] : 0.f;
+    }
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+      const u32 i = start + k * THREADS + threadIdx.x;
+      if (i < p.inputs) x[i] = BEFORE == Before::Conv ? prepared.conv[BEFORE == Before::Conv ? k : 0].of(v[k]) : v[k];
+      squares = __fmaf_rn(v[k], v[k], squares);
+    }
+  }
+  if constexpr (BEFORE != Before::Norm) return;
+  if constexpr (!GROUPED) {
     squares = sum_of_lanes<32>(squares);
     if (threadIdx.x % 32 == 0) squares_of_warps[threadIdx.x / 32] = squares;
     __syncthreads();
@@ -71,9 +99,15 @@ DEVICE void stage(f32* x, const Params& p) {
 #pragma unroll
     for (int warp = 0; warp < WARPS; warp++) squares += squares_of_warps[warp];
     const f32 factor = norm_factor(squares, f32(p.inputs), p.eps);
-    for (u32 i = threadIdx.x; i < p.inputs; i += THREADS) x[i] *= factor * p.norm[i];
-  }
-  if constexpr (BEFORE == Before::Norm && GROUPED) {
+    for (u32 start = 0; start < p.inputs; start += AT_ONCE * THREADS) {
+      if (start > 0) prepared.prepare(p, start);
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; k++) {
+        const u32 i = start + k * THREADS + threadIdx.x;
+        if (i < p.inputs) x[i] *= factor * prepared.norm[BEFORE == Before::Norm ? k : 0];
+      }
+    }
+  } else {
     __syncthreads();
     for (u32 first = threadIdx.x / 32 * p.group; first < p.inputs; first += WARPS * p.group) {
       squares = 0.f;
@@ -93,9 +127,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) row_product(cons
   u32 block_first = blockIdx.x * TEAMS * OUTPUTS;
   Weights now;
   load(now, p, block_first + team * OUTPUTS, part);
+  Prepared prepared;
+  prepared.prepare(p, 0);
   begin_next();
   wait_for_earlier();
-  stage(x, p);
+  stage(x, p, prepared);
   if constexpr (MOVES)
     for (u32 channel = blockIdx.x * THREADS + threadIdx.x; channel < p.moving; channel += gridDim.x * THREADS) move_on<WIDTH>(p.conv, channel);
   __syncthreads();

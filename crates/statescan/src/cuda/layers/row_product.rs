@@ -14,6 +14,8 @@ const THREADS: usize = 256;
 const WARPS: usize = THREADS / 32;
 /// Rows of inputs are staged in so much shared memory, or a multiple of it.
 const ROOM: usize = 16 << 10;
+/// The most inputs that a thread stages at the same time.
+const AT_ONCE: usize = 8;
 /// Warps of a multiprocessor that keep its memory busy.
 const BUSY: usize = 8;
 
@@ -224,7 +226,7 @@ pub(super) struct Extra {
 }
 
 pub(super) fn kernel(args: &RowProduct<'_>, weight: &Rows, extra: &Extra, y: u64, numbers: Numbers) -> Result<Kernel<Params>> {
-    let plan = Plan::new(weight, numbers.multiprocessors);
+    let plan = Plan::new(weight, matches!(args.before, Before::Conv(..)), numbers.multiprocessors);
     let name = match args.before {
         Before::Nothing => "Nothing",
         Before::Norm { .. } => "Norm",
@@ -242,6 +244,7 @@ pub(super) fn kernel(args: &RowProduct<'_>, weight: &Rows, extra: &Extra, y: u64
         .int("RESIDENT", plan.resident)
         .int("THREADS", THREADS)
         .int("ROOM", room)
+        .int("AT_ONCE", plan.at_once)
         .int("WIDTH", extra.width)
         .set("BEFORE", Value::Name("Before", name))
         .flag("GROUPED", groups > 1)
@@ -279,11 +282,13 @@ struct Plan {
     parts: usize,
     /// Blocks of a multiprocessor.
     resident: usize,
+    /// Inputs that a thread stages at the same time.
+    at_once: usize,
     blocks: usize,
 }
 
 impl Plan {
-    fn new(weight: &Rows, multiprocessors: usize) -> Self {
+    fn new(weight: &Rows, convolves: bool, multiprocessors: usize) -> Self {
         let size = weight.dtype.size();
         let whole = [weight.address as usize, weight.columns * size, weight.pitch * size].iter().all(|n| n.is_multiple_of(16));
         let piece = if whole { 16 / size } else { 1 };
@@ -298,9 +303,13 @@ impl Plan {
         // as many accesses as divide a warp's part well
         let of_part = rounds.div_ceil(parts);
         let pieces = of_part.div_ceil(of_part.div_ceil(4));
-        let resident = if outputs * pieces <= 4 { 4 } else { 2 };
+        let inputs = weight.columns.div_ceil(THREADS).max(1);
+        let at_once = inputs.div_ceil(inputs.div_ceil(AT_ONCE));
+        // registers for weights on their way, and for the past of a convolution
+        let few = outputs * pieces <= 4 && !(convolves && inputs > AT_ONCE);
+        let resident = if few { 4 } else { 2 };
         let blocks = weight.rows.div_ceil(WARPS / parts * outputs).min(multiprocessors * resident);
-        Plan { piece, pieces, outputs, parts, resident, blocks }
+        Plan { piece, pieces, outputs, parts, resident, at_once, blocks }
     }
 }
 
@@ -311,8 +320,8 @@ mod tests {
     #[test]
     fn few_outputs_are_shared_by_warps() {
         let of = |rows, columns, dtype: DType| {
-            let plan = Plan::new(&Rows { address: 1 << 20, dtype, rows, columns, pitch: columns }, 132);
-            let Plan { piece, pieces, outputs, parts, resident, blocks } = plan;
+            let plan = Plan::new(&Rows { address: 1 << 20, dtype, rows, columns, pitch: columns }, false, 132);
+            let Plan { piece, pieces, outputs, parts, resident, blocks, .. } = plan;
             [piece, pieces, outputs, parts, resident, blocks]
         };
         // the projections of mamba-130m, and its head
@@ -323,5 +332,9 @@ mod tests {
         // rows that do not begin at multiples of 16 bytes
         assert_eq!(of(24, 12, DType::BF16), [1, 1, 1, 1, 4, 3]);
         assert_eq!(of(0, 12, DType::F32)[5], 0);
+        // the past of a long convolution needs registers, too
+        let long = Rows { address: 1 << 20, dtype: DType::BF16, rows: 192, columns: 5120, pitch: 5120 };
+        let of = |convolves| Plan::new(&long, convolves, 132);
+        assert_eq!((of(false).resident, of(true).resident, of(true).at_once), (4, 2, 7));
     }
 }
