@@ -92,6 +92,7 @@ impl<'a> Conv<'a> {
 /// What is done to the row first.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, Default)]
+#[allow(clippy::large_enum_variant)] // it lives for one call
 pub enum Before<'a> {
     /// Nothing.
     #[default]
