@@ -94,7 +94,8 @@ impl Shared {
         row_product(exec, &head, None, &mut logits.view_mut())?;
         largest(exec, logits.view().expand(0, 1), &mut token.view_mut())?;
         // SAFETY: it is read before the next step, and nothing is kept of it.
-        Ok(unsafe { most_likely.send(exec, &token.view())? })
+        unsafe { most_likely.send(exec, &token.view())? };
+        Ok(())
     }
 
     fn record_block(&self, step: &mut Step, block: &Block, side: &mut Side, layer: usize) -> Result<()> {

@@ -31,6 +31,7 @@ pub(super) struct Block {
 }
 
 /// What is different from kind to kind.
+#[allow(clippy::large_enum_variant)] // one for each block
 pub(super) enum Own {
     Mamba {
         x_proj: Product,
