@@ -11,6 +11,7 @@ pub(crate) struct Reader<'m> {
     place: Place,
 }
 
+#[allow(clippy::large_enum_variant)] // there is one
 enum Place {
     Host(Exec, State),
     Device(DeviceModel, DeviceState),
