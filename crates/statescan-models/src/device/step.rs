@@ -4,7 +4,7 @@ use super::state::{DeviceState, Side, of_layer};
 use super::weights::{Block, Own};
 use super::{Shared, lock};
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use statescan::cuda::layers::{
     Before, Conv, Mamba2Step, MambaStep, RowProduct, embedding, largest, mamba_step, mamba2_step, row_product, set_token,
 };
@@ -12,6 +12,10 @@ use statescan::cuda::{Graph, Landing};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec};
 use std::sync::MutexGuard;
+
+/// How often a recording is begun at most, and what CUDA answers when something else has ended it (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`).
+const RECORDINGS: usize = 4;
+const INVALIDATED: u32 = 901;
 
 /// What the kernels of a step hand on; everything is f32 but the token.
 pub(super) struct Step {
@@ -69,7 +73,7 @@ impl Shared {
         let at = state.current;
         if state.graphs[at].is_none() {
             let (side, _) = state.split();
-            let graph = Graph::record(&self.exec, || self.record(&mut step, side))?;
+            let graph = self.graph(&mut step, side)?;
             state.graphs[at] = Some(graph);
         }
         if step.known.take() != Some(token) {
@@ -80,6 +84,17 @@ impl Shared {
         unsafe { graph.launch()? };
         state.position += 1;
         Ok(step)
+    }
+
+    /// What other threads do on the device may end a recording. Nothing of it has run, so it begins again.
+    fn graph(&self, step: &mut Step, side: &mut Side) -> Result<Graph> {
+        for _ in 1..RECORDINGS {
+            match Graph::record(&self.exec, || self.record(step, side)) {
+                Err(Error::Compute(statescan::Error::Cuda { code: INVALIDATED, .. })) => {}
+                made => return made,
+            }
+        }
+        Graph::record(&self.exec, || self.record(step, side))
     }
 
     fn record(&self, step: &mut Step, side: &mut Side) -> Result<()> {
