@@ -71,7 +71,7 @@ impl Stream {
     pub(crate) fn begin_capture(&self) -> Result<()> {
         match self.0 {}
     }
-    pub(crate) fn end_capture(&self) -> Result<u64> {
+    pub(crate) fn end_capture(&self, _only: Option<&str>) -> Result<u64> {
         match self.0 {}
     }
     pub(crate) unsafe fn launch_graph(&self, _graph: u64) -> Result<()> {

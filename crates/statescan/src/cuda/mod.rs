@@ -33,6 +33,8 @@ pub mod layers;
 #[cfg(feature = "cuda")]
 mod library;
 mod memory;
+#[cfg(feature = "cuda")]
+mod nodes;
 mod numbers;
 #[cfg(feature = "cuda")]
 pub(crate) mod nvrtc;

@@ -222,16 +222,22 @@ impl Stream {
         unsafe { call!(cuStreamBeginCapture_v2(self.raw(), mode)) }
     }
 
-    /// Ends it: what was recorded, ready to be launched.
-    pub(crate) fn end_capture(&self) -> Result<u64> {
+    /// Ends it: what was recorded, or the launches of one kernel of it, ready to be launched.
+    pub(crate) fn end_capture(&self, only: Option<&str>) -> Result<u64> {
         let _current = self.context.enter()?;
         let (mut graph, mut ready) = (null_mut(), null_mut());
         // SAFETY: the places written are valid; the recorded graph is destroyed once what is launched was made from it.
         unsafe {
             call!(cuStreamEndCapture(self.raw(), &mut graph))?;
             let made = call!(cuGraphInstantiateWithFlags(&mut ready, graph, 0));
+            let kept = made.and_then(|()| only.map_or(Ok(()), |name| super::nodes::keep_kernel(graph, ready, name)));
             sys::cuGraphDestroy(graph);
-            made?;
+            if let Err(error) = kept {
+                if !ready.is_null() {
+                    sys::cuGraphExecDestroy(ready);
+                }
+                return Err(error);
+            }
         }
         Ok(ready as u64)
     }
