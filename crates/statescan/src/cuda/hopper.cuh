@@ -113,6 +113,14 @@ template <int COUNT> DEVICE void pin(f32 (&sums)[COUNT]) {
 #pragma unroll
   for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
+// Keeps factors in their registers until products have been waited for, one sum of which is given. The assembler takes registers of factors for
+// free once a product has been issued, and others would be written there before it has read them: so their bits are used, in vain.
+template <int COUNT> DEVICE void keep(const FragmentA (&factors)[COUNT], f32 sum) {
+  u32 bits = __float_as_uint(sum);
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) bits ^= factors[i].v[0] ^ factors[i].v[1], bits ^= factors[i].v[2] ^ factors[i].v[3];
+  asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; @p nanosleep.u32 0; }" ::"r"(bits) : "memory");
+}
 
 // Sums of a warpgroup, N columns: each warp has 16 rows, in the order of FragmentC for each 8 columns. With `add` they go on from what is there already.
 template <int N> struct Sums { f32 v[N / 2]; };

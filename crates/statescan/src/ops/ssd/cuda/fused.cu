@@ -1,9 +1,10 @@
 // The sides of `fused_layout.cuh`, and the kernel.
 
-// ---- the outputs: Y, the gradients by C and by the gate, and K
+// ---- the outputs: V, K, the gradients by C and by the gate
 
 struct OutputSide : Side<false> {
   Sums<SPAN> k;
+  Sums<SPAN> triangle;   // of C B^T
 
   DEVICE OutputSide(const Params& p, const Work& w, char* tiles, Shared& shared) : Side(p, w, tiles, shared) {
 #pragma unroll
@@ -39,78 +40,106 @@ struct OutputSide : Side<false> {
     return sum_of_warp(Diagonal::has() ? both.line(0) + both.line(1) : 0.f);
   }
 
-  DEVICE void add_states(Sums<64>& y, const Rows& own) {
+  DEVICE void put_ps(const Rows& rows) {
+    if (is_far()) {
+      store_rows(stage() + PS_AT, rows);
+    } else {
+      Rows ps;
+      scale_rows(ps, rows, [&](int row) { return powers().before[row]; });
+      store_rows(stage() + PS_AT, ps);
+    }
+    fence_async();
+    warp_arrive(barriers().has_ps);
+  }
+
+  // C h, and the part of the gradient by C that states have
+  DEVICE void multiply_states(Sums<64>& y, const Rows& ps) {
     const u64 states = operand(stage() + H_AT), map = operand(tiles + C_AT);
 #pragma unroll
     for (int i = 0; i < STATES / 16; i++) multiply<true>(y, further(map, i / 4 * PANEL + i % 4 * 32), further(states, i * 16 * 128), i > 0);
 #pragma unroll
-    for (int i = 0; i < 4; i++) multiply<false>(gradient, own[i], further(states, i * 32), true);
+    for (int i = 0; i < 4; i++) multiply<false>(gradient, ps[i], further(states, i * 32), true);
   }
-  // the product of two sides
-  DEVICE void multiply_sides(Sums<64>& out, const Rows& own, bool add) {
-    const u64 xs = operand(stage() + XS_AT);
+
+  // <p, x> of pairs of steps
+  DEVICE void multiply_sides(Sums<64>& pairs, const Rows& rows) {
+    const u64 x = operand(stage() + X_AT);
 #pragma unroll
-    for (int i = 0; i < 4; i++) multiply<false>(out, own[i], further(xs, i * 32), add || i > 0);
+    for (int i = 0; i < 4; i++) multiply<false>(pairs, rows[i], further(x, i * 32), i > 0);
   }
-  DEVICE void add_inputs(Sums<64>& y, const Rows& weights) {
+
+  // What pairs of steps add to K, and to sums of rows and columns.
+  DEVICE void add_pairs(const Sums<64>& pairs, f32 (&rows)[2]) {
+    const Powers& of = powers();
+    const bool far = is_far();
+    f32 columns[16], own[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) own[r] = (far ? of.decay : of.before)[row_of() + 8 * r], rows[r] = 0.f;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+      const int column = 8 * n + pair_of();
+      const float2 weights = *reinterpret_cast<const float2*>(of.weight + column), decays = *reinterpret_cast<const float2*>(of.decay + column);
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const f32 weight = i == 0 ? weights.x : weights.y, decay = i == 0 ? decays.x : decays.y, scale = far ? weight : weight * decay;
+        columns[2 * n + i] = 0.f;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const int at = 4 * n + 2 * r + i;
+          const f32 v = column + i <= row_of() + 8 * r ? pairs.v[at] * (far ? exp2_fast(own[r] - decay) : own[r]) : 0.f;
+          const f32 product = v * triangle.v[at];
+          k.v[at] = __fmaf_rn(v, scale, k.v[at]);
+          rows[r] = __fmaf_rn(product, scale, rows[r]);
+          columns[2 * n + i] += product;
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) rows[r] = sum_of_row(rows[r]);
+    wait_for_sums();
+    put_columns(columns);
+  }
+
+  // Adds what another thread has: of 2 HALF numbers each of the two keeps the sums of HALF.
+  template <int HALF> DEVICE static void halve(f32 (&numbers)[16]) {
+    const bool upper = threadIdx.x & 2 * HALF;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+      const f32 given = upper ? numbers[i] : numbers[i + HALF];
+      numbers[i] = (upper ? numbers[i + HALF] : numbers[i]) + __shfl_xor_sync(~0u, given, 2 * HALF);
+    }
+  }
+  // Sums over the eight threads of a warp that have the same columns: of their sixteen each keeps two.
+  DEVICE void put_columns(f32 (&columns)[16]) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    halve<8>(columns), halve<4>(columns), halve<2>(columns);
+    if (2 * lane < 16 * (warp + 1))
+      *reinterpret_cast<float2*>(sums().columns + StepSums::column_of(warp, 2 * lane)) = make_float2(columns[0], columns[1]);
+  }
+
+  // Makes Y of C h, where the gradient by the gate needs it; where powers are far apart, y but for its own step.
+  DEVICE void add_inputs(Sums<64>& y) {
+    Rows weights;
+    if (is_far()) scale_rows(y, [&](int row) { return powers().before[row]; });
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+      f32 v[2] = {triangle.v[2 * i], triangle.v[2 * i + 1]};
+      if (is_far()) {
+        const int row = row_of() + i % 2 * 8, column = i / 2 * 8 + pair_of();
+        v[0] *= far_decay(row, column), v[1] *= far_decay(row, column + 1);
+      }
+      weights[i / 4].v[i % 4] = pack_bf16(v[0], v[1]);
+    }
     const u64 xs = operand(stage() + XS_AT);
+    barrier_wait(barriers().has_xs, turn.phase);
+    __syncwarp();
+    products_fence();
 #pragma unroll
     for (int i = 0; i < 4; i++) multiply<true>(y, weights[i], further(xs, i * 16 * 128), true);
-  }
-
-  // Y and K where powers are near, and this warp's part of <h, g>.
-  DEVICE f32 near(Sums<64>& y, const Rows& ps) {
-    products_fence();
-    add_states(y, ps);
-    products_commit();
-    const f32 states = dot_states();
-    barrier_wait(barriers().has_xs, turn.phase);
-    __syncwarp();
-    products_fence();
-    multiply_sides(k, ps, true);
-    add_inputs(y, triangle);
-    products_commit();
-    products_wait();
-    pin(y.v), pin(gradient.v), pin(k.v);
-    return states;
-  }
-
-  // Y where they are far apart, with its decays.
-  DEVICE f32 far(Sums<64>& y, Rows& rows) {
-    Rows other;
-    scale_rows(other, rows, [&](int row) { return powers().before[row]; });
-    forget_numbers(rows);
-    products_fence();
-    add_states(y, other);
-    products_commit();
-    const f32 states = dot_states();
-    barrier_wait(barriers().has_xs, turn.phase);
-    products_wait();
-    pin(y.v), pin(gradient.v);
-    scale_rows(y, powers().before);
-    decayed_triangle(other);
-    __syncwarp();
-    products_fence();
-    add_inputs(y, other);
     products_commit();
     products_wait();
     pin(y.v);
-    return states;
-  }
-  // K where they are far apart
-  DEVICE void far_pairs(const Rows& rows) {
-    Sums<64> pairs;
-    products_fence();
-    multiply_sides(pairs, rows, false);
-    products_commit();
-    products_wait();
-    pin(pairs.v);
-    const f32 (&sum)[SPAN] = powers().sum;
-#pragma unroll
-    for (int i = 0; i < SPAN / 2; i++) {
-      const int row = row_of() + i / 2 % 2 * 8, column = i / 4 * 8 + pair_of() + i % 2;
-      if (column <= row) k.v[i] = __fmaf_rn(pairs.v[i], exp2_fast(sum[row] - sum[column]), k.v[i]);
-    }
+    keep(weights, y.v[0]);
   }
 
   // The gradient by the gate, in the place of the gate.
@@ -149,43 +178,62 @@ struct OutputSide : Side<false> {
   DEVICE void unit() {
     wait_for_unit();
     move_state();
-    Rows ps;
-    load_p(ps);
+    Rows rows;
+    load_p(rows);
     wait_for_state();
     __syncwarp();
-    if constexpr (HAS_Z) store_rows(stage() + P_AT, ps);
-    if (!is_far()) scale_rows(ps, ps, [&](int row) { return powers().before[row]; });
-    store_rows(stage() + PS_AT, ps);
-    fence_async();
-    warp_arrive(barriers().has_ps);
-    Sums<64> y;
-    const f32 states = is_far() ? far(y, ps) : near(y, ps);
-    f32 dots[2];
-    dot_rows(dots, ps, y);
-    wait_for_sums();
+    if constexpr (HAS_Z) store_rows(stage() + P_AT, rows);
+    Sums<64> pairs, y;
+    products_fence();
+    multiply_sides(pairs, rows);
+    products_commit();
+    put_ps(rows);
+    products_wait();
+    pin(pairs.v);
+    keep(rows, pairs.v[0]);
+    f32 sums_of_rows[2], dots[2];
+    add_pairs(pairs, sums_of_rows);
+    // out of registers in the meantime
+    load_rows(rows, stage() + PS_AT);
+    if (is_far()) scale_rows(rows, rows, [&](int row) { return powers().before[row]; });
+    __syncwarp();
+    products_fence();
+    multiply_states(y, rows);
+    products_commit();
+    const f32 states = dot_states();
+    products_wait();
+    pin(y.v), pin(gradient.v);
+    keep(rows, y.v[0]);
+    dot_rows(dots, rows, y);
+#pragma unroll
+    for (int r = 0; r < 2; r++) dots[r] += sums_of_rows[r];
     put_rows(sums().outputs, dots);
     if (threadIdx.x % 32 == 0) sums().state[threadIdx.x % 128 / 32] = states;
-    if constexpr (HAS_DZ) put_gate(y);
-    if (is_far()) far_pairs(ps);
+    if constexpr (HAS_DZ) {
+      add_inputs(y);
+      put_gate(y);
+    }
     leave_unit();
   }
 
   DEVICE void work() {
-    form_triangle();
+    form_triangle(triangle);
 #pragma unroll 1
     for (int i = 0; i < w.units; i++) unit();
-    each_sum(k, [&](f32& v, int row, int column) { v = column <= row ? v : 0.f; });
-    Rows rows;
-    pack_rows(rows, k);
-    store_rows(tiles + K_AT, rows);
+    Rows terms[2];
+    split_rows(terms, k);
+#pragma unroll
+    for (int i = 0; i < 2; i++) store_rows(tiles + K_AT + i * PANEL, terms[i]);
     warp_arrive(shared.has_k);
-    finish<DC>(rows, p.dc);
+    finish<DC>(terms, p.dc);
   }
 };
 
 // ---- the inputs: X, the gradients by x, B and D
 
 struct InputSide : Side<true> {
+  Rows triangle;   // of B C^T
+
   using Side::Side;
 
   // The gradient by the skip of each column: the lines of two tiles are columns here.
@@ -217,7 +265,7 @@ struct InputSide : Side<true> {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const int row = row_of() + 8 * r;
-      factors[r] = of.weight[row] * of.back[row], own[r] = of.weight[row] * shared.diagonal[row];
+      factors[r] = of.weight[row] * of.back(row), own[r] = of.weight[row] * shared.diagonal[row];
     }
 #pragma unroll
     for (int i = 0; i < 16; i++) {
@@ -238,14 +286,16 @@ struct InputSide : Side<true> {
     move_state();
     if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) put_skip();
     const Powers& of = powers();
-    Rows x, xs, own;
+    Rows x, own;
     load_rows(x, stage() + X_AT);
-    scale_rows(xs, x, [&](int row) { return of.weight[row] * of.back[row]; });
-    store_rows(stage() + XS_AT, xs);
-    fence_async();
-    warp_arrive(barriers().has_xs);
+    if constexpr (HAS_DZ) {
+      scale_rows(own, x, [&](int row) { return of.weight[row] * of.back(row); });
+      store_rows(stage() + XS_AT, own);
+      fence_async();
+      warp_arrive(barriers().has_xs);
+    }
     scale_rows(own, x, [&](int row) { return of.weight[row] * of.after[row]; });
-    forget_numbers(x), forget_numbers(xs);
+    forget_numbers(x);
     if (!w.second) wait_for_state();
     __syncwarp();
     Sums<64> total;
@@ -253,16 +303,9 @@ struct InputSide : Side<true> {
     products_fence();
 #pragma unroll
     for (int n = 0; n < STATES / 16; n++) multiply<true>(total, further(map, n / 4 * PANEL + n % 4 * 32), further(states, n * 16 * 128), n > 0);
-    products_commit();
 #pragma unroll
     for (int n = 0; n < 4; n++) multiply<false>(gradient, own[n], further(states, n * 32), true);
     products_commit();
-    // where xs is zero, dots are those of x
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-      if (of.weight[row_of() + 8 * r] * of.back[row_of() + 8 * r] == 0.f)
-#pragma unroll
-        for (int n = 0; n < 8; n++) xs[n / 2].v[n % 2 * 2 + r] = x[n / 2].v[n % 2 * 2 + r];
     barrier_wait(barriers().has_ps, turn.phase);
     __syncwarp();
     Diagonal both;
@@ -276,27 +319,28 @@ struct InputSide : Side<true> {
 #pragma unroll
     for (int r = 0; r < 2; r++)
       if (Diagonal::has()) sums().own[row_of() + 8 * r] = both.line(r);
-    products_wait<1>();
-    pin(total.v);
+    products_wait();
+    pin(total.v), pin(gradient.v);
+    keep(own, total.v[0]);
     f32 dots[2];
-    dot_rows(dots, xs, total);
-    forget_numbers(xs);
+    dot_rows(dots, x, total);
     put_rows(sums().inputs_state, dots);
-    scale_rows(total, of.to_end);
+    scale_rows(total, [&](int row) { return of.to_end(row); });
     add_outputs(total);
-    dot_rows(dots, xs, total);
-    put_rows(sums().inputs, dots);
     put_dx(total);
     leave_unit();
   }
 
   DEVICE void add_outputs(Sums<64>& total) {
     Rows weights;
-    if (is_far()) {
-      decayed_triangle(weights);
-    } else {
 #pragma unroll
-      for (int n = 0; n < 16; n++) weights[n / 4].v[n % 4] = triangle[n / 4].v[n % 4];
+    for (int i = 0; i < 16; i++) {
+      u32& v = weights[i / 4].v[i % 4];
+      v = triangle[i / 4].v[i % 4];
+      if (is_far()) {
+        const int row = row_of() + i % 2 * 8, column = i / 2 * 8 + pair_of();
+        v = pack_bf16(low_bf16(v) * far_decay(row, column), high_bf16(v) * far_decay(row, column + 1));
+      }
     }
     const u64 ps = operand(stage() + PS_AT);
     products_fence();
@@ -304,19 +348,22 @@ struct InputSide : Side<true> {
     for (int n = 0; n < 4; n++) multiply<true>(total, weights[n], further(ps, n * 16 * 128), true);
     products_commit();
     products_wait();
-    pin(total.v), pin(gradient.v);
+    pin(total.v);
+    keep(weights, total.v[0]);
   }
 
   DEVICE void work() {
-    form_triangle();
+    Sums<64> products;
+    form_triangle(products);
+    pack_rows(triangle, products);
 #pragma unroll 1
     for (int i = 0; i < w.units; i++) unit();
     barrier_wait(shared.has_k, 0);
     __syncwarp();
-    Rows rows;
+    Rows terms[2];
 #pragma unroll
-    for (int k = 0; k < 4; k++) load_matrices<true>(rows[k].v, tiles + K_AT + columns_at() + 2048 * k);
-    finish<DB>(rows, p.db);
+    for (int k = 0; k < 8; k++) load_matrices<true>(terms[k / 4][k % 4].v, tiles + K_AT + k / 4 * PANEL + columns_at() + 2048 * (k % 4));
+    finish<DB>(terms, p.db);
   }
 };
 

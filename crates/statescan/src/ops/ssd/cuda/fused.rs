@@ -66,7 +66,7 @@ const SIDE_REGISTERS: usize = 224;
 const HELPER_REGISTERS: usize = 56;
 const _: () = assert!(2 * SIDE_REGISTERS + HELPER_REGISTERS <= WARPGROUPS * 168);
 /// Bytes of shared memory that the kernel declares itself, at most: for a stage, for the skip's gradient by column in each, and besides.
-const STATIC: [usize; 3] = [3216, 256, 320];
+const STATIC: [usize; 3] = [3088, 256, 320];
 /// What a block costs besides the units that it takes, in units; as much again for sums of terms.
 const OVERHEAD: usize = 4;
 
@@ -118,9 +118,8 @@ impl Plan {
     /// Stages and bytes of shared memory, as the kernel lays them out.
     fn shared(&self, call: &Call<'_, '_>, t: &GradientTargets, numbers: Numbers) -> (usize, usize) {
         let (panels, gate) = (self.walk.states / 64, usize::from(call.problem.z.is_some()));
-        let keeps_x = usize::from(t.z.is_some() || by_column(t));
-        let tiles = 3 + 2 * gate + keeps_x + 2 * panels;
-        let bytes = |stages: usize| (stages * tiles + 3 * panels) * TILE + ALIGNMENT;
+        let tiles = 3 + 2 * gate + usize::from(t.z.is_some()) + 2 * panels;
+        let bytes = |stages: usize| (stages * tiles + 2 * panels + panels.max(2)) * TILE + ALIGNMENT;
         let own = |stages: usize| stages * (STATIC[0] + STATIC[1] * usize::from(by_column(t))) + STATIC[2];
         let stages = if bytes(3) + own(3) <= numbers.shared_per_block { 3 } else { 2 };
         (stages, bytes(stages))

@@ -108,9 +108,8 @@ DEVICE void compute_powers(const Params& p, const Work& w, Shared& shared) {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
       const int step = 2 * lane + k;
-      powers.sum[step] = f32(own.sum[k]), powers.weight[step] = own.weight[k];
-      powers.before[step] = own.before(k), powers.after[step] = own.after(k), powers.back[step] = far ? 1.f : exp2_fast(f32(-own.sum[k]));
-      powers.to_end[step] = far ? own.after(k) : exp2_fast(f32(own.whole));
+      powers.weight[step] = own.weight[k], powers.before[step] = own.before(k), powers.after[step] = own.after(k);
+      powers.decay[step] = far ? f32(own.sum[k]) : exp2_fast(f32(-own.sum[k]));
       if constexpr (HAS_SKIP) powers.skip[step] = column + step < p.headdim ? to_f32(*at<SKIP>(p.skip, head, column + step)) : 0.f;
     }
     powers.other[lane] = w.second ? Factors(other.weight[0] * other.after(0), other.weight[1] * other.after(1)) : Factors(other.before(0), other.before(1));
@@ -125,14 +124,14 @@ struct Finisher {
   const Params& p;
   const Work& w;
   const Shared& shared;
-  f32 outputs[2] = {}, inputs[2] = {}, inputs_state[2] = {}, own[2] = {}, state = 0.f;
+  f32 outputs[2] = {}, columns[2] = {}, inputs_state[2] = {}, own[2] = {}, state = 0.f;
 
   DEVICE void add(const StepSums& sums) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < 2; k++) {
       const int step = 2 * lane + k;
-      outputs[k] += sums.outputs[step], inputs[k] += sums.inputs[step];
+      outputs[k] += sums.outputs[step], columns[k] += sums.column(step);
       inputs_state[k] += sums.inputs_state[step], own[k] += sums.own[step];
     }
 #pragma unroll
@@ -147,12 +146,9 @@ struct Finisher {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
       const int step = 2 * lane + k;
-      const f32 scale = powers.weight[step] * powers.back[step], ratio = powers.back[step] / (scale == 0.f ? 1.f : scale);
-      const f32 state_part = powers.to_end[step] * inputs_state[k];
-      by_weight[k] = __fmaf_rn(inputs[k], ratio, shared.diagonal[step] * own[k]);
-      // xs that is zero adds nothing to decays
-      from[k] = outputs[k] - (scale == 0.f ? 0.f : inputs[k] - state_part);
-      to[k] = scale == 0.f ? 0.f : state_part * ratio * powers.weight[step];
+      const f32 pairs = powers.back(step) * columns[k], state_part = powers.after[step] * inputs_state[k];
+      by_weight[k] = __fmaf_rn(shared.diagonal[step], own[k], pairs + state_part);
+      from[k] = outputs[k] - powers.weight[step] * pairs, to[k] = powers.weight[step] * state_part;
     }
     f32 later = from[0] + from[1], earlier = to[0] + to[1];
 #pragma unroll

@@ -69,14 +69,20 @@ struct Walker {
   const Piece (&pieces)[PIECES];
   const int unit, head, column, fragment;
   char* const outs;   // its tiles of y or of a slot
+  f32* const skips;   // of its columns
   State state;
   Turn<STAGES> stage;
   Turn<PIECES> turn;
   int chunk = 0;
 
-  DEVICE Walker(const Params& p, const Work& w, char* shared, Barriers& barriers, const Piece (&pieces)[PIECES], int unit)
+  DEVICE Walker(const Params& p, const Work& w, char* shared, Barriers& barriers, const Piece (&pieces)[PIECES], f32* skips, int unit)
       : p(p), w(w), shared(shared), barriers(barriers), pieces(pieces), unit(unit), head(w.head(p, unit)), column(w.column(p, unit)),
-        fragment(columns_at()), outs(shared + OUT_AT + 2 * unit * OUT) {
+        fragment(columns_at()), outs(shared + OUT_AT + 2 * unit * OUT), skips(skips) {
+    if constexpr (HAS_OUTPUT && HAS_SKIP) {
+      const int i = threadIdx.x % 128;
+      if (i < COLUMNS) skips[i] = column + i < p.headdim ? to_f32(*at<SKIP>(p.skip, head, column + i)) : 0.f;
+      if (unit == 0) meet<1, 128>(); else meet<2, 128>();
+    }
     state.clear();
     if (w.segment == 0)
       state.read<BEFORE>(p, w.batch, head, column);
@@ -95,20 +101,21 @@ struct Walker {
   // x^T of a piece times its weights
   DEVICE void load_x(FragmentA (&x)[4]) const {
     const char* const tile = shared + stage.at * STAGE + unit * PANEL + fragment;
-    const u32* const in = pieces[turn.at].in + threadIdx.x % 4;
+    const Factors* const in = pieces[turn.at].in + threadIdx.x % 4;
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-      load_matrices<true>(x[k].v, tile + k * 16 * 128);
+      u32 (&v)[4] = x[k].v;
+      load_matrices<true>(v, tile + k * 16 * 128);
       if constexpr (GATES_FACTOR) {
         u32 z[4];
         load_matrices<true>(z, tile + Z_AT + k * 16 * 128);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-          x[k].v[i] = pack_bf16(low_bf16(x[k].v[i]) * silu(low_bf16(z[i])), high_bf16(x[k].v[i]) * silu(high_bf16(z[i])));
+          v[i] = pack_bf16(low_bf16(v[i]) * silu(low_bf16(z[i])), high_bf16(v[i]) * silu(high_bf16(z[i])));
       }
 #pragma unroll
-      for (int i = 0; i < 4; i++) x[k].v[i] = multiply_bf16(x[k].v[i], in[8 * k + i / 2 * 4]);
+      for (int i = 0; i < 4; i++) v[i] = in[8 * k + i / 2 * 4].times(v[i]);
     }
   }
 
@@ -152,25 +159,15 @@ struct Walker {
     tile_store_commit();
   }
 
-  // Finishes y of a piece, with this thread's part of x, and writes it into its tile; the tile goes to memory once all pieces are there.
-  DEVICE void finish(const Sums<64>& y, const Piece& piece, const char* x) {
+  // Writes y of a piece into its tile, with this thread's part of x; PARTIAL: only its own steps.
+  template <bool PARTIAL> DEVICE void put_y(const Sums<64>& y, const Piece& piece, const char* x) const {
     char* const tile = outs + chunk % 2 * OUT + fragment;
     const int pair = 2 * (threadIdx.x % 4);
-    const bool partial = piece.first > 0 || piece.end < SPAN;
-    if constexpr (GATES_OUTPUT) {
-      if (piece.first == 0) barrier_wait(barriers.gate[unit][chunk % 2], chunk / 2 % 2);
-    }
-    f32 skip[2];
-    if constexpr (HAS_SKIP) {
-      const int row = column + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-#pragma unroll
-      for (int r = 0; r < 2; r++) skip[r] = row + 8 * r < p.headdim ? to_f32(*at<SKIP>(p.skip, head, row + 8 * r)) : 0.f;
-    }
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < 4; k++) {
       u32 there[4], xs[4], out[4];
-      if (GATES_OUTPUT || partial) load_matrices<true>(there, tile + k * 16 * 128);
+      if constexpr (GATES_OUTPUT || PARTIAL) load_matrices<true>(there, tile + k * 16 * 128);
       if constexpr (HAS_SKIP) load_matrices<true>(xs, x + k * 16 * 128);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
@@ -178,12 +175,13 @@ struct Walker {
         const float2 factor = *reinterpret_cast<const float2*>(piece.out + step);
         f32 v[2] = {y.v[8 * k + 2 * i] * factor.x, y.v[8 * k + 2 * i + 1] * factor.y};
         if constexpr (HAS_SKIP) {
-          v[0] = __fmaf_rn(skip[i % 2], low_bf16(xs[i]), v[0]);
-          v[1] = __fmaf_rn(skip[i % 2], high_bf16(xs[i]), v[1]);
+          const f32 skip = skips[threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + i % 2 * 8];
+          v[0] = __fmaf_rn(skip, low_bf16(xs[i]), v[0]);
+          v[1] = __fmaf_rn(skip, high_bf16(xs[i]), v[1]);
         }
         if constexpr (GATES_OUTPUT) v[0] *= silu(low_bf16(there[i])), v[1] *= silu(high_bf16(there[i]));
         out[i] = pack_bf16(v[0], v[1]);
-        if (partial) {
+        if constexpr (PARTIAL) {
           const u32 low = step >= piece.first && step < piece.end ? 0xffffu : 0u;
           const u32 high = step + 1 >= piece.first && step + 1 < piece.end ? 0xffff0000u : 0u;
           out[i] = (out[i] & (low | high)) | (there[i] & ~(low | high));
@@ -191,6 +189,17 @@ struct Walker {
       }
       store_matrices<true>(tile + k * 16 * 128, out);
     }
+  }
+
+  // Finishes y of a piece; the tile goes to memory once all pieces are there.
+  DEVICE void finish(const Sums<64>& y, const Piece& piece, const char* x) {
+    if constexpr (GATES_OUTPUT) {
+      if (piece.first == 0) barrier_wait(barriers.gate[unit][chunk % 2], chunk / 2 % 2);
+    }
+    if (__builtin_expect(piece.first > 0 || piece.end < SPAN, 0))
+      put_y<true>(y, piece, x);
+    else
+      put_y<false>(y, piece, x);
     if (piece.end < SPAN) return;
     meet_before_store();
     if (!leads()) return;
@@ -224,8 +233,12 @@ struct Walker {
       products_fence();
 #pragma unroll
       for (int k = 0; k < STATES / 16; k++) multiply<false>(y, s[k], operand(tiles + C_AT + k / 4 * PANEL + k % 4 * 32), k > 0);
+      const char* const cb = shared + CB_AT + chunk % 2 * CB;
 #pragma unroll
-      for (int k = 0; k < 4; k++) multiply<false>(y, x[k], operand(tiles + CB_AT + k * 32), true);
+      for (int k = 0; k < 4; k++) {
+        multiply<false>(y, x[k], operand(cb + PANEL + k * 32), true);
+        multiply<false>(y, x[k], operand(cb + k * 32), true);
+      }
       products_commit();
     } else {
       products_fence();
@@ -248,6 +261,7 @@ struct Walker {
     }
     products_wait();
     pin(state.sums.v);
+    keep(x, state.sums.v[0]);
     warp_arrive(barriers.taken[unit][own_turn]);
     if (last) warp_arrive(barriers.empty[own_stage]), chunk++;
     return more;
@@ -255,11 +269,11 @@ struct Walker {
 
   DEVICE void walk() {
     if (GATES_OUTPUT && leads()) load_gate(0);
-    FragmentA one[4], other[4];
+    FragmentA x[4], next[4];
     wait_for_piece();
     wait_for_tiles();
-    load_x(one);
-    while (step(one, other) && step(other, one)) {}
+    load_x(x);
+    while (step(x, next) && step(next, x)) {}
     // nothing has come after the powers of the last piece
     const f32 scale = pieces[(turn.at + PIECES - 1) % PIECES].after;
     if constexpr (PASS == Pass::Ends)
@@ -273,6 +287,7 @@ struct Walker {
 extern "C" __global__ void __launch_bounds__(128 * WORKERS, 1) ssd_hopper(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) char dynamic[];
   __shared__ Piece pieces[UNITS][PIECES];
+  __shared__ f32 skips[UNITS][COLUMNS];
   __shared__ Barriers barriers;
   char* const shared = dynamic + (ALIGNMENT - shared_address(dynamic) % ALIGNMENT) % ALIGNMENT;
   const Work w(p);
@@ -299,6 +314,6 @@ extern "C" __global__ void __launch_bounds__(128 * WORKERS, 1) ssd_hopper(const 
     if constexpr (HAS_OUTPUT) mask_products(w, shared, barriers);
   } else {
     registers_up<WALKER_REGISTERS>();
-    if (worker < w.units) Walker(p, w, shared, barriers, pieces[worker], worker).walk();
+    if (worker < w.units) Walker(p, w, shared, barriers, pieces[worker], skips[worker], worker).walk();
   }
 }

@@ -124,7 +124,9 @@ impl Plan {
     /// Bytes of shared memory: as the kernel lays it out.
     fn shared(&self, walk: &Walk<'_, '_>, pass: Pass) -> usize {
         let (output, panels) = (has_output(walk, pass), self.states / 64);
-        let stage = UNITS + if gates_factor(walk) { UNITS } else { 0 } + if output { 2 * panels + 1 } else { panels };
+        let stage = UNITS + if gates_factor(walk) { UNITS } else { 0 } + if output { 2 * panels } else { panels };
+        // two terms of C B^T, twice
+        let products = if output { 4 } else { 0 };
         let out = if output {
             1
         } else if has_slots(walk, pass) {
@@ -132,7 +134,7 @@ impl Plan {
         } else {
             0
         };
-        (self.stages(walk, output) * stage + 2 * UNITS * out) * TILE + ALIGNMENT
+        (self.stages(walk, output) * stage + products + 2 * UNITS * out) * TILE + ALIGNMENT
     }
 
     pub fn config(&self, walk: &Walk<'_, '_>, pass: Pass) -> Config {

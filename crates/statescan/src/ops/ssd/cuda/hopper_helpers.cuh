@@ -99,9 +99,9 @@ DEVICE void compute_powers(const Params& p, const Work& w, int k, Piece (&pieces
       Piece& piece = pieces[turn.at];
       if constexpr (HAS_OUTPUT) reinterpret_cast<float2*>(piece.out)[lane] = make_float2(exp2_fast(exponent[0]), exp2_fast(exponent[1]));
       if constexpr (FORWARDS)
-        piece.in[lane] = pack_bf16(in[0], in[1]);
+        piece.in[lane] = Factors(in[0], in[1]);
       else
-        piece.in[SPAN / 2 - 1 - lane] = pack_bf16(in[1], in[0]);
+        piece.in[SPAN / 2 - 1 - lane] = Factors(in[1], in[0]);
       if (lane == 0) {
         piece.state = before == r ? 1.f : exp2_fast(fminf(f32(before - r), 127.f));
         piece.before = exp2_fast(f32(before)), piece.after = exp2_fast(f32(e.whole + r));
@@ -119,11 +119,12 @@ DEVICE void compute_powers(const Params& p, const Work& w, int k, Piece (&pieces
 
 DEVICE void mask_products(const Work& w, char* shared, Barriers& barriers) {
   const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4, pair = 2 * (lane % 4);
-  Turn<STAGES> stage;
+  Turn<STAGES> stage, walked;
 #pragma unroll 1
   for (int chunk = 0; chunk < w.chunks; chunk++, stage.next()) {
     char* const tiles = shared + stage.at * STAGE;
     barrier_wait(barriers.full[stage.at], stage.phase);
+    if (chunk >= 2) barrier_wait(barriers.empty[walked.at], walked.phase), walked.next();
     __syncwarp();
     Sums<64> sums;
     products_fence();
@@ -135,13 +136,17 @@ DEVICE void mask_products(const Work& w, char* shared, Barriers& barriers) {
     products_commit();
     products_wait();
     pin(sums.v);
-    char* const line = tiles + CB_AT + row * 128 + pair * 2;
+    char* const line = shared + CB_AT + chunk % 2 * CB + row * 128 + pair * 2;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
       const int j = 8 * n + pair, at = (n ^ lane / 4) * 16;
       const f32* const v = sums.v + 4 * n;
-      *reinterpret_cast<u32*>(line + at) = pack_bf16(j <= row ? v[0] : 0.f, j + 1 <= row ? v[1] : 0.f);
-      *reinterpret_cast<u32*>(line + 8 * 128 + at) = pack_bf16(j <= row + 8 ? v[2] : 0.f, j + 1 <= row + 8 ? v[3] : 0.f);
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const Factors terms(j <= row + 8 * r ? v[2 * r] : 0.f, j + 1 <= row + 8 * r ? v[2 * r + 1] : 0.f);
+        *reinterpret_cast<u32*>(line + r * 8 * 128 + at) = terms.high;
+        *reinterpret_cast<u32*>(line + PANEL + r * 8 * 128 + at) = terms.low;
+      }
     }
     fence_async();
     barrier_arrive(barriers.masked[stage.at]);

@@ -5,6 +5,7 @@
 //
 //   y^T = (S^T C^T + xs^T CB^T) diag(2^(cs[i] + r))      xs[j] = x[j] dt[j] 2^-(cs[j] + r)      S^T <- S^T + xs^T B
 //
+// CB and the weights of steps are two terms of bf16 each, so that y has the error of rounding xs and y itself: most of it comes from steps nearby.
 // where S is the state times 2^-r. So decays are factors of steps alone: no head forms a matrix of 64 x 64 numbers of its own. S^T is the first
 // factor of its product as it lies in registers, x^T comes out of shared memory with one instruction for 16 x 16 numbers, and serves twice.
 //
@@ -28,18 +29,20 @@ static_assert(!HAS_OUTPUT || (FORWARDS && !HAS_SLOTS), "a walk writes y or slots
 // whether y is multiplied by the gate, or its gradient is
 constexpr bool GATES_OUTPUT = HAS_Z && HAS_OUTPUT, GATES_FACTOR = HAS_Z && !FORWARDS;
 
-// a stage: tiles of x for each unit (backwards of dy and the gate), of B, of C, and CB; without y only of what goes into the state
-constexpr int Z_AT = UNITS * PANEL, B_AT = Z_AT + (GATES_FACTOR ? UNITS * PANEL : 0), C_AT = B_AT + PANELS * PANEL, CB_AT = C_AT + PANELS * PANEL;
-constexpr int STAGE = HAS_OUTPUT ? CB_AT + PANEL : C_AT;
+// a stage: tiles of x for each unit (backwards of dy and the gate), of B, and of C where there is y
+constexpr int Z_AT = UNITS * PANEL, B_AT = Z_AT + (GATES_FACTOR ? UNITS * PANEL : 0), C_AT = B_AT + PANELS * PANEL;
+constexpr int STAGE = HAS_OUTPUT ? C_AT + PANELS * PANEL : C_AT;
+// the two terms of CB, of a chunk and of the next one
+constexpr int CB_AT = STAGES * STAGE, CB = HAS_OUTPUT ? 2 * PANEL : 0;
 // two tiles of y or of a slot for each unit: one is written while the other one is on its way to memory. A gate comes in the tile that its y
 // goes out in
-constexpr int OUT_AT = STAGES * STAGE, OUT = HAS_OUTPUT ? PANEL : HAS_SLOTS ? PANELS * PANEL : 0, ALIGNMENT = 1024;
+constexpr int OUT_AT = CB_AT + 2 * CB, OUT = HAS_OUTPUT ? PANEL : HAS_SLOTS ? PANELS * PANEL : 0, ALIGNMENT = 1024;
 static_assert(OUT_AT + 2 * UNITS * OUT + ALIGNMENT <= SHARED, "the plan has counted the same");
 
 // The powers of a piece: the steps [first, end) of a chunk, in the direction of the walk.
 struct alignas(16) Piece {
   f32 out[SPAN];       // 2^(cs + r), for y alone
-  u32 in[SPAN / 2];    // dt 2^-(cs + r) of two steps, bf16; zero outside of the piece
+  Factors in[SPAN / 2];   // dt 2^-(cs + r) of two steps; zero outside of the piece
   f32 state;           // what the state is multiplied by, since r changes
   f32 before, after;   // 2^r as it was, and 2^(cs + r) after the whole chunk
   int first, end;

@@ -24,7 +24,7 @@ DEVICE u32 multiply_bf16(u32 a, u32 b) {
 }
 
 // Two factors in two terms of bf16 each, so that a product is rounded once.
-struct Factors {
+struct alignas(8) Factors {
   u32 high, low;
   Factors() = default;
   DEVICE Factors(f32 first, f32 second) : high(pack_bf16(first, second)), low(pack_bf16(first - low_bf16(high), second - high_bf16(high))) {}
