@@ -3,6 +3,7 @@
 use crate::common::{self, Folder};
 use safetensors::Dtype;
 use statescan::{DType, Exec};
+use statescan_models::reference;
 use statescan_models::{DeviceModel, DeviceState, Model, Sampler};
 use std::path::Path;
 
@@ -145,23 +146,38 @@ fn sequences_together_are_as_alone_and_calls_repeat_their_bits() {
     }
 }
 
+/// What an activation becomes when it is stored.
+fn stored(dtype: Dtype, x: f64) -> f64 {
+    if dtype == Dtype::BF16 { half::bf16::from_f64(x).to_f64() } else { half::f16::from_f64(x).to_f64() }
+}
+
 #[test]
-fn sixteen_bits_on_a_gpu_are_near_those_on_the_cpu() {
+fn sixteen_bits_on_a_gpu_are_rounded_where_the_oracle_rounds() {
     let (Some(exec), cpu) = (gpu(), Exec::cpu(0)) else { return };
     for kind in ["mamba", "falcon_mamba", "mamba2"] {
-        for (file, dtype, bound) in [(Dtype::BF16, DType::BF16, 6e-2), (Dtype::F16, DType::F16, 1e-2)] {
+        for (file, dtype) in [(Dtype::BF16, DType::BF16), (Dtype::F16, DType::F16)] {
             let host = Folder::new(kind).rounded(file, true).model();
             let model = DeviceModel::new(&exec, &host, None).unwrap();
             assert_eq!(model.dtype(), dtype);
             let tokens = common::tokens(60, 30);
             let expected = host.forward(&cpu, &tokens).unwrap();
-            let worst = off(&model.forward_from(&tokens, &mut model.state(1).unwrap()).unwrap(), &expected);
-            assert!(worst <= bound, "{kind} {dtype}: {worst:e}");
+            let weights = Folder::new(kind).rounded(file, false).weights();
+            let rounded = reference::rounded_logits(host.config(), &weights, &tokens, &|x| stored(file, x));
+            let rounded: Vec<f32> = rounded.iter().map(|&x| x as f32).collect();
+            let got = model.forward_from(&tokens, &mut model.state(1).unwrap()).unwrap();
+            let (worst, of_rounding, apart) = (off(&got, &expected), off(&rounded, &expected), off(&got, &rounded));
+            println!(
+                "{kind} {dtype}: off by {worst:.1e} of the largest logit, {of_rounding:.1e} by rounding alone, {apart:.1e} apart"
+            );
+            assert!(worst <= 1.5 * of_rounding, "{kind} {dtype}: {worst:e} {of_rounding:e}");
+            // the scan of Mamba-2 rounds factors of its own; elsewhere numbers go apart only after one that lay between two roundings
+            let some = if kind == "mamba2" { 0 } else { 4 * host.config().vocab };
+            let first = off(&got[..some], &rounded[..some]);
+            assert!(first <= 1e-5 && apart <= 1.5 * of_rounding, "{kind} {dtype}: {first:e} {apart:e} {of_rounding:e}");
             // activations of steps are not rounded
             let mut state = model.state(1).unwrap();
             let steps: Vec<f32> = tokens.iter().flat_map(|&token| model.step(token, &mut state).unwrap()).collect();
             assert!(off(&steps, &expected) <= 2e-5, "{kind} {dtype}, step by step: {:e}", off(&steps, &expected));
-            println!("{kind} {dtype}: a prompt is off by {worst:.1e} of the largest logit");
         }
     }
     // weights in f32 rounded on their way
