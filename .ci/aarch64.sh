@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The library's tests compiled for aarch64 and run by qemu's user-mode emulation: NEON and scalar kernels against the oracle.
+# The library's tests compiled for aarch64 and run by qemu's user-mode emulation: NEON and scalar kernels against the oracle, over options, types,
+# layouts and sizes. With `all` also the library's own tests and everything else that an emulator can do in reasonable time.
 #
 # The standard library for the target is the compiler's own where it is installed (`rustup target add aarch64-unknown-linux-gnu`); otherwise
 # it is built from Debian's package of the same version's sources. Where neither is to be had, the script says so and succeeds.
@@ -53,9 +54,14 @@ fi
 
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
-# emulation is slow: the vectors' own tests, and every operation over types, layouts and sizes. It shows nothing more of what is left out:
-# steps are made of the same vectors, what memory a call takes at a large shape does not depend on the processor, memory is read and
-# written in the order of the machine below, and long rows and properties of SSD at large sizes take the same kernels for minutes
-cargo test "${flags[@]}" --package statescan --target "$target" --lib \
-  --test causal_conv1d --test linear --test linear_scan --test selective_scan --test simplified_scan --test ssd -- \
-  --skip long_rows --skip properties::
+# Emulation is slow. It shows nothing more of what is left out: steps are made of the same vectors, what memory a call takes at a large shape does
+# not depend on the processor, memory is read and written in the order of the machine below, and long rows and properties of SSD at large sizes
+# take the same kernels for minutes. Oracles and refusals know no vectors; random problems draw from what the other tests go through one by one.
+tests=(--test causal_conv1d --test linear --test linear_scan --test selective_scan --test simplified_scan --test ssd)
+skipped=(--skip long_rows --skip properties::)
+if [ "${1:-}" = all ]; then
+  tests+=(--lib)
+else
+  skipped+=(--skip oracle:: --skip oracle_ --skip errors:: --skip rules:: --skip random_problems --skip any_problem --skip any_shape)
+fi
+cargo test "${flags[@]}" --package statescan --target "$target" "${tests[@]}" -- "${skipped[@]}"
