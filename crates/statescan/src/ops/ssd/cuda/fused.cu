@@ -68,29 +68,31 @@ struct OutputSide : Side<false> {
     for (int i = 0; i < 4; i++) multiply<false>(pairs, rows[i], further(x, i * 32), i > 0);
   }
 
-  // What pairs of steps add to K, and to sums of rows and columns.
-  DEVICE void add_pairs(const Sums<64>& pairs, f32 (&rows)[2]) {
+  // What pairs of steps add to K, whose other triangle is not used, and to sums of rows and columns.
+  template <bool FAR> DEVICE void add_pairs(const Sums<64>& pairs, f32 (&rows)[2]) {
     const Powers& of = powers();
-    const bool far = is_far();
     f32 columns[16], own[2];
 #pragma unroll
-    for (int r = 0; r < 2; r++) own[r] = (far ? of.decay : of.before)[row_of() + 8 * r], rows[r] = 0.f;
+    for (int r = 0; r < 2; r++) own[r] = (FAR ? of.decay : of.before)[row_of() + 8 * r], rows[r] = 0.f;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
       const int column = 8 * n + pair_of();
       const float2 weights = *reinterpret_cast<const float2*>(of.weight + column), decays = *reinterpret_cast<const float2*>(of.decay + column);
 #pragma unroll
       for (int i = 0; i < 2; i++) {
-        const f32 weight = i == 0 ? weights.x : weights.y, decay = i == 0 ? decays.x : decays.y, scale = far ? weight : weight * decay;
-        columns[2 * n + i] = 0.f;
+        const f32 weight = i == 0 ? weights.x : weights.y, decay = i == 0 ? decays.x : decays.y, scale = FAR ? weight : weight * decay;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           const int at = 4 * n + 2 * r + i;
-          const f32 v = column + i <= row_of() + 8 * r ? pairs.v[at] * (far ? exp2_fast(own[r] - decay) : own[r]) : 0.f;
+          f32 v = pairs.v[at];
+          if constexpr (FAR)
+            v = column + i <= row_of() + 8 * r ? v * exp2_fast(own[r] - decay) : 0.f;
+          else
+            v *= own[r];
           const f32 product = v * triangle.v[at];
           k.v[at] = __fmaf_rn(v, scale, k.v[at]);
           rows[r] = __fmaf_rn(product, scale, rows[r]);
-          columns[2 * n + i] += product;
+          columns[2 * n + i] = r == 0 ? product : columns[2 * n + i] + product;
         }
       }
     }
@@ -192,7 +194,7 @@ struct OutputSide : Side<false> {
     pin(pairs.v);
     keep(rows, pairs.v[0]);
     f32 sums_of_rows[2], dots[2];
-    add_pairs(pairs, sums_of_rows);
+    if (is_far()) add_pairs<true>(pairs, sums_of_rows); else add_pairs<false>(pairs, sums_of_rows);
     // out of registers in the meantime
     load_rows(rows, stage() + PS_AT);
     if (is_far()) scale_rows(rows, rows, [&](int row) { return powers().before[row]; });
@@ -220,6 +222,7 @@ struct OutputSide : Side<false> {
     form_triangle(triangle);
 #pragma unroll 1
     for (int i = 0; i < w.units; i++) unit();
+    each_sum(k, [&](f32& v, int row, int column) { v = column <= row ? v : 0.f; });
     Rows terms[2];
     split_rows(terms, k);
 #pragma unroll
