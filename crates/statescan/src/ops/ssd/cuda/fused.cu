@@ -11,16 +11,37 @@ struct OutputSide : Side<false> {
     for (int i = 0; i < SPAN / 2; i++) k.v[i] = 0.f;
   }
 
-  DEVICE void load_p(Rows& rows) const {
-    load_rows(rows, stage() + DY_AT);
+  // what p is multiplied by in ps
+  DEVICE f32 scale_of(int row) const { return is_far() ? 1.f : powers().before[row]; }
+
+  // Makes p of the gradient by y where there is a gate, and ps, which goes into its tile: either is rounded once.
+  DEVICE void gate_rows(Rows& rows) const {
     if constexpr (HAS_Z) {
+      const f32 own[2] = {scale_of(row_of()), scale_of(row_of() + 8)};
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        FragmentA z;
+        u32 (&v)[4] = rows[k].v;
+        FragmentA z, ps;
         load_matrices<false>(z.v, stage() + Z_AT + (lines_at() ^ 32 * k));
-        gate_pairs(rows[k].v, z.v);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const f32 first = low_bf16(v[i]) * silu(low_bf16(z.v[i])), second = high_bf16(v[i]) * silu(high_bf16(z.v[i]));
+          v[i] = pack_bf16(first, second), ps.v[i] = pack_bf16(first * own[i % 2], second * own[i % 2]);
+        }
+        store_matrices<false>(stage() + PS_AT + (lines_at() ^ 32 * k), ps.v);
       }
+      store_rows(stage() + P_AT, rows);
     }
+  }
+  // ps without a gate, and both are there
+  DEVICE void put_ps(const Rows& rows) const {
+    if constexpr (!HAS_Z) {
+      Rows ps;
+      scale_rows(ps, rows, [&](int row) { return scale_of(row); });
+      store_rows(stage() + PS_AT, ps);
+    }
+    fence_async();
+    warp_arrive(barriers().has_ps);
   }
 
   // this warp's part of <h, g>: lines of the slots, 16 states at a time
@@ -38,18 +59,6 @@ struct OutputSide : Side<false> {
         both.add(h, g);
       }
     return sum_of_warp(Diagonal::has() ? both.line(0) + both.line(1) : 0.f);
-  }
-
-  DEVICE void put_ps(const Rows& rows) {
-    if (is_far()) {
-      store_rows(stage() + PS_AT, rows);
-    } else {
-      Rows ps;
-      scale_rows(ps, rows, [&](int row) { return powers().before[row]; });
-      store_rows(stage() + PS_AT, ps);
-    }
-    fence_async();
-    warp_arrive(barriers().has_ps);
   }
 
   // C h, and the part of the gradient by C that states have
@@ -181,10 +190,11 @@ struct OutputSide : Side<false> {
     wait_for_unit();
     move_state();
     Rows rows;
-    load_p(rows);
+    load_rows(rows, stage() + DY_AT);
     wait_for_state();
     __syncwarp();
-    if constexpr (HAS_Z) store_rows(stage() + P_AT, rows);
+    gate_rows(rows);
+    __syncwarp();
     Sums<64> pairs, y;
     products_fence();
     multiply_sides(pairs, rows);
