@@ -11,15 +11,21 @@ pub(crate) const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_12
 const SHARED: usize = 99 << 10;
 /// The most bytes of code: compiling takes about a second for each 100 KB, and the first use of a kernel waits for it.
 const LONGEST: usize = 160 << 10;
+/// Configurations of a kernel that an architecture compiles, whether or not they have anything new for others.
+const ENOUGH: usize = 4;
 
 /// What a test compiles: no warning, no spill, not too long. A configuration is compiled for one of its architectures, the one that has met
-/// the fewest of its constants, and left out where each of them has met them all: so every architecture meets nearly every type, flag and size.
+/// the fewest of its constants. It is left out where nothing of it is new: where some architecture has met each constant, and each of its own has
+/// compiled the kernel `ENOUGH` times. So every type, flag and size is met somewhere, and every architecture has met much of them.
+#[derive(Default)]
 pub(crate) struct Suite {
     jobs: Vec<Job>,
-    /// Constants that a kernel was compiled with for an architecture.
+    /// Constants that a kernel was compiled with, and those for an architecture.
+    anywhere: BTreeSet<(&'static str, String)>,
     known: BTreeSet<(&'static str, &'static str, String)>,
-    /// How often an architecture was chosen.
+    /// How often an architecture was chosen, and for a kernel.
     chosen: BTreeMap<&'static str, usize>,
+    compiled: BTreeMap<(&'static str, &'static str), usize>,
     /// Programs that are compiled already, each for one of these architectures.
     sources: BTreeSet<(u64, Vec<&'static str>)>,
 }
@@ -34,8 +40,7 @@ struct Job {
 impl Suite {
     /// Nothing so far. Without NVRTC there is no suite, and the test says so, unless it must not be skipped.
     pub(crate) fn new() -> Option<Suite> {
-        let empty = || Suite { jobs: Vec::new(), known: BTreeSet::new(), chosen: BTreeMap::new(), sources: BTreeSet::new() };
-        super::ready().then(empty)
+        super::ready().then(Suite::default)
     }
 
     /// A configuration that every architecture can have.
@@ -57,9 +62,13 @@ impl Suite {
         let often = |architecture| self.chosen.get(architecture).copied().unwrap_or(0);
         let best = architectures.iter().copied().max_by_key(|&a| (unknown(a), core::cmp::Reverse(often(a))));
         let architecture = best.expect("a configuration is for some architecture");
-        if unknown(architecture) == 0 {
+        let seldom = |&a: &&'static str| self.compiled.get(&(kernel, a)).is_none_or(|&n| n < ENOUGH);
+        let is_new = |line: &str| !self.anywhere.contains(&(kernel, line.to_string()));
+        if unknown(architecture) == 0 || !architectures.iter().any(|a| seldom(&a)) && !config.lines().any(is_new) {
             return;
         }
+        *self.compiled.entry((kernel, architecture)).or_default() += 1;
+        self.anywhere.extend(config.lines().map(|line| (kernel, line.to_string())));
         self.known.extend(config.lines().map(|line| (kernel, architecture, line.to_string())));
         *self.chosen.entry(architecture).or_default() += 1;
         self.jobs.push(Job { kernel, architecture, source, config });
@@ -139,13 +148,23 @@ mod tests {
     }
 
     #[test]
-    fn architectures_meet_every_constant_in_turn() {
+    fn architectures_meet_constants_in_turn_until_nothing_is_new() {
         let program = Program::<Nothing>::new("many", &[COMMON], SPILLS);
         let Some(mut suite) = Suite::new() else { return };
+        let mut add = |count, odd| suite.add(&program, &Config::default().int("COUNT", count).flag("ODD", odd), 0);
         for count in [1, 2, 1, 3, 4, 5] {
-            suite.add(&program, &Config::default().int("COUNT", count).flag("ODD", count % 2 == 1), 0);
+            add(count, count % 2 == 1);
         }
-        assert_eq!(suite.jobs.len(), 5, "one stands there twice");
+        for count in 6..=4 * ENOUGH {
+            add(count, count % 2 == 1);
+        }
+        // nothing of these is new, but the last
+        for count in [1, 2, 3] {
+            add(count, count % 2 == 0);
+        }
+        add(99, true);
+        assert_eq!(suite.jobs.len(), 4 * ENOUGH + 1);
         assert_eq!(suite.chosen.keys().copied().collect::<BTreeSet<_>>(), BTreeSet::from(ARCHITECTURES));
+        assert!(suite.compiled.values().all(|&n| n >= ENOUGH));
     }
 }
