@@ -62,9 +62,9 @@ impl Suite {
         let often = |architecture| self.chosen.get(architecture).copied().unwrap_or(0);
         let best = architectures.iter().copied().max_by_key(|&a| (unknown(a), core::cmp::Reverse(often(a))));
         let architecture = best.expect("a configuration is for some architecture");
-        let seldom = |&a: &&'static str| self.compiled.get(&(kernel, a)).is_none_or(|&n| n < ENOUGH);
+        let seldom = |a: &&'static str| self.compiled.get(&(kernel, *a)).is_none_or(|&n| n < ENOUGH);
         let is_new = |line: &str| !self.anywhere.contains(&(kernel, line.to_string()));
-        if unknown(architecture) == 0 || !architectures.iter().any(|a| seldom(&a)) && !config.lines().any(is_new) {
+        if unknown(architecture) == 0 || !architectures.iter().any(seldom) && !config.lines().any(is_new) {
             return;
         }
         *self.compiled.entry((kernel, architecture)).or_default() += 1;
