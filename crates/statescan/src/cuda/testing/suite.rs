@@ -20,10 +20,11 @@ const ENOUGH: usize = 4;
 #[derive(Default)]
 pub(crate) struct Suite {
     jobs: Vec<Job>,
-    /// Constants that a kernel was compiled with, and those for an architecture.
+    /// Constants that a kernel was compiled with.
     anywhere: BTreeSet<(&'static str, String)>,
+    /// The same for an architecture.
     known: BTreeSet<(&'static str, &'static str, String)>,
-    /// How often an architecture was chosen, and for a kernel.
+    /// How often an architecture was chosen, and how often for a kernel.
     chosen: BTreeMap<&'static str, usize>,
     compiled: BTreeMap<(&'static str, &'static str), usize>,
     /// Programs that are compiled already, each for one of these architectures.

@@ -15,8 +15,8 @@
 //   weight: d dt[j] = sum_i V[i, j] CB[i, j] + w[j] <x[j], (B g)[j]> + <C[j], B[j]> <x[j], p[j]>
 //   decay:  d (dt A)[t] = sum_{i >= t > j} V[i, j] CB[i, j] dt[j] + sum_{i >= t} <ps[i], (C h)[i]> + sum_{j < t} dt[j] w[j] <x[j], (B g)[j]> + 2^cs[end] <h, g>
 //
-// V is made of products of what is stored and of f32 from then on: rounded to 16 bits are only ps, dt w x, h, g and CB^T, each once, and nothing
-// twice in a row. The triangle in the first line of decay is the sum of its rows from t on less that of its columns from t on. K is two terms.
+// V is made of products of what is stored and of f32 from then on: rounded to 16 bits are only ps, dt w x, CB^T, p behind a gate, and h and g, in
+// their slots and again where they were formed past the other chunk. The triangle in the first line of decay is the sum of its rows from t on less that of its columns from t on. K is two terms.
 //
 // The gradient by the gate needs y[i] = e[i] (CB xs + C h)[i] + (dt[i] <C[i], B[i]> + D) x[i] with xs[j] = dt[j] 2^-cs[j] x[j].
 //
