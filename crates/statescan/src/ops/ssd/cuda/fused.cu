@@ -14,19 +14,23 @@ struct OutputSide : Side<false> {
   // what p is multiplied by in ps
   DEVICE f32 scale_of(int row) const { return is_far() ? 1.f : powers().before[row]; }
 
-  // Makes p of the gradient by y where there is a gate, and ps, which goes into its tile: either is rounded once.
-  DEVICE void gate_rows(Rows& rows) const {
+  // Makes p of the gradient by y where there is a gate, and ps, which goes into its tile: either is rounded once. Gives <x, p> of steps, of p as it
+  // was before.
+  DEVICE void gate_rows(Rows& rows, f32 (&dots)[2]) const {
     if constexpr (HAS_Z) {
       const f32 own[2] = {scale_of(row_of()), scale_of(row_of() + 8)};
+      dots[0] = dots[1] = 0.f;
 #pragma unroll
       for (int k = 0; k < 4; k++) {
         u32 (&v)[4] = rows[k].v;
-        FragmentA z, ps;
+        FragmentA x, z, ps;
         load_matrices<false>(z.v, stage() + Z_AT + (lines_at() ^ 32 * k));
+        load_matrices<false>(x.v, stage() + X_AT + (lines_at() ^ 32 * k));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const f32 first = low_bf16(v[i]) * silu(low_bf16(z.v[i])), second = high_bf16(v[i]) * silu(high_bf16(z.v[i]));
           v[i] = pack_bf16(first, second), ps.v[i] = pack_bf16(first * own[i % 2], second * own[i % 2]);
+          dots[i % 2] = __fmaf_rn(first, low_bf16(x.v[i]), __fmaf_rn(second, high_bf16(x.v[i]), dots[i % 2]));
         }
         store_matrices<false>(stage() + PS_AT + (lines_at() ^ 32 * k), ps.v);
       }
@@ -193,7 +197,8 @@ struct OutputSide : Side<false> {
     load_rows(rows, stage() + DY_AT);
     wait_for_state();
     __syncwarp();
-    gate_rows(rows);
+    f32 own[2];
+    gate_rows(rows, own);
     __syncwarp();
     Sums<64> pairs, y;
     products_fence();
@@ -220,6 +225,11 @@ struct OutputSide : Side<false> {
 #pragma unroll
     for (int r = 0; r < 2; r++) dots[r] += sums_of_rows[r];
     put_rows(sums().outputs, dots);
+    if constexpr (HAS_Z) {
+#pragma unroll
+      for (int r = 0; r < 2; r++) own[r] = sum_of_row(own[r]);
+      put_rows(sums().own, own);
+    }
     if (threadIdx.x % 32 == 0) sums().state[threadIdx.x % 128 / 32] = states;
     if constexpr (HAS_DZ) {
       add_inputs(y);
@@ -267,6 +277,20 @@ struct InputSide : Side<true> {
       if (Diagonal::has()) shared.columns[turn.at][row_of() + 8 * r] = both.line(r);
     // dx takes the place of p
     meet<1, 128>();
+  }
+
+  // <x, p> of steps, where p is the gradient by y itself
+  DEVICE void put_own(const Rows& x) {
+    Diagonal both;
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+      FragmentA rows;
+      load_matrices<false>(rows.v, stage() + P_AT + (lines_at() ^ 32 * n));
+      both.add(x[n], rows);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+      if (Diagonal::has()) sums().own[row_of() + 8 * r] = both.line(r);
   }
 
   // dx, in the place of p
@@ -321,17 +345,8 @@ struct InputSide : Side<true> {
     products_commit();
     barrier_wait(barriers().has_ps, turn.phase);
     __syncwarp();
-    Diagonal both;
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-      FragmentA rows;
-      load_matrices<false>(rows.v, stage() + P_AT + (lines_at() ^ 32 * n));
-      both.add(x[n], rows);
-    }
     wait_for_sums();
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-      if (Diagonal::has()) sums().own[row_of() + 8 * r] = both.line(r);
+    if constexpr (!HAS_Z) put_own(x);
     products_wait();
     pin(total.v), pin(gradient.v);
     keep(own, total.v[0]);

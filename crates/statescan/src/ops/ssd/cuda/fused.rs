@@ -2,7 +2,7 @@
 //! if what it reads and writes lies so that the copy engine can do it.
 
 use super::gradients::Places;
-use super::hopper::{self, ALIGNMENT, COLUMNS, SPAN, TILE};
+use super::hopper::{self, ALIGNMENT, COLUMNS, MOST_STATES, SPAN, TILE};
 use super::plan::Tiles;
 use super::{Call, Inputs, TOO_MANY, type_of};
 use crate::cuda::{
@@ -82,7 +82,7 @@ pub(super) struct Plan {
 impl Plan {
     /// A plan for sizes, types and options that this kernel has.
     pub fn new(p: &Problem<'_>, numbers: Numbers) -> Option<Plan> {
-        let walk = hopper::Plan::new(p, numbers)?;
+        let walk = hopper::Plan::new(p, numbers).filter(|walk| walk.states <= MOST_STATES)?;
         let heads = p.nheads / p.ngroups;
         let blocks = [p.batch, p.ngroups].into_iter().try_fold(p.seqlen.div_ceil(SPAN), usize::checked_mul)?;
         let cut = |slices: usize| {

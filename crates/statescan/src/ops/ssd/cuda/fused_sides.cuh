@@ -150,6 +150,7 @@ template <bool OF_INPUTS> struct Side {
     products_commit();
     products_wait();
     pin(moved.v);
+    keep(factors, moved.v[0]);
     const f32 whole = powers().other_whole;
     char* const states = stage() + (w.second ? H_AT : G_AT) + panel * PANEL + columns_at();
 #pragma unroll
@@ -203,6 +204,7 @@ template <bool OF_INPUTS> struct Side {
     products_commit();
     products_wait();
     pin(gradient.v);
+    keep(k[0], gradient.v[0]), keep(k[1], gradient.v[0]);
     const i64 stride = target.stride[3], slice = p.groups * p.dstate;
     E* rows[2];
 #pragma unroll

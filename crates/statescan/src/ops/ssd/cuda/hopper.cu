@@ -2,19 +2,20 @@
 
 // ---- the walk: a warpgroup
 
-// The state of a unit, transposed: this thread has columns `row` and row + 8 of the head.
+// The state of a walker, transposed: this thread has columns `row` and row + 8 of the unit.
 struct State {
-  Sums<STATES> sums;
+  Sums<OWN_STATES> sums;
+  const int part;   // of the states
 
+  DEVICE explicit State(int part) : part(part) {
+#pragma unroll
+    for (int i = 0; i < OWN_STATES / 2; i++) sums.v[i] = 0.f;
+  }
   // job(number, column within the unit, n)
   template <typename Job> DEVICE void each_number(Job job) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4, pair = 2 * (lane % 4);
+    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4, first = part * OWN_STATES + 2 * (lane % 4);
 #pragma unroll
-    for (int i = 0; i < STATES / 2; i++) job(sums.v[i], row + i / 2 % 2 * 8, i / 4 * 8 + pair + i % 2);
-  }
-  DEVICE void clear() {
-#pragma unroll
-    for (int i = 0; i < STATES / 2; i++) sums.v[i] = 0.f;
+    for (int i = 0; i < OWN_STATES / 2; i++) job(sums.v[i], row + i / 2 % 2 * 8, i / 4 * 8 + first + i % 2);
   }
   template <typename E> DEVICE void read(const Params& p, int batch, int head, int column) {
     if (p.before.data == nullptr) return;
@@ -33,12 +34,12 @@ struct State {
   // The end of a segment, as its threads hold it.
   DEVICE float4* end(const Params& p, i64 segment, int batch, int head, int tile) const {
     const i64 unit = ((segment * p.batch + batch) * p.heads + head) * p.column_tiles + tile;
-    return reinterpret_cast<float4*>(p.ends + unit * (COLUMNS * STATES)) + threadIdx.x % 128;
+    return reinterpret_cast<float4*>(p.ends + (unit * PARTS + part) * (COLUMNS * OWN_STATES)) + threadIdx.x % 128;
   }
   DEVICE void leave(const Params& p, i64 segment, int batch, int head, int tile, f32 scale) const {
     float4* const to = end(p, segment, batch, head, tile);
 #pragma unroll
-    for (int i = 0; i < STATES / 8; i++) {
+    for (int i = 0; i < OWN_STATES / 8; i++) {
       const f32* const v = sums.v + 4 * i;
       to[i * 128] = make_float4(v[0] * scale, v[1] * scale, v[2] * scale, v[3] * scale);
     }
@@ -51,7 +52,7 @@ struct State {
       // the first segment has begun with the state before it
       const f32 decay = before == 0 ? 0.f : *decay_of(p, before, batch, head, tile);
 #pragma unroll
-      for (int i = 0; i < STATES / 8; i++) {
+      for (int i = 0; i < OWN_STATES / 8; i++) {
         f32* const v = sums.v + 4 * i;
         const float4 some = from[i * 128];
         v[0] = __fmaf_rn(v[0], decay, some.x), v[1] = __fmaf_rn(v[1], decay, some.y);
@@ -67,30 +68,34 @@ struct Walker {
   char* const shared;
   Barriers& barriers;
   const Piece (&pieces)[PIECES];
-  const int unit, head, column, fragment;
-  char* const outs;   // its tiles of y or of a slot
+  const int unit, part, head, column, fragment;
+  char* const outs;   // tiles of y of its unit, or its own of a slot
   f32* const skips;   // of its columns
   State state;
   Turn<STAGES> stage;
   Turn<PIECES> turn;
   int chunk = 0;
 
-  DEVICE Walker(const Params& p, const Work& w, char* shared, Barriers& barriers, const Piece (&pieces)[PIECES], f32* skips, int unit)
-      : p(p), w(w), shared(shared), barriers(barriers), pieces(pieces), unit(unit), head(w.head(p, unit)), column(w.column(p, unit)),
-        fragment(columns_at()), outs(shared + OUT_AT + 2 * unit * OUT), skips(skips) {
+  DEVICE Walker(const Params& p, const Work& w, char* shared, Barriers& barriers, const Piece (&pieces)[PIECES], f32* skips, int worker)
+      : p(p), w(w), shared(shared), barriers(barriers), pieces(pieces), unit(worker / PARTS), part(worker % PARTS), head(w.head(p, unit)),
+        column(w.column(p, unit)), fragment(columns_at()), outs(shared + OUT_AT + 2 * (HAS_OUTPUT ? unit : worker) * OUT), skips(skips), state(part) {
     if constexpr (HAS_OUTPUT && HAS_SKIP) {
       const int i = threadIdx.x % 128;
-      if (i < COLUMNS) skips[i] = column + i < p.headdim ? to_f32(*at<SKIP>(p.skip, head, column + i)) : 0.f;
-      if (unit == 0) meet<1, 128>(); else meet<2, 128>();
+      if (part == 0 && i < COLUMNS) skips[i] = column + i < p.headdim ? to_f32(*at<SKIP>(p.skip, head, column + i)) : 0.f;
+      meet_unit();
     }
-    state.clear();
     if (w.segment == 0)
       state.read<BEFORE>(p, w.batch, head, column);
     else if constexpr (PASS == Pass::Rest)
       state.enter(p, w.segment, w.batch, head, column / COLUMNS);
   }
 
-  DEVICE bool leads() const { return threadIdx.x % 128 == 0; }
+  // whether this thread starts copies out of shared memory
+  DEVICE bool leads() const { return threadIdx.x % 128 == 0 && (!HAS_OUTPUT || part == 0); }
+  // all walkers of the unit
+  DEVICE void meet_unit() const {
+    if (unit == 0) meet<1, 128 * PARTS>(); else meet<2, 128 * PARTS>();
+  }
 
   DEVICE void wait_for_piece() { barrier_wait(barriers.ready[unit][turn.at], turn.phase); }
   DEVICE void wait_for_tiles() {
@@ -130,7 +135,7 @@ struct Walker {
   DEVICE void meet_before_store() {
     fence_async();
     if (leads()) tile_store_wait();
-    if (unit == 0) meet<1, 128>(); else meet<2, 128>();
+    meet_unit();
   }
 
   // Whether a chunk is the first one of a slot, in the direction of the walk.
@@ -145,7 +150,7 @@ struct Walker {
     char* const tile = outs + at % 2 * OUT;
     __syncwarp();
 #pragma unroll
-    for (int k = 0; k < STATES / 16; k++) {
+    for (int k = 0; k < OWN_STATES / 16; k++) {
       u32 v[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) v[i] = pack_bf16(state.sums.v[8 * k + 2 * i] * scale, state.sums.v[8 * k + 2 * i + 1] * scale);
@@ -155,23 +160,44 @@ struct Walker {
     if (!leads()) return;
     const int slot = (w.batch * ((int(p.chunks) + SLOT_CHUNKS - 1) / SLOT_CHUNKS) + at) * int(p.heads) + head;
 #pragma unroll
-    for (int n = 0; n < PANELS; n++) tile_store(p.slot_map, tile + n * PANEL, {column, slot * STATES + 64 * n});
+    for (int n = 0; n < OWN_PANELS; n++) tile_store(p.slot_map, tile + n * PANEL, {column, slot * STATES + part * OWN_STATES + 64 * n});
     tile_store_commit();
+  }
+
+  // Adds the other walker's part of y to one's own, each for half of the steps: they are in the first half of its numbers then.
+  DEVICE void exchange(Sums<64>& y) const {
+    char* const place = shared + EXCHANGE_AT + threadIdx.x % 128 * 16;
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+      f32 given[4];
+#pragma unroll
+      for (int j = i; j < i + 4; j++) {
+        given[j - i] = part == 0 ? y.v[16 + j] : y.v[j];
+        y.v[j] = part == 0 ? y.v[j] : y.v[16 + j];
+      }
+      *reinterpret_cast<float4*>(place + part * EXCHANGE + i / 4 * 2048) = make_float4(given[0], given[1], given[2], given[3]);
+    }
+    meet_unit();
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+      const float4 got = *reinterpret_cast<const float4*>(place + (1 - part) * EXCHANGE + i / 4 * 2048);
+      y.v[i] += got.x, y.v[i + 1] += got.y, y.v[i + 2] += got.z, y.v[i + 3] += got.w;
+    }
   }
 
   // Writes y of a piece into its tile, with this thread's part of x; PARTIAL: only its own steps.
   template <bool PARTIAL> DEVICE void put_y(const Sums<64>& y, const Piece& piece, const char* x) const {
-    char* const tile = outs + chunk % 2 * OUT + fragment;
-    const int pair = 2 * (threadIdx.x % 4);
+    const int first = part * (SPAN / PARTS), pair = 2 * (threadIdx.x % 4);
+    char* const tile = outs + chunk % 2 * OUT + fragment + first * 128;
     __syncwarp();
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 4 / PARTS; k++) {
       u32 there[4], xs[4], out[4];
       if constexpr (GATES_OUTPUT || PARTIAL) load_matrices<true>(there, tile + k * 16 * 128);
-      if constexpr (HAS_SKIP) load_matrices<true>(xs, x + k * 16 * 128);
+      if constexpr (HAS_SKIP) load_matrices<true>(xs, x + first * 128 + k * 16 * 128);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const int step = 16 * k + i / 2 * 8 + pair;
+        const int step = first + 16 * k + i / 2 * 8 + pair;
         const float2 factor = *reinterpret_cast<const float2*>(piece.out + step);
         f32 v[2] = {y.v[8 * k + 2 * i] * factor.x, y.v[8 * k + 2 * i + 1] * factor.y};
         if constexpr (HAS_SKIP) {
@@ -192,7 +218,8 @@ struct Walker {
   }
 
   // Finishes y of a piece; the tile goes to memory once all pieces are there.
-  DEVICE void finish(const Sums<64>& y, const Piece& piece, const char* x) {
+  DEVICE void finish(Sums<64>& y, const Piece& piece, const char* x) {
+    if constexpr (PARTS > 1) exchange(y);
     if constexpr (GATES_OUTPUT) {
       if (piece.first == 0) barrier_wait(barriers.gate[unit][chunk % 2], chunk / 2 % 2);
     }
@@ -200,7 +227,11 @@ struct Walker {
       put_y<true>(y, piece, x);
     else
       put_y<false>(y, piece, x);
-    if (piece.end < SPAN) return;
+    if (piece.end < SPAN) {
+      // what was exchanged has been read
+      if constexpr (PARTS > 1) meet_unit();
+      return;
+    }
     meet_before_store();
     if (!leads()) return;
     tile_store(p.y_map, outs + chunk % 2 * OUT, {column, head, w.step(chunk), w.batch});
@@ -222,29 +253,31 @@ struct Walker {
     const f32 factor = piece.state;
     if (factor != 1.f) {
 #pragma unroll
-      for (int i = 0; i < STATES / 2; i++) state.sums.v[i] *= factor;
+      for (int i = 0; i < OWN_STATES / 2; i++) state.sums.v[i] *= factor;
     }
     Sums<64> y;
+    FragmentA s[HAS_OUTPUT ? OWN_STATES / 16 : 1];
+    const char *const b = tiles + B_AT + part * OWN_PANELS * PANEL, *const c = tiles + C_AT + part * OWN_PANELS * PANEL;
     __syncwarp();
     if constexpr (HAS_OUTPUT) {
-      FragmentA s[STATES / 16];
 #pragma unroll
-      for (int i = 0; i < STATES / 4; i++) s[i / 4].v[i % 4] = pack_bf16(state.sums.v[2 * i], state.sums.v[2 * i + 1]);
+      for (int i = 0; i < OWN_STATES / 4; i++) s[i / 4].v[i % 4] = pack_bf16(state.sums.v[2 * i], state.sums.v[2 * i + 1]);
       products_fence();
 #pragma unroll
-      for (int k = 0; k < STATES / 16; k++) multiply<false>(y, s[k], operand(tiles + C_AT + k / 4 * PANEL + k % 4 * 32), k > 0);
+      for (int k = 0; k < OWN_STATES / 16; k++) multiply<false>(y, s[k], operand(c + k / 4 * PANEL + k % 4 * 32), k > 0);
+      // two terms, the lower one first; either part has one of them
       const char* const cb = shared + CB_AT + chunk % 2 * CB;
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        multiply<false>(y, x[k], operand(cb + PANEL + k * 32), true);
-        multiply<false>(y, x[k], operand(cb + k * 32), true);
+#pragma unroll
+        for (int term = 2 / PARTS - 1; term >= 0; term--) multiply<false>(y, x[k], operand(cb + (PARTS > 1 ? part : term) * PANEL + k * 32), true);
       }
       products_commit();
     } else {
       products_fence();
     }
 #pragma unroll
-    for (int k = 0; k < 4; k++) multiply<true>(state.sums, x[k], operand(tiles + B_AT + k * 16 * 128, PANEL), true);
+    for (int k = 0; k < 4; k++) multiply<true>(state.sums, x[k], operand(b + k * 16 * 128, PANEL), true);
     products_commit();
     turn.next();
     if (last) stage.next();
@@ -252,6 +285,7 @@ struct Walker {
     if constexpr (HAS_OUTPUT) {
       products_wait<1>();
       pin(y.v);
+      keep(s, y.v[0]);
       finish(y, piece, tiles + unit * PANEL + fragment);
     }
     if (more) {
@@ -294,26 +328,27 @@ extern "C" __global__ void __launch_bounds__(128 * WORKERS, 1) ssd_hopper(const 
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
       barrier_init(barriers.full[i], 1);
-      barrier_init(barriers.empty[i], 4 * w.units);
+      barrier_init(barriers.empty[i], 4 * PARTS * w.units);
       barrier_init(barriers.masked[i], 128);
     }
     for (int k = 0; k < UNITS; k++) {
-      for (int i = 0; i < PIECES; i++) barrier_init(barriers.ready[k][i], 1), barrier_init(barriers.taken[k][i], 4);
+      for (int i = 0; i < PIECES; i++) barrier_init(barriers.ready[k][i], 1), barrier_init(barriers.taken[k][i], 4 * PARTS);
       for (int i = 0; i < 2; i++) barrier_init(barriers.gate[k][i], 1);
     }
     barriers_are_ready();
   }
   __syncthreads();
   const int worker = threadIdx.x / 128, warp = threadIdx.x % 128 / 32;
-  if (worker == UNITS + 1) {
+  if (worker == WALKERS + 1) {
     registers_down<COPY_REGISTERS>();
     if (threadIdx.x % 128 == 0) copy_tiles(p, w, shared, barriers);
     if (warp > 0 && warp - 1 < w.units) compute_powers(p, w, warp - 1, pieces[warp - 1], barriers.ready[warp - 1], barriers.taken[warp - 1]);
-  } else if (worker == UNITS) {
+  } else if (worker == WALKERS) {
     registers_down<MASK_REGISTERS>();
     if constexpr (HAS_OUTPUT) mask_products(w, shared, barriers);
   } else {
     registers_up<WALKER_REGISTERS>();
-    if (worker < w.units) Walker(p, w, shared, barriers, pieces[worker], skips[worker], worker).walk();
+    const int unit = worker / PARTS;
+    if (unit < w.units) Walker(p, w, shared, barriers, pieces[unit], skips[unit], worker).walk();
   }
 }

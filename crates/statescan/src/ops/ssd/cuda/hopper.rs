@@ -50,8 +50,9 @@ params! {
 /// Steps of a chunk, and columns of a tile.
 pub(super) const SPAN: usize = 64;
 pub(super) const COLUMNS: usize = 64;
-/// Tiles of columns that a block takes.
-const UNITS: usize = 2;
+/// Warpgroups of a block that walk, and states of a column that one of them can hold: where there are more, both walk the same columns.
+const WALKERS: usize = 2;
+pub(super) const MOST_STATES: usize = 128;
 /// A tile in shared memory.
 pub(super) const TILE: usize = SPAN * 2 * COLUMNS;
 /// What aligning shared memory may cost.
@@ -62,7 +63,7 @@ const HELPERS: usize = 2;
 const WALKER_REGISTERS: usize = 200;
 const MASK_REGISTERS: usize = 64;
 const COPY_REGISTERS: usize = 48;
-const _: () = assert!(128 * (UNITS * WALKER_REGISTERS + MASK_REGISTERS + COPY_REGISTERS) <= 65536);
+const _: () = assert!(128 * (WALKERS * WALKER_REGISTERS + MASK_REGISTERS + COPY_REGISTERS) <= 65536);
 
 /// How blocks lie over a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,20 +83,22 @@ impl Plan {
     pub fn new(p: &Problem<'_>, numbers: Numbers) -> Option<Plan> {
         let bf16 = [Some(p.x), Some(p.b), Some(p.c), p.z].into_iter().flatten().all(|view| view.dtype() == DType::BF16);
         let sizes = [p.batch, p.seqlen, p.nheads, p.headdim, p.dstate];
-        let fits =
-            sizes.iter().all(|&n| n > 0 && n <= i32::MAX as usize - SPAN) && p.dstate <= 128 && p.headdim.is_multiple_of(8);
+        let fits = sizes.iter().all(|&n| n > 0 && n <= i32::MAX as usize - SPAN)
+            && p.dstate <= WALKERS * MOST_STATES
+            && p.headdim.is_multiple_of(8);
         if numbers.capability != (9, 0) || !bf16 || !fits || p.reverse || !matches!(p.sequences, Sequences::Whole) {
             return None;
         }
         let column_tiles = p.headdim.div_ceil(COLUMNS);
+        let states = if p.dstate <= MOST_STATES { p.dstate.next_multiple_of(64) } else { WALKERS * MOST_STATES };
         let units = p.nheads / p.ngroups * column_tiles;
-        let blocks = [p.batch, p.ngroups].into_iter().try_fold(units.div_ceil(UNITS), usize::checked_mul)?;
+        let blocks = [p.batch, p.ngroups].into_iter().try_fold(units.div_ceil(WALKERS / parts(states)), usize::checked_mul)?;
         let chunks = p.seqlen.div_ceil(SPAN);
         // two segments take as long as one, since the first launch takes more than half as long as the second
         let segments = Some((numbers.multiprocessors / blocks).min(chunks / 4)).filter(|&n| n > 2).unwrap_or(1);
         let segment_steps = chunks.div_ceil(segments) * SPAN;
         let segments = p.seqlen.div_ceil(segment_steps);
-        Some(Plan { column_tiles, states: p.dstate.next_multiple_of(64), blocks, segments, segment_steps })
+        Some(Plan { column_tiles, states, blocks, segments, segment_steps })
     }
 
     /// Whether slots lie as this kernel fills them.
@@ -118,23 +121,30 @@ impl Plan {
     }
 
     fn stages(&self, walk: &Walk<'_, '_>, output: bool) -> usize {
-        if output || gates_factor(walk) { 3 } else { 4 }
+        let most = if output || gates_factor(walk) { 3 } else { 4 };
+        match parts(self.states) {
+            1 => most,
+            _ if output => 2,
+            _ => 3,
+        }
     }
 
     /// Bytes of shared memory: as the kernel lays it out.
     fn shared(&self, walk: &Walk<'_, '_>, pass: Pass) -> usize {
-        let (output, panels) = (has_output(walk, pass), self.states / 64);
-        let stage = UNITS + if gates_factor(walk) { UNITS } else { 0 } + if output { 2 * panels } else { panels };
+        let (output, panels, parts) = (has_output(walk, pass), self.states / 64, parts(self.states));
+        let units = WALKERS / parts;
+        let stage = units + if gates_factor(walk) { units } else { 0 } + if output { 2 * panels } else { panels };
         // two terms of C B^T, twice
         let products = if output { 4 } else { 0 };
         let out = if output {
-            1
+            units
         } else if has_slots(walk, pass) {
-            panels
+            units * panels
         } else {
             0
         };
-        (self.stages(walk, output) * stage + products + 2 * UNITS * out) * TILE + ALIGNMENT
+        let exchange = if output && parts > 1 { parts } else { 0 };
+        (self.stages(walk, output) * stage + products + 2 * out + exchange) * TILE + ALIGNMENT
     }
 
     pub fn config(&self, walk: &Walk<'_, '_>, pass: Pass) -> Config {
@@ -156,6 +166,11 @@ impl Plan {
             .int("MASK_REGISTERS", MASK_REGISTERS)
             .int("COPY_REGISTERS", COPY_REGISTERS)
     }
+}
+
+/// Walkers of the same columns.
+fn parts(states: usize) -> usize {
+    states.div_ceil(MOST_STATES)
 }
 
 fn has_output(walk: &Walk<'_, '_>, pass: Pass) -> bool {
@@ -258,7 +273,7 @@ pub(super) unsafe fn walk(stream: &Stream, walk: &Walk<'_, '_>, tiles: &Tiles, w
     for &pass in passes {
         let segments = plan.segments - usize::from(pass == Pass::Ends);
         let (blocks, segments) = u32::try_from(plan.blocks).ok().zip(u32::try_from(segments).ok()).ok_or(TOO_MANY)?;
-        let line = Launch::line(blocks, 128 * (UNITS + HELPERS) as u32, plan.shared(walk, pass) as u32);
+        let line = Launch::line(blocks, 128 * (WALKERS + HELPERS) as u32, plan.shared(walk, pass) as u32);
         let launch = Launch { grid: [blocks, segments, 1], ..line };
         // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
         unsafe { stream.launch(&KERNEL, &plan.config(walk, pass), launch, &params)? };

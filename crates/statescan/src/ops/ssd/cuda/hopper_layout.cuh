@@ -5,8 +5,8 @@
 //
 //   y^T = (S^T C^T + xs^T CB^T) diag(2^(cs[i] + r))      xs[j] = x[j] dt[j] 2^-(cs[j] + r)      S^T <- S^T + xs^T B
 //
-// CB and the weights of steps are two terms of bf16 each, so that y has the error of rounding xs and y itself: most of it comes from steps nearby.
-// where S is the state times 2^-r. So decays are factors of steps alone: no head forms a matrix of 64 x 64 numbers of its own. S^T is the first
+// where S is the state times 2^-r. CB and the weights of steps are two terms of bf16 each, so that y has the error of rounding xs and y itself:
+// most of it comes from steps nearby. So decays are factors of steps alone: no head forms a matrix of 64 x 64 numbers of its own. S^T is the first
 // factor of its product as it lies in registers, x^T comes out of shared memory with one instruction for 16 x 16 numbers, and serves twice.
 //
 // Backwards in time S is the gradient by the state: dy stands for x, C for B, weights are one, and the sums are those of the steps after each
@@ -16,14 +16,20 @@
 // they differ by more than FAR is walked in pieces, each with its own r. Then steps outside of a piece have weights of zero, and a piece writes
 // its own steps of y.
 //
-// Warpgroups: one for each unit (64 columns of a head), which compute; one that forms CB; and one of which a thread starts copies into shared
+// A warpgroup holds up to 128 states of a column. Where there are more, both walkers of a block take the same columns and half of the states each.
+// Then either has a part of y (the terms of CB are divided among them as well), and they exchange halves of the steps by way of shared memory.
+//
+// Warpgroups: the walkers, for one or two units (64 columns of a head); one that forms CB; and one of which a thread starts copies into shared
 // memory and a warp for each unit computes the powers. They meet at barriers: `full` and `empty` for the tiles of a chunk, `masked` for its CB,
 // `ready` and `taken` for the powers of a piece.
 
-constexpr int SPAN = 64, UNITS = 2, PANELS = STATES / 64, WORKERS = UNITS + 2;
+constexpr int SPAN = 64, WALKERS = 2, WORKERS = WALKERS + 2;
+// walkers of a unit, units of a block, and states of a walker
+constexpr int PARTS = STATES > 128 ? 2 : 1, UNITS = WALKERS / PARTS, OWN_STATES = STATES / PARTS;
+constexpr int PANELS = STATES / 64, OWN_PANELS = OWN_STATES / 64;
 constexpr int PANEL = 64 * 128;   // bytes of 64 lines of 64 numbers, swizzled
 constexpr f64 NEAR = 30., FAR = 60.;
-static_assert(COLUMNS == 64 && STATES % 64 == 0 && STATES <= 128, "a state fits into the registers of a warpgroup");
+static_assert(COLUMNS == 64 && OWN_STATES % 64 == 0 && OWN_STATES <= 128, "a state fits into the registers of a warpgroup");
 
 static_assert(!HAS_OUTPUT || (FORWARDS && !HAS_SLOTS), "a walk writes y or slots");
 // whether y is multiplied by the gate, or its gradient is
@@ -34,10 +40,12 @@ constexpr int Z_AT = UNITS * PANEL, B_AT = Z_AT + (GATES_FACTOR ? UNITS * PANEL 
 constexpr int STAGE = HAS_OUTPUT ? C_AT + PANELS * PANEL : C_AT;
 // the two terms of CB, of a chunk and of the next one
 constexpr int CB_AT = STAGES * STAGE, CB = HAS_OUTPUT ? 2 * PANEL : 0;
-// two tiles of y or of a slot for each unit: one is written while the other one is on its way to memory. A gate comes in the tile that its y
-// goes out in
-constexpr int OUT_AT = CB_AT + 2 * CB, OUT = HAS_OUTPUT ? PANEL : HAS_SLOTS ? PANELS * PANEL : 0, ALIGNMENT = 1024;
-static_assert(OUT_AT + 2 * UNITS * OUT + ALIGNMENT <= SHARED, "the plan has counted the same");
+// two tiles of y for each unit or of a slot for each walker: one is written while the other one is on its way to memory. A gate comes in the
+// tile that its y goes out in
+constexpr int OUT_AT = CB_AT + 2 * CB, OUT = HAS_OUTPUT ? PANEL : HAS_SLOTS ? OWN_PANELS * PANEL : 0, ALIGNMENT = 1024;
+// what two walkers give each other of y, f32
+constexpr int EXCHANGE_AT = OUT_AT + 2 * (HAS_OUTPUT ? UNITS : WALKERS) * OUT, EXCHANGE = HAS_OUTPUT && PARTS > 1 ? PANEL : 0;
+static_assert(EXCHANGE_AT + PARTS * EXCHANGE + ALIGNMENT <= SHARED, "the plan has counted the same");
 
 // The powers of a piece: the steps [first, end) of a chunk, in the direction of the walk.
 struct alignas(16) Piece {
