@@ -101,7 +101,7 @@ mod weight;
 
 pub use chat::{ChatTemplate, Message};
 pub use config::{Config, Kind};
-pub use device::{DeviceModel, DeviceState};
+pub use device::{DeviceModel, DeviceState, DeviceTraining};
 pub use error::{Error, Result};
 pub use model::{Logits, Model, Turn};
 pub use sampler::Sampler;

@@ -3,7 +3,7 @@
 mod plot;
 
 use crate::error::{Error, Result};
-use crate::exec::{ExecArgs, TypeName, cuda_device};
+use crate::exec::{ExecArgs, TypeName};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use plot::plot;
@@ -71,13 +71,6 @@ pub struct TrainArgs {
 /// # Errors
 /// A device without kernels, settings out of range, a text that is too short, a folder that cannot be written or resumed.
 pub fn train(args: &TrainArgs) -> Result<u8> {
-    if cuda_device(&args.exec.device)?.is_some() {
-        return Err(Error::Usage {
-            option: "the device of `train`",
-            expected: "cpu: gradients of models have no kernels for CUDA",
-            got: args.exec.device.clone(),
-        });
-    }
     let exec = args.exec.exec()?;
     let text = match &args.text {
         Some(path) => std::fs::read(path).map_err(|source| Error::Io { name: path.display().to_string(), source })?,

@@ -4,10 +4,12 @@
 //! few kernels for each block (`step.rs`). Activations of many rows have the type of the weights, those of one row are f32, as the stream between
 //! blocks, convolutions, states and sums always are.
 
+mod backward;
 mod pass;
 mod rooms;
 mod state;
 mod step;
+mod training;
 mod weights;
 
 use crate::config::Config;
@@ -20,6 +22,8 @@ use statescan::cuda::layers::Products;
 use statescan::{DType, Exec};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use step::Step;
+pub use training::DeviceTraining;
+pub(crate) use training::{Downloaded, decays};
 use weights::Weights;
 
 /// A language model whose weights are on a GPU.
@@ -40,6 +44,17 @@ struct Shared {
     step: Mutex<Step>,
 }
 
+impl Shared {
+    fn new(exec: &Exec, model: &Model, dtype: DType) -> Result<Self> {
+        let products = Products::new(exec)?;
+        let config = model.config().clone();
+        let weights = Weights::new(exec, model, dtype)?;
+        let step = Mutex::new(Step::new(exec, &config)?);
+        let rooms = Mutex::new(Rooms::new(weights.dtype));
+        Ok(Shared { exec: exec.clone(), config, weights, products, rooms, step })
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -51,12 +66,8 @@ impl DeviceModel {
     /// # Errors
     /// An executor that is not a CUDA one, a device without cuBLASLt or without room, a type that is none of these three.
     pub fn new(exec: &Exec, model: &Model, dtype: Option<DType>) -> Result<Self> {
-        let products = Products::new(exec)?;
-        let config = model.config().clone();
-        let weights = Weights::new(exec, model, dtype.unwrap_or(model.embedding.dtype()))?;
-        let step = Mutex::new(Step::new(exec, &config)?);
-        let rooms = Mutex::new(Rooms::new(weights.dtype));
-        Ok(DeviceModel { shared: Arc::new(Shared { exec: exec.clone(), config, weights, products, rooms, step }) })
+        let shared = Shared::new(exec, model, dtype.unwrap_or(model.embedding.dtype()))?;
+        Ok(DeviceModel { shared: Arc::new(shared) })
     }
 
     /// Sizes and options.

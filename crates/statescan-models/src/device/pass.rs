@@ -1,10 +1,10 @@
 //! Many rows through the blocks: as many steps of each sequence of a state.
 
-use super::rooms::Rooms;
-use super::state::{DeviceState, Side, of_layer};
+use super::rooms::{Room, Rooms};
+use super::state::{DeviceState, Ends};
 use super::weights::{Block, Own};
 use super::{Shared, lock};
-use crate::config::Config;
+use crate::config::{Config, Kind};
 use crate::error::{Error, Result};
 use crate::model::Logits;
 use statescan::cuda::layers::{embedding, rms_norm};
@@ -16,32 +16,32 @@ use std::ops::Range;
 /// Rows that go through the blocks at once: what bounds the memory of a long prompt.
 const ROWS: usize = 16_384;
 /// Rows whose logits are there at once.
-const LOGITS: usize = 1024;
+pub(super) const LOGITS: usize = 1024;
 
 /// Rows of a pass: so many steps of so many sequences.
 #[derive(Clone, Copy)]
-struct Steps {
-    sequences: usize,
-    steps: usize,
+pub(super) struct Steps {
+    pub(super) sequences: usize,
+    pub(super) steps: usize,
 }
 
 impl Steps {
-    fn rows(self) -> usize {
+    pub(super) fn rows(self) -> usize {
         self.sequences * self.steps
     }
 
     /// Rows as (sequences, steps, columns).
-    fn of(self, rows: View<'_>) -> View<'_> {
+    pub(super) fn of(self, rows: View<'_>) -> View<'_> {
         rows.split(0, self.sequences)
     }
 
     /// Some columns of rows as (sequences, columns, steps).
-    fn channels(self, rows: View<'_>, columns: Range<usize>) -> View<'_> {
+    pub(super) fn channels(self, rows: View<'_>, columns: Range<usize>) -> View<'_> {
         self.of(rows).slice(2, columns).permute(&[0, 2, 1])
     }
 
     /// All columns, to be written.
-    fn channels_mut(self, rows: ViewMut<'_>) -> ViewMut<'_> {
+    pub(super) fn channels_mut(self, rows: ViewMut<'_>) -> ViewMut<'_> {
         rows.split(0, self.sequences).permute(&[0, 2, 1])
     }
 }
@@ -104,90 +104,127 @@ impl Shared {
         embedding(&self.exec, self.weights.embedding.view(), tokens.view(), &mut rooms.stream.of_mut(rows))?;
         let (from, to) = state.split();
         for (layer, block) in self.weights.blocks.iter().enumerate() {
-            rms_norm(
-                &self.exec,
-                rooms.stream.of(rows),
-                Some(block.norm.view()),
-                1,
-                self.config.eps,
-                &mut rooms.normed.of_mut(rows),
-            )?;
-            let (normed, weight, bias) = (rooms.normed.of(rows), block.in_proj.weight.view(), block.in_proj.bias());
-            self.products.multiply(normed, weight, bias, &mut rooms.projected.of_mut(rows), false)?;
-            self.convolve(steps, block, layer, from, to, rooms)?;
-            match &block.own {
-                Own::Mamba { .. } => self.mamba(steps, block, layer, from, to, rooms)?,
-                Own::Mamba2 { .. } => self.mamba2(steps, block, layer, from, to, rooms)?,
-            }
+            self.mix(steps, block, Some(Ends { from: &*from, to: &mut *to, layer }), rooms, false)?;
+            let Rooms { scan, gated, stream, .. } = &mut *rooms;
+            let (weight, bias) = (block.out_proj.weight.view(), block.out_proj.bias());
+            self.products.multiply(mixed(block, scan, gated).of(rows), weight, bias, &mut stream.of_mut(rows), true)?;
         }
         Ok(())
     }
 
-    fn convolve(&self, steps: Steps, block: &Block, layer: usize, from: &Side, to: &mut Side, rooms: &mut Rooms) -> Result<()> {
-        let (rows, channels) = (steps.rows(), self.config.conv_channels());
-        let first = if matches!(block.own, Own::Mamba { .. }) { 0 } else { self.config.inner };
-        let x = steps.channels(rooms.projected.of(rows), first..first + channels);
-        let args = causal_conv1d::Args::new(x, block.conv_weight.view())
+    /// What a block does with the stream before its last product, from zeros where there are no states; [`mixed`] are the rows that the product takes.
+    /// With `keep` the scan keeps what its backward pass can begin with.
+    pub(super) fn mix(&self, steps: Steps, block: &Block, ends: Option<Ends<'_>>, rooms: &mut Rooms, keep: bool) -> Result<()> {
+        let (rows, eps) = (steps.rows(), self.config.eps);
+        rms_norm(&self.exec, rooms.stream.of(rows), Some(block.norm.view()), 1, eps, &mut rooms.normed.of_mut(rows))?;
+        let (normed, weight, bias) = (rooms.normed.of(rows), block.in_proj.weight.view(), block.in_proj.bias());
+        self.products.multiply(normed, weight, bias, &mut rooms.projected.of_mut(rows), false)?;
+        let (conv, scan) = ends.map(|ends| ends.views().into()).unzip();
+        self.convolve(steps, block, conv, rooms)?;
+        match &block.own {
+            Own::Mamba { .. } => self.mamba(steps, block, scan, rooms, keep),
+            Own::Mamba2 { .. } => self.mamba2(steps, block, scan, rooms),
+        }
+    }
+
+    fn convolve(&self, steps: Steps, block: &Block, states: Option<(View<'_>, ViewMut<'_>)>, rooms: &mut Rooms) -> Result<()> {
+        let (rows, (initial, last)) = (steps.rows(), states.unzip());
+        let args = self.conv_args(steps, block, rooms.projected.of(rows)).initial_states(initial);
+        let out = causal_conv1d::Outputs::default().y(steps.channels_mut(rooms.conv.of_mut(rows)));
+        Ok(causal_conv1d::forward(&self.exec, &args, &mut out.final_states(last))?)
+    }
+
+    /// The convolution's columns of the first projection.
+    pub(super) fn conv_columns(&self) -> Range<usize> {
+        let first = if self.config.kind == Kind::Mamba2 { self.config.inner } else { 0 };
+        first..first + self.config.conv_channels()
+    }
+
+    pub(super) fn conv_args<'r>(&self, steps: Steps, block: &'r Block, projected: View<'r>) -> causal_conv1d::Args<'r> {
+        causal_conv1d::Args::new(steps.channels(projected, self.conv_columns()), block.conv_weight.view())
             .bias(block.conv_bias.as_ref().map(Tensor::view))
             .activation(causal_conv1d::Activation::Silu)
-            .initial_states(of_layer(&from.conv, layer));
-        let out = causal_conv1d::Outputs::default().y(steps.channels_mut(rooms.conv.of_mut(rows)));
-        Ok(causal_conv1d::forward(&self.exec, &args, &mut out.final_states(to.conv.view_mut().index(0, layer)))?)
     }
 
     /// What follows the convolution in a block of Mamba or FalconMamba.
-    fn mamba(&self, steps: Steps, block: &Block, layer: usize, from: &Side, to: &mut Side, rooms: &mut Rooms) -> Result<()> {
+    fn mamba(
+        &self,
+        steps: Steps,
+        block: &Block,
+        states: Option<(View<'_>, ViewMut<'_>)>,
+        rooms: &mut Rooms,
+        keep: bool,
+    ) -> Result<()> {
         let Own::Mamba { x_proj, dt_proj, norms } = &block.own else { return Ok(()) };
         let (exec, products, rows) = (&self.exec, &self.products, steps.rows());
-        let Config { inner, dt_rank, dstate, .. } = self.config;
-        let (conv, all) = (rooms.conv.of(rows), dt_rank + 2 * dstate);
-        products.multiply(conv, x_proj.weight.view(), None, &mut rooms.maps.of_mut(rows), false)?;
+        let (dt_rank, all) = (self.config.dt_rank, self.config.dt_rank + 2 * self.config.dstate);
+        products.multiply(rooms.conv.of(rows), x_proj.weight.view(), None, &mut rooms.maps.of_mut(rows), false)?;
         if let Some(eps) = *norms {
             for (columns, groups) in [(0..dt_rank, 1), (dt_rank..all, 2)] {
                 let raw = rooms.maps.of(rows).slice(1, columns.clone());
                 rms_norm(exec, raw, None, groups, eps, &mut rooms.normed_maps.of_mut(rows).slice(1, columns))?;
             }
         }
-        let maps = if norms.is_some() { rooms.normed_maps.of(rows) } else { rooms.maps.of(rows) };
-        products.multiply(maps.slice(1, 0..dt_rank), dt_proj.weight.view(), None, &mut rooms.dt.of_mut(rows), false)?;
-        let (x, dt) = (steps.channels(conv, 0..inner), steps.channels(rooms.dt.of(rows), 0..inner));
-        let (b, c) = (steps.channels(maps, dt_rank..dt_rank + dstate), steps.channels(maps, dt_rank + dstate..all));
-        let args = selective_scan::Args::new(x, dt, block.a.view(), b, c)
+        let Rooms { projected, conv, maps, normed_maps, dt, scan, workspace, saved, .. } = rooms;
+        let maps = if norms.is_some() { normed_maps.of(rows) } else { maps.of(rows) };
+        products.multiply(maps.slice(1, 0..dt_rank), dt_proj.weight.view(), None, &mut dt.of_mut(rows), false)?;
+        let (initial, last) = states.unzip();
+        let args = self.scan_args(steps, block, [projected, conv, dt].map(|room| room.of(rows)), maps).initial_state(initial);
+        let saved = keep.then(|| saved.view_mut(exec, selective_scan::checkpoints_len(&args)?)).transpose()?;
+        let scratch = workspace.view_mut(exec, selective_scan::workspace_len(exec, &args)?)?;
+        let out = selective_scan::Outputs::default().y(steps.channels_mut(scan.of_mut(rows))).workspace(scratch);
+        Ok(selective_scan::forward(exec, &args, &mut out.final_state(last).checkpoints(saved))?)
+    }
+
+    /// The scan of a block of Mamba or FalconMamba, from its projection, convolution, step sizes and maps.
+    pub(super) fn scan_args<'r>(
+        &self,
+        steps: Steps,
+        block: &'r Block,
+        [projected, conv, dt]: [View<'r>; 3],
+        maps: View<'r>,
+    ) -> selective_scan::Args<'r> {
+        let Config { inner, dt_rank, dstate, .. } = self.config;
+        let (x, dt) = (steps.channels(conv, 0..inner), steps.channels(dt, 0..inner));
+        let [b, c] = [dt_rank, dt_rank + dstate].map(|first| steps.channels(maps, first..first + dstate));
+        selective_scan::Args::new(x, dt, block.a.view(), b, c)
             .d(block.d.view())
-            .z(steps.channels(rooms.projected.of(rows), inner..2 * inner))
+            .z(steps.channels(projected, inner..2 * inner))
             .dt_bias(block.dt_bias.view())
             .dt_softplus(true)
             .dt_limit(self.config.dt_limit)
-            .initial_state(of_layer(&from.scan, layer));
-        let scratch = rooms.workspace.view_mut(exec, selective_scan::workspace_len(exec, &args)?)?;
-        let out = selective_scan::Outputs::default().y(steps.channels_mut(rooms.scan.of_mut(rows))).workspace(scratch);
-        selective_scan::forward(exec, &args, &mut out.final_state(to.scan.view_mut().index(0, layer)))?;
-        let (weight, bias) = (block.out_proj.weight.view(), block.out_proj.bias());
-        Ok(products.multiply(rooms.scan.of(rows), weight, bias, &mut rooms.stream.of_mut(rows), true)?)
     }
 
     /// What follows the convolution in a block of Mamba-2.
-    fn mamba2(&self, steps: Steps, block: &Block, layer: usize, from: &Side, to: &mut Side, rooms: &mut Rooms) -> Result<()> {
+    fn mamba2(&self, steps: Steps, block: &Block, states: Option<(View<'_>, ViewMut<'_>)>, rooms: &mut Rooms) -> Result<()> {
         let Own::Mamba2 { norm, eps } = &block.own else { return Ok(()) };
         let (exec, rows) = (&self.exec, steps.rows());
+        let Config { nheads, ngroups, .. } = self.config;
+        let Rooms { projected, conv, scan, gated, workspace, .. } = rooms;
+        let (initial, last) = states.map(|(initial, last)| (initial.split(1, nheads), last.split(1, nheads))).unzip();
+        let args = self.ssd_args(steps, block, projected.of(rows), conv.of(rows)).initial_state(initial);
+        let scratch = workspace.view_mut(exec, ssd::workspace_len(exec, &args)?)?;
+        let y = scan.of_mut(rows).split(0, steps.sequences).split(2, nheads);
+        ssd::forward(exec, &args, &mut ssd::Outputs::default().y(y).workspace(scratch).final_state(last))?;
+        Ok(rms_norm(exec, scan.of(rows), Some(norm.view()), ngroups, *eps, &mut gated.of_mut(rows))?)
+    }
+
+    /// SSD of a block of Mamba-2, from its projection and convolution.
+    pub(super) fn ssd_args<'r>(&self, steps: Steps, block: &'r Block, projected: View<'r>, conv: View<'r>) -> ssd::Args<'r> {
         let Config { inner, nheads, ngroups, dstate, .. } = self.config;
-        let (projected, conv, maps) = (steps.of(rooms.projected.of(rows)), steps.of(rooms.conv.of(rows)), ngroups * dstate);
+        let (projected, conv, maps, dt) = (steps.of(projected), steps.of(conv), ngroups * dstate, self.conv_columns().end);
         let of_groups = |first: usize| conv.slice(2, first..first + maps).split(2, ngroups);
-        let dt = inner + self.config.conv_channels();
         let (x, dt) = (conv.slice(2, 0..inner).split(2, nheads), projected.slice(2, dt..dt + nheads));
-        let args = ssd::Args::new(x, dt, block.a.view(), of_groups(inner), of_groups(inner + maps))
+        ssd::Args::new(x, dt, block.a.view(), of_groups(inner), of_groups(inner + maps))
             .d(block.d.view())
             .z(projected.slice(2, 0..inner).split(2, nheads))
             .dt_bias(block.dt_bias.view())
             .dt_softplus(true)
             .dt_limit(self.config.dt_limit)
-            .initial_state(of_layer(&from.scan, layer).split(1, nheads));
-        let scratch = rooms.workspace.view_mut(exec, ssd::workspace_len(exec, &args)?)?;
-        let y = rooms.scan.of_mut(rows).split(0, steps.sequences).split(2, nheads);
-        let last = to.scan.view_mut().index(0, layer).split(1, nheads);
-        ssd::forward(exec, &args, &mut ssd::Outputs::default().y(y).workspace(scratch).final_state(last))?;
-        rms_norm(exec, rooms.scan.of(rows), Some(norm.view()), ngroups, *eps, &mut rooms.gated.of_mut(rows))?;
-        let (weight, bias) = (block.out_proj.weight.view(), block.out_proj.bias());
-        Ok(self.products.multiply(rooms.gated.of(rows), weight, bias, &mut rooms.stream.of_mut(rows), true)?)
     }
+}
+
+/// The rows that the last product of a block takes: those of the scan, or of the norm behind it.
+pub(super) fn mixed<'r>(block: &Block, scan: &'r Room, gated: &'r Room) -> &'r Room {
+    if matches!(block.own, Own::Mamba2 { .. }) { gated } else { scan }
 }

@@ -17,6 +17,8 @@ pub(super) struct Rooms {
     pub(super) scan: Room,
     pub(super) gated: Room,
     pub(super) workspace: Workspace,
+    /// What scans keep for the way back.
+    pub(super) saved: Workspace,
 }
 
 /// Rows of so many columns; the first ones are used.
@@ -24,7 +26,7 @@ pub(super) struct Rooms {
 pub(super) struct Room(Option<Tensor>);
 
 impl Room {
-    fn grow(&mut self, exec: &Exec, dtype: DType, rows: usize, columns: usize) -> Result<()> {
+    pub(super) fn grow(&mut self, exec: &Exec, dtype: DType, rows: usize, columns: usize) -> Result<()> {
         if self.0.as_ref().is_none_or(|memory| memory.shape()[0] < rows) {
             // freed first, for a device may not have room for both
             self.0 = None;
@@ -36,6 +38,14 @@ impl Room {
     /// The first rows, (rows, columns).
     pub(super) fn of(&self, rows: usize) -> View<'_> {
         self.0.as_ref().expect("grown before it is used").view().slice(0, 0..rows)
+    }
+
+    /// The numbers of the first rows, on the host.
+    pub(super) fn to_vec(&self, rows: usize) -> Result<Vec<f32>> {
+        let memory = self.0.as_ref().expect("grown before it is used");
+        let mut numbers = memory.to_vec()?;
+        numbers.truncate(rows * memory.shape()[1]);
+        Ok(numbers)
     }
 
     /// The same, to be written.
@@ -59,6 +69,7 @@ impl Rooms {
             scan: Room::default(),
             gated: Room::default(),
             workspace: Workspace::default(),
+            saved: Workspace::default(),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::state::{LayerState, State, shapes};
 use statescan::cuda::Graph;
 use statescan::tensor::Tensor;
-use statescan::{DType, View};
+use statescan::{DType, View, ViewMut};
 use std::sync::Arc;
 
 /// What a [`DeviceModel`](super::DeviceModel) remembers of the tokens of some sequences, in the memory of its device.
@@ -35,6 +35,22 @@ impl Side {
         let shapes = shapes(&shared.config).map(|[rows, columns]| [shared.config.layers, sequences, rows, columns]);
         let [conv, scan] = shapes.map(|shape| Tensor::zeros(&shared.exec, DType::F32, &shape));
         Ok(Side { conv: conv?, scan: scan? })
+    }
+}
+
+/// What the sequences of a layer begin with, and where what they end with goes.
+pub(super) struct Ends<'e> {
+    pub(super) from: &'e Side,
+    pub(super) to: &'e mut Side,
+    pub(super) layer: usize,
+}
+
+impl<'e> Ends<'e> {
+    /// The inputs of the convolution, and the states of the scan.
+    pub(super) fn views(self) -> [(View<'e>, ViewMut<'e>); 2] {
+        let Ends { from, to, layer } = self;
+        let pair = |from: &'e Tensor, to: &'e mut Tensor| (of_layer(from, layer), to.view_mut().index(0, layer));
+        [pair(&from.conv, &mut to.conv), pair(&from.scan, &mut to.scan)]
     }
 }
 

@@ -1,10 +1,12 @@
 //! The weights of a model on the device.
 
+use crate::config::Config;
 use crate::error::Result;
 use crate::mixer::{Conv, Maps, Mixer};
 use crate::model::Model;
 use crate::rows::Linear;
 use crate::weight::{TYPES, Weight};
+use statescan::cuda::layers::training::Form;
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec, View};
 
@@ -49,6 +51,27 @@ pub(super) enum Own {
 pub(super) struct Product {
     pub(super) weight: Tensor,
     pub(super) bias: Option<Tensor>,
+}
+
+impl Block {
+    fn of(&mut self, name: &str) -> Option<&mut Tensor> {
+        Some(match (name, &mut self.own) {
+            ("norm.weight", _) => &mut self.norm,
+            ("mixer.in_proj.weight", _) => &mut self.in_proj.weight,
+            ("mixer.in_proj.bias", _) => return self.in_proj.bias.as_mut(),
+            ("mixer.conv1d.weight", _) => &mut self.conv_weight,
+            ("mixer.conv1d.bias", _) => return self.conv_bias.as_mut(),
+            ("mixer.A_log", _) => &mut self.a,
+            ("mixer.D", _) => &mut self.d,
+            ("mixer.dt_proj.bias", Own::Mamba { .. }) | ("mixer.dt_bias", Own::Mamba2 { .. }) => &mut self.dt_bias,
+            ("mixer.x_proj.weight", Own::Mamba { x_proj, .. }) => &mut x_proj.weight,
+            ("mixer.dt_proj.weight", Own::Mamba { dt_proj, .. }) => &mut dt_proj.weight,
+            ("mixer.norm.weight", Own::Mamba2 { norm, .. }) => norm,
+            ("mixer.out_proj.weight", _) => &mut self.out_proj.weight,
+            ("mixer.out_proj.bias", _) => return self.out_proj.bias.as_mut(),
+            _ => return None,
+        })
+    }
 }
 
 impl Product {
@@ -135,6 +158,24 @@ impl Weights {
 
     pub(super) fn head(&self) -> &Tensor {
         self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// The tensor that is used in the place of a weight, and how it comes from it.
+    ///
+    /// # Panics
+    /// If there is no such weight.
+    pub(super) fn of(&mut self, config: &Config, name: &str) -> (&mut Tensor, Form) {
+        let found = match name.strip_prefix("backbone.layers.").and_then(|rest| rest.split_once('.')) {
+            Some((layer, name)) => {
+                let block = layer.parse().ok().and_then(|layer: usize| self.blocks.get_mut(layer));
+                block.and_then(|block| block.of(name))
+            }
+            None if name == config.embedding => Some(&mut self.embedding),
+            None if name == "lm_head.weight" => self.head.as_mut(),
+            None => Some(&mut self.norm),
+        };
+        let form = if name.ends_with(".A_log") { Form::Decay } else { Form::Same };
+        (found.unwrap_or_else(|| panic!("a tensor for `{name}`")), form)
     }
 
     /// Bytes of projections and head.

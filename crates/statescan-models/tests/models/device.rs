@@ -4,7 +4,7 @@ use crate::common::{self, Folder};
 use safetensors::Dtype;
 use statescan::{DType, Exec};
 use statescan_models::reference;
-use statescan_models::{DeviceModel, DeviceState, Model, Sampler};
+use statescan_models::{Array, DeviceModel, DeviceState, Model, Options, Sampler, Tensors, Trainer};
 use std::path::Path;
 
 /// An executor on the first GPU.
@@ -216,4 +216,79 @@ fn what_does_not_fit_a_model_on_a_gpu_is_refused_with_a_sentence() {
     assert_eq!((state.position(), pair.position(), foreign.position()), (0, 0, 0));
     let Ok(empty) = model.forward_from(&[], &mut state) else { panic!("no tokens have no logits") };
     assert!(empty.is_empty());
+}
+
+#[test]
+fn gradients_on_a_gpu_are_those_of_the_cpu() {
+    let Some(exec) = gpu() else { return };
+    for kind in ["mamba", "falcon_mamba", "mamba2"] {
+        let model = Folder::new(kind).model();
+        let config = model.config();
+        let text = common::tokens(3 * 71, config.vocab);
+        let poisoned = |(name, shape): (String, Vec<usize>)| {
+            let data = vec![f32::NAN; shape.iter().product()];
+            (name, Array { shape, data })
+        };
+        let mut expected: Tensors = config.tensors().into_iter().map(poisoned).collect();
+        let mut got = expected.clone();
+        let loss = model.loss_and_gradients(&Exec::cpu(1), &text, 70, &mut expected).unwrap();
+        let mut errors = Vec::new();
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let on_device = DeviceModel::new(&exec, &model, Some(dtype)).unwrap();
+            let found = on_device.loss_and_gradients(&text, 70, &mut got).unwrap();
+            let mut again = got.clone();
+            on_device.loss_and_gradients(&text, 70, &mut again).unwrap();
+            assert_eq!(again, got, "{kind} {dtype}: the same bits");
+            for (name, expected) in &expected {
+                let (got, largest) = (&got[name].data, expected.data.iter().fold(0f32, |most, g| most.max(g.abs())));
+                let worst = got.iter().zip(&expected.data).map(|(a, b)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() });
+                let worst = worst.fold(0.0, f32::max);
+                let bound = if dtype == DType::F32 { 2e-5 } else { f32::MAX };
+                assert!(worst <= bound * largest, "{kind} {dtype}, {name}: {worst:e} of {largest:e}");
+            }
+            errors.push([(found - loss).abs() / loss.abs(), apart(&got, &expected)]);
+        }
+        println!("{kind}: loss and gradients off by {errors:?} in f32, f16 and bf16");
+        let [[exact, _], [loss_half, half], [loss_brain, brain]] = errors[..] else { unreachable!() };
+        assert!(exact < 1e-6 && loss_half < 4e-3 && half < 0.02, "{kind}: {errors:?}");
+        // what is not rounding would be the same in both types: bf16 has three bits less
+        assert!(loss_brain < 32e-3 && brain < 16.0 * half, "{kind}: {errors:?}");
+    }
+}
+
+/// The length of a difference, as a share of the length, all tensors together.
+fn apart(got: &Tensors, expected: &Tensors) -> f64 {
+    let numbers = |tensors: &Tensors| tensors.values().flat_map(|array| array.data.clone()).map(f64::from).collect::<Vec<_>>();
+    let (got, expected) = (numbers(got), numbers(expected));
+    let length = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>().sqrt();
+    length(&mut got.iter().zip(&expected).map(|(a, b)| a - b)) / length(&mut expected.iter().copied())
+}
+
+#[test]
+fn training_on_a_gpu_goes_as_on_the_cpu_and_can_change_between_them() {
+    let Some(exec) = gpu() else { return };
+    let text: Vec<u8> = (0..4000u32).map(|i| b"the way it goes "[(i + i / 100) as usize % 16]).collect();
+    let options = Options { dim: 32, layers: 2, batch: 3, seqlen: 40, steps: 12, ..Options::default() };
+    let run = |execs: [&Exec; 2]| {
+        let mut trainer = Trainer::new(options.clone(), &text).unwrap();
+        for i in 0..options.steps {
+            trainer.step(execs[i * 2 / options.steps]).unwrap();
+        }
+        (trainer.losses().to_vec(), trainer.held_out(execs[1]).unwrap())
+    };
+    let cpu = Exec::cpu(1);
+    let (expected, held_out) = run([&cpu, &cpu]);
+    for execs in [[&exec, &exec], [&cpu, &exec], [&exec, &cpu]] {
+        let (losses, guessed) = run(execs);
+        assert!(off(&losses, &expected) < 1e-4, "{losses:?} instead of {expected:?}");
+        assert!((guessed - held_out).abs() < 1e-3, "{guessed} instead of {held_out}");
+    }
+    let mut trainer = Trainer::new(options.clone(), &text).unwrap();
+    trainer.step(&exec).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    trainer.save(folder.path()).unwrap();
+    let mut resumed = Trainer::resume(folder.path(), &text).unwrap();
+    for _ in 0..3 {
+        assert_eq!(trainer.step(&exec).unwrap(), resumed.step(&exec).unwrap(), "the same bits");
+    }
 }

@@ -13,7 +13,8 @@ use std::sync::Mutex;
 /// Scratch memory that algorithms may use: what NVIDIA advises for Hopper.
 const WORKSPACE: usize = 32 << 20;
 
-/// `CUBLAS_OP_T`.
+/// `CUBLAS_OP_N` and `CUBLAS_OP_T`.
+const AS_IS: i32 = 0;
 const TRANSPOSED: i32 = 1;
 
 /// The library on one stream, with scratch memory and what it suggested so far.
@@ -180,12 +181,16 @@ impl Described {
         // SAFETY: the place written is valid.
         unsafe { call!(cublasLtMatmulDescCreate(&mut created, compute, sys::cudaDataType_t::CUDA_R_32F))? };
         let mut described = Described { product: created as usize, matrices: [0; 3] };
-        described.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
+        let [weight, x] = product.transposed;
+        described.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, if weight { &AS_IS } else { &TRANSPOSED })?;
+        described.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, if x { &TRANSPOSED } else { &AS_IS })?;
         if product.bias {
             described.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS)?;
         }
         let [rows, inputs, outputs] = [product.rows, product.inputs, product.outputs].map(|size| size as u64);
-        let matrices = [(product.input, inputs, outputs), (product.input, inputs, rows), (product.output, outputs, rows)];
+        let of_weight = if weight { (product.input, outputs, inputs) } else { (product.input, inputs, outputs) };
+        let of_x = if x { (product.input, rows, inputs) } else { (product.input, inputs, rows) };
+        let matrices = [of_weight, of_x, (product.output, outputs, rows)];
         let places = described.matrices.iter_mut().zip(matrices).zip(product.pitches);
         for ((place, (dtype, column, columns)), pitch) in places {
             let mut matrix = null_mut();

@@ -115,6 +115,16 @@ impl<'a> ViewMut<'a> {
         self.view.shape()
     }
 
+    /// The part before an index of an axis, and the rest.
+    ///
+    /// # Panics
+    /// If there is no such axis or no such index.
+    pub fn split_at(self, axis: usize, at: usize) -> (Self, Self) {
+        let whole = self.view.shape()[axis];
+        // the two views have no element in common
+        (Self::wrap(self.view.slice(axis, 0..at)), Self::wrap(self.view.slice(axis, at..whole)))
+    }
+
     /// Address of element (0, .., 0).
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.view.as_ptr().cast_mut()

@@ -14,6 +14,8 @@
 //! [`Graph`](super::Graph). On devices of compute capability 9.0 and newer [`row_product`], [`largest`] and the steps begin while the kernel before them ends, and
 //! read weights, and the states that they alone write, before that: such memory is written by no kernel that is put into the stream right before.
 //!
+//! What training needs beside that is in [`training`].
+//!
 //! Rows are neighbours in memory or lie the same distance apart; leading axes count as rows. On the CPU there is [`linear`](crate::linear).
 
 mod embedding;
@@ -26,6 +28,7 @@ mod row_product;
 mod rows;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
+pub mod training;
 
 pub use embedding::embedding;
 pub use largest::{largest, set_token};

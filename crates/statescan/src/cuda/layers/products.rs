@@ -27,7 +27,9 @@ pub(crate) struct Product {
     pub(crate) input: DType,
     pub(crate) output: DType,
     pub(crate) bias: bool,
-    /// From row to row of weights, rows and results.
+    /// Whether weights and rows lie as their transposes.
+    pub(crate) transposed: [bool; 2],
+    /// From row to row of weights, rows and results, as they lie.
     pub(crate) pitches: [usize; 3],
     /// What their addresses are multiples of, in bytes.
     pub(crate) aligned: [u32; 3],
@@ -44,6 +46,9 @@ impl Products {
 
     /// Computes `y = x W^T + bias`, or with `add` adds that to `y`: x (rows, inputs), weight (outputs, inputs), bias (outputs), y (rows, outputs).
     ///
+    /// x and the weights, if they are matrices, may also have columns of neighbours instead of rows: the gradients of a product are such products,
+    /// `dx = dy W` and `dW = dy^T x`.
+    ///
     /// Weights and rows have one type, f32, bf16 or f16; results have it too, or are f32, and the bias has the results' type. Sums are f32, and
     /// factors in f32 are not rounded unless the executor allows it ([`Exec::with_tf32`]). The algorithm, and with it the order of a sum, depends on
     /// the number of rows.
@@ -52,7 +57,7 @@ impl Products {
     /// Arguments of wrong shapes, types or devices, rows that are not neighbours, results that overlap something. Nothing is written then.
     pub fn multiply(&self, x: View<'_>, weight: View<'_>, bias: Option<View<'_>>, y: &mut ViewMut<'_>, add: bool) -> Result<()> {
         let result = y.as_view();
-        let [of_x, of_weight] = [Rows::of(OP, "x", &x)?, Rows::of(OP, "weight", &weight)?];
+        let [of_x, of_weight] = [Factor::of("x", &x)?, Factor::of("weight", &weight)?];
         let of_y = Rows::of(OP, "y", &result)?;
         let mut checker = Checker::new(OP, self.exec.device());
         checker.read("x", &x, Kind::Real, &x.shape())?;
@@ -78,6 +83,7 @@ impl Products {
             return Ok(());
         }
         let aligned = |rows: Rows| 1 << rows.address.trailing_zeros().min(8);
+        let lie = [of_weight.lies, of_x.lies, of_y];
         let product = Product {
             rows: of_x.rows,
             inputs: of_x.columns,
@@ -85,11 +91,35 @@ impl Products {
             input,
             output: of_y.dtype,
             bias: bias.is_some(),
-            pitches: [of_weight.pitch, of_x.pitch, of_y.pitch],
-            aligned: [of_weight, of_x, of_y].map(aligned),
+            transposed: [of_weight.transposed, of_x.transposed],
+            pitches: lie.map(|rows| rows.pitch),
+            aligned: lie.map(aligned),
         };
         let bias = bias.map_or(0, |bias| bias.as_ptr() as u64);
         // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them.
-        unsafe { self.library.multiply(&product, [of_weight.address, of_x.address, bias, of_y.address], add) }
+        unsafe { self.library.multiply(&product, [of_weight.lies.address, of_x.lies.address, bias, of_y.address], add) }
+    }
+}
+
+/// A factor of a product.
+struct Factor {
+    rows: usize,
+    columns: usize,
+    dtype: DType,
+    /// The rows in memory: its own, or those of its transpose.
+    lies: Rows,
+    transposed: bool,
+}
+
+impl Factor {
+    fn of(argument: &'static str, view: &View<'_>) -> Result<Self> {
+        let own = Rows::of(OP, argument, view);
+        let transposed = own.is_err() && view.rank() == 2;
+        let lies = match transposed {
+            true => Rows::of(OP, argument, &view.permute(&[1, 0])).or(own)?,
+            false => own?,
+        };
+        let [rows, columns] = if transposed { [lies.columns, lies.rows] } else { [lies.rows, lies.columns] };
+        Ok(Factor { rows, columns, dtype: lies.dtype, lies, transposed })
     }
 }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 use crate::{Exec, View};
 
-const TYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+pub(super) const TYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
 #[test]
 fn products_of_a_row_compile() {
@@ -79,7 +79,7 @@ fn steps_norms_and_the_rest_compile() {
 }
 
 /// An executor on the first GPU; without one the test says why it does nothing.
-fn gpu() -> Option<Exec> {
+pub(super) fn gpu() -> Option<Exec> {
     match Exec::cuda(0) {
         Ok(exec) => Some(exec),
         Err(error @ Error::Unavailable { .. }) => {
@@ -91,7 +91,7 @@ fn gpu() -> Option<Exec> {
 }
 
 /// Numbers between -1 and 1 that a tensor of a type has, on the host and on the device.
-fn random(exec: &Exec, dtype: DType, shape: &[usize], seed: u64) -> (Vec<f64>, Tensor) {
+pub(super) fn random(exec: &Exec, dtype: DType, shape: &[usize], seed: u64) -> (Vec<f64>, Tensor) {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -103,7 +103,7 @@ fn random(exec: &Exec, dtype: DType, shape: &[usize], seed: u64) -> (Vec<f64>, T
     (numbers, host.to(exec).unwrap())
 }
 
-fn check(what: &str, got: &[f32], expected: &[f64], bound: f64) {
+pub(super) fn check(what: &str, got: &[f32], expected: &[f64], bound: f64) {
     assert_eq!(got.len(), expected.len());
     let largest = expected.iter().fold(1.0, |most: f64, x| most.max(x.abs()));
     for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
