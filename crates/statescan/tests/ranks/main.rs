@@ -1,6 +1,7 @@
 //! A sequence cut over ranks, which are threads here, is the whole sequence: outputs, final states and every gradient, for any cuts, packing and
 //! direction of time.
 
+mod combine;
 #[path = "../common/mod.rs"]
 mod common;
 mod rank;
