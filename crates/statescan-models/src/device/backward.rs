@@ -106,6 +106,8 @@ struct Batch<'b> {
     back: &'b mut BackRooms,
     gradients: &'b mut Gradients,
     dropout: Dropout,
+    /// What gradients are multiplied by on the way.
+    unit: f32,
 }
 
 impl Shared {
@@ -127,13 +129,19 @@ impl Shared {
             Tensor::from_slice(&self.exec, &tokens, &[tokens.len()])
         };
         let (tokens, targets, order) = (upload(read)?, upload(targets)?, TokenRows::new(&self.exec, read)?);
-        let mut batch = Batch { shared: self, steps, rooms, back, gradients, dropout };
+        // gradients of a mean over many rows are too small for f16, whose numbers end at 6e-8
+        let unit = if self.weights.dtype == DType::F16 { steps.rows().next_power_of_two() as f32 } else { 1.0 };
+        let mut batch = Batch { shared: self, steps, rooms, back, gradients, dropout, unit };
         batch.forward(&tokens)?;
         batch.head(&targets)?;
         for layer in (0..self.config.layers).rev() {
             batch.block(layer)?;
         }
         batch.embedding(&order)?;
+        if unit != 1.0 {
+            let back = Tensor::from_slice(&self.exec, &[1.0 / unit], &[1])?;
+            gradients.0.values_mut().try_for_each(|gradient| scale_by(&self.exec, &mut gradient.view_mut(), back.view()))?;
+        }
         let losses = back.losses.to_vec(steps.rows())?;
         Ok(losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() / losses.len() as f64)
     }
@@ -177,7 +185,7 @@ impl Batch<'_> {
             let part = first..rows.min(first + LOGITS);
             let (count, x) = (part.len(), normed.of(rows).slice(0, part.clone()));
             products.multiply(x, head, None, &mut logits.of_mut(count), false)?;
-            let (targets, scale) = (targets.view().slice(0, part.clone()), 1.0 / rows as f32);
+            let (targets, scale) = (targets.view().slice(0, part.clone()), self.unit / rows as f32);
             let mut losses = losses.of_mut(rows).slice(0, part.clone()).index(1, 0);
             cross_entropy(exec, logits.of(count), targets, scale, &mut losses, &mut dlogits.of_mut(count))?;
             let dy = dlogits.of(count);

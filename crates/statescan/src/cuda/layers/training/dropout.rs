@@ -31,6 +31,8 @@ params! {
         x: Address<f32>,
         y: Address<f32>,
         count: i64,
+        /// From number to number of x: none if it is one number.
+        step: i64,
     }
 }
 
@@ -82,19 +84,21 @@ pub fn clear(exec: &Exec, y: &mut ViewMut<'_>) -> Result<()> {
     unsafe { stream.fill(view.as_ptr() as u64, 0, view.len() * view.dtype().size()) }
 }
 
-/// `y = y x`, number by number: both have one shape, are dense, and f32.
+/// `y = y x`, number by number, or with one number: x has the shape of y or (1), both are dense, and f32.
 ///
 /// # Errors
 /// As [`dropout`].
 pub fn scale_by(exec: &Exec, y: &mut ViewMut<'_>, x: View<'_>) -> Result<()> {
     let stream = exec.cuda_only()?;
     let mut checker = Checker::new("scale_by", exec.device());
-    checker.read("x", &x, Kind::Exact(DType::F32), &x.shape())?;
+    let view = y.as_view();
+    let one = x.shape()[..] == [1];
+    checker.read("x", &x, Kind::Exact(DType::F32), if one { &[1] } else { &view.shape() })?;
     checker.dense("x", Some(x))?;
-    checker.write("y", y, Kind::Exact(DType::F32), &x.shape())?;
-    checker.dense("y", Some(y.as_view()))?;
+    checker.write("y", y, Kind::Exact(DType::F32), &view.shape())?;
+    checker.dense("y", Some(view))?;
     checker.finish()?;
-    let kernel = scale(x.as_ptr() as u64, y.as_view().as_ptr() as u64, x.len())?;
+    let kernel = scale([x.as_ptr() as u64, view.as_ptr() as u64], view.len(), one)?;
     // SAFETY: as in `rms_norm_backward`.
     unsafe { kernel.launch(stream, &SCALE) }
 }
@@ -109,6 +113,8 @@ pub(super) fn kernel(
     let config = Config::default()
         .dtype("X", x_type)
         .dtype("Y", y_type)
+        // four neighbours in one access where all begin so
+        .flag("WHOLE", count % 4 == 0 && x % (4 * x_type.size() as u64) == 0 && y % (4 * y_type.size() as u64) == 0)
         .flag("ZEROS", zeros.is_some())
         .flag("ADD", add)
         .int("THREADS", THREADS);
@@ -124,8 +130,8 @@ pub(super) fn kernel(
     Ok(Kernel { config, launch: Launch::elementwise(OP, Some(count.div_ceil(4)), THREADS)?, params })
 }
 
-pub(super) fn scale(x: u64, y: u64, count: usize) -> Result<Kernel<ScaleParams>> {
-    let params = ScaleParams { x: Address::new(x), y: Address::new(y), count: count as i64 };
+pub(super) fn scale([x, y]: [u64; 2], count: usize, one: bool) -> Result<Kernel<ScaleParams>> {
+    let params = ScaleParams { x: Address::new(x), y: Address::new(y), count: count as i64, step: i64::from(!one) };
     Ok(Kernel {
         config: Config::default().int("THREADS", THREADS),
         launch: Launch::elementwise("scale_by", Some(count), THREADS)?,

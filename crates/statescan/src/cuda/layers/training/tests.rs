@@ -40,7 +40,7 @@ fn kernels_of_training_compile() {
     suite.add(&adamw::ADAMW, &step.kernel([0; 5], Some((0, DType::F32, Form::Decay)), 100, false).unwrap().config, 0);
     let wide = Rows { address: 1 << 20, dtype: DType::F32, rows: 100, columns: 768, pitch: 768 };
     suite.add(&embedding::EMBEDDING, &embedding::kernel(&wide, &wide, [0; 3], 7).unwrap().config, 0);
-    suite.add(&dropout::SCALE, &dropout::scale(0, 0, 100).unwrap().config, 0);
+    suite.add(&dropout::SCALE, &dropout::scale([0; 2], 100, true).unwrap().config, 0);
     suite.add(&adamw::SQUARES, &adamw::squares(0, 0, 100).config, 0);
     suite.add(&adamw::LENGTH, &adamw::length(0, 0, 7, 1.0).config, 0);
     suite.compile();
@@ -189,6 +189,7 @@ fn zeros_are_those_of_the_draws() -> Result<()> {
         (DType::F32, 4099, Some(Zeros { share: 0.3, seed: u64::MAX - 5 }), false),
         (DType::BF16, 1, Some(Zeros { share: 0.5, seed: 3 }), true),
         (DType::F16, 1000, None, true),
+        (DType::F32, 4096, Some(Zeros { share: 0.25, seed: 9 }), true),
     ] {
         let (x, on_x) = random(&exec, dtype, &[count], 1);
         let (mut expected, mut y) = random(&exec, DType::F32, &[count], 2);
@@ -205,6 +206,9 @@ fn zeros_are_those_of_the_draws() -> Result<()> {
         scale_by(&exec, &mut y.view_mut(), on_times.view())?;
         let expected: Vec<f64> = expected.iter().zip(&times).map(|(x, y)| x * y).collect();
         check("scaled", &numbers(&y)?, &expected, 3e-7);
+        let half = Tensor::from_slice(&exec, &[0.5f32], &[1])?;
+        scale_by(&exec, &mut y.view_mut(), half.view())?;
+        check("halved", &numbers(&y)?, &expected.iter().map(|x| x / 2.0).collect::<Vec<_>>(), 3e-7);
     }
     Ok(())
 }
