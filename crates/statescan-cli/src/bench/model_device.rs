@@ -61,14 +61,18 @@ impl Bench {
         ];
         if model.config().dim <= TRAINED {
             drop((state, device));
-            rows.push(row("train", prompt.len(), "cuBLASLt", self.train(model.config(), dtype, &prompt, runs)?, 3.0 * products));
+            for (pass, keep) in [("train", false), ("keeping", true)] {
+                let time = self.train(model.config(), dtype, &prompt, runs, keep)?;
+                rows.push(row(pass, prompt.len(), "cuBLASLt", time, 3.0 * products));
+            }
         }
         Ok(rows)
     }
 
-    /// Nanoseconds of a step of training on rows of the prompt, each of which is followed by one more token.
-    fn train(&self, config: &Config, dtype: DType, prompt: &[u32], runs: usize) -> Result<f64> {
-        let mut training = DeviceTraining::new(&self.exec, config, &weights(config), dtype)?;
+    /// Nanoseconds of a step of training on rows of the prompt, each of which is followed by one more token; blocks keep their activations, or are
+    /// computed again.
+    fn train(&self, config: &Config, dtype: DType, prompt: &[u32], runs: usize, keep: bool) -> Result<f64> {
+        let mut training = DeviceTraining::new(&self.exec, config, &weights(config), dtype)?.keep_activations(keep);
         let rows: Vec<u32> = prompt.chunks(PROMPT[1]).flat_map(|row| row.iter().copied().chain([1])).collect();
         let step = AdamW { rate: 1e-4, weight_decay: 0.1, memory: [0.9, 0.95], eps: 1e-8, taken: 1 };
         median(runs, 1, || Ok(training.step(&rows, PROMPT[1], 1.0, step).map(drop)?))

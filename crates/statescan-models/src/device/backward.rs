@@ -53,8 +53,11 @@ impl Gradients {
 /// Room for the way back, which grows to the largest.
 #[derive(Default)]
 pub(super) struct BackRooms {
-    /// The stream before each block.
+    /// Whether blocks keep their activations; otherwise they are computed again on the way back.
+    keep: bool,
+    /// The stream before each block, or everything that it computes.
     before: Vec<Room>,
+    kept: Vec<Rooms>,
     /// Gradients by the stream, and by what is named as in [`Rooms`].
     dstream: Room,
     dmixed: Room,
@@ -72,10 +75,20 @@ pub(super) struct BackRooms {
 }
 
 impl BackRooms {
+    /// No room, for blocks that keep their activations or do not.
+    pub(super) fn new(keep: bool) -> Self {
+        BackRooms { keep, ..BackRooms::default() }
+    }
+
     fn grow(&mut self, exec: &Exec, config: &Config, dtype: DType, rows: usize) -> Result<()> {
         let Config { kind, dim, inner, dt_rank, dstate, vocab, layers, .. } = *config;
-        self.before.resize_with(layers, Room::default);
-        self.before.iter_mut().try_for_each(|room| room.grow(exec, DType::F32, rows, dim))?;
+        if self.keep {
+            self.kept.resize_with(layers, || Rooms::new(dtype));
+            self.kept.iter_mut().try_for_each(|rooms| rooms.grow(exec, config, rows))?;
+        } else {
+            self.before.resize_with(layers, Room::default);
+            self.before.iter_mut().try_for_each(|room| room.grow(exec, DType::F32, rows, dim))?;
+        }
         let (maps, mamba) = (dt_rank + 2 * dstate, kind != Kind::Mamba2);
         let some = rows.min(LOGITS);
         let rooms = [
@@ -129,7 +142,7 @@ impl Shared {
             Tensor::from_slice(&self.exec, &tokens, &[tokens.len()])
         };
         let (tokens, targets, order) = (upload(read)?, upload(targets)?, TokenRows::new(&self.exec, read)?);
-        // gradients of a mean over many rows are too small for f16, whose numbers end at 6e-8
+        // gradients of a mean over many rows are small for f16, whose numbers end at 6e-8
         let unit = if self.weights.dtype == DType::F16 { steps.rows().next_power_of_two() as f32 } else { 1.0 };
         let mut batch = Batch { shared: self, steps, rooms, back, gradients, dropout, unit };
         batch.forward(&tokens)?;
@@ -152,13 +165,19 @@ impl Batch<'_> {
     fn forward(&mut self, tokens: &Tensor) -> Result<()> {
         let Shared { exec, weights, products, config, .. } = self.shared;
         let rows = self.steps.rows();
-        let BackRooms { dstream: added, before, .. } = &mut *self.back;
+        let added = &mut self.back.dstream;
         embedding(exec, weights.embedding.view(), tokens.view(), &mut added.of_mut(rows))?;
         dropout(exec, added.of(rows), self.dropout.zeros(config.layers), &mut self.rooms.stream.of_mut(rows), false)?;
-        for (layer, (block, before)) in weights.blocks.iter().zip(before).enumerate() {
-            dropout(exec, self.rooms.stream.of(rows), None, &mut before.of_mut(rows), false)?;
-            self.shared.mix(self.steps, block, None, self.rooms, false)?;
+        for (layer, block) in weights.blocks.iter().enumerate() {
+            let BackRooms { keep, before, kept, .. } = &mut *self.back;
+            let keep = *keep;
+            let copy = if keep { &mut kept[layer].stream } else { &mut before[layer] };
+            dropout(exec, self.rooms.stream.of(rows), None, &mut copy.of_mut(rows), false)?;
+            self.change_rooms(layer);
+            self.shared.mix(self.steps, block, None, self.rooms, keep)?;
             let Rooms { scan, gated, stream, .. } = &mut *self.rooms;
+            let BackRooms { dstream: added, kept, .. } = &mut *self.back;
+            let stream = if keep { &mut kept[layer].stream } else { stream };
             let (x, weight, bias) = (mixed(block, scan, gated).of(rows), block.out_proj.weight.view(), block.out_proj.bias());
             match self.dropout.zeros(layer) {
                 None => products.multiply(x, weight, bias, &mut stream.of_mut(rows), true)?,
@@ -167,8 +186,18 @@ impl Batch<'_> {
                     dropout(exec, added.of(rows), zeros, &mut stream.of_mut(rows), true)?;
                 }
             }
+            self.change_rooms(layer);
         }
         Ok(())
+    }
+
+    /// Takes the rooms of a block that keeps its activations, or gives them back; scratch memory is the same for all.
+    fn change_rooms(&mut self, layer: usize) {
+        let keep = self.back.keep;
+        if let Some(kept) = self.back.kept.get_mut(layer).filter(|_| keep) {
+            std::mem::swap(self.rooms, kept);
+            std::mem::swap(&mut self.rooms.workspace, &mut kept.workspace);
+        }
     }
 
     /// Losses, and gradients by the head, its norm and the stream.
@@ -203,9 +232,12 @@ impl Batch<'_> {
     fn block(&mut self, layer: usize) -> Result<()> {
         let Shared { exec, weights, config, .. } = self.shared;
         let (rows, block) = (self.steps.rows(), &weights.blocks[layer]);
-        // the forward pass again
-        dropout(exec, self.back.before[layer].of(rows), None, &mut self.rooms.stream.of_mut(rows), false)?;
-        self.shared.mix(self.steps, block, None, self.rooms, true)?;
+        if self.back.keep {
+            self.change_rooms(layer);
+        } else {
+            dropout(exec, self.back.before[layer].of(rows), None, &mut self.rooms.stream.of_mut(rows), false)?;
+            self.shared.mix(self.steps, block, None, self.rooms, true)?;
+        }
         let prefix = format!("backbone.layers.{layer}.mixer.");
         let BackRooms { dstream, dmixed, .. } = &mut *self.back;
         dropout(exec, dstream.of(rows), self.dropout.zeros(layer), &mut dmixed.of_mut(rows), false)?;
@@ -221,7 +253,9 @@ impl Batch<'_> {
         let [mut dnorm] = self.gradients.of(&format!("backbone.layers.{layer}."), ["norm.weight"]);
         let mut scratch = workspace.view_mut(exec, rms_norm_backward_workspace_len(rows, config.dim, 1))?;
         let (x, weight) = (self.rooms.stream.of(rows), Some((block.norm.view(), &mut dnorm, &mut scratch)));
-        Ok(rms_norm_backward(exec, x, weight, 1, config.eps, dnormed.of(rows), &mut dstream.of_mut(rows), true)?)
+        rms_norm_backward(exec, x, weight, 1, config.eps, dnormed.of(rows), &mut dstream.of_mut(rows), true)?;
+        self.change_rooms(layer);
+        Ok(())
     }
 
     fn out_proj(&mut self, block: &Block, prefix: &str) -> Result<()> {

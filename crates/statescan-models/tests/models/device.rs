@@ -2,9 +2,10 @@
 
 use crate::common::{self, Folder};
 use safetensors::Dtype;
+use statescan::cuda::layers::training::AdamW;
 use statescan::{DType, Exec};
 use statescan_models::reference;
-use statescan_models::{Array, DeviceModel, DeviceState, Model, Options, Sampler, Tensors, Trainer};
+use statescan_models::{Array, DeviceModel, DeviceState, DeviceTraining, Model, Options, Sampler, Tensors, Trainer};
 use std::path::Path;
 
 /// An executor on the first GPU.
@@ -262,6 +263,31 @@ fn apart(got: &Tensors, expected: &Tensors) -> f64 {
     let (got, expected) = (numbers(got), numbers(expected));
     let length = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>().sqrt();
     length(&mut got.iter().zip(&expected).map(|(a, b)| a - b)) / length(&mut expected.iter().copied())
+}
+
+#[test]
+fn kept_activations_are_those_that_are_computed_again() {
+    let Some(exec) = gpu() else { return };
+    for kind in ["mamba", "falcon_mamba", "mamba2"] {
+        let folder = Folder::new(kind);
+        let (model, weights) = (folder.model(), folder.weights());
+        let config = model.config();
+        let array = |(name, shape): (String, Vec<usize>)| {
+            let data = weights[&name].iter().map(|&w| w as f32).collect();
+            (name, Array { shape, data })
+        };
+        let weights: Tensors = config.tensors().into_iter().map(array).collect();
+        let text = common::tokens(3 * 51, config.vocab);
+        let step = AdamW { rate: 1e-2, weight_decay: 0.1, memory: [0.9, 0.95], eps: 1e-8, taken: 1 };
+        let run = |keep: bool| {
+            let mut training = DeviceTraining::new(&exec, config, &weights, DType::BF16).unwrap().keep_activations(keep);
+            let losses: Vec<f64> = (1..4).map(|taken| training.step(&text, 50, 1.0, AdamW { taken, ..step }).unwrap()).collect();
+            (losses, training.weights().unwrap())
+        };
+        let (kept, again) = (run(true), run(false));
+        assert!(kept == again, "{kind}: {:?} and {:?}", kept.0, again.0);
+        assert!(kept.0[2] < kept.0[0], "{kind}: {:?}", kept.0);
+    }
 }
 
 #[test]

@@ -92,8 +92,8 @@ pub fn scale_by(exec: &Exec, y: &mut ViewMut<'_>, x: View<'_>) -> Result<()> {
     let stream = exec.cuda_only()?;
     let mut checker = Checker::new("scale_by", exec.device());
     let view = y.as_view();
-    let one = x.shape()[..] == [1];
-    checker.read("x", &x, Kind::Exact(DType::F32), if one { &[1] } else { &view.shape() })?;
+    let (one, shape) = (x.shape()[..] == [1], view.shape());
+    checker.read("x", &x, Kind::Exact(DType::F32), if one { &[1] } else { &shape })?;
     checker.dense("x", Some(x))?;
     checker.write("y", y, Kind::Exact(DType::F32), &view.shape())?;
     checker.dense("y", Some(view))?;
