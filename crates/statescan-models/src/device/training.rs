@@ -70,8 +70,8 @@ impl DeviceTraining {
         Ok(DeviceTraining { shared, weights, gradients, clipped, rooms: BackRooms::default() })
     }
 
-    /// Whether blocks keep all activations of a step, instead of their inputs alone with everything else computed again, which is the default: a sixth
-    /// of the time for some ten times the memory. Results have the same bits.
+    /// Whether blocks keep all activations of a step. By default they keep their inputs alone, and everything else is computed again. Results have the
+    /// same bits.
     #[must_use]
     pub fn keep_activations(mut self, keep: bool) -> Self {
         self.rooms = BackRooms::new(keep);

@@ -110,12 +110,9 @@ pub(super) fn kernel(
     zeros: Option<Zeros>,
     add: bool,
 ) -> Result<Kernel<Params>> {
-    let aligned = |address: u64, dtype: DType| address.is_multiple_of(4 * dtype.size() as u64);
     let config = Config::default()
         .dtype("X", x_type)
         .dtype("Y", y_type)
-        // four neighbours in one access where all begin so
-        .flag("WHOLE", count.is_multiple_of(4) && aligned(x, x_type) && aligned(y, y_type))
         .flag("ZEROS", zeros.is_some())
         .flag("ADD", add)
         .int("THREADS", THREADS);
