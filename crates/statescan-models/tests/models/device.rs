@@ -223,7 +223,11 @@ fn what_does_not_fit_a_model_on_a_gpu_is_refused_with_a_sentence() {
 fn gradients_on_a_gpu_are_those_of_the_cpu() {
     let Some(exec) = gpu() else { return };
     for kind in ["mamba", "falcon_mamba", "mamba2"] {
-        let model = Folder::new(kind).model();
+        let mut folder = Folder::new(kind);
+        // Norms of rows near zero make numbers of rounding errors: with the usual term under the root, rounding the weights to bf16 moves the gradient of
+        // such a Mamba-2 by 6 to 8 % of its length, and with this one by 1.5 %.
+        folder.config["layer_norm_epsilon"] = 0.3.into();
+        let model = folder.model();
         let config = model.config();
         let text = common::tokens(3 * 71, config.vocab);
         let poisoned = |(name, shape): (String, Vec<usize>)| {

@@ -11,12 +11,10 @@ pub(crate) const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_12
 const SHARED: usize = 99 << 10;
 /// The most bytes of code: compiling takes about a second for each 100 KB, and the first use of a kernel waits for it.
 const LONGEST: usize = 160 << 10;
-/// Configurations of a kernel that an architecture compiles, whether or not they have anything new for others.
-const ENOUGH: usize = 2;
 
 /// What a test compiles: no warning, no spill, not too long. A configuration is compiled for one of its architectures, the one that has met
 /// the fewest of its constants. It is left out where nothing of it is new: where some architecture has met each constant, and each of its own has
-/// compiled the kernel `ENOUGH` times. So every type, flag and size is met somewhere, and every architecture has met much of them.
+/// compiled the kernel. So every type, flag and size is met somewhere, and every architecture has met much of them.
 #[derive(Default)]
 pub(crate) struct Suite {
     jobs: Vec<Job>,
@@ -24,9 +22,9 @@ pub(crate) struct Suite {
     anywhere: BTreeSet<(&'static str, String)>,
     /// The same for an architecture.
     known: BTreeSet<(&'static str, &'static str, String)>,
-    /// How often an architecture was chosen, and how often for a kernel.
+    /// How often an architecture was chosen, and for which kernels.
     chosen: BTreeMap<&'static str, usize>,
-    compiled: BTreeMap<(&'static str, &'static str), usize>,
+    compiled: BTreeSet<(&'static str, &'static str)>,
     /// Programs that are compiled already, each for one of these architectures.
     sources: BTreeSet<(u64, Vec<&'static str>)>,
 }
@@ -63,12 +61,12 @@ impl Suite {
         let often = |architecture| self.chosen.get(architecture).copied().unwrap_or(0);
         let best = architectures.iter().copied().max_by_key(|&a| (unknown(a), core::cmp::Reverse(often(a))));
         let architecture = best.expect("a configuration is for some architecture");
-        let seldom = |a: &&'static str| self.compiled.get(&(kernel, *a)).is_none_or(|&n| n < ENOUGH);
+        let never = |a: &&'static str| !self.compiled.contains(&(kernel, *a));
         let is_new = |line: &str| !self.anywhere.contains(&(kernel, line.to_string()));
-        if unknown(architecture) == 0 || !architectures.iter().any(seldom) && !config.lines().any(is_new) {
+        if unknown(architecture) == 0 || !architectures.iter().any(never) && !config.lines().any(is_new) {
             return;
         }
-        *self.compiled.entry((kernel, architecture)).or_default() += 1;
+        self.compiled.insert((kernel, architecture));
         self.anywhere.extend(config.lines().map(|line| (kernel, line.to_string())));
         self.known.extend(config.lines().map(|line| (kernel, architecture, line.to_string())));
         *self.chosen.entry(architecture).or_default() += 1;
@@ -153,19 +151,18 @@ mod tests {
         let program = Program::<Nothing>::new("many", &[COMMON], SPILLS);
         let Some(mut suite) = Suite::new() else { return };
         let mut add = |count, odd| suite.add(&program, &Config::default().int("COUNT", count).flag("ODD", odd), 0);
-        for count in [1, 2, 1, 3, 4, 5] {
-            add(count, count % 2 == 1);
+        for (count, odd) in [(1, true), (2, false), (1, true)] {
+            add(count, odd);
         }
-        for count in 6..=4 * ENOUGH {
-            add(count, count % 2 == 1);
+        // constants that two others have met, for the two that have compiled nothing
+        for (count, odd) in [(1, false), (2, true)] {
+            add(count, odd);
         }
-        // nothing of these is new, but the last
-        for count in [1, 2, 3] {
-            add(count, count % 2 == 0);
+        // nothing of the second one is new
+        for (count, odd) in [(3, true), (3, false)] {
+            add(count, odd);
         }
-        add(99, true);
-        assert_eq!(suite.jobs.len(), 4 * ENOUGH + 1);
+        assert_eq!(suite.jobs.len(), 5);
         assert_eq!(suite.chosen.keys().copied().collect::<BTreeSet<_>>(), BTreeSet::from(ARCHITECTURES));
-        assert!(suite.compiled.values().all(|&n| n >= ENOUGH));
     }
 }
