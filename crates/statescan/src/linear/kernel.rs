@@ -4,6 +4,7 @@
 //! multiply-adds. One row alone takes the same steps for itself. Where many rows share weights of 16 bits, a job widens them once.
 
 use crate::cpu::simd::{Isa, V};
+use crate::cpu::tile::{LINE, prefetch_row};
 use crate::cpu::{Kernel, Shared, outline};
 use crate::exec::Exec;
 use crate::tensor::{Element, View, ViewMut};
@@ -223,6 +224,12 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
         let w: [&[T]; OUTPUTS] = core::array::from_fn(|o| weight.row(self.output + o.min(self.count - 1)));
         let mut sums = [[V::splat(simd, 0f32); OUTPUTS]; R];
         for k in (0..whole).step_by(lanes) {
+            // One row waits for its weights: rows end too soon for the processor to ask for the next ones by itself.
+            if R == 1 && k % (LINE / size_of::<T>()) == 0 {
+                for o in 0..OUTPUTS {
+                    prefetch_row(weight.at(self.output + OUTPUTS + o, k).cast(), LINE);
+                }
+            }
             // no closure here, which could be compiled on its own, without the instruction set
             let mut wide = [V::splat(simd, 0f32); OUTPUTS];
             for (wide, w) in wide.iter_mut().zip(&w) {

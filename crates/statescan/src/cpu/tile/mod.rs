@@ -15,7 +15,7 @@ use super::{Kernel, outline};
 use crate::tensor::DType;
 use core::mem::MaybeUninit;
 use half::{bf16, f16};
-pub(crate) use plane::{Plane, prefetch_own, prefetch_row};
+pub(crate) use plane::{LINE, Plane, prefetch_own, prefetch_row};
 pub(crate) use prefetch::{Area, Prefetch};
 pub(crate) use storage::Storage;
 

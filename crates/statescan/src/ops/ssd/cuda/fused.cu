@@ -1,6 +1,6 @@
 // The sides of `fused_layout.cuh`, and the kernel.
 
-// ---- the outputs: V, K, the gradients by C and by the gate
+// ---- the outputs: V, K, the gradients by C, the gate and D
 
 struct OutputSide : Side<false> {
   Sums<SPAN> k;
@@ -132,6 +132,29 @@ struct OutputSide : Side<false> {
       *reinterpret_cast<float2*>(sums().columns + StepSums::column_of(warp, 2 * lane)) = make_float2(columns[0], columns[1]);
   }
 
+  // The gradient by the skip of each column, of p as it was before: each warp's steps.
+  DEVICE void put_skip() const {
+    f32 columns[16] = {};
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      const int line = lines_at() ^ 32 * k;
+      FragmentA x, dy, z;
+      load_matrices<false>(x.v, stage() + X_AT + line);
+      load_matrices<false>(dy.v, stage() + DY_AT + line);
+      if constexpr (HAS_Z) load_matrices<false>(z.v, stage() + Z_AT + line);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        f32 first = low_bf16(dy.v[i]), second = high_bf16(dy.v[i]);
+        if constexpr (HAS_Z) first *= silu(low_bf16(z.v[i])), second *= silu(high_bf16(z.v[i]));
+        f32* const own = columns + 4 * k + i / 2 * 2;
+        own[0] = __fmaf_rn(first, low_bf16(x.v[i]), own[0]), own[1] = __fmaf_rn(second, high_bf16(x.v[i]), own[1]);
+      }
+    }
+    halve<8>(columns), halve<4>(columns), halve<2>(columns);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    *reinterpret_cast<float2*>(shared.columns[turn.at][warp] + 2 * lane) = make_float2(columns[0], columns[1]);
+  }
+
   // Makes Y of C h, where the gradient by the gate needs it; where powers are far apart, y but for its own step.
   DEVICE void add_inputs(Sums<64>& y) {
     Rows weights;
@@ -193,6 +216,7 @@ struct OutputSide : Side<false> {
   DEVICE void unit() {
     wait_for_unit();
     move_state();
+    if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) put_skip();
     Rows rows;
     load_rows(rows, stage() + DY_AT);
     wait_for_state();
@@ -252,32 +276,12 @@ struct OutputSide : Side<false> {
   }
 };
 
-// ---- the inputs: X, the gradients by x, B and D
+// ---- the inputs: X, the gradients by x and B
 
 struct InputSide : Side<true> {
   Rows triangle;   // of B C^T
 
   using Side::Side;
-
-  // The gradient by the skip of each column: the lines of two tiles are columns here.
-  DEVICE void put_skip() {
-    barrier_wait(barriers().has_ps, turn.phase);
-    __syncwarp();
-    Diagonal both;
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-      FragmentA x, rows;
-      load_matrices<true>(x.v, stage() + X_AT + columns_at() + 2048 * k);
-      load_matrices<true>(rows.v, stage() + P_AT + columns_at() + 2048 * k);
-      both.add(x, rows);
-    }
-    wait_for_sums();
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-      if (Diagonal::has()) shared.columns[turn.at][row_of() + 8 * r] = both.line(r);
-    // dx takes the place of p
-    meet<1, 128>();
-  }
 
   // <x, p> of steps, where p is the gradient by y itself
   DEVICE void put_own(const Rows& x) {
@@ -321,7 +325,6 @@ struct InputSide : Side<true> {
   DEVICE void unit() {
     wait_for_unit();
     move_state();
-    if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) put_skip();
     const Powers& of = powers();
     Rows x, own;
     load_rows(x, stage() + X_AT);

@@ -66,7 +66,7 @@ const SIDE_REGISTERS: usize = 224;
 const HELPER_REGISTERS: usize = 56;
 const _: () = assert!(2 * SIDE_REGISTERS + HELPER_REGISTERS <= WARPGROUPS * 168);
 /// Bytes of shared memory that the kernel declares itself, at most: for a stage, for the skip's gradient by column in each, and besides.
-const STATIC: [usize; 3] = [3088, 256, 320];
+const STATIC: [usize; 3] = [3088, 1024, 320];
 /// What a block costs besides the units that it takes, in units; as much again for sums of terms.
 const OVERHEAD: usize = 4;
 

@@ -97,8 +97,8 @@ struct Shared {
   Barriers barriers[STAGES];
   Barrier maps, has_k;   // B and C, and K after all units
   f32 diagonal[SPAN];    // <C[j], B[j]>
-  // <x, p> of columns, where the skip has a number for each
-  f32 columns[STAGES][HAS_DSKIP && SKIP_BY_COLUMN ? COLUMNS : 1];
+  // <x, p> of columns, where the skip has a number for each: of each warp's steps
+  f32 columns[STAGES][4][HAS_DSKIP && SKIP_BY_COLUMN ? COLUMNS : 1];
 
   DEVICE void init() {
     for (Barriers& some : barriers) some.init();

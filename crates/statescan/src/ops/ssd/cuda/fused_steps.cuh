@@ -54,7 +54,9 @@ DEVICE void copy_out(const Params& p, const Work& w, const char* tiles, Shared& 
     }
     if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) {
       f32* const to = p.skip_terms + (w.place(p, at[1]) * p.headdim + at[0]);
-      for (int i = threadIdx.x % 32; i < COLUMNS && at[0] + i < p.headdim; i += 32) to[i] = shared.columns[turn.at][i];
+      const auto& of_warps = shared.columns[turn.at];
+      for (int i = threadIdx.x % 32; i < COLUMNS && at[0] + i < p.headdim; i += 32)
+        to[i] = of_warps[0][i] + of_warps[1][i] + (of_warps[2][i] + of_warps[3][i]);
     }
     if (leads) tile_store_wait();
     warp_arrive(shared.barriers[turn.at].empty);
