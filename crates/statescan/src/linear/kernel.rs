@@ -224,8 +224,8 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
         let w: [&[T]; OUTPUTS] = core::array::from_fn(|o| weight.row(self.output + o.min(self.count - 1)));
         let mut sums = [[V::splat(simd, 0f32); OUTPUTS]; R];
         for k in (0..whole).step_by(lanes) {
-            // One row waits for its weights: rows end too soon for the processor to ask for the next ones by itself.
-            if R == 1 && k % (LINE / size_of::<T>()) == 0 {
+            // One row waits for its weights, and rows of 16 bits end too soon for the processor to ask for the next ones by itself.
+            if R == 1 && size_of::<T>() < size_of::<f32>() && k % (LINE / size_of::<T>()) == 0 {
                 for o in 0..OUTPUTS {
                     prefetch_row(weight.at(self.output + OUTPUTS + o, k).cast(), LINE);
                 }
