@@ -231,16 +231,17 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
                 }
             }
             // no closure here, which could be compiled on its own, without the instruction set
-            let mut wide = [V::splat(simd, 0f32); OUTPUTS];
-            for (wide, w) in wide.iter_mut().zip(&w) {
+            let mut rows = [V::splat(simd, 0f32); R];
+            for (row, x) in rows.iter_mut().zip(&x) {
                 // SAFETY: rows have at least `whole` elements.
-                *wide = T::widen(simd, unsafe { w.get_unchecked(k..k + lanes) });
+                *row = unsafe { V::load(simd, x.as_ptr().add(k)) };
             }
-            for r in 0..R {
+            // One output after another: three rows, one vector of weights and the sums of a tile are what sixteen registers hold.
+            for o in 0..OUTPUTS {
                 // SAFETY: as above.
-                let x = unsafe { V::load(simd, x[r].as_ptr().add(k)) };
-                for o in 0..OUTPUTS {
-                    sums[r][o] = x.mul_add(wide[o], sums[r][o]);
+                let wide = T::widen(simd, unsafe { w[o].get_unchecked(k..k + lanes) });
+                for r in 0..R {
+                    sums[r][o] = rows[r].mul_add(wide, sums[r][o]);
                 }
             }
         }
