@@ -47,6 +47,24 @@ fn cuda_rows_of_bf16() {
     }
 }
 
+/// Packed sequences as models train on them: each begins with a chunk of its own there, and its gradients do not see its neighbours.
+#[test]
+fn cuda_rows_of_bf16_packed() {
+    let case = |sizes, options| Case { seed: 5, decay: 0.05, ..Case::new(DType::BF16, sizes, options) };
+    let mut cases = Vec::new();
+    for packed in [BOUNDS, INDEX, INDEX | INDEX_STATES] {
+        cases.push(case([2, 300, 4, 64, 2, 128], packed | ALL));
+        cases.push(case([1, 555, 2, 80, 1, 64], packed | INITIAL | WIDE_SKIP | GATE));
+        cases.push(case([1, 2500, 1, 64, 1, 64], packed | INITIAL));
+    }
+    cases.push(case([2, 200, 2, 64, 1, 256], BOUNDS | INITIAL));
+    cases.push(case([1, 1, 2, 64, 1, 128], BOUNDS));
+    // more sequences than blocks
+    cases.push(case([2, 2000, 1, 64, 1, 128], INDEX | SHORT | ALL));
+    cases.push(case([1, 3000, 1, 64, 1, 64], INDEX | SHORT | WIDE_SKIP));
+    on_gpu(cases, check);
+}
+
 /// Chunks whose decays have no common scale in f32 beside chunks that have one.
 #[test]
 fn cuda_rows_of_bf16_with_decays_of_any_size() {

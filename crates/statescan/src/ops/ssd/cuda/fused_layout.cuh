@@ -44,6 +44,9 @@ constexpr int B_AT = STAGES * STAGE, C_AT = B_AT + PANELS * PANEL, OTHER_MAP_AT 
 constexpr int LAST = PANELS < 2 ? 2 : PANELS;
 static_assert(OTHER_MAP_AT + LAST * PANEL + ALIGNMENT <= SHARED, "the plan has counted the same");
 
+// tensor maps in the order of the parameters, and those of results
+constexpr int X_MAP = 0, DY_MAP = 1, Z_MAP = 2, B_MAP = 3, C_MAP = 4, STATES_MAP = 5, GRADIENTS_MAP = 6, DX_MAP = 7, DZ_MAP = 8;
+
 // The powers of a unit, and what else its steps and columns have.
 struct alignas(16) Powers {
   f32 weight[SPAN], before[SPAN], after[SPAN];  // dt, e, and w
@@ -89,9 +92,77 @@ struct Barriers {
     barrier_init(ready, 1), barrier_init(taken, 9);
     barrier_init(summed, 8), barrier_init(read, 1);
   }
+  DEVICE void end() {
+    for (int i = 0; i < int(sizeof(Barriers) / sizeof(Barrier)); i++) barrier_end(reinterpret_cast<Barrier*>(this)[i]);
+  }
+};
+
+struct Work {
+  int batch, place, group, slice;   // place: among the blocks for the chunks of a row of the batch
+  int unit, units;                  // the first unit and how many; units are 64 columns of a head, in the order of heads
+  int part, parts;                  // of packed sequences: the chunk of the row of the batch, and how many there are
+  int first, end;                   // steps of the row, or of a packed sequence
+  int chunk, slots;                 // of those steps, and their first slot, or -1
+  bool second, has_other;           // of a pair of chunks, and whether there is the other one
+  bool is_cut;                      // whether the steps end within a tile of the pair
+
+  static constexpr int MAPS = 9, THREADS = 128 * (SIDES + 1);
+  DEVICE static bool is_of_steps(int map) { return map != STATES_MAP && map != GRADIENTS_MAP; }
+
+  Work() = default;
+  // of this block: its first chunk
+  DEVICE explicit Work(const Params& p) : parts(0) {
+    int i = blockIdx.x;
+    const int slices = int(p.slices), groups = int(p.groups), places = int(p.chunks);
+    slice = i % slices, i /= slices;
+    group = i % groups, i /= groups;
+    place = i % places, batch = i / places;
+    part = place;
+    const int heads = int(p.heads_per_group), each = int(p.heads_per_slice), before = slice * each;
+    unit = (group * heads + before) * int(p.column_tiles);
+    units = (min(before + each, heads) - before) * int(p.column_tiles);
+    if constexpr (PACKED) {
+      parts = sequences_of(p.packed, batch)[*count_of(p.packed, batch)].chunks;
+      find(p);
+    } else {
+      first = 0, end = int(p.seqlen), chunk = place, slots = batch * int((p.chunks + 1) / 2);
+      set_pair();
+    }
+  }
+  // behind the last step; of a whole row it takes no register
+  DEVICE int limit(const Params& p) const { return PACKED ? end : int(p.seqlen); }
+  DEVICE bool has_part() const { return part < parts; }
+  DEVICE void next(const Params& p) { part += int(p.chunks), find(p); }
+
+  // Finds the sequence of the chunk.
+  DEVICE void find(const Params& p) {
+    if (!has_part()) return;
+    const Sequence* const rows = sequences_of(p.packed, batch);
+    const int k = sequence_with(rows, *count_of(p.packed, batch), &Sequence::chunks, part);
+    const Sequence own = rows[k];
+    first = own.first, end = rows[k + 1].first, chunk = part - own.chunks;
+    slots = own.slot < 0 ? -1 : batch * int(p.packed.slots) + own.slot;
+    set_pair();
+  }
+  DEVICE void set_pair() {
+    const int last = (end - first - 1) / SPAN;
+    second = chunk % 2 == 1, has_other = second || chunk < last;
+    is_cut = (chunk | 1) >= last && (end - first) % SPAN != 0;
+  }
+  DEVICE int step() const { return first + chunk * SPAN; }
+  DEVICE int other_step() const { return first + (chunk ^ 1) * SPAN; }
+  DEVICE int head(const Params& p, int k) const { return (unit + k) / int(p.column_tiles); }
+  DEVICE int column(const Params& p, int k) const { return (unit + k) % int(p.column_tiles) * COLUMNS; }
+  // the first line of the states of a slot; lines below zero are read as zeros
+  DEVICE int slot(const Params& p, int head) const {
+    return PACKED && slots < 0 ? -STATES : ((slots + chunk / 2) * int(p.heads) + head) * STATES;
+  }
+  // a number of a head in this chunk: (batch, chunk, head)
+  DEVICE i64 number(const Params& p, int head) const { return (i64(batch) * p.chunks + place) * p.heads + head; }
 };
 
 struct Shared {
+  Work work;
   Powers powers[STAGES];
   StepSums sums[STAGES];
   Barriers barriers[STAGES];
@@ -100,37 +171,21 @@ struct Shared {
   // <x, p> of columns, where the skip has a number for each: of each warp's steps
   f32 columns[STAGES][4][HAS_DSKIP && SKIP_BY_COLUMN ? COLUMNS : 1];
 
-  DEVICE void init() {
+  DEVICE void init(const Work&) {
     for (Barriers& some : barriers) some.init();
     barrier_init(maps, 1), barrier_init(has_k, 4);
     barriers_are_ready();
   }
-};
-
-struct Work {
-  int batch, chunk, group, slice, first, units;   // units: 64 columns of a head, in the order of heads
-  bool second, has_other;   // of a pair of chunks, and whether there is the other one
-
-  DEVICE explicit Work(const Params& p) {
-    int i = blockIdx.x;
-    const int slices = int(p.slices), groups = int(p.groups), chunks = int(p.chunks);
-    slice = i % slices, i /= slices;
-    group = i % groups, i /= groups;
-    chunk = i % chunks, batch = i / chunks;
-    second = chunk % 2 == 1, has_other = second || chunk + 1 < chunks;
-    const int heads = int(p.heads_per_group), each = int(p.heads_per_slice), before = slice * each;
-    first = (group * heads + before) * int(p.column_tiles);
-    units = (min(before + each, heads) - before) * int(p.column_tiles);
+  DEVICE void end() {
+    for (Barriers& some : barriers) some.end();
+    barrier_end(maps), barrier_end(has_k);
   }
-  DEVICE int step() const { return chunk * SPAN; }
-  DEVICE int other_step() const { return (chunk ^ 1) * SPAN; }
-  DEVICE int head(const Params& p, int unit) const { return (first + unit) / int(p.column_tiles); }
-  DEVICE int column(const Params& p, int unit) const { return (first + unit) % int(p.column_tiles) * COLUMNS; }
-  // the first line of the states of a slot
-  DEVICE int slot(const Params& p, int head) const { return ((batch * int((p.chunks + 1) / 2) + chunk / 2) * int(p.heads) + head) * STATES; }
-  // a number of a head in this chunk: (batch, chunk, head)
-  DEVICE i64 place(const Params& p, int head) const { return (i64(batch) * p.chunks + chunk) * p.heads + head; }
 };
+
+// Terms of the chunks of a block: of packed sequences it may have several, or none.
+DEVICE void put_term(f32& to, f32 v) {
+  if constexpr (PACKED) to += v; else to = v;
+}
 
 // Sums over the four threads of a row, and over a warp.
 DEVICE f32 sum_of_row(f32 v) {

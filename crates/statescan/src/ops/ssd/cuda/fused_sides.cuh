@@ -210,7 +210,7 @@ template <bool OF_INPUTS> struct Side {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const i64 t = w.step() + row_of() + 8 * r;
-      rows[r] = t < p.seqlen ? at<E>(target, w.batch, t, w.group) + (w.slice * slice + pair_of() * stride) : nullptr;
+      rows[r] = t < w.limit(p) ? at<E>(target, w.batch, t, w.group) + (w.slice * slice + pair_of() * stride) : nullptr;
     }
     const int left = int(p.dstate) - pair_of();
 #pragma unroll

@@ -13,31 +13,30 @@ struct State {
   }
   // job(number, column within the unit, n)
   template <typename Job> DEVICE void each_number(Job job) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4, first = part * OWN_STATES + 2 * (lane % 4);
+    const int lane = int(lane_here()), row = threadIdx.x % 128 / 32 * 16 + lane / 4, first = part * OWN_STATES + 2 * (lane % 4);
 #pragma unroll
     for (int i = 0; i < OWN_STATES / 2; i++) job(sums.v[i], row + i / 2 % 2 * 8, i / 4 * 8 + first + i % 2);
   }
-  template <typename E> DEVICE void read(const Params& p, int batch, int head, int column) {
-    if (p.before.data == nullptr) return;
-    const E* const from = state_at<E>(p.before, {batch, 0}, head, column, 0);
+  template <typename E> DEVICE void read(const Params& p, StateRow row, int head, int column) {
+    if (p.before.data == nullptr || (PACKED && !exists(p, row))) return;
+    const E* const from = state_at<E>(p.before, row, head, column, 0);
     each_number([&](f32& v, int q, int n) {
       if (n < p.dstate && column + q < p.headdim) v = to_f32(from[q * p.before.stride[3] + n * p.before.stride[4]]);
     });
   }
-  template <typename E> DEVICE void write(const Params& p, int batch, int head, int column, f32 scale) {
-    if (p.after.data == nullptr) return;
-    E* const to = state_at<E>(p.after, {batch, 0}, head, column, 0);
+  template <typename E> DEVICE void write(const Params& p, StateRow row, int head, int column, f32 scale) {
+    if (p.after.data == nullptr || (PACKED && !exists(p, row))) return;
+    E* const to = state_at<E>(p.after, row, head, column, 0);
     each_number([&](f32& v, int q, int n) {
       if (n < p.dstate && column + q < p.headdim) assign(to[q * p.after.stride[3] + n * p.after.stride[4]], v * scale);
     });
   }
   // The end of a segment, as its threads hold it.
-  DEVICE float4* end(const Params& p, i64 segment, int batch, int head, int tile) const {
-    const i64 unit = ((segment * p.batch + batch) * p.heads + head) * p.column_tiles + tile;
-    return reinterpret_cast<float4*>(p.ends + (unit * PARTS + part) * (COLUMNS * OWN_STATES)) + threadIdx.x % 128;
+  DEVICE float4* end(const Params& p, i64 place) const {
+    return reinterpret_cast<float4*>(p.ends + (place * PARTS + part) * (COLUMNS * OWN_STATES)) + threadIdx.x % 128;
   }
-  DEVICE void leave(const Params& p, i64 segment, int batch, int head, int tile, f32 scale) const {
-    float4* const to = end(p, segment, batch, head, tile);
+  DEVICE void leave(const Params& p, const Work& w, int head, int tile, f32 scale) const {
+    float4* const to = end(p, end_of(p, w, w.segment, head, tile));
 #pragma unroll
     for (int i = 0; i < OWN_STATES / 8; i++) {
       const f32* const v = sums.v + 4 * i;
@@ -45,12 +44,13 @@ struct State {
     }
   }
   // The state after all segments before this one.
-  DEVICE void enter(const Params& p, i64 segment, int batch, int head, int tile) {
+  DEVICE void enter(const Params& p, const Work& w, int head, int tile) {
 #pragma unroll 1
-    for (i64 before = 0; before < segment; before++) {
-      const float4* const from = end(p, before, batch, head, tile);
+    for (int before = 0; before < w.segment; before++) {
+      const i64 place = end_of(p, w, before, head, tile);
+      const float4* const from = end(p, place);
       // the first segment has begun with the state before it
-      const f32 decay = before == 0 ? 0.f : *decay_of(p, before, batch, head, tile);
+      const f32 decay = before == 0 ? 0.f : p.decays[place];
 #pragma unroll
       for (int i = 0; i < OWN_STATES / 8; i++) {
         f32* const v = sums.v + 4 * i;
@@ -85,9 +85,9 @@ struct Walker {
       meet_unit();
     }
     if (w.segment == 0)
-      state.read<BEFORE>(p, w.batch, head, column);
+      state.read<BEFORE>(p, w.state_row(p, true), head, column);
     else if constexpr (PASS == Pass::Rest)
-      state.enter(p, w.segment, w.batch, head, column / COLUMNS);
+      state.enter(p, w, head, column / COLUMNS);
   }
 
   // whether this thread starts copies out of shared memory
@@ -128,7 +128,7 @@ struct Walker {
   DEVICE void load_gate(int chunk) {
     Barrier& gate = barriers.gate[unit][chunk % 2];
     barrier_arrive_expecting(gate, PANEL);
-    tile_load(outs + chunk % 2 * OUT, p.z_map, gate, {column, head, w.step(chunk), w.batch});
+    tile_load(outs + chunk % 2 * OUT, maps_of(p, w)[Z_MAP], gate, {column, head, w.step(chunk), w.batch});
   }
 
   // All threads have written a tile, and the other one has been read.
@@ -140,13 +140,14 @@ struct Walker {
 
   // Whether a chunk is the first one of a slot, in the direction of the walk.
   DEVICE bool has_slot() const {
-    const int at = w.step(chunk) / SPAN;
-    return FORWARDS ? at % SLOT_CHUNKS == 0 : (at + 1) % SLOT_CHUNKS == 0 || at + 1 == p.chunks;
+    if (PACKED && w.slot < 0) return false;
+    const int at = w.chunk_of_row(chunk);
+    return FORWARDS ? at % SLOT_CHUNKS == 0 : (at + 1) % SLOT_CHUNKS == 0 || w.step(chunk) + SPAN >= w.end;
   }
 
   // The state before a chunk into its slot.
   DEVICE void fill_slot(f32 scale) {
-    const int at = w.step(chunk) / SPAN / SLOT_CHUNKS;
+    const int at = w.chunk_of_row(chunk) / SLOT_CHUNKS;
     char* const tile = outs + at % 2 * OUT;
     __syncwarp();
 #pragma unroll
@@ -158,7 +159,7 @@ struct Walker {
     }
     meet_before_store();
     if (!leads()) return;
-    const int slot = (w.batch * ((int(p.chunks) + SLOT_CHUNKS - 1) / SLOT_CHUNKS) + at) * int(p.heads) + head;
+    const int slot = (w.slot + at) * int(p.heads) + head;
 #pragma unroll
     for (int n = 0; n < OWN_PANELS; n++) tile_store(p.slot_map, tile + n * PANEL, {column, slot * STATES + part * OWN_STATES + 64 * n});
     tile_store_commit();
@@ -234,7 +235,7 @@ struct Walker {
     }
     meet_before_store();
     if (!leads()) return;
-    tile_store(p.y_map, outs + chunk % 2 * OUT, {column, head, w.step(chunk), w.batch});
+    tile_store(maps_of(p, w)[Y_MAP], outs + chunk % 2 * OUT, {column, head, w.step(chunk), w.batch});
     tile_store_commit();
     if constexpr (GATES_OUTPUT) {
       if (chunk + 1 < w.chunks) load_gate(chunk + 1);
@@ -302,7 +303,10 @@ struct Walker {
   }
 
   DEVICE void walk() {
-    if (GATES_OUTPUT && leads()) load_gate(0);
+    if (HAS_OUTPUT && leads()) {
+      acquire_maps(p, w, {Y_MAP, Z_MAP});
+      if constexpr (GATES_OUTPUT) load_gate(0);
+    }
     FragmentA x[4], next[4];
     wait_for_piece();
     wait_for_tiles();
@@ -311,44 +315,40 @@ struct Walker {
     // nothing has come after the powers of the last piece
     const f32 scale = pieces[(turn.at + PIECES - 1) % PIECES].after;
     if constexpr (PASS == Pass::Ends)
-      state.leave(p, w.segment, w.batch, head, column / COLUMNS, scale);
-    else if (w.segment + 1 == p.segments)
-      state.write<AFTER>(p, w.batch, head, column, scale);
+      state.leave(p, w, head, column / COLUMNS, scale);
+    else if (w.is_last())
+      state.write<AFTER>(p, w.state_row(p, false), head, column, scale);
     if (OUT > 0 && leads()) tile_store_finish();
   }
 };
 
-extern "C" __global__ void __launch_bounds__(128 * WORKERS, 1) ssd_hopper(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(Work::THREADS, 1) ssd_hopper(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) char dynamic[];
   __shared__ Piece pieces[UNITS][PIECES];
   __shared__ f32 skips[UNITS][COLUMNS];
   __shared__ Barriers barriers;
+  __shared__ Work work;
   char* const shared = dynamic + (ALIGNMENT - shared_address(dynamic) % ALIGNMENT) % ALIGNMENT;
-  const Work w(p);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < STAGES; i++) {
-      barrier_init(barriers.full[i], 1);
-      barrier_init(barriers.empty[i], 4 * PARTS * w.units);
-      barrier_init(barriers.masked[i], 128);
-    }
-    for (int k = 0; k < UNITS; k++) {
-      for (int i = 0; i < PIECES; i++) barrier_init(barriers.ready[k][i], 1), barrier_init(barriers.taken[k][i], 4 * PARTS);
-      for (int i = 0; i < 2; i++) barrier_init(barriers.gate[k][i], 1);
-    }
-    barriers_are_ready();
-  }
-  __syncthreads();
+  Work whole;
+  if constexpr (!PACKED) whole = Work(p);
+  begin_parts(p, whole, work, barriers);
   const int worker = threadIdx.x / 128, warp = threadIdx.x % 128 / 32;
   if (worker == WALKERS + 1) {
     registers_down<COPY_REGISTERS>();
-    if (threadIdx.x % 128 == 0) copy_tiles(p, w, shared, barriers);
-    if (warp > 0 && warp - 1 < w.units) compute_powers(p, w, warp - 1, pieces[warp - 1], barriers.ready[warp - 1], barriers.taken[warp - 1]);
+    each_part<false>(p, whole, work, barriers, [&](const Work& w) {
+      if (threadIdx.x % 128 == 0) copy_tiles(p, w, shared, barriers);
+      if (warp > 0 && warp - 1 < w.units) compute_powers(p, w, warp - 1, pieces[warp - 1], barriers.ready[warp - 1], barriers.taken[warp - 1]);
+    });
   } else if (worker == WALKERS) {
     registers_down<MASK_REGISTERS>();
-    if constexpr (HAS_OUTPUT) mask_products(w, shared, barriers);
+    each_part<false>(p, whole, work, barriers, [&](const Work& w) {
+      if constexpr (HAS_OUTPUT) mask_products(w, shared, barriers);
+    });
   } else {
     registers_up<WALKER_REGISTERS>();
-    const int unit = worker / PARTS;
-    if (unit < w.units) Walker(p, w, shared, barriers, pieces[unit], skips[unit], worker).walk();
+    each_part<true>(p, whole, work, barriers, [&](const Work& w) {
+      const int unit = worker / PARTS;
+      if (unit < w.units) Walker(p, w, shared, barriers, pieces[unit], skips[unit], worker).walk();
+    });
   }
 }

@@ -1,6 +1,8 @@
 //! The walk over time on Hopper: products of warpgroups (`wgmma`) on tiles that the copy engine brings. It takes whole rows of bf16 whose layout
 //! that engine can describe; everything else goes to the walk on `mma.sync`, as does the gradient by a gate unless `fused.rs` forms it.
 
+use super::hand_on;
+use super::packed::{self, Packed};
 use super::plan::{Math, Tiles};
 use super::walk::{Direction, Output, Pass, Walk};
 use super::{Inputs, States, TOO_MANY, type_of};
@@ -8,7 +10,6 @@ use crate::cuda::{
     Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Swizzle, TensorMap, Tiling, Value, params,
 };
 use crate::error::Result;
-use crate::ops::sequences::Sequences;
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::{DType, View};
 
@@ -18,6 +19,7 @@ pub(super) static KERNEL: Program<Params> = Program::new(
     concat!(
         include_str!("../../../cuda/sequences.cuh"),
         include_str!("inputs.cuh"),
+        include_str!("packed.cuh"),
         include_str!("hopper_tools.cuh"),
         include_str!("hopper_layout.cuh"),
         include_str!("hopper_helpers.cuh"),
@@ -44,6 +46,7 @@ params! {
         decays: Address<f32>,
         segments: i64,
         segment_steps: i64,
+        packed: Packed,
     }
 }
 
@@ -76,6 +79,7 @@ pub(super) struct Plan {
     /// Segments of time and their steps.
     segments: usize,
     segment_steps: usize,
+    pub packed: Option<packed::Plan>,
 }
 
 impl Plan {
@@ -86,7 +90,12 @@ impl Plan {
         let fits = sizes.iter().all(|&n| n > 0 && n <= i32::MAX as usize - SPAN)
             && p.dstate <= WALKERS * MOST_STATES
             && p.headdim.is_multiple_of(8);
-        if numbers.capability != (9, 0) || !bf16 || !fits || p.reverse || !matches!(p.sequences, Sequences::Whole) {
+        if numbers.capability != (9, 0) || !bf16 || !fits || p.reverse {
+            return None;
+        }
+        let packed = packed::Plan::new(p);
+        if packed.is_some() && p.dstate > MOST_STATES {
+            // no registers are left for it
             return None;
         }
         let column_tiles = p.headdim.div_ceil(COLUMNS);
@@ -98,7 +107,7 @@ impl Plan {
         let segments = Some((numbers.multiprocessors / blocks).min(chunks / 4)).filter(|&n| n > 2).unwrap_or(1);
         let segment_steps = chunks.div_ceil(segments) * SPAN;
         let segments = p.seqlen.div_ceil(segment_steps);
-        Some(Plan { column_tiles, states, blocks, segments, segment_steps })
+        Some(Plan { column_tiles, states, blocks, segments, segment_steps, packed })
     }
 
     /// Whether slots lie as this kernel fills them.
@@ -106,12 +115,26 @@ impl Plan {
         tiles.math == Math::Bf16 && (tiles.span, tiles.states) == (SPAN, self.states)
     }
 
-    /// Elements of the workspace: ends and decays of all segments.
+    /// Elements of the workspace: ends and decays of all segments behind what packed sequences need.
     pub fn workspace_len(&self, p: &Problem<'_>) -> usize {
-        match self.segments {
+        let ends = match self.segments {
             1 => 0,
             // and room to begin at a multiple of 16 bytes
             segments => segments * p.batch * p.nheads * self.column_tiles * (COLUMNS * self.states + 1) + 4,
+        };
+        self.packed.map_or(0, |packed| packed.len(self.blocks * self.rows())) + ends
+    }
+
+    /// Rows of blocks: a segment each, or of packed sequences some.
+    fn rows(&self) -> usize {
+        self.packed.map_or(self.segments, |packed| packed.blocks(self.segment_steps))
+    }
+
+    /// What packed sequences have at the beginning of a workspace, and where ends of segments begin.
+    pub fn places(&self, workspace: u64) -> (Packed, u64) {
+        match self.packed {
+            Some(packed) => packed.at(workspace, self.blocks * self.rows()),
+            None => (Packed::default(), workspace.next_multiple_of(16)),
         }
     }
 
@@ -196,9 +219,10 @@ pub(super) fn time_map(stream: &Stream, view: &View<'_>) -> Result<Option<Tensor
     }
 }
 
-/// The tensor map of slots for every so many chunks, in tiles of 64 states x 64 columns.
+/// The tensor map of slots for every so many chunks (two of packed sequences), in tiles of 64 states x 64 columns.
 pub(super) fn slot_map(stream: &Stream, p: &Problem<'_>, tiles: &Tiles, slots: u64, chunks: usize) -> Result<Option<TensorMap>> {
-    let lines = [p.batch, p.seqlen.div_ceil(chunks * SPAN), p.nheads].into_iter().try_fold(tiles.states, usize::checked_mul);
+    let of_row = packed::Plan::new(p).map_or(p.seqlen.div_ceil(chunks * SPAN), |packed| packed.slots);
+    let lines = [p.batch, of_row, p.nheads].into_iter().try_fold(tiles.states, usize::checked_mul);
     let Some(lines) = lines.filter(|&n| n <= i32::MAX as usize) else { return Ok(None) };
     let (columns, device) = (tiles.padded_columns(), p.x.device());
     let (data, shape) = (core::ptr::without_provenance(slots as usize), [lines, columns]);
@@ -250,9 +274,13 @@ pub(super) unsafe fn walk(stream: &Stream, walk: &Walk<'_, '_>, tiles: &Tiles, w
     if matches!(walk.output, Output::Gate(_)) || (walk.slots.is_some() && !plan.has_slots_of(tiles)) || no_factor {
         return Ok(false);
     }
+    // other kernels want slots of chunks of the whole row
+    if plan.packed.is_some() && (workspace.is_none() || (walk.slots.is_some() && walk.slot_chunks == 1)) {
+        return Ok(false);
+    }
     let Some(Maps([x_map, z_map, y_map, b_map, c_map, slot_map])) = Maps::new(stream, walk, tiles)? else { return Ok(false) };
     let plan = if workspace.is_some() { plan } else { plan.whole(p) };
-    let ends = workspace.unwrap_or(0).next_multiple_of(16);
+    let (packed, ends) = plan.places(workspace.unwrap_or(0));
     let len = plan.segments * p.batch * p.nheads * plan.column_tiles * COLUMNS * plan.states;
     let params = Params {
         inputs: walk.call.inputs(SPAN, plan.column_tiles),
@@ -268,13 +296,21 @@ pub(super) unsafe fn walk(stream: &Stream, walk: &Walk<'_, '_>, tiles: &Tiles, w
         decays: Address::new(ends + 4 * len as u64),
         segments: plan.segments as i64,
         segment_steps: plan.segment_steps as i64,
+        packed,
     };
+    if plan.packed.is_some() {
+        // SAFETY: the caller's contract.
+        unsafe { packed::find(stream, &walk.call, packed, plan.segment_steps, walk.slot_chunks)? };
+        // SAFETY: as above.
+        unsafe { hand_on::launch(stream, walk)? };
+    }
     let passes: &[_] = if plan.segments > 1 { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
     for &pass in passes {
-        let segments = plan.segments - usize::from(pass == Pass::Ends);
-        let (blocks, segments) = u32::try_from(plan.blocks).ok().zip(u32::try_from(segments).ok()).ok_or(TOO_MANY)?;
+        // the last segment of a row leaves nothing
+        let rows = if plan.packed.is_some() { plan.rows() } else { plan.segments - usize::from(pass == Pass::Ends) };
+        let (blocks, rows) = u32::try_from(plan.blocks).ok().zip(u32::try_from(rows).ok()).ok_or(TOO_MANY)?;
         let line = Launch::line(blocks, 128 * (WALKERS + HELPERS) as u32, plan.shared(walk, pass) as u32);
-        let launch = Launch { grid: [blocks, segments, 1], ..line };
+        let launch = Launch { grid: [blocks, rows, 1], ..line };
         // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
         unsafe { stream.launch(&KERNEL, &plan.config(walk, pass), launch, &params)? };
     }

@@ -32,6 +32,8 @@ constexpr f64 NEAR = 30., FAR = 60.;
 static_assert(COLUMNS == 64 && OWN_STATES % 64 == 0 && OWN_STATES <= 128, "a state fits into the registers of a warpgroup");
 
 static_assert(!HAS_OUTPUT || (FORWARDS && !HAS_SLOTS), "a walk writes y or slots");
+// tensor maps in the order of the parameters
+constexpr int X_MAP = 0, Z_MAP = 1, Y_MAP = 2, B_MAP = 3, C_MAP = 4;
 // whether y is multiplied by the gate, or its gradient is
 constexpr bool GATES_OUTPUT = HAS_Z && HAS_OUTPUT, GATES_FACTOR = HAS_Z && !FORWARDS;
 
@@ -57,31 +59,88 @@ struct alignas(16) Piece {
 };
 constexpr int PIECES = 4;   // that may be ready at the same time
 
-struct Barriers {
-  Barrier full[STAGES], empty[STAGES], masked[STAGES];
-  Barrier ready[UNITS][PIECES], taken[UNITS][PIECES], gate[UNITS][2];
-};
-
 struct Work {
   int batch, group, unit, units;   // the first unit of the group, and how many this block has
-  i64 segment, start;
-  int chunks;
+  int part, parts;                 // of packed sequences: the segment of the row of the batch, and how many there are
+  int first, end;                  // steps of the row, or of a packed sequence
+  int segment, segments;           // in the direction of the walk, of how many
+  int start, chunks;               // the segment's
+  int slot, ends;                  // of the row: its first slot, or -1, and its first place among what segments leave
+  bool is_cut;                     // whether the row ends within the last tile
 
-  DEVICE explicit Work(const Params& p) : segment(blockIdx.y) {
+  static constexpr int MAPS = 5, THREADS = 128 * WORKERS;
+  DEVICE static bool is_of_steps(int map) { return map != Y_MAP || HAS_OUTPUT; }
+
+  Work() = default;
+  // of this block: its first part
+  DEVICE explicit Work(const Params& p) : part(blockIdx.y), parts(0) {
     const int all = int(p.heads_per_group * p.column_tiles), tiles = (all + UNITS - 1) / UNITS, groups = int(p.groups);
     int i = blockIdx.x;
     unit = i % tiles * UNITS, i /= tiles;
     group = i % groups, batch = i / groups;
     units = min(UNITS, all - unit);
-    start = (FORWARDS ? segment : p.segments - 1 - segment) * p.segment_steps;
-    chunks = int((min(start + p.segment_steps, p.seqlen) - start + SPAN - 1) / SPAN);
+    if constexpr (PACKED) {
+      parts = sequences_of(p.packed, batch)[*count_of(p.packed, batch)].segments;
+      find(p);
+    } else {
+      first = 0, end = int(p.seqlen), segment = part, segments = int(p.segments), ends = 0;
+      slot = batch * ((int(p.chunks) + SLOT_CHUNKS - 1) / SLOT_CHUNKS);
+      set_steps(p);
+    }
+  }
+  DEVICE bool has_part() const { return part < parts; }
+  DEVICE void next(const Params& p) { part += gridDim.y, find(p); }
+
+  // Finds the sequence of the part, or of the next one of this block in which there is something to do.
+  DEVICE void find(const Params& p) {
+    const Sequence* const rows = sequences_of(p.packed, batch);
+    for (; has_part(); part += gridDim.y) {
+      const int k = sequence_with(rows, *count_of(p.packed, batch), &Sequence::segments, part);
+      const Sequence own = rows[k], behind = rows[k + 1];
+      first = own.first, end = behind.first, segment = part - own.segments, segments = behind.segments - own.segments;
+      slot = own.slot < 0 ? -1 : batch * int(p.packed.slots) + own.slot;
+      // the last segment of a sequence leaves nothing
+      ends = own.segments - k;
+      set_steps(p);
+      if (PASS == Pass::Ends ? !is_last() : !HAS_SLOTS || slot >= 0 || p.after.data != nullptr) return;
+    }
+  }
+  DEVICE void set_steps(const Params& p) {
+    const i64 begin = first + (FORWARDS ? segment : segments - 1 - segment) * p.segment_steps, behind = min(begin + p.segment_steps, i64(end));
+    start = int(begin), chunks = int((behind - begin + SPAN - 1) / SPAN), is_cut = (behind - begin) % SPAN != 0;
   }
   // the first step of a chunk
-  DEVICE int step(int chunk) const { return int(start) + (FORWARDS ? chunk : chunks - 1 - chunk) * SPAN; }
+  DEVICE int step(int chunk) const { return start + (FORWARDS ? chunk : chunks - 1 - chunk) * SPAN; }
+  // chunks of the row before that one
+  DEVICE int chunk_of_row(int chunk) const { return (step(chunk) - first) / SPAN; }
+  DEVICE bool is_last() const { return segment + 1 == segments; }
+  // where the states lie that the walk enters the row with, or leaves it with
+  DEVICE StateRow state_row(const Params& p, bool enters) const {
+    if constexpr (PACKED) return enters == FORWARDS ? row_before(p, batch, first) : row_after(p, batch, end);
+    return {batch, 0};
+  }
   DEVICE int head(const Params& p, int k) const { return group * int(p.heads_per_group) + (unit + k) / int(p.column_tiles); }
   DEVICE int column(const Params& p, int k) const { return (unit + k) % int(p.column_tiles) * COLUMNS; }
 };
 
-DEVICE f32* decay_of(const Params& p, i64 segment, int batch, int head, int tile) {
-  return p.decays + (((segment * p.batch + batch) * p.heads + head) * p.column_tiles + tile);
+struct Barriers {
+  Barrier full[STAGES], empty[STAGES], masked[STAGES];
+  Barrier ready[UNITS][PIECES], taken[UNITS][PIECES], gate[UNITS][2];
+
+  DEVICE void init(const Work& w) {
+    for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * PARTS * w.units), barrier_init(masked[i], 128);
+    for (int k = 0; k < UNITS; k++) {
+      for (int i = 0; i < PIECES; i++) barrier_init(ready[k][i], 1), barrier_init(taken[k][i], 4 * PARTS);
+      for (int i = 0; i < 2; i++) barrier_init(gate[k][i], 1);
+    }
+    barriers_are_ready();
+  }
+  DEVICE void end() {
+    for (int i = 0; i < int(sizeof(Barriers) / sizeof(Barrier)); i++) barrier_end(reinterpret_cast<Barrier*>(this)[i]);
+  }
+};
+
+// A place for what a segment of a row leaves: (segment, batch, head, tile of columns).
+DEVICE i64 end_of(const Params& p, const Work& w, int segment, int head, int tile) {
+  return ((i64(w.ends + segment) * p.batch + w.batch) * p.heads + head) * p.column_tiles + tile;
 }

@@ -89,6 +89,10 @@ fn add_hopper(suite: &mut Suite, args: &Args<'_>) {
             suite.add_for(&["sm_90a"], &hopper::KERNEL, &plan.config(walk, pass));
         }
     }
+    if plan.packed.is_some() {
+        suite.add_for(&["sm_90a"], &packed::SEQUENCES, &packed::config(&slots.call, slots.slot_chunks));
+        suite.add_for(&["sm_90a"], &hand_on::KERNEL, &hand_on::config(&forward));
+    }
     let Some(plan) = fused::Plan::new(&problem, Numbers::H200) else {
         return assert!(problem.dstate > hopper::MOST_STATES);
     };
@@ -142,7 +146,15 @@ fn ssd_kernels_compile_for_hopper() {
         for args in &some[at] {
             add_hopper(&mut suite, args);
         }
+        if at == 1 {
+            add_hopper(&mut suite, &Args { sequences: Sequences::SeqIdx(tensor(DType::I32, &[2, sizes[0]])), ..all });
+        }
     }
+    let of = |shape: &[usize]| tensor(DType::BF16, shape);
+    let maps = of(&[1, 512, 1, 128]);
+    let packed = Args::new(of(&[1, 512, 8, 64]), of(&[1, 512, 8]), tensor(DType::F32, &[8]), maps, maps);
+    let bounds = Sequences::CuSeqlens(tensor(DType::I32, &[6]));
+    add_hopper(&mut suite, &Args { sequences: bounds, ..packed });
     suite.compile();
 }
 
