@@ -148,6 +148,7 @@ impl Plan {
             .flag("HAS_DSKIP", t.d.is_some())
             .flag("SKIP_BY_COLUMN", by_column(t))
             .int("COLUMNS", COLUMNS)
+            .int("PLACES", packed::PLACES)
             .int("STATES", self.walk.states)
             .int("STAGES", stages)
             .int("SHARED", shared)

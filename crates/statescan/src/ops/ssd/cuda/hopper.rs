@@ -177,6 +177,7 @@ impl Plan {
             .dtype("BEFORE", walk.before.map_or(DType::F32, |v| v.dtype()))
             .dtype("AFTER", type_of(&walk.after))
             .int("COLUMNS", COLUMNS)
+            .int("PLACES", packed::PLACES)
             .int("STATES", self.states)
             .set("PASS", Value::Name("Pass", pass.name()))
             .flag("FORWARDS", walk.direction == Direction::Forward)

@@ -60,9 +60,7 @@ DEVICE int columns_at() {
 }
 
 // ---- Where a packed sequence ends within a tile its tensors have maps that end there, so that the copy engine reads zeros behind it and writes
-// nothing: copies of the maps that parameters begin with, in a place of the block
-
-constexpr int PLACES = 9;
+// nothing: copies of the maps that parameters begin with, in the block's places
 
 DEVICE TensorMap* maps_at(const Packed& p) {
   return static_cast<TensorMap*>(p.maps) + (i64(blockIdx.y) * gridDim.x + blockIdx.x) * PLACES;
@@ -81,6 +79,7 @@ template <typename P, typename Work, int COUNT> DEVICE void acquire_maps(const P
 }
 // a warp
 template <typename P, typename Work> DEVICE void cut_maps(const P& p, const Work& w) {
+  static_assert(Work::MAPS <= PLACES, "there are places for all");
   if (!w.is_cut) return;
   TensorMap* const maps = maps_at(p.packed);
   for (int i = threadIdx.x % 32; i < Work::MAPS * 8; i += 32) reinterpret_cast<float4*>(maps)[i] = reinterpret_cast<const float4*>(&p.x_map)[i];

@@ -50,8 +50,9 @@ const THREADS: usize = 1024;
 /// Bytes that the table has for a sequence, and where it and places for tensor maps begin at.
 const ENTRY: usize = 16;
 const ALIGNMENT: usize = 128;
-/// Bytes of a block's places for tensor maps.
-const PLACES: usize = 9 * 128;
+/// Tensor maps that a block has places for, and bytes of one.
+pub(super) const PLACES: usize = 9;
+const MAP: usize = 128;
 
 /// Room for the sequences of each row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +91,7 @@ impl Plan {
 
     /// Elements of f32 for the table and the places of so many blocks.
     pub fn len(&self, blocks: usize) -> usize {
-        (self.table() + blocks * PLACES + ALIGNMENT) / 4
+        (self.table() + blocks * PLACES * MAP + ALIGNMENT) / 4
     }
 
     /// The table at the beginning of a workspace, and where places that are behind it end.
@@ -104,7 +105,7 @@ impl Plan {
             capacity: self.capacity as i64,
             slots: self.slots as i64,
         };
-        (packed, maps + (blocks * PLACES) as u64)
+        (packed, maps + (blocks * PLACES * MAP) as u64)
     }
 }
 
@@ -117,7 +118,7 @@ impl Packed {
 
 /// Elements of places for so many blocks, without a table.
 pub(super) fn places_len(blocks: usize) -> usize {
-    (blocks * PLACES + ALIGNMENT) / 4
+    (blocks * PLACES * MAP + ALIGNMENT) / 4
 }
 
 pub(super) fn config(call: &Call<'_, '_>, slot_chunks: usize) -> Config {
