@@ -2,8 +2,8 @@
 //! if what it reads and writes lies so that the copy engine can do it.
 
 use super::gradients::Places;
-use super::hopper::{self, ALIGNMENT, COLUMNS, MOST_STATES, SPAN, TILE};
-use super::packed::{self, Packed};
+use super::hopper::{self, ALIGNMENT, COLUMNS, MOST_STATES, TILE};
+use super::packed::{self, Packed, SPAN};
 use super::plan::Tiles;
 use super::{Call, Inputs, TOO_MANY, type_of};
 use crate::cuda::{

@@ -1,10 +1,9 @@
 //! States of packed sequences without steps, handed on before the walk on Hopper, which does not see them.
 
-use super::walk::Walk;
-use super::{Inputs, States, TOO_MANY, type_of};
+use super::{Call, Inputs, States, TOO_MANY, type_of};
 use crate::cuda::{COMMON, Config, Launch, Program, STEP_SIZE, Stream, params};
 use crate::error::Result;
-use crate::tensor::DType;
+use crate::tensor::{DType, RawViewMut, View};
 
 pub(super) static KERNEL: Program<Params> = Program::new(
     "ssd_hand_on",
@@ -29,20 +28,24 @@ params! {
 /// Threads of a block.
 const THREADS: usize = 256;
 
-pub(super) fn config(walk: &Walk<'_, '_>) -> Config {
-    let options = walk.call.options().int("THREADS", THREADS);
-    options.dtype("BEFORE", walk.before.map_or(DType::F32, |v| v.dtype())).dtype("AFTER", type_of(&walk.after))
+pub(super) fn config(call: &Call<'_, '_>, before: &Option<View<'_>>, after: &Option<RawViewMut>) -> Config {
+    let options = call.options().int("THREADS", THREADS);
+    options.dtype("BEFORE", before.map_or(DType::F32, |v| v.dtype())).dtype("AFTER", type_of(after))
 }
 
-/// Nothing where no states are wanted.
+/// From the states that a walk begins sequences with to those that it ends them with, if they are wanted.
 ///
 /// # Safety
 /// The views are valid.
-pub(super) unsafe fn launch(stream: &Stream, walk: &Walk<'_, '_>) -> Result<()> {
-    let (Some(after), p) = (&walk.after, walk.call.problem) else { return Ok(()) };
+pub(super) unsafe fn launch(
+    stream: &Stream,
+    call: &Call<'_, '_>,
+    before: &Option<View<'_>>,
+    after: &Option<RawViewMut>,
+) -> Result<()> {
+    let (Some(to), p) = (after, call.problem) else { return Ok(()) };
     let blocks = p.batch.checked_mul(p.nheads).and_then(|n| u32::try_from(n).ok()).ok_or(TOO_MANY)?;
-    let (before, after) = (States::of(&walk.before), States::of(&Some(after.as_read())));
-    let params = Params { inputs: walk.call.inputs(1, 1), before, after };
+    let params = Params { inputs: call.inputs(1, 1), before: States::of(before), after: States::of(&Some(to.as_read())) };
     // SAFETY: the caller's contract; the configuration has the types of the states.
-    unsafe { stream.launch(&KERNEL, &config(walk), Launch::line(blocks, THREADS as u32, 0), &params) }
+    unsafe { stream.launch(&KERNEL, &config(call, before, after), Launch::line(blocks, THREADS as u32, 0), &params) }
 }

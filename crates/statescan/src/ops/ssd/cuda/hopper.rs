@@ -2,7 +2,7 @@
 //! that engine can describe; everything else goes to the walk on `mma.sync`, as does the gradient by a gate unless `fused.rs` forms it.
 
 use super::hand_on;
-use super::packed::{self, Packed};
+use super::packed::{self, Packed, SPAN};
 use super::plan::{Math, Tiles};
 use super::walk::{Direction, Output, Pass, Walk};
 use super::{Inputs, States, TOO_MANY, type_of};
@@ -50,8 +50,7 @@ params! {
     }
 }
 
-/// Steps of a chunk, and columns of a tile.
-pub(super) const SPAN: usize = 64;
+/// Columns of a tile.
 pub(super) const COLUMNS: usize = 64;
 /// Warpgroups of a block that walk, and states of a column that one of them can hold: where there are more, both walk the same columns.
 const WALKERS: usize = 2;
@@ -303,7 +302,7 @@ pub(super) unsafe fn walk(stream: &Stream, walk: &Walk<'_, '_>, tiles: &Tiles, w
         // SAFETY: the caller's contract.
         unsafe { packed::find(stream, &walk.call, packed, plan.segment_steps, walk.slot_chunks)? };
         // SAFETY: as above.
-        unsafe { hand_on::launch(stream, walk)? };
+        unsafe { hand_on::launch(stream, &walk.call, &walk.before, &walk.after)? };
     }
     let passes: &[_] = if plan.segments > 1 { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
     for &pass in passes {

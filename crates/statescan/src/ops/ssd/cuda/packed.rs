@@ -1,7 +1,6 @@
 //! Packed sequences on Hopper. Where they begin is known on the device alone: a kernel finds them and counts their chunks, segments and slots, and the
 //! kernels for rows take each as a row of its own. Where there are more parts than blocks, a block takes several, one after another.
 
-use super::hopper::SPAN;
 use super::{Call, Inputs, TOO_MANY};
 use crate::cuda::{Address, COMMON, Config, Launch, Program, STEP_SIZE, Stream, params};
 use crate::error::Result;
@@ -45,6 +44,8 @@ params! {
     }
 }
 
+/// Steps of a chunk.
+pub(super) const SPAN: usize = 64;
 /// Threads of a block.
 const THREADS: usize = 1024;
 /// Bytes that the table has for a sequence, and where it and places for tensor maps begin at.

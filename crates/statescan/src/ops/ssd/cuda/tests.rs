@@ -91,7 +91,7 @@ fn add_hopper(suite: &mut Suite, args: &Args<'_>) {
     }
     if plan.packed.is_some() {
         suite.add_for(&["sm_90a"], &packed::SEQUENCES, &packed::config(&slots.call, slots.slot_chunks));
-        suite.add_for(&["sm_90a"], &hand_on::KERNEL, &hand_on::config(&forward));
+        suite.add_for(&["sm_90a"], &hand_on::KERNEL, &hand_on::config(&forward.call, &forward.before, &forward.after));
     }
     let Some(plan) = fused::Plan::new(&problem, Numbers::H200) else {
         return assert!(problem.dstate > hopper::MOST_STATES);
