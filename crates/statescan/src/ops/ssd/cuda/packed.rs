@@ -46,6 +46,8 @@ params! {
 
 /// Steps of a chunk.
 pub(super) const SPAN: usize = 64;
+/// Most blocks beside those that one long sequence would have: a launch has no more than 65535 in its second axis.
+const MOST_SHORT: usize = 1 << 15;
 /// Threads of a block.
 const THREADS: usize = 1024;
 /// Bytes that the table has for a sequence, and where it and places for tensor maps begin at.
@@ -82,7 +84,7 @@ impl Plan {
 
     /// Blocks for parts of so many steps of a row: as many as there are parts, unless sequences are many and short.
     pub fn blocks(&self, steps: usize) -> usize {
-        self.seqlen.div_ceil(steps) + self.capacity.min(self.seqlen / 512 + 16)
+        self.seqlen.div_ceil(steps) + self.capacity.min(self.seqlen / 512 + 16).min(MOST_SHORT)
     }
 
     /// Bytes of the table, and of places for so many blocks.
