@@ -1,15 +1,21 @@
-// Products of matrices in blocks of 16 x 16 and 16 x 8 numbers, whatever the numbers are: an operation is written once for bf16, tf32 and f32.
+// Products of matrices in blocks of 16 x 16 and 16 x 8 numbers, whatever the numbers are: an operation is written once for bf16, f16, tf32 and f32.
 // It comes after mma.cuh. A block of A is eight numbers of a thread, v[4 k + 2 r + e]: row g + 8 r, depth 8 k + 2 t + e, where g = lane / 4 and
 // t = lane % 4; a block of B is four, v[2 k + e]: column g, depth 8 k + 2 t + e. Two neighbouring sums (16 x 8 each, C of mma.cuh) are the numbers
 // of a block of A as they lie, so that sums become factors without being moved.
 
-// What products are made of: bf16; f32 rounded to tf32, which f16 is exactly; f32 as two terms of tf32, for its own accuracy
-enum class Math { Bf16, Tf32, Exact };
+// What products are made of: bf16; f16; f32 rounded to tf32, which bf16 and f16 are exactly; f32 as two terms of tf32, for its own accuracy
+enum class Math { Bf16, F16, Tf32, Exact };
 
 template <Math MATH> struct Blocks;
 template <> struct Blocks<Math::Bf16> {
   typedef bf16 Element;            // in shared memory
   static constexpr int PAD = 16;   // bytes behind a line, against bank conflicts
+  struct A { FragmentA f; };
+  struct B { FragmentB f; };
+};
+template <> struct Blocks<Math::F16> {
+  typedef f16 Element;
+  static constexpr int PAD = 16;
   struct A { FragmentA f; };
   struct B { FragmentB f; };
 };
@@ -26,6 +32,9 @@ template <> struct Blocks<Math::Exact> {
   struct B { FragmentB f[2][2]; };
 };
 
+// whether two numbers share a register of a fragment
+template <Math MATH> struct InPairs { static constexpr bool VALUE = sizeof(typename Blocks<MATH>::Element) == 2; };
+
 // A tile of LINES x LENGTH numbers in shared memory, with room for ROOM numbers in a line.
 template <Math MATH, int COUNT, int OF, int ROOM = OF> struct Tile {
   typedef typename Blocks<MATH>::Element Element;
@@ -36,12 +45,41 @@ template <Math MATH, int COUNT, int OF, int ROOM = OF> struct Tile {
   static DEVICE const char* at(const char* tile, int line, int i) { return tile + line * PITCH + i * int(sizeof(Element)); }
 };
 
-// Two neighbours of a tile.
-DEVICE float2 pair_at(const f32* v) { return *reinterpret_cast<const float2*>(v); }
-DEVICE float2 pair_at(const bf16* v) {
-  const u32 both = *reinterpret_cast<const u32*>(v);
+// Two neighbours in a register, the first one in its low half, and the way back.
+template <Math MATH> DEVICE float2 unpack(u32 both) {
+  if constexpr (MATH == Math::F16) return make_float2(to_f32(f16{u16(both)}), to_f32(f16{u16(both >> 16)}));
   return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
 }
+template <Math MATH> DEVICE u32 pack(f32 first, f32 second) { return MATH == Math::F16 ? pack_f16(first, second) : pack_bf16(first, second); }
+
+// Two neighbours of a tile.
+template <Math MATH> DEVICE float2 pair_at(const char* v) {
+  if constexpr (InPairs<MATH>::VALUE) return unpack<MATH>(*reinterpret_cast<const u32*>(v));
+  return *reinterpret_cast<const float2*>(v);
+}
+
+// ---- scales: f16 has five bits of exponent, so what is computed, and not an argument, is divided by a power of two that leaves the largest number
+// below one. The other kinds of numbers need no scales.
+
+template <Math MATH> struct HasScales { static constexpr bool VALUE = MATH == Math::F16; };
+
+// The largest magnitude of numbers, but for infinite ones and NaN.
+struct Largest {
+  u32 seen = 0;   // twice the bits, one exponent higher, so that what is not finite wraps around to the smallest ones
+  DEVICE void see(f32 v) {
+    const u32 bits = __float_as_uint(v);
+    seen = max(seen, bits + bits + 0x01000000u);
+  }
+  // of all threads of a warp
+  DEVICE void join_warp() { asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(seen)); }
+  DEVICE f32 scale() const {
+    constexpr u32 LOW = 127 - 40, HIGH = 127 + 40;   // products of three are finite
+    return __uint_as_float(min(max(seen >> 24, LOW), HIGH) << 23);
+  }
+};
+
+// one divided by a scale
+DEVICE f32 inverse(f32 scale) { return __uint_as_float((254u << 23) - __float_as_uint(scale)); }
 
 // ---- f32 and blocks
 
@@ -58,8 +96,8 @@ template <Math MATH> DEVICE void set_block(typename Blocks<MATH>::A& to, const f
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const f32 first = v[4 * k + 2 * r], second = v[4 * k + 2 * r + 1];
-      if constexpr (MATH == Math::Bf16) {
-        to.f.v[2 * k + r] = pack_bf16(first, second);
+      if constexpr (InPairs<MATH>::VALUE) {
+        to.f.v[2 * k + r] = pack<MATH>(first, second);
       } else if constexpr (MATH == Math::Tf32) {
         to.f[k].v[r] = round_tf32(first), to.f[k].v[2 + r] = round_tf32(second);
       } else {
@@ -69,7 +107,7 @@ template <Math MATH> DEVICE void set_block(typename Blocks<MATH>::A& to, const f
     }
 }
 template <Math MATH> DEVICE void set_block(typename Blocks<MATH>::B& to, const f32 (&v)[4]) {
-  static_assert(MATH != Math::Bf16, "blocks of bf16 come out of shared memory as they are");
+  static_assert(!InPairs<MATH>::VALUE, "blocks of 16-bit numbers come out of shared memory as they are");
 #pragma unroll
   for (int k = 0; k < 2; k++)
 #pragma unroll
@@ -90,11 +128,14 @@ DEVICE void numbers_of(f32 (&v)[8], const FragmentC& first, const FragmentC& sec
 // ---- blocks out of shared memory, from lines of rows (of B: of columns), or from lines along the depth (DEPTH_IS_LINE)
 
 template <Math MATH, int PITCH, bool DEPTH_IS_LINE> DEVICE void load_numbers(f32 (&v)[8], const char* tile) {
-  if constexpr (MATH == Math::Bf16) {
+  if constexpr (InPairs<MATH>::VALUE) {
     FragmentA raw;
     load_a<PITCH, DEPTH_IS_LINE>(raw, tile);
 #pragma unroll
-    for (int i = 0; i < 4; i++) v[2 * i] = __uint_as_float(raw.v[i] << 16), v[2 * i + 1] = __uint_as_float(raw.v[i] & 0xffff0000u);
+    for (int i = 0; i < 4; i++) {
+      const float2 both = unpack<MATH>(raw.v[i]);
+      v[2 * i] = both.x, v[2 * i + 1] = both.y;
+    }
   } else {
     const int group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4;
 #pragma unroll
@@ -107,7 +148,7 @@ template <Math MATH, int PITCH, bool DEPTH_IS_LINE> DEVICE void load_numbers(f32
 }
 
 template <Math MATH, int PITCH, bool DEPTH_IS_LINE = false> DEVICE void load_block(typename Blocks<MATH>::A& a, const char* tile) {
-  if constexpr (MATH == Math::Bf16) {
+  if constexpr (InPairs<MATH>::VALUE) {
     load_a<PITCH, DEPTH_IS_LINE>(a.f, tile);
   } else {
     f32 v[8];
@@ -118,7 +159,7 @@ template <Math MATH, int PITCH, bool DEPTH_IS_LINE = false> DEVICE void load_blo
 
 // Two neighbours, 16 columns.
 template <Math MATH, int PITCH, bool DEPTH_IS_LINE = false> DEVICE void load_blocks(typename Blocks<MATH>::B (&b)[2], const char* tile) {
-  if constexpr (MATH == Math::Bf16) {
+  if constexpr (InPairs<MATH>::VALUE) {
     FragmentB raw[2];
     load_b<PITCH, DEPTH_IS_LINE>(raw, tile);
     b[0].f = raw[0], b[1].f = raw[1];
@@ -141,8 +182,8 @@ template <Math MATH, int PITCH, bool DEPTH_IS_LINE = false> DEVICE void load_blo
 // ---- products: c += a b
 
 template <Math MATH> DEVICE void multiply_blocks(FragmentC& c, const typename Blocks<MATH>::A& a, const typename Blocks<MATH>::B& b) {
-  if constexpr (MATH == Math::Bf16) {
-    multiply<bf16>(c, a.f, b.f);
+  if constexpr (InPairs<MATH>::VALUE) {
+    multiply<typename Blocks<MATH>::Element>(c, a.f, b.f);
   } else {
 #pragma unroll
     for (int k = 0; k < 2; k++) multiply<tf32>(c, a.f[k], b.f[k]);

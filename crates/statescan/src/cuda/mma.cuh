@@ -45,6 +45,12 @@ DEVICE u32 pack_bf16(f32 first, f32 second) {
   return out;
 }
 
+DEVICE u32 pack_f16(f32 first, f32 second) {
+  u32 out;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(second), "f"(first));
+  return out;
+}
+
 // three terms of bf16 have all bits of an f32, and six products of them those of a product
 template <int TERMS> DEVICE void split_bf16(u32 (&terms)[TERMS], f32 first, f32 second) {
 #pragma unroll

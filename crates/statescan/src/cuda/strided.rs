@@ -14,6 +14,12 @@ params! {
 }
 
 impl Strided {
+    /// Numbers at an address, dense, of which these are the sizes of the last three axes.
+    pub(crate) fn dense(address: u64, sizes: [usize; 3]) -> Self {
+        let [second, third, fourth] = sizes.map(|size| size as i64);
+        Strided { data: Address::new(address), stride: [second * third * fourth, third * fourth, fourth, 1] }
+    }
+
     pub(crate) fn of(view: &View<'_>) -> Self {
         let mut stride = [0; 4];
         for (to, &from) in stride.iter_mut().zip(view.strides().iter()) {

@@ -2,6 +2,7 @@
 
 use super::common::Layout;
 use super::common::device::{gpu, on_gpu};
+use super::common::executors;
 use super::*;
 use statescan::Error;
 
@@ -82,6 +83,7 @@ fn cuda_segments() {
     let cases = [
         Case { decay: 0.05, ..Case::new(DType::F32, [1, 3000, 2, 16, 1, 16], 0) },
         Case { decay: 0.1, ..Case::new(DType::BF16, [2, 2817, 3, 64, 1, 64], ALL | REVERSE) },
+        Case { decay: 0.05, ..Case::new(DType::F16, [1, 4000, 2, 64, 1, 128], GATE | INITIAL) },
         Case { decay: 0.05, ..Case::new(DType::F32, [1, 3333, 2, 24, 1, 20], BOUNDS | INITIAL) },
         Case { decay: 0.05, ..Case::new(DType::F32, [2, 2500, 2, 8, 2, 8], INDEX | INDEX_STATES | INITIAL | REVERSE) },
         Case {
@@ -100,9 +102,54 @@ fn cuda_segments() {
 #[test]
 fn cuda_decays_of_any_size() {
     for decay in [0.0, 0.03, 30.0, 500.0, 1e5] {
-        for (dtype, options) in [(DType::F32, INITIAL | GATE | SKIP), (DType::BF16, INITIAL)] {
+        for (dtype, options) in [(DType::F32, INITIAL | GATE | SKIP), (DType::BF16, INITIAL), (DType::F16, INITIAL | GATE)] {
             on_gpu([Case { decay, ..Case::new(dtype, [1, 300, 4, 32, 1, 32], options) }], check);
         }
+    }
+}
+
+/// Arguments of f16 whose states, weights and gradients are beyond what f16 holds, and such whose are far below; and a NaN in another column.
+#[test]
+fn f16_of_any_size() {
+    let multiplied = |tensor: &mut Tensor, by: f64| {
+        let values = tensor.to_dense();
+        let mut values = values.data().iter();
+        tensor.fill_with(|| values.next().unwrap() * by);
+    };
+    let case = Case::new(DType::F16, [1, 200, 4, 32, 2, 32], INITIAL | SKIP | OWN_DECAY_STEP);
+    for packed in [0, INDEX] {
+        let case = Case { options: case.options | packed, ..case.clone() };
+        let mut large = Inputs::new(&case);
+        for (tensor, by) in
+            [(&mut large.x, 1024.0), (&mut large.b, 1024.0), (&mut large.c, 1.0 / 4096.0), (&mut large.dy, 1.0 / 1024.0)]
+        {
+            multiplied(tensor, by);
+        }
+        multiplied(&mut large.dstate, 1.0 / 8192.0);
+        multiplied(&mut large.d, 0.125);
+        check_inputs(&case, &large, &executors());
+        let mut small = Inputs::new(&case);
+        multiplied(&mut small.dt, 1.0 / 8192.0);
+        multiplied(&mut small.state, 1.0 / 8192.0);
+        multiplied(&mut small.dstate, 128.0);
+        check_inputs(&case, &small, &executors());
+    }
+    let case = Case { options: INITIAL, ..case };
+    let mut one = Inputs::new(&case);
+    let mut i = 0;
+    one.x.fill_with(|| {
+        i += 1;
+        if i == 1 { f64::NAN.into() } else { ((i % 7) as f64 - 3.0).into() }
+    });
+    let expected = reference::forward(&one.args(&case)).unwrap();
+    for exec in executors() {
+        let got = run_forward(&case, &one, &exec, true).unwrap().y.to_dense();
+        let pairs = got.data().iter().zip(expected.y.data());
+        let (nan, rest): (Vec<_>, Vec<_>) = pairs.partition(|(_, wanted)| wanted.re.is_nan());
+        assert!(!nan.is_empty() && nan.iter().all(|(got, _)| got.re.is_nan()));
+        let [got, wanted]: [Vec<_>; 2] = [rest.iter().map(|r| *r.0).collect(), rest.iter().map(|r| *r.1).collect()];
+        let bound = ErrorBound::for_scan(case.dtype, case.seqlen).in_products(case.dtype);
+        assert!(statescan::tensor::max_errors(&got, &wanted, bound).2, "columns beside a NaN on {exec:?}");
     }
 }
 
@@ -110,8 +157,8 @@ fn cuda_decays_of_any_size() {
 #[test]
 fn cuda_packed_sequences() {
     for packed in [BOUNDS, INDEX, INDEX | INDEX_STATES] {
-        for options in [INITIAL, ALL | REVERSE] {
-            on_gpu([Case::new(DType::BF16, [2, 500, 4, 64, 2, 128], packed | options)], check);
+        for (dtype, options) in [(DType::BF16, INITIAL), (DType::BF16, ALL | REVERSE), (DType::F16, ALL)] {
+            on_gpu([Case::new(dtype, [2, 500, 4, 64, 2, 128], packed | options)], check);
         }
     }
 }

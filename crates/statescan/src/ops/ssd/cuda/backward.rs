@@ -13,7 +13,7 @@ use crate::cuda::{Numbers, Stream, Sum, sum_terms};
 use crate::error::Result;
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::targets::{GradientTargets, Sources};
-use crate::tensor::RawViewMut;
+use crate::tensor::{DType, RawViewMut};
 
 /// The kernels of a backward pass with every gradient.
 const KINDS: &[Kind] = &[Kind::Walk { output: true, state: true }, Kind::Gradients, Kind::Maps];
@@ -39,6 +39,16 @@ impl Plan {
         let fused = fused::Plan::new(call.problem, numbers);
         Ok(Plan { tiles, cut, ends_len, slices: slices(shape, &tiles, numbers), fused })
     }
+
+    /// Whether there is room for the gradient by y before the gate, which several kernels would form otherwise.
+    fn has_gated(&self, p: &Problem<'_>) -> bool {
+        p.z.is_some() && self.fused.is_none()
+    }
+
+    /// Whether it is kept: by the walk that forms the gradient by z.
+    pub fn keeps_gated(&self, call: &Call<'_, '_>, targets: &GradientTargets) -> bool {
+        self.has_gated(call.problem) && targets.z.is_some() && call.dy.is_some()
+    }
 }
 
 /// Where the parts of a workspace begin, in elements of f32.
@@ -51,6 +61,7 @@ struct Layout {
     skip: usize,
     b: usize,
     c: usize,
+    gated: usize,
     /// Tensor maps of packed sequences.
     maps: usize,
     len: usize,
@@ -70,24 +81,30 @@ impl Layout {
         let (chunks, packed) = (tiles.chunks(p.seqlen), plan.fused.and_then(|_| packed::Plan::new(p)));
         let of_slots = p.batch * packed.map_or(chunks, |packed| packed.slots.max(chunks)) * p.nheads;
         let heads = p.batch * plan.fused.map_or(chunks, |_| fused::chunks(p).max(chunks)) * p.nheads;
-        let slots = (of_slots * tiles.slot() * tiles.math.size()).div_ceil(4);
+        let slots = (of_slots * tiles.slot_bytes()).div_ceil(4);
         let (states, gradients) = (part(slots), part(slots));
         let ends = part(plan.ends_len);
         let (a, bias, skip) = (part(heads), part(heads), part(heads * p.headdim));
         let slices = plan.slices.max(plan.fused.map_or(0, |fused| fused.slices));
         let map = if slices > 1 { p.batch * p.seqlen * slices * p.ngroups * p.dstate } else { 0 };
         let (b, c) = (part(map), part(map));
+        let numbers = [p.seqlen, p.nheads, p.headdim].into_iter().fold(p.batch, usize::saturating_mul);
+        let gated = part(if plan.has_gated(p) { numbers.saturating_mul(tiles.math.size()).div_ceil(4) } else { 0 });
         let maps = part(plan.fused.map_or(0, |fused| fused.places_len(p)));
         // and room to begin at a whole unit
         part(4);
-        Layout { states, gradients, ends, a, bias, skip, b, c, maps, len }
+        Layout { states, gradients, ends, a, bias, skip, b, c, gated, maps, len }
     }
 }
 
-/// Elements of the workspace.
+/// Elements of the workspace, for a cotangent of any type.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
     let call = Call::new(problem, None);
-    Ok(Layout::new(&call, &Plan::new(&call, call.math(stream.allows_tf32()), stream.numbers())?).len)
+    let len = |cotangent| {
+        let plan = Plan::new(&call, call.math_with(cotangent, stream.allows_tf32()), stream.numbers())?;
+        Ok(Layout::new(&call, &plan).len)
+    };
+    Ok(len(None)?.max(len(Some(DType::F32))?))
 }
 
 pub(crate) fn backward(
@@ -98,7 +115,7 @@ pub(crate) fn backward(
     workspace: &RawViewMut,
 ) -> Result<()> {
     refuse_double(problem)?;
-    let call = Call::new(problem, sources.y);
+    let mut call = Call::new(problem, sources.y);
     let plan = Plan::new(&call, call.math(stream.allows_tf32()), stream.numbers())?;
     let layout = Layout::new(&call, &plan);
     let base = (workspace.as_mut_ptr() as u64).next_multiple_of(16);
@@ -121,6 +138,7 @@ pub(crate) fn backward(
         None => None,
     };
 
+    call.gated = plan.keeps_gated(&call, t).then(|| at(layout.gated));
     let slot_chunks = if fused.is_some() { fused::SLOT_CHUNKS } else { 1 };
     if needs_states || t.z.is_some() {
         let gate = t.z.as_ref().filter(|_| fused.is_none());

@@ -12,6 +12,7 @@
 
 constexpr int OUT = 4 / int(sizeof(Element)) * COLUMNS, PAIRS = COLUMNS / 16;
 typedef Tile<MATH, SPAN, COLUMNS, OUT> RoomyTile;   // with room for a line of dx in f32
+constexpr int PARTS = (SPAN + 31) / 32;              // warps that have the steps of a column
 
 constexpr int B_AT = 0, C_AT = B_AT + MapTile::BYTES, X_AT = C_AT + MapTile::BYTES, P_AT = X_AT + RoomyTile::BYTES;
 constexpr int H_AT = P_AT + XTile::BYTES, G_AT = H_AT + StateTile::BYTES;
@@ -24,6 +25,7 @@ struct Shared {
   f32 rows[WARPS][SPAN];               // of T dt below the diagonal, a part for each warp
   f32 xq[SPAN], ph[SPAN];              // <x[j], q[j]>, <p[i], C[i] h>
   f32 hg[WARPS], skip[WARPS];          // parts of <h, g> and of the gradient by a skip that all columns share
+  f32 skip_columns[PARTS][SKIP_BY_COLUMN ? COLUMNS : 1];   // parts of that by a skip of each column
 };
 
 struct Work {
@@ -36,8 +38,8 @@ struct Work {
   }
 };
 
-// The product of this warp's rows of a tile of lines (B or C) and a tile of states.
-DEVICE void times_state(FragmentC (&out)[2 * PAIRS], const char* map, const char* state) {
+// The product of this warp's rows of a tile of lines (B or C) and a tile of states, which has been divided by a scale.
+DEVICE void times_state(FragmentC (&out)[2 * PAIRS], const char* map, const char* state, f32 scale) {
 #pragma unroll
   for (int q = 0; q < 2 * PAIRS; q++) out[q] = FragmentC();
 #pragma unroll(AT_ONCE)
@@ -51,6 +53,12 @@ DEVICE void times_state(FragmentC (&out)[2 * PAIRS], const char* map, const char
       multiply_blocks<MATH>(out[2 * q], a, b[0]);
       multiply_blocks<MATH>(out[2 * q + 1], a, b[1]);
     }
+  }
+  if constexpr (HAS_SCALES) {
+#pragma unroll
+    for (int q = 0; q < 2 * PAIRS; q++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) out[q].v[i] *= scale;
   }
 }
 
@@ -73,6 +81,25 @@ template <typename In, typename With> DEVICE void times_lines(FragmentC (&out)[W
   }
 }
 
+// Multiplies products <B[j], C[i]> by the decays between their steps, none where i is before j, and gives the scale of the results.
+DEVICE f32 apply_decays(FragmentC (&products)[WARPS][2], const Steps& steps) {
+  Largest largest;
+#pragma unroll
+  for (int i = 0; i < WARPS; i++) {
+    if (i < warp_of()) continue;
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+      const int j = 16 * warp_of() + group_of() + k / 2 % 2 * 8, at = 16 * i + k / 4 * 8 + pair_of() + k % 2;
+      f32& v = products[i][k / 4].v[k % 4];
+      v = at >= j ? v * steps.decay(j, at) : 0.f;
+      if constexpr (HAS_SCALES) largest.see(v);
+    }
+  }
+  if constexpr (!HAS_SCALES) return 1.f;
+  largest.join_warp();
+  return largest.scale();
+}
+
 // Dot products of this warp's rows of sums and of a tile, added to dots.
 template <typename In> DEVICE void add_dots(f32 (&dots)[2], const FragmentC (&sums)[2 * PAIRS], const char* tile) {
 #pragma unroll
@@ -80,7 +107,7 @@ template <typename In> DEVICE void add_dots(f32 (&dots)[2], const FragmentC (&su
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const char* const of = In::at(tile, 16 * warp_of() + group_of() + 8 * r, 8 * q + pair_of());
-      const float2 pair = pair_at(reinterpret_cast<const Element*>(of));
+      const float2 pair = pair_at<MATH>(of);
       dots[r] = __fmaf_rn(sums[q].v[2 * r + 1], pair.y, __fmaf_rn(sums[q].v[2 * r], pair.x, dots[r]));
     }
 }
@@ -214,13 +241,53 @@ DEVICE void put_dx(const Params& p, const Work& w, char* x_tile, const char* p_t
   }
 }
 
-// p of a step and column; behind a gate its tile has it rounded.
-DEVICE f32 cotangent(const Params& p, const Work& w, const char* tile, i64 first, int t, i64 column, int q) {
-  if constexpr (HAS_Z && HAS_DY) {
-    const f32 dy = to_f32(*at<DY>(p.dy, w.batch, first + t, w.head, column + q));
-    return dy * silu(to_f32(*at<Z>(p.z, w.batch, first + t, w.head, column + q)));
+// <p, x> of steps, the gradient by the skip, with p as it was before it was rounded: this thread's part of all columns, or those of a warp of each.
+DEVICE void add_skip(f32& skip, Shared& s, const Params& p, const Work& w, const char* x_tile, const char* p_tile, i64 first, int count, i64 column) {
+  constexpr bool FROM_GATE = HAS_Z && HAS_DY;
+  constexpr int WIDTH = !FROM_GATE ? 2 : DY_WIDTH < Z_WIDTH ? DY_WIDTH : Z_WIDTH, UNITS = COLUMNS / WIDTH;
+#pragma unroll(WIDTH > 1 ? 4 : 1)
+  for (int i = threadIdx.x; i < SPAN * UNITS; i += THREADS) {
+    const int line = i % SPAN, within = i / SPAN * WIDTH;
+    f32 products[WIDTH] = {};
+    if (line < count && column + within < p.headdim) {
+      Neighbours<DY, WIDTH> dy;
+      Neighbours<Z, WIDTH> z;
+      if constexpr (FROM_GATE) {
+        dy = *reinterpret_cast<const Neighbours<DY, WIDTH>*>(at<DY>(p.dy, w.batch, first + line, w.head, column + within));
+        z = *reinterpret_cast<const Neighbours<Z, WIDTH>*>(at<Z>(p.z, w.batch, first + line, w.head, column + within));
+      }
+#pragma unroll
+      for (int k = 0; k < WIDTH; k++) {
+        f32 cotangent;
+        if constexpr (FROM_GATE)
+          cotangent = to_f32(dy.v[k]) * silu(to_f32(z.v[k]));
+        else
+          cotangent = to_f32(*reinterpret_cast<const Element*>(XTile::at(p_tile, line, within + k)));
+        products[k] = cotangent * to_f32(*reinterpret_cast<const Element*>(RoomyTile::at(x_tile, line, within + k)));
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < WIDTH; k++) {
+      if constexpr (!SKIP_BY_COLUMN) {
+        skip += products[k];
+      } else {
+#pragma unroll
+        for (int far = (SPAN < 32 ? SPAN : 32) / 2; far > 0; far /= 2) products[k] += __shfl_xor_sync(~0u, products[k], far);
+        if (line % 32 == 0) s.skip_columns[line / 32][within + k] = products[k];
+      }
+    }
   }
-  return to_f32(*reinterpret_cast<const Element*>(XTile::at(tile, t, q)));
+}
+
+// The gradient by the skip of each column: all parts are there.
+DEVICE void put_skip(const Shared& s, const Params& p, const Work& w, i64 first, i64 column) {
+  for (int q = threadIdx.x; q < COLUMNS && column + q < p.headdim; q += THREADS) {
+    f32 sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < PARTS; i++) sum += s.skip_columns[i][q];
+    f32* const to = p.skip_terms + ((w.batch * p.chunks + w.chunk) * p.heads + w.head) * p.headdim + column + q;
+    *to = first == w.chunk * SPAN ? sum : *to + sum;
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(const __grid_constant__ Params p) {
@@ -239,7 +306,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
     load_b<MapTile>(tiles + B_AT, p, w.batch, w.group, first, count);
     load_c<MapTile>(tiles + C_AT, p, w.batch, w.group, first, count);
     prepare_steps(shared.steps, p, constants, w.batch, w.head, first, count);
-    FragmentC products[WARPS][2];   // <B[j], C[i]>
+    FragmentC products[WARPS][2];   // <B[j], C[i]>, soon times L[i,j]
+    f32 scale = 1.f;                // of those
     Sums sums;
 #pragma unroll 1
     for (i64 column = 0; column < p.headdim; column += COLUMNS) {
@@ -247,57 +315,48 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
       load_tile<RoomyTile, X, X_WIDTH>(tiles + X_AT, at<X>(p.x, w.batch, first, w.head, column), p.x.stride[1], p.x.stride[3], count,
                                        int(min(i64(COLUMNS), p.headdim - column)));
       load_cotangent(tiles + P_AT, p, w.batch, w.head, first, count, column);
+      f32 h_scale = 1.f, g_scale;
       if constexpr (!HAS_STEPS) {
-      } else if (begins(p, w.batch, first))
-        load_state<INITIAL>(tiles + H_AT, p, p.initial, row_before(p, w.batch, first), w.head, column);
+      } else if (SEQUENCES == Sequences::Whole || first == w.chunk * SPAN)
+        h_scale = load_slot<StateTile>(tiles + H_AT, p.states, p, w.batch, w.chunk, w.head, column);
       else
-        load_slot(tiles + H_AT, static_cast<const Element*>(p.states) + slot_at(p, w.batch, w.chunk, w.head, column));
-      if (last == end)
-        load_slot(tiles + G_AT, static_cast<const Element*>(p.gradients) + slot_at(p, w.batch, w.chunk, w.head, column));
+        h_scale = load_state<StateTile, INITIAL>(tiles + H_AT, p, p.initial, row_before(p, w.batch, first), w.head, column);
+      if (SEQUENCES == Sequences::Whole || last == end)
+        g_scale = load_slot<StateTile>(tiles + G_AT, p.gradients, p, w.batch, w.chunk, w.head, column);
       else
-        load_state<DFINAL>(tiles + G_AT, p, p.dfinal, row_after(p, w.batch, last), w.head, column);
+        g_scale = load_state<StateTile, DFINAL>(tiles + G_AT, p, p.dfinal, row_after(p, w.batch, last), w.head, column);
       all_loaded();
 
-      if (column == 0) times_lines<MapTile, MapTile>(products, tiles + B_AT, tiles + C_AT);
+      if (column == 0) {
+        times_lines<MapTile, MapTile>(products, tiles + B_AT, tiles + C_AT);
+        scale = apply_decays(products, shared.steps);
+      }
       FragmentC dx[2 * PAIRS];
-      times_state(dx, tiles + B_AT, tiles + G_AT);
+      times_state(dx, tiles + B_AT, tiles + G_AT, g_scale);
       add_dots<RoomyTile>(sums.xq, dx, tiles + X_AT);
       if constexpr (HAS_STEPS) {
         FragmentC from_state[2 * PAIRS];
-        times_state(from_state, tiles + C_AT, tiles + H_AT);
+        times_state(from_state, tiles + C_AT, tiles + H_AT, h_scale);
         add_dots<XTile>(sums.ph, from_state, tiles + P_AT);
+        f32 hg = 0.f;
         each_of<STATES * COLUMNS / 4>([&](int i) {
           const int n = i / (COLUMNS / 4), q = i % (COLUMNS / 4) * 4;
-          const Element* const h = reinterpret_cast<const Element*>(StateTile::at(tiles + H_AT, n, q));
-          const Element* const g = reinterpret_cast<const Element*>(StateTile::at(tiles + G_AT, n, q));
 #pragma unroll
           for (int k = 0; k < 4; k += 2) {
-            const float2 one = pair_at(h + k), other = pair_at(g + k);
-            sums.hg = __fmaf_rn(one.y, other.y, __fmaf_rn(one.x, other.x, sums.hg));
+            const float2 one = pair_at<MATH>(StateTile::at(tiles + H_AT, n, q + k)), other = pair_at<MATH>(StateTile::at(tiles + G_AT, n, q + k));
+            hg = __fmaf_rn(one.y, other.y, __fmaf_rn(one.x, other.x, hg));
           }
         });
+        sums.hg = __fmaf_rn(hg, h_scale * g_scale, sums.hg);
       }
-      if constexpr (HAS_DSKIP) {
-        for (int q = threadIdx.x; q < COLUMNS && column + q < p.headdim; q += THREADS) {
-          f32 sum = 0.f;
-#pragma unroll 4
-          for (int t = 0; t < count; t++) {
-            const f32 x = to_f32(*reinterpret_cast<const Element*>(RoomyTile::at(tiles + X_AT, t, q)));
-            sum = __fmaf_rn(x, cotangent(p, w, tiles + P_AT, first, t, column, q), sum);
-          }
-          if constexpr (!SKIP_BY_COLUMN) {
-            skip += sum;
-          } else {
-            f32* const to = p.skip_terms + ((w.batch * p.chunks + w.chunk) * p.heads + w.head) * p.headdim + column + q;
-            *to = first == w.chunk * SPAN ? sum : *to + sum;
-          }
-        }
-      }
+      if constexpr (HAS_DSKIP) add_skip(skip, shared, p, w, tiles + X_AT, tiles + P_AT, first, count, column);
       FragmentC pairs[WARPS][2];   // <x[j], p[i]>
       if constexpr (HAS_STEPS) times_lines<RoomyTile, XTile>(pairs, tiles + X_AT, tiles + P_AT);
       const int row = 16 * warp_of() + group_of();
       const f32 weights[2] = {shared.steps.weight[row], shared.steps.weight[row + 8]};
-      const f32 to_end[2] = {shared.steps.after[row], shared.steps.after[row + 8]};
+      // what the decays were divided by, dx is divided by until the products with them are added
+      const f32 down = HAS_SCALES ? inverse(scale) : 1.f;
+      const f32 to_end[2] = {shared.steps.after[row] * down, shared.steps.after[row + 8] * down};
 #pragma unroll
       for (int q = 0; q < 2 * PAIRS; q++)
 #pragma unroll
@@ -310,13 +369,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
 #pragma unroll
         for (int k = 0; k < 8; k++) {
           const int r = k / 2 % 2, j = row + 8 * r, at = 16 * i + k / 4 * 8 + pair_of() + k % 2;
-          m[k] = at >= j ? m[k] * shared.steps.decay(j, at) : 0.f;
           if constexpr (HAS_STEPS) {
             const f32 t = at >= j ? m[k] * pairs[i][k / 4].v[k % 4] : 0.f;
             sums.columns[r] += t;
             if (at == j) sums.diagonal[r] += t;
             if (at > j) sums.rows[i][k / 4 * 2 + k % 2] = __fmaf_rn(t, weights[r], sums.rows[i][k / 4 * 2 + k % 2]);
           }
+          m[k] *= down;
         }
         BlockA block;
         set_block<MATH>(block, m);
@@ -331,8 +390,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
 #pragma unroll
       for (int q = 0; q < 2 * PAIRS; q++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) dx[q].v[i] *= weights[i / 2];
+        for (int i = 0; i < 4; i++) dx[q].v[i] *= weights[i / 2] * scale;
       if constexpr (HAS_DSKIP) __syncthreads();
+      if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) put_skip(shared, p, w, first, column);
       if constexpr (HAS_DX) put_dx(p, w, tiles + X_AT, tiles + P_AT, dx, first, count, column);
     }
     if constexpr (HAS_STEPS) {

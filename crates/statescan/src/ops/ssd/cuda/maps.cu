@@ -28,28 +28,24 @@ struct Work {
   }
 };
 
-// Starts to load the lines of a slot or of a state that belong to this block.
-DEVICE void load_own_slot(char* tile, const Element* slot, i64 first) {
-  load_tile<OwnStateTile, Element, 16 / int(sizeof(Element))>(tile, slot + first * PADDED_COLUMNS, PADDED_COLUMNS, 1, int(STATES - first), COLUMNS);
-}
-template <typename E> DEVICE void load_own_state(char* tile, const Params& p, const States& states, StateRow row, i64 head, i64 column, i64 first) {
-  const bool there = states.data != nullptr && exists(p, row);
-  each<OWN_STATES * COLUMNS, THREADS, false>([&](int i, int) {
-    const int n = i % OWN_STATES, q = i / OWN_STATES;
-    f32 v = 0.f;
-    if (there && first + n < p.dstate && column + q < p.headdim) v = to_f32(*state_at<E>(states, row, head, column + q, first + n));
-    assign(*reinterpret_cast<Element*>(OwnStateTile::at(tile, n, q)), v);
-  });
-}
-
 struct Sums {
-  FragmentC out[OWN_STATES / 8];
-  FragmentC k[WARPS][2];
+  FragmentC out[OWN_STATES / 8] = {};
+  FragmentC k[WARPS][2] = {};
+  f32 scale = 0x1p-80f;   // what `out` is divided by
 
   DEVICE static bool has(int block) { return OF_B ? block >= warp_of() : block <= warp_of(); }
 
+  DEVICE void change_scale(f32 to) {
+    const f32 down = scale * inverse(to);
+#pragma unroll
+    for (int q = 0; q < OWN_STATES / 8; q++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) out[q].v[i] *= down;
+    scale = to;
+  }
+
   // what some columns of a head add; `pairs` are <p[i], x[j]> of all its columns so far
-  DEVICE void add(FragmentC (&pairs)[WARPS][2], const f32 (&scales)[2], const char* own, const char* other, const char* state) {
+  DEVICE void add(FragmentC (&pairs)[WARPS][2], const f32 (&weights)[2], const char* own, const char* other, const char* state) {
 #pragma unroll 1
     for (int q = 0; q < COLUMNS; q += 16) {
       f32 v[8];
@@ -65,7 +61,7 @@ struct Sums {
         multiply_blocks<MATH>(pairs[i][1], a, b[1]);
       }
 #pragma unroll
-      for (int i = 0; i < 8; i++) v[i] *= scales[i / 2 % 2];
+      for (int i = 0; i < 8; i++) v[i] *= weights[i / 2 % 2];
       set_block<MATH>(a, v);
 #pragma unroll
       for (int n = 0; n < OWN_STATES; n += 16) {
@@ -93,11 +89,23 @@ struct Sums {
 
   // the product of K and the other map
   DEVICE void add_map(const char* map) {
+    if constexpr (HAS_SCALES) {
+      Largest largest;
+#pragma unroll
+      for (int i = 0; i < WARPS; i++)
+#pragma unroll
+        for (int m = 0; m < 8; m++) largest.see(k[i][m / 4].v[m % 4]);
+      largest.join_warp();
+      change_scale(largest.scale());
+    }
+    const f32 down = HAS_SCALES ? inverse(scale) : 1.f;
 #pragma unroll
     for (int i = 0; i < WARPS; i++) {
       if (!has(i)) continue;
       f32 v[8];
       numbers_of(v, k[i][0], k[i][1]);
+#pragma unroll
+      for (int m = 0; m < 8; m++) v[m] *= down;
       BlockA a;
       set_block<MATH>(a, v);
 #pragma unroll
@@ -116,13 +124,14 @@ struct Sums {
     for (int q = 0; q < OWN_STATES / 8; q++)
 #pragma unroll
       for (int i = 0; i < 4; i++) {
+        const f32 v = HAS_SCALES ? out[q].v[i] * scale : out[q].v[i];
         const int step = 16 * warp_of() + group_of() + i / 2 * 8;
         const i64 n = w.n + 8 * q + pair_of() + i % 2;
         if (step >= count || n >= p.dstate) continue;
         if constexpr (IN_TERMS)
-          p.terms[(((w.batch * p.seqlen + first + step) * p.slices + w.slice) * p.groups + w.group) * p.dstate + n] = out[q].v[i];
+          p.terms[(((w.batch * p.seqlen + first + step) * p.slices + w.slice) * p.groups + w.group) * p.dstate + n] = v;
         else
-          assign(*at<TARGET>(p.target, w.batch, first + step, w.group, n), out[q].v[i]);
+          assign(*at<TARGET>(p.target, w.batch, first + step, w.group, n), v);
       }
   }
 };
@@ -136,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_maps(const _
   for (i64 first = w.chunk * SPAN; first < end;) {
     const i64 last = end_of_piece(p, w.batch, first, end);
     const int count = int(last - first);
-    Sums sums = {};
+    Sums sums;
 #pragma unroll 1
     for (i64 head = w.first_head; head < w.last_head; head++) {
       FragmentC pairs[WARPS][2] = {};
@@ -146,21 +155,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_maps(const _
         if (column == 0) prepare_steps(steps, p, Head(p, head), w.batch, head, first, count);
         load_x(tiles + X_AT, p, w.batch, head, first, count, column);
         load_cotangent(tiles + P_AT, p, w.batch, head, first, count, column);
-        const Element* const slot = static_cast<const Element*>(p.slots) + slot_at(p, w.batch, w.chunk, head, column);
-        if (OF_B ? last == end : !begins(p, w.batch, first))
-          load_own_slot(tiles + STATE_AT, slot, w.n);
+        f32 scale;
+        if (SEQUENCES == Sequences::Whole || (OF_B ? last == end : first == w.chunk * SPAN))
+          scale = load_slot<OwnStateTile>(tiles + STATE_AT, p.slots, p, w.batch, w.chunk, head, column, w.n);
         else if constexpr (OF_B)
-          load_own_state<DFINAL>(tiles + STATE_AT, p, p.dfinal, row_after(p, w.batch, last), head, column, w.n);
+          scale = load_state<OwnStateTile, DFINAL>(tiles + STATE_AT, p, p.dfinal, row_after(p, w.batch, last), head, column, w.n);
         else
-          load_own_state<INITIAL>(tiles + STATE_AT, p, p.initial, row_before(p, w.batch, first), head, column, w.n);
+          scale = load_state<OwnStateTile, INITIAL>(tiles + STATE_AT, p, p.initial, row_before(p, w.batch, first), head, column, w.n);
         all_loaded();
-        f32 scales[2];
+        if constexpr (HAS_SCALES) {
+          // the largest one of all heads so far
+          const f32 own = scale * (OF_B ? steps.after_scale : steps.before_scale);
+          if (own > sums.scale) sums.change_scale(own);
+          scale *= inverse(sums.scale);
+        }
+        f32 weights[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           const int step = 16 * warp_of() + group_of() + 8 * r;
-          scales[r] = OF_B ? steps.after[step] * steps.weight[step] : steps.before[step];
+          weights[r] = (OF_B ? steps.after[step] * steps.weight[step] : steps.before[step]) * scale;
         }
-        sums.add(pairs, scales, tiles + (OF_B ? X_AT : P_AT), tiles + (OF_B ? P_AT : X_AT), tiles + STATE_AT);
+        sums.add(pairs, weights, tiles + (OF_B ? X_AT : P_AT), tiles + (OF_B ? P_AT : X_AT), tiles + STATE_AT);
       }
       sums.add_pairs(pairs, steps);
     }

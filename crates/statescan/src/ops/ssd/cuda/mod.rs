@@ -61,8 +61,9 @@ params! {
         /// (batch, step, head, column)
         x: Strided,
         z: Strided,
-        /// The gradient by y.
+        /// The gradient by y, and what the gate leaves of it, where that is kept in the workspace.
         dy: Strided,
+        gated: Strided,
         /// (batch, step, head)
         dt: Strided,
         dt_a: Strided,
@@ -101,6 +102,8 @@ struct Call<'p, 'a> {
     sequences: Option<View<'a>>,
     /// Sequences of bounds, or of the axis that states have for them.
     sequence_count: usize,
+    /// Address of the gradient by y before the gate, dense and of what products are made of: a walk forwards leaves it for all that come later.
+    gated: Option<u64>,
 }
 
 impl<'p, 'a> Call<'p, 'a> {
@@ -115,13 +118,18 @@ impl<'p, 'a> Call<'p, 'a> {
             Sequences::CuSeqlens(bounds) => bounds.len() - 1,
             Sequences::SeqIdx(_) => problem.segments.per_row().unwrap_or(1),
         };
-        Call { problem, dy, sequences, sequence_count }
+        Call { problem, dy, sequences, sequence_count, gated: None }
     }
 
-    /// What products are made of: as the inputs have it, whatever a cotangent is.
+    /// What products are made of.
     fn math(&self, tf32: bool) -> Math {
+        self.math_with(self.dy.map(|v| v.dtype()), tf32)
+    }
+
+    /// What they are made of where the gradient by y has this type.
+    fn math_with(&self, cotangent: Option<DType>, tf32: bool) -> Math {
         let p = self.problem;
-        Math::of([p.x.dtype(), p.b.dtype(), p.c.dtype()], tf32)
+        Math::of([p.x.dtype(), p.b.dtype(), p.c.dtype()], cotangent, tf32)
     }
 
     fn shape(&self, math: Math) -> Shape {
@@ -146,7 +154,9 @@ impl<'p, 'a> Call<'p, 'a> {
             .int("DY_WIDTH", width(self.dy))
             .int("B_WIDTH", width(Some(p.b)))
             .int("C_WIDTH", width(Some(p.c)))
+            .int("GATED_WIDTH", gated_width(p.headdim, tiles.math))
             .flag("HAS_DY", self.dy.is_some())
+            .flag("IS_GATED", self.gated.is_some())
             .set("MATH", tiles.math.value())
             .int("SPAN", tiles.span)
             .int("COLUMNS", tiles.columns)
@@ -194,6 +204,7 @@ impl<'p, 'a> Call<'p, 'a> {
             x: Strided::of(&p.x),
             z: Strided::of_option(&p.z),
             dy: Strided::of_option(&self.dy),
+            gated: self.gated.map_or_else(Strided::default, |address| Strided::dense(address, [p.seqlen, p.nheads, p.headdim])),
             dt: Strided::of(&p.dt),
             dt_a: Strided::of_option(&p.dt_a),
             b: Strided::of(&p.b),
@@ -223,6 +234,11 @@ impl<'p, 'a> Call<'p, 'a> {
 fn width(view: &View<'_>) -> usize {
     let length = view.shape()[3];
     (0..4).map(|shift| neighbours(view, 3, 8) >> shift).find(|&n| n > 0 && length.is_multiple_of(n)).unwrap_or(1)
+}
+
+/// The same of numbers that products are made of, dense, of so many in a row.
+fn gated_width(headdim: usize, math: Math) -> usize {
+    (0..4).map(|shift| (16 / math.size()) >> shift).find(|&n| n > 0 && headdim.is_multiple_of(n)).unwrap_or(1)
 }
 
 /// The type of an optional target, and neighbours that are written at once.

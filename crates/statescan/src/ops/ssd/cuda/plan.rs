@@ -7,26 +7,31 @@ use crate::tensor::DType;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Math {
     Bf16,
+    F16,
     Tf32,
     Exact,
 }
 
 impl Math {
-    /// For factors of these types: bf16 where all are, numbers of 11 bits where those hold all or are allowed to stand for f32, else f32.
-    pub fn of(dtypes: impl IntoIterator<Item = DType>, tf32: bool) -> Math {
-        let one = |dtype| match dtype {
-            DType::BF16 => Math::Bf16,
-            DType::F16 => Math::Tf32,
-            _ if tf32 => Math::Tf32,
-            _ => Math::Exact,
-        };
-        let wider = |a: Math, b: Math| if b as u8 > a as u8 { b } else { a };
-        dtypes.into_iter().map(one).fold(Math::Bf16, wider)
+    /// For factors of these types, and a cotangent: bf16 where all factors are, f16 where they are and so is the cotangent, whose numbers may be
+    /// beyond f16; else tf32 where it holds all of them or is allowed to stand for f32, else f32.
+    pub fn of(factors: [DType; 3], cotangent: Option<DType>, tf32: bool) -> Math {
+        let all = |dtype| factors.iter().all(|&factor| factor == dtype);
+        if all(DType::BF16) {
+            Math::Bf16
+        } else if all(DType::F16) && cotangent.is_none_or(|dtype| dtype == DType::F16) {
+            Math::F16
+        } else if tf32 || !factors.contains(&DType::F32) {
+            Math::Tf32
+        } else {
+            Math::Exact
+        }
     }
 
     pub fn value(self) -> Value {
         let name = match self {
             Math::Bf16 => "Bf16",
+            Math::F16 => "F16",
             Math::Tf32 => "Tf32",
             Math::Exact => "Exact",
         };
@@ -35,12 +40,12 @@ impl Math {
 
     /// Bytes of a number in shared memory and in slots.
     pub fn size(self) -> usize {
-        if self == Math::Bf16 { 2 } else { 4 }
+        if matches!(self, Math::Bf16 | Math::F16) { 2 } else { 4 }
     }
 
     /// Bytes of a tile in shared memory, with room for so many numbers in a line.
     fn tile(self, lines: usize, room: usize) -> usize {
-        lines * (room * self.size() + if self == Math::Bf16 { 16 } else { 32 })
+        lines * (room * self.size() + 8 * self.size())
     }
 }
 
@@ -141,7 +146,7 @@ impl Tiles {
             Kind::Maps => self.own_states() / 2 + self.span,
         };
         let factors = match self.math {
-            Math::Bf16 => 120,
+            Math::Bf16 | Math::F16 => 120,
             Math::Tf32 => 136,
             Math::Exact => 168,
         };
@@ -151,6 +156,12 @@ impl Tiles {
     /// Numbers of a slot for the state of a head.
     pub fn slot(&self) -> usize {
         self.states * self.padded_columns()
+    }
+
+    /// Bytes of a slot, with the scales that kernels keep with numbers of f16.
+    pub fn slot_bytes(&self) -> usize {
+        let scales = if self.math == Math::F16 { 4 * self.column_tiles } else { 0 };
+        self.slot() * self.math.size() + scales
     }
 
     /// Bytes of shared memory: the sums of what the kernels lay out.

@@ -162,8 +162,9 @@ fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, Made { num
     let architectures = &architectures;
     let sources = Sources { checkpoints: None, y: Some(p.x), final_state: Some(last.as_read()) };
     let t = GradientTargets { initial_state: Some(last), ..every_gradient(p) };
-    let call = Call::new(p, sources.y);
+    let mut call = Call::new(p, sources.y);
     let plan = Plan::new(&call, call.math(tf32), numbers).unwrap();
+    call.gated = plan.keeps_gated(&call, &t).then_some(0);
     let tiles = &plan.tiles;
     let forward = Walk {
         call,
@@ -200,7 +201,7 @@ fn add_types_and_sizes(suite: &mut Suite) {
         [7, 3, 24, 3, 17],
         [70, 2, 1, 1, 1],
     ];
-    for (dtype, sizes) in [(DType::BF16, &sizes[..]), (DType::F16, &sizes[..1]), (DType::F32, &sizes[1..3])] {
+    for (dtype, sizes) in [(DType::BF16, &sizes[..]), (DType::F16, &sizes[..4]), (DType::F32, &sizes[1..3])] {
         for (i, &sizes) in sizes.iter().enumerate() {
             let [_, h, p, _, n] = sizes;
             add(suite, &args(dtype, sizes), &[2, h, p, n], DEVICES[i % 2], i == 0);
@@ -238,6 +239,12 @@ fn ssd_kernels_compile() {
     add_types_and_sizes(&mut suite);
     add_options(&mut suite);
     let [l, h, p, g, n] = [2048, 80, 64, 1, 128];
-    add(&mut suite, &args(DType::F32, [l, h, p, g, n]), &[2, h, p, n], Made { tf32: true, ..DEVICES[0] }, false);
+    let state = [2, h, p, n];
+    add(&mut suite, &args(DType::F32, [l, h, p, g, n]), &state, Made { tf32: true, ..DEVICES[0] }, false);
+    // half precision with every option
+    let plain = args(DType::F16, [l, h, p, g, n]);
+    let head = tensor(DType::F32, &[h]);
+    let all = Args { d: Some(head), z: Some(plain.x), dt_bias: Some(head), dt_softplus: true, ..plain };
+    add(&mut suite, &Args { initial_state: Some(tensor(DType::F32, &state)), ..all }, &state, DEVICES[1], false);
     suite.compile();
 }

@@ -8,7 +8,8 @@ typedef typename Blocks<MATH>::A BlockA;
 typedef typename Blocks<MATH>::B BlockB;
 
 // products of f32 are many instructions, and their loops are not unrolled
-constexpr int AT_ONCE = MATH == Math::Bf16 ? 2 : 1;
+constexpr int AT_ONCE = InPairs<MATH>::VALUE ? 2 : 1;
+constexpr bool HAS_SCALES = HasScales<MATH>::VALUE;
 constexpr int WARPS = SPAN / 16, THREADS = 32 * WARPS;
 static_assert(COLUMNS % 16 == 0 && STATES % (16 * WARPS) == 0, "blocks are 16 wide");
 
@@ -28,6 +29,8 @@ struct Steps {
   f32 high[SPAN], low[SPAN], weight[SPAN];
   // the decays themselves, of all steps up to this one and of all after it
   f32 before[SPAN], after[SPAN];
+  // the scales of `before`, and of the products of `after` and `weight`
+  f32 before_scale, after_scale;
 
   // log2 of the decay from after step j to after step i
   DEVICE f32 between(int j, int i) const {
@@ -64,6 +67,7 @@ DEVICE void prepare_steps(Steps& steps, const Inputs& p, const Head& constants, 
   before = __shfl_up_sync(~0u, before, 1);
   if (threadIdx.x == 0) before = 0.;
   const f64 whole = __shfl_sync(~0u, before + sum[EACH - 1], 31);
+  Largest of_before, of_after;
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
     if (first + k >= SPAN) break;
@@ -73,6 +77,11 @@ DEVICE void prepare_steps(Steps& steps, const Inputs& p, const Head& constants, 
     steps.high[first + k] = high, steps.low[first + k] = low;
     steps.before[first + k] = MATH == Math::Exact ? __fmaf_rn(decay, LN_2 * low, decay) : decay;
     steps.after[first + k] = exp2_fast(f32(whole - all));
+    if constexpr (HAS_SCALES) of_before.see(steps.before[first + k]), of_after.see(steps.after[first + k] * steps.weight[first + k]);
+  }
+  if constexpr (HAS_SCALES) {
+    of_before.join_warp(), of_after.join_warp();
+    if (threadIdx.x == 0) steps.before_scale = of_before.scale(), steps.after_scale = of_after.scale();
   }
 }
 
@@ -129,19 +138,54 @@ template <typename In, typename T, int WIDTH> DEVICE void load_tile(char* tile, 
 DEVICE i64 slot_at(const Inputs& p, i64 batch, i64 chunk, i64 head, i64 column) {
   return ((batch * p.chunks + chunk) * p.heads + head) * STATES * PADDED_COLUMNS + column;
 }
-// Starts to load one.
-DEVICE void load_slot(char* tile, const Element* slot) {
-  load_tile<StateTile, Element, 16 / int(sizeof(Element))>(tile, slot, PADDED_COLUMNS, 1, STATES, COLUMNS);
+// Behind all slots, the scale of each of their tiles of columns.
+DEVICE f32* scale_of_slot(const void* slots, const Inputs& p, i64 batch, i64 chunk, i64 head, i64 column) {
+  const Element* const end = static_cast<const Element*>(slots) + slot_at(p, p.batch, 0, 0, 0);
+  return (f32*)end + (((batch * p.chunks + chunk) * p.heads + head) * p.column_tiles + column / COLUMNS);
 }
-// Loads a state of a tensor, or zeros.
-template <typename E> DEVICE void load_state(char* tile, const Inputs& p, const States& states, StateRow row, i64 head, i64 column) {
+
+// Starts to load the lines of a slot from state `first` on into a tile of states, and gives their scale.
+template <typename In> DEVICE f32 load_slot(char* tile, const void* slots, const Inputs& p, i64 batch, i64 chunk, i64 head, i64 column, i64 first = 0) {
+  const Element* const slot = static_cast<const Element*>(slots) + slot_at(p, batch, chunk, head, column);
+  load_tile<In, Element, 16 / int(sizeof(Element))>(tile, slot + first * PADDED_COLUMNS, PADDED_COLUMNS, 1, int(STATES - first), COLUMNS);
+  return HAS_SCALES ? *scale_of_slot(slots, p, batch, chunk, head, column) : 1.f;
+}
+
+// The scale of what all threads have seen: each warp leaves its part, and after a barrier every thread can ask for it.
+DEVICE void leave_largest(u32 (&parts)[WARPS], Largest own) {
+  own.join_warp();
+  if (threadIdx.x % 32 == 0) parts[warp_of()] = own.seen;
+}
+DEVICE f32 scale_of(const u32 (&parts)[WARPS]) {
+  Largest all;
+#pragma unroll
+  for (int i = 0; i < WARPS; i++) all.seen = max(all.seen, parts[i]);
+  return all.scale();
+}
+
+// Loads the states of a tensor from `first` on, or zeros, and gives their scale; all threads of the block call it.
+template <typename In, typename E> DEVICE f32 load_state(char* tile, const Inputs& p, const States& states, StateRow row, i64 head, i64 column, i64 first = 0) {
   const bool there = states.data != nullptr && exists(p, row);
-  each<STATES * COLUMNS, THREADS, false>([&](int i, int) {
-    const int n = i % STATES, q = i / STATES;
-    f32 v = 0.f;
-    if (there && n < p.dstate && column + q < p.headdim) v = to_f32(*state_at<E>(states, row, head, column + q, n));
-    assign(*reinterpret_cast<Element*>(StateTile::at(tile, n, q)), v);
+  auto number = [&](int i) {
+    const int n = i % In::LINES, q = i / In::LINES;
+    if (!there || first + n >= p.dstate || column + q >= p.headdim) return 0.f;
+    return to_f32(*state_at<E>(states, row, head, column + q, first + n));
+  };
+  f32 scale = 1.f;
+  if constexpr (HAS_SCALES) {
+    __shared__ u32 parts[WARPS];
+    Largest largest;
+    each<In::LINES * COLUMNS, THREADS, false>([&](int i, int) { largest.see(number(i)); });
+    __syncthreads();
+    leave_largest(parts, largest);
+    __syncthreads();
+    scale = scale_of(parts);
+  }
+  const f32 down = HAS_SCALES ? inverse(scale) : 1.f;
+  each<In::LINES * COLUMNS, THREADS, false>([&](int i, int) {
+    assign(*reinterpret_cast<Element*>(In::at(tile, i % In::LINES, i / In::LINES)), number(i) * down);
   });
+  return scale;
 }
 
 // x of a piece.
@@ -154,11 +198,14 @@ template <typename In> DEVICE void load_b(char* tile, const Inputs& p, i64 batch
 template <typename In> DEVICE void load_c(char* tile, const Inputs& p, i64 batch, i64 group, i64 start, int count) {
   load_tile<In, C, C_WIDTH>(tile, at<C>(p.c, batch, start, group), p.c.stride[1], p.c.stride[3], count, int(p.dstate));
 }
-// The gradient by y before the gate: dy silu(z).
+// The gradient by y before the gate: dy silu(z), or what the walk forwards has left of it.
 DEVICE void load_cotangent(char* tile, const Inputs& p, i64 batch, i64 head, i64 start, int count, i64 column) {
   const int length = int(min(i64(COLUMNS), p.headdim - column));
   if constexpr (!HAS_DY) {
     each<XTile::BYTES / 16, THREADS, false>([&](int i, int) { reinterpret_cast<float4*>(tile)[i] = float4(); });
+  } else if constexpr (IS_GATED) {
+    const Element* const from = at<Element>(p.gated, batch, start, head, column);
+    load_tile<XTile, Element, GATED_WIDTH>(tile, from, p.gated.stride[1], 1, count, length);
   } else if constexpr (!HAS_Z) {
     load_tile<XTile, DY, DY_WIDTH>(tile, at<DY>(p.dy, batch, start, head, column), p.dy.stride[1], p.dy.stride[3], count, length);
   } else {

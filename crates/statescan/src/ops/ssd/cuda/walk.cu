@@ -14,6 +14,9 @@ constexpr int OUT = 4 / int(sizeof(Element)) * COLUMNS;   // the room of a line 
 typedef Tile<MATH, SPAN, STATES, HAS_OUTPUT ? OUT : STATES> CTile;
 constexpr int OWN = STATES / (16 * WARPS), PAIRS = COLUMNS / 16;
 
+// whether the state is divided by a scale where it is a factor
+constexpr bool MEASURES = HAS_SCALES && NEEDS_STATE_TILE;
+
 // what is multiplied into the state: x and B, or the gradient by y and C
 constexpr int FACTOR_AT = 0, MAP_AT = FACTOR_AT + XTile::BYTES, C_AT = MAP_AT + MapTile::BYTES;
 constexpr int STAGE = C_AT + (HAS_OUTPUT ? CTile::BYTES : 0), STATE_AT = STAGES * STAGE;
@@ -75,8 +78,15 @@ struct State {
       if (n < p.dstate && w.column + q < p.headdim) assign(*at(q, n), v);
     });
   }
+  // leaves this warp's part of their largest magnitude
+  DEVICE void measure(u32 (&parts)[WARPS]) {
+    Largest largest;
+    each_number([&](f32& v, int, int) { largest.see(v); });
+    leave_largest(parts, largest);
+  }
   // into shared memory, as a factor
-  DEVICE void share(char* tile) {
+  DEVICE void share(char* tile, f32 scale) {
+    const f32 down = HAS_SCALES ? inverse(scale) : 1.f;
 #pragma unroll
     for (int m = 0; m < OWN; m++)
 #pragma unroll
@@ -84,7 +94,7 @@ struct State {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           char* const to = StateTile::at(tile, 16 * (m * WARPS + warp_of()) + group_of() + 8 * r, 8 * q + pair_of());
-          assign2(reinterpret_cast<Element*>(to), v[m][q].v[2 * r], v[m][q].v[2 * r + 1]);
+          assign2(reinterpret_cast<Element*>(to), v[m][q].v[2 * r] * down, v[m][q].v[2 * r + 1] * down);
         }
   }
 };
@@ -123,8 +133,9 @@ DEVICE void enter_segment(State& state, const Params& p, const Work& w) {
 struct Output {
   FragmentC y[2 * PAIRS];
   FragmentC products[WARPS][2];   // <C[i], B[j]> for blocks of 16 steps j
+  f32 scale = 1.f;                // of y from the end of `begin` to `finish`
 
-  DEVICE void begin(const Steps& steps, const char* c_tile, const char* map, const char* state) {
+  DEVICE void begin(const Steps& steps, const char* c_tile, const char* map, const char* state, f32 state_scale) {
     *this = Output();
     const int row = 16 * warp_of();
 #pragma unroll(AT_ONCE)
@@ -147,22 +158,43 @@ struct Output {
         multiply_blocks<MATH>(products[j][1], c, b[1]);
       }
     }
-    const f32 decays[2] = {steps.before[row + group_of()], steps.before[row + group_of() + 8]};
+    if constexpr (HAS_SCALES) weigh_all(steps);
+    const f32 to_scale = HAS_SCALES ? state_scale * inverse(scale) : 1.f;
+    const f32 decays[2] = {steps.before[row + group_of()] * to_scale, steps.before[row + group_of() + 8] * to_scale};
 #pragma unroll
     for (int q = 0; q < 2 * PAIRS; q++)
 #pragma unroll
       for (int i = 0; i < 4; i++) y[q].v[i] *= decays[i / 2];
   }
 
+  // number i of block j of the products, with the decay between its steps and the weight of the earlier one
+  DEVICE f32 weighed(const Steps& steps, int j, int i) const {
+    const int row = 16 * warp_of() + group_of() + i / 2 % 2 * 8, column = 16 * j + i / 4 * 8 + pair_of() + i % 2;
+    return column <= row ? products[j][i / 4].v[i % 4] * (steps.decay(column, row) * steps.weight[column]) : 0.f;
+  }
+  // all of them at once, which gives their scale
+  DEVICE void weigh_all(const Steps& steps) {
+    Largest largest;
+#pragma unroll
+    for (int j = 0; j < WARPS; j++) {
+      if (j > warp_of()) continue;
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        f32& v = products[j][i / 4].v[i % 4];
+        v = weighed(steps, j, i);
+        largest.see(v);
+      }
+    }
+    largest.join_warp();
+    scale = largest.scale();
+  }
+
   // what the steps of block j add, whose x is given
   DEVICE void add(const Steps& steps, int j, const BlockB (&x)[PAIRS][2]) {
     f32 v[8];
-    numbers_of(v, products[j][0], products[j][1]);
+    const f32 down = inverse(scale);
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-      const int row = 16 * warp_of() + group_of() + i / 2 % 2 * 8, column = 16 * j + i / 4 * 8 + pair_of() + i % 2;
-      v[i] = column <= row ? v[i] * (steps.decay(column, row) * steps.weight[column]) : 0.f;
-    }
+    for (int i = 0; i < 8; i++) v[i] = HAS_SCALES ? products[j][i / 4].v[i % 4] * down : weighed(steps, j, i);
     BlockA m;
     set_block<MATH>(m, v);
 #pragma unroll
@@ -183,10 +215,10 @@ struct Output {
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         float2* const pair = reinterpret_cast<float2*>(lines + (group_of() + 8 * r) * CTile::PITCH) + (8 * q + pair_of()) / 2;
-        *pair = make_float2(y[q].v[2 * r], y[q].v[2 * r + 1]);
+        *pair = make_float2(y[q].v[2 * r] * scale, y[q].v[2 * r + 1] * scale);
       }
     __syncwarp();
-#pragma unroll(WIDTH == 1 || HAS_Z ? 1 : 4)
+#pragma unroll(WIDTH == 1 || (HAS_Z && !InPairs<MATH>::VALUE) ? 1 : GATE_GRADIENT ? 2 : 4)
     for (int i = threadIdx.x % 32; i < 16 * UNITS; i += 32) {
       const int line = i / UNITS, step = 16 * warp_of() + line, column = i % UNITS * WIDTH;
       if (step >= count || w.column + column >= p.headdim) continue;
@@ -194,6 +226,7 @@ struct Output {
       Neighbours<Y, WIDTH> out;
       Neighbours<Z, WIDTH> z;
       Neighbours<DY, WIDTH> dy;
+      Neighbours<Element, WIDTH> gated;
       if constexpr (HAS_Z) z = *reinterpret_cast<const Neighbours<Z, WIDTH>*>(at<Z>(p.z, w.batch, first + step, w.head, w.column + column));
       if constexpr (GATE_GRADIENT && HAS_DY) dy = *reinterpret_cast<const Neighbours<DY, WIDTH>*>(at<DY>(p.dy, w.batch, first + step, w.head, w.column + column));
 #pragma unroll
@@ -203,22 +236,27 @@ struct Output {
           const f32 x = to_f32(*reinterpret_cast<const Element*>(XTile::at(x_tile, step, column + k)));
           v = __fmaf_rn(to_f32(*at<SKIP>(p.skip, w.head, w.column + column + k)), x, v);
         }
-        if constexpr (GATE_GRADIENT && HAS_DY)
-          v *= to_f32(dy.v[k]) * Gate(to_f32(z.v[k])).slope;
-        else if constexpr (GATE_GRADIENT)
+        if constexpr (GATE_GRADIENT && HAS_DY) {
+          const Gate gate(to_f32(z.v[k]));
+          v *= to_f32(dy.v[k]) * gate.slope;
+          if constexpr (IS_GATED) assign(gated.v[k], to_f32(dy.v[k]) * gate.value);
+        } else if constexpr (GATE_GRADIENT)
           v = 0.f;
         else if constexpr (HAS_Z)
           v *= silu(to_f32(z.v[k]));
         assign(out.v[k], v);
       }
       write_at_once(to + (step * p.y.stride[1] + column * p.y.stride[3]), out);
+      if constexpr (IS_GATED) write_at_once(at<Element>(p.gated, w.batch, first + step, w.head, w.column + column), gated);
     }
   }
 };
 
 // What a piece adds to the state, and to y where it is formed.
 DEVICE void advance(State& state, Output* output, const Steps& steps, const char* factor, const char* map) {
-  const f32 decay = steps.whole();
+  // while products are added, the state has the scale of their weights
+  const f32 scale = !HAS_SCALES ? 1.f : FORWARDS ? steps.after_scale : steps.before_scale;
+  const f32 down = HAS_SCALES ? inverse(scale) : 1.f, decay = steps.whole() * down;
   state.each_number([&](f32& v, int, int) { v *= decay; });
 #pragma unroll(HAS_OUTPUT ? WARPS : 1)
   for (int k = 0; k < WARPS; k++) {
@@ -232,7 +270,7 @@ DEVICE void advance(State& state, Output* output, const Steps& steps, const char
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const int step = 16 * k + i / 2 * 8 + pair_of() + i % 2;
-      weights[i] = FORWARDS ? steps.after[step] * steps.weight[step] : steps.before[step];
+      weights[i] = (FORWARDS ? steps.after[step] * steps.weight[step] : steps.before[step]) * down;
     }
 #pragma unroll
     for (int m = 0; m < OWN; m++) {
@@ -249,16 +287,18 @@ DEVICE void advance(State& state, Output* output, const Steps& steps, const char
       }
     }
   }
+  if constexpr (HAS_SCALES) state.each_number([&](f32& v, int, int) { v *= scale; });
 }
 
 // The state of the tile into its slot.
-DEVICE void fill_slot(const Params& p, const Work& w, i64 chunk, const char* tile) {
+DEVICE void fill_slot(const Params& p, const Work& w, i64 chunk, const char* tile, f32 scale) {
   constexpr int WIDTH = 16 / int(sizeof(Element)), UNITS = COLUMNS / WIDTH;
   Element* const slot = static_cast<Element*>(p.slots) + slot_at(p, w.batch, chunk, w.head, w.column);
   each_of<STATES * UNITS>([&](int i) {
     const float4 some = *reinterpret_cast<const float4*>(tile + i / UNITS * StateTile::PITCH + i % UNITS * 16);
     *reinterpret_cast<float4*>(slot + i64(i / UNITS) * PADDED_COLUMNS + i % UNITS * WIDTH) = some;
   });
+  if (HAS_SCALES && threadIdx.x == 0) *scale_of_slot(p.slots, p, w.batch, chunk, w.head, w.column) = scale;
 }
 
 // The piece of time that comes next, from step t on (backwards: up to it).
@@ -281,12 +321,24 @@ struct Piece {
   DEVICE bool has_slot(const Params& p) const { return FORWARDS ? first % SPAN == 0 : last % SPAN == 0 || last == p.seqlen; }
 };
 
+// Asks for the columns of a block in the steps of a piece.
+template <typename E> DEVICE void prefetch_rows(const Strided& s, const Params& p, const Work& w, i64 first, int count) {
+  constexpr int UNIT = 64 / int(sizeof(E)), UNITS = (COLUMNS + UNIT - 1) / UNIT;
+  for (int i = threadIdx.x; i < count * UNITS; i += THREADS) {
+    const i64 column = w.column + i % UNITS * UNIT;
+    if (column < p.headdim) asm volatile("prefetch.global.L2 [%0];" ::"l"(at<E>(s, w.batch, first + i / UNITS, w.head, column)));
+  }
+}
+
 // Starts to load a piece.
 DEVICE void load_piece(char* stage, const Params& p, const Work& w, i64 first, int count) {
   if constexpr (FORWARDS) {
     load_b<MapTile>(stage + MAP_AT, p, w.batch, w.group, first, count);
     load_x(stage + FACTOR_AT, p, w.batch, w.head, first, count, w.column);
     if constexpr (HAS_OUTPUT) load_c<CTile>(stage + C_AT, p, w.batch, w.group, first, count);
+    // what is read only after the products is on its way to the second cache in the meantime
+    if constexpr (HAS_OUTPUT && HAS_Z) prefetch_rows<Z>(p.z, p, w, first, count);
+    if constexpr (GATE_GRADIENT && HAS_DY) prefetch_rows<DY>(p.dy, p, w, first, count);
   } else {
     load_c<MapTile>(stage + MAP_AT, p, w.batch, w.group, first, count);
     load_cotangent(stage + FACTOR_AT, p, w.batch, w.head, first, count, w.column);
@@ -297,12 +349,17 @@ DEVICE void load_piece(char* stage, const Params& p, const Work& w, i64 first, i
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char shared[];
   __shared__ Steps all_steps[STAGES];
+  __shared__ u32 largest[WARPS];   // parts of the state's
   const Work w(p);
   State state;
   // what the walk leaves later comes after a barrier
   if (PASS != Pass::Rest && w.segment == 0) hand_on(p, w.batch, w.head, w.column, min(w.column + COLUMNS, p.headdim));
   state.clear();
   if constexpr (PASS == Pass::Rest) enter_segment(state, p, w);
+  if constexpr (MEASURES) {
+    state.measure(largest);
+    __syncthreads();
+  }
   f32 log_decay = 0.f;
   bool fresh = false;
   int stage = 0;
@@ -323,8 +380,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const _
     const i64 first = piece.first;
     const int count = int(piece.last - first);
     if constexpr (STAGES == 1) start(0, piece);
-    if (piece.enters) state.read<BEFORE>(p, w, p.before, piece.before(p, w.batch)), fresh = true;
-    if constexpr (NEEDS_STATE_TILE) state.share(shared + STATE_AT);
+    if (piece.enters) {
+      state.read<BEFORE>(p, w, p.before, piece.before(p, w.batch)), fresh = true;
+      if constexpr (MEASURES) {
+        state.measure(largest);
+        __syncthreads();
+      }
+    }
+    const f32 scale = MEASURES ? scale_of(largest) : 1.f;
+    if constexpr (NEEDS_STATE_TILE) state.share(shared + STATE_AT, scale);
     copy_async_wait();
     __syncthreads();
     t = FORWARDS ? piece.last : first;
@@ -335,11 +399,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const _
     const Steps& steps = all_steps[stage];
     char* const tiles = shared + stage * STAGE;
     if constexpr (HAS_SLOTS) {
-      if (piece.has_slot(p)) fill_slot(p, w, first / SPAN, shared + STATE_AT);
+      if (piece.has_slot(p)) fill_slot(p, w, first / SPAN, shared + STATE_AT, scale);
     }
     if constexpr (HAS_OUTPUT) {
       Output output;
-      output.begin(steps, tiles + C_AT, tiles + MAP_AT, shared + STATE_AT);
+      output.begin(steps, tiles + C_AT, tiles + MAP_AT, shared + STATE_AT, scale);
       advance(state, &output, steps, tiles + FACTOR_AT, tiles + MAP_AT);
       output.finish(p, w, tiles + C_AT, tiles + FACTOR_AT, first, count);
     } else {
@@ -348,6 +412,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const _
     if constexpr (PASS == Pass::Ends) log_decay += steps.high[SPAN - 1];
     if (PASS != Pass::Ends && piece.leaves) state.write<AFTER>(p, w, p.after, piece.after(p, w.batch));
     if constexpr (STAGES > 1) stage = 1 - stage;
+    if constexpr (MEASURES) state.measure(largest);
     // the tiles have been read
     __syncthreads();
   }

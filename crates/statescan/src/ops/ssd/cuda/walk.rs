@@ -108,7 +108,9 @@ impl Walk<'_, '_> {
         };
         let width = [width_of(&target)].into_iter();
         let width = width.chain(self.call.problem.z.map(|v| super::width(&v)));
-        let width = width.chain(self.call.dy.map(|v| super::width(&v))).min().unwrap_or(1);
+        let width = width.chain(self.call.dy.map(|v| super::width(&v)));
+        let width = width.chain(self.call.gated.map(|_| super::gated_width(self.call.problem.headdim, tiles.math)));
+        let width = width.min().unwrap_or(1);
         let (output, state) = match kind {
             Kind::Walk { output, state } => (output, state),
             _ => (false, false),
