@@ -180,6 +180,11 @@ impl RawViewMut {
         RawViewMut { view: self.view.index(axis, at) }
     }
 
+    /// A range of one axis.
+    pub(crate) fn slice(self, axis: usize, range: Range<usize>) -> Self {
+        RawViewMut { view: self.view.slice(axis, range) }
+    }
+
     /// A new axis of this size at a position (see [`View::expand`]); sizes above 1 would write elements twice.
     pub(crate) fn expand(self, axis: usize, size: usize) -> Self {
         RawViewMut { view: self.view.expand(axis, size) }

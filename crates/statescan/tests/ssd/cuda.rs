@@ -41,10 +41,14 @@ fn cuda_rows_of_bf16() {
         case([1, 1000, 6, 64, 2, 128], WIDE_SKIP | GATE | LIMIT | HEADS_FIRST),
         case([2, 200, 3, 64, 1, 256], 0),
         case([1, 129, 4, 80, 2, 200], ALL),
+        // so many that gradients are formed from one half of the states after the other
+        case([2, 333, 44, 8, 4, 256], 0),
+        case([1, 129, 180, 8, 2, 200], ALL),
+        case([2, 130, 90, 16, 1, 136], WIDE_SKIP | GATE | OWN_DECAY_STEP | INITIAL),
     ];
     on_gpu(short, check);
-    for (seqlen, states) in [(5000, 128), (1500, 256)] {
-        on_gpu([0, ALL].map(|options| Case { decay: 0.05, ..case([1, seqlen, 3, 64, 1, states], options) }), check);
+    for sizes in [[1, 5000, 3, 64, 1, 128], [1, 1500, 3, 64, 1, 256], [1, 1500, 24, 8, 1, 256]] {
+        on_gpu([0, ALL].map(|options| Case { decay: 0.05, ..case(sizes, options) }), check);
     }
 }
 
@@ -59,6 +63,8 @@ fn cuda_rows_of_bf16_packed() {
         cases.push(case([1, 2500, 1, 64, 1, 64], packed | INITIAL));
     }
     cases.push(case([2, 200, 2, 64, 1, 256], BOUNDS | INITIAL));
+    cases.push(case([2, 333, 44, 8, 2, 200], INDEX | SHORT | ALL));
+    cases.push(case([1, 300, 104, 8, 1, 256], INDEX | INITIAL | WIDE_SKIP | GATE | OWN_DECAY_STEP));
     cases.push(case([1, 1, 2, 64, 1, 128], BOUNDS));
     // more sequences than blocks
     cases.push(case([2, 2000, 1, 64, 1, 128], INDEX | SHORT | ALL));
@@ -71,7 +77,7 @@ fn cuda_rows_of_bf16_packed() {
 fn cuda_rows_of_bf16_with_decays_of_any_size() {
     for decay in [0.0, 0.03, 3.0, 10.0, 30.0, 100.0, 500.0, 1e4, 1e6] {
         for options in [INITIAL, INITIAL | GATE | SKIP] {
-            let sizes = [[1, 300, 4, 64, 1, 64], [1, 200, 2, 64, 1, 256]];
+            let sizes = [[1, 300, 4, 64, 1, 64], [1, 200, 2, 64, 1, 256], [1, 200, 130, 8, 1, 136]];
             on_gpu(sizes.map(|sizes| Case { decay, seed: 3, ..Case::new(DType::BF16, sizes, options) }), check);
         }
     }

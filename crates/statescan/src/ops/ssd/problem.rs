@@ -9,7 +9,7 @@ use crate::ops::sequences::{Extent, Segments, Sequences};
 use crate::tensor::{DType, Device, Shape, View};
 
 /// Time runs forwards, maps have a group axis, states have a sequence axis.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Problem<'a> {
     pub batch: usize,
     pub seqlen: usize,

@@ -13,6 +13,7 @@ pub(crate) struct Targets {
 }
 
 /// What a backward pass reads besides the arguments, in normal form.
+#[derive(Clone, Copy)]
 pub(crate) struct Sources<'a> {
     pub checkpoints: Option<View<'a>>,
     pub y: Option<View<'a>>,
@@ -20,6 +21,7 @@ pub(crate) struct Sources<'a> {
 }
 
 /// Where a backward pass writes, in normal form.
+#[derive(Clone, Copy)]
 pub(crate) struct GradientTargets {
     pub x: Option<RawViewMut>,
     pub dt: Option<RawViewMut>,

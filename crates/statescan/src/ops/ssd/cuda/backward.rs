@@ -2,8 +2,9 @@
 //!
 //! Nothing is kept from the forward pass: its states are computed again, which costs less than writing and reading them would.
 
-use super::fused::{self, Fused};
+use super::fused::{self, Fused, Half, Parts};
 use super::gradients::{self, Places};
+use super::halves;
 use super::maps::{Maps, Of};
 use super::packed;
 use super::plan::{Cut, Kind, Math, Tiles, slices};
@@ -82,9 +83,10 @@ impl Layout {
         let of_slots = p.batch * packed.map_or(chunks, |packed| packed.slots.max(chunks)) * p.nheads;
         let heads = p.batch * plan.fused.map_or(chunks, |_| fused::chunks(p).max(chunks)) * p.nheads;
         let slots = (of_slots * tiles.slot_bytes()).div_ceil(4);
+        // first what halves of the states share
+        let (a, bias, skip) = (part(heads), part(heads), part(heads * p.headdim));
         let (states, gradients) = (part(slots), part(slots));
         let ends = part(plan.ends_len);
-        let (a, bias, skip) = (part(heads), part(heads), part(heads * p.headdim));
         let slices = plan.slices.max(plan.fused.map_or(0, |fused| fused.slices));
         let map = if slices > 1 { p.batch * p.seqlen * slices * p.ngroups * p.dstate } else { 0 };
         let (b, c) = (part(map), part(map));
@@ -104,7 +106,14 @@ pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<us
         let plan = Plan::new(&call, call.math_with(cotangent, stream.allows_tf32()), stream.numbers())?;
         Ok(Layout::new(&call, &plan).len)
     };
-    Ok(len(None)?.max(len(Some(DType::F32))?))
+    Ok(len(None)?.max(len(Some(DType::F32))?).max(halves::workspace_len(stream, problem)?))
+}
+
+/// The same for the kernel that forms all gradients at once, where it may take the problem.
+pub(super) fn fused_workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<Option<usize>> {
+    let call = Call::new(problem, None);
+    let plan = Plan::new(&call, call.math(false), stream.numbers())?;
+    Ok(plan.fused.map(|_| Layout::new(&call, &plan).len))
 }
 
 pub(crate) fn backward(
@@ -115,83 +124,155 @@ pub(crate) fn backward(
     workspace: &RawViewMut,
 ) -> Result<()> {
     refuse_double(problem)?;
-    let mut call = Call::new(problem, sources.y);
-    let plan = Plan::new(&call, call.math(stream.allows_tf32()), stream.numbers())?;
-    let layout = Layout::new(&call, &plan);
     let base = (workspace.as_mut_ptr() as u64).next_multiple_of(16);
-    let at = |offset: usize| base + 4 * offset as u64;
-    let (tiles, t) = (&plan.tiles, targets);
-    let by_chunk = t.x.is_some() || t.d.is_some() || t.need_steps();
-    let needs_states = t.need_steps() || t.c.is_some();
-    let needs_gradients = by_chunk || t.b.is_some();
-    let workspace = (plan.ends_len > 0).then(|| at(layout.ends));
-    let places = Places {
-        states: at(layout.states),
-        gradients: at(layout.gradients),
-        a: at(layout.a),
-        bias: at(layout.bias),
-        skip: at(layout.skip),
-    };
-    let terms = fused::Terms { b: at(layout.b), c: at(layout.c), walks: at(layout.ends), maps: at(layout.maps) };
-    let fused = match plan.fused {
-        Some(plan) => Fused::new(stream, plan, &call, t, tiles, (&places, &terms))?,
-        None => None,
-    };
+    if halves::backward(stream, problem, sources, targets, base)? {
+        return Ok(());
+    }
+    let pass = Pass::new(stream, problem, sources, targets, base)?;
+    if let Some(fused) = pass.fused(None)? {
+        pass.run_fused(&fused)?;
+        return pass.sum_fused(&fused, true);
+    }
+    pass.run_by_chunk()?;
+    pass.sum(pass.plan.slices, Some(pass.plan.tiles.chunks(problem.seqlen)))
+}
 
-    call.gated = plan.keeps_gated(&call, t).then(|| at(layout.gated));
-    let slot_chunks = if fused.is_some() { fused::SLOT_CHUNKS } else { 1 };
-    if needs_states || t.z.is_some() {
-        let gate = t.z.as_ref().filter(|_| fused.is_none());
-        let walk = Walk {
+/// A backward pass over some states, and where it lies in a workspace.
+///
+/// The views of its problem, sources and targets were checked against each other, and those who made them vouch for the memory behind them; the
+/// workspace has the size of the layout.
+pub(super) struct Pass<'p, 'a> {
+    stream: &'p Stream,
+    sources: &'p Sources<'a>,
+    targets: &'p GradientTargets,
+    call: Call<'p, 'a>,
+    plan: Plan,
+    layout: Layout,
+    base: u64,
+}
+
+impl<'p, 'a> Pass<'p, 'a> {
+    pub fn new(
+        stream: &'p Stream,
+        problem: &'p Problem<'a>,
+        sources: &'p Sources<'a>,
+        targets: &'p GradientTargets,
+        base: u64,
+    ) -> Result<Self> {
+        let call = Call::new(problem, sources.y);
+        let plan = Plan::new(&call, call.math(stream.allows_tf32()), stream.numbers())?;
+        let layout = Layout::new(&call, &plan);
+        Ok(Pass { stream, sources, targets, call, plan, layout, base })
+    }
+
+    /// The address of a part of the workspace.
+    fn at(&self, offset: usize) -> u64 {
+        self.base + 4 * offset as u64
+    }
+
+    pub fn places(&self) -> Places {
+        let layout = &self.layout;
+        Places {
+            states: self.at(layout.states),
+            gradients: self.at(layout.gradients),
+            a: self.at(layout.a),
+            bias: self.at(layout.bias),
+            skip: self.at(layout.skip),
+        }
+    }
+
+    /// The kernel that forms all gradients at once, if it can take them, for all states or for half of them.
+    pub fn fused(&self, half: Option<(Half, Parts)>) -> Result<Option<Fused>> {
+        let Some(plan) = self.plan.fused else { return Ok(None) };
+        let layout = &self.layout;
+        let [b, c, walks, maps] = [layout.b, layout.c, layout.ends, layout.maps].map(|offset| self.at(offset));
+        let terms = fused::Terms { b, c, walks, maps };
+        Fused::new(self.stream, plan, &self.call, self.targets, &self.plan.tiles, (&self.places(), &terms), half)
+    }
+
+    /// Walks forwards and backwards, which leave states and their gradients in slots where those are needed.
+    fn walk(&self, call: Call<'_, '_>, output: Output<'_>, slot_chunks: usize) -> Result<()> {
+        let (t, places) = (self.targets, self.places());
+        let by_chunk = t.x.is_some() || t.d.is_some() || t.need_steps();
+        let needs_states = t.need_steps() || t.c.is_some();
+        let needs_gradients = by_chunk || t.b.is_some();
+        let workspace = (self.plan.ends_len > 0).then(|| self.at(self.layout.ends));
+        let forward = Walk {
             call,
             direction: Direction::Forward,
-            output: gate.map_or(Output::Nothing, Output::Gate),
-            before: problem.initial_state,
+            output,
+            before: call.problem.initial_state,
             after: None,
             slots: needs_states.then_some(places.states),
             slot_chunks,
         };
-        // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the workspace has the
-        // size of this layout.
-        unsafe { walk.launch(stream, tiles, plan.cut, workspace)? };
-    }
-    if needs_gradients || t.initial_state.is_some() {
-        let walk = Walk {
+        let backward = Walk {
             call,
             direction: Direction::Backward,
             output: Output::Nothing,
-            before: sources.final_state,
+            before: self.sources.final_state,
             after: t.initial_state,
             slots: needs_gradients.then_some(places.gradients),
             slot_chunks,
         };
-        // SAFETY: as above.
-        unsafe { walk.launch(stream, tiles, plan.cut, workspace)? };
+        let wanted = [needs_states || t.z.is_some(), needs_gradients || t.initial_state.is_some()];
+        for (walk, wanted) in [forward, backward].iter().zip(wanted) {
+            if wanted {
+                // SAFETY: what a pass is made of.
+                unsafe { walk.launch(self.stream, &self.plan.tiles, self.plan.cut, workspace)? };
+            }
+        }
+        Ok(())
     }
-    if let Some(fused) = &fused {
-        // SAFETY: as above; the walks have filled the slots.
-        unsafe { fused.launch(stream, &call, t)? };
-    } else if by_chunk {
-        // SAFETY: as above; the walks have filled the slots.
-        unsafe { gradients::launch(stream, &call, sources, t, tiles, &places)? };
+
+    /// All gradients in one launch after the walks.
+    pub fn run_fused(&self, fused: &Fused) -> Result<()> {
+        self.walk(self.call, Output::Nothing, fused::SLOT_CHUNKS)?;
+        // SAFETY: what a pass is made of; the walks have filled the slots.
+        unsafe { fused.launch(self.stream, &self.call, self.targets) }
     }
-    let maps = [(Of::B, &t.b, places.gradients, terms.b), (Of::C, &t.c, places.states, terms.c)];
-    for (of, target, slots, terms) in maps {
-        let Some(target) = target.as_ref().filter(|_| fused.is_none()) else { continue };
-        let maps = Maps { of, target, slots, terms, slices: plan.slices };
-        // SAFETY: as above.
-        unsafe { maps.launch(stream, &call, sources, tiles)? };
+
+    /// The gradients within chunks, and those of B and C, one after another.
+    fn run_by_chunk(&self) -> Result<()> {
+        let (stream, t, tiles, places) = (self.stream, self.targets, &self.plan.tiles, self.places());
+        let gated = self.plan.keeps_gated(&self.call, t).then(|| self.at(self.layout.gated));
+        let call = &Call { gated, ..self.call };
+        self.walk(*call, t.z.as_ref().map_or(Output::Nothing, Output::Gate), 1)?;
+        if t.x.is_some() || t.d.is_some() || t.need_steps() {
+            // SAFETY: what a pass is made of; the walks have filled the slots.
+            unsafe { gradients::launch(stream, call, self.sources, t, tiles, &places)? };
+        }
+        let maps = [(Of::B, &t.b, places.gradients, self.layout.b), (Of::C, &t.c, places.states, self.layout.c)];
+        for (of, target, slots, terms) in maps {
+            let Some(target) = target else { continue };
+            let maps = Maps { of, target, slots, terms: self.at(terms), slices: self.plan.slices };
+            // SAFETY: as above.
+            unsafe { maps.launch(stream, call, self.sources, tiles)? };
+        }
+        Ok(())
     }
-    let chunks = fused.as_ref().map_or(tiles.chunks(problem.seqlen), |_| fused::chunks(problem));
-    let (slices, count) = (fused.map_or(plan.slices, |fused| fused.plan.slices), problem.batch * chunks);
-    let sum = |target: &Option<RawViewMut>, terms, count| target.map(|to| Sum { to, terms: at(terms), count });
-    let sums = [
-        sum(&t.a, layout.a, count),
-        sum(&t.d, layout.skip, count),
-        sum(&t.dt_bias, layout.bias, count),
-        sum(&t.b, layout.b, slices).filter(|_| slices > 1),
-        sum(&t.c, layout.c, slices).filter(|_| slices > 1),
-    ];
-    // SAFETY: as above; every term has been written.
-    unsafe { sum_terms(stream, &sums.into_iter().flatten().collect::<Vec<_>>()) }
+
+    /// Sums of terms after the fused kernel; those of parameters come after the last half of the states.
+    pub fn sum_fused(&self, fused: &Fused, is_last: bool) -> Result<()> {
+        self.sum(fused.plan.slices, is_last.then(|| fused::chunks(self.call.problem)))
+    }
+
+    /// Sums over so many slices into the gradients by B and C, and over so many chunks of each row into those by A, D and dt_bias.
+    fn sum(&self, slices: usize, chunks: Option<usize>) -> Result<()> {
+        let (t, layout) = (self.targets, &self.layout);
+        let chunks = chunks.map(|chunks| self.call.problem.batch * chunks);
+        let slices = (slices > 1).then_some(slices);
+        let sum = |target: &Option<RawViewMut>, terms, count: Option<usize>| {
+            target.zip(count).map(|(to, count)| Sum { to, terms: self.at(terms), count })
+        };
+        let sums = [
+            sum(&t.a, layout.a, chunks),
+            sum(&t.d, layout.skip, chunks),
+            sum(&t.dt_bias, layout.bias, chunks),
+            sum(&t.b, layout.b, slices),
+            sum(&t.c, layout.c, slices),
+        ];
+        // SAFETY: what a pass is made of; every term has been written.
+        unsafe { sum_terms(self.stream, &sums.into_iter().flatten().collect::<Vec<_>>()) }
+    }
 }

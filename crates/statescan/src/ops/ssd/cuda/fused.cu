@@ -181,8 +181,9 @@ struct OutputSide : Side<false> {
   }
 
   // The gradient by the gate, in the place of the gate.
-  DEVICE void put_gate(const Sums<64>& y) {
+  DEVICE void put_gate(const Sums<64>& y, int unit) {
     const Powers& of = powers();
+    const Parts parts(p.dz_parts, p, w, unit);
     f32 factors[2], own[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -199,22 +200,25 @@ struct OutputSide : Side<false> {
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         float2 add = make_float2(own[i % 2], own[i % 2]);
-        if constexpr (HAS_SKIP) {
+        if constexpr (ADDS_SKIP) {
           const float2 skip = *reinterpret_cast<const float2*>(of.skip + 16 * k + i / 2 * 8 + pair_of());
           add.x += skip.x, add.y += skip.y;
         }
         const f32* const v = y.v + 8 * k + 2 * i;
-        const f32 first = __fmaf_rn(add.x, low_bf16(x.v[i]), v[0] * factors[i % 2]) * low_bf16(dy.v[i]);
-        const f32 second = __fmaf_rn(add.y, high_bf16(x.v[i]), v[1] * factors[i % 2]) * high_bf16(dy.v[i]);
-        z.v[i] = pack_bf16(first * Gate(low_bf16(z.v[i])).slope, second * Gate(high_bf16(z.v[i])).slope);
+        f32 first = __fmaf_rn(add.x, low_bf16(x.v[i]), v[0] * factors[i % 2]) * low_bf16(dy.v[i]);
+        f32 second = __fmaf_rn(add.y, high_bf16(x.v[i]), v[1] * factors[i % 2]) * high_bf16(dy.v[i]);
+        first *= Gate(low_bf16(z.v[i])).slope, second *= Gate(high_bf16(z.v[i])).slope;
+        parts.join(i % 2, 16 * k + i / 2 * 8, first, second);
+        z.v[i] = pack_bf16(first, second);
       }
-      store_matrices<false>(stage() + Z_AT + line, z.v);
+      if constexpr (!IS_FIRST_HALF) store_matrices<false>(stage() + Z_AT + line, z.v);
     }
     fence_async();
   }
 
-  DEVICE void unit() {
+  DEVICE void unit(int number) {
     wait_for_unit();
+    if constexpr (HAS_DZ && IS_SECOND_HALF) prefetch_parts(p.dz_parts, p, w, number);
     move_state();
     if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) put_skip();
     Rows rows;
@@ -257,7 +261,7 @@ struct OutputSide : Side<false> {
     if (threadIdx.x % 32 == 0) sums().state[threadIdx.x % 128 / 32] = states;
     if constexpr (HAS_DZ) {
       add_inputs(y);
-      put_gate(y);
+      put_gate(y, number);
     }
     leave_unit();
   }
@@ -265,7 +269,7 @@ struct OutputSide : Side<false> {
   DEVICE void work() {
     form_triangle(triangle);
 #pragma unroll 1
-    for (int i = 0; i < w.units; i++) unit();
+    for (int i = 0; i < w.units; i++) unit(i);
     each_sum(k, [&](f32& v, int row, int column) { v = column <= row ? v : 0.f; });
     Rows terms[2];
     split_rows(terms, k);
@@ -298,8 +302,9 @@ struct InputSide : Side<true> {
   }
 
   // dx, in the place of p
-  DEVICE void put_dx(const Sums<64>& total) {
+  DEVICE void put_dx(const Sums<64>& total, int unit) {
     const Powers& of = powers();
+    const Parts parts(p.dx_parts, p, w, unit);
     Rows rows;
     load_rows(rows, stage() + P_AT);
     f32 factors[2], own[2];
@@ -312,18 +317,23 @@ struct InputSide : Side<true> {
     for (int i = 0; i < 16; i++) {
       u32& v = rows[i / 4].v[i % 4];
       float2 add = make_float2(own[i % 2], own[i % 2]);
-      if constexpr (HAS_SKIP) {
+      if constexpr (ADDS_SKIP) {
         const float2 skip = *reinterpret_cast<const float2*>(of.skip + i / 2 * 8 + pair_of());
         add.x += skip.x, add.y += skip.y;
       }
-      v = pack_bf16(__fmaf_rn(add.x, low_bf16(v), total.v[2 * i] * factors[i % 2]), __fmaf_rn(add.y, high_bf16(v), total.v[2 * i + 1] * factors[i % 2]));
+      f32 first = __fmaf_rn(add.x, low_bf16(v), total.v[2 * i] * factors[i % 2]);
+      f32 second = __fmaf_rn(add.y, high_bf16(v), total.v[2 * i + 1] * factors[i % 2]);
+      parts.join(i % 2, i / 2 * 8, first, second);
+      v = pack_bf16(first, second);
     }
+    if constexpr (IS_FIRST_HALF) return;
     store_rows(stage() + P_AT, rows);
     fence_async();
   }
 
-  DEVICE void unit() {
+  DEVICE void unit(int number) {
     wait_for_unit();
+    if constexpr (IS_SECOND_HALF) prefetch_parts(p.dx_parts, p, w, number);
     move_state();
     const Powers& of = powers();
     Rows x, own;
@@ -358,7 +368,7 @@ struct InputSide : Side<true> {
     put_rows(sums().inputs_state, dots);
     scale_rows(total, [&](int row) { return of.to_end(row); });
     add_outputs(total);
-    put_dx(total);
+    put_dx(total, number);
     leave_unit();
   }
 
@@ -388,7 +398,7 @@ struct InputSide : Side<true> {
     form_triangle(products);
     pack_rows(triangle, products);
 #pragma unroll 1
-    for (int i = 0; i < w.units; i++) unit();
+    for (int i = 0; i < w.units; i++) unit(i);
     barrier_wait(shared.has_k, 0);
     __syncwarp();
     Rows terms[2];

@@ -57,7 +57,28 @@ params! {
         slices: i64,
         heads_per_slice: i64,
         packed: Packed,
+        /// What the first half of the states leaves for the second one, dense and in f32: like x and z, and like dt.
+        dx_parts: Strided,
+        dz_parts: Strided,
+        ddt_parts: Strided,
+        ddt_a_parts: Strided,
     }
+}
+
+/// A launch for half of the states: the first leaves parts of sums, the second adds them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Half {
+    First,
+    Second,
+}
+
+/// Addresses of the parts, those that there are.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Parts {
+    pub x: u64,
+    pub z: u64,
+    pub dt: u64,
+    pub dt_a: u64,
 }
 
 /// Chunks that share a slot: their other states are computed again.
@@ -134,7 +155,7 @@ impl Plan {
         (stages, bytes(stages))
     }
 
-    pub fn config(&self, call: &Call<'_, '_>, t: &GradientTargets, numbers: Numbers) -> Config {
+    pub fn config(&self, call: &Call<'_, '_>, t: &GradientTargets, half: Option<Half>, numbers: Numbers) -> Config {
         let (stages, shared) = self.shared(call, t, numbers);
         let of_map = |target| if self.slices > 1 { DType::F32 } else { type_of(target) };
         call.options()
@@ -147,6 +168,8 @@ impl Plan {
             .flag("HAS_DZ", t.z.is_some())
             .flag("HAS_DSKIP", t.d.is_some())
             .flag("SKIP_BY_COLUMN", by_column(t))
+            .flag("IS_FIRST_HALF", half == Some(Half::First))
+            .flag("IS_SECOND_HALF", half == Some(Half::Second))
             .int("COLUMNS", COLUMNS)
             .int("PLACES", packed::PLACES)
             .int("STATES", self.walk.states)
@@ -179,6 +202,7 @@ pub(super) struct Terms {
 /// A launch, if this kernel can take the problem and every gradient that it forms is asked for.
 pub(super) struct Fused {
     pub plan: Plan,
+    half: Option<Half>,
     params: Params,
 }
 
@@ -190,6 +214,7 @@ impl Fused {
         t: &GradientTargets,
         tiles: &Tiles,
         (places, terms): (&Places, &Terms),
+        half: Option<(Half, Parts)>,
     ) -> Result<Option<Fused>> {
         let p = call.problem;
         let (Some(dy), Some(dx), Some(db), Some(dc)) = (call.dy, t.x, t.b, t.c) else { return Ok(None) };
@@ -206,6 +231,10 @@ impl Fused {
         let [x_map, dy_map, z_map, b_map, c_map, dx_map, dz_map] = maps;
         let slots = |address| hopper::slot_map(stream, p, tiles, address, SLOT_CHUNKS);
         let (Some(states_map), Some(gradients_map)) = (slots(places.states)?, slots(places.gradients)?) else { return Ok(None) };
+        let parts = half.map_or_else(Parts::default, |(_, parts)| parts);
+        let [dx_parts, dz_parts] = [parts.x, parts.z].map(|at| Strided::dense(at, [p.seqlen, p.nheads, p.headdim]));
+        // of three axes, the last one of which is a head's
+        let [ddt_parts, ddt_a_parts] = [parts.dt, parts.dt_a].map(|at| Strided::dense(at, [p.seqlen, p.nheads, 1]));
         let params = Params {
             inputs: Inputs { chunks: chunks(p) as i64, ..call.inputs(SPAN, plan.walk.column_tiles) },
             x_map,
@@ -227,8 +256,12 @@ impl Fused {
             slices: plan.slices as i64,
             heads_per_slice: plan.heads as i64,
             packed: plan.walk.packed.map_or_else(Packed::default, |_| plan.walk.places(terms.walks).0.with_maps(terms.maps)),
+            dx_parts,
+            dz_parts,
+            ddt_parts,
+            ddt_a_parts,
         };
-        Ok(Some(Fused { plan, params }))
+        Ok(Some(Fused { plan, half: half.map(|(half, _)| half), params }))
     }
 
     /// # Safety
@@ -241,6 +274,6 @@ impl Fused {
         let shared = self.plan.shared(call, t, numbers).1;
         let launch = Launch::line(blocks, 128 * WARPGROUPS as u32, shared as u32);
         // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
-        unsafe { stream.launch(&KERNEL, &self.plan.config(call, t, numbers), launch, &self.params) }
+        unsafe { stream.launch(&KERNEL, &self.plan.config(call, t, self.half, numbers), launch, &self.params) }
     }
 }

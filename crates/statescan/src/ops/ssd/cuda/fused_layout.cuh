@@ -23,6 +23,9 @@
 // Where decays within the chunk differ by more than FAR, powers of them would overflow: ps and xs are p and dt x there in the products with the
 // triangle, which is multiplied by 2^(cs[i] - cs[j]) for this head, as is V.
 //
+// More than 128 states come in two launches, half of them each: everything is a sum over states but for K and the skip's part. The first one leaves
+// its part of what both have in f32, and the second one, which has the skip's part, adds it.
+//
 // Warpgroups: that of the outputs has the steps i as rows (V, dC, and Y), that of the inputs the steps j (X, dx, dB). The warps of a third one copy
 // tiles into shared memory, compute the powers, finish what steps get, and copy results to memory. They meet at barriers.
 
@@ -31,6 +34,8 @@ constexpr int PANEL = 64 * 128;   // bytes of 64 lines of 64 numbers, swizzled
 constexpr f64 FAR = 96.;
 static_assert(COLUMNS == 64 && STATES % 64 == 0 && STATES <= 128, "gradients of B and C fit into the registers of a warpgroup");
 static_assert(HAS_Z || !HAS_DZ, "a gradient needs its input");
+static_assert(!(IS_FIRST_HALF && (IS_SECOND_HALF || HAS_DSKIP)), "the second half has the skip");
+constexpr bool ADDS_SKIP = HAS_SKIP && !IS_FIRST_HALF;
 
 // a stage: tiles of x, dy and the gate, h, g; then what the sides write for each other: ps, p where there is a gate, and xs for its gradient.
 // dx goes out by the place of p, the gradient by the gate by that of the gate
@@ -182,9 +187,9 @@ struct Shared {
   }
 };
 
-// Terms of the chunks of a block: of packed sequences it may have several, or none.
-DEVICE void put_term(f32& to, f32 v) {
-  if constexpr (PACKED) to += v; else to = v;
+// Terms of the chunks of a block: of packed sequences it may have several, or none, and of halves of the states there may be one already.
+template <bool OF_STATES> DEVICE void put_term(f32& to, f32 v) {
+  if constexpr (PACKED || (OF_STATES && IS_SECOND_HALF)) to += v; else to = v;
 }
 
 // Sums over the four threads of a row, and over a warp.

@@ -83,6 +83,40 @@ struct Diagonal {
   }
 };
 
+// This thread's numbers of a unit in f32, in a tensor like x: where the first half of the states leaves its part of a gradient.
+struct Parts {
+  f32* rows[2];
+  int left;   // columns from this thread's first one on
+
+  DEVICE Parts(const Strided& of, const Params& p, const Work& w, int unit) {
+    const int column = w.column(p, unit) + pair_of();
+    left = int(p.headdim) - column;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const i64 t = w.step() + row_of() + 8 * r;
+      rows[r] = t < w.limit(p) ? at<f32>(of, w.batch, t, w.head(p, unit), column) : nullptr;
+    }
+  }
+  DEVICE bool has(int r, int column) const { return rows[r] != nullptr && column < left; }
+  // what both halves have of two numbers of a row, of which this one has these
+  DEVICE void join(int r, int column, f32& first, f32& second) const {
+    if constexpr (IS_FIRST_HALF || IS_SECOND_HALF) {
+      if (!has(r, column)) return;
+      float2* const pair = reinterpret_cast<float2*>(rows[r] + column);
+      if constexpr (IS_FIRST_HALF)
+        *pair = make_float2(first, second);
+      else
+        first += pair->x, second += pair->y;
+    }
+  }
+};
+// This warp's lines of such parts, on their way to the second cache.
+DEVICE void prefetch_parts(const Strided& of, const Params& p, const Work& w, int unit) {
+  const int lane = threadIdx.x % 32, column = w.column(p, unit) + lane % 2 * 32;
+  const i64 t = w.step() + threadIdx.x % 128 / 32 * 16 + lane / 2;
+  if (t < w.limit(p) && column < p.headdim) asm volatile("prefetch.global.L2 [%0];" ::"l"(at<f32>(of, w.batch, t, w.head(p, unit), column)));
+}
+
 // One side: what it sums over heads.
 template <bool OF_INPUTS> struct Side {
   const Params& p;

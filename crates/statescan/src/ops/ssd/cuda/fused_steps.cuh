@@ -50,7 +50,7 @@ DEVICE void copy_out(const Params& p, const Work& w, const char* tiles, Shared& 
     barrier_wait(shared.barriers[turn.at].written, turn.phase);
     const char* const stage = tiles + turn.at * STAGE;
     const int at[4] = {w.column(p, unit), w.head(p, unit), w.step(), w.batch};
-    if (leads) {
+    if (leads && !IS_FIRST_HALF) {
       tile_store(maps_of(p, w)[DX_MAP], stage + P_AT, at);
       if constexpr (HAS_DZ) tile_store(maps_of(p, w)[DZ_MAP], stage + Z_AT, at);
       tile_store_commit();
@@ -59,7 +59,7 @@ DEVICE void copy_out(const Params& p, const Work& w, const char* tiles, Shared& 
       f32* const to = p.skip_terms + (w.number(p, at[1]) * p.headdim + at[0]);
       const auto& of_warps = shared.columns[turn.at];
       for (int i = threadIdx.x % 32; i < COLUMNS && at[0] + i < p.headdim; i += 32)
-        put_term(to[i], of_warps[0][i] + of_warps[1][i] + (of_warps[2][i] + of_warps[3][i]));
+        put_term<false>(to[i], of_warps[0][i] + of_warps[1][i] + (of_warps[2][i] + of_warps[3][i]));
     }
     if (leads) tile_store_wait();
     warp_arrive(shared.barriers[turn.at].empty);
@@ -179,15 +179,25 @@ struct Finisher {
         by_weight[k] = __fmaf_rn(rate, by_decay[k], by_weight[k]);
       const f32 ddt = by_weight[k] * Dt::slope(to_f32(*at<DT>(p.dt, w.batch, t, head)), constants.bias, p.dt_low, p.dt_high);
       a = __fmaf_rn(by_decay[k], decay, a), bias += ddt;
-      if constexpr (HAS_DDT) assign(*at<DDT>(p.ddt, w.batch, t, head), ddt);
-      if constexpr (HAS_DDT_A) assign(*at<DDT_A>(p.ddt_a, w.batch, t, head), rate * by_decay[k]);
+      if constexpr (HAS_DDT) put_step<DDT>(p.ddt, p.ddt_parts, t, head, ddt);
+      if constexpr (HAS_DDT_A) put_step<DDT_A>(p.ddt_a, p.ddt_a_parts, t, head, rate * by_decay[k]);
     }
     a = sum_of_warp(a), bias = sum_of_warp(bias);
     const f32 skip = sum_of_warp(own[0] + own[1]);
     if (lane != 0) return;
     const i64 number = w.number(p, head);
-    put_term(p.a_terms[number], a), put_term(p.bias_terms[number], bias);
-    if constexpr (HAS_DSKIP && !SKIP_BY_COLUMN) put_term(p.skip_terms[number], skip);
+    put_term<true>(p.a_terms[number], a), put_term<true>(p.bias_terms[number], bias);
+    if constexpr (HAS_DSKIP && !SKIP_BY_COLUMN) put_term<false>(p.skip_terms[number], skip);
+  }
+
+  // a gradient by a step, or the first half's part of it
+  template <typename E> DEVICE void put_step(const Strided& to, const Strided& parts, i64 t, int head, f32 v) const {
+    if constexpr (IS_FIRST_HALF) {
+      *at<f32>(parts, w.batch, t, head) = v;
+    } else {
+      if constexpr (IS_SECOND_HALF) v += *at<f32>(parts, w.batch, t, head);
+      assign(*at<E>(to, w.batch, t, head), v);
+    }
   }
 };
 
@@ -196,7 +206,7 @@ DEVICE void clear_steps(const Params& p, const Work& block) {
   if (threadIdx.x % 32 != 0) return;
   for (int unit = 0; unit < block.units; unit += int(p.column_tiles)) {
     const i64 number = block.number(p, block.head(p, unit));
-    p.a_terms[number] = p.bias_terms[number] = 0.f;
+    if constexpr (!IS_SECOND_HALF) p.a_terms[number] = p.bias_terms[number] = 0.f;
     if constexpr (HAS_DSKIP && !SKIP_BY_COLUMN) p.skip_terms[number] = 0.f;
   }
 }

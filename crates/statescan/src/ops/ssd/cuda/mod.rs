@@ -4,6 +4,7 @@
 mod backward;
 mod fused;
 mod gradients;
+mod halves;
 mod hand_on;
 mod hopper;
 mod maps;

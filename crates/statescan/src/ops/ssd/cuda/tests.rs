@@ -93,13 +93,28 @@ fn add_hopper(suite: &mut Suite, args: &Args<'_>) {
         suite.add_for(&["sm_90a"], &packed::SEQUENCES, &packed::config(&slots.call, slots.slot_chunks));
         suite.add_for(&["sm_90a"], &hand_on::KERNEL, &hand_on::config(&forward.call, &forward.before, &forward.after));
     }
-    let Some(plan) = fused::Plan::new(&problem, Numbers::H200) else {
-        return assert!(problem.dstate > hopper::MOST_STATES);
-    };
+    if problem.dstate > hopper::MOST_STATES {
+        return;
+    }
     let mut targets = every_gradient(&problem);
-    suite.add_for(&["sm_90a"], &fused::KERNEL, &plan.config(&state.call, &targets, Numbers::H200));
+    add_fused(suite, &problem, &targets, None);
     (targets.dt, targets.d, targets.z) = (None, None, None);
-    suite.add_for(&["sm_90a"], &fused::KERNEL, &plan.config(&state.call, &targets, Numbers::H200));
+    add_fused(suite, &problem, &targets, None);
+}
+
+fn add_fused(suite: &mut Suite, problem: &Problem<'_>, targets: &GradientTargets, half: Option<fused::Half>) {
+    let plan = fused::Plan::new(problem, Numbers::H200).unwrap();
+    let config = plan.config(&Call::new(problem, Some(problem.x)), targets, half, Numbers::H200);
+    suite.add_for(&["sm_90a"], &fused::KERNEL, &config);
+}
+
+/// Adds the gradients of more than 128 states.
+fn add_halves(suite: &mut Suite, args: &Args<'_>) {
+    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[]).unwrap();
+    let [first, second] = halves::of_states(&problem).unwrap();
+    let targets = every_gradient(&problem);
+    add_fused(suite, &second, &targets, Some(fused::Half::Second));
+    add_fused(suite, &first, &GradientTargets { d: None, ..targets }, Some(fused::Half::First));
 }
 
 /// Every gradient but that of the initial state.
@@ -122,7 +137,7 @@ fn every_gradient(p: &Problem<'_>) -> GradientTargets {
 #[test]
 fn ssd_kernels_compile_for_hopper() {
     let Some(mut suite) = Suite::new() else { return };
-    for (at, sizes) in [[2048, 80, 64, 1, 128], [100, 6, 80, 2, 64], [300, 3, 64, 1, 256]].into_iter().enumerate() {
+    for (at, sizes) in [[2048, 80, 64, 1, 128], [100, 6, 80, 2, 64], [300, 60, 64, 1, 256]].into_iter().enumerate() {
         let [_, h, p, _, n] = sizes;
         let plain = args(DType::BF16, sizes);
         let (head, state) = (tensor(DType::F32, &[h]), tensor(DType::F32, &[2, h, p, n]));
@@ -146,8 +161,11 @@ fn ssd_kernels_compile_for_hopper() {
         for args in &some[at] {
             add_hopper(&mut suite, args);
         }
-        if at == 1 {
-            add_hopper(&mut suite, &Args { sequences: Sequences::SeqIdx(tensor(DType::I32, &[2, sizes[0]])), ..all });
+        let packed = Args { sequences: Sequences::SeqIdx(tensor(DType::I32, &[2, sizes[0]])), ..all };
+        match at {
+            0 => {}
+            1 => add_hopper(&mut suite, &packed),
+            _ => [plain, Args { d: wide_skip.d, ..all }, packed].iter().for_each(|args| add_halves(&mut suite, args)),
         }
     }
     let of = |shape: &[usize]| tensor(DType::BF16, shape);
