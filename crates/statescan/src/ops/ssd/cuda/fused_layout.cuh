@@ -91,11 +91,11 @@ struct Barriers {
   Barrier summed, read;
 
   DEVICE void init() {
-    barrier_init(full, 1), barrier_init(written, 8), barrier_init(empty, 1);
-    barrier_init(has_state, 8), barrier_init(has_ps, 4), barrier_init(has_xs, 4);
+    barrier_init(full, 1), barrier_init(written, 8 * ARRIVALS), barrier_init(empty, ARRIVALS);
+    barrier_init(has_state, 8 * ARRIVALS), barrier_init(has_ps, 4 * ARRIVALS), barrier_init(has_xs, 4 * ARRIVALS);
     // both sides take powers, and the warp that finishes
-    barrier_init(ready, 1), barrier_init(taken, 9);
-    barrier_init(summed, 8), barrier_init(read, 1);
+    barrier_init(ready, ARRIVALS), barrier_init(taken, 9 * ARRIVALS);
+    barrier_init(summed, 8 * ARRIVALS), barrier_init(read, ARRIVALS);
   }
   DEVICE void end() {
     for (int i = 0; i < int(sizeof(Barriers) / sizeof(Barrier)); i++) barrier_end(reinterpret_cast<Barrier*>(this)[i]);
@@ -178,7 +178,7 @@ struct Shared {
 
   DEVICE void init(const Work&) {
     for (Barriers& some : barriers) some.init();
-    barrier_init(maps, 1), barrier_init(has_k, 4);
+    barrier_init(maps, 1), barrier_init(has_k, 4 * ARRIVALS);
     barriers_are_ready();
   }
   DEVICE void end() {

@@ -128,9 +128,9 @@ struct Barriers {
   Barrier ready[UNITS][PIECES], taken[UNITS][PIECES], gate[UNITS][2];
 
   DEVICE void init(const Work& w) {
-    for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * PARTS * w.units), barrier_init(masked[i], 128);
+    for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * PARTS * w.units * ARRIVALS), barrier_init(masked[i], 128);
     for (int k = 0; k < UNITS; k++) {
-      for (int i = 0; i < PIECES; i++) barrier_init(ready[k][i], 1), barrier_init(taken[k][i], 4 * PARTS);
+      for (int i = 0; i < PIECES; i++) barrier_init(ready[k][i], ARRIVALS), barrier_init(taken[k][i], 4 * PARTS * ARRIVALS);
       for (int i = 0; i < 2; i++) barrier_init(gate[k][i], 1);
     }
     barriers_are_ready();
