@@ -4,6 +4,7 @@
 //! for the instruction set that the executor chose.
 
 mod aligned;
+mod arena;
 mod chains;
 mod exp2;
 mod field;
@@ -23,7 +24,10 @@ mod sizes;
 pub(crate) mod tile;
 mod workspace;
 
-pub(crate) use aligned::{Aligned, in_lines};
+pub(crate) use aligned::Aligned;
+#[cfg(all(test, debug_assertions))]
+pub(crate) use arena::tests::every_array_is_needed_to_its_end;
+pub(crate) use arena::{Arena, Array, Arrays, Room};
 pub(crate) use chains::Chains;
 pub use level::Level;
 pub(crate) use level::{Kernel, outline};

@@ -5,7 +5,9 @@
 //! the loops), and walks the states four at a time with their values in registers.
 
 mod backward;
+mod block;
 mod forward;
+mod here;
 mod inputs;
 mod kept;
 mod lanes;
@@ -13,6 +15,8 @@ mod plan;
 mod process;
 mod reduce;
 mod sweep;
+#[cfg(all(test, debug_assertions))]
+mod tests;
 mod wavefront;
 
 use super::{Discretization, GradientTargets, Problem, Projection, Sources, Targets};
@@ -78,17 +82,18 @@ impl<E: Types, R: Rule, const VARYING: bool, const LANES: usize> Variant for Cho
 /// The loops over the states and steps of one tile and one vector of channels.
 trait Loops<T> {
     /// # Safety
-    /// Every array has room for the steps and states.
-    unsafe fn walk<E: Variant<T = T>, S: Isa>(&self, simd: S);
+    /// - Every array has room for the steps and states, and what is read is there.
+    /// - No other thread uses what is written.
+    unsafe fn walk<E: Variant<T = T>, S: Isa>(&mut self, simd: S);
 }
 
-struct Walk<'l, L, E>(&'l L, PhantomData<E>);
+struct Walk<'l, L, E>(&'l mut L, PhantomData<E>);
 
 impl<L: Loops<E::T>, E: Variant> Kernel for Walk<'_, L, E> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        // SAFETY: `walk`, the only maker of this, has the same contract.
+        // SAFETY: `walk`, the only maker of this, has the contract of `Loops::walk`.
         unsafe { self.0.walk::<E, S>(simd) }
     }
 }
@@ -110,7 +115,13 @@ impl<E: Types, S: Isa> Known<E, S> {
 /// # Safety
 /// As [`Loops::walk`].
 #[inline(always)]
-unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, per_channel: usize, bounded: bool, loops: &impl Loops<E::T>) {
+unsafe fn walk<E: Types, S: Isa>(
+    simd: S,
+    problem: &Problem<'_>,
+    per_channel: usize,
+    bounded: bool,
+    loops: &mut impl Loops<E::T>,
+) {
     let varying = matches!((&problem.b, &problem.c), (Projection::Varying(_), Projection::Varying(_)));
     let known = if varying && bounded { per_channel } else { 0 };
     match problem.options.discretization {
@@ -132,7 +143,7 @@ unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, per_channel: us
 }
 
 pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
-    dispatch(problem, forward::ForwardPass { exec, problem, targets, checkpoints: None });
+    dispatch(problem, forward::ForwardPass { exec, problem, targets });
 }
 
 pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
@@ -145,12 +156,14 @@ struct Context<'c, 'a> {
     plan: Plan,
     checkpoints: Checkpoints,
     level: Level,
+    /// Lanes of a vector.
+    width: usize,
 }
 
 impl<'c, 'a> Context<'c, 'a> {
     fn new(exec: &Exec, problem: &'c Problem<'a>, plan: fn(&Problem<'_>, usize) -> Plan) -> Self {
         let level = exec.level();
-        let plan = plan(problem, level.lanes(problem.double));
-        Context { problem, plan, checkpoints: Checkpoints::new(problem), level }
+        let width = level.lanes(problem.double);
+        Context { problem, plan: plan(problem, width), checkpoints: Checkpoints::new(problem), level, width }
     }
 }
