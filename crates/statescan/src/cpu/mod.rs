@@ -3,7 +3,6 @@
 //! A kernel body is written once, generic over a `simd::Isa` token and a `simd::Real` compute type; `Level::dispatch` instantiates it
 //! for the instruction set that the executor chose.
 
-mod aligned;
 mod arena;
 mod chains;
 mod exp2;
@@ -24,14 +23,13 @@ mod sizes;
 pub(crate) mod tile;
 mod workspace;
 
-pub(crate) use aligned::Aligned;
 #[cfg(all(test, debug_assertions))]
 pub(crate) use arena::tests::every_array_is_needed_to_its_end;
 pub(crate) use arena::{Arena, Array, Arrays, Room};
 pub(crate) use chains::Chains;
 pub use level::Level;
 pub(crate) use level::{Kernel, outline};
-pub(crate) use matrix::{Factor, Matrix};
+pub(crate) use matrix::{Factor, Matrix, MatrixMut};
 pub(crate) use pool::Pool;
 pub(crate) use shared::Shared;
 pub(crate) use workspace::{Taken, Workspace};

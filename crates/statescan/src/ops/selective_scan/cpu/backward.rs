@@ -19,7 +19,7 @@ use super::reduce::{Partials, SharedPartials};
 use super::wavefront::{Turn, Wavefront};
 use super::{Context, GradientTargets, Pass, Plan, Sources, Targets, Types};
 use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::Plane;
+use crate::cpu::tile::PlaneMut;
 use crate::cpu::{Arena, Array, Kernel};
 use crate::exec::Exec;
 use crate::ops::CHECKPOINT;
@@ -243,10 +243,10 @@ impl<E: Types> Job<'_, '_, '_, E> {
             let target = self.pass.targets.initial_state.filter(|_| self.window.start == 0);
             if let (Some(target), Some((row, sequence))) = (target, segment.initial) {
                 let strides = target.strides();
-                let plane = Plane::of_mut(&target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
+                let plane = PlaneMut::of(&target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
                 for (i, here) in at(segment.start).each_block().enumerate() {
-                    let (g, sizes) = (self.kept.of(i).g, [problem.dstate, E::K::PARTS]);
-                    lanes.store_states(simd, g, sizes, plane.at(here.block.first, 0), here.block);
+                    let to = plane.at(here.block.first, 0).area(here.block.count, problem.dstate);
+                    lanes.store_states(simd, self.kept.of(i).g, E::K::PARTS, to);
                 }
             }
         }

@@ -10,7 +10,7 @@ use super::process::{Gate, load_gate, load_tiles, loading};
 use super::sweep::{AHEAD, ByMap, Stored, Sweep, Walked, WalkedTiles, work};
 use super::{Context, Types, walk};
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{self, Area, Plane, Prefetch, STEPS};
+use crate::cpu::tile::{self, PlaneMut, Prefetch, STEPS};
 use crate::cpu::{Array, Room};
 use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
@@ -178,7 +178,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
             load_tiles::<_, _, true, _>(simd, here, parameters, &tiles, prefetch);
             let bounded = tiles.bounded(simd, parameters);
             match &self.pass.sources.y {
-                Some(dy) => lanes.load(simd, here.plane(dy), here.block.count, steps, *cotangent),
+                Some(dy) => lanes.load(simd, here.area(dy), *cotangent),
                 None => cotangent.clear(vectors * width),
             }
             if let Some(z) = &problem.z {
@@ -315,7 +315,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
         for (target, from) in results {
             let Some(target) = target else { continue };
             // SAFETY: the caller's contract; the tile lies inside the target, and no other job has its channels.
-            unsafe { here.lanes.store(simd, from, here.plane(&target.as_read()), here.block.count, here.steps) };
+            unsafe { here.lanes.store(simd, from, here.area_mut(target)) };
         }
     }
 
@@ -336,7 +336,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 let Some(Projection::Varying(target)) = target else { continue };
                 // steps and states exchanged
                 let plane = map_target(target, here.segment, at.range, here.start).transposed();
-                tile::store_parts(simd, sum.at(0, len), parts, STEPS, plane, here.steps, dstate);
+                tile::store_parts(simd, *sum, parts, STEPS, plane.area(here.steps, dstate));
             }
         }
     }
@@ -366,7 +366,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
     fn ahead(&self, here: &Here<'_, '_, E::T>, at: At, prefetch: &mut Prefetch<AHEAD>) {
         let (Context { plan, checkpoints, .. }, targets, problem) = (self.pass.context, self.pass.targets, here.problem);
         for target in [&targets.x, &targets.dt, &targets.dt_a, &targets.z].into_iter().flatten() {
-            prefetch.add(here.area(&target.as_read()));
+            prefetch.add(here.area_mut(target).read());
         }
         let following = at.number.checked_sub(self.ahead);
         let next = here.next(following.map(|number| here.segment.start + number * CHECKPOINT));
@@ -374,7 +374,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
             for target in [&targets.b, &targets.c].into_iter().filter(|_| plan.whole_groups) {
                 if let Some(Projection::Varying(target)) = target {
                     let plane = map_target(target, here.segment, at.range, here.start);
-                    prefetch.add(Area { plane, lanes: problem.dstate, steps: here.steps });
+                    prefetch.add(plane.read().area(problem.dstate, here.steps));
                 }
             }
             let maps = next.iter().flat_map(|next| [&problem.b, &problem.c].map(|map| next.map_area(map)));
@@ -393,7 +393,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
 }
 
 /// The gradient of B or C of a group, from a step on: states x steps.
-fn map_target(target: &RawViewMut, segment: &Segment, group: usize, start: usize) -> Plane {
+fn map_target(target: &RawViewMut, segment: &Segment, group: usize, start: usize) -> PlaneMut {
     let strides = target.strides();
-    Plane::of_mut(target, 2, 3).along(segment.batch, strides[0]).along(group, strides[1]).at(0, start)
+    PlaneMut::of(target, 2, 3).along(segment.batch, strides[0]).along(group, strides[1]).at(0, start)
 }

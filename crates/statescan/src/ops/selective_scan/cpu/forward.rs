@@ -13,7 +13,7 @@ use super::plan::blocks;
 use super::process::{Gate, load_gate, load_tiles, loading};
 use super::{Context, Loops, Pass, Plan, Targets, Types, Variant, walk};
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{Plane, Prefetch};
+use crate::cpu::tile::{PlaneMut, Prefetch};
 use crate::cpu::{Arena, Array, Arrays, Kernel, Room};
 use crate::exec::Exec;
 use crate::ops::CHECKPOINT;
@@ -158,10 +158,10 @@ impl<E: Types> Job<'_, '_, '_, E> {
             }
             if let (Some(target), Some((row, sequence))) = (&self.targets.final_state, segment.last) {
                 let strides = target.strides();
-                let plane = Plane::of_mut(target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
+                let plane = PlaneMut::of(target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
                 for (i, here) in at(segment.start).each_block().enumerate() {
-                    let sizes = [problem.dstate, E::K::PARTS];
-                    lanes.store_states(simd, h.of(i), sizes, plane.at(here.block.first, 0), here.block);
+                    let to = plane.at(here.block.first, 0).area(here.block.count, problem.dstate);
+                    lanes.store_states(simd, h.of(i), E::K::PARTS, to);
                 }
             }
         }
@@ -236,7 +236,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
             if let Some(z) = &here.problem.z {
                 load_gate(simd, here, z, tiles.x, Gate::Apply(tiles.y), prefetch);
             }
-            here.lanes.store(simd, tiles.y, here.plane(&target.as_read()), here.block.count, here.steps);
+            here.lanes.store(simd, tiles.y, here.area_mut(target));
         }
     }
 
@@ -262,7 +262,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
     fn ahead(&self, here: &Here<'_, '_, E::T>, prefetch: &mut Prefetch<AHEAD>) {
         let problem = here.problem;
         if let Some(y) = &self.targets.y {
-            prefetch.add(here.area(&y.as_read()));
+            prefetch.add(here.area_mut(y).read());
             problem.z.iter().for_each(|z| prefetch.add(here.area(z)));
         }
         let following = Some(here.start + here.steps).filter(|&start| start < here.segment.end);

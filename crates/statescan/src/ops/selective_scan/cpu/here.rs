@@ -6,10 +6,10 @@ use super::lanes::Lanes;
 use super::plan::{Block, blocks};
 use crate::cpu::Array;
 use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, Area, Plane, STEPS};
+use crate::cpu::tile::{self, Area, AreaMut, Plane, PlaneMut, STEPS};
 use crate::ops::rules::FieldKind;
 use crate::ops::sequences::Segment;
-use crate::tensor::View;
+use crate::tensor::{RawViewMut, View};
 use core::ops::Range;
 
 /// A tile of time of a block of channels.
@@ -65,14 +65,16 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
 
     /// What a (B, D, L) tensor has here.
     #[inline(always)]
-    pub(super) fn plane(&self, view: &View<'_>) -> Plane {
-        Plane::of(view, 1, 2).along(self.segment.batch, view.strides()[0]).at(self.block.first, self.start)
+    pub(super) fn area(&self, view: &View<'_>) -> Area {
+        let plane = Plane::of(view, 1, 2).along(self.segment.batch, view.strides()[0]);
+        plane.at(self.block.first, self.start).area(self.block.count, self.steps)
     }
 
-    /// The same with its size, to be prefetched.
+    /// The same of a tensor that is written.
     #[inline(always)]
-    pub(super) fn area(&self, view: &View<'_>) -> Area {
-        Area { plane: self.plane(view), lanes: self.block.count, steps: self.steps }
+    pub(super) fn area_mut(&self, view: &RawViewMut) -> AreaMut {
+        let plane = PlaneMut::of(view, 1, 2).along(self.segment.batch, view.strides()[0]);
+        plane.at(self.block.first, self.start).area(self.block.count, self.steps)
     }
 
     /// The (states, steps) plane of B or C that the channels' group sees; none of a constant map.
@@ -82,7 +84,7 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
         let group = self.block.first / (self.problem.dim / view.shape()[1]);
         let strides = view.strides();
         let plane = Plane::of(view, 2, 3).along(self.segment.batch, strides[0]).along(group, strides[1]).at(0, self.start);
-        Some(Area { plane, lanes: self.problem.dstate, steps: self.steps })
+        Some(plane.area(self.problem.dstate, self.steps))
     }
 
     /// Loads that plane, if there is one, in the order that [`Map`](super::inputs::Map) reads.
@@ -92,13 +94,13 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
     /// - `to` is this thread's and has room for `STEPS` steps of all states.
     #[inline(always)]
     pub(super) unsafe fn load_map<E: Types<T = T>, S: Isa>(&self, simd: S, map: &Projection<View<'_>>, to: Array<T>) {
-        let Some(Area { plane, steps, .. }) = self.map_area(map) else { return };
-        let (dstate, parts) = (self.problem.dstate, E::K::PARTS);
+        let Some(area) = self.map_area(map) else { return };
+        let dstate = self.problem.dstate;
         // SAFETY: the plane lies inside the view of a checked problem; the tile has room by the caller's contract.
         unsafe {
             match by_state::<E>(self.lanes.per_channel) {
-                true => tile::load_parts(simd, plane.transposed(), 1, steps, STEPS, dstate, to.at(0, STEPS * dstate)),
-                false => tile::load_parts(simd, plane, parts, dstate, dstate, steps, to.at(0, steps * parts * dstate)),
+                true => tile::load_parts(simd, area.plane.transposed().area(area.steps, dstate), 1, STEPS, to),
+                false => tile::load_parts(simd, area, E::K::PARTS, dstate, to),
             }
         }
     }
@@ -146,7 +148,7 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
                 (Some(view), Some((row, sequence))) => {
                     let strides = view.strides();
                     let plane = Plane::of(view, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
-                    self.lanes.load_states(simd, plane.at(self.block.first, 0), self.block, sizes, to);
+                    self.lanes.load_states(simd, plane.at(self.block.first, 0).area(self.block.count, sizes[0]), sizes[1], to);
                 }
                 _ => to.clear(sizes[0] * sizes[1] * self.lanes.channels),
             }

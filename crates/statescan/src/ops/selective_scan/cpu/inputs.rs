@@ -211,9 +211,9 @@ unsafe fn channel_vector<T: Real, S: Isa>(simd: S, lanes: Lanes<T>, view: &Optio
 /// - `to` is this thread's and has room for the block's states.
 #[inline(always)]
 unsafe fn parameter<E: Types, S: Isa>(simd: S, lanes: Lanes<E::T>, view: &View<'_>, block: Block, to: Array<E::T>) {
-    let sizes = [view.shape()[1], E::K::PARTS];
+    let area = Plane::of(view, 0, 1).at(block.first, 0).area(block.count, view.shape()[1]);
     // SAFETY: the caller's contract.
-    unsafe { lanes.load_states(simd, Plane::of(view, 0, 1).at(block.first, 0), block, sizes, to) }
+    unsafe { lanes.load_states(simd, area, E::K::PARTS, to) }
 }
 
 /// Reads the map of a vector of states at a step: the group's states over and over, or the channels' own constants.

@@ -5,9 +5,8 @@
 //! and a tile is (step / per_channel, channel, step % per_channel). For the recurrence a step is repeated over its channel's lanes, and what
 //! the recurrence sums over states is summed over those lanes afterwards.
 
-use super::plan::Block;
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
+use crate::cpu::tile::{self, Area, AreaMut, MAX_LANES, STEPS, Tile};
 use crate::cpu::{Array, Kernel, outline};
 
 /// How a vector is shared between channels.
@@ -52,103 +51,51 @@ impl<T: Real> Lanes<T> {
     /// Loads a tile; steps that only fill the last vector are zero.
     ///
     /// # Safety
-    /// The plane can be read over `count` channels and the steps; `to` has room for a tile.
+    /// - The area can be read, and has no more lanes than a vector channels.
+    /// - `to` is this thread's and has room for a tile.
     #[inline(always)]
-    pub(super) unsafe fn load<S: Isa>(self, simd: S, plane: Plane, count: usize, steps: usize, to: Array<T>) {
+    pub(super) unsafe fn load<S: Isa>(self, simd: S, from: Area, to: Array<T>) {
         let width = T::lanes::<S>();
         match self.one() {
             // SAFETY: the caller's contract.
-            true => unsafe { tile::load(simd, plane, count, width, steps, to.at(0, steps * width), width) },
-            false => outline(simd, Deal { lanes: self, way: Way::Load, plane, count, steps, tile: to }),
+            true => unsafe { tile::load(simd, from, width, Tile::new(to, width)) },
+            false => outline(simd, LoadDealt { lanes: self, from, to }),
         }
     }
 
     /// Stores a tile.
     ///
     /// # Safety
-    /// The plane can be written over `count` channels and the steps.
+    /// - The area can be written by this thread, and has no more lanes than a vector channels.
+    /// - `from` has the area's steps.
     #[inline(always)]
-    pub(super) unsafe fn store<S: Isa>(self, simd: S, tile: Array<T>, plane: Plane, count: usize, steps: usize) {
-        let width = T::lanes::<S>();
+    pub(super) unsafe fn store<S: Isa>(self, simd: S, from: Array<T>, to: AreaMut) {
         match self.one() {
             // SAFETY: the caller's contract.
-            true => unsafe { tile::store(simd, tile.at(0, steps * width), width, plane, count, steps) },
-            false => outline(simd, Deal { lanes: self, way: Way::Store, plane, count, steps, tile }),
+            true => unsafe { tile::store(simd, Tile::new(from, T::lanes::<S>()), to) },
+            false => outline(simd, StoreDealt { lanes: self, from, to }),
         }
     }
 
-    /// [`Lanes::load`] with several lanes a channel.
-    ///
-    /// # Safety
-    /// As there.
+    /// Whether a tile is whole squares of pairs of f32: they need no place on their way.
     #[inline(always)]
-    unsafe fn load_dealt<S: Isa>(self, simd: S, plane: Plane, count: usize, steps: usize, to: Array<T>) {
-        let width = T::lanes::<S>();
-        let whole = steps.next_multiple_of(width);
-        // SAFETY: the caller's contract; the scratch has a row of steps for each channel of a block.
-        unsafe {
-            if let Some((from, step)) = self.pairs::<S>(plane, count, steps) {
-                for t in (0..steps).step_by(width) {
-                    let to = to.at(t * self.channels, self.channels * width);
-                    f64::transpose(simd, from.add(t / 2), step, to.cast(), width as isize / 2);
-                }
-                return;
-            }
-            tile::load(simd, plane.transposed(), steps, steps, count, self.scratch.at(0, self.channels * STEPS), STEPS);
-            for channel in 0..self.channels {
-                let read = if channel < count { steps } else { 0 };
-                self.scratch.slice(channel * STEPS + read, whole - read).fill(T::default());
-            }
-            for t in (0..whole).step_by(width) {
-                self.transpose(simd, (self.scratch.from(t), STEPS), (to.from(t * self.channels), width));
-            }
-        }
+    fn in_pairs<S: Isa>(self, count: usize, steps: usize) -> bool {
+        !T::DOUBLE && self.per_channel == 2 && count == self.channels && steps.is_multiple_of(T::lanes::<S>())
     }
 
-    /// [`Lanes::store`] with several lanes a channel.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline(always)]
-    unsafe fn store_dealt<S: Isa>(self, simd: S, tile: Array<T>, plane: Plane, count: usize, steps: usize) {
-        let width = T::lanes::<S>();
-        // SAFETY: the caller's contract; the scratch has a row of steps for each channel of a block.
-        unsafe {
-            if let Some((to, step)) = self.pairs::<S>(plane, count, steps) {
-                for t in (0..steps).step_by(width) {
-                    let from = tile.at(t * self.channels, self.channels * width);
-                    f64::transpose(simd, from.cast(), width as isize / 2, to.add(t / 2), step);
-                }
-                return;
-            }
-            for t in (0..steps).step_by(width) {
-                self.transpose(simd, (tile.from(t * self.channels), width), (self.scratch.from(t), STEPS));
-            }
-            tile::store(simd, self.scratch.at(0, self.channels * STEPS), STEPS, plane.transposed(), steps, count);
-        }
-    }
-
-    /// [`Plane::pairs`] where a tile is whole squares of them: they need no place on their way.
-    #[inline(always)]
-    fn pairs<S: Isa>(self, plane: Plane, count: usize, steps: usize) -> Option<(*mut f64, isize)> {
-        let squares = !T::DOUBLE && self.per_channel == 2 && count == self.channels && steps.is_multiple_of(T::lanes::<S>());
-        if squares { plane.pairs() } else { None }
-    }
-
-    /// Exchanges rows and columns of a square of as many groups of `per_channel` elements as a vector has channels. Both sides come with
-    /// the elements from row to row.
+    /// Exchanges rows and columns of a square of as many groups of `per_channel` elements as a vector has channels.
     ///
     /// # Safety
     /// Every row of `from` can be read and of `to` be written, each a vector long.
     #[inline(always)]
-    unsafe fn transpose<S: Isa>(self, simd: S, from: (Array<T>, usize), to: (Array<T>, usize)) {
-        let whole = |(array, pitch): (Array<T>, usize)| array.at(0, (self.channels - 1) * pitch + T::lanes::<S>());
+    unsafe fn transpose<S: Isa>(self, simd: S, from: Tile<T>, to: Tile<T>) {
         // SAFETY: the caller's contract; a pair of f32 is moved as if it were an f64.
         unsafe {
             match self.per_channel {
                 2 if !T::DOUBLE => {
-                    let step = |pitch: usize| pitch as isize / 2;
-                    f64::transpose(simd, whole(from).cast(), step(from.1), whole(to).cast(), step(to.1));
+                    let whole = |of: Tile<T>| of.array.at(0, (self.channels - 1) * of.pitch + T::lanes::<S>()).cast();
+                    let step = |of: Tile<T>| of.pitch as isize / 2;
+                    f64::transpose(simd, whole(from), step(from), whole(to), step(to));
                 }
                 2 => self.transpose_groups::<2>(from, to),
                 4 => self.transpose_groups::<4>(from, to),
@@ -161,13 +108,13 @@ impl<T: Real> Lanes<T> {
     /// # Safety
     /// As [`Lanes::transpose`], for groups of `N`.
     #[inline(always)]
-    unsafe fn transpose_groups<const N: usize>(self, (from, from_pitch): (Array<T>, usize), (to, to_pitch): (Array<T>, usize)) {
+    unsafe fn transpose_groups<const N: usize>(self, from: Tile<T>, to: Tile<T>) {
         for row in 0..self.channels {
             for column in 0..self.channels {
                 // SAFETY: the caller's contract.
                 unsafe {
-                    let group = from.at(row * from_pitch + column * N, N).cast::<[T; N]>().read();
-                    to.at(column * to_pitch + row * N, N).cast::<[T; N]>().write(group);
+                    let group = from.at(row, column * N, N).cast::<[T; N]>().read();
+                    to.at(column, row * N, N).cast::<[T; N]>().write(group);
                 }
             }
         }
@@ -293,22 +240,24 @@ impl<T: Real> Lanes<T> {
         self.repeated(x.simd(), largest)
     }
 
-    /// Loads states (state, part, lane) from a plane of channels x states.
+    /// Loads states (state, part, lane) from an area of channels x states.
     ///
     /// # Safety
-    /// The block lies inside the plane; `to` has room for its states.
+    /// - The area can be read.
+    /// - `to` is this thread's and has room for its states.
     #[inline(always)]
-    pub(super) unsafe fn load_states<S: Isa>(self, simd: S, plane: Plane, block: Block, sizes: [usize; 2], to: Array<T>) {
-        outline(simd, States { lanes: self, way: Way::Load, plane, block, sizes, states: to });
+    pub(super) unsafe fn load_states<S: Isa>(self, simd: S, from: Area, parts: usize, to: Array<T>) {
+        outline(simd, LoadStates { lanes: self, from, parts, to });
     }
 
-    /// Stores states (state, part, lane) to a plane of channels x states.
+    /// Stores states (state, part, lane) to an area of channels x states.
     ///
     /// # Safety
-    /// The block lies inside the plane, its states in `from`.
+    /// - The area can be written by this thread.
+    /// - Its states are in `from`.
     #[inline(always)]
-    pub(super) unsafe fn store_states<S: Isa>(self, simd: S, from: Array<T>, sizes: [usize; 2], plane: Plane, block: Block) {
-        outline(simd, States { lanes: self, way: Way::Store, plane, block, sizes, states: from });
+    pub(super) unsafe fn store_states<S: Isa>(self, simd: S, from: Array<T>, parts: usize, to: AreaMut) {
+        outline(simd, StoreStates { lanes: self, from, parts, to });
     }
 
     /// Where states (state, part, channel) are to be loaded before [`Lanes::deal`].
@@ -379,66 +328,114 @@ impl<T: Real> Lanes<T> {
     }
 }
 
-/// Which way a tile or states go.
-enum Way {
-    Load,
-    Store,
-}
-
-/// A tile on its way in or out with several lanes a channel: a function of its own, for it is called from many places.
-struct Deal<T> {
+/// [`Lanes::load`] with several lanes a channel: a function of its own, for it is called from many places.
+struct LoadDealt<T> {
     lanes: Lanes<T>,
-    way: Way,
-    plane: Plane,
-    count: usize,
-    steps: usize,
-    tile: Array<T>,
+    from: Area,
+    to: Array<T>,
 }
 
-impl<T: Real> Kernel for Deal<T> {
+impl<T: Real> Kernel for LoadDealt<T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Deal { lanes, way, plane, count, steps, tile } = self;
-        // SAFETY: the contracts of `Lanes::load` and `Lanes::store`, the only makers of this.
+        let LoadDealt { lanes, from: Area { plane, lanes: count, steps }, to } = self;
+        let Lanes { channels, scratch, .. } = lanes;
+        let width = T::lanes::<S>();
+        let whole = steps.next_multiple_of(width);
+        // SAFETY: the contract of `Lanes::load`, the only maker of this; the scratch has a row of steps for each channel of a block.
         unsafe {
-            match way {
-                Way::Load => lanes.load_dealt(simd, plane, count, steps, tile),
-                Way::Store => lanes.store_dealt(simd, tile, plane, count, steps),
+            if let Some((from, step)) = plane.pairs().filter(|_| lanes.in_pairs::<S>(count, steps)) {
+                for t in (0..steps).step_by(width) {
+                    let to = to.at(t * channels, channels * width);
+                    f64::transpose(simd, from.add(t / 2), step, to.cast(), width as isize / 2);
+                }
+                return;
+            }
+            let rows = Tile::new(scratch, STEPS);
+            tile::load(simd, plane.transposed().area(steps, count), steps, rows);
+            for channel in 0..channels {
+                let read = if channel < count { steps } else { 0 };
+                scratch.slice(channel * STEPS + read, whole - read).fill(T::default());
+            }
+            for t in (0..whole).step_by(width) {
+                lanes.transpose(simd, rows.from(0, t), Tile::new(to.from(t * channels), width));
             }
         }
     }
 }
 
-/// States on their way in or out, likewise.
-struct States<T> {
+/// [`Lanes::store`], likewise.
+struct StoreDealt<T> {
     lanes: Lanes<T>,
-    way: Way,
-    plane: Plane,
-    block: Block,
-    sizes: [usize; 2],
-    states: Array<T>,
+    from: Array<T>,
+    to: AreaMut,
 }
 
-impl<T: Real> Kernel for States<T> {
+impl<T: Real> Kernel for StoreDealt<T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let States { lanes, way, plane, block, sizes: [dstate, parts], states } = self;
-        // SAFETY: the contracts of `Lanes::load_states` and `Lanes::store_states`, the only makers of this.
+        let StoreDealt { lanes, from, to: Area { plane, lanes: count, steps } } = self;
+        let Lanes { channels, scratch, .. } = lanes;
+        let width = T::lanes::<S>();
+        // SAFETY: the contract of `Lanes::store`, the only maker of this; the scratch has a row of steps for each channel of a block.
         unsafe {
-            match way {
-                Way::Load => {
-                    let loaded = lanes.undealt(states);
-                    let to = loaded.at(0, dstate * parts * lanes.channels);
-                    tile::load_parts(simd, plane, parts, block.count, lanes.channels, dstate, to);
-                    lanes.deal(loaded, [dstate, parts], states);
+            if let Some((to, step)) = plane.pairs().filter(|_| lanes.in_pairs::<S>(count, steps)) {
+                for t in (0..steps).step_by(width) {
+                    let from = from.at(t * channels, channels * width);
+                    f64::transpose(simd, from.cast(), width as isize / 2, to.add(t / 2), step);
                 }
-                Way::Store => {
-                    let from = lanes.collect(states, [dstate, parts], 0).at(0, dstate * parts * lanes.channels);
-                    tile::store_parts(simd, from, parts, lanes.channels, plane, block.count, dstate);
-                }
+                return;
             }
+            let rows = Tile::new(scratch, STEPS);
+            for t in (0..steps).step_by(width) {
+                lanes.transpose(simd, Tile::new(from.from(t * channels), width), rows.from(0, t));
+            }
+            tile::store(simd, rows, plane.transposed().area(steps, count));
+        }
+    }
+}
+
+/// [`Lanes::load_states`], likewise.
+struct LoadStates<T> {
+    lanes: Lanes<T>,
+    from: Area,
+    parts: usize,
+    to: Array<T>,
+}
+
+impl<T: Real> Kernel for LoadStates<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let LoadStates { lanes, from, parts, to } = self;
+        let loaded = lanes.undealt(to);
+        // SAFETY: the contract of `Lanes::load_states`, the only maker of this.
+        unsafe {
+            tile::load_parts(simd, from, parts, lanes.channels, loaded);
+            lanes.deal(loaded, [from.steps, parts], to);
+        }
+    }
+}
+
+/// [`Lanes::store_states`], likewise.
+struct StoreStates<T> {
+    lanes: Lanes<T>,
+    from: Array<T>,
+    parts: usize,
+    to: AreaMut,
+}
+
+impl<T: Real> Kernel for StoreStates<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let StoreStates { lanes, from, parts, to } = self;
+        // SAFETY: the contract of `Lanes::store_states`, the only maker of this.
+        unsafe {
+            let collected = lanes.collect(from, [to.steps, parts], 0);
+            tile::store_parts(simd, collected, parts, lanes.channels, to);
         }
     }
 }

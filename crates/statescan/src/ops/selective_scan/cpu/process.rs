@@ -54,12 +54,12 @@ impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_,
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let LoadTiles { here, parameters, tiles, prefetch } = self;
-        let Here { problem, lanes, block, steps, .. } = *here;
+        let Here { problem, lanes, steps, .. } = *here;
         let sources = [(Some(&problem.x), tiles.x), (Some(&problem.dt), tiles.dt), (problem.dt_a.as_ref(), tiles.dt_a)];
         for (view, to) in sources {
             let Some(view) = view else { continue };
             // SAFETY: the tile lies inside the view, and `to` has room for one.
-            unsafe { lanes.load(simd, here.plane(view), block.count, steps, to) };
+            unsafe { lanes.load(simd, here.area(view), to) };
         }
         let (count, mut vector) = (lanes.vectors(steps), 0);
         let mut longest = V::constant(simd, 0.0);
@@ -177,11 +177,11 @@ impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, '_, T, MOST> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let LoadGate { here, z, tile, gate, prefetch } = self;
-        let Here { lanes, block, steps, .. } = *here;
+        let Here { lanes, steps, .. } = *here;
         let (width, count) = (T::lanes::<S>(), lanes.vectors(steps));
         // SAFETY: the tile lies inside the view; the arrays have room for the vectors of all steps.
         unsafe {
-            lanes.load(simd, here.plane(z), block.count, steps, tile);
+            lanes.load(simd, here.area(z), tile);
             match gate {
                 Gate::Apply(y) => {
                     let mut vector = 0;

@@ -3,7 +3,7 @@
 use super::plan::Block;
 use super::{Context, GradientTargets, Projection};
 use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
+use crate::cpu::tile::{self, AreaMut, MAX_LANES, PlaneMut, STEPS};
 use crate::cpu::{Array, Kernel, Level, Taken};
 use crate::exec::Exec;
 use crate::tensor::RawViewMut;
@@ -150,8 +150,8 @@ impl<'e, T: Real> Partials<'e, T> {
                     }
                 }
                 let lanes = MAX_LANES.min(context.problem.dim - channel);
-                let plane = Plane::of_mut(&target, 0, 1).at(channel, 0);
-                write(context.level, sum, parts, MAX_LANES, plane, lanes, count);
+                let plane = PlaneMut::of(&target, 0, 1).at(channel, 0);
+                write(context.level, sum, parts, MAX_LANES, plane.area(lanes, count));
             });
         }
     }
@@ -175,32 +175,30 @@ impl<'e, T: Real> Partials<'e, T> {
                 }
             }
             let strides = target.strides();
-            let plane = Plane::of_mut(target, 2, 3).along(batch, strides[0]).along(group, strides[1]).at(0, start);
+            let plane = PlaneMut::of(target, 2, 3).along(batch, strides[0]).along(group, strides[1]).at(0, start);
             // steps and states exchanged
-            write(context.level, sum, p.parts(), STEPS, plane.transposed(), steps, p.dstate);
+            write(context.level, sum, p.parts(), STEPS, plane.transposed().area(steps, p.dstate));
         });
     }
 }
 
-/// Stores a finished tile.
-fn write<T: Real>(level: Level, tile: &[T], parts: usize, padded: usize, plane: Plane, lanes: usize, steps: usize) {
+/// Stores a finished tile, which has a row of `parts * padded` for each step.
+fn write<T: Real>(level: Level, tile: &mut [T], parts: usize, padded: usize, to: AreaMut) {
     struct Write<'t, T> {
-        tile: &'t [T],
+        tile: &'t mut [T],
         parts: usize,
         padded: usize,
-        plane: Plane,
-        lanes: usize,
-        steps: usize,
+        to: AreaMut,
     }
     impl<T: Real> Kernel for Write<'_, T> {
         type Output = ();
         #[inline(always)]
         fn run<S: Isa>(self, simd: S) {
-            let Write { tile, parts, padded, plane, lanes, steps } = self;
-            // SAFETY: the plane lies inside a checked view; the tile has `steps` rows of `parts * padded`.
-            unsafe { tile::store_parts(simd, tile.as_ptr(), parts, padded, plane, lanes, steps) };
+            let Write { tile, parts, padded, to } = self;
+            // SAFETY: the area lies inside a checked view, and the tile has its rows.
+            unsafe { tile::store_parts(simd, Array::of(tile), parts, padded, to) };
         }
     }
-    debug_assert!(tile.len() >= steps * parts * padded && lanes <= padded);
-    level.dispatch(Write { tile, parts, padded, plane, lanes, steps });
+    debug_assert!(tile.len() >= to.steps * parts * padded && to.lanes <= padded);
+    level.dispatch(Write { tile, parts, padded, to });
 }

@@ -8,8 +8,8 @@
 //! output). Its adjoint is the transposed matrix, and its gradient folds back onto that of M.
 
 use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, Plane, STEPS};
-use crate::cpu::{Kernel, Matrix, Shared};
+use crate::cpu::tile::{self, Area, AreaMut, Plane, PlaneMut, STEPS};
+use crate::cpu::{Array, Kernel, Matrix, MatrixMut};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
 
@@ -52,21 +52,21 @@ impl Map {
     /// The real matrix (from, to), row-major, of a complex one (to, from).
     pub(super) fn pack<T: Real>(&self, exec: &Exec, view: &View<'_>) -> Vec<T> {
         let mut packed = vec![T::default(); self.len()];
-        let target = Shared::new(packed.as_mut_ptr());
+        let target = Array::of(&mut packed);
         exec.for_each(self.to.count.div_ceil(STEPS), Vec::new, |scratch: &mut Vec<T>, block| {
             scratch.resize(2 * STEPS * self.from.count, T::default());
             let start = block * STEPS;
             let steps = STEPS.min(self.to.count - start);
             let plane = Plane::of(view, 1, 0).at(0, start);
-            exec.level().dispatch(Rows { plane, write: false, parts: 2, lanes: self.from.count, steps, rows: scratch });
+            let from = plane.area(self.from.count, steps);
+            exec.level().dispatch(LoadRows { from, parts: 2, to: &mut scratch[..] });
             self.blocks(start, steps, |part_from, columns, factor, imaginary| {
                 for j in 0..self.from.count {
-                    // SAFETY: indices of the two sides; each block of outputs belongs to one job.
-                    let row = unsafe { target.get().add(self.from.index(j, part_from) * self.to.len()) };
+                    let row = self.from.index(j, part_from) * self.to.len();
                     for i in 0..steps {
                         let value = scratch[(2 * i + imaginary) * self.from.count + j] * T::from_f64(factor);
-                        // SAFETY: as above.
-                        unsafe { *row.add(columns[i]) = value };
+                        // SAFETY: indices of the two sides; each block of outputs belongs to one job.
+                        unsafe { *target.at(row + columns[i], 1) = value };
                     }
                 }
             });
@@ -94,8 +94,9 @@ impl Map {
                     }
                 }
             });
-            let plane = Plane::of_mut(target, 1, 0).at(0, start);
-            exec.level().dispatch(Rows { plane, write: true, parts, lanes: self.from.count, steps, rows: scratch });
+            let plane = PlaneMut::of(target, 1, 0).at(0, start);
+            let to = plane.area(self.from.count, steps);
+            exec.level().dispatch(StoreRows { from: &mut scratch[..], parts, to });
         });
     }
 
@@ -115,37 +116,46 @@ impl Map {
     }
 }
 
-/// Moves up to [`STEPS`] rows of a matrix to or from (row, part, column).
-struct Rows<'s, T> {
-    plane: Plane,
-    write: bool,
+/// Loads up to [`STEPS`] rows of a matrix as (row, part, column).
+struct LoadRows<'s, T> {
+    from: Area,
     parts: usize,
-    lanes: usize,
-    steps: usize,
-    rows: &'s mut Vec<T>,
+    to: &'s mut [T],
 }
 
-impl<T: Real> Kernel for Rows<'_, T> {
+impl<T: Real> Kernel for LoadRows<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Rows { plane, write, parts, lanes, steps, rows } = self;
-        debug_assert!(rows.len() >= parts * lanes * steps);
-        // SAFETY: the plane's rows lie inside its matrix, and the scratch has room for them.
-        unsafe {
-            match write {
-                false => tile::load_parts(simd, plane, parts, lanes, lanes, steps, rows.as_mut_ptr()),
-                true => tile::store_parts(simd, rows.as_ptr(), parts, lanes, plane, lanes, steps),
-            }
-        }
+        let LoadRows { from, parts, to } = self;
+        // SAFETY: the rows lie inside their matrix, and the scratch has room for them.
+        unsafe { tile::load_parts(simd, from, parts, from.lanes, Array::of(to)) }
+    }
+}
+
+/// The inverse of [`LoadRows`].
+struct StoreRows<'s, T> {
+    from: &'s mut [T],
+    parts: usize,
+    to: AreaMut,
+}
+
+impl<T: Real> Kernel for StoreRows<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let StoreRows { from, parts, to } = self;
+        // SAFETY: the rows lie inside their matrix, and belong to one job.
+        unsafe { tile::store_parts(simd, Array::of(from), parts, to.lanes, to) }
     }
 }
 
 /// `to (m, n) = left (m, k) right (k, n)`, or `+=`. On the calling thread.
 ///
 /// # Safety
-/// All elements can be read and, those of `to`, written; `to`, whose rows are contiguous, overlaps nothing.
-pub(super) unsafe fn product<T: Real>([m, n, k]: [usize; 3], to: Matrix<T>, add: bool, left: Matrix<T>, right: Matrix<T>) {
+/// - All elements can be read and, those of `to`, whose rows are contiguous, written by this thread.
+/// - `to` overlaps nothing.
+pub(super) unsafe fn product<T: Real>([m, n, k]: [usize; 3], to: MatrixMut<T>, add: bool, left: Matrix<T>, right: Matrix<T>) {
     if m == 0 || n == 0 || (k == 0 && add) {
         return;
     }
