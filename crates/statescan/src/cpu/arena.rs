@@ -353,7 +353,7 @@ pub(crate) mod tests {
     /// Runs a call, on this thread alone, once for each array that it lays out, with that array one element short: each time it is found
     /// out. Gives how many there are.
     #[cfg(debug_assertions)]
-    pub(crate) fn every_array_is_needed_to_its_end(call: impl Fn()) -> usize {
+    pub(crate) fn every_array_is_needed_to_its_end(name: &str, call: impl Fn()) -> usize {
         SHORT.set((0, None));
         call();
         let count = SHORT.get().0;
@@ -367,7 +367,7 @@ pub(crate) mod tests {
             .collect();
         std::panic::set_hook(hook);
         SHORT.set((0, None));
-        assert!(unnoticed.is_empty(), "of {count} arrays, these could be an element shorter: {unnoticed:?}");
+        assert!(unnoticed.is_empty(), "{name}: of {count} arrays, these could be an element shorter: {unnoticed:?}");
         count
     }
 

@@ -20,6 +20,7 @@ pub(crate) mod recurrence;
 mod shared;
 pub(crate) mod simd;
 mod sizes;
+mod step_size;
 pub(crate) mod tile;
 mod workspace;
 
@@ -32,4 +33,5 @@ pub(crate) use level::{Kernel, outline};
 pub(crate) use matrix::{Factor, Matrix, MatrixMut};
 pub(crate) use pool::Pool;
 pub(crate) use shared::Shared;
+pub(crate) use step_size::StepSize;
 pub(crate) use workspace::{Taken, Workspace};

@@ -11,7 +11,7 @@ mod tests;
 
 use super::simd::{Isa, Real};
 pub(crate) use super::sizes::{MAX_LANES, STEPS};
-use super::{Array, Kernel, MatrixMut, outline};
+use super::{Array, Kernel, Level, MatrixMut, outline};
 use crate::tensor::DType;
 use core::mem::MaybeUninit;
 use half::{bf16, f16};
@@ -140,6 +140,74 @@ pub(crate) unsafe fn store_row<T: Real, S: Isa>(simd: S, from: &[T], dtype: DTyp
             DType::F16 => f16::store_row(simd, from, core::slice::from_raw_parts_mut(to.cast(), from.len())),
             _ => unreachable!("rows are real"),
         }
+    }
+}
+
+/// [`load`] as code of a level.
+///
+/// # Safety
+/// As [`load`].
+pub(crate) unsafe fn load_on<T: Real>(level: Level, from: Area, padded: usize, to: Tile<T>) {
+    debug_assert!(from.plane.has(from.lanes, from.steps), "the area lies inside its tensor");
+    level.dispatch(Load { from, padded, to });
+}
+
+/// [`store`] as code of a level.
+///
+/// # Safety
+/// As [`store`].
+pub(crate) unsafe fn store_on<T: Real>(level: Level, from: Tile<T>, to: AreaMut) {
+    debug_assert!(to.plane.has(to.lanes, to.steps), "the area lies inside its tensor");
+    level.dispatch(Store { from, to });
+}
+
+/// [`load_parts`] as code of a level.
+///
+/// # Safety
+/// As [`load_parts`].
+pub(crate) unsafe fn load_parts_on<T: Real>(level: Level, from: Area, parts: usize, padded: usize, to: Array<T>) {
+    level.dispatch(LoadParts { from, parts, padded, to });
+}
+
+/// [`store_parts`] as code of a level.
+///
+/// # Safety
+/// As [`store_parts`].
+pub(crate) unsafe fn store_parts_on<T: Real>(level: Level, from: Array<T>, parts: usize, padded: usize, to: AreaMut) {
+    level.dispatch(StoreParts { from, parts, padded, to });
+}
+
+/// The contract of [`load_parts_on`], the only maker of this.
+struct LoadParts<T> {
+    from: Area,
+    parts: usize,
+    padded: usize,
+    to: Array<T>,
+}
+
+impl<T: Real> Kernel for LoadParts<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        // SAFETY: see above.
+        unsafe { load_parts(simd, self.from, self.parts, self.padded, self.to) }
+    }
+}
+
+/// The contract of [`store_parts_on`], the only maker of this.
+struct StoreParts<T> {
+    from: Array<T>,
+    parts: usize,
+    padded: usize,
+    to: AreaMut,
+}
+
+impl<T: Real> Kernel for StoreParts<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        // SAFETY: see above.
+        unsafe { store_parts(simd, self.from, self.parts, self.padded, self.to) }
     }
 }
 

@@ -1,20 +1,20 @@
 //! Rows of time straight from `x` to `y`, whatever their types: forward, where time is contiguous in both.
 //!
 //! A stretch of a row at a time goes by [`super::follow`] where that is quicker. Else it is widened into the first cache and narrowed on its
-//! way out, if it is not of the compute type, and read and written where it lies if it is. The stretch some kilobytes ahead is asked for,
+//! way out, if it is not of the compute type, and read and written where it lies if it is. The stretch some kilobytes ahead is prefetched,
 //! since no hardware prefetcher goes on from page to page.
 
 use super::follow::{follow, follows};
 use super::*;
 use crate::tensor::DType;
 
-/// Bytes of a row that are worked on at once: eight lines, for more at once could not be asked for without waiting.
+/// Bytes of a row that are worked on at once: eight lines, for more at once could not be prefetched without waiting.
 const STRETCH: usize = 512;
 
 /// Steps at the beginning of a segment that are put behind what lies before it, more than a vector and W-1.
 const FIRST: usize = 64;
 
-/// How far ahead rows are asked for, in bytes: four pages.
+/// How far ahead rows are prefetched, in bytes: four pages.
 const AHEAD: usize = 16384;
 
 /// An output of so many bytes leaves the caches before anybody reads it.

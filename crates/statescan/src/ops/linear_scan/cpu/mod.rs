@@ -115,7 +115,9 @@ impl Block<'_> {
     }
 
     fn place<A: Address>(&self, plane: PlaneOf<A>, strides: &[isize]) -> PlaneOf<A> {
-        self.outer.iter().fold(plane.at(self.first, 0), |plane, &(axis, i)| plane.along(i, strides[axis]))
+        // axes that lie one behind the other are one axis of lanes to the plan
+        let plane = plane.with_lanes(self.first + self.count).at(self.first, 0);
+        self.outer.iter().fold(plane, |plane, &(axis, i)| plane.along(i, strides[axis]))
     }
 }
 

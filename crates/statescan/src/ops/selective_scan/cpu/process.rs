@@ -3,10 +3,10 @@
 use super::super::Problem;
 use super::here::Here;
 use super::inputs::{Parameters, Tiles};
-use crate::cpu::math::{silu_and_derivative, silu_each, softplus_derivative, softplus_each};
+use crate::cpu::math::{silu_and_derivative, silu_each};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::Prefetch;
-use crate::cpu::{Array, Kernel, outline};
+use crate::cpu::{Array, Kernel, StepSize, outline};
 use crate::ops::discretization::Discretization;
 use crate::tensor::View;
 
@@ -14,7 +14,7 @@ use crate::tensor::View;
 const TOGETHER: usize = 4;
 
 /// About how long it takes to load a vector of steps and of the gate, in vectors of states that are walked through a step: so the rows
-/// that are asked for on the way are spread evenly over time.
+/// that are prefetched on the way are spread evenly over time.
 const LOADING: usize = 5;
 const GATING: usize = 3;
 
@@ -98,27 +98,15 @@ impl<T: Real, S: Isa> Process<'_, '_, T, S> {
     #[inline(always)]
     unsafe fn vectors<const N: usize, const SLOPE: bool>(&self, simd: S, first: usize, mut longest: V<T, S>) -> V<T, S> {
         let Process { problem, tiles, bias, skip } = self;
-        let (width, (low, high)) = (T::lanes::<S>(), problem.options.dt_limit);
-        let (zero, one) = (V::constant(simd, 0.0), V::constant(simd, 1.0));
+        let (width, options) = (T::lanes::<S>(), &problem.options);
+        let step = StepSize { softplus: options.dt_softplus, limit: options.dt_limit };
         // SAFETY: the caller's contract.
         unsafe {
-            let (mut dt, mut slope) = ([zero; N], [one; N]);
+            let mut raw = [*bias; N];
             for i in 0..N {
-                dt[i] = tiles.dt.load(simd, (first + i) * width) + *bias;
+                raw[i] = tiles.dt.load(simd, (first + i) * width) + *bias;
             }
-            if problem.options.dt_softplus {
-                for i in 0..if SLOPE { N } else { 0 } {
-                    slope[i] = softplus_derivative(dt[i]);
-                }
-                dt = softplus_each(dt);
-            }
-            if low > f64::NEG_INFINITY || high < f64::INFINITY {
-                let (low, high) = (V::constant(simd, low), V::constant(simd, high));
-                for i in 0..N {
-                    slope[i] = V::select_less(dt[i], low, zero, V::select_less(high, dt[i], zero, slope[i]));
-                    dt[i] = dt[i].max(low).min(high);
-                }
-            }
+            let [dt, slope] = step.of::<T, S, N, SLOPE>(raw);
             for i in 0..N {
                 let at = (first + i) * width;
                 tiles.dt.store(at, dt[i]);
@@ -126,7 +114,7 @@ impl<T: Real, S: Isa> Process<'_, '_, T, S> {
                     tiles.slope.store(at, slope[i]);
                 }
                 let x = tiles.x.load(simd, at);
-                let u = if problem.options.discretization == Discretization::Dirac { x } else { x * dt[i] };
+                let u = if options.discretization == Discretization::Dirac { x } else { x * dt[i] };
                 tiles.u.store(at, u);
                 tiles.y.store(at, x * *skip);
                 longest = longest.max(tiles.dt_a.load(simd, at).abs());

@@ -2,9 +2,9 @@
 
 use super::plan::Block;
 use super::{Context, GradientTargets, Projection};
-use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, AreaMut, MAX_LANES, PlaneMut, STEPS};
-use crate::cpu::{Array, Kernel, Level, Taken};
+use crate::cpu::simd::Real;
+use crate::cpu::tile::{self, MAX_LANES, PlaneMut, STEPS};
+use crate::cpu::{Array, Taken};
 use crate::exec::Exec;
 use crate::tensor::RawViewMut;
 use core::ops::Range;
@@ -151,7 +151,8 @@ impl<'e, T: Real> Partials<'e, T> {
                 }
                 let lanes = MAX_LANES.min(context.problem.dim - channel);
                 let plane = PlaneMut::of(&target, 0, 1).at(channel, 0);
-                write(context.level, sum, parts, MAX_LANES, plane.area(lanes, count));
+                // SAFETY: the area lies inside a checked view, and belongs to one job; the sums are as long as its rows.
+                unsafe { tile::store_parts_on(context.level, Array::of(sum), parts, MAX_LANES, plane.area(lanes, count)) };
             });
         }
     }
@@ -177,28 +178,9 @@ impl<'e, T: Real> Partials<'e, T> {
             let strides = target.strides();
             let plane = PlaneMut::of(target, 2, 3).along(batch, strides[0]).along(group, strides[1]).at(0, start);
             // steps and states exchanged
-            write(context.level, sum, p.parts(), STEPS, plane.transposed().area(steps, p.dstate));
+            let to = plane.transposed().area(steps, p.dstate);
+            // SAFETY: as above.
+            unsafe { tile::store_parts_on(context.level, Array::of(sum), p.parts(), STEPS, to) };
         });
     }
-}
-
-/// Stores a finished tile, which has a row of `parts * padded` for each step.
-fn write<T: Real>(level: Level, tile: &mut [T], parts: usize, padded: usize, to: AreaMut) {
-    struct Write<'t, T> {
-        tile: &'t mut [T],
-        parts: usize,
-        padded: usize,
-        to: AreaMut,
-    }
-    impl<T: Real> Kernel for Write<'_, T> {
-        type Output = ();
-        #[inline(always)]
-        fn run<S: Isa>(self, simd: S) {
-            let Write { tile, parts, padded, to } = self;
-            // SAFETY: the area lies inside a checked view, and the tile has its rows.
-            unsafe { tile::store_parts(simd, Array::of(tile), parts, padded, to) };
-        }
-    }
-    debug_assert!(tile.len() >= to.steps * parts * padded && to.lanes <= padded);
-    level.dispatch(Write { tile, parts, padded, to });
 }

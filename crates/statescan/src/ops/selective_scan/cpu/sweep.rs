@@ -213,7 +213,7 @@ impl<T: Real> Sweep<'_, '_, T> {
     /// The same on the way, before step `t`.
     #[inline(always)]
     fn prefetch_at<S: Isa, const COUNT: usize>(&mut self, t: usize) {
-        if prefetches_on_the_way::<S>() && t % STEPS_PER_PREFETCH == 0 {
+        if prefetches_on_the_way::<S>() && t.is_multiple_of(STEPS_PER_PREFETCH) {
             self.prefetch.step(COUNT * STEPS_PER_PREFETCH);
         }
     }

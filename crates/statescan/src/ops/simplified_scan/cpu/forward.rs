@@ -2,7 +2,7 @@
 
 use super::maps::product;
 use super::plan;
-use super::rows::{Load, LoadVector, Skip, Store};
+use super::rows::{Load, Skip, Store, load_vector};
 use super::rule::Values;
 use super::scan::{Lanes, chunks, clear_padding, load_a, load_deltas, load_state, split, store_state, vectors, write_saved};
 use super::{Context, Targets, pass_on, rule};
@@ -21,11 +21,7 @@ pub(super) fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets
     }
     let packed = context.input.pack::<T>(exec, &problem.b);
     let output = targets.y.as_ref().map(|_| context.output.pack::<T>(exec, &problem.c));
-    let d = problem.d.map(|view| {
-        let mut d = vec![T::default(); problem.dim];
-        context.level.dispatch(LoadVector { view: &view, to: &mut d });
-        d
-    });
+    let d = problem.d.map(|view| load_vector(context.level, &view));
     let columns = context.state_len();
     let mut states = vec![T::default(); context.plan.wave_steps() * columns];
     let mut carries = [vec![T::default(); columns], vec![T::default(); columns]];

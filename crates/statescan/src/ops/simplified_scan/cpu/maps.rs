@@ -7,9 +7,9 @@
 //! with as many multiplications as the complex one, and with half of them where only one part goes in (a real input) or comes out (a real
 //! output). Its adjoint is the transposed matrix, and its gradient folds back onto that of M.
 
-use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, Area, AreaMut, Plane, PlaneMut, STEPS};
-use crate::cpu::{Array, Kernel, Matrix, MatrixMut};
+use crate::cpu::simd::Real;
+use crate::cpu::tile::{self, Plane, PlaneMut, STEPS};
+use crate::cpu::{Array, Matrix, MatrixMut};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
 
@@ -59,7 +59,8 @@ impl Map {
             let steps = STEPS.min(self.to.count - start);
             let plane = Plane::of(view, 1, 0).at(0, start);
             let from = plane.area(self.from.count, steps);
-            exec.level().dispatch(LoadRows { from, parts: 2, to: &mut scratch[..] });
+            // SAFETY: the rows lie inside their matrix, and the scratch has room for them.
+            unsafe { tile::load_parts_on(exec.level(), from, 2, self.from.count, Array::of(scratch)) };
             self.blocks(start, steps, |part_from, columns, factor, imaginary| {
                 for j in 0..self.from.count {
                     let row = self.from.index(j, part_from) * self.to.len();
@@ -96,7 +97,8 @@ impl Map {
             });
             let plane = PlaneMut::of(target, 1, 0).at(0, start);
             let to = plane.area(self.from.count, steps);
-            exec.level().dispatch(StoreRows { from: &mut scratch[..], parts, to });
+            // SAFETY: the rows lie inside their matrix, and belong to one job.
+            unsafe { tile::store_parts_on(exec.level(), Array::of(scratch), parts, self.from.count, to) };
         });
     }
 
@@ -113,40 +115,6 @@ impl Map {
                 f(part_from, &columns[..steps], factor, part_from ^ part_to);
             }
         }
-    }
-}
-
-/// Loads up to [`STEPS`] rows of a matrix as (row, part, column).
-struct LoadRows<'s, T> {
-    from: Area,
-    parts: usize,
-    to: &'s mut [T],
-}
-
-impl<T: Real> Kernel for LoadRows<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let LoadRows { from, parts, to } = self;
-        // SAFETY: the rows lie inside their matrix, and the scratch has room for them.
-        unsafe { tile::load_parts(simd, from, parts, from.lanes, Array::of(to)) }
-    }
-}
-
-/// The inverse of [`LoadRows`].
-struct StoreRows<'s, T> {
-    from: &'s mut [T],
-    parts: usize,
-    to: AreaMut,
-}
-
-impl<T: Real> Kernel for StoreRows<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let StoreRows { from, parts, to } = self;
-        // SAFETY: the rows lie inside their matrix, and belong to one job.
-        unsafe { tile::store_parts(simd, Array::of(from), parts, to.lanes, to) }
     }
 }
 

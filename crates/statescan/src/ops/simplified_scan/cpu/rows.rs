@@ -2,9 +2,9 @@
 
 use super::plan::Plan;
 use crate::cpu::Array;
-use crate::cpu::Kernel;
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{self, Plane, PlaneMut};
+use crate::cpu::{Kernel, Level};
 use crate::tensor::{RawViewMut, View};
 use core::ops::Range;
 
@@ -61,35 +61,19 @@ impl<T: Real> Kernel for Store<'_, T> {
 }
 
 /// Loads a (C,) tensor.
-pub(super) struct LoadVector<'j, 'a, T> {
-    pub view: &'j View<'a>,
-    pub to: &'j mut [T],
-}
-
-impl<T: Real> Kernel for LoadVector<'_, '_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let count = self.to.len();
-        // SAFETY: a plane of one step with as many lanes as the tensor has elements.
-        unsafe { tile::load_parts(simd, Plane::of(self.view, 0, 0).area(count, 1), 1, count, Array::of(self.to)) }
-    }
+pub(super) fn load_vector<T: Real>(level: Level, view: &View<'_>) -> Vec<T> {
+    let count = view.shape()[0];
+    let mut vector = vec![T::default(); count];
+    // SAFETY: a plane of one step with as many lanes as the tensor has elements.
+    unsafe { tile::load_parts_on(level, Plane::of(view, 0, 0).area(count, 1), 1, count, Array::of(&mut vector)) };
+    vector
 }
 
 /// Stores into a (C,) tensor.
-pub(super) struct StoreVector<'j, T> {
-    pub view: &'j RawViewMut,
-    pub from: &'j mut [T],
-}
-
-impl<T: Real> Kernel for StoreVector<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let count = self.from.len();
-        // SAFETY: a plane of one step with as many lanes as the tensor has elements.
-        unsafe { tile::store_parts(simd, Array::of(self.from), 1, count, PlaneMut::of(self.view, 0, 0).area(count, 1)) }
-    }
+pub(super) fn store_vector<T: Real>(level: Level, vector: &mut [T], view: &RawViewMut) {
+    let count = vector.len();
+    // SAFETY: as above; nothing else runs.
+    unsafe { tile::store_parts_on(level, Array::of(vector), 1, count, PlaneMut::of(view, 0, 0).area(count, 1)) };
 }
 
 /// `to[t] += d from[t]`, channel by channel.

@@ -1,43 +1,12 @@
 //! Moves blocks of tensors to scratch memory and back: (steps, heads x headdim), (steps, dstate) and (dstate, heads x headdim).
 
 use super::plan::HeadBlock;
-use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, Address, Area, AreaMut, Plane, PlaneMut, PlaneOf, Prefetch, STEPS, Tile};
-use crate::cpu::{Array, Kernel, Level};
+use crate::cpu::simd::Real;
+use crate::cpu::tile::{self, Address, Plane, PlaneMut, PlaneOf, Prefetch, STEPS, Tile};
+use crate::cpu::{Array, Level};
 use crate::ops::sequences::StateRow;
 use crate::tensor::{RawViewMut, View};
 use core::ops::Range;
-
-/// A load as a kernel, so that conversions are compiled once for each compute type and level. It has the contract of [`tile::load`].
-struct Load<T> {
-    from: Area,
-    padded: usize,
-    to: Tile<T>,
-}
-
-impl<T: Real> Kernel for Load<T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        // SAFETY: the makers of this, all in this file, have the contract.
-        unsafe { tile::load(simd, self.from, self.padded, self.to) }
-    }
-}
-
-/// A store, likewise, with the contract of [`tile::store`].
-struct Store<T> {
-    from: Tile<T>,
-    to: AreaMut,
-}
-
-impl<T: Real> Kernel for Store<T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        // SAFETY: the makers of this, all in this file, have the contract.
-        unsafe { tile::store(simd, self.from, self.to) }
-    }
-}
 
 /// A tensor, and the way of a block between it and scratch memory.
 #[derive(Clone, Copy)]
@@ -103,14 +72,16 @@ unsafe fn columns<T: Real>(place: &Place, way: Way<'_>, axes: Axes, leading: &[u
                 let (shape, strides) = (view.shape(), view.strides());
                 let plane = at(Plane::of(view, axes.dim, axes.row), &strides, leading).at(0, start);
                 for (plane, lanes, column) in planes(plane, (&shape, &strides), axes, block) {
-                    place.level.dispatch(Load { from: plane.area(lanes, steps), padded: lanes, to: tile.from(0, column) });
+                    // SAFETY: the caller's contract.
+                    unsafe { tile::load_on(place.level, plane.area(lanes, steps), lanes, tile.from(0, column)) };
                 }
             }
             Way::Store(view) => {
                 let (shape, strides) = (view.shape(), view.strides());
                 let plane = at(PlaneMut::of(view, axes.dim, axes.row), &strides, leading).at(0, start);
                 for (plane, lanes, column) in planes(plane, (&shape, &strides), axes, block) {
-                    place.level.dispatch(Store { from: tile.from(0, column), to: plane.area(lanes, steps) });
+                    // SAFETY: the caller's contract.
+                    unsafe { tile::store_on(place.level, tile.from(0, column), plane.area(lanes, steps)) };
                 }
             }
         }
@@ -176,7 +147,8 @@ pub(super) unsafe fn map_across<T: Real>(place: &Place, view: &View<'_>, tile: T
     let states = view.shape()[3];
     for first in (0..states).step_by(STEPS) {
         let from = plane.at(steps.start, first).area(steps.len(), STEPS.min(states - first));
-        place.level.dispatch(Load { from, padded: steps.len(), to: tile.from(first, 0) });
+        // SAFETY: the caller's contract.
+        unsafe { tile::load_on(place.level, from, steps.len(), tile.from(first, 0)) };
     }
 }
 
@@ -189,11 +161,13 @@ pub(super) unsafe fn steps<T: Real>(place: &Place, way: Way<'_>, tile: Tile<T>) 
     match way {
         Way::Load(view) => {
             let plane = Plane::of(view, 2, 1).along(*batch, view.strides()[0]).at(block.first, steps.start);
-            level.dispatch(Load { from: plane.area(block.count, steps.len()), padded: tile.pitch, to: tile });
+            // SAFETY: the caller's contract.
+            unsafe { tile::load_on(*level, plane.area(block.count, steps.len()), tile.pitch, tile) };
         }
         Way::Store(view) => {
             let plane = PlaneMut::of(view, 2, 1).along(*batch, view.strides()[0]).at(block.first, steps.start);
-            level.dispatch(Store { from: tile, to: plane.area(block.count, steps.len()) });
+            // SAFETY: the caller's contract.
+            unsafe { tile::store_on(*level, tile, plane.area(block.count, steps.len())) };
         }
     }
 }

@@ -8,7 +8,7 @@ use super::product::{Into, Product};
 use super::rows::{Dot, Factors, Rows, Scale};
 use crate::cpu::simd::Real;
 use crate::cpu::tile::{MAX_LANES, Tile};
-use crate::cpu::{Array, Level, Matrix, MatrixMut, Room};
+use crate::cpu::{Array, Level, Matrix, MatrixMut, Room, StepSize};
 use core::ops::Range;
 
 /// Side of the diagonal blocks of triangular matrices, which are computed whole: large enough for products that pack their factors.
@@ -264,8 +264,7 @@ impl<T: Real> Chunk<T> {
             low: arrays.low,
             a: arrays.a,
             bias: arrays.bias,
-            softplus: problem.dt_softplus,
-            limit: problem.dt_limit,
+            step: StepSize { softplus: problem.dt_softplus, limit: problem.dt_limit },
         });
         // SAFETY: the caller's contract.
         unsafe { self.transpose_steps() };

@@ -1,9 +1,9 @@
 //! Step sizes and decays of a chunk, and the lower-triangular matrices that they make.
 
 use super::plan::CHUNK;
-use crate::cpu::math::{exp, softplus, softplus_derivative};
+use crate::cpu::math::exp;
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::{Array, Kernel};
+use crate::cpu::{Array, Kernel, StepSize};
 
 /// Decays by less than this are 0 in any type; keeping sums above it keeps them finite.
 const LOWEST_EXPONENT: f64 = -1e4;
@@ -33,8 +33,7 @@ pub(super) struct StepSizes<T> {
     /// One number for each head.
     pub a: Array<T>,
     pub bias: Array<T>,
-    pub softplus: bool,
-    pub limit: (f64, f64),
+    pub step: StepSize,
 }
 
 impl<T: Real> Kernel for StepSizes<T> {
@@ -42,8 +41,6 @@ impl<T: Real> Kernel for StepSizes<T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let (zero, lowest) = (V::constant(simd, 0.0), V::constant(simd, LOWEST_EXPONENT));
-        let (lower, upper) = self.limit;
-        let limited = lower > f64::NEG_INFINITY || upper < f64::INFINITY;
         for h in (0..self.pitch).step_by(T::lanes::<S>()) {
             // SAFETY: the arrays have `pitch` columns and `steps` rows.
             unsafe {
@@ -51,17 +48,7 @@ impl<T: Real> Kernel for StepSizes<T> {
                 let (mut high, mut low) = (zero, zero);
                 for t in 0..self.steps {
                     let at = t * self.pitch + h;
-                    let mut dt = self.dt.load(simd, at) + bias;
-                    let mut slope = V::constant(simd, 1.0);
-                    if self.softplus {
-                        slope = softplus_derivative(dt);
-                        dt = softplus(dt);
-                    }
-                    if limited {
-                        let (lower, upper) = (V::constant(simd, lower), V::constant(simd, upper));
-                        slope = V::select_less(dt, lower, zero, V::select_less(upper, dt, zero, slope));
-                        dt = dt.max(lower).min(upper);
-                    }
+                    let [[dt], [slope]] = self.step.of::<T, S, 1, true>([self.dt.load(simd, at) + bias]);
                     self.dt.store(at, dt);
                     self.slope.store(at, slope);
                     // the rounding error of the sum, exactly (Knuth)

@@ -81,20 +81,15 @@ impl<T: Real> Partials<T> {
             for (row, step) in place.steps.clone().enumerate() {
                 let dstate = self.map_shape[3];
                 let to = self.row(which, place.block.index, (place.batch, step, place.block.group));
-                to.copy_from_slice(tile.array.slice(row * tile.pitch, dstate));
+                to.slice(0, dstate).copy_from_slice(tile.array.slice(row * tile.pitch, dstate));
             }
         }
     }
 
-    /// A block's part of the gradient at a (batch, step, group).
-    ///
-    /// # Safety
-    /// They are there, and no other thread writes to them.
-    unsafe fn row(&self, which: usize, block: usize, (batch, step, group): (usize, usize, usize)) -> &mut [T] {
+    /// A block's part of the gradient at a (batch, step, group): a row of states.
+    fn row(&self, which: usize, block: usize, (batch, step, group): (usize, usize, usize)) -> Array<T> {
         let [batches, seqlen, groups, dstate] = self.map_shape;
-        let at = (((block * batches + batch) * seqlen + step) * groups + group) * dstate;
-        // SAFETY: the caller's contract.
-        unsafe { self.maps[which].slice(at, dstate) }
+        self.maps[which].from((((block * batches + batch) * seqlen + step) * groups + group) * dstate)
     }
 
     /// Adds up the parts.
@@ -146,7 +141,7 @@ impl<T: Real> Partials<T> {
                     let sum = &mut sum[row * dstate..][..dstate];
                     for block in 0..self.blocks {
                         // SAFETY: a row of a part; the jobs that wrote it have ended.
-                        let part = unsafe { self.row(which, block, (batch, step, group)) };
+                        let part = unsafe { self.row(which, block, (batch, step, group)).slice(0, dstate) };
                         sum.iter_mut().zip(part).for_each(|(sum, part)| *sum = *sum + *part);
                     }
                 }

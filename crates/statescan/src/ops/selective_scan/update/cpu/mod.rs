@@ -9,10 +9,10 @@ mod plan;
 mod states;
 
 use super::{Operand, Problem};
-use crate::cpu::math::{silu, softplus};
+use crate::cpu::math::silu;
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, PlaneMut, Tile};
-use crate::cpu::{Arena, Array, Kernel, Room, outline};
+use crate::cpu::{Arena, Array, Kernel, Room, StepSize, outline};
 use crate::exec::Exec;
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
@@ -256,8 +256,7 @@ impl<T: Real> Here<'_, '_, T> {
     #[inline(always)]
     unsafe fn prepare<S: Isa>(&self, simd: S, binary: bool) {
         let Here { problem, unit, s, .. } = *self;
-        let (low, high) = problem.dt_limit;
-        let (low, high) = (V::constant(simd, low), V::constant(simd, high));
+        let step = StepSize { softplus: problem.dt_softplus, limit: problem.dt_limit };
         let factor = V::constant(simd, if binary { core::f64::consts::LOG2_E } else { 1.0 });
         // SAFETY: see above; the rows are BLOCK long, a multiple of every vector.
         unsafe {
@@ -270,10 +269,7 @@ impl<T: Real> Here<'_, '_, T> {
                 if let Some(bias) = bias {
                     dt = dt + V::load(simd, bias.add(at));
                 }
-                if problem.dt_softplus {
-                    dt = softplus(dt);
-                }
-                dt = dt.max(low).min(high);
+                let [[dt], _] = step.of::<T, S, 1, false>([dt]);
                 s.dt.store(at, dt);
                 let dt_a = match dt_a_row {
                     Some(row) => V::load(simd, row.add(at)),

@@ -132,9 +132,10 @@ pub(super) unsafe fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const 
     let inputs = Inputs::of(s);
     for first in (0..unit.channels).step_by(GROUP) {
         let channels = GROUP.min(unit.channels - first);
+        let staged = call.state.plane(row, unit.head, unit.first + first, 3, 2).area(states, channels);
+        let whole = if short_steps::<K, R>() { channels - channels % TOGETHER } else { 0 };
         // SAFETY: the caller's contract; tiles have room for a group of channels with all their states.
         unsafe {
-            let staged = call.state.plane(row, unit.head, unit.first + first, 3, 2).area(states, channels);
             let h = match state {
                 Some(rows) => rows.from(first),
                 None => {
@@ -152,9 +153,7 @@ pub(super) unsafe fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const 
                     Rows::staged(s.a.at(0, vectors * channels * step).cast_const(), channels, step)
                 }
             };
-            let partial = s.partial;
-            let walk = Walk { h, a, inputs, first, vectors, shared, partial };
-            let whole = if short_steps::<K, R>() { channels - channels % TOGETHER } else { 0 };
+            let walk = Walk { h, a, inputs, first, vectors, shared, partial: s.partial };
             // a loop that is known to end after one vector keeps its addresses in registers: 6 % of the time of a step
             let single = Walk { vectors: 1, ..walk };
             for i in (0..whole).step_by(TOGETHER) {
@@ -167,7 +166,7 @@ pub(super) unsafe fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const 
                 walk.channels::<K, R, S, UNIFORM, 1>(simd, i);
             }
             for at in (0..GROUP).step_by(lanes) {
-                s.sum.store(first + at, V::sum_rows(simd, partial.at(at * lanes, lanes * lanes), lanes));
+                s.sum.store(first + at, V::sum_rows(simd, s.partial.at(at * lanes, lanes * lanes), lanes));
             }
             if state.is_none() {
                 for (i, n) in (0..states).step_by(lanes).enumerate() {

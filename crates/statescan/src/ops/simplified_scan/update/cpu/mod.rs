@@ -29,7 +29,9 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     // rows that use a state, and that state
     let rows: Vec<(usize, usize)> = problem.rows.iter().enumerate().filter_map(|(b, row)| row.map(|row| (b, row))).collect();
     let mut inputs = vec![T::default(); 2 * problem.batch * problem.dim];
-    level.dispatch(LoadInputs { view: &problem.u, inputs: &mut inputs });
+    let area = Plane::of(&problem.u, 1, 0).area(problem.dim, problem.batch);
+    // SAFETY: the area is the whole view, and the inputs have room for it.
+    unsafe { tile::load_parts_on(level, area, 2, problem.dim, Array::of(&mut inputs)) };
     let mut states = vec![T::default(); 2 * problem.batch * problem.dstate];
     let (width, states) = (level.lanes(problem.double), Array::of(&mut states));
     let step = &Step { problem, targets, plan, rows: &rows, inputs: Array::of(&mut inputs), states };
@@ -107,22 +109,6 @@ impl<T: Real> Scratch<T> {
                 }
             }
         }
-    }
-}
-
-struct LoadInputs<'j, 'a, T> {
-    view: &'j View<'a>,
-    inputs: &'j mut [T],
-}
-
-impl<T: Real> Kernel for LoadInputs<'_, '_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let [batch, dim] = [self.view.shape()[0], self.view.shape()[1]];
-        debug_assert_eq!(self.inputs.len(), 2 * batch * dim);
-        // SAFETY: the plane is the whole view, and the inputs have room for it.
-        unsafe { tile::load_parts(simd, Plane::of(self.view, 1, 0).area(dim, batch), 2, dim, Array::of(self.inputs)) }
     }
 }
 
