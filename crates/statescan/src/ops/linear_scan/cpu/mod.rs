@@ -362,27 +362,23 @@ impl<T: Real> Back<'_, '_, '_, T> {
         let (start, steps) = self.steps(tile);
         let &Backward { a, h, g, row, before, .. } = self.arrays;
         let &Block { count, padded, pitch, .. } = self.block;
-        let load = |plane: Plane, start: usize, steps: usize, to: Array<T>| {
-            // SAFETY: see `Back`.
-            unsafe { tile::load_parts(simd, plane.at(0, start).area(count, steps), F::PARTS, padded, to) }
-        };
-        load(self.planes.a, start, steps, a);
-        match self.planes.by_h {
-            Some(by_h) => load(by_h, start, steps, g),
-            // SAFETY: see `Back`.
-            None => unsafe { g.clear(steps * pitch) },
-        }
-        if self.planes.by_a.is_none() {
-            return row;
-        }
-        load(self.planes.h.unwrap_or(self.planes.b), start, steps, h);
-        // the last state of the tile before this one
-        match self.planes.h.filter(|_| start > 0) {
-            Some(h) => {
-                load(h, start - 1, 1, row);
-                row
+        let of = |plane: Plane, start: usize, steps: usize| plane.at(0, start).area(count, steps);
+        // SAFETY: see `Back`.
+        unsafe {
+            tile::load_parts(simd, of(self.planes.a, start, steps), F::PARTS, padded, a);
+            match self.planes.by_h {
+                Some(by_h) => tile::load_parts(simd, of(by_h, start, steps), F::PARTS, padded, g),
+                None => g.clear(steps * pitch),
             }
-            None => before.of(tile),
+            if self.planes.by_a.is_none() {
+                return row;
+            }
+            let states = self.planes.h.unwrap_or(self.planes.b);
+            tile::load_parts(simd, of(states, start, steps), F::PARTS, padded, h);
+            // the last state of the tile before this one
+            let Some(given) = self.planes.h.filter(|_| start > 0) else { return before.of(tile) };
+            tile::load_parts(simd, of(given, start - 1, 1), F::PARTS, padded, row);
+            row
         }
     }
 

@@ -184,12 +184,18 @@ impl<E: Types> Job<'_, '_, '_, E> {
             if let Some(z) = &problem.z {
                 load_gate(simd, here, z, *gate, Gate::Differentiate(*gate_slope), prefetch);
             }
-            for at in (0..vectors * width).step_by(width) {
+            let zero = V::constant(simd, 0.0);
+            for vector in 0..vectors {
+                let at = vector * width;
                 let dout: V<E::T, S> = cotangent.load(simd, at);
                 own.p.store(at, if problem.z.is_some() { dout * gate.load(simd, at) } else { dout });
+                for row in vector * lanes.per_channel..(vector + 1) * lanes.per_channel {
+                    // the last two are one where the decay has no step of its own
+                    for sum in [walked.du, walked.ddt, walked.ddt_a] {
+                        sum.store(row * width, zero);
+                    }
+                }
             }
-            let sums = [Some(walked.du), Some(walked.ddt), problem.dt_a.as_ref().map(|_| walked.ddt_a)];
-            sums.into_iter().flatten().for_each(|sum| sum.clear(rows * width));
             if !lanes.one() {
                 tiles.repeat(simd, lanes, steps, &self.scratch.tiles(walked));
                 lanes.repeat(simd, own.p, steps, walked.p);
@@ -356,7 +362,9 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 let position = partials.map_position(at.range, here.segment.batch, row, here.start);
                 // SAFETY: the caller's contract; the row's steps of this range are the job's.
                 let (to, from) = unsafe { (partial.slice(position, here.steps), sum.slice(row * STEPS, here.steps)) };
-                to.iter_mut().zip(from).for_each(|(to, from)| *to = *from * E::T::from_f64(factor));
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = *from * E::T::from_f64(factor);
+                }
             }
         }
     }
