@@ -22,4 +22,4 @@ wait "$wheel"
 "$venv/bin/abi3audit" --strict "$venv"/wheel/*.whl
 "$venv/bin/pip" install --quiet --no-compile --no-deps "$venv"/wheel/*.whl
 # a process for each core, with a thread each
-OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest -p no:cacheprovider --quiet --numprocesses auto
+OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest -p no:cacheprovider --quiet --durations 15 --numprocesses auto --dist worksteal

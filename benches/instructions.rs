@@ -10,8 +10,9 @@ use statescan::{Exec, Level};
 use statescan_benches::{Case, Prepared};
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-type Failure = Box<dyn std::error::Error>;
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// How much more than before is a regression.
 const MORE: f64 = 0.03;
@@ -59,10 +60,13 @@ fn compare(update: bool) -> Result<ExitCode, Failure> {
     let compiler = String::from_utf8(compiler)?.trim().to_string();
     let expected = Expected::read()?;
     let comparable = expected.compiler == compiler;
-    let (mut counts, mut regressions) = (BTreeMap::new(), 0);
+    let cases = statescan_benches::all();
+    let counts = count_all(&cases.iter().map(name).collect::<Vec<_>>())?;
+    let mut regressions = 0;
     println!("{:<40} {:>14} {:>14} {:>8} {:>15}", "pass", "instructions", "before", "change", "a state-step");
-    for case in statescan_benches::all() {
-        let (name, count) = (name(&case), count(&name(&case))?);
+    for case in cases {
+        let name = name(&case);
+        let count = counts[&name];
         let before = expected.counts.get(&name).copied();
         let change = before.map(|before| count as f64 / before as f64 - 1.0);
         let worse = comparable && !update && change.is_none_or(|change| change > MORE);
@@ -74,7 +78,6 @@ fn compare(update: bool) -> Result<ExitCode, Failure> {
             count as f64 / case.state_steps() as f64,
             if worse { "REGRESSION" } else { "" },
         );
-        counts.insert(name, count);
     }
     if update {
         Expected { compiler, counts }.write()?;
@@ -92,9 +95,28 @@ fn compare(update: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The counts of all cases by name: each is a process of its own, and there are as many at once as there are cores.
+fn count_all(names: &[String]) -> Result<BTreeMap<String, u64>, Failure> {
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<(String, u64)>, Failure> {
+        let mut found = Vec::new();
+        while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+            found.push((name.clone(), count(name)?));
+        }
+        Ok(found)
+    };
+    std::thread::scope(|scope| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let found: Result<Vec<_>, _> =
+            threads.into_iter().map(|thread| thread.join().expect("counting does not panic")).collect();
+        Ok(found?.into_iter().flatten().collect())
+    })
+}
+
 /// Runs a case under callgrind.
 fn count(name: &str) -> Result<u64, Failure> {
-    let out = std::env::temp_dir().join(format!("statescan-callgrind.{}", std::process::id()));
+    let out = std::env::temp_dir().join(format!("statescan-callgrind.{}.{}", std::process::id(), name.replace([' ', ','], "-")));
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--toggle-collect=*counted_call*"])
         .arg(format!("--callgrind-out-file={}", out.display()))

@@ -18,9 +18,9 @@ class UnknownArgument(TypeError):
     """An argument of a kind that the native functions do not know, found before anything is written."""
 
 class Unobserved:
-    """The place of a call's first tensor, one of PyTorch's, as long as nobody else has a say in the call: all that the call takes is plain,
-    and what each of `observers` answers is nothing or zero. If somebody has, the call does nothing and answers None. `threads` is
-    PyTorch's number, and `elsewhere` gives the place of a tensor that is not on the CPU."""
+    """The place of a call's first tensor, one of PyTorch's, as long as nobody else has a say in the call: all that the call takes
+    is plain, and what each of `observers` answers is nothing or zero. If somebody has, the call does nothing and answers None.
+    `threads` is PyTorch's number, and `elsewhere` gives the place of a tensor that is not on the CPU."""
 
     def __init__(
         self, observers: tuple, threads: Callable[[], int], elsewhere: Callable[[Any], tuple[int, int, None, bool]]

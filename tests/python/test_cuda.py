@@ -8,6 +8,7 @@ import torch
 import statescan
 import statescan.compat
 from cases import CASES, Case, Random, results
+from statescan.compat import mamba_ssm
 from statescan.operations import OPERATIONS
 from test_results import TOLERANCE, assert_close, gradients
 
@@ -204,6 +205,41 @@ def test_opcheck(name):
         arguments = tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in arguments)
         # saved states have room that nothing is written to, so that their values cannot be compared
         torch.library.opcheck(function, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_packed_sequences_are_rows_of_their_own():
+    """On Hopper results and gradients of packed sequences are those of each by itself, bit by bit."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("other devices cut rows at multiples of a chunk, whatever sequences are")
+    lengths = 3 * [1, 2, 7, 65, 64, 63, 8] + [300, 129, 1, 1, 1, 1, 50]
+    seqlen, heads, headdim, states = sum(lengths), 3, 64, 128
+    numbers = torch.arange(len(lengths), dtype=torch.int32).repeat_interleave(torch.tensor(lengths))[None].cuda()
+    normal = torch.Generator("cuda").manual_seed(1)
+
+    def tensor(*shape, dtype=torch.bfloat16):
+        return torch.randn(*shape, generator=normal, device="cuda", dtype=torch.float32).to(dtype)
+
+    timed = {
+        "x": tensor(1, seqlen, heads, headdim),
+        "dt": tensor(1, seqlen, heads),
+        "B": tensor(1, seqlen, 1, states),
+        "C": tensor(1, seqlen, 1, states),
+        "z": tensor(1, seqlen, heads, headdim),
+    }
+    fixed = {"A": -tensor(heads, dtype=torch.float32).exp(), "D": tensor(heads, dtype=torch.float32)}
+    dy = tensor(1, seqlen, heads, headdim)
+
+    def run(steps, **options):
+        tensors = {name: t[:, steps].detach().requires_grad_() for name, t in timed.items()}
+        own = {name: t.detach().requires_grad_() for name, t in fixed.items()}
+        y = mamba_ssm.mamba_chunk_scan_combined(**tensors, **own, chunk_size=128, dt_softplus=True, **options)
+        return [y.detach(), *torch.autograd.grad(y, list(tensors.values()), dy[:, steps])]
+
+    packed = run(slice(None), seq_idx=numbers)
+    ends = [sum(lengths[: k + 1]) for k in range(len(lengths))]
+    apart = [run(slice(end - length, end)) for length, end in zip(lengths, ends, strict=True)]
+    for name, got, parts in zip(["y", *timed], packed, zip(*apart, strict=True), strict=True):
+        assert torch.equal(got, torch.cat(parts, 1)), name
 
 
 @pytest.mark.parametrize("name", ["selective_scan_everything", "ssd_everything"])

@@ -10,7 +10,7 @@ use crate::pass;
 use crate::tensors::Tensors;
 use statescan::ops::operation::Exact;
 use statescan::tensor::{Dense, ErrorBound, Tensor, max_errors};
-use statescan::{Device, Exec};
+use statescan::{DType, Device, Exec};
 
 /// How one tensor compares.
 #[derive(Debug, Clone)]
@@ -68,16 +68,21 @@ pub fn against_oracle(
     Ok((part, all))
 }
 
-/// The bound where a call runs: GPUs multiply the matrices of SSD on their tensor cores.
-fn on_device(exec: &Exec, call: &Call, bound: ErrorBound) -> ErrorBound {
-    let in_products = ops::name(call.op) == "ssd" && exec.device() != Device::Cpu;
-    if in_products { bound.in_products(call.dtype()) } else { bound }
+/// A bound where a call runs: GPUs multiply the matrices of SSD on their tensor cores, and tf32 keeps as many bits of a factor as f16.
+fn bound(exec: &Exec, call: &Call, of: fn(DType, usize) -> ErrorBound) -> ErrorBound {
+    let short = call.dtype().size() == 2;
+    let (kept, in_products) = match ops::name(call.op) {
+        "ssd" | "simplified_scan" | "s5_inner" if exec.allows_tf32() && !short => (DType::F16, true),
+        name => (call.dtype(), name == "ssd" && exec.device() != Device::Cpu),
+    };
+    let bound = of(kept, call.steps());
+    if in_products { bound.in_products(kept) } else { bound }
 }
 
 /// Compares results of a whole call with the oracle's of the call that was cut down to a part.
 fn compare_results(exec: &Exec, narrowed: &Call, results: &Tensors, part: &Part) -> Result<Vec<Comparison>> {
     let op = narrowed.op;
-    let bound = on_device(exec, narrowed, ErrorBound::for_scan(narrowed.dtype(), narrowed.steps()));
+    let bound = bound(exec, narrowed, ErrorBound::for_scan);
     let exact = pass::reference(narrowed)?;
     let part_of = |name: &str, whole: &Tensor| {
         let layout = ops::result_layout(op, name, whole.shape().len());
@@ -94,7 +99,7 @@ fn compare_results(exec: &Exec, narrowed: &Call, results: &Tensors, part: &Part)
 /// Compares gradients in the same way.
 fn compare_gradients(exec: &Exec, narrowed: &Call, backward: Backward<'_>, part: &Part) -> Result<Vec<Comparison>> {
     let op = narrowed.op;
-    let bound = on_device(exec, narrowed, ErrorBound::for_gradient(narrowed.dtype(), narrowed.steps()));
+    let bound = bound(exec, narrowed, ErrorBound::for_gradient);
     // a gradient depends on the steps after its own too
     let cut_in_time = ops::time(op).is_some_and(|letter| part.0.contains_key(&letter));
     let cotangents = part::narrow_results(op, backward.cotangents, part);

@@ -1,11 +1,14 @@
 //! `generate`: a text continued by a language model.
 
 use crate::error::{Error, Result};
-use crate::exec::ExecArgs;
+use crate::exec::{ExecArgs, TypeName};
+use crate::reader::Reader;
 use clap::Args;
 use statescan::Exec;
+use statescan::cuda::Ceilings;
+use statescan::tensor::Device;
 use statescan_cases::measure::floors::Floors;
-use statescan_models::{ChatTemplate, Message, Model, Sampler, State, Tokenizer};
+use statescan_models::{ChatTemplate, Message, Model, Sampler, Tokenizer};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -52,6 +55,9 @@ pub struct GenerateArgs {
     /// Save what the model remembers of all text, the generated one too
     #[arg(long, value_name = "FILE")]
     pub save_state: Option<PathBuf>,
+    /// The type of weights on a GPU, f32, bf16 or f16; the one that they have if not given
+    #[arg(long = "type", value_enum, value_name = "TYPE")]
+    pub dtype: Option<TypeName>,
     /// Where and how to compute.
     #[command(flatten)]
     pub exec: ExecArgs,
@@ -64,6 +70,9 @@ pub struct GenerateArgs {
 /// model does not have.
 pub fn generate(args: &GenerateArgs) -> Result<u8> {
     let exec = args.exec.exec()?;
+    if args.dtype.is_some() && exec.device() == Device::Cpu {
+        return Err(Error::Usage { option: "the device of --type", expected: "a GPU", got: args.exec.device.clone() });
+    }
     let mut sampler = Sampler::new(args.temperature, args.top_k, args.top_p, args.seed)?;
     let prompt = match &args.file {
         Some(path) => std::fs::read(path).map_err(io(path))?,
@@ -73,20 +82,21 @@ pub fn generate(args: &GenerateArgs) -> Result<u8> {
         Some(folder) => (Model::load(folder)?, Tokenizer::load(folder)?),
         None => (Model::from_bytes(OWN.0, OWN.1)?, Tokenizer::bytes()),
     };
-    let mut state = match &args.state {
+    let state = match &args.state {
         Some(path) => model.load_state(path)?,
         None => model.state(),
     };
     let prompt = if args.chat { in_template(args, prompt)? } else { prompt };
     let tokens = tokenizer.encode(&prompt)?;
+    let mut reader = Reader::new(&exec, &model, state, args.dtype.map(Into::into))?;
     let begin = Instant::now();
-    let logits = model.prefill(&exec, &tokens, &mut state)?;
+    let token = reader.prefill(&tokens, &mut sampler)?;
     let prefill = Pace { tokens: tokens.len(), time: begin.elapsed() };
-    let decode = continue_text(args, &exec, &model, &tokenizer, &mut sampler, logits, &mut state)?;
+    let decode = continue_text(args, &model, &tokenizer, &mut sampler, token, &mut reader)?;
     if let Some(path) = &args.save_state {
-        model.save_state(&state, path)?;
+        model.save_state(&reader.state()?, path)?;
     }
-    report(&exec, &model, &prefill, &decode);
+    report(&exec, &model, &reader, &prefill, &decode)?;
     Ok(0)
 }
 
@@ -104,23 +114,18 @@ fn in_template(args: &GenerateArgs, prompt: Vec<u8>) -> Result<Vec<u8>> {
 /// Writes what the model generates; every token is read by the model, so that the state is that of the whole text.
 fn continue_text(
     args: &GenerateArgs,
-    exec: &Exec,
     model: &Model,
     tokenizer: &Tokenizer,
     sampler: &mut Sampler,
-    mut logits: Vec<f32>,
-    state: &mut State,
+    mut token: u32,
+    reader: &mut Reader<'_>,
 ) -> Result<Pace> {
     let (mut decoder, mut out, mut tokens) = (tokenizer.decoder(), std::io::stdout(), 0);
     let begin = Instant::now();
-    while tokens < args.tokens {
-        let token = sampler.draw(&logits);
-        if model.config().eos.contains(&token) {
-            break;
-        }
+    while tokens < args.tokens && !model.config().eos.contains(&token) {
         let text = decoder.push(token);
         out.write_all(&text).and_then(|()| out.flush()).map_err(io(Path::new("standard output")))?;
-        logits = model.step(exec, token, state)?;
+        token = reader.step(token, sampler)?;
         tokens += 1;
     }
     let pace = Pace { tokens, time: begin.elapsed() };
@@ -135,24 +140,32 @@ struct Pace {
 }
 
 impl Pace {
-    fn print(&self, what: &str, floor_ns: f64, of: &str) {
+    fn print(&self, what: &str, floor: Option<(f64, &str)>) {
         let each = self.time.as_nanos() as f64 / self.tokens.max(1) as f64;
-        let (rate, share) = (1e9 / each.max(1.0), 100.0 * floor_ns / each.max(1.0));
-        eprintln!("{what}  {} tokens, {rate:.1} tokens/s, {share:.0} % of what {of} alone would allow", self.tokens);
+        let rate = 1e9 / each.max(1.0);
+        let share = |(ns, of)| format!(", {:.0} % of what {of} alone would allow", 100.0 * ns / each.max(1.0));
+        eprintln!("{what}  {} tokens, {rate:.1} tokens/s{}", self.tokens, floor.map_or(String::new(), share));
     }
 }
 
-/// Prints the pace of both parts beside what this machine could do at most.
-fn report(exec: &Exec, model: &Model, prefill: &Pace, decode: &Pace) {
-    let floors = Floors::measure(exec.threads());
-    let bytes = model.bytes_per_step() as f64 / floors.bytes;
-    let products = 2.0 * model.products_per_token() as f64 / floors.flops;
+/// Prints the pace of both parts beside what this machine could do at most; products of GPUs have no figure of their own here.
+fn report(exec: &Exec, model: &Model, reader: &Reader<'_>, prefill: &Pace, decode: &Pace) -> Result<()> {
+    let step = reader.bytes_per_step() as f64;
+    let (bytes, products) = match exec.device() {
+        Device::Cpu => {
+            let floors = Floors::measure(exec.threads());
+            (step / floors.bytes, Some(2.0 * model.products_per_token() as f64 / floors.flops))
+        }
+        _ => (step / Ceilings::measure(exec)?.bytes, None),
+    };
     if prefill.tokens > 0 {
-        prefill.print("prefill", products.max(bytes / prefill.tokens as f64), "its products");
+        let floor = products.map(|products| (products.max(bytes / prefill.tokens as f64), "its products"));
+        prefill.print("prefill", floor);
     }
     if decode.tokens > 0 {
-        decode.print("decode ", bytes.max(products), "reading weights and states");
+        decode.print("decode ", Some((bytes.max(products.unwrap_or(0.0)), "reading weights and states")));
     }
+    Ok(())
 }
 
 fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error {

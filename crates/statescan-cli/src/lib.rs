@@ -7,6 +7,7 @@ pub mod exec;
 pub mod generate;
 pub mod info;
 pub mod options;
+mod reader;
 pub mod run;
 mod text;
 pub mod train;

@@ -132,6 +132,7 @@ fn folders_prompts_and_settings_that_cannot_be_used_end_with_2() {
     refused(&[good, "--prompt", "a", "--temperature=-1"], "`temperature` must be");
     refused(&[good, "--prompt", "a", "--top-p", "0"], "`top-p` must be");
     refused(&[good, "--prompt", "a", "--device", "cuda:99"], "CUDA");
+    refused(&[good, "--prompt", "a", "--type", "bf16"], "the device of --type must be a GPU, got `cpu`");
     assert!(!state.exists());
     let weights = folder.path().join("model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();

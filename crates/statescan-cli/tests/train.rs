@@ -59,6 +59,7 @@ fn texts_folders_and_settings_that_cannot_be_used_end_with_2() {
         (&["--resume", text(&none)], "training.safetensors: No such file"),
         (&["--steps", "0"], "`steps` must be"),
         (&["--rate", "0"], "`rate` must be a positive number"),
+        (&["--device", "gpu"], "--device must be cpu, cuda or cuda:N"),
     ] {
         let output = statescan(&[&["train"], args].concat());
         let message = stderr(&output);

@@ -36,6 +36,23 @@ pub enum Error {
         /// What is there.
         got: String,
     },
+    /// A state of another model.
+    #[error("the state is that of another model on a device")]
+    ForeignState,
+    /// A call that is for one sequence got a state of several, or none.
+    #[error("this call carries one sequence on, got a state of {got}")]
+    Sequences {
+        /// Sequences of the state.
+        got: usize,
+    },
+    /// Tokens that are not as many for each sequence.
+    #[error("there must be as many tokens for each of {sequences} sequences, got {tokens} in all")]
+    Uneven {
+        /// All tokens.
+        tokens: usize,
+        /// Sequences of the state.
+        sequences: usize,
+    },
     /// A folder has no weights that can be read.
     #[error("{}: it has no model.safetensors and no model.safetensors.index.json{found}", path.display())]
     NoWeights {

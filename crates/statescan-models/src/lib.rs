@@ -1,4 +1,4 @@
-//! Language models on statescan: `mamba`, `falcon_mamba` and `mamba2` from folders of `transformers` or `mamba_ssm`, on the CPU.
+//! Language models on statescan: `mamba`, `falcon_mamba` and `mamba2` from folders of `transformers` or `mamba_ssm`, on the CPU and on NVIDIA GPUs.
 //!
 //! ```no_run
 //! use statescan::Exec;
@@ -31,6 +31,32 @@
 //! are [`statescan::linear`], which sums every row in the same order, and the scan of Mamba-2 goes step by step as Mamba's does, as the
 //! chunks of [`ssd`](statescan::ops::ssd) would begin where a call begins.
 //!
+//! # On a GPU
+//!
+//! [`DeviceModel`] has the weights of a model on an NVIDIA GPU, and a [`DeviceState`] is a state there. Products are cuBLASLt's, which is
+//! opened at run time; a token is decoded by one launch of a recorded graph, whose kernels read each weight once.
+//!
+//! ```no_run
+//! use statescan::Exec;
+//! use statescan_models::{DeviceModel, Model, Sampler, Tokenizer};
+//!
+//! let (exec, folder) = (Exec::cuda(0)?, "mamba-130m-hf");
+//! let (model, tokenizer) = (Model::load(folder)?, Tokenizer::load(folder)?);
+//! let model = DeviceModel::new(&exec, &model, None)?; // weights in the type that they have; Some(DType::BF16) rounds them
+//! let (mut state, mut sampler) = (model.state(1)?, Sampler::new(0.8, 40, 0.95, 1)?);
+//! let mut logits = model.prefill(&tokenizer.encode(b"Once upon a time")?, &mut state)?;
+//! let mut decoder = tokenizer.decoder();
+//! for _ in 0..100 {
+//!     let token = sampler.draw(&logits);
+//!     print!("{}", String::from_utf8_lossy(&decoder.push(token)));
+//!     logits = model.step(token, &mut state)?;
+//! }
+//! # Ok::<(), statescan_models::Error>(())
+//! ```
+//!
+//! There a state's bits do depend on how its tokens were divided among calls: the order of a product's sums is chosen for the number of its rows. The same
+//! calls give the same bits. Training, and the single [`layers`], are on the CPU only.
+//!
 //! # Training
 //!
 //! [`Model::loss_and_gradients`] gives the gradient by every weight, for every kind of model; of the forward pass it keeps the inputs of
@@ -45,6 +71,7 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
+//! | `cuda` | [`DeviceModel`]: without it models answer that CUDA is not available |
 //! | `templates` | reading chat templates |
 //! | `tokenizers` | reading `tokenizer.json`; without it text is bytes |
 
@@ -53,6 +80,7 @@
 mod chat;
 mod checkpoint;
 mod config;
+mod device;
 mod error;
 mod fields;
 mod files;
@@ -73,6 +101,7 @@ mod weight;
 
 pub use chat::{ChatTemplate, Message};
 pub use config::{Config, Kind};
+pub use device::{DeviceModel, DeviceState, DeviceTraining};
 pub use error::{Error, Result};
 pub use model::{Logits, Model, Turn};
 pub use sampler::Sampler;

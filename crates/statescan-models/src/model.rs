@@ -23,17 +23,17 @@ const ROWS: usize = 512;
 ///
 /// Weights stay where they are, in the mapped files of the folder and in the type that they have there; everything else is `f32`.
 pub struct Model {
-    config: Config,
-    embedding: Weight,
-    blocks: Vec<Block>,
-    norm: Vec<f32>,
-    head: Linear,
+    pub(crate) config: Config,
+    pub(crate) embedding: Weight,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) norm: Vec<f32>,
+    pub(crate) head: Linear,
 }
 
 /// `x + mixer(norm(x))`.
-struct Block {
-    norm: Vec<f32>,
-    mixer: Mixer,
+pub(crate) struct Block {
+    pub(crate) norm: Vec<f32>,
+    pub(crate) mixer: Mixer,
 }
 
 /// Some tokens of one sequence, and what came before them.
@@ -244,13 +244,13 @@ impl Model {
 
     fn check_tokens(&self, exec: &Exec, tokens: &[u32]) -> Result<()> {
         if exec.device() != Device::Cpu {
-            return Err(statescan::Error::Unavailable { what: "a language model", why: "it has no kernels for CUDA yet" }.into());
+            return Err(statescan::Error::Unavailable {
+                what: "a language model",
+                why: "this one is on the CPU: DeviceModel has its weights on a GPU",
+            }
+            .into());
         }
-        let vocab = self.config.vocab;
-        match tokens.iter().position(|&token| token as usize >= vocab) {
-            None => Ok(()),
-            Some(position) => Err(Error::Token { token: tokens[position], position, vocab }),
-        }
+        self.config.check_tokens(tokens)
     }
 
     /// Rows of the embedding.

@@ -14,14 +14,23 @@ pub type Weights = BTreeMap<String, Vec<f64>>;
 /// # Panics
 /// If a weight is missing or too short, or a token beyond the vocabulary.
 pub fn logits(config: &Config, weights: &Weights, tokens: &[u32]) -> Vec<f64> {
+    rounded_logits(config, weights, tokens, &|x| x)
+}
+
+/// The same where activations that one operation hands to the next are stored in fewer bits, as [`DeviceModel`](crate::DeviceModel) stores those of
+/// a prompt: all but the stream to which blocks add, sums within operations, and logits.
+///
+/// # Panics
+/// As [`logits`].
+pub fn rounded_logits(config: &Config, weights: &Weights, tokens: &[u32], round: &dyn Fn(f64) -> f64) -> Vec<f64> {
     let dim = config.dim;
     let embedding = &weights[config.embedding];
     let mut stream: Vec<Vec<f64>> =
         tokens.iter().map(|&token| embedding[token as usize * dim..(token as usize + 1) * dim].to_vec()).collect();
     for i in 0..config.layers {
         let norms = &weights[&format!("backbone.layers.{i}.norm.weight")];
-        let normed: Vec<_> = stream.iter().map(|x| norm(x, Some(norms), config.eps)).collect();
-        let part = Part { config, weights, prefix: format!("backbone.layers.{i}.mixer.") };
+        let normed: Vec<_> = stream.iter().map(|x| stored(norm(x, Some(norms), config.eps), round)).collect();
+        let part = Part { config, weights, prefix: format!("backbone.layers.{i}.mixer."), round };
         let (mut inputs, mut states) =
             (vec![vec![0.0; config.conv_channels()]; config.width - 1], vec![0.0; config.inner * config.dstate]);
         for (x, y) in stream.iter_mut().zip(part.mixer(&normed, &mut inputs, &mut states)) {
@@ -29,7 +38,7 @@ pub fn logits(config: &Config, weights: &Weights, tokens: &[u32]) -> Vec<f64> {
         }
     }
     let head = if config.tied { embedding } else { &weights["lm_head.weight"] };
-    let last = |x: &Vec<f64>| product(head, None, &norm(x, Some(&weights["backbone.norm_f.weight"]), config.eps));
+    let last = |x: &Vec<f64>| product(head, None, &stored(norm(x, Some(&weights["backbone.norm_f.weight"]), config.eps), round));
     stream.iter().flat_map(last).collect()
 }
 
@@ -42,7 +51,7 @@ pub fn mixer(config: &Config, weights: &Weights, x: &[f64], conv: &mut [f64], sc
     let taps = config.width - 1;
     let rows: Vec<_> = x.chunks(config.dim).map(<[f64]>::to_vec).collect();
     let mut inputs: Vec<Vec<f64>> = (0..taps).map(|k| conv.chunks(taps).map(|channel| channel[k]).collect()).collect();
-    let out = Part { config, weights, prefix: String::new() }.mixer(&rows, &mut inputs, scan);
+    let out = Part { config, weights, prefix: String::new(), round: &|x| x }.mixer(&rows, &mut inputs, scan);
     for (d, channel) in conv.chunks_mut(taps).enumerate() {
         channel.iter_mut().zip(&inputs).for_each(|(to, row)| *to = row[d]);
     }
@@ -93,6 +102,8 @@ struct Part<'p> {
     config: &'p Config,
     weights: &'p Weights,
     prefix: String,
+    /// What storing an activation makes of it.
+    round: &'p dyn Fn(f64) -> f64,
 }
 
 impl Part<'_> {
@@ -103,6 +114,10 @@ impl Part<'_> {
     /// A weight, where there is one of this name.
     fn get_if(&self, name: &str) -> Option<&[f64]> {
         self.weights.get(&format!("{}{name}", self.prefix)).map(|weight| &weight[..])
+    }
+
+    fn stored(&self, x: Vec<f64>) -> Vec<f64> {
+        stored(x, self.round)
     }
 
     fn linear(&self, name: &str, x: &[f64]) -> Vec<f64> {
@@ -116,13 +131,13 @@ impl Part<'_> {
         let decays: Vec<f64> = self.get("A_log").iter().map(|log| -log.exp()).collect();
         let mut out = Vec::new();
         for row in rows {
-            let projected = self.linear("in_proj", row);
+            let projected = self.stored(self.linear("in_proj", row));
             let (z, x, heads) = match second {
                 true => (&projected[..inner], &projected[inner..inner + channels], &projected[inner + channels..]),
                 false => (&projected[inner..], &projected[..inner], &projected[..0]),
             };
             inputs.push(x.to_vec());
-            let x = self.conv(&inputs[inputs.len() - width..]);
+            let x = self.stored(self.conv(&inputs[inputs.len() - width..]));
             let (dt, b, c) = match second {
                 true => {
                     let bias = self.get("dt_bias");
@@ -130,12 +145,14 @@ impl Part<'_> {
                     (dt, x[inner..inner + ngroups * dstate].to_vec(), x[inner + ngroups * dstate..].to_vec())
                 }
                 false => {
-                    let maps = self.linear("x_proj", &x);
+                    let maps = self.stored(self.linear("x_proj", &x));
                     let normed = |part: &[f64]| match self.config.kind {
-                        Kind::FalconMamba => norm(part, None, self.config.mixer_eps),
+                        Kind::FalconMamba => self.stored(norm(part, None, self.config.mixer_eps)),
                         _ => part.to_vec(),
                     };
-                    let dt = self.linear("dt_proj", &normed(&maps[..dt_rank]));
+                    let (weight, bias) = (self.get("dt_proj.weight"), self.get_if("dt_proj.bias"));
+                    let mut dt = self.stored(product(weight, None, &normed(&maps[..dt_rank])));
+                    dt.iter_mut().zip(bias.into_iter().flatten()).for_each(|(dt, bias)| *dt += bias);
                     (dt, normed(&maps[dt_rank..dt_rank + dstate]), normed(&maps[dt_rank + dstate..]))
                 }
             };
@@ -152,10 +169,11 @@ impl Part<'_> {
                 }
                 y.push(sum * silu(z[d]));
             }
+            y = self.stored(y);
             if second {
                 let size = inner / ngroups;
                 let weight = self.get("norm.weight").chunks(size);
-                y = y.chunks(size).zip(weight).flat_map(|(y, w)| norm(y, Some(w), self.config.mixer_eps)).collect();
+                y = self.stored(y.chunks(size).zip(weight).flat_map(|(y, w)| norm(y, Some(w), self.config.mixer_eps)).collect());
             }
             out.push(self.linear("out_proj", &y));
         }
@@ -169,6 +187,11 @@ impl Part<'_> {
         let taps = |d: usize| rows.iter().enumerate().map(|(k, row)| weight[d * rows.len() + k] * row[d]).sum::<f64>();
         (0..rows[0].len()).map(|d| silu(taps(d) + bias.map_or(0.0, |bias| bias[d]))).collect()
     }
+}
+
+fn stored(mut x: Vec<f64>, round: &dyn Fn(f64) -> f64) -> Vec<f64> {
+    x.iter_mut().for_each(|x| *x = round(*x));
+    x
 }
 
 fn silu(x: f64) -> f64 {

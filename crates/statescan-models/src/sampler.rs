@@ -33,6 +33,11 @@ impl Sampler {
         Ok(Sampler { temperature, top_k, top_p, random: Random::new(seed) })
     }
 
+    /// Whether it takes the most likely token, whatever the others are.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature == 0.0
+    }
+
     /// Draws a token.
     ///
     /// # Panics
@@ -40,7 +45,7 @@ impl Sampler {
     pub fn draw(&mut self, logits: &[f32]) -> u32 {
         assert!(!logits.is_empty(), "a vocabulary has at least one token");
         let by_logit = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b));
-        if self.temperature == 0.0 {
+        if self.is_greedy() {
             return (0..logits.len()).min_by(by_logit).unwrap_or(0) as u32;
         }
         let mut order: Vec<usize> = (0..logits.len()).collect();

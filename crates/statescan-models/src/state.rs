@@ -49,8 +49,8 @@ impl LayerState {
     }
 }
 
-/// The shapes of a block's states.
-fn shapes(config: &Config) -> [[usize; 2]; 2] {
+/// The shapes of a block's states: the convolution's, the scan's.
+pub(crate) fn shapes(config: &Config) -> [[usize; 2]; 2] {
     [[config.conv_channels(), config.width - 1], [config.inner, config.dstate]]
 }
 

@@ -105,6 +105,11 @@ impl Exec {
         Exec { cuda: self.cuda.map(|stream| stream.with_tf32(allowed)), ..self }
     }
 
+    /// Whether they may.
+    pub fn allows_tf32(&self) -> bool {
+        self.cuda.as_ref().is_some_and(Stream::allows_tf32)
+    }
+
     /// The device that views must be on.
     pub fn device(&self) -> Device {
         self.cuda.as_ref().map_or(Device::Cpu, |stream| Device::Cuda(stream.ordinal()))

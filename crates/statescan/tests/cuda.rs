@@ -12,8 +12,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
-/// `y` and the gradients by `x` and `weight` of one convolution, by direct calls or by a recorded graph.
-fn convolution(exec: &Exec, recorded: bool) -> [Tensor; 3] {
+/// How a call is made.
+#[derive(PartialEq)]
+enum Way {
+    Direct,
+    Recorded,
+    /// Only its kernel of this name runs.
+    Alone(&'static str),
+}
+
+/// `y` and the gradients by `x` and `weight` of one convolution.
+fn convolution(exec: &Exec, way: Way) -> [Tensor; 3] {
     let (rng, mut workspace) = (&mut Rng::new(1), Workspace::default());
     let [x, dy] = [0; 2].map(|_| on(exec, &normal(rng, DType::F32, &[2, 20, 300], Layout::Dense, 1.0)));
     let weight = on(exec, &normal(rng, DType::F32, &[20, 4], Layout::Dense, 0.5));
@@ -29,9 +38,13 @@ fn convolution(exec: &Exec, recorded: bool) -> [Tensor; 3] {
         let mut grads = Gradients::default().x(x).weight(weight).workspace(workspace);
         causal_conv1d::backward(exec, &args, &Cotangents::default().y(dy.view()), &mut grads)
     };
-    if recorded {
-        // the first call of a kernel may be recorded as well as any other
-        let graph = Graph::record(exec, calls).unwrap();
+    // the first call of a kernel may be recorded as well as any other
+    let graph = match way {
+        Way::Direct => None,
+        Way::Recorded => Some(Graph::record(exec, &mut calls).unwrap()),
+        Way::Alone(kernel) => Some(Graph::record_kernel(exec, kernel, &mut calls).unwrap()),
+    };
+    if let Some(graph) = graph {
         // SAFETY: the tensors are alive, and nothing looks at them before `home` has waited.
         let time = elapsed(exec, || unsafe { graph.launch().and_then(|()| graph.launch()) }).unwrap();
         assert!(!time.is_zero());
@@ -44,7 +57,7 @@ fn convolution(exec: &Exec, recorded: bool) -> [Tensor; 3] {
 #[test]
 fn recorded_calls_give_the_same_bits() {
     let Some(exec) = gpu() else { return };
-    let (recorded, direct) = (convolution(&exec, true), convolution(&exec, false));
+    let (recorded, direct) = (convolution(&exec, Way::Recorded), convolution(&exec, Way::Direct));
     for (a, b) in recorded.iter().zip(&direct) {
         assert!(a.bytes() == b.bytes() && a.to_dense().data().iter().all(|v| v.re.is_finite()));
     }
@@ -55,7 +68,18 @@ fn failed_calls_end_the_recording() {
     let Some(exec) = gpu() else { return };
     let failed = Graph::record(&exec, || Err(Error::Unavailable { what: "this", why: "on purpose" }));
     assert!(matches!(failed, Err(Error::Unavailable { why: "on purpose", .. })));
-    convolution(&exec, true);
+    convolution(&exec, Way::Recorded);
+}
+
+#[test]
+fn one_kernel_of_recorded_calls_runs_alone() {
+    let Some(exec) = gpu() else { return };
+    let poison = || convolution(&exec, Way::Alone("causal_conv1d_backward"))[0].bytes().to_vec();
+    let [alone, direct] = [Way::Alone("causal_conv1d_forward"), Way::Direct].map(|way| convolution(&exec, way));
+    assert!(alone[0].bytes() == direct[0].bytes() && alone[0].bytes() != poison());
+    assert!(alone[1].bytes() != direct[1].bytes(), "the backward pass has run too");
+    let unknown = Graph::record_kernel::<Error>(&exec, "no_such_kernel", || Ok(()));
+    assert!(matches!(unknown, Err(Error::Unavailable { what: "a kernel alone", .. })));
 }
 
 #[test]
@@ -69,7 +93,7 @@ fn without_a_gpu_everything_says_so() {
             assert!(matches!(error, Error::Unavailable { what: "CUDA", .. }), "{error}");
             // once more: an answer, not a panic, and the CPU goes on
             assert_eq!(Exec::cuda(0).err(), Some(error));
-            convolution(&cpu, false);
+            convolution(&cpu, Way::Direct);
         }
     }
 }
@@ -97,7 +121,7 @@ fn child(work: &str, cache: &Path) -> Command {
 fn compute() {
     let exec = Exec::cuda(0).unwrap();
     let begin = Instant::now();
-    let results = convolution(&exec, false);
+    let results = convolution(&exec, Way::Direct);
     println!("took {:?}", begin.elapsed());
     let bits = results
         .iter()
@@ -148,7 +172,7 @@ fn fault() {
     };
     lost(exec.synchronize());
     lost(call());
-    let here = convolution(&Exec::cpu(1), false);
+    let here = convolution(&Exec::cpu(1), Way::Direct);
     assert!(here.iter().all(|buffer| buffer.to_dense().data().iter().all(|v| v.re.is_finite())));
     println!("went on");
 }
@@ -179,20 +203,20 @@ fn too_little_memory_is_an_error_and_the_device_goes_on() {
     let Some(exec) = gpu() else { return };
     let error = Tensor::zeros(&exec, DType::F32, &[1 << 40]).err();
     assert_eq!(error, Some(Error::OutOfMemory { device: 0, bytes: 4 << 40 }));
-    convolution(&exec, false);
+    convolution(&exec, Way::Direct);
 }
 
 #[test]
 fn every_device_computes_the_same() {
     let Some(first) = gpu() else { return };
-    let expected = convolution(&first, false);
+    let expected = convolution(&first, Way::Direct);
     for ordinal in 1..devices().unwrap().len() {
         let exec = Exec::cuda(ordinal).unwrap();
         let tensors = expected.each_ref().map(|tensor| tensor.to(&first).unwrap().to(&exec).unwrap());
         for (tensor, expected) in tensors.iter().zip(&expected) {
             assert!(tensor.device() == Device::Cuda(ordinal) && home(tensor).bytes() == expected.bytes());
         }
-        for (got, expected) in convolution(&exec, false).iter().zip(&expected) {
+        for (got, expected) in convolution(&exec, Way::Direct).iter().zip(&expected) {
             assert!(got.bytes() == expected.bytes(), "device {ordinal}");
         }
     }

@@ -10,12 +10,12 @@ use statescan::cuda::{Graph, elapsed};
 use statescan::tensor::Tensor;
 use std::time::Duration;
 
-/// The time that the device takes for a pass: the median of some launches of a graph that repeats it, over copies of the call that take
-/// turns, so that no cache holds what comes next.
+/// The time that the device takes for a pass, or for one of its kernels: the median of some launches of a graph that repeats it, over copies of
+/// the call that take turns, so that no cache holds what comes next.
 ///
 /// # Errors
 /// Those of the operation.
-pub fn median(exec: &Exec, copies: &mut [OnDevice], backward: bool) -> Result<Duration> {
+pub fn median(exec: &Exec, copies: &mut [OnDevice], backward: bool, kernel: Option<&str>) -> Result<Duration> {
     let mut pass = |i: usize| {
         let at = i % copies.len();
         if backward { copies[at].backward(exec) } else { copies[at].forward(exec) }
@@ -24,7 +24,11 @@ pub fn median(exec: &Exec, copies: &mut [OnDevice], backward: bool) -> Result<Du
     pass(0)?;
     let once = elapsed(exec, || pass(0))?;
     let count = (LAUNCH.as_nanos() / once.as_nanos().max(1000)).clamp(4, 200) as usize;
-    let graph = Graph::record(exec, || (0..count).try_for_each(&mut pass))?;
+    let calls = || (0..count).try_for_each(&mut pass);
+    let graph = match kernel {
+        Some(name) => Graph::record_kernel(exec, name, calls)?,
+        None => Graph::record(exec, calls)?,
+    };
     let mut times = Vec::new();
     for _ in 0..REPEATS {
         // SAFETY: the copies are alive, and whoever looks at them waits for the stream first.

@@ -1,6 +1,7 @@
 //! What a figure is a share of: work that every implementation has to do, by the best means there is.
 
 use crate::error::Result;
+use gemm_common::Parallelism;
 use num_complex::Complex32;
 use statescan_cases::sizes::Sizes;
 use std::hint::black_box;
@@ -36,46 +37,82 @@ struct Matrix<T> {
     data: Vec<T>,
 }
 
-impl<T: Copy + From<f32> + 'static> Matrix<T> {
+/// A function of the `gemm` crates: `dst (m, n) = lhs (m, k) rhs (k, n)`, each matrix with its steps from column to column and from row to row.
+type Kernel<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    isize,
+    isize,
+    bool,
+    *const T,
+    isize,
+    isize,
+    *const T,
+    isize,
+    isize,
+    T,
+    T,
+    bool,
+    bool,
+    bool,
+    Parallelism,
+);
+
+/// Numbers with a crate of their own that multiplies them; the crate `gemm` would bring those of all others, too.
+trait Factor: Copy + From<f32> {
+    fn kernel() -> Kernel<Self>;
+}
+
+impl Factor for f32 {
+    fn kernel() -> Kernel<f32> {
+        gemm_f32::gemm::f32::get_gemm_fn()
+    }
+}
+
+impl Factor for Complex32 {
+    fn kernel() -> Kernel<Complex32> {
+        gemm_c32::gemm::f32::get_gemm_fn()
+    }
+}
+
+impl<T: Factor> Matrix<T> {
     fn new(rows: usize, columns: usize, value: T) -> Self {
         Matrix { rows, columns, data: vec![value; rows * columns] }
     }
 
-    /// Steps from row to row and from column to column.
-    fn steps(&self) -> [isize; 2] {
-        [self.columns as isize, 1]
-    }
-
     /// `self = left right`, or `left right^T`.
     fn product(&mut self, left: &Matrix<T>, right: &Matrix<T>, transposed: bool) {
-        let (mut sizes, mut steps) = ([right.rows, right.columns], right.steps());
+        let (mut sizes, mut steps) = ([right.rows, right.columns], [right.columns as isize, 1]);
         if transposed {
             sizes.reverse();
             steps.reverse();
         }
         assert!(left.rows == self.rows && sizes == [left.columns, self.columns]);
+        // Kernels want columns that lie densely, so they form the transposed product.
         // SAFETY: the vectors have the sizes and steps given, and no element of the result is read.
         unsafe {
-            gemm::gemm(
-                self.rows,
+            T::kernel()(
                 self.columns,
+                self.rows,
                 left.columns,
                 self.data.as_mut_ptr(),
-                1,
                 self.columns as isize,
-                false,
-                left.data.as_ptr(),
                 1,
-                left.columns as isize,
+                false,
                 right.data.as_ptr(),
-                steps[1],
                 steps[0],
+                steps[1],
+                left.data.as_ptr(),
+                left.columns as isize,
+                1,
                 T::from(0.0),
                 T::from(1.0),
                 false,
                 false,
                 false,
-                gemm::Parallelism::None,
+                Parallelism::None,
             );
         }
     }

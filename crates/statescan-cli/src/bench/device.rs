@@ -79,7 +79,7 @@ pub(super) fn run(args: &BenchArgs, exec: &Exec) -> Result<u8> {
 /// A pass of a call: what is off, its time, its bytes.
 fn checked_time(exec: &Exec, call: &Call, backward: bool) -> Result<(Vec<String>, Duration, usize)> {
     let wrong = wrong(exec, call, backward)?;
-    let (time, bytes) = time(exec, call, backward)?;
+    let (time, bytes) = time(exec, call, backward, None)?;
     Ok((wrong, time, bytes))
 }
 
@@ -89,10 +89,10 @@ pub(super) fn wrong(exec: &Exec, call: &Call, backward: bool) -> Result<Vec<Stri
     Ok(off.iter().map(|c| format!("{} is off by {:.1e}", c.name, c.max_abs)).collect())
 }
 
-/// The time and the bytes of a pass.
-pub(super) fn time(exec: &Exec, call: &Call, backward: bool) -> Result<(Duration, usize)> {
+/// The time of a pass, or of one of its kernels, and the bytes of the pass.
+pub(super) fn time(exec: &Exec, call: &Call, backward: bool, kernel: Option<&str>) -> Result<(Duration, usize)> {
     let mut copies = copies(exec, call, backward)?;
-    let time = median(exec, &mut copies, backward)?;
+    let time = median(exec, &mut copies, backward, kernel)?;
     let bytes = if backward { copies[0].backward_bytes() } else { copies[0].forward_bytes() };
     Ok((time, bytes))
 }

@@ -5,6 +5,7 @@ mod ceilings;
 mod device;
 mod host;
 mod model;
+mod model_device;
 mod row;
 mod targets;
 mod turns;

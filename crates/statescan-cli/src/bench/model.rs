@@ -1,15 +1,17 @@
 //! `bench model`: whole language models at the published sizes, with random weights. Decoding takes turns with reading as many bytes as it has
-//! to read, prefill with the products of its projections by the `gemm` crate.
+//! to read, prefill with the products of its projections by the `gemm` crate; on a GPU see `model_device.rs`.
 
 use super::args::{BenchArgs, Size};
 use super::ceilings::{projections, read};
+use super::model_device::Bench;
 use super::row::progress;
 use super::turns::{fastest, take};
 use crate::error::{Error, Result};
-use crate::exec::{level, threads};
+use crate::exec::{cuda_device, level, threads};
 use crate::text;
 use clap::ValueEnum;
 use serde_json::json;
+use statescan::tensor::Device;
 use statescan::{DType, Exec, Level};
 use statescan_cases::measure::median::middle;
 use statescan_models::{Config, Model};
@@ -21,7 +23,7 @@ pub(super) const NAME: &str = "model";
 /// Tokens of a prompt.
 const PROMPT: usize = 1024;
 /// Rows of the embedding, as published.
-const VOCAB: usize = 50280;
+pub(super) const VOCAB: usize = 50280;
 
 impl Size {
     fn name(self) -> String {
@@ -40,23 +42,23 @@ impl Size {
 }
 
 /// One measurement.
-struct Row {
-    size: String,
-    dtype: DType,
-    threads: usize,
-    pass: &'static str,
-    tokens: usize,
+pub(super) struct Row {
+    pub(super) size: String,
+    pub(super) dtype: DType,
+    pub(super) device: Device,
+    pub(super) threads: usize,
+    pub(super) pass: &'static str,
+    pub(super) tokens: usize,
     /// What alone would take the time of the floor.
-    floor: &'static str,
-    time: Duration,
-    share: f64,
+    pub(super) floor: &'static str,
+    pub(super) time: Duration,
+    pub(super) share: f64,
 }
 
 /// Runs the command.
 pub(super) fn run(args: &BenchArgs) -> Result<u8> {
-    if args.targets || args.device != "cpu" {
-        let got = if args.targets { "--targets" } else { &args.device };
-        return Err(Error::Usage { option: "the device of `bench model`", expected: "cpu, without --targets", got: got.into() });
+    if args.targets {
+        return Err(Error::Usage { option: "the work of --targets", expected: "operations", got: NAME.into() });
     }
     let sizes = if args.size.is_empty() { Size::value_variants() } else { &args.size };
     let sizes = if args.quick && args.size.is_empty() { &sizes[..1] } else { sizes };
@@ -64,6 +66,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
         true => vec![DType::F32, DType::BF16],
         false => args.dtype.iter().map(|&name| name.into()).collect(),
     };
+    let on_device = cuda_device(&args.device)?.map(Exec::cuda).transpose()?.map(Bench::new).transpose()?;
     let counts = if args.threads.is_empty() { &[0][..] } else { &args.threads };
     let level = args.level.as_deref().map(level).transpose()?.unwrap_or(Level::best());
     let execs = counts.iter().map(|&n| Ok(Exec::cpu(threads("--threads", n)?).with_level(level)?)).collect::<Result<Vec<_>>>()?;
@@ -75,10 +78,14 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
         for &dtype in &dtypes {
             bar.set_message(format!("{} {dtype}", size.name()));
             let model = Model::random(size.config(), dtype, 1)?;
+            let print = |row: &Row| bar.suspend(|| println!("{}", if args.json { row.json() } else { row.line() }));
+            if let Some(bench) = &on_device {
+                bench.measure(&size.name(), &model, dtype, args.quick)?.iter().for_each(print);
+                bar.inc(1);
+                continue;
+            }
             for exec in &execs {
-                for row in measure(*size, dtype, &model, exec, args.quick)? {
-                    bar.suspend(|| println!("{}", if args.json { row.json() } else { row.line() }));
-                }
+                measure(*size, dtype, &model, exec, args.quick)?.iter().for_each(print);
                 bar.inc(1);
             }
         }
@@ -93,7 +100,7 @@ fn measure(size: Size, dtype: DType, model: &Model, exec: &Exec, quick: bool) ->
     let row = |pass, tokens, floor, times: Vec<[f64; 2]>| {
         let time = Duration::from_nanos(middle(times.iter().map(|[time, _]| *time).collect()) as u64);
         let share = middle(times.iter().map(|[time, least]| least / time).collect());
-        Row { size: size.name(), dtype, threads, pass, tokens, floor, time, share }
+        Row { size: size.name(), dtype, device: Device::Cpu, threads, pass, tokens, floor, time, share }
     };
     let prompt: Vec<u32> = (0..PROMPT as u32).map(|i| i * 7919 % VOCAB as u32).collect();
     let mut prefill = || Ok(model.prefill(exec, &prompt, &mut model.state()).map(drop)?);
@@ -108,7 +115,7 @@ fn measure(size: Size, dtype: DType, model: &Model, exec: &Exec, quick: bool) ->
 }
 
 /// The shapes of all projections.
-fn shapes(config: &Config) -> Vec<[usize; 2]> {
+pub(super) fn shapes(config: &Config) -> Vec<[usize; 2]> {
     let projections = config.tensors().into_iter().filter(|(name, _)| name.ends_with("proj.weight"));
     projections.map(|(_, shape)| [shape[0], shape[1]]).collect()
 }
@@ -119,11 +126,11 @@ impl Row {
     }
 
     fn json(&self) -> String {
-        let Row { size, dtype, threads, pass, tokens, floor, time, share } = self;
+        let Row { size, dtype, device, threads, pass, tokens, floor, time, share } = self;
         json!({
             "model": format!("mamba-{size}"),
             "dtype": dtype.to_string(),
-            "device": "cpu",
+            "device": device.to_string(),
             "threads": threads,
             "pass": pass,
             "tokens": tokens,
@@ -136,9 +143,10 @@ impl Row {
     }
 
     fn line(&self) -> String {
-        let Row { size, dtype, threads, pass, tokens, floor, time, share } = self;
+        let Row { size, dtype, threads, pass, tokens, floor, time, share, .. } = self;
         let share = format!("{:.0} % of {floor}", 100.0 * share);
-        let (threads, tokens, rate) = (threads.to_string(), tokens.to_string(), text::figure(self.rate()));
+        let threads = if self.device == Device::Cpu { threads.to_string() } else { self.device.to_string() };
+        let (tokens, rate) = (tokens.to_string(), text::figure(self.rate()));
         columns(&[size, &dtype.to_string(), &threads, pass, &tokens, &text::time(*time), &rate, &share])
     }
 }

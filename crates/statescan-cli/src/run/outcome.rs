@@ -74,7 +74,7 @@ fn results(exec: &Exec, call: &Call, save: bool) -> Result<(Tensors, Pass)> {
     let mut results = memory::results(call, save, Limits::default())?;
     compute::forward(exec, call, &mut results)?;
     let time = match is_elsewhere(exec) {
-        true => device::median(exec, &mut [OnDevice::new(exec, call, false)?], false)?,
+        true => device::median(exec, &mut [OnDevice::new(exec, call, false)?], false, None)?,
         false => median(BUDGET, MOST, || pass::forward(exec, call, &mut results))?,
     };
     // what is computed in place has moved on
@@ -109,7 +109,7 @@ fn gradients(exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors) ->
             compute::backward(exec, call, saved, cotangents, &mut gradients)?;
             let mut copy = OnDevice::new(exec, call, true)?.with_cotangents(exec, cotangents)?;
             copy.forward(exec)?;
-            device::median(exec, &mut [copy], true)?
+            device::median(exec, &mut [copy], true, None)?
         }
         false => median(BUDGET, MOST, || compute::backward(exec, call, saved, cotangents, &mut gradients))?,
     };

@@ -21,6 +21,15 @@ impl Config {
         check(self.nheads.is_multiple_of(self.ngroups), "ngroups", "a divisor of the number of heads", self.ngroups)
     }
 
+    /// Refuses tokens beyond the vocabulary.
+    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
+        let vocab = self.vocab;
+        match tokens.iter().position(|&token| token as usize >= vocab) {
+            None => Ok(()),
+            Some(position) => Err(Error::Token { token: tokens[position], position, vocab }),
+        }
+    }
+
     /// The names and shapes of all weights.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let whole = [self.vocab, self.dim].to_vec();

@@ -9,10 +9,10 @@ use crate::state::LayerState;
 use statescan::ops::causal_conv1d::{Activation, Args, Outputs, forward};
 use statescan::{View, ViewMut};
 
-pub(super) struct Conv {
-    weight: Vec<f32>,
-    bias: Option<Vec<f32>>,
-    pub(super) channels: usize,
+pub(crate) struct Conv {
+    pub(crate) weight: Vec<f32>,
+    pub(crate) bias: Option<Vec<f32>>,
+    pub(crate) channels: usize,
     width: usize,
 }
 

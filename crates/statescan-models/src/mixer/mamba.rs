@@ -15,14 +15,14 @@ use crate::rows::{Columns, Linear, Pass, Room, normalize};
 use crate::tensors::Slots;
 use std::ops::Range;
 
-pub(super) struct Mamba {
-    x_proj: Linear,
-    dt_proj: Linear,
+pub(crate) struct Mamba {
+    pub(crate) x_proj: Linear,
+    pub(crate) dt_proj: Linear,
     inner: usize,
     dt_rank: usize,
     dstate: usize,
     /// What norms on step sizes and maps add to the mean square; none if there are no such norms.
-    norms: Option<f32>,
+    pub(crate) norms: Option<f32>,
 }
 
 impl Mamba {

@@ -10,14 +10,14 @@ use crate::rows::backward::normalize_backward;
 use crate::rows::{Columns, Room, normalize};
 use crate::tensors::Slots;
 
-pub(super) struct Mamba2 {
-    norm: Vec<f32>,
+pub(crate) struct Mamba2 {
+    pub(crate) norm: Vec<f32>,
     inner: usize,
     nheads: usize,
     ngroups: usize,
     dstate: usize,
     /// What the norm adds to the mean square.
-    eps: f32,
+    pub(crate) eps: f32,
 }
 
 impl Mamba2 {

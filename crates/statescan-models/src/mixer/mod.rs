@@ -17,18 +17,19 @@ use crate::config::{Config, Kind};
 use crate::error::Result;
 use crate::rows::{Columns, Linear, Pass, Rooms};
 use crate::state::LayerState;
-use conv::Conv;
-use mamba::Mamba;
-use mamba2::Mamba2;
-use scan::{Inputs, Scan};
+pub(crate) use conv::Conv;
+pub(crate) use mamba::Mamba;
+pub(crate) use mamba2::Mamba2;
+use scan::Inputs;
+pub(crate) use scan::Scan;
 
 /// The mixer of a block.
 pub(crate) struct Mixer {
-    in_proj: Linear,
-    conv: Conv,
-    scan: Scan,
-    out_proj: Linear,
-    maps: Maps,
+    pub(crate) in_proj: Linear,
+    pub(crate) conv: Conv,
+    pub(crate) scan: Scan,
+    pub(crate) out_proj: Linear,
+    pub(crate) maps: Maps,
     inner: usize,
     /// Columns of the first projection: all, those before the inputs of the convolution, those before the gate.
     columns: usize,
@@ -37,7 +38,7 @@ pub(crate) struct Mixer {
 }
 
 /// What is different from kind to kind.
-enum Maps {
+pub(crate) enum Maps {
     Mamba(Mamba),
     Mamba2(Mamba2),
 }

@@ -9,13 +9,13 @@ use crate::state::LayerState;
 use statescan::ops::selective_scan::{Args, Outputs, forward};
 use statescan::{View, ViewMut};
 
-pub(super) struct Scan {
+pub(crate) struct Scan {
     /// Decays: (channels, dstate), or (channels) where all states of a channel have the same.
-    pub(super) a: Vec<f32>,
+    pub(crate) a: Vec<f32>,
     /// Skips, one for each channel.
-    pub(super) d: Vec<f32>,
+    pub(crate) d: Vec<f32>,
     /// Added to step sizes before softplus, one for each channel.
-    pub(super) dt_bias: Vec<f32>,
+    pub(crate) dt_bias: Vec<f32>,
     pub(super) dt_limit: (f64, f64),
     pub(super) dstate: usize,
     pub(super) ngroups: usize,

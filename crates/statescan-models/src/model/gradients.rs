@@ -7,6 +7,7 @@ use crate::rows::backward::{Batch, ColumnsMut, Ends, normalize_backward};
 use crate::rows::{Columns, Pass, Rooms, normalize};
 use crate::state::LayerState;
 use crate::tensors::{Slots, Tensors};
+use statescan::cuda::layers::training::Zeros;
 use statescan::{DType, Exec};
 
 impl Model {
@@ -34,16 +35,9 @@ impl Model {
             let (op, argument, expected, got) = ("loss_and_gradients", "weights", "f32", self.embedding.dtype());
             return Err(statescan::Error::DType { op, argument, expected, got }.into());
         }
-        if tokens.is_empty() || seqlen == 0 || !tokens.len().is_multiple_of(seqlen + 1) {
-            return Err(Error::Rows { seqlen, got: tokens.len() });
-        }
         self.check_tokens(exec, tokens)?;
-        let batch = Batch { exec, count: tokens.len() / (seqlen + 1), seqlen };
-        let (mut read, mut targets) = (Vec::new(), Vec::new());
-        for row in tokens.chunks_exact(seqlen + 1) {
-            read.extend_from_slice(&row[..seqlen]);
-            targets.extend_from_slice(&row[1..]);
-        }
+        let Rows { read, targets, count, seqlen } = Rows::new(tokens, seqlen)?;
+        let batch = Batch { exec, count, seqlen };
         let (mut before, mut rooms) = (Vec::new(), Rooms::default());
         let stream = self.keep_inputs(batch, &read, dropout, &mut before, &mut rooms)?;
         let (loss, mut dstream) = self.head_backward(batch, &stream, &targets, gradients)?;
@@ -154,6 +148,32 @@ impl Model {
     }
 }
 
+/// Rows of a text, and what follows each of their tokens.
+pub(crate) struct Rows {
+    pub(crate) read: Vec<u32>,
+    pub(crate) targets: Vec<u32>,
+    pub(crate) count: usize,
+    pub(crate) seqlen: usize,
+}
+
+impl Rows {
+    /// Of rows of `seqlen + 1` tokens.
+    ///
+    /// # Errors
+    /// No rows, or no whole ones.
+    pub(crate) fn new(tokens: &[u32], seqlen: usize) -> Result<Self> {
+        if tokens.is_empty() || seqlen == 0 || !tokens.len().is_multiple_of(seqlen + 1) {
+            return Err(Error::Rows { seqlen, got: tokens.len() });
+        }
+        let (mut read, mut targets) = (Vec::new(), Vec::new());
+        for row in tokens.chunks_exact(seqlen + 1) {
+            read.extend_from_slice(&row[..seqlen]);
+            targets.extend_from_slice(&row[1..]);
+        }
+        Ok(Rows { read, targets, count: tokens.len() / (seqlen + 1), seqlen })
+    }
+}
+
 /// Random zeros in what is added to the stream, the same on the way back as on the way there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dropout {
@@ -164,15 +184,18 @@ pub(crate) struct Dropout {
 }
 
 impl Dropout {
-    const NONE: Dropout = Dropout { share: 0.0, seed: 0 };
+    pub(crate) const NONE: Dropout = Dropout { share: 0.0, seed: 0 };
+
+    /// What the zeros of one place of a model are drawn from, if there are any.
+    pub(crate) fn zeros(self, place: usize) -> Option<Zeros> {
+        (self.share > 0.0).then(|| Zeros { share: self.share, seed: self.seed ^ ((place as u64 + 1) << 40) })
+    }
 
     /// Zeros in the numbers of one place of a model.
     fn apply(self, place: usize, numbers: &mut [f32]) {
-        if self.share == 0.0 {
-            return;
-        }
-        let mut random = Random::new(self.seed ^ ((place as u64 + 1) << 40));
-        let (least, scale) = ((self.share * 65536.0) as u64, (1.0 / (1.0 - self.share)) as f32);
+        let Some(Zeros { share, seed }) = self.zeros(place) else { return };
+        let mut random = Random::new(seed);
+        let (least, scale) = ((share * 65536.0) as u64, (1.0 / (1.0 - share)) as f32);
         for four in numbers.chunks_mut(4) {
             let bits = random.bits();
             for (i, x) in four.iter_mut().enumerate() {

@@ -4,6 +4,7 @@ mod optimizer;
 mod saved;
 
 use crate::config::Config;
+use crate::device::{DeviceModel, DeviceTraining, Downloaded};
 use crate::error::{Error, Result};
 use crate::initial::initial;
 use crate::model::Model;
@@ -12,7 +13,8 @@ use crate::random::Random;
 use crate::tensors::{Array, Tensors, zeros_like};
 use crate::weight::file_dtype;
 use optimizer::Moments;
-use statescan::{DType, Exec};
+use statescan::{DType, Device, Exec};
+use std::borrow::Cow;
 
 /// What is trained, and how.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +76,8 @@ pub struct Trainer {
     text: Vec<u32>,
     held_out: Vec<u32>,
     gradients: Tensors,
+    /// Where the latest steps were on a GPU: weights and moments as they are now.
+    on_device: Option<(Device, DeviceTraining)>,
 }
 
 impl Trainer {
@@ -102,7 +106,7 @@ impl Trainer {
         let (moments, gradients) = (Moments::new(&weights), zeros_like(&weights));
         let tokens = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).collect();
         let (text, held_out) = (tokens(learned), tokens(held_out));
-        Ok(Trainer { options, config, weights, moments, losses: Vec::new(), text, held_out, gradients })
+        Ok(Trainer { options, config, weights, moments, losses: Vec::new(), text, held_out, gradients, on_device: None })
     }
 
     /// What is trained, and how.
@@ -125,22 +129,57 @@ impl Trainer {
     /// # Errors
     /// Weights that are not finite.
     pub fn model(&self) -> Result<Model> {
-        Model::from_tensors(self.config.clone(), &self.weights)
+        let weights = match &self.on_device {
+            None => Cow::Borrowed(&self.weights),
+            Some((_, training)) => Cow::Owned(training.weights()?),
+        };
+        Model::from_tensors(self.config.clone(), &weights)
     }
 
-    /// One step on rows from random places of the text; the loss before it, in bits for a byte.
+    /// One step on rows from random places of the text; the loss before it, in bits for a byte. On a GPU weights and moments stay there from step to
+    /// step; rows and random zeros are the same on every device.
     ///
     /// # Errors
-    /// Weights that have become infinite.
+    /// Weights that have become infinite; errors of the device.
     pub fn step(&mut self, exec: &Exec) -> Result<f64> {
-        let step = self.losses.len();
-        let Options { seqlen, dropout, seed, .. } = self.options;
+        let (step, rows) = (self.losses.len(), self.rows(self.losses.len()));
+        let Options { seqlen, dropout, seed, clip, .. } = self.options;
         let dropout = Dropout { share: dropout, seed: seed ^ ((step as u64 + 1) << 20) };
-        let loss = self.model()?.loss_with_dropout(exec, &self.rows(step), seqlen, dropout, &mut self.gradients)?;
-        self.moments.step(&mut self.weights, &mut self.gradients, step, &self.options);
+        self.move_to(exec)?;
+        let loss = match &mut self.on_device {
+            Some((_, training)) => {
+                let by = optimizer::on_device(step, &self.options);
+                training.step_with_dropout(&rows, seqlen, dropout, clip, by)?
+            }
+            None => {
+                let loss = self.model()?.loss_with_dropout(exec, &rows, seqlen, dropout, &mut self.gradients)?;
+                self.moments.step(&mut self.weights, &mut self.gradients, step, &self.options);
+                loss
+            }
+        };
+        if !loss.is_finite() {
+            return Err(Error::Training { setting: "loss", expected: "a finite number", got: loss });
+        }
         let loss = loss / std::f64::consts::LN_2;
         self.losses.push(loss as f32);
         Ok(loss)
+    }
+
+    /// Takes weights and moments to where an executor computes.
+    fn move_to(&mut self, exec: &Exec) -> Result<()> {
+        if self.on_device.as_ref().is_some_and(|(own, _)| *own == exec.device()) {
+            return Ok(());
+        }
+        if let Some((_, training)) = &self.on_device {
+            let Downloaded { weights, first, second } = training.download()?;
+            (self.weights, self.moments, self.on_device) = (weights, Moments { first, second }, None);
+        }
+        if exec.device() != Device::Cpu {
+            let means = [&self.moments.first, &self.moments.second];
+            let training = DeviceTraining::from_parts(exec, &self.config, DType::F32, &self.weights, means)?;
+            self.on_device = Some((exec.device(), training));
+        }
+        Ok(())
     }
 
     /// The rows of a step, each with the byte behind it.
@@ -158,7 +197,11 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::model`].
     pub fn held_out(&self, exec: &Exec) -> Result<f64> {
-        self.model()?.bits_per_token(exec, &self.held_out)
+        let model = self.model()?;
+        match exec.device() {
+            Device::Cpu => model.bits_per_token(exec, &self.held_out),
+            _ => DeviceModel::new(exec, &model, None)?.bits_per_token(&self.held_out),
+        }
     }
 }
 

@@ -1,10 +1,14 @@
 //! AdamW with a clipped gradient and a learning rate that rises, and falls along a cosine.
 
 use super::Options;
+use crate::device::decays;
 use crate::tensors::{Array, Tensors, zeros_like};
+use statescan::cuda::layers::training::AdamW;
 
+/// What a step leaves of running means of gradients and of their squares.
 const MEMORY: f64 = 0.9;
 const MEMORY_OF_SQUARES: f64 = 0.95;
+/// Added to the root of the mean square.
 const EPS: f64 = 1e-8;
 /// The learning rate at the end, as a share of the highest.
 const LEAST: f64 = 0.1;
@@ -42,9 +46,10 @@ impl Moments {
     }
 }
 
-/// Only projections lose weight: norms, biases, decays, skips and filters mean something by their size.
-fn decays(name: &str) -> bool {
-    name.ends_with("proj.weight")
+/// A step on a device.
+pub(super) fn on_device(step: usize, options: &Options) -> AdamW {
+    let memory = [MEMORY, MEMORY_OF_SQUARES];
+    AdamW { rate: rate(step, options), weight_decay: options.weight_decay, memory, eps: EPS, taken: step as u32 + 1 }
 }
 
 /// The learning rate of a step.

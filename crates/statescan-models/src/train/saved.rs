@@ -1,6 +1,7 @@
 //! A trainer on disk: `training.safetensors`, all that it needs to go on, and the model as others read it.
 
 use super::{Options, Trainer};
+use crate::device::Downloaded;
 use crate::error::{Error, Result};
 use crate::files::write_aside;
 use crate::tensors::{Array, Tensors, from_file, to_bytes};
@@ -24,12 +25,16 @@ impl Trainer {
         std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
         let losses = Array { shape: vec![self.losses.len()], data: self.losses.clone() };
         let losses = Tensors::from([("losses".to_owned(), losses)]);
-        let moments = &self.moments;
-        let groups = [("weights.", &self.weights), ("first.", &moments.first), ("second.", &moments.second), ("", &losses)];
+        let there = self.on_device.as_ref().map(|(_, training)| training.download()).transpose()?;
+        let [weights, first, second] = match &there {
+            None => [&self.weights, &self.moments.first, &self.moments.second],
+            Some(Downloaded { weights, first, second }) => [weights, first, second],
+        };
+        let groups = [("weights.", weights), ("first.", first), ("second.", second), ("", &losses)];
         let about = json!({"options": self.options.to_json(), "text": self.text_mark(), "steps": self.losses.len()});
         let metadata = HashMap::from([("training".to_owned(), about.to_string())]);
         write_aside(&folder.join(FILE), &to_bytes(&groups, DType::F32, Some(metadata))?)?;
-        let model = to_bytes(&[("", &self.weights)], self.options.dtype, None)?;
+        let model = to_bytes(&[("", weights)], self.options.dtype, None)?;
         write_aside(&folder.join("model.safetensors"), &model)?;
         write_aside(&folder.join("config.json"), format!("{:#}\n", self.config.to_json()).as_bytes())
     }

@@ -4,6 +4,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use statescan_models::Model;
+use statescan_models::reference::Weights;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -140,6 +141,12 @@ impl Folder {
             };
         }
         self
+    }
+
+    /// The tensors, stored in f32, as the oracle takes them.
+    pub fn weights(&self) -> Weights {
+        let number = |b: &[u8]| f64::from(f32::from_le_bytes(b.try_into().unwrap()));
+        self.tensors.iter().map(|(name, part)| (name.clone(), part.2.chunks_exact(4).map(number).collect())).collect()
     }
 
     /// Bytes of a file with these tensors.

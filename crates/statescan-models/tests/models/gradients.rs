@@ -9,10 +9,8 @@ use statescan_models::{Array, Config, Model, Tensors};
 fn model(kind: &str) -> (Model, Config, Weights) {
     let folder = Folder::new(kind);
     let model = folder.model();
-    let number = |b: &[u8]| f64::from(f32::from_le_bytes(b.try_into().unwrap()));
-    let weights = folder.tensors.iter().map(|(name, part)| (name.clone(), part.2.chunks_exact(4).map(number).collect()));
     let config = model.config().clone();
-    (model, config, weights.collect())
+    (model, config, folder.weights())
 }
 
 fn poisoned(weights: &Weights) -> Tensors {

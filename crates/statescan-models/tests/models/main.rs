@@ -2,6 +2,7 @@
 
 mod chat;
 mod common;
+mod device;
 mod folders;
 mod gradients;
 mod layers;

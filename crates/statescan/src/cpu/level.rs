@@ -37,7 +37,7 @@ impl Level {
     /// Whether this processor has it.
     pub fn is_available(self) -> bool {
         match self {
-            Level::Scalar => true,
+            Level::Scalar => cfg!(not(all(target_arch = "x86_64", fuzzing))),
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Level::Avx2 => pulp::x86::V3::try_new().is_some(),
             #[cfg(all(target_arch = "x86_64", not(any(miri, fuzzing))))]
@@ -82,7 +82,7 @@ impl Level {
     /// Runs a kernel compiled for this level; a level that the processor lacks runs as scalar code.
     pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            // fuzzing is with one width of vectors: kernels with all the sanitizer's checks take minutes to build
+            // fuzzing is with one width of vectors, and needs AVX2: kernels with all the sanitizer's checks take minutes to build
             #[cfg(all(target_arch = "x86_64", not(fuzzing)))]
             Level::Avx512 => {
                 if let Some(token) = pulp::x86::V4::try_new() {
@@ -103,6 +103,9 @@ impl Level {
             }
             _ => {}
         }
+        #[cfg(all(target_arch = "x86_64", fuzzing))]
+        unreachable!("no kernel for {self}");
+        #[cfg(not(all(target_arch = "x86_64", fuzzing)))]
         pulp::Scalar.call(kernel)
     }
 }

@@ -1,5 +1,6 @@
 //! What stands in for the driver when the crate is built without it.
 
+use super::layers::Product;
 use super::{Config, Function, Launch, Numbers, Parameter, Program, TensorMap, Tiling};
 use crate::error::{Error, Result};
 use core::convert::Infallible;
@@ -49,6 +50,15 @@ impl Stream {
     pub(crate) unsafe fn download(&self, _to: *mut u8, _from: u64, _bytes: usize) -> Result<()> {
         match self.0 {}
     }
+    pub(crate) fn allocate_on_host(&self, _bytes: usize) -> Result<usize> {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn free_on_host(&self, _memory: usize) {
+        match self.0 {}
+    }
+    pub(crate) unsafe fn send_to_host(&self, _to: usize, _from: u64, _bytes: usize) -> Result<()> {
+        match self.0 {}
+    }
     pub(crate) unsafe fn fill(&self, _to: u64, _byte: u8, _bytes: usize) -> Result<()> {
         match self.0 {}
     }
@@ -61,7 +71,7 @@ impl Stream {
     pub(crate) fn begin_capture(&self) -> Result<()> {
         match self.0 {}
     }
-    pub(crate) fn end_capture(&self) -> Result<u64> {
+    pub(crate) fn end_capture(&self, _only: Option<&str>) -> Result<u64> {
         match self.0 {}
     }
     pub(crate) unsafe fn launch_graph(&self, _graph: u64) -> Result<()> {
@@ -102,5 +112,26 @@ impl Stream {
         _params: &P,
     ) -> Result<()> {
         match self.0 {}
+    }
+    pub(crate) unsafe fn launch_early<P: Parameter>(
+        &self,
+        _program: &Program<P>,
+        _config: &Config,
+        _launch: Launch,
+        _params: &P,
+    ) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+/// Products that cannot exist.
+pub(crate) struct Blaslt(Stream);
+
+impl Blaslt {
+    pub(crate) fn new(stream: &Stream) -> Result<Self> {
+        match stream.0 {}
+    }
+    pub(crate) unsafe fn multiply(&self, _product: &Product, _addresses: [u64; 4], _add: bool) -> Result<()> {
+        match self.0.0 {}
     }
 }

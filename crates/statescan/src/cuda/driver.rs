@@ -33,6 +33,14 @@ macro_rules! call {
 }
 pub(super) use call;
 
+/// The version of CUDA that the driver is of: 12030 is 12.3.
+pub(super) fn version() -> Result<i32> {
+    let mut version = 0;
+    // SAFETY: the driver is loaded.
+    unsafe { call!(cuDriverGetVersion(&mut version))? };
+    Ok(version)
+}
+
 /// Loads and initialises the driver, once.
 pub(super) fn driver() -> Result<()> {
     static DRIVER: OnceLock<Result<()>> = OnceLock::new();
@@ -46,9 +54,7 @@ pub(super) fn driver() -> Result<()> {
             CUresult::CUDA_ERROR_NO_DEVICE => return Err(unavailable("the NVIDIA driver sees no device")),
             status => check("cuInit", status)?,
         }
-        let mut version = 0;
-        // SAFETY: the driver is initialised.
-        unsafe { call!(cuDriverGetVersion(&mut version))? };
+        let version = version()?;
         // launches and tensor maps of its time are called
         if version < OLDEST_DRIVER {
             return Err(unavailable("the NVIDIA driver is older than CUDA 12"));

@@ -19,11 +19,23 @@ impl Graph {
     /// # Errors
     /// [`Error::Unavailable`] if the executor is not a CUDA one; those of the calls.
     pub fn record<E: From<Error>>(exec: &Exec, calls: impl FnOnce() -> Result<(), E>) -> Result<Self, E> {
+        Self::recorded(exec, None, calls)
+    }
+
+    /// The same, and of all that was recorded only the kernel of this name runs, each launch after the one before: how long a part of a call takes.
+    ///
+    /// # Errors
+    /// As [`Graph::record`]; [`Error::Unavailable`] if nothing recorded has the name, or if the driver is older than CUDA 12.3.
+    pub fn record_kernel<E: From<Error>>(exec: &Exec, name: &str, calls: impl FnOnce() -> Result<(), E>) -> Result<Self, E> {
+        Self::recorded(exec, Some(name), calls)
+    }
+
+    fn recorded<E: From<Error>>(exec: &Exec, only: Option<&str>, calls: impl FnOnce() -> Result<(), E>) -> Result<Self, E> {
         let stream = exec.cuda_only()?.clone();
         stream.begin_capture()?;
         let made = calls();
         // the capture ends whatever came of the calls
-        let graph = stream.end_capture();
+        let graph = stream.end_capture(only);
         made?;
         Ok(Graph { graph: graph?, stream })
     }

@@ -9,6 +9,8 @@ struct Barrier { u64 state; };
 DEVICE void barrier_init(Barrier& barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
 }
+// before its memory becomes another barrier
+DEVICE void barrier_end(Barrier& barrier) { asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory"); }
 DEVICE void barriers_are_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DEVICE void barrier_arrive(Barrier& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
@@ -29,6 +31,16 @@ DEVICE void barrier_wait(Barrier& barrier, u32 phase) {
 // ---- tiles: `at` is the first element of a tile along each axis, the innermost axis first
 
 struct TensorMap;   // declared among the parameters of kernels that take one
+
+// A map in device memory is changed: its tensor's given axis ends elsewhere. Threads that use it afterwards call `tensor_map_acquire` first.
+template <int AXIS> DEVICE void tensor_map_end(TensorMap& map, u32 end) {
+  asm volatile("tensormap.replace.tile.global_dim.b1024.b32 [%0], %1, %2;" ::"l"(&map), "n"(AXIS), "r"(end) : "memory");
+  // the copy engine has its own view of maps
+  asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+}
+DEVICE void tensor_map_acquire(const TensorMap& map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(&map) : "memory");
+}
 
 // Starts to copy a tile to shared memory, at a multiple of 128 bytes (of 1024 where it is swizzled by 128); its bytes count at the barrier.
 template <int RANK> DEVICE void tile_load(void* to, const TensorMap& map, Barrier& barrier, const int (&at)[RANK]) {
@@ -112,6 +124,14 @@ template <int LEFT = 0> DEVICE void products_wait() { asm volatile("wgmma.wait_g
 template <int COUNT> DEVICE void pin(f32 (&sums)[COUNT]) {
 #pragma unroll
   for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
+// Keeps factors in their registers until products have been waited for, one sum of which is given. The assembler takes registers of factors for
+// free once a product has been issued, and others would be written there before it has read them: so their bits are used, in vain.
+template <int COUNT> DEVICE void keep(const FragmentA (&factors)[COUNT], f32 sum) {
+  u32 bits = __float_as_uint(sum);
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) bits ^= factors[i].v[0] ^ factors[i].v[1], bits ^= factors[i].v[2] ^ factors[i].v[3];
+  asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; @p nanosleep.u32 0; }" ::"r"(bits) : "memory");
 }
 
 // Sums of a warpgroup, N columns: each warp has 16 rows, in the order of FragmentC for each 8 columns. With `add` they go on from what is there already.

@@ -5,7 +5,10 @@ pub(super) const DRIVER: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &
 /// NVRTC's names.
 pub(super) const NVRTC: &[&str] =
     if cfg!(windows) { &["nvrtc64_130_0.dll"] } else { &["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"] };
-/// Where toolkits put NVRTC when it is not in the loader's path.
+/// cuBLASLt's names.
+pub(super) const BLASLT: &[&str] =
+    if cfg!(windows) { &["cublasLt64_13.dll"] } else { &["libcublasLt.so", "libcublasLt.so.13", "libcublasLt.so.12"] };
+/// Where toolkits put libraries that are not in the loader's path.
 const FOLDERS: &[&str] = &["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/opt/cuda/lib64"];
 
 /// Whether the loader finds a library by one of its names.
@@ -36,7 +39,9 @@ mod tests {
     fn cudarc_looks_for_the_same_names() {
         let candidates =
             |names: &[&str]| -> Vec<String> { names.iter().flat_map(|name| cudarc::get_lib_name_candidates(name)).collect() };
-        for (names, known) in [(DRIVER, candidates(&["cuda", "nvcuda"])), (NVRTC, candidates(&["nvrtc"]))] {
+        for (names, known) in
+            [(DRIVER, candidates(&["cuda", "nvcuda"])), (NVRTC, candidates(&["nvrtc"])), (BLASLT, candidates(&["cublasLt"]))]
+        {
             assert!(names.iter().all(|name| known.iter().any(|k| k == name)), "{names:?} {known:?}");
         }
     }

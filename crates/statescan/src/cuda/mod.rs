@@ -16,6 +16,8 @@
 #[cfg(not(feature = "cuda"))]
 mod absent;
 #[cfg(feature = "cuda")]
+mod blaslt;
+#[cfg(feature = "cuda")]
 mod cache;
 mod ceilings;
 mod config;
@@ -25,10 +27,14 @@ mod graph;
 #[cfg(feature = "cuda")]
 mod jit;
 mod kernel;
+mod landing;
 mod launch;
+pub mod layers;
 #[cfg(feature = "cuda")]
 mod library;
 mod memory;
+#[cfg(feature = "cuda")]
+mod nodes;
 mod numbers;
 #[cfg(feature = "cuda")]
 pub(crate) mod nvrtc;
@@ -45,11 +51,14 @@ mod tensor_map;
 pub(crate) mod testing;
 
 #[cfg(not(feature = "cuda"))]
-pub(crate) use absent::Stream;
+pub(crate) use absent::{Blaslt, Stream};
+#[cfg(feature = "cuda")]
+pub(crate) use blaslt::Blaslt;
 pub use ceilings::Ceilings;
 pub(crate) use config::{Config, TileCopy, Value, neighbours};
 pub use graph::{Graph, elapsed};
 pub(crate) use kernel::{Kernel, blocks_of_lines};
+pub use landing::Landing;
 pub(crate) use launch::Launch;
 pub(crate) use memory::DeviceMemory;
 pub(crate) use numbers::Numbers;

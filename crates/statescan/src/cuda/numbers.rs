@@ -20,6 +20,12 @@ impl Numbers {
         self.capability >= (9, 0)
     }
 
+    /// Whether a kernel can begin before the one in front of it has ended.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only a driver launches
+    pub(crate) fn has_early_starts(&self) -> bool {
+        self.capability >= (9, 0)
+    }
+
     /// What kernels are compiled for, such as `sm_90a`: on Hopper with the instructions that no other architecture has.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only a compiler reads it
     pub(crate) fn architecture(&self) -> String {

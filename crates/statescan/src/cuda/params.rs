@@ -121,7 +121,7 @@ macro_rules! scalar {
         }
     )*};
 }
-scalar!(u32 as "u32", i64 as "i64", f32 as "f32", Complex32 as "complex64", c_void as "void");
+scalar!(u32 as "u32", i32 as "i32", i64 as "i64", f32 as "f32", Complex32 as "complex64", c_void as "void");
 
 impl<P: Parameter, const COUNT: usize> Parameter for [P; COUNT] {
     #[cfg(feature = "cuda")]

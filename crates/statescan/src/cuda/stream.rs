@@ -80,7 +80,7 @@ impl Stream {
     pub(crate) fn allows_tf32(&self) -> bool {
         self.tf32
     }
-    fn raw(&self) -> sys::CUstream {
+    pub(super) fn raw(&self) -> sys::CUstream {
         self.raw as sys::CUstream
     }
     pub(crate) fn ordinal(&self) -> usize {
@@ -144,6 +144,37 @@ impl Stream {
         self.synchronize()
     }
 
+    /// Page-locked memory of the host, of at least one byte.
+    pub(crate) fn allocate_on_host(&self, bytes: usize) -> Result<usize> {
+        let _current = self.context.enter()?;
+        let mut memory = null_mut();
+        // SAFETY: a context is current.
+        unsafe { call!(cuMemHostAlloc(&mut memory, bytes.max(1), 0))? };
+        Ok(memory as usize)
+    }
+
+    /// # Safety
+    /// The memory comes from [`Stream::allocate_on_host`] and is not used afterwards.
+    pub(crate) unsafe fn free_on_host(&self, memory: usize) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: the caller's contract; a failure means that the context is lost.
+            unsafe { sys::cuMemFreeHost(memory as *mut c_void) };
+        }
+    }
+
+    /// Copies to page-locked memory of the host, in the order of the stream.
+    ///
+    /// # Safety
+    /// Both ranges are valid, and nobody reads the target before the stream has come to it.
+    pub(crate) unsafe fn send_to_host(&self, to: usize, from: u64, bytes: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        match bytes {
+            0 => Ok(()),
+            // SAFETY: the caller's contract.
+            _ => unsafe { call!(cuMemcpyDtoHAsync_v2(to as *mut c_void, from, bytes, self.raw())) },
+        }
+    }
+
     /// Sets bytes.
     ///
     /// # Safety
@@ -191,16 +222,22 @@ impl Stream {
         unsafe { call!(cuStreamBeginCapture_v2(self.raw(), mode)) }
     }
 
-    /// Ends it: what was recorded, ready to be launched.
-    pub(crate) fn end_capture(&self) -> Result<u64> {
+    /// Ends it: what was recorded, or the launches of one kernel of it, ready to be launched.
+    pub(crate) fn end_capture(&self, only: Option<&str>) -> Result<u64> {
         let _current = self.context.enter()?;
         let (mut graph, mut ready) = (null_mut(), null_mut());
         // SAFETY: the places written are valid; the recorded graph is destroyed once what is launched was made from it.
         unsafe {
             call!(cuStreamEndCapture(self.raw(), &mut graph))?;
             let made = call!(cuGraphInstantiateWithFlags(&mut ready, graph, 0));
+            let kept = made.and_then(|()| only.map_or(Ok(()), |name| super::nodes::keep_kernel(graph, ready, name)));
             sys::cuGraphDestroy(graph);
-            made?;
+            if let Err(error) = kept {
+                if !ready.is_null() {
+                    sys::cuGraphExecDestroy(ready);
+                }
+                return Err(error);
+            }
         }
         Ok(ready as u64)
     }
@@ -292,20 +329,52 @@ impl Stream {
         unsafe { self.start(function, launch, params) }
     }
 
+    /// As [`Stream::launch`], and where the device can the kernel begins while the one before it ends: it calls `wait_for_earlier` (layers.cuh) before
+    /// it reads what that one writes.
+    ///
+    /// # Safety
+    /// As for [`Stream::launch`].
+    pub(crate) unsafe fn launch_early<P: Parameter>(
+        &self,
+        program: &Program<P>,
+        config: &Config,
+        launch: Launch,
+        params: &P,
+    ) -> Result<()> {
+        let function = self.function(program, config, launch.shared)?;
+        let early = self.numbers().has_early_starts();
+        // SAFETY: the caller's contract.
+        unsafe { self.put(function, launch, params, early) }
+    }
+
     /// Puts a kernel into the stream.
     ///
     /// # Safety
     /// It is of this stream's device and takes one `P`, and as for [`Stream::launch`].
     pub(crate) unsafe fn start<P: Parameter>(&self, function: Function, launch: Launch, params: &P) -> Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.put(function, launch, params, false) }
+    }
+
+    /// # Safety
+    /// As for [`Stream::start`].
+    unsafe fn put<P: Parameter>(&self, function: Function, launch: Launch, params: &P, early: bool) -> Result<()> {
         launch.check(function.kernel, &self.numbers())?;
         let _current = self.context.enter()?;
         let mut arguments = [core::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         let Launch { grid, cluster, threads, shared } = launch;
         let [x, y, z] = cluster.unwrap_or([1; 3]);
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z } },
+        let mut attribute = match early {
+            true => sys::CUlaunchAttribute {
+                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                pad: [0; 4],
+                value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+            },
+            false => sys::CUlaunchAttribute {
+                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                pad: [0; 4],
+                value: sys::CUlaunchAttributeValue { clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z } },
+            },
         };
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0],
@@ -317,7 +386,7 @@ impl Stream {
             sharedMemBytes: shared,
             hStream: self.raw(),
             attrs: &mut attribute,
-            numAttrs: cluster.is_some().into(),
+            numAttrs: (early || cluster.is_some()).into(),
         };
         let function = function.address as sys::CUfunction;
         // SAFETY: the caller's contract; the driver copies parameters and attributes before it returns.

@@ -4,6 +4,7 @@
 //! multiply-adds. One row alone takes the same steps for itself. Where many rows share weights of 16 bits, a job widens them once.
 
 use crate::cpu::simd::{Isa, V};
+use crate::cpu::tile::{LINE, prefetch_row};
 use crate::cpu::{Kernel, Shared, outline};
 use crate::exec::Exec;
 use crate::tensor::{Element, View, ViewMut};
@@ -223,17 +224,24 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
         let w: [&[T]; OUTPUTS] = core::array::from_fn(|o| weight.row(self.output + o.min(self.count - 1)));
         let mut sums = [[V::splat(simd, 0f32); OUTPUTS]; R];
         for k in (0..whole).step_by(lanes) {
-            // no closure here, which could be compiled on its own, without the instruction set
-            let mut wide = [V::splat(simd, 0f32); OUTPUTS];
-            for (wide, w) in wide.iter_mut().zip(&w) {
-                // SAFETY: rows have at least `whole` elements.
-                *wide = T::widen(simd, unsafe { w.get_unchecked(k..k + lanes) });
-            }
-            for r in 0..R {
-                // SAFETY: as above.
-                let x = unsafe { V::load(simd, x[r].as_ptr().add(k)) };
+            // One row waits for its weights, and rows of 16 bits end too soon for the processor to ask for the next ones by itself.
+            if R == 1 && size_of::<T>() < size_of::<f32>() && k % (LINE / size_of::<T>()) == 0 {
                 for o in 0..OUTPUTS {
-                    sums[r][o] = x.mul_add(wide[o], sums[r][o]);
+                    prefetch_row(weight.at(self.output + OUTPUTS + o, k).cast(), LINE);
+                }
+            }
+            // no closure here, which could be compiled on its own, without the instruction set
+            let mut rows = [V::splat(simd, 0f32); R];
+            for (row, x) in rows.iter_mut().zip(&x) {
+                // SAFETY: rows have at least `whole` elements.
+                *row = unsafe { V::load(simd, x.as_ptr().add(k)) };
+            }
+            // One output after another: three rows, one vector of weights and the sums of a tile are what sixteen registers hold.
+            for o in 0..OUTPUTS {
+                // SAFETY: as above.
+                let wide = T::widen(simd, unsafe { w[o].get_unchecked(k..k + lanes) });
+                for r in 0..R {
+                    sums[r][o] = rows[r].mul_add(wide, sums[r][o]);
                 }
             }
         }

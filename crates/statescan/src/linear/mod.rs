@@ -16,7 +16,8 @@
 //! `l`, `l + lanes`, .., in this order, and one addition tree joins the lanes. So a prompt may be processed in parts of any length, one step
 //! at a time or together with other prompts, with the same bits. Libraries for matrix products cut sums as the shape of a call suggests.
 //!
-//! There is no kernel for CUDA, where libraries of products come with the device.
+//! This is for the CPU. On a GPU [`cuda::layers::Products`](crate::cuda::layers::Products) has products of many rows, by cuBLASLt, and
+//! [`cuda::layers::row_product`](crate::cuda::layers::row_product) those of one.
 
 mod backward;
 mod kernel;

@@ -239,6 +239,32 @@ impl<'a> View<'a> {
         view
     }
 
+    /// One axis as two, the first of so many elements.
+    ///
+    /// ```
+    /// let x = [0f32, 1.0, 2.0, 3.0, 4.0, 5.0];
+    /// let heads = statescan::View::new(&x, &[1, 6])?.split(1, 3);
+    /// assert_eq!((&heads.shape()[..], heads.at(&[0, 2, 1]).re), (&[1, 3, 2][..], 5.0));
+    /// # Ok::<(), statescan::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If the axis is not a multiple of it, or the view already has [`MAX_RANK`] axes.
+    pub fn split(self, axis: usize, outer: usize) -> Self {
+        assert!(self.rank() < MAX_RANK, "too many axes");
+        assert!(
+            outer > 0 && self.shape[axis].is_multiple_of(outer),
+            "an axis of {} is not {outer} times something",
+            self.shape[axis]
+        );
+        let mut view = self;
+        let inner = view.shape[axis] / outer;
+        view.shape.as_mut()[axis] = inner;
+        view.shape.insert(axis, outer);
+        view.strides.insert(axis, view.strides[axis].wrapping_mul(inner as isize));
+        view
+    }
+
     /// A new axis of this size at a position; every index of it is the same memory (stride 0).
     ///
     /// # Panics

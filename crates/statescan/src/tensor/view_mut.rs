@@ -90,6 +90,11 @@ impl<'a> ViewMut<'a> {
         Self::wrap(self.view.index(axis, at))
     }
 
+    /// One axis as two (see [`View::split`]).
+    pub fn split(self, axis: usize, outer: usize) -> Self {
+        Self::wrap(self.view.split(axis, outer))
+    }
+
     /// A new axis of size 1.
     pub fn unsqueeze(self, axis: usize) -> Self {
         Self::wrap(self.view.expand(axis, 1))
@@ -108,6 +113,16 @@ impl<'a> ViewMut<'a> {
     /// Sizes of the axes.
     pub fn shape(&self) -> Shape {
         self.view.shape()
+    }
+
+    /// The part before an index of an axis, and the rest.
+    ///
+    /// # Panics
+    /// If there is no such axis or no such index.
+    pub fn split_at(self, axis: usize, at: usize) -> (Self, Self) {
+        let whole = self.view.shape()[axis];
+        // the two views have no element in common
+        (Self::wrap(self.view.slice(axis, 0..at)), Self::wrap(self.view.slice(axis, at..whole)))
     }
 
     /// Address of element (0, .., 0).

@@ -8,7 +8,7 @@ mod oracle;
 mod vectors;
 
 use common::device::{home, is_gpu, on, ran};
-use common::{Layout, Rng, assert_close, cpu_executors, executors, normal, poisoned, tensor};
+use common::{Layout, Rng, assert_close, cpu_executors, executors, normal, poisoned, random_cases, tensor};
 use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::causal_conv1d::{self, Activation, Args, Cotangents, Gradients, Outputs, reference};
@@ -340,7 +340,7 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random_cases(60, "tests/causal_conv1d.proptest-regressions"))]
     #[test]
     fn random_problems(case in cases()) {
         check(&case, &[Exec::cpu(1)]);

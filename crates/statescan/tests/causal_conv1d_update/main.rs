@@ -5,7 +5,7 @@ mod common;
 mod cuda;
 
 use common::device::{home, is_gpu, on, ran};
-use common::{Layout, Rng, assert_close, assert_too_large, broadcast, executors, indices, normal, poisoned};
+use common::{Layout, Rng, assert_close, assert_too_large, broadcast, executors, indices, normal, poisoned, random_cases};
 use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::causal_conv1d::update::{Args as UpdateArgs, reference as oracle, update};
@@ -155,7 +155,7 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random_cases(60, "tests/causal_conv1d_update.proptest-regressions"))]
     #[test]
     fn random_problems(case in cases()) {
         check(&case, &[Exec::cpu(1)]);

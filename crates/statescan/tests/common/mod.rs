@@ -7,7 +7,7 @@ pub mod vectors;
 
 use num_complex::Complex64;
 use proptest::prelude::ProptestConfig;
-use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
+use proptest::test_runner::{FailurePersistence, FileFailurePersistence, RngSeed};
 use statescan::tensor::{Dense, Element, ErrorBound, max_errors};
 use statescan::{DType, Error, Exec, Level, Tensor, View};
 
@@ -149,10 +149,13 @@ pub fn indices(dtype: DType, values: &[i64]) -> Tensor {
     buffer
 }
 
-/// As many random cases, after those that failed once: the seeds of these are in a file beside the tests.
+/// As many random cases, after those that failed once: the seeds of these are in a file beside the tests. They are the same in every run, unless
+/// `PROPTEST_RNG_SEED` has a number for others.
 pub fn random_cases(cases: u32, failed: &'static str) -> ProptestConfig {
     let failure_persistence = Some(Box::new(FileFailurePersistence::Direct(failed)) as Box<dyn FailurePersistence>);
-    ProptestConfig { cases, failure_persistence, ..ProptestConfig::default() }
+    let chosen = ProptestConfig::default();
+    let rng_seed = if chosen.rng_seed == RngSeed::Random { RngSeed::Fixed(1) } else { chosen.rng_seed };
+    ProptestConfig { cases, failure_persistence, rng_seed, ..chosen }
 }
 
 /// Executors over levels and threads: every level on one thread, the best one on three.

@@ -1,6 +1,7 @@
 //! A sequence cut over ranks, which are threads here, is the whole sequence: outputs, final states and every gradient, for any cuts, packing and
 //! direction of time.
 
+mod combine;
 #[path = "../common/mod.rs"]
 mod common;
 mod rank;
@@ -379,6 +380,10 @@ fn wrong_summaries_are_named() {
         assert!(wrong.bytes().iter().all(|&byte| byte == 0xff));
     }
     let convolution = Operation::find("causal_conv1d").unwrap();
-    let error = convolution.summary(&Exec::cpu(1), &Call::new(convolution.signature), Summary::default()).unwrap_err();
+    let (x, weight) = (Tensor::host(DType::F32, &[1, 4, 5]).unwrap(), Tensor::host(DType::F32, &[4, 3]).unwrap());
+    let mut call = Call::new(convolution.signature);
+    call.views[0] = Some(x.view());
+    call.views[1] = Some(weight.view());
+    let error = convolution.summary(&Exec::cpu(1), &call, Summary::default()).unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
 }

@@ -10,7 +10,7 @@ mod oracle;
 use case::{Case, Computed, Expected, Inputs};
 use common::device::{home, is_gpu, on, ran};
 use common::options::*;
-use common::{Layout, Rng, assert_close, executors, indices, normal, poisoned, random, uniform};
+use common::{Layout, Rng, assert_close, executors, indices, normal, poisoned, random, random_cases, uniform};
 use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::selective_scan::{self, Args, Cotangents, Gradients, Outputs, reference};
@@ -244,7 +244,7 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(random_cases(60, "tests/selective_scan.proptest-regressions"))]
     #[test]
     fn any_problem_agrees_with_the_oracle(case in cases(), threads in 1usize..4) {
         Expected::new(&case).check(&Exec::cpu(threads));

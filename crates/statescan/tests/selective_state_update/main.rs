@@ -7,7 +7,9 @@ mod cuda;
 use common::device::{home, is_gpu, on, ran};
 use common::options::*;
 use common::vectors::Case as Vectors;
-use common::{Layout, Rng, assert_close, assert_too_large, broadcast, executors, indices, normal, poisoned, random, uniform};
+use common::{
+    Layout, Rng, assert_close, assert_too_large, broadcast, executors, indices, normal, poisoned, random, random_cases, uniform,
+};
 use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::selective_scan;
@@ -275,7 +277,7 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random_cases(60, "tests/selective_state_update.proptest-regressions"))]
     #[test]
     fn random_problems(case in cases()) {
         check(&case, &[Exec::cpu(1)]);

@@ -6,7 +6,7 @@ mod common;
 use common::device::{home, is_gpu, on, ran};
 use common::*;
 use num_complex::Complex64;
-use proptest::prelude::{ProptestConfig, proptest};
+use proptest::prelude::proptest;
 use statescan::ops::simplified_scan::update::{Args, reference, update};
 use statescan::ops::simplified_scan::{self, Head};
 use statescan::tensor::{Dense, ErrorBound};
@@ -154,7 +154,7 @@ fn kernel_agrees_with_the_oracle() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(random_cases(64, "tests/simplified_state_update.proptest-regressions"))]
     #[test]
     fn any_shape_and_option(seed in 0u64..1 << 40, batch in 0usize..6, dim in 0usize..90, dstate in 0usize..90) {
         let mut rng = Rng::new(seed);

@@ -38,9 +38,31 @@ fn cuda_rows_of_bf16() {
         case([1, 129, 3, 128, 1, 128], 0),
         case([2, 333, 8, 24, 4, 8], INITIAL),
         case([1, 1000, 6, 64, 2, 128], WIDE_SKIP | GATE | LIMIT | HEADS_FIRST),
+        case([2, 200, 3, 64, 1, 256], 0),
+        case([1, 129, 4, 80, 2, 200], ALL),
     ];
     on_gpu(short, check);
-    on_gpu([0, ALL].map(|options| Case { decay: 0.05, ..case([1, 5000, 3, 64, 1, 128], options) }), check);
+    for (seqlen, states) in [(5000, 128), (1500, 256)] {
+        on_gpu([0, ALL].map(|options| Case { decay: 0.05, ..case([1, seqlen, 3, 64, 1, states], options) }), check);
+    }
+}
+
+/// Packed sequences as models train on them: each begins with a chunk of its own there, and its gradients do not see its neighbours.
+#[test]
+fn cuda_rows_of_bf16_packed() {
+    let case = |sizes, options| Case { seed: 5, ..Case::new(DType::BF16, sizes, options) };
+    let mut cases = Vec::new();
+    for packed in [BOUNDS, INDEX, INDEX | INDEX_STATES] {
+        cases.push(case([2, 300, 4, 64, 2, 128], packed | ALL));
+        cases.push(case([1, 555, 2, 80, 1, 64], packed | INITIAL | WIDE_SKIP | GATE));
+        cases.push(case([1, 2500, 1, 64, 1, 64], packed | INITIAL));
+    }
+    cases.push(case([2, 200, 2, 64, 1, 256], BOUNDS | INITIAL));
+    cases.push(case([1, 1, 2, 64, 1, 128], BOUNDS));
+    // more sequences than blocks
+    cases.push(case([2, 2000, 1, 64, 1, 128], INDEX | SHORT | ALL));
+    cases.push(case([1, 3000, 1, 64, 1, 64], INDEX | SHORT | WIDE_SKIP));
+    on_gpu(cases, check);
 }
 
 /// Chunks whose decays have no common scale in f32 beside chunks that have one.
@@ -48,8 +70,8 @@ fn cuda_rows_of_bf16() {
 fn cuda_rows_of_bf16_with_decays_of_any_size() {
     for decay in [0.0, 0.03, 3.0, 10.0, 30.0, 100.0, 500.0, 1e4, 1e6] {
         for options in [INITIAL, INITIAL | GATE | SKIP] {
-            let sizes = [1, 300, 4, 64, 1, 64];
-            on_gpu([Case { decay, seed: 3, ..Case::new(DType::BF16, sizes, options) }], check);
+            let sizes = [[1, 300, 4, 64, 1, 64], [1, 200, 2, 64, 1, 256]];
+            on_gpu(sizes.map(|sizes| Case { decay, seed: 3, ..Case::new(DType::BF16, sizes, options) }), check);
         }
     }
 }

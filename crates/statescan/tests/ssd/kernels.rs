@@ -1,6 +1,6 @@
 //! The kernels against the oracle: types, layouts, levels, sizes, options.
 
-use super::common::{Layout, Rng, executors};
+use super::common::{Layout, Rng, executors, random_cases};
 use super::*;
 use proptest::prelude::*;
 
@@ -138,7 +138,7 @@ fn any_subset_of_gradients_is_the_same() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(random_cases(48, "tests/ssd.proptest-regressions"))]
     #[test]
     fn random_problems(
         sizes in (0usize..3, 0usize..140, 1usize..4, 0usize..40, 1usize..4, 0usize..20),

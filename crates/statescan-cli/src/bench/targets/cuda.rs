@@ -76,21 +76,25 @@ pub(super) fn all() -> Vec<Target> {
         all.push(micros(&ssd(shape).backward(), 40.0, None));
     }
     all.push(ratio(&run.stored_as(DType::F32), "of bf16", &run, 3.5, None));
+    all.push(ratio(&run.stored_as(DType::F32).in_tf32(), "of bf16", &run, 1.5, None));
     let filter = on("causal_conv1d", &[('B', 8), ('D', 2048), ('L', 2048), ('W', 4)]).stored_as(DType::BF16);
     all.push(micros(&filter, 40.0, Some(37.0)));
     all.push(micros(&filter.backward(), 110.0, Some(56.0)));
     let linear = on("linear_scan", &[('B', 8), ('D', 1536), ('L', 16384)]);
     all.push(target(&linear, Measure::ShareOfCopy, 0.80, Some(0.90)));
-    for (sizes, forward, backward) in [
-        ([8, 512, 256, 4096], (680.0, 450.0), (1700.0, 1100.0)),
-        ([1, 256, 128, 65536], (500.0, 330.0), (1300.0, 850.0)),
-        ([32, 256, 128, 1024], (260.0, 170.0), (650.0, 430.0)),
+    for (sizes, forward, backward, tf32, scan) in [
+        ([8, 512, 256, 4096], (680.0, 450.0), (1700.0, 1100.0), [480.0, 1200.0], 70.0),
+        ([1, 256, 128, 65536], (500.0, 330.0), (1300.0, 850.0), [400.0, 1050.0], 80.0),
+        ([32, 256, 128, 1024], (260.0, 170.0), (650.0, 430.0), [210.0, 520.0], 35.0),
     ] {
         let [batch, dim, dstate, seqlen] = sizes;
         let of = |op| on(op, &[('B', batch), ('H', dim), ('P', dstate), ('L', seqlen)]);
         let (layer, inner) = (of("simplified_scan").with(Variation::Complex), of("s5_inner"));
         all.push(micros(&layer, forward.0, Some(forward.1)));
         all.push(micros(&layer.backward(), backward.0, Some(backward.1)));
+        all.push(micros(&layer.in_tf32(), tf32[0], None));
+        all.push(micros(&layer.in_tf32().backward(), tf32[1], None));
+        all.push(micros(&layer.kernel("simplified_scan"), scan, None));
         all.push(ratio(&inner, "of the complex operation", &layer, 0.6, None));
         all.push(ratio(&inner.backward(), "of the complex operation", &layer.backward(), 0.6, None));
     }
@@ -214,11 +218,12 @@ impl Bench {
         }
         let op = ops::find(run.op)?;
         let row = run.variation.apply(samples::random(op, &run.sizes.clone().with('B', 1), run.dtype)?)?;
-        if let Some(wrong) = device::wrong(&self.exec, &run.layout.apply(row.clone())?, run.backward)?.into_iter().next() {
+        let exec = self.exec.clone().with_tf32(run.tf32);
+        if let Some(wrong) = device::wrong(&exec, &run.layout.apply(row.clone())?, run.backward)?.into_iter().next() {
             return Ok(Err(Outcome::Wrong(wrong)));
         }
         let call = run.layout.apply(repeated(&row, run.sizes.get('B'))?)?;
-        let (time, bytes) = device::time(&self.exec, &call, run.backward)?;
+        let (time, bytes) = device::time(&exec, &call, run.backward, run.kernel)?;
         let timed = (time.as_nanos() as f64, bytes);
         self.known.insert(name, timed);
         Ok(Ok(timed))

@@ -18,6 +18,10 @@ pub(super) struct Run {
     pub level: Option<Level>,
     /// Whether it runs on the GPU.
     pub cuda: bool,
+    /// Whether products of f32 may round their factors to tf32 there.
+    pub tf32: bool,
+    /// The kernel that is timed there, if it is not the whole pass.
+    pub kernel: Option<&'static str>,
 }
 
 /// How two figures become one.
@@ -58,6 +62,8 @@ impl Run {
             threads: 1,
             level: None,
             cuda: false,
+            tf32: false,
+            kernel: None,
         }
     }
     pub fn backward(&self) -> Self {
@@ -71,6 +77,12 @@ impl Run {
     }
     pub fn stored_as(&self, dtype: DType) -> Self {
         Run { dtype, ..self.clone() }
+    }
+    pub fn in_tf32(&self) -> Self {
+        Run { tf32: true, ..self.clone() }
+    }
+    pub fn kernel(&self, name: &'static str) -> Self {
+        Run { kernel: Some(name), ..self.clone() }
     }
     fn on_two_threads(&self) -> Self {
         Run { threads: 2, ..self.clone() }
@@ -93,6 +105,8 @@ impl Run {
             (self.dtype != DType::F32).then(|| self.dtype.to_string()),
             (self.threads > 1).then(|| format!("{} threads", self.threads)),
             self.level.map(|level| level.to_string()),
+            self.tf32.then(|| "tf32".to_string()),
+            self.kernel.map(|name| format!("{name} alone")),
             self.cuda.then(|| "cuda".to_string()),
         ];
         for difference in differences.into_iter().flatten() {

@@ -62,7 +62,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     let only = args.op.as_deref().map(ops::find).transpose()?.map(ops::name);
     let mut gpu = cuda_device(&args.device)?.map(cuda::Bench::new).transpose()?;
     let listed = if gpu.is_some() { cuda::all() } else { list::all() };
-    let targets: Vec<Target> = listed.into_iter().filter(|t| only.is_none_or(|op| op == t.run.op)).collect();
+    let of_op = |target: &Target| only.is_none_or(|op| op == target.run.op);
+    let of_rows = |target: &Target| {
+        let work = target.run.describe();
+        args.rows.is_empty() || args.rows.iter().any(|text| work.contains(text))
+    };
+    let targets: Vec<Target> = listed.into_iter().filter(|target| of_op(target) && of_rows(target)).collect();
     // a GPU has a clock of its own, which nobody disturbs
     let rounds = if args.quick || gpu.is_some() { 1 } else { ROUNDS };
     let mut measured: Vec<Vec<Round>> = targets.iter().map(|_| Vec::new()).collect();

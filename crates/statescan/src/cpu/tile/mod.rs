@@ -15,7 +15,7 @@ use super::{Array, Kernel, Level, MatrixMut, outline};
 use crate::tensor::DType;
 use core::mem::MaybeUninit;
 use half::{bf16, f16};
-pub(crate) use plane::{Address, Area, AreaMut, Plane, PlaneMut, PlaneOf, prefetch_own, prefetch_row};
+pub(crate) use plane::{Address, Area, AreaMut, LINE, Plane, PlaneMut, PlaneOf, prefetch_own, prefetch_row};
 pub(crate) use prefetch::Prefetch;
 pub(crate) use storage::Storage;
 

@@ -236,7 +236,7 @@ impl AreaMut {
 }
 
 /// Bytes in a cache line.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// Prefetches the lines of a row of so many bytes, which may lie anywhere, into the second level of caches: rows a power of two apart would
 /// push each other out of the first.

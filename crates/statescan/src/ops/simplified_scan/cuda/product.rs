@@ -132,6 +132,7 @@ impl Product<'_> {
                     .dtype("SKIP", of(skip.map(|(skip, _)| skip)))
                     .dtype("EXTRA", of(skip.map(|(_, extra)| extra)))
                     .flag("HAS_SKIP", skip.is_some())
+                    .flag("EXTRA_WIDE", skip.is_some_and(|(_, extra)| is_wide(&extra)))
                     .flag("OUT_WIDE", is_wide(&view))
                     .int("TERM_PARTS", 1);
                 params.to = Strided::of(&view);
@@ -145,6 +146,7 @@ impl Product<'_> {
                     .dtype("SKIP", DType::F32)
                     .dtype("EXTRA", DType::F32)
                     .flag("HAS_SKIP", false)
+                    .flag("EXTRA_WIDE", false)
                     .flag("OUT_WIDE", false)
                     .int("TERM_PARTS", if complex { 2 } else { 1 });
                 params.terms = Address::new(address);

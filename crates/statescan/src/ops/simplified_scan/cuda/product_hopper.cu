@@ -211,6 +211,34 @@ struct StreamedNumbers {
 
 constexpr DEVICE int least(int a, int b) { return a < b ? a : b; }
 
+// What a skip multiplies: read before a tile's products, so that it is there after them.
+struct Extra {
+  EXTRA v[HAS_SKIP ? 32 : 1];
+
+  DEVICE void load(const HopperParams& p, const Tile& tile) {
+    if constexpr (HAS_SKIP) {
+      const int row = tile.row + 2 * (threadIdx.x % 4), column = tile.column + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 * 2;
+      const EXTRA* const from = at<EXTRA>(p.extra, tile.slice, row, column);
+#pragma unroll
+      for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+          EXTRA &first = v[4 * j + k], &second = v[4 * j + k + 2];
+          first = second = EXTRA();
+          if (row + 8 * j + k >= p.rows) continue;
+          const EXTRA* const own = from + (8 * j + k) * p.extra.stride[1];
+          if (EXTRA_WIDE && column + 1 < p.columns) {
+            const Neighbours<EXTRA, 2> both = *reinterpret_cast<const Neighbours<EXTRA, 2>*>(own);
+            first = both.v[0], second = both.v[1];
+          } else {
+            if (column < p.columns) first = own[0];
+            if (column + 1 < p.columns) second = own[p.extra.stride[2]];
+          }
+        }
+    }
+  }
+};
+
 struct Consumer {
   Sums<64> parts[OUT_PARTS], sums[SUMS];
 
@@ -296,21 +324,20 @@ struct Consumer {
       }
   }
 
-  DEVICE void write(const HopperParams& p, const Tile& tile) const {
-    // what is added to some of them is on its way before the first of it is needed
-    f32 added[32];
+  DEVICE void write(const HopperParams& p, const Tile& tile, const Extra& extra) const {
 #pragma unroll
     for (int begin = 0; begin < 8; begin += SOME) {
+      f32 factors[32];
       if constexpr (HAS_SKIP)
-        each_pair(p, tile, begin, [&](int i, int row, int column) {
-          added[i] = skip(p, tile.slice, row, column, 0), added[i + APART] = skip(p, tile.slice, row, column, 1);
-        });
+        each_pair(p, tile, begin, [&](int i, int row, int) { factors[i] = to_f32(*at<SKIP>(p.skip, row)); });
       each_pair(p, tile, begin, [&](int i, int row, int column) {
         const complex64 pair[2] = {number(i), number(i + APART)};
         if constexpr (OVER_TIME)
           put_terms(p, tile.slice, row, column, pair);
+        else if constexpr (HAS_SKIP)
+          put_pair(p, tile.slice, row, column, pair, {factors[i] * to_complex(extra.v[i]).re, factors[i] * to_complex(extra.v[i + APART]).re});
         else
-          put_pair(p, tile.slice, row, column, pair, {added[i], added[i + APART]});
+          put_pair(p, tile.slice, row, column, pair, {0.f, 0.f});
       });
     }
   }
@@ -320,6 +347,8 @@ struct Consumer {
 #pragma unroll 1
     for (int i = blockIdx.x; i < p.tiles; i += gridDim.x) {
       int left = Depths<int>(p, Tile(p, i).slice).left;
+      Extra extra;
+      extra.load(p, Tile(p, i));
 #pragma unroll
       for (int part = 0; part < OUT_PARTS; part++)
 #pragma unroll
@@ -331,7 +360,7 @@ struct Consumer {
         warp_arrive(barriers.empty[turn.at]);
         add_sums();
       }
-      write(p, Tile(p, i));
+      write(p, Tile(p, i), extra);
     }
   }
 };

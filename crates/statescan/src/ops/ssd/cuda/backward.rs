@@ -5,6 +5,7 @@
 use super::fused::{self, Fused};
 use super::gradients::{self, Places};
 use super::maps::{Maps, Of};
+use super::packed;
 use super::plan::{Cut, Kind, Math, Tiles, slices};
 use super::walk::{Direction, Output, Walk, ends_len};
 use super::{Call, TOO_LARGE, refuse_double};
@@ -50,6 +51,8 @@ struct Layout {
     skip: usize,
     b: usize,
     c: usize,
+    /// Tensor maps of packed sequences.
+    maps: usize,
     len: usize,
 }
 
@@ -63,17 +66,21 @@ impl Layout {
             len = len.saturating_add(size.next_multiple_of(4));
             start
         };
-        let heads = p.batch * tiles.chunks(p.seqlen) * p.nheads;
-        let slots = (heads * tiles.slot() * tiles.math.size()).div_ceil(4);
+        // of packed sequences there are as many terms as blocks, and as many slots as they may need
+        let (chunks, packed) = (tiles.chunks(p.seqlen), plan.fused.and_then(|_| packed::Plan::new(p)));
+        let of_slots = p.batch * packed.map_or(chunks, |packed| packed.slots.max(chunks)) * p.nheads;
+        let heads = p.batch * plan.fused.map_or(chunks, |_| fused::chunks(p).max(chunks)) * p.nheads;
+        let slots = (of_slots * tiles.slot() * tiles.math.size()).div_ceil(4);
         let (states, gradients) = (part(slots), part(slots));
         let ends = part(plan.ends_len);
         let (a, bias, skip) = (part(heads), part(heads), part(heads * p.headdim));
         let slices = plan.slices.max(plan.fused.map_or(0, |fused| fused.slices));
         let map = if slices > 1 { p.batch * p.seqlen * slices * p.ngroups * p.dstate } else { 0 };
         let (b, c) = (part(map), part(map));
+        let maps = part(plan.fused.map_or(0, |fused| fused.places_len(p)));
         // and room to begin at a whole unit
         part(4);
-        Layout { states, gradients, ends, a, bias, skip, b, c, len }
+        Layout { states, gradients, ends, a, bias, skip, b, c, maps, len }
     }
 }
 
@@ -108,7 +115,7 @@ pub(crate) fn backward(
         bias: at(layout.bias),
         skip: at(layout.skip),
     };
-    let terms = fused::Terms { b: at(layout.b), c: at(layout.c) };
+    let terms = fused::Terms { b: at(layout.b), c: at(layout.c), walks: at(layout.ends), maps: at(layout.maps) };
     let fused = match plan.fused {
         Some(plan) => Fused::new(stream, plan, &call, t, tiles, (&places, &terms))?,
         None => None,
@@ -157,8 +164,8 @@ pub(crate) fn backward(
         // SAFETY: as above.
         unsafe { maps.launch(stream, &call, sources, tiles)? };
     }
-    let slices = fused.map_or(plan.slices, |fused| fused.plan.slices);
-    let count = problem.batch * tiles.chunks(problem.seqlen);
+    let chunks = fused.as_ref().map_or(tiles.chunks(problem.seqlen), |_| fused::chunks(problem));
+    let (slices, count) = (fused.map_or(plan.slices, |fused| fused.plan.slices), problem.batch * chunks);
     let sum = |target: &Option<RawViewMut>, terms, count| target.map(|to| Sum { to, terms: at(terms), count });
     let sums = [
         sum(&t.a, layout.a, count),

@@ -1,25 +1,51 @@
 // The sides of `fused_layout.cuh`, and the kernel.
 
-// ---- the outputs: Y, the gradients by C and by the gate, and K
+// ---- the outputs: V, K, the gradients by C, the gate and D
 
 struct OutputSide : Side<false> {
   Sums<SPAN> k;
+  Sums<SPAN> triangle;   // of C B^T
 
   DEVICE OutputSide(const Params& p, const Work& w, char* tiles, Shared& shared) : Side(p, w, tiles, shared) {
 #pragma unroll
     for (int i = 0; i < SPAN / 2; i++) k.v[i] = 0.f;
   }
 
-  DEVICE void load_p(Rows& rows) const {
-    load_rows(rows, stage() + DY_AT);
+  // what p is multiplied by in ps
+  DEVICE f32 scale_of(int row) const { return is_far() ? 1.f : powers().before[row]; }
+
+  // Makes p of the gradient by y where there is a gate, and ps, which goes into its tile: either is rounded once. Gives <x, p> of steps, of p as it
+  // was before.
+  DEVICE void gate_rows(Rows& rows, f32 (&dots)[2]) const {
     if constexpr (HAS_Z) {
+      const f32 own[2] = {scale_of(row_of()), scale_of(row_of() + 8)};
+      dots[0] = dots[1] = 0.f;
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        FragmentA z;
+        u32 (&v)[4] = rows[k].v;
+        FragmentA x, z, ps;
         load_matrices<false>(z.v, stage() + Z_AT + (lines_at() ^ 32 * k));
-        gate_pairs(rows[k].v, z.v);
+        load_matrices<false>(x.v, stage() + X_AT + (lines_at() ^ 32 * k));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const f32 first = low_bf16(v[i]) * silu(low_bf16(z.v[i])), second = high_bf16(v[i]) * silu(high_bf16(z.v[i]));
+          v[i] = pack_bf16(first, second), ps.v[i] = pack_bf16(first * own[i % 2], second * own[i % 2]);
+          dots[i % 2] = __fmaf_rn(first, low_bf16(x.v[i]), __fmaf_rn(second, high_bf16(x.v[i]), dots[i % 2]));
+        }
+        store_matrices<false>(stage() + PS_AT + (lines_at() ^ 32 * k), ps.v);
       }
+      store_rows(stage() + P_AT, rows);
     }
+  }
+  // ps without a gate, and both are there
+  DEVICE void put_ps(const Rows& rows) const {
+    if constexpr (!HAS_Z) {
+      Rows ps;
+      scale_rows(ps, rows, [&](int row) { return scale_of(row); });
+      store_rows(stage() + PS_AT, ps);
+    }
+    fence_async();
+    warp_arrive(barriers().has_ps);
   }
 
   // this warp's part of <h, g>: lines of the slots, 16 states at a time
@@ -39,78 +65,119 @@ struct OutputSide : Side<false> {
     return sum_of_warp(Diagonal::has() ? both.line(0) + both.line(1) : 0.f);
   }
 
-  DEVICE void add_states(Sums<64>& y, const Rows& own) {
+  // C h, and the part of the gradient by C that states have
+  DEVICE void multiply_states(Sums<64>& y, const Rows& ps) {
     const u64 states = operand(stage() + H_AT), map = operand(tiles + C_AT);
 #pragma unroll
     for (int i = 0; i < STATES / 16; i++) multiply<true>(y, further(map, i / 4 * PANEL + i % 4 * 32), further(states, i * 16 * 128), i > 0);
 #pragma unroll
-    for (int i = 0; i < 4; i++) multiply<false>(gradient, own[i], further(states, i * 32), true);
+    for (int i = 0; i < 4; i++) multiply<false>(gradient, ps[i], further(states, i * 32), true);
   }
-  // the product of two sides
-  DEVICE void multiply_sides(Sums<64>& out, const Rows& own, bool add) {
-    const u64 xs = operand(stage() + XS_AT);
+
+  // <p, x> of pairs of steps
+  DEVICE void multiply_sides(Sums<64>& pairs, const Rows& rows) {
+    const u64 x = operand(stage() + X_AT);
 #pragma unroll
-    for (int i = 0; i < 4; i++) multiply<false>(out, own[i], further(xs, i * 32), add || i > 0);
+    for (int i = 0; i < 4; i++) multiply<false>(pairs, rows[i], further(x, i * 32), i > 0);
   }
-  DEVICE void add_inputs(Sums<64>& y, const Rows& weights) {
+
+  // What pairs of steps add to K, whose other triangle is not used, and to sums of rows and columns.
+  template <bool FAR> DEVICE void add_pairs(const Sums<64>& pairs, f32 (&rows)[2]) {
+    const Powers& of = powers();
+    f32 columns[16], own[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) own[r] = (FAR ? of.decay : of.before)[row_of() + 8 * r], rows[r] = 0.f;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+      const int column = 8 * n + pair_of();
+      const float2 weights = *reinterpret_cast<const float2*>(of.weight + column), decays = *reinterpret_cast<const float2*>(of.decay + column);
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const f32 weight = i == 0 ? weights.x : weights.y, decay = i == 0 ? decays.x : decays.y, scale = FAR ? weight : weight * decay;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const int at = 4 * n + 2 * r + i;
+          f32 v = pairs.v[at];
+          if constexpr (FAR)
+            v = column + i <= row_of() + 8 * r ? v * exp2_fast(own[r] - decay) : 0.f;
+          else
+            v *= own[r];
+          const f32 product = v * triangle.v[at];
+          k.v[at] = __fmaf_rn(v, scale, k.v[at]);
+          rows[r] = __fmaf_rn(product, scale, rows[r]);
+          columns[2 * n + i] = r == 0 ? product : columns[2 * n + i] + product;
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) rows[r] = sum_of_row(rows[r]);
+    wait_for_sums();
+    put_columns(columns);
+  }
+
+  // Adds what another thread has: of 2 HALF numbers each of the two keeps the sums of HALF.
+  template <int HALF> DEVICE static void halve(f32 (&numbers)[16]) {
+    const bool upper = threadIdx.x & 2 * HALF;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+      const f32 given = upper ? numbers[i] : numbers[i + HALF];
+      numbers[i] = (upper ? numbers[i + HALF] : numbers[i]) + __shfl_xor_sync(~0u, given, 2 * HALF);
+    }
+  }
+  // Sums over the eight threads of a warp that have the same columns: of their sixteen each keeps two.
+  DEVICE void put_columns(f32 (&columns)[16]) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    halve<8>(columns), halve<4>(columns), halve<2>(columns);
+    if (2 * lane < 16 * (warp + 1))
+      *reinterpret_cast<float2*>(sums().columns + StepSums::column_of(warp, 2 * lane)) = make_float2(columns[0], columns[1]);
+  }
+
+  // The gradient by the skip of each column, of p as it was before: each warp's steps.
+  DEVICE void put_skip() const {
+    f32 columns[16] = {};
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      const int line = lines_at() ^ 32 * k;
+      FragmentA x, dy, z;
+      load_matrices<false>(x.v, stage() + X_AT + line);
+      load_matrices<false>(dy.v, stage() + DY_AT + line);
+      if constexpr (HAS_Z) load_matrices<false>(z.v, stage() + Z_AT + line);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        f32 first = low_bf16(dy.v[i]), second = high_bf16(dy.v[i]);
+        if constexpr (HAS_Z) first *= silu(low_bf16(z.v[i])), second *= silu(high_bf16(z.v[i]));
+        f32* const own = columns + 4 * k + i / 2 * 2;
+        own[0] = __fmaf_rn(first, low_bf16(x.v[i]), own[0]), own[1] = __fmaf_rn(second, high_bf16(x.v[i]), own[1]);
+      }
+    }
+    halve<8>(columns), halve<4>(columns), halve<2>(columns);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    *reinterpret_cast<float2*>(shared.columns[turn.at][warp] + 2 * lane) = make_float2(columns[0], columns[1]);
+  }
+
+  // Makes Y of C h, where the gradient by the gate needs it; where powers are far apart, y but for its own step.
+  DEVICE void add_inputs(Sums<64>& y) {
+    Rows weights;
+    if (is_far()) scale_rows(y, [&](int row) { return powers().before[row]; });
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+      f32 v[2] = {triangle.v[2 * i], triangle.v[2 * i + 1]};
+      if (is_far()) {
+        const int row = row_of() + i % 2 * 8, column = i / 2 * 8 + pair_of();
+        v[0] *= far_decay(row, column), v[1] *= far_decay(row, column + 1);
+      }
+      weights[i / 4].v[i % 4] = pack_bf16(v[0], v[1]);
+    }
     const u64 xs = operand(stage() + XS_AT);
+    barrier_wait(barriers().has_xs, turn.phase);
+    __syncwarp();
+    products_fence();
 #pragma unroll
     for (int i = 0; i < 4; i++) multiply<true>(y, weights[i], further(xs, i * 16 * 128), true);
-  }
-
-  // Y and K where powers are near, and this warp's part of <h, g>.
-  DEVICE f32 near(Sums<64>& y, const Rows& ps) {
-    products_fence();
-    add_states(y, ps);
-    products_commit();
-    const f32 states = dot_states();
-    barrier_wait(barriers().has_xs, turn.phase);
-    __syncwarp();
-    products_fence();
-    multiply_sides(k, ps, true);
-    add_inputs(y, triangle);
-    products_commit();
-    products_wait();
-    pin(y.v), pin(gradient.v), pin(k.v);
-    return states;
-  }
-
-  // Y where they are far apart, with its decays.
-  DEVICE f32 far(Sums<64>& y, Rows& rows) {
-    Rows other;
-    scale_rows(other, rows, [&](int row) { return powers().before[row]; });
-    forget_numbers(rows);
-    products_fence();
-    add_states(y, other);
-    products_commit();
-    const f32 states = dot_states();
-    barrier_wait(barriers().has_xs, turn.phase);
-    products_wait();
-    pin(y.v), pin(gradient.v);
-    scale_rows(y, powers().before);
-    decayed_triangle(other);
-    __syncwarp();
-    products_fence();
-    add_inputs(y, other);
     products_commit();
     products_wait();
     pin(y.v);
-    return states;
-  }
-  // K where they are far apart
-  DEVICE void far_pairs(const Rows& rows) {
-    Sums<64> pairs;
-    products_fence();
-    multiply_sides(pairs, rows, false);
-    products_commit();
-    products_wait();
-    pin(pairs.v);
-    const f32 (&sum)[SPAN] = powers().sum;
-#pragma unroll
-    for (int i = 0; i < SPAN / 2; i++) {
-      const int row = row_of() + i / 2 % 2 * 8, column = i / 4 * 8 + pair_of() + i % 2;
-      if (column <= row) k.v[i] = __fmaf_rn(pairs.v[i], exp2_fast(sum[row] - sum[column]), k.v[i]);
-    }
+    keep(weights, y.v[0]);
   }
 
   // The gradient by the gate, in the place of the gate.
@@ -149,63 +216,85 @@ struct OutputSide : Side<false> {
   DEVICE void unit() {
     wait_for_unit();
     move_state();
-    Rows ps;
-    load_p(ps);
+    if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) put_skip();
+    Rows rows;
+    load_rows(rows, stage() + DY_AT);
     wait_for_state();
     __syncwarp();
-    if constexpr (HAS_Z) store_rows(stage() + P_AT, ps);
-    if (!is_far()) scale_rows(ps, ps, [&](int row) { return powers().before[row]; });
-    store_rows(stage() + PS_AT, ps);
-    fence_async();
-    warp_arrive(barriers().has_ps);
-    Sums<64> y;
-    const f32 states = is_far() ? far(y, ps) : near(y, ps);
-    f32 dots[2];
-    dot_rows(dots, ps, y);
-    wait_for_sums();
+    f32 own[2];
+    gate_rows(rows, own);
+    __syncwarp();
+    Sums<64> pairs, y;
+    products_fence();
+    multiply_sides(pairs, rows);
+    products_commit();
+    put_ps(rows);
+    products_wait();
+    pin(pairs.v);
+    keep(rows, pairs.v[0]);
+    f32 sums_of_rows[2], dots[2];
+    if (is_far()) add_pairs<true>(pairs, sums_of_rows); else add_pairs<false>(pairs, sums_of_rows);
+    // out of registers in the meantime
+    load_rows(rows, stage() + PS_AT);
+    if (is_far()) scale_rows(rows, rows, [&](int row) { return powers().before[row]; });
+    __syncwarp();
+    products_fence();
+    multiply_states(y, rows);
+    products_commit();
+    const f32 states = dot_states();
+    products_wait();
+    pin(y.v), pin(gradient.v);
+    keep(rows, y.v[0]);
+    dot_rows(dots, rows, y);
+#pragma unroll
+    for (int r = 0; r < 2; r++) dots[r] += sums_of_rows[r];
     put_rows(sums().outputs, dots);
+    if constexpr (HAS_Z) {
+#pragma unroll
+      for (int r = 0; r < 2; r++) own[r] = sum_of_row(own[r]);
+      put_rows(sums().own, own);
+    }
     if (threadIdx.x % 32 == 0) sums().state[threadIdx.x % 128 / 32] = states;
-    if constexpr (HAS_DZ) put_gate(y);
-    if (is_far()) far_pairs(ps);
+    if constexpr (HAS_DZ) {
+      add_inputs(y);
+      put_gate(y);
+    }
     leave_unit();
   }
 
   DEVICE void work() {
-    form_triangle();
+    form_triangle(triangle);
 #pragma unroll 1
     for (int i = 0; i < w.units; i++) unit();
     each_sum(k, [&](f32& v, int row, int column) { v = column <= row ? v : 0.f; });
-    Rows rows;
-    pack_rows(rows, k);
-    store_rows(tiles + K_AT, rows);
+    Rows terms[2];
+    split_rows(terms, k);
+#pragma unroll
+    for (int i = 0; i < 2; i++) store_rows(tiles + K_AT + i * PANEL, terms[i]);
     warp_arrive(shared.has_k);
-    finish<DC>(rows, p.dc);
+    finish<DC>(terms, p.dc);
   }
 };
 
-// ---- the inputs: X, the gradients by x, B and D
+// ---- the inputs: X, the gradients by x and B
 
 struct InputSide : Side<true> {
+  Rows triangle;   // of B C^T
+
   using Side::Side;
 
-  // The gradient by the skip of each column: the lines of two tiles are columns here.
-  DEVICE void put_skip() {
-    barrier_wait(barriers().has_ps, turn.phase);
-    __syncwarp();
+  // <x, p> of steps, where p is the gradient by y itself
+  DEVICE void put_own(const Rows& x) {
     Diagonal both;
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-      FragmentA x, rows;
-      load_matrices<true>(x.v, stage() + X_AT + columns_at() + 2048 * k);
-      load_matrices<true>(rows.v, stage() + P_AT + columns_at() + 2048 * k);
-      both.add(x, rows);
+    for (int n = 0; n < 4; n++) {
+      FragmentA rows;
+      load_matrices<false>(rows.v, stage() + P_AT + (lines_at() ^ 32 * n));
+      both.add(x[n], rows);
     }
-    wait_for_sums();
 #pragma unroll
     for (int r = 0; r < 2; r++)
-      if (Diagonal::has()) shared.columns[turn.at][row_of() + 8 * r] = both.line(r);
-    // dx takes the place of p
-    meet<1, 128>();
+      if (Diagonal::has()) sums().own[row_of() + 8 * r] = both.line(r);
   }
 
   // dx, in the place of p
@@ -217,7 +306,7 @@ struct InputSide : Side<true> {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const int row = row_of() + 8 * r;
-      factors[r] = of.weight[row] * of.back[row], own[r] = of.weight[row] * shared.diagonal[row];
+      factors[r] = of.weight[row] * of.back(row), own[r] = of.weight[row] * shared.diagonal[row];
     }
 #pragma unroll
     for (int i = 0; i < 16; i++) {
@@ -236,16 +325,17 @@ struct InputSide : Side<true> {
   DEVICE void unit() {
     wait_for_unit();
     move_state();
-    if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) put_skip();
     const Powers& of = powers();
-    Rows x, xs, own;
+    Rows x, own;
     load_rows(x, stage() + X_AT);
-    scale_rows(xs, x, [&](int row) { return of.weight[row] * of.back[row]; });
-    store_rows(stage() + XS_AT, xs);
-    fence_async();
-    warp_arrive(barriers().has_xs);
+    if constexpr (HAS_DZ) {
+      scale_rows(own, x, [&](int row) { return of.weight[row] * of.back(row); });
+      store_rows(stage() + XS_AT, own);
+      fence_async();
+      warp_arrive(barriers().has_xs);
+    }
     scale_rows(own, x, [&](int row) { return of.weight[row] * of.after[row]; });
-    forget_numbers(x), forget_numbers(xs);
+    forget_numbers(x);
     if (!w.second) wait_for_state();
     __syncwarp();
     Sums<64> total;
@@ -253,50 +343,35 @@ struct InputSide : Side<true> {
     products_fence();
 #pragma unroll
     for (int n = 0; n < STATES / 16; n++) multiply<true>(total, further(map, n / 4 * PANEL + n % 4 * 32), further(states, n * 16 * 128), n > 0);
-    products_commit();
 #pragma unroll
     for (int n = 0; n < 4; n++) multiply<false>(gradient, own[n], further(states, n * 32), true);
     products_commit();
-    // where xs is zero, dots are those of x
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-      if (of.weight[row_of() + 8 * r] * of.back[row_of() + 8 * r] == 0.f)
-#pragma unroll
-        for (int n = 0; n < 8; n++) xs[n / 2].v[n % 2 * 2 + r] = x[n / 2].v[n % 2 * 2 + r];
     barrier_wait(barriers().has_ps, turn.phase);
     __syncwarp();
-    Diagonal both;
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-      FragmentA rows;
-      load_matrices<false>(rows.v, stage() + P_AT + (lines_at() ^ 32 * n));
-      both.add(x[n], rows);
-    }
     wait_for_sums();
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-      if (Diagonal::has()) sums().own[row_of() + 8 * r] = both.line(r);
-    products_wait<1>();
-    pin(total.v);
+    if constexpr (!HAS_Z) put_own(x);
+    products_wait();
+    pin(total.v), pin(gradient.v);
+    keep(own, total.v[0]);
     f32 dots[2];
-    dot_rows(dots, xs, total);
-    forget_numbers(xs);
+    dot_rows(dots, x, total);
     put_rows(sums().inputs_state, dots);
-    scale_rows(total, of.to_end);
+    scale_rows(total, [&](int row) { return of.to_end(row); });
     add_outputs(total);
-    dot_rows(dots, xs, total);
-    put_rows(sums().inputs, dots);
     put_dx(total);
     leave_unit();
   }
 
   DEVICE void add_outputs(Sums<64>& total) {
     Rows weights;
-    if (is_far()) {
-      decayed_triangle(weights);
-    } else {
 #pragma unroll
-      for (int n = 0; n < 16; n++) weights[n / 4].v[n % 4] = triangle[n / 4].v[n % 4];
+    for (int i = 0; i < 16; i++) {
+      u32& v = weights[i / 4].v[i % 4];
+      v = triangle[i / 4].v[i % 4];
+      if (is_far()) {
+        const int row = row_of() + i % 2 * 8, column = i / 2 * 8 + pair_of();
+        v = pack_bf16(low_bf16(v) * far_decay(row, column), high_bf16(v) * far_decay(row, column + 1));
+      }
     }
     const u64 ps = operand(stage() + PS_AT);
     products_fence();
@@ -304,41 +379,56 @@ struct InputSide : Side<true> {
     for (int n = 0; n < 4; n++) multiply<true>(total, weights[n], further(ps, n * 16 * 128), true);
     products_commit();
     products_wait();
-    pin(total.v), pin(gradient.v);
+    pin(total.v);
+    keep(weights, total.v[0]);
   }
 
   DEVICE void work() {
-    form_triangle();
+    Sums<64> products;
+    form_triangle(products);
+    pack_rows(triangle, products);
 #pragma unroll 1
     for (int i = 0; i < w.units; i++) unit();
     barrier_wait(shared.has_k, 0);
     __syncwarp();
-    Rows rows;
+    Rows terms[2];
 #pragma unroll
-    for (int k = 0; k < 4; k++) load_matrices<true>(rows[k].v, tiles + K_AT + columns_at() + 2048 * k);
-    finish<DB>(rows, p.db);
+    for (int k = 0; k < 8; k++) load_matrices<true>(terms[k / 4][k % 4].v, tiles + K_AT + k / 4 * PANEL + columns_at() + 2048 * (k % 4));
+    finish<DB>(terms, p.db);
   }
 };
 
-extern "C" __global__ void __launch_bounds__(128 * (SIDES + 1), 1) ssd_fused(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(Work::THREADS, 1) ssd_fused(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) char dynamic[];
   __shared__ Shared shared;
   char* const tiles = dynamic + (ALIGNMENT - shared_address(dynamic) % ALIGNMENT) % ALIGNMENT;
-  const Work w(p);
-  if (threadIdx.x == 0) shared.init();
-  __syncthreads();
+  Work whole;
+  if constexpr (!PACKED) whole = Work(p);
+  begin_parts(p, whole, shared.work, shared);
   const int side = threadIdx.x / 128, warp = threadIdx.x % 128 / 32;
   if (side == SIDES) {
     registers_down<HELPER_REGISTERS>();
-    if (warp == 0 && threadIdx.x % 32 == 0) copy_in(p, w, tiles, shared);
-    if (warp == 1) compute_powers(p, w, shared);
-    if (warp == 2) finish_steps(p, w, shared);
-    if (warp == 3) copy_out(p, w, tiles, shared);
+    if constexpr (PACKED) {
+      if (warp == 2) clear_steps(p, shared.work);
+      if (HAS_DSKIP && SKIP_BY_COLUMN && warp == 3) clear_columns(p, shared.work);
+    }
+    each_part<false>(p, whole, shared.work, shared, [&](const Work& w) {
+      // one of these is all that a warp does: nothing lives on to the next
+      if (warp == 0) {
+        if (threadIdx.x % 32 == 0) copy_in(p, w, tiles, shared);
+      } else if (warp == 1) {
+        compute_powers(p, w, shared);
+      } else if (warp == 2) {
+        finish_steps(p, w, shared);
+      } else {
+        copy_out(p, w, tiles, shared);
+      }
+    });
   } else if (side == 0) {
     registers_up<SIDE_REGISTERS>();
-    OutputSide(p, w, tiles, shared).work();
+    each_part<true>(p, whole, shared.work, shared, [&](const Work& w) { OutputSide(p, w, tiles, shared).work(); });
   } else {
     registers_up<SIDE_REGISTERS>();
-    InputSide(p, w, tiles, shared).work();
+    each_part<false>(p, whole, shared.work, shared, [&](const Work& w) { InputSide(p, w, tiles, shared).work(); });
   }
 }

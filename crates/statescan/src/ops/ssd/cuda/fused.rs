@@ -2,7 +2,8 @@
 //! if what it reads and writes lies so that the copy engine can do it.
 
 use super::gradients::Places;
-use super::hopper::{self, ALIGNMENT, COLUMNS, SPAN, TILE};
+use super::hopper::{self, ALIGNMENT, COLUMNS, MOST_STATES, TILE};
+use super::packed::{self, Packed, SPAN};
 use super::plan::Tiles;
 use super::{Call, Inputs, TOO_MANY, type_of};
 use crate::cuda::{
@@ -19,6 +20,7 @@ pub(super) static KERNEL: Program<Params> = Program::new(
     concat!(
         include_str!("../../../cuda/sequences.cuh"),
         include_str!("inputs.cuh"),
+        include_str!("packed.cuh"),
         include_str!("hopper_tools.cuh"),
         include_str!("fused_layout.cuh"),
         include_str!("fused_steps.cuh"),
@@ -54,6 +56,7 @@ params! {
         skip_terms: Address<f32>,
         slices: i64,
         heads_per_slice: i64,
+        packed: Packed,
     }
 }
 
@@ -66,7 +69,7 @@ const SIDE_REGISTERS: usize = 224;
 const HELPER_REGISTERS: usize = 56;
 const _: () = assert!(2 * SIDE_REGISTERS + HELPER_REGISTERS <= WARPGROUPS * 168);
 /// Bytes of shared memory that the kernel declares itself, at most: for a stage, for the skip's gradient by column in each, and besides.
-const STATIC: [usize; 3] = [3216, 256, 320];
+const STATIC: [usize; 3] = [3088, 1024, 384];
 /// What a block costs besides the units that it takes, in units; as much again for sums of terms.
 const OVERHEAD: usize = 4;
 
@@ -82,9 +85,9 @@ pub(super) struct Plan {
 impl Plan {
     /// A plan for sizes, types and options that this kernel has.
     pub fn new(p: &Problem<'_>, numbers: Numbers) -> Option<Plan> {
-        let walk = hopper::Plan::new(p, numbers)?;
+        let walk = hopper::Plan::new(p, numbers).filter(|walk| walk.states <= MOST_STATES)?;
         let heads = p.nheads / p.ngroups;
-        let blocks = [p.batch, p.ngroups].into_iter().try_fold(p.seqlen.div_ceil(SPAN), usize::checked_mul)?;
+        let blocks = [p.batch, p.ngroups].into_iter().try_fold(chunks(p), usize::checked_mul)?;
         let cut = |slices: usize| {
             let each = heads.div_ceil(slices);
             let slices = heads.div_ceil(each);
@@ -99,6 +102,12 @@ impl Plan {
     /// Whether slots lie as the kernel reads them.
     fn suits(&self, tiles: &Tiles) -> bool {
         self.walk.has_slots_of(tiles)
+    }
+
+    /// Elements of places for the tensor maps of packed sequences.
+    pub fn places_len(&self, p: &Problem<'_>) -> usize {
+        let blocks = p.batch.saturating_mul(p.ngroups).saturating_mul(self.slices).saturating_mul(chunks(p));
+        self.walk.packed.map_or(0, |_| packed::places_len(blocks))
     }
 
     /// Where the gradient of B or C goes, or its terms.
@@ -118,9 +127,8 @@ impl Plan {
     /// Stages and bytes of shared memory, as the kernel lays them out.
     fn shared(&self, call: &Call<'_, '_>, t: &GradientTargets, numbers: Numbers) -> (usize, usize) {
         let (panels, gate) = (self.walk.states / 64, usize::from(call.problem.z.is_some()));
-        let keeps_x = usize::from(t.z.is_some() || by_column(t));
-        let tiles = 3 + 2 * gate + keeps_x + 2 * panels;
-        let bytes = |stages: usize| (stages * tiles + 3 * panels) * TILE + ALIGNMENT;
+        let tiles = 3 + 2 * gate + usize::from(t.z.is_some()) + 2 * panels;
+        let bytes = |stages: usize| (stages * tiles + 2 * panels + panels.max(2)) * TILE + ALIGNMENT;
         let own = |stages: usize| stages * (STATIC[0] + STATIC[1] * usize::from(by_column(t))) + STATIC[2];
         let stages = if bytes(3) + own(3) <= numbers.shared_per_block { 3 } else { 2 };
         (stages, bytes(stages))
@@ -140,6 +148,7 @@ impl Plan {
             .flag("HAS_DSKIP", t.d.is_some())
             .flag("SKIP_BY_COLUMN", by_column(t))
             .int("COLUMNS", COLUMNS)
+            .int("PLACES", packed::PLACES)
             .int("STATES", self.walk.states)
             .int("STAGES", stages)
             .int("SHARED", shared)
@@ -153,10 +162,18 @@ fn by_column(t: &GradientTargets) -> bool {
     t.d.is_some_and(|v| v.as_read().rank() == 2)
 }
 
-/// Addresses of terms of the gradients by B and C.
+/// Blocks for the chunks of a row; of packed sequences a block may take several, or none.
+pub(super) fn chunks(p: &Problem<'_>) -> usize {
+    packed::Plan::new(p).map_or(p.seqlen.div_ceil(SPAN), |packed| packed.blocks(SPAN))
+}
+
+/// Addresses of terms of the gradients by B and C, and what packed sequences have.
 pub(super) struct Terms {
     pub b: u64,
     pub c: u64,
+    /// The workspace of walks, where their table is.
+    pub walks: u64,
+    pub maps: u64,
 }
 
 /// A launch, if this kernel can take the problem and every gradient that it forms is asked for.
@@ -190,7 +207,7 @@ impl Fused {
         let slots = |address| hopper::slot_map(stream, p, tiles, address, SLOT_CHUNKS);
         let (Some(states_map), Some(gradients_map)) = (slots(places.states)?, slots(places.gradients)?) else { return Ok(None) };
         let params = Params {
-            inputs: call.inputs(SPAN, plan.walk.column_tiles),
+            inputs: Inputs { chunks: chunks(p) as i64, ..call.inputs(SPAN, plan.walk.column_tiles) },
             x_map,
             dy_map,
             z_map,
@@ -209,6 +226,7 @@ impl Fused {
             skip_terms: Address::new(places.skip),
             slices: plan.slices as i64,
             heads_per_slice: plan.heads as i64,
+            packed: plan.walk.packed.map_or_else(Packed::default, |_| plan.walk.places(terms.walks).0.with_maps(terms.maps)),
         };
         Ok(Some(Fused { plan, params }))
     }
@@ -218,7 +236,7 @@ impl Fused {
     pub unsafe fn launch(&self, stream: &Stream, call: &Call<'_, '_>, t: &GradientTargets) -> Result<()> {
         let (p, numbers) = (call.problem, stream.numbers());
         let sizes = [p.batch, p.ngroups, self.plan.slices];
-        let blocks = sizes.into_iter().try_fold(p.seqlen.div_ceil(SPAN), usize::checked_mul);
+        let blocks = sizes.into_iter().try_fold(chunks(p), usize::checked_mul);
         let blocks = blocks.and_then(|n| u32::try_from(n).ok()).ok_or(TOO_MANY)?;
         let shared = self.plan.shared(call, t, numbers).1;
         let launch = Launch::line(blocks, 128 * WARPGROUPS as u32, shared as u32);

@@ -5,23 +5,25 @@
 // With p the gradient by y before the gate, cs the sums of log2 of the decays since the chunk began, e[i] = 2^cs[i], w[j] = 2^(cs[end] - cs[j]), and
 // CB the triangle of C B^T below its diagonal, the same for every head, let
 //
-//   ps[i] = e[i] p[i]     xs[j] = dt[j] 2^-cs[j] x[j]     Y = CB xs + C h     X = CB^T ps + 2^cs[end] B g     K = ps xs^T
+//   ps[i] = e[i] p[i]     X = CB^T ps + 2^cs[end] B g     V[i, j] = e[i] 2^-cs[j] <p[i], x[j]>
 //
-// so that decays are factors of steps alone, and no head forms a matrix of 64 x 64 numbers of its own. Then
+// so that decays are factors of steps alone, and no head has a first factor of 64 x 64 numbers of its own. Then
 //
-//   y[i]  = e[i] Y[i]  + (dt[i] <C[i], B[i]> + D) x[i]
 //   dx[j] = dt[j] 2^-cs[j] X[j] + (dt[j] <C[j], B[j]> + D) p[j]
-//   dC = sum over heads of ps h^T        + (sum of K) B        (of K: its triangle with the diagonal)
-//   dB = sum over heads of dt w x g^T    + (sum of K)^T C
-//   weight: d dt[j] = 2^-cs[j] <x[j], X[j]> + <C[j], B[j]> <x[j], p[j]>
-//   decay:  d (dt A)[t] = sum_{i >= t} <ps[i], Y[i]> - sum_{j >= t} <xs[j], (CB^T ps)[j]> + sum_{j < t} <xs[j], (2^cs[end] B g)[j]> + 2^cs[end] <h, g>
+//   dC = sum over heads of ps h^T        + K B        K[i, j] = sum over heads of V[i, j] dt[j], its triangle with the diagonal
+//   dB = sum over heads of dt w x g^T    + K^T C
+//   weight: d dt[j] = sum_i V[i, j] CB[i, j] + w[j] <x[j], (B g)[j]> + <C[j], B[j]> <x[j], p[j]>
+//   decay:  d (dt A)[t] = sum_{i >= t > j} V[i, j] CB[i, j] dt[j] + sum_{i >= t} <ps[i], (C h)[i]> + sum_{j < t} dt[j] w[j] <x[j], (B g)[j]> + 2^cs[end] <h, g>
 //
-// What pairs of steps add to the sums over i and over j is made of the same rounded numbers, so that it cancels where both are in one sum.
+// V is made of products of what is stored and of f32 from then on: rounded to 16 bits are only ps, dt w x, CB^T, p behind a gate, and h and g, in
+// their slots and again where they were formed past the other chunk. The triangle in the first line of decay is the sum of its rows from t on less that of its columns from t on. K is two terms.
 //
-// Where decays within the chunk differ by more than FAR, powers of them would overflow: ps and xs are p and dt x there, the triangle is multiplied
-// by 2^(cs[i] - cs[j]) for this head, and so is K.
+// The gradient by the gate needs y[i] = e[i] (CB xs + C h)[i] + (dt[i] <C[i], B[i]> + D) x[i] with xs[j] = dt[j] 2^-cs[j] x[j].
 //
-// Warpgroups: that of the outputs has the steps i as rows (Y, dC, and K), that of the inputs the steps j (X, dx, dB). The warps of a third one copy
+// Where decays within the chunk differ by more than FAR, powers of them would overflow: ps and xs are p and dt x there in the products with the
+// triangle, which is multiplied by 2^(cs[i] - cs[j]) for this head, as is V.
+//
+// Warpgroups: that of the outputs has the steps i as rows (V, dC, and Y), that of the inputs the steps j (X, dx, dB). The warps of a third one copy
 // tiles into shared memory, compute the powers, finish what steps get, and copy results to memory. They meet at barriers.
 
 constexpr int SPAN = 64, PANELS = STATES / 64, SIDES = 2;
@@ -30,38 +32,50 @@ constexpr f64 FAR = 96.;
 static_assert(COLUMNS == 64 && STATES % 64 == 0 && STATES <= 128, "gradients of B and C fit into the registers of a warpgroup");
 static_assert(HAS_Z || !HAS_DZ, "a gradient needs its input");
 
-// whether x is still needed after xs has been formed
-constexpr bool KEEPS_X = HAS_DZ || (HAS_DSKIP && SKIP_BY_COLUMN);
-
-// a stage: tiles of x, dy and the gate, h, g; then what the sides write for each other, in the place of the former where those are not needed:
-// p, ps and xs. dx goes out by the place of p, the gradient by the gate by that of the gate
+// a stage: tiles of x, dy and the gate, h, g; then what the sides write for each other: ps, p where there is a gate, and xs for its gradient.
+// dx goes out by the place of p, the gradient by the gate by that of the gate
 constexpr int X_AT = 0, DY_AT = X_AT + PANEL, Z_AT = DY_AT + PANEL, H_AT = Z_AT + (HAS_Z ? PANEL : 0), G_AT = H_AT + PANELS * PANEL;
-constexpr int PS_AT = G_AT + PANELS * PANEL, OWN_P_AT = PS_AT + PANEL, OWN_XS_AT = OWN_P_AT + (HAS_Z ? PANEL : 0);
-constexpr int STAGE = OWN_XS_AT + (KEEPS_X ? PANEL : 0), P_AT = HAS_Z ? OWN_P_AT : DY_AT, XS_AT = KEEPS_X ? OWN_XS_AT : X_AT;
+constexpr int PS_AT = G_AT + PANELS * PANEL, OWN_P_AT = PS_AT + PANEL, XS_AT = OWN_P_AT + (HAS_Z ? PANEL : 0);
+constexpr int STAGE = XS_AT + (HAS_DZ ? PANEL : 0), P_AT = HAS_Z ? OWN_P_AT : DY_AT;
 // of the pair's other chunk: x, or dy and the gate, until ps and p are written
 constexpr int OTHER_AT = PS_AT, OTHER_Z_AT = OWN_P_AT;
-// for all heads: B, C, and of the other chunk B (of a first one) or C (of a second one); K after all heads in the place of the latter
+// for all heads: B, C, and of the other chunk B (of a first one) or C (of a second one); the two terms of K after all heads in the place of the latter
 constexpr int B_AT = STAGES * STAGE, C_AT = B_AT + PANELS * PANEL, OTHER_MAP_AT = C_AT + PANELS * PANEL, K_AT = OTHER_MAP_AT, ALIGNMENT = 1024;
-static_assert(OTHER_MAP_AT + PANELS * PANEL + ALIGNMENT <= SHARED, "the plan has counted the same");
+constexpr int LAST = PANELS < 2 ? 2 : PANELS;
+static_assert(OTHER_MAP_AT + LAST * PANEL + ALIGNMENT <= SHARED, "the plan has counted the same");
+
+// tensor maps in the order of the parameters, and those of results
+constexpr int X_MAP = 0, DY_MAP = 1, Z_MAP = 2, B_MAP = 3, C_MAP = 4, STATES_MAP = 5, GRADIENTS_MAP = 6, DX_MAP = 7, DZ_MAP = 8;
 
 // The powers of a unit, and what else its steps and columns have.
 struct alignas(16) Powers {
-  f32 sum[SPAN], weight[SPAN];                  // cs, and dt
-  f32 before[SPAN], after[SPAN], back[SPAN];    // e, w, and 2^-cs, or one where they are far apart
-  f32 to_end[SPAN];                             // what B g is multiplied by in X: 2^cs[end], or w where they are far apart
+  f32 weight[SPAN], before[SPAN], after[SPAN];  // dt, e, and w
+  f32 decay[SPAN];                              // 2^-cs, or cs where they are far apart
   Factors other[SPAN / 2];                      // dt w of the pair's first chunk, or e of its second one
   f32 skip[HAS_SKIP ? COLUMNS : 2];
   f32 other_whole, whole;                       // decays of that chunk and of this one
   int far;
+
+  DEVICE f32 back(int step) const { return far ? 1.f : decay[step]; }
+  // what B g is multiplied by in X
+  DEVICE f32 to_end(int step) const { return far ? after[step] : whole; }
 };
 
 // What steps of a unit add up to.
 struct StepSums {
-  f32 outputs[SPAN];           // <ps, Y>
-  f32 inputs[SPAN];            // <xs, X>, with x for xs where that is zero
-  f32 inputs_state[SPAN];      // <xs, B g>, the same
+  f32 outputs[SPAN];           // rows of V CB times dt, and <ps, C h>
+  f32 columns[16 + 32 + 48 + 64];   // columns of V CB, or of 2^cs[j] V CB where powers are near: each warp's, which has no steps after its own
+  f32 inputs_state[SPAN];      // <x, B g>
   f32 own[SPAN];               // <x, p>
   f32 state[4];                // parts of <h, g>
+
+  DEVICE static int column_of(int warp, int step) { return 8 * warp * (warp + 1) + step; }
+  DEVICE f32 column(int step) const {
+    f32 sum = columns[column_of(3, step)];
+#pragma unroll 1
+    for (int warp = 2; warp >= step / 16; warp--) sum += columns[column_of(warp, step)];
+    return sum;
+  }
 };
 
 // What a unit has in its stage: tiles, powers, sums, each of which becomes ready and is given back by itself.
@@ -78,48 +92,100 @@ struct Barriers {
     barrier_init(ready, 1), barrier_init(taken, 9);
     barrier_init(summed, 8), barrier_init(read, 1);
   }
+  DEVICE void end() {
+    for (int i = 0; i < int(sizeof(Barriers) / sizeof(Barrier)); i++) barrier_end(reinterpret_cast<Barrier*>(this)[i]);
+  }
+};
+
+struct Work {
+  int batch, place, group, slice;   // place: among the blocks for the chunks of a row of the batch
+  int unit, units;                  // the first unit and how many; units are 64 columns of a head, in the order of heads
+  int part, parts;                  // of packed sequences: the chunk of the row of the batch, and how many there are
+  int first, end;                   // steps of the row, or of a packed sequence
+  int chunk, slots;                 // of those steps, and their first slot, or -1
+  bool second, has_other;           // of a pair of chunks, and whether there is the other one
+  bool is_cut;                      // whether the steps end within a tile of the pair
+
+  static constexpr int MAPS = 9, THREADS = 128 * (SIDES + 1);
+  DEVICE static bool is_of_steps(int map) { return map != STATES_MAP && map != GRADIENTS_MAP; }
+
+  Work() = default;
+  // of this block: its first chunk
+  DEVICE explicit Work(const Params& p) : parts(0) {
+    int i = blockIdx.x;
+    const int slices = int(p.slices), groups = int(p.groups), places = int(p.chunks);
+    slice = i % slices, i /= slices;
+    group = i % groups, i /= groups;
+    place = i % places, batch = i / places;
+    part = place;
+    const int heads = int(p.heads_per_group), each = int(p.heads_per_slice), before = slice * each;
+    unit = (group * heads + before) * int(p.column_tiles);
+    units = (min(before + each, heads) - before) * int(p.column_tiles);
+    if constexpr (PACKED) {
+      parts = sequences_of(p.packed, batch)[*count_of(p.packed, batch)].chunks;
+      find(p);
+    } else {
+      first = 0, end = int(p.seqlen), chunk = place, slots = batch * int((p.chunks + 1) / 2);
+      set_pair();
+    }
+  }
+  // behind the last step; of a whole row it takes no register
+  DEVICE int limit(const Params& p) const { return PACKED ? end : int(p.seqlen); }
+  DEVICE bool has_part() const { return part < parts; }
+  DEVICE void next(const Params& p) { part += int(p.chunks), find(p); }
+
+  // Finds the sequence of the chunk.
+  DEVICE void find(const Params& p) {
+    if (!has_part()) return;
+    const Sequence* const rows = sequences_of(p.packed, batch);
+    const int k = sequence_with(rows, *count_of(p.packed, batch), &Sequence::chunks, part);
+    const Sequence own = rows[k];
+    first = own.first, end = rows[k + 1].first, chunk = part - own.chunks;
+    slots = own.slot < 0 ? -1 : batch * int(p.packed.slots) + own.slot;
+    set_pair();
+  }
+  DEVICE void set_pair() {
+    const int last = (end - first - 1) / SPAN;
+    second = chunk % 2 == 1, has_other = second || chunk < last;
+    is_cut = (chunk | 1) >= last && (end - first) % SPAN != 0;
+  }
+  DEVICE int step() const { return first + chunk * SPAN; }
+  DEVICE int other_step() const { return first + (chunk ^ 1) * SPAN; }
+  DEVICE int head(const Params& p, int k) const { return (unit + k) / int(p.column_tiles); }
+  DEVICE int column(const Params& p, int k) const { return (unit + k) % int(p.column_tiles) * COLUMNS; }
+  // the first line of the states of a slot; lines below zero are read as zeros
+  DEVICE int slot(const Params& p, int head) const {
+    return PACKED && slots < 0 ? -STATES : ((slots + chunk / 2) * int(p.heads) + head) * STATES;
+  }
+  // a number of a head in this chunk: (batch, chunk, head)
+  DEVICE i64 number(const Params& p, int head) const { return (i64(batch) * p.chunks + place) * p.heads + head; }
 };
 
 struct Shared {
+  Work work;
   Powers powers[STAGES];
   StepSums sums[STAGES];
   Barriers barriers[STAGES];
   Barrier maps, has_k;   // B and C, and K after all units
   f32 diagonal[SPAN];    // <C[j], B[j]>
-  // <x, p> of columns, where the skip has a number for each
-  f32 columns[STAGES][HAS_DSKIP && SKIP_BY_COLUMN ? COLUMNS : 1];
+  // <x, p> of columns, where the skip has a number for each: of each warp's steps
+  f32 columns[STAGES][4][HAS_DSKIP && SKIP_BY_COLUMN ? COLUMNS : 1];
 
-  DEVICE void init() {
+  DEVICE void init(const Work&) {
     for (Barriers& some : barriers) some.init();
     barrier_init(maps, 1), barrier_init(has_k, 4);
     barriers_are_ready();
   }
-};
-
-struct Work {
-  int batch, chunk, group, slice, first, units;   // units: 64 columns of a head, in the order of heads
-  bool second, has_other;   // of a pair of chunks, and whether there is the other one
-
-  DEVICE explicit Work(const Params& p) {
-    int i = blockIdx.x;
-    const int slices = int(p.slices), groups = int(p.groups), chunks = int(p.chunks);
-    slice = i % slices, i /= slices;
-    group = i % groups, i /= groups;
-    chunk = i % chunks, batch = i / chunks;
-    second = chunk % 2 == 1, has_other = second || chunk + 1 < chunks;
-    const int heads = int(p.heads_per_group), each = int(p.heads_per_slice), before = slice * each;
-    first = (group * heads + before) * int(p.column_tiles);
-    units = (min(before + each, heads) - before) * int(p.column_tiles);
+  DEVICE void end() {
+    for (Barriers& some : barriers) some.end();
+    barrier_end(maps), barrier_end(has_k);
   }
-  DEVICE int step() const { return chunk * SPAN; }
-  DEVICE int other_step() const { return (chunk ^ 1) * SPAN; }
-  DEVICE int head(const Params& p, int unit) const { return (first + unit) / int(p.column_tiles); }
-  DEVICE int column(const Params& p, int unit) const { return (first + unit) % int(p.column_tiles) * COLUMNS; }
-  // the first line of the states of a slot
-  DEVICE int slot(const Params& p, int head) const { return ((batch * int((p.chunks + 1) / 2) + chunk / 2) * int(p.heads) + head) * STATES; }
-  // a number of a head in this chunk: (batch, chunk, head)
-  DEVICE i64 place(const Params& p, int head) const { return (i64(batch) * p.chunks + chunk) * p.heads + head; }
 };
+
+// Terms of the chunks of a block: of packed sequences it may have several, or none.
+DEVICE void put_term(f32& to, f32 v) {
+  if constexpr (PACKED) to += v; else to = v;
+}
 
 // Sums over the four threads of a row, and over a warp.
 DEVICE f32 sum_of_row(f32 v) {

@@ -36,14 +36,22 @@ template <int N, typename Job> DEVICE void each_sum(Sums<N>& sums, Job job) {
 #pragma unroll
   for (int i = 0; i < N / 2; i++) job(sums.v[i], row_of() + i / 2 % 2 * 8, i / 4 * 8 + pair_of() + i % 2);
 }
-template <int N> DEVICE void scale_rows(Sums<N>& sums, const f32 (&factors)[SPAN]) {
-  const f32 own[2] = {factors[row_of()], factors[row_of() + 8]};
+template <int N, typename Factor> DEVICE void scale_rows(Sums<N>& sums, Factor factor) {
+  const f32 own[2] = {factor(row_of()), factor(row_of() + 8)};
 #pragma unroll
   for (int i = 0; i < N / 2; i++) sums.v[i] *= own[i / 2 % 2];
 }
 DEVICE void pack_rows(Rows& rows, const Sums<64>& sums) {
 #pragma unroll
   for (int i = 0; i < 16; i++) rows[i / 4].v[i % 4] = pack_bf16(sums.v[2 * i], sums.v[2 * i + 1]);
+}
+// the same in two terms
+DEVICE void split_rows(Rows (&terms)[2], const Sums<64>& sums) {
+#pragma unroll
+  for (int i = 0; i < 16; i++) {
+    const Factors two(sums.v[2 * i], sums.v[2 * i + 1]);
+    terms[0][i / 4].v[i % 4] = two.high, terms[1][i / 4].v[i % 4] = two.low;
+  }
 }
 
 // Dot products of rows, in all threads of a row.
@@ -75,7 +83,7 @@ struct Diagonal {
   }
 };
 
-// One side: what it sums over heads, and its triangle of C B^T below the diagonal (OF_INPUTS: of its transpose).
+// One side: what it sums over heads.
 template <bool OF_INPUTS> struct Side {
   const Params& p;
   const Work& w;
@@ -83,7 +91,6 @@ template <bool OF_INPUTS> struct Side {
   Shared& shared;
   Turn<STAGES> turn;
   Sums<STATES> gradient;   // of C, or of B
-  Rows triangle;
 
   DEVICE Side(const Params& p, const Work& w, char* tiles, Shared& shared) : p(p), w(w), tiles(tiles), shared(shared) {
 #pragma unroll
@@ -98,8 +105,8 @@ template <bool OF_INPUTS> struct Side {
   DEVICE bool is_far() const { return __builtin_expect(powers().far, 0); }
   DEVICE static bool below(int row, int column) { return OF_INPUTS ? row < column : column < row; }
 
-  DEVICE void form_triangle() {
-    Sums<64> products;
+  // C B^T below the diagonal (OF_INPUTS: its transpose).
+  DEVICE void form_triangle(Sums<64>& products) {
     barrier_wait(shared.maps, 0);
     const char* const own = tiles + (OF_INPUTS ? B_AT : C_AT);
     const char* const other = tiles + (OF_INPUTS ? C_AT : B_AT);
@@ -116,22 +123,13 @@ template <bool OF_INPUTS> struct Side {
       if (OF_INPUTS && row == column) shared.diagonal[row] = v;
       v = below(row, column) ? v : 0.f;
     });
-    pack_rows(triangle, products);
     if constexpr (OF_INPUTS) __syncwarp();
   }
 
-  // The triangle times the decays between its steps.
-  DEVICE void decayed_triangle(Rows& out) const {
-    const f32 (&sum)[SPAN] = powers().sum;
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-      const int row = row_of() + i % 2 * 8, column = i / 2 * 8 + pair_of();
-      f32 v[2];
-#pragma unroll
-      for (int k = 0; k < 2; k++) v[k] = below(row, column + k) ? exp2_fast(OF_INPUTS ? sum[column + k] - sum[row] : sum[row] - sum[column + k]) : 0.f;
-      const u32 own = triangle[i / 4].v[i % 4];
-      out[i / 4].v[i % 4] = pack_bf16(low_bf16(own) * v[0], high_bf16(own) * v[1]);
-    }
+  // The decay between two steps that are far apart, where there is one.
+  DEVICE f32 far_decay(int row, int column) const {
+    const f32 (&sum)[SPAN] = powers().decay;
+    return below(row, column) ? exp2_fast(OF_INPUTS ? sum[column] - sum[row] : sum[row] - sum[column]) : 0.f;
   }
 
   DEVICE void wait_for_unit() const { barrier_wait(barriers().ready, turn.phase), barrier_wait(barriers().full, turn.phase); }
@@ -152,6 +150,7 @@ template <bool OF_INPUTS> struct Side {
     products_commit();
     products_wait();
     pin(moved.v);
+    keep(factors, moved.v[0]);
     const f32 whole = powers().other_whole;
     char* const states = stage() + (w.second ? H_AT : G_AT) + panel * PANEL + columns_at();
 #pragma unroll
@@ -196,21 +195,22 @@ template <bool OF_INPUTS> struct Side {
   }
 
   // Adds the product of K's rows and the other map, and writes the gradient, or terms of it where other blocks have other heads of the group.
-  template <typename E> DEVICE void finish(const Rows& k, const Strided& target) {
+  template <typename E> DEVICE void finish(const Rows (&k)[2], const Strided& target) {
     const char* const map = tiles + (OF_INPUTS ? C_AT : B_AT);
     __syncwarp();
     products_fence();
 #pragma unroll
-    for (int i = 0; i < 4; i++) multiply<true>(gradient, k[i], operand(map + i * 16 * 128, PANEL), true);
+    for (int i = 0; i < 8; i++) multiply<true>(gradient, k[i / 4][i % 4], operand(map + i % 4 * 16 * 128, PANEL), true);
     products_commit();
     products_wait();
     pin(gradient.v);
+    keep(k[0], gradient.v[0]), keep(k[1], gradient.v[0]);
     const i64 stride = target.stride[3], slice = p.groups * p.dstate;
     E* rows[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const i64 t = w.step() + row_of() + 8 * r;
-      rows[r] = t < p.seqlen ? at<E>(target, w.batch, t, w.group) + (w.slice * slice + pair_of() * stride) : nullptr;
+      rows[r] = t < w.limit(p) ? at<E>(target, w.batch, t, w.group) + (w.slice * slice + pair_of() * stride) : nullptr;
     }
     const int left = int(p.dstate) - pair_of();
 #pragma unroll

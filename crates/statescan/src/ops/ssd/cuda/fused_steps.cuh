@@ -4,12 +4,14 @@
 
 DEVICE void copy_in(const Params& p, const Work& w, char* tiles, Shared& shared) {
   const int step = w.step(), other = w.other_step();
+  acquire_maps(p, w, {X_MAP, DY_MAP, Z_MAP, B_MAP, C_MAP});
+  const TensorMap* const maps = maps_of(p, w);
   barrier_arrive_expecting(shared.maps, (w.has_other ? 3 : 2) * PANELS * PANEL);
 #pragma unroll
   for (int n = 0; n < PANELS; n++) {
-    tile_load(tiles + B_AT + n * PANEL, p.b_map, shared.maps, {64 * n, w.group, step, w.batch});
-    tile_load(tiles + C_AT + n * PANEL, p.c_map, shared.maps, {64 * n, w.group, step, w.batch});
-    if (w.has_other) tile_load(tiles + OTHER_MAP_AT + n * PANEL, w.second ? p.b_map : p.c_map, shared.maps, {64 * n, w.group, other, w.batch});
+    tile_load(tiles + B_AT + n * PANEL, maps[B_MAP], shared.maps, {64 * n, w.group, step, w.batch});
+    tile_load(tiles + C_AT + n * PANEL, maps[C_MAP], shared.maps, {64 * n, w.group, step, w.batch});
+    if (w.has_other) tile_load(tiles + OTHER_MAP_AT + n * PANEL, maps[w.second ? B_MAP : C_MAP], shared.maps, {64 * n, w.group, other, w.batch});
   }
   Turn<STAGES> turn;
 #pragma unroll 1
@@ -21,13 +23,13 @@ DEVICE void copy_in(const Params& p, const Work& w, char* tiles, Shared& shared)
     const int at[4] = {column, head, step, w.batch};
     const bool gates_other = HAS_Z && !w.second;
     barrier_arrive_expecting(full, H_AT + 2 * PANELS * PANEL + (w.has_other ? (gates_other ? 2 : 1) * PANEL : 0));
-    tile_load(stage + X_AT, p.x_map, full, at);
-    tile_load(stage + DY_AT, p.dy_map, full, at);
-    if constexpr (HAS_Z) tile_load(stage + Z_AT, p.z_map, full, at);
+    tile_load(stage + X_AT, maps[X_MAP], full, at);
+    tile_load(stage + DY_AT, maps[DY_MAP], full, at);
+    if constexpr (HAS_Z) tile_load(stage + Z_AT, maps[Z_MAP], full, at);
     if (w.has_other) {
       const int there[4] = {column, head, other, w.batch};
-      tile_load(stage + OTHER_AT, w.second ? p.x_map : p.dy_map, full, there);
-      if (gates_other) tile_load(stage + OTHER_Z_AT, p.z_map, full, there);
+      tile_load(stage + OTHER_AT, maps[w.second ? X_MAP : DY_MAP], full, there);
+      if (gates_other) tile_load(stage + OTHER_Z_AT, maps[Z_MAP], full, there);
     }
 #pragma unroll
     for (int n = 0; n < PANELS; n++) {
@@ -41,6 +43,7 @@ DEVICE void copy_in(const Params& p, const Work& w, char* tiles, Shared& shared)
 
 DEVICE void copy_out(const Params& p, const Work& w, const char* tiles, Shared& shared) {
   const bool leads = threadIdx.x % 32 == 0;
+  if (leads) acquire_maps(p, w, {DX_MAP, DZ_MAP});
   Turn<STAGES> turn;
 #pragma unroll 1
   for (int unit = 0; unit < w.units; unit++, turn.next()) {
@@ -48,13 +51,15 @@ DEVICE void copy_out(const Params& p, const Work& w, const char* tiles, Shared& 
     const char* const stage = tiles + turn.at * STAGE;
     const int at[4] = {w.column(p, unit), w.head(p, unit), w.step(), w.batch};
     if (leads) {
-      tile_store(p.dx_map, stage + P_AT, at);
-      if constexpr (HAS_DZ) tile_store(p.dz_map, stage + Z_AT, at);
+      tile_store(maps_of(p, w)[DX_MAP], stage + P_AT, at);
+      if constexpr (HAS_DZ) tile_store(maps_of(p, w)[DZ_MAP], stage + Z_AT, at);
       tile_store_commit();
     }
     if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) {
-      f32* const to = p.skip_terms + (w.place(p, at[1]) * p.headdim + at[0]);
-      for (int i = threadIdx.x % 32; i < COLUMNS && at[0] + i < p.headdim; i += 32) to[i] = shared.columns[turn.at][i];
+      f32* const to = p.skip_terms + (w.number(p, at[1]) * p.headdim + at[0]);
+      const auto& of_warps = shared.columns[turn.at];
+      for (int i = threadIdx.x % 32; i < COLUMNS && at[0] + i < p.headdim; i += 32)
+        put_term(to[i], of_warps[0][i] + of_warps[1][i] + (of_warps[2][i] + of_warps[3][i]));
     }
     if (leads) tile_store_wait();
     warp_arrive(shared.barriers[turn.at].empty);
@@ -69,10 +74,10 @@ struct Decays {
   f32 weight[2];
 
   DEVICE Decays(const Params& p, const Head& constants, const Work& w, int head, int first) {
-    const int lane = threadIdx.x % 32;
+    const int lane = int(lane_here());
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-      const int t = first + 2 * lane + k, last = int(p.seqlen) - 1;
+      const int t = first + 2 * lane + k, last = w.limit(p) - 1;
       StepSizes d = step_sizes(p, constants, w.batch, head, min(t, last));
       if (t > last) d = {};
       weight[k] = d.weight, sum[k] = f64(d.decay) * constants.rate;
@@ -94,7 +99,7 @@ struct Decays {
 };
 
 DEVICE void compute_powers(const Params& p, const Work& w, Shared& shared) {
-  const int lane = threadIdx.x % 32;
+  const int lane = int(lane_here());
   Turn<STAGES> turn;
 #pragma unroll 1
   for (int unit = 0; unit < w.units; unit++, turn.next()) {
@@ -108,9 +113,8 @@ DEVICE void compute_powers(const Params& p, const Work& w, Shared& shared) {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
       const int step = 2 * lane + k;
-      powers.sum[step] = f32(own.sum[k]), powers.weight[step] = own.weight[k];
-      powers.before[step] = own.before(k), powers.after[step] = own.after(k), powers.back[step] = far ? 1.f : exp2_fast(f32(-own.sum[k]));
-      powers.to_end[step] = far ? own.after(k) : exp2_fast(f32(own.whole));
+      powers.weight[step] = own.weight[k], powers.before[step] = own.before(k), powers.after[step] = own.after(k);
+      powers.decay[step] = far ? f32(own.sum[k]) : exp2_fast(f32(-own.sum[k]));
       if constexpr (HAS_SKIP) powers.skip[step] = column + step < p.headdim ? to_f32(*at<SKIP>(p.skip, head, column + step)) : 0.f;
     }
     powers.other[lane] = w.second ? Factors(other.weight[0] * other.after(0), other.weight[1] * other.after(1)) : Factors(other.before(0), other.before(1));
@@ -125,14 +129,14 @@ struct Finisher {
   const Params& p;
   const Work& w;
   const Shared& shared;
-  f32 outputs[2] = {}, inputs[2] = {}, inputs_state[2] = {}, own[2] = {}, state = 0.f;
+  f32 outputs[2] = {}, columns[2] = {}, inputs_state[2] = {}, own[2] = {}, state = 0.f;
 
   DEVICE void add(const StepSums& sums) {
-    const int lane = threadIdx.x % 32;
+    const int lane = int(lane_here());
 #pragma unroll
     for (int k = 0; k < 2; k++) {
       const int step = 2 * lane + k;
-      outputs[k] += sums.outputs[step], inputs[k] += sums.inputs[step];
+      outputs[k] += sums.outputs[step], columns[k] += sums.column(step);
       inputs_state[k] += sums.inputs_state[step], own[k] += sums.own[step];
     }
 #pragma unroll
@@ -141,18 +145,15 @@ struct Finisher {
 
   // what the steps of a head get, after all of its columns
   DEVICE void finish(const Powers& powers, int head) {
-    const int lane = threadIdx.x % 32;
+    const int lane = int(lane_here());
     const Head constants(p, head);
     f32 from[2], to[2], by_weight[2];
 #pragma unroll
     for (int k = 0; k < 2; k++) {
       const int step = 2 * lane + k;
-      const f32 scale = powers.weight[step] * powers.back[step], ratio = powers.back[step] / (scale == 0.f ? 1.f : scale);
-      const f32 state_part = powers.to_end[step] * inputs_state[k];
-      by_weight[k] = __fmaf_rn(inputs[k], ratio, shared.diagonal[step] * own[k]);
-      // xs that is zero adds nothing to decays
-      from[k] = outputs[k] - (scale == 0.f ? 0.f : inputs[k] - state_part);
-      to[k] = scale == 0.f ? 0.f : state_part * ratio * powers.weight[step];
+      const f32 pairs = powers.back(step) * columns[k], state_part = powers.after[step] * inputs_state[k];
+      by_weight[k] = __fmaf_rn(shared.diagonal[step], own[k], pairs + state_part);
+      from[k] = outputs[k] - powers.weight[step] * pairs, to[k] = powers.weight[step] * state_part;
     }
     f32 later = from[0] + from[1], earlier = to[0] + to[1];
 #pragma unroll
@@ -170,7 +171,7 @@ struct Finisher {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
       const i64 t = w.step() + 2 * lane + k;
-      if (t >= p.seqlen) continue;
+      if (t >= w.limit(p)) continue;
       f32 decay = powers.weight[2 * lane + k];
       if constexpr (HAS_DT_A)
         decay = to_f32(*at<DT_A>(p.dt_a, w.batch, t, head));
@@ -184,11 +185,28 @@ struct Finisher {
     a = sum_of_warp(a), bias = sum_of_warp(bias);
     const f32 skip = sum_of_warp(own[0] + own[1]);
     if (lane != 0) return;
-    const i64 place = w.place(p, head);
-    p.a_terms[place] = a, p.bias_terms[place] = bias;
-    if constexpr (HAS_DSKIP && !SKIP_BY_COLUMN) p.skip_terms[place] = skip;
+    const i64 number = w.number(p, head);
+    put_term(p.a_terms[number], a), put_term(p.bias_terms[number], bias);
+    if constexpr (HAS_DSKIP && !SKIP_BY_COLUMN) put_term(p.skip_terms[number], skip);
   }
 };
+
+// The terms of a block that may have several chunks or none begin with zero; those who add to them set them.
+DEVICE void clear_steps(const Params& p, const Work& block) {
+  if (threadIdx.x % 32 != 0) return;
+  for (int unit = 0; unit < block.units; unit += int(p.column_tiles)) {
+    const i64 number = block.number(p, block.head(p, unit));
+    p.a_terms[number] = p.bias_terms[number] = 0.f;
+    if constexpr (HAS_DSKIP && !SKIP_BY_COLUMN) p.skip_terms[number] = 0.f;
+  }
+}
+DEVICE void clear_columns(const Params& p, const Work& block) {
+  for (int unit = 0; unit < block.units; unit++) {
+    const int column = block.column(p, unit);
+    f32* const to = p.skip_terms + (block.number(p, block.head(p, unit)) * p.headdim + column);
+    for (int i = threadIdx.x % 32; i < COLUMNS && column + i < p.headdim; i += 32) to[i] = 0.f;
+  }
+}
 
 DEVICE void finish_steps(const Params& p, const Work& w, Shared& shared) {
   Turn<STAGES> turn;

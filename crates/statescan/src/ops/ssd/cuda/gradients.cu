@@ -214,6 +214,15 @@ DEVICE void put_dx(const Params& p, const Work& w, char* x_tile, const char* p_t
   }
 }
 
+// p of a step and column; behind a gate its tile has it rounded.
+DEVICE f32 cotangent(const Params& p, const Work& w, const char* tile, i64 first, int t, i64 column, int q) {
+  if constexpr (HAS_Z && HAS_DY) {
+    const f32 dy = to_f32(*at<DY>(p.dy, w.batch, first + t, w.head, column + q));
+    return dy * silu(to_f32(*at<Z>(p.z, w.batch, first + t, w.head, column + q)));
+  }
+  return to_f32(*reinterpret_cast<const Element*>(XTile::at(tile, t, q)));
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char tiles[];
   __shared__ Shared shared;
@@ -269,15 +278,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
         });
       }
       if constexpr (HAS_DSKIP) {
-        for (int q = threadIdx.x; q < COLUMNS; q += THREADS) {
+        for (int q = threadIdx.x; q < COLUMNS && column + q < p.headdim; q += THREADS) {
           f32 sum = 0.f;
 #pragma unroll 4
-          for (int t = 0; t < count; t++)
-            sum = __fmaf_rn(to_f32(*reinterpret_cast<const Element*>(RoomyTile::at(tiles + X_AT, t, q))),
-                            to_f32(*reinterpret_cast<const Element*>(XTile::at(tiles + P_AT, t, q))), sum);
+          for (int t = 0; t < count; t++) {
+            const f32 x = to_f32(*reinterpret_cast<const Element*>(RoomyTile::at(tiles + X_AT, t, q)));
+            sum = __fmaf_rn(x, cotangent(p, w, tiles + P_AT, first, t, column, q), sum);
+          }
           if constexpr (!SKIP_BY_COLUMN) {
             skip += sum;
-          } else if (column + q < p.headdim) {
+          } else {
             f32* const to = p.skip_terms + ((w.batch * p.chunks + w.chunk) * p.heads + w.head) * p.headdim + column + q;
             *to = first == w.chunk * SPAN ? sum : *to + sum;
           }

@@ -2,56 +2,57 @@
 
 // ---- the walk: a warpgroup
 
-// The state of a unit, transposed: this thread has columns `row` and row + 8 of the head.
+// The state of a walker, transposed: this thread has columns `row` and row + 8 of the unit.
 struct State {
-  Sums<STATES> sums;
+  Sums<OWN_STATES> sums;
+  const int part;   // of the states
 
+  DEVICE explicit State(int part) : part(part) {
+#pragma unroll
+    for (int i = 0; i < OWN_STATES / 2; i++) sums.v[i] = 0.f;
+  }
   // job(number, column within the unit, n)
   template <typename Job> DEVICE void each_number(Job job) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4, pair = 2 * (lane % 4);
+    const int lane = int(lane_here()), row = threadIdx.x % 128 / 32 * 16 + lane / 4, first = part * OWN_STATES + 2 * (lane % 4);
 #pragma unroll
-    for (int i = 0; i < STATES / 2; i++) job(sums.v[i], row + i / 2 % 2 * 8, i / 4 * 8 + pair + i % 2);
+    for (int i = 0; i < OWN_STATES / 2; i++) job(sums.v[i], row + i / 2 % 2 * 8, i / 4 * 8 + first + i % 2);
   }
-  DEVICE void clear() {
-#pragma unroll
-    for (int i = 0; i < STATES / 2; i++) sums.v[i] = 0.f;
-  }
-  template <typename E> DEVICE void read(const Params& p, int batch, int head, int column) {
-    if (p.before.data == nullptr) return;
-    const E* const from = state_at<E>(p.before, {batch, 0}, head, column, 0);
+  template <typename E> DEVICE void read(const Params& p, StateRow row, int head, int column) {
+    if (p.before.data == nullptr || (PACKED && !exists(p, row))) return;
+    const E* const from = state_at<E>(p.before, row, head, column, 0);
     each_number([&](f32& v, int q, int n) {
       if (n < p.dstate && column + q < p.headdim) v = to_f32(from[q * p.before.stride[3] + n * p.before.stride[4]]);
     });
   }
-  template <typename E> DEVICE void write(const Params& p, int batch, int head, int column, f32 scale) {
-    if (p.after.data == nullptr) return;
-    E* const to = state_at<E>(p.after, {batch, 0}, head, column, 0);
+  template <typename E> DEVICE void write(const Params& p, StateRow row, int head, int column, f32 scale) {
+    if (p.after.data == nullptr || (PACKED && !exists(p, row))) return;
+    E* const to = state_at<E>(p.after, row, head, column, 0);
     each_number([&](f32& v, int q, int n) {
       if (n < p.dstate && column + q < p.headdim) assign(to[q * p.after.stride[3] + n * p.after.stride[4]], v * scale);
     });
   }
   // The end of a segment, as its threads hold it.
-  DEVICE float4* end(const Params& p, i64 segment, int batch, int head, int tile) const {
-    const i64 unit = ((segment * p.batch + batch) * p.heads + head) * p.column_tiles + tile;
-    return reinterpret_cast<float4*>(p.ends + unit * (COLUMNS * STATES)) + threadIdx.x % 128;
+  DEVICE float4* end(const Params& p, i64 place) const {
+    return reinterpret_cast<float4*>(p.ends + (place * PARTS + part) * (COLUMNS * OWN_STATES)) + threadIdx.x % 128;
   }
-  DEVICE void leave(const Params& p, i64 segment, int batch, int head, int tile, f32 scale) const {
-    float4* const to = end(p, segment, batch, head, tile);
+  DEVICE void leave(const Params& p, const Work& w, int head, int tile, f32 scale) const {
+    float4* const to = end(p, end_of(p, w, w.segment, head, tile));
 #pragma unroll
-    for (int i = 0; i < STATES / 8; i++) {
+    for (int i = 0; i < OWN_STATES / 8; i++) {
       const f32* const v = sums.v + 4 * i;
       to[i * 128] = make_float4(v[0] * scale, v[1] * scale, v[2] * scale, v[3] * scale);
     }
   }
   // The state after all segments before this one.
-  DEVICE void enter(const Params& p, i64 segment, int batch, int head, int tile) {
+  DEVICE void enter(const Params& p, const Work& w, int head, int tile) {
 #pragma unroll 1
-    for (i64 before = 0; before < segment; before++) {
-      const float4* const from = end(p, before, batch, head, tile);
+    for (int before = 0; before < w.segment; before++) {
+      const i64 place = end_of(p, w, before, head, tile);
+      const float4* const from = end(p, place);
       // the first segment has begun with the state before it
-      const f32 decay = before == 0 ? 0.f : *decay_of(p, before, batch, head, tile);
+      const f32 decay = before == 0 ? 0.f : p.decays[place];
 #pragma unroll
-      for (int i = 0; i < STATES / 8; i++) {
+      for (int i = 0; i < OWN_STATES / 8; i++) {
         f32* const v = sums.v + 4 * i;
         const float4 some = from[i * 128];
         v[0] = __fmaf_rn(v[0], decay, some.x), v[1] = __fmaf_rn(v[1], decay, some.y);
@@ -67,24 +68,34 @@ struct Walker {
   char* const shared;
   Barriers& barriers;
   const Piece (&pieces)[PIECES];
-  const int unit, head, column, fragment;
-  char* const outs;   // its tiles of y or of a slot
+  const int unit, part, head, column, fragment;
+  char* const outs;   // tiles of y of its unit, or its own of a slot
+  f32* const skips;   // of its columns
   State state;
   Turn<STAGES> stage;
   Turn<PIECES> turn;
   int chunk = 0;
 
-  DEVICE Walker(const Params& p, const Work& w, char* shared, Barriers& barriers, const Piece (&pieces)[PIECES], int unit)
-      : p(p), w(w), shared(shared), barriers(barriers), pieces(pieces), unit(unit), head(w.head(p, unit)), column(w.column(p, unit)),
-        fragment(columns_at()), outs(shared + OUT_AT + 2 * unit * OUT) {
-    state.clear();
+  DEVICE Walker(const Params& p, const Work& w, char* shared, Barriers& barriers, const Piece (&pieces)[PIECES], f32* skips, int worker)
+      : p(p), w(w), shared(shared), barriers(barriers), pieces(pieces), unit(worker / PARTS), part(worker % PARTS), head(w.head(p, unit)),
+        column(w.column(p, unit)), fragment(columns_at()), outs(shared + OUT_AT + 2 * (HAS_OUTPUT ? unit : worker) * OUT), skips(skips), state(part) {
+    if constexpr (HAS_OUTPUT && HAS_SKIP) {
+      const int i = threadIdx.x % 128;
+      if (part == 0 && i < COLUMNS) skips[i] = column + i < p.headdim ? to_f32(*at<SKIP>(p.skip, head, column + i)) : 0.f;
+      meet_unit();
+    }
     if (w.segment == 0)
-      state.read<BEFORE>(p, w.batch, head, column);
+      state.read<BEFORE>(p, w.state_row(p, true), head, column);
     else if constexpr (PASS == Pass::Rest)
-      state.enter(p, w.segment, w.batch, head, column / COLUMNS);
+      state.enter(p, w, head, column / COLUMNS);
   }
 
-  DEVICE bool leads() const { return threadIdx.x % 128 == 0; }
+  // whether this thread starts copies out of shared memory
+  DEVICE bool leads() const { return threadIdx.x % 128 == 0 && (!HAS_OUTPUT || part == 0); }
+  // all walkers of the unit
+  DEVICE void meet_unit() const {
+    if (unit == 0) meet<1, 128 * PARTS>(); else meet<2, 128 * PARTS>();
+  }
 
   DEVICE void wait_for_piece() { barrier_wait(barriers.ready[unit][turn.at], turn.phase); }
   DEVICE void wait_for_tiles() {
@@ -95,20 +106,21 @@ struct Walker {
   // x^T of a piece times its weights
   DEVICE void load_x(FragmentA (&x)[4]) const {
     const char* const tile = shared + stage.at * STAGE + unit * PANEL + fragment;
-    const u32* const in = pieces[turn.at].in + threadIdx.x % 4;
+    const Factors* const in = pieces[turn.at].in + threadIdx.x % 4;
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-      load_matrices<true>(x[k].v, tile + k * 16 * 128);
+      u32 (&v)[4] = x[k].v;
+      load_matrices<true>(v, tile + k * 16 * 128);
       if constexpr (GATES_FACTOR) {
         u32 z[4];
         load_matrices<true>(z, tile + Z_AT + k * 16 * 128);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-          x[k].v[i] = pack_bf16(low_bf16(x[k].v[i]) * silu(low_bf16(z[i])), high_bf16(x[k].v[i]) * silu(high_bf16(z[i])));
+          v[i] = pack_bf16(low_bf16(v[i]) * silu(low_bf16(z[i])), high_bf16(v[i]) * silu(high_bf16(z[i])));
       }
 #pragma unroll
-      for (int i = 0; i < 4; i++) x[k].v[i] = multiply_bf16(x[k].v[i], in[8 * k + i / 2 * 4]);
+      for (int i = 0; i < 4; i++) v[i] = in[8 * k + i / 2 * 4].times(v[i]);
     }
   }
 
@@ -116,29 +128,30 @@ struct Walker {
   DEVICE void load_gate(int chunk) {
     Barrier& gate = barriers.gate[unit][chunk % 2];
     barrier_arrive_expecting(gate, PANEL);
-    tile_load(outs + chunk % 2 * OUT, p.z_map, gate, {column, head, w.step(chunk), w.batch});
+    tile_load(outs + chunk % 2 * OUT, maps_of(p, w)[Z_MAP], gate, {column, head, w.step(chunk), w.batch});
   }
 
   // All threads have written a tile, and the other one has been read.
   DEVICE void meet_before_store() {
     fence_async();
     if (leads()) tile_store_wait();
-    if (unit == 0) meet<1, 128>(); else meet<2, 128>();
+    meet_unit();
   }
 
   // Whether a chunk is the first one of a slot, in the direction of the walk.
   DEVICE bool has_slot() const {
-    const int at = w.step(chunk) / SPAN;
-    return FORWARDS ? at % SLOT_CHUNKS == 0 : (at + 1) % SLOT_CHUNKS == 0 || at + 1 == p.chunks;
+    if (PACKED && w.slot < 0) return false;
+    const int at = w.chunk_of_row(chunk);
+    return FORWARDS ? at % SLOT_CHUNKS == 0 : (at + 1) % SLOT_CHUNKS == 0 || w.step(chunk) + SPAN >= w.end;
   }
 
   // The state before a chunk into its slot.
   DEVICE void fill_slot(f32 scale) {
-    const int at = w.step(chunk) / SPAN / SLOT_CHUNKS;
+    const int at = w.chunk_of_row(chunk) / SLOT_CHUNKS;
     char* const tile = outs + at % 2 * OUT;
     __syncwarp();
 #pragma unroll
-    for (int k = 0; k < STATES / 16; k++) {
+    for (int k = 0; k < OWN_STATES / 16; k++) {
       u32 v[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) v[i] = pack_bf16(state.sums.v[8 * k + 2 * i] * scale, state.sums.v[8 * k + 2 * i + 1] * scale);
@@ -146,44 +159,56 @@ struct Walker {
     }
     meet_before_store();
     if (!leads()) return;
-    const int slot = (w.batch * ((int(p.chunks) + SLOT_CHUNKS - 1) / SLOT_CHUNKS) + at) * int(p.heads) + head;
+    const int slot = (w.slot + at) * int(p.heads) + head;
 #pragma unroll
-    for (int n = 0; n < PANELS; n++) tile_store(p.slot_map, tile + n * PANEL, {column, slot * STATES + 64 * n});
+    for (int n = 0; n < OWN_PANELS; n++) tile_store(p.slot_map, tile + n * PANEL, {column, slot * STATES + part * OWN_STATES + 64 * n});
     tile_store_commit();
   }
 
-  // Finishes y of a piece, with this thread's part of x, and writes it into its tile; the tile goes to memory once all pieces are there.
-  DEVICE void finish(const Sums<64>& y, const Piece& piece, const char* x) {
-    char* const tile = outs + chunk % 2 * OUT + fragment;
-    const int pair = 2 * (threadIdx.x % 4);
-    const bool partial = piece.first > 0 || piece.end < SPAN;
-    if constexpr (GATES_OUTPUT) {
-      if (piece.first == 0) barrier_wait(barriers.gate[unit][chunk % 2], chunk / 2 % 2);
-    }
-    f32 skip[2];
-    if constexpr (HAS_SKIP) {
-      const int row = column + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  // Adds the other walker's part of y to one's own, each for half of the steps: they are in the first half of its numbers then.
+  DEVICE void exchange(Sums<64>& y) const {
+    char* const place = shared + EXCHANGE_AT + threadIdx.x % 128 * 16;
 #pragma unroll
-      for (int r = 0; r < 2; r++) skip[r] = row + 8 * r < p.headdim ? to_f32(*at<SKIP>(p.skip, head, row + 8 * r)) : 0.f;
+    for (int i = 0; i < 16; i += 4) {
+      f32 given[4];
+#pragma unroll
+      for (int j = i; j < i + 4; j++) {
+        given[j - i] = part == 0 ? y.v[16 + j] : y.v[j];
+        y.v[j] = part == 0 ? y.v[j] : y.v[16 + j];
+      }
+      *reinterpret_cast<float4*>(place + part * EXCHANGE + i / 4 * 2048) = make_float4(given[0], given[1], given[2], given[3]);
     }
+    meet_unit();
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+      const float4 got = *reinterpret_cast<const float4*>(place + (1 - part) * EXCHANGE + i / 4 * 2048);
+      y.v[i] += got.x, y.v[i + 1] += got.y, y.v[i + 2] += got.z, y.v[i + 3] += got.w;
+    }
+  }
+
+  // Writes y of a piece into its tile, with this thread's part of x; PARTIAL: only its own steps.
+  template <bool PARTIAL> DEVICE void put_y(const Sums<64>& y, const Piece& piece, const char* x) const {
+    const int first = part * (SPAN / PARTS), pair = 2 * (threadIdx.x % 4);
+    char* const tile = outs + chunk % 2 * OUT + fragment + first * 128;
     __syncwarp();
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 4 / PARTS; k++) {
       u32 there[4], xs[4], out[4];
-      if (GATES_OUTPUT || partial) load_matrices<true>(there, tile + k * 16 * 128);
-      if constexpr (HAS_SKIP) load_matrices<true>(xs, x + k * 16 * 128);
+      if constexpr (GATES_OUTPUT || PARTIAL) load_matrices<true>(there, tile + k * 16 * 128);
+      if constexpr (HAS_SKIP) load_matrices<true>(xs, x + first * 128 + k * 16 * 128);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const int step = 16 * k + i / 2 * 8 + pair;
+        const int step = first + 16 * k + i / 2 * 8 + pair;
         const float2 factor = *reinterpret_cast<const float2*>(piece.out + step);
         f32 v[2] = {y.v[8 * k + 2 * i] * factor.x, y.v[8 * k + 2 * i + 1] * factor.y};
         if constexpr (HAS_SKIP) {
-          v[0] = __fmaf_rn(skip[i % 2], low_bf16(xs[i]), v[0]);
-          v[1] = __fmaf_rn(skip[i % 2], high_bf16(xs[i]), v[1]);
+          const f32 skip = skips[threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + i % 2 * 8];
+          v[0] = __fmaf_rn(skip, low_bf16(xs[i]), v[0]);
+          v[1] = __fmaf_rn(skip, high_bf16(xs[i]), v[1]);
         }
         if constexpr (GATES_OUTPUT) v[0] *= silu(low_bf16(there[i])), v[1] *= silu(high_bf16(there[i]));
         out[i] = pack_bf16(v[0], v[1]);
-        if (partial) {
+        if constexpr (PARTIAL) {
           const u32 low = step >= piece.first && step < piece.end ? 0xffffu : 0u;
           const u32 high = step + 1 >= piece.first && step + 1 < piece.end ? 0xffff0000u : 0u;
           out[i] = (out[i] & (low | high)) | (there[i] & ~(low | high));
@@ -191,10 +216,26 @@ struct Walker {
       }
       store_matrices<true>(tile + k * 16 * 128, out);
     }
-    if (piece.end < SPAN) return;
+  }
+
+  // Finishes y of a piece; the tile goes to memory once all pieces are there.
+  DEVICE void finish(Sums<64>& y, const Piece& piece, const char* x) {
+    if constexpr (PARTS > 1) exchange(y);
+    if constexpr (GATES_OUTPUT) {
+      if (piece.first == 0) barrier_wait(barriers.gate[unit][chunk % 2], chunk / 2 % 2);
+    }
+    if (__builtin_expect(piece.first > 0 || piece.end < SPAN, 0))
+      put_y<true>(y, piece, x);
+    else
+      put_y<false>(y, piece, x);
+    if (piece.end < SPAN) {
+      // what was exchanged has been read
+      if constexpr (PARTS > 1) meet_unit();
+      return;
+    }
     meet_before_store();
     if (!leads()) return;
-    tile_store(p.y_map, outs + chunk % 2 * OUT, {column, head, w.step(chunk), w.batch});
+    tile_store(maps_of(p, w)[Y_MAP], outs + chunk % 2 * OUT, {column, head, w.step(chunk), w.batch});
     tile_store_commit();
     if constexpr (GATES_OUTPUT) {
       if (chunk + 1 < w.chunks) load_gate(chunk + 1);
@@ -213,25 +254,31 @@ struct Walker {
     const f32 factor = piece.state;
     if (factor != 1.f) {
 #pragma unroll
-      for (int i = 0; i < STATES / 2; i++) state.sums.v[i] *= factor;
+      for (int i = 0; i < OWN_STATES / 2; i++) state.sums.v[i] *= factor;
     }
     Sums<64> y;
+    FragmentA s[HAS_OUTPUT ? OWN_STATES / 16 : 1];
+    const char *const b = tiles + B_AT + part * OWN_PANELS * PANEL, *const c = tiles + C_AT + part * OWN_PANELS * PANEL;
     __syncwarp();
     if constexpr (HAS_OUTPUT) {
-      FragmentA s[STATES / 16];
 #pragma unroll
-      for (int i = 0; i < STATES / 4; i++) s[i / 4].v[i % 4] = pack_bf16(state.sums.v[2 * i], state.sums.v[2 * i + 1]);
+      for (int i = 0; i < OWN_STATES / 4; i++) s[i / 4].v[i % 4] = pack_bf16(state.sums.v[2 * i], state.sums.v[2 * i + 1]);
       products_fence();
 #pragma unroll
-      for (int k = 0; k < STATES / 16; k++) multiply<false>(y, s[k], operand(tiles + C_AT + k / 4 * PANEL + k % 4 * 32), k > 0);
+      for (int k = 0; k < OWN_STATES / 16; k++) multiply<false>(y, s[k], operand(c + k / 4 * PANEL + k % 4 * 32), k > 0);
+      // two terms, the lower one first; either part has one of them
+      const char* const cb = shared + CB_AT + chunk % 2 * CB;
 #pragma unroll
-      for (int k = 0; k < 4; k++) multiply<false>(y, x[k], operand(tiles + CB_AT + k * 32), true);
+      for (int k = 0; k < 4; k++) {
+#pragma unroll
+        for (int term = 2 / PARTS - 1; term >= 0; term--) multiply<false>(y, x[k], operand(cb + (PARTS > 1 ? part : term) * PANEL + k * 32), true);
+      }
       products_commit();
     } else {
       products_fence();
     }
 #pragma unroll
-    for (int k = 0; k < 4; k++) multiply<true>(state.sums, x[k], operand(tiles + B_AT + k * 16 * 128, PANEL), true);
+    for (int k = 0; k < 4; k++) multiply<true>(state.sums, x[k], operand(b + k * 16 * 128, PANEL), true);
     products_commit();
     turn.next();
     if (last) stage.next();
@@ -239,6 +286,7 @@ struct Walker {
     if constexpr (HAS_OUTPUT) {
       products_wait<1>();
       pin(y.v);
+      keep(s, y.v[0]);
       finish(y, piece, tiles + unit * PANEL + fragment);
     }
     if (more) {
@@ -248,57 +296,59 @@ struct Walker {
     }
     products_wait();
     pin(state.sums.v);
+    keep(x, state.sums.v[0]);
     warp_arrive(barriers.taken[unit][own_turn]);
     if (last) warp_arrive(barriers.empty[own_stage]), chunk++;
     return more;
   }
 
   DEVICE void walk() {
-    if (GATES_OUTPUT && leads()) load_gate(0);
-    FragmentA one[4], other[4];
+    if (HAS_OUTPUT && leads()) {
+      acquire_maps(p, w, {Y_MAP, Z_MAP});
+      if constexpr (GATES_OUTPUT) load_gate(0);
+    }
+    FragmentA x[4], next[4];
     wait_for_piece();
     wait_for_tiles();
-    load_x(one);
-    while (step(one, other) && step(other, one)) {}
+    load_x(x);
+    while (step(x, next) && step(next, x)) {}
     // nothing has come after the powers of the last piece
     const f32 scale = pieces[(turn.at + PIECES - 1) % PIECES].after;
     if constexpr (PASS == Pass::Ends)
-      state.leave(p, w.segment, w.batch, head, column / COLUMNS, scale);
-    else if (w.segment + 1 == p.segments)
-      state.write<AFTER>(p, w.batch, head, column, scale);
+      state.leave(p, w, head, column / COLUMNS, scale);
+    else if (w.is_last())
+      state.write<AFTER>(p, w.state_row(p, false), head, column, scale);
     if (OUT > 0 && leads()) tile_store_finish();
   }
 };
 
-extern "C" __global__ void __launch_bounds__(128 * WORKERS, 1) ssd_hopper(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(Work::THREADS, 1) ssd_hopper(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) char dynamic[];
   __shared__ Piece pieces[UNITS][PIECES];
+  __shared__ f32 skips[UNITS][COLUMNS];
   __shared__ Barriers barriers;
+  __shared__ Work work;
   char* const shared = dynamic + (ALIGNMENT - shared_address(dynamic) % ALIGNMENT) % ALIGNMENT;
-  const Work w(p);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < STAGES; i++) {
-      barrier_init(barriers.full[i], 1);
-      barrier_init(barriers.empty[i], 4 * w.units);
-      barrier_init(barriers.masked[i], 128);
-    }
-    for (int k = 0; k < UNITS; k++) {
-      for (int i = 0; i < PIECES; i++) barrier_init(barriers.ready[k][i], 1), barrier_init(barriers.taken[k][i], 4);
-      for (int i = 0; i < 2; i++) barrier_init(barriers.gate[k][i], 1);
-    }
-    barriers_are_ready();
-  }
-  __syncthreads();
+  Work whole;
+  if constexpr (!PACKED) whole = Work(p);
+  begin_parts(p, whole, work, barriers);
   const int worker = threadIdx.x / 128, warp = threadIdx.x % 128 / 32;
-  if (worker == UNITS + 1) {
+  if (worker == WALKERS + 1) {
     registers_down<COPY_REGISTERS>();
-    if (threadIdx.x % 128 == 0) copy_tiles(p, w, shared, barriers);
-    if (warp > 0 && warp - 1 < w.units) compute_powers(p, w, warp - 1, pieces[warp - 1], barriers.ready[warp - 1], barriers.taken[warp - 1]);
-  } else if (worker == UNITS) {
+    each_part<false>(p, whole, work, barriers, [&](const Work& w) {
+      if (threadIdx.x % 128 == 0) copy_tiles(p, w, shared, barriers);
+      if (warp > 0 && warp - 1 < w.units) compute_powers(p, w, warp - 1, pieces[warp - 1], barriers.ready[warp - 1], barriers.taken[warp - 1]);
+    });
+  } else if (worker == WALKERS) {
     registers_down<MASK_REGISTERS>();
-    if constexpr (HAS_OUTPUT) mask_products(w, shared, barriers);
+    each_part<false>(p, whole, work, barriers, [&](const Work& w) {
+      if constexpr (HAS_OUTPUT) mask_products(w, shared, barriers);
+    });
   } else {
     registers_up<WALKER_REGISTERS>();
-    if (worker < w.units) Walker(p, w, shared, barriers, pieces[worker], worker).walk();
+    each_part<true>(p, whole, work, barriers, [&](const Work& w) {
+      const int unit = worker / PARTS;
+      if (unit < w.units) Walker(p, w, shared, barriers, pieces[unit], skips[unit], worker).walk();
+    });
   }
 }

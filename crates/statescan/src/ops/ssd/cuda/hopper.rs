@@ -1,6 +1,8 @@
 //! The walk over time on Hopper: products of warpgroups (`wgmma`) on tiles that the copy engine brings. It takes whole rows of bf16 whose layout
 //! that engine can describe; everything else goes to the walk on `mma.sync`, as does the gradient by a gate unless `fused.rs` forms it.
 
+use super::hand_on;
+use super::packed::{self, Packed, SPAN};
 use super::plan::{Math, Tiles};
 use super::walk::{Direction, Output, Pass, Walk};
 use super::{Inputs, States, TOO_MANY, type_of};
@@ -8,7 +10,6 @@ use crate::cuda::{
     Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Swizzle, TensorMap, Tiling, Value, params,
 };
 use crate::error::Result;
-use crate::ops::sequences::Sequences;
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::{DType, View};
 
@@ -18,6 +19,7 @@ pub(super) static KERNEL: Program<Params> = Program::new(
     concat!(
         include_str!("../../../cuda/sequences.cuh"),
         include_str!("inputs.cuh"),
+        include_str!("packed.cuh"),
         include_str!("hopper_tools.cuh"),
         include_str!("hopper_layout.cuh"),
         include_str!("hopper_helpers.cuh"),
@@ -44,14 +46,15 @@ params! {
         decays: Address<f32>,
         segments: i64,
         segment_steps: i64,
+        packed: Packed,
     }
 }
 
-/// Steps of a chunk, and columns of a tile.
-pub(super) const SPAN: usize = 64;
+/// Columns of a tile.
 pub(super) const COLUMNS: usize = 64;
-/// Tiles of columns that a block takes.
-const UNITS: usize = 2;
+/// Warpgroups of a block that walk, and states of a column that one of them can hold: where there are more, both walk the same columns.
+const WALKERS: usize = 2;
+pub(super) const MOST_STATES: usize = 128;
 /// A tile in shared memory.
 pub(super) const TILE: usize = SPAN * 2 * COLUMNS;
 /// What aligning shared memory may cost.
@@ -62,7 +65,7 @@ const HELPERS: usize = 2;
 const WALKER_REGISTERS: usize = 200;
 const MASK_REGISTERS: usize = 64;
 const COPY_REGISTERS: usize = 48;
-const _: () = assert!(128 * (UNITS * WALKER_REGISTERS + MASK_REGISTERS + COPY_REGISTERS) <= 65536);
+const _: () = assert!(128 * (WALKERS * WALKER_REGISTERS + MASK_REGISTERS + COPY_REGISTERS) <= 65536);
 
 /// How blocks lie over a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +78,7 @@ pub(super) struct Plan {
     /// Segments of time and their steps.
     segments: usize,
     segment_steps: usize,
+    pub packed: Option<packed::Plan>,
 }
 
 impl Plan {
@@ -82,20 +86,27 @@ impl Plan {
     pub fn new(p: &Problem<'_>, numbers: Numbers) -> Option<Plan> {
         let bf16 = [Some(p.x), Some(p.b), Some(p.c), p.z].into_iter().flatten().all(|view| view.dtype() == DType::BF16);
         let sizes = [p.batch, p.seqlen, p.nheads, p.headdim, p.dstate];
-        let fits =
-            sizes.iter().all(|&n| n > 0 && n <= i32::MAX as usize - SPAN) && p.dstate <= 128 && p.headdim.is_multiple_of(8);
-        if numbers.capability != (9, 0) || !bf16 || !fits || p.reverse || !matches!(p.sequences, Sequences::Whole) {
+        let fits = sizes.iter().all(|&n| n > 0 && n <= i32::MAX as usize - SPAN)
+            && p.dstate <= WALKERS * MOST_STATES
+            && p.headdim.is_multiple_of(8);
+        if numbers.capability != (9, 0) || !bf16 || !fits || p.reverse {
+            return None;
+        }
+        let packed = packed::Plan::new(p);
+        if packed.is_some() && p.dstate > MOST_STATES {
+            // no registers are left for it
             return None;
         }
         let column_tiles = p.headdim.div_ceil(COLUMNS);
+        let states = if p.dstate <= MOST_STATES { p.dstate.next_multiple_of(64) } else { WALKERS * MOST_STATES };
         let units = p.nheads / p.ngroups * column_tiles;
-        let blocks = [p.batch, p.ngroups].into_iter().try_fold(units.div_ceil(UNITS), usize::checked_mul)?;
+        let blocks = [p.batch, p.ngroups].into_iter().try_fold(units.div_ceil(WALKERS / parts(states)), usize::checked_mul)?;
         let chunks = p.seqlen.div_ceil(SPAN);
         // two segments take as long as one, since the first launch takes more than half as long as the second
         let segments = Some((numbers.multiprocessors / blocks).min(chunks / 4)).filter(|&n| n > 2).unwrap_or(1);
         let segment_steps = chunks.div_ceil(segments) * SPAN;
         let segments = p.seqlen.div_ceil(segment_steps);
-        Some(Plan { column_tiles, states: p.dstate.next_multiple_of(64), blocks, segments, segment_steps })
+        Some(Plan { column_tiles, states, blocks, segments, segment_steps, packed })
     }
 
     /// Whether slots lie as this kernel fills them.
@@ -103,12 +114,26 @@ impl Plan {
         tiles.math == Math::Bf16 && (tiles.span, tiles.states) == (SPAN, self.states)
     }
 
-    /// Elements of the workspace: ends and decays of all segments.
+    /// Elements of the workspace: ends and decays of all segments behind what packed sequences need.
     pub fn workspace_len(&self, p: &Problem<'_>) -> usize {
-        match self.segments {
+        let ends = match self.segments {
             1 => 0,
             // and room to begin at a multiple of 16 bytes
             segments => segments * p.batch * p.nheads * self.column_tiles * (COLUMNS * self.states + 1) + 4,
+        };
+        self.packed.map_or(0, |packed| packed.len(self.blocks * self.rows())) + ends
+    }
+
+    /// Rows of blocks: a segment each, or of packed sequences some.
+    fn rows(&self) -> usize {
+        self.packed.map_or(self.segments, |packed| packed.blocks(self.segment_steps))
+    }
+
+    /// What packed sequences have at the beginning of a workspace, and where ends of segments begin.
+    pub fn places(&self, workspace: u64) -> (Packed, u64) {
+        match self.packed {
+            Some(packed) => packed.at(workspace, self.blocks * self.rows()),
+            None => (Packed::default(), workspace.next_multiple_of(16)),
         }
     }
 
@@ -118,21 +143,30 @@ impl Plan {
     }
 
     fn stages(&self, walk: &Walk<'_, '_>, output: bool) -> usize {
-        if output || gates_factor(walk) { 3 } else { 4 }
+        let most = if output || gates_factor(walk) { 3 } else { 4 };
+        match parts(self.states) {
+            1 => most,
+            _ if output => 2,
+            _ => 3,
+        }
     }
 
     /// Bytes of shared memory: as the kernel lays it out.
     fn shared(&self, walk: &Walk<'_, '_>, pass: Pass) -> usize {
-        let (output, panels) = (has_output(walk, pass), self.states / 64);
-        let stage = UNITS + if gates_factor(walk) { UNITS } else { 0 } + if output { 2 * panels + 1 } else { panels };
+        let (output, panels, parts) = (has_output(walk, pass), self.states / 64, parts(self.states));
+        let units = WALKERS / parts;
+        let stage = units + if gates_factor(walk) { units } else { 0 } + if output { 2 * panels } else { panels };
+        // two terms of C B^T, twice
+        let products = if output { 4 } else { 0 };
         let out = if output {
-            1
+            units
         } else if has_slots(walk, pass) {
-            panels
+            units * panels
         } else {
             0
         };
-        (self.stages(walk, output) * stage + 2 * UNITS * out) * TILE + ALIGNMENT
+        let exchange = if output && parts > 1 { parts } else { 0 };
+        (self.stages(walk, output) * stage + products + 2 * out + exchange) * TILE + ALIGNMENT
     }
 
     pub fn config(&self, walk: &Walk<'_, '_>, pass: Pass) -> Config {
@@ -142,6 +176,7 @@ impl Plan {
             .dtype("BEFORE", walk.before.map_or(DType::F32, |v| v.dtype()))
             .dtype("AFTER", type_of(&walk.after))
             .int("COLUMNS", COLUMNS)
+            .int("PLACES", packed::PLACES)
             .int("STATES", self.states)
             .set("PASS", Value::Name("Pass", pass.name()))
             .flag("FORWARDS", walk.direction == Direction::Forward)
@@ -154,6 +189,11 @@ impl Plan {
             .int("MASK_REGISTERS", MASK_REGISTERS)
             .int("COPY_REGISTERS", COPY_REGISTERS)
     }
+}
+
+/// Walkers of the same columns.
+fn parts(states: usize) -> usize {
+    states.div_ceil(MOST_STATES)
 }
 
 fn has_output(walk: &Walk<'_, '_>, pass: Pass) -> bool {
@@ -179,9 +219,10 @@ pub(super) fn time_map(stream: &Stream, view: &View<'_>) -> Result<Option<Tensor
     }
 }
 
-/// The tensor map of slots for every so many chunks, in tiles of 64 states x 64 columns.
+/// The tensor map of slots for every so many chunks (two of packed sequences), in tiles of 64 states x 64 columns.
 pub(super) fn slot_map(stream: &Stream, p: &Problem<'_>, tiles: &Tiles, slots: u64, chunks: usize) -> Result<Option<TensorMap>> {
-    let lines = [p.batch, p.seqlen.div_ceil(chunks * SPAN), p.nheads].into_iter().try_fold(tiles.states, usize::checked_mul);
+    let of_row = packed::Plan::new(p).map_or(p.seqlen.div_ceil(chunks * SPAN), |packed| packed.slots);
+    let lines = [p.batch, of_row, p.nheads].into_iter().try_fold(tiles.states, usize::checked_mul);
     let Some(lines) = lines.filter(|&n| n <= i32::MAX as usize) else { return Ok(None) };
     let (columns, device) = (tiles.padded_columns(), p.x.device());
     let (data, shape) = (core::ptr::without_provenance(slots as usize), [lines, columns]);
@@ -233,9 +274,13 @@ pub(super) unsafe fn walk(stream: &Stream, walk: &Walk<'_, '_>, tiles: &Tiles, w
     if matches!(walk.output, Output::Gate(_)) || (walk.slots.is_some() && !plan.has_slots_of(tiles)) || no_factor {
         return Ok(false);
     }
+    // other kernels want slots of chunks of the whole row
+    if plan.packed.is_some() && (workspace.is_none() || (walk.slots.is_some() && walk.slot_chunks == 1)) {
+        return Ok(false);
+    }
     let Some(Maps([x_map, z_map, y_map, b_map, c_map, slot_map])) = Maps::new(stream, walk, tiles)? else { return Ok(false) };
     let plan = if workspace.is_some() { plan } else { plan.whole(p) };
-    let ends = workspace.unwrap_or(0).next_multiple_of(16);
+    let (packed, ends) = plan.places(workspace.unwrap_or(0));
     let len = plan.segments * p.batch * p.nheads * plan.column_tiles * COLUMNS * plan.states;
     let params = Params {
         inputs: walk.call.inputs(SPAN, plan.column_tiles),
@@ -251,13 +296,21 @@ pub(super) unsafe fn walk(stream: &Stream, walk: &Walk<'_, '_>, tiles: &Tiles, w
         decays: Address::new(ends + 4 * len as u64),
         segments: plan.segments as i64,
         segment_steps: plan.segment_steps as i64,
+        packed,
     };
+    if plan.packed.is_some() {
+        // SAFETY: the caller's contract.
+        unsafe { packed::find(stream, &walk.call, packed, plan.segment_steps, walk.slot_chunks)? };
+        // SAFETY: as above.
+        unsafe { hand_on::launch(stream, &walk.call, &walk.before, &walk.after)? };
+    }
     let passes: &[_] = if plan.segments > 1 { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
     for &pass in passes {
-        let segments = plan.segments - usize::from(pass == Pass::Ends);
-        let (blocks, segments) = u32::try_from(plan.blocks).ok().zip(u32::try_from(segments).ok()).ok_or(TOO_MANY)?;
-        let line = Launch::line(blocks, 128 * (UNITS + HELPERS) as u32, plan.shared(walk, pass) as u32);
-        let launch = Launch { grid: [blocks, segments, 1], ..line };
+        // the last segment of a row leaves nothing
+        let rows = if plan.packed.is_some() { plan.rows() } else { plan.segments - usize::from(pass == Pass::Ends) };
+        let (blocks, rows) = u32::try_from(plan.blocks).ok().zip(u32::try_from(rows).ok()).ok_or(TOO_MANY)?;
+        let line = Launch::line(blocks, 128 * (WALKERS + HELPERS) as u32, plan.shared(walk, pass) as u32);
+        let launch = Launch { grid: [blocks, rows, 1], ..line };
         // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
         unsafe { stream.launch(&KERNEL, &plan.config(walk, pass), launch, &params)? };
     }

@@ -5,6 +5,8 @@
 
 DEVICE void copy_tiles(const Params& p, const Work& w, char* shared, Barriers& barriers) {
   Turn<STAGES> stage;
+  acquire_maps(p, w, {X_MAP, Z_MAP, B_MAP, C_MAP});
+  const TensorMap* const maps = maps_of(p, w);
   const u32 bytes = u32((w.units * (GATES_FACTOR ? 2 : 1) + PANELS * (HAS_OUTPUT ? 2 : 1)) * PANEL);
 #pragma unroll 1
   for (int chunk = 0; chunk < w.chunks; chunk++, stage.next()) {
@@ -15,13 +17,13 @@ DEVICE void copy_tiles(const Params& p, const Work& w, char* shared, Barriers& b
     barrier_arrive_expecting(full, bytes);
     for (int k = 0; k < w.units; k++) {
       const int at[4] = {w.column(p, k), w.head(p, k), step, w.batch};
-      tile_load(tiles + k * PANEL, p.x_map, full, at);
-      if constexpr (GATES_FACTOR) tile_load(tiles + Z_AT + k * PANEL, p.z_map, full, at);
+      tile_load(tiles + k * PANEL, maps[X_MAP], full, at);
+      if constexpr (GATES_FACTOR) tile_load(tiles + Z_AT + k * PANEL, maps[Z_MAP], full, at);
     }
 #pragma unroll
     for (int n = 0; n < PANELS; n++) {
-      tile_load(tiles + B_AT + n * PANEL, p.b_map, full, {64 * n, w.group, step, w.batch});
-      if constexpr (HAS_OUTPUT) tile_load(tiles + C_AT + n * PANEL, p.c_map, full, {64 * n, w.group, step, w.batch});
+      tile_load(tiles + B_AT + n * PANEL, maps[B_MAP], full, {64 * n, w.group, step, w.batch});
+      if constexpr (HAS_OUTPUT) tile_load(tiles + C_AT + n * PANEL, maps[C_MAP], full, {64 * n, w.group, step, w.batch});
     }
   }
 }
@@ -34,16 +36,16 @@ struct Exponents {
   f64 whole;
 };
 
-DEVICE Exponents exponents(const Params& p, const Head& constants, int batch, int head, i64 first) {
+DEVICE Exponents exponents(const Params& p, const Head& constants, const Work& w, int head, i64 first) {
   Exponents e;
-  const int lane = threadIdx.x % 32;
+  const int lane = int(lane_here());
   f64 own[2];
 #pragma unroll
   for (int k = 0; k < 2; k++) {
     const int step = 2 * lane + k;
     const i64 t = first + (FORWARDS ? step : SPAN - 1 - step);
     StepSizes d = {};
-    if (t < p.seqlen) d = step_sizes(p, constants, batch, head, t);
+    if (t < w.end) d = step_sizes(p, constants, w.batch, head, t);
     e.weight[k] = FORWARDS ? d.weight : 1.f;
     own[k] = f64(d.decay) * constants.rate;
   }
@@ -76,13 +78,13 @@ DEVICE int choose(f64& r, const Exponents& e, int first) {
 }
 
 DEVICE void compute_powers(const Params& p, const Work& w, int k, Piece (&pieces)[PIECES], Barrier (&ready)[PIECES], Barrier (&taken)[PIECES]) {
-  const int lane = threadIdx.x % 32, head = w.head(p, k);
+  const int lane = int(lane_here()), head = w.head(p, k);
   const Head constants(p, head);
   Turn<PIECES> turn;
   f64 r = 0., decays = 0.;
 #pragma unroll 1
   for (int chunk = 0; chunk < w.chunks; chunk++) {
-    const Exponents e = exponents(p, constants, w.batch, head, w.step(chunk));
+    const Exponents e = exponents(p, constants, w, head, w.step(chunk));
     int end = 0;
 #pragma unroll 1
     for (int first = 0; first < SPAN; first = end, turn.next()) {
@@ -99,9 +101,9 @@ DEVICE void compute_powers(const Params& p, const Work& w, int k, Piece (&pieces
       Piece& piece = pieces[turn.at];
       if constexpr (HAS_OUTPUT) reinterpret_cast<float2*>(piece.out)[lane] = make_float2(exp2_fast(exponent[0]), exp2_fast(exponent[1]));
       if constexpr (FORWARDS)
-        piece.in[lane] = pack_bf16(in[0], in[1]);
+        piece.in[lane] = Factors(in[0], in[1]);
       else
-        piece.in[SPAN / 2 - 1 - lane] = pack_bf16(in[1], in[0]);
+        piece.in[SPAN / 2 - 1 - lane] = Factors(in[1], in[0]);
       if (lane == 0) {
         piece.state = before == r ? 1.f : exp2_fast(fminf(f32(before - r), 127.f));
         piece.before = exp2_fast(f32(before)), piece.after = exp2_fast(f32(e.whole + r));
@@ -112,18 +114,19 @@ DEVICE void compute_powers(const Params& p, const Work& w, int k, Piece (&pieces
     // from here on sums begin at the next chunk
     r += e.whole, decays += e.whole;
   }
-  if (PASS == Pass::Ends && lane == 0) *decay_of(p, w.segment, w.batch, head, w.column(p, k) / COLUMNS) = exp2_fast(f32(decays));
+  if (PASS == Pass::Ends && lane == 0) p.decays[end_of(p, w, w.segment, head, w.column(p, k) / COLUMNS)] = exp2_fast(f32(decays));
 }
 
 // ---- CB: a warpgroup
 
 DEVICE void mask_products(const Work& w, char* shared, Barriers& barriers) {
-  const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4, pair = 2 * (lane % 4);
-  Turn<STAGES> stage;
+  const int lane = int(lane_here()), row = threadIdx.x % 128 / 32 * 16 + lane / 4, pair = 2 * (lane % 4);
+  Turn<STAGES> stage, walked;
 #pragma unroll 1
   for (int chunk = 0; chunk < w.chunks; chunk++, stage.next()) {
     char* const tiles = shared + stage.at * STAGE;
     barrier_wait(barriers.full[stage.at], stage.phase);
+    if (chunk >= 2) barrier_wait(barriers.empty[walked.at], walked.phase), walked.next();
     __syncwarp();
     Sums<64> sums;
     products_fence();
@@ -135,13 +138,17 @@ DEVICE void mask_products(const Work& w, char* shared, Barriers& barriers) {
     products_commit();
     products_wait();
     pin(sums.v);
-    char* const line = tiles + CB_AT + row * 128 + pair * 2;
+    char* const line = shared + CB_AT + chunk % 2 * CB + row * 128 + pair * 2;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
       const int j = 8 * n + pair, at = (n ^ lane / 4) * 16;
       const f32* const v = sums.v + 4 * n;
-      *reinterpret_cast<u32*>(line + at) = pack_bf16(j <= row ? v[0] : 0.f, j + 1 <= row ? v[1] : 0.f);
-      *reinterpret_cast<u32*>(line + 8 * 128 + at) = pack_bf16(j <= row + 8 ? v[2] : 0.f, j + 1 <= row + 8 ? v[3] : 0.f);
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const Factors terms(j <= row + 8 * r ? v[2 * r] : 0.f, j + 1 <= row + 8 * r ? v[2 * r + 1] : 0.f);
+        *reinterpret_cast<u32*>(line + r * 8 * 128 + at) = terms.high;
+        *reinterpret_cast<u32*>(line + PANEL + r * 8 * 128 + at) = terms.low;
+      }
     }
     fence_async();
     barrier_arrive(barriers.masked[stage.at]);

@@ -5,7 +5,8 @@
 //
 //   y^T = (S^T C^T + xs^T CB^T) diag(2^(cs[i] + r))      xs[j] = x[j] dt[j] 2^-(cs[j] + r)      S^T <- S^T + xs^T B
 //
-// where S is the state times 2^-r. So decays are factors of steps alone: no head forms a matrix of 64 x 64 numbers of its own. S^T is the first
+// where S is the state times 2^-r. CB and the weights of steps are two terms of bf16 each, so that y has the error of rounding xs and y itself:
+// most of it comes from steps nearby. So decays are factors of steps alone: no head forms a matrix of 64 x 64 numbers of its own. S^T is the first
 // factor of its product as it lies in registers, x^T comes out of shared memory with one instruction for 16 x 16 numbers, and serves twice.
 //
 // Backwards in time S is the gradient by the state: dy stands for x, C for B, weights are one, and the sums are those of the steps after each
@@ -15,62 +16,131 @@
 // they differ by more than FAR is walked in pieces, each with its own r. Then steps outside of a piece have weights of zero, and a piece writes
 // its own steps of y.
 //
-// Warpgroups: one for each unit (64 columns of a head), which compute; one that forms CB; and one of which a thread starts copies into shared
+// A warpgroup holds up to 128 states of a column. Where there are more, both walkers of a block take the same columns and half of the states each.
+// Then either has a part of y (the terms of CB are divided among them as well), and they exchange halves of the steps by way of shared memory.
+//
+// Warpgroups: the walkers, for one or two units (64 columns of a head); one that forms CB; and one of which a thread starts copies into shared
 // memory and a warp for each unit computes the powers. They meet at barriers: `full` and `empty` for the tiles of a chunk, `masked` for its CB,
 // `ready` and `taken` for the powers of a piece.
 
-constexpr int SPAN = 64, UNITS = 2, PANELS = STATES / 64, WORKERS = UNITS + 2;
+constexpr int SPAN = 64, WALKERS = 2, WORKERS = WALKERS + 2;
+// walkers of a unit, units of a block, and states of a walker
+constexpr int PARTS = STATES > 128 ? 2 : 1, UNITS = WALKERS / PARTS, OWN_STATES = STATES / PARTS;
+constexpr int PANELS = STATES / 64, OWN_PANELS = OWN_STATES / 64;
 constexpr int PANEL = 64 * 128;   // bytes of 64 lines of 64 numbers, swizzled
 constexpr f64 NEAR = 30., FAR = 60.;
-static_assert(COLUMNS == 64 && STATES % 64 == 0 && STATES <= 128, "a state fits into the registers of a warpgroup");
+static_assert(COLUMNS == 64 && OWN_STATES % 64 == 0 && OWN_STATES <= 128, "a state fits into the registers of a warpgroup");
 
 static_assert(!HAS_OUTPUT || (FORWARDS && !HAS_SLOTS), "a walk writes y or slots");
+// tensor maps in the order of the parameters
+constexpr int X_MAP = 0, Z_MAP = 1, Y_MAP = 2, B_MAP = 3, C_MAP = 4;
 // whether y is multiplied by the gate, or its gradient is
 constexpr bool GATES_OUTPUT = HAS_Z && HAS_OUTPUT, GATES_FACTOR = HAS_Z && !FORWARDS;
 
-// a stage: tiles of x for each unit (backwards of dy and the gate), of B, of C, and CB; without y only of what goes into the state
-constexpr int Z_AT = UNITS * PANEL, B_AT = Z_AT + (GATES_FACTOR ? UNITS * PANEL : 0), C_AT = B_AT + PANELS * PANEL, CB_AT = C_AT + PANELS * PANEL;
-constexpr int STAGE = HAS_OUTPUT ? CB_AT + PANEL : C_AT;
-// two tiles of y or of a slot for each unit: one is written while the other one is on its way to memory. A gate comes in the tile that its y
-// goes out in
-constexpr int OUT_AT = STAGES * STAGE, OUT = HAS_OUTPUT ? PANEL : HAS_SLOTS ? PANELS * PANEL : 0, ALIGNMENT = 1024;
-static_assert(OUT_AT + 2 * UNITS * OUT + ALIGNMENT <= SHARED, "the plan has counted the same");
+// a stage: tiles of x for each unit (backwards of dy and the gate), of B, and of C where there is y
+constexpr int Z_AT = UNITS * PANEL, B_AT = Z_AT + (GATES_FACTOR ? UNITS * PANEL : 0), C_AT = B_AT + PANELS * PANEL;
+constexpr int STAGE = HAS_OUTPUT ? C_AT + PANELS * PANEL : C_AT;
+// the two terms of CB, of a chunk and of the next one
+constexpr int CB_AT = STAGES * STAGE, CB = HAS_OUTPUT ? 2 * PANEL : 0;
+// two tiles of y for each unit or of a slot for each walker: one is written while the other one is on its way to memory. A gate comes in the
+// tile that its y goes out in
+constexpr int OUT_AT = CB_AT + 2 * CB, OUT = HAS_OUTPUT ? PANEL : HAS_SLOTS ? OWN_PANELS * PANEL : 0, ALIGNMENT = 1024;
+// what two walkers give each other of y, f32
+constexpr int EXCHANGE_AT = OUT_AT + 2 * (HAS_OUTPUT ? UNITS : WALKERS) * OUT, EXCHANGE = HAS_OUTPUT && PARTS > 1 ? PANEL : 0;
+static_assert(EXCHANGE_AT + PARTS * EXCHANGE + ALIGNMENT <= SHARED, "the plan has counted the same");
 
 // The powers of a piece: the steps [first, end) of a chunk, in the direction of the walk.
 struct alignas(16) Piece {
   f32 out[SPAN];       // 2^(cs + r), for y alone
-  u32 in[SPAN / 2];    // dt 2^-(cs + r) of two steps, bf16; zero outside of the piece
+  Factors in[SPAN / 2];   // dt 2^-(cs + r) of two steps; zero outside of the piece
   f32 state;           // what the state is multiplied by, since r changes
   f32 before, after;   // 2^r as it was, and 2^(cs + r) after the whole chunk
   int first, end;
 };
 constexpr int PIECES = 4;   // that may be ready at the same time
 
-struct Barriers {
-  Barrier full[STAGES], empty[STAGES], masked[STAGES];
-  Barrier ready[UNITS][PIECES], taken[UNITS][PIECES], gate[UNITS][2];
-};
-
 struct Work {
   int batch, group, unit, units;   // the first unit of the group, and how many this block has
-  i64 segment, start;
-  int chunks;
+  int part, parts;                 // of packed sequences: the segment of the row of the batch, and how many there are
+  int first, end;                  // steps of the row, or of a packed sequence
+  int segment, segments;           // in the direction of the walk, of how many
+  int start, chunks;               // the segment's
+  int slot, ends;                  // of the row: its first slot, or -1, and its first place among what segments leave
+  bool is_cut;                     // whether the row ends within the last tile
 
-  DEVICE explicit Work(const Params& p) : segment(blockIdx.y) {
+  static constexpr int MAPS = 5, THREADS = 128 * WORKERS;
+  DEVICE static bool is_of_steps(int map) { return map != Y_MAP || HAS_OUTPUT; }
+
+  Work() = default;
+  // of this block: its first part
+  DEVICE explicit Work(const Params& p) : part(blockIdx.y), parts(0) {
     const int all = int(p.heads_per_group * p.column_tiles), tiles = (all + UNITS - 1) / UNITS, groups = int(p.groups);
     int i = blockIdx.x;
     unit = i % tiles * UNITS, i /= tiles;
     group = i % groups, batch = i / groups;
     units = min(UNITS, all - unit);
-    start = (FORWARDS ? segment : p.segments - 1 - segment) * p.segment_steps;
-    chunks = int((min(start + p.segment_steps, p.seqlen) - start + SPAN - 1) / SPAN);
+    if constexpr (PACKED) {
+      parts = sequences_of(p.packed, batch)[*count_of(p.packed, batch)].segments;
+      find(p);
+    } else {
+      first = 0, end = int(p.seqlen), segment = part, segments = int(p.segments), ends = 0;
+      slot = batch * ((int(p.chunks) + SLOT_CHUNKS - 1) / SLOT_CHUNKS);
+      set_steps(p);
+    }
+  }
+  DEVICE bool has_part() const { return part < parts; }
+  DEVICE void next(const Params& p) { part += gridDim.y, find(p); }
+
+  // Finds the sequence of the part, or of the next one of this block in which there is something to do.
+  DEVICE void find(const Params& p) {
+    const Sequence* const rows = sequences_of(p.packed, batch);
+    for (; has_part(); part += gridDim.y) {
+      const int k = sequence_with(rows, *count_of(p.packed, batch), &Sequence::segments, part);
+      const Sequence own = rows[k], behind = rows[k + 1];
+      first = own.first, end = behind.first, segment = part - own.segments, segments = behind.segments - own.segments;
+      slot = own.slot < 0 ? -1 : batch * int(p.packed.slots) + own.slot;
+      // the last segment of a sequence leaves nothing
+      ends = own.segments - k;
+      set_steps(p);
+      if (PASS == Pass::Ends ? !is_last() : !HAS_SLOTS || slot >= 0 || p.after.data != nullptr) return;
+    }
+  }
+  DEVICE void set_steps(const Params& p) {
+    const i64 begin = first + (FORWARDS ? segment : segments - 1 - segment) * p.segment_steps, behind = min(begin + p.segment_steps, i64(end));
+    start = int(begin), chunks = int((behind - begin + SPAN - 1) / SPAN), is_cut = (behind - begin) % SPAN != 0;
   }
   // the first step of a chunk
-  DEVICE int step(int chunk) const { return int(start) + (FORWARDS ? chunk : chunks - 1 - chunk) * SPAN; }
+  DEVICE int step(int chunk) const { return start + (FORWARDS ? chunk : chunks - 1 - chunk) * SPAN; }
+  // chunks of the row before that one
+  DEVICE int chunk_of_row(int chunk) const { return (step(chunk) - first) / SPAN; }
+  DEVICE bool is_last() const { return segment + 1 == segments; }
+  // where the states lie that the walk enters the row with, or leaves it with
+  DEVICE StateRow state_row(const Params& p, bool enters) const {
+    if constexpr (PACKED) return enters == FORWARDS ? row_before(p, batch, first) : row_after(p, batch, end);
+    return {batch, 0};
+  }
   DEVICE int head(const Params& p, int k) const { return group * int(p.heads_per_group) + (unit + k) / int(p.column_tiles); }
   DEVICE int column(const Params& p, int k) const { return (unit + k) % int(p.column_tiles) * COLUMNS; }
 };
 
-DEVICE f32* decay_of(const Params& p, i64 segment, int batch, int head, int tile) {
-  return p.decays + (((segment * p.batch + batch) * p.heads + head) * p.column_tiles + tile);
+struct Barriers {
+  Barrier full[STAGES], empty[STAGES], masked[STAGES];
+  Barrier ready[UNITS][PIECES], taken[UNITS][PIECES], gate[UNITS][2];
+
+  DEVICE void init(const Work& w) {
+    for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * PARTS * w.units), barrier_init(masked[i], 128);
+    for (int k = 0; k < UNITS; k++) {
+      for (int i = 0; i < PIECES; i++) barrier_init(ready[k][i], 1), barrier_init(taken[k][i], 4 * PARTS);
+      for (int i = 0; i < 2; i++) barrier_init(gate[k][i], 1);
+    }
+    barriers_are_ready();
+  }
+  DEVICE void end() {
+    for (int i = 0; i < int(sizeof(Barriers) / sizeof(Barrier)); i++) barrier_end(reinterpret_cast<Barrier*>(this)[i]);
+  }
+};
+
+// A place for what a segment of a row leaves: (segment, batch, head, tile of columns).
+DEVICE i64 end_of(const Params& p, const Work& w, int segment, int head, int tile) {
+  return ((i64(w.ends + segment) * p.batch + w.batch) * p.heads + head) * p.column_tiles + tile;
 }

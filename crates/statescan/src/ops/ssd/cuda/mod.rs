@@ -4,8 +4,10 @@
 mod backward;
 mod fused;
 mod gradients;
+mod hand_on;
 mod hopper;
 mod maps;
+mod packed;
 mod plan;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;

@@ -89,7 +89,13 @@ fn add_hopper(suite: &mut Suite, args: &Args<'_>) {
             suite.add_for(&["sm_90a"], &hopper::KERNEL, &plan.config(walk, pass));
         }
     }
-    let plan = fused::Plan::new(&problem, Numbers::H200).unwrap();
+    if plan.packed.is_some() {
+        suite.add_for(&["sm_90a"], &packed::SEQUENCES, &packed::config(&slots.call, slots.slot_chunks));
+        suite.add_for(&["sm_90a"], &hand_on::KERNEL, &hand_on::config(&forward.call, &forward.before, &forward.after));
+    }
+    let Some(plan) = fused::Plan::new(&problem, Numbers::H200) else {
+        return assert!(problem.dstate > hopper::MOST_STATES);
+    };
     let mut targets = every_gradient(&problem);
     suite.add_for(&["sm_90a"], &fused::KERNEL, &plan.config(&state.call, &targets, Numbers::H200));
     (targets.dt, targets.d, targets.z) = (None, None, None);
@@ -116,7 +122,7 @@ fn every_gradient(p: &Problem<'_>) -> GradientTargets {
 #[test]
 fn ssd_kernels_compile_for_hopper() {
     let Some(mut suite) = Suite::new() else { return };
-    for sizes in [[2048, 80, 64, 1, 128], [100, 6, 80, 2, 64]] {
+    for (at, sizes) in [[2048, 80, 64, 1, 128], [100, 6, 80, 2, 64], [300, 3, 64, 1, 256]].into_iter().enumerate() {
         let [_, h, p, _, n] = sizes;
         let plain = args(DType::BF16, sizes);
         let (head, state) = (tensor(DType::F32, &[h]), tensor(DType::F32, &[2, h, p, n]));
@@ -131,10 +137,24 @@ fn ssd_kernels_compile_for_hopper() {
             ..skip
         };
         let wide_skip = Args { d: Some(tensor(DType::BF16, &[h, p])), ..plain };
-        for args in [plain, skip, wide_skip, Args { z: Some(plain.x), ..wide_skip }, Args { z: Some(plain.x), ..plain }, all] {
-            add_hopper(&mut suite, &args);
+        // the smaller one has the options that the larger one lacks, and all of them
+        let some = [
+            vec![plain, Args { z: Some(plain.x), ..wide_skip }, all],
+            vec![skip, Args { z: Some(plain.x), ..plain }, all],
+            vec![plain, all],
+        ];
+        for args in &some[at] {
+            add_hopper(&mut suite, args);
+        }
+        if at == 1 {
+            add_hopper(&mut suite, &Args { sequences: Sequences::SeqIdx(tensor(DType::I32, &[2, sizes[0]])), ..all });
         }
     }
+    let of = |shape: &[usize]| tensor(DType::BF16, shape);
+    let maps = of(&[1, 512, 1, 128]);
+    let packed = Args::new(of(&[1, 512, 8, 64]), of(&[1, 512, 8]), tensor(DType::F32, &[8]), maps, maps);
+    let bounds = Sequences::CuSeqlens(tensor(DType::I32, &[6]));
+    add_hopper(&mut suite, &Args { sequences: bounds, ..packed });
     suite.compile();
 }
 
@@ -180,7 +200,7 @@ fn add_types_and_sizes(suite: &mut Suite) {
         [7, 3, 24, 3, 17],
         [70, 2, 1, 1, 1],
     ];
-    for (dtype, sizes) in [(DType::BF16, &sizes[..]), (DType::F16, &sizes[..1]), (DType::F32, &sizes[..3])] {
+    for (dtype, sizes) in [(DType::BF16, &sizes[..]), (DType::F16, &sizes[..1]), (DType::F32, &sizes[1..3])] {
         for (i, &sizes) in sizes.iter().enumerate() {
             let [_, h, p, _, n] = sizes;
             add(suite, &args(dtype, sizes), &[2, h, p, n], DEVICES[i % 2], i == 0);

@@ -117,30 +117,6 @@ DEVICE void enter_segment(State& state, const Params& p, const Work& w) {
   }
 }
 
-// Sequences that may have no step hand their state on; what a walk leaves later comes after a barrier.
-DEVICE void hand_on(const Params& p, const Work& w) {
-  auto pass = [&](StateRow row) {
-    if (p.after.data == nullptr || !exists(p, row)) return;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < STATES * COLUMNS; i += THREADS) {
-      const i64 n = i % STATES, column = w.column + i / STATES;
-      if (n >= p.dstate || column >= p.headdim) continue;
-      const f32 v = p.before.data == nullptr ? 0.f : to_f32(*state_at<BEFORE>(p.before, row, w.head, column, n));
-      assign(*state_at<AFTER>(p.after, row, w.head, column, n), v);
-    }
-  };
-  if constexpr (SEQUENCES == Sequences::Bounds) {
-#pragma unroll 1
-    for (i64 k = 0; k < p.sequence_count; k++)
-      if (bound(p, k) >= bound(p, k + 1)) pass({REVERSE ? p.sequence_count - 1 - k : k, 0});
-  } else if constexpr (NUMBERED) {
-#pragma unroll 1
-    for (i64 s = 0; s < p.sequence_count; s++) pass({w.batch, s});
-  } else if (p.seqlen == 0) {
-    pass({w.batch, 0});
-  }
-}
-
 // ---- a piece of time
 
 // y of this warp's steps before the skip and the gate: from the state in shared memory, then from the piece itself while the state advances.
@@ -323,7 +299,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const _
   __shared__ Steps all_steps[STAGES];
   const Work w(p);
   State state;
-  if (PASS != Pass::Rest && w.segment == 0) hand_on(p, w);
+  // what the walk leaves later comes after a barrier
+  if (PASS != Pass::Rest && w.segment == 0) hand_on(p, w.batch, w.head, w.column, min(w.column + COLUMNS, p.headdim));
   state.clear();
   if constexpr (PASS == Pass::Rest) enter_segment(state, p, w);
   f32 log_decay = 0.f;

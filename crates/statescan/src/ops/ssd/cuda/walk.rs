@@ -17,6 +17,7 @@ pub(super) static WALK: Program<Params> = Program::new(
         include_str!("../../../cuda/sequences.cuh"),
         include_str!("inputs.cuh"),
         include_str!("tiles.cuh"),
+        include_str!("hand_on.cuh"),
         include_str!("walk.cu")
     ),
 );
