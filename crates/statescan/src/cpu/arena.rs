@@ -164,6 +164,22 @@ impl<T: Real> Array<T> {
         // SAFETY: the caller's contract is that of `slice`.
         unsafe { self.slice(0, count) }.fill(T::default());
     }
+
+    /// Makes the first elements of several arrays 0, whole vectors of them. In one loop they are stores; each by itself would become a call
+    /// of `memset`.
+    ///
+    /// # Safety
+    /// The contract of [`Array`].
+    #[inline(always)]
+    pub(crate) unsafe fn clear_each<S: Isa, const N: usize>(simd: S, arrays: [Self; N], count: usize) {
+        debug_assert!(count.is_multiple_of(T::lanes::<S>()), "whole vectors");
+        for at in (0..count).step_by(T::lanes::<S>()) {
+            for array in arrays {
+                // SAFETY: the caller's contract.
+                unsafe { array.store(at, V::constant(simd, 0.0)) };
+            }
+        }
+    }
 }
 
 /// Arrays of one length, one behind the other.

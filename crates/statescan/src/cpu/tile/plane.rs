@@ -58,6 +58,7 @@ pub(crate) type PlaneMut = PlaneOf<Write>;
 
 impl Plane {
     /// A plane of a view, with the other axes at index 0. A complex view gives its real parts; see [`PlaneOf::imaginary`].
+    #[inline(always)]
     pub(crate) fn of(view: &View<'_>, lane_axis: usize, time_axis: usize) -> Self {
         let (strides, shape) = (view.strides(), view.shape());
         let steps = [strides[lane_axis], strides[time_axis]];
@@ -65,6 +66,7 @@ impl Plane {
     }
 
     /// A plane with strides of its own, in elements of the view; it starts where the view does.
+    #[inline(always)]
     pub(crate) fn strided(view: &View<'_>, lane_step: isize, time_step: isize) -> Self {
         Self::new(Read(view.as_ptr()), view.dtype(), [lane_step, time_step], [usize::MAX; 2])
     }
@@ -82,6 +84,7 @@ impl Plane {
 
 impl PlaneMut {
     /// As [`Plane::of`].
+    #[inline(always)]
     pub(crate) fn of(view: &RawViewMut, lane_axis: usize, time_axis: usize) -> Self {
         let (strides, shape) = (view.strides(), view.shape());
         let steps = [strides[lane_axis], strides[time_axis]];
@@ -89,6 +92,7 @@ impl PlaneMut {
     }
 
     /// As [`Plane::strided`].
+    #[inline(always)]
     pub(crate) fn strided(view: &RawViewMut, lane_step: isize, time_step: isize) -> Self {
         Self::new(Write(view.as_mut_ptr()), view.dtype(), [lane_step, time_step], [usize::MAX; 2])
     }
@@ -119,6 +123,7 @@ impl PlaneMut {
 }
 
 impl<A: Address> PlaneOf<A> {
+    #[inline(always)]
     fn new(start: A, dtype: DType, [lane_step, time_step]: [isize; 2], left: [usize; 2]) -> Self {
         let _ = left;
         let complex = dtype.is_complex();
@@ -135,11 +140,13 @@ impl<A: Address> PlaneOf<A> {
     }
 
     /// The imaginary parts beside a plane made from a complex view.
+    #[inline(always)]
     pub(crate) fn imaginary(self) -> Self {
         self.advance_bytes(self.dtype.size() as isize)
     }
 
     /// Both parts of a complex plane whose time is contiguous, as a real plane of twice the steps: a tile of that is a tile of both parts.
+    #[inline(always)]
     pub(super) fn interleaved(self, parts: usize) -> Option<Self> {
         let both = PlaneOf {
             time_step: 1,
@@ -152,12 +159,14 @@ impl<A: Address> PlaneOf<A> {
     }
 
     /// Moves the origin by `count` indices of an axis that is not in the plane; `stride` is the view's, in its own elements.
+    #[inline(always)]
     pub(crate) fn along(self, count: usize, stride: isize) -> Self {
         let size = self.dtype.size() * if self.complex { 2 } else { 1 };
         self.advance_bytes(count as isize * stride * size as isize)
     }
 
     /// The same elements with lanes and steps exchanged.
+    #[inline(always)]
     pub(crate) fn transposed(self) -> Self {
         PlaneOf {
             lane_step: self.time_step,
@@ -169,6 +178,7 @@ impl<A: Address> PlaneOf<A> {
     }
 
     /// The same plane where more lanes follow, for axes that lie one behind the other.
+    #[inline(always)]
     pub(crate) fn with_lanes(self, lanes: usize) -> Self {
         let _ = lanes;
         PlaneOf {
@@ -183,6 +193,7 @@ impl<A: Address> PlaneOf<A> {
     }
 
     /// Moves the origin to a lane and a step.
+    #[inline(always)]
     pub(crate) fn at(self, lane: usize, step: usize) -> Self {
         let elements = lane as isize * self.lane_step + step as isize * self.time_step;
         PlaneOf {
@@ -210,6 +221,7 @@ impl<A: Address> PlaneOf<A> {
         }
     }
 
+    #[inline(always)]
     fn advance_bytes(mut self, bytes: isize) -> Self {
         self.start = self.start.moved(bytes);
         self

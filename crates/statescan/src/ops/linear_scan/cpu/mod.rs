@@ -345,6 +345,7 @@ impl<T: Real> Back<'_, '_, '_, T> {
     }
 
     /// Prefetches what the tile at `start` reads and writes.
+    #[inline(always)]
     fn prefetch(&self, start: usize) {
         let Planes { a, b, h, by_h, by_a, by_b } = self.planes;
         let written = [by_a, by_b].map(|plane| plane.map(PlaneMut::read));

@@ -6,6 +6,7 @@ use super::backward::{At, Job};
 use super::here::{Here, double};
 use super::inputs::{CopyRows, Map, Parameters, Sizes, Tiles};
 use super::kept::Kept;
+use super::lanes::Lanes;
 use super::process::{Gate, load_gate, load_tiles, loading};
 use super::sweep::{AHEAD, ByMap, Stored, Sweep, Walked, WalkedTiles, work};
 use super::{Context, Types, walk};
@@ -88,7 +89,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
             here.load_map::<E, S>(simd, &problem.b, b);
             here.load_map::<E, S>(simd, &problem.c, c);
             here.double_map::<E>(c);
-            [db, dc].into_iter().for_each(|sum| sum.clear(map));
+            Array::clear_each(simd, [db, dc], map);
             for (i, here) in here.each_block().enumerate() {
                 self.block(simd, &here, i, at);
             }
@@ -184,17 +185,14 @@ impl<E: Types> Job<'_, '_, '_, E> {
             if let Some(z) = &problem.z {
                 load_gate(simd, here, z, *gate, Gate::Differentiate(*gate_slope), prefetch);
             }
-            let zero = V::constant(simd, 0.0);
             for vector in 0..vectors {
                 let at = vector * width;
                 let dout: V<E::T, S> = cotangent.load(simd, at);
                 own.p.store(at, if problem.z.is_some() { dout * gate.load(simd, at) } else { dout });
-                for row in vector * lanes.per_channel..(vector + 1) * lanes.per_channel {
-                    // the last two are one where the decay has no step of its own
-                    for sum in [walked.du, walked.ddt, walked.ddt_a] {
-                        sum.store(row * width, zero);
-                    }
-                }
+            }
+            match problem.dt_a {
+                Some(_) => Array::clear_each(simd, [walked.du, walked.ddt, walked.ddt_a], rows * width),
+                None => Array::clear_each(simd, [walked.du, walked.ddt], rows * width),
             }
             if !lanes.one() {
                 tiles.repeat(simd, lanes, steps, &self.scratch.tiles(walked));
@@ -280,7 +278,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 own.du.store(at, by_x);
                 own.ddt.store(at, by_raw);
                 if self.pass.targets.z.is_some() {
-                    self.gradient_by_gate(simd, here, vector);
+                    self.gradient_by_gate(simd, lanes, [own.y, walked.y], vector);
                 }
                 if problem.dt_a.is_some() {
                     own.ddt_a.store(at, lanes.summed(simd, walked.ddt_a, vector));
@@ -291,22 +289,22 @@ impl<E: Types> Job<'_, '_, '_, E> {
         }
     }
 
-    /// The gradient by a vector of z, in place of the output before the gate.
+    /// The gradient by a vector of z, in place of the output before the gate: `y`, and what the sweep adds to it where a channel has
+    /// several lanes.
     ///
     /// # Safety
     /// As [`Job::finish_steps`].
     #[inline(always)]
-    unsafe fn gradient_by_gate<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, vector: usize) {
+    unsafe fn gradient_by_gate<S: Isa>(&self, simd: S, lanes: Lanes<E::T>, [y, swept]: [Array<E::T>; 2], vector: usize) {
         let Scratch { cotangent, gate_slope, .. } = &self.scratch;
-        let (own, walked) = (self.scratch.own.get(), self.scratch.walked.get());
         let at = vector * E::T::lanes::<S>();
         // SAFETY: the caller's contract.
         unsafe {
-            let mut out: V<E::T, S> = own.y.load(simd, at);
-            if !here.lanes.one() {
-                out = out + here.lanes.summed(simd, walked.y, vector);
+            let mut out: V<E::T, S> = y.load(simd, at);
+            if !lanes.one() {
+                out = out + lanes.summed(simd, swept, vector);
             }
-            own.y.store(at, cotangent.load(simd, at) * out * gate_slope.load(simd, at));
+            y.store(at, cotangent.load(simd, at) * out * gate_slope.load(simd, at));
         }
     }
 

@@ -63,11 +63,11 @@ impl Map {
             unsafe { tile::load_parts_on(exec.level(), from, 2, self.from.count, Array::of(scratch)) };
             self.blocks(start, steps, |part_from, columns, factor, imaginary| {
                 for j in 0..self.from.count {
-                    let row = self.from.index(j, part_from) * self.to.len();
+                    let row = target.from(self.from.index(j, part_from) * self.to.len());
                     for i in 0..steps {
                         let value = scratch[(2 * i + imaginary) * self.from.count + j] * T::from_f64(factor);
                         // SAFETY: indices of the two sides; each block of outputs belongs to one job.
-                        unsafe { *target.at(row + columns[i], 1) = value };
+                        unsafe { *row.at(columns[i], 1) = value };
                     }
                 }
             });
