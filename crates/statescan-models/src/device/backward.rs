@@ -8,8 +8,8 @@ use crate::config::{Config, Kind};
 use crate::error::Result;
 use crate::model::gradients::{Dropout, Rows};
 use statescan::cuda::layers::training::{
-    TokenRows, clear, column_sums, column_sums_workspace_len, cross_entropy, dropout, embedding_backward, rms_norm_backward,
-    rms_norm_backward_workspace_len, scale_by,
+    Normed, TokenRows, clear, column_sums, column_sums_workspace_len, cross_entropy, dropout, embedding_backward,
+    rms_norm_backward, rms_norm_backward_workspace_len, scale_by,
 };
 use statescan::cuda::layers::{embedding, rms_norm};
 use statescan::ops::{causal_conv1d, selective_scan, ssd};
@@ -225,7 +225,14 @@ impl Batch<'_> {
         let [mut dnorm] = self.gradients.of("", ["backbone.norm_f.weight"]);
         let mut scratch = workspace.view_mut(exec, rms_norm_backward_workspace_len(rows, config.dim, 1))?;
         let weight = Some((norm, &mut dnorm, &mut scratch));
-        Ok(rms_norm_backward(exec, stream, weight, 1, config.eps, dnormed.of(rows), &mut dstream.of_mut(rows), false)?)
+        Ok(rms_norm_backward(
+            exec,
+            Normed { x: stream, groups: 1, eps: config.eps },
+            weight,
+            dnormed.of(rows),
+            &mut dstream.of_mut(rows),
+            false,
+        )?)
     }
 
     /// A block's part of the gradient by the stream is added to it.
@@ -249,11 +256,19 @@ impl Batch<'_> {
         self.convolution(block, &prefix)?;
         let BackRooms { dnormed, dprojected, dstream, workspace, .. } = &mut *self.back;
         let (x, dy) = (self.rooms.normed.of(rows), dprojected.of(rows));
-        self.shared.product(x, &block.in_proj, dy, &mut dnormed.of_mut(rows), self.gradients, (&prefix, "in_proj"), workspace)?;
+        let of = Multiplied { x, product: &block.in_proj, names: (&prefix, "in_proj") };
+        self.shared.product(of, dy, &mut dnormed.of_mut(rows), self.gradients, workspace)?;
         let [mut dnorm] = self.gradients.of(&format!("backbone.layers.{layer}."), ["norm.weight"]);
         let mut scratch = workspace.view_mut(exec, rms_norm_backward_workspace_len(rows, config.dim, 1))?;
         let (x, weight) = (self.rooms.stream.of(rows), Some((block.norm.view(), &mut dnorm, &mut scratch)));
-        rms_norm_backward(exec, x, weight, 1, config.eps, dnormed.of(rows), &mut dstream.of_mut(rows), true)?;
+        rms_norm_backward(
+            exec,
+            Normed { x, groups: 1, eps: config.eps },
+            weight,
+            dnormed.of(rows),
+            &mut dstream.of_mut(rows),
+            true,
+        )?;
         self.change_rooms(layer);
         Ok(())
     }
@@ -263,7 +278,8 @@ impl Batch<'_> {
         let Rooms { scan, gated, .. } = &*self.rooms;
         let BackRooms { dmixed, dscan, workspace, .. } = &mut *self.back;
         let (x, dy) = (mixed(block, scan, gated).of(rows), dmixed.of(rows));
-        self.shared.product(x, &block.out_proj, dy, &mut dscan.of_mut(rows), self.gradients, (prefix, "out_proj"), workspace)
+        let of = Multiplied { x, product: &block.out_proj, names: (prefix, "out_proj") };
+        self.shared.product(of, dy, &mut dscan.of_mut(rows), self.gradients, workspace)
     }
 
     /// From the gradient by the scan's results to those by the gate and by the convolution's results.
@@ -299,13 +315,15 @@ impl Batch<'_> {
         // A = -exp(A_log) is its own derivative
         scale_by(exec, &mut da, block.a.view())?;
         let (low, mut into) = (maps.slice(1, 0..dt_rank), dmaps.of_mut(rows).slice(1, 0..dt_rank));
-        self.shared.product(low, dt_proj, ddt.of(rows), &mut into, self.gradients, (prefix, "dt_proj"), workspace)?;
+        let of = Multiplied { x: low, product: dt_proj, names: (prefix, "dt_proj") };
+        self.shared.product(of, ddt.of(rows), &mut into, self.gradients, workspace)?;
         let dmaps = match norms {
             None => dmaps.of(rows),
             Some(eps) => {
                 for (columns, groups) in [(0..dt_rank, 1), (dt_rank..all, 2)] {
                     let (x, dy) = (raw.of(rows).slice(1, columns.clone()), dmaps.of(rows).slice(1, columns.clone()));
-                    rms_norm_backward(exec, x, None, groups, *eps, dy, &mut raw_dmaps.of_mut(rows).slice(1, columns), false)?;
+                    let normed = Normed { x, groups, eps: *eps };
+                    rms_norm_backward(exec, normed, None, dy, &mut raw_dmaps.of_mut(rows).slice(1, columns), false)?;
                 }
                 raw_dmaps.of(rows)
             }
@@ -328,7 +346,8 @@ impl Batch<'_> {
             let [mut dnorm] = self.gradients.of(prefix, ["norm.weight"]);
             let mut scratch = workspace.view_mut(exec, rms_norm_backward_workspace_len(rows, inner, ngroups))?;
             let weight = Some((norm.view(), &mut dnorm, &mut scratch));
-            rms_norm_backward(exec, scan.of(rows), weight, ngroups, *eps, dgated.of(rows), &mut dscan.of_mut(rows), false)?;
+            let normed = Normed { x: scan.of(rows), groups: ngroups, eps: *eps };
+            rms_norm_backward(exec, normed, weight, dgated.of(rows), &mut dscan.of_mut(rows), false)?;
         }
         let args = self.shared.ssd_args(steps, block, projected.of(rows), conv.of(rows));
         let [mut da, dd, dbias] = self.gradients.of(prefix, ["A_log", "D", "dt_bias"]);
@@ -388,19 +407,25 @@ impl Batch<'_> {
     }
 }
 
+/// Rows that were multiplied, by what, and the names of the block and of the product in it.
+#[derive(Clone, Copy)]
+struct Multiplied<'m> {
+    x: View<'m>,
+    product: &'m Product,
+    names: (&'m str, &'m str),
+}
+
 impl Shared {
     /// Gradients of a product: by its rows, its weight, and its bias where it has one.
-    #[allow(clippy::too_many_arguments)] // what the product takes, and what it gives
     fn product(
         &self,
-        x: View<'_>,
-        of: &Product,
+        of: Multiplied<'_>,
         dy: View<'_>,
         dx: &mut ViewMut<'_>,
         gradients: &mut Gradients,
-        (prefix, name): (&str, &str),
         workspace: &mut Workspace,
     ) -> Result<()> {
+        let Multiplied { x, product: of, names: (prefix, name) } = of;
         self.products.multiply(dy, of.weight.view().permute(&[1, 0]), None, dx, false)?;
         let [mut dweight] = gradients.of(prefix, [&format!("{name}.weight")]);
         self.products.multiply(dy.permute(&[1, 0]), x.permute(&[1, 0]), None, &mut dweight, false)?;

@@ -3,7 +3,7 @@
 //! A kernel body is written once, generic over a `simd::Isa` token and a `simd::Real` compute type; `Level::dispatch` instantiates it
 //! for the instruction set that the executor chose.
 
-mod aligned;
+mod arena;
 mod chains;
 mod exp2;
 mod field;
@@ -20,14 +20,18 @@ pub(crate) mod recurrence;
 mod shared;
 pub(crate) mod simd;
 mod sizes;
+mod step_size;
 pub(crate) mod tile;
 mod workspace;
 
-pub(crate) use aligned::{Aligned, in_lines};
+#[cfg(all(test, debug_assertions))]
+pub(crate) use arena::tests::every_array_is_needed_to_its_end;
+pub(crate) use arena::{Arena, Array, Arrays, Room};
 pub(crate) use chains::Chains;
 pub use level::Level;
 pub(crate) use level::{Kernel, outline};
-pub(crate) use matrix::{Factor, Matrix};
+pub(crate) use matrix::{Factor, Matrix, MatrixMut};
 pub(crate) use pool::Pool;
 pub(crate) use shared::Shared;
+pub(crate) use step_size::StepSize;
 pub(crate) use workspace::{Taken, Workspace};

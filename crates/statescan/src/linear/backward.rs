@@ -2,7 +2,7 @@
 //! takes the same sums.
 
 use super::kernel::Matrix;
-use crate::cpu::{Factor, Matrix as Block, Shared};
+use crate::cpu::{Factor, Matrix as Block, MatrixMut, Shared};
 use crate::exec::Exec;
 use crate::tensor::ViewMut;
 use core::ops::Range;
@@ -48,7 +48,7 @@ struct Factors {
 impl Matrix<f32> {
     /// The part from an element on, as a factor.
     fn factor(&self, row: usize, column: usize) -> Block<f32> {
-        Block { ptr: self.at(row, column).cast_mut(), row: self.pitch, col: 1 }
+        Block { ptr: self.at(row, column), row: self.pitch, col: 1 }
     }
 }
 
@@ -69,7 +69,7 @@ fn rows(
             let rows = job * ROWS..count.min((job + 1) * ROWS);
             let Factors { left, right } = factors(&rows);
             let target = target.get().wrapping_offset(rows.start as isize * pitch);
-            let target = Block { ptr: target, row: pitch, col: 1 };
+            let target = MatrixMut { ptr: target, row: pitch, col: 1 };
             // SAFETY: the views were checked to have these rows and columns; nobody else writes the rows of this job.
             unsafe { f32::multiply(target, None, [rows.len(), columns, depth], left, right) };
         },

@@ -17,6 +17,8 @@ pub(crate) mod oracle;
 pub(crate) mod passes;
 pub mod ranks;
 pub(crate) mod rules;
+#[cfg(all(test, debug_assertions))]
+mod scratch;
 pub mod selective_scan;
 pub(crate) mod sequences;
 pub mod signature;

@@ -52,15 +52,8 @@ const ATANH: &[f64] = &[
     0.16400834570334238,
 ];
 
-/// `ln(1 + e^x)`, and `x` above 20.
-#[inline(always)]
-pub(crate) fn softplus<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
-    let [y] = softplus_each([x]);
-    y
-}
-
-/// [`softplus`] of several vectors, all of them one operation further before any gets the next: its chain of operations is so long that a
-/// processor which meets it vector by vector sees too few that need not wait.
+/// `ln(1 + e^x)`, and `x` above 20: of several vectors, all of them one operation further before any gets the next. Its chain of operations is
+/// so long that a processor which meets it vector by vector sees too few that need not wait.
 #[inline(always)]
 pub(crate) fn softplus_each<T: Real, S: Isa, const N: usize>(x: [V<T, S>; N]) -> [V<T, S>; N] {
     let zero = V::constant(x[0].simd(), 0.0);
@@ -116,7 +109,7 @@ fn pair<T: Real, S: Isa>(e: V<T, S>, first: usize) -> V<T, S> {
     V::constant(simd, LOG1P[first + 1]).mul_add(e, V::constant(simd, LOG1P[first]))
 }
 
-/// The derivative of [`softplus`]: `sigmoid(x)`, and 1 above 20.
+/// The derivative of [`softplus_each`]: `sigmoid(x)`, and 1 above 20.
 #[inline(always)]
 pub(crate) fn softplus_derivative<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
     let simd = x.simd();

@@ -11,7 +11,7 @@ mod phi;
 mod tests;
 mod trig;
 
-pub(crate) use activation::{silu, silu_and_derivative, silu_each, softplus, softplus_derivative, softplus_each};
+pub(crate) use activation::{silu, silu_and_derivative, silu_each, softplus_derivative, softplus_each};
 pub(crate) use coefficients::Coefficients;
 pub(crate) use exp::{Exp, exp, exp_reduced};
 pub(crate) use phi::{exp_phi1, exp_phi1_derivative, phi1};

@@ -2,87 +2,248 @@
 
 use crate::tensor::{DType, RawViewMut, View};
 
+/// Where a plane begins: memory that is read, or memory that is written.
+pub(crate) trait Address: Copy + Send + Sync {
+    fn moved(self, bytes: isize) -> Self;
+}
+
+/// Memory that is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Read(*const u8);
+
+/// Memory that is written, or read and written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Write(*mut u8);
+
+// SAFETY: an address; whoever loads or stores through it answers for the access.
+unsafe impl Send for Read {}
+// SAFETY: as above.
+unsafe impl Sync for Read {}
+// SAFETY: as above.
+unsafe impl Send for Write {}
+// SAFETY: as above.
+unsafe impl Sync for Write {}
+
+impl Address for Read {
+    #[inline(always)]
+    fn moved(self, bytes: isize) -> Self {
+        Read(self.0.wrapping_offset(bytes))
+    }
+}
+
+impl Address for Write {
+    #[inline(always)]
+    fn moved(self, bytes: isize) -> Self {
+        Write(self.0.wrapping_offset(bytes))
+    }
+}
+
 /// A two-dimensional strided part of a tensor: lanes x steps, real elements.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Plane {
-    pub(super) ptr: *mut u8,
+pub(crate) struct PlaneOf<A> {
+    start: A,
     pub(super) dtype: DType,
     pub(super) lane_step: isize,
     pub(super) time_step: isize,
     pub(super) complex: bool,
+    /// Lanes and steps from here on, where they are known; debug builds check that tiles lie inside.
+    #[cfg(debug_assertions)]
+    left: [usize; 2],
 }
 
-// SAFETY: a plane is an address; whoever loads or stores through it answers for the access.
-unsafe impl Send for Plane {}
-// SAFETY: as above.
-unsafe impl Sync for Plane {}
+/// A plane that is read.
+pub(crate) type Plane = PlaneOf<Read>;
+/// A plane that is written.
+pub(crate) type PlaneMut = PlaneOf<Write>;
 
 impl Plane {
-    fn new(ptr: *mut u8, dtype: DType, strides: &[isize], lane_axis: usize, time_axis: usize) -> Self {
-        Plane { ptr, dtype, lane_step: strides[lane_axis], time_step: strides[time_axis], complex: false }
-    }
-
-    /// A plane of a view that is read, with the other axes at index 0. A complex view gives its real parts; see [`Plane::imaginary`].
+    /// A plane of a view, with the other axes at index 0. A complex view gives its real parts; see [`PlaneOf::imaginary`].
+    #[inline(always)]
     pub(crate) fn of(view: &View<'_>, lane_axis: usize, time_axis: usize) -> Self {
-        Self::new(view.as_ptr().cast_mut(), view.dtype(), &view.strides(), lane_axis, time_axis).real()
+        let (strides, shape) = (view.strides(), view.shape());
+        let steps = [strides[lane_axis], strides[time_axis]];
+        Self::new(Read(view.as_ptr()), view.dtype(), steps, [shape[lane_axis], shape[time_axis]])
     }
 
     /// A plane with strides of its own, in elements of the view; it starts where the view does.
+    #[inline(always)]
     pub(crate) fn strided(view: &View<'_>, lane_step: isize, time_step: isize) -> Self {
-        Self::new(view.as_ptr().cast_mut(), view.dtype(), &[lane_step, time_step], 0, 1).real()
+        Self::new(Read(view.as_ptr()), view.dtype(), [lane_step, time_step], [usize::MAX; 2])
     }
 
-    /// A plane of a view that is written.
-    pub(crate) fn of_mut(view: &RawViewMut, lane_axis: usize, time_axis: usize) -> Self {
-        Self::new(view.as_mut_ptr(), view.dtype(), &view.strides(), lane_axis, time_axis).real()
+    #[inline(always)]
+    pub(super) fn ptr(self) -> *const u8 {
+        self.start.0
     }
 
-    fn real(mut self) -> Self {
-        if self.dtype.is_complex() {
-            self.dtype = self.dtype.real();
-            self.complex = true;
-            self.lane_step *= 2;
-            self.time_step *= 2;
+    /// Rows of f32 along time as rows of pairs, and the pairs from one to the next; nothing where that is no whole number.
+    pub(crate) fn pairs(self) -> Option<(*const f64, isize)> {
+        self.in_pairs().map(|step| (self.start.0.cast(), step))
+    }
+}
+
+impl PlaneMut {
+    /// As [`Plane::of`].
+    #[inline(always)]
+    pub(crate) fn of(view: &RawViewMut, lane_axis: usize, time_axis: usize) -> Self {
+        let (strides, shape) = (view.strides(), view.shape());
+        let steps = [strides[lane_axis], strides[time_axis]];
+        Self::new(Write(view.as_mut_ptr()), view.dtype(), steps, [shape[lane_axis], shape[time_axis]])
+    }
+
+    /// As [`Plane::strided`].
+    #[inline(always)]
+    pub(crate) fn strided(view: &RawViewMut, lane_step: isize, time_step: isize) -> Self {
+        Self::new(Write(view.as_mut_ptr()), view.dtype(), [lane_step, time_step], [usize::MAX; 2])
+    }
+
+    /// The same elements, to be read.
+    #[inline(always)]
+    pub(crate) fn read(self) -> Plane {
+        PlaneOf {
+            start: Read(self.start.0.cast_const()),
+            dtype: self.dtype,
+            lane_step: self.lane_step,
+            time_step: self.time_step,
+            complex: self.complex,
+            #[cfg(debug_assertions)]
+            left: self.left,
         }
-        self
+    }
+
+    #[inline(always)]
+    pub(super) fn ptr(self) -> *mut u8 {
+        self.start.0
+    }
+
+    /// As [`Plane::pairs`].
+    pub(crate) fn pairs(self) -> Option<(*mut f64, isize)> {
+        self.in_pairs().map(|step| (self.start.0.cast(), step))
+    }
+}
+
+impl<A: Address> PlaneOf<A> {
+    #[inline(always)]
+    fn new(start: A, dtype: DType, [lane_step, time_step]: [isize; 2], left: [usize; 2]) -> Self {
+        let _ = left;
+        let complex = dtype.is_complex();
+        let parts = if complex { 2 } else { 1 };
+        PlaneOf {
+            start,
+            dtype: if complex { dtype.real() } else { dtype },
+            lane_step: lane_step * parts,
+            time_step: time_step * parts,
+            complex,
+            #[cfg(debug_assertions)]
+            left,
+        }
     }
 
     /// The imaginary parts beside a plane made from a complex view.
+    #[inline(always)]
     pub(crate) fn imaginary(self) -> Self {
         self.advance_bytes(self.dtype.size() as isize)
     }
 
     /// Both parts of a complex plane whose time is contiguous, as a real plane of twice the steps: a tile of that is a tile of both parts.
+    #[inline(always)]
     pub(super) fn interleaved(self, parts: usize) -> Option<Self> {
-        (parts == 2 && self.complex && self.time_step == 2).then_some(Plane { time_step: 1, complex: false, ..self })
+        let both = PlaneOf {
+            time_step: 1,
+            complex: false,
+            #[cfg(debug_assertions)]
+            left: [self.left[0], self.left[1].saturating_mul(2)],
+            ..self
+        };
+        (parts == 2 && self.complex && self.time_step == 2).then_some(both)
     }
 
     /// Moves the origin by `count` indices of an axis that is not in the plane; `stride` is the view's, in its own elements.
+    #[inline(always)]
     pub(crate) fn along(self, count: usize, stride: isize) -> Self {
         let size = self.dtype.size() * if self.complex { 2 } else { 1 };
         self.advance_bytes(count as isize * stride * size as isize)
     }
 
     /// The same elements with lanes and steps exchanged.
+    #[inline(always)]
     pub(crate) fn transposed(self) -> Self {
-        Plane { lane_step: self.time_step, time_step: self.lane_step, ..self }
+        PlaneOf {
+            lane_step: self.time_step,
+            time_step: self.lane_step,
+            #[cfg(debug_assertions)]
+            left: [self.left[1], self.left[0]],
+            ..self
+        }
     }
 
-    /// Rows of f32 along time as rows of pairs, and the pairs from one to the next; nothing where that is no whole number.
-    pub(crate) fn pairs(self) -> Option<(*mut f64, isize)> {
-        let pairs = self.dtype == DType::F32 && self.time_step == 1 && self.lane_step % 2 == 0;
-        pairs.then_some((self.ptr.cast(), self.lane_step / 2))
+    /// The same plane where more lanes follow, for axes that lie one behind the other.
+    #[inline(always)]
+    pub(crate) fn with_lanes(self, lanes: usize) -> Self {
+        let _ = lanes;
+        PlaneOf {
+            #[cfg(debug_assertions)]
+            left: [lanes, self.left[1]],
+            ..self
+        }
+    }
+
+    fn in_pairs(self) -> Option<isize> {
+        (self.dtype == DType::F32 && self.time_step == 1 && self.lane_step % 2 == 0).then_some(self.lane_step / 2)
     }
 
     /// Moves the origin to a lane and a step.
+    #[inline(always)]
     pub(crate) fn at(self, lane: usize, step: usize) -> Self {
         let elements = lane as isize * self.lane_step + step as isize * self.time_step;
-        self.advance_bytes(elements * self.dtype.size() as isize)
+        PlaneOf {
+            #[cfg(debug_assertions)]
+            left: [self.left[0].saturating_sub(lane), self.left[1].saturating_sub(step)],
+            ..self.advance_bytes(elements * self.dtype.size() as isize)
+        }
     }
 
+    /// So many lanes and steps from the origin on.
+    #[inline(always)]
+    pub(crate) fn area(self, lanes: usize, steps: usize) -> Area<A> {
+        Area { plane: self, lanes, steps }
+    }
+
+    /// Whether lanes and steps are there; only debug builds know.
+    #[inline(always)]
+    pub(super) fn has(self, lanes: usize, steps: usize) -> bool {
+        #[cfg(debug_assertions)]
+        return lanes == 0 || steps == 0 || (lanes <= self.left[0] && steps <= self.left[1]);
+        #[cfg(not(debug_assertions))]
+        {
+            let _ = (lanes, steps);
+            true
+        }
+    }
+
+    #[inline(always)]
     fn advance_bytes(mut self, bytes: isize) -> Self {
-        self.ptr = self.ptr.wrapping_offset(bytes);
+        self.start = self.start.moved(bytes);
         self
+    }
+}
+
+/// What lanes x steps of a plane take up. Any position is allowed: an area that is only prefetched need not lie inside the tensor.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Area<A = Read> {
+    pub plane: PlaneOf<A>,
+    pub lanes: usize,
+    pub steps: usize,
+}
+
+/// An area that is written.
+pub(crate) type AreaMut = Area<Write>;
+
+impl AreaMut {
+    /// The same elements, to be read.
+    #[inline(always)]
+    pub(crate) fn read(self) -> Area {
+        self.plane.read().area(self.lanes, self.steps)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Paced prefetch: rows are fetched ahead of their use, a few at a time. Rows lie a power of two apart, and no hardware prefetcher follows 64
 //! of them; a processor has room for sixteen lines on their way, and a thread that prefetches more at once waits for them.
 
-use super::plane::{Plane, prefetch_row};
+use super::plane::{Area, prefetch_row};
 
 /// Rows of as many bytes, so many bytes apart, still to be prefetched.
 #[derive(Clone, Copy)]
@@ -12,16 +12,8 @@ struct Rows {
     bytes: usize,
 }
 
-/// What lanes x steps of a plane take up.
-#[derive(Clone, Copy)]
-pub(crate) struct Area {
-    pub plane: Plane,
-    pub lanes: usize,
-    pub steps: usize,
-}
-
 impl Area {
-    /// Rows are contiguous along either axis; other planes have none. Any position is allowed: an address outside the tensor is never touched.
+    /// Rows are contiguous along either axis; other planes have none.
     #[inline(always)]
     fn rows(self) -> Option<Rows> {
         let Area { plane, lanes, steps } = self;
@@ -31,7 +23,7 @@ impl Area {
             _ => return None,
         };
         let size = plane.dtype.size();
-        Some(Rows { first: plane.ptr, step: step * size as isize, left, bytes: len * size })
+        Some(Rows { first: plane.ptr(), step: step * size as isize, left, bytes: len * size })
     }
 
     /// Prefetches all of it at once.
@@ -113,6 +105,7 @@ impl<const MOST: usize> Prefetch<MOST> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::tile::Plane;
     use crate::tensor::View;
 
     #[test]
@@ -121,7 +114,7 @@ mod tests {
         let view = View::new(&data, &[40, 64]).unwrap();
         let plane = Plane::of(&view, 0, 1);
         let strided = Plane::strided(&view, 128, 2);
-        let area = |plane, lanes| Area { plane, lanes, steps: 50 };
+        let area = |plane: Plane, lanes| plane.area(lanes, 50);
         for (calls, work) in [(1, 20), (3, 1), (7, 6), (200, 1)] {
             let mut prefetch = Prefetch::<4>::new();
             prefetch.step(work);
@@ -138,7 +131,7 @@ mod tests {
                 assert_eq!(left, 74 - 74 * call / calls, "evenly");
             }
             assert_eq!(prefetch.areas.map(|rows| rows.left), [0; 4]);
-            let end = plane.ptr.wrapping_add(16 * 256).cast_const();
+            let end = plane.ptr().wrapping_add(16 * 256);
             assert_eq!(prefetch.areas[0].first, end, "one row after the other");
             prefetch.step(work);
             assert_eq!(prefetch.areas[0].first, end, "and no more");

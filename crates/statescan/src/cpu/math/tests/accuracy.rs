@@ -10,7 +10,7 @@ function!(Third, |x| [V::exp2_product::<false>(x.re, V::constant(x.re.simd(), 1.
 function!(Exponentials, |x| [exp(x.re), x.re.exp_expm1().1]);
 function!(Phi, |x| [exp_phi1_derivative(x.re).0, exp_phi1_derivative(x.re).1, exp_phi1_derivative(x.re).2]);
 function!(SinCos, |x| [sincos(x.re).0, sincos(x.re).1]);
-function!(Softplus, |x| [softplus(x.re), softplus_derivative(x.re)]);
+function!(Softplus, |x| [softplus_each([x.re])[0], softplus_derivative(x.re)]);
 function!(Sigmoid, |x| [sigmoid(x.re), silu(x.re), silu_and_derivative(x.re).0]);
 function!(Reciprocal, |x| [x.re.short_recip()]);
 function!(SiluSlope, |x| [silu_and_derivative(x.re).1]);

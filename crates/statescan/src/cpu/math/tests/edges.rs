@@ -15,7 +15,7 @@ function!(Exponentials, |x| [
     exp_phi1_derivative(x.re).2
 ]);
 function!(Activations, |x| [
-    softplus(x.re),
+    softplus_each([x.re])[0],
     softplus_derivative(x.re),
     sigmoid(x.re),
     silu(x.re),

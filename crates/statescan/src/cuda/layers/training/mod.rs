@@ -27,4 +27,4 @@ pub use columns::{column_sums, column_sums_workspace_len};
 pub use dropout::{Zeros, clear, dropout, scale_by};
 pub use embedding::{TokenRows, embedding_backward};
 pub use entropy::cross_entropy;
-pub use norm::{rms_norm_backward, rms_norm_backward_workspace_len};
+pub use norm::{Normed, rms_norm_backward, rms_norm_backward_workspace_len};

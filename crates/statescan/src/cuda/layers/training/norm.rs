@@ -39,23 +39,32 @@ pub fn rms_norm_backward_workspace_len(rows: usize, columns: usize, groups: usiz
     rows.saturating_mul(groups).saturating_add(column_sums_workspace_len(rows, columns))
 }
 
+/// What a norm was taken of: so many groups of the columns of some rows.
+#[derive(Debug, Clone, Copy)]
+pub struct Normed<'x> {
+    /// (rows, columns), of any real type.
+    pub x: View<'x>,
+    /// Groups of columns, each normed by itself.
+    pub groups: usize,
+    /// Is added to the mean square.
+    pub eps: f32,
+}
+
 /// Gradients of [`rms_norm`](super::super::rms_norm) from those by its results, `dy`: by its rows to `dx`, or with `add` added to it, and by its
 /// weights where it has any, (columns) in f32. x, dy and dx are (rows, columns), each of any real type.
 ///
 /// # Errors
 /// Arguments of wrong shapes, types or devices, groups that do not divide the columns, rows that are not neighbours, a workspace that is too small,
 /// results that overlap something; an executor that is not a CUDA one. Nothing is written then.
-#[allow(clippy::too_many_arguments)] // what the norm takes, and what it gives
 pub fn rms_norm_backward(
     exec: &Exec,
-    x: View<'_>,
+    normed: Normed<'_>,
     weight: Option<(View<'_>, &mut ViewMut<'_>, &mut ViewMut<'_>)>,
-    groups: usize,
-    eps: f32,
     dy: View<'_>,
     dx: &mut ViewMut<'_>,
     add: bool,
 ) -> Result<()> {
+    let Normed { x, groups, eps } = normed;
     let stream = exec.cuda_only()?;
     let result = dx.as_view();
     let (of_x, of_dy, of_dx) = (Rows::of(OP, "x", &x)?, Rows::of(OP, "dy", &dy)?, Rows::of(OP, "dx", &result)?);

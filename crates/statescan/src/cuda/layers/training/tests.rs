@@ -108,7 +108,7 @@ fn norms_have_the_gradients_of_plain_loops() -> Result<()> {
                 let mut workspace = scratch.view_mut(&exec, rms_norm_backward_workspace_len(rows, columns, groups))?;
                 let mut by_weight = dweight.view_mut();
                 let weights = weighted.then_some((on_weight.view(), &mut by_weight, &mut workspace));
-                rms_norm_backward(&exec, on_x.view(), weights, groups, eps, on_dy.view(), &mut dx.view_mut(), add)?;
+                rms_norm_backward(&exec, Normed { x: on_x.view(), groups, eps }, weights, on_dy.view(), &mut dx.view_mut(), add)?;
                 let (group, mut expected, mut sums) = (columns / groups, Vec::new(), vec![0.0; columns]);
                 for (at, (x, dy)) in x.chunks(group).zip(dy.chunks(group)).enumerate() {
                     let r = 1.0 / (x.iter().map(|x| x * x).sum::<f64>() / group as f64 + f64::from(eps)).sqrt();

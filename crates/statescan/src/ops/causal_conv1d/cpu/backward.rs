@@ -2,8 +2,9 @@
 
 use super::super::Problem;
 use super::plan::{Piece, Plan};
+use super::tiling::Walk;
 use super::*;
-use crate::cpu::Kernel;
+use crate::cpu::tile::AreaMut;
 use crate::exec::Exec;
 use std::sync::Mutex;
 
@@ -31,12 +32,16 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targe
     let mut partial = vec![0.0f64; if summed { jobs * chunk } else { 0 }];
     // each job has its own part, so that no lock is ever waited for
     let parts: Vec<_> = partial.chunks_mut(chunk).map(Mutex::new).collect();
-    let scratch = || Scratch::<T>::new(tiling, plan.tile_channels, TILES);
-    exec.for_each(jobs, scratch, |scratch, job| {
+    exec.for_each(jobs, Arena::<T>::default, |arena, job| {
         let (group, block) = (job / plan.blocks, job % plan.blocks);
         let mut part = parts.get(job).map(|part| part.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
         let sums = part.as_mut().map(|part| &mut part[..]);
-        exec.level().dispatch(Job { problem, sources, targets, plan: &plan, tiling, scratch, sums, group, block });
+        arena.lend(
+            |room| Scratch::lay_out(room, tiling, plan.tile_channels, problem.width),
+            |scratch| {
+                exec.level().dispatch(Job { problem, sources, targets, plan: &plan, tiling, scratch, sums, group, block });
+            },
+        );
     });
     drop(parts);
     for d in 0..problem.dim {
@@ -66,7 +71,7 @@ struct Job<'j, 'a, T> {
     targets: &'j GradientTargets,
     plan: &'j Plan,
     tiling: Tiling,
-    scratch: &'j mut Scratch<T>,
+    scratch: Scratch<T, TILES>,
     /// (channel of the block, tap): the sums of this job.
     sums: Option<&'j mut [f64]>,
     group: usize,
@@ -76,76 +81,110 @@ struct Job<'j, 'a, T> {
 impl<T: Real> Kernel for Job<'_, '_, T> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let Job { problem, sources, targets, plan, tiling, scratch, mut sums, group, block } = self;
-        let mut tile = scratch.tiles.chunks_exact_mut(tiling.len).map(|tile| tile.as_mut_ptr());
-        let mut next = || tile.next().expect("four tiles");
-        let (window, by_y, by_sum, by_input) = (next(), next(), next(), next());
-        let mut filters = Filters { weight: &mut scratch.weight, bias: &mut scratch.bias, width: problem.width };
-        let before = problem.width - 1;
+    fn run<S: Isa>(mut self, simd: S) {
+        let Job { problem, plan, tiling, group, block, .. } = self;
+        let by_input = self.scratch.tiles[3];
         for (first, channels) in tiles(plan, problem.dim, block) {
-            filters.load(simd, tiling, &problem.weight, problem.bias.as_ref(), first, channels);
-            for piece in plan.group(group) {
-                let steps = piece.end - piece.start;
-                // SAFETY: pieces and channels are within the checked views; the tiles hold a piece with its surroundings.
-                unsafe {
-                    let dx = targets.x.as_ref().map(|v| plane_mut(v, piece.batch).at(first, piece.start));
+            // SAFETY: pieces and channels are within the checked views; the tiles hold a piece with its surroundings.
+            unsafe {
+                let (weight, bias) = (&problem.weight, problem.bias.as_ref());
+                self.scratch.filters.load(simd, tiling, weight, bias, (first, channels));
+                for piece in plan.group(group) {
+                    let steps = piece.end - piece.start;
+                    let dx = self.targets.x.as_ref().map(|v| plane_mut(v, piece.batch).at(first, piece.start));
+                    let dx = dx.map(|plane| plane.area(channels, steps));
                     let Some(index) = piece.segment else {
                         if let Some(dx) = dx {
                             tiling.zero(by_input, channels, 0, steps);
-                            tiling.store(simd, by_input, dx, channels, steps);
+                            tiling.store(simd, by_input, dx);
                         }
                         continue;
                     };
                     let segment = &problem.segments.list[index];
-                    // steps after the piece whose sums reach back into it
-                    let after = before.min(segment.end - piece.end);
-                    if problem.silu || sums.is_some() {
-                        let steps = (piece.start, steps + after);
-                        load_window(simd, tiling, problem, index, steps, (first, channels), window);
-                    }
-                    let from = tiling.at(before);
-                    tiling.zero(by_sum, channels, 0, before);
-                    match &sources.y {
-                        None => tiling.zero(by_sum, channels, before, steps + after),
-                        Some(dy) => {
-                            let dy = plane(dy, piece.batch).at(first, piece.start);
-                            let (size, loaded) = ((channels, steps + after), if problem.silu { by_y } else { by_sum });
-                            tiling.load(simd, dy, channels, steps + after, loaded.add(from));
-                            if problem.silu {
-                                let (x, to) = (tiling.span(window, 0), tiling.span(by_sum, before));
-                                convolve(simd, tiling.axis, &filters, size, x, to, (false, false));
-                                through_silu::<T, S>(simd, tiling, size, by_y.add(from), by_sum.add(from));
-                            }
-                        }
-                    }
-                    tiling.zero(by_sum, channels, before + steps + after, before - after);
-                    if let Some(sums) = &mut sums {
-                        let sums = &mut sums[(first % plan.block_channels) * SUMS..];
-                        filter_sums::<T, S>(simd, tiling, problem.width, (channels, steps), by_sum.add(from), window, sums);
-                    }
-                    // the first piece also reaches the inputs before its segment
-                    let initial = targets.initial_states.as_ref().zip(segment.initial).filter(|_| piece.start == segment.start);
-                    if dx.is_none() && initial.is_none() {
-                        continue;
-                    }
-                    let skip = if initial.is_some() { 0 } else { before };
-                    let size = (channels, before + steps - skip);
-                    let (from_sum, to) = (tiling.span(by_sum, skip), tiling.span(by_input, skip));
-                    convolve(simd, tiling.axis, &filters, size, from_sum, to, (false, true));
-                    if let (Some(dlast), Some(at)) = (&sources.final_states, segment.last) {
-                        let dlast = state_plane(dlast, at).at(first, 0);
-                        let states = &mut scratch.states[..];
-                        tiling.taps().load(simd, dlast, channels, before, states.as_mut_ptr());
-                        add_final(tiling, (piece, segment.end), channels, (before, skip), states, by_input);
-                    }
-                    if let Some(dx) = dx {
-                        tiling.store(simd, by_input.add(from), dx, channels, steps);
-                    }
-                    if let Some((target, at)) = initial {
-                        tiling.store(simd, by_input, state_plane_mut(target, at).at(first, 0), channels, before);
+                    let at = Window { tiling, problem, segment, first, channels };
+                    self.sums(simd, piece, at);
+                    self.inputs(simd, piece, at, dx);
+                }
+            }
+        }
+    }
+}
+
+/// The stages of a piece. The contract of each: the piece lies within the problem, no other thread has its channels, and the filters are
+/// those of the channels.
+impl<T: Real> Job<'_, '_, T> {
+    /// The gradient by the sums before silu, from position W-1 on, with zeros around it; adds to the gradients by the filters.
+    ///
+    /// # Safety
+    /// See above.
+    #[inline(always)]
+    unsafe fn sums<S: Isa>(&mut self, simd: S, piece: &Piece, at: Window<'_, '_>) {
+        let Window { tiling, problem, segment, first, channels } = at;
+        let [window, by_y, by_sum, _] = self.scratch.tiles;
+        let (before, steps) = (problem.width - 1, piece.end - piece.start);
+        // steps after the piece whose sums reach back into it
+        let after = before.min(segment.end - piece.end);
+        let (from, count) = (tiling.at(before), steps + after);
+        // SAFETY: see above.
+        unsafe {
+            if problem.silu || self.sums.is_some() {
+                at.load(simd, piece.start, count, window);
+            }
+            tiling.zero(by_sum, channels, 0, before);
+            match &self.sources.y {
+                None => tiling.zero(by_sum, channels, before, count),
+                Some(dy) => {
+                    let dy = plane(dy, piece.batch).at(first, piece.start).area(channels, count);
+                    let loaded = if problem.silu { by_y } else { by_sum };
+                    tiling.load(simd, dy, loaded.from(from));
+                    if problem.silu {
+                        let filters = self.scratch.filters;
+                        let convolution =
+                            Convolution { axis: tiling.axis, filters, channels, count, silu: false, adjoint: false };
+                        convolution.run(simd, tiling.span(window, 0), tiling.span_mut(by_sum, before));
+                        through_silu::<T, S>(simd, tiling, (channels, count), by_y.from(from), by_sum.from(from));
                     }
                 }
+            }
+            tiling.zero(by_sum, channels, before + count, before - after);
+            if let Some(sums) = &mut self.sums {
+                let sums = &mut sums[(first % self.plan.block_channels) * SUMS..];
+                let of = FilterSums { tiling, width: problem.width, channels, count: steps, by_sum: by_sum.from(from), window };
+                of.add(simd, sums);
+            }
+        }
+    }
+
+    /// The gradients by the inputs of a piece, and before its segment if that begins with it, from those by the sums.
+    ///
+    /// # Safety
+    /// See above.
+    #[inline(always)]
+    unsafe fn inputs<S: Isa>(&self, simd: S, piece: &Piece, at: Window<'_, '_>, dx: Option<AreaMut>) {
+        let Window { tiling, problem, segment, first, channels } = at;
+        let [_, _, by_sum, by_input] = self.scratch.tiles;
+        let (before, steps) = (problem.width - 1, piece.end - piece.start);
+        // the first piece also reaches the inputs before its segment
+        let initial = self.targets.initial_states.as_ref().zip(segment.initial).filter(|_| piece.start == segment.start);
+        if dx.is_none() && initial.is_none() {
+            return;
+        }
+        let skip = if initial.is_some() { 0 } else { before };
+        let (count, filters) = (before + steps - skip, self.scratch.filters);
+        let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: false, adjoint: true };
+        // SAFETY: see above.
+        unsafe {
+            convolution.run(simd, tiling.span(by_sum, skip), tiling.span_mut(by_input, skip));
+            if let (Some(dlast), Some(place)) = (&self.sources.final_states, segment.last) {
+                let states = self.scratch.states;
+                tiling.taps().load(simd, state_plane(dlast, place).at(first, 0).area(channels, before), states);
+                add_final(at, piece, skip, states, by_input);
+            }
+            if let Some(dx) = dx {
+                tiling.store(simd, by_input.from(tiling.at(before)), dx);
+            }
+            if let Some((target, place)) = initial {
+                tiling.store(simd, by_input, state_plane_mut(target, place).at(first, 0).area(channels, before));
             }
         }
     }
@@ -156,93 +195,125 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
 /// # Safety
 /// As [`convolve`].
 #[inline(always)]
-unsafe fn through_silu<T: Real, S: Isa>(simd: S, tiling: Tiling, (channels, count): (usize, usize), by_y: *const T, sum: *mut T) {
+unsafe fn through_silu<T: Real, S: Isa>(
+    simd: S,
+    tiling: Tiling,
+    (channels, count): (usize, usize),
+    by_y: Array<T>,
+    sum: Array<T>,
+) {
     let walk = tiling.walk(channels, count, T::lanes::<S>());
     for line in 0..walk.lines {
         for position in 0..walk.positions {
             let at = line * walk.line_step + position * walk.step;
             // SAFETY: the caller's contract.
             unsafe {
-                let slope = silu_derivative(V::load(simd, sum.add(at)));
-                (V::load(simd, by_y.add(at)) * slope).store(sum.add(at));
+                let slope: V<T, S> = silu_derivative(sum.load(simd, at));
+                sum.store(at, by_y.load(simd, at) * slope);
             }
         }
     }
 }
 
-/// Adds `sum_t by_sum[t] window[t + k]` for every tap, and `sum_t by_sum[t]`, over the steps of the piece.
-///
-/// # Safety
-/// As [`convolve`].
-#[inline(always)]
-unsafe fn filter_sums<T: Real, S: Isa>(
-    simd: S,
+/// The sums `sum_t by_sum[t] window[t + k]` for every tap, and `sum_t by_sum[t]`, over the steps of a piece.
+struct FilterSums<T> {
     tiling: Tiling,
     width: usize,
-    (channels, count): (usize, usize),
-    by_sum: *const T,
-    window: *const T,
-    sums: &mut [f64],
-) {
-    let lanes = T::lanes::<S>();
-    let walk = tiling.walk(channels, count, lanes);
-    let zero = V::splat(simd, T::default());
-    // along time the last vector reaches over the piece: what lies there must not be summed, not even as zero times NaN
-    let whole = if tiling.axis == Axis::Time { count / lanes } else { walk.positions };
-    for line in 0..walk.lines {
-        for k in 0..=width {
-            let mut sum = [zero; 4];
-            // SAFETY: the caller's contract.
-            unsafe {
-                let by_sum = by_sum.add(line * walk.line_step);
-                let window = window.add(line * walk.line_step + if k < width { k * walk.tap } else { 0 });
-                let mut position = 0;
-                while position + 4 <= whole {
-                    for r in 0..4 {
-                        sum[r] = term(by_sum, window, (position + r) * walk.step, k < width, sum[r]);
+    channels: usize,
+    count: usize,
+    by_sum: Array<T>,
+    window: Array<T>,
+}
+
+impl<T: Real> FilterSums<T> {
+    /// Adds them to those of the channels, [`SUMS`] each.
+    ///
+    /// # Safety
+    /// The tiles hold the channels, `by_sum` the steps, and `window` W-1 more.
+    #[inline(always)]
+    unsafe fn add<S: Isa>(&self, simd: S, sums: &mut [f64]) {
+        let &FilterSums { tiling, width, channels, count, .. } = self;
+        let lanes = T::lanes::<S>();
+        let walk = tiling.walk(channels, count, lanes);
+        for line in 0..walk.lines {
+            for k in 0..=width {
+                // SAFETY: the caller's contract.
+                let sum = unsafe { self.whole_vectors(simd, walk, line, k) };
+                let slot = if k < width { k } else { TAPS };
+                match tiling.axis {
+                    Axis::Time => {
+                        // SAFETY: the caller's contract.
+                        let rest = unsafe { self.rest(walk, line, k, count / lanes * lanes) };
+                        sums[line * SUMS + slot] += rest.fold(sum.reduce_sum().to_f64(), |sum, term| sum + term);
                     }
-                    position += 4;
-                }
-                while position < whole {
-                    sum[0] = term(by_sum, window, position * walk.step, k < width, sum[0]);
-                    position += 1;
-                }
-            }
-            let sum = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-            let slot = if k < width { k } else { TAPS };
-            match tiling.axis {
-                Axis::Time => {
-                    let mut rest = sum.reduce_sum().to_f64();
-                    for t in whole * lanes..count {
-                        // SAFETY: both are steps of the piece and its window.
-                        let (p, x) = unsafe {
-                            let at = line * walk.line_step + t;
-                            (*by_sum.add(at), if k < width { *window.add(at + k) } else { T::from_f64(1.0) })
-                        };
-                        rest += p.to_f64() * x.to_f64();
-                    }
-                    sums[line * SUMS + slot] += rest;
-                }
-                Axis::Channels => {
-                    let mut row = [T::default(); MAX_LANES];
-                    // SAFETY: a vector has at most MAX_LANES lanes.
-                    unsafe { sum.store(row.as_mut_ptr()) };
-                    for lane in 0..lanes.min(channels - line * lanes) {
-                        sums[(line * lanes + lane) * SUMS + slot] += row[lane].to_f64();
+                    Axis::Channels => {
+                        let mut row = [T::default(); MAX_LANES];
+                        // SAFETY: a vector has at most MAX_LANES lanes.
+                        unsafe { sum.store(row.as_mut_ptr()) };
+                        for lane in 0..lanes.min(channels - line * lanes) {
+                            sums[(line * lanes + lane) * SUMS + slot] += row[lane].to_f64();
+                        }
                     }
                 }
             }
         }
+    }
+
+    /// The sum for a tap of a line, or for the bias, lane by lane.
+    ///
+    /// # Safety
+    /// As [`FilterSums::add`].
+    #[inline(always)]
+    unsafe fn whole_vectors<S: Isa>(&self, simd: S, walk: Walk, line: usize, k: usize) -> V<T, S> {
+        let mut sum = [V::splat(simd, T::default()); 4];
+        // along time the last vector reaches over the piece: what lies there must not be summed, not even as zero times NaN
+        let whole = if self.tiling.axis == Axis::Time { self.count / T::lanes::<S>() } else { walk.positions };
+        let tap = k < self.width;
+        let by_sum = self.by_sum.from(line * walk.line_step);
+        let window = self.window.from(line * walk.line_step + if tap { k * walk.tap } else { 0 });
+        let mut position = 0;
+        // SAFETY: the caller's contract.
+        unsafe {
+            while position + 4 <= whole {
+                for r in 0..4 {
+                    sum[r] = term(by_sum, window, (position + r) * walk.step, tap, sum[r]);
+                }
+                position += 4;
+            }
+            while position < whole {
+                sum[0] = term(by_sum, window, position * walk.step, tap, sum[0]);
+                position += 1;
+            }
+        }
+        (sum[0] + sum[1]) + (sum[2] + sum[3])
+    }
+
+    /// The terms of the steps from `first` on, along time.
+    ///
+    /// # Safety
+    /// As [`FilterSums::add`].
+    #[inline(always)]
+    unsafe fn rest(&self, walk: Walk, line: usize, k: usize, first: usize) -> impl Iterator<Item = f64> {
+        let (count, tap, at) = (self.count - first, k < self.width, line * walk.line_step + first);
+        // SAFETY: the caller's contract: both are steps of the piece and its window.
+        let (by_sum, window) = unsafe {
+            let window: &[T] = if tap { self.window.slice(at + k, count) } else { &[] };
+            (self.by_sum.slice(at, count), window)
+        };
+        (0..count).map(move |t| by_sum[t].to_f64() * if tap { window[t].to_f64() } else { 1.0 })
     }
 }
 
 /// One vector of a sum: with a tap, or of the bias.
+///
+/// # Safety
+/// As [`FilterSums::add`].
 #[inline(always)]
-unsafe fn term<T: Real, S: Isa>(by_sum: *const T, window: *const T, at: usize, tap: bool, sum: V<T, S>) -> V<T, S> {
-    // SAFETY: the contract of `filter_sums`.
+unsafe fn term<T: Real, S: Isa>(by_sum: Array<T>, window: Array<T>, at: usize, tap: bool, sum: V<T, S>) -> V<T, S> {
+    // SAFETY: the caller's contract.
     unsafe {
-        let p = V::load(sum.simd(), by_sum.add(at));
-        if tap { p.mul_add(V::load(sum.simd(), window.add(at)), sum) } else { p + sum }
+        let p = by_sum.load(sum.simd(), at);
+        if tap { p.mul_add(window.load(sum.simd(), at), sum) } else { p + sum }
     }
 }
 
@@ -250,27 +321,22 @@ unsafe fn term<T: Real, S: Isa>(by_sum: *const T, window: *const T, at: usize, t
 /// its segment).
 ///
 /// # Safety
-/// The tile holds the piece and what lies before it.
+/// The tiles hold the piece and what lies before it, and the states.
 #[inline(always)]
-unsafe fn add_final<T: Real>(
-    tiling: Tiling,
-    (piece, segment_end): (&Piece, usize),
-    channels: usize,
-    (before, skip): (usize, usize),
-    states: &[T],
-    by_input: *mut T,
-) {
+unsafe fn add_final<T: Real>(at: Window<'_, '_>, piece: &Piece, skip: usize, states: Array<T>, by_input: Array<T>) {
+    let Window { tiling, problem, segment, channels, .. } = at;
+    let before = problem.width - 1;
     for j in 0..before {
-        // position of step `segment_end - before + j`, where position `before` is the start of the piece
-        let position = segment_end + j - piece.start;
+        // position of step `segment.end - before + j`, where position `before` is the start of the piece
+        let position = segment.end + j - piece.start;
         if position < skip || position >= before + piece.end - piece.start {
             continue;
         }
         for c in 0..channels {
             // SAFETY: the position is one of the tile.
             unsafe {
-                let at = by_input.add(tiling.element(c, position));
-                *at = *at + states[tiling.taps().element(c, j)];
+                let to = by_input.at(tiling.element(c, position), 1);
+                *to = *to + *states.at(tiling.taps().element(c, j), 1);
             }
         }
     }

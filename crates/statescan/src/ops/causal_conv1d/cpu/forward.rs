@@ -4,9 +4,7 @@ use super::super::Problem;
 use super::plan::{Piece, Plan};
 use super::rows::{Rows, streams};
 use super::*;
-use crate::cpu::Kernel;
 use crate::exec::Exec;
-use crate::ops::sequences::Segment;
 
 /// Tiles of a job: the window of inputs, the sums.
 const TILES: usize = 2;
@@ -24,10 +22,12 @@ pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
 fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     let plan = Plan::new(problem, TILES);
     let tiling = Tiling::of(&plan);
-    let scratch = || Scratch::<T>::new(tiling, plan.tile_channels, TILES);
-    exec.for_each(plan.groups.len() * plan.blocks, scratch, |scratch, job| {
+    exec.for_each(plan.groups.len() * plan.blocks, Arena::<T>::default, |arena, job| {
         let (group, block) = (job / plan.blocks, job % plan.blocks);
-        exec.level().dispatch(Job { problem, targets, plan: &plan, tiling, scratch, group, block });
+        arena.lend(
+            |room| Scratch::lay_out(room, tiling, plan.tile_channels, problem.width),
+            |scratch| exec.level().dispatch(Job { problem, targets, plan: &plan, tiling, scratch, group, block }),
+        );
     });
 }
 
@@ -36,7 +36,7 @@ struct Job<'j, 'a, T> {
     targets: &'j Targets,
     plan: &'j Plan,
     tiling: Tiling,
-    scratch: &'j mut Scratch<T>,
+    scratch: Scratch<T, TILES>,
     group: usize,
     block: usize,
 }
@@ -45,49 +45,76 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Job { problem, targets, plan, tiling, scratch, group, block } = self;
-        let (window, sums) = scratch.tiles.split_at_mut(tiling.len);
-        let (window, sums) = (window.as_mut_ptr(), sums.as_mut_ptr());
-        let streamed = targets.y.as_ref().is_some_and(streams);
-        let mut filters = Filters { weight: &mut scratch.weight, bias: &mut scratch.bias, width: problem.width };
+        let Job { problem, targets, plan, tiling, group, block, .. } = self;
         for (first, channels) in tiles(plan, problem.dim, block) {
-            filters.load(simd, tiling, &problem.weight, problem.bias.as_ref(), first, channels);
-            for piece in plan.group(group) {
-                let steps = piece.end - piece.start;
-                // SAFETY: pieces and channels are within the checked views; the tiles hold a piece with its surroundings.
-                unsafe {
+            // SAFETY: pieces and channels are within the checked views; the tiles hold a piece with its surroundings.
+            unsafe {
+                let (weight, bias) = (&problem.weight, problem.bias.as_ref());
+                self.scratch.filters.load(simd, tiling, weight, bias, (first, channels));
+                for piece in plan.group(group) {
+                    let to = |y| plane_mut(y, piece.batch).at(first, piece.start);
                     let Some(index) = piece.segment else {
                         if let Some(y) = &targets.y {
+                            let (sums, steps) = (self.scratch.tiles[1], piece.end - piece.start);
                             tiling.zero(sums, channels, 0, steps);
-                            tiling.store(simd, sums, plane_mut(y, piece.batch).at(first, piece.start), channels, steps);
+                            tiling.store(simd, sums, to(y).area(channels, steps));
                         }
                         continue;
                     };
-                    let place = (first, channels);
                     let segment = &problem.segments.list[index];
-                    if let Some(y) = &targets.y {
-                        let whole = Work { simd, problem, tiling, filters: &filters, piece, segment, place };
-                        let states = scratch.states.as_mut_ptr();
-                        let staged = match tiling.axis {
-                            Axis::Time if whole.along_rows(y, streamed, states, (window, sums)) => 0,
-                            Axis::Time => steps,
-                            Axis::Channels => whole.along_channels(y),
-                        };
-                        load_window(simd, tiling, problem, index, (piece.start, staged), place, window);
-                        let (from, to) = (tiling.span(window, 0), tiling.span(sums, 0));
-                        convolve(simd, tiling.axis, &filters, (channels, staged), from, to, (problem.silu, false));
-                        tiling.store(simd, sums, plane_mut(y, piece.batch).at(first, piece.start), channels, staged);
-                    }
-                    if let (Some(target), Some(at), true) = (&targets.final_states, segment.last, piece.end == segment.end) {
-                        // the last inputs: those of the segment alone, or of a short segment and what lies before it
-                        let (before, length) = (problem.width - 1, segment.end - segment.start);
-                        let last = if length >= 2 * before { before } else { length };
-                        load_window(simd, tiling, problem, index, (segment.end - last, last), place, window);
-                        let target = state_plane_mut(target, at).at(first, 0);
-                        tiling.store(simd, window.add(tiling.at(last)), target, channels, before);
-                    }
+                    let at = Window { tiling, problem, segment, first, channels };
+                    self.outputs(simd, piece, at);
+                    self.last_inputs(simd, piece, at);
                 }
             }
+        }
+    }
+}
+
+impl<T: Real> Job<'_, '_, T> {
+    /// The outputs of a piece.
+    ///
+    /// # Safety
+    /// - The channels of the piece lie within the problem, and no other thread has them.
+    /// - The filters are those of the channels.
+    #[inline(always)]
+    unsafe fn outputs<S: Isa>(&self, simd: S, piece: &Piece, at: Window<'_, '_>) {
+        let Some(y) = &self.targets.y else { return };
+        let Window { tiling, problem, first, channels, .. } = at;
+        let (filters, [window, sums]) = (self.scratch.filters, self.scratch.tiles);
+        let work = Work { simd, filters, piece, at };
+        // SAFETY: the caller's contract; the tiles hold a piece with its surroundings.
+        unsafe {
+            let staged = match tiling.axis {
+                Axis::Time if work.along_rows(y, self.scratch.states, (window, sums)) => 0,
+                Axis::Time => piece.end - piece.start,
+                Axis::Channels => work.along_channels(y),
+            };
+            at.load(simd, piece.start, staged, window);
+            let convolution =
+                Convolution { axis: tiling.axis, filters, channels, count: staged, silu: problem.silu, adjoint: false };
+            convolution.run(simd, tiling.span(window, 0), tiling.span_mut(sums, 0));
+            tiling.store(simd, sums, plane_mut(y, piece.batch).at(first, piece.start).area(channels, staged));
+        }
+    }
+
+    /// The final states of a segment that ends with a piece: its last inputs, or those of a short segment and what lies before it.
+    ///
+    /// # Safety
+    /// As [`Job::outputs`].
+    #[inline(always)]
+    unsafe fn last_inputs<S: Isa>(&self, simd: S, piece: &Piece, at: Window<'_, '_>) {
+        let Window { tiling, problem, segment, first, channels } = at;
+        let (Some(target), Some(place), true) = (&self.targets.final_states, segment.last, piece.end == segment.end) else {
+            return;
+        };
+        let (before, length, window) = (problem.width - 1, segment.len(), self.scratch.tiles[0]);
+        let last = if length >= 2 * before { before } else { length };
+        let to = state_plane_mut(target, place).at(first, 0).area(channels, before);
+        // SAFETY: the caller's contract.
+        unsafe {
+            at.load(simd, segment.end - last, last, window);
+            tiling.store(simd, window.from(tiling.at(last)), to);
         }
     }
 }
@@ -95,31 +122,30 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
 /// A piece for some channels, on its way from `x` to `y` without tiles.
 struct Work<'w, 'a, T, S> {
     simd: S,
-    problem: &'w Problem<'a>,
-    tiling: Tiling,
-    filters: &'w Filters<'w, T>,
+    filters: Filters<T>,
     piece: &'w Piece,
-    segment: &'w Segment,
-    place: (usize, usize),
+    at: Window<'w, 'a>,
 }
 
 impl<T: Real, S: Isa> Work<'_, '_, T, S> {
     /// Rows of time, if they lie in a way that allows it; whether they do.
     ///
     /// # Safety
-    /// Channels and piece lie within the problem, and the filters are those of the channels; there is room for the states before the
-    /// segment, a window and its sums.
+    /// - Channels and piece lie within the problem, and the filters are those of the channels.
+    /// - There is room for the states before the segment, a window and its sums.
     #[inline(always)]
-    unsafe fn along_rows(&self, y: &RawViewMut, streamed: bool, states: *mut T, room: (*mut T, *mut T)) -> bool {
-        let Work { simd, problem, tiling, filters, piece, segment, place } = *self;
-        let Some(rows) = Rows::new(problem, y, piece, piece.start == segment.start, place) else { return false };
+    unsafe fn along_rows(&self, y: &RawViewMut, states: Array<T>, room: (Array<T>, Array<T>)) -> bool {
+        let Work { simd, filters, piece, at } = self;
+        let Window { tiling, problem, segment, first, channels } = *at;
+        let begins = piece.start == segment.start;
+        let Some(rows) = Rows::new(problem, y, piece, begins, (first, channels)) else { return false };
         if piece.end - piece.start < T::lanes::<S>() {
             return false;
         }
         // SAFETY: the caller's contract.
         unsafe {
-            load_before(simd, tiling.taps(), problem, segment, place, states);
-            rows.convolve(simd, filters, (problem.silu, streamed), (states, TAPS), room);
+            at.load_before(*simd, tiling.taps(), states);
+            rows.convolve(*simd, filters, (problem.silu, streams(y)), states, room);
         }
         true
     }
@@ -128,19 +154,24 @@ impl<T: Real, S: Isa> Work<'_, '_, T, S> {
     /// lies before the segment.
     ///
     /// # Safety
-    /// Channels and piece lie within the problem, and the filters are those of the channels.
+    /// - Channels and piece lie within the problem.
+    /// - The filters are those of the channels.
     #[inline(always)]
     unsafe fn along_channels(&self, y: &RawViewMut) -> usize {
-        let Work { simd, problem, tiling, filters, piece, segment, place: (first, channels) } = *self;
+        let &Work { simd, filters, piece, at } = self;
+        let Window { tiling, problem, segment, first, channels } = at;
         let (before, steps) = (problem.width - 1, piece.end - piece.start);
         let from = if piece.start == segment.start { before } else { 0 };
-        let spans = Span::<T>::of(&problem.x, piece.batch).zip(Span::<T>::of(&y.as_read(), piece.batch));
-        let fits = steps > from && channels.is_multiple_of(T::lanes::<S>());
-        let Some((x, y)) = spans.filter(|_| fits) else { return steps };
+        if steps <= from || !channels.is_multiple_of(T::lanes::<S>()) {
+            return steps;
+        }
         let start = piece.start + from;
-        let (x, y) = (x.from(tiling.axis, first, start - before), y.from(tiling.axis, first, start));
+        let x = Span::<*const T>::of(&problem.x, piece.batch, first, start - before);
+        let Some((x, y)) = x.zip(Span::<*mut T>::of(y, piece.batch, first, start)) else { return steps };
+        let count = steps - from;
+        let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: problem.silu, adjoint: false };
         // SAFETY: the caller's contract; taps look at most W-1 steps back, which lie in the same segment.
-        unsafe { convolve(simd, tiling.axis, filters, (channels, steps - from), x, y, (problem.silu, false)) };
+        unsafe { convolution.run(simd, x, y) };
         from
     }
 }

@@ -16,7 +16,8 @@ mod tiling;
 
 use super::{GradientTargets, MAX_WIDTH, Problem, Sources, Targets};
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{self, MAX_LANES, Plane};
+use crate::cpu::tile::{self, MAX_LANES, Plane, PlaneMut, Tile};
+use crate::cpu::{Arena, Array, Kernel, Room};
 use crate::ops::sequences::Segment;
 use crate::tensor::{RawViewMut, View};
 use plan::{Axis, Piece, Plan};
@@ -33,8 +34,8 @@ pub(super) fn plane(view: &View<'_>, batch: usize) -> Plane {
     Plane::of(view, 1, 2).along(batch, view.strides()[0])
 }
 
-pub(super) fn plane_mut(view: &RawViewMut, batch: usize) -> Plane {
-    Plane::of_mut(view, 1, 2).along(batch, view.strides()[0])
+pub(super) fn plane_mut(view: &RawViewMut, batch: usize) -> PlaneMut {
+    PlaneMut::of(view, 1, 2).along(batch, view.strides()[0])
 }
 
 /// One state, lanes along channels; the view is (rows, sequences, D, W-1).
@@ -42,46 +43,55 @@ fn state_plane(view: &View<'_>, (row, sequence): (usize, usize)) -> Plane {
     Plane::of(view, 2, 3).along(row, view.strides()[0]).along(sequence, view.strides()[1])
 }
 
-fn state_plane_mut(view: &RawViewMut, at: (usize, usize)) -> Plane {
+fn state_plane_mut(view: &RawViewMut, at: (usize, usize)) -> PlaneMut {
     let strides = view.strides();
-    Plane::of_mut(view, 2, 3).along(at.0, strides[0]).along(at.1, strides[1])
+    PlaneMut::of(view, 2, 3).along(at.0, strides[0]).along(at.1, strides[1])
 }
 
 /// The filters of a tile of channels, in the tile's own axes.
-pub(super) struct Filters<'s, T> {
-    pub weight: &'s mut [T],
-    pub bias: &'s mut [T],
+#[derive(Clone, Copy)]
+pub(super) struct Filters<T> {
+    pub weight: Array<T>,
+    pub bias: Array<T>,
     pub width: usize,
+    /// Elements from tap to tap, with vectors along channels.
+    pub pitch: usize,
 }
 
-impl<T: Real> Filters<'_, T> {
-    /// Loads the filters of channels `first ..`; no bias is a bias of zero.
+impl<T: Real> Filters<T> {
+    /// Loads the filters of channels from `first` on; no bias is a bias of zero.
+    ///
+    /// # Safety
+    /// - There are these channels.
+    /// - The arrays are this thread's, and have room for TAPS x channels and for channels, rounded up to whole vectors.
     #[inline(always)]
-    pub(super) fn load<S: Isa>(
-        &mut self,
+    pub(super) unsafe fn load<S: Isa>(
+        &self,
         simd: S,
         tiling: Tiling,
         weight: &View<'_>,
         bias: Option<&View<'_>>,
-        first: usize,
-        channels: usize,
+        (first, channels): (usize, usize),
     ) {
-        // SAFETY: the tiles have room for TAPS x channels and for channels, rounded up to whole vectors.
+        // SAFETY: the caller's contract.
         unsafe {
-            let source = Plane::of(weight, 0, 1).at(first, 0);
-            tiling.taps().load(simd, source, channels, self.width, self.weight.as_mut_ptr());
-            self.bias.fill(T::default());
+            let source = Plane::of(weight, 0, 1).at(first, 0).area(channels, self.width);
+            tiling.taps().load(simd, source, self.weight);
+            self.bias.clear(channels.next_multiple_of(T::lanes::<S>()));
             if let Some(bias) = bias {
                 // a plane needs a second axis, and there is one step along it
-                let source = Plane::of(&bias.expand(1, 1), 0, 1).at(first, 0);
-                tile::load(simd, source, channels, channels, 1, self.bias.as_mut_ptr(), channels);
+                let source = Plane::of(&bias.expand(1, 1), 0, 1).at(first, 0).area(channels, 1);
+                tile::load(simd, source, channels, Tile::new(self.bias, channels));
             }
         }
     }
 
     /// The filter of a channel spread over vectors in `room`, for [`line`].
+    ///
+    /// # Safety
+    /// The filter is loaded.
     #[inline(always)]
-    fn along_time<S: Isa>(
+    unsafe fn along_time<S: Isa>(
         &self,
         simd: S,
         channel: usize,
@@ -90,90 +100,128 @@ impl<T: Real> Filters<'_, T> {
         room: &mut [T; TAPS * MAX_LANES],
     ) -> Taps<T, S> {
         let lanes = T::lanes::<S>();
+        // SAFETY: the caller's contract.
+        let (weight, bias) = unsafe { (self.weight.slice(channel * TAPS, self.width), *self.bias.at(channel, 1)) };
         for k in 0..self.width {
             let from = if adjoint { self.width - 1 - k } else { k };
-            room[k * lanes..][..lanes].fill(self.weight[channel * TAPS + from]);
+            room[k * lanes..][..lanes].fill(weight[from]);
         }
-        let bias = V::splat(simd, if adjoint { T::default() } else { self.bias[channel] });
+        let bias = V::splat(simd, if adjoint { T::default() } else { bias });
         Taps { ptr: room.as_ptr(), pitch: lanes as isize, width: self.width, step: 1, bias, silu }
     }
 }
 
-/// Memory that vectors walk over: a tile, or a tensor that lies as a tile does.
+/// Memory that vectors walk over: a tile, or a tensor that lies as a tile does. `P` is the type of its address.
 #[derive(Clone, Copy)]
-pub(super) struct Span<T> {
-    ptr: *mut T,
+pub(super) struct Span<P> {
+    ptr: P,
     pitch: isize,
 }
 
-impl<T: Real> Span<T> {
-    /// One batch row of a (B, D, L) tensor, if it lies as a tile of channels side by side does.
-    fn of(view: &View<'_>, batch: usize) -> Option<Self> {
-        let [row, channel, step] = [view.strides()[0], view.strides()[1], view.strides()[2]];
-        let ptr = view.as_ptr().cast::<T>().cast_mut().wrapping_offset(batch as isize * row);
-        (channel == 1 && view.dtype() == T::DTYPE).then_some(Span { ptr, pitch: step })
+/// The elements between the first channel and position and others.
+#[inline(always)]
+fn distance(axis: Axis, pitch: isize, channel: usize, position: usize) -> isize {
+    let (line, along) = match axis {
+        Axis::Time => (channel, position),
+        Axis::Channels => (position, channel),
+    };
+    line as isize * pitch + along as isize
+}
+
+impl<T: Real> Span<*const T> {
+    /// One batch row of a (B, D, L) tensor from a channel and a position on, if it lies as a tile of channels side by side does.
+    fn of(view: &View<'_>, batch: usize, channel: usize, position: usize) -> Option<Self> {
+        let ptr = view.as_ptr().cast::<T>();
+        let (offset, pitch) = side_by_side(&view.strides(), batch, channel, position)?;
+        (view.dtype() == T::DTYPE).then_some(Span { ptr: ptr.wrapping_offset(offset), pitch })
     }
 
-    /// The same from a channel and a position on.
+    /// Where a channel and a position lie.
     #[inline(always)]
-    fn from(self, axis: Axis, channel: usize, position: usize) -> Self {
-        Span { ptr: self.at(axis, channel, position), ..self }
+    fn at(self, axis: Axis, channel: usize, position: usize) -> *const T {
+        self.ptr.wrapping_offset(distance(axis, self.pitch, channel, position))
+    }
+}
+
+impl<T: Real> Span<*mut T> {
+    /// The same of a tensor that is written.
+    fn of(view: &RawViewMut, batch: usize, channel: usize, position: usize) -> Option<Self> {
+        let ptr = view.as_mut_ptr().cast::<T>();
+        let (offset, pitch) = side_by_side(&view.strides(), batch, channel, position)?;
+        (view.dtype() == T::DTYPE).then_some(Span { ptr: ptr.wrapping_offset(offset), pitch })
     }
 
     /// Where a channel and a position lie.
     #[inline(always)]
     fn at(self, axis: Axis, channel: usize, position: usize) -> *mut T {
-        let (line, along) = match axis {
-            Axis::Time => (channel, position),
-            Axis::Channels => (position, channel),
-        };
-        self.ptr.wrapping_offset(line as isize * self.pitch).wrapping_add(along)
+        self.ptr.wrapping_offset(distance(axis, self.pitch, channel, position))
     }
+}
+
+/// Where a channel and a position of a (B, D, L) tensor lie, and the elements from position to position, if channels lie side by side.
+fn side_by_side(strides: &[isize], batch: usize, channel: usize, position: usize) -> Option<(isize, isize)> {
+    let offset = batch as isize * strides[0] + channel as isize + position as isize * strides[2];
+    (strides[1] == 1).then_some((offset, strides[2]))
 }
 
 /// `out[i] = sum_k tap[k] source[i + k]` over `channels` x `count`, with bias and silu, or the adjoint (taps reversed, nothing else).
 /// The last vector along the axis may reach over.
-///
-/// # Safety
-/// Source and target are readable and writable there, up to whole vectors along the axis, and the source W-1 positions further.
-#[inline(always)]
-pub(super) unsafe fn convolve<T: Real, S: Isa>(
-    simd: S,
-    axis: Axis,
-    filters: &Filters<'_, T>,
-    (channels, count): (usize, usize),
-    source: Span<T>,
-    target: Span<T>,
-    (silu, adjoint): (bool, bool),
-) {
-    let (lanes, width) = (T::lanes::<S>(), filters.width);
-    // SAFETY: the caller's contract; filters hold TAPS taps for every channel and whole vectors of them.
-    unsafe {
-        match axis {
-            Axis::Time => {
-                for channel in 0..channels {
-                    let mut room = [T::default(); TAPS * MAX_LANES];
-                    let taps = filters.along_time(simd, channel, adjoint, silu, &mut room);
-                    line(taps, source.at(axis, channel, 0), target.at(axis, channel, 0), count, false);
-                }
-            }
-            Axis::Channels => {
-                let row = (filters.weight.len() / TAPS) as isize;
-                let (last, pitch) = if adjoint { ((width - 1) as isize * row, -row) } else { (0, row) };
-                let mut i = 0;
-                while i < count {
-                    let four = i + 4 <= count;
-                    for line in (0..channels).step_by(lanes) {
-                        let none = V::splat(simd, T::default());
-                        let bias = if adjoint { none } else { V::load(simd, filters.bias.as_ptr().add(line)) };
-                        let ptr = filters.weight.as_ptr().offset(last).add(line);
-                        let taps = Taps { ptr, pitch, width, step: source.pitch, bias, silu };
-                        let from = (source.at(axis, line, i), source.pitch);
-                        let to = (target.at(axis, line, i), target.pitch);
-                        if four { store(sums::<T, S, 4>(taps, from), to) } else { store(sums::<T, S, 1>(taps, from), to) }
+#[derive(Clone, Copy)]
+pub(super) struct Convolution<T> {
+    pub axis: Axis,
+    pub filters: Filters<T>,
+    pub channels: usize,
+    pub count: usize,
+    pub silu: bool,
+    pub adjoint: bool,
+}
+
+impl<T: Real> Convolution<T> {
+    /// # Safety
+    /// - The filters are loaded: TAPS taps for every channel and whole vectors of them.
+    /// - The source can be read there, up to whole vectors along the axis, and W-1 positions further.
+    /// - The target can be written there, up to whole vectors, by this thread.
+    #[inline(always)]
+    pub(super) unsafe fn run<S: Isa>(self, simd: S, source: Span<*const T>, target: Span<*mut T>) {
+        let Convolution { axis, filters, channels, count, silu, adjoint } = self;
+        // SAFETY: the caller's contract.
+        unsafe {
+            match axis {
+                Axis::Time => {
+                    for channel in 0..channels {
+                        let mut room = [T::default(); TAPS * MAX_LANES];
+                        let taps = filters.along_time(simd, channel, adjoint, silu, &mut room);
+                        line(taps, source.at(axis, channel, 0), target.at(axis, channel, 0), count, false);
                     }
-                    i += if four { 4 } else { 1 };
                 }
+                Axis::Channels => self.along_channels(simd, source, target),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Convolution::run`].
+    #[inline(always)]
+    unsafe fn along_channels<S: Isa>(self, simd: S, source: Span<*const T>, target: Span<*mut T>) {
+        let Convolution { axis, filters, channels, count, silu, adjoint } = self;
+        let (lanes, width) = (T::lanes::<S>(), filters.width);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let row = filters.pitch as isize;
+            let (last, pitch) = if adjoint { ((width - 1) as isize * row, -row) } else { (0, row) };
+            let mut i = 0;
+            while i < count {
+                let four = i + 4 <= count;
+                for line in (0..channels).step_by(lanes) {
+                    let none = V::splat(simd, T::default());
+                    let bias = if adjoint { none } else { filters.bias.load(simd, line) };
+                    let ptr = filters.weight.ptr().cast_const().offset(last).add(line);
+                    let taps = Taps { ptr, pitch, width, step: source.pitch, bias, silu };
+                    let from = (source.at(axis, line, i), source.pitch);
+                    let to = (target.at(axis, line, i), target.pitch);
+                    if four { store(sums::<T, S, 4>(taps, from), to) } else { store(sums::<T, S, 1>(taps, from), to) }
+                }
+                i += if four { 4 } else { 1 };
             }
         }
     }
@@ -192,12 +240,12 @@ struct Taps<T: Real, S: Isa> {
     silu: bool,
 }
 
-/// One channel of [`convolve`] along time; `exact`ly those elements if there is at least a vector of them, else the last may reach over.
+/// One channel of a [`Convolution`] along time; `exact`ly those elements if there is at least a vector of them, else the last may reach over.
 ///
 /// # Safety
-/// As [`convolve`], or no further than the elements and W-1 positions of the source if `exact`.
+/// As [`Convolution::run`], or no further than the elements and W-1 positions of the source if `exact`.
 #[inline(always)]
-unsafe fn line<T: Real, S: Isa>(taps: Taps<T, S>, source: *mut T, target: *mut T, count: usize, exact: bool) {
+unsafe fn line<T: Real, S: Isa>(taps: Taps<T, S>, source: *const T, target: *mut T, count: usize, exact: bool) {
     let lanes = T::lanes::<S>();
     // SAFETY: the caller's contract.
     unsafe {
@@ -216,12 +264,12 @@ unsafe fn line<T: Real, S: Isa>(taps: Taps<T, S>, source: *mut T, target: *mut T
     }
 }
 
-/// `R` neighbouring vectors of [`convolve`], which start `step` after each other.
+/// `R` neighbouring vectors of a [`Convolution`], which start `step` after each other.
 ///
 /// # Safety
-/// As [`convolve`].
+/// As [`Convolution::run`].
 #[inline(always)]
-unsafe fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, (source, step): (*mut T, isize)) -> [V<T, S>; R] {
+unsafe fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, (source, step): (*const T, isize)) -> [V<T, S>; R] {
     let simd = taps.bias.simd();
     let mut sum = [taps.bias; R];
     // SAFETY: the caller's contract.
@@ -242,7 +290,7 @@ unsafe fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, (source, step)
 /// Stores what [`sums`] gives, `step` after each other.
 ///
 /// # Safety
-/// As [`convolve`].
+/// As [`Convolution::run`].
 #[inline(always)]
 unsafe fn store<T: Real, S: Isa, const R: usize>(sums: [V<T, S>; R], (target, step): (*mut T, isize)) {
     for r in 0..R {
@@ -285,71 +333,70 @@ fn silu_derivative<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
     s * v.mul_add(e * s, constant(1.0))
 }
 
-/// What the jobs of one thread work in.
-pub(super) struct Scratch<T> {
-    pub tiles: Vec<T>,
-    pub weight: Vec<T>,
-    pub bias: Vec<T>,
-    states: Vec<T>,
+/// What the jobs of one thread work in, with so many tiles of their own.
+pub(super) struct Scratch<T, const TILES: usize> {
+    pub tiles: [Array<T>; TILES],
+    pub filters: Filters<T>,
+    states: Array<T>,
 }
 
-impl<T: Real> Scratch<T> {
-    pub(super) fn new(tiling: Tiling, channels: usize, tiles: usize) -> Self {
+impl<T: Real, const TILES: usize> Scratch<T, TILES> {
+    pub(super) fn lay_out(room: &mut Room<T>, tiling: Tiling, channels: usize, width: usize) -> Self {
+        let (taps, pitch) = (tiling.taps_len(channels), channels.next_multiple_of(MAX_LANES));
         Scratch {
-            tiles: vec![T::default(); tiling.len * tiles],
-            weight: vec![T::default(); tiling.taps_len(channels)],
-            bias: vec![T::default(); channels.next_multiple_of(MAX_LANES)],
-            states: vec![T::default(); tiling.taps_len(channels)],
+            tiles: [tiling.len; TILES].map(|len| room.array(len)),
+            filters: Filters { weight: room.array(taps), bias: room.array(pitch), width, pitch },
+            states: room.array(taps),
         }
     }
 }
 
-/// The steps of a piece with what lies before it: the W-1 steps before (of the segment or its initial state) and `steps` from its start.
-///
-/// # Safety
-/// The tile has room for them.
-#[inline(always)]
-unsafe fn load_window<T: Real, S: Isa>(
-    simd: S,
+/// The channels of a segment that a job is at.
+#[derive(Clone, Copy)]
+struct Window<'w, 'a> {
     tiling: Tiling,
-    problem: &Problem<'_>,
-    segment: usize,
-    (start, steps): (usize, usize),
-    (first, channels): (usize, usize),
-    tile: *mut T,
-) {
-    let before = problem.width - 1;
-    let segment = &problem.segments.list[segment];
-    let x = plane(&problem.x, segment.batch);
-    // SAFETY: pieces after the first start more than W-1 steps into their segment; the rest is the caller's contract.
-    unsafe {
-        if start > segment.start {
-            return tiling.load(simd, x.at(first, start - before), channels, steps + before, tile);
-        }
-        load_before(simd, tiling, problem, segment, (first, channels), tile);
-        tiling.load(simd, x.at(first, start), channels, steps, tile.add(tiling.at(before)));
-    }
+    problem: &'w Problem<'a>,
+    segment: &'w Segment,
+    first: usize,
+    channels: usize,
 }
 
-/// The W-1 inputs before a segment: its initial state, or zeros.
-///
-/// # Safety
-/// The tile has room for them.
-#[inline(always)]
-unsafe fn load_before<T: Real, S: Isa>(
-    simd: S,
-    tiling: Tiling,
-    problem: &Problem<'_>,
-    segment: &Segment,
-    (first, channels): (usize, usize),
-    tile: *mut T,
-) {
-    let before = problem.width - 1;
-    // SAFETY: the caller's contract.
-    unsafe {
-        match (&problem.initial_states, segment.initial) {
-            (Some(states), Some(at)) => tiling.load(simd, state_plane(states, at).at(first, 0), channels, before, tile),
-            _ => tiling.zero(tile, channels, 0, before),
+impl Window<'_, '_> {
+    /// `steps` from `start` with what lies before them: the W-1 steps before, of the segment or its initial state.
+    ///
+    /// # Safety
+    /// - The steps lie inside the segment, and begin it or more than W-1 steps into it.
+    /// - The tile is this thread's, and has room for them.
+    #[inline(always)]
+    unsafe fn load<T: Real, S: Isa>(&self, simd: S, start: usize, steps: usize, tile: Array<T>) {
+        let Window { tiling, problem, segment, first, channels } = *self;
+        let (before, x) = (problem.width - 1, plane(&problem.x, segment.batch));
+        // SAFETY: the caller's contract.
+        unsafe {
+            if start > segment.start {
+                return tiling.load(simd, x.at(first, start - before).area(channels, steps + before), tile);
+            }
+            self.load_before(simd, tiling, tile);
+            tiling.load(simd, x.at(first, start).area(channels, steps), tile.from(tiling.at(before)));
+        }
+    }
+
+    /// The W-1 inputs before the segment: its initial state, or zeros.
+    ///
+    /// # Safety
+    /// The tile is this thread's, and has room for them.
+    #[inline(always)]
+    unsafe fn load_before<T: Real, S: Isa>(&self, simd: S, tiling: Tiling, tile: Array<T>) {
+        let Window { problem, segment, first, channels, .. } = *self;
+        let before = problem.width - 1;
+        // SAFETY: the caller's contract.
+        unsafe {
+            match (&problem.initial_states, segment.initial) {
+                (Some(states), Some(at)) => {
+                    tiling.load(simd, state_plane(states, at).at(first, 0).area(channels, before), tile);
+                }
+                _ => tiling.zero(tile, channels, 0, before),
+            }
         }
     }
 }

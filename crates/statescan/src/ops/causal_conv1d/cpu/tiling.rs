@@ -2,8 +2,9 @@
 
 use super::plan::{Axis, Plan};
 use super::{Span, TAPS};
+use crate::cpu::Array;
 use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
+use crate::cpu::tile::{self, Area, AreaMut, MAX_LANES, STEPS, Tile};
 
 /// How tiles of one plan lie in memory.
 #[derive(Debug, Clone, Copy)]
@@ -67,8 +68,14 @@ impl Tiling {
 
     /// A tile as memory to walk over, from a position on.
     #[inline(always)]
-    pub fn span<T>(self, tile: *mut T, position: usize) -> Span<T> {
-        Span { ptr: tile.wrapping_add(self.at(position)), pitch: self.pitch as isize }
+    pub fn span<T>(self, tile: Array<T>, position: usize) -> Span<*const T> {
+        Span { ptr: tile.from(self.at(position)).ptr().cast_const(), pitch: self.pitch as isize }
+    }
+
+    /// The same, to be written.
+    #[inline(always)]
+    pub fn span_mut<T>(self, tile: Array<T>, position: usize) -> Span<*mut T> {
+        Span { ptr: tile.from(self.at(position)).ptr(), pitch: self.pitch as isize }
     }
 
     /// How vectors walk over `channels` x `count` of a tile.
@@ -83,21 +90,25 @@ impl Tiling {
         }
     }
 
-    /// Loads `channels` x `steps` from a plane with lanes along channels (see [`plane`]). Vectors that reach over are zero along channels.
+    /// Loads an area with lanes along channels (see [`plane`]). Vectors that reach over are zero along channels.
     ///
     /// # Safety
-    /// The plane is readable there, and the tile writable from `tile` on.
+    /// - The area can be read.
+    /// - The tile is this thread's, and has room for the area from `tile` on.
     #[inline(always)]
-    pub unsafe fn load<T: Real, S: Isa>(self, simd: S, source: Plane, channels: usize, steps: usize, tile: *mut T) {
+    pub unsafe fn load<T: Real, S: Isa>(self, simd: S, from: Area, tile: Array<T>) {
+        let Area { plane, lanes: channels, steps } = from;
         // SAFETY: the caller's contract; at most STEPS rows at a time.
         unsafe {
             match self.axis {
-                Axis::Time => tile::load(simd, source.transposed(), steps, steps, channels, tile, self.pitch),
+                Axis::Time => {
+                    tile::load(simd, plane.transposed().area(steps, channels), steps, Tile::new(tile, self.pitch));
+                }
                 Axis::Channels => {
                     let padded = channels.next_multiple_of(T::lanes::<S>());
                     for start in (0..steps).step_by(STEPS) {
-                        let count = STEPS.min(steps - start);
-                        tile::load(simd, source.at(0, start), channels, padded, count, tile.add(start * self.pitch), self.pitch);
+                        let area = plane.at(0, start).area(channels, STEPS.min(steps - start));
+                        tile::load(simd, area, padded, Tile::new(tile.from(start * self.pitch), self.pitch));
                     }
                 }
             }
@@ -107,17 +118,19 @@ impl Tiling {
     /// The inverse of [`Tiling::load`].
     ///
     /// # Safety
-    /// The plane is writable there, and the tile readable from `tile` on.
+    /// - The area can be written by this thread.
+    /// - The tile has it from `tile` on.
     #[inline(always)]
-    pub unsafe fn store<T: Real, S: Isa>(self, simd: S, tile: *const T, target: Plane, channels: usize, steps: usize) {
+    pub unsafe fn store<T: Real, S: Isa>(self, simd: S, tile: Array<T>, to: AreaMut) {
+        let Area { plane, lanes: channels, steps } = to;
         // SAFETY: the caller's contract; at most STEPS rows at a time.
         unsafe {
             match self.axis {
-                Axis::Time => tile::store(simd, tile, self.pitch, target.transposed(), steps, channels),
+                Axis::Time => tile::store(simd, Tile::new(tile, self.pitch), plane.transposed().area(steps, channels)),
                 Axis::Channels => {
                     for start in (0..steps).step_by(STEPS) {
-                        let count = STEPS.min(steps - start);
-                        tile::store(simd, tile.add(start * self.pitch), self.pitch, target.at(0, start), channels, count);
+                        let area = plane.at(0, start).area(channels, STEPS.min(steps - start));
+                        tile::store(simd, Tile::new(tile.from(start * self.pitch), self.pitch), area);
                     }
                 }
             }
@@ -127,18 +140,16 @@ impl Tiling {
     /// Zeros `channels` x `count` from a position on.
     ///
     /// # Safety
-    /// The tile is writable there.
+    /// The tile is this thread's, and has these positions.
     #[inline(always)]
-    pub unsafe fn zero<T: Real>(self, tile: *mut T, channels: usize, position: usize, count: usize) {
+    pub unsafe fn zero<T: Real>(self, tile: Array<T>, channels: usize, position: usize, count: usize) {
         let (lines, length) = match self.axis {
             Axis::Time => (channels, count),
             Axis::Channels => (count, self.pitch),
         };
         for line in 0..lines {
             // SAFETY: the caller's contract.
-            unsafe {
-                core::slice::from_raw_parts_mut(tile.add(self.at(position) + line * self.pitch), length).fill(T::default())
-            };
+            unsafe { tile.slice(self.at(position) + line * self.pitch, length) }.fill(T::default());
         }
     }
 }

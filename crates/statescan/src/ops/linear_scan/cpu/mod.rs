@@ -6,10 +6,10 @@
 mod plan;
 
 use super::{GradientTargets, Problem, Sources, Targets};
-use crate::cpu::recurrence;
+use crate::cpu::recurrence::{self, Steps};
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
-use crate::cpu::tile::{self, Area, MAX_LANES, Plane, STEPS};
-use crate::cpu::{Kernel, Level};
+use crate::cpu::tile::{self, Address, MAX_LANES, Plane, PlaneMut, PlaneOf, STEPS};
+use crate::cpu::{Arena, Array, Arrays, Kernel, Level, Room};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
 use plan::Plan;
@@ -45,8 +45,8 @@ impl<'c, 'a> Context<'c, 'a> {
 
     fn run_as<T: Real>(&self, exec: &Exec, backward: bool) {
         let level: Level = exec.level();
-        exec.for_each(self.plan.jobs(), Vec::new, |scratch: &mut Vec<T>, index| {
-            level.dispatch(Job { context: self, scratch, index, backward });
+        exec.for_each(self.plan.jobs(), Arena::<T>::default, |arena, index| {
+            level.dispatch(Job { context: self, arena, index, backward });
         });
     }
 }
@@ -67,7 +67,7 @@ pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>
 /// One block of channels.
 struct Job<'j, 'c, 'a, T> {
     context: &'j Context<'c, 'a>,
-    scratch: &'j mut Vec<T>,
+    arena: &'j mut Arena<T>,
     index: usize,
     backward: bool,
 }
@@ -110,12 +110,49 @@ impl Block<'_> {
         self.place(Plane::of(view, self.plan.lane_axis, view.rank() - 1), &view.strides())
     }
 
-    fn of_mut(&self, view: &RawViewMut) -> Plane {
-        self.place(Plane::of_mut(view, self.plan.lane_axis, view.shape().len() - 1), &view.strides())
+    fn of_mut(&self, view: &RawViewMut) -> PlaneMut {
+        self.place(PlaneMut::of(view, self.plan.lane_axis, view.shape().len() - 1), &view.strides())
     }
 
-    fn place(&self, plane: Plane, strides: &[isize]) -> Plane {
-        self.outer.iter().fold(plane.at(self.first, 0), |plane, &(axis, i)| plane.along(i, strides[axis]))
+    fn place<A: Address>(&self, plane: PlaneOf<A>, strides: &[isize]) -> PlaneOf<A> {
+        // axes that lie one behind the other are one axis of lanes to the plan
+        let plane = plane.with_lanes(self.first + self.count).at(self.first, 0);
+        self.outer.iter().fold(plane, |plane, &(axis, i)| plane.along(i, strides[axis]))
+    }
+}
+
+/// A forward pass: tiles of a and b, of which the second becomes h.
+struct Forward<T> {
+    a: Array<T>,
+    h: Array<T>,
+    /// A row each: the states so far, and the total decays.
+    states: Array<T>,
+    decays: Array<T>,
+}
+
+impl<T: Real> Forward<T> {
+    fn lay_out(room: &mut Room<T>, pitch: usize) -> Self {
+        let [a, h] = [STEPS * pitch; 2].map(|len| room.array(len));
+        Forward { a, h, states: room.array(pitch), decays: room.array(pitch) }
+    }
+}
+
+/// A backward pass: tiles of a, h and the gradient by h.
+struct Backward<T> {
+    a: Array<T>,
+    h: Array<T>,
+    g: Array<T>,
+    /// A row each: states on their way, and the gradient that is carried from tile to tile.
+    row: Array<T>,
+    carries: Array<T>,
+    /// The states before each tile.
+    before: Arrays<T>,
+}
+
+impl<T: Real> Backward<T> {
+    fn lay_out(room: &mut Room<T>, pitch: usize, tiles: usize) -> Self {
+        let [a, h, g] = [STEPS * pitch; 3].map(|len| room.array(len));
+        Backward { a, h, g, row: room.array(pitch), carries: room.array(pitch), before: room.arrays(tiles, pitch) }
     }
 }
 
@@ -124,59 +161,70 @@ impl<T: Real> Job<'_, '_, '_, T> {
     /// The job is one of the plan's, and the only one with its index.
     #[inline(always)]
     unsafe fn run_in<S: Isa, F: Field<T, S>>(self, simd: S) {
-        let Job { context, scratch, index, backward } = self;
+        let Job { context, arena, index, backward } = self;
         let plan = &context.plan;
         let (outer, lanes) = plan.job(index);
         let width = T::lanes::<S>();
-        // tiles, and the states at the starts of all tiles where they are computed twice
-        let states = if backward { context.problem.seqlen.div_ceil(STEPS) } else { 0 };
+        let tiles = context.problem.seqlen.div_ceil(STEPS);
         // the parts of a complex vector lie side by side, so there is one in a row
         let most = if F::PARTS == 1 { plan.block } else { width };
         for first in lanes.clone().step_by(most) {
             let count = most.min(lanes.end - first);
             let padded = count.next_multiple_of(width);
             let block = Block { plan, outer: &outer, first, count, padded, pitch: F::PARTS * padded };
-            scratch.resize((3 * STEPS + 2 + states) * block.pitch, T::default());
-            // SAFETY: the block's channels are the job's, and the scratch has the room that both passes name.
+            // SAFETY: the block's channels are the job's, and the arrays are laid out for it.
             unsafe {
                 match backward {
-                    false => forward_block::<T, S, F>(simd, context, &block, scratch.as_mut_ptr()),
-                    true => backward_block::<T, S, F>(simd, context, &block, scratch.as_mut_ptr()),
+                    false => {
+                        let arrays = arena.lay_out(|room| Forward::lay_out(room, block.pitch));
+                        forward_block::<T, S, F>(simd, context, &block, &arrays);
+                    }
+                    true => {
+                        let arrays = arena.lay_out(|room| Backward::lay_out(room, block.pitch, tiles));
+                        backward_block::<T, S, F>(simd, context, &block, &arrays);
+                    }
                 }
             }
+            arena.check();
         }
     }
 }
 
 /// # Safety
-/// The channels are this thread's; `scratch` has room for two tiles and two rows.
+/// - The channels are this thread's.
+/// - The arrays were laid out for the block.
 #[inline(always)]
-unsafe fn forward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_, '_>, block: &Block<'_>, scratch: *mut T) {
+unsafe fn forward_block<T: Real, S: Isa, F: Field<T, S>>(
+    simd: S,
+    context: &Context<'_, '_>,
+    block: &Block<'_>,
+    arrays: &Forward<T>,
+) {
     let (problem, targets) = (context.problem, &context.forward);
     let (count, padded, pitch) = (block.count, block.padded, block.pitch);
     let (pa, pb) = (block.of(&problem.a), block.of(&problem.b));
     let ph = targets.h.as_ref().map(|v| block.of_mut(v));
-    // SAFETY: planes reach over the problem's channels and steps; tiles and rows have the named room.
+    let &Forward { a, h, states, decays } = arrays;
+    // SAFETY: the caller's contract; planes reach over the problem's channels and steps.
     unsafe {
-        let (a, b) = (scratch, scratch.add(STEPS * pitch));
-        let (states, decays) = (scratch.add(2 * STEPS * pitch), scratch.add((2 * STEPS + 1) * pitch));
         load_state(simd, block, &problem.initial_state, states);
         for at in block.vectors::<T, S>() {
-            F::from_real(V::constant(simd, 1.0)).store(decays.add(at));
+            decays.store_field(at, F::from_real(V::constant(simd, 1.0)));
         }
         for start in (0..problem.seqlen).step_by(STEPS) {
             let steps = STEPS.min(problem.seqlen - start);
-            tile::load_parts(simd, pa.at(0, start), F::PARTS, count, padded, steps, a);
-            tile::load_parts(simd, pb.at(0, start), F::PARTS, count, padded, steps, b);
+            tile::load_parts(simd, pa.at(0, start).area(count, steps), F::PARTS, padded, a);
+            tile::load_parts(simd, pb.at(0, start).area(count, steps), F::PARTS, padded, h);
             for at in block.vectors::<T, S>() {
-                let (a, b, state, decay) = (a.add(at), b.add(at), states.add(at), decays.add(at));
-                recurrence::scan(simd, a, pitch, b, pitch, steps, F::load(simd, state)).store(state);
+                let (a, h) = (Steps::new(a.from(at), pitch), Steps::new(h.from(at), pitch));
+                states.store_field(at, recurrence::scan::<T, S, F>(simd, a, h, steps, states.load_field(simd, at)));
                 if targets.decay.is_some() {
-                    recurrence::total_decay(simd, a, pitch, steps, F::load(simd, decay)).store(decay);
+                    let decay: F = decays.load_field(simd, at);
+                    decays.store_field(at, recurrence::total_decay(simd, a, steps, decay));
                 }
             }
             if let Some(ph) = ph {
-                tile::store_parts(simd, b, F::PARTS, padded, ph.at(0, start), count, steps);
+                tile::store_parts(simd, h, F::PARTS, padded, ph.at(0, start).area(count, steps));
             }
         }
         store_state(simd, block, &targets.final_state, states);
@@ -185,102 +233,197 @@ unsafe fn forward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Cont
 }
 
 /// # Safety
-/// As [`forward_block`], with three tiles, two rows and a row for each tile of time.
+/// As [`forward_block`].
 #[inline(always)]
 unsafe fn backward_block<T: Real, S: Isa, F: Field<T, S>>(
     simd: S,
     context: &Context<'_, '_>,
     block: &Block<'_>,
-    scratch: *mut T,
+    arrays: &Backward<T>,
 ) {
-    let (problem, sources, targets) = (context.problem, &context.sources, &context.backward);
-    let (count, padded, pitch, seqlen) = (block.count, block.padded, block.pitch, problem.seqlen);
-    let (pa, pb) = (block.of(&problem.a), block.of(&problem.b));
+    let (sources, targets) = (&context.sources, &context.backward);
     let plane = |view: &Option<View<'_>>| view.as_ref().map(|v| block.of(v));
     let target = |view: &Option<RawViewMut>| view.as_ref().map(|v| block.of_mut(v));
-    let (ph, pp) = (plane(&sources.h), plane(&sources.by_h));
-    let (by_a, by_b) = (target(&targets.a), target(&targets.b));
-    // SAFETY: planes reach over the problem's channels and steps; tiles and rows have the named room.
+    let planes = Planes {
+        a: block.of(&context.problem.a),
+        b: block.of(&context.problem.b),
+        h: plane(&sources.h),
+        by_h: plane(&sources.by_h),
+        by_a: target(&targets.a),
+        by_b: target(&targets.b),
+    };
+    let back = Back { context, block, arrays, planes };
+    // SAFETY: the caller's contract.
     unsafe {
-        let (a, h, g) = (scratch, scratch.add(STEPS * pitch), scratch.add(2 * STEPS * pitch));
-        let (row, carries) = (scratch.add(3 * STEPS * pitch), scratch.add((3 * STEPS + 1) * pitch));
-        let states = carries.add(pitch);
-        if by_a.is_some() {
-            load_state(simd, block, &problem.initial_state, row);
-            for (i, start) in (0..seqlen).step_by(STEPS).enumerate() {
-                row.copy_to_nonoverlapping(states.add(i * pitch), pitch);
-                // given states spare the first pass all but the initial one
-                let steps = STEPS.min(seqlen - start);
-                if ph.is_none() && start + steps < seqlen {
-                    tile::load_parts(simd, pa.at(0, start), F::PARTS, count, padded, steps, a);
-                    tile::load_parts(simd, pb.at(0, start), F::PARTS, count, padded, steps, h);
-                    for at in block.vectors::<T, S>() {
-                        let state = F::load(simd, row.add(at));
-                        recurrence::scan(simd, a.add(at), pitch, h.add(at), pitch, steps, state).store(row.add(at));
+        if targets.a.is_some() {
+            back.recompute::<S, F>(simd);
+        }
+        load_state(simd, block, &sources.by_final_state, arrays.carries);
+        for tile in (0..context.problem.seqlen.div_ceil(STEPS)).rev() {
+            back.tile::<S, F>(simd, tile);
+        }
+        store_state(simd, block, &targets.initial_state, arrays.carries);
+    }
+}
+
+/// What a backward pass reads and writes, from the block's first channel on.
+struct Planes {
+    a: Plane,
+    b: Plane,
+    h: Option<Plane>,
+    by_h: Option<Plane>,
+    by_a: Option<PlaneMut>,
+    by_b: Option<PlaneMut>,
+}
+
+/// The stages of a backward pass of one block. The contract of each is that of [`backward_block`], the only maker of this.
+struct Back<'b, 'c, 'a, T> {
+    context: &'b Context<'c, 'a>,
+    block: &'b Block<'b>,
+    arrays: &'b Backward<T>,
+    planes: Planes,
+}
+
+impl<T: Real> Back<'_, '_, '_, T> {
+    /// The first step of a tile, and how many it has.
+    fn steps(&self, tile: usize) -> (usize, usize) {
+        (tile * STEPS, STEPS.min(self.context.problem.seqlen - tile * STEPS))
+    }
+
+    /// The states before each tile. Given states spare all but the initial one.
+    ///
+    /// # Safety
+    /// See [`Back`].
+    #[inline(always)]
+    unsafe fn recompute<S: Isa, F: Field<T, S>>(&self, simd: S) {
+        let &Backward { a, h, row, before, .. } = self.arrays;
+        let &Block { count, padded, pitch, .. } = self.block;
+        let tiles = self.context.problem.seqlen.div_ceil(STEPS);
+        // SAFETY: see `Back`.
+        unsafe {
+            load_state(simd, self.block, &self.context.problem.initial_state, row);
+            for tile in 0..tiles {
+                before.of(tile).slice(0, pitch).copy_from_slice(row.slice(0, pitch));
+                let (start, steps) = self.steps(tile);
+                if self.planes.h.is_none() && tile + 1 < tiles {
+                    tile::load_parts(simd, self.planes.a.at(0, start).area(count, steps), F::PARTS, padded, a);
+                    tile::load_parts(simd, self.planes.b.at(0, start).area(count, steps), F::PARTS, padded, h);
+                    for at in self.block.vectors::<T, S>() {
+                        let (a, h) = (Steps::new(a.from(at), pitch), Steps::new(h.from(at), pitch));
+                        row.store_field(at, recurrence::scan::<T, S, F>(simd, a, h, steps, row.load_field(simd, at)));
                     }
                 }
             }
         }
-        load_state(simd, block, &sources.by_final_state, carries);
-        for (i, start) in (0..seqlen).step_by(STEPS).enumerate().rev() {
-            let steps = STEPS.min(seqlen - start);
-            // sixteen rows of five tensors are more than the processor follows by itself, and what is written is read before, too
-            if start > 0 && context.plan.block == MAX_LANES {
-                for plane in [Some(pa), pp, ph.or(by_a.map(|_| pb)), by_a, by_b].into_iter().flatten() {
-                    Area { plane: plane.at(0, start - STEPS), lanes: count, steps: STEPS }.prefetch();
-                }
+    }
+
+    /// The gradients of a tile.
+    ///
+    /// # Safety
+    /// See [`Back`]; the tiles after this one are done.
+    #[inline(always)]
+    unsafe fn tile<S: Isa, F: Field<T, S>>(&self, simd: S, tile: usize) {
+        let (start, steps) = self.steps(tile);
+        let &Backward { a, g, .. } = self.arrays;
+        let &Block { count, padded, .. } = self.block;
+        // sixteen rows of five tensors are more than the processor follows by itself, and what is written is read before, too
+        if start > 0 && self.context.plan.block == MAX_LANES {
+            self.prefetch(start - STEPS);
+        }
+        // SAFETY: see `Back`.
+        unsafe {
+            let before = self.load::<S, F>(simd, tile);
+            for at in self.block.vectors::<T, S>() {
+                self.vector::<S, F>(simd, at, steps, before);
             }
-            tile::load_parts(simd, pa.at(0, start), F::PARTS, count, padded, steps, a);
-            match pp {
-                Some(pp) => tile::load_parts(simd, pp.at(0, start), F::PARTS, count, padded, steps, g),
-                None => core::slice::from_raw_parts_mut(g, steps * pitch).fill(T::default()),
-            }
-            // the states before each step: the last of the tile before this one, then this tile's own
-            let mut previous = states.add(i * pitch);
-            if by_a.is_some() {
-                tile::load_parts(simd, ph.unwrap_or(pb).at(0, start), F::PARTS, count, padded, steps, h);
-                if let Some(ph) = ph.filter(|_| start > 0) {
-                    tile::load_parts(simd, ph.at(0, start - 1), F::PARTS, count, padded, 1, row);
-                    previous = row;
+            for (target, from) in [(self.planes.by_b, g), (self.planes.by_a, a)] {
+                if let Some(target) = target {
+                    tile::store_parts(simd, from, F::PARTS, padded, target.at(0, start).area(count, steps));
                 }
-            }
-            for at in block.vectors::<T, S>() {
-                let (a, h, g, carry) = (a.add(at), h.add(at), g.add(at), carries.add(at));
-                recurrence::adjoint(simd, a, pitch, g, pitch, steps, F::load(simd, carry)).store(carry);
-                if by_a.is_none() {
-                    continue;
-                }
-                let mut previous = F::load(simd, previous.add(at));
-                if ph.is_none() {
-                    recurrence::scan(simd, a, pitch, h, pitch, steps, previous);
-                }
-                for t in 0..steps {
-                    previous.conj_mul_add(F::load(simd, g.add(t * pitch)), F::zero(simd)).store(a.add(t * pitch));
-                    previous = F::load(simd, h.add(t * pitch));
-                }
-            }
-            if let Some(by_b) = by_b {
-                tile::store_parts(simd, g, F::PARTS, padded, by_b.at(0, start), count, steps);
-            }
-            if let Some(by_a) = by_a {
-                tile::store_parts(simd, a, F::PARTS, padded, by_a.at(0, start), count, steps);
             }
         }
-        store_state(simd, block, &targets.initial_state, carries);
+    }
+
+    /// Prefetches what the tile at `start` reads and writes.
+    #[inline(always)]
+    fn prefetch(&self, start: usize) {
+        let Planes { a, b, h, by_h, by_a, by_b } = self.planes;
+        let written = [by_a, by_b].map(|plane| plane.map(PlaneMut::read));
+        for plane in [Some(a), by_h, h.or(by_a.map(|_| b)), written[0], written[1]].into_iter().flatten() {
+            plane.at(0, start).area(self.block.count, STEPS).prefetch();
+        }
+    }
+
+    /// Loads a tile; where the states before its first step are.
+    ///
+    /// # Safety
+    /// See [`Back`].
+    #[inline(always)]
+    unsafe fn load<S: Isa, F: Field<T, S>>(&self, simd: S, tile: usize) -> Array<T> {
+        let (start, steps) = self.steps(tile);
+        let &Backward { a, h, g, row, before, .. } = self.arrays;
+        let &Block { count, padded, pitch, .. } = self.block;
+        let of = |plane: Plane, start: usize, steps: usize| plane.at(0, start).area(count, steps);
+        // SAFETY: see `Back`.
+        unsafe {
+            tile::load_parts(simd, of(self.planes.a, start, steps), F::PARTS, padded, a);
+            match self.planes.by_h {
+                Some(by_h) => tile::load_parts(simd, of(by_h, start, steps), F::PARTS, padded, g),
+                None => g.clear(steps * pitch),
+            }
+            if self.planes.by_a.is_none() {
+                return row;
+            }
+            let states = self.planes.h.unwrap_or(self.planes.b);
+            tile::load_parts(simd, of(states, start, steps), F::PARTS, padded, h);
+            // the last state of the tile before this one
+            let Some(given) = self.planes.h.filter(|_| start > 0) else { return before.of(tile) };
+            tile::load_parts(simd, of(given, start - 1, 1), F::PARTS, padded, row);
+            row
+        }
+    }
+
+    /// The gradients of a vector of channels of a tile, whose states before the first step are in `before`.
+    ///
+    /// # Safety
+    /// See [`Back`]; the tile is loaded.
+    #[inline(always)]
+    unsafe fn vector<S: Isa, F: Field<T, S>>(&self, simd: S, at: usize, steps: usize, before: Array<T>) {
+        let &Backward { a, h, g, carries, .. } = self.arrays;
+        let [a, h, g] = [a, h, g].map(|array| Steps::new(array.from(at), self.block.pitch));
+        // SAFETY: see `Back`.
+        unsafe {
+            carries.store_field(at, recurrence::adjoint::<T, S, F>(simd, a, g, steps, carries.load_field(simd, at)));
+            if self.planes.by_a.is_none() {
+                return;
+            }
+            let mut previous: F = before.load_field(simd, at);
+            if self.planes.h.is_none() {
+                recurrence::scan(simd, a, h, steps, previous);
+            }
+            for t in 0..steps {
+                a.store(t, previous.conj_mul_add(g.load(simd, t), F::zero(simd)));
+                previous = h.load(simd, t);
+            }
+        }
     }
 }
 
 /// A row of states; zeros where there are none.
 ///
 /// # Safety
-/// The block lies inside the view; `row` has room for it.
+/// - The block lies inside the view.
+/// - `row` is this thread's and has room for it.
 #[inline(always)]
-unsafe fn load_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<View<'_>>, row: *mut T) {
+unsafe fn load_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<View<'_>>, row: Array<T>) {
     // SAFETY: the caller's contract; a plane of one step.
     unsafe {
         match view {
-            Some(view) => tile::load_parts(simd, block.of(view), block.pitch / block.padded, block.count, block.padded, 1, row),
-            None => core::slice::from_raw_parts_mut(row, block.pitch).fill(T::default()),
+            Some(view) => {
+                let area = block.of(view).area(block.count, 1);
+                tile::load_parts(simd, area, block.pitch / block.padded, block.padded, row);
+            }
+            None => row.clear(block.pitch),
         }
     }
 }
@@ -288,8 +431,9 @@ unsafe fn load_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<
 /// # Safety
 /// As [`load_state`], and the elements are this thread's.
 #[inline(always)]
-unsafe fn store_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<RawViewMut>, row: *const T) {
+unsafe fn store_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<RawViewMut>, row: Array<T>) {
     let Some(view) = view else { return };
+    let area = block.of_mut(view).area(block.count, 1);
     // SAFETY: the caller's contract; a plane of one step.
-    unsafe { tile::store_parts(simd, row, block.pitch / block.padded, block.padded, block.of_mut(view), block.count, 1) }
+    unsafe { tile::store_parts(simd, row, block.pitch / block.padded, block.padded, area) }
 }

@@ -246,10 +246,39 @@ impl<'p, 'a> Call<'p, 'a> {
         workspace: Option<Workspace>,
         pass: &'static str,
     ) -> Result<Kernel<Params>> {
-        let (p, shape, leading) = (self.problem, self.shape(), self.problem.leading());
-        let a = self.in_memory(p.a);
-        // the direction of the scan decides first how rows lie
-        let given = [Some(self.in_memory(p.b)), Some(a), o.b, o.h, o.da, o.db, o.initial, o.last, o.decay, o.before];
+        let (axes, timed) = self.timed(o);
+        let [_, a, b, mut h, da, db, initial, last, decay, before] = timed;
+        if let Some(Again { address, row, step }) = again {
+            h = Timed { data: Address::new(address), row: axes.dense(row).map(|s| s as i64), step: step as i64 };
+        }
+        let params = Params {
+            a,
+            b,
+            h,
+            da,
+            db,
+            initial,
+            last,
+            decay,
+            before,
+            ends: workspace.map_or(Address::NULL, |w| Address::new(w.0)),
+            seqlen: self.problem.seqlen as i64,
+            segment_tiles: plan.segment_tiles as i64,
+            rows: axes.rows() as u32,
+            row_blocks: plan.row_blocks as u32,
+            size: axes.sizes.map(|size| size as u32),
+        };
+        let segments = if pass == "Ends" { plan.segments - 1 } else { plan.segments };
+        let config = self.config(o, again, gradient, plan).set("PASS", Value::Name("Pass", pass));
+        Ok(Kernel { config, launch: plan.launch(segments)?, params })
+    }
+
+    /// The axes of rows, and the operands along them: b of the problem, whose direction of the scan decides first how rows lie, a, and those
+    /// that there are of the others.
+    fn timed(&self, o: &Operands<'_>) -> (Axes, [Timed; 10]) {
+        let (p, leading) = (self.problem, self.problem.leading());
+        let [a, b] = [p.a, p.b].map(|view| Some(self.in_memory(view)));
+        let given = [b, a, o.b, o.h, o.da, o.db, o.initial, o.last, o.decay, o.before];
         let along_rows = |view: &View<'_>| {
             let mut strides = [0; 4];
             strides[..leading.len()].copy_from_slice(&view.strides()[..leading.len()]);
@@ -264,18 +293,23 @@ impl<'p, 'a> Call<'p, 'a> {
             let step = view.strides().get(leading.len()).copied().unwrap_or(0) as i64;
             Some(Timed { data: Address::new(view.as_ptr() as u64), row, step })
         });
-        let [_, a_timed, b, mut h, da, db, initial, last, decay, before] = timed.map(Option::unwrap_or_default);
+        (axes, timed.map(Option::unwrap_or_default))
+    }
+
+    /// What a kernel is compiled for, but for its pass.
+    fn config(&self, o: &Operands<'_>, again: Option<Again>, gradient: bool, plan: &Plan) -> Config {
+        let (p, a, by_time) = (self.problem, self.in_memory(self.problem.a), self.shape().by_time);
         let vector = |view: &Option<View<'_>>| {
             let along = |v: &View<'_>| neighbours(v, v.rank() - 1, plan.items);
-            view.as_ref().filter(|_| shape.by_time).map_or(1, along)
+            view.as_ref().filter(|_| by_time).map_or(1, along)
         };
-        let mut h_vector = vector(&o.h);
-        if let Some(Again { address, row, step }) = again {
-            h = Timed { data: Address::new(address), row: axes.dense(row).map(|s| s as i64), step: step as i64 };
-            h_vector = if step == 1 { 16 / self.field().size() } else { 1 };
-        }
+        let h_vector = match again {
+            None => vector(&o.h),
+            Some(Again { step: 1, .. }) => 16 / self.field().size(),
+            Some(_) => 1,
+        };
         let of = |view: &Option<View<'_>>| view.map_or(self.field(), |v| v.dtype());
-        let config = Config::default()
+        Config::default()
             .dtype("A", a.dtype())
             .dtype("B", of(&o.b))
             .dtype("H", of(&o.h))
@@ -285,11 +319,10 @@ impl<'p, 'a> Call<'p, 'a> {
             .dtype("LAST", of(&o.last))
             .dtype("DECAY", of(&o.decay))
             .dtype("BEFORE", of(&o.before))
-            .set("PASS", Value::Name("Pass", pass))
             .flag("COMPLEX", p.complex)
             .flag("BACKWARDS", p.reverse != gradient)
             .flag("GRADIENT", gradient)
-            .flag("BY_TIME", shape.by_time)
+            .flag("BY_TIME", by_time)
             .flag("HAS_B", o.b.is_some())
             .flag("HAS_H", o.h.is_some() || again.is_some())
             .flag("HAS_DA", o.da.is_some())
@@ -305,25 +338,6 @@ impl<'p, 'a> Call<'p, 'a> {
             .int("DB_VECTOR", vector(&o.db))
             .int("ITEMS", plan.items)
             .int("CHANNEL_LANES", plan.channel_lanes)
-            .int("TIME_LANES", plan.time_lanes);
-        let params = Params {
-            a: a_timed,
-            b,
-            h,
-            da,
-            db,
-            initial,
-            last,
-            decay,
-            before,
-            ends: workspace.map_or(Address::NULL, |w| Address::new(w.0)),
-            seqlen: p.seqlen as i64,
-            segment_tiles: plan.segment_tiles as i64,
-            rows: axes.rows() as u32,
-            row_blocks: plan.row_blocks as u32,
-            size: axes.sizes.map(|size| size as u32),
-        };
-        let segments = if pass == "Ends" { plan.segments - 1 } else { plan.segments };
-        Ok(Kernel { config, launch: plan.launch(segments)?, params })
+            .int("TIME_LANES", plan.time_lanes)
     }
 }

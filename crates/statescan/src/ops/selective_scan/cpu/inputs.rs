@@ -1,56 +1,50 @@
-//! What a job works on: its memory, blocks of channels, constants, maps, and what is asked for ahead of time.
+//! What the loops of a job read: tiles of a block of channels, its parameters, maps.
 
 use super::super::{Problem, Projection};
+use super::here::{by_state, double};
 use super::lanes::Lanes;
 use super::plan::Block;
-use super::{Types, Variant};
-use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{self, Area, Plane, STEPS};
-use crate::cpu::{in_lines, kept};
+use super::{Context, Types, Variant};
+use crate::cpu::simd::{Isa, Real, V};
+use crate::cpu::tile::{self, Plane, STEPS};
+use crate::cpu::{Array, Arrays, Room};
 use crate::ops::rules::{BOUND, FieldKind};
-use crate::ops::sequences::Segment;
 use crate::tensor::View;
-use core::marker::PhantomData;
-use core::ops::Range;
 
-/// Memory cut into named arrays.
-pub(super) struct Scratch<T> {
-    data: Vec<u64>,
-    element: PhantomData<T>,
+/// Elements of what jobs work with.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    /// A vector.
+    pub width: usize,
+    /// Blocks of channels in the widest range.
+    pub blocks: usize,
+    /// The states of a block.
+    pub state: usize,
+    /// A tile of B or C.
+    pub map: usize,
+    /// A tile of one real quantity with every step repeated over its channel's lanes.
+    pub tile: usize,
+    /// The same with steps in a channel's lanes one after the other.
+    pub own_tile: usize,
+    /// See [`scratch_len`](super::lanes::scratch_len).
+    pub lanes: usize,
 }
 
-impl<T> Default for Scratch<T> {
-    fn default() -> Self {
-        Scratch { data: kept::take(), element: PhantomData }
-    }
-}
-
-impl<T> Drop for Scratch<T> {
-    fn drop(&mut self) {
-        kept::give_back(core::mem::take(&mut self.data));
-    }
-}
-
-impl<T: Real> Scratch<T> {
-    pub(super) fn new() -> Self {
-        Self::default()
-    }
-
-    /// Pointers to consecutive arrays of these lengths; contents are arbitrary.
-    pub(super) fn carve<const N: usize>(&mut self, lens: [usize; N]) -> [*mut T; N] {
-        // each array starts on a cache line of its own
-        let line = 64 / core::mem::size_of::<T>();
-        let words = (in_lines::<T>(&lens) * core::mem::size_of::<T>()).div_ceil(core::mem::size_of::<u64>());
-        if self.data.len() < words {
-            self.data = vec![0; words];
+impl Sizes {
+    pub(super) fn new<E: Types>(context: &Context<'_, '_>) -> Self {
+        let Context { problem, plan, width, .. } = context;
+        let (width, per_channel, numbers) = (*width, plan.lanes_per_channel, problem.dstate * E::K::PARTS);
+        let longest = plan.channels.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+        let (state, tile) = (numbers / per_channel * width, tile_len(width));
+        Sizes {
+            width,
+            blocks: longest.div_ceil(width / per_channel),
+            state,
+            map: STEPS * numbers,
+            tile,
+            own_tile: tile / per_channel,
+            lanes: super::lanes::scratch_len(width, per_channel, state),
         }
-        let base = self.data.as_mut_ptr().cast::<T>();
-        let mut at = base.align_offset(64).min(line);
-        lens.map(|n| {
-            let ptr = base.wrapping_add(at);
-            at += n.next_multiple_of(line);
-            ptr
-        })
     }
 }
 
@@ -58,88 +52,106 @@ impl<T: Real> Scratch<T> {
 #[derive(Clone, Copy)]
 pub(super) struct Tiles<T> {
     /// The input.
-    pub x: *mut T,
+    pub x: Array<T>,
     /// The step, processed.
-    pub dt: *mut T,
+    pub dt: Array<T>,
     /// The decay's step: `dt` itself unless it has its own.
-    pub dt_a: *mut T,
+    pub dt_a: Array<T>,
     /// `dt x` (`x` for `dirac`): what B is multiplied with.
-    pub u: *mut T,
+    pub u: Array<T>,
     /// The derivative of the processed step by the raw one; written only by a backward pass.
-    pub slope: *mut T,
+    pub slope: Array<T>,
     /// The skip `D x`, where the output starts.
-    pub y: *mut T,
+    pub y: Array<T>,
     /// The largest step of the decay in magnitude, (lane).
-    pub longest: *mut T,
+    pub longest: Array<T>,
 }
 
-/// Per-channel vectors of a block, one after the other: the largest real part of A in magnitude, the bias, the skip, each repeated over
-/// the channels' lanes.
-pub(super) struct Constants<T>(*mut T);
-
-impl<T> Clone for Constants<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
+/// Parameters of a block of channels.
+#[derive(Clone, Copy)]
+pub(super) struct Parameters<T> {
+    /// (state, part, lane); B and C where they are constant.
+    pub a: Array<T>,
+    pub b: Array<T>,
+    pub c: Array<T>,
+    /// A vector each, repeated over the channels' lanes: the largest real part of A in magnitude, the bias of dt, the skip.
+    largest: Array<T>,
+    bias: Array<T>,
+    skip: Array<T>,
 }
-impl<T> Copy for Constants<T> {}
 
-impl<T: Real> Constants<T> {
-    /// Vectors in one.
-    pub(super) const COUNT: usize = 3;
+/// The same for all blocks of a job.
+#[derive(Clone, Copy)]
+pub(super) struct ParametersOfBlocks<T> {
+    a: Arrays<T>,
+    b: Arrays<T>,
+    c: Arrays<T>,
+    largest: Arrays<T>,
+    bias: Arrays<T>,
+    skip: Arrays<T>,
+}
 
-    /// Those of a block, whose index is `i`, in an array for all blocks of a job.
-    #[inline(always)]
-    pub(super) fn at<S: Isa>(array: *mut T, i: usize) -> Self {
-        Constants(array.wrapping_add(i * Self::COUNT * T::lanes::<S>()))
-    }
-
-    /// # Safety
-    /// The memory was carved for them; `a` has the block's states; the block lies inside the problem.
-    #[inline(always)]
-    pub(super) unsafe fn load<E: Types<T = T>, S: Isa>(
-        self,
-        simd: S,
-        lanes: Lanes<T>,
-        problem: &Problem<'_>,
-        block: Block,
-        a: *const T,
-    ) {
-        let width = T::lanes::<S>();
-        // SAFETY: the caller's contract.
-        unsafe {
-            let mut largest = V::constant(simd, 0.0);
-            for n in 0..problem.dstate / lanes.per_channel {
-                largest = largest.max(V::load(simd, a.add(n * E::K::PARTS * width)).abs());
-            }
-            lanes.largest(largest).store(self.0);
-            channel_vector(simd, lanes, &problem.dt_bias, block).store(self.0.add(width));
-            channel_vector(simd, lanes, &problem.d, block).store(self.0.add(2 * width));
+impl<T: Real> ParametersOfBlocks<T> {
+    pub(super) fn lay_out(room: &mut Room<T>, problem: &Problem<'_>, sizes: Sizes) -> Self {
+        let Sizes { blocks, state, width, .. } = sizes;
+        let map = |map: &Projection<View<'_>>| if let Projection::Constant(_) = map { state } else { 0 };
+        ParametersOfBlocks {
+            a: room.arrays(blocks, state),
+            b: room.arrays(blocks, map(&problem.b)),
+            c: room.arrays(blocks, map(&problem.c)),
+            largest: room.arrays(blocks, width),
+            bias: room.arrays(blocks, width),
+            skip: room.arrays(blocks, width),
         }
     }
 
-    /// # Safety
-    /// They are loaded; so for the others.
+    /// Those of a block, by its number.
     #[inline(always)]
-    unsafe fn largest<S: Isa>(self, simd: S) -> V<T, S> {
-        // SAFETY: the caller's contract.
-        unsafe { V::load(simd, self.0) }
+    pub(super) fn of(self, i: usize) -> Parameters<T> {
+        let [a, b, c] = [self.a, self.b, self.c].map(|arrays| arrays.of(i));
+        Parameters { a, b, c, largest: self.largest.of(i), bias: self.bias.of(i), skip: self.skip.of(i) }
+    }
+}
+
+impl<T: Real> Parameters<T> {
+    /// Loads them.
+    ///
+    /// # Safety
+    /// - The block lies inside the problem that the arrays were laid out for.
+    /// - No other thread uses them meanwhile.
+    #[inline(always)]
+    pub(super) unsafe fn load<E: Types<T = T>, S: Isa>(self, simd: S, lanes: Lanes<T>, problem: &Problem<'_>, block: Block) {
+        let (field, state) = (E::K::PARTS * T::lanes::<S>(), problem.dstate * E::K::PARTS * lanes.channels);
+        // SAFETY: the arrays have room for the states of a block, or a vector; the block lies inside the views.
+        unsafe {
+            parameter::<E, S>(simd, lanes, &problem.a, block, self.a);
+            let mut largest = V::constant(simd, 0.0);
+            for n in 0..problem.dstate / lanes.per_channel {
+                largest = largest.max(self.a.load(simd, n * field).abs());
+            }
+            self.largest.store(0, lanes.largest(largest));
+            self.bias.store(0, channel_vector(simd, lanes, &problem.dt_bias, block));
+            self.skip.store(0, channel_vector(simd, lanes, &problem.d, block));
+            if let Projection::Constant(view) = &problem.b {
+                parameter::<E, S>(simd, lanes, view, block, self.b);
+            }
+            if let Projection::Constant(view) = &problem.c {
+                parameter::<E, S>(simd, lanes, view, block, self.c);
+                if E::K::PARTS == 2 {
+                    double(self.c.slice(0, state));
+                }
+            }
+        }
     }
 
+    /// The bias of dt and the skip.
+    ///
     /// # Safety
-    /// As [`Constants::largest`].
+    /// They are loaded.
     #[inline(always)]
-    pub(super) unsafe fn bias<S: Isa>(self, simd: S) -> V<T, S> {
-        // SAFETY: the caller's contract.
-        unsafe { V::load(simd, self.0.add(T::lanes::<S>())) }
-    }
-
-    /// # Safety
-    /// As [`Constants::largest`].
-    #[inline(always)]
-    pub(super) unsafe fn skip<S: Isa>(self, simd: S) -> V<T, S> {
-        // SAFETY: the caller's contract.
-        unsafe { V::load(simd, self.0.add(2 * T::lanes::<S>())) }
+    pub(super) unsafe fn bias_and_skip<S: Isa>(&self, simd: S) -> [V<T, S>; 2] {
+        // SAFETY: each is a vector, by its layout.
+        unsafe { [self.bias.load(simd, 0), self.skip.load(simd, 0)] }
     }
 }
 
@@ -147,7 +159,7 @@ impl<T: Real> Tiles<T> {
     /// Repeats what the recurrence reads over each channel's lanes.
     ///
     /// # Safety
-    /// As [`Lanes::repeat`].
+    /// As [`Lanes::repeat`], for each of the tiles.
     #[inline(always)]
     pub(super) unsafe fn repeat<S: Isa>(&self, simd: S, lanes: Lanes<T>, steps: usize, to: &Tiles<T>) {
         // SAFETY: the caller's contract.
@@ -163,64 +175,16 @@ impl<T: Real> Tiles<T> {
     /// Whether no exponent `dt A` of the tile is near the ends of the range.
     ///
     /// # Safety
-    /// The tile is loaded.
+    /// Tile and parameters are loaded.
     #[inline(always)]
-    pub(super) unsafe fn bounded<S: Isa>(&self, simd: S, constants: Constants<T>) -> bool {
+    pub(super) unsafe fn bounded<S: Isa>(&self, simd: S, parameters: &Parameters<T>) -> bool {
         let limit = V::constant(simd, BOUND * core::f64::consts::LN_2);
         let (zero, one) = (V::constant(simd, 0.0), V::constant(simd, 1.0));
-        // SAFETY: the caller's contract.
-        let exponent = unsafe { V::load(simd, self.longest) * constants.largest(simd) };
+        // SAFETY: each is a vector, by its layout.
+        let exponent = unsafe { self.longest.load(simd, 0) * parameters.largest.load(simd, 0) };
         // a NaN, zero times infinity, is no bound
         !zero.any_less(V::select_less(exponent, limit, zero, one))
     }
-}
-
-/// A block of channels and the steps of a tile, which are asked for before they are needed.
-#[derive(Clone, Copy)]
-pub(super) struct Ahead {
-    batch: usize,
-    pub block: Block,
-    start: usize,
-    steps: usize,
-}
-
-impl Ahead {
-    /// The next block of so many channels of the tile at `start`, or the first one of the tile that is walked after it.
-    #[inline(always)]
-    pub(super) fn new(
-        segment: &Segment,
-        channels: &Range<usize>,
-        block: Block,
-        width: usize,
-        start: usize,
-        following: Option<usize>,
-    ) -> Option<Self> {
-        let (first, start) = match block.first + width {
-            first if first < channels.end => (first, start),
-            _ => (channels.start, following?),
-        };
-        let block = Block { first, count: width.min(channels.end - first) };
-        Some(Self::at(segment, block, start))
-    }
-
-    /// The block itself, from a step on.
-    #[inline(always)]
-    pub(super) fn at(segment: &Segment, block: Block, start: usize) -> Self {
-        Ahead { batch: segment.batch, block, start, steps: STEPS.min(segment.end - start) }
-    }
-
-    /// Its part of a (B, D, L) tensor.
-    #[inline(always)]
-    pub(super) fn area(self, view: &View<'_>) -> Area {
-        let plane = timed(view, self.batch, self.block, self.start);
-        Area { plane, lanes: self.block.count, steps: self.steps }
-    }
-}
-
-/// The plane of a (B, D, L) tensor at a block of channels and a step.
-#[inline(always)]
-pub(super) fn timed(view: &View<'_>, batch: usize, block: Block, step: usize) -> Plane {
-    Plane::of(view, 1, 2).along(batch, view.strides()[0]).at(block.first, step)
 }
 
 /// Loads a per-channel vector, (D,), repeated over the channels' lanes; absent ones are 0.
@@ -243,69 +207,20 @@ unsafe fn channel_vector<T: Real, S: Isa>(simd: S, lanes: Lanes<T>, view: &Optio
 /// Loads a (D, N) parameter as (state, part, lane).
 ///
 /// # Safety
-/// The block lies inside the view; `to` has room for its states.
+/// - The block lies inside the view.
+/// - `to` is this thread's and has room for the block's states.
 #[inline(always)]
-pub(super) unsafe fn parameter<E: Types, S: Isa>(simd: S, lanes: Lanes<E::T>, view: &View<'_>, block: Block, to: *mut E::T) {
-    let sizes = [view.shape()[1], E::K::PARTS];
+unsafe fn parameter<E: Types, S: Isa>(simd: S, lanes: Lanes<E::T>, view: &View<'_>, block: Block, to: Array<E::T>) {
+    let area = Plane::of(view, 0, 1).at(block.first, 0).area(block.count, view.shape()[1]);
     // SAFETY: the caller's contract.
-    unsafe { lanes.load_states(simd, Plane::of(view, 0, 1).at(block.first, 0), block, sizes, to) }
-}
-
-/// Whether a tile of B or C is (state, step): the loops walk the steps of a few real states, whose scalars then share lines. Otherwise it
-/// is (step, part, state): lanes that hold states of one channel read neighbouring ones.
-#[inline(always)]
-fn by_state<E: Types>(per_channel: usize) -> bool {
-    E::K::PARTS == 1 && per_channel == 1
-}
-
-/// Loads the (states, steps) plane of B or C that a channel's group sees, in the order that [`Map`] reads.
-///
-/// # Safety
-/// The steps lie inside the view; `to` has room for them.
-#[inline(always)]
-pub(super) unsafe fn map_tile<E: Types, S: Isa>(
-    simd: S,
-    problem: &Problem<'_>,
-    map: &Projection<View<'_>>,
-    segment: &Segment,
-    channel: usize,
-    start: usize,
-    steps: usize,
-    per_channel: usize,
-    to: *mut E::T,
-) {
-    let Some(area) = map_area(problem, map, segment, channel, start) else { return };
-    let dstate = problem.dstate;
-    // SAFETY: the caller's contract.
-    unsafe {
-        match by_state::<E>(per_channel) {
-            true => tile::load_parts(simd, area.plane.transposed(), 1, steps, STEPS, dstate, to),
-            false => tile::load_parts(simd, area.plane, E::K::PARTS, dstate, dstate, steps, to),
-        }
-    }
-}
-
-/// The (states, steps) plane of B or C that a channel's group sees, the tile from `start` on.
-#[inline(always)]
-pub(super) fn map_area(
-    problem: &Problem<'_>,
-    map: &Projection<View<'_>>,
-    segment: &Segment,
-    channel: usize,
-    start: usize,
-) -> Option<Area> {
-    let Projection::Varying(view) = map else { return None };
-    let group = channel / (problem.dim / view.shape()[1]);
-    let strides = view.strides();
-    let plane = Plane::of(view, 2, 3).along(segment.batch, strides[0]).along(group, strides[1]).at(0, start);
-    Some(Area { plane, lanes: problem.dstate, steps: STEPS.min(segment.end - start) })
+    unsafe { lanes.load_states(simd, area, E::K::PARTS, to) }
 }
 
 /// Reads the map of a vector of states at a step: the group's states over and over, or the channels' own constants.
 #[derive(Clone, Copy)]
 pub(super) struct Map<T> {
     /// The tile, or the constants (state, part, lane).
-    from: *const T,
+    from: Array<T>,
     pub varying: bool,
     per_channel: usize,
     /// Elements of the tile from step to step and from one vector of states to the next.
@@ -314,10 +229,10 @@ pub(super) struct Map<T> {
 
 impl<T: Real> Map<T> {
     /// The map of a job's tile or of a block's constants.
-    pub(super) fn new<E: Types<T = T>, V>(
-        of: &Projection<V>,
-        tile: *const T,
-        own: *const T,
+    pub(super) fn new<E: Types<T = T>>(
+        of: &Projection<View<'_>>,
+        tile: Array<T>,
+        own: Array<T>,
         lanes: Lanes<T>,
         dstate: usize,
     ) -> Self {
@@ -329,7 +244,7 @@ impl<T: Real> Map<T> {
     /// `n` counts vectors of states; `dstate` is the number of states.
     ///
     /// # Safety
-    /// Step and states lie inside.
+    /// Step and states lie inside the tile, which is loaded.
     #[inline(always)]
     pub(super) unsafe fn at<E: Variant<T = T>, S: Isa>(
         self,
@@ -338,33 +253,22 @@ impl<T: Real> Map<T> {
         n: usize,
         dstate: usize,
     ) -> <E::K as FieldKind>::Of<T, S> {
+        use crate::cpu::simd::Field;
         let parts = E::K::PARTS;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract; a cycle reads as many elements of each part as a channel has lanes.
         unsafe {
-            if E::VARYING || self.varying {
-                let [step, state] = match E::LANES {
-                    1 if parts == 1 => [1, STEPS],
-                    0 => self.strides,
-                    per_channel => [parts * dstate, per_channel],
-                };
-                let per_channel = if E::LANES > 0 { E::LANES } else { self.per_channel };
-                Field::cycle(simd, self.from.add(t * step + n * state), dstate, per_channel)
-            } else {
-                Field::load(simd, self.from.add(n * parts * T::lanes::<S>()))
+            if !E::VARYING && !self.varying {
+                return self.from.load_field(simd, n * parts * T::lanes::<S>());
             }
+            let [step, state] = match E::LANES {
+                1 if parts == 1 => [1, STEPS],
+                0 => self.strides,
+                per_channel => [parts * dstate, per_channel],
+            };
+            let per_channel = if E::LANES > 0 { E::LANES } else { self.per_channel };
+            let reach = (parts - 1) * dstate + per_channel;
+            Field::cycle(simd, self.from.at(t * step + n * state, reach), dstate, per_channel)
         }
-    }
-}
-
-/// Doubles a tile of C for complex states, whose output is `2 Re(C h)`.
-///
-/// # Safety
-/// `len` elements can be written.
-#[inline(always)]
-pub(super) unsafe fn double<T: Real>(tile: *mut T, len: usize) {
-    // SAFETY: the caller's contract.
-    for value in unsafe { core::slice::from_raw_parts_mut(tile, len) } {
-        *value = *value + *value;
     }
 }
 
@@ -387,11 +291,12 @@ pub(super) struct CopyRows<T> {
 
 impl<T: Real> CopyRows<T> {
     /// # Safety
-    /// Both sides have room.
+    /// - All rows can be read on one side and written on the other.
+    /// - No other thread uses what is written.
     #[inline(always)]
     pub(super) unsafe fn run<S: Isa>(self, simd: S) {
         for row in 0..self.rows {
-            // SAFETY: the caller's contract.
+            // SAFETY: the row is one of those that the caller answers for.
             unsafe {
                 let (from, to) = (self.from.add(row * self.from_pitch), self.to.add(row * self.to_pitch));
                 // a copy of unknown length is a call, which takes longer than a vector

@@ -5,10 +5,9 @@
 //! and a tile is (step / per_channel, channel, step % per_channel). For the recurrence a step is repeated over its channel's lanes, and what
 //! the recurrence sums over states is summed over those lanes afterwards.
 
-use super::plan::Block;
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
-use crate::cpu::{Kernel, outline};
+use crate::cpu::tile::{self, Area, AreaMut, MAX_LANES, STEPS, Tile};
+use crate::cpu::{Array, Kernel, outline};
 
 /// How a vector is shared between channels.
 #[derive(Debug)]
@@ -18,7 +17,7 @@ pub(super) struct Lanes<T> {
     /// Channels in a vector.
     pub channels: usize,
     /// Room for what is on its way from one order to the other.
-    scratch: *mut T,
+    scratch: Array<T>,
 }
 
 impl<T> Clone for Lanes<T> {
@@ -30,13 +29,13 @@ impl<T> Copy for Lanes<T> {}
 
 /// Elements of [`Lanes`]' scratch for blocks of so many elements of state.
 pub(super) fn scratch_len(width: usize, per_channel: usize, state: usize) -> usize {
-    // rows of half a vector's channels, or three times the states
-    if per_channel == 1 { 0 } else { (STEPS * width / 2).max(3 * state) }
+    // a row of steps for each channel, or three times the states
+    if per_channel == 1 { 0 } else { (STEPS * width / per_channel).max(3 * state) }
 }
 
 impl<T: Real> Lanes<T> {
     /// `scratch` has room for [`scratch_len`].
-    pub(super) fn new(width: usize, per_channel: usize, scratch: *mut T) -> Self {
+    pub(super) fn new(width: usize, per_channel: usize, scratch: Array<T>) -> Self {
         Lanes { per_channel, channels: width / per_channel, scratch }
     }
 
@@ -52,83 +51,36 @@ impl<T: Real> Lanes<T> {
     /// Loads a tile; steps that only fill the last vector are zero.
     ///
     /// # Safety
-    /// The plane can be read over `count` channels and the steps; `to` has room for a tile.
+    /// - The area can be read, and has no more lanes than a vector channels.
+    /// - `to` is this thread's and has room for a tile.
     #[inline(always)]
-    pub(super) unsafe fn load<S: Isa>(self, simd: S, plane: Plane, count: usize, steps: usize, to: *mut T) {
+    pub(super) unsafe fn load<S: Isa>(self, simd: S, from: Area, to: Array<T>) {
+        let width = T::lanes::<S>();
         match self.one() {
             // SAFETY: the caller's contract.
-            true => unsafe { tile::load(simd, plane, count, T::lanes::<S>(), steps, to, T::lanes::<S>()) },
-            false => outline(simd, Deal { lanes: self, way: Way::Load, plane, count, steps, tile: to }),
+            true => unsafe { tile::load(simd, from, width, Tile::new(to, width)) },
+            false => outline(simd, LoadDealt { lanes: self, from, to }),
         }
     }
 
     /// Stores a tile.
     ///
     /// # Safety
-    /// The plane can be written over `count` channels and the steps.
+    /// - The area can be written by this thread, and has no more lanes than a vector channels.
+    /// - `from` has the area's steps.
     #[inline(always)]
-    pub(super) unsafe fn store<S: Isa>(self, simd: S, tile: *const T, plane: Plane, count: usize, steps: usize) {
+    pub(super) unsafe fn store<S: Isa>(self, simd: S, from: Array<T>, to: AreaMut) {
         match self.one() {
             // SAFETY: the caller's contract.
-            true => unsafe { tile::store(simd, tile, T::lanes::<S>(), plane, count, steps) },
-            false => outline(simd, Deal { lanes: self, way: Way::Store, plane, count, steps, tile: tile.cast_mut() }),
+            true => unsafe { tile::store(simd, Tile::new(from, T::lanes::<S>()), to) },
+            false => outline(simd, StoreDealt { lanes: self, from, to }),
         }
     }
 
-    /// [`Lanes::load`] with several lanes a channel.
-    ///
-    /// # Safety
-    /// As there.
+    /// Whether a tile is whole squares of pairs of f32: they need no place on their way.
     #[inline(always)]
-    unsafe fn load_dealt<S: Isa>(self, simd: S, plane: Plane, count: usize, steps: usize, to: *mut T) {
-        let width = T::lanes::<S>();
-        // SAFETY: the caller's contract; the scratch has a row of steps for each channel of a block.
-        unsafe {
-            if let Some((from, step)) = self.pairs::<S>(plane, count, steps) {
-                for t in (0..steps).step_by(width) {
-                    f64::transpose(simd, from.add(t / 2), step, to.add(t * self.channels).cast(), width as isize / 2);
-                }
-                return;
-            }
-            tile::load(simd, plane.transposed(), steps, steps, count, self.scratch, STEPS);
-            let whole = steps.next_multiple_of(width);
-            for channel in 0..self.channels {
-                let read = if channel < count { steps } else { 0 };
-                core::slice::from_raw_parts_mut(self.scratch.add(channel * STEPS + read), whole - read).fill(T::default());
-            }
-            for t in (0..whole).step_by(width) {
-                self.turn(simd, self.scratch.add(t), STEPS, to.add(t * self.channels), width);
-            }
-        }
-    }
-
-    /// [`Lanes::store`] with several lanes a channel.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline(always)]
-    unsafe fn store_dealt<S: Isa>(self, simd: S, tile: *const T, plane: Plane, count: usize, steps: usize) {
-        let width = T::lanes::<S>();
-        // SAFETY: the caller's contract; the scratch has a row of steps for each channel of a block.
-        unsafe {
-            if let Some((to, step)) = self.pairs::<S>(plane, count, steps) {
-                for t in (0..steps).step_by(width) {
-                    f64::transpose(simd, tile.add(t * self.channels).cast(), width as isize / 2, to.add(t / 2), step);
-                }
-                return;
-            }
-            for t in (0..steps).step_by(width) {
-                self.turn(simd, tile.add(t * self.channels), width, self.scratch.add(t), STEPS);
-            }
-            tile::store(simd, self.scratch, STEPS, plane.transposed(), steps, count);
-        }
-    }
-
-    /// [`Plane::pairs`] where a tile is whole squares of them: they need no place on their way.
-    #[inline(always)]
-    fn pairs<S: Isa>(self, plane: Plane, count: usize, steps: usize) -> Option<(*mut f64, isize)> {
-        let squares = !T::DOUBLE && self.per_channel == 2 && count == self.channels && steps.is_multiple_of(T::lanes::<S>());
-        if squares { plane.pairs() } else { None }
+    fn in_pairs<S: Isa>(self, count: usize, steps: usize) -> bool {
+        !T::DOUBLE && self.per_channel == 2 && count == self.channels && steps.is_multiple_of(T::lanes::<S>())
     }
 
     /// Exchanges rows and columns of a square of as many groups of `per_channel` elements as a vector has channels.
@@ -136,32 +88,33 @@ impl<T: Real> Lanes<T> {
     /// # Safety
     /// Every row of `from` can be read and of `to` be written, each a vector long.
     #[inline(always)]
-    unsafe fn turn<S: Isa>(self, simd: S, from: *const T, from_pitch: usize, to: *mut T, to_pitch: usize) {
+    unsafe fn transpose<S: Isa>(self, simd: S, from: Tile<T>, to: Tile<T>) {
         // SAFETY: the caller's contract; a pair of f32 is moved as if it were an f64.
         unsafe {
             match self.per_channel {
                 2 if !T::DOUBLE => {
-                    let (from_step, to_step) = (from_pitch as isize / 2, to_pitch as isize / 2);
-                    f64::transpose(simd, from.cast(), from_step, to.cast(), to_step);
+                    let whole = |of: Tile<T>| of.array.at(0, (self.channels - 1) * of.pitch + T::lanes::<S>()).cast();
+                    let step = |of: Tile<T>| of.pitch as isize / 2;
+                    f64::transpose(simd, whole(from), step(from), whole(to), step(to));
                 }
-                2 => self.turn_groups::<2>(from, from_pitch, to, to_pitch),
-                4 => self.turn_groups::<4>(from, from_pitch, to, to_pitch),
-                8 => self.turn_groups::<8>(from, from_pitch, to, to_pitch),
-                _ => self.turn_groups::<16>(from, from_pitch, to, to_pitch),
+                2 => self.transpose_groups::<2>(from, to),
+                4 => self.transpose_groups::<4>(from, to),
+                8 => self.transpose_groups::<8>(from, to),
+                _ => self.transpose_groups::<16>(from, to),
             }
         }
     }
 
     /// # Safety
-    /// As [`Lanes::turn`], for groups of `N`.
+    /// As [`Lanes::transpose`], for groups of `N`.
     #[inline(always)]
-    unsafe fn turn_groups<const N: usize>(self, from: *const T, from_pitch: usize, to: *mut T, to_pitch: usize) {
+    unsafe fn transpose_groups<const N: usize>(self, from: Tile<T>, to: Tile<T>) {
         for row in 0..self.channels {
             for column in 0..self.channels {
                 // SAFETY: the caller's contract.
                 unsafe {
-                    let group = from.add(row * from_pitch + column * N).cast::<[T; N]>().read();
-                    to.add(column * to_pitch + row * N).cast::<[T; N]>().write(group);
+                    let group = from.at(row, column * N, N).cast::<[T; N]>().read();
+                    to.at(column, row * N, N).cast::<[T; N]>().write(group);
                 }
             }
         }
@@ -172,7 +125,7 @@ impl<T: Real> Lanes<T> {
     /// # Safety
     /// Both sides have room for a tile.
     #[inline(always)]
-    pub(super) unsafe fn repeat<S: Isa>(self, simd: S, tile: *const T, steps: usize, to: *mut T) {
+    pub(super) unsafe fn repeat<S: Isa>(self, simd: S, tile: Array<T>, steps: usize, to: Array<T>) {
         outline(simd, Repeat { lanes: self, tile, steps, to });
     }
 
@@ -181,18 +134,18 @@ impl<T: Real> Lanes<T> {
     /// # Safety
     /// The tile has the steps of that vector.
     #[inline(always)]
-    pub(super) unsafe fn summed<S: Isa>(self, simd: S, tile: *const T, vector: usize) -> V<T, S> {
+    pub(super) unsafe fn summed<S: Isa>(self, simd: S, tile: Array<T>, vector: usize) -> V<T, S> {
         let (width, count) = (T::lanes::<S>(), self.per_channel);
         // SAFETY: the caller's contract.
         unsafe {
-            let tile = tile.add(vector * count * width);
-            let first = V::load(simd, tile);
+            let at = vector * count * width;
+            let first = tile.load(simd, at);
             if count == 1 {
                 return first;
             }
             let mut rows = [first; MAX_LANES];
             for i in 1..count {
-                rows[i] = V::load(simd, tile.add(i * width));
+                rows[i] = tile.load(simd, at + i * width);
             }
             let mut half = count / 2;
             while half > 0 {
@@ -211,12 +164,12 @@ impl<T: Real> Lanes<T> {
     /// # Safety
     /// Both tiles have the steps.
     #[inline(always)]
-    pub(super) unsafe fn add_sums<S: Isa>(self, simd: S, tile: *const T, steps: usize, to: *mut T) {
+    pub(super) unsafe fn add_sums<S: Isa>(self, simd: S, tile: Array<T>, steps: usize, to: Array<T>) {
         // SAFETY: the caller's contract.
         unsafe {
             for vector in 0..self.vectors(steps) {
-                let to = to.add(vector * T::lanes::<S>());
-                (V::load(simd, to) + self.summed(simd, tile, vector)).store(to);
+                let at = vector * T::lanes::<S>();
+                to.store(at, to.load(simd, at) + self.summed(simd, tile, vector));
             }
         }
     }
@@ -225,16 +178,16 @@ impl<T: Real> Lanes<T> {
     ///
     /// # Safety
     /// It is a whole vector.
-    pub(super) unsafe fn sum_steps(self, vector: *mut T) -> *const T {
+    pub(super) unsafe fn sum_steps(self, vector: Array<T>) -> Array<T> {
         if self.one() {
             return vector;
         }
+        // SAFETY: the caller's contract.
+        let lanes = unsafe { vector.slice(0, self.channels * self.per_channel) };
         for channel in 0..self.channels {
-            // SAFETY: the caller's contract; what is overwritten has been read.
-            unsafe {
-                let own = core::slice::from_raw_parts(vector.add(channel * self.per_channel), self.per_channel);
-                *vector.add(channel) = own.iter().fold(T::default(), |sum, x| sum + *x);
-            }
+            // what is overwritten has been read
+            let own = &lanes[channel * self.per_channel..][..self.per_channel];
+            lanes[channel] = own.iter().fold(T::default(), |sum, x| sum + *x);
         }
         vector
     }
@@ -244,7 +197,9 @@ impl<T: Real> Lanes<T> {
     /// # Safety
     /// Every row, a whole vector, can be read, `step` elements apart.
     #[inline(always)]
-    pub(super) unsafe fn sum_rows<S: Isa>(simd: S, count: usize, rows: *const T, step: usize) -> [V<T, S>; MAX_LANES] {
+    pub(super) unsafe fn sum_rows<S: Isa>(simd: S, count: usize, rows: Array<T>, step: usize) -> [V<T, S>; MAX_LANES] {
+        let width = T::lanes::<S>();
+        let rows = rows.at(0, (width - 1) * step + width);
         // SAFETY: the caller's contract.
         unsafe {
             match count {
@@ -285,26 +240,28 @@ impl<T: Real> Lanes<T> {
         self.repeated(x.simd(), largest)
     }
 
-    /// Loads states (state, part, lane) from a plane of channels x states.
+    /// Loads states (state, part, lane) from an area of channels x states.
     ///
     /// # Safety
-    /// The block lies inside the plane; `to` has room for its states.
+    /// - The area can be read.
+    /// - `to` is this thread's and has room for its states.
     #[inline(always)]
-    pub(super) unsafe fn load_states<S: Isa>(self, simd: S, plane: Plane, block: Block, sizes: [usize; 2], to: *mut T) {
-        outline(simd, States { lanes: self, way: Way::Load, plane, block, sizes, states: to });
+    pub(super) unsafe fn load_states<S: Isa>(self, simd: S, from: Area, parts: usize, to: Array<T>) {
+        outline(simd, LoadStates { lanes: self, from, parts, to });
     }
 
-    /// Stores states (state, part, lane) to a plane of channels x states.
+    /// Stores states (state, part, lane) to an area of channels x states.
     ///
     /// # Safety
-    /// The block lies inside the plane, its states in `from`.
+    /// - The area can be written by this thread.
+    /// - Its states are in `from`.
     #[inline(always)]
-    pub(super) unsafe fn store_states<S: Isa>(self, simd: S, from: *const T, sizes: [usize; 2], plane: Plane, block: Block) {
-        outline(simd, States { lanes: self, way: Way::Store, plane, block, sizes, states: from.cast_mut() });
+    pub(super) unsafe fn store_states<S: Isa>(self, simd: S, from: Array<T>, parts: usize, to: AreaMut) {
+        outline(simd, StoreStates { lanes: self, from, parts, to });
     }
 
     /// Where states (state, part, channel) are to be loaded before [`Lanes::deal`].
-    pub(super) fn undealt(self, dealt: *mut T) -> *mut T {
+    pub(super) fn undealt(self, dealt: Array<T>) -> Array<T> {
         if self.one() { dealt } else { self.scratch }
     }
 
@@ -313,13 +270,13 @@ impl<T: Real> Lanes<T> {
     /// # Safety
     /// Both sides have room for the states.
     #[inline(always)]
-    pub(super) unsafe fn deal(self, from: *const T, sizes: [usize; 2], to: *mut T) {
+    pub(super) unsafe fn deal(self, from: Array<T>, sizes: [usize; 2], to: Array<T>) {
         if (self.per_channel, self.channels) == (2, 8) {
             // SAFETY: the caller's contract.
             return unsafe { Self::deal_pairs(from, sizes, to) };
         }
         // SAFETY: the caller's contract.
-        self.positions(sizes, |dealt, collected| unsafe { *to.add(dealt) = *from.add(collected) });
+        self.positions(sizes, |dealt, collected| unsafe { *to.at(dealt, 1) = *from.at(collected, 1) });
     }
 
     /// [`Lanes::deal`] for two lanes of each of eight channels, of a known size so that it takes a few instructions.
@@ -327,17 +284,17 @@ impl<T: Real> Lanes<T> {
     /// # Safety
     /// As [`Lanes::deal`].
     #[inline(always)]
-    unsafe fn deal_pairs(from: *const T, [dstate, parts]: [usize; 2], to: *mut T) {
+    unsafe fn deal_pairs(from: Array<T>, [dstate, parts]: [usize; 2], to: Array<T>) {
         for group in 0..dstate / 2 * parts {
             let (n, part) = (group / parts * 2, group % parts);
             // SAFETY: the caller's contract.
             unsafe {
-                let [even, odd] = [n, n + 1].map(|n| from.add((n * parts + part) * 8).cast::<[T; 8]>().read());
+                let [even, odd] = [n, n + 1].map(|n| from.at((n * parts + part) * 8, 8).cast::<[T; 8]>().read());
                 let mut both = [T::default(); 16];
                 for i in 0..8 {
                     (both[2 * i], both[2 * i + 1]) = (even[i], odd[i]);
                 }
-                to.add(group * 16).cast::<[T; 16]>().write(both);
+                to.at(group * 16, 16).cast::<[T; 16]>().write(both);
             }
         }
     }
@@ -346,13 +303,13 @@ impl<T: Real> Lanes<T> {
     ///
     /// # Safety
     /// The states are in `from`; `copy` is less than three.
-    pub(super) unsafe fn collect(self, from: *const T, sizes: [usize; 2], copy: usize) -> *const T {
+    pub(super) unsafe fn collect(self, from: Array<T>, sizes: [usize; 2], copy: usize) -> Array<T> {
         if self.one() {
             return from;
         }
-        let to = self.scratch.wrapping_add(copy * sizes[0] * sizes[1] * self.channels);
+        let to = self.scratch.from(copy * sizes[0] * sizes[1] * self.channels);
         // SAFETY: the caller's contract.
-        self.positions(sizes, |dealt, collected| unsafe { *to.add(collected) = *from.add(dealt) });
+        self.positions(sizes, |dealt, collected| unsafe { *to.at(collected, 1) = *from.at(dealt, 1) });
         to
     }
 
@@ -371,65 +328,114 @@ impl<T: Real> Lanes<T> {
     }
 }
 
-/// Which way a tile or states go.
-enum Way {
-    Load,
-    Store,
-}
-
-/// A tile on its way in or out with several lanes a channel: a function of its own, for it is called from many places.
-struct Deal<T> {
+/// [`Lanes::load`] with several lanes a channel: a function of its own, for it is called from many places.
+struct LoadDealt<T> {
     lanes: Lanes<T>,
-    way: Way,
-    plane: Plane,
-    count: usize,
-    steps: usize,
-    tile: *mut T,
+    from: Area,
+    to: Array<T>,
 }
 
-impl<T: Real> Kernel for Deal<T> {
+impl<T: Real> Kernel for LoadDealt<T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Deal { lanes, way, plane, count, steps, tile } = self;
-        // SAFETY: the contracts of `Lanes::load` and `Lanes::store`, the only makers of this.
+        let LoadDealt { lanes, from: Area { plane, lanes: count, steps }, to } = self;
+        let Lanes { channels, scratch, .. } = lanes;
+        let width = T::lanes::<S>();
+        let whole = steps.next_multiple_of(width);
+        // SAFETY: the contract of `Lanes::load`, the only maker of this; the scratch has a row of steps for each channel of a block.
         unsafe {
-            match way {
-                Way::Load => lanes.load_dealt(simd, plane, count, steps, tile),
-                Way::Store => lanes.store_dealt(simd, tile, plane, count, steps),
+            if let Some((from, step)) = plane.pairs().filter(|_| lanes.in_pairs::<S>(count, steps)) {
+                for t in (0..steps).step_by(width) {
+                    let to = to.at(t * channels, channels * width);
+                    f64::transpose(simd, from.add(t / 2), step, to.cast(), width as isize / 2);
+                }
+                return;
+            }
+            let rows = Tile::new(scratch, STEPS);
+            tile::load(simd, plane.transposed().area(steps, count), steps, rows);
+            for channel in 0..channels {
+                let read = if channel < count { steps } else { 0 };
+                scratch.slice(channel * STEPS + read, whole - read).fill(T::default());
+            }
+            for t in (0..whole).step_by(width) {
+                lanes.transpose(simd, rows.from(0, t), Tile::new(to.from(t * channels), width));
             }
         }
     }
 }
 
-/// States on their way in or out, likewise.
-struct States<T> {
+/// [`Lanes::store`], likewise.
+struct StoreDealt<T> {
     lanes: Lanes<T>,
-    way: Way,
-    plane: Plane,
-    block: Block,
-    sizes: [usize; 2],
-    states: *mut T,
+    from: Array<T>,
+    to: AreaMut,
 }
 
-impl<T: Real> Kernel for States<T> {
+impl<T: Real> Kernel for StoreDealt<T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let States { lanes, way, plane, block, sizes: [dstate, parts], states } = self;
-        // SAFETY: the contracts of `Lanes::load_states` and `Lanes::store_states`, the only makers of this.
+        let StoreDealt { lanes, from, to: Area { plane, lanes: count, steps } } = self;
+        let Lanes { channels, scratch, .. } = lanes;
+        let width = T::lanes::<S>();
+        // SAFETY: the contract of `Lanes::store`, the only maker of this; the scratch has a row of steps for each channel of a block.
         unsafe {
-            match way {
-                Way::Load => {
-                    let loaded = lanes.undealt(states);
-                    tile::load_parts(simd, plane, parts, block.count, lanes.channels, dstate, loaded);
-                    lanes.deal(loaded, [dstate, parts], states);
+            if let Some((to, step)) = plane.pairs().filter(|_| lanes.in_pairs::<S>(count, steps)) {
+                for t in (0..steps).step_by(width) {
+                    let from = from.at(t * channels, channels * width);
+                    f64::transpose(simd, from.cast(), width as isize / 2, to.add(t / 2), step);
                 }
-                Way::Store => {
-                    let from = lanes.collect(states, [dstate, parts], 0);
-                    tile::store_parts(simd, from, parts, lanes.channels, plane, block.count, dstate);
-                }
+                return;
             }
+            let rows = Tile::new(scratch, STEPS);
+            for t in (0..steps).step_by(width) {
+                lanes.transpose(simd, Tile::new(from.from(t * channels), width), rows.from(0, t));
+            }
+            tile::store(simd, rows, plane.transposed().area(steps, count));
+        }
+    }
+}
+
+/// [`Lanes::load_states`], likewise.
+struct LoadStates<T> {
+    lanes: Lanes<T>,
+    from: Area,
+    parts: usize,
+    to: Array<T>,
+}
+
+impl<T: Real> Kernel for LoadStates<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let LoadStates { lanes, from, parts, to } = self;
+        let loaded = lanes.undealt(to);
+        // SAFETY: the contract of `Lanes::load_states`, the only maker of this.
+        unsafe {
+            tile::load_parts(simd, from, parts, lanes.channels, loaded);
+            lanes.deal(loaded, [from.steps, parts], to);
+        }
+    }
+}
+
+/// [`Lanes::store_states`], likewise.
+struct StoreStates<T> {
+    lanes: Lanes<T>,
+    from: Array<T>,
+    parts: usize,
+    to: AreaMut,
+}
+
+impl<T: Real> Kernel for StoreStates<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let StoreStates { lanes, from, parts, to } = self;
+        // SAFETY: the contract of `Lanes::store_states`, the only maker of this.
+        unsafe {
+            let collected = lanes.collect(from, [to.steps, parts], 0);
+            tile::store_parts(simd, collected, parts, lanes.channels, to);
         }
     }
 }
@@ -437,9 +443,9 @@ impl<T: Real> Kernel for States<T> {
 /// See [`Lanes::repeat`].
 struct Repeat<T> {
     lanes: Lanes<T>,
-    tile: *const T,
+    tile: Array<T>,
     steps: usize,
-    to: *mut T,
+    to: Array<T>,
 }
 
 impl<T: Real> Kernel for Repeat<T> {
@@ -451,16 +457,17 @@ impl<T: Real> Kernel for Repeat<T> {
         for vector in 0..lanes.vectors(steps) {
             // SAFETY: the contract of `Lanes::repeat`, the only maker of this.
             unsafe {
-                let (x, to) = (V::load(simd, tile.add(vector * width)), to.add(vector * lanes.per_channel * width));
+                let x: V<T, S> = tile.load(simd, vector * width);
+                let at = vector * lanes.per_channel * width;
                 match lanes.per_channel {
                     // known at compile time, two instructions
                     2 => {
-                        x.repeat(2, 0).store(to);
-                        x.repeat(2, 1).store(to.add(width));
+                        to.store(at, x.repeat(2, 0));
+                        to.store(at + width, x.repeat(2, 1));
                     }
                     count => {
                         for position in 0..count {
-                            x.repeat(count, position).store(to.add(position * width));
+                            to.store(at + position * width, x.repeat(count, position));
                         }
                     }
                 }

@@ -1,11 +1,69 @@
-//! The selective scan on the CPU: neighbouring channels in the lanes of a vector, time walked in tiles of 64 steps.
+//! The selective scan on the CPU.
 //!
-//! A job is a range of segments times a range of channels. For each tile of time it loads B and C once (scalars that are broadcast),
-//! then for each vector of channels x, dt and z (transposed on the way in, so that storage type and strides cost nothing in
-//! the loops), and walks the states four at a time with their values in registers.
+//! # The whole algorithm
+//!
+//! For every row of the batch (or packed sequence: a *segment*) and every channel `d` of it, with `N` states:
+//!
+//! ```text
+//! forward:
+//!     h[n] = initial_state[d, n]
+//!     for t in 0..L:
+//!         dt = clamp(softplus(dt_raw[d, t] + dt_bias[d]), dt_limit)
+//!         u  = dt x[d, t]
+//!         y  = D[d] x[d, t]
+//!         for n in 0..N:
+//!             h[n] = exp(dt A[d, n]) h[n] + B[n, t] u
+//!             y   += C[n, t] h[n]
+//!         y[d, t] = y silu(z[d, t])
+//!     final_state[d] = h
+//!
+//! backward, with the states h[t] of the forward pass:
+//!     g[n] = gradient by final_state[d, n]
+//!     for t in (0..L).rev():
+//!         p = dy[d, t] silu(z[d, t])                         the cotangent before the gate
+//!         for n in 0..N:
+//!             G       = C[n, t] p + g[n]                     the gradient by h[t]
+//!             dC[n, t] += h[t][n] p                          summed over channels
+//!             dB[n, t] += G u
+//!             du       += G B[n, t]
+//!             g[n]      = exp(dt A[d, n]) G                  the gradient by h[t-1]
+//!             s         = g[n] h[t-1][n]                     the gradient by dt A[d, n]
+//!             dA[d, n] += s dt
+//!             ddt      += s A[d, n]
+//!         dx[d, t]  = du dt + D[d] p,    dD[d] += p x[d, t]
+//!         ddt       = (ddt + du x[d, t]) slope               through clamp and softplus
+//!         dz[d, t]  = dy[d, t] y silu'(z[d, t])
+//! ```
+//!
+//! Complex states take `2 Re(C h)` and conjugate A, B, C and h on the way back. Other discretizations replace `exp(dt A)` and multiply `u` by a
+//! gain ([`Rule`]); a decay's own step replaces `dt` beside A.
+//!
+//! # Why the code differs
+//!
+//! 1. *Lanes are channels.* The loop over `n` and `t` runs for a vector of neighbouring channels, a *block*; B and C are scalars that are
+//!    broadcast. Where channels are too few, the states of one are dealt over several lanes ([`lanes`]).
+//! 2. *Tiles.* Inputs are converted to the compute type and transposed 64 steps at a time, which makes storage types and strides free. A tile
+//!    of B and C is loaded once for all blocks of a job ([`here`], [`inputs`]).
+//! 3. *The work that has no states* (dt, u, the gate) is done for a tile before and after the loops over states ([`process`]).
+//! 4. *The loops are exchanged*: four states walk the 64 steps of a tile with their values in registers, then the next four. `y` is a tile in
+//!    the first cache meanwhile ([`forward`]).
+//! 5. *The states of the forward pass are not kept* but for one in 64 steps. The backward pass walks each tile forwards again, keeps states and
+//!    decays of two states for 64 steps, and walks back over them ([`sweep`]).
+//! 6. *dB and dC* are sums over channels: gathered as vectors, reduced over lanes a vector of steps at a time, added over a job's blocks in a
+//!    tile, and over jobs in the order of the plan ([`block`], [`reduce`]). Long rows go in windows, whose partial sums stay in the cache.
+//! 7. *A job* is a range of segments times a range of channels that share B and C ([`plan`]). Backwards, where channels are few and rows long,
+//!    threads walk tiles of one row behind each other instead ([`wavefront`]).
+//! 8. *Rows are prefetched* evenly over the work of a block: they lie a power of two apart, and no hardware prefetcher follows that many.
+//!
+//! # The way through the files
+//!
+//! `mod.rs` chooses types and variant; `plan.rs` divides; `forward.rs` and `backward.rs` are a job with its stages; `block.rs` one tile of the
+//! backward pass; `sweep.rs` its innermost loops. [`Here`](here::Here) says where a job is, [`Arena`](crate::cpu::Arena) has its arrays by name.
 
 mod backward;
+mod block;
 mod forward;
+mod here;
 mod inputs;
 mod kept;
 mod lanes;
@@ -78,17 +136,18 @@ impl<E: Types, R: Rule, const VARYING: bool, const LANES: usize> Variant for Cho
 /// The loops over the states and steps of one tile and one vector of channels.
 trait Loops<T> {
     /// # Safety
-    /// Every array has room for the steps and states.
-    unsafe fn walk<E: Variant<T = T>, S: Isa>(&self, simd: S);
+    /// - Every array has room for the steps and states, and what is read is there.
+    /// - No other thread uses what is written.
+    unsafe fn walk<E: Variant<T = T>, S: Isa>(&mut self, simd: S);
 }
 
-struct Walk<'l, L, E>(&'l L, PhantomData<E>);
+struct Walk<'l, L, E>(&'l mut L, PhantomData<E>);
 
 impl<L: Loops<E::T>, E: Variant> Kernel for Walk<'_, L, E> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        // SAFETY: `walk`, the only maker of this, has the same contract.
+        // SAFETY: `walk`, the only maker of this, has the contract of `Loops::walk`.
         unsafe { self.0.walk::<E, S>(simd) }
     }
 }
@@ -110,7 +169,13 @@ impl<E: Types, S: Isa> Known<E, S> {
 /// # Safety
 /// As [`Loops::walk`].
 #[inline(always)]
-unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, per_channel: usize, bounded: bool, loops: &impl Loops<E::T>) {
+unsafe fn walk<E: Types, S: Isa>(
+    simd: S,
+    problem: &Problem<'_>,
+    per_channel: usize,
+    bounded: bool,
+    loops: &mut impl Loops<E::T>,
+) {
     let varying = matches!((&problem.b, &problem.c), (Projection::Varying(_), Projection::Varying(_)));
     let known = if varying && bounded { per_channel } else { 0 };
     match problem.options.discretization {
@@ -132,7 +197,7 @@ unsafe fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, per_channel: us
 }
 
 pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
-    dispatch(problem, forward::ForwardPass { exec, problem, targets, checkpoints: None });
+    dispatch(problem, forward::ForwardPass { exec, problem, targets });
 }
 
 pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
@@ -145,12 +210,14 @@ struct Context<'c, 'a> {
     plan: Plan,
     checkpoints: Checkpoints,
     level: Level,
+    /// Lanes of a vector.
+    width: usize,
 }
 
 impl<'c, 'a> Context<'c, 'a> {
     fn new(exec: &Exec, problem: &'c Problem<'a>, plan: fn(&Problem<'_>, usize) -> Plan) -> Self {
         let level = exec.level();
-        let plan = plan(problem, level.lanes(problem.double));
-        Context { problem, plan, checkpoints: Checkpoints::new(problem), level }
+        let width = level.lanes(problem.double);
+        Context { problem, plan: plan(problem, width), checkpoints: Checkpoints::new(problem), level, width }
     }
 }

@@ -1,22 +1,20 @@
 //! Tiles of one vector of channels: the step size through bias, softplus and clamp, the input, the gate.
 
 use super::super::Problem;
-use super::inputs::{Constants, Tiles, timed};
-use super::lanes::Lanes;
-use super::plan::Block;
-use crate::cpu::math::{silu_and_derivative, silu_each, softplus_derivative, softplus_each};
+use super::here::Here;
+use super::inputs::{Parameters, Tiles};
+use crate::cpu::math::{silu_and_derivative, silu_each};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::Prefetch;
-use crate::cpu::{Kernel, outline};
+use crate::cpu::{Array, Kernel, StepSize, outline};
 use crate::ops::discretization::Discretization;
-use crate::ops::sequences::Segment;
 use crate::tensor::View;
 
 /// Vectors that are processed together.
 const TOGETHER: usize = 4;
 
 /// About how long it takes to load a vector of steps and of the gate, in vectors of states that are walked through a step: so the rows
-/// that are asked for on the way are spread evenly over time.
+/// that are prefetched on the way are spread evenly over time.
 const LOADING: usize = 5;
 const GATING: usize = 3;
 
@@ -26,54 +24,49 @@ pub(super) fn loading(vectors: usize, gated: bool) -> usize {
 }
 
 /// Loads x and dt of a block and a tile of time and derives what the recurrence reads, everything in [`Tiles`]; the derivative of the step
-/// only if `SLOPE`. On the way it asks for rows, as [`load_gate`] does.
+/// only if `SLOPE`. On the way it prefetches rows, as [`load_gate`] does.
 ///
 /// # Safety
-/// Block and steps lie inside the problem; every tile has room for STEPS vectors.
+/// - The tile lies inside the problem.
+/// - Every array of `tiles` has room for a tile, and `parameters` are the block's.
+/// - No other thread uses them meanwhile.
 #[inline(always)]
 pub(super) unsafe fn load_tiles<T: Real, S: Isa, const SLOPE: bool, const MOST: usize>(
     simd: S,
-    problem: &Problem<'_>,
-    segment: &Segment,
-    lanes: Lanes<T>,
-    block: Block,
-    start: usize,
-    steps: usize,
-    constants: Constants<T>,
+    here: &Here<'_, '_, T>,
+    parameters: &Parameters<T>,
     tiles: &Tiles<T>,
     prefetch: &mut Prefetch<MOST>,
 ) {
-    outline(simd, LoadTiles::<_, SLOPE, MOST> { problem, segment, lanes, block, start, steps, constants, tiles, prefetch });
+    outline(simd, LoadTiles::<_, SLOPE, MOST> { here, parameters, tiles, prefetch });
 }
 
-struct LoadTiles<'l, 'a, T, const SLOPE: bool, const MOST: usize> {
-    problem: &'l Problem<'a>,
-    segment: &'l Segment,
-    lanes: Lanes<T>,
-    block: Block,
-    start: usize,
-    steps: usize,
-    constants: Constants<T>,
+/// The contract of [`load_tiles`], the only maker of this.
+struct LoadTiles<'l, 'h, 'a, T, const SLOPE: bool, const MOST: usize> {
+    here: &'l Here<'h, 'a, T>,
+    parameters: &'l Parameters<T>,
     tiles: &'l Tiles<T>,
     prefetch: &'l mut Prefetch<MOST>,
 }
 
-impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_, T, SLOPE, MOST> {
+impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_, '_, T, SLOPE, MOST> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadTiles { problem, segment, lanes, block, start, steps, constants, tiles, prefetch } = self;
+        let LoadTiles { here, parameters, tiles, prefetch } = self;
+        let Here { problem, lanes, steps, .. } = *here;
         let sources = [(Some(&problem.x), tiles.x), (Some(&problem.dt), tiles.dt), (problem.dt_a.as_ref(), tiles.dt_a)];
         for (view, to) in sources {
             let Some(view) = view else { continue };
-            // SAFETY: the contract of `load_tiles`, the only maker of this.
-            unsafe { lanes.load(simd, timed(view, segment.batch, block, start), block.count, steps, to) };
+            // SAFETY: the tile lies inside the view, and `to` has room for one.
+            unsafe { lanes.load(simd, here.area(view), to) };
         }
         let (count, mut vector) = (lanes.vectors(steps), 0);
         let mut longest = V::constant(simd, 0.0);
-        // SAFETY: the tiles have room for the steps; the block lies inside dt_bias.
+        // SAFETY: the tiles have room for the vectors of all steps; the parameters are loaded.
         unsafe {
-            let process = Process { problem, tiles, bias: constants.bias(simd), skip: constants.skip(simd) };
+            let [bias, skip] = parameters.bias_and_skip(simd);
+            let process = Process { problem, tiles, bias, skip };
             while vector + TOGETHER <= count {
                 prefetch.step(TOGETHER * LOADING);
                 longest = process.vectors::<TOGETHER, SLOPE>(simd, vector, longest);
@@ -84,7 +77,7 @@ impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_,
                 longest = process.vectors::<1, SLOPE>(simd, vector, longest);
                 vector += 1;
             }
-            longest.store(tiles.longest);
+            tiles.longest.store(0, longest);
         }
     }
 }
@@ -105,38 +98,26 @@ impl<T: Real, S: Isa> Process<'_, '_, T, S> {
     #[inline(always)]
     unsafe fn vectors<const N: usize, const SLOPE: bool>(&self, simd: S, first: usize, mut longest: V<T, S>) -> V<T, S> {
         let Process { problem, tiles, bias, skip } = self;
-        let (width, (low, high)) = (T::lanes::<S>(), problem.options.dt_limit);
-        let (zero, one) = (V::constant(simd, 0.0), V::constant(simd, 1.0));
+        let (width, options) = (T::lanes::<S>(), &problem.options);
+        let step = StepSize { softplus: options.dt_softplus, limit: options.dt_limit };
         // SAFETY: the caller's contract.
         unsafe {
-            let (mut dt, mut slope) = ([zero; N], [one; N]);
+            let mut raw = [*bias; N];
             for i in 0..N {
-                dt[i] = V::load(simd, tiles.dt.add((first + i) * width)) + *bias;
+                raw[i] = tiles.dt.load(simd, (first + i) * width) + *bias;
             }
-            if problem.options.dt_softplus {
-                for i in 0..if SLOPE { N } else { 0 } {
-                    slope[i] = softplus_derivative(dt[i]);
-                }
-                dt = softplus_each(dt);
-            }
-            if low > f64::NEG_INFINITY || high < f64::INFINITY {
-                let (low, high) = (V::constant(simd, low), V::constant(simd, high));
-                for i in 0..N {
-                    slope[i] = V::select_less(dt[i], low, zero, V::select_less(high, dt[i], zero, slope[i]));
-                    dt[i] = dt[i].max(low).min(high);
-                }
-            }
+            let [dt, slope] = step.of::<T, S, N, SLOPE>(raw);
             for i in 0..N {
                 let at = (first + i) * width;
-                dt[i].store(tiles.dt.add(at));
+                tiles.dt.store(at, dt[i]);
                 if SLOPE {
-                    slope[i].store(tiles.slope.add(at));
+                    tiles.slope.store(at, slope[i]);
                 }
-                let x = V::load(simd, tiles.x.add(at));
-                let u = if problem.options.discretization == Discretization::Dirac { x } else { x * dt[i] };
-                u.store(tiles.u.add(at));
-                (x * *skip).store(tiles.y.add(at));
-                longest = longest.max(V::load(simd, tiles.dt_a.add(at)).abs());
+                let x = tiles.x.load(simd, at);
+                let u = if options.discretization == Discretization::Dirac { x } else { x * dt[i] };
+                tiles.u.store(at, u);
+                tiles.y.store(at, x * *skip);
+                longest = longest.max(tiles.dt_a.load(simd, at).abs());
             }
         }
         longest
@@ -147,64 +128,59 @@ impl<T: Real, S: Isa> Process<'_, '_, T, S> {
 #[derive(Clone, Copy)]
 pub(super) enum Gate<T> {
     /// Multiplies this tile, the output, by `silu(z)`.
-    Apply(*mut T),
+    Apply(Array<T>),
     /// Writes `silu(z)` over z and its derivative here.
-    Differentiate(*mut T),
+    Differentiate(Array<T>),
 }
 
-/// Loads z and gates with it.
+/// Loads z into a tile and gates with it.
 ///
 /// # Safety
-/// As [`load_tiles`].
+/// - The block and the steps lie inside the view.
+/// - Both arrays have room for a tile, and the output is loaded where it is gated.
+/// - No other thread uses them meanwhile.
 #[inline(always)]
 pub(super) unsafe fn load_gate<T: Real, S: Isa, const MOST: usize>(
     simd: S,
+    here: &Here<'_, '_, T>,
     z: &View<'_>,
-    segment: &Segment,
-    lanes: Lanes<T>,
-    block: Block,
-    start: usize,
-    steps: usize,
-    tile: *mut T,
+    tile: Array<T>,
     gate: Gate<T>,
     prefetch: &mut Prefetch<MOST>,
 ) {
-    outline(simd, LoadGate { z, segment, lanes, block, start, steps, tile, gate, prefetch });
+    outline(simd, LoadGate { here, z, tile, gate, prefetch });
 }
 
-struct LoadGate<'l, 'a, T, const MOST: usize> {
-    z: &'l View<'a>,
-    segment: &'l Segment,
-    lanes: Lanes<T>,
-    block: Block,
-    start: usize,
-    steps: usize,
-    tile: *mut T,
+/// The contract of [`load_gate`], the only maker of this.
+struct LoadGate<'l, 'h, 'a, T, const MOST: usize> {
+    here: &'l Here<'h, 'a, T>,
+    z: &'l View<'l>,
+    tile: Array<T>,
     gate: Gate<T>,
     prefetch: &'l mut Prefetch<MOST>,
 }
 
-impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, T, MOST> {
+impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, '_, T, MOST> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadGate { z, segment, lanes, block, start, steps, tile, gate, prefetch } = self;
-        let width = T::lanes::<S>();
-        // SAFETY: the contract of `load_gate`, the only maker of this.
+        let LoadGate { here, z, tile, gate, prefetch } = self;
+        let Here { lanes, steps, .. } = *here;
+        let (width, count) = (T::lanes::<S>(), lanes.vectors(steps));
+        // SAFETY: the tile lies inside the view; the arrays have room for the vectors of all steps.
         unsafe {
-            lanes.load(simd, timed(z, segment.batch, block, start), block.count, steps, tile);
-            let count = lanes.vectors(steps);
+            lanes.load(simd, here.area(z), tile);
             match gate {
                 Gate::Apply(y) => {
                     let mut vector = 0;
                     while vector + TOGETHER <= count {
                         prefetch.step(TOGETHER * GATING);
-                        apply_gate::<T, S, TOGETHER>(simd, tile.add(vector * width), y.add(vector * width));
+                        apply_gate::<T, S, TOGETHER>(simd, tile, y, vector * width);
                         vector += TOGETHER;
                     }
                     prefetch.step((count - vector) * GATING);
                     for vector in vector..count {
-                        apply_gate::<T, S, 1>(simd, tile.add(vector * width), y.add(vector * width));
+                        apply_gate::<T, S, 1>(simd, tile, y, vector * width);
                     }
                 }
                 Gate::Differentiate(slope) => {
@@ -212,10 +188,9 @@ impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, T, MOST> {
                         if vector % TOGETHER == 0 {
                             prefetch.step(TOGETHER.min(count - vector) * GATING);
                         }
-                        let at = vector * width;
-                        let (value, by_z) = silu_and_derivative(V::load(simd, tile.add(at)));
-                        value.store(tile.add(at));
-                        by_z.store(slope.add(at));
+                        let (value, by_z) = silu_and_derivative(tile.load(simd, vector * width));
+                        tile.store(vector * width, value);
+                        slope.store(vector * width, by_z);
                     }
                 }
             }
@@ -223,22 +198,21 @@ impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, T, MOST> {
     }
 }
 
-/// Multiplies `N` vectors of the output by `silu(z)`.
+/// Multiplies `N` vectors of the output by `silu(z)`, from element `at` on.
 ///
 /// # Safety
 /// Both arrays have as many.
 #[inline(always)]
-unsafe fn apply_gate<T: Real, S: Isa, const N: usize>(simd: S, z: *const T, y: *mut T) {
-    let mut gate = [V::constant(simd, 0.0); N];
-    // SAFETY: the caller's contract.
+unsafe fn apply_gate<T: Real, S: Isa, const N: usize>(simd: S, z: Array<T>, y: Array<T>, at: usize) {
+    let (mut gate, width) = ([V::constant(simd, 0.0); N], T::lanes::<S>());
+    // SAFETY: the caller's contract: N vectors of each.
     unsafe {
         for i in 0..N {
-            gate[i] = V::load(simd, z.add(i * T::lanes::<S>()));
+            gate[i] = z.load(simd, at + i * width);
         }
         gate = silu_each(gate);
         for i in 0..N {
-            let y = y.add(i * T::lanes::<S>());
-            (V::load(simd, y) * gate[i]).store(y);
+            y.store(at + i * width, y.load(simd, at + i * width) * gate[i]);
         }
     }
 }

@@ -2,10 +2,9 @@
 
 use super::plan::Block;
 use super::{Context, GradientTargets, Projection};
-use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
-use crate::cpu::{Kernel, Level};
-use crate::cpu::{Shared, Taken};
+use crate::cpu::simd::Real;
+use crate::cpu::tile::{self, MAX_LANES, PlaneMut, STEPS};
+use crate::cpu::{Array, Taken};
 use crate::exec::Exec;
 use crate::tensor::RawViewMut;
 use core::ops::Range;
@@ -46,9 +45,9 @@ impl Sizes {
 /// The same for the jobs: each writes its own elements.
 #[derive(Clone, Copy)]
 pub(super) struct SharedPartials<T> {
-    pub b: Option<Shared<T>>,
-    pub c: Option<Shared<T>>,
-    channels: Shared<T>,
+    pub b: Option<Array<T>>,
+    pub c: Option<Array<T>>,
+    channels: Array<T>,
     sizes: Sizes,
 }
 
@@ -58,25 +57,29 @@ impl<T: Real> SharedPartials<T> {
         self.sizes.map_position(range, batch, row, step)
     }
 
-    /// Leaves what a job gathered for a block of channels.
+    /// Leaves what a job gathered for a block of channels: by A, B and C for each row (state, part), then by D and the bias.
     ///
     /// # Safety
-    /// The arrays hold N field vectors and one vector respectively; no other job has this range of segments and block.
+    /// - The arrays hold rows of `width` elements, one for each row of a state, or one.
+    /// - No other job has this range of segments and block.
     #[inline(always)]
     pub(super) unsafe fn store_channels(
         &self,
         segments: usize,
         block: Block,
         width: usize,
-        states: [*const T; 3],
-        vectors: [*const T; 2],
+        states: [Array<T>; 3],
+        vectors: [Array<T>; 2],
     ) {
         let Sizes { state, padded_dim, .. } = self.sizes;
         let base = segments * self.sizes.rows() * padded_dim + block.first;
-        let rows = states.into_iter().flat_map(|from| (0..state).map(move |row| from.wrapping_add(row * width)));
+        let rows = states.into_iter().flat_map(|from| (0..state).map(move |row| from.from(row * width)));
         for (row, from) in rows.chain(vectors).enumerate() {
             // SAFETY: the caller's contract; the lanes past the block belong to other channels.
-            unsafe { core::ptr::copy_nonoverlapping(from, self.channels.get().add(base + row * padded_dim), block.count) };
+            unsafe {
+                let to = self.channels.slice(base + row * padded_dim, block.count);
+                to.copy_from_slice(from.slice(0, block.count));
+            }
         }
     }
 }
@@ -101,9 +104,9 @@ impl<'e, T: Real> Partials<'e, T> {
 
     pub(super) fn share(&mut self) -> SharedPartials<T> {
         let maps = self.maps.as_mut_slice();
-        let mut map = |part: &Range<usize>| (!part.is_empty()).then(|| Shared::new(maps[part.clone()].as_mut_ptr()));
+        let mut map = |part: &Range<usize>| (!part.is_empty()).then(|| Array::of(&mut maps[part.clone()]));
         let (b, c) = (map(&self.b), map(&self.c));
-        let channels = Shared::new(self.channels.as_mut_ptr());
+        let channels = Array::of(&mut self.channels);
         SharedPartials { b, c, channels, sizes: self.sizes }
     }
 
@@ -147,8 +150,9 @@ impl<'e, T: Real> Partials<'e, T> {
                     }
                 }
                 let lanes = MAX_LANES.min(context.problem.dim - channel);
-                let plane = Plane::of_mut(&target, 0, 1).at(channel, 0);
-                write(context.level, sum, parts, MAX_LANES, plane, lanes, count);
+                let plane = PlaneMut::of(&target, 0, 1).at(channel, 0);
+                // SAFETY: the area lies inside a checked view, and belongs to one job; the sums are as long as its rows.
+                unsafe { tile::store_parts_on(context.level, Array::of(sum), parts, MAX_LANES, plane.area(lanes, count)) };
             });
         }
     }
@@ -172,32 +176,11 @@ impl<'e, T: Real> Partials<'e, T> {
                 }
             }
             let strides = target.strides();
-            let plane = Plane::of_mut(target, 2, 3).along(batch, strides[0]).along(group, strides[1]).at(0, start);
+            let plane = PlaneMut::of(target, 2, 3).along(batch, strides[0]).along(group, strides[1]).at(0, start);
             // steps and states exchanged
-            write(context.level, sum, p.parts(), STEPS, plane.transposed(), steps, p.dstate);
+            let to = plane.transposed().area(steps, p.dstate);
+            // SAFETY: as above.
+            unsafe { tile::store_parts_on(context.level, Array::of(sum), p.parts(), STEPS, to) };
         });
     }
-}
-
-/// Stores a finished tile.
-fn write<T: Real>(level: Level, tile: &[T], parts: usize, padded: usize, plane: Plane, lanes: usize, steps: usize) {
-    struct Write<'t, T> {
-        tile: &'t [T],
-        parts: usize,
-        padded: usize,
-        plane: Plane,
-        lanes: usize,
-        steps: usize,
-    }
-    impl<T: Real> Kernel for Write<'_, T> {
-        type Output = ();
-        #[inline(always)]
-        fn run<S: Isa>(self, simd: S) {
-            let Write { tile, parts, padded, plane, lanes, steps } = self;
-            // SAFETY: the plane lies inside a checked view; the tile has `steps` rows of `parts * padded`.
-            unsafe { tile::store_parts(simd, tile.as_ptr(), parts, padded, plane, lanes, steps) };
-        }
-    }
-    debug_assert!(tile.len() >= steps * parts * padded && lanes <= padded);
-    level.dispatch(Write { tile, parts, padded, plane, lanes, steps });
 }

@@ -8,13 +8,13 @@
 //! over lanes takes 2.8 slots: 65 for each state and 16 channels, where the forward pass has 18. `benches/instructions.rs` keeps the count
 //! of the pass.
 
-use super::inputs::{Map, Tiles};
+use super::inputs::{Map, tile_len};
 use super::lanes::Lanes;
 use super::wavefront::Turn;
-use super::{Loops, Variant};
+use super::{Loops, Types, Variant};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{MAX_LANES, Prefetch, STEPS, prefetch_own};
-use crate::cpu::{Kernel, outline};
+use crate::cpu::{Array, Arrays, Kernel, Room, outline};
 use crate::ops::rules::{FieldKind, Rule};
 
 /// Areas that are prefetched while a block is loaded and swept, at most: saved states, five inputs, the gradients of four of them, B and C
@@ -25,49 +25,157 @@ pub(super) const STORED: usize = 2;
 /// Steps of each direction after which some of that is prefetched: all at once would be waited for.
 const STEPS_PER_PREFETCH: usize = 4;
 
+/// What the loops over states read and write at every step: tiles (step, lane), each step repeated over its channel's lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Walked<T> {
+    pub dt: Array<T>,
+    /// The decay's step: `dt` itself unless it has its own.
+    pub dt_a: Array<T>,
+    pub u: Array<T>,
+    /// The output before the gate, and the gradient by it.
+    pub y: Array<T>,
+    pub p: Array<T>,
+    /// Gradients by `u`, and by the steps as they enter the gain and the decay.
+    pub du: Array<T>,
+    pub ddt: Array<T>,
+    pub ddt_a: Array<T>,
+}
+
+/// [`Walked`] in memory.
+///
+/// The loops over states need the addresses of all these tiles at every step. They lie at distances that are known when the loops are
+/// compiled, so that one pointer is enough.
+#[derive(Clone, Copy)]
+pub(super) struct WalkedTiles<T> {
+    tiles: Arrays<T>,
+    /// Whether the decay's step is `dt`.
+    shared: bool,
+}
+
+impl<T: Real> WalkedTiles<T> {
+    /// Each of so many elements.
+    pub(super) fn lay_out(room: &mut Room<T>, shared: bool, len: usize) -> Self {
+        WalkedTiles { tiles: room.arrays(if shared { 6 } else { 8 }, len), shared }
+    }
+
+    #[inline(always)]
+    pub(super) fn get(self) -> Walked<T> {
+        let [dt, u, y, p, du, ddt] = core::array::from_fn(|i| self.tiles.of(i));
+        let (dt_a, ddt_a) = if self.shared { (dt, ddt) } else { (self.tiles.of(6), self.tiles.of(7)) };
+        Walked { dt, dt_a, u, y, p, du, ddt, ddt_a }
+    }
+
+    /// Those of whole tiles, for the loops.
+    #[inline(always)]
+    fn known<S: Isa>(self) -> Walked<T> {
+        WalkedTiles { tiles: self.tiles.of_len(tile_len(T::lanes::<S>())), ..self }.get()
+    }
+}
+
+/// The gradient by B or C.
+#[derive(Clone, Copy)]
+pub(super) struct ByMap<T> {
+    /// Whether the map varies with time.
+    pub varying: bool,
+    /// What is gathered: (state, part, step), summed over lanes, where the map varies, and (state, part, lane) where it does not.
+    pub sum: Array<T>,
+}
+
+/// What the loops keep of `STORED` states.
+#[derive(Clone, Copy)]
+pub(super) struct Stored<T> {
+    /// The states before each step, and the decay of each step, at a distance that is known likewise.
+    steps: Arrays<T>,
+    /// The states after the last step.
+    last: Array<T>,
+    /// Gradients by B and by C that are not summed over lanes yet, of as many steps as a vector has lanes.
+    pending: Arrays<T>,
+}
+
+impl<T: Real> Stored<T> {
+    /// For vectors of so many elements, and numbers of so many parts.
+    pub(super) fn lay_out(room: &mut Room<T>, width: usize, parts: usize) -> Self {
+        let group = STORED * parts * width;
+        Stored { steps: room.arrays(2, STEPS * group), last: room.array(group), pending: room.arrays(2, group * width) }
+    }
+
+    /// The states before each step and the decays.
+    #[inline(always)]
+    fn known<E: Types<T = T>, S: Isa>(self) -> [Array<T>; 2] {
+        let steps = self.steps.of_len(STEPS * STORED * E::K::PARTS * T::lanes::<S>());
+        [steps.of(0), steps.of(1)]
+    }
+
+    /// What is pending of B and of C.
+    #[inline(always)]
+    fn pending<E: Types<T = T>, S: Isa>(self) -> [Array<T>; 2] {
+        let width = T::lanes::<S>();
+        let pending = self.pending.of_len(STORED * E::K::PARTS * width * width);
+        [pending.of(0), pending.of(1)]
+    }
+}
+
 /// One tile of time of one vector of channels.
-pub(super) struct Sweep<'w, T> {
-    pub tiles: Tiles<T>,
+pub(super) struct Sweep<'w, 't, T> {
+    pub walked: WalkedTiles<T>,
+    /// Whether the decay's step is `dt`.
     pub shared: bool,
-    pub a: *const T,
+    pub a: Array<T>,
     pub b: Map<T>,
     pub c: Map<T>,
     /// States before the tile, (state, part, lane).
-    pub h: *const T,
+    pub h: Array<T>,
     /// Gradient by the states after the tile; afterwards by those before it. It and the gathered gradients by parameters belong to the
     /// thread whose turn it is.
-    pub g: *mut T,
-    /// Gradient by the output before the gate.
-    pub p: *const T,
-    /// Gradients by `u`, and by the steps as they enter the gain and the decay.
-    pub du: *mut T,
-    pub ddt: *mut T,
-    pub ddt_a: *mut T,
-    /// Gathered gradients by A, (state, part, lane), and by B and C: (state, part, step), summed over lanes, where they vary, and
-    /// (state, part, lane) where they do not.
-    pub da: *mut T,
-    pub db: *mut T,
-    pub dc: *mut T,
-    /// Room for the states before each step and the decays of `STORED` states.
-    pub stored: *mut T,
-    /// Room for the gradients by B and C of `STORED` states and as many steps as a vector has lanes.
-    pub pending: *mut T,
+    pub g: Array<T>,
+    /// Gathered gradients by A, (state, part, lane), and by the maps.
+    pub da: Array<T>,
+    pub by_b: ByMap<T>,
+    pub by_c: ByMap<T>,
+    pub stored: Stored<T>,
     pub steps: usize,
     pub dstate: usize,
     pub lanes: Lanes<T>,
-    /// What is asked for on the way.
-    pub prefetch: *mut Prefetch<AHEAD>,
+    /// What is prefetched on the way.
+    pub prefetch: &'w mut Prefetch<AHEAD>,
     /// Set where other threads walk other tiles of the row at the same time; the vectors of states are counted from `counted` on.
-    pub turn: *mut Option<Turn<'w>>,
+    pub turn: &'w mut Option<Turn<'t>>,
     pub counted: usize,
 }
 
-impl<T: Real> Loops<T> for Sweep<'_, T> {
+/// Numbers of a type's field.
+type Number<E, T, S> = <<E as Types>::K as FieldKind>::Of<T, S>;
+
+/// What the loop backwards carries from step to step, for each state of a group.
+struct Carried<F, const COUNT: usize> {
+    /// The gradient by the state.
+    g: [F; COUNT],
+    /// The state after the step.
+    h: [F; COUNT],
+    a: [F; COUNT],
+    /// The gradient by `a`.
+    da: [F; COUNT],
+}
+
+/// What a step backwards has of its tiles.
+struct Step<T: Real, S: Isa> {
+    t: usize,
+    /// Its row of what is pending for the maps.
+    row: usize,
+    dt: V<T, S>,
+    dt_a: V<T, S>,
+    u: V<T, S>,
+    p: V<T, S>,
+    du: V<T, S>,
+    ddt_a: V<T, S>,
+}
+
+impl<T: Real> Loops<T> for Sweep<'_, '_, T> {
     #[inline(always)]
-    unsafe fn walk<E: Variant<T = T>, S: Isa>(&self, simd: S) {
+    unsafe fn walk<E: Variant<T = T>, S: Isa>(&mut self, simd: S) {
         let mut n = 0;
         let vectors = self.dstate / self.lanes.per_channel;
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract: there are these vectors of states.
         unsafe {
             while E::TOGETHER > 1 && n + STORED <= vectors {
                 self.states::<E, S, STORED>(simd, n);
@@ -81,221 +189,245 @@ impl<T: Real> Loops<T> for Sweep<'_, T> {
     }
 }
 
-impl<T: Real> Sweep<'_, T> {
-    /// What a sweep of so many vectors of states does: each is walked in both directions.
-    pub(super) fn work(vectors: usize, steps: usize) -> usize {
-        2 * vectors * steps
-    }
+/// What a sweep of so many vectors of states does: each is walked in both directions.
+pub(super) fn work(vectors: usize, steps: usize) -> usize {
+    2 * vectors * steps
+}
 
-    /// Whether the loops over steps prefetch, or what comes before each of them: with sixteen registers a third of the instructions would go
-    /// into what the prefetch pushes out of them.
-    #[inline(always)]
-    fn prefetches_on_the_way<S: Isa>() -> bool {
-        f32::lanes::<S>() == MAX_LANES
-    }
+/// Whether the loops over steps prefetch, or what comes before each of them: with sixteen registers a third of the instructions would go
+/// into what the prefetch pushes out of them.
+#[inline(always)]
+fn prefetches_on_the_way<S: Isa>() -> bool {
+    f32::lanes::<S>() == MAX_LANES
+}
 
+impl<T: Real> Sweep<'_, '_, T> {
     /// Prefetches what is due before `COUNT` vectors of states are walked in one direction.
-    ///
-    /// # Safety
-    /// As [`Loops::walk`].
     #[inline(always)]
-    unsafe fn prefetch<S: Isa, const COUNT: usize>(&self) {
-        if !Self::prefetches_on_the_way::<S>() {
-            // SAFETY: the caller's contract; nobody else has the prefetch.
-            unsafe { (*self.prefetch).step(COUNT * self.steps) };
+    fn prefetch<S: Isa, const COUNT: usize>(&mut self) {
+        if !prefetches_on_the_way::<S>() {
+            self.prefetch.step(COUNT * self.steps);
+        }
+    }
+
+    /// The same on the way, before step `t`.
+    #[inline(always)]
+    fn prefetch_at<S: Isa, const COUNT: usize>(&mut self, t: usize) {
+        if prefetches_on_the_way::<S>() && t.is_multiple_of(STEPS_PER_PREFETCH) {
+            self.prefetch.step(COUNT * STEPS_PER_PREFETCH);
         }
     }
 
     /// # Safety
     /// As [`Loops::walk`], for states `first..first + COUNT`.
     #[inline(always)]
-    unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
+    unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
+        let end = self.counted + first + COUNT;
+        if let Some(turn) = self.turn
+            && turn.is_done(end)
+        {
+            // there is the way forwards for these to come from the other thread's cache
+            let field = E::K::PARTS * T::lanes::<S>();
+            for array in [self.g, self.da] {
+                prefetch_own(array.at(first * field, COUNT * field).cast(), COUNT * field * size_of::<T>());
+            }
+        }
+        self.prefetch::<S, COUNT>();
         // SAFETY: the caller's contract.
-        unsafe {
-            let end = self.counted + first + COUNT;
-            if let Some(turn) = &mut *self.turn
-                && turn.is_done(end)
-            {
-                // there is the way forwards for these to come from the other thread's cache
-                let field = E::K::PARTS * T::lanes::<S>();
-                for array in [self.g, self.da] {
-                    prefetch_own(array.wrapping_add(first * field).cast(), COUNT * field * size_of::<T>());
-                }
-            }
-            self.prefetch::<S, COUNT>();
-            self.forwards::<E, S, COUNT>(simd, first);
-            if let Some(turn) = &mut *self.turn {
-                turn.wait(end);
-            }
-            self.prefetch::<S, COUNT>();
-            self.backwards::<E, S, COUNT>(simd, first);
-            if let Some(turn) = &*self.turn {
-                turn.done(end);
-            }
+        unsafe { self.forwards::<E, S, COUNT>(simd, first) };
+        if let Some(turn) = self.turn {
+            turn.wait(end);
         }
-    }
-
-    /// Where the state before step `t` and the decay of step `t` are kept for state `i` of the group.
-    #[inline(always)]
-    fn kept<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, t: usize, i: usize) -> (*mut T, *mut T) {
-        let field = E::K::PARTS * T::lanes::<S>();
-        let at = self.stored.wrapping_add((t * COUNT + i) * field);
-        (at, at.wrapping_add(STEPS * STORED * field))
+        self.prefetch::<S, COUNT>();
+        // SAFETY: the caller's contract; the way forwards has left states and decays, and it is this thread's turn.
+        unsafe { self.backwards::<E, S, COUNT>(simd, first) };
+        if let Some(turn) = self.turn {
+            turn.done(end);
+        }
     }
 
     /// # Safety
     /// As [`Loops::walk`], for states `first..first + COUNT`.
     #[inline(always)]
-    unsafe fn forwards<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
+    unsafe fn forwards<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
         let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
+        let Walked { dt: dts, dt_a: dts_a, u: us, y: ys, .. } = self.walked.known::<S>();
+        let [states, decays] = self.stored.known::<E, S>();
         // SAFETY: the caller's contract.
         unsafe {
-            let mut h = [<E::K as FieldKind>::Of::<T, S>::zero(simd); COUNT];
+            let mut h = [Number::<E, T, S>::zero(simd); COUNT];
             let mut a = h;
             for i in 0..COUNT {
-                h[i] = Field::load(simd, self.h.add((first + i) * field));
-                a[i] = E::R::prepare(Field::load(simd, self.a.add((first + i) * field)));
+                h[i] = self.h.load_field(simd, (first + i) * field);
+                a[i] = E::R::prepare(self.a.load_field(simd, (first + i) * field));
             }
             for t in 0..self.steps {
-                if Self::prefetches_on_the_way::<S>() && t % STEPS_PER_PREFETCH == 0 {
-                    (*self.prefetch).step(COUNT * STEPS_PER_PREFETCH);
-                }
+                self.prefetch_at::<S, COUNT>(t);
                 let at = t * width;
-                let dt = V::load(simd, self.tiles.dt.add(at));
-                let dt_a = V::load(simd, self.tiles.dt_a.add(at));
-                let u = V::load(simd, self.tiles.u.add(at));
-                let mut y = V::load(simd, self.tiles.y.add(at));
+                let (dt, dt_a, u): (V<T, S>, _, _) = (dts.load(simd, at), dts_a.load(simd, at), us.load(simd, at));
+                let mut y = ys.load(simd, at);
                 for i in 0..COUNT {
                     let (decay, gain) = E::R::step(a[i], dt, dt_a, self.shared);
                     let b = self.b.at::<E, S>(simd, t, first + i, self.dstate);
                     let input = if E::R::GAIN { gain.scale(u) * b } else { b.scale(u) };
-                    let (state, kept) = self.kept::<E, S, COUNT>(t, i);
-                    h[i].store(state);
-                    decay.store(kept);
+                    states.store_field((t * COUNT + i) * field, h[i]);
+                    decays.store_field((t * COUNT + i) * field, decay);
                     h[i] = decay.mul_add(h[i], input);
                     y = self.c.at::<E, S>(simd, t, first + i, self.dstate).re_mul_add(h[i], y);
                 }
-                y.store(self.tiles.y.add(at));
+                ys.store(at, y);
             }
             for i in 0..COUNT {
                 // the state after the last step goes where the sweep back starts
-                h[i].store(self.last::<E, S>(i));
+                self.stored.last.store_field(i * field, h[i]);
             }
         }
     }
 
-    /// Where the state after the tile is kept.
-    #[inline(always)]
-    fn last<E: Variant<T = T>, S: Isa>(&self, i: usize) -> *mut T {
-        let field = E::K::PARTS * T::lanes::<S>();
-        self.stored.wrapping_add((2 * STEPS * STORED + i) * field)
-    }
-
     /// # Safety
-    /// As [`Loops::walk`], for states `first..first + COUNT`.
+    /// As [`Loops::walk`], for states `first..first + COUNT`, which have been walked forwards.
     #[inline(always)]
-    unsafe fn backwards<E: Variant<T = T>, S: Isa, const COUNT: usize>(&self, simd: S, first: usize) {
+    unsafe fn backwards<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
         let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
-        let zero = <E::K as FieldKind>::Of::<T, S>::zero(simd);
+        let zero = [Number::<E, T, S>::zero(simd); COUNT];
+        let mut carried = Carried { g: zero, h: zero, a: zero, da: zero };
         // SAFETY: the caller's contract.
         unsafe {
-            let (mut g, mut h, mut a, mut da) = ([zero; COUNT], [zero; COUNT], [zero; COUNT], [zero; COUNT]);
             for i in 0..COUNT {
-                g[i] = Field::load(simd, self.g.add((first + i) * field));
-                h[i] = Field::load(simd, self.last::<E, S>(i));
-                a[i] = Field::load(simd, self.a.add((first + i) * field));
+                carried.g[i] = self.g.load_field(simd, (first + i) * field);
+                carried.h[i] = self.stored.last.load_field(simd, i * field);
+                carried.a[i] = self.a.load_field(simd, (first + i) * field);
             }
             let mut end = self.steps;
             while end > 0 {
                 let begin = (end - 1) / width * width;
                 for t in (begin..end).rev() {
-                    if Self::prefetches_on_the_way::<S>() && t % STEPS_PER_PREFETCH == 0 {
-                        (*self.prefetch).step(COUNT * STEPS_PER_PREFETCH);
-                    }
-                    let at = t * width;
-                    let (dt, dt_a) = (V::load(simd, self.tiles.dt.add(at)), V::load(simd, self.tiles.dt_a.add(at)));
-                    let (u, p) = (V::load(simd, self.tiles.u.add(at)), V::load(simd, self.p.add(at)));
-                    let (mut du, mut ddt_a) = (V::load(simd, self.du.add(at)), V::load(simd, self.ddt_a.add(at)));
-                    for i in 0..COUNT {
-                        let n = first + i;
-                        let (state, kept) = self.kept::<E, S, COUNT>(t, i);
-                        let previous = <E::K as FieldKind>::Of::<T, S>::load(simd, state);
-                        let decay = <E::K as FieldKind>::Of::<T, S>::load(simd, kept);
-                        let b = self.b.at::<E, S>(simd, t, n, self.dstate);
-                        let c = self.c.at::<E, S>(simd, t, n, self.dstate);
-                        let by_state = c.conj().scale_add(p, g[i]);
-                        let by_c = h[i].conj().scale(p);
-                        g[i] = decay.conj() * by_state;
-                        let by_b;
-                        let by_decay;
-                        if E::R::GAIN {
-                            let rule = E::R::derivatives(a[i], dt, dt_a, decay);
-                            let by_input = by_state.scale(u);
-                            by_b = rule.gain.conj() * by_input;
-                            du = (rule.gain * b).re_dot_add(by_state, du);
-                            let by_gain = rule.gain_derivative.conj() * (b.conj() * by_input);
-                            da[i] = by_gain.scale_add(dt, da[i]);
-                            // the tile of dt is read afresh for every state: with a shared step it is the one of dt_a
-                            if self.shared {
-                                ddt_a = a[i].re_dot_add(by_gain, ddt_a);
-                            } else {
-                                let ddt = self.ddt.add(at);
-                                a[i].re_dot_add(by_gain, V::load(simd, ddt)).store(ddt);
-                            }
-                            by_decay = rule.decay.conj() * (previous.conj() * by_state);
-                        } else {
-                            by_b = by_state.scale(u);
-                            du = b.re_dot_add(by_state, du);
-                            by_decay = previous.conj() * g[i];
-                        }
-                        da[i] = by_decay.scale_add(dt_a, da[i]);
-                        ddt_a = a[i].re_dot_add(by_decay, ddt_a);
-                        self.gather::<E, S>(simd, self.db, E::VARYING || self.b.varying, t - begin, i, n, by_b);
-                        self.gather::<E, S>(simd, self.dc, E::VARYING || self.c.varying, t - begin, STORED + i, n, by_c);
-                        h[i] = previous;
-                    }
-                    du.store(self.du.add(at));
-                    ddt_a.store(self.ddt_a.add(at));
+                    self.prefetch_at::<S, COUNT>(t);
+                    self.step_back::<E, S, COUNT>(simd, first, (t, t - begin), &mut carried);
                 }
-                if E::VARYING || self.b.varying {
-                    self.reduce::<E, S, COUNT>(simd, self.db, begin, 0, first);
-                }
-                if E::VARYING || self.c.varying {
-                    self.reduce::<E, S, COUNT>(simd, self.dc, begin, STORED, first);
+                for (by, pending) in [self.by_b, self.by_c].into_iter().zip(self.stored.pending::<E, S>()) {
+                    if E::VARYING || by.varying {
+                        self.reduce::<E, S, COUNT>(simd, (by.sum, pending), begin, first);
+                    }
                 }
                 end = begin;
             }
             for i in 0..COUNT {
-                g[i].store(self.g.add((first + i) * field));
-                let to = self.da.add((first + i) * field);
-                (<E::K as FieldKind>::Of::<T, S>::load(simd, to) + da[i]).store(to);
+                self.g.store_field((first + i) * field, carried.g[i]);
+                let da: Number<E, T, S> = self.da.load_field(simd, (first + i) * field);
+                self.da.store_field((first + i) * field, da + carried.da[i]);
             }
         }
     }
 
-    /// Adds to the gathered gradient of a constant map; leaves that of a varying one for [`Sweep::reduce`], at a slot of its own.
+    /// One step back of a group of states: step `t`, which is row `row` of what is pending.
     ///
     /// # Safety
-    /// As [`Loops::walk`]; row, slot and state lie inside.
+    /// As [`Sweep::backwards`], and the step is one of the tile's.
+    #[inline(always)]
+    unsafe fn step_back<E: Variant<T = T>, S: Isa, const COUNT: usize>(
+        &self,
+        simd: S,
+        first: usize,
+        (t, row): (usize, usize),
+        carried: &mut Carried<Number<E, T, S>, COUNT>,
+    ) {
+        let (at, walked) = (t * T::lanes::<S>(), self.walked.known::<S>());
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut step = Step {
+                t,
+                row,
+                dt: walked.dt.load(simd, at),
+                dt_a: walked.dt_a.load(simd, at),
+                u: walked.u.load(simd, at),
+                p: walked.p.load(simd, at),
+                du: walked.du.load(simd, at),
+                ddt_a: walked.ddt_a.load(simd, at),
+            };
+            for i in 0..COUNT {
+                self.state_back::<E, S, COUNT>(simd, (i, first + i), &mut step, carried);
+            }
+            walked.du.store(at, step.du);
+            walked.ddt_a.store(at, step.ddt_a);
+        }
+    }
+
+    /// One step back of the state that is number `i` of its group and `n` of all.
+    ///
+    /// # Safety
+    /// As [`Sweep::step_back`].
+    #[inline(always)]
+    unsafe fn state_back<E: Variant<T = T>, S: Isa, const COUNT: usize>(
+        &self,
+        simd: S,
+        (i, n): (usize, usize),
+        step: &mut Step<T, S>,
+        carried: &mut Carried<Number<E, T, S>, COUNT>,
+    ) {
+        let &mut Step { t, row, dt, dt_a, u, p, .. } = step;
+        let (Carried { g, h, a, da }, kept) = (carried, (t * COUNT + i) * E::K::PARTS * T::lanes::<S>());
+        let [states, decays] = self.stored.known::<E, S>();
+        // SAFETY: the caller's contract.
+        unsafe {
+            let previous: Number<E, T, S> = states.load_field(simd, kept);
+            let decay: Number<E, T, S> = decays.load_field(simd, kept);
+            let b = self.b.at::<E, S>(simd, t, n, self.dstate);
+            let c = self.c.at::<E, S>(simd, t, n, self.dstate);
+            let by_state = c.conj().scale_add(p, g[i]);
+            let by_c = h[i].conj().scale(p);
+            g[i] = decay.conj() * by_state;
+            let by_b;
+            let by_decay;
+            if E::R::GAIN {
+                let rule = E::R::derivatives(a[i], dt, dt_a, decay);
+                let by_input = by_state.scale(u);
+                by_b = rule.gain.conj() * by_input;
+                step.du = (rule.gain * b).re_dot_add(by_state, step.du);
+                let by_gain = rule.gain_derivative.conj() * (b.conj() * by_input);
+                da[i] = by_gain.scale_add(dt, da[i]);
+                // the tile of dt is read afresh for every state: with a shared step it is the one of dt_a
+                if self.shared {
+                    step.ddt_a = a[i].re_dot_add(by_gain, step.ddt_a);
+                } else {
+                    let (at, ddt) = (t * T::lanes::<S>(), self.walked.known::<S>().ddt);
+                    ddt.store(at, a[i].re_dot_add(by_gain, ddt.load(simd, at)));
+                }
+                by_decay = rule.decay.conj() * (previous.conj() * by_state);
+            } else {
+                by_b = by_state.scale(u);
+                step.du = b.re_dot_add(by_state, step.du);
+                by_decay = previous.conj() * g[i];
+            }
+            da[i] = by_decay.scale_add(dt_a, da[i]);
+            step.ddt_a = a[i].re_dot_add(by_decay, step.ddt_a);
+            let pending = self.stored.pending::<E, S>();
+            self.gather::<E, S>(simd, (self.by_b, pending[0]), (row, i, n), by_b);
+            self.gather::<E, S>(simd, (self.by_c, pending[1]), (row, i, n), by_c);
+            h[i] = previous;
+        }
+    }
+
+    /// Adds to the gathered gradient of a constant map; leaves that of a varying one for [`Sweep::reduce`].
+    ///
+    /// # Safety
+    /// As [`Sweep::state_back`].
     #[inline(always)]
     unsafe fn gather<E: Variant<T = T>, S: Isa>(
         &self,
         simd: S,
-        sum: *mut T,
-        varying: bool,
-        row: usize,
-        slot: usize,
-        n: usize,
-        value: <E::K as FieldKind>::Of<T, S>,
+        (by, pending): (ByMap<T>, Array<T>),
+        (row, i, n): (usize, usize, usize),
+        value: Number<E, T, S>,
     ) {
         let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
         // SAFETY: the caller's contract.
         unsafe {
-            if varying {
-                value.store(self.pending.add((slot * width + row) * field));
+            if E::VARYING || by.varying {
+                pending.store_field((i * width + row) * field, value);
             } else {
-                let to = sum.add(n * field);
-                (<E::K as FieldKind>::Of::<T, S>::load(simd, to) + value).store(to);
+                let sum: Number<E, T, S> = by.sum.load_field(simd, n * field);
+                by.sum.store_field(n * field, sum + value);
             }
         }
     }
@@ -304,20 +436,18 @@ impl<T: Real> Sweep<'_, T> {
     /// sums one by one, and the result is so small that it stays in the first cache. Steps past the tile give lanes that nobody reads.
     ///
     /// # Safety
-    /// As [`Loops::walk`], for states `first..first + COUNT` whose slots start at `slot`.
+    /// As [`Loops::walk`], for states `first..first + COUNT`; `begin` is the first step.
     #[inline(always)]
     unsafe fn reduce<E: Variant<T = T>, S: Isa, const COUNT: usize>(
         &self,
         simd: S,
-        sum: *mut T,
+        (sum, pending): (Array<T>, Array<T>),
         begin: usize,
-        slot: usize,
         first: usize,
     ) {
-        let (width, parts) = (T::lanes::<S>(), E::K::PARTS);
+        let parts = E::K::PARTS;
         let per_channel = if E::LANES > 0 { E::LANES } else { self.lanes.per_channel };
-        let pending = self.pending.wrapping_add(slot * width * parts * width);
-        let to = sum.wrapping_add(first * per_channel * parts * STEPS + begin);
+        let to = sum.from(first * per_channel * parts * STEPS + begin);
         let sums = Sums { pending, to, count: COUNT, parts, per_channel };
         match E::LANES {
             0 => outline(simd, sums),
@@ -328,8 +458,8 @@ impl<T: Real> Sweep<'_, T> {
 
 /// What is pending for a map, to be summed over lanes: vectors of steps of `count` vectors of states, as many as a vector has lanes.
 struct Sums<T> {
-    pending: *const T,
-    to: *mut T,
+    pending: Array<T>,
+    to: Array<T>,
     count: usize,
     parts: usize,
     per_channel: usize,
@@ -345,11 +475,11 @@ impl<T: Real> Kernel for Sums<T> {
         unsafe {
             for i in 0..count {
                 for part in 0..parts {
-                    let rows = pending.add((i * width * parts + part) * width);
+                    let rows = pending.from((i * width * parts + part) * width);
                     let sums = Lanes::sum_rows(simd, per_channel, rows, parts * width);
                     for lane in 0..per_channel {
-                        let to = to.add(((i * per_channel + lane) * parts + part) * STEPS);
-                        (V::load(simd, to) + sums[lane]).store(to);
+                        let at = ((i * per_channel + lane) * parts + part) * STEPS;
+                        to.store(at, to.load(simd, at) + sums[lane]);
                     }
                 }
             }

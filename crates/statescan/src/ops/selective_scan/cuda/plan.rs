@@ -26,6 +26,42 @@ impl Shape {
     pub(super) fn channels(&self) -> usize {
         self.rows.saturating_mul(self.dim)
     }
+
+    /// Threads that share a channel's states, for so many channels at a time: as few as fill the device.
+    fn lanes(&self, channels_in_all: usize, numbers: Numbers) -> usize {
+        let fewest = self.fewest_lanes();
+        let most = self.dstate.max(1).next_power_of_two().clamp(fewest, 16.max(fewest));
+        let wanted = ENOUGH_THREADS * numbers.multiprocessors;
+        let mut lanes = fewest;
+        while lanes < most && channels_in_all.saturating_mul(lanes) < wanted {
+            lanes *= 2;
+        }
+        lanes
+    }
+
+    /// Threads that convert inputs, for a block of so many channels, lanes of each and steps at a time. `light` threads have few states.
+    ///
+    /// Each converts four steps of a channel so many times, and as many times as every other helper: a round in which only some have work
+    /// costs more than fewer helpers. Many states take more of them, whose B and C take registers.
+    fn helpers(&self, [channels, lanes, steps]: [usize; 3], light: bool) -> usize {
+        // where registers have room for as many as there are quads, a tile waits for one round
+        let at_once = light && channels * lanes + channels * steps / 4 <= MOST_THREADS;
+        let rounds = if at_once {
+            1
+        } else if light || self.heavy || self.gated {
+            2
+        } else {
+            4
+        };
+        let least = match channels * lanes {
+            _ if self.dstate > 128 => 128,
+            128.. => 64,
+            _ => 32,
+        };
+        let most = (MOST_THREADS - (channels * lanes).next_multiple_of(32)).min(256);
+        (channels * steps / 4 / rounds).next_multiple_of(32).clamp(least, most)
+    }
+
     /// The fewest threads that can share a channel's states.
     fn fewest_lanes(&self) -> usize {
         let states = self.dstate.max(1);
@@ -122,17 +158,11 @@ const SHARED_BESIDES: usize = 2 << 10;
 impl Plan {
     /// `shared` gives the bytes of shared memory for a geometry. `None` if no geometry fits.
     pub(super) fn new(shape: &Shape, cut: Option<Cut>, numbers: Numbers, shared: impl Fn(Geometry) -> usize) -> Option<Plan> {
-        let Shape { rows, dim, unit, seqlen, dstate, heavy, gated, .. } = *shape;
+        let Shape { rows, dim, unit, seqlen, dstate, heavy, .. } = *shape;
         let states = dstate.max(1);
-        let fewest = shape.fewest_lanes();
-        let most = states.next_power_of_two().clamp(fewest, 16.max(fewest));
         let segments = cut.map_or(1, |cut| cut.together());
         let channels_in_all = shape.channels().saturating_mul(segments);
-        let wanted = ENOUGH_THREADS * numbers.multiprocessors;
-        let mut lanes = fewest;
-        while lanes < most && channels_in_all.saturating_mul(lanes) < wanted {
-            lanes *= 2;
-        }
+        let lanes = shape.lanes(channels_in_all, numbers);
         let per_lane = states.div_ceil(lanes);
         // threads with few states are many, which one block keeps together; of others two blocks take turns
         let light = per_lane <= 2 && !heavy;
@@ -143,24 +173,7 @@ impl Plan {
         let limit = numbers.shared_per_block.saturating_sub(SHARED_BESIDES);
         let preferred = if per_lane <= 2 { 32 } else { 16 };
         let geometry = |channels: usize| {
-            // Each converts four steps of a channel so many times, and as many times as every other helper: a round in which only some
-            // have work costs more than fewer helpers. Many states take more of them, whose B and C take registers.
-            // where registers have room for as many as there are quads, a tile waits for one round.
-            let at_once = light && channels * lanes + channels * preferred / 4 <= MOST_THREADS;
-            let rounds = if at_once {
-                1
-            } else if light || heavy || gated {
-                2
-            } else {
-                4
-            };
-            let least = match channels * lanes {
-                _ if states > 128 => 128,
-                128.. => 64,
-                _ => 32,
-            };
-            let most = (MOST_THREADS - (channels * lanes).next_multiple_of(32)).min(256);
-            let helpers = (channels * preferred / 4 / rounds).next_multiple_of(32).clamp(least, most);
+            let helpers = shape.helpers([channels, lanes, preferred], light);
             let mut geometry = Geometry { lanes, channels, steps: preferred, helpers, stages: 3 };
             while geometry.steps > 8 && geometry.steps / 2 >= seqlen {
                 geometry.steps /= 2;

@@ -113,7 +113,7 @@ pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut Vie
     match exec.stream() {
         Some(stream) => cuda::update(stream, &problem, args.state_batch_indices),
         None => {
-            cpu::update(exec, &problem);
+            cpu::update(exec, &problem, state, y);
             Ok(())
         }
     }

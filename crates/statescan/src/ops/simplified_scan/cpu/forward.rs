@@ -2,12 +2,13 @@
 
 use super::maps::product;
 use super::plan;
-use super::rows::{Load, LoadVector, Skip, Store};
-use super::scan::{chunks, clear_padding, load_a, load_deltas, load_state, saved, split, store_state, vectors};
+use super::rows::{Load, Skip, Store, load_vector};
+use super::rule::Values;
+use super::scan::{Lanes, chunks, clear_padding, load_a, load_deltas, load_state, split, store_state, vectors, write_saved};
 use super::{Context, Targets, pass_on, rule};
-use crate::cpu::recurrence;
+use crate::cpu::recurrence::{self, Steps};
 use crate::cpu::simd::{Cx, Field, Isa, Real};
-use crate::cpu::{Kernel, Matrix, Shared};
+use crate::cpu::{Arena, Array, Kernel, Matrix, MatrixMut, Room};
 use crate::exec::Exec;
 use crate::ops::simplified_scan::Problem;
 use core::ops::Range;
@@ -20,82 +21,83 @@ pub(super) fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets
     }
     let packed = context.input.pack::<T>(exec, &problem.b);
     let output = targets.y.as_ref().map(|_| context.output.pack::<T>(exec, &problem.c));
-    let d = problem.d.map(|view| {
-        let mut d = vec![T::default(); problem.dim];
-        context.level.dispatch(LoadVector { view: &view, to: &mut d });
-        d
-    });
+    let d = problem.d.map(|view| load_vector(context.level, &view));
     let columns = context.state_len();
     let mut states = vec![T::default(); context.plan.wave_steps() * columns];
-    let mut carries = vec![T::default(); 2 * columns];
-    let saved = targets.checkpoints.map(|v| Shared::new(v.as_mut_ptr().cast::<T>()));
+    let mut carries = [vec![T::default(); columns], vec![T::default(); columns]];
+    let len = plan::checkpoints_len(problem);
+    // SAFETY: checked targets are dense and have the type and the length that the query for saved states says.
+    let saved = targets.checkpoints.map(|view| unsafe { Array::from_raw(view.as_mut_ptr().cast(), len) });
     for number in 0..context.plan.waves() {
         let wave = context.plan.wave(number);
-        drive(exec, &context, &wave, &packed, Shared::new(states.as_mut_ptr()));
-        let pass = Scan { context: &context, targets, saved, wave: wave.clone(), states: Shared::new(states.as_mut_ptr()) };
-        let (enter, leave) = carries.split_at_mut(columns);
-        let (enter, leave) = if number % 2 == 0 { (enter, leave) } else { (leave, enter) };
+        let states = Array::of(&mut states);
+        drive(exec, &context, &wave, &packed, states);
+        let pass = Scan { context: &context, targets, saved, wave: wave.clone(), states };
+        let [enter, leave] = &mut carries;
         pass.run(exec, enter, leave);
-        let Some(packed) = &output else { continue };
-        emit(exec, &context, targets, &wave, packed, d.as_deref(), &states);
+        carries.swap(0, 1);
+        if let Some(packed) = &output {
+            Emit { context: &context, targets, wave, packed, d: d.as_deref(), states }.run(exec);
+        }
     }
 }
 
 /// `V = U B` for the steps of a wave.
-pub(super) fn drive<T: Real>(exec: &Exec, context: &Context<'_, '_, T>, wave: &Range<usize>, packed: &[T], states: Shared<T>) {
+fn drive<T: Real>(exec: &Exec, context: &Context<'_, '_, T>, wave: &Range<usize>, packed: &[T], states: Array<T>) {
     let (plan, map) = (&context.plan, &context.input);
     let (inputs, columns) = (map.from.len(), map.to.len());
     let scratch = || vec![T::default(); plan.block_steps() * inputs];
     exec.for_each(plan.blocks(wave), scratch, |rows, index| {
         let tiles = plan.block(wave, index);
         let steps = plan.steps(&tiles);
-        let load = Load { plan, tiles: tiles.clone(), view: &context.problem.u, parts: map.from.parts, rows: rows.as_mut_ptr() };
-        context.level.dispatch(load);
+        let (view, parts) = (&context.problem.u, map.from.parts);
+        context.level.dispatch(Load { plan, tiles: tiles.clone(), view, parts, rows: Array::of(rows) });
         let first = plan.position(tiles.start) - plan.position(wave.start);
         // SAFETY: the block's rows of the wave are this job's.
         unsafe {
-            let to = Matrix::new(states.get().add(first * columns), columns);
-            let left = Matrix::new(rows.as_mut_ptr(), inputs);
-            product([steps, columns, inputs], to, false, left, Matrix::new(packed.as_ptr().cast_mut(), columns));
+            let to = MatrixMut::new(states.at(first * columns, steps * columns), columns);
+            let left = Matrix::new(rows.as_ptr(), inputs);
+            product([steps, columns, inputs], to, false, left, Matrix::new(packed.as_ptr(), columns));
         }
     });
 }
 
-/// `Y = X C`, the skip, and the way out.
-fn emit<T: Real>(
-    exec: &Exec,
-    context: &Context<'_, '_, T>,
-    targets: &Targets,
-    wave: &Range<usize>,
-    packed: &[T],
-    d: Option<&[T]>,
-    states: &[T],
-) {
-    let Some(y) = &targets.y else { return };
-    let (plan, map) = (&context.plan, &context.output);
-    let (columns, outputs) = (map.from.len(), map.to.len());
-    let dim = context.problem.dim;
-    let inputs = if d.is_some() { dim } else { 0 };
-    let scratch = || vec![T::default(); plan.block_steps() * (outputs + inputs)];
-    exec.for_each(plan.blocks(wave), scratch, |scratch, index| {
-        let tiles = plan.block(wave, index);
-        let steps = plan.steps(&tiles);
-        let first = plan.position(tiles.start) - plan.position(wave.start);
-        let (rows, u) = scratch.split_at_mut(plan.block_steps() * outputs);
-        let left = Matrix::new(states[first * columns..].as_ptr().cast_mut(), columns);
-        let to = Matrix::new(rows.as_mut_ptr(), outputs);
-        // SAFETY: the block's states are inside the wave's, and the scratch has room for its rows.
-        unsafe {
-            product([steps, outputs, columns], to, false, left, Matrix::new(packed.as_ptr().cast_mut(), outputs));
-        }
-        if let Some(d) = d {
-            let load = Load { plan, tiles: tiles.clone(), view: &context.problem.u, parts: 1, rows: u.as_mut_ptr() };
-            context.level.dispatch(load);
-            let (from, to) = (u.as_ptr(), rows.as_mut_ptr());
-            context.level.dispatch(Skip { d, steps, from, from_step: dim, to, to_step: outputs });
-        }
-        context.level.dispatch(Store { plan, tiles, view: y, parts: map.to.parts, rows: rows.as_ptr() });
-    });
+/// `Y = X C`, the skip, and the way out, for the steps of a wave.
+struct Emit<'e, 'c, 'a, T> {
+    context: &'e Context<'c, 'a, T>,
+    targets: &'e Targets,
+    wave: Range<usize>,
+    packed: &'e [T],
+    d: Option<&'e [T]>,
+    /// The wave's states.
+    states: Array<T>,
+}
+
+impl<T: Real> Emit<'_, '_, '_, T> {
+    fn run(&self, exec: &Exec) {
+        let Some(y) = &self.targets.y else { return };
+        let (context, plan, map) = (self.context, &self.context.plan, &self.context.output);
+        let (columns, outputs, dim) = (map.from.len(), map.to.len(), context.problem.dim);
+        let inputs = if self.d.is_some() { dim } else { 0 };
+        let scratch = || [outputs, inputs].map(|columns| vec![T::default(); plan.block_steps() * columns]);
+        exec.for_each(plan.blocks(&self.wave), scratch, |[rows, u], index| {
+            let tiles = plan.block(&self.wave, index);
+            let steps = plan.steps(&tiles);
+            let first = plan.position(tiles.start) - plan.position(self.wave.start);
+            let left = Matrix::new(self.states.at(first * columns, steps * columns).cast_const(), columns);
+            let to = MatrixMut::new(rows.as_mut_ptr(), outputs);
+            // SAFETY: the block's states are inside the wave's, and the scratch has room for its rows.
+            unsafe { product([steps, outputs, columns], to, false, left, Matrix::new(self.packed.as_ptr(), outputs)) };
+            let rows = Array::of(rows);
+            if let Some(d) = self.d {
+                let from = Array::of(u);
+                let load = Load { plan, tiles: tiles.clone(), view: &context.problem.u, parts: 1, rows: from };
+                context.level.dispatch(load);
+                context.level.dispatch(Skip { d, steps, from, from_step: dim, to: rows, to_step: outputs });
+            }
+            context.level.dispatch(Store { plan, tiles, view: y, parts: map.to.parts, rows });
+        });
+    }
 }
 
 /// The scan of one wave: V becomes states.
@@ -103,10 +105,10 @@ pub(super) struct Scan<'s, 'c, 'a, T> {
     pub context: &'s Context<'c, 'a, T>,
     pub targets: &'s Targets,
     /// The saved states of the whole pass.
-    pub saved: Option<Shared<T>>,
+    pub saved: Option<Array<T>>,
     pub wave: Range<usize>,
     /// The wave's rows of V.
-    pub states: Shared<T>,
+    pub states: Array<T>,
 }
 
 impl<T: Real> Scan<'_, '_, '_, T> {
@@ -114,12 +116,32 @@ impl<T: Real> Scan<'_, '_, '_, T> {
     pub(super) fn run(&self, exec: &Exec, enter: &[T], leave: &mut [T]) {
         let (plan, dstate) = (&self.context.plan, self.context.problem.dstate);
         let rows = plan.rows(&self.wave);
-        let leave = Shared::new(leave.as_mut_ptr());
-        let scratch = || vec![T::default(); 6 * self.context.tile_len() + 2 * self.context.width];
-        exec.for_each(rows.len() * chunks(dstate), scratch, |scratch, index| {
+        let leave = Array::of(leave);
+        exec.for_each(rows.len() * chunks(dstate), Arena::<T>::default, |arena, index| {
             let (row, chunk) = split(index, &rows, chunks(dstate));
-            self.context.level.dispatch(Job { scan: self, row, chunk, enter, leave, scratch });
+            arena.lend(
+                |room| Scratch::lay_out(room, self.context.tile_len(), self.context.width),
+                |scratch| self.context.level.dispatch(Job { scan: self, row, chunk, enter, leave, scratch }),
+            );
         });
+    }
+}
+
+/// The arrays of a thread.
+struct Scratch<T> {
+    d: Array<T>,
+    da: Array<T>,
+    values: Values<T>,
+    /// A vector on its way.
+    vector: Array<T>,
+}
+
+impl<T: Real> Scratch<T> {
+    /// For tiles of so many elements of a real quantity.
+    fn lay_out(room: &mut Room<T>, tile: usize, width: usize) -> Self {
+        let [d, da] = [tile; 2].map(|len| room.array(len));
+        let [decay, input] = [2 * tile; 2].map(|len| room.array(len));
+        Scratch { d, da, values: Values { decay, input }, vector: room.array(2 * width) }
     }
 }
 
@@ -128,67 +150,82 @@ struct Job<'j, 's, 'c, 'a, T> {
     row: usize,
     chunk: usize,
     enter: &'j [T],
-    leave: Shared<T>,
-    scratch: &'j mut [T],
+    leave: Array<T>,
+    scratch: Scratch<T>,
 }
 
 impl<T: Real> Kernel for Job<'_, '_, '_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Job { scan, row, chunk, enter, leave, scratch } = self;
-        let Scan { context, targets, saved: checkpoints, wave, states } = scan;
-        let (problem, plan, width) = (context.problem, &context.plan, T::lanes::<S>());
-        let columns = context.state_len();
-        let tiles = plan.row(wave, row);
-        let tile = context.tile_len();
-        let (d, rest) = scratch.split_at_mut(tile);
-        let (da, rest) = rest.split_at_mut(tile);
-        let (decay, rest) = rest.split_at_mut(2 * tile);
-        let (input, vector) = rest.split_at_mut(2 * tile);
-        let (decay, input, vector) = (decay.as_mut_ptr(), input.as_mut_ptr(), vector.as_mut_ptr());
-        let step = 2 * width;
-        for lanes in vectors(problem.dstate, chunk, width) {
-            // SAFETY: the vector's column of the row's steps, of the carry and of the saved states is this job's; tiles have their room.
-            unsafe {
-                let a = load_a(simd, context, lanes, vector);
-                let mut state = Cx::load(simd, enter[lanes.column..lanes.column + step].as_ptr());
-                for index in tiles.clone() {
-                    let tile = plan.tile(index);
-                    if let Some(checkpoints) = checkpoints
-                        && tile.start > 0
-                    {
-                        let at = checkpoints.get().add(plan::checkpoint(plan, problem, index));
-                        saved(simd, at, problem.dstate, lanes, Some(state));
-                    }
-                    let deltas = load_deltas(simd, context, &tile, lanes, d.as_mut_ptr(), da.as_mut_ptr());
-                    let constant = deltas.d_step == 0 && deltas.da_step == 0;
-                    let (count, pitch) = if constant { (1, 0) } else { (tile.len(), step) };
-                    rule::values(simd, problem.discretization, a, deltas, count, decay, input);
-                    let first = plan.position(index) - plan.position(wave.start);
-                    let rows = states.get().add(first * columns + lanes.column);
-                    let zero = Cx::zero(simd);
-                    for t in 0..tile.len() {
-                        let row = rows.add(t * columns);
-                        Cx::load(simd, input.add(t * pitch)).mul_add(Cx::load(simd, row), zero).store(row);
-                    }
-                    for segment in context.segments_in(&tile) {
-                        let (start, end) = (segment.start.max(tile.start), segment.end.min(tile.end));
-                        if start == segment.start {
-                            state = load_state(simd, &problem.initial_state, segment.initial, lanes, vector);
-                        }
-                        let (offset, row) = (start - tile.start, rows.add((start - tile.start) * columns));
-                        state = recurrence::scan(simd, decay.add(offset * pitch), pitch, row, columns, end - start, state);
-                        if end == segment.end {
-                            store_state(simd, &targets.last_state, segment.last, lanes, state, vector);
-                        }
-                    }
-                    clear_padding::<T, S>(rows, columns, tile.len(), lanes.count);
-                }
-                if tiles.end == wave.end {
-                    state.store(leave.get().add(lanes.column));
-                }
+        for lanes in vectors(self.scan.context.problem.dstate, self.chunk, T::lanes::<S>()) {
+            // SAFETY: the vector's column of the row's steps, of the carry and of the saved states is this job's.
+            unsafe { self.vector(simd, lanes) };
+        }
+    }
+}
+
+impl<T: Real> Job<'_, '_, '_, '_, T> {
+    /// The tiles of a vector of states.
+    ///
+    /// # Safety
+    /// No other thread works on these lanes of the row.
+    #[inline(always)]
+    unsafe fn vector<S: Isa>(&self, simd: S, lanes: Lanes) {
+        let Scan { context, wave, .. } = self.scan;
+        let tiles = context.plan.row(wave, self.row);
+        // SAFETY: the caller's contract; a carry has the state of every vector.
+        unsafe {
+            let a = load_a(simd, context, lanes, self.scratch.vector);
+            let enter = &self.enter[lanes.column..lanes.column + 2 * T::lanes::<S>()];
+            let mut state = Cx::load(simd, enter.as_ptr());
+            for index in tiles.clone() {
+                state = self.tile(simd, index, lanes, a, state);
+            }
+            if tiles.end == wave.end {
+                self.leave.store_field(lanes.column, state);
             }
         }
+    }
+
+    /// One tile, from a state; gives the state after it.
+    ///
+    /// # Safety
+    /// As [`Job::vector`].
+    #[inline(always)]
+    unsafe fn tile<S: Isa>(&self, simd: S, index: usize, lanes: Lanes, a: Cx<T, S>, mut state: Cx<T, S>) -> Cx<T, S> {
+        let Scan { context, targets, saved, wave, states } = self.scan;
+        let (problem, plan, columns) = (context.problem, &context.plan, context.state_len());
+        let &Scratch { d, da, values, vector } = &self.scratch;
+        let tile = plan.tile(index);
+        let first = plan.position(index) - plan.position(wave.start);
+        let rows = Steps::new(states.from(first * columns + lanes.column), columns);
+        // SAFETY: the caller's contract; tiles have their room.
+        unsafe {
+            if let Some(saved) = saved.filter(|_| tile.start > 0) {
+                write_saved(saved, plan::checkpoint(plan, problem, index), problem.dstate, lanes, state);
+            }
+            let deltas = load_deltas(simd, context, &tile, lanes, [d, da]);
+            let (count, pitch) = if deltas.constant { (1, 0) } else { (tile.len(), 2 * T::lanes::<S>()) };
+            rule::values(simd, problem.discretization, a, deltas, count, values);
+            let [decay, input] = [values.decay, values.input].map(|array| Steps::new(array, pitch));
+            for t in 0..tile.len() {
+                let driven: Cx<T, S> = input.load(simd, t);
+                rows.store(t, driven.mul_add(rows.load(simd, t), Cx::zero(simd)));
+            }
+            for segment in context.segments_in(&tile) {
+                let (start, end) = (segment.start.max(tile.start), segment.end.min(tile.end));
+                if start == segment.start {
+                    state = load_state(simd, &problem.initial_state, segment.initial, lanes, vector);
+                }
+                let offset = start - tile.start;
+                state = recurrence::scan(simd, decay.from(offset), rows.from(offset), end - start, state);
+                if end == segment.end {
+                    store_state(simd, &targets.last_state, segment.last, lanes, state, vector);
+                }
+            }
+            clear_padding::<T, S>(states.from(first * columns + lanes.column), columns, tile.len(), lanes.count);
+        }
+        state
     }
 }

@@ -7,9 +7,9 @@
 //! with as many multiplications as the complex one, and with half of them where only one part goes in (a real input) or comes out (a real
 //! output). Its adjoint is the transposed matrix, and its gradient folds back onto that of M.
 
-use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, Plane, STEPS};
-use crate::cpu::{Kernel, Matrix, Shared};
+use crate::cpu::simd::Real;
+use crate::cpu::tile::{self, Plane, PlaneMut, STEPS};
+use crate::cpu::{Array, Matrix, MatrixMut};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
 
@@ -52,21 +52,22 @@ impl Map {
     /// The real matrix (from, to), row-major, of a complex one (to, from).
     pub(super) fn pack<T: Real>(&self, exec: &Exec, view: &View<'_>) -> Vec<T> {
         let mut packed = vec![T::default(); self.len()];
-        let target = Shared::new(packed.as_mut_ptr());
+        let target = Array::of(&mut packed);
         exec.for_each(self.to.count.div_ceil(STEPS), Vec::new, |scratch: &mut Vec<T>, block| {
             scratch.resize(2 * STEPS * self.from.count, T::default());
             let start = block * STEPS;
             let steps = STEPS.min(self.to.count - start);
             let plane = Plane::of(view, 1, 0).at(0, start);
-            exec.level().dispatch(Rows { plane, write: false, parts: 2, lanes: self.from.count, steps, rows: scratch });
+            let from = plane.area(self.from.count, steps);
+            // SAFETY: the rows lie inside their matrix, and the scratch has room for them.
+            unsafe { tile::load_parts_on(exec.level(), from, 2, self.from.count, Array::of(scratch)) };
             self.blocks(start, steps, |part_from, columns, factor, imaginary| {
                 for j in 0..self.from.count {
-                    // SAFETY: indices of the two sides; each block of outputs belongs to one job.
-                    let row = unsafe { target.get().add(self.from.index(j, part_from) * self.to.len()) };
+                    let row = target.from(self.from.index(j, part_from) * self.to.len());
                     for i in 0..steps {
                         let value = scratch[(2 * i + imaginary) * self.from.count + j] * T::from_f64(factor);
-                        // SAFETY: as above.
-                        unsafe { *row.add(columns[i]) = value };
+                        // SAFETY: indices of the two sides; each block of outputs belongs to one job.
+                        unsafe { *row.at(columns[i], 1) = value };
                     }
                 }
             });
@@ -94,8 +95,10 @@ impl Map {
                     }
                 }
             });
-            let plane = Plane::of_mut(target, 1, 0).at(0, start);
-            exec.level().dispatch(Rows { plane, write: true, parts, lanes: self.from.count, steps, rows: scratch });
+            let plane = PlaneMut::of(target, 1, 0).at(0, start);
+            let to = plane.area(self.from.count, steps);
+            // SAFETY: the rows lie inside their matrix, and belong to one job.
+            unsafe { tile::store_parts_on(exec.level(), Array::of(scratch), parts, self.from.count, to) };
         });
     }
 
@@ -115,37 +118,12 @@ impl Map {
     }
 }
 
-/// Moves up to [`STEPS`] rows of a matrix to or from (row, part, column).
-struct Rows<'s, T> {
-    plane: Plane,
-    write: bool,
-    parts: usize,
-    lanes: usize,
-    steps: usize,
-    rows: &'s mut Vec<T>,
-}
-
-impl<T: Real> Kernel for Rows<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let Rows { plane, write, parts, lanes, steps, rows } = self;
-        debug_assert!(rows.len() >= parts * lanes * steps);
-        // SAFETY: the plane's rows lie inside its matrix, and the scratch has room for them.
-        unsafe {
-            match write {
-                false => tile::load_parts(simd, plane, parts, lanes, lanes, steps, rows.as_mut_ptr()),
-                true => tile::store_parts(simd, rows.as_ptr(), parts, lanes, plane, lanes, steps),
-            }
-        }
-    }
-}
-
 /// `to (m, n) = left (m, k) right (k, n)`, or `+=`. On the calling thread.
 ///
 /// # Safety
-/// All elements can be read and, those of `to`, written; `to`, whose rows are contiguous, overlaps nothing.
-pub(super) unsafe fn product<T: Real>([m, n, k]: [usize; 3], to: Matrix<T>, add: bool, left: Matrix<T>, right: Matrix<T>) {
+/// - All elements can be read and, those of `to`, whose rows are contiguous, written by this thread.
+/// - `to` overlaps nothing.
+pub(super) unsafe fn product<T: Real>([m, n, k]: [usize; 3], to: MatrixMut<T>, add: bool, left: Matrix<T>, right: Matrix<T>) {
     if m == 0 || n == 0 || (k == 0 && add) {
         return;
     }

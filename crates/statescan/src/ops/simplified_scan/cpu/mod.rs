@@ -5,6 +5,7 @@
 //! `gemm` crate on real matrices; a row of V holds its states in groups of a vector's width, real lanes before imaginary ones, so that the
 //! scan reads vectors of complex numbers out of what the product left.
 
+mod adjoint;
 mod backward;
 mod forward;
 mod maps;

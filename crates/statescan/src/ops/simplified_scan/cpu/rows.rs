@@ -1,9 +1,10 @@
 //! Moving blocks of time between tensors and row-major matrices, and the skip.
 
 use super::plan::Plan;
-use crate::cpu::Kernel;
+use crate::cpu::Array;
 use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, Plane};
+use crate::cpu::tile::{self, Plane, PlaneMut};
+use crate::cpu::{Kernel, Level};
 use crate::tensor::{RawViewMut, View};
 use core::ops::Range;
 
@@ -13,7 +14,7 @@ pub(super) struct Load<'j, 'a, T> {
     pub tiles: Range<usize>,
     pub view: &'j View<'a>,
     pub parts: usize,
-    pub rows: *mut T,
+    pub rows: Array<T>,
 }
 
 impl<T: Real> Kernel for Load<'_, '_, T> {
@@ -26,9 +27,9 @@ impl<T: Real> Kernel for Load<'_, '_, T> {
             let plane = Plane::of(self.view, 1, 2).along(tile.batch, strides[0]).at(0, tile.start);
             // SAFETY: the tile lies inside the tensor; the maker of this gives room for all tiles.
             unsafe {
-                tile::load_parts(simd, plane, self.parts, channels, channels, tile.len(), rows);
-                rows = rows.add(tile.len() * self.parts * channels);
+                tile::load_parts(simd, plane.area(channels, tile.len()), self.parts, channels, rows);
             }
+            rows = rows.from(tile.len() * self.parts * channels);
         }
     }
 }
@@ -39,7 +40,7 @@ pub(super) struct Store<'j, T> {
     pub tiles: Range<usize>,
     pub view: &'j RawViewMut,
     pub parts: usize,
-    pub rows: *const T,
+    pub rows: Array<T>,
 }
 
 impl<T: Real> Kernel for Store<'_, T> {
@@ -49,55 +50,39 @@ impl<T: Real> Kernel for Store<'_, T> {
         let (channels, strides) = (self.view.shape()[1], self.view.strides());
         let mut rows = self.rows;
         for tile in self.tiles.map(|index| self.plan.tile(index)) {
-            let plane = Plane::of_mut(self.view, 1, 2).along(tile.batch, strides[0]).at(0, tile.start);
+            let plane = PlaneMut::of(self.view, 1, 2).along(tile.batch, strides[0]).at(0, tile.start);
             // SAFETY: the tile lies inside the tensor and belongs to this job; the rows hold all tiles.
             unsafe {
-                tile::store_parts(simd, rows, self.parts, channels, plane, channels, tile.len());
-                rows = rows.add(tile.len() * self.parts * channels);
+                tile::store_parts(simd, rows, self.parts, channels, plane.area(channels, tile.len()));
             }
+            rows = rows.from(tile.len() * self.parts * channels);
         }
     }
 }
 
 /// Loads a (C,) tensor.
-pub(super) struct LoadVector<'j, 'a, T> {
-    pub view: &'j View<'a>,
-    pub to: &'j mut [T],
-}
-
-impl<T: Real> Kernel for LoadVector<'_, '_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let count = self.to.len();
-        // SAFETY: a plane of one step with as many lanes as the tensor has elements.
-        unsafe { tile::load_parts(simd, Plane::of(self.view, 0, 0), 1, count, count, 1, self.to.as_mut_ptr()) }
-    }
+pub(super) fn load_vector<T: Real>(level: Level, view: &View<'_>) -> Vec<T> {
+    let count = view.shape()[0];
+    let mut vector = vec![T::default(); count];
+    // SAFETY: a plane of one step with as many lanes as the tensor has elements.
+    unsafe { tile::load_parts_on(level, Plane::of(view, 0, 0).area(count, 1), 1, count, Array::of(&mut vector)) };
+    vector
 }
 
 /// Stores into a (C,) tensor.
-pub(super) struct StoreVector<'j, T> {
-    pub view: &'j RawViewMut,
-    pub from: &'j [T],
-}
-
-impl<T: Real> Kernel for StoreVector<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let count = self.from.len();
-        // SAFETY: a plane of one step with as many lanes as the tensor has elements.
-        unsafe { tile::store_parts(simd, self.from.as_ptr(), 1, count, Plane::of_mut(self.view, 0, 0), count, 1) }
-    }
+pub(super) fn store_vector<T: Real>(level: Level, vector: &mut [T], view: &RawViewMut) {
+    let count = vector.len();
+    // SAFETY: as above; nothing else runs.
+    unsafe { tile::store_parts_on(level, Array::of(vector), 1, count, PlaneMut::of(view, 0, 0).area(count, 1)) };
 }
 
 /// `to[t] += d from[t]`, channel by channel.
 pub(super) struct Skip<'j, T> {
     pub d: &'j [T],
     pub steps: usize,
-    pub from: *const T,
+    pub from: Array<T>,
     pub from_step: usize,
-    pub to: *mut T,
+    pub to: Array<T>,
     pub to_step: usize,
 }
 
@@ -108,10 +93,7 @@ impl<T: Real> Kernel for Skip<'_, T> {
         let count = self.d.len();
         for t in 0..self.steps {
             // SAFETY: the maker of this gives rows of at least as many elements as d has.
-            let (from, to) = unsafe {
-                let from = core::slice::from_raw_parts(self.from.add(t * self.from_step), count);
-                (from, core::slice::from_raw_parts_mut(self.to.add(t * self.to_step), count))
-            };
+            let (from, to) = unsafe { (self.from.slice(t * self.from_step, count), self.to.slice(t * self.to_step, count)) };
             for i in 0..count {
                 to[i] = to[i] + self.d[i] * from[i];
             }
@@ -122,9 +104,9 @@ impl<T: Real> Kernel for Skip<'_, T> {
 /// `sum[c] = sum_t left[t, c] right[t, c]`, the gradient of the skip.
 pub(super) struct Dots<'j, T> {
     pub steps: usize,
-    pub left: *const T,
+    pub left: Array<T>,
     pub left_step: usize,
-    pub right: *const T,
+    pub right: Array<T>,
     pub right_step: usize,
     pub sums: &'j mut [T],
 }
@@ -137,10 +119,8 @@ impl<T: Real> Kernel for Dots<'_, T> {
         self.sums.fill(T::default());
         for t in 0..self.steps {
             // SAFETY: the maker of this gives rows of at least as many elements as there are sums.
-            let (left, right) = unsafe {
-                let left = core::slice::from_raw_parts(self.left.add(t * self.left_step), count);
-                (left, core::slice::from_raw_parts(self.right.add(t * self.right_step), count))
-            };
+            let (left, right) =
+                unsafe { (self.left.slice(t * self.left_step, count), self.right.slice(t * self.right_step, count)) };
             for i in 0..count {
                 self.sums[i] = self.sums[i] + left[i] * right[i];
             }

@@ -1,10 +1,13 @@
 //! Abar, Bbar and their derivatives for tiles of steps, from the functors that every operation shares.
 
+use crate::cpu::Array;
+use crate::cpu::recurrence::Steps;
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::{Bilinear, Exponential, Rule, Zoh};
 
 /// What a backward step needs.
+#[derive(Clone, Copy)]
 pub(crate) struct Derivatives<F> {
     /// Abar
     pub decay: F,
@@ -18,15 +21,30 @@ pub(crate) struct Derivatives<F> {
     pub input_by_a: F,
 }
 
-/// Step sizes of one vector of states: a tile of real vectors; a step of 0 stands for sizes that do not depend on time.
+impl<F> Derivatives<F> {
+    /// The same of something else for each.
+    #[inline(always)]
+    pub(crate) fn map<G>(self, f: impl Fn(F) -> G) -> Derivatives<G> {
+        let Derivatives { decay, decay_by_z, input, input_by_d, input_by_a } = self;
+        Derivatives {
+            decay: f(decay),
+            decay_by_z: f(decay_by_z),
+            input: f(input),
+            input_by_d: f(input_by_d),
+            input_by_a: f(input_by_a),
+        }
+    }
+}
+
+/// Step sizes of one vector of states, a real vector at every step.
 #[derive(Clone, Copy)]
 pub(crate) struct Deltas<T> {
-    pub d: *const T,
-    pub d_step: usize,
-    pub da: *const T,
-    pub da_step: usize,
+    pub d: Steps<T>,
+    pub da: Steps<T>,
     /// Whether `da` is `d`.
     pub shared: bool,
+    /// Whether both are the same at every step.
+    pub constant: bool,
 }
 
 impl<T: Real> Deltas<T> {
@@ -35,14 +53,22 @@ impl<T: Real> Deltas<T> {
     #[inline(always)]
     pub(crate) unsafe fn at<S: Isa>(self, simd: S, t: usize) -> (V<T, S>, V<T, S>) {
         // SAFETY: the caller's contract.
-        unsafe { (V::load(simd, self.d.add(t * self.d_step)), V::load(simd, self.da.add(t * self.da_step))) }
+        unsafe { (self.d.load(simd, t), self.da.load(simd, t)) }
     }
+}
+
+/// What a forward step needs: Abar and Bbar.
+#[derive(Clone, Copy)]
+pub(crate) struct Values<T> {
+    pub decay: Array<T>,
+    pub input: Array<T>,
 }
 
 /// Writes Abar and Bbar for `count` steps.
 ///
 /// # Safety
-/// The step sizes can be read, and `decay` and `input` written, for `count` vectors.
+/// - There are step sizes, and room, for so many steps.
+/// - What is written is this thread's.
 #[inline(always)]
 pub(crate) unsafe fn values<T: Real, S: Isa>(
     simd: S,
@@ -50,16 +76,15 @@ pub(crate) unsafe fn values<T: Real, S: Isa>(
     a: Cx<T, S>,
     deltas: Deltas<T>,
     count: usize,
-    decay: *mut T,
-    input: *mut T,
+    to: Values<T>,
 ) {
     // SAFETY: the caller's contract.
     unsafe {
         match method {
-            Discretization::Mamba => values_of::<T, S, Exponential, true>(simd, a, deltas, count, decay, input),
-            Discretization::Dirac => values_of::<T, S, Exponential, false>(simd, a, deltas, count, decay, input),
-            Discretization::Zoh => values_of::<T, S, Zoh, true>(simd, a, deltas, count, decay, input),
-            Discretization::Bilinear => values_of::<T, S, Bilinear, true>(simd, a, deltas, count, decay, input),
+            Discretization::Mamba => values_of::<T, S, Exponential, true>(simd, a, deltas, count, to),
+            Discretization::Dirac => values_of::<T, S, Exponential, false>(simd, a, deltas, count, to),
+            Discretization::Zoh => values_of::<T, S, Zoh, true>(simd, a, deltas, count, to),
+            Discretization::Bilinear => values_of::<T, S, Bilinear, true>(simd, a, deltas, count, to),
         }
     }
 }
@@ -74,14 +99,15 @@ fn input_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(d: V<T, S>, gain: Cx<T
     }
 }
 
+/// # Safety
+/// As [`values`].
 #[inline(always)]
 unsafe fn values_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(
     simd: S,
     a: Cx<T, S>,
     deltas: Deltas<T>,
     count: usize,
-    decay: *mut T,
-    input: *mut T,
+    to: Values<T>,
 ) {
     let (step, prepared) = (2 * T::lanes::<S>(), R::prepare(a));
     for t in 0..count {
@@ -89,8 +115,8 @@ unsafe fn values_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(
         unsafe {
             let (d, da) = deltas.at(simd, t);
             let (by_decay, gain) = R::step(prepared, d, da, deltas.shared);
-            by_decay.store(decay.add(t * step));
-            input_of::<T, S, R, SCALED>(d, gain).store(input.add(t * step));
+            to.decay.store_field(t * step, by_decay);
+            to.input.store_field(t * step, input_of::<T, S, R, SCALED>(d, gain));
         }
     }
 }
@@ -106,7 +132,7 @@ pub(crate) unsafe fn derivatives<T: Real, S: Isa>(
     a: Cx<T, S>,
     deltas: Deltas<T>,
     count: usize,
-    to: &Derivatives<*mut T>,
+    to: &Derivatives<Array<T>>,
 ) {
     // SAFETY: the caller's contract.
     unsafe {
@@ -119,13 +145,15 @@ pub(crate) unsafe fn derivatives<T: Real, S: Isa>(
     }
 }
 
+/// # Safety
+/// As [`derivatives`].
 #[inline(always)]
 unsafe fn derivatives_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(
     simd: S,
     a: Cx<T, S>,
     deltas: Deltas<T>,
     count: usize,
-    to: &Derivatives<*mut T>,
+    to: &Derivatives<Array<T>>,
 ) {
     let (step, prepared) = (2 * T::lanes::<S>(), R::prepare(a));
     let (zero, one) = (Cx::zero(simd), Cx::from_real(V::constant(simd, 1.0)));
@@ -140,11 +168,11 @@ unsafe fn derivatives_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(
                 (false, true) => (one, zero),
                 (false, false) => (zero, zero),
             };
-            decay.store(to.decay.add(t * step));
-            by.decay.store(to.decay_by_z.add(t * step));
-            input_of::<T, S, R, SCALED>(d, gain).store(to.input.add(t * step));
-            by_d.store(to.input_by_d.add(t * step));
-            by_a.store(to.input_by_a.add(t * step));
+            to.decay.store_field(t * step, decay);
+            to.decay_by_z.store_field(t * step, by.decay);
+            to.input.store_field(t * step, input_of::<T, S, R, SCALED>(d, gain));
+            to.input_by_d.store_field(t * step, by_d);
+            to.input_by_a.store_field(t * step, by_a);
         }
     }
 }

@@ -3,8 +3,10 @@
 use super::Context;
 use super::plan::{CHUNK, Tile, padded};
 use super::rule::Deltas;
-use crate::cpu::simd::{Cx, Field, Isa, Real};
-use crate::cpu::tile::{self, Plane};
+use crate::cpu::Array;
+use crate::cpu::recurrence::Steps;
+use crate::cpu::simd::{Cx, Field, Isa, Real, V};
+use crate::cpu::tile::{self, Area, AreaMut, Plane, PlaneMut};
 use crate::ops::sequences::StateRow;
 use crate::ops::simplified_scan::Step;
 use crate::tensor::{RawViewMut, View};
@@ -35,37 +37,38 @@ pub(super) unsafe fn load_deltas<T: Real, S: Isa>(
     context: &Context<'_, '_, T>,
     tile: &Tile,
     lanes: Lanes,
-    d: *mut T,
-    da: *mut T,
+    [d, da]: [Array<T>; 2],
 ) -> Deltas<T> {
     let width = T::lanes::<S>();
-    let load = |step: &Step<'_>, to: *mut T| {
-        let (plane, steps) = step_plane(step, tile, lanes);
+    let load = |step: &Step<'_>, to: Array<T>| {
         // SAFETY: the caller's contract.
-        unsafe { tile::load_parts(simd, plane, 1, lanes.count, width, steps, to) };
-        if step.is_constant() { 0 } else { width }
+        unsafe { tile::load_parts(simd, step_area(step, tile, lanes), 1, width, to) };
+        Steps::new(to, if step.is_constant() { 0 } else { width })
     };
     let problem = context.problem;
-    let d_step = load(&problem.delta, d);
+    let d = load(&problem.delta, d);
+    let constant = problem.delta.is_constant() && problem.delta_a.as_ref().is_none_or(Step::is_constant);
     match &problem.delta_a {
-        None => Deltas { d, d_step, da: d, da_step: d_step, shared: true },
-        Some(step) => Deltas { d, d_step, da, da_step: load(step, da), shared: false },
+        None => Deltas { d, da: d, shared: true, constant },
+        Some(step) => Deltas { d, da: load(step, da), shared: false, constant },
     }
 }
 
-/// Where the step sizes of a tile are read, and for how many steps.
-fn step_plane(step: &Step<'_>, tile: &Tile, lanes: Lanes) -> (Plane, usize) {
+/// Where the step sizes of a tile are read.
+fn step_area(step: &Step<'_>, tile: &Tile, lanes: Lanes) -> Area {
     match step {
-        Step::Constant(view) => (Plane::of(view, 0, 0).at(lanes.first, 0), 1),
+        Step::Constant(view) => Plane::of(view, 0, 0).at(lanes.first, 0).area(lanes.count, 1),
         Step::Varying(view) => {
-            (Plane::of(view, 1, 2).along(tile.batch, view.strides()[0]).at(lanes.first, tile.start), tile.len())
+            let plane = Plane::of(view, 1, 2).along(tile.batch, view.strides()[0]);
+            plane.at(lanes.first, tile.start).area(lanes.count, tile.len())
         }
     }
 }
 
 /// Where the gradients of step sizes that depend on time are written.
-pub(super) fn step_target(view: &RawViewMut, tile: &Tile, lanes: Lanes) -> Plane {
-    Plane::of_mut(view, 1, 2).along(tile.batch, view.strides()[0]).at(lanes.first, tile.start)
+pub(super) fn step_target(view: &RawViewMut, tile: &Tile, lanes: Lanes) -> AreaMut {
+    let plane = PlaneMut::of(view, 1, 2).along(tile.batch, view.strides()[0]);
+    plane.at(lanes.first, tile.start).area(lanes.count, tile.len())
 }
 
 /// One vector of `a`.
@@ -73,7 +76,7 @@ pub(super) fn step_target(view: &RawViewMut, tile: &Tile, lanes: Lanes) -> Plane
 /// # Safety
 /// `vector` has room for a complex vector.
 #[inline(always)]
-pub(super) unsafe fn load_a<T: Real, S: Isa>(simd: S, context: &Context<'_, '_, T>, lanes: Lanes, vector: *mut T) -> Cx<T, S> {
+pub(super) unsafe fn load_a<T: Real, S: Isa>(simd: S, context: &Context<'_, '_, T>, lanes: Lanes, vector: Array<T>) -> Cx<T, S> {
     let plane = Plane::of(&context.problem.a, 0, 0).at(lanes.first, 0);
     // SAFETY: the lanes are states of the problem.
     unsafe { load_vector(simd, plane, lanes, vector) }
@@ -89,7 +92,7 @@ pub(super) unsafe fn load_state<T: Real, S: Isa>(
     view: &Option<View<'_>>,
     at: Option<StateRow>,
     lanes: Lanes,
-    vector: *mut T,
+    vector: Array<T>,
 ) -> Cx<T, S> {
     let (Some(view), Some((row, sequence))) = (view, at) else { return Cx::zero(simd) };
     let strides = view.strides();
@@ -99,11 +102,11 @@ pub(super) unsafe fn load_state<T: Real, S: Isa>(
 }
 
 #[inline(always)]
-unsafe fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, lanes: Lanes, vector: *mut T) -> Cx<T, S> {
+unsafe fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, lanes: Lanes, vector: Array<T>) -> Cx<T, S> {
     // SAFETY: the callers' contracts.
     unsafe {
-        tile::load_parts(simd, plane, 2, lanes.count, T::lanes::<S>(), 1, vector);
-        Cx::load(simd, vector)
+        tile::load_parts(simd, plane.area(lanes.count, 1), 2, T::lanes::<S>(), vector);
+        vector.load_field(simd, 0)
     }
 }
 
@@ -118,48 +121,52 @@ pub(super) unsafe fn store_state<T: Real, S: Isa>(
     at: Option<StateRow>,
     lanes: Lanes,
     state: Cx<T, S>,
-    vector: *mut T,
+    vector: Array<T>,
 ) {
     let (Some(view), Some((row, sequence))) = (view, at) else { return };
     let strides = view.strides();
-    let plane = Plane::of_mut(view, 2, 2).along(row, strides[0]).along(sequence, strides[1]).at(lanes.first, 0);
+    let plane = PlaneMut::of(view, 2, 2).along(row, strides[0]).along(sequence, strides[1]).at(lanes.first, 0);
     // SAFETY: the caller's contract.
     unsafe {
-        state.store(vector);
-        tile::store_parts(simd, vector, 2, T::lanes::<S>(), plane, lanes.count, 1);
+        vector.store_field(0, state);
+        tile::store_parts(simd, vector, 2, T::lanes::<S>(), plane.area(lanes.count, 1));
     }
 }
 
-/// Reads one vector of a saved state, or writes it: real parts of all states, then imaginary parts.
+/// Where one vector of a saved state lies, which is the real parts of all states and then the imaginary parts: both places.
+fn saved_at(state: usize, dstate: usize, lanes: Lanes) -> [usize; 2] {
+    [state + lanes.first, state + padded(dstate) + lanes.first]
+}
+
+/// Reads one vector of the saved state that begins at `state`. It may reach into the padding, for the widths of vectors divide its length.
+#[inline(always)]
+pub(super) fn read_saved<T: Real, S: Isa>(simd: S, saved: &[T], state: usize, dstate: usize, lanes: Lanes) -> Cx<T, S> {
+    // SAFETY: each part is a whole vector.
+    let [re, im] = saved_at(state, dstate, lanes).map(|at| unsafe { V::load(simd, saved[at..][..T::lanes::<S>()].as_ptr()) });
+    Cx { re, im }
+}
+
+/// Writes one, likewise.
 ///
 /// # Safety
-/// The saved state has twice [`padded`] elements, this thread's if they are written; a vector may reach into the padding only.
+/// The saved state is there, and no other thread uses these lanes of it.
 #[inline(always)]
-pub(super) unsafe fn saved<T: Real, S: Isa>(
-    simd: S,
-    state: *mut T,
-    dstate: usize,
-    lanes: Lanes,
-    write: Option<Cx<T, S>>,
-) -> Cx<T, S> {
-    use crate::cpu::simd::V;
-    // SAFETY: the widths of vectors divide the padded length.
+pub(super) unsafe fn write_saved<T: Real, S: Isa>(saved: Array<T>, state: usize, dstate: usize, lanes: Lanes, value: Cx<T, S>) {
+    let [re, im] = saved_at(state, dstate, lanes);
+    // SAFETY: the caller's contract.
     unsafe {
-        let (re, im) = (state.add(lanes.first), state.add(padded(dstate) + lanes.first));
-        if let Some(value) = write {
-            value.re.store(re);
-            value.im.store(im);
-        }
-        Cx { re: V::load(simd, re), im: V::load(simd, im) }
+        saved.store(re, value.re);
+        saved.store(im, value.im);
     }
 }
 
 /// Zeroes the lanes behind the last state, where a product with a padding of zeros may have left NaN.
 ///
 /// # Safety
-/// `rows` has `steps` complex vectors that lie `step` apart.
+/// - `rows` has `steps` complex vectors that lie `step` apart.
+/// - They are this thread's.
 #[inline(always)]
-pub(super) unsafe fn clear_padding<T: Real, S: Isa>(rows: *mut T, step: usize, steps: usize, count: usize) {
+pub(super) unsafe fn clear_padding<T: Real, S: Isa>(rows: Array<T>, step: usize, steps: usize, count: usize) {
     let width = T::lanes::<S>();
     if count == width {
         return;
@@ -167,9 +174,7 @@ pub(super) unsafe fn clear_padding<T: Real, S: Isa>(rows: *mut T, step: usize, s
     for t in 0..steps {
         for part in 0..2 {
             // SAFETY: the caller's contract.
-            unsafe {
-                core::slice::from_raw_parts_mut(rows.add(t * step + part * width + count), width - count).fill(T::default());
-            }
+            unsafe { rows.slice(t * step + part * width + count, width - count) }.fill(T::default());
         }
     }
 }

@@ -99,7 +99,7 @@ impl Product<'_> {
         let [batch, rows, depth] = [0, 1, 2].map(|axis| a.shape()[axis]);
         let columns = b.shape()[if over_time { 1 } else { 2 }];
         let (row_tiles, column_tiles) = (rows.div_ceil(tile_rows), columns.div_ceil(tile_columns));
-        let mut config = Config::default()
+        let config = Config::default()
             .dtype("A", a.dtype())
             .dtype("B", b.dtype())
             .flag("A_CONJUGATE", self.a.conjugate)
@@ -124,10 +124,17 @@ impl Product<'_> {
             slice_units: 0,
             factor: self.factor as f32,
         };
-        let count = match self.to {
+        let (config, count) = self.destination(config, &mut params);
+        let tiles = row_tiles.checked_mul(column_tiles).and_then(|tiles| tiles.checked_mul(count));
+        (config, params, tiles)
+    }
+
+    /// Where results go; how many of the factors' products there are.
+    fn destination(&self, config: Config, params: &mut Params) -> (Config, usize) {
+        match self.to {
             To::Tensor { view, skip } => {
                 let of = |view: Option<View<'_>>| view.map_or(DType::F32, |v| v.dtype());
-                config = config
+                let config = config
                     .dtype("OUT", view.dtype())
                     .dtype("SKIP", of(skip.map(|(skip, _)| skip)))
                     .dtype("EXTRA", of(skip.map(|(_, extra)| extra)))
@@ -138,10 +145,10 @@ impl Product<'_> {
                 params.to = Strided::of(&view);
                 params.skip = Strided::of_option(&skip.map(|(skip, _)| skip));
                 params.extra = Strided::of_option(&skip.map(|(_, extra)| extra));
-                batch
+                (config, self.a.view.shape()[0])
             }
             To::Terms { address, slices, complex } => {
-                config = config
+                let config = config
                     .dtype("OUT", DType::F32)
                     .dtype("SKIP", DType::F32)
                     .dtype("EXTRA", DType::F32)
@@ -151,11 +158,9 @@ impl Product<'_> {
                     .int("TERM_PARTS", if complex { 2 } else { 1 });
                 params.terms = Address::new(address);
                 params.slice_units = slices.units as i64;
-                slices.count
+                (config, slices.count)
             }
-        };
-        let tiles = row_tiles.checked_mul(column_tiles).and_then(|tiles| tiles.checked_mul(count));
-        (config, params, tiles)
+        }
     }
 
     pub fn kernel(&self) -> Result<Kernel<Params>> {

@@ -5,88 +5,109 @@
 
 use super::super::problem::Problem;
 use super::super::targets::{GradientTargets, Sources};
-use super::blocks::{self, Ahead, Tile, Way, target};
+use super::blocks::{self, Ahead, Way};
 use super::chunk::{Chunk, SIDE, STRIP, sides};
 use super::decay::MixBackward;
 use super::forward::load_initial;
-use super::plan::{CHUNK, Checkpoints, Plan, chunks};
-use super::product::{Into, product};
+use super::plan::{CHUNK, Checkpoints, HeadBlock, Plan, chunks};
+use super::product::{Into, Product};
 use super::reduce::Partials;
 use super::rows::{ColumnDot, Gate, Gating};
 use crate::cpu::simd::Real;
-use crate::cpu::{Aligned, Matrix, Shared};
+use crate::cpu::tile::Tile;
+use crate::cpu::{Arena, Array, Matrix, MatrixMut, Room};
 use crate::exec::Exec;
 use crate::ops::sequences::Segment;
-use crate::tensor::View;
 use core::ops::Range;
 
 /// A chunk, and what only this pass needs.
 struct Scratch<T> {
     chunk: Chunk<T>,
-    dy: Aligned<T>,
-    z: Aligned<T>,
-    /// `C S`, and then the weighted input.
-    read: Aligned<T>,
-    /// The output before the gate, and then `B R`.
-    by_state: Aligned<T>,
-    dx: Aligned<T>,
-    /// `diag(exp(cs)) dy`
-    faded: Aligned<T>,
-    /// The gradient by the state after the chunk.
-    dstate: Aligned<T>,
-    by_mix: Aligned<T>,
-    by_cb: Aligned<T>,
-    /// db and dc, (step, dstate).
-    maps: [Aligned<T>; 2],
+    tiles: Tiles<T>,
+    by_mix: Array<T>,
+    by_cb: Array<T>,
+    /// (step, dstate)
+    db: Array<T>,
+    dc: Array<T>,
     /// (head, step) each.
-    by_dt: Aligned<T>,
-    by_exponent: Aligned<T>,
-    read_dot: Aligned<T>,
-    written_dot: Aligned<T>,
+    by_dt: Array<T>,
+    by_exponent: Array<T>,
+    read_dot: Array<T>,
+    written_dot: Array<T>,
     /// (head, dstate)
-    state_dot: Aligned<T>,
+    state_dot: Array<T>,
     /// (step, head) each.
-    ddt: Aligned<T>,
-    ddt_a: Aligned<T>,
+    ddt: Array<T>,
+    ddt_a: Array<T>,
+}
+
+/// Tiles of steps x columns, and the gradient by the state after the chunk.
+#[derive(Clone, Copy)]
+struct Tiles<T> {
+    dy: Tile<T>,
+    z: Tile<T>,
+    /// `C S`, and then the weighted input.
+    read: Tile<T>,
+    /// The output before the gate, and then `B R`.
+    by_state: Tile<T>,
+    dx: Tile<T>,
+    /// `diag(exp(cs)) dy`
+    faded: Tile<T>,
+    dstate: Tile<T>,
 }
 
 impl<T: Real> Scratch<T> {
-    fn new(exec: &Exec, problem: &Problem<'_>, plan: &Plan) -> Self {
-        let chunk = Chunk::new(exec.level(), problem, plan);
-        let zeros = Aligned::zeros;
-        let (tile, by_head, dstate) = (CHUNK * chunk.pitch, CHUNK * plan.heads, problem.dstate);
+    fn lay_out(room: &mut Room<T>, exec: &Exec, problem: &Problem<'_>, plan: &Plan) -> Self {
+        let chunk = Chunk::lay_out(room, exec.level(), problem, plan);
+        let (by_head, map, steps) = (CHUNK * plan.heads, CHUNK * problem.dstate, CHUNK * chunk.head_pitch);
+        let mut tile = |rows: usize| chunk.tile(room.array(rows * chunk.pitch));
+        let tiles = Tiles {
+            dy: tile(CHUNK),
+            z: tile(if problem.z.is_some() { CHUNK } else { 0 }),
+            read: tile(CHUNK),
+            by_state: tile(CHUNK),
+            dx: tile(CHUNK),
+            faded: tile(CHUNK),
+            dstate: tile(problem.dstate),
+        };
         Scratch {
-            dy: zeros(tile),
-            z: zeros(tile),
-            read: zeros(tile),
-            by_state: zeros(tile),
-            dx: zeros(tile),
-            faded: zeros(tile),
-            dstate: zeros(dstate * chunk.pitch),
-            by_mix: zeros(CHUNK * CHUNK),
-            by_cb: zeros(CHUNK * CHUNK),
-            maps: [zeros(CHUNK * dstate), zeros(CHUNK * dstate)],
-            by_dt: zeros(by_head),
-            by_exponent: zeros(by_head),
-            read_dot: zeros(by_head),
-            written_dot: zeros(by_head),
-            state_dot: zeros(plan.heads * dstate),
-            ddt: zeros(CHUNK * chunk.head_pitch),
-            ddt_a: zeros(if problem.dt_a.is_some() { CHUNK * chunk.head_pitch } else { 0 }),
+            tiles,
+            by_mix: room.array(CHUNK * CHUNK),
+            by_cb: room.array(CHUNK * CHUNK),
+            db: room.array(map),
+            dc: room.array(map),
+            by_dt: room.array(by_head),
+            by_exponent: room.array(by_head),
+            read_dot: room.array(by_head),
+            written_dot: room.array(by_head),
+            state_dot: room.array(plan.heads * problem.dstate),
+            ddt: room.array(steps),
+            ddt_a: room.array(if problem.dt_a.is_some() { steps } else { 0 }),
             chunk,
         }
     }
 }
 
-/// What the jobs of one call share.
+/// What the jobs of one call share, and the segment and heads of one.
 struct Job<'j, 'a, T> {
     problem: &'j Problem<'a>,
     targets: &'j GradientTargets,
+    sources: &'j Sources<'j>,
     partials: &'j Partials<T>,
-    /// The cotangent of y.
-    dy: Option<View<'j>>,
+    checkpoints: &'j Checkpoints,
+    /// The states before every chunk of a segment but the first.
+    saved: &'j [T],
     segment: &'j Segment,
     number: usize,
+    block: HeadBlock,
+}
+
+/// The state before a chunk, (dstate, column), and whether it and the gradient by the state after the chunk are 0.
+#[derive(Clone, Copy)]
+struct Ends<T> {
+    state: Matrix<T>,
+    empty: bool,
+    closed: bool,
 }
 
 pub(super) fn backward<T: Real>(
@@ -94,203 +115,125 @@ pub(super) fn backward<T: Real>(
     problem: &Problem<'_>,
     sources: &Sources<'_>,
     targets: &GradientTargets,
-    saved: Shared<T>,
+    saved: &[T],
 ) {
-    let (plan, checkpoints) = (Plan::new(problem), Checkpoints::new(problem));
-    let partials = Partials::new(problem, &plan, targets);
-    exec.for_each(
-        plan.jobs(),
-        || Scratch::new(exec, problem, &plan),
-        |scratch, index| {
-            let number = plan.job(index).0;
-            let segment = &problem.segments.list[number];
-            let job = Job { problem, targets, partials: &partials, dy: sources.y, segment, number };
-            // SAFETY: the plan's jobs lie inside the problem, whose views were checked, and write disjoint heads, segments or partial sums;
-            // checkpoints are dense and as long as their query says.
-            unsafe { job.run(scratch, &plan, &checkpoints, index, sources, saved) }
-        },
-    );
+    let (plan, checkpoints) = (&Plan::new(problem), &Checkpoints::new(problem));
+    let partials = &Partials::new(problem, plan, targets);
+    exec.for_each(plan.jobs(), Arena::<T>::default, |arena, index| {
+        let (number, block) = plan.job(index);
+        let segment = &problem.segments.list[number];
+        let job = Job { problem, targets, sources, partials, checkpoints, saved, segment, number, block };
+        arena.lend(
+            |room| Scratch::lay_out(room, exec, problem, plan),
+            // SAFETY: the plan's jobs lie inside the problem, whose views were checked, and write disjoint heads, segments or partial
+            // sums.
+            |mut scratch| unsafe { job.run(&mut scratch) },
+        );
+    });
     partials.finish(exec, problem, targets);
 }
 
 impl<T: Real> Job<'_, '_, T> {
-    /// Every chunk of a job.
+    /// Every chunk of the job, from the last one.
     ///
     /// # Safety
-    /// The job is one of the plan's and no other thread runs it; checkpoints are dense and as long as their query says.
-    unsafe fn run(
-        &self,
-        scratch: &mut Scratch<T>,
-        plan: &Plan,
-        checkpoints: &Checkpoints,
-        index: usize,
-        sources: &Sources<'_>,
-        saved: Shared<T>,
-    ) {
-        let (problem, segment) = (self.problem, self.segment);
-        let block = plan.job(index).1;
-        let level = scratch.chunk.level;
-        let dstate = scratch.chunk.tile(&mut scratch.dstate);
-        // SAFETY: tiles are as large as a chunk or a state of the plan; the rest is the caller's contract.
+    /// - The job is one of the plan's, and no other thread runs it.
+    /// - The scratch was laid out for the plan.
+    unsafe fn run(&self, scratch: &mut Scratch<T>) {
+        let Job { problem, segment, block, .. } = *self;
+        let dstate = scratch.tiles.dstate;
+        // SAFETY: the caller's contract.
         unsafe {
             scratch.chunk.start(problem, segment.batch, block);
-            let mut closed = match (&sources.final_state, segment.last) {
+            let mut closed = match (&self.sources.final_state, segment.last) {
                 (Some(view), Some(row)) => {
-                    blocks::state(level, Way::Load, view, row, &block, dstate);
+                    blocks::state(&scratch.chunk.place, Way::Load(view), row, dstate);
                     false
                 }
                 _ => {
-                    scratch.dstate.fill(T::default());
+                    dstate.array.clear(scratch.chunk.dstate * dstate.pitch);
                     true
                 }
             };
-            let saved_at = |i| saved.get().wrapping_add(checkpoints.at(self.number, i, &block));
             for (i, steps) in chunks(segment.start..segment.end).enumerate().rev() {
-                self.ask(&mut scratch.chunk, &steps, (i > 1).then(|| saved_at(i - 1)));
-                let (state, empty) = match i {
-                    0 => {
-                        let state = scratch.chunk.state();
-                        (state, !load_initial(&scratch.chunk, problem, segment.initial, state))
-                    }
-                    _ => {
-                        let state = Tile { ptr: saved_at(i), pitch: scratch.chunk.columns() };
-                        (state, !self.targets.need_states())
-                    }
-                };
-                self.chunk(scratch, steps, state, empty, closed);
+                self.prefetch(&mut scratch.chunk, &steps, i);
+                let (state, empty) = self.state_before(&scratch.chunk, i);
+                self.chunk(scratch, steps, Ends { state, empty, closed });
                 closed = false;
             }
-            if let (Some(view), Some(row)) = (target(&self.targets.initial_state), segment.initial) {
-                blocks::state(level, Way::Store, &view, row, &block, dstate);
+            if let (Some(view), Some(row)) = (&self.targets.initial_state, segment.initial) {
+                blocks::state(&scratch.chunk.place, Way::Store(view), row, dstate);
             }
         }
     }
 
-    /// Has what a chunk loads late and stores asked for while its products are computed, and what the chunk before it needs, whose state
-    /// is `state`.
-    fn ask(&self, chunk: &mut Chunk<T>, steps: &Range<usize>, state: Option<*mut T>) {
+    /// The saved state before chunk `i`, which is not the first one.
+    fn saved(&self, chunk: &Chunk<T>, i: usize) -> &[T] {
+        &self.saved[self.checkpoints.at(self.number, i, &self.block)..][..chunk.dstate * chunk.columns()]
+    }
+
+    /// The state before chunk `i`, if it is needed, and whether it is 0.
+    ///
+    /// # Safety
+    /// As [`Job::run`].
+    unsafe fn state_before(&self, chunk: &Chunk<T>, i: usize) -> (Matrix<T>, bool) {
+        let own = chunk.state();
+        match i {
+            // SAFETY: the caller's contract.
+            0 => (own.matrix().read(), unsafe { !load_initial(chunk, self.problem, self.segment.initial, own) }),
+            _ if self.targets.need_states() => (Matrix::new(self.saved(chunk, i).as_ptr(), chunk.columns()), false),
+            _ => (own.matrix().read(), true),
+        }
+    }
+
+    /// Has what chunk `i` loads late and stores prefetched while its products are computed, and what the chunk before it needs.
+    fn prefetch(&self, chunk: &mut Chunk<T>, steps: &Range<usize>, i: usize) {
         let (problem, targets) = (self.problem, self.targets);
         chunk.ahead = Ahead::new();
-        let stored = [&targets.z, &targets.x].map(target);
-        problem.z.iter().chain(stored.iter().flatten()).for_each(|view| chunk.ask(view, steps));
+        problem.z.iter().for_each(|view| chunk.prefetch(Way::Load(view), steps));
+        [&targets.z, &targets.x].into_iter().flatten().for_each(|view| chunk.prefetch(Way::Store(view), steps));
         if steps.start > self.segment.start {
             let before = steps.start - CHUNK..steps.start;
-            chunk.ask_inputs(problem, &before);
-            self.dy.iter().for_each(|view| chunk.ask(view, &before));
-            let (rows, columns) = (chunk.dstate, chunk.columns());
-            state.filter(|_| targets.need_states()).into_iter().for_each(|ptr| chunk.ahead.add_rows(ptr, columns, rows, columns));
+            chunk.prefetch_inputs(problem, &before);
+            self.sources.y.iter().for_each(|view| chunk.prefetch(Way::Load(view), &before));
+            if i > 1 && targets.need_states() {
+                let (state, columns) = (self.saved(chunk, i - 1).as_ptr(), chunk.columns());
+                chunk.ahead.add_rows(state, columns, chunk.dstate, columns);
+            }
         }
         let (len, states) = (steps.len(), chunk.dstate * chunk.columns());
         chunk.ahead.spread(len * (3 * states + len * (chunk.dstate + chunk.columns())));
     }
 
-    /// One chunk; `empty` and `closed` say that the state before it and the gradient by the state after it are 0.
+    /// One chunk.
     ///
     /// # Safety
     /// As [`Job::run`], and the steps are of the segment.
-    unsafe fn chunk(&self, scratch: &mut Scratch<T>, steps: Range<usize>, state: Tile<T>, empty: bool, closed: bool) {
-        let (problem, targets) = (self.problem, self.targets);
-        let exponents = targets.need_exponents();
-        // SAFETY: tiles are as large as a chunk or a state of the plan, matrices within a chunk have CHUNK rows.
+    unsafe fn chunk(&self, scratch: &mut Scratch<T>, steps: Range<usize>, ends: Ends<T>) {
+        let exponents = self.targets.need_exponents();
+        // SAFETY: the caller's contract; tiles are as large as a chunk or a state of the plan, matrices within a chunk have CHUNK rows.
         unsafe {
-            scratch.chunk.load(problem, steps.clone());
-            scratch.chunk.couple(problem);
-            self.cotangent(scratch, &steps, state, empty);
-            let Scratch { chunk, dy, read, by_state, dx, faded, dstate, read_dot, written_dot, state_dot, .. } = scratch;
-            let (level, block, batch) = (chunk.level, chunk.block, chunk.batch);
-            let (len, columns, heads) = (chunk.len(), chunk.columns(), chunk.head_steps(0));
-            let [dy, read, by_state, dx, faded, dstate] = [dy, read, by_state, dx, faded, dstate].map(|v| chunk.tile(v));
-            let (x, b, c) = (chunk.x(), chunk.b(), chunk.c());
-            if targets.d.is_some() {
-                let sums = self.partials.d(self.number, &block);
-                level.dispatch(ColumnDot { shape: chunk.rows(len), a: dy.ptr, b: x.ptr, sums });
-            }
-            chunk.scale(faded, dy, heads.from_start, None);
-            match closed {
-                true => core::slice::from_raw_parts_mut(by_state.ptr, len * by_state.pitch).fill(T::default()),
-                false => product(
-                    level,
-                    &mut chunk.ahead,
-                    by_state.matrix(),
-                    Into::Replace,
-                    [len, columns, problem.dstate],
-                    b,
-                    dstate.matrix(),
-                ),
-            }
-            if exponents {
-                chunk.dot(len, faded, read, read_dot);
-                chunk.dot(len, x, by_state, written_dot);
-                match empty || closed {
-                    true => state_dot.fill(T::default()),
-                    false => chunk.dot(problem.dstate, dstate, state, state_dot),
-                }
-            }
-            chunk.scale(dx, by_state, heads.weight, Some(dy));
+            scratch.chunk.load(self.problem, steps);
+            scratch.chunk.couple(self.problem);
+            self.cotangent(scratch, ends);
+            self.by_states(scratch, ends);
             self.within(scratch);
-            let chunk = &mut scratch.chunk;
-            if let Some(view) = target(&targets.x) {
-                blocks::timed(level, Way::Store, &view, batch, &block, &steps, dx);
+            let (chunk, tiles) = (&mut scratch.chunk, scratch.tiles);
+            if let Some(view) = &self.targets.x {
+                blocks::timed(&chunk.place, Way::Store(view), tiles.dx);
             }
             // the weighted input takes the place of `C S`
-            chunk.scale(read, x, heads.weight, None);
-            let by_cb = Matrix::new(scratch.by_cb.as_mut_ptr(), CHUNK);
-            let [db, dc] = [0, 1].map(|i| Tile { ptr: scratch.maps[i].as_mut_ptr(), pitch: problem.dstate });
-            if targets.b.is_some() {
-                for j in sides(len, STRIP) {
-                    let size = [j.len(), problem.dstate, len - j.start];
-                    product(
-                        level,
-                        &mut chunk.ahead,
-                        db.matrix().at(j.start, 0),
-                        Into::Replace,
-                        size,
-                        by_cb.at(j.start, j.start),
-                        c.at(j.start, 0),
-                    );
-                }
-                if !closed {
-                    product(
-                        level,
-                        &mut chunk.ahead,
-                        db.matrix(),
-                        Into::Add,
-                        [len, problem.dstate, columns],
-                        read.matrix(),
-                        dstate.matrix().t(),
-                    );
-                }
-                self.partials.map(level, 0, batch, &block, &steps, db);
+            chunk.scale(tiles.read, chunk.x(), chunk.head_steps(0).weight, None);
+            if self.targets.b.is_some() {
+                self.by_b(scratch, ends);
             }
-            if targets.c.is_some() {
-                for i in sides(len, STRIP) {
-                    let size = [i.len(), problem.dstate, i.end];
-                    product(
-                        level,
-                        &mut chunk.ahead,
-                        dc.matrix().at(i.start, 0),
-                        Into::Replace,
-                        size,
-                        by_cb.at(0, i.start).t(),
-                        b,
-                    );
-                }
-                if !empty {
-                    product(
-                        level,
-                        &mut chunk.ahead,
-                        dc.matrix(),
-                        Into::Add,
-                        [len, problem.dstate, columns],
-                        faded.matrix(),
-                        state.matrix().t(),
-                    );
-                }
-                self.partials.map(level, 1, batch, &block, &steps, dc);
+            if self.targets.c.is_some() {
+                self.by_c(scratch, ends);
             }
-            chunk.carry(dstate, closed, c, faded);
+            let c = scratch.chunk.c();
+            scratch.chunk.carry(tiles.dstate, ends.closed, c, tiles.faded);
             if exponents {
-                self.step_gradients(scratch, &steps);
+                self.step_gradients(scratch);
             }
         }
     }
@@ -299,83 +242,143 @@ impl<T: Real> Job<'_, '_, T> {
     ///
     /// # Safety
     /// As [`Job::chunk`], and the chunk is loaded.
-    unsafe fn cotangent(&self, scratch: &mut Scratch<T>, steps: &Range<usize>, state: Tile<T>, empty: bool) {
-        let Scratch { chunk, dy, z, read, by_state, .. } = scratch;
-        let (level, block, batch, len) = (chunk.level, chunk.block, chunk.batch, chunk.len());
-        let [dy, z, read, output] = [dy, z, read, by_state].map(|v| chunk.tile(v));
-        // SAFETY: tiles are as large as a chunk of the plan.
+    unsafe fn cotangent(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
+        let (chunk, Tiles { dy, z, read, by_state: output, .. }) = (&mut scratch.chunk, scratch.tiles);
+        let dz = &self.targets.z;
+        // SAFETY: the caller's contract; tiles are as large as a chunk of the plan.
         unsafe {
-            match &self.dy {
-                Some(view) => blocks::timed(level, Way::Load, view, batch, &block, steps, dy),
-                None => core::slice::from_raw_parts_mut(dy.ptr, len * dy.pitch).fill(T::default()),
+            match &self.sources.y {
+                Some(view) => blocks::timed(&chunk.place, Way::Load(view), dy),
+                None => dy.array.clear(chunk.len() * dy.pitch),
             }
-            let dz = target(&self.targets.z);
             if self.targets.need_exponents() || dz.is_some() {
-                chunk.read_state(state, empty, read);
+                chunk.read_state(ends.state, ends.empty, read);
             }
             let Some(view) = &self.problem.z else { return };
-            blocks::timed(level, Way::Load, view, batch, &block, steps, z);
+            blocks::timed(&chunk.place, Way::Load(view), z);
             if dz.is_some() {
-                let (x, from_start) = (chunk.x(), chunk.head_steps(0).from_start);
-                chunk.scale(output, read, from_start, Some(x));
+                chunk.scale(output, read, chunk.head_steps(0).from_start, Some(chunk.x()));
                 chunk.add_mixed(output);
             }
-            let gating = Gating::Backward { output: dz.is_some().then_some(output.ptr.cast_const()) };
-            level.dispatch(Gate { shape: chunk.rows(len), y: dy.ptr, z: z.ptr, gating });
-            if let Some(dz) = &dz {
-                blocks::timed(level, Way::Store, dz, batch, &block, steps, z);
+            let gating = Gating::Backward { output: dz.is_some().then_some(output.array) };
+            chunk.place.level.dispatch(Gate { shape: chunk.rows(chunk.len()), y: dy.array, z: z.array, gating });
+            if let Some(dz) = dz {
+                blocks::timed(&chunk.place, Way::Store(dz), z);
             }
+        }
+    }
+
+    /// What the states before and after the chunk give: the gradient by D, the faded cotangent, `B R`, part of dx, and inner products.
+    ///
+    /// # Safety
+    /// As [`Job::cotangent`], which comes before.
+    unsafe fn by_states(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
+        let Scratch { chunk, tiles, read_dot, written_dot, state_dot, .. } = scratch;
+        let &mut Tiles { dy, read, by_state, dx, faded, dstate, .. } = tiles;
+        let (len, columns, heads, x) = (chunk.len(), chunk.columns(), chunk.head_steps(0), chunk.x());
+        // SAFETY: the caller's contract; tiles are as large as a chunk or a state of the plan.
+        unsafe {
+            if self.targets.d.is_some() {
+                let sums = self.partials.d(self.number, &self.block);
+                chunk.place.level.dispatch(ColumnDot { shape: chunk.rows(len), a: dy.array, b: x.array, sums });
+            }
+            chunk.scale(faded, dy, heads.from_start, None);
+            if ends.closed {
+                by_state.array.clear(len * by_state.pitch);
+            } else {
+                let (dst, size) = (by_state.matrix(), [len, columns, chunk.dstate]);
+                let (lhs, rhs) = (chunk.b(), dstate.matrix().read());
+                Product { dst, into: Into::Replace, size, lhs, rhs }.run(chunk.place.level, &mut chunk.ahead);
+            }
+            if self.targets.need_exponents() {
+                chunk.dot(len, faded, read.matrix().read(), *read_dot);
+                chunk.dot(len, x, by_state.matrix().read(), *written_dot);
+                match ends.empty || ends.closed {
+                    true => state_dot.clear(chunk.heads() * chunk.dstate),
+                    false => chunk.dot(chunk.dstate, dstate, ends.state, *state_dot),
+                }
+            }
+            chunk.scale(dx, by_state, heads.weight, Some(dy));
+        }
+    }
+
+    /// The gradient by B.
+    ///
+    /// # Safety
+    /// As [`Job::within`], which comes before; the weighted input is there.
+    unsafe fn by_b(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
+        let (chunk, tiles) = (&mut scratch.chunk, scratch.tiles);
+        let (level, len, dstate) = (chunk.place.level, chunk.len(), chunk.dstate);
+        let by_cb = MatrixMut::new(scratch.by_cb.ptr(), CHUNK).read();
+        let db = Tile::new(scratch.db, dstate);
+        // SAFETY: the caller's contract.
+        unsafe {
+            for j in sides(len, STRIP) {
+                let (dst, size) = (db.matrix().at(j.start, 0), [j.len(), dstate, len - j.start]);
+                let (lhs, rhs) = (by_cb.at(j.start, j.start), chunk.c().at(j.start, 0));
+                Product { dst, into: Into::Replace, size, lhs, rhs }.run(level, &mut chunk.ahead);
+            }
+            if !ends.closed {
+                let (lhs, rhs) = (tiles.read.matrix().read(), tiles.dstate.matrix().read().t());
+                let size = [len, dstate, chunk.columns()];
+                Product { dst: db.matrix(), into: Into::Add, size, lhs, rhs }.run(level, &mut chunk.ahead);
+            }
+            self.partials.map(0, &chunk.place, db);
+        }
+    }
+
+    /// The gradient by C.
+    ///
+    /// # Safety
+    /// As [`Job::within`], which comes before.
+    unsafe fn by_c(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
+        let (chunk, tiles) = (&mut scratch.chunk, scratch.tiles);
+        let (level, len, dstate) = (chunk.place.level, chunk.len(), chunk.dstate);
+        let by_cb = MatrixMut::new(scratch.by_cb.ptr(), CHUNK).read();
+        let dc = Tile::new(scratch.dc, dstate);
+        // SAFETY: the caller's contract.
+        unsafe {
+            for i in sides(len, STRIP) {
+                let (dst, size) = (dc.matrix().at(i.start, 0), [i.len(), dstate, i.end]);
+                let (lhs, rhs) = (by_cb.at(0, i.start).t(), chunk.b());
+                Product { dst, into: Into::Replace, size, lhs, rhs }.run(level, &mut chunk.ahead);
+            }
+            if !ends.empty {
+                let (lhs, rhs) = (tiles.faded.matrix().read(), ends.state.t());
+                let size = [len, dstate, chunk.columns()];
+                Product { dst: dc.matrix(), into: Into::Add, size, lhs, rhs }.run(level, &mut chunk.ahead);
+            }
+            self.partials.map(1, &chunk.place, dc);
         }
     }
 
     /// What pairs of steps of the chunk give: part of dx, by_cb, by_dt, by_exponent.
     ///
     /// # Safety
-    /// As [`Job::cotangent`], which comes before.
+    /// As [`Job::by_states`], which comes before.
     unsafe fn within(&self, scratch: &mut Scratch<T>) {
-        let Scratch { chunk, dy, dx, by_mix, by_cb, by_dt, by_exponent, .. } = scratch;
-        let [dy, dx] = [dy, dx].map(|v| chunk.tile(v).matrix());
-        let (x, headdim, len, level) = (chunk.x().matrix(), chunk.headdim, chunk.len(), chunk.level);
-        let (by_mix, wanted) = (Matrix::new(by_mix.as_mut_ptr(), CHUNK), self.targets.need_pairs());
-        by_cb.fill(T::default());
-        for head in 0..chunk.block.count {
-            let column = head * headdim;
-            // SAFETY: the blocks lie inside matrices of CHUNK rows and tiles of the block's columns.
-            unsafe {
-                if wanted {
-                    for j in sides(len, SIDE) {
-                        let (left, right) = (x.at(j.start, column), dy.at(j.start, column).t());
-                        product(
-                            level,
-                            &mut chunk.ahead,
-                            by_mix.at(j.start, j.start),
-                            Into::Replace,
-                            [j.len(), len - j.start, headdim],
-                            left,
-                            right,
-                        );
-                    }
+        let Scratch { chunk, tiles, by_mix, by_cb, by_dt, by_exponent, .. } = scratch;
+        let (x, dy, dx) = (chunk.x().matrix().read(), tiles.dy.matrix().read(), tiles.dx.matrix());
+        let (headdim, len, level) = (chunk.headdim, chunk.len(), chunk.place.level);
+        let wanted = self.targets.need_pairs();
+        // SAFETY: the caller's contract; the blocks lie inside matrices of CHUNK rows and tiles of the block's columns.
+        unsafe {
+            by_cb.clear(CHUNK * CHUNK);
+            for head in 0..chunk.heads() {
+                let column = head * headdim;
+                for j in sides(len, SIDE).filter(|_| wanted) {
+                    let dst = MatrixMut::new(by_mix.ptr(), CHUNK).at(j.start, j.start);
+                    let (lhs, rhs) = (x.at(j.start, column), dy.at(j.start, column).t());
+                    let size = [j.len(), len - j.start, headdim];
+                    Product { dst, into: Into::Replace, size, lhs, rhs }.run(level, &mut chunk.ahead);
                 }
-                let backward = MixBackward {
-                    by_mix: by_mix.ptr,
-                    by_cb: by_cb.as_mut_ptr(),
-                    by_dt: by_dt.as_mut_ptr().wrapping_add(head * CHUNK),
-                    by_exponent: by_exponent.as_mut_ptr().wrapping_add(head * CHUNK),
-                };
+                let [by_dt, by_exponent] = [&*by_dt, by_exponent].map(|rows| rows.from(head * CHUNK));
+                let backward = MixBackward { by_mix: *by_mix, by_cb: *by_cb, by_dt, by_exponent };
                 chunk.mix(head, wanted.then_some(backward));
-                if self.targets.x.is_some() {
-                    for j in sides(len, STRIP) {
-                        let (left, right) = (chunk.mixed().at(j.start, j.start), dy.at(j.start, column));
-                        product(
-                            level,
-                            &mut chunk.ahead,
-                            dx.at(j.start, column),
-                            Into::Add,
-                            [j.len(), headdim, len - j.start],
-                            left,
-                            right,
-                        );
-                    }
+                for j in sides(len, STRIP).filter(|_| self.targets.x.is_some()) {
+                    let (lhs, rhs) = (chunk.mixed().at(j.start, j.start), dy.at(j.start, column));
+                    let (dst, size) = (dx.at(j.start, column), [j.len(), headdim, len - j.start]);
+                    Product { dst, into: Into::Add, size, lhs, rhs }.run(level, &mut chunk.ahead);
                 }
             }
         }
@@ -385,45 +388,58 @@ impl<T: Real> Job<'_, '_, T> {
     ///
     /// # Safety
     /// As [`Job::within`], which comes before.
-    unsafe fn step_gradients(&self, scratch: &mut Scratch<T>, steps: &Range<usize>) {
+    unsafe fn step_gradients(&self, scratch: &Scratch<T>) {
+        let chunk = &scratch.chunk;
+        // SAFETY: the caller's contract.
+        unsafe {
+            for head in 0..chunk.heads() {
+                self.head_gradients(scratch, head);
+            }
+            for (target, memory) in [(&self.targets.dt, scratch.ddt), (&self.targets.dt_a, scratch.ddt_a)] {
+                if let Some(view) = target {
+                    blocks::steps(&chunk.place, Way::Store(view), Tile::new(memory, chunk.head_pitch));
+                }
+            }
+        }
+    }
+
+    /// Those of one head, but for the way out.
+    ///
+    /// # Safety
+    /// As [`Job::step_gradients`].
+    unsafe fn head_gradients(&self, scratch: &Scratch<T>, head: usize) {
         let Scratch { chunk, by_dt, by_exponent, read_dot, written_dot, state_dot, ddt, ddt_a, .. } = scratch;
         let (len, dstate, pitch) = (chunk.len(), chunk.dstate, chunk.head_pitch);
-        let own_decay_step = self.problem.dt_a.is_some();
-        for head in 0..chunk.block.count {
-            let (own, own_dots, a) = (chunk.head_steps(head), head * len, chunk.a(head));
-            let first = state_dot[head * dstate..][..dstate].iter().fold(T::default(), |sum, &v| sum + v);
-            let by_exponent = &mut by_exponent[head * CHUNK..][..len];
+        let own = chunk.head_steps(head);
+        // SAFETY: the caller's contract; rows of CHUNK steps, or of as many as the chunk has.
+        unsafe {
+            let first = state_dot.slice(head * dstate, dstate).iter().fold(T::default(), |sum, &v| sum + v);
+            let (by_exponent, by_dt) = (by_exponent.slice(head * CHUNK, len), by_dt.slice(head * CHUNK, len));
+            let (read_dot, written_dot) = (read_dot.slice(head * len, len), written_dot.slice(head * len, len));
+            let (to_end, weight) = (own.to_end.slice(0, len), own.weight.slice(0, len));
             // from the state before the chunk to every later output and to the end
             let mut after = chunk.total(head) * first;
             for t in (0..len).rev() {
-                after = after + read_dot[own_dots + t];
+                after = after + read_dot[t];
                 by_exponent[t] = by_exponent[t] + after;
             }
             let mut before = T::default();
             let (mut da, mut dbias) = (0.0, 0.0);
             for t in 0..len {
-                let written = written_dot[own_dots + t];
-                // SAFETY: rows of CHUNK steps.
-                let (to_end, weight) = unsafe { (*own.to_end.add(t), *own.weight.add(t)) };
+                let written = written_dot[t];
                 let by_exponent = by_exponent[t] + before;
-                before = before + weight * written;
-                let mut by_step = by_dt[head * CHUNK + t] + to_end * written;
-                match own_decay_step {
-                    true => ddt_a[t * pitch + head] = a * by_exponent,
-                    false => by_step = by_step + a * by_exponent,
+                before = before + weight[t] * written;
+                let mut by_step = by_dt[t] + to_end[t] * written;
+                match self.problem.dt_a.is_some() {
+                    true => *ddt_a.at(t * pitch + head, 1) = chunk.a(head) * by_exponent,
+                    false => by_step = by_step + chunk.a(head) * by_exponent,
                 }
                 let raw = by_step * chunk.slope(t, head);
-                ddt[t * pitch + head] = raw;
+                *ddt.at(t * pitch + head, 1) = raw;
                 da += (chunk.decay_step(t, head) * by_exponent).to_f64();
                 dbias += raw.to_f64();
             }
-            self.partials.add_head(self.number, chunk.block.first + head, da, dbias);
-        }
-        for (steps_target, memory) in [(&self.targets.dt, ddt), (&self.targets.dt_a, ddt_a)] {
-            let Some(view) = target(steps_target) else { continue };
-            let tile = Tile { ptr: memory.as_mut_ptr(), pitch };
-            // SAFETY: the steps and heads are this job's.
-            unsafe { blocks::steps(chunk.level, Way::Store, &view, chunk.batch, &chunk.block, steps, tile) };
+            self.partials.add_head(self.number, chunk.place.block.first + head, da, dbias);
         }
     }
 }

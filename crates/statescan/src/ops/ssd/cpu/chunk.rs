@@ -1,15 +1,14 @@
 //! The part of a chunk that both passes compute: its inputs, its decays, its mixing matrices.
 
 use super::super::problem::Problem;
-use super::blocks::{self, Ahead, Tile, Way};
+use super::blocks::{self, Ahead, Place, Way};
 use super::decay::{Decays, HeadSteps, Mix, MixBackward, StepSizes};
 use super::plan::{CHUNK, HeadBlock, Plan};
-use super::product::{Into, product};
+use super::product::{Into, Product};
 use super::rows::{Dot, Factors, Rows, Scale};
 use crate::cpu::simd::Real;
-use crate::cpu::tile::MAX_LANES;
-use crate::cpu::{Aligned, Level, Matrix};
-use crate::tensor::View;
+use crate::cpu::tile::{MAX_LANES, Tile};
+use crate::cpu::{Array, Level, Matrix, MatrixMut, Room, StepSize};
 use core::ops::Range;
 
 /// Side of the diagonal blocks of triangular matrices, which are computed whole: large enough for products that pack their factors.
@@ -25,187 +24,212 @@ pub(super) fn sides(steps: usize, side: usize) -> impl Iterator<Item = Range<usi
 
 /// Memory of one thread and the sizes of its blocks. Rows are padded, and what is in the padding is never used.
 pub(super) struct Chunk<T> {
-    pub level: Level,
     pub headdim: usize,
     pub dstate: usize,
     /// Elements of a row of heads x headdim.
     pub pitch: usize,
     /// Elements of a row of heads.
     pub head_pitch: usize,
-    /// The heads at work.
-    pub block: HeadBlock,
-    /// The steps at work.
-    pub steps: Range<usize>,
-    pub batch: usize,
-    /// What is asked for while products are computed.
+    /// The heads and steps at work.
+    pub place: Place,
+    /// What is prefetched while products are computed.
     pub ahead: Ahead,
-    x: Aligned<T>,
-    b: Aligned<T>,
-    c: Aligned<T>,
-    /// C once more, (dstate, step).
-    across: Aligned<T>,
-    dt: Aligned<T>,
-    slope: Aligned<T>,
-    /// Steps of the decay; empty where they are dt.
-    dt_a: Aligned<T>,
-    high: Aligned<T>,
-    low: Aligned<T>,
-    by_head: Aligned<T>,
-    total: Aligned<T>,
-    a: Aligned<T>,
-    bias: Aligned<T>,
-    skip: Aligned<T>,
     has_skip: bool,
-    index: Vec<T>,
-    cb: Aligned<T>,
-    mix: Aligned<T>,
-    state: Aligned<T>,
+    own_decay_step: bool,
+    arrays: Arrays<T>,
+}
+
+/// What a chunk is computed in.
+#[derive(Clone, Copy)]
+struct Arrays<T> {
+    x: Array<T>,
+    b: Array<T>,
+    c: Array<T>,
+    /// C once more, (dstate, step).
+    across: Array<T>,
+    /// (step, head): dt, its derivative by the raw one, the decay's own step where there is one, and the sums of its exponents.
+    dt: Array<T>,
+    slope: Array<T>,
+    dt_a: Array<T>,
+    high: Array<T>,
+    low: Array<T>,
+    /// What the mixing matrices and the states need of them, (head, step).
+    by_head: HeadSteps<T>,
+    /// One number for each head.
+    total: Array<T>,
+    a: Array<T>,
+    bias: Array<T>,
+    /// One for each column.
+    skip: Array<T>,
+    /// 0, 1, 2, ..
+    index: Array<T>,
+    /// `<C_i, B_j>`, and the mixing matrix of a head.
+    cb: Array<T>,
+    mix: Array<T>,
+    state: Array<T>,
+}
+
+impl<T: Real> Arrays<T> {
+    fn lay_out(room: &mut Room<T>, problem: &Problem<'_>, plan: &Plan) -> Self {
+        let (dstate, pitch, head_pitch) = (problem.dstate, plan.pitch(problem.headdim), plan.heads.next_multiple_of(MAX_LANES));
+        // rows have room for a whole chunk, and there are as many as the longest one has steps
+        let (map, steps) = (plan.steps * dstate, plan.steps * head_pitch);
+        let [dt, slope, high, low] = [steps; 4].map(|len| room.array(len));
+        let mut by_head = || room.array(CHUNK * plan.heads);
+        let by_head = HeadSteps {
+            dt: by_head(),
+            high: by_head(),
+            low: by_head(),
+            from_start: by_head(),
+            to_end: by_head(),
+            weight: by_head(),
+        };
+        Arrays {
+            dt,
+            slope,
+            high,
+            low,
+            by_head,
+            dt_a: if problem.dt_a.is_some() { room.array(steps) } else { dt },
+            x: room.array(plan.steps * pitch),
+            b: room.array(map),
+            c: room.array(map),
+            across: room.array(dstate * CHUNK),
+            total: room.array(plan.heads),
+            a: room.array(head_pitch),
+            bias: room.array(head_pitch),
+            skip: room.array(pitch),
+            index: room.array(CHUNK),
+            cb: room.array(plan.steps * CHUNK),
+            mix: room.array(plan.steps * CHUNK),
+            state: room.array(dstate * pitch),
+        }
+    }
 }
 
 impl<T: Real> Chunk<T> {
-    pub(super) fn new(level: Level, problem: &Problem<'_>, plan: &Plan) -> Self {
-        let (headdim, dstate) = (problem.headdim, problem.dstate);
-        let pitch = plan.pitch(headdim);
-        let head_pitch = plan.heads.next_multiple_of(MAX_LANES);
-        // rows have room for a whole chunk, and there are as many as the longest one has steps
-        let (rows, by_head, maps) = (plan.steps * pitch, plan.steps * head_pitch, plan.steps * dstate);
-        let [x, b, c, across, dt, slope, dt_a, high, low, by_heads, total, a, bias, skip, cb, mix, state] =
-            Aligned::zeros_each([
-                rows,
-                maps,
-                maps,
-                dstate * CHUNK,
-                by_head,
-                by_head,
-                if problem.dt_a.is_some() { by_head } else { 0 },
-                by_head,
-                by_head,
-                6 * CHUNK * plan.heads,
-                plan.heads,
-                head_pitch,
-                head_pitch,
-                pitch,
-                plan.steps * CHUNK,
-                plan.steps * CHUNK,
-                dstate * pitch,
-            ]);
+    pub(super) fn lay_out(room: &mut Room<T>, level: Level, problem: &Problem<'_>, plan: &Plan) -> Self {
+        let block = HeadBlock { group: 0, index: 0, first: 0, count: 0 };
         Chunk {
-            level,
-            headdim,
-            dstate,
-            pitch,
-            head_pitch,
-            block: HeadBlock { group: 0, index: 0, first: 0, count: 0 },
-            steps: 0..0,
-            batch: 0,
+            headdim: problem.headdim,
+            dstate: problem.dstate,
+            pitch: plan.pitch(problem.headdim),
+            head_pitch: plan.heads.next_multiple_of(MAX_LANES),
+            place: Place { level, batch: 0, block, steps: 0..0 },
             ahead: Ahead::new(),
-            x,
-            b,
-            c,
-            across,
-            dt,
-            slope,
-            dt_a,
-            high,
-            low,
-            by_head: by_heads,
-            total,
-            a,
-            bias,
-            skip,
             has_skip: problem.d.is_some(),
-            index: (0..CHUNK).map(|i| T::from_f64(i as f64)).collect(),
-            cb,
-            mix,
-            state,
+            own_decay_step: problem.dt_a.is_some(),
+            arrays: Arrays::lay_out(room, problem, plan),
         }
     }
 
     /// Number of steps at work.
     pub(super) fn len(&self) -> usize {
-        self.steps.len()
+        self.place.steps.len()
     }
 
     /// Number of columns at work.
     pub(super) fn columns(&self) -> usize {
-        self.block.count * self.headdim
+        self.place.block.count * self.headdim
+    }
+
+    /// Number of heads at work.
+    pub(super) fn heads(&self) -> usize {
+        self.place.block.count
     }
 
     /// A tile of steps or states x columns in other memory.
-    pub(super) fn tile(&self, memory: &mut [T]) -> Tile<T> {
-        Tile { ptr: memory.as_mut_ptr(), pitch: self.pitch }
+    pub(super) fn tile(&self, memory: Array<T>) -> Tile<T> {
+        Tile::new(memory, self.pitch)
     }
 
-    pub(super) fn x(&mut self) -> Tile<T> {
-        Tile { ptr: self.x.as_mut_ptr(), pitch: self.pitch }
+    pub(super) fn x(&self) -> Tile<T> {
+        Tile::new(self.arrays.x, self.pitch)
     }
 
-    pub(super) fn state(&mut self) -> Tile<T> {
-        Tile { ptr: self.state.as_mut_ptr(), pitch: self.pitch }
+    pub(super) fn state(&self) -> Tile<T> {
+        Tile::new(self.arrays.state, self.pitch)
     }
 
     /// B, (step, dstate).
-    pub(super) fn b(&mut self) -> Matrix<T> {
-        Matrix::new(self.b.as_mut_ptr(), self.dstate)
+    pub(super) fn b(&self) -> Matrix<T> {
+        Matrix::new(self.arrays.b.ptr().cast_const(), self.dstate)
     }
 
     /// C, (step, dstate).
-    pub(super) fn c(&mut self) -> Matrix<T> {
-        Matrix::new(self.c.as_mut_ptr(), self.dstate)
+    pub(super) fn c(&self) -> Matrix<T> {
+        Matrix::new(self.arrays.c.ptr().cast_const(), self.dstate)
     }
 
     /// M^T of the head that [`Chunk::mix`] computed last.
-    pub(super) fn mixed(&mut self) -> Matrix<T> {
-        Matrix::new(self.mix.as_mut_ptr(), CHUNK)
+    pub(super) fn mixed(&self) -> Matrix<T> {
+        Matrix::new(self.arrays.mix.ptr().cast_const(), CHUNK)
     }
 
-    /// The derivative of the processed dt by the raw one, (step, head).
-    pub(super) fn slope(&self, step: usize, head: usize) -> T {
-        self.slope[step * self.head_pitch + head]
+    /// The derivative of the processed dt by the raw one, at a step of a head.
+    ///
+    /// # Safety
+    /// The chunk is loaded and has the step and the head; the same for the other numbers.
+    pub(super) unsafe fn slope(&self, step: usize, head: usize) -> T {
+        // SAFETY: the caller's contract.
+        unsafe { *self.arrays.slope.at(step * self.head_pitch + head, 1) }
     }
 
     /// The step of the decay.
-    pub(super) fn decay_step(&self, step: usize, head: usize) -> T {
-        let steps = if self.dt_a.is_empty() { &self.dt } else { &self.dt_a };
-        steps[step * self.head_pitch + head]
+    ///
+    /// # Safety
+    /// As [`Chunk::slope`].
+    pub(super) unsafe fn decay_step(&self, step: usize, head: usize) -> T {
+        // SAFETY: the caller's contract.
+        unsafe { *self.arrays.dt_a.at(step * self.head_pitch + head, 1) }
     }
 
-    pub(super) fn a(&self, head: usize) -> T {
-        self.a[head]
+    /// A of a head.
+    ///
+    /// # Safety
+    /// As [`Chunk::slope`].
+    pub(super) unsafe fn a(&self, head: usize) -> T {
+        // SAFETY: the caller's contract.
+        unsafe { *self.arrays.a.at(head, 1) }
     }
 
     /// exp of the chunk's whole sum.
-    pub(super) fn total(&self, head: usize) -> T {
-        self.total[head]
+    ///
+    /// # Safety
+    /// As [`Chunk::slope`].
+    pub(super) unsafe fn total(&self, head: usize) -> T {
+        // SAFETY: the caller's contract.
+        unsafe { *self.arrays.total.at(head, 1) }
     }
 
     /// The rows of every head, or of those from `head`.
-    pub(super) fn head_steps(&mut self, head: usize) -> HeadSteps<T> {
-        let len = self.by_head.len() / 6;
-        let base = self.by_head.as_mut_ptr();
-        let [dt, high, low, from_start, to_end, weight] = core::array::from_fn(|i| base.wrapping_add(i * len + head * CHUNK));
-        HeadSteps { dt, high, low, from_start, to_end, weight }
+    pub(super) fn head_steps(&self, head: usize) -> HeadSteps<T> {
+        self.arrays.by_head.from(head)
     }
 
     /// The shape of a block of these rows.
     pub(super) fn rows(&self, rows: usize) -> Rows {
-        Rows { rows, heads: self.block.count, headdim: self.headdim, pitch: self.pitch }
+        Rows { rows, heads: self.heads(), headdim: self.headdim, pitch: self.pitch }
     }
 
     /// Takes up a block of heads.
     ///
     /// # Safety
-    /// The block is the problem's, for which this memory was made.
+    /// - The block is the problem's, for which this memory was made.
+    /// - No other thread uses the memory.
     pub(super) unsafe fn start(&mut self, problem: &Problem<'_>, batch: usize, block: HeadBlock) {
-        (self.batch, self.block) = (batch, block);
-        // SAFETY: the caller's contract.
+        (self.place.batch, self.place.block) = (batch, block);
+        let Arrays { a, bias, skip, index, .. } = self.arrays;
+        // SAFETY: the caller's contract; columns beyond the heads are numbers, whatever they are.
         unsafe {
-            blocks::parameter(&problem.a, &block, 1, &mut self.a);
-            if let Some(bias) = &problem.dt_bias {
-                blocks::parameter(bias, &block, 1, &mut self.bias);
+            [a, bias].into_iter().for_each(|numbers| numbers.clear(self.head_pitch));
+            index.slice(0, CHUNK).iter_mut().enumerate().for_each(|(i, index)| *index = T::from_f64(i as f64));
+            blocks::parameter(&problem.a, &block, 1, a);
+            if let Some(view) = &problem.dt_bias {
+                blocks::parameter(view, &block, 1, bias);
             }
             if let Some(d) = &problem.d {
-                blocks::parameter(d, &block, self.headdim, &mut self.skip);
+                blocks::parameter(d, &block, self.headdim, skip);
             }
         }
     }
@@ -213,65 +237,70 @@ impl<T: Real> Chunk<T> {
     /// Loads x, dt, dt_a, B and C of some steps and computes their decays.
     ///
     /// # Safety
-    /// The steps, at most [`CHUNK`] and at least one, are the problem's.
+    /// - The steps, at most [`CHUNK`] and at least one, are the problem's.
+    /// - The chunk has been started.
     pub(super) unsafe fn load(&mut self, problem: &Problem<'_>, steps: Range<usize>) {
-        let (level, batch, block, len) = (self.level, self.batch, self.block, steps.len());
-        self.steps = steps.clone();
-        let x = self.x();
-        let dt = Tile { ptr: self.dt.as_mut_ptr(), pitch: self.head_pitch };
+        self.place.steps = steps;
+        let (place, arrays, len) = (&self.place, &self.arrays, self.len());
+        let [dt, dt_a] = [arrays.dt, arrays.dt_a].map(|array| Tile::new(array, self.head_pitch));
         // SAFETY: the caller's contract; the tiles have room for the plan's steps.
         unsafe {
-            blocks::timed(level, Way::Load, &problem.x, batch, &block, &steps, x);
-            for (view, memory) in [(&problem.b, &mut self.b), (&problem.c, &mut self.c)] {
-                let tile = Tile { ptr: memory.as_mut_ptr(), pitch: self.dstate };
-                blocks::map(level, Way::Load, view, batch, block.group, &steps, tile);
+            blocks::timed(place, Way::Load(&problem.x), self.x());
+            for (view, memory) in [(&problem.b, arrays.b), (&problem.c, arrays.c)] {
+                blocks::timed(&blocks::of_group(place), Way::Load(view), Tile::new(memory, self.dstate));
             }
-            blocks::steps(level, Way::Load, &problem.dt, batch, &block, &steps, dt);
+            blocks::steps(place, Way::Load(&problem.dt), dt);
             if let Some(view) = &problem.dt_a {
-                let dt_a = Tile { ptr: self.dt_a.as_mut_ptr(), pitch: self.head_pitch };
-                blocks::steps(level, Way::Load, view, batch, &block, &steps, dt_a);
+                blocks::steps(place, Way::Load(view), dt_a);
             }
         }
-        level.dispatch(StepSizes {
+        place.level.dispatch(StepSizes {
             steps: len,
             pitch: self.head_pitch,
-            dt: dt.ptr,
-            slope: self.slope.as_mut_ptr(),
-            dt_a: problem.dt_a.is_some().then(|| self.dt_a.as_ptr()),
-            high: self.high.as_mut_ptr(),
-            low: self.low.as_mut_ptr(),
-            a: self.a.as_ptr(),
-            bias: self.bias.as_ptr(),
-            softplus: problem.dt_softplus,
-            limit: problem.dt_limit,
+            dt: arrays.dt,
+            slope: arrays.slope,
+            dt_a: self.own_decay_step.then_some(arrays.dt_a),
+            high: arrays.high,
+            low: arrays.low,
+            a: arrays.a,
+            bias: arrays.bias,
+            step: StepSize { softplus: problem.dt_softplus, limit: problem.dt_limit },
         });
-        self.transpose_steps();
-        let (of, total) = (self.head_steps(0), self.total.as_mut_ptr());
-        level.dispatch(Decays { steps: len, heads: block.count, of, total });
+        // SAFETY: the caller's contract.
+        unsafe { self.transpose_steps() };
+        self.place.level.dispatch(Decays { steps: len, heads: self.heads(), of: self.head_steps(0), total: self.arrays.total });
     }
 
-    /// Adds a tensor of the block's heads, (B, L, H, P), to what is asked for.
-    pub(super) fn ask(&mut self, view: &View<'_>, steps: &Range<usize>) {
-        blocks::ask(&mut self.ahead, view, self.batch, &self.block, steps);
+    /// Has a tensor of the block's heads, (B, L, H, P), prefetched at some steps.
+    pub(super) fn prefetch(&mut self, way: Way<'_>, steps: &Range<usize>) {
+        let place = Place { steps: steps.clone(), ..self.place.clone() };
+        blocks::prefetch(&mut self.ahead, &place, way);
     }
 
     /// The same for what [`Chunk::load`] loads.
-    pub(super) fn ask_inputs(&mut self, problem: &Problem<'_>, steps: &Range<usize>) {
-        self.ask(&problem.x, steps);
+    pub(super) fn prefetch_inputs(&mut self, problem: &Problem<'_>, steps: &Range<usize>) {
+        self.prefetch(Way::Load(&problem.x), steps);
+        let place = Place { steps: steps.clone(), ..blocks::of_group(&self.place) };
         for view in [&problem.b, &problem.c] {
-            blocks::ask_map(&mut self.ahead, view, self.batch, self.block.group, steps);
+            blocks::prefetch(&mut self.ahead, &place, Way::Load(view));
         }
     }
 
     /// dt and its sums from (step, head) to (head, step), the last whole vector filled up.
-    fn transpose_steps(&mut self) {
-        let (len, part) = (self.len(), self.by_head.len() / 6);
+    ///
+    /// # Safety
+    /// They are computed.
+    unsafe fn transpose_steps(&self) {
+        let (len, of) = (self.len(), &self.arrays);
         let padded = len.next_multiple_of(MAX_LANES);
-        for (i, source) in [&self.dt, &self.high, &self.low].into_iter().enumerate() {
-            for h in 0..self.block.count {
-                let row = &mut self.by_head[i * part + h * CHUNK..][..CHUNK];
-                for t in 0..padded {
-                    row[t] = source[t.min(len - 1) * self.head_pitch + h];
+        for (from, to) in [(of.dt, of.by_head.dt), (of.high, of.by_head.high), (of.low, of.by_head.low)] {
+            for h in 0..self.heads() {
+                // SAFETY: the caller's contract; rows of CHUNK steps, a multiple of any vector.
+                unsafe {
+                    let row = to.slice(h * CHUNK, CHUNK);
+                    for t in 0..padded {
+                        row[t] = *from.at(t.min(len - 1) * self.head_pitch + h, 1);
+                    }
                 }
             }
         }
@@ -280,43 +309,41 @@ impl<T: Real> Chunk<T> {
     /// `<C_i, B_j>` for all i >= j, once for all heads.
     ///
     /// # Safety
-    /// The steps at work are the problem's.
+    /// The chunk is loaded.
     pub(super) unsafe fn couple(&mut self, problem: &Problem<'_>) {
-        let (level, len, dstate) = (self.level, self.len(), self.dstate);
-        let across = Tile { ptr: self.across.as_mut_ptr(), pitch: CHUNK };
-        let (b, cb) = (self.b(), Matrix::new(self.cb.as_mut_ptr(), CHUNK));
+        let (len, dstate, across) = (self.len(), self.dstate, Tile::new(self.arrays.across, CHUNK));
+        let (b, cb) = (self.b(), MatrixMut::new(self.arrays.cb.ptr(), CHUNK));
         // SAFETY: the caller's contract; the blocks lie inside the matrices, whose rows have CHUNK elements.
         unsafe {
-            blocks::map_across(level, &problem.c, self.batch, self.block.group, &self.steps, across);
+            blocks::map_across(&self.place, &problem.c, across);
             for j in sides(len, STRIP) {
-                let (size, right) = ([j.len(), len - j.start, dstate], across.matrix().at(0, j.start));
-                let dst = cb.at(j.start, j.start);
-                product(level, &mut self.ahead, dst, Into::Replace, size, b.at(j.start, 0), right);
+                let (dst, lhs) = (cb.at(j.start, j.start), b.at(j.start, 0));
+                let rhs = across.matrix().read().at(0, j.start);
+                let size = [j.len(), len - j.start, dstate];
+                Product { dst, into: Into::Replace, size, lhs, rhs }.run(self.place.level, &mut self.ahead);
             }
         }
     }
 
     /// Computes the mixing matrix of a head.
-    pub(super) fn mix(&mut self, head: usize, backward: Option<MixBackward<T>>) {
-        self.level.dispatch(Mix {
-            steps: self.len(),
-            side: SIDE,
-            index: self.index.as_ptr(),
-            of: self.head_steps(head),
-            cb: self.cb.as_ptr(),
-            mix: self.mix.as_mut_ptr(),
-            backward,
-        });
+    ///
+    /// # Safety
+    /// [`Chunk::couple`] comes before.
+    pub(super) unsafe fn mix(&self, head: usize, backward: Option<MixBackward<T>>) {
+        let Arrays { index, cb, mix, .. } = self.arrays;
+        let of = self.head_steps(head);
+        self.place.level.dispatch(Mix { steps: self.len(), side: SIDE, index, of, cb, mix, backward });
     }
 
     /// `dst = src * factor(head, step)`, and `+ D other` where D and `other` are given.
     ///
     /// # Safety
     /// The tiles have room for the steps.
-    pub(super) unsafe fn scale(&self, dst: Tile<T>, src: Tile<T>, factors: *mut T, other: Option<Tile<T>>) {
-        let factors = Factors { ptr: factors, head: CHUNK, row: 1 };
-        let plus = other.filter(|_| self.has_skip).map(|other| (other.ptr.cast_const(), self.skip.as_ptr()));
-        self.level.dispatch(Scale { shape: self.rows(self.len()), dst: dst.ptr, src: src.ptr, factors, plus });
+    pub(super) unsafe fn scale(&self, dst: Tile<T>, src: Tile<T>, factors: Array<T>, other: Option<Tile<T>>) {
+        let factors = Factors { array: factors, head: CHUNK, row: 1 };
+        let plus = other.filter(|_| self.has_skip).map(|other| (other.array, self.arrays.skip));
+        let shape = self.rows(self.len());
+        self.place.level.dispatch(Scale { shape, dst: dst.array, src: src.array, factors, plus });
     }
 
     /// `S <- exp(cs_last) S + maps^T added`, head by head; what was there is 0 if `empty`.
@@ -325,12 +352,14 @@ impl<T: Real> Chunk<T> {
     /// `maps` is (step, dstate), and the tiles have room for a state and for the steps.
     pub(super) unsafe fn carry(&mut self, state: Tile<T>, empty: bool, maps: Matrix<T>, added: Tile<T>) {
         let size = [self.dstate, self.headdim, self.len()];
-        for head in 0..self.block.count {
+        for head in 0..self.heads() {
             let column = head * self.headdim;
-            let into = if empty { Into::Replace } else { Into::Scaled(self.total[head]) };
-            let (state, added) = (state.matrix().at(0, column), added.matrix().at(0, column));
+            let (dst, rhs) = (state.matrix().at(0, column), added.matrix().read().at(0, column));
             // SAFETY: the caller's contract, some of the columns.
-            unsafe { product(self.level, &mut self.ahead, state, into, size, maps.t(), added) };
+            unsafe {
+                let into = if empty { Into::Replace } else { Into::Scaled(self.total(head)) };
+                Product { dst, into, size, lhs: maps.t(), rhs }.run(self.place.level, &mut self.ahead);
+            }
         }
     }
 
@@ -338,23 +367,24 @@ impl<T: Real> Chunk<T> {
     ///
     /// # Safety
     /// The tiles have `rows` rows, `out` as many for each head.
-    pub(super) unsafe fn dot(&self, rows: usize, a: Tile<T>, b: Tile<T>, out: &mut [T]) {
-        let out = Factors { ptr: out.as_mut_ptr(), head: rows, row: 1 };
-        self.level.dispatch(Dot { shape: self.rows(rows), a: a.ptr, b: b.ptr, b_pitch: b.pitch, out });
+    pub(super) unsafe fn dot(&self, rows: usize, a: Tile<T>, b: Matrix<T>, out: Array<T>) {
+        let out = Factors { array: out, head: rows, row: 1 };
+        self.place.level.dispatch(Dot { shape: self.rows(rows), a: a.array, b, out });
     }
 
     /// `y = C S`, zero for an empty state.
     ///
     /// # Safety
     /// The tiles have room for a state and for the steps.
-    pub(super) unsafe fn read_state(&mut self, state: Tile<T>, empty: bool, y: Tile<T>) {
-        let (size, c) = ([self.len(), self.columns(), self.dstate], self.c());
+    pub(super) unsafe fn read_state(&mut self, state: Matrix<T>, empty: bool, y: Tile<T>) {
+        let (size, lhs) = ([self.len(), self.columns(), self.dstate], self.c());
         // SAFETY: the caller's contract.
         unsafe {
-            match empty {
-                true => core::slice::from_raw_parts_mut(y.ptr, self.len() * y.pitch).fill(T::default()),
-                false => product(self.level, &mut self.ahead, y.matrix(), Into::Replace, size, c, state.matrix()),
+            if empty {
+                return y.array.clear(self.len() * y.pitch);
             }
+            let dst = y.matrix();
+            Product { dst, into: Into::Replace, size, lhs, rhs: state }.run(self.place.level, &mut self.ahead);
         }
     }
 
@@ -363,16 +393,17 @@ impl<T: Real> Chunk<T> {
     /// # Safety
     /// The tile has room for the steps.
     pub(super) unsafe fn add_mixed(&mut self, y: Tile<T>) {
-        for head in 0..self.block.count {
-            self.mix(head, None);
-            let (len, headdim, column) = (self.len(), self.headdim, head * self.headdim);
-            let (x, y, mix) = (self.x().matrix(), y.matrix(), self.mixed());
-            for i in sides(len, STRIP) {
-                // SAFETY: the blocks lie inside the tiles.
-                unsafe {
+        let (len, headdim) = (self.len(), self.headdim);
+        for head in 0..self.heads() {
+            let column = head * headdim;
+            let (rhs, y) = (self.x().matrix().read().at(0, column), y.matrix());
+            // SAFETY: the caller's contract; the blocks lie inside the tiles.
+            unsafe {
+                self.mix(head, None);
+                for i in sides(len, STRIP) {
+                    let (dst, lhs) = (y.at(i.start, column), self.mixed().at(0, i.start).t());
                     let size = [i.len(), headdim, i.end];
-                    let (dst, left) = (y.at(i.start, column), mix.at(0, i.start).t());
-                    product(self.level, &mut self.ahead, dst, Into::Add, size, left, x.at(0, column));
+                    Product { dst, into: Into::Add, size, lhs, rhs }.run(self.place.level, &mut self.ahead);
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! Step sizes and decays of a chunk, and the lower-triangular matrices that they make.
 
 use super::plan::CHUNK;
-use crate::cpu::Kernel;
-use crate::cpu::math::{exp, softplus, softplus_derivative};
+use crate::cpu::math::exp;
 use crate::cpu::simd::{Isa, Real, V};
+use crate::cpu::{Array, Kernel, StepSize};
 
 /// Decays by less than this are 0 in any type; keeping sums above it keeps them finite.
 const LOWEST_EXPONENT: f64 = -1e4;
@@ -24,17 +24,16 @@ pub(super) struct StepSizes<T> {
     pub steps: usize,
     /// Heads, padded to whole vectors of any width.
     pub pitch: usize,
-    pub dt: *mut T,
-    pub slope: *mut T,
+    pub dt: Array<T>,
+    pub slope: Array<T>,
     /// Steps of the decay, where they are not dt.
-    pub dt_a: Option<*const T>,
-    pub high: *mut T,
-    pub low: *mut T,
+    pub dt_a: Option<Array<T>>,
+    pub high: Array<T>,
+    pub low: Array<T>,
     /// One number for each head.
-    pub a: *const T,
-    pub bias: *const T,
-    pub softplus: bool,
-    pub limit: (f64, f64),
+    pub a: Array<T>,
+    pub bias: Array<T>,
+    pub step: StepSize,
 }
 
 impl<T: Real> Kernel for StepSizes<T> {
@@ -42,31 +41,19 @@ impl<T: Real> Kernel for StepSizes<T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let (zero, lowest) = (V::constant(simd, 0.0), V::constant(simd, LOWEST_EXPONENT));
-        let (lower, upper) = self.limit;
-        let limited = lower > f64::NEG_INFINITY || upper < f64::INFINITY;
         for h in (0..self.pitch).step_by(T::lanes::<S>()) {
             // SAFETY: the arrays have `pitch` columns and `steps` rows.
             unsafe {
-                let (bias, a) = (V::load(simd, self.bias.add(h)), V::load(simd, self.a.add(h)));
+                let (bias, a) = (self.bias.load(simd, h), self.a.load(simd, h));
                 let (mut high, mut low) = (zero, zero);
                 for t in 0..self.steps {
                     let at = t * self.pitch + h;
-                    let mut dt = V::load(simd, self.dt.add(at)) + bias;
-                    let mut slope = V::constant(simd, 1.0);
-                    if self.softplus {
-                        slope = softplus_derivative(dt);
-                        dt = softplus(dt);
-                    }
-                    if limited {
-                        let (lower, upper) = (V::constant(simd, lower), V::constant(simd, upper));
-                        slope = V::select_less(dt, lower, zero, V::select_less(upper, dt, zero, slope));
-                        dt = dt.max(lower).min(upper);
-                    }
-                    dt.store(self.dt.add(at));
-                    slope.store(self.slope.add(at));
+                    let [[dt], [slope]] = self.step.of::<T, S, 1, true>([self.dt.load(simd, at) + bias]);
+                    self.dt.store(at, dt);
+                    self.slope.store(at, slope);
                     // the rounding error of the sum, exactly (Knuth)
                     let decay_step = match self.dt_a {
-                        Some(dt_a) => V::load(simd, dt_a.add(at)),
+                        Some(dt_a) => dt_a.load(simd, at),
                         None => dt,
                     };
                     let term = (decay_step * a).max(lowest);
@@ -74,8 +61,8 @@ impl<T: Real> Kernel for StepSizes<T> {
                     let part = sum - high;
                     low = low + ((high - (sum - part)) + (term - part));
                     high = sum;
-                    high.store(self.high.add(at));
-                    low.store(self.low.add(at));
+                    self.high.store(at, high);
+                    self.low.store(at, low);
                 }
             }
         }
@@ -85,15 +72,30 @@ impl<T: Real> Kernel for StepSizes<T> {
 /// Per head and step, as (head, step) with [`CHUNK`] steps to a row: the sums, and what follows from them.
 #[derive(Clone, Copy)]
 pub(super) struct HeadSteps<T> {
-    pub dt: *mut T,
-    pub high: *mut T,
-    pub low: *mut T,
+    pub dt: Array<T>,
+    pub high: Array<T>,
+    pub low: Array<T>,
     /// exp(cs): what is left of the chunk's first state.
-    pub from_start: *mut T,
+    pub from_start: Array<T>,
     /// exp(cs_last - cs): what is left at the chunk's end.
-    pub to_end: *mut T,
+    pub to_end: Array<T>,
     /// The same times dt.
-    pub weight: *mut T,
+    pub weight: Array<T>,
+}
+
+impl<T> HeadSteps<T> {
+    /// The rows from a head on.
+    pub(super) fn from(self, head: usize) -> Self {
+        let from = |rows: Array<T>| rows.from(head * CHUNK);
+        HeadSteps {
+            dt: from(self.dt),
+            high: from(self.high),
+            low: from(self.low),
+            from_start: from(self.from_start),
+            to_end: from(self.to_end),
+            weight: from(self.weight),
+        }
+    }
 }
 
 /// Fills the rest of [`HeadSteps`] from dt, high and low, whose rows are filled up to whole vectors; `total` is exp(cs_last) of each head.
@@ -101,7 +103,7 @@ pub(super) struct Decays<T> {
     pub steps: usize,
     pub heads: usize,
     pub of: HeadSteps<T>,
-    pub total: *mut T,
+    pub total: Array<T>,
 }
 
 impl<T: Real> Kernel for Decays<T> {
@@ -113,16 +115,16 @@ impl<T: Real> Kernel for Decays<T> {
             // SAFETY: every array has `heads` rows of CHUNK elements, a multiple of any vector.
             unsafe {
                 let last = row + self.steps - 1;
-                let (high, low) = (V::splat(simd, *self.of.high.add(last)), V::splat(simd, *self.of.low.add(last)));
+                let (high, low) = (V::splat(simd, *self.of.high.at(last, 1)), V::splat(simd, *self.of.low.at(last, 1)));
                 for i in (0..self.steps).step_by(T::lanes::<S>()) {
                     let at = row + i;
-                    let (h, l) = (V::load(simd, self.of.high.add(at)), V::load(simd, self.of.low.add(at)));
-                    fade(h + l).store(self.of.from_start.add(at));
+                    let (h, l) = (self.of.high.load(simd, at), self.of.low.load(simd, at));
+                    self.of.from_start.store(at, fade(h + l));
                     let to_end = fade((high - h) + (low - l));
-                    to_end.store(self.of.to_end.add(at));
-                    (to_end * V::load(simd, self.of.dt.add(at))).store(self.of.weight.add(at));
+                    self.of.to_end.store(at, to_end);
+                    self.of.weight.store(at, to_end * self.of.dt.load(simd, at));
                 }
-                *self.total.add(h) = *self.of.from_start.add(last);
+                *self.total.at(h, 1) = *self.of.from_start.at(last, 1);
             }
         }
     }
@@ -134,12 +136,12 @@ pub(super) struct Mix<T> {
     /// Side of the diagonal blocks, a multiple of any vector.
     pub side: usize,
     /// 0, 1, 2, ..
-    pub index: *const T,
+    pub index: Array<T>,
     /// The head's rows.
     pub of: HeadSteps<T>,
     /// `<C_i, B_j>` at (j, i), CHUNK to a row, as the other matrices.
-    pub cb: *const T,
-    pub mix: *mut T,
+    pub cb: Array<T>,
+    pub mix: Array<T>,
     pub backward: Option<MixBackward<T>>,
 }
 
@@ -147,13 +149,13 @@ pub(super) struct Mix<T> {
 #[derive(Clone, Copy)]
 pub(super) struct MixBackward<T> {
     /// The gradient by M at (j, i).
-    pub by_mix: *const T,
+    pub by_mix: Array<T>,
     /// To which the gradient by `<C_i, B_j>` is added, at (j, i).
-    pub by_cb: *mut T,
+    pub by_cb: Array<T>,
     /// The gradient by dt_j, cs being held.
-    pub by_dt: *mut T,
+    pub by_dt: Array<T>,
     /// Part of the gradient by `dt_t A`: the sum over the pairs j < t <= i.
-    pub by_exponent: *mut T,
+    pub by_exponent: Array<T>,
 }
 
 /// `value` where `first <= index < end`, else 0.
@@ -173,7 +175,7 @@ impl<T: Real> Kernel for Mix<T> {
         let mut pairs = [T::default(); CHUNK];
         if let Some(backward) = &self.backward {
             // SAFETY: the array has CHUNK elements.
-            unsafe { *backward.by_exponent = T::default() };
+            unsafe { *backward.by_exponent.at(0, 1) = T::default() };
         }
         for j in 0..self.steps {
             let row = j * CHUNK;
@@ -182,23 +184,24 @@ impl<T: Real> Kernel for Mix<T> {
                 let block = j - j % self.side;
                 let first = j - j % width;
                 for i in (block..first).step_by(width) {
-                    zero.store(self.mix.add(row + i));
+                    self.mix.store(row + i, zero);
                 }
-                let (high, low) = (V::splat(simd, *self.of.high.add(j)), V::splat(simd, *self.of.low.add(j)));
-                let dt = V::splat(simd, *self.of.dt.add(j));
+                let (high, low) = (V::splat(simd, *self.of.high.at(j, 1)), V::splat(simd, *self.of.low.at(j, 1)));
+                let dt = V::splat(simd, *self.of.dt.at(j, 1));
                 let own = V::constant(simd, j as f64);
                 let (mut by_dt, mut by_exponent) = (zero, zero);
                 for i in (first..self.steps).step_by(width) {
-                    let index = V::load(simd, self.index.add(i));
-                    let (h, l) = (V::load(simd, self.of.high.add(i)), V::load(simd, self.of.low.add(i)));
+                    let index = self.index.load(simd, i);
+                    let (h, l) = (self.of.high.load(simd, i), self.of.low.load(simd, i));
                     let decay = fade((h - high) + (l - low));
-                    let cb = V::load(simd, self.cb.add(row + i)) * decay;
+                    let cb = self.cb.load(simd, row + i) * decay;
                     // a pair that is not one becomes 0 whatever came out
-                    V::select_less(index, own, zero, cb * dt).store(self.mix.add(row + i));
+                    self.mix.store(row + i, V::select_less(index, own, zero, cb * dt));
                     let Some(backward) = &self.backward else { continue };
-                    let by_mix = V::load(simd, backward.by_mix.add(row + i));
-                    let at = backward.by_cb.add(row + i);
-                    (V::load(simd, at) + within(own, index, steps, by_mix * decay * dt)).store(at);
+                    let by_mix = backward.by_mix.load(simd, row + i);
+                    let by_cb: V<T, S> = backward.by_cb.load(simd, row + i);
+                    let by_pair = within(own, index, steps, by_mix * decay * dt);
+                    backward.by_cb.store(row + i, by_cb + by_pair);
                     let term = within(own, index, steps, by_mix * cb);
                     by_dt = by_dt + term;
                     let pair = V::load(simd, pairs.as_ptr().add(i)) + V::select_less(own, index, term * dt, zero);
@@ -206,9 +209,9 @@ impl<T: Real> Kernel for Mix<T> {
                     by_exponent = by_exponent + V::select_less(own, index, pair, zero);
                 }
                 if let Some(backward) = &self.backward {
-                    *backward.by_dt.add(j) = by_dt.reduce_sum();
+                    *backward.by_dt.at(j, 1) = by_dt.reduce_sum();
                     if j + 1 < self.steps {
-                        *backward.by_exponent.add(j + 1) = by_exponent.reduce_sum();
+                        *backward.by_exponent.at(j + 1, 1) = by_exponent.reduce_sum();
                     }
                 }
             }

@@ -5,14 +5,16 @@
 
 use super::super::problem::Problem;
 use super::super::targets::Targets;
-use super::blocks::{self, Ahead, Tile, Way, target};
+use super::blocks::{self, Ahead, Way};
 use super::chunk::Chunk;
-use super::plan::{CHUNK, Checkpoints, Plan, chunks};
+use super::plan::{CHUNK, Checkpoints, HeadBlock, Plan, chunks};
 use super::rows::{Gate, Gating, Save};
 use crate::cpu::simd::Real;
-use crate::cpu::{Aligned, Shared};
+use crate::cpu::tile::Tile;
+use crate::cpu::{Arena, Array, Room};
 use crate::exec::Exec;
-use crate::tensor::View;
+use crate::ops::sequences::Segment;
+use core::ops::Range;
 
 /// Saved states of so many bytes leave the caches before the backward pass reads them.
 const LEAVES_CACHES: usize = 4 << 20;
@@ -20,126 +22,169 @@ const LEAVES_CACHES: usize = 4 << 20;
 /// A chunk, and what only this pass needs.
 struct Scratch<T> {
     chunk: Chunk<T>,
-    y: Aligned<T>,
+    y: Array<T>,
     /// z, and then the weighted input.
-    other: Aligned<T>,
+    other: Array<T>,
 }
 
-pub(super) fn forward<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets, saved: Option<Shared<T>>) {
+impl<T: Real> Scratch<T> {
+    fn lay_out(room: &mut Room<T>, exec: &Exec, problem: &Problem<'_>, plan: &Plan) -> Self {
+        let chunk = Chunk::lay_out(room, exec.level(), problem, plan);
+        let [y, other] = [plan.steps * chunk.pitch; 2].map(|len| room.array(len));
+        Scratch { chunk, y, other }
+    }
+}
+
+pub(super) fn forward<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets, saved: Option<Array<T>>) {
     let (plan, checkpoints) = (Plan::new(problem), Checkpoints::new(problem));
-    let scratch = || {
-        let chunk = Chunk::new(exec.level(), problem, &plan);
-        let len = plan.steps * chunk.pitch;
-        Scratch { chunk, y: Aligned::zeros(len), other: Aligned::zeros(len) }
-    };
     // a job that is one piece has its state in scratch memory
     let (state_len, kept) = (problem.dstate * plan.pitch(problem.headdim), if plan.pieces > 1 { plan.jobs() } else { 0 });
     let mut memory = exec.workspace().take::<T>(kept * state_len);
-    let states = Shared::new(memory.as_mut_slice().as_mut_ptr());
-    exec.for_each_piece(plan.jobs(), plan.pieces, scratch, |scratch, index, piece| {
-        let state = (kept > 0).then(|| states.get().wrapping_add(index * state_len));
-        // SAFETY: the plan's jobs lie inside the problem, whose views were checked, and write disjoint heads or segments; each has a state
-        // of its own.
-        unsafe { job(scratch, problem, &plan, &checkpoints, (index, piece), targets, saved, state) }
+    let states = Array::of(memory.as_mut_slice());
+    exec.for_each_piece(plan.jobs(), plan.pieces, Arena::<T>::default, |arena, index, piece| {
+        arena.lend(
+            |room| Scratch::lay_out(room, exec, problem, &plan),
+            |scratch| {
+                let (number, block) = plan.job(index);
+                let segment = &problem.segments.list[number];
+                let kept = (kept > 0).then(|| states.from(index * state_len));
+                let job = Job { problem, plan: &plan, checkpoints: &checkpoints, targets, saved, segment, number, block, piece };
+                // SAFETY: the plan's jobs lie inside the problem, whose views were checked, and write disjoint heads or segments; each
+                // has a state of its own.
+                unsafe { job.run(scratch, kept) }
+            },
+        );
     });
 }
 
-unsafe fn job<T: Real>(
-    scratch: &mut Scratch<T>,
-    problem: &Problem<'_>,
-    plan: &Plan,
-    checkpoints: &Checkpoints,
-    (index, piece): (usize, usize),
-    targets: &Targets,
-    saved: Option<Shared<T>>,
-    state: Option<*mut T>,
-) {
-    let Scratch { chunk, y, other } = scratch;
-    let (number, block) = plan.job(index);
-    let segment = &problem.segments.list[number];
-    let level = chunk.level;
-    let (y, other, own) = (chunk.tile(y), chunk.tile(other), chunk.state());
-    let state = Tile { ptr: state.unwrap_or(own.ptr), ..own };
-    let (output, last) = (target(&targets.y), target(&targets.final_state));
-    let count = segment.len().div_ceil(CHUNK);
-    // SAFETY: tiles are as large as a chunk or a state of the plan; the rest is the caller's contract.
-    unsafe {
-        chunk.start(problem, segment.batch, block);
-        // a piece goes on from the state that the one before it has left
-        let mut empty = piece == 0 && !load_initial(chunk, problem, segment.initial, state);
-        let here = plan.piece(piece, count);
-        for (i, steps) in chunks(segment.start..segment.end).enumerate().skip(here.start).take(here.len()) {
-            if let (Some(saved), 1..) = (saved, i) {
-                let to = saved.get().add(checkpoints.at(number, i, &block));
-                let (rows, columns, streamed) =
-                    (chunk.dstate, chunk.columns(), checkpoints.len * size_of::<T>() >= LEAVES_CACHES);
-                level.dispatch(Save { from: state, to, rows, columns, streamed });
-            }
-            let onwards = i + 1 < count || last.is_some();
-            if output.is_none() && !onwards {
-                break;
-            }
-            chunk.load(problem, steps.clone());
-            let len = chunk.len();
-            ask(chunk, problem, output.as_ref(), segment.end);
-            if let Some(output) = &output {
-                let (x, from_start) = (chunk.x(), chunk.head_steps(0).from_start);
-                chunk.read_state(state, empty, y);
-                chunk.scale(y, y, from_start, Some(x));
-                chunk.couple(problem);
-                chunk.add_mixed(y);
-                if let Some(z) = &problem.z {
-                    blocks::timed(level, Way::Load, z, segment.batch, &block, &steps, other);
-                    level.dispatch(Gate { shape: chunk.rows(len), y: y.ptr, z: other.ptr, gating: Gating::Apply });
+/// A piece of a job.
+struct Job<'j, 'a, T> {
+    problem: &'j Problem<'a>,
+    plan: &'j Plan,
+    checkpoints: &'j Checkpoints,
+    targets: &'j Targets,
+    saved: Option<Array<T>>,
+    segment: &'j Segment,
+    number: usize,
+    block: HeadBlock,
+    piece: usize,
+}
+
+impl<T: Real> Job<'_, '_, T> {
+    /// The chunks of the piece. `kept` is the state that pieces hand each other.
+    ///
+    /// # Safety
+    /// - The job is one of the plan's, and no other thread runs it.
+    /// - The scratch was laid out for the plan.
+    unsafe fn run(&self, mut scratch: Scratch<T>, kept: Option<Array<T>>) {
+        let Job { problem, plan, targets, segment, block, piece, .. } = *self;
+        let own = scratch.chunk.state();
+        let state = Tile { array: kept.unwrap_or(own.array), ..own };
+        let count = segment.len().div_ceil(CHUNK);
+        // SAFETY: the caller's contract.
+        unsafe {
+            scratch.chunk.start(problem, segment.batch, block);
+            // a piece goes on from the state that the one before it has left
+            let mut empty = piece == 0 && !load_initial(&scratch.chunk, problem, segment.initial, state);
+            let here = plan.piece(piece, count);
+            for (i, steps) in chunks(segment.start..segment.end).enumerate().skip(here.start).take(here.len()) {
+                if i > 0 {
+                    self.save(&scratch.chunk, i, state);
                 }
-                blocks::timed(level, Way::Store, output, segment.batch, &block, &steps, y);
+                let onwards = i + 1 < count || targets.final_state.is_some();
+                if targets.y.is_none() && !onwards {
+                    break;
+                }
+                self.chunk(&mut scratch, steps, state, (empty, onwards));
+                empty = empty && !onwards;
+            }
+            if let (Some(last), Some(row), true) = (&targets.final_state, segment.last, piece + 1 == plan.pieces) {
+                blocks::state(&scratch.chunk.place, Way::Store(last), row, state);
+            }
+        }
+    }
+
+    /// Saves the state before chunk `i`, if states are saved.
+    ///
+    /// # Safety
+    /// As [`Job::run`].
+    unsafe fn save(&self, chunk: &Chunk<T>, i: usize, from: Tile<T>) {
+        let Some(saved) = self.saved else { return };
+        let to = saved.from(self.checkpoints.at(self.number, i, &self.block));
+        let streamed = self.checkpoints.len * size_of::<T>() >= LEAVES_CACHES;
+        chunk.place.level.dispatch(Save { from, to, rows: chunk.dstate, columns: chunk.columns(), streamed });
+    }
+
+    /// One chunk: its outputs if they are wanted, and the state after it if it goes `onwards`. The state before it is 0 if `empty`.
+    ///
+    /// # Safety
+    /// As [`Job::run`].
+    unsafe fn chunk(&self, scratch: &mut Scratch<T>, steps: Range<usize>, state: Tile<T>, (empty, onwards): (bool, bool)) {
+        let Scratch { chunk, y, other } = scratch;
+        let (y, other) = (chunk.tile(*y), chunk.tile(*other));
+        // SAFETY: the caller's contract; tiles are as large as a chunk or a state of the plan.
+        unsafe {
+            chunk.load(self.problem, steps);
+            self.prefetch(chunk);
+            if let Some(output) = &self.targets.y {
+                let (x, from_start) = (chunk.x(), chunk.head_steps(0).from_start);
+                chunk.read_state(state.matrix().read(), empty, y);
+                chunk.scale(y, y, from_start, Some(x));
+                chunk.couple(self.problem);
+                chunk.add_mixed(y);
+                if let Some(z) = &self.problem.z {
+                    blocks::timed(&chunk.place, Way::Load(z), other);
+                    let shape = chunk.rows(chunk.len());
+                    chunk.place.level.dispatch(Gate { shape, y: y.array, z: other.array, gating: Gating::Apply });
+                }
+                blocks::timed(&chunk.place, Way::Store(output), y);
             }
             if onwards {
                 let (x, weight, b) = (chunk.x(), chunk.head_steps(0).weight, chunk.b());
                 chunk.scale(other, x, weight, None);
                 chunk.carry(state, empty, b, other);
-                empty = false;
             }
         }
-        if let (Some(last), Some(row), true) = (&last, segment.last, piece + 1 == plan.pieces) {
-            blocks::state(level, Way::Store, last, row, &block, state);
-        }
     }
-}
 
-/// Has what the chunk at work needs after its first products asked for while they are computed, and then what the next one loads.
-fn ask<T: Real>(chunk: &mut Chunk<T>, problem: &Problem<'_>, output: Option<&View<'_>>, end: usize) {
-    let (steps, len, states) = (chunk.steps.clone(), chunk.len(), chunk.dstate * chunk.columns());
-    chunk.ahead = Ahead::new();
-    if let Some(output) = output {
-        problem.z.iter().chain([output]).for_each(|view| chunk.ask(view, &steps));
+    /// Has what the chunk at work needs after its first products prefetched while they are computed, and then what the next one loads.
+    fn prefetch(&self, chunk: &mut Chunk<T>) {
+        let (problem, end) = (self.problem, self.segment.end);
+        let (steps, len, states) = (chunk.place.steps.clone(), chunk.len(), chunk.dstate * chunk.columns());
+        chunk.ahead = Ahead::new();
+        if let Some(output) = &self.targets.y {
+            problem.z.iter().for_each(|z| chunk.prefetch(Way::Load(z), &steps));
+            chunk.prefetch(Way::Store(output), &steps);
+        }
+        if steps.end < end {
+            chunk.prefetch_inputs(problem, &(steps.end..end.min(steps.end + CHUNK)));
+        }
+        chunk.ahead.spread(len * (2 * states + len / 2 * (chunk.dstate + chunk.columns())));
     }
-    if steps.end < end {
-        chunk.ask_inputs(problem, &(steps.end..end.min(steps.end + CHUNK)));
-    }
-    chunk.ahead.spread(len * (2 * states + len / 2 * (chunk.dstate + chunk.columns())));
 }
 
 /// Loads the state before a segment; whether there is one. Without one the state is 0.
 ///
 /// # Safety
-/// The chunk has taken up the block; the tile has room for a state.
+/// - The chunk has taken up the block.
+/// - The tile is this thread's and has room for a state.
 pub(super) unsafe fn load_initial<T: Real>(
     chunk: &Chunk<T>,
     problem: &Problem<'_>,
     row: Option<(usize, usize)>,
     state: Tile<T>,
 ) -> bool {
-    match (&problem.initial_state, row) {
-        (Some(view), Some(row)) => {
-            // SAFETY: the caller's contract.
-            unsafe { blocks::state(chunk.level, Way::Load, view, row, &chunk.block, state) };
-            true
-        }
-        _ => {
-            // SAFETY: the caller's contract.
-            unsafe { core::slice::from_raw_parts_mut(state.ptr, chunk.dstate * chunk.pitch) }.fill(T::default());
-            false
+    // SAFETY: the caller's contract.
+    unsafe {
+        match (&problem.initial_state, row) {
+            (Some(view), Some(row)) => {
+                blocks::state(&chunk.place, Way::Load(view), row, state);
+                true
+            }
+            _ => {
+                state.array.clear(chunk.dstate * chunk.pitch);
+                false
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ mod rows;
 
 use super::problem::Problem;
 use super::targets::{GradientTargets, Sources, Targets};
-use crate::cpu::Shared;
+use crate::cpu::Array;
 use crate::cpu::simd::Real;
 use crate::exec::Exec;
 pub(crate) use plan::Checkpoints;
@@ -26,7 +26,9 @@ pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
 }
 
 fn forward_as<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
-    let saved = targets.checkpoints.as_ref().map(|v| Shared::new(v.as_mut_ptr().cast::<T>()));
+    let len = Checkpoints::new(problem).len;
+    // SAFETY: checked targets are dense and have the type and the length that the query for saved states says.
+    let saved = targets.checkpoints.as_ref().map(|view| unsafe { Array::from_raw(view.as_mut_ptr().cast::<T>(), len) });
     forward::forward(exec, problem, targets, saved);
 }
 
@@ -38,24 +40,19 @@ pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>
 }
 
 fn backward_as<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
-    let mut own = Vec::<T>::new();
+    let (mut own, len) = (Vec::<T>::new(), Checkpoints::new(problem).len);
     let saved = match &sources.checkpoints {
-        Some(view) => view.as_ptr().cast_mut().cast::<T>(),
-        None => {
-            if targets.need_states() {
-                own.resize(Checkpoints::new(problem).len, T::default());
-                let saved = Some(Shared::new(own.as_mut_ptr()));
-                forward::forward(
-                    exec,
-                    problem,
-                    &Targets { y: None, final_state: None, checkpoints: None, workspace: None },
-                    saved,
-                );
-            }
-            own.as_mut_ptr()
+        // SAFETY: checked saved states are dense and have the type and the length that their query says.
+        Some(view) if len > 0 => unsafe { core::slice::from_raw_parts(view.as_ptr().cast::<T>(), len) },
+        None if targets.need_states() => {
+            own.resize(len, T::default());
+            let nothing = Targets { y: None, final_state: None, checkpoints: None, workspace: None };
+            forward::forward(exec, problem, &nothing, Some(Array::of(&mut own)));
+            own.as_slice()
         }
+        _ => &[],
     };
-    backward::backward(exec, problem, sources, targets, Shared::new(saved));
+    backward::backward(exec, problem, sources, targets, saved);
 }
 
 impl GradientTargets {

@@ -6,7 +6,8 @@ use crate::cpu::tile::MAX_LANES;
 /// `len` elements from `src`, the rest of the vector 0.
 ///
 /// # Safety
-/// `len` elements can be read, `len` is at most the number of lanes.
+/// - `len` elements can be read.
+/// - They are at most a vector.
 #[inline(always)]
 pub(super) unsafe fn load_part<T: Real, S: Isa>(simd: S, src: *const T, len: usize) -> V<T, S> {
     // SAFETY: the caller's contract; the array is as wide as the widest vector.
@@ -20,8 +21,11 @@ pub(super) unsafe fn load_part<T: Real, S: Isa>(simd: S, src: *const T, len: usi
     }
 }
 
+/// Stores the first `len` elements of a vector.
+///
 /// # Safety
-/// As [`load_part`], for writing.
+/// - `len` elements can be written by this thread.
+/// - They are at most a vector.
 #[inline(always)]
 pub(super) unsafe fn store_part<T: Real, S: Isa>(value: V<T, S>, dst: *mut T, len: usize) {
     // SAFETY: the caller's contract.

@@ -4,7 +4,7 @@
 use super::blocks::Ahead;
 use super::parts::{load_part, store_part};
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::{Kernel, Level, Matrix};
+use crate::cpu::{Kernel, Level, Matrix, MatrixMut};
 
 /// What becomes of what is there.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,29 +15,34 @@ pub(super) enum Into<T> {
     Scaled(T),
 }
 
-/// `dst (m, n) = lhs (m, k) rhs (k, n)`, or added to what is there. Products along rows ask for what comes next on the way, as work of m n k.
-///
-/// # Safety
-/// The three blocks lie in memory that can be read (`lhs`, `rhs`) and written (`dst`), and `dst` is apart from the others.
-pub(super) unsafe fn product<T: Real>(
-    level: Level,
-    ahead: &mut Ahead,
-    dst: Matrix<T>,
-    into: Into<T>,
-    size: [usize; 3],
-    lhs: Matrix<T>,
-    rhs: Matrix<T>,
-) {
-    if dst.col == 1 && rhs.col == 1 {
-        return level.dispatch(RowProduct { ahead, dst, into, size, lhs, rhs });
+/// `dst (m, n) = lhs (m, k) rhs (k, n)`, or added to what is there.
+pub(super) struct Product<T> {
+    pub dst: MatrixMut<T>,
+    pub into: Into<T>,
+    pub size: [usize; 3],
+    pub lhs: Matrix<T>,
+    pub rhs: Matrix<T>,
+}
+
+impl<T: Real> Product<T> {
+    /// Computes it. Products along rows prefetch what comes next on the way, as work of m n k.
+    ///
+    /// # Safety
+    /// - The first m rows and k columns of `lhs`, and k and n of `rhs`, can be read.
+    /// - Those of `dst` are this thread's and apart from the others.
+    pub(super) unsafe fn run(self, level: Level, ahead: &mut Ahead) {
+        let Product { dst, into, size, lhs, rhs } = self;
+        if dst.col == 1 && rhs.col == 1 {
+            return level.dispatch(RowProduct { ahead, dst, into, size, lhs, rhs });
+        }
+        let before = match into {
+            Into::Replace => None,
+            Into::Add => Some(T::from_f64(1.0)),
+            Into::Scaled(factor) => Some(factor),
+        };
+        // SAFETY: the caller's contract.
+        unsafe { T::multiply(dst, before, size, lhs, rhs) }
     }
-    let before = match into {
-        Into::Replace => None,
-        Into::Add => Some(T::from_f64(1.0)),
-        Into::Scaled(factor) => Some(factor),
-    };
-    // SAFETY: the caller's contract.
-    unsafe { T::multiply(dst, before, size, lhs, rhs) }
 }
 
 /// Multiply-adds between two prefetch for what comes next: some forty nanoseconds.
@@ -47,7 +52,7 @@ const STRETCH: usize = 4096;
 /// a block of rows x two vectors stays in registers over all of k, and two vectors of `rhs`, over all of k, stay in the first cache.
 struct RowProduct<'p, T> {
     ahead: &'p mut Ahead,
-    dst: Matrix<T>,
+    dst: MatrixMut<T>,
     into: Into<T>,
     size: [usize; 3],
     lhs: Matrix<T>,
@@ -174,15 +179,16 @@ mod tests {
     /// Small integers, so that sums are exact in any order; what is replaced must not be read.
     fn one_product(level: Level, size: [usize; 3], across: bool, into: Into<f32>) {
         let [m, n, k] = size;
-        let mut a: Vec<f32> = (0..m * k).map(|i| (i % 7) as f32 - 3.0).collect();
-        let mut b: Vec<f32> = (0..k * n).map(|i| (i % 5) as f32 - 2.0).collect();
+        let a: Vec<f32> = (0..m * k).map(|i| (i % 7) as f32 - 3.0).collect();
+        let b: Vec<f32> = (0..k * n).map(|i| (i % 5) as f32 - 2.0).collect();
         let before = |i: usize| if into == Into::Replace { f32::NAN } else { (i % 11) as f32 };
         // a row longer than the matrix, to see that nothing beyond is written
         let mut c: Vec<f32> = (0..m * (n + 1)).map(before).collect();
-        let lhs = Matrix::new(a.as_mut_ptr(), k);
-        let rhs = if across { Matrix::new(b.as_mut_ptr(), k).t() } else { Matrix::new(b.as_mut_ptr(), n) };
+        let lhs = Matrix::new(a.as_ptr(), k);
+        let rhs = if across { Matrix::new(b.as_ptr(), k).t() } else { Matrix::new(b.as_ptr(), n) };
+        let dst = MatrixMut::new(c.as_mut_ptr(), n + 1);
         // SAFETY: the vectors have the sizes given.
-        unsafe { product(level, &mut Ahead::new(), Matrix::new(c.as_mut_ptr(), n + 1), into, size, lhs, rhs) };
+        unsafe { Product { dst, into, size, lhs, rhs }.run(level, &mut Ahead::new()) };
         for r in 0..m {
             for s in 0..=n {
                 // SAFETY: inside the matrices.

@@ -3,14 +3,13 @@
 
 use super::super::problem::Problem;
 use super::super::targets::GradientTargets;
-use super::blocks::{self, Tile, Way};
+use super::blocks::{self, Place, Way};
 use super::plan::{CHUNK, HeadBlock, Plan};
-use crate::cpu::Level;
-use crate::cpu::Shared;
+use crate::cpu::Array;
 use crate::cpu::simd::Real;
+use crate::cpu::tile::Tile;
 use crate::exec::Exec;
 use crate::tensor::RawViewMut;
-use core::ops::Range;
 
 pub(super) struct Partials<T> {
     nheads: usize,
@@ -20,14 +19,14 @@ pub(super) struct Partials<T> {
     /// Blocks in a group; with one, gradients by b and c are stored at once.
     blocks: usize,
     targets: [Option<RawViewMut>; 2],
-    /// The memory that the pointers below lead to.
+    /// The memory that the arrays below lead to.
     _memory: (Vec<f64>, Vec<f64>, [Vec<T>; 2]),
     /// (segment, head, 2): by a and by dt_bias.
-    heads: Shared<f64>,
+    heads: Array<f64>,
     /// (segment, head, headdim)
-    columns: Shared<f64>,
+    columns: Array<f64>,
     /// (block of the group, batch, step, group, dstate) for b and c.
-    maps: [Shared<T>; 2],
+    maps: [Array<T>; 2],
 }
 
 impl<T: Real> Partials<T> {
@@ -47,57 +46,50 @@ impl<T: Real> Partials<T> {
             map_shape,
             blocks: plan.blocks_per_group,
             targets,
-            heads: Shared::new(heads.as_mut_ptr()),
-            columns: Shared::new(columns.as_mut_ptr()),
-            maps: [0, 1].map(|i| Shared::new(maps[i].as_mut_ptr())),
+            heads: Array::of(&mut heads),
+            columns: Array::of(&mut columns),
+            maps: maps.each_mut().map(|map| Array::of(map)),
             _memory: (heads, columns, maps),
         }
     }
 
     /// Where a job adds its part of the gradient by d, one number for each column.
-    pub(super) fn d(&self, segment: usize, block: &HeadBlock) -> *mut f64 {
-        self.columns.get().wrapping_add((segment * self.nheads + block.first) * self.headdim)
+    pub(super) fn d(&self, segment: usize, block: &HeadBlock) -> Array<f64> {
+        self.columns.from((segment * self.nheads + block.first) * self.headdim)
     }
 
     /// Adds to a job's part of the gradients by a and by dt_bias.
     pub(super) fn add_head(&self, segment: usize, head: usize, a: f64, bias: f64) {
         // SAFETY: the memory has two numbers for each segment and head, and each belongs to one job.
-        unsafe {
-            let at = self.heads.get().add((segment * self.nheads + head) * 2);
-            *at += a;
-            *at.add(1) += bias;
-        }
+        let sums = unsafe { self.heads.slice((segment * self.nheads + head) * 2, 2) };
+        sums[0] += a;
+        sums[1] += bias;
     }
 
     /// Takes a block's gradient by b (0) or c (1) for some steps.
     ///
     /// # Safety
-    /// Steps and block are the calling job's.
-    pub(super) unsafe fn map(
-        &self,
-        level: Level,
-        which: usize,
-        batch: usize,
-        block: &HeadBlock,
-        steps: &Range<usize>,
-        tile: Tile<T>,
-    ) {
+    /// - The place is the calling job's.
+    /// - The tile has its steps.
+    pub(super) unsafe fn map(&self, which: usize, place: &Place, tile: Tile<T>) {
         let Some(target) = &self.targets[which] else { return };
         // SAFETY: the caller's contract; rows lie inside the part of this block.
         unsafe {
             if self.blocks == 1 {
-                return blocks::map(level, Way::Store, &target.as_read(), batch, block.group, steps, tile);
+                return blocks::timed(&blocks::of_group(place), Way::Store(target), tile);
             }
-            for (row, step) in steps.clone().enumerate() {
-                let to = self.row(which, block.index, batch, step, block.group);
-                core::ptr::copy_nonoverlapping(tile.ptr.add(row * tile.pitch), to, self.map_shape[3]);
+            for (row, step) in place.steps.clone().enumerate() {
+                let dstate = self.map_shape[3];
+                let to = self.row(which, place.block.index, (place.batch, step, place.block.group));
+                to.slice(0, dstate).copy_from_slice(tile.array.slice(row * tile.pitch, dstate));
             }
         }
     }
 
-    fn row(&self, which: usize, block: usize, batch: usize, step: usize, group: usize) -> *mut T {
+    /// A block's part of the gradient at a (batch, step, group): a row of states.
+    fn row(&self, which: usize, block: usize, (batch, step, group): (usize, usize, usize)) -> Array<T> {
         let [batches, seqlen, groups, dstate] = self.map_shape;
-        self.maps[which].get().wrapping_add((((block * batches + batch) * seqlen + step) * groups + group) * dstate)
+        self.maps[which].from((((block * batches + batch) * seqlen + step) * groups + group) * dstate)
     }
 
     /// Adds up the parts.
@@ -149,13 +141,14 @@ impl<T: Real> Partials<T> {
                     let sum = &mut sum[row * dstate..][..dstate];
                     for block in 0..self.blocks {
                         // SAFETY: a row of a part; the jobs that wrote it have ended.
-                        let part = unsafe { core::slice::from_raw_parts(self.row(which, block, batch, step, group), dstate) };
-                        sum.iter_mut().zip(part).for_each(|(sum, &part)| *sum = *sum + part);
+                        let part = unsafe { self.row(which, block, (batch, step, group)).slice(0, dstate) };
+                        sum.iter_mut().zip(part).for_each(|(sum, part)| *sum = *sum + *part);
                     }
                 }
-                let tile = Tile { ptr: sum.as_mut_ptr(), pitch: dstate };
+                let (tile, level) = (Tile::new(Array::of(sum), dstate), exec.level());
+                let block = HeadBlock { group, index: 0, first: group, count: 1 };
                 // SAFETY: each job stores steps and a group of its own.
-                unsafe { blocks::map(exec.level(), Way::Store, &target.as_read(), batch, group, &steps, tile) };
+                unsafe { blocks::timed(&Place { level, batch, block, steps }, Way::Store(target), tile) };
             },
         );
     }

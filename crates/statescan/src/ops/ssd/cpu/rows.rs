@@ -1,16 +1,15 @@
 //! Elementwise work on rows of (head, headdim) columns, with one factor for each head and row.
 
-use super::blocks::Tile;
 use super::parts::{load_part, store_part};
-use crate::cpu::Kernel;
 use crate::cpu::math::{silu, silu_and_derivative};
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::MAX_LANES;
+use crate::cpu::tile::{MAX_LANES, Tile};
+use crate::cpu::{Array, Kernel, Matrix};
 
 /// Copies rows to contiguous memory.
 pub(super) struct Save<T> {
     pub from: Tile<T>,
-    pub to: *mut T,
+    pub to: Array<T>,
     pub rows: usize,
     pub columns: usize,
     /// Past the caches, where the memory is aligned for that.
@@ -23,15 +22,15 @@ impl<T: Real> Kernel for Save<T> {
     fn run<S: Isa>(self, simd: S) {
         let Save { from, to, rows, columns, streamed } = self;
         let width = T::lanes::<S>();
-        let streamed = streamed && columns.is_multiple_of(width) && to.addr().is_multiple_of(width * size_of::<T>());
+        let streamed = streamed && columns.is_multiple_of(width) && to.ptr().addr().is_multiple_of(width * size_of::<T>());
         for r in 0..rows {
-            let (source, target) = (from.ptr.wrapping_add(r * from.pitch), to.wrapping_add(r * columns));
             for column in (0..columns).step_by(width) {
                 // SAFETY: the columns lie inside both rows.
                 unsafe {
                     let len = width.min(columns - column);
-                    let value = load_part(simd, source.add(column), len);
-                    if streamed { value.stream(target.add(column)) } else { store_part(value, target.add(column), len) }
+                    let value = load_part(simd, from.at(r, column, len), len);
+                    let target = to.at(r * columns + column, len);
+                    if streamed { value.stream(target) } else { store_part(value, target, len) }
                 }
             }
         }
@@ -54,28 +53,26 @@ pub(super) struct Rows {
 /// One number for each head and row: element (h, r) is at `h * head + r * row`.
 #[derive(Clone, Copy)]
 pub(super) struct Factors<T> {
-    pub ptr: *mut T,
+    pub array: Array<T>,
     pub head: usize,
     pub row: usize,
 }
 
 impl<T: Copy> Factors<T> {
-    /// # Safety
-    /// Head and row lie inside.
     #[inline(always)]
-    unsafe fn at(self, h: usize, r: usize) -> *mut T {
-        self.ptr.wrapping_add(h * self.head + r * self.row)
+    fn at(self, h: usize, r: usize) -> *mut T {
+        self.array.at(h * self.head + r * self.row, 1)
     }
 }
 
 /// `dst = src * factor`, and `+ other * column` if those are given. `dst` may be `src`.
 pub(super) struct Scale<T> {
     pub shape: Rows,
-    pub dst: *mut T,
-    pub src: *const T,
+    pub dst: Array<T>,
+    pub src: Array<T>,
     pub factors: Factors<T>,
     /// A block of the same shape, and one number for each column.
-    pub plus: Option<(*const T, *const T)>,
+    pub plus: Option<(Array<T>, Array<T>)>,
 }
 
 impl<T: Real> Kernel for Scale<T> {
@@ -93,11 +90,12 @@ impl<T: Real> Kernel for Scale<T> {
                     while p < headdim {
                         let (column, len) = (h * headdim + p, width.min(headdim - p));
                         let at = r * pitch + column;
-                        let mut value = load_part(simd, self.src.add(at), len) * factor;
+                        let mut value = load_part(simd, self.src.at(at, len), len) * factor;
                         if let Some((other, by)) = self.plus {
-                            value = load_part(simd, other.add(at), len).mul_add(load_part(simd, by.add(column), len), value);
+                            let by = load_part(simd, by.at(column, len), len);
+                            value = load_part(simd, other.at(at, len), len).mul_add(by, value);
                         }
-                        store_part(value, self.dst.add(at), len);
+                        store_part(value, self.dst.at(at, len), len);
                         p += width;
                     }
                 }
@@ -109,10 +107,8 @@ impl<T: Real> Kernel for Scale<T> {
 /// Adds the inner products of the rows of two blocks, head by head: `out = sum_p a * b`.
 pub(super) struct Dot<T> {
     pub shape: Rows,
-    pub a: *const T,
-    pub b: *const T,
-    /// Elements from row to row of `b`.
-    pub b_pitch: usize,
+    pub a: Array<T>,
+    pub b: Matrix<T>,
     pub out: Factors<T>,
 }
 
@@ -130,8 +126,8 @@ impl<T: Real> Kernel for Dot<T> {
                 unsafe {
                     while p < headdim {
                         let (column, len) = (h * headdim + p, width.min(headdim - p));
-                        let a = load_part(simd, self.a.add(r * pitch + column), len);
-                        sum = a.mul_add(load_part(simd, self.b.add(r * self.b_pitch + column), len), sum);
+                        let a = load_part(simd, self.a.at(r * pitch + column, len), len);
+                        sum = a.mul_add(load_part(simd, self.b.at(r, column).ptr, len), sum);
                         p += width;
                     }
                     *self.out.at(h, r) = sum.reduce_sum();
@@ -144,9 +140,9 @@ impl<T: Real> Kernel for Dot<T> {
 /// Adds to `sums`, one for each column, the inner products of the columns of two blocks.
 pub(super) struct ColumnDot<T> {
     pub shape: Rows,
-    pub a: *const T,
-    pub b: *const T,
-    pub sums: *mut f64,
+    pub a: Array<T>,
+    pub b: Array<T>,
+    pub sums: Array<f64>,
 }
 
 impl<T: Real> Kernel for ColumnDot<T> {
@@ -164,11 +160,12 @@ impl<T: Real> Kernel for ColumnDot<T> {
             unsafe {
                 for r in 0..rows {
                     let at = r * pitch + column;
-                    sum = load_part(simd, self.a.add(at), len).mul_add(load_part(simd, self.b.add(at), len), sum);
+                    let b = load_part(simd, self.b.at(at, len), len);
+                    sum = load_part(simd, self.a.at(at, len), len).mul_add(b, sum);
                 }
                 sum.store(lanes.as_mut_ptr());
                 for i in 0..len {
-                    *self.sums.add(column + i) += lanes[i].to_f64();
+                    *self.sums.at(column + i, 1) += lanes[i].to_f64();
                 }
             }
             column += width;
@@ -183,15 +180,15 @@ pub(super) enum Gating<T> {
     /// With the cotangent `dy` in place of `y`: `z = dy * output * silu'(z)`, then `y *= silu(z)`.
     Backward {
         /// The output before the gate; none if the gradient by z is not wanted.
-        output: Option<*const T>,
+        output: Option<Array<T>>,
     },
 }
 
 /// The gate.
 pub(super) struct Gate<T> {
     pub shape: Rows,
-    pub y: *mut T,
-    pub z: *mut T,
+    pub y: Array<T>,
+    pub z: Array<T>,
     pub gating: Gating<T>,
 }
 
@@ -207,15 +204,16 @@ impl<T: Real> Kernel for Gate<T> {
                 let (at, len) = (r * pitch + column, width.min(columns - column));
                 // SAFETY: every index is inside the blocks that the caller describes.
                 unsafe {
-                    let (y, z) = (load_part(simd, self.y.add(at), len), load_part(simd, self.z.add(at), len));
+                    let (y_at, z_at) = (self.y.at(at, len), self.z.at(at, len));
+                    let (y, z) = (load_part(simd, y_at, len), load_part(simd, z_at, len));
                     match self.gating {
                         Gating::Backward { output: Some(output) } => {
                             // the value as it is without this gradient, so that no other gradient depends on it
                             let (value, slope) = (silu(z), silu_and_derivative(z).1);
-                            store_part(y * load_part(simd, output.add(at), len) * slope, self.z.add(at), len);
-                            store_part(y * value, self.y.add(at), len);
+                            store_part(y * load_part(simd, output.at(at, len), len) * slope, z_at, len);
+                            store_part(y * value, y_at, len);
                         }
-                        _ => store_part(y * silu(z), self.y.add(at), len),
+                        _ => store_part(y * silu(z), y_at, len),
                     }
                 }
                 column += width;
@@ -227,7 +225,7 @@ impl<T: Real> Kernel for Gate<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::{Aligned, Level};
+    use crate::cpu::{Arena, Level};
 
     #[test]
     fn saved_rows_are_the_same_past_the_caches() {
@@ -236,9 +234,12 @@ mod tests {
         for level in Level::available() {
             for (columns, offset) in [(32, 0), (32, 1), (16, 0), (21, 0), (5, 3)] {
                 for streamed in [false, true] {
-                    let mut to = Aligned::<f32>::zeros(offset + rows * columns + 1);
-                    let source = Tile { ptr: from.as_mut_ptr(), pitch };
-                    level.dispatch(Save { from: source, to: to[offset..].as_mut_ptr(), rows, columns, streamed });
+                    let (mut arena, len) = (Arena::<f32>::default(), offset + rows * columns + 1);
+                    // SAFETY: the array's own elements, on a cache line.
+                    let to = unsafe { arena.lay_out(|room| room.array(len)).slice(0, len) };
+                    to.fill(0.0);
+                    let (source, target) = (Tile::new(Array::of(&mut from), pitch), Array::of(&mut to[offset..]));
+                    level.dispatch(Save { from: source, to: target, rows, columns, streamed });
                     let expected = (0..rows * columns).map(|i| (i / columns * pitch + i % columns) as f32);
                     assert!(to[offset..].iter().copied().eq(expected.chain([0.0])), "{level} {columns} {offset} {streamed}");
                     assert!(to[..offset].iter().all(|&value| value == 0.0));

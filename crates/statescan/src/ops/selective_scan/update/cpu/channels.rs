@@ -1,8 +1,6 @@
 //! Neighbouring channels along a vector, for states that do not lie densely or are few.
 
-use super::super::Problem;
-use super::plan::Unit;
-use super::{Scratch, advance};
+use super::{Here, advance};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile;
 use crate::ops::rules::{FieldKind, Rule};
@@ -14,43 +12,41 @@ use crate::ops::rules::{FieldKind, Rule};
 #[inline(always)]
 pub(super) unsafe fn along_channels<T: Real, K: FieldKind, R: Rule, S: Isa>(
     simd: S,
-    problem: &Problem<'_>,
-    unit: Unit,
+    here: &Here<'_, '_, T>,
     row: usize,
     uniform: bool,
-    s: &mut Scratch<T>,
 ) {
+    let Here { call, problem, unit, s } = *here;
     let (lanes, states) = (T::lanes::<S>(), problem.dstate);
     let shared = problem.dt_a.is_none();
     for at in (0..unit.channels).step_by(lanes) {
         let (count, channel) = (lanes.min(unit.channels - at), unit.first + at);
-        let plane = problem.state.plane(row, unit.head, channel, 2, 3);
+        let state = call.state.plane(row, unit.head, channel, 2, 3).area(count, states);
         // SAFETY: the caller's contract; tiles have room for a vector of channels with all their states.
         unsafe {
             let (h, a) = (s.state, s.a);
-            tile::load_parts(simd, plane, K::PARTS, count, lanes, states, h);
+            tile::load_parts(simd, state.read(), K::PARTS, lanes, h);
             if !uniform {
                 let plane = problem.a.plane(0, unit.head, channel, 2, 3);
-                tile::load_parts(simd, plane, K::PARTS, count, lanes, states, a);
+                tile::load_parts(simd, plane.area(count, states), K::PARTS, lanes, a);
             }
-            let (dt, dt_a) = (V::load(simd, s.dt.add(at)), V::load(simd, s.dt_a.add(at)));
-            let u = V::load(simd, s.u.add(at));
-            let mut sum = V::splat(simd, T::default());
-            let decay = K::Of::<T, S>::load(simd, s.decay.add(at * K::PARTS));
-            let gain = K::Of::<T, S>::load(simd, s.gain.add(at * K::PARTS));
+            let (dt, dt_a, u) = (s.dt.load(simd, at), s.dt_a.load(simd, at), s.u.load(simd, at));
+            let mut sum: V<T, S> = V::splat(simd, T::default());
+            let decay: K::Of<T, S> = s.decay.load_field(simd, at * K::PARTS);
+            let gain = s.gain.load_field(simd, at * K::PARTS);
             for n in 0..states {
                 let map = (n / lanes) * K::PARTS * lanes + n % lanes;
-                let b = K::Of::<T, S>::broadcast(simd, s.b.add(map), lanes);
-                let c = K::Of::<T, S>::broadcast(simd, s.c.add(map), lanes);
+                let b = K::Of::<T, S>::broadcast(simd, s.b.at(map, (K::PARTS - 1) * lanes + 1), lanes);
+                let c = K::Of::<T, S>::broadcast(simd, s.c.at(map, (K::PARTS - 1) * lanes + 1), lanes);
                 let step = n * K::PARTS * lanes;
                 let factors = match uniform {
                     true => (decay, gain),
-                    false => R::step(R::prepare(K::Of::<T, S>::load(simd, a.add(step))), dt, dt_a, shared),
+                    false => R::step(R::prepare(a.load_field(simd, step)), dt, dt_a, shared),
                 };
-                sum = advance::<T, S, K::Of<T, S>>(h.add(step), factors, R::GAIN, b.scale(u), c, sum);
+                sum = advance::<T, S, K::Of<T, S>>(h.at(step, K::PARTS * lanes), factors, R::GAIN, b.scale(u), c, sum);
             }
-            sum.store(s.sum.add(at));
-            tile::store_parts(simd, h, K::PARTS, lanes, plane, count, states);
+            s.sum.store(at, sum);
+            tile::store_parts(simd, h, K::PARTS, lanes, state);
         }
     }
 }

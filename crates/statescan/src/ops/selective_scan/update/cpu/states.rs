@@ -5,12 +5,13 @@
 //! A vector of real states takes twelve arithmetic instructions and a store on AVX-512 in f32 (counted in the loop over four channels): nine of
 //! the exponential with its product, the input, the state and the output.
 
-use super::super::{Operand, Problem};
-use super::plan::Unit;
-use super::{Scratch, advance};
+use super::super::Operand;
+use super::{Here, Scratch, Target, advance, start};
+use crate::cpu::Array;
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{self, Plane};
+use crate::cpu::tile::{self, Area};
 use crate::ops::rules::{FieldKind, Rule};
+use crate::tensor::DType;
 
 /// Channels whose sums are added up together.
 pub(super) const GROUP: usize = 16;
@@ -27,21 +28,51 @@ pub(super) fn short_steps<K: FieldKind, R: Rule>() -> bool {
 
 impl Operand<'_> {
     /// Vectors of the states of a channel where they lie, if they are there.
-    fn direct<T: Real>(&self, states: usize, lanes: usize, (batch, head, channel): (usize, usize, usize)) -> Option<Rows<T>> {
-        let dense = self.strides[3] == 1 && states.is_multiple_of(lanes) && self.view.dtype() == T::DTYPE;
-        dense.then(|| Rows { ptr: self.start(batch, head, channel), channel_step: self.strides[2], vector_step: lanes })
+    fn direct<T: Real>(&self, states: usize, lanes: usize, place: (usize, usize, usize)) -> Option<Rows<*const T>> {
+        let ptr = self.view.as_ptr().cast::<T>().wrapping_offset(start(&self.strides, place));
+        is_direct::<T>(&self.strides, self.view.dtype(), states, lanes).then(|| Rows::direct(ptr, &self.strides, lanes))
     }
 }
 
-/// Vectors of states of a group of channels.
+impl Target {
+    /// As [`Operand::direct`].
+    fn direct<T: Real>(&self, states: usize, lanes: usize, place: (usize, usize, usize)) -> Option<Rows<*mut T>> {
+        let ptr = self.view.as_mut_ptr().cast::<T>().wrapping_offset(start(&self.strides, place));
+        is_direct::<T>(&self.strides, self.view.dtype(), states, lanes).then(|| Rows::direct(ptr, &self.strides, lanes))
+    }
+}
+
+/// Whether states are whole vectors of the compute type.
+fn is_direct<T: Real>(strides: &[isize; 4], dtype: DType, states: usize, lanes: usize) -> bool {
+    strides[3] == 1 && states.is_multiple_of(lanes) && dtype == T::DTYPE
+}
+
+/// Vectors of states of a group of channels, from an address of type `P`.
 #[derive(Clone, Copy)]
-struct Rows<T> {
-    ptr: *mut T,
+struct Rows<P> {
+    ptr: P,
     channel_step: isize,
     vector_step: usize,
 }
 
-impl<T: Copy> Rows<T> {
+impl<P> Rows<P> {
+    /// Where they lie.
+    fn direct(ptr: P, strides: &[isize; 4], lanes: usize) -> Self {
+        Rows { ptr, channel_step: strides[2], vector_step: lanes }
+    }
+
+    /// In a tile that was loaded by [`load_states`].
+    fn staged(ptr: P, channels: usize, step: usize) -> Self {
+        Rows { ptr, channel_step: step as isize, vector_step: channels * step }
+    }
+
+    #[inline(always)]
+    fn offset(&self, channel: usize, vector: usize) -> isize {
+        channel as isize * self.channel_step + (vector * self.vector_step) as isize
+    }
+}
+
+impl<T> Rows<*const T> {
     /// Those from a channel on.
     #[inline(always)]
     fn from(self, channel: usize) -> Self {
@@ -49,43 +80,38 @@ impl<T: Copy> Rows<T> {
     }
 
     #[inline(always)]
-    fn at(self, channel: usize, vector: usize) -> *mut T {
-        self.ptr.wrapping_offset(channel as isize * self.channel_step).wrapping_add(vector * self.vector_step)
+    fn at(&self, channel: usize, vector: usize) -> *const T {
+        self.ptr.wrapping_offset(self.offset(channel, vector))
     }
 }
 
-/// Loads states as (vector of states, channel, part, lane); lanes after the last are zero.
+impl<T> Rows<*mut T> {
+    /// Those from a channel on.
+    #[inline(always)]
+    fn from(self, channel: usize) -> Self {
+        Rows { ptr: self.at(channel, 0), ..self }
+    }
+
+    #[inline(always)]
+    fn at(&self, channel: usize, vector: usize) -> *mut T {
+        self.ptr.wrapping_offset(self.offset(channel, vector))
+    }
+}
+
+/// Loads states as (vector of states, channel, part, lane) from an area whose lanes are states and whose steps are channels; lanes after the
+/// last are zero.
 ///
 /// # Safety
-/// The plane (lanes along states, steps along channels) is readable there, and `to` has room.
+/// - The area can be read.
+/// - `to` is this thread's and has room.
 #[inline(always)]
-pub(super) unsafe fn load_states<T: Real, K: FieldKind, S: Isa>(
-    simd: S,
-    plane: Plane,
-    channels: usize,
-    states: usize,
-    to: *mut T,
-) {
-    let lanes = T::lanes::<S>();
+pub(super) unsafe fn load_states<T: Real, K: FieldKind, S: Isa>(simd: S, from: Area, to: Array<T>) {
+    let (lanes, Area { plane, lanes: states, steps: channels }) = (T::lanes::<S>(), from);
     for (i, n) in (0..states).step_by(lanes).enumerate() {
+        let (area, to) = (plane.at(n, 0).area(lanes.min(states - n), channels), to.from(i * channels * K::PARTS * lanes));
         // SAFETY: the caller's contract.
-        unsafe {
-            let to = to.add(i * channels * K::PARTS * lanes);
-            tile::load_parts(simd, plane.at(n, 0), K::PARTS, lanes.min(states - n), lanes, channels, to);
-        }
+        unsafe { tile::load_parts(simd, area, K::PARTS, lanes, to) };
     }
-}
-
-/// Loads a group of channels into a tile.
-///
-/// # Safety
-/// The channels lie inside the operand; the tile has room for them with all their states.
-#[inline(always)]
-unsafe fn stage<T: Real, K: FieldKind, S: Isa>(simd: S, plane: Plane, channels: usize, states: usize, tile: *mut T) -> Rows<T> {
-    let step = K::PARTS * T::lanes::<S>();
-    // SAFETY: the caller's contract.
-    unsafe { load_states::<T, K, S>(simd, plane, channels, states, tile) };
-    Rows { ptr: tile, channel_step: step as isize, vector_step: channels * step }
 }
 
 /// The states of a unit.
@@ -95,33 +121,39 @@ unsafe fn stage<T: Real, K: FieldKind, S: Isa>(simd: S, plane: Plane, channels: 
 #[inline(always)]
 pub(super) unsafe fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const UNIFORM: bool>(
     simd: S,
-    problem: &Problem<'_>,
-    unit: Unit,
+    here: &Here<'_, '_, T>,
     row: usize,
-    s: &mut Scratch<T>,
 ) {
+    let Here { call, problem, unit, s } = *here;
     let (lanes, states) = (T::lanes::<S>(), problem.dstate);
-    let (vectors, shared) = (states.div_ceil(lanes), problem.dt_a.is_none());
-    let state = problem.state.direct::<T>(states, lanes, (row, unit.head, unit.first));
+    let (vectors, shared, step) = (states.div_ceil(lanes), problem.dt_a.is_none(), K::PARTS * lanes);
+    let state = call.state.direct::<T>(states, lanes, (row, unit.head, unit.first));
     let all = problem.a.direct::<T>(states, lanes, (0, unit.head, unit.first));
     let inputs = Inputs::of(s);
     for first in (0..unit.channels).step_by(GROUP) {
         let channels = GROUP.min(unit.channels - first);
+        let staged = call.state.plane(row, unit.head, unit.first + first, 3, 2).area(states, channels);
+        let whole = if short_steps::<K, R>() { channels - channels % TOGETHER } else { 0 };
         // SAFETY: the caller's contract; tiles have room for a group of channels with all their states.
         unsafe {
-            let plane = |operand: &Operand<'_>, row: usize| operand.plane(row, unit.head, unit.first + first, 3, 2);
             let h = match state {
                 Some(rows) => rows.from(first),
-                None => stage::<T, K, S>(simd, plane(&problem.state, row), channels, states, s.state),
+                None => {
+                    load_states::<T, K, S>(simd, staged.read(), s.state);
+                    Rows::staged(s.state.at(0, vectors * channels * step), channels, step)
+                }
             };
             let a = match all {
-                _ if UNIFORM => h,
+                // not read where one decay serves all states
+                _ if UNIFORM => Rows::staged(s.a.ptr().cast_const(), channels, step),
                 Some(rows) => rows.from(first),
-                None => stage::<T, K, S>(simd, plane(&problem.a, 0), channels, states, s.a),
+                None => {
+                    let plane = problem.a.plane(0, unit.head, unit.first + first, 3, 2);
+                    load_states::<T, K, S>(simd, plane.area(states, channels), s.a);
+                    Rows::staged(s.a.at(0, vectors * channels * step).cast_const(), channels, step)
+                }
             };
-            let partial = s.partial;
-            let walk = Walk { h, a, inputs, first, vectors, shared, partial };
-            let whole = if short_steps::<K, R>() { channels - channels % TOGETHER } else { 0 };
+            let walk = Walk { h, a, inputs, first, vectors, shared, partial: s.partial };
             // a loop that is known to end after one vector keeps its addresses in registers: 6 % of the time of a step
             let single = Walk { vectors: 1, ..walk };
             for i in (0..whole).step_by(TOGETHER) {
@@ -134,13 +166,12 @@ pub(super) unsafe fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const 
                 walk.channels::<K, R, S, UNIFORM, 1>(simd, i);
             }
             for at in (0..GROUP).step_by(lanes) {
-                V::sum_rows(simd, partial.add(at * lanes), lanes).store(s.sum.add(first + at));
+                s.sum.store(first + at, V::sum_rows(simd, s.partial.at(at * lanes, lanes * lanes), lanes));
             }
             if state.is_none() {
-                let plane = plane(&problem.state, row);
                 for (i, n) in (0..states).step_by(lanes).enumerate() {
-                    let from = s.state.add(i * channels * K::PARTS * lanes);
-                    tile::store_parts(simd, from, K::PARTS, lanes, plane.at(n, 0), lanes.min(states - n), channels);
+                    let to = staged.plane.at(n, 0).area(lanes.min(states - n), channels);
+                    tile::store_parts(simd, s.state.from(i * channels * step), K::PARTS, lanes, to);
                 }
             }
         }
@@ -150,13 +181,13 @@ pub(super) unsafe fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const 
 /// What the channels read besides states and `a`, as addresses: the compiler must not have to look them up again after each store.
 #[derive(Clone, Copy)]
 struct Inputs<T> {
-    dt: *const T,
-    dt_a: *const T,
-    u: *const T,
-    decay: *const T,
-    gain: *const T,
-    b: *const T,
-    c: *const T,
+    dt: Array<T>,
+    dt_a: Array<T>,
+    u: Array<T>,
+    decay: Array<T>,
+    gain: Array<T>,
+    b: Array<T>,
+    c: Array<T>,
 }
 
 impl<T> Inputs<T> {
@@ -168,8 +199,8 @@ impl<T> Inputs<T> {
 /// The states of a group of channels.
 #[derive(Clone, Copy)]
 struct Walk<T> {
-    h: Rows<T>,
-    a: Rows<T>,
+    h: Rows<*mut T>,
+    a: Rows<*const T>,
     inputs: Inputs<T>,
     /// The group's first channel, of the unit's.
     first: usize,
@@ -177,7 +208,7 @@ struct Walk<T> {
     vectors: usize,
     /// Whether `dt_a` is `dt`.
     shared: bool,
-    partial: *mut T,
+    partial: Array<T>,
 }
 
 impl<T: Real> Walk<T> {
@@ -198,11 +229,11 @@ impl<T: Real> Walk<T> {
         unsafe {
             for r in 0..COUNT {
                 let at = first + i + r;
-                (dt[r], dt_a[r]) = (V::splat(simd, *inputs.dt.add(at)), V::splat(simd, *inputs.dt_a.add(at)));
-                u[r] = V::splat(simd, *inputs.u.add(at));
-                let lane = (at / lanes) * K::PARTS * lanes + at % lanes;
-                factors[r].0 = K::Of::<T, S>::broadcast(simd, inputs.decay.add(lane), lanes);
-                factors[r].1 = K::Of::<T, S>::broadcast(simd, inputs.gain.add(lane), lanes);
+                (dt[r], dt_a[r]) = (V::splat(simd, *inputs.dt.at(at, 1)), V::splat(simd, *inputs.dt_a.at(at, 1)));
+                u[r] = V::splat(simd, *inputs.u.at(at, 1));
+                let (lane, reach) = ((at / lanes) * K::PARTS * lanes + at % lanes, (K::PARTS - 1) * lanes + 1);
+                factors[r].0 = K::Of::<T, S>::broadcast(simd, inputs.decay.at(lane, reach), lanes);
+                factors[r].1 = K::Of::<T, S>::broadcast(simd, inputs.gain.at(lane, reach), lanes);
             }
             for v in 0..vectors {
                 if !UNIFORM {
@@ -213,14 +244,14 @@ impl<T: Real> Walk<T> {
                     }
                 }
                 let map = v * K::PARTS * lanes;
-                let b = K::Of::<T, S>::load(simd, inputs.b.add(map));
-                let c = K::Of::<T, S>::load(simd, inputs.c.add(map));
+                let b: K::Of<T, S> = inputs.b.load_field(simd, map);
+                let c = inputs.c.load_field(simd, map);
                 for r in 0..COUNT {
                     sum[r] = advance::<T, S, K::Of<T, S>>(h.at(i + r, v), factors[r], R::GAIN, b.scale(u[r]), c, sum[r]);
                 }
             }
             for r in 0..COUNT {
-                sum[r].store(partial.add((i + r) * lanes));
+                partial.store((i + r) * lanes, sum[r]);
             }
         }
     }

@@ -63,6 +63,11 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>) -> Result<Kernel<Params>> 
     let costly = p.complex || matches!(p.discretization, Discretization::Zoh | Discretization::Bilinear);
     let shape = Shape { batch: p.rows.len(), channels: p.heads * p.headdim, dstate: p.dstate, by_state, size, costly };
     let plan = Plan::new(&shape)?;
+    Ok(Kernel { config: config(p, indices, &shape, &plan), params: params(p, indices, &shape, &plan), launch: plan.launch })
+}
+
+/// What a kernel is compiled for.
+fn config(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan) -> Config {
     // whether a thread's states of a tensor are one access
     let together = |o: &Operand<'_>| {
         plan.vector > 1
@@ -77,7 +82,7 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>) -> Result<Kernel<Params>> 
         limit: p.dt_limit,
         dt_a: p.dt_a.map(|o| o.view.dtype()),
     };
-    let config = Config::default()
+    Config::default()
         .step_size(&step_size)
         .dtype("STATE", p.state.view.dtype())
         .dtype("X", p.x.view.dtype())
@@ -104,10 +109,13 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>) -> Result<Kernel<Params>> 
         .int("VECTOR", plan.vector)
         .int("LANES", plan.lanes)
         .int("RESIDENT", plan.resident)
-        .int("THREADS", THREADS);
+        .int("THREADS", THREADS)
+}
+
+fn params(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan) -> Params {
     let strided = |o: &Operand<'_>| Strided::with(&o.view, o.strides);
     let optional = |o: &Option<Operand<'_>>| o.as_ref().map(strided).unwrap_or_default();
-    let params = Params {
+    Params {
         state: strided(&p.state),
         x: strided(&p.x),
         dt: strided(&p.dt),
@@ -128,6 +136,5 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>) -> Result<Kernel<Params>> 
         blocks_per_row: plan.blocks_per_row as u32,
         dt_low: p.dt_limit.0 as f32,
         dt_high: p.dt_limit.1 as f32,
-    };
-    Ok(Kernel { config, launch: plan.launch, params })
+    }
 }

@@ -6,13 +6,13 @@
 mod plan;
 
 use super::{Problem, Targets};
-use crate::cpu::Kernel;
-use crate::cpu::Shared;
+use crate::cpu::recurrence::Steps;
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
-use crate::cpu::tile::{self, MAX_LANES, Plane, STEPS};
+use crate::cpu::tile::{self, Area, Plane, PlaneMut, STEPS};
+use crate::cpu::{Arena, Array, Kernel, Room};
 use crate::exec::Exec;
-use crate::ops::simplified_scan::cpu::rule::{self, Deltas};
-use crate::tensor::{RawViewMut, View};
+use crate::ops::simplified_scan::cpu::rule::{self, Deltas, Values};
+use crate::tensor::View;
 use plan::{Plan, ROWS};
 
 pub(crate) fn update(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
@@ -29,15 +29,18 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     // rows that use a state, and that state
     let rows: Vec<(usize, usize)> = problem.rows.iter().enumerate().filter_map(|(b, row)| row.map(|row| (b, row))).collect();
     let mut inputs = vec![T::default(); 2 * problem.batch * problem.dim];
-    level.dispatch(LoadInputs { view: &problem.u, inputs: &mut inputs });
+    let area = Plane::of(&problem.u, 1, 0).area(problem.dim, problem.batch);
+    // SAFETY: the area is the whole view, and the inputs have room for it.
+    unsafe { tile::load_parts_on(level, area, 2, problem.dim, Array::of(&mut inputs)) };
     let mut states = vec![T::default(); 2 * problem.batch * problem.dstate];
-    let step = Step { problem, targets, plan, rows: &rows, inputs: &inputs, states: Shared::new(states.as_mut_ptr()) };
-    let scratch = || vec![T::default(); 2 * (STEPS + ROWS + 4) * MAX_LANES];
-    exec.for_each(plan.state_blocks(), scratch, |scratch, block| {
-        level.dispatch(StateJob { step: &step, block, scratch });
+    let (width, states) = (level.lanes(problem.double), Array::of(&mut states));
+    let step = &Step { problem, targets, plan, rows: &rows, inputs: Array::of(&mut inputs), states };
+    let lay_out = |room: &mut Room<T>| Scratch::lay_out(room, width);
+    exec.for_each(step.plan.state_blocks(), Arena::<T>::default, |arena, block| {
+        arena.lend(lay_out, |scratch| level.dispatch(StateJob { step, block, scratch }));
     });
-    exec.for_each(plan.output_blocks(), scratch, |scratch, block| {
-        level.dispatch(OutputJob { step: &step, block, scratch });
+    exec.for_each(step.plan.output_blocks(), Arena::<T>::default, |arena, block| {
+        arena.lend(lay_out, |scratch| level.dispatch(OutputJob { step, block, scratch }));
     });
 }
 
@@ -48,65 +51,62 @@ struct Step<'s, 'a, T> {
     plan: Plan,
     /// Rows that use a state, and that state.
     rows: &'s [(usize, usize)],
-    /// (row, part, channel)
-    inputs: &'s [T],
-    states: Shared<T>,
+    /// (row, part, channel), and (row, part, state) after the step.
+    inputs: Array<T>,
+    states: Array<T>,
 }
 
-struct LoadInputs<'j, 'a, T> {
-    view: &'j View<'a>,
-    inputs: &'j mut [T],
+/// The arrays of a thread.
+struct Scratch<T> {
+    /// A tile of a map, and a sum for each row.
+    tile: Array<T>,
+    sums: Array<T>,
+    /// A vector each: step sizes, also of the decay, and what they become. The first also serves other vectors on their way.
+    d: Array<T>,
+    da: Array<T>,
+    values: Values<T>,
 }
 
-impl<T: Real> Kernel for LoadInputs<'_, '_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let [batch, dim] = [self.view.shape()[0], self.view.shape()[1]];
-        debug_assert_eq!(self.inputs.len(), 2 * batch * dim);
-        // SAFETY: the plane is the whole view, and the inputs have room for it.
-        unsafe { tile::load_parts(simd, Plane::of(self.view, 1, 0), 2, dim, dim, batch, self.inputs.as_mut_ptr()) }
+impl<T: Real> Scratch<T> {
+    fn lay_out(room: &mut Room<T>, width: usize) -> Self {
+        let (tile, sums) = (room.array(2 * STEPS * width), room.array(2 * ROWS * width));
+        let [d, da, decay, input] = [2 * width; 4].map(|len| room.array(len));
+        Scratch { tile, sums, d, da, values: Values { decay, input } }
     }
-}
 
-/// `sums[i] = M inputs[row of i]` for one vector of outputs; inputs are (row, part, input).
-///
-/// # Safety
-/// The map's plane (outputs x inputs) starts at the vector and has `count` lanes and `len` steps; `tile` has room for a tile, `sums` for a
-/// complex vector for each row.
-#[inline(always)]
-unsafe fn apply<T: Real, S: Isa>(
-    simd: S,
-    map: Plane,
-    count: usize,
-    len: usize,
-    inputs: *const T,
-    rows: &[(usize, usize)],
-    tile: *mut T,
-    sums: *mut T,
-) {
-    let (width, zero) = (T::lanes::<S>(), Cx::<T, S>::zero(simd));
-    let step = 2 * width;
-    // SAFETY: the caller's contract.
-    unsafe {
-        for i in 0..rows.len() {
-            zero.store(sums.add(i * step));
-        }
-        for start in (0..len).step_by(STEPS) {
-            let steps = STEPS.min(len - start);
-            tile::load_parts(simd, map.at(0, start), 2, count, width, steps, tile);
-            for (i, &(b, _)) in rows.iter().enumerate() {
-                let input = inputs.add(2 * b * len + start);
-                // two sums, since one would wait for itself
-                let (mut even, mut odd) = (Cx::load(simd, sums.add(i * step)), zero);
-                for t in (0..steps).step_by(2) {
-                    even = Cx::load(simd, tile.add(t * step)).mul_add(Cx::broadcast(simd, input.add(t), len), even);
-                    if t + 1 < steps {
-                        let next = Cx::load(simd, tile.add((t + 1) * step));
-                        odd = next.mul_add(Cx::broadcast(simd, input.add(t + 1), len), odd);
+    /// `sums[i] = M inputs[row of i]` for one vector of outputs, in as many lanes as the map's area has; its steps are the inputs, which are
+    /// (row, part, input).
+    ///
+    /// # Safety
+    /// - The area can be read, and has no more lanes than a vector.
+    /// - There are at most [`ROWS`] rows, all of which have inputs.
+    #[inline(always)]
+    unsafe fn apply<S: Isa>(&self, simd: S, map: Area, inputs: Array<T>, rows: &[(usize, usize)]) {
+        let &Scratch { tile, sums, .. } = self;
+        let (width, zero, len) = (T::lanes::<S>(), Cx::<T, S>::zero(simd), map.steps);
+        let step = 2 * width;
+        // SAFETY: the caller's contract; the tile and the sums have room.
+        unsafe {
+            for i in 0..rows.len() {
+                sums.store_field(i * step, zero);
+            }
+            for start in (0..len).step_by(STEPS) {
+                let steps = STEPS.min(len - start);
+                tile::load_parts(simd, map.plane.at(0, start).area(map.lanes, steps), 2, width, tile);
+                for (i, &(b, _)) in rows.iter().enumerate() {
+                    let input = inputs.at(2 * b * len + start, len + steps).cast_const();
+                    // two sums, since one would wait for itself
+                    let (mut even, mut odd): (Cx<T, S>, _) = (sums.load_field(simd, i * step), zero);
+                    for t in (0..steps).step_by(2) {
+                        let factor: Cx<T, S> = tile.load_field(simd, t * step);
+                        even = factor.mul_add(Cx::broadcast(simd, input.add(t), len), even);
+                        if t + 1 < steps {
+                            let factor: Cx<T, S> = tile.load_field(simd, (t + 1) * step);
+                            odd = factor.mul_add(Cx::broadcast(simd, input.add(t + 1), len), odd);
+                        }
                     }
+                    sums.store_field(i * step, even + odd);
                 }
-                (even + odd).store(sums.add(i * step));
             }
         }
     }
@@ -116,52 +116,26 @@ unsafe fn apply<T: Real, S: Isa>(
 struct StateJob<'j, 's, 'a, T> {
     step: &'j Step<'s, 'a, T>,
     block: usize,
-    scratch: &'j mut [T],
+    scratch: Scratch<T>,
 }
 
 impl<T: Real> Kernel for StateJob<'_, '_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Step { problem, targets, plan, rows, inputs, states } = self.step;
+        let Step { problem, plan, rows, inputs, .. } = self.step;
         let width = T::lanes::<S>();
-        let (tile, rest) = self.scratch.split_at_mut(2 * STEPS * MAX_LANES);
-        let (sums, vectors) = rest.split_at_mut(2 * ROWS * MAX_LANES);
-        let base = vectors.as_mut_ptr();
-        let vector = |i: usize| base.wrapping_add(i * 2 * width);
         let block = plan.states(self.block);
         for first in block.clone().step_by(width) {
             let count = width.min(block.end - first);
-            // SAFETY: the block's states of every row are this job's; the scratch has room for a tile, the sums and four vectors.
+            let map = Plane::of(&problem.b, 0, 1).at(first, 0).area(count, problem.dim);
+            // SAFETY: the block's states of every row are this job's.
             unsafe {
-                let a = load_vector::<T, S>(simd, Plane::of(&problem.a, 0, 0).at(first, 0), count, vector(0));
+                let a = load_vector::<T, S>(simd, Plane::of(&problem.a, 0, 0).at(first, 0), count, self.scratch.d);
                 for rows in rows.chunks(ROWS) {
-                    let map = Plane::of(&problem.b, 0, 1).at(first, 0);
-                    apply::<T, S>(simd, map, count, problem.dim, inputs.as_ptr(), rows, tile.as_mut_ptr(), sums.as_mut_ptr());
-                    for (i, &(b, row)) in rows.iter().enumerate() {
-                        let (d, da) = (vector(0), vector(1));
-                        let load = |view: &View<'_>, to| {
-                            tile::load_parts(simd, Plane::of(view, 1, 0).at(first, b), 1, count, width, 1, to);
-                        };
-                        load(&problem.delta, d);
-                        if let Some(view) = &problem.delta_a {
-                            load(view, da);
-                        }
-                        let shared = problem.delta_a.is_none();
-                        let deltas = Deltas { d, d_step: 0, da: if shared { d } else { da }, da_step: 0, shared };
-                        let (decay, input) = (vector(2), vector(3));
-                        rule::values(simd, problem.discretization, a, deltas, 1, decay, input);
-                        let view = targets.state.as_read();
-                        let x = load_vector::<T, S>(simd, Plane::of(&view, 1, 0).at(first, row), count, d);
-                        let driven =
-                            Cx::load(simd, input).mul_add(Cx::load(simd, sums.as_ptr().add(2 * i * width)), Cx::zero(simd));
-                        let x = Cx::load(simd, decay).mul_add(x, driven);
-                        x.store(d);
-                        for part in 0..2 {
-                            let to = states.get().add((2 * b + part) * problem.dstate + first);
-                            to.copy_from_nonoverlapping(d.add(part * width), count);
-                        }
-                        tile::store_parts(simd, d, 2, width, Plane::of_mut(&targets.state, 1, 0).at(first, row), count, 1);
+                    self.scratch.apply(simd, map, *inputs, rows);
+                    for i in 0..rows.len() {
+                        self.advance(simd, (first, count), a, rows, i);
                     }
                 }
             }
@@ -169,14 +143,49 @@ impl<T: Real> Kernel for StateJob<'_, '_, '_, T> {
     }
 }
 
+impl<T: Real> StateJob<'_, '_, '_, T> {
+    /// Moves a vector of states of the `i`-th of some rows on, for which the input is in the sums.
+    ///
+    /// # Safety
+    /// The states of the row are this job's.
+    #[inline(always)]
+    unsafe fn advance<S: Isa>(&self, simd: S, (first, count): (usize, usize), a: Cx<T, S>, rows: &[(usize, usize)], i: usize) {
+        let Step { problem, targets, states, .. } = self.step;
+        let &Scratch { sums, d, da, values, .. } = &self.scratch;
+        let (width, (b, row), zero) = (T::lanes::<S>(), rows[i], Cx::zero(simd));
+        // SAFETY: the caller's contract; each array has a complex vector.
+        unsafe {
+            let load = |view: &View<'_>, to: Array<T>| {
+                tile::load_parts(simd, Plane::of(view, 1, 0).at(first, b).area(count, 1), 1, width, to);
+                Steps::new(to, 0)
+            };
+            let own = problem.delta_a.as_ref().map(|view| load(view, da));
+            let shared = load(&problem.delta, d);
+            let deltas = Deltas { d: shared, da: own.unwrap_or(shared), shared: own.is_none(), constant: true };
+            rule::values(simd, problem.discretization, a, deltas, 1, values);
+            let state = PlaneMut::of(&targets.state, 1, 0).at(first, row);
+            let x = load_vector::<T, S>(simd, state.read(), count, d);
+            let driven = values.input.load_field::<S, Cx<T, S>>(simd, 0).mul_add(sums.load_field(simd, 2 * i * width), zero);
+            let x = values.decay.load_field::<S, Cx<T, S>>(simd, 0).mul_add(x, driven);
+            d.store_field(0, x);
+            for part in 0..2 {
+                let to = states.slice((2 * b + part) * problem.dstate + first, count);
+                to.copy_from_slice(d.slice(part * width, count));
+            }
+            tile::store_parts(simd, d, 2, width, state.area(count, 1));
+        }
+    }
+}
+
 /// # Safety
-/// The plane has `count` lanes; `vector` has room for a complex vector.
+/// - The plane has `count` lanes, no more than a vector.
+/// - `vector` has room for a complex vector.
 #[inline(always)]
-unsafe fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, count: usize, vector: *mut T) -> Cx<T, S> {
+unsafe fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, count: usize, vector: Array<T>) -> Cx<T, S> {
     // SAFETY: the caller's contract.
     unsafe {
-        tile::load_parts(simd, plane, 2, count, T::lanes::<S>(), 1, vector);
-        Cx::load(simd, vector)
+        tile::load_parts(simd, plane.area(count, 1), 2, T::lanes::<S>(), vector);
+        vector.load_field(simd, 0)
     }
 }
 
@@ -184,48 +193,32 @@ unsafe fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, count: usize, vect
 struct OutputJob<'j, 's, 'a, T> {
     step: &'j Step<'s, 'a, T>,
     block: usize,
-    scratch: &'j mut [T],
+    scratch: Scratch<T>,
 }
 
 impl<T: Real> Kernel for OutputJob<'_, '_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Step { problem, targets, plan, rows, inputs, states } = self.step;
+        let Step { problem, plan, rows, states, .. } = self.step;
         let width = T::lanes::<S>();
-        let (tile, rest) = self.scratch.split_at_mut(2 * STEPS * MAX_LANES);
-        let (sums, vectors) = rest.split_at_mut(2 * ROWS * MAX_LANES);
-        let vector = vectors.as_mut_ptr();
-        let parts = if problem.real_factor.is_some() { 1 } else { 2 };
         let block = plan.outputs(self.block);
         for first in block.clone().step_by(width) {
             let count = width.min(block.end - first);
-            // SAFETY: the block's outputs of every row are this job's; the scratch has room for a tile, the sums and two vectors.
+            let map = Plane::of(&problem.c, 0, 1).at(first, 0).area(count, problem.dstate);
+            // SAFETY: the block's outputs of every row are this job's.
             unsafe {
-                let store = |y: Cx<T, S>, b: usize| {
-                    y.store(vector);
-                    tile::store_parts(simd, vector, parts, width, target(&targets.y, first, b), count, 1);
-                };
                 for (b, _) in problem.rows.iter().enumerate().filter(|(_, row)| row.is_none()) {
-                    store(Cx::zero(simd), b);
+                    self.store(simd, (first, count), b, Cx::<T, S>::zero(simd));
                 }
                 let d = match &problem.d {
-                    Some(view) => load_vector::<T, S>(simd, Plane::of(view, 0, 0).at(first, 0), count, vector).re,
+                    Some(view) => load_vector(simd, Plane::of(view, 0, 0).at(first, 0), count, self.scratch.d).re,
                     None => V::constant(simd, 0.0),
                 };
                 for rows in rows.chunks(ROWS) {
-                    let map = Plane::of(&problem.c, 0, 1).at(first, 0);
-                    apply::<T, S>(simd, map, count, problem.dstate, states.get(), rows, tile.as_mut_ptr(), sums.as_mut_ptr());
+                    self.scratch.apply(simd, map, *states, rows);
                     for (i, &(b, _)) in rows.iter().enumerate() {
-                        let mut y = Cx::load(simd, sums.as_ptr().add(2 * i * width));
-                        if let Some(factor) = problem.real_factor {
-                            y = y.scale(V::constant(simd, factor));
-                        }
-                        if problem.d.is_some() {
-                            vector.copy_from_nonoverlapping(inputs.as_ptr().add(2 * b * problem.dim + first), count);
-                            y.re = d.mul_add(V::load(simd, vector), y.re);
-                        }
-                        store(y, b);
+                        self.output(simd, (first, count), d, i, b);
                     }
                 }
             }
@@ -233,7 +226,40 @@ impl<T: Real> Kernel for OutputJob<'_, '_, '_, T> {
     }
 }
 
-/// Where one row's outputs start.
-fn target(y: &RawViewMut, first: usize, row: usize) -> Plane {
-    Plane::of_mut(y, 1, 0).at(first, row)
+impl<T: Real> OutputJob<'_, '_, '_, T> {
+    /// A vector of outputs of row `b`, whose sum is the `i`-th.
+    ///
+    /// # Safety
+    /// The outputs of the row are this job's.
+    #[inline(always)]
+    unsafe fn output<S: Isa>(&self, simd: S, place: (usize, usize), d: V<T, S>, i: usize, b: usize) {
+        let Step { problem, inputs, .. } = self.step;
+        let &Scratch { sums, d: vector, .. } = &self.scratch;
+        // SAFETY: the caller's contract; each array has a complex vector.
+        unsafe {
+            let mut y: Cx<T, S> = sums.load_field(simd, 2 * i * T::lanes::<S>());
+            if let Some(factor) = problem.real_factor {
+                y = y.scale(V::constant(simd, factor));
+            }
+            if problem.d.is_some() {
+                let (first, count) = place;
+                vector.slice(0, count).copy_from_slice(inputs.slice(2 * b * problem.dim + first, count));
+                y.re = d.mul_add(vector.load(simd, 0), y.re);
+            }
+            self.store(simd, place, b, y);
+        }
+    }
+
+    /// # Safety
+    /// As [`OutputJob::output`].
+    #[inline(always)]
+    unsafe fn store<S: Isa>(&self, simd: S, (first, count): (usize, usize), b: usize, y: Cx<T, S>) {
+        let parts = if self.step.problem.real_factor.is_some() { 1 } else { 2 };
+        let to = PlaneMut::of(&self.step.targets.y, 1, 0).at(first, b).area(count, 1);
+        // SAFETY: the caller's contract; the vector has room for a complex one.
+        unsafe {
+            self.scratch.d.store_field(0, y);
+            tile::store_parts(simd, self.scratch.d, parts, T::lanes::<S>(), to);
+        }
+    }
 }

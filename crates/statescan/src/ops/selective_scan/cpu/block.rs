@@ -1,0 +1,405 @@
+//! One tile of the backward pass, stage by stage: B and C for all channels, and for each block of these its inputs, the sweep, what follows
+//! from the sums over states, and the results.
+
+use super::super::{Problem, Projection};
+use super::backward::{At, Job};
+use super::here::{Here, double};
+use super::inputs::{CopyRows, Map, Parameters, Sizes, Tiles};
+use super::kept::Kept;
+use super::lanes::Lanes;
+use super::process::{Gate, load_gate, load_tiles, loading};
+use super::sweep::{AHEAD, ByMap, Stored, Sweep, Walked, WalkedTiles, work};
+use super::{Context, Types, walk};
+use crate::cpu::simd::{Isa, Real, V};
+use crate::cpu::tile::{self, PlaneMut, Prefetch, STEPS};
+use crate::cpu::{Array, Room};
+use crate::ops::CHECKPOINT;
+use crate::ops::discretization::Discretization;
+use crate::ops::rules::FieldKind;
+use crate::ops::sequences::Segment;
+use crate::tensor::RawViewMut;
+
+/// The arrays of a thread for one tile.
+pub(super) struct Scratch<T> {
+    /// See [`Lanes`](super::lanes::Lanes).
+    pub lanes: Array<T>,
+    /// The states before the tile.
+    h: Array<T>,
+    /// What the sweep reads and writes, and the same as it is loaded and stored: with one lane a channel the same arrays.
+    walked: WalkedTiles<T>,
+    own: WalkedTiles<T>,
+    stored: Stored<T>,
+    x: Array<T>,
+    slope: Array<T>,
+    cotangent: Array<T>,
+    /// `silu(z)` and its derivative.
+    gate: Array<T>,
+    gate_slope: Array<T>,
+    longest: Array<T>,
+    /// Tiles of B and C, and of the gradients by them: (state, part, step).
+    b: Array<T>,
+    c: Array<T>,
+    db: Array<T>,
+    dc: Array<T>,
+}
+
+impl<T: Real> Scratch<T> {
+    pub(super) fn lay_out(room: &mut Room<T>, problem: &Problem<'_>, sizes: Sizes, parts: usize) -> Self {
+        let Sizes { width, tile, own_tile, map, .. } = sizes;
+        let shared = problem.dt_a.is_none();
+        let walked = WalkedTiles::lay_out(room, shared, tile);
+        let gate = if problem.z.is_some() { own_tile } else { 0 };
+        Scratch {
+            walked,
+            own: if own_tile == tile { walked } else { WalkedTiles::lay_out(room, shared, own_tile) },
+            stored: Stored::lay_out(room, width, parts),
+            longest: room.array(width),
+            x: room.array(own_tile),
+            slope: room.array(own_tile),
+            cotangent: room.array(own_tile),
+            gate: room.array(gate),
+            gate_slope: room.array(gate),
+            b: room.array(map),
+            c: room.array(map),
+            db: room.array(map),
+            dc: room.array(map),
+            h: room.array(sizes.state),
+            lanes: room.array(sizes.lanes),
+        }
+    }
+
+    fn tiles(&self, of: Walked<T>) -> Tiles<T> {
+        let Walked { dt, dt_a, u, y, .. } = of;
+        Tiles { x: self.x, dt, dt_a, u, slope: self.slope, y, longest: self.longest }
+    }
+}
+
+impl<E: Types> Job<'_, '_, '_, E> {
+    /// One tile of time of all channels of the job; `here` is its first block.
+    ///
+    /// # Safety
+    /// - The tile lies in the job's window and segments, and the job has begun.
+    /// - Other threads run this job only in turn with this one.
+    #[inline(always)]
+    pub(super) unsafe fn tile<S: Isa>(&mut self, simd: S, here: Here<'_, '_, E::T>, at: At) {
+        let problem = here.problem;
+        let (map, &Scratch { b, c, db, dc, .. }) = (STEPS * problem.dstate * E::K::PARTS, &self.scratch);
+        // SAFETY: the caller's contract; each array has room for the states of a tile's steps.
+        unsafe {
+            here.load_map::<E, S>(simd, &problem.b, b);
+            here.load_map::<E, S>(simd, &problem.c, c);
+            here.double_map::<E>(c);
+            Array::clear_each(simd, [db, dc], map);
+            for (i, here) in here.each_block().enumerate() {
+                self.block(simd, &here, i, at);
+            }
+            match self.pass.context.plan.whole_groups {
+                true => self.store_maps(simd, &here, at),
+                false => self.leave_maps(&here, at),
+            }
+        }
+    }
+
+    /// The tile of the job's `i`-th block.
+    ///
+    /// # Safety
+    /// As [`Job::tile`]; B and C are loaded.
+    #[inline(always)]
+    unsafe fn block<S: Isa>(&mut self, simd: S, here: &Here<'_, '_, E::T>, i: usize, at: At) {
+        let Here { problem, lanes, steps, .. } = *here;
+        let (kept, counted) = (self.kept.of(i), self.pass.context.counted());
+        let mut prefetch = Prefetch::new();
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.restore(simd, here, at);
+            self.ahead(here, at, &mut prefetch);
+            let vectors = problem.dstate / lanes.per_channel;
+            prefetch.spread(loading(lanes.vectors(steps), problem.z.is_some()) + work(vectors, steps));
+            let bounded = self.load(simd, here, &kept.parameters, &mut prefetch);
+            self.sweep(simd, here, &kept, (i * counted, bounded), &mut prefetch);
+            let end = (i + 1) * counted;
+            if let Some(turn) = &mut self.turn {
+                turn.wait(end);
+            }
+            self.finish_steps(simd, here, &kept);
+            if let Some(turn) = &self.turn {
+                turn.done(end);
+                if here.is_last_block() {
+                    turn.claim_next();
+                }
+            }
+            self.store(simd, here);
+        }
+    }
+
+    /// Loads the states before the tile: the caller's, or saved ones.
+    ///
+    /// # Safety
+    /// As [`Job::block`].
+    #[inline(always)]
+    unsafe fn restore<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, at: At) {
+        let (checkpoints, lanes, h) = (&self.pass.context.checkpoints, here.lanes, self.scratch.h);
+        let sizes = [here.problem.dstate, E::K::PARTS];
+        let (rows, count) = (sizes[0] * sizes[1], here.block.count);
+        // SAFETY: the caller's contract; `h` has room for the states of a block.
+        unsafe {
+            if at.number == 0 {
+                return here.load_initial_state::<E, S>(simd, h);
+            }
+            let Some(last_row) = rows.checked_sub(1) else { return };
+            let from = &self.pass.saved[checkpoints.at(at.segment, at.number) + here.block.first..];
+            let from = from[..last_row * checkpoints.padded_dim + count].as_ptr();
+            let to = lanes.undealt(h);
+            to.clear(rows * lanes.channels);
+            let (from_pitch, to_pitch) = (checkpoints.padded_dim, lanes.channels);
+            CopyRows { from, from_pitch, to: to.ptr(), to_pitch, rows, count }.run(simd);
+            lanes.deal(to, sizes, h);
+        }
+    }
+
+    /// Loads what the sweep reads and clears what it adds to. Whether no exponent is near the ends of the range.
+    ///
+    /// # Safety
+    /// As [`Job::block`].
+    #[inline(always)]
+    unsafe fn load<S: Isa>(
+        &self,
+        simd: S,
+        here: &Here<'_, '_, E::T>,
+        parameters: &Parameters<E::T>,
+        prefetch: &mut Prefetch<AHEAD>,
+    ) -> bool {
+        let Here { problem, lanes, steps, .. } = *here;
+        let Scratch { cotangent, gate, gate_slope, .. } = &self.scratch;
+        let (own, walked) = (self.scratch.own.get(), self.scratch.walked.get());
+        let (tiles, width) = (self.scratch.tiles(own), E::T::lanes::<S>());
+        let (vectors, rows) = (lanes.vectors(steps), lanes.vectors(steps) * lanes.per_channel);
+        // SAFETY: the caller's contract; every array has room for a tile.
+        unsafe {
+            load_tiles::<_, _, true, _>(simd, here, parameters, &tiles, prefetch);
+            let bounded = tiles.bounded(simd, parameters);
+            match &self.pass.sources.y {
+                Some(dy) => lanes.load(simd, here.area(dy), *cotangent),
+                None => cotangent.clear(vectors * width),
+            }
+            if let Some(z) = &problem.z {
+                load_gate(simd, here, z, *gate, Gate::Differentiate(*gate_slope), prefetch);
+            }
+            for vector in 0..vectors {
+                let at = vector * width;
+                let dout: V<E::T, S> = cotangent.load(simd, at);
+                own.p.store(at, if problem.z.is_some() { dout * gate.load(simd, at) } else { dout });
+            }
+            match problem.dt_a {
+                Some(_) => Array::clear_each(simd, [walked.du, walked.ddt, walked.ddt_a], rows * width),
+                None => Array::clear_each(simd, [walked.du, walked.ddt], rows * width),
+            }
+            if !lanes.one() {
+                tiles.repeat(simd, lanes, steps, &self.scratch.tiles(walked));
+                lanes.repeat(simd, own.p, steps, walked.p);
+                walked.y.clear(rows * width);
+            }
+            bounded
+        }
+    }
+
+    /// Walks the states forwards and back; vectors of states are counted from `counted` on.
+    ///
+    /// # Safety
+    /// As [`Job::block`]; everything is loaded.
+    #[inline(always)]
+    unsafe fn sweep<S: Isa>(
+        &mut self,
+        simd: S,
+        here: &Here<'_, '_, E::T>,
+        kept: &Kept<E::T>,
+        (counted, bounded): (usize, bool),
+        prefetch: &mut Prefetch<AHEAD>,
+    ) {
+        let Here { problem, lanes, steps, .. } = *here;
+        let Scratch { walked, stored, h, b, c, db, dc, .. } = self.scratch;
+        let by = |map: &Projection<_>, tile: Array<E::T>, own: Array<E::T>| {
+            let varying = matches!(map, Projection::Varying(_));
+            ByMap { varying, sum: if varying { tile } else { own } }
+        };
+        let parameters = &kept.parameters;
+        let mut sweep = Sweep {
+            walked,
+            shared: problem.dt_a.is_none(),
+            a: parameters.a,
+            b: Map::new::<E>(&problem.b, b, parameters.b, lanes, problem.dstate),
+            c: Map::new::<E>(&problem.c, c, parameters.c, lanes, problem.dstate),
+            h,
+            g: kept.g,
+            da: kept.da,
+            by_b: by(&problem.b, db, kept.db),
+            by_c: by(&problem.c, dc, kept.dc),
+            stored,
+            steps,
+            dstate: problem.dstate,
+            lanes,
+            prefetch,
+            turn: &mut self.turn,
+            counted,
+        };
+        // SAFETY: the caller's contract: arrays of a whole block.
+        unsafe { walk::<E, S>(simd, problem, lanes.per_channel, bounded, &mut sweep) }
+    }
+
+    /// From the sums over states to the gradients by x, dt and z, and adds to those by D and the bias.
+    ///
+    /// # Safety
+    /// As [`Job::block`]; the sweep is done, and it is this thread's turn.
+    #[inline(always)]
+    unsafe fn finish_steps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, kept: &Kept<E::T>) {
+        let Here { problem, lanes, steps, .. } = *here;
+        let Scratch { x, slope, .. } = &self.scratch;
+        let (own, walked) = (self.scratch.own.get(), self.scratch.walked.get());
+        let scaled = problem.options.discretization != Discretization::Dirac;
+        let width = E::T::lanes::<S>();
+        // SAFETY: the caller's contract; every array has the vectors of the steps.
+        unsafe {
+            let [_, skip] = kept.parameters.bias_and_skip(simd);
+            let (mut dd, mut dbias): (V<E::T, S>, V<E::T, S>) = (kept.dd.load(simd, 0), kept.dbias.load(simd, 0));
+            for vector in 0..lanes.vectors(steps) {
+                let at = vector * width;
+                let (x, dt, dout) = (x.load(simd, at), own.dt.load(simd, at), own.p.load(simd, at));
+                let (by_u, mut by_dt) = (lanes.summed(simd, walked.du, vector), lanes.summed(simd, walked.ddt, vector));
+                let mut by_x = dout * skip;
+                if scaled {
+                    by_x = by_u.mul_add(dt, by_x);
+                    by_dt = by_u.mul_add(x, by_dt);
+                } else {
+                    by_x = by_x + by_u;
+                }
+                let by_raw = by_dt * slope.load(simd, at);
+                dd = dout.mul_add(x, dd);
+                dbias = dbias + by_raw;
+                own.du.store(at, by_x);
+                own.ddt.store(at, by_raw);
+                if self.pass.targets.z.is_some() {
+                    self.gradient_by_gate(simd, lanes, [own.y, walked.y], vector);
+                }
+                if problem.dt_a.is_some() {
+                    own.ddt_a.store(at, lanes.summed(simd, walked.ddt_a, vector));
+                }
+            }
+            kept.dd.store(0, dd);
+            kept.dbias.store(0, dbias);
+        }
+    }
+
+    /// The gradient by a vector of z, in place of the output before the gate: `y`, and what the sweep adds to it where a channel has
+    /// several lanes.
+    ///
+    /// # Safety
+    /// As [`Job::finish_steps`].
+    #[inline(always)]
+    unsafe fn gradient_by_gate<S: Isa>(&self, simd: S, lanes: Lanes<E::T>, [y, swept]: [Array<E::T>; 2], vector: usize) {
+        let Scratch { cotangent, gate_slope, .. } = &self.scratch;
+        let at = vector * E::T::lanes::<S>();
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut out: V<E::T, S> = y.load(simd, at);
+            if !lanes.one() {
+                out = out + lanes.summed(simd, swept, vector);
+            }
+            y.store(at, cotangent.load(simd, at) * out * gate_slope.load(simd, at));
+        }
+    }
+
+    /// Stores the gradients that vary with time and channel.
+    ///
+    /// # Safety
+    /// As [`Job::block`]; they are in the arrays of the thread.
+    #[inline(always)]
+    unsafe fn store<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>) {
+        let (targets, own) = (self.pass.targets, self.scratch.own.get());
+        let results = [(&targets.x, own.du), (&targets.dt, own.ddt), (&targets.dt_a, own.ddt_a), (&targets.z, own.y)];
+        for (target, from) in results {
+            let Some(target) = target else { continue };
+            // SAFETY: the caller's contract; the tile lies inside the target, and no other job has its channels.
+            unsafe { here.lanes.store(simd, from, here.area_mut(target)) };
+        }
+    }
+
+    /// Stores the gradients by B and C of a tile, where no other job has part of them.
+    ///
+    /// # Safety
+    /// As [`Job::tile`]; all blocks are swept.
+    #[inline(always)]
+    unsafe fn store_maps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, at: At) {
+        let (dstate, parts, Scratch { db, dc, .. }) = (here.problem.dstate, E::K::PARTS, &self.scratch);
+        let len = STEPS * dstate * parts;
+        // SAFETY: the caller's contract; the tile lies inside the targets, and the sums have rows of STEPS.
+        unsafe {
+            if parts == 2 {
+                double(dc.slice(0, len));
+            }
+            for (target, sum) in [(&self.pass.targets.b, db), (&self.pass.targets.c, dc)] {
+                let Some(Projection::Varying(target)) = target else { continue };
+                // steps and states exchanged
+                let plane = map_target(target, here.segment, at.range, here.start).transposed();
+                tile::store_parts(simd, *sum, parts, STEPS, plane.area(here.steps, dstate));
+            }
+        }
+    }
+
+    /// Leaves the gradients by B and C of a tile, to be added to those of other ranges of channels.
+    ///
+    /// # Safety
+    /// As [`Job::store_maps`].
+    #[inline(always)]
+    unsafe fn leave_maps(&self, here: &Here<'_, '_, E::T>, at: At) {
+        let (partials, Scratch { db, dc, .. }) = (&self.pass.partials, &self.scratch);
+        let rows = here.problem.dstate * E::K::PARTS;
+        let double_c = if E::K::PARTS == 2 { 2.0 } else { 1.0 };
+        for (partial, sum, factor) in [(&partials.b, db, 1.0), (&partials.c, dc, double_c)] {
+            let Some(partial) = partial else { continue };
+            for row in 0..rows {
+                let position = partials.map_position(at.range, here.segment.batch, row, here.start);
+                // SAFETY: the caller's contract; the row's steps of this range are the job's.
+                let (to, from) = unsafe { (partial.slice(position, here.steps), sum.slice(row * STEPS, here.steps)) };
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = *from * E::T::from_f64(factor);
+                }
+            }
+        }
+    }
+
+    /// Has what a block of channels writes prefetched, and what is read after it.
+    #[inline(always)]
+    fn ahead(&self, here: &Here<'_, '_, E::T>, at: At, prefetch: &mut Prefetch<AHEAD>) {
+        let (Context { plan, checkpoints, .. }, targets, problem) = (self.pass.context, self.pass.targets, here.problem);
+        for target in [&targets.x, &targets.dt, &targets.dt_a, &targets.z].into_iter().flatten() {
+            prefetch.add(here.area_mut(target).read());
+        }
+        let following = at.number.checked_sub(self.ahead);
+        let next = here.next(following.map(|number| here.segment.start + number * CHECKPOINT));
+        if here.is_last_block() {
+            for target in [&targets.b, &targets.c].into_iter().filter(|_| plan.whole_groups) {
+                if let Some(Projection::Varying(target)) = target {
+                    let plane = map_target(target, here.segment, at.range, here.start);
+                    prefetch.add(plane.read().area(problem.dstate, here.steps));
+                }
+            }
+            let maps = next.iter().flat_map(|next| [&problem.b, &problem.c].map(|map| next.map_area(map)));
+            maps.flatten().for_each(|area| prefetch.add(area));
+        }
+        let Some(next) = next else { return };
+        if let Some(number) = if here.is_last_block() { following } else { Some(at.number) }.filter(|&number| number > 0) {
+            let from = &self.pass.saved[checkpoints.at(at.segment, number)..];
+            let from = from.as_ptr().wrapping_add(next.block.first);
+            prefetch.add_rows(from, checkpoints.padded_dim, problem.dstate * E::K::PARTS, next.block.count);
+        }
+        let inputs =
+            [Some(&problem.x), Some(&problem.dt), problem.dt_a.as_ref(), self.pass.sources.y.as_ref(), problem.z.as_ref()];
+        inputs.into_iter().flatten().for_each(|view| prefetch.add(next.area(view)));
+    }
+}
+
+/// The gradient of B or C of a group, from a step on: states x steps.
+fn map_target(target: &RawViewMut, segment: &Segment, group: usize, start: usize) -> PlaneMut {
+    let strides = target.strides();
+    PlaneMut::of(target, 2, 3).along(segment.batch, strides[0]).along(group, strides[1]).at(0, start)
+}

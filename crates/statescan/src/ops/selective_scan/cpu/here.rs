@@ -1,0 +1,170 @@
+//! Where a job is at work: a tile of time of a block of channels, and what that is of each tensor.
+
+use super::super::{Problem, Projection};
+use super::Types;
+use super::lanes::Lanes;
+use super::plan::{Block, blocks};
+use crate::cpu::Array;
+use crate::cpu::simd::{Isa, Real};
+use crate::cpu::tile::{self, Area, AreaMut, Plane, PlaneMut, STEPS};
+use crate::ops::rules::FieldKind;
+use crate::ops::sequences::Segment;
+use crate::tensor::{RawViewMut, View};
+use core::ops::Range;
+
+/// A tile of time of a block of channels.
+#[derive(Clone, Copy)]
+pub(super) struct Here<'h, 'a, T> {
+    pub problem: &'h Problem<'a>,
+    pub segment: &'h Segment,
+    /// The channels of the job, which share B and C.
+    pub channels: &'h Range<usize>,
+    /// The block of them.
+    pub block: Block,
+    /// The first step of the tile, and how many there are.
+    pub start: usize,
+    pub steps: usize,
+    pub lanes: Lanes<T>,
+}
+
+impl<'h, 'a, T: Real> Here<'h, 'a, T> {
+    /// The first block of a job's channels in the tile that begins at `start`.
+    #[inline(always)]
+    pub(super) fn new(
+        problem: &'h Problem<'a>,
+        segment: &'h Segment,
+        channels: &'h Range<usize>,
+        lanes: Lanes<T>,
+        start: usize,
+    ) -> Self {
+        let block = Block { first: channels.start, count: lanes.channels.min(channels.len()) };
+        Here { problem, segment, channels, block, start, steps: STEPS.min(segment.end - start), lanes }
+    }
+
+    /// The tile of all blocks, in their order.
+    #[inline(always)]
+    pub(super) fn each_block(self) -> impl Iterator<Item = Self> {
+        blocks(self.channels.clone(), self.lanes.channels).map(move |block| Here { block, ..self })
+    }
+
+    /// Whether this is the last block of the tile.
+    #[inline(always)]
+    pub(super) fn is_last_block(&self) -> bool {
+        self.block.first + self.lanes.channels >= self.channels.end
+    }
+
+    /// The next block of the tile, or the first one of the tile that is walked after it.
+    #[inline(always)]
+    pub(super) fn next(&self, following: Option<usize>) -> Option<Self> {
+        if self.is_last_block() {
+            return Some(Self::new(self.problem, self.segment, self.channels, self.lanes, following?));
+        }
+        let first = self.block.first + self.lanes.channels;
+        Some(Here { block: Block { first, count: self.lanes.channels.min(self.channels.end - first) }, ..*self })
+    }
+
+    /// What a (B, D, L) tensor has here.
+    #[inline(always)]
+    pub(super) fn area(&self, view: &View<'_>) -> Area {
+        let plane = Plane::of(view, 1, 2).along(self.segment.batch, view.strides()[0]);
+        plane.at(self.block.first, self.start).area(self.block.count, self.steps)
+    }
+
+    /// The same of a tensor that is written.
+    #[inline(always)]
+    pub(super) fn area_mut(&self, view: &RawViewMut) -> AreaMut {
+        let plane = PlaneMut::of(view, 1, 2).along(self.segment.batch, view.strides()[0]);
+        plane.at(self.block.first, self.start).area(self.block.count, self.steps)
+    }
+
+    /// The (states, steps) plane of B or C that the channels' group sees; none of a constant map.
+    #[inline(always)]
+    pub(super) fn map_area(&self, map: &Projection<View<'_>>) -> Option<Area> {
+        let Projection::Varying(view) = map else { return None };
+        let group = self.block.first / (self.problem.dim / view.shape()[1]);
+        let strides = view.strides();
+        let plane = Plane::of(view, 2, 3).along(self.segment.batch, strides[0]).along(group, strides[1]).at(0, self.start);
+        Some(plane.area(self.problem.dstate, self.steps))
+    }
+
+    /// Loads that plane, if there is one, in the order that [`Map`](super::inputs::Map) reads.
+    ///
+    /// # Safety
+    /// - The tile lies inside the problem.
+    /// - `to` is this thread's and has room for `STEPS` steps of all states.
+    #[inline(always)]
+    pub(super) unsafe fn load_map<E: Types<T = T>, S: Isa>(&self, simd: S, map: &Projection<View<'_>>, to: Array<T>) {
+        let Some(area) = self.map_area(map) else { return };
+        let dstate = self.problem.dstate;
+        // SAFETY: the plane lies inside the view of a checked problem; the tile has room by the caller's contract.
+        unsafe {
+            match by_state::<E>(self.lanes.per_channel) {
+                true => tile::load_parts(simd, area.plane.transposed().area(area.steps, dstate), 1, STEPS, to),
+                false => tile::load_parts(simd, area, E::K::PARTS, dstate, to),
+            }
+        }
+    }
+
+    /// Doubles a tile of C for complex states, whose output is `2 Re(C h)`.
+    ///
+    /// # Safety
+    /// As [`Here::load_map`], and the tile is loaded.
+    #[inline(always)]
+    pub(super) unsafe fn double_map<E: Types<T = T>>(&self, tile: Array<T>) {
+        if E::K::PARTS == 2 {
+            // SAFETY: the caller's contract: the tile is this thread's, and as long as its steps.
+            double(unsafe { tile.slice(0, self.steps * E::K::PARTS * self.problem.dstate) });
+        }
+    }
+
+    /// Loads the state before the segment's first step, zero where there is none.
+    ///
+    /// # Safety
+    /// - The block lies inside the problem.
+    /// - `h` is this thread's and has room for the block's states.
+    #[inline(always)]
+    pub(super) unsafe fn load_initial_state<E: Types<T = T>, S: Isa>(&self, simd: S, h: Array<T>) {
+        // SAFETY: the caller's contract; the place is one of the problem's, whose initial state was checked.
+        unsafe { self.load_state::<E, S>(simd, &self.problem.initial_state, self.segment.initial, h) }
+    }
+
+    /// Loads the state of a sequence, at (row, sequence) of a (B, sequences, D, N) tensor; zero where either is absent.
+    ///
+    /// # Safety
+    /// - The block and the place lie inside the view.
+    /// - `to` is this thread's and has room for the block's states.
+    #[inline(always)]
+    pub(super) unsafe fn load_state<E: Types<T = T>, S: Isa>(
+        &self,
+        simd: S,
+        view: &Option<View<'_>>,
+        place: Option<(usize, usize)>,
+        to: Array<T>,
+    ) {
+        let sizes = [self.problem.dstate, E::K::PARTS];
+        // SAFETY: the caller's contract.
+        unsafe {
+            match (view, place) {
+                (Some(view), Some((row, sequence))) => {
+                    let strides = view.strides();
+                    let plane = Plane::of(view, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
+                    self.lanes.load_states(simd, plane.at(self.block.first, 0).area(self.block.count, sizes[0]), sizes[1], to);
+                }
+                _ => to.clear(sizes[0] * sizes[1] * self.lanes.channels),
+            }
+        }
+    }
+}
+
+/// Whether a tile of B or C is (state, step): the loops walk the steps of a few real states, whose scalars then share lines. Otherwise it
+/// is (step, part, state): lanes that hold states of one channel read neighbouring ones.
+#[inline(always)]
+pub(super) fn by_state<E: Types>(per_channel: usize) -> bool {
+    E::K::PARTS == 1 && per_channel == 1
+}
+
+/// Doubles numbers: the output of complex states is `2 Re(C h)`.
+#[inline(always)]
+pub(super) fn double<T: Real>(numbers: &mut [T]) {
+    numbers.iter_mut().for_each(|value| *value = *value + *value);
+}
