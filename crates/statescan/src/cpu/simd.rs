@@ -16,6 +16,8 @@ use core::ops::{Add, Div, Mul, Neg, Sub};
 pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     /// Whether its maximum and minimum are their second operand where either is NaN.
     const NAN_GIVES_SECOND: bool = false;
+    /// Whether it pays to ask if arguments are bounded before [`Exp2::exp2_product_f32`].
+    const BOUNDS_PAY: bool = false;
     /// Calls the function that a kernel is for this instruction set.
     fn call<K: Kernel>(self, kernel: K) -> K::Output;
     /// Nearest integer, ties to even.
