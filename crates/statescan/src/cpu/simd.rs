@@ -181,6 +181,25 @@ impl<S: Isa> V<f32, S> {
         // SAFETY: the caller's contract.
         V { reg: unsafe { simd.load_bf16(src) }, simd }
     }
+    /// Twice as many numbers of 16 bits as there are lanes, those at even places and those at odd ones.
+    ///
+    /// # Safety
+    /// So many numbers can be read.
+    #[inline(always)]
+    pub unsafe fn load_pairs(simd: S, src: *const half::bf16) -> [Self; 2] {
+        // SAFETY: the caller's contract.
+        let [even, odd] = unsafe { simd.load_pairs_bf16(src) };
+        [V { reg: even, simd }, V { reg: odd, simd }]
+    }
+    /// The inverse of [`V::load_pairs`].
+    ///
+    /// # Safety
+    /// So many numbers can be written.
+    #[inline(always)]
+    pub unsafe fn store_pairs([even, odd]: [Self; 2], dst: *mut half::bf16) {
+        // SAFETY: the caller's contract.
+        unsafe { even.simd.store_pairs_bf16([even.reg, odd.reg], dst) }
+    }
 }
 
 /// A vector of real lanes.
