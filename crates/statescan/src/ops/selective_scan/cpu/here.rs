@@ -37,7 +37,7 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
         lanes: Lanes<T>,
         start: usize,
     ) -> Self {
-        debug_assert!((segment.start..segment.end).contains(&start), "the tile lies in the segment");
+        debug_assert!((segment.start..=segment.end).contains(&start), "the tile lies in the segment");
         debug_assert!(channels.end <= problem.dim, "the channels are the problem's");
         let block = Block { first: channels.start, count: lanes.channels.min(channels.len()) };
         Here { problem, segment, channels, block, start, steps: STEPS.min(segment.end - start), lanes }
