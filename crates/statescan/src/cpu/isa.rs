@@ -63,6 +63,7 @@ mod x86 {
 
     impl Isa for V3 {
         const NAN_GIVES_SECOND: bool = true;
+        const BOUNDS_PAY: bool = true;
         #[inline(always)]
         fn call<K: Kernel>(self, kernel: K) -> K::Output {
             // SAFETY: the token proves the instructions.

@@ -13,7 +13,7 @@ pub enum Level {
     Scalar,
     /// 128-bit vectors on aarch64.
     Neon,
-    /// 256-bit vectors with fused multiply-add on x86-64.
+    /// 256-bit vectors with fused multiply-add and conversions of f16 on x86-64.
     Avx2,
     /// 512-bit vectors on x86-64 (F, BW, CD, DQ, VL).
     Avx512,
@@ -39,7 +39,7 @@ impl Level {
         match self {
             Level::Scalar => cfg!(not(all(target_arch = "x86_64", fuzzing))),
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Level::Avx2 => pulp::x86::V3::try_new().is_some(),
+            Level::Avx2 => avx2().is_some(),
             #[cfg(all(target_arch = "x86_64", not(any(miri, fuzzing))))]
             Level::Avx512 => pulp::x86::V4::try_new().is_some(),
             #[cfg(all(target_arch = "aarch64", not(miri)))]
@@ -91,7 +91,7 @@ impl Level {
             }
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => {
-                if let Some(token) = pulp::x86::V3::try_new() {
+                if let Some(token) = avx2() {
                     return token.call(kernel);
                 }
             }
@@ -114,6 +114,13 @@ impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// The token of [`Level::Avx2`], where the processor converts f16 as well, which every one with AVX2 and FMA does unless that is hidden.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn avx2() -> Option<pulp::x86::V3> {
+    pulp::x86::V3::try_new().filter(|_| std::is_x86_feature_detected!("f16c"))
 }
 
 /// A kernel body: a struct of arguments with one generic method, which must be `#[inline(always)]` (as everything it calls with the token),
@@ -150,7 +157,7 @@ pub(crate) trait Kernel: Sized {
     /// # Safety
     /// The processor has them.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt")]
+    #[target_feature(enable = "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt,f16c")]
     unsafe fn run_avx2(self, token: pulp::x86::V3) -> Self::Output {
         align_frame();
         self.run(token)

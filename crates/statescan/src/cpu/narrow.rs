@@ -1,5 +1,5 @@
-//! Rows of 16-bit numbers, to f32 and back, rounding to nearest, ties to even. AVX-512 converts sixteen at a time; elsewhere f16 is left to
-//! `half`, which uses what the processor has, and the loops over bf16 to the compiler.
+//! Rows of 16-bit numbers, to f32 and back, rounding to nearest, ties to even. AVX-512 converts sixteen at a time, AVX2 eight; elsewhere f16 is
+//! left to `half`, which uses what the processor has, and the loops over bf16 to the compiler.
 
 use super::sizes::MAX_LANES;
 use half::slice::HalfFloatSliceExt;
@@ -7,6 +7,8 @@ use half::{bf16, f16};
 
 /// Conversions of rows of equal lengths.
 pub(crate) trait Narrow: pulp::Simd {
+    /// Whether [`Narrow::load_f16`] and [`Narrow::load_pairs_bf16`] are so short that numbers may be widened once for each use.
+    const WIDENS: bool = false;
     /// As many numbers as a vector has lanes, as a vector.
     ///
     /// # Safety
@@ -24,6 +26,33 @@ pub(crate) trait Narrow: pulp::Simd {
     unsafe fn load_bf16(self, src: *const bf16) -> Self::f32s {
         // SAFETY: the caller's contract.
         unsafe { by_way_of_memory(src, |src, dst| self.widen_bf16(src, dst)) }
+    }
+    /// Twice as many numbers as a vector has lanes: those at even places, and those at odd ones.
+    ///
+    /// # Safety
+    /// So many numbers can be read.
+    #[inline(always)]
+    unsafe fn load_pairs_bf16(self, src: *const bf16) -> [Self::f32s; 2] {
+        let mut pairs = [[bf16::ZERO; MAX_LANES]; 2];
+        for i in 0..2 * Self::F32_LANES {
+            // SAFETY: the caller's contract.
+            pairs[i % 2][i / 2] = unsafe { *src.add(i) };
+        }
+        // SAFETY: no vector has more lanes than the arrays.
+        unsafe { [self.load_bf16(pairs[0].as_ptr()), self.load_bf16(pairs[1].as_ptr())] }
+    }
+    /// The inverse of [`Narrow::load_pairs_bf16`].
+    ///
+    /// # Safety
+    /// So many numbers can be written.
+    #[inline(always)]
+    unsafe fn store_pairs_bf16(self, pairs: [Self::f32s; 2], dst: *mut bf16) {
+        let numbers: &[f32] = bytemuck::cast_slice(&pairs);
+        for (i, x) in numbers.iter().enumerate() {
+            let (place, odd) = (i % Self::F32_LANES, i / Self::F32_LANES);
+            // SAFETY: the caller's contract.
+            unsafe { dst.add(2 * place + odd).write(bf16::from_f32(*x)) };
+        }
     }
     #[inline(always)]
     fn widen_f16(self, src: &[f16], dst: &mut [f32]) {
@@ -72,11 +101,45 @@ mod x86 {
     use pulp::x86::{V3, V4};
 
     impl Narrow for V3 {
+        const WIDENS: bool = true;
+        #[inline(always)]
+        unsafe fn load_pairs_bf16(self, src: *const bf16) -> [Self::f32s; 2] {
+            let (avx, avx2) = (self.avx, self.avx2);
+            // SAFETY: the caller's contract.
+            let pairs = unsafe { src.cast::<__m256i>().read_unaligned() };
+            let odd = avx2._mm256_and_si256(pairs, avx._mm256_set1_epi32(UPPER_HALF));
+            [pulp::cast(avx2._mm256_slli_epi32::<16>(pairs)), pulp::cast(odd)]
+        }
+        #[inline(always)]
+        unsafe fn store_pairs_bf16(self, pairs: [Self::f32s; 2], dst: *mut bf16) {
+            let avx2 = self.avx2;
+            let [even, odd] = [rounded_to_bf16(self, pulp::cast(pairs[0])), rounded_to_bf16(self, pulp::cast(pairs[1]))];
+            let words = avx2._mm256_blend_epi16::<0xaa>(avx2._mm256_srli_epi32::<16>(even), odd);
+            // SAFETY: the caller's contract.
+            unsafe { dst.cast::<__m256i>().write_unaligned(words) };
+        }
         #[inline(always)]
         unsafe fn load_bf16(self, src: *const bf16) -> Self::f32s {
             // SAFETY: the caller's contract.
             let bits = unsafe { src.cast::<__m128i>().read_unaligned() };
             pulp::cast(self.avx2._mm256_slli_epi32::<16>(self.avx2._mm256_cvtepu16_epi32(bits)))
+        }
+        #[inline(always)]
+        unsafe fn load_f16(self, src: *const f16) -> Self::f32s {
+            // SAFETY: the caller's contract; kernels of this level are not run without F16C.
+            pulp::cast(unsafe { _mm256_cvtph_ps(src.cast::<__m128i>().read_unaligned()) })
+        }
+        #[inline(always)]
+        fn widen_f16(self, src: &[f16], dst: &mut [f32]) {
+            rows(WidenF16(self), src, dst);
+        }
+        #[inline(always)]
+        fn narrow_f16(self, src: &[f32], dst: &mut [f16]) {
+            rows(NarrowF16(self), src, dst);
+        }
+        #[inline(always)]
+        fn narrow_bf16(self, src: &[f32], dst: &mut [bf16]) {
+            rows(NarrowBf16(self), src, dst);
         }
     }
 
@@ -107,26 +170,26 @@ mod x86 {
         }
     }
 
-    /// A conversion of sixteen numbers.
-    trait Sixteen: Copy {
+    /// A conversion of `N` numbers.
+    trait Block<const N: usize>: Copy {
         type From: Copy + Default;
         type To: Copy + Default;
         /// # Safety
-        /// Sixteen numbers can be read and written.
+        /// So many numbers can be read and written.
         unsafe fn convert(self, src: *const Self::From, dst: *mut Self::To);
     }
 
     /// Converts a row; what is left of a vector goes by way of arrays, so that a number's place does not matter.
     #[inline(always)]
-    fn rows<C: Sixteen>(conversion: C, src: &[C::From], dst: &mut [C::To]) {
-        let (src, src_rest) = src.as_chunks::<16>();
-        let (dst, dst_rest) = dst.as_chunks_mut::<16>();
+    fn rows<const N: usize, C: Block<N>>(conversion: C, src: &[C::From], dst: &mut [C::To]) {
+        let (src, src_rest) = src.as_chunks::<N>();
+        let (dst, dst_rest) = dst.as_chunks_mut::<N>();
         for (src, dst) in src.iter().zip(dst) {
-            // SAFETY: both are arrays of sixteen.
+            // SAFETY: both are arrays of so many.
             unsafe { conversion.convert(src.as_ptr(), dst.as_mut_ptr()) };
         }
         if !dst_rest.is_empty() {
-            let (mut from, mut to) = ([C::From::default(); 16], [C::To::default(); 16]);
+            let (mut from, mut to) = ([C::From::default(); N], [C::To::default(); N]);
             from[..src_rest.len()].copy_from_slice(src_rest);
             // SAFETY: as above.
             unsafe { conversion.convert(from.as_ptr(), to.as_mut_ptr()) };
@@ -135,9 +198,19 @@ mod x86 {
     }
 
     #[derive(Clone, Copy)]
-    struct WidenF16(V4);
+    struct WidenF16<S>(S);
 
-    impl Sixteen for WidenF16 {
+    impl Block<8> for WidenF16<V3> {
+        type From = f16;
+        type To = f32;
+        #[inline(always)]
+        unsafe fn convert(self, src: *const f16, dst: *mut f32) {
+            // SAFETY: the caller's contract.
+            unsafe { dst.cast::<__m256>().write_unaligned(pulp::cast(self.0.load_f16(src))) }
+        }
+    }
+
+    impl Block<16> for WidenF16<V4> {
         type From = f16;
         type To = f32;
         #[inline(always)]
@@ -151,9 +224,22 @@ mod x86 {
     }
 
     #[derive(Clone, Copy)]
-    struct NarrowF16(V4);
+    struct NarrowF16<S>(S);
 
-    impl Sixteen for NarrowF16 {
+    impl Block<8> for NarrowF16<V3> {
+        type From = f32;
+        type To = f16;
+        #[inline(always)]
+        unsafe fn convert(self, src: *const f32, dst: *mut f16) {
+            // SAFETY: the caller's contract; kernels of this level are not run without F16C.
+            unsafe {
+                let narrow = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(src.cast::<__m256>().read_unaligned());
+                dst.cast::<__m128i>().write_unaligned(narrow);
+            }
+        }
+    }
+
+    impl Block<16> for NarrowF16<V4> {
         type From = f32;
         type To = f16;
         #[inline(always)]
@@ -179,9 +265,40 @@ mod x86 {
     };
 
     #[derive(Clone, Copy)]
-    struct NarrowBf16(V4);
+    struct NarrowBf16<S>(S);
 
-    impl Sixteen for NarrowBf16 {
+    /// The upper half of a word.
+    const UPPER_HALF: i32 = 0xffff << 16;
+
+    /// bf16 in the upper halves of words; the lower ones are anything.
+    #[inline(always)]
+    fn rounded_to_bf16(simd: V3, wide: __m256) -> __m256i {
+        let (avx, avx2) = (simd.avx, simd.avx2);
+        let bits = avx._mm256_castps_si256(wide);
+        // half of the last place, and a little more where that place is odd: a tie goes to even
+        let odd = avx2._mm256_and_si256(avx2._mm256_srli_epi32::<16>(bits), avx._mm256_set1_epi32(1));
+        let sum = avx2._mm256_add_epi32(avx2._mm256_add_epi32(bits, avx._mm256_set1_epi32(0x7fff)), odd);
+        // a NaN could round to infinity or change its sign: it is made quiet instead
+        let nan = avx._mm256_castps_si256(avx._mm256_cmp_ps::<_CMP_UNORD_Q>(wide, wide));
+        avx2._mm256_blendv_epi8(sum, avx2._mm256_or_si256(bits, avx._mm256_set1_epi32(0x40_0000)), nan)
+    }
+
+    impl Block<8> for NarrowBf16<V3> {
+        type From = f32;
+        type To = bf16;
+        #[inline(always)]
+        unsafe fn convert(self, src: *const f32, dst: *mut bf16) {
+            let (avx, avx2) = (self.0.avx, self.0.avx2);
+            // SAFETY: the caller's contract.
+            unsafe {
+                let words = avx2._mm256_srli_epi32::<16>(rounded_to_bf16(self.0, src.cast::<__m256>().read_unaligned()));
+                let (low, high) = (avx._mm256_castsi256_si128(words), avx2._mm256_extracti128_si256::<1>(words));
+                dst.cast::<__m128i>().write_unaligned(self.0.sse4_1._mm_packus_epi32(low, high));
+            }
+        }
+    }
+
+    impl Block<16> for NarrowBf16<V4> {
         type From = f32;
         type To = bf16;
         #[inline(always)]
@@ -224,6 +341,24 @@ mod tests {
             simd.narrow_bf16(self.0, &mut brain);
             simd.widen_f16(&half, &mut from_half);
             simd.widen_bf16(&brain, &mut from_brain);
+            for (numbers, wide) in brain.chunks_exact(2 * S::F32_LANES).zip(from_brain.chunks_exact(2 * S::F32_LANES)) {
+                let mut again = vec![bf16::ZERO; numbers.len()];
+                // SAFETY: so many numbers are read and written.
+                let [even, odd] = unsafe {
+                    let pairs = simd.load_pairs_bf16(numbers.as_ptr());
+                    simd.store_pairs_bf16(pairs, again.as_mut_ptr());
+                    pairs
+                };
+                let pairs = [even, odd];
+                let pairs: &[f32] = bytemuck::cast_slice(&pairs);
+                let bits = |x: &f32| x.to_bits();
+                assert!(pairs[..S::F32_LANES].iter().map(bits).eq(wide.iter().step_by(2).map(bits)));
+                assert!(pairs[S::F32_LANES..].iter().map(bits).eq(wide.iter().skip(1).step_by(2).map(bits)));
+                assert_eq!(
+                    numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+                    again.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+                );
+            }
             (half, brain, from_half, from_brain)
         }
     }

@@ -16,6 +16,8 @@ use core::ops::{Add, Div, Mul, Neg, Sub};
 pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     /// Whether its maximum and minimum are their second operand where either is NaN.
     const NAN_GIVES_SECOND: bool = false;
+    /// Whether it pays to ask if arguments are bounded before [`Exp2::exp2_product_f32`].
+    const BOUNDS_PAY: bool = false;
     /// Calls the function that a kernel is for this instruction set.
     fn call<K: Kernel>(self, kernel: K) -> K::Output;
     /// Nearest integer, ties to even.
@@ -176,6 +178,25 @@ impl<S: Isa> V<f32, S> {
         let from = &from[..S::F32_LANES];
         // SAFETY: the slice is as long as a vector.
         V { reg: unsafe { simd.load_bf16(from.as_ptr()) }, simd }
+    }
+    /// Twice as many numbers of 16 bits as there are lanes, those at even places and those at odd ones.
+    ///
+    /// # Safety
+    /// So many numbers can be read.
+    #[inline(always)]
+    pub unsafe fn load_pairs(simd: S, src: *const half::bf16) -> [Self; 2] {
+        // SAFETY: the caller's contract.
+        let [even, odd] = unsafe { simd.load_pairs_bf16(src) };
+        [V { reg: even, simd }, V { reg: odd, simd }]
+    }
+    /// The inverse of [`V::load_pairs`].
+    ///
+    /// # Safety
+    /// So many numbers can be written.
+    #[inline(always)]
+    pub unsafe fn store_pairs([even, odd]: [Self; 2], dst: *mut half::bf16) {
+        // SAFETY: the caller's contract.
+        unsafe { even.simd.store_pairs_bf16([even.reg, odd.reg], dst) }
     }
 }
 

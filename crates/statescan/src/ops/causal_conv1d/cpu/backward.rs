@@ -204,13 +204,42 @@ unsafe fn through_silu<T: Real, S: Isa>(
 ) {
     let walk = tiling.walk(channels, count, T::lanes::<S>());
     for line in 0..walk.lines {
-        for position in 0..walk.positions {
-            let at = line * walk.line_step + position * walk.step;
-            // SAFETY: the caller's contract.
-            unsafe {
-                let slope: V<T, S> = silu_derivative(sum.load(simd, at));
-                sum.store(at, by_y.load(simd, at) * slope);
+        let (by_y, sum) = (by_y.from(line * walk.line_step), sum.from(line * walk.line_step));
+        let mut position = 0;
+        // SAFETY: the caller's contract.
+        unsafe {
+            while position + 4 <= walk.positions {
+                times_slope::<T, S, 4>(simd, (by_y, sum), (position * walk.step, walk.step));
+                position += 4;
             }
+            while position < walk.positions {
+                times_slope::<T, S, 1>(simd, (by_y, sum), (position * walk.step, walk.step));
+                position += 1;
+            }
+        }
+    }
+}
+
+/// `R` vectors of [`through_silu`], from the first one on so many elements apart.
+///
+/// # Safety
+/// The tiles hold them.
+#[inline(always)]
+unsafe fn times_slope<T: Real, S: Isa, const R: usize>(
+    simd: S,
+    (by_y, sum): (Array<T>, Array<T>),
+    (first, step): (usize, usize),
+) {
+    let mut slope = [V::splat(simd, T::default()); R];
+    // SAFETY: the caller's contract.
+    unsafe {
+        for r in 0..R {
+            slope[r] = sum.load(simd, first + r * step);
+        }
+        slope = silu_derivative_each(slope);
+        for r in 0..R {
+            let at = first + r * step;
+            sum.store(at, by_y.load(simd, at) * slope[r]);
         }
     }
 }

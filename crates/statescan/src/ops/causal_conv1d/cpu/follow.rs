@@ -1,7 +1,8 @@
-//! Lines that are stored in the type they are read in, without tiles: every input is read and converted once, and what earlier taps take is
-//! made from two neighbouring vectors. Three of four loads of shifted inputs would lie in two cache lines.
+//! Lines that are stored in the type they are read in, without tiles. On AVX-512 every input is read and converted once, and what earlier taps
+//! take is made from two neighbouring vectors: three of four loads of shifted inputs would lie in two cache lines. On AVX2 that would take four
+//! shuffles, and 16-bit inputs are read and converted for every tap instead.
 
-use super::{Taps, silu_each};
+use super::{MAX_LANES, Taps, silu_each};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::Storage;
 use crate::tensor::DType;
@@ -13,7 +14,8 @@ const WIDTH: usize = 4;
 /// Whether filters of a width are quicker this way on lines of a type.
 #[inline(always)]
 pub(super) fn follows<T: Real, S: Isa>(width: usize, dtype: DType) -> bool {
-    S::FOLLOWS && width == WIDTH && (dtype == T::DTYPE || !T::DOUBLE && dtype.size() == 2)
+    let narrow = !T::DOUBLE && dtype.size() == 2;
+    width == WIDTH && (S::FOLLOWS && (narrow || dtype == T::DTYPE) || S::WIDENS && narrow)
 }
 
 /// Whole vectors of a line that is stored as it was read, in any type, without anything in between.
@@ -31,6 +33,8 @@ pub(super) unsafe fn follow<T: Real, S: Isa>(
     // SAFETY: the caller's contract.
     unsafe {
         match dtype {
+            DType::BF16 if S::WIDENS && !T::DOUBLE => widen_pairs(taps, source.cast(), target.cast(), vectors),
+            DType::F16 if S::WIDENS && !T::DOUBLE => widen::<T, S, f16>(taps, source.cast(), target.cast(), vectors),
             DType::F64 if T::DOUBLE => follow_as::<T, S, f64>(taps, source.cast(), target.cast(), vectors),
             DType::F32 if !T::DOUBLE => follow_as::<T, S, f32>(taps, source.cast(), target.cast(), vectors),
             DType::BF16 if !T::DOUBLE => follow_as::<T, S, bf16>(taps, source.cast(), target.cast(), vectors),
@@ -98,4 +102,101 @@ unsafe fn follow_group<T: Real, S: Isa, X: Storage<T>, const R: usize>(
         }
     }
     x[R - 1]
+}
+
+/// [`follow`] with inputs converted for every tap.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn widen<T: Real, S: Isa, X: Storage<T>>(taps: Taps<T, S>, source: *const X, target: *mut X, vectors: usize) {
+    let (lanes, mut i) = (T::lanes::<S>(), 0);
+    // SAFETY: the caller's contract.
+    unsafe {
+        while i + 4 <= vectors {
+            widen_group::<T, S, X, 4>(taps, source.add(i * lanes), target.add(i * lanes));
+            i += 4;
+        }
+        while i < vectors {
+            widen_group::<T, S, X, 1>(taps, source.add(i * lanes), target.add(i * lanes));
+            i += 1;
+        }
+    }
+}
+
+/// `R` neighbouring vectors of [`widen`].
+///
+/// # Safety
+/// The target holds as many vectors, the source WIDTH - 1 elements more.
+#[inline(always)]
+unsafe fn widen_group<T: Real, S: Isa, X: Storage<T>, const R: usize>(taps: Taps<T, S>, source: *const X, target: *mut X) {
+    let (simd, lanes) = (taps.bias.simd(), T::lanes::<S>());
+    let mut sum = [taps.bias; R];
+    // SAFETY: the caller's contract.
+    unsafe {
+        for k in 0..WIDTH {
+            let tap = V::load(simd, taps.ptr.add(k * lanes));
+            for r in 0..R {
+                sum[r] = X::load_vector(simd, source.add(r * lanes + k)).mul_add(tap, sum[r]);
+            }
+        }
+        if taps.silu {
+            sum = silu_each(sum);
+        }
+        for r in 0..R {
+            X::store_vector(sum[r], target.add(r * lanes));
+        }
+    }
+}
+
+/// [`follow`] for bf16 in f32, even and odd steps apart: two halves of words are widened by an operation each, and narrowed without moving lanes.
+///
+/// # Safety
+/// As there, and `T` is f32.
+#[inline(always)]
+unsafe fn widen_pairs<T: Real, S: Isa>(taps: Taps<T, S>, source: *const bf16, target: *mut bf16, vectors: usize) {
+    let (lanes, mut bias, mut i) = (T::lanes::<S>(), [T::default(); MAX_LANES], 0);
+    // SAFETY: the caller's contract; a vector has at most MAX_LANES lanes.
+    unsafe {
+        taps.bias.store(bias.as_mut_ptr());
+        let bias = V::load(taps.bias.simd(), bias.as_ptr().cast::<f32>());
+        let Taps { ptr, pitch, width, step, silu, .. } = taps;
+        let of_f32 = Taps { ptr: ptr.cast::<f32>(), pitch, width, step, bias, silu };
+        while i + 4 <= vectors {
+            widen_two_pairs(of_f32, source.add(i * lanes), target.add(i * lanes));
+            i += 4;
+        }
+        widen::<T, S, bf16>(taps, source.add(i * lanes), target.add(i * lanes), vectors - i);
+    }
+}
+
+/// Four neighbouring vectors of [`widen_pairs`].
+///
+/// # Safety
+/// The target holds as many vectors, the source WIDTH - 1 elements more.
+#[inline(always)]
+unsafe fn widen_two_pairs<S: Isa>(taps: Taps<f32, S>, source: *const bf16, target: *mut bf16) {
+    let (simd, lanes) = (taps.bias.simd(), S::F32_LANES);
+    let mut sum = [taps.bias; 4];
+    // SAFETY: the caller's contract.
+    unsafe {
+        for pair in 0..2 {
+            let source = source.add(2 * pair * lanes);
+            let ([x0, x1], [x2, x3]) = (V::load_pairs(simd, source), V::load_pairs(simd, source.add(2)));
+            // from one step further only those at odd places are left
+            let [_, x4] = V::load_pairs(simd, source.add(WIDTH - 1));
+            let x = [x0, x1, x2, x3, x4];
+            for k in 0..WIDTH {
+                let tap = V::load(simd, taps.ptr.add(k * lanes));
+                sum[2 * pair] = x[k].mul_add(tap, sum[2 * pair]);
+                sum[2 * pair + 1] = x[k + 1].mul_add(tap, sum[2 * pair + 1]);
+            }
+        }
+        if taps.silu {
+            sum = silu_each(sum);
+        }
+        for pair in 0..2 {
+            V::store_pairs([sum[2 * pair], sum[2 * pair + 1]], target.add(2 * pair * lanes));
+        }
+    }
 }

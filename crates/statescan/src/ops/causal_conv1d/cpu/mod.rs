@@ -303,9 +303,9 @@ unsafe fn store<T: Real, S: Isa, const R: usize>(sums: [V<T, S>; R], (target, st
 /// (v < -88.7 in f32) the sigmoid is 0; that of -infinity is NaN, as by the formula.
 #[inline(always)]
 fn silu_each<T: Real, S: Isa, const R: usize>(v: [V<T, S>; R]) -> [V<T, S>; R] {
-    let mut y = v;
+    let mut y = exp_minus_each(v);
     for r in 0..R {
-        y[r] = exp_minus(v[r]) + V::constant(v[r].simd(), 1.0);
+        y[r] = y[r] + V::constant(v[r].simd(), 1.0);
     }
     for r in 0..R {
         y[r] = v[r] * y[r].short_recip();
@@ -313,11 +313,34 @@ fn silu_each<T: Real, S: Isa, const R: usize>(v: [V<T, S>; R]) -> [V<T, S>; R] {
     y
 }
 
-/// `e^-v`.
+/// `e^-v`. Whether arguments are bounded is asked for all of them at once: a sum of sizes below the bound is one of numbers below it.
 #[inline(always)]
-fn exp_minus<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
-    V::exp2_product::<false>(v, V::constant(v.simd(), -core::f64::consts::LOG2_E))
+fn exp_minus_each<T: Real, S: Isa, const R: usize>(v: [V<T, S>; R]) -> [V<T, S>; R] {
+    let constant = |x| V::constant(v[0].simd(), x);
+    let factor = constant(-core::f64::consts::LOG2_E);
+    let mut power = v;
+    if S::BOUNDS_PAY && !T::DOUBLE {
+        let mut size = v[0].abs();
+        for r in 1..R {
+            size = size + v[r].abs();
+        }
+        // a NaN may hide a number beyond the bound
+        let beyond = V::select_less(size, constant(BOUNDED), constant(0.0), constant(1.0));
+        if !constant(0.0).any_less(beyond) {
+            for r in 0..R {
+                power[r] = V::exp2_product::<true>(v[r], factor);
+            }
+            return power;
+        }
+    }
+    for r in 0..R {
+        power[r] = V::exp2_product::<false>(v[r], factor);
+    }
+    power
 }
+
+/// Below, a power of e, as one of 2, is one that [`V::exp2_product`] calls bounded.
+const BOUNDED: f64 = 86.0;
 
 /// Where the sigmoid has long reached its smallest value: below, `v` times that would grow again.
 const LOWEST: f64 = -1000.0;
@@ -325,12 +348,19 @@ const LOWEST: f64 = -1000.0;
 /// The derivative of [`silu`]: `s (1 + v s e^-v)` with `s = sigmoid(v)`. The smallest `s` is a normal number, and far below 0 the derivative
 /// is within 1e-34 of 0, also at -infinity.
 #[inline(always)]
-fn silu_derivative<T: Real, S: Isa>(v: V<T, S>) -> V<T, S> {
-    let constant = |x| V::constant(v.simd(), x);
-    let v = v.max(constant(LOWEST));
-    let e = exp_minus(v).min(constant(T::LARGEST / 4.0));
-    let s = (e + constant(1.0)).short_recip();
-    s * v.mul_add(e * s, constant(1.0))
+fn silu_derivative_each<T: Real, S: Isa, const R: usize>(mut v: [V<T, S>; R]) -> [V<T, S>; R] {
+    let simd = v[0].simd();
+    let constant = |x| V::constant(simd, x);
+    for r in 0..R {
+        v[r] = v[r].max(constant(LOWEST));
+    }
+    let mut slope = exp_minus_each(v);
+    for r in 0..R {
+        let e = slope[r].min(constant(T::LARGEST / 4.0));
+        let s = (e + constant(1.0)).short_recip();
+        slope[r] = s * v[r].mul_add(e * s, constant(1.0));
+    }
+    slope
 }
 
 /// What the jobs of one thread work in, with so many tiles of their own.
