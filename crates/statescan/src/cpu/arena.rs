@@ -60,6 +60,7 @@ impl<T> Array<T> {
     /// # Safety
     /// So many elements lie there, for as long as the array is used, and nobody else uses those that it is used for.
     pub(crate) unsafe fn from_raw(start: *mut T, len: usize) -> Self {
+        debug_assert!(len == 0 || (!start.is_null() && start.is_aligned()), "an array of elements");
         Self::new(start, len)
     }
 
@@ -68,8 +69,9 @@ impl<T> Array<T> {
         Self::new(slice.as_mut_ptr(), slice.len())
     }
 
+    /// Whether `count` elements from `at` on lie inside; only debug builds know.
     #[inline(always)]
-    fn has(self, at: usize, count: usize) -> bool {
+    pub(crate) fn has(self, at: usize, count: usize) -> bool {
         #[cfg(debug_assertions)]
         return at.checked_add(count).is_some_and(|end| end <= self.len);
         #[cfg(not(debug_assertions))]
@@ -161,7 +163,7 @@ impl<T: Real> Array<T> {
     /// The contract of [`Array`].
     #[inline(always)]
     pub(crate) unsafe fn clear(self, count: usize) {
-        // SAFETY: the caller's contract is that of `slice`.
+        // SAFETY: the contract above is that of `slice`.
         unsafe { self.slice(0, count) }.fill(T::default());
     }
 
@@ -175,7 +177,7 @@ impl<T: Real> Array<T> {
         debug_assert!(count.is_multiple_of(T::lanes::<S>()), "whole vectors");
         for at in (0..count).step_by(T::lanes::<S>()) {
             for array in arrays {
-                // SAFETY: the caller's contract.
+                // SAFETY: the contract above.
                 unsafe { array.store(at, V::constant(simd, 0.0)) };
             }
         }
@@ -283,7 +285,7 @@ impl<T> Drop for Arena<T> {
 }
 
 impl<T: Real> Arena<T> {
-    /// Lays arrays out, replacing those of the last time. `name` is called twice and must ask for the same arrays.
+    /// Lays arrays out, replacing those of the last time. `name` is called twice and must name the same arrays.
     pub(crate) fn lay_out<A>(&mut self, name: impl Fn(&mut Room<T>) -> A) -> A {
         let mut counted = Room { start: core::ptr::null_mut(), used: 0, zones: Vec::new() };
         name(&mut counted);
@@ -295,6 +297,7 @@ impl<T: Real> Arena<T> {
         self.before = base.align_offset(LINE).min(LINE / size_of::<T>());
         self.zones.clear();
         let mut room = Room { start: base.wrapping_add(self.before), used: 0, zones: core::mem::take(&mut self.zones) };
+        debug_assert!(room.start.addr().is_multiple_of(LINE), "arrays start on cache lines");
         let arrays = name(&mut room);
         assert_eq!(room.used, counted.used, "the same arrays are named both times");
         self.zones = room.zones;

@@ -34,6 +34,7 @@ impl Chains {
         // nothing panics while it is locked
         let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = last {
+            debug_assert!(chains[last].busy && chains[last].done < self.pieces, "the chain was given to this thread");
             (chains[last].done, chains[last].busy) = (chains[last].done + 1, false);
         }
         let free = |i: &usize| !chains[*i].busy && chains[*i].done < self.pieces;
@@ -72,10 +73,10 @@ mod tests {
     fn chains_end_together_and_pieces_are_in_order() {
         // the second of two threads is three times as fast
         let (chains, mut last, mut done) = (Chains::new(5, 8, false), [None; 2], [0; 5]);
-        let mut turns = [0, 1, 1, 1].into_iter().cycle();
+        let mut order = [0, 1, 1, 1].into_iter().cycle();
         let mut waiting = 0;
         while waiting < 8 {
-            let thread = turns.next().unwrap_or_default();
+            let thread = order.next().unwrap_or_default();
             let Some((chain, piece)) = chains.next(thread, last[thread]) else {
                 (last[thread], waiting) = (None, waiting + 1);
                 assert!(
@@ -97,10 +98,10 @@ mod tests {
     #[test]
     fn threads_that_are_equally_fast_keep_their_chains() {
         let (chains, mut last, mut by) = (Chains::new(6, 8, false), [None; 2], [None; 6]);
-        for turn in 0..48 {
-            let thread = turn % 2;
+        for i in 0..48 {
+            let thread = i % 2;
             let (chain, _) = chains.next(thread, last[thread]).unwrap();
-            assert_eq!(*by[chain].get_or_insert(thread), thread, "chain {chain} in turn {turn}");
+            assert_eq!(*by[chain].get_or_insert(thread), thread, "chain {chain} in round {i}");
             last[thread] = Some(chain);
         }
         assert_eq!(chains.next(0, last[0]), None);

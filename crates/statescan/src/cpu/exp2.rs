@@ -203,27 +203,25 @@ pub(super) mod x86 {
 #[cfg(target_arch = "aarch64")]
 mod arm {
     use super::{DEGREE_5, Exp2};
-    use core::arch::aarch64::*;
     use pulp::aarch64::Neon;
 
     impl Exp2 for Neon {
         #[inline(always)]
         fn exp2_product_f32<const BOUNDED: bool>(self, a: Self::f32s, b: Self::f32s) -> Self::f32s {
-            // SAFETY: NEON is part of every aarch64 target that has the token.
-            pulp::cast(unsafe {
-                let mut x = vmulq_f32(pulp::cast(a), pulp::cast(b));
-                if !BOUNDED {
-                    // integers, so that r is 0 there; both keep a NaN
-                    x = vminq_f32(vmaxq_f32(x, vdupq_n_f32(-127.0)), vdupq_n_f32(128.0));
-                }
-                let n = vrndnq_f32(x);
-                let r = vsubq_f32(x, n);
-                let [c1, c2, c3, c4, c5] = DEGREE_5.map(|c| vdupq_n_f32(c));
-                let p = vfmaq_f32(c3, vfmaq_f32(c4, c5, r), r);
-                let p = vfmaq_f32(vdupq_n_f32(1.0), vfmaq_f32(c1, vfmaq_f32(c2, p, r), r), r);
-                // a NaN converts to 0 and leaves the NaN in p alone
-                vaddq_s32(vreinterpretq_s32_f32(p), vshlq_n_s32::<23>(vcvtq_s32_f32(n)))
-            })
+            let neon = self.neon;
+            let mut x = neon.vmulq_f32(pulp::cast(a), pulp::cast(b));
+            if !BOUNDED {
+                // integers, so that r is 0 there; both keep a NaN
+                x = neon.vminq_f32(neon.vmaxq_f32(x, neon.vdupq_n_f32(-127.0)), neon.vdupq_n_f32(128.0));
+            }
+            let n = neon.vrndnq_f32(x);
+            let r = neon.vsubq_f32(x, n);
+            let [c1, c2, c3, c4, c5] = DEGREE_5.map(|c| neon.vdupq_n_f32(c));
+            let p = neon.vfmaq_f32(c3, neon.vfmaq_f32(c4, c5, r), r);
+            let p = neon.vfmaq_f32(neon.vdupq_n_f32(1.0), neon.vfmaq_f32(c1, neon.vfmaq_f32(c2, p, r), r), r);
+            // a NaN converts to 0 and leaves the NaN in p alone
+            let exponent = neon.vshlq_n_s32::<23>(neon.vcvtq_s32_f32(n));
+            pulp::cast(neon.vaddq_s32(neon.vreinterpretq_s32_f32(p), exponent))
         }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) trait Field<T: Real, S: Isa>:
     /// `PARTS` scalars can be read.
     #[inline(always)]
     unsafe fn broadcast(simd: S, ptr: *const T, step: usize) -> Self {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe { Self::cycle(simd, ptr, step, 1) }
     }
     /// `count` numbers over and over, see [`V::cycle`], from `PARTS` rows of them that lie `step` apart.
@@ -67,17 +67,17 @@ impl<T: Real, S: Isa> Field<T, S> for V<T, S> {
     }
     #[inline(always)]
     unsafe fn load(simd: S, ptr: *const T) -> Self {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of the trait's method.
         unsafe { V::load(simd, ptr) }
     }
     #[inline(always)]
     unsafe fn store(self, ptr: *mut T) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of the trait's method.
         unsafe { V::store(self, ptr) }
     }
     #[inline(always)]
     unsafe fn cycle(simd: S, ptr: *const T, _step: usize, count: usize) -> Self {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of the trait's method.
         unsafe { V::cycle(simd, ptr, count) }
     }
     #[inline(always)]
@@ -171,12 +171,12 @@ impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
     }
     #[inline(always)]
     unsafe fn load(simd: S, ptr: *const T) -> Self {
-        // SAFETY: the caller's contract: two vectors.
+        // SAFETY: the contract of the trait's method: two vectors.
         unsafe { Cx { re: V::load(simd, ptr), im: V::load(simd, ptr.add(T::lanes::<S>())) } }
     }
     #[inline(always)]
     unsafe fn store(self, ptr: *mut T) {
-        // SAFETY: the caller's contract: two vectors.
+        // SAFETY: the contract of the trait's method: two vectors.
         unsafe {
             self.re.store(ptr);
             self.im.store(ptr.add(T::lanes::<S>()));
@@ -184,7 +184,7 @@ impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
     }
     #[inline(always)]
     unsafe fn cycle(simd: S, ptr: *const T, step: usize, count: usize) -> Self {
-        // SAFETY: the caller's contract: two rows.
+        // SAFETY: the contract of the trait's method: two rows.
         unsafe { Cx { re: V::cycle(simd, ptr, count), im: V::cycle(simd, ptr.add(step), count) } }
     }
     #[inline(always)]

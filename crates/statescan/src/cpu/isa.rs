@@ -115,12 +115,12 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn stream_f32(self, dst: *mut f32, x: Self::f32s) {
-            // SAFETY: the caller's contract.
+            // SAFETY: the contract of the trait's method.
             unsafe { self.avx._mm256_stream_ps(dst, pulp::cast(x)) }
         }
         #[inline(always)]
         unsafe fn stream_f64(self, dst: *mut f64, x: Self::f64s) {
-            // SAFETY: the caller's contract; a register is a register.
+            // SAFETY: the contract of the trait's method; a register is a register.
             unsafe { self.avx._mm256_stream_ps(dst.cast(), pulp::cast(x)) }
         }
         #[inline(always)]
@@ -239,12 +239,12 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn stream_f32(self, dst: *mut f32, x: Self::f32s) {
-            // SAFETY: the caller's contract.
+            // SAFETY: the contract of the trait's method.
             unsafe { self.avx512f._mm512_stream_ps(dst, pulp::cast(x)) }
         }
         #[inline(always)]
         unsafe fn stream_f64(self, dst: *mut f64, x: Self::f64s) {
-            // SAFETY: the caller's contract; a register is a register.
+            // SAFETY: the contract of the trait's method; a register is a register.
             unsafe { self.avx512f._mm512_stream_ps(dst.cast(), pulp::cast(x)) }
         }
         #[inline(always)]
@@ -309,7 +309,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn sum_rows_f32(self, src: *const f32, step: usize) -> Self::f32s {
             let f = self.avx512f;
-            // SAFETY: the caller's contract.
+            // SAFETY: the contract of the trait's method.
             let quads = unsafe { quarters(self, src, step) };
             let join = |a, b| f._mm512_add_ps(f._mm512_unpacklo_ps(a, b), f._mm512_unpackhi_ps(a, b));
             let (a, b) = (join(quads[0], quads[1]), join(quads[2], quads[3]));
@@ -318,7 +318,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn sum_pairs_f32(self, src: *const f32, step: usize) -> [Self::f32s; 2] {
             let f = self.avx512f;
-            // SAFETY: the caller's contract.
+            // SAFETY: the contract of the trait's method.
             let quads = unsafe { quarters(self, src, step) };
             let join = |a, b| f._mm512_add_ps(f._mm512_shuffle_ps::<0x44>(a, b), f._mm512_shuffle_ps::<0xee>(a, b));
             let (a, b) = (join(quads[0], quads[1]), join(quads[2], quads[3]));
@@ -364,49 +364,45 @@ mod arm {
         }
         #[inline(always)]
         fn round_f32(self, x: Self::f32s) -> Self::f32s {
-            // SAFETY: NEON is part of every aarch64 target that has the token.
-            pulp::cast(unsafe { vrndnq_f32(pulp::cast(x)) })
+            pulp::cast(self.neon.vrndnq_f32(pulp::cast(x)))
         }
         #[inline(always)]
         fn round_f64(self, x: Self::f64s) -> Self::f64s {
-            // SAFETY: as above.
-            pulp::cast(unsafe { vrndnq_f64(pulp::cast(x)) })
+            pulp::cast(self.neon.vrndnq_f64(pulp::cast(x)))
         }
         #[inline(always)]
         fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s {
-            // SAFETY: as above.
-            pulp::cast(unsafe {
-                let n = vminq_f32(vmaxq_f32(pulp::cast(n), vdupq_n_f32(MIN_EXP_F32)), vdupq_n_f32(MAX_EXP_F32));
-                let n = vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(126));
-                let power = vreinterpretq_f32_s32(vshlq_n_s32::<23>(n));
-                let x: float32x4_t = pulp::cast(x);
-                vmulq_f32(vaddq_f32(x, x), power)
-            })
+            let neon = self.neon;
+            let n = neon.vmaxq_f32(pulp::cast(n), neon.vdupq_n_f32(MIN_EXP_F32));
+            let n = neon.vminq_f32(n, neon.vdupq_n_f32(MAX_EXP_F32));
+            let n = neon.vaddq_s32(neon.vcvtq_s32_f32(n), neon.vdupq_n_s32(126));
+            let power = neon.vreinterpretq_f32_s32(neon.vshlq_n_s32::<23>(n));
+            let x: float32x4_t = pulp::cast(x);
+            pulp::cast(neon.vmulq_f32(neon.vaddq_f32(x, x), power))
         }
         #[inline(always)]
         fn scale_f64(self, x: Self::f64s, n: Self::f64s) -> Self::f64s {
-            // SAFETY: as above.
-            pulp::cast(unsafe {
-                let n = vminq_f64(vmaxq_f64(pulp::cast(n), vdupq_n_f64(MIN_EXP_F64)), vdupq_n_f64(MAX_EXP_F64));
-                let n = vaddq_s64(vcvtq_s64_f64(n), vdupq_n_s64(1022));
-                let power = vreinterpretq_f64_s64(vshlq_n_s64::<52>(n));
-                let x: float64x2_t = pulp::cast(x);
-                vmulq_f64(vaddq_f64(x, x), power)
-            })
+            let neon = self.neon;
+            let n = neon.vmaxq_f64(pulp::cast(n), neon.vdupq_n_f64(MIN_EXP_F64));
+            let n = neon.vminq_f64(n, neon.vdupq_n_f64(MAX_EXP_F64));
+            let n = neon.vaddq_s64(neon.vcvtq_s64_f64(n), neon.vdupq_n_s64(1022));
+            let power = neon.vreinterpretq_f64_s64(neon.vshlq_n_s64::<52>(n));
+            let x: float64x2_t = pulp::cast(x);
+            pulp::cast(neon.vmulq_f64(neon.vaddq_f64(x, x), power))
         }
         #[inline(always)]
         fn split_exp2_f64(self, x: Self::f64s) -> (Self::f64s, Self::f64s) {
-            // SAFETY: as above.
-            unsafe {
-                let x = vminq_f64(vmaxq_f64(pulp::cast(x), vdupq_n_f64(EXP2_MIN_F64)), vdupq_n_f64(EXP2_MAX_F64));
-                let n = vrndnq_f64(x);
-                (pulp::cast(vsubq_f64(x, n)), pulp::cast(n))
-            }
+            let neon = self.neon;
+            let x = neon.vmaxq_f64(pulp::cast(x), neon.vdupq_n_f64(EXP2_MIN_F64));
+            let x = neon.vminq_f64(x, neon.vdupq_n_f64(EXP2_MAX_F64));
+            let n = neon.vrndnq_f64(x);
+            (pulp::cast(neon.vsubq_f64(x, n)), pulp::cast(n))
         }
         #[inline(always)]
         fn join_exp2_f64(self, p: Self::f64s, n: Self::f64s) -> Self::f64s {
-            // SAFETY: as above.
-            unsafe { pulp::cast(vaddq_s64(pulp::cast(p), vshlq_n_s64::<52>(vcvtq_s64_f64(pulp::cast(n))))) }
+            let neon = self.neon;
+            let exponent = neon.vshlq_n_s64::<52>(neon.vcvtq_s64_f64(pulp::cast(n)));
+            pulp::cast(neon.vaddq_s64(pulp::cast(p), exponent))
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Movements between lanes, for kernels that give one channel several lanes. `count` is a power of two, at most the number of lanes.
 
 use super::sizes::MAX_LANES;
+use bytemuck::Pod;
 
 /// Lane movements that pulp's token does not offer; the bodies here serve where an instruction set has nothing better.
 pub(crate) trait Lanes: pulp::Simd {
@@ -11,16 +12,14 @@ pub(crate) trait Lanes: pulp::Simd {
     fn follow_f32(self, before: Self::f32s, x: Self::f32s, count: usize) -> Self::f32s {
         let both = [before, x];
         let both: &[f32] = bytemuck::cast_slice(&both);
-        // SAFETY: no vector has more lanes than the array.
-        unsafe { from_lanes(|lane| both[both.len() / 2 - count + lane]) }
+        from_lanes(|lane| both[both.len() / 2 - count + lane])
     }
     /// As [`Lanes::follow_f32`].
     #[inline(always)]
     fn follow_f64(self, before: Self::f64s, x: Self::f64s, count: usize) -> Self::f64s {
         let both = [before, x];
         let both: &[f64] = bytemuck::cast_slice(&both);
-        // SAFETY: as above.
-        unsafe { from_lanes(|lane| both[both.len() / 2 - count + lane]) }
+        from_lanes(|lane| both[both.len() / 2 - count + lane])
     }
     /// Lane `l` is `ptr[l % count]`.
     ///
@@ -28,8 +27,8 @@ pub(crate) trait Lanes: pulp::Simd {
     /// `count` elements can be read.
     #[inline(always)]
     unsafe fn cycle_f32(self, ptr: *const f32, count: usize) -> Self::f32s {
-        // SAFETY: the caller's contract; no vector has more lanes than the array.
-        unsafe { from_lanes(|lane| *ptr.add(lane % count)) }
+        // SAFETY: the caller gives `count` elements.
+        from_lanes(|lane| unsafe { *ptr.add(lane % count) })
     }
     /// As [`Lanes::cycle_f32`].
     ///
@@ -37,36 +36,32 @@ pub(crate) trait Lanes: pulp::Simd {
     /// As [`Lanes::cycle_f32`].
     #[inline(always)]
     unsafe fn cycle_f64(self, ptr: *const f64, count: usize) -> Self::f64s {
-        // SAFETY: as above.
-        unsafe { from_lanes(|lane| *ptr.add(lane % count)) }
+        // SAFETY: the caller gives `count` elements.
+        from_lanes(|lane| unsafe { *ptr.add(lane % count) })
     }
     /// Each `count` neighbours become copies of the one at `position` among them.
     #[inline(always)]
     fn repeat_f32(self, x: Self::f32s, count: usize, position: usize) -> Self::f32s {
         let x: &[f32] = bytemuck::cast_slice(core::slice::from_ref(&x));
-        // SAFETY: no vector has more lanes than the array.
-        unsafe { from_lanes(|lane| x[lane / count * count + position]) }
+        from_lanes(|lane| x[lane / count * count + position])
     }
     /// As [`Lanes::repeat_f32`].
     #[inline(always)]
     fn repeat_f64(self, x: Self::f64s, count: usize, position: usize) -> Self::f64s {
         let x: &[f64] = bytemuck::cast_slice(core::slice::from_ref(&x));
-        // SAFETY: as above.
-        unsafe { from_lanes(|lane| x[lane / count * count + position]) }
+        from_lanes(|lane| x[lane / count * count + position])
     }
     /// In each pair of neighbouring blocks of `count` lanes, the second block of `a` changes places with the first of `b`.
     #[inline(always)]
     fn exchange_f32(self, a: Self::f32s, b: Self::f32s, count: usize) -> (Self::f32s, Self::f32s) {
         let [first, second] = exchanged::<f32>(bytemuck::cast_slice(&[a, b]), count);
-        // SAFETY: as above.
-        unsafe { (from_lanes(|lane| first[lane]), from_lanes(|lane| second[lane])) }
+        (first_lanes(&first), first_lanes(&second))
     }
     /// As [`Lanes::exchange_f32`].
     #[inline(always)]
     fn exchange_f64(self, a: Self::f64s, b: Self::f64s, count: usize) -> (Self::f64s, Self::f64s) {
         let [first, second] = exchanged::<f64>(bytemuck::cast_slice(&[a, b]), count);
-        // SAFETY: as above.
-        unsafe { (from_lanes(|lane| first[lane]), from_lanes(|lane| second[lane])) }
+        (first_lanes(&first), first_lanes(&second))
     }
 }
 
@@ -86,16 +81,20 @@ fn exchanged<T: Copy + Default>(both: &[T], count: usize) -> [[T; MAX_LANES]; 2]
 }
 
 /// A vector from its lanes.
-///
-/// # Safety
-/// `R` is a vector of at most [`MAX_LANES`] elements of type `T`.
 #[inline(always)]
-unsafe fn from_lanes<T: Copy + Default, R: Copy>(lane: impl Fn(usize) -> T) -> R {
+fn from_lanes<T: Pod + Default, R: Pod>(lane: impl Fn(usize) -> T) -> R {
     let mut lanes = [T::default(); MAX_LANES];
     for i in 0..size_of::<R>() / size_of::<T>() {
         lanes[i] = lane(i);
     }
-    // SAFETY: the caller's contract.
+    first_lanes(&lanes)
+}
+
+/// The vector that an array begins with.
+#[inline(always)]
+pub(super) fn first_lanes<T: Pod, R: Pod>(lanes: &[T; MAX_LANES]) -> R {
+    const { assert!(size_of::<R>() <= size_of::<[T; MAX_LANES]>(), "no vector has more lanes") };
+    // SAFETY: the array is at least as long as the vector, which is plain data.
     unsafe { lanes.as_ptr().cast::<R>().read_unaligned() }
 }
 
@@ -302,36 +301,34 @@ mod arm {
     impl Lanes for Neon {
         #[inline(always)]
         unsafe fn cycle_f32(self, ptr: *const f32, count: usize) -> Self::f32s {
-            // SAFETY: the caller gives `count` elements; NEON is part of every aarch64 target that has the token.
+            let neon = self.neon;
+            // SAFETY: the caller gives `count` elements; a register of them is read without alignment.
             pulp::cast(unsafe {
                 match count {
-                    1 => vdupq_n_f32(*ptr),
-                    2 => vreinterpretq_f32_f64(vdupq_n_f64(ptr.cast::<f64>().read_unaligned())),
+                    1 => neon.vdupq_n_f32(*ptr),
+                    2 => neon.vreinterpretq_f32_f64(neon.vdupq_n_f64(ptr.cast::<f64>().read_unaligned())),
                     _ => ptr.cast::<float32x4_t>().read_unaligned(),
                 }
             })
         }
         #[inline(always)]
         fn exchange_f32(self, a: Self::f32s, b: Self::f32s, count: usize) -> (Self::f32s, Self::f32s) {
-            // SAFETY: as above.
-            unsafe {
-                match count {
-                    1 => {
-                        let (a, b) = (pulp::cast(a), pulp::cast(b));
-                        (pulp::cast(vtrn1q_f32(a, b)), pulp::cast(vtrn2q_f32(a, b)))
-                    }
-                    _ => {
-                        let (a, b) = (pulp::cast(a), pulp::cast(b));
-                        (pulp::cast(vtrn1q_f64(a, b)), pulp::cast(vtrn2q_f64(a, b)))
-                    }
+            let neon = self.neon;
+            match count {
+                1 => {
+                    let (a, b) = (pulp::cast(a), pulp::cast(b));
+                    (pulp::cast(neon.vtrn1q_f32(a, b)), pulp::cast(neon.vtrn2q_f32(a, b)))
+                }
+                _ => {
+                    let (a, b) = (pulp::cast(a), pulp::cast(b));
+                    (pulp::cast(neon.vtrn1q_f64(a, b)), pulp::cast(neon.vtrn2q_f64(a, b)))
                 }
             }
         }
         #[inline(always)]
         fn exchange_f64(self, a: Self::f64s, b: Self::f64s, _count: usize) -> (Self::f64s, Self::f64s) {
-            let (a, b) = (pulp::cast(a), pulp::cast(b));
-            // SAFETY: as above.
-            unsafe { (pulp::cast(vtrn1q_f64(a, b)), pulp::cast(vtrn2q_f64(a, b))) }
+            let (neon, a, b) = (self.neon, pulp::cast(a), pulp::cast(b));
+            (pulp::cast(neon.vtrn1q_f64(a, b)), pulp::cast(neon.vtrn2q_f64(a, b)))
         }
     }
 }
@@ -351,14 +348,8 @@ mod tests {
         fn run<S: Isa>(self, simd: S) {
             let width = T::lanes::<S>();
             let numbers: Vec<T> = (0..2 * MAX_LANES).map(|i| T::from_f64(i as f64)).collect();
-            let lanes = |x: V<T, S>| {
-                let mut out = vec![T::default(); width];
-                // SAFETY: as long as a vector.
-                unsafe { x.store(out.as_mut_ptr()) };
-                out.into_iter().map(|x| x.to_f64() as usize).collect::<Vec<_>>()
-            };
-            // SAFETY: there are two vectors of numbers.
-            let [a, b] = unsafe { [V::load(simd, numbers.as_ptr()), V::load(simd, numbers.as_ptr().add(width))] };
+            let lanes = |x: V<T, S>| x.to_array()[..width].iter().map(|x| x.to_f64() as usize).collect::<Vec<_>>();
+            let [a, b] = [V::first(simd, &numbers), V::first(simd, &numbers[width..])];
             if width > 1 {
                 let rows: Vec<T> = (0..width * width).map(|i| T::from_f64((i * i % 97) as f64)).collect();
                 // SAFETY: there are as many rows as a vector has lanes.

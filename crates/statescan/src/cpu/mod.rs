@@ -34,4 +34,4 @@ pub(crate) use matrix::{Factor, Matrix, MatrixMut};
 pub(crate) use pool::Pool;
 pub(crate) use shared::Shared;
 pub(crate) use step_size::StepSize;
-pub(crate) use workspace::{Taken, Workspace};
+pub(crate) use workspace::{Lent, Workspace};

@@ -175,27 +175,27 @@ macro_rules! real {
             }
             #[inline(always)]
             unsafe fn stream<S: Isa>(s: S, dst: *mut Self, a: S::$reg) {
-                // SAFETY: the caller's contract.
+                // SAFETY: the contract of the trait's method.
                 unsafe { s.$stream(dst, a) }
             }
             #[inline(always)]
             unsafe fn transpose<S: Isa>(s: S, src: *const Self, src_step: isize, dst: *mut Self, dst_step: isize) {
-                // SAFETY: the caller's contract.
+                // SAFETY: the contract of the trait's method.
                 unsafe { s.$transpose(src, src_step, dst, dst_step) }
             }
             #[inline(always)]
             unsafe fn sum_rows<S: Isa>(s: S, src: *const Self, step: usize) -> S::$reg {
-                // SAFETY: the caller's contract.
+                // SAFETY: the contract of the trait's method.
                 unsafe { s.$sum_rows(src, step) }
             }
             #[inline(always)]
             unsafe fn sum_pairs<S: Isa>(s: S, src: *const Self, step: usize) -> [S::$reg; 2] {
-                // SAFETY: the caller's contract.
+                // SAFETY: the contract of the trait's method.
                 unsafe { s.$sum_pairs(src, step) }
             }
             #[inline(always)]
             unsafe fn cycle<S: Isa>(s: S, ptr: *const Self, count: usize) -> S::$reg {
-                // SAFETY: the caller's contract.
+                // SAFETY: the contract of the trait's method.
                 unsafe { s.$cycle(ptr, count) }
             }
             #[inline(always)]

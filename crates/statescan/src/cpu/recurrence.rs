@@ -16,6 +16,12 @@ impl<T: Real> Steps<T> {
         Steps { array, step }
     }
 
+    /// Whether numbers of `len` elements are there at so many steps; only debug builds know.
+    #[inline(always)]
+    fn has(self, steps: usize, len: usize) -> bool {
+        steps == 0 || self.array.has((steps - 1) * self.step, len)
+    }
+
     /// The steps from `t` on.
     #[inline(always)]
     pub(crate) fn from(self, t: usize) -> Self {
@@ -28,7 +34,7 @@ impl<T: Real> Steps<T> {
     /// The contract of [`Array`].
     #[inline(always)]
     pub(crate) unsafe fn load<S: Isa, F: Field<T, S>>(self, simd: S, t: usize) -> F {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe { self.array.load_field(simd, t * self.step) }
     }
 
@@ -38,7 +44,7 @@ impl<T: Real> Steps<T> {
     /// The contract of [`Array`].
     #[inline(always)]
     pub(crate) unsafe fn store<S: Isa, F: Field<T, S>>(self, t: usize, value: F) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe { self.array.store_field(t * self.step, value) }
     }
 }
@@ -50,8 +56,11 @@ impl<T: Real> Steps<T> {
 /// - `b` is this thread's.
 #[inline(always)]
 pub(crate) unsafe fn scan<T: Real, S: Isa, F: Field<T, S>>(simd: S, a: Steps<T>, b: Steps<T>, steps: usize, mut state: F) -> F {
+    debug_assert!(a.has(steps, F::PARTS * T::lanes::<S>()), "a has the steps");
+    debug_assert!(b.has(steps, F::PARTS * T::lanes::<S>()), "b has the steps");
+    debug_assert!(steps <= 1 || b.step >= F::PARTS * T::lanes::<S>(), "every step of b has its own number");
     for t in 0..steps {
-        // SAFETY: the caller's contract.
+        // SAFETY: both have this step, by the contract above.
         unsafe {
             state = a.load::<S, F>(simd, t).mul_add(state, b.load(simd, t));
             b.store(t, state);
@@ -64,7 +73,8 @@ pub(crate) unsafe fn scan<T: Real, S: Isa, F: Field<T, S>>(simd: S, a: Steps<T>,
 /// tile; what comes back is the same at its start.
 ///
 /// # Safety
-/// As [`scan`].
+/// - `a` and `p` have so many steps.
+/// - `p` is this thread's.
 #[inline(always)]
 pub(crate) unsafe fn adjoint<T: Real, S: Isa, F: Field<T, S>>(
     simd: S,
@@ -73,9 +83,12 @@ pub(crate) unsafe fn adjoint<T: Real, S: Isa, F: Field<T, S>>(
     steps: usize,
     mut carry: F,
 ) -> F {
+    debug_assert!(a.has(steps, F::PARTS * T::lanes::<S>()), "a has the steps");
+    debug_assert!(p.has(steps, F::PARTS * T::lanes::<S>()), "p has the steps");
+    debug_assert!(steps <= 1 || p.step >= F::PARTS * T::lanes::<S>(), "every step of p has its own number");
     let zero = F::zero(simd);
     for t in (0..steps).rev() {
-        // SAFETY: the caller's contract.
+        // SAFETY: both have this step, by the contract above.
         unsafe {
             let g = p.load::<S, F>(simd, t) + carry;
             p.store(t, g);
@@ -91,8 +104,9 @@ pub(crate) unsafe fn adjoint<T: Real, S: Isa, F: Field<T, S>>(
 /// `a` has so many steps.
 #[inline(always)]
 pub(crate) unsafe fn total_decay<T: Real, S: Isa, F: Field<T, S>>(simd: S, a: Steps<T>, steps: usize, mut decay: F) -> F {
+    debug_assert!(a.has(steps, F::PARTS * T::lanes::<S>()), "a has the steps");
     for t in 0..steps {
-        // SAFETY: the caller's contract.
+        // SAFETY: it has this step, by the contract above.
         decay = unsafe { a.load::<S, F>(simd, t) } * decay;
     }
     decay

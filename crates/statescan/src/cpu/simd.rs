@@ -5,7 +5,7 @@
 use super::Kernel;
 use super::exp2::{self, Exp2};
 pub(crate) use super::field::{Cx, Field};
-use super::lanes::Lanes;
+use super::lanes::{Lanes, first_lanes};
 use super::math::{self, horner};
 use super::narrow::Narrow;
 pub(crate) use super::real::Real;
@@ -68,7 +68,7 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     /// A whole vector can be written, and the address is a multiple of its size.
     #[inline(always)]
     unsafe fn stream_f32(self, dst: *mut f32, x: Self::f32s) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe { dst.cast::<Self::f32s>().write(x) }
     }
     /// As [`Isa::stream_f32`].
@@ -77,7 +77,7 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     /// As [`Isa::stream_f32`].
     #[inline(always)]
     unsafe fn stream_f64(self, dst: *mut f64, x: Self::f64s) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Isa::stream_f32`.
         unsafe { dst.cast::<Self::f64s>().write(x) }
     }
     /// Makes streamed vectors visible to other threads before whatever this one stores next.
@@ -86,10 +86,11 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     /// Transposes a square block of as many rows as a vector has lanes; steps are in elements.
     ///
     /// # Safety
-    /// Every row of the source can be read and every row of the destination written; they do not overlap.
+    /// - Every row of the source can be read and every row of the destination written.
+    /// - They do not overlap.
     #[inline(always)]
     unsafe fn transpose_f32(self, src: *const f32, src_step: isize, dst: *mut f32, dst_step: isize) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe { transpose_plain(Self::F32_LANES, src, src_step, dst, dst_step) }
     }
     /// As [`Isa::transpose_f32`].
@@ -98,7 +99,7 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     /// As [`Isa::transpose_f32`].
     #[inline(always)]
     unsafe fn transpose_f64(self, src: *const f64, src_step: isize, dst: *mut f64, dst_step: isize) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Isa::transpose_f32`.
         unsafe { transpose_plain(Self::F64_LANES, src, src_step, dst, dst_step) }
     }
     /// The sums of as many rows as a vector has lanes: row `i` in lane `i`; `step` is in elements.
@@ -109,11 +110,10 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     unsafe fn sum_rows_f32(self, src: *const f32, step: usize) -> Self::f32s {
         let mut sums = [0.0; MAX_LANES];
         for i in 0..Self::F32_LANES {
-            // SAFETY: the caller's contract.
+            // SAFETY: the contract above.
             sums[i] = self.reduce_sum_f32s(unsafe { src.add(i * step).cast::<Self::f32s>().read_unaligned() });
         }
-        // SAFETY: no vector has more lanes.
-        unsafe { sums.as_ptr().cast::<Self::f32s>().read_unaligned() }
+        first_lanes(&sums)
     }
     /// The sums over even lanes, and over odd ones, of as many rows as a vector has lanes: row `i` in lane `i`; `step` is in elements.
     ///
@@ -121,7 +121,7 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     /// Every row, a whole vector, can be read.
     #[inline(always)]
     unsafe fn sum_pairs_f32(self, src: *const f32, step: usize) -> [Self::f32s; 2] {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         let sums = unsafe { V::sum_rows_apart::<2>(self, src, step) };
         [sums[0].reg, sums[1].reg]
     }
@@ -131,7 +131,7 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     /// As [`Isa::sum_pairs_f32`].
     #[inline(always)]
     unsafe fn sum_pairs_f64(self, src: *const f64, step: usize) -> [Self::f64s; 2] {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Isa::sum_pairs_f32`.
         let sums = unsafe { V::sum_rows_apart::<2>(self, src, step) };
         [sums[0].reg, sums[1].reg]
     }
@@ -143,11 +143,10 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     unsafe fn sum_rows_f64(self, src: *const f64, step: usize) -> Self::f64s {
         let mut sums = [0.0; MAX_LANES];
         for i in 0..Self::F64_LANES {
-            // SAFETY: the caller's contract.
+            // SAFETY: the contract of `Isa::sum_rows_f32`.
             sums[i] = self.reduce_sum_f64s(unsafe { src.add(i * step).cast::<Self::f64s>().read_unaligned() });
         }
-        // SAFETY: no vector has more lanes.
-        unsafe { sums.as_ptr().cast::<Self::f64s>().read_unaligned() }
+        first_lanes(&sums)
     }
 }
 
@@ -156,30 +155,29 @@ unsafe fn transpose_plain<T: Copy>(lanes: usize, src: *const T, src_step: isize,
     for i in 0..lanes {
         for j in 0..lanes {
             let (from, to) = (i as isize * src_step + j as isize, j as isize * dst_step + i as isize);
-            // SAFETY: the caller's contract covers the whole block; pairs of f32 that pass as f64 need not be aligned like those.
+            // SAFETY: the contract of `transpose_f32` covers the whole block; pairs of f32 that pass as f64 need not be aligned like those.
             unsafe { dst.offset(to).write_unaligned(src.offset(from).read_unaligned()) };
         }
     }
 }
 
 impl<S: Isa> V<f32, S> {
-    /// As many numbers of 16 bits as there are lanes.
+    /// The first numbers of a slice, as many as there are lanes.
     ///
-    /// # Safety
-    /// So many numbers can be read.
+    /// # Panics
+    /// If there are fewer.
     #[inline(always)]
-    pub unsafe fn load_f16(simd: S, src: *const half::f16) -> Self {
-        // SAFETY: the caller's contract.
-        V { reg: unsafe { simd.load_f16(src) }, simd }
+    pub fn first_f16(simd: S, from: &[half::f16]) -> Self {
+        let from = &from[..S::F32_LANES];
+        // SAFETY: the slice is as long as a vector.
+        V { reg: unsafe { simd.load_f16(from.as_ptr()) }, simd }
     }
-    /// As [`V::load_f16`].
-    ///
-    /// # Safety
-    /// As [`V::load_f16`].
+    /// As [`V::first_f16`].
     #[inline(always)]
-    pub unsafe fn load_bf16(simd: S, src: *const half::bf16) -> Self {
-        // SAFETY: the caller's contract.
-        V { reg: unsafe { simd.load_bf16(src) }, simd }
+    pub fn first_bf16(simd: S, from: &[half::bf16]) -> Self {
+        let from = &from[..S::F32_LANES];
+        // SAFETY: the slice is as long as a vector.
+        V { reg: unsafe { simd.load_bf16(from.as_ptr()) }, simd }
     }
     /// Twice as many numbers of 16 bits as there are lanes, those at even places and those at odd ones.
     ///
@@ -228,27 +226,56 @@ impl<T: Real, S: Isa> V<T, S> {
     pub fn lanes() -> usize {
         T::lanes::<S>()
     }
+    /// The first elements of a slice, as many as there are lanes.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline(always)]
+    pub fn first(simd: S, from: &[T]) -> Self {
+        let from = &from[..Self::lanes()];
+        // SAFETY: the slice is as long as a vector.
+        unsafe { V::load(simd, from.as_ptr()) }
+    }
+    /// The first elements of an array.
+    #[inline(always)]
+    pub fn from_array(simd: S, lanes: &[T; MAX_LANES]) -> Self {
+        V { reg: first_lanes(lanes), simd }
+    }
+    /// The lanes, and zeros behind them.
+    #[inline(always)]
+    pub fn to_array(self) -> [T; MAX_LANES] {
+        let mut lanes = [T::default(); MAX_LANES];
+        // SAFETY: no vector has more lanes.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        lanes
+    }
     /// # Safety
-    /// A whole vector can be read; no alignment is needed beyond the element's.
+    /// - A whole vector can be read.
+    /// - No alignment is needed beyond the element's.
     #[inline(always)]
     pub unsafe fn load(simd: S, ptr: *const T) -> Self {
-        // SAFETY: the caller's contract; a register is plain data of that many elements.
+        debug_assert!(ptr.is_aligned(), "elements are aligned");
+        // SAFETY: a whole vector can be read, by the contract above; a register is plain data of that many elements.
         V { reg: unsafe { ptr.cast::<T::Reg<S>>().read_unaligned() }, simd }
     }
     /// # Safety
-    /// A whole vector can be written; no alignment is needed beyond the element's.
+    /// - A whole vector can be written.
+    /// - No alignment is needed beyond the element's.
     #[inline(always)]
     pub unsafe fn store(self, ptr: *mut T) {
-        // SAFETY: the caller's contract.
+        debug_assert!(ptr.is_aligned(), "elements are aligned");
+        // SAFETY: a whole vector can be written, by the contract above.
         unsafe { ptr.cast::<T::Reg<S>>().write_unaligned(self.reg) }
     }
     /// Stores past the caches, see [`Isa::stream_f32`].
     ///
     /// # Safety
-    /// As there.
+    /// - A whole vector can be written.
+    /// - The address is a multiple of its size.
     #[inline(always)]
     pub unsafe fn stream(self, ptr: *mut T) {
-        // SAFETY: the caller's contract.
+        debug_assert!(ptr.addr().is_multiple_of(size_of::<T::Reg<S>>()), "the address is a multiple of the vector's size");
+        // SAFETY: the contract above is that of the instruction set's store.
         unsafe { T::stream(self.simd, ptr, self.reg) }
     }
     /// `1 / self` within an ulp, see [`Isa::recip_f32`].
@@ -320,32 +347,35 @@ impl<T: Real, S: Isa> V<T, S> {
     /// The sums over lanes of as many rows as there are lanes, see [`Isa::sum_rows_f32`].
     ///
     /// # Safety
-    /// As there.
+    /// Every row, a whole vector, can be read.
     #[inline(always)]
     pub unsafe fn sum_rows(simd: S, src: *const T, step: usize) -> Self {
-        // SAFETY: the caller's contract.
+        debug_assert!(src.is_aligned(), "elements are aligned");
+        // SAFETY: the rows can be read, by the contract above.
         V { reg: unsafe { T::sum_rows(simd, src, step) }, simd }
     }
     /// The sums over every second lane of as many rows as there are lanes, see [`Isa::sum_pairs_f32`].
     ///
     /// # Safety
-    /// As [`Isa::sum_pairs_f32`].
+    /// Every row, a whole vector, can be read.
     #[inline(always)]
     pub unsafe fn sum_pairs(simd: S, src: *const T, step: usize) -> [Self; 2] {
-        // SAFETY: the caller's contract.
+        debug_assert!(src.is_aligned(), "elements are aligned");
+        // SAFETY: the rows can be read, by the contract above.
         let [even, odd] = unsafe { T::sum_pairs(simd, src, step) };
         [V { reg: even, simd }, V { reg: odd, simd }]
     }
     /// The sums over every `APART`-th lane of as many rows as there are lanes, from each of the first lanes on: row `i` in lane `i`.
     ///
     /// # Safety
-    /// As [`Isa::sum_rows_f32`].
+    /// Every row, a whole vector, can be read.
     #[inline(always)]
     pub unsafe fn sum_rows_apart<const APART: usize>(simd: S, src: *const T, step: usize) -> [Self; MAX_LANES] {
         let width = T::lanes::<S>();
+        debug_assert!(APART.is_power_of_two() && APART <= MAX_LANES, "lanes are halved");
         let mut v = [V::constant(simd, 0.0); MAX_LANES];
         for i in 0..width {
-            // SAFETY: the caller's contract.
+            // SAFETY: the row can be read, by the contract above.
             v[i] = unsafe { V::load(simd, src.add(i * step)) };
         }
         // row `i + half` gets the lanes beside those of row `i`
@@ -372,24 +402,30 @@ impl<T: Real, S: Isa> V<T, S> {
     /// `count` elements can be read.
     #[inline(always)]
     pub unsafe fn cycle(simd: S, ptr: *const T, count: usize) -> Self {
-        // SAFETY: the caller's contract.
+        debug_assert!(count.is_power_of_two() && count <= Self::lanes(), "a vector is whole cycles");
+        debug_assert!(ptr.is_aligned(), "elements are aligned");
+        // SAFETY: so many elements can be read, by the contract above.
         V { reg: unsafe { T::cycle(simd, ptr, count) }, simd }
     }
     /// Each `count` neighbours become copies of the one at `position` among them; `count` as in [`V::cycle`].
     #[inline(always)]
     pub fn repeat(self, count: usize, position: usize) -> Self {
+        debug_assert!(count.is_power_of_two() && count <= Self::lanes(), "a vector is whole groups");
+        debug_assert!(position < count, "a position in a group");
         V { reg: T::repeat(self.simd, self.reg, count, position), simd: self.simd }
     }
     /// In each pair of neighbouring blocks of `count` lanes, the second block of `self` changes places with the first of `other`; `count`
     /// is a power of two, at most half the number of lanes.
     #[inline(always)]
     pub fn exchange(self, other: Self, count: usize) -> (Self, Self) {
+        debug_assert!(count.is_power_of_two() && 2 * count <= Self::lanes(), "a vector is whole pairs of blocks");
         let (first, second) = T::exchange(self.simd, self.reg, other.reg, count);
         (V { reg: first, simd: self.simd }, V { reg: second, simd: self.simd })
     }
     /// The last `count` lanes of `before` and then the first ones of `self`; `count` is less than the number of lanes.
     #[inline(always)]
     pub fn follow(self, before: Self, count: usize) -> Self {
+        debug_assert!(count < Self::lanes(), "fewer lanes than a vector has");
         V { reg: T::follow(self.simd, before.reg, self.reg, count), simd: self.simd }
     }
     /// The sum of the lanes, in a fixed order.

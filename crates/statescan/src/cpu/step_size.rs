@@ -25,6 +25,7 @@ impl StepSize {
             dt = softplus_each(dt);
         }
         let (low, high) = self.limit;
+        debug_assert!(low <= high, "an interval");
         if low > f64::NEG_INFINITY || high < f64::INFINITY {
             let (low, high) = (V::constant(simd, low), V::constant(simd, high));
             for i in 0..N {

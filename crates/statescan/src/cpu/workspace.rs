@@ -16,7 +16,7 @@ const MOST_KEPT: usize = 64 << 20;
 
 impl Workspace {
     /// Memory for `len` elements, of arbitrary contents, from a cache line on. A call beside another one gets memory of its own.
-    pub(crate) fn take<T: Pod>(&self, len: usize) -> Taken<'_, T> {
+    pub(crate) fn lend<T: Pod>(&self, len: usize) -> Lent<'_, T> {
         let bytes = len.checked_mul(size_of::<T>()).expect("sizes are limited");
         let lines = bytes.div_ceil(size_of::<Line>());
         let mut kept = self.lock();
@@ -26,7 +26,7 @@ impl Workspace {
             // NaN, so that tests find what is read before it is written
             bytemuck::cast_slice_mut(&mut memory).fill(u64::MAX);
         }
-        Taken { workspace: self, memory, len, marker: core::marker::PhantomData }
+        Lent { workspace: self, memory, len, marker: core::marker::PhantomData }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Memory> {
@@ -36,14 +36,14 @@ impl Workspace {
 }
 
 /// Memory that goes back to its workspace at the end.
-pub(crate) struct Taken<'w, T> {
+pub(crate) struct Lent<'w, T> {
     workspace: &'w Workspace,
     memory: Memory,
     len: usize,
     marker: core::marker::PhantomData<T>,
 }
 
-impl<T: Pod> Taken<'_, T> {
+impl<T: Pod> Lent<'_, T> {
     pub(crate) fn as_slice(&self) -> &[T] {
         &bytemuck::cast_slice(&self.memory)[..self.len]
     }
@@ -53,7 +53,7 @@ impl<T: Pod> Taken<'_, T> {
     }
 }
 
-impl<T> Drop for Taken<'_, T> {
+impl<T> Drop for Lent<'_, T> {
     fn drop(&mut self) {
         let mut kept = self.workspace.lock();
         if kept.len() < self.memory.len() && self.memory.len() * size_of::<Line>() <= MOST_KEPT {
@@ -69,17 +69,17 @@ mod tests {
     #[test]
     fn memory_comes_back_and_is_never_shared() {
         let workspace = Workspace::default();
-        let first = workspace.take::<f32>(1001).as_slice().as_ptr();
-        let mut again = workspace.clone().take::<f64>(3).memory.len();
+        let first = workspace.lend::<f32>(1001).as_slice().as_ptr();
+        let mut again = workspace.clone().lend::<f64>(3).memory.len();
         assert_eq!(again, 63, "the memory of the first call");
-        let mut one = workspace.take::<f32>(1000);
-        let two = workspace.take::<f32>(1000);
+        let mut one = workspace.lend::<f32>(1000);
+        let two = workspace.lend::<f32>(1000);
         assert_eq!(one.as_slice().as_ptr(), first);
         assert_ne!(two.as_slice().as_ptr(), first);
         one.as_mut_slice().fill(1.0);
         drop((one, two));
-        drop(workspace.take::<u8>(MOST_KEPT + 1));
-        again = workspace.take::<u8>(0).memory.len();
+        drop(workspace.lend::<u8>(MOST_KEPT + 1));
+        again = workspace.lend::<u8>(0).memory.len();
         assert_eq!(again, 63, "what is too large is not kept");
     }
 }

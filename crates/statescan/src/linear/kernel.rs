@@ -102,9 +102,7 @@ pub(super) trait Weight: Element {
 impl Weight for f32 {
     #[inline(always)]
     fn widen<S: Isa>(simd: S, from: &[f32]) -> V<f32, S> {
-        let from = &from[..S::F32_LANES];
-        // SAFETY: the slice is as long as a vector.
-        unsafe { V::load(simd, from.as_ptr()) }
+        V::first(simd, from)
     }
     #[inline(always)]
     fn widen_row<S: Isa>(_: S, from: &[f32], into: &mut [f32]) {
@@ -117,13 +115,11 @@ impl Weight for f32 {
 }
 
 macro_rules! narrow_weight {
-    ($type:ident, $load:ident, $widen:ident) => {
+    ($type:ident, $first:ident, $widen:ident) => {
         impl Weight for $type {
             #[inline(always)]
             fn widen<S: Isa>(simd: S, from: &[$type]) -> V<f32, S> {
-                let from = &from[..S::F32_LANES];
-                // SAFETY: the slice is as long as a vector.
-                unsafe { V::$load(simd, from.as_ptr()) }
+                V::$first(simd, from)
             }
             #[inline(always)]
             fn widen_row<S: Isa>(simd: S, from: &[$type], into: &mut [f32]) {
@@ -136,8 +132,8 @@ macro_rules! narrow_weight {
         }
     };
 }
-narrow_weight!(bf16, load_bf16, widen_bf16);
-narrow_weight!(f16, load_f16, widen_f16);
+narrow_weight!(bf16, first_bf16, widen_bf16);
+narrow_weight!(f16, first_f16, widen_f16);
 
 /// Runs a product on the threads of an executor.
 pub(super) fn product<T: Weight>(exec: &Exec, rows: &Rows<'_, T>) {
@@ -148,7 +144,7 @@ pub(super) fn product<T: Weight>(exec: &Exec, rows: &Rows<'_, T>) {
     exec.for_work(count * outputs * inputs).for_each(across * down, Vec::new, |wide, job| {
         let (o, r) = (job / down * outputs_per_job, job % down * ROWS_PER_JOB);
         let (o, r) = (o..outputs.min(o + outputs_per_job), r..count.min(r + ROWS_PER_JOB));
-        level.dispatch(Job { rows, outputs: o, taken: r, wide });
+        level.dispatch(Job { rows, outputs: o, chosen: r, wide });
     });
 }
 
@@ -156,7 +152,7 @@ pub(super) fn product<T: Weight>(exec: &Exec, rows: &Rows<'_, T>) {
 struct Job<'j, 'p, T> {
     rows: &'j Rows<'p, T>,
     outputs: Range<usize>,
-    taken: Range<usize>,
+    chosen: Range<usize>,
     /// Room for wide weights.
     wide: &'j mut Vec<f32>,
 }
@@ -165,9 +161,9 @@ impl<T: Weight> Kernel for Job<'_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Job { rows, outputs, taken, wide } = self;
-        if size_of::<T>() == size_of::<f32>() || taken.len() < MANY_ROWS {
-            return strips(simd, rows, outputs, taken);
+        let Job { rows, outputs, chosen, wide } = self;
+        if size_of::<T>() == size_of::<f32>() || chosen.len() < MANY_ROWS {
+            return strips(simd, rows, outputs, chosen);
         }
         let inputs = rows.x.columns;
         wide.resize(outputs.len() * inputs, 0.0);
@@ -177,16 +173,16 @@ impl<T: Weight> Kernel for Job<'_, '_, T> {
         let weight = Matrix { ptr: wide.as_ptr(), pitch: inputs as isize, rows: outputs.len(), columns: inputs };
         let bias = rows.bias.map(|bias| &bias[outputs.clone()]);
         let y = Target { ptr: Shared::new(rows.y.ptr.get().wrapping_add(outputs.start)), pitch: rows.y.pitch };
-        strips(simd, &Rows { x: rows.x, weight, bias, y }, 0..outputs.len(), taken);
+        strips(simd, &Rows { x: rows.x, weight, bias, y }, 0..outputs.len(), chosen);
     }
 }
 
 /// Some outputs of some rows, as many rows at once as there are registers for.
 #[inline(always)]
-fn strips<T: Weight, S: Isa>(simd: S, rows: &Rows<'_, T>, outputs: Range<usize>, taken: Range<usize>) {
-    let mut first = taken.start;
-    while first < taken.end {
-        first += match taken.end - first {
+fn strips<T: Weight, S: Isa>(simd: S, rows: &Rows<'_, T>, outputs: Range<usize>, chosen: Range<usize>) {
+    let mut first = chosen.start;
+    while first < chosen.end {
+        first += match chosen.end - first {
             ROWS.. if S::F32_LANES == MAX_LANES => strip::<ROWS, T, S>(simd, rows, &outputs, first),
             FEW_ROWS.. if S::F32_LANES < MAX_LANES => strip::<FEW_ROWS, T, S>(simd, rows, &outputs, first),
             _ => strip::<1, T, S>(simd, rows, &outputs, first),
@@ -224,7 +220,7 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
         let w: [&[T]; OUTPUTS] = core::array::from_fn(|o| weight.row(self.output + o.min(self.count - 1)));
         let mut sums = [[V::splat(simd, 0f32); OUTPUTS]; R];
         for k in (0..whole).step_by(lanes) {
-            // One row waits for its weights, and rows of 16 bits end too soon for the processor to ask for the next ones by itself.
+            // One row waits for its weights, and rows of 16 bits end too soon for the processor to prefetch the next ones by itself.
             if R == 1 && size_of::<T>() < size_of::<f32>() && k % (LINE / size_of::<T>()) == 0 {
                 for o in 0..OUTPUTS {
                     prefetch_row(weight.at(self.output + OUTPUTS + o, k).cast(), LINE);
@@ -271,13 +267,14 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
 #[inline(always)]
 fn sums_over_lanes<const R: usize, S: Isa>(simd: S, vectors: &[[V<f32, S>; OUTPUTS]; R]) -> [f32; SUMS] {
     let (lanes, mut partial, mut sums) = (S::F32_LANES, [[0f32; MAX_LANES]; SUMS], [0f32; SUMS]);
-    for (room, vector) in partial.iter_mut().zip(vectors.as_flattened()) {
-        // SAFETY: no vector has more lanes.
-        unsafe { vector.store(room.as_mut_ptr()) };
-    }
-    for first in (0..R * OUTPUTS).step_by(lanes) {
-        // SAFETY: there are as many rows as lanes from here on, as both sizes are multiples of the lanes, and each has room for a vector.
-        unsafe { V::sum_rows(simd, partial[first].as_ptr(), MAX_LANES).store(sums[first..].as_mut_ptr()) };
+    // SAFETY: a row has room for a vector, and from each first one on there are as many as lanes, for both sizes are multiples of those.
+    unsafe {
+        for (room, vector) in partial.iter_mut().zip(vectors.as_flattened()) {
+            vector.store(room.as_mut_ptr());
+        }
+        for first in (0..R * OUTPUTS).step_by(lanes) {
+            V::sum_rows(simd, partial[first].as_ptr(), MAX_LANES).store(sums[first..].as_mut_ptr());
+        }
     }
     sums
 }
@@ -289,6 +286,5 @@ fn rest<T: Copy, S: Isa>(simd: S, from: &[T], wide: impl Fn(T) -> f32) -> V<f32,
     for (lane, &element) in lanes.iter_mut().zip(from) {
         *lane = wide(element);
     }
-    // SAFETY: no vector has more lanes.
-    unsafe { V::load(simd, lanes.as_ptr()) }
+    V::from_array(simd, &lanes)
 }

@@ -9,10 +9,8 @@
 //! give NaN.
 
 use super::super::simd::{Isa, Real, V};
+use super::super::sizes::MAX_LANES;
 use super::horner;
-
-/// More lanes than any register has.
-const MAX_LANES: usize = 64;
 
 /// `(sin x, cos x)`.
 #[inline(always)]
@@ -51,14 +49,10 @@ pub(super) fn sincos_versine<T: Real, S: Isa>(x: V<T, S>) -> (V<T, S>, V<T, S>, 
 /// Lane by lane, for arguments beyond the reduction.
 #[inline(always)]
 fn huge<T: Real, S: Isa>(x: V<T, S>) -> (V<T, S>, V<T, S>, V<T, S>) {
-    assert!(V::<T, S>::lanes() <= MAX_LANES);
-    let mut lanes = [[T::default(); MAX_LANES]; 3];
-    // SAFETY: each array has room for a register.
-    unsafe { x.store(lanes[0].as_mut_ptr()) };
+    let mut lanes = [x.to_array(), [T::default(); MAX_LANES], [T::default(); MAX_LANES]];
     huge_lanes(&mut lanes, V::<T, S>::lanes());
-    // SAFETY: as above.
-    let [sin, cos, versine] = [0, 1, 2].map(|k| unsafe { V::load(x.simd(), lanes[k].as_ptr()) });
-    (sin, cos, versine)
+    let [sin, cos, versine] = &lanes;
+    (V::from_array(x.simd(), sin), V::from_array(x.simd(), cos), V::from_array(x.simd(), versine))
 }
 
 /// Replaces the arguments in the first row; apart, so that the calls into libm stay out of the vector code.

@@ -93,10 +93,13 @@ pub(crate) fn write_decay(
     // the sequences of a row, or the rows, become a batch of one step each
     for row in 0..if per_row { state[0] } else { 1 } {
         let (from, pitch) = (row * batch * dim * 2, 2 * dim as isize);
-        // SAFETY: they lie within the sums.
-        let total = unsafe { scratch.room(from, &[batch, dim, 1], &[pitch, 2, 1])? };
-        // SAFETY: as above.
-        let through = unsafe { scratch.room(from + 1, &[batch, dim, dstate], &[pitch, 2, 0])? };
+        // SAFETY: both lie within the sums.
+        let (total, through) = unsafe {
+            (
+                scratch.room(from, &[batch, dim, 1], &[pitch, 2, 1])?,
+                scratch.room(from + 1, &[batch, dim, dstate], &[pitch, 2, 0])?,
+            )
+        };
         let step = Args::new(scratch.zeros(&[batch, dim, 1])?, total, args.a, nothing, nothing).initial_state(through);
         let target = if per_row { target.reborrow().index(0, row) } else { target.reborrow() };
         forward(exec, &step, &mut Outputs::default().final_state(target))?;

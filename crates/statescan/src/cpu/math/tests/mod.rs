@@ -48,8 +48,7 @@ impl<F: Function, T: Real> Kernel for Run<'_, F, T> {
             let count = lanes.min(re.len() - start);
             let mut load = |from: &[T]| {
                 buffer[..count].copy_from_slice(&from[start..start + count]);
-                // SAFETY: the buffer holds more than a register.
-                unsafe { V::<T, S>::load(simd, buffer.as_ptr()) }
+                V::<T, S>::first(simd, &buffer)
             };
             let x = Cx { re: load(re), im: load(im) };
             let mut out = [V::constant(simd, 0.0); 6];
@@ -57,10 +56,9 @@ impl<F: Function, T: Real> Kernel for Run<'_, F, T> {
             let first = results.len();
             results.resize(first + count, [T::default(); 6]);
             for (k, out) in out.into_iter().enumerate() {
-                // SAFETY: as above.
-                unsafe { out.store(buffer.as_mut_ptr()) };
+                let out = out.to_array();
                 for lane in 0..count {
-                    results[first + lane][k] = buffer[lane];
+                    results[first + lane][k] = out[lane];
                 }
             }
         }

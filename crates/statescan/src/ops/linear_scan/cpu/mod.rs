@@ -204,8 +204,10 @@ unsafe fn forward_block<T: Real, S: Isa, F: Field<T, S>>(
     let (count, padded, pitch) = (block.count, block.padded, block.pitch);
     let (pa, pb) = (block.of(&problem.a), block.of(&problem.b));
     let ph = targets.h.as_ref().map(|v| block.of_mut(v));
+    debug_assert!(padded.is_multiple_of(T::lanes::<S>()) && count <= padded, "whole vectors of channels");
+    debug_assert_eq!(pitch, F::PARTS * padded, "a row has every part");
     let &Forward { a, h, states, decays } = arrays;
-    // SAFETY: the caller's contract; planes reach over the problem's channels and steps.
+    // SAFETY: the contract above; planes reach over the problem's channels and steps.
     unsafe {
         load_state(simd, block, &problem.initial_state, states);
         for at in block.vectors::<T, S>() {
@@ -253,7 +255,7 @@ unsafe fn backward_block<T: Real, S: Isa, F: Field<T, S>>(
         by_b: target(&targets.b),
     };
     let back = Back { context, block, arrays, planes };
-    // SAFETY: the caller's contract.
+    // SAFETY: the contract of `forward_block`.
     unsafe {
         if targets.a.is_some() {
             back.recompute::<S, F>(simd);
@@ -320,7 +322,8 @@ impl<T: Real> Back<'_, '_, '_, T> {
     /// The gradients of a tile.
     ///
     /// # Safety
-    /// See [`Back`]; the tiles after this one are done.
+    /// - See [`Back`].
+    /// - The tiles after this one are done.
     #[inline(always)]
     unsafe fn tile<S: Isa, F: Field<T, S>>(&self, simd: S, tile: usize) {
         let (start, steps) = self.steps(tile);
@@ -386,7 +389,8 @@ impl<T: Real> Back<'_, '_, '_, T> {
     /// The gradients of a vector of channels of a tile, whose states before the first step are in `before`.
     ///
     /// # Safety
-    /// See [`Back`]; the tile is loaded.
+    /// - See [`Back`].
+    /// - The tile is loaded.
     #[inline(always)]
     unsafe fn vector<S: Isa, F: Field<T, S>>(&self, simd: S, at: usize, steps: usize, before: Array<T>) {
         let &Backward { a, h, g, carries, .. } = self.arrays;
@@ -416,7 +420,8 @@ impl<T: Real> Back<'_, '_, '_, T> {
 /// - `row` is this thread's and has room for it.
 #[inline(always)]
 unsafe fn load_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<View<'_>>, row: Array<T>) {
-    // SAFETY: the caller's contract; a plane of one step.
+    debug_assert!(row.has(0, block.pitch), "room for a row of states");
+    // SAFETY: the block lies inside the view, and there is room, by the contract above; a plane of one step.
     unsafe {
         match view {
             Some(view) => {
@@ -429,11 +434,13 @@ unsafe fn load_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<
 }
 
 /// # Safety
-/// As [`load_state`], and the elements are this thread's.
+/// - As [`load_state`].
+/// - The elements are this thread's.
 #[inline(always)]
 unsafe fn store_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<RawViewMut>, row: Array<T>) {
     let Some(view) = view else { return };
     let area = block.of_mut(view).area(block.count, 1);
-    // SAFETY: the caller's contract; a plane of one step.
+    debug_assert!(row.has(0, block.pitch), "a row of states");
+    // SAFETY: the contract of `load_state`, and the elements are this thread's; a plane of one step.
     unsafe { tile::store_parts(simd, row, block.pitch / block.padded, block.padded, area) }
 }

@@ -16,7 +16,7 @@ use super::inputs::Sizes;
 use super::kept::KeptOfBlocks;
 use super::lanes::Lanes;
 use super::reduce::{Partials, SharedPartials};
-use super::wavefront::{Turn, Wavefront};
+use super::wavefront::{Walker, Wavefront};
 use super::{Context, GradientTargets, Pass, Plan, Sources, Targets, Types};
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::PlaneMut;
@@ -80,7 +80,7 @@ struct Part<'w> {
     /// The steps that are walked.
     window: Range<usize>,
     /// Set where other threads walk other tiles of the row at the same time; the window is one tile then.
-    turn: Option<Turn<'w>>,
+    walker: Option<Walker<'w>>,
     /// Tiles from one that is walked here to the next one.
     ahead: usize,
 }
@@ -94,7 +94,7 @@ impl<'p, 'a, E: Types> Jobs<'p, 'a, E> {
         for start in (0..seqlen).step_by(plan.window).rev() {
             let window = start..problem.seqlen.min(start + plan.window);
             exec.for_each(plan.jobs(), Default::default, |arenas, job| {
-                self.run(arenas, Part { job, window: window.clone(), turn: None, ahead: 1 });
+                self.run(arenas, Part { job, window: window.clone(), walker: None, ahead: 1 });
             });
             if !plan.whole_groups {
                 partials.finish_maps(exec, self.context, self.targets, window);
@@ -110,11 +110,11 @@ impl<'p, 'a, E: Types> Jobs<'p, 'a, E> {
         let memory = self.keep(jobs);
         let front = &Wavefront::new([jobs, tiles], threads, self.sizes.blocks * self.context.counted());
         exec.for_each(threads.min(jobs * tiles), Default::default, |arenas, _| {
-            front.for_each(|job, tile, turn| {
+            front.for_each(|job, tile, walker| {
                 let start = (tiles - 1 - tile) * CHECKPOINT;
                 let window = start..problem.seqlen.min(start + CHECKPOINT);
                 // this thread will walk about that one next
-                self.run(arenas, Part { job, window, turn: Some(turn), ahead: threads.div_ceil(jobs) });
+                self.run(arenas, Part { job, window, walker: Some(walker), ahead: threads.div_ceil(jobs) });
             });
         });
         memory.iter().for_each(Arena::check);
@@ -133,17 +133,17 @@ impl<'p, 'a, E: Types> Jobs<'p, 'a, E> {
 
     fn run(&self, [scratch, own]: &mut [Arena<E::T>; 2], part: Part<'_>) {
         let kept = self.kept.get(part.job).copied().unwrap_or_else(|| self.lay_out_kept(own));
-        let Part { job, window, turn, ahead } = part;
+        let Part { job, window, walker, ahead } = part;
         scratch.lend(
             |room| Scratch::lay_out(room, self.context.problem, self.sizes, E::K::PARTS),
-            |scratch| self.context.level.dispatch(Job { pass: self, job, window, turn, ahead, kept, scratch }),
+            |scratch| self.context.level.dispatch(Job { pass: self, job, window, walker, ahead, kept, scratch }),
         );
         own.check();
     }
 }
 
 impl Context<'_, '_> {
-    /// What a turn counts in a block: vectors of states, and that all that is summed over states has been used.
+    /// What a walker counts in a block: vectors of states, and that all that is summed over states has been used.
     pub(super) fn counted(&self) -> usize {
         self.problem.dstate / self.plan.lanes_per_channel + 1
     }
@@ -154,7 +154,7 @@ pub(super) struct Job<'j, 'p, 'a, E: Types> {
     pub pass: &'j Jobs<'p, 'a, E>,
     job: usize,
     window: Range<usize>,
-    pub turn: Option<Turn<'j>>,
+    pub walker: Option<Walker<'j>>,
     pub ahead: usize,
     pub kept: KeptOfBlocks<E::T>,
     pub scratch: Scratch<E::T>,
@@ -177,11 +177,11 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         let (segments, range) = plan.job(self.job);
         let lanes = Lanes::new(E::T::lanes::<S>(), plan.lanes_per_channel, self.scratch.lanes);
         let is_first = self.window.end == problem.seqlen;
-        if let Some(turn) = self.turn.as_mut().filter(|_| !is_first) {
-            turn.wait_for_row();
+        if let Some(walker) = self.walker.as_mut().filter(|_| !is_first) {
+            walker.wait_for_row();
         }
         // SAFETY: the arrays were laid out for all blocks; jobs own disjoint channels or segments of targets and partials, and where they
-        // are walked by several threads, those take turns.
+        // are walked by several threads, those walk one tile behind the other.
         unsafe {
             if is_first {
                 self.begin(simd, lanes, &plan.channels[range]);
@@ -208,14 +208,14 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let state = problem.dstate * E::K::PARTS * lanes.channels;
         for (i, block) in super::plan::blocks(channels.clone(), lanes.channels).enumerate() {
             let kept = self.kept.of(i);
-            // SAFETY: the caller's contract.
+            // SAFETY: the contract above.
             unsafe {
                 kept.parameters.load::<E, S>(simd, lanes, problem, block);
                 kept.clear(state, E::T::lanes::<S>());
             }
         }
-        if let Some(turn) = &self.turn {
-            turn.done(0);
+        if let Some(walker) = &self.walker {
+            walker.done(0);
         }
     }
 
@@ -223,14 +223,14 @@ impl<E: Types> Job<'_, '_, '_, E> {
     ///
     /// # Safety
     /// - Segment and channels are the job's, which has begun.
-    /// - Other threads run this job only in turn with this one.
+    /// - Other threads run this job only one tile behind the other.
     #[inline(always)]
     unsafe fn segment<S: Isa>(&mut self, simd: S, lanes: Lanes<E::T>, range: usize, index: usize) {
         let Context { problem, plan, .. } = self.pass.context;
         let (segment, channels) = (&problem.segments.list[index], &plan.channels[range]);
         let at = |start| Here::new(problem, segment, channels, lanes, start);
         let end = self.window.end.min(segment.len());
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe {
             if self.window.end == problem.seqlen {
                 for (i, here) in at(segment.start).each_block().enumerate() {
@@ -262,7 +262,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let sizes = [problem.dstate, E::K::PARTS];
         for (i, block) in super::plan::blocks(plan.channels[range].clone(), lanes.channels).enumerate() {
             let kept = self.kept.of(i);
-            // SAFETY: the caller's contract.
+            // SAFETY: the contract of `Job::segment`.
             unsafe {
                 if E::K::PARTS == 2 {
                     // the output is 2 Re(C h), and the sweep counts it once

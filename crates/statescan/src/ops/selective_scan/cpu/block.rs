@@ -79,12 +79,12 @@ impl<E: Types> Job<'_, '_, '_, E> {
     ///
     /// # Safety
     /// - The tile lies in the job's window and segments, and the job has begun.
-    /// - Other threads run this job only in turn with this one.
+    /// - Other threads run this job only one tile behind the other.
     #[inline(always)]
     pub(super) unsafe fn tile<S: Isa>(&mut self, simd: S, here: Here<'_, '_, E::T>, at: At) {
         let problem = here.problem;
         let (map, &Scratch { b, c, db, dc, .. }) = (STEPS * problem.dstate * E::K::PARTS, &self.scratch);
-        // SAFETY: the caller's contract; each array has room for the states of a tile's steps.
+        // SAFETY: the contract above; each array has room for the states of a tile's steps.
         unsafe {
             here.load_map::<E, S>(simd, &problem.b, b);
             here.load_map::<E, S>(simd, &problem.c, c);
@@ -103,13 +103,14 @@ impl<E: Types> Job<'_, '_, '_, E> {
     /// The tile of the job's `i`-th block.
     ///
     /// # Safety
-    /// As [`Job::tile`]; B and C are loaded.
+    /// - As [`Job::tile`].
+    /// - B and C are loaded.
     #[inline(always)]
     unsafe fn block<S: Isa>(&mut self, simd: S, here: &Here<'_, '_, E::T>, i: usize, at: At) {
         let Here { problem, lanes, steps, .. } = *here;
         let (kept, counted) = (self.kept.of(i), self.pass.context.counted());
         let mut prefetch = Prefetch::new();
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Job::tile`.
         unsafe {
             self.restore(simd, here, at);
             self.ahead(here, at, &mut prefetch);
@@ -118,14 +119,14 @@ impl<E: Types> Job<'_, '_, '_, E> {
             let bounded = self.load(simd, here, &kept.parameters, &mut prefetch);
             self.sweep(simd, here, &kept, (i * counted, bounded), &mut prefetch);
             let end = (i + 1) * counted;
-            if let Some(turn) = &mut self.turn {
-                turn.wait(end);
+            if let Some(walker) = &mut self.walker {
+                walker.wait(end);
             }
             self.finish_steps(simd, here, &kept);
-            if let Some(turn) = &self.turn {
-                turn.done(end);
+            if let Some(walker) = &self.walker {
+                walker.done(end);
                 if here.is_last_block() {
-                    turn.claim_next();
+                    walker.claim_next();
                 }
             }
             self.store(simd, here);
@@ -141,7 +142,9 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let (checkpoints, lanes, h) = (&self.pass.context.checkpoints, here.lanes, self.scratch.h);
         let sizes = [here.problem.dstate, E::K::PARTS];
         let (rows, count) = (sizes[0] * sizes[1], here.block.count);
-        // SAFETY: the caller's contract; `h` has room for the states of a block.
+        debug_assert!(here.block.first + count <= checkpoints.padded_dim, "a row has the block's channels");
+        debug_assert!(h.has(0, rows * lanes.channels), "room for the block's states");
+        // SAFETY: the contract of `Job::block`; `h` has room for the states of a block.
         unsafe {
             if at.number == 0 {
                 return here.load_initial_state::<E, S>(simd, h);
@@ -174,7 +177,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let (own, walked) = (self.scratch.own.get(), self.scratch.walked.get());
         let (tiles, width) = (self.scratch.tiles(own), E::T::lanes::<S>());
         let (vectors, rows) = (lanes.vectors(steps), lanes.vectors(steps) * lanes.per_channel);
-        // SAFETY: the caller's contract; every array has room for a tile.
+        // SAFETY: the contract of `Job::block`; every array has room for a tile.
         unsafe {
             load_tiles::<_, _, true, _>(simd, here, parameters, &tiles, prefetch);
             let bounded = tiles.bounded(simd, parameters);
@@ -206,7 +209,8 @@ impl<E: Types> Job<'_, '_, '_, E> {
     /// Walks the states forwards and back; vectors of states are counted from `counted` on.
     ///
     /// # Safety
-    /// As [`Job::block`]; everything is loaded.
+    /// - As [`Job::block`].
+    /// - Everything is loaded.
     #[inline(always)]
     unsafe fn sweep<S: Isa>(
         &mut self,
@@ -239,17 +243,19 @@ impl<E: Types> Job<'_, '_, '_, E> {
             dstate: problem.dstate,
             lanes,
             prefetch,
-            turn: &mut self.turn,
+            walker: &mut self.walker,
             counted,
         };
-        // SAFETY: the caller's contract: arrays of a whole block.
+        // SAFETY: the contract of `Job::block`: arrays of a whole block.
         unsafe { walk::<E, S>(simd, problem, lanes.per_channel, bounded, &mut sweep) }
     }
 
     /// From the sums over states to the gradients by x, dt and z, and adds to those by D and the bias.
     ///
     /// # Safety
-    /// As [`Job::block`]; the sweep is done, and it is this thread's turn.
+    /// - As [`Job::block`].
+    /// - The sweep is done.
+    /// - The thread before is past this block.
     #[inline(always)]
     unsafe fn finish_steps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, kept: &Kept<E::T>) {
         let Here { problem, lanes, steps, .. } = *here;
@@ -257,7 +263,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let (own, walked) = (self.scratch.own.get(), self.scratch.walked.get());
         let scaled = problem.options.discretization != Discretization::Dirac;
         let width = E::T::lanes::<S>();
-        // SAFETY: the caller's contract; every array has the vectors of the steps.
+        // SAFETY: the contract of `Job::block`; every array has the vectors of the steps.
         unsafe {
             let [_, skip] = kept.parameters.bias_and_skip(simd);
             let (mut dd, mut dbias): (V<E::T, S>, V<E::T, S>) = (kept.dd.load(simd, 0), kept.dbias.load(simd, 0));
@@ -298,7 +304,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
     unsafe fn gradient_by_gate<S: Isa>(&self, simd: S, lanes: Lanes<E::T>, [y, swept]: [Array<E::T>; 2], vector: usize) {
         let Scratch { cotangent, gate_slope, .. } = &self.scratch;
         let at = vector * E::T::lanes::<S>();
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Job::finish_steps`.
         unsafe {
             let mut out: V<E::T, S> = y.load(simd, at);
             if !lanes.one() {
@@ -311,14 +317,15 @@ impl<E: Types> Job<'_, '_, '_, E> {
     /// Stores the gradients that vary with time and channel.
     ///
     /// # Safety
-    /// As [`Job::block`]; they are in the arrays of the thread.
+    /// - As [`Job::block`].
+    /// - They are in the arrays of the thread.
     #[inline(always)]
     unsafe fn store<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>) {
         let (targets, own) = (self.pass.targets, self.scratch.own.get());
         let results = [(&targets.x, own.du), (&targets.dt, own.ddt), (&targets.dt_a, own.ddt_a), (&targets.z, own.y)];
         for (target, from) in results {
             let Some(target) = target else { continue };
-            // SAFETY: the caller's contract; the tile lies inside the target, and no other job has its channels.
+            // SAFETY: the contract of `Job::block`; the tile lies inside the target, and no other job has its channels.
             unsafe { here.lanes.store(simd, from, here.area_mut(target)) };
         }
     }
@@ -326,12 +333,13 @@ impl<E: Types> Job<'_, '_, '_, E> {
     /// Stores the gradients by B and C of a tile, where no other job has part of them.
     ///
     /// # Safety
-    /// As [`Job::tile`]; all blocks are swept.
+    /// - As [`Job::tile`].
+    /// - All blocks are swept.
     #[inline(always)]
     unsafe fn store_maps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, at: At) {
         let (dstate, parts, Scratch { db, dc, .. }) = (here.problem.dstate, E::K::PARTS, &self.scratch);
         let len = STEPS * dstate * parts;
-        // SAFETY: the caller's contract; the tile lies inside the targets, and the sums have rows of STEPS.
+        // SAFETY: the contract of `Job::tile`; the tile lies inside the targets, and the sums have rows of STEPS.
         unsafe {
             if parts == 2 {
                 double(dc.slice(0, len));
@@ -357,8 +365,9 @@ impl<E: Types> Job<'_, '_, '_, E> {
         for (partial, sum, factor) in [(&partials.b, db, 1.0), (&partials.c, dc, double_c)] {
             let Some(partial) = partial else { continue };
             for row in 0..rows {
+                debug_assert!(sum.has(row * STEPS, here.steps), "the sums of the row are there");
                 let position = partials.map_position(at.range, here.segment.batch, row, here.start);
-                // SAFETY: the caller's contract; the row's steps of this range are the job's.
+                // SAFETY: the contract of `Job::store_maps`; the row's steps of this range are the job's.
                 let (to, from) = unsafe { (partial.slice(position, here.steps), sum.slice(row * STEPS, here.steps)) };
                 for (to, from) in to.iter_mut().zip(from) {
                     *to = *from * E::T::from_f64(factor);

@@ -13,7 +13,7 @@ use super::plan::blocks;
 use super::process::{Gate, load_gate, load_tiles, loading};
 use super::{Context, Loops, Pass, Plan, Targets, Types, Variant, walk};
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{PlaneMut, Prefetch};
+use crate::cpu::tile::{PlaneMut, Prefetch, STEPS};
 use crate::cpu::{Arena, Array, Arrays, Kernel, Room};
 use crate::exec::Exec;
 use crate::ops::CHECKPOINT;
@@ -122,13 +122,14 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         let (segments, channels) = plan.job(self.job);
         let channels = &plan.channels[channels];
         let lanes = Lanes::new(E::T::lanes::<S>(), plan.lanes_per_channel, self.scratch.lanes);
-        for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
-            // SAFETY: the block lies inside the problem, and the arrays are this job's.
-            unsafe { self.scratch.parameters.of(i).load::<E, S>(simd, lanes, problem, block) };
-        }
-        for index in plan.segments[segments].clone() {
-            // SAFETY: jobs have disjoint channels or segments.
-            unsafe { self.segment(simd, lanes, channels, index) };
+        // SAFETY: blocks lie inside the problem, the arrays are this job's, and jobs have disjoint channels or segments.
+        unsafe {
+            for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
+                self.scratch.parameters.of(i).load::<E, S>(simd, lanes, problem, block);
+            }
+            for index in plan.segments[segments].clone() {
+                self.segment(simd, lanes, channels, index);
+            }
         }
     }
 }
@@ -144,7 +145,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let (problem, h) = (self.context.problem, self.scratch.h);
         let segment = &problem.segments.list[index];
         let at = |start| Here::new(problem, segment, channels, lanes, start);
-        // SAFETY: the caller's contract; each block has room for its states.
+        // SAFETY: the contract above; each block has room for its states.
         unsafe {
             for (i, here) in at(segment.start).each_block().enumerate() {
                 here.load_initial_state::<E, S>(simd, h.of(i));
@@ -174,7 +175,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
     #[inline(always)]
     unsafe fn load_maps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>) {
         let Scratch { b, c, .. } = self.scratch;
-        // SAFETY: the caller's contract; both tiles have room for the states of a tile's steps.
+        // SAFETY: the contract of `Job::segment`; both tiles have room for the states of a tile's steps.
         unsafe {
             here.load_map::<E, S>(simd, &here.problem.b, b);
             here.load_map::<E, S>(simd, &here.problem.c, c);
@@ -185,7 +186,9 @@ impl<E: Types> Job<'_, '_, '_, E> {
     /// A tile of the job's `i`-th block; `tile` are the numbers of the segment and of the tile in it.
     ///
     /// # Safety
-    /// As [`Job::segment`]; B and C are loaded, and the block's states are those before the tile.
+    /// - As [`Job::segment`].
+    /// - B and C are loaded.
+    /// - The block's states are those before the tile.
     #[inline(always)]
     unsafe fn block<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, i: usize, tile: (usize, usize)) {
         let Here { problem, lanes, steps, .. } = *here;
@@ -195,7 +198,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
         self.ahead(here, &mut prefetch);
         let gated = problem.z.is_some() && self.targets.y.is_some();
         prefetch.spread(loading(lanes.vectors(steps), gated) + vectors * steps);
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Job::segment`.
         unsafe {
             load_tiles::<_, _, false, _>(simd, here, &parameters, &tiles, &mut prefetch);
             let bounded = tiles.bounded(simd, &parameters);
@@ -227,11 +230,12 @@ impl<E: Types> Job<'_, '_, '_, E> {
     /// Gates the output and stores it, if it is wanted.
     ///
     /// # Safety
-    /// As [`Job::segment`]; the output is in `tiles`.
+    /// - As [`Job::segment`].
+    /// - The output is in `tiles`.
     #[inline(always)]
     unsafe fn store<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, tiles: &Tiles<E::T>, prefetch: &mut Prefetch<AHEAD>) {
         let Some(target) = &self.targets.y else { return };
-        // SAFETY: the caller's contract; the tile of x is free.
+        // SAFETY: the contract of `Job::segment`; the tile of x is free.
         unsafe {
             if let Some(z) = &here.problem.z {
                 load_gate(simd, here, z, tiles.x, Gate::Apply(tiles.y), prefetch);
@@ -243,7 +247,8 @@ impl<E: Types> Job<'_, '_, '_, E> {
     /// How the states before a tile are saved, if they are: not those before the first one, which are the caller's.
     ///
     /// # Safety
-    /// As [`Job::segment`]; the states are in `h`.
+    /// - As [`Job::segment`].
+    /// - The states are in `h`.
     #[inline(always)]
     unsafe fn save(&self, here: &Here<'_, '_, E::T>, h: Array<E::T>, (segment, tile): (usize, usize)) -> Option<CopyRows<E::T>> {
         let (Some(saved), 1..) = (self.saved, tile) else { return None };
@@ -252,7 +257,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let (rows, count) = (sizes[0] * sizes[1], here.block.count);
         let reach = rows.checked_sub(1)? * checkpoints.padded_dim + count;
         let to = saved.at(checkpoints.at(segment, tile) + here.block.first, reach);
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Job::segment`.
         let from = unsafe { lanes.collect(h, sizes, 0) }.at(0, rows * lanes.channels);
         Some(CopyRows { from, from_pitch: lanes.channels, to, to_pitch: checkpoints.padded_dim, rows, count })
     }
@@ -321,12 +326,15 @@ impl<T: Real> Tile<'_, T> {
     /// Walks `COUNT` states from `first` through the tile with their values in registers.
     ///
     /// # Safety
-    /// As [`Loops::walk`], and there are these vectors of states.
+    /// - As [`Loops::walk`].
+    /// - There are these vectors of states.
     #[inline(always)]
     unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
         let (width, step) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
+        debug_assert!(first + COUNT <= self.vectors, "the states are there");
+        debug_assert!(self.steps <= STEPS, "at most a tile");
         let Tiles { dt: dts, dt_a: dts_a, u: us, y: ys, .. } = self.tiles;
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Loops::walk`.
         unsafe {
             let mut h = [<E::K as FieldKind>::Of::<T, S>::zero(simd); COUNT];
             let mut a = h;

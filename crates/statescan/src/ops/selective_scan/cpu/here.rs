@@ -37,6 +37,8 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
         lanes: Lanes<T>,
         start: usize,
     ) -> Self {
+        debug_assert!((segment.start..=segment.end).contains(&start), "the tile lies in the segment");
+        debug_assert!(channels.end <= problem.dim, "the channels are the problem's");
         let block = Block { first: channels.start, count: lanes.channels.min(channels.len()) };
         Here { problem, segment, channels, block, start, steps: STEPS.min(segment.end - start), lanes }
     }
@@ -96,6 +98,7 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
     pub(super) unsafe fn load_map<E: Types<T = T>, S: Isa>(&self, simd: S, map: &Projection<View<'_>>, to: Array<T>) {
         let Some(area) = self.map_area(map) else { return };
         let dstate = self.problem.dstate;
+        debug_assert!(to.has(0, STEPS * dstate * E::K::PARTS), "room for a tile of the map");
         // SAFETY: the plane lies inside the view of a checked problem; the tile has room by the caller's contract.
         unsafe {
             match by_state::<E>(self.lanes.per_channel) {
@@ -108,11 +111,12 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
     /// Doubles a tile of C for complex states, whose output is `2 Re(C h)`.
     ///
     /// # Safety
-    /// As [`Here::load_map`], and the tile is loaded.
+    /// - As [`Here::load_map`].
+    /// - The tile is loaded.
     #[inline(always)]
     pub(super) unsafe fn double_map<E: Types<T = T>>(&self, tile: Array<T>) {
         if E::K::PARTS == 2 {
-            // SAFETY: the caller's contract: the tile is this thread's, and as long as its steps.
+            // SAFETY: the tile is this thread's and as long as its steps, by the contract above.
             double(unsafe { tile.slice(0, self.steps * E::K::PARTS * self.problem.dstate) });
         }
     }
@@ -124,7 +128,7 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
     /// - `h` is this thread's and has room for the block's states.
     #[inline(always)]
     pub(super) unsafe fn load_initial_state<E: Types<T = T>, S: Isa>(&self, simd: S, h: Array<T>) {
-        // SAFETY: the caller's contract; the place is one of the problem's, whose initial state was checked.
+        // SAFETY: block and room are those of the contract above; the place is one of the problem's, whose initial state was checked.
         unsafe { self.load_state::<E, S>(simd, &self.problem.initial_state, self.segment.initial, h) }
     }
 
@@ -142,7 +146,8 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
         to: Array<T>,
     ) {
         let sizes = [self.problem.dstate, E::K::PARTS];
-        // SAFETY: the caller's contract.
+        debug_assert!(to.has(0, sizes[0] * sizes[1] * self.lanes.channels), "room for the block's states");
+        // SAFETY: block and place lie inside the view, and `to` has room, by the contract above.
         unsafe {
             match (view, place) {
                 (Some(view), Some((row, sequence))) => {

@@ -122,6 +122,8 @@ impl<T: Real> Parameters<T> {
     #[inline(always)]
     pub(super) unsafe fn load<E: Types<T = T>, S: Isa>(self, simd: S, lanes: Lanes<T>, problem: &Problem<'_>, block: Block) {
         let (field, state) = (E::K::PARTS * T::lanes::<S>(), problem.dstate * E::K::PARTS * lanes.channels);
+        debug_assert!(block.first + block.count <= problem.dim, "the block lies inside the problem");
+        debug_assert!(problem.dstate.is_multiple_of(lanes.per_channel), "whole vectors of states");
         // SAFETY: the arrays have room for the states of a block, or a vector; the block lies inside the views.
         unsafe {
             parameter::<E, S>(simd, lanes, &problem.a, block, self.a);
@@ -162,7 +164,8 @@ impl<T: Real> Tiles<T> {
     /// As [`Lanes::repeat`], for each of the tiles.
     #[inline(always)]
     pub(super) unsafe fn repeat<S: Isa>(&self, simd: S, lanes: Lanes<T>, steps: usize, to: &Tiles<T>) {
-        // SAFETY: the caller's contract.
+        debug_assert!(self.u != to.u && self.dt != to.dt, "the tiles are apart");
+        // SAFETY: the contract above is that of each call.
         unsafe {
             lanes.repeat(simd, self.u, steps, to.u);
             lanes.repeat(simd, self.dt, steps, to.dt);
@@ -194,7 +197,9 @@ impl<T: Real> Tiles<T> {
 #[inline(always)]
 unsafe fn channel_vector<T: Real, S: Isa>(simd: S, lanes: Lanes<T>, view: &Option<View<'_>>, block: Block) -> V<T, S> {
     let mut values = [T::default(); tile::MAX_LANES];
+    debug_assert!(block.count <= lanes.channels, "at most a vector of channels");
     if let Some(view) = view {
+        debug_assert!(block.first + block.count <= view.shape()[0], "the block lies inside the view");
         for i in 0..block.count {
             // SAFETY: the channel is inside the view.
             let value = unsafe { view.read((block.first + i) as isize * view.strides()[0]) };
@@ -211,8 +216,9 @@ unsafe fn channel_vector<T: Real, S: Isa>(simd: S, lanes: Lanes<T>, view: &Optio
 /// - `to` is this thread's and has room for the block's states.
 #[inline(always)]
 unsafe fn parameter<E: Types, S: Isa>(simd: S, lanes: Lanes<E::T>, view: &View<'_>, block: Block, to: Array<E::T>) {
+    debug_assert!(block.first + block.count <= view.shape()[0], "the block lies inside the view");
     let area = Plane::of(view, 0, 1).at(block.first, 0).area(block.count, view.shape()[1]);
-    // SAFETY: the caller's contract.
+    // SAFETY: the area lies inside the view and `to` has room, by the contract above.
     unsafe { lanes.load_states(simd, area, E::K::PARTS, to) }
 }
 
@@ -255,7 +261,8 @@ impl<T: Real> Map<T> {
     ) -> <E::K as FieldKind>::Of<T, S> {
         use crate::cpu::simd::Field;
         let parts = E::K::PARTS;
-        // SAFETY: the caller's contract; a cycle reads as many elements of each part as a channel has lanes.
+        debug_assert!(t < STEPS && n * self.per_channel < dstate, "step and states lie inside the tile");
+        // SAFETY: they do, by the contract above; a cycle reads as many elements of each part as a channel has lanes.
         unsafe {
             if !E::VARYING && !self.varying {
                 return self.from.load_field(simd, n * parts * T::lanes::<S>());
@@ -295,6 +302,8 @@ impl<T: Real> CopyRows<T> {
     /// - No other thread uses what is written.
     #[inline(always)]
     pub(super) unsafe fn run<S: Isa>(self, simd: S) {
+        debug_assert!(self.count <= self.from_pitch && self.count <= self.to_pitch, "rows do not overlap");
+        debug_assert!(self.count <= T::lanes::<S>(), "at most a vector of channels");
         for row in 0..self.rows {
             // SAFETY: the row is one of those that the caller answers for.
             unsafe {

@@ -61,7 +61,7 @@ impl<T: Real> Kept<T> {
     /// - No other thread uses them meanwhile.
     #[inline(always)]
     pub(super) unsafe fn clear(&self, state: usize, width: usize) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe {
             [self.da, self.db, self.dc].into_iter().for_each(|sums| sums.clear(state));
             [self.dd, self.dbias].into_iter().for_each(|sums| sums.clear(width));

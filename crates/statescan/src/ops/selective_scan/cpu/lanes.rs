@@ -36,6 +36,7 @@ pub(super) fn scratch_len(width: usize, per_channel: usize, state: usize) -> usi
 impl<T: Real> Lanes<T> {
     /// `scratch` has room for [`scratch_len`].
     pub(super) fn new(width: usize, per_channel: usize, scratch: Array<T>) -> Self {
+        debug_assert!(per_channel.is_power_of_two() && per_channel <= width, "a channel has lanes of one vector");
         Lanes { per_channel, channels: width / per_channel, scratch }
     }
 
@@ -56,8 +57,11 @@ impl<T: Real> Lanes<T> {
     #[inline(always)]
     pub(super) unsafe fn load<S: Isa>(self, simd: S, from: Area, to: Array<T>) {
         let width = T::lanes::<S>();
+        debug_assert!(from.lanes <= self.channels, "at most a vector of channels");
+        debug_assert!(from.steps <= STEPS, "at most a tile");
+        debug_assert!(to.has(0, self.vectors(from.steps) * width), "room for the tile");
         match self.one() {
-            // SAFETY: the caller's contract.
+            // SAFETY: the contract above.
             true => unsafe { tile::load(simd, from, width, Tile::new(to, width)) },
             false => outline(simd, LoadDealt { lanes: self, from, to }),
         }
@@ -70,8 +74,11 @@ impl<T: Real> Lanes<T> {
     /// - `from` has the area's steps.
     #[inline(always)]
     pub(super) unsafe fn store<S: Isa>(self, simd: S, from: Array<T>, to: AreaMut) {
+        debug_assert!(to.lanes <= self.channels, "at most a vector of channels");
+        debug_assert!(to.steps <= STEPS, "at most a tile");
+        debug_assert!(from.has(0, self.vectors(to.steps) * T::lanes::<S>()), "the tile is there");
         match self.one() {
-            // SAFETY: the caller's contract.
+            // SAFETY: the contract above.
             true => unsafe { tile::store(simd, Tile::new(from, T::lanes::<S>()), to) },
             false => outline(simd, StoreDealt { lanes: self, from, to }),
         }
@@ -89,7 +96,7 @@ impl<T: Real> Lanes<T> {
     /// Every row of `from` can be read and of `to` be written, each a vector long.
     #[inline(always)]
     unsafe fn transpose<S: Isa>(self, simd: S, from: Tile<T>, to: Tile<T>) {
-        // SAFETY: the caller's contract; a pair of f32 is moved as if it were an f64.
+        // SAFETY: the contract above; a pair of f32 is moved as if it were an f64.
         unsafe {
             match self.per_channel {
                 2 if !T::DOUBLE => {
@@ -111,7 +118,7 @@ impl<T: Real> Lanes<T> {
     unsafe fn transpose_groups<const N: usize>(self, from: Tile<T>, to: Tile<T>) {
         for row in 0..self.channels {
             for column in 0..self.channels {
-                // SAFETY: the caller's contract.
+                // SAFETY: the contract of `Lanes::transpose`.
                 unsafe {
                     let group = from.at(row, column * N, N).cast::<[T; N]>().read();
                     to.at(column, row * N, N).cast::<[T; N]>().write(group);
@@ -126,6 +133,8 @@ impl<T: Real> Lanes<T> {
     /// Both sides have room for a tile.
     #[inline(always)]
     pub(super) unsafe fn repeat<S: Isa>(self, simd: S, tile: Array<T>, steps: usize, to: Array<T>) {
+        debug_assert!(tile.has(0, self.vectors(steps) * T::lanes::<S>()), "the steps are there");
+        debug_assert!(to.has(0, self.vectors(steps) * self.per_channel * T::lanes::<S>()), "room for every lane");
         outline(simd, Repeat { lanes: self, tile, steps, to });
     }
 
@@ -136,7 +145,8 @@ impl<T: Real> Lanes<T> {
     #[inline(always)]
     pub(super) unsafe fn summed<S: Isa>(self, simd: S, tile: Array<T>, vector: usize) -> V<T, S> {
         let (width, count) = (T::lanes::<S>(), self.per_channel);
-        // SAFETY: the caller's contract.
+        debug_assert!(tile.has(vector * count * width, count * width), "the vector's steps are there");
+        // SAFETY: the tile has these steps, by the contract above.
         unsafe {
             let at = vector * count * width;
             let first = tile.load(simd, at);
@@ -165,7 +175,7 @@ impl<T: Real> Lanes<T> {
     /// Both tiles have the steps.
     #[inline(always)]
     pub(super) unsafe fn add_sums<S: Isa>(self, simd: S, tile: Array<T>, steps: usize, to: Array<T>) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe {
             for vector in 0..self.vectors(steps) {
                 let at = vector * T::lanes::<S>();
@@ -182,7 +192,7 @@ impl<T: Real> Lanes<T> {
         if self.one() {
             return vector;
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         let lanes = unsafe { vector.slice(0, self.channels * self.per_channel) };
         for channel in 0..self.channels {
             // what is overwritten has been read
@@ -199,8 +209,10 @@ impl<T: Real> Lanes<T> {
     #[inline(always)]
     pub(super) unsafe fn sum_rows<S: Isa>(simd: S, count: usize, rows: Array<T>, step: usize) -> [V<T, S>; MAX_LANES] {
         let width = T::lanes::<S>();
+        debug_assert!(count.is_power_of_two() && count <= width, "lanes of a channel");
+        debug_assert!(step >= width, "rows do not overlap");
         let rows = rows.at(0, (width - 1) * step + width);
-        // SAFETY: the caller's contract.
+        // SAFETY: every row is a whole vector, by the contract above.
         unsafe {
             match count {
                 1 => [V::sum_rows(simd, rows, step); MAX_LANES],
@@ -224,16 +236,13 @@ impl<T: Real> Lanes<T> {
         for (lane, to) in lanes.iter_mut().enumerate().take(T::lanes::<S>()) {
             *to = channels[lane / self.per_channel];
         }
-        // SAFETY: the array is as wide as the widest vector.
-        unsafe { V::load(simd, lanes.as_ptr()) }
+        V::from_array(simd, &lanes)
     }
 
     /// The largest of each channel's lanes, NaN if one is, repeated over them.
     #[inline(always)]
     pub(super) fn largest<S: Isa>(self, x: V<T, S>) -> V<T, S> {
-        let (mut lanes, mut largest) = ([T::default(); MAX_LANES], [T::default(); MAX_LANES]);
-        // SAFETY: the array is as wide as the widest vector.
-        unsafe { x.store(lanes.as_mut_ptr()) };
+        let (lanes, mut largest) = (x.to_array(), [T::default(); MAX_LANES]);
         for (own, to) in lanes.chunks(self.per_channel).zip(&mut largest) {
             *to = own.iter().fold(own[0], |a, b| if a.to_f64().is_nan() || a >= *b { a } else { *b });
         }
@@ -247,6 +256,8 @@ impl<T: Real> Lanes<T> {
     /// - `to` is this thread's and has room for its states.
     #[inline(always)]
     pub(super) unsafe fn load_states<S: Isa>(self, simd: S, from: Area, parts: usize, to: Array<T>) {
+        debug_assert!(from.lanes <= self.channels, "at most a vector of channels");
+        debug_assert!(to.has(0, from.steps * parts * self.channels), "room for the states");
         outline(simd, LoadStates { lanes: self, from, parts, to });
     }
 
@@ -257,6 +268,8 @@ impl<T: Real> Lanes<T> {
     /// - Its states are in `from`.
     #[inline(always)]
     pub(super) unsafe fn store_states<S: Isa>(self, simd: S, from: Array<T>, parts: usize, to: AreaMut) {
+        debug_assert!(to.lanes <= self.channels, "at most a vector of channels");
+        debug_assert!(from.has(0, to.steps * parts * self.channels), "the states are there");
         outline(simd, StoreStates { lanes: self, from, parts, to });
     }
 
@@ -271,12 +284,16 @@ impl<T: Real> Lanes<T> {
     /// Both sides have room for the states.
     #[inline(always)]
     pub(super) unsafe fn deal(self, from: Array<T>, sizes: [usize; 2], to: Array<T>) {
-        if (self.per_channel, self.channels) == (2, 8) {
-            // SAFETY: the caller's contract.
-            return unsafe { Self::deal_pairs(from, sizes, to) };
+        let len = sizes[0] * sizes[1] * self.channels;
+        debug_assert!(sizes[0].is_multiple_of(self.per_channel), "whole vectors of states");
+        debug_assert!(from.has(0, len) && to.has(0, len), "both sides have room for the states");
+        // SAFETY: both sides have room, by the contract above.
+        unsafe {
+            if (self.per_channel, self.channels) == (2, 8) {
+                return Self::deal_pairs(from, sizes, to);
+            }
+            self.positions(sizes, |dealt, collected| *to.at(dealt, 1) = *from.at(collected, 1));
         }
-        // SAFETY: the caller's contract.
-        self.positions(sizes, |dealt, collected| unsafe { *to.at(dealt, 1) = *from.at(collected, 1) });
     }
 
     /// [`Lanes::deal`] for two lanes of each of eight channels, of a known size so that it takes a few instructions.
@@ -285,9 +302,10 @@ impl<T: Real> Lanes<T> {
     /// As [`Lanes::deal`].
     #[inline(always)]
     unsafe fn deal_pairs(from: Array<T>, [dstate, parts]: [usize; 2], to: Array<T>) {
+        debug_assert!(dstate.is_multiple_of(2), "whole pairs of states");
         for group in 0..dstate / 2 * parts {
             let (n, part) = (group / parts * 2, group % parts);
-            // SAFETY: the caller's contract.
+            // SAFETY: the contract of `Lanes::deal`.
             unsafe {
                 let [even, odd] = [n, n + 1].map(|n| from.at((n * parts + part) * 8, 8).cast::<[T; 8]>().read());
                 let mut both = [T::default(); 16];
@@ -302,13 +320,18 @@ impl<T: Real> Lanes<T> {
     /// Where the states are (state, part, channel): with several lanes a copy, which one of three is free to choose.
     ///
     /// # Safety
-    /// The states are in `from`; `copy` is less than three.
+    /// - The states are in `from`.
+    /// - `copy` is less than three.
     pub(super) unsafe fn collect(self, from: Array<T>, sizes: [usize; 2], copy: usize) -> Array<T> {
         if self.one() {
             return from;
         }
-        let to = self.scratch.from(copy * sizes[0] * sizes[1] * self.channels);
-        // SAFETY: the caller's contract.
+        let len = sizes[0] * sizes[1] * self.channels;
+        debug_assert!(copy < 3, "the scratch has three copies");
+        debug_assert!(from.has(0, len), "the states are there");
+        let to = self.scratch.from(copy * len);
+        debug_assert!(to.has(0, len), "the copy has room");
+        // SAFETY: the contract above.
         self.positions(sizes, |dealt, collected| unsafe { *to.at(collected, 1) = *from.at(dealt, 1) });
         to
     }

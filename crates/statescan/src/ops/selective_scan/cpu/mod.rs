@@ -36,7 +36,7 @@
 //! ```
 //!
 //! Complex states take `2 Re(C h)` and conjugate A, B, C and h on the way back. Other discretizations replace `exp(dt A)` and multiply `u` by a
-//! gain ([`Rule`]); a decay's own step replaces `dt` beside A.
+//! gain ([`Rule`]); `dt_a` replaces `dt` beside A.
 //!
 //! # Why the code differs
 //!

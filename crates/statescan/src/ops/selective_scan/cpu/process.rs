@@ -63,6 +63,9 @@ impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_,
         }
         let (count, mut vector) = (lanes.vectors(steps), 0);
         let mut longest = V::constant(simd, 0.0);
+        debug_assert!(tiles.u.has(0, count * T::lanes::<S>()), "room for u");
+        debug_assert!(tiles.y.has(0, count * T::lanes::<S>()), "room for the output");
+        debug_assert!(!SLOPE || tiles.slope.has(0, count * T::lanes::<S>()), "room for the slopes");
         // SAFETY: the tiles have room for the vectors of all steps; the parameters are loaded.
         unsafe {
             let [bias, skip] = parameters.bias_and_skip(simd);
@@ -100,7 +103,7 @@ impl<T: Real, S: Isa> Process<'_, '_, T, S> {
         let Process { problem, tiles, bias, skip } = self;
         let (width, options) = (T::lanes::<S>(), &problem.options);
         let step = StepSize { softplus: options.dt_softplus, limit: options.dt_limit };
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe {
             let mut raw = [*bias; N];
             for i in 0..N {
@@ -205,7 +208,8 @@ impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, '_, T, MOST> {
 #[inline(always)]
 unsafe fn apply_gate<T: Real, S: Isa, const N: usize>(simd: S, z: Array<T>, y: Array<T>, at: usize) {
     let (mut gate, width) = ([V::constant(simd, 0.0); N], T::lanes::<S>());
-    // SAFETY: the caller's contract: N vectors of each.
+    debug_assert!(z.has(at, N * width) && y.has(at, N * width), "both have the vectors");
+    // SAFETY: both have N vectors, by the contract above.
     unsafe {
         for i in 0..N {
             gate[i] = z.load(simd, at + i * width);

@@ -4,7 +4,7 @@ use super::plan::Block;
 use super::{Context, GradientTargets, Projection};
 use crate::cpu::simd::Real;
 use crate::cpu::tile::{self, MAX_LANES, PlaneMut, STEPS};
-use crate::cpu::{Array, Taken};
+use crate::cpu::{Array, Lent};
 use crate::exec::Exec;
 use crate::tensor::RawViewMut;
 use core::ops::Range;
@@ -13,7 +13,7 @@ use core::ops::Range;
 pub(super) struct Partials<'e, T> {
     /// By B and C where they vary: (range of channels, batch, state, part, step of a window), those
     /// by B first.
-    maps: Taken<'e, T>,
+    maps: Lent<'e, T>,
     /// The parts of that; empty where a map is constant or its gradient not asked for.
     b: Range<usize>,
     c: Range<usize>,
@@ -75,7 +75,7 @@ impl<T: Real> SharedPartials<T> {
         let base = segments * self.sizes.rows() * padded_dim + block.first;
         let rows = states.into_iter().flat_map(|from| (0..state).map(move |row| from.from(row * width)));
         for (row, from) in rows.chain(vectors).enumerate() {
-            // SAFETY: the caller's contract; the lanes past the block belong to other channels.
+            // SAFETY: the contract above; the lanes past the block belong to other channels.
             unsafe {
                 let to = self.channels.slice(base + row * padded_dim, block.count);
                 to.copy_from_slice(from.slice(0, block.count));
@@ -97,7 +97,7 @@ impl<'e, T: Real> Partials<'e, T> {
         let len = if context.plan.whole_groups { 0 } else { context.plan.channels.len() * p.batch * sizes.window * sizes.state };
         let len = |target: &Option<_>| if let Some(Projection::Varying(_)) = target { len } else { 0 };
         let (b, c) = (0..len(&targets.b), len(&targets.b)..len(&targets.b) + len(&targets.c));
-        let maps = exec.workspace().take(c.end);
+        let maps = exec.workspace().lend(c.end);
         let channels = vec![T::default(); context.plan.segments.len() * sizes.rows() * sizes.padded_dim];
         Partials { maps, b, c, channels, sizes }
     }

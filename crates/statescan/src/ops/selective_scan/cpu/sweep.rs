@@ -10,7 +10,7 @@
 
 use super::inputs::{Map, tile_len};
 use super::lanes::Lanes;
-use super::wavefront::Turn;
+use super::wavefront::Walker;
 use super::{Loops, Types, Variant};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{MAX_LANES, Prefetch, STEPS, prefetch_own};
@@ -126,7 +126,7 @@ pub(super) struct Sweep<'w, 't, T> {
     /// States before the tile, (state, part, lane).
     pub h: Array<T>,
     /// Gradient by the states after the tile; afterwards by those before it. It and the gathered gradients by parameters belong to the
-    /// thread whose turn it is.
+    /// thread that walks the tile now.
     pub g: Array<T>,
     /// Gathered gradients by A, (state, part, lane), and by the maps.
     pub da: Array<T>,
@@ -139,7 +139,7 @@ pub(super) struct Sweep<'w, 't, T> {
     /// What is prefetched on the way.
     pub prefetch: &'w mut Prefetch<AHEAD>,
     /// Set where other threads walk other tiles of the row at the same time; the vectors of states are counted from `counted` on.
-    pub turn: &'w mut Option<Turn<'t>>,
+    pub walker: &'w mut Option<Walker<'t>>,
     pub counted: usize,
 }
 
@@ -175,7 +175,9 @@ impl<T: Real> Loops<T> for Sweep<'_, '_, T> {
     unsafe fn walk<E: Variant<T = T>, S: Isa>(&mut self, simd: S) {
         let mut n = 0;
         let vectors = self.dstate / self.lanes.per_channel;
-        // SAFETY: the caller's contract: there are these vectors of states.
+        debug_assert!(self.dstate.is_multiple_of(self.lanes.per_channel), "whole vectors of states");
+        debug_assert!(self.steps <= STEPS, "at most a tile");
+        // SAFETY: the contract of `Loops::walk`: there are these vectors of states.
         unsafe {
             while E::TOGETHER > 1 && n + STORED <= vectors {
                 self.states::<E, S, STORED>(simd, n);
@@ -223,8 +225,9 @@ impl<T: Real> Sweep<'_, '_, T> {
     #[inline(always)]
     unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
         let end = self.counted + first + COUNT;
-        if let Some(turn) = self.turn
-            && turn.is_done(end)
+        debug_assert!((first + COUNT) * self.lanes.per_channel <= self.dstate, "the states are there");
+        if let Some(walker) = self.walker
+            && walker.is_done(end)
         {
             // there is the way forwards for these to come from the other thread's cache
             let field = E::K::PARTS * T::lanes::<S>();
@@ -233,16 +236,17 @@ impl<T: Real> Sweep<'_, '_, T> {
             }
         }
         self.prefetch::<S, COUNT>();
-        // SAFETY: the caller's contract.
-        unsafe { self.forwards::<E, S, COUNT>(simd, first) };
-        if let Some(turn) = self.turn {
-            turn.wait(end);
+        // SAFETY: the caller has these states; the way forwards leaves what the way back reads, which begins when the thread before is past these states.
+        unsafe {
+            self.forwards::<E, S, COUNT>(simd, first);
+            if let Some(walker) = self.walker {
+                walker.wait(end);
+            }
+            self.prefetch::<S, COUNT>();
+            self.backwards::<E, S, COUNT>(simd, first);
         }
-        self.prefetch::<S, COUNT>();
-        // SAFETY: the caller's contract; the way forwards has left states and decays, and it is this thread's turn.
-        unsafe { self.backwards::<E, S, COUNT>(simd, first) };
-        if let Some(turn) = self.turn {
-            turn.done(end);
+        if let Some(walker) = self.walker {
+            walker.done(end);
         }
     }
 
@@ -253,7 +257,7 @@ impl<T: Real> Sweep<'_, '_, T> {
         let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
         let Walked { dt: dts, dt_a: dts_a, u: us, y: ys, .. } = self.walked.known::<S>();
         let [states, decays] = self.stored.known::<E, S>();
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Loops::walk`.
         unsafe {
             let mut h = [Number::<E, T, S>::zero(simd); COUNT];
             let mut a = h;
@@ -291,7 +295,7 @@ impl<T: Real> Sweep<'_, '_, T> {
         let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
         let zero = [Number::<E, T, S>::zero(simd); COUNT];
         let mut carried = Carried { g: zero, h: zero, a: zero, da: zero };
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Loops::walk`.
         unsafe {
             for i in 0..COUNT {
                 carried.g[i] = self.g.load_field(simd, (first + i) * field);
@@ -323,7 +327,8 @@ impl<T: Real> Sweep<'_, '_, T> {
     /// One step back of a group of states: step `t`, which is row `row` of what is pending.
     ///
     /// # Safety
-    /// As [`Sweep::backwards`], and the step is one of the tile's.
+    /// - As [`Sweep::backwards`].
+    /// - The step is one of the tile's.
     #[inline(always)]
     unsafe fn step_back<E: Variant<T = T>, S: Isa, const COUNT: usize>(
         &self,
@@ -333,7 +338,8 @@ impl<T: Real> Sweep<'_, '_, T> {
         carried: &mut Carried<Number<E, T, S>, COUNT>,
     ) {
         let (at, walked) = (t * T::lanes::<S>(), self.walked.known::<S>());
-        // SAFETY: the caller's contract.
+        debug_assert!(t < self.steps && row < T::lanes::<S>(), "a step of the tile, and a row of what is pending");
+        // SAFETY: the contract of `Sweep::backwards`.
         unsafe {
             let mut step = Step {
                 t,
@@ -368,7 +374,7 @@ impl<T: Real> Sweep<'_, '_, T> {
         let &mut Step { t, row, dt, dt_a, u, p, .. } = step;
         let (Carried { g, h, a, da }, kept) = (carried, (t * COUNT + i) * E::K::PARTS * T::lanes::<S>());
         let [states, decays] = self.stored.known::<E, S>();
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Sweep::step_back`.
         unsafe {
             let previous: Number<E, T, S> = states.load_field(simd, kept);
             let decay: Number<E, T, S> = decays.load_field(simd, kept);
@@ -421,7 +427,7 @@ impl<T: Real> Sweep<'_, '_, T> {
         value: Number<E, T, S>,
     ) {
         let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Sweep::state_back`.
         unsafe {
             if E::VARYING || by.varying {
                 pending.store_field((i * width + row) * field, value);
@@ -436,7 +442,8 @@ impl<T: Real> Sweep<'_, '_, T> {
     /// sums one by one, and the result is so small that it stays in the first cache. Steps past the tile give lanes that nobody reads.
     ///
     /// # Safety
-    /// As [`Loops::walk`], for states `first..first + COUNT`; `begin` is the first step.
+    /// - As [`Loops::walk`], for states `first..first + COUNT`.
+    /// - `begin` is the first step.
     #[inline(always)]
     unsafe fn reduce<E: Variant<T = T>, S: Isa, const COUNT: usize>(
         &self,
@@ -446,6 +453,7 @@ impl<T: Real> Sweep<'_, '_, T> {
         first: usize,
     ) {
         let parts = E::K::PARTS;
+        debug_assert!(begin.is_multiple_of(T::lanes::<S>()) && begin < self.steps, "steps of a vector");
         let per_channel = if E::LANES > 0 { E::LANES } else { self.lanes.per_channel };
         let to = sum.from(first * per_channel * parts * STEPS + begin);
         let sums = Sums { pending, to, count: COUNT, parts, per_channel };
@@ -471,6 +479,8 @@ impl<T: Real> Kernel for Sums<T> {
     fn run<S: Isa>(self, simd: S) {
         let Sums { pending, to, count, parts, per_channel } = self;
         let width = T::lanes::<S>();
+        debug_assert!(count <= STORED, "as many states as are stored");
+        debug_assert!(pending.has(0, count * parts * width * width), "what is pending is there");
         // SAFETY: the contract of `Sweep::reduce`, the only maker of this.
         unsafe {
             for i in 0..count {

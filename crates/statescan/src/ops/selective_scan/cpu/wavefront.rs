@@ -2,8 +2,8 @@
 //!
 //! Of the tile that is walked before it (the later one in time) a tile needs the gradient by its last states, and what is gathered over a
 //! whole row is added tile after tile. All else needs nothing: loading, the states of the way forwards, sums over channels, storing. So
-//! threads take tiles in turn, and who comes to a vector of states waits until the thread before is past it, most often without having to.
-//! Loading waits for nobody: with the walk alone in turn, a row has work for as many threads as a tile has vectors of states.
+//! threads claim one tile after the other, and who comes to a vector of states waits until the thread before is past it, most often without having to.
+//! Loading waits for nobody: as only the walks follow each other, a row has work for as many threads as a tile has vectors of states.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ pub(super) struct Wavefront {
     rows: usize,
     /// Tiles of each row.
     tiles: usize,
-    /// Tiles that were given to threads, those of all rows in turn.
+    /// Tiles that were given to threads, those of all rows in walker.
     given: Progress,
     /// For each row, and for as many of its tiles as there are threads: what is done, counted from the first tile on.
     done: Vec<Progress>,
@@ -46,8 +46,8 @@ impl Wavefront {
         Wavefront { rows, tiles, given: Progress::default(), done, slots, len, lead, rest, abandoned }
     }
 
-    /// Does `work` with tiles as long as there are any: with a tile's row, how many of that row come before it, and the turn to walk it.
-    pub(super) fn for_each(&self, mut work: impl FnMut(usize, usize, Turn<'_>)) {
+    /// Does `work` with tiles as long as there are any: with a tile's row, how many of that row come before it, and its walker.
+    pub(super) fn for_each(&self, mut work: impl FnMut(usize, usize, Walker<'_>)) {
         let next = Cell::new(None);
         loop {
             let i = next.take().unwrap_or_else(|| self.claim());
@@ -55,9 +55,9 @@ impl Wavefront {
             if tile >= self.tiles {
                 return;
             }
-            let mut turn = self.turn(row, tile);
-            turn.next = Some(&next);
-            work(row, tile, turn);
+            let mut walker = self.walker(row, tile);
+            walker.next = Some(&next);
+            work(row, tile, walker);
         }
     }
 
@@ -66,18 +66,18 @@ impl Wavefront {
         self.given.0.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The turn of a row's `tile`-th one to be walked. The one before has been given to a thread already.
-    fn turn(&self, row: usize, tile: usize) -> Turn<'_> {
+    /// The walker of a row's `tile`-th one. The one before has been given to a thread already.
+    fn walker(&self, row: usize, tile: usize) -> Walker<'_> {
         // a thread has one tile that is not done, and a tile is done after all before it: what was in a slot is done when it is used again
         let slot = |tile: usize| &self.done[row * self.slots + tile % self.slots].0;
         let before = tile.checked_sub(1).map_or(slot(tile), slot);
         let seen = if tile == 0 { self.len } else { 0 };
-        Turn { front: self, own: slot(tile), before, row: slot(0), first: tile * self.len + 1, seen, next: None }
+        Walker { front: self, own: slot(tile), before, row: slot(0), first: tile * self.len + 1, seen, next: None }
     }
 }
 
 /// What one thread waits for and says while it walks a tile.
-pub(super) struct Turn<'w> {
+pub(super) struct Walker<'w> {
     front: &'w Wavefront,
     own: &'w AtomicUsize,
     before: &'w AtomicUsize,
@@ -91,7 +91,7 @@ pub(super) struct Turn<'w> {
     next: Option<&'w Cell<Option<usize>>>,
 }
 
-impl Turn<'_> {
+impl Walker<'_> {
     /// Whether the tile before is done up to `count`, as far as one look tells.
     #[inline(always)]
     pub(super) fn is_done(&mut self, count: usize) -> bool {
@@ -102,10 +102,10 @@ impl Turn<'_> {
         self.seen >= count
     }
 
-    /// Waits until what is kept for the whole row is there: until the first tile is [`Turn::done`] up to 0.
+    /// Waits until what is kept for the whole row is there: until the first tile is [`Walker::done`] up to 0.
     #[inline(always)]
     pub(super) fn wait_for_row(&mut self) {
-        let begun = |turn: &mut Self| turn.row.load(Ordering::Acquire) > 0;
+        let begun = |walker: &mut Self| walker.row.load(Ordering::Acquire) > 0;
         if !begun(self) {
             self.wait_long(begun);
         }
@@ -119,7 +119,7 @@ impl Turn<'_> {
         if !self.is_done(count) {
             // the last count is of sums, which nobody is close behind for
             let count = count.max((count + front.rest).min(front.len - 1));
-            self.wait_long(|turn| turn.is_done(count));
+            self.wait_long(|walker| walker.is_done(count));
         }
     }
 
@@ -127,17 +127,17 @@ impl Turn<'_> {
     #[cold]
     #[inline(never)]
     fn wait_long(&mut self, ready: impl Fn(&mut Self) -> bool) {
-        const PATIENCE: usize = 10_000;
+        const SPINS: usize = 10_000;
         let mut looked = 0;
         while !ready(self) {
             assert!(!self.front.abandoned.load(Ordering::Relaxed), "the thread that is waited for has panicked");
             looked += 1;
-            if looked < PATIENCE { core::hint::spin_loop() } else { std::thread::yield_now() }
+            if looked < SPINS { core::hint::spin_loop() } else { std::thread::yield_now() }
         }
     }
 
     /// Claims the thread's next tile before this tile's gradients are stored: claiming is a locked instruction, which waits for all earlier
-    /// stores. This tile must be [`Turn::done`], because each thread has a slot for one tile that is not.
+    /// stores. This tile must be [`Walker::done`], because each thread has a slot for one tile that is not.
     #[inline(always)]
     pub(super) fn claim_next(&self) {
         if let Some(next) = self.next.filter(|next| next.get().is_none()) {
@@ -152,7 +152,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Walker<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.front.abandoned.store(true, Ordering::Relaxed);
@@ -169,14 +169,18 @@ mod tests {
     fn tiles_are_given_once_and_in_order() {
         let front = Wavefront::new([3, 2], 2, 4);
         let mut given = Vec::new();
-        front.for_each(|row, tile, turn| {
+        front.for_each(|row, tile, walker| {
             given.push((row, tile));
-            turn.done(4);
+            walker.done(4);
             for _ in 0..tile * (row + 1) {
-                turn.claim_next();
+                walker.claim_next();
             }
         });
-        assert_eq!(given, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)], "whenever the next one is taken, and however often");
+        assert_eq!(
+            given,
+            [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)],
+            "whenever the next one is claimed, and however often"
+        );
         front.for_each(|_, _, _| panic!("there is none"));
     }
 
@@ -185,17 +189,17 @@ mod tests {
         for threads in [1, 2, 3] {
             let front = Wavefront::new([2, 7], threads, 4);
             for tile in 0..7 {
-                let mut turn = front.turn(1, tile);
-                (1..=4).for_each(|count| turn.wait(count));
+                let mut walker = front.walker(1, tile);
+                (1..=4).for_each(|count| walker.wait(count));
                 if threads > 1 {
-                    let mut next = front.turn(1, tile + 1);
+                    let mut next = front.walker(1, tile + 1);
                     assert!(!next.is_done(1), "nothing of the tile before is done, whatever was in its slot");
-                    turn.done(3);
+                    walker.done(3);
                     assert!(next.is_done(1) && next.is_done(3) && !next.is_done(4));
                 }
-                turn.done(4);
-                assert!(front.turn(1, tile + 1).is_done(4));
-                assert!(!front.turn(0, tile + 1).is_done(1), "rows have nothing to do with each other");
+                walker.done(4);
+                assert!(front.walker(1, tile + 1).is_done(4));
+                assert!(!front.walker(0, tile + 1).is_done(1), "rows have nothing to do with each other");
             }
         }
     }
@@ -203,24 +207,24 @@ mod tests {
     #[test]
     fn a_row_begins_with_its_first_tile() {
         let front = Wavefront::new([2, 4], 3, 4);
-        let begun = |row| [1, 2, 3].map(|tile| front.turn(row, tile).row.load(Ordering::Relaxed) > 0);
+        let begun = |row| [1, 2, 3].map(|tile| front.walker(row, tile).row.load(Ordering::Relaxed) > 0);
         assert_eq!(begun(1), [false; 3]);
-        front.turn(1, 0).done(0);
+        front.walker(1, 0).done(0);
         assert_eq!(begun(1), [true; 3]);
-        assert!(!front.turn(1, 1).is_done(1), "and nothing is walked");
-        front.turn(1, 3).done(1);
+        assert!(!front.walker(1, 1).is_done(1), "and nothing is walked");
+        front.walker(1, 3).done(1);
         assert_eq!(begun(1), [true; 3], "whatever came into the slot");
-        (0..4).for_each(|tile| front.turn(1, tile).wait_for_row());
+        (0..4).for_each(|tile| front.walker(1, tile).wait_for_row());
         assert_eq!(begun(0), [false; 3]);
     }
 
     #[test]
     fn a_walk_begins_at_a_distance() {
         let front = &Wavefront::new([1, 2], 2, 12);
-        let first = front.turn(0, 0);
+        let first = front.walker(0, 0);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(move || {
-                let mut second = front.turn(0, 1);
+                let mut second = front.walker(0, 1);
                 second.wait(1);
                 second.seen
             });
@@ -231,7 +235,7 @@ mod tests {
             }
             first.done(7);
             assert_eq!(waiting.join().unwrap(), 7, "a quarter of what two threads count, and a third for the next vectors");
-            let mut third = front.turn(0, 1);
+            let mut third = front.walker(0, 1);
             third.wait(7);
             assert_eq!(third.seen, 7, "who need not wait goes on");
         });
@@ -241,8 +245,8 @@ mod tests {
     fn who_waits_for_a_thread_that_panicked_panics() {
         let front = &Wavefront::new([1, 2], 2, 1);
         std::thread::scope(|scope| {
-            let first = front.turn(0, 0);
-            let waiting = scope.spawn(move || catch_unwind(|| front.turn(0, 1).wait(1)).is_err());
+            let first = front.walker(0, 0);
+            let waiting = scope.spawn(move || catch_unwind(|| front.walker(0, 1).wait(1)).is_err());
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 let _first = first;
                 panic!("on purpose");

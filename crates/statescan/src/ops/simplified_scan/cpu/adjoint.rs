@@ -54,7 +54,7 @@ impl<T: Real> Tiles<T> {
     }
 }
 
-/// The gradients by A, by the step and by the decay's own step of one vector of states, summed over steps.
+/// The gradients by A, by dt and by dt_a of one vector of states, summed over steps.
 #[derive(Clone, Copy)]
 struct Gradient<T: Real, S: Isa> {
     a: Cx<T, S>,
@@ -103,7 +103,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
     unsafe fn vector<S: Isa>(&self, simd: S, lanes: Lanes) {
         let context = self.pass.context;
         let (width, range) = (T::lanes::<S>(), context.plan.row(self.wave, self.row));
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe {
             let a = load_a(simd, context, lanes, self.tiles.vector);
             let mut carry = Cx::load(simd, self.enter[lanes.column..lanes.column + 2 * width].as_ptr());
@@ -133,7 +133,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
         let (problem, plan, columns) = (context.problem, &context.plan, context.state_len());
         let tile = &plan.tile(index);
         let at = (plan.position(index) - plan.position(self.wave.start)) * columns + lanes.column;
-        // SAFETY: the caller's contract; tiles have their room.
+        // SAFETY: the contract of `Job::vector`; tiles have their room.
         unsafe {
             let deltas = load_deltas(simd, context, tile, lanes, [self.tiles.d, self.tiles.da]);
             let (count, pitch) = if deltas.constant { (1, 0) } else { (tile.len(), 2 * T::lanes::<S>()) };
@@ -173,7 +173,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
             let state = plan::checkpoint(&context.plan, problem, here.index);
             return read_saved(here.simd, self.pass.saved, state, problem.dstate, lanes);
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Job::vector`.
         unsafe { load_state(here.simd, &problem.initial_state, segment.initial, lanes, self.tiles.vector) }
     }
 
@@ -185,7 +185,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
     unsafe fn states<S: Isa>(&self, here: &Here<'_, T, S>) {
         let &Here { simd, tile, x, factors, .. } = here;
         let kept = Steps::new(self.tiles.driven, 2 * T::lanes::<S>());
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Job::vector`.
         unsafe {
             for t in 0..tile.len() {
                 let driven: Cx<T, S> = x.load(simd, t);
@@ -204,14 +204,15 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
     /// The gradients of the steps that a segment has in a tile, added to `sum`.
     ///
     /// # Safety
-    /// As [`Job::vector`]; the states of the tile are there.
+    /// - As [`Job::vector`].
+    /// - The states of the tile are there.
     #[inline(always)]
     unsafe fn segment<S: Isa>(&self, here: &Here<'_, T, S>, segment: &Segment, carry: &mut Cx<T, S>, sum: &mut Gradient<T, S>) {
         let Pass { sources, targets, .. } = self.pass;
         let &Here { simd, tile, lanes, x, g, factors, .. } = here;
         let (start, end) = (segment.start.max(tile.start), segment.end.min(tile.end));
         let (offset, steps) = (start - tile.start, end - start);
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Job::vector`.
         unsafe {
             if end == segment.end {
                 *carry = load_state(simd, &sources.last_state, segment.last, lanes, self.tiles.vector);
@@ -237,7 +238,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
         let &Here { simd, a, deltas, g, factors, .. } = here;
         let (zero, width) = (Cx::<T, S>::zero(simd), T::lanes::<S>());
         let driven = Steps::new(self.tiles.driven, 2 * width);
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Job::segment`.
         unsafe {
             let (_, da) = deltas.at(simd, t);
             let by_x: Cx<T, S> = g.load(simd, t);

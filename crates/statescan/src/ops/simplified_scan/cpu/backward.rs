@@ -91,7 +91,7 @@ pub(super) fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources
 /// # Safety
 /// The view is dense and has so many numbers of this type.
 unsafe fn saved_states<'v, T>(view: &View<'v>, len: usize) -> &'v [T] {
-    // SAFETY: the caller's contract.
+    // SAFETY: the contract above.
     if len == 0 { &[] } else { unsafe { core::slice::from_raw_parts(view.as_ptr().cast(), len) } }
 }
 

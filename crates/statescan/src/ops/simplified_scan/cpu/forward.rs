@@ -174,7 +174,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
     unsafe fn vector<S: Isa>(&self, simd: S, lanes: Lanes) {
         let Scan { context, wave, .. } = self.scan;
         let tiles = context.plan.row(wave, self.row);
-        // SAFETY: the caller's contract; a carry has the state of every vector.
+        // SAFETY: the contract above; a carry has the state of every vector.
         unsafe {
             let a = load_a(simd, context, lanes, self.scratch.vector);
             let enter = &self.enter[lanes.column..lanes.column + 2 * T::lanes::<S>()];
@@ -200,7 +200,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
         let tile = plan.tile(index);
         let first = plan.position(index) - plan.position(wave.start);
         let rows = Steps::new(states.from(first * columns + lanes.column), columns);
-        // SAFETY: the caller's contract; tiles have their room.
+        // SAFETY: the contract of `Job::vector`; tiles have their room.
         unsafe {
             if let Some(saved) = saved.filter(|_| tile.start > 0) {
                 write_saved(saved, plan::checkpoint(plan, problem, index), problem.dstate, lanes, state);

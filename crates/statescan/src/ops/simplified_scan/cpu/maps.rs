@@ -127,13 +127,13 @@ pub(super) unsafe fn product<T: Real>([m, n, k]: [usize; 3], to: MatrixMut<T>, a
     if m == 0 || n == 0 || (k == 0 && add) {
         return;
     }
-    if k == 0 {
-        for row in 0..m {
-            // SAFETY: the caller's contract.
-            unsafe { core::slice::from_raw_parts_mut(to.at(row, 0).ptr, n).fill(T::default()) };
+    debug_assert!(to.col == 1, "rows are contiguous");
+    debug_assert!(to.is_apart_within(m, n), "every element has its own place");
+    // SAFETY: the matrices can be read, and `to` written by this thread, by the contract above.
+    unsafe {
+        if k == 0 {
+            return (0..m).for_each(|row| core::slice::from_raw_parts_mut(to.at(row, 0).ptr, n).fill(T::default()));
         }
-        return;
+        T::multiply(to, add.then(|| T::from_f64(1.0)), [m, n, k], left, right)
     }
-    // SAFETY: the caller's contract.
-    unsafe { T::multiply(to, add.then(|| T::from_f64(1.0)), [m, n, k], left, right) }
 }

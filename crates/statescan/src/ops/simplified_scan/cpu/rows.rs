@@ -91,6 +91,7 @@ impl<T: Real> Kernel for Skip<'_, T> {
     #[inline(always)]
     fn run<S: Isa>(self, _simd: S) {
         let count = self.d.len();
+        debug_assert!(count <= self.from_step && count <= self.to_step, "rows are as long as d");
         for t in 0..self.steps {
             // SAFETY: the maker of this gives rows of at least as many elements as d has.
             let (from, to) = unsafe { (self.from.slice(t * self.from_step, count), self.to.slice(t * self.to_step, count)) };
@@ -116,6 +117,7 @@ impl<T: Real> Kernel for Dots<'_, T> {
     #[inline(always)]
     fn run<S: Isa>(self, _simd: S) {
         let count = self.sums.len();
+        debug_assert!(count <= self.left_step && count <= self.right_step, "rows are as long as the sums");
         self.sums.fill(T::default());
         for t in 0..self.steps {
             // SAFETY: the maker of this gives rows of at least as many elements as there are sums.

@@ -52,7 +52,7 @@ impl<T: Real> Deltas<T> {
     /// Step `t` is inside both tiles.
     #[inline(always)]
     pub(crate) unsafe fn at<S: Isa>(self, simd: S, t: usize) -> (V<T, S>, V<T, S>) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe { (self.d.load(simd, t), self.da.load(simd, t)) }
     }
 }
@@ -78,7 +78,7 @@ pub(crate) unsafe fn values<T: Real, S: Isa>(
     count: usize,
     to: Values<T>,
 ) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the contract above.
     unsafe {
         match method {
             Discretization::Mamba => values_of::<T, S, Exponential, true>(simd, a, deltas, count, to),
@@ -134,7 +134,7 @@ pub(crate) unsafe fn derivatives<T: Real, S: Isa>(
     count: usize,
     to: &Derivatives<Array<T>>,
 ) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the contract of `values`.
     unsafe {
         match method {
             Discretization::Mamba => derivatives_of::<T, S, Exponential, true>(simd, a, deltas, count, to),

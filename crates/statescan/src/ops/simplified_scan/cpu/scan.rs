@@ -30,7 +30,8 @@ pub(super) fn vectors(dstate: usize, chunk: usize, width: usize) -> impl Iterato
 /// The step sizes of one vector of states in one tile.
 ///
 /// # Safety
-/// The tile lies inside the problem; `d` and `da` have room for a tile of real vectors.
+/// - The tile lies inside the problem.
+/// - `d` and `da` have room for a tile of real vectors.
 #[inline(always)]
 pub(super) unsafe fn load_deltas<T: Real, S: Isa>(
     simd: S,
@@ -40,8 +41,10 @@ pub(super) unsafe fn load_deltas<T: Real, S: Isa>(
     [d, da]: [Array<T>; 2],
 ) -> Deltas<T> {
     let width = T::lanes::<S>();
+    debug_assert!(lanes.count <= width, "at most a vector of states");
     let load = |step: &Step<'_>, to: Array<T>| {
-        // SAFETY: the caller's contract.
+        debug_assert!(step.is_constant() || to.has(0, tile.len() * width), "room for the steps");
+        // SAFETY: the tile lies inside the problem, and there is room, by the contract above.
         unsafe { tile::load_parts(simd, step_area(step, tile, lanes), 1, width, to) };
         Steps::new(to, if step.is_constant() { 0 } else { width })
     };
@@ -85,7 +88,8 @@ pub(super) unsafe fn load_a<T: Real, S: Isa>(simd: S, context: &Context<'_, '_, 
 /// One vector of a state tensor (rows, sequences, P); zero where there is none.
 ///
 /// # Safety
-/// `at` lies inside the tensor; `vector` has room for a complex vector.
+/// - `at` lies inside the tensor.
+/// - `vector` has room for a complex vector.
 #[inline(always)]
 pub(super) unsafe fn load_state<T: Real, S: Isa>(
     simd: S,
@@ -97,13 +101,20 @@ pub(super) unsafe fn load_state<T: Real, S: Isa>(
     let (Some(view), Some((row, sequence))) = (view, at) else { return Cx::zero(simd) };
     let strides = view.strides();
     let plane = Plane::of(view, 2, 2).along(row, strides[0]).along(sequence, strides[1]).at(lanes.first, 0);
-    // SAFETY: the caller's contract.
+    // SAFETY: the contract above.
     unsafe { load_vector(simd, plane, lanes, vector) }
 }
 
+/// One complex vector of the lanes of a plane.
+///
+/// # Safety
+/// - The plane has the lanes.
+/// - `vector` has room for a complex vector.
 #[inline(always)]
 unsafe fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, lanes: Lanes, vector: Array<T>) -> Cx<T, S> {
-    // SAFETY: the callers' contracts.
+    debug_assert!(vector.has(0, 2 * T::lanes::<S>()), "room for a complex vector");
+    debug_assert!(lanes.count <= T::lanes::<S>(), "at most a vector of states");
+    // SAFETY: the lanes lie inside the plane, and there is room, by the contract above.
     unsafe {
         tile::load_parts(simd, plane.area(lanes.count, 1), 2, T::lanes::<S>(), vector);
         vector.load_field(simd, 0)
@@ -113,7 +124,8 @@ unsafe fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, lanes: Lanes, vect
 /// Writes one vector of a state tensor.
 ///
 /// # Safety
-/// As [`load_state`], and the elements are this thread's.
+/// - As [`load_state`].
+/// - The elements are this thread's.
 #[inline(always)]
 pub(super) unsafe fn store_state<T: Real, S: Isa>(
     simd: S,
@@ -126,7 +138,7 @@ pub(super) unsafe fn store_state<T: Real, S: Isa>(
     let (Some(view), Some((row, sequence))) = (view, at) else { return };
     let strides = view.strides();
     let plane = PlaneMut::of(view, 2, 2).along(row, strides[0]).along(sequence, strides[1]).at(lanes.first, 0);
-    // SAFETY: the caller's contract.
+    // SAFETY: the contract of `load_state`.
     unsafe {
         vector.store_field(0, state);
         tile::store_parts(simd, vector, 2, T::lanes::<S>(), plane.area(lanes.count, 1));
@@ -141,8 +153,7 @@ fn saved_at(state: usize, dstate: usize, lanes: Lanes) -> [usize; 2] {
 /// Reads one vector of the saved state that begins at `state`. It may reach into the padding, for the widths of vectors divide its length.
 #[inline(always)]
 pub(super) fn read_saved<T: Real, S: Isa>(simd: S, saved: &[T], state: usize, dstate: usize, lanes: Lanes) -> Cx<T, S> {
-    // SAFETY: each part is a whole vector.
-    let [re, im] = saved_at(state, dstate, lanes).map(|at| unsafe { V::load(simd, saved[at..][..T::lanes::<S>()].as_ptr()) });
+    let [re, im] = saved_at(state, dstate, lanes).map(|at| V::first(simd, &saved[at..]));
     Cx { re, im }
 }
 
@@ -153,7 +164,7 @@ pub(super) fn read_saved<T: Real, S: Isa>(simd: S, saved: &[T], state: usize, ds
 #[inline(always)]
 pub(super) unsafe fn write_saved<T: Real, S: Isa>(saved: Array<T>, state: usize, dstate: usize, lanes: Lanes, value: Cx<T, S>) {
     let [re, im] = saved_at(state, dstate, lanes);
-    // SAFETY: the caller's contract.
+    // SAFETY: the contract above.
     unsafe {
         saved.store(re, value.re);
         saved.store(im, value.im);
@@ -168,12 +179,14 @@ pub(super) unsafe fn write_saved<T: Real, S: Isa>(saved: Array<T>, state: usize,
 #[inline(always)]
 pub(super) unsafe fn clear_padding<T: Real, S: Isa>(rows: Array<T>, step: usize, steps: usize, count: usize) {
     let width = T::lanes::<S>();
+    debug_assert!(count <= width, "at most a vector of states");
+    debug_assert!(steps <= 1 || step >= 2 * width, "rows do not overlap");
     if count == width {
         return;
     }
     for t in 0..steps {
         for part in 0..2 {
-            // SAFETY: the caller's contract.
+            // SAFETY: the row has the part, by the contract above.
             unsafe { rows.slice(t * step + part * width + count, width - count) }.fill(T::default());
         }
     }

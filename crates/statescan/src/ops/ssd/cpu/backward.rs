@@ -142,7 +142,7 @@ impl<T: Real> Job<'_, '_, T> {
     unsafe fn run(&self, scratch: &mut Scratch<T>) {
         let Job { problem, segment, block, .. } = *self;
         let dstate = scratch.tiles.dstate;
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe {
             scratch.chunk.start(problem, segment.batch, block);
             let mut closed = match (&self.sources.final_state, segment.last) {
@@ -179,7 +179,7 @@ impl<T: Real> Job<'_, '_, T> {
     unsafe fn state_before(&self, chunk: &Chunk<T>, i: usize) -> (Matrix<T>, bool) {
         let own = chunk.state();
         match i {
-            // SAFETY: the caller's contract.
+            // SAFETY: the contract of `Job::run`.
             0 => (own.matrix().read(), unsafe { !load_initial(chunk, self.problem, self.segment.initial, own) }),
             _ if self.targets.need_states() => (Matrix::new(self.saved(chunk, i).as_ptr(), chunk.columns()), false),
             _ => (own.matrix().read(), true),
@@ -208,10 +208,11 @@ impl<T: Real> Job<'_, '_, T> {
     /// One chunk.
     ///
     /// # Safety
-    /// As [`Job::run`], and the steps are of the segment.
+    /// - As [`Job::run`].
+    /// - The steps are of the segment.
     unsafe fn chunk(&self, scratch: &mut Scratch<T>, steps: Range<usize>, ends: Ends<T>) {
         let exponents = self.targets.need_exponents();
-        // SAFETY: the caller's contract; tiles are as large as a chunk or a state of the plan, matrices within a chunk have CHUNK rows.
+        // SAFETY: the contract of `Job::run`; tiles are as large as a chunk or a state of the plan, matrices within a chunk have CHUNK rows.
         unsafe {
             scratch.chunk.load(self.problem, steps);
             scratch.chunk.couple(self.problem);
@@ -241,11 +242,12 @@ impl<T: Real> Job<'_, '_, T> {
     /// The cotangent of the output before the gate, the gradient by the gate, and `C S`.
     ///
     /// # Safety
-    /// As [`Job::chunk`], and the chunk is loaded.
+    /// - As [`Job::chunk`].
+    /// - The chunk is loaded.
     unsafe fn cotangent(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
         let (chunk, Tiles { dy, z, read, by_state: output, .. }) = (&mut scratch.chunk, scratch.tiles);
         let dz = &self.targets.z;
-        // SAFETY: the caller's contract; tiles are as large as a chunk of the plan.
+        // SAFETY: the contract of `Job::chunk`; tiles are as large as a chunk of the plan.
         unsafe {
             match &self.sources.y {
                 Some(view) => blocks::timed(&chunk.place, Way::Load(view), dy),
@@ -276,7 +278,7 @@ impl<T: Real> Job<'_, '_, T> {
         let Scratch { chunk, tiles, read_dot, written_dot, state_dot, .. } = scratch;
         let &mut Tiles { dy, read, by_state, dx, faded, dstate, .. } = tiles;
         let (len, columns, heads, x) = (chunk.len(), chunk.columns(), chunk.head_steps(0), chunk.x());
-        // SAFETY: the caller's contract; tiles are as large as a chunk or a state of the plan.
+        // SAFETY: the contract of `Job::cotangent`; tiles are as large as a chunk or a state of the plan.
         unsafe {
             if self.targets.d.is_some() {
                 let sums = self.partials.d(self.number, &self.block);
@@ -305,13 +307,14 @@ impl<T: Real> Job<'_, '_, T> {
     /// The gradient by B.
     ///
     /// # Safety
-    /// As [`Job::within`], which comes before; the weighted input is there.
+    /// - As [`Job::within`], which comes before.
+    /// - The weighted input is there.
     unsafe fn by_b(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
         let (chunk, tiles) = (&mut scratch.chunk, scratch.tiles);
         let (level, len, dstate) = (chunk.place.level, chunk.len(), chunk.dstate);
         let by_cb = MatrixMut::new(scratch.by_cb.ptr(), CHUNK).read();
         let db = Tile::new(scratch.db, dstate);
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Job::within`.
         unsafe {
             for j in sides(len, STRIP) {
                 let (dst, size) = (db.matrix().at(j.start, 0), [j.len(), dstate, len - j.start]);
@@ -336,7 +339,7 @@ impl<T: Real> Job<'_, '_, T> {
         let (level, len, dstate) = (chunk.place.level, chunk.len(), chunk.dstate);
         let by_cb = MatrixMut::new(scratch.by_cb.ptr(), CHUNK).read();
         let dc = Tile::new(scratch.dc, dstate);
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Job::within`.
         unsafe {
             for i in sides(len, STRIP) {
                 let (dst, size) = (dc.matrix().at(i.start, 0), [i.len(), dstate, i.end]);
@@ -361,7 +364,7 @@ impl<T: Real> Job<'_, '_, T> {
         let (x, dy, dx) = (chunk.x().matrix().read(), tiles.dy.matrix().read(), tiles.dx.matrix());
         let (headdim, len, level) = (chunk.headdim, chunk.len(), chunk.place.level);
         let wanted = self.targets.need_pairs();
-        // SAFETY: the caller's contract; the blocks lie inside matrices of CHUNK rows and tiles of the block's columns.
+        // SAFETY: the contract of `Job::by_states`; the blocks lie inside matrices of CHUNK rows and tiles of the block's columns.
         unsafe {
             by_cb.clear(CHUNK * CHUNK);
             for head in 0..chunk.heads() {
@@ -390,7 +393,7 @@ impl<T: Real> Job<'_, '_, T> {
     /// As [`Job::within`], which comes before.
     unsafe fn step_gradients(&self, scratch: &Scratch<T>) {
         let chunk = &scratch.chunk;
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract of `Job::within`.
         unsafe {
             for head in 0..chunk.heads() {
                 self.head_gradients(scratch, head);
@@ -411,7 +414,7 @@ impl<T: Real> Job<'_, '_, T> {
         let Scratch { chunk, by_dt, by_exponent, read_dot, written_dot, state_dot, ddt, ddt_a, .. } = scratch;
         let (len, dstate, pitch) = (chunk.len(), chunk.dstate, chunk.head_pitch);
         let own = chunk.head_steps(head);
-        // SAFETY: the caller's contract; rows of CHUNK steps, or of as many as the chunk has.
+        // SAFETY: the contract of `Job::step_gradients`; rows of CHUNK steps, or of as many as the chunk has.
         unsafe {
             let first = state_dot.slice(head * dstate, dstate).iter().fold(T::default(), |sum, &v| sum + v);
             let (by_exponent, by_dt) = (by_exponent.slice(head * CHUNK, len), by_dt.slice(head * CHUNK, len));

@@ -35,7 +35,7 @@ pub(super) struct Chunk<T> {
     /// What is prefetched while products are computed.
     pub ahead: Ahead,
     has_skip: bool,
-    own_decay_step: bool,
+    has_dt_a: bool,
     arrays: Arrays<T>,
 }
 
@@ -47,7 +47,7 @@ struct Arrays<T> {
     c: Array<T>,
     /// C once more, (dstate, step).
     across: Array<T>,
-    /// (step, head): dt, its derivative by the raw one, the decay's own step where there is one, and the sums of its exponents.
+    /// (step, head): dt, its derivative by the raw one, dt_a where there is one, and the sums of its exponents.
     dt: Array<T>,
     slope: Array<T>,
     dt_a: Array<T>,
@@ -118,7 +118,7 @@ impl<T: Real> Chunk<T> {
             place: Place { level, batch: 0, block, steps: 0..0 },
             ahead: Ahead::new(),
             has_skip: problem.d.is_some(),
-            own_decay_step: problem.dt_a.is_some(),
+            has_dt_a: problem.dt_a.is_some(),
             arrays: Arrays::lay_out(room, problem, plan),
         }
     }
@@ -169,9 +169,11 @@ impl<T: Real> Chunk<T> {
     /// The derivative of the processed dt by the raw one, at a step of a head.
     ///
     /// # Safety
-    /// The chunk is loaded and has the step and the head; the same for the other numbers.
+    /// - The chunk is loaded.
+    /// - It has the step and the head.
     pub(super) unsafe fn slope(&self, step: usize, head: usize) -> T {
-        // SAFETY: the caller's contract.
+        debug_assert!(step < self.len() && head < self.heads(), "the chunk has them");
+        // SAFETY: the element lies inside, by the contract above.
         unsafe { *self.arrays.slope.at(step * self.head_pitch + head, 1) }
     }
 
@@ -180,7 +182,8 @@ impl<T: Real> Chunk<T> {
     /// # Safety
     /// As [`Chunk::slope`].
     pub(super) unsafe fn decay_step(&self, step: usize, head: usize) -> T {
-        // SAFETY: the caller's contract.
+        debug_assert!(step < self.len() && head < self.heads(), "the chunk has them");
+        // SAFETY: the element lies inside, by the contract of `slope`.
         unsafe { *self.arrays.dt_a.at(step * self.head_pitch + head, 1) }
     }
 
@@ -189,7 +192,8 @@ impl<T: Real> Chunk<T> {
     /// # Safety
     /// As [`Chunk::slope`].
     pub(super) unsafe fn a(&self, head: usize) -> T {
-        // SAFETY: the caller's contract.
+        debug_assert!(head < self.heads(), "the chunk has the head");
+        // SAFETY: the element lies inside, by the contract of `slope`.
         unsafe { *self.arrays.a.at(head, 1) }
     }
 
@@ -198,7 +202,8 @@ impl<T: Real> Chunk<T> {
     /// # Safety
     /// As [`Chunk::slope`].
     pub(super) unsafe fn total(&self, head: usize) -> T {
-        // SAFETY: the caller's contract.
+        debug_assert!(head < self.heads(), "the chunk has the head");
+        // SAFETY: the element lies inside, by the contract of `slope`.
         unsafe { *self.arrays.total.at(head, 1) }
     }
 
@@ -220,7 +225,7 @@ impl<T: Real> Chunk<T> {
     pub(super) unsafe fn start(&mut self, problem: &Problem<'_>, batch: usize, block: HeadBlock) {
         (self.place.batch, self.place.block) = (batch, block);
         let Arrays { a, bias, skip, index, .. } = self.arrays;
-        // SAFETY: the caller's contract; columns beyond the heads are numbers, whatever they are.
+        // SAFETY: the contract above; columns beyond the heads are numbers, whatever they are.
         unsafe {
             [a, bias].into_iter().for_each(|numbers| numbers.clear(self.head_pitch));
             index.slice(0, CHUNK).iter_mut().enumerate().for_each(|(i, index)| *index = T::from_f64(i as f64));
@@ -240,10 +245,12 @@ impl<T: Real> Chunk<T> {
     /// - The steps, at most [`CHUNK`] and at least one, are the problem's.
     /// - The chunk has been started.
     pub(super) unsafe fn load(&mut self, problem: &Problem<'_>, steps: Range<usize>) {
+        debug_assert!((1..=CHUNK).contains(&steps.len()), "the steps of a chunk");
+        debug_assert!(steps.end <= problem.seqlen, "the steps are the problem's");
         self.place.steps = steps;
         let (place, arrays, len) = (&self.place, &self.arrays, self.len());
         let [dt, dt_a] = [arrays.dt, arrays.dt_a].map(|array| Tile::new(array, self.head_pitch));
-        // SAFETY: the caller's contract; the tiles have room for the plan's steps.
+        // SAFETY: the contract above; the tiles have room for the plan's steps.
         unsafe {
             blocks::timed(place, Way::Load(&problem.x), self.x());
             for (view, memory) in [(&problem.b, arrays.b), (&problem.c, arrays.c)] {
@@ -259,14 +266,14 @@ impl<T: Real> Chunk<T> {
             pitch: self.head_pitch,
             dt: arrays.dt,
             slope: arrays.slope,
-            dt_a: self.own_decay_step.then_some(arrays.dt_a),
+            dt_a: self.has_dt_a.then_some(arrays.dt_a),
             high: arrays.high,
             low: arrays.low,
             a: arrays.a,
             bias: arrays.bias,
             step: StepSize { softplus: problem.dt_softplus, limit: problem.dt_limit },
         });
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe { self.transpose_steps() };
         self.place.level.dispatch(Decays { steps: len, heads: self.heads(), of: self.head_steps(0), total: self.arrays.total });
     }
@@ -295,7 +302,7 @@ impl<T: Real> Chunk<T> {
         let padded = len.next_multiple_of(MAX_LANES);
         for (from, to) in [(of.dt, of.by_head.dt), (of.high, of.by_head.high), (of.low, of.by_head.low)] {
             for h in 0..self.heads() {
-                // SAFETY: the caller's contract; rows of CHUNK steps, a multiple of any vector.
+                // SAFETY: the contract above; rows of CHUNK steps, a multiple of any vector.
                 unsafe {
                     let row = to.slice(h * CHUNK, CHUNK);
                     for t in 0..padded {
@@ -313,7 +320,7 @@ impl<T: Real> Chunk<T> {
     pub(super) unsafe fn couple(&mut self, problem: &Problem<'_>) {
         let (len, dstate, across) = (self.len(), self.dstate, Tile::new(self.arrays.across, CHUNK));
         let (b, cb) = (self.b(), MatrixMut::new(self.arrays.cb.ptr(), CHUNK));
-        // SAFETY: the caller's contract; the blocks lie inside the matrices, whose rows have CHUNK elements.
+        // SAFETY: the contract above; the blocks lie inside the matrices, whose rows have CHUNK elements.
         unsafe {
             blocks::map_across(&self.place, &problem.c, across);
             for j in sides(len, STRIP) {
@@ -331,6 +338,7 @@ impl<T: Real> Chunk<T> {
     /// [`Chunk::couple`] comes before.
     pub(super) unsafe fn mix(&self, head: usize, backward: Option<MixBackward<T>>) {
         let Arrays { index, cb, mix, .. } = self.arrays;
+        debug_assert!(head < self.heads(), "the chunk has the head");
         let of = self.head_steps(head);
         self.place.level.dispatch(Mix { steps: self.len(), side: SIDE, index, of, cb, mix, backward });
     }
@@ -340,6 +348,7 @@ impl<T: Real> Chunk<T> {
     /// # Safety
     /// The tiles have room for the steps.
     pub(super) unsafe fn scale(&self, dst: Tile<T>, src: Tile<T>, factors: Array<T>, other: Option<Tile<T>>) {
+        debug_assert!(dst.pitch == self.pitch && src.pitch == self.pitch, "tiles of the chunk's columns");
         let factors = Factors { array: factors, head: CHUNK, row: 1 };
         let plus = other.filter(|_| self.has_skip).map(|other| (other.array, self.arrays.skip));
         let shape = self.rows(self.len());
@@ -355,7 +364,7 @@ impl<T: Real> Chunk<T> {
         for head in 0..self.heads() {
             let column = head * self.headdim;
             let (dst, rhs) = (state.matrix().at(0, column), added.matrix().read().at(0, column));
-            // SAFETY: the caller's contract, some of the columns.
+            // SAFETY: the contract above, some of the columns.
             unsafe {
                 let into = if empty { Into::Replace } else { Into::Scaled(self.total(head)) };
                 Product { dst, into, size, lhs: maps.t(), rhs }.run(self.place.level, &mut self.ahead);
@@ -368,6 +377,8 @@ impl<T: Real> Chunk<T> {
     /// # Safety
     /// The tiles have `rows` rows, `out` as many for each head.
     pub(super) unsafe fn dot(&self, rows: usize, a: Tile<T>, b: Matrix<T>, out: Array<T>) {
+        debug_assert!(a.pitch == self.pitch, "a tile of the chunk's columns");
+        debug_assert!(out.has(0, rows * self.heads()), "room for every head's rows");
         let out = Factors { array: out, head: rows, row: 1 };
         self.place.level.dispatch(Dot { shape: self.rows(rows), a: a.array, b, out });
     }
@@ -378,7 +389,7 @@ impl<T: Real> Chunk<T> {
     /// The tiles have room for a state and for the steps.
     pub(super) unsafe fn read_state(&mut self, state: Matrix<T>, empty: bool, y: Tile<T>) {
         let (size, lhs) = ([self.len(), self.columns(), self.dstate], self.c());
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe {
             if empty {
                 return y.array.clear(self.len() * y.pitch);
@@ -397,7 +408,7 @@ impl<T: Real> Chunk<T> {
         for head in 0..self.heads() {
             let column = head * headdim;
             let (rhs, y) = (self.x().matrix().read().at(0, column), y.matrix());
-            // SAFETY: the caller's contract; the blocks lie inside the tiles.
+            // SAFETY: the contract above; the blocks lie inside the tiles.
             unsafe {
                 self.mix(head, None);
                 for i in sides(len, STRIP) {

@@ -40,6 +40,8 @@ impl<T: Real> Kernel for StepSizes<T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
+        debug_assert!(self.pitch.is_multiple_of(T::lanes::<S>()), "whole vectors of heads");
+        debug_assert!(self.dt_a.is_none_or(|dt_a| dt_a.has(0, self.steps * self.pitch)), "the decay's steps are there");
         let (zero, lowest) = (V::constant(simd, 0.0), V::constant(simd, LOWEST_EXPONENT));
         for h in (0..self.pitch).step_by(T::lanes::<S>()) {
             // SAFETY: the arrays have `pitch` columns and `steps` rows.
@@ -110,6 +112,7 @@ impl<T: Real> Kernel for Decays<T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
+        debug_assert!((1..=CHUNK).contains(&self.steps), "the steps of a chunk");
         for h in 0..self.heads {
             let row = h * CHUNK;
             // SAFETY: every array has `heads` rows of CHUNK elements, a multiple of any vector.
@@ -170,6 +173,8 @@ impl<T: Real> Kernel for Mix<T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let width = T::lanes::<S>();
+        debug_assert!((1..=CHUNK).contains(&self.steps), "the steps of a chunk");
+        debug_assert!(self.side.is_multiple_of(width), "a block is whole vectors");
         let (zero, steps) = (V::constant(simd, 0.0), V::constant(simd, self.steps as f64));
         // sums over j < t of the terms of each i
         let mut pairs = [T::default(); CHUNK];

@@ -39,7 +39,7 @@ pub(super) fn forward<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Tar
     let (plan, checkpoints) = (Plan::new(problem), Checkpoints::new(problem));
     // a job that is one piece has its state in scratch memory
     let (state_len, kept) = (problem.dstate * plan.pitch(problem.headdim), if plan.pieces > 1 { plan.jobs() } else { 0 });
-    let mut memory = exec.workspace().take::<T>(kept * state_len);
+    let mut memory = exec.workspace().lend::<T>(kept * state_len);
     let states = Array::of(memory.as_mut_slice());
     exec.for_each_piece(plan.jobs(), plan.pieces, Arena::<T>::default, |arena, index, piece| {
         arena.lend(
@@ -81,7 +81,7 @@ impl<T: Real> Job<'_, '_, T> {
         let own = scratch.chunk.state();
         let state = Tile { array: kept.unwrap_or(own.array), ..own };
         let count = segment.len().div_ceil(CHUNK);
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above.
         unsafe {
             scratch.chunk.start(problem, segment.batch, block);
             // a piece goes on from the state that the one before it has left
@@ -122,7 +122,7 @@ impl<T: Real> Job<'_, '_, T> {
     unsafe fn chunk(&self, scratch: &mut Scratch<T>, steps: Range<usize>, state: Tile<T>, (empty, onwards): (bool, bool)) {
         let Scratch { chunk, y, other } = scratch;
         let (y, other) = (chunk.tile(*y), chunk.tile(*other));
-        // SAFETY: the caller's contract; tiles are as large as a chunk or a state of the plan.
+        // SAFETY: the contract of `Job::run`; tiles are as large as a chunk or a state of the plan.
         unsafe {
             chunk.load(self.problem, steps);
             self.prefetch(chunk);
@@ -166,7 +166,7 @@ impl<T: Real> Job<'_, '_, T> {
 /// Loads the state before a segment; whether there is one. Without one the state is 0.
 ///
 /// # Safety
-/// - The chunk has taken up the block.
+/// - The chunk was started with the block.
 /// - The tile is this thread's and has room for a state.
 pub(super) unsafe fn load_initial<T: Real>(
     chunk: &Chunk<T>,
@@ -174,7 +174,7 @@ pub(super) unsafe fn load_initial<T: Real>(
     row: Option<(usize, usize)>,
     state: Tile<T>,
 ) -> bool {
-    // SAFETY: the caller's contract.
+    // SAFETY: the contract above.
     unsafe {
         match (&problem.initial_state, row) {
             (Some(view), Some(row)) => {

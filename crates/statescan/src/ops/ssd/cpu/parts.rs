@@ -10,14 +10,15 @@ use crate::cpu::tile::MAX_LANES;
 /// - They are at most a vector.
 #[inline(always)]
 pub(super) unsafe fn load_part<T: Real, S: Isa>(simd: S, src: *const T, len: usize) -> V<T, S> {
-    // SAFETY: the caller's contract; the array is as wide as the widest vector.
+    debug_assert!(len <= T::lanes::<S>(), "at most a vector");
+    // SAFETY: `len` elements can be read, by the contract above; the array is as wide as the widest vector.
     unsafe {
         if len == T::lanes::<S>() {
             return V::load(simd, src);
         }
         let mut lanes = [T::default(); MAX_LANES];
         core::ptr::copy_nonoverlapping(src, lanes.as_mut_ptr(), len);
-        V::load(simd, lanes.as_ptr())
+        V::from_array(simd, &lanes)
     }
 }
 
@@ -28,13 +29,12 @@ pub(super) unsafe fn load_part<T: Real, S: Isa>(simd: S, src: *const T, len: usi
 /// - They are at most a vector.
 #[inline(always)]
 pub(super) unsafe fn store_part<T: Real, S: Isa>(value: V<T, S>, dst: *mut T, len: usize) {
-    // SAFETY: the caller's contract.
+    debug_assert!(len <= T::lanes::<S>(), "at most a vector");
+    // SAFETY: `len` elements can be written, by the contract above; the array is as wide as the widest vector.
     unsafe {
         if len == T::lanes::<S>() {
             return value.store(dst);
         }
-        let mut lanes = [T::default(); MAX_LANES];
-        value.store(lanes.as_mut_ptr());
-        core::ptr::copy_nonoverlapping(lanes.as_ptr(), dst, len);
+        core::ptr::copy_nonoverlapping(value.to_array().as_ptr(), dst, len);
     }
 }

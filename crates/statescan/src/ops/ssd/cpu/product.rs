@@ -32,6 +32,7 @@ impl<T: Real> Product<T> {
     /// - Those of `dst` are this thread's and apart from the others.
     pub(super) unsafe fn run(self, level: Level, ahead: &mut Ahead) {
         let Product { dst, into, size, lhs, rhs } = self;
+        debug_assert!(dst.is_apart_within(size[0], size[1]), "every element has its own place");
         if dst.col == 1 && rhs.col == 1 {
             return level.dispatch(RowProduct { ahead, dst, into, size, lhs, rhs });
         }
@@ -40,7 +41,7 @@ impl<T: Real> Product<T> {
             Into::Add => Some(T::from_f64(1.0)),
             Into::Scaled(factor) => Some(factor),
         };
-        // SAFETY: the caller's contract.
+        // SAFETY: the contract above is that of `multiply`.
         unsafe { T::multiply(dst, before, size, lhs, rhs) }
     }
 }
@@ -89,8 +90,9 @@ impl<T: Real> RowProduct<'_, T> {
     #[inline(always)]
     unsafe fn panel<S: Isa, const C: usize>(&mut self, simd: S, column: usize, len: usize) {
         let m = self.size[0];
+        debug_assert!(column + (C - 1) * T::lanes::<S>() + len <= self.size[1], "the columns lie inside");
         let mut row = 0;
-        // SAFETY: the caller's contract, and the rows lie inside.
+        // SAFETY: the columns lie inside, by the contract above, and the rows by the bounds of the loops.
         unsafe {
             // as many sums as hide the latency of a multiply-add, and leave registers for the factors
             if S::F32_LANES == 16 {
@@ -117,11 +119,12 @@ impl<T: Real> RowProduct<'_, T> {
     #[inline(always)]
     unsafe fn block<S: Isa, const R: usize, const C: usize>(&mut self, simd: S, row: usize, column: usize, len: usize) {
         let lanes = T::lanes::<S>();
+        debug_assert!(row + R <= self.size[0], "the rows lie inside");
         let len = |c: usize| if c + 1 == C { len } else { lanes };
         let zero = V::splat(simd, T::default());
         let (lhs, rhs, dst) = (self.lhs.at(row, 0), self.rhs.at(0, column), self.dst.at(row, column));
         let mut sum = [[zero; C]; R];
-        // SAFETY: the caller's contract.
+        // SAFETY: rows and columns lie inside the matrices, by the contract above.
         unsafe {
             let (depth, stretch) = (self.size[2], STRETCH / (R * C * lanes));
             for start in (0..depth).step_by(stretch) {

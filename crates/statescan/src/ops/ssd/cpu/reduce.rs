@@ -60,6 +60,7 @@ impl<T: Real> Partials<T> {
 
     /// Adds to a job's part of the gradients by a and by dt_bias.
     pub(super) fn add_head(&self, segment: usize, head: usize, a: f64, bias: f64) {
+        debug_assert!(head < self.nheads, "a head of the problem");
         // SAFETY: the memory has two numbers for each segment and head, and each belongs to one job.
         let sums = unsafe { self.heads.slice((segment * self.nheads + head) * 2, 2) };
         sums[0] += a;
@@ -73,7 +74,7 @@ impl<T: Real> Partials<T> {
     /// - The tile has its steps.
     pub(super) unsafe fn map(&self, which: usize, place: &Place, tile: Tile<T>) {
         let Some(target) = &self.targets[which] else { return };
-        // SAFETY: the caller's contract; rows lie inside the part of this block.
+        // SAFETY: the contract above; rows lie inside the part of this block.
         unsafe {
             if self.blocks == 1 {
                 return blocks::timed(&blocks::of_group(place), Way::Store(target), tile);

@@ -3,7 +3,7 @@
 use super::parts::{load_part, store_part};
 use crate::cpu::math::{silu, silu_and_derivative};
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{MAX_LANES, Tile};
+use crate::cpu::tile::Tile;
 use crate::cpu::{Array, Kernel, Matrix};
 
 /// Copies rows to contiguous memory.
@@ -21,6 +21,8 @@ impl<T: Real> Kernel for Save<T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let Save { from, to, rows, columns, streamed } = self;
+        debug_assert!(columns <= from.pitch, "a row has the columns");
+        debug_assert!(to.has(0, rows * columns), "room for the rows");
         let width = T::lanes::<S>();
         let streamed = streamed && columns.is_multiple_of(width) && to.ptr().addr().is_multiple_of(width * size_of::<T>());
         for r in 0..rows {
@@ -80,6 +82,7 @@ impl<T: Real> Kernel for Scale<T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let Rows { rows, heads, headdim, pitch } = self.shape;
+        debug_assert!(heads * headdim <= pitch, "a row has the columns");
         let width = T::lanes::<S>();
         for r in 0..rows {
             for h in 0..heads {
@@ -117,6 +120,7 @@ impl<T: Real> Kernel for Dot<T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let Rows { rows, heads, headdim, pitch } = self.shape;
+        debug_assert!(heads * headdim <= pitch, "a row has the columns");
         let width = T::lanes::<S>();
         for r in 0..rows {
             for h in 0..heads {
@@ -150,12 +154,13 @@ impl<T: Real> Kernel for ColumnDot<T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let Rows { rows, heads, headdim, pitch } = self.shape;
+        debug_assert!(heads * headdim <= pitch, "a row has the columns");
         let (width, columns) = (T::lanes::<S>(), heads * headdim);
+        debug_assert!(self.sums.has(0, columns), "a sum for every column");
         let mut column = 0;
         while column < columns {
             let len = width.min(columns - column);
             let mut sum = V::constant(simd, 0.0);
-            let mut lanes = [T::default(); MAX_LANES];
             // SAFETY: every index is inside the blocks that the caller describes.
             unsafe {
                 for r in 0..rows {
@@ -163,7 +168,7 @@ impl<T: Real> Kernel for ColumnDot<T> {
                     let b = load_part(simd, self.b.at(at, len), len);
                     sum = load_part(simd, self.a.at(at, len), len).mul_add(b, sum);
                 }
-                sum.store(lanes.as_mut_ptr());
+                let lanes = sum.to_array();
                 for i in 0..len {
                     *self.sums.at(column + i, 1) += lanes[i].to_f64();
                 }
@@ -197,6 +202,7 @@ impl<T: Real> Kernel for Gate<T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let Rows { rows, heads, headdim, pitch } = self.shape;
+        debug_assert!(heads * headdim <= pitch, "a row has the columns");
         let (width, columns) = (T::lanes::<S>(), heads * headdim);
         for r in 0..rows {
             let mut column = 0;

@@ -187,7 +187,8 @@ impl<'p, 'a> Pass<'p, 'a> {
         let layout = &self.layout;
         let [b, c, walks, maps] = [layout.b, layout.c, layout.ends, layout.maps].map(|offset| self.at(offset));
         let terms = fused::Terms { b, c, walks, maps };
-        Fused::new(self.stream, plan, &self.call, self.targets, &self.plan.tiles, (&self.places(), &terms), half)
+        let rooms = fused::Rooms { tiles: &self.plan.tiles, places: &self.places(), terms: &terms };
+        Fused::new(self.stream, plan, &self.call, self.targets, &rooms, half)
     }
 
     /// Walks forwards and backwards, which leave states and their gradients in slots where those are needed.

@@ -199,6 +199,13 @@ pub(super) struct Terms {
     pub maps: u64,
 }
 
+/// How the walks cut the problem, and where they and this kernel leave numbers.
+pub(super) struct Rooms<'r> {
+    pub tiles: &'r Tiles,
+    pub places: &'r Places,
+    pub terms: &'r Terms,
+}
+
 /// A launch, if this kernel can take the problem and every gradient that it forms is asked for.
 pub(super) struct Fused {
     pub plan: Plan,
@@ -212,11 +219,10 @@ impl Fused {
         plan: Plan,
         call: &Call<'_, '_>,
         t: &GradientTargets,
-        tiles: &Tiles,
-        (places, terms): (&Places, &Terms),
+        rooms: &Rooms<'_>,
         half: Option<(Half, Parts)>,
     ) -> Result<Option<Fused>> {
-        let p = call.problem;
+        let (p, &Rooms { tiles, places, terms }) = (call.problem, rooms);
         let (Some(dy), Some(dx), Some(db), Some(dc)) = (call.dy, t.x, t.b, t.c) else { return Ok(None) };
         if !plan.suits(tiles) || !t.need_steps() {
             return Ok(None);

@@ -21,8 +21,9 @@ pub(super) unsafe fn along_channels<T: Real, K: FieldKind, R: Rule, S: Isa>(
     let shared = problem.dt_a.is_none();
     for at in (0..unit.channels).step_by(lanes) {
         let (count, channel) = (lanes.min(unit.channels - at), unit.first + at);
+        debug_assert!(s.state.has(0, states * K::PARTS * lanes), "room for a vector of channels");
         let state = call.state.plane(row, unit.head, channel, 2, 3).area(count, states);
-        // SAFETY: the caller's contract; tiles have room for a vector of channels with all their states.
+        // SAFETY: the contract above; tiles have room for a vector of channels with all their states.
         unsafe {
             let (h, a) = (s.state, s.a);
             tile::load_parts(simd, state.read(), K::PARTS, lanes, h);

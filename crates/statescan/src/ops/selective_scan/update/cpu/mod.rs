@@ -230,12 +230,14 @@ impl<T: Real> Kernel for Finish<'_, '_, '_, T> {
     }
 }
 
-/// The stages of a unit. The contract of each: the unit lies within the problem, and no other thread has it or these arrays.
+/// The stages of a unit.
 impl<T: Real> Here<'_, '_, T> {
     /// One number for each channel of the unit, as whole vectors: where they lie if they can be used there, else loaded into a row.
     ///
     /// # Safety
-    /// See above; the row has room for a block.
+    /// - The unit lies within the problem.
+    /// - No other thread has it or the arrays.
+    /// - The row has room for a block.
     #[inline(always)]
     unsafe fn channel_row<S: Isa>(&self, simd: S, operand: &Operand<'_>, row: Array<T>) -> *const T {
         let unit = self.unit;
@@ -243,8 +245,9 @@ impl<T: Real> Here<'_, '_, T> {
             return there;
         }
         let padded = unit.channels.next_multiple_of(T::lanes::<S>());
+        debug_assert!(padded <= BLOCK && row.has(0, padded), "the row has room for the unit");
         let area = operand.plane(unit.batch, unit.head, unit.first, 2, 0).area(unit.channels, 1);
-        // SAFETY: see above.
+        // SAFETY: the contract above.
         unsafe { tile::load(simd, area, padded, Tile::new(row, BLOCK)) }
         row.ptr()
     }
@@ -252,13 +255,15 @@ impl<T: Real> Here<'_, '_, T> {
     /// x, the processed steps, and what B is multiplied with; the decay's steps in units of log2(e) if `binary`.
     ///
     /// # Safety
-    /// See above.
+    /// - The unit lies within the problem.
+    /// - No other thread has it or the arrays.
     #[inline(always)]
     unsafe fn prepare<S: Isa>(&self, simd: S, binary: bool) {
         let Here { problem, unit, s, .. } = *self;
+        debug_assert!(unit.channels <= BLOCK, "at most a block of channels");
         let step = StepSize { softplus: problem.dt_softplus, limit: problem.dt_limit };
         let factor = V::constant(simd, if binary { core::f64::consts::LOG2_E } else { 1.0 });
-        // SAFETY: see above; the rows are BLOCK long, a multiple of every vector.
+        // SAFETY: the contract above; the rows are BLOCK long, a multiple of every vector.
         unsafe {
             let x_row = self.channel_row(simd, &problem.x, s.x);
             let dt_row = self.channel_row(simd, &problem.dt, s.dt);
@@ -285,13 +290,14 @@ impl<T: Real> Here<'_, '_, T> {
     /// B and C of the unit's group.
     ///
     /// # Safety
-    /// See above.
+    /// - The unit lies within the problem.
+    /// - No other thread has it or the arrays.
     #[inline(always)]
     unsafe fn load_maps<K: FieldKind, S: Isa>(&self, simd: S) {
         let Here { problem, unit, s, .. } = *self;
         for ((map, heads), to) in [(&problem.b, s.b), (&problem.c, s.c)] {
             let plane = map.plane(unit.batch, unit.head / heads, 0, 3, 0);
-            // SAFETY: see above; there is room for every vector of states.
+            // SAFETY: the contract above; there is room for every vector of states.
             unsafe { load_states::<T, K, S>(simd, plane.area(problem.dstate, 1), to) }
         }
     }
@@ -299,11 +305,12 @@ impl<T: Real> Here<'_, '_, T> {
     /// Decay and gain of each channel where `a` is the same for all its states, of which there are some.
     ///
     /// # Safety
-    /// See above.
+    /// - The unit lies within the problem.
+    /// - No other thread has it or the arrays.
     #[inline(always)]
     unsafe fn shared_decay<K: FieldKind, R: Rule, S: Isa>(&self, simd: S) {
         let (Here { problem, unit, s, .. }, lanes) = (*self, T::lanes::<S>());
-        // SAFETY: see above; the rows hold a block of channels.
+        // SAFETY: the contract above; the rows hold a block of channels.
         unsafe {
             let real = if K::PARTS == 1 { self.channel_row(simd, &problem.a, s.decay) } else { s.decay.ptr() };
             for at in (0..unit.channels).step_by(lanes) {
@@ -324,14 +331,15 @@ impl<T: Real> Here<'_, '_, T> {
     /// Skip, gate, and the way out.
     ///
     /// # Safety
-    /// See above.
+    /// - The unit lies within the problem.
+    /// - No other thread has it or the arrays.
     #[inline(always)]
     unsafe fn finish<S: Isa>(&self, simd: S) {
         let (Here { call, problem, unit, s }, lanes) = (*self, T::lanes::<S>());
         let factor = V::constant(simd, if problem.complex { 2.0 } else { 1.0 });
         let direct = call.y.direct_row::<T>(unit, lanes);
         let y_row = direct.unwrap_or(s.sum.ptr());
-        // SAFETY: see above; the rows are BLOCK long, a multiple of every vector.
+        // SAFETY: the contract above; the rows are BLOCK long, a multiple of every vector.
         unsafe {
             let x_row = self.channel_row(simd, &problem.x, s.x);
             let d_row = problem.d.as_ref().map(|d| self.channel_row(simd, d, s.other));
@@ -355,12 +363,13 @@ impl<T: Real> Here<'_, '_, T> {
     /// Stores the sums.
     ///
     /// # Safety
-    /// See above.
+    /// - The unit lies within the problem.
+    /// - No other thread has it or the arrays.
     #[inline(always)]
     unsafe fn store_y<S: Isa>(&self, simd: S) {
         let Unit { batch, head, first, channels, .. } = self.unit;
         let to = self.call.y.plane(batch, head, first, 2, 0).area(channels, 1);
-        // SAFETY: see above.
+        // SAFETY: the contract above.
         unsafe { tile::store(simd, Tile::new(self.s.sum, BLOCK), to) }
     }
 }
@@ -379,7 +388,7 @@ unsafe fn advance<T: Real, S: Isa, F: Field<T, S>>(
     sum: V<T, S>,
 ) -> V<T, S> {
     let input = if has_gain { gain * input } else { input };
-    // SAFETY: the caller's contract.
+    // SAFETY: a field vector can be read and written there, by the contract above.
     unsafe {
         let next = decay.mul_add(F::load(sum.simd(), h), input);
         next.store(h);

@@ -19,7 +19,7 @@ pub(super) const GROUP: usize = 16;
 /// Channels whose exponentials are computed together.
 const TOGETHER: usize = 4;
 
-/// Whether a vector's decay is one real exponential: then channels are taken together, and the factor log2(e) comes with their steps. Longer
+/// Whether a vector's decay is one real exponential: then channels are computed together, and the factor log2(e) comes with their steps. Longer
 /// steps leave enough to do at once in one channel.
 #[inline(always)]
 pub(super) fn short_steps<K: FieldKind, R: Rule>() -> bool {
@@ -107,9 +107,10 @@ impl<T> Rows<*mut T> {
 #[inline(always)]
 pub(super) unsafe fn load_states<T: Real, K: FieldKind, S: Isa>(simd: S, from: Area, to: Array<T>) {
     let (lanes, Area { plane, lanes: states, steps: channels }) = (T::lanes::<S>(), from);
+    debug_assert!(to.has(0, states.next_multiple_of(lanes) * channels * K::PARTS), "room for whole vectors of states");
     for (i, n) in (0..states).step_by(lanes).enumerate() {
         let (area, to) = (plane.at(n, 0).area(lanes.min(states - n), channels), to.from(i * channels * K::PARTS * lanes));
-        // SAFETY: the caller's contract.
+        // SAFETY: the area can be read, and there is room, by the contract above.
         unsafe { tile::load_parts(simd, area, K::PARTS, lanes, to) };
     }
 }
@@ -134,7 +135,7 @@ pub(super) unsafe fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const 
         let channels = GROUP.min(unit.channels - first);
         let staged = call.state.plane(row, unit.head, unit.first + first, 3, 2).area(states, channels);
         let whole = if short_steps::<K, R>() { channels - channels % TOGETHER } else { 0 };
-        // SAFETY: the caller's contract; tiles have room for a group of channels with all their states.
+        // SAFETY: the contract above; tiles have room for a group of channels with all their states.
         unsafe {
             let h = match state {
                 Some(rows) => rows.from(first),
@@ -220,12 +221,14 @@ impl<T: Real> Walk<T> {
     unsafe fn channels<K: FieldKind, R: Rule, S: Isa, const UNIFORM: bool, const COUNT: usize>(self, simd: S, i: usize) {
         let Walk { h, a, inputs, first, vectors, shared, partial } = self;
         let lanes = T::lanes::<S>();
+        debug_assert!(i + COUNT <= GROUP, "channels of a group");
+        debug_assert!(partial.has(i * lanes, COUNT * lanes), "room for the partial sums");
         let zero = V::splat(simd, T::default());
         let (mut dt, mut dt_a, mut u, mut sum) = ([zero; COUNT], [zero; COUNT], [zero; COUNT], [zero; COUNT]);
         let none = K::Of::<T, S>::zero(simd);
         // decay and gain of a channel, or of one vector of its states
         let mut factors = [(none, none); COUNT];
-        // SAFETY: the caller's contract.
+        // SAFETY: states, inputs and sums of these channels are there, by the contract above.
         unsafe {
             for r in 0..COUNT {
                 let at = first + i + r;

@@ -85,7 +85,7 @@ impl<T: Real> Scratch<T> {
         let &Scratch { tile, sums, .. } = self;
         let (width, zero, len) = (T::lanes::<S>(), Cx::<T, S>::zero(simd), map.steps);
         let step = 2 * width;
-        // SAFETY: the caller's contract; the tile and the sums have room.
+        // SAFETY: the contract above; the tile and the sums have room.
         unsafe {
             for i in 0..rows.len() {
                 sums.store_field(i * step, zero);
@@ -153,7 +153,7 @@ impl<T: Real> StateJob<'_, '_, '_, T> {
         let Step { problem, targets, states, .. } = self.step;
         let &Scratch { sums, d, da, values, .. } = &self.scratch;
         let (width, (b, row), zero) = (T::lanes::<S>(), rows[i], Cx::zero(simd));
-        // SAFETY: the caller's contract; each array has a complex vector.
+        // SAFETY: the contract above; each array has a complex vector.
         unsafe {
             let load = |view: &View<'_>, to: Array<T>| {
                 tile::load_parts(simd, Plane::of(view, 1, 0).at(first, b).area(count, 1), 1, width, to);
@@ -182,7 +182,7 @@ impl<T: Real> StateJob<'_, '_, '_, T> {
 /// - `vector` has room for a complex vector.
 #[inline(always)]
 unsafe fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, count: usize, vector: Array<T>) -> Cx<T, S> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the contract above.
     unsafe {
         tile::load_parts(simd, plane.area(count, 1), 2, T::lanes::<S>(), vector);
         vector.load_field(simd, 0)
@@ -235,7 +235,7 @@ impl<T: Real> OutputJob<'_, '_, '_, T> {
     unsafe fn output<S: Isa>(&self, simd: S, place: (usize, usize), d: V<T, S>, i: usize, b: usize) {
         let Step { problem, inputs, .. } = self.step;
         let &Scratch { sums, d: vector, .. } = &self.scratch;
-        // SAFETY: the caller's contract; each array has a complex vector.
+        // SAFETY: the contract above; each array has a complex vector.
         unsafe {
             let mut y: Cx<T, S> = sums.load_field(simd, 2 * i * T::lanes::<S>());
             if let Some(factor) = problem.real_factor {
@@ -256,7 +256,7 @@ impl<T: Real> OutputJob<'_, '_, '_, T> {
     unsafe fn store<S: Isa>(&self, simd: S, (first, count): (usize, usize), b: usize, y: Cx<T, S>) {
         let parts = if self.step.problem.real_factor.is_some() { 1 } else { 2 };
         let to = PlaneMut::of(&self.step.targets.y, 1, 0).at(first, b).area(count, 1);
-        // SAFETY: the caller's contract; the vector has room for a complex one.
+        // SAFETY: the contract of `OutputJob::output`; the vector has room for a complex one.
         unsafe {
             self.scratch.d.store_field(0, y);
             tile::store_parts(simd, self.scratch.d, parts, T::lanes::<S>(), to);
