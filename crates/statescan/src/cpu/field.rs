@@ -1,5 +1,6 @@
 //! [`Field`]: what a linear recurrence runs on, real lanes ([`V`]) or complex ones ([`Cx`]), so that one body serves both.
 
+use super::Array;
 use super::simd::{Isa, Real, V};
 use core::ops::{Add, Mul, Neg, Sub};
 
@@ -12,26 +13,12 @@ pub(crate) trait Field<T: Real, S: Isa>:
     const PARTS: usize;
     /// A real vector as an element of the field.
     fn from_real(x: V<T, S>) -> Self;
-    /// # Safety
-    /// `PARTS` whole vectors can be read.
-    unsafe fn load(simd: S, ptr: *const T) -> Self;
-    /// # Safety
-    /// `PARTS` whole vectors can be written.
-    unsafe fn store(self, ptr: *mut T);
-    /// The same number in every lane, from `PARTS` scalars that lie `step` apart.
-    ///
-    /// # Safety
-    /// `PARTS` scalars can be read.
-    #[inline(always)]
-    unsafe fn broadcast(simd: S, ptr: *const T, step: usize) -> Self {
-        // SAFETY: the contract above.
-        unsafe { Self::cycle(simd, ptr, step, 1) }
-    }
+    /// `PARTS` whole vectors, from an element on.
+    fn load(simd: S, from: Array<T>, at: usize) -> Self;
+    /// The inverse of [`Field::load`].
+    fn store(self, to: Array<T>, at: usize);
     /// `count` numbers over and over, see [`V::cycle`], from `PARTS` rows of them that lie `step` apart.
-    ///
-    /// # Safety
-    /// `PARTS` rows of `count` scalars can be read.
-    unsafe fn cycle(simd: S, ptr: *const T, step: usize, count: usize) -> Self;
+    fn cycle(simd: S, from: Array<T>, at: usize, step: usize, count: usize) -> Self;
     /// `self * a + b`.
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// `conj(self) * a + b`.
@@ -66,19 +53,16 @@ impl<T: Real, S: Isa> Field<T, S> for V<T, S> {
         x
     }
     #[inline(always)]
-    unsafe fn load(simd: S, ptr: *const T) -> Self {
-        // SAFETY: the contract of the trait's method.
-        unsafe { V::load(simd, ptr) }
+    fn load(simd: S, from: Array<T>, at: usize) -> Self {
+        from.load(simd, at)
     }
     #[inline(always)]
-    unsafe fn store(self, ptr: *mut T) {
-        // SAFETY: the contract of the trait's method.
-        unsafe { V::store(self, ptr) }
+    fn store(self, to: Array<T>, at: usize) {
+        to.store(at, self);
     }
     #[inline(always)]
-    unsafe fn cycle(simd: S, ptr: *const T, _step: usize, count: usize) -> Self {
-        // SAFETY: the contract of the trait's method.
-        unsafe { V::cycle(simd, ptr, count) }
+    fn cycle(simd: S, from: Array<T>, at: usize, _step: usize, count: usize) -> Self {
+        V::cycle(simd, from.shared(at, count))
     }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
@@ -170,22 +154,17 @@ impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
         Cx { re: x, im: V::constant(x.simd(), 0.0) }
     }
     #[inline(always)]
-    unsafe fn load(simd: S, ptr: *const T) -> Self {
-        // SAFETY: the contract of the trait's method: two vectors.
-        unsafe { Cx { re: V::load(simd, ptr), im: V::load(simd, ptr.add(T::lanes::<S>())) } }
+    fn load(simd: S, from: Array<T>, at: usize) -> Self {
+        Cx { re: from.load(simd, at), im: from.load(simd, at + T::lanes::<S>()) }
     }
     #[inline(always)]
-    unsafe fn store(self, ptr: *mut T) {
-        // SAFETY: the contract of the trait's method: two vectors.
-        unsafe {
-            self.re.store(ptr);
-            self.im.store(ptr.add(T::lanes::<S>()));
-        }
+    fn store(self, to: Array<T>, at: usize) {
+        to.store(at, self.re);
+        to.store(at + T::lanes::<S>(), self.im);
     }
     #[inline(always)]
-    unsafe fn cycle(simd: S, ptr: *const T, step: usize, count: usize) -> Self {
-        // SAFETY: the contract of the trait's method: two rows.
-        unsafe { Cx { re: V::cycle(simd, ptr, count), im: V::cycle(simd, ptr.add(step), count) } }
+    fn cycle(simd: S, from: Array<T>, at: usize, step: usize, count: usize) -> Self {
+        Cx { re: V::cycle(simd, from.shared(at, count)), im: V::cycle(simd, from.shared(at + step, count)) }
     }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {

@@ -21,23 +21,15 @@ pub(crate) trait Lanes: pulp::Simd {
         let both: &[f64] = bytemuck::cast_slice(&both);
         from_lanes(|lane| both[both.len() / 2 - count + lane])
     }
-    /// Lane `l` is `ptr[l % count]`.
-    ///
-    /// # Safety
-    /// `count` elements can be read.
+    /// The elements over and over; there are `count` of them.
     #[inline(always)]
-    unsafe fn cycle_f32(self, ptr: *const f32, count: usize) -> Self::f32s {
-        // SAFETY: the caller gives `count` elements.
-        from_lanes(|lane| unsafe { *ptr.add(lane % count) })
+    fn cycle_f32(self, src: &[f32]) -> Self::f32s {
+        from_lanes(|lane| src[lane % src.len()])
     }
     /// As [`Lanes::cycle_f32`].
-    ///
-    /// # Safety
-    /// As [`Lanes::cycle_f32`].
     #[inline(always)]
-    unsafe fn cycle_f64(self, ptr: *const f64, count: usize) -> Self::f64s {
-        // SAFETY: the caller gives `count` elements.
-        from_lanes(|lane| unsafe { *ptr.add(lane % count) })
+    fn cycle_f64(self, src: &[f64]) -> Self::f64s {
+        from_lanes(|lane| src[lane % src.len()])
     }
     /// Each `count` neighbours become copies of the one at `position` among them.
     #[inline(always)]
@@ -94,42 +86,42 @@ fn from_lanes<T: Pod + Default, R: Pod>(lane: impl Fn(usize) -> T) -> R {
 #[inline(always)]
 pub(super) fn first_lanes<T: Pod, R: Pod>(lanes: &[T; MAX_LANES]) -> R {
     const { assert!(size_of::<R>() <= size_of::<[T; MAX_LANES]>(), "no vector has more lanes") };
-    // SAFETY: the array is at least as long as the vector, which is plain data.
-    unsafe { lanes.as_ptr().cast::<R>().read_unaligned() }
+    bytemuck::pod_read_unaligned(&bytemuck::cast_slice(lanes)[..size_of::<R>()])
+}
+
+/// A register, or a number as large as several, of exactly these elements.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[inline(always)]
+fn whole<T: Pod, R: Pod>(src: &[T]) -> R {
+    bytemuck::pod_read_unaligned(bytemuck::cast_slice(src))
 }
 
 impl Lanes for pulp::Scalar {}
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Lanes;
+    use super::{Lanes, whole};
     use core::arch::x86_64::*;
     use pulp::x86::{V3, V4};
 
     impl Lanes for V3 {
         #[inline(always)]
-        unsafe fn cycle_f32(self, ptr: *const f32, count: usize) -> Self::f32s {
+        fn cycle_f32(self, src: &[f32]) -> Self::f32s {
             let avx = self.avx;
-            // SAFETY: the caller gives `count` elements; a register of them is read without alignment.
-            pulp::cast(unsafe {
-                match count {
-                    1 => avx._mm256_set1_ps(*ptr),
-                    2 => avx._mm256_castpd_ps(avx._mm256_set1_pd(ptr.cast::<f64>().read_unaligned())),
-                    4 => avx._mm256_broadcast_ps(&ptr.cast::<__m128>().read_unaligned()),
-                    _ => ptr.cast::<__m256>().read_unaligned(),
-                }
+            pulp::cast(match src.len() {
+                1 => avx._mm256_set1_ps(src[0]),
+                2 => avx._mm256_castpd_ps(avx._mm256_set1_pd(whole(src))),
+                4 => avx._mm256_broadcast_ps(&whole::<_, __m128>(src)),
+                _ => whole::<_, __m256>(src),
             })
         }
         #[inline(always)]
-        unsafe fn cycle_f64(self, ptr: *const f64, count: usize) -> Self::f64s {
+        fn cycle_f64(self, src: &[f64]) -> Self::f64s {
             let avx = self.avx;
-            // SAFETY: as above.
-            pulp::cast(unsafe {
-                match count {
-                    1 => avx._mm256_set1_pd(*ptr),
-                    2 => avx._mm256_broadcast_pd(&ptr.cast::<__m128d>().read_unaligned()),
-                    _ => ptr.cast::<__m256d>().read_unaligned(),
-                }
+            pulp::cast(match src.len() {
+                1 => avx._mm256_set1_pd(src[0]),
+                2 => avx._mm256_broadcast_pd(&whole::<_, __m128d>(src)),
+                _ => whole::<_, __m256d>(src),
             })
         }
         #[inline(always)]
@@ -220,30 +212,24 @@ mod x86 {
             pulp::cast(f._mm512_permutex2var_pd(pulp::cast(before), places, pulp::cast(x)))
         }
         #[inline(always)]
-        unsafe fn cycle_f32(self, ptr: *const f32, count: usize) -> Self::f32s {
+        fn cycle_f32(self, src: &[f32]) -> Self::f32s {
             let (f, dq) = (self.avx512f, self.avx512dq);
-            // SAFETY: the caller gives `count` elements; a register of them is read without alignment.
-            pulp::cast(unsafe {
-                match count {
-                    1 => f._mm512_set1_ps(*ptr),
-                    2 => f._mm512_castpd_ps(f._mm512_set1_pd(ptr.cast::<f64>().read_unaligned())),
-                    4 => f._mm512_broadcast_f32x4(ptr.cast::<__m128>().read_unaligned()),
-                    8 => dq._mm512_broadcast_f32x8(ptr.cast::<__m256>().read_unaligned()),
-                    _ => ptr.cast::<__m512>().read_unaligned(),
-                }
+            pulp::cast(match src.len() {
+                1 => f._mm512_set1_ps(src[0]),
+                2 => f._mm512_castpd_ps(f._mm512_set1_pd(whole(src))),
+                4 => f._mm512_broadcast_f32x4(whole(src)),
+                8 => dq._mm512_broadcast_f32x8(whole(src)),
+                _ => whole::<_, __m512>(src),
             })
         }
         #[inline(always)]
-        unsafe fn cycle_f64(self, ptr: *const f64, count: usize) -> Self::f64s {
+        fn cycle_f64(self, src: &[f64]) -> Self::f64s {
             let (f, dq) = (self.avx512f, self.avx512dq);
-            // SAFETY: as above.
-            pulp::cast(unsafe {
-                match count {
-                    1 => f._mm512_set1_pd(*ptr),
-                    2 => dq._mm512_broadcast_f64x2(ptr.cast::<__m128d>().read_unaligned()),
-                    4 => f._mm512_broadcast_f64x4(ptr.cast::<__m256d>().read_unaligned()),
-                    _ => ptr.cast::<__m512d>().read_unaligned(),
-                }
+            pulp::cast(match src.len() {
+                1 => f._mm512_set1_pd(src[0]),
+                2 => dq._mm512_broadcast_f64x2(whole(src)),
+                4 => f._mm512_broadcast_f64x4(whole(src)),
+                _ => whole::<_, __m512d>(src),
             })
         }
         #[inline(always)]
@@ -294,21 +280,18 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    use super::Lanes;
+    use super::{Lanes, whole};
     use core::arch::aarch64::*;
     use pulp::aarch64::Neon;
 
     impl Lanes for Neon {
         #[inline(always)]
-        unsafe fn cycle_f32(self, ptr: *const f32, count: usize) -> Self::f32s {
+        fn cycle_f32(self, src: &[f32]) -> Self::f32s {
             let neon = self.neon;
-            // SAFETY: the caller gives `count` elements; a register of them is read without alignment.
-            pulp::cast(unsafe {
-                match count {
-                    1 => neon.vdupq_n_f32(*ptr),
-                    2 => neon.vreinterpretq_f32_f64(neon.vdupq_n_f64(ptr.cast::<f64>().read_unaligned())),
-                    _ => ptr.cast::<float32x4_t>().read_unaligned(),
-                }
+            pulp::cast(match src.len() {
+                1 => neon.vdupq_n_f32(src[0]),
+                2 => neon.vreinterpretq_f32_f64(neon.vdupq_n_f64(whole(src))),
+                _ => whole::<_, float32x4_t>(src),
             })
         }
         #[inline(always)]
@@ -337,7 +320,7 @@ mod arm {
 mod tests {
     use crate::cpu::simd::{Isa, Real, V};
     use crate::cpu::sizes::MAX_LANES;
-    use crate::cpu::{Kernel, Level};
+    use crate::cpu::{Array, Kernel, Level};
     use core::marker::PhantomData;
 
     struct Check<T>(PhantomData<T>);
@@ -352,8 +335,7 @@ mod tests {
             let [a, b] = [V::first(simd, &numbers), V::first(simd, &numbers[width..])];
             if width > 1 {
                 let rows: Vec<T> = (0..width * width).map(|i| T::from_f64((i * i % 97) as f64)).collect();
-                // SAFETY: there are as many rows as a vector has lanes.
-                let sums = unsafe { V::sum_pairs(simd, rows.as_ptr(), width) };
+                let sums = Array::of_shared(&rows).sum_pairs(simd, 0, width);
                 for (parity, sums) in sums.into_iter().enumerate() {
                     let sum = |row: usize| (parity..width).step_by(2).map(|l| (row * width + l).pow(2) % 97).sum();
                     assert_eq!(lanes(sums), (0..width).map(sum).collect::<Vec<usize>>());
@@ -365,8 +347,7 @@ mod tests {
             }
             let mut count = 1;
             while count <= width {
-                // SAFETY: as above.
-                let cycled = unsafe { V::cycle(simd, numbers.as_ptr().add(1), count) };
+                let cycled = V::cycle(simd, &numbers[1..=count]);
                 assert_eq!(lanes(cycled), (0..width).map(|l| 1 + l % count).collect::<Vec<_>>());
                 for position in 0..count {
                     let expected = (0..width).map(|l| l / count * count + position).collect::<Vec<_>>();

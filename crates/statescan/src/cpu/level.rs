@@ -176,17 +176,6 @@ pub(crate) trait Kernel: Sized {
     }
 }
 
-/// Runs a kernel, from code that has a token already, as a function of its own: what is called from many places, or is long and the same
-/// for many variants, would cost compile time if it were inlined everywhere.
-///
-/// Besides [`Level::dispatch`] there is this because a token is not looked for twice: `dispatch` asks the processor for the instructions and
-/// branches, once for each job, where this is a call. There is nothing else: what chooses a variant, as the `walk` of the selective scan,
-/// chooses a [`Kernel`] and runs it by one of the two.
-#[inline(always)]
-pub(crate) fn outline<K: Kernel, S: Isa>(simd: S, kernel: K) -> K::Output {
-    simd.call(kernel)
-}
-
 /// Makes the function that this is inlined into begin its stack frame at a cache line. The compiler decides on that before it knows which
 /// registers it will have to store there, by the variables of the source alone; without this, most of those stores and loads would touch two
 /// lines, and where a process's stack happens to put one across two pages, a kernel takes twice its time.

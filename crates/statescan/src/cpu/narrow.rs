@@ -1,7 +1,9 @@
 //! Rows of 16-bit numbers, to f32 and back, rounding to nearest, ties to even. AVX-512 converts sixteen at a time, AVX2 eight; elsewhere f16 is
 //! left to `half`, which uses what the processor has, and the loops over bf16 to the compiler.
 
+use super::lanes::first_lanes;
 use super::sizes::MAX_LANES;
+use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -9,49 +11,32 @@ use half::{bf16, f16};
 pub(crate) trait Narrow: pulp::Simd {
     /// Whether [`Narrow::load_f16`] and [`Narrow::load_pairs_bf16`] are so short that numbers may be widened once for each use.
     const WIDENS: bool = false;
-    /// As many numbers as a vector has lanes, as a vector.
-    ///
-    /// # Safety
-    /// So many numbers can be read.
+    /// A vector from as many numbers as it has lanes.
     #[inline(always)]
-    unsafe fn load_f16(self, src: *const f16) -> Self::f32s {
-        // SAFETY: the caller's contract.
-        unsafe { by_way_of_memory(src, |src, dst| self.widen_f16(src, dst)) }
+    fn load_f16(self, src: &[f16]) -> Self::f32s {
+        by_way_of_memory(|wide| self.widen_f16(src, wide))
     }
     /// As [`Narrow::load_f16`].
-    ///
-    /// # Safety
-    /// As [`Narrow::load_f16`].
     #[inline(always)]
-    unsafe fn load_bf16(self, src: *const bf16) -> Self::f32s {
-        // SAFETY: the caller's contract.
-        unsafe { by_way_of_memory(src, |src, dst| self.widen_bf16(src, dst)) }
+    fn load_bf16(self, src: &[bf16]) -> Self::f32s {
+        by_way_of_memory(|wide| self.widen_bf16(src, wide))
     }
-    /// Twice as many numbers as a vector has lanes: those at even places, and those at odd ones.
-    ///
-    /// # Safety
-    /// So many numbers can be read.
+    /// Two vectors from twice as many numbers as one has lanes: those at even places, and those at odd ones.
     #[inline(always)]
-    unsafe fn load_pairs_bf16(self, src: *const bf16) -> [Self::f32s; 2] {
+    fn load_pairs_bf16(self, src: &[bf16]) -> [Self::f32s; 2] {
         let mut pairs = [[bf16::ZERO; MAX_LANES]; 2];
         for i in 0..2 * Self::F32_LANES {
-            // SAFETY: the caller's contract.
-            pairs[i % 2][i / 2] = unsafe { *src.add(i) };
+            pairs[i % 2][i / 2] = src[i];
         }
-        // SAFETY: no vector has more lanes than the arrays.
-        unsafe { [self.load_bf16(pairs[0].as_ptr()), self.load_bf16(pairs[1].as_ptr())] }
+        [self.load_bf16(&pairs[0][..Self::F32_LANES]), self.load_bf16(&pairs[1][..Self::F32_LANES])]
     }
     /// The inverse of [`Narrow::load_pairs_bf16`].
-    ///
-    /// # Safety
-    /// So many numbers can be written.
     #[inline(always)]
-    unsafe fn store_pairs_bf16(self, pairs: [Self::f32s; 2], dst: *mut bf16) {
+    fn store_pairs_bf16(self, pairs: [Self::f32s; 2], dst: &mut [bf16]) {
         let numbers: &[f32] = bytemuck::cast_slice(&pairs);
         for (i, x) in numbers.iter().enumerate() {
             let (place, odd) = (i % Self::F32_LANES, i / Self::F32_LANES);
-            // SAFETY: the caller's contract.
-            unsafe { dst.add(2 * place + odd).write(bf16::from_f32(*x)) };
+            dst[2 * place + odd] = bf16::from_f32(*x);
         }
     }
     #[inline(always)]
@@ -77,16 +62,11 @@ pub(crate) trait Narrow: pulp::Simd {
 }
 
 /// A vector of numbers that a conversion writes.
-///
-/// # Safety
-/// As many numbers as the vector has can be read.
 #[inline(always)]
-unsafe fn by_way_of_memory<T, R: Copy>(src: *const T, widen: impl FnOnce(&[T], &mut [f32])) -> R {
-    let (lanes, mut wide) = (size_of::<R>() / size_of::<f32>(), [0f32; MAX_LANES]);
-    // SAFETY: the caller's contract.
-    widen(unsafe { core::slice::from_raw_parts(src, lanes) }, &mut wide[..lanes]);
-    // SAFETY: a register is plain data, and none has more lanes.
-    unsafe { wide.as_ptr().cast::<R>().read_unaligned() }
+fn by_way_of_memory<R: Pod>(widen: impl FnOnce(&mut [f32])) -> R {
+    let mut wide = [0f32; MAX_LANES];
+    widen(&mut wide[..size_of::<R>() / size_of::<f32>()]);
+    first_lanes(&wide)
 }
 
 impl Narrow for pulp::Scalar {}
@@ -100,34 +80,36 @@ mod x86 {
     use half::{bf16, f16};
     use pulp::x86::{V3, V4};
 
+    /// The numbers of a slice that is as long, which the compiler knows wherever it is inlined.
+    #[inline(always)]
+    fn known<T: Copy, const N: usize>(src: &[T]) -> [T; N] {
+        *src.first_chunk().expect("as many numbers")
+    }
+
     impl Narrow for V3 {
         const WIDENS: bool = true;
         #[inline(always)]
-        unsafe fn load_pairs_bf16(self, src: *const bf16) -> [Self::f32s; 2] {
+        fn load_pairs_bf16(self, src: &[bf16]) -> [Self::f32s; 2] {
             let (avx, avx2) = (self.avx, self.avx2);
-            // SAFETY: the caller's contract.
-            let pairs = unsafe { src.cast::<__m256i>().read_unaligned() };
+            let pairs = pulp::cast(known::<_, 16>(src));
             let odd = avx2._mm256_and_si256(pairs, avx._mm256_set1_epi32(UPPER_HALF));
             [pulp::cast(avx2._mm256_slli_epi32::<16>(pairs)), pulp::cast(odd)]
         }
         #[inline(always)]
-        unsafe fn store_pairs_bf16(self, pairs: [Self::f32s; 2], dst: *mut bf16) {
+        fn store_pairs_bf16(self, pairs: [Self::f32s; 2], dst: &mut [bf16]) {
             let avx2 = self.avx2;
             let [even, odd] = [rounded_to_bf16(self, pulp::cast(pairs[0])), rounded_to_bf16(self, pulp::cast(pairs[1]))];
             let words = avx2._mm256_blend_epi16::<0xaa>(avx2._mm256_srli_epi32::<16>(even), odd);
-            // SAFETY: the caller's contract.
-            unsafe { dst.cast::<__m256i>().write_unaligned(words) };
+            dst.copy_from_slice(&pulp::cast::<_, [bf16; 16]>(words));
         }
         #[inline(always)]
-        unsafe fn load_bf16(self, src: *const bf16) -> Self::f32s {
-            // SAFETY: the caller's contract.
-            let bits = unsafe { src.cast::<__m128i>().read_unaligned() };
+        fn load_bf16(self, src: &[bf16]) -> Self::f32s {
+            let bits = pulp::cast(known::<_, 8>(src));
             pulp::cast(self.avx2._mm256_slli_epi32::<16>(self.avx2._mm256_cvtepu16_epi32(bits)))
         }
         #[inline(always)]
-        unsafe fn load_f16(self, src: *const f16) -> Self::f32s {
-            // SAFETY: the caller's contract; kernels of this level are not run without F16C.
-            pulp::cast(unsafe { _mm256_cvtph_ps(src.cast::<__m128i>().read_unaligned()) })
+        fn load_f16(self, src: &[f16]) -> Self::f32s {
+            pulp::cast(WidenF16(self).convert(known(src)))
         }
         #[inline(always)]
         fn widen_f16(self, src: &[f16], dst: &mut [f32]) {
@@ -145,15 +127,12 @@ mod x86 {
 
     impl Narrow for V4 {
         #[inline(always)]
-        unsafe fn load_f16(self, src: *const f16) -> Self::f32s {
-            // SAFETY: the caller's contract.
-            let bits = unsafe { src.cast::<__m256i>().read_unaligned() };
-            pulp::cast(self.avx512f._mm512_cvtph_ps(bits))
+        fn load_f16(self, src: &[f16]) -> Self::f32s {
+            pulp::cast(WidenF16(self).convert(known(src)))
         }
         #[inline(always)]
-        unsafe fn load_bf16(self, src: *const bf16) -> Self::f32s {
-            // SAFETY: the caller's contract.
-            let bits = unsafe { src.cast::<__m256i>().read_unaligned() };
+        fn load_bf16(self, src: &[bf16]) -> Self::f32s {
+            let bits = pulp::cast(known::<_, 16>(src));
             pulp::cast(self.avx512f._mm512_slli_epi32::<16>(self.avx512f._mm512_cvtepu16_epi32(bits)))
         }
         #[inline(always)]
@@ -174,9 +153,7 @@ mod x86 {
     trait Block<const N: usize>: Copy {
         type From: Copy + Default;
         type To: Copy + Default;
-        /// # Safety
-        /// So many numbers can be read and written.
-        unsafe fn convert(self, src: *const Self::From, dst: *mut Self::To);
+        fn convert(self, from: [Self::From; N]) -> [Self::To; N];
     }
 
     /// Converts a row; what is left of a vector goes by way of arrays, so that a number's place does not matter.
@@ -185,15 +162,12 @@ mod x86 {
         let (src, src_rest) = src.as_chunks::<N>();
         let (dst, dst_rest) = dst.as_chunks_mut::<N>();
         for (src, dst) in src.iter().zip(dst) {
-            // SAFETY: both are arrays of so many.
-            unsafe { conversion.convert(src.as_ptr(), dst.as_mut_ptr()) };
+            *dst = conversion.convert(*src);
         }
         if !dst_rest.is_empty() {
-            let (mut from, mut to) = ([C::From::default(); N], [C::To::default(); N]);
+            let mut from = [C::From::default(); N];
             from[..src_rest.len()].copy_from_slice(src_rest);
-            // SAFETY: as above.
-            unsafe { conversion.convert(from.as_ptr(), to.as_mut_ptr()) };
-            dst_rest.copy_from_slice(&to[..dst_rest.len()]);
+            dst_rest.copy_from_slice(&conversion.convert(from)[..dst_rest.len()]);
         }
     }
 
@@ -204,9 +178,9 @@ mod x86 {
         type From = f16;
         type To = f32;
         #[inline(always)]
-        unsafe fn convert(self, src: *const f16, dst: *mut f32) {
-            // SAFETY: the caller's contract.
-            unsafe { dst.cast::<__m256>().write_unaligned(pulp::cast(self.0.load_f16(src))) }
+        fn convert(self, from: [f16; 8]) -> [f32; 8] {
+            // SAFETY: kernels of this level are not run without F16C.
+            pulp::cast(unsafe { _mm256_cvtph_ps(pulp::cast(from)) })
         }
     }
 
@@ -214,12 +188,8 @@ mod x86 {
         type From = f16;
         type To = f32;
         #[inline(always)]
-        unsafe fn convert(self, src: *const f16, dst: *mut f32) {
-            // SAFETY: the caller's contract.
-            unsafe {
-                let wide = self.0.avx512f._mm512_cvtph_ps(src.cast::<__m256i>().read_unaligned());
-                dst.cast::<__m512>().write_unaligned(wide);
-            }
+        fn convert(self, from: [f16; 16]) -> [f32; 16] {
+            pulp::cast(self.0.avx512f._mm512_cvtph_ps(pulp::cast(from)))
         }
     }
 
@@ -230,12 +200,9 @@ mod x86 {
         type From = f32;
         type To = f16;
         #[inline(always)]
-        unsafe fn convert(self, src: *const f32, dst: *mut f16) {
-            // SAFETY: the caller's contract; kernels of this level are not run without F16C.
-            unsafe {
-                let narrow = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(src.cast::<__m256>().read_unaligned());
-                dst.cast::<__m128i>().write_unaligned(narrow);
-            }
+        fn convert(self, from: [f32; 8]) -> [f16; 8] {
+            // SAFETY: kernels of this level are not run without F16C.
+            pulp::cast(unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(pulp::cast(from)) })
         }
     }
 
@@ -243,13 +210,9 @@ mod x86 {
         type From = f32;
         type To = f16;
         #[inline(always)]
-        unsafe fn convert(self, src: *const f32, dst: *mut f16) {
-            // SAFETY: the caller's contract.
-            unsafe {
-                let wide = src.cast::<__m512>().read_unaligned();
-                let narrow = self.0.avx512f._mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(wide);
-                dst.cast::<__m256i>().write_unaligned(narrow);
-            }
+        fn convert(self, from: [f32; 16]) -> [f16; 16] {
+            const ROUNDING: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+            pulp::cast(self.0.avx512f._mm512_cvtps_ph::<ROUNDING>(pulp::cast(from)))
         }
     }
 
@@ -287,14 +250,11 @@ mod x86 {
         type From = f32;
         type To = bf16;
         #[inline(always)]
-        unsafe fn convert(self, src: *const f32, dst: *mut bf16) {
+        fn convert(self, from: [f32; 8]) -> [bf16; 8] {
             let (avx, avx2) = (self.0.avx, self.0.avx2);
-            // SAFETY: the caller's contract.
-            unsafe {
-                let words = avx2._mm256_srli_epi32::<16>(rounded_to_bf16(self.0, src.cast::<__m256>().read_unaligned()));
-                let (low, high) = (avx._mm256_castsi256_si128(words), avx2._mm256_extracti128_si256::<1>(words));
-                dst.cast::<__m128i>().write_unaligned(self.0.sse4_1._mm_packus_epi32(low, high));
-            }
+            let words = avx2._mm256_srli_epi32::<16>(rounded_to_bf16(self.0, pulp::cast(from)));
+            let (low, high) = (avx._mm256_castsi256_si128(words), avx2._mm256_extracti128_si256::<1>(words));
+            pulp::cast(self.0.sse4_1._mm_packus_epi32(low, high))
         }
     }
 
@@ -302,22 +262,18 @@ mod x86 {
         type From = f32;
         type To = bf16;
         #[inline(always)]
-        unsafe fn convert(self, src: *const f32, dst: *mut bf16) {
-            let f = self.0.avx512f;
-            // SAFETY: the caller's contract.
-            unsafe {
-                let wide = src.cast::<__m512>().read_unaligned();
-                let bits = f._mm512_castps_si512(wide);
-                // half of the last place, and a little more where that place is odd: a tie goes to even
-                let odd = f._mm512_test_epi32_mask(bits, f._mm512_set1_epi32(0x1_0000));
-                let sum = f._mm512_add_epi32(bits, f._mm512_set1_epi32(0x7fff));
-                let sum = f._mm512_mask_add_epi32(sum, odd, sum, f._mm512_set1_epi32(1));
-                // a NaN could round to infinity or change its sign: it is made quiet instead
-                let nan = f._mm512_cmpunord_ps_mask(wide, wide);
-                let sum = f._mm512_mask_or_epi32(sum, nan, bits, f._mm512_set1_epi32(0x40_0000));
-                let words = self.0.avx512bw._mm512_permutexvar_epi16(pulp::cast(UPPER), sum);
-                dst.cast::<__m256i>().write_unaligned(f._mm512_castsi512_si256(words));
-            }
+        fn convert(self, from: [f32; 16]) -> [bf16; 16] {
+            let (f, wide) = (self.0.avx512f, pulp::cast(from));
+            let bits = f._mm512_castps_si512(wide);
+            // half of the last place, and a little more where that place is odd: a tie goes to even
+            let odd = f._mm512_test_epi32_mask(bits, f._mm512_set1_epi32(0x1_0000));
+            let sum = f._mm512_add_epi32(bits, f._mm512_set1_epi32(0x7fff));
+            let sum = f._mm512_mask_add_epi32(sum, odd, sum, f._mm512_set1_epi32(1));
+            // a NaN could round to infinity or change its sign: it is made quiet instead
+            let nan = f._mm512_cmpunord_ps_mask(wide, wide);
+            let sum = f._mm512_mask_or_epi32(sum, nan, bits, f._mm512_set1_epi32(0x40_0000));
+            let words = self.0.avx512bw._mm512_permutexvar_epi16(pulp::cast(UPPER), sum);
+            pulp::cast(f._mm512_castsi512_si256(words))
         }
     }
 }
@@ -343,13 +299,8 @@ mod tests {
             simd.widen_bf16(&brain, &mut from_brain);
             for (numbers, wide) in brain.chunks_exact(2 * S::F32_LANES).zip(from_brain.chunks_exact(2 * S::F32_LANES)) {
                 let mut again = vec![bf16::ZERO; numbers.len()];
-                // SAFETY: so many numbers are read and written.
-                let [even, odd] = unsafe {
-                    let pairs = simd.load_pairs_bf16(numbers.as_ptr());
-                    simd.store_pairs_bf16(pairs, again.as_mut_ptr());
-                    pairs
-                };
-                let pairs = [even, odd];
+                let pairs = simd.load_pairs_bf16(numbers);
+                simd.store_pairs_bf16(pairs, &mut again);
                 let pairs: &[f32] = bytemuck::cast_slice(&pairs);
                 let bits = |x: &f32| x.to_bits();
                 assert!(pairs[..S::F32_LANES].iter().map(bits).eq(wide.iter().step_by(2).map(bits)));

@@ -63,9 +63,7 @@ pub(crate) trait Real:
     /// # Safety
     /// As [`Isa::sum_pairs_f32`].
     unsafe fn sum_pairs<S: Isa>(s: S, src: *const Self, step: usize) -> [Self::Reg<S>; 2];
-    /// # Safety
-    /// As [`Lanes::cycle_f32`].
-    unsafe fn cycle<S: Isa>(s: S, ptr: *const Self, count: usize) -> Self::Reg<S>;
+    fn cycle<S: Isa>(s: S, src: &[Self]) -> Self::Reg<S>;
     fn repeat<S: Isa>(s: S, a: Self::Reg<S>, count: usize, position: usize) -> Self::Reg<S>;
     fn exchange<S: Isa>(s: S, a: Self::Reg<S>, b: Self::Reg<S>, count: usize) -> (Self::Reg<S>, Self::Reg<S>);
     fn follow<S: Isa>(s: S, before: Self::Reg<S>, x: Self::Reg<S>, count: usize) -> Self::Reg<S>;
@@ -194,9 +192,8 @@ macro_rules! real {
                 unsafe { s.$sum_pairs(src, step) }
             }
             #[inline(always)]
-            unsafe fn cycle<S: Isa>(s: S, ptr: *const Self, count: usize) -> S::$reg {
-                // SAFETY: the contract of the trait's method.
-                unsafe { s.$cycle(ptr, count) }
+            fn cycle<S: Isa>(s: S, src: &[Self]) -> S::$reg {
+                s.$cycle(src)
             }
             #[inline(always)]
             fn repeat<S: Isa>(s: S, a: S::$reg, count: usize, position: usize) -> S::$reg {

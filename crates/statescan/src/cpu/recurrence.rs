@@ -29,85 +29,53 @@ impl<T: Real> Steps<T> {
     }
 
     /// The number at step `t`.
-    ///
-    /// # Safety
-    /// The contract of [`Array`].
     #[inline(always)]
-    pub(crate) unsafe fn load<S: Isa, F: Field<T, S>>(self, simd: S, t: usize) -> F {
-        // SAFETY: the contract above.
-        unsafe { self.array.load_field(simd, t * self.step) }
+    pub(crate) fn load<S: Isa, F: Field<T, S>>(self, simd: S, t: usize) -> F {
+        self.array.load_field(simd, t * self.step)
     }
 
     /// Stores the number at step `t`.
-    ///
-    /// # Safety
-    /// The contract of [`Array`].
     #[inline(always)]
-    pub(crate) unsafe fn store<S: Isa, F: Field<T, S>>(self, t: usize, value: F) {
-        // SAFETY: the contract above.
-        unsafe { self.array.store_field(t * self.step, value) }
+    pub(crate) fn store<S: Isa, F: Field<T, S>>(self, t: usize, value: F) {
+        self.array.store_field(t * self.step, value)
     }
 }
 
 /// `h[t] = a[t] h[t-1] + b[t]` from a state; `b` becomes `h`. Gives the state after the last step.
-///
-/// # Safety
-/// - `a` and `b` have so many steps.
-/// - `b` is this thread's.
 #[inline(always)]
-pub(crate) unsafe fn scan<T: Real, S: Isa, F: Field<T, S>>(simd: S, a: Steps<T>, b: Steps<T>, steps: usize, mut state: F) -> F {
+pub(crate) fn scan<T: Real, S: Isa, F: Field<T, S>>(simd: S, a: Steps<T>, b: Steps<T>, steps: usize, mut state: F) -> F {
     debug_assert!(a.has(steps, F::PARTS * T::lanes::<S>()), "a has the steps");
     debug_assert!(b.has(steps, F::PARTS * T::lanes::<S>()), "b has the steps");
     debug_assert!(steps <= 1 || b.step >= F::PARTS * T::lanes::<S>(), "every step of b has its own number");
     for t in 0..steps {
-        // SAFETY: both have this step, by the contract above.
-        unsafe {
-            state = a.load::<S, F>(simd, t).mul_add(state, b.load(simd, t));
-            b.store(t, state);
-        }
+        state = a.load::<S, F>(simd, t).mul_add(state, b.load(simd, t));
+        b.store(t, state);
     }
     state
 }
 
 /// `g[t] = p[t] + conj(a[t+1]) g[t+1]`, the adjoint of [`scan`]; `p` becomes `g`. The carry is `conj(a[t+1]) g[t+1]` at the end of the
 /// tile; what comes back is the same at its start.
-///
-/// # Safety
-/// - `a` and `p` have so many steps.
-/// - `p` is this thread's.
 #[inline(always)]
-pub(crate) unsafe fn adjoint<T: Real, S: Isa, F: Field<T, S>>(
-    simd: S,
-    a: Steps<T>,
-    p: Steps<T>,
-    steps: usize,
-    mut carry: F,
-) -> F {
+pub(crate) fn adjoint<T: Real, S: Isa, F: Field<T, S>>(simd: S, a: Steps<T>, p: Steps<T>, steps: usize, mut carry: F) -> F {
     debug_assert!(a.has(steps, F::PARTS * T::lanes::<S>()), "a has the steps");
     debug_assert!(p.has(steps, F::PARTS * T::lanes::<S>()), "p has the steps");
     debug_assert!(steps <= 1 || p.step >= F::PARTS * T::lanes::<S>(), "every step of p has its own number");
     let zero = F::zero(simd);
     for t in (0..steps).rev() {
-        // SAFETY: both have this step, by the contract above.
-        unsafe {
-            let g = p.load::<S, F>(simd, t) + carry;
-            p.store(t, g);
-            carry = a.load::<S, F>(simd, t).conj_mul_add(g, zero);
-        }
+        let g = p.load::<S, F>(simd, t) + carry;
+        p.store(t, g);
+        carry = a.load::<S, F>(simd, t).conj_mul_add(g, zero);
     }
     carry
 }
 
 /// The total decay: the product of `decay` and every `a[t]`.
-///
-/// # Safety
-/// `a` has so many steps.
 #[inline(always)]
-pub(crate) unsafe fn total_decay<T: Real, S: Isa, F: Field<T, S>>(simd: S, a: Steps<T>, steps: usize, mut decay: F) -> F {
+pub(crate) fn total_decay<T: Real, S: Isa, F: Field<T, S>>(simd: S, a: Steps<T>, steps: usize, mut decay: F) -> F {
     debug_assert!(a.has(steps, F::PARTS * T::lanes::<S>()), "a has the steps");
     for t in 0..steps {
-        // SAFETY: it has this step, by the contract above.
-        decay = unsafe { a.load::<S, F>(simd, t) } * decay;
+        decay = a.load::<S, F>(simd, t) * decay;
     }
     decay
 }

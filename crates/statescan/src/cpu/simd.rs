@@ -18,7 +18,12 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     const NAN_GIVES_SECOND: bool = false;
     /// Whether it pays to ask if arguments are bounded before [`Exp2::exp2_product_f32`].
     const BOUNDS_PAY: bool = false;
-    /// Calls the function that a kernel is for this instruction set.
+    /// Calls a kernel, from code that has a token already, as a function of its own: what is called from many places, or is long and the same
+    /// for many variants, would cost compile time if it were inlined everywhere.
+    ///
+    /// Besides [`Level::dispatch`](super::Level::dispatch) there is this because a token is not looked for twice: `dispatch` asks the
+    /// processor for the instructions and branches, once for each job, where this is a call. There is nothing else: what chooses a variant,
+    /// as the `walk` of the selective scan, chooses a [`Kernel`] and runs it by one of the two.
     fn call<K: Kernel>(self, kernel: K) -> K::Output;
     /// Nearest integer, ties to even.
     fn round_f32(self, x: Self::f32s) -> Self::f32s;
@@ -168,35 +173,23 @@ impl<S: Isa> V<f32, S> {
     /// If there are fewer.
     #[inline(always)]
     pub fn first_f16(simd: S, from: &[half::f16]) -> Self {
-        let from = &from[..S::F32_LANES];
-        // SAFETY: the slice is as long as a vector.
-        V { reg: unsafe { simd.load_f16(from.as_ptr()) }, simd }
+        V { reg: simd.load_f16(&from[..S::F32_LANES]), simd }
     }
     /// As [`V::first_f16`].
     #[inline(always)]
     pub fn first_bf16(simd: S, from: &[half::bf16]) -> Self {
-        let from = &from[..S::F32_LANES];
-        // SAFETY: the slice is as long as a vector.
-        V { reg: unsafe { simd.load_bf16(from.as_ptr()) }, simd }
+        V { reg: simd.load_bf16(&from[..S::F32_LANES]), simd }
     }
-    /// Twice as many numbers of 16 bits as there are lanes, those at even places and those at odd ones.
-    ///
-    /// # Safety
-    /// So many numbers can be read.
+    /// Those at even places of twice as many numbers as there are lanes, and those at odd ones.
     #[inline(always)]
-    pub unsafe fn load_pairs(simd: S, src: *const half::bf16) -> [Self; 2] {
-        // SAFETY: the caller's contract.
-        let [even, odd] = unsafe { simd.load_pairs_bf16(src) };
+    pub fn load_pairs(simd: S, from: &[half::bf16]) -> [Self; 2] {
+        let [even, odd] = simd.load_pairs_bf16(from);
         [V { reg: even, simd }, V { reg: odd, simd }]
     }
     /// The inverse of [`V::load_pairs`].
-    ///
-    /// # Safety
-    /// So many numbers can be written.
     #[inline(always)]
-    pub unsafe fn store_pairs([even, odd]: [Self; 2], dst: *mut half::bf16) {
-        // SAFETY: the caller's contract.
-        unsafe { even.simd.store_pairs_bf16([even.reg, odd.reg], dst) }
+    pub fn store_pairs([even, odd]: [Self; 2], to: &mut [half::bf16]) {
+        even.simd.store_pairs_bf16([even.reg, odd.reg], to);
     }
 }
 
@@ -232,9 +225,7 @@ impl<T: Real, S: Isa> V<T, S> {
     /// If there are fewer.
     #[inline(always)]
     pub fn first(simd: S, from: &[T]) -> Self {
-        let from = &from[..Self::lanes()];
-        // SAFETY: the slice is as long as a vector.
-        unsafe { V::load(simd, from.as_ptr()) }
+        V { reg: bytemuck::pod_read_unaligned(bytemuck::cast_slice(&from[..Self::lanes()])), simd }
     }
     /// The first elements of an array.
     #[inline(always)]
@@ -245,8 +236,7 @@ impl<T: Real, S: Isa> V<T, S> {
     #[inline(always)]
     pub fn to_array(self) -> [T; MAX_LANES] {
         let mut lanes = [T::default(); MAX_LANES];
-        // SAFETY: no vector has more lanes.
-        unsafe { self.store(lanes.as_mut_ptr()) };
+        lanes[..Self::lanes()].copy_from_slice(bytemuck::cast_slice(core::slice::from_ref(&self.reg)));
         lanes
     }
     /// # Safety
@@ -396,16 +386,11 @@ impl<T: Real, S: Isa> V<T, S> {
         }
         v
     }
-    /// Lane `l` is `ptr[l % count]`; `count` is a power of two, at most the number of lanes.
-    ///
-    /// # Safety
-    /// `count` elements can be read.
+    /// The elements over and over: lane `l` is `src[l % count]`; `count`, their number, is a power of two, at most the number of lanes.
     #[inline(always)]
-    pub unsafe fn cycle(simd: S, ptr: *const T, count: usize) -> Self {
-        debug_assert!(count.is_power_of_two() && count <= Self::lanes(), "a vector is whole cycles");
-        debug_assert!(ptr.is_aligned(), "elements are aligned");
-        // SAFETY: so many elements can be read, by the contract above.
-        V { reg: unsafe { T::cycle(simd, ptr, count) }, simd }
+    pub fn cycle(simd: S, src: &[T]) -> Self {
+        debug_assert!(src.len().is_power_of_two() && src.len() <= Self::lanes(), "a vector is whole cycles");
+        V { reg: T::cycle(simd, src), simd }
     }
     /// Each `count` neighbours become copies of the one at `position` among them; `count` as in [`V::cycle`].
     #[inline(always)]

@@ -2,16 +2,16 @@
 //! takes the same sums.
 
 use super::kernel::Matrix;
-use crate::cpu::{Factor, Matrix as Block, MatrixMut, Shared};
+use crate::cpu::{Array, Factor, Matrix as Block, MatrixMut};
 use crate::exec::Exec;
-use crate::tensor::ViewMut;
+use crate::tensor::RawViewMut;
 use core::ops::Range;
 
 /// Rows of a gradient in a job.
 const ROWS: usize = 64;
 
 /// `dx = dy W`.
-pub(super) fn inputs(exec: &Exec, dy: &Matrix<f32>, weight: &Matrix<f32>, dx: &mut ViewMut<'_>) {
+pub(super) fn inputs(exec: &Exec, dy: &Matrix<f32>, weight: &Matrix<f32>, dx: &RawViewMut) {
     rows(exec, dy.rows, weight.columns, dy.columns, dx, &|rows| Factors {
         left: dy.factor(rows.start, 0),
         right: weight.factor(0, 0),
@@ -19,7 +19,7 @@ pub(super) fn inputs(exec: &Exec, dy: &Matrix<f32>, weight: &Matrix<f32>, dx: &m
 }
 
 /// `dW = dy^T x`.
-pub(super) fn weights(exec: &Exec, dy: &Matrix<f32>, x: &Matrix<f32>, dw: &mut ViewMut<'_>) {
+pub(super) fn weights(exec: &Exec, dy: &Matrix<f32>, x: &Matrix<f32>, dw: &RawViewMut) {
     rows(exec, dy.columns, x.columns, dy.rows, dw, &|outputs| Factors {
         left: dy.factor(0, outputs.start).t(),
         right: x.factor(0, 0),
@@ -27,15 +27,14 @@ pub(super) fn weights(exec: &Exec, dy: &Matrix<f32>, x: &Matrix<f32>, dw: &mut V
 }
 
 /// `db`, the sums of the columns of `dy`.
-pub(super) fn bias(dy: &Matrix<f32>, db: &mut ViewMut<'_>) {
+pub(super) fn bias(dy: &Matrix<f32>, db: &RawViewMut) {
     let mut sums = vec![0f32; dy.columns];
     for r in 0..dy.rows {
         sums.iter_mut().zip(dy.row(r)).for_each(|(sum, dy)| *sum += dy);
     }
-    let (target, step) = (db.as_mut_ptr().cast::<f32>(), db.as_view().strides()[0]);
+    let (target, step) = (Array::of_view_mut(db), db.strides()[0]);
     for (o, sum) in sums.into_iter().enumerate() {
-        // SAFETY: the view was checked to have as many f32 elements.
-        unsafe { *target.offset(o as isize * step) = sum };
+        target.moved(o as isize * step).set(0, sum);
     }
 }
 
@@ -48,7 +47,7 @@ struct Factors {
 impl Matrix<f32> {
     /// The part from an element on, as a factor.
     fn factor(&self, row: usize, column: usize) -> Block<f32> {
-        Block { ptr: self.at(row, column), row: self.pitch, col: 1 }
+        Block { array: self.at(row, column), row: self.pitch as usize, col: 1 }
     }
 }
 
@@ -58,20 +57,17 @@ fn rows(
     count: usize,
     columns: usize,
     depth: usize,
-    into: &mut ViewMut<'_>,
+    into: &RawViewMut,
     factors: &(dyn Fn(&Range<usize>) -> Factors + Sync),
 ) {
-    let (target, pitch) = (Shared::new(into.as_mut_ptr().cast::<f32>()), into.as_view().strides()[0]);
+    let target = MatrixMut::new(Array::of_view_mut(into), into.strides()[0] as usize);
     exec.for_work(count * columns * depth).for_each(
         count.div_ceil(ROWS),
         || (),
         |(), job| {
             let rows = job * ROWS..count.min((job + 1) * ROWS);
             let Factors { left, right } = factors(&rows);
-            let target = target.get().wrapping_offset(rows.start as isize * pitch);
-            let target = MatrixMut { ptr: target, row: pitch, col: 1 };
-            // SAFETY: the views were checked to have these rows and columns; nobody else writes the rows of this job.
-            unsafe { f32::multiply(target, None, [rows.len(), columns, depth], left, right) };
+            f32::multiply(target.at(rows.start, 0), None, [rows.len(), columns, depth], left, right);
         },
     );
 }

@@ -5,9 +5,9 @@
 
 use crate::cpu::simd::{Isa, V};
 use crate::cpu::tile::{LINE, prefetch_row};
-use crate::cpu::{Kernel, Shared, outline};
+use crate::cpu::{Array, Kernel};
 use crate::exec::Exec;
-use crate::tensor::{Element, View, ViewMut};
+use crate::tensor::{Element, RawViewMut, View};
 use core::ops::Range;
 use half::{bf16, f16};
 
@@ -30,45 +30,52 @@ const WEIGHT_BYTES: usize = 1 << 18;
 /// Contiguous rows, `pitch` elements apart.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<T> {
-    ptr: *const T,
+    elements: Array<T>,
     pub(super) pitch: isize,
     pub(super) rows: usize,
     pub(super) columns: usize,
 }
 
-// SAFETY: a matrix is a shared borrow of plain data for the time of a call.
-unsafe impl<T: Sync> Sync for Matrix<T> {}
-
 impl<T: Element> Matrix<T> {
     /// A view with two axes, the second contiguous.
     pub(super) fn of(view: &View<'_>) -> Self {
-        debug_assert_eq!(view.dtype(), T::DTYPE);
         let [rows, columns] = [view.shape()[0], view.shape()[1]];
-        Matrix { ptr: view.as_ptr().cast(), pitch: view.strides()[0], rows, columns }
+        Matrix { elements: Array::of_view(view), pitch: view.strides()[0], rows, columns }
     }
 
-    /// The address of an element, which must be one to be read.
-    pub(super) fn at(&self, row: usize, column: usize) -> *const T {
-        self.ptr.wrapping_offset(row as isize * self.pitch + column as isize)
+    /// The elements from one on.
+    pub(super) fn at(&self, row: usize, column: usize) -> Array<T> {
+        self.elements.moved(row as isize * self.pitch + column as isize)
+    }
+
+    /// The address of an element, which need not be there.
+    #[inline(always)]
+    fn address(&self, row: usize, column: usize) -> *const T {
+        self.elements.ptr().wrapping_offset(row as isize * self.pitch + column as isize)
     }
 
     #[inline(always)]
     pub(super) fn row(&self, index: usize) -> &[T] {
         assert!(index < self.rows, "a row of the matrix");
-        // SAFETY: the view reaches every element of its rows, which are contiguous.
-        unsafe { core::slice::from_raw_parts(self.ptr.offset(index as isize * self.pitch), self.columns) }
+        self.at(index, 0).shared(0, self.columns)
     }
 }
 
 /// Where the rows of results go.
 pub(super) struct Target {
-    ptr: Shared<f32>,
+    elements: Array<f32>,
     pitch: isize,
 }
 
 impl Target {
-    pub(super) fn of(view: &mut ViewMut<'_>) -> Self {
-        Target { pitch: view.as_view().strides()[0], ptr: Shared::new(view.as_mut_ptr().cast()) }
+    pub(super) fn of(view: &RawViewMut) -> Self {
+        Target { elements: Array::of_view_mut(view), pitch: view.strides()[0] }
+    }
+
+    /// The elements from one on.
+    #[inline(always)]
+    fn at(&self, row: usize, column: usize) -> Array<f32> {
+        self.elements.moved(row as isize * self.pitch + column as isize)
     }
 }
 
@@ -170,9 +177,9 @@ impl<T: Weight> Kernel for Job<'_, '_, T> {
         for (row, o) in wide.chunks_exact_mut(inputs.max(1)).zip(outputs.clone()) {
             T::widen_row(simd, rows.weight.row(o), row);
         }
-        let weight = Matrix { ptr: wide.as_ptr(), pitch: inputs as isize, rows: outputs.len(), columns: inputs };
+        let weight = Matrix { elements: Array::of_shared(wide), pitch: inputs as isize, rows: outputs.len(), columns: inputs };
         let bias = rows.bias.map(|bias| &bias[outputs.clone()]);
-        let y = Target { ptr: Shared::new(rows.y.ptr.get().wrapping_add(outputs.start)), pitch: rows.y.pitch };
+        let y = Target { elements: rows.y.at(0, outputs.start), pitch: rows.y.pitch };
         strips(simd, &Rows { x: rows.x, weight, bias, y }, 0..outputs.len(), chosen);
     }
 }
@@ -195,7 +202,7 @@ fn strips<T: Weight, S: Isa>(simd: S, rows: &Rows<'_, T>, outputs: Range<usize>,
 fn strip<const R: usize, T: Weight, S: Isa>(simd: S, rows: &Rows<'_, T>, outputs: &Range<usize>, first: usize) -> usize {
     for output in outputs.clone().step_by(OUTPUTS) {
         let count = OUTPUTS.min(outputs.end - output);
-        outline(simd, Tile::<R, T> { rows, first, output, count });
+        simd.call(Tile::<R, T> { rows, first, output, count });
     }
     R
 }
@@ -214,38 +221,38 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
     fn run<S: Isa>(self, simd: S) {
         let Rows { x, weight, bias, y } = self.rows;
         let lanes = S::F32_LANES;
-        let whole = x.columns / lanes * lanes;
-        let x: [&[f32]; R] = core::array::from_fn(|r| x.row(self.first + r));
+        let columns = x.columns;
+        let whole = columns / lanes * lanes;
+        let x: [Array<f32>; R] = core::array::from_fn(|r| x.at(self.first + r, 0));
         // outputs that are not there repeat the last one, and are not written
-        let w: [&[T]; OUTPUTS] = core::array::from_fn(|o| weight.row(self.output + o.min(self.count - 1)));
+        let w: [Array<T>; OUTPUTS] = core::array::from_fn(|o| weight.at(self.output + o.min(self.count - 1), 0));
         let mut sums = [[V::splat(simd, 0f32); OUTPUTS]; R];
         for k in (0..whole).step_by(lanes) {
             // One row waits for its weights, and rows of 16 bits end too soon for the processor to prefetch the next ones by itself.
             if R == 1 && size_of::<T>() < size_of::<f32>() && k % (LINE / size_of::<T>()) == 0 {
                 for o in 0..OUTPUTS {
-                    prefetch_row(weight.at(self.output + OUTPUTS + o, k).cast(), LINE);
+                    prefetch_row(weight.address(self.output + OUTPUTS + o, k).cast(), LINE);
                 }
             }
             // no closure here, which could be compiled on its own, without the instruction set
             let mut rows = [V::splat(simd, 0f32); R];
             for (row, x) in rows.iter_mut().zip(&x) {
-                // SAFETY: rows have at least `whole` elements.
-                *row = unsafe { V::load(simd, x.as_ptr().add(k)) };
+                *row = x.load(simd, k);
             }
             // One output after another: three rows, one vector of weights and the sums of a tile are what sixteen registers hold.
             for o in 0..OUTPUTS {
-                // SAFETY: as above.
-                let wide = T::widen(simd, unsafe { w[o].get_unchecked(k..k + lanes) });
+                let wide = T::widen(simd, w[o].shared(k, lanes));
                 for r in 0..R {
                     sums[r][o] = rows[r].mul_add(wide, sums[r][o]);
                 }
             }
         }
-        if whole < x[0].len() {
+        let left = columns - whole;
+        if left > 0 {
             // what is left of a vector is filled up with zeros
-            let w = w.map(|w| rest(simd, &w[whole..], T::wide));
+            let w = w.map(|w| rest(simd, w.shared(whole, left), T::wide));
             for r in 0..R {
-                let x = rest(simd, &x[r][whole..], |x| x);
+                let x = rest(simd, x[r].shared(whole, left), |x| x);
                 for o in 0..OUTPUTS {
                     sums[r][o] = x.mul_add(w[o], sums[r][o]);
                 }
@@ -255,9 +262,7 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
         for r in 0..R {
             for o in 0..self.count {
                 let bias = bias.map_or(0.0, |bias| bias[self.output + o]);
-                let at = (self.first + r) as isize * y.pitch + (self.output + o) as isize;
-                // SAFETY: the element is of this job's rows and outputs.
-                unsafe { *y.ptr.get().offset(at) = sums[r * OUTPUTS + o] + bias };
+                y.at(self.first + r, self.output + o).set(0, sums[r * OUTPUTS + o] + bias);
             }
         }
     }
@@ -267,14 +272,12 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
 #[inline(always)]
 fn sums_over_lanes<const R: usize, S: Isa>(simd: S, vectors: &[[V<f32, S>; OUTPUTS]; R]) -> [f32; SUMS] {
     let (lanes, mut partial, mut sums) = (S::F32_LANES, [[0f32; MAX_LANES]; SUMS], [0f32; SUMS]);
-    // SAFETY: a row has room for a vector, and from each first one on there are as many as lanes, for both sizes are multiples of those.
-    unsafe {
-        for (room, vector) in partial.iter_mut().zip(vectors.as_flattened()) {
-            vector.store(room.as_mut_ptr());
-        }
-        for first in (0..R * OUTPUTS).step_by(lanes) {
-            V::sum_rows(simd, partial[first].as_ptr(), MAX_LANES).store(sums[first..].as_mut_ptr());
-        }
+    for (room, vector) in partial.iter_mut().zip(vectors.as_flattened()) {
+        *room = vector.to_array();
+    }
+    let (partial, total) = (Array::of(partial.as_flattened_mut()), Array::of(&mut sums));
+    for first in (0..R * OUTPUTS).step_by(lanes) {
+        total.store(first, partial.sum_rows(simd, first * MAX_LANES, MAX_LANES));
     }
     sums
 }

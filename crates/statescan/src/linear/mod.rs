@@ -52,7 +52,7 @@ pub fn forward(exec: &Exec, x: View<'_>, weight: View<'_>, bias: Option<View<'_>
     }
     checker.finish()?;
     let bias = bias.map(|bias| (0..outputs).map(|o| bias.at(&[o]).re as f32).collect::<Vec<_>>());
-    let (x, y) = (kernel::Matrix::of(&x), kernel::Target::of(&mut y));
+    let (x, y) = (kernel::Matrix::of(&x), kernel::Target::of(&y.raw()));
     match weight.dtype() {
         DType::F32 => kernel::product(exec, &Rows::<f32>::new(x, &weight, bias.as_deref(), y)),
         DType::BF16 => kernel::product(exec, &Rows::<bf16>::new(x, &weight, bias.as_deref(), y)),
@@ -103,13 +103,13 @@ pub fn backward(exec: &Exec, x: View<'_>, weight: View<'_>, dy: View<'_>, grads:
     checker.finish()?;
     let [x, weight, dy] = [x, weight, dy].map(|view| kernel::Matrix::of(&view));
     if let Some(dx) = &mut grads.x {
-        backward::inputs(exec, &dy, &weight, dx);
+        backward::inputs(exec, &dy, &weight, &dx.raw());
     }
     if let Some(dw) = &mut grads.weight {
-        backward::weights(exec, &dy, &x, dw);
+        backward::weights(exec, &dy, &x, &dw.raw());
     }
     if let Some(db) = &mut grads.bias {
-        backward::bias(&dy, db);
+        backward::bias(&dy, &db.raw());
     }
     Ok(())
 }

@@ -73,10 +73,11 @@ impl Sample {
 
 #[test]
 fn every_array_is_as_long_as_it_must_be() {
-    // many channels have a lane each, few several; heads that fill whole vectors, and columns an odd number of lines
+    // many channels have a lane each; few have several, and states for as many vectors as are walked at once; heads that fill whole vectors,
+    // and columns an odd number of lines
     let samples = [
         Sample::new("selective_scan", &[('D', 128), ('N', 4), ('L', 128)]),
-        Sample::new("selective_scan", &[('D', 4), ('N', 4), ('L', 128)]),
+        Sample::new("selective_scan", &[('D', 4), ('N', 8), ('L', 128)]),
         Sample::new("linear_scan", &[('D', 32), ('L', 64)]),
         Sample::new("ssd", &[('H', 16), ('P', 17), ('N', 16), ('L', 64)]),
         Sample::new("simplified_scan", &[('H', 8), ('P', 16), ('L', 64)]),

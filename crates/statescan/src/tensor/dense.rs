@@ -89,7 +89,6 @@ impl Dense {
     /// The elements rounded to a storage type, as bytes in row-major order; real types take the real parts.
     pub fn to_bytes(&self, dtype: DType) -> Vec<u8> {
         let mut bytes = vec![0u8; self.data.len() * dtype.size()];
-        // SAFETY: writing goes through a byte-wise copy below, so alignment does not matter.
         for (value, out) in self.data.iter().zip(bytes.chunks_exact_mut(dtype.size())) {
             match dtype {
                 DType::F32 => out.copy_from_slice(&(value.re as f32).to_le_bytes()),

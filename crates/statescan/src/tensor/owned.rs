@@ -182,8 +182,7 @@ impl Tensor {
     pub fn fill_with(&mut self, mut value: impl FnMut() -> Complex64) {
         assert_eq!(self.device(), Device::Cpu, "elements can be written on the host only");
         let target = self.view_mut().raw();
-        // SAFETY: the offsets are the view's own, and the tensor is borrowed exclusively.
-        target.as_read().for_each_offset(|offset| unsafe { target.write(offset, value()) });
+        target.as_read().for_each_offset(|offset| target.write(offset, value()));
     }
 
     /// Sets every byte of the memory behind the tensor, also where no element lies.

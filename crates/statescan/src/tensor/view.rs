@@ -198,6 +198,13 @@ impl<'a> View<'a> {
         self.ptr
     }
 
+    /// Elements that the view reaches before element (0, .., 0), and from it on, for debug builds to check accesses by.
+    #[inline]
+    pub(crate) fn around(&self) -> [isize; 2] {
+        let reached = if cfg!(debug_assertions) { reach(&self.shape(), &self.strides()) } else { None };
+        reached.map_or([0; 2], |(low, high)| [-low, high])
+    }
+
     /// The axes in another order.
     ///
     /// # Panics

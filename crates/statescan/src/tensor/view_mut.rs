@@ -130,7 +130,7 @@ impl<'a> ViewMut<'a> {
         self.view.as_ptr().cast_mut()
     }
 
-    /// The shared description that kernels carry to their threads; they write disjoint elements of it.
+    /// The shared description that kernels carry to their threads. It is for one call, which holds the borrow that `self` has.
     pub(crate) fn raw(&mut self) -> RawViewMut {
         // SAFETY: only the lifetime is erased; a kernel ends before the borrow that `self` holds.
         RawViewMut { view: unsafe { core::mem::transmute::<View<'_>, View<'static>>(self.view) } }
@@ -143,7 +143,10 @@ impl fmt::Debug for ViewMut<'_> {
     }
 }
 
-/// A writable view without a lifetime, shared by the threads of one call. Each element is written by one thread.
+/// A writable view without a lifetime, shared by the threads of one call.
+///
+/// It is an address. Whoever uses it promises that the call that made it has not ended, that an element is written by one thread alone, and
+/// that nobody else uses that element meanwhile.
 #[derive(Clone, Copy)]
 pub(crate) struct RawViewMut {
     view: View<'static>,
@@ -170,8 +173,14 @@ impl RawViewMut {
         self.view.layout()
     }
 
+    /// See [`View::around`].
+    #[inline]
+    pub(crate) fn around(&self) -> [isize; 2] {
+        self.view.around()
+    }
+
     /// The same elements, read only.
-    pub(crate) fn as_read(&self) -> View<'static> {
+    pub(crate) fn as_read(&self) -> View<'_> {
         self.view
     }
 
@@ -195,13 +204,11 @@ impl RawViewMut {
         RawViewMut { view: self.view.flip(axis) }
     }
 
-    /// Writes one element, rounded to the storage type; a real type takes the real part.
-    ///
-    /// # Safety
-    /// The offset must be one that shape and strides reach; no other thread may touch it meanwhile.
-    pub(crate) unsafe fn write(&self, offset: isize, value: Complex64) {
+    /// Writes the element so many elements from the first one, rounded to the storage type; a real type takes the real part.
+    pub(crate) fn write(&self, offset: isize, value: Complex64) {
+        debug_assert!(offset >= -self.around()[0] && offset < self.around()[1], "the element lies inside");
         let at = self.view.offset_bytes(offset).cast_mut();
-        // SAFETY: by the contract above `at` is an element of this view, and exclusively ours.
+        // SAFETY: the promises of `RawViewMut`: the element lies inside, which debug builds check, and is this thread's.
         unsafe {
             match self.view.dtype() {
                 DType::F32 => *at.cast::<f32>() = value.re as f32,

@@ -11,7 +11,7 @@ mod tests;
 
 use super::simd::{Isa, Real};
 pub(crate) use super::sizes::{MAX_LANES, STEPS};
-use super::{Array, Kernel, Level, MatrixMut, outline};
+use super::{Array, Kernel, Level, MatrixMut};
 use crate::tensor::DType;
 use core::mem::MaybeUninit;
 use half::{bf16, f16};
@@ -34,13 +34,25 @@ impl<T> Tile<T> {
 
     /// The rows as a matrix.
     pub(crate) fn matrix(self) -> MatrixMut<T> {
-        MatrixMut::new(self.array.ptr(), self.pitch)
+        MatrixMut::new(self.array, self.pitch)
     }
 
-    /// `count` elements of the row of step `t`, from `lane` on.
+    /// An element.
     #[inline(always)]
-    pub(crate) fn at(self, t: usize, lane: usize, count: usize) -> *mut T {
-        self.array.at(t * self.pitch + lane, count)
+    pub(crate) fn get(self, t: usize, lane: usize) -> T
+    where
+        T: Copy,
+    {
+        self.array.get(t * self.pitch + lane)
+    }
+
+    /// Writes an element.
+    #[inline(always)]
+    pub(crate) fn set(self, t: usize, lane: usize, value: T)
+    where
+        T: Copy,
+    {
+        self.array.set(t * self.pitch + lane, value);
     }
 
     /// The tile from a step and a lane on.
@@ -50,34 +62,26 @@ impl<T> Tile<T> {
     }
 
     /// A row as a slice.
-    ///
-    /// # Safety
-    /// The contract of [`Array`].
     #[inline(always)]
-    unsafe fn row<'s>(self, t: usize, lane: usize, count: usize) -> &'s mut [T] {
-        // SAFETY: the caller's contract is that of `slice`.
-        unsafe { self.array.slice(t * self.pitch + lane, count) }
+    fn row<'s>(self, t: usize, lane: usize, count: usize) -> &'s mut [T] {
+        self.array.slice(t * self.pitch + lane, count)
     }
 
     /// A square of `width` steps and lanes.
     #[inline(always)]
-    fn square(self, t: usize, lane: usize, width: usize) -> *mut T {
-        self.array.at(t * self.pitch + lane, (width - 1) * self.pitch + width)
+    pub(crate) fn square(self, width: usize) -> *mut T {
+        self.array.at(0, (width - 1) * self.pitch + width)
     }
 }
 
-/// Loads an area of at most STEPS steps; lanes from its own to `padded` become 0.
-///
-/// # Safety
-/// - The area can be read.
-/// - The tile is this thread's, and has a row of `padded` elements for each step.
+/// Loads an area of at most STEPS steps; lanes from its own to `padded` become 0. The tile has a row of so many elements for each step.
 #[inline(always)]
-pub(crate) unsafe fn load<T: Real, S: Isa>(simd: S, from: Area, padded: usize, to: Tile<T>) {
+pub(crate) fn load<T: Real, S: Isa>(simd: S, from: Area, padded: usize, to: Tile<T>) {
     debug_assert!(from.plane.has(from.lanes, from.steps), "the area lies inside its tensor");
-    outline(simd, Load { from, padded, to });
+    simd.call(Load { from, padded, to });
 }
 
-/// The contract of [`load`], the only maker of this.
+/// See [`load`].
 struct Load<T> {
     from: Area,
     padded: usize,
@@ -89,95 +93,68 @@ impl<T: Real> Kernel for Load<T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let Load { from, padded, to } = self;
-        // SAFETY: the contract of `load`; the type is the plane's own.
-        unsafe {
-            match from.plane.dtype {
-                DType::F32 => load_as::<T, f32, S>(simd, from, to),
-                DType::F64 => load_as::<T, f64, S>(simd, from, to),
-                DType::BF16 => load_as::<T, bf16, S>(simd, from, to),
-                DType::F16 => load_as::<T, f16, S>(simd, from, to),
-                _ => unreachable!("planes are real"),
-            }
-            if from.lanes < padded {
-                for t in 0..from.steps {
-                    to.row(t, from.lanes, padded - from.lanes).fill(T::default());
-                }
+        match from.plane.dtype {
+            DType::F32 => load_as::<T, f32, S>(simd, from, to),
+            DType::F64 => load_as::<T, f64, S>(simd, from, to),
+            DType::BF16 => load_as::<T, bf16, S>(simd, from, to),
+            DType::F16 => load_as::<T, f16, S>(simd, from, to),
+            _ => unreachable!("planes are real"),
+        }
+        if from.lanes < padded {
+            for t in 0..from.steps {
+                to.row(t, from.lanes, padded - from.lanes).fill(T::default());
             }
         }
     }
 }
 
-/// Converts a contiguous row of elements of a real type.
-///
-/// # Safety
-/// As many elements as `to` has can be read.
+/// Converts a contiguous row of elements of a real type, as many as `to` has.
 #[inline(always)]
-pub(crate) unsafe fn load_row<T: Real, S: Isa>(simd: S, dtype: DType, from: *const u8, to: &mut [T]) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match dtype {
-            DType::F32 => f32::load_row(simd, core::slice::from_raw_parts(from.cast(), to.len()), to),
-            DType::F64 => f64::load_row(simd, core::slice::from_raw_parts(from.cast(), to.len()), to),
-            DType::BF16 => bf16::load_row(simd, core::slice::from_raw_parts(from.cast(), to.len()), to),
-            DType::F16 => f16::load_row(simd, core::slice::from_raw_parts(from.cast(), to.len()), to),
-            _ => unreachable!("rows are real"),
-        }
+pub(crate) fn load_row<T: Real, S: Isa>(simd: S, dtype: DType, from: Array<u8>, to: &mut [T]) {
+    match dtype {
+        DType::F32 => f32::load_row(simd, from.elements().shared(0, to.len()), to),
+        DType::F64 => f64::load_row(simd, from.elements().shared(0, to.len()), to),
+        DType::BF16 => bf16::load_row(simd, from.elements().shared(0, to.len()), to),
+        DType::F16 => f16::load_row(simd, from.elements().shared(0, to.len()), to),
+        _ => unreachable!("rows are real"),
     }
 }
 
 /// The inverse of [`load_row`].
-///
-/// # Safety
-/// As many elements as `from` has can be written.
 #[inline(always)]
-pub(crate) unsafe fn store_row<T: Real, S: Isa>(simd: S, from: &[T], dtype: DType, to: *mut u8) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match dtype {
-            DType::F32 => f32::store_row(simd, from, core::slice::from_raw_parts_mut(to.cast(), from.len())),
-            DType::F64 => f64::store_row(simd, from, core::slice::from_raw_parts_mut(to.cast(), from.len())),
-            DType::BF16 => bf16::store_row(simd, from, core::slice::from_raw_parts_mut(to.cast(), from.len())),
-            DType::F16 => f16::store_row(simd, from, core::slice::from_raw_parts_mut(to.cast(), from.len())),
-            _ => unreachable!("rows are real"),
-        }
+pub(crate) fn store_row<T: Real, S: Isa>(simd: S, from: &[T], dtype: DType, to: Array<u8>) {
+    match dtype {
+        DType::F32 => f32::store_row(simd, from, to.elements().slice(0, from.len())),
+        DType::F64 => f64::store_row(simd, from, to.elements().slice(0, from.len())),
+        DType::BF16 => bf16::store_row(simd, from, to.elements().slice(0, from.len())),
+        DType::F16 => f16::store_row(simd, from, to.elements().slice(0, from.len())),
+        _ => unreachable!("rows are real"),
     }
 }
 
 /// [`load`] as code of a level.
-///
-/// # Safety
-/// As [`load`].
-pub(crate) unsafe fn load_on<T: Real>(level: Level, from: Area, padded: usize, to: Tile<T>) {
+pub(crate) fn load_on<T: Real>(level: Level, from: Area, padded: usize, to: Tile<T>) {
     debug_assert!(from.plane.has(from.lanes, from.steps), "the area lies inside its tensor");
     level.dispatch(Load { from, padded, to });
 }
 
 /// [`store`] as code of a level.
-///
-/// # Safety
-/// As [`store`].
-pub(crate) unsafe fn store_on<T: Real>(level: Level, from: Tile<T>, to: AreaMut) {
+pub(crate) fn store_on<T: Real>(level: Level, from: Tile<T>, to: AreaMut) {
     debug_assert!(to.plane.has(to.lanes, to.steps), "the area lies inside its tensor");
     level.dispatch(Store { from, to });
 }
 
 /// [`load_parts`] as code of a level.
-///
-/// # Safety
-/// As [`load_parts`].
-pub(crate) unsafe fn load_parts_on<T: Real>(level: Level, from: Area, parts: usize, padded: usize, to: Array<T>) {
+pub(crate) fn load_parts_on<T: Real>(level: Level, from: Area, parts: usize, padded: usize, to: Array<T>) {
     level.dispatch(LoadParts { from, parts, padded, to });
 }
 
 /// [`store_parts`] as code of a level.
-///
-/// # Safety
-/// As [`store_parts`].
-pub(crate) unsafe fn store_parts_on<T: Real>(level: Level, from: Array<T>, parts: usize, padded: usize, to: AreaMut) {
+pub(crate) fn store_parts_on<T: Real>(level: Level, from: Array<T>, parts: usize, padded: usize, to: AreaMut) {
     level.dispatch(StoreParts { from, parts, padded, to });
 }
 
-/// The contract of [`load_parts_on`], the only maker of this.
+/// See [`load_parts`].
 struct LoadParts<T> {
     from: Area,
     parts: usize,
@@ -189,12 +166,11 @@ impl<T: Real> Kernel for LoadParts<T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        // SAFETY: see above.
-        unsafe { load_parts(simd, self.from, self.parts, self.padded, self.to) }
+        load_parts(simd, self.from, self.parts, self.padded, self.to);
     }
 }
 
-/// The contract of [`store_parts_on`], the only maker of this.
+/// See [`store_parts`].
 struct StoreParts<T> {
     from: Array<T>,
     parts: usize,
@@ -206,175 +182,123 @@ impl<T: Real> Kernel for StoreParts<T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        // SAFETY: see above.
-        unsafe { store_parts(simd, self.from, self.parts, self.padded, self.to) }
+        store_parts(simd, self.from, self.parts, self.padded, self.to);
     }
 }
 
 /// Loads any number of steps of a real or complex area into `parts` (1 or 2) real tiles side by side: element (step, part, lane) is at
 /// `(step * parts + part) * padded + lane`. A real plane has zero imaginary parts; one part of a complex plane is its real part.
-///
-/// # Safety
-/// As [`load`], with rows of `parts * padded`.
 #[inline(always)]
-pub(crate) unsafe fn load_parts<T: Real, S: Isa>(simd: S, from: Area, parts: usize, padded: usize, to: Array<T>) {
+pub(crate) fn load_parts<T: Real, S: Isa>(simd: S, from: Area, parts: usize, padded: usize, to: Array<T>) {
     let Area { plane, lanes, steps } = from;
     let to = Tile::new(to, parts * padded);
-    // SAFETY: the caller's contract, a piece of at most STEPS at a time.
-    unsafe {
-        if let Some(plane) = plane.interleaved(parts) {
-            return load_parts(simd, plane.area(lanes, 2 * steps), 1, padded, to.array);
-        }
-        let mut start = 0;
-        while start < steps {
-            let (count, to) = (STEPS.min(steps - start), to.from(start, 0));
-            load(simd, plane.at(0, start).area(lanes, count), padded, to);
-            if parts == 2 && plane.complex {
-                load(simd, plane.imaginary().at(0, start).area(lanes, count), padded, to.from(0, padded));
-            } else if parts == 2 {
-                (0..count).for_each(|t| to.row(t, padded, padded).fill(T::default()));
-            }
-            start += count;
+    if let Some(plane) = plane.interleaved(parts) {
+        return load_parts(simd, plane.area(lanes, 2 * steps), 1, padded, to.array);
+    }
+    for start in (0..steps).step_by(STEPS) {
+        let (count, to) = (STEPS.min(steps - start), to.from(start, 0));
+        load(simd, plane.at(0, start).area(lanes, count), padded, to);
+        if parts == 2 && plane.complex {
+            load(simd, plane.imaginary().at(0, start).area(lanes, count), padded, to.from(0, padded));
+        } else if parts == 2 {
+            (0..count).for_each(|t| to.row(t, padded, padded).fill(T::default()));
         }
     }
 }
 
 /// The inverse of [`load_parts`].
-///
-/// # Safety
-/// As [`store`], with rows of `parts * padded`.
 #[inline(always)]
-pub(crate) unsafe fn store_parts<T: Real, S: Isa>(simd: S, from: Array<T>, parts: usize, padded: usize, to: AreaMut) {
+pub(crate) fn store_parts<T: Real, S: Isa>(simd: S, from: Array<T>, parts: usize, padded: usize, to: AreaMut) {
     let Area { plane, lanes, steps } = to;
     let from = Tile::new(from, parts * padded);
-    // SAFETY: the caller's contract, a piece of at most STEPS at a time.
-    unsafe {
-        if let Some(plane) = plane.interleaved(parts) {
-            return store_parts(simd, from.array, 1, padded, plane.area(lanes, 2 * steps));
-        }
-        let mut start = 0;
-        while start < steps {
-            let (count, from) = (STEPS.min(steps - start), from.from(start, 0));
-            store(simd, from, plane.at(0, start).area(lanes, count));
-            if parts == 2 && plane.complex {
-                store(simd, from.from(0, padded), plane.imaginary().at(0, start).area(lanes, count));
-            }
-            start += count;
+    if let Some(plane) = plane.interleaved(parts) {
+        return store_parts(simd, from.array, 1, padded, plane.area(lanes, 2 * steps));
+    }
+    for start in (0..steps).step_by(STEPS) {
+        let (count, from) = (STEPS.min(steps - start), from.from(start, 0));
+        store(simd, from, plane.at(0, start).area(lanes, count));
+        if parts == 2 && plane.complex {
+            store(simd, from.from(0, padded), plane.imaginary().at(0, start).area(lanes, count));
         }
     }
 }
 
-/// # Safety
-/// As [`load`], and `E` is the plane's own type.
+/// [`load`] of a plane of elements `E`.
 #[inline(always)]
-unsafe fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, to: Tile<T>) {
+fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, to: Tile<T>) {
     let Area { plane, lanes, steps } = from;
-    let (src, lane_step, time_step) = (plane.ptr().cast::<E>(), plane.lane_step, plane.time_step);
-    // SAFETY: every access is inside lanes x steps of the plane or of the tile.
-    unsafe {
-        if time_step == 1 && steps >= T::lanes::<S>() {
-            load_along_time::<T, E, S>(simd, from, to);
-        } else if lane_step == 1 {
-            for t in 0..steps {
-                let row = core::slice::from_raw_parts(src.offset(t as isize * time_step), lanes);
-                E::load_row(simd, row, to.row(t, 0, lanes));
-            }
-        } else if lane_step == 0 && lanes > 0 {
-            for t in 0..steps {
-                to.row(t, 0, lanes).fill((*src.offset(t as isize * time_step)).load());
-            }
-        } else if steps < T::lanes::<S>() {
-            // a few steps are not worth a transposition: one row of the tile after the other
-            for t in 0..steps {
-                for lane in 0..lanes {
-                    *to.at(t, lane, 1) = (*src.offset(lane as isize * lane_step + t as isize * time_step)).load();
-                }
-            }
-        } else {
+    if plane.time_step == 1 && steps >= T::lanes::<S>() {
+        load_along_time::<T, E, S>(simd, from, to);
+    } else if plane.lane_step == 1 {
+        for t in 0..steps {
+            E::load_row(simd, plane.lanes_of(t, lanes), to.row(t, 0, lanes));
+        }
+    } else if plane.lane_step == 0 && lanes > 0 {
+        for t in 0..steps {
+            to.row(t, 0, lanes).fill(plane.get::<E>(0, t).load());
+        }
+    } else if steps < T::lanes::<S>() {
+        // a few steps are not worth a transposition: one row of the tile after the other
+        for t in 0..steps {
             for lane in 0..lanes {
-                let row = src.offset(lane as isize * lane_step);
-                for t in 0..steps {
-                    *to.at(t, lane, 1) = (*row.offset(t as isize * time_step)).load();
-                }
+                to.set(t, lane, plane.get::<E>(lane, t).load());
+            }
+        }
+    } else {
+        for lane in 0..lanes {
+            for t in 0..steps {
+                to.set(t, lane, plane.get::<E>(lane, t).load());
             }
         }
     }
 }
 
 /// Rows along time become columns of the tile, a vector of lanes at a time: where they lie, or converted beforehand.
-///
-/// # Safety
-/// As [`load_as`], and time is contiguous.
 #[inline(always)]
-unsafe fn load_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, to: Tile<T>) {
+fn load_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, to: Tile<T>) {
     let Area { plane, lanes, steps } = from;
-    let (src, width) = (plane.ptr().cast::<E>(), T::lanes::<S>());
-    let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
-    let mut first = 0;
-    while first < lanes {
-        let count = width.min(lanes - first);
-        let mut rows = TimeRows { first: src.cast::<T>(), step: plane.lane_step };
-        // SAFETY: the rows lie inside the plane, and as many staged ones inside the stage.
-        unsafe {
-            if E::IS_COMPUTE_TYPE {
-                rows.first = rows.first.offset(first as isize * plane.lane_step);
-            } else {
-                let stage = staged.as_mut_ptr().cast::<T>();
-                for i in 0..count {
-                    let row = src.offset((first + i) as isize * plane.lane_step);
-                    let to = core::slice::from_raw_parts_mut(stage.add(i * STEPS), steps);
-                    E::load_row(simd, core::slice::from_raw_parts(row, steps), to);
-                }
-                rows = TimeRows { first: stage, step: STEPS as isize };
-            }
-            transpose_in(simd, rows, count, steps, to.from(0, first));
-        }
-        first += count;
-    }
-}
-
-/// Rows of the compute type along time.
-struct TimeRows<T> {
-    first: *const T,
-    step: isize,
-}
-
-/// Rows become columns of the tile.
-///
-/// # Safety
-/// `count` rows of `steps` elements can be read, and `steps` rows of the tile written.
-#[inline(always)]
-unsafe fn transpose_in<T: Real, S: Isa>(simd: S, rows: TimeRows<T>, count: usize, steps: usize, to: Tile<T>) {
     let width = T::lanes::<S>();
-    let whole = if count == width { steps - steps % width } else { 0 };
-    // SAFETY: the blocks lie inside the rows and inside the tile.
-    unsafe {
-        let mut t = 0;
-        while t < whole {
-            T::transpose(simd, rows.first.add(t), rows.step, to.square(t, 0, width), to.pitch as isize);
-            t += width;
+    let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
+    for first in (0..lanes).step_by(width) {
+        let (count, to) = (width.min(lanes - first), to.from(0, first));
+        let stage = stage(&mut staged);
+        if !E::IS_COMPUTE_TYPE {
+            for i in 0..count {
+                E::load_row(simd, plane.steps_of(first + i, steps), stage.row(i, 0, steps));
+            }
+        }
+        let whole = if count == width { steps - steps % width } else { 0 };
+        for t in (0..whole).step_by(width) {
+            let (rows, step) = match E::IS_COMPUTE_TYPE {
+                true => (plane.address::<T>(first, t, [width; 2]), plane.lane_step),
+                false => (stage.from(0, t).square(width).cast_const(), STEPS as isize),
+            };
+            // SAFETY: a square of the plane or of the stage, and one of the tile.
+            unsafe { T::transpose(simd, rows, step, to.from(t, 0).square(width), to.pitch as isize) };
         }
         for i in 0..count {
-            let row = rows.first.offset(i as isize * rows.step);
             for t in whole..steps {
-                *to.at(t, i, 1) = *row.add(t);
+                to.set(t, i, if E::IS_COMPUTE_TYPE { plane.get::<T>(first + i, t) } else { stage.get(i, t) });
             }
         }
     }
+}
+
+/// Rows for a vector of lanes.
+#[inline(always)]
+fn stage<T>(memory: &mut MaybeUninit<[T; MAX_LANES * STEPS]>) -> Tile<T> {
+    // SAFETY: the memory is the caller's, who writes it before it is read.
+    Tile::new(unsafe { Array::from_raw(memory.as_mut_ptr().cast::<T>(), MAX_LANES * STEPS) }, STEPS)
 }
 
 /// Stores an area of at most STEPS steps from a tile, rounding to the plane's type.
-///
-/// # Safety
-/// - The area can be written, and no other thread uses it meanwhile.
-/// - The tile has a row with the area's lanes for each step.
 #[inline(always)]
-pub(crate) unsafe fn store<T: Real, S: Isa>(simd: S, from: Tile<T>, to: AreaMut) {
+pub(crate) fn store<T: Real, S: Isa>(simd: S, from: Tile<T>, to: AreaMut) {
     debug_assert!(to.plane.has(to.lanes, to.steps), "the area lies inside its tensor");
-    outline(simd, Store { from, to });
+    simd.call(Store { from, to });
 }
 
-/// The contract of [`store`], the only maker of this.
+/// See [`store`].
 struct Store<T> {
     from: Tile<T>,
     to: AreaMut,
@@ -385,88 +309,69 @@ impl<T: Real> Kernel for Store<T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let Store { from, to } = self;
-        // SAFETY: the contract of `store`; the type is the plane's own.
-        unsafe {
-            match to.plane.dtype {
-                DType::F32 => store_as::<T, f32, S>(simd, from, to),
-                DType::F64 => store_as::<T, f64, S>(simd, from, to),
-                DType::BF16 => store_as::<T, bf16, S>(simd, from, to),
-                DType::F16 => store_as::<T, f16, S>(simd, from, to),
-                _ => unreachable!("planes are real"),
-            }
+        match to.plane.dtype {
+            DType::F32 => store_as::<T, f32, S>(simd, from, to),
+            DType::F64 => store_as::<T, f64, S>(simd, from, to),
+            DType::BF16 => store_as::<T, bf16, S>(simd, from, to),
+            DType::F16 => store_as::<T, f16, S>(simd, from, to),
+            _ => unreachable!("planes are real"),
         }
     }
 }
 
-/// # Safety
-/// As [`store`], and `E` is the plane's own type.
+/// [`store`] to a plane of elements `E`.
 #[inline(always)]
-unsafe fn store_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Tile<T>, to: AreaMut) {
+fn store_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Tile<T>, to: AreaMut) {
     let Area { plane, lanes, steps } = to;
-    let (dst, lane_step, time_step) = (plane.ptr().cast::<E>(), plane.lane_step, plane.time_step);
-    // SAFETY: every access is inside lanes x steps of the plane or of the tile.
-    unsafe {
-        if time_step == 1 && steps >= T::lanes::<S>() {
-            store_along_time::<T, E, S>(simd, from, to);
-        } else if lane_step == 1 {
-            for t in 0..steps {
-                let row = core::slice::from_raw_parts_mut(dst.offset(t as isize * time_step), lanes);
-                E::store_row(simd, from.row(t, 0, lanes), row);
-            }
-        } else if steps < T::lanes::<S>() {
-            for t in 0..steps {
-                for lane in 0..lanes {
-                    *dst.offset(lane as isize * lane_step + t as isize * time_step) = E::store(*from.at(t, lane, 1));
-                }
-            }
-        } else {
+    if plane.time_step == 1 && steps >= T::lanes::<S>() {
+        store_along_time::<T, E, S>(simd, from, to);
+    } else if plane.lane_step == 1 {
+        for t in 0..steps {
+            E::store_row(simd, from.row(t, 0, lanes), plane.lanes_of(t, lanes));
+        }
+    } else if steps < T::lanes::<S>() {
+        for t in 0..steps {
             for lane in 0..lanes {
-                let row = dst.offset(lane as isize * lane_step);
-                for t in 0..steps {
-                    *row.offset(t as isize * time_step) = E::store(*from.at(t, lane, 1));
-                }
+                plane.set(lane, t, E::store(from.get(t, lane)));
+            }
+        }
+    } else {
+        for lane in 0..lanes {
+            for t in 0..steps {
+                plane.set(lane, t, E::store(from.get(t, lane)));
             }
         }
     }
 }
 
 /// The inverse of [`load_along_time`].
-///
-/// # Safety
-/// As [`store_as`], and time is contiguous.
 #[inline(always)]
-unsafe fn store_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Tile<T>, to: AreaMut) {
+fn store_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Tile<T>, to: AreaMut) {
     let Area { plane, lanes, steps } = to;
-    let (dst, width) = (plane.ptr().cast::<E>(), T::lanes::<S>());
+    let width = T::lanes::<S>();
     let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
-    let mut first = 0;
-    while first < lanes {
-        let count = width.min(lanes - first);
+    for first in (0..lanes).step_by(width) {
+        let (count, from) = (width.min(lanes - first), from.from(0, first));
+        let stage = stage(&mut staged);
         let whole = if count == width { steps - steps % width } else { 0 };
-        let (mut rows, mut step) = (dst.cast::<T>(), plane.lane_step);
-        // SAFETY: the rows lie inside the plane, and as many staged ones inside the stage.
-        unsafe {
-            if E::IS_COMPUTE_TYPE {
-                rows = rows.offset(first as isize * step);
-            } else {
-                (rows, step) = (staged.as_mut_ptr().cast::<T>(), STEPS as isize);
-            }
-            let mut t = 0;
-            while t < whole {
-                T::transpose(simd, from.square(t, first, width), from.pitch as isize, rows.add(t), step);
-                t += width;
-            }
-            for i in 0..count {
-                let row = rows.offset(i as isize * step);
-                for t in whole..steps {
-                    *row.add(t) = *from.at(t, first + i, 1);
+        for t in (0..whole).step_by(width) {
+            let (rows, step) = match E::IS_COMPUTE_TYPE {
+                true => (plane.address::<T>(first, t, [width; 2]), plane.lane_step),
+                false => (stage.from(0, t).square(width), STEPS as isize),
+            };
+            // SAFETY: a square of the tile, and one of the plane or of the stage.
+            unsafe { T::transpose(simd, from.from(t, 0).square(width), from.pitch as isize, rows, step) };
+        }
+        for i in 0..count {
+            for t in whole..steps {
+                match E::IS_COMPUTE_TYPE {
+                    true => plane.set::<T>(first + i, t, from.get(t, i)),
+                    false => stage.set(i, t, from.get(t, i)),
                 }
-                if !E::IS_COMPUTE_TYPE {
-                    let to = dst.offset((first + i) as isize * plane.lane_step);
-                    E::store_row(simd, core::slice::from_raw_parts(row, steps), core::slice::from_raw_parts_mut(to, steps));
-                }
+            }
+            if !E::IS_COMPUTE_TYPE {
+                E::store_row(simd, stage.row(i, 0, steps), plane.steps_of(first + i, steps));
             }
         }
-        first += count;
     }
 }

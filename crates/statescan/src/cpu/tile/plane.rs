@@ -1,6 +1,6 @@
 //! Strided planes of tensors.
 
-use crate::tensor::{DType, RawViewMut, View};
+use crate::tensor::{DType, Element, RawViewMut, View};
 
 /// Where a plane begins: memory that is read, or memory that is written.
 pub(crate) trait Address: Copy + Send + Sync {
@@ -15,7 +15,7 @@ pub(crate) struct Read(*const u8);
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Write(*mut u8);
 
-// SAFETY: an address; whoever loads or stores through it answers for the access.
+// SAFETY: an address; see `PlaneOf` for who answers for the accesses.
 unsafe impl Send for Read {}
 // SAFETY: as above.
 unsafe impl Sync for Read {}
@@ -39,6 +39,9 @@ impl Address for Write {
 }
 
 /// A two-dimensional strided part of a tensor: lanes x steps, real elements.
+///
+/// It is an address, made from a view, and has the promises of that: it is used only while the view's elements are borrowed, and an element
+/// is written by one thread alone, as [`RawViewMut`] says. Debug builds check that what is accessed lies inside.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlaneOf<A> {
     start: A,
@@ -80,6 +83,35 @@ impl Plane {
     pub(crate) fn pairs(self) -> Option<(*const f64, isize)> {
         self.in_pairs().map(|step| (self.start.0.cast(), step))
     }
+
+    /// An element of the plane's type `E`.
+    #[inline(always)]
+    pub(crate) fn get<E: Element>(self, lane: usize, step: usize) -> E {
+        // SAFETY: the promises of `PlaneOf`: the element lies inside, which debug builds check.
+        unsafe { *self.place::<E>(lane, step, [1, 1]).0.cast() }
+    }
+
+    /// Neighbouring lanes of a step, where lanes lie side by side.
+    #[inline(always)]
+    pub(crate) fn lanes_of<'s, E: Element>(self, step: usize, lanes: usize) -> &'s [E] {
+        debug_assert!(self.lane_step == 1 || lanes <= 1, "lanes lie side by side");
+        // SAFETY: as in `get`, for so many lanes.
+        unsafe { core::slice::from_raw_parts(self.place::<E>(0, step, [lanes, 1]).0.cast(), lanes) }
+    }
+
+    /// Steps of a lane, where steps lie side by side.
+    #[inline(always)]
+    pub(crate) fn steps_of<'s, E: Element>(self, lane: usize, steps: usize) -> &'s [E] {
+        debug_assert!(self.time_step == 1 || steps <= 1, "steps lie side by side");
+        // SAFETY: as in `get`, for so many steps.
+        unsafe { core::slice::from_raw_parts(self.place::<E>(lane, 0, [1, steps]).0.cast(), steps) }
+    }
+
+    /// Where so many lanes and steps begin.
+    #[inline(always)]
+    pub(super) fn address<E: Element>(self, lane: usize, step: usize, count: [usize; 2]) -> *const E {
+        self.place::<E>(lane, step, count).0.cast()
+    }
 }
 
 impl PlaneMut {
@@ -111,14 +143,38 @@ impl PlaneMut {
         }
     }
 
-    #[inline(always)]
-    pub(super) fn ptr(self) -> *mut u8 {
-        self.start.0
-    }
-
     /// As [`Plane::pairs`].
     pub(crate) fn pairs(self) -> Option<(*mut f64, isize)> {
         self.in_pairs().map(|step| (self.start.0.cast(), step))
+    }
+
+    /// Writes an element of the plane's type `E`.
+    #[inline(always)]
+    pub(crate) fn set<E: Element>(self, lane: usize, step: usize, value: E) {
+        // SAFETY: the promises of `PlaneOf`: the element lies inside, which debug builds check, and is this thread's.
+        unsafe { *self.place::<E>(lane, step, [1, 1]).0.cast() = value };
+    }
+
+    /// As [`Plane::lanes_of`].
+    #[inline(always)]
+    pub(crate) fn lanes_of<'s, E: Element>(self, step: usize, lanes: usize) -> &'s mut [E] {
+        debug_assert!(self.lane_step == 1 || lanes <= 1, "lanes lie side by side");
+        // SAFETY: as in `set`, for so many lanes.
+        unsafe { core::slice::from_raw_parts_mut(self.place::<E>(0, step, [lanes, 1]).0.cast(), lanes) }
+    }
+
+    /// As [`Plane::steps_of`].
+    #[inline(always)]
+    pub(crate) fn steps_of<'s, E: Element>(self, lane: usize, steps: usize) -> &'s mut [E] {
+        debug_assert!(self.time_step == 1 || steps <= 1, "steps lie side by side");
+        // SAFETY: as in `set`, for so many steps.
+        unsafe { core::slice::from_raw_parts_mut(self.place::<E>(lane, 0, [1, steps]).0.cast(), steps) }
+    }
+
+    /// As [`Plane::address`].
+    #[inline(always)]
+    pub(super) fn address<E: Element>(self, lane: usize, step: usize, count: [usize; 2]) -> *mut E {
+        self.place::<E>(lane, step, count).0.cast()
     }
 }
 
@@ -186,6 +242,15 @@ impl<A: Address> PlaneOf<A> {
             left: [lanes, self.left[1]],
             ..self
         }
+    }
+
+    /// Where a lane and a step are, from which on so many of both are to be used.
+    #[inline(always)]
+    fn place<E: Element>(self, lane: usize, step: usize, [lanes, steps]: [usize; 2]) -> A {
+        debug_assert!(self.dtype == E::DTYPE, "elements of the plane's type");
+        debug_assert!(self.has(lane + lanes, step + steps), "the elements lie inside their tensor");
+        let elements = lane as isize * self.lane_step + step as isize * self.time_step;
+        self.start.moved(elements * size_of::<E>() as isize)
     }
 
     fn in_pairs(self) -> Option<isize> {

@@ -1,11 +1,12 @@
 //! Storage types: conversion to the compute type and back.
 
 use super::super::simd::{Isa, Real, V};
-use super::MAX_LANES;
+use super::{Array, MAX_LANES};
+use crate::tensor::Element;
 use half::{bf16, f16};
 
 /// Conversion between a storage type and a compute type.
-pub(crate) trait Storage<T>: Copy {
+pub(crate) trait Storage<T>: Element {
     /// Whether no conversion is needed.
     const IS_COMPUTE_TYPE: bool = false;
     fn load(self) -> T;
@@ -27,39 +28,25 @@ pub(crate) trait Storage<T>: Copy {
             *d = Self::store(*s);
         }
     }
-    /// Converts as many neighbours as a vector has lanes.
-    ///
-    /// # Safety
-    /// They can be read.
+    /// Converts as many neighbours as a vector has lanes, from element `at` on.
     #[inline(always)]
-    unsafe fn load_vector<S: Isa>(simd: S, src: *const Self) -> V<T, S>
+    fn load_vector<S: Isa>(simd: S, from: Array<Self>, at: usize) -> V<T, S>
     where
         T: Real,
     {
         let mut row = [T::default(); MAX_LANES];
-        let row = &mut row[..T::lanes::<S>()];
-        // SAFETY: the caller's contract; the row is as long as a vector.
-        unsafe {
-            Self::load_row(simd, core::slice::from_raw_parts(src, row.len()), row);
-            V::load(simd, row.as_ptr())
-        }
+        let lanes = T::lanes::<S>();
+        Self::load_row(simd, from.shared(at, lanes), &mut row[..lanes]);
+        V::from_array(simd, &row)
     }
     /// The inverse of [`Storage::load_vector`].
-    ///
-    /// # Safety
-    /// As many elements can be written.
     #[inline(always)]
-    unsafe fn store_vector<S: Isa>(vector: V<T, S>, dst: *mut Self)
+    fn store_vector<S: Isa>(vector: V<T, S>, to: Array<Self>, at: usize)
     where
         T: Real,
     {
-        let mut row = [T::default(); MAX_LANES];
-        let row = &mut row[..T::lanes::<S>()];
-        // SAFETY: as above.
-        unsafe {
-            vector.store(row.as_mut_ptr());
-            Self::store_row(vector.simd(), row, core::slice::from_raw_parts_mut(dst, row.len()));
-        }
+        let lanes = T::lanes::<S>();
+        Self::store_row(vector.simd(), &vector.to_array()[..lanes], to.slice(at, lanes));
     }
 }
 

@@ -50,17 +50,14 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targe
             let of_group = |g: usize| partial[(g * plan.blocks + block) * chunk + channel * SUMS + k];
             (0..plan.groups.len()).map(of_group).sum::<f64>()
         };
-        // SAFETY: the offsets are those of elements (d, k) and (d,), written by this thread alone.
-        unsafe {
-            if let Some(weight) = &targets.weight {
-                let strides = weight.strides();
-                for k in 0..problem.width {
-                    weight.write(d as isize * strides[0] + k as isize * strides[1], total(k).into());
-                }
+        if let Some(weight) = &targets.weight {
+            let strides = weight.strides();
+            for k in 0..problem.width {
+                weight.write(d as isize * strides[0] + k as isize * strides[1], total(k).into());
             }
-            if let Some(bias) = &targets.bias {
-                bias.write(d as isize * bias.strides()[0], total(TAPS).into());
-            }
+        }
+        if let Some(bias) = &targets.bias {
+            bias.write(d as isize * bias.strides()[0], total(TAPS).into());
         }
     }
 }
@@ -85,82 +82,68 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
         let Job { problem, plan, tiling, group, block, .. } = self;
         let by_input = self.scratch.tiles[3];
         for (first, channels) in tiles(plan, problem.dim, block) {
-            // SAFETY: pieces and channels are within the checked views; the tiles hold a piece with its surroundings.
-            unsafe {
-                let (weight, bias) = (&problem.weight, problem.bias.as_ref());
-                self.scratch.filters.load(simd, tiling, weight, bias, (first, channels));
-                for piece in plan.group(group) {
-                    let steps = piece.end - piece.start;
-                    let dx = self.targets.x.as_ref().map(|v| plane_mut(v, piece.batch).at(first, piece.start));
-                    let dx = dx.map(|plane| plane.area(channels, steps));
-                    let Some(index) = piece.segment else {
-                        if let Some(dx) = dx {
-                            tiling.zero(by_input, channels, 0, steps);
-                            tiling.store(simd, by_input, dx);
-                        }
-                        continue;
-                    };
-                    let segment = &problem.segments.list[index];
-                    let at = Window { tiling, problem, segment, first, channels };
-                    self.sums(simd, piece, at);
-                    self.inputs(simd, piece, at, dx);
-                }
+            let (weight, bias) = (&problem.weight, problem.bias.as_ref());
+            self.scratch.filters.load(simd, tiling, weight, bias, (first, channels));
+            for piece in plan.group(group) {
+                let steps = piece.end - piece.start;
+                let dx = self.targets.x.as_ref().map(|v| plane_mut(v, piece.batch).at(first, piece.start));
+                let dx = dx.map(|plane| plane.area(channels, steps));
+                let Some(index) = piece.segment else {
+                    if let Some(dx) = dx {
+                        tiling.zero(by_input, channels, 0, steps);
+                        tiling.store(simd, by_input, dx);
+                    }
+                    continue;
+                };
+                let segment = &problem.segments.list[index];
+                let at = Window { tiling, problem, segment, first, channels };
+                self.sums(simd, piece, at);
+                self.inputs(simd, piece, at, dx);
             }
         }
     }
 }
 
-/// The stages of a piece. The contract of each: the piece lies within the problem, no other thread has its channels, and the filters are
-/// those of the channels.
+/// The stages of a piece, whose channels no other thread has; the filters are those of the channels.
 impl<T: Real> Job<'_, '_, T> {
     /// The gradient by the sums before silu, from position W-1 on, with zeros around it; adds to the gradients by the filters.
-    ///
-    /// # Safety
-    /// See above.
     #[inline(always)]
-    unsafe fn sums<S: Isa>(&mut self, simd: S, piece: &Piece, at: Window<'_, '_>) {
+    fn sums<S: Isa>(&mut self, simd: S, piece: &Piece, at: Window<'_, '_>) {
         let Window { tiling, problem, segment, first, channels } = at;
         let [window, by_y, by_sum, _] = self.scratch.tiles;
         let (before, steps) = (problem.width - 1, piece.end - piece.start);
         // steps after the piece whose sums reach back into it
         let after = before.min(segment.end - piece.end);
         let (from, count) = (tiling.at(before), steps + after);
-        // SAFETY: see above.
-        unsafe {
-            if problem.silu || self.sums.is_some() {
-                at.load(simd, piece.start, count, window);
-            }
-            tiling.zero(by_sum, channels, 0, before);
-            match &self.sources.y {
-                None => tiling.zero(by_sum, channels, before, count),
-                Some(dy) => {
-                    let dy = plane(dy, piece.batch).at(first, piece.start).area(channels, count);
-                    let loaded = if problem.silu { by_y } else { by_sum };
-                    tiling.load(simd, dy, loaded.from(from));
-                    if problem.silu {
-                        let filters = self.scratch.filters;
-                        let convolution =
-                            Convolution { axis: tiling.axis, filters, channels, count, silu: false, adjoint: false };
-                        convolution.run(simd, tiling.span(window, 0), tiling.span_mut(by_sum, before));
-                        through_silu::<T, S>(simd, tiling, (channels, count), by_y.from(from), by_sum.from(from));
-                    }
+        if problem.silu || self.sums.is_some() {
+            at.load(simd, piece.start, count, window);
+        }
+        tiling.zero(by_sum, channels, 0, before);
+        match &self.sources.y {
+            None => tiling.zero(by_sum, channels, before, count),
+            Some(dy) => {
+                let dy = plane(dy, piece.batch).at(first, piece.start).area(channels, count);
+                let loaded = if problem.silu { by_y } else { by_sum };
+                tiling.load(simd, dy, loaded.from(from));
+                if problem.silu {
+                    let filters = self.scratch.filters;
+                    let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: false, adjoint: false };
+                    convolution.run(simd, tiling.span(window, 0), tiling.span(by_sum, before));
+                    through_silu::<T, S>(simd, tiling, (channels, count), by_y.from(from), by_sum.from(from));
                 }
             }
-            tiling.zero(by_sum, channels, before + count, before - after);
-            if let Some(sums) = &mut self.sums {
-                let sums = &mut sums[(first % self.plan.block_channels) * SUMS..];
-                let of = FilterSums { tiling, width: problem.width, channels, count: steps, by_sum: by_sum.from(from), window };
-                of.add(simd, sums);
-            }
+        }
+        tiling.zero(by_sum, channels, before + count, before - after);
+        if let Some(sums) = &mut self.sums {
+            let sums = &mut sums[(first % self.plan.block_channels) * SUMS..];
+            let of = FilterSums { tiling, width: problem.width, channels, count: steps, by_sum: by_sum.from(from), window };
+            of.add(simd, sums);
         }
     }
 
     /// The gradients by the inputs of a piece, and before its segment if that begins with it, from those by the sums.
-    ///
-    /// # Safety
-    /// See above.
     #[inline(always)]
-    unsafe fn inputs<S: Isa>(&self, simd: S, piece: &Piece, at: Window<'_, '_>, dx: Option<AreaMut>) {
+    fn inputs<S: Isa>(&self, simd: S, piece: &Piece, at: Window<'_, '_>, dx: Option<AreaMut>) {
         let Window { tiling, problem, segment, first, channels } = at;
         let [_, _, by_sum, by_input] = self.scratch.tiles;
         let (before, steps) = (problem.width - 1, piece.end - piece.start);
@@ -172,75 +155,50 @@ impl<T: Real> Job<'_, '_, T> {
         let skip = if initial.is_some() { 0 } else { before };
         let (count, filters) = (before + steps - skip, self.scratch.filters);
         let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: false, adjoint: true };
-        // SAFETY: see above.
-        unsafe {
-            convolution.run(simd, tiling.span(by_sum, skip), tiling.span_mut(by_input, skip));
-            if let (Some(dlast), Some(place)) = (&self.sources.final_states, segment.last) {
-                let states = self.scratch.states;
-                tiling.taps().load(simd, state_plane(dlast, place).at(first, 0).area(channels, before), states);
-                add_final(at, piece, skip, states, by_input);
-            }
-            if let Some(dx) = dx {
-                tiling.store(simd, by_input.from(tiling.at(before)), dx);
-            }
-            if let Some((target, place)) = initial {
-                tiling.store(simd, by_input, state_plane_mut(target, place).at(first, 0).area(channels, before));
-            }
+        convolution.run(simd, tiling.span(by_sum, skip), tiling.span(by_input, skip));
+        if let (Some(dlast), Some(place)) = (&self.sources.final_states, segment.last) {
+            let states = self.scratch.states;
+            tiling.taps().load(simd, state_plane(dlast, place).at(first, 0).area(channels, before), states);
+            add_final(at, piece, skip, states, by_input);
+        }
+        if let Some(dx) = dx {
+            tiling.store(simd, by_input.from(tiling.at(before)), dx);
+        }
+        if let Some((target, place)) = initial {
+            tiling.store(simd, by_input, state_plane_mut(target, place).at(first, 0).area(channels, before));
         }
     }
 }
 
 /// `sum <- dy silu'(sum)`.
-///
-/// # Safety
-/// As [`convolve`].
 #[inline(always)]
-unsafe fn through_silu<T: Real, S: Isa>(
-    simd: S,
-    tiling: Tiling,
-    (channels, count): (usize, usize),
-    by_y: Array<T>,
-    sum: Array<T>,
-) {
+fn through_silu<T: Real, S: Isa>(simd: S, tiling: Tiling, (channels, count): (usize, usize), by_y: Array<T>, sum: Array<T>) {
     let walk = tiling.walk(channels, count, T::lanes::<S>());
     for line in 0..walk.lines {
         let (by_y, sum) = (by_y.from(line * walk.line_step), sum.from(line * walk.line_step));
         let mut position = 0;
-        // SAFETY: the caller's contract.
-        unsafe {
-            while position + 4 <= walk.positions {
-                times_slope::<T, S, 4>(simd, (by_y, sum), (position * walk.step, walk.step));
-                position += 4;
-            }
-            while position < walk.positions {
-                times_slope::<T, S, 1>(simd, (by_y, sum), (position * walk.step, walk.step));
-                position += 1;
-            }
+        while position + 4 <= walk.positions {
+            times_slope::<T, S, 4>(simd, (by_y, sum), (position * walk.step, walk.step));
+            position += 4;
+        }
+        while position < walk.positions {
+            times_slope::<T, S, 1>(simd, (by_y, sum), (position * walk.step, walk.step));
+            position += 1;
         }
     }
 }
 
 /// `R` vectors of [`through_silu`], from the first one on so many elements apart.
-///
-/// # Safety
-/// The tiles hold them.
 #[inline(always)]
-unsafe fn times_slope<T: Real, S: Isa, const R: usize>(
-    simd: S,
-    (by_y, sum): (Array<T>, Array<T>),
-    (first, step): (usize, usize),
-) {
+fn times_slope<T: Real, S: Isa, const R: usize>(simd: S, (by_y, sum): (Array<T>, Array<T>), (first, step): (usize, usize)) {
     let mut slope = [V::splat(simd, T::default()); R];
-    // SAFETY: the caller's contract.
-    unsafe {
-        for r in 0..R {
-            slope[r] = sum.load(simd, first + r * step);
-        }
-        slope = silu_derivative_each(slope);
-        for r in 0..R {
-            let at = first + r * step;
-            sum.store(at, by_y.load(simd, at) * slope[r]);
-        }
+    for r in 0..R {
+        slope[r] = sum.load(simd, first + r * step);
+    }
+    slope = silu_derivative_each(slope);
+    for r in 0..R {
+        let at = first + r * step;
+        sum.store(at, by_y.load(simd, at) * slope[r]);
     }
 }
 
@@ -256,29 +214,22 @@ struct FilterSums<T> {
 
 impl<T: Real> FilterSums<T> {
     /// Adds them to those of the channels, [`SUMS`] each.
-    ///
-    /// # Safety
-    /// The tiles hold the channels, `by_sum` the steps, and `window` W-1 more.
     #[inline(always)]
-    unsafe fn add<S: Isa>(&self, simd: S, sums: &mut [f64]) {
+    fn add<S: Isa>(&self, simd: S, sums: &mut [f64]) {
         let &FilterSums { tiling, width, channels, count, .. } = self;
         let lanes = T::lanes::<S>();
         let walk = tiling.walk(channels, count, lanes);
         for line in 0..walk.lines {
             for k in 0..=width {
-                // SAFETY: the caller's contract.
-                let sum = unsafe { self.whole_vectors(simd, walk, line, k) };
+                let sum = self.whole_vectors(simd, walk, line, k);
                 let slot = if k < width { k } else { TAPS };
                 match tiling.axis {
                     Axis::Time => {
-                        // SAFETY: the caller's contract.
-                        let rest = unsafe { self.rest(walk, line, k, count / lanes * lanes) };
+                        let rest = self.rest(walk, line, k, count / lanes * lanes);
                         sums[line * SUMS + slot] += rest.fold(sum.reduce_sum().to_f64(), |sum, term| sum + term);
                     }
                     Axis::Channels => {
-                        let mut row = [T::default(); MAX_LANES];
-                        // SAFETY: a vector has at most MAX_LANES lanes.
-                        unsafe { sum.store(row.as_mut_ptr()) };
+                        let row = sum.to_array();
                         for lane in 0..lanes.min(channels - line * lanes) {
                             sums[(line * lanes + lane) * SUMS + slot] += row[lane].to_f64();
                         }
@@ -289,11 +240,8 @@ impl<T: Real> FilterSums<T> {
     }
 
     /// The sum for a tap of a line, or for the bias, lane by lane.
-    ///
-    /// # Safety
-    /// As [`FilterSums::add`].
     #[inline(always)]
-    unsafe fn whole_vectors<S: Isa>(&self, simd: S, walk: Walk, line: usize, k: usize) -> V<T, S> {
+    fn whole_vectors<S: Isa>(&self, simd: S, walk: Walk, line: usize, k: usize) -> V<T, S> {
         let mut sum = [V::splat(simd, T::default()); 4];
         // along time the last vector reaches over the piece: what lies there must not be summed, not even as zero times NaN
         let whole = if self.tiling.axis == Axis::Time { self.count / T::lanes::<S>() } else { walk.positions };
@@ -301,58 +249,40 @@ impl<T: Real> FilterSums<T> {
         let by_sum = self.by_sum.from(line * walk.line_step);
         let window = self.window.from(line * walk.line_step + if tap { k * walk.tap } else { 0 });
         let mut position = 0;
-        // SAFETY: the caller's contract.
-        unsafe {
-            while position + 4 <= whole {
-                for r in 0..4 {
-                    sum[r] = term(by_sum, window, (position + r) * walk.step, tap, sum[r]);
-                }
-                position += 4;
+        while position + 4 <= whole {
+            for r in 0..4 {
+                sum[r] = term(by_sum, window, (position + r) * walk.step, tap, sum[r]);
             }
-            while position < whole {
-                sum[0] = term(by_sum, window, position * walk.step, tap, sum[0]);
-                position += 1;
-            }
+            position += 4;
+        }
+        while position < whole {
+            sum[0] = term(by_sum, window, position * walk.step, tap, sum[0]);
+            position += 1;
         }
         (sum[0] + sum[1]) + (sum[2] + sum[3])
     }
 
     /// The terms of the steps from `first` on, along time.
-    ///
-    /// # Safety
-    /// As [`FilterSums::add`].
     #[inline(always)]
-    unsafe fn rest(&self, walk: Walk, line: usize, k: usize, first: usize) -> impl Iterator<Item = f64> {
+    fn rest(&self, walk: Walk, line: usize, k: usize, first: usize) -> impl Iterator<Item = f64> {
         let (count, tap, at) = (self.count - first, k < self.width, line * walk.line_step + first);
-        // SAFETY: the caller's contract: both are steps of the piece and its window.
-        let (by_sum, window) = unsafe {
-            let window: &[T] = if tap { self.window.slice(at + k, count) } else { &[] };
-            (self.by_sum.slice(at, count), window)
-        };
+        let by_sum = self.by_sum.shared(at, count);
+        let window = if tap { self.window.shared(at + k, count) } else { &[] };
         (0..count).map(move |t| by_sum[t].to_f64() * if tap { window[t].to_f64() } else { 1.0 })
     }
 }
 
 /// One vector of a sum: with a tap, or of the bias.
-///
-/// # Safety
-/// As [`FilterSums::add`].
 #[inline(always)]
-unsafe fn term<T: Real, S: Isa>(by_sum: Array<T>, window: Array<T>, at: usize, tap: bool, sum: V<T, S>) -> V<T, S> {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let p = by_sum.load(sum.simd(), at);
-        if tap { p.mul_add(window.load(sum.simd(), at), sum) } else { p + sum }
-    }
+fn term<T: Real, S: Isa>(by_sum: Array<T>, window: Array<T>, at: usize, tap: bool, sum: V<T, S>) -> V<T, S> {
+    let p = by_sum.load(sum.simd(), at);
+    if tap { p.mul_add(window.load(sum.simd(), at), sum) } else { p + sum }
 }
 
 /// Adds the cotangent of the final states to the inputs they are copies of, where those lie in this piece (or, from position 0 on, before
 /// its segment).
-///
-/// # Safety
-/// The tiles hold the piece and what lies before it, and the states.
 #[inline(always)]
-unsafe fn add_final<T: Real>(at: Window<'_, '_>, piece: &Piece, skip: usize, states: Array<T>, by_input: Array<T>) {
+fn add_final<T: Real>(at: Window<'_, '_>, piece: &Piece, skip: usize, states: Array<T>, by_input: Array<T>) {
     let Window { tiling, problem, segment, channels, .. } = at;
     let before = problem.width - 1;
     for j in 0..before {
@@ -362,11 +292,8 @@ unsafe fn add_final<T: Real>(at: Window<'_, '_>, piece: &Piece, skip: usize, sta
             continue;
         }
         for c in 0..channels {
-            // SAFETY: the position is one of the tile.
-            unsafe {
-                let to = by_input.at(tiling.element(c, position), 1);
-                *to = *to + *states.at(tiling.taps().element(c, j), 1);
-            }
+            let to = tiling.element(c, position);
+            by_input.set(to, by_input.get(to) + states.get(tiling.taps().element(c, j)));
         }
     }
 }

@@ -47,25 +47,22 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
     fn run<S: Isa>(self, simd: S) {
         let Job { problem, targets, plan, tiling, group, block, .. } = self;
         for (first, channels) in tiles(plan, problem.dim, block) {
-            // SAFETY: pieces and channels are within the checked views; the tiles hold a piece with its surroundings.
-            unsafe {
-                let (weight, bias) = (&problem.weight, problem.bias.as_ref());
-                self.scratch.filters.load(simd, tiling, weight, bias, (first, channels));
-                for piece in plan.group(group) {
-                    let to = |y| plane_mut(y, piece.batch).at(first, piece.start);
-                    let Some(index) = piece.segment else {
-                        if let Some(y) = &targets.y {
-                            let (sums, steps) = (self.scratch.tiles[1], piece.end - piece.start);
-                            tiling.zero(sums, channels, 0, steps);
-                            tiling.store(simd, sums, to(y).area(channels, steps));
-                        }
-                        continue;
-                    };
-                    let segment = &problem.segments.list[index];
-                    let at = Window { tiling, problem, segment, first, channels };
-                    self.outputs(simd, piece, at);
-                    self.last_inputs(simd, piece, at);
-                }
+            let (weight, bias) = (&problem.weight, problem.bias.as_ref());
+            self.scratch.filters.load(simd, tiling, weight, bias, (first, channels));
+            for piece in plan.group(group) {
+                let to = |y| plane_mut(y, piece.batch).at(first, piece.start);
+                let Some(index) = piece.segment else {
+                    if let Some(y) = &targets.y {
+                        let (sums, steps) = (self.scratch.tiles[1], piece.end - piece.start);
+                        tiling.zero(sums, channels, 0, steps);
+                        tiling.store(simd, sums, to(y).area(channels, steps));
+                    }
+                    continue;
+                };
+                let segment = &problem.segments.list[index];
+                let at = Window { tiling, problem, segment, first, channels };
+                self.outputs(simd, piece, at);
+                self.last_inputs(simd, piece, at);
             }
         }
     }
@@ -73,37 +70,26 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
 
 impl<T: Real> Job<'_, '_, T> {
     /// The outputs of a piece.
-    ///
-    /// # Safety
-    /// - The channels of the piece lie within the problem, and no other thread has them.
-    /// - The filters are those of the channels.
     #[inline(always)]
-    unsafe fn outputs<S: Isa>(&self, simd: S, piece: &Piece, at: Window<'_, '_>) {
+    fn outputs<S: Isa>(&self, simd: S, piece: &Piece, at: Window<'_, '_>) {
         let Some(y) = &self.targets.y else { return };
         let Window { tiling, problem, first, channels, .. } = at;
         let (filters, [window, sums]) = (self.scratch.filters, self.scratch.tiles);
         let work = Work { simd, filters, piece, at };
-        // SAFETY: the caller's contract; the tiles hold a piece with its surroundings.
-        unsafe {
-            let staged = match tiling.axis {
-                Axis::Time if work.along_rows(y, self.scratch.states, (window, sums)) => 0,
-                Axis::Time => piece.end - piece.start,
-                Axis::Channels => work.along_channels(y),
-            };
-            at.load(simd, piece.start, staged, window);
-            let convolution =
-                Convolution { axis: tiling.axis, filters, channels, count: staged, silu: problem.silu, adjoint: false };
-            convolution.run(simd, tiling.span(window, 0), tiling.span_mut(sums, 0));
-            tiling.store(simd, sums, plane_mut(y, piece.batch).at(first, piece.start).area(channels, staged));
-        }
+        let staged = match tiling.axis {
+            Axis::Time if work.along_rows(y, self.scratch.states, (window, sums)) => 0,
+            Axis::Time => piece.end - piece.start,
+            Axis::Channels => work.along_channels(y),
+        };
+        at.load(simd, piece.start, staged, window);
+        let convolution = Convolution { axis: tiling.axis, filters, channels, count: staged, silu: problem.silu, adjoint: false };
+        convolution.run(simd, tiling.span(window, 0), tiling.span(sums, 0));
+        tiling.store(simd, sums, plane_mut(y, piece.batch).at(first, piece.start).area(channels, staged));
     }
 
     /// The final states of a segment that ends with a piece: its last inputs, or those of a short segment and what lies before it.
-    ///
-    /// # Safety
-    /// As [`Job::outputs`].
     #[inline(always)]
-    unsafe fn last_inputs<S: Isa>(&self, simd: S, piece: &Piece, at: Window<'_, '_>) {
+    fn last_inputs<S: Isa>(&self, simd: S, piece: &Piece, at: Window<'_, '_>) {
         let Window { tiling, problem, segment, first, channels } = at;
         let (Some(target), Some(place), true) = (&self.targets.final_states, segment.last, piece.end == segment.end) else {
             return;
@@ -111,11 +97,8 @@ impl<T: Real> Job<'_, '_, T> {
         let (before, length, window) = (problem.width - 1, segment.len(), self.scratch.tiles[0]);
         let last = if length >= 2 * before { before } else { length };
         let to = state_plane_mut(target, place).at(first, 0).area(channels, before);
-        // SAFETY: the caller's contract.
-        unsafe {
-            at.load(simd, segment.end - last, last, window);
-            tiling.store(simd, window.from(tiling.at(last)), to);
-        }
+        at.load(simd, segment.end - last, last, window);
+        tiling.store(simd, window.from(tiling.at(last)), to);
     }
 }
 
@@ -129,12 +112,8 @@ struct Work<'w, 'a, T, S> {
 
 impl<T: Real, S: Isa> Work<'_, '_, T, S> {
     /// Rows of time, if they lie in a way that allows it; whether they do.
-    ///
-    /// # Safety
-    /// - Channels and piece lie within the problem, and the filters are those of the channels.
-    /// - There is room for the states before the segment, a window and its sums.
     #[inline(always)]
-    unsafe fn along_rows(&self, y: &RawViewMut, states: Array<T>, room: (Array<T>, Array<T>)) -> bool {
+    fn along_rows(&self, y: &RawViewMut, states: Array<T>, room: (Array<T>, Array<T>)) -> bool {
         let Work { simd, filters, piece, at } = self;
         let Window { tiling, problem, segment, first, channels } = *at;
         let begins = piece.start == segment.start;
@@ -142,22 +121,15 @@ impl<T: Real, S: Isa> Work<'_, '_, T, S> {
         if piece.end - piece.start < T::lanes::<S>() {
             return false;
         }
-        // SAFETY: the caller's contract.
-        unsafe {
-            at.load_before(*simd, tiling.taps(), states);
-            rows.convolve(*simd, filters, (problem.silu, streams(y)), states, room);
-        }
+        at.load_before(*simd, tiling.taps(), states);
+        rows.convolve(*simd, filters, (problem.silu, streams(y)), states, room);
         true
     }
 
     /// Channels side by side, if they are whole vectors of the compute type; how many steps at the start are left, for they look back at what
     /// lies before the segment.
-    ///
-    /// # Safety
-    /// - Channels and piece lie within the problem.
-    /// - The filters are those of the channels.
     #[inline(always)]
-    unsafe fn along_channels(&self, y: &RawViewMut) -> usize {
+    fn along_channels(&self, y: &RawViewMut) -> usize {
         let &Work { simd, filters, piece, at } = self;
         let Window { tiling, problem, segment, first, channels } = at;
         let (before, steps) = (problem.width - 1, piece.end - piece.start);
@@ -166,12 +138,11 @@ impl<T: Real, S: Isa> Work<'_, '_, T, S> {
             return steps;
         }
         let start = piece.start + from;
-        let x = Span::<*const T>::of(&problem.x, piece.batch, first, start - before);
-        let Some((x, y)) = x.zip(Span::<*mut T>::of(y, piece.batch, first, start)) else { return steps };
+        let x = Span::<T>::of(&problem.x, piece.batch, first, start - before);
+        let Some((x, y)) = x.zip(Span::<T>::of_mut(y, piece.batch, first, start)) else { return steps };
         let count = steps - from;
         let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: problem.silu, adjoint: false };
-        // SAFETY: the caller's contract; taps look at most W-1 steps back, which lie in the same segment.
-        unsafe { convolution.run(simd, x, y) };
+        convolution.run(simd, x, y);
         from
     }
 }

@@ -60,12 +60,8 @@ pub(super) struct Filters<T> {
 
 impl<T: Real> Filters<T> {
     /// Loads the filters of channels from `first` on; no bias is a bias of zero.
-    ///
-    /// # Safety
-    /// - There are these channels.
-    /// - The arrays are this thread's, and have room for TAPS x channels and for channels, rounded up to whole vectors.
     #[inline(always)]
-    pub(super) unsafe fn load<S: Isa>(
+    pub(super) fn load<S: Isa>(
         &self,
         simd: S,
         tiling: Tiling,
@@ -73,25 +69,19 @@ impl<T: Real> Filters<T> {
         bias: Option<&View<'_>>,
         (first, channels): (usize, usize),
     ) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let source = Plane::of(weight, 0, 1).at(first, 0).area(channels, self.width);
-            tiling.taps().load(simd, source, self.weight);
-            self.bias.clear(channels.next_multiple_of(T::lanes::<S>()));
-            if let Some(bias) = bias {
-                // a plane needs a second axis, and there is one step along it
-                let source = Plane::of(&bias.expand(1, 1), 0, 1).at(first, 0).area(channels, 1);
-                tile::load(simd, source, channels, Tile::new(self.bias, channels));
-            }
+        let source = Plane::of(weight, 0, 1).at(first, 0).area(channels, self.width);
+        tiling.taps().load(simd, source, self.weight);
+        self.bias.clear(channels.next_multiple_of(T::lanes::<S>()));
+        if let Some(bias) = bias {
+            // a plane needs a second axis, and there is one step along it
+            let source = Plane::of(&bias.expand(1, 1), 0, 1).at(first, 0).area(channels, 1);
+            tile::load(simd, source, channels, Tile::new(self.bias, channels));
         }
     }
 
     /// The filter of a channel spread over vectors in `room`, for [`line`].
-    ///
-    /// # Safety
-    /// The filter is loaded.
     #[inline(always)]
-    unsafe fn along_time<S: Isa>(
+    fn along_time<S: Isa>(
         &self,
         simd: S,
         channel: usize,
@@ -100,61 +90,44 @@ impl<T: Real> Filters<T> {
         room: &mut [T; TAPS * MAX_LANES],
     ) -> Taps<T, S> {
         let lanes = T::lanes::<S>();
-        // SAFETY: the caller's contract.
-        let (weight, bias) = unsafe { (self.weight.slice(channel * TAPS, self.width), *self.bias.at(channel, 1)) };
+        let (weight, bias) = (self.weight.shared(channel * TAPS, self.width), self.bias.get(channel));
         for k in 0..self.width {
             let from = if adjoint { self.width - 1 - k } else { k };
             room[k * lanes..][..lanes].fill(weight[from]);
         }
         let bias = V::splat(simd, if adjoint { T::default() } else { bias });
-        Taps { ptr: room.as_ptr(), pitch: lanes as isize, width: self.width, step: 1, bias, silu }
+        Taps { array: Array::of(room), pitch: lanes as isize, width: self.width, step: 1, bias, silu }
     }
 }
 
-/// Memory that vectors walk over: a tile, or a tensor that lies as a tile does. `P` is the type of its address.
+/// Memory that vectors walk over: a tile, or a tensor that lies as a tile does.
 #[derive(Clone, Copy)]
-pub(super) struct Span<P> {
-    ptr: P,
+pub(super) struct Span<T> {
+    array: Array<T>,
     pitch: isize,
 }
 
-/// The elements between the first channel and position and others.
-#[inline(always)]
-fn distance(axis: Axis, pitch: isize, channel: usize, position: usize) -> isize {
-    let (line, along) = match axis {
-        Axis::Time => (channel, position),
-        Axis::Channels => (position, channel),
-    };
-    line as isize * pitch + along as isize
-}
-
-impl<T: Real> Span<*const T> {
+impl<T: Real> Span<T> {
     /// One batch row of a (B, D, L) tensor from a channel and a position on, if it lies as a tile of channels side by side does.
     fn of(view: &View<'_>, batch: usize, channel: usize, position: usize) -> Option<Self> {
-        let ptr = view.as_ptr().cast::<T>();
         let (offset, pitch) = side_by_side(&view.strides(), batch, channel, position)?;
-        (view.dtype() == T::DTYPE).then_some(Span { ptr: ptr.wrapping_offset(offset), pitch })
+        (view.dtype() == T::DTYPE).then(|| Span { array: Array::of_view(view).moved(offset), pitch })
     }
 
-    /// Where a channel and a position lie.
-    #[inline(always)]
-    fn at(self, axis: Axis, channel: usize, position: usize) -> *const T {
-        self.ptr.wrapping_offset(distance(axis, self.pitch, channel, position))
-    }
-}
-
-impl<T: Real> Span<*mut T> {
     /// The same of a tensor that is written.
-    fn of(view: &RawViewMut, batch: usize, channel: usize, position: usize) -> Option<Self> {
-        let ptr = view.as_mut_ptr().cast::<T>();
+    fn of_mut(view: &RawViewMut, batch: usize, channel: usize, position: usize) -> Option<Self> {
         let (offset, pitch) = side_by_side(&view.strides(), batch, channel, position)?;
-        (view.dtype() == T::DTYPE).then_some(Span { ptr: ptr.wrapping_offset(offset), pitch })
+        (view.dtype() == T::DTYPE).then(|| Span { array: Array::of_view_mut(view).moved(offset), pitch })
     }
 
-    /// Where a channel and a position lie.
+    /// The elements from a channel and a position on.
     #[inline(always)]
-    fn at(self, axis: Axis, channel: usize, position: usize) -> *mut T {
-        self.ptr.wrapping_offset(distance(axis, self.pitch, channel, position))
+    fn at(self, axis: Axis, channel: usize, position: usize) -> Array<T> {
+        let (line, along) = match axis {
+            Axis::Time => (channel, position),
+            Axis::Channels => (position, channel),
+        };
+        self.array.moved(line as isize * self.pitch + along as isize)
     }
 }
 
@@ -177,52 +150,40 @@ pub(super) struct Convolution<T> {
 }
 
 impl<T: Real> Convolution<T> {
-    /// # Safety
-    /// - The filters are loaded: TAPS taps for every channel and whole vectors of them.
-    /// - The source can be read there, up to whole vectors along the axis, and W-1 positions further.
-    /// - The target can be written there, up to whole vectors, by this thread.
     #[inline(always)]
-    pub(super) unsafe fn run<S: Isa>(self, simd: S, source: Span<*const T>, target: Span<*mut T>) {
+    pub(super) fn run<S: Isa>(self, simd: S, source: Span<T>, target: Span<T>) {
         let Convolution { axis, filters, channels, count, silu, adjoint } = self;
-        // SAFETY: the caller's contract.
-        unsafe {
-            match axis {
-                Axis::Time => {
-                    for channel in 0..channels {
-                        let mut room = [T::default(); TAPS * MAX_LANES];
-                        let taps = filters.along_time(simd, channel, adjoint, silu, &mut room);
-                        line(taps, source.at(axis, channel, 0), target.at(axis, channel, 0), count, false);
-                    }
+        match axis {
+            Axis::Time => {
+                for channel in 0..channels {
+                    let mut room = [T::default(); TAPS * MAX_LANES];
+                    let taps = filters.along_time(simd, channel, adjoint, silu, &mut room);
+                    line(taps, source.at(axis, channel, 0), target.at(axis, channel, 0), count, false);
                 }
-                Axis::Channels => self.along_channels(simd, source, target),
             }
+            Axis::Channels => self.along_channels(simd, source, target),
         }
     }
 
-    /// # Safety
-    /// As [`Convolution::run`].
     #[inline(always)]
-    unsafe fn along_channels<S: Isa>(self, simd: S, source: Span<*const T>, target: Span<*mut T>) {
+    fn along_channels<S: Isa>(self, simd: S, source: Span<T>, target: Span<T>) {
         let Convolution { axis, filters, channels, count, silu, adjoint } = self;
         let (lanes, width) = (T::lanes::<S>(), filters.width);
-        // SAFETY: the caller's contract.
-        unsafe {
-            let row = filters.pitch as isize;
-            let (last, pitch) = if adjoint { ((width - 1) as isize * row, -row) } else { (0, row) };
-            let mut i = 0;
-            while i < count {
-                let four = i + 4 <= count;
-                for line in (0..channels).step_by(lanes) {
-                    let none = V::splat(simd, T::default());
-                    let bias = if adjoint { none } else { filters.bias.load(simd, line) };
-                    let ptr = filters.weight.ptr().cast_const().offset(last).add(line);
-                    let taps = Taps { ptr, pitch, width, step: source.pitch, bias, silu };
-                    let from = (source.at(axis, line, i), source.pitch);
-                    let to = (target.at(axis, line, i), target.pitch);
-                    if four { store(sums::<T, S, 4>(taps, from), to) } else { store(sums::<T, S, 1>(taps, from), to) }
-                }
-                i += if four { 4 } else { 1 };
+        let row = filters.pitch as isize;
+        let (last, pitch) = if adjoint { ((width - 1) as isize * row, -row) } else { (0, row) };
+        let mut i = 0;
+        while i < count {
+            let four = i + 4 <= count;
+            for line in (0..channels).step_by(lanes) {
+                let none = V::splat(simd, T::default());
+                let bias = if adjoint { none } else { filters.bias.load(simd, line) };
+                let array = filters.weight.moved(last).from(line);
+                let taps = Taps { array, pitch, width, step: source.pitch, bias, silu };
+                let from = (source.at(axis, line, i), source.pitch);
+                let to = (target.at(axis, line, i), target.pitch);
+                if four { store(sums::<T, S, 4>(taps, from), to) } else { store(sums::<T, S, 1>(taps, from), to) }
             }
+            i += if four { 4 } else { 1 };
         }
     }
 }
@@ -231,7 +192,7 @@ impl<T: Real> Convolution<T> {
 #[derive(Clone, Copy)]
 struct Taps<T: Real, S: Isa> {
     /// A vector for each tap, `pitch` apart.
-    ptr: *const T,
+    array: Array<T>,
     pitch: isize,
     width: usize,
     /// From the input of one tap to that of the next.
@@ -241,44 +202,32 @@ struct Taps<T: Real, S: Isa> {
 }
 
 /// One channel of a [`Convolution`] along time; `exact`ly those elements if there is at least a vector of them, else the last may reach over.
-///
-/// # Safety
-/// As [`Convolution::run`], or no further than the elements and W-1 positions of the source if `exact`.
 #[inline(always)]
-unsafe fn line<T: Real, S: Isa>(taps: Taps<T, S>, source: *const T, target: *mut T, count: usize, exact: bool) {
+fn line<T: Real, S: Isa>(taps: Taps<T, S>, source: Array<T>, target: Array<T>, count: usize, exact: bool) {
     let lanes = T::lanes::<S>();
-    // SAFETY: the caller's contract.
-    unsafe {
-        let mut i = 0;
-        while i + 4 * lanes <= count {
-            let sums = sums::<T, S, 4>(taps, (source.add(i), lanes as isize));
-            store(sums, (target.add(i), lanes as isize));
-            i += 4 * lanes;
-        }
-        while i < count {
-            // the last vector of exactly these elements overlaps the one before it
-            let at = if exact { i.min(count - lanes) } else { i };
-            store(sums::<T, S, 1>(taps, (source.add(at), 0)), (target.add(at), 0));
-            i += lanes;
-        }
+    let mut i = 0;
+    while i + 4 * lanes <= count {
+        let sums = sums::<T, S, 4>(taps, (source.from(i), lanes as isize));
+        store(sums, (target.from(i), lanes as isize));
+        i += 4 * lanes;
+    }
+    while i < count {
+        // the last vector of exactly these elements overlaps the one before it
+        let at = if exact { i.min(count - lanes) } else { i };
+        store(sums::<T, S, 1>(taps, (source.from(at), 0)), (target.from(at), 0));
+        i += lanes;
     }
 }
 
 /// `R` neighbouring vectors of a [`Convolution`], which start `step` after each other.
-///
-/// # Safety
-/// As [`Convolution::run`].
 #[inline(always)]
-unsafe fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, (source, step): (*const T, isize)) -> [V<T, S>; R] {
+fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, (source, step): (Array<T>, isize)) -> [V<T, S>; R] {
     let simd = taps.bias.simd();
     let mut sum = [taps.bias; R];
-    // SAFETY: the caller's contract.
-    unsafe {
-        for k in 0..taps.width as isize {
-            let tap = V::load(simd, taps.ptr.offset(k * taps.pitch));
-            for r in 0..R {
-                sum[r] = V::load(simd, source.offset(r as isize * step + k * taps.step)).mul_add(tap, sum[r]);
-            }
+    for k in 0..taps.width as isize {
+        let tap = taps.array.moved(k * taps.pitch).load(simd, 0);
+        for r in 0..R {
+            sum[r] = source.moved(r as isize * step + k * taps.step).load(simd, 0).mul_add(tap, sum[r]);
         }
     }
     if taps.silu {
@@ -288,14 +237,10 @@ unsafe fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, (source, step)
 }
 
 /// Stores what [`sums`] gives, `step` after each other.
-///
-/// # Safety
-/// As [`Convolution::run`].
 #[inline(always)]
-unsafe fn store<T: Real, S: Isa, const R: usize>(sums: [V<T, S>; R], (target, step): (*mut T, isize)) {
+fn store<T: Real, S: Isa, const R: usize>(sums: [V<T, S>; R], (target, step): (Array<T>, isize)) {
     for r in 0..R {
-        // SAFETY: the caller's contract.
-        unsafe { sums[r].store(target.offset(r as isize * step)) };
+        target.moved(r as isize * step).store(0, sums[r]);
     }
 }
 
@@ -393,40 +338,27 @@ struct Window<'w, 'a> {
 
 impl Window<'_, '_> {
     /// `steps` from `start` with what lies before them: the W-1 steps before, of the segment or its initial state.
-    ///
-    /// # Safety
-    /// - The steps lie inside the segment, and begin it or more than W-1 steps into it.
-    /// - The tile is this thread's, and has room for them.
     #[inline(always)]
-    unsafe fn load<T: Real, S: Isa>(&self, simd: S, start: usize, steps: usize, tile: Array<T>) {
+    fn load<T: Real, S: Isa>(&self, simd: S, start: usize, steps: usize, tile: Array<T>) {
         let Window { tiling, problem, segment, first, channels } = *self;
         let (before, x) = (problem.width - 1, plane(&problem.x, segment.batch));
-        // SAFETY: the caller's contract.
-        unsafe {
-            if start > segment.start {
-                return tiling.load(simd, x.at(first, start - before).area(channels, steps + before), tile);
-            }
-            self.load_before(simd, tiling, tile);
-            tiling.load(simd, x.at(first, start).area(channels, steps), tile.from(tiling.at(before)));
+        if start > segment.start {
+            return tiling.load(simd, x.at(first, start - before).area(channels, steps + before), tile);
         }
+        self.load_before(simd, tiling, tile);
+        tiling.load(simd, x.at(first, start).area(channels, steps), tile.from(tiling.at(before)));
     }
 
     /// The W-1 inputs before the segment: its initial state, or zeros.
-    ///
-    /// # Safety
-    /// The tile is this thread's, and has room for them.
     #[inline(always)]
-    unsafe fn load_before<T: Real, S: Isa>(&self, simd: S, tiling: Tiling, tile: Array<T>) {
+    fn load_before<T: Real, S: Isa>(&self, simd: S, tiling: Tiling, tile: Array<T>) {
         let Window { problem, segment, first, channels, .. } = *self;
         let before = problem.width - 1;
-        // SAFETY: the caller's contract.
-        unsafe {
-            match (&problem.initial_states, segment.initial) {
-                (Some(states), Some(at)) => {
-                    tiling.load(simd, state_plane(states, at).at(first, 0).area(channels, before), tile);
-                }
-                _ => tiling.zero(tile, channels, 0, before),
+        match (&problem.initial_states, segment.initial) {
+            (Some(states), Some(at)) => {
+                tiling.load(simd, state_plane(states, at).at(first, 0).area(channels, before), tile);
             }
+            _ => tiling.zero(tile, channels, 0, before),
         }
     }
 }

@@ -25,46 +25,50 @@ pub(super) fn streams(y: &RawViewMut) -> bool {
     y.shape().iter().product::<usize>() * y.dtype().size() >= LEAVES_CACHES
 }
 
-/// Rows of channels in memory, from an address of type `P` on.
+/// Rows of channels in memory.
 #[derive(Clone, Copy)]
-struct Lines<P> {
-    ptr: P,
+struct Lines {
+    bytes: Array<u8>,
     dtype: DType,
     /// From one channel to the next, in bytes.
     pitch: isize,
 }
 
-impl<P> Lines<P> {
+impl Lines {
+    /// Those of a row of the batch of a (B, D, L) tensor; none if time is not contiguous.
+    fn of(bytes: Array<u8>, dtype: DType, strides: &[isize], batch: usize) -> Option<Self> {
+        let size = dtype.size() as isize;
+        let first = batch as isize * strides[0] * size;
+        (strides[2] == 1).then(|| Lines { bytes: bytes.moved(first), dtype, pitch: strides[1] * size })
+    }
+
     #[inline(always)]
     fn distance(&self, channel: usize, step: usize) -> isize {
         channel as isize * self.pitch + (step * self.dtype.size()) as isize
     }
 
-    /// Those of a (B, D, L) tensor, and where a row of the batch begins, in bytes; none if time is not contiguous.
-    fn of(ptr: P, dtype: DType, strides: &[isize], batch: usize) -> Option<(Self, isize)> {
-        let size = dtype.size() as isize;
-        (strides[2] == 1).then_some((Lines { ptr, dtype, pitch: strides[1] * size }, batch as isize * strides[0] * size))
-    }
-}
-
-impl Lines<*const u8> {
+    /// The bytes from a channel and a step on.
     #[inline(always)]
-    fn at(&self, channel: usize, step: usize) -> *const u8 {
-        self.ptr.wrapping_offset(self.distance(channel, step))
+    fn at(&self, channel: usize, step: usize) -> Array<u8> {
+        self.bytes.moved(self.distance(channel, step))
     }
-}
 
-impl Lines<*mut u8> {
+    /// The lines that begin at a channel and a step.
+    fn from(self, channel: usize, step: usize) -> Self {
+        Lines { bytes: self.at(channel, step), ..self }
+    }
+
+    /// Where a channel and a step would be, inside or not.
     #[inline(always)]
-    fn at(&self, channel: usize, step: usize) -> *mut u8 {
-        self.ptr.wrapping_offset(self.distance(channel, step))
+    fn address(&self, channel: usize, step: usize) -> *const u8 {
+        self.bytes.ptr().wrapping_offset(self.distance(channel, step))
     }
 }
 
 /// Steps of neighbouring channels.
 pub(super) struct Rows {
-    x: Lines<*const u8>,
-    y: Lines<*mut u8>,
+    x: Lines,
+    y: Lines,
     channels: usize,
     count: usize,
     /// Whether a segment begins here.
@@ -80,21 +84,15 @@ impl Rows {
         begins: bool,
         (first, channels): (usize, usize),
     ) -> Option<Self> {
-        let (mut x, row) = Lines::of(problem.x.as_ptr(), problem.x.dtype(), &problem.x.strides(), piece.batch)?;
-        x.ptr = x.at(first, piece.start).wrapping_offset(row);
-        let (mut y, row) = Lines::of(y.as_mut_ptr(), y.dtype(), &y.strides(), piece.batch)?;
-        y.ptr = y.at(first, piece.start).wrapping_offset(row);
+        let x = &problem.x;
+        let x = Lines::of(Array::bytes_of(x), x.dtype(), &x.strides(), piece.batch)?.from(first, piece.start);
+        let y = Lines::of(Array::bytes_of_mut(y), y.dtype(), &y.strides(), piece.batch)?.from(first, piece.start);
         Some(Rows { x, y, channels, count: piece.end - piece.start, begins })
     }
 
     /// `y = conv(x)`, with silu if asked for. `states` are what lies before the segment, W-1 inputs of each channel, TAPS apart.
-    ///
-    /// # Safety
-    /// - The rows lie inside the tensors, are at least a vector long, and no other thread writes them.
-    /// - The filters are those of the channels.
-    /// - `window` has room for a stretch and two vectors, `sums` for a stretch.
     #[inline(always)]
-    pub(super) unsafe fn convolve<T: Real, S: Isa>(
+    pub(super) fn convolve<T: Real, S: Isa>(
         self,
         simd: S,
         filters: &Filters<T>,
@@ -104,16 +102,13 @@ impl Rows {
     ) {
         // whole lines, so that every vector widened is stored to one of them
         let to_line = window.ptr().align_offset(64).min(MAX_LANES);
-        let (before, staged, sums) = (filters.width - 1, window.from(to_line + MAX_LANES).ptr(), sums.ptr());
+        let (before, staged) = (filters.width - 1, window.from(to_line + MAX_LANES));
         for channel in 0..self.channels {
             let mut room = [T::default(); TAPS * MAX_LANES];
-            // SAFETY: the caller's contract.
-            unsafe {
-                let taps = filters.along_time(simd, channel, false, silu, &mut room);
-                let states = states.at(channel * TAPS, before).cast_const();
-                let stretches = Stretches { taps, before, states, staged, sums, streamed };
-                stretches.run(&self, channel);
-            }
+            let taps = filters.along_time(simd, channel, false, silu, &mut room);
+            let states = states.from(channel * TAPS);
+            let stretches = Stretches { taps, before, states, staged, sums, streamed };
+            stretches.run(&self, channel);
         }
         if streamed {
             simd.fence();
@@ -127,17 +122,15 @@ struct Stretches<T: Real, S: Isa> {
     /// W-1
     before: usize,
     /// What lies before the segment.
-    states: *const T,
-    staged: *mut T,
-    sums: *mut T,
+    states: Array<T>,
+    staged: Array<T>,
+    sums: Array<T>,
     streamed: bool,
 }
 
 impl<T: Real, S: Isa> Stretches<T, S> {
-    /// # Safety
-    /// As [`Rows::convolve`].
     #[inline(always)]
-    unsafe fn run(&self, rows: &Rows, channel: usize) {
+    fn run(&self, rows: &Rows, channel: usize) {
         let &Rows { x, y, count, begins, .. } = rows;
         let (lanes, size) = (T::lanes::<S>(), x.dtype.size());
         let stretch = STRETCH / size;
@@ -148,98 +141,78 @@ impl<T: Real, S: Isa> Stretches<T, S> {
         while start < count {
             let first = begins && start == 0;
             let len = (count - start).min(if first { FIRST } else { stretch });
-            tile::prefetch_row(x.at(channel + rows_ahead, start), len * size);
+            tile::prefetch_row(x.address(channel + rows_ahead, start), len * size);
             // the last stretch is at least a vector, and overlaps the one before it
             let (at, len) = (start.min(count - lanes), len.max(lanes));
             let (input, output) = (x.at(channel, at), y.at(channel, at));
-            // SAFETY: the caller's contract; the stretch and what its taps look at lie inside the row or before its segment.
-            unsafe {
-                if follow_on && !first && len.is_multiple_of(lanes) {
-                    let input = input.wrapping_sub(self.before * size);
-                    follow(self.taps, x.dtype, (input, output), len / lanes);
-                    (start, last) = (at + len, None);
-                    continue;
-                }
-                let mut from = input.cast::<T>().wrapping_sub(self.before);
-                if first || x.dtype != T::DTYPE {
-                    from = self.stage(x.dtype, input, len, (first, last.map(|last| at - last)));
-                    last = Some(at);
-                }
-                self.sum(y.dtype, from, output, len);
+            if follow_on && !first && len.is_multiple_of(lanes) {
+                let input = input.moved(-((self.before * size) as isize));
+                follow(self.taps, x.dtype, (input, output), len / lanes);
+                (start, last) = (at + len, None);
+                continue;
             }
+            let from = if first || x.dtype != T::DTYPE {
+                let back = last.replace(at).map(|last| at - last);
+                self.stage(x.dtype, input, len, (first, back))
+            } else {
+                input.elements::<T>().moved(-(self.before as isize))
+            };
+            self.sum(y.dtype, from, output, len);
             start += len;
         }
     }
 
     /// Converts a stretch of the input, with what lies before it: before the segment if it is the `first`, or at the end of the stretch
     /// before, which is so many elements back and still there. Where that begins.
-    ///
-    /// # Safety
-    /// As [`Rows::convolve`].
     #[inline(always)]
-    unsafe fn stage(&self, dtype: DType, input: *const u8, len: usize, (first, back): (bool, Option<usize>)) -> *const T {
+    fn stage(&self, dtype: DType, input: Array<u8>, len: usize, (first, back): (bool, Option<usize>)) -> Array<T> {
         let &Stretches { before, staged, states, .. } = self;
         let simd = self.taps.bias.simd();
-        // SAFETY: the caller's contract; there is a vector before `staged`.
-        unsafe {
-            let from = staged.sub(before);
-            match back {
-                _ if first => core::ptr::copy_nonoverlapping(states, from, before),
-                Some(back) => core::ptr::copy(staged.add(back).sub(before), from, before),
-                None => {
-                    let looked_at = core::slice::from_raw_parts_mut(from, before);
-                    tile::load_row(simd, dtype, input.wrapping_sub(before * dtype.size()), looked_at);
-                }
+        let from = staged.moved(-(before as isize));
+        match back {
+            _ if first => from.slice(0, before).copy_from_slice(states.shared(0, before)),
+            Some(back) => from.slice(0, back + before).copy_within(back.., 0),
+            None => {
+                let input = input.moved(-((before * dtype.size()) as isize));
+                tile::load_row(simd, dtype, input, from.slice(0, before));
             }
-            tile::load_row(simd, dtype, input, core::slice::from_raw_parts_mut(staged, len));
-            from
         }
+        tile::load_row(simd, dtype, input, staged.slice(0, len));
+        from
     }
 
     /// The sums of a stretch, stored as the output wants them.
-    ///
-    /// # Safety
-    /// As [`Rows::convolve`].
     #[inline(always)]
-    unsafe fn sum(&self, dtype: DType, from: *const T, output: *mut u8, len: usize) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            if dtype != T::DTYPE {
-                line(self.taps, from, self.sums, len, true);
-                tile::store_row(self.taps.bias.simd(), core::slice::from_raw_parts(self.sums, len), dtype, output);
-            } else if self.streamed {
-                stream_line(self.taps, from, output.cast(), len);
-            } else {
-                line(self.taps, from, output.cast(), len, true);
-            }
+    fn sum(&self, dtype: DType, from: Array<T>, output: Array<u8>, len: usize) {
+        if dtype != T::DTYPE {
+            line(self.taps, from, self.sums, len, true);
+            tile::store_row(self.taps.bias.simd(), self.sums.shared(0, len), dtype, output);
+        } else if self.streamed {
+            stream_line(self.taps, from, output.elements(), len);
+        } else {
+            line(self.taps, from, output.elements(), len, true);
         }
     }
 }
 
 /// [`line`], exactly, with whole vectors stored past the caches.
-///
-/// # Safety
-/// As [`line`].
 #[inline(always)]
-unsafe fn stream_line<T: Real, S: Isa>(taps: Taps<T, S>, source: *const T, target: *mut T, count: usize) {
+fn stream_line<T: Real, S: Isa>(taps: Taps<T, S>, source: Array<T>, target: Array<T>, count: usize) {
     let lanes = T::lanes::<S>();
-    // SAFETY: the caller's contract; from `i` on, targets are as aligned as streaming wants them.
-    unsafe {
-        let mut i = target.align_offset(lanes * size_of::<T>()).min(count);
-        if i > 0 {
-            line(taps, source, target, i.max(lanes), true);
+    let mut i = target.ptr().align_offset(lanes * size_of::<T>()).min(count);
+    if i > 0 {
+        line(taps, source, target, i.max(lanes), true);
+    }
+    while i + 4 * lanes <= count {
+        let sums = sums::<T, S, 4>(taps, (source.from(i), lanes as isize));
+        for r in 0..4 {
+            target.stream(i + r * lanes, sums[r]);
         }
-        while i + 4 * lanes <= count {
-            let sums = sums::<T, S, 4>(taps, (source.add(i), lanes as isize));
-            for r in 0..4 {
-                sums[r].stream(target.add(i + r * lanes));
-            }
-            i += 4 * lanes;
-        }
-        if i < count {
-            let at = i.min(count - lanes);
-            line(taps, source.add(at), target.add(at), count - at, true);
-        }
+        i += 4 * lanes;
+    }
+    if i < count {
+        let at = i.min(count - lanes);
+        line(taps, source.from(at), target.from(at), count - at, true);
     }
 }
 
@@ -262,21 +235,18 @@ mod tests {
             let (mut weight, mut bias) = ([0.5, -1.0, 2.0, 0.25, 0.0, 0.0, 0.0, 0.0], [0.125]);
             let filters = Filters { weight: Array::of(&mut weight), bias: Array::of(&mut bias), width: 4, pitch: 1 };
             let mut room = [0.0; TAPS * MAX_LANES];
-            // SAFETY: the filter is there.
-            let taps = unsafe { filters.along_time(simd, 0, false, true, &mut room) };
+            let taps = filters.along_time(simd, 0, false, true, &mut room);
             let [y, streamed, followed] = self.y;
             let vectors = self.count / S::F32_LANES;
-            // SAFETY: there are three more inputs than outputs.
-            unsafe {
-                line(taps, self.x.as_mut_ptr(), y.as_mut_ptr(), self.count, true);
-                stream_line(taps, self.x.as_mut_ptr(), streamed.as_mut_ptr(), self.count);
-                if S::F32_LANES >= filters.width {
-                    follow(taps, DType::F32, (self.x.as_ptr().cast(), followed.as_mut_ptr().cast()), vectors);
-                    let rest = vectors * S::F32_LANES..self.count;
-                    followed[rest.clone()].copy_from_slice(&y[rest]);
-                } else {
-                    followed[..self.count].copy_from_slice(&y[..self.count]);
-                }
+            line(taps, Array::of_shared(self.x), Array::of(y), self.count, true);
+            stream_line(taps, Array::of_shared(self.x), Array::of(streamed), self.count);
+            if S::F32_LANES >= filters.width {
+                let bytes = (bytemuck::cast_slice_mut(self.x), bytemuck::cast_slice_mut(followed));
+                follow(taps, DType::F32, (Array::of(bytes.0), Array::of(bytes.1)), vectors);
+                let rest = vectors * S::F32_LANES..self.count;
+                followed[rest.clone()].copy_from_slice(&y[rest]);
+            } else {
+                followed[..self.count].copy_from_slice(&y[..self.count]);
             }
             simd.fence();
         }

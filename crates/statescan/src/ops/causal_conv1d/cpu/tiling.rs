@@ -68,14 +68,8 @@ impl Tiling {
 
     /// A tile as memory to walk over, from a position on.
     #[inline(always)]
-    pub fn span<T>(self, tile: Array<T>, position: usize) -> Span<*const T> {
-        Span { ptr: tile.from(self.at(position)).ptr().cast_const(), pitch: self.pitch as isize }
-    }
-
-    /// The same, to be written.
-    #[inline(always)]
-    pub fn span_mut<T>(self, tile: Array<T>, position: usize) -> Span<*mut T> {
-        Span { ptr: tile.from(self.at(position)).ptr(), pitch: self.pitch as isize }
+    pub fn span<T>(self, tile: Array<T>, position: usize) -> Span<T> {
+        Span { array: tile.from(self.at(position)), pitch: self.pitch as isize }
     }
 
     /// How vectors walk over `channels` x `count` of a tile.
@@ -91,65 +85,47 @@ impl Tiling {
     }
 
     /// Loads an area with lanes along channels (see [`plane`]). Vectors that reach over are zero along channels.
-    ///
-    /// # Safety
-    /// - The area can be read.
-    /// - The tile is this thread's, and has room for the area from `tile` on.
     #[inline(always)]
-    pub unsafe fn load<T: Real, S: Isa>(self, simd: S, from: Area, tile: Array<T>) {
+    pub fn load<T: Real, S: Isa>(self, simd: S, from: Area, tile: Array<T>) {
         let Area { plane, lanes: channels, steps } = from;
-        // SAFETY: the caller's contract; at most STEPS rows at a time.
-        unsafe {
-            match self.axis {
-                Axis::Time => {
-                    tile::load(simd, plane.transposed().area(steps, channels), steps, Tile::new(tile, self.pitch));
-                }
-                Axis::Channels => {
-                    let padded = channels.next_multiple_of(T::lanes::<S>());
-                    for start in (0..steps).step_by(STEPS) {
-                        let area = plane.at(0, start).area(channels, STEPS.min(steps - start));
-                        tile::load(simd, area, padded, Tile::new(tile.from(start * self.pitch), self.pitch));
-                    }
+        match self.axis {
+            Axis::Time => {
+                tile::load(simd, plane.transposed().area(steps, channels), steps, Tile::new(tile, self.pitch));
+            }
+            Axis::Channels => {
+                let padded = channels.next_multiple_of(T::lanes::<S>());
+                for start in (0..steps).step_by(STEPS) {
+                    let area = plane.at(0, start).area(channels, STEPS.min(steps - start));
+                    tile::load(simd, area, padded, Tile::new(tile.from(start * self.pitch), self.pitch));
                 }
             }
         }
     }
 
     /// The inverse of [`Tiling::load`].
-    ///
-    /// # Safety
-    /// - The area can be written by this thread.
-    /// - The tile has it from `tile` on.
     #[inline(always)]
-    pub unsafe fn store<T: Real, S: Isa>(self, simd: S, tile: Array<T>, to: AreaMut) {
+    pub fn store<T: Real, S: Isa>(self, simd: S, tile: Array<T>, to: AreaMut) {
         let Area { plane, lanes: channels, steps } = to;
-        // SAFETY: the caller's contract; at most STEPS rows at a time.
-        unsafe {
-            match self.axis {
-                Axis::Time => tile::store(simd, Tile::new(tile, self.pitch), plane.transposed().area(steps, channels)),
-                Axis::Channels => {
-                    for start in (0..steps).step_by(STEPS) {
-                        let area = plane.at(0, start).area(channels, STEPS.min(steps - start));
-                        tile::store(simd, Tile::new(tile.from(start * self.pitch), self.pitch), area);
-                    }
+        match self.axis {
+            Axis::Time => tile::store(simd, Tile::new(tile, self.pitch), plane.transposed().area(steps, channels)),
+            Axis::Channels => {
+                for start in (0..steps).step_by(STEPS) {
+                    let area = plane.at(0, start).area(channels, STEPS.min(steps - start));
+                    tile::store(simd, Tile::new(tile.from(start * self.pitch), self.pitch), area);
                 }
             }
         }
     }
 
     /// Zeros `channels` x `count` from a position on.
-    ///
-    /// # Safety
-    /// The tile is this thread's, and has these positions.
     #[inline(always)]
-    pub unsafe fn zero<T: Real>(self, tile: Array<T>, channels: usize, position: usize, count: usize) {
+    pub fn zero<T: Real>(self, tile: Array<T>, channels: usize, position: usize, count: usize) {
         let (lines, length) = match self.axis {
             Axis::Time => (channels, count),
             Axis::Channels => (count, self.pitch),
         };
         for line in 0..lines {
-            // SAFETY: the caller's contract.
-            unsafe { tile.slice(self.at(position) + line * self.pitch, length) }.fill(T::default());
+            tile.slice(self.at(position) + line * self.pitch, length).fill(T::default());
         }
     }
 }

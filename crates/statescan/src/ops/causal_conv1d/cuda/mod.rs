@@ -86,7 +86,7 @@ fn dtype(view: &Option<View<'_>>) -> DType {
     view.map_or(DType::F32, |v| v.dtype())
 }
 
-fn read(target: &Option<RawViewMut>) -> Option<View<'static>> {
+fn read(target: &Option<RawViewMut>) -> Option<View<'_>> {
     target.as_ref().map(|v| v.as_read())
 }
 

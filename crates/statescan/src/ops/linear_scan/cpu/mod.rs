@@ -76,12 +76,9 @@ impl<T: Real> Kernel for Job<'_, '_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        // SAFETY: the plan's jobs cover the problem once.
-        unsafe {
-            match self.context.problem.complex {
-                false => self.run_in::<S, V<T, S>>(simd),
-                true => self.run_in::<S, Cx<T, S>>(simd),
-            }
+        match self.context.problem.complex {
+            false => self.run_in::<S, V<T, S>>(simd),
+            true => self.run_in::<S, Cx<T, S>>(simd),
         }
     }
 }
@@ -157,10 +154,8 @@ impl<T: Real> Backward<T> {
 }
 
 impl<T: Real> Job<'_, '_, '_, T> {
-    /// # Safety
-    /// The job is one of the plan's, and the only one with its index.
     #[inline(always)]
-    unsafe fn run_in<S: Isa, F: Field<T, S>>(self, simd: S) {
+    fn run_in<S: Isa, F: Field<T, S>>(self, simd: S) {
         let Job { context, arena, index, backward } = self;
         let plan = &context.plan;
         let (outer, lanes) = plan.job(index);
@@ -172,17 +167,14 @@ impl<T: Real> Job<'_, '_, '_, T> {
             let count = most.min(lanes.end - first);
             let padded = count.next_multiple_of(width);
             let block = Block { plan, outer: &outer, first, count, padded, pitch: F::PARTS * padded };
-            // SAFETY: the block's channels are the job's, and the arrays are laid out for it.
-            unsafe {
-                match backward {
-                    false => {
-                        let arrays = arena.lay_out(|room| Forward::lay_out(room, block.pitch));
-                        forward_block::<T, S, F>(simd, context, &block, &arrays);
-                    }
-                    true => {
-                        let arrays = arena.lay_out(|room| Backward::lay_out(room, block.pitch, tiles));
-                        backward_block::<T, S, F>(simd, context, &block, &arrays);
-                    }
+            match backward {
+                false => {
+                    let arrays = arena.lay_out(|room| Forward::lay_out(room, block.pitch));
+                    forward_block::<T, S, F>(simd, context, &block, &arrays);
+                }
+                true => {
+                    let arrays = arena.lay_out(|room| Backward::lay_out(room, block.pitch, tiles));
+                    backward_block::<T, S, F>(simd, context, &block, &arrays);
                 }
             }
             arena.check();
@@ -190,16 +182,8 @@ impl<T: Real> Job<'_, '_, '_, T> {
     }
 }
 
-/// # Safety
-/// - The channels are this thread's.
-/// - The arrays were laid out for the block.
 #[inline(always)]
-unsafe fn forward_block<T: Real, S: Isa, F: Field<T, S>>(
-    simd: S,
-    context: &Context<'_, '_>,
-    block: &Block<'_>,
-    arrays: &Forward<T>,
-) {
+fn forward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_, '_>, block: &Block<'_>, arrays: &Forward<T>) {
     let (problem, targets) = (context.problem, &context.forward);
     let (count, padded, pitch) = (block.count, block.padded, block.pitch);
     let (pa, pb) = (block.of(&problem.a), block.of(&problem.b));
@@ -207,42 +191,32 @@ unsafe fn forward_block<T: Real, S: Isa, F: Field<T, S>>(
     debug_assert!(padded.is_multiple_of(T::lanes::<S>()) && count <= padded, "whole vectors of channels");
     debug_assert_eq!(pitch, F::PARTS * padded, "a row has every part");
     let &Forward { a, h, states, decays } = arrays;
-    // SAFETY: the contract above; planes reach over the problem's channels and steps.
-    unsafe {
-        load_state(simd, block, &problem.initial_state, states);
-        for at in block.vectors::<T, S>() {
-            decays.store_field(at, F::from_real(V::constant(simd, 1.0)));
-        }
-        for start in (0..problem.seqlen).step_by(STEPS) {
-            let steps = STEPS.min(problem.seqlen - start);
-            tile::load_parts(simd, pa.at(0, start).area(count, steps), F::PARTS, padded, a);
-            tile::load_parts(simd, pb.at(0, start).area(count, steps), F::PARTS, padded, h);
-            for at in block.vectors::<T, S>() {
-                let (a, h) = (Steps::new(a.from(at), pitch), Steps::new(h.from(at), pitch));
-                states.store_field(at, recurrence::scan::<T, S, F>(simd, a, h, steps, states.load_field(simd, at)));
-                if targets.decay.is_some() {
-                    let decay: F = decays.load_field(simd, at);
-                    decays.store_field(at, recurrence::total_decay(simd, a, steps, decay));
-                }
-            }
-            if let Some(ph) = ph {
-                tile::store_parts(simd, h, F::PARTS, padded, ph.at(0, start).area(count, steps));
-            }
-        }
-        store_state(simd, block, &targets.final_state, states);
-        store_state(simd, block, &targets.decay, decays);
+    load_state(simd, block, &problem.initial_state, states);
+    for at in block.vectors::<T, S>() {
+        decays.store_field(at, F::from_real(V::constant(simd, 1.0)));
     }
+    for start in (0..problem.seqlen).step_by(STEPS) {
+        let steps = STEPS.min(problem.seqlen - start);
+        tile::load_parts(simd, pa.at(0, start).area(count, steps), F::PARTS, padded, a);
+        tile::load_parts(simd, pb.at(0, start).area(count, steps), F::PARTS, padded, h);
+        for at in block.vectors::<T, S>() {
+            let (a, h) = (Steps::new(a.from(at), pitch), Steps::new(h.from(at), pitch));
+            states.store_field(at, recurrence::scan::<T, S, F>(simd, a, h, steps, states.load_field(simd, at)));
+            if targets.decay.is_some() {
+                let decay: F = decays.load_field(simd, at);
+                decays.store_field(at, recurrence::total_decay(simd, a, steps, decay));
+            }
+        }
+        if let Some(ph) = ph {
+            tile::store_parts(simd, h, F::PARTS, padded, ph.at(0, start).area(count, steps));
+        }
+    }
+    store_state(simd, block, &targets.final_state, states);
+    store_state(simd, block, &targets.decay, decays);
 }
 
-/// # Safety
-/// As [`forward_block`].
 #[inline(always)]
-unsafe fn backward_block<T: Real, S: Isa, F: Field<T, S>>(
-    simd: S,
-    context: &Context<'_, '_>,
-    block: &Block<'_>,
-    arrays: &Backward<T>,
-) {
+fn backward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_, '_>, block: &Block<'_>, arrays: &Backward<T>) {
     let (sources, targets) = (&context.sources, &context.backward);
     let plane = |view: &Option<View<'_>>| view.as_ref().map(|v| block.of(v));
     let target = |view: &Option<RawViewMut>| view.as_ref().map(|v| block.of_mut(v));
@@ -255,17 +229,14 @@ unsafe fn backward_block<T: Real, S: Isa, F: Field<T, S>>(
         by_b: target(&targets.b),
     };
     let back = Back { context, block, arrays, planes };
-    // SAFETY: the contract of `forward_block`.
-    unsafe {
-        if targets.a.is_some() {
-            back.recompute::<S, F>(simd);
-        }
-        load_state(simd, block, &sources.by_final_state, arrays.carries);
-        for tile in (0..context.problem.seqlen.div_ceil(STEPS)).rev() {
-            back.tile::<S, F>(simd, tile);
-        }
-        store_state(simd, block, &targets.initial_state, arrays.carries);
+    if targets.a.is_some() {
+        back.recompute::<S, F>(simd);
     }
+    load_state(simd, block, &sources.by_final_state, arrays.carries);
+    for tile in (0..context.problem.seqlen.div_ceil(STEPS)).rev() {
+        back.tile::<S, F>(simd, tile);
+    }
+    store_state(simd, block, &targets.initial_state, arrays.carries);
 }
 
 /// What a backward pass reads and writes, from the block's first channel on.
@@ -278,7 +249,7 @@ struct Planes {
     by_b: Option<PlaneMut>,
 }
 
-/// The stages of a backward pass of one block. The contract of each is that of [`backward_block`], the only maker of this.
+/// The stages of a backward pass of one block.
 struct Back<'b, 'c, 'a, T> {
     context: &'b Context<'c, 'a>,
     block: &'b Block<'b>,
@@ -293,39 +264,29 @@ impl<T: Real> Back<'_, '_, '_, T> {
     }
 
     /// The states before each tile. Given states spare all but the initial one.
-    ///
-    /// # Safety
-    /// See [`Back`].
     #[inline(always)]
-    unsafe fn recompute<S: Isa, F: Field<T, S>>(&self, simd: S) {
+    fn recompute<S: Isa, F: Field<T, S>>(&self, simd: S) {
         let &Backward { a, h, row, before, .. } = self.arrays;
         let &Block { count, padded, pitch, .. } = self.block;
         let tiles = self.context.problem.seqlen.div_ceil(STEPS);
-        // SAFETY: see `Back`.
-        unsafe {
-            load_state(simd, self.block, &self.context.problem.initial_state, row);
-            for tile in 0..tiles {
-                before.of(tile).slice(0, pitch).copy_from_slice(row.slice(0, pitch));
-                let (start, steps) = self.steps(tile);
-                if self.planes.h.is_none() && tile + 1 < tiles {
-                    tile::load_parts(simd, self.planes.a.at(0, start).area(count, steps), F::PARTS, padded, a);
-                    tile::load_parts(simd, self.planes.b.at(0, start).area(count, steps), F::PARTS, padded, h);
-                    for at in self.block.vectors::<T, S>() {
-                        let (a, h) = (Steps::new(a.from(at), pitch), Steps::new(h.from(at), pitch));
-                        row.store_field(at, recurrence::scan::<T, S, F>(simd, a, h, steps, row.load_field(simd, at)));
-                    }
+        load_state(simd, self.block, &self.context.problem.initial_state, row);
+        for tile in 0..tiles {
+            before.of(tile).slice(0, pitch).copy_from_slice(row.slice(0, pitch));
+            let (start, steps) = self.steps(tile);
+            if self.planes.h.is_none() && tile + 1 < tiles {
+                tile::load_parts(simd, self.planes.a.at(0, start).area(count, steps), F::PARTS, padded, a);
+                tile::load_parts(simd, self.planes.b.at(0, start).area(count, steps), F::PARTS, padded, h);
+                for at in self.block.vectors::<T, S>() {
+                    let (a, h) = (Steps::new(a.from(at), pitch), Steps::new(h.from(at), pitch));
+                    row.store_field(at, recurrence::scan::<T, S, F>(simd, a, h, steps, row.load_field(simd, at)));
                 }
             }
         }
     }
 
     /// The gradients of a tile.
-    ///
-    /// # Safety
-    /// - See [`Back`].
-    /// - The tiles after this one are done.
     #[inline(always)]
-    unsafe fn tile<S: Isa, F: Field<T, S>>(&self, simd: S, tile: usize) {
+    fn tile<S: Isa, F: Field<T, S>>(&self, simd: S, tile: usize) {
         let (start, steps) = self.steps(tile);
         let &Backward { a, g, .. } = self.arrays;
         let &Block { count, padded, .. } = self.block;
@@ -333,16 +294,13 @@ impl<T: Real> Back<'_, '_, '_, T> {
         if start > 0 && self.context.plan.block == MAX_LANES {
             self.prefetch(start - STEPS);
         }
-        // SAFETY: see `Back`.
-        unsafe {
-            let before = self.load::<S, F>(simd, tile);
-            for at in self.block.vectors::<T, S>() {
-                self.vector::<S, F>(simd, at, steps, before);
-            }
-            for (target, from) in [(self.planes.by_b, g), (self.planes.by_a, a)] {
-                if let Some(target) = target {
-                    tile::store_parts(simd, from, F::PARTS, padded, target.at(0, start).area(count, steps));
-                }
+        let before = self.load::<S, F>(simd, tile);
+        for at in self.block.vectors::<T, S>() {
+            self.vector::<S, F>(simd, at, steps, before);
+        }
+        for (target, from) in [(self.planes.by_b, g), (self.planes.by_a, a)] {
+            if let Some(target) = target {
+                tile::store_parts(simd, from, F::PARTS, padded, target.at(0, start).area(count, steps));
             }
         }
     }
@@ -358,89 +316,65 @@ impl<T: Real> Back<'_, '_, '_, T> {
     }
 
     /// Loads a tile; where the states before its first step are.
-    ///
-    /// # Safety
-    /// See [`Back`].
     #[inline(always)]
-    unsafe fn load<S: Isa, F: Field<T, S>>(&self, simd: S, tile: usize) -> Array<T> {
+    fn load<S: Isa, F: Field<T, S>>(&self, simd: S, tile: usize) -> Array<T> {
         let (start, steps) = self.steps(tile);
         let &Backward { a, h, g, row, before, .. } = self.arrays;
         let &Block { count, padded, pitch, .. } = self.block;
         let of = |plane: Plane, start: usize, steps: usize| plane.at(0, start).area(count, steps);
-        // SAFETY: see `Back`.
-        unsafe {
-            tile::load_parts(simd, of(self.planes.a, start, steps), F::PARTS, padded, a);
-            match self.planes.by_h {
-                Some(by_h) => tile::load_parts(simd, of(by_h, start, steps), F::PARTS, padded, g),
-                None => g.clear(steps * pitch),
-            }
-            if self.planes.by_a.is_none() {
-                return row;
-            }
-            let states = self.planes.h.unwrap_or(self.planes.b);
-            tile::load_parts(simd, of(states, start, steps), F::PARTS, padded, h);
-            // the last state of the tile before this one
-            let Some(given) = self.planes.h.filter(|_| start > 0) else { return before.of(tile) };
-            tile::load_parts(simd, of(given, start - 1, 1), F::PARTS, padded, row);
-            row
+        tile::load_parts(simd, of(self.planes.a, start, steps), F::PARTS, padded, a);
+        match self.planes.by_h {
+            Some(by_h) => tile::load_parts(simd, of(by_h, start, steps), F::PARTS, padded, g),
+            None => g.clear(steps * pitch),
         }
+        if self.planes.by_a.is_none() {
+            return row;
+        }
+        let states = self.planes.h.unwrap_or(self.planes.b);
+        tile::load_parts(simd, of(states, start, steps), F::PARTS, padded, h);
+        // the last state of the tile before this one
+        let Some(given) = self.planes.h.filter(|_| start > 0) else { return before.of(tile) };
+        tile::load_parts(simd, of(given, start - 1, 1), F::PARTS, padded, row);
+        row
     }
 
     /// The gradients of a vector of channels of a tile, whose states before the first step are in `before`.
-    ///
-    /// # Safety
-    /// - See [`Back`].
-    /// - The tile is loaded.
     #[inline(always)]
-    unsafe fn vector<S: Isa, F: Field<T, S>>(&self, simd: S, at: usize, steps: usize, before: Array<T>) {
+    fn vector<S: Isa, F: Field<T, S>>(&self, simd: S, at: usize, steps: usize, before: Array<T>) {
         let &Backward { a, h, g, carries, .. } = self.arrays;
         let [a, h, g] = [a, h, g].map(|array| Steps::new(array.from(at), self.block.pitch));
-        // SAFETY: see `Back`.
-        unsafe {
-            carries.store_field(at, recurrence::adjoint::<T, S, F>(simd, a, g, steps, carries.load_field(simd, at)));
-            if self.planes.by_a.is_none() {
-                return;
-            }
-            let mut previous: F = before.load_field(simd, at);
-            if self.planes.h.is_none() {
-                recurrence::scan(simd, a, h, steps, previous);
-            }
-            for t in 0..steps {
-                a.store(t, previous.conj_mul_add(g.load(simd, t), F::zero(simd)));
-                previous = h.load(simd, t);
-            }
+        carries.store_field(at, recurrence::adjoint::<T, S, F>(simd, a, g, steps, carries.load_field(simd, at)));
+        if self.planes.by_a.is_none() {
+            return;
+        }
+        let mut previous: F = before.load_field(simd, at);
+        if self.planes.h.is_none() {
+            recurrence::scan(simd, a, h, steps, previous);
+        }
+        for t in 0..steps {
+            a.store(t, previous.conj_mul_add(g.load(simd, t), F::zero(simd)));
+            previous = h.load(simd, t);
         }
     }
 }
 
 /// A row of states; zeros where there are none.
-///
-/// # Safety
-/// - The block lies inside the view.
-/// - `row` is this thread's and has room for it.
 #[inline(always)]
-unsafe fn load_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<View<'_>>, row: Array<T>) {
+fn load_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<View<'_>>, row: Array<T>) {
     debug_assert!(row.has(0, block.pitch), "room for a row of states");
-    // SAFETY: the block lies inside the view, and there is room, by the contract above; a plane of one step.
-    unsafe {
-        match view {
-            Some(view) => {
-                let area = block.of(view).area(block.count, 1);
-                tile::load_parts(simd, area, block.pitch / block.padded, block.padded, row);
-            }
-            None => row.clear(block.pitch),
+    match view {
+        Some(view) => {
+            let area = block.of(view).area(block.count, 1);
+            tile::load_parts(simd, area, block.pitch / block.padded, block.padded, row);
         }
+        None => row.clear(block.pitch),
     }
 }
 
-/// # Safety
-/// - As [`load_state`].
-/// - The elements are this thread's.
 #[inline(always)]
-unsafe fn store_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<RawViewMut>, row: Array<T>) {
+fn store_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<RawViewMut>, row: Array<T>) {
     let Some(view) = view else { return };
     let area = block.of_mut(view).area(block.count, 1);
     debug_assert!(row.has(0, block.pitch), "a row of states");
-    // SAFETY: the contract of `load_state`, and the elements are this thread's; a plane of one step.
-    unsafe { tile::store_parts(simd, row, block.pitch / block.padded, block.padded, area) }
+    tile::store_parts(simd, row, block.pitch / block.padded, block.padded, area)
 }

@@ -128,7 +128,7 @@ pub(super) fn backward_workspace_len(stream: &Stream, problem: &Problem<'_>, h_i
     if h_is_given { ends } else { ends + call.states_len() + Workspace::SLACK }
 }
 
-fn state(target: &Option<RawViewMut>) -> Option<View<'static>> {
+fn state(target: &Option<RawViewMut>) -> Option<View<'_>> {
     target.as_ref().map(|v| v.as_read())
 }
 
@@ -178,7 +178,7 @@ impl<'p, 'a> Call<'p, 'a> {
         if self.problem.reverse { view.flip(view.rank() - 1) } else { view }
     }
 
-    fn target(&self, target: &Option<RawViewMut>) -> Option<View<'static>> {
+    fn target<'t>(&self, target: &'t Option<RawViewMut>) -> Option<View<'t>> {
         state(target).map(|view| self.in_memory(view))
     }
 

@@ -39,8 +39,7 @@ impl Pass for BackwardPass<'_, '_> {
         let context = &Context::new(exec, problem, Plan::backward);
         let (mut own, len) = (Vec::<E::T>::new(), context.checkpoints.len);
         let saved = match &sources.checkpoints {
-            // SAFETY: checked saved states are dense and have the type and the length that their query says.
-            Some(view) if len > 0 => unsafe { core::slice::from_raw_parts(view.as_ptr().cast::<E::T>(), len) },
+            Some(view) if len > 0 => Array::<E::T>::of_view(view).shared(0, len),
             Some(_) => &[],
             None => {
                 own.resize(len, E::T::default());
@@ -180,39 +179,28 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         if let Some(walker) = self.walker.as_mut().filter(|_| !is_first) {
             walker.wait_for_row();
         }
-        // SAFETY: the arrays were laid out for all blocks; jobs own disjoint channels or segments of targets and partials, and where they
-        // are walked by several threads, those walk one tile behind the other.
-        unsafe {
-            if is_first {
-                self.begin(simd, lanes, &plan.channels[range]);
-            }
-            for index in plan.segments[segments].clone() {
-                self.segment(simd, lanes, range, index);
-            }
-            if self.window.start == 0 {
-                self.finish(simd, lanes, segments, range);
-            }
+        if is_first {
+            self.begin(simd, lanes, &plan.channels[range]);
+        }
+        for index in plan.segments[segments].clone() {
+            self.segment(simd, lanes, range, index);
+        }
+        if self.window.start == 0 {
+            self.finish(simd, lanes, segments, range);
         }
     }
 }
 
 impl<E: Types> Job<'_, '_, '_, E> {
     /// Loads the parameters of all blocks and clears what is gathered.
-    ///
-    /// # Safety
-    /// - The channels are the job's, and the arrays were laid out for them.
-    /// - No other thread runs this job, or those that do have not begun to walk.
     #[inline(always)]
-    unsafe fn begin<S: Isa>(&self, simd: S, lanes: Lanes<E::T>, channels: &Range<usize>) {
+    fn begin<S: Isa>(&self, simd: S, lanes: Lanes<E::T>, channels: &Range<usize>) {
         let problem = self.pass.context.problem;
         let state = problem.dstate * E::K::PARTS * lanes.channels;
         for (i, block) in super::plan::blocks(channels.clone(), lanes.channels).enumerate() {
             let kept = self.kept.of(i);
-            // SAFETY: the contract above.
-            unsafe {
-                kept.parameters.load::<E, S>(simd, lanes, problem, block);
-                kept.clear(state, E::T::lanes::<S>());
-            }
+            kept.parameters.load::<E, S>(simd, lanes, problem, block);
+            kept.clear(state, E::T::lanes::<S>());
         }
         if let Some(walker) = &self.walker {
             walker.done(0);
@@ -220,59 +208,46 @@ impl<E: Types> Job<'_, '_, '_, E> {
     }
 
     /// The tiles of a segment that lie in the window.
-    ///
-    /// # Safety
-    /// - Segment and channels are the job's, which has begun.
-    /// - Other threads run this job only one tile behind the other.
     #[inline(always)]
-    unsafe fn segment<S: Isa>(&mut self, simd: S, lanes: Lanes<E::T>, range: usize, index: usize) {
+    fn segment<S: Isa>(&mut self, simd: S, lanes: Lanes<E::T>, range: usize, index: usize) {
         let Context { problem, plan, .. } = self.pass.context;
         let (segment, channels) = (&problem.segments.list[index], &plan.channels[range]);
         let at = |start| Here::new(problem, segment, channels, lanes, start);
         let end = self.window.end.min(segment.len());
-        // SAFETY: the contract above.
-        unsafe {
-            if self.window.end == problem.seqlen {
-                for (i, here) in at(segment.start).each_block().enumerate() {
-                    here.load_state::<E, S>(simd, &self.pass.sources.final_state, segment.last, self.kept.of(i).g);
-                }
+        if self.window.end == problem.seqlen {
+            for (i, here) in at(segment.start).each_block().enumerate() {
+                here.load_state::<E, S>(simd, &self.pass.sources.final_state, segment.last, self.kept.of(i).g);
             }
-            for number in (self.window.start / CHECKPOINT..end.div_ceil(CHECKPOINT)).rev() {
-                self.tile(simd, at(segment.start + number * CHECKPOINT), At { segment: index, number, range });
-            }
-            let target = self.pass.targets.initial_state.filter(|_| self.window.start == 0);
-            if let (Some(target), Some((row, sequence))) = (target, segment.initial) {
-                let strides = target.strides();
-                let plane = PlaneMut::of(&target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
-                for (i, here) in at(segment.start).each_block().enumerate() {
-                    let to = plane.at(here.block.first, 0).area(here.block.count, problem.dstate);
-                    lanes.store_states(simd, self.kept.of(i).g, E::K::PARTS, to);
-                }
+        }
+        for number in (self.window.start / CHECKPOINT..end.div_ceil(CHECKPOINT)).rev() {
+            self.tile(simd, at(segment.start + number * CHECKPOINT), At { segment: index, number, range });
+        }
+        let target = self.pass.targets.initial_state.filter(|_| self.window.start == 0);
+        if let (Some(target), Some((row, sequence))) = (target, segment.initial) {
+            let strides = target.strides();
+            let plane = PlaneMut::of(&target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
+            for (i, here) in at(segment.start).each_block().enumerate() {
+                let to = plane.at(here.block.first, 0).area(here.block.count, problem.dstate);
+                lanes.store_states(simd, self.kept.of(i).g, E::K::PARTS, to);
             }
         }
     }
 
     /// Leaves what was gathered for the parameters of all blocks.
-    ///
-    /// # Safety
-    /// As [`Job::segment`], and all segments are walked.
     #[inline(always)]
-    unsafe fn finish<S: Isa>(&self, _simd: S, lanes: Lanes<E::T>, segments: usize, range: usize) {
+    fn finish<S: Isa>(&self, _simd: S, lanes: Lanes<E::T>, segments: usize, range: usize) {
         let Context { problem, plan, .. } = self.pass.context;
         let sizes = [problem.dstate, E::K::PARTS];
         for (i, block) in super::plan::blocks(plan.channels[range].clone(), lanes.channels).enumerate() {
             let kept = self.kept.of(i);
-            // SAFETY: the contract of `Job::segment`.
-            unsafe {
-                if E::K::PARTS == 2 {
-                    // the output is 2 Re(C h), and the sweep counts it once
-                    double(kept.dc.slice(0, sizes[0] * sizes[1] * lanes.channels));
-                }
-                let states = [(kept.da, 0), (kept.db, 1), (kept.dc, 2)];
-                let states = states.map(|(from, copy)| lanes.collect(from, sizes, copy));
-                let vectors = [kept.dd, kept.dbias].map(|sums| lanes.sum_steps(sums));
-                self.pass.partials.store_channels(segments, block, lanes.channels, states, vectors);
+            if E::K::PARTS == 2 {
+                // the output is 2 Re(C h), and the sweep counts it once
+                double(kept.dc.slice(0, sizes[0] * sizes[1] * lanes.channels));
             }
+            let states = [(kept.da, 0), (kept.db, 1), (kept.dc, 2)];
+            let states = states.map(|(from, copy)| lanes.collect(from, sizes, copy));
+            let vectors = [kept.dd, kept.dbias].map(|sums| lanes.sum_steps(sums));
+            self.pass.partials.store_channels(segments, block, lanes.channels, states, vectors);
         }
     }
 }

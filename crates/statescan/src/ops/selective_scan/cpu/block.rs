@@ -76,96 +76,73 @@ impl<T: Real> Scratch<T> {
 
 impl<E: Types> Job<'_, '_, '_, E> {
     /// One tile of time of all channels of the job; `here` is its first block.
-    ///
-    /// # Safety
-    /// - The tile lies in the job's window and segments, and the job has begun.
-    /// - Other threads run this job only one tile behind the other.
     #[inline(always)]
-    pub(super) unsafe fn tile<S: Isa>(&mut self, simd: S, here: Here<'_, '_, E::T>, at: At) {
+    pub(super) fn tile<S: Isa>(&mut self, simd: S, here: Here<'_, '_, E::T>, at: At) {
         let problem = here.problem;
         let (map, &Scratch { b, c, db, dc, .. }) = (STEPS * problem.dstate * E::K::PARTS, &self.scratch);
-        // SAFETY: the contract above; each array has room for the states of a tile's steps.
-        unsafe {
-            here.load_map::<E, S>(simd, &problem.b, b);
-            here.load_map::<E, S>(simd, &problem.c, c);
-            here.double_map::<E>(c);
-            Array::clear_each(simd, [db, dc], map);
-            for (i, here) in here.each_block().enumerate() {
-                self.block(simd, &here, i, at);
-            }
-            match self.pass.context.plan.whole_groups {
-                true => self.store_maps(simd, &here, at),
-                false => self.leave_maps(&here, at),
-            }
+        here.load_map::<E, S>(simd, &problem.b, b);
+        here.load_map::<E, S>(simd, &problem.c, c);
+        here.double_map::<E>(c);
+        Array::clear_each(simd, [db, dc], map);
+        for (i, here) in here.each_block().enumerate() {
+            self.block(simd, &here, i, at);
+        }
+        match self.pass.context.plan.whole_groups {
+            true => self.store_maps(simd, &here, at),
+            false => self.leave_maps(&here, at),
         }
     }
 
     /// The tile of the job's `i`-th block.
-    ///
-    /// # Safety
-    /// - As [`Job::tile`].
-    /// - B and C are loaded.
     #[inline(always)]
-    unsafe fn block<S: Isa>(&mut self, simd: S, here: &Here<'_, '_, E::T>, i: usize, at: At) {
+    fn block<S: Isa>(&mut self, simd: S, here: &Here<'_, '_, E::T>, i: usize, at: At) {
         let Here { problem, lanes, steps, .. } = *here;
         let (kept, counted) = (self.kept.of(i), self.pass.context.counted());
         let mut prefetch = Prefetch::new();
-        // SAFETY: the contract of `Job::tile`.
-        unsafe {
-            self.restore(simd, here, at);
-            self.ahead(here, at, &mut prefetch);
-            let vectors = problem.dstate / lanes.per_channel;
-            prefetch.spread(loading(lanes.vectors(steps), problem.z.is_some()) + work(vectors, steps));
-            let bounded = self.load(simd, here, &kept.parameters, &mut prefetch);
-            self.sweep(simd, here, &kept, (i * counted, bounded), &mut prefetch);
-            let end = (i + 1) * counted;
-            if let Some(walker) = &mut self.walker {
-                walker.wait(end);
-            }
-            self.finish_steps(simd, here, &kept);
-            if let Some(walker) = &self.walker {
-                walker.done(end);
-                if here.is_last_block() {
-                    walker.claim_next();
-                }
-            }
-            self.store(simd, here);
+        self.restore(simd, here, at);
+        self.ahead(here, at, &mut prefetch);
+        let vectors = problem.dstate / lanes.per_channel;
+        prefetch.spread(loading(lanes.vectors(steps), problem.z.is_some()) + work(vectors, steps));
+        let bounded = self.load(simd, here, &kept.parameters, &mut prefetch);
+        self.sweep(simd, here, &kept, (i * counted, bounded), &mut prefetch);
+        let end = (i + 1) * counted;
+        if let Some(walker) = &mut self.walker {
+            walker.wait(end);
         }
+        self.finish_steps(simd, here, &kept);
+        if let Some(walker) = &self.walker {
+            walker.done(end);
+            if here.is_last_block() {
+                walker.claim_next();
+            }
+        }
+        self.store(simd, here);
     }
 
     /// Loads the states before the tile: the caller's, or saved ones.
-    ///
-    /// # Safety
-    /// As [`Job::block`].
     #[inline(always)]
-    unsafe fn restore<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, at: At) {
+    fn restore<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, at: At) {
         let (checkpoints, lanes, h) = (&self.pass.context.checkpoints, here.lanes, self.scratch.h);
         let sizes = [here.problem.dstate, E::K::PARTS];
         let (rows, count) = (sizes[0] * sizes[1], here.block.count);
         debug_assert!(here.block.first + count <= checkpoints.padded_dim, "a row has the block's channels");
         debug_assert!(h.has(0, rows * lanes.channels), "room for the block's states");
-        // SAFETY: the contract of `Job::block`; `h` has room for the states of a block.
-        unsafe {
-            if at.number == 0 {
-                return here.load_initial_state::<E, S>(simd, h);
-            }
-            let Some(last_row) = rows.checked_sub(1) else { return };
-            let from = &self.pass.saved[checkpoints.at(at.segment, at.number) + here.block.first..];
-            let from = from[..last_row * checkpoints.padded_dim + count].as_ptr();
-            let to = lanes.undealt(h);
-            to.clear(rows * lanes.channels);
-            let (from_pitch, to_pitch) = (checkpoints.padded_dim, lanes.channels);
-            CopyRows { from, from_pitch, to: to.ptr(), to_pitch, rows, count }.run(simd);
-            lanes.deal(to, sizes, h);
+        if at.number == 0 {
+            return here.load_initial_state::<E, S>(simd, h);
         }
+        let Some(last_row) = rows.checked_sub(1) else { return };
+        let from = &self.pass.saved[checkpoints.at(at.segment, at.number) + here.block.first..];
+        let from = Array::of_shared(&from[..last_row * checkpoints.padded_dim + count]);
+        let to = lanes.undealt(h);
+        to.clear(rows * lanes.channels);
+        let (from_pitch, to_pitch) = (checkpoints.padded_dim, lanes.channels);
+        CopyRows { from, from_pitch, to, to_pitch, rows, count }.run(simd);
+        lanes.deal(to, sizes, h);
     }
 
     /// Loads what the sweep reads and clears what it adds to. Whether no exponent is near the ends of the range.
-    ///
-    /// # Safety
-    /// As [`Job::block`].
     #[inline(always)]
-    unsafe fn load<S: Isa>(
+    fn load<S: Isa>(
         &self,
         simd: S,
         here: &Here<'_, '_, E::T>,
@@ -177,42 +154,35 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let (own, walked) = (self.scratch.own.get(), self.scratch.walked.get());
         let (tiles, width) = (self.scratch.tiles(own), E::T::lanes::<S>());
         let (vectors, rows) = (lanes.vectors(steps), lanes.vectors(steps) * lanes.per_channel);
-        // SAFETY: the contract of `Job::block`; every array has room for a tile.
-        unsafe {
-            load_tiles::<_, _, true, _>(simd, here, parameters, &tiles, prefetch);
-            let bounded = tiles.bounded(simd, parameters);
-            match &self.pass.sources.y {
-                Some(dy) => lanes.load(simd, here.area(dy), *cotangent),
-                None => cotangent.clear(vectors * width),
-            }
-            if let Some(z) = &problem.z {
-                load_gate(simd, here, z, *gate, Gate::Differentiate(*gate_slope), prefetch);
-            }
-            for vector in 0..vectors {
-                let at = vector * width;
-                let dout: V<E::T, S> = cotangent.load(simd, at);
-                own.p.store(at, if problem.z.is_some() { dout * gate.load(simd, at) } else { dout });
-            }
-            match problem.dt_a {
-                Some(_) => Array::clear_each(simd, [walked.du, walked.ddt, walked.ddt_a], rows * width),
-                None => Array::clear_each(simd, [walked.du, walked.ddt], rows * width),
-            }
-            if !lanes.one() {
-                tiles.repeat(simd, lanes, steps, &self.scratch.tiles(walked));
-                lanes.repeat(simd, own.p, steps, walked.p);
-                walked.y.clear(rows * width);
-            }
-            bounded
+        load_tiles::<_, _, true, _>(simd, here, parameters, &tiles, prefetch);
+        let bounded = tiles.bounded(simd, parameters);
+        match &self.pass.sources.y {
+            Some(dy) => lanes.load(simd, here.area(dy), *cotangent),
+            None => cotangent.clear(vectors * width),
         }
+        if let Some(z) = &problem.z {
+            load_gate(simd, here, z, *gate, Gate::Differentiate(*gate_slope), prefetch);
+        }
+        for vector in 0..vectors {
+            let at = vector * width;
+            let dout: V<E::T, S> = cotangent.load(simd, at);
+            own.p.store(at, if problem.z.is_some() { dout * gate.load(simd, at) } else { dout });
+        }
+        match problem.dt_a {
+            Some(_) => Array::clear_each(simd, [walked.du, walked.ddt, walked.ddt_a], rows * width),
+            None => Array::clear_each(simd, [walked.du, walked.ddt], rows * width),
+        }
+        if !lanes.one() {
+            tiles.repeat(simd, lanes, steps, &self.scratch.tiles(walked));
+            lanes.repeat(simd, own.p, steps, walked.p);
+            walked.y.clear(rows * width);
+        }
+        bounded
     }
 
     /// Walks the states forwards and back; vectors of states are counted from `counted` on.
-    ///
-    /// # Safety
-    /// - As [`Job::block`].
-    /// - Everything is loaded.
     #[inline(always)]
-    unsafe fn sweep<S: Isa>(
+    fn sweep<S: Isa>(
         &mut self,
         simd: S,
         here: &Here<'_, '_, E::T>,
@@ -246,119 +216,89 @@ impl<E: Types> Job<'_, '_, '_, E> {
             walker: &mut self.walker,
             counted,
         };
-        // SAFETY: the contract of `Job::block`: arrays of a whole block.
-        unsafe { walk::<E, S>(simd, problem, lanes.per_channel, bounded, &mut sweep) }
+        walk::<E, S>(simd, problem, lanes.per_channel, bounded, &mut sweep)
     }
 
     /// From the sums over states to the gradients by x, dt and z, and adds to those by D and the bias.
-    ///
-    /// # Safety
-    /// - As [`Job::block`].
-    /// - The sweep is done.
-    /// - The thread before is past this block.
     #[inline(always)]
-    unsafe fn finish_steps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, kept: &Kept<E::T>) {
+    fn finish_steps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, kept: &Kept<E::T>) {
         let Here { problem, lanes, steps, .. } = *here;
         let Scratch { x, slope, .. } = &self.scratch;
         let (own, walked) = (self.scratch.own.get(), self.scratch.walked.get());
         let scaled = problem.options.discretization != Discretization::Dirac;
         let width = E::T::lanes::<S>();
-        // SAFETY: the contract of `Job::block`; every array has the vectors of the steps.
-        unsafe {
-            let [_, skip] = kept.parameters.bias_and_skip(simd);
-            let (mut dd, mut dbias): (V<E::T, S>, V<E::T, S>) = (kept.dd.load(simd, 0), kept.dbias.load(simd, 0));
-            for vector in 0..lanes.vectors(steps) {
-                let at = vector * width;
-                let (x, dt, dout) = (x.load(simd, at), own.dt.load(simd, at), own.p.load(simd, at));
-                let (by_u, mut by_dt) = (lanes.summed(simd, walked.du, vector), lanes.summed(simd, walked.ddt, vector));
-                let mut by_x = dout * skip;
-                if scaled {
-                    by_x = by_u.mul_add(dt, by_x);
-                    by_dt = by_u.mul_add(x, by_dt);
-                } else {
-                    by_x = by_x + by_u;
-                }
-                let by_raw = by_dt * slope.load(simd, at);
-                dd = dout.mul_add(x, dd);
-                dbias = dbias + by_raw;
-                own.du.store(at, by_x);
-                own.ddt.store(at, by_raw);
-                if self.pass.targets.z.is_some() {
-                    self.gradient_by_gate(simd, lanes, [own.y, walked.y], vector);
-                }
-                if problem.dt_a.is_some() {
-                    own.ddt_a.store(at, lanes.summed(simd, walked.ddt_a, vector));
-                }
+        let [_, skip] = kept.parameters.bias_and_skip(simd);
+        let (mut dd, mut dbias): (V<E::T, S>, V<E::T, S>) = (kept.dd.load(simd, 0), kept.dbias.load(simd, 0));
+        for vector in 0..lanes.vectors(steps) {
+            let at = vector * width;
+            let (x, dt, dout) = (x.load(simd, at), own.dt.load(simd, at), own.p.load(simd, at));
+            let (by_u, mut by_dt) = (lanes.summed(simd, walked.du, vector), lanes.summed(simd, walked.ddt, vector));
+            let mut by_x = dout * skip;
+            if scaled {
+                by_x = by_u.mul_add(dt, by_x);
+                by_dt = by_u.mul_add(x, by_dt);
+            } else {
+                by_x = by_x + by_u;
             }
-            kept.dd.store(0, dd);
-            kept.dbias.store(0, dbias);
+            let by_raw = by_dt * slope.load(simd, at);
+            dd = dout.mul_add(x, dd);
+            dbias = dbias + by_raw;
+            own.du.store(at, by_x);
+            own.ddt.store(at, by_raw);
+            if self.pass.targets.z.is_some() {
+                self.gradient_by_gate(simd, lanes, [own.y, walked.y], vector);
+            }
+            if problem.dt_a.is_some() {
+                own.ddt_a.store(at, lanes.summed(simd, walked.ddt_a, vector));
+            }
         }
+        kept.dd.store(0, dd);
+        kept.dbias.store(0, dbias);
     }
 
     /// The gradient by a vector of z, in place of the output before the gate: `y`, and what the sweep adds to it where a channel has
     /// several lanes.
-    ///
-    /// # Safety
-    /// As [`Job::finish_steps`].
     #[inline(always)]
-    unsafe fn gradient_by_gate<S: Isa>(&self, simd: S, lanes: Lanes<E::T>, [y, swept]: [Array<E::T>; 2], vector: usize) {
+    fn gradient_by_gate<S: Isa>(&self, simd: S, lanes: Lanes<E::T>, [y, swept]: [Array<E::T>; 2], vector: usize) {
         let Scratch { cotangent, gate_slope, .. } = &self.scratch;
         let at = vector * E::T::lanes::<S>();
-        // SAFETY: the contract of `Job::finish_steps`.
-        unsafe {
-            let mut out: V<E::T, S> = y.load(simd, at);
-            if !lanes.one() {
-                out = out + lanes.summed(simd, swept, vector);
-            }
-            y.store(at, cotangent.load(simd, at) * out * gate_slope.load(simd, at));
+        let mut out: V<E::T, S> = y.load(simd, at);
+        if !lanes.one() {
+            out = out + lanes.summed(simd, swept, vector);
         }
+        y.store(at, cotangent.load(simd, at) * out * gate_slope.load(simd, at));
     }
 
     /// Stores the gradients that vary with time and channel.
-    ///
-    /// # Safety
-    /// - As [`Job::block`].
-    /// - They are in the arrays of the thread.
     #[inline(always)]
-    unsafe fn store<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>) {
+    fn store<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>) {
         let (targets, own) = (self.pass.targets, self.scratch.own.get());
         let results = [(&targets.x, own.du), (&targets.dt, own.ddt), (&targets.dt_a, own.ddt_a), (&targets.z, own.y)];
         for (target, from) in results {
             let Some(target) = target else { continue };
-            // SAFETY: the contract of `Job::block`; the tile lies inside the target, and no other job has its channels.
-            unsafe { here.lanes.store(simd, from, here.area_mut(target)) };
+            here.lanes.store(simd, from, here.area_mut(target));
         }
     }
 
     /// Stores the gradients by B and C of a tile, where no other job has part of them.
-    ///
-    /// # Safety
-    /// - As [`Job::tile`].
-    /// - All blocks are swept.
     #[inline(always)]
-    unsafe fn store_maps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, at: At) {
+    fn store_maps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, at: At) {
         let (dstate, parts, Scratch { db, dc, .. }) = (here.problem.dstate, E::K::PARTS, &self.scratch);
         let len = STEPS * dstate * parts;
-        // SAFETY: the contract of `Job::tile`; the tile lies inside the targets, and the sums have rows of STEPS.
-        unsafe {
-            if parts == 2 {
-                double(dc.slice(0, len));
-            }
-            for (target, sum) in [(&self.pass.targets.b, db), (&self.pass.targets.c, dc)] {
-                let Some(Projection::Varying(target)) = target else { continue };
-                // steps and states exchanged
-                let plane = map_target(target, here.segment, at.range, here.start).transposed();
-                tile::store_parts(simd, *sum, parts, STEPS, plane.area(here.steps, dstate));
-            }
+        if parts == 2 {
+            double(dc.slice(0, len));
+        }
+        for (target, sum) in [(&self.pass.targets.b, db), (&self.pass.targets.c, dc)] {
+            let Some(Projection::Varying(target)) = target else { continue };
+            // steps and states exchanged
+            let plane = map_target(target, here.segment, at.range, here.start).transposed();
+            tile::store_parts(simd, *sum, parts, STEPS, plane.area(here.steps, dstate));
         }
     }
 
     /// Leaves the gradients by B and C of a tile, to be added to those of other ranges of channels.
-    ///
-    /// # Safety
-    /// As [`Job::store_maps`].
     #[inline(always)]
-    unsafe fn leave_maps(&self, here: &Here<'_, '_, E::T>, at: At) {
+    fn leave_maps(&self, here: &Here<'_, '_, E::T>, at: At) {
         let (partials, Scratch { db, dc, .. }) = (&self.pass.partials, &self.scratch);
         let rows = here.problem.dstate * E::K::PARTS;
         let double_c = if E::K::PARTS == 2 { 2.0 } else { 1.0 };
@@ -367,8 +307,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
             for row in 0..rows {
                 debug_assert!(sum.has(row * STEPS, here.steps), "the sums of the row are there");
                 let position = partials.map_position(at.range, here.segment.batch, row, here.start);
-                // SAFETY: the contract of `Job::store_maps`; the row's steps of this range are the job's.
-                let (to, from) = unsafe { (partial.slice(position, here.steps), sum.slice(row * STEPS, here.steps)) };
+                let (to, from) = (partial.slice(position, here.steps), sum.slice(row * STEPS, here.steps));
                 for (to, from) in to.iter_mut().zip(from) {
                     *to = *from * E::T::from_f64(factor);
                 }

@@ -36,9 +36,7 @@ pub(super) struct ForwardPass<'p, 'a> {
 impl Pass for ForwardPass<'_, '_> {
     fn run<E: Types>(self) {
         let context = Context::new(self.exec, self.problem, Plan::forward);
-        let len = context.checkpoints.len;
-        // SAFETY: checked targets are dense and have the type and the length that the query for saved states says.
-        let saved = self.targets.checkpoints.as_ref().map(|view| unsafe { Array::from_raw(view.as_mut_ptr().cast(), len) });
+        let saved = self.targets.checkpoints.as_ref().map(|view| Array::of_view_mut(view));
         forward::<E>(self.exec, &context, self.targets, saved);
     }
 }
@@ -122,75 +120,54 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         let (segments, channels) = plan.job(self.job);
         let channels = &plan.channels[channels];
         let lanes = Lanes::new(E::T::lanes::<S>(), plan.lanes_per_channel, self.scratch.lanes);
-        // SAFETY: blocks lie inside the problem, the arrays are this job's, and jobs have disjoint channels or segments.
-        unsafe {
-            for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
-                self.scratch.parameters.of(i).load::<E, S>(simd, lanes, problem, block);
-            }
-            for index in plan.segments[segments].clone() {
-                self.segment(simd, lanes, channels, index);
-            }
+        for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
+            self.scratch.parameters.of(i).load::<E, S>(simd, lanes, problem, block);
+        }
+        for index in plan.segments[segments].clone() {
+            self.segment(simd, lanes, channels, index);
         }
     }
 }
 
 impl<E: Types> Job<'_, '_, '_, E> {
     /// Scans a segment, by its number.
-    ///
-    /// # Safety
-    /// - Segment and channels are those of the problem, for which the scratch was laid out, and parameters are loaded.
-    /// - No other thread has these channels of the segment.
     #[inline(always)]
-    unsafe fn segment<S: Isa>(&self, simd: S, lanes: Lanes<E::T>, channels: &Range<usize>, index: usize) {
+    fn segment<S: Isa>(&self, simd: S, lanes: Lanes<E::T>, channels: &Range<usize>, index: usize) {
         let (problem, h) = (self.context.problem, self.scratch.h);
         let segment = &problem.segments.list[index];
         let at = |start| Here::new(problem, segment, channels, lanes, start);
-        // SAFETY: the contract above; each block has room for its states.
-        unsafe {
+        for (i, here) in at(segment.start).each_block().enumerate() {
+            here.load_initial_state::<E, S>(simd, h.of(i));
+        }
+        for (number, start) in (segment.start..segment.end).step_by(CHECKPOINT).enumerate() {
+            let here = at(start);
+            self.load_maps(simd, &here);
+            for (i, here) in here.each_block().enumerate() {
+                self.block(simd, &here, i, (index, number));
+            }
+        }
+        if let (Some(target), Some((row, sequence))) = (&self.targets.final_state, segment.last) {
+            let strides = target.strides();
+            let plane = PlaneMut::of(target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
             for (i, here) in at(segment.start).each_block().enumerate() {
-                here.load_initial_state::<E, S>(simd, h.of(i));
-            }
-            for (number, start) in (segment.start..segment.end).step_by(CHECKPOINT).enumerate() {
-                let here = at(start);
-                self.load_maps(simd, &here);
-                for (i, here) in here.each_block().enumerate() {
-                    self.block(simd, &here, i, (index, number));
-                }
-            }
-            if let (Some(target), Some((row, sequence))) = (&self.targets.final_state, segment.last) {
-                let strides = target.strides();
-                let plane = PlaneMut::of(target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
-                for (i, here) in at(segment.start).each_block().enumerate() {
-                    let to = plane.at(here.block.first, 0).area(here.block.count, problem.dstate);
-                    lanes.store_states(simd, h.of(i), E::K::PARTS, to);
-                }
+                let to = plane.at(here.block.first, 0).area(here.block.count, problem.dstate);
+                lanes.store_states(simd, h.of(i), E::K::PARTS, to);
             }
         }
     }
 
     /// Loads B and C of a tile, for all channels of the job.
-    ///
-    /// # Safety
-    /// As [`Job::segment`].
     #[inline(always)]
-    unsafe fn load_maps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>) {
+    fn load_maps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>) {
         let Scratch { b, c, .. } = self.scratch;
-        // SAFETY: the contract of `Job::segment`; both tiles have room for the states of a tile's steps.
-        unsafe {
-            here.load_map::<E, S>(simd, &here.problem.b, b);
-            here.load_map::<E, S>(simd, &here.problem.c, c);
-            here.double_map::<E>(c);
-        }
+        here.load_map::<E, S>(simd, &here.problem.b, b);
+        here.load_map::<E, S>(simd, &here.problem.c, c);
+        here.double_map::<E>(c);
     }
 
     /// A tile of the job's `i`-th block; `tile` are the numbers of the segment and of the tile in it.
-    ///
-    /// # Safety
-    /// - As [`Job::segment`].
-    /// - B and C are loaded.
-    /// - The block's states are those before the tile.
     #[inline(always)]
-    unsafe fn block<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, i: usize, tile: (usize, usize)) {
+    fn block<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, i: usize, tile: (usize, usize)) {
         let Here { problem, lanes, steps, .. } = *here;
         let (parameters, h, tiles) = (self.scratch.parameters.of(i), self.scratch.h.of(i), self.scratch.tiles());
         let (repeated, vectors) = (&self.scratch.repeated, problem.dstate / lanes.per_channel);
@@ -198,67 +175,51 @@ impl<E: Types> Job<'_, '_, '_, E> {
         self.ahead(here, &mut prefetch);
         let gated = problem.z.is_some() && self.targets.y.is_some();
         prefetch.spread(loading(lanes.vectors(steps), gated) + vectors * steps);
-        // SAFETY: the contract of `Job::segment`.
-        unsafe {
-            load_tiles::<_, _, false, _>(simd, here, &parameters, &tiles, &mut prefetch);
-            let bounded = tiles.bounded(simd, &parameters);
-            if !lanes.one() {
-                tiles.repeat(simd, lanes, steps, repeated);
-                repeated.y.clear(lanes.vectors(steps) * lanes.per_channel * E::T::lanes::<S>());
-            }
-            let mut walked = Tile {
-                tiles: if lanes.one() { tiles } else { *repeated },
-                shared: problem.dt_a.is_none(),
-                a: parameters.a,
-                b: Map::new::<E>(&problem.b, self.scratch.b, parameters.b, lanes, problem.dstate),
-                c: Map::new::<E>(&problem.c, self.scratch.c, parameters.c, lanes, problem.dstate),
-                h,
-                steps,
-                dstate: problem.dstate,
-                vectors,
-                prefetch: &mut prefetch,
-                save: self.save(here, h, tile),
-            };
-            walk::<E, S>(simd, problem, lanes.per_channel, bounded, &mut walked);
-            if !lanes.one() {
-                lanes.add_sums(simd, repeated.y, steps, tiles.y);
-            }
-            self.store(simd, here, &tiles, &mut prefetch);
+        load_tiles::<_, _, false, _>(simd, here, &parameters, &tiles, &mut prefetch);
+        let bounded = tiles.bounded(simd, &parameters);
+        if !lanes.one() {
+            tiles.repeat(simd, lanes, steps, repeated);
+            repeated.y.clear(lanes.vectors(steps) * lanes.per_channel * E::T::lanes::<S>());
         }
+        let mut walked = Tile {
+            tiles: if lanes.one() { tiles } else { *repeated },
+            shared: problem.dt_a.is_none(),
+            a: parameters.a,
+            b: Map::new::<E>(&problem.b, self.scratch.b, parameters.b, lanes, problem.dstate),
+            c: Map::new::<E>(&problem.c, self.scratch.c, parameters.c, lanes, problem.dstate),
+            h,
+            steps,
+            dstate: problem.dstate,
+            vectors,
+            prefetch: &mut prefetch,
+            save: self.save(here, h, tile),
+        };
+        walk::<E, S>(simd, problem, lanes.per_channel, bounded, &mut walked);
+        if !lanes.one() {
+            lanes.add_sums(simd, repeated.y, steps, tiles.y);
+        }
+        self.store(simd, here, &tiles, &mut prefetch);
     }
 
     /// Gates the output and stores it, if it is wanted.
-    ///
-    /// # Safety
-    /// - As [`Job::segment`].
-    /// - The output is in `tiles`.
     #[inline(always)]
-    unsafe fn store<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, tiles: &Tiles<E::T>, prefetch: &mut Prefetch<AHEAD>) {
+    fn store<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, tiles: &Tiles<E::T>, prefetch: &mut Prefetch<AHEAD>) {
         let Some(target) = &self.targets.y else { return };
-        // SAFETY: the contract of `Job::segment`; the tile of x is free.
-        unsafe {
-            if let Some(z) = &here.problem.z {
-                load_gate(simd, here, z, tiles.x, Gate::Apply(tiles.y), prefetch);
-            }
-            here.lanes.store(simd, tiles.y, here.area_mut(target));
+        if let Some(z) = &here.problem.z {
+            load_gate(simd, here, z, tiles.x, Gate::Apply(tiles.y), prefetch);
         }
+        here.lanes.store(simd, tiles.y, here.area_mut(target));
     }
 
     /// How the states before a tile are saved, if they are: not those before the first one, which are the caller's.
-    ///
-    /// # Safety
-    /// - As [`Job::segment`].
-    /// - The states are in `h`.
     #[inline(always)]
-    unsafe fn save(&self, here: &Here<'_, '_, E::T>, h: Array<E::T>, (segment, tile): (usize, usize)) -> Option<CopyRows<E::T>> {
+    fn save(&self, here: &Here<'_, '_, E::T>, h: Array<E::T>, (segment, tile): (usize, usize)) -> Option<CopyRows<E::T>> {
         let (Some(saved), 1..) = (self.saved, tile) else { return None };
         let (Context { checkpoints, .. }, lanes) = (self.context, here.lanes);
         let sizes = [here.problem.dstate, E::K::PARTS];
         let (rows, count) = (sizes[0] * sizes[1], here.block.count);
-        let reach = rows.checked_sub(1)? * checkpoints.padded_dim + count;
-        let to = saved.at(checkpoints.at(segment, tile) + here.block.first, reach);
-        // SAFETY: the contract of `Job::segment`.
-        let from = unsafe { lanes.collect(h, sizes, 0) }.at(0, rows * lanes.channels);
+        let to = saved.from(checkpoints.at(segment, tile) + here.block.first);
+        let from = lanes.collect(h, sizes, 0);
         Some(CopyRows { from, from_pitch: lanes.channels, to, to_pitch: checkpoints.padded_dim, rows, count })
     }
 
@@ -302,66 +263,56 @@ struct Tile<'t, T> {
 
 impl<T: Real> Loops<T> for Tile<'_, T> {
     #[inline(always)]
-    unsafe fn walk<E: Variant<T = T>, S: Isa>(&mut self, simd: S) {
+    fn walk<E: Variant<T = T>, S: Isa>(&mut self, simd: S) {
         let mut n = 0;
-        // SAFETY: `Job::block`, the only maker of this, gives the arrays of a whole block.
-        unsafe {
-            // these stores wait for lines of their own, and the walk that follows stores so little that it need not wait for them
-            if let Some(save) = self.save {
-                save.run(simd);
-            }
-            while E::TOGETHER == MOST_TOGETHER && n + MOST_TOGETHER <= self.vectors {
-                self.states::<E, S, MOST_TOGETHER>(simd, n);
-                n += MOST_TOGETHER;
-            }
-            while n < self.vectors {
-                self.states::<E, S, 1>(simd, n);
-                n += 1;
-            }
+        // these stores wait for lines of their own, and the walk that follows stores so little that it need not wait for them
+        if let Some(save) = self.save {
+            save.run(simd);
+        }
+        while E::TOGETHER == MOST_TOGETHER && n + MOST_TOGETHER <= self.vectors {
+            self.states::<E, S, MOST_TOGETHER>(simd, n);
+            n += MOST_TOGETHER;
+        }
+        while n < self.vectors {
+            self.states::<E, S, 1>(simd, n);
+            n += 1;
         }
     }
 }
 
 impl<T: Real> Tile<'_, T> {
     /// Walks `COUNT` states from `first` through the tile with their values in registers.
-    ///
-    /// # Safety
-    /// - As [`Loops::walk`].
-    /// - There are these vectors of states.
     #[inline(always)]
-    unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
+    fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
         let (width, step) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
         debug_assert!(first + COUNT <= self.vectors, "the states are there");
         debug_assert!(self.steps <= STEPS, "at most a tile");
         let Tiles { dt: dts, dt_a: dts_a, u: us, y: ys, .. } = self.tiles;
-        // SAFETY: the contract of `Loops::walk`.
-        unsafe {
-            let mut h = [<E::K as FieldKind>::Of::<T, S>::zero(simd); COUNT];
-            let mut a = h;
+        let mut h = [<E::K as FieldKind>::Of::<T, S>::zero(simd); COUNT];
+        let mut a = h;
+        for i in 0..COUNT {
+            h[i] = self.h.load_field(simd, (first + i) * step);
+            a[i] = E::R::prepare(self.a.load_field(simd, (first + i) * step));
+        }
+        for t in 0..self.steps {
+            if t % STEPS_PER_PREFETCH == 0 {
+                self.prefetch.step(COUNT * STEPS_PER_PREFETCH);
+            }
+            let at = t * width;
+            let (dt, dt_a, u): (V<T, S>, _, _) = (dts.load(simd, at), dts_a.load(simd, at), us.load(simd, at));
+            let mut y = ys.load(simd, at);
             for i in 0..COUNT {
-                h[i] = self.h.load_field(simd, (first + i) * step);
-                a[i] = E::R::prepare(self.a.load_field(simd, (first + i) * step));
+                let (decay, gain) = E::R::step(a[i], dt, dt_a, self.shared);
+                let b = self.b.at::<E, S>(simd, t, first + i, self.dstate);
+                let c = self.c.at::<E, S>(simd, t, first + i, self.dstate);
+                let input = if E::R::GAIN { gain.scale(u) * b } else { b.scale(u) };
+                h[i] = decay.mul_add(h[i], input);
+                y = c.re_mul_add(h[i], y);
             }
-            for t in 0..self.steps {
-                if t % STEPS_PER_PREFETCH == 0 {
-                    self.prefetch.step(COUNT * STEPS_PER_PREFETCH);
-                }
-                let at = t * width;
-                let (dt, dt_a, u): (V<T, S>, _, _) = (dts.load(simd, at), dts_a.load(simd, at), us.load(simd, at));
-                let mut y = ys.load(simd, at);
-                for i in 0..COUNT {
-                    let (decay, gain) = E::R::step(a[i], dt, dt_a, self.shared);
-                    let b = self.b.at::<E, S>(simd, t, first + i, self.dstate);
-                    let c = self.c.at::<E, S>(simd, t, first + i, self.dstate);
-                    let input = if E::R::GAIN { gain.scale(u) * b } else { b.scale(u) };
-                    h[i] = decay.mul_add(h[i], input);
-                    y = c.re_mul_add(h[i], y);
-                }
-                ys.store(at, y);
-            }
-            for i in 0..COUNT {
-                self.h.store_field((first + i) * step, h[i]);
-            }
+            ys.store(at, y);
+        }
+        for i in 0..COUNT {
+            self.h.store_field((first + i) * step, h[i]);
         }
     }
 }

@@ -90,55 +90,34 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
     }
 
     /// Loads that plane, if there is one, in the order that [`Map`](super::inputs::Map) reads.
-    ///
-    /// # Safety
-    /// - The tile lies inside the problem.
-    /// - `to` is this thread's and has room for `STEPS` steps of all states.
     #[inline(always)]
-    pub(super) unsafe fn load_map<E: Types<T = T>, S: Isa>(&self, simd: S, map: &Projection<View<'_>>, to: Array<T>) {
+    pub(super) fn load_map<E: Types<T = T>, S: Isa>(&self, simd: S, map: &Projection<View<'_>>, to: Array<T>) {
         let Some(area) = self.map_area(map) else { return };
         let dstate = self.problem.dstate;
         debug_assert!(to.has(0, STEPS * dstate * E::K::PARTS), "room for a tile of the map");
-        // SAFETY: the plane lies inside the view of a checked problem; the tile has room by the caller's contract.
-        unsafe {
-            match by_state::<E>(self.lanes.per_channel) {
-                true => tile::load_parts(simd, area.plane.transposed().area(area.steps, dstate), 1, STEPS, to),
-                false => tile::load_parts(simd, area, E::K::PARTS, dstate, to),
-            }
+        match by_state::<E>(self.lanes.per_channel) {
+            true => tile::load_parts(simd, area.plane.transposed().area(area.steps, dstate), 1, STEPS, to),
+            false => tile::load_parts(simd, area, E::K::PARTS, dstate, to),
         }
     }
 
     /// Doubles a tile of C for complex states, whose output is `2 Re(C h)`.
-    ///
-    /// # Safety
-    /// - As [`Here::load_map`].
-    /// - The tile is loaded.
     #[inline(always)]
-    pub(super) unsafe fn double_map<E: Types<T = T>>(&self, tile: Array<T>) {
+    pub(super) fn double_map<E: Types<T = T>>(&self, tile: Array<T>) {
         if E::K::PARTS == 2 {
-            // SAFETY: the tile is this thread's and as long as its steps, by the contract above.
-            double(unsafe { tile.slice(0, self.steps * E::K::PARTS * self.problem.dstate) });
+            double(tile.slice(0, self.steps * E::K::PARTS * self.problem.dstate));
         }
     }
 
     /// Loads the state before the segment's first step, zero where there is none.
-    ///
-    /// # Safety
-    /// - The block lies inside the problem.
-    /// - `h` is this thread's and has room for the block's states.
     #[inline(always)]
-    pub(super) unsafe fn load_initial_state<E: Types<T = T>, S: Isa>(&self, simd: S, h: Array<T>) {
-        // SAFETY: block and room are those of the contract above; the place is one of the problem's, whose initial state was checked.
-        unsafe { self.load_state::<E, S>(simd, &self.problem.initial_state, self.segment.initial, h) }
+    pub(super) fn load_initial_state<E: Types<T = T>, S: Isa>(&self, simd: S, h: Array<T>) {
+        self.load_state::<E, S>(simd, &self.problem.initial_state, self.segment.initial, h)
     }
 
     /// Loads the state of a sequence, at (row, sequence) of a (B, sequences, D, N) tensor; zero where either is absent.
-    ///
-    /// # Safety
-    /// - The block and the place lie inside the view.
-    /// - `to` is this thread's and has room for the block's states.
     #[inline(always)]
-    pub(super) unsafe fn load_state<E: Types<T = T>, S: Isa>(
+    pub(super) fn load_state<E: Types<T = T>, S: Isa>(
         &self,
         simd: S,
         view: &Option<View<'_>>,
@@ -147,16 +126,13 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
     ) {
         let sizes = [self.problem.dstate, E::K::PARTS];
         debug_assert!(to.has(0, sizes[0] * sizes[1] * self.lanes.channels), "room for the block's states");
-        // SAFETY: block and place lie inside the view, and `to` has room, by the contract above.
-        unsafe {
-            match (view, place) {
-                (Some(view), Some((row, sequence))) => {
-                    let strides = view.strides();
-                    let plane = Plane::of(view, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
-                    self.lanes.load_states(simd, plane.at(self.block.first, 0).area(self.block.count, sizes[0]), sizes[1], to);
-                }
-                _ => to.clear(sizes[0] * sizes[1] * self.lanes.channels),
+        match (view, place) {
+            (Some(view), Some((row, sequence))) => {
+                let strides = view.strides();
+                let plane = Plane::of(view, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
+                self.lanes.load_states(simd, plane.at(self.block.first, 0).area(self.block.count, sizes[0]), sizes[1], to);
             }
+            _ => to.clear(sizes[0] * sizes[1] * self.lanes.channels),
         }
     }
 }

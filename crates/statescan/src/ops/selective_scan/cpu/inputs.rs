@@ -115,94 +115,69 @@ impl<T: Real> ParametersOfBlocks<T> {
 
 impl<T: Real> Parameters<T> {
     /// Loads them.
-    ///
-    /// # Safety
-    /// - The block lies inside the problem that the arrays were laid out for.
-    /// - No other thread uses them meanwhile.
     #[inline(always)]
-    pub(super) unsafe fn load<E: Types<T = T>, S: Isa>(self, simd: S, lanes: Lanes<T>, problem: &Problem<'_>, block: Block) {
+    pub(super) fn load<E: Types<T = T>, S: Isa>(self, simd: S, lanes: Lanes<T>, problem: &Problem<'_>, block: Block) {
         let (field, state) = (E::K::PARTS * T::lanes::<S>(), problem.dstate * E::K::PARTS * lanes.channels);
         debug_assert!(block.first + block.count <= problem.dim, "the block lies inside the problem");
         debug_assert!(problem.dstate.is_multiple_of(lanes.per_channel), "whole vectors of states");
-        // SAFETY: the arrays have room for the states of a block, or a vector; the block lies inside the views.
-        unsafe {
-            parameter::<E, S>(simd, lanes, &problem.a, block, self.a);
-            let mut largest = V::constant(simd, 0.0);
-            for n in 0..problem.dstate / lanes.per_channel {
-                largest = largest.max(self.a.load(simd, n * field).abs());
-            }
-            self.largest.store(0, lanes.largest(largest));
-            self.bias.store(0, channel_vector(simd, lanes, &problem.dt_bias, block));
-            self.skip.store(0, channel_vector(simd, lanes, &problem.d, block));
-            if let Projection::Constant(view) = &problem.b {
-                parameter::<E, S>(simd, lanes, view, block, self.b);
-            }
-            if let Projection::Constant(view) = &problem.c {
-                parameter::<E, S>(simd, lanes, view, block, self.c);
-                if E::K::PARTS == 2 {
-                    double(self.c.slice(0, state));
-                }
+        parameter::<E, S>(simd, lanes, &problem.a, block, self.a);
+        let mut largest = V::constant(simd, 0.0);
+        for n in 0..problem.dstate / lanes.per_channel {
+            largest = largest.max(self.a.load(simd, n * field).abs());
+        }
+        self.largest.store(0, lanes.largest(largest));
+        self.bias.store(0, channel_vector(simd, lanes, &problem.dt_bias, block));
+        self.skip.store(0, channel_vector(simd, lanes, &problem.d, block));
+        if let Projection::Constant(view) = &problem.b {
+            parameter::<E, S>(simd, lanes, view, block, self.b);
+        }
+        if let Projection::Constant(view) = &problem.c {
+            parameter::<E, S>(simd, lanes, view, block, self.c);
+            if E::K::PARTS == 2 {
+                double(self.c.slice(0, state));
             }
         }
     }
 
     /// The bias of dt and the skip.
-    ///
-    /// # Safety
-    /// They are loaded.
     #[inline(always)]
-    pub(super) unsafe fn bias_and_skip<S: Isa>(&self, simd: S) -> [V<T, S>; 2] {
-        // SAFETY: each is a vector, by its layout.
-        unsafe { [self.bias.load(simd, 0), self.skip.load(simd, 0)] }
+    pub(super) fn bias_and_skip<S: Isa>(&self, simd: S) -> [V<T, S>; 2] {
+        [self.bias.load(simd, 0), self.skip.load(simd, 0)]
     }
 }
 
 impl<T: Real> Tiles<T> {
     /// Repeats what the recurrence reads over each channel's lanes.
-    ///
-    /// # Safety
-    /// As [`Lanes::repeat`], for each of the tiles.
     #[inline(always)]
-    pub(super) unsafe fn repeat<S: Isa>(&self, simd: S, lanes: Lanes<T>, steps: usize, to: &Tiles<T>) {
+    pub(super) fn repeat<S: Isa>(&self, simd: S, lanes: Lanes<T>, steps: usize, to: &Tiles<T>) {
         debug_assert!(self.u != to.u && self.dt != to.dt, "the tiles are apart");
-        // SAFETY: the contract above is that of each call.
-        unsafe {
-            lanes.repeat(simd, self.u, steps, to.u);
-            lanes.repeat(simd, self.dt, steps, to.dt);
-            if self.dt_a != self.dt {
-                lanes.repeat(simd, self.dt_a, steps, to.dt_a);
-            }
+        lanes.repeat(simd, self.u, steps, to.u);
+        lanes.repeat(simd, self.dt, steps, to.dt);
+        if self.dt_a != self.dt {
+            lanes.repeat(simd, self.dt_a, steps, to.dt_a);
         }
     }
 
     /// Whether no exponent `dt A` of the tile is near the ends of the range.
-    ///
-    /// # Safety
-    /// Tile and parameters are loaded.
     #[inline(always)]
-    pub(super) unsafe fn bounded<S: Isa>(&self, simd: S, parameters: &Parameters<T>) -> bool {
+    pub(super) fn bounded<S: Isa>(&self, simd: S, parameters: &Parameters<T>) -> bool {
         let limit = V::constant(simd, BOUND * core::f64::consts::LN_2);
         let (zero, one) = (V::constant(simd, 0.0), V::constant(simd, 1.0));
-        // SAFETY: each is a vector, by its layout.
-        let exponent = unsafe { self.longest.load(simd, 0) * parameters.largest.load(simd, 0) };
+        let exponent = self.longest.load(simd, 0) * parameters.largest.load(simd, 0);
         // a NaN, zero times infinity, is no bound
         !zero.any_less(V::select_less(exponent, limit, zero, one))
     }
 }
 
 /// Loads a per-channel vector, (D,), repeated over the channels' lanes; absent ones are 0.
-///
-/// # Safety
-/// The block lies inside the view.
 #[inline(always)]
-unsafe fn channel_vector<T: Real, S: Isa>(simd: S, lanes: Lanes<T>, view: &Option<View<'_>>, block: Block) -> V<T, S> {
+fn channel_vector<T: Real, S: Isa>(simd: S, lanes: Lanes<T>, view: &Option<View<'_>>, block: Block) -> V<T, S> {
     let mut values = [T::default(); tile::MAX_LANES];
     debug_assert!(block.count <= lanes.channels, "at most a vector of channels");
     if let Some(view) = view {
         debug_assert!(block.first + block.count <= view.shape()[0], "the block lies inside the view");
         for i in 0..block.count {
-            // SAFETY: the channel is inside the view.
-            let value = unsafe { view.read((block.first + i) as isize * view.strides()[0]) };
+            let value = view.at(&[block.first + i]);
             values[i] = T::from_f64(value.re);
         }
     }
@@ -210,16 +185,11 @@ unsafe fn channel_vector<T: Real, S: Isa>(simd: S, lanes: Lanes<T>, view: &Optio
 }
 
 /// Loads a (D, N) parameter as (state, part, lane).
-///
-/// # Safety
-/// - The block lies inside the view.
-/// - `to` is this thread's and has room for the block's states.
 #[inline(always)]
-unsafe fn parameter<E: Types, S: Isa>(simd: S, lanes: Lanes<E::T>, view: &View<'_>, block: Block, to: Array<E::T>) {
+fn parameter<E: Types, S: Isa>(simd: S, lanes: Lanes<E::T>, view: &View<'_>, block: Block, to: Array<E::T>) {
     debug_assert!(block.first + block.count <= view.shape()[0], "the block lies inside the view");
     let area = Plane::of(view, 0, 1).at(block.first, 0).area(block.count, view.shape()[1]);
-    // SAFETY: the area lies inside the view and `to` has room, by the contract above.
-    unsafe { lanes.load_states(simd, area, E::K::PARTS, to) }
+    lanes.load_states(simd, area, E::K::PARTS, to)
 }
 
 /// Reads the map of a vector of states at a step: the group's states over and over, or the channels' own constants.
@@ -248,34 +218,26 @@ impl<T: Real> Map<T> {
     }
 
     /// `n` counts vectors of states; `dstate` is the number of states.
-    ///
-    /// # Safety
-    /// Step and states lie inside the tile, which is loaded.
     #[inline(always)]
-    pub(super) unsafe fn at<E: Variant<T = T>, S: Isa>(
+    pub(super) fn at<E: Variant<T = T>, S: Isa>(
         self,
         simd: S,
         t: usize,
         n: usize,
         dstate: usize,
     ) -> <E::K as FieldKind>::Of<T, S> {
-        use crate::cpu::simd::Field;
         let parts = E::K::PARTS;
         debug_assert!(t < STEPS && n * self.per_channel < dstate, "step and states lie inside the tile");
-        // SAFETY: they do, by the contract above; a cycle reads as many elements of each part as a channel has lanes.
-        unsafe {
-            if !E::VARYING && !self.varying {
-                return self.from.load_field(simd, n * parts * T::lanes::<S>());
-            }
-            let [step, state] = match E::LANES {
-                1 if parts == 1 => [1, STEPS],
-                0 => self.strides,
-                per_channel => [parts * dstate, per_channel],
-            };
-            let per_channel = if E::LANES > 0 { E::LANES } else { self.per_channel };
-            let reach = (parts - 1) * dstate + per_channel;
-            Field::cycle(simd, self.from.at(t * step + n * state, reach), dstate, per_channel)
+        if !E::VARYING && !self.varying {
+            return self.from.load_field(simd, n * parts * T::lanes::<S>());
         }
+        let [step, state] = match E::LANES {
+            1 if parts == 1 => [1, STEPS],
+            0 => self.strides,
+            per_channel => [parts * dstate, per_channel],
+        };
+        let per_channel = if E::LANES > 0 { E::LANES } else { self.per_channel };
+        self.from.cycle_field(simd, t * step + n * state, dstate, per_channel)
     }
 }
 
@@ -287,9 +249,9 @@ pub(super) fn tile_len(lanes: usize) -> usize {
 /// Rows to be copied between arrays. Lanes past a block's channels belong to other jobs, so they are left alone.
 #[derive(Clone, Copy)]
 pub(super) struct CopyRows<T> {
-    pub from: *const T,
+    pub from: Array<T>,
     pub from_pitch: usize,
-    pub to: *mut T,
+    pub to: Array<T>,
     pub to_pitch: usize,
     pub rows: usize,
     /// Elements of a row.
@@ -297,22 +259,16 @@ pub(super) struct CopyRows<T> {
 }
 
 impl<T: Real> CopyRows<T> {
-    /// # Safety
-    /// - All rows can be read on one side and written on the other.
-    /// - No other thread uses what is written.
     #[inline(always)]
-    pub(super) unsafe fn run<S: Isa>(self, simd: S) {
+    pub(super) fn run<S: Isa>(self, simd: S) {
         debug_assert!(self.count <= self.from_pitch && self.count <= self.to_pitch, "rows do not overlap");
         debug_assert!(self.count <= T::lanes::<S>(), "at most a vector of channels");
         for row in 0..self.rows {
-            // SAFETY: the row is one of those that the caller answers for.
-            unsafe {
-                let (from, to) = (self.from.add(row * self.from_pitch), self.to.add(row * self.to_pitch));
-                // a copy of unknown length is a call, which takes longer than a vector
-                match self.count == T::lanes::<S>() {
-                    true => V::load(simd, from).store(to),
-                    false => core::ptr::copy_nonoverlapping(from, to, self.count),
-                }
+            let (from, to) = (row * self.from_pitch, row * self.to_pitch);
+            // a copy of unknown length is a call, which takes longer than a vector
+            match self.count == T::lanes::<S>() {
+                true => self.to.store(to, self.from.load(simd, from)),
+                false => self.to.slice(to, self.count).copy_from_slice(self.from.shared(from, self.count)),
             }
         }
     }

@@ -55,16 +55,9 @@ impl<T: Real> KeptOfBlocks<T> {
 
 impl<T: Real> Kept<T> {
     /// Clears what is gathered: `state` elements of each gradient by states, and a vector of the others.
-    ///
-    /// # Safety
-    /// - The arrays have room for as much.
-    /// - No other thread uses them meanwhile.
     #[inline(always)]
-    pub(super) unsafe fn clear(&self, state: usize, width: usize) {
-        // SAFETY: the contract above.
-        unsafe {
-            [self.da, self.db, self.dc].into_iter().for_each(|sums| sums.clear(state));
-            [self.dd, self.dbias].into_iter().for_each(|sums| sums.clear(width));
-        }
+    pub(super) fn clear(&self, state: usize, width: usize) {
+        [self.da, self.db, self.dc].into_iter().for_each(|sums| sums.clear(state));
+        [self.dd, self.dbias].into_iter().for_each(|sums| sums.clear(width));
     }
 }

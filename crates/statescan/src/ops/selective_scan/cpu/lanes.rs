@@ -7,7 +7,7 @@
 
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, Area, AreaMut, MAX_LANES, STEPS, Tile};
-use crate::cpu::{Array, Kernel, outline};
+use crate::cpu::{Array, Kernel};
 
 /// How a vector is shared between channels.
 #[derive(Debug)]
@@ -50,37 +50,27 @@ impl<T: Real> Lanes<T> {
     }
 
     /// Loads a tile; steps that only fill the last vector are zero.
-    ///
-    /// # Safety
-    /// - The area can be read, and has no more lanes than a vector channels.
-    /// - `to` is this thread's and has room for a tile.
     #[inline(always)]
-    pub(super) unsafe fn load<S: Isa>(self, simd: S, from: Area, to: Array<T>) {
+    pub(super) fn load<S: Isa>(self, simd: S, from: Area, to: Array<T>) {
         let width = T::lanes::<S>();
         debug_assert!(from.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(from.steps <= STEPS, "at most a tile");
         debug_assert!(to.has(0, self.vectors(from.steps) * width), "room for the tile");
         match self.one() {
-            // SAFETY: the contract above.
-            true => unsafe { tile::load(simd, from, width, Tile::new(to, width)) },
-            false => outline(simd, LoadDealt { lanes: self, from, to }),
+            true => tile::load(simd, from, width, Tile::new(to, width)),
+            false => simd.call(LoadDealt { lanes: self, from, to }),
         }
     }
 
     /// Stores a tile.
-    ///
-    /// # Safety
-    /// - The area can be written by this thread, and has no more lanes than a vector channels.
-    /// - `from` has the area's steps.
     #[inline(always)]
-    pub(super) unsafe fn store<S: Isa>(self, simd: S, from: Array<T>, to: AreaMut) {
+    pub(super) fn store<S: Isa>(self, simd: S, from: Array<T>, to: AreaMut) {
         debug_assert!(to.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(to.steps <= STEPS, "at most a tile");
         debug_assert!(from.has(0, self.vectors(to.steps) * T::lanes::<S>()), "the tile is there");
         match self.one() {
-            // SAFETY: the contract above.
-            true => unsafe { tile::store(simd, Tile::new(from, T::lanes::<S>()), to) },
-            false => outline(simd, StoreDealt { lanes: self, from, to }),
+            true => tile::store(simd, Tile::new(from, T::lanes::<S>()), to),
+            false => simd.call(StoreDealt { lanes: self, from, to }),
         }
     }
 
@@ -112,88 +102,63 @@ impl<T: Real> Lanes<T> {
         }
     }
 
-    /// # Safety
-    /// As [`Lanes::transpose`], for groups of `N`.
     #[inline(always)]
-    unsafe fn transpose_groups<const N: usize>(self, from: Tile<T>, to: Tile<T>) {
+    fn transpose_groups<const N: usize>(self, from: Tile<T>, to: Tile<T>) {
         for row in 0..self.channels {
             for column in 0..self.channels {
-                // SAFETY: the contract of `Lanes::transpose`.
-                unsafe {
-                    let group = from.at(row, column * N, N).cast::<[T; N]>().read();
-                    to.at(column, row * N, N).cast::<[T; N]>().write(group);
-                }
+                to.from(column, row * N).array.set_group::<N>(0, from.from(row, column * N).array.group(0));
             }
         }
     }
 
     /// Repeats every step of a tile over the channels' lanes.
-    ///
-    /// # Safety
-    /// Both sides have room for a tile.
     #[inline(always)]
-    pub(super) unsafe fn repeat<S: Isa>(self, simd: S, tile: Array<T>, steps: usize, to: Array<T>) {
+    pub(super) fn repeat<S: Isa>(self, simd: S, tile: Array<T>, steps: usize, to: Array<T>) {
         debug_assert!(tile.has(0, self.vectors(steps) * T::lanes::<S>()), "the steps are there");
         debug_assert!(to.has(0, self.vectors(steps) * self.per_channel * T::lanes::<S>()), "room for every lane");
-        outline(simd, Repeat { lanes: self, tile, steps, to });
+        simd.call(Repeat { lanes: self, tile, steps, to });
     }
 
     /// A vector of the inverse of [`Lanes::repeat`] for what is spread over a channel's lanes: their sum.
-    ///
-    /// # Safety
-    /// The tile has the steps of that vector.
     #[inline(always)]
-    pub(super) unsafe fn summed<S: Isa>(self, simd: S, tile: Array<T>, vector: usize) -> V<T, S> {
+    pub(super) fn summed<S: Isa>(self, simd: S, tile: Array<T>, vector: usize) -> V<T, S> {
         let (width, count) = (T::lanes::<S>(), self.per_channel);
         debug_assert!(tile.has(vector * count * width, count * width), "the vector's steps are there");
-        // SAFETY: the tile has these steps, by the contract above.
-        unsafe {
-            let at = vector * count * width;
-            let first = tile.load(simd, at);
-            if count == 1 {
-                return first;
-            }
-            let mut rows = [first; MAX_LANES];
-            for i in 1..count {
-                rows[i] = tile.load(simd, at + i * width);
-            }
-            let mut half = count / 2;
-            while half > 0 {
-                for i in 0..half {
-                    let (a, b) = rows[i].exchange(rows[i + half], half);
-                    rows[i] = a + b;
-                }
-                half /= 2;
-            }
-            rows[0]
+        let at = vector * count * width;
+        let first = tile.load(simd, at);
+        if count == 1 {
+            return first;
         }
+        let mut rows = [first; MAX_LANES];
+        for i in 1..count {
+            rows[i] = tile.load(simd, at + i * width);
+        }
+        let mut half = count / 2;
+        while half > 0 {
+            for i in 0..half {
+                let (a, b) = rows[i].exchange(rows[i + half], half);
+                rows[i] = a + b;
+            }
+            half /= 2;
+        }
+        rows[0]
     }
 
     /// Adds the sums of a tile, see [`Lanes::summed`], to another one.
-    ///
-    /// # Safety
-    /// Both tiles have the steps.
     #[inline(always)]
-    pub(super) unsafe fn add_sums<S: Isa>(self, simd: S, tile: Array<T>, steps: usize, to: Array<T>) {
-        // SAFETY: the contract above.
-        unsafe {
-            for vector in 0..self.vectors(steps) {
-                let at = vector * T::lanes::<S>();
-                to.store(at, to.load(simd, at) + self.summed(simd, tile, vector));
-            }
+    pub(super) fn add_sums<S: Isa>(self, simd: S, tile: Array<T>, steps: usize, to: Array<T>) {
+        for vector in 0..self.vectors(steps) {
+            let at = vector * T::lanes::<S>();
+            to.store(at, to.load(simd, at) + self.summed(simd, tile, vector));
         }
     }
 
     /// Sums a vector over the steps that share it, in place: one sum for each channel is left.
-    ///
-    /// # Safety
-    /// It is a whole vector.
-    pub(super) unsafe fn sum_steps(self, vector: Array<T>) -> Array<T> {
+    pub(super) fn sum_steps(self, vector: Array<T>) -> Array<T> {
         if self.one() {
             return vector;
         }
-        // SAFETY: the contract above.
-        let lanes = unsafe { vector.slice(0, self.channels * self.per_channel) };
+        let lanes = vector.slice(0, self.channels * self.per_channel);
         for channel in 0..self.channels {
             // what is overwritten has been read
             let own = &lanes[channel * self.per_channel..][..self.per_channel];
@@ -203,29 +168,22 @@ impl<T: Real> Lanes<T> {
     }
 
     /// The sums over channels of as many rows as a vector has lanes, a vector for each of a channel's `count` lanes: row `i` is in lane `i`.
-    ///
-    /// # Safety
-    /// Every row, a whole vector, can be read, `step` elements apart.
     #[inline(always)]
-    pub(super) unsafe fn sum_rows<S: Isa>(simd: S, count: usize, rows: Array<T>, step: usize) -> [V<T, S>; MAX_LANES] {
+    pub(super) fn sum_rows<S: Isa>(simd: S, count: usize, rows: Array<T>, step: usize) -> [V<T, S>; MAX_LANES] {
         let width = T::lanes::<S>();
         debug_assert!(count.is_power_of_two() && count <= width, "lanes of a channel");
         debug_assert!(step >= width, "rows do not overlap");
-        let rows = rows.at(0, (width - 1) * step + width);
-        // SAFETY: every row is a whole vector, by the contract above.
-        unsafe {
-            match count {
-                1 => [V::sum_rows(simd, rows, step); MAX_LANES],
-                2 => {
-                    let [first, second] = V::sum_pairs(simd, rows, step);
-                    let mut sums = [first; MAX_LANES];
-                    sums[1] = second;
-                    sums
-                }
-                4 => V::sum_rows_apart::<4>(simd, rows, step),
-                8 => V::sum_rows_apart::<8>(simd, rows, step),
-                _ => V::sum_rows_apart::<16>(simd, rows, step),
+        match count {
+            1 => [rows.sum_rows(simd, 0, step); MAX_LANES],
+            2 => {
+                let [first, second] = rows.sum_pairs(simd, 0, step);
+                let mut sums = [first; MAX_LANES];
+                sums[1] = second;
+                sums
             }
+            4 => rows.sum_rows_apart::<S, 4>(simd, 0, step),
+            8 => rows.sum_rows_apart::<S, 8>(simd, 0, step),
+            _ => rows.sum_rows_apart::<S, 16>(simd, 0, step),
         }
     }
 
@@ -250,27 +208,19 @@ impl<T: Real> Lanes<T> {
     }
 
     /// Loads states (state, part, lane) from an area of channels x states.
-    ///
-    /// # Safety
-    /// - The area can be read.
-    /// - `to` is this thread's and has room for its states.
     #[inline(always)]
-    pub(super) unsafe fn load_states<S: Isa>(self, simd: S, from: Area, parts: usize, to: Array<T>) {
+    pub(super) fn load_states<S: Isa>(self, simd: S, from: Area, parts: usize, to: Array<T>) {
         debug_assert!(from.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(to.has(0, from.steps * parts * self.channels), "room for the states");
-        outline(simd, LoadStates { lanes: self, from, parts, to });
+        simd.call(LoadStates { lanes: self, from, parts, to });
     }
 
     /// Stores states (state, part, lane) to an area of channels x states.
-    ///
-    /// # Safety
-    /// - The area can be written by this thread.
-    /// - Its states are in `from`.
     #[inline(always)]
-    pub(super) unsafe fn store_states<S: Isa>(self, simd: S, from: Array<T>, parts: usize, to: AreaMut) {
+    pub(super) fn store_states<S: Isa>(self, simd: S, from: Array<T>, parts: usize, to: AreaMut) {
         debug_assert!(to.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(from.has(0, to.steps * parts * self.channels), "the states are there");
-        outline(simd, StoreStates { lanes: self, from, parts, to });
+        simd.call(StoreStates { lanes: self, from, parts, to });
     }
 
     /// Where states (state, part, channel) are to be loaded before [`Lanes::deal`].
@@ -279,50 +229,34 @@ impl<T: Real> Lanes<T> {
     }
 
     /// Deals states (state, part, channel) over the channels' lanes. With one lane they are where they should be.
-    ///
-    /// # Safety
-    /// Both sides have room for the states.
     #[inline(always)]
-    pub(super) unsafe fn deal(self, from: Array<T>, sizes: [usize; 2], to: Array<T>) {
+    pub(super) fn deal(self, from: Array<T>, sizes: [usize; 2], to: Array<T>) {
         let len = sizes[0] * sizes[1] * self.channels;
         debug_assert!(sizes[0].is_multiple_of(self.per_channel), "whole vectors of states");
         debug_assert!(from.has(0, len) && to.has(0, len), "both sides have room for the states");
-        // SAFETY: both sides have room, by the contract above.
-        unsafe {
-            if (self.per_channel, self.channels) == (2, 8) {
-                return Self::deal_pairs(from, sizes, to);
-            }
-            self.positions(sizes, |dealt, collected| *to.at(dealt, 1) = *from.at(collected, 1));
+        if (self.per_channel, self.channels) == (2, 8) {
+            return Self::deal_pairs(from, sizes, to);
         }
+        self.positions(sizes, |dealt, collected| to.set(dealt, from.get(collected)));
     }
 
     /// [`Lanes::deal`] for two lanes of each of eight channels, of a known size so that it takes a few instructions.
-    ///
-    /// # Safety
-    /// As [`Lanes::deal`].
     #[inline(always)]
-    unsafe fn deal_pairs(from: Array<T>, [dstate, parts]: [usize; 2], to: Array<T>) {
+    fn deal_pairs(from: Array<T>, [dstate, parts]: [usize; 2], to: Array<T>) {
         debug_assert!(dstate.is_multiple_of(2), "whole pairs of states");
         for group in 0..dstate / 2 * parts {
             let (n, part) = (group / parts * 2, group % parts);
-            // SAFETY: the contract of `Lanes::deal`.
-            unsafe {
-                let [even, odd] = [n, n + 1].map(|n| from.at((n * parts + part) * 8, 8).cast::<[T; 8]>().read());
-                let mut both = [T::default(); 16];
-                for i in 0..8 {
-                    (both[2 * i], both[2 * i + 1]) = (even[i], odd[i]);
-                }
-                to.at(group * 16, 16).cast::<[T; 16]>().write(both);
+            let [even, odd] = [n, n + 1].map(|n| from.group::<8>((n * parts + part) * 8));
+            let mut both = [T::default(); 16];
+            for i in 0..8 {
+                (both[2 * i], both[2 * i + 1]) = (even[i], odd[i]);
             }
+            to.set_group(group * 16, both);
         }
     }
 
     /// Where the states are (state, part, channel): with several lanes a copy, which one of three is free to choose.
-    ///
-    /// # Safety
-    /// - The states are in `from`.
-    /// - `copy` is less than three.
-    pub(super) unsafe fn collect(self, from: Array<T>, sizes: [usize; 2], copy: usize) -> Array<T> {
+    pub(super) fn collect(self, from: Array<T>, sizes: [usize; 2], copy: usize) -> Array<T> {
         if self.one() {
             return from;
         }
@@ -331,8 +265,7 @@ impl<T: Real> Lanes<T> {
         debug_assert!(from.has(0, len), "the states are there");
         let to = self.scratch.from(copy * len);
         debug_assert!(to.has(0, len), "the copy has room");
-        // SAFETY: the contract above.
-        self.positions(sizes, |dealt, collected| unsafe { *to.at(collected, 1) = *from.at(dealt, 1) });
+        self.positions(sizes, |dealt, collected| to.set(collected, from.get(dealt)));
         to
     }
 
@@ -434,11 +367,8 @@ impl<T: Real> Kernel for LoadStates<T> {
     fn run<S: Isa>(self, simd: S) {
         let LoadStates { lanes, from, parts, to } = self;
         let loaded = lanes.undealt(to);
-        // SAFETY: the contract of `Lanes::load_states`, the only maker of this.
-        unsafe {
-            tile::load_parts(simd, from, parts, lanes.channels, loaded);
-            lanes.deal(loaded, [from.steps, parts], to);
-        }
+        tile::load_parts(simd, from, parts, lanes.channels, loaded);
+        lanes.deal(loaded, [from.steps, parts], to);
     }
 }
 
@@ -455,11 +385,8 @@ impl<T: Real> Kernel for StoreStates<T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let StoreStates { lanes, from, parts, to } = self;
-        // SAFETY: the contract of `Lanes::store_states`, the only maker of this.
-        unsafe {
-            let collected = lanes.collect(from, [to.steps, parts], 0);
-            tile::store_parts(simd, collected, parts, lanes.channels, to);
-        }
+        let collected = lanes.collect(from, [to.steps, parts], 0);
+        tile::store_parts(simd, collected, parts, lanes.channels, to);
     }
 }
 
@@ -478,20 +405,17 @@ impl<T: Real> Kernel for Repeat<T> {
         let Repeat { lanes, tile, steps, to } = self;
         let width = T::lanes::<S>();
         for vector in 0..lanes.vectors(steps) {
-            // SAFETY: the contract of `Lanes::repeat`, the only maker of this.
-            unsafe {
-                let x: V<T, S> = tile.load(simd, vector * width);
-                let at = vector * lanes.per_channel * width;
-                match lanes.per_channel {
-                    // known at compile time, two instructions
-                    2 => {
-                        to.store(at, x.repeat(2, 0));
-                        to.store(at + width, x.repeat(2, 1));
-                    }
-                    count => {
-                        for position in 0..count {
-                            to.store(at + position * width, x.repeat(count, position));
-                        }
+            let x: V<T, S> = tile.load(simd, vector * width);
+            let at = vector * lanes.per_channel * width;
+            match lanes.per_channel {
+                // known at compile time, two instructions
+                2 => {
+                    to.store(at, x.repeat(2, 0));
+                    to.store(at + width, x.repeat(2, 1));
+                }
+                count => {
+                    for position in 0..count {
+                        to.store(at + position * width, x.repeat(count, position));
                     }
                 }
             }

@@ -75,7 +75,7 @@ mod wavefront;
 
 use super::{Discretization, GradientTargets, Problem, Projection, Sources, Targets};
 use crate::cpu::simd::{Isa, Real};
-use crate::cpu::{Kernel, Level, outline};
+use crate::cpu::{Kernel, Level};
 use crate::exec::Exec;
 use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
 use core::marker::PhantomData;
@@ -138,7 +138,7 @@ trait Loops<T> {
     /// # Safety
     /// - Every array has room for the steps and states, and what is read is there.
     /// - No other thread uses what is written.
-    unsafe fn walk<E: Variant<T = T>, S: Isa>(&mut self, simd: S);
+    fn walk<E: Variant<T = T>, S: Isa>(&mut self, simd: S);
 }
 
 struct Walk<'l, L, E>(&'l mut L, PhantomData<E>);
@@ -147,8 +147,7 @@ impl<L: Loops<E::T>, E: Variant> Kernel for Walk<'_, L, E> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        // SAFETY: `walk`, the only maker of this, has the contract of `Loops::walk`.
-        unsafe { self.0.walk::<E, S>(simd) }
+        self.0.walk::<E, S>(simd)
     }
 }
 
@@ -165,34 +164,25 @@ impl<E: Types, S: Isa> Known<E, S> {
 
 /// Runs loops in the variant of a problem, each a function of its own. `bounded` says that no exponent of the tile is near the ends of the
 /// range. Constant maps, huge exponents, few channels and the rarer discretizations share one body that asks at every step.
-///
-/// # Safety
-/// As [`Loops::walk`].
 #[inline(always)]
-unsafe fn walk<E: Types, S: Isa>(
-    simd: S,
-    problem: &Problem<'_>,
-    per_channel: usize,
-    bounded: bool,
-    loops: &mut impl Loops<E::T>,
-) {
+fn walk<E: Types, S: Isa>(simd: S, problem: &Problem<'_>, per_channel: usize, bounded: bool, loops: &mut impl Loops<E::T>) {
     let varying = matches!((&problem.b, &problem.c), (Projection::Varying(_), Projection::Varying(_)));
     let known = if varying && bounded { per_channel } else { 0 };
     match problem.options.discretization {
         Discretization::Mamba | Discretization::Dirac => {
             if Known::<E, S>::ONE && known == 1 {
-                return outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 1>>));
+                return simd.call(Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 1>>));
             }
             if Known::<E, S>::SEVERAL && known > 1 {
                 return match known {
-                    2 => outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 2>>)),
-                    _ => outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 0>>)),
+                    2 => simd.call(Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 2>>)),
+                    _ => simd.call(Walk(loops, PhantomData::<Choice<E, Exponential<true>, true, 0>>)),
                 };
             }
-            outline(simd, Walk(loops, PhantomData::<Choice<E, Exponential, false, 0>>));
+            simd.call(Walk(loops, PhantomData::<Choice<E, Exponential, false, 0>>));
         }
-        Discretization::Zoh => outline(simd, Walk(loops, PhantomData::<Choice<E, Zoh, false, 0>>)),
-        Discretization::Bilinear => outline(simd, Walk(loops, PhantomData::<Choice<E, Bilinear, false, 0>>)),
+        Discretization::Zoh => simd.call(Walk(loops, PhantomData::<Choice<E, Zoh, false, 0>>)),
+        Discretization::Bilinear => simd.call(Walk(loops, PhantomData::<Choice<E, Bilinear, false, 0>>)),
     }
 }
 

@@ -6,7 +6,7 @@ use super::inputs::{Parameters, Tiles};
 use crate::cpu::math::{silu_and_derivative, silu_each};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::Prefetch;
-use crate::cpu::{Array, Kernel, StepSize, outline};
+use crate::cpu::{Array, Kernel, StepSize};
 use crate::ops::discretization::Discretization;
 use crate::tensor::View;
 
@@ -25,23 +25,18 @@ pub(super) fn loading(vectors: usize, gated: bool) -> usize {
 
 /// Loads x and dt of a block and a tile of time and derives what the recurrence reads, everything in [`Tiles`]; the derivative of the step
 /// only if `SLOPE`. On the way it prefetches rows, as [`load_gate`] does.
-///
-/// # Safety
-/// - The tile lies inside the problem.
-/// - Every array of `tiles` has room for a tile, and `parameters` are the block's.
-/// - No other thread uses them meanwhile.
 #[inline(always)]
-pub(super) unsafe fn load_tiles<T: Real, S: Isa, const SLOPE: bool, const MOST: usize>(
+pub(super) fn load_tiles<T: Real, S: Isa, const SLOPE: bool, const MOST: usize>(
     simd: S,
     here: &Here<'_, '_, T>,
     parameters: &Parameters<T>,
     tiles: &Tiles<T>,
     prefetch: &mut Prefetch<MOST>,
 ) {
-    outline(simd, LoadTiles::<_, SLOPE, MOST> { here, parameters, tiles, prefetch });
+    simd.call(LoadTiles::<_, SLOPE, MOST> { here, parameters, tiles, prefetch });
 }
 
-/// The contract of [`load_tiles`], the only maker of this.
+/// See [`load_tiles`].
 struct LoadTiles<'l, 'h, 'a, T, const SLOPE: bool, const MOST: usize> {
     here: &'l Here<'h, 'a, T>,
     parameters: &'l Parameters<T>,
@@ -58,30 +53,26 @@ impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_,
         let sources = [(Some(&problem.x), tiles.x), (Some(&problem.dt), tiles.dt), (problem.dt_a.as_ref(), tiles.dt_a)];
         for (view, to) in sources {
             let Some(view) = view else { continue };
-            // SAFETY: the tile lies inside the view, and `to` has room for one.
-            unsafe { lanes.load(simd, here.area(view), to) };
+            lanes.load(simd, here.area(view), to);
         }
         let (count, mut vector) = (lanes.vectors(steps), 0);
         let mut longest = V::constant(simd, 0.0);
         debug_assert!(tiles.u.has(0, count * T::lanes::<S>()), "room for u");
         debug_assert!(tiles.y.has(0, count * T::lanes::<S>()), "room for the output");
         debug_assert!(!SLOPE || tiles.slope.has(0, count * T::lanes::<S>()), "room for the slopes");
-        // SAFETY: the tiles have room for the vectors of all steps; the parameters are loaded.
-        unsafe {
-            let [bias, skip] = parameters.bias_and_skip(simd);
-            let process = Process { problem, tiles, bias, skip };
-            while vector + TOGETHER <= count {
-                prefetch.step(TOGETHER * LOADING);
-                longest = process.vectors::<TOGETHER, SLOPE>(simd, vector, longest);
-                vector += TOGETHER;
-            }
-            prefetch.step((count - vector) * LOADING);
-            while vector < count {
-                longest = process.vectors::<1, SLOPE>(simd, vector, longest);
-                vector += 1;
-            }
-            tiles.longest.store(0, longest);
+        let [bias, skip] = parameters.bias_and_skip(simd);
+        let process = Process { problem, tiles, bias, skip };
+        while vector + TOGETHER <= count {
+            prefetch.step(TOGETHER * LOADING);
+            longest = process.vectors::<TOGETHER, SLOPE>(simd, vector, longest);
+            vector += TOGETHER;
         }
+        prefetch.step((count - vector) * LOADING);
+        while vector < count {
+            longest = process.vectors::<1, SLOPE>(simd, vector, longest);
+            vector += 1;
+        }
+        tiles.longest.store(0, longest);
     }
 }
 
@@ -95,33 +86,27 @@ struct Process<'p, 'a, T: Real, S: Isa> {
 
 impl<T: Real, S: Isa> Process<'_, '_, T, S> {
     /// Derives from `N` vectors what the recurrence reads, and gives the longest steps so far.
-    ///
-    /// # Safety
-    /// The tiles have these vectors.
     #[inline(always)]
-    unsafe fn vectors<const N: usize, const SLOPE: bool>(&self, simd: S, first: usize, mut longest: V<T, S>) -> V<T, S> {
+    fn vectors<const N: usize, const SLOPE: bool>(&self, simd: S, first: usize, mut longest: V<T, S>) -> V<T, S> {
         let Process { problem, tiles, bias, skip } = self;
         let (width, options) = (T::lanes::<S>(), &problem.options);
         let step = StepSize { softplus: options.dt_softplus, limit: options.dt_limit };
-        // SAFETY: the contract above.
-        unsafe {
-            let mut raw = [*bias; N];
-            for i in 0..N {
-                raw[i] = tiles.dt.load(simd, (first + i) * width) + *bias;
+        let mut raw = [*bias; N];
+        for i in 0..N {
+            raw[i] = tiles.dt.load(simd, (first + i) * width) + *bias;
+        }
+        let [dt, slope] = step.of::<T, S, N, SLOPE>(raw);
+        for i in 0..N {
+            let at = (first + i) * width;
+            tiles.dt.store(at, dt[i]);
+            if SLOPE {
+                tiles.slope.store(at, slope[i]);
             }
-            let [dt, slope] = step.of::<T, S, N, SLOPE>(raw);
-            for i in 0..N {
-                let at = (first + i) * width;
-                tiles.dt.store(at, dt[i]);
-                if SLOPE {
-                    tiles.slope.store(at, slope[i]);
-                }
-                let x = tiles.x.load(simd, at);
-                let u = if options.discretization == Discretization::Dirac { x } else { x * dt[i] };
-                tiles.u.store(at, u);
-                tiles.y.store(at, x * *skip);
-                longest = longest.max(tiles.dt_a.load(simd, at).abs());
-            }
+            let x = tiles.x.load(simd, at);
+            let u = if options.discretization == Discretization::Dirac { x } else { x * dt[i] };
+            tiles.u.store(at, u);
+            tiles.y.store(at, x * *skip);
+            longest = longest.max(tiles.dt_a.load(simd, at).abs());
         }
         longest
     }
@@ -137,13 +122,8 @@ pub(super) enum Gate<T> {
 }
 
 /// Loads z into a tile and gates with it.
-///
-/// # Safety
-/// - The block and the steps lie inside the view.
-/// - Both arrays have room for a tile, and the output is loaded where it is gated.
-/// - No other thread uses them meanwhile.
 #[inline(always)]
-pub(super) unsafe fn load_gate<T: Real, S: Isa, const MOST: usize>(
+pub(super) fn load_gate<T: Real, S: Isa, const MOST: usize>(
     simd: S,
     here: &Here<'_, '_, T>,
     z: &View<'_>,
@@ -151,10 +131,10 @@ pub(super) unsafe fn load_gate<T: Real, S: Isa, const MOST: usize>(
     gate: Gate<T>,
     prefetch: &mut Prefetch<MOST>,
 ) {
-    outline(simd, LoadGate { here, z, tile, gate, prefetch });
+    simd.call(LoadGate { here, z, tile, gate, prefetch });
 }
 
-/// The contract of [`load_gate`], the only maker of this.
+/// See [`load_gate`].
 struct LoadGate<'l, 'h, 'a, T, const MOST: usize> {
     here: &'l Here<'h, 'a, T>,
     z: &'l View<'l>,
@@ -170,31 +150,28 @@ impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, '_, T, MOST> {
         let LoadGate { here, z, tile, gate, prefetch } = self;
         let Here { lanes, steps, .. } = *here;
         let (width, count) = (T::lanes::<S>(), lanes.vectors(steps));
-        // SAFETY: the tile lies inside the view; the arrays have room for the vectors of all steps.
-        unsafe {
-            lanes.load(simd, here.area(z), tile);
-            match gate {
-                Gate::Apply(y) => {
-                    let mut vector = 0;
-                    while vector + TOGETHER <= count {
-                        prefetch.step(TOGETHER * GATING);
-                        apply_gate::<T, S, TOGETHER>(simd, tile, y, vector * width);
-                        vector += TOGETHER;
-                    }
-                    prefetch.step((count - vector) * GATING);
-                    for vector in vector..count {
-                        apply_gate::<T, S, 1>(simd, tile, y, vector * width);
-                    }
+        lanes.load(simd, here.area(z), tile);
+        match gate {
+            Gate::Apply(y) => {
+                let mut vector = 0;
+                while vector + TOGETHER <= count {
+                    prefetch.step(TOGETHER * GATING);
+                    apply_gate::<T, S, TOGETHER>(simd, tile, y, vector * width);
+                    vector += TOGETHER;
                 }
-                Gate::Differentiate(slope) => {
-                    for vector in 0..count {
-                        if vector % TOGETHER == 0 {
-                            prefetch.step(TOGETHER.min(count - vector) * GATING);
-                        }
-                        let (value, by_z) = silu_and_derivative(tile.load(simd, vector * width));
-                        tile.store(vector * width, value);
-                        slope.store(vector * width, by_z);
+                prefetch.step((count - vector) * GATING);
+                for vector in vector..count {
+                    apply_gate::<T, S, 1>(simd, tile, y, vector * width);
+                }
+            }
+            Gate::Differentiate(slope) => {
+                for vector in 0..count {
+                    if vector % TOGETHER == 0 {
+                        prefetch.step(TOGETHER.min(count - vector) * GATING);
                     }
+                    let (value, by_z) = silu_and_derivative(tile.load(simd, vector * width));
+                    tile.store(vector * width, value);
+                    slope.store(vector * width, by_z);
                 }
             }
         }
@@ -202,21 +179,15 @@ impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, '_, T, MOST> {
 }
 
 /// Multiplies `N` vectors of the output by `silu(z)`, from element `at` on.
-///
-/// # Safety
-/// Both arrays have as many.
 #[inline(always)]
-unsafe fn apply_gate<T: Real, S: Isa, const N: usize>(simd: S, z: Array<T>, y: Array<T>, at: usize) {
+fn apply_gate<T: Real, S: Isa, const N: usize>(simd: S, z: Array<T>, y: Array<T>, at: usize) {
     let (mut gate, width) = ([V::constant(simd, 0.0); N], T::lanes::<S>());
     debug_assert!(z.has(at, N * width) && y.has(at, N * width), "both have the vectors");
-    // SAFETY: both have N vectors, by the contract above.
-    unsafe {
-        for i in 0..N {
-            gate[i] = z.load(simd, at + i * width);
-        }
-        gate = silu_each(gate);
-        for i in 0..N {
-            y.store(at + i * width, y.load(simd, at + i * width) * gate[i]);
-        }
+    for i in 0..N {
+        gate[i] = z.load(simd, at + i * width);
+    }
+    gate = silu_each(gate);
+    for i in 0..N {
+        y.store(at + i * width, y.load(simd, at + i * width) * gate[i]);
     }
 }

@@ -58,12 +58,8 @@ impl<T: Real> SharedPartials<T> {
     }
 
     /// Leaves what a job gathered for a block of channels: by A, B and C for each row (state, part), then by D and the bias.
-    ///
-    /// # Safety
-    /// - The arrays hold rows of `width` elements, one for each row of a state, or one.
-    /// - No other job has this range of segments and block.
     #[inline(always)]
-    pub(super) unsafe fn store_channels(
+    pub(super) fn store_channels(
         &self,
         segments: usize,
         block: Block,
@@ -75,11 +71,8 @@ impl<T: Real> SharedPartials<T> {
         let base = segments * self.sizes.rows() * padded_dim + block.first;
         let rows = states.into_iter().flat_map(|from| (0..state).map(move |row| from.from(row * width)));
         for (row, from) in rows.chain(vectors).enumerate() {
-            // SAFETY: the contract above; the lanes past the block belong to other channels.
-            unsafe {
-                let to = self.channels.slice(base + row * padded_dim, block.count);
-                to.copy_from_slice(from.slice(0, block.count));
-            }
+            let to = self.channels.slice(base + row * padded_dim, block.count);
+            to.copy_from_slice(from.slice(0, block.count));
         }
     }
 }
@@ -151,8 +144,7 @@ impl<'e, T: Real> Partials<'e, T> {
                 }
                 let lanes = MAX_LANES.min(context.problem.dim - channel);
                 let plane = PlaneMut::of(&target, 0, 1).at(channel, 0);
-                // SAFETY: the area lies inside a checked view, and belongs to one job; the sums are as long as its rows.
-                unsafe { tile::store_parts_on(context.level, Array::of(sum), parts, MAX_LANES, plane.area(lanes, count)) };
+                tile::store_parts_on(context.level, Array::of(sum), parts, MAX_LANES, plane.area(lanes, count));
             });
         }
     }
@@ -179,8 +171,7 @@ impl<'e, T: Real> Partials<'e, T> {
             let plane = PlaneMut::of(target, 2, 3).along(batch, strides[0]).along(group, strides[1]).at(0, start);
             // steps and states exchanged
             let to = plane.transposed().area(steps, p.dstate);
-            // SAFETY: as above.
-            unsafe { tile::store_parts_on(context.level, Array::of(sum), p.parts(), STEPS, to) };
+            tile::store_parts_on(context.level, Array::of(sum), p.parts(), STEPS, to);
         });
     }
 }

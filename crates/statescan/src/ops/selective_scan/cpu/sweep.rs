@@ -14,7 +14,7 @@ use super::wavefront::Walker;
 use super::{Loops, Types, Variant};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{MAX_LANES, Prefetch, STEPS, prefetch_own};
-use crate::cpu::{Array, Arrays, Kernel, Room, outline};
+use crate::cpu::{Array, Arrays, Kernel, Room};
 use crate::ops::rules::{FieldKind, Rule};
 
 /// Areas that are prefetched while a block is loaded and swept, at most: saved states, five inputs, the gradients of four of them, B and C
@@ -172,21 +172,18 @@ struct Step<T: Real, S: Isa> {
 
 impl<T: Real> Loops<T> for Sweep<'_, '_, T> {
     #[inline(always)]
-    unsafe fn walk<E: Variant<T = T>, S: Isa>(&mut self, simd: S) {
+    fn walk<E: Variant<T = T>, S: Isa>(&mut self, simd: S) {
         let mut n = 0;
         let vectors = self.dstate / self.lanes.per_channel;
         debug_assert!(self.dstate.is_multiple_of(self.lanes.per_channel), "whole vectors of states");
         debug_assert!(self.steps <= STEPS, "at most a tile");
-        // SAFETY: the contract of `Loops::walk`: there are these vectors of states.
-        unsafe {
-            while E::TOGETHER > 1 && n + STORED <= vectors {
-                self.states::<E, S, STORED>(simd, n);
-                n += STORED;
-            }
-            while n < vectors {
-                self.states::<E, S, 1>(simd, n);
-                n += 1;
-            }
+        while E::TOGETHER > 1 && n + STORED <= vectors {
+            self.states::<E, S, STORED>(simd, n);
+            n += STORED;
+        }
+        while n < vectors {
+            self.states::<E, S, 1>(simd, n);
+            n += 1;
         }
     }
 }
@@ -220,10 +217,8 @@ impl<T: Real> Sweep<'_, '_, T> {
         }
     }
 
-    /// # Safety
-    /// As [`Loops::walk`], for states `first..first + COUNT`.
     #[inline(always)]
-    unsafe fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
+    fn states<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
         let end = self.counted + first + COUNT;
         debug_assert!((first + COUNT) * self.lanes.per_channel <= self.dstate, "the states are there");
         if let Some(walker) = self.walker
@@ -236,101 +231,84 @@ impl<T: Real> Sweep<'_, '_, T> {
             }
         }
         self.prefetch::<S, COUNT>();
-        // SAFETY: the caller has these states; the way forwards leaves what the way back reads, which begins when the thread before is past these states.
-        unsafe {
-            self.forwards::<E, S, COUNT>(simd, first);
-            if let Some(walker) = self.walker {
-                walker.wait(end);
-            }
-            self.prefetch::<S, COUNT>();
-            self.backwards::<E, S, COUNT>(simd, first);
+        self.forwards::<E, S, COUNT>(simd, first);
+        if let Some(walker) = self.walker {
+            walker.wait(end);
         }
+        self.prefetch::<S, COUNT>();
+        self.backwards::<E, S, COUNT>(simd, first);
         if let Some(walker) = self.walker {
             walker.done(end);
         }
     }
 
-    /// # Safety
-    /// As [`Loops::walk`], for states `first..first + COUNT`.
     #[inline(always)]
-    unsafe fn forwards<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
+    fn forwards<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
         let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
         let Walked { dt: dts, dt_a: dts_a, u: us, y: ys, .. } = self.walked.known::<S>();
         let [states, decays] = self.stored.known::<E, S>();
-        // SAFETY: the contract of `Loops::walk`.
-        unsafe {
-            let mut h = [Number::<E, T, S>::zero(simd); COUNT];
-            let mut a = h;
+        let mut h = [Number::<E, T, S>::zero(simd); COUNT];
+        let mut a = h;
+        for i in 0..COUNT {
+            h[i] = self.h.load_field(simd, (first + i) * field);
+            a[i] = E::R::prepare(self.a.load_field(simd, (first + i) * field));
+        }
+        for t in 0..self.steps {
+            self.prefetch_at::<S, COUNT>(t);
+            let at = t * width;
+            let (dt, dt_a, u): (V<T, S>, _, _) = (dts.load(simd, at), dts_a.load(simd, at), us.load(simd, at));
+            let mut y = ys.load(simd, at);
             for i in 0..COUNT {
-                h[i] = self.h.load_field(simd, (first + i) * field);
-                a[i] = E::R::prepare(self.a.load_field(simd, (first + i) * field));
+                let (decay, gain) = E::R::step(a[i], dt, dt_a, self.shared);
+                let b = self.b.at::<E, S>(simd, t, first + i, self.dstate);
+                let input = if E::R::GAIN { gain.scale(u) * b } else { b.scale(u) };
+                states.store_field((t * COUNT + i) * field, h[i]);
+                decays.store_field((t * COUNT + i) * field, decay);
+                h[i] = decay.mul_add(h[i], input);
+                y = self.c.at::<E, S>(simd, t, first + i, self.dstate).re_mul_add(h[i], y);
             }
-            for t in 0..self.steps {
-                self.prefetch_at::<S, COUNT>(t);
-                let at = t * width;
-                let (dt, dt_a, u): (V<T, S>, _, _) = (dts.load(simd, at), dts_a.load(simd, at), us.load(simd, at));
-                let mut y = ys.load(simd, at);
-                for i in 0..COUNT {
-                    let (decay, gain) = E::R::step(a[i], dt, dt_a, self.shared);
-                    let b = self.b.at::<E, S>(simd, t, first + i, self.dstate);
-                    let input = if E::R::GAIN { gain.scale(u) * b } else { b.scale(u) };
-                    states.store_field((t * COUNT + i) * field, h[i]);
-                    decays.store_field((t * COUNT + i) * field, decay);
-                    h[i] = decay.mul_add(h[i], input);
-                    y = self.c.at::<E, S>(simd, t, first + i, self.dstate).re_mul_add(h[i], y);
-                }
-                ys.store(at, y);
-            }
-            for i in 0..COUNT {
-                // the state after the last step goes where the sweep back starts
-                self.stored.last.store_field(i * field, h[i]);
-            }
+            ys.store(at, y);
+        }
+        for i in 0..COUNT {
+            // the state after the last step goes where the sweep back starts
+            self.stored.last.store_field(i * field, h[i]);
         }
     }
 
-    /// # Safety
-    /// As [`Loops::walk`], for states `first..first + COUNT`, which have been walked forwards.
     #[inline(always)]
-    unsafe fn backwards<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
+    fn backwards<E: Variant<T = T>, S: Isa, const COUNT: usize>(&mut self, simd: S, first: usize) {
         let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
         let zero = [Number::<E, T, S>::zero(simd); COUNT];
         let mut carried = Carried { g: zero, h: zero, a: zero, da: zero };
-        // SAFETY: the contract of `Loops::walk`.
-        unsafe {
-            for i in 0..COUNT {
-                carried.g[i] = self.g.load_field(simd, (first + i) * field);
-                carried.h[i] = self.stored.last.load_field(simd, i * field);
-                carried.a[i] = self.a.load_field(simd, (first + i) * field);
+        for i in 0..COUNT {
+            carried.g[i] = self.g.load_field(simd, (first + i) * field);
+            carried.h[i] = self.stored.last.load_field(simd, i * field);
+            carried.a[i] = self.a.load_field(simd, (first + i) * field);
+        }
+        let mut end = self.steps;
+        while end > 0 {
+            let begin = (end - 1) / width * width;
+            for t in (begin..end).rev() {
+                self.prefetch_at::<S, COUNT>(t);
+                self.step_back::<E, S, COUNT>(simd, first, (t, t - begin), &mut carried);
             }
-            let mut end = self.steps;
-            while end > 0 {
-                let begin = (end - 1) / width * width;
-                for t in (begin..end).rev() {
-                    self.prefetch_at::<S, COUNT>(t);
-                    self.step_back::<E, S, COUNT>(simd, first, (t, t - begin), &mut carried);
+            for (by, pending) in [self.by_b, self.by_c].into_iter().zip(self.stored.pending::<E, S>()) {
+                if E::VARYING || by.varying {
+                    self.reduce::<E, S, COUNT>(simd, (by.sum, pending), begin, first);
                 }
-                for (by, pending) in [self.by_b, self.by_c].into_iter().zip(self.stored.pending::<E, S>()) {
-                    if E::VARYING || by.varying {
-                        self.reduce::<E, S, COUNT>(simd, (by.sum, pending), begin, first);
-                    }
-                }
-                end = begin;
             }
-            for i in 0..COUNT {
-                self.g.store_field((first + i) * field, carried.g[i]);
-                let da: Number<E, T, S> = self.da.load_field(simd, (first + i) * field);
-                self.da.store_field((first + i) * field, da + carried.da[i]);
-            }
+            end = begin;
+        }
+        for i in 0..COUNT {
+            self.g.store_field((first + i) * field, carried.g[i]);
+            let da: Number<E, T, S> = self.da.load_field(simd, (first + i) * field);
+            self.da.store_field((first + i) * field, da + carried.da[i]);
         }
     }
 
     /// One step back of a group of states: step `t`, which is row `row` of what is pending.
-    ///
-    /// # Safety
-    /// - As [`Sweep::backwards`].
-    /// - The step is one of the tile's.
     #[inline(always)]
-    unsafe fn step_back<E: Variant<T = T>, S: Isa, const COUNT: usize>(
+    fn step_back<E: Variant<T = T>, S: Isa, const COUNT: usize>(
         &self,
         simd: S,
         first: usize,
@@ -339,32 +317,26 @@ impl<T: Real> Sweep<'_, '_, T> {
     ) {
         let (at, walked) = (t * T::lanes::<S>(), self.walked.known::<S>());
         debug_assert!(t < self.steps && row < T::lanes::<S>(), "a step of the tile, and a row of what is pending");
-        // SAFETY: the contract of `Sweep::backwards`.
-        unsafe {
-            let mut step = Step {
-                t,
-                row,
-                dt: walked.dt.load(simd, at),
-                dt_a: walked.dt_a.load(simd, at),
-                u: walked.u.load(simd, at),
-                p: walked.p.load(simd, at),
-                du: walked.du.load(simd, at),
-                ddt_a: walked.ddt_a.load(simd, at),
-            };
-            for i in 0..COUNT {
-                self.state_back::<E, S, COUNT>(simd, (i, first + i), &mut step, carried);
-            }
-            walked.du.store(at, step.du);
-            walked.ddt_a.store(at, step.ddt_a);
+        let mut step = Step {
+            t,
+            row,
+            dt: walked.dt.load(simd, at),
+            dt_a: walked.dt_a.load(simd, at),
+            u: walked.u.load(simd, at),
+            p: walked.p.load(simd, at),
+            du: walked.du.load(simd, at),
+            ddt_a: walked.ddt_a.load(simd, at),
+        };
+        for i in 0..COUNT {
+            self.state_back::<E, S, COUNT>(simd, (i, first + i), &mut step, carried);
         }
+        walked.du.store(at, step.du);
+        walked.ddt_a.store(at, step.ddt_a);
     }
 
     /// One step back of the state that is number `i` of its group and `n` of all.
-    ///
-    /// # Safety
-    /// As [`Sweep::step_back`].
     #[inline(always)]
-    unsafe fn state_back<E: Variant<T = T>, S: Isa, const COUNT: usize>(
+    fn state_back<E: Variant<T = T>, S: Isa, const COUNT: usize>(
         &self,
         simd: S,
         (i, n): (usize, usize),
@@ -374,52 +346,46 @@ impl<T: Real> Sweep<'_, '_, T> {
         let &mut Step { t, row, dt, dt_a, u, p, .. } = step;
         let (Carried { g, h, a, da }, kept) = (carried, (t * COUNT + i) * E::K::PARTS * T::lanes::<S>());
         let [states, decays] = self.stored.known::<E, S>();
-        // SAFETY: the contract of `Sweep::step_back`.
-        unsafe {
-            let previous: Number<E, T, S> = states.load_field(simd, kept);
-            let decay: Number<E, T, S> = decays.load_field(simd, kept);
-            let b = self.b.at::<E, S>(simd, t, n, self.dstate);
-            let c = self.c.at::<E, S>(simd, t, n, self.dstate);
-            let by_state = c.conj().scale_add(p, g[i]);
-            let by_c = h[i].conj().scale(p);
-            g[i] = decay.conj() * by_state;
-            let by_b;
-            let by_decay;
-            if E::R::GAIN {
-                let rule = E::R::derivatives(a[i], dt, dt_a, decay);
-                let by_input = by_state.scale(u);
-                by_b = rule.gain.conj() * by_input;
-                step.du = (rule.gain * b).re_dot_add(by_state, step.du);
-                let by_gain = rule.gain_derivative.conj() * (b.conj() * by_input);
-                da[i] = by_gain.scale_add(dt, da[i]);
-                // the tile of dt is read afresh for every state: with a shared step it is the one of dt_a
-                if self.shared {
-                    step.ddt_a = a[i].re_dot_add(by_gain, step.ddt_a);
-                } else {
-                    let (at, ddt) = (t * T::lanes::<S>(), self.walked.known::<S>().ddt);
-                    ddt.store(at, a[i].re_dot_add(by_gain, ddt.load(simd, at)));
-                }
-                by_decay = rule.decay.conj() * (previous.conj() * by_state);
+        let previous: Number<E, T, S> = states.load_field(simd, kept);
+        let decay: Number<E, T, S> = decays.load_field(simd, kept);
+        let b = self.b.at::<E, S>(simd, t, n, self.dstate);
+        let c = self.c.at::<E, S>(simd, t, n, self.dstate);
+        let by_state = c.conj().scale_add(p, g[i]);
+        let by_c = h[i].conj().scale(p);
+        g[i] = decay.conj() * by_state;
+        let by_b;
+        let by_decay;
+        if E::R::GAIN {
+            let rule = E::R::derivatives(a[i], dt, dt_a, decay);
+            let by_input = by_state.scale(u);
+            by_b = rule.gain.conj() * by_input;
+            step.du = (rule.gain * b).re_dot_add(by_state, step.du);
+            let by_gain = rule.gain_derivative.conj() * (b.conj() * by_input);
+            da[i] = by_gain.scale_add(dt, da[i]);
+            // the tile of dt is read afresh for every state: with a shared step it is the one of dt_a
+            if self.shared {
+                step.ddt_a = a[i].re_dot_add(by_gain, step.ddt_a);
             } else {
-                by_b = by_state.scale(u);
-                step.du = b.re_dot_add(by_state, step.du);
-                by_decay = previous.conj() * g[i];
+                let (at, ddt) = (t * T::lanes::<S>(), self.walked.known::<S>().ddt);
+                ddt.store(at, a[i].re_dot_add(by_gain, ddt.load(simd, at)));
             }
-            da[i] = by_decay.scale_add(dt_a, da[i]);
-            step.ddt_a = a[i].re_dot_add(by_decay, step.ddt_a);
-            let pending = self.stored.pending::<E, S>();
-            self.gather::<E, S>(simd, (self.by_b, pending[0]), (row, i, n), by_b);
-            self.gather::<E, S>(simd, (self.by_c, pending[1]), (row, i, n), by_c);
-            h[i] = previous;
+            by_decay = rule.decay.conj() * (previous.conj() * by_state);
+        } else {
+            by_b = by_state.scale(u);
+            step.du = b.re_dot_add(by_state, step.du);
+            by_decay = previous.conj() * g[i];
         }
+        da[i] = by_decay.scale_add(dt_a, da[i]);
+        step.ddt_a = a[i].re_dot_add(by_decay, step.ddt_a);
+        let pending = self.stored.pending::<E, S>();
+        self.gather::<E, S>(simd, (self.by_b, pending[0]), (row, i, n), by_b);
+        self.gather::<E, S>(simd, (self.by_c, pending[1]), (row, i, n), by_c);
+        h[i] = previous;
     }
 
     /// Adds to the gathered gradient of a constant map; leaves that of a varying one for [`Sweep::reduce`].
-    ///
-    /// # Safety
-    /// As [`Sweep::state_back`].
     #[inline(always)]
-    unsafe fn gather<E: Variant<T = T>, S: Isa>(
+    fn gather<E: Variant<T = T>, S: Isa>(
         &self,
         simd: S,
         (by, pending): (ByMap<T>, Array<T>),
@@ -427,25 +393,18 @@ impl<T: Real> Sweep<'_, '_, T> {
         value: Number<E, T, S>,
     ) {
         let (width, field) = (T::lanes::<S>(), E::K::PARTS * T::lanes::<S>());
-        // SAFETY: the contract of `Sweep::state_back`.
-        unsafe {
-            if E::VARYING || by.varying {
-                pending.store_field((i * width + row) * field, value);
-            } else {
-                let sum: Number<E, T, S> = by.sum.load_field(simd, n * field);
-                by.sum.store_field(n * field, sum + value);
-            }
+        if E::VARYING || by.varying {
+            pending.store_field((i * width + row) * field, value);
+        } else {
+            let sum: Number<E, T, S> = by.sum.load_field(simd, n * field);
+            by.sum.store_field(n * field, sum + value);
         }
     }
 
     /// Sums what is pending over lanes, a vector of steps at a time: sixteen sums together take a third of the instructions of sixteen
     /// sums one by one, and the result is so small that it stays in the first cache. Steps past the tile give lanes that nobody reads.
-    ///
-    /// # Safety
-    /// - As [`Loops::walk`], for states `first..first + COUNT`.
-    /// - `begin` is the first step.
     #[inline(always)]
-    unsafe fn reduce<E: Variant<T = T>, S: Isa, const COUNT: usize>(
+    fn reduce<E: Variant<T = T>, S: Isa, const COUNT: usize>(
         &self,
         simd: S,
         (sum, pending): (Array<T>, Array<T>),
@@ -458,7 +417,7 @@ impl<T: Real> Sweep<'_, '_, T> {
         let to = sum.from(first * per_channel * parts * STEPS + begin);
         let sums = Sums { pending, to, count: COUNT, parts, per_channel };
         match E::LANES {
-            0 => outline(simd, sums),
+            0 => simd.call(sums),
             _ => sums.run(simd),
         }
     }
@@ -481,16 +440,13 @@ impl<T: Real> Kernel for Sums<T> {
         let width = T::lanes::<S>();
         debug_assert!(count <= STORED, "as many states as are stored");
         debug_assert!(pending.has(0, count * parts * width * width), "what is pending is there");
-        // SAFETY: the contract of `Sweep::reduce`, the only maker of this.
-        unsafe {
-            for i in 0..count {
-                for part in 0..parts {
-                    let rows = pending.from((i * width * parts + part) * width);
-                    let sums = Lanes::sum_rows(simd, per_channel, rows, parts * width);
-                    for lane in 0..per_channel {
-                        let at = ((i * per_channel + lane) * parts + part) * STEPS;
-                        to.store(at, to.load(simd, at) + sums[lane]);
-                    }
+        for i in 0..count {
+            for part in 0..parts {
+                let rows = pending.from((i * width * parts + part) * width);
+                let sums = Lanes::sum_rows(simd, per_channel, rows, parts * width);
+                for lane in 0..per_channel {
+                    let at = ((i * per_channel + lane) * parts + part) * STEPS;
+                    to.store(at, to.load(simd, at) + sums[lane]);
                 }
             }
         }

@@ -88,175 +88,138 @@ impl<T: Real> Kernel for Job<'_, '_, '_, '_, T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         for lanes in vectors(self.pass.context.problem.dstate, self.chunk, T::lanes::<S>()) {
-            // SAFETY: the vector's column of the row's steps, of the carry and of the sums is this job's.
-            unsafe { self.vector(simd, lanes) };
+            self.vector(simd, lanes);
         }
     }
 }
 
 impl<T: Real> Job<'_, '_, '_, '_, T> {
     /// All tiles of a vector of states.
-    ///
-    /// # Safety
-    /// Nobody else works on these lanes of the row.
     #[inline(always)]
-    unsafe fn vector<S: Isa>(&self, simd: S, lanes: Lanes) {
+    fn vector<S: Isa>(&self, simd: S, lanes: Lanes) {
         let context = self.pass.context;
         let (width, range) = (T::lanes::<S>(), context.plan.row(self.wave, self.row));
-        // SAFETY: the contract above.
-        unsafe {
-            let a = load_a(simd, context, lanes, self.tiles.vector);
-            let mut carry = Cx::load(simd, self.enter[lanes.column..lanes.column + 2 * width].as_ptr());
-            let mut sum = Gradient::zero(simd);
-            for index in range.clone().rev() {
-                // sums over a tile first, then over tiles
-                let by_tile = self.tile(simd, index, lanes, a, &mut carry);
-                sum = Gradient { a: sum.a + by_tile.a, d: sum.d + by_tile.d, da: sum.da + by_tile.da };
-            }
-            let sums = self.sums.from(2 * lanes.column);
-            sums.store_field(0, sum.a);
-            sums.store(2 * width, sum.d);
-            sums.store(3 * width, sum.da);
-            if range.start == self.wave.start {
-                self.leave.store_field(lanes.column, carry);
-            }
+        let a = load_a(simd, context, lanes, self.tiles.vector);
+        let mut carry = Array::of_shared(&self.enter[lanes.column..lanes.column + 2 * width]).load_field(simd, 0);
+        let mut sum = Gradient::zero(simd);
+        for index in range.clone().rev() {
+            // sums over a tile first, then over tiles
+            let by_tile = self.tile(simd, index, lanes, a, &mut carry);
+            sum = Gradient { a: sum.a + by_tile.a, d: sum.d + by_tile.d, da: sum.da + by_tile.da };
+        }
+        let sums = self.sums.from(2 * lanes.column);
+        sums.store_field(0, sum.a);
+        sums.store(2 * width, sum.d);
+        sums.store(3 * width, sum.da);
+        if range.start == self.wave.start {
+            self.leave.store_field(lanes.column, carry);
         }
     }
 
     /// One tile: states forwards, then gradients back; the gradient by the state after the tile becomes that by the state before it.
-    ///
-    /// # Safety
-    /// As [`Job::vector`].
     #[inline(always)]
-    unsafe fn tile<S: Isa>(&self, simd: S, index: usize, lanes: Lanes, a: Cx<T, S>, carry: &mut Cx<T, S>) -> Gradient<T, S> {
+    fn tile<S: Isa>(&self, simd: S, index: usize, lanes: Lanes, a: Cx<T, S>, carry: &mut Cx<T, S>) -> Gradient<T, S> {
         let Pass { context, targets, .. } = self.pass;
         let (problem, plan, columns) = (context.problem, &context.plan, context.state_len());
         let tile = &plan.tile(index);
         let at = (plan.position(index) - plan.position(self.wave.start)) * columns + lanes.column;
-        // SAFETY: the contract of `Job::vector`; tiles have their room.
-        unsafe {
-            let deltas = load_deltas(simd, context, tile, lanes, [self.tiles.d, self.tiles.da]);
-            let (count, pitch) = if deltas.constant { (1, 0) } else { (tile.len(), 2 * T::lanes::<S>()) };
-            rule::derivatives(simd, problem.discretization, a, deltas, count, &self.tiles.factors);
-            let factors = self.tiles.factors.map(|array| Steps::new(array, pitch));
-            let [x, g] = [self.x, self.g].map(|array| Steps::new(array.from(at), columns));
-            let here = Here { simd, tile, index, lanes, a, deltas, x, g, factors };
-            self.states(&here);
-            let mut sum = Gradient::zero(simd);
-            for segment in context.segments_in(tile).iter().rev() {
-                self.segment(&here, segment, carry, &mut sum);
-            }
-            let delta_a = problem.delta_a.as_ref();
-            let results =
-                [(Some(&problem.delta), &targets.delta, self.tiles.by_d), (delta_a, &targets.delta_a, self.tiles.by_da)];
-            for (of, target, from) in results {
-                if let (Some(Step::Varying(_)), Some(view)) = (of, target) {
-                    tile::store_parts(simd, from, 1, T::lanes::<S>(), step_target(view, tile, lanes));
-                }
-            }
-            for rows in [self.x, self.g] {
-                clear_padding::<T, S>(rows.from(at), columns, tile.len(), lanes.count);
-            }
-            sum
+        let deltas = load_deltas(simd, context, tile, lanes, [self.tiles.d, self.tiles.da]);
+        let (count, pitch) = if deltas.constant { (1, 0) } else { (tile.len(), 2 * T::lanes::<S>()) };
+        rule::derivatives(simd, problem.discretization, a, deltas, count, &self.tiles.factors);
+        let factors = self.tiles.factors.map(|array| Steps::new(array, pitch));
+        let [x, g] = [self.x, self.g].map(|array| Steps::new(array.from(at), columns));
+        let here = Here { simd, tile, index, lanes, a, deltas, x, g, factors };
+        self.states(&here);
+        let mut sum = Gradient::zero(simd);
+        for segment in context.segments_in(tile).iter().rev() {
+            self.segment(&here, segment, carry, &mut sum);
         }
+        let delta_a = problem.delta_a.as_ref();
+        let results = [(Some(&problem.delta), &targets.delta, self.tiles.by_d), (delta_a, &targets.delta_a, self.tiles.by_da)];
+        for (of, target, from) in results {
+            if let (Some(Step::Varying(_)), Some(view)) = (of, target) {
+                tile::store_parts(simd, from, 1, T::lanes::<S>(), step_target(view, tile, lanes));
+            }
+        }
+        for rows in [self.x, self.g] {
+            clear_padding::<T, S>(rows.from(at), columns, tile.len(), lanes.count);
+        }
+        sum
     }
 
     /// The state before step `start` of a segment.
-    ///
-    /// # Safety
-    /// As [`Job::vector`].
     #[inline(always)]
-    unsafe fn before<S: Isa>(&self, here: &Here<'_, T, S>, segment: &Segment, start: usize) -> Cx<T, S> {
+    fn before<S: Isa>(&self, here: &Here<'_, T, S>, segment: &Segment, start: usize) -> Cx<T, S> {
         let (context, lanes) = (self.pass.context, here.lanes);
         let problem = context.problem;
         if start > segment.start {
             let state = plan::checkpoint(&context.plan, problem, here.index);
             return read_saved(here.simd, self.pass.saved, state, problem.dstate, lanes);
         }
-        // SAFETY: the contract of `Job::vector`.
-        unsafe { load_state(here.simd, &problem.initial_state, segment.initial, lanes, self.tiles.vector) }
+        load_state(here.simd, &problem.initial_state, segment.initial, lanes, self.tiles.vector)
     }
 
     /// V, which is kept, becomes the states of a tile.
-    ///
-    /// # Safety
-    /// As [`Job::vector`].
     #[inline(always)]
-    unsafe fn states<S: Isa>(&self, here: &Here<'_, T, S>) {
+    fn states<S: Isa>(&self, here: &Here<'_, T, S>) {
         let &Here { simd, tile, x, factors, .. } = here;
         let kept = Steps::new(self.tiles.driven, 2 * T::lanes::<S>());
-        // SAFETY: the contract of `Job::vector`.
-        unsafe {
-            for t in 0..tile.len() {
-                let driven: Cx<T, S> = x.load(simd, t);
-                kept.store(t, driven);
-                x.store(t, factors.input.load::<S, Cx<T, S>>(simd, t).mul_add(driven, Cx::zero(simd)));
-            }
-            for segment in self.pass.context.segments_in(tile) {
-                let (start, end) = (segment.start.max(tile.start), segment.end.min(tile.end));
-                let offset = start - tile.start;
-                let before = self.before(here, segment, start);
-                recurrence::scan(simd, factors.decay.from(offset), x.from(offset), end - start, before);
-            }
+        for t in 0..tile.len() {
+            let driven: Cx<T, S> = x.load(simd, t);
+            kept.store(t, driven);
+            x.store(t, factors.input.load::<S, Cx<T, S>>(simd, t).mul_add(driven, Cx::zero(simd)));
+        }
+        for segment in self.pass.context.segments_in(tile) {
+            let (start, end) = (segment.start.max(tile.start), segment.end.min(tile.end));
+            let offset = start - tile.start;
+            let before = self.before(here, segment, start);
+            recurrence::scan(simd, factors.decay.from(offset), x.from(offset), end - start, before);
         }
     }
 
     /// The gradients of the steps that a segment has in a tile, added to `sum`.
-    ///
-    /// # Safety
-    /// - As [`Job::vector`].
-    /// - The states of the tile are there.
     #[inline(always)]
-    unsafe fn segment<S: Isa>(&self, here: &Here<'_, T, S>, segment: &Segment, carry: &mut Cx<T, S>, sum: &mut Gradient<T, S>) {
+    fn segment<S: Isa>(&self, here: &Here<'_, T, S>, segment: &Segment, carry: &mut Cx<T, S>, sum: &mut Gradient<T, S>) {
         let Pass { sources, targets, .. } = self.pass;
         let &Here { simd, tile, lanes, x, g, factors, .. } = here;
         let (start, end) = (segment.start.max(tile.start), segment.end.min(tile.end));
         let (offset, steps) = (start - tile.start, end - start);
-        // SAFETY: the contract of `Job::vector`.
-        unsafe {
-            if end == segment.end {
-                *carry = load_state(simd, &sources.last_state, segment.last, lanes, self.tiles.vector);
-            }
-            *carry = recurrence::adjoint(simd, factors.decay.from(offset), g.from(offset), steps, *carry);
-            if start == segment.start {
-                store_state(simd, &targets.initial_state, segment.initial, lanes, *carry, self.tiles.vector);
-            }
-            let mut previous = self.before(here, segment, start);
-            for t in offset..offset + steps {
-                self.step(here, t, previous, sum);
-                previous = x.load(simd, t);
-            }
+        if end == segment.end {
+            *carry = load_state(simd, &sources.last_state, segment.last, lanes, self.tiles.vector);
+        }
+        *carry = recurrence::adjoint(simd, factors.decay.from(offset), g.from(offset), steps, *carry);
+        if start == segment.start {
+            store_state(simd, &targets.initial_state, segment.initial, lanes, *carry, self.tiles.vector);
+        }
+        let mut previous = self.before(here, segment, start);
+        for t in offset..offset + steps {
+            self.step(here, t, previous, sum);
+            previous = x.load(simd, t);
         }
     }
 
     /// The gradients of step `t`, whose state before it is `previous`.
-    ///
-    /// # Safety
-    /// As [`Job::segment`].
     #[inline(always)]
-    unsafe fn step<S: Isa>(&self, here: &Here<'_, T, S>, t: usize, previous: Cx<T, S>, sum: &mut Gradient<T, S>) {
+    fn step<S: Isa>(&self, here: &Here<'_, T, S>, t: usize, previous: Cx<T, S>, sum: &mut Gradient<T, S>) {
         let &Here { simd, a, deltas, g, factors, .. } = here;
         let (zero, width) = (Cx::<T, S>::zero(simd), T::lanes::<S>());
         let driven = Steps::new(self.tiles.driven, 2 * width);
-        // SAFETY: the contract of `Job::segment`.
-        unsafe {
-            let (_, da) = deltas.at(simd, t);
-            let by_x: Cx<T, S> = g.load(simd, t);
-            let (by_z, input): (Cx<T, S>, Cx<T, S>) = (factors.decay_by_z.load(simd, t), factors.input.load(simd, t));
-            let by_decay = previous.conj_mul_add(by_x, zero);
-            let by_input = driven.load::<S, Cx<T, S>>(simd, t).conj_mul_add(by_x, zero);
-            sum.a = by_z.conj_mul_add(by_decay.scale(da), sum.a);
-            sum.a = factors.input_by_a.load::<S, Cx<T, S>>(simd, t).conj_mul_add(by_input, sum.a);
-            let mut by_d = factors.input_by_d.load::<S, Cx<T, S>>(simd, t).re_dot_add(by_input, zero.re);
-            let by_da = (by_z * a).re_dot_add(by_decay, zero.re);
-            if deltas.shared {
-                by_d = by_d + by_da;
-            }
-            (sum.d, sum.da) = (sum.d + by_d, sum.da + by_da);
-            self.tiles.by_d.store(t * width, by_d);
-            self.tiles.by_da.store(t * width, by_da);
-            g.store(t, input.conj_mul_add(by_x, zero));
+        let (_, da) = deltas.at(simd, t);
+        let by_x: Cx<T, S> = g.load(simd, t);
+        let (by_z, input): (Cx<T, S>, Cx<T, S>) = (factors.decay_by_z.load(simd, t), factors.input.load(simd, t));
+        let by_decay = previous.conj_mul_add(by_x, zero);
+        let by_input = driven.load::<S, Cx<T, S>>(simd, t).conj_mul_add(by_x, zero);
+        sum.a = by_z.conj_mul_add(by_decay.scale(da), sum.a);
+        sum.a = factors.input_by_a.load::<S, Cx<T, S>>(simd, t).conj_mul_add(by_input, sum.a);
+        let mut by_d = factors.input_by_d.load::<S, Cx<T, S>>(simd, t).re_dot_add(by_input, zero.re);
+        let by_da = (by_z * a).re_dot_add(by_decay, zero.re);
+        if deltas.shared {
+            by_d = by_d + by_da;
         }
+        (sum.d, sum.da) = (sum.d + by_d, sum.da + by_da);
+        self.tiles.by_d.store(t * width, by_d);
+        self.tiles.by_da.store(t * width, by_da);
+        g.store(t, input.conj_mul_add(by_x, zero));
     }
 }
 
@@ -282,8 +245,7 @@ impl<T: Real> Kernel for StoreStates<'_, '_, '_, T> {
                     let Some(view) = view else { continue };
                     let to = PlaneMut::of(view, 0, 0).at(lanes.first, 0).area(lanes.count, 1);
                     let from = states.from(2 * lanes.column + at * width);
-                    // SAFETY: the lanes are states of the problem; the sums have two real vectors for A and one for each step.
-                    unsafe { tile::store_parts(simd, from, parts, width, to) };
+                    tile::store_parts(simd, from, parts, width, to);
                 }
             }
         }

@@ -64,8 +64,7 @@ pub(super) fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources
     if context.plan.tiles > 0 {
         let own;
         let saved = match &sources.checkpoints {
-            // SAFETY: checked saved states are dense and have the type and the length that their query says.
-            Some(view) => unsafe { saved_states(view, plan::checkpoints_len(problem)) },
+            Some(view) => saved_states(view, plan::checkpoints_len(problem)),
             None => {
                 own = save_states::<T>(exec, problem);
                 &own
@@ -87,12 +86,8 @@ pub(super) fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources
 }
 
 /// The saved states of the caller.
-///
-/// # Safety
-/// The view is dense and has so many numbers of this type.
-unsafe fn saved_states<'v, T>(view: &View<'v>, len: usize) -> &'v [T] {
-    // SAFETY: the contract above.
-    if len == 0 { &[] } else { unsafe { core::slice::from_raw_parts(view.as_ptr().cast(), len) } }
+fn saved_states<'v, T: Real>(view: &View<'v>, len: usize) -> &'v [T] {
+    if len == 0 { &[] } else { Array::of_view(view).shared(0, len) }
 }
 
 /// The saved states of a forward pass.
@@ -152,24 +147,21 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
             |(), index| {
                 let tiles = plan.block(wave, index);
                 let (steps, first) = (plan.steps(&tiles), plan.position(tiles.start) - plan.position(wave.start));
-                let rows = |of: Array<T>, columns: usize| MatrixMut::new(of.at(first * columns, steps * columns), columns);
+                let rows = |of: Array<T>, columns: usize| MatrixMut::new(of.from(first * columns), columns);
                 let (rows_u, rows_x, rows_p, rows_g) = (rows(u, inputs), rows(x, columns), rows(p, outputs), rows(g, columns));
                 let load = |view, parts, rows| context.level.dispatch(Load { plan, tiles: tiles.clone(), view, parts, rows });
-                // SAFETY: the block's rows of each matrix are this job's.
-                unsafe {
-                    load(&context.problem.u, context.input.from.parts, u.from(first * inputs));
-                    let packed = Matrix::new(self.input.as_ptr(), columns);
-                    product([steps, columns, inputs], rows_x, false, rows_u.read(), packed);
-                    match &self.sources.y {
-                        None => {
-                            p.slice(first * outputs, steps * outputs).fill(T::default());
-                            g.slice(first * columns, steps * columns).fill(T::default());
-                        }
-                        Some(view) => {
-                            load(view, context.output.to.parts, p.from(first * outputs));
-                            let packed = Matrix::new(self.output.as_ptr(), outputs).t();
-                            product([steps, columns, outputs], rows_g, false, rows_p.read(), packed);
-                        }
+                load(&context.problem.u, context.input.from.parts, u.from(first * inputs));
+                let packed = Matrix::of(&self.input, columns);
+                product([steps, columns, inputs], rows_x, false, rows_u.read(), packed);
+                match &self.sources.y {
+                    None => {
+                        p.slice(first * outputs, steps * outputs).fill(T::default());
+                        g.slice(first * columns, steps * columns).fill(T::default());
+                    }
+                    Some(view) => {
+                        load(view, context.output.to.parts, p.from(first * outputs));
+                        let packed = Matrix::of(&self.output, outputs).t();
+                        product([steps, columns, outputs], rows_g, false, rows_p.read(), packed);
                     }
                 }
             },
@@ -232,12 +224,9 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
     fn panel(&self, wave: &Range<usize>, map: &Map, panel: usize, left: &[T], right: &[T], sums: Array<T>) {
         let (from, to, start) = (map.from.len(), map.to.len(), panel * PANEL);
         let (rows, steps) = (PANEL.min(from - start), self.context.plan.steps(wave));
-        // SAFETY: the panel's rows of the gradient are this job's; both matrices have the wave's steps as rows.
-        unsafe {
-            let left = Matrix::new(left[start..].as_ptr(), from).t();
-            let (sums, right) = (MatrixMut::new(sums.at(start * to, rows * to), to), Matrix::new(right.as_ptr(), to));
-            product([rows, to, steps], sums, true, left, right);
-        }
+        let left = Matrix::of(&left[start..], from).t();
+        let (sums, right) = (MatrixMut::new(sums.from(start * to), to), Matrix::of(&right, to));
+        product([rows, to, steps], sums, true, left, right);
     }
 
     /// The gradients of the input and of the skip, for a block, given its rows of dV, of U and of P.
@@ -246,19 +235,13 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
         let (inputs, columns, outputs) = (context.input.from.len(), context.state_len(), context.output.to.len());
         let steps = plan.steps(&tiles);
         if let Some(partial) = partial {
-            // SAFETY: the block's partial sums are this job's.
-            let sums = unsafe { partial.slice(0, context.problem.dim) };
+            let sums = partial.slice(0, context.problem.dim);
             context.level.dispatch(Dots { steps, left: u, left_step: inputs, right: p, right_step: outputs, sums });
         }
         let Some(view) = &self.targets.u else { return };
         scratch.resize(plan.block_steps() * inputs, T::default());
-        // SAFETY: the block's rows lie inside the wave's, and the scratch has room for them.
-        unsafe {
-            let (left, to) = (Matrix::new(g.as_ptr(), columns), MatrixMut::new(scratch.as_mut_ptr(), inputs));
-            let packed = Matrix::new(self.input.as_ptr(), columns).t();
-            product([steps, inputs, columns], to, false, left, packed);
-        }
-        let rows = Array::of(scratch);
+        let (rows, packed) = (Array::of(scratch), Matrix::of(&self.input, columns).t());
+        product([steps, inputs, columns], MatrixMut::new(rows, inputs), false, Matrix::of(g, columns), packed);
         if let (Some(d), Some(_)) = (&self.d, &self.sources.y) {
             context.level.dispatch(Skip { d, steps, from: p, from_step: outputs, to: rows, to_step: inputs });
         }

@@ -25,9 +25,7 @@ pub(super) fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets
     let columns = context.state_len();
     let mut states = vec![T::default(); context.plan.wave_steps() * columns];
     let mut carries = [vec![T::default(); columns], vec![T::default(); columns]];
-    let len = plan::checkpoints_len(problem);
-    // SAFETY: checked targets are dense and have the type and the length that the query for saved states says.
-    let saved = targets.checkpoints.map(|view| unsafe { Array::from_raw(view.as_mut_ptr().cast(), len) });
+    let saved = targets.checkpoints.map(|view| Array::<T>::of_view_mut(&view));
     for number in 0..context.plan.waves() {
         let wave = context.plan.wave(number);
         let states = Array::of(&mut states);
@@ -53,12 +51,9 @@ fn drive<T: Real>(exec: &Exec, context: &Context<'_, '_, T>, wave: &Range<usize>
         let (view, parts) = (&context.problem.u, map.from.parts);
         context.level.dispatch(Load { plan, tiles: tiles.clone(), view, parts, rows: Array::of(rows) });
         let first = plan.position(tiles.start) - plan.position(wave.start);
-        // SAFETY: the block's rows of the wave are this job's.
-        unsafe {
-            let to = MatrixMut::new(states.at(first * columns, steps * columns), columns);
-            let left = Matrix::new(rows.as_ptr(), inputs);
-            product([steps, columns, inputs], to, false, left, Matrix::new(packed.as_ptr(), columns));
-        }
+        let to = MatrixMut::new(states.from(first * columns), columns);
+        let left = Matrix::of(&rows, inputs);
+        product([steps, columns, inputs], to, false, left, Matrix::of(&packed, columns));
     });
 }
 
@@ -84,10 +79,9 @@ impl<T: Real> Emit<'_, '_, '_, T> {
             let tiles = plan.block(&self.wave, index);
             let steps = plan.steps(&tiles);
             let first = plan.position(tiles.start) - plan.position(self.wave.start);
-            let left = Matrix::new(self.states.at(first * columns, steps * columns).cast_const(), columns);
-            let to = MatrixMut::new(rows.as_mut_ptr(), outputs);
-            // SAFETY: the block's states are inside the wave's, and the scratch has room for its rows.
-            unsafe { product([steps, outputs, columns], to, false, left, Matrix::new(self.packed.as_ptr(), outputs)) };
+            let left = Matrix::new(self.states.from(first * columns), columns);
+            let to = MatrixMut::new(Array::of(rows), outputs);
+            product([steps, outputs, columns], to, false, left, Matrix::of(&self.packed, outputs));
             let rows = Array::of(rows);
             if let Some(d) = self.d {
                 let from = Array::of(u);
@@ -159,73 +153,60 @@ impl<T: Real> Kernel for Job<'_, '_, '_, '_, T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         for lanes in vectors(self.scan.context.problem.dstate, self.chunk, T::lanes::<S>()) {
-            // SAFETY: the vector's column of the row's steps, of the carry and of the saved states is this job's.
-            unsafe { self.vector(simd, lanes) };
+            self.vector(simd, lanes);
         }
     }
 }
 
 impl<T: Real> Job<'_, '_, '_, '_, T> {
     /// The tiles of a vector of states.
-    ///
-    /// # Safety
-    /// No other thread works on these lanes of the row.
     #[inline(always)]
-    unsafe fn vector<S: Isa>(&self, simd: S, lanes: Lanes) {
+    fn vector<S: Isa>(&self, simd: S, lanes: Lanes) {
         let Scan { context, wave, .. } = self.scan;
         let tiles = context.plan.row(wave, self.row);
-        // SAFETY: the contract above; a carry has the state of every vector.
-        unsafe {
-            let a = load_a(simd, context, lanes, self.scratch.vector);
-            let enter = &self.enter[lanes.column..lanes.column + 2 * T::lanes::<S>()];
-            let mut state = Cx::load(simd, enter.as_ptr());
-            for index in tiles.clone() {
-                state = self.tile(simd, index, lanes, a, state);
-            }
-            if tiles.end == wave.end {
-                self.leave.store_field(lanes.column, state);
-            }
+        let a = load_a(simd, context, lanes, self.scratch.vector);
+        let enter = &self.enter[lanes.column..lanes.column + 2 * T::lanes::<S>()];
+        let mut state = Array::of_shared(enter).load_field(simd, 0);
+        for index in tiles.clone() {
+            state = self.tile(simd, index, lanes, a, state);
+        }
+        if tiles.end == wave.end {
+            self.leave.store_field(lanes.column, state);
         }
     }
 
     /// One tile, from a state; gives the state after it.
-    ///
-    /// # Safety
-    /// As [`Job::vector`].
     #[inline(always)]
-    unsafe fn tile<S: Isa>(&self, simd: S, index: usize, lanes: Lanes, a: Cx<T, S>, mut state: Cx<T, S>) -> Cx<T, S> {
+    fn tile<S: Isa>(&self, simd: S, index: usize, lanes: Lanes, a: Cx<T, S>, mut state: Cx<T, S>) -> Cx<T, S> {
         let Scan { context, targets, saved, wave, states } = self.scan;
         let (problem, plan, columns) = (context.problem, &context.plan, context.state_len());
         let &Scratch { d, da, values, vector } = &self.scratch;
         let tile = plan.tile(index);
         let first = plan.position(index) - plan.position(wave.start);
         let rows = Steps::new(states.from(first * columns + lanes.column), columns);
-        // SAFETY: the contract of `Job::vector`; tiles have their room.
-        unsafe {
-            if let Some(saved) = saved.filter(|_| tile.start > 0) {
-                write_saved(saved, plan::checkpoint(plan, problem, index), problem.dstate, lanes, state);
-            }
-            let deltas = load_deltas(simd, context, &tile, lanes, [d, da]);
-            let (count, pitch) = if deltas.constant { (1, 0) } else { (tile.len(), 2 * T::lanes::<S>()) };
-            rule::values(simd, problem.discretization, a, deltas, count, values);
-            let [decay, input] = [values.decay, values.input].map(|array| Steps::new(array, pitch));
-            for t in 0..tile.len() {
-                let driven: Cx<T, S> = input.load(simd, t);
-                rows.store(t, driven.mul_add(rows.load(simd, t), Cx::zero(simd)));
-            }
-            for segment in context.segments_in(&tile) {
-                let (start, end) = (segment.start.max(tile.start), segment.end.min(tile.end));
-                if start == segment.start {
-                    state = load_state(simd, &problem.initial_state, segment.initial, lanes, vector);
-                }
-                let offset = start - tile.start;
-                state = recurrence::scan(simd, decay.from(offset), rows.from(offset), end - start, state);
-                if end == segment.end {
-                    store_state(simd, &targets.last_state, segment.last, lanes, state, vector);
-                }
-            }
-            clear_padding::<T, S>(states.from(first * columns + lanes.column), columns, tile.len(), lanes.count);
+        if let Some(saved) = saved.filter(|_| tile.start > 0) {
+            write_saved(saved, plan::checkpoint(plan, problem, index), problem.dstate, lanes, state);
         }
+        let deltas = load_deltas(simd, context, &tile, lanes, [d, da]);
+        let (count, pitch) = if deltas.constant { (1, 0) } else { (tile.len(), 2 * T::lanes::<S>()) };
+        rule::values(simd, problem.discretization, a, deltas, count, values);
+        let [decay, input] = [values.decay, values.input].map(|array| Steps::new(array, pitch));
+        for t in 0..tile.len() {
+            let driven: Cx<T, S> = input.load(simd, t);
+            rows.store(t, driven.mul_add(rows.load(simd, t), Cx::zero(simd)));
+        }
+        for segment in context.segments_in(&tile) {
+            let (start, end) = (segment.start.max(tile.start), segment.end.min(tile.end));
+            if start == segment.start {
+                state = load_state(simd, &problem.initial_state, segment.initial, lanes, vector);
+            }
+            let offset = start - tile.start;
+            state = recurrence::scan(simd, decay.from(offset), rows.from(offset), end - start, state);
+            if end == segment.end {
+                store_state(simd, &targets.last_state, segment.last, lanes, state, vector);
+            }
+        }
+        clear_padding::<T, S>(states.from(first * columns + lanes.column), columns, tile.len(), lanes.count);
         state
     }
 }

@@ -59,15 +59,13 @@ impl Map {
             let steps = STEPS.min(self.to.count - start);
             let plane = Plane::of(view, 1, 0).at(0, start);
             let from = plane.area(self.from.count, steps);
-            // SAFETY: the rows lie inside their matrix, and the scratch has room for them.
-            unsafe { tile::load_parts_on(exec.level(), from, 2, self.from.count, Array::of(scratch)) };
+            tile::load_parts_on(exec.level(), from, 2, self.from.count, Array::of(scratch));
             self.blocks(start, steps, |part_from, columns, factor, imaginary| {
                 for j in 0..self.from.count {
                     let row = target.from(self.from.index(j, part_from) * self.to.len());
                     for i in 0..steps {
                         let value = scratch[(2 * i + imaginary) * self.from.count + j] * T::from_f64(factor);
-                        // SAFETY: indices of the two sides; each block of outputs belongs to one job.
-                        unsafe { *row.at(columns[i], 1) = value };
+                        row.set(columns[i], value);
                     }
                 }
             });
@@ -97,8 +95,7 @@ impl Map {
             });
             let plane = PlaneMut::of(target, 1, 0).at(0, start);
             let to = plane.area(self.from.count, steps);
-            // SAFETY: the rows lie inside their matrix, and belong to one job.
-            unsafe { tile::store_parts_on(exec.level(), Array::of(scratch), parts, self.from.count, to) };
+            tile::store_parts_on(exec.level(), Array::of(scratch), parts, self.from.count, to);
         });
     }
 
@@ -119,21 +116,14 @@ impl Map {
 }
 
 /// `to (m, n) = left (m, k) right (k, n)`, or `+=`. On the calling thread.
-///
-/// # Safety
-/// - All elements can be read and, those of `to`, whose rows are contiguous, written by this thread.
-/// - `to` overlaps nothing.
-pub(super) unsafe fn product<T: Real>([m, n, k]: [usize; 3], to: MatrixMut<T>, add: bool, left: Matrix<T>, right: Matrix<T>) {
+pub(super) fn product<T: Real>([m, n, k]: [usize; 3], to: MatrixMut<T>, add: bool, left: Matrix<T>, right: Matrix<T>) {
     if m == 0 || n == 0 || (k == 0 && add) {
         return;
     }
     debug_assert!(to.col == 1, "rows are contiguous");
     debug_assert!(to.is_apart_within(m, n), "every element has its own place");
-    // SAFETY: the matrices can be read, and `to` written by this thread, by the contract above.
-    unsafe {
-        if k == 0 {
-            return (0..m).for_each(|row| core::slice::from_raw_parts_mut(to.at(row, 0).ptr, n).fill(T::default()));
-        }
-        T::multiply(to, add.then(|| T::from_f64(1.0)), [m, n, k], left, right)
+    if k == 0 {
+        return (0..m).for_each(|row| to.from(row, 0).clear(n));
     }
+    T::multiply(to, add.then(|| T::from_f64(1.0)), [m, n, k], left, right)
 }

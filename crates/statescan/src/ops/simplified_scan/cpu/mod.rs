@@ -114,8 +114,7 @@ fn pass_on(problem: &Problem<'_>, from: &Option<View<'_>>, to: &Option<RawViewMu
                 (Some(from), Some((row, sequence))) => from.at(&[row, sequence, n]),
                 _ => num_complex::Complex64::ZERO,
             };
-            // SAFETY: n is inside the axis; nothing else runs.
-            unsafe { to.write(to.strides()[0] * n as isize, value) };
+            to.write(to.strides()[0] * n as isize, value);
         }
     }
 }

@@ -25,10 +25,7 @@ impl<T: Real> Kernel for Load<'_, '_, T> {
         let mut rows = self.rows;
         for tile in self.tiles.map(|index| self.plan.tile(index)) {
             let plane = Plane::of(self.view, 1, 2).along(tile.batch, strides[0]).at(0, tile.start);
-            // SAFETY: the tile lies inside the tensor; the maker of this gives room for all tiles.
-            unsafe {
-                tile::load_parts(simd, plane.area(channels, tile.len()), self.parts, channels, rows);
-            }
+            tile::load_parts(simd, plane.area(channels, tile.len()), self.parts, channels, rows);
             rows = rows.from(tile.len() * self.parts * channels);
         }
     }
@@ -51,10 +48,7 @@ impl<T: Real> Kernel for Store<'_, T> {
         let mut rows = self.rows;
         for tile in self.tiles.map(|index| self.plan.tile(index)) {
             let plane = PlaneMut::of(self.view, 1, 2).along(tile.batch, strides[0]).at(0, tile.start);
-            // SAFETY: the tile lies inside the tensor and belongs to this job; the rows hold all tiles.
-            unsafe {
-                tile::store_parts(simd, rows, self.parts, channels, plane.area(channels, tile.len()));
-            }
+            tile::store_parts(simd, rows, self.parts, channels, plane.area(channels, tile.len()));
             rows = rows.from(tile.len() * self.parts * channels);
         }
     }
@@ -64,16 +58,14 @@ impl<T: Real> Kernel for Store<'_, T> {
 pub(super) fn load_vector<T: Real>(level: Level, view: &View<'_>) -> Vec<T> {
     let count = view.shape()[0];
     let mut vector = vec![T::default(); count];
-    // SAFETY: a plane of one step with as many lanes as the tensor has elements.
-    unsafe { tile::load_parts_on(level, Plane::of(view, 0, 0).area(count, 1), 1, count, Array::of(&mut vector)) };
+    tile::load_parts_on(level, Plane::of(view, 0, 0).area(count, 1), 1, count, Array::of(&mut vector));
     vector
 }
 
 /// Stores into a (C,) tensor.
 pub(super) fn store_vector<T: Real>(level: Level, vector: &mut [T], view: &RawViewMut) {
     let count = vector.len();
-    // SAFETY: as above; nothing else runs.
-    unsafe { tile::store_parts_on(level, Array::of(vector), 1, count, PlaneMut::of(view, 0, 0).area(count, 1)) };
+    tile::store_parts_on(level, Array::of(vector), 1, count, PlaneMut::of(view, 0, 0).area(count, 1));
 }
 
 /// `to[t] += d from[t]`, channel by channel.
@@ -93,8 +85,7 @@ impl<T: Real> Kernel for Skip<'_, T> {
         let count = self.d.len();
         debug_assert!(count <= self.from_step && count <= self.to_step, "rows are as long as d");
         for t in 0..self.steps {
-            // SAFETY: the maker of this gives rows of at least as many elements as d has.
-            let (from, to) = unsafe { (self.from.slice(t * self.from_step, count), self.to.slice(t * self.to_step, count)) };
+            let (from, to) = (self.from.slice(t * self.from_step, count), self.to.slice(t * self.to_step, count));
             for i in 0..count {
                 to[i] = to[i] + self.d[i] * from[i];
             }
@@ -120,9 +111,7 @@ impl<T: Real> Kernel for Dots<'_, T> {
         debug_assert!(count <= self.left_step && count <= self.right_step, "rows are as long as the sums");
         self.sums.fill(T::default());
         for t in 0..self.steps {
-            // SAFETY: the maker of this gives rows of at least as many elements as there are sums.
-            let (left, right) =
-                unsafe { (self.left.slice(t * self.left_step, count), self.right.slice(t * self.right_step, count)) };
+            let (left, right) = (self.left.slice(t * self.left_step, count), self.right.slice(t * self.right_step, count));
             for i in 0..count {
                 self.sums[i] = self.sums[i] + left[i] * right[i];
             }

@@ -48,12 +48,9 @@ pub(crate) struct Deltas<T> {
 }
 
 impl<T: Real> Deltas<T> {
-    /// # Safety
-    /// Step `t` is inside both tiles.
     #[inline(always)]
-    pub(crate) unsafe fn at<S: Isa>(self, simd: S, t: usize) -> (V<T, S>, V<T, S>) {
-        // SAFETY: the contract above.
-        unsafe { (self.d.load(simd, t), self.da.load(simd, t)) }
+    pub(crate) fn at<S: Isa>(self, simd: S, t: usize) -> (V<T, S>, V<T, S>) {
+        (self.d.load(simd, t), self.da.load(simd, t))
     }
 }
 
@@ -65,12 +62,8 @@ pub(crate) struct Values<T> {
 }
 
 /// Writes Abar and Bbar for `count` steps.
-///
-/// # Safety
-/// - There are step sizes, and room, for so many steps.
-/// - What is written is this thread's.
 #[inline(always)]
-pub(crate) unsafe fn values<T: Real, S: Isa>(
+pub(crate) fn values<T: Real, S: Isa>(
     simd: S,
     method: Discretization,
     a: Cx<T, S>,
@@ -78,14 +71,11 @@ pub(crate) unsafe fn values<T: Real, S: Isa>(
     count: usize,
     to: Values<T>,
 ) {
-    // SAFETY: the contract above.
-    unsafe {
-        match method {
-            Discretization::Mamba => values_of::<T, S, Exponential, true>(simd, a, deltas, count, to),
-            Discretization::Dirac => values_of::<T, S, Exponential, false>(simd, a, deltas, count, to),
-            Discretization::Zoh => values_of::<T, S, Zoh, true>(simd, a, deltas, count, to),
-            Discretization::Bilinear => values_of::<T, S, Bilinear, true>(simd, a, deltas, count, to),
-        }
+    match method {
+        Discretization::Mamba => values_of::<T, S, Exponential, true>(simd, a, deltas, count, to),
+        Discretization::Dirac => values_of::<T, S, Exponential, false>(simd, a, deltas, count, to),
+        Discretization::Zoh => values_of::<T, S, Zoh, true>(simd, a, deltas, count, to),
+        Discretization::Bilinear => values_of::<T, S, Bilinear, true>(simd, a, deltas, count, to),
     }
 }
 
@@ -99,34 +89,20 @@ fn input_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(d: V<T, S>, gain: Cx<T
     }
 }
 
-/// # Safety
-/// As [`values`].
 #[inline(always)]
-unsafe fn values_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(
-    simd: S,
-    a: Cx<T, S>,
-    deltas: Deltas<T>,
-    count: usize,
-    to: Values<T>,
-) {
+fn values_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(simd: S, a: Cx<T, S>, deltas: Deltas<T>, count: usize, to: Values<T>) {
     let (step, prepared) = (2 * T::lanes::<S>(), R::prepare(a));
     for t in 0..count {
-        // SAFETY: the contract of `values`.
-        unsafe {
-            let (d, da) = deltas.at(simd, t);
-            let (by_decay, gain) = R::step(prepared, d, da, deltas.shared);
-            to.decay.store_field(t * step, by_decay);
-            to.input.store_field(t * step, input_of::<T, S, R, SCALED>(d, gain));
-        }
+        let (d, da) = deltas.at(simd, t);
+        let (by_decay, gain) = R::step(prepared, d, da, deltas.shared);
+        to.decay.store_field(t * step, by_decay);
+        to.input.store_field(t * step, input_of::<T, S, R, SCALED>(d, gain));
     }
 }
 
 /// Writes the five numbers of [`Derivatives`], one tile each, for `count` steps.
-///
-/// # Safety
-/// As [`values`].
 #[inline(always)]
-pub(crate) unsafe fn derivatives<T: Real, S: Isa>(
+pub(crate) fn derivatives<T: Real, S: Isa>(
     simd: S,
     method: Discretization,
     a: Cx<T, S>,
@@ -134,21 +110,16 @@ pub(crate) unsafe fn derivatives<T: Real, S: Isa>(
     count: usize,
     to: &Derivatives<Array<T>>,
 ) {
-    // SAFETY: the contract of `values`.
-    unsafe {
-        match method {
-            Discretization::Mamba => derivatives_of::<T, S, Exponential, true>(simd, a, deltas, count, to),
-            Discretization::Dirac => derivatives_of::<T, S, Exponential, false>(simd, a, deltas, count, to),
-            Discretization::Zoh => derivatives_of::<T, S, Zoh, true>(simd, a, deltas, count, to),
-            Discretization::Bilinear => derivatives_of::<T, S, Bilinear, true>(simd, a, deltas, count, to),
-        }
+    match method {
+        Discretization::Mamba => derivatives_of::<T, S, Exponential, true>(simd, a, deltas, count, to),
+        Discretization::Dirac => derivatives_of::<T, S, Exponential, false>(simd, a, deltas, count, to),
+        Discretization::Zoh => derivatives_of::<T, S, Zoh, true>(simd, a, deltas, count, to),
+        Discretization::Bilinear => derivatives_of::<T, S, Bilinear, true>(simd, a, deltas, count, to),
     }
 }
 
-/// # Safety
-/// As [`derivatives`].
 #[inline(always)]
-unsafe fn derivatives_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(
+fn derivatives_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(
     simd: S,
     a: Cx<T, S>,
     deltas: Deltas<T>,
@@ -158,21 +129,18 @@ unsafe fn derivatives_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(
     let (step, prepared) = (2 * T::lanes::<S>(), R::prepare(a));
     let (zero, one) = (Cx::zero(simd), Cx::from_real(V::constant(simd, 1.0)));
     for t in 0..count {
-        // SAFETY: the contract of `derivatives`.
-        unsafe {
-            let (d, da) = deltas.at(simd, t);
-            let (decay, gain) = R::step(prepared, d, da, deltas.shared);
-            let by = R::derivatives(a, d, da, decay);
-            let (by_d, by_a) = match (R::GAIN, SCALED) {
-                (true, _) => (by.input_by_step, by.gain_derivative.scale(d * d)),
-                (false, true) => (one, zero),
-                (false, false) => (zero, zero),
-            };
-            to.decay.store_field(t * step, decay);
-            to.decay_by_z.store_field(t * step, by.decay);
-            to.input.store_field(t * step, input_of::<T, S, R, SCALED>(d, gain));
-            to.input_by_d.store_field(t * step, by_d);
-            to.input_by_a.store_field(t * step, by_a);
-        }
+        let (d, da) = deltas.at(simd, t);
+        let (decay, gain) = R::step(prepared, d, da, deltas.shared);
+        let by = R::derivatives(a, d, da, decay);
+        let (by_d, by_a) = match (R::GAIN, SCALED) {
+            (true, _) => (by.input_by_step, by.gain_derivative.scale(d * d)),
+            (false, true) => (one, zero),
+            (false, false) => (zero, zero),
+        };
+        to.decay.store_field(t * step, decay);
+        to.decay_by_z.store_field(t * step, by.decay);
+        to.input.store_field(t * step, input_of::<T, S, R, SCALED>(d, gain));
+        to.input_by_d.store_field(t * step, by_d);
+        to.input_by_a.store_field(t * step, by_a);
     }
 }

@@ -28,12 +28,8 @@ pub(super) fn vectors(dstate: usize, chunk: usize, width: usize) -> impl Iterato
 }
 
 /// The step sizes of one vector of states in one tile.
-///
-/// # Safety
-/// - The tile lies inside the problem.
-/// - `d` and `da` have room for a tile of real vectors.
 #[inline(always)]
-pub(super) unsafe fn load_deltas<T: Real, S: Isa>(
+pub(super) fn load_deltas<T: Real, S: Isa>(
     simd: S,
     context: &Context<'_, '_, T>,
     tile: &Tile,
@@ -44,8 +40,7 @@ pub(super) unsafe fn load_deltas<T: Real, S: Isa>(
     debug_assert!(lanes.count <= width, "at most a vector of states");
     let load = |step: &Step<'_>, to: Array<T>| {
         debug_assert!(step.is_constant() || to.has(0, tile.len() * width), "room for the steps");
-        // SAFETY: the tile lies inside the problem, and there is room, by the contract above.
-        unsafe { tile::load_parts(simd, step_area(step, tile, lanes), 1, width, to) };
+        tile::load_parts(simd, step_area(step, tile, lanes), 1, width, to);
         Steps::new(to, if step.is_constant() { 0 } else { width })
     };
     let problem = context.problem;
@@ -75,23 +70,15 @@ pub(super) fn step_target(view: &RawViewMut, tile: &Tile, lanes: Lanes) -> AreaM
 }
 
 /// One vector of `a`.
-///
-/// # Safety
-/// `vector` has room for a complex vector.
 #[inline(always)]
-pub(super) unsafe fn load_a<T: Real, S: Isa>(simd: S, context: &Context<'_, '_, T>, lanes: Lanes, vector: Array<T>) -> Cx<T, S> {
+pub(super) fn load_a<T: Real, S: Isa>(simd: S, context: &Context<'_, '_, T>, lanes: Lanes, vector: Array<T>) -> Cx<T, S> {
     let plane = Plane::of(&context.problem.a, 0, 0).at(lanes.first, 0);
-    // SAFETY: the lanes are states of the problem.
-    unsafe { load_vector(simd, plane, lanes, vector) }
+    load_vector(simd, plane, lanes, vector)
 }
 
 /// One vector of a state tensor (rows, sequences, P); zero where there is none.
-///
-/// # Safety
-/// - `at` lies inside the tensor.
-/// - `vector` has room for a complex vector.
 #[inline(always)]
-pub(super) unsafe fn load_state<T: Real, S: Isa>(
+pub(super) fn load_state<T: Real, S: Isa>(
     simd: S,
     view: &Option<View<'_>>,
     at: Option<StateRow>,
@@ -101,33 +88,21 @@ pub(super) unsafe fn load_state<T: Real, S: Isa>(
     let (Some(view), Some((row, sequence))) = (view, at) else { return Cx::zero(simd) };
     let strides = view.strides();
     let plane = Plane::of(view, 2, 2).along(row, strides[0]).along(sequence, strides[1]).at(lanes.first, 0);
-    // SAFETY: the contract above.
-    unsafe { load_vector(simd, plane, lanes, vector) }
+    load_vector(simd, plane, lanes, vector)
 }
 
 /// One complex vector of the lanes of a plane.
-///
-/// # Safety
-/// - The plane has the lanes.
-/// - `vector` has room for a complex vector.
 #[inline(always)]
-unsafe fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, lanes: Lanes, vector: Array<T>) -> Cx<T, S> {
+fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, lanes: Lanes, vector: Array<T>) -> Cx<T, S> {
     debug_assert!(vector.has(0, 2 * T::lanes::<S>()), "room for a complex vector");
     debug_assert!(lanes.count <= T::lanes::<S>(), "at most a vector of states");
-    // SAFETY: the lanes lie inside the plane, and there is room, by the contract above.
-    unsafe {
-        tile::load_parts(simd, plane.area(lanes.count, 1), 2, T::lanes::<S>(), vector);
-        vector.load_field(simd, 0)
-    }
+    tile::load_parts(simd, plane.area(lanes.count, 1), 2, T::lanes::<S>(), vector);
+    vector.load_field(simd, 0)
 }
 
 /// Writes one vector of a state tensor.
-///
-/// # Safety
-/// - As [`load_state`].
-/// - The elements are this thread's.
 #[inline(always)]
-pub(super) unsafe fn store_state<T: Real, S: Isa>(
+pub(super) fn store_state<T: Real, S: Isa>(
     simd: S,
     view: &Option<RawViewMut>,
     at: Option<StateRow>,
@@ -138,11 +113,8 @@ pub(super) unsafe fn store_state<T: Real, S: Isa>(
     let (Some(view), Some((row, sequence))) = (view, at) else { return };
     let strides = view.strides();
     let plane = PlaneMut::of(view, 2, 2).along(row, strides[0]).along(sequence, strides[1]).at(lanes.first, 0);
-    // SAFETY: the contract of `load_state`.
-    unsafe {
-        vector.store_field(0, state);
-        tile::store_parts(simd, vector, 2, T::lanes::<S>(), plane.area(lanes.count, 1));
-    }
+    vector.store_field(0, state);
+    tile::store_parts(simd, vector, 2, T::lanes::<S>(), plane.area(lanes.count, 1));
 }
 
 /// Where one vector of a saved state lies, which is the real parts of all states and then the imaginary parts: both places.
@@ -158,26 +130,16 @@ pub(super) fn read_saved<T: Real, S: Isa>(simd: S, saved: &[T], state: usize, ds
 }
 
 /// Writes one, likewise.
-///
-/// # Safety
-/// The saved state is there, and no other thread uses these lanes of it.
 #[inline(always)]
-pub(super) unsafe fn write_saved<T: Real, S: Isa>(saved: Array<T>, state: usize, dstate: usize, lanes: Lanes, value: Cx<T, S>) {
+pub(super) fn write_saved<T: Real, S: Isa>(saved: Array<T>, state: usize, dstate: usize, lanes: Lanes, value: Cx<T, S>) {
     let [re, im] = saved_at(state, dstate, lanes);
-    // SAFETY: the contract above.
-    unsafe {
-        saved.store(re, value.re);
-        saved.store(im, value.im);
-    }
+    saved.store(re, value.re);
+    saved.store(im, value.im);
 }
 
 /// Zeroes the lanes behind the last state, where a product with a padding of zeros may have left NaN.
-///
-/// # Safety
-/// - `rows` has `steps` complex vectors that lie `step` apart.
-/// - They are this thread's.
 #[inline(always)]
-pub(super) unsafe fn clear_padding<T: Real, S: Isa>(rows: Array<T>, step: usize, steps: usize, count: usize) {
+pub(super) fn clear_padding<T: Real, S: Isa>(rows: Array<T>, step: usize, steps: usize, count: usize) {
     let width = T::lanes::<S>();
     debug_assert!(count <= width, "at most a vector of states");
     debug_assert!(steps <= 1 || step >= 2 * width, "rows do not overlap");
@@ -186,8 +148,7 @@ pub(super) unsafe fn clear_padding<T: Real, S: Isa>(rows: Array<T>, step: usize,
     }
     for t in 0..steps {
         for part in 0..2 {
-            // SAFETY: the row has the part, by the contract above.
-            unsafe { rows.slice(t * step + part * width + count, width - count) }.fill(T::default());
+            rows.slice(t * step + part * width + count, width - count).fill(T::default());
         }
     }
 }

@@ -36,7 +36,10 @@ impl<'a> Call<'_, 'a> {
     }
 
     /// `B^H dv`, and the skip's part: the gradient by u.
-    pub(super) fn by_input(&self, by_y: Option<View<'a>>, by_numbers: u64, u: &RawViewMut) -> Product<'a> {
+    pub(super) fn by_input<'u>(&self, by_y: Option<View<'u>>, by_numbers: u64, u: &'u RawViewMut) -> Product<'u>
+    where
+        'a: 'u,
+    {
         Product {
             a: self.map(self.problem.b, true),
             b: Factor { view: self.numbers(by_numbers), conjugate: false },

@@ -111,7 +111,10 @@ impl<'p, 'a> Call<'p, 'a> {
     }
 
     /// `y = C x`, or what becomes of its real part.
-    fn output(&self, numbers: u64, y: &RawViewMut) -> Product<'a> {
+    fn output<'y>(&self, numbers: u64, y: &'y RawViewMut) -> Product<'y>
+    where
+        'a: 'y,
+    {
         let p = self.problem;
         Product {
             a: self.map(p.c, false),

@@ -123,47 +123,35 @@ pub(super) fn backward<T: Real>(
         let (number, block) = plan.job(index);
         let segment = &problem.segments.list[number];
         let job = Job { problem, targets, sources, partials, checkpoints, saved, segment, number, block };
-        arena.lend(
-            |room| Scratch::lay_out(room, exec, problem, plan),
-            // SAFETY: the plan's jobs lie inside the problem, whose views were checked, and write disjoint heads, segments or partial
-            // sums.
-            |mut scratch| unsafe { job.run(&mut scratch) },
-        );
+        arena.lend(|room| Scratch::lay_out(room, exec, problem, plan), |mut scratch| job.run(&mut scratch));
     });
     partials.finish(exec, problem, targets);
 }
 
 impl<T: Real> Job<'_, '_, T> {
     /// Every chunk of the job, from the last one.
-    ///
-    /// # Safety
-    /// - The job is one of the plan's, and no other thread runs it.
-    /// - The scratch was laid out for the plan.
-    unsafe fn run(&self, scratch: &mut Scratch<T>) {
+    fn run(&self, scratch: &mut Scratch<T>) {
         let Job { problem, segment, block, .. } = *self;
         let dstate = scratch.tiles.dstate;
-        // SAFETY: the contract above.
-        unsafe {
-            scratch.chunk.start(problem, segment.batch, block);
-            let mut closed = match (&self.sources.final_state, segment.last) {
-                (Some(view), Some(row)) => {
-                    blocks::state(&scratch.chunk.place, Way::Load(view), row, dstate);
-                    false
-                }
-                _ => {
-                    dstate.array.clear(scratch.chunk.dstate * dstate.pitch);
-                    true
-                }
-            };
-            for (i, steps) in chunks(segment.start..segment.end).enumerate().rev() {
-                self.prefetch(&mut scratch.chunk, &steps, i);
-                let (state, empty) = self.state_before(&scratch.chunk, i);
-                self.chunk(scratch, steps, Ends { state, empty, closed });
-                closed = false;
+        scratch.chunk.start(problem, segment.batch, block);
+        let mut closed = match (&self.sources.final_state, segment.last) {
+            (Some(view), Some(row)) => {
+                blocks::state(&scratch.chunk.place, Way::Load(view), row, dstate);
+                false
             }
-            if let (Some(view), Some(row)) = (&self.targets.initial_state, segment.initial) {
-                blocks::state(&scratch.chunk.place, Way::Store(view), row, dstate);
+            _ => {
+                dstate.array.clear(scratch.chunk.dstate * dstate.pitch);
+                true
             }
+        };
+        for (i, steps) in chunks(segment.start..segment.end).enumerate().rev() {
+            self.prefetch(&mut scratch.chunk, &steps, i);
+            let (state, empty) = self.state_before(&scratch.chunk, i);
+            self.chunk(scratch, steps, Ends { state, empty, closed });
+            closed = false;
+        }
+        if let (Some(view), Some(row)) = (&self.targets.initial_state, segment.initial) {
+            blocks::state(&scratch.chunk.place, Way::Store(view), row, dstate);
         }
     }
 
@@ -173,15 +161,11 @@ impl<T: Real> Job<'_, '_, T> {
     }
 
     /// The state before chunk `i`, if it is needed, and whether it is 0.
-    ///
-    /// # Safety
-    /// As [`Job::run`].
-    unsafe fn state_before(&self, chunk: &Chunk<T>, i: usize) -> (Matrix<T>, bool) {
+    fn state_before(&self, chunk: &Chunk<T>, i: usize) -> (Matrix<T>, bool) {
         let own = chunk.state();
         match i {
-            // SAFETY: the contract of `Job::run`.
-            0 => (own.matrix().read(), unsafe { !load_initial(chunk, self.problem, self.segment.initial, own) }),
-            _ if self.targets.need_states() => (Matrix::new(self.saved(chunk, i).as_ptr(), chunk.columns()), false),
+            0 => (own.matrix().read(), !load_initial(chunk, self.problem, self.segment.initial, own)),
+            _ if self.targets.need_states() => (Matrix::of(self.saved(chunk, i), chunk.columns()), false),
             _ => (own.matrix().read(), true),
         }
     }
@@ -206,244 +190,193 @@ impl<T: Real> Job<'_, '_, T> {
     }
 
     /// One chunk.
-    ///
-    /// # Safety
-    /// - As [`Job::run`].
-    /// - The steps are of the segment.
-    unsafe fn chunk(&self, scratch: &mut Scratch<T>, steps: Range<usize>, ends: Ends<T>) {
+    fn chunk(&self, scratch: &mut Scratch<T>, steps: Range<usize>, ends: Ends<T>) {
         let exponents = self.targets.need_exponents();
-        // SAFETY: the contract of `Job::run`; tiles are as large as a chunk or a state of the plan, matrices within a chunk have CHUNK rows.
-        unsafe {
-            scratch.chunk.load(self.problem, steps);
-            scratch.chunk.couple(self.problem);
-            self.cotangent(scratch, ends);
-            self.by_states(scratch, ends);
-            self.within(scratch);
-            let (chunk, tiles) = (&mut scratch.chunk, scratch.tiles);
-            if let Some(view) = &self.targets.x {
-                blocks::timed(&chunk.place, Way::Store(view), tiles.dx);
-            }
-            // the weighted input takes the place of `C S`
-            chunk.scale(tiles.read, chunk.x(), chunk.head_steps(0).weight, None);
-            if self.targets.b.is_some() {
-                self.by_b(scratch, ends);
-            }
-            if self.targets.c.is_some() {
-                self.by_c(scratch, ends);
-            }
-            let c = scratch.chunk.c();
-            scratch.chunk.carry(tiles.dstate, ends.closed, c, tiles.faded);
-            if exponents {
-                self.step_gradients(scratch);
-            }
+        scratch.chunk.load(self.problem, steps);
+        scratch.chunk.couple(self.problem);
+        self.cotangent(scratch, ends);
+        self.by_states(scratch, ends);
+        self.within(scratch);
+        let (chunk, tiles) = (&mut scratch.chunk, scratch.tiles);
+        if let Some(view) = &self.targets.x {
+            blocks::timed(&chunk.place, Way::Store(view), tiles.dx);
+        }
+        // the weighted input takes the place of `C S`
+        chunk.scale(tiles.read, chunk.x(), chunk.head_steps(0).weight, None);
+        if self.targets.b.is_some() {
+            self.by_b(scratch, ends);
+        }
+        if self.targets.c.is_some() {
+            self.by_c(scratch, ends);
+        }
+        let c = scratch.chunk.c();
+        scratch.chunk.carry(tiles.dstate, ends.closed, c, tiles.faded);
+        if exponents {
+            self.step_gradients(scratch);
         }
     }
 
     /// The cotangent of the output before the gate, the gradient by the gate, and `C S`.
-    ///
-    /// # Safety
-    /// - As [`Job::chunk`].
-    /// - The chunk is loaded.
-    unsafe fn cotangent(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
+    fn cotangent(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
         let (chunk, Tiles { dy, z, read, by_state: output, .. }) = (&mut scratch.chunk, scratch.tiles);
         let dz = &self.targets.z;
-        // SAFETY: the contract of `Job::chunk`; tiles are as large as a chunk of the plan.
-        unsafe {
-            match &self.sources.y {
-                Some(view) => blocks::timed(&chunk.place, Way::Load(view), dy),
-                None => dy.array.clear(chunk.len() * dy.pitch),
-            }
-            if self.targets.need_exponents() || dz.is_some() {
-                chunk.read_state(ends.state, ends.empty, read);
-            }
-            let Some(view) = &self.problem.z else { return };
-            blocks::timed(&chunk.place, Way::Load(view), z);
-            if dz.is_some() {
-                chunk.scale(output, read, chunk.head_steps(0).from_start, Some(chunk.x()));
-                chunk.add_mixed(output);
-            }
-            let gating = Gating::Backward { output: dz.is_some().then_some(output.array) };
-            chunk.place.level.dispatch(Gate { shape: chunk.rows(chunk.len()), y: dy.array, z: z.array, gating });
-            if let Some(dz) = dz {
-                blocks::timed(&chunk.place, Way::Store(dz), z);
-            }
+        match &self.sources.y {
+            Some(view) => blocks::timed(&chunk.place, Way::Load(view), dy),
+            None => dy.array.clear(chunk.len() * dy.pitch),
+        }
+        if self.targets.need_exponents() || dz.is_some() {
+            chunk.read_state(ends.state, ends.empty, read);
+        }
+        let Some(view) = &self.problem.z else { return };
+        blocks::timed(&chunk.place, Way::Load(view), z);
+        if dz.is_some() {
+            chunk.scale(output, read, chunk.head_steps(0).from_start, Some(chunk.x()));
+            chunk.add_mixed(output);
+        }
+        let gating = Gating::Backward { output: dz.is_some().then_some(output.array) };
+        chunk.place.level.dispatch(Gate { shape: chunk.rows(chunk.len()), y: dy.array, z: z.array, gating });
+        if let Some(dz) = dz {
+            blocks::timed(&chunk.place, Way::Store(dz), z);
         }
     }
 
     /// What the states before and after the chunk give: the gradient by D, the faded cotangent, `B R`, part of dx, and inner products.
-    ///
-    /// # Safety
-    /// As [`Job::cotangent`], which comes before.
-    unsafe fn by_states(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
+    fn by_states(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
         let Scratch { chunk, tiles, read_dot, written_dot, state_dot, .. } = scratch;
         let &mut Tiles { dy, read, by_state, dx, faded, dstate, .. } = tiles;
         let (len, columns, heads, x) = (chunk.len(), chunk.columns(), chunk.head_steps(0), chunk.x());
-        // SAFETY: the contract of `Job::cotangent`; tiles are as large as a chunk or a state of the plan.
-        unsafe {
-            if self.targets.d.is_some() {
-                let sums = self.partials.d(self.number, &self.block);
-                chunk.place.level.dispatch(ColumnDot { shape: chunk.rows(len), a: dy.array, b: x.array, sums });
-            }
-            chunk.scale(faded, dy, heads.from_start, None);
-            if ends.closed {
-                by_state.array.clear(len * by_state.pitch);
-            } else {
-                let (dst, size) = (by_state.matrix(), [len, columns, chunk.dstate]);
-                let (lhs, rhs) = (chunk.b(), dstate.matrix().read());
-                Product { dst, into: Into::Replace, size, lhs, rhs }.run(chunk.place.level, &mut chunk.ahead);
-            }
-            if self.targets.need_exponents() {
-                chunk.dot(len, faded, read.matrix().read(), *read_dot);
-                chunk.dot(len, x, by_state.matrix().read(), *written_dot);
-                match ends.empty || ends.closed {
-                    true => state_dot.clear(chunk.heads() * chunk.dstate),
-                    false => chunk.dot(chunk.dstate, dstate, ends.state, *state_dot),
-                }
-            }
-            chunk.scale(dx, by_state, heads.weight, Some(dy));
+        if self.targets.d.is_some() {
+            let sums = self.partials.d(self.number, &self.block);
+            chunk.place.level.dispatch(ColumnDot { shape: chunk.rows(len), a: dy.array, b: x.array, sums });
         }
+        chunk.scale(faded, dy, heads.from_start, None);
+        if ends.closed {
+            by_state.array.clear(len * by_state.pitch);
+        } else {
+            let (dst, size) = (by_state.matrix(), [len, columns, chunk.dstate]);
+            let (lhs, rhs) = (chunk.b(), dstate.matrix().read());
+            Product { dst, into: Into::Replace, size, lhs, rhs }.run(chunk.place.level, &mut chunk.ahead);
+        }
+        if self.targets.need_exponents() {
+            chunk.dot(len, faded, read.matrix().read(), *read_dot);
+            chunk.dot(len, x, by_state.matrix().read(), *written_dot);
+            match ends.empty || ends.closed {
+                true => state_dot.clear(chunk.heads() * chunk.dstate),
+                false => chunk.dot(chunk.dstate, dstate, ends.state, *state_dot),
+            }
+        }
+        chunk.scale(dx, by_state, heads.weight, Some(dy));
     }
 
     /// The gradient by B.
-    ///
-    /// # Safety
-    /// - As [`Job::within`], which comes before.
-    /// - The weighted input is there.
-    unsafe fn by_b(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
+    fn by_b(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
         let (chunk, tiles) = (&mut scratch.chunk, scratch.tiles);
         let (level, len, dstate) = (chunk.place.level, chunk.len(), chunk.dstate);
-        let by_cb = MatrixMut::new(scratch.by_cb.ptr(), CHUNK).read();
+        let by_cb = MatrixMut::new(scratch.by_cb, CHUNK).read();
         let db = Tile::new(scratch.db, dstate);
-        // SAFETY: the contract of `Job::within`.
-        unsafe {
-            for j in sides(len, STRIP) {
-                let (dst, size) = (db.matrix().at(j.start, 0), [j.len(), dstate, len - j.start]);
-                let (lhs, rhs) = (by_cb.at(j.start, j.start), chunk.c().at(j.start, 0));
-                Product { dst, into: Into::Replace, size, lhs, rhs }.run(level, &mut chunk.ahead);
-            }
-            if !ends.closed {
-                let (lhs, rhs) = (tiles.read.matrix().read(), tiles.dstate.matrix().read().t());
-                let size = [len, dstate, chunk.columns()];
-                Product { dst: db.matrix(), into: Into::Add, size, lhs, rhs }.run(level, &mut chunk.ahead);
-            }
-            self.partials.map(0, &chunk.place, db);
+        for j in sides(len, STRIP) {
+            let (dst, size) = (db.matrix().at(j.start, 0), [j.len(), dstate, len - j.start]);
+            let (lhs, rhs) = (by_cb.at(j.start, j.start), chunk.c().at(j.start, 0));
+            Product { dst, into: Into::Replace, size, lhs, rhs }.run(level, &mut chunk.ahead);
         }
+        if !ends.closed {
+            let (lhs, rhs) = (tiles.read.matrix().read(), tiles.dstate.matrix().read().t());
+            let size = [len, dstate, chunk.columns()];
+            Product { dst: db.matrix(), into: Into::Add, size, lhs, rhs }.run(level, &mut chunk.ahead);
+        }
+        self.partials.map(0, &chunk.place, db);
     }
 
     /// The gradient by C.
-    ///
-    /// # Safety
-    /// As [`Job::within`], which comes before.
-    unsafe fn by_c(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
+    fn by_c(&self, scratch: &mut Scratch<T>, ends: Ends<T>) {
         let (chunk, tiles) = (&mut scratch.chunk, scratch.tiles);
         let (level, len, dstate) = (chunk.place.level, chunk.len(), chunk.dstate);
-        let by_cb = MatrixMut::new(scratch.by_cb.ptr(), CHUNK).read();
+        let by_cb = MatrixMut::new(scratch.by_cb, CHUNK).read();
         let dc = Tile::new(scratch.dc, dstate);
-        // SAFETY: the contract of `Job::within`.
-        unsafe {
-            for i in sides(len, STRIP) {
-                let (dst, size) = (dc.matrix().at(i.start, 0), [i.len(), dstate, i.end]);
-                let (lhs, rhs) = (by_cb.at(0, i.start).t(), chunk.b());
-                Product { dst, into: Into::Replace, size, lhs, rhs }.run(level, &mut chunk.ahead);
-            }
-            if !ends.empty {
-                let (lhs, rhs) = (tiles.faded.matrix().read(), ends.state.t());
-                let size = [len, dstate, chunk.columns()];
-                Product { dst: dc.matrix(), into: Into::Add, size, lhs, rhs }.run(level, &mut chunk.ahead);
-            }
-            self.partials.map(1, &chunk.place, dc);
+        for i in sides(len, STRIP) {
+            let (dst, size) = (dc.matrix().at(i.start, 0), [i.len(), dstate, i.end]);
+            let (lhs, rhs) = (by_cb.at(0, i.start).t(), chunk.b());
+            Product { dst, into: Into::Replace, size, lhs, rhs }.run(level, &mut chunk.ahead);
         }
+        if !ends.empty {
+            let (lhs, rhs) = (tiles.faded.matrix().read(), ends.state.t());
+            let size = [len, dstate, chunk.columns()];
+            Product { dst: dc.matrix(), into: Into::Add, size, lhs, rhs }.run(level, &mut chunk.ahead);
+        }
+        self.partials.map(1, &chunk.place, dc);
     }
 
     /// What pairs of steps of the chunk give: part of dx, by_cb, by_dt, by_exponent.
-    ///
-    /// # Safety
-    /// As [`Job::by_states`], which comes before.
-    unsafe fn within(&self, scratch: &mut Scratch<T>) {
+    fn within(&self, scratch: &mut Scratch<T>) {
         let Scratch { chunk, tiles, by_mix, by_cb, by_dt, by_exponent, .. } = scratch;
         let (x, dy, dx) = (chunk.x().matrix().read(), tiles.dy.matrix().read(), tiles.dx.matrix());
         let (headdim, len, level) = (chunk.headdim, chunk.len(), chunk.place.level);
         let wanted = self.targets.need_pairs();
-        // SAFETY: the contract of `Job::by_states`; the blocks lie inside matrices of CHUNK rows and tiles of the block's columns.
-        unsafe {
-            by_cb.clear(CHUNK * CHUNK);
-            for head in 0..chunk.heads() {
-                let column = head * headdim;
-                for j in sides(len, SIDE).filter(|_| wanted) {
-                    let dst = MatrixMut::new(by_mix.ptr(), CHUNK).at(j.start, j.start);
-                    let (lhs, rhs) = (x.at(j.start, column), dy.at(j.start, column).t());
-                    let size = [j.len(), len - j.start, headdim];
-                    Product { dst, into: Into::Replace, size, lhs, rhs }.run(level, &mut chunk.ahead);
-                }
-                let [by_dt, by_exponent] = [&*by_dt, by_exponent].map(|rows| rows.from(head * CHUNK));
-                let backward = MixBackward { by_mix: *by_mix, by_cb: *by_cb, by_dt, by_exponent };
-                chunk.mix(head, wanted.then_some(backward));
-                for j in sides(len, STRIP).filter(|_| self.targets.x.is_some()) {
-                    let (lhs, rhs) = (chunk.mixed().at(j.start, j.start), dy.at(j.start, column));
-                    let (dst, size) = (dx.at(j.start, column), [j.len(), headdim, len - j.start]);
-                    Product { dst, into: Into::Add, size, lhs, rhs }.run(level, &mut chunk.ahead);
-                }
+        by_cb.clear(CHUNK * CHUNK);
+        for head in 0..chunk.heads() {
+            let column = head * headdim;
+            for j in sides(len, SIDE).filter(|_| wanted) {
+                let dst = MatrixMut::new(*by_mix, CHUNK).at(j.start, j.start);
+                let (lhs, rhs) = (x.at(j.start, column), dy.at(j.start, column).t());
+                let size = [j.len(), len - j.start, headdim];
+                Product { dst, into: Into::Replace, size, lhs, rhs }.run(level, &mut chunk.ahead);
+            }
+            let [by_dt, by_exponent] = [&*by_dt, by_exponent].map(|rows| rows.from(head * CHUNK));
+            let backward = MixBackward { by_mix: *by_mix, by_cb: *by_cb, by_dt, by_exponent };
+            chunk.mix(head, wanted.then_some(backward));
+            for j in sides(len, STRIP).filter(|_| self.targets.x.is_some()) {
+                let (lhs, rhs) = (chunk.mixed().at(j.start, j.start), dy.at(j.start, column));
+                let (dst, size) = (dx.at(j.start, column), [j.len(), headdim, len - j.start]);
+                Product { dst, into: Into::Add, size, lhs, rhs }.run(level, &mut chunk.ahead);
             }
         }
     }
 
     /// The gradients by dt A, and with them those by A, dt and its bias, and dt_a.
-    ///
-    /// # Safety
-    /// As [`Job::within`], which comes before.
-    unsafe fn step_gradients(&self, scratch: &Scratch<T>) {
+    fn step_gradients(&self, scratch: &Scratch<T>) {
         let chunk = &scratch.chunk;
-        // SAFETY: the contract of `Job::within`.
-        unsafe {
-            for head in 0..chunk.heads() {
-                self.head_gradients(scratch, head);
-            }
-            for (target, memory) in [(&self.targets.dt, scratch.ddt), (&self.targets.dt_a, scratch.ddt_a)] {
-                if let Some(view) = target {
-                    blocks::steps(&chunk.place, Way::Store(view), Tile::new(memory, chunk.head_pitch));
-                }
+        for head in 0..chunk.heads() {
+            self.head_gradients(scratch, head);
+        }
+        for (target, memory) in [(&self.targets.dt, scratch.ddt), (&self.targets.dt_a, scratch.ddt_a)] {
+            if let Some(view) = target {
+                blocks::steps(&chunk.place, Way::Store(view), Tile::new(memory, chunk.head_pitch));
             }
         }
     }
 
     /// Those of one head, but for the way out.
-    ///
-    /// # Safety
-    /// As [`Job::step_gradients`].
-    unsafe fn head_gradients(&self, scratch: &Scratch<T>, head: usize) {
+    fn head_gradients(&self, scratch: &Scratch<T>, head: usize) {
         let Scratch { chunk, by_dt, by_exponent, read_dot, written_dot, state_dot, ddt, ddt_a, .. } = scratch;
         let (len, dstate, pitch) = (chunk.len(), chunk.dstate, chunk.head_pitch);
         let own = chunk.head_steps(head);
-        // SAFETY: the contract of `Job::step_gradients`; rows of CHUNK steps, or of as many as the chunk has.
-        unsafe {
-            let first = state_dot.slice(head * dstate, dstate).iter().fold(T::default(), |sum, &v| sum + v);
-            let (by_exponent, by_dt) = (by_exponent.slice(head * CHUNK, len), by_dt.slice(head * CHUNK, len));
-            let (read_dot, written_dot) = (read_dot.slice(head * len, len), written_dot.slice(head * len, len));
-            let (to_end, weight) = (own.to_end.slice(0, len), own.weight.slice(0, len));
-            // from the state before the chunk to every later output and to the end
-            let mut after = chunk.total(head) * first;
-            for t in (0..len).rev() {
-                after = after + read_dot[t];
-                by_exponent[t] = by_exponent[t] + after;
-            }
-            let mut before = T::default();
-            let (mut da, mut dbias) = (0.0, 0.0);
-            for t in 0..len {
-                let written = written_dot[t];
-                let by_exponent = by_exponent[t] + before;
-                before = before + weight[t] * written;
-                let mut by_step = by_dt[t] + to_end[t] * written;
-                match self.problem.dt_a.is_some() {
-                    true => *ddt_a.at(t * pitch + head, 1) = chunk.a(head) * by_exponent,
-                    false => by_step = by_step + chunk.a(head) * by_exponent,
-                }
-                let raw = by_step * chunk.slope(t, head);
-                *ddt.at(t * pitch + head, 1) = raw;
-                da += (chunk.decay_step(t, head) * by_exponent).to_f64();
-                dbias += raw.to_f64();
-            }
-            self.partials.add_head(self.number, chunk.place.block.first + head, da, dbias);
+        let first = state_dot.slice(head * dstate, dstate).iter().fold(T::default(), |sum, &v| sum + v);
+        let (by_exponent, by_dt) = (by_exponent.slice(head * CHUNK, len), by_dt.slice(head * CHUNK, len));
+        let (read_dot, written_dot) = (read_dot.slice(head * len, len), written_dot.slice(head * len, len));
+        let (to_end, weight) = (own.to_end.slice(0, len), own.weight.slice(0, len));
+        // from the state before the chunk to every later output and to the end
+        let mut after = chunk.total(head) * first;
+        for t in (0..len).rev() {
+            after = after + read_dot[t];
+            by_exponent[t] = by_exponent[t] + after;
         }
+        let mut before = T::default();
+        let (mut da, mut dbias) = (0.0, 0.0);
+        for t in 0..len {
+            let written = written_dot[t];
+            let by_exponent = by_exponent[t] + before;
+            before = before + weight[t] * written;
+            let mut by_step = by_dt[t] + to_end[t] * written;
+            match self.problem.dt_a.is_some() {
+                true => ddt_a.set(t * pitch + head, chunk.a(head) * by_exponent),
+                false => by_step = by_step + chunk.a(head) * by_exponent,
+            }
+            let raw = by_step * chunk.slope(t, head);
+            ddt.set(t * pitch + head, raw);
+            da += (chunk.decay_step(t, head) * by_exponent).to_f64();
+            dbias += raw.to_f64();
+        }
+        self.partials.add_head(self.number, chunk.place.block.first + head, da, dbias);
     }
 }
 

@@ -59,11 +59,7 @@ fn planes<A: Address>(
 }
 
 /// Moves rows x (heads, headdim) between a tensor, at these indices of its leading axes, and a tile.
-///
-/// # Safety
-/// - Everything lies inside the tensor.
-/// - The tile is this thread's and has room; no other thread uses what is stored.
-unsafe fn columns<T: Real>(place: &Place, way: Way<'_>, axes: Axes, leading: &[usize], rows: Range<usize>, tile: Tile<T>) {
+fn columns<T: Real>(place: &Place, way: Way<'_>, axes: Axes, leading: &[usize], rows: Range<usize>, tile: Tile<T>) {
     let block = &place.block;
     debug_assert!(tile.array.has(0, rows.len().saturating_sub(1) * tile.pitch), "the tile has the rows");
     for start in rows.clone().step_by(STEPS) {
@@ -73,16 +69,14 @@ unsafe fn columns<T: Real>(place: &Place, way: Way<'_>, axes: Axes, leading: &[u
                 let (shape, strides) = (view.shape(), view.strides());
                 let plane = at(Plane::of(view, axes.dim, axes.row), &strides, leading).at(0, start);
                 for (plane, lanes, column) in planes(plane, (&shape, &strides), axes, block) {
-                    // SAFETY: the contract above.
-                    unsafe { tile::load_on(place.level, plane.area(lanes, steps), lanes, tile.from(0, column)) };
+                    tile::load_on(place.level, plane.area(lanes, steps), lanes, tile.from(0, column));
                 }
             }
             Way::Store(view) => {
                 let (shape, strides) = (view.shape(), view.strides());
                 let plane = at(PlaneMut::of(view, axes.dim, axes.row), &strides, leading).at(0, start);
                 for (plane, lanes, column) in planes(plane, (&shape, &strides), axes, block) {
-                    // SAFETY: the contract above.
-                    unsafe { tile::store_on(place.level, tile.from(0, column), plane.area(lanes, steps)) };
+                    tile::store_on(place.level, tile.from(0, column), plane.area(lanes, steps));
                 }
             }
         }
@@ -95,12 +89,8 @@ fn at<A: Address>(plane: PlaneOf<A>, strides: &[isize], leading: &[usize]) -> Pl
 }
 
 /// (B, L, H, P): steps of a row, heads of a block.
-///
-/// # Safety
-/// As [`columns`].
-pub(super) unsafe fn timed<T: Real>(place: &Place, way: Way<'_>, tile: Tile<T>) {
-    // SAFETY: the contract of `columns`.
-    unsafe { columns(place, way, TIMED, &[place.batch], place.steps.clone(), tile) }
+pub(super) fn timed<T: Real>(place: &Place, way: Way<'_>, tile: Tile<T>) {
+    columns(place, way, TIMED, &[place.batch], place.steps.clone(), tile)
 }
 
 /// Adds an area of a tensor that [`timed`] moves to what is prefetched.
@@ -120,16 +110,12 @@ pub(super) fn prefetch(ahead: &mut Ahead, place: &Place, way: Way<'_>) {
 }
 
 /// (rows, sequences, H, P, N): the state of a block of heads, as (N, head x headdim).
-///
-/// # Safety
-/// As [`columns`].
-pub(super) unsafe fn state<T: Real>(place: &Place, way: Way<'_>, (row, sequence): StateRow, tile: Tile<T>) {
+pub(super) fn state<T: Real>(place: &Place, way: Way<'_>, (row, sequence): StateRow, tile: Tile<T>) {
     let states = match way {
         Way::Load(view) => view.shape()[STATE.row],
         Way::Store(view) => view.shape()[STATE.row],
     };
-    // SAFETY: the contract of `columns`.
-    unsafe { columns(place, way, STATE, &[row, sequence], 0..states, tile) }
+    columns(place, way, STATE, &[row, sequence], 0..states, tile)
 }
 
 /// The same place with a group in place of the heads: a group of (B, L, G, N) is laid out as a head is.
@@ -139,59 +125,41 @@ pub(super) fn of_group(place: &Place) -> Place {
 }
 
 /// (B, L, G, N): the block's group as (dstate, step).
-///
-/// # Safety
-/// - As [`columns`].
-/// - Rows of the tile are as long as the steps at least.
-pub(super) unsafe fn map_across<T: Real>(place: &Place, view: &View<'_>, tile: Tile<T>) {
+pub(super) fn map_across<T: Real>(place: &Place, view: &View<'_>, tile: Tile<T>) {
     let (strides, steps) = (view.strides(), &place.steps);
     debug_assert!(steps.len() <= tile.pitch, "a row has the steps");
     let plane = Plane::of(view, 1, 3).along(place.batch, strides[0]).along(place.block.group, strides[2]);
     let states = view.shape()[3];
     for first in (0..states).step_by(STEPS) {
         let from = plane.at(steps.start, first).area(steps.len(), STEPS.min(states - first));
-        // SAFETY: the contract of `columns`.
-        unsafe { tile::load_on(place.level, from, steps.len(), tile.from(first, 0)) };
+        tile::load_on(place.level, from, steps.len(), tile.from(first, 0));
     }
 }
 
 /// (B, L, H): steps of a row, heads of a block; loads fill the tile's row with zeros.
-///
-/// # Safety
-/// As [`columns`].
-pub(super) unsafe fn steps<T: Real>(place: &Place, way: Way<'_>, tile: Tile<T>) {
+pub(super) fn steps<T: Real>(place: &Place, way: Way<'_>, tile: Tile<T>) {
     let Place { level, batch, block, steps } = place;
     debug_assert!(block.count <= tile.pitch, "a row has the heads");
     match way {
         Way::Load(view) => {
             let plane = Plane::of(view, 2, 1).along(*batch, view.strides()[0]).at(block.first, steps.start);
-            // SAFETY: the contract of `columns`: steps and heads lie inside the tensor, and the tile has room.
-            unsafe { tile::load_on(*level, plane.area(block.count, steps.len()), tile.pitch, tile) };
+            tile::load_on(*level, plane.area(block.count, steps.len()), tile.pitch, tile);
         }
         Way::Store(view) => {
             let plane = PlaneMut::of(view, 2, 1).along(*batch, view.strides()[0]).at(block.first, steps.start);
-            // SAFETY: as above, and no other thread has these heads.
-            unsafe { tile::store_on(*level, tile, plane.area(block.count, steps.len())) };
+            tile::store_on(*level, tile, plane.area(block.count, steps.len()));
         }
     }
 }
 
 /// One number for each head, (H,), or for each column, (H,) or (H, P).
-///
-/// # Safety
-/// - The block lies inside the view.
-/// - `to` is this thread's and has room.
-pub(super) unsafe fn parameter<T: Real>(view: &View<'_>, block: &HeadBlock, headdim: usize, to: Array<T>) {
+pub(super) fn parameter<T: Real>(view: &View<'_>, block: &HeadBlock, headdim: usize, to: Array<T>) {
     debug_assert!(block.first + block.count <= view.shape()[0], "the block lies inside the view");
     debug_assert!(to.has(0, block.count * headdim), "room for every column");
     for h in 0..block.count {
         for p in 0..headdim {
-            let own = if view.rank() == 2 { p as isize * view.strides()[1] } else { 0 };
-            // SAFETY: the contract above.
-            unsafe {
-                let value = view.read((block.first + h) as isize * view.strides()[0] + own);
-                *to.at(h * headdim + p, 1) = T::from_f64(value.re);
-            }
+            let index = [block.first + h, p];
+            to.set(h * headdim + p, T::from_f64(view.at(&index[..view.rank()]).re));
         }
     }
 }

@@ -153,58 +153,41 @@ impl<T: Real> Chunk<T> {
 
     /// B, (step, dstate).
     pub(super) fn b(&self) -> Matrix<T> {
-        Matrix::new(self.arrays.b.ptr().cast_const(), self.dstate)
+        Matrix::new(self.arrays.b, self.dstate)
     }
 
     /// C, (step, dstate).
     pub(super) fn c(&self) -> Matrix<T> {
-        Matrix::new(self.arrays.c.ptr().cast_const(), self.dstate)
+        Matrix::new(self.arrays.c, self.dstate)
     }
 
     /// M^T of the head that [`Chunk::mix`] computed last.
     pub(super) fn mixed(&self) -> Matrix<T> {
-        Matrix::new(self.arrays.mix.ptr().cast_const(), CHUNK)
+        Matrix::new(self.arrays.mix, CHUNK)
     }
 
     /// The derivative of the processed dt by the raw one, at a step of a head.
-    ///
-    /// # Safety
-    /// - The chunk is loaded.
-    /// - It has the step and the head.
-    pub(super) unsafe fn slope(&self, step: usize, head: usize) -> T {
+    pub(super) fn slope(&self, step: usize, head: usize) -> T {
         debug_assert!(step < self.len() && head < self.heads(), "the chunk has them");
-        // SAFETY: the element lies inside, by the contract above.
-        unsafe { *self.arrays.slope.at(step * self.head_pitch + head, 1) }
+        self.arrays.slope.get(step * self.head_pitch + head)
     }
 
     /// The step of the decay.
-    ///
-    /// # Safety
-    /// As [`Chunk::slope`].
-    pub(super) unsafe fn decay_step(&self, step: usize, head: usize) -> T {
+    pub(super) fn decay_step(&self, step: usize, head: usize) -> T {
         debug_assert!(step < self.len() && head < self.heads(), "the chunk has them");
-        // SAFETY: the element lies inside, by the contract of `slope`.
-        unsafe { *self.arrays.dt_a.at(step * self.head_pitch + head, 1) }
+        self.arrays.dt_a.get(step * self.head_pitch + head)
     }
 
     /// A of a head.
-    ///
-    /// # Safety
-    /// As [`Chunk::slope`].
-    pub(super) unsafe fn a(&self, head: usize) -> T {
+    pub(super) fn a(&self, head: usize) -> T {
         debug_assert!(head < self.heads(), "the chunk has the head");
-        // SAFETY: the element lies inside, by the contract of `slope`.
-        unsafe { *self.arrays.a.at(head, 1) }
+        self.arrays.a.get(head)
     }
 
     /// exp of the chunk's whole sum.
-    ///
-    /// # Safety
-    /// As [`Chunk::slope`].
-    pub(super) unsafe fn total(&self, head: usize) -> T {
+    pub(super) fn total(&self, head: usize) -> T {
         debug_assert!(head < self.heads(), "the chunk has the head");
-        // SAFETY: the element lies inside, by the contract of `slope`.
-        unsafe { *self.arrays.total.at(head, 1) }
+        self.arrays.total.get(head)
     }
 
     /// The rows of every head, or of those from `head`.
@@ -218,48 +201,34 @@ impl<T: Real> Chunk<T> {
     }
 
     /// Takes up a block of heads.
-    ///
-    /// # Safety
-    /// - The block is the problem's, for which this memory was made.
-    /// - No other thread uses the memory.
-    pub(super) unsafe fn start(&mut self, problem: &Problem<'_>, batch: usize, block: HeadBlock) {
+    pub(super) fn start(&mut self, problem: &Problem<'_>, batch: usize, block: HeadBlock) {
         (self.place.batch, self.place.block) = (batch, block);
         let Arrays { a, bias, skip, index, .. } = self.arrays;
-        // SAFETY: the contract above; columns beyond the heads are numbers, whatever they are.
-        unsafe {
-            [a, bias].into_iter().for_each(|numbers| numbers.clear(self.head_pitch));
-            index.slice(0, CHUNK).iter_mut().enumerate().for_each(|(i, index)| *index = T::from_f64(i as f64));
-            blocks::parameter(&problem.a, &block, 1, a);
-            if let Some(view) = &problem.dt_bias {
-                blocks::parameter(view, &block, 1, bias);
-            }
-            if let Some(d) = &problem.d {
-                blocks::parameter(d, &block, self.headdim, skip);
-            }
+        [a, bias].into_iter().for_each(|numbers| numbers.clear(self.head_pitch));
+        index.slice(0, CHUNK).iter_mut().enumerate().for_each(|(i, index)| *index = T::from_f64(i as f64));
+        blocks::parameter(&problem.a, &block, 1, a);
+        if let Some(view) = &problem.dt_bias {
+            blocks::parameter(view, &block, 1, bias);
+        }
+        if let Some(d) = &problem.d {
+            blocks::parameter(d, &block, self.headdim, skip);
         }
     }
 
     /// Loads x, dt, dt_a, B and C of some steps and computes their decays.
-    ///
-    /// # Safety
-    /// - The steps, at most [`CHUNK`] and at least one, are the problem's.
-    /// - The chunk has been started.
-    pub(super) unsafe fn load(&mut self, problem: &Problem<'_>, steps: Range<usize>) {
+    pub(super) fn load(&mut self, problem: &Problem<'_>, steps: Range<usize>) {
         debug_assert!((1..=CHUNK).contains(&steps.len()), "the steps of a chunk");
         debug_assert!(steps.end <= problem.seqlen, "the steps are the problem's");
         self.place.steps = steps;
         let (place, arrays, len) = (&self.place, &self.arrays, self.len());
         let [dt, dt_a] = [arrays.dt, arrays.dt_a].map(|array| Tile::new(array, self.head_pitch));
-        // SAFETY: the contract above; the tiles have room for the plan's steps.
-        unsafe {
-            blocks::timed(place, Way::Load(&problem.x), self.x());
-            for (view, memory) in [(&problem.b, arrays.b), (&problem.c, arrays.c)] {
-                blocks::timed(&blocks::of_group(place), Way::Load(view), Tile::new(memory, self.dstate));
-            }
-            blocks::steps(place, Way::Load(&problem.dt), dt);
-            if let Some(view) = &problem.dt_a {
-                blocks::steps(place, Way::Load(view), dt_a);
-            }
+        blocks::timed(place, Way::Load(&problem.x), self.x());
+        for (view, memory) in [(&problem.b, arrays.b), (&problem.c, arrays.c)] {
+            blocks::timed(&blocks::of_group(place), Way::Load(view), Tile::new(memory, self.dstate));
+        }
+        blocks::steps(place, Way::Load(&problem.dt), dt);
+        if let Some(view) = &problem.dt_a {
+            blocks::steps(place, Way::Load(view), dt_a);
         }
         place.level.dispatch(StepSizes {
             steps: len,
@@ -273,8 +242,7 @@ impl<T: Real> Chunk<T> {
             bias: arrays.bias,
             step: StepSize { softplus: problem.dt_softplus, limit: problem.dt_limit },
         });
-        // SAFETY: the contract above.
-        unsafe { self.transpose_steps() };
+        self.transpose_steps();
         self.place.level.dispatch(Decays { steps: len, heads: self.heads(), of: self.head_steps(0), total: self.arrays.total });
     }
 
@@ -294,49 +262,34 @@ impl<T: Real> Chunk<T> {
     }
 
     /// dt and its sums from (step, head) to (head, step), the last whole vector filled up.
-    ///
-    /// # Safety
-    /// They are computed.
-    unsafe fn transpose_steps(&self) {
+    fn transpose_steps(&self) {
         let (len, of) = (self.len(), &self.arrays);
         let padded = len.next_multiple_of(MAX_LANES);
         for (from, to) in [(of.dt, of.by_head.dt), (of.high, of.by_head.high), (of.low, of.by_head.low)] {
             for h in 0..self.heads() {
-                // SAFETY: the contract above; rows of CHUNK steps, a multiple of any vector.
-                unsafe {
-                    let row = to.slice(h * CHUNK, CHUNK);
-                    for t in 0..padded {
-                        row[t] = *from.at(t.min(len - 1) * self.head_pitch + h, 1);
-                    }
+                let row = to.slice(h * CHUNK, CHUNK);
+                for t in 0..padded {
+                    row[t] = from.get(t.min(len - 1) * self.head_pitch + h);
                 }
             }
         }
     }
 
     /// `<C_i, B_j>` for all i >= j, once for all heads.
-    ///
-    /// # Safety
-    /// The chunk is loaded.
-    pub(super) unsafe fn couple(&mut self, problem: &Problem<'_>) {
+    pub(super) fn couple(&mut self, problem: &Problem<'_>) {
         let (len, dstate, across) = (self.len(), self.dstate, Tile::new(self.arrays.across, CHUNK));
-        let (b, cb) = (self.b(), MatrixMut::new(self.arrays.cb.ptr(), CHUNK));
-        // SAFETY: the contract above; the blocks lie inside the matrices, whose rows have CHUNK elements.
-        unsafe {
-            blocks::map_across(&self.place, &problem.c, across);
-            for j in sides(len, STRIP) {
-                let (dst, lhs) = (cb.at(j.start, j.start), b.at(j.start, 0));
-                let rhs = across.matrix().read().at(0, j.start);
-                let size = [j.len(), len - j.start, dstate];
-                Product { dst, into: Into::Replace, size, lhs, rhs }.run(self.place.level, &mut self.ahead);
-            }
+        let (b, cb) = (self.b(), MatrixMut::new(self.arrays.cb, CHUNK));
+        blocks::map_across(&self.place, &problem.c, across);
+        for j in sides(len, STRIP) {
+            let (dst, lhs) = (cb.at(j.start, j.start), b.at(j.start, 0));
+            let rhs = across.matrix().read().at(0, j.start);
+            let size = [j.len(), len - j.start, dstate];
+            Product { dst, into: Into::Replace, size, lhs, rhs }.run(self.place.level, &mut self.ahead);
         }
     }
 
     /// Computes the mixing matrix of a head.
-    ///
-    /// # Safety
-    /// [`Chunk::couple`] comes before.
-    pub(super) unsafe fn mix(&self, head: usize, backward: Option<MixBackward<T>>) {
+    pub(super) fn mix(&self, head: usize, backward: Option<MixBackward<T>>) {
         let Arrays { index, cb, mix, .. } = self.arrays;
         debug_assert!(head < self.heads(), "the chunk has the head");
         let of = self.head_steps(head);
@@ -344,10 +297,7 @@ impl<T: Real> Chunk<T> {
     }
 
     /// `dst = src * factor(head, step)`, and `+ D other` where D and `other` are given.
-    ///
-    /// # Safety
-    /// The tiles have room for the steps.
-    pub(super) unsafe fn scale(&self, dst: Tile<T>, src: Tile<T>, factors: Array<T>, other: Option<Tile<T>>) {
+    pub(super) fn scale(&self, dst: Tile<T>, src: Tile<T>, factors: Array<T>, other: Option<Tile<T>>) {
         debug_assert!(dst.pitch == self.pitch && src.pitch == self.pitch, "tiles of the chunk's columns");
         let factors = Factors { array: factors, head: CHUNK, row: 1 };
         let plus = other.filter(|_| self.has_skip).map(|other| (other.array, self.arrays.skip));
@@ -356,27 +306,18 @@ impl<T: Real> Chunk<T> {
     }
 
     /// `S <- exp(cs_last) S + maps^T added`, head by head; what was there is 0 if `empty`.
-    ///
-    /// # Safety
-    /// `maps` is (step, dstate), and the tiles have room for a state and for the steps.
-    pub(super) unsafe fn carry(&mut self, state: Tile<T>, empty: bool, maps: Matrix<T>, added: Tile<T>) {
+    pub(super) fn carry(&mut self, state: Tile<T>, empty: bool, maps: Matrix<T>, added: Tile<T>) {
         let size = [self.dstate, self.headdim, self.len()];
         for head in 0..self.heads() {
             let column = head * self.headdim;
             let (dst, rhs) = (state.matrix().at(0, column), added.matrix().read().at(0, column));
-            // SAFETY: the contract above, some of the columns.
-            unsafe {
-                let into = if empty { Into::Replace } else { Into::Scaled(self.total(head)) };
-                Product { dst, into, size, lhs: maps.t(), rhs }.run(self.place.level, &mut self.ahead);
-            }
+            let into = if empty { Into::Replace } else { Into::Scaled(self.total(head)) };
+            Product { dst, into, size, lhs: maps.t(), rhs }.run(self.place.level, &mut self.ahead);
         }
     }
 
     /// `out[head, row] = <a, b>` over headdim.
-    ///
-    /// # Safety
-    /// The tiles have `rows` rows, `out` as many for each head.
-    pub(super) unsafe fn dot(&self, rows: usize, a: Tile<T>, b: Matrix<T>, out: Array<T>) {
+    pub(super) fn dot(&self, rows: usize, a: Tile<T>, b: Matrix<T>, out: Array<T>) {
         debug_assert!(a.pitch == self.pitch, "a tile of the chunk's columns");
         debug_assert!(out.has(0, rows * self.heads()), "room for every head's rows");
         let out = Factors { array: out, head: rows, row: 1 };
@@ -384,38 +325,26 @@ impl<T: Real> Chunk<T> {
     }
 
     /// `y = C S`, zero for an empty state.
-    ///
-    /// # Safety
-    /// The tiles have room for a state and for the steps.
-    pub(super) unsafe fn read_state(&mut self, state: Matrix<T>, empty: bool, y: Tile<T>) {
+    pub(super) fn read_state(&mut self, state: Matrix<T>, empty: bool, y: Tile<T>) {
         let (size, lhs) = ([self.len(), self.columns(), self.dstate], self.c());
-        // SAFETY: the contract above.
-        unsafe {
-            if empty {
-                return y.array.clear(self.len() * y.pitch);
-            }
-            let dst = y.matrix();
-            Product { dst, into: Into::Replace, size, lhs, rhs: state }.run(self.place.level, &mut self.ahead);
+        if empty {
+            return y.array.clear(self.len() * y.pitch);
         }
+        let dst = y.matrix();
+        Product { dst, into: Into::Replace, size, lhs, rhs: state }.run(self.place.level, &mut self.ahead);
     }
 
     /// Adds M x to `y`, head by head; [`Chunk::couple`] comes before.
-    ///
-    /// # Safety
-    /// The tile has room for the steps.
-    pub(super) unsafe fn add_mixed(&mut self, y: Tile<T>) {
+    pub(super) fn add_mixed(&mut self, y: Tile<T>) {
         let (len, headdim) = (self.len(), self.headdim);
         for head in 0..self.heads() {
             let column = head * headdim;
             let (rhs, y) = (self.x().matrix().read().at(0, column), y.matrix());
-            // SAFETY: the contract above; the blocks lie inside the tiles.
-            unsafe {
-                self.mix(head, None);
-                for i in sides(len, STRIP) {
-                    let (dst, lhs) = (y.at(i.start, column), self.mixed().at(0, i.start).t());
-                    let size = [i.len(), headdim, i.end];
-                    Product { dst, into: Into::Add, size, lhs, rhs }.run(self.place.level, &mut self.ahead);
-                }
+            self.mix(head, None);
+            for i in sides(len, STRIP) {
+                let (dst, lhs) = (y.at(i.start, column), self.mixed().at(0, i.start).t());
+                let size = [i.len(), headdim, i.end];
+                Product { dst, into: Into::Add, size, lhs, rhs }.run(self.place.level, &mut self.ahead);
             }
         }
     }

@@ -44,28 +44,25 @@ impl<T: Real> Kernel for StepSizes<T> {
         debug_assert!(self.dt_a.is_none_or(|dt_a| dt_a.has(0, self.steps * self.pitch)), "the decay's steps are there");
         let (zero, lowest) = (V::constant(simd, 0.0), V::constant(simd, LOWEST_EXPONENT));
         for h in (0..self.pitch).step_by(T::lanes::<S>()) {
-            // SAFETY: the arrays have `pitch` columns and `steps` rows.
-            unsafe {
-                let (bias, a) = (self.bias.load(simd, h), self.a.load(simd, h));
-                let (mut high, mut low) = (zero, zero);
-                for t in 0..self.steps {
-                    let at = t * self.pitch + h;
-                    let [[dt], [slope]] = self.step.of::<T, S, 1, true>([self.dt.load(simd, at) + bias]);
-                    self.dt.store(at, dt);
-                    self.slope.store(at, slope);
-                    // the rounding error of the sum, exactly (Knuth)
-                    let decay_step = match self.dt_a {
-                        Some(dt_a) => dt_a.load(simd, at),
-                        None => dt,
-                    };
-                    let term = (decay_step * a).max(lowest);
-                    let sum = high + term;
-                    let part = sum - high;
-                    low = low + ((high - (sum - part)) + (term - part));
-                    high = sum;
-                    self.high.store(at, high);
-                    self.low.store(at, low);
-                }
+            let (bias, a) = (self.bias.load(simd, h), self.a.load(simd, h));
+            let (mut high, mut low) = (zero, zero);
+            for t in 0..self.steps {
+                let at = t * self.pitch + h;
+                let [[dt], [slope]] = self.step.of::<T, S, 1, true>([self.dt.load(simd, at) + bias]);
+                self.dt.store(at, dt);
+                self.slope.store(at, slope);
+                // the rounding error of the sum, exactly (Knuth)
+                let decay_step = match self.dt_a {
+                    Some(dt_a) => dt_a.load(simd, at),
+                    None => dt,
+                };
+                let term = (decay_step * a).max(lowest);
+                let sum = high + term;
+                let part = sum - high;
+                low = low + ((high - (sum - part)) + (term - part));
+                high = sum;
+                self.high.store(at, high);
+                self.low.store(at, low);
             }
         }
     }
@@ -115,20 +112,17 @@ impl<T: Real> Kernel for Decays<T> {
         debug_assert!((1..=CHUNK).contains(&self.steps), "the steps of a chunk");
         for h in 0..self.heads {
             let row = h * CHUNK;
-            // SAFETY: every array has `heads` rows of CHUNK elements, a multiple of any vector.
-            unsafe {
-                let last = row + self.steps - 1;
-                let (high, low) = (V::splat(simd, *self.of.high.at(last, 1)), V::splat(simd, *self.of.low.at(last, 1)));
-                for i in (0..self.steps).step_by(T::lanes::<S>()) {
-                    let at = row + i;
-                    let (h, l) = (self.of.high.load(simd, at), self.of.low.load(simd, at));
-                    self.of.from_start.store(at, fade(h + l));
-                    let to_end = fade((high - h) + (low - l));
-                    self.of.to_end.store(at, to_end);
-                    self.of.weight.store(at, to_end * self.of.dt.load(simd, at));
-                }
-                *self.total.at(h, 1) = *self.of.from_start.at(last, 1);
+            let last = row + self.steps - 1;
+            let (high, low) = (V::splat(simd, self.of.high.get(last)), V::splat(simd, self.of.low.get(last)));
+            for i in (0..self.steps).step_by(T::lanes::<S>()) {
+                let at = row + i;
+                let (h, l) = (self.of.high.load(simd, at), self.of.low.load(simd, at));
+                self.of.from_start.store(at, fade(h + l));
+                let to_end = fade((high - h) + (low - l));
+                self.of.to_end.store(at, to_end);
+                self.of.weight.store(at, to_end * self.of.dt.load(simd, at));
             }
+            self.total.set(h, self.of.from_start.get(last));
         }
     }
 }
@@ -178,46 +172,43 @@ impl<T: Real> Kernel for Mix<T> {
         let (zero, steps) = (V::constant(simd, 0.0), V::constant(simd, self.steps as f64));
         // sums over j < t of the terms of each i
         let mut pairs = [T::default(); CHUNK];
+        let pairs = Array::of(&mut pairs);
         if let Some(backward) = &self.backward {
-            // SAFETY: the array has CHUNK elements.
-            unsafe { *backward.by_exponent.at(0, 1) = T::default() };
+            backward.by_exponent.set(0, T::default());
         }
         for j in 0..self.steps {
             let row = j * CHUNK;
-            // SAFETY: every array has CHUNK elements to a row and at least `steps` rows.
-            unsafe {
-                let block = j - j % self.side;
-                let first = j - j % width;
-                for i in (block..first).step_by(width) {
-                    self.mix.store(row + i, zero);
-                }
-                let (high, low) = (V::splat(simd, *self.of.high.at(j, 1)), V::splat(simd, *self.of.low.at(j, 1)));
-                let dt = V::splat(simd, *self.of.dt.at(j, 1));
-                let own = V::constant(simd, j as f64);
-                let (mut by_dt, mut by_exponent) = (zero, zero);
-                for i in (first..self.steps).step_by(width) {
-                    let index = self.index.load(simd, i);
-                    let (h, l) = (self.of.high.load(simd, i), self.of.low.load(simd, i));
-                    let decay = fade((h - high) + (l - low));
-                    let cb = self.cb.load(simd, row + i) * decay;
-                    // a pair that is not one becomes 0 whatever came out
-                    self.mix.store(row + i, V::select_less(index, own, zero, cb * dt));
-                    let Some(backward) = &self.backward else { continue };
-                    let by_mix = backward.by_mix.load(simd, row + i);
-                    let by_cb: V<T, S> = backward.by_cb.load(simd, row + i);
-                    let by_pair = within(own, index, steps, by_mix * decay * dt);
-                    backward.by_cb.store(row + i, by_cb + by_pair);
-                    let term = within(own, index, steps, by_mix * cb);
-                    by_dt = by_dt + term;
-                    let pair = V::load(simd, pairs.as_ptr().add(i)) + V::select_less(own, index, term * dt, zero);
-                    pair.store(pairs.as_mut_ptr().add(i));
-                    by_exponent = by_exponent + V::select_less(own, index, pair, zero);
-                }
-                if let Some(backward) = &self.backward {
-                    *backward.by_dt.at(j, 1) = by_dt.reduce_sum();
-                    if j + 1 < self.steps {
-                        *backward.by_exponent.at(j + 1, 1) = by_exponent.reduce_sum();
-                    }
+            let block = j - j % self.side;
+            let first = j - j % width;
+            for i in (block..first).step_by(width) {
+                self.mix.store(row + i, zero);
+            }
+            let (high, low) = (V::splat(simd, self.of.high.get(j)), V::splat(simd, self.of.low.get(j)));
+            let dt = V::splat(simd, self.of.dt.get(j));
+            let own = V::constant(simd, j as f64);
+            let (mut by_dt, mut by_exponent) = (zero, zero);
+            for i in (first..self.steps).step_by(width) {
+                let index = self.index.load(simd, i);
+                let (h, l) = (self.of.high.load(simd, i), self.of.low.load(simd, i));
+                let decay = fade((h - high) + (l - low));
+                let cb = self.cb.load(simd, row + i) * decay;
+                // a pair that is not one becomes 0 whatever came out
+                self.mix.store(row + i, V::select_less(index, own, zero, cb * dt));
+                let Some(backward) = &self.backward else { continue };
+                let by_mix = backward.by_mix.load(simd, row + i);
+                let by_cb: V<T, S> = backward.by_cb.load(simd, row + i);
+                let by_pair = within(own, index, steps, by_mix * decay * dt);
+                backward.by_cb.store(row + i, by_cb + by_pair);
+                let term = within(own, index, steps, by_mix * cb);
+                by_dt = by_dt + term;
+                let pair = pairs.load(simd, i) + V::select_less(own, index, term * dt, zero);
+                pairs.store(i, pair);
+                by_exponent = by_exponent + V::select_less(own, index, pair, zero);
+            }
+            if let Some(backward) = &self.backward {
+                backward.by_dt.set(j, by_dt.reduce_sum());
+                if j + 1 < self.steps {
+                    backward.by_exponent.set(j + 1, by_exponent.reduce_sum());
                 }
             }
         }

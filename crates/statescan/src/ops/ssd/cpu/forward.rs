@@ -49,9 +49,7 @@ pub(super) fn forward<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Tar
                 let segment = &problem.segments.list[number];
                 let kept = (kept > 0).then(|| states.from(index * state_len));
                 let job = Job { problem, plan: &plan, checkpoints: &checkpoints, targets, saved, segment, number, block, piece };
-                // SAFETY: the plan's jobs lie inside the problem, whose views were checked, and write disjoint heads or segments; each
-                // has a state of its own.
-                unsafe { job.run(scratch, kept) }
+                job.run(scratch, kept)
             },
         );
     });
@@ -72,43 +70,33 @@ struct Job<'j, 'a, T> {
 
 impl<T: Real> Job<'_, '_, T> {
     /// The chunks of the piece. `kept` is the state that pieces hand each other.
-    ///
-    /// # Safety
-    /// - The job is one of the plan's, and no other thread runs it.
-    /// - The scratch was laid out for the plan.
-    unsafe fn run(&self, mut scratch: Scratch<T>, kept: Option<Array<T>>) {
+    fn run(&self, mut scratch: Scratch<T>, kept: Option<Array<T>>) {
         let Job { problem, plan, targets, segment, block, piece, .. } = *self;
         let own = scratch.chunk.state();
         let state = Tile { array: kept.unwrap_or(own.array), ..own };
         let count = segment.len().div_ceil(CHUNK);
-        // SAFETY: the contract above.
-        unsafe {
-            scratch.chunk.start(problem, segment.batch, block);
-            // a piece goes on from the state that the one before it has left
-            let mut empty = piece == 0 && !load_initial(&scratch.chunk, problem, segment.initial, state);
-            let here = plan.piece(piece, count);
-            for (i, steps) in chunks(segment.start..segment.end).enumerate().skip(here.start).take(here.len()) {
-                if i > 0 {
-                    self.save(&scratch.chunk, i, state);
-                }
-                let onwards = i + 1 < count || targets.final_state.is_some();
-                if targets.y.is_none() && !onwards {
-                    break;
-                }
-                self.chunk(&mut scratch, steps, state, (empty, onwards));
-                empty = empty && !onwards;
+        scratch.chunk.start(problem, segment.batch, block);
+        // a piece goes on from the state that the one before it has left
+        let mut empty = piece == 0 && !load_initial(&scratch.chunk, problem, segment.initial, state);
+        let here = plan.piece(piece, count);
+        for (i, steps) in chunks(segment.start..segment.end).enumerate().skip(here.start).take(here.len()) {
+            if i > 0 {
+                self.save(&scratch.chunk, i, state);
             }
-            if let (Some(last), Some(row), true) = (&targets.final_state, segment.last, piece + 1 == plan.pieces) {
-                blocks::state(&scratch.chunk.place, Way::Store(last), row, state);
+            let onwards = i + 1 < count || targets.final_state.is_some();
+            if targets.y.is_none() && !onwards {
+                break;
             }
+            self.chunk(&mut scratch, steps, state, (empty, onwards));
+            empty = empty && !onwards;
+        }
+        if let (Some(last), Some(row), true) = (&targets.final_state, segment.last, piece + 1 == plan.pieces) {
+            blocks::state(&scratch.chunk.place, Way::Store(last), row, state);
         }
     }
 
     /// Saves the state before chunk `i`, if states are saved.
-    ///
-    /// # Safety
-    /// As [`Job::run`].
-    unsafe fn save(&self, chunk: &Chunk<T>, i: usize, from: Tile<T>) {
+    fn save(&self, chunk: &Chunk<T>, i: usize, from: Tile<T>) {
         let Some(saved) = self.saved else { return };
         let to = saved.from(self.checkpoints.at(self.number, i, &self.block));
         let streamed = self.checkpoints.len * size_of::<T>() >= LEAVES_CACHES;
@@ -116,34 +104,28 @@ impl<T: Real> Job<'_, '_, T> {
     }
 
     /// One chunk: its outputs if they are wanted, and the state after it if it goes `onwards`. The state before it is 0 if `empty`.
-    ///
-    /// # Safety
-    /// As [`Job::run`].
-    unsafe fn chunk(&self, scratch: &mut Scratch<T>, steps: Range<usize>, state: Tile<T>, (empty, onwards): (bool, bool)) {
+    fn chunk(&self, scratch: &mut Scratch<T>, steps: Range<usize>, state: Tile<T>, (empty, onwards): (bool, bool)) {
         let Scratch { chunk, y, other } = scratch;
         let (y, other) = (chunk.tile(*y), chunk.tile(*other));
-        // SAFETY: the contract of `Job::run`; tiles are as large as a chunk or a state of the plan.
-        unsafe {
-            chunk.load(self.problem, steps);
-            self.prefetch(chunk);
-            if let Some(output) = &self.targets.y {
-                let (x, from_start) = (chunk.x(), chunk.head_steps(0).from_start);
-                chunk.read_state(state.matrix().read(), empty, y);
-                chunk.scale(y, y, from_start, Some(x));
-                chunk.couple(self.problem);
-                chunk.add_mixed(y);
-                if let Some(z) = &self.problem.z {
-                    blocks::timed(&chunk.place, Way::Load(z), other);
-                    let shape = chunk.rows(chunk.len());
-                    chunk.place.level.dispatch(Gate { shape, y: y.array, z: other.array, gating: Gating::Apply });
-                }
-                blocks::timed(&chunk.place, Way::Store(output), y);
+        chunk.load(self.problem, steps);
+        self.prefetch(chunk);
+        if let Some(output) = &self.targets.y {
+            let (x, from_start) = (chunk.x(), chunk.head_steps(0).from_start);
+            chunk.read_state(state.matrix().read(), empty, y);
+            chunk.scale(y, y, from_start, Some(x));
+            chunk.couple(self.problem);
+            chunk.add_mixed(y);
+            if let Some(z) = &self.problem.z {
+                blocks::timed(&chunk.place, Way::Load(z), other);
+                let shape = chunk.rows(chunk.len());
+                chunk.place.level.dispatch(Gate { shape, y: y.array, z: other.array, gating: Gating::Apply });
             }
-            if onwards {
-                let (x, weight, b) = (chunk.x(), chunk.head_steps(0).weight, chunk.b());
-                chunk.scale(other, x, weight, None);
-                chunk.carry(state, empty, b, other);
-            }
+            blocks::timed(&chunk.place, Way::Store(output), y);
+        }
+        if onwards {
+            let (x, weight, b) = (chunk.x(), chunk.head_steps(0).weight, chunk.b());
+            chunk.scale(other, x, weight, None);
+            chunk.carry(state, empty, b, other);
         }
     }
 
@@ -164,27 +146,20 @@ impl<T: Real> Job<'_, '_, T> {
 }
 
 /// Loads the state before a segment; whether there is one. Without one the state is 0.
-///
-/// # Safety
-/// - The chunk was started with the block.
-/// - The tile is this thread's and has room for a state.
-pub(super) unsafe fn load_initial<T: Real>(
+pub(super) fn load_initial<T: Real>(
     chunk: &Chunk<T>,
     problem: &Problem<'_>,
     row: Option<(usize, usize)>,
     state: Tile<T>,
 ) -> bool {
-    // SAFETY: the contract above.
-    unsafe {
-        match (&problem.initial_state, row) {
-            (Some(view), Some(row)) => {
-                blocks::state(&chunk.place, Way::Load(view), row, state);
-                true
-            }
-            _ => {
-                state.array.clear(chunk.dstate * chunk.pitch);
-                false
-            }
+    match (&problem.initial_state, row) {
+        (Some(view), Some(row)) => {
+            blocks::state(&chunk.place, Way::Load(view), row, state);
+            true
+        }
+        _ => {
+            state.array.clear(chunk.dstate * chunk.pitch);
+            false
         }
     }
 }

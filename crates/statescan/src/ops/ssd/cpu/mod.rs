@@ -26,9 +26,7 @@ pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
 }
 
 fn forward_as<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
-    let len = Checkpoints::new(problem).len;
-    // SAFETY: checked targets are dense and have the type and the length that the query for saved states says.
-    let saved = targets.checkpoints.as_ref().map(|view| unsafe { Array::from_raw(view.as_mut_ptr().cast::<T>(), len) });
+    let saved = targets.checkpoints.as_ref().map(Array::<T>::of_view_mut);
     forward::forward(exec, problem, targets, saved);
 }
 
@@ -42,8 +40,7 @@ pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>
 fn backward_as<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
     let (mut own, len) = (Vec::<T>::new(), Checkpoints::new(problem).len);
     let saved = match &sources.checkpoints {
-        // SAFETY: checked saved states are dense and have the type and the length that their query says.
-        Some(view) if len > 0 => unsafe { core::slice::from_raw_parts(view.as_ptr().cast::<T>(), len) },
+        Some(view) if len > 0 => Array::<T>::of_view(view).shared(0, len),
         None if targets.need_states() => {
             own.resize(len, T::default());
             let nothing = Targets { y: None, final_state: None, checkpoints: None, workspace: None };

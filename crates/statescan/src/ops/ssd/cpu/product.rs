@@ -26,11 +26,7 @@ pub(super) struct Product<T> {
 
 impl<T: Real> Product<T> {
     /// Computes it. Products along rows prefetch what comes next on the way, as work of m n k.
-    ///
-    /// # Safety
-    /// - The first m rows and k columns of `lhs`, and k and n of `rhs`, can be read.
-    /// - Those of `dst` are this thread's and apart from the others.
-    pub(super) unsafe fn run(self, level: Level, ahead: &mut Ahead) {
+    pub(super) fn run(self, level: Level, ahead: &mut Ahead) {
         let Product { dst, into, size, lhs, rhs } = self;
         debug_assert!(dst.is_apart_within(size[0], size[1]), "every element has its own place");
         if dst.col == 1 && rhs.col == 1 {
@@ -41,8 +37,7 @@ impl<T: Real> Product<T> {
             Into::Add => Some(T::from_f64(1.0)),
             Into::Scaled(factor) => Some(factor),
         };
-        // SAFETY: the contract above is that of `multiply`.
-        unsafe { T::multiply(dst, before, size, lhs, rhs) }
+        T::multiply(dst, before, size, lhs, rhs)
     }
 }
 
@@ -68,15 +63,12 @@ impl<T: Real> Kernel for RowProduct<'_, T> {
         let mut column = 0;
         while column < n {
             let rest = n - column;
-            // SAFETY: whoever made the struct answers for the matrices, and the columns lie inside.
-            unsafe {
-                if rest >= 2 * lanes {
-                    self.panel::<S, 2>(simd, column, lanes);
-                    column += 2 * lanes;
-                } else {
-                    self.panel::<S, 1>(simd, column, rest.min(lanes));
-                    column += lanes;
-                }
+            if rest >= 2 * lanes {
+                self.panel::<S, 2>(simd, column, lanes);
+                column += 2 * lanes;
+            } else {
+                self.panel::<S, 1>(simd, column, rest.min(lanes));
+                column += lanes;
             }
         }
     }
@@ -84,75 +76,63 @@ impl<T: Real> Kernel for RowProduct<'_, T> {
 
 impl<T: Real> RowProduct<'_, T> {
     /// All rows of `C` vectors of columns; the last vector has `len` of them.
-    ///
-    /// # Safety
-    /// The columns lie inside the matrices.
     #[inline(always)]
-    unsafe fn panel<S: Isa, const C: usize>(&mut self, simd: S, column: usize, len: usize) {
+    fn panel<S: Isa, const C: usize>(&mut self, simd: S, column: usize, len: usize) {
         let m = self.size[0];
         debug_assert!(column + (C - 1) * T::lanes::<S>() + len <= self.size[1], "the columns lie inside");
         let mut row = 0;
-        // SAFETY: the columns lie inside, by the contract above, and the rows by the bounds of the loops.
-        unsafe {
-            // as many sums as hide the latency of a multiply-add, and leave registers for the factors
-            if S::F32_LANES == 16 {
-                while row + 8 <= m {
-                    self.block::<S, 8, C>(simd, row, column, len);
-                    row += 8;
-                }
+        // as many sums as hide the latency of a multiply-add, and leave registers for the factors
+        if S::F32_LANES == 16 {
+            while row + 8 <= m {
+                self.block::<S, 8, C>(simd, row, column, len);
+                row += 8;
             }
-            while row + 4 <= m {
-                self.block::<S, 4, C>(simd, row, column, len);
-                row += 4;
-            }
-            while row < m {
-                self.block::<S, 1, C>(simd, row, column, len);
-                row += 1;
-            }
+        }
+        while row + 4 <= m {
+            self.block::<S, 4, C>(simd, row, column, len);
+            row += 4;
+        }
+        while row < m {
+            self.block::<S, 1, C>(simd, row, column, len);
+            row += 1;
         }
     }
 
     /// `R` rows of `C` vectors of columns.
-    ///
-    /// # Safety
-    /// Rows and columns lie inside the matrices.
     #[inline(always)]
-    unsafe fn block<S: Isa, const R: usize, const C: usize>(&mut self, simd: S, row: usize, column: usize, len: usize) {
+    fn block<S: Isa, const R: usize, const C: usize>(&mut self, simd: S, row: usize, column: usize, len: usize) {
         let lanes = T::lanes::<S>();
         debug_assert!(row + R <= self.size[0], "the rows lie inside");
         let len = |c: usize| if c + 1 == C { len } else { lanes };
         let zero = V::splat(simd, T::default());
         let (lhs, rhs, dst) = (self.lhs.at(row, 0), self.rhs.at(0, column), self.dst.at(row, column));
         let mut sum = [[zero; C]; R];
-        // SAFETY: rows and columns lie inside the matrices, by the contract above.
-        unsafe {
-            let (depth, stretch) = (self.size[2], STRETCH / (R * C * lanes));
-            for start in (0..depth).step_by(stretch) {
-                let end = depth.min(start + stretch);
-                for k in start..end {
-                    let mut right = [zero; C];
-                    for c in 0..C {
-                        right[c] = load_part(simd, rhs.at(k, c * lanes).ptr, len(c));
-                    }
-                    for r in 0..R {
-                        let left = V::splat(simd, *lhs.at(r, k).ptr);
-                        for c in 0..C {
-                            sum[r][c] = left.mul_add(right[c], sum[r][c]);
-                        }
-                    }
-                }
-                self.ahead.step(R * C * lanes * (end - start));
-            }
-            for r in 0..R {
+        let (depth, stretch) = (self.size[2], STRETCH / (R * C * lanes));
+        for start in (0..depth).step_by(stretch) {
+            let end = depth.min(start + stretch);
+            for k in start..end {
+                let mut right = [zero; C];
                 for c in 0..C {
-                    let at = dst.at(r, c * lanes).ptr;
-                    let value = match self.into {
-                        Into::Replace => sum[r][c],
-                        Into::Add => load_part(simd, at, len(c)) + sum[r][c],
-                        Into::Scaled(factor) => load_part(simd, at, len(c)).mul_add(V::splat(simd, factor), sum[r][c]),
-                    };
-                    store_part(value, at, len(c));
+                    right[c] = load_part(simd, rhs.from(k, c * lanes), len(c));
                 }
+                for r in 0..R {
+                    let left = V::splat(simd, lhs.get(r, k));
+                    for c in 0..C {
+                        sum[r][c] = left.mul_add(right[c], sum[r][c]);
+                    }
+                }
+            }
+            self.ahead.step(R * C * lanes * (end - start));
+        }
+        for r in 0..R {
+            for c in 0..C {
+                let at = dst.from(r, c * lanes);
+                let value = match self.into {
+                    Into::Replace => sum[r][c],
+                    Into::Add => load_part(simd, at, len(c)) + sum[r][c],
+                    Into::Scaled(factor) => load_part(simd, at, len(c)).mul_add(V::splat(simd, factor), sum[r][c]),
+                };
+                store_part(value, at, len(c));
             }
         }
     }
@@ -161,6 +141,7 @@ impl<T: Real> RowProduct<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::Array;
 
     #[test]
     fn products_of_every_size_and_layout_on_every_level() {
@@ -187,15 +168,13 @@ mod tests {
         let before = |i: usize| if into == Into::Replace { f32::NAN } else { (i % 11) as f32 };
         // a row longer than the matrix, to see that nothing beyond is written
         let mut c: Vec<f32> = (0..m * (n + 1)).map(before).collect();
-        let lhs = Matrix::new(a.as_ptr(), k);
-        let rhs = if across { Matrix::new(b.as_ptr(), k).t() } else { Matrix::new(b.as_ptr(), n) };
-        let dst = MatrixMut::new(c.as_mut_ptr(), n + 1);
-        // SAFETY: the vectors have the sizes given.
-        unsafe { Product { dst, into, size, lhs, rhs }.run(level, &mut Ahead::new()) };
+        let lhs = Matrix::of(&a, k);
+        let rhs = if across { Matrix::of(&b, k).t() } else { Matrix::of(&b, n) };
+        let dst = MatrixMut::new(Array::of(&mut c), n + 1);
+        Product { dst, into, size, lhs, rhs }.run(level, &mut Ahead::new());
         for r in 0..m {
             for s in 0..=n {
-                // SAFETY: inside the matrices.
-                let sum: f32 = (0..k).map(|i| unsafe { *lhs.at(r, i).ptr * *rhs.at(i, s.min(n - 1)).ptr }).sum();
+                let sum: f32 = (0..k).map(|i| lhs.get(r, i) * rhs.get(i, s.min(n - 1))).sum();
                 let old = before(r * (n + 1) + s);
                 let expected = match into {
                     _ if s == n => old,

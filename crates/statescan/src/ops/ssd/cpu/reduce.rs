@@ -61,29 +61,21 @@ impl<T: Real> Partials<T> {
     /// Adds to a job's part of the gradients by a and by dt_bias.
     pub(super) fn add_head(&self, segment: usize, head: usize, a: f64, bias: f64) {
         debug_assert!(head < self.nheads, "a head of the problem");
-        // SAFETY: the memory has two numbers for each segment and head, and each belongs to one job.
-        let sums = unsafe { self.heads.slice((segment * self.nheads + head) * 2, 2) };
+        let sums = self.heads.slice((segment * self.nheads + head) * 2, 2);
         sums[0] += a;
         sums[1] += bias;
     }
 
     /// Takes a block's gradient by b (0) or c (1) for some steps.
-    ///
-    /// # Safety
-    /// - The place is the calling job's.
-    /// - The tile has its steps.
-    pub(super) unsafe fn map(&self, which: usize, place: &Place, tile: Tile<T>) {
+    pub(super) fn map(&self, which: usize, place: &Place, tile: Tile<T>) {
         let Some(target) = &self.targets[which] else { return };
-        // SAFETY: the contract above; rows lie inside the part of this block.
-        unsafe {
-            if self.blocks == 1 {
-                return blocks::timed(&blocks::of_group(place), Way::Store(target), tile);
-            }
-            for (row, step) in place.steps.clone().enumerate() {
-                let dstate = self.map_shape[3];
-                let to = self.row(which, place.block.index, (place.batch, step, place.block.group));
-                to.slice(0, dstate).copy_from_slice(tile.array.slice(row * tile.pitch, dstate));
-            }
+        if self.blocks == 1 {
+            return blocks::timed(&blocks::of_group(place), Way::Store(target), tile);
+        }
+        for (row, step) in place.steps.clone().enumerate() {
+            let dstate = self.map_shape[3];
+            let to = self.row(which, place.block.index, (place.batch, step, place.block.group));
+            to.slice(0, dstate).copy_from_slice(tile.array.slice(row * tile.pitch, dstate));
         }
     }
 
@@ -101,8 +93,7 @@ impl<T: Real> Partials<T> {
         for (target, i) in [(&targets.a, 0), (&targets.dt_bias, 1)] {
             let Some(target) = target else { continue };
             for h in 0..self.nheads {
-                // SAFETY: the element lies inside the target, (H,).
-                unsafe { target.write(h as isize * target.strides()[0], head_sum(h, i).into()) };
+                target.write(h as isize * target.strides()[0], head_sum(h, i).into());
             }
         }
         if let Some(target) = &targets.d {
@@ -111,12 +102,9 @@ impl<T: Real> Partials<T> {
                 |h: usize, p: usize| -> f64 { (0..segments).map(|s| columns[(s * self.nheads + h) * self.headdim + p]).sum() };
             for h in 0..self.nheads {
                 let at = h as isize * strides[0];
-                // SAFETY: the element lies inside the target, (H,) or (H, P).
-                unsafe {
-                    match strides.len() {
-                        1 => target.write(at, (0..self.headdim).map(|p| sum(h, p)).sum::<f64>().into()),
-                        _ => (0..self.headdim).for_each(|p| target.write(at + p as isize * strides[1], sum(h, p).into())),
-                    }
+                match strides.len() {
+                    1 => target.write(at, (0..self.headdim).map(|p| sum(h, p)).sum::<f64>().into()),
+                    _ => (0..self.headdim).for_each(|p| target.write(at + p as isize * strides[1], sum(h, p).into())),
                 }
             }
         }
@@ -141,15 +129,13 @@ impl<T: Real> Partials<T> {
                 for (row, step) in steps.clone().enumerate() {
                     let sum = &mut sum[row * dstate..][..dstate];
                     for block in 0..self.blocks {
-                        // SAFETY: a row of a part; the jobs that wrote it have ended.
-                        let part = unsafe { self.row(which, block, (batch, step, group)).slice(0, dstate) };
+                        let part = self.row(which, block, (batch, step, group)).slice(0, dstate);
                         sum.iter_mut().zip(part).for_each(|(sum, part)| *sum = *sum + *part);
                     }
                 }
                 let (tile, level) = (Tile::new(Array::of(sum), dstate), exec.level());
                 let block = HeadBlock { group, index: 0, first: group, count: 1 };
-                // SAFETY: each job stores steps and a group of its own.
-                unsafe { blocks::timed(&Place { level, batch, block, steps }, Way::Store(target), tile) };
+                blocks::timed(&Place { level, batch, block, steps }, Way::Store(target), tile);
             },
         );
     }

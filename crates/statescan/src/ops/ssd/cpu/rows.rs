@@ -27,13 +27,10 @@ impl<T: Real> Kernel for Save<T> {
         let streamed = streamed && columns.is_multiple_of(width) && to.ptr().addr().is_multiple_of(width * size_of::<T>());
         for r in 0..rows {
             for column in (0..columns).step_by(width) {
-                // SAFETY: the columns lie inside both rows.
-                unsafe {
-                    let len = width.min(columns - column);
-                    let value = load_part(simd, from.at(r, column, len), len);
-                    let target = to.at(r * columns + column, len);
-                    if streamed { value.stream(target) } else { store_part(value, target, len) }
-                }
+                let len = width.min(columns - column);
+                let value = load_part(simd, from.from(r, column).array, len);
+                let at = r * columns + column;
+                if streamed { to.stream(at, value) } else { store_part(value, to.from(at), len) }
             }
         }
         if streamed {
@@ -62,8 +59,8 @@ pub(super) struct Factors<T> {
 
 impl<T: Copy> Factors<T> {
     #[inline(always)]
-    fn at(self, h: usize, r: usize) -> *mut T {
-        self.array.at(h * self.head + r * self.row, 1)
+    fn at(self, h: usize, r: usize) -> usize {
+        h * self.head + r * self.row
     }
 }
 
@@ -87,20 +84,17 @@ impl<T: Real> Kernel for Scale<T> {
         for r in 0..rows {
             for h in 0..heads {
                 let mut p = 0;
-                // SAFETY: every index is inside the blocks that the caller describes.
-                unsafe {
-                    let factor = V::splat(simd, *self.factors.at(h, r));
-                    while p < headdim {
-                        let (column, len) = (h * headdim + p, width.min(headdim - p));
-                        let at = r * pitch + column;
-                        let mut value = load_part(simd, self.src.at(at, len), len) * factor;
-                        if let Some((other, by)) = self.plus {
-                            let by = load_part(simd, by.at(column, len), len);
-                            value = load_part(simd, other.at(at, len), len).mul_add(by, value);
-                        }
-                        store_part(value, self.dst.at(at, len), len);
-                        p += width;
+                let factor = V::splat(simd, self.factors.array.get(self.factors.at(h, r)));
+                while p < headdim {
+                    let (column, len) = (h * headdim + p, width.min(headdim - p));
+                    let at = r * pitch + column;
+                    let mut value = load_part(simd, self.src.from(at), len) * factor;
+                    if let Some((other, by)) = self.plus {
+                        let by = load_part(simd, by.from(column), len);
+                        value = load_part(simd, other.from(at), len).mul_add(by, value);
                     }
+                    store_part(value, self.dst.from(at), len);
+                    p += width;
                 }
             }
         }
@@ -126,16 +120,13 @@ impl<T: Real> Kernel for Dot<T> {
             for h in 0..heads {
                 let mut sum = V::constant(simd, 0.0);
                 let mut p = 0;
-                // SAFETY: every index is inside the blocks that the caller describes.
-                unsafe {
-                    while p < headdim {
-                        let (column, len) = (h * headdim + p, width.min(headdim - p));
-                        let a = load_part(simd, self.a.at(r * pitch + column, len), len);
-                        sum = a.mul_add(load_part(simd, self.b.at(r, column).ptr, len), sum);
-                        p += width;
-                    }
-                    *self.out.at(h, r) = sum.reduce_sum();
+                while p < headdim {
+                    let (column, len) = (h * headdim + p, width.min(headdim - p));
+                    let a = load_part(simd, self.a.from(r * pitch + column), len);
+                    sum = a.mul_add(load_part(simd, self.b.from(r, column), len), sum);
+                    p += width;
                 }
+                self.out.array.set(self.out.at(h, r), sum.reduce_sum());
             }
         }
     }
@@ -161,17 +152,14 @@ impl<T: Real> Kernel for ColumnDot<T> {
         while column < columns {
             let len = width.min(columns - column);
             let mut sum = V::constant(simd, 0.0);
-            // SAFETY: every index is inside the blocks that the caller describes.
-            unsafe {
-                for r in 0..rows {
-                    let at = r * pitch + column;
-                    let b = load_part(simd, self.b.at(at, len), len);
-                    sum = load_part(simd, self.a.at(at, len), len).mul_add(b, sum);
-                }
-                let lanes = sum.to_array();
-                for i in 0..len {
-                    *self.sums.at(column + i, 1) += lanes[i].to_f64();
-                }
+            for r in 0..rows {
+                let at = r * pitch + column;
+                let b = load_part(simd, self.b.from(at), len);
+                sum = load_part(simd, self.a.from(at), len).mul_add(b, sum);
+            }
+            let lanes = sum.to_array();
+            for i in 0..len {
+                self.sums.set(column + i, self.sums.get(column + i) + lanes[i].to_f64());
             }
             column += width;
         }
@@ -208,19 +196,16 @@ impl<T: Real> Kernel for Gate<T> {
             let mut column = 0;
             while column < columns {
                 let (at, len) = (r * pitch + column, width.min(columns - column));
-                // SAFETY: every index is inside the blocks that the caller describes.
-                unsafe {
-                    let (y_at, z_at) = (self.y.at(at, len), self.z.at(at, len));
-                    let (y, z) = (load_part(simd, y_at, len), load_part(simd, z_at, len));
-                    match self.gating {
-                        Gating::Backward { output: Some(output) } => {
-                            // the value as it is without this gradient, so that no other gradient depends on it
-                            let (value, slope) = (silu(z), silu_and_derivative(z).1);
-                            store_part(y * load_part(simd, output.at(at, len), len) * slope, z_at, len);
-                            store_part(y * value, y_at, len);
-                        }
-                        _ => store_part(y * silu(z), y_at, len),
+                let (y_at, z_at) = (self.y.from(at), self.z.from(at));
+                let (y, z) = (load_part(simd, y_at, len), load_part(simd, z_at, len));
+                match self.gating {
+                    Gating::Backward { output: Some(output) } => {
+                        // the value as it is without this gradient, so that no other gradient depends on it
+                        let (value, slope) = (silu(z), silu_and_derivative(z).1);
+                        store_part(y * load_part(simd, output.from(at), len) * slope, z_at, len);
+                        store_part(y * value, y_at, len);
                     }
+                    _ => store_part(y * silu(z), y_at, len),
                 }
                 column += width;
             }
@@ -241,8 +226,7 @@ mod tests {
             for (columns, offset) in [(32, 0), (32, 1), (16, 0), (21, 0), (5, 3)] {
                 for streamed in [false, true] {
                     let (mut arena, len) = (Arena::<f32>::default(), offset + rows * columns + 1);
-                    // SAFETY: the array's own elements, on a cache line.
-                    let to = unsafe { arena.lay_out(|room| room.array(len)).slice(0, len) };
+                    let to = arena.lay_out(|room| room.array(len)).slice(0, len);
                     to.fill(0.0);
                     let (source, target) = (Tile::new(Array::of(&mut from), pitch), Array::of(&mut to[offset..]));
                     level.dispatch(Save { from: source, to: target, rows, columns, streamed });

@@ -55,27 +55,23 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
         for first in (block * BLOCK..end).step_by(CHANNELS) {
             let channels = CHANNELS.min(end - first);
             let (x, y) = (x.at(first, 0), y.at(first, 0));
-            // SAFETY: channels and steps are within the checked views; tiles hold a piece and W-1 steps more.
-            unsafe {
-                let Some((row, place)) = problem.rows[b] else {
-                    tiling.zero(sums, channels, 0, piece.min(problem.steps));
-                    for t in (0..problem.steps).step_by(piece) {
-                        tiling.store(simd, sums, y.at(0, t).area(channels, piece.min(problem.steps - t)));
-                    }
-                    continue;
-                };
-                scratch.filters.load(simd, tiling, &problem.weight, problem.bias.as_ref(), (first, channels));
-                let state = plane_mut(&problem.state, row).at(first, 0);
-                let steps = Steps { simd, job: &self, channels, x, state, place };
-                steps.outputs(y);
-                steps.remember();
-            }
+            let Some((row, place)) = problem.rows[b] else {
+                tiling.zero(sums, channels, 0, piece.min(problem.steps));
+                for t in (0..problem.steps).step_by(piece) {
+                    tiling.store(simd, sums, y.at(0, t).area(channels, piece.min(problem.steps - t)));
+                }
+                continue;
+            };
+            scratch.filters.load(simd, tiling, &problem.weight, problem.bias.as_ref(), (first, channels));
+            let state = plane_mut(&problem.state, row).at(first, 0);
+            let steps = Steps { simd, job: &self, channels, x, state, place };
+            steps.outputs(y);
+            steps.remember();
         }
     }
 }
 
-/// All steps of some channels of a row. The contract of each stage: the planes hold the channels with all their steps, and no other thread
-/// has them.
+/// All steps of some channels of a row, which no other thread has.
 struct Steps<'s, 'a, T, S> {
     simd: S,
     job: &'s Job<'s, 'a, T>,
@@ -88,11 +84,8 @@ struct Steps<'s, 'a, T, S> {
 
 impl<T: Real, S: Isa> Steps<'_, '_, T, S> {
     /// The outputs of all steps, a piece at a time.
-    ///
-    /// # Safety
-    /// See above.
     #[inline(always)]
-    unsafe fn outputs(&self, y: PlaneMut) {
+    fn outputs(&self, y: PlaneMut) {
         let &Steps { simd, channels, x, state, place, .. } = self;
         let &Job { problem, piece, tiling, ref scratch, .. } = self.job;
         let ([window, sums], filters) = (scratch.tiles, scratch.filters);
@@ -100,65 +93,51 @@ impl<T: Real, S: Isa> Steps<'_, '_, T, S> {
         // the last inputs, which a circular buffer may have cut in two
         let oldest = if problem.cache_seqlens.is_some() { (place + len - before) % len } else { len - before };
         let run = before.min(len - oldest);
-        // SAFETY: see above.
-        unsafe {
-            tiling.load(simd, state.at(0, oldest).read().area(channels, run), window);
-            tiling.load(simd, state.read().area(channels, before - run), window.from(tiling.at(run)));
-            for t in (0..problem.steps).step_by(piece) {
-                let count = piece.min(problem.steps - t);
-                tiling.load(simd, x.at(0, t).area(channels, count), window.from(tiling.at(before)));
-                let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: problem.silu, adjoint: false };
-                convolution.run(simd, tiling.span(window, 0), tiling.span_mut(sums, 0));
-                tiling.store(simd, sums, y.at(0, t).area(channels, count));
-                let kept = tiling.at(before);
-                core::ptr::copy(window.at(tiling.at(count), kept), window.at(0, kept), kept);
-            }
+        tiling.load(simd, state.at(0, oldest).read().area(channels, run), window);
+        tiling.load(simd, state.read().area(channels, before - run), window.from(tiling.at(run)));
+        for t in (0..problem.steps).step_by(piece) {
+            let count = piece.min(problem.steps - t);
+            tiling.load(simd, x.at(0, t).area(channels, count), window.from(tiling.at(before)));
+            let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: problem.silu, adjoint: false };
+            convolution.run(simd, tiling.span(window, 0), tiling.span(sums, 0));
+            tiling.store(simd, sums, y.at(0, t).area(channels, count));
+            let kept = tiling.at(before);
+            let from = tiling.at(count);
+            window.slice(0, from + kept).copy_within(from.., 0);
         }
     }
 
     /// Puts the last inputs into the state.
-    ///
-    /// # Safety
-    /// See above; the outputs are done.
     #[inline(always)]
-    unsafe fn remember(&self) {
+    fn remember(&self) {
         let &Steps { x, state, place, .. } = self;
         let problem = self.job.problem;
         let len = problem.state_len;
-        // SAFETY: see above.
-        unsafe {
-            if problem.cache_seqlens.is_some() {
-                // only the last M inputs stay
-                let mut t = problem.steps.saturating_sub(len);
-                while t < problem.steps {
-                    let to = ((place as u128 + t as u128) % len as u128) as usize;
-                    let count = (len - to).min(problem.steps - t);
-                    self.copy(x.at(0, t), state.at(0, to), count);
-                    t += count;
-                }
-            } else {
-                let kept = len.saturating_sub(problem.steps);
-                self.copy(state.at(0, len - kept).read(), state, kept);
-                self.copy(x.at(0, problem.steps - (len - kept)), state.at(0, kept), len - kept);
+        if problem.cache_seqlens.is_some() {
+            // only the last M inputs stay
+            let mut t = problem.steps.saturating_sub(len);
+            while t < problem.steps {
+                let to = ((place as u128 + t as u128) % len as u128) as usize;
+                let count = (len - to).min(problem.steps - t);
+                self.copy(x.at(0, t), state.at(0, to), count);
+                t += count;
             }
+        } else {
+            let kept = len.saturating_sub(problem.steps);
+            self.copy(state.at(0, len - kept).read(), state, kept);
+            self.copy(x.at(0, problem.steps - (len - kept)), state.at(0, kept), len - kept);
         }
     }
 
     /// Copies steps through a tile.
-    ///
-    /// # Safety
-    /// See above; where both planes overlap, the target comes first.
     #[inline(always)]
-    unsafe fn copy(&self, source: Plane, target: PlaneMut, count: usize) {
+    fn copy(&self, source: Plane, target: PlaneMut, count: usize) {
         let &Job { piece, tiling, ref scratch, .. } = self.job;
         let tile: Array<T> = scratch.tiles[1];
         for t in (0..count).step_by(piece) {
             let steps = piece.min(count - t);
-            // SAFETY: see above; a piece is read before any of it is written.
-            unsafe {
-                tiling.load(self.simd, source.at(0, t).area(self.channels, steps), tile);
-                tiling.store(self.simd, tile, target.at(0, t).area(self.channels, steps));
-            }
+            tiling.load(self.simd, source.at(0, t).area(self.channels, steps), tile);
+            tiling.store(self.simd, tile, target.at(0, t).area(self.channels, steps));
         }
     }
 }

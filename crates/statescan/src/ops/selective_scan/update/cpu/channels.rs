@@ -6,16 +6,8 @@ use crate::cpu::tile;
 use crate::ops::rules::{FieldKind, Rule};
 
 /// The states of a unit, neighbouring channels along a vector.
-///
-/// # Safety
-/// The unit lies within the problem.
 #[inline(always)]
-pub(super) unsafe fn along_channels<T: Real, K: FieldKind, R: Rule, S: Isa>(
-    simd: S,
-    here: &Here<'_, '_, T>,
-    row: usize,
-    uniform: bool,
-) {
+pub(super) fn along_channels<T: Real, K: FieldKind, R: Rule, S: Isa>(simd: S, here: &Here<'_, '_, T>, row: usize, uniform: bool) {
     let Here { call, problem, unit, s } = *here;
     let (lanes, states) = (T::lanes::<S>(), problem.dstate);
     let shared = problem.dt_a.is_none();
@@ -23,31 +15,28 @@ pub(super) unsafe fn along_channels<T: Real, K: FieldKind, R: Rule, S: Isa>(
         let (count, channel) = (lanes.min(unit.channels - at), unit.first + at);
         debug_assert!(s.state.has(0, states * K::PARTS * lanes), "room for a vector of channels");
         let state = call.state.plane(row, unit.head, channel, 2, 3).area(count, states);
-        // SAFETY: the contract above; tiles have room for a vector of channels with all their states.
-        unsafe {
-            let (h, a) = (s.state, s.a);
-            tile::load_parts(simd, state.read(), K::PARTS, lanes, h);
-            if !uniform {
-                let plane = problem.a.plane(0, unit.head, channel, 2, 3);
-                tile::load_parts(simd, plane.area(count, states), K::PARTS, lanes, a);
-            }
-            let (dt, dt_a, u) = (s.dt.load(simd, at), s.dt_a.load(simd, at), s.u.load(simd, at));
-            let mut sum: V<T, S> = V::splat(simd, T::default());
-            let decay: K::Of<T, S> = s.decay.load_field(simd, at * K::PARTS);
-            let gain = s.gain.load_field(simd, at * K::PARTS);
-            for n in 0..states {
-                let map = (n / lanes) * K::PARTS * lanes + n % lanes;
-                let b = K::Of::<T, S>::broadcast(simd, s.b.at(map, (K::PARTS - 1) * lanes + 1), lanes);
-                let c = K::Of::<T, S>::broadcast(simd, s.c.at(map, (K::PARTS - 1) * lanes + 1), lanes);
-                let step = n * K::PARTS * lanes;
-                let factors = match uniform {
-                    true => (decay, gain),
-                    false => R::step(R::prepare(a.load_field(simd, step)), dt, dt_a, shared),
-                };
-                sum = advance::<T, S, K::Of<T, S>>(h.at(step, K::PARTS * lanes), factors, R::GAIN, b.scale(u), c, sum);
-            }
-            s.sum.store(at, sum);
-            tile::store_parts(simd, h, K::PARTS, lanes, state);
+        let (h, a) = (s.state, s.a);
+        tile::load_parts(simd, state.read(), K::PARTS, lanes, h);
+        if !uniform {
+            let plane = problem.a.plane(0, unit.head, channel, 2, 3);
+            tile::load_parts(simd, plane.area(count, states), K::PARTS, lanes, a);
         }
+        let (dt, dt_a, u) = (s.dt.load(simd, at), s.dt_a.load(simd, at), s.u.load(simd, at));
+        let mut sum: V<T, S> = V::splat(simd, T::default());
+        let decay: K::Of<T, S> = s.decay.load_field(simd, at * K::PARTS);
+        let gain = s.gain.load_field(simd, at * K::PARTS);
+        for n in 0..states {
+            let map = (n / lanes) * K::PARTS * lanes + n % lanes;
+            let b: K::Of<T, S> = s.b.broadcast_field(simd, map, lanes);
+            let c = s.c.broadcast_field(simd, map, lanes);
+            let step = n * K::PARTS * lanes;
+            let factors = match uniform {
+                true => (decay, gain),
+                false => R::step(R::prepare(a.load_field(simd, step)), dt, dt_a, shared),
+            };
+            sum = advance::<T, S, K::Of<T, S>>(h.from(step), factors, R::GAIN, b.scale(u), c, sum);
+        }
+        s.sum.store(at, sum);
+        tile::store_parts(simd, h, K::PARTS, lanes, state);
     }
 }

@@ -12,7 +12,7 @@ use super::{Operand, Problem};
 use crate::cpu::math::silu;
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, PlaneMut, Tile};
-use crate::cpu::{Arena, Array, Kernel, Room, StepSize, outline};
+use crate::cpu::{Arena, Array, Kernel, Room, StepSize};
 use crate::exec::Exec;
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
@@ -121,9 +121,9 @@ impl Operand<'_> {
     }
 
     /// The channels of a unit where they lie, if they are whole vectors of the compute type.
-    fn direct_row<T: Real>(&self, unit: Unit, lanes: usize) -> Option<*const T> {
+    fn direct_row<T: Real>(&self, unit: Unit, lanes: usize) -> Option<Array<T>> {
         let offset = start(&self.strides, (unit.batch, unit.head, unit.first));
-        is_row::<T>(&self.strides, self.view.dtype(), unit, lanes).then(|| self.view.as_ptr().cast::<T>().wrapping_offset(offset))
+        is_row::<T>(&self.strides, self.view.dtype(), unit, lanes).then(|| Array::of_view(&self.view).moved(offset))
     }
 }
 
@@ -136,10 +136,9 @@ impl Target {
     }
 
     /// As [`Operand::direct_row`].
-    fn direct_row<T: Real>(&self, unit: Unit, lanes: usize) -> Option<*mut T> {
+    fn direct_row<T: Real>(&self, unit: Unit, lanes: usize) -> Option<Array<T>> {
         let offset = start(&self.strides, (unit.batch, unit.head, unit.first));
-        let direct = is_row::<T>(&self.strides, self.view.dtype(), unit, lanes);
-        direct.then(|| self.view.as_mut_ptr().cast::<T>().wrapping_offset(offset))
+        is_row::<T>(&self.strides, self.view.dtype(), unit, lanes).then(|| Array::of_view_mut(&self.view).moved(offset))
     }
 }
 
@@ -171,32 +170,28 @@ impl<T: Real, K: FieldKind, R: Rule> Kernel for Job<'_, '_, T, K, R> {
         let mut loaded = None;
         for unit in plan.units(problem, job) {
             let here = &Here { call, problem, unit, s: scratch };
-            // SAFETY: units lie within the checked views, and no two of them share an element of y or of the state: the strides of
-            // written views were checked, and no state serves two rows.
-            unsafe {
-                let Some(row) = problem.rows[unit.batch] else {
-                    scratch.sum.clear(unit.channels);
-                    here.store_y(simd);
-                    continue;
-                };
-                // one vector of real exponentials takes its factor log2(e) along with the step, which serves all vectors of a channel
-                let by_step = states::short_steps::<K, R>() && plan.axis == Axis::States && !plan.uniform;
-                outline(simd, Prepare { here, binary: by_step });
-                let groups = Some((unit.batch, unit.head / problem.b.1, unit.head / problem.c.1));
-                if loaded != groups {
-                    here.load_maps::<K, S>(simd);
-                    loaded = groups;
-                }
-                if plan.uniform && problem.dstate > 0 {
-                    here.shared_decay::<K, R, S>(simd);
-                }
-                match (plan.axis, plan.uniform) {
-                    (Axis::States, false) => along_states::<T, K, R, S, false>(simd, here, row),
-                    (Axis::States, true) => along_states::<T, K, R, S, true>(simd, here, row),
-                    (Axis::Channels, uniform) => along_channels::<T, K, R, S>(simd, here, row, uniform),
-                }
-                outline(simd, Finish { here });
+            let Some(row) = problem.rows[unit.batch] else {
+                scratch.sum.clear(unit.channels);
+                here.store_y(simd);
+                continue;
+            };
+            // one vector of real exponentials takes its factor log2(e) along with the step, which serves all vectors of a channel
+            let by_step = states::short_steps::<K, R>() && plan.axis == Axis::States && !plan.uniform;
+            simd.call(Prepare { here, binary: by_step });
+            let groups = Some((unit.batch, unit.head / problem.b.1, unit.head / problem.c.1));
+            if loaded != groups {
+                here.load_maps::<K, S>(simd);
+                loaded = groups;
             }
+            if plan.uniform && problem.dstate > 0 {
+                here.shared_decay::<K, R, S>(simd);
+            }
+            match (plan.axis, plan.uniform) {
+                (Axis::States, false) => along_states::<T, K, R, S, false>(simd, here, row),
+                (Axis::States, true) => along_states::<T, K, R, S, true>(simd, here, row),
+                (Axis::Channels, uniform) => along_channels::<T, K, R, S>(simd, here, row, uniform),
+            }
+            simd.call(Finish { here });
         }
     }
 }
@@ -211,8 +206,7 @@ impl<T: Real> Kernel for Prepare<'_, '_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        // SAFETY: `Job`, the only maker of this, has units that lie within the problem.
-        unsafe { self.here.prepare(simd, self.binary) }
+        self.here.prepare(simd, self.binary)
     }
 }
 
@@ -225,21 +219,15 @@ impl<T: Real> Kernel for Finish<'_, '_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        // SAFETY: as above.
-        unsafe { self.here.finish(simd) }
+        self.here.finish(simd)
     }
 }
 
 /// The stages of a unit.
 impl<T: Real> Here<'_, '_, T> {
     /// One number for each channel of the unit, as whole vectors: where they lie if they can be used there, else loaded into a row.
-    ///
-    /// # Safety
-    /// - The unit lies within the problem.
-    /// - No other thread has it or the arrays.
-    /// - The row has room for a block.
     #[inline(always)]
-    unsafe fn channel_row<S: Isa>(&self, simd: S, operand: &Operand<'_>, row: Array<T>) -> *const T {
+    fn channel_row<S: Isa>(&self, simd: S, operand: &Operand<'_>, row: Array<T>) -> Array<T> {
         let unit = self.unit;
         if let Some(there) = operand.direct_row::<T>(unit, T::lanes::<S>()) {
             return there;
@@ -247,140 +235,105 @@ impl<T: Real> Here<'_, '_, T> {
         let padded = unit.channels.next_multiple_of(T::lanes::<S>());
         debug_assert!(padded <= BLOCK && row.has(0, padded), "the row has room for the unit");
         let area = operand.plane(unit.batch, unit.head, unit.first, 2, 0).area(unit.channels, 1);
-        // SAFETY: the contract above.
-        unsafe { tile::load(simd, area, padded, Tile::new(row, BLOCK)) }
-        row.ptr()
+        tile::load(simd, area, padded, Tile::new(row, BLOCK));
+        row
     }
 
     /// x, the processed steps, and what B is multiplied with; the decay's steps in units of log2(e) if `binary`.
-    ///
-    /// # Safety
-    /// - The unit lies within the problem.
-    /// - No other thread has it or the arrays.
     #[inline(always)]
-    unsafe fn prepare<S: Isa>(&self, simd: S, binary: bool) {
+    fn prepare<S: Isa>(&self, simd: S, binary: bool) {
         let Here { problem, unit, s, .. } = *self;
         debug_assert!(unit.channels <= BLOCK, "at most a block of channels");
         let step = StepSize { softplus: problem.dt_softplus, limit: problem.dt_limit };
         let factor = V::constant(simd, if binary { core::f64::consts::LOG2_E } else { 1.0 });
-        // SAFETY: the contract above; the rows are BLOCK long, a multiple of every vector.
-        unsafe {
-            let x_row = self.channel_row(simd, &problem.x, s.x);
-            let dt_row = self.channel_row(simd, &problem.dt, s.dt);
-            let bias = problem.dt_bias.as_ref().map(|bias| self.channel_row(simd, bias, s.other));
-            let dt_a_row = problem.dt_a.as_ref().map(|dt_a| self.channel_row(simd, dt_a, s.dt_a));
-            for at in (0..unit.channels).step_by(T::lanes::<S>()) {
-                let mut dt = V::load(simd, dt_row.add(at));
-                if let Some(bias) = bias {
-                    dt = dt + V::load(simd, bias.add(at));
-                }
-                let [[dt], _] = step.of::<T, S, 1, false>([dt]);
-                s.dt.store(at, dt);
-                let dt_a = match dt_a_row {
-                    Some(row) => V::load(simd, row.add(at)),
-                    None => dt,
-                };
-                s.dt_a.store(at, dt_a * factor);
-                let x = V::load(simd, x_row.add(at));
-                s.u.store(at, if problem.discretization == Discretization::Dirac { x } else { x * dt });
+        let x_row = self.channel_row(simd, &problem.x, s.x);
+        let dt_row = self.channel_row(simd, &problem.dt, s.dt);
+        let bias = problem.dt_bias.as_ref().map(|bias| self.channel_row(simd, bias, s.other));
+        let dt_a_row = problem.dt_a.as_ref().map(|dt_a| self.channel_row(simd, dt_a, s.dt_a));
+        for at in (0..unit.channels).step_by(T::lanes::<S>()) {
+            let mut dt = dt_row.load(simd, at);
+            if let Some(bias) = bias {
+                dt = dt + bias.load(simd, at);
             }
+            let [[dt], _] = step.of::<T, S, 1, false>([dt]);
+            s.dt.store(at, dt);
+            let dt_a = match dt_a_row {
+                Some(row) => row.load(simd, at),
+                None => dt,
+            };
+            s.dt_a.store(at, dt_a * factor);
+            let x = x_row.load(simd, at);
+            s.u.store(at, if problem.discretization == Discretization::Dirac { x } else { x * dt });
         }
     }
 
     /// B and C of the unit's group.
-    ///
-    /// # Safety
-    /// - The unit lies within the problem.
-    /// - No other thread has it or the arrays.
     #[inline(always)]
-    unsafe fn load_maps<K: FieldKind, S: Isa>(&self, simd: S) {
+    fn load_maps<K: FieldKind, S: Isa>(&self, simd: S) {
         let Here { problem, unit, s, .. } = *self;
         for ((map, heads), to) in [(&problem.b, s.b), (&problem.c, s.c)] {
             let plane = map.plane(unit.batch, unit.head / heads, 0, 3, 0);
-            // SAFETY: the contract above; there is room for every vector of states.
-            unsafe { load_states::<T, K, S>(simd, plane.area(problem.dstate, 1), to) }
+            load_states::<T, K, S>(simd, plane.area(problem.dstate, 1), to)
         }
     }
 
     /// Decay and gain of each channel where `a` is the same for all its states, of which there are some.
-    ///
-    /// # Safety
-    /// - The unit lies within the problem.
-    /// - No other thread has it or the arrays.
     #[inline(always)]
-    unsafe fn shared_decay<K: FieldKind, R: Rule, S: Isa>(&self, simd: S) {
+    fn shared_decay<K: FieldKind, R: Rule, S: Isa>(&self, simd: S) {
         let (Here { problem, unit, s, .. }, lanes) = (*self, T::lanes::<S>());
-        // SAFETY: the contract above; the rows hold a block of channels.
-        unsafe {
-            let real = if K::PARTS == 1 { self.channel_row(simd, &problem.a, s.decay) } else { s.decay.ptr() };
-            for at in (0..unit.channels).step_by(lanes) {
-                if K::PARTS > 1 {
-                    let plane = problem.a.plane(0, unit.head, unit.first + at, 2, 0);
-                    let area = plane.area(lanes.min(unit.channels - at), 1);
-                    tile::load_parts(simd, area, K::PARTS, lanes, s.decay.from(at * K::PARTS));
-                }
-                let (dt, dt_a) = (s.dt.load(simd, at), s.dt_a.load(simd, at));
-                let a = R::prepare(K::Of::<T, S>::load(simd, real.add(at * K::PARTS)));
-                let (decay, gain) = R::step(a, dt, dt_a, problem.dt_a.is_none());
-                s.decay.store_field(at * K::PARTS, decay);
-                s.gain.store_field(at * K::PARTS, gain);
+        let real = if K::PARTS == 1 { self.channel_row(simd, &problem.a, s.decay) } else { s.decay };
+        for at in (0..unit.channels).step_by(lanes) {
+            if K::PARTS > 1 {
+                let plane = problem.a.plane(0, unit.head, unit.first + at, 2, 0);
+                let area = plane.area(lanes.min(unit.channels - at), 1);
+                tile::load_parts(simd, area, K::PARTS, lanes, s.decay.from(at * K::PARTS));
             }
+            let (dt, dt_a) = (s.dt.load(simd, at), s.dt_a.load(simd, at));
+            let a = R::prepare(real.load_field::<S, K::Of<T, S>>(simd, at * K::PARTS));
+            let (decay, gain) = R::step(a, dt, dt_a, problem.dt_a.is_none());
+            s.decay.store_field(at * K::PARTS, decay);
+            s.gain.store_field(at * K::PARTS, gain);
         }
     }
 
     /// Skip, gate, and the way out.
-    ///
-    /// # Safety
-    /// - The unit lies within the problem.
-    /// - No other thread has it or the arrays.
     #[inline(always)]
-    unsafe fn finish<S: Isa>(&self, simd: S) {
+    fn finish<S: Isa>(&self, simd: S) {
         let (Here { call, problem, unit, s }, lanes) = (*self, T::lanes::<S>());
         let factor = V::constant(simd, if problem.complex { 2.0 } else { 1.0 });
         let direct = call.y.direct_row::<T>(unit, lanes);
-        let y_row = direct.unwrap_or(s.sum.ptr());
-        // SAFETY: the contract above; the rows are BLOCK long, a multiple of every vector.
-        unsafe {
-            let x_row = self.channel_row(simd, &problem.x, s.x);
-            let d_row = problem.d.as_ref().map(|d| self.channel_row(simd, d, s.other));
-            let z_row = problem.z.as_ref().map(|z| self.channel_row(simd, z, s.gate));
-            for at in (0..unit.channels).step_by(lanes) {
-                let mut y = s.sum.load(simd, at) * factor;
-                if let Some(d) = d_row {
-                    y = V::load(simd, d.add(at)).mul_add(V::load(simd, x_row.add(at)), y);
-                }
-                if let Some(z) = z_row {
-                    y = y * silu(V::load(simd, z.add(at)));
-                }
-                y.store(y_row.add(at));
+        let y_row = direct.unwrap_or(s.sum);
+        let x_row = self.channel_row(simd, &problem.x, s.x);
+        let d_row = problem.d.as_ref().map(|d| self.channel_row(simd, d, s.other));
+        let z_row = problem.z.as_ref().map(|z| self.channel_row(simd, z, s.gate));
+        for at in (0..unit.channels).step_by(lanes) {
+            let mut y = s.sum.load(simd, at) * factor;
+            if let Some(d) = d_row {
+                y = d.load(simd, at).mul_add(x_row.load(simd, at), y);
             }
-            if direct.is_none() {
-                self.store_y(simd);
+            if let Some(z) = z_row {
+                y = y * silu(z.load(simd, at));
             }
+            y_row.store(at, y);
+        }
+        if direct.is_none() {
+            self.store_y(simd);
         }
     }
 
     /// Stores the sums.
-    ///
-    /// # Safety
-    /// - The unit lies within the problem.
-    /// - No other thread has it or the arrays.
     #[inline(always)]
-    unsafe fn store_y<S: Isa>(&self, simd: S) {
+    fn store_y<S: Isa>(&self, simd: S) {
         let Unit { batch, head, first, channels, .. } = self.unit;
         let to = self.call.y.plane(batch, head, first, 2, 0).area(channels, 1);
-        // SAFETY: the contract above.
-        unsafe { tile::store(simd, Tile::new(self.s.sum, BLOCK), to) }
+        tile::store(simd, Tile::new(self.s.sum, BLOCK), to)
     }
 }
 
 /// `h <- decay h + gain input`; gives `sum + Re(c h)`.
-///
-/// # Safety
-/// One field vector can be read and written at `h`.
 #[inline(always)]
-unsafe fn advance<T: Real, S: Isa, F: Field<T, S>>(
-    h: *mut T,
+fn advance<T: Real, S: Isa, F: Field<T, S>>(
+    h: Array<T>,
     (decay, gain): (F, F),
     has_gain: bool,
     input: F,
@@ -388,10 +341,7 @@ unsafe fn advance<T: Real, S: Isa, F: Field<T, S>>(
     sum: V<T, S>,
 ) -> V<T, S> {
     let input = if has_gain { gain * input } else { input };
-    // SAFETY: a field vector can be read and written there, by the contract above.
-    unsafe {
-        let next = decay.mul_add(F::load(sum.simd(), h), input);
-        next.store(h);
-        next.re_mul_add(c, sum)
-    }
+    let next = decay.mul_add(h.load_field(sum.simd(), 0), input);
+    h.store_field(0, next);
+    next.re_mul_add(c, sum)
 }

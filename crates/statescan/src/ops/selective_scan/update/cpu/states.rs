@@ -28,17 +28,17 @@ pub(super) fn short_steps<K: FieldKind, R: Rule>() -> bool {
 
 impl Operand<'_> {
     /// Vectors of the states of a channel where they lie, if they are there.
-    fn direct<T: Real>(&self, states: usize, lanes: usize, place: (usize, usize, usize)) -> Option<Rows<*const T>> {
-        let ptr = self.view.as_ptr().cast::<T>().wrapping_offset(start(&self.strides, place));
-        is_direct::<T>(&self.strides, self.view.dtype(), states, lanes).then(|| Rows::direct(ptr, &self.strides, lanes))
+    fn direct<T: Real>(&self, states: usize, lanes: usize, place: (usize, usize, usize)) -> Option<Rows<T>> {
+        let there = || Array::of_view(&self.view).moved(start(&self.strides, place));
+        is_direct::<T>(&self.strides, self.view.dtype(), states, lanes).then(|| Rows::direct(there(), &self.strides, lanes))
     }
 }
 
 impl Target {
     /// As [`Operand::direct`].
-    fn direct<T: Real>(&self, states: usize, lanes: usize, place: (usize, usize, usize)) -> Option<Rows<*mut T>> {
-        let ptr = self.view.as_mut_ptr().cast::<T>().wrapping_offset(start(&self.strides, place));
-        is_direct::<T>(&self.strides, self.view.dtype(), states, lanes).then(|| Rows::direct(ptr, &self.strides, lanes))
+    fn direct<T: Real>(&self, states: usize, lanes: usize, place: (usize, usize, usize)) -> Option<Rows<T>> {
+        let there = || Array::of_view_mut(&self.view).moved(start(&self.strides, place));
+        is_direct::<T>(&self.strides, self.view.dtype(), states, lanes).then(|| Rows::direct(there(), &self.strides, lanes))
     }
 }
 
@@ -47,80 +47,52 @@ fn is_direct<T: Real>(strides: &[isize; 4], dtype: DType, states: usize, lanes: 
     strides[3] == 1 && states.is_multiple_of(lanes) && dtype == T::DTYPE
 }
 
-/// Vectors of states of a group of channels, from an address of type `P`.
+/// Vectors of states of a group of channels.
 #[derive(Clone, Copy)]
-struct Rows<P> {
-    ptr: P,
+struct Rows<T> {
+    array: Array<T>,
     channel_step: isize,
     vector_step: usize,
 }
 
-impl<P> Rows<P> {
+impl<T> Rows<T> {
     /// Where they lie.
-    fn direct(ptr: P, strides: &[isize; 4], lanes: usize) -> Self {
-        Rows { ptr, channel_step: strides[2], vector_step: lanes }
+    fn direct(array: Array<T>, strides: &[isize; 4], lanes: usize) -> Self {
+        Rows { array, channel_step: strides[2], vector_step: lanes }
     }
 
     /// In a tile that was loaded by [`load_states`].
-    fn staged(ptr: P, channels: usize, step: usize) -> Self {
-        Rows { ptr, channel_step: step as isize, vector_step: channels * step }
+    fn staged(array: Array<T>, channels: usize, step: usize) -> Self {
+        Rows { array, channel_step: step as isize, vector_step: channels * step }
     }
 
-    #[inline(always)]
-    fn offset(&self, channel: usize, vector: usize) -> isize {
-        channel as isize * self.channel_step + (vector * self.vector_step) as isize
-    }
-}
-
-impl<T> Rows<*const T> {
     /// Those from a channel on.
     #[inline(always)]
     fn from(self, channel: usize) -> Self {
-        Rows { ptr: self.at(channel, 0), ..self }
+        Rows { array: self.at(channel, 0), ..self }
     }
 
     #[inline(always)]
-    fn at(&self, channel: usize, vector: usize) -> *const T {
-        self.ptr.wrapping_offset(self.offset(channel, vector))
-    }
-}
-
-impl<T> Rows<*mut T> {
-    /// Those from a channel on.
-    #[inline(always)]
-    fn from(self, channel: usize) -> Self {
-        Rows { ptr: self.at(channel, 0), ..self }
-    }
-
-    #[inline(always)]
-    fn at(&self, channel: usize, vector: usize) -> *mut T {
-        self.ptr.wrapping_offset(self.offset(channel, vector))
+    fn at(&self, channel: usize, vector: usize) -> Array<T> {
+        self.array.moved(channel as isize * self.channel_step + (vector * self.vector_step) as isize)
     }
 }
 
 /// Loads states as (vector of states, channel, part, lane) from an area whose lanes are states and whose steps are channels; lanes after the
 /// last are zero.
-///
-/// # Safety
-/// - The area can be read.
-/// - `to` is this thread's and has room.
 #[inline(always)]
-pub(super) unsafe fn load_states<T: Real, K: FieldKind, S: Isa>(simd: S, from: Area, to: Array<T>) {
+pub(super) fn load_states<T: Real, K: FieldKind, S: Isa>(simd: S, from: Area, to: Array<T>) {
     let (lanes, Area { plane, lanes: states, steps: channels }) = (T::lanes::<S>(), from);
     debug_assert!(to.has(0, states.next_multiple_of(lanes) * channels * K::PARTS), "room for whole vectors of states");
     for (i, n) in (0..states).step_by(lanes).enumerate() {
         let (area, to) = (plane.at(n, 0).area(lanes.min(states - n), channels), to.from(i * channels * K::PARTS * lanes));
-        // SAFETY: the area can be read, and there is room, by the contract above.
-        unsafe { tile::load_parts(simd, area, K::PARTS, lanes, to) };
+        tile::load_parts(simd, area, K::PARTS, lanes, to);
     }
 }
 
 /// The states of a unit.
-///
-/// # Safety
-/// The unit lies within the problem.
 #[inline(always)]
-pub(super) unsafe fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const UNIFORM: bool>(
+pub(super) fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const UNIFORM: bool>(
     simd: S,
     here: &Here<'_, '_, T>,
     row: usize,
@@ -135,45 +107,42 @@ pub(super) unsafe fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const 
         let channels = GROUP.min(unit.channels - first);
         let staged = call.state.plane(row, unit.head, unit.first + first, 3, 2).area(states, channels);
         let whole = if short_steps::<K, R>() { channels - channels % TOGETHER } else { 0 };
-        // SAFETY: the contract above; tiles have room for a group of channels with all their states.
-        unsafe {
-            let h = match state {
-                Some(rows) => rows.from(first),
-                None => {
-                    load_states::<T, K, S>(simd, staged.read(), s.state);
-                    Rows::staged(s.state.at(0, vectors * channels * step), channels, step)
-                }
-            };
-            let a = match all {
-                // not read where one decay serves all states
-                _ if UNIFORM => Rows::staged(s.a.ptr().cast_const(), channels, step),
-                Some(rows) => rows.from(first),
-                None => {
-                    let plane = problem.a.plane(0, unit.head, unit.first + first, 3, 2);
-                    load_states::<T, K, S>(simd, plane.area(states, channels), s.a);
-                    Rows::staged(s.a.at(0, vectors * channels * step).cast_const(), channels, step)
-                }
-            };
-            let walk = Walk { h, a, inputs, first, vectors, shared, partial: s.partial };
-            // a loop that is known to end after one vector keeps its addresses in registers: 6 % of the time of a step
-            let single = Walk { vectors: 1, ..walk };
-            for i in (0..whole).step_by(TOGETHER) {
-                match vectors {
-                    1 => single.channels::<K, R, S, UNIFORM, TOGETHER>(simd, i),
-                    _ => walk.channels::<K, R, S, UNIFORM, TOGETHER>(simd, i),
-                }
+        let h = match state {
+            Some(rows) => rows.from(first),
+            None => {
+                load_states::<T, K, S>(simd, staged.read(), s.state);
+                Rows::staged(s.state, channels, step)
             }
-            for i in whole..channels {
-                walk.channels::<K, R, S, UNIFORM, 1>(simd, i);
+        };
+        let a = match all {
+            // not read where one decay serves all states
+            _ if UNIFORM => Rows::staged(s.a, channels, step),
+            Some(rows) => rows.from(first),
+            None => {
+                let plane = problem.a.plane(0, unit.head, unit.first + first, 3, 2);
+                load_states::<T, K, S>(simd, plane.area(states, channels), s.a);
+                Rows::staged(s.a, channels, step)
             }
-            for at in (0..GROUP).step_by(lanes) {
-                s.sum.store(first + at, V::sum_rows(simd, s.partial.at(at * lanes, lanes * lanes), lanes));
+        };
+        let walk = Walk { h, a, inputs, first, vectors, shared, partial: s.partial };
+        // a loop that is known to end after one vector keeps its addresses in registers: 6 % of the time of a step
+        let single = Walk { vectors: 1, ..walk };
+        for i in (0..whole).step_by(TOGETHER) {
+            match vectors {
+                1 => single.channels::<K, R, S, UNIFORM, TOGETHER>(simd, i),
+                _ => walk.channels::<K, R, S, UNIFORM, TOGETHER>(simd, i),
             }
-            if state.is_none() {
-                for (i, n) in (0..states).step_by(lanes).enumerate() {
-                    let to = staged.plane.at(n, 0).area(lanes.min(states - n), channels);
-                    tile::store_parts(simd, s.state.from(i * channels * step), K::PARTS, lanes, to);
-                }
+        }
+        for i in whole..channels {
+            walk.channels::<K, R, S, UNIFORM, 1>(simd, i);
+        }
+        for at in (0..GROUP).step_by(lanes) {
+            s.sum.store(first + at, s.partial.sum_rows(simd, at * lanes, lanes));
+        }
+        if state.is_none() {
+            for (i, n) in (0..states).step_by(lanes).enumerate() {
+                let to = staged.plane.at(n, 0).area(lanes.min(states - n), channels);
+                tile::store_parts(simd, s.state.from(i * channels * step), K::PARTS, lanes, to);
             }
         }
     }
@@ -200,8 +169,8 @@ impl<T> Inputs<T> {
 /// The states of a group of channels.
 #[derive(Clone, Copy)]
 struct Walk<T> {
-    h: Rows<*mut T>,
-    a: Rows<*const T>,
+    h: Rows<T>,
+    a: Rows<T>,
     inputs: Inputs<T>,
     /// The group's first channel, of the unit's.
     first: usize,
@@ -214,11 +183,8 @@ struct Walk<T> {
 
 impl<T: Real> Walk<T> {
     /// Moves the states of `COUNT` channels of the group on, from channel `i`; writes a vector of partial sums of `y` for each.
-    ///
-    /// # Safety
-    /// The channels lie inside the group, whose states, inputs and partial sums are there.
     #[inline(always)]
-    unsafe fn channels<K: FieldKind, R: Rule, S: Isa, const UNIFORM: bool, const COUNT: usize>(self, simd: S, i: usize) {
+    fn channels<K: FieldKind, R: Rule, S: Isa, const UNIFORM: bool, const COUNT: usize>(self, simd: S, i: usize) {
         let Walk { h, a, inputs, first, vectors, shared, partial } = self;
         let lanes = T::lanes::<S>();
         debug_assert!(i + COUNT <= GROUP, "channels of a group");
@@ -228,34 +194,31 @@ impl<T: Real> Walk<T> {
         let none = K::Of::<T, S>::zero(simd);
         // decay and gain of a channel, or of one vector of its states
         let mut factors = [(none, none); COUNT];
-        // SAFETY: states, inputs and sums of these channels are there, by the contract above.
-        unsafe {
-            for r in 0..COUNT {
-                let at = first + i + r;
-                (dt[r], dt_a[r]) = (V::splat(simd, *inputs.dt.at(at, 1)), V::splat(simd, *inputs.dt_a.at(at, 1)));
-                u[r] = V::splat(simd, *inputs.u.at(at, 1));
-                let (lane, reach) = ((at / lanes) * K::PARTS * lanes + at % lanes, (K::PARTS - 1) * lanes + 1);
-                factors[r].0 = K::Of::<T, S>::broadcast(simd, inputs.decay.at(lane, reach), lanes);
-                factors[r].1 = K::Of::<T, S>::broadcast(simd, inputs.gain.at(lane, reach), lanes);
-            }
-            for v in 0..vectors {
-                if !UNIFORM {
-                    for r in 0..COUNT {
-                        let a = K::Of::<T, S>::load(simd, a.at(i + r, v));
-                        let prepared = if short_steps::<K, R>() { a } else { R::prepare(a) };
-                        factors[r] = R::step(prepared, dt[r], dt_a[r], shared);
-                    }
-                }
-                let map = v * K::PARTS * lanes;
-                let b: K::Of<T, S> = inputs.b.load_field(simd, map);
-                let c = inputs.c.load_field(simd, map);
+        for r in 0..COUNT {
+            let at = first + i + r;
+            (dt[r], dt_a[r]) = (V::splat(simd, inputs.dt.get(at)), V::splat(simd, inputs.dt_a.get(at)));
+            u[r] = V::splat(simd, inputs.u.get(at));
+            let lane = (at / lanes) * K::PARTS * lanes + at % lanes;
+            factors[r].0 = inputs.decay.broadcast_field(simd, lane, lanes);
+            factors[r].1 = inputs.gain.broadcast_field(simd, lane, lanes);
+        }
+        for v in 0..vectors {
+            if !UNIFORM {
                 for r in 0..COUNT {
-                    sum[r] = advance::<T, S, K::Of<T, S>>(h.at(i + r, v), factors[r], R::GAIN, b.scale(u[r]), c, sum[r]);
+                    let a: K::Of<T, S> = a.at(i + r, v).load_field(simd, 0);
+                    let prepared = if short_steps::<K, R>() { a } else { R::prepare(a) };
+                    factors[r] = R::step(prepared, dt[r], dt_a[r], shared);
                 }
             }
+            let map = v * K::PARTS * lanes;
+            let b: K::Of<T, S> = inputs.b.load_field(simd, map);
+            let c = inputs.c.load_field(simd, map);
             for r in 0..COUNT {
-                partial.store((i + r) * lanes, sum[r]);
+                sum[r] = advance::<T, S, K::Of<T, S>>(h.at(i + r, v), factors[r], R::GAIN, b.scale(u[r]), c, sum[r]);
             }
+        }
+        for r in 0..COUNT {
+            partial.store((i + r) * lanes, sum[r]);
         }
     }
 }

@@ -30,8 +30,7 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     let rows: Vec<(usize, usize)> = problem.rows.iter().enumerate().filter_map(|(b, row)| row.map(|row| (b, row))).collect();
     let mut inputs = vec![T::default(); 2 * problem.batch * problem.dim];
     let area = Plane::of(&problem.u, 1, 0).area(problem.dim, problem.batch);
-    // SAFETY: the area is the whole view, and the inputs have room for it.
-    unsafe { tile::load_parts_on(level, area, 2, problem.dim, Array::of(&mut inputs)) };
+    tile::load_parts_on(level, area, 2, problem.dim, Array::of(&mut inputs));
     let mut states = vec![T::default(); 2 * problem.batch * problem.dstate];
     let (width, states) = (level.lanes(problem.double), Array::of(&mut states));
     let step = &Step { problem, targets, plan, rows: &rows, inputs: Array::of(&mut inputs), states };
@@ -76,37 +75,30 @@ impl<T: Real> Scratch<T> {
 
     /// `sums[i] = M inputs[row of i]` for one vector of outputs, in as many lanes as the map's area has; its steps are the inputs, which are
     /// (row, part, input).
-    ///
-    /// # Safety
-    /// - The area can be read, and has no more lanes than a vector.
-    /// - There are at most [`ROWS`] rows, all of which have inputs.
     #[inline(always)]
-    unsafe fn apply<S: Isa>(&self, simd: S, map: Area, inputs: Array<T>, rows: &[(usize, usize)]) {
+    fn apply<S: Isa>(&self, simd: S, map: Area, inputs: Array<T>, rows: &[(usize, usize)]) {
         let &Scratch { tile, sums, .. } = self;
         let (width, zero, len) = (T::lanes::<S>(), Cx::<T, S>::zero(simd), map.steps);
         let step = 2 * width;
-        // SAFETY: the contract above; the tile and the sums have room.
-        unsafe {
-            for i in 0..rows.len() {
-                sums.store_field(i * step, zero);
-            }
-            for start in (0..len).step_by(STEPS) {
-                let steps = STEPS.min(len - start);
-                tile::load_parts(simd, map.plane.at(0, start).area(map.lanes, steps), 2, width, tile);
-                for (i, &(b, _)) in rows.iter().enumerate() {
-                    let input = inputs.at(2 * b * len + start, len + steps).cast_const();
-                    // two sums, since one would wait for itself
-                    let (mut even, mut odd): (Cx<T, S>, _) = (sums.load_field(simd, i * step), zero);
-                    for t in (0..steps).step_by(2) {
-                        let factor: Cx<T, S> = tile.load_field(simd, t * step);
-                        even = factor.mul_add(Cx::broadcast(simd, input.add(t), len), even);
-                        if t + 1 < steps {
-                            let factor: Cx<T, S> = tile.load_field(simd, (t + 1) * step);
-                            odd = factor.mul_add(Cx::broadcast(simd, input.add(t + 1), len), odd);
-                        }
+        for i in 0..rows.len() {
+            sums.store_field(i * step, zero);
+        }
+        for start in (0..len).step_by(STEPS) {
+            let steps = STEPS.min(len - start);
+            tile::load_parts(simd, map.plane.at(0, start).area(map.lanes, steps), 2, width, tile);
+            for (i, &(b, _)) in rows.iter().enumerate() {
+                let input = inputs.from(2 * b * len + start);
+                // two sums, since one would wait for itself
+                let (mut even, mut odd): (Cx<T, S>, _) = (sums.load_field(simd, i * step), zero);
+                for t in (0..steps).step_by(2) {
+                    let factor: Cx<T, S> = tile.load_field(simd, t * step);
+                    even = factor.mul_add(input.broadcast_field(simd, t, len), even);
+                    if t + 1 < steps {
+                        let factor: Cx<T, S> = tile.load_field(simd, (t + 1) * step);
+                        odd = factor.mul_add(input.broadcast_field(simd, t + 1, len), odd);
                     }
-                    sums.store_field(i * step, even + odd);
                 }
+                sums.store_field(i * step, even + odd);
             }
         }
     }
@@ -129,14 +121,11 @@ impl<T: Real> Kernel for StateJob<'_, '_, '_, T> {
         for first in block.clone().step_by(width) {
             let count = width.min(block.end - first);
             let map = Plane::of(&problem.b, 0, 1).at(first, 0).area(count, problem.dim);
-            // SAFETY: the block's states of every row are this job's.
-            unsafe {
-                let a = load_vector::<T, S>(simd, Plane::of(&problem.a, 0, 0).at(first, 0), count, self.scratch.d);
-                for rows in rows.chunks(ROWS) {
-                    self.scratch.apply(simd, map, *inputs, rows);
-                    for i in 0..rows.len() {
-                        self.advance(simd, (first, count), a, rows, i);
-                    }
+            let a = load_vector::<T, S>(simd, Plane::of(&problem.a, 0, 0).at(first, 0), count, self.scratch.d);
+            for rows in rows.chunks(ROWS) {
+                self.scratch.apply(simd, map, *inputs, rows);
+                for i in 0..rows.len() {
+                    self.advance(simd, (first, count), a, rows, i);
                 }
             }
         }
@@ -145,48 +134,36 @@ impl<T: Real> Kernel for StateJob<'_, '_, '_, T> {
 
 impl<T: Real> StateJob<'_, '_, '_, T> {
     /// Moves a vector of states of the `i`-th of some rows on, for which the input is in the sums.
-    ///
-    /// # Safety
-    /// The states of the row are this job's.
     #[inline(always)]
-    unsafe fn advance<S: Isa>(&self, simd: S, (first, count): (usize, usize), a: Cx<T, S>, rows: &[(usize, usize)], i: usize) {
+    fn advance<S: Isa>(&self, simd: S, (first, count): (usize, usize), a: Cx<T, S>, rows: &[(usize, usize)], i: usize) {
         let Step { problem, targets, states, .. } = self.step;
         let &Scratch { sums, d, da, values, .. } = &self.scratch;
         let (width, (b, row), zero) = (T::lanes::<S>(), rows[i], Cx::zero(simd));
-        // SAFETY: the contract above; each array has a complex vector.
-        unsafe {
-            let load = |view: &View<'_>, to: Array<T>| {
-                tile::load_parts(simd, Plane::of(view, 1, 0).at(first, b).area(count, 1), 1, width, to);
-                Steps::new(to, 0)
-            };
-            let own = problem.delta_a.as_ref().map(|view| load(view, da));
-            let shared = load(&problem.delta, d);
-            let deltas = Deltas { d: shared, da: own.unwrap_or(shared), shared: own.is_none(), constant: true };
-            rule::values(simd, problem.discretization, a, deltas, 1, values);
-            let state = PlaneMut::of(&targets.state, 1, 0).at(first, row);
-            let x = load_vector::<T, S>(simd, state.read(), count, d);
-            let driven = values.input.load_field::<S, Cx<T, S>>(simd, 0).mul_add(sums.load_field(simd, 2 * i * width), zero);
-            let x = values.decay.load_field::<S, Cx<T, S>>(simd, 0).mul_add(x, driven);
-            d.store_field(0, x);
-            for part in 0..2 {
-                let to = states.slice((2 * b + part) * problem.dstate + first, count);
-                to.copy_from_slice(d.slice(part * width, count));
-            }
-            tile::store_parts(simd, d, 2, width, state.area(count, 1));
+        let load = |view: &View<'_>, to: Array<T>| {
+            tile::load_parts(simd, Plane::of(view, 1, 0).at(first, b).area(count, 1), 1, width, to);
+            Steps::new(to, 0)
+        };
+        let own = problem.delta_a.as_ref().map(|view| load(view, da));
+        let shared = load(&problem.delta, d);
+        let deltas = Deltas { d: shared, da: own.unwrap_or(shared), shared: own.is_none(), constant: true };
+        rule::values(simd, problem.discretization, a, deltas, 1, values);
+        let state = PlaneMut::of(&targets.state, 1, 0).at(first, row);
+        let x = load_vector::<T, S>(simd, state.read(), count, d);
+        let driven = values.input.load_field::<S, Cx<T, S>>(simd, 0).mul_add(sums.load_field(simd, 2 * i * width), zero);
+        let x = values.decay.load_field::<S, Cx<T, S>>(simd, 0).mul_add(x, driven);
+        d.store_field(0, x);
+        for part in 0..2 {
+            let to = states.slice((2 * b + part) * problem.dstate + first, count);
+            to.copy_from_slice(d.slice(part * width, count));
         }
+        tile::store_parts(simd, d, 2, width, state.area(count, 1));
     }
 }
 
-/// # Safety
-/// - The plane has `count` lanes, no more than a vector.
-/// - `vector` has room for a complex vector.
 #[inline(always)]
-unsafe fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, count: usize, vector: Array<T>) -> Cx<T, S> {
-    // SAFETY: the contract above.
-    unsafe {
-        tile::load_parts(simd, plane.area(count, 1), 2, T::lanes::<S>(), vector);
-        vector.load_field(simd, 0)
-    }
+fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, count: usize, vector: Array<T>) -> Cx<T, S> {
+    tile::load_parts(simd, plane.area(count, 1), 2, T::lanes::<S>(), vector);
+    vector.load_field(simd, 0)
 }
 
 /// Computes a block of outputs, in all rows.
@@ -206,20 +183,17 @@ impl<T: Real> Kernel for OutputJob<'_, '_, '_, T> {
         for first in block.clone().step_by(width) {
             let count = width.min(block.end - first);
             let map = Plane::of(&problem.c, 0, 1).at(first, 0).area(count, problem.dstate);
-            // SAFETY: the block's outputs of every row are this job's.
-            unsafe {
-                for (b, _) in problem.rows.iter().enumerate().filter(|(_, row)| row.is_none()) {
-                    self.store(simd, (first, count), b, Cx::<T, S>::zero(simd));
-                }
-                let d = match &problem.d {
-                    Some(view) => load_vector(simd, Plane::of(view, 0, 0).at(first, 0), count, self.scratch.d).re,
-                    None => V::constant(simd, 0.0),
-                };
-                for rows in rows.chunks(ROWS) {
-                    self.scratch.apply(simd, map, *states, rows);
-                    for (i, &(b, _)) in rows.iter().enumerate() {
-                        self.output(simd, (first, count), d, i, b);
-                    }
+            for (b, _) in problem.rows.iter().enumerate().filter(|(_, row)| row.is_none()) {
+                self.store(simd, (first, count), b, Cx::<T, S>::zero(simd));
+            }
+            let d = match &problem.d {
+                Some(view) => load_vector(simd, Plane::of(view, 0, 0).at(first, 0), count, self.scratch.d).re,
+                None => V::constant(simd, 0.0),
+            };
+            for rows in rows.chunks(ROWS) {
+                self.scratch.apply(simd, map, *states, rows);
+                for (i, &(b, _)) in rows.iter().enumerate() {
+                    self.output(simd, (first, count), d, i, b);
                 }
             }
         }
@@ -228,38 +202,27 @@ impl<T: Real> Kernel for OutputJob<'_, '_, '_, T> {
 
 impl<T: Real> OutputJob<'_, '_, '_, T> {
     /// A vector of outputs of row `b`, whose sum is the `i`-th.
-    ///
-    /// # Safety
-    /// The outputs of the row are this job's.
     #[inline(always)]
-    unsafe fn output<S: Isa>(&self, simd: S, place: (usize, usize), d: V<T, S>, i: usize, b: usize) {
+    fn output<S: Isa>(&self, simd: S, place: (usize, usize), d: V<T, S>, i: usize, b: usize) {
         let Step { problem, inputs, .. } = self.step;
         let &Scratch { sums, d: vector, .. } = &self.scratch;
-        // SAFETY: the contract above; each array has a complex vector.
-        unsafe {
-            let mut y: Cx<T, S> = sums.load_field(simd, 2 * i * T::lanes::<S>());
-            if let Some(factor) = problem.real_factor {
-                y = y.scale(V::constant(simd, factor));
-            }
-            if problem.d.is_some() {
-                let (first, count) = place;
-                vector.slice(0, count).copy_from_slice(inputs.slice(2 * b * problem.dim + first, count));
-                y.re = d.mul_add(vector.load(simd, 0), y.re);
-            }
-            self.store(simd, place, b, y);
+        let mut y: Cx<T, S> = sums.load_field(simd, 2 * i * T::lanes::<S>());
+        if let Some(factor) = problem.real_factor {
+            y = y.scale(V::constant(simd, factor));
         }
+        if problem.d.is_some() {
+            let (first, count) = place;
+            vector.slice(0, count).copy_from_slice(inputs.slice(2 * b * problem.dim + first, count));
+            y.re = d.mul_add(vector.load(simd, 0), y.re);
+        }
+        self.store(simd, place, b, y);
     }
 
-    /// # Safety
-    /// As [`OutputJob::output`].
     #[inline(always)]
-    unsafe fn store<S: Isa>(&self, simd: S, (first, count): (usize, usize), b: usize, y: Cx<T, S>) {
+    fn store<S: Isa>(&self, simd: S, (first, count): (usize, usize), b: usize, y: Cx<T, S>) {
         let parts = if self.step.problem.real_factor.is_some() { 1 } else { 2 };
         let to = PlaneMut::of(&self.step.targets.y, 1, 0).at(first, b).area(count, 1);
-        // SAFETY: the contract of `OutputJob::output`; the vector has room for a complex one.
-        unsafe {
-            self.scratch.d.store_field(0, y);
-            tile::store_parts(simd, self.scratch.d, parts, T::lanes::<S>(), to);
-        }
+        self.scratch.d.store_field(0, y);
+        tile::store_parts(simd, self.scratch.d, parts, T::lanes::<S>(), to);
     }
 }
