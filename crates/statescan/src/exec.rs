@@ -171,20 +171,20 @@ impl Exec {
         });
     }
 
-    /// Runs `job(scratch, chain, piece)` for every piece of every chain, those of one chain one after the other; otherwise as
-    /// [`Exec::for_each`]. What a chain carries from piece to piece is the job's to keep, and scratch may not.
-    pub(crate) fn for_each_piece<S>(
+    /// Runs `job(scratch, chain, slice)` for every slice of every chain, those of one chain one after the other; otherwise as
+    /// [`Exec::for_each`]. What a chain carries from slice to slice is the job's to keep, and scratch may not.
+    pub(crate) fn for_each_slice<S>(
         &self,
         chains: usize,
-        pieces: usize,
+        slices: usize,
         scratch: impl Fn() -> S + Sync,
         job: impl Fn(&mut S, usize, usize) + Sync,
     ) {
-        let (queue, came) = (Chains::new(chains, pieces, self.crew.is_none()), AtomicUsize::new(0));
+        let (queue, came) = (Chains::new(chains, slices, self.crew.is_none()), AtomicUsize::new(0));
         self.on_threads(chains, &|| {
             let (thread, mut own, mut last) = (came.fetch_add(1, Ordering::Relaxed), None, None);
-            while let Some((chain, piece)) = queue.next(thread, last) {
-                job(own.get_or_insert_with(&scratch), chain, piece);
+            while let Some((chain, slice)) = queue.next(thread, last) {
+                job(own.get_or_insert_with(&scratch), chain, slice);
                 last = Some(chain);
             }
         });
@@ -263,7 +263,7 @@ mod tests {
             at_work.lock().unwrap().remove(&std::thread::current().id());
             assert!(at_work.into_inner().unwrap().len() <= 3, "no more do work than were asked for");
             let done = AtomicUsize::new(0);
-            exec.for_each_piece(4, 5, || (), |(), _, _| _ = done.fetch_add(1, Ordering::Relaxed));
+            exec.for_each_slice(4, 5, || (), |(), _, _| _ = done.fetch_add(1, Ordering::Relaxed));
             assert_eq!(done.into_inner(), 20);
         }
     }

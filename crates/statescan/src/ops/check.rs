@@ -63,7 +63,7 @@ const MOST_STATES: usize = 1 << 20;
 /// be memory too small for what is written to it. So this comes before anything that depends on sizes.
 ///
 /// **It is enough.** Whatever an operation multiplies (lengths of scratch memory, partial sums, saved states and workspaces, numbers of jobs
-/// and of pieces of time), each size occurs in it once at most, divided by something or filled up to 16, which is less than twice what it
+/// and of slices of time), each size occurs in it once at most, divided by something or filled up to 16, which is less than twice what it
 /// counts as here. Besides, there are constants, such as 64 steps of a tile, and each size that does not occur leaves room for a factor of
 /// 16. How many bytes that makes for each unit of the product is the [`Limit`](super::signature::Limit) of each signature: 2^9 at most, and
 /// a megabyte at most that depends on no size. So nothing comes to more than 2^62 bytes, which is less than an allocation may have.

@@ -28,7 +28,7 @@ pub static SIGNATURE: Signature = Signature {
     limit: Limit {
         names: "batch x dim x max(seqlen, sequences)",
         bytes: 9,
-        what: "nine sums of a channel for each group of pieces, of which there are three for each step at most",
+        what: "nine sums of a channel for each group of slices, of which there are three for each step at most",
     },
     ..SCAN
 }

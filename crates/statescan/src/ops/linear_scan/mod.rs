@@ -13,7 +13,7 @@
 //! | -> final_state, decay | (..) | as h; `decay` is the product of all a |
 //!
 //! Each argument may have its own storage type and any strides; `a` may be expanded along any axis. Carried values are `f32`, or `f64`
-//! where `a` or `b` is. `decay` joins scans of pieces: a piece scanned from zero that is entered by a state `s` ends in
+//! where `a` or `b` is. `decay` joins scans of slices: a slice scanned from zero that is entered by a state `s` ends in
 //! `final_state + decay s`.
 //!
 //! `a[t] = 0` restarts a channel from `b[t]` as long as its state is finite; a NaN or an infinity times zero stays NaN. Operations that

@@ -1,7 +1,7 @@
-//! Backward: gradients by the inputs piece by piece, gradients by the filters summed over groups of pieces and then over the groups.
+//! Backward: gradients by the inputs slice by slice, gradients by the filters summed over groups of slices and then over the groups.
 
 use super::super::Problem;
-use super::plan::{Piece, Plan};
+use super::plan::{Plan, Slice};
 use super::tiling::Walk;
 use super::*;
 use crate::cpu::tile::AreaMut;
@@ -84,11 +84,11 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
         for (first, channels) in tiles(plan, problem.dim, block) {
             let (weight, bias) = (&problem.weight, problem.bias.as_ref());
             self.scratch.filters.load(simd, tiling, weight, bias, (first, channels));
-            for piece in plan.group(group) {
-                let steps = piece.end - piece.start;
-                let dx = self.targets.x.as_ref().map(|v| plane_mut(v, piece.batch).at(first, piece.start));
+            for slice in plan.group(group) {
+                let steps = slice.end - slice.start;
+                let dx = self.targets.x.as_ref().map(|v| plane_mut(v, slice.batch).at(first, slice.start));
                 let dx = dx.map(|plane| plane.area(channels, steps));
-                let Some(index) = piece.segment else {
+                let Some(index) = slice.segment else {
                     if let Some(dx) = dx {
                         tiling.zero(by_input, channels, 0, steps);
                         tiling.store(simd, by_input, dx);
@@ -97,32 +97,32 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                 };
                 let segment = &problem.segments.list[index];
                 let at = Window { tiling, problem, segment, first, channels };
-                self.sums(simd, piece, at);
-                self.inputs(simd, piece, at, dx);
+                self.sums(simd, slice, at);
+                self.inputs(simd, slice, at, dx);
             }
         }
     }
 }
 
-/// The stages of a piece, whose channels no other thread has; the filters are those of the channels.
+/// The stages of a slice, whose channels no other thread has; the filters are those of the channels.
 impl<T: Real> Job<'_, '_, T> {
     /// The gradient by the sums before silu, from position W-1 on, with zeros around it; adds to the gradients by the filters.
     #[inline(always)]
-    fn sums<S: Isa>(&mut self, simd: S, piece: &Piece, at: Window<'_, '_>) {
+    fn sums<S: Isa>(&mut self, simd: S, slice: &Slice, at: Window<'_, '_>) {
         let Window { tiling, problem, segment, first, channels } = at;
         let [window, by_y, by_sum, _] = self.scratch.tiles;
-        let (before, steps) = (problem.width - 1, piece.end - piece.start);
-        // steps after the piece whose sums reach back into it
-        let after = before.min(segment.end - piece.end);
+        let (before, steps) = (problem.width - 1, slice.end - slice.start);
+        // steps after the slice whose sums reach back into it
+        let after = before.min(segment.end - slice.end);
         let (from, count) = (tiling.at(before), steps + after);
         if problem.silu || self.sums.is_some() {
-            at.load(simd, piece.start, count, window);
+            at.load(simd, slice.start, count, window);
         }
         tiling.zero(by_sum, channels, 0, before);
         match &self.sources.y {
             None => tiling.zero(by_sum, channels, before, count),
             Some(dy) => {
-                let dy = plane(dy, piece.batch).at(first, piece.start).area(channels, count);
+                let dy = plane(dy, slice.batch).at(first, slice.start).area(channels, count);
                 let loaded = if problem.silu { by_y } else { by_sum };
                 tiling.load(simd, dy, loaded.from(from));
                 if problem.silu {
@@ -141,14 +141,14 @@ impl<T: Real> Job<'_, '_, T> {
         }
     }
 
-    /// The gradients by the inputs of a piece, and before its segment if that begins with it, from those by the sums.
+    /// The gradients by the inputs of a slice, and before its segment if that begins with it, from those by the sums.
     #[inline(always)]
-    fn inputs<S: Isa>(&self, simd: S, piece: &Piece, at: Window<'_, '_>, dx: Option<AreaMut>) {
+    fn inputs<S: Isa>(&self, simd: S, slice: &Slice, at: Window<'_, '_>, dx: Option<AreaMut>) {
         let Window { tiling, problem, segment, first, channels } = at;
         let [_, _, by_sum, by_input] = self.scratch.tiles;
-        let (before, steps) = (problem.width - 1, piece.end - piece.start);
-        // the first piece also reaches the inputs before its segment
-        let initial = self.targets.initial_states.as_ref().zip(segment.initial).filter(|_| piece.start == segment.start);
+        let (before, steps) = (problem.width - 1, slice.end - slice.start);
+        // the first slice also reaches the inputs before its segment
+        let initial = self.targets.initial_states.as_ref().zip(segment.initial).filter(|_| slice.start == segment.start);
         if dx.is_none() && initial.is_none() {
             return;
         }
@@ -159,7 +159,7 @@ impl<T: Real> Job<'_, '_, T> {
         if let (Some(dlast), Some(place)) = (&self.sources.final_states, segment.last) {
             let states = self.scratch.states;
             tiling.taps().load(simd, state_plane(dlast, place).at(first, 0).area(channels, before), states);
-            add_final(at, piece, skip, states, by_input);
+            add_final(at, slice, skip, states, by_input);
         }
         if let Some(dx) = dx {
             tiling.store(simd, by_input.from(tiling.at(before)), dx);
@@ -202,7 +202,7 @@ fn times_slope<T: Real, S: Isa, const R: usize>(simd: S, (by_y, sum): (Array<T>,
     }
 }
 
-/// The sums `sum_t by_sum[t] window[t + k]` for every tap, and `sum_t by_sum[t]`, over the steps of a piece.
+/// The sums `sum_t by_sum[t] window[t + k]` for every tap, and `sum_t by_sum[t]`, over the steps of a slice.
 struct FilterSums<T> {
     tiling: Tiling,
     width: usize,
@@ -243,7 +243,7 @@ impl<T: Real> FilterSums<T> {
     #[inline(always)]
     fn whole_vectors<S: Isa>(&self, simd: S, walk: Walk, line: usize, k: usize) -> V<T, S> {
         let mut sum = [V::splat(simd, T::default()); 4];
-        // along time the last vector reaches over the piece: what lies there must not be summed, not even as zero times NaN
+        // along time the last vector reaches over the slice: what lies there must not be summed, not even as zero times NaN
         let whole = if self.tiling.axis == Axis::Time { self.count / T::lanes::<S>() } else { walk.positions };
         let tap = k < self.width;
         let by_sum = self.by_sum.from(line * walk.line_step);
@@ -279,16 +279,16 @@ fn term<T: Real, S: Isa>(by_sum: Array<T>, window: Array<T>, at: usize, tap: boo
     if tap { p.mul_add(window.load(sum.simd(), at), sum) } else { p + sum }
 }
 
-/// Adds the cotangent of the final states to the inputs they are copies of, where those lie in this piece (or, from position 0 on, before
+/// Adds the cotangent of the final states to the inputs they are copies of, where those lie in this slice (or, from position 0 on, before
 /// its segment).
 #[inline(always)]
-fn add_final<T: Real>(at: Window<'_, '_>, piece: &Piece, skip: usize, states: Array<T>, by_input: Array<T>) {
+fn add_final<T: Real>(at: Window<'_, '_>, slice: &Slice, skip: usize, states: Array<T>, by_input: Array<T>) {
     let Window { tiling, problem, segment, channels, .. } = at;
     let before = problem.width - 1;
     for j in 0..before {
-        // position of step `segment.end - before + j`, where position `before` is the start of the piece
-        let position = segment.end + j - piece.start;
-        if position < skip || position >= before + piece.end - piece.start {
+        // position of step `segment.end - before + j`, where position `before` is the start of the slice
+        let position = segment.end + j - slice.start;
+        if position < skip || position >= before + slice.end - slice.start {
             continue;
         }
         for c in 0..channels {

@@ -1,7 +1,7 @@
 //! Forward: `y` and the final states.
 
 use super::super::Problem;
-use super::plan::{Piece, Plan};
+use super::plan::{Plan, Slice};
 use super::rows::{Rows, streams};
 use super::*;
 use crate::exec::Exec;
@@ -49,11 +49,11 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
         for (first, channels) in tiles(plan, problem.dim, block) {
             let (weight, bias) = (&problem.weight, problem.bias.as_ref());
             self.scratch.filters.load(simd, tiling, weight, bias, (first, channels));
-            for piece in plan.group(group) {
-                let to = |y| plane_mut(y, piece.batch).at(first, piece.start);
-                let Some(index) = piece.segment else {
+            for slice in plan.group(group) {
+                let to = |y| plane_mut(y, slice.batch).at(first, slice.start);
+                let Some(index) = slice.segment else {
                     if let Some(y) = &targets.y {
-                        let (sums, steps) = (self.scratch.tiles[1], piece.end - piece.start);
+                        let (sums, steps) = (self.scratch.tiles[1], slice.end - slice.start);
                         tiling.zero(sums, channels, 0, steps);
                         tiling.store(simd, sums, to(y).area(channels, steps));
                     }
@@ -61,37 +61,37 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                 };
                 let segment = &problem.segments.list[index];
                 let at = Window { tiling, problem, segment, first, channels };
-                self.outputs(simd, piece, at);
-                self.last_inputs(simd, piece, at);
+                self.outputs(simd, slice, at);
+                self.last_inputs(simd, slice, at);
             }
         }
     }
 }
 
 impl<T: Real> Job<'_, '_, T> {
-    /// The outputs of a piece.
+    /// The outputs of a slice.
     #[inline(always)]
-    fn outputs<S: Isa>(&self, simd: S, piece: &Piece, at: Window<'_, '_>) {
+    fn outputs<S: Isa>(&self, simd: S, slice: &Slice, at: Window<'_, '_>) {
         let Some(y) = &self.targets.y else { return };
         let Window { tiling, problem, first, channels, .. } = at;
         let (filters, [window, sums]) = (self.scratch.filters, self.scratch.tiles);
-        let work = Work { simd, filters, piece, at };
+        let work = Work { simd, filters, slice, at };
         let staged = match tiling.axis {
             Axis::Time if work.along_rows(y, self.scratch.states, (window, sums)) => 0,
-            Axis::Time => piece.end - piece.start,
+            Axis::Time => slice.end - slice.start,
             Axis::Channels => work.along_channels(y),
         };
-        at.load(simd, piece.start, staged, window);
+        at.load(simd, slice.start, staged, window);
         let convolution = Convolution { axis: tiling.axis, filters, channels, count: staged, silu: problem.silu, adjoint: false };
         convolution.run(simd, tiling.span(window, 0), tiling.span(sums, 0));
-        tiling.store(simd, sums, plane_mut(y, piece.batch).at(first, piece.start).area(channels, staged));
+        tiling.store(simd, sums, plane_mut(y, slice.batch).at(first, slice.start).area(channels, staged));
     }
 
-    /// The final states of a segment that ends with a piece: its last inputs, or those of a short segment and what lies before it.
+    /// The final states of a segment that ends with a slice: its last inputs, or those of a short segment and what lies before it.
     #[inline(always)]
-    fn last_inputs<S: Isa>(&self, simd: S, piece: &Piece, at: Window<'_, '_>) {
+    fn last_inputs<S: Isa>(&self, simd: S, slice: &Slice, at: Window<'_, '_>) {
         let Window { tiling, problem, segment, first, channels } = at;
-        let (Some(target), Some(place), true) = (&self.targets.final_states, segment.last, piece.end == segment.end) else {
+        let (Some(target), Some(place), true) = (&self.targets.final_states, segment.last, slice.end == segment.end) else {
             return;
         };
         let (before, length, window) = (problem.width - 1, segment.len(), self.scratch.tiles[0]);
@@ -102,11 +102,11 @@ impl<T: Real> Job<'_, '_, T> {
     }
 }
 
-/// A piece for some channels, on its way from `x` to `y` without tiles.
+/// A slice for some channels, on its way from `x` to `y` without tiles.
 struct Work<'w, 'a, T, S> {
     simd: S,
     filters: Filters<T>,
-    piece: &'w Piece,
+    slice: &'w Slice,
     at: Window<'w, 'a>,
 }
 
@@ -114,11 +114,11 @@ impl<T: Real, S: Isa> Work<'_, '_, T, S> {
     /// Rows of time, if they lie in a way that allows it; whether they do.
     #[inline(always)]
     fn along_rows(&self, y: &RawViewMut, states: Array<T>, room: (Array<T>, Array<T>)) -> bool {
-        let Work { simd, filters, piece, at } = self;
+        let Work { simd, filters, slice, at } = self;
         let Window { tiling, problem, segment, first, channels } = *at;
-        let begins = piece.start == segment.start;
-        let Some(rows) = Rows::new(problem, y, piece, begins, (first, channels)) else { return false };
-        if piece.end - piece.start < T::lanes::<S>() {
+        let begins = slice.start == segment.start;
+        let Some(rows) = Rows::new(problem, y, slice, begins, (first, channels)) else { return false };
+        if slice.end - slice.start < T::lanes::<S>() {
             return false;
         }
         at.load_before(*simd, tiling.taps(), states);
@@ -130,16 +130,16 @@ impl<T: Real, S: Isa> Work<'_, '_, T, S> {
     /// lies before the segment.
     #[inline(always)]
     fn along_channels(&self, y: &RawViewMut) -> usize {
-        let &Work { simd, filters, piece, at } = self;
+        let &Work { simd, filters, slice, at } = self;
         let Window { tiling, problem, segment, first, channels } = at;
-        let (before, steps) = (problem.width - 1, piece.end - piece.start);
-        let from = if piece.start == segment.start { before } else { 0 };
+        let (before, steps) = (problem.width - 1, slice.end - slice.start);
+        let from = if slice.start == segment.start { before } else { 0 };
         if steps <= from || !channels.is_multiple_of(T::lanes::<S>()) {
             return steps;
         }
-        let start = piece.start + from;
-        let x = Span::<T>::of(&problem.x, piece.batch, first, start - before);
-        let Some((x, y)) = x.zip(Span::<T>::of_mut(y, piece.batch, first, start)) else { return steps };
+        let start = slice.start + from;
+        let x = Span::<T>::of(&problem.x, slice.batch, first, start - before);
+        let Some((x, y)) = x.zip(Span::<T>::of_mut(y, slice.batch, first, start)) else { return steps };
         let count = steps - from;
         let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: problem.silu, adjoint: false };
         convolution.run(simd, x, y);

@@ -5,7 +5,7 @@
 //! | time | `c * pitch + i` | one for each channel | shifted loads |
 //! | channels | `i * pitch + c` | one for each vector of channels | neighbouring rows |
 //!
-//! Position 0 of a tile is the first of the W-1 steps before a piece, so that a sum at step `m` takes positions `m .. m + W`.
+//! Position 0 of a tile is the first of the W-1 steps before a slice, so that a sum at step `m` takes positions `m .. m + W`.
 
 mod backward;
 mod follow;
@@ -20,7 +20,7 @@ use crate::cpu::tile::{self, MAX_LANES, Plane, PlaneMut, Tile};
 use crate::cpu::{Arena, Array, Kernel, Room};
 use crate::ops::sequences::Segment;
 use crate::tensor::{RawViewMut, View};
-use plan::{Axis, Piece, Plan};
+use plan::{Axis, Plan, Slice};
 
 pub(crate) use backward::backward;
 pub(crate) use forward::forward;

@@ -1,4 +1,4 @@
-//! Problem to plan: which axis vectors lie along, and how steps and channels divide into pieces, groups and blocks. A pure function of the
+//! Problem to plan: which axis vectors lie along, and how steps and channels divide into slices, groups and blocks. A pure function of the
 //! problem, never of the number of threads.
 
 use super::super::Problem;
@@ -15,7 +15,7 @@ pub(crate) enum Axis {
 
 /// Steps that are worked on at once, within one segment, or padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct Slice {
     pub batch: usize,
     pub start: usize,
     pub end: usize,
@@ -23,19 +23,19 @@ pub(crate) struct Piece {
     pub segment: Option<usize>,
 }
 
-/// How a convolution is carried out. A job is one group of pieces for one block of channels.
+/// How a convolution is carried out. A job is one group of slices for one block of channels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub axis: Axis,
-    pub pieces: Vec<Piece>,
-    /// Where each group of pieces ends; weight gradients are first summed over a group, then over groups.
+    pub slices: Vec<Slice>,
+    /// Where each group of slices ends; weight gradients are first summed over a group, then over groups.
     pub groups: Vec<usize>,
     /// Channels in a tile.
     pub tile_channels: usize,
     /// Channels in a job, a multiple of the former.
     pub block_channels: usize,
-    /// The most steps in a piece.
-    pub piece_steps: usize,
+    /// The most steps in a slice.
+    pub slice_steps: usize,
     /// Blocks of channels.
     pub blocks: usize,
 }
@@ -49,7 +49,7 @@ impl Plan {
             true => Axis::Time,
             false => Axis::Channels,
         };
-        let (piece_steps, tile_channels, block_channels, group_steps) = match axis {
+        let (slice_steps, tile_channels, block_channels, group_steps) = match axis {
             // whole rows of moderate length, so that memory is walked in one direction
             Axis::Time if tiles <= 2 => (2048, 4, 16, 2048),
             Axis::Time => (512, 4, 16, 2048),
@@ -60,13 +60,13 @@ impl Plan {
         // tiles are no larger than the call needs
         let channels = problem.dim.next_multiple_of(MAX_LANES).max(MAX_LANES);
         let (tile_channels, block_channels) = (tile_channels.min(channels), block_channels.min(channels));
-        let mut pieces = Vec::new();
+        let mut slices = Vec::new();
         for (index, segment) in problem.segments.list.iter().enumerate() {
             // a sequence without steps still hands its state on
             let mut start = segment.start;
             loop {
-                let end = segment.end.min(start + piece_steps);
-                pieces.push(Piece { batch: segment.batch, start, end, segment: Some(index) });
+                let end = segment.end.min(start + slice_steps);
+                slices.push(Slice { batch: segment.batch, start, end, segment: Some(index) });
                 start = end;
                 if start == segment.end {
                     break;
@@ -74,27 +74,27 @@ impl Plan {
             }
         }
         for p in &problem.padding {
-            let cuts = (p.start..p.end).step_by(piece_steps);
-            let piece = |start: usize| Piece { batch: p.batch, start, end: p.end.min(start + piece_steps), segment: None };
-            pieces.extend(cuts.map(piece));
+            let cuts = (p.start..p.end).step_by(slice_steps);
+            let slice = |start: usize| Slice { batch: p.batch, start, end: p.end.min(start + slice_steps), segment: None };
+            slices.extend(cuts.map(slice));
         }
         let (mut groups, mut steps) = (Vec::new(), 0);
-        for (index, piece) in pieces.iter().enumerate() {
-            // a piece without steps costs something as well
-            steps += (piece.end - piece.start).max(8);
-            if steps >= group_steps || index + 1 == pieces.len() {
+        for (index, slice) in slices.iter().enumerate() {
+            // a slice without steps costs something as well
+            steps += (slice.end - slice.start).max(8);
+            if steps >= group_steps || index + 1 == slices.len() {
                 groups.push(index + 1);
                 steps = 0;
             }
         }
-        let piece_steps = pieces.iter().map(|piece| piece.end - piece.start).max().unwrap_or(0);
+        let slice_steps = slices.iter().map(|slice| slice.end - slice.start).max().unwrap_or(0);
         let blocks = problem.dim.div_ceil(block_channels);
-        Plan { axis, pieces, groups, tile_channels, block_channels, piece_steps, blocks }
+        Plan { axis, slices, groups, tile_channels, block_channels, slice_steps, blocks }
     }
 
-    /// The pieces of a group.
-    pub(crate) fn group(&self, index: usize) -> &[Piece] {
+    /// The slices of a group.
+    pub(crate) fn group(&self, index: usize) -> &[Slice] {
         let first = if index == 0 { 0 } else { self.groups[index - 1] };
-        &self.pieces[first..self.groups[index]]
+        &self.slices[first..self.groups[index]]
     }
 }

@@ -76,18 +76,18 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// The steps of a piece, if they lie in a way that allows it; `begins` says that its segment begins with it.
+    /// The steps of a slice, if they lie in a way that allows it; `begins` says that its segment begins with it.
     pub(super) fn new(
         problem: &Problem<'_>,
         y: &RawViewMut,
-        piece: &Piece,
+        slice: &Slice,
         begins: bool,
         (first, channels): (usize, usize),
     ) -> Option<Self> {
         let x = &problem.x;
-        let x = Lines::of(Array::bytes_of(x), x.dtype(), &x.strides(), piece.batch)?.from(first, piece.start);
-        let y = Lines::of(Array::bytes_of_mut(y), y.dtype(), &y.strides(), piece.batch)?.from(first, piece.start);
-        Some(Rows { x, y, channels, count: piece.end - piece.start, begins })
+        let x = Lines::of(Array::bytes_of(x), x.dtype(), &x.strides(), slice.batch)?.from(first, slice.start);
+        let y = Lines::of(Array::bytes_of_mut(y), y.dtype(), &y.strides(), slice.batch)?.from(first, slice.start);
+        Some(Rows { x, y, channels, count: slice.end - slice.start, begins })
     }
 
     /// `y = conv(x)`, with silu if asked for. `states` are what lies before the segment, W-1 inputs of each channel, TAPS apart.

@@ -12,7 +12,7 @@ pub(in crate::ops::causal_conv1d) struct Tiling {
     pub axis: Axis,
     /// Elements between channels (time) or steps (channels).
     pub pitch: usize,
-    /// Elements of a whole tile: a piece, W-1 steps on both sides, and what the last vector reaches over.
+    /// Elements of a whole tile: a slice, W-1 steps on both sides, and what the last vector reaches over.
     pub len: usize,
 }
 
@@ -32,7 +32,7 @@ impl Tiling {
     }
 
     pub fn of(plan: &Plan) -> Self {
-        Self::new(plan.axis, plan.tile_channels, plan.piece_steps)
+        Self::new(plan.axis, plan.tile_channels, plan.slice_steps)
     }
 
     /// Place of a position of channel 0.

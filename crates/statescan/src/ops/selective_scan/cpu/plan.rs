@@ -107,9 +107,9 @@ impl Plan {
         let size = if together { unit } else { size };
         let mut channels = Vec::new();
         for start in (0..dim).step_by(unit) {
-            let pieces = unit.div_ceil(size);
-            let piece = unit.div_ceil(pieces).next_multiple_of(vector);
-            channels.extend((0..unit).step_by(piece).map(|c| start + c..start + unit.min(c + piece)));
+            let slices = unit.div_ceil(size);
+            let slice = unit.div_ceil(slices).next_multiple_of(vector);
+            channels.extend((0..unit).step_by(slice).map(|c| start + c..start + unit.min(c + slice)));
         }
         if channels.len() * count < UNEVEN_JOBS && !together {
             channels = tapered(channels, vector);
@@ -141,13 +141,13 @@ impl Plan {
 /// The same ranges, the last sixth of them in halves and quarters of whole vectors.
 fn tapered(ranges: Vec<Range<usize>>, vector: usize) -> Vec<Range<usize>> {
     let count = ranges.len();
-    let pieces = |i: usize| match count - i {
+    let slices = |i: usize| match count - i {
         left if left <= count / 12 => 4,
         left if left <= count / 6 => 2,
         _ => 1,
     };
     let cut = |(i, range): (usize, Range<usize>)| {
-        let step = range.len().div_ceil(pieces(i)).next_multiple_of(vector);
+        let step = range.len().div_ceil(slices(i)).next_multiple_of(vector);
         range.clone().step_by(step).map(move |start| start..range.end.min(start + step))
     };
     ranges.into_iter().enumerate().flat_map(cut).collect()

@@ -37,25 +37,25 @@ impl<T: Real> Scratch<T> {
 
 pub(super) fn forward<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets, saved: Option<Array<T>>) {
     let (plan, checkpoints) = (Plan::new(problem), Checkpoints::new(problem));
-    // a job that is one piece has its state in scratch memory
-    let (state_len, kept) = (problem.dstate * plan.pitch(problem.headdim), if plan.pieces > 1 { plan.jobs() } else { 0 });
+    // a job that is one slice has its state in scratch memory
+    let (state_len, kept) = (problem.dstate * plan.pitch(problem.headdim), if plan.slices > 1 { plan.jobs() } else { 0 });
     let mut memory = exec.workspace().lend::<T>(kept * state_len);
     let states = Array::of(memory.as_mut_slice());
-    exec.for_each_piece(plan.jobs(), plan.pieces, Arena::<T>::default, |arena, index, piece| {
+    exec.for_each_slice(plan.jobs(), plan.slices, Arena::<T>::default, |arena, index, slice| {
         arena.lend(
             |room| Scratch::lay_out(room, exec, problem, &plan),
             |scratch| {
                 let (number, block) = plan.job(index);
                 let segment = &problem.segments.list[number];
                 let kept = (kept > 0).then(|| states.from(index * state_len));
-                let job = Job { problem, plan: &plan, checkpoints: &checkpoints, targets, saved, segment, number, block, piece };
+                let job = Job { problem, plan: &plan, checkpoints: &checkpoints, targets, saved, segment, number, block, slice };
                 job.run(scratch, kept)
             },
         );
     });
 }
 
-/// A piece of a job.
+/// A slice of a job.
 struct Job<'j, 'a, T> {
     problem: &'j Problem<'a>,
     plan: &'j Plan,
@@ -65,20 +65,20 @@ struct Job<'j, 'a, T> {
     segment: &'j Segment,
     number: usize,
     block: HeadBlock,
-    piece: usize,
+    slice: usize,
 }
 
 impl<T: Real> Job<'_, '_, T> {
-    /// The chunks of the piece. `kept` is the state that pieces hand each other.
+    /// The chunks of the slice. `kept` is the state that slices hand each other.
     fn run(&self, mut scratch: Scratch<T>, kept: Option<Array<T>>) {
-        let Job { problem, plan, targets, segment, block, piece, .. } = *self;
+        let Job { problem, plan, targets, segment, block, slice, .. } = *self;
         let own = scratch.chunk.state();
         let state = Tile { array: kept.unwrap_or(own.array), ..own };
         let count = segment.len().div_ceil(CHUNK);
         scratch.chunk.start(problem, segment.batch, block);
-        // a piece goes on from the state that the one before it has left
-        let mut empty = piece == 0 && !load_initial(&scratch.chunk, problem, segment.initial, state);
-        let here = plan.piece(piece, count);
+        // a slice goes on from the state that the one before it has left
+        let mut empty = slice == 0 && !load_initial(&scratch.chunk, problem, segment.initial, state);
+        let here = plan.slice(slice, count);
         for (i, steps) in chunks(segment.start..segment.end).enumerate().skip(here.start).take(here.len()) {
             if i > 0 {
                 self.save(&scratch.chunk, i, state);
@@ -90,7 +90,7 @@ impl<T: Real> Job<'_, '_, T> {
             self.chunk(&mut scratch, steps, state, (empty, onwards));
             empty = empty && !onwards;
         }
-        if let (Some(last), Some(row), true) = (&targets.final_state, segment.last, piece + 1 == plan.pieces) {
+        if let (Some(last), Some(row), true) = (&targets.final_state, segment.last, slice + 1 == plan.slices) {
             blocks::state(&scratch.chunk.place, Way::Store(last), row, state);
         }
     }

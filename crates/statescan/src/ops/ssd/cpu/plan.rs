@@ -35,14 +35,14 @@ pub(crate) struct Plan {
     /// Most steps in a chunk, filled up to whole vectors.
     pub steps: usize,
     /// Parts, one after the other, that a job can be handed over between.
-    pub pieces: usize,
+    pub slices: usize,
 }
 
 /// So many jobs need no parts to end together.
 const MANY_JOBS: usize = 32;
 /// Parts of a job, at most. Another thread has to fetch the states, which takes longer than a tenth of a chunk: so threads keep to jobs
 /// that they have begun, unless others are behind.
-const PIECES: usize = 16;
+const SLICES: usize = 16;
 
 impl Plan {
     pub(crate) fn new(problem: &Problem<'_>) -> Self {
@@ -59,14 +59,14 @@ impl Plan {
         let blocks_per_group = blocks.len() / problem.ngroups;
         let segments = problem.segments.list.len();
         let longest = problem.segments.list.iter().map(Segment::len).max().unwrap_or(0);
-        let pieces = if blocks.len() * segments < MANY_JOBS { longest.div_ceil(CHUNK).clamp(1, PIECES) } else { 1 };
+        let slices = if blocks.len() * segments < MANY_JOBS { longest.div_ceil(CHUNK).clamp(1, SLICES) } else { 1 };
         let steps = longest.next_multiple_of(MAX_LANES).clamp(MAX_LANES, CHUNK);
-        Plan { blocks, blocks_per_group, heads, segments, steps, pieces }
+        Plan { blocks, blocks_per_group, heads, segments, steps, slices }
     }
 
-    /// The chunks of a piece, of so many.
-    pub(crate) fn piece(&self, index: usize, chunks: usize) -> Range<usize> {
-        (index * chunks).div_ceil(self.pieces)..((index + 1) * chunks).div_ceil(self.pieces)
+    /// The chunks of a slice, of so many.
+    pub(crate) fn slice(&self, index: usize, chunks: usize) -> Range<usize> {
+        (index * chunks).div_ceil(self.slices)..((index + 1) * chunks).div_ceil(self.slices)
     }
 
     /// Elements of a row of heads x headdim in scratch memory: an odd number of lines, for rows a power of two apart would push each other

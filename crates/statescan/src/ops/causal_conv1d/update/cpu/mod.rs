@@ -23,20 +23,20 @@ pub(crate) fn update(exec: &Exec, problem: &Problem<'_>) {
 fn run<T: Real>(exec: &Exec, problem: &Problem<'_>) {
     let blocks = problem.dim.div_ceil(BLOCK);
     // the steps that are worked on at once: a tile is no larger than the call needs
-    let piece = problem.steps.max(problem.state_len).clamp(1, STEPS);
-    let tiling = Tiling::new(Axis::Channels, CHANNELS, piece);
+    let slice = problem.steps.max(problem.state_len).clamp(1, STEPS);
+    let tiling = Tiling::new(Axis::Channels, CHANNELS, slice);
     exec.for_each(problem.rows.len() * blocks, Arena::<T>::default, |arena, job| {
         let (b, block) = (job / blocks, job % blocks);
         arena.lend(
             |room| Scratch::lay_out(room, tiling, CHANNELS, problem.width),
-            |scratch| exec.level().dispatch(Job { problem, piece, tiling, scratch, b, block }),
+            |scratch| exec.level().dispatch(Job { problem, slice, tiling, scratch, b, block }),
         );
     });
 }
 
 struct Job<'j, 'a, T> {
     problem: &'j Problem<'a>,
-    piece: usize,
+    slice: usize,
     tiling: Tiling,
     /// A window of inputs, and sums.
     scratch: Scratch<T, 2>,
@@ -48,7 +48,7 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Job { problem, piece, tiling, ref scratch, b, block } = self;
+        let Job { problem, slice, tiling, ref scratch, b, block } = self;
         let [_, sums] = scratch.tiles;
         let (x, y) = (plane(&problem.x, b), plane_mut(&problem.y, b));
         let end = problem.dim.min((block + 1) * BLOCK);
@@ -56,9 +56,9 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
             let channels = CHANNELS.min(end - first);
             let (x, y) = (x.at(first, 0), y.at(first, 0));
             let Some((row, place)) = problem.rows[b] else {
-                tiling.zero(sums, channels, 0, piece.min(problem.steps));
-                for t in (0..problem.steps).step_by(piece) {
-                    tiling.store(simd, sums, y.at(0, t).area(channels, piece.min(problem.steps - t)));
+                tiling.zero(sums, channels, 0, slice.min(problem.steps));
+                for t in (0..problem.steps).step_by(slice) {
+                    tiling.store(simd, sums, y.at(0, t).area(channels, slice.min(problem.steps - t)));
                 }
                 continue;
             };
@@ -83,11 +83,11 @@ struct Steps<'s, 'a, T, S> {
 }
 
 impl<T: Real, S: Isa> Steps<'_, '_, T, S> {
-    /// The outputs of all steps, a piece at a time.
+    /// The outputs of all steps, a slice at a time.
     #[inline(always)]
     fn outputs(&self, y: PlaneMut) {
         let &Steps { simd, channels, x, state, place, .. } = self;
-        let &Job { problem, piece, tiling, ref scratch, .. } = self.job;
+        let &Job { problem, slice, tiling, ref scratch, .. } = self.job;
         let ([window, sums], filters) = (scratch.tiles, scratch.filters);
         let (before, len) = (problem.width - 1, problem.state_len);
         // the last inputs, which a circular buffer may have cut in two
@@ -95,8 +95,8 @@ impl<T: Real, S: Isa> Steps<'_, '_, T, S> {
         let run = before.min(len - oldest);
         tiling.load(simd, state.at(0, oldest).read().area(channels, run), window);
         tiling.load(simd, state.read().area(channels, before - run), window.from(tiling.at(run)));
-        for t in (0..problem.steps).step_by(piece) {
-            let count = piece.min(problem.steps - t);
+        for t in (0..problem.steps).step_by(slice) {
+            let count = slice.min(problem.steps - t);
             tiling.load(simd, x.at(0, t).area(channels, count), window.from(tiling.at(before)));
             let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: problem.silu, adjoint: false };
             convolution.run(simd, tiling.span(window, 0), tiling.span(sums, 0));
@@ -132,10 +132,10 @@ impl<T: Real, S: Isa> Steps<'_, '_, T, S> {
     /// Copies steps through a tile.
     #[inline(always)]
     fn copy(&self, source: Plane, target: PlaneMut, count: usize) {
-        let &Job { piece, tiling, ref scratch, .. } = self.job;
+        let &Job { slice, tiling, ref scratch, .. } = self.job;
         let tile: Array<T> = scratch.tiles[1];
-        for t in (0..count).step_by(piece) {
-            let steps = piece.min(count - t);
+        for t in (0..count).step_by(slice) {
+            let steps = slice.min(count - t);
             tiling.load(self.simd, source.at(0, t).area(self.channels, steps), tile);
             tiling.store(self.simd, tile, target.at(0, t).area(self.channels, steps));
         }
