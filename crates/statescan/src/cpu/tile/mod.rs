@@ -195,7 +195,8 @@ pub(crate) fn load_parts<T: Real, S: Isa>(simd: S, from: Area, parts: usize, pad
     if let Some(plane) = plane.interleaved(parts) {
         return load_parts(simd, plane.area(lanes, 2 * steps), 1, padded, to.array);
     }
-    for start in (0..steps).step_by(STEPS) {
+    let mut start = 0;
+    while start < steps {
         let (count, to) = (STEPS.min(steps - start), to.from(start, 0));
         load(simd, plane.at(0, start).area(lanes, count), padded, to);
         if parts == 2 && plane.complex {
@@ -203,6 +204,7 @@ pub(crate) fn load_parts<T: Real, S: Isa>(simd: S, from: Area, parts: usize, pad
         } else if parts == 2 {
             (0..count).for_each(|t| to.row(t, padded, padded).fill(T::default()));
         }
+        start += count;
     }
 }
 
@@ -214,12 +216,14 @@ pub(crate) fn store_parts<T: Real, S: Isa>(simd: S, from: Array<T>, parts: usize
     if let Some(plane) = plane.interleaved(parts) {
         return store_parts(simd, from.array, 1, padded, plane.area(lanes, 2 * steps));
     }
-    for start in (0..steps).step_by(STEPS) {
+    let mut start = 0;
+    while start < steps {
         let (count, from) = (STEPS.min(steps - start), from.from(start, 0));
         store(simd, from, plane.at(0, start).area(lanes, count));
         if parts == 2 && plane.complex {
             store(simd, from.from(0, padded), plane.imaginary().at(0, start).area(lanes, count));
         }
+        start += count;
     }
 }
 

@@ -44,20 +44,18 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targe
         );
     });
     drop(parts);
-    for d in 0..problem.dim {
-        let (block, channel) = (d / plan.block_channels, d % plan.block_channels);
-        let total = |k: usize| {
-            let of_group = |g: usize| partial[(g * plan.blocks + block) * chunk + channel * SUMS + k];
-            (0..plan.groups.len()).map(of_group).sum::<f64>()
-        };
+    // of all blocks, for each group
+    let mut totals = vec![0.0; plan.blocks * chunk];
+    add_up(&mut totals, partial.chunks((plan.blocks * chunk).max(1)));
+    for (d, sums) in totals.chunks(SUMS).enumerate().take(problem.dim) {
         if let Some(weight) = &targets.weight {
             let strides = weight.strides();
             for k in 0..problem.width {
-                weight.write(d as isize * strides[0] + k as isize * strides[1], total(k).into());
+                weight.write(d as isize * strides[0] + k as isize * strides[1], sums[k].into());
             }
         }
         if let Some(bias) = &targets.bias {
-            bias.write(d as isize * bias.strides()[0], total(TAPS).into());
+            bias.write(d as isize * bias.strides()[0], sums[TAPS].into());
         }
     }
 }

@@ -17,7 +17,7 @@ mod tiling;
 use super::{GradientTargets, MAX_WIDTH, Problem, Sources, Targets};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, PlaneMut, Tile};
-use crate::cpu::{Arena, Array, Kernel, Room};
+use crate::cpu::{Arena, Array, Kernel, Room, add_up};
 use crate::ops::sequences::Segment;
 use crate::tensor::{RawViewMut, View};
 use plan::{Axis, Plan, Slice};

@@ -4,7 +4,7 @@ use super::plan::Block;
 use super::{Context, GradientTargets, Projection};
 use crate::cpu::simd::Real;
 use crate::cpu::tile::{self, MAX_LANES, PlaneMut, STEPS};
-use crate::cpu::{Array, Lent};
+use crate::cpu::{Array, Lent, add_up};
 use crate::exec::Exec;
 use crate::tensor::RawViewMut;
 use core::ops::Range;
@@ -133,14 +133,15 @@ impl<'e, T: Real> Partials<'e, T> {
             let jobs = context.problem.dim.div_ceil(MAX_LANES);
             exec.for_each(jobs, Vec::new, |sum: &mut Vec<T>, job| {
                 let channel = job * MAX_LANES;
-                sum.clear();
                 sum.resize(count * parts * MAX_LANES, T::default());
-                for range in 0..context.plan.segments.len() {
-                    for row in 0..count * parts {
-                        let from = (range * self.sizes.rows() + first + row) * self.sizes.padded_dim + channel;
-                        let values = &self.channels[from..from + MAX_LANES];
-                        sum[row * MAX_LANES..].iter_mut().zip(values).for_each(|(s, v)| *s = *s + *v);
-                    }
+                for (row, sum) in sum.chunks_exact_mut(MAX_LANES).enumerate() {
+                    add_up(
+                        sum,
+                        (0..context.plan.segments.len()).map(|range| {
+                            let from = (range * self.sizes.rows() + first + row) * self.sizes.padded_dim + channel;
+                            &self.channels[from..from + MAX_LANES]
+                        }),
+                    );
                 }
                 let lanes = MAX_LANES.min(context.problem.dim - channel);
                 let plane = PlaneMut::of(&target, 0, 1).at(channel, 0);
@@ -156,16 +157,11 @@ impl<'e, T: Real> Partials<'e, T> {
             let (row, start) = (job / tiles, window.start + job % tiles * STEPS);
             let (batch, group) = (row / groups, row % groups);
             let steps = STEPS.min(window.end - start);
-            sum.clear();
             sum.resize(self.sizes.state * STEPS, T::default());
-            for (range, channels) in plan.channels.iter().enumerate() {
-                if channels.start / (p.dim / groups) != group {
-                    continue;
-                }
-                for (row, sum) in sum.chunks_exact_mut(STEPS).enumerate() {
-                    let values = &partial[self.sizes.map_position(range, batch, row, start)..][..steps];
-                    sum.iter_mut().zip(values).for_each(|(s, v)| *s = *s + *v);
-                }
+            for (row, sum) in sum.chunks_exact_mut(STEPS).enumerate() {
+                let of_group = |range: &usize| plan.channels[*range].start / (p.dim / groups) == group;
+                let part = |range| &partial[self.sizes.map_position(range, batch, row, start)..][..steps];
+                add_up(sum, (0..plan.channels.len()).filter(of_group).map(part));
             }
             let strides = target.strides();
             let plane = PlaneMut::of(target, 2, 3).along(batch, strides[0]).along(group, strides[1]).at(0, start);

@@ -5,9 +5,9 @@ use super::super::problem::Problem;
 use super::super::targets::GradientTargets;
 use super::blocks::{self, Place, Way};
 use super::plan::{CHUNK, HeadBlock, Plan};
-use crate::cpu::Array;
 use crate::cpu::simd::Real;
 use crate::cpu::tile::Tile;
+use crate::cpu::{Array, add_up};
 use crate::exec::Exec;
 use crate::tensor::RawViewMut;
 
@@ -75,7 +75,7 @@ impl<T: Real> Partials<T> {
         for (row, step) in place.steps.clone().enumerate() {
             let dstate = self.map_shape[3];
             let to = self.row(which, place.block.index, (place.batch, step, place.block.group));
-            to.slice(0, dstate).copy_from_slice(tile.array.slice(row * tile.pitch, dstate));
+            to.slice(0, dstate).copy_from_slice(tile.array.shared(row * tile.pitch, dstate));
         }
     }
 
@@ -88,23 +88,26 @@ impl<T: Real> Partials<T> {
     /// Adds up the parts.
     pub(super) fn finish(&self, exec: &Exec, problem: &Problem<'_>, targets: &GradientTargets) {
         let segments = problem.segments.list.len();
-        let (heads, columns, _) = &self._memory;
-        let head_sum = |h: usize, i: usize| (0..segments).map(|s| heads[(s * self.nheads + h) * 2 + i]).sum::<f64>();
+        let sums = |parts: &Array<f64>, len: usize| {
+            let mut sums = vec![0.0; len];
+            add_up(&mut sums, (0..segments).map(|segment| parts.shared(segment * len, len)));
+            sums
+        };
+        let heads = sums(&self.heads, self.nheads * 2);
         for (target, i) in [(&targets.a, 0), (&targets.dt_bias, 1)] {
             let Some(target) = target else { continue };
             for h in 0..self.nheads {
-                target.write(h as isize * target.strides()[0], head_sum(h, i).into());
+                target.write(h as isize * target.strides()[0], heads[h * 2 + i].into());
             }
         }
         if let Some(target) = &targets.d {
             let strides = target.strides();
-            let sum =
-                |h: usize, p: usize| -> f64 { (0..segments).map(|s| columns[(s * self.nheads + h) * self.headdim + p]).sum() };
+            let columns = sums(&self.columns, self.nheads * self.headdim);
             for h in 0..self.nheads {
-                let at = h as isize * strides[0];
+                let (of_head, at) = (&columns[h * self.headdim..][..self.headdim], h as isize * strides[0]);
                 match strides.len() {
-                    1 => target.write(at, (0..self.headdim).map(|p| sum(h, p)).sum::<f64>().into()),
-                    _ => (0..self.headdim).for_each(|p| target.write(at + p as isize * strides[1], sum(h, p).into())),
+                    1 => target.write(at, of_head.iter().sum::<f64>().into()),
+                    _ => (0..).zip(of_head).for_each(|(p, sum)| target.write(at + p * strides[1], (*sum).into())),
                 }
             }
         }
@@ -125,13 +128,9 @@ impl<T: Real> Partials<T> {
             |sum, job| {
                 let (batch, group, start) = (job / (groups * spans), job / spans % groups, job % spans * CHUNK);
                 let steps = start..seqlen.min(start + CHUNK);
-                sum.fill(T::default());
                 for (row, step) in steps.clone().enumerate() {
-                    let sum = &mut sum[row * dstate..][..dstate];
-                    for block in 0..self.blocks {
-                        let part = self.row(which, block, (batch, step, group)).slice(0, dstate);
-                        sum.iter_mut().zip(part).for_each(|(sum, part)| *sum = *sum + *part);
-                    }
+                    let part = |block| self.row(which, block, (batch, step, group)).shared(0, dstate);
+                    add_up(&mut sum[row * dstate..][..dstate], (0..self.blocks).map(part));
                 }
                 let (tile, level) = (Tile::new(Array::of(sum), dstate), exec.level());
                 let block = HeadBlock { group, index: 0, first: group, count: 1 };
