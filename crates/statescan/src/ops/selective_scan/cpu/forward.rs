@@ -36,7 +36,7 @@ pub(super) struct ForwardPass<'p, 'a> {
 impl Pass for ForwardPass<'_, '_> {
     fn run<E: Types>(self) {
         let context = Context::new(self.exec, self.problem, Plan::forward);
-        let saved = self.targets.checkpoints.as_ref().map(|view| Array::of_view_mut(view));
+        let saved = self.targets.checkpoints.as_ref().map(Array::of_view_mut);
         forward::<E>(self.exec, &context, self.targets, saved);
     }
 }

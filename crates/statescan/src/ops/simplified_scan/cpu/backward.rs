@@ -225,7 +225,7 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
         let (from, to, start) = (map.from.len(), map.to.len(), panel * PANEL);
         let (rows, steps) = (PANEL.min(from - start), self.context.plan.steps(wave));
         let left = Matrix::of(&left[start..], from).t();
-        let (sums, right) = (MatrixMut::new(sums.from(start * to), to), Matrix::of(&right, to));
+        let (sums, right) = (MatrixMut::new(sums.from(start * to), to), Matrix::of(right, to));
         product([rows, to, steps], sums, true, left, right);
     }
 

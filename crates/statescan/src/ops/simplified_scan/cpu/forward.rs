@@ -52,8 +52,8 @@ fn drive<T: Real>(exec: &Exec, context: &Context<'_, '_, T>, wave: &Range<usize>
         context.level.dispatch(Load { plan, tiles: tiles.clone(), view, parts, rows: Array::of(rows) });
         let first = plan.position(tiles.start) - plan.position(wave.start);
         let to = MatrixMut::new(states.from(first * columns), columns);
-        let left = Matrix::of(&rows, inputs);
-        product([steps, columns, inputs], to, false, left, Matrix::of(&packed, columns));
+        let left = Matrix::of(rows, inputs);
+        product([steps, columns, inputs], to, false, left, Matrix::of(packed, columns));
     });
 }
 
@@ -81,7 +81,7 @@ impl<T: Real> Emit<'_, '_, '_, T> {
             let first = plan.position(tiles.start) - plan.position(self.wave.start);
             let left = Matrix::new(self.states.from(first * columns), columns);
             let to = MatrixMut::new(Array::of(rows), outputs);
-            product([steps, outputs, columns], to, false, left, Matrix::of(&self.packed, outputs));
+            product([steps, outputs, columns], to, false, left, Matrix::of(self.packed, outputs));
             let rows = Array::of(rows);
             if let Some(d) = self.d {
                 let from = Array::of(u);
