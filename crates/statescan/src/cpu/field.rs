@@ -1,6 +1,5 @@
 //! [`Field`]: what a linear recurrence runs on, real lanes ([`V`]) or complex ones ([`Cx`]), so that one body serves both.
 
-use super::Array;
 use super::simd::{Isa, Real, V};
 use core::ops::{Add, Mul, Neg, Sub};
 
@@ -13,12 +12,10 @@ pub(crate) trait Field<T: Real, S: Isa>:
     const PARTS: usize;
     /// A real vector as an element of the field.
     fn from_real(x: V<T, S>) -> Self;
-    /// `PARTS` whole vectors, from an element on.
-    fn load(simd: S, from: Array<T>, at: usize) -> Self;
-    /// The inverse of [`Field::load`].
-    fn store(self, to: Array<T>, at: usize);
-    /// `count` numbers over and over, see [`V::cycle`], from `PARTS` rows of them that lie `step` apart.
-    fn cycle(simd: S, from: Array<T>, at: usize, step: usize, count: usize) -> Self;
+    /// A number of its real and its imaginary lanes, of which real ones have none: then those are anything.
+    fn of_parts(parts: [V<T, S>; 2]) -> Self;
+    /// The inverse of [`Field::of_parts`].
+    fn parts(self) -> [V<T, S>; 2];
     /// `self * a + b`.
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// `conj(self) * a + b`.
@@ -53,16 +50,12 @@ impl<T: Real, S: Isa> Field<T, S> for V<T, S> {
         x
     }
     #[inline(always)]
-    fn load(simd: S, from: Array<T>, at: usize) -> Self {
-        from.load(simd, at)
+    fn of_parts([real, _]: [V<T, S>; 2]) -> Self {
+        real
     }
     #[inline(always)]
-    fn store(self, to: Array<T>, at: usize) {
-        to.store(at, self);
-    }
-    #[inline(always)]
-    fn cycle(simd: S, from: Array<T>, at: usize, _step: usize, count: usize) -> Self {
-        V::cycle(simd, from.shared(at, count))
+    fn parts(self) -> [V<T, S>; 2] {
+        [self, self]
     }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
@@ -154,17 +147,12 @@ impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
         Cx { re: x, im: V::constant(x.simd(), 0.0) }
     }
     #[inline(always)]
-    fn load(simd: S, from: Array<T>, at: usize) -> Self {
-        Cx { re: from.load(simd, at), im: from.load(simd, at + T::lanes::<S>()) }
+    fn of_parts([re, im]: [V<T, S>; 2]) -> Self {
+        Cx { re, im }
     }
     #[inline(always)]
-    fn store(self, to: Array<T>, at: usize) {
-        to.store(at, self.re);
-        to.store(at + T::lanes::<S>(), self.im);
-    }
-    #[inline(always)]
-    fn cycle(simd: S, from: Array<T>, at: usize, step: usize, count: usize) -> Self {
-        Cx { re: V::cycle(simd, from.shared(at, count)), im: V::cycle(simd, from.shared(at + step, count)) }
+    fn parts(self) -> [V<T, S>; 2] {
+        [self.re, self.im]
     }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {

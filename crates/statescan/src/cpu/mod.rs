@@ -4,6 +4,7 @@
 //! for the instruction set that the executor chose.
 
 mod arena;
+mod array;
 mod chains;
 mod exp2;
 mod field;
@@ -26,7 +27,8 @@ mod workspace;
 
 #[cfg(all(test, debug_assertions))]
 pub(crate) use arena::tests::every_array_is_needed_to_its_end;
-pub(crate) use arena::{Arena, Array, Arrays, Room};
+pub(crate) use arena::{Arena, Arrays, Room};
+pub(crate) use array::Array;
 pub(crate) use chains::Chains;
 pub(crate) use level::Kernel;
 pub use level::Level;
