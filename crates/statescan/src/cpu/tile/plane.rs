@@ -88,7 +88,7 @@ impl Plane {
     #[inline(always)]
     pub(crate) fn get<E: Element>(self, lane: usize, step: usize) -> E {
         // SAFETY: the promises of `PlaneOf`: the element lies inside, which debug builds check.
-        unsafe { *self.place::<E>(lane, step, [1, 1]).0.cast() }
+        unsafe { *self.start.0.cast::<E>().offset(self.place::<E>(lane, step, [1, 1])) }
     }
 
     /// Neighbouring lanes of a step, where lanes lie side by side.
@@ -96,7 +96,7 @@ impl Plane {
     pub(crate) fn lanes_of<'s, E: Element>(self, step: usize, lanes: usize) -> &'s [E] {
         debug_assert!(self.lane_step == 1 || lanes <= 1, "lanes lie side by side");
         // SAFETY: as in `get`, for so many lanes.
-        unsafe { core::slice::from_raw_parts(self.place::<E>(0, step, [lanes, 1]).0.cast(), lanes) }
+        unsafe { core::slice::from_raw_parts(self.start.0.cast::<E>().offset(self.place::<E>(0, step, [lanes, 1])), lanes) }
     }
 
     /// Steps of a lane, where steps lie side by side.
@@ -104,13 +104,13 @@ impl Plane {
     pub(crate) fn steps_of<'s, E: Element>(self, lane: usize, steps: usize) -> &'s [E] {
         debug_assert!(self.time_step == 1 || steps <= 1, "steps lie side by side");
         // SAFETY: as in `get`, for so many steps.
-        unsafe { core::slice::from_raw_parts(self.place::<E>(lane, 0, [1, steps]).0.cast(), steps) }
+        unsafe { core::slice::from_raw_parts(self.start.0.cast::<E>().offset(self.place::<E>(lane, 0, [1, steps])), steps) }
     }
 
     /// Where so many lanes and steps begin.
     #[inline(always)]
     pub(super) fn address<E: Element>(self, lane: usize, step: usize, count: [usize; 2]) -> *const E {
-        self.place::<E>(lane, step, count).0.cast()
+        self.start.0.cast::<E>().wrapping_offset(self.place::<E>(lane, step, count))
     }
 }
 
@@ -152,7 +152,7 @@ impl PlaneMut {
     #[inline(always)]
     pub(crate) fn set<E: Element>(self, lane: usize, step: usize, value: E) {
         // SAFETY: the promises of `PlaneOf`: the element lies inside, which debug builds check, and is this thread's.
-        unsafe { *self.place::<E>(lane, step, [1, 1]).0.cast() = value };
+        unsafe { *self.start.0.cast::<E>().offset(self.place::<E>(lane, step, [1, 1])) = value };
     }
 
     /// As [`Plane::lanes_of`].
@@ -160,7 +160,7 @@ impl PlaneMut {
     pub(crate) fn lanes_of<'s, E: Element>(self, step: usize, lanes: usize) -> &'s mut [E] {
         debug_assert!(self.lane_step == 1 || lanes <= 1, "lanes lie side by side");
         // SAFETY: as in `set`, for so many lanes.
-        unsafe { core::slice::from_raw_parts_mut(self.place::<E>(0, step, [lanes, 1]).0.cast(), lanes) }
+        unsafe { core::slice::from_raw_parts_mut(self.start.0.cast::<E>().offset(self.place::<E>(0, step, [lanes, 1])), lanes) }
     }
 
     /// As [`Plane::steps_of`].
@@ -168,13 +168,13 @@ impl PlaneMut {
     pub(crate) fn steps_of<'s, E: Element>(self, lane: usize, steps: usize) -> &'s mut [E] {
         debug_assert!(self.time_step == 1 || steps <= 1, "steps lie side by side");
         // SAFETY: as in `set`, for so many steps.
-        unsafe { core::slice::from_raw_parts_mut(self.place::<E>(lane, 0, [1, steps]).0.cast(), steps) }
+        unsafe { core::slice::from_raw_parts_mut(self.start.0.cast::<E>().offset(self.place::<E>(lane, 0, [1, steps])), steps) }
     }
 
     /// As [`Plane::address`].
     #[inline(always)]
     pub(super) fn address<E: Element>(self, lane: usize, step: usize, count: [usize; 2]) -> *mut E {
-        self.place::<E>(lane, step, count).0.cast()
+        self.start.0.cast::<E>().wrapping_offset(self.place::<E>(lane, step, count))
     }
 }
 
@@ -244,13 +244,12 @@ impl<A: Address> PlaneOf<A> {
         }
     }
 
-    /// Where a lane and a step are, from which on so many of both are to be used.
+    /// Elements of the plane's type `E` from its origin to a lane and a step, from which on so many of both are to be used.
     #[inline(always)]
-    fn place<E: Element>(self, lane: usize, step: usize, [lanes, steps]: [usize; 2]) -> A {
+    fn place<E: Element>(self, lane: usize, step: usize, [lanes, steps]: [usize; 2]) -> isize {
         debug_assert!(self.dtype == E::DTYPE, "elements of the plane's type");
         debug_assert!(self.has(lane + lanes, step + steps), "the elements lie inside their tensor");
-        let elements = lane as isize * self.lane_step + step as isize * self.time_step;
-        self.start.moved(elements * size_of::<E>() as isize)
+        lane as isize * self.lane_step + step as isize * self.time_step
     }
 
     fn in_pairs(self) -> Option<isize> {
