@@ -22,6 +22,9 @@ pub(super) static BACKWARD: Program<Params> = Program::new(
         include_str!("backward_tiles.cuh"),
         include_str!("backward_sums.cuh"),
         include_str!("backward_finish.cuh"),
+        include_str!("backward_states.cuh"),
+        include_str!("backward_sweeps.cuh"),
+        include_str!("backward_ends.cuh"),
         include_str!("backward.cu")
     ),
 );

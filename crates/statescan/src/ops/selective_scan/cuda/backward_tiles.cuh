@@ -1,4 +1,4 @@
-// The backward pass: what lies in shared memory, the order of tiles, and how a tile is made ready.
+// The backward pass: what lies in shared memory, the order of tiles, and how a tile is copied and made ready.
 
 constexpr int SLOTS = CHANNELS / WIDTH;          // channels side by side
 constexpr int SPANS = STEPS / SPAN;
@@ -20,6 +20,7 @@ constexpr bool ENDS = PASS == Pass::Ends;        // neither x nor B matters for 
 constexpr bool READS_B = B_VARIES && !ENDS;
 constexpr int MAPS = (B_VARIES && HAS_DB) + (C_VARIES && HAS_DC);
 constexpr int SUMMED_BYTES = 4 * PADDED * PARTS * LINE_PITCH;   // of one map of one warp
+constexpr int C_SUMMED = B_VARIES && HAS_DB ? SUMMED_BYTES : 0;   // those of C among them
 constexpr int SAVED_AT = PLANES * PLANE_BYTES;
 constexpr int B_MAP_AT = SAVED_AT + (ENDS ? 0 : CHECKPOINT / SPAN * WIDTH * STATES * THREADS * int(sizeof(Field)));
 constexpr int C_MAP_AT = B_MAP_AT + (READS_B ? MAP_BYTES : 0);
@@ -71,6 +72,50 @@ struct Walk {
     }
   }
 };
+
+// ---- copy
+
+// Starts to copy the tile that a walk is at, as it is stored.
+DEVICE void copy_tile(const Params& p, const Work& w, const Walk& walk, char* raw) {
+  if (walk.done()) return;
+  const i64 step = i64(walk.tile) * STEPS;
+  const int steps = int(min(i64(STEPS), p.seqlen - step));
+  const bool back = walk.back();
+  const Span span(step, p.seqlen);
+  auto each_source = [&](auto job) {
+    auto timed = [&](auto tile, auto* from, const Strided& v, int at) {
+      job(typename decltype(tile)::Source(from, v.stride[1], v.stride[2], w.channels, Span(w.first, p.dim)), at);
+    };
+    auto map = [&](auto tile, auto* from, const Strided& v, int at) {
+      job(typename decltype(tile)::Source(from, v.stride[2], v.stride[3], DSTATE, Span(0, DSTATE)), at);
+    };
+    if constexpr (!ENDS) timed(XTile(), at<X>(p.x, w.batch, w.first, step), p.x, X_AT);
+    timed(DtTile(), at<DT>(p.dt, w.batch, w.first, step), p.dt, DT_AT);
+    if constexpr (HAS_DT_A) timed(DtATile(), at<DT_A>(p.dt_a, w.batch, w.first, step), p.dt_a, DT_A_AT);
+    if (HAS_DY && back) timed(DyTile(), at<DY>(p.dy, w.batch, w.first, step), p.dy, DY_AT);
+    if (HAS_Z && back) timed(ZTile(), at<Z>(p.z, w.batch, w.first, step), p.z, Z_AT);
+    if constexpr (READS_B) map(BTile(), at<B>(p.b, w.batch, w.first / p.channels_per_b, 0, step), p.b, B_AT);
+    if (C_VARIES && back) map(CTile(), at<C>(p.c, w.batch, w.first / p.channels_per_c, 0, step), p.c, C_AT);
+  };
+  auto load = [&](auto whole) {
+    each_source([&](auto source, int at) { source.template load<decltype(whole)::VALUE>(raw + at, steps, span); });
+  };
+  if (XTile::VECTOR && steps == STEPS && w.channels == CHANNELS && (!ANY_SHIFTED || span.has_more(STEPS)))
+    load(Flag<true>());
+  else
+    load(Flag<false>());
+  if constexpr (ANY_SHIFTED) each_source([&](auto source, int at) { source.load_ends(raw + at, steps, span); });
+  copy_async_commit();
+}
+
+DEVICE void copy_next(const Params& p, const Work& w, Walk& next, char* raw) {
+  copy_tile(p, w, next, raw);
+  next.advance();
+}
+
+// Whether the next tile is copied over the one at hand once that is prepared. A tile that is visited on the way back is needed to the end; a copy
+// that keeps its thread busy, or is much code, can as well come later.
+constexpr bool EARLY = STAGES == 1 && XTile::VECTOR && !XTile::SHIFTED;
 
 // ---- prepare
 

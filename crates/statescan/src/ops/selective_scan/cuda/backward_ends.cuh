@@ -1,0 +1,44 @@
+// The backward pass: what is done with a tile before and after its sweeps, and at the end of a row.
+
+// From a tile as it is stored to what sweeps read.
+DEVICE void prepare_tile(const Thread& t, char* raw, int tile, Window<false> window, bool whole, bool back) {
+  const Params& p = t.p;
+  const Work& w = t.w;
+  // shifts are found again for each tile, since the loops between need every register
+  if (whole)
+    prepare(p, t.shared, raw, AllShifts(p, w), Window<true>{window.low, window.high}, back, w.channels, t.biases);
+  else
+    prepare(p, t.shared, raw, AllShifts(p, w), window, back, w.channels, t.biases);
+  if constexpr (SEQUENCES == Sequences::Index) mark_changes(p, w, tile, t.shared + CHANGE_AT);
+}
+
+// Gradients that a tile gives, once its sums are known.
+DEVICE void finish_tile(const Thread& t, char* raw, i64 first_step, Window<false> window, bool whole, ChannelSums& channel_sums) {
+  const Params& p = t.p;
+  const Work& w = t.w;
+  const int low = window.low, high = window.high;
+  if ((OUT_VECTOR || APART) && whole)
+    finish(p, w, t.shared, raw, AllShifts(p, w), Window<true>{low, high}, first_step, t.skips, t.biases, channel_sums);
+  else
+    finish(p, w, t.shared, raw, AllShifts(p, w), window, first_step, t.skips, t.biases, channel_sums);
+  const char* const sums = t.shared + SUMMED_AT;
+  const i64 block = w.batch * p.blocks_per_row + w.block;
+  if constexpr (B_VARIES && HAS_DB)
+    finish_map<NARROW_B>(p.db + block * (NARROW_B ? 1 : PARTS) * DSTATE * p.seqlen, p.seqlen, first_step, sums, low, high);
+  if constexpr (C_VARIES && HAS_DC)
+    finish_map<NARROW_C>(p.dc + block * (NARROW_C ? 1 : PARTS) * DSTATE * p.seqlen, p.seqlen, first_step, sums + C_SUMMED, low, high);
+}
+
+// What a block leaves at the end: for other segments, or terms of sums over rows.
+DEVICE void finish_block(const Thread& t, const States& s, const f32 (&steps_in_all)[WIDTH], const ChannelSums& channel_sums) {
+  if constexpr (ENDS) {
+    leave_ends(t, s, steps_in_all);
+    return;
+  }
+  const Params& p = t.p;
+  const Work& w = t.w;
+  const i64 line = w.segment * (p.segment_channels / p.dim) + w.row;
+  finish_states(t, s, line);
+  if constexpr (HAS_DSKIP) finish_channels(p.dskip + line * p.dim + w.first, reinterpret_cast<f32*>(t.shared), channel_sums.skip, w.channels);
+  if constexpr (HAS_DBIAS) finish_channels(p.dbias + line * p.dim + w.first, reinterpret_cast<f32*>(t.shared), channel_sums.bias, w.channels);
+}
