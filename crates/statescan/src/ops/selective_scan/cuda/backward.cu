@@ -15,9 +15,8 @@
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_backward(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char shared[];
   __shared__ f32 skips[CHANNELS], biases[CHANNELS];
-  const int lane = lane_of_thread(), warp = threadIdx.x / 32, slot = warp * WARP_SLOTS + slot_of_thread();
   const Work w = Work::of<ENDS>(p);
-  const Thread t{p, w, shared, skips, biases, lane, slot};
+  const Thread t(Block{p, w, shared, skips, biases});
   Owned a, g, da, b, c, db, dc;
   States s{a, g, da, b, c, db, dc};
   begin_states(t, s);
@@ -26,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_b
   __syncthreads();
 
   f32 steps_in_all[WIDTH] = {};
-  char* const summed = shared + SUMMED_AT + warp * MAPS * SUMMED_BYTES;
+  char* const summed = shared + SUMMED_AT + threadIdx.x / 32 * MAPS * SUMMED_BYTES;
   const int first_tile = int(w.start / STEPS), last_tile = w.start < w.end ? int((w.end - 1) / STEPS) : first_tile - 1;
   const i64 saved_count = (p.seqlen - 1) / CHECKPOINT;
   ChannelSums channel_sums = {};

@@ -1,15 +1,11 @@
 // The backward pass: what is done with a tile before and after its sweeps, and at the end of a row.
 
-// From a tile as it is stored to what sweeps read.
 DEVICE void prepare_tile(const Thread& t, char* raw, int tile, Window<false> window, bool whole, bool back) {
-  const Params& p = t.p;
-  const Work& w = t.w;
-  // shifts are found again for each tile, since the loops between need every register
   if (whole)
-    prepare(p, t.shared, raw, AllShifts(p, w), Window<true>{window.low, window.high}, back, w.channels, t.biases);
+    prepare(t, raw, Window<true>{window.low, window.high}, back);
   else
-    prepare(p, t.shared, raw, AllShifts(p, w), window, back, w.channels, t.biases);
-  if constexpr (SEQUENCES == Sequences::Index) mark_changes(p, w, tile, t.shared + CHANGE_AT);
+    prepare(t, raw, window, back);
+  if constexpr (SEQUENCES == Sequences::Index) mark_changes(t.p, t.w, tile, t.shared + CHANGE_AT);
 }
 
 // Gradients that a tile gives, once its sums are known.
@@ -18,9 +14,9 @@ DEVICE void finish_tile(const Thread& t, char* raw, i64 first_step, Window<false
   const Work& w = t.w;
   const int low = window.low, high = window.high;
   if ((OUT_VECTOR || APART) && whole)
-    finish(p, w, t.shared, raw, AllShifts(p, w), Window<true>{low, high}, first_step, t.skips, t.biases, channel_sums);
+    finish(t, raw, Window<true>{low, high}, first_step, channel_sums);
   else
-    finish(p, w, t.shared, raw, AllShifts(p, w), window, first_step, t.skips, t.biases, channel_sums);
+    finish(t, raw, window, first_step, channel_sums);
   const char* const sums = t.shared + SUMMED_AT;
   const i64 block = w.batch * p.blocks_per_row + w.block;
   if constexpr (B_VARIES && HAS_DB)

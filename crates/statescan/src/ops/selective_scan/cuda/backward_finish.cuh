@@ -56,23 +56,23 @@ DEVICE void read_plane_of(char* shared, int plane, const Place<OUT_BY_TIME>& pla
     read_plane(shared, plane, place.channel, place.step, out);
   }
 }
-template <typename E, bool VECTOR, bool WHOLE>
-DEVICE void store_four(const Strided& v, i64 batch, i64 channel, i64 first_step, const Place<OUT_BY_TIME>& place, Window<WHOLE> window,
-                       const f32 (&of)[4]) {
-  E* const row = at<E>(v, batch, channel, first_step);
+// To a row of a tensor, from the tile's first step on.
+template <bool VECTOR, typename E, bool WHOLE>
+DEVICE void store_four(E* row, i64 stride, const Place<OUT_BY_TIME>& place, Window<WHOLE> window, const f32 (&of)[4]) {
   if constexpr (APART) {
 #pragma unroll
     for (int j = 0; j < 4; j++)
       if (window.has(step_of(place, j))) assign(row[step_of(place, j)], of[j]);
   } else {
-    const i64 stride = v.stride[2];
     store4<VECTOR, WHOLE>(row + place.step * stride, stride, of, window.low - place.step, window.high - place.step);
   }
 }
 
 template <bool WHOLE>
-DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, const AllShifts& shifts, Window<WHOLE> window, i64 first_step,
-                   const f32* skips, const f32* biases, ChannelSums& channel_sums) {
+DEVICE void finish(const Block& block, char* raw, Window<WHOLE> window, i64 first_step, ChannelSums& channel_sums) {
+  const Params& p = block.p;
+  const Work& w = block.w;
+  const AllShifts shifts(p, w);
   each<QUADS, THREADS>([&](int i, int round) {
     const Place<OUT_BY_TIME> place(i);
     if (!WHOLE && place.channel >= w.channels) return;
@@ -84,8 +84,8 @@ DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, cons
     if constexpr (HAS_Z) z_raw = read_four<ZTile, Z>(raw + Z_AT, place, shifts.z);
     f32 sums[SUMS][4], d[4], dx[4], ddt[4], dz[4], ddt_a[4];
 #pragma unroll
-    for (int s = 0; s < SUMS; s++) read_plane_of(shared, FIRST_SUM + s, place, sums[s]);
-    read_plane_of(shared, PLANE_STEP, place, d);
+    for (int s = 0; s < SUMS; s++) read_plane_of(block.shared, FIRST_SUM + s, place, sums[s]);
+    read_plane_of(block.shared, PLANE_STEP, place, d);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const bool inside = window.has(step_of(place, j));
@@ -97,24 +97,24 @@ DEVICE void finish(const Params& p, const Work& w, char* shared, char* raw, cons
       }
       const f32 input = sums[SUM_INPUT][j], by_decay = Method::UNIT * sums[SUM_DECAY][j];
       dx[j] = Method::INPUT_STEP ? d[j] * input : input;
-      if constexpr (HAS_SKIP) dx[j] = __fmaf_rn(skips[place.channel], before_gate, dx[j]);
+      if constexpr (HAS_SKIP) dx[j] = __fmaf_rn(block.skips[place.channel], before_gate, dx[j]);
       if constexpr (HAS_DZ) {
         f32 y = sums[SUM_OUTPUT][j] * (COMPLEX ? 2.f : 1.f);
-        if constexpr (HAS_SKIP) y = __fmaf_rn(skips[place.channel], x, y);
+        if constexpr (HAS_SKIP) y = __fmaf_rn(block.skips[place.channel], x, y);
         dz[j] = dy * y * gate_slope;
       }
       ddt[j] = HAS_DT_A ? 0.f : by_decay;
       if constexpr (Method::INPUT_STEP) ddt[j] = __fmaf_rn(x, Method::GAIN ? sums[SUM_STEP][j] : input, ddt[j]);
       ddt_a[j] = by_decay;
-      ddt[j] *= slope_of(p, to_f32(dt_raw.v[j]), biases, place.channel);
+      ddt[j] *= slope_of(p, to_f32(dt_raw.v[j]), block.biases, place.channel);
       if constexpr (HAS_DSKIP) channel_sums.skip[round] += inside ? before_gate * x : 0.f;
       if constexpr (HAS_DBIAS) channel_sums.bias[round] += inside ? ddt[j] : 0.f;
     }
     const i64 channel = w.first + place.channel;
-    if constexpr (HAS_DX) store_four<DX, DX_VECTOR>(p.dx, w.batch, channel, first_step, place, window, dx);
-    if constexpr (HAS_DDT) store_four<DDT, DDT_VECTOR>(p.ddt, w.batch, channel, first_step, place, window, ddt);
-    if constexpr (HAS_DZ) store_four<DZ, DZ_VECTOR>(p.dz, w.batch, channel, first_step, place, window, dz);
-    if constexpr (HAS_DDT_A) store_four<DDT_A, DDT_A_VECTOR>(p.ddt_a, w.batch, channel, first_step, place, window, ddt_a);
+    if constexpr (HAS_DX) store_four<DX_VECTOR>(at<DX>(p.dx, w.batch, channel, first_step), p.dx.stride[2], place, window, dx);
+    if constexpr (HAS_DDT) store_four<DDT_VECTOR>(at<DDT>(p.ddt, w.batch, channel, first_step), p.ddt.stride[2], place, window, ddt);
+    if constexpr (HAS_DZ) store_four<DZ_VECTOR>(at<DZ>(p.dz, w.batch, channel, first_step), p.dz.stride[2], place, window, dz);
+    if constexpr (HAS_DDT_A) store_four<DDT_A_VECTOR>(at<DDT_A>(p.ddt_a, w.batch, channel, first_step), p.ddt_a.stride[2], place, window, ddt_a);
   });
 }
 

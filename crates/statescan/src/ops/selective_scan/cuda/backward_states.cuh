@@ -11,12 +11,10 @@ template <typename Job> DEVICE void each_owned(Job job) {
 }
 
 // What a thread works on: k counts its channels, r its states of each.
-struct Thread {
-  const Params& p;
-  const Work& w;
-  char* shared;
-  const f32 *skips, *biases;   // of the block's channels
+struct Thread : Block {
   int lane, slot;
+
+  DEVICE Thread(const Block& block) : Block(block), lane(lane_of_thread()), slot(threadIdx.x / 32 * WARP_SLOTS + slot_of_thread()) {}
 
   DEVICE int own_channel(int k) const { return k * SLOTS + slot; }
   DEVICE i64 channel(int k) const { return w.first + own_channel(k); }

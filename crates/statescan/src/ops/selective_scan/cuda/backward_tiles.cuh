@@ -132,9 +132,20 @@ struct AllShifts : Shifts {
   DEVICE AllShifts(const Params& p, const Work& w) : Shifts(p, w), dy(at<DY>(p.dy, w.batch, w.first), p.dy.stride[1], p.dy.stride[2]) {}
 };
 
-template <bool WHOLE>
-DEVICE void prepare(const Params& p, char* shared, char* raw, const AllShifts& shifts, Window<WHOLE> window, bool back, int channels,
-                    const f32* biases) {
+// What a block works on.
+struct Block {
+  const Params& p;
+  const Work& w;
+  char* shared;
+  const f32 *skips, *biases;   // of its channels
+};
+
+// From a tile as it is stored to what sweeps read.
+template <bool WHOLE> DEVICE void prepare(const Block& block, char* raw, Window<WHOLE> window, bool back) {
+  const Params& p = block.p;
+  char* const shared = block.shared;
+  // found again for each tile, since the loops between need every register
+  const AllShifts shifts(p, block.w);
   auto load = [&](Stored& stored, int i) {
     const Place<XTile::BY_TIME> place(i);
     if constexpr (!ENDS) stored.x = XTile::read4(raw + X_AT, place.channel, place.step, shifts.x);
@@ -150,8 +161,8 @@ DEVICE void prepare(const Params& p, char* shared, char* raw, const AllShifts& s
     bool inside[4];
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-      inside[j] = WHOLE || (window.has(place.step + j) && place.channel < channels);
-      d[j] = step_of(p, to_f32(stored.dt.v[j]), biases, place.channel);
+      inside[j] = WHOLE || (window.has(place.step + j) && place.channel < block.w.channels);
+      d[j] = step_of(p, to_f32(stored.dt.v[j]), block.biases, place.channel);
       u[j] = ENDS ? 0.f : to_f32(stored.x.v[j]);
       if constexpr (Method::INPUT_STEP) u[j] *= d[j];
       u[j] = inside[j] ? u[j] : 0.f;
