@@ -177,7 +177,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_maps(const _
         }
         sums.add(pairs, weights, tiles + (OF_B ? X_AT : P_AT), tiles + (OF_B ? P_AT : X_AT), tiles + STATE_AT);
       }
-      sums.add_pairs(pairs, steps);
+      // the steps are prepared with the first columns
+      if (p.headdim > 0) sums.add_pairs(pairs, steps);
     }
     __syncthreads();
     const int length = int(min(i64(OWN_STATES), p.dstate - w.n));
