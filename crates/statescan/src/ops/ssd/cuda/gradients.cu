@@ -42,14 +42,14 @@ struct Work {
 DEVICE void times_state(FragmentC (&out)[2 * PAIRS], const char* map, const char* state, f32 scale) {
 #pragma unroll
   for (int q = 0; q < 2 * PAIRS; q++) out[q] = FragmentC();
-#pragma unroll(AT_ONCE)
+#pragma unroll 2
   for (int n = 0; n < STATES; n += 16) {
     BlockA a;
-    load_block<MATH, MapTile::PITCH>(a, MapTile::at(map, 16 * warp_of(), n));
+    load_block<MapTile>(a, MapTile::at(map, 16 * warp_of(), n));
 #pragma unroll
     for (int q = 0; q < PAIRS; q++) {
       BlockB b[2];
-      load_blocks<MATH, StateTile::PITCH, true>(b, StateTile::at(state, n, 16 * q));
+      load_blocks<StateTile, true>(b, StateTile::at(state, n, 16 * q));
       multiply_blocks<MATH>(out[2 * q], a, b[0]);
       multiply_blocks<MATH>(out[2 * q + 1], a, b[1]);
     }
@@ -66,15 +66,15 @@ DEVICE void times_state(FragmentC (&out)[2 * PAIRS], const char* map, const char
 template <typename In, typename With> DEVICE void times_lines(FragmentC (&out)[WARPS][2], const char* rows, const char* lines) {
 #pragma unroll
   for (int i = 0; i < WARPS; i++) out[i][0] = out[i][1] = FragmentC();
-#pragma unroll(AT_ONCE)
+#pragma unroll 2
   for (int k = 0; k < In::LENGTH; k += 16) {
     BlockA a;
-    load_block<MATH, In::PITCH>(a, In::at(rows, 16 * warp_of(), k));
+    load_block<In>(a, In::at(rows, 16 * warp_of(), k));
 #pragma unroll
     for (int i = 0; i < WARPS; i++) {
       if (i < warp_of()) continue;
       BlockB b[2];
-      load_blocks<MATH, With::PITCH>(b, With::at(lines, 16 * i, k));
+      load_blocks<With>(b, With::at(lines, 16 * i, k));
       multiply_blocks<MATH>(out[i][0], a, b[0]);
       multiply_blocks<MATH>(out[i][1], a, b[1]);
     }
@@ -382,7 +382,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
 #pragma unroll
         for (int q = 0; q < PAIRS; q++) {
           BlockB cotangent[2];
-          load_blocks<MATH, XTile::PITCH, true>(cotangent, XTile::at(tiles + P_AT, 16 * i, 16 * q));
+          load_blocks<XTile, true>(cotangent, XTile::at(tiles + P_AT, 16 * i, 16 * q));
           multiply_blocks<MATH>(dx[2 * q], block, cotangent[0]);
           multiply_blocks<MATH>(dx[2 * q + 1], block, cotangent[1]);
         }

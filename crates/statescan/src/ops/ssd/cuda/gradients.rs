@@ -64,7 +64,8 @@ pub(super) fn config(
     numbers: Numbers,
 ) -> Config {
     let t = targets;
-    call.config(tiles, sources.final_state.map(|v| v.dtype()))
+    call.config(&tiles.of(Kind::Gradients), sources.final_state.map(|v| v.dtype()))
+        .flag("TURNS_ROWS", false)
         .dtype("DX", type_of(&t.x))
         .dtype("DDT", type_of(&t.dt))
         .dtype("DDT_A", type_of(&t.dt_a))
@@ -98,7 +99,7 @@ pub(super) unsafe fn launch(
     let config = config(call, sources, targets, tiles, stream.numbers());
     let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(Kind::Gradients, stream.numbers()) as u32);
     let params = Params {
-        inputs: call.inputs(tiles.span, tiles.column_tiles),
+        inputs: call.inputs(tiles.span, tiles.of(Kind::Gradients).column_tiles),
         dx: Strided::of_target(&targets.x),
         ddt: Strided::of_target(&targets.dt),
         ddt_a: Strided::of_target(&targets.dt_a),

@@ -7,7 +7,7 @@
 // for dB); the other factor gives the columns of K.
 
 constexpr int PAIRS = COLUMNS / 16;
-typedef Tile<MATH, OWN_STATES, COLUMNS> OwnStateTile;
+typedef Rounded<Tile<MATH, OWN_STATES, COLUMNS>> OwnStateTile;
 typedef Tile<MATH, SPAN, OWN_STATES> OwnMapTile;
 
 // after the heads the other map takes the place of the tiles of a head
@@ -49,14 +49,14 @@ struct Sums {
 #pragma unroll 1
     for (int q = 0; q < COLUMNS; q += 16) {
       f32 v[8];
-      load_numbers<MATH, XTile::PITCH, false>(v, XTile::at(own, 16 * warp_of(), q));
+      load_numbers<XTile, false>(v, XTile::at(own, 16 * warp_of(), q));
       BlockA a;
       set_block<MATH>(a, v);
 #pragma unroll
       for (int i = 0; i < WARPS; i++) {
         if (!has(i)) continue;
         BlockB b[2];
-        load_blocks<MATH, XTile::PITCH>(b, XTile::at(other, 16 * i, q));
+        load_blocks<XTile>(b, XTile::at(other, 16 * i, q));
         multiply_blocks<MATH>(pairs[i][0], a, b[0]);
         multiply_blocks<MATH>(pairs[i][1], a, b[1]);
       }
@@ -66,7 +66,7 @@ struct Sums {
 #pragma unroll
       for (int n = 0; n < OWN_STATES; n += 16) {
         BlockB b[2];
-        load_blocks<MATH, OwnStateTile::PITCH>(b, OwnStateTile::at(state, n, q));
+        load_blocks<OwnStateTile>(b, OwnStateTile::at(state, n, q));
         multiply_blocks<MATH>(out[n / 8], a, b[0]);
         multiply_blocks<MATH>(out[n / 8 + 1], a, b[1]);
       }
@@ -111,7 +111,7 @@ struct Sums {
 #pragma unroll
       for (int n = 0; n < OWN_STATES; n += 16) {
         BlockB b[2];
-        load_blocks<MATH, OwnMapTile::PITCH, true>(b, OwnMapTile::at(map, 16 * i, n));
+        load_blocks<OwnMapTile, true>(b, OwnMapTile::at(map, 16 * i, n));
         multiply_blocks<MATH>(out[n / 8], a, b[0]);
         multiply_blocks<MATH>(out[n / 8 + 1], a, b[1]);
       }

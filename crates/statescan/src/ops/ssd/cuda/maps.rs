@@ -56,6 +56,7 @@ pub(super) struct Maps<'t> {
 impl Maps<'_> {
     pub fn config(&self, call: &Call<'_, '_>, sources: &Sources<'_>, tiles: &Tiles, numbers: Numbers) -> Config {
         call.config(tiles, sources.final_state.map(|v| v.dtype()))
+            .flag("TURNS_ROWS", false)
             .dtype("TARGET", self.target.as_read().dtype())
             .flag("OF_B", self.of == Of::B)
             .flag("IN_TERMS", self.slices > 1)

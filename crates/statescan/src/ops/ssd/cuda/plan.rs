@@ -43,9 +43,19 @@ impl Math {
         if matches!(self, Math::Bf16 | Math::F16) { 2 } else { 4 }
     }
 
+    /// Whether two numbers share a register of a fragment.
+    fn in_pairs(self) -> bool {
+        self.size() == 2
+    }
+
     /// Bytes of a tile in shared memory, with room for so many numbers in a line.
     fn tile(self, lines: usize, room: usize) -> usize {
-        lines * (room * self.size() + 8 * self.size())
+        lines * (room * self.size() + 16)
+    }
+
+    /// Bytes of a tile of states, whose lines are farther apart where the depth has the order of lines.
+    fn state_tile(self, states: usize, columns: usize) -> usize {
+        states * (columns * self.size() + if self.in_pairs() { 16 } else { 32 })
     }
 }
 
@@ -92,8 +102,8 @@ const STATIC: usize = 4096;
 impl Tiles {
     /// The largest tiles that these kernels can have.
     pub fn new(shape: &Shape, kinds: &[Kind], numbers: Numbers) -> Option<Tiles> {
-        // products of f32 take three times as many registers and instructions
-        let widest = if shape.math == Math::Exact { 32 } else { 80 };
+        // two blocks on a multiprocessor are worth more than wide ones
+        let widest = if shape.math.in_pairs() { 80 } else { 32 };
         let all = [64, 32, 16].into_iter().flat_map(|span| {
             [80, 64, 48, 32, 16].into_iter().filter(move |&most| most <= widest).map(move |most| {
                 let column_tiles = shape.headdim.max(1).div_ceil(most);
@@ -110,6 +120,14 @@ impl Tiles {
         // where nothing fits, some registers may lie in memory
         let all: Vec<_> = all.collect();
         [255, 304].into_iter().find_map(|registers| all.iter().copied().find(|tiles| fits(tiles, registers)))
+    }
+
+    /// The tiles of a kernel: those of gradients may take fewer columns of a slot at once, so that two blocks fit.
+    pub fn of(&self, kind: Kind) -> Tiles {
+        match kind {
+            Kind::Gradients if !self.math.in_pairs() => Tiles { columns: 16, column_tiles: self.padded_columns() / 16, ..*self },
+            _ => *self,
+        }
     }
 
     pub fn threads(&self) -> usize {
@@ -142,13 +160,12 @@ impl Tiles {
     fn registers(&self, kind: Kind) -> usize {
         let sums = match kind {
             Kind::Walk { output, .. } => self.state_registers() + if output { self.columns / 2 + self.span / 2 } else { 0 },
-            Kind::Gradients => self.columns / 2 + self.span,
+            Kind::Gradients => self.of(kind).columns / 2 + self.span,
             Kind::Maps => self.own_states() / 2 + self.span,
         };
         let factors = match self.math {
-            Math::Bf16 | Math::F16 => 120,
-            Math::Tf32 => 136,
-            Math::Exact => 168,
+            Math::Bf16 | Math::F16 | Math::Tf32 => 120,
+            Math::Exact => 152,
         };
         sums + factors
     }
@@ -169,16 +186,23 @@ impl Tiles {
         self.shared_by_stages(kind, self.stages(kind, numbers))
     }
 
-    /// Pieces of time that a walk has in shared memory, two where there is room: the next one arrives while one is computed.
+    /// Pieces of time that a walk has in shared memory, two where there is room: the next one arrives while one is computed. Where products take
+    /// several instructions, two blocks of one hide more.
     pub fn stages(&self, kind: Kind, numbers: Numbers) -> usize {
-        let two = matches!(kind, Kind::Walk { .. }) && self.shared_by_stages(kind, 2) <= numbers.shared_per_block - STATIC;
+        let shared = self.shared_by_stages(kind, 2) + STATIC;
+        let blocks = if self.math.in_pairs() { 1 } else { 2 };
+        let two = matches!(kind, Kind::Walk { .. })
+            && shared <= numbers.shared_per_block
+            && shared * blocks <= numbers.shared_per_multiprocessor;
         1 + usize::from(two)
     }
 
     fn shared_by_stages(&self, kind: Kind, stages: usize) -> usize {
-        let tile = |lines, room| self.math.tile(lines, room);
-        let (factor, map, state) = (tile(self.span, self.columns), tile(self.span, self.states), tile(self.states, self.columns));
-        let line = 4 / self.math.size() * self.columns;
+        let (math, columns) = (self.math, self.of(kind).columns);
+        let tile = |lines, room| math.tile(lines, room);
+        let (factor, map, state) =
+            (tile(self.span, columns), tile(self.span, self.states), math.state_tile(self.states, columns));
+        let line = 4 / math.size() * columns;
         match kind {
             Kind::Walk { output, state: shares } => {
                 let c = if output { tile(self.span, self.states.max(line)) } else { 0 };
@@ -186,7 +210,7 @@ impl Tiles {
             }
             Kind::Gradients => 2 * map + tile(self.span, line) + factor + 2 * state,
             Kind::Maps => {
-                let own = tile(self.own_states(), self.columns);
+                let own = tile(self.own_states(), columns);
                 (2 * factor + own).max(tile(self.span, self.own_states()))
             }
         }

@@ -7,17 +7,20 @@ typedef typename Blocks<MATH>::Element Element;
 typedef typename Blocks<MATH>::A BlockA;
 typedef typename Blocks<MATH>::B BlockB;
 
-// products of f32 are many instructions, and their loops are not unrolled
-constexpr int AT_ONCE = InPairs<MATH>::VALUE ? 2 : 1;
 constexpr bool HAS_SCALES = HasScales<MATH>::VALUE;
 constexpr int WARPS = SPAN / 16, THREADS = 32 * WARPS;
 static_assert(COLUMNS % 16 == 0 && STATES % (16 * WARPS) == 0, "blocks are 16 wide");
 
 typedef Tile<MATH, SPAN, COLUMNS> XTile;     // (step, column of the head)
 typedef Tile<MATH, SPAN, STATES> MapTile;    // (step, state)
-typedef Tile<MATH, STATES, COLUMNS> StateTile;
+typedef Rounded<Tile<MATH, STATES, COLUMNS, COLUMNS, Depth::OfLines>> StateTile;
 
-DEVICE int warp_of() { return threadIdx.x / 32; }
+// Rows are steps where y is formed, and the last ones are the most work. In every other block the first warp has them (TURNS_ROWS): warps with the
+// same number in their blocks share a unit of tensor cores.
+DEVICE int warp_of() {
+  const int warp = threadIdx.x / 32;
+  return TURNS_ROWS && blockIdx.x % 2 == 1 ? WARPS - 1 - warp : warp;
+}
 // the row and the first of two columns that a thread holds of a sum
 DEVICE int group_of() { return threadIdx.x % 32 / 4; }
 DEVICE int pair_of() { return 2 * (threadIdx.x % 4); }
@@ -163,6 +166,9 @@ DEVICE f32 scale_of(const u32 (&parts)[WARPS]) {
   return all.scale();
 }
 
+// A number of a state as tiles of states and slots hold it.
+DEVICE f32 as_factor(f32 v) { return MATH == Math::Tf32 ? __uint_as_float(round_tf32(v)) : v; }
+
 // Loads the states of a tensor from `first` on, or zeros, and gives their scale; all threads of the block call it.
 template <typename In, typename E> DEVICE f32 load_state(char* tile, const Inputs& p, const States& states, StateRow row, i64 head, i64 column, i64 first = 0) {
   const bool there = states.data != nullptr && exists(p, row);
@@ -183,7 +189,7 @@ template <typename In, typename E> DEVICE f32 load_state(char* tile, const Input
   }
   const f32 down = HAS_SCALES ? inverse(scale) : 1.f;
   each<In::LINES * COLUMNS, THREADS, false>([&](int i, int) {
-    assign(*reinterpret_cast<Element*>(In::at(tile, i % In::LINES, i / In::LINES)), number(i) * down);
+    assign(*reinterpret_cast<Element*>(In::at(tile, i % In::LINES, i / In::LINES)), as_factor(number(i) * down));
   });
   return scale;
 }

@@ -94,7 +94,7 @@ struct State {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           char* const to = StateTile::at(tile, 16 * (m * WARPS + warp_of()) + group_of() + 8 * r, 8 * q + pair_of());
-          assign2(reinterpret_cast<Element*>(to), v[m][q].v[2 * r] * down, v[m][q].v[2 * r + 1] * down);
+          assign2(reinterpret_cast<Element*>(to), as_factor(v[m][q].v[2 * r] * down), as_factor(v[m][q].v[2 * r + 1] * down));
         }
   }
 };
@@ -138,14 +138,14 @@ struct Output {
   DEVICE void begin(const Steps& steps, const char* c_tile, const char* map, const char* state, f32 state_scale) {
     *this = Output();
     const int row = 16 * warp_of();
-#pragma unroll(AT_ONCE)
+#pragma unroll 2
     for (int n = 0; n < STATES; n += 16) {
       BlockA c;
-      load_block<MATH, CTile::PITCH>(c, CTile::at(c_tile, row, n));
+      load_block<CTile>(c, CTile::at(c_tile, row, n));
 #pragma unroll
       for (int q = 0; q < PAIRS; q++) {
         BlockB h[2];
-        load_blocks<MATH, StateTile::PITCH, true>(h, StateTile::at(state, n, 16 * q));
+        load_blocks<StateTile, true>(h, StateTile::at(state, n, 16 * q));
         multiply_blocks<MATH>(y[2 * q], c, h[0]);
         multiply_blocks<MATH>(y[2 * q + 1], c, h[1]);
       }
@@ -153,7 +153,7 @@ struct Output {
       for (int j = 0; j < WARPS; j++) {
         if (j > warp_of()) continue;
         BlockB b[2];
-        load_blocks<MATH, MapTile::PITCH>(b, MapTile::at(map, 16 * j, n));
+        load_blocks<MapTile>(b, MapTile::at(map, 16 * j, n));
         multiply_blocks<MATH>(products[j][0], c, b[0]);
         multiply_blocks<MATH>(products[j][1], c, b[1]);
       }
@@ -262,7 +262,7 @@ DEVICE void advance(State& state, Output* output, const Steps& steps, const char
   for (int k = 0; k < WARPS; k++) {
     BlockB x[PAIRS][2];
 #pragma unroll
-    for (int q = 0; q < PAIRS; q++) load_blocks<MATH, XTile::PITCH, true>(x[q], XTile::at(factor, 16 * k, 16 * q));
+    for (int q = 0; q < PAIRS; q++) load_blocks<XTile, true>(x[q], XTile::at(factor, 16 * k, 16 * q));
     if constexpr (HAS_OUTPUT) {
       if (k <= warp_of()) output->add(steps, k, x);
     }
@@ -275,7 +275,7 @@ DEVICE void advance(State& state, Output* output, const Steps& steps, const char
 #pragma unroll
     for (int m = 0; m < OWN; m++) {
       f32 v[8];
-      load_numbers<MATH, MapTile::PITCH, true>(v, MapTile::at(map, 16 * k, 16 * (m * WARPS + warp_of())));
+      load_numbers<MapTile, true>(v, MapTile::at(map, 16 * k, 16 * (m * WARPS + warp_of())));
 #pragma unroll
       for (int i = 0; i < 8; i++) v[i] *= weights[i / 4 * 2 + i % 2];
       BlockA a;

@@ -1,7 +1,7 @@
 //! The walk over time: the forward pass, and states and their gradients for the backward pass.
 
 use super::hopper;
-use super::plan::{Cut, Kind, Tiles};
+use super::plan::{Cut, Kind, Math, Tiles};
 use super::{Call, Inputs, States, TOO_LARGE, TOO_MANY, refuse_double, type_of, width_of};
 use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, Value, params};
 use crate::error::Result;
@@ -124,6 +124,7 @@ impl Walk<'_, '_> {
             .set("PASS", Value::Name("Pass", pass.name()))
             .flag("FORWARDS", self.direction == Direction::Forward)
             .flag("HAS_OUTPUT", output)
+            .flag("TURNS_ROWS", output && tiles.math == Math::Tf32)
             .flag("GATE_GRADIENT", matches!(self.output, Output::Gate(_)))
             .flag("HAS_SLOTS", self.slots.is_some() && pass != Pass::Ends)
             .flag("NEEDS_STATE_TILE", state)
