@@ -62,13 +62,16 @@ struct State {
   }
 };
 
+// The unit of a walker; where a block has one it is known when this is compiled.
+DEVICE int unit_of(int worker) { return UNITS == 1 ? 0 : worker / PARTS; }
+
 struct Walker {
   const Params& p;
   const Work& w;
   char* const shared;
   Barriers& barriers;
   const Piece (&pieces)[PIECES];
-  const int unit, part, head, column, fragment;
+  const int unit, part, own_head, own_column, fragment;
   char* const outs;   // tiles of y of its unit, or its own of a slot
   f32* const skips;   // of its columns
   State state;
@@ -77,18 +80,24 @@ struct Walker {
   int chunk = 0;
 
   DEVICE Walker(const Params& p, const Work& w, char* shared, Barriers& barriers, const Piece (&pieces)[PIECES], f32* skips, int worker)
-      : p(p), w(w), shared(shared), barriers(barriers), pieces(pieces), unit(worker / PARTS), part(worker % PARTS), head(w.head(p, unit)),
-        column(w.column(p, unit)), fragment(columns_at()), outs(shared + OUT_AT + 2 * (HAS_OUTPUT ? unit : worker) * OUT), skips(skips), state(part) {
+      : p(p), w(w), shared(shared), barriers(barriers), pieces(pieces), unit(unit_of(worker)), part(worker % PARTS),
+        own_head(w.head(p, unit)), own_column(w.column(p, unit)), fragment(columns_at()),
+        outs(shared + OUT_AT + 2 * (HAS_OUTPUT ? unit : worker) * OUT), skips(skips), state(part) {
     if constexpr (HAS_OUTPUT && HAS_SKIP) {
-      const int i = threadIdx.x % 128;
-      if (part == 0 && i < COLUMNS) skips[i] = column + i < p.headdim ? to_f32(*at<SKIP>(p.skip, head, column + i)) : 0.f;
+      // a thread's two columns, which lie eight apart, side by side
+      const int i = threadIdx.x % 128, place = i / 16 * 16 + i % 8 * 2 + i / 8 % 2;
+      if (part == 0 && i < COLUMNS) skips[place] = column() + i < p.headdim ? to_f32(*at<SKIP>(p.skip, head(), column() + i)) : 0.f;
       meet_unit();
     }
     if (w.segment == 0)
-      state.read<BEFORE>(p, w.state_row(p, true), head, column);
+      state.read<BEFORE>(p, w.state_row(p, true), head(), column());
     else if constexpr (PASS == Pass::Rest)
-      state.enter(p, w, head, column / COLUMNS);
+      state.enter(p, w, head(), column() / COLUMNS);
   }
+
+  // where a block has a single unit, `Work` has them, and spares registers
+  DEVICE int head() const { return UNITS == 1 ? w.first_head : own_head; }
+  DEVICE int column() const { return UNITS == 1 ? w.first_column : own_column; }
 
   // whether this thread starts copies out of shared memory
   DEVICE bool leads() const { return threadIdx.x % 128 == 0 && (!HAS_OUTPUT || part == 0); }
@@ -128,7 +137,7 @@ struct Walker {
   DEVICE void load_gate(int chunk) {
     Barrier& gate = barriers.gate[unit][chunk % 2];
     barrier_arrive_expecting(gate, PANEL);
-    tile_load(outs + chunk % 2 * OUT, maps_of(p, w)[Z_MAP], gate, {column, head, w.step(chunk), w.batch});
+    tile_load(outs + chunk % 2 * OUT, maps_of(p, w)[Z_MAP], gate, {column(), head(), w.step(chunk), w.batch});
   }
 
   // All threads have written a tile, and the other one has been read.
@@ -159,9 +168,9 @@ struct Walker {
     }
     meet_before_store();
     if (!leads()) return;
-    const int slot = (w.slot + at) * int(p.heads) + head;
+    const int slot = (w.slot + at) * int(p.heads) + head();
 #pragma unroll
-    for (int n = 0; n < OWN_PANELS; n++) tile_store(p.slot_map, tile + n * PANEL, {column, slot * STATES + part * OWN_STATES + 64 * n});
+    for (int n = 0; n < OWN_PANELS; n++) tile_store(p.slot_map, tile + n * PANEL, {column(), slot * STATES + part * OWN_STATES + 64 * n});
     tile_store_commit();
   }
 
@@ -202,7 +211,7 @@ struct Walker {
         const float2 factor = *reinterpret_cast<const float2*>(piece.out + step);
         f32 v[2] = {y.v[8 * k + 2 * i] * factor.x, y.v[8 * k + 2 * i + 1] * factor.y};
         if constexpr (HAS_SKIP) {
-          const f32 skip = skips[threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + i % 2 * 8];
+          const f32 skip = skips[threadIdx.x % 128 / 4 * 2 + i % 2];
           v[0] = __fmaf_rn(skip, low_bf16(xs[i]), v[0]);
           v[1] = __fmaf_rn(skip, high_bf16(xs[i]), v[1]);
         }
@@ -235,7 +244,7 @@ struct Walker {
     }
     meet_before_store();
     if (!leads()) return;
-    tile_store(maps_of(p, w)[Y_MAP], outs + chunk % 2 * OUT, {column, head, w.step(chunk), w.batch});
+    tile_store(maps_of(p, w)[Y_MAP], outs + chunk % 2 * OUT, {column(), head(), w.step(chunk), w.batch});
     tile_store_commit();
     if constexpr (GATES_OUTPUT) {
       if (chunk + 1 < w.chunks) load_gate(chunk + 1);
@@ -315,9 +324,9 @@ struct Walker {
     // nothing has come after the powers of the last piece
     const f32 scale = pieces[(turn.at + PIECES - 1) % PIECES].after;
     if constexpr (PASS == Pass::Ends)
-      state.leave(p, w, head, column / COLUMNS, scale);
+      state.leave(p, w, head(), column() / COLUMNS, scale);
     else if (w.is_last())
-      state.write<AFTER>(p, w.state_row(p, false), head, column, scale);
+      state.write<AFTER>(p, w.state_row(p, false), head(), column(), scale);
     if (OUT > 0 && leads()) tile_store_finish();
   }
 };
@@ -347,7 +356,7 @@ extern "C" __global__ void __launch_bounds__(Work::THREADS, 1) ssd_hopper(const 
   } else {
     registers_up<WALKER_REGISTERS>();
     each_part<true>(p, whole, work, barriers, [&](const Work& w) {
-      const int unit = worker / PARTS;
+      const int unit = unit_of(worker);
       if (unit < w.units) Walker(p, w, shared, barriers, pieces[unit], skips[unit], worker).walk();
     });
   }

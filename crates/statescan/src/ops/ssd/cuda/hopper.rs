@@ -93,10 +93,6 @@ impl Plan {
             return None;
         }
         let packed = packed::Plan::new(p);
-        if packed.is_some() && p.dstate > MOST_STATES {
-            // no registers are left for it
-            return None;
-        }
         let column_tiles = p.headdim.div_ceil(COLUMNS);
         let states = if p.dstate <= MOST_STATES { p.dstate.next_multiple_of(64) } else { WALKERS * MOST_STATES };
         let units = p.nheads / p.ngroups * column_tiles;

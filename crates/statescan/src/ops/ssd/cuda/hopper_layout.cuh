@@ -61,6 +61,7 @@ constexpr int PIECES = 4;   // that may be ready at the same time
 
 struct Work {
   int batch, group, unit, units;   // the first unit of the group, and how many this block has
+  int first_head, first_column;    // of that unit
   int part, parts;                 // of packed sequences: the segment of the row of the batch, and how many there are
   int first, end;                  // steps of the row, or of a packed sequence
   int segment, segments;           // in the direction of the walk, of how many
@@ -79,6 +80,7 @@ struct Work {
     unit = i % tiles * UNITS, i /= tiles;
     group = i % groups, batch = i / groups;
     units = min(UNITS, all - unit);
+    first_head = head(p, 0), first_column = column(p, 0);
     if constexpr (PACKED) {
       parts = sequences_of(p.packed, batch)[*count_of(p.packed, batch)].segments;
       find(p);
@@ -128,7 +130,14 @@ struct Barriers {
   Barrier ready[UNITS][PIECES], taken[UNITS][PIECES], gate[UNITS][2];
 
   DEVICE void init(const Work& w) {
-    for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * PARTS * w.units * ARRIVALS), barrier_init(masked[i], 128);
+    for (int i = 0; i < STAGES; i++) {
+      barrier_init(full[i], 1), barrier_init(masked[i], 128);
+      // numbers that are known when this is compiled: others would be moved to uniform registers one by one
+      if (UNITS == 1 || w.units > 1)
+        barrier_init(empty[i], 4 * PARTS * UNITS * ARRIVALS);
+      else
+        barrier_init(empty[i], 4 * PARTS * ARRIVALS);
+    }
     for (int k = 0; k < UNITS; k++) {
       for (int i = 0; i < PIECES; i++) barrier_init(ready[k][i], ARRIVALS), barrier_init(taken[k][i], 4 * PARTS * ARRIVALS);
       for (int i = 0; i < 2; i++) barrier_init(gate[k][i], 1);
