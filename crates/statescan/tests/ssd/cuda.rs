@@ -65,7 +65,7 @@ fn cuda_rows_of_bf16_packed() {
     cases.push(case([2, 200, 2, 64, 1, 256], BOUNDS | INITIAL));
     cases.push(case([2, 333, 44, 8, 2, 200], INDEX | SHORT | ALL));
     cases.push(case([1, 300, 104, 8, 1, 256], INDEX | INITIAL | WIDE_SKIP | GATE | OWN_DECAY_STEP));
-    // rows cut into segments, half of the states after the other
+    // rows cut into segments, and gradients from one half of the states after the other
     cases.push(Case { decay: 0.05, ..case([1, 3000, 12, 8, 1, 256], BOUNDS | INITIAL | GATE) });
     cases.push(case([1, 1, 2, 64, 1, 128], BOUNDS));
     // more sequences than blocks
