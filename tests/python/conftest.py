@@ -15,9 +15,9 @@ except ImportError:
 
 HERE = pathlib.Path(__file__).parent
 # these need PyTorch to be imported at all
-NEEDING_TORCH = ("results", "torch", "dispatch", "second_derivatives", "steps", "vectors", "cuda", "nn")
+NEEDING_TORCH = ("results", "torch", "dispatch", "second_derivatives", "steps", "vectors", "cuda", "nn", "nn_modules")
 collect_ignore = [] if torch else [f"test_{name}.py" for name in NEEDING_TORCH]
-collect_ignore_glob = [] if torch else ["test_compat_*.py"]
+collect_ignore_glob = [] if torch else ["test_compat_*.py", "test_transformers*.py"]
 
 
 def pytest_report_header():

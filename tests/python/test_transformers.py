@@ -1,95 +1,14 @@
 """Models of Hugging Face `transformers` on our operations, against their own slow path; the user adds the line of `install()`."""
 
-import sys
-
 import pytest
 import torch
 
-import statescan.compat
+from models import CHUNKED, CONFIGS, PACKED, close, close_gradients, go_plain, gradients_of, made, padded, tokens, transformers
 from statescan.compat import fallback as without_kernel
 from statescan.compat import mamba_ssm
 from statescan.operations import SSD
 
-statescan.compat.install()
-
-transformers = pytest.importorskip("transformers", minversion="5.23", reason="transformers 5.23 or newer is not installed")
 safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
-
-SHARED = {"vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 2, "initializer_range": 0.1, "pad_token_id": 0}
-MAMBA = {**SHARED, "state_size": 16, "time_step_rank": 3}
-HYBRID = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "max_position_embeddings": 128}
-
-CONFIGS = {
-    "Mamba": MAMBA,
-    "FalconMamba": MAMBA,
-    "Mamba2": {**SHARED, "state_size": 16, "num_heads": 6, "head_dim": 16, "n_groups": 2, "chunk_size": 16},
-    "Bamba": {
-        **SHARED,
-        **HYBRID,
-        "attn_layer_indices": [1],
-        "mamba_n_heads": 6,
-        "mamba_n_groups": 2,
-        "mamba_d_state": 16,
-        "mamba_chunk_size": 16,
-    },
-    "Zamba2": {
-        **SHARED,
-        **HYBRID,
-        "num_key_value_heads": 4,
-        "layers_block_type": ["mamba", "hybrid"],
-        "n_mamba_heads": 6,
-        "mamba_ngroups": 2,
-        "mamba_d_state": 16,
-        "chunk_size": 16,
-        "adapter_rank": 8,
-    },
-    "FalconH1": {
-        **SHARED,
-        **HYBRID,
-        "mamba_d_ssm": 96,
-        "mamba_n_heads": 6,
-        "mamba_n_groups": 2,
-        "mamba_d_state": 16,
-        "mamba_chunk_size": 16,
-    },
-    "GraniteMoeHybrid": {
-        **SHARED,
-        **HYBRID,
-        "shared_intermediate_size": 64,
-        "num_local_experts": 0,
-        "layer_types": ["mamba", "attention"],
-        "mamba_n_heads": 6,
-        "mamba_n_groups": 2,
-        "mamba_d_state": 16,
-        "mamba_chunk_size": 16,
-    },
-    "NemotronH": {
-        **{name: value for name, value in SHARED.items() if name != "num_hidden_layers"},
-        **HYBRID,
-        "head_dim": 12,
-        "layers_block_type": ["mamba", "attention", "mlp"],
-        "mamba_num_heads": 6,
-        "mamba_head_dim": 16,
-        "n_groups": 2,
-        "ssm_state_size": 16,
-        "chunk_size": 16,
-    },
-    "Jamba": {
-        **SHARED,
-        **HYBRID,
-        "mamba_d_state": 16,
-        "mamba_dt_rank": 3,
-        "attn_layer_period": 2,
-        "attn_layer_offset": 1,
-        "num_experts": 1,
-        "num_experts_per_tok": 1,
-    },
-    "Lfm2": {**SHARED, **HYBRID, "block_multiple_of": 16, "layer_types": ["conv", "full_attention"]},
-}
-# those with Mamba-2's scan
-CHUNKED = [name for name in CONFIGS if name not in ("Mamba", "FalconMamba", "Jamba", "Lfm2")]
-# those whose layers take `seq_idx`
-PACKED = [*CHUNKED, "Lfm2"]
 
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -101,58 +20,16 @@ def device(request):
 
 @pytest.fixture(params=CONFIGS)
 def model(request, device):
-    config = getattr(transformers, f"{request.param}Config")(**CONFIGS[request.param])
-    torch.manual_seed(1)
-    return getattr(transformers, f"{request.param}ForCausalLM")(config).eval().to(device)
+    return made(request.param, device)
 
 
 @pytest.fixture
 def fallback(model, monkeypatch):
-    """Undoes the choice that a model's module made when it was imported; gives the functions that it had chosen."""
-
-    def undo():
-        module = sys.modules[type(model).__module__]
-        chosen = {}
-        for name, function in list(vars(module).items()):
-            if name in FUNCTIONS:
-                slow = function.__wrapped__
-                chosen[name] = dict(zip(function.__code__.co_freevars, function.__closure__))["implementation"].cell_contents
-                monkeypatch.setattr(module, name, slow)
-        return chosen
-
-    return undo
-
-
-FUNCTIONS = (
-    "causal_conv1d_fn",
-    "causal_conv1d_update",
-    "mamba_inner_fn",
-    "mamba_selective_scan",
-    "mamba_selective_state_update",
-    "mamba2_split_conv1d_scan_combined",
-    "mamba2_selective_state_update",
-    "mamba2_chunk_scan",
-)
-
-
-def tokens(device, seed=2, batch=2, seqlen=37):
-    ids = torch.randint(2, SHARED["vocab_size"], (batch, seqlen), generator=torch.Generator().manual_seed(seed))
-    return ids.to(device)
+    return lambda: go_plain(model, monkeypatch)
 
 
 def whole(device):
     return {"input_ids": tokens(device, seqlen=9)}
-
-
-def padded(device):
-    """A prompt, and one that is shorter and starts with padding."""
-    ids = tokens(device, seqlen=11)
-    ids[1, :4] = 0
-    return {"input_ids": ids, "attention_mask": (ids != 0).long()}
-
-
-def close(got, expected, what):
-    assert (got - expected).abs().max() <= 1e-4 * expected.abs().max(), what
 
 
 def test_chosen_functions_are_ours(model, fallback):
@@ -180,18 +57,6 @@ def test_generate(model, device, fallback, prompt):
     assert fast.shape[1] == prompt["input_ids"].shape[1] + 24
     fallback()
     assert torch.equal(fast, model.generate(**prompt, **options))
-
-
-def gradients_of(model, loss):
-    model.zero_grad()
-    loss.backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
-def close_gradients(got, expected):
-    assert got.keys() == expected.keys() and len(got) > 10
-    for name, gradient in expected.items():
-        close(got[name], gradient, f"gradient of {name}")
 
 
 def test_training_step(model, device, fallback):

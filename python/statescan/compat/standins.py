@@ -56,9 +56,25 @@ _LAYERS = ("Mamba", "Mamba2", "S5")
 _SOURCES = {"mamba_ssm.ops.triton.layer_norm": ".layer_norm"}
 
 
+# names that `transformers` finds other functions under
+_BY_ASKER = ("causal_conv1d_fn", "causal_conv1d_update", "mamba_inner_fn", "mamba_split_conv1d_scan_combined")
+
+
 def _find(name, module):
     source = "..nn" if name in _LAYERS else _SOURCES.get(module, f".{module.partition('.')[0]}")
     return getattr(import_module(source, __package__), name)
+
+
+def _by_asker(module):
+    """What is called where a module does not have a name in its dictionary."""
+
+    def find(name):
+        if name not in _MODULES[module] or name not in _BY_ASKER:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        for_models = import_module(".transformers", __package__)
+        return for_models.FUNCTIONS[name] if for_models.is_asking(1) else _find(name, module)
+
+    return find
 
 
 class _StandIns(MetaPathFinder, Loader):
@@ -78,7 +94,10 @@ class _StandIns(MetaPathFinder, Loader):
         package = module.__name__.partition(".")[0]
         if module.__name__ == package:
             module.__version__ = _VERSIONS[package]
-        vars(module).update({name: _find(name, module.__name__) for name in _MODULES[module.__name__]})
+        names = _MODULES[module.__name__]
+        module.__all__ = list(names)
+        module.__getattr__ = _by_asker(module.__name__)
+        vars(module).update({name: _find(name, module.__name__) for name in names if name not in _BY_ASKER})
 
 
 _STAND_INS = _StandIns()
