@@ -109,8 +109,15 @@ class RMSNorm(torch.nn.Module):
         super().__init__()
         self.eps = eps
         self.dropout_p = dropout_p
-        self.weight = torch.nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
+        self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
         self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        torch.nn.init.ones_(self.weight)
+
+    def extra_repr(self):
+        return f"{self.weight.shape[0]}, eps={self.eps}, dropout_p={self.dropout_p}"
 
     def forward(self, x, residual=None, prenorm=False, residual_in_fp32=False):
         p = self.dropout_p if self.training else 0.0

@@ -41,13 +41,17 @@ class LayerNorm(torch.nn.Module):
         self.group_size = group_size
         self.norm_before_gate = norm_before_gate
         self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
-        self.bias = None if self.is_rms_norm else torch.nn.Parameter(torch.empty_like(self.weight))
+        self.register_parameter("bias", None if self.is_rms_norm else torch.nn.Parameter(torch.empty_like(self.weight)))
         self.reset_parameters()
 
     def reset_parameters(self):
         torch.nn.init.ones_(self.weight)
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
+
+    def extra_repr(self):
+        size, order = self.weight.shape[0], self.norm_before_gate
+        return f"{size}, eps={self.eps}, group_size={self.group_size}, norm_before_gate={order}"
 
     def forward(self, x, z=None):
         return layernorm_fn(x, self.weight, self.bias, z, self.eps, self.group_size, self.norm_before_gate, self.is_rms_norm)

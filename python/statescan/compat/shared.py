@@ -2,7 +2,7 @@
 
 import torch
 
-from ..functions import selective_scan
+from .. import functions
 from ..operations import Operation
 
 
@@ -23,5 +23,5 @@ def scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state,
     """The selective scan; maps of a complex A that vary with time are real, (.., dstate, 2 seqlen)."""
     if A.is_complex():
         B, C = (map if map.dim() == 2 or map.is_complex() else as_complex(map) for map in (B, C))
-    y, last_state = selective_scan(u, delta, A, B, C, D, z=z, dt_bias=delta_bias, dt_softplus=delta_softplus, **options)
+    y, last_state = functions.selective_scan(u, delta, A, B, C, D, z=z, dt_bias=delta_bias, dt_softplus=delta_softplus, **options)
     return (y, last_state) if return_last_state else y

@@ -7,11 +7,25 @@ from torch import nn
 from torch.nn.functional import linear
 
 from .. import functions
-from .shared import cached_states, decays, last_inputs, no_cache_of_ranks, one_step, step_bias, without_weight_decay
+from ..compat.mamba_ssm import mamba_inner_fn
+from .checks import check_count, check_input, check_number, check_states, check_step_sizes, no_cache_of_ranks, one_step
+from .convolution import convolve, convolve_step, is_plain_convolution
+from .plain import is_plain
+from .shared import (
+    cached_states,
+    decays,
+    draw_modules_again,
+    draw_step_bias,
+    last_inputs,
+    new_state,
+    without_weight_decay,
+)
 
 
 class Mamba(nn.Module):
     """A layer of Mamba, (batch, seqlen, d_model) to the same shape: projection, convolution, selective scan, gate, projection.
+
+    Modules may be exchanged, adapted, hooked, quantized or kept elsewhere: the result is that of the modules as they stand.
 
     Args:
         d_model: channels in and out.
@@ -19,7 +33,7 @@ class Mamba(nn.Module):
         dt_rank: rank of the projection to step sizes; "auto" is a sixteenth of d_model.
         dt_min, dt_max, dt_init, dt_scale, dt_init_floor: step sizes before training; dt_init is "random" or "constant".
         conv_bias, bias: whether the convolution, and the projections in and out, have a bias.
-        use_fast_path: taken as the origin takes it; there is one way here.
+        use_fast_path: whether one function may take the weights of all modules, where these are plain; the result is the same.
         layer_idx: where its states are in a cache.
     """
 
@@ -45,33 +59,57 @@ class Mamba(nn.Module):
         super().__init__()
         if dt_init not in ("random", "constant"):
             raise ValueError(f'Mamba: `dt_init` must be "random" or "constant", got {dt_init!r}')
+        check_count(self, d_model=d_model, d_state=d_state)
+        check_count(self, 2, 8, d_conv=d_conv)
+        check_number(self, f"a number that gives a channel or more for {d_model} in", lambda n: n * d_model >= 1, expand=expand)
+        rank = math.ceil(d_model / 16) if dt_rank == "auto" else dt_rank
+        check_count(self, dt_rank=rank)
+        check_step_sizes(self, dt_min, dt_max, dt_init_floor)
+        check_number(self, "a number of 0 or more", lambda n: n >= 0, dt_scale=dt_scale)
         where = {"device": device, "dtype": dtype}
         self.d_model = d_model
         self.d_state = d_state
         self.d_conv = d_conv
         self.expand = expand
         self.d_inner = dim = int(expand * d_model)
-        self.dt_rank = rank = math.ceil(d_model / 16) if dt_rank == "auto" else dt_rank
+        self.dt_rank = rank
         self.use_fast_path = use_fast_path
         self.layer_idx = layer_idx
+        self._steps = (dt_min, dt_max, dt_init_floor)
+        self._projection = (dt_init, dt_scale)
 
         self.in_proj = nn.Linear(d_model, 2 * dim, bias=bias, **where)
         self.conv1d = nn.Conv1d(dim, dim, d_conv, groups=dim, padding=d_conv - 1, bias=conv_bias, **where)
         self.x_proj = nn.Linear(dim, rank + 2 * d_state, bias=False, **where)
         self.dt_proj = nn.Linear(rank, dim, bias=True, **where)
-        self.A_log = without_weight_decay(nn.Parameter(torch.arange(1.0, d_state + 1, device=device).log().repeat(dim, 1)))
-        self.D = without_weight_decay(nn.Parameter(torch.ones(dim, device=device)))
+        self.A_log = nn.Parameter(torch.empty(dim, d_state, device=device, dtype=torch.float32))
+        self.D = nn.Parameter(torch.empty(dim, device=device))
         self.out_proj = nn.Linear(dim, d_model, bias=bias, **where)
+        self._draw()
 
-        scale = dt_scale * rank**-0.5
-        with torch.no_grad():
-            if dt_init == "constant":
-                self.dt_proj.weight.fill_(scale)
-            else:
-                self.dt_proj.weight.uniform_(-scale, scale)
-            self.dt_proj.bias.copy_(step_bias(dim, dt_min, dt_max, dt_init_floor, device, dtype))
-        # weights are often drawn again by a model's own rule, which must leave this one alone
-        self.dt_proj.bias._no_reinit = True
+    @torch.no_grad()
+    def _draw(self):
+        """First values that the modules do not draw themselves."""
+        weight, bias = (self.dt_proj._parameters.get(name) for name in ("weight", "bias"))
+        if weight is not None:
+            kind, scale = self._projection
+            scale *= self.dt_rank**-0.5
+            weight.fill_(scale) if kind == "constant" else weight.uniform_(-scale, scale)
+        if bias is not None:
+            draw_step_bias(bias, *self._steps)
+            # weights are often drawn again by a model's own rule, which must leave this one alone
+            bias._no_reinit = True
+        self.A_log.copy_(torch.arange(1, self.d_state + 1, device=self.A_log.device, dtype=torch.float32).log())
+        self.D.fill_(1)
+        without_weight_decay(self.A_log, self.D)
+
+    def reset_parameters(self):
+        """Draws all parameters again as the constructor does, modules' too. Exchanged modules draw theirs, if they can."""
+        draw_modules_again(self)
+        self._draw()
+
+    def extra_repr(self):
+        return f"{self.d_model}, d_state={self.d_state}, d_conv={self.d_conv}, expand={self.expand}, dt_rank={self.dt_rank}"
 
     def forward(self, hidden_states, inference_params=None, *, context=None):
         """The layer on a sequence.
@@ -80,21 +118,52 @@ class Mamba(nn.Module):
         the offset is not 0, by any number of steps. States are changed in place: for use without gradients. With a `context` of
         `statescan.distributed`, which does not go with those, the sequence is this rank's slice.
         """
+        check_input(self, "hidden_states", hidden_states, self.in_proj)
         no_cache_of_ranks(self, inference_params, context)
-        states, goes_on = (None, None), False
-        if inference_params is not None:
-            states = self._get_states_from_cache(inference_params, hidden_states.shape[0])
-            goes_on = inference_params.seqlen_offset > 0
-            if goes_on and hidden_states.shape[1] == 1:
-                return self.step(hidden_states, *states)[0]
-        conv_state, ssm_state = states
-        x, z = self.in_proj(hidden_states).transpose(1, 2).chunk(2, dim=1)
-        before = conv_state[..., 1:] if goes_on else None
-        inputs = None if conv_state is None else last_inputs(before, x, self.d_conv)
-        x = functions.causal_conv1d(
-            x, self._filters(), self.conv1d.bias, activation="silu", initial_states=before, context=context
+        if inference_params is None:
+            mix = self._by_weights if self._is_plain() else self._by_modules
+            return mix(self.in_proj(hidden_states).transpose(1, 2), context=context)
+        conv_state, ssm_state = self._get_states_from_cache(inference_params, hidden_states.shape[0])
+        goes_on = inference_params.seqlen_offset > 0
+        if goes_on and hidden_states.shape[1] == 1:
+            return self.step(hidden_states, conv_state, ssm_state)[0]
+        return self._by_modules(self.in_proj(hidden_states).transpose(1, 2), (conv_state, ssm_state), goes_on)
+
+    def _is_plain(self):
+        """Whether one function may take the weights of all modules behind the first projection."""
+        return (
+            self.use_fast_path
+            and is_plain_convolution(self)
+            and is_plain(self.x_proj, nn.Linear)
+            and self.x_proj.bias is None
+            and is_plain(self.dt_proj, nn.Linear)
+            and is_plain(self.out_proj, nn.Linear)
         )
-        dt, B, C = self._maps(x.transpose(1, 2))
+
+    def _by_weights(self, xz, context):
+        """What follows the first projection, (batch, 2 d_inner, seqlen), as one function."""
+        return mamba_inner_fn(
+            xz,
+            self.conv1d.weight,
+            self.conv1d.bias,
+            self.x_proj.weight,
+            self.dt_proj.weight,
+            self.out_proj.weight,
+            self.out_proj.bias,
+            decays(self.A_log),
+            D=self.D,
+            delta_bias=self.dt_proj.bias,
+            context=context,
+        )
+
+    def _by_modules(self, xz, states=None, goes_on=False, context=None):
+        """The same by calls of the modules, which leaves its states in `states` and may go on from them."""
+        conv_state, ssm_state = states or (None, None)
+        x, z = xz.chunk(2, dim=1)
+        before = conv_state[..., 1:] if goes_on else None
+        inputs = None if states is None else last_inputs(before, x, self.d_conv)
+        x = convolve(self, x, before, context=context)
+        dt, B, C, bias = self._maps(x.transpose(1, 2))
         y, last_state = functions.selective_scan(
             x,
             dt.transpose(1, 2),
@@ -104,38 +173,38 @@ class Mamba(nn.Module):
             self.D,
             ssm_state if goes_on else None,
             z=z,
-            dt_bias=self.dt_proj.bias,
+            dt_bias=bias,
             dt_softplus=True,
             context=context,
         )
-        if ssm_state is not None:
+        if states is not None:
             conv_state.copy_(inputs)
             ssm_state.copy_(last_state)
         return self.out_proj(y.transpose(1, 2))
 
     def step(self, hidden_states, conv_state, ssm_state):
         """The layer on one step, (batch, 1, d_model); both states are changed in place, and returned behind the result."""
-        x, z = self.in_proj(one_step(self, hidden_states)).chunk(2, dim=-1)
-        x = functions.causal_conv1d_update(x, conv_state, self._filters(), self.conv1d.bias, activation="silu")
-        dt, B, C = self._maps(x)
+        hidden_states = one_step(self, hidden_states)
+        check_states(self, hidden_states.shape[0], conv_state, self.d_inner, ssm_state, (self.d_inner, self.d_state))
+        x, z = self.in_proj(hidden_states).chunk(2, dim=-1)
+        x = convolve_step(self, x, conv_state)
+        dt, B, C, bias = self._maps(x)
         y = functions.selective_state_update(
-            ssm_state, x, dt, decays(self.A_log), B, C, self.D, z=z, dt_bias=self.dt_proj.bias, dt_softplus=True
+            ssm_state, x, dt, decays(self.A_log), B, C, self.D, z=z, dt_bias=bias, dt_softplus=True
         )
         return self.out_proj(y).unsqueeze(1), conv_state, ssm_state
 
-    def _filters(self):
-        return self.conv1d.weight.squeeze(1)
-
     def _maps(self, x):
-        """Step sizes, before their bias, and input and output maps."""
+        """Step sizes, input and output maps, and the bias that the scan adds to the step sizes, which a module adds itself."""
         dt, B, C = self.x_proj(x).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
-        return linear(dt, self.dt_proj.weight), B, C
+        if is_plain(self.dt_proj, nn.Linear):
+            return linear(dt, self.dt_proj.weight), B, C, self.dt_proj.bias
+        return self.dt_proj(dt), B, C, None
 
     def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs):
         """States of zeros: the convolution's, (batch, d_inner, d_conv), and the scan's, (batch, d_inner, d_state)."""
-        conv_state = self.conv1d.weight.new_zeros(batch_size, self.d_inner, self.d_conv, dtype=dtype)
-        ssm_state = self.dt_proj.weight.new_zeros(batch_size, self.d_inner, self.d_state, dtype=dtype)
-        return conv_state, ssm_state
+        conv_state = new_state(self, (batch_size, self.d_inner, self.d_conv), self.conv1d, dtype)
+        return conv_state, new_state(self, (batch_size, self.d_inner, self.d_state), self.dt_proj, dtype)
 
     def _get_states_from_cache(self, inference_params, batch_size, initialize_states=False):
         return cached_states(self, inference_params, batch_size, initialize_states)

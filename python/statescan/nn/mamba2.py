@@ -7,11 +7,34 @@ from torch.nn.functional import silu
 from .. import functions
 from ..compat.mamba_ssm import mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined
 from ..compat.norms import RMSNorm
-from .shared import cached_states, decays, last_inputs, no_cache_of_ranks, one_step, step_bias, without_weight_decay
+from .checks import (
+    check_count,
+    check_input,
+    check_number,
+    check_packing,
+    check_range,
+    check_states,
+    check_step_sizes,
+    no_cache_of_ranks,
+    one_step,
+)
+from .convolution import convolve, convolve_step, is_plain_convolution
+from .plain import is_plain
+from .shared import (
+    cached_states,
+    decays,
+    draw_modules_again,
+    draw_step_bias,
+    last_inputs,
+    new_state,
+    without_weight_decay,
+)
 
 
 class Mamba2(nn.Module):
     """A layer of Mamba-2, (batch, seqlen, d_model) to the same shape: projection, convolution, SSD, gated norm, projection.
+
+    Modules may be exchanged, adapted, hooked, quantized or kept elsewhere: the result is that of the modules as they stand.
 
     Args:
         d_model: channels in and out.
@@ -27,7 +50,8 @@ class Mamba2(nn.Module):
         dt_limit: lowest and highest step.
         bias, conv_bias: whether the projections in and out, and the convolution, have a bias.
         chunk_size: a hint to the scan.
-        use_mem_eff_path, sequence_parallel: taken as the origin takes them; there is one way here, on one device.
+        use_mem_eff_path: whether one function may take the weights of all modules, where these are plain; the result is the same.
+        sequence_parallel: taken as the origin takes it; a layer is on one device.
         layer_idx: where its states are in a cache.
         process_group: None; a layer is not divided among processes here.
     """
@@ -63,6 +87,13 @@ class Mamba2(nn.Module):
         super().__init__()
         if process_group is not None:
             raise ValueError("Mamba2: `process_group` must be None: a layer is not divided among processes")
+        check_count(
+            self, d_model=d_model, d_state=d_state, expand=expand, headdim=headdim, ngroups=ngroups, chunk_size=chunk_size
+        )
+        check_count(self, 2, 8, d_conv=d_conv)
+        self._steps = (dt_min, dt_max, dt_init_floor)
+        self._decays = tuple(A_init_range)
+        self._check_ranges(conv_init, dt_limit)
         where = {"device": device, "dtype": dtype}
         self.d_model = d_model
         self.d_state = d_state
@@ -83,27 +114,51 @@ class Mamba2(nn.Module):
         self.chunk_size = chunk_size
         self.use_mem_eff_path = use_mem_eff_path
         self.layer_idx = layer_idx
+        check_count(self, d_ssm=self.d_ssm)
         if self.d_ssm % headdim or not 0 < self.d_ssm <= self.d_inner:
             raise ValueError(f"Mamba2: `d_ssm` must be a multiple of headdim, {headdim}, up to {self.d_inner}, got {self.d_ssm}")
         if self.nheads % ngroups:
             raise ValueError(f"Mamba2: `ngroups` must divide the {self.nheads} heads, got {ngroups}")
-        if not 0 < A_init_range[0] <= A_init_range[1]:
-            raise ValueError(f"Mamba2: `A_init_range` must be two positive numbers that do not fall, got {A_init_range}")
 
-        maps = ngroups * d_state
-        self.in_proj = nn.Linear(d_model, 2 * self.d_inner + 2 * maps + self.nheads, bias=bias, **where)
-        dim = self.d_ssm + 2 * maps
+        self.in_proj = nn.Linear(d_model, 2 * self.d_inner + 2 * ngroups * d_state + self.nheads, bias=bias, **where)
+        dim = self.d_convolved
         self.conv1d = nn.Conv1d(dim, dim, d_conv, groups=dim, padding=d_conv - 1, bias=conv_bias, **where)
-        if conv_init is not None:
-            nn.init.uniform_(self.conv1d.weight, -conv_init, conv_init)
-        dt_bias = step_bias(self.nheads, dt_min, dt_max, dt_init_floor, device, dtype)
-        self.dt_bias = without_weight_decay(nn.Parameter(dt_bias))
-        A = torch.empty(self.nheads, device=device).uniform_(*A_init_range)
-        self.A_log = without_weight_decay(nn.Parameter(A.log().to(dtype)))
-        self.D = without_weight_decay(nn.Parameter(torch.ones(self.d_ssm if D_has_hdim else self.nheads, device=device)))
+        self.dt_bias = nn.Parameter(torch.empty(self.nheads, **where))
+        self.A_log = nn.Parameter(torch.empty(self.nheads, device=device, dtype=dtype or torch.float32))
+        self.D = nn.Parameter(torch.empty(self.d_ssm if D_has_hdim else self.nheads, device=device))
         if rmsnorm:
             self.norm = RMSNorm(self.d_ssm, 1e-5, self.d_ssm // ngroups, norm_before_gate, **where)
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=bias, **where)
+        self._draw()
+
+    def _check_ranges(self, conv_init, dt_limit):
+        """Refuses what first values cannot be drawn from, and steps without a limit in between."""
+        check_step_sizes(self, *self._steps)
+        check_range(self, "A_init_range", *self._decays, positive=True)
+        check_range(self, "dt_limit", *dt_limit, positive=False)
+        if conv_init is not None:
+            check_number(self, "None or a number of 0 or more", lambda n: n >= 0, conv_init=conv_init)
+
+    @torch.no_grad()
+    def _draw(self):
+        """First values that the modules do not draw themselves."""
+        filters = self.conv1d._parameters.get("weight")
+        if self.conv_init is not None and filters is not None:
+            filters.uniform_(-self.conv_init, self.conv_init)
+        draw_step_bias(self.dt_bias, *self._steps)
+        self.A_log.copy_(torch.empty_like(self.A_log, dtype=torch.float32).uniform_(*self._decays).log())
+        self.D.fill_(1)
+        without_weight_decay(self.dt_bias, self.A_log, self.D)
+
+    def reset_parameters(self):
+        """Draws all parameters again as the constructor does, modules' too. Exchanged modules draw theirs, if they can."""
+        draw_modules_again(self)
+        self._draw()
+
+    def extra_repr(self):
+        sizes = f"{self.d_model}, d_state={self.d_state}, d_conv={self.d_conv}, expand={self.expand}, headdim={self.headdim}"
+        unit = "" if self.d_ssm == self.d_inner else f", d_ssm={self.d_ssm}"
+        return f"{sizes}{unit}, ngroups={self.ngroups}, chunk_size={self.chunk_size}"
 
     def forward(self, u, seqlen=None, seq_idx=None, cu_seqlens=None, inference_params=None, *, context=None):
         """The layer on a sequence.
@@ -124,7 +179,11 @@ class Mamba2(nn.Module):
             raise ValueError("Mamba2: `context` goes with `seq_idx`, not with `cu_seqlens`")
         flat = seqlen is not None
         if flat:
+            if u.dim() != 2 or seqlen < 1 or u.shape[0] % seqlen:
+                raise ValueError(f"Mamba2: `u` must have shape (batch * seqlen {seqlen}, d_model), got {tuple(u.shape)}")
             u = u.unflatten(0, (-1, seqlen))
+        check_input(self, "u", u, self.in_proj)
+        check_packing(self, u, seq_idx, cu_seqlens)
         if inference_params is None:
             out = self._scan(u, seq_idx, cu_seqlens, context)
         else:
@@ -136,8 +195,35 @@ class Mamba2(nn.Module):
         if seq_idx is None and cu_seqlens is not None:
             steps = torch.arange(u.shape[1], device=u.device)
             seq_idx = torch.searchsorted(cu_seqlens[1:-1].to(steps.dtype).contiguous(), steps, right=True)[None].int()
+        mix = self._by_weights if self._is_plain() else self._by_modules
+        return mix(self.in_proj(u), seq_idx=seq_idx, context=context)
+
+    def _scan_with_states(self, u, seq_idx, cu_seqlens, inference_params):
+        """The layer from the states of a cache, which are changed."""
+        sequences = u.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+        states = self._get_states_from_cache(inference_params, sequences)
+        goes_on = inference_params.seqlen_offset > 0
+        if cu_seqlens is not None:
+            # they say what `seq_idx` says, and where sequences are that have no steps
+            return self._by_modules(self.in_proj(u), states, goes_on, cu_seqlens=cu_seqlens)
+        if goes_on and u.shape[1] == 1:
+            return self.step(u, *states)[0]
+        return self._by_modules(self.in_proj(u), states, goes_on, seq_idx=seq_idx)
+
+    def _is_plain(self):
+        """Whether one function may take the weights of all modules behind the first projection."""
+        if not (self.use_mem_eff_path and is_plain_convolution(self) and is_plain(self.out_proj, nn.Linear)):
+            return False
+        if not self.rmsnorm:
+            return True
+        groups = (self.norm.group_size or self.d_ssm) * self.ngroups if is_plain(self.norm, RMSNorm) else None
+        return groups == self.d_ssm
+
+    def _by_weights(self, projected, seq_idx, context):
+        """What follows the first projection as one function."""
+        norm = self.norm if self.rmsnorm else None
         return mamba_split_conv1d_scan_combined(
-            self.in_proj(u),
+            projected,
             self.conv1d.weight.squeeze(1),
             self.conv1d.bias,
             self.dt_bias,
@@ -146,38 +232,27 @@ class Mamba2(nn.Module):
             self.chunk_size,
             seq_idx=seq_idx,
             dt_limit=self.dt_limit,
-            rmsnorm_weight=self.norm.weight if self.rmsnorm else None,
-            rmsnorm_eps=self.norm.eps if self.rmsnorm else 1e-6,
+            rmsnorm_weight=None if norm is None else norm.weight,
+            rmsnorm_eps=1e-6 if norm is None else norm.eps,
             outproj_weight=self.out_proj.weight,
             outproj_bias=self.out_proj.bias,
             headdim=None if self.D_has_hdim else self.headdim,
             ngroups=self.ngroups,
-            norm_before_gate=self.norm_before_gate,
+            norm_before_gate=False if norm is None else norm.norm_before_gate,
             context=context,
         )
 
-    def _scan_with_states(self, u, seq_idx, cu_seqlens, inference_params):
-        """The layer from the states of a cache, which are changed."""
-        sequences = u.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-        conv_state, ssm_state = self._get_states_from_cache(inference_params, sequences)
-        goes_on = inference_params.seqlen_offset > 0
-        if goes_on and cu_seqlens is None and u.shape[1] == 1:
-            return self.step(u, conv_state, ssm_state)[0]
-        unit, z, xBC, dt = self._split(self.in_proj(u))
+    def _by_modules(self, projected, states=None, goes_on=False, **sequences):
+        """The same by calls of the modules. It leaves its states in `states`, of each sequence with `cu_seqlens`, and may go on
+        from them. `sequences` are that, `seq_idx` and `context`."""
+        conv_state, ssm_state = states or (None, None)
+        cu_seqlens = sequences.get("cu_seqlens")
+        unit, z, xBC, dt = self._split(projected)
         xBC = xBC.transpose(1, 2)
         before = conv_state[..., 1:] if goes_on else None
-        inputs = self._last_inputs(before, xBC, cu_seqlens)
-        xBC = functions.causal_conv1d(
-            xBC,
-            self.conv1d.weight.squeeze(1),
-            self.conv1d.bias,
-            activation="silu",
-            initial_states=before,
-            seq_idx=seq_idx,
-            cu_seqlens=cu_seqlens,
-        ).transpose(1, 2)
-        x, B, C = self._parts(xBC)
-        y, *_, states = mamba_chunk_scan_combined(
+        inputs = None if states is None else self._last_inputs(before, xBC, cu_seqlens)
+        x, B, C = self._parts(convolve(self, xBC, before, **sequences).transpose(1, 2))
+        y, *_, last_states = mamba_chunk_scan_combined(
             x,
             dt,
             decays(self.A_log),
@@ -188,22 +263,24 @@ class Mamba2(nn.Module):
             z=None if self.rmsnorm else z.unflatten(-1, (self.nheads, self.headdim)),
             dt_bias=self.dt_bias,
             initial_states=ssm_state if goes_on else None,
-            seq_idx=seq_idx,
-            cu_seqlens=cu_seqlens,
             dt_softplus=True,
             dt_limit=self.dt_limit,
             return_final_states=True,
             return_varlen_states=cu_seqlens is not None,
+            **sequences,
         )
-        conv_state.copy_(inputs)
-        ssm_state.copy_(states)
+        if states is not None:
+            conv_state.copy_(inputs)
+            ssm_state.copy_(last_states)
         return self._finish(unit, z, y.flatten(-2))
 
     def step(self, hidden_states, conv_state, ssm_state):
         """The layer on one step, (batch, 1, d_model); both states are changed in place, and returned behind the result."""
-        unit, z, xBC, dt = self._split(self.in_proj(one_step(self, hidden_states)))
-        xBC = functions.causal_conv1d_update(xBC, conv_state, self.conv1d.weight.squeeze(1), self.conv1d.bias, activation="silu")
-        x, B, C = self._parts(xBC)
+        hidden_states = one_step(self, hidden_states)
+        shape = (self.nheads, self.headdim, self.d_state)
+        check_states(self, hidden_states.shape[0], conv_state, self.d_convolved, ssm_state, shape)
+        unit, z, xBC, dt = self._split(self.in_proj(hidden_states))
+        x, B, C = self._parts(convolve_step(self, xBC, conv_state))
         # what a head has once is expanded, without a copy
         skips = self._skips() if self.D_has_hdim else self.D[:, None].expand(-1, self.headdim)
         y = functions.selective_state_update(
@@ -221,13 +298,17 @@ class Mamba2(nn.Module):
         )
         return self._finish(unit, z, y.flatten(-2)).unsqueeze(1), conv_state, ssm_state
 
+    @property
+    def d_convolved(self):
+        """Channels of the convolution: those of the scan and of its maps."""
+        return self.d_ssm + 2 * self.ngroups * self.d_state
+
     def _skips(self):
         return self.D.unflatten(0, (self.nheads, self.headdim)) if self.D_has_hdim else self.D
 
     def _split(self, projected):
         """The gated unit beside the scan, the gate, the convolution's input, step sizes."""
-        unit, maps = self.d_inner - self.d_ssm, 2 * self.ngroups * self.d_state
-        return projected.split([2 * unit, self.d_ssm, self.d_ssm + maps, self.nheads], dim=-1)
+        return projected.split([2 * (self.d_inner - self.d_ssm), self.d_ssm, self.d_convolved, self.nheads], dim=-1)
 
     def _parts(self, xBC):
         """Heads, and groups of maps."""
@@ -254,10 +335,9 @@ class Mamba2(nn.Module):
 
     def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs):
         """States of zeros: the convolution's, (batch, channels, d_conv), and the scan's, (batch, nheads, headdim, d_state)."""
-        conv = self.conv1d.weight
-        conv_state = conv.new_zeros(batch_size, self.d_conv, conv.shape[0], dtype=dtype).transpose(1, 2)
+        conv_state = new_state(self, (batch_size, self.d_conv, self.d_convolved), self.conv1d, dtype).transpose(1, 2)
         shape = (batch_size, self.nheads, self.headdim, self.d_state)
-        return conv_state, self.in_proj.weight.new_zeros(shape, dtype=dtype)
+        return conv_state, new_state(self, shape, self.in_proj, dtype)
 
     def _get_states_from_cache(self, inference_params, batch_size, initialize_states=False):
         return cached_states(self, inference_params, batch_size, initialize_states)

@@ -6,20 +6,21 @@ import torch
 from torch import nn
 
 from .. import functions
-from .shared import no_cache_of_ranks
+from .checks import check_count, check_input, check_number, check_step_sizes, check_times, no_cache_of_ranks
 
 
 def _hippo(size):
     """Eigenvalues and eigenvectors of the normal part of HiPPO-LegS: a half on the diagonal, skew-symmetric beside it."""
-    root = torch.sqrt(2 * torch.arange(size, dtype=torch.float64) + 1)
+    root = torch.sqrt(2 * torch.arange(size, dtype=torch.float64, device="cpu") + 1)
     # entries below the diagonal of LegS are -root root^T; half of it, of low rank, goes away
     below = torch.tril(torch.outer(root, root), -1) / 2
     imaginary, vectors = torch.linalg.eigh(1j * (below - below.T))
     return torch.complex(torch.full_like(imaginary, -0.5), imaginary), vectors
 
 
-def _parts(z, device):
-    return nn.Parameter(torch.view_as_real(z.resolve_conj()).to(device=device, dtype=torch.float32))
+def _wide(tensor):
+    """A tensor in float32 or better: complex numbers have no smaller parts."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 class S5(nn.Module):
@@ -51,30 +52,48 @@ class S5(nn.Module):
         super().__init__()
         if discretization not in ("bilinear", "zoh", "dirac"):
             raise ValueError(f'S5: `discretization` must be "bilinear", "zoh" or "dirac", got {discretization!r}')
+        check_count(self, d_model=d_model, d_state=d_state)
+        check_step_sizes(self, dt_min, dt_max)
+        check_number(self, "a number", lambda value: True, step_rescale=step_rescale)
         self.d_model = d_model
         self.d_state = d_state
         self.discretization = discretization
         self.conj_sym = conj_sym
         self.step_rescale = step_rescale
         self.use_fast_path = use_fast_path
+        self._steps = (dt_min, dt_max)
 
-        size = 2 * d_state if conj_sym else d_state
+        parts = {"device": device, "dtype": torch.float32}
+        self.A = nn.Parameter(torch.empty(d_state, 2, **parts))
+        self.B = nn.Parameter(torch.empty(d_state, d_model, 2, **parts))
+        self.C = nn.Parameter(torch.empty(d_model, d_state, 2, **parts))
+        self.D = nn.Parameter(torch.empty(d_model, device=device))
+        self.log_dt = nn.Parameter(torch.empty(d_state, device=device))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self):
+        """Draws all parameters again, as the constructor does."""
+        size = 2 * self.d_state if self.conj_sym else self.d_state
         eigenvalues, vectors = _hippo(size)
         # of each conjugate pair the first one is kept: they are in the order of their imaginary parts
-        eigenvalues, vectors = eigenvalues[:d_state], vectors[:, :d_state]
+        eigenvalues, vectors = eigenvalues[: self.d_state], vectors[:, : self.d_state]
         scale = size**-0.5
-        B = scale * torch.randn(size, d_model, dtype=torch.float64)
-        C = scale * torch.view_as_complex(torch.randn(d_model, size, 2, dtype=torch.float64))
-        self.A = _parts(eigenvalues, device)
-        self.B = _parts(vectors.mH @ B.to(vectors.dtype), device)
-        self.C = _parts(C @ vectors, device)
-        self.D = nn.Parameter(0.1 * torch.randn(d_model, device=device))
-        self.log_dt = nn.Parameter(torch.empty(d_state, device=device).uniform_(math.log(dt_min), math.log(dt_max)))
+        B = scale * torch.randn(size, self.d_model, dtype=torch.float64, device="cpu")
+        C = scale * torch.view_as_complex(torch.randn(self.d_model, size, 2, dtype=torch.float64, device="cpu"))
+        for parameter, value in ((self.A, eigenvalues), (self.B, vectors.mH @ B.to(vectors.dtype)), (self.C, C @ vectors)):
+            parameter.copy_(torch.view_as_real(value.resolve_conj()))
+        self.D.normal_(std=0.1)
+        low, high = (math.log(limit) for limit in self._steps)
+        self.log_dt.uniform_(low, high)
+
+    def extra_repr(self):
+        return f"{self.d_model}, d_state={self.d_state}, discretization={self.discretization!r}, conj_sym={self.conj_sym}"
 
     def _continuous(self):
         """A, B, C and step sizes."""
-        maps = (torch.view_as_complex(part.contiguous()) for part in (self.A, self.B, self.C))
-        return *maps, self.log_dt.exp() * self.step_rescale
+        maps = (torch.view_as_complex(_wide(part).contiguous()) for part in (self.A, self.B, self.C))
+        return *maps, _wide(self.log_dt).exp() * self.step_rescale
 
     def forward(self, x, integration_timesteps=None, lengths=None, inference_cache=None, *, context=None):
         """The layer on a sequence.
@@ -89,8 +108,8 @@ class S5(nn.Module):
             context: of `statescan.distributed`, where x is this rank's slice; it does not go with a cache.
         """
         no_cache_of_ranks(self, inference_cache, context)
-        if x.dim() != 3:
-            raise ValueError(f"S5: `x` must have shape (batch, seqlen, d_model), got {tuple(x.shape)}")
+        check_input(self, "x", x)
+        check_times(self, integration_timesteps, x.shape[:2])
         A, B, C, dt = self._continuous()
         steps, decay_steps = dt, None
         if integration_timesteps is not None:
@@ -122,6 +141,10 @@ class S5(nn.Module):
     def step(self, x, inference_cache, integration_timesteps=None):
         """The layer on one step, (batch, 1, d_model) or (batch, d_model); the cache is changed in place, and returned behind."""
         x = x.squeeze(1) if x.dim() == 3 else x
+        if x.dim() != 2 or x.shape[1] != self.d_model:
+            expected = f"(batch, 1, d_model) or (batch, d_model), d_model being {self.d_model}"
+            raise ValueError(f"S5: a step takes `x` of shape {expected}, got {tuple(x.shape)}")
+        check_times(self, integration_timesteps, x.shape[:1])
         A, B, C, dt = (inference_cache[name] for name in ("A", "B_tilde", "C_tilde", "dt"))
         decay_steps = None
         if integration_timesteps is not None:

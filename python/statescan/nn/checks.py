@@ -1,0 +1,105 @@
+"""What layers refuse, in their own names and those of their arguments."""
+
+import math
+import numbers
+
+import torch
+
+
+def _name(layer):
+    return type(layer).__name__
+
+
+def check_count(layer, low=1, high=None, **values):
+    """Refuses what is not a whole number in a range."""
+    for name, value in values.items():
+        is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        if not is_whole or value < low or (high is not None and value > high):
+            expected = f"a whole number of {low} or more" if high is None else f"a whole number from {low} to {high}"
+            raise ValueError(f"{_name(layer)}: `{name}` must be {expected}, got {value!r}")
+
+
+def _are_numbers(*values):
+    return all(isinstance(value, numbers.Real) and not math.isnan(value) for value in values)
+
+
+def check_number(layer, expected, holds, **values):
+    """Refuses what is not a number for which `holds` is true; `expected` says so."""
+    for name, value in values.items():
+        if not (_are_numbers(value) and math.isfinite(value) and holds(value)):
+            raise ValueError(f"{_name(layer)}: `{name}` must be {expected}, got {value!r}")
+
+
+def check_range(layer, name, low, high, *, positive):
+    """Refuses two numbers that fall, or are not positive."""
+    if not _are_numbers(low, high) or low > high or (positive and not 0 < low <= high < math.inf):
+        expected = "positive numbers" if positive else "numbers"
+        raise ValueError(f"{_name(layer)}: `{name}` must be two {expected} that do not fall, got ({low!r}, {high!r})")
+
+
+def check_step_sizes(layer, dt_min, dt_max, dt_init_floor=0.0):
+    """Refuses limits of step sizes between which no logarithm can be drawn."""
+    check_number(layer, "a positive number", lambda value: value > 0, dt_min=dt_min)
+    check_number(layer, f"a number of `dt_min`, {dt_min!r}, or more", lambda value: value >= dt_min, dt_max=dt_max)
+    check_number(layer, "a number of 0 or more", lambda value: value >= 0, dt_init_floor=dt_init_floor)
+
+
+def check_states(layer, batch, conv_state, channels, ssm_state, shape):
+    """Refuses states of other shapes than (batch, channels, d_conv) and (batch, shape). A convolution's may hold any number of
+    inputs from the d_conv - 1 that it needs."""
+    if conv_state.shape[:-1] != (batch, channels) or conv_state.shape[-1] < layer.d_conv - 1:
+        expected, got = (batch, channels, layer.d_conv), tuple(conv_state.shape)
+        raise ValueError(f"{_name(layer)}: `conv_state` must have shape {expected}, got {got}")
+    if ssm_state.shape != (batch, *shape):
+        raise ValueError(f"{_name(layer)}: `ssm_state` must have shape {(batch, *shape)}, got {tuple(ssm_state.shape)}")
+
+
+def check_input(layer, name, x, module=None):
+    """Refuses what is not (batch, seqlen, d_model), or not of the type and the device of the weights of a module."""
+    if x.dim() != 3 or x.shape[-1] != layer.d_model:
+        expected = f"shape (batch, seqlen, d_model), d_model being {layer.d_model}"
+        raise ValueError(f"{_name(layer)}: `{name}` must have {expected}, got {tuple(x.shape)}")
+    if not (x.is_floating_point() or x.is_complex()):
+        raise ValueError(f"{_name(layer)}: `{name}` must be of a floating-point type, got {x.dtype}")
+    weight = None if module is None else module._parameters.get("weight")
+    if weight is None or (x.dtype == weight.dtype and x.device == weight.device):
+        return
+    from .plain import is_plain
+
+    # what is not plain may convert by itself, as autocast does
+    if is_plain(module, torch.nn.Linear):
+        if x.device != weight.device:
+            raise ValueError(f"{_name(layer)}: `{name}` must be on {weight.device}, as weights are, got one on {x.device}")
+        if not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(f"{_name(layer)}: `{name}` must be {weight.dtype}, as weights are, got {x.dtype}")
+
+
+def one_step(layer, hidden_states):
+    """(batch, 1, d_model) as (batch, d_model)."""
+    if hidden_states.dim() != 3 or hidden_states.shape[1] != 1:
+        shape = tuple(hidden_states.shape)
+        raise ValueError(f"{_name(layer)}: a step takes `hidden_states` of shape (batch, 1, d_model), got {shape}")
+    check_input(layer, "hidden_states", hidden_states, layer.in_proj)
+    return hidden_states.squeeze(1)
+
+
+def no_cache_of_ranks(layer, cache, context):
+    """Refuses states of a layer beside a context: each rank would leave those of its own slice."""
+    if cache is not None and context is not None:
+        raise ValueError(f"{_name(layer)}: `context` does not go with states that the layer goes on from")
+
+
+def check_packing(layer, x, seq_idx, cu_seqlens):
+    """Refuses bounds and numbers of sequences of other shapes than those of x, (batch, seqlen, ..)."""
+    if seq_idx is not None and seq_idx.shape != x.shape[:2]:
+        raise ValueError(f"{_name(layer)}: `seq_idx` must have shape {tuple(x.shape[:2])}, got {tuple(seq_idx.shape)}")
+    if cu_seqlens is not None and (cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2 or x.shape[0] != 1):
+        shapes = f"{tuple(cu_seqlens.shape)} and a batch of {x.shape[0]}"
+        raise ValueError(f"{_name(layer)}: `cu_seqlens` must have shape (sequences + 1,), beside a batch of 1, got {shapes}")
+
+
+def check_times(layer, times, shape):
+    """Refuses times between steps of other shapes than `shape`, or that with a last axis of 1."""
+    if times is not None and times.shape not in (shape, (*shape, 1)):
+        expected, got = tuple(shape), tuple(times.shape)
+        raise ValueError(f"{_name(layer)}: `integration_timesteps` must have shape {expected} or {(*expected, 1)}, got {got}")
