@@ -5,6 +5,10 @@ gradients of both, for the first steps of its first sequence, against a plain lo
 the norm of the difference by the norm of what is exact. Times are those of the device for all launches of a pass, out of a CUDA
 graph, with nothing of the call in the caches; medians.
 
+Rows with options are measured with decays of several kinds: a kernel may depend on them. A is uniform from -16 to -1, the bias
+gives steps from 0.001 to 0.1, and what is added to it is normal. `initialised`: 0.5 times; `trained`, as training may leave it:
+1.5 times; `strong`: twice, with a bias larger by 3, so that half of all spans of 32 steps decay by more than 85 nats.
+
 The peer's files need no compiled extension: `pip download --no-deps --no-binary :all: mamba_ssm`, unpacked, is what `--peer`
 takes.
 """
@@ -37,6 +41,9 @@ TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "tf
 # errors beyond which a pass is wrong rather than inexact; the peer computes f32 in tf32
 TOLERANCE = {"bf16": 0.1, "f16": 0.02, "f32": 1e-4, "tf32": 0.02}
 
+# how far steps before the bias are from it, and what is added to the bias
+DECAYS = {"initialised": (0.5, 0.0), "trained": (1.5, 0.0), "strong": (2.0, 3.0)}
+
 # (batch, seqlen, nheads, headdim, ngroups, dstate)
 MODEL = (8, 2048, 80, 64, 1, 128)
 ROWS = {
@@ -45,6 +52,14 @@ ROWS = {
     "24 heads, longer": ((1, 65536, 24, 64, 1, 128), ""),
     "8 groups": ((8, 4096, 128, 64, 8, 128), ""),
     "every option": (MODEL, "options"),
+    "but a gate": (MODEL, "no gate"),
+    "options, long": ((1, 8192, 80, 64, 1, 128), "options"),
+    "options, longer": ((1, 65536, 24, 64, 1, 128), "options"),
+    "options, 8 groups": ((8, 4096, 128, 64, 8, 128), "options"),
+    "options, 24 heads": ((4, 2048, 24, 64, 1, 128), "options"),
+    "options, 333 steps": ((2, 333, 24, 64, 1, 128), "options"),
+    "options, 32 steps": ((1, 32, 80, 64, 1, 128), "options"),
+    "options, 256": ((2, 2048, 128, 64, 8, 256), "options"),
     "one step less": ((8, 2047, 80, 64, 1, 128), ""),
     "one step more": ((8, 2049, 80, 64, 1, 128), ""),
     "1000 steps": ((8, 1000, 80, 64, 1, 128), ""),
@@ -68,8 +83,12 @@ def import_peer(folder):
     return importlib.import_module("mamba_ssm.ops.triton.ssd_combined").mamba_chunk_scan_combined
 
 
-def arguments(sizes, kind, dtype, device="cuda"):
-    """The arguments of both functions, with the distributions of Mamba-2's first parameters, and the gradient by y."""
+def has_options(kind):
+    return kind in ("options", "no gate")
+
+
+def arguments(sizes, kind, dtype, decays="initialised", device="cuda"):
+    """The arguments of both functions, with the distributions of Mamba-2's parameters, and the gradient by y."""
     batch, seqlen, nheads, headdim, ngroups, dstate = sizes
     generator = torch.Generator(device).manual_seed(0)
 
@@ -88,9 +107,12 @@ def arguments(sizes, kind, dtype, device="cuda"):
         "B": normal(*maps),
         "C": normal(*maps),
     }
-    if kind == "options":
-        found["dt"] = 0.5 * normal(*heads[:3])
-        found |= {"D": torch.ones(nheads, device=device), "z": normal(*heads), "dt_bias": step.expm1().log()}
+    if has_options(kind):
+        spread, more = DECAYS[decays]
+        found["dt"] = spread * normal(*heads[:3])
+        found |= {"D": torch.ones(nheads, device=device), "dt_bias": step.expm1().log() + more}
+        if kind == "options":
+            found["z"] = normal(*heads)
         found["initial_states"] = normal(batch, nheads, headdim, dstate, of=torch.float32)
     if kind == "packed":
         lengths = torch.tensor([90, *(seqlen // 16 + 64 * (k - 8) for k in range(1, 15))])
@@ -100,7 +122,7 @@ def arguments(sizes, kind, dtype, device="cuda"):
 
 
 def settings(kind):
-    return {"dt_softplus": kind == "options", "return_final_states": kind == "options"}
+    return {"dt_softplus": has_options(kind), "return_final_states": has_options(kind)}
 
 
 def leaves(tensors):
@@ -145,7 +167,7 @@ def exact(tensors, dy, kind):
     def loop(**arguments):
         del arguments["return_final_states"]
         y, states = chunk_scan(D=arguments.pop("D", None), **arguments)
-        return (y, states) if kind == "options" else y
+        return (y, states) if has_options(kind) else y
 
     return outcome(loop, wide, dy.double(), kind)
 
@@ -236,28 +258,31 @@ def compile_peer(folder, rows, types, processes):
         worker.join()
 
 
-def measure(name, word, peer):
+def measure(name, word, decays, peer):
     """The lines of a row: one for each pass."""
     sizes, kind = ROWS[name]
     torch.backends.cuda.matmul.allow_tf32 = word == "tf32"
-    tensors, dy = arguments(sizes, kind, TYPES[word])
-    # the peer's kernels are tuned at their first call: at the size that is timed
-    outcome(peer, tensors, dy, kind)
+    tensors, dy = arguments(sizes, kind, TYPES[word], decays)
     small, small_dy = first_steps(tensors, dy)
     expected = exact(small, small_dy, kind)
     columns = []
     for function, tolerance in ((ours, TOLERANCE[word]), (peer, max(TOLERANCE[word], TOLERANCE["tf32"]))):
+        if function is None:
+            columns.append(((float("nan"), float("nan")), [(float("nan"), "")] * 2))
+            continue
+        # kernels are compiled and tuned at their first call: at the size that is timed
+        outcome(function, tensors, dy, kind)
         got = outcome(function, small, small_dy, kind)
         errors = [largest_error(*pair) for pair in zip(got, expected)]
         if max(errors)[0] > tolerance:
-            raise SystemExit(f"{name}, {word}: {function.__module__} is wrong, {errors}")
+            raise SystemExit(f"{name}, {word}, {decays}: {function.__module__} is wrong, {errors}")
         del got
         columns.append((times(function, tensors, dy, kind), errors))
     (our_times, our_errors), (peer_times, peer_errors) = columns
     for i, which in enumerate(("forward", "backward")):
-        errors = "  ".join(f"{error:.1e} {of:<12}" for error, of in (our_errors[i], peer_errors[i]))
+        errors = "  ".join(f"{error:.1e} {of:<14}" for error, of in (our_errors[i], peer_errors[i]))
         ratio = peer_times[i] / our_times[i]
-        yield f"{name:<17} {word:<5} {which:<9} {our_times[i]:>9.1f} {peer_times[i]:>9.1f} {ratio:>6.2f}  {errors}"
+        yield f"{name:<18} {word:<4} {decays:<11} {which:<8} {our_times[i]:>9.1f} {peer_times[i]:>9.1f} {ratio:>6.2f}  {errors}"
 
 
 def main():
@@ -265,18 +290,22 @@ def main():
     parser.add_argument("--peer", metavar="FOLDER", help="with the files of mamba_ssm; otherwise it must be installed")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES), metavar="TYPE", help=", ".join(TYPES))
+    parser.add_argument("--decays", nargs="+", choices=DECAYS, default=list(DECAYS), metavar="KIND", help="of rows with options")
+    parser.add_argument("--alone", action="store_true", help="without the peer")
     parser.add_argument("--processes", type=int, default=min(os.cpu_count(), 12), help="that compile the peer's kernels")
     args = parser.parse_args()
-    if args.processes > 1:
+    if args.processes > 1 and not args.alone:
         compile_peer(args.peer, args.rows, args.types, args.processes)
-    peer = import_peer(args.peer)
+    peer = None if args.alone else import_peer(args.peer)
     import triton
 
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Triton {triton.__version__}; medians of {REPEATS}")
-    print(f"{'row':<17} {'type':<5} {'pass':<9} {'ours, us':>9} {'peer, us':>9} {'ratio':>6}  {'error, ours':<20}  error, peer")
+    head = f"{'row':<18} {'type':<4} {'decays':<11} {'pass':<8} {'ours, us':>9} {'peer, us':>9} {'ratio':>6}"
+    print(f"{head}  {'error, ours':<22}  error, peer")
     for name in args.rows:
-        for word in args.types:
-            for line in measure(name, word, peer):
+        kinds = args.decays if has_options(ROWS[name][1]) else ["initialised"]
+        for word, decays in itertools.product(args.types, kinds):
+            for line in measure(name, word, decays, peer):
                 print(line, flush=True)
             torch.cuda.empty_cache()
 

@@ -2,12 +2,12 @@
 //!
 //! Nothing is kept from the forward pass: its states are computed again, which costs less than writing and reading them would.
 
-use super::fused::{self, Fused, Half, Parts};
-use super::gradients::{self, Places};
-use super::halves;
-use super::maps::{Maps, Of};
-use super::packed;
-use super::plan::{Cut, Kind, Math, Tiles, slices};
+use super::hopper::fused::{self, Fused, Half, Parts};
+use super::hopper::halves;
+use super::hopper::packed;
+use super::portable::gradients::{self, Places};
+use super::portable::maps::{Maps, Of};
+use super::portable::plan::{Cut, Kind, Math, Tiles, slices};
 use super::walk::{Direction, Output, Walk, ends_len};
 use super::{Call, TOO_LARGE, refuse_double};
 use crate::cuda::{Numbers, Stream, Sum, sum_terms};

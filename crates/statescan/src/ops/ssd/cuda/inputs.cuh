@@ -55,13 +55,15 @@ struct Head {
   DEVICE Head(const Inputs& p, i64 head) : rate(f64(to_f32(*at<A>(p.a, head))) * 1.4426950408889634), bias(0.f) {
     if constexpr (HAS_BIAS) bias = to_f32(*at<BIAS>(p.bias, head));
   }
+  // what a step is as a weight
+  DEVICE f32 weight(const Inputs& p, f32 dt) const { return Dt::of(dt, bias, p.dt_low, p.dt_high); }
 };
 
 // What a step is as a weight and for the decay.
 struct StepSizes { f32 weight, decay; };
 DEVICE StepSizes step_sizes(const Inputs& p, const Head& constants, i64 batch, i64 head, i64 t) {
   StepSizes d;
-  d.weight = Dt::of(to_f32(*at<DT>(p.dt, batch, t, head)), constants.bias, p.dt_low, p.dt_high);
+  d.weight = constants.weight(p, to_f32(*at<DT>(p.dt, batch, t, head)));
   d.decay = d.weight;
   if constexpr (HAS_DT_A) d.decay = to_f32(*at<DT_A>(p.dt_a, batch, t, head));
   return d;

@@ -1,15 +1,9 @@
 //! SSD on CUDA, on tensor cores by `mma.sync`: a walk over time with the states in registers, and gradients chunk by chunk. On Hopper both have
-//! kernels of their own on products of warpgroups (`hopper.rs`, `fused.rs`) for what models call.
+//! kernels of their own on products of warpgroups (`hopper/walk.rs`, `hopper/fused.rs`) for what models call.
 
 mod backward;
-mod fused;
-mod gradients;
-mod halves;
-mod hand_on;
 mod hopper;
-mod maps;
-mod packed;
-mod plan;
+mod portable;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
 mod walk;
@@ -23,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
 use core::ffi::c_void;
-use plan::{Math, Shape, Tiles};
+use portable::plan::{Math, Shape, Tiles};
 
 const TOO_LARGE: Error =
     Error::Unavailable { what: super::OP, why: "so many states do not fit into a multiprocessor's registers and shared memory" };

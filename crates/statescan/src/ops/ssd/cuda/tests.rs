@@ -3,9 +3,10 @@
 use super::super::targets::{GradientTargets, Sources, Targets};
 use super::super::{Args, OP};
 use super::backward::Plan;
-use super::gradients::{self, GRADIENTS};
-use super::maps::{MAPS, Maps, Of};
-use super::plan::Tiles;
+use super::hopper::{fused, halves, hand_on, packed, walk as hopper};
+use super::portable::gradients::{self, GRADIENTS};
+use super::portable::maps::{MAPS, Maps, Of};
+use super::portable::plan::Tiles;
 use super::walk::{Direction, FORWARD, Output, Pass, WALK, Walk};
 use super::*;
 use crate::cuda::Numbers;

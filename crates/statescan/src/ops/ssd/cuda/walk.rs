@@ -1,7 +1,7 @@
 //! The walk over time: the forward pass, and states and their gradients for the backward pass.
 
-use super::hopper;
-use super::plan::{Cut, Kind, Math, Tiles};
+use super::hopper::walk as hopper;
+use super::portable::plan::{Cut, Kind, Math, Tiles};
 use super::{Call, Inputs, States, TOO_LARGE, TOO_MANY, refuse_double, type_of, width_of};
 use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, Value, params};
 use crate::error::Result;
@@ -16,9 +16,9 @@ pub(super) static WALK: Program<Params> = Program::new(
     concat!(
         include_str!("../../../cuda/sequences.cuh"),
         include_str!("inputs.cuh"),
-        include_str!("tiles.cuh"),
+        include_str!("portable/tiles.cuh"),
         include_str!("hand_on.cuh"),
-        include_str!("walk.cu")
+        include_str!("portable/walk.cu")
     ),
 );
 

@@ -1,18 +1,18 @@
 //! Gradients within chunks: those by x and by the steps, and terms of those by A, D and dt_bias.
 
 use super::plan::{Kind, Tiles};
-use super::{Call, Inputs, States, TOO_MANY, type_of, width_of};
 use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, params};
 use crate::error::Result;
+use crate::ops::ssd::cuda::{Call, Inputs, States, TOO_MANY, type_of, width_of};
 use crate::ops::ssd::targets::{GradientTargets, Sources};
 use core::ffi::c_void;
 
-pub(super) static GRADIENTS: Program<Params> = Program::new(
+pub(in crate::ops::ssd::cuda) static GRADIENTS: Program<Params> = Program::new(
     "ssd_gradients",
     &[COMMON, STEP_SIZE, MMA, BLOCKS],
     concat!(
-        include_str!("../../../cuda/sequences.cuh"),
-        include_str!("inputs.cuh"),
+        include_str!("../../../../cuda/sequences.cuh"),
+        include_str!("../inputs.cuh"),
         include_str!("tiles.cuh"),
         include_str!("gradients.cu")
     ),
@@ -20,7 +20,7 @@ pub(super) static GRADIENTS: Program<Params> = Program::new(
 
 params! {
     /// Parameters of `ssd_gradients`.
-    pub(super) struct Params(inputs: Inputs) {
+    pub(in crate::ops::ssd::cuda) struct Params(inputs: Inputs) {
         /// (batch, step, head, column)
         dx: Strided,
         /// (batch, step, head)
@@ -41,7 +41,7 @@ params! {
 
 /// Addresses of slots and terms in the workspace.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Places {
+pub(in crate::ops::ssd::cuda) struct Places {
     pub states: u64,
     pub gradients: u64,
     pub a: u64,
@@ -51,12 +51,12 @@ pub(super) struct Places {
 
 impl GradientTargets {
     /// Whether a gradient by something that steps depend on is wanted.
-    pub(super) fn need_steps(&self) -> bool {
+    pub(in crate::ops::ssd::cuda) fn need_steps(&self) -> bool {
         self.dt.is_some() || self.a.is_some() || self.dt_bias.is_some() || self.dt_a.is_some()
     }
 }
 
-pub(super) fn config(
+pub(in crate::ops::ssd::cuda) fn config(
     call: &Call<'_, '_>,
     sources: &Sources<'_>,
     targets: &GradientTargets,
@@ -82,7 +82,7 @@ pub(super) fn config(
 
 /// # Safety
 /// The views are valid, and so are the places for what the tiles say.
-pub(super) unsafe fn launch(
+pub(in crate::ops::ssd::cuda) unsafe fn launch(
     stream: &Stream,
     call: &Call<'_, '_>,
     sources: &Sources<'_>,

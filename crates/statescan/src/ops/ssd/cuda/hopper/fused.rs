@@ -1,27 +1,27 @@
 //! All gradients within chunks at once on Hopper, after its walks have left states and their gradients in slots. It takes what those walks take,
 //! if what it reads and writes lies so that the copy engine can do it.
 
-use super::gradients::Places;
-use super::hopper::{self, ALIGNMENT, COLUMNS, MOST_STATES, TILE};
 use super::packed::{self, Packed, SPAN};
-use super::plan::Tiles;
-use super::{Call, Inputs, TOO_MANY, type_of};
+use super::walk::{self, ALIGNMENT, COLUMNS, MOST_STATES, TILE};
 use crate::cuda::{
     Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, TensorMap, params,
 };
 use crate::error::Result;
+use crate::ops::ssd::cuda::portable::gradients::Places;
+use crate::ops::ssd::cuda::portable::plan::Tiles;
+use crate::ops::ssd::cuda::{Call, Inputs, TOO_MANY, type_of};
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::targets::GradientTargets;
 use crate::tensor::{DType, RawViewMut, View};
 
-pub(super) static KERNEL: Program<Params> = Program::new(
+pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> = Program::new(
     "ssd_fused",
     &[COMMON, STEP_SIZE, MMA, HOPPER],
     concat!(
-        include_str!("../../../cuda/sequences.cuh"),
-        include_str!("inputs.cuh"),
+        include_str!("../../../../cuda/sequences.cuh"),
+        include_str!("../inputs.cuh"),
         include_str!("packed.cuh"),
-        include_str!("hopper_tools.cuh"),
+        include_str!("tools.cuh"),
         include_str!("fused_layout.cuh"),
         include_str!("fused_steps.cuh"),
         include_str!("fused_sides.cuh"),
@@ -31,7 +31,7 @@ pub(super) static KERNEL: Program<Params> = Program::new(
 
 params! {
     /// Parameters of `ssd_fused`.
-    pub(super) struct Params(inputs: Inputs) {
+    pub(in crate::ops::ssd::cuda) struct Params(inputs: Inputs) {
         /// Tiles of 64 steps x 64 columns or states.
         x_map: TensorMap,
         dy_map: TensorMap,
@@ -67,14 +67,14 @@ params! {
 
 /// A launch for half of the states: the first leaves parts of sums, the second adds them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Half {
+pub(in crate::ops::ssd::cuda) enum Half {
     First,
     Second,
 }
 
 /// Addresses of the parts, those that there are.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Parts {
+pub(in crate::ops::ssd::cuda) struct Parts {
     pub x: u64,
     pub z: u64,
     pub dt: u64,
@@ -82,7 +82,7 @@ pub(super) struct Parts {
 }
 
 /// Chunks that share a slot: their other states are computed again.
-pub(super) const SLOT_CHUNKS: usize = 2;
+pub(in crate::ops::ssd::cuda) const SLOT_CHUNKS: usize = 2;
 /// Warpgroups: for the outputs, for the inputs, and for everything else.
 const WARPGROUPS: usize = 3;
 /// Registers of a thread of the former two, and of the last; all share what a launch begins with.
@@ -96,8 +96,8 @@ const OVERHEAD: usize = 4;
 
 /// How blocks lie over a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Plan {
-    walk: hopper::Plan,
+pub(in crate::ops::ssd::cuda) struct Plan {
+    walk: walk::Plan,
     /// Blocks that share the heads of a group, and heads of each.
     pub slices: usize,
     heads: usize,
@@ -106,7 +106,7 @@ pub(super) struct Plan {
 impl Plan {
     /// A plan for sizes, types and options that this kernel has.
     pub fn new(p: &Problem<'_>, numbers: Numbers) -> Option<Plan> {
-        let walk = hopper::Plan::new(p, numbers).filter(|walk| walk.states <= MOST_STATES)?;
+        let walk = walk::Plan::new(p, numbers).filter(|walk| walk.states <= MOST_STATES)?;
         let heads = p.nheads / p.ngroups;
         let blocks = [p.batch, p.ngroups].into_iter().try_fold(chunks(p), usize::checked_mul)?;
         let cut = |slices: usize| {
@@ -186,12 +186,12 @@ fn by_column(t: &GradientTargets) -> bool {
 }
 
 /// Blocks for the chunks of a row; of packed sequences a block may take several, or none.
-pub(super) fn chunks(p: &Problem<'_>) -> usize {
+pub(in crate::ops::ssd::cuda) fn chunks(p: &Problem<'_>) -> usize {
     packed::Plan::new(p).map_or(p.seqlen.div_ceil(SPAN), |packed| packed.blocks(SPAN))
 }
 
 /// Addresses of terms of the gradients by B and C, and what packed sequences have.
-pub(super) struct Terms {
+pub(in crate::ops::ssd::cuda) struct Terms {
     pub b: u64,
     pub c: u64,
     /// The workspace of walks, where their table is.
@@ -200,14 +200,14 @@ pub(super) struct Terms {
 }
 
 /// How the walks cut the problem, and where they and this kernel leave numbers.
-pub(super) struct Rooms<'r> {
+pub(in crate::ops::ssd::cuda) struct Rooms<'r> {
     pub tiles: &'r Tiles,
     pub places: &'r Places,
     pub terms: &'r Terms,
 }
 
 /// A launch, if this kernel can take the problem and every gradient that it forms is asked for.
-pub(super) struct Fused {
+pub(in crate::ops::ssd::cuda) struct Fused {
     pub plan: Plan,
     half: Option<Half>,
     params: Params,
@@ -231,11 +231,11 @@ impl Fused {
         let mut maps = [TensorMap::default(); 7];
         for (map, view) in maps.iter_mut().zip(views) {
             let Some(view) = view else { continue };
-            let Some(found) = hopper::time_map(stream, &view)? else { return Ok(None) };
+            let Some(found) = walk::time_map(stream, &view)? else { return Ok(None) };
             *map = found;
         }
         let [x_map, dy_map, z_map, b_map, c_map, dx_map, dz_map] = maps;
-        let slots = |address| hopper::slot_map(stream, p, tiles, address, SLOT_CHUNKS);
+        let slots = |address| walk::slot_map(stream, p, tiles, address, SLOT_CHUNKS);
         let (Some(states_map), Some(gradients_map)) = (slots(places.states)?, slots(places.gradients)?) else { return Ok(None) };
         let parts = half.map_or_else(Parts::default, |(_, parts)| parts);
         let [dx_parts, dz_parts] = [parts.x, parts.z].map(|at| Strided::dense(at, [p.seqlen, p.nheads, p.headdim]));

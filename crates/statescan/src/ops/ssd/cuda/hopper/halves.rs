@@ -1,12 +1,12 @@
 //! Gradients of more states than a block on Hopper holds: one half of the states after the other. Every gradient but those by B, C and the initial state is
 //! a sum over states, and what the first half has of it is kept in f32 for the second one.
 
-use super::backward::Pass;
 use super::fused::{Half, Parts};
-use super::hopper::MOST_STATES;
 use super::packed::SPAN;
+use super::walk::MOST_STATES;
 use crate::cuda::Stream;
 use crate::error::Result;
+use crate::ops::ssd::cuda::backward::{self, Pass};
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::targets::{GradientTargets, Sources};
 use crate::tensor::RawViewMut;
@@ -26,7 +26,7 @@ fn ranges(dstate: usize) -> [Range<usize>; 2] {
 }
 
 /// The problems of both halves, where there are more states than fit and not more than twice as many.
-pub(super) fn of_states<'a>(p: &Problem<'a>) -> Option<[Problem<'a>; 2]> {
+pub(in crate::ops::ssd::cuda) fn of_states<'a>(p: &Problem<'a>) -> Option<[Problem<'a>; 2]> {
     let chunks = [p.nheads, p.seqlen.div_ceil(SPAN)].into_iter().fold(p.batch, usize::saturating_mul);
     if p.dstate <= MOST_STATES || p.dstate > 2 * MOST_STATES || chunks < WORTHWHILE {
         return None;
@@ -50,18 +50,18 @@ fn lens(p: &Problem<'_>) -> [usize; 4] {
 }
 
 /// Elements of the workspace, if halves may be asked for.
-pub(super) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
+pub(in crate::ops::ssd::cuda) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
     let Some(halves) = of_states(problem) else { return Ok(0) };
     let mut most = 0;
     for half in &halves {
-        let Some(len) = super::backward::fused_workspace_len(stream, half)? else { return Ok(0) };
+        let Some(len) = backward::fused_workspace_len(stream, half)? else { return Ok(0) };
         most = most.max(len);
     }
     Ok(lens(problem).into_iter().fold(most, usize::saturating_add))
 }
 
 /// The backward pass in halves, if kernels for both can take it: whether they did.
-pub(super) fn backward(
+pub(in crate::ops::ssd::cuda) fn backward(
     stream: &Stream,
     problem: &Problem<'_>,
     sources: &Sources<'_>,

@@ -5,7 +5,7 @@ use crate::tensor::DType;
 
 /// What products are made of, as `blocks.cuh` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Math {
+pub(in crate::ops::ssd::cuda) enum Math {
     Bf16,
     F16,
     Tf32,
@@ -61,7 +61,7 @@ impl Math {
 
 /// The sizes that a plan depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(in crate::ops::ssd::cuda) struct Shape {
     pub batch: usize,
     pub nheads: usize,
     pub ngroups: usize,
@@ -73,7 +73,7 @@ pub(super) struct Shape {
 
 /// The tiles of a pass, the same in all of its kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tiles {
+pub(in crate::ops::ssd::cuda) struct Tiles {
     /// Steps of a chunk.
     pub span: usize,
     /// Columns of a head that a block takes at once, and how many such tiles a head has.
@@ -86,7 +86,7 @@ pub(super) struct Tiles {
 
 /// What a kernel does besides what every kernel does, as far as its size goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::ops::ssd::cuda) enum Kind {
     /// With y (or the gradient by z), and with the state in shared memory.
     Walk {
         output: bool,
@@ -226,7 +226,7 @@ impl Tiles {
 
 /// Time cut into segments, for rows that are too few to fill a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(in crate::ops::ssd::cuda) struct Cut {
     pub segments: usize,
     pub steps: usize,
 }
@@ -246,7 +246,7 @@ impl Cut {
 }
 
 /// How many blocks share the heads of a group when gradients of B and C are formed.
-pub(super) fn slices(shape: &Shape, tiles: &Tiles, numbers: Numbers) -> usize {
+pub(in crate::ops::ssd::cuda) fn slices(shape: &Shape, tiles: &Tiles, numbers: Numbers) -> usize {
     let blocks = (shape.batch * tiles.chunks(shape.seqlen) * shape.ngroups * tiles.state_tiles()).max(1);
     let heads = shape.nheads / shape.ngroups.max(1);
     let wanted = (2 * numbers.multiprocessors * tiles.resident(Kind::Maps, numbers)).div_ceil(blocks);

@@ -1,19 +1,19 @@
 //! Packed sequences on Hopper. Where they begin is known on the device alone: a kernel finds them and counts their chunks, segments and slots, and the
 //! kernels for rows take each as a row of its own. Where there are more parts than blocks, a block takes several, one after another.
 
-use super::{Call, Inputs, TOO_MANY};
 use crate::cuda::{Address, COMMON, Config, Launch, Program, STEP_SIZE, Stream, params};
 use crate::error::Result;
 use crate::ops::sequences::Sequences;
+use crate::ops::ssd::cuda::{Call, Inputs, TOO_MANY};
 use crate::ops::ssd::problem::Problem;
 use core::ffi::c_void;
 
-pub(super) static SEQUENCES: Program<Params> = Program::new(
+pub(in crate::ops::ssd::cuda) static SEQUENCES: Program<Params> = Program::new(
     "ssd_sequences",
     &[COMMON, STEP_SIZE],
     concat!(
-        include_str!("../../../cuda/sequences.cuh"),
-        include_str!("inputs.cuh"),
+        include_str!("../../../../cuda/sequences.cuh"),
+        include_str!("../inputs.cuh"),
         include_str!("packed.cuh"),
         include_str!("sequences.cu")
     ),
@@ -22,7 +22,7 @@ pub(super) static SEQUENCES: Program<Params> = Program::new(
 params! {
     /// Where the sequences of rows stand, and tensor maps of their ends.
     #[derive(Default)]
-    pub(super) struct Packed {
+    pub(in crate::ops::ssd::cuda) struct Packed {
         /// (batch): how many there are.
         counts: Address<i32>,
         /// Dense (batch, sequence): as `packed.cuh` has them.
@@ -38,14 +38,14 @@ params! {
 
 params! {
     /// Parameters of `ssd_sequences`.
-    pub(super) struct Params(inputs: Inputs) {
+    pub(in crate::ops::ssd::cuda) struct Params(inputs: Inputs) {
         packed: Packed,
         segment_steps: i64,
     }
 }
 
 /// Steps of a chunk.
-pub(super) const SPAN: usize = 64;
+pub(in crate::ops::ssd::cuda) const SPAN: usize = 64;
 /// Most blocks beside those that one long sequence would have: a launch has no more than 65535 in its second axis.
 const MOST_SHORT: usize = 1 << 15;
 /// Threads of a block.
@@ -54,12 +54,12 @@ const THREADS: usize = 1024;
 const ENTRY: usize = 16;
 const ALIGNMENT: usize = 128;
 /// Tensor maps that a block has places for, and bytes of one.
-pub(super) const PLACES: usize = 9;
+pub(in crate::ops::ssd::cuda) const PLACES: usize = 9;
 const MAP: usize = 128;
 
 /// Room for the sequences of each row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(in crate::ops::ssd::cuda) struct Plan {
     batch: usize,
     seqlen: usize,
     /// Most sequences of a row.
@@ -120,11 +120,11 @@ impl Packed {
 }
 
 /// Elements of places for so many blocks, without a table.
-pub(super) fn places_len(blocks: usize) -> usize {
+pub(in crate::ops::ssd::cuda) fn places_len(blocks: usize) -> usize {
     (blocks * PLACES * MAP + ALIGNMENT) / 4
 }
 
-pub(super) fn config(call: &Call<'_, '_>, slot_chunks: usize) -> Config {
+pub(in crate::ops::ssd::cuda) fn config(call: &Call<'_, '_>, slot_chunks: usize) -> Config {
     call.options().int("THREADS", THREADS).int("SPAN", SPAN).int("SLOT_CHUNKS", slot_chunks)
 }
 
@@ -132,7 +132,7 @@ pub(super) fn config(call: &Call<'_, '_>, slot_chunks: usize) -> Config {
 ///
 /// # Safety
 /// The views are valid, and so is the memory of the table.
-pub(super) unsafe fn find(
+pub(in crate::ops::ssd::cuda) unsafe fn find(
     stream: &Stream,
     call: &Call<'_, '_>,
     packed: Packed,

@@ -12,16 +12,20 @@
 // Backwards in time S is the gradient by the state: dy stands for x, C for B, weights are one, and the sums are those of the steps after each
 // one. Instead of y either direction may leave S in slots: before each SLOT_CHUNKS chunks, in its own direction.
 //
-// The powers of two must not overflow: r follows the decays, and changes only where an exponent would leave [-NEAR, NEAR]. A chunk in which
-// they differ by more than FAR is walked in pieces, each with its own r. Then steps outside of a piece have weights of zero, and a piece writes
-// its own steps of y.
+// The powers of two must not overflow: r follows the decays, and changes only where an exponent would leave [-NEAR, NEAR]. Where the exponents of a
+// chunk differ by more than 2 FAR no r will do for y, though one does for the state: what S gets is relative to the smallest cs, for decays that of
+// the chunk's end, and no weight is beyond dt. Of such a chunk, which is far, a head has a triangle of its own:
+//
+//   y^T = (S^T C^T) diag(2^(cs[i] + r)) + x^T M^T      M[i, j] = CB[i, j] dt[j] 2^(cs[i] - cs[j])
+//
+// in one term of bf16, while x is as it was stored. It takes the place of a term of CB, so all units of a block are far together.
 //
 // A warpgroup holds up to 128 states of a column. Where there are more, both walkers of a block take the same columns and half of the states each.
 // Then either has a part of y (the terms of CB are divided among them as well), and they exchange halves of the steps by way of shared memory.
 //
-// Warpgroups: the walkers, for one or two units (64 columns of a head); one that forms CB; and one of which a thread starts copies into shared
-// memory and a warp for each unit computes the powers. They meet at barriers: `full` and `empty` for the tiles of a chunk, `masked` for its CB,
-// `ready` and `taken` for the powers of a piece.
+// Warpgroups: the walkers, for one or two units (64 columns of a head); one that forms CB or M; and one of which a thread starts copies into shared
+// memory and a warp for each unit computes the powers. They meet at barriers: `full` and `empty` for the tiles of a chunk, `masked` for its
+// triangles, `ready` and `taken` for its powers.
 
 constexpr int SPAN = 64, WALKERS = 2, WORKERS = WALKERS + 2;
 // walkers of a unit, units of a block, and states of a walker
@@ -29,6 +33,8 @@ constexpr int PARTS = STATES > 128 ? 2 : 1, UNITS = WALKERS / PARTS, OWN_STATES 
 constexpr int PANELS = STATES / 64, OWN_PANELS = OWN_STATES / 64;
 constexpr int PANEL = 64 * 128;   // bytes of 64 lines of 64 numbers, swizzled
 constexpr f64 NEAR = 30., FAR = 60.;
+// log2 of a decay that leaves nothing, and of the largest factor between the state and S
+constexpr f64 NOTHING = -256., LARGEST = 100.;
 static_assert(COLUMNS == 64 && OWN_STATES % 64 == 0 && OWN_STATES <= 128, "a state fits into the registers of a warpgroup");
 
 static_assert(!HAS_OUTPUT || (FORWARDS && !HAS_SLOTS), "a walk writes y or slots");
@@ -40,7 +46,7 @@ constexpr bool GATES_OUTPUT = HAS_Z && HAS_OUTPUT, GATES_FACTOR = HAS_Z && !FORW
 // a stage: tiles of x for each unit (backwards of dy and the gate), of B, and of C where there is y
 constexpr int Z_AT = UNITS * PANEL, B_AT = Z_AT + (GATES_FACTOR ? UNITS * PANEL : 0), C_AT = B_AT + PANELS * PANEL;
 constexpr int STAGE = HAS_OUTPUT ? C_AT + PANELS * PANEL : C_AT;
-// the two terms of CB, of a chunk and of the next one
+// the two terms of CB, or M of either unit, of a chunk and of the next one
 constexpr int CB_AT = STAGES * STAGE, CB = HAS_OUTPUT ? 2 * PANEL : 0;
 // two tiles of y for each unit or of a slot for each walker: one is written while the other one is on its way to memory. A gate comes in the
 // tile that its y goes out in
@@ -49,15 +55,17 @@ constexpr int OUT_AT = CB_AT + 2 * CB, OUT = HAS_OUTPUT ? PANEL : HAS_SLOTS ? OW
 constexpr int EXCHANGE_AT = OUT_AT + 2 * (HAS_OUTPUT ? UNITS : WALKERS) * OUT, EXCHANGE = HAS_OUTPUT && PARTS > 1 ? PANEL : 0;
 static_assert(EXCHANGE_AT + PARTS * EXCHANGE + ALIGNMENT <= SHARED, "the plan has counted the same");
 
-// The powers of a piece: the steps [first, end) of a chunk, in the direction of the walk.
-struct alignas(16) Piece {
-  f32 out[SPAN];       // 2^(cs + r), for y alone
-  Factors in[SPAN / 2];   // dt 2^-(cs + r) of two steps; zero outside of the piece
-  f32 state;           // what the state is multiplied by, since r changes
-  f32 before, after;   // 2^r as it was, and 2^(cs + r) after the whole chunk
-  int first, end;
+// The powers of a chunk, in the direction of the walk.
+struct alignas(16) Powers {
+  f32 out[SPAN];          // 2^(cs + r); of a far chunk its square root, which does not overflow
+  Factors in[SPAN / 2];   // dt 2^-(cs + r) of two steps
+  f32 half[SPAN], weight[SPAN];   // of a far chunk: cs / 2, and dt
+  f32 state[2];           // what the state is multiplied by, since r changes: a far chunk's after y
+  f32 before, after;      // 2^r as it was, and 2^(cs + r) after the chunk
+  int far;
 };
-constexpr int PIECES = 4;   // that may be ready at the same time
+constexpr int POWERS = 4;   // chunks whose powers may be ready at the same time
+constexpr int POWERS_BARRIER = 4;   // where the warps that compute them meet
 
 struct Work {
   int batch, group, unit, units;   // the first unit of the group, and how many this block has
@@ -127,7 +135,7 @@ struct Work {
 
 struct Barriers {
   Barrier full[STAGES], empty[STAGES], masked[STAGES];
-  Barrier ready[UNITS][PIECES], taken[UNITS][PIECES], gate[UNITS][2];
+  Barrier ready[UNITS][POWERS], taken[UNITS][POWERS], gate[UNITS][2];
 
   DEVICE void init(const Work& w) {
     for (int i = 0; i < STAGES; i++) {
@@ -139,7 +147,8 @@ struct Barriers {
         barrier_init(empty[i], 4 * PARTS * ARRIVALS);
     }
     for (int k = 0; k < UNITS; k++) {
-      for (int i = 0; i < PIECES; i++) barrier_init(ready[k][i], ARRIVALS), barrier_init(taken[k][i], 4 * PARTS * ARRIVALS);
+      // walkers take powers, and those who form triangles
+      for (int i = 0; i < POWERS; i++) barrier_init(ready[k][i], ARRIVALS), barrier_init(taken[k][i], 4 * (PARTS + int(HAS_OUTPUT)) * ARRIVALS);
       for (int i = 0; i < 2; i++) barrier_init(gate[k][i], 1);
     }
     barriers_are_ready();

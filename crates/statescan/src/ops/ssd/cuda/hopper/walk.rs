@@ -3,33 +3,33 @@
 
 use super::hand_on;
 use super::packed::{self, Packed, SPAN};
-use super::plan::{Math, Tiles};
-use super::walk::{Direction, Output, Pass, Walk};
-use super::{Inputs, States, TOO_MANY, type_of};
 use crate::cuda::{
     Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Swizzle, TensorMap, Tiling, Value, params,
 };
 use crate::error::Result;
+use crate::ops::ssd::cuda::portable::plan::{Math, Tiles};
+use crate::ops::ssd::cuda::walk::{Direction, Output, Pass, Walk};
+use crate::ops::ssd::cuda::{Inputs, States, TOO_MANY, type_of};
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::{DType, View};
 
-pub(super) static KERNEL: Program<Params> = Program::new(
+pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> = Program::new(
     "ssd_hopper",
     &[COMMON, STEP_SIZE, MMA, HOPPER],
     concat!(
-        include_str!("../../../cuda/sequences.cuh"),
-        include_str!("inputs.cuh"),
+        include_str!("../../../../cuda/sequences.cuh"),
+        include_str!("../inputs.cuh"),
         include_str!("packed.cuh"),
-        include_str!("hopper_tools.cuh"),
-        include_str!("hopper_layout.cuh"),
-        include_str!("hopper_helpers.cuh"),
-        include_str!("hopper.cu")
+        include_str!("tools.cuh"),
+        include_str!("walk_layout.cuh"),
+        include_str!("walk_helpers.cuh"),
+        include_str!("walk.cu")
     ),
 );
 
 params! {
     /// Parameters of `ssd_hopper`.
-    pub(super) struct Params(inputs: Inputs) {
+    pub(in crate::ops::ssd::cuda) struct Params(inputs: Inputs) {
         /// Tiles of 64 steps x 64 columns or states.
         x_map: TensorMap,
         z_map: TensorMap,
@@ -51,14 +51,14 @@ params! {
 }
 
 /// Columns of a tile.
-pub(super) const COLUMNS: usize = 64;
+pub(in crate::ops::ssd::cuda) const COLUMNS: usize = 64;
 /// Warpgroups of a block that walk, and states of a column that one of them can hold: where there are more, both walk the same columns.
 const WALKERS: usize = 2;
-pub(super) const MOST_STATES: usize = 128;
+pub(in crate::ops::ssd::cuda) const MOST_STATES: usize = 128;
 /// A tile in shared memory.
-pub(super) const TILE: usize = SPAN * 2 * COLUMNS;
+pub(in crate::ops::ssd::cuda) const TILE: usize = SPAN * 2 * COLUMNS;
 /// What aligning shared memory may cost.
-pub(super) const ALIGNMENT: usize = 1024;
+pub(in crate::ops::ssd::cuda) const ALIGNMENT: usize = 1024;
 /// Warpgroups beside those that walk: one for C B^T, one for copies and powers of decays.
 const HELPERS: usize = 2;
 /// Registers of a thread of each kind of warpgroup; all share what a multiprocessor has.
@@ -69,7 +69,7 @@ const _: () = assert!(128 * (WALKERS * WALKER_REGISTERS + MASK_REGISTERS + COPY_
 
 /// How blocks lie over a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(in crate::ops::ssd::cuda) struct Plan {
     pub column_tiles: usize,
     /// States, padded.
     pub states: usize,
@@ -205,7 +205,7 @@ fn gates_factor(walk: &Walk<'_, '_>) -> bool {
 
 /// The tensor map of a view over time, (batch, step, head or group, column or state), or nothing if the copy engine cannot read or write it as it
 /// lies, or it has another type.
-pub(super) fn time_map(stream: &Stream, view: &View<'_>) -> Result<Option<TensorMap>> {
+pub(in crate::ops::ssd::cuda) fn time_map(stream: &Stream, view: &View<'_>) -> Result<Option<TensorMap>> {
     if view.dtype() != DType::BF16 {
         return Ok(None);
     }
@@ -216,7 +216,13 @@ pub(super) fn time_map(stream: &Stream, view: &View<'_>) -> Result<Option<Tensor
 }
 
 /// The tensor map of slots for every so many chunks (two of packed sequences), in tiles of 64 states x 64 columns.
-pub(super) fn slot_map(stream: &Stream, p: &Problem<'_>, tiles: &Tiles, slots: u64, chunks: usize) -> Result<Option<TensorMap>> {
+pub(in crate::ops::ssd::cuda) fn slot_map(
+    stream: &Stream,
+    p: &Problem<'_>,
+    tiles: &Tiles,
+    slots: u64,
+    chunks: usize,
+) -> Result<Option<TensorMap>> {
     let of_row = packed::Plan::new(p).map_or(p.seqlen.div_ceil(chunks * SPAN), |packed| packed.slots);
     let lines = [p.batch, of_row, p.nheads].into_iter().try_fold(tiles.states, usize::checked_mul);
     let Some(lines) = lines.filter(|&n| n <= i32::MAX as usize) else { return Ok(None) };
@@ -263,7 +269,12 @@ impl Maps {
 ///
 /// # Safety
 /// The views are valid, so are the slots for what the tiles say, and the workspace has the size that the plan gives.
-pub(super) unsafe fn walk(stream: &Stream, walk: &Walk<'_, '_>, tiles: &Tiles, workspace: Option<u64>) -> Result<bool> {
+pub(in crate::ops::ssd::cuda) unsafe fn walk(
+    stream: &Stream,
+    walk: &Walk<'_, '_>,
+    tiles: &Tiles,
+    workspace: Option<u64>,
+) -> Result<bool> {
     let p = walk.call.problem;
     let Some(plan) = Plan::new(p, stream.numbers()) else { return Ok(false) };
     let no_factor = walk.direction == Direction::Backward && walk.call.dy.is_none();

@@ -1,24 +1,24 @@
 //! States of packed sequences without steps, handed on before the walk on Hopper, which does not see them.
 
-use super::{Call, Inputs, States, TOO_MANY, type_of};
 use crate::cuda::{COMMON, Config, Launch, Program, STEP_SIZE, Stream, params};
 use crate::error::Result;
+use crate::ops::ssd::cuda::{Call, Inputs, States, TOO_MANY, type_of};
 use crate::tensor::{DType, RawViewMut, View};
 
-pub(super) static KERNEL: Program<Params> = Program::new(
+pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> = Program::new(
     "ssd_hand_on",
     &[COMMON, STEP_SIZE],
     concat!(
-        include_str!("../../../cuda/sequences.cuh"),
-        include_str!("inputs.cuh"),
-        include_str!("hand_on.cuh"),
+        include_str!("../../../../cuda/sequences.cuh"),
+        include_str!("../inputs.cuh"),
+        include_str!("../hand_on.cuh"),
         include_str!("hand_on.cu")
     ),
 );
 
 params! {
     /// Parameters of `ssd_hand_on`.
-    pub(super) struct Params(inputs: Inputs) {
+    pub(in crate::ops::ssd::cuda) struct Params(inputs: Inputs) {
         /// The states that sequences begin and end with, in the direction of the walk.
         before: States,
         after: States,
@@ -28,7 +28,7 @@ params! {
 /// Threads of a block.
 const THREADS: usize = 256;
 
-pub(super) fn config(call: &Call<'_, '_>, before: &Option<View<'_>>, after: &Option<RawViewMut>) -> Config {
+pub(in crate::ops::ssd::cuda) fn config(call: &Call<'_, '_>, before: &Option<View<'_>>, after: &Option<RawViewMut>) -> Config {
     let options = call.options().int("THREADS", THREADS);
     options.dtype("BEFORE", before.map_or(DType::F32, |v| v.dtype())).dtype("AFTER", type_of(after))
 }
@@ -37,7 +37,7 @@ pub(super) fn config(call: &Call<'_, '_>, before: &Option<View<'_>>, after: &Opt
 ///
 /// # Safety
 /// The views are valid.
-pub(super) unsafe fn launch(
+pub(in crate::ops::ssd::cuda) unsafe fn launch(
     stream: &Stream,
     call: &Call<'_, '_>,
     before: &Option<View<'_>>,

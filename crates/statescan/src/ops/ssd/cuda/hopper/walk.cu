@@ -1,4 +1,4 @@
-// The walkers of `hopper_layout.cuh`, and the kernel.
+// The walkers of `walk_layout.cuh`, and the kernel.
 
 // ---- the walk: a warpgroup
 
@@ -11,25 +11,32 @@ struct State {
 #pragma unroll
     for (int i = 0; i < OWN_STATES / 2; i++) sums.v[i] = 0.f;
   }
-  // job(number, column within the unit, n)
-  template <typename Job> DEVICE void each_number(Job job) {
+  // job(number, its place) for numbers that a tensor of states has
+  template <typename E, typename S, typename Job> DEVICE void each_number(const Params& p, const S& states, StateRow at, int head, int column, Job job) {
     const int lane = int(lane_here()), row = threadIdx.x % 128 / 32 * 16 + lane / 4, first = part * OWN_STATES + 2 * (lane % 4);
+    // places are reached step by step: offsets of 64 bits for each would be most of the kernel's code
+    E* place = state_at<E>(states, at, head, column + row, first);
+    const i64 next = states.stride[4];
+    const i64 below = 8 * states.stride[3];
+    const int left = int(p.dstate) - first, rows = int(p.headdim) - column - row;
 #pragma unroll
-    for (int i = 0; i < OWN_STATES / 2; i++) job(sums.v[i], row + i / 2 % 2 * 8, i / 4 * 8 + first + i % 2);
+    for (int i = 0; i < OWN_STATES / 2; i += 4) {
+      f32* const v = sums.v + i;
+      const bool one = 2 * i < left, two = 2 * i + 1 < left;
+      if (one && 0 < rows) job(v[0], place[0]);
+      if (two && 0 < rows) job(v[1], place[next]);
+      if (one && 8 < rows) job(v[2], place[below]);
+      if (two && 8 < rows) job(v[3], place[below + next]);
+      place += 8 * next;
+    }
   }
   template <typename E> DEVICE void read(const Params& p, StateRow row, int head, int column) {
     if (p.before.data == nullptr || (PACKED && !exists(p, row))) return;
-    const E* const from = state_at<E>(p.before, row, head, column, 0);
-    each_number([&](f32& v, int q, int n) {
-      if (n < p.dstate && column + q < p.headdim) v = to_f32(from[q * p.before.stride[3] + n * p.before.stride[4]]);
-    });
+    each_number<const E>(p, p.before, row, head, column, [&](f32& v, const E& from) { v = to_f32(from); });
   }
   template <typename E> DEVICE void write(const Params& p, StateRow row, int head, int column, f32 scale) {
     if (p.after.data == nullptr || (PACKED && !exists(p, row))) return;
-    E* const to = state_at<E>(p.after, row, head, column, 0);
-    each_number([&](f32& v, int q, int n) {
-      if (n < p.dstate && column + q < p.headdim) assign(to[q * p.after.stride[3] + n * p.after.stride[4]], v * scale);
-    });
+    each_number<E>(p, p.after, row, head, column, [&](f32& v, E& to) { assign(to, v * scale); });
   }
   // The end of a segment, as its threads hold it.
   DEVICE float4* end(const Params& p, i64 place) const {
@@ -70,17 +77,17 @@ struct Walker {
   const Work& w;
   char* const shared;
   Barriers& barriers;
-  const Piece (&pieces)[PIECES];
+  const Powers (&all_powers)[POWERS];
   const int unit, part, own_head, own_column, fragment;
   char* const outs;   // tiles of y of its unit, or its own of a slot
   f32* const skips;   // of its columns
   State state;
   Turn<STAGES> stage;
-  Turn<PIECES> turn;
+  Turn<POWERS> turn;
   int chunk = 0;
 
-  DEVICE Walker(const Params& p, const Work& w, char* shared, Barriers& barriers, const Piece (&pieces)[PIECES], f32* skips, int worker)
-      : p(p), w(w), shared(shared), barriers(barriers), pieces(pieces), unit(unit_of(worker)), part(worker % PARTS),
+  DEVICE Walker(const Params& p, const Work& w, char* shared, Barriers& barriers, const Powers (&all_powers)[POWERS], f32* skips, int worker)
+      : p(p), w(w), shared(shared), barriers(barriers), all_powers(all_powers), unit(unit_of(worker)), part(worker % PARTS),
         own_head(w.head(p, unit)), own_column(w.column(p, unit)), fragment(columns_at()),
         outs(shared + OUT_AT + 2 * (HAS_OUTPUT ? unit : worker) * OUT), skips(skips), state(part) {
     if constexpr (HAS_OUTPUT && HAS_SKIP) {
@@ -106,16 +113,16 @@ struct Walker {
     if (unit == 0) meet<1, 128 * PARTS>(); else meet<2, 128 * PARTS>();
   }
 
-  DEVICE void wait_for_piece() { barrier_wait(barriers.ready[unit][turn.at], turn.phase); }
+  DEVICE void wait_for_powers() { barrier_wait(barriers.ready[unit][turn.at], turn.phase); }
   DEVICE void wait_for_tiles() {
     barrier_wait(barriers.full[stage.at], stage.phase);
     if constexpr (HAS_OUTPUT) barrier_wait(barriers.masked[stage.at], stage.phase);
   }
 
-  // x^T of a piece times its weights
+  // x^T times the weights of steps
   DEVICE void load_x(FragmentA (&x)[4]) const {
     const char* const tile = shared + stage.at * STAGE + unit * PANEL + fragment;
-    const Factors* const in = pieces[turn.at].in + threadIdx.x % 4;
+    const Factors* const in = all_powers[turn.at].in + threadIdx.x % 4;
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -195,53 +202,49 @@ struct Walker {
     }
   }
 
-  // Writes y of a piece into its tile, with this thread's part of x; PARTIAL: only its own steps.
-  template <bool PARTIAL> DEVICE void put_y(const Sums<64>& y, const Piece& piece, const char* x) const {
+  // job(a number of y, the next one, the factors of their two steps)
+  template <typename Job> DEVICE void each_factor(Sums<64>& y, const Powers& of, Job job) const {
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+      const int step = i / 4 * 16 + i % 4 / 2 * 8 + 2 * (threadIdx.x % 4);
+      job(y.v[2 * i], y.v[2 * i + 1], *reinterpret_cast<const float2*>(of.out + step));
+    }
+  }
+
+  // Writes y into its tile, with this thread's part of x; FAR: it has its factors already.
+  template <bool FAR> DEVICE void put_y(const Sums<64>& y, const Powers& of, const char* x) const {
     const int first = part * (SPAN / PARTS), pair = 2 * (threadIdx.x % 4);
     char* const tile = outs + chunk % 2 * OUT + fragment + first * 128;
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < 4 / PARTS; k++) {
-      u32 there[4], xs[4], out[4];
-      if constexpr (GATES_OUTPUT || PARTIAL) load_matrices<true>(there, tile + k * 16 * 128);
+      u32 gates[4], xs[4], out[4];
+      if constexpr (GATES_OUTPUT) load_matrices<true>(gates, tile + k * 16 * 128);
       if constexpr (HAS_SKIP) load_matrices<true>(xs, x + first * 128 + k * 16 * 128);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const int step = first + 16 * k + i / 2 * 8 + pair;
-        const float2 factor = *reinterpret_cast<const float2*>(piece.out + step);
-        f32 v[2] = {y.v[8 * k + 2 * i] * factor.x, y.v[8 * k + 2 * i + 1] * factor.y};
+        f32 v[2] = {y.v[8 * k + 2 * i], y.v[8 * k + 2 * i + 1]};
+        if constexpr (!FAR) {
+          const float2 factor = *reinterpret_cast<const float2*>(of.out + first + 16 * k + i / 2 * 8 + pair);
+          v[0] *= factor.x, v[1] *= factor.y;
+        }
         if constexpr (HAS_SKIP) {
           const f32 skip = skips[threadIdx.x % 128 / 4 * 2 + i % 2];
           v[0] = __fmaf_rn(skip, low_bf16(xs[i]), v[0]);
           v[1] = __fmaf_rn(skip, high_bf16(xs[i]), v[1]);
         }
-        if constexpr (GATES_OUTPUT) v[0] *= silu(low_bf16(there[i])), v[1] *= silu(high_bf16(there[i]));
+        if constexpr (GATES_OUTPUT) v[0] *= silu(low_bf16(gates[i])), v[1] *= silu(high_bf16(gates[i]));
         out[i] = pack_bf16(v[0], v[1]);
-        if constexpr (PARTIAL) {
-          const u32 low = step >= piece.first && step < piece.end ? 0xffffu : 0u;
-          const u32 high = step + 1 >= piece.first && step + 1 < piece.end ? 0xffff0000u : 0u;
-          out[i] = (out[i] & (low | high)) | (there[i] & ~(low | high));
-        }
       }
       store_matrices<true>(tile + k * 16 * 128, out);
     }
   }
 
-  // Finishes y of a piece; the tile goes to memory once all pieces are there.
-  DEVICE void finish(Sums<64>& y, const Piece& piece, const char* x) {
+  // Finishes y; its tile goes to memory.
+  template <bool FAR> DEVICE void finish(Sums<64>& y, const Powers& of, const char* x) {
     if constexpr (PARTS > 1) exchange(y);
-    if constexpr (GATES_OUTPUT) {
-      if (piece.first == 0) barrier_wait(barriers.gate[unit][chunk % 2], chunk / 2 % 2);
-    }
-    if (__builtin_expect(piece.first > 0 || piece.end < SPAN, 0))
-      put_y<true>(y, piece, x);
-    else
-      put_y<false>(y, piece, x);
-    if (piece.end < SPAN) {
-      // what was exchanged has been read
-      if constexpr (PARTS > 1) meet_unit();
-      return;
-    }
+    if constexpr (GATES_OUTPUT) barrier_wait(barriers.gate[unit][chunk % 2], chunk / 2 % 2);
+    put_y<FAR>(y, of, x);
     meet_before_store();
     if (!leads()) return;
     tile_store(maps_of(p, w)[Y_MAP], outs + chunk % 2 * OUT, {column(), head(), w.step(chunk), w.batch});
@@ -251,64 +254,110 @@ struct Walker {
     }
   }
 
-  // Walks through a piece whose x is there, and loads the next one's. Gives whether there is one.
-  DEVICE bool step(const FragmentA (&x)[4], FragmentA (&next)[4]) {
-    const int own_turn = turn.at, own_stage = stage.at;
-    const Piece& piece = pieces[own_turn];
-    const char* const tiles = shared + own_stage * STAGE;
-    const bool last = piece.end == SPAN;
-    if constexpr (HAS_SLOTS) {
-      if (piece.first == 0 && has_slot()) fill_slot(piece.before);
-    }
-    const f32 factor = piece.state;
-    if (factor != 1.f) {
+  // S in the scale that the chunk leaves it in.
+  DEVICE void scale_state(const Powers& of) {
+#pragma unroll 1
+    for (int k = 0; k < 2; k++) {
+      const f32 factor = of.state[k];
+      if (factor == 1.f) return;
 #pragma unroll
       for (int i = 0; i < OWN_STATES / 2; i++) state.sums.v[i] *= factor;
     }
+  }
+
+  // Starts the products for y, of a chunk that is not far: with the state, and with the two terms of CB, the lower one first; either part has one.
+  DEVICE void multiply_near(Sums<64>& y, const FragmentA (&s)[OWN_STATES / 16], const FragmentA (&x)[4], const char* c) const {
+    const char* const cb = shared + CB_AT + chunk % 2 * CB;
+    products_fence();
+    multiply_state(y, s, c);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+#pragma unroll
+      for (int term = 2 / PARTS - 1; term >= 0; term--) multiply<false>(y, x[k], operand(cb + (PARTS > 1 ? part : term) * PANEL + k * 32), true);
+    }
+    products_commit();
+  }
+  DEVICE void multiply_state(Sums<64>& y, const FragmentA (&s)[OWN_STATES / 16], const char* c) const {
+#pragma unroll
+    for (int k = 0; k < OWN_STATES / 16; k++) multiply<false>(y, s[k], operand(c + k / 4 * PANEL + k % 4 * 32), k > 0);
+  }
+
+  // The same of a far chunk: the state's part gets its factors before x times M is added; either part has half of the steps of x.
+  DEVICE void multiply_far(Sums<64>& y, const FragmentA (&s)[OWN_STATES / 16], FragmentA (&x)[4 / PARTS], const Powers& of, const char* tiles) {
+    const int first = part * (4 / PARTS);
+    products_fence();
+    multiply_state(y, s, tiles + C_AT + part * OWN_PANELS * PANEL);
+    products_commit();
+    products_wait();
+    pin(y.v);
+    keep(s, y.v[0]);
+#pragma unroll
+    for (int k = 0; k < 4 / PARTS; k++) load_matrices<true>(x[k].v, tiles + unit * PANEL + fragment + (first + k) * 16 * 128);
+    each_factor(y, of, [](f32& v, f32& next, float2 root) { v = v * root.x * root.x, next = next * root.y * root.y; });
+    __syncwarp();
+    products_fence();
+    const char* const m = shared + CB_AT + chunk % 2 * CB + unit * PANEL;
+#pragma unroll
+    for (int k = 0; k < 4 / PARTS; k++) multiply<false>(y, x[k], operand(m + (first + k) * 32), true);
+    products_commit();
+  }
+
+  // Walks through a chunk whose x is there, and loads the next one's. Gives whether there is one.
+  template <bool FAR> DEVICE bool step(const FragmentA (&x)[4], FragmentA (&next)[4]) {
+    const int own_turn = turn.at, own_stage = stage.at;
+    const Powers& of = all_powers[own_turn];
+    const char* const tiles = shared + own_stage * STAGE;
+    if constexpr (HAS_SLOTS) {
+      if (has_slot()) fill_slot(of.before);
+    }
+    if constexpr (!FAR) scale_state(of);
     Sums<64> y;
-    FragmentA s[HAS_OUTPUT ? OWN_STATES / 16 : 1];
-    const char *const b = tiles + B_AT + part * OWN_PANELS * PANEL, *const c = tiles + C_AT + part * OWN_PANELS * PANEL;
+    FragmentA s[OWN_STATES / 16], stored[4 / PARTS];
     __syncwarp();
     if constexpr (HAS_OUTPUT) {
 #pragma unroll
       for (int i = 0; i < OWN_STATES / 4; i++) s[i / 4].v[i % 4] = pack_bf16(state.sums.v[2 * i], state.sums.v[2 * i + 1]);
-      products_fence();
-#pragma unroll
-      for (int k = 0; k < OWN_STATES / 16; k++) multiply<false>(y, s[k], operand(c + k / 4 * PANEL + k % 4 * 32), k > 0);
-      // two terms, the lower one first; either part has one of them
-      const char* const cb = shared + CB_AT + chunk % 2 * CB;
-#pragma unroll
-      for (int k = 0; k < 4; k++) {
-#pragma unroll
-        for (int term = 2 / PARTS - 1; term >= 0; term--) multiply<false>(y, x[k], operand(cb + (PARTS > 1 ? part : term) * PANEL + k * 32), true);
+      if constexpr (FAR) {
+        multiply_far(y, s, stored, of, tiles);
+        scale_state(of);
+        __syncwarp();
+        products_fence();
+      } else {
+        multiply_near(y, s, x, tiles + C_AT + part * OWN_PANELS * PANEL);
       }
-      products_commit();
     } else {
       products_fence();
     }
+    const char* const b = tiles + B_AT + part * OWN_PANELS * PANEL;
 #pragma unroll
     for (int k = 0; k < 4; k++) multiply<true>(state.sums, x[k], operand(b + k * 16 * 128, PANEL), true);
     products_commit();
-    turn.next();
-    if (last) stage.next();
-    const bool more = !last || chunk + 1 < w.chunks;
+    turn.next(), stage.next();
+    const bool more = chunk + 1 < w.chunks;
     if constexpr (HAS_OUTPUT) {
       products_wait<1>();
       pin(y.v);
-      keep(s, y.v[0]);
-      finish(y, piece, tiles + unit * PANEL + fragment);
+      if constexpr (FAR) keep(stored, y.v[0]); else keep(s, y.v[0]);
+      finish<FAR>(y, of, tiles + unit * PANEL + fragment);
     }
     if (more) {
-      wait_for_piece();
-      if (last) wait_for_tiles();
+      wait_for_powers();
+      wait_for_tiles();
       load_x(next);
     }
     products_wait();
     pin(state.sums.v);
     keep(x, state.sums.v[0]);
     warp_arrive(barriers.taken[unit][own_turn]);
-    if (last) warp_arrive(barriers.empty[own_stage]), chunk++;
+    warp_arrive(barriers.empty[own_stage]);
+    chunk++;
     return more;
+  }
+  DEVICE bool step(const FragmentA (&x)[4], FragmentA (&next)[4]) {
+    if constexpr (HAS_OUTPUT) {
+      if (__builtin_expect(all_powers[turn.at].far, 0)) return step<true>(x, next);
+    }
+    return step<false>(x, next);
   }
 
   DEVICE void walk() {
@@ -316,13 +365,13 @@ struct Walker {
       acquire_maps(p, w, {Y_MAP, Z_MAP});
       if constexpr (GATES_OUTPUT) load_gate(0);
     }
-    FragmentA x[4], next[4];
-    wait_for_piece();
+    wait_for_powers();
     wait_for_tiles();
+    FragmentA x[4], next[4];
     load_x(x);
     while (step(x, next) && step(next, x)) {}
-    // nothing has come after the powers of the last piece
-    const f32 scale = pieces[(turn.at + PIECES - 1) % PIECES].after;
+    // nothing has come after the powers of the last chunk
+    const f32 scale = all_powers[(turn.at + POWERS - 1) % POWERS].after;
     if constexpr (PASS == Pass::Ends)
       state.leave(p, w, head(), column() / COLUMNS, scale);
     else if (w.is_last())
@@ -333,7 +382,7 @@ struct Walker {
 
 extern "C" __global__ void __launch_bounds__(Work::THREADS, 1) ssd_hopper(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) char dynamic[];
-  __shared__ Piece pieces[UNITS][PIECES];
+  __shared__ Powers powers[UNITS][POWERS];
   __shared__ f32 skips[UNITS][COLUMNS];
   __shared__ Barriers barriers;
   __shared__ Work work;
@@ -346,18 +395,18 @@ extern "C" __global__ void __launch_bounds__(Work::THREADS, 1) ssd_hopper(const 
     registers_down<COPY_REGISTERS>();
     each_part<false>(p, whole, work, barriers, [&](const Work& w) {
       if (threadIdx.x % 128 == 0) copy_tiles(p, w, shared, barriers);
-      if (warp > 0 && warp - 1 < w.units) compute_powers(p, w, warp - 1, pieces[warp - 1], barriers.ready[warp - 1], barriers.taken[warp - 1]);
+      if (warp > 0 && warp - 1 < w.units) compute_powers(p, w, warp - 1, powers[warp - 1], barriers.ready[warp - 1], barriers.taken[warp - 1]);
     });
   } else if (worker == WALKERS) {
     registers_down<MASK_REGISTERS>();
     each_part<false>(p, whole, work, barriers, [&](const Work& w) {
-      if constexpr (HAS_OUTPUT) mask_products(w, shared, barriers);
+      if constexpr (HAS_OUTPUT) form_triangles(w, shared, powers, barriers);
     });
   } else {
     registers_up<WALKER_REGISTERS>();
     each_part<true>(p, whole, work, barriers, [&](const Work& w) {
       const int unit = unit_of(worker);
-      if (unit < w.units) Walker(p, w, shared, barriers, pieces[unit], skips[unit], worker).walk();
+      if (unit < w.units) Walker(p, w, shared, barriers, powers[unit], skips[unit], worker).walk();
     });
   }
 }

@@ -1,19 +1,19 @@
 //! The gradients of B and of C, chunk by chunk: sums over the heads of a group, one launch for each.
 
 use super::plan::{Kind, Tiles};
-use super::{Call, Inputs, States, TOO_MANY};
 use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, params};
 use crate::error::Result;
+use crate::ops::ssd::cuda::{Call, Inputs, States, TOO_MANY};
 use crate::ops::ssd::targets::Sources;
 use crate::tensor::RawViewMut;
 use core::ffi::c_void;
 
-pub(super) static MAPS: Program<Params> = Program::new(
+pub(in crate::ops::ssd::cuda) static MAPS: Program<Params> = Program::new(
     "ssd_maps",
     &[COMMON, STEP_SIZE, MMA, BLOCKS],
     concat!(
-        include_str!("../../../cuda/sequences.cuh"),
-        include_str!("inputs.cuh"),
+        include_str!("../../../../cuda/sequences.cuh"),
+        include_str!("../inputs.cuh"),
         include_str!("tiles.cuh"),
         include_str!("maps.cu")
     ),
@@ -21,7 +21,7 @@ pub(super) static MAPS: Program<Params> = Program::new(
 
 params! {
     /// Parameters of `ssd_maps`.
-    pub(super) struct Params(inputs: Inputs) {
+    pub(in crate::ops::ssd::cuda) struct Params(inputs: Inputs) {
         /// (batch, step, group, state)
         target: Strided,
         initial: States,
@@ -37,13 +37,13 @@ params! {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
+pub(in crate::ops::ssd::cuda) enum Of {
     B,
     C,
 }
 
 /// One of the two gradients.
-pub(super) struct Maps<'t> {
+pub(in crate::ops::ssd::cuda) struct Maps<'t> {
     pub of: Of,
     pub target: &'t RawViewMut,
     /// Address of the slots that it reads.

@@ -1,0 +1,5 @@
+//! Kernels for every device, on products of warps (`mma.sync`).
+
+pub(super) mod gradients;
+pub(super) mod maps;
+pub(super) mod plan;
