@@ -8,9 +8,11 @@ use crate::ops;
 use crate::part::{self, Part};
 use crate::pass;
 use crate::tensors::Tensors;
+use num_complex::Complex64;
 use statescan::ops::operation::Exact;
-use statescan::tensor::{Dense, ErrorBound, Tensor, max_errors};
+use statescan::tensor::{Dense, ErrorBound, Shape, Tensor, difference, largest, max_errors};
 use statescan::{DType, Device, Exec};
+use std::fmt;
 
 /// How one tensor compares.
 #[derive(Debug, Clone)]
@@ -25,17 +27,87 @@ pub struct Comparison {
     pub bound: ErrorBound,
     /// Whether every element is within.
     pub ok: bool,
+    /// Why it is not.
+    pub mismatch: Option<Mismatch>,
     /// Elements that could not be compared.
     pub skipped: usize,
 }
 
-/// Compares two tensors.
-pub fn compare(name: String, got: &Dense, expected: &Dense, bound: ErrorBound) -> Comparison {
+/// Why a tensor is not the expected one.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mismatch {
+    /// It has another shape.
+    Shape {
+        /// That of the tensor.
+        got: Shape,
+        /// What it should be.
+        expected: Shape,
+    },
+    /// Elements are too far away, or NaN or infinite where they should not be.
+    Elements {
+        /// Where the first one is, of those that are not finite where there are any.
+        index: Vec<usize>,
+        /// What is there.
+        got: Complex64,
+        /// What should be.
+        expected: Complex64,
+        /// How many there are.
+        count: usize,
+        /// Elements of the tensor.
+        of: usize,
+    },
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |v: &Complex64| if v.im == 0.0 { format!("{:.6e}", v.re) } else { format!("({:.6e}, {:.6e})", v.re, v.im) };
+        match self {
+            Mismatch::Shape { got, expected } => write!(f, "its shape is {got}, expected {expected}"),
+            Mismatch::Elements { index, got, expected, count, of } => {
+                write!(f, "{} at {index:?}, expected {}; {count} of {of} elements are outside", number(got), number(expected))
+            }
+        }
+    }
+}
+
+/// Compares two tensors, of which one is stored in a type: beyond its range an infinity is right.
+pub fn compare(name: String, got: &Dense, expected: &Dense, stored: DType, bound: ErrorBound) -> Comparison {
+    let (got, expected) = (&in_range(got, stored), &in_range(expected, stored));
     let (max_abs, relative, within) = max_errors(got.data(), expected.data(), bound);
     // a long product of decays ends among the subnormal numbers of f32, which have no relative precision
-    let finite = expected.data().iter().all(|v| v.re.is_finite() && v.im.is_finite());
-    let tiny = finite && max_abs <= f64::from(f32::MIN_POSITIVE);
-    Comparison { name, max_abs, relative, bound, ok: (within || tiny) && got.shape() == expected.shape(), skipped: 0 }
+    let tiny = max_abs <= f64::from(f32::MIN_POSITIVE);
+    let ok = (within || tiny) && got.shape() == expected.shape();
+    let mismatch = (!ok).then(|| mismatch(got, expected, bound));
+    Comparison { name, max_abs, relative, bound, ok, mismatch, skipped: 0 }
+}
+
+/// A tensor with infinities where a type has no number as large.
+fn in_range(dense: &Dense, stored: DType) -> Dense {
+    let (rounded, mut ranged) = (Tensor::from_dense(dense, stored).to_dense(), dense.clone());
+    for (value, rounded) in ranged.data_mut().iter_mut().zip(rounded.data()) {
+        let part = |value: f64, rounded: f64| if rounded.is_infinite() { rounded } else { value };
+        *value = Complex64::new(part(value.re, rounded.re), part(value.im, rounded.im));
+    }
+    ranged
+}
+
+/// What is wrong with a tensor that is not within the bound.
+fn mismatch(got: &Dense, expected: &Dense, bound: ErrorBound) -> Mismatch {
+    let shape = expected.shape();
+    if got.shape() != shape {
+        return Mismatch::Shape { got: got.shape(), expected: shape };
+    }
+    let errors: Vec<f64> = got.data().iter().zip(expected.data()).map(|(a, b)| difference(*a, *b)).collect();
+    let scale = largest(expected.data());
+    let outside: Vec<usize> = (0..errors.len()).filter(|&i| errors[i] > bound.at(expected.data()[i], scale)).collect();
+    let not_finite = outside.iter().find(|&&i| errors[i].is_infinite());
+    let first = not_finite.or(outside.first()).copied().unwrap_or(0);
+    let (mut index, mut rest) = (vec![0; shape.len()], first);
+    for (at, &size) in index.iter_mut().zip(shape.iter()).rev() {
+        (*at, rest) = (rest % size, rest / size);
+    }
+    let (got, expected) = (got.data()[first], expected.data()[first]);
+    Mismatch::Elements { index, got, expected, count: outside.len(), of: errors.len() }
 }
 
 /// Gradients to be checked: the cotangents that gave them, what the forward pass saved is not needed.
@@ -139,7 +211,7 @@ fn compare_parts(
                 computed.get(name).map_or_else(|| expected.clone(), Tensor::to_dense)
             }
         };
-        all.push(compare(format!("{prefix}.{name}"), &got, expected, bound));
+        all.push(compare(format!("{prefix}.{name}"), &got, expected, tensor.dtype(), bound));
     }
     Ok(all)
 }

@@ -10,7 +10,7 @@ use crate::pass;
 use crate::tensors::Tensors;
 use num_complex::Complex64;
 use statescan::Exec;
-use statescan::tensor::{Dense, ErrorBound};
+use statescan::tensor::{Dense, ErrorBound, Tensor};
 
 /// How far results may be from a file's: other projects compute in `f32`.
 pub const RESULT: ErrorBound = ErrorBound { absolute: 1e-5, relative: 1e-4 };
@@ -43,13 +43,13 @@ pub fn check(case: &Case, exec: Option<&Exec>, limits: Limits) -> Result<Vec<Com
         None => pass::reference(call)?,
     };
     let mut all = Vec::new();
-    let mut compare = |computed: &[(&'static str, Dense)], name: &str, key: &str, expected: &Dense, bound| {
+    let mut compare = |computed: &[(&'static str, Dense)], name: &str, key: &str, expected: &Tensor, bound| {
         if let Some((_, got)) = computed.iter().find(|(n, _)| *n == name) {
             all.push(compare_with_file(key.to_string(), got, expected, bound));
         }
     };
     for (name, key, expected) in &case.expected {
-        compare(&results, name, key, &expected.to_dense(), RESULT);
+        compare(&results, name, key, expected, RESULT);
     }
     if !case.gradients.is_empty() {
         let gradients = match exec {
@@ -61,7 +61,7 @@ pub fn check(case: &Case, exec: Option<&Exec>, limits: Limits) -> Result<Vec<Com
             None => pass::reference_backward(call, &case.cotangents)?,
         };
         for (name, key, expected) in &case.gradients {
-            compare(&gradients, name, key, &expected.to_dense(), GRADIENT);
+            compare(&gradients, name, key, expected, GRADIENT);
         }
     }
     Ok(all)
@@ -69,8 +69,9 @@ pub fn check(case: &Case, exec: Option<&Exec>, limits: Limits) -> Result<Vec<Com
 
 /// Elements that are NaN in the file and numbers here are left out and counted: reference functions of other projects overflow where
 /// nothing has to. A tensor of nothing else fails.
-fn compare_with_file(name: String, got: &Dense, expected: &Dense, bound: ErrorBound) -> Comparison {
+fn compare_with_file(name: String, got: &Dense, file: &Tensor, bound: ErrorBound) -> Comparison {
     let is_nan = |v: &Complex64| v.re.is_nan() || v.im.is_nan();
+    let expected = file.to_dense();
     let mut known = expected.clone();
     let mut skipped = 0;
     if got.shape() == expected.shape() {
@@ -80,5 +81,5 @@ fn compare_with_file(name: String, got: &Dense, expected: &Dense, bound: ErrorBo
             skipped += 1;
         }
     }
-    Comparison { skipped, ..check::compare(name, got, &known, bound) }
+    Comparison { skipped, ..check::compare(name, got, &known, file.dtype(), bound) }
 }

@@ -20,7 +20,7 @@ pub(crate) fn table(header: &[&str], numbers: usize, rows: impl IntoIterator<Ite
     table.to_string()
 }
 
-/// The table of comparisons.
+/// The table of comparisons, and under it what is wrong with those that fail.
 pub(crate) fn comparisons(all: &[Comparison]) -> String {
     let row = |c: &Comparison| {
         vec![
@@ -31,7 +31,13 @@ pub(crate) fn comparisons(all: &[Comparison]) -> String {
             if c.ok { "ok" } else { "FAIL" }.to_string(),
         ]
     };
-    table(&["tensor", "max error", "of largest", "bound", ""], 1, all.iter().map(row))
+    let table = table(&["tensor", "max error", "of largest", "bound", ""], 1, all.iter().map(row));
+    [table].into_iter().chain(all.iter().filter_map(why)).collect::<Vec<_>>().join("\n")
+}
+
+/// Why a comparison fails, if it does.
+pub(crate) fn why(c: &Comparison) -> Option<String> {
+    c.mismatch.as_ref().map(|mismatch| format!("{}: {mismatch}", c.name))
 }
 
 /// A bound in words.

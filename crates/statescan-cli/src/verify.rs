@@ -78,6 +78,7 @@ fn report(path: &Path, op: &str, c: &Comparison, as_json: bool) {
         let line = json!({
             "file": file, "op": op, "tensor": c.name, "max_abs": finite(c.max_abs), "relative": finite(c.relative),
             "bound_absolute": c.bound.absolute, "bound_relative": c.bound.relative, "skipped": c.skipped, "ok": c.ok,
+            "why": text::why(c),
         });
         println!("{line}");
     } else {
@@ -94,6 +95,9 @@ fn report(path: &Path, op: &str, c: &Comparison, as_json: bool) {
             c.relative,
             text::bound(c)
         );
+        if let Some(why) = text::why(c) {
+            println!("  {why}");
+        }
     }
 }
 

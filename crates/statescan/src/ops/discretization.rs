@@ -11,9 +11,10 @@
 //!
 //! `phi1(z) = (exp z - 1) / z` is 1 at 0. The decay and the input may use different steps (`deltaA` and `delta`).
 
+use crate::cuda::Value;
+use crate::ops::oracle::Scalar;
 use core::fmt;
 use core::str::FromStr;
-use num_complex::Complex64;
 
 /// How a continuous state-space model becomes a recurrence.
 #[non_exhaustive]
@@ -50,34 +51,68 @@ impl Discretization {
         }
     }
 
+    /// Its name in `discretization.cuh`.
+    pub(crate) fn constant(self) -> Value {
+        let name = match self {
+            Discretization::Mamba => "Mamba",
+            Discretization::Zoh => "Zoh",
+            Discretization::Bilinear => "Bilinear",
+            Discretization::Dirac => "Dirac",
+        };
+        Value::Name("Discretization", name)
+    }
+
     /// `Abar` and `dAbar/dz` at `z = d A`, in `f64`.
-    pub fn decay(self, z: Complex64) -> (Complex64, Complex64) {
+    pub fn decay<S: Scalar>(self, z: S) -> (S, S) {
         match self {
             Discretization::Bilinear => {
-                let g = (1.0 - z * 0.5).inv();
-                ((1.0 + z * 0.5) * g, g * g)
+                let g = tustin(z);
+                ((S::one() + z * 0.5) * g, g * g)
             }
             _ => (z.exp(), z.exp()),
         }
     }
 
-    /// `Bbar` and its derivatives by `d` and by `A`, in `f64`.
-    pub fn input(self, d: f64, a: Complex64) -> (Complex64, Complex64, Complex64) {
-        let (zero, one) = (Complex64::ZERO, Complex64::ONE);
-        let z = a * d;
+    /// `Bbar B x` with `driven = B x`, in `f64`.
+    pub fn input<S: Scalar>(self, d: f64, a: S, driven: S) -> S {
         match self {
-            Discretization::Mamba => (Complex64::from(d), one, zero),
-            Discretization::Dirac => (one, zero, zero),
+            Discretization::Mamba => driven * d,
+            Discretization::Dirac => driven,
+            Discretization::Zoh => phi1(a * d).0 * d * driven,
+            Discretization::Bilinear => tustin(a * d) * d * driven,
+        }
+    }
+
+    /// The gradients of a loss by what [`Discretization::input`] takes, given that by its result.
+    pub(crate) fn input_adjoint<S: Scalar>(self, d: f64, a: S, driven: S, by_input: S) -> InputAdjoint<S> {
+        let by_gain = by_input * driven.conj();
+        // a gain that is not there is no factor: zero times an infinity is NaN
+        match self {
+            Discretization::Mamba => InputAdjoint { driven: by_input * d, d: by_gain.re(), a: S::zero() },
+            Discretization::Dirac => InputAdjoint { driven: by_input, d: 0.0, a: S::zero() },
             Discretization::Zoh => {
+                let z = a * d;
                 let (phi1, derivative) = phi1(z);
-                (phi1 * d, z.exp(), derivative * (d * d))
+                let by_d = (by_gain * z.exp().conj()).re();
+                InputAdjoint { driven: by_input * (phi1 * d).conj(), d: by_d, a: by_gain * (derivative * (d * d)).conj() }
             }
             Discretization::Bilinear => {
-                let g = (1.0 - z * 0.5).inv();
-                (g * d, g * g, g * g * (0.5 * d * d))
+                let g = tustin(a * d);
+                let (by_d, by_a) = ((by_gain * (g * g).conj()).re(), by_gain * (g * g * (0.5 * d * d)).conj());
+                InputAdjoint { driven: by_input * (g * d).conj(), d: by_d, a: by_a }
             }
         }
     }
+}
+
+/// Gradients by what makes the input of a state.
+pub(crate) struct InputAdjoint<S> {
+    /// By `B x`.
+    pub driven: S,
+    /// By the step.
+    pub d: f64,
+    /// By `A`.
+    pub a: S,
 }
 
 impl fmt::Display for Discretization {
@@ -98,29 +133,35 @@ impl FromStr for Discretization {
     }
 }
 
+/// `g(z) = 1 / (1 - z / 2)`.
+fn tustin<S: Scalar>(z: S) -> S {
+    (S::one() - z * 0.5).recip()
+}
+
 /// `phi1(z) = (exp z - 1) / z` and its derivative, without cancellation near 0.
-pub fn phi1(z: Complex64) -> (Complex64, Complex64) {
+pub fn phi1<S: Scalar>(z: S) -> (S, S) {
     // sum z^k / (k + 1)! and sum (k + 1) z^k / (k + 2)!: 24 terms reach 1e-17 at |z| = 1
-    if z.norm_sqr() < 1.0 {
-        let (mut value, mut derivative) = (Complex64::ZERO, Complex64::ZERO);
-        let (mut power, mut factorial) = (Complex64::ONE, 1.0);
+    if z.re() * z.re() + z.im() * z.im() < 1.0 {
+        let (mut value, mut derivative) = (S::zero(), S::zero());
+        let (mut power, mut factorial) = (S::one(), 1.0);
         for k in 0..24 {
             let k1 = f64::from(k + 1);
             factorial *= k1;
-            value += power / factorial;
+            value += power * factorial.recip();
             derivative += power * (k1 / (factorial * (k1 + 1.0)));
             power *= z;
         }
         return (value, derivative);
     }
     let exp = z.exp();
-    let value = (exp - 1.0) / z;
+    let value = (exp - S::one()) / z;
     (value, (exp - value) / z)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use num_complex::Complex64;
 
     fn close(a: Complex64, b: Complex64, tolerance: f64) -> bool {
         (a - b).norm() <= tolerance * (1.0 + b.norm())
@@ -136,11 +177,32 @@ mod tests {
                     let z = a * d;
                     let by_z = (method.decay(z + h).0 - method.decay(z - h).0) / (2.0 * h);
                     assert!(close(method.decay(z).1, by_z, 1e-8), "{method} decay at {z}");
-                    let (_, by_d, by_a) = method.input(d, a);
-                    let difference = (method.input(d + h, a).0 - method.input(d - h, a).0) / (2.0 * h);
-                    assert!(close(by_d, difference, 1e-8), "{method} input by d at {z}");
-                    let difference = (method.input(d, a + h).0 - method.input(d, a - h).0) / (2.0 * h);
-                    assert!(close(by_a, difference, 1e-8), "{method} input by A at {z}");
+                    let one = Complex64::ONE;
+                    // of the loss Re(input), whose gradient by a complex number is the conjugate of a derivative
+                    let adjoint = method.input_adjoint(d, a, one, one);
+                    let input = |d, a| method.input(d, a, one);
+                    let difference = (input(d + h, a) - input(d - h, a)) / (2.0 * h);
+                    assert!((adjoint.d - difference.re).abs() < 1e-8 * (1.0 + difference.norm()), "{method} input by d at {z}");
+                    let difference = (input(d, a + h) - input(d, a - h)) / (2.0 * h);
+                    assert!(close(adjoint.a.conj(), difference, 1e-8), "{method} input by A at {z}");
+                    assert_eq!(adjoint.driven.conj(), input(d, a), "{method} is linear in B x");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn real_numbers_and_complex_ones_agree() {
+        for method in Discretization::ALL {
+            for (a, d) in [(-0.7, 0.3), (-30.0, 0.9), (0.0, 0.5)] {
+                let of = Complex64::from;
+                let real = (method.decay(a * d), method.input(d, a, 1.5), method.input_adjoint(d, a, 1.5, 0.5));
+                let complex =
+                    (method.decay(of(a * d)), method.input(d, of(a), of(1.5)), method.input_adjoint(d, of(a), of(1.5), of(0.5)));
+                let pairs = [(real.0.0, complex.0.0), (real.0.1, complex.0.1), (real.1, complex.1)];
+                let adjoints = [(real.2.driven, complex.2.driven), (real.2.d, of(complex.2.d)), (real.2.a, complex.2.a)];
+                for (real, complex) in pairs.into_iter().chain(adjoints) {
+                    assert!(close(of(real), complex, 1e-15), "{method}: {real} {complex}");
                 }
             }
         }
@@ -158,7 +220,7 @@ mod tests {
 
     #[test]
     fn zero_order_hold_tends_to_mamba_as_a_vanishes() {
-        let (zoh, _, _) = Discretization::Zoh.input(0.3, Complex64::new(-1e-12, 1e-12));
+        let zoh = Discretization::Zoh.input(0.3, Complex64::new(-1e-12, 1e-12), Complex64::ONE);
         assert!(close(zoh, Complex64::from(0.3), 1e-12));
     }
 

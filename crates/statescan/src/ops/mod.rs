@@ -29,6 +29,7 @@ pub use builder::IntoField;
 pub use call::{Call, Given, Written};
 pub use discretization::Discretization;
 pub use operation::Operation;
+pub use oracle::Scalar;
 pub use ranks::Summary;
 pub use sequences::Sequences;
 pub use signature::Signature;

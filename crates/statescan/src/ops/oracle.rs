@@ -1,7 +1,49 @@
-//! What the oracles of several operations share, in `f64`.
+//! What the oracles of several operations share, in `f64`: their numbers, and functions of step sizes and gates.
+
+use crate::tensor::View;
+use core::ops::{AddAssign, Mul, MulAssign};
+use num_complex::{Complex64, ComplexFloat};
+
+/// The numbers that an oracle computes with: `f64` where every argument is real, else [`Complex64`].
+///
+/// A real problem in complex numbers would have other results where something is infinite, since an infinity times an imaginary part of zero is NaN. For
+/// the same reason a real factor of a complex number scales its parts, and is no complex number itself.
+pub trait Scalar: ComplexFloat<Real = f64> + Mul<f64, Output = Self> + AddAssign + MulAssign + Into<Complex64> {
+    /// The number itself, or its real part.
+    fn of(value: Complex64) -> Self;
+}
+
+impl Scalar for f64 {
+    fn of(value: Complex64) -> Self {
+        value.re
+    }
+}
+
+impl Scalar for Complex64 {
+    fn of(value: Complex64) -> Self {
+        value
+    }
+}
+
+/// An element of a view.
+pub(crate) fn read<S: Scalar>(view: &View<'_>, index: &[usize]) -> S {
+    S::of(view.at(index))
+}
+
+/// The sum from zero on: that of the standard library begins with -0.
+pub(crate) fn sum<S: Scalar>(terms: impl Iterator<Item = S>) -> S {
+    terms.fold(S::zero(), |sum, term| sum + term)
+}
+
+/// A raw step size after softplus and clamp, and its derivative by the raw one.
+pub(crate) fn step_size(raw: f64, with_softplus: bool, (low, high): (f64, f64)) -> (f64, f64) {
+    let (dt, slope) = if with_softplus { softplus(raw) } else { (raw, 1.0) };
+    // NaN is neither below nor above, and stays
+    if dt < low || dt > high { (dt.clamp(low, high), 0.0) } else { (dt, slope) }
+}
 
 /// softplus with PyTorch's threshold, and its derivative.
-pub(crate) fn softplus(v: f64) -> (f64, f64) {
+fn softplus(v: f64) -> (f64, f64) {
     if v > 20.0 { (v, 1.0) } else { (v.exp().ln_1p(), 1.0 / (1.0 + (-v).exp())) }
 }
 

@@ -1,10 +1,10 @@
 //! Owned dense tensors in complex `f64`: what the oracles give back and what comparisons are made on.
 
-use super::dtype::{DType, Element};
-use super::shape::Shape;
 use super::view::View;
 use super::view_mut::ViewMut;
+use crate::dtype::{DType, Element};
 use crate::error::Result;
+use crate::shape::Shape;
 use half::{bf16, f16};
 use num_complex::Complex64;
 
@@ -170,6 +170,12 @@ impl ErrorBound {
         ErrorBound { absolute: self.absolute + rounding, relative: self.relative + rounding }
     }
 
+    /// How far a number may be from an expected one, in a tensor where the [`largest`] that is expected has this magnitude.
+    pub fn at(self, expected: Complex64, largest: f64) -> f64 {
+        let finite = |part: f64| if part.is_finite() { part } else { 0.0 };
+        self.absolute * largest + self.relative * finite(expected.re).hypot(finite(expected.im))
+    }
+
     /// The tolerance for gradients: they sum over a whole axis on top of the scan.
     pub fn for_gradient(dtype: DType, length: usize) -> Self {
         let bound = Self::for_scan(dtype, length);
@@ -181,25 +187,67 @@ impl ErrorBound {
 }
 
 /// Largest absolute difference, that relative to the largest expected magnitude, and whether every element is within the bound.
-/// NaN must meet NaN and infinities must agree.
+/// NaN must meet NaN and infinities must agree, in each part of a complex number; where they do not, the difference is infinite.
 pub fn max_errors(got: &[Complex64], expected: &[Complex64], bound: ErrorBound) -> (f64, f64, bool) {
     if got.len() != expected.len() {
         return (f64::INFINITY, f64::INFINITY, false);
     }
-    let finite = |z: &Complex64| z.re.is_finite() && z.im.is_finite();
-    let scale = expected.iter().filter(|z| finite(z)).map(|z| z.norm()).fold(0.0, f64::max);
-    let same = |a: f64, b: f64| (a.is_nan() && b.is_nan()) || a == b;
+    let scale = largest(expected);
     let (mut worst, mut within) = (0.0f64, true);
     for (a, b) in got.iter().zip(expected) {
-        if !finite(b) {
-            within &= same(a.re, b.re) && same(a.im, b.im);
-            continue;
-        }
-        let error = (a - b).norm();
-        // a NaN error must fail the comparison, so the test is for being inside
-        within &= error <= bound.absolute * scale + bound.relative * b.norm();
-        worst = if error.is_nan() { f64::INFINITY } else { worst.max(error) };
+        let error = difference(*a, *b);
+        within &= error <= bound.at(*b, scale);
+        worst = worst.max(error);
     }
     let relative = if scale > 0.0 { worst / scale } else { worst };
     (worst, relative, within)
+}
+
+/// The largest finite magnitude.
+pub fn largest(values: &[Complex64]) -> f64 {
+    values.iter().filter(|z| z.is_finite()).map(|z| z.norm()).fold(0.0, f64::max)
+}
+
+/// How far two numbers are apart: nothing where the same parts are NaN, or infinite with the same sign, infinitely where others are.
+pub fn difference(a: Complex64, b: Complex64) -> f64 {
+    let apart = |a: f64, b: f64| match () {
+        () if a == b || (a.is_nan() && b.is_nan()) => 0.0,
+        () if a.is_finite() && b.is_finite() => a - b,
+        () => f64::INFINITY,
+    };
+    apart(a.re, b.re).hypot(apart(a.im, b.im))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ErrorBound, max_errors};
+    use num_complex::Complex64;
+
+    #[test]
+    fn what_is_not_finite_must_be_so_in_the_same_way() {
+        const INF: f64 = f64::INFINITY;
+        const NAN: f64 = f64::NAN;
+        let bound = ErrorBound { absolute: 1e-3, relative: 0.0 };
+        let errors = |got: [f64; 2], expected: [f64; 2]| {
+            let with_a_number = |[re, im]: [f64; 2]| [Complex64::new(re, im), Complex64::ONE];
+            max_errors(&with_a_number(got), &with_a_number(expected), bound)
+        };
+        for same in [[INF, 0.0], [-INF, 0.0], [NAN, 0.0], [1.0, NAN], [INF, -INF], [NAN, NAN]] {
+            assert_eq!(errors(same, same), (0.0, 0.0, true), "{same:?}");
+        }
+        for (one, other) in [
+            ([INF, 0.0], [-INF, 0.0]),
+            ([INF, 0.0], [NAN, 0.0]),
+            ([INF, 0.0], [1e300, 0.0]),
+            ([1.0, NAN], [1.0, 0.0]),
+            ([1.0, NAN], [NAN, NAN]),
+            ([INF, -INF], [INF, INF]),
+        ] {
+            assert_eq!((errors(one, other).0, errors(one, other).2), (INF, false), "{one:?} in place of {other:?}");
+            assert_eq!((errors(other, one).0, errors(other, one).2), (INF, false), "{other:?} in place of {one:?}");
+        }
+        // the part beside an infinity is compared as any other
+        assert_eq!(errors([INF, 1.0], [INF, 1.5]), (0.5, 0.5, false));
+        assert_eq!(errors([INF, 1.0], [INF, 1.0 + 1e-4]).2, true);
+    }
 }

@@ -16,7 +16,7 @@ mod view;
 mod view_mut;
 mod workspace;
 
-pub use dense::{Dense, ErrorBound, max_errors};
+pub use dense::{Dense, ErrorBound, difference, largest, max_errors};
 pub use dtype::{DType, Element};
 pub(crate) use memory::{Line, Memory};
 pub use owned::Tensor;

@@ -32,7 +32,7 @@ fn oracle_identities() {
             let (d, a) = (args.delta.at(&[b, n, t]).re, case.a.to_dense().data()[n]);
             *decay.at_mut(&[b, n, t]) = method.decay(a * d).0;
             let driven: Complex64 = (0..3).map(|h| args.b.at(&[n, h]) * args.u.at(&[b, h, t])).sum();
-            *input.at_mut(&[b, n, t]) = method.input(d, a).0 * driven;
+            *input.at_mut(&[b, n, t]) = method.input(d, a, driven);
         }
         use statescan::ops::linear_scan;
         let linear = linear_scan::Args::new(decay.view(), input.view()).initial_state(args.initial_state);

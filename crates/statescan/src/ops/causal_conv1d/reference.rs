@@ -3,7 +3,7 @@
 use super::{Args, Cotangents, OP, Problem};
 use crate::error::Result;
 use crate::ops::check::Checker;
-use crate::ops::oracle::silu;
+use crate::ops::oracle::{silu, sum};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 
@@ -54,7 +54,7 @@ impl Channel<'_, '_> {
     /// The sum before the activation, `t` counted from the start of the segment.
     fn sum(&self, u: &[f64], t: usize) -> f64 {
         let bias = self.p.bias.map_or(0.0, |v| v.at(&[self.d]).re);
-        bias + (0..self.p.width).map(|k| self.weight(k) * u[t + k]).sum::<f64>()
+        bias + sum((0..self.p.width).map(|k| self.weight(k) * u[t + k]))
     }
 }
 

@@ -1,9 +1,10 @@
-//! The linear scan in plain complex `f64` loops: the oracle that every kernel is tested against.
+//! The linear scan in plain `f64` loops, complex where `a` or `b` is: the oracle that every kernel is tested against.
 
 use super::{Args, Cotangents, OP, Problem};
 use crate::error::Result;
 use crate::ops::check::Checker;
-use crate::tensor::{Dense, Device, Shape, View};
+use crate::ops::oracle::Scalar;
+use crate::tensor::{Dense, Device, View};
 use num_complex::Complex64;
 
 /// Results of [`forward`].
@@ -29,44 +30,52 @@ pub struct Backward {
 }
 
 /// One argument as rows of time, the scan's first step first.
-struct Rows {
-    data: Vec<Complex64>,
+struct Rows<S> {
+    data: Vec<S>,
     seqlen: usize,
 }
 
-impl Rows {
+impl<S: Scalar> Rows<S> {
     fn new(view: &View<'_>, seqlen: usize) -> Self {
-        Rows { data: Dense::from_view(view).data().to_vec(), seqlen }
+        Rows { data: numbers(view), seqlen }
     }
-    fn at(&self, row: usize, t: usize) -> Complex64 {
+    fn at(&self, row: usize, t: usize) -> S {
         self.data[row * self.seqlen + t]
     }
 }
 
-/// States of a row, that before the first step included.
-fn states(a: &Rows, b: &Rows, row: usize, initial: Complex64) -> Vec<Complex64> {
-    let mut states = vec![initial];
-    for t in 0..a.seqlen {
-        states.push(a.at(row, t) * states[t] + b.at(row, t));
+fn numbers<S: Scalar>(view: &View<'_>) -> Vec<S> {
+    Dense::from_view(view).data().iter().map(|&value| S::of(value)).collect()
+}
+
+/// Decays and inputs of every row, and its initial state.
+struct Scan<S> {
+    a: Rows<S>,
+    b: Rows<S>,
+    initial: Vec<S>,
+}
+
+impl<S: Scalar> Scan<S> {
+    fn new(problem: &Problem<'_>) -> Self {
+        let rows = |view| Rows::new(view, problem.seqlen);
+        let zeros = || vec![S::zero(); problem.state_shape.iter().product()];
+        Scan { a: rows(&problem.a), b: rows(&problem.b), initial: problem.initial_state.map_or_else(zeros, |v| numbers(&v)) }
     }
-    states
-}
 
-/// The problem, and the shapes of `h` and of a state.
-fn checked<'a>(args: &Args<'a>) -> Result<(Problem<'a>, Shape, Shape)> {
-    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &[])?;
-    let state = problem.state_shape;
-    Ok((problem, args.b.shape(), state))
-}
-
-fn initial_states(problem: &Problem<'_>, rows: usize) -> Vec<Complex64> {
-    problem.initial_state.map_or(vec![Complex64::ZERO; rows], |v| Dense::from_view(&v).data().to_vec())
+    /// States of a row, that before the first step included.
+    fn states(&self, row: usize) -> Vec<S> {
+        let mut states = vec![self.initial[row]];
+        for t in 0..self.a.seqlen {
+            states.push(self.a.at(row, t) * states[t] + self.b.at(row, t));
+        }
+        states
+    }
 }
 
 /// Puts a value computed at step `t` of the scan where that step lies in memory.
-fn place(problem: &Problem<'_>, out: &mut Dense, row: usize, t: usize, value: Complex64) {
+fn place<S: Scalar>(problem: &Problem<'_>, out: &mut Dense, row: usize, t: usize, value: S) {
     let at = if problem.reverse { problem.seqlen - 1 - t } else { t };
-    out.data_mut()[row * problem.seqlen + at] = value;
+    out.data_mut()[row * problem.seqlen + at] = value.into();
 }
 
 /// The states, the final state, the total decay.
@@ -74,19 +83,27 @@ fn place(problem: &Problem<'_>, out: &mut Dense, row: usize, t: usize, value: Co
 /// # Errors
 /// As [`super::forward`].
 pub fn forward(args: &Args<'_>) -> Result<Forward> {
-    let (problem, shape, state) = checked(args)?;
-    let (a, b) = (Rows::new(&problem.a, problem.seqlen), Rows::new(&problem.b, problem.seqlen));
+    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &[])?;
+    let (shape, state) = (args.b.shape(), problem.state_shape);
     let mut out = Forward { h: Dense::zeroed(shape), final_state: Dense::zeroed(state), decay: Dense::zeroed(state) };
-    let rows = state.iter().product();
-    for (row, initial) in initial_states(&problem, rows).into_iter().enumerate() {
-        let h = states(&a, &b, row, initial);
-        for t in 0..problem.seqlen {
-            place(&problem, &mut out.h, row, t, h[t + 1]);
-        }
-        out.final_state.data_mut()[row] = h[problem.seqlen];
-        out.decay.data_mut()[row] = (0..problem.seqlen).map(|t| a.at(row, t)).product();
+    match problem.complex {
+        false => scan_forward::<f64>(&problem, &mut out),
+        true => scan_forward::<Complex64>(&problem, &mut out),
     }
     Ok(out)
+}
+
+fn scan_forward<S: Scalar>(problem: &Problem<'_>, out: &mut Forward) {
+    let scan = Scan::<S>::new(problem);
+    for row in 0..scan.initial.len() {
+        let h = scan.states(row);
+        for t in 0..problem.seqlen {
+            place(problem, &mut out.h, row, t, h[t + 1]);
+        }
+        out.final_state.data_mut()[row] = h[problem.seqlen].into();
+        let decay = (0..problem.seqlen).fold(S::one(), |decay, t| decay * scan.a.at(row, t));
+        out.decay.data_mut()[row] = decay.into();
+    }
 }
 
 /// Every gradient.
@@ -94,22 +111,12 @@ pub fn forward(args: &Args<'_>) -> Result<Forward> {
 /// # Errors
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
-    let (problem, shape, state) = checked(args)?;
-    let (a, b) = (Rows::new(&problem.a, problem.seqlen), Rows::new(&problem.b, problem.seqlen));
-    let by_h = cotangents.h.map(|v| Rows::new(&problem.timed(v), problem.seqlen));
-    let by_final = cotangents.final_state.map(|v| Dense::from_view(&v));
+    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &[])?;
+    let (shape, state) = (args.b.shape(), problem.state_shape);
     let mut out = Backward { a: Dense::zeroed(shape), b: Dense::zeroed(shape), initial_state: Dense::zeroed(state) };
-    let rows = state.iter().product();
-    for (row, initial) in initial_states(&problem, rows).into_iter().enumerate() {
-        let h = states(&a, &b, row, initial);
-        let mut g = by_final.as_ref().map_or(Complex64::ZERO, |v| v.data()[row]);
-        for t in (0..problem.seqlen).rev() {
-            g += by_h.as_ref().map_or(Complex64::ZERO, |v| v.at(row, t));
-            place(&problem, &mut out.b, row, t, g);
-            place(&problem, &mut out.a, row, t, g * h[t].conj());
-            g *= a.at(row, t).conj();
-        }
-        out.initial_state.data_mut()[row] = g;
+    match problem.complex {
+        false => scan_backward::<f64>(&problem, cotangents, &mut out),
+        true => scan_backward::<Complex64>(&problem, cotangents, &mut out),
     }
     // the gradient of a real argument is real
     let real = |grad: &mut Dense| grad.data_mut().iter_mut().for_each(|v| v.im = 0.0);
@@ -123,4 +130,21 @@ pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward
         real(&mut out.initial_state);
     }
     Ok(out)
+}
+
+fn scan_backward<S: Scalar>(problem: &Problem<'_>, cotangents: &Cotangents<'_>, out: &mut Backward) {
+    let scan = Scan::<S>::new(problem);
+    let by_h = cotangents.h.map(|v| Rows::<S>::new(&problem.timed(v), problem.seqlen));
+    let by_final = cotangents.final_state.map(|v| numbers::<S>(&v));
+    for row in 0..scan.initial.len() {
+        let h = scan.states(row);
+        let mut g = by_final.as_ref().map_or(S::zero(), |v| v[row]);
+        for t in (0..problem.seqlen).rev() {
+            g += by_h.as_ref().map_or(S::zero(), |v| v.at(row, t));
+            place(problem, &mut out.b, row, t, g);
+            place(problem, &mut out.a, row, t, g * h[t].conj());
+            g *= scan.a.at(row, t).conj();
+        }
+        out.initial_state.data_mut()[row] = g.into();
+    }
 }

@@ -1,13 +1,15 @@
 //! The selective scan in plain `f64` loops: the oracle that every kernel is tested against.
 //!
-//! Everything is complex here; a real problem has zero imaginary parts, and its output is `C h` where a complex one has `2 Re(C h)`.
+//! States and what makes them are real where `A` is, and complex where that is; x, dt and gates are real. The output of a real problem is `C h` where a
+//! complex one has `2 Re(C h)`.
 
 use super::{Args, Cotangents, OP, Problem, Projection};
 use crate::error::Result;
 use crate::ops::check::Checker;
-use crate::ops::oracle::{silu, softplus};
+use crate::ops::oracle::{Scalar, read, silu, step_size, sum};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
+use core::marker::PhantomData;
 use num_complex::Complex64;
 
 /// Results of [`forward`].
@@ -44,11 +46,12 @@ pub struct Backward {
     pub initial_state: Dense,
 }
 
-/// One channel of one segment: everything a step needs, by index.
-struct Channel<'p, 'a> {
+/// One channel of one segment, with states of type `S`: everything a step needs, by index.
+struct Channel<'p, 'a, S> {
     p: &'p Problem<'a>,
     segment: Segment,
     d: usize,
+    states: PhantomData<S>,
 }
 
 /// What one step computes before the state is touched.
@@ -58,29 +61,32 @@ struct Step {
     dt: (f64, f64),
     /// The decay's step.
     dt_a: f64,
-    /// The cotangent's way through the gate: `silu(z)` and its derivative.
-    gate: (f64, f64),
+    /// `silu(z)` and its derivative, if there is a gate.
+    gate: Option<(f64, f64)>,
 }
 
-impl Channel<'_, '_> {
+impl Step {
+    fn gated(&self, value: f64) -> f64 {
+        self.gate.map_or(value, |(gate, _)| value * gate)
+    }
+}
+
+impl<S: Scalar> Channel<'_, '_, S> {
     fn step(&self, t: usize) -> Step {
         let (p, b, d) = (self.p, self.segment.batch, self.d);
-        let timed = |view: &View<'_>| view.at(&[b, d, t]).re;
-        let mut dt = timed(&p.dt) + p.dt_bias.map_or(0.0, |v| v.at(&[d]).re);
-        let mut slope = 1.0;
-        if p.options.dt_softplus {
-            (dt, slope) = softplus(dt);
-        }
-        let (low, high) = p.options.dt_limit;
-        if dt < low || dt > high {
-            (dt, slope) = (dt.clamp(low, high), 0.0);
-        }
-        let gate = p.z.map_or((1.0, 0.0), |v| silu(timed(&v)));
-        Step { x: timed(&p.x), dt: (dt, slope), dt_a: p.dt_a.map_or(dt, |v| timed(&v)), gate }
+        let timed = |view: View<'_>| -> f64 { read(&view, &[b, d, t]) };
+        let raw = p.dt_bias.map_or(timed(p.dt), |bias| timed(p.dt) + read::<f64>(&bias, &[d]));
+        let dt = step_size(raw, p.options.dt_softplus, p.options.dt_limit);
+        Step { x: timed(p.x), dt, dt_a: p.dt_a.map_or(dt.0, timed), gate: p.z.map(|z| silu(timed(z))) }
     }
 
-    fn skip(&self) -> f64 {
-        self.p.d.map_or(0.0, |v| v.at(&[self.d]).re)
+    /// `D x`, if there is a skip.
+    fn skip(&self, x: f64) -> Option<f64> {
+        self.p.d.map(|d| read::<f64>(&d, &[self.d]) * x)
+    }
+
+    fn a(&self, n: usize) -> S {
+        read(&self.p.a, &[self.d, n])
     }
 
     /// Position of this channel's element of a map.
@@ -94,32 +100,30 @@ impl Channel<'_, '_> {
         }
     }
 
-    fn map(&self, map: &Projection<View<'_>>, n: usize, t: usize) -> Complex64 {
+    fn map(&self, map: &Projection<View<'_>>, n: usize, t: usize) -> S {
         let index = self.index(map, n, t);
         match map {
-            Projection::Constant(v) | Projection::Varying(v) => v.at(&index),
+            Projection::Constant(v) | Projection::Varying(v) => read(v, &index),
         }
     }
 
-    fn initial(&self, n: usize) -> Complex64 {
+    fn initial(&self, n: usize) -> S {
         match (self.p.initial_state, self.segment.initial) {
-            (Some(state), Some((row, sequence))) => state.at(&[row, sequence, self.d, n]),
-            _ => Complex64::ZERO,
+            (Some(state), Some((row, sequence))) => read(&state, &[row, sequence, self.d, n]),
+            _ => S::zero(),
         }
     }
 
     /// The states `h[start - 1], h[start], .., h[end - 1]`, each of N.
-    fn states(&self) -> Vec<Vec<Complex64>> {
-        let p = self.p;
+    fn states(&self) -> Vec<Vec<S>> {
+        let (p, method) = (self.p, self.p.options.discretization);
         let mut h: Vec<_> = (0..p.dstate).map(|n| self.initial(n)).collect();
         let mut all = vec![h.clone()];
         for t in self.segment.start..self.segment.end {
             let step = self.step(t);
             for n in 0..p.dstate {
-                let a = p.a.at(&[self.d, n]);
-                let decay = p.options.discretization.decay(a * step.dt_a).0;
-                let input = p.options.discretization.input(step.dt.0, a).0;
-                h[n] = decay * h[n] + input * self.map(&p.b, n, t) * step.x;
+                let (a, driven) = (self.a(n), self.map(&p.b, n, t) * step.x);
+                h[n] = method.decay(a * step.dt_a).0 * h[n] + method.input(step.dt.0, a, driven);
             }
             all.push(h.clone());
         }
@@ -127,9 +131,10 @@ impl Channel<'_, '_> {
     }
 
     /// `<C, h>` and the skip: the output before the gate.
-    fn output(&self, t: usize, h: &[Complex64], x: f64) -> f64 {
-        let sum: Complex64 = (0..self.p.dstate).map(|n| self.map(&self.p.c, n, t) * h[n]).sum();
-        sum.re * self.factor() + self.skip() * x
+    fn output(&self, t: usize, h: &[S], x: f64) -> f64 {
+        let read_out = sum((0..self.p.dstate).map(|n| self.map(&self.p.c, n, t) * h[n]));
+        let value = read_out.re() * self.factor();
+        self.skip(x).map_or(value, |skip| value + skip)
     }
 
     fn factor(&self) -> f64 {
@@ -137,8 +142,8 @@ impl Channel<'_, '_> {
     }
 }
 
-fn channels<'p, 'a>(p: &'p Problem<'a>) -> impl Iterator<Item = Channel<'p, 'a>> {
-    p.segments.list.iter().flat_map(move |&segment| (0..p.dim).map(move |d| Channel { p, segment, d }))
+fn channels<'p, 'a, S>(p: &'p Problem<'a>) -> impl Iterator<Item = Channel<'p, 'a, S>> {
+    p.segments.list.iter().flat_map(move |&segment| (0..p.dim).map(move |d| Channel { p, segment, d, states: PhantomData }))
 }
 
 /// `y` and the final state.
@@ -163,26 +168,25 @@ fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
     let mut y = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let (shape, normal) = (p.state_shape, p.normal.state_shape(p.state_shape));
     let mut last = Dense::zeros(&normal)?;
-    for channel in channels(&p) {
-        let (segment, d) = (channel.segment, channel.d);
-        let states = channel.states();
-        for t in segment.start..segment.end {
-            let step = channel.step(t);
-            *y.at_mut(&[segment.batch, d, t]) =
-                (channel.output(t, &states[t - segment.start + 1], step.x) * step.gate_value(&p)).into();
-        }
-        if let Some((row, sequence)) = segment.last {
-            for n in 0..p.dstate {
-                *last.at_mut(&[row, sequence, d, n]) = states[segment.len()][n];
-            }
-        }
+    match p.complex {
+        false => channels::<f64>(&p).for_each(|channel| channel_forward(&channel, &mut y, &mut last)),
+        true => channels::<Complex64>(&p).for_each(|channel| channel_forward(&channel, &mut y, &mut last)),
     }
     Ok(Forward { y: p.normal.restore(y, 2), final_state: last.reshaped(shape) })
 }
 
-impl Step {
-    fn gate_value(&self, p: &Problem<'_>) -> f64 {
-        if p.z.is_some() { self.gate.0 } else { 1.0 }
+fn channel_forward<S: Scalar>(channel: &Channel<'_, '_, S>, y: &mut Dense, last: &mut Dense) {
+    let (segment, d) = (channel.segment, channel.d);
+    let states = channel.states();
+    for t in segment.start..segment.end {
+        let step = channel.step(t);
+        let value = step.gated(channel.output(t, &states[t - segment.start + 1], step.x));
+        *y.at_mut(&[segment.batch, d, t]) = value.into();
+    }
+    if let Some((row, sequence)) = segment.last {
+        for n in 0..channel.p.dstate {
+            *last.at_mut(&[row, sequence, d, n]) = states[segment.len()][n].into();
+        }
     }
 }
 
@@ -212,8 +216,9 @@ pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward
     };
     let dy = cotangents.y.map(|v| p.normal.timed(v, 2));
     let dlast = cotangents.final_state.map(|v| p.normal.state(v));
-    for channel in channels(&p) {
-        channel_backward(&channel, dy, dlast, &mut out);
+    match p.complex {
+        false => channels::<f64>(&p).for_each(|channel| channel_backward(&channel, dy, dlast, &mut out)),
+        true => channels::<Complex64>(&p).for_each(|channel| channel_backward(&channel, dy, dlast, &mut out)),
     }
     out.x = p.normal.restore(out.x, 2);
     out.dt = p.normal.restore(out.dt, 2);
@@ -235,43 +240,41 @@ pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward
     Ok(out)
 }
 
-fn channel_backward(channel: &Channel<'_, '_>, dy: Option<View<'_>>, dlast: Option<View<'_>>, out: &mut Backward) {
+fn channel_backward<S: Scalar>(channel: &Channel<'_, '_, S>, dy: Option<View<'_>>, dlast: Option<View<'_>>, out: &mut Backward) {
     let (p, segment, d) = (channel.p, channel.segment, channel.d);
     let states = channel.states();
     let at = |n| match (dlast, segment.last) {
-        (Some(view), Some((row, sequence))) => view.at(&[row, sequence, d, n]),
-        _ => Complex64::ZERO,
+        (Some(view), Some((row, sequence))) => read(&view, &[row, sequence, d, n]),
+        _ => S::zero(),
     };
     // the gradient by h[t], carried from step to step
-    let mut g: Vec<_> = (0..p.dstate).map(at).collect();
+    let mut g: Vec<S> = (0..p.dstate).map(at).collect();
     for t in (segment.start..segment.end).rev() {
         let step = channel.step(t);
         let index = [segment.batch, d, t];
         let (previous, h) = (&states[t - segment.start], &states[t - segment.start + 1]);
-        let cotangent = dy.map_or(0.0, |v| v.at(&index).re);
-        if let Some(dz) = &mut out.z {
-            *dz.at_mut(&index) = (cotangent * channel.output(t, h, step.x) * step.gate.1).into();
+        let cotangent = dy.map_or(0.0, |v| read(&v, &index));
+        if let (Some(dz), Some((_, slope))) = (&mut out.z, step.gate) {
+            *dz.at_mut(&index) = (cotangent * channel.output(t, h, step.x) * slope).into();
         }
-        let dout = cotangent * step.gate_value(p);
-        let (mut dx, mut ddt, mut ddt_a) = (dout * channel.skip(), 0.0, 0.0);
+        let dout = step.gated(cotangent);
+        let (mut dx, mut ddt, mut ddt_a) = (channel.skip(dout).unwrap_or(0.0), 0.0, 0.0);
         if let Some(dd) = &mut out.d {
             *dd.at_mut(&[d]) += dout * step.x;
         }
         for n in 0..p.dstate {
-            let a = p.a.at(&[d, n]);
-            let (b, c) = (channel.map(&p.b, n, t), channel.map(&p.c, n, t));
+            let (a, b, c) = (channel.a(n), channel.map(&p.b, n, t), channel.map(&p.c, n, t));
             let (decay, decay_by_z) = p.options.discretization.decay(a * step.dt_a);
-            let (input, input_by_dt, input_by_a) = p.options.discretization.input(step.dt.0, a);
             let by_output = dout * channel.factor();
             g[n] += c.conj() * by_output;
-            *out.c.at_mut(&channel.index(&p.c, n, t)) += h[n].conj() * by_output;
-            *out.b.at_mut(&channel.index(&p.b, n, t)) += g[n] * input.conj() * step.x;
-            dx += (g[n] * (input * b).conj()).re;
+            *out.c.at_mut(&channel.index(&p.c, n, t)) += (h[n].conj() * by_output).into();
+            let by = p.options.discretization.input_adjoint(step.dt.0, a, b * step.x, g[n]);
+            *out.b.at_mut(&channel.index(&p.b, n, t)) += (by.driven * step.x).into();
+            dx += (by.driven * b.conj()).re();
             let by_decay = g[n] * previous[n].conj();
-            let by_input = g[n] * b.conj() * step.x;
-            *out.a.at_mut(&[d, n]) += by_decay * decay_by_z.conj() * step.dt_a + by_input * input_by_a.conj();
-            ddt += (by_input * input_by_dt.conj()).re;
-            ddt_a += (by_decay * (decay_by_z * a).conj()).re;
+            *out.a.at_mut(&[d, n]) += (by_decay * decay_by_z.conj() * step.dt_a + by.a).into();
+            ddt += by.d;
+            ddt_a += (by_decay * (decay_by_z * a).conj()).re();
             g[n] *= decay.conj();
         }
         match &mut out.dt_a {
@@ -287,7 +290,7 @@ fn channel_backward(channel: &Channel<'_, '_>, dy: Option<View<'_>>, dlast: Opti
     }
     if let Some((row, sequence)) = segment.initial {
         for n in 0..p.dstate {
-            *out.initial_state.at_mut(&[row, sequence, d, n]) = g[n];
+            *out.initial_state.at_mut(&[row, sequence, d, n]) = g[n].into();
         }
     }
 }

@@ -4,7 +4,7 @@ use super::problem::Problem;
 use super::{Args, Cotangents, OP};
 use crate::error::Result;
 use crate::ops::check::Checker;
-use crate::ops::oracle::{silu, softplus};
+use crate::ops::oracle::{read, silu, step_size, sum};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 
@@ -54,16 +54,9 @@ impl Row<'_, '_> {
     /// The step after bias, softplus and clamp, and its derivative by the raw one.
     fn dt(&self, t: usize) -> (f64, f64) {
         let problem = self.problem;
-        let mut dt = problem.dt.at(&[self.segment.batch, t, self.h]).re + problem.dt_bias.map_or(0.0, |v| v.at(&[self.h]).re);
-        let mut slope = 1.0;
-        if problem.dt_softplus {
-            (dt, slope) = softplus(dt);
-        }
-        let (low, high) = problem.dt_limit;
-        if dt < low || dt > high {
-            (dt, slope) = (dt.clamp(low, high), 0.0);
-        }
-        (dt, slope)
+        let raw: f64 = read(&problem.dt, &[self.segment.batch, t, self.h]);
+        let raw = problem.dt_bias.map_or(raw, |bias| raw + read::<f64>(&bias, &[self.h]));
+        step_size(raw, problem.dt_softplus, problem.dt_limit)
     }
 
     /// The step of the decay, where that of the input is `dt`.
@@ -79,13 +72,15 @@ impl Row<'_, '_> {
         self.problem.x.at(&self.index(t)).re
     }
 
-    fn skip(&self) -> f64 {
-        self.problem.d.map_or(0.0, |d| if d.rank() == 2 { d.at(&[self.h, self.p]).re } else { d.at(&[self.h]).re })
+    /// `D x`, if there is a skip.
+    fn skip(&self, x: f64) -> Option<f64> {
+        let own = |d: View<'_>| -> f64 { if d.rank() == 2 { read(&d, &[self.h, self.p]) } else { read(&d, &[self.h]) } };
+        self.problem.d.map(|d| own(d) * x)
     }
 
-    /// `silu(z)` and its derivative; 1 and 0 without a gate.
-    fn gate(&self, t: usize) -> (f64, f64) {
-        self.problem.z.map_or((1.0, 0.0), |z| silu(z.at(&self.index(t)).re))
+    /// `silu(z)` and its derivative, if there is a gate.
+    fn gate(&self, t: usize) -> Option<(f64, f64)> {
+        self.problem.z.map(|z| silu(read(&z, &self.index(t))))
     }
 
     /// Position of an element of B or C.
@@ -117,8 +112,8 @@ impl Row<'_, '_> {
 
     /// `y` before the gate.
     fn output(&self, t: usize, state: &[f64]) -> f64 {
-        let sum: f64 = (0..self.problem.dstate).map(|n| self.problem.c.at(&self.map(t, n)).re * state[n]).sum();
-        sum + self.skip() * self.x(t)
+        let read_out = sum((0..self.problem.dstate).map(|n| read::<f64>(&self.problem.c, &self.map(t, n)) * state[n]));
+        self.skip(self.x(t)).map_or(read_out, |skip| read_out + skip)
     }
 }
 
@@ -154,7 +149,8 @@ fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
         let segment = row.segment;
         let states = row.states();
         for t in segment.start..segment.end {
-            *y.at_mut(&row.index(t)) = (row.output(t, &states[t - segment.start + 1]) * row.gate(t).0).into();
+            let output = row.output(t, &states[t - segment.start + 1]);
+            *y.at_mut(&row.index(t)) = row.gate(t).map_or(output, |(gate, _)| output * gate).into();
         }
         if let Some((r, s)) = segment.last {
             for n in 0..problem.dstate {
@@ -216,16 +212,16 @@ fn row_backward(row: &Row<'_, '_>, dy: Option<View<'_>>, dlast: Option<View<'_>>
         let (before, after) = (&states[t - segment.start], &states[t - segment.start + 1]);
         let ((dt, slope), x, index) = (row.dt(t), row.x(t), row.index(t));
         let cotangent = dy.map_or(0.0, |v| v.at(&index).re);
-        let (gate, gate_slope) = row.gate(t);
-        if let Some(dz) = &mut out.z {
-            *dz.at_mut(&index) = (cotangent * row.output(t, after) * gate_slope).into();
+        let gate = row.gate(t);
+        if let (Some(dz), Some((_, slope))) = (&mut out.z, gate) {
+            *dz.at_mut(&index) = (cotangent * row.output(t, after) * slope).into();
         }
-        let dout = cotangent * gate;
+        let dout = gate.map_or(cotangent, |(gate, _)| cotangent * gate);
         if let Some(dd) = &mut out.d {
             let at = if dd.shape().len() == 2 { vec![h, row.p] } else { vec![h] };
             *dd.at_mut(&at) += dout * x;
         }
-        let (mut dx, mut ddt, mut ddt_a) = (dout * row.skip(), 0.0, 0.0);
+        let (mut dx, mut ddt, mut ddt_a) = (row.skip(dout).unwrap_or(0.0), 0.0, 0.0);
         let dt_a = row.dt_a(t, dt);
         let decay = (dt_a * a).exp();
         for n in 0..problem.dstate {

@@ -3,7 +3,7 @@
 use super::{Activation, Args, OP, Sizes};
 use crate::error::Result;
 use crate::ops::check::{Checker, Kind};
-use crate::ops::oracle::silu;
+use crate::ops::oracle::{silu, sum};
 use crate::tensor::{Dense, Device, View};
 
 /// `y` and the state after the steps, in plain `f64` loops.
@@ -30,7 +30,7 @@ pub fn update(args: &Args<'_>, conv_state: &View<'_>) -> Result<(Dense, Dense)> 
             let u: Vec<f64> = (0..before).map(latest).chain(new.iter().copied()).collect();
             for t in 0..sizes.steps {
                 let bias = args.bias.map_or(0.0, |v| v.at(&[d]).re);
-                let sum = bias + (0..sizes.width).map(|k| args.weight.at(&[d, k]).re * u[t + k]).sum::<f64>();
+                let sum = bias + sum((0..sizes.width).map(|k| args.weight.at(&[d, k]).re * u[t + k]));
                 let gated = args.activation == Activation::Silu;
                 let value = if gated { silu(sum).0 } else { sum };
                 *y.at_mut(&[b, d, t]) = value.into();

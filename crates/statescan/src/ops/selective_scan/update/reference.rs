@@ -4,7 +4,7 @@ use super::problem::Sizes;
 use super::{Args, OP};
 use crate::error::Result;
 use crate::ops::check::{Checker, Kind};
-use crate::ops::oracle::{silu, softplus};
+use crate::ops::oracle::{Scalar, read, silu, step_size};
 use crate::tensor::{Dense, Device, View};
 use num_complex::Complex64;
 
@@ -25,37 +25,45 @@ pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
     for (batch, row) in sizes.rows.iter().enumerate() {
         let Some(row) = *row else { continue };
         for channel in &channels {
-            step(args, &sizes, (batch, row), channel, &mut y, &mut next);
+            match sizes.complex {
+                false => step::<f64>(args, &sizes, (batch, row), channel, (&mut y, &mut next)),
+                true => step::<Complex64>(args, &sizes, (batch, row), channel, (&mut y, &mut next)),
+            }
         }
     }
     Ok((y, next))
 }
 
-fn step(args: &Args<'_>, sizes: &Sizes, (batch, row): (usize, usize), channel: &[usize], y: &mut Dense, state: &mut Dense) {
+/// One channel of a row, with states of type `S`.
+fn step<S: Scalar>(
+    args: &Args<'_>,
+    sizes: &Sizes,
+    (batch, row): (usize, usize),
+    channel: &[usize],
+    (y, state): (&mut Dense, &mut Dense),
+) {
     let in_row = [&[batch], channel].concat();
-    let own = |view: Option<View<'_>>| view.map_or(0.0, |v| v.at(channel).re);
-    let x = args.x.at(&in_row).re;
-    let mut dt = args.dt.at(&in_row).re + own(args.dt_bias);
-    if args.dt_softplus {
-        dt = softplus(dt).0;
-    }
-    let (low, high) = args.dt_limit;
-    if dt < low || dt > high {
-        dt = dt.clamp(low, high);
-    }
-    let dt_a = args.dt_a.map_or(dt, |v| v.at(&in_row).re);
-    let map = |view: &View<'_>, n: usize| match view.rank() {
-        2 => view.at(&[batch, n]),
-        _ => view.at(&[batch, channel[0] / (sizes.own[0] / view.shape()[1]), n]),
+    let timed = |view: &View<'_>| -> f64 { read(view, &in_row) };
+    let x = timed(&args.x);
+    let raw = args.dt_bias.map_or(timed(&args.dt), |bias| timed(&args.dt) + read::<f64>(&bias, channel));
+    let (dt, _) = step_size(raw, args.dt_softplus, args.dt_limit);
+    let dt_a = args.dt_a.map_or(dt, |v| timed(&v));
+    let map = |view: &View<'_>, n: usize| -> S {
+        match view.rank() {
+            2 => read(view, &[batch, n]),
+            _ => read(view, &[batch, channel[0] / (sizes.own[0] / view.shape()[1]), n]),
+        }
     };
-    let mut sum = Complex64::ZERO;
+    let mut sum = S::zero();
     for n in 0..sizes.dstate {
-        let a = args.a.at(&[channel, &[n]].concat());
+        let a: S = read(&args.a, &[channel, &[n]].concat());
         let h = state.at_mut(&[&[row], channel, &[n]].concat());
-        *h = args.discretization.decay(a * dt_a).0 * *h + args.discretization.input(dt, a).0 * map(&args.b, n) * x;
-        sum += map(&args.c, n) * *h;
+        let input = args.discretization.input(dt, a, map(&args.b, n) * x);
+        let next = args.discretization.decay(a * dt_a).0 * S::of(*h) + input;
+        *h = next.into();
+        sum += map(&args.c, n) * next;
     }
     let factor = if sizes.complex { 2.0 } else { 1.0 };
-    let gate = args.z.map_or(1.0, |v| silu(v.at(&in_row).re).0);
-    *y.at_mut(&in_row) = ((sum.re * factor + own(args.d) * x) * gate).into();
+    let skipped = args.d.map_or(sum.re() * factor, |d| sum.re() * factor + read::<f64>(&d, channel) * x);
+    *y.at_mut(&in_row) = args.z.map_or(skipped, |z| skipped * silu(timed(&z)).0).into();
 }
