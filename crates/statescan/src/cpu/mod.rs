@@ -23,6 +23,7 @@ pub(crate) mod simd;
 mod sizes;
 mod step_size;
 pub(crate) mod tile;
+pub(crate) mod wait;
 mod workspace;
 
 #[cfg(all(test, debug_assertions))]

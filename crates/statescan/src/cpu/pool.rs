@@ -1,21 +1,17 @@
 //! Threads that wait for work. The thread that has some does it itself, and those that wake in time help: who comes late is not waited for.
 //! So short work costs no more than the calls that wake them, and a process that lost its threads, by a fork, computes all the same.
 
+use super::wait::Spin;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 /// Helpers of the threads that call [`Pool::run`].
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     helpers: usize,
 }
-
-/// Spin this long for new work, or for other threads to finish: phases of a call are closer together, jobs are balanced, so the wait is
-/// short, and a sleeping thread takes 50 us to wake.
-const SPIN: Duration = Duration::from_micros(50);
 
 struct Shared {
     state: Mutex<State>,
@@ -27,6 +23,10 @@ struct Shared {
     number: AtomicUsize,
     /// Helpers at work; changed with the state locked.
     running: AtomicUsize,
+    /// Helpers look for new work before they sleep: phases of a call are close together.
+    idle: Spin,
+    /// The thread that has work looks for others to finish: jobs are balanced.
+    finishing: Spin,
 }
 
 struct State {
@@ -52,6 +52,8 @@ impl Pool {
             left: Condvar::new(),
             number: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
+            idle: Spin::default(),
+            finishing: Spin::default(),
         });
         let helper = |i: usize| {
             let shared = shared.clone();
@@ -111,7 +113,7 @@ impl Shared {
     fn finish(&self) -> Option<Box<dyn Any + Send>> {
         // nobody begins from now on, but until the end no other call does either
         self.lock().wanted = 0;
-        spin_until(|| self.running.load(Ordering::Acquire) == 0);
+        self.finishing.until(|| self.running.load(Ordering::Acquire) == 0);
         let mut state = self.lock();
         while self.running.load(Ordering::Acquire) > 0 {
             state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -125,7 +127,7 @@ impl Shared {
     fn help(&self) {
         let mut seen = 0;
         loop {
-            spin_until(|| self.number.load(Ordering::Relaxed) % 2 == 1);
+            self.idle.until(|| self.number.load(Ordering::Relaxed) % 2 == 1);
             let mut state = self.lock();
             let work = loop {
                 if state.closed {
@@ -153,22 +155,18 @@ impl Shared {
                 self.left.notify_one();
             }
             drop(state);
-            spin_until(|| self.number.load(Ordering::Relaxed) != seen);
+            self.idle.until(|| self.number.load(Ordering::Relaxed) != seen);
         }
-    }
-}
-
-/// Spins until something has happened, for [`SPIN`] at most.
-fn spin_until(happened: impl Fn() -> bool) {
-    let mut start = None;
-    while !happened() && start.get_or_insert_with(Instant::now).elapsed() < SPIN {
-        core::hint::spin_loop();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
+
+    /// Longer than anybody looks for something before sleeping.
+    const LONG: Duration = Duration::from_millis(5);
 
     /// Counts to `count` on up to three threads, and panics at one number.
     fn count(pool: &Pool, count: usize, bad: usize) -> usize {
@@ -211,7 +209,7 @@ mod tests {
     #[test]
     fn work_has_ended_when_the_call_has_however_long_a_helper_takes() {
         let (pool, caller) = (Pool::new(1), std::thread::current().id());
-        for delay in [Duration::ZERO, 2 * SPIN, 100 * SPIN] {
+        for delay in [Duration::ZERO, LONG / 50, LONG] {
             let (barrier, done) = (std::sync::Barrier::new(2), AtomicUsize::new(0));
             pool.run(1, &|| {
                 barrier.wait();
@@ -255,7 +253,7 @@ mod tests {
         let pool = Pool::new(2);
         assert_eq!(count(&pool, 1000, usize::MAX), 1000);
         // until the helpers sleep
-        std::thread::sleep(100 * SPIN);
+        std::thread::sleep(LONG);
         // SAFETY: the child computes and ends, and runs nothing else of this process.
         let child = unsafe { libc::fork() };
         if child == 0 {

@@ -107,7 +107,7 @@ impl<'p, 'a, E: Types> Jobs<'p, 'a, E> {
         let Context { problem, plan, .. } = self.context;
         let (jobs, tiles, threads) = (plan.jobs(), problem.seqlen.max(1).div_ceil(CHECKPOINT), exec.threads());
         let memory = self.keep(jobs);
-        let front = &Wavefront::new([jobs, tiles], threads, self.sizes.blocks * self.context.counted());
+        let front = &Wavefront::new([jobs, tiles], threads, [self.sizes.blocks, self.context.counted()]);
         exec.for_each(threads.min(jobs * tiles), Default::default, |arenas, _| {
             front.for_each(|job, tile, walker| {
                 let start = (tiles - 1 - tile) * CHECKPOINT;
