@@ -1,6 +1,5 @@
 //! The configuration of a kernel: the constants that make its text specific. Small, printable, hashable.
 
-use crate::ops::discretization::Discretization;
 use crate::tensor::{DType, View};
 use core::cell::Cell;
 use core::fmt;
@@ -103,19 +102,6 @@ pub(crate) enum Value {
     Copy(TileCopy),
     /// A variant of an enumeration in the text: its type and its name.
     Name(&'static str, &'static str),
-}
-
-impl Value {
-    /// A rule of `discretization.cuh`.
-    pub(crate) fn discretization(of: Discretization) -> Self {
-        let name = match of {
-            Discretization::Mamba => "Mamba",
-            Discretization::Zoh => "Zoh",
-            Discretization::Bilinear => "Bilinear",
-            Discretization::Dirac => "Dirac",
-        };
-        Value::Name("Discretization", name)
-    }
 }
 
 type Line = (&'static str, Value);

@@ -24,15 +24,16 @@ pub(crate) mod sequences;
 pub mod signature;
 pub mod simplified_scan;
 pub mod ssd;
+pub(crate) mod summary;
 
 pub use builder::IntoField;
 pub use call::{Call, Given, Written};
 pub use discretization::Discretization;
 pub use operation::Operation;
 pub use oracle::Scalar;
-pub use ranks::Summary;
 pub use sequences::Sequences;
 pub use signature::Signature;
+pub use summary::Summary;
 
 /// Steps between the states that forward passes save.
 pub const CHECKPOINT: usize = 64;

@@ -3,8 +3,8 @@
 use super::call::{Call, Given, Planned, Written};
 pub use super::passes::Exact;
 use super::passes::Passes;
-use super::ranks::Summary;
 use super::signature::Signature;
+use super::summary::Summary;
 use super::{causal_conv1d, linear_scan, selective_scan, simplified_scan, ssd};
 use crate::error::Result;
 use crate::exec::Exec;

@@ -1,7 +1,7 @@
 //! What stands between a call by position and the typed functions of its operation.
 
 use super::call::{Call, Given, Written};
-use super::ranks::Summary;
+use super::summary::Summary;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::tensor::{Dense, Shape};

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::call::{Call, Given, Written};
 use crate::ops::passes::{Exact, Passes};
-use crate::ops::ranks::Summary;
+use crate::ops::summary::Summary;
 use crate::tensor::Shape;
 
 pub(crate) struct LinearScan;

@@ -3,7 +3,7 @@
 use super::{Args, Outputs, forward, workspace_len};
 use crate::error::Result;
 use crate::exec::Exec;
-use crate::ops::ranks::Summary;
+use crate::ops::summary::Summary;
 
 /// Number of `f32` elements that `Summary::workspace` must have if it is given.
 ///

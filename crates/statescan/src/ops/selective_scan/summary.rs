@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
-use crate::ops::ranks::{Scratch, Summary};
+use crate::ops::summary::{Scratch, Summary};
 use crate::tensor::{Shape, ViewMut};
 
 /// Number of `f32` elements that `Summary::workspace` must have; none on the CPU.

@@ -6,7 +6,7 @@ use crate::exec::Exec;
 use crate::ops::call::{Call, Given, Written};
 use crate::ops::discretization::Discretization;
 use crate::ops::passes::{Exact, Passes};
-use crate::ops::ranks::Summary;
+use crate::ops::summary::Summary;
 use crate::tensor::Shape;
 
 /// `simplified_scan`, or `s5_inner`.

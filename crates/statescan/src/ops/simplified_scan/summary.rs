@@ -4,8 +4,8 @@ use super::{Args, Outputs, Problem, cuda, forward};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
-use crate::ops::ranks::Summary;
 use crate::ops::selective_scan::{self, summary as decays};
+use crate::ops::summary::Summary;
 use crate::tensor::{Shape, View};
 
 /// Number of `f32` elements that `Summary::workspace` must have; none on the CPU.

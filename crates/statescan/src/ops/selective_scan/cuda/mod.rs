@@ -243,7 +243,7 @@ impl<'p, 'a> Call<'p, 'a> {
             .set("B_COPY", Value::Copy(self.copy_of_map(&p.b, tile)))
             .set("C_COPY", Value::Copy(self.copy_of_map(&p.c, tile)))
             .flag("COMPLEX", p.complex)
-            .set("METHOD", Value::discretization(p.options.discretization))
+            .set("METHOD", p.options.discretization.constant())
             .set("PASS", Value::Name("Pass", pass))
             .set("SEQUENCES", Value::Name("Sequences", sequences))
             .flag("NUMBERED", self.numbered())

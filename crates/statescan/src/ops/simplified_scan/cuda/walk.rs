@@ -143,7 +143,7 @@ impl Call<'_, '_> {
             .dtype("INDEX", self.sequences.map_or(DType::I32, |v| v.dtype()))
             .dtype("BEFORE", dtype(before))
             .dtype("AFTER", dtype(after))
-            .set("METHOD", Value::discretization(p.discretization))
+            .set("METHOD", p.discretization.constant())
             .set("SEQUENCES", Value::Name("Sequences", self.sequences_name()))
             .set("PASS", pass.value())
             .flag("NUMBERED", self.numbered())

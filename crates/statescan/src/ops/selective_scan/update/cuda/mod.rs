@@ -5,9 +5,7 @@ mod plan;
 mod tests;
 
 use super::{OP, Operand, Problem};
-use crate::cuda::{
-    COMMON, Config, DISCRETIZATION, Kernel, Program, STEP_SIZE, StepSize, Stream, Strided, Value, neighbours, params,
-};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Program, STEP_SIZE, StepSize, Stream, Strided, neighbours, params};
 use crate::error::{Error, Result};
 use crate::ops::discretization::Discretization;
 use crate::tensor::{DType, View};
@@ -93,7 +91,7 @@ fn config(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan
         .dtype("Z", of(&p.z))
         .dtype("Y", p.y.view.dtype())
         .dtype("INDEX", indices.map_or(DType::I32, |v| v.dtype()))
-        .set("METHOD", Value::discretization(p.discretization))
+        .set("METHOD", p.discretization.constant())
         .flag("COMPLEX", p.complex)
         .flag("UNIFORM", p.a.strides[3] == 0 || p.dstate == 1)
         .flag("HAS_SKIP", p.d.is_some())

@@ -1,7 +1,7 @@
 //! A step of a simplified scan on CUDA: one launch, in clusters of blocks where a device has them.
 
 use super::{OP, Problem, Targets};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Launch, Numbers, Program, Stream, Strided, Value, params};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Launch, Numbers, Program, Stream, Strided, params};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, View};
 
@@ -68,7 +68,7 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>, targets: &Targets, numbers
         .dtype("DELTA_A", of(&p.delta_a, DType::F32))
         .dtype("SKIP", of(&p.d, DType::F32))
         .dtype("INDEX", of(&indices, DType::I32))
-        .set("METHOD", Value::discretization(p.discretization))
+        .set("METHOD", p.discretization.constant())
         .flag("COMPLEX_OUTPUT", p.real_factor.is_none())
         .flag("HAS_DELTA_A", p.delta_a.is_some())
         .flag("HAS_SKIP", p.d.is_some())
