@@ -195,3 +195,13 @@ impl<T: Real, S: Isa> Field<T, S> for Cx<T, S> {
         self.im.mul_add(a.im, self.re.mul_add(a.re, b))
     }
 }
+
+/// `c[0] + c[1] x + ...` by Horner's rule.
+#[inline(always)]
+pub(crate) fn horner<T: Real, S: Isa, F: Field<T, S>>(simd: S, x: F, c: &[f64]) -> F {
+    let mut sum = F::from_real(V::constant(simd, c[c.len() - 1]));
+    for &c in c.iter().rev().skip(1) {
+        sum = sum.mul_add(x, F::from_real(V::constant(simd, c)));
+    }
+    sum
+}

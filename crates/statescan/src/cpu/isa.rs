@@ -1,7 +1,8 @@
 //! What pulp's token does not offer: rounding, scaling by powers of two, and block transposition, for each instruction set.
 
 use super::Kernel;
-use super::simd::Isa;
+use super::math::exp_reduced;
+use super::simd::{Isa, V};
 
 /// Smallest and largest exponent that [`Isa::scale_f32`] takes as is; others saturate to 0 and infinity.
 const MIN_EXP_F32: f32 = -126.0;
@@ -21,6 +22,14 @@ impl Isa for pulp::Scalar {
     #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) -> K::Output {
         kernel.run_scalar()
+    }
+    #[inline(always)]
+    fn exp_f32(self, x: Self::f32s) -> Self::f32s {
+        exp_reduced(V::<f32, Self>::of_register(self, x)).register()
+    }
+    #[inline(always)]
+    fn exp_f64(self, x: Self::f64s) -> Self::f64s {
+        exp_reduced(V::<f64, Self>::of_register(self, x)).register()
     }
     #[inline(always)]
     fn round_f32(self, x: f32) -> f32 {
@@ -68,6 +77,14 @@ mod x86 {
         fn call<K: Kernel>(self, kernel: K) -> K::Output {
             // SAFETY: the token proves the instructions.
             unsafe { kernel.run_avx2(self) }
+        }
+        #[inline(always)]
+        fn exp_f32(self, x: Self::f32s) -> Self::f32s {
+            exp_reduced(V::<f32, Self>::of_register(self, x)).register()
+        }
+        #[inline(always)]
+        fn exp_f64(self, x: Self::f64s) -> Self::f64s {
+            exp_reduced(V::<f64, Self>::of_register(self, x)).register()
         }
         #[inline(always)]
         fn round_f32(self, x: Self::f32s) -> Self::f32s {
@@ -197,6 +214,10 @@ mod x86 {
         fn call<K: Kernel>(self, kernel: K) -> K::Output {
             // SAFETY: the token proves the instructions.
             unsafe { kernel.run_avx512(self) }
+        }
+        #[inline(always)]
+        fn exp_f64(self, x: Self::f64s) -> Self::f64s {
+            exp_reduced(V::<f64, Self>::of_register(self, x)).register()
         }
         #[inline(always)]
         fn round_f32(self, x: Self::f32s) -> Self::f32s {
@@ -361,6 +382,14 @@ mod arm {
         fn call<K: Kernel>(self, kernel: K) -> K::Output {
             // SAFETY: the token proves the instructions.
             unsafe { kernel.run_neon(self) }
+        }
+        #[inline(always)]
+        fn exp_f32(self, x: Self::f32s) -> Self::f32s {
+            exp_reduced(V::<f32, Self>::of_register(self, x)).register()
+        }
+        #[inline(always)]
+        fn exp_f64(self, x: Self::f64s) -> Self::f64s {
+            exp_reduced(V::<f64, Self>::of_register(self, x)).register()
         }
         #[inline(always)]
         fn round_f32(self, x: Self::f32s) -> Self::f32s {

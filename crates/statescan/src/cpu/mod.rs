@@ -6,6 +6,7 @@
 mod arena;
 mod array;
 mod chains;
+mod coefficients;
 mod exp2;
 mod field;
 mod isa;

@@ -1,6 +1,6 @@
 //! [`Real`]: the compute types, with the operations of their vectors.
 
-use super::math::Coefficients;
+use super::coefficients::Coefficients;
 use super::matrix::Factor;
 use super::simd::Isa;
 use crate::tensor::Element;

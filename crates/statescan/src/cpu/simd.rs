@@ -4,9 +4,9 @@
 
 use super::Kernel;
 use super::exp2::{self, Exp2};
+use super::field::horner;
 pub(crate) use super::field::{Cx, Field};
 use super::lanes::{Lanes, first_lanes};
-use super::math::{self, horner};
 use super::narrow::Narrow;
 pub(crate) use super::real::Real;
 use super::sizes::MAX_LANES;
@@ -40,16 +40,10 @@ pub(crate) trait Isa: Exp2 + Lanes + Narrow {
     fn recip_f64(self, x: Self::f64s) -> Self::f64s {
         self.div_f64s(self.splat_f64s(1.0), x)
     }
-    /// `e^x`, see [`math::exp`].
-    #[inline(always)]
-    fn exp_f32(self, x: Self::f32s) -> Self::f32s {
-        math::exp_reduced(V::<f32, Self> { reg: x, simd: self }).reg
-    }
+    /// `e^x`, see [`exp`](super::math::exp).
+    fn exp_f32(self, x: Self::f32s) -> Self::f32s;
     /// As [`Isa::exp_f32`].
-    #[inline(always)]
-    fn exp_f64(self, x: Self::f64s) -> Self::f64s {
-        math::exp_reduced(V::<f64, Self> { reg: x, simd: self }).reg
-    }
+    fn exp_f64(self, x: Self::f64s) -> Self::f64s;
     /// `x * 2^n` for integral `n` and `x` in [0.5, 2); results below the normal range may become 0.
     fn scale_f32(self, x: Self::f32s, n: Self::f32s) -> Self::f32s;
     /// `x * 2^n` for integral `n` and `x` in [0.5, 2); results below the normal range may become 0.
@@ -201,6 +195,16 @@ pub(crate) struct V<T: Real, S: Isa> {
 }
 
 impl<T: Real, S: Isa> V<T, S> {
+    /// The vector in a register.
+    #[inline(always)]
+    pub(super) fn of_register(simd: S, reg: T::Reg<S>) -> Self {
+        V { reg, simd }
+    }
+    /// The register that it is in.
+    #[inline(always)]
+    pub(super) fn register(self) -> T::Reg<S> {
+        self.reg
+    }
     #[inline(always)]
     pub fn splat(simd: S, x: T) -> Self {
         V { reg: T::splat(simd, x), simd }
@@ -273,7 +277,7 @@ impl<T: Real, S: Isa> V<T, S> {
     pub fn short_recip(self) -> Self {
         V { reg: T::recip(self.simd, self.reg), simd: self.simd }
     }
-    /// `e^self`, see [`math::exp`].
+    /// `e^self`, see [`exp`](super::math::exp).
     #[inline(always)]
     pub fn power_of_e(self) -> Self {
         V { reg: <T as Real>::exp(self.simd, self.reg), simd: self.simd }

@@ -18,8 +18,9 @@
 //! 0 and never to NaN. 0 and denormals give ln(2) and 1/2. At an infinity `softplus`, its derivative and `sigmoid` are their limits; `silu` of
 //! -infinity and its derivative at either infinity are NaN, as in PyTorch. NaN stays NaN.
 
+use super::super::field::horner;
 use super::super::simd::{Isa, Real, V};
-use super::{exp, horner};
+use super::exp;
 
 /// Above this, softplus is the identity.
 const THRESHOLD: f64 = 20.0;

@@ -19,8 +19,9 @@
 //! and -1, NaN stays NaN. Results next to the smallest normal number and below (under 2^-125, 2^-1021) are exact denormals on AVX-512; on the
 //! other levels they fall to 0 in their own way. A complex result has no NaN unless the number has one or its imaginary part is infinite.
 
+use super::super::field::horner;
 use super::super::simd::{Cx, Field, Isa, Real, V};
-use super::{horner, trig};
+use super::trig;
 
 /// `e^x`.
 #[inline(always)]

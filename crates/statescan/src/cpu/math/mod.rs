@@ -4,7 +4,6 @@
 //! except `sincos` for huge arguments. No function changes the floating-point environment or depends on it.
 
 mod activation;
-mod coefficients;
 mod exp;
 mod phi;
 #[cfg(test)]
@@ -12,19 +11,6 @@ mod tests;
 mod trig;
 
 pub(crate) use activation::{silu, silu_and_derivative, silu_each, softplus_derivative, softplus_each};
-pub(crate) use coefficients::Coefficients;
 pub(crate) use exp::{Exp, exp, exp_reduced};
 pub(crate) use phi::{exp_phi1, exp_phi1_derivative, phi1};
 pub(crate) use trig::sincos;
-
-use super::simd::{Field, Isa, Real, V};
-
-/// `c[0] + c[1] x + ...` by Horner's rule.
-#[inline(always)]
-pub(crate) fn horner<T: Real, S: Isa, F: Field<T, S>>(simd: S, x: F, c: &[f64]) -> F {
-    let mut sum = F::from_real(V::constant(simd, c[c.len() - 1]));
-    for &c in c.iter().rev().skip(1) {
-        sum = sum.mul_add(x, F::from_real(V::constant(simd, c)));
-    }
-    sum
-}

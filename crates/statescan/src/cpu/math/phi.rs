@@ -16,9 +16,9 @@
 //! At 0 they are exactly 1 and 1/2. For real numbers -infinity gives 0, and both are infinite from where `e^z` is, a little before they need
 //! be; a complex number whose exponential overflows may give infinity or NaN. `|z|` itself may be as large as the type goes. NaN stays NaN.
 
+use super::super::field::horner;
 use super::super::simd::{Isa, Real, V};
 use super::exp::Exp;
-use super::horner;
 
 /// The series is used below this `|z|^2`: further in, the closed form loses digits.
 const SERIES_NORM: f64 = 2.0;

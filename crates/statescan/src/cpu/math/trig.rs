@@ -8,9 +8,9 @@
 //! goes through libm lane by lane and is right for every number. 0 of either sign gives +0 and 1, a denormal itself and 1, infinity and NaN
 //! give NaN.
 
+use super::super::field::horner;
 use super::super::simd::{Isa, Real, V};
 use super::super::sizes::MAX_LANES;
-use super::horner;
 
 /// `(sin x, cos x)`.
 #[inline(always)]

@@ -9,13 +9,13 @@
 //! the job's segments.
 
 use super::super::Problem;
-use super::block::Scratch;
 use super::forward::forward;
 use super::here::{Here, double};
 use super::inputs::Sizes;
 use super::kept::KeptOfBlocks;
 use super::lanes::Lanes;
 use super::reduce::{Partials, SharedPartials};
+use super::scratch::Scratch;
 use super::wavefront::{Walker, Wavefront};
 use super::{Context, GradientTargets, Pass, Plan, Sources, Targets, Types};
 use crate::cpu::simd::{Isa, Real};

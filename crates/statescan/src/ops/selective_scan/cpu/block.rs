@@ -1,78 +1,24 @@
 //! One tile of the backward pass, stage by stage: B and C for all channels, and for each block of these its inputs, the sweep, what follows
 //! from the sums over states, and the results.
 
-use super::super::{Problem, Projection};
+use super::super::Projection;
 use super::backward::{At, Job};
 use super::here::{Here, double};
-use super::inputs::{CopyRows, Map, Parameters, Sizes, Tiles};
+use super::inputs::{CopyRows, Map, Parameters};
 use super::kept::Kept;
 use super::lanes::Lanes;
 use super::process::{Gate, load_gate, load_tiles, loading};
-use super::sweep::{AHEAD, ByMap, Stored, Sweep, Walked, WalkedTiles, work};
+use super::scratch::Scratch;
+use super::sweep::{AHEAD, ByMap, Sweep, work};
 use super::{Context, Types, walk};
+use crate::cpu::Array;
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, PlaneMut, Prefetch, STEPS};
-use crate::cpu::{Array, Room};
 use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::FieldKind;
 use crate::ops::sequences::Segment;
 use crate::tensor::RawViewMut;
-
-/// The arrays of a thread for one tile.
-pub(super) struct Scratch<T> {
-    /// See [`Lanes`](super::lanes::Lanes).
-    pub lanes: Array<T>,
-    /// The states before the tile.
-    h: Array<T>,
-    /// What the sweep reads and writes, and the same as it is loaded and stored: with one lane a channel the same arrays.
-    walked: WalkedTiles<T>,
-    own: WalkedTiles<T>,
-    stored: Stored<T>,
-    x: Array<T>,
-    slope: Array<T>,
-    cotangent: Array<T>,
-    /// `silu(z)` and its derivative.
-    gate: Array<T>,
-    gate_slope: Array<T>,
-    longest: Array<T>,
-    /// Tiles of B and C, and of the gradients by them: (state, part, step).
-    b: Array<T>,
-    c: Array<T>,
-    db: Array<T>,
-    dc: Array<T>,
-}
-
-impl<T: Real> Scratch<T> {
-    pub(super) fn lay_out(room: &mut Room<T>, problem: &Problem<'_>, sizes: Sizes, parts: usize) -> Self {
-        let Sizes { width, tile, own_tile, map, .. } = sizes;
-        let shared = problem.dt_a.is_none();
-        let walked = WalkedTiles::lay_out(room, shared, tile);
-        let gate = if problem.z.is_some() { own_tile } else { 0 };
-        Scratch {
-            walked,
-            own: if own_tile == tile { walked } else { WalkedTiles::lay_out(room, shared, own_tile) },
-            stored: Stored::lay_out(room, width, parts),
-            longest: room.array(width),
-            x: room.array(own_tile),
-            slope: room.array(own_tile),
-            cotangent: room.array(own_tile),
-            gate: room.array(gate),
-            gate_slope: room.array(gate),
-            b: room.array(map),
-            c: room.array(map),
-            db: room.array(map),
-            dc: room.array(map),
-            h: room.array(sizes.state),
-            lanes: room.array(sizes.lanes),
-        }
-    }
-
-    fn tiles(&self, of: Walked<T>) -> Tiles<T> {
-        let Walked { dt, dt_a, u, y, .. } = of;
-        Tiles { x: self.x, dt, dt_a, u, slope: self.slope, y, longest: self.longest }
-    }
-}
 
 impl<E: Types> Job<'_, '_, '_, E> {
     /// One tile of time of all channels of the job; `here` is its first block.

@@ -70,6 +70,7 @@ mod lanes;
 mod plan;
 mod process;
 mod reduce;
+mod scratch;
 mod sweep;
 mod wavefront;
 

@@ -1,10 +1,9 @@
 //! The scan backwards: V becomes states and G the gradient of V, and what hangs on the step sizes and A is gathered.
 
-use super::backward::Pass;
 use super::plan;
 use super::rule::{self, Deltas, Derivatives};
 use super::scan::{Lanes, chunks, clear_padding, load_a, load_deltas, load_state, read_saved, step_target, store_state, vectors};
-use super::{Context, GradientTargets};
+use super::{Context, GradientTargets, Sources};
 use crate::cpu::recurrence::{self, Steps};
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 use crate::cpu::tile::{self, PlaneMut};
@@ -14,9 +13,18 @@ use crate::ops::simplified_scan::Step;
 use crate::tensor::RawViewMut;
 use core::ops::Range;
 
+/// What a backward pass reads and writes besides its own workspace.
+pub(super) struct Call<'p, 'c, 'a, T> {
+    pub context: &'p Context<'c, 'a, T>,
+    pub sources: &'p Sources<'p>,
+    pub targets: &'p GradientTargets,
+    /// The states before every tile of a row but the first.
+    pub saved: &'p [T],
+}
+
 /// One row and one chunk of states, backwards through a wave.
 pub(super) struct Job<'j, 'p, 'c, 'a, T> {
-    pub pass: &'j Pass<'p, 'c, 'a, T>,
+    pub call: &'j Call<'p, 'c, 'a, T>,
     pub wave: &'j Range<usize>,
     pub row: usize,
     pub chunk: usize,
@@ -87,7 +95,7 @@ impl<T: Real> Kernel for Job<'_, '_, '_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        for lanes in vectors(self.pass.context.problem.dstate, self.chunk, T::lanes::<S>()) {
+        for lanes in vectors(self.call.context.problem.dstate, self.chunk, T::lanes::<S>()) {
             self.vector(simd, lanes);
         }
     }
@@ -97,7 +105,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
     /// All tiles of a vector of states.
     #[inline(always)]
     fn vector<S: Isa>(&self, simd: S, lanes: Lanes) {
-        let context = self.pass.context;
+        let context = self.call.context;
         let (width, range) = (T::lanes::<S>(), context.plan.row(self.wave, self.row));
         let a = load_a(simd, context, lanes, self.tiles.vector);
         let mut carry = Array::of_shared(&self.enter[lanes.column..lanes.column + 2 * width]).load_field(simd, 0);
@@ -119,7 +127,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
     /// One tile: states forwards, then gradients back; the gradient by the state after the tile becomes that by the state before it.
     #[inline(always)]
     fn tile<S: Isa>(&self, simd: S, index: usize, lanes: Lanes, a: Cx<T, S>, carry: &mut Cx<T, S>) -> Gradient<T, S> {
-        let Pass { context, targets, .. } = self.pass;
+        let Call { context, targets, .. } = self.call;
         let (problem, plan, columns) = (context.problem, &context.plan, context.state_len());
         let tile = &plan.tile(index);
         let at = (plan.position(index) - plan.position(self.wave.start)) * columns + lanes.column;
@@ -150,11 +158,11 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
     /// The state before step `start` of a segment.
     #[inline(always)]
     fn before<S: Isa>(&self, here: &Here<'_, T, S>, segment: &Segment, start: usize) -> Cx<T, S> {
-        let (context, lanes) = (self.pass.context, here.lanes);
+        let (context, lanes) = (self.call.context, here.lanes);
         let problem = context.problem;
         if start > segment.start {
             let state = plan::checkpoint(&context.plan, problem, here.index);
-            return read_saved(here.simd, self.pass.saved, state, problem.dstate, lanes);
+            return read_saved(here.simd, self.call.saved, state, problem.dstate, lanes);
         }
         load_state(here.simd, &problem.initial_state, segment.initial, lanes, self.tiles.vector)
     }
@@ -169,7 +177,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
             kept.store(t, driven);
             x.store(t, factors.input.load::<S, Cx<T, S>>(simd, t).mul_add(driven, Cx::zero(simd)));
         }
-        for segment in self.pass.context.segments_in(tile) {
+        for segment in self.call.context.segments_in(tile) {
             let (start, end) = (segment.start.max(tile.start), segment.end.min(tile.end));
             let offset = start - tile.start;
             let before = self.before(here, segment, start);
@@ -180,7 +188,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
     /// The gradients of the steps that a segment has in a tile, added to `sum`.
     #[inline(always)]
     fn segment<S: Isa>(&self, here: &Here<'_, T, S>, segment: &Segment, carry: &mut Cx<T, S>, sum: &mut Gradient<T, S>) {
-        let Pass { sources, targets, .. } = self.pass;
+        let Call { sources, targets, .. } = self.call;
         let &Here { simd, tile, lanes, x, g, factors, .. } = here;
         let (start, end) = (segment.start.max(tile.start), segment.end.min(tile.end));
         let (offset, steps) = (start - tile.start, end - start);

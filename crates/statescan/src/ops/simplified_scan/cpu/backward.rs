@@ -4,7 +4,7 @@
 //! walk their tiles backwards, turning V into states and G into the gradient of V; then blocks of time give `dU = dV B^H`, while others sum
 //! the gradients of the maps, `U^T dV` and `X^T P`, over the whole wave.
 
-use super::adjoint::{Job, StoreStates, Tiles};
+use super::adjoint::{Call, Job, StoreStates, Tiles};
 use super::maps::{Map, product};
 use super::plan::{self, PANEL};
 use super::rows::{Dots, Load, Skip, Store, load_vector, store_vector};
@@ -39,12 +39,8 @@ struct Sums<T> {
 }
 
 /// What the passes over one wave share.
-pub(super) struct Pass<'p, 'c, 'a, T> {
-    pub context: &'p Context<'c, 'a, T>,
-    pub sources: &'p Sources<'p>,
-    pub targets: &'p GradientTargets,
-    /// The states before every tile of a row but the first.
-    pub saved: &'p [T],
+struct Pass<'p, 'c, 'a, T> {
+    call: Call<'p, 'c, 'a, T>,
     /// The packed maps.
     input: Vec<T>,
     output: Vec<T>,
@@ -70,7 +66,7 @@ pub(super) fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources
                 &own
             }
         };
-        Pass::new(exec, &context, sources, targets, saved).run(exec, &mut sums);
+        Pass::new(exec, Call { context: &context, sources, targets, saved }).run(exec, &mut sums);
     }
     let Sums { input, output, states, d } = &mut sums;
     if let Some(target) = &targets.b {
@@ -102,22 +98,16 @@ fn save_states<T: Real>(exec: &Exec, problem: &Problem<'_>) -> Vec<T> {
 }
 
 impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
-    fn new(
-        exec: &Exec,
-        context: &'p Context<'c, 'a, T>,
-        sources: &'p Sources<'p>,
-        targets: &'p GradientTargets,
-        saved: &'p [T],
-    ) -> Self {
-        let problem = context.problem;
+    fn new(exec: &Exec, call: Call<'p, 'c, 'a, T>) -> Self {
+        let (context, problem) = (call.context, call.context.problem);
         let (input, output) = (context.input.pack(exec, &problem.b), context.output.pack(exec, &problem.c));
         let d = problem.d.map(|view| load_vector(context.level, &view));
-        Pass { context, sources, targets, saved, input, output, d }
+        Pass { call, input, output, d }
     }
 
     /// Walks the waves from the last one.
     fn run(&self, exec: &Exec, sums: &mut Sums<T>) {
-        let (context, columns) = (self.context, self.context.state_len());
+        let (context, columns) = (self.call.context, self.call.context.state_len());
         let (steps, zeros) = (context.plan.wave_steps(), |len: usize| vec![T::default(); len]);
         let mut space = Wave {
             u: zeros(steps * context.input.from.len()),
@@ -138,7 +128,7 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
 
     /// U, V, P and G of a wave.
     fn products(&self, exec: &Exec, wave: &Range<usize>, space: &mut Wave<T>) {
-        let (context, plan) = (self.context, &self.context.plan);
+        let (context, plan) = (self.call.context, &self.call.context.plan);
         let (inputs, columns, outputs) = (context.input.from.len(), context.state_len(), context.output.to.len());
         let [u, x, p, g] = [&mut space.u, &mut space.x, &mut space.p, &mut space.g].map(|matrix| Array::of(matrix));
         exec.for_each(
@@ -153,7 +143,7 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
                 load(&context.problem.u, context.input.from.parts, u.from(first * inputs));
                 let packed = Matrix::of(&self.input, columns);
                 product([steps, columns, inputs], rows_x, false, rows_u.read(), packed);
-                match &self.sources.y {
+                match &self.call.sources.y {
                     None => {
                         p.slice(first * outputs, steps * outputs).fill(T::default());
                         g.slice(first * columns, steps * columns).fill(T::default());
@@ -170,7 +160,7 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
 
     /// States, the gradient of V, and what hangs on the step sizes and A; what is carried into the wave and out of it is in `carries`.
     fn scan(&self, exec: &Exec, wave: &Range<usize>, space: &mut Wave<T>, (enter, leave): (&[T], &mut [T]), sums: &mut [T]) {
-        let (context, plan) = (self.context, &self.context.plan);
+        let (context, plan) = (self.call.context, &self.call.context.plan);
         let (rows, chunks) = (plan.rows(wave), chunks(context.problem.dstate));
         let mut partials = vec![T::default(); rows.len() * sums.len()];
         let partial = Array::of(&mut partials);
@@ -181,7 +171,7 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
             let sums = partial.from((row - rows.start) * sums.len());
             arena.lend(
                 |room| Tiles::lay_out(room, context.tile_len(), context.width),
-                |tiles| context.level.dispatch(Job { pass: self, wave, row, chunk, x, g, enter, leave, sums, tiles }),
+                |tiles| context.level.dispatch(Job { call: &self.call, wave, row, chunk, x, g, enter, leave, sums, tiles }),
             );
         });
         for partial in partials.chunks_exact(sums.len().max(1)) {
@@ -191,7 +181,7 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
 
     /// The gradients of the input, of the maps and of the skip.
     fn gradients(&self, exec: &Exec, wave: &Range<usize>, space: &mut Wave<T>, sums: &mut Sums<T>) {
-        let (context, plan, targets) = (self.context, &self.context.plan, self.targets);
+        let (context, plan, targets) = (self.call.context, &self.call.context.plan, self.call.targets);
         let blocks = plan.blocks(wave);
         let panels = |map: &Map, target: &Option<_>| target.map_or(0, |_: RawViewMut| map.from.len().div_ceil(PANEL));
         let (by_b, by_c) = (panels(&context.input, &targets.b), panels(&context.output, &targets.c));
@@ -223,7 +213,7 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
     /// Adds a panel of `left^T right` to the gradient of a map.
     fn panel(&self, wave: &Range<usize>, map: &Map, panel: usize, left: &[T], right: &[T], sums: Array<T>) {
         let (from, to, start) = (map.from.len(), map.to.len(), panel * PANEL);
-        let (rows, steps) = (PANEL.min(from - start), self.context.plan.steps(wave));
+        let (rows, steps) = (PANEL.min(from - start), self.call.context.plan.steps(wave));
         let left = Matrix::of(&left[start..], from).t();
         let (sums, right) = (MatrixMut::new(sums.from(start * to), to), Matrix::of(right, to));
         product([rows, to, steps], sums, true, left, right);
@@ -231,18 +221,18 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
 
     /// The gradients of the input and of the skip, for a block, given its rows of dV, of U and of P.
     fn block(&self, tiles: Range<usize>, g: &[T], [u, p]: [Array<T>; 2], scratch: &mut Vec<T>, partial: Option<Array<T>>) {
-        let (context, plan) = (self.context, &self.context.plan);
+        let (context, plan) = (self.call.context, &self.call.context.plan);
         let (inputs, columns, outputs) = (context.input.from.len(), context.state_len(), context.output.to.len());
         let steps = plan.steps(&tiles);
         if let Some(partial) = partial {
             let sums = partial.slice(0, context.problem.dim);
             context.level.dispatch(Dots { steps, left: u, left_step: inputs, right: p, right_step: outputs, sums });
         }
-        let Some(view) = &self.targets.u else { return };
+        let Some(view) = &self.call.targets.u else { return };
         scratch.resize(plan.block_steps() * inputs, T::default());
         let (rows, packed) = (Array::of(scratch), Matrix::of(&self.input, columns).t());
         product([steps, inputs, columns], MatrixMut::new(rows, inputs), false, Matrix::of(g, columns), packed);
-        if let (Some(d), Some(_)) = (&self.d, &self.sources.y) {
+        if let (Some(d), Some(_)) = (&self.d, &self.call.sources.y) {
             context.level.dispatch(Skip { d, steps, from: p, from_step: outputs, to: rows, to_step: inputs });
         }
         context.level.dispatch(Store { plan, tiles, view, parts: context.input.from.parts, rows });
