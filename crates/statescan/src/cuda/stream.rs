@@ -363,19 +363,7 @@ impl Stream {
         let _current = self.context.enter()?;
         let mut arguments = [core::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         let Launch { grid, cluster, threads, shared } = launch;
-        let [x, y, z] = cluster.unwrap_or([1; 3]);
-        let mut attribute = match early {
-            true => sys::CUlaunchAttribute {
-                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                pad: [0; 4],
-                value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-            },
-            false => sys::CUlaunchAttribute {
-                id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                pad: [0; 4],
-                value: sys::CUlaunchAttributeValue { clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z } },
-            },
-        };
+        let (mut attributes, count) = attributes(early, cluster);
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0],
             gridDimY: grid[1],
@@ -385,11 +373,50 @@ impl Stream {
             blockDimZ: 1,
             sharedMemBytes: shared,
             hStream: self.raw(),
-            attrs: &mut attribute,
-            numAttrs: (early || cluster.is_some()).into(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: count,
         };
         let function = function.address as sys::CUfunction;
         // SAFETY: the caller's contract; the driver copies parameters and attributes before it returns.
         unsafe { call!(cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), null_mut())) }
+    }
+}
+
+/// The attributes of a launch, of which so many count: whether it may start before the kernel in front of it ends, and its clusters.
+fn attributes(early: bool, cluster: Option<[u32; 3]>) -> ([sys::CUlaunchAttribute; 2], u32) {
+    let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };
+    let early_start = attribute(
+        sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+    );
+    let [x, y, z] = cluster.unwrap_or([1; 3]);
+    let clusters = attribute(
+        sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        sys::CUlaunchAttributeValue { clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z } },
+    );
+    let ordered = if early { [early_start, clusters] } else { [clusters, early_start] };
+    (ordered, u32::from(early) + u32::from(cluster.is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{attributes, sys};
+
+    #[test]
+    fn a_launch_that_starts_early_keeps_its_clusters() {
+        use sys::CUlaunchAttributeID::{
+            CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION as CLUSTER, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION as EARLY,
+        };
+        let ids = |early, cluster| {
+            let (all, count) = attributes(early, cluster);
+            all[..count as usize].iter().map(|attribute| attribute.id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(false, None), []);
+        assert_eq!(ids(true, None), [EARLY]);
+        assert_eq!(ids(false, Some([2, 1, 1])), [CLUSTER]);
+        assert_eq!(ids(true, Some([2, 1, 1])), [EARLY, CLUSTER]);
+        // SAFETY: the attribute is that of clusters.
+        let dimension = unsafe { attributes(true, Some([2, 1, 1])).0[1].value.clusterDim };
+        assert_eq!((dimension.x, dimension.y, dimension.z), (2, 1, 1));
     }
 }
