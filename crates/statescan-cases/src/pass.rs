@@ -37,7 +37,8 @@ pub fn plan(call: &Call, save: bool) -> Result<Vec<Planned>> {
     }
     if save && matches!(op.signature.saved, Saved::States { .. }) {
         let leader = bound.views[op.signature.leaders[0]].map_or(DType::F32, |view| view.dtype());
-        let shape = Shape::new(&[op.saved_len(&bound).map_err(|e| call.locate(e))?])?;
+        let len = op.saved_len(&bound).map_err(|e| call.locate(e))?;
+        let shape = Shape::new(&[len]).map_err(statescan::Error::from)?;
         all.push(Planned { name: SAVED, dtype: carried(leader, false), shape });
     }
     Ok(all)

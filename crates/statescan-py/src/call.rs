@@ -270,7 +270,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         needed: impl FnOnce() -> statescan::Result<usize>,
     ) -> PyResult<Option<ViewMut<'a>>> {
         let make = |call: &Self| {
-            let shape = Shape::new(&[capacity().map_err(to_python)?]).map_err(to_python)?;
+            let shape = Shape::new(&[capacity().map_err(to_python)?]).map_err(|error| to_python(error.into()))?;
             call.maker()?.empty(&*call.inputs.get_borrowed_item(0)?, &shape, dtype)
         };
         let Some(buffer) = self.written("checkpoints", true, make)? else { return Ok(None) };
@@ -289,7 +289,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
                 let beside = self.inputs.get_borrowed_item(0)?;
                 let memory = match self.place.allocator() {
                     Some(allocate) => allocate.call1((beside, len))?,
-                    None => self.maker()?.empty(&beside, &Shape::new(&[len]).map_err(to_python)?, DType::F32)?,
+                    None => self.maker()?.empty(&beside, &Shape::new(&[len]).map_err(|error| to_python(error.into()))?, DType::F32)?,
                 };
                 let view = self.view_mut(&memory, "workspace", true).map_err(|error| self.named(error))?;
                 self.keep.scratch.borrow_mut().push(memory.unbind());

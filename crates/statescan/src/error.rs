@@ -1,6 +1,8 @@
 //! The one error type. Variants name the operation and the argument and carry what was expected and what came.
 
-use crate::tensor::{DType, Device, Shape};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::shape::{MAX_RANK, Shape, TooManyAxes};
 use std::borrow::Cow;
 
 /// What is wrong with a call. Nothing has been written when one of these comes back, with two exceptions on GPUs: [`Error::Cuda`] can be
@@ -176,3 +178,9 @@ pub enum Error {
 
 /// A result with [`enum@Error`].
 pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+impl From<TooManyAxes> for Error {
+    fn from(error: TooManyAxes) -> Self {
+        Error::TooManyAxes { max: MAX_RANK, got: error.got }
+    }
+}

@@ -97,10 +97,13 @@
 
 pub mod cpu;
 pub mod cuda;
+mod device;
+mod dtype;
 pub mod error;
 mod exec;
 pub mod linear;
 pub mod ops;
+mod shape;
 pub mod tensor;
 
 pub use cpu::Level;

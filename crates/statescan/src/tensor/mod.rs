@@ -4,25 +4,24 @@
 //! buffer when it is made; the operations check shapes, types, devices and overlaps before a kernel runs, and kernels check nothing.
 
 mod dense;
-mod dtype;
 mod memory;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 mod overlap;
 mod owned;
-mod shape;
 mod storage;
 mod view;
 mod view_mut;
 mod workspace;
 
+pub use crate::device::Device;
+pub use crate::dtype::{DType, Element};
+pub use crate::shape::{MAX_RANK, Shape, Strides, TooManyAxes};
 pub use dense::{Dense, ErrorBound, difference, largest, max_errors};
-pub use dtype::{DType, Element};
 pub(crate) use memory::{Line, Memory};
 pub use owned::Tensor;
-pub use shape::{MAX_RANK, Shape, Strides};
 pub(crate) use view::Layout;
-pub use view::{Device, View};
+pub use view::View;
 pub use view_mut::ViewMut;
 pub use workspace::Workspace;
 

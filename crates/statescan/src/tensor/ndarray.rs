@@ -1,8 +1,9 @@
 //! Views of `ndarray` arrays, of any layout.
 
-use super::dtype::Element;
-use super::view::{Device, View};
+use super::view::View;
 use super::view_mut::ViewMut;
+use crate::device::Device;
+use crate::dtype::Element;
 use crate::error::Error;
 use ndarray::{ArrayView, ArrayViewMut, Dimension};
 

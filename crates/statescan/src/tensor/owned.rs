@@ -1,13 +1,14 @@
 //! [`Tensor`]: owned memory for the views of a call, on the device where it runs.
 
 use super::dense::Dense;
-use super::dtype::{DType, Element};
-use super::shape::{Shape, Strides};
 use super::storage::Storage;
-use super::view::{Device, View, check_bounds};
+use super::view::{View, check_bounds};
 use super::view_mut::ViewMut;
+use crate::device::Device;
+use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
+use crate::shape::{Shape, Strides};
 use core::fmt;
 use num_complex::Complex64;
 

@@ -1,8 +1,8 @@
 //! Memory of one owner on any device.
 
 use super::memory::{Line, Memory};
-use super::view::Device;
 use crate::cuda::{DeviceMemory, Stream};
+use crate::device::Device;
 use crate::error::Result;
 use crate::exec::Exec;
 

@@ -1,32 +1,14 @@
 //! [`View`]: what every operation takes.
 
-use super::dtype::{DType, Element};
-use super::shape::{MAX_RANK, Shape, Strides};
+use crate::device::Device;
+use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::shape::{MAX_RANK, Shape, Strides};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;
 use half::{bf16, f16};
 use num_complex::{Complex, Complex64};
-
-/// Where memory lives.
-#[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Device {
-    /// Host memory.
-    Cpu,
-    /// The memory of the CUDA device with this ordinal.
-    Cuda(usize),
-}
-
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Device::Cpu => f.write_str("cpu"),
-            Device::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
-        }
-    }
-}
 
 /// A strided tensor of known element type, read only.
 #[derive(Clone, Copy)]

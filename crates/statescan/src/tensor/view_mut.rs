@@ -1,9 +1,10 @@
 //! [`ViewMut`]: what operations write.
 
-use super::dtype::{DType, Element};
-use super::shape::{Shape, Strides};
-use super::view::{Device, Layout, View};
+use super::view::{Layout, View};
+use crate::device::Device;
+use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::shape::{Shape, Strides};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;

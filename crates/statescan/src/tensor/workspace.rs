@@ -1,8 +1,8 @@
 //! [`Workspace`]: scratch memory that is used again.
 
-use super::dtype::DType;
 use super::owned::Tensor;
 use super::view_mut::ViewMut;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::exec::Exec;
 

@@ -102,7 +102,7 @@ impl Layout {
 /// Elements of the workspace, for a cotangent of any type.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
     let call = Call::new(problem, None);
-    let len = |cotangent| {
+    let len = |cotangent| -> Result<usize> {
         let plan = Plan::new(&call, call.math_with(cotangent, stream.allows_tf32()), stream.numbers())?;
         Ok(Layout::new(&call, &plan).len)
     };

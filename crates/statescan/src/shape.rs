@@ -1,11 +1,18 @@
 //! Shapes and strides without allocation.
 
-use crate::error::{Error, Result};
 use core::fmt;
 use core::ops::Deref;
 
 /// The largest number of axes of a view.
 pub const MAX_RANK: usize = 6;
+
+/// More than [`MAX_RANK`] axes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a view has at most {MAX_RANK} axes, got {got}")]
+pub struct TooManyAxes {
+    /// The number that came.
+    pub got: usize,
+}
 
 /// Up to [`MAX_RANK`] sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,11 +25,11 @@ impl Shape {
     /// A shape from its sizes.
     ///
     /// # Errors
-    /// [`Error::TooManyAxes`] for more than [`MAX_RANK`] of them.
+    /// [`TooManyAxes`] for more than [`MAX_RANK`] of them.
     #[inline]
-    pub fn new(sizes: &[usize]) -> Result<Self> {
+    pub fn new(sizes: &[usize]) -> Result<Self, TooManyAxes> {
         if sizes.len() > MAX_RANK {
-            return Err(Error::TooManyAxes { max: MAX_RANK, got: sizes.len() });
+            return Err(TooManyAxes { got: sizes.len() });
         }
         Ok(Self::of(sizes))
     }
