@@ -128,5 +128,5 @@ def test_it_is_said_once(monkeypatch):
         for _ in range(3):
             fallback.ssd(**tensors(seqlen=3), chunk_size=2)
     assert [str(warning.message) for warning in caught] == [
-        "statescan: ssd has no kernel for cpu yet; operations of PyTorch compute it, slower"
+        "statescan: ssd has no kernel for this call on cpu; operations of PyTorch compute it, slower"
     ]

@@ -60,7 +60,7 @@ pub enum Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = |v: &Complex64| if v.im == 0.0 { format!("{:.6e}", v.re) } else { format!("({:.6e}, {:.6e})", v.re, v.im) };
+        let number = |v: &Complex64| if v.im == 0.0 { format!("{:e}", v.re) } else { format!("({:e}, {:e})", v.re, v.im) };
         match self {
             Mismatch::Shape { got, expected } => write!(f, "its shape is {got}, expected {expected}"),
             Mismatch::Elements { index, got, expected, count, of } => {
@@ -214,4 +214,43 @@ fn compare_parts(
         all.push(compare(format!("{prefix}.{name}"), &got, expected, tensor.dtype(), bound));
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dense(values: &[f64]) -> Dense {
+        Dense::from_slice(values, &[1, values.len()]).unwrap()
+    }
+
+    fn compared(got: &[f64], expected: &[f64], stored: DType) -> Comparison {
+        compare("y".into(), &dense(got), &dense(expected), stored, ErrorBound { absolute: 0.0, relative: 1e-3 })
+    }
+
+    #[test]
+    fn an_infinity_is_right_where_the_type_has_no_number_as_large() {
+        let inf = f64::INFINITY;
+        for (stored, large) in [(DType::F32, 1e39), (DType::BF16, 1e39), (DType::F16, 7e4)] {
+            assert!(compared(&[1.0, inf], &[1.0, large], stored).ok, "{stored}");
+            assert!(compared(&[1.0, large], &[1.0, inf], stored).ok, "the oracle against a file of {stored}");
+            assert!(!compared(&[1.0, inf], &[1.0, -large], stored).ok, "{stored}");
+            assert!(!compared(&[1.0, inf], &[1.0, 1e3], stored).ok, "{stored}");
+        }
+        let comparison = compared(&[inf], &[1e39], DType::F64);
+        assert_eq!((comparison.ok, comparison.max_abs), (false, inf));
+    }
+
+    #[test]
+    fn what_differs_in_kind_is_named_before_what_is_far_away() {
+        let why = |comparison: Comparison| comparison.mismatch.map(|mismatch| mismatch.to_string());
+        assert_eq!(why(compared(&[1.0, 2.0], &[1.0, 2.0], DType::F32)), None);
+        let both = compared(&[1.0, 2.0, f64::NAN], &[1.0, 3.0, f64::INFINITY], DType::F32);
+        assert_eq!(why(both).unwrap(), "NaN at [0, 2], expected inf; 2 of 3 elements are outside");
+        let far = compared(&[1.0, 2.0], &[1.0, 3.0], DType::F32);
+        assert_eq!(why(far).unwrap(), "2e0 at [0, 1], expected 3e0; 1 of 2 elements are outside");
+        let shape =
+            compare("y".into(), &dense(&[1.0]), &dense(&[1.0; 2]), DType::F32, ErrorBound { absolute: 0.0, relative: 0.0 });
+        assert_eq!(why(shape).unwrap(), "its shape is (1, 1), expected (1, 2)");
+    }
 }

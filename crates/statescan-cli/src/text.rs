@@ -66,3 +66,8 @@ pub(crate) fn figure(value: f64) -> String {
         _ => format!("{value:.4}"),
     }
 }
+
+/// A number for JSON, which has no infinity.
+pub(crate) fn json_number(value: f64) -> serde_json::Value {
+    if value.is_finite() { value.into() } else { value.to_string().into() }
+}

@@ -76,7 +76,8 @@ fn report(path: &Path, op: &str, c: &Comparison, as_json: bool) {
     let file = path.display().to_string();
     if as_json {
         let line = json!({
-            "file": file, "op": op, "tensor": c.name, "max_abs": finite(c.max_abs), "relative": finite(c.relative),
+            "file": file, "op": op, "tensor": c.name, "max_abs": text::json_number(c.max_abs),
+            "relative": text::json_number(c.relative),
             "bound_absolute": c.bound.absolute, "bound_relative": c.bound.relative, "skipped": c.skipped, "ok": c.ok,
             "why": text::why(c),
         });
@@ -99,9 +100,4 @@ fn report(path: &Path, op: &str, c: &Comparison, as_json: bool) {
             println!("  {why}");
         }
     }
-}
-
-/// JSON has no infinity.
-fn finite(value: f64) -> serde_json::Value {
-    if value.is_finite() { json!(value) } else { json!(value.to_string()) }
 }

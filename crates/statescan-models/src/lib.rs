@@ -55,7 +55,7 @@
 //! ```
 //!
 //! There a state's bits do depend on how its tokens were divided among calls: the order of a product's sums is chosen for the number of its rows. The same
-//! calls give the same bits. Training, and the single [`layers`], are on the CPU only.
+//! calls give the same bits. [`DeviceTraining`] trains there; the single [`layers`] are on the CPU only.
 //!
 //! # Training
 //!

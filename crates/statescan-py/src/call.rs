@@ -289,7 +289,9 @@ impl<'a, 'py> Arguments<'a, 'py> {
                 let beside = self.inputs.get_borrowed_item(0)?;
                 let memory = match self.place.allocator() {
                     Some(allocate) => allocate.call1((beside, len))?,
-                    None => self.maker()?.empty(&beside, &Shape::new(&[len]).map_err(|error| to_python(error.into()))?, DType::F32)?,
+                    None => {
+                        self.maker()?.empty(&beside, &Shape::new(&[len]).map_err(|error| to_python(error.into()))?, DType::F32)?
+                    }
                 };
                 let view = self.view_mut(&memory, "workspace", true).map_err(|error| self.named(error))?;
                 self.keep.scratch.borrow_mut().push(memory.unbind());

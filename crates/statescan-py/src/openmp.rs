@@ -43,8 +43,9 @@ pub fn exec(threads: usize) -> Option<Exec> {
         return None;
     }
     let openmp = openmp()?;
-    // OpenMP ends the process if the system refuses a thread; more of them than this would only wait for a core
-    let most = 4 * std::thread::available_parallelism().map_or(1, usize::from);
+    // more threads than cores, of which a container's quota may leave fewer than PyTorch counts, would wait for each other; and OpenMP ends the
+    // process if the system refuses a thread
+    let most = std::thread::available_parallelism().map_or(1, usize::from);
     Some(Exec::cpu_on(threads.min(most), Arc::new(move |count, work| run(openmp, count, work))))
 }
 

@@ -1,4 +1,4 @@
-"""SSD in operations of PyTorch, for devices that have no kernel: slower, with the same results and derivatives of any order.
+"""SSD in operations of PyTorch, where there is no kernel (float64 on CUDA, other devices): slower, with derivatives of any order.
 
 Within a chunk a step's output is a sum over the steps before it, a product of matrices; a state goes from chunk to chunk.
 """
@@ -12,8 +12,10 @@ from torch.nn.functional import pad, silu, softplus
 
 @functools.cache
 def warn(device):
-    """Says once for each kind of device that it has no kernel."""
-    warnings.warn(f"statescan: ssd has no kernel for {device} yet; operations of PyTorch compute it, slower", stacklevel=4)
+    """Says once for each kind of device that a call has no kernel there."""
+    warnings.warn(
+        f"statescan: ssd has no kernel for this call on {device}; operations of PyTorch compute it, slower", stacklevel=4
+    )
 
 
 def ssd(

@@ -69,7 +69,8 @@ pub(super) fn describe(exec: &Exec, call: &Call, outcome: &Outcome) -> serde_jso
         })).collect::<Vec<_>>(),
         "sample": outcome.part.0.iter().map(|(l, r)| (l.to_string(), json!([r.start, r.end]))).collect::<serde_json::Map<_, _>>(),
         "errors": outcome.comparisons.iter().map(|c| json!({
-            "tensor": c.name, "max_abs": c.max_abs, "relative": c.relative, "ok": c.ok, "why": text::why(c),
+            "tensor": c.name, "max_abs": text::json_number(c.max_abs), "relative": text::json_number(c.relative),
+            "ok": c.ok, "why": text::why(c),
         })).collect::<Vec<_>>(),
     })
 }
