@@ -272,6 +272,29 @@ def options_of_models(context):
     assert halo == B * (part.shape[2] + 1) * 3 * 4
 
 
+def called_modules(context):
+    """A convolution that is called, since something happens beside its weight, sees the inputs of the ranks before."""
+    cuts = ([20, 9], [1, 28], [27, 2]) if context.ranks == 2 else ([2, 1, 26], [9, 0, 20], [1, 28, 0])
+    numbers = torch.tensor([[0] * 3 + [1] * 8 + [2] * 18, [0] * 28 + [5]])
+    torch.manual_seed(6)
+    for layer, packed in ((Mamba(16), False), (Mamba2(16, d_state=8, headdim=8), False), (Mamba2(16, 8, headdim=8), True)):
+        layer.conv1d.register_forward_hook(lambda module, args, y: y * 1.5)
+        u, weights = torch.randn(2, B, 29, 16).unbind()
+        u.requires_grad_()
+        whole = layer(u, **({"seq_idx": numbers} if packed else {}))
+        wanted = torch.autograd.grad((whole * weights).sum(), [u, *layer.parameters()])
+        for lengths in cuts:
+            own = (1, sum(lengths[: context.rank]), lengths[context.rank])
+            part = u.detach().narrow(*own).requires_grad_()
+            got = layer(part, context=context, **({"seq_idx": numbers.narrow(*own)} if packed else {}))
+            found = torch.autograd.grad((got * weights.narrow(*own)).sum(), [part, *layer.parameters()])
+            found = [found[0], *(summed(gradient) for gradient in found[1:])]
+            torch.testing.assert_close(got, whole.narrow(*own), rtol=1e-4, atol=1e-4)
+            for one, other in zip(found, [wanted[0].narrow(*own), *wanted[1:]]):
+                scale = other.abs().max().item() if other.numel() else 0
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * scale)
+
+
 def failures(context):
     """Calls that do not fit together, or are wrong on one rank, raise on all of them, and the next call is none the worse."""
     rank = context.rank
@@ -344,7 +367,10 @@ def process(rank, ranks, store, bodies, answers):
     os._exit(0)
 
 
-@pytest.mark.parametrize("ranks, bodies", [(2, (identities, options_of_models, failures, silence)), (3, (identities,))])
+BODIES = [(2, (identities, options_of_models, called_modules, failures, silence)), (3, (identities, called_modules))]
+
+
+@pytest.mark.parametrize("ranks, bodies", BODIES)
 def test_ranks(ranks, bodies):
     context = multiprocessing.get_context("spawn")
     answers = context.SimpleQueue()

@@ -212,6 +212,182 @@ def test_what_cannot_be_is_refused():
             call()
 
 
+@pytest.mark.parametrize("value", [
+    ("Mamba", {"d_model": 0}),
+    ("Mamba", {"d_model": 8.0}),
+    ("Mamba", {"d_state": 0}),
+    ("Mamba", {"d_conv": 1}),
+    ("Mamba", {"d_conv": 12}),
+    ("Mamba", {"expand": 0.1}),
+    ("Mamba", {"expand": float("nan")}),
+    ("Mamba", {"dt_rank": 0}),
+    ("Mamba", {"dt_rank": "full"}),
+    ("Mamba", {"dt_min": 0}),
+    ("Mamba", {"dt_max": 1e-4}),
+    ("Mamba", {"dt_init_floor": -1.0}),
+    ("Mamba", {"dt_scale": float("inf")}),
+    ("Mamba2", {"d_model": -8}),
+    ("Mamba2", {"d_state": 0}),
+    ("Mamba2", {"d_conv": 12}),
+    ("Mamba2", {"conv_init": -1}),
+    ("Mamba2", {"expand": 1.5}),
+    ("Mamba2", {"headdim": 0}),
+    ("Mamba2", {"d_ssm": 0}),
+    ("Mamba2", {"d_ssm": 4.0}),
+    ("Mamba2", {"ngroups": 0}),
+    ("Mamba2", {"A_init_range": (1, float("inf"))}),
+    ("Mamba2", {"dt_min": -0.1}),
+    ("Mamba2", {"dt_max": float("nan")}),
+    ("Mamba2", {"dt_limit": (0.2, 0.1)}),
+    ("Mamba2", {"chunk_size": 0}),
+    ("S5", {"d_model": 0}),
+    ("S5", {"d_state": 0}),
+    ("S5", {"dt_min": 0.0}),
+    ("S5", {"dt_max": 1e-9}),
+    ("S5", {"step_rescale": float("nan")}),
+])  # fmt: skip
+def test_constructors_refuse_what_cannot_be(value):
+    kind, options = value
+    sizes = {"Mamba": {"d_model": 8}, "Mamba2": {"d_model": 8, "headdim": 4}, "S5": {"d_model": 8, "d_state": 4}}[kind]
+    with pytest.raises(ValueError, match=f"^{kind}: `{next(iter(options))}` must be"):
+        getattr(nn, kind)(**{**sizes, **options})
+
+
+def test_sizes_at_the_edge_compute():
+    for layer in (
+        nn.Mamba(1, d_state=1, d_conv=2, expand=1, dt_rank=1),
+        nn.Mamba(8, d_state=300, d_conv=8, expand=1.5, dt_min=0.1, dt_max=0.1),
+        nn.Mamba2(1, d_state=1, d_conv=2, expand=1, headdim=1, chunk_size=1),
+        nn.Mamba2(8, d_state=300, d_conv=8, expand=3, headdim=24, A_init_range=(2, 2), dt_limit=(0.1, 0.1)),
+        nn.S5(1, 1, dt_min=0.1, dt_max=0.1),
+    ):
+        y = layer(torch.randn(1, 5, layer.d_model))
+        y.sum().backward()
+        assert y.isfinite().all() and all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("default", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_types_of_parameters_are_those_of_the_origins(default, dtype):
+    own = {
+        "Mamba": {"A_log": torch.float32, "D": default},
+        "Mamba2": {"A_log": dtype or torch.float32, "D": default},
+        "S5": dict.fromkeys("ABC", torch.float32) | dict.fromkeys(["D", "log_dt"], default),
+    }
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        for layer in (nn.Mamba(WIDTH, dtype=dtype), nn.Mamba2(**MAMBA2, dtype=dtype), nn.S5(WIDTH, 4, dtype=dtype)):
+            found = {name: p.dtype for name, p in layer.named_parameters()}
+            assert found == {name: own[type(layer).__name__].get(name, dtype or default) for name in found}
+            layer.reset_parameters()
+            assert all(p.isfinite().all() for p in layer.parameters())
+            y = layer(torch.randn(1, 5, WIDTH, dtype=dtype or default))
+            assert y.dtype == (dtype or default) and y.isfinite().all()
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("conj_sym", [False, True])
+def test_s5_in_16_bits(conj_sym, dtype):
+    """With parameters of 16 bits as with the same ones in float32, but for what the result loses."""
+    layer = nn.S5(6, 4, conj_sym=conj_sym).to(dtype)
+    wide = nn.S5(6, 4, conj_sym=conj_sym)
+    wide.load_state_dict(layer.state_dict())
+    x, times = torch.randn(BATCH, SEQLEN, 6).to(dtype), torch.rand(BATCH, SEQLEN).to(dtype)
+    expected = wide(x.float(), times.float())
+    got = layer(x, times)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.float(), expected, rtol=1e-2, atol=1e-2 * expected.abs().max().item())
+    got.float().square().mean().backward()
+    expected.square().mean().backward()
+    for p, other in zip(layer.parameters(), wide.parameters()):
+        assert p.grad.dtype == dtype
+        torch.testing.assert_close(p.grad.float(), other.grad, rtol=2e-2, atol=2e-2 * other.grad.abs().max().item())
+    with torch.no_grad():
+        memory = layer.allocate_inference_cache(BATCH, SEQLEN)
+        parts = [layer(x[:, :9], times[:, :9], inference_cache=memory)]
+        parts += [layer.step(x[:, t], memory, times[:, t])[0] for t in range(9, SEQLEN)]
+    torch.testing.assert_close(torch.cat(parts, 1).float(), expected, rtol=1e-2, atol=1e-2 * expected.abs().max().item())
+
+
+def test_parameters_are_drawn_again():
+    for make in (*LAYERS.values(), lambda **more: nn.S5(6, 4)):
+        torch.manual_seed(3)
+        layer = make()
+        with torch.device("meta"):
+            empty = make()
+        empty.to_empty(device="cpu")
+        for p in empty.parameters():
+            torch.nn.init.constant_(p, torch.nan)
+        empty.reset_parameters()
+        for (name, p), other in zip(layer.named_parameters(), empty.parameters()):
+            assert p.shape == other.shape and p.dtype == other.dtype and other.isfinite().all()
+            # the same distribution: all alike, or as large on the whole
+            assert torch.equal(p, other) or other.abs().max() < 3 * p.abs().max(), name
+            for mark in ("_no_weight_decay", "_no_reinit"):
+                assert getattr(p, mark, None) == getattr(other, mark, None)
+        assert empty(torch.randn(1, 3, empty.d_model)).isfinite().all()
+
+
+def test_layers_print_their_sizes():
+    assert repr(nn.Mamba(WIDTH, d_state=4)).startswith(
+        "Mamba(\n  12, d_state=4, d_conv=4, expand=2, dt_rank=1\n  (in_proj): Linear"
+    )
+    assert "12, d_state=8, d_conv=4, expand=2, headdim=4, d_ssm=16, ngroups=1, chunk_size=256" in repr(
+        nn.Mamba2(**MAMBA2, d_ssm=16)
+    )
+    assert "(norm): RMSNorm(24, eps=1e-05, group_size=24, norm_before_gate=False)" in repr(nn.Mamba2(**MAMBA2))
+    assert repr(nn.S5(6, 4)) == "S5(6, d_state=4, discretization='zoh', conj_sym=False)"
+    assert repr(norms.RMSNorm(8)) == "RMSNorm(8, eps=1e-05, dropout_p=0.0)"
+
+
+def test_errors_name_layer_and_argument():
+    x = torch.zeros(2, 3, WIDTH)
+    first, second = nn.Mamba(WIDTH, layer_idx=0), nn.Mamba2(**MAMBA2, layer_idx=0)
+    states, others = first.allocate_inference_cache(2, 3), second.allocate_inference_cache(2, 3)
+    s5 = nn.S5(WIDTH, 4)
+    memory = SimpleNamespace(key_value_memory_dict={0: first.allocate_inference_cache(4, 3)}, seqlen_offset=0)
+    index = torch.zeros(2, 3, dtype=torch.int32)
+    for call, message in [
+        (lambda: first(x[..., 1:]), r"Mamba: `hidden_states` must have shape .* being 12, got \(2, 3, 11\)"),
+        (lambda: first(x[0]), "Mamba: `hidden_states` must have shape"),
+        (lambda: first(x.bfloat16()), "Mamba: `hidden_states` must be torch.float32, as weights are, got torch.bfloat16"),
+        (lambda: first(x.long()), "Mamba: `hidden_states` must be of a floating-point type, got torch.int64"),
+        (lambda: first(x.to("meta")), "Mamba: `hidden_states` must be on cpu, as weights are, got one on meta"),
+        (lambda: first(x, memory), "Mamba: `inference_params` must have states of 2 sequences for layer 0, got 4"),
+        (lambda: first.step(x[:, :1, 1:], *states), "Mamba: `hidden_states` must have shape"),
+        (
+            lambda: first.step(x[:, :1], others[0], states[1]),
+            r"Mamba: `conv_state` must have shape \(2, 24, 4\), got \(2, 40, 4\)",
+        ),
+        (lambda: first.step(x[:1, :1], *states), r"Mamba: `conv_state` must have shape \(1, 24, 4\)"),
+        (lambda: first.step(x[:, :1], states[0], others[1]), r"Mamba: `ssm_state` must have shape \(2, 24, 16\)"),
+        (lambda: second(x[..., 1:]), "Mamba2: `u` must have shape"),
+        (lambda: second(x.double()), "Mamba2: `u` must be torch.float32"),
+        (lambda: second(x[0], seqlen=2), r"Mamba2: `u` must have shape \(batch \* seqlen 2, d_model\), got \(3, 12\)"),
+        (lambda: second(x, seq_idx=index[:1]), r"Mamba2: `seq_idx` must have shape \(2, 3\), got \(1, 3\)"),
+        (lambda: second(x, cu_seqlens=torch.tensor([0, 3])), "Mamba2: `cu_seqlens` must have .* a batch of 2"),
+        (lambda: second.step(x[:, :1], states[0], others[1]), "Mamba2: `conv_state` must have shape"),
+        (lambda: second.step(x[:, :1], others[0], states[1]), "Mamba2: `ssm_state` must have shape"),
+        (lambda: s5(x[..., 1:]), "S5: `x` must have shape"),
+        (lambda: s5(x.long()), "S5: `x` must be of a floating-point type"),
+        (lambda: s5(x, torch.ones(2, 4)), r"S5: `integration_timesteps` must have shape \(2, 3\) or \(2, 3, 1\), got \(2, 4\)"),
+        (lambda: s5.step(x, s5.allocate_inference_cache(2, 3)), "S5: a step takes `x` of shape"),
+        (lambda: s5.step(x[:, 0], s5.allocate_inference_cache(2, 3), torch.ones(3)), "S5: `integration_timesteps` must have"),
+        (
+            lambda: s5.step(x[:, 0], s5.allocate_inference_cache(3, 3)),
+            "S5: `inference_cache` must have a state of 2 sequences, got 3",
+        ),
+        (lambda: s5(x, inference_cache=s5.allocate_inference_cache(3, 3)), "S5: `inference_cache` must have a state of 2 seq"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert second(x.bfloat16()).dtype == first(x).dtype == torch.bfloat16
+
+
 class TestNormsWithResiduals:
     @pytest.mark.parametrize("is_rms_norm", [False, True])
     def test_sums_and_norms(self, is_rms_norm):

@@ -90,16 +90,16 @@ def mamba_inner_fn(
 
     x, z = xz.chunk(2, dim=1)
     x = functions.causal_conv1d(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu", context=context)
-    projected = linear(x.transpose(1, 2), x_proj_weight)
     rank, dstate = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
     if dt_rms_weight is not None and dt_rms_weight.shape[0] != rank:
         delta_proj_weight = dt_rms_weight[:, None] * delta_proj_weight
         dt_rms_weight = dt_rms_weight.new_ones(rank)
-    delta = linear(normalized(projected[..., :rank], dt_rms_weight), delta_proj_weight).transpose(1, 2)
-    if B is None:
-        B = map_of_input(projected[..., rank : rank + dstate], B_proj_bias, b_rms_weight)
+    delta, *maps = linear(x.transpose(1, 2), x_proj_weight).split([rank] + [dstate] * ((B is None) + (C is None)), dim=-1)
+    delta = linear(normalized(delta, dt_rms_weight), delta_proj_weight).transpose(1, 2)
     if C is None:
-        C = map_of_input(projected[..., -dstate:], C_proj_bias, c_rms_weight)
+        C = map_of_input(maps.pop(), C_proj_bias, c_rms_weight)
+    if B is None:
+        B = map_of_input(maps.pop(), B_proj_bias, b_rms_weight)
     y = scan(x, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state=False, context=context)
     return linear(y.transpose(1, 2), out_proj_weight, out_proj_bias)
 

@@ -3,7 +3,11 @@
 import torch
 
 from .. import functions
+from .. import torch as framework
 from ..operations import Operation
+
+# tensors are served from the first call on, which the compiler may be looking at: it does not follow an import
+functions._served[torch.Tensor] = framework
 
 
 def has_kernel(op: Operation, tensor):

@@ -5,6 +5,8 @@ import numbers
 
 import torch
 
+from .plain import is_plain
+
 
 def _name(layer):
     return type(layer).__name__
@@ -56,30 +58,29 @@ def check_states(layer, batch, conv_state, channels, ssm_state, shape):
 
 def check_input(layer, name, x, module=None):
     """Refuses what is not (batch, seqlen, d_model), or not of the type and the device of the weights of a module."""
-    if x.dim() != 3 or x.shape[-1] != layer.d_model:
+    shape = x.shape
+    if len(shape) != 3 or shape[2] != layer.d_model:
         expected = f"shape (batch, seqlen, d_model), d_model being {layer.d_model}"
-        raise ValueError(f"{_name(layer)}: `{name}` must have {expected}, got {tuple(x.shape)}")
+        raise ValueError(f"{_name(layer)}: `{name}` must have {expected}, got {tuple(shape)}")
+    weight = None if module is None else module._parameters.get("weight")
+    if weight is not None and x.dtype == weight.dtype and x.device == weight.device:
+        return
     if not (x.is_floating_point() or x.is_complex()):
         raise ValueError(f"{_name(layer)}: `{name}` must be of a floating-point type, got {x.dtype}")
-    weight = None if module is None else module._parameters.get("weight")
-    if weight is None or (x.dtype == weight.dtype and x.device == weight.device):
-        return
-    from .plain import is_plain
-
     # what is not plain may convert by itself, as autocast does
-    if is_plain(module, torch.nn.Linear):
+    if weight is not None and is_plain(module, torch.nn.Linear):
         if x.device != weight.device:
             raise ValueError(f"{_name(layer)}: `{name}` must be on {weight.device}, as weights are, got one on {x.device}")
         if not torch.is_autocast_enabled(x.device.type):
             raise ValueError(f"{_name(layer)}: `{name}` must be {weight.dtype}, as weights are, got {x.dtype}")
 
 
-def one_step(layer, hidden_states):
+def one_step(layer, hidden_states, in_proj):
     """(batch, 1, d_model) as (batch, d_model)."""
     if hidden_states.dim() != 3 or hidden_states.shape[1] != 1:
         shape = tuple(hidden_states.shape)
         raise ValueError(f"{_name(layer)}: a step takes `hidden_states` of shape (batch, 1, d_model), got {shape}")
-    check_input(layer, "hidden_states", hidden_states, layer.in_proj)
+    check_input(layer, "hidden_states", hidden_states, in_proj)
     return hidden_states.squeeze(1)
 
 
@@ -103,3 +104,10 @@ def check_times(layer, times, shape):
     if times is not None and times.shape not in (shape, (*shape, 1)):
         expected, got = tuple(shape), tuple(times.shape)
         raise ValueError(f"{_name(layer)}: `integration_timesteps` must have shape {expected} or {(*expected, 1)}, got {got}")
+
+
+def check_memory(layer, cache, batch):
+    """Refuses S5's cache of another number of sequences."""
+    if cache is not None and cache["ssm_state"].shape[0] != batch:
+        got = cache["ssm_state"].shape[0]
+        raise ValueError(f"{_name(layer)}: `inference_cache` must have a state of {batch} sequences, got {got}")

@@ -5,49 +5,31 @@ from torch import nn
 from torch.nn.functional import silu
 
 from .. import functions
-from .plain import is_plain
-
-
-def is_plain_convolution(layer):
-    """Whether `layer.conv1d` is plain, and the depthwise causal convolution that the layer was made with."""
-    module = layer.conv1d
-    return is_plain(module, nn.Conv1d) and (
-        module.groups == module.in_channels == module.out_channels
-        and module.kernel_size[0] == layer.d_conv
-        and module.padding == (layer.d_conv - 1,)
-        and module.dilation[0] == module.stride[0] == 1
-        and module.padding_mode == "zeros"
-    )
+from .plain import plain_filters
 
 
 def convolve(layer, x, before=None, seq_idx=None, cu_seqlens=None, context=None):
     """The convolution with its activation; arguments and result as in `statescan.causal_conv1d`, `before` as `initial_states`."""
-    if is_plain_convolution(layer):
-        return functions.causal_conv1d(
-            x,
-            layer.conv1d.weight.squeeze(1),
-            layer.conv1d.bias,
-            activation="silu",
-            initial_states=before,
-            seq_idx=seq_idx,
-            cu_seqlens=cu_seqlens,
-            context=context,
-        )
+    plain = plain_filters(layer.conv1d, layer.d_conv)
+    if plain is not None:
+        (filters, bias), packing = plain, {"seq_idx": seq_idx, "cu_seqlens": cu_seqlens, "context": context}
+        return functions.causal_conv1d(x, filters.squeeze(1), bias, activation="silu", initial_states=before, **packing)
     if context is not None:
-        if x.shape[-1] == 0:
-            # there is nothing to convolve, and the other ranks wait for this one's part in the exchange
-            return x + _halo(layer, x, seq_idx, context)
         before = _halo(layer, x, seq_idx, context)
-    if seq_idx is None and cu_seqlens is None and before is None:
+        if x.shape[-1] == 0:
+            # no step sees the halo, and the other ranks wait for this one's part in the exchange of gradients
+            x, before = x + before, None
+    if seq_idx is None and cu_seqlens is None and before is None and x.shape[-1] > 0:
         return silu(_call(layer, x))
     return silu(_call_on_sequences(layer, x, before, seq_idx, cu_seqlens))
 
 
 def convolve_step(layer, x, conv_state):
     """The convolution with its activation on one step, (batch, channels), whose inputs the state takes in."""
-    if is_plain_convolution(layer):
-        module = layer.conv1d
-        return functions.causal_conv1d_update(x, conv_state, module.weight.squeeze(1), module.bias, activation="silu")
+    plain = plain_filters(layer.conv1d, layer.d_conv)
+    if plain is not None:
+        filters, bias = plain
+        return functions.causal_conv1d_update(x, conv_state, filters.squeeze(1), bias, activation="silu")
     seen = torch.cat([conv_state.to(x.dtype), x[..., None]], dim=-1)
     conv_state.copy_(seen[..., 1:])
     return silu(_call(layer, seen)[..., -1])
@@ -74,7 +56,7 @@ def _call_on_sequences(layer, x, before, seq_idx, cu_seqlens):
         number = torch.searchsorted(cu_seqlens[1:].to(steps.dtype).contiguous(), steps, right=True).expand(batch, seqlen)
         count = cu_seqlens.shape[0] - 1
     elif seq_idx is not None:
-        number = nn.functional.pad((seq_idx[:, 1:] != seq_idx[:, :-1]).cumsum(1), (1, 0))
+        number = nn.functional.pad((seq_idx[:, 1:] != seq_idx[:, :-1]).cumsum(1), (1, 0))[:, :seqlen]
         count = int(number.max()) + 1 if number.numel() > 0 else 1
     else:
         number, count = steps.new_zeros(batch, seqlen), 1

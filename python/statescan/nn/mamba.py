@@ -9,8 +9,8 @@ from torch.nn.functional import linear
 from .. import functions
 from ..compat.mamba_ssm import mamba_inner_fn
 from .checks import check_count, check_input, check_number, check_states, check_step_sizes, no_cache_of_ranks, one_step
-from .convolution import convolve, convolve_step, is_plain_convolution
-from .plain import is_plain
+from .convolution import convolve, convolve_step
+from .plain import plain_filters, plain_weights
 from .shared import (
     cached_states,
     decays,
@@ -104,7 +104,10 @@ class Mamba(nn.Module):
         without_weight_decay(self.A_log, self.D)
 
     def reset_parameters(self):
-        """Draws all parameters again as the constructor does, modules' too. Exchanged modules draw theirs, if they can."""
+        """Draws all parameters again as the constructor does, modules' too. Exchanged modules draw theirs, if they can.
+
+        Where every module's `reset_parameters` is called, this one comes behind those of its own modules.
+        """
         draw_modules_again(self)
         self._draw()
 
@@ -118,41 +121,40 @@ class Mamba(nn.Module):
         the offset is not 0, by any number of steps. States are changed in place: for use without gradients. With a `context` of
         `statescan.distributed`, which does not go with those, the sequence is this rank's slice.
         """
-        check_input(self, "hidden_states", hidden_states, self.in_proj)
+        in_proj = self.in_proj
+        check_input(self, "hidden_states", hidden_states, in_proj)
         no_cache_of_ranks(self, inference_params, context)
         if inference_params is None:
-            mix = self._by_weights if self._is_plain() else self._by_modules
-            return mix(self.in_proj(hidden_states).transpose(1, 2), context=context)
+            xz, weights = in_proj(hidden_states).transpose(1, 2), self._plain_weights()
+            return self._by_modules(xz, context=context) if weights is None else self._by_weights(xz, weights, context)
         conv_state, ssm_state = self._get_states_from_cache(inference_params, hidden_states.shape[0])
         goes_on = inference_params.seqlen_offset > 0
         if goes_on and hidden_states.shape[1] == 1:
             return self.step(hidden_states, conv_state, ssm_state)[0]
-        return self._by_modules(self.in_proj(hidden_states).transpose(1, 2), (conv_state, ssm_state), goes_on)
+        return self._by_modules(in_proj(hidden_states).transpose(1, 2), (conv_state, ssm_state), goes_on)
 
-    def _is_plain(self):
-        """Whether one function may take the weights of all modules behind the first projection."""
-        return (
-            self.use_fast_path
-            and is_plain_convolution(self)
-            and is_plain(self.x_proj, nn.Linear)
-            and self.x_proj.bias is None
-            and is_plain(self.dt_proj, nn.Linear)
-            and is_plain(self.out_proj, nn.Linear)
-        )
+    def _plain_weights(self):
+        """Weights and biases of the modules behind the first projection, where one function may take them; None otherwise."""
+        if not self.use_fast_path:
+            return None
+        projections = (plain_weights(module, nn.Linear) for module in (self.x_proj, self.dt_proj, self.out_proj))
+        found = (plain_filters(self.conv1d, self.d_conv), *projections)
+        return None if None in found or found[1][1] is not None else found
 
-    def _by_weights(self, xz, context):
+    def _by_weights(self, xz, weights, context):
         """What follows the first projection, (batch, 2 d_inner, seqlen), as one function."""
+        (filters, conv_bias), (maps, _), (steps, step_bias), (out, bias) = weights
         return mamba_inner_fn(
             xz,
-            self.conv1d.weight,
-            self.conv1d.bias,
-            self.x_proj.weight,
-            self.dt_proj.weight,
-            self.out_proj.weight,
-            self.out_proj.bias,
+            filters,
+            conv_bias,
+            maps,
+            steps,
+            out,
+            bias,
             decays(self.A_log),
             D=self.D,
-            delta_bias=self.dt_proj.bias,
+            delta_bias=step_bias,
             context=context,
         )
 
@@ -184,9 +186,10 @@ class Mamba(nn.Module):
 
     def step(self, hidden_states, conv_state, ssm_state):
         """The layer on one step, (batch, 1, d_model); both states are changed in place, and returned behind the result."""
-        hidden_states = one_step(self, hidden_states)
+        in_proj = self.in_proj
+        hidden_states = one_step(self, hidden_states, in_proj)
         check_states(self, hidden_states.shape[0], conv_state, self.d_inner, ssm_state, (self.d_inner, self.d_state))
-        x, z = self.in_proj(hidden_states).chunk(2, dim=-1)
+        x, z = in_proj(hidden_states).chunk(2, dim=-1)
         x = convolve_step(self, x, conv_state)
         dt, B, C, bias = self._maps(x)
         y = functions.selective_state_update(
@@ -197,9 +200,12 @@ class Mamba(nn.Module):
     def _maps(self, x):
         """Step sizes, input and output maps, and the bias that the scan adds to the step sizes, which a module adds itself."""
         dt, B, C = self.x_proj(x).split([self.dt_rank, self.d_state, self.d_state], dim=-1)
-        if is_plain(self.dt_proj, nn.Linear):
-            return linear(dt, self.dt_proj.weight), B, C, self.dt_proj.bias
-        return self.dt_proj(dt), B, C, None
+        module = self.dt_proj
+        plain = plain_weights(module, nn.Linear)
+        if plain is None:
+            return module(dt), B, C, None
+        weight, bias = plain
+        return linear(dt, weight), B, C, bias
 
     def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs):
         """States of zeros: the convolution's, (batch, d_inner, d_conv), and the scan's, (batch, d_inner, d_state)."""

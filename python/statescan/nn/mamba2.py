@@ -18,8 +18,8 @@ from .checks import (
     no_cache_of_ranks,
     one_step,
 )
-from .convolution import convolve, convolve_step, is_plain_convolution
-from .plain import is_plain
+from .convolution import convolve, convolve_step
+from .plain import is_plain, plain_filters, plain_weights
 from .shared import (
     cached_states,
     decays,
@@ -151,7 +151,10 @@ class Mamba2(nn.Module):
         without_weight_decay(self.dt_bias, self.A_log, self.D)
 
     def reset_parameters(self):
-        """Draws all parameters again as the constructor does, modules' too. Exchanged modules draw theirs, if they can."""
+        """Draws all parameters again as the constructor does, modules' too. Exchanged modules draw theirs, if they can.
+
+        Where every module's `reset_parameters` is called, this one comes behind those of its own modules.
+        """
         draw_modules_again(self)
         self._draw()
 
@@ -195,8 +198,10 @@ class Mamba2(nn.Module):
         if seq_idx is None and cu_seqlens is not None:
             steps = torch.arange(u.shape[1], device=u.device)
             seq_idx = torch.searchsorted(cu_seqlens[1:-1].to(steps.dtype).contiguous(), steps, right=True)[None].int()
-        mix = self._by_weights if self._is_plain() else self._by_modules
-        return mix(self.in_proj(u), seq_idx=seq_idx, context=context)
+        projected, weights = self.in_proj(u), self._plain_weights()
+        if weights is None:
+            return self._by_modules(projected, seq_idx=seq_idx, context=context)
+        return self._by_weights(projected, weights, seq_idx, context)
 
     def _scan_with_states(self, u, seq_idx, cu_seqlens, inference_params):
         """The layer from the states of a cache, which are changed."""
@@ -210,36 +215,43 @@ class Mamba2(nn.Module):
             return self.step(u, *states)[0]
         return self._by_modules(self.in_proj(u), states, goes_on, seq_idx=seq_idx)
 
-    def _is_plain(self):
-        """Whether one function may take the weights of all modules behind the first projection."""
-        if not (self.use_mem_eff_path and is_plain_convolution(self) and is_plain(self.out_proj, nn.Linear)):
-            return False
-        if not self.rmsnorm:
-            return True
-        groups = (self.norm.group_size or self.d_ssm) * self.ngroups if is_plain(self.norm, RMSNorm) else None
-        return groups == self.d_ssm
+    def _plain_weights(self):
+        """Weights and biases of the modules behind the first projection, where one function may take them; None otherwise."""
+        if not self.use_mem_eff_path:
+            return None
+        found = plain_filters(self.conv1d, self.d_conv), plain_weights(self.out_proj, nn.Linear)
+        if None in found or not self.rmsnorm:
+            return None if None in found else (*found, None)
+        norm = self.norm
+        groups = (norm.group_size or self.d_ssm) * self.ngroups if is_plain(norm, RMSNorm) else None
+        return (*found, norm) if groups == self.d_ssm else None
 
-    def _by_weights(self, projected, seq_idx, context):
+    def _by_weights(self, projected, weights, seq_idx, context):
         """What follows the first projection as one function."""
-        norm = self.norm if self.rmsnorm else None
+        (filters, conv_bias), (out, bias), norm = weights
+        of_norm = {}
+        if norm is not None:
+            of_norm = {
+                "rmsnorm_weight": norm.weight,
+                "rmsnorm_eps": norm.eps,
+                "norm_before_gate": norm.norm_before_gate,
+            }
         return mamba_split_conv1d_scan_combined(
             projected,
-            self.conv1d.weight.squeeze(1),
-            self.conv1d.bias,
+            filters.squeeze(1),
+            conv_bias,
             self.dt_bias,
             decays(self.A_log),
             self._skips(),
             self.chunk_size,
             seq_idx=seq_idx,
             dt_limit=self.dt_limit,
-            rmsnorm_weight=None if norm is None else norm.weight,
-            rmsnorm_eps=1e-6 if norm is None else norm.eps,
-            outproj_weight=self.out_proj.weight,
-            outproj_bias=self.out_proj.bias,
+            outproj_weight=out,
+            outproj_bias=bias,
             headdim=None if self.D_has_hdim else self.headdim,
             ngroups=self.ngroups,
-            norm_before_gate=False if norm is None else norm.norm_before_gate,
             context=context,
+            **of_norm,
         )
 
     def _by_modules(self, projected, states=None, goes_on=False, **sequences):
@@ -276,10 +288,11 @@ class Mamba2(nn.Module):
 
     def step(self, hidden_states, conv_state, ssm_state):
         """The layer on one step, (batch, 1, d_model); both states are changed in place, and returned behind the result."""
-        hidden_states = one_step(self, hidden_states)
+        in_proj = self.in_proj
+        hidden_states = one_step(self, hidden_states, in_proj)
         shape = (self.nheads, self.headdim, self.d_state)
         check_states(self, hidden_states.shape[0], conv_state, self.d_convolved, ssm_state, shape)
-        unit, z, xBC, dt = self._split(self.in_proj(hidden_states))
+        unit, z, xBC, dt = self._split(in_proj(hidden_states))
         x, B, C = self._parts(convolve_step(self, xBC, conv_state))
         # what a head has once is expanded, without a copy
         skips = self._skips() if self.D_has_hdim else self.D[:, None].expand(-1, self.headdim)

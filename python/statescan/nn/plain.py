@@ -5,15 +5,11 @@ and wrappers of other packages, and weights that are computed, packed or somewhe
 """
 
 from torch import Tensor
-from torch.nn import Conv1d, Linear, Parameter
+from torch.nn import Conv1d, Parameter
 from torch.nn.modules.module import _has_any_global_hook
 
-from ..compat.norms import RMSNorm
-
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_PARAMETERS = {Linear: {"weight", "bias"}, Conv1d: {"weight", "bias"}, RMSNorm: {"weight", "bias"}}
 # functional calls put tensors in the place of parameters; subclasses are packed, or in parts on several devices
-_ORDINARY = (Parameter, Tensor, type(None))
+_ORDINARY = (Parameter, Tensor)
 
 
 def is_plain(module, kind):
@@ -21,13 +17,32 @@ def is_plain(module, kind):
     a call. `kind` is that class: `torch.nn.Linear`, `torch.nn.Conv1d` or the gated `RMSNorm`."""
     if type(module) is not kind or "forward" in module.__dict__ or _has_any_global_hook():
         return False
-    for hooks in _HOOKS:
-        if module.__dict__[hooks]:
-            return False
-    parameters = module._parameters
-    if parameters.keys() != _PARAMETERS[kind]:
+    if module._forward_pre_hooks or module._forward_hooks or module._backward_pre_hooks or module._backward_hooks:
         return False
-    for parameter in parameters.values():
-        if type(parameter) not in _ORDINARY:
-            return False
-    return True
+    parameters = module._parameters
+    if len(parameters) != 2 or type(parameters.get("weight")) not in _ORDINARY:
+        return False
+    bias = parameters.get("bias", module)
+    return bias is None or type(bias) in _ORDINARY
+
+
+def plain_weights(module, kind):
+    """The weight and the bias of a module that is plain; None for another one."""
+    if not is_plain(module, kind):
+        return None
+    parameters = module._parameters
+    return parameters["weight"], parameters["bias"]
+
+
+def plain_filters(module, width):
+    """The filters, (dim, 1, width), and the bias of a plain causal depthwise convolution; None for another module."""
+    found = plain_weights(module, Conv1d)
+    if found is None or not (
+        module.groups == module.in_channels == module.out_channels
+        and module.kernel_size[0] == width
+        and module.padding == (width - 1,)
+        and module.dilation[0] == module.stride[0] == 1
+        and module.padding_mode == "zeros"
+    ):
+        return None
+    return found

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from .. import functions
-from .checks import check_count, check_input, check_number, check_step_sizes, check_times, no_cache_of_ranks
+from .checks import check_count, check_input, check_memory, check_number, check_step_sizes, check_times, no_cache_of_ranks
 
 
 def _hippo(size):
@@ -20,7 +20,7 @@ def _hippo(size):
 
 def _wide(tensor):
     """A tensor in float32 or better: complex numbers have no smaller parts."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 class S5(nn.Module):
@@ -110,6 +110,7 @@ class S5(nn.Module):
         no_cache_of_ranks(self, inference_cache, context)
         check_input(self, "x", x)
         check_times(self, integration_timesteps, x.shape[:2])
+        check_memory(self, inference_cache, x.shape[0])
         A, B, C, dt = self._continuous()
         steps, decay_steps = dt, None
         if integration_timesteps is not None:
@@ -145,6 +146,7 @@ class S5(nn.Module):
             expected = f"(batch, 1, d_model) or (batch, d_model), d_model being {self.d_model}"
             raise ValueError(f"S5: a step takes `x` of shape {expected}, got {tuple(x.shape)}")
         check_times(self, integration_timesteps, x.shape[:1])
+        check_memory(self, inference_cache, x.shape[0])
         A, B, C, dt = (inference_cache[name] for name in ("A", "B_tilde", "C_tilde", "dt"))
         decay_steps = None
         if integration_timesteps is not None:
