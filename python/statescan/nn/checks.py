@@ -71,7 +71,8 @@ def check_input(layer, name, x, module=None):
     if weight is not None and is_plain(module, torch.nn.Linear):
         if x.device != weight.device:
             raise ValueError(f"{_name(layer)}: `{name}` must be on {weight.device}, as weights are, got one on {x.device}")
-        if not torch.is_autocast_enabled(x.device.type):
+        kind = x.device.type
+        if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
             raise ValueError(f"{_name(layer)}: `{name}` must be {weight.dtype}, as weights are, got {x.dtype}")
 
 

@@ -139,7 +139,11 @@ class Mamba(nn.Module):
             return None
         projections = (plain_weights(module, nn.Linear) for module in (self.x_proj, self.dt_proj, self.out_proj))
         found = (plain_filters(self.conv1d, self.d_conv), *projections)
-        return None if None in found or found[1][1] is not None else found
+        if None in found:
+            return None
+        # the function has no place for a bias of `x_proj`, which an exchanged one may have
+        _, (_, bias), *_ = found
+        return found if bias is None else None
 
     def _by_weights(self, xz, weights, context):
         """What follows the first projection, (batch, 2 d_inner, seqlen), as one function."""

@@ -33,7 +33,7 @@ class S5(nn.Module):
         dt_min, dt_max: step sizes before training.
         step_rescale: multiplies step sizes.
         use_fast_path: taken as the origin takes it; there is one way here.
-        dtype: taken as the origin takes it: parameters are float32, complex ones with a last axis of 2.
+        dtype: taken as the origin takes it: A, B and C are float32, with a last axis of 2, D and log_dt of the default type.
     """
 
     def __init__(

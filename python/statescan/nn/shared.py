@@ -16,7 +16,7 @@ def draw_step_bias(bias, dt_min, dt_max, dt_init_floor):
 
 
 def draw_modules_again(layer):
-    """Calls `reset_parameters` of the modules that have it; what others stand in the place of modules keep their values."""
+    """Calls `reset_parameters` of the modules that have it; those that do not keep their values."""
     for module in layer.children():
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()
