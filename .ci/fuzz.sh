@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ten seconds of fuzzing for each target, with the address sanitizer; needs a nightly toolchain and cargo-fuzz.
+# Fuzzing, ten seconds for each target unless STATESCAN_FUZZ_SECONDS says otherwise, with the address sanitizer; needs a nightly toolchain and cargo-fuzz.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ fuzz() {
   local log
   log=$(mktemp)
   RUST_BACKTRACE=0 rustup run nightly cargo fuzz run "${build[@]}" "$1" -- \
-    -max_total_time=10 -rss_limit_mb=4096 -verbosity=0 -print_final_stats=1 >"$log" 2>&1 && tail -n 5 "$log" && return
+    -max_total_time="${STATESCAN_FUZZ_SECONDS:-10}" -rss_limit_mb=4096 -verbosity=0 -print_final_stats=1 >"$log" 2>&1 && tail -n 5 "$log" && return
   grep --max-count 1 --after-context 25 -E 'ERROR|panicked|^error' "$log" || true
   tail -n 25 "$log"
   return 1
