@@ -1,5 +1,7 @@
 //! What the benchmarks measure: every pass of every operation at one small shape, with the arguments that a model would give.
 
+pub mod targets;
+
 use statescan::Exec;
 use statescan::ops::Operation;
 use statescan_cases::Result;

@@ -169,7 +169,7 @@ impl Call {
         self.inputs.iter().map(|i| i.buffer.shape().iter().product::<usize>() * i.buffer.dtype().size()).sum()
     }
 
-    /// The storage type of the argument that varies along the sequence: what the call counts as.
+    /// The storage type of the argument that varies along the sequence, which gives the whole call its type.
     pub fn dtype(&self) -> DType {
         self.inputs
             .iter()

@@ -58,13 +58,7 @@ pub(crate) fn time(duration: Duration) -> String {
 
 /// Three significant figures.
 pub(crate) fn figure(value: f64) -> String {
-    match value.abs() {
-        v if v >= 99.5 => format!("{value:.0}"),
-        v if v >= 9.95 => format!("{value:.1}"),
-        v if v >= 0.995 => format!("{value:.2}"),
-        v if v >= 0.0995 => format!("{value:.3}"),
-        _ => format!("{value:.4}"),
-    }
+    statescan_cases::measure::significant(value)
 }
 
 /// A number for JSON, which has no infinity.

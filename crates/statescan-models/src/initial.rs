@@ -13,7 +13,7 @@ pub(crate) fn initial(config: &Config, name: &str, shape: &[usize], random: &mut
         "A_log" => (0..len).map(|i| ((i % config.dstate + 1) as f32).ln()).collect(),
         "D" => vec![1.0; len],
         "dt_proj.bias" | "dt_bias" => (0..len).map(|_| random.step_bias() as f32).collect(),
-        // blocks add up: each is smaller, the more there are
+        // the results of all blocks are added, so that each must be smaller, the more blocks there are
         "out_proj.weight" => uniform((fan_in * config.layers as f64).sqrt().recip()),
         part if part.ends_with(".bias") => vec![0.0; len],
         part if part.contains("norm") => vec![1.0; len],

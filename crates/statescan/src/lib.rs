@@ -115,3 +115,7 @@ pub use tensor::{DType, Device, Tensor, View, ViewMut};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+struct Guide;

@@ -1,14 +1,50 @@
 //! The time that passes take on another device than the CPU, by its own clock.
 
 use crate::call::{Call, Input};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::measure::measured::Measured;
 use crate::memory::{self, CotangentKind, Limits};
 use crate::on_device::OnDevice;
 use crate::ops;
 use statescan::Exec;
-use statescan::cuda::{Graph, elapsed};
+use statescan::cuda::{Ceilings, Graph, elapsed};
 use statescan::tensor::Tensor;
 use std::time::Duration;
+
+/// What the device can do at most, in words.
+pub fn rates(exec: &Exec, ceilings: &Ceilings) -> String {
+    let Ceilings { bytes, flops, exps } = ceilings;
+    format!("{}: copy {bytes:.0} GB/s, multiply-add {flops:.0} GFLOP/s, exp {exps:.0} G/s", exec.device())
+}
+
+/// Why an operation has no kernel on a device, if that is what an error says.
+pub fn missing(error: &Error) -> Option<&'static str> {
+    let Error::Op { error, .. } = error else { return None };
+    match &**error {
+        statescan::Error::Unavailable { why, .. } => Some(why),
+        _ => None,
+    }
+}
+
+/// What of a pass is not within the bounds of the oracle, in words.
+///
+/// # Errors
+/// Those of the operation.
+pub fn wrong(exec: &Exec, call: &Call, backward: bool) -> Result<Vec<String>> {
+    let off = Measured::new(call.clone())?.check_passes(exec, backward)?;
+    Ok(off.iter().map(|c| format!("{} is off by {:.1e}", c.name, c.max_abs)).collect())
+}
+
+/// The time of a pass, or of one of its kernels, and the bytes of the pass.
+///
+/// # Errors
+/// Those of the operation.
+pub fn time(exec: &Exec, call: &Call, backward: bool, kernel: Option<&str>) -> Result<(Duration, usize)> {
+    let mut copies = copies(exec, call, backward)?;
+    let time = median(exec, &mut copies, backward, kernel)?;
+    let bytes = if backward { copies[0].backward_bytes() } else { copies[0].forward_bytes() };
+    Ok((time, bytes))
+}
 
 /// The time that the device takes for a pass, or for one of its kernels: the median of some launches of a graph that repeats it, over copies of
 /// the call that take turns, so that no cache holds what comes next.

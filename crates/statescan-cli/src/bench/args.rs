@@ -31,12 +31,6 @@ pub struct BenchArgs {
     /// One shape for each operation and shorter measurements
     #[arg(long)]
     pub quick: bool,
-    /// Measure what this project wants to reach, one line each; the exit status is 1 if something is missed
-    #[arg(long, conflicts_with_all = ["threads", "dtype", "level"])]
-    pub targets: bool,
-    /// With `--targets`: only lines whose first column has one of these texts
-    #[arg(long, value_name = "LIST", value_delimiter = ';', requires = "targets")]
-    pub rows: Vec<String>,
     /// Numbers of threads to time; 1 and one for each core if not given
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub threads: Vec<usize>,

@@ -2,35 +2,19 @@
 
 use super::args::BenchArgs;
 use super::row::{Place, Row, columns, grid, progress};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use statescan::Exec;
 use statescan::cuda::Ceilings;
 use statescan_cases::call::Call;
-use statescan_cases::measure::device::{copies, median};
-use statescan_cases::measure::measured::Measured;
+use statescan_cases::measure::device::{missing, rates, time, wrong};
 use statescan_cases::ops;
 use statescan_cases::samples;
 use statescan_cases::work::{self, Work};
 use std::time::Duration;
 
 /// The least time in nanoseconds that so much work can take: memory, multiply-adds and exponentials go on beside each other.
-pub(super) fn floor(ceilings: &Ceilings, work: &Work, bytes: usize) -> f64 {
+fn floor(ceilings: &Ceilings, work: &Work, bytes: usize) -> f64 {
     (bytes as f64 / ceilings.bytes).max(work.flops / ceilings.flops).max(work.exps / ceilings.exps)
-}
-
-/// What the device can do at most, in words.
-pub(super) fn rates(exec: &Exec, ceilings: &Ceilings) -> String {
-    let Ceilings { bytes, flops, exps } = ceilings;
-    format!("{}: copy {bytes:.0} GB/s, multiply-add {flops:.0} GFLOP/s, exp {exps:.0} G/s", exec.device())
-}
-
-/// Why an operation has no kernel on a device, if that is what an error says.
-pub(super) fn missing(error: &Error) -> Option<&'static str> {
-    let Error::Case(statescan_cases::Error::Op { error, .. }) = error else { return None };
-    match &**error {
-        statescan::Error::Unavailable { why, .. } => Some(why),
-        _ => None,
-    }
 }
 
 /// Runs the command.
@@ -77,22 +61,8 @@ pub(super) fn run(args: &BenchArgs, exec: &Exec) -> Result<u8> {
 }
 
 /// A pass of a call: what is off, its time, its bytes.
-fn checked_time(exec: &Exec, call: &Call, backward: bool) -> Result<(Vec<String>, Duration, usize)> {
+fn checked_time(exec: &Exec, call: &Call, backward: bool) -> statescan_cases::Result<(Vec<String>, Duration, usize)> {
     let wrong = wrong(exec, call, backward)?;
     let (time, bytes) = time(exec, call, backward, None)?;
     Ok((wrong, time, bytes))
-}
-
-/// What is not within the bounds of the oracle.
-pub(super) fn wrong(exec: &Exec, call: &Call, backward: bool) -> Result<Vec<String>> {
-    let off = Measured::new(call.clone())?.check_passes(exec, backward)?;
-    Ok(off.iter().map(|c| format!("{} is off by {:.1e}", c.name, c.max_abs)).collect())
-}
-
-/// The time of a pass, or of one of its kernels, and the bytes of the pass.
-pub(super) fn time(exec: &Exec, call: &Call, backward: bool, kernel: Option<&str>) -> Result<(Duration, usize)> {
-    let mut copies = copies(exec, call, backward)?;
-    let time = median(exec, &mut copies, backward, kernel)?;
-    let bytes = if backward { copies[0].backward_bytes() } else { copies[0].forward_bytes() };
-    Ok((time, bytes))
 }

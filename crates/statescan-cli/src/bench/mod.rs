@@ -1,21 +1,18 @@
 //! `bench`: the operations at shapes of real models, and whole models. Each case of an operation is checked against the oracle before it is timed.
 
 mod args;
-mod ceilings;
 mod device;
 mod host;
 mod model;
 mod model_device;
 mod row;
-mod targets;
-mod turns;
 
 use crate::error::{Error, Result};
 use crate::exec::cuda_device;
 pub use args::BenchArgs;
 use statescan::Exec;
 
-/// Runs the command: 1 if a check fails or a target is missed.
+/// Runs the command: 1 if a check fails.
 ///
 /// # Errors
 /// Unknown names; those of the operations.
@@ -26,9 +23,6 @@ pub fn bench(args: &BenchArgs) -> Result<u8> {
     if !args.size.is_empty() {
         let got = args.op.clone().unwrap_or_else(|| "nothing".into());
         return Err(Error::Usage { option: "the work of --size", expected: "model", got });
-    }
-    if args.targets {
-        return targets::run(args);
     }
     match cuda_device(&args.device)? {
         Some(ordinal) => device::run(args, &Exec::cuda(ordinal)?),

@@ -2,18 +2,18 @@
 //! to read, prefill with the products of its projections by the `gemm` crate; on a GPU see `model_device.rs`.
 
 use super::args::{BenchArgs, Size};
-use super::ceilings::{projections, read};
 use super::model_device::Bench;
 use super::row::progress;
-use super::turns::{fastest, take};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exec::{cuda_device, level, threads};
 use crate::text;
 use clap::ValueEnum;
 use serde_json::json;
 use statescan::tensor::Device;
 use statescan::{DType, Exec, Level};
+use statescan_cases::measure::ceilings::{projections, read};
 use statescan_cases::measure::median::middle;
+use statescan_cases::measure::turns::{fastest, take};
 use statescan_models::{Config, Model};
 use std::time::Duration;
 
@@ -57,9 +57,6 @@ pub(super) struct Row {
 
 /// Runs the command.
 pub(super) fn run(args: &BenchArgs) -> Result<u8> {
-    if args.targets {
-        return Err(Error::Usage { option: "the work of --targets", expected: "operations", got: NAME.into() });
-    }
     let sizes = if args.size.is_empty() { Size::value_variants() } else { &args.size };
     let sizes = if args.quick && args.size.is_empty() { &sizes[..1] } else { sizes };
     let dtypes: Vec<DType> = match args.dtype.is_empty() {
@@ -103,14 +100,14 @@ fn measure(size: Size, dtype: DType, model: &Model, exec: &Exec, quick: bool) ->
         Row { size: size.name(), dtype, device: Device::Cpu, threads, pass, tokens, floor, time, share }
     };
     let prompt: Vec<u32> = (0..PROMPT as u32).map(|i| i * 7919 % VOCAB as u32).collect();
-    let mut prefill = || Ok(model.prefill(exec, &prompt, &mut model.state()).map(drop)?);
+    let mut prefill = || -> Result<()> { Ok(model.prefill(exec, &prompt, &mut model.state()).map(drop)?) };
     let mut floor = projections(PROMPT, &shapes(model.config()), threads);
-    let prefill = fastest(take(budget, threads, [&mut prefill, &mut floor], |times| times)?).collect();
+    let prefill = fastest(take(budget, threads, [&mut prefill, &mut || Ok(floor())], |times| times)?).collect();
 
     let mut state = model.state();
-    let mut decode = || Ok(model.step(exec, 1, &mut state).map(drop)?);
+    let mut decode = || -> Result<()> { Ok(model.step(exec, 1, &mut state).map(drop)?) };
     let mut floor = read(model.bytes_per_step(), threads);
-    let decode = fastest(take(budget, threads, [&mut decode, &mut floor], |times| times)?).collect();
+    let decode = fastest(take(budget, threads, [&mut decode, &mut || Ok(floor())], |times| times)?).collect();
     Ok([row("prefill", PROMPT, "gemm", prefill), row("decode", 1, "reading", decode)])
 }
 

@@ -46,7 +46,7 @@ impl Exp2 for pulp::Scalar {
     fn exp2_product_f32<const BOUNDED: bool>(self, a: f32, b: f32) -> f32 {
         let mut x = a * b;
         if !BOUNDED {
-            // integers, so that r is 0 there, the polynomial exactly 1, and the sum of bits that of 0 and of infinity
+            // the bounds are integers: there r is 0 and the polynomial exactly 1, so that the bits add up to those of 0 and of infinity
             x = x.clamp(-127.0, 128.0);
         }
         let t = x + ROUND;
@@ -103,7 +103,7 @@ pub(super) mod x86 {
             if BOUNDED {
                 return pulp::cast(avx._mm256_mul_ps(p, self.power(avx._mm256_castps_si256(t))));
             }
-            // next to overflow the power alone may be infinite: half of it, and the product twice
+            // just below overflow the power alone may be infinite, so half of the power is taken, and the product doubled
             let above = avx._mm256_cmp_ps::<_CMP_GT_OQ>(t, splat(ROUND_8));
             let octave = avx2._mm256_and_si256(avx._mm256_castps_si256(above), avx._mm256_set1_epi32(8));
             let product = avx._mm256_mul_ps(p, self.power(avx2._mm256_sub_epi32(avx._mm256_castps_si256(t), octave)));

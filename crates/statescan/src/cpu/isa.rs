@@ -233,7 +233,7 @@ mod x86 {
             let (f, x) = (self.avx512f, pulp::cast(x));
             let r = f._mm512_rcp14_ps(x);
             let rest = f._mm512_fnmadd_ps(x, r, f._mm512_set1_ps(1.0));
-            // of infinity times 0 the minimum takes its second operand, and the result stays 0
+            // infinity times 0 is NaN; the minimum then takes its second operand, and the result stays 0
             let rest = f._mm512_min_ps(rest, f._mm512_set1_ps(1.0));
             pulp::cast(f._mm512_fmadd_ps(r, rest, r))
         }

@@ -82,7 +82,7 @@ impl Level {
     /// Runs a kernel compiled for this level; a level that the processor lacks runs as scalar code.
     pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            // fuzzing is with one width of vectors, and needs AVX2: kernels with all the sanitizer's checks take minutes to build
+            // a fuzzing build has kernels for AVX2 alone, because kernels with all the sanitizer's checks take minutes to build
             #[cfg(all(target_arch = "x86_64", not(fuzzing)))]
             Level::Avx512 => {
                 if let Some(token) = pulp::x86::V4::try_new() {

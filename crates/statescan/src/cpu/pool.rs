@@ -150,7 +150,7 @@ impl Shared {
             if let Err(panic) = outcome {
                 state.panic.get_or_insert(panic);
             }
-            // what the work has written is visible to whoever sees the number
+            // Release: a thread that reads this count sees what the work has written
             if self.running.fetch_sub(1, Ordering::Release) == 1 {
                 self.left.notify_one();
             }

@@ -77,7 +77,7 @@ struct Largest {
     const u32 bits = __float_as_uint(v);
     seen = max(seen, bits + bits + 0x01000000u);
   }
-  // of all threads of a warp
+  // Makes the largest of all threads of a warp known to each.
   DEVICE void join_warp() { asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(seen)); }
   DEVICE f32 scale() const {
     constexpr u32 LOW = 127 - 40, HIGH = 127 + 40;   // products of three are finite

@@ -69,7 +69,7 @@ fn few_channels_of_every_type_and_number() {
 
 #[test]
 fn long_rows_are_walked_in_windows() {
-    // of 1024 steps, with as many ranges of channels and states
+    // windows have 1024 steps here, and ranges of channels as many states
     everywhere(Case::new(DType::F32, 1, 260, 1030, 16, GATE | SKIP | BIAS | SOFTPLUS | INITIAL));
     everywhere(Case { complex: true, ..Case::new(DType::F32, 2, 130, 1030, 8, REVERSE | SKIP) });
 }

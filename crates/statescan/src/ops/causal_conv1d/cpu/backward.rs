@@ -44,7 +44,7 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targe
         );
     });
     drop(parts);
-    // of all blocks, for each group
+    // the sums of all blocks, for each group
     let mut totals = vec![0.0; plan.blocks * chunk];
     add_up(&mut totals, partial.chunks((plan.blocks * chunk).max(1)));
     for (d, sums) in totals.chunks(SUMS).enumerate().take(problem.dim) {

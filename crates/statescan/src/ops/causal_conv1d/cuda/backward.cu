@@ -44,7 +44,7 @@ DEVICE void load_part(const BackwardParams& p, const Piece& piece, Around& u, Fr
 template <bool MARKED>
 DEVICE void forwards(const BackwardParams& p, const Piece& piece, const Filter& filter, const Window& marks, const Around& u,
                      f32 (&sums)[CHANNELS][SUMS], From& by_sum) {
-  // of the piece's own steps those that exist
+  // how many of the slice's own steps exist
   const int valid = min(piece.after, STEPS);
   walk<MARKED, LEAD>(p.conv, piece, marks, u, [&](int i, const f32 (&past)[CHANNELS][PAST]) {
     if (i < PAST) return;

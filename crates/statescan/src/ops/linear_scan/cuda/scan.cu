@@ -159,7 +159,7 @@ DEVICE void load_past(Field (&past)[ITEMS], const Params& p, const H* h, Field b
   }
 }
 
-// Numbers of segments; memory of f32 need not be aligned for pairs.
+// The numbers that segments leave. They are read one by one, since memory of f32 need not be aligned for pairs.
 struct End {
   f32* at;
 
@@ -217,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) linear_scan
     Step all = {items.a[0], items.b[0]};
 #pragma unroll
     for (int i = 1; i < ITEMS; i++) all = Step{items.a[i], items.b[i]}.after(all);
-    // of this lane and those before it in the group, then of those alone
+    // first the steps of this lane and of the lanes before it in the group, then those of the lanes before it
 #pragma unroll
     for (int by = 1; by < GROUP; by *= 2) {
       const Step earlier = {shuffle_up(all.decay, by), shuffle_up(all.input, by)};

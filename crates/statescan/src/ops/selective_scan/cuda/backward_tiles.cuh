@@ -19,7 +19,7 @@ typedef RawTile<DY, DY_COPY, CHANNELS, STEPS, THREADS, DENSE> DyTile;
 constexpr bool ENDS = PASS == Pass::Ends;        // neither x nor B matters for the gradient of the state
 constexpr bool READS_B = B_VARIES && !ENDS;
 constexpr int MAPS = (B_VARIES && HAS_DB) + (C_VARIES && HAS_DC);
-constexpr int SUMMED_BYTES = 4 * PADDED * PARTS * LINE_PITCH;   // of one map of one warp
+constexpr int SUMMED_BYTES = 4 * PADDED * PARTS * LINE_PITCH;   // the sums of one map of one warp
 constexpr int C_SUMMED = B_VARIES && HAS_DB ? SUMMED_BYTES : 0;   // those of C among them
 constexpr int SAVED_AT = PLANES * PLANE_BYTES;
 constexpr int B_MAP_AT = SAVED_AT + (ENDS ? 0 : CHECKPOINT / SPAN * WIDTH * STATES * THREADS * int(sizeof(Field)));
@@ -137,7 +137,7 @@ struct Block {
   const Params& p;
   const Work& w;
   char* shared;
-  const f32 *skips, *biases;   // of its channels
+  const f32 *skips, *biases;   // those of the block's channels
 };
 
 // From a tile as it is stored to what sweeps read.

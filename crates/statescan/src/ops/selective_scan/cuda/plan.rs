@@ -164,7 +164,7 @@ impl Plan {
         let channels_in_all = shape.channels().saturating_mul(segments);
         let lanes = shape.lanes(channels_in_all, numbers);
         let per_lane = states.div_ceil(lanes);
-        // threads with few states are many, which one block keeps together; of others two blocks take turns
+        // with few states a thread the threads are many, and one block holds them; with more states two blocks share a multiprocessor
         let light = per_lane <= 2 && !heavy;
         let most_channels = (if light { 384 } else { 128 } / lanes).max(1);
         // as many channels for each multiprocessor, in blocks of one size and whole warps

@@ -37,7 +37,7 @@ DEVICE f32 slope_of(const Inputs& p, f32 dt, const f32* biases, int channel) {
 // What a block works on.
 struct Work {
   int row, batch;        // where states lie, where steps lie
-  int block;             // of a row
+  int block;             // which block of the row
   int first;             // channel
   int channels;
   i64 start, end;        // steps

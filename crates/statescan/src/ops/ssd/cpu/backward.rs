@@ -354,7 +354,7 @@ impl<T: Real> Job<'_, '_, T> {
         let (by_exponent, by_dt) = (by_exponent.slice(head * CHUNK, len), by_dt.slice(head * CHUNK, len));
         let (read_dot, written_dot) = (read_dot.slice(head * len, len), written_dot.slice(head * len, len));
         let (to_end, weight) = (own.to_end.slice(0, len), own.weight.slice(0, len));
-        // from the state before the chunk to every later output and to the end
+        // the decay acts on every path from the state before the chunk to a later output or to the end
         let mut after = chunk.total(head) * first;
         for t in (0..len).rev() {
             after = after + read_dot[t];

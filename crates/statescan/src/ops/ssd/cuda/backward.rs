@@ -78,7 +78,7 @@ impl Layout {
             len = len.saturating_add(size.next_multiple_of(4));
             start
         };
-        // of packed sequences there are as many terms as blocks, and as many slots as they may need
+        // packed sequences have as many terms as blocks, and as many slots as they may need
         let (chunks, packed) = (tiles.chunks(p.seqlen), plan.fused.and_then(|_| packed::Plan::new(p)));
         let of_slots = p.batch * packed.map_or(chunks, |packed| packed.slots.max(chunks)) * p.nheads;
         let heads = p.batch * plan.fused.map_or(chunks, |_| fused::chunks(p).max(chunks)) * p.nheads;

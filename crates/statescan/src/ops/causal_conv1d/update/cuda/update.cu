@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_update(const
   STATE* const state = at<STATE>(p.state, slot, channel);
   const X* const x = at<X>(p.x, row, channel);
   const i64 step = p.state.stride[2];
-  i64 next = 0;            // of a circular buffer
+  i64 next = 0;            // where a circular buffer is written next
   if constexpr (CIRCULAR) {
     next = i64(*at<SEEN>(p.seen, row)) % p.length;
     if (next < 0) next += p.length;

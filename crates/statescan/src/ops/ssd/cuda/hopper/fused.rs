@@ -239,7 +239,7 @@ impl Fused {
         let (Some(states_map), Some(gradients_map)) = (slots(places.states)?, slots(places.gradients)?) else { return Ok(None) };
         let parts = half.map_or_else(Parts::default, |(_, parts)| parts);
         let [dx_parts, dz_parts] = [parts.x, parts.z].map(|at| Strided::dense(at, [p.seqlen, p.nheads, p.headdim]));
-        // of three axes, the last one of which is a head's
+        // these have three axes: the third has one element, so that strides name a head as above
         let [ddt_parts, ddt_a_parts] = [parts.dt, parts.dt_a].map(|at| Strided::dense(at, [p.seqlen, p.nheads, 1]));
         let params = Params {
             inputs: Inputs { chunks: chunks(p) as i64, ..call.inputs(SPAN, plan.walk.column_tiles) },

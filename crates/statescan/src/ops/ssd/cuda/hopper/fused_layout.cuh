@@ -42,7 +42,7 @@ constexpr bool ADDS_SKIP = HAS_SKIP && !IS_FIRST_HALF;
 constexpr int X_AT = 0, DY_AT = X_AT + PANEL, Z_AT = DY_AT + PANEL, H_AT = Z_AT + (HAS_Z ? PANEL : 0), G_AT = H_AT + PANELS * PANEL;
 constexpr int PS_AT = G_AT + PANELS * PANEL, OWN_P_AT = PS_AT + PANEL, XS_AT = OWN_P_AT + (HAS_Z ? PANEL : 0);
 constexpr int STAGE = XS_AT + (HAS_DZ ? PANEL : 0), P_AT = HAS_Z ? OWN_P_AT : DY_AT;
-// of the pair's other chunk: x, or dy and the gate, until ps and p are written
+// The pair's other chunk has x, or dy and the gate, here until ps and p are written.
 constexpr int OTHER_AT = PS_AT, OTHER_Z_AT = OWN_P_AT;
 // for all heads: B, C, and of the other chunk B (of a first one) or C (of a second one); the two terms of K after all heads in the place of the latter
 constexpr int B_AT = STAGES * STAGE, C_AT = B_AT + PANELS * PANEL, OTHER_MAP_AT = C_AT + PANELS * PANEL, K_AT = OTHER_MAP_AT, ALIGNMENT = 1024;
@@ -105,17 +105,17 @@ struct Barriers {
 struct Work {
   int batch, place, group, slice;   // place: among the blocks for the chunks of a row of the batch
   int unit, units;                  // the first unit and how many; units are 64 columns of a head, in the order of heads
-  int part, parts;                  // of packed sequences: the chunk of the row of the batch, and how many there are
+  int part, parts;                  // in packed sequences the chunk of the row of the batch, and how many the row has
   int first, end;                   // steps of the row, or of a packed sequence
-  int chunk, slots;                 // of those steps, and their first slot, or -1
-  bool second, has_other;           // of a pair of chunks, and whether there is the other one
+  int chunk, slots;                 // the chunk of those steps, and the first slot of the row, or -1
+  bool second, has_other;           // whether this is the second chunk of its pair, and whether the pair has another
   bool is_cut;                      // whether the steps end within a tile of the pair
 
   static constexpr int MAPS = 9, THREADS = 128 * (SIDES + 1);
   DEVICE static bool is_of_steps(int map) { return map != STATES_MAP && map != GRADIENTS_MAP; }
 
   Work() = default;
-  // of this block: its first chunk
+  // The first chunk of this block.
   DEVICE explicit Work(const Params& p) : parts(0) {
     int i = blockIdx.x;
     const int slices = int(p.slices), groups = int(p.groups), places = int(p.chunks);
@@ -134,7 +134,7 @@ struct Work {
       set_pair();
     }
   }
-  // behind the last step; of a whole row it takes no register
+  // The end of the steps; where a block has whole rows it takes no register.
   DEVICE int limit(const Params& p) const { return PACKED ? end : int(p.seqlen); }
   DEVICE bool has_part() const { return part < parts; }
   DEVICE void next(const Params& p) { part += int(p.chunks), find(p); }

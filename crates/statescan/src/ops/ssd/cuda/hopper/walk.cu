@@ -5,7 +5,7 @@
 // The state of a walker, transposed: this thread has columns `row` and row + 8 of the unit.
 struct State {
   Sums<OWN_STATES> sums;
-  const int part;   // of the states
+  const int part;   // which part of the states
 
   DEVICE explicit State(int part) : part(part) {
 #pragma unroll
@@ -69,7 +69,7 @@ struct State {
   }
 };
 
-// The unit of a walker; where a block has one it is known when this is compiled.
+// The unit of a walker. A block that has only one unit knows it when the kernel is compiled.
 DEVICE int unit_of(int worker) { return UNITS == 1 ? 0 : worker / PARTS; }
 
 struct Walker {
@@ -80,7 +80,7 @@ struct Walker {
   const Powers (&all_powers)[POWERS];
   const int unit, part, own_head, own_column, fragment;
   char* const outs;   // tiles of y of its unit, or its own of a slot
-  f32* const skips;   // of its columns
+  f32* const skips;   // the skips of its columns
   State state;
   Turn<STAGES> stage;
   Turn<POWERS> turn;

@@ -69,19 +69,19 @@ constexpr int POWERS_BARRIER = 4;   // where the warps that compute them meet
 
 struct Work {
   int batch, group, unit, units;   // the first unit of the group, and how many this block has
-  int first_head, first_column;    // of that unit
-  int part, parts;                 // of packed sequences: the segment of the row of the batch, and how many there are
+  int first_head, first_column;    // head and column of the first unit
+  int part, parts;                 // in packed sequences the segment of the row of the batch, and how many the row has
   int first, end;                  // steps of the row, or of a packed sequence
   int segment, segments;           // in the direction of the walk, of how many
   int start, chunks;               // the segment's
-  int slot, ends;                  // of the row: its first slot, or -1, and its first place among what segments leave
+  int slot, ends;                  // the first slot of the row, or -1, and its first place among what segments leave
   bool is_cut;                     // whether the row ends within the last tile
 
   static constexpr int MAPS = 5, THREADS = 128 * WORKERS;
   DEVICE static bool is_of_steps(int map) { return map != Y_MAP || HAS_OUTPUT; }
 
   Work() = default;
-  // of this block: its first part
+  // The first part of this block.
   DEVICE explicit Work(const Params& p) : part(blockIdx.y), parts(0) {
     const int all = int(p.heads_per_group * p.column_tiles), tiles = (all + UNITS - 1) / UNITS, groups = int(p.groups);
     int i = blockIdx.x;

@@ -25,7 +25,7 @@ struct Shared {
   f32 rows[WARPS][SPAN];               // of T dt below the diagonal, a part for each warp
   f32 xq[SPAN], ph[SPAN];              // <x[j], q[j]>, <p[i], C[i] h>
   f32 hg[WARPS], skip[WARPS];          // parts of <h, g> and of the gradient by a skip that all columns share
-  f32 skip_columns[PARTS][SKIP_BY_COLUMN ? COLUMNS : 1];   // parts of that by a skip of each column
+  f32 skip_columns[PARTS][SKIP_BY_COLUMN ? COLUMNS : 1];   // parts of the gradient by a skip that each column has
 };
 
 struct Work {
@@ -208,7 +208,7 @@ DEVICE void finish_steps(Terms& terms, const Shared& s, const Params& p, const W
   }
 }
 
-// dx of this warp's steps, by way of its lines of x, which nobody else reads any more.
+// Writes dx of this warp's steps by way of the warp's lines of x, which no other warp reads any more.
 DEVICE void put_dx(const Params& p, const Work& w, char* x_tile, const char* p_tile, const FragmentC (&dx)[2 * PAIRS], i64 first, int count, i64 column) {
   constexpr int WIDTH = DX_WIDTH, UNITS = COLUMNS / WIDTH;
   char* const lines = x_tile + 16 * warp_of() * RoomyTile::PITCH;
@@ -307,7 +307,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
     load_c<MapTile>(tiles + C_AT, p, w.batch, w.group, first, count);
     prepare_steps(shared.steps, p, constants, w.batch, w.head, first, count);
     FragmentC products[WARPS][2];   // <B[j], C[i]>, soon times L[i,j]
-    f32 scale = 1.f;                // of those
+    f32 scale = 1.f;                // what those are multiplied by
     Sums sums;
 #pragma unroll 1
     for (i64 column = 0; column < p.headdim; column += COLUMNS) {

@@ -133,7 +133,7 @@ DEVICE void enter_segment(State& state, const Params& p, const Work& w) {
 struct Output {
   FragmentC y[2 * PAIRS];
   FragmentC products[WARPS][2];   // <C[i], B[j]> for blocks of 16 steps j
-  f32 scale = 1.f;                // of y from the end of `begin` to `finish`
+  f32 scale = 1.f;                // what y is multiplied by, from the end of `begin` to `finish`
 
   DEVICE void begin(const Steps& steps, const char* c_tile, const char* map, const char* state, f32 state_scale) {
     *this = Output();

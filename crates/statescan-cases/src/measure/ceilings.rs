@@ -1,22 +1,20 @@
 //! What a figure is a share of: work that every implementation has to do, by the best means there is.
 
-use crate::error::Result;
 use gemm_common::Parallelism;
-use num_complex::Complex32;
-use statescan_cases::sizes::Sizes;
 use std::hint::black_box;
+#[cfg(feature = "complex-products")]
+use {crate::sizes::Sizes, num_complex::Complex32};
 
 /// Copies an array: so many bytes read and written in all.
-pub(super) fn copy(bytes: usize) -> impl FnMut() -> Result<()> {
+pub fn copy(bytes: usize) -> impl FnMut() {
     let (source, mut target) = (vec![1u64; bytes / 16], vec![0u64; bytes / 16]);
     move || {
         black_box(&mut target).copy_from_slice(black_box(&source));
-        Ok(())
     }
 }
 
 /// Reads so many bytes on some threads.
-pub(super) fn read(bytes: usize, threads: usize) -> impl FnMut() -> Result<()> {
+pub fn read(bytes: usize, threads: usize) -> impl FnMut() {
     let data = vec![1u64; bytes / 8];
     move || {
         let sum = |part: &[u64]| _ = black_box(part.iter().fold(0u64, |sum, x| sum.wrapping_add(*x)));
@@ -26,7 +24,6 @@ pub(super) fn read(bytes: usize, threads: usize) -> impl FnMut() -> Result<()> {
             parts.for_each(|part| _ = scope.spawn(move || sum(part)));
             own.map(sum)
         });
-        Ok(())
     }
 }
 
@@ -71,6 +68,7 @@ impl Factor for f32 {
     }
 }
 
+#[cfg(feature = "complex-products")]
 impl Factor for Complex32 {
     fn kernel() -> Kernel<Complex32> {
         gemm_c32::gemm::f32::get_gemm_fn()
@@ -119,7 +117,10 @@ impl<T: Factor> Matrix<T> {
 }
 
 /// The products of rows with matrices of weights (outputs, inputs) in f32, with rows divided among threads.
-pub(super) fn projections(rows: usize, weights: &[[usize; 2]], threads: usize) -> impl FnMut() -> Result<()> + use<> {
+///
+/// # Panics
+/// If there is no thread.
+pub fn projections(rows: usize, weights: &[[usize; 2]], threads: usize) -> impl FnMut() + use<> {
     let matrices: Vec<_> = weights.iter().map(|&[outputs, inputs]| Matrix::new(outputs, inputs, 0.5f32)).collect();
     let part = rows / threads;
     let of_thread = |_| matrices.iter().map(|w| [Matrix::new(part, w.columns, 0.25), Matrix::new(part, w.rows, 0.0)]).collect();
@@ -139,12 +140,12 @@ pub(super) fn projections(rows: usize, weights: &[[usize; 2]], threads: usize) -
             others.iter_mut().for_each(|part| _ = scope.spawn(move || all(part, matrices)));
             all(own, matrices);
         });
-        Ok(())
     }
 }
 
 /// The two complex products of an S5 layer, `B u` and `C x`, for every row of the batch.
-pub(super) fn products(sizes: &Sizes) -> impl FnMut() -> Result<()> {
+#[cfg(feature = "complex-products")]
+pub fn products(sizes: &Sizes) -> impl FnMut() {
     let [batch, dim, states, seqlen] = ['B', 'H', 'P', 'L'].map(|letter| sizes.get(letter));
     let value = Complex32::new(0.5, -0.25);
     let (b, c) = (Matrix::new(states, dim, value), Matrix::new(dim, states, value));
@@ -156,6 +157,5 @@ pub(super) fn products(sizes: &Sizes) -> impl FnMut() -> Result<()> {
             y.product(&c, &x, false);
             black_box(&mut y);
         }
-        Ok(())
     }
 }

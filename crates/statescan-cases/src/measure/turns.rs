@@ -4,13 +4,12 @@
 //! exponentials in the first cache, timed between runs, tells when: it knows nothing of what is measured, so choosing turns by it favours no
 //! side.
 
-use crate::error::Result;
-use statescan_cases::measure::floors;
-use statescan_cases::measure::median::middle;
+use super::floors;
+use super::median::middle;
 use std::time::{Duration, Instant};
 
 /// One turn of every run.
-pub(super) struct Turn<F = f64> {
+pub struct Turn<F = f64> {
     /// What is measured.
     pub figure: F,
     /// How fast the slowest thread was at other work before, between and after the runs, at its slowest.
@@ -32,12 +31,12 @@ const FEWEST: usize = 5;
 const STRETCH: Duration = Duration::from_millis(1);
 
 /// The median of the turns in which the machine was fastest.
-pub(super) fn figure(turns: Vec<Turn>) -> f64 {
+pub fn figure(turns: Vec<Turn>) -> f64 {
     middle(fastest(turns).collect())
 }
 
 /// What was measured in the turns in which the machine was fastest.
-pub(super) fn fastest<F>(mut turns: Vec<Turn<F>>) -> impl Iterator<Item = F> {
+pub fn fastest<F>(mut turns: Vec<Turn<F>>) -> impl Iterator<Item = F> {
     turns.sort_by(|one, other| other.speed.total_cmp(&one.speed));
     let count = (turns.len() / SHARE).max(FEWEST).min(turns.len());
     turns.into_iter().take(count).map(|turn| turn.figure)
@@ -47,12 +46,12 @@ pub(super) fn fastest<F>(mut turns: Vec<Turn<F>>) -> impl Iterator<Item = F> {
 ///
 /// # Errors
 /// Those of the runs.
-pub(super) fn take<const N: usize, F>(
+pub fn take<const N: usize, F, E>(
     budget: Duration,
     threads: usize,
-    mut runs: [&mut dyn FnMut() -> Result<()>; N],
+    mut runs: [&mut dyn FnMut() -> Result<(), E>; N],
     figure: impl Fn([f64; N]) -> F,
-) -> Result<Vec<Turn<F>>> {
+) -> Result<Vec<Turn<F>>, E> {
     for run in &mut runs {
         run()?;
     }
@@ -71,7 +70,7 @@ pub(super) fn take<const N: usize, F>(
 }
 
 /// Nanoseconds of a run, the median where it is so short that it is repeated.
-fn typical(run: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+fn typical<E>(run: &mut dyn FnMut() -> Result<(), E>) -> Result<f64, E> {
     let (start, mut times) = (Instant::now(), Vec::new());
     while times.is_empty() || start.elapsed() < STRETCH {
         let begin = Instant::now();
@@ -84,6 +83,7 @@ fn typical(run: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::convert::Infallible;
 
     #[test]
     fn the_turns_count_in_which_the_machine_was_fastest() {
@@ -95,30 +95,30 @@ mod tests {
     }
 
     #[test]
-    fn runs_take_turns() -> Result<()> {
+    fn runs_take_turns() -> Result<(), Infallible> {
         let (order, wait) = (std::cell::RefCell::new(String::new()), || std::thread::sleep(2 * STRETCH));
         let run = |name: char| {
             let order = &order;
             move || {
                 order.borrow_mut().push(name);
                 wait();
-                Ok(())
+                Ok::<_, Infallible>(())
             }
         };
         let turns = take(8 * STRETCH, 2, [&mut run('a'), &mut run('b')], |[a, b]| a / b)?;
         let order = order.into_inner();
         assert_eq!(order, "ab".repeat(1 + turns.len()), "first one of each that does not count");
         assert!(turns.iter().all(|turn| turn.speed > 0.0 && turn.figure > 0.0));
-        assert!(take(STRETCH, 1, [&mut || Err(crate::error::Error::NoGradients { op: "none" })], |[time]| time).is_err());
+        assert!(take(STRETCH, 1, [&mut || Err("no")], |[time]| time).is_err());
         Ok(())
     }
 
     #[test]
-    fn short_runs_are_repeated() -> Result<()> {
+    fn short_runs_are_repeated() -> Result<(), Infallible> {
         let mut count = 0;
         let mut run = || {
             count += 1;
-            Ok(())
+            Ok::<_, Infallible>(())
         };
         assert!(typical(&mut run)? < STRETCH.as_nanos() as f64);
         assert!(count > 1);

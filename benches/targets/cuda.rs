@@ -2,14 +2,13 @@
 
 use super::list::{Measure, Run, Target};
 use super::outcome::{Outcome, Round};
-use super::turns::Turn;
 use super::variation::{Layout, Variation};
 
-use crate::bench::device;
-use crate::error::Result;
 use statescan::cuda::Ceilings;
 use statescan::{DType, Exec};
-use statescan_cases::measure::device::repeated;
+use statescan_cases::Result;
+use statescan_cases::measure::device::{self, repeated};
+use statescan_cases::measure::turns::Turn;
 use statescan_cases::ops;
 use statescan_cases::samples;
 use statescan_cases::work;

@@ -1,6 +1,6 @@
 //! How targets come out.
 
-use crate::bench::turns::{self, Turn};
+use statescan_cases::measure::turns::{self, Turn};
 
 /// How a target came out: its turns, and when they are all there its figure.
 pub(super) enum Outcome<T> {

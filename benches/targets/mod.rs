@@ -1,4 +1,4 @@
-//! `bench --targets`: what this project wants to reach, measured. The two sides of a ratio take turns in one process, and every call is
+//! What this project wants to reach, measured. The two sides of a ratio take turns in one process, and every call is
 //! checked against the oracle before it is timed. The list is measured in rounds, almost a minute apart if it is the whole list, and of all
 //! turns those count in which the machine was least busy with anything else.
 
@@ -7,23 +7,23 @@ mod list;
 mod outcome;
 mod variation;
 
-use super::args::BenchArgs;
-use super::ceilings;
-use super::row::progress;
-use super::turns;
-use crate::error::Result;
-use crate::exec::cuda_device;
-use crate::text;
+use clap::Args;
 use list::{Measure, Run, Target};
 use outcome::{Outcome, Round};
 use serde_json::json;
 use statescan::{Exec, Level};
+use statescan_cases::Result;
 use statescan_cases::measure::floors::Floors;
 use statescan_cases::measure::measured::Measured;
+use statescan_cases::measure::{ceilings, significant, turns};
 use statescan_cases::ops;
 use statescan_cases::samples;
 use statescan_cases::work;
+use std::io::Write;
 use std::time::Duration;
+
+/// What keeps targets from being measured.
+pub type Failure = Box<dyn std::error::Error>;
 
 /// Rounds of the list.
 const ROUNDS: usize = 3;
@@ -57,10 +57,32 @@ impl Side {
     }
 }
 
-/// Runs the command: 1 if a target is missed or a result is wrong.
-pub(super) fn run(args: &BenchArgs) -> Result<u8> {
+/// Which targets to measure, and where.
+#[derive(Debug, Default, Args)]
+pub struct TargetArgs {
+    /// Only those of this operation
+    pub op: Option<String>,
+    /// Only lines whose first column has one of these texts
+    #[arg(long, value_name = "LIST", value_delimiter = ';')]
+    pub rows: Vec<String>,
+    /// Those on a GPU, the first one or that with this number
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0")]
+    pub cuda: Option<usize>,
+    /// Measure shorter
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Measures the targets and writes a line for each; says whether all of them are met and every result is right.
+///
+/// # Errors
+/// An unknown operation, no GPU, those of the operations, and a line that cannot be written.
+pub fn measure_all(args: &TargetArgs, out: &mut impl Write) -> Result<bool, Failure> {
     let only = args.op.as_deref().map(ops::find).transpose()?.map(ops::name);
-    let mut gpu = cuda_device(&args.device)?.map(cuda::Bench::new).transpose()?;
+    let mut gpu = args.cuda.map(cuda::Bench::new).transpose()?;
     let listed = if gpu.is_some() { cuda::all() } else { list::all() };
     let of_op = |target: &Target| only.is_none_or(|op| op == target.run.op);
     let of_rows = |target: &Target| {
@@ -71,39 +93,34 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     // a GPU has a clock of its own, which nobody disturbs
     let rounds = if args.quick || gpu.is_some() { 1 } else { ROUNDS };
     let mut measured: Vec<Vec<Round>> = targets.iter().map(|_| Vec::new()).collect();
-    let bar = progress(rounds * targets.len());
-    let mut failed = false;
     if !args.json {
         // what the machine gives now says what to make of a target that is missed
-        let machine = match &gpu {
-            Some(gpu) => vec![gpu.rates()],
-            None => [1, 2].map(|threads| Floors::measure(threads).to_string()).to_vec(),
-        };
-        bar.suspend(|| machine.iter().for_each(|line| println!("{line}")));
-        bar.suspend(|| println!("{}", line("work", "unit", "measured", "must", "aim", "")));
+        match &gpu {
+            Some(gpu) => writeln!(out, "{}", gpu.rates())?,
+            None => [1, 2].iter().try_for_each(|&threads| writeln!(out, "{}", Floors::measure(threads)))?,
+        }
+        writeln!(out, "{}", line("work", "unit", "measured", "must", "aim", ""))?;
     }
+    let mut all_met = true;
     for round in 1..=rounds {
         for (target, outcomes) in targets.iter().zip(&mut measured) {
-            bar.set_message(target.run.describe());
             outcomes.push(match &mut gpu {
                 Some(gpu) => gpu.measure(target)?,
                 None => measure(target, args.quick)?,
             });
-            bar.inc(1);
             if round < rounds {
                 continue;
             }
             let outcome = Outcome::of_rounds(std::mem::take(outcomes));
-            failed |= match outcome {
-                Outcome::Measured(figure) => !target.reached(figure, target.must),
-                Outcome::Wrong(_) => true,
-                Outcome::NotHere(_) => false,
+            all_met &= match outcome {
+                Outcome::Measured(figure) => target.reached(figure, target.must),
+                Outcome::Wrong(_) => false,
+                Outcome::NotHere(_) => true,
             };
-            bar.suspend(|| println!("{}", if args.json { as_json(target, &outcome) } else { as_line(target, &outcome) }));
+            writeln!(out, "{}", if args.json { as_json(target, &outcome) } else { as_line(target, &outcome) })?;
         }
     }
-    bar.finish_and_clear();
-    Ok(u8::from(failed))
+    Ok(all_met)
 }
 
 /// How long a target's turns take in a round.
@@ -142,11 +159,11 @@ fn measure(target: &Target, quick: bool) -> Result<Round> {
             })?
         }
         Measure::ShareOfCopy | Measure::ShareOfProducts => {
-            let mut ceiling: Box<dyn FnMut() -> Result<()>> = match target.measure {
+            let mut ceiling: Box<dyn FnMut()> = match target.measure {
                 Measure::ShareOfCopy => Box::new(ceilings::copy(bytes)),
                 _ => Box::new(ceilings::products(&target.run.sizes)),
             };
-            turns::take(budget, threads, [&mut || side.run(), &mut ceiling], |[time, least]| least / time)?
+            turns::take(budget, threads, [&mut || side.run(), &mut || Ok(ceiling())], |[time, least]| least / time)?
         }
     };
     Ok(Outcome::Measured(turns))
@@ -172,7 +189,7 @@ fn as_line(target: &Target, outcome: &Outcome<f64>) -> String {
     let sign = if target.measure.smaller_is_better() { "<=" } else { ">=" };
     let bound = |bound: f64| format!("{sign} {bound}");
     let (figure, verdict) = match outcome {
-        Outcome::Measured(figure) => (text::figure(*figure), verdict(target, *figure).to_string()),
+        Outcome::Measured(figure) => (significant(*figure), verdict(target, *figure).to_string()),
         Outcome::Wrong(what) => ("-".to_string(), format!("WRONG: {what}")),
         Outcome::NotHere(why) => ("-".to_string(), format!("not measured: {why}")),
     };
@@ -209,4 +226,33 @@ fn as_json(target: &Target, outcome: &Outcome<f64>) -> String {
         "note": note,
     })
     .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    #[test]
+    fn targets_are_measured_and_judged() {
+        let args = TargetArgs { op: Some("selective_state_update".into()), quick: true, json: true, ..TargetArgs::default() };
+        let mut out = Vec::new();
+        let all_met = measure_all(&args, &mut out).unwrap();
+        let lines: Vec<Value> = out
+            .split(|&byte| byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect();
+        assert!(!lines.is_empty());
+        let mut met_by_lines = true;
+        for line in &lines {
+            let (measured, must) = (line["measured"].as_f64().unwrap(), line["must"].as_f64().unwrap());
+            let met = if line["smaller_is_better"].as_bool().unwrap() { measured <= must } else { measured >= must };
+            assert_eq!(line["met"].as_bool(), Some(met), "{line}");
+            met_by_lines &= met;
+        }
+        assert_eq!(all_met, met_by_lines);
+        let unknown = TargetArgs { op: Some("selective_scam".into()), ..args };
+        assert!(measure_all(&unknown, &mut Vec::new()).unwrap_err().to_string().contains("selective_scam"));
+    }
 }
