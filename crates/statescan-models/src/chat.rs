@@ -1,6 +1,7 @@
 //! [`ChatTemplate`]: how what people and models say becomes the text that a model was trained on.
 
 use crate::error::{Error, Result};
+use crate::files::{is_there, read_text};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -31,14 +32,14 @@ impl ChatTemplate {
     pub fn load(folder: impl AsRef<Path>) -> Result<Option<Self>> {
         let [alone, config] = ["chat_template.jinja", "tokenizer_config.json"].map(|name| folder.as_ref().join(name));
         let mut settings = Value::Null;
-        if config.exists() {
-            let text = std::fs::read_to_string(&config).map_err(Error::io(&config))?;
+        if is_there(&config) {
+            let text = read_text(&config)?;
             let bad =
                 |error: serde_json::Error| Error::Tokenizer { path: config.clone(), why: format!("it is no JSON: {error}") };
             settings = serde_json::from_str(&text).map_err(bad)?;
         }
-        if alone.exists() {
-            let text = std::fs::read_to_string(&alone).map_err(Error::io(&alone))?;
+        if is_there(&alone) {
+            let text = read_text(&alone)?;
             return Self::parse(text, alone, &settings).map(Some);
         }
         let named = |list: &Vec<Value>| list.iter().find(|one| one["name"] == "default").map(|one| one["template"].clone());

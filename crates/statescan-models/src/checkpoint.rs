@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::files::{is_there, open, read_text};
 use crate::initial::initial;
 use crate::random::Random;
 use crate::tensors::{Array, Tensors};
@@ -10,18 +11,18 @@ use memmap2::Mmap;
 use safetensors::SafeTensors;
 use statescan::DType;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-const WEIGHTS: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const WEIGHTS: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// The tensors of a folder that nobody has taken yet.
 pub(crate) struct Checkpoint {
     folder: PathBuf,
     tensors: BTreeMap<String, Entry>,
+    taken: BTreeMap<String, Weight>,
 }
 
 struct Entry {
@@ -38,15 +39,19 @@ enum Place {
 }
 
 impl Checkpoint {
+    fn empty(folder: &Path) -> Self {
+        Checkpoint { folder: folder.to_owned(), tensors: BTreeMap::new(), taken: BTreeMap::new() }
+    }
+
     /// The weights of a folder: `model.safetensors`, or the files that `model.safetensors.index.json` lists.
     pub(crate) fn open(folder: &Path) -> Result<Self> {
-        let mut checkpoint = Checkpoint { folder: folder.to_owned(), tensors: BTreeMap::new() };
-        if folder.join(WEIGHTS).exists() {
+        let mut checkpoint = Checkpoint::empty(folder);
+        if is_there(&folder.join(WEIGHTS)) {
             checkpoint.add(&folder.join(WEIGHTS))?;
-        } else if folder.join(INDEX).exists() {
+        } else if is_there(&folder.join(INDEX)) {
             checkpoint.add_indexed(&folder.join(INDEX))?;
         } else {
-            let found = match folder.join("pytorch_model.bin").exists() {
+            let found = match is_there(&folder.join("pytorch_model.bin")) {
                 true => ", only pytorch_model.bin, which has to be converted to safetensors",
                 false => "",
             };
@@ -78,7 +83,7 @@ impl Checkpoint {
 
     fn of_weights(weights: impl Iterator<Item = Result<(String, Weight)>>) -> Result<Self> {
         let path: Arc<Path> = Path::new("memory").into();
-        let mut checkpoint = Checkpoint { folder: path.to_path_buf(), tensors: BTreeMap::new() };
+        let mut checkpoint = Checkpoint::empty(&path);
         for weight in weights {
             let (name, weight) = weight?;
             let dtype = file_dtype(weight.dtype()).unwrap_or(safetensors::Dtype::F32);
@@ -90,14 +95,14 @@ impl Checkpoint {
 
     /// The tensors of a file that the process has in memory, which errors call `path`.
     pub(crate) fn of_bytes(path: &Path, bytes: Bytes) -> Result<Self> {
-        let mut checkpoint = Checkpoint { folder: path.to_owned(), tensors: BTreeMap::new() };
+        let mut checkpoint = Checkpoint::empty(path);
         checkpoint.add_bytes(path, bytes)?;
         Ok(checkpoint)
     }
 
     /// The tensors of one file.
     fn add(&mut self, path: &Path) -> Result<()> {
-        let file = File::open(path).map_err(Error::io(path))?;
+        let file = open(path)?;
         // SAFETY: the file is read as plain bytes. Whoever changes it while it is mapped changes the weights, and whoever shortens it ends
         // the process, as for every program that maps files.
         let file = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
@@ -124,7 +129,7 @@ impl Checkpoint {
     /// The tensors of the files that an index lists, each of which must be where the index says.
     fn add_indexed(&mut self, index: &Path) -> Result<()> {
         let format = |why: String| Error::Format { path: index.to_owned(), expected: "an index of safetensors files", why };
-        let text = std::fs::read_to_string(index).map_err(Error::io(index))?;
+        let text = read_text(index)?;
         let json: serde_json::Value = serde_json::from_str(&text).map_err(|error| format(error.to_string()))?;
         let map = json.get("weight_map").and_then(|map| map.as_object());
         let mut files = BTreeMap::<&str, Vec<&str>>::new();
@@ -152,6 +157,23 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
+    /// Channels of the scan, by the shape of its skips.
+    pub(crate) fn channels(&self) -> Option<usize> {
+        self.tensors.get("backbone.layers.0.mixer.D")?.shape.first().copied()
+    }
+
+    /// Gives a tensor another name.
+    pub(crate) fn rename(&mut self, from: &str, to: &str) {
+        if let Some(entry) = self.tensors.remove(from) {
+            self.tensors.insert(to.to_owned(), entry);
+        }
+    }
+
+    /// Leaves a tensor that was taken out of the model's weights.
+    pub(crate) fn forget(&mut self, name: &str) {
+        self.taken.remove(name);
+    }
+
     /// Where a tensor is.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.tensors.get(name).map_or(self.folder.clone(), |entry| entry.path.to_path_buf())
@@ -174,16 +196,17 @@ impl Checkpoint {
             Place::File(file, bytes) => Weight::of_file(&file, bytes, dtype, shape)?,
             Place::Memory(weight) => weight,
         };
-        match weight.first_not_finite() {
-            None => Ok(weight),
-            Some((position, got)) => Err(Error::NotFinite { path, tensor, got, position }),
+        if let Some((position, got)) = weight.first_not_finite() {
+            return Err(Error::NotFinite { path, tensor, got, position });
         }
+        self.taken.insert(tensor, weight.clone());
+        Ok(weight)
     }
 
-    /// Refuses tensors that nobody took.
-    pub(crate) fn finish(self, model: &'static str) -> Result<()> {
+    /// All tensors; refuses those that nobody took.
+    pub(crate) fn finish(self, model: &'static str) -> Result<BTreeMap<String, Weight>> {
         match self.tensors.into_iter().next() {
-            None => Ok(()),
+            None => Ok(self.taken),
             Some((tensor, entry)) => Err(Error::Surplus { path: entry.path.to_path_buf(), tensor, model }),
         }
     }

@@ -14,6 +14,22 @@ pub enum Error {
         /// What the system says.
         source: std::io::Error,
     },
+    /// What should be a file is none.
+    #[error("{}: it is {is}, expected a file", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is, in words.
+        is: String,
+    },
+    /// More memory is needed than the system has.
+    #[error("{what}: it needs {gigabytes:.1} GB of memory, which the system does not give")]
+    NoRoom {
+        /// What needs it.
+        what: String,
+        /// How much.
+        gigabytes: f64,
+    },
     /// A file is not what its name says.
     #[error("{}: it is not {expected}: {why}", path.display())]
     Format {
@@ -34,6 +50,18 @@ pub enum Error {
         /// What it must be.
         expected: &'static str,
         /// What is there.
+        got: String,
+    },
+    /// A configuration that cannot be written as the settings of a package.
+    #[error("{package} has no setting for `{key}` of this model: it must be {expected}, got {got}")]
+    Inexpressible {
+        /// The package.
+        package: &'static str,
+        /// The field of the configuration.
+        key: &'static str,
+        /// What it must be.
+        expected: &'static str,
+        /// What it is.
         got: String,
     },
     /// A state of another model.
@@ -108,6 +136,20 @@ pub enum Error {
         path: PathBuf,
         /// The tensor.
         tensor: String,
+        /// The value.
+        got: f64,
+        /// Its position in row-major order.
+        position: usize,
+    },
+    /// A weight is beyond the numbers of the type that it is to be written in.
+    #[error("{}: the tensor `{tensor}` cannot be written in {dtype}, which does not reach {got} at element {position}", path.display())]
+    Range {
+        /// The folder.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The type.
+        dtype: statescan::DType,
         /// The value.
         got: f64,
         /// Its position in row-major order.

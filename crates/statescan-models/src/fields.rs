@@ -27,6 +27,21 @@ impl<'f> Fields<'f> {
         self.get(key).is_some()
     }
 
+    /// Whether there is such a setting, though it may be null.
+    pub(crate) fn says(&self, key: &str) -> bool {
+        self.map.contains_key(key)
+    }
+
+    /// The names of all settings.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'f str> {
+        self.map.keys().map(String::as_str)
+    }
+
+    /// Refuses a setting that nothing here has.
+    pub(crate) fn absent(&self, key: &'static str, expected: &'static str) -> Result<()> {
+        if self.has(key) { Err(self.bad(key, expected)) } else { Ok(()) }
+    }
+
     pub(crate) fn bad(&self, key: &'static str, expected: &'static str) -> Error {
         let got = self.get(key).map_or("nothing".to_owned(), Value::to_string);
         Error::Config { path: self.path.to_owned(), key, expected, got }
@@ -40,6 +55,13 @@ impl<'f> Fields<'f> {
 
     pub(crate) fn size_or(&self, key: &'static str, default: usize) -> Result<usize> {
         if self.has(key) { self.size(key) } else { Ok(default) }
+    }
+
+    /// A width and a factor, 2 where none is given, which need not be whole; what they make is rounded down.
+    pub(crate) fn expanded(&self, key: &'static str, width: usize) -> Result<usize> {
+        let factor = self.get(key).map_or(Some(2.0), Value::as_f64);
+        let expanded = factor.map(|factor| (factor * width as f64).floor()).filter(|size| (1.0..=LARGEST as f64).contains(size));
+        Ok(expanded.ok_or_else(|| self.bad(key, "a factor that makes 1 to 16777216 channels of the width"))? as usize)
     }
 
     /// The rank of step sizes: a sixteenth of the width where it is `auto`.

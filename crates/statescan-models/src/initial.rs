@@ -17,7 +17,7 @@ pub(crate) fn initial(config: &Config, name: &str, shape: &[usize], random: &mut
         "out_proj.weight" => uniform((fan_in * config.layers as f64).sqrt().recip()),
         part if part.ends_with(".bias") => vec![0.0; len],
         part if part.contains("norm") => vec![1.0; len],
-        part if part == config.embedding => (0..len).map(|_| (0.1 * random.normal()) as f32).collect(),
+        part if part == config.package.embedding() => (0..len).map(|_| (0.1 * random.normal()) as f32).collect(),
         _ => uniform(fan_in.sqrt().recip()),
     }
 }

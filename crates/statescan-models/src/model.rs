@@ -1,18 +1,25 @@
 //! [`Model`]: a language model from a folder.
 
 pub(crate) mod gradients;
-mod score;
+mod save;
+pub(crate) mod score;
 
 use crate::checkpoint::Checkpoint;
-use crate::config::Config;
+use crate::config::{self, Config, Package};
 use crate::error::{Error, Result};
+use crate::fields::standard_json;
+use crate::files::read_text;
+use crate::memory;
 use crate::mixer::Mixer;
 use crate::rows::{Columns, Linear, Pass, Rooms, normalize};
 use crate::state::{LayerState, State};
 use crate::tensors::Tensors;
 use crate::weight::Weight;
+pub use save::SaveOptions;
+use serde_json::{Map, Value};
 use statescan::tensor::Device;
 use statescan::{DType, Exec};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,6 +31,10 @@ const ROWS: usize = 512;
 /// Weights stay where they are, in the mapped files of the folder and in the type that they have there; everything else is `f32`.
 pub struct Model {
     pub(crate) config: Config,
+    /// What `config.json` says, also where that means nothing here.
+    settings: Map<String, Value>,
+    /// All of them as they are stored, for whoever writes the model; tensors are shared with what is used.
+    weights: BTreeMap<String, Weight>,
     pub(crate) embedding: Weight,
     pub(crate) blocks: Vec<Block>,
     pub(crate) norm: Vec<f32>,
@@ -62,7 +73,11 @@ impl Model {
     /// that are NaN or infinite.
     pub fn load(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
-        Self::take(Config::load(folder)?, Checkpoint::open(folder)?)
+        let path = folder.join(config::FILE);
+        let text = read_text(&path)?;
+        // what is wrong with it is said before anything about weights
+        Config::parse(&path, &text, None)?;
+        Self::of_files(&path, &text, Checkpoint::open(folder)?)
     }
 
     /// A model whose files the process has in memory: the text of `config.json` and the bytes of `model.safetensors`, which are used where
@@ -72,7 +87,14 @@ impl Model {
     /// As [`Model::load`].
     pub fn from_bytes(config: &str, weights: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
         let [of_config, of_weights] = ["config.json", "model.safetensors"].map(|name| Path::new("memory").join(name));
-        Self::take(Config::parse(&of_config, config)?, Checkpoint::of_bytes(&of_weights, Arc::new(weights))?)
+        let weights = Checkpoint::of_bytes(&of_weights, Arc::new(weights))?;
+        Self::of_files(&of_config, config, weights)
+    }
+
+    fn of_files(path: &Path, text: &str, weights: Checkpoint) -> Result<Self> {
+        let config = Config::parse(path, text, weights.channels())?;
+        let settings = serde_json::from_str(&standard_json(text)).unwrap_or_default();
+        Ok(Model { settings, ..Self::take(config, weights)? })
     }
 
     /// A model of weights that the process has; they are copied.
@@ -89,32 +111,28 @@ impl Model {
     /// Sizes of a configuration that do not fit together.
     pub fn random(config: Config, dtype: DType, seed: u64) -> Result<Self> {
         config.check()?;
+        memory::check("a model of these sizes", config.weights().saturating_mul(dtype.size()))?;
         let weights = Checkpoint::random(&config, config.tensors(), dtype, seed)?;
         Self::take(config, weights)
     }
 
-    fn take(config: Config, mut from: Checkpoint) -> Result<Self> {
+    fn take(mut config: Config, mut from: Checkpoint) -> Result<Self> {
         config.check()?;
-        let shape = [config.vocab, config.dim];
-        let embedding = from.take(config.embedding, &shape)?;
-        let head = match config.tied {
-            false => from.take("lm_head.weight", &shape)?,
-            true => {
-                let path = from.path("lm_head.weight");
-                if from.has("lm_head.weight") && from.take("lm_head.weight", &shape)?.bytes() != embedding.bytes() {
-                    return Err(Error::Untied { path });
-                }
-                embedding.clone()
-            }
-        };
+        memory::check("a state of this model", config.state_bytes())?;
+        let (embedding, head) = take_tables(&mut config, &mut from)?;
         let mut blocks = Vec::new();
         for i in 0..config.layers {
             let norm = from.take(&format!("backbone.layers.{i}.norm.weight"), &[config.dim])?.to_f32();
             blocks.push(Block { norm, mixer: Mixer::take(&config, &mut from, &format!("backbone.layers.{i}.mixer."))? });
         }
         let norm = from.take("backbone.norm_f.weight", &[config.dim])?.to_f32();
-        from.finish(config.kind.name())?;
-        Ok(Model { config, embedding, blocks, norm, head: Linear { weight: head, bias: None } })
+        let weights = from.finish(config.kind.name())?;
+        Ok(Model { config, settings: Map::new(), weights, embedding, blocks, norm, head: Linear { weight: head, bias: None } })
+    }
+
+    /// The weights by their names in checkpoints, as they are stored.
+    pub fn weights(&self) -> &BTreeMap<String, Weight> {
+        &self.weights
     }
 
     /// Sizes and options.
@@ -200,6 +218,9 @@ impl Model {
     /// Tokens beyond the vocabulary, states of another model, an executor on a GPU. No state has changed then.
     pub fn advance(&self, exec: &Exec, turns: &mut [Turn<'_>], logits: Logits) -> Result<Vec<f32>> {
         self.check(exec, turns)?;
+        let rows = turns.iter().map(|turn| turn.tokens.len()).sum::<usize>();
+        let numbers = if logits == Logits::All { rows } else { turns.len() }.saturating_mul(self.config.vocab);
+        memory::check("this call", self.config.pass_bytes(rows.min(ROWS)).saturating_add(numbers.saturating_mul(4)))?;
         let (mut out, mut work) = (Vec::new(), Work::default());
         let mut taken = vec![0; turns.len()];
         loop {
@@ -293,6 +314,36 @@ impl Model {
         out.resize(before + wanted.len() * vocab, 0.0);
         self.head.forward(exec, Columns::whole(&work.normed, dim), wanted.len(), &mut out[before..])
     }
+}
+
+/// Embedding and head. Where a tied head is stored as well, it must be the embedding in models of `mamba_ssm`; in those of `transformers` one that differs
+/// is the head, and the only table that is stored is both, as there.
+fn take_tables(config: &mut Config, from: &mut Checkpoint) -> Result<(Weight, Weight)> {
+    const HEAD: &str = "lm_head.weight";
+    let (name, shape) = (config.package.embedding(), [config.vocab, config.dim]);
+    if !config.tied {
+        return Ok((from.take(name, &shape)?, from.take(HEAD, &shape)?));
+    }
+    let path = from.path(HEAD);
+    if !from.has(HEAD) {
+        let embedding = from.take(name, &shape)?;
+        return Ok((embedding.clone(), embedding));
+    }
+    if !from.has(name) && config.package == Package::Transformers {
+        from.rename(HEAD, name);
+        let embedding = from.take(name, &shape)?;
+        return Ok((embedding.clone(), embedding));
+    }
+    let (embedding, head) = (from.take(name, &shape)?, from.take(HEAD, &shape)?);
+    if head.bytes() == embedding.bytes() {
+        from.forget(HEAD);
+        return Ok((embedding.clone(), embedding));
+    }
+    if config.package == Package::MambaSsm {
+        return Err(Error::Untied { path });
+    }
+    config.tied = false;
+    Ok((embedding, head))
 }
 
 /// Activations of a pass.

@@ -24,7 +24,7 @@ pub fn logits(config: &Config, weights: &Weights, tokens: &[u32]) -> Vec<f64> {
 /// As [`logits`].
 pub fn rounded_logits(config: &Config, weights: &Weights, tokens: &[u32], round: &dyn Fn(f64) -> f64) -> Vec<f64> {
     let dim = config.dim;
-    let embedding = &weights[config.embedding];
+    let embedding = &weights[config.package.embedding()];
     let mut stream: Vec<Vec<f64>> =
         tokens.iter().map(|&token| embedding[token as usize * dim..(token as usize + 1) * dim].to_vec()).collect();
     for i in 0..config.layers {

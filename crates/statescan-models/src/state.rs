@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::files::write_aside;
+use crate::files::{self, write_aside};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;
@@ -107,7 +107,7 @@ impl State {
 
     /// Reads what [`State::save`] wrote.
     pub(crate) fn load(config: &Config, path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(Error::io(path))?;
+        let bytes = files::read(path)?;
         let format = |why: String| Error::Format { path: path.to_owned(), expected: "a saved state", why };
         let file = SafeTensors::deserialize(&bytes).map_err(|error| format(error.to_string()))?;
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| format(error.to_string()))?;

@@ -68,19 +68,22 @@ pub(crate) fn to_bytes(groups: &[(&str, &Tensors)], dtype: DType, metadata: Opti
 /// The tensors of a file under a prefix, which must have the names and shapes of others.
 pub(crate) fn from_file(file: &SafeTensors<'_>, path: &Path, prefix: &str, like: &Tensors) -> Result<Tensors> {
     let read = |(name, array): (&String, &Array)| {
-        let tensor = format!("{prefix}{name}");
-        let missing = || Error::Missing { path: path.to_owned(), tensor: tensor.clone() };
-        let view = file.tensor(&tensor).map_err(|_| missing())?;
-        if view.shape() != array.shape {
-            let (expected, got) = (array.shape.clone(), view.shape().to_vec());
-            return Err(Error::Shape { path: path.to_owned(), tensor, expected, got });
-        }
-        if view.dtype() != Dtype::F32 {
-            let got = format!("{:?}", view.dtype()).to_lowercase();
-            return Err(Error::DType { path: path.to_owned(), tensor, got });
-        }
+        let view = check_tensor(file, path, &format!("{prefix}{name}"), &array.shape)?;
         let data = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
         Ok((name.clone(), Array { shape: array.shape.clone(), data }))
     };
     like.iter().map(read).collect()
+}
+
+/// A tensor of a file, which must be there, of a shape and in f32.
+pub(crate) fn check_tensor<'f>(file: &SafeTensors<'f>, path: &Path, tensor: &str, shape: &[usize]) -> Result<TensorView<'f>> {
+    let (path, tensor) = (path.to_owned(), tensor.to_owned());
+    let Ok(view) = file.tensor(&tensor) else { return Err(Error::Missing { path, tensor }) };
+    if view.shape() != shape {
+        return Err(Error::Shape { path, tensor, expected: shape.to_vec(), got: view.shape().to_vec() });
+    }
+    if view.dtype() != Dtype::F32 {
+        return Err(Error::DType { path, tensor, got: format!("{:?}", view.dtype()).to_lowercase() });
+    }
+    Ok(view)
 }

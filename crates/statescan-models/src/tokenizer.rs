@@ -1,6 +1,7 @@
 //! [`Tokenizer`]: text to tokens and back.
 
 use crate::error::{Error, Result};
+use crate::files::is_there;
 use std::marker::PhantomData;
 use std::path::Path;
 
@@ -21,13 +22,21 @@ impl Tokenizer {
         }
     }
 
+    /// Whether tokens are bytes.
+    pub fn is_bytes(&self) -> bool {
+        #[cfg(feature = "tokenizers")]
+        return self.file.is_none();
+        #[cfg(not(feature = "tokenizers"))]
+        true
+    }
+
     /// That of a model's folder.
     ///
     /// # Errors
     /// A `tokenizer.json` that cannot be read, or that this build cannot read because it lacks the feature `tokenizers`.
     pub fn load(folder: impl AsRef<Path>) -> Result<Self> {
         let path = folder.as_ref().join(FILE);
-        if !path.exists() {
+        if !is_there(&path) {
             return Ok(Self::bytes());
         }
         Self::of_file(path)
@@ -35,7 +44,7 @@ impl Tokenizer {
 
     #[cfg(feature = "tokenizers")]
     fn of_file(path: std::path::PathBuf) -> Result<Self> {
-        match tokenizers::Tokenizer::from_file(&path) {
+        match tokenizers::Tokenizer::from_bytes(crate::files::read(&path)?) {
             Ok(tokenizer) => Ok(Tokenizer { file: Some((path, Box::new(tokenizer))) }),
             Err(error) => Err(Error::Tokenizer { path, why: format!("it is not a tokenizer: {error}") }),
         }

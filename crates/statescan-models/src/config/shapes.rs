@@ -6,12 +6,18 @@ use crate::fields::LARGEST;
 
 impl Config {
     /// Refuses sizes that do not fit together.
-    pub(crate) fn check(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// The size, and what it must be.
+    pub fn check(&self) -> Result<()> {
         let check = |holds: bool, key, expected, got| if holds { Ok(()) } else { Err(Error::Sizes { key, expected, got }) };
         let second = self.kind == Kind::Mamba2;
         let sizes = [("vocab", self.vocab), ("dim", self.dim), ("inner", self.inner), ("dstate", self.dstate)];
         for (key, size) in [&sizes[..], &[("nheads", self.nheads), ("ngroups", self.ngroups)]].concat() {
             check((1..=LARGEST).contains(&(size as u64)), key, "an integer from 1 to 16777216", size)?;
+        }
+        for (key, size) in [("layers", self.layers), ("dt_rank", self.dt_rank)] {
+            check(size as u64 <= LARGEST, key, "at most 16777216", size)?;
         }
         check((2..=8).contains(&self.width), "width", "an integer from 2 to 8", self.width)?;
         check(second == (self.dt_rank == 0), "dt_rank", "above 0, but in Mamba-2, where it is 0", self.dt_rank)?;
@@ -33,7 +39,8 @@ impl Config {
     /// The names and shapes of all weights.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let whole = [self.vocab, self.dim].to_vec();
-        let mut tensors = vec![(self.embedding.to_owned(), whole.clone()), ("backbone.norm_f.weight".to_owned(), vec![self.dim])];
+        let mut tensors =
+            vec![(self.package.embedding().to_owned(), whole.clone()), ("backbone.norm_f.weight".to_owned(), vec![self.dim])];
         if !self.tied {
             tensors.push(("lm_head.weight".to_owned(), whole));
         }

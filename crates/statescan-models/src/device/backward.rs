@@ -209,7 +209,7 @@ impl Batch<'_> {
         let (stream, norm) = (stream.of(rows), weights.norm.view());
         rms_norm(exec, stream, Some(norm), 1, config.eps, &mut normed.of_mut(rows))?;
         let head = weights.head().view();
-        let name = if config.tied { config.embedding } else { "lm_head.weight" };
+        let name = if config.tied { config.package.embedding() } else { "lm_head.weight" };
         for first in (0..rows).step_by(LOGITS) {
             let part = first..rows.min(first + LOGITS);
             let (count, x) = (part.len(), normed.of(rows).slice(0, part.clone()));
@@ -399,7 +399,7 @@ impl Batch<'_> {
         let rows = self.steps.rows();
         let stream = &mut self.rooms.stream;
         dropout(exec, self.back.dstream.of(rows), self.dropout.zeros(config.layers), &mut stream.of_mut(rows), false)?;
-        let [mut table] = self.gradients.of("", [config.embedding]);
+        let [mut table] = self.gradients.of("", [config.package.embedding()]);
         if !config.tied {
             clear(exec, &mut table)?;
         }

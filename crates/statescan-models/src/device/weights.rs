@@ -170,7 +170,7 @@ impl Weights {
                 let block = layer.parse().ok().and_then(|layer: usize| self.blocks.get_mut(layer));
                 block.and_then(|block| block.of(name))
             }
-            None if name == config.embedding => Some(&mut self.embedding),
+            None if name == config.package.embedding() => Some(&mut self.embedding),
             None if name == "lm_head.weight" => self.head.as_mut(),
             None => Some(&mut self.norm),
         };

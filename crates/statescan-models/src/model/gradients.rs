@@ -49,7 +49,7 @@ impl Model {
         }
         let dim = self.config.dim;
         let embedding = &mut Slots { tensors: &mut *gradients, prefix: "" };
-        let embedding = embedding.of(self.config.embedding);
+        let embedding = embedding.of(self.config.package.embedding());
         dropout.apply(self.blocks.len(), &mut dstream);
         for (row, &token) in dstream.chunks_exact(dim).zip(&read) {
             let to = &mut embedding[token as usize * dim..(token as usize + 1) * dim];
@@ -108,8 +108,8 @@ impl Model {
         let loss: f64 = logits.chunks_exact_mut(vocab).zip(targets).map(share).sum();
 
         let mut slots = Slots { tensors: &mut *gradients, prefix: "" };
-        slots.of(self.config.embedding).fill(0.0);
-        let head = if self.config.tied { self.config.embedding } else { "lm_head.weight" };
+        slots.of(self.config.package.embedding()).fill(0.0);
+        let head = if self.config.tied { self.config.package.embedding() } else { "lm_head.weight" };
         let mut dstream = vec![0.0; rows * dim];
         let into = ColumnsMut::whole(&mut dstream, dim);
         let (normed, dlogits) = (Columns::whole(&normed, dim), Columns::whole(&logits, vocab));

@@ -4,9 +4,42 @@ use super::Model;
 use crate::device::DeviceModel;
 use crate::error::{Error, Result};
 use statescan::Exec;
+use std::ops::Range;
 
 /// Tokens whose logits are there at once.
 const ROWS: usize = 1024;
+
+/// Tokens that are read in parts.
+pub(crate) trait Tokens {
+    fn len(&self) -> usize;
+    fn part(&self, range: Range<usize>) -> Vec<u32>;
+}
+
+impl Tokens for [u32] {
+    fn len(&self) -> usize {
+        <[u32]>::len(self)
+    }
+
+    fn part(&self, range: Range<usize>) -> Vec<u32> {
+        self[range].to_vec()
+    }
+}
+
+/// Some of the tokens of something.
+pub(crate) struct Part<'p, T> {
+    pub(crate) of: &'p T,
+    pub(crate) range: Range<usize>,
+}
+
+impl<T: Tokens> Tokens for Part<'_, T> {
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    fn part(&self, range: Range<usize>) -> Vec<u32> {
+        self.of.part(self.range.start + range.start..self.range.start + range.end)
+    }
+}
 
 impl Model {
     /// The mean cross entropy of every token but the first, given all before it, in bits.
@@ -14,9 +47,26 @@ impl Model {
     /// # Errors
     /// As [`Model::advance`]; fewer than two tokens.
     pub fn bits_per_token(&self, exec: &Exec, tokens: &[u32]) -> Result<f64> {
+        self.score(exec, tokens, |_| ())
+    }
+
+    /// The same; `progress` is told how many tokens were read, now and then.
+    ///
+    /// # Errors
+    /// As [`Model::bits_per_token`].
+    pub fn score(&self, exec: &Exec, tokens: &[u32], mut progress: impl FnMut(usize)) -> Result<f64> {
         self.check_tokens(exec, tokens)?;
+        self.bits_per_token_with(exec, tokens, &mut progress)
+    }
+
+    pub(crate) fn bits_per_token_with<T: Tokens + ?Sized>(
+        &self,
+        exec: &Exec,
+        tokens: &T,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<f64> {
         let mut state = self.state();
-        bits_per_token(self.config.vocab, tokens, |part| self.forward_from(exec, part, &mut state))
+        bits_per_token(self.config.vocab, tokens, |part| self.forward_from(exec, part, &mut state), progress)
     }
 }
 
@@ -26,23 +76,42 @@ impl DeviceModel {
     /// # Errors
     /// As [`DeviceModel::prefill`]; fewer than two tokens.
     pub fn bits_per_token(&self, tokens: &[u32]) -> Result<f64> {
+        self.score(tokens, |_| ())
+    }
+
+    /// The same; `progress` is told how many tokens were read, now and then.
+    ///
+    /// # Errors
+    /// As [`DeviceModel::bits_per_token`].
+    pub fn score(&self, tokens: &[u32], mut progress: impl FnMut(usize)) -> Result<f64> {
         self.config().check_tokens(tokens)?;
+        self.bits_per_token_with(tokens, &mut progress)
+    }
+
+    pub(crate) fn bits_per_token_with<T: Tokens + ?Sized>(&self, tokens: &T, progress: &mut dyn FnMut(usize)) -> Result<f64> {
         let mut state = self.state(1)?;
-        bits_per_token(self.config().vocab, tokens, |part| self.forward_from(part, &mut state))
+        bits_per_token(self.config().vocab, tokens, |part| self.forward_from(part, &mut state), progress)
     }
 }
 
 /// `logits` gives those after every token of the next part.
-fn bits_per_token(vocab: usize, tokens: &[u32], mut logits: impl FnMut(&[u32]) -> Result<Vec<f32>>) -> Result<f64> {
+fn bits_per_token<T: Tokens + ?Sized>(
+    vocab: usize,
+    tokens: &T,
+    mut logits: impl FnMut(&[u32]) -> Result<Vec<f32>>,
+    progress: &mut dyn FnMut(usize),
+) -> Result<f64> {
     if tokens.len() < 2 {
         return Err(Error::Rows { seqlen: 1, got: tokens.len() });
     }
     let (mut sum, last) = (0.0, tokens.len() - 1);
     for start in (0..last).step_by(ROWS) {
         let end = last.min(start + ROWS);
-        let logits = logits(&tokens[start..end])?;
-        let rows = logits.chunks_exact(vocab).zip(&tokens[start + 1..]);
+        let part = tokens.part(start..end + 1);
+        let logits = logits(&part[..end - start])?;
+        let rows = logits.chunks_exact(vocab).zip(&part[1..]);
         sum += rows.map(|(row, &token)| surprise(row, token as usize)).sum::<f64>();
+        progress(end);
     }
     Ok(sum / last as f64)
 }

@@ -1,65 +1,26 @@
-//! [`Trainer`]: a small Mamba that learns the bytes of a text.
+//! [`Trainer`]: a model that learns the bytes of a text, or tokens.
 
+mod corpus;
+mod evaluate;
 mod optimizer;
+mod options;
 mod saved;
 
 use crate::config::Config;
-use crate::device::{DeviceModel, DeviceTraining, Downloaded};
+use crate::device::{DeviceTraining, Downloaded};
 use crate::error::{Error, Result};
 use crate::initial::initial;
+use crate::memory;
 use crate::model::Model;
 use crate::model::gradients::Dropout;
+use crate::model::score::Tokens;
 use crate::random::Random;
 use crate::tensors::{Array, Tensors, zeros_like};
-use crate::weight::file_dtype;
+use corpus::Corpus;
 use optimizer::Moments;
+pub use options::Options;
 use statescan::{DType, Device, Exec};
 use std::borrow::Cow;
-
-/// What is trained, and how.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Options {
-    /// Width of the stream between blocks.
-    pub dim: usize,
-    /// Number of blocks.
-    pub layers: usize,
-    /// Rows of a step.
-    pub batch: usize,
-    /// Bytes of a row.
-    pub seqlen: usize,
-    /// Steps in all.
-    pub steps: usize,
-    /// The highest learning rate; it rises over the first twentieth of the steps and falls to a tenth along a cosine.
-    pub rate: f64,
-    /// How much of the weights of projections a step takes away, by the learning rate.
-    pub weight_decay: f64,
-    /// The share of random zeros in what blocks add to the stream, which keeps a small text from being learned by heart.
-    pub dropout: f64,
-    /// The longest gradient, by the root of the sum of squares; a longer one is scaled down.
-    pub clip: f64,
-    /// Weights and rows are drawn from it.
-    pub seed: u64,
-    /// The type that the weights of the model are written in; training has them in f32.
-    pub dtype: DType,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            dim: 128,
-            layers: 6,
-            batch: 8,
-            seqlen: 256,
-            steps: 1300,
-            rate: 4e-3,
-            weight_decay: 1.0,
-            dropout: 0.3,
-            clip: 1.0,
-            seed: 1,
-            dtype: DType::F32,
-        }
-    }
-}
 
 /// Bytes as tokens.
 const VOCAB: usize = 256;
@@ -72,41 +33,92 @@ pub struct Trainer {
     weights: Tensors,
     moments: Moments,
     losses: Vec<f32>,
-    /// The bytes that are learned from, and those that are not.
-    text: Vec<u32>,
-    held_out: Vec<u32>,
+    /// What the held-out set took after some steps.
+    evaluations: Vec<(usize, f32)>,
+    corpus: Corpus,
     gradients: Tensors,
     /// Where the latest steps were on a GPU: weights and moments as they are now.
     on_device: Option<(Device, DeviceTraining)>,
 }
 
 impl Trainer {
-    /// A model with random weights, to learn all but the last tenth of a text.
+    /// A Mamba with random weights, to learn all but the last tenth of the bytes of a text.
     ///
     /// # Errors
-    /// Options out of range, a text that is too short for a row.
+    /// Options out of range, a text that is too short for a row, more memory than there is.
     pub fn new(options: Options, text: &[u8]) -> Result<Self> {
-        options.check()?;
-        let (learned, held_out) = text.split_at(text.len() - text.len() / 10);
-        let least = 10 * (options.seqlen + 2);
-        if text.len() < least {
-            return Err(Error::Training {
-                setting: "text",
-                expected: "at least ten rows long, in bytes",
-                got: text.len() as f64,
-            });
-        }
         let config = Config::mamba(VOCAB, options.dim, options.layers);
+        Self::begin(options, config, Corpus::Bytes(text.to_vec()), None)
+    }
+
+    /// A model with random weights and any configuration, which says its width and its blocks, to learn all but the last tenth of tokens.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`]; sizes that do not fit together, tokens beyond the vocabulary.
+    pub fn over_tokens(options: Options, config: Config, tokens: Vec<u32>) -> Result<Self> {
+        let options = Options { dim: config.dim, layers: config.layers, ..options };
+        Self::begin(options, config, Corpus::Tokens(tokens), None)
+    }
+
+    /// A model that exists, to learn more: all but the last tenth of tokens.
+    ///
+    /// # Errors
+    /// As [`Trainer::over_tokens`].
+    pub fn from_model(options: Options, model: &Model, tokens: Vec<u32>) -> Result<Self> {
+        let config = model.config().clone();
+        let options = Options { dim: config.dim, layers: config.layers, ..options };
+        Self::begin(options, config, Corpus::Tokens(tokens), Some(model))
+    }
+
+    fn begin(options: Options, config: Config, corpus: Corpus, from: Option<&Model>) -> Result<Self> {
+        options.check()?;
+        config.check()?;
+        let corpus = corpus.of(config.vocab);
+        let least = 10 * (options.seqlen + 2);
+        if corpus.len() < least {
+            let expected =
+                if corpus.unit() == "byte" { "at least ten rows long, in bytes" } else { "at least ten rows long, in tokens" };
+            return Err(Error::Training { setting: "text", expected, got: corpus.len() as f64 });
+        }
+        corpus.check(&config)?;
+        memory::check("this training", config.training_bytes(options.batch.saturating_mul(options.seqlen)))?;
         let mut random = Random::new(options.seed);
         let first = |(name, shape): (String, Vec<usize>)| {
-            let data = initial(&config, &name, &shape, &mut random);
+            let data = match from.and_then(|model| model.weights().get(&name)) {
+                Some(weight) => weight.to_f32(),
+                None => initial(&config, &name, &shape, &mut random),
+            };
             (name, Array { shape, data })
         };
         let weights = config.tensors().into_iter().map(first).collect();
         let (moments, gradients) = (Moments::new(&weights), zeros_like(&weights));
-        let tokens = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).collect();
-        let (text, held_out) = (tokens(learned), tokens(held_out));
-        Ok(Trainer { options, config, weights, moments, losses: Vec::new(), text, held_out, gradients, on_device: None })
+        let (losses, evaluations) = (Vec::new(), Vec::new());
+        Ok(Trainer { options, config, weights, moments, losses, evaluations, corpus, gradients, on_device: None })
+    }
+
+    /// Another number of steps in all, so that a training that has ended goes on: from here the learning rate follows the cosine of the new number.
+    ///
+    /// # Errors
+    /// Fewer steps than were done.
+    pub fn prolong(&mut self, steps: usize) -> Result<()> {
+        let options = Options { steps, ..self.options.clone() };
+        options.check()?;
+        if steps < self.losses.len() {
+            let expected = "at least as many as were done";
+            return Err(Error::Training { setting: "steps", expected, got: steps as f64 });
+        }
+        self.options = options;
+        Ok(())
+    }
+
+    /// Sizes and options of the model.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What losses are for: `byte` or `token`.
+    pub fn unit(&self) -> &'static str {
+        self.corpus.unit()
     }
 
     /// What is trained, and how.
@@ -114,7 +126,7 @@ impl Trainer {
         &self.options
     }
 
-    /// The loss of every step so far, in bits for a byte.
+    /// The loss of every step so far, in bits for a byte or a token.
     pub fn losses(&self) -> &[f32] {
         &self.losses
     }
@@ -136,7 +148,7 @@ impl Trainer {
         Model::from_tensors(self.config.clone(), &weights)
     }
 
-    /// One step on rows from random places of the text; the loss before it, in bits for a byte. On a GPU weights and moments stay there from step to
+    /// One step on rows from random places of the text; the loss before it, in bits for a byte or a token. On a GPU weights and moments stay there from step to
     /// step; rows and random zeros are the same on every device.
     ///
     /// # Errors
@@ -185,53 +197,11 @@ impl Trainer {
     /// The rows of a step, each with the byte behind it.
     fn rows(&self, step: usize) -> Vec<u32> {
         let (mut random, len) = (Random::new(self.options.seed ^ ((step as u64 + 1) << 20)), self.options.seqlen + 1);
+        let learned = self.corpus.learned();
         let row = |_| {
-            let start = (random.bits() % (self.text.len() - len + 1) as u64) as usize;
-            self.text[start..start + len].to_vec()
+            let start = (random.bits() % (learned.len() - len + 1) as u64) as usize;
+            self.corpus.part(start..start + len)
         };
         (0..self.options.batch).flat_map(row).collect()
-    }
-
-    /// The cross entropy on the last tenth of the text, which is not learned, in bits for a byte.
-    ///
-    /// # Errors
-    /// As [`Trainer::model`].
-    pub fn held_out(&self, exec: &Exec) -> Result<f64> {
-        let model = self.model()?;
-        match exec.device() {
-            Device::Cpu => model.bits_per_token(exec, &self.held_out),
-            _ => DeviceModel::new(exec, &model, None)?.bits_per_token(&self.held_out),
-        }
-    }
-}
-
-impl Options {
-    fn check(&self) -> Result<()> {
-        let size = |setting, value: usize, most| match (1..=most).contains(&value) {
-            true => Ok(()),
-            false => Err(Error::Training { setting, expected: "at least 1 and not absurdly large", got: value as f64 }),
-        };
-        size("dim", self.dim, 1 << 14)?;
-        size("layers", self.layers, 1 << 10)?;
-        size("batch", self.batch, 1 << 14)?;
-        size("seqlen", self.seqlen, 1 << 20)?;
-        size("steps", self.steps, 1 << 30)?;
-        let number = |setting, value: f64| match value.is_finite() && value > 0.0 {
-            true => Ok(()),
-            false => Err(Error::Training { setting, expected: "a positive number", got: value }),
-        };
-        number("rate", self.rate)?;
-        number("clip", self.clip)?;
-        if !(0.0..=0.9).contains(&self.dropout) {
-            return Err(Error::Training { setting: "dropout", expected: "from 0 to 0.9", got: self.dropout });
-        }
-        if file_dtype(self.dtype).is_none() {
-            let (op, argument, expected) = ("training", "type of weights", "f32, bf16 or f16");
-            return Err(statescan::Error::DType { op, argument, expected, got: self.dtype }.into());
-        }
-        match self.weight_decay.is_finite() && self.weight_decay >= 0.0 {
-            true => Ok(()),
-            false => Err(Error::Training { setting: "weight decay", expected: "at least 0", got: self.weight_decay }),
-        }
     }
 }

@@ -25,7 +25,7 @@ fn several_files_with_an_index_are_one_model() {
     let error = |folder: &tempfile::TempDir| Model::load(folder).err().unwrap().to_string();
     assert!(error(&folder).contains("it has no model.safetensors and no model.safetensors.index.json"));
     std::fs::write(path("pytorch_model.bin"), "").unwrap();
-    assert!(error(&folder).contains("only pytorch_model.bin, which has to be converted"));
+    assert!(error(&folder).contains("only pytorch_model.bin"));
 
     let file = |i: usize| format!("model-0000{i}-of-00002.safetensors");
     for part in [0, 1] {
@@ -64,7 +64,7 @@ fn folders_of_mamba_ssm_are_the_same_models() {
         ),
         (
             "mamba2",
-            json!({"d_model": 12, "n_layer": 2, "vocab_size": 30, "tie_embeddings": false, "d_intermediate": 0, "attn_layer_idx": [],
+            json!({"d_model": 12, "n_layer": 2, "vocab_size": 30, "pad_vocab_size_multiple": 1, "tie_embeddings": false, "d_intermediate": 0, "attn_layer_idx": [],
                 "ssm_cfg": {"layer": "Mamba2", "d_state": 8, "headdim": 4, "ngroups": 2, "dt_limit": [0.001, 3.0]}}),
         ),
     ];
@@ -80,12 +80,27 @@ fn folders_of_mamba_ssm_are_the_same_models() {
 
 #[test]
 fn a_tied_head_may_be_stored_as_well() {
+    let (exec, text, head) = (Exec::cpu(1), tokens(9, 30), "lm_head.weight");
     let mut folder = Folder::new("mamba");
+    let expected = folder.model().forward(&exec, &text).unwrap();
     let embedding = folder.tensors["backbone.embeddings.weight"].clone();
-    folder.tensors.insert("lm_head.weight".into(), embedding);
-    folder.model();
-    folder.tensors.get_mut("lm_head.weight").unwrap().2[0] ^= 1;
-    assert!(folder.error().contains("ties the head to the embedding"));
+    folder.tensors.insert(head.into(), embedding.clone());
+    assert_eq!(bits(&folder.model().forward(&exec, &text).unwrap()), bits(&expected));
+    // the only table that is stored is both, as in `transformers`
+    let mut alone = folder.clone();
+    alone.tensors.remove("backbone.embeddings.weight");
+    assert_eq!(bits(&alone.model().forward(&exec, &text).unwrap()), bits(&expected));
+    // so is a head that is another, whatever the configuration says
+    folder.tensors.get_mut(head).unwrap().2[0] ^= 1;
+    let model = folder.model();
+    assert!(!model.config().tied);
+    folder.config["tie_word_embeddings"] = json!(false);
+    assert_eq!(bits(&model.forward(&exec, &text).unwrap()), bits(&folder.model().forward(&exec, &text).unwrap()));
+    // models of `mamba_ssm` read both into one table
+    folder.config = json!({"d_model": 12, "n_layer": 2, "vocab_size": 30, "pad_vocab_size_multiple": 1, "ssm_cfg": {"d_state": 8, "dt_rank": 3}});
+    let embedding = folder.tensors.remove("backbone.embeddings.weight").unwrap();
+    folder.tensors.insert("backbone.embedding.weight".into(), embedding);
+    assert!(folder.error().contains("ties the head to the embedding"), "{}", folder.error());
 }
 
 #[test]
@@ -100,7 +115,6 @@ fn settings_are_read_or_refused() {
     );
     refused(|folder| folder.config["hidden_size"] = json!(0), "`hidden_size` must be an integer from 1 to 16777216, got 0");
     refused(|folder| folder.config["vocab_size"] = json!(1u64 << 40), "`vocab_size` must be an integer");
-    refused(|folder| _ = folder.config.as_object_mut().unwrap().remove("state_size"), "`state_size` must be an integer");
     refused(|folder| folder.config["conv_kernel"] = json!(9), "`conv_kernel` must be an integer from 2 to 8, got 9");
     refused(|folder| folder.config["hidden_act"] = json!("gelu"), "`hidden_act` must be silu");
     refused(|folder| folder.config["use_bias"] = json!("no"), "`use_bias` must be true or false");

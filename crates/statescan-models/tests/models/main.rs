@@ -2,11 +2,14 @@
 
 mod chat;
 mod common;
+mod configs;
 mod device;
+mod files;
 mod folders;
 mod gradients;
 mod layers;
 mod sampler;
+mod saving;
 mod states;
 mod tokenizer;
 mod training;

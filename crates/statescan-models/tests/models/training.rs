@@ -1,7 +1,8 @@
 //! Training: what is learned, and going on after a save with the same bits.
 
+use crate::common::Folder;
 use statescan::{DType, Exec};
-use statescan_models::{Model, Options, Trainer};
+use statescan_models::{Config, Model, Options, Trainer};
 
 fn options() -> Options {
     let small = Options { dim: 16, layers: 2, batch: 4, seqlen: 32, steps: 40, ..Options::default() };
@@ -110,4 +111,114 @@ fn folders_that_cannot_be_resumed_are_refused() {
     }
     std::fs::copy(folder.path().join("model.safetensors"), &path).unwrap();
     refused(&text(), "it does not say its options");
+}
+
+fn run(trainer: &mut Trainer, steps: usize) {
+    (0..steps).for_each(|_| _ = trainer.step(&Exec::cpu(1)).unwrap());
+}
+
+fn bits(losses: &[f32]) -> Vec<u32> {
+    losses.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn a_training_that_has_ended_can_be_prolonged() {
+    let folder = tempfile::tempdir().unwrap();
+    let short = Options { steps: 4, ..options() };
+    let mut trainer = Trainer::new(short, &text()).unwrap();
+    run(&mut trainer, 4);
+    trainer.save(folder.path()).unwrap();
+    assert!(trainer.prolong(3).unwrap_err().to_string().contains("`steps` must be at least as many as were done, got 3"));
+    trainer.prolong(9).unwrap();
+    run(&mut trainer, 5);
+    let mut resumed = Trainer::resume(folder.path(), &text()).unwrap();
+    resumed.prolong(9).unwrap();
+    run(&mut resumed, 5);
+    assert_eq!(bits(resumed.losses()), bits(trainer.losses()));
+    // from the step on where it was prolonged it is on the cosine of all nine
+    let mut whole = Trainer::new(Options { steps: 9, ..options() }, &text()).unwrap();
+    run(&mut whole, 9);
+    assert_eq!(bits(&whole.losses()[..2]), bits(&trainer.losses()[..2]), "the first step is that of any number of steps");
+    assert_ne!(bits(whole.losses()), bits(trainer.losses()));
+}
+
+#[test]
+fn tokens_are_learned_by_a_model_of_any_kind() {
+    let tokens: Vec<u32> = (0..2000).map(|i| [7, 3, 30, 12, 9][i % 5]).collect();
+    let mut config = Config::mamba2(31, 16, 1, 4);
+    config.dstate = 8;
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { weight_decay: 0.0, dropout: 0.0, ..options() };
+    let mut trainer = Trainer::over_tokens(options, config.clone(), tokens.clone()).unwrap();
+    assert_eq!((trainer.unit(), trainer.config(), trainer.held_out_len()), ("token", &config, 200));
+    let before = trainer.evaluate(&Exec::cpu(1)).unwrap();
+    run(&mut trainer, 6);
+    trainer.save(folder.path()).unwrap();
+    let mut resumed = Trainer::resume_tokens(folder.path(), tokens.clone()).unwrap();
+    assert_eq!(resumed.evaluations(), [(0, before as f32)]);
+    [&mut trainer, &mut resumed].into_iter().for_each(|trainer| run(trainer, 24));
+    assert_eq!(bits(resumed.losses()), bits(trainer.losses()));
+    let after = trainer.evaluate(&Exec::cpu(1)).unwrap();
+    assert!(after < 0.5 * before, "{before} to {after}");
+    assert_eq!(Model::load(folder.path()).unwrap().config(), &config);
+    let error = Trainer::resume(folder.path(), &text()).err().unwrap().to_string();
+    assert!(error.contains("it was trained on another text"), "{error}");
+    let error = Trainer::over_tokens(Options::default(), config, vec![31; 3000]).err().unwrap().to_string();
+    assert!(error.contains("token 31 at position 0 must be less than"), "{error}");
+}
+
+#[test]
+fn a_model_goes_on_learning_from_its_own_weights() {
+    for kind in ["mamba", "falcon_mamba", "mamba2"] {
+        let folder = Folder::new(kind);
+        let model = folder.model();
+        let tokens: Vec<u32> = (0..1500).map(|i| (i * i % 29) as u32).collect();
+        let mut trainer = Trainer::from_model(Options { dropout: 0.0, ..options() }, &model, tokens.clone()).unwrap();
+        let exec = Exec::cpu(1);
+        let held_out = model.bits_per_token(&exec, &tokens[1350..]).unwrap();
+        assert_eq!(trainer.held_out(&exec).unwrap(), held_out, "{kind}: nothing is learned yet");
+        run(&mut trainer, 3);
+        assert_ne!(trainer.held_out(&exec).unwrap(), held_out);
+        let saved = tempfile::tempdir().unwrap();
+        trainer.save(saved.path()).unwrap();
+        assert_eq!(Model::load(saved.path()).unwrap().config(), model.config(), "{kind}");
+    }
+}
+
+#[test]
+fn an_evaluation_reads_a_sample_of_a_large_set_and_all_of_a_small_one() {
+    let exec = Exec::cpu(2);
+    let small = Options { dim: 8, layers: 1, ..options() };
+    let mut trainer = Trainer::new(small.clone(), &text()).unwrap();
+    assert_eq!((trainer.sample_len(), trainer.held_out_len()), (208, 208));
+    assert_eq!(trainer.evaluate(&exec).unwrap(), trainer.held_out(&exec).unwrap());
+    let mut trainer = Trainer::new(small, &text().repeat(200)).unwrap();
+    assert_eq!((trainer.sample_len(), trainer.held_out_len()), (1 << 14, 41600));
+    let (sample, mut told) = (trainer.evaluate(&exec).unwrap(), Vec::new());
+    let all = trainer.held_out_with(&exec, |read| told.push(read)).unwrap();
+    assert!((sample - all).abs() < 0.05 && sample != all, "{sample} of {all}");
+    assert!(told.len() > 30 && told.is_sorted() && told.last() == Some(&41599), "{told:?}");
+}
+
+#[test]
+fn trainings_of_absurd_sizes_are_refused_in_time() {
+    let absurd = Options { dim: 1 << 14, layers: 1 << 10, ..options() };
+    let error = Trainer::new(absurd.clone(), &text()).err().unwrap().to_string();
+    assert!(error.starts_with("this training: it needs 34405.9 GB of memory"), "{error}");
+    let rows = Options { batch: 1 << 14, seqlen: 1 << 10, ..options() };
+    let error = Trainer::new(rows, &b"a".repeat(20_000)).err().unwrap().to_string();
+    assert!(error.contains("GB of memory"), "{error}");
+    // a small file that says the same
+    let folder = tempfile::tempdir().unwrap();
+    Trainer::new(options(), &text()).unwrap().save(folder.path()).unwrap();
+    let path = folder.path().join("training.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    for (from, to) in [(r#"hidden_size\":16"#, r#"hidden_size\":99"#), (r#"num_hidden_layers\":2"#, r#"num_hidden_layers\":9"#)] {
+        let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
+        let mut changed = bytes.clone();
+        changed[at..at + from.len()].copy_from_slice(to.as_bytes());
+        std::fs::write(&path, changed).unwrap();
+        let error = Trainer::resume(folder.path(), &text()).err().unwrap().to_string();
+        assert!(error.contains("training.safetensors: the tensor `weights."), "{error}");
+    }
 }

@@ -1,13 +1,16 @@
-"""Tiny models with random weights and their logits, computed by `transformers`: one folder for each, beside this file.
+"""Tiny models with random weights and their logits, computed by `transformers`: one folder for each, beside this file; and the settings of its
+configurations with what they begin with, `settings.json`.
 
 python crates/statescan-models/tests/vectors/make.py
 """
 
+import dataclasses
+import json
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 8, "use_bias": True}
 MODELS = {
@@ -23,7 +26,21 @@ MODELS = {
 }
 
 
+def settings():
+    """The settings of each kind that all configurations do not have, and what they begin with."""
+    common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    found = {}
+    for kind in ("mamba", "falcon_mamba", "mamba2"):
+        config = AutoConfig.for_model(kind)
+        own = {field.name for field in dataclasses.fields(config)} - common
+        own |= {"eos_token_id", "tie_word_embeddings", "intermediate_size"} & config.to_dict().keys()
+        found[kind] = {name: getattr(config, name) for name in sorted(own)}
+    # as `transformers` writes it into config.json
+    return json.dumps(found, indent=1).replace("Infinity", '{"__float__": "Infinity"}')
+
+
 def main():
+    (Path(__file__).parent / "settings.json").write_text(settings() + "\n")
     for name, settings in MODELS.items():
         torch.manual_seed(len(name))
         kind = settings["model_type"]

@@ -1,0 +1,105 @@
+//! [`Options`]: sizes, schedule and random numbers of a training.
+
+use crate::error::{Error, Result};
+use crate::weight::{TYPES, file_dtype};
+use serde_json::{Value, json};
+use statescan::DType;
+
+/// What is trained, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Width of the stream between blocks of a model that is made for the training.
+    pub dim: usize,
+    /// Number of its blocks.
+    pub layers: usize,
+    /// Rows of a step.
+    pub batch: usize,
+    /// Bytes of a row, or tokens.
+    pub seqlen: usize,
+    /// Steps in all.
+    pub steps: usize,
+    /// The highest learning rate; it rises over the first twentieth of the steps and falls to a tenth along a cosine.
+    pub rate: f64,
+    /// How much of the weights of projections a step takes away, by the learning rate.
+    pub weight_decay: f64,
+    /// The share of random zeros in what blocks add to the stream, which keeps a small text from being learned by heart.
+    pub dropout: f64,
+    /// The longest gradient, by the root of the sum of squares; a longer one is scaled down.
+    pub clip: f64,
+    /// Weights and rows are drawn from it.
+    pub seed: u64,
+    /// The type that the weights of the model are written in; training has them in f32.
+    pub dtype: DType,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            dim: 128,
+            layers: 6,
+            batch: 8,
+            seqlen: 256,
+            steps: 1300,
+            rate: 4e-3,
+            weight_decay: 1.0,
+            dropout: 0.3,
+            clip: 1.0,
+            seed: 1,
+            dtype: DType::F32,
+        }
+    }
+}
+
+impl Options {
+    pub(super) fn check(&self) -> Result<()> {
+        let size = |setting, value: usize, most| match (1..=most).contains(&value) {
+            true => Ok(()),
+            false => Err(Error::Training { setting, expected: "at least 1 and not absurdly large", got: value as f64 }),
+        };
+        size("dim", self.dim, 1 << 14)?;
+        size("layers", self.layers, 1 << 10)?;
+        size("batch", self.batch, 1 << 14)?;
+        size("seqlen", self.seqlen, 1 << 20)?;
+        size("steps", self.steps, 1 << 30)?;
+        let number = |setting, value: f64| match value.is_finite() && value > 0.0 {
+            true => Ok(()),
+            false => Err(Error::Training { setting, expected: "a positive number", got: value }),
+        };
+        number("rate", self.rate)?;
+        number("clip", self.clip)?;
+        if !(0.0..=0.9).contains(&self.dropout) {
+            return Err(Error::Training { setting: "dropout", expected: "from 0 to 0.9", got: self.dropout });
+        }
+        if file_dtype(self.dtype).is_none() {
+            let (op, argument, expected) = ("training", "type of weights", "f32, bf16 or f16");
+            return Err(statescan::Error::DType { op, argument, expected, got: self.dtype }.into());
+        }
+        match self.weight_decay.is_finite() && self.weight_decay >= 0.0 {
+            true => Ok(()),
+            false => Err(Error::Training { setting: "weight decay", expected: "at least 0", got: self.weight_decay }),
+        }
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let Options { dim, layers, batch, seqlen, steps, rate, weight_decay, dropout, clip, seed, dtype } = *self;
+        json!({"dim": dim, "layers": layers, "batch": batch, "seqlen": seqlen, "steps": steps, "rate": rate,
+            "weight_decay": weight_decay, "dropout": dropout, "clip": clip, "seed": seed, "dtype": dtype.to_string()})
+    }
+
+    pub(super) fn from_json(json: &Value) -> Option<Self> {
+        let size = |key: &str| json[key].as_u64().map(|size| size as usize);
+        Some(Options {
+            dim: size("dim")?,
+            layers: size("layers")?,
+            batch: size("batch")?,
+            seqlen: size("seqlen")?,
+            steps: size("steps")?,
+            rate: json["rate"].as_f64()?,
+            weight_decay: json["weight_decay"].as_f64()?,
+            dropout: json["dropout"].as_f64()?,
+            clip: json["clip"].as_f64()?,
+            seed: json["seed"].as_u64()?,
+            dtype: TYPES.into_iter().find(|(dtype, _)| json["dtype"] == dtype.to_string()).map(|(dtype, _)| dtype)?,
+        })
+    }
+}

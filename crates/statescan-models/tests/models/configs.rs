@@ -1,0 +1,265 @@
+//! Every setting of a `config.json`: read, refused by name, or of no effect.
+
+use crate::common::{Folder, bits, own, tokens};
+use serde_json::{Map, Value, json};
+use statescan::Exec;
+use statescan_models::{Config, Package};
+use std::collections::BTreeSet;
+
+/// What another value of a setting does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Effect {
+    /// The model is another.
+    Read,
+    /// It is refused with these words.
+    Refused(&'static str),
+    /// The model is the same.
+    Nothing,
+}
+use Effect::{Nothing, Read, Refused};
+
+type Row = (&'static str, Value, Effect);
+
+fn load(config: &Map<String, Value>) -> Result<Config, String> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), Value::Object(config.clone()).to_string()).unwrap();
+    Config::load(folder.path()).map_err(|error| error.to_string())
+}
+
+/// Sets one setting after the other.
+#[track_caller]
+fn check(what: &str, base: &Map<String, Value>, rows: &[Row], at: Option<&str>) {
+    let expected = load(base).unwrap();
+    for (name, value, effect) in rows {
+        let mut changed = base.clone();
+        let place = match at {
+            None => &mut changed,
+            Some(at) => changed[at].as_object_mut().unwrap(),
+        };
+        place.insert((*name).to_owned(), value.clone());
+        match (load(&changed), effect) {
+            (Ok(config), Read) => assert_ne!(config, expected, "{what} {name} is read"),
+            (Ok(config), Nothing) => assert_eq!(config, expected, "{what} {name} has no effect"),
+            (Err(error), Refused(words)) => assert!(error.contains(words), "{what} {name}: {error}"),
+            (got, _) => panic!("{what} {name}: {effect:?}, got {got:?}"),
+        }
+    }
+}
+
+/// The settings of all kinds of `transformers`.
+fn common() -> Vec<Row> {
+    vec![
+        ("conv_kernel", json!(3), Read),
+        ("conv_kernel", json!(9), Refused("`conv_kernel` must be an integer from 2 to 8, got 9")),
+        ("eos_token_id", json!([3, 4]), Read),
+        ("eos_token_id", Value::Null, Read),
+        ("hidden_act", json!("swish"), Nothing),
+        ("hidden_act", json!("gelu"), Refused("`hidden_act` must be silu")),
+        ("layer_norm_epsilon", json!(1e-3), Read),
+        ("num_hidden_layers", json!(3), Read),
+        ("state_size", json!(24), Read),
+        ("tie_word_embeddings", json!(true), Read),
+        ("tie_word_embeddings", json!(false), Read),
+        ("use_bias", json!(true), Read),
+        ("use_conv_bias", json!(false), Read),
+        ("vocab_size", json!(77), Read),
+        // how a model begins
+        ("initializer_range", json!(0.3), Nothing),
+        ("rescale_prenorm_residual", json!(true), Nothing),
+        ("time_step_floor", json!(0.1), Nothing),
+        ("time_step_max", json!(0.7), Nothing),
+        ("time_step_min", json!(0.2), Nothing),
+        // how it is computed: in f32 here
+        ("dtype", json!("bfloat16"), Nothing),
+        ("residual_in_fp32", json!(false), Nothing),
+        ("torch_dtype", json!("bfloat16"), Nothing),
+        ("use_cache", json!(false), Nothing),
+        // tokens that only tokenizers and training know of
+        ("bos_token_id", json!(5), Nothing),
+        ("pad_token_id", json!(5), Nothing),
+        ("architectures", json!(["MambaModel"]), Nothing),
+        ("quantization_config", json!({"load_in_8bit": true}), Refused("`quantization_config` must be absent")),
+    ]
+}
+
+fn mamba() -> Vec<Row> {
+    let own = vec![
+        // `intermediate_size` goes before it
+        ("expand", json!(3), Nothing),
+        ("hidden_size", json!(64), Read),
+        ("intermediate_size", json!(3072), Read),
+        ("time_step_rank", json!(7), Read),
+        ("time_step_rank", json!("auto"), Nothing),
+        ("time_step_init_scheme", json!("constant"), Nothing),
+        ("time_step_limit", json!([0.1, 0.2]), Nothing),
+        ("time_step_scale", json!(2.0), Nothing),
+        ("use_associative_scan", json!(false), Nothing),
+        ("use_mambapy", json!(true), Nothing),
+    ];
+    [common(), own].concat()
+}
+
+fn falcon_mamba() -> Vec<Row> {
+    let own = vec![("mixer_rms_eps", json!(1e-3), Read), ("use_falcon_mambapy", json!(true), Nothing)];
+    [mamba(), own].concat()
+}
+
+fn mamba2() -> Vec<Row> {
+    let heads = "`num_heads` must be such that num_heads x head_dim is expand x hidden_size";
+    let own = vec![
+        ("expand", json!(4), Refused(heads)),
+        ("head_dim", json!(32), Refused(heads)),
+        ("hidden_size", json!(64), Refused(heads)),
+        ("num_heads", json!(64), Refused(heads)),
+        ("n_groups", json!(4), Read),
+        ("n_groups", json!(3), Refused("`n_groups` must be a divisor of the number of heads")),
+        ("time_step_limit", json!([0.1, 0.2]), Read),
+        ("chunk_size", json!(64), Nothing),
+        ("intermediate_size", json!(77), Nothing),
+        ("norm_before_gate", json!(true), Nothing),
+        ("rms_norm", json!(false), Nothing),
+        ("time_step_rank", json!(7), Nothing),
+    ];
+    [common(), own].concat()
+}
+
+#[test]
+fn every_setting_of_transformers_is_read_refused_or_of_no_effect() {
+    let settings: Value = serde_json::from_str(&std::fs::read_to_string(own("settings.json")).unwrap()).unwrap();
+    for (kind, rows) in [("mamba", mamba()), ("falcon_mamba", falcon_mamba()), ("mamba2", mamba2())] {
+        let mut base = settings[kind].as_object().unwrap().clone();
+        base.insert("model_type".into(), json!(kind));
+        let alone = Map::from_iter([("model_type".to_owned(), json!(kind))]);
+        assert_eq!(load(&base), load(&alone), "{kind}: what is missing is what the class begins with");
+        let listed: BTreeSet<&str> = rows.iter().map(|(name, ..)| *name).collect();
+        let missing: Vec<_> = settings[kind].as_object().unwrap().keys().filter(|name| !listed.contains(&name[..])).collect();
+        assert!(missing.is_empty(), "{kind}: {missing:?} are in no row");
+        let same = |(name, value, _): &Row| matches!(*name, "tie_word_embeddings") && base[*name] == *value;
+        let rows: Vec<Row> = rows.into_iter().filter(|row| !same(row)).collect();
+        check(kind, &base, &rows, None);
+    }
+}
+
+#[test]
+fn every_setting_of_mamba_ssm_is_read_refused_or_of_no_effect() {
+    let base = json!({"d_model": 64, "d_intermediate": 0, "n_layer": 2, "vocab_size": 100, "ssm_cfg": {}, "attn_layer_idx": [], "attn_cfg": {},
+        "rms_norm": true, "residual_in_fp32": true, "fused_add_norm": true, "pad_vocab_size_multiple": 8, "tie_embeddings": true});
+    let mut base = base.as_object().unwrap().clone();
+    let alone = json!({"d_model": 64, "n_layer": 2, "vocab_size": 100});
+    assert_eq!(load(&base), load(alone.as_object().unwrap()));
+    let rows = [
+        ("attn_cfg", json!({"num_heads": 4}), Nothing),
+        ("attn_layer_idx", json!([1]), Refused("`attn_layer_idx` must be empty")),
+        ("d_intermediate", json!(64), Refused("`d_intermediate` must be 0")),
+        ("d_model", json!(32), Read),
+        ("fused_add_norm", json!(false), Nothing),
+        ("n_layer", json!(3), Read),
+        ("pad_vocab_size_multiple", json!(16), Read),
+        ("residual_in_fp32", json!(false), Nothing),
+        ("rms_norm", json!(false), Refused("`rms_norm` must be true")),
+        ("ssm_cfg", json!(3), Refused("`ssm_cfg` must be an object")),
+        ("tie_embeddings", json!(false), Read),
+        ("vocab_size", json!(200), Read),
+    ];
+    check("MambaConfig", &base, &rows, None);
+    let both = |rest: Vec<Row>| {
+        let both = vec![
+            ("bias", json!(true), Read),
+            ("conv_bias", json!(false), Read),
+            ("d_conv", json!(3), Read),
+            ("d_model", json!(64), Nothing),
+            ("d_model", json!(32), Refused("`d_model` must be that of the model")),
+            ("d_state", json!(24), Read),
+            ("device", json!("cuda"), Nothing),
+            ("dt_init_floor", json!(0.1), Nothing),
+            ("dt_max", json!(0.5), Nothing),
+            ("dt_min", json!(0.5), Nothing),
+            ("dtype", json!("float16"), Nothing),
+            ("expand", json!(4), Read),
+            ("layer_idx", json!(0), Nothing),
+            ("width", json!(4), Refused("got `width`")),
+        ];
+        [both, rest].concat()
+    };
+    base.insert("ssm_cfg".into(), json!({"layer": "Mamba1"}));
+    let rows = both(vec![
+        ("dt_init", json!("constant"), Nothing),
+        ("dt_limit", json!([0.1, 0.2]), Refused("got `dt_limit`")),
+        ("dt_rank", json!(7), Read),
+        ("dt_rank", json!("auto"), Nothing),
+        ("dt_scale", json!(2.0), Nothing),
+        ("expand", json!(1.5), Read),
+        ("headdim", json!(16), Refused("got `headdim`")),
+        ("layer", json!("Mamba3"), Refused("`layer` must be Mamba1 or Mamba2")),
+        ("use_fast_path", json!(false), Nothing),
+    ]);
+    check("Mamba", &base, &rows, Some("ssm_cfg"));
+    base.insert("ssm_cfg".into(), json!({"layer": "Mamba2"}));
+    let rows = both(vec![
+        ("A_init_range", json!([1, 2]), Nothing),
+        ("chunk_size", json!(64), Nothing),
+        ("conv_init", json!(0.1), Nothing),
+        ("D_has_hdim", json!(true), Refused("`D_has_hdim` must be false")),
+        ("d_ssm", json!(128), Nothing),
+        ("d_ssm", json!(64), Refused("`d_ssm` must be expand x d_model")),
+        ("dt_limit", json!([0.1, 0.2]), Read),
+        ("dt_rank", json!(7), Refused("got `dt_rank`")),
+        ("headdim", json!(32), Read),
+        ("headdim", json!(48), Refused("`headdim` must be a divisor")),
+        ("ngroups", json!(2), Read),
+        ("norm_before_gate", json!(true), Refused("`norm_before_gate` must be false")),
+        ("process_group", Value::Null, Nothing),
+        ("rmsnorm", json!(false), Refused("`rmsnorm` must be true")),
+        ("sequence_parallel", json!(false), Nothing),
+        ("use_mem_eff_path", json!(false), Nothing),
+    ]);
+    check("Mamba2", &base, &rows, Some("ssm_cfg"));
+}
+
+#[test]
+fn channels_are_those_of_the_weights_where_settings_contradict_each_other() {
+    let (exec, text) = (Exec::cpu(1), tokens(9, 30));
+    for kind in ["mamba", "falcon_mamba"] {
+        let mut folder = Folder::new(kind);
+        let expected = bits(&folder.model().forward(&exec, &text).unwrap());
+        // as falcon-mamba-7b has it
+        (folder.config["expand"], folder.config["intermediate_size"]) = (json!(16), json!(24));
+        assert_eq!(bits(&folder.model().forward(&exec, &text).unwrap()), expected, "{kind}");
+        (folder.config["expand"], folder.config["intermediate_size"]) = (json!(2), json!(36));
+        assert_eq!(bits(&folder.model().forward(&exec, &text).unwrap()), expected, "{kind}");
+        folder.config["expand"] = json!(4);
+        assert!(folder.error().contains("must have shape"), "{}", folder.error());
+    }
+}
+
+#[test]
+fn configurations_that_are_made_can_be_written_and_read() {
+    let mut falcon = Config::falcon_mamba(100, 24, 3);
+    (falcon.eps, falcon.mixer_eps, falcon.eos, falcon.dt_rank) = (1e-3, 3e-4, vec![7], 5);
+    let mut second = Config::mamba2(50, 32, 1, 8);
+    (second.dt_limit, second.ngroups, second.tied, second.eos) = ((0.01, f64::INFINITY), 4, false, vec![1, 2]);
+    let mut odd = Config::mamba(40, 10, 2);
+    (odd.inner, odd.nheads, odd.bias, odd.conv_bias, odd.width) = (15, 15, true, false, 3);
+    let mut other = Config::mamba2(50, 32, 1, 8);
+    (other.package, other.dt_limit) = (Package::MambaSsm, (0.01, 0.5));
+    let mut own = Config::mamba(40, 10, 2);
+    own.package = Package::MambaSsm;
+    for config in [Config::mamba(256, 128, 6), falcon, second, odd, other.clone(), own] {
+        let folder = tempfile::tempdir().unwrap();
+        config.save(folder.path().join("new")).unwrap();
+        assert_eq!(Config::load(folder.path().join("new")).unwrap(), config);
+    }
+    let refused = |mut config: Config, change: fn(&mut Config), with: &str| {
+        change(&mut config);
+        let error = config.to_json().unwrap_err().to_string();
+        assert!(error.contains(with), "{error}");
+    };
+    refused(
+        Config::falcon_mamba(9, 8, 1),
+        |config| config.package = Package::MambaSsm,
+        "mamba_ssm has no setting for `kind` of this model: it must be mamba or mamba2, got falcon_mamba",
+    );
+    refused(Config::mamba(9, 32, 1), |config| config.dt_limit = (0.01, 0.5), "`dt_limit` of this model");
+    refused(other.clone(), |config| config.mixer_eps = 1e-3, "`mixer_eps` of this model: it must be 1e-5, got 0.001");
+    refused(other, |config| config.nheads = 7, "`nheads` must be a divisor of the channels, got 7");
+}
