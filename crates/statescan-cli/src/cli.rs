@@ -1,7 +1,9 @@
 //! The command line.
 
 use crate::bench::{BenchArgs, bench};
+use crate::convert::{ConvertArgs, convert};
 use crate::error::Result;
+use crate::eval::{EvalArgs, eval};
 use crate::generate::{GenerateArgs, generate};
 use crate::info::info;
 use crate::run::{RunArgs, demonstration, run};
@@ -31,8 +33,12 @@ pub enum Command {
     Bench(BenchArgs),
     /// Continue a text with a Mamba language model
     Generate(GenerateArgs),
-    /// Train a small Mamba on the bytes of a text
+    /// Train a language model on a text
     Train(TrainArgs),
+    /// Say how well a language model guesses a text
+    Eval(EvalArgs),
+    /// Write a language model's folder in another form
+    Convert(ConvertArgs),
     /// Show the processor, the versions and the operations
     Info {
         /// Print one JSON object
@@ -53,6 +59,8 @@ pub fn main(cli: Cli) -> Result<u8> {
         Some(Command::Bench(args)) => bench(&args),
         Some(Command::Generate(args)) => generate(&args),
         Some(Command::Train(args)) => train(&args),
+        Some(Command::Eval(args)) => eval(&args),
+        Some(Command::Convert(args)) => convert(&args),
         Some(Command::Info { json }) => info(json),
     }
 }

@@ -18,6 +18,24 @@ pub enum Error {
         /// What the system says.
         source: std::io::Error,
     },
+    /// What would be overwritten.
+    #[error("{}: it has {has} ({name}); {instead}", path.display())]
+    Occupied {
+        /// The folder.
+        path: std::path::PathBuf,
+        /// What it has.
+        has: &'static str,
+        /// The file that says so.
+        name: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
+    /// Somebody else writes there.
+    #[error("{}: another process is writing this folder, wait for it or name another one", path.display())]
+    Busy {
+        /// The folder.
+        path: std::path::PathBuf,
+    },
     /// Gradients of an operation that has none.
     #[error("{op}: it is a step in place and has no gradients, expected a command without --grad")]
     NoGradients {

@@ -2,14 +2,18 @@
 
 pub mod bench;
 pub mod cli;
+pub mod convert;
+mod destination;
 pub mod error;
+pub mod eval;
 pub mod exec;
 pub mod generate;
 pub mod info;
 pub mod options;
+mod progress;
 mod reader;
 pub mod run;
-mod text;
+pub mod text;
 pub mod train;
 pub mod verify;
 

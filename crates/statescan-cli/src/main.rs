@@ -9,7 +9,7 @@ fn main() -> ExitCode {
     match statescan_cli::cli::main(statescan_cli::cli::Cli::parse()) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", statescan_cli::text::escaped(&error.to_string()));
             ExitCode::from(2)
         }
     }

@@ -45,6 +45,11 @@ pub(crate) fn bound(c: &Comparison) -> String {
     format!("{:.1e} max + {:.1e} |b|", c.bound.absolute, c.bound.relative)
 }
 
+/// Text whose control characters are written as Rust writes them, so that names from files change nothing at a terminal.
+pub fn escaped(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
 /// A duration in its unit.
 pub(crate) fn time(duration: Duration) -> String {
     let ns = duration.as_nanos() as f64;
