@@ -12,7 +12,8 @@ use std::path::PathBuf;
 /// Names, types and a tied head are left as they are unless they are asked for. Tokenizer, chat template and defaults of generation are copied.
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
-    /// Folder of a mamba, falcon_mamba or mamba2 model of `transformers` or `mamba_ssm`, with safetensors files or pytorch_model.bin
+    /// Folder of a mamba, falcon_mamba or mamba2 model of `transformers` or `mamba_ssm`, with safetensors files, or with
+    /// pytorch_model.bin in a build that has the feature `pytorch`
     #[arg(value_name = "IN")]
     pub from: PathBuf,
     /// Folder to write

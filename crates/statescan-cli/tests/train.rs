@@ -40,7 +40,7 @@ fn a_trained_model_generates_and_has_a_plot() {
     let folder = tempfile::tempdir().unwrap();
     let said = trained(&[&SMALL[..], &["--save", text(folder.path())]].concat());
     assert!(said.contains("bits/byte after 30 steps") && said.contains("148480 bytes of text"), "{said}");
-    assert!(said.contains("held-out set: the last tenth of the text, 14848 bytes"), "{said}");
+    assert!(said.contains("held-out set: the last 10 % of the text, 14848 bytes"), "{said}");
     let plot = std::fs::read_to_string(folder.path().join("loss.svg")).unwrap();
     assert!(plot.starts_with("<svg") && plot.contains(">30</text>") && plot.trim_end().ends_with("</svg>"));
     assert_eq!(plot.matches("<circle").count(), 7, "six evaluations, and the legend");
@@ -140,7 +140,7 @@ fn a_large_held_out_set_is_sampled_and_read_once_at_the_end() {
     let path = folder.path().join("large.txt");
     std::fs::write(&path, b"the cat sat on the mat and the dog lay by the door; ".repeat(20_000)).unwrap();
     let said = trained(&[&[text(&path)], &SMALL[..8], &["--steps", "3", "--every", "1"]].concat());
-    assert!(said.contains("held-out set: the last tenth of the text, 104000 bytes"), "{said}");
+    assert!(said.contains("held-out set: the last 10 % of the text, 104000 bytes"), "{said}");
     assert!(said.contains("evaluations read a sample of 16384 of them, the last one reads all"), "{said}");
     assert_eq!(said.matches("held-out set").count(), 4, "what it is, two samples, and all: {said}");
     assert!(said.lines().all(|line| line.len() <= 80 && line.trim_end() == line), "{said}");

@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 pub(crate) const WEIGHTS: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
+/// The file of a folder's weights, or the index of several: what is looked for, one after the other.
+const FILES: [(&str, &str); 2] = [(WEIGHTS, INDEX), ("pytorch_model.bin", "pytorch_model.bin.index.json")];
 
 /// The tensors of a folder that nobody has taken yet.
 pub(crate) struct Checkpoint {
@@ -43,21 +45,20 @@ impl Checkpoint {
         Checkpoint { folder: folder.to_owned(), tensors: BTreeMap::new(), taken: BTreeMap::new() }
     }
 
-    /// The weights of a folder: `model.safetensors`, or the files that `model.safetensors.index.json` lists.
+    /// The weights of a folder: `model.safetensors`, or the files that `model.safetensors.index.json` lists, or pickled ones.
     pub(crate) fn open(folder: &Path) -> Result<Self> {
         let mut checkpoint = Checkpoint::empty(folder);
-        if is_there(&folder.join(WEIGHTS)) {
-            checkpoint.add(&folder.join(WEIGHTS))?;
-        } else if is_there(&folder.join(INDEX)) {
-            checkpoint.add_indexed(&folder.join(INDEX))?;
-        } else {
-            let found = match is_there(&folder.join("pytorch_model.bin")) {
-                true => ", only pytorch_model.bin, which has to be converted to safetensors",
-                false => "",
-            };
-            return Err(Error::NoWeights { path: folder.to_owned(), found });
+        for [whole, index] in FILES.map(|(whole, index)| [folder.join(whole), folder.join(index)]) {
+            if is_there(&whole) {
+                checkpoint.add(&whole)?;
+                return Ok(checkpoint);
+            }
+            if is_there(&index) {
+                checkpoint.add_indexed(&index)?;
+                return Ok(checkpoint);
+            }
         }
-        Ok(checkpoint)
+        Err(Error::NoWeights { path: folder.to_owned() })
     }
 
     /// Weights that the process has.
@@ -103,6 +104,9 @@ impl Checkpoint {
     /// The tensors of one file.
     fn add(&mut self, path: &Path) -> Result<()> {
         let file = open(path)?;
+        if path.extension().is_some_and(|extension| extension == "bin") {
+            return self.add_pickled(path);
+        }
         // SAFETY: the file is read as plain bytes. Whoever changes it while it is mapped changes the weights, and whoever shortens it ends
         // the process, as for every program that maps files.
         let file = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
@@ -126,9 +130,17 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// A tensor whose bytes the process has, and the file that they are from.
+    #[cfg(feature = "pytorch")]
+    pub(crate) fn insert(&mut self, name: &str, path: &Path, (dtype, shape): (safetensors::Dtype, &[usize]), bytes: Vec<u8>) {
+        let all = 0..bytes.len();
+        let place = Place::File(Arc::new(bytes), all);
+        self.tensors.insert(name.to_owned(), Entry { path: path.into(), dtype, shape: shape.to_vec(), place });
+    }
+
     /// The tensors of the files that an index lists, each of which must be where the index says.
     fn add_indexed(&mut self, index: &Path) -> Result<()> {
-        let format = |why: String| Error::Format { path: index.to_owned(), expected: "an index of safetensors files", why };
+        let format = |why: String| Error::Format { path: index.to_owned(), expected: "an index of files of weights", why };
         let text = read_text(index)?;
         let json: serde_json::Value = serde_json::from_str(&text).map_err(|error| format(error.to_string()))?;
         let map = json.get("weight_map").and_then(|map| map.as_object());

@@ -82,12 +82,10 @@ pub enum Error {
         sequences: usize,
     },
     /// A folder has no weights that can be read.
-    #[error("{}: it has no model.safetensors and no model.safetensors.index.json{found}", path.display())]
+    #[error("{}: it has no model.safetensors, no pytorch_model.bin and no index of several such files", path.display())]
     NoWeights {
         /// The folder.
         path: PathBuf,
-        /// What is there instead, in words.
-        found: &'static str,
     },
     /// A tensor that the model needs is not there.
     #[error("{}: the tensor `{tensor}` is missing", path.display())]

@@ -7,6 +7,9 @@ use std::path::Path;
 /// The largest size that a setting may give.
 pub(crate) const LARGEST: u64 = 1 << 24;
 
+/// Characters of a value that an error shows.
+const SHOWN: usize = 60;
+
 /// The settings of one object of a file.
 pub(crate) struct Fields<'f> {
     pub(crate) path: &'f Path,
@@ -43,7 +46,11 @@ impl<'f> Fields<'f> {
     }
 
     pub(crate) fn bad(&self, key: &'static str, expected: &'static str) -> Error {
-        let got = self.get(key).map_or("nothing".to_owned(), Value::to_string);
+        let mut got = self.get(key).map_or("nothing".to_owned(), Value::to_string);
+        if let Some((end, _)) = got.char_indices().nth(SHOWN) {
+            got.truncate(end);
+            got.push_str("..");
+        }
         Error::Config { path: self.path.to_owned(), key, expected, got }
     }
 

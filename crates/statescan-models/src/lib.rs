@@ -60,8 +60,30 @@
 //! # Training
 //!
 //! [`Model::loss_and_gradients`] gives the gradient by every weight, for every kind of model; of the forward pass it keeps the inputs of
-//! blocks only. A [`Trainer`] trains a small Mamba on the bytes of a text with AdamW, and goes on with the same bits after it was saved and
-//! resumed. [`mod@reference`] is the oracle of both: a whole model in plain `f64` loops.
+//! blocks only. A [`Trainer`] trains with AdamW, on the CPU or on a GPU ([`DeviceTraining`]): a small Mamba on the bytes of a text, a model of any
+//! [`Config`] on tokens, or one that exists on more of them. It goes on with the same bits after it was saved and resumed. [`mod@reference`] is the oracle
+//! of both: a whole model in plain `f64` loops.
+//!
+//! # Writing
+//!
+//! [`Model::save`] writes a folder as it was read, [`Model::save_with`] in another form. Files are written aside and renamed, so that whoever looks
+//! finds a whole one.
+//!
+//! ```
+//! use statescan::DType;
+//! use statescan_models::{Config, Model, Package, SaveOptions};
+//!
+//! let folder = std::env::temp_dir().join("a-small-mamba");
+//! let mut config = Config::mamba(256, 16, 2);
+//! config.dstate = 8;
+//! let model = Model::random(config, DType::F32, 1)?;
+//! let mut form = SaveOptions::default();
+//! (form.package, form.dtype) = (Some(Package::MambaSsm), Some(DType::BF16));
+//! model.save_with(&folder, &form)?;
+//! assert_eq!(Model::load(&folder)?.config().dstate, 8);
+//! # std::fs::remove_dir_all(&folder).unwrap();
+//! # Ok::<(), statescan_models::Error>(())
+//! ```
 //!
 //! # Layers
 //!
@@ -72,14 +94,16 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `cuda` | [`DeviceModel`]: without it models answer that CUDA is not available |
+//! | `pytorch` | reading `pytorch_model.bin`: without it a folder has safetensors files |
 //! | `templates` | reading chat templates |
 //! | `tokenizers` | reading `tokenizer.json`; without it text is bytes |
 
-#![deny(missing_docs)]
+#![deny(missing_debug_implementations, missing_docs)]
 
 mod chat;
 mod checkpoint;
 mod config;
+mod debug;
 mod device;
 mod error;
 mod fields;
@@ -89,6 +113,7 @@ pub mod layers;
 mod memory;
 mod mixer;
 mod model;
+mod pickled;
 mod random;
 pub mod reference;
 mod rows;

@@ -15,7 +15,7 @@ const FINE_TUNING: (f64, f64, f64) = (2e-4, 0.1, 0.0);
 
 /// What to learn, and how long.
 ///
-/// The last tenth of the text is the held-out set: it is not learned, and how well it is guessed is what counts.
+/// The last 10 % of the text are the held-out set: not learned, but evaluated.
 #[derive(Debug, Args)]
 pub struct TrainArgs {
     /// A file to learn, - for standard input; "Alice's Adventures in Wonderland" if none is given

@@ -43,7 +43,7 @@ pub fn train(args: &TrainArgs) -> Result<u8> {
 fn introduce(trainer: &Trainer, bytes: usize) -> Result<()> {
     line(format!("{} weights, {bytes} bytes of text", trainer.count()))?;
     let (held_out, sample, unit) = (trainer.held_out_len(), trainer.sample_len(), trainer.unit());
-    line(format!("held-out set: the last tenth of the text, {held_out} {unit}s"))?;
+    line(format!("held-out set: the last 10 % of the text, {held_out} {unit}s"))?;
     if sample < held_out {
         line(format!("evaluations read a sample of {sample} of them, the last one reads all"))?;
     }

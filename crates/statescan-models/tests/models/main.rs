@@ -8,6 +8,7 @@ mod files;
 mod folders;
 mod gradients;
 mod layers;
+mod pickled;
 mod sampler;
 mod saving;
 mod states;

@@ -6,7 +6,7 @@ use statescan_models::{Model, Sampler};
 use std::path::Path;
 
 /// The logits of every text in a folder's `expected.safetensors`, within 1e-4 of the largest.
-fn check_logits(folder: &Path) -> Model {
+pub fn check_logits(folder: &Path) -> Model {
     let (model, exec) = (Model::load(folder).unwrap(), Exec::cpu(0));
     let expected = folder.join("expected.safetensors");
     let ((shape, ids), (_, logits)) = (common::read(&expected, "input_ids"), common::read(&expected, "logits"));

@@ -1,5 +1,6 @@
-"""Tiny models with random weights and their logits, computed by `transformers`: one folder for each, beside this file; and the settings of its
-configurations with what they begin with, `settings.json`.
+"""Tiny models with random weights and their logits, computed by `transformers`: one folder for each, beside this file.
+
+Beside them are the settings of its configurations with what they begin with, `settings.json`.
 
 python crates/statescan-models/tests/vectors/make.py
 """
@@ -14,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 8, "use_bias": True}
 MODELS = {
+    "mamba_pickled": {"model_type": "mamba", "time_step_rank": 3},
     "falcon_mamba": {"model_type": "falcon_mamba", "time_step_rank": 3},
     "mamba2_groups": {
         "model_type": "mamba2",
@@ -24,9 +26,11 @@ MODELS = {
         "tie_word_embeddings": True,
     },
 }
+# one of them is kept as its pickled weights alone
+PICKLED = "mamba_pickled"
 
 
-def settings():
+def class_settings():
     """The settings of each kind that all configurations do not have, and what they begin with."""
     common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
     found = {}
@@ -40,7 +44,7 @@ def settings():
 
 
 def main():
-    (Path(__file__).parent / "settings.json").write_text(settings() + "\n")
+    (Path(__file__).parent / "settings.json").write_text(class_settings() + "\n")
     for name, settings in MODELS.items():
         torch.manual_seed(len(name))
         kind = settings["model_type"]
@@ -55,6 +59,9 @@ def main():
         folder = Path(__file__).parent / name
         model.save_pretrained(folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
+        if name == PICKLED:
+            torch.save(model.state_dict(), folder / "pytorch_model.bin")
+            (folder / "model.safetensors").unlink()
         save_file({"input_ids": ids, "logits": logits.float().contiguous()}, folder / "expected.safetensors")
         print(kind, sum(p.numel() for p in model.parameters()), logits.abs().max().item())
 
