@@ -1,21 +1,21 @@
 """PyTorch: the operations in its library, and their gradients.
 
 An operation becomes `torch.ops.statescan.NAME_forward` and `NAME_backward`, opaque to the compiler; they also take tensors
-without data. Its gradient is an `autograd.Function` around both. A step becomes `torch.ops.statescan.NAME` and changes its state.
-Second derivatives, forward-mode derivatives and `vmap` are refused.
+without data. Its gradient is an `autograd.Function` around both (`_gradients.py`). A step becomes `torch.ops.statescan.NAME` and
+changes its state.
 
 The dispatcher takes longer than a small call's work, so a call in which nobody else has a say goes straight to the kernel.
 """
 
 import torch
 from torch import get_num_threads, is_grad_enabled
-from torch._C import _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
+from torch._C import _are_functorch_transforms_active, _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
 from torch._C._functorch import maybe_current_level
 from torch.autograd import _profiler_enabled, forward_ad
 from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 
-from . import _native, _nvrtc
+from . import _gradients, _native, _nvrtc
 from .operations import OPERATIONS, STEPS, Operation
 
 # the type of states: real and complex
@@ -88,23 +88,62 @@ _OBSERVERS = (
 _UNOBSERVED = _native.Unobserved(_OBSERVERS, get_num_threads, _place)
 
 
-def _pass(registered, compute):
+def _pass(registered, compute, explained):
     """One pass: by `registered`, what PyTorch's library has of it, or straight to `compute`, which `_define` describes."""
 
     unknown = _native.UnknownArgument
 
     def run(first, arguments):
-        if not is_dynamo_compiling():
-            try:
-                made = compute(first, arguments, _UNOBSERVED)
-                if made is not None:
-                    return made
-            except unknown:
-                # nothing ran: the dispatcher knows more kinds of arguments, or fails in its own words
-                pass
-        return registered(first, *arguments)
+        if is_dynamo_compiling():
+            return registered(first, *arguments)
+        try:
+            made = compute(first, arguments, _UNOBSERVED)
+            if made is not None:
+                return made
+        except unknown:
+            # nothing ran: the dispatcher knows more kinds of arguments
+            pass
+        return explained(registered, first, arguments)
 
     return run
+
+
+def _explained(op, names):
+    """What calls the dispatcher and says why it refuses, where its own words name neither function nor argument."""
+
+    def call(registered, first, arguments):
+        if _get_tracing_state() is not None:
+            _refuse_recording(op, first)
+        try:
+            return registered(first, *arguments)
+        except NotImplementedError:
+            for name, tensor in zip(names, (first, *arguments)):
+                if isinstance(tensor, torch.Tensor):
+                    _refuse_kind(op, name, tensor)
+            raise
+
+    return call
+
+
+def _refuse_recording(op, save):
+    if torch.onnx.is_in_onnx_export():
+        raise RuntimeError(f"{op.name}: ONNX has no operation for it; torch.export keeps it as it is")
+    if save is True:
+        words = "torch.jit.trace records no gradients; trace under torch.no_grad(), or use torch.export"
+        raise RuntimeError(f"{op.name}: {words}")
+
+
+def _refuse_kind(op, name, tensor):
+    """Refuses a tensor that no pass takes."""
+    if tensor.is_nested:
+        cure = "pack its rows into one, with `cu_seqlens`, or pad them with torch.nested.to_padded_tensor"
+        raise TypeError(f"{op.name}: `{name}` must be a dense tensor, got a nested one; {cure}")
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        kind = tensor.dtype if tensor.is_quantized else tensor.layout
+        cure = "dequantize" if tensor.is_quantized else "to_dense"
+        raise TypeError(f"{op.name}: `{name}` must be a dense tensor, got one of {kind}; call {cure}() first")
+    if tensor.device.type not in ("cpu", "cuda", "meta"):
+        raise TypeError(f"{op.name}: `{name}` must be on a CPU or CUDA device, got one on {tensor.device}")
 
 
 _library = torch.library.Library("statescan", "DEF")
@@ -121,6 +160,11 @@ def _with_defaults(op):
     defaults = (None,) * len(required) + tuple(default for _, default in optional)
     schema = _declare(required) + [f"{name}={default!r}" for name, default in optional]
     return schema, lambda arguments: arguments + defaults[len(arguments) :]
+
+
+def _registered(name):
+    """An operation of PyTorch's library."""
+    return getattr(torch.ops.statescan, name).default
 
 
 def _define(op, name, arguments, result, complete, compute, allocate):
@@ -145,7 +189,7 @@ def _define(op, name, arguments, result, complete, compute, allocate):
     torch.library.register_fake(f"statescan::{name}", without_data, lib=_library)
     for device in ("CPU", "CUDA"):
         _library.impl(name, kernel, device)
-    return _pass(getattr(torch.ops.statescan, name).default, compute)
+    return _pass(_registered(name), compute, _explained(op, names))
 
 
 def _forward(op: Operation):
@@ -160,7 +204,9 @@ def _forward(op: Operation):
     def compute(save, arguments, place):
         return native(number, arguments, all_outputs if save else outputs, place)
 
-    return _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", complete, compute, allocate)
+    run = _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", complete, compute, allocate)
+    _gradients.refuse_vmap(op, _registered(f"{op.name}_forward"), _library)
+    return run
 
 
 def _backward(op: Operation):
@@ -176,57 +222,9 @@ def _backward(op: Operation):
     if op.saves is not None or op.keeps_result:
         arguments.append("Tensor saved")
     arguments += ["Tensor? grad_first", "Tensor? grad_second"]
-    return _define(op, f"{op.name}_backward", arguments, "Tensor[]", tuple, compute, allocate)
-
-
-def _differentiable(op: Operation, forward, backward):
-    """The operation with its gradient."""
-    # plain values: the compiler of older versions does not look into objects that a function closes over
-    tensors, differentiable, keeps_result = len(op.tensors), op.differentiable, op.keeps_result
-    nothing = (None,) * (tensors + len(op.options) - differentiable)
-    words = f"{op.name} has no second derivative: its gradient, taken with create_graph=True, cannot be differentiated"
-
-    def compute(ctx, *arguments):
-        first, second, *saved = forward(True, arguments)
-        if keeps_result:
-            saved = [first, *saved]
-        ctx.save_for_backward(*arguments[:tensors], *saved)
-        ctx.options = arguments[tensors:]
-        ctx.set_materialize_grads(False)
-        return first, second
-
-    def differentiate(ctx, grad_first, grad_second):
-        saved = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:differentiable]
-        if grad_first is None and grad_second is None:
-            return (None,) * differentiable + nothing
-        arguments = (*saved[:tensors], *ctx.options, *saved[tensors:], grad_first, grad_second)
-        if is_dynamo_compiling() or not (is_grad_enabled() or forward_ad._current_level >= 0):
-            found = backward(needed, arguments)
-        else:
-            # a graph of the gradient is recorded
-            with torch.no_grad():
-                found = backward(needed, arguments)
-            found = _NoGradient.apply(words, len(found), *found, *saved[:differentiable], grad_first, grad_second)
-        found = iter(found)
-        return tuple(next(found) if wanted else None for wanted in needed) + nothing
-
-    methods = {"forward": staticmethod(compute), "backward": staticmethod(differentiate)}
-    return type(op.name, (torch.autograd.Function,), methods)
-
-
-class _NoGradient(torch.autograd.Function):
-    """Passes results on, and refuses to be differentiated. What they were computed from is behind it: a gradient by any of that
-    fails, where it would silently be without these results."""
-
-    @staticmethod
-    def forward(ctx, words, count, *results_and_inputs):
-        ctx.words = words
-        return tuple(result.detach() for result in results_and_inputs[:count])
-
-    @staticmethod
-    def backward(ctx, *gradients):
-        raise RuntimeError(ctx.words)
+    run = _define(op, f"{op.name}_backward", arguments, "Tensor[]", tuple, compute, allocate)
+    _gradients.map_cotangents(op, _registered(f"{op.name}_backward"), _library)
+    return run
 
 
 def _step(op: Operation):
@@ -244,12 +242,14 @@ def _step(op: Operation):
             increment_version(state)
         return made[0]
 
-    return _define(op, op.name, [f"Tensor(a!) {op.state}", *arguments], "Tensor", complete, compute, allocate)
+    run = _define(op, op.name, [f"Tensor(a!) {op.state}", *arguments], "Tensor", complete, compute, allocate)
+    _gradients.refuse_vmap(op, _registered(op.name), _library)
+    return run
 
 
 _FORWARD = {op.name: _forward(op) for op in OPERATIONS}
 _BACKWARD = {op.name: _backward(op) for op in OPERATIONS}
-_WITH_GRADIENT = {op.name: _differentiable(op, _FORWARD[op.name], _BACKWARD[op.name]) for op in OPERATIONS}
+_WITH_GRADIENT = {op.name: _gradients.differentiable(op, _FORWARD[op.name], _BACKWARD[op.name]) for op in OPERATIONS}
 _STEP = {op.name: _step(op) for op in STEPS}
 
 
@@ -279,7 +279,10 @@ def call(op: Operation, tensors, options, context=None):
         if torch.compiler.is_compiling():
             tensors = _distinct(tensors)
         with_gradient = _WITH_GRADIENT if context is None else context.with_gradient
-        return with_gradient[op.name].apply(*tensors, *options)
+        function = with_gradient[op.name]
+        if forward_ad._current_level >= 0 or _are_functorch_transforms_active():
+            return function.transformed.apply(*tensors, *options)[:2]
+        return function.apply(*tensors, *options)
     forward = _FORWARD if context is None else context.forward
     return tuple(forward[op.name](False, tensors + options))
 
@@ -291,5 +294,5 @@ def step(op: Operation, state, tensors, options):
     with torch.no_grad():
         result = _STEP[op.name](state, tensors + options)
     words = f"{op.name} has no gradient: it changes its state in place; use the scan for training"
-    (result,) = _NoGradient.apply(words, 1, result, state, *tensors)
+    (result,) = _gradients.NoGradient.apply(words, 1, result, state, *tensors)
     return result

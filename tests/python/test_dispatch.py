@@ -162,10 +162,14 @@ UNKNOWN = {
     "a zero without memory": lambda a: torch._efficientzerotensor(a.shape, dtype=a.dtype),
     "without data": lambda a: a.to("meta"),
 }
+# tensors that nobody reads, and what is said of them
 REFUSED = {
-    "Sparse": lambda a: a.to_sparse(),
-    "SparseCsr": lambda a: a.to_sparse_csr(),
-    "NestedTensor": lambda a: torch.nested.nested_tensor([a]),
+    "sparse": (lambda a: a.to_sparse(), r"a dense tensor, got one of torch.sparse_coo; call to_dense\(\) first"),
+    "sparse rows": (lambda a: a.to_sparse_csr(), r"a dense tensor, got one of torch.sparse_csr; call to_dense\(\) first"),
+    "nested": (lambda a: torch.nested.nested_tensor([a]), "a dense tensor, got a nested one; pack its rows into one"),
+    "jagged": (lambda a: torch.nested.nested_tensor([a, a], layout=torch.jagged), "a dense tensor, got a nested one"),
+    "mkldnn": (lambda a: a.float().to_mkldnn(), r"a dense tensor, got one of torch._mkldnn; call to_dense\(\) first"),
+    "quantized": (lambda a: torch.quantize_per_tensor(a.float(), 0.1, 0, torch.qint8), r"torch.qint8; call dequantize\(\) first"),
 }
 
 
@@ -181,13 +185,20 @@ def test_the_dispatcher_reads_other_tensors(kind, training):
         assert torch.equal(h, statescan.linear_scan(plain, b)[0])
 
 
-@pytest.mark.filterwarnings("ignore:.* in (beta|prototype) st")
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
-def test_the_dispatcher_refuses_in_its_own_words(kind, training):
-    a = REFUSED[kind](Random().step(3, 20)).requires_grad_(training)
-    with pytest.raises(NotImplementedError, match=f"linear_scan_forward.*{kind}"):
-        statescan.linear_scan(a, a)
+def test_other_kinds_are_refused_by_name(kind, training):
+    make, words = REFUSED[kind]
+    plain = Random().step(3, 20).float().requires_grad_(training)
+    with torch.no_grad():
+        other = make(plain)
+    for name in ("a", "b", "initial_state"):
+        arguments = {"a": plain, "b": plain, "initial_state": plain[:, 0], name: other}
+        with pytest.raises(TypeError, match=f"^linear_scan: `{name}` must be .*{words}"):
+            statescan.linear_scan(**arguments)
+    with pytest.raises(TypeError, match=f"^causal_conv1d_update: `weight` must be .*{words}"):
+        statescan.causal_conv1d_update(plain.detach(), torch.zeros(3, 20, 4), other)
 
 
 def test_the_dispatcher_converts_options():

@@ -124,21 +124,6 @@ def test_functions_that_differentiate_twice(derivative):
         getattr(torch.autograd.functional, derivative)(scan_of_itself, a, *vectors)
 
 
-@pytest.mark.parametrize("transform", ["grad", "jacrev", "jacfwd", "hessian"])
-def test_transforms_of_functions(transform):
-    a = Random().step(3, 8)
-    for function in (scan_of_itself, lambda a: torch.func.grad(scan_of_itself)(a).sum()):
-        with pytest.raises(RuntimeError, match="functorch transforms"):
-            getattr(torch.func, transform)(function)(a)
-
-
-def test_many_cotangents_at_once():
-    a = Random().step(3, 8).requires_grad_()
-    h, _ = statescan.linear_scan(a, a)
-    with pytest.raises(RuntimeError, match="vmap|Batching rule"):
-        torch.autograd.grad(h, a, torch.ones(5, 3, 8, dtype=a.dtype), is_grads_batched=True)
-
-
 def test_a_forward_derivative_of_the_cotangent():
     a = Random().step(3, 8).requires_grad_()
     h, _ = statescan.linear_scan(a, a)
@@ -146,7 +131,7 @@ def test_a_forward_derivative_of_the_cotangent():
         (gradient,) = torch.autograd.grad(h, a, torch.ones_like(h), retain_graph=True)
         assert gradient.shape == a.shape
         dual = forward_ad.make_dual(torch.ones_like(h), torch.ones_like(h))
-        with pytest.raises(RuntimeError, match="forward mode AD|jvp"):
+        with pytest.raises(RuntimeError, match="linear_scan has no second derivative|forward mode"):
             torch.autograd.grad(h, a, dual)
 
 

@@ -18,6 +18,7 @@ first step of the whole) and `cu_seqlens` (the bounds of sequences in the whole)
 from torch import distributed
 
 from .. import torch as framework
+from .._gradients import differentiable
 from ..operations import OPERATIONS
 from . import passes
 
@@ -35,7 +36,7 @@ class Context:
         self.ranks: int = distributed.get_world_size(group)
         both = {op.name: _passes(op, group.group_name) for op in OPERATIONS}
         self.forward = {name: forward for name, (forward, _) in both.items()}
-        self.with_gradient = {op.name: framework._differentiable(op, *both[op.name]) for op in OPERATIONS}
+        self.with_gradient = {op.name: differentiable(op, *both[op.name]) for op in OPERATIONS}
 
     def __repr__(self):
         return f"<context of rank {self.rank} of {self.ranks}>"

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import distributed
 
+from .._gradients import refuse_vmap
 from ..operations import CAUSAL_CONV1D, OPERATIONS
 from ..torch import _declare, _library, _New, _with_defaults
 from .links import Decays, Halo
@@ -292,6 +293,7 @@ def _define(op, link):
         for device in ("CPU", "CUDA"):
             _library.impl(name, compute, device)
         found.append(getattr(torch.ops.statescan, name).default)
+        refuse_vmap(op, found[-1], _library)
     return tuple(found)
 
 

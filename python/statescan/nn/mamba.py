@@ -114,7 +114,7 @@ class Mamba(nn.Module):
     def extra_repr(self):
         return f"{self.d_model}, d_state={self.d_state}, d_conv={self.d_conv}, expand={self.expand}, dt_rank={self.dt_rank}"
 
-    def forward(self, hidden_states, inference_params=None, *, context=None):
+    def forward(self, hidden_states, inference_params=None, context=None):
         """The layer on a sequence.
 
         With `inference_params` (`key_value_memory_dict`, `seqlen_offset`) it leaves its states there, and goes on from them where

@@ -163,7 +163,7 @@ class Mamba2(nn.Module):
         unit = "" if self.d_ssm == self.d_inner else f", d_ssm={self.d_ssm}"
         return f"{sizes}{unit}, ngroups={self.ngroups}, chunk_size={self.chunk_size}"
 
-    def forward(self, u, seqlen=None, seq_idx=None, cu_seqlens=None, inference_params=None, *, context=None):
+    def forward(self, u, seqlen=None, seq_idx=None, cu_seqlens=None, inference_params=None, context=None):
         """The layer on a sequence.
 
         Args:

@@ -95,7 +95,7 @@ class S5(nn.Module):
         maps = (torch.view_as_complex(_wide(part).contiguous()) for part in (self.A, self.B, self.C))
         return *maps, _wide(self.log_dt).exp() * self.step_rescale
 
-    def forward(self, x, integration_timesteps=None, lengths=None, inference_cache=None, *, context=None):
+    def forward(self, x, integration_timesteps=None, lengths=None, inference_cache=None, context=None):
         """The layer on a sequence.
 
         Args:

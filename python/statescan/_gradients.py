@@ -1,0 +1,145 @@
+"""PyTorch: gradients of the operations, and the transforms of functions that they take part in.
+
+An operation has first derivatives in reverse mode, also under `torch.func.grad`, `vjp` and `jacrev`, which maps a backward pass
+over cotangents. Second derivatives, derivatives in forward mode and `vmap` are refused.
+"""
+
+import torch
+from torch import is_grad_enabled
+from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
+
+from .operations import Operation
+
+
+def differentiable(op: Operation, forward, backward):
+    """The operation with its gradient: an `autograd.Function`. Its `transformed` is the same for functions that `torch.func`
+    transforms and for tangents. That one is slower, gives what it saves behind its results, and is nothing for the compiler."""
+    # plain values: the compiler of older versions does not look into objects that a function closes over
+    tensors, differentiable, keeps_result = len(op.tensors), op.differentiable, op.keeps_result
+    nothing = (None,) * (tensors + len(op.options) - differentiable)
+    twice = f"{op.name} has no second derivative: its gradient, taken with create_graph=True, cannot be differentiated"
+
+    def save(ctx, arguments, first, saved):
+        if keeps_result:
+            saved = [first, *saved]
+        ctx.save_for_backward(*arguments[:tensors], *saved)
+        ctx.options = arguments[tensors:]
+        ctx.set_materialize_grads(False)
+
+    def compute(ctx, *arguments):
+        first, second, *saved = forward(True, arguments)
+        save(ctx, arguments, first, saved)
+        return first, second
+
+    def differentiate(ctx, grad_first, grad_second):
+        saved = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:differentiable]
+        if grad_first is None and grad_second is None:
+            return (None,) * differentiable + nothing
+        arguments = (*saved[:tensors], *ctx.options, *saved[tensors:], grad_first, grad_second)
+        if is_dynamo_compiling() or not (is_grad_enabled() or forward_ad._current_level >= 0):
+            found = backward(needed, arguments)
+        else:
+            # a graph of the gradient is recorded
+            with torch.no_grad():
+                found = backward(needed, arguments)
+            found = NoGradient.apply(twice, len(found), *found, *saved[:differentiable], grad_first, grad_second)
+        found = iter(found)
+        return tuple(next(found) if wanted else None for wanted in needed) + nothing
+
+    def compute_transformed(*arguments):
+        return tuple(forward(True, arguments))
+
+    def set_up(ctx, inputs, output):
+        first, _, *saved = output
+        ctx.mark_non_differentiable(*saved)
+        save(ctx, inputs, first, saved)
+
+    def differentiate_transformed(ctx, grad_first, grad_second, *_):
+        return differentiate(ctx, grad_first, grad_second)
+
+    def refuse_forward_mode(ctx, *tangents):
+        raise RuntimeError(f"{op.name} {_NO_FORWARD_MODE}")
+
+    def refuse_vmap(info, in_dims, *arguments):
+        raise RuntimeError(f"{op.name} {_NO_VMAP}")
+
+    transformed = {
+        "forward": staticmethod(compute_transformed),
+        "setup_context": staticmethod(set_up),
+        "backward": staticmethod(differentiate_transformed),
+        "jvp": staticmethod(refuse_forward_mode),
+        "vmap": staticmethod(refuse_vmap),
+    }
+    plain = {
+        "forward": staticmethod(compute),
+        "backward": staticmethod(differentiate),
+        "transformed": type(op.name, (torch.autograd.Function,), transformed),
+    }
+    return type(op.name, (torch.autograd.Function,), plain)
+
+
+_NO_FORWARD_MODE = "has no derivatives in forward mode (jvp, jacfwd): use those in reverse mode"
+_NO_VMAP = "does not go under vmap: put the mapped axis into the batch"
+
+
+class NoGradient(torch.autograd.Function):
+    """Passes results on, and refuses to be differentiated. What they were computed from is behind it: a gradient by any of that
+    fails, where it would silently be without these results."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(words, count, *results_and_inputs):
+        return tuple(result.detach() for result in results_and_inputs[:count])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.words = inputs[0]
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise RuntimeError(ctx.words)
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise RuntimeError(ctx.words)
+
+
+def refuse_vmap(op: Operation, registered, library):
+    """Says what to do in the place of a call of PyTorch's library under `vmap`."""
+
+    def refuse(*arguments):
+        raise RuntimeError(f"{op.name} {_NO_VMAP}")
+
+    torch.library.register_vmap(registered, refuse, lib=library)
+    library.impl(registered, refuse, "Batched")
+
+
+def map_cotangents(op: Operation, registered, library):
+    """Lets a backward pass of PyTorch's library go over many cotangents at once, its last two arguments, one after another."""
+
+    def one_by_one(info, in_dims, *arguments):
+        *given, first, second = arguments
+        *dims, first_dim, second_dim = in_dims
+        # the first argument says which gradients are wanted
+        if any(dim is not None for dim in dims[1:]):
+            raise RuntimeError(f"{op.name} {_NO_VMAP}")
+
+        def run(choose):
+            chosen = (t if dim is None else choose(t, dim) for t, dim in ((first, first_dim), (second, second_dim)))
+            return registered(*given, *chosen)
+
+        found = [run(lambda t, dim, at=at: t.select(dim, at)) for at in range(info.batch_size)]
+        # without a cotangent one pass says what shapes gradients have
+        found = found or [run(lambda t, dim: t.sum(dim))]
+        stacked = [torch.stack(parts)[: info.batch_size] for parts in zip(*found)]
+        return stacked, [0] * len(stacked)
+
+    def refuse(*arguments):
+        words = "does not go over cotangents with is_grads_batched or vectorize=True: use torch.func.jacrev"
+        raise RuntimeError(f"{op.name} {words}")
+
+    torch.library.register_vmap(registered, one_by_one, lib=library)
+    library.impl(registered, refuse, "Batched")
