@@ -1,8 +1,10 @@
-"""Drop-in for `causal_conv1d` 1.6."""
+"""Drop-in for `causal_conv1d` 1.7."""
+
+import torch
 
 from .. import functions
 
-__all__ = ["causal_conv1d_fn", "causal_conv1d_update"]
+__all__ = ["causal_conv1d_fn", "causal_conv1d_update", "causal_conv1d_varlen_states"]
 
 
 def causal_conv1d_fn(
@@ -23,6 +25,9 @@ def causal_conv1d_fn(
     in their place. It is left alone without `return_final_states`. `context`, which the origin has not, is that of
     `statescan.distributed`.
     """
+    if initial_states is not None and seq_idx is not None:
+        # they are the inputs before the first step, and none of a sequence that starts behind padding
+        initial_states = torch.where(seq_idx[:, :1, None] < 0, 0, initial_states)
     y, final_states = functions.causal_conv1d(
         x,
         weight,
@@ -49,3 +54,20 @@ def causal_conv1d_update(x, conv_state, weight, bias=None, activation=None, cach
         cache_seqlens=cache_seqlens,
         conv_state_indices=conv_state_indices,
     )
+
+
+def causal_conv1d_varlen_states(x, cu_seqlens, state_len):
+    """The last inputs of packed sequences, with which their convolutions go on.
+
+    Args:
+        x: (seqlen, dim), the sequences one behind the other.
+        cu_seqlens: (sequences + 1,), their bounds.
+        state_len: inputs that are kept of each.
+
+    Returns:
+        (sequences, dim, state_len), the latest last; zeros before the first step of a sequence.
+    """
+    bounds = cu_seqlens.long()
+    steps = bounds[1:, None] + torch.arange(-state_len, 0, device=x.device)
+    inside = (steps >= bounds[:-1, None])[..., None]
+    return torch.where(inside, x[steps.clamp(min=0, max=max(x.shape[0] - 1, 0))], 0).transpose(1, 2)

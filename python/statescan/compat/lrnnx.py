@@ -5,9 +5,17 @@
 
 from .. import functions
 from ..functions import s5_inner_fn, simplified_scan_fn
+from . import references
 from .shared import scan
 
-__all__ = ["s5_inner_fn", "selective_scan_fn", "selective_state_update", "simplified_scan_fn", "simplified_state_update"]
+__all__ = [
+    "s5_inner_fn",
+    "selective_scan_fn",
+    "selective_scan_ref",
+    "selective_state_update",
+    "simplified_scan_fn",
+    "simplified_state_update",
+]
 
 
 def selective_scan_fn(
@@ -42,6 +50,25 @@ def selective_scan_fn(
         discretization=discretization,
         context=context,
     )
+
+
+def selective_scan_ref(
+    u,
+    delta,
+    A,
+    B,
+    C,
+    D=None,
+    z=None,
+    delta_bias=None,
+    deltaA=None,
+    delta_softplus=False,
+    return_last_state=False,
+    discretization="mamba",
+):
+    """`selective_scan_fn` as a loop in float64."""
+    options = {"deltaA": deltaA, "rule": discretization}
+    return references.selective_scan_ref(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state, **options)
 
 
 def selective_state_update(

@@ -1,4 +1,4 @@
-"""Drop-in for `mamba_ssm` 2.3.
+"""Drop-in for `mamba_ssm` 2.3.2.
 
 Every result is differentiable, last and final states included. `context`, which the origin has not, is that of
 `statescan.distributed`.
@@ -10,19 +10,24 @@ from torch.nn.functional import linear, silu
 from .. import functions
 from ..operations import SSD
 from . import fallback
+from .inner import bimamba_inner_fn, mamba_inner_fn, mamba_inner_fn_no_out_proj
 from .norms import LayerNorm, RMSNorm, layernorm_fn, rmsnorm_fn
-from .shared import as_complex, has_kernel, scan
+from .shared import has_kernel, scan
 
 __all__ = [
     "LayerNorm",
     "RMSNorm",
+    "bimamba_inner_fn",
     "layernorm_fn",
+    "mamba_chunk_scan",
     "mamba_chunk_scan_combined",
     "mamba_inner_fn",
+    "mamba_inner_fn_no_out_proj",
     "mamba_split_conv1d_scan_combined",
     "rmsnorm_fn",
     "selective_scan_fn",
     "selective_state_update",
+    "ssd_selective_scan",
 ]
 
 
@@ -34,74 +39,6 @@ def selective_scan_fn(
     Where A is complex, B and C that vary with time are real, (.., dstate, 2 seqlen), real and imaginary parts in turn.
     """
     return scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state, context=context)
-
-
-def mamba_inner_fn(
-    xz,
-    conv1d_weight,
-    conv1d_bias,
-    x_proj_weight,
-    delta_proj_weight,
-    out_proj_weight,
-    out_proj_bias,
-    A,
-    B=None,
-    C=None,
-    D=None,
-    delta_bias=None,
-    B_proj_bias=None,
-    C_proj_bias=None,
-    delta_softplus=True,
-    checkpoint_lvl=1,
-    b_rms_weight=None,
-    c_rms_weight=None,
-    dt_rms_weight=None,
-    b_c_dt_rms_eps=1e-6,
-    *,
-    context=None,
-):
-    """What a Mamba layer does between its first projection and the residual stream.
-
-    Args:
-        xz: (batch, 2 dim, seqlen), the input and the gate.
-        conv1d_weight, conv1d_bias: (dim, 1, width) and (dim,).
-        x_proj_weight: (rank + dstate + dstate, dim), without rows of a B or C that is given; 2 dstate if A is complex.
-        delta_proj_weight, delta_bias: (dim, rank) and (dim,).
-        out_proj_weight, out_proj_bias: (out, dim) and (out,).
-        A, B, C, D: as in `selective_scan_fn`; B and C come from the input where they are None.
-        B_proj_bias, C_proj_bias: added to the B and C of the input.
-        checkpoint_lvl: 0 or 1; the states are computed again for gradients in both cases.
-        b_rms_weight, c_rms_weight, dt_rms_weight, b_c_dt_rms_eps: norms of the B, the C and the low-rank step of the input;
-            (dstate,), (dstate,) and (rank,). The step is normalized before its projection, as models do that run without this
-            function; the origin does so behind it, with a (dim,) weight, which multiplies the projected step here.
-
-    Returns:
-        (batch, seqlen, out).
-    """
-    if checkpoint_lvl not in (0, 1):
-        raise ValueError(f"mamba_inner_fn: `checkpoint_lvl` must be 0 or 1, got {checkpoint_lvl!r}")
-
-    def normalized(projected, weight):
-        return projected if weight is None else rmsnorm_fn(projected, weight, None, eps=b_c_dt_rms_eps)
-
-    def map_of_input(projected, bias, rms_weight):
-        projected = normalized(projected if bias is None else projected + bias.to(projected.dtype), rms_weight)
-        return (as_complex(projected) if A.is_complex() else projected).transpose(1, 2)
-
-    x, z = xz.chunk(2, dim=1)
-    x = functions.causal_conv1d(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu", context=context)
-    rank, dstate = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
-    if dt_rms_weight is not None and dt_rms_weight.shape[0] != rank:
-        delta_proj_weight = dt_rms_weight[:, None] * delta_proj_weight
-        dt_rms_weight = dt_rms_weight.new_ones(rank)
-    delta, *maps = linear(x.transpose(1, 2), x_proj_weight).split([rank] + [dstate] * ((B is None) + (C is None)), dim=-1)
-    delta = linear(normalized(delta, dt_rms_weight), delta_proj_weight).transpose(1, 2)
-    if C is None:
-        C = map_of_input(maps.pop(), C_proj_bias, c_rms_weight)
-    if B is None:
-        B = map_of_input(maps.pop(), B_proj_bias, b_rms_weight)
-    y = scan(x, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state=False, context=context)
-    return linear(y.transpose(1, 2), out_proj_weight, out_proj_bias)
 
 
 def selective_state_update(state, x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, state_batch_indices=None):
@@ -184,6 +121,53 @@ def mamba_chunk_scan_combined(
     if return_varlen_states:
         results.append(states)
     return tuple(results) if len(results) > 1 else results[0]
+
+
+def mamba_chunk_scan(x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, dt_softplus=False, *, context=None):
+    """`mamba_chunk_scan_combined` without states and limits of steps."""
+    options = {"dt_bias": dt_bias, "dt_softplus": dt_softplus, "dt_limit": None, "context": context}
+    return mamba_chunk_scan_combined(x, dt, A, B, C, chunk_size, D, z, **options)
+
+
+def ssd_selective_scan(
+    x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, dt_limit=(0.0, float("inf")), *, context=None
+):
+    """Mamba-2's scan by Mamba's, which lets every channel have steps and decays of its own.
+
+    Args:
+        x, z: (batch, seqlen, nheads, headdim).
+        dt: (batch, seqlen, nheads), or as x.
+        A: (nheads,), or (nheads * headdim, dstate).
+        B, C: (batch, seqlen, ngroups, dstate).
+        D, dt_bias: (nheads,) or (nheads, headdim).
+        dt_softplus, dt_limit: as in `statescan.selective_scan`; steps may be negative with the default limits.
+
+    Returns:
+        y, shaped as x.
+    """
+    heads = x.shape[2:]
+
+    def of_channels(tensor):
+        """(nheads,) or (nheads, headdim) as (nheads * headdim,)."""
+        return None if tensor is None else (tensor[:, None].expand(heads) if tensor.dim() == 1 else tensor).flatten()
+
+    def in_time(tensor):
+        return None if tensor is None else tensor.flatten(2).transpose(1, 2)
+
+    y, _ = functions.selective_scan(
+        in_time(x),
+        in_time(dt[..., None].expand_as(x) if dt.dim() == 3 else dt),
+        A[:, None, None].expand(*heads, B.shape[-1]).flatten(0, 1) if A.dim() == 1 else A,
+        B.permute(0, 2, 3, 1),
+        C.permute(0, 2, 3, 1),
+        of_channels(D),
+        z=in_time(z),
+        dt_bias=of_channels(dt_bias),
+        dt_softplus=dt_softplus,
+        dt_limit=None if tuple(dt_limit) == (0.0, float("inf")) else dt_limit,
+        context=context,
+    )
+    return y.transpose(1, 2).unflatten(2, heads)
 
 
 def mamba_split_conv1d_scan_combined(

@@ -3,6 +3,10 @@
 import torch
 from torch.nn.functional import silu
 
+from .references.norms import rms_norm_gated_ref as rms_norm_ref
+
+__all__ = ["LayerNorm", "RMSNorm", "layernorm_fn", "rms_norm_ref", "rmsnorm_fn"]
+
 
 def layernorm_fn(x, weight, bias, z=None, eps=1e-6, group_size=None, norm_before_gate=True, is_rms_norm=False):
     """Normalizes the last axis, or each `group_size` of it: ``norm(x) * silu(z)``, or ``norm(x * silu(z))``.

@@ -1,0 +1,101 @@
+"""The import paths of other packages, and where here their names come from."""
+
+# what a package says its version is: the one whose interface is followed here
+VERSIONS = {
+    "mamba_ssm": "2.3.2+statescan",
+    "causal_conv1d": "1.7.0+statescan",
+    "lrnnx": "1.0.0+statescan",
+    "nkilib": "1.0.0+statescan",
+}
+# what to install for the names that are not here
+PACKAGES = {"mamba_ssm": "mamba-ssm", "causal_conv1d": "causal-conv1d", "lrnnx": "lrnnx", "nkilib": "nkilib"}
+
+_SCANS = {".mamba_ssm": ("mamba_inner_fn", "selective_scan_fn")}
+_LAYERS = {"..nn": ("Mamba", "Mamba2")}
+_CONVOLUTIONS = {".causal_conv1d": ("causal_conv1d_fn", "causal_conv1d_update")}
+_S5 = {"..nn": ("S5",)}
+_MODEL = {".models": ("MambaLMHeadModel",)}
+
+# the names of each module, by the modules here that have them
+MODULES = {
+    "mamba_ssm": {**_SCANS, **_LAYERS, **_MODEL},
+    "mamba_ssm.models": {},
+    "mamba_ssm.models.config_mamba": {".models": ("MambaConfig",)},
+    "mamba_ssm.models.mixer_seq_simple": {".models": ("MambaConfig", "MambaLMHeadModel", "MixerModel", "create_block")},
+    "mamba_ssm.modules": {},
+    "mamba_ssm.modules.block": {".blocks": ("Block",)},
+    "mamba_ssm.modules.mamba2": {"..nn": ("Mamba2",)},
+    "mamba_ssm.modules.mamba2_simple": {".mamba2_simple": ("Mamba2Simple",)},
+    # versions before 2.0 have the block beside the layer
+    "mamba_ssm.modules.mamba_simple": {"..nn": ("Mamba",), ".blocks": ("Block",)},
+    "mamba_ssm.modules.mlp": {".blocks": ("GatedMLP",)},
+    "mamba_ssm.ops": {},
+    "mamba_ssm.ops.selective_scan_interface": {
+        ".mamba_ssm": ("bimamba_inner_fn", "mamba_inner_fn", "mamba_inner_fn_no_out_proj", "selective_scan_fn"),
+        ".references": ("mamba_inner_ref", "selective_scan_ref"),
+    },
+    "mamba_ssm.ops.triton": {},
+    "mamba_ssm.ops.triton.layer_norm": {
+        ".layer_norm": ("RMSNorm", "layer_norm_fn", "layer_norm_linear_fn", "rms_norm_fn"),
+        ".references": ("layer_norm_ref", "rms_norm_ref"),
+    },
+    "mamba_ssm.ops.triton.layernorm_gated": {
+        ".norms": ("LayerNorm", "RMSNorm", "layernorm_fn", "rms_norm_ref", "rmsnorm_fn"),
+    },
+    "mamba_ssm.ops.triton.selective_state_update": {
+        ".mamba_ssm": ("selective_state_update",),
+        ".references": ("selective_state_update_ref",),
+    },
+    "mamba_ssm.ops.triton.ssd_combined": {
+        ".mamba_ssm": (
+            "mamba_chunk_scan",
+            "mamba_chunk_scan_combined",
+            "mamba_split_conv1d_scan_combined",
+            "ssd_selective_scan",
+        ),
+        ".references": ("mamba_conv1d_scan_ref", "mamba_split_conv1d_scan_ref", "ssd_chunk_scan_combined_ref"),
+    },
+    "mamba_ssm.utils": {},
+    "mamba_ssm.utils.generation": {".generation": ("GenerationMixin", "InferenceParams", "decode", "sample")},
+    "mamba_ssm.utils.hf": {".models": ("load_config_hf", "load_state_dict_hf")},
+    "causal_conv1d": _CONVOLUTIONS,
+    "causal_conv1d.causal_conv1d_interface": {
+        **_CONVOLUTIONS,
+        ".references": ("causal_conv1d_ref", "causal_conv1d_update_ref"),
+    },
+    "causal_conv1d.causal_conv1d_varlen": {
+        ".causal_conv1d": ("causal_conv1d_varlen_states",),
+        ".references": ("causal_conv1d_varlen_states_ref",),
+    },
+    "lrnnx": {},
+    "lrnnx.models": {},
+    "lrnnx.models.ltv": _S5,
+    "lrnnx.models.ltv.s5": _S5,
+    "lrnnx.ops": {".lrnnx": ("selective_scan_fn", "selective_scan_ref"), ".mamba_ssm": ("mamba_inner_fn",)},
+    "lrnnx.ops.selective_scan": {
+        ".lrnnx": ("selective_scan_fn", "selective_scan_ref"),
+        ".mamba_ssm": ("mamba_inner_fn",),
+        ".references": ("mamba_inner_ref",),
+    },
+    "lrnnx.ops.simplified_scan": {
+        ".lrnnx": ("s5_inner_fn", "simplified_scan_fn"),
+        ".references": ("s5_inner_ref", "simplified_scan_ref"),
+    },
+    "lrnnx.ops.triton": {},
+    "lrnnx.ops.triton.selective_state_update": {
+        ".lrnnx": ("selective_state_update",),
+        ".references": ("selective_state_update_ref",),
+    },
+    "lrnnx.ops.triton.simplified_state_update": {
+        ".lrnnx": ("simplified_state_update",),
+        ".references": ("simplified_state_update_ref",),
+    },
+    "nkilib": {},
+    "nkilib.experimental": {},
+    "nkilib.experimental.scan": {".nkilib": ("selective_scan", "ssd")},
+}
+
+
+def sources(module):
+    """The names of a module, each with the module here that has it."""
+    return {name: source for source, names in MODULES[module].items() for name in names}
