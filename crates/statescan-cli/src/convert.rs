@@ -1,8 +1,9 @@
 //! `convert`: a language model's folder in another form.
 
-use crate::destination::{OutputFolder, check_folder, line};
+use crate::destination::{OutputFolder, check_folder};
 use crate::error::{Error, Result};
 use crate::exec::TypeName;
+use crate::output::say;
 use clap::{Args, ValueEnum};
 use statescan_models::{Model, Package, SaveOptions};
 use std::path::PathBuf;
@@ -93,6 +94,6 @@ pub fn convert(args: &ConvertArgs) -> Result<u8> {
     }
     let copied = folder.copy_companions(&args.from)?;
     let beside = if copied.is_empty() { String::new() } else { format!(", with {}", copied.join(", ")) };
-    line(format!("{} weights in {}{beside}", model.config().weights(), folder.path().display()))?;
+    say!("{} weights in {}{beside}", model.config().weights(), folder.path().display())?;
     Ok(0)
 }

@@ -2,7 +2,6 @@
 
 use crate::error::{Error, Result};
 use std::fs::{File, TryLockError};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// What a folder of a training or a model has, and what it is then.
@@ -105,13 +104,6 @@ pub(crate) fn check_folder(path: &Path, force: bool, instead: &'static str) -> R
 /// Whether something has this name, be it a link that leads nowhere.
 fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
-}
-
-/// Writes a line to standard output.
-pub(crate) fn line(text: impl AsRef<str>) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
-    written.map_err(io(Path::new("standard output")))
 }
 
 /// The bytes of a text: a file, or standard input where it is `-`.

@@ -10,6 +10,12 @@ pub enum Error {
     /// A model's folder, a prompt or a state is not usable.
     #[error(transparent)]
     Model(#[from] statescan_models::Error),
+    /// A file is there that somebody else has made.
+    #[error("{}: it is there already, and --force was not given to replace it", path.display())]
+    Exists {
+        /// The file.
+        path: std::path::PathBuf,
+    },
     /// A file cannot be read, or text cannot be written.
     #[error("{name}: {source}")]
     Io {
@@ -36,6 +42,9 @@ pub enum Error {
         /// The folder.
         path: std::path::PathBuf,
     },
+    /// Standard output cannot be written.
+    #[error("standard output: {0}")]
+    Output(#[source] std::io::Error),
     /// Gradients of an operation that has none.
     #[error("{op}: it is a step in place and has no gradients, expected a command without --grad")]
     NoGradients {

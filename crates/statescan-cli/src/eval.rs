@@ -1,8 +1,9 @@
 //! `eval`: how well a language model guesses a text.
 
-use crate::destination::{line, read_text};
+use crate::destination::read_text;
 use crate::error::{Error, Result};
 use crate::exec::{ExecArgs, TypeName};
+use crate::output::say;
 use crate::progress;
 use clap::Args;
 use serde_json::json;
@@ -58,10 +59,10 @@ pub fn eval(args: &EvalArgs) -> Result<u8> {
     if args.json {
         let found = json!({"model": args.folder, "text": args.text, "bytes": text.len(), "tokens": tokens.len(),
             "bits_per_byte": bits_per_byte, "bits_per_token": bits, "perplexity": bits.exp2()});
-        line(found.to_string())?;
+        say!("{found}")?;
     } else {
-        line(format!("{} bytes, {} tokens", text.len(), tokens.len()))?;
-        line(format!("{bits_per_byte:.4} bits/byte, {bits:.4} bits/token, perplexity {:.3}", bits.exp2()))?;
+        say!("{} bytes, {} tokens", text.len(), tokens.len())?;
+        say!("{bits_per_byte:.4} bits/byte, {bits:.4} bits/token, perplexity {:.3}", bits.exp2())?;
     }
     Ok(0)
 }

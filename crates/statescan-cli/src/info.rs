@@ -1,6 +1,7 @@
 //! `info`: what there is.
 
 use crate::error::Result;
+use crate::output::say;
 use crate::text;
 use serde_json::{Map, Value, json};
 use statescan::Level;
@@ -16,15 +17,15 @@ const DTYPES: [&str; 6] = ["f32", "f64", "bf16", "f16", "complex64", "complex128
 /// Runs the command.
 ///
 /// # Errors
-/// None.
+/// Standard output that cannot be written.
 pub fn info(as_json: bool) -> Result<u8> {
     let machine = Machine::new();
     if as_json {
-        println!("{}", machine.json());
+        say!("{}", machine.json())?;
         return Ok(0);
     }
-    machine.print();
-    ops::all().for_each(print_operation);
+    machine.print()?;
+    ops::all().try_for_each(print_operation)?;
     Ok(0)
 }
 
@@ -67,17 +68,23 @@ impl Machine {
         })
     }
 
-    fn print(&self) {
+    fn print(&self) -> Result<()> {
         let (arch, os) = (std::env::consts::ARCH, std::env::consts::OS);
-        println!("statescan {VERSION}");
-        println!("processor     {arch} ({os}), {} cores for this process", self.cores);
-        println!("instructions  {} of {}", Level::best().name(), self.levels.join(", "));
-        println!("devices       {}", self.devices.join(", "));
-        match &self.gpus {
-            Ok(names) => println!("gpus          {}", names.join(", ")),
-            Err(error) => println!("gpus          none: {error}"),
+        let gpus = match &self.gpus {
+            Ok(names) => names.join(", "),
+            Err(error) => format!("none: {error}"),
+        };
+        say!("statescan {VERSION}")?;
+        for (label, what) in [
+            ("processor     ", format!("{arch} ({os}), {} cores for this process", self.cores)),
+            ("instructions  ", format!("{} of {}", Level::best().name(), self.levels.join(", "))),
+            ("devices       ", self.devices.join(", ")),
+            ("gpus          ", gpus),
+            ("types         ", DTYPES.join(", ")),
+        ] {
+            say!("{}", text::labelled(label, &what))?;
         }
-        println!("types         {}", DTYPES.join(", "));
+        Ok(())
     }
 }
 
@@ -106,9 +113,9 @@ fn describe(op: &'static Operation) -> Value {
 }
 
 /// An operation as a table.
-fn print_operation(op: &'static Operation) {
+fn print_operation(op: &'static Operation) -> Result<()> {
     let signature = op.signature;
-    println!("\n{}: {}", signature.name, signature.about);
+    say!("\n{}", text::wrapped(&format!("{}: {}", signature.name, signature.about)))?;
     let row = |a: &Argument| {
         let kind = match (ops::is_required(op, a), ops::may_be_complex(a)) {
             (true, true) => "required, may be complex",
@@ -118,10 +125,15 @@ fn print_operation(op: &'static Operation) {
         };
         vec![a.name.to_string(), ops::shapes(a), kind.to_string(), ops::aliases(a).join(", ")]
     };
-    println!("{}", text::table(&["argument", "shape", "", "also called"], 9, ops::arguments(op).map(row)));
+    say!("{}", text::table(&["argument", "shape", "", "also called"], 9, ops::arguments(op).map(row)))?;
     let sizes: Vec<_> = signature.sizes.iter().map(|(letter, name)| format!("{letter} {name}")).collect();
-    println!("sizes: {}", sizes.join(", "));
-    println!("results: {}", ops::results(op).map(|r| r.name).collect::<Vec<_>>().join(", "));
-    println!("options: {}", options::names(op).join(", "));
-    println!("limit: {} at most 2^52, each size counted as at least 16", signature.limit.names);
+    for (label, what) in [
+        ("sizes: ", sizes.join(", ")),
+        ("results: ", ops::results(op).map(|r| r.name).collect::<Vec<_>>().join(", ")),
+        ("options: ", options::names(op).join(", ")),
+        ("limit: ", format!("{} at most 2^52, each size counted as at least 16", signature.limit.names)),
+    ] {
+        say!("{}", text::labelled(label, &what))?;
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! The parts of the program `statescan`: commands, what they print, and how they end.
 
 pub mod bench;
+pub mod chat;
 pub mod cli;
 pub mod convert;
 mod destination;
@@ -9,12 +10,17 @@ pub mod eval;
 pub mod exec;
 pub mod generate;
 pub mod info;
+mod interrupt;
+pub mod language;
 pub mod options;
+mod output;
 mod progress;
 mod reader;
 pub mod run;
-pub mod text;
+pub mod sampling;
+mod text;
 pub mod train;
 pub mod verify;
+mod writing;
 
 pub use error::{Error, Result};

@@ -1,60 +1,133 @@
-//! A model that reads a text, on the CPU or on a GPU.
+//! A model that reads some texts beside each other, on the CPU or on a GPU.
 
 use crate::error::Result;
 use statescan::tensor::Device;
 use statescan::{DType, Exec};
-use statescan_models::{DeviceModel, DeviceState, Model, Sampler, State};
+use statescan_models::{DeviceModel, DeviceState, Logits, Model, Sampler, Snapshot, State, Turn, log_probability};
 
-/// A model and what it remembers of the text.
+/// Rows that one pass takes on the CPU and on a GPU.
+const ROWS: [usize; 2] = [512, 16_384];
+
+/// A model, and what it remembers of each text.
 pub(crate) struct Reader<'m> {
     model: &'m Model,
     place: Place,
+    after: Vec<After>,
+    /// Whether logits of single tokens may stay on a GPU, where the most likely token is found.
+    pub(crate) tokens_only: bool,
 }
 
 #[allow(clippy::large_enum_variant)] // there is one
 enum Place {
-    Host(Exec, State),
-    Device(DeviceModel, DeviceState),
+    Host(Exec, Vec<State>),
+    Device(DeviceModel, Vec<DeviceState>),
+}
+
+/// What is known of the token after a text.
+#[derive(Clone)]
+enum After {
+    Nothing,
+    Logits(Vec<f32>),
+    MostLikely(u32),
+}
+
+impl After {
+    fn new(logits: Option<Vec<f32>>) -> Self {
+        logits.map_or(After::Nothing, After::Logits)
+    }
 }
 
 impl<'m> Reader<'m> {
-    /// A model on the executor's device, with weights of projections, embedding and head rounded to a type there.
-    pub(crate) fn new(exec: &Exec, model: &'m Model, state: State, dtype: Option<DType>) -> Result<Self> {
+    /// A model on the executor's device, with weights of projections, embedding and head rounded to a type there, and texts that go on from states.
+    pub(crate) fn new(exec: &Exec, model: &'m Model, from: Vec<Snapshot>, dtype: Option<DType>) -> Result<Self> {
+        let (states, after): (Vec<_>, Vec<_>) = from.into_iter().map(|from| (from.state, After::new(from.logits))).unzip();
         let place = match exec.device() {
-            Device::Cpu => Place::Host(exec.clone(), state),
+            Device::Cpu => Place::Host(exec.clone(), states),
             _ => {
                 let model = DeviceModel::new(exec, model, dtype)?;
-                let state = model.upload(&state)?;
-                Place::Device(model, state)
+                let states = states.iter().map(|state| model.upload(state)).collect::<Result<_, _>>()?;
+                Place::Device(model, states)
             }
         };
-        Ok(Reader { model, place })
+        Ok(Reader { model, place, after, tokens_only: false })
     }
 
-    /// Reads a prompt, and draws what follows.
-    pub(crate) fn prefill(&mut self, tokens: &[u32], sampler: &mut Sampler) -> Result<u32> {
-        let logits = match &mut self.place {
-            Place::Host(exec, state) => self.model.prefill(exec, tokens, state)?,
-            Place::Device(model, state) => model.prefill(tokens, state)?,
+    /// Tokens of each text that are best read at once.
+    pub(crate) fn part(&self) -> usize {
+        let rows = if matches!(self.place, Place::Host(..)) { ROWS[0] } else { ROWS[1] };
+        (rows / self.after.len().max(1)).max(1)
+    }
+
+    /// Reads more tokens of each text, or none.
+    pub(crate) fn read(&mut self, parts: &[&[u32]]) -> Result<()> {
+        match &mut self.place {
+            Place::Host(exec, states) => {
+                let turns = parts.iter().zip(states).map(|(tokens, state)| Turn { tokens, state });
+                let logits = self.model.advance(exec, &mut turns.collect::<Vec<_>>(), Logits::Last)?;
+                let mut rows = logits.chunks_exact(self.model.config().vocab);
+                for (after, _) in self.after.iter_mut().zip(parts).filter(|(_, part)| !part.is_empty()) {
+                    *after = After::new(rows.next().map(<[f32]>::to_vec));
+                }
+            }
+            Place::Device(model, states) => {
+                for ((part, state), after) in parts.iter().zip(states).zip(&mut self.after) {
+                    *after = match part {
+                        [] => continue,
+                        [token] if self.tokens_only => After::MostLikely(model.step_greedy(*token, state)?),
+                        [token] => After::Logits(model.step(*token, state)?),
+                        _ => After::Logits(model.prefill(part, state)?),
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Draws the token after a text; none where nothing is known of it.
+    pub(crate) fn draw(&self, text: usize, sampler: &mut Sampler) -> Result<Option<u32>> {
+        match &self.after[text] {
+            After::Nothing => Ok(None),
+            After::Logits(logits) => Ok(Some(sampler.draw(logits)?)),
+            After::MostLikely(token) => Ok(Some(*token)),
+        }
+    }
+
+    /// The logarithm of a token's probability after a text, where logits are there.
+    pub(crate) fn log_probability(&self, text: usize, token: u32) -> Option<f64> {
+        match &self.after[text] {
+            After::Logits(logits) => Some(log_probability(logits, token)),
+            _ => None,
+        }
+    }
+
+    /// What the model remembers of a text.
+    pub(crate) fn snapshot(&self, text: usize) -> Result<Snapshot> {
+        let state = match &self.place {
+            Place::Host(_, states) => states[text].clone(),
+            Place::Device(_, states) => states[text].download(0)?,
         };
-        Ok(sampler.draw(&logits))
-    }
-
-    /// Reads one more token, and draws what follows.
-    pub(crate) fn step(&mut self, token: u32, sampler: &mut Sampler) -> Result<u32> {
-        let logits = match &mut self.place {
-            Place::Host(exec, state) => self.model.step(exec, token, state)?,
-            Place::Device(model, state) if sampler.is_greedy() => return Ok(model.step_greedy(token, state)?),
-            Place::Device(model, state) => model.step(token, state)?,
+        let logits = match &self.after[text] {
+            After::Logits(logits) => Some(logits.clone()),
+            _ => None,
         };
-        Ok(sampler.draw(&logits))
+        Ok(Snapshot { state, logits })
     }
 
-    /// What the model remembers.
-    pub(crate) fn state(&self) -> Result<State> {
+    /// Goes on with a text from another state.
+    pub(crate) fn restore(&mut self, text: usize, from: Snapshot) -> Result<()> {
+        match &mut self.place {
+            Place::Host(_, states) => states[text] = from.state,
+            Place::Device(model, states) => states[text] = model.upload(&from.state)?,
+        }
+        self.after[text] = After::new(from.logits);
+        Ok(())
+    }
+
+    /// Tokens that were read of a text.
+    pub(crate) fn position(&self, text: usize) -> u64 {
         match &self.place {
-            Place::Host(_, state) => Ok(state.clone()),
-            Place::Device(_, state) => Ok(state.download(0)?),
+            Place::Host(_, states) => states[text].position(),
+            Place::Device(_, states) => states[text].position(),
         }
     }
 

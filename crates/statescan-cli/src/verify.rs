@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::exec::ExecArgs;
+use crate::output::{note, say};
 use crate::text;
 use clap::Args;
 use serde_json::json;
@@ -34,7 +35,7 @@ pub struct VerifyArgs {
 /// Runs the command: 0 if everything is within its bound, 1 if something is not, 2 if a file cannot be used.
 ///
 /// # Errors
-/// Bad options; files are reported one by one and do not end the command.
+/// Bad options, standard output that cannot be written; files are reported one by one and do not end the command.
 pub fn verify(args: &VerifyArgs) -> Result<u8> {
     let exec = args.exec.exec()?;
     let exec = (!args.oracle).then_some(&exec);
@@ -42,23 +43,21 @@ pub fn verify(args: &VerifyArgs) -> Result<u8> {
     for path in &args.files {
         match verify_one(path, exec) {
             Ok((op, comparisons)) => {
-                for c in &comparisons {
-                    compared += 1;
-                    outside += usize::from(!c.ok);
-                    report(path, op, c, args.json);
-                }
+                compared += comparisons.len();
+                outside += comparisons.iter().filter(|c| !c.ok).count();
+                report(path, op, &comparisons, args.json)?;
             }
             Err(error) => {
                 unusable += 1;
                 if args.json {
-                    println!("{}", json!({"file": path.display().to_string(), "error": error.to_string()}));
+                    say!("{}", json!({"file": path.display().to_string(), "error": error.to_string()}))?;
                 }
-                eprintln!("error: {error}");
+                note!("error: {}", text::escaped(&error.to_string()));
             }
         }
     }
     if !args.json {
-        println!("{compared} tensors compared: {} ok, {outside} outside, {unusable} files unusable", compared - outside);
+        say!("{compared} tensors compared: {} ok, {outside} outside, {unusable} files unusable", compared - outside)?;
     }
     Ok(if unusable > 0 { 2 } else { u8::from(outside > 0) })
 }
@@ -72,32 +71,19 @@ fn verify_one(path: &Path, exec: Option<&Exec>) -> statescan_cases::Result<(&'st
     Ok((ops::name(case.call.op), check(&case, exec, Limits::default()).map_err(located)?))
 }
 
-fn report(path: &Path, op: &str, c: &Comparison, as_json: bool) {
+fn report(path: &Path, op: &str, comparisons: &[Comparison], as_json: bool) -> Result<()> {
     let file = path.display().to_string();
-    if as_json {
+    if !as_json {
+        say!("{}", text::wrapped(&format!("{file}: {op}")))?;
+        return say!("{}\n", text::comparisons(comparisons));
+    }
+    comparisons.iter().try_for_each(|c| {
         let line = json!({
             "file": file, "op": op, "tensor": c.name, "max_abs": text::json_number(c.max_abs),
             "relative": text::json_number(c.relative),
             "bound_absolute": c.bound.absolute, "bound_relative": c.bound.relative, "skipped": c.skipped, "ok": c.ok,
             "why": text::why(c),
         });
-        println!("{line}");
-    } else {
-        let name = path.file_stem().map_or(file, |s| s.to_string_lossy().into_owned());
-        let verdict = match (c.ok, c.skipped) {
-            (false, _) => "FAIL".to_string(),
-            (true, 0) => "ok".to_string(),
-            (true, n) => format!("ok, but {n} elements are NaN in the file"),
-        };
-        println!(
-            "{name:<28} {:<18} max abs {:>8.1e}  relative {:>8.1e}  bound {}  {verdict}",
-            c.name,
-            c.max_abs,
-            c.relative,
-            text::bound(c)
-        );
-        if let Some(why) = text::why(c) {
-            println!("  {why}");
-        }
-    }
+        say!("{line}")
+    })
 }

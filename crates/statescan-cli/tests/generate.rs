@@ -3,43 +3,12 @@
 mod common;
 
 use common::*;
-use safetensors::Dtype;
-use safetensors::tensor::TensorView;
-use serde_json::json;
 use statescan::Exec;
 use statescan_models::Model;
 use std::path::Path;
-use tempfile::TempDir;
 
 /// Bits for a byte of the last tenth of the book, which the model in the program was not trained on; docs/models.md has them, too.
 const HELD_OUT: f64 = 2.016;
-
-/// A tiny model over bytes with made-up weights, each a function of its place.
-fn model() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let config = json!({"model_type": "mamba", "vocab_size": 128, "hidden_size": 8, "num_hidden_layers": 1, "state_size": 4, "conv_kernel": 2});
-    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let shapes: [(&str, &[usize]); 12] = [
-        ("embeddings.weight", &[128, 8]),
-        ("norm_f.weight", &[8]),
-        ("layers.0.norm.weight", &[8]),
-        ("layers.0.mixer.in_proj.weight", &[32, 8]),
-        ("layers.0.mixer.conv1d.weight", &[16, 1, 2]),
-        ("layers.0.mixer.conv1d.bias", &[16]),
-        ("layers.0.mixer.x_proj.weight", &[9, 16]),
-        ("layers.0.mixer.dt_proj.weight", &[16, 1]),
-        ("layers.0.mixer.dt_proj.bias", &[16]),
-        ("layers.0.mixer.A_log", &[16, 4]),
-        ("layers.0.mixer.D", &[16]),
-        ("layers.0.mixer.out_proj.weight", &[8, 16]),
-    ];
-    let value = |i: usize| ((i * i * 7 + i * 13 + 5) % 101) as f32 / 50.0 - 1.0;
-    let bytes = |shape: &[usize]| (0..shape.iter().product()).flat_map(|i: usize| value(i).to_le_bytes()).collect::<Vec<u8>>();
-    let data: Vec<_> = shapes.iter().map(|(name, shape)| (format!("backbone.{name}"), *shape, bytes(shape))).collect();
-    let views = data.iter().map(|(name, shape, data)| (name, TensorView::new(Dtype::F32, shape.to_vec(), data).unwrap()));
-    std::fs::write(folder.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
-    folder
-}
 
 #[track_caller]
 fn generated(args: &[&str]) -> Vec<u8> {
@@ -63,11 +32,11 @@ fn a_prompt_is_continued_with_as_many_tokens_as_asked_for() {
     let (folder, elsewhere) = (model(), tempfile::tempdir().unwrap());
     let path = elsewhere.path().join("prompt.txt");
     std::fs::write(&path, "Once").unwrap();
-    let greedy = generated(&[text(folder.path()), "--prompt", "Once", "--tokens", "20"]);
+    let with = |args: &[&str]| generated(&[&[text(folder.path()), "--tokens", "20"], args].concat());
+    let greedy = with(&["--prompt", "Once", "--temperature", "0"]);
     assert_eq!(greedy.len(), 21, "twenty bytes and the end of the line");
-    assert_eq!(generated(&[text(folder.path()), "--file", text(&path), "--tokens", "20", "--threads", "1"]), greedy);
-    let drawn =
-        |seed| generated(&[text(folder.path()), "--prompt", "Once", "--tokens", "20", "--temperature", "1.5", "--seed", seed]);
+    assert_eq!(with(&["--file", text(&path), "--temperature", "0", "--threads", "1"]), greedy);
+    let drawn = |seed| with(&["--prompt", "Once", "--temperature", "1.5", "--seed", seed]);
     assert_eq!(drawn("1"), drawn("1"));
     assert_ne!(drawn("1"), drawn("2"));
 }
@@ -76,12 +45,14 @@ fn a_prompt_is_continued_with_as_many_tokens_as_asked_for() {
 fn the_program_has_a_model_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state.safetensors");
-    let greedy = generated(&["--prompt", "Alice was not", "--tokens", "60"]);
-    assert_eq!(greedy.len(), 61, "sixty bytes and the end of the line");
-    assert!(greedy.is_ascii() && greedy.iter().filter(|byte| **byte == b' ').count() > 5, "words: {greedy:?}");
-    assert_eq!(generated(&["--prompt", "Alice was not", "--tokens", "60", "--threads", "1"]), greedy);
+    let greedy = ["--tokens", "60", "--temperature", "0"];
+    let greedy = |args: &[&str]| generated(&[&greedy, args].concat());
+    let whole = greedy(&["--prompt", "Alice was not"]);
+    assert_eq!(whole.len(), 61, "sixty bytes and the end of the line");
+    assert!(whole.is_ascii() && whole.iter().filter(|byte| **byte == b' ').count() > 5, "words: {whole:?}");
+    assert_eq!(greedy(&["--prompt", "Alice was not", "--threads", "1"]), whole);
     generated(&["--prompt", "Alice was", "--tokens", "0", "--save-state", text(&state)]);
-    assert_eq!(generated(&["--prompt", " not", "--tokens", "60", "--state", text(&state)]), greedy);
+    assert_eq!(greedy(&["--prompt", " not", "--state", text(&state)]), whole);
     let drawn = |seed| generated(&["--prompt", "Alice", "--tokens", "60", "--temperature", "0.8", "--seed", seed]);
     assert_eq!(drawn("1"), drawn("1"));
     assert_ne!(drawn("1"), drawn("2"));
@@ -111,10 +82,16 @@ fn chat_needs_a_template() {
 fn a_saved_state_goes_on_with_the_text() {
     let (folder, elsewhere) = (model(), tempfile::tempdir().unwrap());
     let state = elsewhere.path().join("state.safetensors");
-    let whole = generated(&[text(folder.path()), "--prompt", "Once upon a time", "--tokens", "9"]);
-    generated(&[text(folder.path()), "--prompt", "Once upon", "--tokens", "0", "--save-state", text(&state)]);
-    let rest = generated(&[text(folder.path()), "--prompt", " a time", "--tokens", "9", "--state", text(&state)]);
-    assert_eq!(rest, whole);
+    let with = |args: &[&str]| generated(&[&[text(folder.path())], args].concat());
+    let whole = with(&["--prompt", "Once upon a time", "--tokens", "9"]);
+    with(&["--prompt", "Once upon", "--tokens", "0", "--save-state", text(&state)]);
+    assert_eq!(with(&["--prompt", " a time", "--tokens", "9", "--state", text(&state)]), whole);
+    // without a prompt from the logits in the file, and the file may be replaced by what it becomes
+    with(&["--prompt", " a time", "--tokens", "0", "--state", text(&state), "--save-state", text(&state)]);
+    assert_eq!(with(&["--tokens", "9", "--state", text(&state)]), whole);
+    let model = Model::load(folder.path()).unwrap();
+    model.save_state(&model.load_state(&state).unwrap(), &state).unwrap();
+    refused(&[text(folder.path()), "--state", text(&state)], "--prompt must be given, as the state has no logits to go on from");
 }
 
 #[test]
@@ -148,4 +125,36 @@ fn folders_prompts_and_settings_that_cannot_be_used_end_with_2() {
     );
     std::fs::write(Path::new(good).join("config.json"), "{\"model_type\": \"gpt2\"}").unwrap();
     refused(&[good, "--prompt", "a"], "`model_type` must be mamba, falcon_mamba or mamba2, got \"gpt2\"");
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_named() {
+    let (folder, elsewhere) = (model(), tempfile::tempdir().unwrap());
+    let (good, state) = (text(folder.path()), elsewhere.path().join("state"));
+    generated(&[good, "--prompt", "a", "--save-state", text(&state)]);
+    let mut bytes = std::fs::read(&state).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&state, bytes).unwrap();
+    refused(&[good, "--prompt", "a", "--state", text(&state)], "must be finite, got NaN at element");
+    // finite weights that are too large
+    let weights = folder.path().join("model.safetensors");
+    let bytes = std::fs::read(&weights).unwrap();
+    for (name, says) in
+        [("backbone.layers.0.mixer.out_proj.weight", "layer 0 gives "), ("backbone.norm_f.weight", "the head gives ")]
+    {
+        let (mut spoiled, places) = (bytes.clone(), place(&bytes, name));
+        spoiled[places].as_chunks_mut::<4>().0.iter_mut().for_each(|x| *x = 3e38f32.to_le_bytes());
+        std::fs::write(&weights, spoiled).unwrap();
+        refused(&[good, "--prompt", "abc", "--save-state", text(&elsewhere.path().join("new"))], says);
+        assert!(!elsewhere.path().join("new").exists());
+    }
+}
+
+/// Where the bytes of a tensor are in a file.
+fn place(bytes: &[u8], name: &str) -> std::ops::Range<usize> {
+    let file = safetensors::SafeTensors::deserialize(bytes).unwrap();
+    let data = file.tensor(name).unwrap().data();
+    let start = data.as_ptr().addr() - bytes.as_ptr().addr();
+    start..start + data.len()
 }

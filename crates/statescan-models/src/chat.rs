@@ -77,7 +77,11 @@ impl ChatTemplate {
 
     #[cfg(not(feature = "templates"))]
     fn parse(_: String, path: PathBuf, _: &Value) -> Result<Self> {
-        Err(Error::Tokenizer { path, why: "a chat template can be read only by a build with the feature `templates`".into() })
+        Err(Error::Tokenizer {
+            path,
+            why: "this build cannot read it, as it lacks the feature `templates` (cargo build --release --features templates)"
+                .into(),
+        })
     }
 
     /// The text of a conversation, up to where the model is to go on.
@@ -86,9 +90,37 @@ impl ChatTemplate {
     /// What the template refuses, and what it cannot do.
     #[cfg(feature = "templates")]
     pub fn render(&self, messages: &[Message<'_>]) -> Result<String> {
+        self.text(messages, true)
+    }
+
+    /// What follows an answer in a conversation: the text between it and where the model is to go on after what a user says then. The model has
+    /// read the rest, and only the latest question and its answer are needed to tell.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`], and a template whose text of a conversation does not begin with that of its beginning.
+    #[cfg(feature = "templates")]
+    pub fn render_next(&self, question: &str, answer: &str, next: &str) -> Result<String> {
+        let user = |content| Message { role: "user", content };
+        let past = [user(question), Message { role: "assistant", content: answer }];
+        let (asked, answered) = (self.text(&past[..1], true)?, self.text(&past, false)?);
+        let whole = self.text(&[past[0], past[1], user(next)], true)?;
+        // templates may take spaces from both ends of what is said
+        let after = |answer: &str| answered.strip_prefix(asked.as_str())?.trim_start().strip_prefix(answer.trim());
+        let between = after(answer).map(|closing| closing.strip_prefix(&answer[answer.trim_end().len()..]).unwrap_or(closing));
+        match (between, whole.strip_prefix(answered.as_str())) {
+            (Some(closing), Some(rest)) => Ok(format!("{closing}{rest}")),
+            _ => {
+                let why = "the chat template: what comes later changes the text of what was said before".to_owned();
+                Err(Error::Tokenizer { path: self.path.clone(), why })
+            }
+        }
+    }
+
+    #[cfg(feature = "templates")]
+    fn text(&self, messages: &[Message<'_>], add_generation_prompt: bool) -> Result<String> {
         use minijinja::Value;
         let said = messages.iter().map(|said| Value::from_pairs([("role", said.role), ("content", said.content)]));
-        let own = [("messages", said.collect::<Value>()), ("add_generation_prompt", true.into())];
+        let own = [("messages", said.collect::<Value>()), ("add_generation_prompt", add_generation_prompt.into())];
         let tokens = self.tokens.iter().map(|(name, token)| (&name[..], Value::from(&token[..])));
         let context = Value::from_pairs(tokens.chain(own));
         let template = self.environment.get_template(NAME);
@@ -103,6 +135,15 @@ impl ChatTemplate {
     #[cfg(not(feature = "templates"))]
     pub fn render(&self, _: &[Message<'_>]) -> Result<String> {
         Err(Error::Tokenizer { path: self.path.clone(), why: "it needs the feature `templates`".into() })
+    }
+
+    /// There is no template in a build without the feature `templates`.
+    ///
+    /// # Errors
+    /// Always.
+    #[cfg(not(feature = "templates"))]
+    pub fn render_next(&self, _: &str, _: &str, _: &str) -> Result<String> {
+        self.render(&[])
     }
 }
 

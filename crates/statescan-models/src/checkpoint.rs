@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::files::{is_there, open, read_text};
+use crate::files::{is_there, open, read_text, why_not};
 use crate::initial::initial;
 use crate::random::Random;
 use crate::tensors::{Array, Tensors};
@@ -117,7 +117,7 @@ impl Checkpoint {
     fn add_bytes(&mut self, path: &Path, file: Bytes) -> Result<()> {
         let all = (*file).as_ref();
         let bad = |error: safetensors::SafeTensorError| {
-            let why = error.to_string();
+            let why = why_not(&error, all);
             Error::Format { path: path.to_owned(), expected: "a whole safetensors file", why }
         };
         let path: Arc<Path> = path.into();

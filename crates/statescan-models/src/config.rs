@@ -1,5 +1,6 @@
 //! [`Config`]: sizes and options of a model, from the `config.json` of `transformers` or of `mamba_ssm`.
 
+mod generation;
 mod mamba_ssm;
 mod shapes;
 mod transformers;
@@ -105,13 +106,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the `config.json` of a folder. What a setting means, and what it is where it is missing, is as in the package that wrote it.
+    /// Reads the `config.json` of a folder, and the tokens that end a text from its `generation_config.json` where that says some. What a setting means,
+    /// and what it is where it is missing, is as in the package that wrote it.
     ///
     /// # Errors
     /// A file that cannot be read or is no JSON, settings that no model here has.
     pub fn load(folder: impl AsRef<Path>) -> Result<Self> {
         let path = folder.as_ref().join(FILE);
-        Self::parse(&path, &read_text(&path)?, None)
+        Self::parse(&path, &read_text(&path)?, None)?.with_generation(folder.as_ref())
     }
 
     /// The configuration of the text of a `config.json`, which errors call `path`. `channels` are those of the weights, if it is known: they

@@ -184,6 +184,34 @@ pub enum Error {
         /// The shape that it has.
         got: Vec<usize>,
     },
+    /// A state is one of another kind of model, or of other sizes.
+    #[error("{what}: the state's `{key}` must be {expected}, got {got}: it is of another model")]
+    OtherModel {
+        /// Where the state is from.
+        what: String,
+        /// What the models differ in, a setting of the configuration.
+        key: &'static str,
+        /// The setting of this model.
+        expected: String,
+        /// That of the state's model.
+        got: String,
+    },
+    /// A pass gave numbers that are NaN, infinite or too large for the norm behind them: the state has no use then.
+    #[error("{part} gives {got} at step {step}: the model's weights, or its state, are too large for it")]
+    Overflow {
+        /// What gave them: a layer, or the head.
+        part: String,
+        /// Tokens that were read before the one that it happened at.
+        step: u64,
+        /// The number.
+        got: f32,
+    },
+    /// Nothing can be drawn from logits.
+    #[error("logits to draw from must be finite or -inf, at least one of them finite, got {got}")]
+    Logits {
+        /// What is there instead, in words.
+        got: String,
+    },
     /// More steps are to be taken back than were taken.
     #[error("{steps} steps cannot be taken back, as there were only {taken}")]
     Rollback {

@@ -1,7 +1,8 @@
-//! Reading files, and writing them so that they are always whole.
+//! Reading files, and writing them so that they are always whole; what is wrong with those that are not.
 
 use crate::error::{Error, Result};
 use crate::memory::no_room;
+use safetensors::SafeTensorError;
 use std::fs::{File, FileType, Metadata};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -70,6 +71,12 @@ pub(crate) fn write_aside_with(path: &Path, write: impl FnOnce(&mut File) -> std
         let _ = std::fs::remove_file(&aside);
     }
     written.map_err(Error::io(path))
+}
+
+/// Whether a file can be written there, which is better known before long work than after it. Nothing is left.
+pub(crate) fn try_aside(path: &Path) -> Result<()> {
+    let aside = part(&place(path)?, std::process::id());
+    create_locked(&aside).and_then(|_| std::fs::remove_file(&aside)).map_err(Error::io(path))
 }
 
 /// Where an output goes: what links lead to, which is a file or nothing yet.
@@ -158,4 +165,25 @@ fn kind(kind: FileType) -> &'static str {
         }
     }
     if kind.is_dir() { "a folder" } else { "no file" }
+}
+
+/// What is wrong with the bytes of a safetensors file, with the numbers that it is about.
+pub(crate) fn why_not(error: &SafeTensorError, bytes: &[u8]) -> String {
+    let got = bytes.len();
+    let Some(header) = bytes.first_chunk().map(|length| u64::from_le_bytes(*length)) else {
+        return format!("a header needs 8 bytes, got {got}");
+    };
+    let whole = || {
+        let text = bytes.get(8..)?.get(..usize::try_from(header).ok()?)?;
+        let json: serde_json::Value = serde_json::from_slice(text).ok()?;
+        let ends = json.as_object()?.values().filter_map(|tensor| tensor["data_offsets"][1].as_u64());
+        ends.max().unwrap_or(0).checked_add(header)?.checked_add(8)
+    };
+    match (error, whole()) {
+        (SafeTensorError::InvalidHeaderLength | SafeTensorError::HeaderTooLarge, _) => {
+            format!("its header needs {header} bytes, got {got}")
+        }
+        (_, Some(needs)) if needs != got as u64 => format!("its tensors need {needs} bytes, got {got}"),
+        _ => error.to_string(),
+    }
 }

@@ -10,7 +10,7 @@
 //! let mut logits = model.prefill(&exec, &tokenizer.encode(b"Once upon a time")?, &mut state)?;
 //! let mut decoder = tokenizer.decoder();
 //! for _ in 0..100 {
-//!     let token = sampler.draw(&logits);
+//!     let token = sampler.draw(&logits)?;
 //!     print!("{}", String::from_utf8_lossy(&decoder.push(token)));
 //!     logits = model.step(&exec, token, &mut state)?;
 //! }
@@ -26,7 +26,8 @@
 //! # States
 //!
 //! A [`State`] is a value of fixed size: clone it to branch, save it with [`Model::save_state`] and load it in another process; a
-//! [`Session`] takes steps back. Its bits, and those of logits, depend on the sequence's tokens alone, not on how they were divided among calls,
+//! [`Session`] takes steps back. [`Model::save_snapshot`] keeps the logits after the last token too, so that a text goes on without another
+//! one. Its bits, and those of logits, depend on the sequence's tokens alone, not on how they were divided among calls,
 //! on other sequences of the same call or on the number of threads, for every kind of model. That decides how a model is computed: products
 //! are [`statescan::linear`], which sums every row in the same order, and the scan of Mamba-2 goes step by step as Mamba's does, as the
 //! chunks of [`ssd`](statescan::ops::ssd) would begin where a call begins.
@@ -47,7 +48,7 @@
 //! let mut logits = model.prefill(&tokenizer.encode(b"Once upon a time")?, &mut state)?;
 //! let mut decoder = tokenizer.decoder();
 //! for _ in 0..100 {
-//!     let token = sampler.draw(&logits);
+//!     let token = sampler.draw(&logits)?;
 //!     print!("{}", String::from_utf8_lossy(&decoder.push(token)));
 //!     logits = model.step(token, &mut state)?;
 //! }
@@ -131,9 +132,9 @@ pub use device::{DeviceModel, DeviceState, DeviceTraining};
 pub use error::{Error, Result};
 pub use files::write_file;
 pub use model::{Logits, Model, SaveOptions, Turn};
-pub use sampler::Sampler;
+pub use sampler::{Sampler, log_probability};
 pub use session::Session;
-pub use state::State;
+pub use state::{Snapshot, State};
 pub use tensors::{Array, Tensors};
 pub use tokenizer::{Decoder, Tokenizer};
 pub use train::{Options, Trainer};

@@ -3,6 +3,9 @@
 pub(crate) mod gradients;
 mod save;
 pub(crate) mod score;
+mod states;
+
+pub(crate) use score::surprise;
 
 use crate::checkpoint::Checkpoint;
 use crate::config::{self, Config, Package};
@@ -14,12 +17,13 @@ use crate::mixer::Mixer;
 use crate::rows::{Columns, Linear, Pass, Rooms, normalize};
 use crate::state::{LayerState, State};
 use crate::tensors::Tensors;
-use crate::weight::Weight;
+use crate::weight::{Weight, first_not_finite, first_too_large};
 pub use save::SaveOptions;
 use serde_json::{Map, Value};
 use statescan::tensor::Device;
 use statescan::{DType, Exec};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -77,7 +81,8 @@ impl Model {
         let text = read_text(&path)?;
         // what is wrong with it is said before anything about weights
         Config::parse(&path, &text, None)?;
-        Self::of_files(&path, &text, Checkpoint::open(folder)?)
+        let model = Self::of_files(&path, &text, Checkpoint::open(folder)?)?;
+        Ok(Model { config: model.config.with_generation(folder)?, ..model })
     }
 
     /// A model whose files the process has in memory: the text of `config.json` and the bytes of `model.safetensors`, which are used where
@@ -151,28 +156,6 @@ impl Model {
         self.blocks.iter().flat_map(|block| block.mixer.products()).map(|product| product.weight.len()).sum()
     }
 
-    /// The state before the first token.
-    pub fn state(&self) -> State {
-        State::new(&self.config)
-    }
-
-    /// Writes a state to a safetensors file, aside first and then renamed.
-    ///
-    /// # Errors
-    /// If the file cannot be written, or the state is of another model.
-    pub fn save_state(&self, state: &State, path: impl AsRef<Path>) -> Result<()> {
-        state.check(&self.config)?;
-        state.save(&self.config, path.as_ref())
-    }
-
-    /// Reads a state that [`Model::save_state`] wrote.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or has no state of a model with this one's sizes.
-    pub fn load_state(&self, path: impl AsRef<Path>) -> Result<State> {
-        State::load(&self.config, path.as_ref())
-    }
-
     /// The logits after every token of a text, (tokens, vocab).
     ///
     /// # Errors
@@ -215,7 +198,8 @@ impl Model {
     /// sequences, not on the number of threads.
     ///
     /// # Errors
-    /// Tokens beyond the vocabulary, states of another model, an executor on a GPU. No state has changed then.
+    /// Tokens beyond the vocabulary, states of another model, an executor on a GPU: no state has changed then. Results that are NaN, infinite
+    /// or too large for the norm behind them, which say the layer and the step: states have no use then.
     pub fn advance(&self, exec: &Exec, turns: &mut [Turn<'_>], logits: Logits) -> Result<Vec<f32>> {
         self.check(exec, turns)?;
         let rows = turns.iter().map(|turn| turn.tokens.len()).sum::<usize>();
@@ -235,21 +219,23 @@ impl Model {
             }
             let pass = Pass { exec, rows, sequences: &sequences };
             self.blocks(&pass, turns, &taken, &mut work)?;
+            // rows of logits that are asked for, and their steps
             let mut wanted = Vec::new();
             for ((turn, taken), rows) in turns.iter_mut().zip(&mut taken).zip(&sequences) {
                 *taken += rows.len();
-                turn.state.position += rows.len() as u64;
                 let ends = !rows.is_empty() && *taken == turn.tokens.len();
-                wanted.extend(match logits {
-                    Logits::All => rows.clone(),
+                let first = match logits {
+                    Logits::All => rows.start,
                     Logits::Last => {
                         if ends {
-                            rows.end - 1..rows.end
+                            rows.end - 1
                         } else {
-                            0..0
+                            rows.end
                         }
                     }
-                });
+                };
+                wanted.extend((first..rows.end).map(|row| (row, turn.state.position + (row - rows.start) as u64)));
+                turn.state.position += rows.len() as u64;
             }
             self.logits(exec, &wanted, &mut work, &mut out)?;
         }
@@ -298,21 +284,32 @@ impl Model {
             let mut states: Vec<&mut LayerState> = turns.iter_mut().map(|turn| &mut turn.state.layers[i]).collect();
             block.mixer.forward(pass, normed, &mut states, rooms, mixed)?;
             stream.iter_mut().zip(&*mixed).for_each(|(x, y)| *x += y);
+            if let Some(at) = first_too_large(stream, dim) {
+                let of_row = |(turn, rows): (&Turn<'_>, &Range<usize>)| {
+                    rows.contains(&(at / dim)).then(|| turn.state.position + (at / dim - rows.start) as u64)
+                };
+                let step = turns.iter().zip(pass.sequences).find_map(of_row).unwrap_or_default();
+                return Err(Error::Overflow { part: format!("layer {i}"), step, got: stream[at] });
+            }
         }
         Ok(())
     }
 
-    /// Appends the logits of some rows of the stream.
-    fn logits(&self, exec: &Exec, wanted: &[usize], work: &mut Work, out: &mut Vec<f32>) -> Result<()> {
+    /// Appends the logits of some rows of the stream, which are those of some steps.
+    fn logits(&self, exec: &Exec, wanted: &[(usize, u64)], work: &mut Work, out: &mut Vec<f32>) -> Result<()> {
         let (dim, vocab) = (self.config.dim, self.config.vocab);
-        for (to, &from) in wanted.iter().enumerate() {
+        for (to, &(from, _)) in wanted.iter().enumerate() {
             let row = &mut work.normed[to * dim..(to + 1) * dim];
             row.copy_from_slice(&work.stream[from * dim..(from + 1) * dim]);
             normalize(row, Some(&self.norm), self.config.eps);
         }
         let before = out.len();
         out.resize(before + wanted.len() * vocab, 0.0);
-        self.head.forward(exec, Columns::whole(&work.normed, dim), wanted.len(), &mut out[before..])
+        self.head.forward(exec, Columns::whole(&work.normed, dim), wanted.len(), &mut out[before..])?;
+        match first_not_finite(&out[before..]) {
+            None => Ok(()),
+            Some(at) => Err(Error::Overflow { part: "the head".into(), step: wanted[at / vocab].1, got: out[before + at] }),
+        }
     }
 }
 

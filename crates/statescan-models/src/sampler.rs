@@ -1,7 +1,9 @@
 //! [`Sampler`]: from logits to a token.
 
 use crate::error::{Error, Result};
+use crate::model::surprise;
 use crate::random::Random;
+use std::collections::VecDeque;
 
 /// How a token is drawn. Without a temperature it is the most likely one.
 #[derive(Debug, Clone, PartialEq)]
@@ -9,13 +11,18 @@ pub struct Sampler {
     temperature: f64,
     top_k: usize,
     top_p: f64,
+    penalty: f32,
+    /// The latest tokens of the text, which the penalty is for, and how many of them are kept.
+    latest: VecDeque<u32>,
+    window: usize,
     random: Random,
 }
 
 impl Sampler {
     /// The most likely token, the first one of equals.
     pub fn greedy() -> Self {
-        Sampler { temperature: 0.0, top_k: 0, top_p: 1.0, random: Random::new(0) }
+        let (latest, random) = (VecDeque::new(), Random::new(0));
+        Sampler { temperature: 0.0, top_k: 0, top_p: 1.0, penalty: 1.0, latest, window: 0, random }
     }
 
     /// Draws with a temperature (0 is greedy), from the `top_k` most likely tokens (0 is all), and from the fewest of these whose
@@ -30,22 +37,62 @@ impl Sampler {
         if !(top_p > 0.0 && top_p <= 1.0) {
             return Err(Error::Sampling { setting: "top-p", expected: "above 0 and at most 1", got: top_p });
         }
-        Ok(Sampler { temperature, top_k, top_p, random: Random::new(seed) })
+        Ok(Sampler { temperature, top_k, top_p, random: Random::new(seed), ..Self::greedy() })
+    }
+
+    /// The same with less likely repetitions: the logits of the latest `window` tokens, those drawn and those that [`Sampler::see`] got, are
+    /// divided by the penalty where they are positive and multiplied by it elsewhere, as CTRL does (arXiv:1909.05858). 1 changes nothing.
+    ///
+    /// # Errors
+    /// A penalty that is not a positive number.
+    pub fn with_repetition_penalty(self, penalty: f64, window: usize) -> Result<Self> {
+        if !(penalty > 0.0 && penalty.is_finite()) {
+            return Err(Error::Sampling { setting: "repetition-penalty", expected: "a positive number", got: penalty });
+        }
+        Ok(Sampler { penalty: penalty as f32, window, ..self })
     }
 
     /// Whether it takes the most likely token, whatever the others are.
     pub fn is_greedy(&self) -> bool {
-        self.temperature == 0.0
+        self.temperature == 0.0 && self.penalty == 1.0
     }
 
-    /// Draws a token.
+    /// Tokens of the text that were not drawn, such as those of a prompt.
+    pub fn see(&mut self, tokens: &[u32]) {
+        if self.penalty != 1.0 {
+            self.latest.extend(&tokens[tokens.len().saturating_sub(self.window)..]);
+            let surplus = self.latest.len().saturating_sub(self.window);
+            self.latest.drain(..surplus);
+        }
+    }
+
+    /// Draws a token. Logits of -inf are tokens that are never drawn.
     ///
-    /// # Panics
-    /// If there are no logits.
-    pub fn draw(&mut self, logits: &[f32]) -> u32 {
-        assert!(!logits.is_empty(), "a vocabulary has at least one token");
+    /// # Errors
+    /// Logits with NaN or inf, or without a finite one.
+    pub fn draw(&mut self, logits: &[f32]) -> Result<u32> {
+        check(logits)?;
+        let token = match self.penalty == 1.0 {
+            true => self.choose(logits),
+            false => self.choose(&self.penalized(logits)),
+        };
+        self.see(&[token]);
+        Ok(token)
+    }
+
+    fn penalized(&self, logits: &[f32]) -> Vec<f32> {
+        let mut changed = logits.to_vec();
+        for &token in &self.latest {
+            if let (Some(to), Some(&from)) = (changed.get_mut(token as usize), logits.get(token as usize)) {
+                *to = if from > 0.0 { from / self.penalty } else { from * self.penalty };
+            }
+        }
+        changed
+    }
+
+    fn choose(&mut self, logits: &[f32]) -> u32 {
         let by_logit = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b));
-        if self.is_greedy() {
+        if self.temperature == 0.0 {
             return (0..logits.len()).min_by(by_logit).unwrap_or(0) as u32;
         }
         let mut order: Vec<usize> = (0..logits.len()).collect();
@@ -70,4 +117,22 @@ impl Sampler {
         });
         order[drawn.unwrap_or(count - 1)] as u32
     }
+}
+
+/// Refuses logits that no token can be drawn from.
+fn check(logits: &[f32]) -> Result<()> {
+    let bad = |(at, got): (usize, &f32)| Err(Error::Logits { got: format!("{got} at token {at}") });
+    match logits.iter().enumerate().find(|(_, logit)| logit.is_nan() || **logit == f32::INFINITY) {
+        Some(found) => bad(found),
+        None if logits.iter().any(|logit| logit.is_finite()) => Ok(()),
+        None => Err(Error::Logits { got: format!("{} of -inf", logits.len()) }),
+    }
+}
+
+/// The natural logarithm of a token's probability: `ln softmax(logits)[token]`.
+///
+/// # Panics
+/// If there is no logit of the token.
+pub fn log_probability(logits: &[f32], token: u32) -> f64 {
+    -surprise(logits, token as usize) * std::f64::consts::LN_2
 }

@@ -52,7 +52,8 @@ impl Tokenizer {
 
     #[cfg(not(feature = "tokenizers"))]
     fn of_file(path: std::path::PathBuf) -> Result<Self> {
-        let why = "it can be read only by a build with the feature `tokenizers`".into();
+        let why = "this build cannot read it, as it lacks the feature `tokenizers` (cargo build --release --features tokenizers)"
+            .into();
         Err(Error::Tokenizer { path, why })
     }
 
@@ -97,6 +98,15 @@ impl Decoder<'_> {
         }
         u8::try_from(token).map_or(Vec::new(), |byte| vec![byte])
     }
+
+    /// What is left where the text ends: a character that lacks its last token.
+    pub fn rest(&mut self) -> Vec<u8> {
+        #[cfg(feature = "tokenizers")]
+        if let Some(words) = &mut self.file {
+            return words.rest();
+        }
+        Vec::new()
+    }
 }
 
 #[cfg(feature = "tokenizers")]
@@ -127,5 +137,12 @@ impl Words<'_> {
         self.tokens.drain(..first);
         self.given = self.text().len();
         new
+    }
+
+    fn rest(&mut self) -> Vec<u8> {
+        let rest = self.text().as_bytes().get(self.given..).unwrap_or_default().to_vec();
+        self.tokens.clear();
+        self.given = 0;
+        rest
     }
 }

@@ -150,6 +150,17 @@ fn widen<T: Copy>(from: &[T], into: &mut [f32], convert: impl Fn(T) -> f32) {
     }
 }
 
+/// Position of the first number that is NaN or infinite.
+pub(crate) fn first_not_finite(numbers: &[f32]) -> Option<usize> {
+    first(numbers, |x| x.to_bits() & 0x7f80_0000 == 0x7f80_0000)
+}
+
+/// Position of the first number of rows whose square is too much for a norm, or that is NaN or infinite itself.
+pub(crate) fn first_too_large(numbers: &[f32], columns: usize) -> Option<usize> {
+    let most = (f32::MAX / columns.max(1) as f32).sqrt();
+    first(numbers, |x| x.abs() > most || x.is_nan())
+}
+
 /// Position of the first element that something holds of; whole blocks are looked through without branches.
 fn first<T: Copy>(data: &[T], holds: impl Fn(T) -> bool) -> Option<usize> {
     const BLOCK: usize = 4096;

@@ -1,7 +1,7 @@
 //! The same measurements on another device than the CPU, by its own clock.
 
 use super::args::BenchArgs;
-use super::row::{Place, Row, columns, grid, progress};
+use super::row::{Place, Report, Row, grid, progress};
 use crate::error::Result;
 use statescan::Exec;
 use statescan::cuda::Ceilings;
@@ -23,12 +23,8 @@ pub(super) fn run(args: &BenchArgs, exec: &Exec) -> Result<u8> {
     let bar = progress(cells.len());
     bar.set_message("measuring the device");
     let ceilings = Ceilings::measure(exec)?;
-    if !args.json {
-        bar.suspend(|| {
-            println!("{}", rates(exec, &ceilings));
-            columns();
-        });
-    }
+    let mut report = Report::new(&bar, args.json);
+    report.say(&rates(exec, &ceilings))?;
     let mut failed = 0;
     for cell in &cells {
         bar.set_message(format!("{} {} {}", ops::name(cell.op), cell.label, cell.dtype));
@@ -41,16 +37,15 @@ pub(super) fn run(args: &BenchArgs, exec: &Exec) -> Result<u8> {
                 Ok((wrong, time, bytes)) => {
                     for what in wrong {
                         failed += 1;
-                        bar.suspend(|| eprintln!("{op} {label} {dtype}: {what}"));
+                        report.note(&format!("{op} {label} {dtype}: {what}"));
                     }
                     let work = if backward { work::backward(cell.op, &cell.sizes) } else { work::forward(cell.op, &cell.sizes) };
                     let (place, floor_ns) = (Place::Other(exec.device()), floor(&ceilings, &work, bytes));
-                    let row = Row { cell, pass, place, time, bytes, work, floor_ns };
-                    bar.suspend(|| println!("{}", if args.json { row.json().to_string() } else { row.line() }));
+                    report.row(&Row { cell, pass, place, time, bytes, work, floor_ns })?;
                 }
                 Err(error) => {
                     let why = missing(&error).ok_or(error)?;
-                    bar.suspend(|| eprintln!("{op} {pass}: {why}"));
+                    report.note(&format!("{op} {pass}: {why}"));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The measurements on the CPU, against what its memory and arithmetic can do.
 
 use super::args::BenchArgs;
-use super::row::{Cell, Place, Row, columns, grid, progress};
+use super::row::{Cell, Place, Report, Row, grid, progress};
 use crate::error::Result;
 use crate::exec::{level, threads};
 use statescan::{Exec, Level};
@@ -29,12 +29,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     let floors: BTreeMap<usize, Floors> = counts.iter().map(|&n| (n, Floors::measure(n))).collect();
     let level = args.level.as_deref().map(level).transpose()?.unwrap_or(Level::best());
     let execs: Vec<Exec> = counts.iter().map(|&n| Ok(Exec::cpu(n).with_level(level)?)).collect::<Result<_>>()?;
-    if !args.json {
-        bar.suspend(|| {
-            floors.values().for_each(|floors| println!("{floors}"));
-            columns();
-        });
-    }
+    let mut report = Report::new(&bar, args.json);
+    floors.values().try_for_each(|floors| report.say(&floors.to_string()))?;
     let mut failed = 0;
     for cell in &cells {
         bar.set_message(format!("{} {} {}", ops::name(cell.op), cell.label, cell.dtype));
@@ -43,15 +39,14 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
             for c in measured.check(exec)? {
                 failed += 1;
                 let (op, label, dtype) = (ops::name(cell.op), cell.label, cell.dtype);
-                bar.suspend(|| eprintln!("{op} {label} {dtype}: {} is off by {:.1e}", c.name, c.max_abs));
+                report.note(&format!("{op} {label} {dtype}: {} is off by {:.1e}", c.name, c.max_abs));
             }
         }
         for exec in &execs {
             for (pass, time, bytes, work) in time(cell, &mut measured, exec, args.quick)? {
                 let floor_ns = floors.get(&exec.threads()).map_or(0.0, |f| f.time(&work, bytes, cell.dtype.is_double()));
                 let place = Place::Cpu { threads: exec.threads(), level };
-                let row = Row { cell, pass, place, time, bytes, work, floor_ns };
-                bar.suspend(|| println!("{}", if args.json { row.json().to_string() } else { row.line() }));
+                report.row(&Row { cell, pass, place, time, bytes, work, floor_ns })?;
             }
             bar.inc(1);
         }

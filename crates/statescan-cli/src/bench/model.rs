@@ -6,6 +6,7 @@ use super::model_device::Bench;
 use super::row::progress;
 use crate::error::Result;
 use crate::exec::{cuda_device, level, threads};
+use crate::output::say;
 use crate::text;
 use clap::ValueEnum;
 use serde_json::json;
@@ -69,20 +70,21 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     let execs = counts.iter().map(|&n| Ok(Exec::cpu(threads("--threads", n)?).with_level(level)?)).collect::<Result<Vec<_>>>()?;
     let bar = progress(sizes.len() * dtypes.len() * execs.len());
     if !args.json {
-        bar.suspend(|| println!("{}", columns(&["size", "type", "threads", "pass", "tokens", "median", "tokens/s", "share of"])));
+        let header = ["size", "type", "threads", "pass", "tokens", "median", "tokens/s", "share of"];
+        bar.suspend(|| say!("{}", columns(&header)))?;
     }
     for size in sizes {
         for &dtype in &dtypes {
             bar.set_message(format!("{} {dtype}", size.name()));
             let model = Model::random(size.config(), dtype, 1)?;
-            let print = |row: &Row| bar.suspend(|| println!("{}", if args.json { row.json() } else { row.line() }));
+            let print = |row: &Row| bar.suspend(|| say!("{}", if args.json { row.json() } else { row.line() }));
             if let Some(bench) = &on_device {
-                bench.measure(&size.name(), &model, dtype, args.quick)?.iter().for_each(print);
+                bench.measure(&size.name(), &model, dtype, args.quick)?.iter().try_for_each(print)?;
                 bar.inc(1);
                 continue;
             }
             for exec in &execs {
-                measure(*size, dtype, &model, exec, args.quick)?.iter().for_each(print);
+                measure(*size, dtype, &model, exec, args.quick)?.iter().try_for_each(print)?;
                 bar.inc(1);
             }
         }

@@ -2,6 +2,7 @@
 
 use super::args::BenchArgs;
 use crate::error::Result;
+use crate::output::{note, say};
 use crate::text;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -44,7 +45,7 @@ impl Row<'_> {
         self.time.as_nanos().max(1) as f64
     }
 
-    pub fn json(&self) -> serde_json::Value {
+    fn json(&self) -> serde_json::Value {
         let shape = self.cell.sizes.iter().map(|(letter, size)| (letter.to_string(), json!(size)));
         let (device, threads, level) = match self.place {
             Place::Cpu { threads, level } => ("cpu".to_string(), Some(threads), Some(level.name())),
@@ -68,23 +69,22 @@ impl Row<'_> {
         })
     }
 
-    pub fn line(&self) -> String {
-        format!(
-            "{:<24} {:<8} {:<20} {:<5} {:>7} {:>11} {:>9} {:>7} {:>8} {:>6}",
-            ops::name(self.cell.op),
-            self.pass,
+    fn line(&self) -> String {
+        let threads = match self.place {
+            Place::Cpu { threads, .. } => threads.to_string(),
+            Place::Other(_) => "-".to_string(),
+        };
+        columns([
             self.cell.label,
-            self.cell.dtype.to_string(),
-            match self.place {
-                Place::Cpu { threads, .. } => threads.to_string(),
-                Place::Other(_) => "-".to_string(),
-            },
-            text::time(self.time),
-            text::figure(self.ns() / self.work.state_steps.max(1.0)),
-            text::figure(self.bytes as f64 / self.ns()),
-            text::figure(self.work.flops / self.ns()),
-            format!("{:.0} %", 100.0 * self.floor_ns / self.ns()),
-        )
+            self.pass,
+            &self.cell.dtype.to_string(),
+            &threads,
+            &text::time(self.time),
+            &text::figure(self.ns() / self.work.state_steps.max(1.0)),
+            &text::figure(self.bytes as f64 / self.ns()),
+            &text::figure(self.work.flops / self.ns()),
+            &format!("{:.0} %", 100.0 * self.floor_ns / self.ns()),
+        ])
     }
 }
 
@@ -119,9 +119,47 @@ pub(super) fn progress(steps: usize) -> ProgressBar {
     }
 }
 
-/// Prints the header of the rows.
-pub(super) fn columns() {
-    let columns = ["op", "pass", "shape", "type", "threads", "median", "ns/step", "GB/s", "GFLOP/s", "floor"];
-    let [op, pass, shape, dtype, threads, median, step, bytes, flops, floor] = columns;
-    println!("{op:<24} {pass:<8} {shape:<20} {dtype:<5} {threads:>7} {median:>11} {step:>9} {bytes:>7} {flops:>8} {floor:>6}");
+/// Prints rows as they come, above a bar that says how far the measurement is.
+pub(super) struct Report<'a> {
+    bar: &'a ProgressBar,
+    as_json: bool,
+    /// The operation that the rows are under.
+    under: Option<&'static str>,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(bar: &'a ProgressBar, as_json: bool) -> Self {
+        Report { bar, as_json, under: None }
+    }
+
+    /// What the machine can do, for people.
+    pub(super) fn say(&self, text: &str) -> Result<()> {
+        if self.as_json { Ok(()) } else { self.bar.suspend(|| say!("{}", text::wrapped(text))) }
+    }
+
+    /// What is not right, on standard error.
+    pub(super) fn note(&self, text: &str) {
+        self.bar.suspend(|| note!("{text}"));
+    }
+
+    pub(super) fn row(&mut self, row: &Row<'_>) -> Result<()> {
+        if self.as_json {
+            return self.bar.suspend(|| say!("{}", row.json()));
+        }
+        let op = ops::name(row.cell.op);
+        let is_new = self.under.replace(op) != Some(op);
+        self.bar.suspend(|| {
+            if is_new {
+                let header = ["shape", "pass", "type", "threads", "median", "ns/step", "GB/s", "GFLOP/s", "floor"];
+                say!("\n{op}\n{}", columns(header))?;
+            }
+            say!("{}", row.line())
+        })
+    }
+}
+
+/// A line of 80 columns at most.
+fn columns(fields: [&str; 9]) -> String {
+    let [shape, pass, dtype, threads, median, step, bytes, flops, floor] = fields;
+    format!("{shape:<20} {pass:<8} {dtype:<4} {threads:>7} {median:>9} {step:>7} {bytes:>5} {flops:>7} {floor:>5}")
 }

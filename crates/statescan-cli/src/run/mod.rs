@@ -6,6 +6,7 @@ mod print;
 use crate::error::{Error, Result};
 use crate::exec::{ExecArgs, TypeName};
 use crate::options::OptionArgs;
+use crate::output::say;
 use clap::{Args, ValueEnum};
 use outcome::{Outcome, compute};
 use print::{describe, print};
@@ -93,15 +94,15 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         write_case(path, &case.call, results, cotangents, gradients, args.with_inputs)?;
     }
     if args.json {
-        println!("{}", describe(&exec, &case.call, &outcome));
+        say!("{}", describe(&exec, &case.call, &outcome))?;
     } else {
         let source = match &args.file {
             Some(path) => path.display().to_string(),
             None => embedded_source(),
         };
-        print(&exec, &case.call, &outcome, &source);
+        print(&exec, &case.call, &outcome, &source)?;
         if let Some(path) = &args.output {
-            println!("written to {}", path.display());
+            say!("written to {}", path.display())?;
         }
     }
     Ok(u8::from(outcome.comparisons.iter().any(|c| !c.ok)))
@@ -126,8 +127,8 @@ pub fn demonstration() -> Result<u8> {
     let exec = Exec::cpu(0);
     let case = Case::of(samples::embedded(op)?);
     let outcome = compute(&exec, &case, true, CotangentKind::Ones)?;
-    print(&exec, &case.call, &outcome, &embedded_source());
-    println!("next:");
+    print(&exec, &case.call, &outcome, &embedded_source())?;
+    say!("next:")?;
     for (command, what) in [
         ("statescan run ssd --grad", "another operation on the same text"),
         ("statescan run selective_scan FILE.safetensors -o OUT.safetensors", "your own arguments, x dt A B C .. by name"),
@@ -135,7 +136,7 @@ pub fn demonstration() -> Result<u8> {
         ("statescan bench --quick", "shapes of real models"),
         ("statescan info", "the processor, and every operation with its arguments"),
     ] {
-        println!("  {command:<66} {what}");
+        say!("  {command}\n      {what}")?;
     }
     Ok(u8::from(outcome.comparisons.iter().any(|c| !c.ok)))
 }

@@ -1,6 +1,8 @@
 //! What `run` prints.
 
 use super::outcome::{Outcome, Pass};
+use crate::error::Result;
+use crate::output::say;
 use crate::text;
 use serde_json::json;
 use statescan::Exec;
@@ -9,21 +11,22 @@ use statescan_cases::on_device::is_elsewhere;
 use statescan_cases::ops;
 
 /// Prints tables.
-pub(super) fn print(exec: &Exec, call: &Call, outcome: &Outcome, source: &str) {
+pub(super) fn print(exec: &Exec, call: &Call, outcome: &Outcome, source: &str) -> Result<()> {
     let options: Vec<_> = call.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    println!("{}: {}", ops::name(call.op), call.op.signature.about);
-    match is_elsewhere(exec) {
-        true => println!("on {source}; {}", exec.device()),
-        false => println!("on {source}; {} threads, {}", exec.threads(), exec.level()),
-    }
+    say!("{}", text::wrapped(&format!("{}: {}", ops::name(call.op), call.op.signature.about)))?;
+    let place = match is_elsewhere(exec) {
+        true => exec.device().to_string(),
+        false => format!("{} threads, {}", exec.threads(), exec.level()),
+    };
+    say!("{}", text::wrapped(&format!("on {source}; {place}")))?;
     if !options.is_empty() {
-        println!("options: {}", options.join(" "));
+        say!("{}", text::labelled("options: ", &options.join(" ")))?;
     }
     let row = |i: &Input| {
         let layout = i.argument.layout(i.buffer.shape().len()).unwrap_or("");
         vec![i.given.clone(), i.buffer.dtype().to_string(), i.buffer.shape().to_string(), spaced(layout)]
     };
-    println!("{}", text::table(&["argument", "type", "shape", "axes"], 9, call.inputs.iter().map(row)));
+    say!("{}", text::table(&["argument", "type", "shape", "axes"], 9, call.inputs.iter().map(row)))?;
     let row = |p: &Pass| {
         vec![
             p.name.to_string(),
@@ -33,15 +36,15 @@ pub(super) fn print(exec: &Exec, call: &Call, outcome: &Outcome, source: &str) {
             text::figure(p.rate(p.work.flops)),
         ]
     };
-    println!("{}", text::table(&["pass", "median", "ns / state-step", "GB/s", "GFLOP/s"], 1, outcome.passes.iter().map(row)));
+    say!("{}", text::table(&["pass", "median", "ns / state-step", "GB/s", "GFLOP/s"], 1, outcome.passes.iter().map(row)))?;
     if !outcome.cotangents_from.is_empty() {
-        println!("cotangents: {}", outcome.cotangents_from);
+        say!("cotangents: {}", outcome.cotangents_from)?;
     }
     match outcome.part.is_whole() {
-        true => println!("against the float64 oracle, all of it:"),
-        false => println!("against the float64 oracle, on {}:", outcome.part.describe(&call.sizes())),
+        true => say!("against the float64 oracle, all of it:")?,
+        false => say!("against the float64 oracle, on {}:", outcome.part.describe(&call.sizes()))?,
     }
-    println!("{}", text::comparisons(&outcome.comparisons));
+    say!("{}", text::comparisons(&outcome.comparisons))
 }
 
 fn spaced(layout: &str) -> String {

@@ -3,8 +3,9 @@
 mod args;
 mod plot;
 
-use crate::destination::{OutputFolder, check_folder, line};
+use crate::destination::{OutputFolder, check_folder};
 use crate::error::Result;
+use crate::output::say;
 use crate::progress;
 pub use args::TrainArgs;
 use plot::plot;
@@ -41,11 +42,11 @@ pub fn train(args: &TrainArgs) -> Result<u8> {
 
 /// Says what is trained on what.
 fn introduce(trainer: &Trainer, bytes: usize) -> Result<()> {
-    line(format!("{} weights, {bytes} bytes of text", trainer.count()))?;
+    say!("{} weights, {bytes} bytes of text", trainer.count())?;
     let (held_out, sample, unit) = (trainer.held_out_len(), trainer.sample_len(), trainer.unit());
-    line(format!("held-out set: the last 10 % of the text, {held_out} {unit}s"))?;
+    say!("held-out set: the last 10 % of the text, {held_out} {unit}s")?;
     if sample < held_out {
-        line(format!("evaluations read a sample of {sample} of them, the last one reads all"))?;
+        say!("evaluations read a sample of {sample} of them, the last one reads all")?;
     }
     Ok(())
 }
@@ -64,7 +65,7 @@ fn run(args: &TrainArgs, exec: &Exec, trainer: &mut Trainer, folder: Option<&Out
         let done = trainer.losses().len();
         if done < steps && done.is_multiple_of(args.every.max(1)) {
             let held_out = trainer.evaluate(exec)?;
-            bar.suspend(|| line(format!("step {done}: {loss:.3} bits/{unit}, held-out set {held_out:.3}")))?;
+            bar.suspend(|| say!("step {done}: {loss:.3} bits/{unit}, held-out set {held_out:.3}"))?;
             save(trainer, folder)?;
         }
     }
@@ -77,18 +78,18 @@ fn finish(exec: &Exec, trainer: &mut Trainer, folder: Option<&OutputFolder>) -> 
     save(trainer, folder)?;
     let (done, unit) = (trainer.losses().len(), trainer.unit());
     if let (Some(start), Some(end)) = (trainer.losses().first(), trainer.losses().last()) {
-        line(format!("loss: {start:.3} bits/{unit} at first, {end:.3} at last"))?;
+        say!("loss: {start:.3} bits/{unit} at first, {end:.3} at last")?;
     }
     let bar = progress::bar("evaluation {pos} of {len}, {eta} left", trainer.held_out_len(), 0);
     let held_out = trainer.held_out_with(exec, |read| bar.set_position(read as u64))?;
     bar.finish_and_clear();
     trainer.note(held_out);
-    line(format!("held-out set: {held_out:.3} bits/{unit} after {done} steps"))?;
+    say!("held-out set: {held_out:.3} bits/{unit} after {done} steps")?;
     save(trainer, folder)?;
     if let Some(folder) = folder {
         let folder = folder.path().display();
-        line(format!("saved in {folder}"))?;
-        line(format!("statescan generate {folder} --prompt TEXT"))?;
+        say!("saved in {folder}")?;
+        say!("statescan generate {folder} --prompt TEXT")?;
     }
     Ok(())
 }

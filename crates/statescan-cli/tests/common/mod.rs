@@ -1,8 +1,12 @@
 //! What the tests of the program share: running it, and files made by hand.
 #![allow(dead_code)] // each test binary uses its own part
 
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use tempfile::TempDir;
 
 /// The program.
 pub fn command(args: &[&str]) -> Command {
@@ -87,4 +91,32 @@ pub fn small_scan<'a>() -> Vec<(&'a str, &'a [usize], Vec<f32>)> {
         ("B", &[1, 4, 3], ramp(12)),
         ("C", &[1, 4, 3], ramp(12)),
     ]
+}
+
+/// A tiny model over bytes with made-up weights, each a function of its place.
+pub fn model() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({"model_type": "mamba", "vocab_size": 128, "hidden_size": 8, "num_hidden_layers": 1, "state_size": 4, "conv_kernel": 2,
+        "eos_token_id": null});
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let shapes: [(&str, &[usize]); 12] = [
+        ("embeddings.weight", &[128, 8]),
+        ("norm_f.weight", &[8]),
+        ("layers.0.norm.weight", &[8]),
+        ("layers.0.mixer.in_proj.weight", &[32, 8]),
+        ("layers.0.mixer.conv1d.weight", &[16, 1, 2]),
+        ("layers.0.mixer.conv1d.bias", &[16]),
+        ("layers.0.mixer.x_proj.weight", &[9, 16]),
+        ("layers.0.mixer.dt_proj.weight", &[16, 1]),
+        ("layers.0.mixer.dt_proj.bias", &[16]),
+        ("layers.0.mixer.A_log", &[16, 4]),
+        ("layers.0.mixer.D", &[16]),
+        ("layers.0.mixer.out_proj.weight", &[8, 16]),
+    ];
+    let value = |i: usize| ((i * i * 7 + i * 13 + 5) % 101) as f32 / 50.0 - 1.0;
+    let bytes = |shape: &[usize]| (0..shape.iter().product()).flat_map(|i: usize| value(i).to_le_bytes()).collect::<Vec<u8>>();
+    let data: Vec<_> = shapes.iter().map(|(name, shape)| (format!("backbone.{name}"), *shape, bytes(shape))).collect();
+    let views = data.iter().map(|(name, shape, data)| (name, TensorView::new(Dtype::F32, shape.to_vec(), data).unwrap()));
+    std::fs::write(folder.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    folder
 }

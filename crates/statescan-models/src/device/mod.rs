@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::model::{Logits, Model};
 use crate::state::State;
+use crate::weight::first_not_finite;
 use rooms::Rooms;
 pub use state::DeviceState;
 use statescan::cuda::layers::Products;
@@ -105,8 +106,8 @@ impl DeviceModel {
     /// The logits after the last token of each sequence, (sequences, vocab). Tokens are (sequences, steps), as many for each sequence.
     ///
     /// # Errors
-    /// Tokens beyond the vocabulary, none, or not as many for each sequence; a state of another model; errors of the device. But for the last no state
-    /// has changed then.
+    /// Tokens beyond the vocabulary, none, or not as many for each sequence; a state of another model: no state has changed then. Results that are NaN
+    /// or infinite, and errors of the device.
     pub fn prefill(&self, tokens: &[u32], state: &mut DeviceState) -> Result<Vec<f32>> {
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
@@ -128,8 +129,11 @@ impl DeviceModel {
     /// # Errors
     /// As [`DeviceModel::prefill`]; a state of several sequences.
     pub fn step(&self, token: u32, state: &mut DeviceState) -> Result<Vec<f32>> {
-        let mut step = self.shared.step(token, state)?;
-        step.logits(&self.shared.exec)
+        let logits = self.shared.step(token, state)?.logits(&self.shared.exec)?;
+        match first_not_finite(&logits) {
+            None => Ok(logits),
+            Some(at) => Err(self.shared.overflow(state, logits[at])),
+        }
     }
 
     /// The most likely token after one more token, the first one of equals: as [`DeviceModel::step`], but the logits stay on the device.
@@ -137,7 +141,8 @@ impl DeviceModel {
     /// # Errors
     /// As [`DeviceModel::step`].
     pub fn step_greedy(&self, token: u32, state: &mut DeviceState) -> Result<u32> {
-        let mut step = self.shared.step(token, state)?;
-        step.most_likely()
+        let token = self.shared.step(token, state)?.most_likely()?;
+        // what the device says of logits that are not finite
+        token.ok_or_else(|| self.shared.overflow(state, f32::NAN))
     }
 }

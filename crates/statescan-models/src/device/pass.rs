@@ -7,6 +7,7 @@ use super::{Shared, lock};
 use crate::config::{Config, Kind};
 use crate::error::{Error, Result};
 use crate::model::Logits;
+use crate::weight::first_not_finite;
 use statescan::cuda::layers::{embedding, rms_norm};
 use statescan::ops::{causal_conv1d, selective_scan, ssd};
 use statescan::tensor::Tensor;
@@ -86,7 +87,23 @@ impl Shared {
             state.current = 1 - state.current;
             state.position += steps.steps as u64;
         }
-        Ok(out)
+        match first_not_finite(&out) {
+            None => Ok(out),
+            Some(at) => Err(self.overflow(state, out[at])),
+        }
+    }
+
+    /// Which part of the last pass gave a number that is not finite.
+    pub(super) fn overflow(&self, state: &DeviceState, got: f32) -> Error {
+        let step = state.position.saturating_sub(1);
+        for sequence in 0..state.sequences() {
+            match state.download(sequence).map(|state| state.first_not_finite()) {
+                Ok(None) => {}
+                Ok(Some((layer, got))) => return Error::Overflow { part: format!("layer {layer}"), step, got },
+                Err(error) => return error,
+            }
+        }
+        Error::Overflow { part: "the head".into(), step, got }
     }
 
     /// The logits of rows of the stream.

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use crate::error::{Error, Result};
-use crate::state::{LayerState, State, shapes};
+use crate::state::{LayerState, Of, State, shapes};
 use statescan::cuda::Graph;
 use statescan::tensor::Tensor;
 use statescan::{DType, View, ViewMut};
@@ -97,7 +97,7 @@ impl DeviceState {
             all[(layer * self.sequences + sequence) * len..][..len].to_vec()
         };
         let layers = (0..layers).map(|i| LayerState { conv: part(&conv, i), scan: part(&scan, i) }).collect();
-        Ok(State { layers, position: self.position })
+        Ok(State { layers, position: self.position, of: Of::new(&self.shared.config) })
     }
 
     /// A copy on the same device, to go on in another way.

@@ -49,11 +49,10 @@ impl Step {
         })
     }
 
-    /// The most likely token after the last step.
-    pub(super) fn most_likely(&mut self) -> Result<u32> {
-        let token = self.most_likely.wait()?[0] as u32;
-        self.known = Some(token);
-        Ok(token)
+    /// The most likely token after the last step, or none where a logit is not finite.
+    pub(super) fn most_likely(&mut self) -> Result<Option<u32>> {
+        self.known = u32::try_from(self.most_likely.wait()?[0]).ok();
+        Ok(self.known)
     }
 
     /// The logits after the last step.

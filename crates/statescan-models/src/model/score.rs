@@ -117,7 +117,7 @@ fn bits_per_token<T: Tokens + ?Sized>(
 }
 
 /// `-log2 softmax(logits)[token]`.
-fn surprise(logits: &[f32], token: usize) -> f64 {
+pub(crate) fn surprise(logits: &[f32], token: usize) -> f64 {
     let highest = logits.iter().fold(f32::NEG_INFINITY, |most, &x| most.max(x));
     let whole: f64 = logits.iter().map(|x| f64::from(x - highest).exp()).sum();
     whole.log2() - f64::from(logits[token] - highest) * std::f64::consts::LOG2_E

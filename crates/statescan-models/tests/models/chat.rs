@@ -33,7 +33,7 @@ fn settings_that_are_none_are_refused() {
 #[cfg(not(feature = "templates"))]
 #[test]
 fn a_build_without_templates_says_so() {
-    assert!(error(&folder(&json!({"chat_template": "a"}).to_string())).contains("with the feature `templates`"));
+    assert!(error(&folder(&json!({"chat_template": "a"}).to_string())).contains("lacks the feature `templates`"));
 }
 
 #[cfg(feature = "templates")]
@@ -61,6 +61,26 @@ mod rendering {
         let folder = folder(&json!({"chat_template": "of the settings"}).to_string());
         std::fs::write(folder.path().join("chat_template.jinja"), "alone {{ messages|length }}").unwrap();
         assert_eq!(rendered(&folder, "a").unwrap(), "alone 1");
+    }
+
+    #[test]
+    fn what_follows_an_answer_is_what_the_model_has_not_read() {
+        let turns = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<end>\n{% endfor %}\
+            {% if add_generation_prompt %}<assistant>{% endif %}";
+        let with = |template: &str| {
+            let folder = folder(&json!({"bos_token": "<s>", "chat_template": template}).to_string());
+            ChatTemplate::load(&folder).unwrap().unwrap()
+        };
+        let (template, user) = (with(turns), |content| Message { role: "user", content });
+        for answer in ["fine", " fine\n", "", "a<end>b"] {
+            let next = template.render_next("how are you", answer, "good").unwrap();
+            assert_eq!(next, "<end>\n<user>good<end>\n<assistant>", "{answer:?}");
+        }
+        let whole = [user("a"), Message { role: "assistant", content: "b" }, user("c")];
+        let next = template.render(&whole[..1]).unwrap() + "b" + &template.render_next("a", "b", "c").unwrap();
+        assert_eq!(next, template.render(&whole).unwrap());
+        let error = with("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}").render_next("a", "b", "c");
+        assert!(error.unwrap_err().to_string().contains("what comes later changes the text"));
     }
 
     #[test]

@@ -60,7 +60,7 @@ fn check_greedy(model: &DeviceModel, greedy: &[f64]) {
     let tokens: Vec<u32> = greedy.iter().map(|&id| id as u32).collect();
     let (prompt, expected) = tokens.split_at(9);
     let mut state = model.state(1).unwrap();
-    let mut token = Sampler::greedy().draw(&model.prefill(prompt, &mut state).unwrap());
+    let mut token = Sampler::greedy().draw(&model.prefill(prompt, &mut state).unwrap()).unwrap();
     for (i, &expected) in expected.iter().enumerate() {
         assert_eq!(token, expected, "token {i}");
         token = model.step_greedy(token, &mut state).unwrap();

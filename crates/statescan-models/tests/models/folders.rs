@@ -120,6 +120,20 @@ fn settings_are_read_or_refused() {
     refused(|folder| folder.config["use_bias"] = json!("x".repeat(1 << 20)), &long);
     refused(|folder| folder.config["layer_norm_epsilon"] = json!(-1.0), "`layer_norm_epsilon` must be a number from 0 to 1");
     refused(|folder| folder.config["eos_token_id"] = json!(-1), "`eos_token_id` must be a token");
+    let with_generation = |text: &str| {
+        let written = folder.write();
+        std::fs::write(written.path().join("generation_config.json"), text).unwrap();
+        Config::load(written.path()).map(|config| config.eos).map_err(|error| error.to_string())
+    };
+    assert_eq!(with_generation(r#"{"eos_token_id": [7, 9]}"#).unwrap(), [7, 9], "it comes before that of config.json");
+    assert_eq!(with_generation(r#"{"eos_token_id": 3}"#).unwrap(), [3]);
+    assert_eq!(with_generation("{}").unwrap(), [1, 2]);
+    assert!(
+        with_generation(r#"{"eos_token_id": "end"}"#).unwrap_err().contains("generation_config.json: `eos_token_id` must be")
+    );
+    assert!(
+        with_generation("[]").unwrap_err().contains("generation_config.json: it is not settings of generation: it is no object")
+    );
     let mut heads = Folder::new("mamba2");
     heads.config["n_groups"] = json!(4);
     assert!(heads.error().contains("`n_groups` must be a divisor of the number of heads, got 4"));
@@ -190,6 +204,7 @@ fn files_that_are_cut_short_are_refused() {
         std::fs::write(&path, &bytes[..len]).unwrap();
         let error = Model::load(&folder).err().unwrap().to_string();
         assert!(error.contains("model.safetensors: "), "{len} bytes: {error}");
+        assert!(error.contains(&format!("got {len}")), "{len} bytes: {error}");
     }
     let text = source.config.to_string();
     std::fs::write(folder.path().join("config.json"), &text[..text.len() - 1]).unwrap();

@@ -1,20 +1,20 @@
 //! From logits to tokens.
 
-use statescan_models::Sampler;
+use statescan_models::{Sampler, log_probability};
 
 const LOGITS: [f32; 5] = [1.0, 3.0, 0.0, 3.0, -1.0];
 
 fn counts(mut sampler: Sampler) -> [usize; 5] {
     let mut counts = [0; 5];
-    (0..20_000).for_each(|_| counts[sampler.draw(&LOGITS) as usize] += 1);
+    (0..20_000).for_each(|_| counts[sampler.draw(&LOGITS).unwrap() as usize] += 1);
     counts
 }
 
 #[test]
 fn the_most_likely_token_is_the_first_of_equals() {
-    assert_eq!(Sampler::greedy().draw(&LOGITS), 1);
-    assert_eq!(Sampler::new(1.0, 1, 1.0, 5).unwrap().draw(&LOGITS), 1);
-    assert_eq!(Sampler::greedy().draw(&[-1.0]), 0);
+    assert_eq!(Sampler::greedy().draw(&LOGITS).unwrap(), 1);
+    assert_eq!(Sampler::new(1.0, 1, 1.0, 5).unwrap().draw(&LOGITS).unwrap(), 1);
+    assert_eq!(Sampler::greedy().draw(&[-1.0]).unwrap(), 0);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn unlikely_tokens_are_cut_off() {
 fn a_seed_gives_the_same_tokens() {
     let draw = |seed| {
         let mut sampler = Sampler::new(2.0, 0, 1.0, seed).unwrap();
-        [(); 32].map(|()| sampler.draw(&LOGITS))
+        [(); 32].map(|()| sampler.draw(&LOGITS).unwrap())
     };
     assert_eq!(draw(1), draw(1));
     assert_ne!(draw(1), draw(2));
@@ -53,5 +53,48 @@ fn a_seed_gives_the_same_tokens() {
 fn settings_out_of_range_are_refused() {
     for (temperature, top_p) in [(-1.0, 1.0), (f64::NAN, 1.0), (f64::INFINITY, 1.0), (1.0, 0.0), (1.0, 1.5), (1.0, f64::NAN)] {
         assert!(Sampler::new(temperature, 0, top_p, 0).is_err());
+    }
+    for penalty in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let error = Sampler::greedy().with_repetition_penalty(penalty, 8).unwrap_err().to_string();
+        assert_eq!(error, format!("`repetition-penalty` must be a positive number, got {penalty}"));
+    }
+}
+
+#[test]
+fn logits_that_are_no_numbers_are_refused() {
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    for mut sampler in [Sampler::greedy(), Sampler::new(1.0, 2, 0.9, 1).unwrap()] {
+        for (logits, got) in
+            [(&[0.0, nan][..], "NaN at token 1"), (&[inf, 0.0], "inf at token 0"), (&[-inf], "1 of -inf"), (&[], "0 of -inf")]
+        {
+            let error = sampler.draw(logits).unwrap_err().to_string();
+            assert!(error.starts_with("logits to draw from must be finite") && error.ends_with(got), "{error}");
+        }
+        assert_eq!(sampler.draw(&[-inf, 0.0, -inf]).unwrap(), 1, "tokens can be forbidden");
+    }
+}
+
+#[test]
+fn a_penalty_keeps_the_latest_tokens_from_coming_again() {
+    let mut sampler = Sampler::greedy().with_repetition_penalty(4.0, 2).unwrap();
+    assert!(!sampler.is_greedy());
+    let drawn = [(); 4].map(|()| sampler.draw(&LOGITS).unwrap());
+    assert_eq!(drawn, [1, 3, 0, 1], "both of the largest are divided by four, then the first one is forgotten");
+    let mut told = Sampler::greedy().with_repetition_penalty(4.0, 2).unwrap();
+    told.see(&[0, 0, 1, 99]);
+    assert_eq!(told.draw(&LOGITS).unwrap(), 3, "token 1 is among the latest two");
+    let mut negative = Sampler::greedy().with_repetition_penalty(4.0, 2).unwrap();
+    negative.see(&[0]);
+    assert_eq!(negative.draw(&[-1.0, -2.0]).unwrap(), 1, "negative logits are multiplied");
+    let one = Sampler::new(2.0, 0, 1.0, 1).unwrap().with_repetition_penalty(1.0, 64).unwrap();
+    assert_eq!(counts(one), counts(Sampler::new(2.0, 0, 1.0, 1).unwrap()), "1 changes nothing");
+}
+
+#[test]
+fn probabilities_are_those_of_the_softmax() {
+    let whole: f64 = LOGITS.iter().map(|&x| f64::from(x).exp()).sum();
+    for (token, &logit) in LOGITS.iter().enumerate() {
+        let expected = (f64::from(logit).exp() / whole).ln();
+        assert!((log_probability(&LOGITS, token as u32) - expected).abs() < 1e-6);
     }
 }

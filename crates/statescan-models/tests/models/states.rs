@@ -1,6 +1,7 @@
 //! States as values: the same bits however a sequence is cut and whatever runs beside it; saved, loaded, branched and rolled back.
 
 use crate::common::{Folder, bits, models, tokens};
+use serde_json::json;
 use statescan::{Exec, Level};
 use statescan_models::{Logits, Model, Session, State, Turn};
 
@@ -109,7 +110,13 @@ fn states_of_other_models_are_refused() {
     assert!(mamba.step(&exec, 1, &mut state).unwrap_err().to_string().contains("another model"));
     assert!(mamba.save_state(&state, &path).is_err() && !path.exists());
     other.save_state(&state, &path).unwrap();
-    assert!(mamba.load_state(&path).unwrap_err().to_string().contains("state.safetensors: the state's `layers.0.conv`"));
+    assert!(
+        mamba
+            .load_state(&path)
+            .unwrap_err()
+            .to_string()
+            .contains("state.safetensors: the state's `model_type` must be mamba, got mamba2: it is of another model")
+    );
     let bytes = std::fs::read(&path).unwrap();
     for len in [0, 7, 100, bytes.len() - 1] {
         std::fs::write(&path, &bytes[..len]).unwrap();
@@ -118,6 +125,102 @@ fn states_of_other_models_are_refused() {
     std::fs::write(&path, Folder::bytes(&Folder::new("mamba2").tensors)).unwrap();
     assert!(other.load_state(&path).unwrap_err().to_string().contains("it does not say its position"));
     assert!(other.load_state(folder.path().join("none")).unwrap_err().to_string().contains("none: "));
+}
+
+#[test]
+fn states_of_other_kinds_and_sizes_are_refused_by_name() {
+    let (exec, folder) = (Exec::cpu(1), tempfile::tempdir().unwrap());
+    let path = folder.path().join("state.safetensors");
+    let mamba = Folder::new("mamba").model();
+    // its states have the shapes of falcon_mamba's
+    let falcon = Folder::new("falcon_mamba").model();
+    let error = falcon.step(&exec, 1, &mut mamba.state()).unwrap_err().to_string();
+    assert_eq!(error, "this call: the state's `model_type` must be falcon_mamba, got mamba: it is of another model");
+    mamba.save_state(&mamba.state(), &path).unwrap();
+    let error = falcon.load_state(&path).unwrap_err().to_string();
+    assert!(error.ends_with("the state's `model_type` must be falcon_mamba, got mamba: it is of another model"), "{error}");
+    let mut small = Folder::new("mamba");
+    small.config["vocab_size"] = json!(29);
+    let embedding = small.tensors.get_mut("backbone.embeddings.weight").unwrap();
+    (embedding.1[0], embedding.2) = (29, embedding.2[..29 * 12 * 4].to_vec());
+    let error = small.model().load_state(&path).unwrap_err().to_string();
+    assert!(error.ends_with("the state's `vocab` must be 29, got 30: it is of another model"), "{error}");
+}
+
+#[test]
+fn states_that_are_not_finite_are_refused_wherever_they_come_from() {
+    let (exec, folder) = (Exec::cpu(1), tempfile::tempdir().unwrap());
+    let path = folder.path().join("state.safetensors");
+    for (kind, model) in models() {
+        let mut state = model.state();
+        model.prefill(&exec, &[1, 2, 3], &mut state).unwrap();
+        for value in [f32::NAN, f32::INFINITY] {
+            model.save_state(&state, &path).unwrap();
+            let mut bytes = std::fs::read(&path).unwrap();
+            let end = bytes.len();
+            bytes[end - 4..].copy_from_slice(&value.to_le_bytes());
+            std::fs::write(&path, bytes).unwrap();
+            let error = model.load_state(&path).unwrap_err().to_string();
+            assert!(error.contains("state.safetensors: the tensor `layers.1.scan` must be finite, got "), "{kind}: {error}");
+        }
+    }
+}
+
+#[test]
+fn weights_that_overflow_name_layer_and_step() {
+    let exec = Exec::cpu(1);
+    for kind in ["mamba", "falcon_mamba", "mamba2"] {
+        for (tensor, says) in
+            [("backbone.layers.1.mixer.out_proj.weight", "layer 1 gives "), ("backbone.norm_f.weight", "the head gives ")]
+        {
+            let mut folder = Folder::new(kind);
+            let part = &mut folder.tensors.get_mut(tensor).unwrap().2;
+            part.chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&3e38f32.to_le_bytes()));
+            let (model, text) = (folder.model(), tokens(600, 30));
+            let mut state = model.state();
+            let error = model.forward_from(&exec, &text, &mut state).unwrap_err().to_string();
+            assert!(error.starts_with(says) && error.contains(" at step "), "{kind} {tensor}: {error}");
+            let expected: u64 = error.split(" at step ").nth(1).unwrap().split(':').next().unwrap().parse().unwrap();
+            // the same step if the text comes one by one
+            let mut state = model.state();
+            let (at, one) =
+                text.iter().enumerate().find_map(|(i, &token)| Some((i, model.step(&exec, token, &mut state).err()?))).unwrap();
+            assert_eq!((at as u64, one.to_string()), (expected, error), "{kind} {tensor}");
+            if says.starts_with("layer") {
+                assert!(
+                    model.save_state(&state, tempfile::tempdir().unwrap().path().join("state")).is_ok() || state.position() == 0
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_has_the_logits_after_the_last_token() {
+    let (exec, folder) = (Exec::cpu(1), tempfile::tempdir().unwrap());
+    let path = folder.path().join("state.safetensors");
+    for (kind, model) in models() {
+        let mut state = model.state();
+        let logits = model.prefill(&exec, &[1, 2, 3], &mut state).unwrap();
+        model.save_snapshot(&state, &logits, &path).unwrap();
+        let snapshot = model.load_snapshot(&path).unwrap();
+        assert!(snapshot.state == state && model.load_state(&path).unwrap() == state, "{kind}");
+        assert_eq!(bits(&snapshot.logits.unwrap()), bits(&logits), "{kind}");
+        model.save_state(&state, &path).unwrap();
+        assert!(model.load_snapshot(&path).unwrap().logits.is_none());
+        let error = model.save_snapshot(&state, &logits[1..], &path).unwrap_err().to_string();
+        assert_eq!(error, "save_snapshot: `logits` must be (vocab), 30 elements, got 29");
+    }
+}
+
+#[test]
+fn places_that_a_state_cannot_be_written_to_are_known_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Folder::new("mamba").model();
+    model.check_path(folder.path().join("state")).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+    assert!(model.check_path(folder.path()).unwrap_err().to_string().contains("it is a folder, expected a file"));
+    assert!(model.check_path(folder.path().join("none/state")).unwrap_err().to_string().contains("No such file"));
 }
 
 #[test]

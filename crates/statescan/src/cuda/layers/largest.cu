@@ -1,8 +1,11 @@
-// The position of the largest number of each row, the first one of equals: a block has a row.
+// The position of the largest number of each row, the first one of equals, or -1 where it is infinite or one is NaN: a block has a row.
 
 struct Best { f32 value; u32 at; };
 
-DEVICE Best better(Best a, Best b) { return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a; }
+// NaN is larger than any number
+DEVICE Best better(Best a, Best b) {
+  return b.value > a.value || (b.value == a.value && b.at < a.at) || (b.value != b.value && a.value == a.value) ? b : a;
+}
 
 DEVICE Best best_of_warp(Best best) {
 #pragma unroll
@@ -29,6 +32,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) largest(const __grid_const
   __syncthreads();
   if (threadIdx.x < 32) {
     best = best_of_warp(of_warps[threadIdx.x % (THREADS / 32)]);
-    if (threadIdx.x == 0) p.at[blockIdx.x] = i32(best.at);
+    if (threadIdx.x == 0) p.at[blockIdx.x] = isfinite(best.value) ? i32(best.at) : -1;
   }
 }

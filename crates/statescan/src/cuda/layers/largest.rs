@@ -23,7 +23,7 @@ params! {
     }
 }
 
-/// The position of the largest number of each row, the first one of equals: x (rows, columns) in f32, at (rows) in i32.
+/// The position of the largest number of each row, the first one of equals, or -1 where it is infinite or a number is NaN: x (rows, columns) in f32, at (rows) in i32.
 ///
 /// # Errors
 /// Arguments of wrong shapes, types or devices, rows without numbers or that are not neighbours, positions that are not dense or overlap the rows; an

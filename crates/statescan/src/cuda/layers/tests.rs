@@ -236,6 +236,23 @@ fn the_first_of_the_largest_is_found() -> Result<()> {
 }
 
 #[test]
+fn rows_that_are_not_finite_have_no_largest() -> Result<()> {
+    let Some(exec) = gpu() else { return Ok(()) };
+    for columns in [1, 31, 1000, 50280] {
+        for value in [f32::NAN, -f32::NAN, f32::INFINITY] {
+            for place in [0, columns / 3, columns - 1] {
+                let mut x = vec![1.0f32; 2 * columns];
+                x[columns + place] = value;
+                let mut at = Tensor::zeros(&exec, DType::I32, &[2])?;
+                largest(&exec, Tensor::from_slice(&exec, &x, &[2, columns])?.view(), &mut at.view_mut())?;
+                assert_eq!(at.to_vec::<i32>()?, [0, -1], "{value} at {place} of {columns}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn what_a_graph_sends_lands_on_the_host() -> Result<()> {
     let Some(exec) = gpu() else { return Ok(()) };
     let (mut landing, mut token) = (Landing::<i32>::new(&exec, 1)?, Tensor::zeros(&exec, DType::I32, &[1])?);

@@ -1,0 +1,127 @@
+//! Texts that a model reads and goes on with beside each other.
+
+use super::pace::Pace;
+use crate::error::{Error, Result};
+use crate::interrupt::interrupted;
+use crate::progress;
+use crate::reader::Reader;
+use crate::writing::Writer;
+use indicatif::ProgressBar;
+use statescan_models::Sampler;
+use std::time::Instant;
+
+/// One text: what is left to read, and how it goes on.
+pub(crate) struct Lane<'t> {
+    /// The prompt, and after it each token that was drawn.
+    input: Vec<u32>,
+    read: usize,
+    pub(crate) sampler: Sampler,
+    pub(crate) writer: Writer<'t>,
+    /// Tokens that may still be drawn.
+    left: usize,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Stage {
+    Prompt,
+    Text,
+    /// The token that ends the text is read, so that the state is that of all text.
+    LastToken,
+    Done,
+}
+
+impl<'t> Lane<'t> {
+    /// A text that begins with a prompt and goes on by so many tokens at most.
+    pub(crate) fn new(prompt: Vec<u32>, mut sampler: Sampler, writer: Writer<'t>, tokens: usize) -> Self {
+        sampler.see(&prompt);
+        Lane { input: prompt, read: 0, sampler, writer, left: tokens, stage: Stage::Prompt }
+    }
+
+    fn next(&self, most: usize) -> &[u32] {
+        &self.input[self.read..self.input.len().min(self.read + most)]
+    }
+
+    /// Draws the next token, if the text does not end.
+    fn go_on(&mut self, number: usize, reader: &Reader<'_>, eos: &[u32]) -> Result<()> {
+        if self.left == 0 || self.stage == Stage::LastToken {
+            self.stage = Stage::Done;
+            return Ok(());
+        }
+        let token = reader.draw(number, &mut self.sampler)?.ok_or(statescan_models::Error::EmptyPrompt)?;
+        if eos.contains(&token) {
+            self.stage = Stage::Done;
+            return Ok(());
+        }
+        let ends = self.writer.push(token, reader.log_probability(number, token))?;
+        (self.input, self.read, self.left) = (vec![token], 0, self.left - 1);
+        self.stage = if ends { Stage::LastToken } else { Stage::Text };
+        Ok(())
+    }
+}
+
+/// How texts ended.
+pub(crate) struct Ended {
+    /// Of prefill and of decoding.
+    pub(crate) paces: [Pace; 2],
+    /// Tokens of prompts that were not read, as somebody interrupted it.
+    pub(crate) unread: usize,
+}
+
+/// Reads the prompts and goes on with the texts until each has ended, or until somebody interrupts it. What was held back of a text is written at
+/// its end.
+pub(crate) fn run(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], eos: &[u32], quiet: bool) -> Result<Ended> {
+    let bar = bar(lanes, reader, quiet);
+    let mut paces = [Pace::default(); 2];
+    while lanes.iter().any(|lane| lane.stage != Stage::Done) && !interrupted() {
+        let begin = Instant::now();
+        let parts: Vec<_> = lanes.iter().map(|lane| lane.next(reader.part())).collect();
+        reader.read(&parts)?;
+        let counts: Vec<_> = parts.iter().map(|part| part.len()).collect();
+        let in_prompt = lanes.iter().any(|lane| lane.stage == Stage::Prompt);
+        for (lane, count) in lanes.iter_mut().zip(&counts) {
+            lane.read += count;
+            bar.inc(if lane.stage == Stage::Prompt { *count as u64 } else { 0 });
+        }
+        if in_prompt && lanes.iter().all(|lane| lane.read == lane.input.len()) {
+            // the text begins where the bar was
+            bar.finish_and_clear();
+        }
+        for (number, lane) in lanes.iter_mut().enumerate() {
+            if lane.read == lane.input.len() && lane.stage != Stage::Done {
+                lane.go_on(number, reader, eos)?;
+            }
+        }
+        let pace = &mut paces[usize::from(!in_prompt)];
+        pace.tokens += counts.iter().sum::<usize>();
+        pace.time += begin.elapsed();
+    }
+    bar.finish_and_clear();
+    // what was written when somebody interrupted it is read, too
+    let written = |lane: &Lane<'_>| matches!(lane.stage, Stage::Text | Stage::LastToken);
+    let parts: Vec<_> = lanes.iter().map(|lane| if written(lane) { lane.next(1) } else { &[] }).collect();
+    reader.read(&parts)?;
+    lanes.iter_mut().try_for_each(|lane| lane.writer.finish())?;
+    let unread = |lane: &Lane<'_>| if lane.stage == Stage::Prompt { lane.input.len() - lane.read } else { 0 };
+    Ok(Ended { paces, unread: lanes.iter().map(unread).sum() })
+}
+
+/// Refuses prompts with tokens that the model does not have, before anything is read.
+pub(crate) fn check(lanes: &[Lane<'_>], vocab: usize) -> Result<()> {
+    for lane in lanes {
+        if let Some(position) = lane.input.iter().position(|&token| token as usize >= vocab) {
+            let token = lane.input[position];
+            return Err(Error::Model(statescan_models::Error::Token { token, position, vocab }));
+        }
+    }
+    Ok(())
+}
+
+/// How much of long prompts has been read, on a terminal.
+fn bar(lanes: &[Lane<'_>], reader: &Reader<'_>, quiet: bool) -> ProgressBar {
+    let tokens: usize = lanes.iter().map(|lane| lane.input.len()).sum();
+    match quiet || lanes.iter().all(|lane| lane.input.len() <= reader.part()) {
+        true => ProgressBar::hidden(),
+        false => progress::bar("prefill: {pos} of {len} tokens, {per_sec}, {eta} left", tokens, 0),
+    }
+}

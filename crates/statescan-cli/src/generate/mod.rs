@@ -1,0 +1,195 @@
+//! `generate`: a text continued by a language model, or several beside each other.
+
+pub(crate) mod lane;
+pub(crate) mod pace;
+
+use crate::destination::read_text;
+use crate::error::{Error, Result};
+use crate::interrupt;
+use crate::language::{Language, ModelArgs};
+use crate::output::{note, say};
+use crate::reader::Reader;
+use crate::sampling::SamplingArgs;
+use crate::writing::{Sink, Unicode, Writer, harmless};
+use clap::Args;
+use lane::{Ended, Lane};
+use statescan_models::{ChatTemplate, Message};
+use std::path::{Path, PathBuf};
+
+/// What to continue, with which model.
+///
+/// The text goes to standard output, as it comes; how fast it came goes to standard error. Tokens are drawn with temperature 0.8 from the likely
+/// ones that have 95 % of the probability: the most likely token, again and again, makes small models repeat themselves within a line or two.
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// Which model, and where it computes.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The text to continue
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["file", "prompts", "state"])]
+    pub prompt: Option<String>,
+    /// A file with the text to continue; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub file: Option<PathBuf>,
+    /// A file with a text to continue in every line, all at once; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "file", "state", "save_state"])]
+    pub prompts: Option<PathBuf>,
+    /// Put the prompt, as what a user says, into the chat template of the folder
+    #[arg(long)]
+    pub chat: bool,
+    /// Tokens to generate at most; fewer if the text ends before
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub tokens: usize,
+    /// End the text before this one; can be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Write the prompt before its continuation
+    #[arg(long)]
+    pub echo: bool,
+    /// Print one JSON object for each token: token, text, logprob (natural logarithm), prompt if there are several
+    #[arg(long, conflicts_with = "echo")]
+    pub json: bool,
+    /// Say nothing but the text
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Say how fast it was as a share of what this machine can do, which takes a second to measure
+    #[arg(long, conflicts_with = "quiet")]
+    pub floors: bool,
+    /// Go on from a state that --save-state wrote: the prompt, if there is one, follows the text that it has read
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Save what the model remembers of all text, the generated one too, even if Ctrl-C ends it
+    #[arg(long, value_name = "FILE")]
+    pub save_state: Option<PathBuf>,
+    /// Replace a file that --save-state finds
+    #[arg(long, requires = "save_state")]
+    pub force: bool,
+    /// How tokens are drawn.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// Runs the command: 130 if Ctrl-C ended it.
+///
+/// # Errors
+/// A device that there is not, a folder, a state or a file that cannot be used, settings out of range, an empty prompt, tokens that the
+/// model does not have, numbers that are not finite, output that cannot be written.
+pub fn generate(args: &GenerateArgs) -> Result<u8> {
+    args.sampling.sampler(0)?;
+    let prompts = args.prompts()?;
+    let language = args.model.load()?;
+    if let Some(path) = &args.save_state {
+        language.check_place(path, &args.state.iter().map(PathBuf::as_path).collect::<Vec<_>>(), args.force)?;
+    }
+    let from = language.snapshot(args.state.as_deref())?;
+    if args.state.is_some() && from.logits.is_none() && prompts == [[0; 0]] {
+        return Err(Error::Usage {
+            option: "--prompt",
+            expected: "given, as the state has no logits to go on from",
+            got: "nothing".into(),
+        });
+    }
+    let mut reader = language.reader(vec![from; prompts.len()])?;
+    let mut lanes = args.lanes(&language, &prompts)?;
+    lane::check(&lanes, language.model.config().vocab)?;
+    reader.tokens_only = !args.json && args.save_state.is_none() && lanes.iter().all(|lane| lane.sampler.is_greedy());
+    interrupt::watch();
+    let ended = write(args, &language, &mut reader, &mut lanes, &prompts);
+    // what was read is kept whatever keeps the text from being written
+    if let (Some(path), Ok(_) | Err(Error::Output(_))) = (&args.save_state, &ended) {
+        language.save(&reader.snapshot(0)?, path)?;
+    }
+    let ended = ended?;
+    if !args.quiet {
+        pace::report(&language, &reader, ended.paces, args.floors)?;
+        if ended.unread > 0 {
+            note!("interrupted: the last {} tokens of the prompt were not read", ended.unread);
+        }
+    }
+    Ok(if interrupt::interrupted() { interrupt::STATUS } else { 0 })
+}
+
+impl GenerateArgs {
+    /// The texts to continue; an empty one where there is only a state.
+    fn prompts(&self) -> Result<Vec<Vec<u8>>> {
+        if let Some(path) = &self.prompts {
+            let text = read_text(path)?;
+            let lines = text.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+            let prompts: Vec<_> =
+                lines.filter(|line| !line.is_empty()).map(|line| self.in_template(line.to_vec())).collect::<Result<_>>()?;
+            return match prompts.is_empty() {
+                true => Err(Error::Usage { option: "--prompts", expected: "a file with lines", got: path.display().to_string() }),
+                false => Ok(prompts),
+            };
+        }
+        let prompt = match &self.file {
+            Some(path) => read_text(path)?,
+            None => self.prompt.clone().unwrap_or_default().into_bytes(),
+        };
+        Ok(vec![self.in_template(prompt)?])
+    }
+
+    /// A prompt in the chat template of the folder, if that is asked for.
+    fn in_template(&self, prompt: Vec<u8>) -> Result<Vec<u8>> {
+        if !self.chat {
+            return Ok(prompt);
+        }
+        let template = self.model.template()?.ok_or_else(|| no_template(self.model.folder.as_deref()))?;
+        render(&template, prompt)
+    }
+
+    fn lanes<'t>(&self, language: &'t Language, prompts: &[Vec<u8>]) -> Result<Vec<Lane<'t>>> {
+        let several = self.prompts.is_some();
+        let lane = |(number, prompt): (usize, &Vec<u8>)| {
+            let sink = match (self.json, several) {
+                (true, _) => Sink::Json(several.then_some(number), Unicode::default()),
+                (false, true) => Sink::Kept(Vec::new()),
+                (false, false) => Sink::output(),
+            };
+            let writer = Writer::new(&language.tokenizer, &self.stop, sink)?;
+            let tokens = language.tokenizer.encode(prompt)?;
+            Ok(Lane::new(tokens, self.sampling.sampler(number as u64)?, writer, self.tokens))
+        };
+        prompts.iter().enumerate().map(lane).collect()
+    }
+}
+
+/// The refusal of a chat without a template.
+fn no_template(folder: Option<&Path>) -> Error {
+    let got = folder.map_or("none".into(), |folder| folder.display().to_string());
+    Error::Usage { option: "the folder of --chat", expected: "one with a chat template", got }
+}
+
+/// What a user says, in a template.
+fn render(template: &ChatTemplate, said: Vec<u8>) -> Result<Vec<u8>> {
+    let not_text = |_| Error::Usage { option: "the prompt of --chat", expected: "UTF-8", got: "other bytes".into() };
+    let said = String::from_utf8(said).map_err(not_text)?;
+    Ok(template.render(&[Message { role: "user", content: &said }])?.into_bytes())
+}
+
+/// Writes the texts.
+fn write(
+    args: &GenerateArgs,
+    language: &Language,
+    reader: &mut Reader<'_>,
+    lanes: &mut [Lane<'_>],
+    prompts: &[Vec<u8>],
+) -> Result<Ended> {
+    if args.echo {
+        lanes.iter_mut().zip(prompts).try_for_each(|(lane, prompt)| lane.writer.echo(prompt))?;
+    }
+    let ended = lane::run(reader, lanes, &language.model.config().eos, args.quiet)?;
+    for (number, lane) in lanes.iter().enumerate() {
+        match &lane.writer.sink {
+            Sink::Json(..) => {}
+            Sink::Kept(text) => {
+                let line = String::from_utf8_lossy(&prompts[number]);
+                let begin: String = harmless(line.lines().next().unwrap_or_default()).chars().take(72).collect();
+                say!("{}== {begin}", if number == 0 { "" } else { "\n" })?;
+                crate::output::bytes(&[text, &b"\n"[..]].concat())?;
+            }
+            Sink::Output(_) | Sink::Both(..) => say!("")?,
+        }
+    }
+    Ok(ended)
+}
