@@ -3,8 +3,6 @@
 mod common;
 
 use common::*;
-use serde_json::json;
-use statescan_models::Model;
 use std::io::Write;
 use std::process::{Output, Stdio};
 
@@ -86,11 +84,12 @@ fn memory_is_shown_and_does_not_grow() {
 fn a_template_is_read_without_reading_anything_twice() {
     let (folder, elsewhere) = (model(), tempfile::tempdir().unwrap());
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
-    std::fs::write(folder.path().join("tokenizer_config.json"), json!({"chat_template": template}).to_string()).unwrap();
+    std::fs::write(folder.path().join("tokenizer_config.json"), serde_json::json!({"chat_template": template}).to_string())
+        .unwrap();
     let path = elsewhere.path().join("state");
     let args = [text(folder.path()), "--tokens", "6", "--temperature", "0"];
     let said = answers(&args, &["hello", "and you", &format!("/save {}", text(&path))]);
-    let model = Model::load(folder.path()).unwrap();
+    let model = statescan_models::Model::load(folder.path()).unwrap();
     let answer = |i: usize| said.as_bytes()[7 * i..7 * i + 6].iter().map(|&byte| byte as char).collect::<String>();
     let expected = format!("<user>hello<end><assistant>{}<end><user>and you<end><assistant>{}", answer(0), answer(1));
     let expected: Vec<u32> = expected.bytes().map(u32::from).collect();

@@ -78,6 +78,17 @@ fn chat_needs_a_template() {
     refused(&[text(folder.path()), "--prompt", "a", "--chat"], "tokenizer_config.json: it is no JSON");
 }
 
+#[cfg(not(feature = "tokenizers"))]
+#[test]
+fn a_build_without_tokenizers_prints_the_command_of_one_with_them() {
+    let folder = model();
+    std::fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
+    refused(
+        &[text(folder.path()), "--prompt", "a"],
+        "lacks the feature `tokenizers` (cargo build --release --features tokenizers)",
+    );
+}
+
 #[test]
 fn a_saved_state_goes_on_with_the_text() {
     let (folder, elsewhere) = (model(), tempfile::tempdir().unwrap());
