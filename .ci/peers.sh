@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests of causal_conv1d and lrnnx, from their source distributions on PyPI, on our functions, on the CPU. Nothing of theirs
+# The tests of causal_conv1d, from its source distribution on PyPI, on our functions, on the CPU. Nothing of it
 # is built or kept. Its argument is a virtual environment in which statescan is installed; `environment.sh` makes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,10 +8,10 @@ plugin=$PWD/tests/peers
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# their setup files look for CUDA if they are not told otherwise
+# its setup file looks for CUDA if it is not told otherwise
 export CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE
 "$venv/bin/pip" download --quiet --no-deps --no-binary :all: --no-build-isolation --dest "$folder" \
-  causal_conv1d==1.7.0 lrnnx==1.0.0.post1
+  causal_conv1d==1.7.0
 
 run() {
   local name=$1
@@ -22,6 +22,5 @@ run() {
     -c /dev/null --rootdir . --quiet --numprocesses auto --dist worksteal "${@:2}")
 }
 
-# mamba_ssm's own tests are of its generation, which takes times from a GPU, and of its kernels
+# the source distribution of mamba_ssm has tests of its kernels, and of generation, which takes times from a GPU
 run causal_conv1d-1.7.0 tests
-run lrnnx-1.0.0.post1 tests/ops

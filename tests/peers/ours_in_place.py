@@ -15,12 +15,7 @@ EXTENSIONS = ("causal_conv1d_cuda", "selective_scan_cuda", "simplified_scan_cuda
 MOST = 12
 # tests that concern the packages' own kernels, or what is not here, by words in their names
 LEFT_OUT = {
-    "test_determinism.py": "switches of the package's own kernels",
     "_race_condition": "the package's own kernel, ten thousand times",
-    "rglru": "the package's own scan by another kernel",
-    "test_s7_scan": "the package's own scan by another kernel",
-    "test_cauchy": "the package's own kernel",
-    "test_vandermonde": "the package's own kernel",
 }
 
 
