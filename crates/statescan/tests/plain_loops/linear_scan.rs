@@ -40,7 +40,7 @@ fn linear_scan_is_its_loops() {
             let names = ["h", "final_state", "decay", "da", "db", "d initial"];
             let oracle = names.into_iter().zip([y.h, y.final_state, y.decay, g.a, g.b, g.initial_state]).collect();
             let expected = if complex { loops::<Complex64>(i) } else { loops::<f64>(i) };
-            assert_same(what, &expected, &oracle, 0.0);
+            assert_same(what, &expected, &oracle);
         });
     }
 }

@@ -2,11 +2,7 @@
 
 use statescan::Discretization;
 use statescan::ops::Scalar;
-
-/// How near the loops must come: near 0 the oracles have a series in place of `(exp z - 1) / z`.
-pub fn tolerance(method: Discretization) -> f64 {
-    if method == Discretization::Zoh { 1e-11 } else { 0.0 }
-}
+use statescan::ops::discretization::phi1;
 
 /// `Abar` and its derivative by `z`.
 pub fn decay<S: Scalar>(method: Discretization, z: S) -> (S, S) {
@@ -25,7 +21,7 @@ pub fn input<S: Scalar>(method: Discretization, d: f64, a: S, driven: S) -> S {
         Discretization::Mamba => driven * d,
         Discretization::Dirac => driven,
         Discretization::Bilinear => (S::one() - a * d * 0.5).recip() * d * driven,
-        _ => phi1(a * d) * d * driven,
+        _ => phi1(a * d).0 * d * driven,
     }
 }
 
@@ -41,25 +37,11 @@ pub fn input_backward<S: Scalar>(method: Discretization, d: f64, a: S, driven: S
             (g * (gain * d).conj(), (by_gain * (gain * gain).conj()).re(), by_gain * by_a.conj())
         }
         _ => {
-            let (z, phi1) = (a * d, phi1(a * d));
-            let slope = if is_small(z) { series(z, &[2.0, 3.0, 8.0, 30.0, 144.0, 840.0]) } else { (z.exp() - phi1) / z };
-            (g * (phi1 * d).conj(), (by_gain * z.exp().conj()).re(), by_gain * (slope * (d * d)).conj())
+            let (value, slope) = phi1(a * d);
+            let by_d = (by_gain * (a * d).exp().conj()).re();
+            (g * (value * d).conj(), by_d, by_gain * (slope * (d * d)).conj())
         }
     }
-}
-
-/// Where `(exp z - 1) / z` cancels.
-fn is_small<S: Scalar>(z: S) -> bool {
-    z.re().abs() < 1e-2 && z.im().abs() < 1e-2
-}
-
-/// The sum of powers of `z`, each divided by a number.
-fn series<S: Scalar>(z: S, by: &[f64]) -> S {
-    by.iter().rev().fold(S::zero(), |sum, &by| sum * z + S::one() * by.recip())
-}
-
-fn phi1<S: Scalar>(z: S) -> S {
-    if is_small(z) { series(z, &[1.0, 2.0, 6.0, 24.0, 120.0, 720.0]) } else { (z.exp() - S::one()) / z }
 }
 
 /// softplus and its derivative.
