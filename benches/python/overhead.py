@@ -1,7 +1,8 @@
 """What a call costs besides its work: every function at a tiny size, beside an empty operation of PyTorch in the same run.
 
 The empty operation is made with `torch.library` as well, and allocates one result. Without gradients, one thread; medians of
-rounds that take turns, in microseconds. `--device cuda` times the launch, without waiting for the kernel.
+rounds that take turns, in microseconds. `--device cuda` times the launch, without waiting for the kernel. `--training` times a
+forward and a backward pass with every gradient instead.
 """
 
 import argparse
@@ -48,6 +49,37 @@ def calls(device):
     }
 
 
+def training(device):
+    """Forward and backward passes with tiny arguments, by name."""
+
+    def leaf(*shape, of=torch.randn):
+        return of(shape, device=device).requires_grad_()
+
+    def passes(function, *arguments, **options):
+        leaves = [tensor for tensor in (*arguments, *options.values()) if isinstance(tensor, torch.Tensor)]
+        tensors = list({id(tensor): tensor for tensor in leaves}.values())
+        first = function(*arguments, **options)
+        cotangent = torch.ones_like(first[0] if isinstance(first, tuple) else first)
+
+        def call():
+            result = function(*arguments, **options)
+            torch.autograd.grad(result[0] if isinstance(result, tuple) else result, tensors, cotangent)
+
+        return call
+
+    x, dt, z, A, B, C = leaf(1, 4, 8), leaf(1, 4, 8), leaf(1, 4, 8), leaf(4, 2), leaf(1, 2, 8), leaf(1, 2, 8)
+    D, bias, state, weight = leaf(4), leaf(4), leaf(1, 4, 2), leaf(4, 4)
+    options = {"z": z, "dt_bias": bias, "dt_softplus": True}
+    heads, heads_dt, decays, b, c = leaf(1, 2, 8, 4), leaf(1, 2, 8), leaf(2), leaf(1, 8, 2), leaf(1, 8, 2)
+    return {
+        "selective_scan": passes(statescan.selective_scan, x, dt, A, B, C),
+        "selective_scan, all options": passes(statescan.selective_scan, x, dt, A, B, C, D, state, **options),
+        "ssd": passes(statescan.ssd, heads, heads_dt, decays, b, c),
+        "linear_scan": passes(statescan.linear_scan, x, dt),
+        "causal_conv1d": passes(statescan.causal_conv1d, x, weight, activation="silu"),
+    }
+
+
 def microseconds(call):
     start = time.perf_counter()
     for _ in range(CALLS):
@@ -59,13 +91,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--training", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     library, empty = empty_operation()
     x = torch.randn(1, 4, 8, device=options.device)
     works = {"(an empty operation)": lambda: empty(x)}
-    with torch.no_grad():
-        for name, call in calls(options.device).items():
+    with torch.set_grad_enabled(options.training):
+        for name, call in (training if options.training else calls)(options.device).items():
             try:
                 call()
                 works[name] = call

@@ -77,8 +77,6 @@ class Operation:
         # the sizes that results and saved states have
         self._needed = {letter for result in self.outputs if result.like is None for letter in result.layouts[0]}
         self._needed |= set("BL" + saved["layout"]) if self.saves else set()
-        # whether there are kernels for CUDA
-        self.cuda: bool = description["cuda"]
         self._index = {argument.name: at for at, argument in enumerate(self.arguments)}
         self._option = {name.split()[-1]: at for at, (name, _) in enumerate(self.options)}
 

@@ -4,7 +4,7 @@ use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::ops;
 use crate::tensors::{SAVED, Tensors, WORKSPACE};
-use statescan::ops::call::{Given, Written, carried};
+use statescan::ops::call::{Given, Written};
 use statescan::ops::operation::Exact;
 use statescan::ops::signature::Saved;
 use statescan::tensor::Shape;
@@ -36,10 +36,9 @@ pub fn plan(call: &Call, save: bool) -> Result<Vec<Planned>> {
         all.push(Planned { name: argument.name, dtype: state.dtype(), shape: state.shape() });
     }
     if save && matches!(op.signature.saved, Saved::States { .. }) {
-        let leader = bound.views[op.signature.leaders[0]].map_or(DType::F32, |view| view.dtype());
         let len = op.saved_len(&bound).map_err(|e| call.locate(e))?;
         let shape = Shape::new(&[len]).map_err(statescan::Error::from)?;
-        all.push(Planned { name: SAVED, dtype: carried(leader, false), shape });
+        all.push(Planned { name: SAVED, dtype: bound.saved_type(), shape });
     }
     Ok(all)
 }

@@ -33,7 +33,7 @@ pub struct Arguments<'a, 'py> {
     next_input: usize,
     next_output: usize,
     place: &'a Place<'py>,
-    exec: Exec,
+    exec: &'a Exec,
     /// What makes results, once one has been made.
     maker: OnceCell<Maker<'py>>,
     /// Elements of the largest input so far.
@@ -50,10 +50,10 @@ impl<'a, 'py> Arguments<'a, 'py> {
         inputs: &'a Bound<'py, PyTuple>,
         outputs: &'a Bound<'py, PyTuple>,
         place: &'a Place<'py>,
+        exec: &'a Exec,
         keep: &'a Keep,
-    ) -> PyResult<Self> {
-        let (exec, maker) = (place.exec()?, OnceCell::new());
-        Ok(Arguments { op, inputs, outputs, next_input: 0, next_output: 0, place, exec, maker, largest: 0, keep })
+    ) -> Self {
+        Arguments { op, inputs, outputs, next_input: 0, next_output: 0, place, exec, maker: OnceCell::new(), largest: 0, keep }
     }
 
     fn input(&mut self) -> PyResult<Borrowed<'a, 'py, PyAny>> {
@@ -166,14 +166,8 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     /// A dense result.
-    pub fn result(
-        &mut self,
-        name: &str,
-        dtype: DType,
-        shape: impl FnOnce() -> statescan::Result<Shape>,
-    ) -> PyResult<Option<ViewMut<'a>>> {
-        let make = |call: &Self| call.maker()?.empty(&*call.inputs.get_borrowed_item(0)?, &shape().map_err(to_python)?, dtype);
-        self.written(name, true, make)
+    pub fn result(&mut self, name: &str, dtype: DType, shape: Shape) -> PyResult<Option<ViewMut<'a>>> {
+        self.written(name, true, |call| call.maker()?.empty(&*call.inputs.get_borrowed_item(0)?, &shape, dtype))
     }
 
     /// The gradient by the input with the number of this output.
@@ -256,7 +250,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     /// Saved states that are read: the part that the call uses of a buffer of theirs.
-    pub fn saved(&mut self, needed: impl FnOnce() -> statescan::Result<usize>) -> PyResult<Option<View<'a>>> {
+    pub fn saved(&mut self, needed: impl Fn() -> usize) -> PyResult<Option<View<'a>>> {
         let Some(buffer) = self.option("checkpoints")? else { return Ok(None) };
         let used = used(buffer.shape(), needed())?;
         Ok(Some(buffer.slice(0, used)))
@@ -266,11 +260,11 @@ impl<'a, 'py> Arguments<'a, 'py> {
     pub fn saved_output(
         &mut self,
         dtype: DType,
-        capacity: impl FnOnce() -> statescan::Result<usize>,
-        needed: impl FnOnce() -> statescan::Result<usize>,
+        capacity: impl FnOnce() -> Option<usize>,
+        needed: impl Fn() -> usize,
     ) -> PyResult<Option<ViewMut<'a>>> {
         let make = |call: &Self| {
-            let shape = Shape::new(&[capacity().map_err(to_python)?]).map_err(|error| to_python(error.into()))?;
+            let shape = Shape::new(&[capacity().unwrap_or_else(&needed)]).map_err(|error| to_python(error.into()))?;
             call.maker()?.empty(&*call.inputs.get_borrowed_item(0)?, &shape, dtype)
         };
         let Some(buffer) = self.written("checkpoints", true, make)? else { return Ok(None) };
@@ -279,11 +273,11 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     /// Scratch memory on a CUDA device, of as many `f32` as the operation wants there, from the caller's allocator or PyTorch's.
-    pub fn scratch(&self, wanted: impl FnOnce(&Exec) -> statescan::Result<usize>) -> PyResult<Option<ViewMut<'a>>> {
+    pub fn scratch(&self, wanted: impl FnOnce() -> statescan::Result<usize>) -> PyResult<Option<ViewMut<'a>>> {
         if self.place.stream().is_none() {
             return Ok(None);
         }
-        match wanted(&self.exec).map_err(to_python)? {
+        match wanted().map_err(to_python)? {
             0 => Ok(None),
             len => {
                 let beside = self.inputs.get_borrowed_item(0)?;
@@ -303,7 +297,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
     /// Runs the operation: without the interpreter, unless it is over before another thread could have made use of it. Gives back the
     /// results that were made here.
     pub fn run(&self, work: impl FnOnce(&Exec) -> statescan::Result<()> + Send) -> PyResult<Made<'py>> {
-        let exec = &self.exec;
+        let exec = self.exec;
         let done = match self.place.stream() {
             None if self.largest < TINY => work(exec),
             _ => self.inputs.py().detach(|| work(exec)),
@@ -314,8 +308,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
 }
 
 /// The part of a buffer for saved states that a call uses: Python allocates what the longest division into sequences needs.
-fn used(buffer: Shape, needed: statescan::Result<usize>) -> PyResult<Range<usize>> {
-    let needed = needed.map_err(to_python)?;
+fn used(buffer: Shape, needed: usize) -> PyResult<Range<usize>> {
     match buffer[..] {
         [available] if needed <= available => Ok(0..needed),
         _ => Err(PyValueError::new_err(format!("saved states need {needed} elements, got a buffer of shape {buffer}"))),

@@ -34,7 +34,6 @@ fn description<'py>(py: Python<'py>, number: usize, signature: &'static Signatur
     of.set_item("leaders", signature.leaders.to_vec())?;
     of.set_item("state", signature.in_place.map(|state| state.name))?;
     of.set_item("saved", saved(py, &signature.saved)?)?;
-    of.set_item("cuda", signature.cuda)?;
     Ok(of)
 }
 

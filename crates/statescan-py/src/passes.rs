@@ -1,13 +1,13 @@
 //! The native functions: a pass of any operation, whose signature says what to take and what to make.
 
 use crate::call::{Arguments, Keep, Made};
+use crate::error::to_python;
 use crate::exec::Place;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use statescan::DType;
 use statescan::ops::Summary;
-use statescan::ops::call::{Call, Given, Value, Written, carried};
+use statescan::ops::call::{Call, Given, Value, Written};
 use statescan::ops::operation::Operation;
 use statescan::ops::signature::{Choice, Saved, Signature};
 
@@ -54,26 +54,26 @@ pub fn forward<'py>(
     place: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Made<'py>>> {
     let Some(place) = Place::of(place, inputs.get_borrowed_item(0)?, [inputs, outputs])? else { return Ok(None) };
-    let (operation, keep) = (operation(number)?, Keep::default());
+    let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
     let signature = operation.signature;
-    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;
+    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &exec, &keep);
     let call = take(&mut arguments, signature)?;
+    let prepared = operation.prepare(&exec, &call).map_err(to_python)?;
     let mut out = Written::default();
     for (at, output) in signature.results.iter().enumerate().filter(|(_, output)| output.cotangent) {
-        let dtype = call.result_type(at);
         let like = output.like.and_then(|name| signature.argument(name)).and_then(|at| Some((at, call.views[at].as_ref()?)));
+        let planned = prepared.result(at);
         out.views[at] = match like {
-            Some(like) => arguments.result_like(output.name, like, dtype)?,
-            None => arguments.result(output.name, dtype, || Ok(operation.result(&call, at)?.shape))?,
+            Some(like) => arguments.result_like(output.name, like, planned.dtype)?,
+            None => arguments.result(output.name, planned.dtype, planned.shape)?,
         };
     }
     if matches!(signature.saved, Saved::States { .. }) {
-        let first = call.views[signature.leaders[0]].map_or(DType::F32, |view| view.dtype());
-        let capacity = || call.saved_capacity().map_or_else(|| operation.saved_len(&call), Ok);
-        out.saved = arguments.saved_output(carried(first, false), capacity, || operation.saved_len(&call))?;
+        let (needed, capacity) = (|| prepared.saved_len(), || call.saved_capacity());
+        out.saved = arguments.saved_output(call.saved_type(), capacity, needed)?;
     }
-    out.workspace = arguments.scratch(|exec| operation.workspace_len(exec, &call))?;
-    arguments.run(|exec| operation.forward(exec, &call, &mut out)).map(Some)
+    out.workspace = arguments.scratch(|| prepared.workspace_len())?;
+    arguments.run(move |_| prepared.forward(&mut out)).map(Some)
 }
 
 /// Computes the gradients that are asked for.
@@ -85,14 +85,15 @@ pub fn backward<'py>(
     place: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Made<'py>>> {
     let Some(place) = Place::of(place, inputs.get_borrowed_item(0)?, [inputs, outputs])? else { return Ok(None) };
-    let (operation, keep) = (operation(number)?, Keep::default());
+    let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
     let signature = operation.signature;
-    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;
+    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &exec, &keep);
     let call = take(&mut arguments, signature)?;
+    let prepared = operation.prepare(&exec, &call).map_err(to_python)?;
     let saved = match signature.saved {
         Saved::Nothing => None,
         Saved::Result(at) => arguments.option(signature.results[at].name)?,
-        Saved::States { .. } => arguments.saved(|| operation.saved_len(&call))?,
+        Saved::States { .. } => arguments.saved(|| prepared.saved_len())?,
     };
     let mut given = Given { saved, ..Given::default() };
     for (output, cotangent) in signature.results.iter().filter(|output| output.cotangent).zip(&mut given.cotangents) {
@@ -102,8 +103,8 @@ pub fn backward<'py>(
     for (argument, gradient) in signature.arguments.iter().zip(&mut grads.views).filter(|(argument, _)| argument.gradient) {
         *gradient = arguments.gradient(argument.name)?;
     }
-    grads.workspace = arguments.scratch(|exec| operation.backward_workspace_len(exec, &call, given.saved.is_some()))?;
-    arguments.run(|exec| operation.backward(exec, &call, &given, &mut grads)).map(Some)
+    grads.workspace = arguments.scratch(|| prepared.backward_workspace_len(given.saved.is_some()))?;
+    arguments.run(move |_| prepared.backward(&given, &mut grads)).map(Some)
 }
 
 /// Computes what a slice of a sequence does to the state that enters it: its state and its decay, whichever are asked for. The arguments are
@@ -115,14 +116,14 @@ pub fn summary<'py>(
     outputs: &Bound<'py, PyTuple>,
     place: Place<'py>,
 ) -> PyResult<Made<'py>> {
-    let (operation, keep) = (operation(number)?, Keep::default());
-    let mut arguments = Arguments::new(name_of(operation.signature), inputs, outputs, &place, &keep)?;
+    let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
+    let mut arguments = Arguments::new(name_of(operation.signature), inputs, outputs, &place, &exec, &keep);
     let call = take(&mut arguments, operation.signature)?;
     let [state, decay] = [arguments.slice_result("state")?, arguments.slice_result("decay")?];
     if state.is_none() && decay.is_none() {
         return arguments.run(|_| operation.state_shape(&call).map(drop));
     }
-    let workspace = arguments.scratch(|exec| operation.summary_workspace_len(exec, &call))?;
+    let workspace = arguments.scratch(|| operation.summary_workspace_len(&exec, &call))?;
     arguments.run(|exec| operation.summary(exec, &call, Summary::default().state(state).decay(decay).workspace(workspace)))
 }
 
@@ -135,9 +136,9 @@ pub fn update<'py>(
     place: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Made<'py>>> {
     let Some(place) = Place::of(place, outputs.get_borrowed_item(0)?, [inputs, outputs])? else { return Ok(None) };
-    let (operation, keep) = (operation(number)?, Keep::default());
+    let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
     let signature = operation.signature;
-    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &keep)?;
+    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &exec, &keep);
     let call = take(&mut arguments, signature)?;
     let mut out = Written::default();
     let state = signature.in_place.ok_or_else(|| PyIndexError::new_err("the operation has no state that changes"))?;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::vectors::Case;
-use statescan::ops::simplified_scan::{Args, Cotangents, Gradients, Head, Outputs, backward, forward, reference};
+use statescan::ops::simplified_scan::{Args, Cotangents, Gradients, Outputs, backward, forward, reference};
 use statescan::tensor::Dense;
 use statescan::{DType, Discretization, Exec, Tensor, View, ViewMut};
 
@@ -39,10 +39,9 @@ fn check(name: &str, discretization: Discretization, inner: Option<bool>) {
     let args = Args::new(u, delta.view(), a, b, c)
         .delta_a(delta_a.as_ref().map(|v| v.view()))
         .discretization(discretization)
-        .head(match inner {
-            None => Head::Complex,
-            Some(conj_sym) => Head::Real { conj_sym, d: d.as_ref().map(|v| v.view()) },
-        });
+        .d(d.as_ref().map(|v| v.view()))
+        .real(inner.is_some())
+        .conj_sym(inner.unwrap_or(true));
     let (by_y, by_last) = (case.need("cot.y"), case.tensor("cot.last_state"));
     let cotangents = Cotangents::default()
         .y(if inner.is_some() { by_y.view() } else { complex(by_y.view()) })

@@ -8,7 +8,7 @@ use crate::state::LayerState;
 use crate::tensors::{Array, Tensors};
 use bytemuck::{cast_slice, cast_slice_mut};
 use num_complex::Complex32;
-use statescan::ops::simplified_scan::{Args, Cotangents, Gradients, Head, Outputs, backward, forward};
+use statescan::ops::simplified_scan::{Args, Cotangents, Gradients, Outputs, backward, forward};
 use statescan::{Discretization, Exec, View, ViewMut};
 
 const NAME: &str = "s5";
@@ -114,7 +114,7 @@ impl S5 {
             complex("C", &[dim, dstate])?,
         );
         let initial = View::new(cast_slice::<f32, Complex32>(&state.scan), &[batch, dstate])?;
-        Ok(args.discretization(discretization).head(Head::Real { conj_sym, d: Some(d) }).initial_state(initial))
+        Ok(args.discretization(discretization).d(d).real(true).conj_sym(conj_sym).initial_state(initial))
     }
 }
 

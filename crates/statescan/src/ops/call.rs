@@ -2,7 +2,8 @@
 
 use super::CHECKPOINT;
 use super::check::Sizes;
-use super::signature::{Argument, Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, ResultType, Role, Saved, Signature, fits};
+use super::prepared::Bound;
+use super::signature::{Argument, Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, Role, Saved, Signature, fits};
 use crate::cpu::tile::MAX_LANES;
 use crate::error::{Error, Result};
 use crate::ops::sequences::Sequences;
@@ -101,6 +102,9 @@ impl<'a> Call<'a> {
         for (value, setting) in values.iter_mut().zip(signature.settings) {
             *value = Value::default_of(&setting.choice);
         }
+        if let Some((at, value)) = signature.fixed {
+            values[at] = Value::Flag(value);
+        }
         Call { signature, views: [None; MAX_ARGUMENTS], values, state: None }
     }
 
@@ -128,29 +132,17 @@ impl<'a> Call<'a> {
         self.views[at].expect("the presence of arguments is checked before")
     }
 
-    /// How the time axis divides: the arguments `cu_seqlens` and `seq_idx`, which stand one behind the other from `at` on.
-    pub(crate) fn sequences(&self, at: usize) -> Sequences<'a> {
-        match (self.views[at], self.views[at + 1]) {
+    /// How the time axis divides: by the arguments `cu_seqlens` and `seq_idx`, which stand there.
+    pub(crate) fn sequences(&self, [bounds, index]: [usize; 2]) -> Sequences<'a> {
+        match (self.views[bounds], self.views[index]) {
             (Some(bounds), _) => Sequences::CuSeqlens(bounds),
             (None, Some(index)) => Sequences::SeqIdx(index),
             (None, None) => Sequences::Whole,
         }
     }
 
-    pub(crate) fn flag(&self, at: usize) -> bool {
+    fn flag(&self, at: usize) -> bool {
         matches!(self.values[at], Value::Flag(true))
-    }
-
-    pub(crate) fn count(&self, at: usize) -> usize {
-        if let Value::Count(count) = self.values[at] { count } else { 0 }
-    }
-
-    pub(crate) fn interval(&self, at: usize) -> (f64, f64) {
-        if let Value::Interval(low, high) = self.values[at] { (low, high) } else { (f64::NEG_INFINITY, f64::INFINITY) }
-    }
-
-    pub(crate) fn word(&self, at: usize) -> Option<usize> {
-        if let Value::Word(word) = self.values[at] { word } else { None }
     }
 
     /// The argument of a name.
@@ -191,40 +183,21 @@ impl<'a> Call<'a> {
         self.signature.form(self.signature.arguments[0].layout(first.rank())?)
     }
 
-    fn is_packed(&self) -> bool {
-        self.signature.arguments.iter().zip(&self.views).any(|(a, view)| a.role == Role::Index && view.is_some())
-    }
-
     /// The type of a result.
     pub fn result_type(&self, at: usize) -> DType {
-        let (output, named) = (&self.signature.results[at], &self.signature.named[at]);
-        let [a, b] = named.dtype.map(|argument| self.views[argument].as_ref().map_or(DType::F32, |view| view.dtype()));
-        let beside = |argument: &Option<usize>| {
-            argument.is_some_and(|at| self.views[at].as_ref().is_some_and(|view| view.dtype().is_complex()))
-        };
-        let complex = match output.complex {
-            Complex::As(_) => named.complex.iter().any(beside),
-            rule => self.is_complex(rule),
-        };
-        match output.dtype {
-            ResultType::Of(_) if a.is_complex() == complex => a,
-            ResultType::Promoted(..) if a == b => a,
-            _ => carried(if a.is_double() { a } else { b }, complex),
-        }
+        let views = self.views.each_ref().map(Option::as_ref);
+        Bound { signature: self.signature, views: &views, values: &self.values }.result_type(at)
     }
 
-    /// The shape of a result, where it is known without a look at how sequences are packed.
-    pub(crate) fn result_shape(&self, at: usize) -> Option<Shape> {
-        if let Some(like) = self.signature.named[at].like.and_then(|argument| self.views[argument].as_ref()) {
-            return Some(like.shape());
-        }
-        if self.is_packed() {
-            return None;
-        }
-        // the longest layout of known sizes: the number of sequences is none
-        let sizes = self.sizes();
-        let layouts = self.signature.results[at].layouts.iter();
-        layouts.filter_map(|layout| sizes.known_shape(layout)).max_by_key(|shape| shape.len())
+    /// The shape of a result that has an argument's.
+    pub(crate) fn like(&self, at: usize) -> Option<Shape> {
+        Some(self.views[self.signature.named[at].like?].as_ref()?.shape())
+    }
+
+    /// The type of the numbers that states are saved in.
+    pub fn saved_type(&self) -> DType {
+        let views = self.views.each_ref().map(Option::as_ref);
+        Bound { signature: self.signature, views: &views, values: &self.values }.saved_type()
     }
 
     /// Numbers in the largest buffer that the states which a forward pass keeps can need, however time divides into sequences.
@@ -236,8 +209,13 @@ impl<'a> Call<'a> {
         Some(sizes.known('B')? * (sizes.known('L')? / CHECKPOINT) * state? * parts + SPARE)
     }
 
-    /// The same call in the layouts of the canonical signature, if it has other ones.
+    /// The same call as the table of its operation has it, if its signature has other layouts or leaves something out.
     pub(crate) fn canonical(&self) -> Option<Call<'a>> {
+        if let Some(at) = self.signature.left_out {
+            let mut call = *self;
+            call.views[at..].rotate_right(1);
+            return Some(call);
+        }
         let signature = self.signature.canonical?;
         let mut call = Call { signature, ..*self };
         for ((own, other), view) in self.signature.arguments.iter().zip(signature.arguments).zip(&mut call.views) {
@@ -262,6 +240,9 @@ impl<'a> Call<'a> {
     }
 
     pub(crate) fn gradients_to_canonical(&self, views: &mut [Option<ViewMut<'_>>]) {
+        if let Some(at) = self.signature.left_out {
+            views[at..].rotate_right(1);
+        }
         let Some(canonical) = self.signature.canonical else { return };
         for ((own, other), view) in self.signature.arguments.iter().zip(canonical.arguments).zip(views) {
             *view = view.take().map(|view| permuted_mut(view, own.layouts, other.layouts));

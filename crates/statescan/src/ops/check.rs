@@ -142,7 +142,13 @@ impl Sizes {
     }
 }
 
-/// Collects the arguments of one call while checking each.
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has checked the arguments of a call.
+    pub(crate) static CHECKS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+}
+
+/// Checks the tensors of one call, and collects those that must be apart.
 pub(crate) struct Checker<'a> {
     op: &'static str,
     device: Device,
@@ -152,13 +158,14 @@ pub(crate) struct Checker<'a> {
 
 impl<'a> Checker<'a> {
     pub(crate) fn new(op: &'static str, device: Device) -> Self {
-        // room for the arguments of any operation
-        Checker { op, device, read: Vec::with_capacity(12), written: Vec::with_capacity(12) }
+        Checker { op, device, read: Vec::new(), written: Vec::new() }
     }
 
-    /// Where the arguments must be.
-    pub(crate) fn device(&self) -> Device {
-        self.device
+    /// One that knows arguments, which were checked: what is written has to be apart from them.
+    pub(crate) fn of(op: &'static str, device: Device, signature: &'static Signature, views: &[Option<&'a View<'_>>]) -> Self {
+        let given = signature.arguments.iter().zip(views).filter_map(|(argument, view)| Some((argument.field, (*view)?)));
+        let read = given.map(|(name, view)| Argument::new(name, view)).collect();
+        Checker { read, ..Self::new(op, device) }
     }
 
     fn check(&self, argument: &'static str, view: &View<'_>, kind: Kind, shape: &[usize]) -> Result<()> {
@@ -177,7 +184,9 @@ impl<'a> Checker<'a> {
 
     /// Checks the arguments that are there by the layouts of a signature, states and bounds of sequences excepted: their shapes depend on
     /// how sequences are packed. Gives the sizes of the call.
-    pub(crate) fn bind(&mut self, signature: &'static Signature, views: &[Option<&'a View<'_>>]) -> Result<Sizes> {
+    pub(crate) fn bind(&self, signature: &'static Signature, views: &[Option<&View<'_>>]) -> Result<Sizes> {
+        #[cfg(test)]
+        CHECKS.set(CHECKS.get() + 1);
         let mut sizes = Sizes::default();
         let mut layouts = [""; signature::MAX_ARGUMENTS];
         let given = || signature.arguments.iter().zip(views).enumerate().filter_map(|(at, (a, v))| Some((at, a, (*v)?)));
@@ -199,7 +208,7 @@ impl<'a> Checker<'a> {
                 Role::Index => Kind::Index,
                 _ => Kind::float(may_be_complex(signature, argument, view, views)),
             };
-            self.read(argument.field, view, kind, &sizes.shape(layouts[at], view))?;
+            self.check(argument.field, view, kind, &sizes.shape(layouts[at], view))?;
         }
         Ok(sizes)
     }
@@ -221,27 +230,22 @@ impl<'a> Checker<'a> {
     }
 
     /// Checks the state that is read, once its shape is known.
-    pub(crate) fn bind_state(
-        &mut self,
-        signature: &'static Signature,
-        views: &[Option<&'a View<'_>>],
-        shape: &[usize],
-    ) -> Result<()> {
+    pub(crate) fn bind_state(&self, signature: &'static Signature, views: &[Option<&View<'_>>], shape: &[usize]) -> Result<()> {
         for (argument, view) in signature.arguments.iter().zip(views).filter(|(argument, _)| argument.role == Role::State) {
             if let Some(view) = *view {
-                self.read(argument.field, view, Kind::float(may_be_complex(signature, argument, view, views)), shape)?;
+                self.check(argument.field, view, Kind::float(may_be_complex(signature, argument, view, views)), shape)?;
             }
         }
         Ok(())
     }
 
     /// Checks gradients, by position: each has the shape of its argument and is complex where that is. A state has a gradient even where it
-    /// was left at zero; `state` is what it has to be.
+    /// was left at zero; states of the call are complex or not, and have this shape.
     pub(crate) fn gradients(
         &mut self,
         signature: &'static Signature,
         views: &[Option<&View<'_>>],
-        (state, shape): (Kind, &[usize]),
+        (states_are_complex, shape): (bool, &[usize]),
         gradients: &[&'a Option<ViewMut<'_>>],
     ) -> Result<()> {
         let differentiable = signature.arguments.iter().zip(views).filter(|(argument, _)| argument.gradient);
@@ -249,7 +253,10 @@ impl<'a> Checker<'a> {
             let Some(gradient) = gradient else { continue };
             let name = argument.gradient_name;
             match (argument.role, view) {
-                (Role::State, _) => self.write(name, gradient, state, shape)?,
+                (Role::State, view) => {
+                    let own = view.filter(|_| !argument.carried_gradient).map(|view| view.dtype().is_complex());
+                    self.write(name, gradient, Kind::exactly(own.unwrap_or(states_are_complex)), shape)?;
+                }
                 (_, Some(view)) => self.write(name, gradient, Kind::exactly(view.dtype().is_complex()), &view.shape())?,
                 (_, None) => {
                     let expected = "was not given, so it has no gradient";

@@ -36,11 +36,6 @@ impl Discretization {
     pub const ALL: [Discretization; 4] =
         [Discretization::Mamba, Discretization::Zoh, Discretization::Bilinear, Discretization::Dirac];
 
-    /// That of a number in [`Discretization::ALL`]; the default for none.
-    pub(crate) fn of_word(word: Option<usize>) -> Self {
-        word.map_or_else(Self::default, |word| Self::ALL[word])
-    }
-
     /// Its name in papers and in Python.
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,5 +1,8 @@
-//! The operations, one folder each: `mod.rs` (mathematics, arguments, public functions), `problem.rs` (arguments, checked once, in normal
-//! form), `reference.rs` (the float64 oracle), `cpu/` and `cuda/` (plans and kernels), `update/` (the one-step form, laid out alike).
+//! The operations, one folder each: `mod.rs` (mathematics, the operation's table, public functions), `problem.rs` (arguments, checked once, in
+//! normal form), `reference.rs` (the float64 oracle), `cpu/` and `cuda/` (plans and kernels), `update/` (the one-step form, laid out alike).
+//!
+//! **Calls.** An operation's `forward` and `backward` check their arguments and run. Its `prepare` checks them too, and gives a `Prepared` call, which
+//! says what results it has and how much memory it wants, and runs without another look at them; [`Operation::prepare`] does it by position.
 //!
 //! **Sizes.** A view with strides of 0 can claim any size. The sizes of a call (batch, channels, steps, states), each counted as at least
 //! 16, may multiply to 2^52 at most, which is more than any machine has memory for, and a channel of a selective scan may have 2^20 states.
@@ -15,6 +18,7 @@ pub(crate) mod normal;
 pub mod operation;
 pub(crate) mod oracle;
 pub(crate) mod passes;
+pub(crate) mod prepared;
 pub mod ranks;
 pub(crate) mod rules;
 #[cfg(all(test, debug_assertions))]
@@ -25,6 +29,7 @@ pub mod signature;
 pub mod simplified_scan;
 pub mod ssd;
 pub(crate) mod summary;
+pub(crate) mod table;
 
 pub use builder::IntoField;
 pub use call::{Call, Given, Written};

@@ -7,6 +7,8 @@ use crate::tensor::{Dense, RawViewMut, Shape, View};
 pub(crate) trait Axes {
     fn flip(self, axis: usize) -> Self;
     fn expand(self, axis: usize, size: usize) -> Self;
+    fn index(self, axis: usize, at: usize) -> Self;
+    fn rank(&self) -> usize;
 }
 
 impl Axes for View<'_> {
@@ -16,6 +18,12 @@ impl Axes for View<'_> {
     fn expand(self, axis: usize, size: usize) -> Self {
         View::expand(self, axis, size)
     }
+    fn index(self, axis: usize, at: usize) -> Self {
+        View::index(self, axis, at)
+    }
+    fn rank(&self) -> usize {
+        self.shape().len()
+    }
 }
 
 impl Axes for RawViewMut {
@@ -24,6 +32,12 @@ impl Axes for RawViewMut {
     }
     fn expand(self, axis: usize, size: usize) -> Self {
         RawViewMut::expand(self, axis, size)
+    }
+    fn index(self, axis: usize, at: usize) -> Self {
+        RawViewMut::index(self, axis, at)
+    }
+    fn rank(&self) -> usize {
+        self.shape().len()
     }
 }
 

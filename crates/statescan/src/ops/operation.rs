@@ -2,13 +2,13 @@
 
 use super::call::{Call, Given, Planned, Written};
 pub use super::passes::Exact;
-use super::passes::Passes;
+use super::passes::{Pass, Passes, Step};
 use super::signature::Signature;
 use super::summary::Summary;
 use super::{causal_conv1d, linear_scan, selective_scan, simplified_scan, ssd};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::tensor::Shape;
+use crate::tensor::{Shape, View};
 
 /// An operation that takes calls by position.
 ///
@@ -30,7 +30,13 @@ use crate::tensor::Shape;
 pub struct Operation {
     /// The operation as data.
     pub signature: &'static Signature,
-    passes: &'static dyn Passes,
+    runs: Runs,
+}
+
+/// What runs the calls of an operation.
+enum Runs {
+    Passes(&'static dyn Passes),
+    Step(&'static dyn Step),
 }
 
 impl core::fmt::Debug for Operation {
@@ -39,28 +45,42 @@ impl core::fmt::Debug for Operation {
     }
 }
 
-const fn operation(signature: &'static Signature, passes: &'static dyn Passes) -> Operation {
-    Operation { signature, passes }
+const fn passes(signature: &'static Signature, passes: &'static dyn Passes) -> Operation {
+    Operation { signature, runs: Runs::Passes(passes) }
+}
+
+const fn step(signature: &'static Signature, step: &'static dyn Step) -> Operation {
+    Operation { signature, runs: Runs::Step(step) }
 }
 
 impl Operation {
     /// Every operation, in the order of the documentation.
     pub const ALL: &'static [Operation] = &[
-        operation(&selective_scan::SIGNATURE, &selective_scan::dynamic::SelectiveScan),
-        operation(&ssd::SIGNATURE, &ssd::dynamic::Ssd),
-        operation(&ssd::HEADS_FIRST, &ssd::dynamic::Ssd),
-        operation(&simplified_scan::SIGNATURE, &simplified_scan::dynamic::SimplifiedScan { inner: false }),
-        operation(&simplified_scan::INNER, &simplified_scan::dynamic::SimplifiedScan { inner: true }),
-        operation(&linear_scan::SIGNATURE, &linear_scan::dynamic::LinearScan),
-        operation(&causal_conv1d::SIGNATURE, &causal_conv1d::dynamic::CausalConv1d),
-        operation(&selective_scan::update::SIGNATURE, &selective_scan::update::dynamic::Update),
-        operation(&simplified_scan::update::SIGNATURE, &simplified_scan::update::dynamic::Update),
-        operation(&causal_conv1d::update::SIGNATURE, &causal_conv1d::update::dynamic::Update),
+        passes(&selective_scan::SIGNATURE, &selective_scan::Positional),
+        passes(&ssd::SIGNATURE, &ssd::Positional),
+        passes(&ssd::HEADS_FIRST, &ssd::Positional),
+        passes(&simplified_scan::SIGNATURE, &simplified_scan::Positional),
+        passes(&simplified_scan::INNER, &simplified_scan::Positional),
+        passes(&linear_scan::SIGNATURE, &linear_scan::Positional),
+        passes(&causal_conv1d::SIGNATURE, &causal_conv1d::Positional),
+        step(&selective_scan::update::SIGNATURE, &selective_scan::update::Positional),
+        step(&simplified_scan::update::SIGNATURE, &simplified_scan::update::Positional),
+        step(&causal_conv1d::update::SIGNATURE, &causal_conv1d::update::Positional),
     ];
 
     /// The operation of a name.
     pub fn find(name: &str) -> Option<&'static Operation> {
         Self::ALL.iter().find(|operation| operation.signature.name == name)
+    }
+
+    /// Checks the arguments of a call, once for all that is asked about it and for its passes.
+    ///
+    /// # Errors
+    /// Those of the operation that concern the arguments; [`Error::Presence`] for an argument that is missing; [`Error::Unavailable`] for a step, whose
+    /// state is checked with its arguments when it runs.
+    pub fn prepare<'p>(&self, exec: &'p Exec, call: &'p Call<'p>) -> Result<Prepared<'p>> {
+        let pass = self.through(call, |call| self.passes()?.prepare(exec, call))?;
+        Ok(Prepared { call, pass })
     }
 
     /// Type and shape of a result of a call.
@@ -69,7 +89,7 @@ impl Operation {
     /// Those of the operation that concern the arguments.
     pub fn result(&self, call: &Call<'_>, at: usize) -> Result<Planned> {
         let dtype = call.result_type(at);
-        match call.result_shape(at) {
+        match call.like(at) {
             Some(shape) => Ok(Planned { dtype, shape }),
             None => Ok(Planned { dtype, shape: self.state_shape(call)? }),
         }
@@ -80,8 +100,7 @@ impl Operation {
     /// # Errors
     /// As [`Operation::result`].
     pub fn state_shape(&self, call: &Call<'_>) -> Result<Shape> {
-        let shape = self.through(call, |call| self.passes.state_shape(call))?;
-        Ok(call.state_as_given(shape))
+        Ok(self.states(call)?.0)
     }
 
     /// Numbers in the states that the forward pass of a call keeps.
@@ -89,7 +108,15 @@ impl Operation {
     /// # Errors
     /// As [`Operation::result`].
     pub fn saved_len(&self, call: &Call<'_>) -> Result<usize> {
-        self.through(call, |call| self.passes.saved_len(call))
+        Ok(self.states(call)?.1)
+    }
+
+    fn states(&self, call: &Call<'_>) -> Result<(Shape, usize)> {
+        let (state, saved) = self.through(call, |call| match &self.runs {
+            Runs::Passes(passes) => passes.states(call),
+            Runs::Step(_) => Ok((state_of(call)?.shape(), 0)),
+        })?;
+        Ok((call.state_as_given(state), saved))
     }
 
     /// Elements of `f32` that the forward pass wants as scratch memory.
@@ -97,7 +124,10 @@ impl Operation {
     /// # Errors
     /// As [`Operation::result`].
     pub fn workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
-        self.through(call, |call| self.passes.workspace_len(exec, call))
+        match self.runs {
+            Runs::Passes(_) => self.prepare(exec, call)?.workspace_len(),
+            Runs::Step(_) => Ok(0),
+        }
     }
 
     /// The same for the backward pass, with or without what the forward pass kept.
@@ -105,26 +135,33 @@ impl Operation {
     /// # Errors
     /// As [`Operation::result`].
     pub fn backward_workspace_len(&self, exec: &Exec, call: &Call<'_>, has_saved: bool) -> Result<usize> {
-        self.through(call, |call| self.passes.backward_workspace_len(exec, call, has_saved))
+        match self.runs {
+            Runs::Passes(_) => self.prepare(exec, call)?.backward_workspace_len(has_saved),
+            Runs::Step(_) => Ok(0),
+        }
     }
 
     /// Computes the results that are asked for.
     ///
     /// # Errors
-    /// Those of the operation; [`Error::Presence`](crate::Error::Presence) for an argument that is missing.
+    /// Those of the operation; [`Error::Presence`] for an argument that is missing.
     pub fn forward(&self, exec: &Exec, call: &Call<'_>, out: &mut Written<'_>) -> Result<()> {
-        call.results_to_canonical(&mut out.views);
-        self.through(call, |call| self.passes.forward(exec, call, out))
+        let Runs::Step(step) = &self.runs else { return self.prepare(exec, call)?.forward(out) };
+        call.check_presence()?;
+        let op = call.signature.name;
+        let missing = |argument| Error::Presence { op, argument, expected: "is written and must be there" };
+        let state = out.state.as_mut().ok_or_else(|| missing(state_name(call)))?;
+        step.update(exec, call, state, out.views[0].as_mut().ok_or_else(|| missing("y"))?)
     }
 
     /// What a slice of a sequence does to the state that enters it. Of the initial state the shape counts only.
     ///
     /// # Errors
-    /// As [`Operation::forward`]; [`Error::Unavailable`](crate::Error::Unavailable) for an operation that is no scan.
+    /// As [`Operation::forward`]; [`Error::Unavailable`] for an operation that is no scan.
     pub fn summary(&self, exec: &Exec, call: &Call<'_>, out: Summary<'_>) -> Result<()> {
         let Summary { state, decay, workspace } = out;
         let mut out = Summary { state: state.map(|view| call.state_to_canonical(view)), decay, workspace };
-        self.through(call, |call| self.passes.summary(exec, call, &mut out))
+        self.through(call, |call| self.passes()?.summary(exec, call, &mut out))
     }
 
     /// Elements of `f32` that a summary needs as scratch memory.
@@ -132,17 +169,16 @@ impl Operation {
     /// # Errors
     /// As [`Operation::result`].
     pub fn summary_workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
-        self.through(call, |call| self.passes.summary_workspace_len(exec, call))
+        self.through(call, |call| self.passes()?.summary_workspace_len(exec, call))
     }
 
     /// Computes the gradients that are asked for.
     ///
     /// # Errors
-    /// As [`Operation::forward`]; [`Error::Presence`](crate::Error::Presence) for an operation in place, which has none.
+    /// As [`Operation::forward`]; [`Error::Presence`] for an operation in place, which has none.
     pub fn backward(&self, exec: &Exec, call: &Call<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        call.gradients_to_canonical(&mut grads.views);
-        let given = call.given_to_canonical(given);
-        self.through(call, |call| self.passes.backward(exec, call, &given, grads))
+        self.differentiable()?;
+        self.prepare(exec, call)?.backward(given, grads)
     }
 
     /// The results in `f64`.
@@ -150,7 +186,13 @@ impl Operation {
     /// # Errors
     /// As [`Operation::forward`].
     pub fn reference(&self, call: &Call<'_>) -> Result<Exact> {
-        let mut exact = self.through(call, |call| self.passes.reference(call))?;
+        let mut exact = self.through(call, |call| match &self.runs {
+            Runs::Passes(passes) => passes.reference(call),
+            Runs::Step(step) => {
+                let (y, state) = step.reference(call, &state_of(call)?)?;
+                Ok(vec![("y", y), (state_name(call), state)])
+            }
+        })?;
         exact.iter_mut().for_each(|(name, dense)| call.as_given(name, dense));
         Ok(exact)
     }
@@ -160,19 +202,106 @@ impl Operation {
     /// # Errors
     /// As [`Operation::backward`].
     pub fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Exact> {
+        self.differentiable()?;
         let given = call.given_to_canonical(given);
-        let mut exact = self.through(call, |call| self.passes.reference_backward(call, &given))?;
+        let mut exact = self.through(call, |call| self.passes()?.reference_backward(call, &given))?;
         exact.iter_mut().for_each(|(name, dense)| call.as_given(name, dense));
         Ok(exact)
     }
 
-    /// Does something with the call in the layouts that there are kernels for.
-    fn through<T>(&self, call: &Call<'_>, work: impl FnOnce(&Call<'_>) -> Result<T>) -> Result<T> {
+    fn passes(&self) -> Result<&'static dyn Passes> {
+        match self.runs {
+            Runs::Passes(passes) => Ok(passes),
+            Runs::Step(_) => Err(Error::Unavailable { what: self.signature.name, why: "a step is neither prepared nor divided" }),
+        }
+    }
+
+    fn differentiable(&self) -> Result<()> {
+        let (op, expected) = (self.signature.name, "do not exist: a state is changed in place");
+        if self.signature.differentiable { Ok(()) } else { Err(Error::Presence { op, argument: "gradients", expected }) }
+    }
+
+    /// Does something with the call as the table of the operation has it.
+    fn through<'a, T>(&self, call: &Call<'a>, work: impl FnOnce(&Call<'a>) -> Result<T>) -> Result<T> {
         call.check_presence()?;
         match call.canonical() {
             None => work(call),
             Some(canonical) => work(&canonical).map_err(|error| call.error_as_given(error)),
         }
+    }
+}
+
+/// The name of the state that a step changes.
+fn state_name(call: &Call<'_>) -> &'static str {
+    call.signature.in_place.map_or("state", |state| state.name)
+}
+
+/// That state, before the step.
+fn state_of<'a>(call: &Call<'a>) -> Result<View<'a>> {
+    let missing = Error::Presence { op: call.signature.name, argument: state_name(call), expected: "must be there" };
+    call.state.ok_or(missing)
+}
+
+/// A call by position whose arguments were checked: it knows what it will need, and runs without another look at them.
+pub struct Prepared<'p> {
+    call: &'p Call<'p>,
+    pass: Box<dyn Pass + Send + 'p>,
+}
+
+impl core::fmt::Debug for Prepared<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Prepared({})", self.call.signature.name)
+    }
+}
+
+impl Prepared<'_> {
+    /// Type and shape of a result.
+    pub fn result(&self, at: usize) -> Planned {
+        let state = || self.call.state_as_given(self.pass.state_shape());
+        Planned { dtype: self.call.result_type(at), shape: self.call.like(at).unwrap_or_else(state) }
+    }
+
+    /// Numbers in the states that a forward pass keeps.
+    pub fn saved_len(&self) -> usize {
+        self.pass.saved_len()
+    }
+
+    /// Elements of `f32` that a forward pass wants as scratch memory.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for what a device has no kernels for.
+    pub fn workspace_len(&self) -> Result<usize> {
+        self.as_given(self.pass.workspace_len())
+    }
+
+    /// The same for a backward pass, with or without what the forward pass kept.
+    ///
+    /// # Errors
+    /// As [`Prepared::workspace_len`].
+    pub fn backward_workspace_len(&self, has_saved: bool) -> Result<usize> {
+        self.as_given(self.pass.backward_workspace_len(has_saved))
+    }
+
+    /// Computes the results that are asked for.
+    ///
+    /// # Errors
+    /// Those of the operation that concern the results.
+    pub fn forward(&self, out: &mut Written<'_>) -> Result<()> {
+        self.call.results_to_canonical(&mut out.views);
+        self.as_given(self.pass.forward(out))
+    }
+
+    /// Computes the gradients that are asked for.
+    ///
+    /// # Errors
+    /// Those of the operation that concern what is read and written besides the arguments.
+    pub fn backward(&self, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
+        self.call.gradients_to_canonical(&mut grads.views);
+        self.as_given(self.pass.backward(&self.call.given_to_canonical(given), grads))
+    }
+
+    fn as_given<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| self.call.error_as_given(error))
     }
 }
 

@@ -1,8 +1,10 @@
-//! Scratch memory of operations is as long as it must be, and no longer: with any array of it an element short, debug builds find it out.
+//! Whole passes by position. Scratch memory is as long as it must be, and no longer: with any array of it an element short, debug builds find it
+//! out. Arguments are checked once, whatever is asked about a call before it runs.
 
 use super::call::carried;
+use super::check::CHECKS;
 use super::signature::{Choice, Complex, Role, Saved};
-use super::{Call, Given, Operation, Written};
+use super::{Call, Given, Operation, Written, linear_scan};
 use crate::cpu::every_array_is_needed_to_its_end;
 use crate::ops::call::Value;
 use crate::{DType, Exec, Tensor};
@@ -49,17 +51,19 @@ impl Sample {
                 *value = Value::Flag(setting.name == "dt_softplus");
             }
         }
-        let planned: Vec<_> = (0..signature.results.len()).map(|at| self.operation.result(&call, at).unwrap()).collect();
+        let prepared = self.operation.prepare(&exec, &call).unwrap();
+        let planned: Vec<_> = (0..signature.results.len()).map(|at| prepared.result(at)).collect();
         let mut results: Vec<_> = planned.iter().map(|planned| filled(planned.dtype, &planned.shape)).collect();
         let mut out = Written::default();
         if !gradients {
             out.views.iter_mut().zip(&mut results).for_each(|(view, result)| *view = Some(result.view_mut()));
-            return self.operation.forward(&exec, &call, &mut out).unwrap();
+            assert_eq!(prepared.workspace_len().unwrap(), 0, "the CPU has memory of its own");
+            return prepared.forward(&mut out).unwrap();
         }
         let mut grads: Vec<_> = self.inputs.iter().map(|input| input.as_ref().map(|i| filled(i.dtype(), &i.shape()))).collect();
         // states that are given need no forward pass, of which another call sees the arrays
         let saved = match signature.saved {
-            Saved::States { .. } => Some(filled(DType::F32, &[self.operation.saved_len(&call).unwrap()])),
+            Saved::States { .. } => Some(filled(DType::F32, &[prepared.saved_len()])),
             _ => None,
         };
         let mut given = Given { saved: saved.as_ref().map(Tensor::view), ..Given::default() };
@@ -67,8 +71,32 @@ impl Sample {
         let wanted =
             signature.arguments.iter().zip(&mut grads).zip(&mut out.views).filter(|((argument, _), _)| argument.gradient);
         wanted.for_each(|((_, grad), view)| *view = grad.as_mut().map(Tensor::view_mut));
-        self.operation.backward(&exec, &call, &given, &mut out).unwrap();
+        assert_eq!(prepared.backward_workspace_len(saved.is_some()).unwrap(), 0);
+        prepared.backward(&given, &mut out).unwrap();
     }
+}
+
+/// How often some work checks the arguments of a call.
+fn checks(work: impl FnOnce()) -> usize {
+    let before = CHECKS.get();
+    work();
+    CHECKS.get() - before
+}
+
+#[test]
+fn a_call_is_checked_once() {
+    for name in ["selective_scan", "ssd", "ssd_heads_first", "simplified_scan", "s5_inner", "linear_scan", "causal_conv1d"] {
+        let sample = Sample::new(name, &[('D', 4), ('H', 4), ('P', 4), ('N', 4), ('L', 70), ('W', 3), ('V', 2)]);
+        assert_eq!([checks(|| sample.run(false)), checks(|| sample.run(true))], [1, 1], "{name}");
+    }
+    let (exec, a) = (Exec::cpu(1), [0.5f32; 4]);
+    let view = crate::View::new(&a, &[4]).unwrap();
+    let (args, mut h, mut da) = (linear_scan::Args::new(view, view), [0f32; 4], [0f32; 4]);
+    let mut out = linear_scan::Outputs::default().h(crate::ViewMut::new(&mut h, &[4]).unwrap());
+    assert_eq!(checks(|| linear_scan::forward(&exec, &args, &mut out).unwrap()), 1);
+    let mut grads = linear_scan::Gradients::default().a(crate::ViewMut::new(&mut da, &[4]).unwrap());
+    let cotangents = linear_scan::Cotangents::default().h(view);
+    assert_eq!(checks(|| linear_scan::backward(&exec, &args, None, &cotangents, &mut grads).unwrap()), 1);
 }
 
 #[test]

@@ -65,42 +65,39 @@ pub struct Argument {
     pub complex: Complex,
     /// Whether the backward pass has a gradient of it.
     pub gradient: bool,
+    /// Whether the gradient of a state is complex where states are, even beside a real state.
+    pub carried_gradient: bool,
 }
 
 impl Argument {
-    const fn new(name: &'static str, layouts: &'static [&'static str], role: Role, gradient: bool) -> Self {
-        let (field, gradient_name, aliases, complex) = (name, "a gradient", &[], Complex::Never);
-        Argument { name, field, gradient_name, aliases, layouts, role, required: false, complex, gradient }
+    const fn new(layouts: &'static [&'static str], role: Role, gradient: bool) -> Self {
+        let (name, complex) = ("", Complex::Never);
+        Argument {
+            name,
+            field: name,
+            gradient_name: name,
+            aliases: &[],
+            layouts,
+            role,
+            required: false,
+            complex,
+            gradient,
+            carried_gradient: false,
+        }
     }
 
-    /// An optional real argument that varies along the sequence.
-    pub const fn activation(name: &'static str, layouts: &'static [&'static str]) -> Self {
-        Self::new(name, layouts, Role::Activation, true)
-    }
-
-    /// An optional real weight.
-    pub const fn parameter(name: &'static str, layouts: &'static [&'static str]) -> Self {
-        Self::new(name, layouts, Role::Parameter, true)
-    }
-
-    /// An optional real state.
-    pub const fn state(name: &'static str, layouts: &'static [&'static str]) -> Self {
-        Self::new(name, layouts, Role::State, true)
-    }
-
-    /// Optional integers.
-    pub const fn index(name: &'static str, layouts: &'static [&'static str]) -> Self {
-        Self::new(name, layouts, Role::Index, false)
-    }
-
-    /// Optional numbers that are checked only.
-    pub const fn hint(name: &'static str, layouts: &'static [&'static str]) -> Self {
-        Self::new(name, layouts, Role::Hint, false)
-    }
-
-    /// The same under another name in `Args`, and with the name of its gradient: `argument!` calls it.
-    pub const fn field(mut self, field: &'static str, gradient_name: &'static str) -> Self {
+    /// The same under the name of a field of `Args`, and with the name of its gradient: `operation!` calls it.
+    pub(crate) const fn field(mut self, field: &'static str, gradient_name: &'static str) -> Self {
         (self.field, self.gradient_name) = (field, gradient_name);
+        if self.name.is_empty() {
+            self.name = field;
+        }
+        self
+    }
+
+    /// The same with another name than that of its field.
+    pub const fn named(mut self, name: &'static str) -> Self {
+        self.name = name;
         self
     }
 
@@ -122,9 +119,9 @@ impl Argument {
         self
     }
 
-    /// The same without a gradient.
-    pub const fn constant(mut self) -> Self {
-        self.gradient = false;
+    /// The same state, whose gradient is complex where states are.
+    pub const fn carried_gradient(mut self) -> Self {
+        self.carried_gradient = true;
         self
     }
 
@@ -137,6 +134,31 @@ impl Argument {
     pub fn layout(&self, rank: usize) -> Option<&'static str> {
         layout_of(self.layouts, rank)
     }
+}
+
+/// An optional real argument that varies along the sequence; as the others, it has the name of its field in the table of its operation.
+pub(crate) const fn activation(layouts: &'static [&'static str]) -> Argument {
+    Argument::new(layouts, Role::Activation, true)
+}
+
+/// An optional real weight.
+pub(crate) const fn parameter(layouts: &'static [&'static str]) -> Argument {
+    Argument::new(layouts, Role::Parameter, true)
+}
+
+/// An optional real state.
+pub(crate) const fn state(layouts: &'static [&'static str]) -> Argument {
+    Argument::new(layouts, Role::State, true)
+}
+
+/// Optional integers.
+pub(crate) const fn index(layouts: &'static [&'static str]) -> Argument {
+    Argument::new(layouts, Role::Index, false)
+}
+
+/// Optional numbers that are checked only.
+pub(crate) const fn hint(layouts: &'static [&'static str]) -> Argument {
+    Argument::new(layouts, Role::Hint, false)
 }
 
 /// The layout of a rank among several.
@@ -158,7 +180,7 @@ pub enum ResultType {
 }
 
 /// A result of an operation.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Output {
     /// Its name.
     pub name: &'static str,
@@ -179,27 +201,15 @@ pub struct Output {
 }
 
 impl Output {
-    const fn new(names: (&'static str, &'static str), dtype: ResultType, layouts: &'static [&'static str]) -> Self {
-        let ((name, cotangent_name), complex) = (names, Complex::Never);
-        Output { name, cotangent_name, aliases: &[], layouts, dtype, complex, like: None, cotangent: true }
+    const fn new(dtype: ResultType, layouts: &'static [&'static str]) -> Self {
+        let (name, complex) = ("", Complex::Never);
+        Output { name, cotangent_name: name, aliases: &[], layouts, dtype, complex, like: None, cotangent: true }
     }
 
-    /// A real result of the shape and type of an argument; its name and that of its cotangent come from `output!`.
-    pub(crate) const fn like(
-        names: (&'static str, &'static str),
-        argument: &'static str,
-        layouts: &'static [&'static str],
-    ) -> Self {
-        Output { like: Some(argument), ..Self::new(names, ResultType::Of(argument), layouts) }
-    }
-
-    /// A real state in the carried type beside an argument.
-    pub(crate) const fn state(
-        names: (&'static str, &'static str),
-        beside: &'static str,
-        layouts: &'static [&'static str],
-    ) -> Self {
-        Self::new(names, ResultType::Carried(beside), layouts)
+    /// The same under the name of a field of `Outputs`, and with the name of its cotangent: `operation!` calls it.
+    pub(crate) const fn field(mut self, field: &'static str, cotangent_name: &'static str) -> Self {
+        (self.name, self.cotangent_name) = (field, cotangent_name);
+        self
     }
 
     /// The same with names of other projects.
@@ -237,6 +247,16 @@ impl Output {
     }
 }
 
+/// A real result of the shape and type of an argument.
+pub(crate) const fn like(argument: &'static str, layouts: &'static [&'static str]) -> Output {
+    Output { like: Some(argument), ..Output::new(ResultType::Of(argument), layouts) }
+}
+
+/// A real state in the carried type beside an argument.
+pub(crate) const fn state_beside(argument: &'static str, layouts: &'static [&'static str]) -> Output {
+    Output::new(ResultType::Carried(argument), layouts)
+}
+
 /// The values that an option takes, with the default.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Choice {
@@ -262,9 +282,15 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// An option.
-    pub const fn new(name: &'static str, choice: Choice) -> Self {
-        Setting { name, aliases: &[], choice }
+    /// An option, which has the name of its field in the table of its operation.
+    pub(crate) const fn new(choice: Choice) -> Self {
+        Setting { name: "", aliases: &[], choice }
+    }
+
+    /// The same under the name of a field of `Args`: `operation!` calls it.
+    pub(crate) const fn field(mut self, field: &'static str) -> Self {
+        self.name = field;
+        self
     }
 
     /// The same with names of other projects.
@@ -332,12 +358,14 @@ pub struct Signature {
     pub decay: Option<&'static Output>,
     /// Whether there is a backward pass.
     pub differentiable: bool,
-    /// Whether there are kernels for CUDA.
-    pub cuda: bool,
     /// The limit of its sizes.
     pub limit: Limit,
     /// The same operation in other layouts: calls are passed on to it with permuted views.
     pub canonical: Option<&'static Signature>,
+    /// The position in the table of the operation that this signature leaves out: calls are passed on with nothing there.
+    pub(crate) left_out: Option<usize>,
+    /// What an option behind the last one is, by its position in the table of the operation.
+    pub(crate) fixed: Option<(usize, bool)>,
     /// Which arguments the results name, once [`Signature::resolved`] has looked: calls have no time for names.
     pub(crate) named: [Named; MAX_RESULTS],
 }
@@ -395,25 +423,6 @@ pub(crate) fn fits(layout: &str, form: &str) -> bool {
     layout.bytes().all(|letter| letter.is_ascii_digit() || form.as_bytes().contains(&letter))
 }
 
-/// An [`Argument`]: `argument!(parameter "A" as "a", &["DN"])`, or `argument!(activation "x", &["BDL"])` where both names are the same.
-macro_rules! argument {
-    ($role:ident $name:literal, $layouts:expr) => {
-        argument!($role $name as $name, $layouts)
-    };
-    ($role:ident $name:literal as $field:literal, $layouts:expr) => {
-        $crate::ops::signature::Argument::$role($name, $layouts).field($field, concat!("grad of ", $field))
-    };
-}
-pub(crate) use argument;
-
-/// An [`Output`]: `output!(like "y", "x", &["BDL"])`, `output!(state "final_state", "x", &["BDN"])`.
-macro_rules! output {
-    ($kind:ident $name:literal, $argument:literal, $layouts:expr) => {
-        $crate::ops::signature::Output::$kind(($name, concat!("grad of ", $name)), $argument, $layouts)
-    };
-}
-pub(crate) use output;
-
 /// The sizes, letters and words that most operations share.
 pub(crate) const BATCH: (char, &str) = ('B', "batch");
 pub(crate) const DIM: (char, &str) = ('D', "dim");
@@ -423,22 +432,29 @@ pub(crate) const NGROUPS: (char, &str) = ('G', "ngroups");
 pub(crate) const SEQUENCES: (char, &str) = ('S', "sequences");
 pub(crate) const BOUNDS: (char, &str) = ('K', "sequences + 1");
 
-/// The bounds of packed sequences.
-pub(crate) const CU_SEQLENS: Argument = Argument::index("cu_seqlens", &["K"]);
-/// The sequence of each step.
-pub(crate) const SEQ_IDX: Argument = Argument::index("seq_idx", &["BL"]);
-/// The options of step sizes.
-pub(crate) const DT_SOFTPLUS: Setting = Setting::new("dt_softplus", Choice::Flag(false)).alias(&["delta_softplus"]);
-pub(crate) const DT_LIMIT: Setting = Setting::new("dt_limit", Choice::Interval);
+/// The arguments that divide time: of operations that have `Args::sequences`.
+pub(crate) mod sequences {
+    use super::{Argument, index};
+
+    /// The bounds of packed sequences.
+    pub(crate) const CU_SEQLENS: Argument = index(&["K"]);
+    /// The sequence of each step.
+    pub(crate) const SEQ_IDX: Argument = index(&["BL"]);
+}
+
+/// Whether step sizes go through softplus.
+pub(crate) const DT_SOFTPLUS: Setting = Setting::new(Choice::Flag(false)).alias(&["delta_softplus"]);
+/// Limits of step sizes.
+pub(crate) const DT_LIMIT: Setting = Setting::new(Choice::Interval);
 /// The direction of time.
-pub(crate) const REVERSE: Setting = Setting::new("reverse", Choice::Flag(false));
+pub(crate) const REVERSE: Setting = Setting::new(Choice::Flag(false));
 
 /// How (A, B) become a recurrence: the words are [`Discretization::ALL`](super::Discretization::ALL).
 pub(crate) const fn discretization(default: usize) -> Setting {
-    Setting::new("discretization", Choice::Word(&["mamba", "zoh", "bilinear", "dirac"], Some(default)))
+    Setting::new(Choice::Word(&["mamba", "zoh", "bilinear", "dirac"], Some(default)))
 }
 
-/// What most scans are: differentiable, of one form, with kernels for CUDA.
+/// What most scans are: differentiable, of one form.
 pub(crate) const SCAN: Signature = Signature {
     name: "",
     about: "",
@@ -453,8 +469,9 @@ pub(crate) const SCAN: Signature = Signature {
     saved: Saved::Nothing,
     decay: None,
     differentiable: true,
-    cuda: true,
     limit: Limit { names: "", bytes: 0, what: "" },
     canonical: None,
+    left_out: None,
+    fixed: None,
     named: [Named::NOTHING; MAX_RESULTS],
 };

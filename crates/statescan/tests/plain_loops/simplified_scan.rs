@@ -2,7 +2,7 @@ use super::rules::{decay, input, input_backward};
 use super::*;
 use core::ops::Mul;
 use statescan::Discretization;
-use statescan::ops::simplified_scan::{Args, Cotangents, Head, reference, update};
+use statescan::ops::simplified_scan::{Args, Cotangents, reference, update};
 
 const BHL: &[usize] = &[B, D, L];
 const BNL: &[usize] = &[B, N, L];
@@ -116,15 +116,17 @@ fn expected(i: &Inputs, method: Discretization, real: bool, numbers: Numbers) ->
     }
 }
 
-fn head<'a>(i: &'a Inputs, real: bool) -> Head<'a> {
-    if real { Head::Real { conj_sym: true, d: i.get("d") } } else { Head::Complex }
+/// The skip, which only a real result has.
+fn skip(i: &Inputs, real: bool) -> Option<View<'_>> {
+    i.get("d").filter(|_| real)
 }
 
 fn oracle(i: &Inputs, method: Discretization, real: bool) -> Results {
     let mut args = Args::new(i.view("u"), i.view("delta"), i.view("a"), i.view("b"), i.view("c"))
         .initial_state(i.view("initial"))
         .discretization(method)
-        .head(head(i, real));
+        .real(real)
+        .d(skip(i, real));
     args.delta_a = i.get("delta_a");
     let cotangents = Cotangents::default().y(i.view("dy")).last_state(i.view("dlast"));
     let (y, g) = (reference::forward(&args).unwrap(), reference::backward(&args, &cotangents).unwrap());
@@ -175,7 +177,7 @@ fn simplified_state_update_is_its_loops() {
         let first = |name: &str| i.get(name).map(|view| view.index(2, 0));
         let (u, delta) = (first("u").unwrap(), first("delta").unwrap());
         let mut args = update::Args::new(u, delta, i.view("a"), i.view("b"), i.view("c"));
-        args = args.discretization(method).head(head(i, real));
+        args = args.discretization(method).real(real).d(skip(i, real));
         args.delta_a = first("delta_a");
         let (y, _) = update::reference::update(&args, &i.view("initial")).unwrap();
         let loops = Dense::from_view(&expected(i, method, real, numbers)[0].1.view().index(2, 0));

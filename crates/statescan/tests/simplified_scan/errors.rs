@@ -31,10 +31,10 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     assert!(matches!(fails(good.initial_state(cview(&[3, 4]))), Error::Shape { argument: "initial_state", .. }));
     let bounds = View::new(&index[..3], &[3]).unwrap();
     assert!(matches!(fails(good.sequences(Sequences::CuSeqlens(bounds))), Error::Value { argument: "cu_seqlens", .. }));
-    let head = Head::Real { conj_sym: true, d: Some(view(&[3])) };
-    assert!(matches!(fails(good.head(head)), Error::DType { op: "s5_inner", argument: "y", .. }));
-    let head = Head::Real { conj_sym: true, d: Some(view(&[4])) };
-    assert!(matches!(fails(good.head(head)), Error::Shape { argument: "d", .. }));
+    let inner = |d| good.real(true).d(view(d));
+    assert!(matches!(fails(inner(&[3])), Error::DType { op: "s5_inner", argument: "y", .. }));
+    assert!(matches!(fails(inner(&[4])), Error::Shape { argument: "d", .. }));
+    assert!(matches!(fails(inner(&[3]).real(false)), Error::Presence { op: "simplified_scan", argument: "d", .. }));
 
     let mut d = vec![7f32; 3];
     let mut grads = Gradients::default().d(statescan::ViewMut::new(&mut d, &[3]).unwrap());
@@ -57,8 +57,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
 #[test]
 fn sizes_that_no_memory_has_are_refused() {
     let (one, none, exec) = (&[0.5f32], &[0i64], &Exec::cpu(2));
-    for head in [Head::Complex, Head::Real { conj_sym: true, d: None }] {
-        let op = if matches!(head, Head::Complex) { "simplified_scan" } else { "s5_inner" };
+    for (op, real) in [("simplified_scan", false), ("s5_inner", true)] {
         let is_too_large = |args: &Args<'_>| {
             assert_too_large(op, forward(exec, args, &mut Outputs::default()));
             let mut grad = [7f32];
@@ -73,7 +72,7 @@ fn sizes_that_no_memory_has_are_refused() {
         let args = |[batch, dim, seqlen, dstate]: [usize; 4]| {
             let (u, delta) = (broadcast(one, &[batch, dim, seqlen]), broadcast(one, &[dstate]));
             let maps = [broadcast(one, &[dstate, dim]), broadcast(one, &[dim, dstate])];
-            Args::new(u, delta, delta, maps[0], maps[1]).head(head)
+            Args::new(u, delta, delta, maps[0], maps[1]).real(real)
         };
         for sizes in [
             [1, 1, 1, 1 << 62],

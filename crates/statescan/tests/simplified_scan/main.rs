@@ -11,7 +11,7 @@ use common::*;
 use num_complex::Complex64;
 use proptest::prelude::proptest;
 use statescan::ops::simplified_scan::{
-    Args, Cotangents, Gradients, Head, Outputs, backward, backward_workspace_len, checkpoints_len, forward, last_state_shape,
+    Args, Cotangents, Gradients, Outputs, backward, backward_workspace_len, checkpoints_len, forward, last_state_shape,
     reference, workspace_len,
 };
 use statescan::tensor::{Dense, ErrorBound};
@@ -201,10 +201,9 @@ impl Case {
             })
             .reverse(self.setup.reverse)
             .discretization(self.setup.method)
-            .head(match self.setup.conj_sym {
-                None => Head::Complex,
-                Some(conj_sym) => Head::Real { conj_sym, d: self.d.as_ref().map(|v| v.view()) },
-            })
+            .d(self.d.as_ref().filter(|_| self.setup.conj_sym.is_some()).map(|v| v.view()))
+            .real(self.setup.conj_sym.is_some())
+            .conj_sym(self.setup.conj_sym.unwrap_or(true))
     }
 
     fn cotangents(&self) -> Cotangents<'_> {

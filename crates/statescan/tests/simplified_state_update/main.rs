@@ -7,8 +7,8 @@ use common::device::{home, is_gpu, on, ran};
 use common::*;
 use num_complex::Complex64;
 use proptest::prelude::proptest;
+use statescan::ops::simplified_scan;
 use statescan::ops::simplified_scan::update::{Args, reference, update};
-use statescan::ops::simplified_scan::{self, Head};
 use statescan::tensor::{Dense, ErrorBound};
 use statescan::{DType, Discretization, Error, Exec, Level, Tensor, View, ViewMut};
 
@@ -87,10 +87,9 @@ impl Case {
         Args::new(self.u.view(), self.delta.view(), self.a.view(), self.b.view(), self.c.view())
             .delta_a(delta_a)
             .discretization(self.method)
-            .head(match self.conj_sym {
-                None => Head::Complex,
-                Some(conj_sym) => Head::Real { conj_sym, d },
-            })
+            .d(d.filter(|_| self.conj_sym.is_some()))
+            .real(self.conj_sym.is_some())
+            .conj_sym(self.conj_sym.unwrap_or(true))
             .state_batch_indices(indices)
     }
 
@@ -164,9 +163,6 @@ proptest! {
 
 #[test]
 fn steps_give_the_scan() {
-    fn head(i: usize, d: View<'_>) -> Head<'_> {
-        if i.is_multiple_of(2) { Head::Complex } else { Head::Real { conj_sym: true, d: Some(d) } }
-    }
     let (batch, dim, dstate, seqlen) = (2, 5, 7, 40);
     for (i, method) in Discretization::ALL.into_iter().enumerate() {
         let mut rng = Rng::new(i as u64);
@@ -182,12 +178,14 @@ fn steps_give_the_scan() {
         let d = normal(&mut rng, DType::F32, &[dim], dense, 1.0);
         let host = [u, delta, delta_a, a, b, c, d];
         let [u, delta, delta_a, a, b, c, d] = host.each_ref().map(|tensor| tensor.view());
+        let real = !i.is_multiple_of(2);
         let scan = simplified_scan::Args::new(u, delta, a, b, c)
             .delta_a((i > 1).then_some(delta_a))
             .discretization(method)
-            .head(head(i, d));
+            .real(real)
+            .d(real.then_some(d));
         let whole = simplified_scan::reference::forward(&scan).unwrap();
-        let y_type = if i % 2 == 0 { DType::Complex64 } else { DType::F32 };
+        let y_type = if real { DType::F32 } else { DType::Complex64 };
         for exec in executors() {
             let here = host.each_ref().map(|tensor| on(&exec, tensor));
             let [u, delta, delta_a, a, b, c, d] = here.each_ref().map(|tensor| tensor.view());
@@ -197,7 +195,8 @@ fn steps_give_the_scan() {
                 let args = Args::new(u.index(2, t), delta.index(2, t), a, b, c)
                     .delta_a((i > 1).then_some(delta_a))
                     .discretization(method)
-                    .head(head(i, d));
+                    .real(real)
+                    .d(real.then_some(d));
                 update(&exec, &args, &mut state.view_mut(), &mut y.view_mut().index(2, t)).unwrap();
             }
             assert_close("y", &home(&y), &whole.y, ErrorBound::for_scan(y_type, seqlen));
@@ -271,8 +270,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let wrong = good.state_batch_indices(view(&[2]));
     assert!(matches!(fails(wrong), Error::DType { argument: "state_batch_indices", .. }));
     run(good.state_batch_indices(at(4..6)), &[2, 4]).unwrap();
-    let head = Head::Real { conj_sym: true, d: None };
-    assert!(matches!(fails(good.head(head)), Error::DType { argument: "y", .. }));
+    assert!(matches!(fails(good.real(true)), Error::DType { argument: "y", .. }));
 }
 
 #[test]

@@ -37,22 +37,17 @@
 
 mod cpu;
 mod cuda;
-pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
-mod signature;
-mod targets;
 pub mod update;
 
-use super::check::{Checker, Kind};
-use super::sequences::Sequences;
+use super::call::Value;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::ops::builder::builder;
-use crate::tensor::{Shape, View, ViewMut};
+use crate::ops::signature::*;
+use crate::ops::table::{OptionField, operation};
+use crate::tensor::Shape;
 pub(crate) use problem::Problem;
-pub use signature::SIGNATURE;
-pub(crate) use targets::{GradientTargets, Sources, Targets};
 
 const OP: &str = SIGNATURE.name;
 
@@ -70,86 +65,67 @@ pub enum Activation {
     Silu,
 }
 
-impl Activation {
-    /// That of a word of the option.
-    pub(crate) fn of_word(word: Option<usize>) -> Self {
-        word.map_or(Activation::None, |_| Activation::Silu)
+impl OptionField for Activation {
+    fn of(value: Value) -> Self {
+        if let Value::Word(Some(_)) = value { Activation::Silu } else { Activation::None }
+    }
+    fn value(self) -> Value {
+        Value::Word((self == Activation::Silu).then_some(0))
     }
 }
 
-builder! {
+/// The option that says it.
+const ACTIVATION: Setting = Setting::new(Choice::Word(&["silu", "swish"], None));
+
+const STATE: &[&str] = &["BDV", "BSDV"];
+
+operation! {
+    /// A causal convolution as data.
+    pub SIGNATURE = Signature {
+        name: "causal_conv1d",
+        about: "depthwise causal convolution over time, the short filter in front of a scan",
+        sizes: &[BATCH, DIM, SEQLEN, ('W', "width"), ('V', "width - 1"), SEQUENCES, BOUNDS],
+        limit: Limit {
+            names: "batch x dim x max(seqlen, sequences)",
+            bytes: 9,
+            what: "nine sums of a channel for each group of slices, of which there are three for each step at most",
+        },
+        ..SCAN
+    };
     /// The arguments of a causal convolution; see the [module](self) for shapes and types.
-    #[derive(Debug, Clone, Copy)]
-    pub struct Args<'a> {
+    Args;
+    required {
         /// Input, (B, D, L).
-        pub x: View<'a>,
+        x: timed = activation(&["BDL"]),
         /// Filters, (D, W); the last tap is the present.
-        pub weight: View<'a>,
+        weight: plain = parameter(&["DW"]),
+    }
+    optional {
         /// Added to the sum, (D,).
-        pub bias: Option<View<'a>>,
-        /// What follows the sum.
-        pub activation: Activation,
+        bias: plain = parameter(&["D"]),
         /// Inputs before the first step, (B, D, W-1).
-        pub initial_states: Option<View<'a>>,
+        initial_states: state = state(STATE).alias(&["initial_state"]),
+    }
+    sequences {
         /// How the time axis divides into sequences.
-        pub sequences: Sequences<'a>,
+        sequences,
+    }
+    options {
+        /// What follows the sum.
+        activation: Activation = ACTIVATION,
         /// Whether to convolve from the last step to the first.
-        pub reverse: bool,
+        reverse: bool = REVERSE,
     }
-}
-
-impl<'a> Args<'a> {
-    /// The two required arguments, and no option: `Args::new(x, weight).bias(bias)`.
-    pub fn new(x: View<'a>, weight: View<'a>) -> Self {
-        Args {
-            x,
-            weight,
-            bias: None,
-            activation: Activation::None,
-            initial_states: None,
-            sequences: Sequences::Whole,
-            reverse: false,
-        }
-    }
-}
-
-builder! {
-    /// What a forward pass writes; what is `None` is not computed.
-    #[derive(Debug, Default)]
-    pub struct Outputs<'a> {
+    results {
         /// Output, (B, D, L).
-        pub y: Option<ViewMut<'a>>,
+        y: timed = like("x", &["BDL"]).alias(&["out"]),
         /// The last inputs, shaped as the initial states.
-        pub final_states: Option<ViewMut<'a>>,
+        final_states: state = state_beside("x", STATE).alias(&["final_state"]).dtype(ResultType::Of("x")),
     }
-}
-
-builder! {
-    /// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
-    #[derive(Debug, Default, Clone, Copy)]
-    pub struct Cotangents<'a> {
-        /// By `y`, (B, D, L).
-        pub y: Option<View<'a>>,
-        /// By `final_states`.
-        pub final_states: Option<View<'a>>,
-    }
-}
-
-builder! {
-    /// What a backward pass writes (it overwrites); what is `None` is not computed. Each has the shape of its argument.
-    #[derive(Debug, Default)]
-    pub struct Gradients<'a> {
-        /// By `x`.
-        pub x: Option<ViewMut<'a>>,
-        /// By `weight`.
-        pub weight: Option<ViewMut<'a>>,
-        /// By `bias`.
-        pub bias: Option<ViewMut<'a>>,
-        /// By `initial_states`.
-        pub initial_states: Option<ViewMut<'a>>,
+    backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Without it the gradients of few filters are slower on CUDA.
-        pub workspace: Option<ViewMut<'a>>,
     }
+    kernels { cpu, cuda }
 }
 
 /// The shape of `final_states`: that of the initial states where there are some.
@@ -157,7 +133,7 @@ builder! {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn final_states_shape(args: &Args<'_>) -> Result<Shape> {
-    Ok(Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?.state_shape)
+    Ok(states(args)?.0)
 }
 
 /// Number of `f32` elements that `Gradients::workspace` must have if it is given; none on the CPU.
@@ -165,7 +141,7 @@ pub fn final_states_shape(args: &Args<'_>) -> Result<Shape> {
 /// # Errors
 /// Those of [`backward`] that concern the arguments.
 pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
-    Ok(Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?.backward_workspace_len(exec))
+    prepare(exec, args)?.backward_workspace_len(false)
 }
 
 /// Computes `y` and the final states: whichever are asked for.
@@ -173,20 +149,7 @@ pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    let mut checker = Checker::new(OP, exec.device());
-    let state = out.final_states.as_ref().map(|s| s.shape());
-    let problem = Problem::new(args, &mut checker, state.as_slice())?;
-    checker.write_if("y", &out.y, Kind::Real, &args.x.shape())?;
-    checker.write_if("final_states", &out.final_states, Kind::Real, &problem.state_shape)?;
-    checker.finish()?;
-    let targets = Targets::new(&problem, out);
-    match exec.stream() {
-        Some(stream) => cuda::forward(stream, &problem, &targets),
-        None => {
-            cpu::forward(exec, &problem, &targets);
-            Ok(())
-        }
-    }
+    forward_once(exec, args, out)
 }
 
 /// Computes the gradients that are asked for.
@@ -194,23 +157,7 @@ pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()
 /// # Errors
 /// As [`forward`]; also a gradient of an argument that was not given.
 pub fn backward(exec: &Exec, args: &Args<'_>, cotangents: &Cotangents<'_>, grads: &mut Gradients<'_>) -> Result<()> {
-    let mut checker = Checker::new(OP, exec.device());
-    let states = [cotangents.final_states.map(|s| s.shape()), grads.initial_states.as_ref().map(|s| s.shape())];
-    let problem = Problem::new(args, &mut checker, &states.into_iter().flatten().collect::<Vec<_>>())?;
-    let (views, state) = (args.views(), problem.state_shape);
-    checker.read_if("grad of y", &cotangents.y, Kind::Real, &args.x.shape())?;
-    checker.read_if("grad of final_states", &cotangents.final_states, Kind::Real, &state)?;
-    checker.gradients(&SIGNATURE, &views, (Kind::Real, &state), &grads.by_position())?;
-    checker.workspace(&grads.workspace, problem.backward_workspace_len(exec))?;
-    checker.finish()?;
-    let (sources, targets) = (Sources::new(&problem, cotangents), GradientTargets::new(&problem, grads));
-    match exec.stream() {
-        Some(stream) => cuda::backward(stream, &problem, &sources, &targets),
-        None => {
-            cpu::backward(exec, &problem, &sources, &targets);
-            Ok(())
-        }
-    }
+    backward_once(exec, args, None, cotangents, grads)
 }
 
 /// Refuses widths that there are no kernels for.

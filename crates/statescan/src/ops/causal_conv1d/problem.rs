@@ -1,11 +1,10 @@
 //! A checked call in normal form.
 
-use super::signature::SIGNATURE;
-use super::{Activation, Args, OP, check_width, cuda};
+use super::{Activation, Args, OP, SIGNATURE, check_width};
 use crate::error::Result;
-use crate::exec::Exec;
 use crate::ops::check::Checker;
-use crate::ops::normal::Normal;
+use crate::ops::normal::{Axes, Normal};
+use crate::ops::prepared::States;
 use crate::ops::sequences::{Extent, Segment, Segments, Sequences};
 use crate::tensor::{Device, Shape, View};
 
@@ -19,7 +18,7 @@ pub(crate) struct Padding {
 
 /// A checked call in normal form: time runs forwards, states have a sequence axis, padding is set apart.
 #[derive(Debug)]
-pub(crate) struct Problem<'a> {
+pub struct Problem<'a> {
     pub batch: usize,
     pub dim: usize,
     pub seqlen: usize,
@@ -41,26 +40,19 @@ pub(crate) struct Problem<'a> {
     pub reverse: bool,
 }
 
-impl<'a> Args<'a> {
-    /// The arguments by position; how time divides is looked at apart from them.
-    pub(super) fn views(&self) -> [Option<&View<'a>>; 4] {
-        [Some(&self.x), Some(&self.weight), self.bias.as_ref(), self.initial_states.as_ref()]
-    }
-}
-
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
-    pub(super) fn new<'c>(args: &'c Args<'a>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
-        let views = args.views();
+    pub(super) fn new(args: &Args<'a>, device: Device, states: States) -> Result<Self> {
+        let (checker, views) = (Checker::new(OP, device), args.views());
         let sizes = checker.bind(&SIGNATURE, &views)?;
         let [batch, dim, seqlen, width] = ['B', 'D', 'L', 'W'].map(|letter| sizes.get(letter));
         check_width(OP, width)?;
         let extent = Extent { batch, seqlen, others: &[dim], names: SIGNATURE.limit.names, state_rank: 2 };
-        let states = args.initial_states.iter().map(|s| s.shape()).chain(states.iter().copied());
-        let mut segments = Segments::resolve(OP, checker.device(), &args.sequences, extent, states)?;
+        let states = args.initial_states.iter().map(|s| s.shape()).chain(states.into_iter().flatten());
+        let mut segments = Segments::resolve(OP, device, &args.sequences, extent, states)?;
         let mut padding = match &args.sequences {
             // what lies on another device is read by its kernels only
-            Sequences::SeqIdx(index) if checker.device() == Device::Cpu => set_padding_apart(&mut segments, batch, index),
+            Sequences::SeqIdx(index) if device == Device::Cpu => set_padding_apart(&mut segments, batch, index),
             _ => Vec::new(),
         };
         if args.reverse {
@@ -90,9 +82,24 @@ impl<'a> Problem<'a> {
         })
     }
 
-    /// Elements of scratch memory that a backward pass wants.
-    pub(super) fn backward_workspace_len(&self, exec: &Exec) -> usize {
-        exec.stream().map_or(0, |stream| cuda::backward_workspace_len(stream, self))
+    /// The name under which errors are reported.
+    pub(super) fn op(&self) -> &'static str {
+        OP
+    }
+
+    /// Nothing is saved: sums are made again.
+    pub(super) fn saved_len(&self) -> usize {
+        0
+    }
+
+    /// A tensor over time in normal form.
+    pub(super) fn timed<V: Axes>(&self, view: V) -> V {
+        self.normal.timed(view, 2)
+    }
+
+    /// A state in normal form.
+    pub(super) fn state<V: Axes>(&self, view: V) -> V {
+        self.normal.state(view)
     }
 }
 

@@ -1,9 +1,9 @@
 //! The causal convolution in plain `f64` loops: the oracle that every kernel is tested against.
 
-use super::{Args, Cotangents, OP, Problem};
+use super::{Args, Cotangents, Problem};
 use crate::error::Result;
-use crate::ops::check::Checker;
 use crate::ops::oracle::{silu, sum};
+use crate::ops::prepared::{NO_STATES, States};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 
@@ -67,7 +67,7 @@ fn channels<'p, 'a>(p: &'p Problem<'a>) -> impl Iterator<Item = Channel<'p, 'a>>
 /// # Errors
 /// As [`super::forward`].
 pub fn forward(args: &Args<'_>) -> Result<Forward> {
-    run(args, &[])
+    run(args, NO_STATES)
 }
 
 /// As [`forward`], with final states of this shape: without initial states it decides between the two forms that states have with
@@ -76,11 +76,11 @@ pub fn forward(args: &Args<'_>) -> Result<Forward> {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward_with_state_shape(args: &Args<'_>, states: &[usize]) -> Result<Forward> {
-    run(args, &[Shape::new(states)?])
+    run(args, [Some(Shape::new(states)?), None])
 }
 
-fn run(args: &Args<'_>, shapes: &[Shape]) -> Result<Forward> {
-    let p = Problem::new(args, &mut Checker::new(OP, Device::Cpu), shapes)?;
+fn run(args: &Args<'_>, shapes: States) -> Result<Forward> {
+    let p = Problem::new(args, Device::Cpu, shapes)?;
     let (mut y, mut last) = (Dense::zeros(&args.x.shape())?, Dense::zeros(&p.normal.state_shape(p.state_shape))?);
     for channel in channels(&p) {
         let (segment, d, u) = (channel.segment, channel.d, channel.inputs());
@@ -102,8 +102,8 @@ fn run(args: &Args<'_>, shapes: &[Shape]) -> Result<Forward> {
 /// # Errors
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
-    let shapes: Vec<_> = cotangents.final_states.iter().map(|s| s.shape()).collect();
-    let p = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &shapes)?;
+    let shapes = [cotangents.final_states.map(|s| s.shape()), None];
+    let p = Problem::new(args, Device::Cpu, shapes)?;
     let mut out = Backward {
         x: Dense::zeros(&args.x.shape())?,
         weight: Dense::zeros(&[p.dim, p.width])?,

@@ -34,87 +34,74 @@
 
 mod cpu;
 mod cuda;
-pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
-mod signature;
 mod summary;
-mod targets;
 
-use super::check::{Checker, Kind};
 use crate::error::Result;
 use crate::exec::Exec;
-use crate::ops::builder::builder;
-use crate::tensor::{Shape, View, ViewMut};
+use crate::ops::signature::*;
+use crate::ops::table::operation;
+use crate::tensor::{Shape, View};
 use problem::Problem;
-pub use signature::SIGNATURE;
 pub use summary::{summary, summary_workspace_len};
-use targets::{GradientTargets, Sources, Targets};
 
 const OP: &str = SIGNATURE.name;
 
-builder! {
+const TIMED: &[&str] = &["L", "DL", "BDL", "BEDL", "BEFDL"];
+const STATE: &[&str] = &["", "D", "BD", "BED", "BEFD"];
+const EITHER: Complex = Complex::As(&["a", "b"]);
+const STATES: Output = state_beside("b", STATE).dtype(ResultType::CarriedByBoth("a", "b")).complex(EITHER);
+const DECAY: Output = STATES.field("decay", "grad of decay").constant();
+
+operation! {
+    /// A linear scan as data.
+    pub SIGNATURE = Signature {
+        name: "linear_scan",
+        about: "h[t] = a[t] h[t-1] + b[t]: the primitive under S5, LRU, RG-LRU and HGRN",
+        sizes: &[BATCH, DIM, SEQLEN, ('E', "axis 2"), ('F', "axis 3")],
+        leaders: &[1],
+        saved: Saved::Result(0),
+        decay: Some(&DECAY),
+        limit: Limit { names: "rows x seqlen", bytes: 5, what: "states of all steps, or of 128 channels before each tile" },
+        ..SCAN
+    };
     /// The arguments of a linear scan; see the [module](self) for shapes and types.
-    #[derive(Debug, Clone, Copy)]
-    pub struct Args<'a> {
+    Args;
+    required {
         /// Decay, (.., L).
-        pub a: View<'a>,
+        a: timed = activation(TIMED).alias(&["A"]).complex(Complex::Always),
         /// Input, (.., L).
-        pub b: View<'a>,
+        b: timed = activation(TIMED).alias(&["B"]).complex(Complex::Always),
+    }
+    optional {
         /// State before the first step, (..).
-        pub initial_state: Option<View<'a>>,
+        initial_state: state = state(STATE).complex(EITHER),
+    }
+    options {
         /// Whether to scan from the last step to the first.
-        pub reverse: bool,
+        reverse: bool = REVERSE,
     }
-}
-
-impl<'a> Args<'a> {
-    /// The required arguments, and no option.
-    pub fn new(a: View<'a>, b: View<'a>) -> Self {
-        Args { a, b, initial_state: None, reverse: false }
-    }
-}
-
-builder! {
-    /// What a forward pass writes; what is `None` is not computed.
-    #[derive(Debug, Default)]
-    pub struct Outputs<'a> {
+    results {
         /// States, (.., L).
-        pub h: Option<ViewMut<'a>>,
+        h: timed = like("b", TIMED).alias(&["y", "out"]).dtype(ResultType::Promoted("a", "b")).complex(EITHER),
         /// State after the last step, (..).
-        pub final_state: Option<ViewMut<'a>>,
+        final_state: state = STATES.alias(&["last_state"]),
+    }
+    totals {
         /// Product of all `a`, (..); 1 for no steps.
-        pub decay: Option<ViewMut<'a>>,
+        decay: state = DECAY,
+    }
+    again { states: timed, }
+    workspace {
         /// Scratch memory: dense, f32, of [`workspace_len`] elements. Without it long rows of few channels are slower on CUDA.
-        pub workspace: Option<ViewMut<'a>>,
+        workspace,
     }
-}
-
-builder! {
-    /// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
-    #[derive(Debug, Default, Clone, Copy)]
-    pub struct Cotangents<'a> {
-        /// By `h`, (.., L).
-        pub h: Option<View<'a>>,
-        /// By `final_state`, (..).
-        pub final_state: Option<View<'a>>,
-    }
-}
-
-builder! {
-    /// What a backward pass writes (it overwrites); what is `None` is not computed. A complex argument has a complex gradient (conjugate
-    /// cotangents, as PyTorch's), a real one a real gradient.
-    #[derive(Debug, Default)]
-    pub struct Gradients<'a> {
-        /// By `a`, (.., L).
-        pub a: Option<ViewMut<'a>>,
-        /// By `b`, (.., L).
-        pub b: Option<ViewMut<'a>>,
-        /// By `initial_state`, (..), whether it was given or left at zero; real for a real initial state.
-        pub initial_state: Option<ViewMut<'a>>,
+    backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. CUDA needs it for the gradient by `a` where `h` is not given.
-        pub workspace: Option<ViewMut<'a>>,
     }
+    summary { summary }
+    kernels { cpu, cuda }
 }
 
 /// Computes the states, the final state and the total decay: whichever are asked for.
@@ -122,24 +109,7 @@ builder! {
 /// # Errors
 /// Any argument of a wrong shape, type or device, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    let mut checker = Checker::new(OP, exec.device());
-    let problem = Problem::new(args, &mut checker, &[])?;
-    let kind = Kind::exactly(problem.complex);
-    checker.write_if("h", &out.h, kind, &args.b.shape())?;
-    checker.write_if("final_state", &out.final_state, kind, &problem.state_shape)?;
-    checker.write_if("decay", &out.decay, kind, &problem.state_shape)?;
-    if out.workspace.is_some() {
-        checker.workspace(&out.workspace, problem.workspace_len(exec))?;
-    }
-    checker.finish()?;
-    let targets = Targets::new(&problem, out);
-    match exec.stream() {
-        Some(stream) => cuda::forward(stream, &problem, &targets),
-        None => {
-            cpu::forward(exec, &problem, &targets);
-            Ok(())
-        }
-    }
+    forward_once(exec, args, out)
 }
 
 /// Computes the gradients that are asked for. `h` is the output of a forward pass with the same arguments; without it the states are
@@ -154,25 +124,7 @@ pub fn backward(
     cotangents: &Cotangents<'_>,
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
-    let mut checker = Checker::new(OP, exec.device());
-    let problem = Problem::new(args, &mut checker, &[])?;
-    let (views, state) = (args.views(), problem.state_shape);
-    let kind = Kind::float(problem.complex);
-    checker.read_if("h", &h, Kind::exactly(problem.complex), &args.b.shape())?;
-    checker.read_if("grad of h", &cotangents.h, kind, &args.b.shape())?;
-    checker.read_if("grad of final_state", &cotangents.final_state, kind, &state)?;
-    let initial = args.initial_state.map_or(problem.complex, |v| v.dtype().is_complex());
-    checker.gradients(&SIGNATURE, &views, (Kind::exactly(initial), &state), &[&grads.a, &grads.b, &grads.initial_state])?;
-    checker.workspace(&grads.workspace, problem.backward_workspace_len(exec, h.is_some()))?;
-    checker.finish()?;
-    let (sources, targets) = (Sources::new(&problem, h, cotangents), GradientTargets::new(&problem, grads));
-    match exec.stream() {
-        Some(stream) => cuda::backward(stream, &problem, &sources, &targets),
-        None => {
-            cpu::backward(exec, &problem, &sources, &targets);
-            Ok(())
-        }
-    }
+    backward_once(exec, args, h, cotangents, grads)
 }
 
 /// The shape of `final_state` and `decay`.
@@ -180,7 +132,7 @@ pub fn backward(
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
-    Ok(Problem::new(args, &mut Checker::new(OP, args.b.device()), &[])?.state_shape)
+    Ok(states(args)?.0)
 }
 
 /// Number of `f32` elements that `Outputs::workspace` must have if it is given; none on the CPU, and none for short rows.
@@ -189,10 +141,7 @@ pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
 /// Those of [`forward`] that concern the arguments, unless none is needed whatever they are.
 pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
     let short = args.b.shape().last().is_some_and(|&seqlen| seqlen <= cuda::LONGEST_WHOLE);
-    if short || exec.stream().is_none() {
-        return Ok(0);
-    }
-    Ok(Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?.workspace_len(exec))
+    if short || exec.stream().is_none() { Ok(0) } else { prepare(exec, args)?.workspace_len() }
 }
 
 /// Number of `f32` elements that `Gradients::workspace` must have if it is given; none on the CPU. Where `h` is not given, they have room
@@ -201,5 +150,5 @@ pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Those of [`backward`] that concern the arguments.
 pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>, h_is_given: bool) -> Result<usize> {
-    Ok(Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?.backward_workspace_len(exec, h_is_given))
+    prepare(exec, args)?.backward_workspace_len(h_is_given)
 }

@@ -1,16 +1,15 @@
 //! A checked call in normal form.
 
-use super::signature::SIGNATURE;
-use super::{Args, OP, cuda};
+use super::{Args, OP, SIGNATURE};
 use crate::error::{Error, Result};
-use crate::exec::Exec;
 use crate::ops::check::{Checker, limit_sizes};
 use crate::ops::normal::Axes;
-use crate::tensor::{Shape, View};
+use crate::ops::prepared::States;
+use crate::tensor::{Device, Shape, View};
 
 /// At least one leading axis, time runs forwards.
 #[derive(Debug)]
-pub(crate) struct Problem<'a> {
+pub struct Problem<'a> {
     pub a: View<'a>,
     pub b: View<'a>,
     /// Without the time axis.
@@ -25,17 +24,10 @@ pub(crate) struct Problem<'a> {
     bare: bool,
 }
 
-impl<'a> Args<'a> {
-    /// The arguments by position.
-    pub(super) fn views(&self) -> [Option<&View<'a>>; 3] {
-        [Some(&self.a), Some(&self.b), self.initial_state.as_ref()]
-    }
-}
-
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. States have the shape that `b` says, whatever others of the call there are.
-    pub(super) fn new<'c>(args: &'c Args<'a>, checker: &mut Checker<'c>, _states: &[Shape]) -> Result<Self> {
-        let (views, shape) = (args.views(), args.b.shape());
+    pub(super) fn new(args: &Args<'a>, device: Device, _states: States) -> Result<Self> {
+        let (checker, views, shape) = (Checker::new(OP, device), args.views(), args.b.shape());
         if args.a.rank() != args.b.rank() {
             return Err(Error::Rank { op: OP, argument: "a", expected: "the shape of b".into(), got: args.a.shape() });
         }
@@ -62,14 +54,14 @@ impl<'a> Problem<'a> {
         Ok(problem)
     }
 
-    /// Elements of scratch memory that a forward pass wants.
-    pub(super) fn workspace_len(&self, exec: &Exec) -> usize {
-        exec.stream().map_or(0, |stream| cuda::workspace_len(stream, self))
+    /// The name under which errors are reported.
+    pub(super) fn op(&self) -> &'static str {
+        OP
     }
 
-    /// Elements of scratch memory that a backward pass wants.
-    pub(super) fn backward_workspace_len(&self, exec: &Exec, h_is_given: bool) -> usize {
-        exec.stream().map_or(0, |stream| cuda::backward_workspace_len(stream, self, h_is_given))
+    /// Nothing is saved but `h`.
+    pub(super) fn saved_len(&self) -> usize {
+        0
     }
 
     /// Sizes of the leading axes.

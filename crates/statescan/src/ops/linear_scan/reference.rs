@@ -1,9 +1,9 @@
 //! The linear scan in plain `f64` loops, complex where `a` or `b` is: the oracle that every kernel is tested against.
 
-use super::{Args, Cotangents, OP, Problem};
+use super::{Args, Cotangents, Problem};
 use crate::error::Result;
-use crate::ops::check::Checker;
 use crate::ops::oracle::Scalar;
+use crate::ops::prepared::NO_STATES;
 use crate::tensor::{Dense, Device, View};
 use num_complex::Complex64;
 
@@ -83,7 +83,7 @@ fn place<S: Scalar>(problem: &Problem<'_>, out: &mut Dense, row: usize, t: usize
 /// # Errors
 /// As [`super::forward`].
 pub fn forward(args: &Args<'_>) -> Result<Forward> {
-    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &[])?;
+    let problem = Problem::new(args, Device::Cpu, NO_STATES)?;
     let (shape, state) = (args.b.shape(), problem.state_shape);
     let mut out = Forward { h: Dense::zeroed(shape), final_state: Dense::zeroed(state), decay: Dense::zeroed(state) };
     match problem.complex {
@@ -111,7 +111,7 @@ fn scan_forward<S: Scalar>(problem: &Problem<'_>, out: &mut Forward) {
 /// # Errors
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
-    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &[])?;
+    let problem = Problem::new(args, Device::Cpu, NO_STATES)?;
     let (shape, state) = (args.b.shape(), problem.state_shape);
     let mut out = Backward { a: Dense::zeroed(shape), b: Dense::zeroed(shape), initial_state: Dense::zeroed(state) };
     match problem.complex {

@@ -1,13 +1,12 @@
 //! A checked call in normal form.
 
-use super::signature::SIGNATURE;
-use super::{Args, OP, Options, cpu, cuda};
+use super::{Args, OP, Options, SIGNATURE, cpu, cuda};
 use crate::error::Result;
-use crate::exec::Exec;
 use crate::ops::check::{Checker, check_groups, check_interval, limit_states};
 use crate::ops::normal::{Axes, Normal};
+use crate::ops::prepared::States;
 use crate::ops::sequences::{Extent, Segments, Sequences};
-use crate::tensor::{DType, Device, Shape, View};
+use crate::tensor::{Device, Shape, View};
 
 /// An input or output map in its normal form.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,9 +18,9 @@ pub(crate) enum Projection<V> {
 }
 
 impl<V: Axes> Projection<V> {
-    /// A map as a caller has it, of so many axes.
-    pub(super) fn new(view: V, rank: usize, normal: Normal) -> Self {
-        match rank {
+    /// A map as a caller has it.
+    fn new(view: V, normal: Normal) -> Self {
+        match view.rank() {
             2 => Projection::Constant(view),
             3 => Projection::Varying(normal.timed(view.expand(1, 1), 3)),
             _ => Projection::Varying(normal.timed(view, 3)),
@@ -31,7 +30,7 @@ impl<V: Axes> Projection<V> {
 
 /// Time runs forwards, maps have a group axis, states have a sequence axis.
 #[derive(Debug)]
-pub(crate) struct Problem<'a> {
+pub struct Problem<'a> {
     pub batch: usize,
     pub dim: usize,
     pub seqlen: usize,
@@ -58,19 +57,10 @@ pub(crate) struct Problem<'a> {
     pub options: Options,
 }
 
-impl<'a> Args<'a> {
-    /// The arguments by position; how time divides is looked at apart from them.
-    pub(super) fn views(&self) -> [Option<&View<'a>>; 10] {
-        let Args { x, dt, a, b, c, d, z, dt_bias, dt_a, initial_state, .. } = self;
-        let [d, z, dt_bias, dt_a, initial_state] = [d, z, dt_bias, dt_a, initial_state].map(Option::as_ref);
-        [Some(x), Some(dt), Some(a), Some(b), Some(c), d, z, dt_bias, dt_a, initial_state]
-    }
-}
-
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
-    pub(super) fn new<'c>(args: &'c Args<'a>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
-        let views = args.views();
+    pub(super) fn new(args: &Args<'a>, device: Device, states: States) -> Result<Self> {
+        let (checker, views) = (Checker::new(OP, device), args.views());
         let sizes = checker.bind(&SIGNATURE, &views)?;
         let [batch, dim, seqlen, dstate] = ['B', 'D', 'L', 'N'].map(|letter| sizes.get(letter));
         let mut groups = 1;
@@ -83,8 +73,8 @@ impl<'a> Problem<'a> {
         // without channels there may be any number of groups
         let others = &[dim.max(groups), dstate];
         let extent = Extent { batch, seqlen, others, names: SIGNATURE.limit.names, state_rank: 2 };
-        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.iter().copied());
-        let segments = Segments::resolve(OP, checker.device(), &args.sequences, extent, states)?;
+        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.into_iter().flatten());
+        let segments = Segments::resolve(OP, device, &args.sequences, extent, states)?;
         let state_shape = segments.state_shape(&[dim, dstate]);
         checker.bind_state(&SIGNATURE, &views, &state_shape)?;
         let normal = Normal::new(args.reverse, &segments);
@@ -99,8 +89,8 @@ impl<'a> Problem<'a> {
             x: timed(args.x),
             dt: timed(args.dt),
             a: args.a,
-            b: Projection::new(args.b, args.b.rank(), normal),
-            c: Projection::new(args.c, args.c.rank(), normal),
+            b: Projection::new(args.b, normal),
+            c: Projection::new(args.c, normal),
             d: args.d,
             z: args.z.map(timed),
             dt_bias: args.dt_bias,
@@ -119,26 +109,31 @@ impl<'a> Problem<'a> {
         if self.complex { 2 } else { 1 }
     }
 
+    /// The name under which errors are reported.
+    pub(super) fn op(&self) -> &'static str {
+        OP
+    }
+
     /// Elements of the saved states; how they lie depends on the device.
-    pub(super) fn checkpoints_len(&self) -> usize {
+    pub(super) fn saved_len(&self) -> usize {
         match self.x.device() {
             Device::Cpu => cpu::Checkpoints::new(self).len,
             Device::Cuda(_) => cuda::checkpoints_len(self),
         }
     }
 
-    /// Elements of scratch memory that a forward pass wants.
-    pub(super) fn workspace_len(&self, exec: &Exec) -> usize {
-        exec.stream().map_or(0, |stream| cuda::workspace_len(stream, self))
+    /// A tensor over time in normal form.
+    pub(super) fn timed<V: Axes>(&self, view: V) -> V {
+        self.normal.timed(view, 2)
     }
 
-    /// Elements of scratch memory that a backward pass needs, with or without room for saved states.
-    pub(super) fn backward_workspace_len(&self, exec: &Exec, saves: bool) -> Result<usize> {
-        exec.stream().map_or(Ok(0), |stream| cuda::backward_workspace_len(stream, self, saves))
+    /// A map in normal form.
+    pub(super) fn map<V: Axes>(&self, view: V) -> Projection<V> {
+        Projection::new(view, self.normal)
     }
 
-    /// The type of carried values (its components).
-    pub(super) fn real_dtype(&self) -> DType {
-        if self.double { DType::F64 } else { DType::F32 }
+    /// A state in normal form.
+    pub(super) fn state<V: Axes>(&self, view: V) -> V {
+        self.normal.state(view)
     }
 }

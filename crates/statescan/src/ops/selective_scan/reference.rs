@@ -3,10 +3,10 @@
 //! States and what makes them are real where `A` is, and complex where that is; x, dt and gates are real. The output of a real problem is `C h` where a
 //! complex one has `2 Re(C h)`.
 
-use super::{Args, Cotangents, OP, Problem, Projection};
+use super::{Args, Cotangents, Problem, Projection};
 use crate::error::Result;
-use crate::ops::check::Checker;
 use crate::ops::oracle::{Scalar, read, silu, step_size, sum};
+use crate::ops::prepared::{NO_STATES, States};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 use core::marker::PhantomData;
@@ -151,7 +151,7 @@ fn channels<'p, 'a, S>(p: &'p Problem<'a>) -> impl Iterator<Item = Channel<'p, '
 /// # Errors
 /// As [`super::forward`].
 pub fn forward(args: &Args<'_>) -> Result<Forward> {
-    run(args, &[])
+    run(args, NO_STATES)
 }
 
 /// As [`forward`], with a final state of this shape: without an initial state it decides between the two forms that states have with
@@ -160,11 +160,11 @@ pub fn forward(args: &Args<'_>) -> Result<Forward> {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forward> {
-    run(args, &[Shape::new(state)?])
+    run(args, [Some(Shape::new(state)?), None])
 }
 
-fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
-    let p = Problem::new(args, &mut Checker::new(OP, Device::Cpu), states)?;
+fn run(args: &Args<'_>, states: States) -> Result<Forward> {
+    let p = Problem::new(args, Device::Cpu, states)?;
     let mut y = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let (shape, normal) = (p.state_shape, p.normal.state_shape(p.state_shape));
     let mut last = Dense::zeros(&normal)?;
@@ -195,8 +195,8 @@ fn channel_forward<S: Scalar>(channel: &Channel<'_, '_, S>, y: &mut Dense, last:
 /// # Errors
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
-    let states: Vec<_> = cotangents.final_state.iter().map(|s| s.shape()).collect();
-    let p = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &states)?;
+    let states = [cotangents.final_state.map(|s| s.shape()), None];
+    let p = Problem::new(args, Device::Cpu, states)?;
     let bdl = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let map = |m: &Projection<View<'_>>| match m {
         Projection::Constant(v) | Projection::Varying(v) => Dense::zeroed(v.shape()),

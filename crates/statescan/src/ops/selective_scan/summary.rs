@@ -4,11 +4,12 @@
 //! not decay gives `T`, from 0, and from 1 whether the state gets through at all; a scan of one step makes the decay of both. Of the
 //! bilinear rule it is what becomes of ones without an input.
 
-use super::{Args, OP, Outputs, Problem, forward};
+use super::{Args, OP, Outputs, Problem, SIGNATURE, forward};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
+use crate::ops::prepared::NO_STATES;
 use crate::ops::summary::{Scratch, Summary};
 use crate::tensor::{Shape, ViewMut};
 
@@ -17,12 +18,11 @@ use crate::tensor::{Shape, ViewMut};
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn summary_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
-    let problem = Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?;
-    Ok(workspace_len(exec, &problem))
+    workspace_len(exec, &Problem::new(args, exec.device(), NO_STATES)?)
 }
 
-fn workspace_len(exec: &Exec, problem: &Problem<'_>) -> usize {
-    problem.workspace_len(exec).max(decay_workspace_len(exec, &problem.state_shape))
+fn workspace_len(exec: &Exec, problem: &Problem<'_>) -> Result<usize> {
+    Ok(problem.workspace_len(exec)?.max(decay_workspace_len(exec, &problem.state_shape)))
 }
 
 /// The final state of the slice from zero, and its total decay: whichever are asked for. Of the initial state the shape counts only.
@@ -30,15 +30,15 @@ fn workspace_len(exec: &Exec, problem: &Problem<'_>) -> usize {
 /// # Errors
 /// As [`forward`].
 pub fn summary(exec: &Exec, args: &Args<'_>, out: &mut Summary<'_>) -> Result<()> {
-    let mut checker = Checker::new(OP, exec.device());
     let states = [&out.state, &out.decay].map(|view| view.as_ref().map(|view| view.shape()));
-    let problem = Problem::new(args, &mut checker, &states.into_iter().flatten().collect::<Vec<_>>())?;
+    let (problem, views) = (Problem::new(args, exec.device(), states)?, args.views());
+    let mut checker = Checker::of(OP, exec.device(), &SIGNATURE, &views);
     let (state, kind) = (problem.state_shape, Kind::exactly(problem.complex));
     checker.write_if("state", &out.state, kind, &state)?;
     checker.write_if("decay", &out.decay, kind, &state)?;
-    checker.needed_workspace(&out.workspace, workspace_len(exec, &problem))?;
+    checker.needed_workspace(&out.workspace, workspace_len(exec, &problem)?)?;
     checker.finish()?;
-    let (len, double) = (problem.workspace_len(exec), problem.double);
+    let (len, double) = (problem.workspace_len(exec)?, problem.double);
     let args = Args { initial_state: None, ..*args };
     if let Some(target) = &mut out.state {
         let workspace = out.workspace.as_mut().filter(|_| len > 0).map(|view| view.reborrow().slice(0, 0..len));

@@ -1,12 +1,13 @@
 //! A checked call in normal form.
 
-use super::{Args, Head};
-use crate::error::Result;
+use super::{Args, TABLE, cpu, cuda};
+use crate::error::{Error, Result};
 use crate::ops::check::Checker;
 use crate::ops::discretization::Discretization;
-use crate::ops::normal::Normal;
+use crate::ops::normal::{Axes, Normal};
+use crate::ops::prepared::States;
 use crate::ops::sequences::{Extent, Segments, Sequences};
-use crate::tensor::{DType, Shape, View};
+use crate::tensor::{Device, Shape, View};
 
 /// Step sizes.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +40,7 @@ impl<'a> Step<'a> {
 
 /// A checked call: time runs forwards, `a` has one axis, states have a sequence axis.
 #[derive(Debug)]
-pub(crate) struct Problem<'a> {
+pub struct Problem<'a> {
     pub batch: usize,
     pub dim: usize,
     pub dstate: usize,
@@ -69,30 +70,21 @@ pub(crate) struct Problem<'a> {
     pub d: Option<View<'a>>,
 }
 
-impl<'a> Args<'a> {
-    /// The arguments by position; how time divides is looked at apart from them.
-    pub(super) fn views(&self) -> [Option<&View<'a>>; 8] {
-        let Args { u, delta, a, b, c, delta_a, initial_state, head, .. } = self;
-        let (delta_a, initial_state) = (delta_a.as_ref(), initial_state.as_ref());
-        let [u, delta, a, b, c] = [u, delta, a, b, c].map(Some);
-        match head {
-            Head::Complex => [u, delta, a, b, c, delta_a, initial_state, None],
-            Head::Real { d, .. } => [u, delta, a, b, c, d.as_ref(), delta_a, initial_state],
-        }
-    }
-}
-
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
-    pub(super) fn new<'c>(args: &'c Args<'a>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
-        let (signature, views) = (args.head.signature(), args.views());
-        let sizes = checker.bind(signature, &views)?;
+    pub(super) fn new(args: &Args<'a>, device: Device, states: States) -> Result<Self> {
+        let (op, views) = (args.op(), args.views());
+        if !args.real && args.d.is_some() {
+            return Err(Error::Presence { op, argument: "d", expected: "belongs to a real result: set `real`" });
+        }
+        let checker = Checker::new(op, device);
+        let sizes = checker.bind(&TABLE, &views)?;
         let [batch, dim, seqlen, dstate] = ['B', 'H', 'L', 'P'].map(|letter| sizes.get(letter));
-        let extent = Extent { batch, seqlen, others: &[dim, dstate], names: signature.limit.names, state_rank: 1 };
-        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.iter().copied());
-        let segments = Segments::resolve(signature.name, checker.device(), &args.sequences, extent, states)?;
+        let extent = Extent { batch, seqlen, others: &[dim, dstate], names: TABLE.limit.names, state_rank: 1 };
+        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.into_iter().flatten());
+        let segments = Segments::resolve(op, device, &args.sequences, extent, states)?;
         let state_shape = segments.state_shape(&[dstate]);
-        checker.bind_state(signature, &views, &state_shape)?;
+        checker.bind_state(&TABLE, &views, &state_shape)?;
         Ok(Self::normal(args, segments))
     }
 
@@ -105,7 +97,6 @@ impl<'a> Problem<'a> {
             1 => Step::Constant(view),
             _ => Step::Varying(timed(view)),
         };
-        let (real_factor, d) = args.head.parts();
         Problem {
             batch: args.u.shape()[0],
             dim: args.u.shape()[1],
@@ -125,14 +116,42 @@ impl<'a> Problem<'a> {
             state_shape,
             normal,
             discretization: args.discretization,
-            real_factor,
-            d,
+            real_factor: args.real.then_some(if args.conj_sym { 2.0 } else { 1.0 }),
+            d: args.d,
         }
     }
 
-    /// The type of carried values (its components).
-    pub(crate) fn real_dtype(&self) -> DType {
-        if self.double { DType::F64 } else { DType::F32 }
+    /// The name under which errors are reported.
+    pub(super) fn op(&self) -> &'static str {
+        if self.real_factor.is_some() { super::INNER.name } else { super::SIGNATURE.name }
+    }
+
+    /// Elements of the saved states; how they lie depends on the device.
+    pub(super) fn saved_len(&self) -> usize {
+        match self.u.device() {
+            Device::Cpu => cpu::checkpoints_len(self),
+            Device::Cuda(_) => cuda::checkpoints_len(self),
+        }
+    }
+
+    /// A tensor over time in normal form.
+    pub(super) fn timed<V: Axes>(&self, view: V) -> V {
+        self.normal.timed(view, 2)
+    }
+
+    /// Step sizes in normal form.
+    pub(super) fn step<V: Axes>(&self, view: V) -> V {
+        if view.rank() == 1 { view } else { self.timed(view) }
+    }
+
+    /// A diagonal in normal form.
+    pub(super) fn diagonal<V: Axes>(&self, view: V) -> V {
+        if view.rank() == 2 { view.index(1, 0) } else { view }
+    }
+
+    /// A state in normal form.
+    pub(super) fn state<V: Axes>(&self, view: V) -> V {
+        self.normal.state(view)
     }
 
     /// Real numbers in an element of the output.

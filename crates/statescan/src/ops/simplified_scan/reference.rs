@@ -4,8 +4,8 @@
 
 use super::{Args, Cotangents, Problem, Step};
 use crate::error::Result;
-use crate::ops::check::Checker;
 use crate::ops::oracle::{Scalar, read, sum};
+use crate::ops::prepared::{NO_STATES, States};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 use core::marker::PhantomData;
@@ -120,7 +120,7 @@ fn is_complex(p: &Problem<'_>) -> bool {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward(args: &Args<'_>) -> Result<Forward> {
-    run(args, &[])
+    run(args, NO_STATES)
 }
 
 /// As [`forward`], with a last state of this shape: without an initial state it decides between the two forms that states have with
@@ -129,11 +129,11 @@ pub fn forward(args: &Args<'_>) -> Result<Forward> {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forward> {
-    run(args, &[Shape::new(state)?])
+    run(args, [Some(Shape::new(state)?), None])
 }
 
-fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
-    let p = Problem::new(args, &mut Checker::new(args.head.op(), Device::Cpu), states)?;
+fn run(args: &Args<'_>, states: States) -> Result<Forward> {
+    let p = Problem::new(args, Device::Cpu, states)?;
     let mut y = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let (shape, normal) = (p.state_shape, p.normal.state_shape(p.state_shape));
     let mut last = Dense::zeroed(normal);
@@ -167,8 +167,8 @@ fn rows_forward<U: Scalar, S: Scalar + Mul<U, Output = S>>(p: &Problem<'_>, y: &
 /// # Errors
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
-    let states: Vec<_> = cotangents.last_state.iter().map(|s| s.shape()).collect();
-    let p = Problem::new(args, &mut Checker::new(args.head.op(), Device::Cpu), &states)?;
+    let states = [cotangents.last_state.map(|s| s.shape()), None];
+    let p = Problem::new(args, Device::Cpu, states)?;
     let (shape, normal) = (p.state_shape, p.normal.state_shape(p.state_shape));
     let of = |view: &View<'_>| Dense::zeroed(view.shape());
     let mut out = Backward {

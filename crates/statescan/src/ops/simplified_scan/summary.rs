@@ -1,9 +1,10 @@
 //! What a slice of a sequence does to the state that enters it. Its decay is that of a selective scan of one state for each channel.
 
-use super::{Args, Outputs, Problem, cuda, forward};
+use super::{Args, Outputs, Problem, TABLE, forward};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
+use crate::ops::prepared::NO_STATES;
 use crate::ops::selective_scan::{self, summary as decays};
 use crate::ops::summary::Summary;
 use crate::tensor::{Shape, View};
@@ -13,13 +14,8 @@ use crate::tensor::{Shape, View};
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn summary_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
-    let problem = Problem::new(args, &mut Checker::new(args.head.op(), exec.device()), &[])?;
-    Ok(scan_workspace_len(exec, &problem)?.max(decays::decay_workspace_len(exec, &channels(&problem.state_shape))))
-}
-
-/// Elements that the scan for the state needs.
-fn scan_workspace_len(exec: &Exec, problem: &Problem<'_>) -> Result<usize> {
-    exec.stream().map_or(Ok(0), |stream| cuda::workspace_len(stream, problem))
+    let problem = Problem::new(args, exec.device(), NO_STATES)?;
+    Ok(problem.workspace_len(exec)?.max(decays::decay_workspace_len(exec, &channels(&problem.state_shape))))
 }
 
 /// The state of a selective scan that has one number for each channel.
@@ -33,13 +29,13 @@ fn channels(state: &Shape) -> Shape {
 /// # Errors
 /// As [`forward`].
 pub fn summary(exec: &Exec, args: &Args<'_>, out: &mut Summary<'_>) -> Result<()> {
-    let mut checker = Checker::new(args.head.op(), exec.device());
     let states = [&out.state, &out.decay].map(|view| view.as_ref().map(|view| view.shape()));
-    let problem = Problem::new(args, &mut checker, &states.into_iter().flatten().collect::<Vec<_>>())?;
+    let (problem, views) = (Problem::new(args, exec.device(), states)?, args.views());
+    let mut checker = Checker::of(problem.op(), exec.device(), &TABLE, &views);
     let (state, double) = (problem.state_shape, args.u.dtype().is_double());
     checker.write_if("state", &out.state, Kind::Complex, &state)?;
     checker.write_if("decay", &out.decay, Kind::exactly(args.a.dtype().is_complex()), &state)?;
-    let len = scan_workspace_len(exec, &problem)?;
+    let len = problem.workspace_len(exec)?;
     checker.needed_workspace(&out.workspace, len.max(decays::decay_workspace_len(exec, &channels(&state))))?;
     checker.finish()?;
     if let Some(target) = &mut out.state {

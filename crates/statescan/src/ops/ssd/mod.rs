@@ -52,153 +52,104 @@
 
 mod cpu;
 mod cuda;
-pub(crate) mod dynamic;
+mod heads_first;
 mod problem;
 pub mod reference;
-mod signature;
 mod summary;
-mod targets;
 
-use super::check::{Checker, Kind};
-use super::sequences::Sequences;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::exec::Exec;
-use crate::ops::builder::builder;
-use crate::tensor::{Device, Shape, View, ViewMut};
+use crate::ops::signature::*;
+use crate::ops::table::operation;
+use crate::tensor::{Shape, View};
+pub use heads_first::HEADS_FIRST;
 use problem::Problem;
-pub use signature::{HEADS_FIRST, SIGNATURE};
 pub use summary::{summary, summary_workspace_len};
-use targets::{GradientTargets, Sources, Targets};
 
 const OP: &str = SIGNATURE.name;
 
-builder! {
+const MAPS: &[&str] = &["BLN", "BLGN"];
+const STATE: &[&str] = &["BHPN", "BSHPN"];
+const DECAY: Output = state_beside("x", &["BH", "BSH"]).field("decay", "grad of decay");
+
+operation! {
+    /// SSD as data, in the layout of models: x is (batch, seqlen, nheads, headdim).
+    pub SIGNATURE = Signature {
+        name: "ssd",
+        about: "Mamba-2's scan with one decay for each head, as matrix products of chunks",
+        sizes: &[BATCH, SEQLEN, ('H', "nheads"), ('P', "headdim"), NGROUPS, DSTATE, SEQUENCES, BOUNDS, ('Q', "chunk")],
+        free: "G",
+        saved: Saved::States { layout: "HPN", padded: None, complex: Complex::Never },
+        decay: Some(&DECAY),
+        limit: Limit {
+            names: "batch x max(seqlen, sequences) x nheads x headdim x dstate",
+            bytes: 3,
+            what: "twenty tiles of 64 steps and all columns of all heads, where batch, steps and states count 2^12",
+        },
+        ..SCAN
+    };
     /// The arguments of SSD; see the [module](self) for shapes and types.
-    #[derive(Debug, Clone, Copy)]
-    pub struct Args<'a> {
+    Args;
+    required {
         /// Input, (B, L, H, P).
-        pub x: View<'a>,
+        x: timed = activation(&["BLHP"]).alias(&["u"]),
         /// Step sizes, (B, L, H).
-        pub dt: View<'a>,
+        dt: timed = activation(&["BLH"]).alias(&["delta"]),
         /// The decay rate of each head, (H,).
-        pub a: View<'a>,
+        a: plain = parameter(&["H"]).named("A"),
         /// Input map, (B, L, G, N) or (B, L, N).
-        pub b: View<'a>,
+        b: map = activation(MAPS).named("B"),
         /// Output map, (B, L, G, N) or (B, L, N).
-        pub c: View<'a>,
+        c: map = activation(MAPS).named("C"),
+    }
+    optional {
         /// Skip, (H,) or (H, P).
-        pub d: Option<View<'a>>,
+        d: plain = parameter(&["H", "HP"]).named("D"),
         /// Gate, (B, L, H, P).
-        pub z: Option<View<'a>>,
+        z: timed = activation(&["BLHP"]),
         /// Added to `dt`, (H,).
-        pub dt_bias: Option<View<'a>>,
-        /// Whether `dt` goes through softplus after the bias.
-        pub dt_softplus: bool,
-        /// Lowest and highest step, applied last.
-        pub dt_limit: (f64, f64),
+        dt_bias: plain = parameter(&["H"]).alias(&["delta_bias"]),
         /// A step of its own for the decay, (B, L, H).
-        pub dt_a: Option<View<'a>>,
+        dt_a: timed = activation(&["BLH"]).alias(&["delta_a", "deltaA"]),
         /// State before the first step, (B, H, P, N).
-        pub initial_state: Option<View<'a>>,
+        initial_state: state = state(STATE).alias(&["initial_states"]),
+    }
+    sequences {
         /// How the time axis divides into sequences.
-        pub sequences: Sequences<'a>,
-        /// Whether to scan from the last step to the first.
-        pub reverse: bool,
-        /// A hint, at least 1: the kernels choose their own.
-        pub chunk_size: usize,
+        sequences,
+    }
+    others {
         /// Ones on and below the diagonal, zeros above, (Q, Q): checked and not used.
-        pub causal_mask: Option<View<'a>>,
+        causal_mask = hint(&["QQ"]),
     }
-}
-
-impl<'a> Args<'a> {
-    /// The five required arguments, and no option: `Args::new(x, dt, a, b, c).z(z).dt_softplus(true)`.
-    pub fn new(x: View<'a>, dt: View<'a>, a: View<'a>, b: View<'a>, c: View<'a>) -> Self {
-        Args {
-            x,
-            dt,
-            a,
-            b,
-            c,
-            d: None,
-            z: None,
-            dt_bias: None,
-            dt_softplus: false,
-            dt_limit: (f64::NEG_INFINITY, f64::INFINITY),
-            dt_a: None,
-            initial_state: None,
-            sequences: Sequences::Whole,
-            reverse: false,
-            chunk_size: 128,
-            causal_mask: None,
-        }
+    options {
+        /// Whether `dt` goes through softplus after the bias.
+        dt_softplus: bool = DT_SOFTPLUS,
+        /// Lowest and highest step, applied last.
+        dt_limit: (f64, f64) = DT_LIMIT,
+        /// A hint, at least 1: the kernels choose their own.
+        chunk_size: usize = Setting::new(Choice::Count(128)),
+        /// Whether to scan from the last step to the first.
+        reverse: bool = REVERSE,
     }
-
-    /// As [`Args::new`] for tensors whose heads come before time: x (B, H, L, P), dt (B, H, L).
-    ///
-    /// It is the same memory through permuted views, and whatever else has such a layout is permuted by the caller in the same way: `z`,
-    /// `y` and the gradients of `x` and `z` by `permute(&[0, 2, 1, 3])`, `dt_a` and the gradients of both steps by `permute(&[0, 2, 1])`, and
-    /// states of shape (B, H, N, P) by `permute(&[0, 1, 3, 2])`. Views of other ranks are left as they are, for the checks to refuse.
-    pub fn from_heads_first(x: View<'a>, dt: View<'a>, a: View<'a>, b: View<'a>, c: View<'a>) -> Self {
-        let x = if x.rank() == 4 { x.permute(&[0, 2, 1, 3]) } else { x };
-        let dt = if dt.rank() == 3 { dt.permute(&[0, 2, 1]) } else { dt };
-        Self::new(x, dt, a, b, c)
-    }
-}
-
-builder! {
-    /// What a forward pass writes; what is `None` is not computed.
-    #[derive(Debug, Default)]
-    pub struct Outputs<'a> {
-        /// Output, (B, L, H, P).
-        pub y: Option<ViewMut<'a>>,
+    results {
+        /// Output, (B, L, H, P). CUDA multiplies its cotangent as exactly as `x`, B and C ask for.
+        y: timed = like("x", &["BLHP"]).alias(&["out"]),
         /// State after the last step, shaped as the initial state.
-        pub final_state: Option<ViewMut<'a>>,
+        final_state: state = state_beside("x", STATE).alias(&["final_states", "last_state"]),
+    }
+    saved {
         /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where x is).
-        pub checkpoints: Option<ViewMut<'a>>,
+        checkpoints,
+    }
+    workspace {
         /// Scratch memory: dense, f32, of [`workspace_len`] elements. Without it long rows of few heads are slower on CUDA.
-        pub workspace: Option<ViewMut<'a>>,
+        workspace,
     }
-}
-
-builder! {
-    /// Cotangents: the gradients of a loss by the outputs. What is `None` counts as zero.
-    #[derive(Debug, Default, Clone, Copy)]
-    pub struct Cotangents<'a> {
-        /// By `y`, (B, L, H, P). CUDA multiplies it as exactly as `x`, B and C ask for.
-        pub y: Option<View<'a>>,
-        /// By `final_state`.
-        pub final_state: Option<View<'a>>,
-    }
-}
-
-builder! {
-    /// What a backward pass writes (it overwrites); what is `None` is not computed. Each has the shape of its argument.
-    #[derive(Debug, Default)]
-    pub struct Gradients<'a> {
-        /// By `x`.
-        pub x: Option<ViewMut<'a>>,
-        /// By `dt`.
-        pub dt: Option<ViewMut<'a>>,
-        /// By `a`.
-        pub a: Option<ViewMut<'a>>,
-        /// By `b`.
-        pub b: Option<ViewMut<'a>>,
-        /// By `c`.
-        pub c: Option<ViewMut<'a>>,
-        /// By `d`.
-        pub d: Option<ViewMut<'a>>,
-        /// By `z`.
-        pub z: Option<ViewMut<'a>>,
-        /// By `dt_bias`.
-        pub dt_bias: Option<ViewMut<'a>>,
-        /// By `dt_a`.
-        pub dt_a: Option<ViewMut<'a>>,
-        /// By `initial_state`.
-        pub initial_state: Option<ViewMut<'a>>,
+    backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
-        pub workspace: Option<ViewMut<'a>>,
     }
+    summary { summary }
 }
 
 /// Number of `f32` (`f64` where x is) elements that `Outputs::checkpoints` must have: none on CUDA, where states are computed again.
@@ -206,7 +157,7 @@ builder! {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
-    Ok(saved_len(&Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?))
+    Ok(states(args)?.1)
 }
 
 /// The shape of `final_state`: that of the initial state where there is one.
@@ -214,36 +165,23 @@ pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
-    Ok(Problem::new(args, &mut Checker::new(OP, args.x.device()), &[])?.state_shape)
+    Ok(states(args)?.0)
 }
 
 /// Number of `f32` elements that `Outputs::workspace` must have if it is given; none on the CPU, and none for short rows.
 ///
 /// # Errors
-/// Those of [`forward`] that concern the arguments.
+/// Those of [`forward`] that concern the arguments, unless none is needed whatever they are.
 pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
-    match exec.stream() {
-        Some(stream) => cuda::workspace_len(stream, &Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?),
-        None => Ok(0),
-    }
+    if exec.stream().is_none() { Ok(0) } else { prepare(exec, args)?.workspace_len() }
 }
 
 /// Number of `f32` elements that `Gradients::workspace` must have, none on the CPU.
 ///
 /// # Errors
-/// Those of [`forward`] that concern the arguments; [`Error::Unavailable`] for more states than a device's kernels can hold.
+/// Those of [`forward`] that concern the arguments; [`Error::Unavailable`](crate::Error::Unavailable) for more states than a device's kernels can hold.
 pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
-    backward_scratch_len(exec, &Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?)
-}
-
-/// Elements of the saved states of a forward pass.
-fn saved_len(problem: &Problem<'_>) -> usize {
-    if problem.x.device() == Device::Cpu { cpu::Checkpoints::new(problem).len } else { 0 }
-}
-
-/// Elements of the workspace of a backward pass.
-fn backward_scratch_len(exec: &Exec, problem: &Problem<'_>) -> Result<usize> {
-    exec.stream().map_or(Ok(0), |stream| cuda::backward_workspace_len(stream, problem))
+    prepare(exec, args)?.backward_workspace_len(true)
 }
 
 /// Computes `y`, the final state, and the saved states: whichever are asked for.
@@ -251,26 +189,7 @@ fn backward_scratch_len(exec: &Exec, problem: &Problem<'_>) -> Result<usize> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
 pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    let mut checker = Checker::new(OP, exec.device());
-    let state = out.final_state.as_ref().map(|s| s.shape());
-    let problem = Problem::new(args, &mut checker, state.as_slice())?;
-    checker.write_if("y", &out.y, Kind::Real, &args.x.shape())?;
-    checker.write_if("final_state", &out.final_state, Kind::Real, &problem.state_shape)?;
-    checker.write_if("checkpoints", &out.checkpoints, Kind::Exact(problem.real_dtype()), &[saved_len(&problem)])?;
-    checker.dense("checkpoints", out.checkpoints.as_ref().map(|v| v.as_view()))?;
-    if out.workspace.is_some() {
-        let len = exec.stream().map_or(Ok(0), |stream| cuda::workspace_len(stream, &problem))?;
-        checker.workspace(&out.workspace, len)?;
-    }
-    checker.finish()?;
-    let targets = Targets::new(&problem, out);
-    match exec.stream() {
-        Some(stream) => cuda::forward(stream, &problem, &targets),
-        None => {
-            cpu::forward(exec, &problem, &targets);
-            Ok(())
-        }
-    }
+    forward_once(exec, args, out)
 }
 
 /// Computes the gradients that are asked for. `checkpoints` are those of a forward pass with the same arguments; without them the states
@@ -285,27 +204,5 @@ pub fn backward(
     cotangents: &Cotangents<'_>,
     grads: &mut Gradients<'_>,
 ) -> Result<()> {
-    let mut checker = Checker::new(OP, exec.device());
-    let states = [cotangents.final_state.map(|s| s.shape()), grads.initial_state.as_ref().map(|s| s.shape())];
-    let problem = Problem::new(args, &mut checker, &states.into_iter().flatten().collect::<Vec<_>>())?;
-    let (views, state) = (args.views(), problem.state_shape);
-    checker.read_if("checkpoints", &checkpoints, Kind::Exact(problem.real_dtype()), &[saved_len(&problem)])?;
-    checker.dense("checkpoints", checkpoints)?;
-    checker.read_if("grad of y", &cotangents.y, Kind::Real, &args.x.shape())?;
-    checker.read_if("grad of final_state", &cotangents.final_state, Kind::Real, &state)?;
-    checker.gradients(&SIGNATURE, &views, (Kind::Real, &state), &grads.by_position())?;
-    checker.workspace(&grads.workspace, backward_scratch_len(exec, &problem)?)?;
-    checker.finish()?;
-    let (sources, targets) = (Sources::new(&problem, checkpoints, cotangents), GradientTargets::new(&problem, grads));
-    match exec.stream() {
-        Some(stream) => {
-            let missing = Error::Presence { op: OP, argument: "workspace", expected: "is needed for gradients on CUDA" };
-            let workspace = grads.workspace.as_mut().ok_or(missing)?.raw();
-            cuda::backward(stream, &problem, &sources, &targets, &workspace)
-        }
-        None => {
-            cpu::backward(exec, &problem, &sources, &targets);
-            Ok(())
-        }
-    }
+    backward_once(exec, args, checkpoints, cotangents, grads)
 }

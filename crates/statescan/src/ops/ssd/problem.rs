@@ -1,16 +1,17 @@
 //! A checked call in normal form.
 
-use super::signature::SIGNATURE;
-use super::{Args, OP};
+use super::{Args, GradientTargets, OP, SIGNATURE, Sources, Targets, cpu, cuda};
 use crate::error::{Error, Result};
+use crate::exec::Exec;
 use crate::ops::check::{Checker, check_groups, check_interval};
 use crate::ops::normal::{Axes, Normal};
+use crate::ops::prepared::{States, needed};
 use crate::ops::sequences::{Extent, Segments, Sequences};
-use crate::tensor::{DType, Device, Shape, View};
+use crate::tensor::{Device, Shape, View};
 
 /// Time runs forwards, maps have a group axis, states have a sequence axis.
 #[derive(Debug, Clone)]
-pub(crate) struct Problem<'a> {
+pub struct Problem<'a> {
     pub batch: usize,
     pub seqlen: usize,
     pub nheads: usize,
@@ -47,20 +48,10 @@ pub(crate) struct Problem<'a> {
 /// The time axis of everything that has one.
 pub(super) const TIME: usize = 1;
 
-impl<'a> Args<'a> {
-    /// The arguments by position; how time divides is looked at apart from them.
-    pub(super) fn views(&self) -> [Option<&View<'a>>; 13] {
-        let Args { x, dt, a, b, c, d, z, dt_bias, dt_a, initial_state, causal_mask, .. } = self;
-        let [d, z, dt_bias, dt_a] = [d, z, dt_bias, dt_a].map(Option::as_ref);
-        let [initial_state, mask] = [initial_state, causal_mask].map(Option::as_ref);
-        [Some(x), Some(dt), Some(a), Some(b), Some(c), d, z, dt_bias, dt_a, initial_state, None, None, mask]
-    }
-}
-
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
-    pub(super) fn new<'c>(args: &'c Args<'a>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
-        let views = args.views();
+    pub(super) fn new(args: &Args<'a>, device: Device, states: States) -> Result<Self> {
+        let (checker, views) = (Checker::new(OP, device), args.views());
         let sizes = checker.bind(&SIGNATURE, &views)?;
         let [batch, seqlen, nheads, headdim, dstate] = ['B', 'L', 'H', 'P', 'N'].map(|letter| sizes.get(letter));
         // maps without a group axis have one group
@@ -76,8 +67,8 @@ impl<'a> Problem<'a> {
         // without heads there may be any number of groups
         let others = &[nheads.max(ngroups), headdim, dstate];
         let extent = Extent { batch, seqlen, others, names: SIGNATURE.limit.names, state_rank: 3 };
-        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.iter().copied());
-        let segments = Segments::resolve(OP, checker.device(), &args.sequences, extent, states)?;
+        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.into_iter().flatten());
+        let segments = Segments::resolve(OP, device, &args.sequences, extent, states)?;
         let state_shape = segments.state_shape(&[nheads, headdim, dstate]);
         checker.bind_state(&SIGNATURE, &views, &state_shape)?;
         let normal = Normal::new(args.reverse, &segments);
@@ -107,18 +98,57 @@ impl<'a> Problem<'a> {
             normal,
             reverse: args.reverse,
         };
-        (problem.b, problem.c) = (problem.map(args.b, args.b.rank()), problem.map(args.c, args.c.rank()));
+        (problem.b, problem.c) = (problem.map(args.b), problem.map(args.c));
         Ok(problem)
     }
 
-    /// An input or output map of so many axes in normal form.
-    pub(super) fn map<V: Axes>(&self, view: V, rank: usize) -> V {
-        self.normal.timed(if rank == 3 { view.expand(2, 1) } else { view }, TIME)
+    /// The name under which errors are reported.
+    pub(super) fn op(&self) -> &'static str {
+        OP
     }
 
-    /// The type of carried values.
-    pub(crate) fn real_dtype(&self) -> DType {
-        if self.double { DType::F64 } else { DType::F32 }
+    /// Elements of the saved states of a forward pass.
+    pub(super) fn saved_len(&self) -> usize {
+        if self.x.device() == Device::Cpu { cpu::Checkpoints::new(self).len } else { 0 }
+    }
+
+    /// A tensor over time in normal form.
+    pub(super) fn timed<V: Axes>(&self, view: V) -> V {
+        self.normal.timed(view, TIME)
+    }
+
+    /// An input or output map in normal form.
+    pub(super) fn map<V: Axes>(&self, view: V) -> V {
+        self.timed(if view.rank() == 3 { view.expand(2, 1) } else { view })
+    }
+
+    /// A state in normal form.
+    pub(super) fn state<V: Axes>(&self, view: V) -> V {
+        self.normal.state(view)
+    }
+
+    pub(super) fn workspace_len(&self, exec: &Exec) -> Result<usize> {
+        exec.stream().map_or(Ok(0), |stream| cuda::workspace_len(stream, self))
+    }
+
+    pub(super) fn backward_workspace_len(&self, exec: &Exec, _has_saved: bool) -> Result<usize> {
+        exec.stream().map_or(Ok(0), |stream| cuda::backward_workspace_len(stream, self))
+    }
+
+    pub(super) fn forward(&self, exec: &Exec, targets: &Targets) -> Result<()> {
+        let Some(stream) = exec.stream() else {
+            cpu::forward(exec, self, targets);
+            return Ok(());
+        };
+        cuda::forward(stream, self, targets)
+    }
+
+    pub(super) fn backward(&self, exec: &Exec, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
+        let Some(stream) = exec.stream() else {
+            cpu::backward(exec, self, sources, targets);
+            return Ok(());
+        };
+        cuda::backward(stream, self, sources, targets, needed(OP, &targets.workspace)?)
     }
 }
 

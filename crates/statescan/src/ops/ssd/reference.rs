@@ -1,10 +1,9 @@
 //! SSD in plain `f64` loops, step by step: the oracle that the kernels are tested against. It knows no chunks.
 
-use super::problem::Problem;
-use super::{Args, Cotangents, OP};
+use super::{Args, Cotangents, Problem};
 use crate::error::Result;
-use crate::ops::check::Checker;
 use crate::ops::oracle::{read, silu, step_size, sum};
+use crate::ops::prepared::{NO_STATES, States};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 
@@ -128,7 +127,7 @@ fn rows<'p, 'a>(problem: &'p Problem<'a>) -> impl Iterator<Item = Row<'p, 'a>> {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward(args: &Args<'_>) -> Result<Forward> {
-    run(args, &[])
+    run(args, NO_STATES)
 }
 
 /// As [`forward`], with a final state of this shape: without an initial state it decides between the two forms that states have with
@@ -137,11 +136,11 @@ pub fn forward(args: &Args<'_>) -> Result<Forward> {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forward> {
-    run(args, &[Shape::new(state)?])
+    run(args, [Some(Shape::new(state)?), None])
 }
 
-fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
-    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cpu), states)?;
+fn run(args: &Args<'_>, states: States) -> Result<Forward> {
+    let problem = Problem::new(args, Device::Cpu, states)?;
     let mut y = Dense::zeroed(args.x.shape());
     let (shape, normal) = (problem.state_shape, problem.normal.state_shape(problem.state_shape));
     let mut last = Dense::zeros(&normal)?;
@@ -166,8 +165,8 @@ fn run(args: &Args<'_>, states: &[Shape]) -> Result<Forward> {
 /// # Errors
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
-    let states: Vec<_> = cotangents.final_state.iter().map(|s| s.shape()).collect();
-    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cpu), &states)?;
+    let states = [cotangents.final_state.map(|s| s.shape()), None];
+    let problem = Problem::new(args, Device::Cpu, states)?;
     let like = |view: &View<'_>| Dense::zeroed(view.shape());
     let (shape, normal) = (problem.state_shape, problem.normal.state_shape(problem.state_shape));
     let mut out = Backward {

@@ -1,9 +1,10 @@
 //! What a slice of a sequence does to the state that enters it. Its decay, one for each head, is that of a selective scan of one state.
 
-use super::{Args, OP, Outputs, Problem, cuda, forward};
+use super::{Args, OP, Outputs, Problem, SIGNATURE, forward};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
+use crate::ops::prepared::NO_STATES;
 use crate::ops::selective_scan::{self, summary as decays};
 use crate::ops::summary::Summary;
 use crate::tensor::Shape;
@@ -13,8 +14,8 @@ use crate::tensor::Shape;
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn summary_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
-    let problem = Problem::new(args, &mut Checker::new(OP, exec.device()), &[])?;
-    Ok(super::workspace_len(exec, args)?.max(decays::decay_workspace_len(exec, &per_head(&problem.state_shape))))
+    let problem = Problem::new(args, exec.device(), NO_STATES)?;
+    Ok(problem.workspace_len(exec)?.max(decays::decay_workspace_len(exec, &per_head(&problem.state_shape))))
 }
 
 /// The state of a selective scan that has one number for each head.
@@ -27,13 +28,14 @@ fn per_head(state: &Shape) -> Shape {
 /// # Errors
 /// As [`forward`].
 pub fn summary(exec: &Exec, args: &Args<'_>, out: &mut Summary<'_>) -> Result<()> {
-    let mut checker = Checker::new(OP, exec.device());
-    let problem = Problem::new(args, &mut checker, out.state.as_ref().map(|view| view.shape()).as_slice())?;
+    let (problem, views) =
+        (Problem::new(args, exec.device(), [out.state.as_ref().map(|view| view.shape()), None])?, args.views());
+    let mut checker = Checker::of(OP, exec.device(), &SIGNATURE, &views);
     let (state, double) = (problem.state_shape, problem.double);
     let heads = per_head(&state);
     checker.write_if("state", &out.state, Kind::Real, &state)?;
     checker.write_if("decay", &out.decay, Kind::Real, &heads[..heads.len() - 1])?;
-    let len = exec.stream().map_or(Ok(0), |stream| cuda::workspace_len(stream, &problem))?;
+    let len = problem.workspace_len(exec)?;
     checker.needed_workspace(&out.workspace, len.max(decays::decay_workspace_len(exec, &heads)))?;
     checker.finish()?;
     let whole = Args { initial_state: None, ..*args };

@@ -3,7 +3,6 @@
 use super::super::{Activation, Args};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
-use crate::ops::check::Checker;
 use crate::tensor::Device;
 
 /// Tensors of (batch, channel, step) whose steps or channels lie side by side.
@@ -18,7 +17,7 @@ fn timed(dtype: DType, [batch, dim, seqlen]: [usize; 3], channels_last: bool) ->
 fn check(suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
     let x = args.x;
     let state = tensor(x.dtype(), state);
-    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
+    let problem = Problem::new(args, Device::Cuda(0), [Some(state.shape()), None]).unwrap();
     let call = Call::new(&problem).unwrap();
     let states = || problem.normal.state(target(state));
     for last in [None, Some(states()).filter(|_| call.sequences.is_none())] {

@@ -16,46 +16,58 @@
 
 mod cpu;
 mod cuda;
-pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
-mod signature;
 
-use super::Activation;
+use super::{ACTIVATION, Activation};
 use crate::error::Result;
 use crate::exec::Exec;
-use crate::ops::builder::builder;
 use crate::ops::check::{Checker, Kind};
-use crate::tensor::{View, ViewMut};
+use crate::ops::signature::*;
+use crate::ops::table::step;
+use crate::tensor::ViewMut;
 use problem::{Problem, Sizes};
-pub use signature::SIGNATURE;
 
 const OP: &str = SIGNATURE.name;
 
-builder! {
-    /// The arguments of [`update`]; see the [module](self) for what they mean.
-    #[derive(Debug, Clone, Copy)]
-    pub struct Args<'a> {
-        /// New inputs, (B, D) or (B, D, T).
-        pub x: View<'a>,
-        /// Filters, (D, W).
-        pub weight: View<'a>,
-        /// Added to the sum, (D,).
-        pub bias: Option<View<'a>>,
-        /// What follows the sum.
-        pub activation: Activation,
-        /// Inputs that each row has seen, (B,): the state is a circular buffer.
-        pub cache_seqlens: Option<View<'a>>,
-        /// The state that each row uses, (B,); negative for none.
-        pub conv_state_indices: Option<View<'a>>,
-    }
-}
+/// The last inputs.
+static STATE: Argument = state(&["SDM"]).field("conv_state", "grad of conv_state");
 
-impl<'a> Args<'a> {
-    /// The two required arguments, and no option.
-    pub fn new(x: View<'a>, weight: View<'a>) -> Self {
-        Args { x, weight, bias: None, activation: Activation::None, cache_seqlens: None, conv_state_indices: None }
+step! {
+    /// A few steps of a causal convolution as data.
+    pub SIGNATURE = Signature {
+        name: "causal_conv1d_update",
+        about: "one or a few steps of a causal convolution, with the last inputs kept in place",
+        sizes: &[BATCH, DIM, ('T', "steps"), ('W', "width"), ('S', "states"), ('M', "state_len")],
+        in_place: Some(&STATE),
+        limit: Limit {
+            names: "max(batch, states) x dim x max(steps, state_len)",
+            bytes: 4,
+            what: "two tiles of all states of 16 channels, where rows and channels count 2^8",
+        },
+        ..SCAN
+    };
+    /// The arguments of [`update`]; see the [module](self) for what they mean.
+    Args;
+    required {
+        /// New inputs, (B, D) or (B, D, T).
+        x = activation(&["BD", "BDT"]),
+        /// Filters, (D, W).
+        weight = parameter(&["DW"]),
     }
+    optional {
+        /// Added to the sum, (D,).
+        bias = parameter(&["D"]),
+        /// Inputs that each row has seen, (B,): the state is a circular buffer.
+        cache_seqlens = index(&["B"]),
+        /// The state that each row uses, (B,); negative for none.
+        conv_state_indices = index(&["B"]),
+    }
+    options {
+        /// What follows the sum.
+        activation: Activation = ACTIVATION,
+    }
+    results { y = like("x", &["BD", "BDT"]).alias(&["out"]), }
 }
 
 /// Computes `y`, shaped as `x`, and moves `conv_state`, (B, D, M) or (S, D, M), on by the new inputs. Without `cache_seqlens` the state holds
@@ -65,8 +77,8 @@ impl<'a> Args<'a> {
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice, a negative length.
 /// Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, conv_state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let mut checker = Checker::new(OP, exec.device());
-    let sizes = Sizes::new(args, &mut checker, &[conv_state.shape()])?;
+    let (sizes, views) = (Sizes::new(args, exec.device(), conv_state.shape())?, args.views());
+    let mut checker = Checker::of(OP, exec.device(), &SIGNATURE, &views);
     checker.write("conv_state", conv_state, Kind::Real, &[sizes.states, sizes.dim, sizes.state_len])?;
     checker.write("y", y, Kind::Real, &args.x.shape())?;
     checker.finish()?;

@@ -1,7 +1,6 @@
 //! A checked call in normal form.
 
-use super::signature::{SIGNATURE, STATE};
-use super::{Activation, Args, OP};
+use super::{Activation, Args, OP, SIGNATURE, STATE};
 use crate::error::{Error, Result};
 use crate::ops::causal_conv1d::check_width;
 use crate::ops::check::{Checker, limit_sizes, state_rows};
@@ -40,23 +39,15 @@ pub(super) struct Sizes {
     pub rows: Vec<Option<(usize, usize)>>,
 }
 
-impl<'a> Args<'a> {
-    /// The arguments by position.
-    fn views(&self) -> [Option<&View<'a>>; 5] {
-        let Args { x, weight, bias, cache_seqlens, conv_state_indices, .. } = self;
-        [Some(x), Some(weight), bias.as_ref(), cache_seqlens.as_ref(), conv_state_indices.as_ref()]
-    }
-}
-
 impl Sizes {
-    /// Checks the arguments. `states` is the shape of the state.
-    pub(super) fn new<'c>(args: &'c Args<'_>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
-        let sizes = checker.bind(&SIGNATURE, &args.views())?;
+    /// Checks the arguments beside a state of a shape.
+    pub(super) fn new(args: &Args<'_>, device: Device, state: Shape) -> Result<Self> {
+        let sizes = Checker::new(OP, device).bind(&SIGNATURE, &args.views())?;
         let ([batch, dim, width], steps) = (['B', 'D', 'W'].map(|letter| sizes.get(letter)), sizes.known('T').unwrap_or(1));
         check_width(OP, width)?;
-        let [states, _, state_len] = states[0][..] else {
+        let [states, _, state_len] = state[..] else {
             let expected = SIGNATURE.shapes(STATE.layouts.iter().copied());
-            return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: states[0] });
+            return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: state });
         };
         if state_len < width - 1 {
             let expected = "of at least width - 1 inputs, their number";
@@ -67,7 +58,7 @@ impl Sizes {
         if args.conv_state_indices.is_none() {
             sizes.states = batch;
         }
-        if checker.device() == Device::Cpu {
+        if device == Device::Cpu {
             sizes.find_rows(args, states)?;
         }
         Ok(sizes)

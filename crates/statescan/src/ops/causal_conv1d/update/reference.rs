@@ -11,9 +11,8 @@ use crate::tensor::{Dense, Device, View};
 /// # Errors
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, conv_state: &View<'_>) -> Result<(Dense, Dense)> {
-    let mut checker = Checker::new(OP, Device::Cpu);
-    let sizes = Sizes::new(args, &mut checker, &[conv_state.shape()])?;
-    checker.read("conv_state", conv_state, Kind::Float, &[sizes.states, sizes.dim, sizes.state_len])?;
+    let sizes = Sizes::new(args, Device::Cpu, conv_state.shape())?;
+    Checker::new(OP, Device::Cpu).read("conv_state", conv_state, Kind::Float, &[sizes.states, sizes.dim, sizes.state_len])?;
     let mut y = Dense::zeros(&[sizes.rows.len(), sizes.dim, sizes.steps])?;
     let mut state = Dense::from_view(conv_state);
     let x = if args.x.rank() == 2 { args.x.expand(2, 1) } else { args.x };

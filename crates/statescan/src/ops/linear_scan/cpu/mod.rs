@@ -27,7 +27,7 @@ impl<'c, 'a> Context<'c, 'a> {
     fn new(problem: &'c Problem<'a>, sources: Sources<'a>, forward: Targets, backward: GradientTargets) -> Self {
         let mut strides = Vec::with_capacity(12);
         strides.extend([problem.a.strides(), problem.b.strides()]);
-        let read = [&problem.initial_state, &sources.h, &sources.by_h, &sources.by_final_state];
+        let read = [&problem.initial_state, &sources.states, &sources.h, &sources.final_state];
         strides.extend(read.into_iter().flatten().map(|v| v.strides()));
         let written = [forward.h, forward.final_state, forward.decay, backward.a, backward.b, backward.initial_state];
         strides.extend(written.iter().flatten().map(|v| v.strides()));
@@ -52,16 +52,11 @@ impl<'c, 'a> Context<'c, 'a> {
 }
 
 pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
-    let targets = Targets { ..*targets };
-    let sources = Sources { h: None, by_h: None, by_final_state: None };
-    let none = GradientTargets { a: None, b: None, initial_state: None, workspace: None };
-    Context::new(problem, sources, targets, none).run(exec, false);
+    Context::new(problem, Sources::default(), *targets, GradientTargets::default()).run(exec, false);
 }
 
 pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
-    let sources = Sources { ..*sources };
-    let none = Targets { h: None, final_state: None, decay: None, workspace: None };
-    Context::new(problem, sources, none, GradientTargets { ..*targets }).run(exec, true);
+    Context::new(problem, *sources, Targets::default(), *targets).run(exec, true);
 }
 
 /// One block of channels.
@@ -223,8 +218,8 @@ fn backward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_
     let planes = Planes {
         a: block.of(&context.problem.a),
         b: block.of(&context.problem.b),
-        h: plane(&sources.h),
-        by_h: plane(&sources.by_h),
+        h: plane(&sources.states),
+        by_h: plane(&sources.h),
         by_a: target(&targets.a),
         by_b: target(&targets.b),
     };
@@ -232,7 +227,7 @@ fn backward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_
     if targets.a.is_some() {
         back.recompute::<S, F>(simd);
     }
-    load_state(simd, block, &sources.by_final_state, arrays.carries);
+    load_state(simd, block, &sources.final_state, arrays.carries);
     for tile in (0..context.problem.seqlen.div_ceil(STEPS)).rev() {
         back.tile::<S, F>(simd, tile);
     }

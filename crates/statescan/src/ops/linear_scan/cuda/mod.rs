@@ -88,11 +88,11 @@ pub(super) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources
     let shape = call.shape();
     let plan = Plan::new(&shape, stream.numbers(), workspace.is_some())?;
     let mut operands = Operands {
-        b: sources.by_h.map(|v| call.in_memory(v)),
-        h: sources.h.map(|v| call.in_memory(v)),
+        b: sources.h.map(|v| call.in_memory(v)),
+        h: sources.states.map(|v| call.in_memory(v)),
         da: call.target(&targets.a),
         db: call.target(&targets.b),
-        initial: sources.by_final_state,
+        initial: sources.final_state,
         last: state(&targets.initial_state),
         before: problem.initial_state,
         ..Default::default()
@@ -112,20 +112,20 @@ pub(super) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources
 }
 
 /// Elements of the workspace that a forward pass wants.
-pub(super) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> usize {
+pub(super) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
     let shape = Call::new(problem).map(|call| call.shape());
     let ends = |shape: Shape| Ok(Plan::new(&shape, stream.numbers(), true)?.ends_len(&shape));
-    match shape.and_then(ends) {
+    Ok(match shape.and_then(ends) {
         Ok(0) | Err(_) => 0,
         Ok(ends) => ends + Workspace::SLACK,
-    }
+    })
 }
 
 /// Elements of the workspace that a backward pass wants, with room for the states if they are not given.
-pub(super) fn backward_workspace_len(stream: &Stream, problem: &Problem<'_>, h_is_given: bool) -> usize {
-    let Ok(call) = Call::new(problem) else { return 0 };
-    let ends = workspace_len(stream, problem);
-    if h_is_given { ends } else { ends + call.states_len() + Workspace::SLACK }
+pub(super) fn backward_workspace_len(stream: &Stream, problem: &Problem<'_>, h_is_given: bool) -> Result<usize> {
+    let Ok(call) = Call::new(problem) else { return Ok(0) };
+    let ends = workspace_len(stream, problem)?;
+    Ok(if h_is_given { ends } else { ends + call.states_len() + Workspace::SLACK })
 }
 
 fn state(target: &Option<RawViewMut>) -> Option<View<'_>> {

@@ -4,12 +4,12 @@ use super::super::Args;
 use super::*;
 use crate::cuda::Numbers;
 use crate::cuda::testing::{Suite, tensor};
-use crate::ops::check::Checker;
+use crate::ops::prepared::NO_STATES;
 use crate::tensor::Device;
 
 /// Compiles the passes of a scan and of its gradient.
 fn check(suite: &mut Suite, args: &Args<'_>) {
-    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[]).unwrap();
+    let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
     let call = Call::new(&problem).unwrap();
     let plan = Plan::new(&call.shape(), Numbers::H200, true).unwrap();
     let (b, state) = (call.in_memory(problem.b), problem.initial_state);

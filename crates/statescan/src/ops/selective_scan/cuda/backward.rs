@@ -9,6 +9,7 @@ use crate::cuda::{
 use crate::error::{Error, Result};
 use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
+use crate::ops::prepared::needed;
 use crate::ops::selective_scan::{GradientTargets, OP, Problem, Projection, Sources, Targets};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, Device, RawViewMut, View, ViewMut};
@@ -31,13 +32,8 @@ pub(super) static BACKWARD: Program<Params> = Program::new(
 
 const TOO_LARGE: Error = Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" };
 
-pub(crate) fn backward(
-    stream: &Stream,
-    problem: &Problem<'_>,
-    sources: &Sources<'_>,
-    targets: &GradientTargets,
-    workspace: &RawViewMut,
-) -> Result<()> {
+pub(crate) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
+    let workspace = needed(OP, &targets.workspace)?;
     refuse_double(problem)?;
     let call = Backward { call: Call::new(problem), sources, targets };
     let plan = call.plan_for(stream.numbers(), call.cotangent()).ok_or(TOO_LARGE)?;
@@ -72,10 +68,10 @@ pub(crate) fn backward(
 }
 
 /// Elements of the workspace, with room for saved states if they are not given, and for a cotangent of `y` of any type.
-pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>, saves: bool) -> Result<usize> {
+pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>, has_saved: bool) -> Result<usize> {
     let (sources, targets) = (Sources::default(), GradientTargets::default());
     let call = Backward { call: Call::new(problem), sources: &sources, targets: &targets };
-    let len = |cotangent| Some(Layout::new(&call.call, &call.plan_for(stream.numbers(), cotangent)?, saves).len);
+    let len = |cotangent| Some(Layout::new(&call.call, &call.plan_for(stream.numbers(), cotangent)?, !has_saved).len);
     // a type without a plan is refused when it is met
     [problem.x.dtype(), DType::F32, DType::F64].into_iter().filter_map(len).max().ok_or(TOO_LARGE)
 }

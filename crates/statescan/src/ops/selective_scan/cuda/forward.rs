@@ -48,9 +48,9 @@ struct Ready {
 }
 
 /// Elements of the workspace that a forward pass wants: the states after segments and the sums of their steps.
-pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> usize {
+pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
     let cut = Cut::new(&Call::new(problem).shape(), stream.numbers());
-    cut.map_or(0, |cut| cut.together() * problem.batch * problem.dim * (problem.dstate + 1))
+    Ok(cut.map_or(0, |cut| cut.together() * problem.batch * problem.dim * (problem.dstate + 1)))
 }
 
 /// A forward pass as the kernel sees it.

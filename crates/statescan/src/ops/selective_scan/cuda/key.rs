@@ -93,13 +93,13 @@ impl Key {
 mod tests {
     use super::*;
     use crate::cuda::testing::tensor;
-    use crate::ops::check::Checker;
     use crate::ops::discretization::Discretization;
-    use crate::ops::selective_scan::{Args, OP};
+    use crate::ops::prepared::NO_STATES;
+    use crate::ops::selective_scan::Args;
     use crate::tensor::{DType, Device};
 
     fn key(args: &Args<'_>) -> Key {
-        let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[]).unwrap();
+        let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
         Key::new(&problem, &Targets { y: None, final_state: None, checkpoints: None, workspace: None })
     }
 

@@ -1,13 +1,12 @@
 //! Every family of configurations compiles for every architecture, without a GPU: registers do not spill, shared memory suffices.
 
-use super::super::{Args, GradientTargets, OP, Sources, Targets};
+use super::super::{Args, GradientTargets, Sources, Targets};
 use super::backward::{BACKWARD, Backward};
 use super::forward::{FORWARD, Forward};
 use super::plan::{Cut, Plan};
 use super::*;
 use crate::cuda::Numbers;
 use crate::cuda::testing::{Suite, target, tensor};
-use crate::ops::check::Checker;
 use crate::tensor::Device;
 
 /// Devices with much shared memory and with little, and the architectures of both.
@@ -39,7 +38,7 @@ impl Case {
     fn add(&self, suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
         let field = if self.complex { DType::Complex64 } else { DType::F32 };
         let state = tensor(field, state);
-        let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
+        let problem = Problem::new(args, Device::Cuda(0), [Some(state.shape()), None]).unwrap();
         let targets = Targets {
             y: Some(problem.normal.timed(target(tensor(self.dtype, &args.x.shape())), 2)),
             final_state: Some(problem.normal.state(target(state))),
@@ -83,6 +82,7 @@ impl Case {
             dt_bias: p.dt_bias.map(like),
             dt_a: p.dt_a.map(like),
             initial_state: Some(p.normal.state(state)),
+            workspace: None,
         };
         let call = Backward { call: Call::new(p), sources: &sources, targets: &targets };
         for &(numbers, architectures) in self.devices {

@@ -27,75 +27,79 @@
 
 mod cpu;
 mod cuda;
-pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
-mod signature;
 
 use crate::error::Result;
 use crate::exec::Exec;
-use crate::ops::builder::builder;
 use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
-use crate::tensor::{View, ViewMut};
+use crate::ops::signature::*;
+use crate::ops::table::step;
+use crate::tensor::ViewMut;
 use problem::Sizes;
 pub(crate) use problem::{Operand, Problem};
-pub use signature::SIGNATURE;
 
 const OP: &str = SIGNATURE.name;
 
-builder! {
-    /// The arguments of a step; see the [module](self) for shapes and types.
-    #[derive(Debug, Clone, Copy)]
-    pub struct Args<'a> {
-        /// Input, (B, D) or (B, H, P).
-        pub x: View<'a>,
-        /// Step sizes, shaped as `x`.
-        pub dt: View<'a>,
-        /// State matrix, diagonal, (D, N) or (H, P, N).
-        pub a: View<'a>,
-        /// Input map, (B, N) or (B, G, N).
-        pub b: View<'a>,
-        /// Output map, (B, N) or (B, G, N).
-        pub c: View<'a>,
-        /// Skip, (D,) or (H, P).
-        pub d: Option<View<'a>>,
-        /// Gate, shaped as `x`.
-        pub z: Option<View<'a>>,
-        /// Added to `dt`, (D,) or (H, P).
-        pub dt_bias: Option<View<'a>>,
-        /// Whether `dt` goes through softplus after the bias.
-        pub dt_softplus: bool,
-        /// Lowest and highest step, applied last.
-        pub dt_limit: (f64, f64),
-        /// The decay's own step (`deltaA`), shaped as `x`, used as it is.
-        pub dt_a: Option<View<'a>>,
-        /// How (A, B) become a recurrence.
-        pub discretization: Discretization,
-        /// The state that each row uses, (B,); negative for none.
-        pub state_batch_indices: Option<View<'a>>,
-    }
-}
+const CHANNELS: &[&str] = &["BD", "BHP"];
+const OWN: &[&str] = &["D", "HP"];
+const MAPS: &[&str] = &["BN", "BGN"];
+const AS_A: Complex = Complex::As(&["A"]);
+/// The state of each row.
+static STATE: Argument = state(&["SDN", "SHPN"]).field("state", "grad of state").complex(AS_A);
 
-impl<'a> Args<'a> {
-    /// The five required arguments, and no option: `Args::new(x, dt, a, b, c).z(z).dt_softplus(true)`.
-    pub fn new(x: View<'a>, dt: View<'a>, a: View<'a>, b: View<'a>, c: View<'a>) -> Self {
-        Args {
-            x,
-            dt,
-            a,
-            b,
-            c,
-            d: None,
-            z: None,
-            dt_bias: None,
-            dt_softplus: false,
-            dt_limit: (f64::NEG_INFINITY, f64::INFINITY),
-            dt_a: None,
-            discretization: Discretization::Mamba,
-            state_batch_indices: None,
-        }
+step! {
+    /// One step of a selective scan or of SSD as data.
+    pub SIGNATURE = Signature {
+        name: "selective_state_update",
+        about: "one step of a selective scan or of SSD, with the state updated in place",
+        sizes: &[BATCH, DIM, ('H', "nheads"), ('P', "headdim"), DSTATE, NGROUPS, ('S', "states")],
+        free: "G",
+        forms: &["BDNGS", "BHPNGS"],
+        in_place: Some(&STATE),
+        limit: Limit {
+            names: "max(batch, states) x dim (or nheads x headdim) x dstate",
+            bytes: 4,
+            what: "two tiles of all states of 16 channels, where rows and channels count 2^8",
+        },
+        ..SCAN
+    };
+    /// The arguments of a step; see the [module](self) for shapes and types.
+    Args;
+    required {
+        /// Input, (B, D) or (B, H, P).
+        x = activation(CHANNELS).alias(&["u"]),
+        /// Step sizes, shaped as `x`.
+        dt = activation(CHANNELS).alias(&["delta"]),
+        /// State matrix, diagonal, (D, N) or (H, P, N).
+        a = parameter(&["DN", "HPN"]).named("A").complex(Complex::Always),
+        /// Input map, (B, N) or (B, G, N).
+        b = activation(MAPS).named("B").complex(AS_A),
+        /// Output map, (B, N) or (B, G, N).
+        c = activation(MAPS).named("C").complex(AS_A),
     }
+    optional {
+        /// Skip, (D,) or (H, P).
+        d = parameter(OWN).named("D"),
+        /// Gate, shaped as `x`.
+        z = activation(CHANNELS),
+        /// Added to `dt`, (D,) or (H, P).
+        dt_bias = parameter(OWN).alias(&["delta_bias"]),
+        /// The decay's own step (`deltaA`), shaped as `x`, used as it is.
+        dt_a = activation(CHANNELS).named("deltaA").alias(&["delta_a"]),
+        /// The state that each row uses, (B,); negative for none.
+        state_batch_indices = index(&["B"]),
+    }
+    options {
+        /// Whether `dt` goes through softplus after the bias.
+        dt_softplus: bool = DT_SOFTPLUS,
+        /// Lowest and highest step, applied last.
+        dt_limit: (f64, f64) = DT_LIMIT,
+        /// How (A, B) become a recurrence.
+        discretization: Discretization = discretization(0),
+    }
+    results { y = like("x", CHANNELS).alias(&["out"]), }
 }
 
 /// Moves `state` on by one step and writes `y`, shaped as `x`.
@@ -103,8 +107,8 @@ impl<'a> Args<'a> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let mut checker = Checker::new(OP, exec.device());
-    let sizes = Sizes::new(args, &mut checker, &[state.shape()])?;
+    let (sizes, views) = (Sizes::new(args, exec.device(), state.shape())?, args.views());
+    let mut checker = Checker::of(OP, exec.device(), &SIGNATURE, &views);
     checker.write("state", state, Kind::exactly(sizes.complex), &sizes.state_shape())?;
     checker.write("y", y, Kind::Real, &args.x.shape())?;
     checker.finish()?;

@@ -1,7 +1,6 @@
 //! A checked call in normal form.
 
-use super::signature::{SIGNATURE, STATE};
-use super::{Args, OP};
+use super::{Args, OP, SIGNATURE, STATE};
 use crate::error::{Error, Result};
 use crate::ops::check::{Checker, check_groups, check_interval, limit_sizes, limit_states, state_rows};
 use crate::ops::discretization::Discretization;
@@ -53,27 +52,17 @@ pub(super) struct Sizes {
     pub rows: Vec<Option<usize>>,
 }
 
-impl<'a> Args<'a> {
-    /// The arguments by position.
-    fn views(&self) -> [Option<&View<'a>>; 10] {
-        let Args { x, dt, a, b, c, d, z, dt_bias, dt_a, state_batch_indices, .. } = self;
-        let [d, z, dt_bias, dt_a, indices] = [d, z, dt_bias, dt_a, state_batch_indices].map(Option::as_ref);
-        [Some(x), Some(dt), Some(a), Some(b), Some(c), d, z, dt_bias, dt_a, indices]
-    }
-}
-
 impl Sizes {
-    /// Checks the arguments. `states` is the shape of the state.
-    pub(super) fn new<'c>(args: &'c Args<'_>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
+    /// Checks the arguments beside a state of a shape.
+    pub(super) fn new(args: &Args<'_>, device: Device, shape: Shape) -> Result<Self> {
         let rank = |argument, layouts, got| Error::Rank { op: OP, argument, expected: SIGNATURE.shapes(layouts), got };
-        let shape = states[0];
         let Some(form) = STATE.layouts.iter().position(|layout| layout.len() == shape.len()) else {
             return Err(rank(STATE.field, STATE.layouts.to_vec(), shape));
         };
         if args.x.rank() + 1 != shape.len() {
             return Err(rank("x", vec![SIGNATURE.arguments[0].layouts[form]], args.x.shape()));
         }
-        let sizes = checker.bind(&SIGNATURE, &args.views())?;
+        let sizes = Checker::new(OP, device).bind(&SIGNATURE, &args.views())?;
         let (batch, own, dstate) = (sizes.get('B'), Shape::of(&args.x.shape()[1..]), sizes.get('N'));
         let groups = |map: &View<'_>| if map.rank() == 3 { map.shape()[1] } else { 1 };
         let (of_b, of_c) = (groups(&args.b), groups(&args.c));
@@ -101,7 +90,7 @@ impl Sizes {
             rows: vec![None; batch],
             own,
         };
-        if checker.device() == Device::Cpu {
+        if device == Device::Cpu {
             sizes.rows = state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, sizes.states)?;
         }
         Ok(sizes)

@@ -13,9 +13,8 @@ use num_complex::Complex64;
 /// # Errors
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
-    let mut checker = Checker::new(OP, Device::Cpu);
-    let sizes = Sizes::new(args, &mut checker, &[state.shape()])?;
-    checker.read("state", state, Kind::Float, &sizes.state_shape())?;
+    let sizes = Sizes::new(args, Device::Cpu, state.shape())?;
+    Checker::new(OP, Device::Cpu).read("state", state, Kind::Float, &sizes.state_shape())?;
     let mut y = Dense::zeros(&args.x.shape())?;
     let mut next = Dense::from_view(state);
     let channels: Vec<Vec<usize>> = match sizes.own[..] {

@@ -92,7 +92,7 @@ fn save_states<T: Real>(exec: &Exec, problem: &Problem<'_>) -> Vec<T> {
     if !own.is_empty() {
         let len = own.len();
         let mut view = ViewMut::new(&mut own, &[len]).expect("a dense vector");
-        forward::run::<T>(exec, problem, &Targets { y: None, last_state: None, checkpoints: Some(view.raw()) });
+        forward::run::<T>(exec, problem, &Targets { checkpoints: Some(view.raw()), ..Targets::default() });
     }
     own
 }

@@ -14,8 +14,7 @@ mod rows;
 pub(crate) mod rule;
 mod scan;
 
-use super::Problem;
-use super::targets::{GradientTargets, Sources, Targets};
+use super::{GradientTargets, Problem, Sources, Targets};
 use crate::cpu::Kernel;
 use crate::cpu::Level;
 use crate::cpu::simd::{Isa, Real};

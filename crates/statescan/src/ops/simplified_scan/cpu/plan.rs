@@ -141,7 +141,7 @@ pub(crate) fn checkpoint(plan: &Plan, problem: &Problem<'_>, tile: usize) -> usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::check::Checker;
+    use crate::ops::prepared::NO_STATES;
     use crate::ops::simplified_scan::Args;
     use crate::tensor::{Device, View};
 
@@ -153,7 +153,7 @@ mod tests {
             let (dim, dstate) = (300, 200);
             let (u, delta) = (view(&[batch, dim, seqlen]), view(&[batch, dstate, seqlen]));
             let args = Args::new(u, delta, view(&[dstate]), view(&[dstate, dim]), view(&[dim, dstate]));
-            let plan = Plan::new(&Problem::new(&args, &mut Checker::new("test", Device::Cpu), &[]).unwrap(), 1000);
+            let plan = Plan::new(&Problem::new(&args, Device::Cpu, NO_STATES).unwrap(), 1000);
             let mut next = 0;
             for wave in (0..plan.waves()).map(|w| plan.wave(w)) {
                 assert!(plan.steps(&wave) <= plan.wave_steps());

@@ -7,15 +7,15 @@ use super::walk::{Gradients, Places, Scan};
 use super::{Call, places};
 use crate::cuda::{Stream, Sum, sum_terms};
 use crate::error::Result;
-use crate::ops::simplified_scan::Problem;
-use crate::ops::simplified_scan::targets::{GradientTargets, Sources};
+use crate::ops::prepared::needed;
+use crate::ops::simplified_scan::{GradientTargets, Problem, Sources};
 use crate::tensor::{RawViewMut, View};
 
 /// Gradients that one launch sums.
 const SUMS: usize = 5;
 
 /// Elements of the workspace of a backward pass.
-pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
+pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>, _has_saved: bool) -> Result<usize> {
     Ok(Layout::backward(&Call::new(problem, stream.numbers(), stream.allows_tf32())?.plan).len)
 }
 
@@ -98,14 +98,9 @@ fn is_complex(target: &RawViewMut) -> bool {
     target.as_read().dtype().is_complex()
 }
 
-pub(crate) fn backward(
-    stream: &Stream,
-    problem: &Problem<'_>,
-    sources: &Sources<'_>,
-    targets: &GradientTargets,
-    workspace: &RawViewMut,
-) -> Result<()> {
+pub(crate) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
     let call = Call::new(problem, stream.numbers(), stream.allows_tf32())?;
+    let workspace = needed(problem.op(), &targets.workspace)?;
     let (layout, at, t) = (Layout::backward(&call.plan), places(workspace), targets);
     let checkpoints = sources.checkpoints.map_or(at(layout.checkpoints), |v| v.as_ptr() as u64);
     let places = Places { numbers: at(layout.numbers), ends: at(layout.ends), checkpoints };

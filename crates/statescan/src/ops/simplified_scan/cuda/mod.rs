@@ -15,10 +15,10 @@ mod walk;
 
 pub(super) use backward::{backward, workspace_len as backward_workspace_len};
 
-use super::targets::Targets;
-use super::{Problem, SIGNATURE};
+use super::{Problem, SIGNATURE, Targets};
 use crate::cuda::{Numbers, Stream};
 use crate::error::{Error, Result};
+use crate::ops::prepared::needed;
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
 use plan::{Layout, Plan, Shape};
@@ -132,8 +132,9 @@ fn places(workspace: &RawViewMut) -> impl Fn(usize) -> u64 {
     move |offset| base + 4 * offset as u64
 }
 
-pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets, workspace: &RawViewMut) -> Result<()> {
+pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     let call = Call::new(problem, stream.numbers(), stream.allows_tf32())?;
+    let workspace = needed(problem.op(), &targets.workspace)?;
     let (layout, at) = (Layout::forward(&call.plan), places(workspace));
     let checkpoints = targets.checkpoints.as_ref().map(|v| v.as_mut_ptr() as u64);
     let places = Places { numbers: at(layout.numbers), ends: at(layout.ends), checkpoints: checkpoints.unwrap_or(0) };

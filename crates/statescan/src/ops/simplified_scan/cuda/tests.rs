@@ -1,13 +1,11 @@
 //! Every family of configurations compiles for every architecture, without a GPU: registers do not spill.
 
-use super::super::targets::{GradientTargets, Sources};
-use super::super::{Args, Head};
+use super::super::{Args, GradientTargets, Sources};
 use super::product::PRODUCT;
 use super::skip::{SKIP, Skip};
 use super::walk::{GRADIENTS, SCAN};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
-use crate::ops::check::Checker;
 use crate::ops::discretization::Discretization;
 use crate::tensor::Device;
 
@@ -20,7 +18,7 @@ fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
 
 fn add_with(suite: &mut Suite, args: &Args<'_>, state: &[usize], tf32: bool) {
     let state = tensor(DType::Complex64, state);
-    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
+    let problem = Problem::new(args, Device::Cuda(0), [Some(state.shape()), None]).unwrap();
     let (call, p) = (Call::new(&problem, Numbers::H200, tf32).unwrap(), &problem);
     let like = |view: &View<'_>| target(tensor(view.dtype(), &view.shape()));
     let last = problem.normal.state(target(state));
@@ -42,6 +40,7 @@ fn add_with(suite: &mut Suite, args: &Args<'_>, state: &[usize], tf32: bool) {
         d: p.d.as_ref().map(like),
         delta_a: p.delta_a.as_ref().map(|step| like(step.view())),
         initial_state: Some(last),
+        workspace: None,
     };
     let gradients = call.gradients(&sources, &targets, &Layout::backward(&call.plan), |_| 0);
     gradients.kernels(&call, &places).unwrap().iter().for_each(|kernel| suite.add(&GRADIENTS, &kernel.config, 0));
@@ -66,15 +65,15 @@ fn args(u: DType, maps: DType, steps: DType, [h, p, l]: [usize; 3]) -> Args<'sta
 const SIZES: [usize; 3] = [512, 256, 4096];
 
 fn add_types(suite: &mut Suite) {
-    let inner = Head::Real { conj_sym: true, d: Some(tensor(DType::F32, &[SIZES[0]])) };
-    for (u, maps, head) in [
-        (DType::Complex64, DType::Complex64, Head::Complex),
-        (DType::F32, DType::Complex64, inner),
-        (DType::BF16, DType::Complex64, inner),
-        (DType::F16, DType::F32, Head::Complex),
+    let skip = tensor(DType::F32, &[SIZES[0]]);
+    for (u, maps, real) in [
+        (DType::Complex64, DType::Complex64, false),
+        (DType::F32, DType::Complex64, true),
+        (DType::BF16, DType::Complex64, true),
+        (DType::F16, DType::F32, false),
     ] {
         for discretization in Discretization::ALL {
-            let args = Args { head, discretization, ..args(u, maps, DType::F32, SIZES) };
+            let args = Args { real, d: real.then_some(skip), discretization, ..args(u, maps, DType::F32, SIZES) };
             add(suite, &args, &[BATCH, SIZES[1]]);
         }
     }

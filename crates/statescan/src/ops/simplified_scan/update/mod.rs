@@ -14,8 +14,9 @@
 //! | delta, delta_a | (B, P) or (P,) | real |
 //! | a | (P,) or (P, 1) | real or complex |
 //! | b, c | (P, H), (H, P) | real or complex |
+//! | real, conj_sym, d | flags, (H,) | what becomes of `C x`, as in the scan |
 //! | state_batch_indices | (B,) | i32 or i64: the state that a row uses, negative for none |
-//! | -> y | (B, H) | complex; real for [`Head::Real`] |
+//! | -> y | (B, H) | complex; real with `real` |
 //!
 //! Each argument may have its own storage type and any strides. Where an index is negative, `y` is zero and no state is touched.
 //! Sums are `f32`, or `f64` where `u` or the state is. The maps are read once for up to 64 rows, where they lie; nothing is packed.
@@ -25,63 +26,66 @@
 
 mod cpu;
 mod cuda;
-pub(crate) mod dynamic;
 mod problem;
 pub mod reference;
-mod signature;
 
-use super::Head;
 use crate::error::Result;
 use crate::exec::Exec;
-use crate::ops::builder::builder;
 use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
-use crate::tensor::{View, ViewMut};
+use crate::ops::signature::*;
+use crate::ops::table::step;
+use crate::tensor::ViewMut;
 pub(crate) use problem::{Problem, Targets};
-pub use signature::SIGNATURE;
 
 const OP: &str = SIGNATURE.name;
 
-builder! {
-    /// The arguments of a step; see the [module](self) for shapes and types.
-    #[derive(Debug, Clone, Copy)]
-    pub struct Args<'a> {
-        /// Input, (B, H).
-        pub u: View<'a>,
-        /// Step sizes, (B, P) or (P,).
-        pub delta: View<'a>,
-        /// State matrix, diagonal, (P,) or (P, 1).
-        pub a: View<'a>,
-        /// Input map, (P, H).
-        pub b: View<'a>,
-        /// Output map, (H, P).
-        pub c: View<'a>,
-        /// The decay's own step sizes, (B, P) or (P,).
-        pub delta_a: Option<View<'a>>,
-        /// How (A, B) become a recurrence.
-        pub discretization: Discretization,
-        /// What becomes of `C x`.
-        pub head: Head<'a>,
-        /// The state that each row uses, (B,); negative for none.
-        pub state_batch_indices: Option<View<'a>>,
-    }
-}
+const STEP: &[&str] = &["P", "BP"];
+/// The state of each row.
+static STATE: Argument = state(&["SP"]).field("state", "grad of state").complex(Complex::Always);
 
-impl<'a> Args<'a> {
-    /// The five required arguments, bilinear, complex output.
-    pub fn new(u: View<'a>, delta: View<'a>, a: View<'a>, b: View<'a>, c: View<'a>) -> Self {
-        Args {
-            u,
-            delta,
-            a,
-            b,
-            c,
-            delta_a: None,
-            discretization: Discretization::Bilinear,
-            head: Head::Complex,
-            state_batch_indices: None,
-        }
+step! {
+    /// One step of a simplified scan as data.
+    pub SIGNATURE = Signature {
+        name: "simplified_state_update",
+        about: "one step of S5, with the state updated in place",
+        sizes: &[BATCH, ('H', "dim"), ('P', "dstate"), ('S', "states")],
+        leaders: &[0, 2],
+        in_place: Some(&STATE),
+        limit: Limit { names: "max(batch, states) x dim x dstate", bytes: 4, what: "inputs and states of all rows in two parts" },
+        ..SCAN
+    };
+    /// The arguments of a step; see the [module](self) for shapes and types.
+    Args;
+    required {
+        /// Input, (B, H).
+        u = activation(&["BH"]).alias(&["x"]).complex(Complex::Always),
+        /// Step sizes, (B, P) or (P,).
+        delta = activation(STEP).alias(&["dt"]),
+        /// State matrix, diagonal, (P,) or (P, 1).
+        a = parameter(&["P", "P1"]).named("A").complex(Complex::Always),
+        /// Input map, (P, H).
+        b = parameter(&["PH"]).named("B").complex(Complex::Always),
+        /// Output map, (H, P).
+        c = parameter(&["HP"]).named("C").complex(Complex::Always),
     }
+    optional {
+        /// Skip of a real result, (H,).
+        d = parameter(&["H"]).named("D"),
+        /// The decay's own step sizes, (B, P) or (P,).
+        delta_a = activation(STEP).named("deltaA").alias(&["dt_a"]),
+        /// The state that each row uses, (B,); negative for none.
+        state_batch_indices = index(&["B"]),
+    }
+    options {
+        /// How (A, B) become a recurrence.
+        discretization: Discretization = discretization(2),
+        /// Whether `y = f Re(C x) + D Re(u)`; else `y = C x`, complex.
+        real: bool = Setting::new(Choice::Flag(false)),
+        /// Whether the states of a real result stand for conjugate pairs: `f` is 2, else 1.
+        conj_sym: bool = Setting::new(Choice::Flag(true)),
+    }
+    results { y = like("u", &["BH"]).alias(&["out"]).complex(Complex::Unless("real")), }
 }
 
 /// Moves `state` on by one step and writes `y`.
@@ -89,8 +93,8 @@ impl<'a> Args<'a> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let mut checker = Checker::new(OP, exec.device());
-    let mut problem = Problem::new(args, &mut checker, &[state.shape()])?;
+    let (mut problem, views) = (Problem::new(args, exec.device(), state.shape())?, args.views());
+    let mut checker = Checker::of(OP, exec.device(), &SIGNATURE, &views);
     checker.write("state", state, Kind::Complex, &[problem.states, problem.dstate])?;
     checker.write("y", y, Kind::exactly(problem.real_factor.is_none()), &[problem.batch, problem.dim])?;
     checker.finish()?;

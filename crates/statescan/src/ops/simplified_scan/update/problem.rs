@@ -1,7 +1,6 @@
 //! A checked call in normal form.
 
-use super::signature::{SIGNATURE, STATE};
-use super::{Args, Head, OP};
+use super::{Args, OP, SIGNATURE, STATE};
 use crate::error::{Error, Result};
 use crate::ops::check::{Checker, limit_sizes, state_rows};
 use crate::ops::discretization::Discretization;
@@ -37,30 +36,22 @@ pub(crate) struct Problem<'a> {
     pub rows: Vec<Option<usize>>,
 }
 
-impl<'a> Args<'a> {
-    /// The arguments by position.
-    fn views(&self) -> [Option<&View<'a>>; 8] {
-        let Args { u, delta, a, b, c, delta_a, head, state_batch_indices, .. } = self;
-        let d = if let Head::Real { d, .. } = head { d.as_ref() } else { None };
-        [Some(u), Some(delta), Some(a), Some(b), Some(c), d, delta_a.as_ref(), state_batch_indices.as_ref()]
-    }
-}
-
 impl<'a> Problem<'a> {
-    /// Checks the arguments and brings them to normal form. `states` is the shape of the state.
-    pub(super) fn new<'c>(args: &'c Args<'a>, checker: &mut Checker<'c>, states: &[Shape]) -> Result<Self> {
-        let sizes = checker.bind(&SIGNATURE, &args.views())?;
+    /// Checks the arguments and brings them to normal form, beside a state of a shape.
+    pub(super) fn new(args: &Args<'a>, device: Device, state: Shape) -> Result<Self> {
+        if !args.real && args.d.is_some() {
+            return Err(Error::Presence { op: OP, argument: "d", expected: "belongs to a real result: set `real`" });
+        }
+        let sizes = Checker::new(OP, device).bind(&SIGNATURE, &args.views())?;
         let [batch, dim, dstate] = ['B', 'H', 'P'].map(|letter| sizes.get(letter));
-        let state = states[0];
         if state.len() != 2 {
             let expected = SIGNATURE.shapes(STATE.layouts.iter().copied());
             return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: state });
         }
         limit_sizes(OP, SIGNATURE.limit.names, [batch.max(state[0]), dim, dstate])?;
         let batched = |view: View<'a>| if view.rank() == 1 { view.expand(0, batch) } else { view };
-        let (real_factor, d) = args.head.parts();
         let states = if args.state_batch_indices.is_some() { state[0] } else { batch };
-        let rows = match checker.device() {
+        let rows = match device {
             Device::Cpu => state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, states)?,
             Device::Cuda(_) => Vec::new(),
         };
@@ -77,8 +68,8 @@ impl<'a> Problem<'a> {
             c: args.c,
             delta_a: args.delta_a.map(batched),
             discretization: args.discretization,
-            real_factor,
-            d,
+            real_factor: args.real.then_some(if args.conj_sym { 2.0 } else { 1.0 }),
+            d: args.d,
             rows,
         })
     }

@@ -13,9 +13,8 @@ use num_complex::Complex64;
 /// # Errors
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
-    let mut checker = Checker::new(OP, Device::Cpu);
-    let p = Problem::new(args, &mut checker, &[state.shape()])?;
-    checker.read("state", state, Kind::Float, &[p.states, p.dstate])?;
+    let p = Problem::new(args, Device::Cpu, state.shape())?;
+    Checker::new(OP, Device::Cpu).read("state", state, Kind::Float, &[p.states, p.dstate])?;
     let mut y = Dense::zeros(&[p.batch, p.dim])?;
     let mut next = Dense::from_view(state);
     let complex = [&p.a, &p.b, &p.c, state].iter().any(|view| view.dtype().is_complex());

@@ -4,7 +4,7 @@
 //! 3/4 Q P forwards.
 
 use super::super::problem::Problem;
-use super::super::targets::{GradientTargets, Sources};
+use super::super::{GradientTargets, Sources};
 use super::blocks::{self, Ahead, Way};
 use super::chunk::{Chunk, SIDE, STRIP, sides};
 use super::decay::MixBackward;

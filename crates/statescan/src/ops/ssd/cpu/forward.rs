@@ -3,8 +3,8 @@
 //! For each head and step, with N states and P columns, `C S` and `B^T (w x)` take 2 N P multiply-adds, `M x` 3/4 of Q P (Q = 64), and
 //! `<C, B>` 3/4 of Q N for all heads of a block together.
 
+use super::super::Targets;
 use super::super::problem::Problem;
-use super::super::targets::Targets;
 use super::blocks::{self, Ahead, Way};
 use super::chunk::Chunk;
 use super::plan::{CHUNK, Checkpoints, HeadBlock, Plan, chunks};

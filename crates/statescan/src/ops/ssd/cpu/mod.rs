@@ -12,7 +12,7 @@ mod reduce;
 mod rows;
 
 use super::problem::Problem;
-use super::targets::{GradientTargets, Sources, Targets};
+use super::{GradientTargets, Sources, Targets};
 use crate::cpu::Array;
 use crate::cpu::simd::Real;
 use crate::exec::Exec;

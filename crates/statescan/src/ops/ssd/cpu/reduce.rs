@@ -1,8 +1,8 @@
 //! Sums over segments (a, d, dt_bias) and over the blocks of heads of a group (b, c): every job leaves its own part, and parts are added
 //! in the order of the plan.
 
+use super::super::GradientTargets;
 use super::super::problem::Problem;
-use super::super::targets::GradientTargets;
 use super::blocks::{self, Place, Way};
 use super::plan::{CHUNK, HeadBlock, Plan};
 use crate::cpu::simd::Real;

@@ -13,7 +13,7 @@ use super::{Call, TOO_LARGE, refuse_double};
 use crate::cuda::{Numbers, Stream, Sum, sum_terms};
 use crate::error::Result;
 use crate::ops::ssd::problem::Problem;
-use crate::ops::ssd::targets::{GradientTargets, Sources};
+use crate::ops::ssd::{GradientTargets, Sources};
 use crate::tensor::{DType, RawViewMut};
 
 /// The kernels of a backward pass with every gradient.

@@ -1,7 +1,7 @@
 //! Every family of configurations compiles for every architecture, without a GPU: registers do not spill, shared memory suffices.
 
-use super::super::targets::{GradientTargets, Sources, Targets};
-use super::super::{Args, OP};
+use super::super::Args;
+use super::super::{GradientTargets, Sources, Targets};
 use super::backward::Plan;
 use super::hopper::{fused, halves, hand_on, packed, walk as hopper};
 use super::portable::gradients::{self, GRADIENTS};
@@ -11,7 +11,7 @@ use super::walk::{Direction, FORWARD, Output, Pass, WALK, Walk};
 use super::*;
 use crate::cuda::Numbers;
 use crate::cuda::testing::{Suite, target, tensor};
-use crate::ops::check::Checker;
+use crate::ops::prepared::NO_STATES;
 use crate::tensor::Device;
 
 /// What kernels are made for.
@@ -41,7 +41,7 @@ fn args(dtype: DType, [l, h, p, g, n]: Sizes) -> Args<'static> {
 fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize], made: Made, cut: bool) {
     let Made { numbers, architectures, tf32 } = made;
     let state = tensor(DType::F32, state);
-    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
+    let problem = Problem::new(args, Device::Cuda(0), [Some(state.shape()), None]).unwrap();
     let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
     let last = problem.normal.state(target(state));
     let targets = Targets { y: Some(like(problem.x)), final_state: Some(last), checkpoints: None, workspace: None };
@@ -66,7 +66,7 @@ fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize], made: Made, cut: boo
 /// Adds the kernels of both passes on Hopper.
 fn add_hopper(suite: &mut Suite, args: &Args<'_>) {
     add_walks_on_hopper(suite, args);
-    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[]).unwrap();
+    let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
     if problem.dstate > hopper::MOST_STATES {
         return;
     }
@@ -78,7 +78,7 @@ fn add_hopper(suite: &mut Suite, args: &Args<'_>) {
 
 /// Adds the walks: with y, its first and its second launch; with slots in both directions; and for the states alone.
 fn add_walks_on_hopper(suite: &mut Suite, args: &Args<'_>) {
-    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[]).unwrap();
+    let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
     let plan = hopper::Plan::new(&problem, Numbers::H200).unwrap();
     let y = target(problem.x);
     let state = Walk {
@@ -117,7 +117,7 @@ fn add_fused(suite: &mut Suite, problem: &Problem<'_>, targets: &GradientTargets
 
 /// Adds the gradients of more than 128 states.
 fn add_halves(suite: &mut Suite, args: &Args<'_>) {
-    let problem = Problem::new(args, &mut Checker::new(OP, Device::Cuda(0)), &[]).unwrap();
+    let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
     let [first, second] = halves::of_states(&problem).unwrap();
     let targets = every_gradient(&problem);
     add_fused(suite, &second, &targets, Some(fused::Half::Second));
@@ -138,6 +138,7 @@ fn every_gradient(p: &Problem<'_>) -> GradientTargets {
         dt_bias: p.dt_bias.map(like),
         dt_a: p.dt_a.map(like),
         initial_state: None,
+        workspace: None,
     }
 }
 

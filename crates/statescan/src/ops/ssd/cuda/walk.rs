@@ -5,8 +5,8 @@ use super::portable::plan::{Cut, Kind, Math, Tiles};
 use super::{Call, Inputs, States, TOO_LARGE, TOO_MANY, refuse_double, type_of, width_of};
 use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, Value, params};
 use crate::error::Result;
+use crate::ops::ssd::Targets;
 use crate::ops::ssd::problem::Problem;
-use crate::ops::ssd::targets::Targets;
 use crate::tensor::{DType, RawViewMut, View};
 use core::ffi::c_void;
 

@@ -4,12 +4,10 @@ use super::super::Args;
 use super::super::problem::Sizes;
 use super::*;
 use crate::cuda::testing::{Suite, tensor};
-use crate::ops::check::Checker;
 use crate::tensor::Device;
 
 fn check(suite: &mut Suite, args: &Args<'_>, state: &View<'static>) {
-    let mut checker = Checker::new(OP, Device::Cuda(0));
-    let sizes = Sizes::new(args, &mut checker, &[state.shape()]).unwrap();
+    let sizes = Sizes::new(args, Device::Cuda(0), state.shape()).unwrap();
     let problem = sizes.problem(args, state, &args.x);
     suite.add(&UPDATE, &kernel(&problem, args.state_batch_indices).unwrap().config, 0);
 }

@@ -99,10 +99,9 @@ fn kernel(p: &Problem<'_>, indices: Option<View<'_>>, targets: &Targets, numbers
 
 #[cfg(all(test, feature = "cuda"))]
 mod tests {
-    use super::super::{Args, Head};
+    use super::super::Args;
     use super::*;
     use crate::cuda::testing::{Suite, target, tensor};
-    use crate::ops::check::Checker;
     use crate::ops::discretization::Discretization;
     use crate::tensor::Device;
 
@@ -117,15 +116,15 @@ mod tests {
                 let (u, delta, state) =
                     (tensor(wide, &[5, 40]), tensor(DType::BF16, &[5, 24]), tensor(DType::Complex64, &[9, 24]));
                 let maps = [tensor(wide, &[24, 40]), tensor(wide, &[40, 24])];
-                let head = Head::Real { conj_sym: true, d: Some(tensor(DType::F32, &[40])) };
                 let args = Args {
                     discretization,
                     delta_a: complex.then_some(delta),
-                    head: if complex { Head::Complex } else { head },
+                    real: !complex,
+                    d: (!complex).then(|| tensor(DType::F32, &[40])),
                     state_batch_indices: complex.then(|| tensor(DType::I32, &[5])),
                     ..Args::new(u, delta, tensor(DType::Complex64, &[24]), maps[0], maps[1])
                 };
-                let problem = Problem::new(&args, &mut Checker::new(OP, Device::Cuda(0)), &[state.shape()]).unwrap();
+                let problem = Problem::new(&args, Device::Cuda(0), state.shape()).unwrap();
                 let y = tensor(if complex { DType::Complex64 } else { DType::F32 }, &[5, 40]);
                 let targets = Targets { state: target(state), y: target(y) };
                 for (numbers, architectures) in devices {

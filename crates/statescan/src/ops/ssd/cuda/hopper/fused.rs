@@ -7,11 +7,11 @@ use crate::cuda::{
     Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, TensorMap, params,
 };
 use crate::error::Result;
+use crate::ops::ssd::GradientTargets;
 use crate::ops::ssd::cuda::portable::gradients::Places;
 use crate::ops::ssd::cuda::portable::plan::Tiles;
 use crate::ops::ssd::cuda::{Call, Inputs, TOO_MANY, type_of};
 use crate::ops::ssd::problem::Problem;
-use crate::ops::ssd::targets::GradientTargets;
 use crate::tensor::{DType, RawViewMut, View};
 
 pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> = Program::new(

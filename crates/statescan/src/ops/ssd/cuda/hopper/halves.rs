@@ -8,7 +8,7 @@ use crate::cuda::Stream;
 use crate::error::Result;
 use crate::ops::ssd::cuda::backward::{self, Pass};
 use crate::ops::ssd::problem::Problem;
-use crate::ops::ssd::targets::{GradientTargets, Sources};
+use crate::ops::ssd::{GradientTargets, Sources};
 use crate::tensor::RawViewMut;
 use core::ops::Range;
 

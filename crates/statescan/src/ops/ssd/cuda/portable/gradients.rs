@@ -4,7 +4,7 @@ use super::plan::{Kind, Tiles};
 use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, params};
 use crate::error::Result;
 use crate::ops::ssd::cuda::{Call, Inputs, States, TOO_MANY, type_of, width_of};
-use crate::ops::ssd::targets::{GradientTargets, Sources};
+use crate::ops::ssd::{GradientTargets, Sources};
 use core::ffi::c_void;
 
 pub(in crate::ops::ssd::cuda) static GRADIENTS: Program<Params> = Program::new(

@@ -3,8 +3,8 @@
 use super::plan::{Kind, Tiles};
 use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, params};
 use crate::error::Result;
+use crate::ops::ssd::Sources;
 use crate::ops::ssd::cuda::{Call, Inputs, States, TOO_MANY};
-use crate::ops::ssd::targets::Sources;
 use crate::tensor::RawViewMut;
 use core::ffi::c_void;
 

@@ -1,0 +1,99 @@
+"""The public functions hand their arguments on in the order of the signatures, and have their defaults."""
+
+import pytest
+
+import statescan
+from statescan import functions
+
+FUNCTIONS = (
+    "selective_scan",
+    "ssd",
+    "simplified_scan_fn",
+    "s5_inner_fn",
+    "linear_scan",
+    "causal_conv1d",
+    "selective_state_update",
+    "simplified_state_update",
+    "causal_conv1d_update",
+)
+each_function = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+class Tensor:
+    """Stands for a tensor."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __repr__(self):
+        return self.name
+
+
+@pytest.fixture
+def handed_on(monkeypatch):
+    """What a function hands on: the operation, its state, its tensors and its options."""
+    calls = []
+
+    def record(op, *arguments):
+        *state, tensors, options = arguments[:3] if op.state is not None else arguments[:2]
+        calls.append((op, *state, tensors, options))
+        return None, None
+
+    monkeypatch.setattr(functions, "_call", record)
+    monkeypatch.setattr(functions, "_step", record)
+
+    def call(name, **arguments):
+        getattr(statescan, name)(**arguments)
+        return calls.pop()
+
+    return call
+
+
+def required(name, handed_on):
+    """The operation of a function, and stand-ins for what has to be given."""
+    op = next(op for op in (*statescan.operations.OPERATIONS, *statescan.operations.STEPS) if op.name == name.removesuffix("_fn"))
+    tensors = {argument.name: Tensor(argument.name) for argument in op.arguments if argument.required}
+    # a skip makes the layer of S5, which is always with one
+    if name == "s5_inner_fn":
+        tensors["D"] = Tensor("D")
+    return op, tensors if op.state is None else {op.state: Tensor(op.state), **tensors}
+
+
+@each_function
+def test_tensors_are_in_order(name, handed_on):
+    op, given = required(name, handed_on)
+    given |= {argument.name: Tensor(argument.name) for argument in op.arguments}
+    found, *state, tensors, _ = handed_on(name, **given)
+    assert found is op
+    assert [str(tensor) for tensor in tensors] == [argument.name for argument in op.arguments]
+    assert [str(tensor) for tensor in state] == ([op.state] if op.state is not None else [])
+
+
+@each_function
+def test_defaults_are_those_of_the_signature(name, handed_on):
+    op, given = required(name, handed_on)
+    *_, tensors, options = handed_on(name, **given)
+    assert [str(tensor) for tensor in tensors] == [a.name if a.name in given else "None" for a in op.arguments]
+    assert list(options) == [default for _, default in op.options]
+
+
+@each_function
+def test_options_are_in_order(name, handed_on):
+    op, given = required(name, handed_on)
+    usual = [default for _, default in op.options]
+    for at, (schema, default) in enumerate(op.options):
+        option = schema.split()[-1]
+        if option in ("dt_low", "dt_high"):
+            other, changed = {"dt_limit": (0.25, 0.5)}, {"dt_low": 0.25, "dt_high": 0.5}[option]
+        elif option == "real":
+            other, changed = {"D": Tensor("D")}, True
+        elif isinstance(default, bool):
+            other, changed = {option: not default}, not default
+        else:
+            changed = default + 1 if isinstance(default, int) else {"discretization": "dirac", "activation": "silu"}[option]
+            other = {option: changed}
+        *_, options = handed_on(name, **{**given, **other})
+        assert len(options) == len(usual)
+        assert options[at] == changed, schema
+        beside = [i for i, (left, right) in enumerate(zip(options, usual)) if left != right and i != at]
+        assert all(op.options[i][0].split()[-1] in ("dt_low", "dt_high") for i in beside), schema
