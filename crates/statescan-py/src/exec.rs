@@ -28,7 +28,10 @@ fn on_pytorch(threads: usize) -> Option<Exec> {
     #[cfg(target_os = "linux")]
     return openmp::exec(threads);
     #[cfg(not(target_os = "linux"))]
-    None
+    {
+        _ = threads;
+        None
+    }
 }
 
 fn cpu(threads: usize) -> Exec {
