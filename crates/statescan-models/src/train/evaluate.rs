@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_sample_is_bounded_and_spread_over_the_whole_set() {
-        assert_eq!(sample(7..7 + SAMPLE), [7..7 + SAMPLE]);
+        assert!(sample(7..7 + SAMPLE).into_iter().eq(std::iter::once(7..7 + SAMPLE)));
         for len in [SAMPLE + 1, 100_000, 20_000_000] {
             let slices = sample(1000..1000 + len);
             assert_eq!(slices.iter().map(ExactSizeIterator::len).sum::<usize>(), SAMPLE, "{len}");

@@ -11,7 +11,7 @@ fn folder(config: &str) -> TempDir {
 }
 
 fn error(folder: &TempDir) -> String {
-    let error = ChatTemplate::load(folder).err().expect("a folder that is refused").to_string();
+    let error = ChatTemplate::load(folder).expect_err("a folder that is refused").to_string();
     assert!(!error.contains('\n'), "{error}");
     error
 }

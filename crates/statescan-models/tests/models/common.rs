@@ -169,7 +169,7 @@ impl Folder {
 
     /// The sentence that loading it fails with.
     pub fn error(&self) -> String {
-        Model::load(self.write()).err().expect("a folder that is refused").to_string()
+        Model::load(self.write()).expect_err("a folder that is refused").to_string()
     }
 }
 

@@ -193,7 +193,7 @@ fn sixteen_bits_on_a_gpu_are_rounded_where_the_oracle_rounds() {
 #[test]
 fn what_does_not_fit_a_model_on_a_gpu_is_refused_with_a_sentence() {
     let host = Folder::new("mamba").model();
-    let error = DeviceModel::new(&Exec::cpu(1), &host, None).err().expect("it is not a CUDA one");
+    let error = DeviceModel::new(&Exec::cpu(1), &host, None).expect_err("it is not a CUDA one");
     assert!(error.to_string().contains("the executor is not a CUDA one"), "{error}");
     let Some(exec) = gpu() else { return };
     assert!(host.prefill(&exec, &[1], &mut host.state()).unwrap_err().to_string().contains("DeviceModel"));

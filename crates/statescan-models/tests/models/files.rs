@@ -5,7 +5,7 @@ use statescan_models::{Config, Model, write_file};
 use std::path::Path;
 
 fn error(folder: &Path) -> String {
-    Model::load(folder).err().expect("a folder that is refused").to_string()
+    Model::load(folder).expect_err("a folder that is refused").to_string()
 }
 
 #[cfg(unix)]

@@ -27,7 +27,7 @@ fn a_pickle_runs_no_code() {
     let call = format!("cos\nsystem\n(Stouch {}\ntR.", trace.display()).replacen("(S", "(S'", 1).replacen("\ntR.", "'\ntR.", 1);
     for bytes in [call.as_bytes(), &[b"\x80\x02", call.as_bytes()].concat(), b"", b"PK\x03\x04", b"\x80\x02}."] {
         std::fs::write(folder.path().join("pytorch_model.bin"), bytes).unwrap();
-        let error = Model::load(folder.path()).err().expect("no model").to_string();
+        let error = Model::load(folder.path()).expect_err("no model").to_string();
         assert!(
             error.contains("pytorch_model.bin: it is not a file of pickled tensors") || error.contains("is missing"),
             "{error}"
@@ -44,7 +44,7 @@ fn pickles_that_are_cut_short_are_refused() {
     let bytes = std::fs::read(own("mamba_pickled").join("pytorch_model.bin")).unwrap();
     for len in [1, 7, 100, bytes.len() / 3, bytes.len() / 2, bytes.len() - 1] {
         std::fs::write(folder.path().join("pytorch_model.bin"), &bytes[..len]).unwrap();
-        let error = Model::load(folder.path()).err().expect("no model").to_string();
+        let error = Model::load(folder.path()).expect_err("no model").to_string();
         assert!(error.contains("it is not a file of pickled tensors"), "{len} bytes: {error}");
     }
 }
