@@ -102,12 +102,18 @@ fn measure(size: Size, dtype: DType, model: &Model, exec: &Exec, quick: bool) ->
         Row { size: size.name(), dtype, device: Device::Cpu, threads, pass, tokens, floor, time, share }
     };
     let prompt: Vec<u32> = (0..PROMPT as u32).map(|i| i * 7919 % VOCAB as u32).collect();
-    let mut prefill = || -> Result<()> { Ok(model.prefill(exec, &prompt, &mut model.state()).map(drop)?) };
+    let mut prefill = || -> Result<()> {
+        model.prefill(exec, &prompt, &mut model.state())?;
+        Ok(())
+    };
     let mut floor = projections(PROMPT, &shapes(model.config()), threads);
     let prefill = fastest(take(budget, threads, [&mut prefill, &mut || Ok(floor())], |times| times)?).collect();
 
     let mut state = model.state();
-    let mut decode = || -> Result<()> { Ok(model.step(exec, 1, &mut state).map(drop)?) };
+    let mut decode = || -> Result<()> {
+        model.step(exec, 1, &mut state)?;
+        Ok(())
+    };
     let mut floor = read(model.bytes_per_step(), threads);
     let decode = fastest(take(budget, threads, [&mut decode, &mut || Ok(floor())], |times| times)?).collect();
     Ok([row("prefill", PROMPT, "gemm", prefill), row("decode", 1, "reading", decode)])
