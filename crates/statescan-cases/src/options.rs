@@ -72,6 +72,7 @@ fn check_layout(op: &Operation, given: &Json) -> Result<()> {
 fn read_one(op: &Operation, setting: &Setting, given: &Json) -> Result<Value> {
     let value = match setting.choice {
         Choice::Flag(_) => given.as_bool().map(Value::Flag),
+        Choice::Number(_) => given.as_f64().map(Value::Number),
         Choice::Count(_) => given.as_u64().and_then(|n| usize::try_from(n).ok()).map(Value::Count),
         Choice::Interval => interval(given),
         Choice::Word(words, default) => given.as_str().and_then(|word| match words.iter().position(|known| *known == word) {
@@ -103,6 +104,7 @@ fn interval(given: &Json) -> Option<Value> {
 fn expected(choice: &Choice) -> String {
     match *choice {
         Choice::Flag(_) => "true or false".to_string(),
+        Choice::Number(_) => "a number".to_string(),
         Choice::Count(_) => "a whole number".to_string(),
         Choice::Interval => "two numbers, low and high".to_string(),
         Choice::Word(words, default) => {

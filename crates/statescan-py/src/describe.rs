@@ -61,6 +61,7 @@ fn setting<'py>(py: Python<'py>, setting: &Setting) -> PyResult<Bound<'py, PyDic
     let name = setting.name;
     match setting.choice {
         Choice::Flag(default) => of.set_item("schema", vec![(format!("bool {name}"), default)])?,
+        Choice::Number(default) => of.set_item("schema", vec![(format!("float {name}"), default)])?,
         Choice::Count(default) => of.set_item("schema", vec![(format!("int {name}"), default)])?,
         Choice::Interval => {
             let bare = name.strip_suffix("_limit").unwrap_or(name);
@@ -76,6 +77,7 @@ fn setting<'py>(py: Python<'py>, setting: &Setting) -> PyResult<Bound<'py, PyDic
 fn output<'py>(py: Python<'py>, output: &Output) -> PyResult<Bound<'py, PyDict>> {
     let (rule, names) = match output.dtype {
         ResultType::Of(name) => ("of", vec![name]),
+        ResultType::OfFirst(a, b) => ("first", vec![a, b]),
         ResultType::Promoted(a, b) => ("promoted", vec![a, b]),
         ResultType::Carried(name) => ("carried", vec![name]),
         ResultType::CarriedByBoth(a, b) => ("carried", vec![a, b]),
@@ -84,6 +86,7 @@ fn output<'py>(py: Python<'py>, output: &Output) -> PyResult<Bound<'py, PyDict>>
     of.set_item("name", output.name)?;
     of.set_item("layouts", output.layouts.to_vec())?;
     of.set_item("like", output.like)?;
+    of.set_item("beside", output.beside)?;
     of.set_item("cotangent", output.cotangent)?;
     of.set_item("dtype", (rule, names))?;
     of.set_item("complex", complex(output.complex))?;
@@ -105,13 +108,14 @@ fn saved<'py>(py: Python<'py>, saved: &Saved) -> PyResult<Option<Bound<'py, PyDi
     match *saved {
         Saved::Nothing => return Ok(None),
         Saved::Result(at) => of.set_item("result", at)?,
-        Saved::States { layout, padded, complex: rule } => {
+        Saved::States { layout, padded, complex: rule, on_cuda } => {
             of.set_item("layout", layout)?;
             of.set_item("padded", padded.map(String::from))?;
             of.set_item("complex", complex(rule))?;
             of.set_item("every", CHECKPOINT)?;
             of.set_item("lanes", LANES)?;
             of.set_item("spare", SPARE)?;
+            of.set_item("on_cuda", on_cuda)?;
         }
     }
     Ok(Some(of))

@@ -34,6 +34,7 @@ fn take<'a>(arguments: &mut Arguments<'a, '_>, signature: &'static Signature) ->
         *value = match setting.choice {
             Choice::Flag(_) => Value::Flag(arguments.value(setting.name)?),
             Choice::Count(_) => Value::Count(arguments.value(setting.name)?),
+            Choice::Number(_) => Value::Number(arguments.value(setting.name)?),
             Choice::Interval => {
                 let (low, high) = arguments.interval(setting.name)?;
                 Value::Interval(low, high)

@@ -7,15 +7,17 @@ use super::signature::{Argument, Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, R
 use crate::cpu::tile::MAX_LANES;
 use crate::error::{Error, Result};
 use crate::ops::sequences::Sequences;
-use crate::tensor::{DType, Dense, MAX_RANK, Shape, View, ViewMut};
+use crate::tensor::{DType, Dense, Device, MAX_RANK, Shape, View, ViewMut};
 
 /// The value of an option.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value {
     /// Yes or no.
     Flag(bool),
-    /// A number.
+    /// A whole number.
     Count(usize),
+    /// Any number.
+    Number(f64),
     /// Lowest and highest value.
     Interval(f64, f64),
     /// The number of a word of the list, or none.
@@ -28,6 +30,7 @@ impl Value {
         match *choice {
             Choice::Flag(value) => Value::Flag(value),
             Choice::Count(value) => Value::Count(value),
+            Choice::Number(value) => Value::Number(value),
             Choice::Interval => Value::Interval(f64::NEG_INFINITY, f64::INFINITY),
             Choice::Word(_, value) => Value::Word(value),
         }
@@ -202,7 +205,10 @@ impl<'a> Call<'a> {
 
     /// Numbers in the largest buffer that the states which a forward pass keeps can need, however time divides into sequences.
     pub fn saved_capacity(&self) -> Option<usize> {
-        let Saved::States { layout, padded, complex } = self.signature.saved else { return None };
+        let Saved::States { layout, padded, complex, on_cuda } = self.signature.saved else { return None };
+        if !on_cuda && self.views[0].is_some_and(|view| view.device() != Device::Cpu) {
+            return Some(0);
+        }
         let (sizes, parts) = (self.sizes(), if self.is_complex(complex) { 2 } else { 1 });
         let filled = |letter, size: usize| if padded == Some(letter) { size.next_multiple_of(LANES) } else { size };
         let state: Option<usize> = layout.chars().map(|letter| Some(filled(letter, sizes.known(letter)?))).product();

@@ -14,6 +14,7 @@ pub mod causal_conv1d;
 pub(crate) mod check;
 pub mod discretization;
 pub mod linear_scan;
+pub mod norm;
 pub(crate) mod normal;
 pub mod operation;
 pub(crate) mod oracle;

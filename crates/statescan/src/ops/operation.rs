@@ -5,7 +5,7 @@ pub use super::passes::Exact;
 use super::passes::{Pass, Passes, Step};
 use super::signature::Signature;
 use super::summary::Summary;
-use super::{causal_conv1d, linear_scan, selective_scan, simplified_scan, ssd};
+use super::{causal_conv1d, linear_scan, norm, selective_scan, simplified_scan, ssd};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::tensor::{Shape, View};
@@ -63,6 +63,7 @@ impl Operation {
         passes(&simplified_scan::INNER, &simplified_scan::Positional),
         passes(&linear_scan::SIGNATURE, &linear_scan::Positional),
         passes(&causal_conv1d::SIGNATURE, &causal_conv1d::Positional),
+        passes(&norm::SIGNATURE, &norm::Positional),
         step(&selective_scan::update::SIGNATURE, &selective_scan::update::Positional),
         step(&simplified_scan::update::SIGNATURE, &simplified_scan::update::Positional),
         step(&causal_conv1d::update::SIGNATURE, &causal_conv1d::update::Positional),
@@ -353,6 +354,7 @@ mod tests {
                 assert_eq!(output.like.map(|name| signature.argument(name)), named.like.map(Some), "{signature:?}");
                 let (ResultType::Of(name)
                 | ResultType::Carried(name)
+                | ResultType::OfFirst(name, _)
                 | ResultType::Promoted(name, _)
                 | ResultType::CarriedByBoth(name, _)) = output.dtype;
                 assert_eq!(signature.argument(name), Some(named.dtype[0]), "{signature:?}: {}", output.name);

@@ -46,6 +46,13 @@ impl Bound<'_> {
         let [a, b] = self.signature.named[at].dtype.map(|argument| self.dtype(argument));
         let complex = self.is_complex(at);
         match self.signature.results[at].dtype {
+            ResultType::OfFirst(..) => {
+                if self.views[self.signature.named[at].dtype[0]].is_some() {
+                    a
+                } else {
+                    b
+                }
+            }
             ResultType::Of(_) if a.is_complex() == complex => a,
             ResultType::Promoted(..) if a == b => a,
             _ => carried(if a.is_double() { a } else { b }, complex),

@@ -171,6 +171,8 @@ fn layout_of(layouts: &'static [&'static str], rank: usize) -> Option<&'static s
 pub enum ResultType {
     /// That of an argument, if it is real or complex as the result is; else the carried type.
     Of(&'static str),
+    /// That of the first of two arguments that is given.
+    OfFirst(&'static str, &'static str),
     /// The common type of two arguments.
     Promoted(&'static str, &'static str),
     /// That of carried values: `f32`, `f64` beside an argument in double precision, or their complex pairs.
@@ -196,6 +198,8 @@ pub struct Output {
     pub complex: Complex,
     /// The argument whose shape it has; a result without one is a state.
     pub like: Option<&'static str>,
+    /// The argument without which front ends leave it out.
+    pub beside: Option<&'static str>,
     /// Whether the backward pass takes a cotangent of it.
     pub cotangent: bool,
 }
@@ -203,7 +207,7 @@ pub struct Output {
 impl Output {
     const fn new(dtype: ResultType, layouts: &'static [&'static str]) -> Self {
         let (name, complex) = ("", Complex::Never);
-        Output { name, cotangent_name: name, aliases: &[], layouts, dtype, complex, like: None, cotangent: true }
+        Output { name, cotangent_name: name, aliases: &[], layouts, dtype, complex, like: None, beside: None, cotangent: true }
     }
 
     /// The same under the name of a field of `Outputs`, and with the name of its cotangent: `operation!` calls it.
@@ -221,6 +225,12 @@ impl Output {
     /// The same with another element type.
     pub const fn dtype(mut self, dtype: ResultType) -> Self {
         self.dtype = dtype;
+        self
+    }
+
+    /// The same, which front ends leave out where an argument is not given.
+    pub const fn beside(mut self, argument: &'static str) -> Self {
+        self.beside = Some(argument);
         self
     }
 
@@ -262,8 +272,10 @@ pub(crate) const fn state_beside(argument: &'static str, layouts: &'static [&'st
 pub enum Choice {
     /// Yes or no.
     Flag(bool),
-    /// A number, at least 1.
+    /// A whole number, at least 1.
     Count(usize),
+    /// Any number.
+    Number(f64),
     /// Lowest and highest value; without limits by default.
     Interval,
     /// One of these words; the number of the default, or none.
@@ -315,6 +327,8 @@ pub enum Saved {
         padded: Option<char>,
         /// Whether a number has two parts.
         complex: Complex,
+        /// Whether kernels for CUDA keep them, too; they may compute them again.
+        on_cuda: bool,
     },
 }
 

@@ -42,6 +42,15 @@ impl OptionField for usize {
     }
 }
 
+impl OptionField for f64 {
+    fn of(value: Value) -> Self {
+        if let Value::Number(number) = value { number } else { 0.0 }
+    }
+    fn value(self) -> Value {
+        Value::Number(self)
+    }
+}
+
 impl OptionField for (f64, f64) {
     fn of(value: Value) -> Self {
         if let Value::Interval(low, high) = value { (low, high) } else { (f64::NEG_INFINITY, f64::INFINITY) }

@@ -41,7 +41,9 @@ impl Named {
         }
         named.dtype = match output.dtype {
             ResultType::Of(name) | ResultType::Carried(name) => [number(arguments, name); 2],
-            ResultType::Promoted(a, b) | ResultType::CarriedByBoth(a, b) => [number(arguments, a), number(arguments, b)],
+            ResultType::OfFirst(a, b) | ResultType::Promoted(a, b) | ResultType::CarriedByBoth(a, b) => {
+                [number(arguments, a), number(arguments, b)]
+            }
         };
         if let Complex::As(names) = output.complex {
             let mut at = 0;

@@ -1,0 +1,243 @@
+//! Norms on CUDA: a checked problem becomes a plan, a configuration and the parameters of a launch.
+
+mod plan;
+#[cfg(all(test, feature = "cuda"))]
+mod tests;
+
+use super::{GradientTargets, OP, Problem, Sources, Targets};
+use crate::cuda::{
+    Address, COMMON, Config, Kernel, Numbers, Program, STEP_SIZE, Stream, Strided, Sum, neighbours, params, sum_terms,
+};
+use crate::error::{Error, Result};
+use crate::ops::prepared::needed;
+use crate::tensor::{DType, RawViewMut, View};
+use plan::Plan;
+
+static FORWARD: Program<ForwardParams> =
+    Program::new("norm_forward", &[COMMON, STEP_SIZE], concat!(include_str!("rows.cuh"), include_str!("forward.cu")));
+static BACKWARD: Program<BackwardParams> =
+    Program::new("norm_backward", &[COMMON, STEP_SIZE], concat!(include_str!("rows.cuh"), include_str!("backward.cu")));
+
+params! {
+    /// The rows of a call.
+    struct Shape {
+        rows: i64,
+        /// Sizes of the second and the third axis of rows.
+        second: i64,
+        third: i64,
+        groups: u32,
+        group: u32,
+        eps: f32,
+    }
+}
+
+params! {
+    /// What both passes read.
+    struct Inputs(shape: Shape) {
+        x: Strided,
+        residual: Strided,
+        z: Strided,
+        weight: Strided,
+        bias: Strided,
+    }
+}
+
+params! {
+    /// Parameters of `norm_forward`.
+    struct ForwardParams(inputs: Inputs) {
+        y: Strided,
+        sum: Strided,
+    }
+}
+
+params! {
+    /// Parameters of `norm_backward`.
+    struct BackwardParams(inputs: Inputs) {
+        dy: Strided,
+        dsum: Strided,
+        dx: Strided,
+        dz: Strided,
+        dresidual: Strided,
+        /// Dense (team, channel).
+        of_weight: Address<f32>,
+        of_bias: Address<f32>,
+    }
+}
+
+pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
+    if targets.y.is_none() && targets.sum.is_none() {
+        return Ok(());
+    }
+    let Some(kernel) = Call::new(problem)?.forward(targets, stream.numbers())? else { return Ok(()) };
+    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
+    // describes their types and layouts.
+    unsafe { kernel.launch(stream, &FORWARD) }
+}
+
+pub(super) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
+    let call = Call::new(problem)?;
+    if targets.weight.is_some() || targets.bias.is_some() {
+        needed(OP, &targets.workspace)?;
+    }
+    let Some((plan, kernel)) = call.backward(sources, targets, stream.numbers())? else {
+        return add_up(stream, [0; 2], targets, 0);
+    };
+    // SAFETY: as in `forward`; the workspace has the elements that the plan needs.
+    unsafe { kernel.launch(stream, &BACKWARD)? };
+    add_up(stream, call.terms(&plan, targets), targets, plan.teams())
+}
+
+/// Elements of the workspace that a backward pass needs: sums for weight and bias of each team, however rows are read.
+pub(super) fn backward_workspace_len(stream: &Stream, problem: &Problem<'_>, _has_saved: bool) -> Result<usize> {
+    Ok(sums_len(problem, stream.numbers()))
+}
+
+/// A forward pass wants no workspace.
+pub(super) fn workspace_len(_: &Stream, _: &Problem<'_>) -> Result<usize> {
+    Ok(0)
+}
+
+fn sums_len(problem: &Problem<'_>, numbers: Numbers) -> usize {
+    if problem.weight.is_none() && problem.bias.is_none() {
+        return 0;
+    }
+    let sizes = [problem.count(), problem.groups, problem.group];
+    let teams = [1, 2, 4, 8].map(|vector| Plan::new(OP, sizes, vector, numbers).map_or(0, |plan| plan.teams()));
+    2 * problem.dim() * teams.into_iter().max().unwrap_or(0)
+}
+
+fn dtype(view: &Option<View<'_>>) -> DType {
+    view.map_or(DType::F32, |v| v.dtype())
+}
+
+fn read(target: &Option<RawViewMut>) -> Option<View<'_>> {
+    target.as_ref().map(|v| v.as_read())
+}
+
+/// A call as the kernels see it.
+struct Call<'p, 'a> {
+    problem: &'p Problem<'a>,
+}
+
+impl<'p, 'a> Call<'p, 'a> {
+    fn new(problem: &'p Problem<'a>) -> Result<Self> {
+        match problem.double {
+            true => Err(Error::Unavailable { what: "norm in f64", why: "kernels for CUDA compute in f32" }),
+            false => Ok(Call { problem }),
+        }
+    }
+
+    /// The plan for the arguments and these tensors of rows; none where there are no numbers.
+    fn plan(&self, others: &[Option<View<'_>>], numbers: Numbers) -> Result<Option<Plan>> {
+        let p = self.problem;
+        if p.count() == 0 || p.dim() == 0 {
+            return Ok(None);
+        }
+        let rows = [Some(p.x), p.z, p.residual].into_iter().chain(others.iter().copied()).flatten();
+        let vector = rows.map(|view| neighbours(&view, 3, 8)).min().unwrap_or(1);
+        Plan::new(OP, [p.count(), p.groups, p.group], vector, numbers).map(Some)
+    }
+
+    /// The constants of `rows.cuh`.
+    fn config(&self, plan: &Plan) -> Config {
+        let p = self.problem;
+        Config::default()
+            .dtype("X", p.x.dtype())
+            .dtype("RESIDUAL", dtype(&p.residual))
+            .dtype("Z", dtype(&p.z))
+            .dtype("WEIGHT", dtype(&p.weight))
+            .dtype("BIAS", dtype(&p.bias))
+            .flag("HAS_RESIDUAL", p.residual.is_some())
+            .flag("HAS_Z", p.z.is_some())
+            .flag("HAS_WEIGHT", p.weight.is_some())
+            .flag("HAS_BIAS", p.bias.is_some())
+            .flag("LAYER", p.layer)
+            .flag("GATE_LAST", p.norm_before_gate)
+            .int("LANES", plan.lanes)
+            .int("ITEMS", plan.items)
+            .int("VECTOR", plan.vector)
+            .int("ROWS", plan.rows)
+    }
+
+    fn inputs(&self) -> Inputs {
+        let p = self.problem;
+        let shape = Shape {
+            rows: p.count() as i64,
+            second: p.leading[1] as i64,
+            third: p.leading[2] as i64,
+            groups: p.groups as u32,
+            group: p.group as u32,
+            eps: p.eps as f32,
+        };
+        let [residual, z, weight, bias] = [&p.residual, &p.z, &p.weight, &p.bias].map(Strided::of_option);
+        Inputs { shape, x: Strided::of(&p.x), residual, z, weight, bias }
+    }
+
+    fn forward(&self, targets: &Targets, numbers: Numbers) -> Result<Option<Kernel<ForwardParams>>> {
+        let written = [read(&targets.y), read(&targets.sum)];
+        let Some(plan) = self.plan(&written, numbers)? else { return Ok(None) };
+        let [y, sum] = written;
+        let config = self
+            .config(&plan)
+            .dtype("Y", dtype(&y))
+            .dtype("SUM", dtype(&sum))
+            .flag("HAS_Y", y.is_some())
+            .flag("HAS_SUM", sum.is_some());
+        let params = ForwardParams { inputs: self.inputs(), y: Strided::of_option(&y), sum: Strided::of_option(&sum) };
+        Ok(Some(Kernel { config, launch: plan.launch(OP)?, params }))
+    }
+
+    fn backward(
+        &self,
+        sources: &Sources<'_>,
+        targets: &GradientTargets,
+        numbers: Numbers,
+    ) -> Result<Option<(Plan, Kernel<BackwardParams>)>> {
+        let [dx, dz, dresidual] = [&targets.x, &targets.z, &targets.residual].map(read);
+        let Some(plan) = self.plan(&[sources.y, sources.sum, dx, dz, dresidual], numbers)? else { return Ok(None) };
+        let config = self
+            .config(&plan)
+            .dtype("DY", dtype(&sources.y))
+            .dtype("DSUM", dtype(&sources.sum))
+            .dtype("DX", dtype(&dx))
+            .dtype("DZ", dtype(&dz))
+            .dtype("DRESIDUAL", dtype(&dresidual))
+            .flag("HAS_DY", sources.y.is_some())
+            .flag("HAS_DSUM", sources.sum.is_some())
+            .flag("HAS_DX", dx.is_some())
+            .flag("HAS_DZ", dz.is_some())
+            .flag("HAS_DRESIDUAL", dresidual.is_some())
+            .flag("HAS_DWEIGHT", targets.weight.is_some())
+            .flag("HAS_DBIAS", targets.bias.is_some());
+        let [of_weight, of_bias] = self.terms(&plan, targets).map(Address::new);
+        let params = BackwardParams {
+            inputs: self.inputs(),
+            dy: Strided::of_option(&sources.y),
+            dsum: Strided::of_option(&sources.sum),
+            dx: Strided::of_option(&dx),
+            dz: Strided::of_option(&dz),
+            dresidual: Strided::of_option(&dresidual),
+            of_weight,
+            of_bias,
+        };
+        let launch = plan.launch(OP)?;
+        Ok(Some((plan, Kernel { config, launch, params })))
+    }
+
+    /// Where the teams leave their sums for weight and bias.
+    fn terms(&self, plan: &Plan, targets: &GradientTargets) -> [u64; 2] {
+        let terms = targets.workspace.as_ref().map_or(0, |workspace| workspace.as_mut_ptr() as u64);
+        [terms, terms + 4 * (plan.teams() * self.problem.dim()) as u64]
+    }
+}
+
+/// Adds the sums of so many teams.
+fn add_up(stream: &Stream, terms: [u64; 2], targets: &GradientTargets, count: usize) -> Result<()> {
+    let targets = [targets.weight, targets.bias].into_iter().zip(terms);
+    let sums: Vec<_> = targets.filter_map(|(to, terms)| Some(Sum { to: to?, terms, count })).collect();
+    if sums.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: every team has left its terms, dense; the targets were checked.
+    unsafe { sum_terms(stream, &sums) }
+}
