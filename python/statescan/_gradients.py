@@ -27,8 +27,12 @@ def differentiable(op: Operation, forward, backward):
         ctx.options = arguments[tensors:]
         ctx.set_materialize_grads(False)
 
+    def both(results):
+        # one that goes with an argument is not made without that
+        return results if len(results) > 1 else (*results, None)
+
     def compute(ctx, *arguments):
-        first, second, *saved = forward(True, arguments)
+        first, second, *saved = both(forward(True, arguments))
         save(ctx, arguments, first, saved)
         return first, second
 
@@ -49,7 +53,7 @@ def differentiable(op: Operation, forward, backward):
         return tuple(next(found) if wanted else None for wanted in needed) + nothing
 
     def compute_transformed(*arguments):
-        return tuple(forward(True, arguments))
+        return tuple(both(forward(True, arguments)))
 
     def set_up(ctx, inputs, output):
         first, _, *saved = output

@@ -19,8 +19,10 @@ class New:
     def _like(self, array, dtype):
         return self.module.empty_like(array, dtype=dtype, **self.options)
 
-    def like(self, array, is_complex=None, promoted_with=None):
+    def like(self, array, is_complex=None, promoted_with=None, typed_as=None):
         """An array with the strides of another one, or the nearest that are dense. It may be made complex or real."""
+        if typed_as is not None:
+            return self._like(array, typed_as.dtype)
         if promoted_with is not None:
             return self._like(array, self.module.result_type(array, promoted_with))
         if is_complex is None or self.is_complex(array) == is_complex:
@@ -42,7 +44,8 @@ class New:
 
 def forward(op: Operation, new, tensors, options, place):
     """Runs an operation into outputs that `new` makes; `place` is where, as the native functions have it."""
-    results = op.results(new, *tensors, *options)
+    results = iter(op.results(new, *tensors, *options))
+    results = tuple(next(results) if is_made else None for is_made in op.made(tensors))
     _native.forward(op.number, (*tensors, *options), results, place)
     return results
 

@@ -7,6 +7,7 @@ from .operations import (
     CAUSAL_CONV1D,
     CAUSAL_CONV1D_UPDATE,
     LINEAR_SCAN,
+    NORM,
     S5_INNER,
     SELECTIVE_SCAN,
     SELECTIVE_STATE_UPDATE,
@@ -309,6 +310,37 @@ def causal_conv1d(
     tensors = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
     y, final_states = _call(CAUSAL_CONV1D, tensors, (activation, reverse), context)
     return (y, final_states) if return_final_states else y
+
+
+def norm(
+    x,
+    weight=None,
+    bias=None,
+    *,
+    z=None,
+    residual=None,
+    kind="rms",
+    eps=1e-5,
+    groups=1,
+    norm_before_gate=False,
+):
+    """RMS or layer norm of rows: ``weight norm(s silu(z)) + bias`` or ``silu(z) (weight norm(s) + bias)``, ``s = x + residual``.
+
+    Args:
+        x: (.., dim), with up to three leading axes.
+        weight, bias: (dim,).
+        z: as x, gate.
+        residual: as x, added to it first.
+        kind: "rms", or "layer", which subtracts the mean.
+        eps: added to the mean square, 0 or more.
+        groups: equal groups of neighbouring channels, each normed by itself.
+        norm_before_gate: whether the gate multiplies the normed row, and not what is normed.
+
+    Returns:
+        y, of x's shape and type; with a residual also the sum, of the residual's type.
+    """
+    results = _call(NORM, (x, weight, bias, z, residual), (kind, eps, groups, norm_before_gate))
+    return results[0] if residual is None else tuple(results)
 
 
 def selective_state_update(

@@ -34,7 +34,10 @@ class Result:
     layouts: tuple[str, ...]
     # the argument whose shape it has; a result without one is a state
     like: str | None
-    # ("of", [argument]), ("promoted", [argument, other]) or ("carried", [arguments]): the type of states
+    # the argument without which it is left out
+    beside: str | None
+    # ("of", [argument]), ("first", [argument, other]) for the first that is given, ("promoted", [argument, other]) or
+    # ("carried", [arguments]): the type of states
     dtype: tuple[str, list[str]]
     # ("never", []), ("always", []), ("as", [arguments]) or ("unless", [flag])
     complex: tuple[str, list[str]]
@@ -56,14 +59,14 @@ class Operation:
         # how many of the tensors, from the first, have gradients
         self.differentiable = sum(a["gradient"] for a in arguments)
         self.outputs = tuple(
-            Result(r["name"], tuple(r["layouts"]), r["like"], tuple(r["dtype"]), tuple(r["complex"]))
+            Result(r["name"], tuple(r["layouts"]), r["like"], r["beside"], tuple(r["dtype"]), tuple(r["complex"]))
             for r in description["results"]
             if r["cotangent"]
         )
         decay = description["decay"]
         # what a slice of time multiplies the state by; None for what is no scan
         self.decay = decay and Result(
-            decay["name"], tuple(decay["layouts"]), None, tuple(decay["dtype"]), tuple(decay["complex"])
+            decay["name"], tuple(decay["layouts"]), None, None, tuple(decay["dtype"]), tuple(decay["complex"])
         )
         # the numbers of the arguments whose sizes count where others disagree
         self._leaders: list[int] = description["leaders"]
@@ -148,7 +151,15 @@ class Operation:
         """Room for the results."""
         tensors, options = arguments[: len(self.arguments)], arguments[len(self.arguments) :]
         sizes = self.sizes_of(tensors)
-        return tuple(self._result(result, new, sizes, tensors, options) for result in self.outputs)
+        return tuple(
+            self._result(result, new, sizes, tensors, options)
+            for result, is_made in zip(self.outputs, self.made(tensors))
+            if is_made
+        )
+
+    def made(self, tensors):
+        """Whether each result is made: not one that goes with an argument that is None."""
+        return tuple(r.beside is None or self._named(r.beside, tensors) is not None for r in self.outputs)
 
     def _result(self, result, new, sizes, tensors, options):
         rule, names = result.dtype
@@ -156,6 +167,8 @@ class Operation:
         is_complex = self.is_complex(result.complex, new, tensors, options)
         if rule == "promoted":
             return new.like(self._named(result.like, tensors), promoted_with=beside)
+        if rule == "first":
+            return new.like(self._named(result.like, tensors), typed_as=self._named(names[0], tensors))
         if result.like is not None:
             return new.like(self._named(result.like, tensors), is_complex)
         shape = self._state_shape(result, sizes, tensors)
@@ -170,6 +183,8 @@ class Operation:
             return None
         tensors, options = arguments[: len(self.arguments)], arguments[len(self.arguments) :]
         sizes, saves = self.sizes_of(tensors), self.saves
+        if not saves["on_cuda"] and tensors[0].device.type == "cuda":
+            return new.state((0,), tensors[0], False)
         numbers = 2 if self.is_complex(saves["complex"], new, tensors, options) else 1
         for letter in saves["layout"]:
             size = sizes[letter]
@@ -191,10 +206,13 @@ SIMPLIFIED_SCAN = _ALL["simplified_scan"]
 S5_INNER = _ALL["s5_inner"]
 LINEAR_SCAN = _ALL["linear_scan"]
 CAUSAL_CONV1D = _ALL["causal_conv1d"]
+NORM = _ALL["norm"]
 SELECTIVE_STATE_UPDATE = _ALL["selective_state_update"]
 SIMPLIFIED_STATE_UPDATE = _ALL["simplified_state_update"]
 CAUSAL_CONV1D_UPDATE = _ALL["causal_conv1d_update"]
 
 # operations with gradients, and steps
 OPERATIONS = tuple(op for op in _ALL.values() if op.state is None)
+# those whose steps depend on earlier ones
+OPERATIONS_OF_TIME = tuple(op for op in OPERATIONS if op is not NORM)
 STEPS = tuple(op for op in _ALL.values() if op.state is not None)

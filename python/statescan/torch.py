@@ -38,8 +38,10 @@ class _New:
     """Makes outputs, also of tensors without data and with symbolic sizes."""
 
     @staticmethod
-    def like(tensor, is_complex=None, promoted_with=None):
+    def like(tensor, is_complex=None, promoted_with=None, typed_as=None):
         """A tensor with the strides of another one, or the nearest that are dense. It may be made complex or real."""
+        if typed_as is not None:
+            return torch.empty_like(tensor, dtype=typed_as.dtype)
         if promoted_with is not None and promoted_with.dtype != tensor.dtype:
             return torch.empty_like(tensor, dtype=torch.promote_types(tensor.dtype, promoted_with.dtype))
         if is_complex is None or tensor.is_complex() == is_complex:
@@ -195,6 +197,7 @@ def _define(op, name, arguments, result, complete, compute, allocate):
 def _forward(op: Operation):
     number, native = op.number, _native.forward
     outputs, all_outputs = (True, True), (True, True) if op.saves is None else (True, True, True)
+    some_go_with_others = any(result.beside for result in op.outputs)
     arguments, complete = _with_defaults(op)
 
     def allocate(save, arguments):
@@ -202,6 +205,8 @@ def _forward(op: Operation):
         return [*results, op.saved(_New, *arguments)] if save and op.saves is not None else [*results]
 
     def compute(save, arguments, place):
+        if some_go_with_others:
+            return native(number, arguments, op.made(arguments), place)
         return native(number, arguments, all_outputs if save else outputs, place)
 
     run = _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", complete, compute, allocate)
@@ -273,16 +278,20 @@ def _distinct(tensors):
     return found
 
 
+def recorded(function, tensors, options):
+    """Runs a function with its gradient."""
+    if torch.compiler.is_compiling():
+        tensors = _distinct(tensors)
+    if forward_ad._current_level >= 0 or _are_functorch_transforms_active():
+        return function.transformed.apply(*tensors, *options)[:2]
+    return function.apply(*tensors, *options)
+
+
 def call(op: Operation, tensors, options, context=None):
     """Runs an operation, over the ranks of a context if there is one, and records it if a gradient may be asked for."""
     if _requires_grad(tensors):
-        if torch.compiler.is_compiling():
-            tensors = _distinct(tensors)
         with_gradient = _WITH_GRADIENT if context is None else context.with_gradient
-        function = with_gradient[op.name]
-        if forward_ad._current_level >= 0 or _are_functorch_transforms_active():
-            return function.transformed.apply(*tensors, *options)[:2]
-        return function.apply(*tensors, *options)
+        return recorded(with_gradient[op.name], tensors, options)
     forward = _FORWARD if context is None else context.forward
     return tuple(forward[op.name](False, tensors + options))
 

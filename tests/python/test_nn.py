@@ -429,17 +429,20 @@ class TestNormsWithResiduals:
 
 
 def test_a_layer_runs_the_operations(monkeypatch):
-    """The forward pass of a layer is few kernels."""
-    calls = []
+    """The forward pass of a layer is few kernels, and its step too."""
+    calls, forward = [], statescan._native.forward
+    names = {op.number: op.name for op in statescan.operations.OPERATIONS}
 
     def counted(name):
         function = getattr(statescan.functions, name)
         return lambda *args, **options: calls.append(name) or function(*args, **options)
 
+    monkeypatch.setattr(statescan._native, "forward", lambda number, *rest: calls.append(names[number]) or forward(number, *rest))
     for name in ("causal_conv1d", "selective_scan", "ssd", "selective_state_update", "causal_conv1d_update"):
         monkeypatch.setattr(statescan.functions, name, counted(name))
     nn.Mamba(WIDTH)(torch.randn(1, 3, WIDTH))
     nn.Mamba2(**MAMBA2)(torch.randn(1, 3, WIDTH))
     layer = nn.Mamba(WIDTH)
     layer.step(torch.randn(1, 1, WIDTH), *layer.allocate_inference_cache(1, 1))
-    assert calls == ["causal_conv1d", "selective_scan", "causal_conv1d", "ssd", "causal_conv1d_update", "selective_state_update"]
+    mamba, mamba2 = ["causal_conv1d", "selective_scan"], ["causal_conv1d", "ssd", "norm"]
+    assert calls == [*mamba, *mamba2, "causal_conv1d_update", "selective_state_update"]

@@ -1,10 +1,13 @@
 """What a Mamba layer does behind its first projection: the functions of `mamba_ssm`, and of its forks for two directions."""
 
+import torch
 from torch.nn.functional import linear
 
 from .. import functions
+from ..inner import mamba_inner
+from ..operations import SELECTIVE_SCAN
 from .norms import rmsnorm_fn
-from .shared import as_complex, scan
+from .shared import as_complex, has_kernel, scan
 
 
 def mamba_inner_fn(
@@ -52,10 +55,14 @@ def mamba_inner_fn(
     if checkpoint_lvl not in (0, 1):
         raise ValueError(f"mamba_inner_fn: `checkpoint_lvl` must be 0 or 1, got {checkpoint_lvl!r}")
     biases, norms = (B_proj_bias, C_proj_bias), (b_rms_weight, c_rms_weight, dt_rms_weight)
-    x, z = _convolved(xz, conv1d_weight, conv1d_bias, context)
-    delta, B, C = _maps(x, x_proj_weight, delta_proj_weight, (A, B, C), biases, (*norms, b_c_dt_rms_eps))
-    y = scan(x, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state=False, context=context)
-    return linear(y.transpose(1, 2), out_proj_weight, out_proj_bias)
+    y, projections = None, (x_proj_weight, delta_proj_weight)
+    if context is None and all(given is None for given in (B, C, *biases, *norms)):
+        y = _as_one(xz, (conv1d_weight.squeeze(1), conv1d_bias), projections, (delta_bias, A, D, delta_softplus))
+    if y is None:
+        x, z = _convolved(xz, conv1d_weight, conv1d_bias, context)
+        delta, B, C = _maps(x, *projections, (A, B, C), biases, (*norms, b_c_dt_rms_eps))
+        y = scan(x, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state=False, context=context).transpose(1, 2)
+    return linear(y, out_proj_weight, out_proj_bias)
 
 
 def mamba_inner_fn_no_out_proj(
@@ -109,6 +116,19 @@ def bimamba_inner_fn(
     y = scan(x, delta, A, *others, return_last_state=False, context=context)
     y = y + scan(x, delta, A_b, *others, return_last_state=False, reverse=True, context=context)
     return linear(y.transpose(1, 2), out_proj_weight, out_proj_bias)
+
+
+def _as_one(xz, convolution, projections, scan):
+    """What is scanned, (batch, seqlen, dim), by the function that is one; None where that has no kernel."""
+    _, A, _, _ = scan
+    if A.is_complex() or not has_kernel(SELECTIVE_SCAN, xz):
+        return None
+    if torch.is_autocast_enabled(xz.device.type):
+        # as a product under autocast takes them
+        projections = [weight.to(xz.dtype) for weight in projections]
+    if any(weight.dtype != xz.dtype for weight in projections):
+        return None
+    return mamba_inner(xz.transpose(1, 2), *convolution, *projections, *scan)[0]
 
 
 def _convolved(xz, conv1d_weight, conv1d_bias, context):

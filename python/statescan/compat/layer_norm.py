@@ -1,9 +1,14 @@
-"""Norms that add a residual first, as `mamba_ssm.ops.triton.layer_norm` has them, in operations of PyTorch."""
+"""Norms that add a residual first, as `mamba_ssm.ops.triton.layer_norm` has them; in operations of PyTorch where there is no
+kernel for what is asked."""
 
 import inspect
 
 import torch
 from torch.nn.functional import dropout, linear
+
+from .. import functions
+from ..operations import NORM
+from .shared import has_kernel
 
 
 def layer_norm_fn(
@@ -36,6 +41,13 @@ def layer_norm_fn(
     """
     if return_dropout_mask:
         raise ValueError("layer_norm_fn: `return_dropout_mask` must be False")
+    bare = rowscale is None and x1 is None and weight1 is None and dropout_p == 0
+    if bare and has_kernel(NORM, x) and x.dim() <= 4:
+        kind = "rms" if is_rms_norm else "layer"
+        made = functions.norm(x, weight, bias, residual=residual, kind=kind, eps=eps)
+        if residual is None:
+            made = made, x.to(torch.float32) if residual_in_fp32 else x
+        return made if prenorm else made[0]
     wide = torch.promote_types(x.dtype, torch.float32)
     total = x.to(wide)
     if rowscale is not None:

@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import linear, silu
 
 from .. import functions
+from ..inner import mamba2_inner
 from ..operations import SSD
 from . import fallback
 from .inner import bimamba_inner_fn, mamba_inner_fn, mamba_inner_fn_no_out_proj
@@ -221,9 +222,34 @@ def mamba_split_conv1d_scan_combined(
         shape = tuple(zxbcdt.shape)
         raise ValueError(f"mamba_split_conv1d_scan_combined: `zxbcdt`, {shape}, does not fit {sizes}")
 
+    weights = (conv1d_weight, conv1d_bias, dt_bias, A, D, rmsnorm_weight)
+    sizes = {"headdim": headdim, "ngroups": ngroups, "chunk_size": chunk_size}
+    options = {"activation": activation, "eps": rmsnorm_eps, "norm_before_gate": norm_before_gate}
+    if context is None and has_kernel(SSD, zxbcdt):
+        states = None if initial_states is None else initial_states.transpose(-1, -2)
+        low, high = (float(limit) for limit in dt_limit)
+        y, final_states = mamba2_inner(zxbcdt, weights, states, seq_idx, dt_low=low, dt_high=high, **sizes, **options)
+        final_states = final_states.transpose(-1, -2)
+    else:
+        scan = {"initial_states": initial_states, "seq_idx": seq_idx, "dt_limit": dt_limit, "context": context}
+        y, final_states = _by_operations(zxbcdt, weights, sizes, options, scan)
+    if outproj_weight is not None:
+        y = linear(y, outproj_weight, outproj_bias)
+    if not return_final_states:
+        return y
+    return y, final_states if state_dtype is None else final_states.to(state_dtype)
+
+
+def _by_operations(zxbcdt, weights, sizes, options, scan):
+    """What `mamba_split_conv1d_scan_combined` does before its projection, operation by operation."""
+    conv1d_weight, conv1d_bias, dt_bias, A, D, rmsnorm_weight = weights
+    headdim, ngroups, chunk_size = sizes.values()
+    dim, convolved, nheads = A.shape[0] * headdim, conv1d_weight.shape[0], A.shape[0]
+    width = zxbcdt.shape[-1] - dim - convolved - nheads
     unit, z, xBC, dt = zxbcdt.split([width, dim, convolved, nheads], dim=-1)
+    sequences = {"seq_idx": scan["seq_idx"], "context": scan["context"]}
     xBC = functions.causal_conv1d(
-        xBC.transpose(1, 2), conv1d_weight, conv1d_bias, activation=activation, seq_idx=seq_idx, context=context
+        xBC.transpose(1, 2), conv1d_weight, conv1d_bias, activation=options["activation"], **sequences
     ).transpose(1, 2)
     x, B, C = xBC.tensor_split([dim, (dim + convolved) // 2], dim=-1)
     y, final_states = mamba_chunk_scan_combined(
@@ -236,20 +262,14 @@ def mamba_split_conv1d_scan_combined(
         D,
         z=z.unflatten(-1, (nheads, headdim)) if rmsnorm_weight is None else None,
         dt_bias=dt_bias,
-        initial_states=initial_states,
-        seq_idx=seq_idx,
         dt_softplus=True,
-        dt_limit=dt_limit,
         return_final_states=True,
-        state_dtype=state_dtype,
-        context=context,
+        **scan,
     )
     y = y.flatten(-2)
     if rmsnorm_weight is not None:
-        y = rmsnorm_fn(y, rmsnorm_weight, None, z, rmsnorm_eps, dim // ngroups, norm_before_gate)
+        y = rmsnorm_fn(y, rmsnorm_weight, None, z, options["eps"], dim // ngroups, options["norm_before_gate"])
     if width > 0:
         gate, value = unit.chunk(2, dim=-1)
         y = torch.cat([silu(gate) * value, y], dim=-1)
-    if outproj_weight is not None:
-        y = linear(y, outproj_weight, outproj_bias)
-    return (y, final_states) if return_final_states else y
+    return y, final_states

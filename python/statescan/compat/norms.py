@@ -1,9 +1,12 @@
-"""Norms with a gate, as `mamba_ssm.ops.triton.layernorm_gated` has them, in operations of PyTorch."""
+"""Norms with a gate, as `mamba_ssm.ops.triton.layernorm_gated` has them; in operations of PyTorch where there is no kernel."""
 
 import torch
 from torch.nn.functional import silu
 
+from .. import functions
+from ..operations import NORM
 from .references.norms import rms_norm_gated_ref as rms_norm_ref
+from .shared import has_kernel
 
 __all__ = ["LayerNorm", "RMSNorm", "layernorm_fn", "rms_norm_ref", "rmsnorm_fn"]
 
@@ -13,6 +16,10 @@ def layernorm_fn(x, weight, bias, z=None, eps=1e-6, group_size=None, norm_before
 
     Computes in float32 or better, and returns x's type.
     """
+    if has_kernel(NORM, x) and x.dim() <= 4:
+        groups = x.shape[-1] // group_size if group_size else 1
+        kind = "rms" if is_rms_norm else "layer"
+        return functions.norm(x, weight, bias, z=z, kind=kind, eps=eps, groups=groups, norm_before_gate=norm_before_gate)
     wide = torch.promote_types(x.dtype, torch.float32)
     y = x.to(wide)
     gate = None if z is None else silu(z.to(wide))

@@ -19,7 +19,7 @@ from torch import distributed
 
 from .. import torch as framework
 from .._gradients import differentiable
-from ..operations import OPERATIONS
+from ..operations import OPERATIONS_OF_TIME
 from . import passes
 
 __all__ = ["Context", "context"]
@@ -34,9 +34,9 @@ class Context:
         self.control = control
         self.rank: int = distributed.get_rank(group)
         self.ranks: int = distributed.get_world_size(group)
-        both = {op.name: _passes(op, group.group_name) for op in OPERATIONS}
+        both = {op.name: _passes(op, group.group_name) for op in OPERATIONS_OF_TIME}
         self.forward = {name: forward for name, (forward, _) in both.items()}
-        self.with_gradient = {op.name: differentiable(op, *both[op.name]) for op in OPERATIONS}
+        self.with_gradient = {op.name: differentiable(op, *both[op.name]) for op in OPERATIONS_OF_TIME}
 
     def __repr__(self):
         return f"<context of rank {self.rank} of {self.ranks}>"

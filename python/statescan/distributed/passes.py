@@ -13,7 +13,7 @@ import torch
 from torch import distributed
 
 from .._gradients import refuse_vmap
-from ..operations import CAUSAL_CONV1D, OPERATIONS
+from ..operations import CAUSAL_CONV1D, OPERATIONS_OF_TIME
 from ..torch import _declare, _library, _New, _with_defaults
 from .links import Decays, Halo
 from .slices import Call, Slices, agree
@@ -297,4 +297,4 @@ def _define(op, link):
     return tuple(found)
 
 
-PASSES = {op.name: _define(op, Halo(op) if op is CAUSAL_CONV1D else Decays(op)) for op in OPERATIONS}
+PASSES = {op.name: _define(op, Halo(op) if op is CAUSAL_CONV1D else Decays(op)) for op in OPERATIONS_OF_TIME}
