@@ -163,7 +163,11 @@ fn measure(target: &Target, quick: bool) -> Result<Round> {
                 Measure::ShareOfCopy => Box::new(ceilings::copy(bytes)),
                 _ => Box::new(ceilings::products(&target.run.sizes)),
             };
-            turns::take(budget, threads, [&mut || side.run(), &mut || Ok(ceiling())], |[time, least]| least / time)?
+            let mut least = || {
+                ceiling();
+                Ok(())
+            };
+            turns::take(budget, threads, [&mut || side.run(), &mut least], |[time, least]| least / time)?
         }
     };
     Ok(Outcome::Measured(turns))

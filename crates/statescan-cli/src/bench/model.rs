@@ -106,16 +106,24 @@ fn measure(size: Size, dtype: DType, model: &Model, exec: &Exec, quick: bool) ->
         model.prefill(exec, &prompt, &mut model.state())?;
         Ok(())
     };
-    let mut floor = projections(PROMPT, &shapes(model.config()), threads);
-    let prefill = fastest(take(budget, threads, [&mut prefill, &mut || Ok(floor())], |times| times)?).collect();
+    let mut least = projections(PROMPT, &shapes(model.config()), threads);
+    let mut floor = || -> Result<()> {
+        least();
+        Ok(())
+    };
+    let prefill = fastest(take(budget, threads, [&mut prefill, &mut floor], |times| times)?).collect();
 
     let mut state = model.state();
     let mut decode = || -> Result<()> {
         model.step(exec, 1, &mut state)?;
         Ok(())
     };
-    let mut floor = read(model.bytes_per_step(), threads);
-    let decode = fastest(take(budget, threads, [&mut decode, &mut || Ok(floor())], |times| times)?).collect();
+    let mut least = read(model.bytes_per_step(), threads);
+    let mut floor = || -> Result<()> {
+        least();
+        Ok(())
+    };
+    let decode = fastest(take(budget, threads, [&mut decode, &mut floor], |times| times)?).collect();
     Ok([row("prefill", PROMPT, "gemm", prefill), row("decode", 1, "reading", decode)])
 }
 

@@ -248,6 +248,6 @@ mod tests {
         }
         // the part beside an infinity is compared as any other
         assert_eq!(errors([INF, 1.0], [INF, 1.5]), (0.5, 0.5, false));
-        assert_eq!(errors([INF, 1.0], [INF, 1.0 + 1e-4]).2, true);
+        assert!(errors([INF, 1.0], [INF, 1.0 + 1e-4]).2);
     }
 }

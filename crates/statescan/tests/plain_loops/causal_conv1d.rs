@@ -20,7 +20,7 @@ fn loops(i: &Inputs, with_silu: bool) -> Results {
             for k in 0..W {
                 sum += i.at::<f64>("weight", &[d, k]) * u[t + k];
             }
-            sum = i.at::<f64>("bias", &[d]) + sum;
+            sum += i.at::<f64>("bias", &[d]);
             set(&mut out, "y", &[b, d, t], if with_silu { silu(sum).0 } else { sum });
             let dy: f64 = i.at("dy", &[b, d, t]);
             let by_sum = if with_silu { dy * silu(sum).1 } else { dy };

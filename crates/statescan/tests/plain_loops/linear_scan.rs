@@ -11,7 +11,7 @@ fn loops<S: Scalar>(i: &Inputs) -> Results {
         for t in 0..L {
             let a: S = i.at("a", &[b, t]);
             h.push(a * h[t] + i.at("b", &[b, t]));
-            decay = decay * a;
+            decay *= a;
             set(&mut out, "h", &[b, t], h[t + 1]);
         }
         set(&mut out, "final_state", &[b], h[L]);
