@@ -12,7 +12,7 @@
 //! | x | (B, D, L) | real |
 //! | weight | (D, W) | real |
 //! | bias | (D,) | real |
-//! | initial_states | (B, D, W-1), see [`Sequences`] for packed rows | real; the inputs before the first step, the latest last |
+//! | initial_states | (B, D, W-1), see [`Sequences`](crate::Sequences) for packed rows | real; the inputs before the first step, the latest last |
 //! | -> y | (B, D, L) | real |
 //! | -> final_states | as initial_states | real; the last W-1 inputs, counting the initial states |
 //!

@@ -15,7 +15,7 @@
 //! | z | (B, D, L) | gate, after the skip: `y * silu(z)` |
 //! | dt_bias, dt_softplus, dt_limit | (D,), flag, (low, high) | in that order: add, softplus (the identity above 20), clamp |
 //! | dt_a | (B, D, L) | a step of its own for the decay (`deltaA`), used as it is |
-//! | initial_state | (B, D, N), see [`Sequences`] for packed rows | real, or complex where a is |
+//! | initial_state | (B, D, N), see [`Sequences`](crate::Sequences) for packed rows | real, or complex where a is |
 //! | -> y | (B, D, L) | any real type |
 //! | -> final_state | as initial_state | real or complex, as a |
 //!

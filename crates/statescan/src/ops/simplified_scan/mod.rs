@@ -14,7 +14,7 @@
 //! | a | (P,) or (P, 1) | real or complex |
 //! | b, c | (P, H), (H, P) | real or complex |
 //! | delta_a | as delta | real; a step of its own for the decay (`deltaA`: asynchronous input) |
-//! | initial_state | (B, P), see [`Sequences`] for packed rows | real or complex |
+//! | initial_state | (B, P), see [`Sequences`](crate::Sequences) for packed rows | real or complex |
 //! | real, conj_sym, d | flags, (H,) | what becomes of `C x`: as it is, or its real part with `f` by `conj_sym` and a skip (`s5_inner`) |
 //! | -> y | (B, H, L) | complex; real with `real` |
 //! | -> last_state | as initial_state | complex |

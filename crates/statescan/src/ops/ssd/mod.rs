@@ -15,7 +15,7 @@
 //! | d | (H,) or (H, P) | skip: `y += D x` |
 //! | dt_bias, dt_softplus, dt_limit | (H,), flag, (low, high) | in that order: add, softplus (the identity above 20), clamp |
 //! | dt_a | (B, L, H) | a step of its own for the decay, `exp(dt_a A)`, used as it is; with A = 1 it is the decay's logarithm |
-//! | initial_state | (B, H, P, N), see [`Sequences`] for packed rows | |
+//! | initial_state | (B, H, P, N), see [`Sequences`](crate::Sequences) for packed rows | |
 //! | chunk_size, causal_mask | at least 1; (Q, Q) | checked; results do not depend on them |
 //! | -> y | (B, L, H, P) | |
 //! | -> final_state | as initial_state | |
