@@ -11,7 +11,7 @@ fn scan(b: &[f32; 4], h: &[f32; 4]) -> tempfile::NamedTempFile {
     let tensors: [(&str, &[usize], Vec<f32>); 3] =
         [("in.a", &[1, 4], vec![0.5; 4]), ("in.b", &[1, 4], b.to_vec()), ("out.h", &[1, 4], h.to_vec())];
     let path = tempfile::Builder::new().suffix(".safetensors").tempfile().unwrap();
-    std::fs::write(path.path(), file(Some("linear_scan"), &tensors)).unwrap();
+    std::fs::write(path.path(), file(Some(r#"{"op": "linear_scan"}"#), &tensors)).unwrap();
     path
 }
 

@@ -39,6 +39,11 @@ fn rows<V: Axes>(mut view: V) -> V {
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form.
     pub(super) fn new(args: &Args<'a>, device: Device, _states: States) -> Result<Self> {
+        for (argument, view) in [("z", &args.z), ("residual", &args.residual)] {
+            if let Some(view) = view.filter(|view| view.rank() != args.x.rank()) {
+                return Err(Error::Rank { op: OP, argument, expected: "the shape of x".into(), got: view.shape() });
+            }
+        }
         let dim = Checker::new(OP, device).bind(&SIGNATURE, &args.views())?.get('D');
         check_groups(OP, "groups", args.groups, dim)?;
         if args.eps.is_nan() || args.eps < 0.0 {
