@@ -18,11 +18,10 @@ class Decays:
         # axes of a state along which the decay is the same
         self.dropped = len(op.outputs[1].layouts[0]) - len(op.decay.layouts[0])
 
-    def make(self, call, state):
-        """Room for the link beside a state."""
+    def form(self, call, state):
+        """The shape and the type of the link beside a state."""
         is_complex = self.op.is_complex(self.op.decay.complex, _New, call.tensors, call.options)
-        shape = state.shape[: state.dim() - self.dropped]
-        return state.new_empty(shape, dtype=state.dtype if is_complex else state.dtype.to_real())
+        return state.shape[: state.dim() - self.dropped], state.dtype if is_complex else state.dtype.to_real()
 
     def summarize(self, call, state, link):
         _native.summary(self.op.number, call.inputs(call.form(state)), (state, link), _place(state))
@@ -50,8 +49,8 @@ class Halo:
     def __init__(self, op: Operation):
         self.op = op
 
-    def make(self, call, state):
-        return torch.empty_like(state[..., :1, :], memory_format=torch.contiguous_format)
+    def form(self, call, state):
+        return (*state.shape[:-2], 1, state.shape[-1]), state.dtype
 
     def summarize(self, call, state, link):
         call.forward(call.form(state), (None, state), None)

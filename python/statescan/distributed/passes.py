@@ -10,46 +10,86 @@ on the CPU goes by pieces of its channels, each with an exchange that runs besid
 import math
 
 import torch
-from torch import distributed
 
 from .._gradients import refuse_vmap
 from ..operations import CAUSAL_CONV1D, OPERATIONS_OF_TIME
 from ..torch import _declare, _library, _New, _with_defaults
 from .links import Decays, Halo
-from .slices import Call, Slices, agree
+from .slices import Call, Slices, agree, gather_rows
 
 # contexts by the names of their groups
 CONTEXTS = {}
-# the most pieces of a pass on the CPU, and the fewest channels of one
+# the most pieces of a pass, and the fewest channels of one
 _PIECES, _CHANNELS = 8, 64
+# channels times steps of a piece on a GPU, from which on its kernels take longer than its launches and its exchange
+_WORK = 12 << 20
+# rooms of pieces in one tensor begin at multiples of so many numbers
+_ALIGNED = 64
 
 
-def _pieces(context, link, call):
-    """How many pieces a pass has: alike on all ranks, and a divisor of the groups of maps."""
-    letter = call.letter if link.pieces and context.ranks > 1 and call.tensors[0].device.type == "cpu" else None
+def _most_pieces(context, link, call):
+    """How many pieces a pass may have: a power of two, the same on all ranks, and a divisor of the groups of maps."""
+    letter = call.letter if link.pieces and context.ranks > 1 else None
     if letter is None:
         return 1
     first = call.op.arguments[0].layout(call.tensors[0])
     sizes = dict(zip(first, call.tensors[0].shape))
-    count = max(1, min(_PIECES, sizes[letter], sizes[letter] * sizes.get("P", 1) // _CHANNELS))
+    most = max(1, min(_PIECES, sizes[letter], sizes[letter] * sizes.get("P", 1) // _CHANNELS))
+    count = 1 << (int(most).bit_length() - 1)
     for argument, tensor in zip(call.op.arguments, call.tensors):
         groups = 1 if tensor is None or "G" not in (layout := argument.layout(tensor)) else tensor.shape[layout.index("G")]
         count = math.gcd(count, groups) if groups > 1 else count
     return count
 
 
-class _Exchange:
-    """What every rank tells all others: tensors of one shape each, as bytes."""
+def _pieces(context, link, call, slices):
+    """The pieces of a pass: on a GPU as many as have enough work, of the longest slice."""
+    count, x = _most_pieces(context, link, call), call.tensors[0]
+    if x.device.type != "cpu" and count > 1:
+        channels = x.numel() // max(1, slices.lengths[context.rank])
+        while count > 1 and channels * max(slices.lengths) < count * _WORK:
+            count //= 2
+    return [call.piece(number, count) for number in range(count)]
 
-    def __init__(self, context, tensors):
-        self.tensors = tensors
-        parts = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
-        self.mine = torch.cat([part.reshape(-1) for part in parts])
-        self.all = self.mine.new_empty(context.ranks, self.mine.numel())
-        self.work = None
+
+def _form(tensor):
+    return tensor.shape, tensor.dtype
+
+
+def _real(dtype):
+    return dtype.to_real() if dtype.is_complex else dtype
+
+
+def _numbers(form):
+    """The real numbers of a tensor of a form: its shape and its type."""
+    shape, dtype = form
+    return math.prod(shape) * (2 if dtype.is_complex else 1)
+
+
+def _shaped(numbers, form):
+    """Real numbers along the last axis, as tensors of a form."""
+    (shape, dtype), others = form, numbers.shape[:-1]
+    if dtype.is_complex:
+        return torch.view_as_complex(numbers.view(*others, *shape, 2))
+    return numbers.view(*others, *shape)
+
+
+class _Exchange:
+    """What every rank tells all others: tensors of these forms, zeros at first. Their real numbers have one type."""
+
+    def __init__(self, context, device, *forms):
+        self.context, self.forms, self.work = context, forms, None
+        self.all = torch.empty(context.ranks, sum(map(_numbers, forms)), dtype=_real(forms[0][1]), device=device)
+        self.mine = torch.zeros_like(self.all[0])
+        self.told = [_shaped(self._columns(self.mine, at), form) for at, form in enumerate(forms)]
+
+    def _columns(self, rows, at):
+        start = sum(map(_numbers, self.forms[:at]))
+        return rows[..., start : start + _numbers(self.forms[at])]
+
+    def send(self):
         if self.mine.numel() > 0:
-            rows = [row.view(torch.uint8) for row in self.all.unbind(0)]
-            self.work = distributed.all_gather(rows, self.mine.view(torch.uint8), group=context.group, async_op=True)
+            self.work = gather_rows(self.all.view(torch.uint8), self.mine.view(torch.uint8), self.context.group)
 
     def wait(self):
         if self.work is not None:
@@ -58,15 +98,11 @@ class _Exchange:
 
     def of(self, rank):
         """The tensors of a rank, in its memory here."""
-        found, start = [], 0
-        for tensor in self.tensors:
-            numbers = tensor.numel() * (2 if tensor.is_complex() else 1)
-            part = self.all[rank, start : start + numbers]
-            start += numbers
-            # where complex numbers stand among others they may not be aligned
-            pairs = part.view(*tensor.shape, 2).clone() if tensor.is_complex() else None
-            found.append(part.view(tensor.shape) if pairs is None else torch.view_as_complex(pairs))
-        return found
+        return [_shaped(self._columns(self.all[rank], at), form) for at, form in enumerate(self.forms)]
+
+    def column(self, at):
+        """The real numbers of a tensor, a row for each rank."""
+        return self._columns(self.all, at)
 
 
 def _through(continues, rank, state):
@@ -85,7 +121,11 @@ def _edges(context, slices, call, state):
     if slices.lengths[context.rank] == 0:
         index = index.new_zeros(index.shape[0], 1)
     first, last = (index[:, -1], index[:, 0]) if call.reverse else (index[:, 0], index[:, -1])
-    return _Exchange(context, [torch.stack([first, last])])
+    edges = torch.stack([first, last])
+    exchange = _Exchange(context, edges.device, _form(edges))
+    exchange.told[0].copy_(edges)
+    exchange.send()
+    return exchange
 
 
 def _continues(slices, edges, state):
@@ -102,6 +142,46 @@ def _continues(slices, edges, state):
     return torch.stack([mask for _, mask in sorted(found, key=lambda item: item[0])])
 
 
+class _Count(_New):
+    """Tells how many numbers would be saved."""
+
+    @staticmethod
+    def state(shape, tensor, is_complex):
+        return shape[0]
+
+
+def _rooms(pieces):
+    """Where each piece keeps what it saves: bounds in one tensor, and its length. None if nothing is saved."""
+    bounds, end = [], 0
+    for piece in pieces:
+        numbers = piece.saved(_Count)
+        if numbers is None:
+            return None
+        bounds.append((end, end + numbers))
+        end += (numbers + _ALIGNED - 1) // _ALIGNED * _ALIGNED
+    return bounds, end
+
+
+def _room(context, link, call):
+    """Room for what any number of pieces saves: as many of them as there may be need no less than fewer."""
+    most = _most_pieces(context, link, call)
+    rooms = _rooms([call.piece(number, most) for number in range(most)])
+    return None if rooms is None else _New.state((rooms[1],), call.tensors[0], False)
+
+
+def _kept(room, pieces):
+    """The parts of the room by pieces."""
+    if room is None:
+        return [None] * len(pieces)
+    return [room[start:end] for start, end in _rooms(pieces)[0]]
+
+
+def _links(link, pieces, state, links):
+    """The links of all ranks by pieces, out of the real numbers of a row for each rank."""
+    forms = [link.form(piece, piece.state(state)) for piece in pieces]
+    return [_shaped(part, form) for part, form in zip(links.split([*map(_numbers, forms)], 1), forms)]
+
+
 def _forward(op, link, context, save, tensors, options):
     call = Call(op, tensors, options)
     slices = agree(context, call, save)
@@ -110,25 +190,25 @@ def _forward(op, link, context, save, tensors, options):
     given = call.tensors[call.initial]
     entering = torch.zeros_like(state) if given is None else torch.empty_like(state).copy_(given)
     edges = _edges(context, slices, call, state)
-    count = _pieces(context, link, call)
-    pieces = [call.piece(number, count) for number in range(count)]
-    kept, exchanges = [None] * count, []
+    pieces = _pieces(context, link, call, slices)
+    room = _room(context, link, call) if save else None
+    kept, exchanges = _kept(room, pieces), []
 
     def compute(number):
         piece = pieces[number]
-        kept[number] = piece.saved() if save else None
         piece.forward(piece.state(entering), (piece.result(y), piece.state(state)), kept[number])
 
     own = link.pieces and not slices.before
     for number, piece in enumerate(pieces):
-        told = piece.state(state).new_zeros(piece.state(state).shape)
-        told = (told, link.make(piece, told).zero_())
+        part = piece.state(state)
+        exchange = _Exchange(context, state.device, _form(part), link.form(piece, part))
         if own:
             compute(number)
-            told[0].copy_(piece.state(state))
+            exchange.told[0].copy_(part)
         elif slices.after:
-            link.summarize(piece, *told)
-        exchanges.append(_Exchange(context, told))
+            link.summarize(piece, *exchange.told)
+        exchange.send()
+        exchanges.append(exchange)
     continues = _continues(slices, edges, state)
     for number, (piece, exchange) in enumerate(zip(pieces, exchanges)):
         if slices.before:
@@ -144,9 +224,8 @@ def _forward(op, link, context, save, tensors, options):
         exchange.wait()
     if not save:
         return [y, state]
-    links = [torch.stack([exchange.of(rank)[1] for rank in range(context.ranks)]) for exchange in exchanges]
-    lengths = torch.tensor(slices.lengths)
-    return [y, state, *(saved for saved in kept if saved is not None), *links, entering, continues, lengths]
+    links = torch.cat([exchange.column(1) for exchange in exchanges], 1)
+    return [y, state, *([] if room is None else [room]), links, entering, continues, torch.tensor(slices.lengths)]
 
 
 def _forward_without_data(op, link, context, save, tensors, options):
@@ -154,15 +233,12 @@ def _forward_without_data(op, link, context, save, tensors, options):
     y, state = call.results()
     if not save:
         return [y, state]
-    count = _pieces(context, link, call)
-    pieces = [call.piece(number, count) for number in range(count)]
-    kept = [saved for saved in (piece.saved() for piece in pieces) if saved is not None]
-    own = [link.make(piece, piece.state(state)) for piece in pieces]
-    links = [one.new_empty(context.ranks, *one.shape) for one in own]
+    room, form = _room(context, link, call), link.form(call, state)
+    links = state.new_empty(context.ranks, _numbers(form), dtype=_real(form[1]))
     matters = call.named("seq_idx") is not None and state.dim() < len(op.outputs[1].layouts[-1])
     continues = state.new_empty((context.ranks, state.shape[0]) if matters else (0,), dtype=torch.bool)
     lengths = torch.empty(context.ranks, dtype=torch.int64)
-    return [y, state, *kept, *links, torch.empty_like(state), continues, lengths]
+    return [y, state, *([] if room is None else [room]), links, torch.empty_like(state), continues, lengths]
 
 
 class _Gradients:
@@ -202,13 +278,14 @@ class _Gradients:
 
 
 def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_state):
-    *saved, entering, continues, lengths = saved
+    *kept, links, entering, continues, lengths = saved
     call = Call(op, tensors, options)
     slices = Slices(context.rank, lengths.tolist(), call.reverse)
     call = call.on_slice(slices)
-    count = _pieces(context, link, call)
-    pieces = [call.piece(number, count) for number in range(count)]
-    kept, links = saved[: len(saved) - count], saved[len(saved) - count :]
+    pieces = _pieces(context, link, call, slices)
+    links = _links(link, pieces, entering, links)
+    room = None if op.keeps_result or not kept else kept[0]
+    rooms = [piece.result(kept[0]) for piece in pieces] if op.keeps_result else _kept(room, pieces)
     grads, entered = _Gradients(call, needed), torch.zeros_like(entering)
     exchanges = []
 
@@ -218,27 +295,23 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
             own = behind if own is None else own + behind
         return None if grad_y is None else piece.result(grad_y), own
 
-    def kept_by(number):
-        if op.keeps_result:
-            return pieces[number].result(kept[0])
-        return kept[number] if kept else None
-
     def compute(number, behind=None):
         piece = pieces[number]
         targets = grads.targets(piece)
         with_state = {**targets, call.initial: piece.state(entered)}
-        piece.backward(piece.state(entering), kept_by(number), cotangents(piece, behind), with_state)
+        piece.backward(piece.state(entering), rooms[number], cotangents(piece, behind), with_state)
         grads.add(piece, targets)
 
     own = link.pieces and not slices.after
     for number, piece in enumerate(pieces):
-        told = piece.state(entered).new_zeros(piece.state(entered).shape)
+        exchange = _Exchange(context, entered.device, _form(piece.state(entered)))
         if own:
             compute(number)
-            told.copy_(piece.state(entered))
+            exchange.told[0].copy_(piece.state(entered))
         elif slices.before:
-            link.flowing(piece, piece.state(entering), kept_by(number), cotangents(piece), told)
-        exchanges.append(_Exchange(context, [told]))
+            link.flowing(piece, piece.state(entering), rooms[number], cotangents(piece), exchange.told[0])
+        exchange.send()
+        exchanges.append(exchange)
     for number, exchange in enumerate(exchanges):
         if slices.after:
             exchange.wait()

@@ -1,11 +1,21 @@
 """A call on a slice of time, and whether those of all ranks are one call."""
 
+from hashlib import blake2b
+
 import torch
 from torch import distributed
 
 from .. import _native
 from ..operations import Operation
 from ..torch import _New, _place
+
+# newer versions of PyTorch have another name for it
+_gather = getattr(distributed, "all_gather_single", None) or getattr(distributed, "all_gather_into_tensor", None)
+
+
+def gather_rows(rows, mine, group):
+    """Begins to fill the rows of a tensor, one of each rank; `mine` is that of this rank."""
+    return _gather(rows.view(-1), mine, group=group, async_op=True)
 
 
 class Slices:
@@ -98,8 +108,9 @@ class Call:
     def results(self):
         return self.op.results(_New, *self.tensors, *self.options)
 
-    def saved(self):
-        return self.op.saved(_New, *self.tensors, *self.options)
+    def saved(self, new):
+        """What `new` makes of the room for saved states."""
+        return self.op.saved(new, *self.tensors, *self.options)
 
     def check(self, length):
         """Raises what is wrong with the arguments of this rank."""
@@ -132,33 +143,30 @@ def _described(argument, tensor):
 
 
 def _describe(call, save):
-    """The call of this rank, for the others."""
+    """What must be alike on all ranks about the call of this one."""
     op, bounds = call.op, call.named("cu_seqlens")
-    mine = {"op": op.name, "error": None, "length": 0, "gradients": save}
-    try:
-        mine["length"] = int(op.sizes_of(call.tensors).get("L", 0))
-        call.check(mine["length"])
-    except Exception as error:
-        mine["error"] = error
-    mine["arguments"] = {a.name: _described(a, tensor) for a, tensor in zip(op.arguments, call.tensors)}
-    mine["arguments"] |= {name.split()[-1]: value for (name, _), value in zip(op.options, call.options)}
-    mine["bounds"] = bounds.tolist() if bounds is not None and bounds.device.type == "cpu" else None
-    return mine
+    arguments = {a.name: _described(a, tensor) for a, tensor in zip(op.arguments, call.tensors)}
+    arguments |= {name.split()[-1]: value for (name, _), value in zip(op.options, call.options)}
+    found = {"op": op.name, "gradients": save, "arguments": arguments}
+    found["bounds"] = bounds.tolist() if bounds is not None and bounds.device.type == "cpu" else None
+    return found
 
 
-def agree(context, call, save):
-    """Compares the calls of all ranks. Raises, on every rank, what is wrong with any of them; gives their slices otherwise."""
-    op, mine = call.op, _describe(call, save)
-    own = mine["error"]
-    mine["error"] = None if own is None else str(own)
-    all_of_them = [None] * context.ranks
-    distributed.all_gather_object(all_of_them, mine, group=context.control)
-    if own is not None:
-        raise own
-    first = all_of_them[0]
-    for rank, other in enumerate(all_of_them):
-        if other["error"] is not None:
-            raise RuntimeError(f"{op.name}: rank {rank} failed: {other['error']}")
+def _digest(described):
+    """63 bits of a description: of those that differ, two in 10^19 are taken for the same."""
+    return int.from_bytes(blake2b(repr(described).encode(), digest_size=8).digest(), "little") >> 1
+
+
+def _differences(context, op, described, error):
+    """Raises what is wrong with the calls of the ranks, in the same words on all of them."""
+    everyone = [None] * context.ranks
+    distributed.all_gather_object(everyone, (described, None if error is None else str(error)), group=context.control)
+    if error is not None:
+        raise error
+    first, _ = everyone[0]
+    for rank, (other, failed) in enumerate(everyone):
+        if failed is not None:
+            raise RuntimeError(f"{op.name}: rank {rank} failed: {failed}")
         if other["op"] != first["op"]:
             raise ValueError(
                 f"{op.name}: rank 0 calls {first['op']}, rank {rank} calls {other['op']}: ranks make the same calls in order"
@@ -173,8 +181,28 @@ def agree(context, call, save):
             raise ValueError(
                 f"{op.name}: `cu_seqlens` must be alike on all ranks: bounds of the whole, rank {rank} has others than rank 0"
             )
-    lengths = [other["length"] for other in all_of_them]
-    bounds = first["bounds"]
+
+
+def agree(context, call, save):
+    """Compares the calls of all ranks. Raises, on every rank, what is wrong with any of them; gives their slices otherwise.
+
+    Three numbers of each rank go through the memory of hosts before anything is exchanged on devices, where messages of different
+    sizes would never end. The words follow only if the numbers differ.
+    """
+    op, length, error, described = call.op, 0, None, None
+    try:
+        length = int(op.sizes_of(call.tensors).get("L", 0))
+        call.check(length)
+    except Exception as wrong:
+        error = wrong
+    described = _describe(call, save)
+    mine = torch.tensor([_digest(described), length, error is not None])
+    everyone = mine.new_empty(context.ranks, 3)
+    gather_rows(everyone, mine, context.control).wait()
+    digests, lengths, failed = everyone.t().tolist()
+    if any(failed) or len(set(digests)) > 1:
+        _differences(context, op, described, error)
+    bounds = described["bounds"]
     if bounds is not None and (bounds[0] != 0 or bounds[-1] != sum(lengths) or bounds != sorted(bounds)):
         raise ValueError(f"{op.name}: `cu_seqlens` must rise from 0 to the length of all slices, {sum(lengths)}, got {bounds}")
     return Slices(context.rank, lengths, call.reverse)
