@@ -15,7 +15,7 @@ from .._gradients import refuse_vmap
 from ..operations import CAUSAL_CONV1D, OPERATIONS_OF_TIME
 from ..torch import _declare, _library, _New, _with_defaults
 from .links import Decays, Halo
-from .slices import Call, Slices, agree, gather_rows
+from .slices import Call, Remembered, Slices, agree, gather_rows
 
 # contexts by the names of their groups
 CONTEXTS = {}
@@ -113,33 +113,40 @@ def _through(continues, rank, state):
     return torch.where(rows, state, 0)
 
 
-def _edges(context, slices, call, state):
-    """The exchange of the sequences that each slice begins and ends with, if it matters whether one goes on."""
+def _continues(context, slices, call, state):
+    """Whether the sequence of each row goes on in each rank from the ranks before it; nothing if all of them do."""
     index = call.named("seq_idx")
     if index is None or state.dim() == len(call.op.outputs[1].layouts[-1]):
-        return None
+        return state.new_empty(0, dtype=torch.bool)
     if slices.lengths[context.rank] == 0:
         index = index.new_zeros(index.shape[0], 1)
-    first, last = (index[:, -1], index[:, 0]) if call.reverse else (index[:, 0], index[:, -1])
-    edges = torch.stack([first, last])
+    edges = torch.stack([index[:, -1], index[:, 0]] if call.reverse else [index[:, 0], index[:, -1]])
     exchange = _Exchange(context, edges.device, _form(edges))
     exchange.told[0].copy_(edges)
     exchange.send()
-    return exchange
-
-
-def _continues(slices, edges, state):
-    """Whether the sequence of each row goes on in each rank from the ranks before it; nothing if all of them do."""
-    if edges is None:
-        return state.new_empty(0, dtype=torch.bool)
-    edges.wait()
+    exchange.wait()
     found, last = [], None
     for rank in slices.order:
-        begins, ends = edges.of(rank)[0]
+        begins, ends = exchange.of(rank)[0]
         through = slices.lengths[rank] == 0 or last is None
         found.append((rank, torch.ones_like(begins, dtype=torch.bool) if through else begins == last))
         last = last if slices.lengths[rank] == 0 else ends
     return torch.stack([mask for _, mask in sorted(found, key=lambda item: item[0])])
+
+
+def _in_turn(device, exchanges, count, tell, take):
+    """Tells and takes each piece. On the CPU everything is told first, and exchanges run beside the work. On a GPU an exchange
+    is a kernel that waits for those of other ranks on a multiprocessor, which a pass wants for itself, so it has its turn."""
+    for number in range(count):
+        tell(number)
+        if device.type != "cpu":
+            exchanges[number].wait()
+            take(number)
+    if device.type == "cpu":
+        for number in range(count):
+            take(number)
+    for exchange in exchanges:
+        exchange.wait()
 
 
 class _Count(_New):
@@ -151,22 +158,28 @@ class _Count(_New):
 
 
 def _rooms(pieces):
-    """Where each piece keeps what it saves: bounds in one tensor, and its length. None if nothing is saved."""
+    """Where each piece keeps what it saves: bounds in one tensor, and its length."""
     bounds, end = [], 0
     for piece in pieces:
         numbers = piece.saved(_Count)
-        if numbers is None:
-            return None
         bounds.append((end, end + numbers))
         end += (numbers + _ALIGNED - 1) // _ALIGNED * _ALIGNED
     return bounds, end
 
 
+_ROOMS = Remembered()
+
+
 def _room(context, link, call):
     """Room for what any number of pieces saves: as many of them as there may be need no less than fewer."""
-    most = _most_pieces(context, link, call)
-    rooms = _rooms([call.piece(number, most) for number in range(most)])
-    return None if rooms is None else _New.state((rooms[1],), call.tensors[0], False)
+    if call.op.saves is None:
+        return None
+
+    def numbers():
+        most = _most_pieces(context, link, call)
+        return _rooms([call.piece(number, most) for number in range(most)])[1]
+
+    return _New.state((_ROOMS.get((context.ranks, call.key()), numbers),), call.tensors[0], False)
 
 
 def _kept(room, pieces):
@@ -189,7 +202,7 @@ def _forward(op, link, context, save, tensors, options):
     y, state = call.results()
     given = call.tensors[call.initial]
     entering = torch.zeros_like(state) if given is None else torch.empty_like(state).copy_(given)
-    edges = _edges(context, slices, call, state)
+    continues = _continues(context, slices, call, state)
     pieces = _pieces(context, link, call, slices)
     room = _room(context, link, call) if save else None
     kept, exchanges = _kept(room, pieces), []
@@ -199,7 +212,9 @@ def _forward(op, link, context, save, tensors, options):
         piece.forward(piece.state(entering), (piece.result(y), piece.state(state)), kept[number])
 
     own = link.pieces and not slices.before
-    for number, piece in enumerate(pieces):
+
+    def tell(number):
+        piece = pieces[number]
         part = piece.state(state)
         exchange = _Exchange(context, state.device, _form(part), link.form(piece, part))
         if own:
@@ -209,8 +224,9 @@ def _forward(op, link, context, save, tensors, options):
             link.summarize(piece, *exchange.told)
         exchange.send()
         exchanges.append(exchange)
-    continues = _continues(slices, edges, state)
-    for number, (piece, exchange) in enumerate(zip(pieces, exchanges)):
+
+    def take(number):
+        piece, exchange = pieces[number], exchanges[number]
         if slices.before:
             exchange.wait()
             h = piece.state(entering)
@@ -220,8 +236,8 @@ def _forward(op, link, context, save, tensors, options):
             piece.state(entering).copy_(_through(continues, context.rank, h))
         if not own:
             compute(number)
-    for exchange in exchanges:
-        exchange.wait()
+
+    _in_turn(entering.device, exchanges, len(pieces), tell, take)
     if not save:
         return [y, state]
     links = torch.cat([exchange.column(1) for exchange in exchanges], 1)
@@ -303,7 +319,9 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
         grads.add(piece, targets)
 
     own = link.pieces and not slices.after
-    for number, piece in enumerate(pieces):
+
+    def tell(number):
+        piece = pieces[number]
         exchange = _Exchange(context, entered.device, _form(piece.state(entered)))
         if own:
             compute(number)
@@ -312,19 +330,20 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
             link.flowing(piece, piece.state(entering), rooms[number], cotangents(piece), exchange.told[0])
         exchange.send()
         exchanges.append(exchange)
-    for number, exchange in enumerate(exchanges):
-        if slices.after:
-            exchange.wait()
+
+    def take(number):
         behind = None
+        if slices.after:
+            exchanges[number].wait()
         for rank in reversed(slices.after):
-            (flowing,) = exchange.of(rank)
+            (flowing,) = exchanges[number].of(rank)
             if behind is not None:
                 flowing = flowing + link.transpose(links[number][rank], behind)
             behind = _through(continues, rank, flowing)
         if not own:
             compute(number, behind)
-    for exchange in exchanges:
-        exchange.wait()
+
+    _in_turn(entering.device, exchanges, len(pieces), tell, take)
     return grads.all(None if slices.before else entered)
 
 
