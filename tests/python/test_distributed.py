@@ -173,7 +173,16 @@ def summed(grad):
     return torch.view_as_complex(total) if grad.is_complex() else total
 
 
-def identities(context, operations=OPERATIONS):
+def compare_all(context, operations, cases):
+    wrong = []
+    for operation in operations:
+        for lengths, packing, initial, reverse in cases:
+            found = compare(context, lengths, operation, packing, initial, reverse)
+            wrong += [f"{operation.__name__}, {lengths}, {packing}, {initial}, {reverse}: {words}" for words in found]
+    assert not wrong, "\n".join(wrong)
+
+
+def identities(context):
     """Every operation, packing and direction, over slices of some lengths."""
     packings = (None, "bounds", "index", "index with states")
     if context.ranks == 2:
@@ -183,12 +192,18 @@ def identities(context, operations=OPERATIONS):
         cases = [([20, 30, 40], None, True, False)]
         for lengths in ([9, 0, 70], [2, 1, 30], [1, 2, 0]):
             cases += [(lengths, "index", True, False), (lengths, "bounds", True, True)]
-    wrong = []
-    for operation in operations:
-        for lengths, packing, initial, reverse in cases:
-            found = compare(context, lengths, operation, packing, initial, reverse)
-            wrong += [f"{operation.__name__}, {lengths}, {packing}, {initial}, {reverse}: {words}" for words in found]
-    assert not wrong, "\n".join(wrong)
+    compare_all(context, OPERATIONS, cases)
+
+
+def identities_on_gpus(context):
+    """Fewer of them, since a GPU's kernels are compiled for each; in one piece, and in as many as there may be."""
+    cases = [([37, 70], None, True, False), ([66, 3], "index", True, True)]
+    compare_all(context, (scan, ssd, linear, convolution), cases)
+    enough, passes._WORK = passes._WORK, 1
+    try:
+        compare_all(context, (scan, ssd, linear), cases)
+    finally:
+        passes._WORK = enough
 
 
 def options_of_models(context):
@@ -371,15 +386,6 @@ def process(rank, ranks, store, backend, bodies, answers):
     os._exit(0)
 
 
-def one_piece_or_many(context):
-    """A pass of a GPU goes by pieces of its channels where they have work enough; here they need have none."""
-    enough, passes._WORK = passes._WORK, 1
-    try:
-        identities(context, (scan, ssd, linear))
-    finally:
-        passes._WORK = enough
-
-
 def run_ranks(ranks, backend, bodies):
     context = multiprocessing.get_context("spawn")
     answers = context.SimpleQueue()
@@ -405,7 +411,7 @@ def test_ranks(ranks, bodies):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs")
 def test_ranks_of_gpus():
-    run_ranks(2, "nccl", (identities, one_piece_or_many, called_modules))
+    run_ranks(2, "nccl", (identities_on_gpus,))
 
 
 def test_a_group_is_needed():

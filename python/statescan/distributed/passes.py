@@ -21,8 +21,9 @@ from .slices import Call, Remembered, Slices, agree, gather_rows
 CONTEXTS = {}
 # the most pieces of a pass, and the fewest channels of one
 _PIECES, _CHANNELS = 8, 64
-# channels times steps of a piece on a GPU, from which on its kernels take longer than its launches and its exchange
-_WORK = 12 << 20
+# channels times steps of a piece on a GPU that outweigh its launches and its exchange; more and smaller pieces were slower, the
+# more so of a scan of few heads
+_WORK = 96 << 20
 # rooms of pieces in one tensor begin at multiples of so many numbers
 _ALIGNED = 64
 
