@@ -19,7 +19,7 @@ import torch
 from statescan import nn
 
 REPEATS = 30
-# what both sides may differ by: sums of bf16 in another order
+# the largest difference between both sides: they take sums of bf16 in another order
 TOLERANCE = 0.05
 
 # (batch, seqlen, d_model), and arguments of the layer

@@ -79,7 +79,7 @@ impl Model {
         let folder = folder.as_ref();
         let path = folder.join(config::FILE);
         let text = read_text(&path)?;
-        // what is wrong with it is said before anything about weights
+        // faults of the settings are reported before those of weights
         Config::parse(&path, &text, None)?;
         let model = Self::of_files(&path, &text, Checkpoint::open(folder)?)?;
         Ok(Model { config: model.config.with_generation(folder)?, ..model })

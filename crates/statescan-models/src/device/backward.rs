@@ -99,7 +99,7 @@ impl BackRooms {
             (&mut self.dconv, dtype, rows, config.conv_channels(), true),
             (&mut self.dmaps, dtype, rows, maps, mamba),
             (&mut self.raw_dmaps, dtype, rows, maps, kind == Kind::FalconMamba),
-            // that of a scan in front of the norm of Mamba-2
+            // the gradient of a scan in front of Mamba-2's norm
             (&mut self.ddt, dtype, rows, inner, true),
             (&mut self.dnormed, dtype, rows, dim, true),
             (&mut self.logits, DType::F32, some, vocab, true),

@@ -142,7 +142,7 @@ impl DeviceModel {
     /// As [`DeviceModel::step`].
     pub fn step_greedy(&self, token: u32, state: &mut DeviceState) -> Result<u32> {
         let token = self.shared.step(token, state)?.most_likely()?;
-        // what the device says of logits that are not finite
+        // the device answers none where logits are not finite
         token.ok_or_else(|| self.shared.overflow(state, f32::NAN))
     }
 }

@@ -11,7 +11,7 @@ use statescan::tensor::Tensor;
 use statescan::{DType, Exec, View};
 
 pub(super) struct Weights {
-    /// Of products and of the embedding.
+    /// Type of the weights of products and of the embedding.
     pub(super) dtype: DType,
     pub(super) embedding: Tensor,
     pub(super) blocks: Vec<Block>,

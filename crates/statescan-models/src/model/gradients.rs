@@ -14,7 +14,7 @@ impl Model {
     /// The mean cross entropy of the next token, in nats, over rows of `seqlen + 1` tokens that are read from the start, and its gradients, by
     /// names in checkpoints. `gradients` has a tensor for each of the model's, and is overwritten.
     ///
-    /// Of the forward pass only the inputs of blocks are kept; everything within a block is computed again on the way back.
+    /// The forward pass keeps only the inputs of blocks; everything within a block is computed again on the way back.
     ///
     /// # Errors
     /// As [`Model::advance`]; weights that are not f32, tokens that are no whole rows, or none.
@@ -157,7 +157,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Of rows of `seqlen + 1` tokens.
+    /// Sizes for rows of `seqlen + 1` tokens.
     ///
     /// # Errors
     /// No rows, or no whole ones.

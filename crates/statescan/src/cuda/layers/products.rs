@@ -23,7 +23,7 @@ pub(crate) struct Product {
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
-    /// Of weights and rows.
+    /// Type of weights and rows.
     pub(crate) input: DType,
     pub(crate) output: DType,
     pub(crate) bias: bool,
