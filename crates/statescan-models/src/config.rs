@@ -1,5 +1,6 @@
 //! [`Config`]: sizes and options of a model, from the `config.json` of `transformers` or of `mamba_ssm`.
 
+mod bytes;
 mod generation;
 mod mamba_ssm;
 mod shapes;
