@@ -3,7 +3,8 @@
 Both sides have the same weights, inputs and type. Results and gradients of the input are compared before anything is timed. A
 time is that of a call as users make it, without a graph, between events of the device: the launches of a small layer count too.
 The two sides take turns; medians. A row is a forward pass without gradients, and a forward and backward pass with the gradient
-of every weight.
+of every weight, whose most memory is with it: weights, input and cotangent included. Models, of 24 layers, 768 wide, take steps
+of training with AdamW, weights in float32 and products in bf16.
 
 Without `mamba_ssm`, whose extension and `causal_conv1d`'s must have been built for this PyTorch, ours are timed alone.
 """
@@ -17,9 +18,10 @@ import sys
 import torch
 
 from statescan import nn
+from statescan.compat import models
 
 REPEATS = 30
-# the largest difference between both sides: they take sums of bf16 in another order
+# what both sides may differ by: sums of bf16 in another order
 TOLERANCE = 0.05
 
 # (batch, seqlen, d_model), and arguments of the layer
@@ -35,13 +37,24 @@ ROWS = {
     "Mamba2 (2, 4096, 4096)": ("Mamba2", (2, 4096, 4096), {}),
     "Mamba2 (1, 333, 1024)": ("Mamba2", (1, 333, 1024), {}),
 }
+# the layers of a model, and (batch, seqlen)
+MODELS = {
+    "Model of Mamba, 130m (4, 2048)": ("Mamba1", (4, 2048)),
+    "Model of Mamba-2, 130m (4, 2048)": ("Mamba2", (4, 2048)),
+}
+VOCABULARY = 50277
 
 
 def peers():
-    """The peer's layers by name, or None with the reason printed."""
+    """The peer's layers and model by name, or None with the reason printed."""
+    modules = {
+        "Mamba": "mamba_ssm.modules.mamba_simple",
+        "Mamba2": "mamba_ssm.modules.mamba2",
+        "MambaLMHeadModel": "mamba_ssm.models.mixer_seq_simple",
+    }
     try:
-        modules = {"Mamba": "mamba_ssm.modules.mamba_simple", "Mamba2": "mamba_ssm.modules.mamba2"}
-        return {name: getattr(importlib.import_module(module), name) for name, module in modules.items()}
+        found = {name: getattr(importlib.import_module(module), name) for name, module in modules.items()}
+        return {**found, "MambaConfig": importlib.import_module("mamba_ssm.models.config_mamba").MambaConfig}
     except ImportError as error:
         print(f"the peer is left out, since it cannot be imported: {error}", file=sys.stderr)
         return None
@@ -95,43 +108,113 @@ def times(runs):
     return [statistics.median(taken) for taken in found]
 
 
+def most_memory(run, held):
+    """MiB that a run needs at most, with those tensors that are there before."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = run()
+    more = torch.cuda.max_memory_allocated() - before
+    del result
+    return (more + sum(tensor.numel() * tensor.element_size() for tensor in held)) / 2**20
+
+
+def row(words, runs, held=None):
+    """A row with the times of ours and of the peer's, and the memory of each where it is asked for."""
+    memory = [] if held is None else [round(most_memory(run, tensors)) for run, tensors in zip(runs, held)]
+    for run in runs:
+        run()
+    taken = [round(time, 4) for time in times(runs)]
+    found = {"name": words, "ours": taken[0], "theirs": taken[1] if len(taken) > 1 else None}
+    return found if held is None else {**found, "mib": memory}
+
+
 def measure(name, origins):
-    """Two rows, with the times of ours and of the peer's."""
+    """Two rows of a layer."""
     kind, shape, options = ROWS[name]
     generator = torch.Generator("cuda").manual_seed(0)
     x, dy = (torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    sides = [passes(layer, x.requires_grad_(), dy) for layer in layers(kind, shape[-1], options, origins)]
+    modules = layers(kind, shape[-1], options, origins)
+    sides = [passes(layer, x.requires_grad_(), dy) for layer in modules]
     # kernels are compiled and tuned by the first calls
     found = [both() for _, both in sides for _ in range(2)][1::2]
     if len(found) > 1:
         check(name, found)
-    for words, runs in zip((f"{name} forward", "and backward"), zip(*sides)):
-        for run in runs:
-            run()
-        taken = times(runs)
-        yield {"name": words, "ours": round(taken[0], 4), "theirs": round(taken[1], 4) if len(taken) > 1 else None}
+    del found
+    yield row(f"{name} forward", [forward for forward, _ in sides])
+    held = [[x, dy, *module.parameters()] for module in modules]
+    yield row("and backward", [both for _, both in sides], held)
+
+
+def training(model, tokens):
+    """A step of training, which gives the loss."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = model(tokens).logits
+            loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def measure_model(name, origins):
+    """A row of a model: one side after the other, since their memory is large."""
+    kind, shape = MODELS[name]
+    generator = torch.Generator("cuda").manual_seed(0)
+    tokens = torch.randint(VOCABULARY, shape, generator=generator, device="cuda")
+    settings = {"d_model": 768, "n_layer": 24, "vocab_size": VOCABULARY, "ssm_cfg": {"layer": kind}}
+    sides = [(models.MambaLMHeadModel, models.MambaConfig)]
+    if origins is not None:
+        sides.append((origins["MambaLMHeadModel"], origins["MambaConfig"]))
+    losses, found = [], []
+    torch.manual_seed(0)
+    weights = models.MambaLMHeadModel(models.MambaConfig(**settings), device="cuda").state_dict()
+    for model, config in sides:
+        module = model(config(**settings), device="cuda")
+        module.load_state_dict(weights)
+        step = training(module, tokens)
+        # kernels are tuned, and the optimizer has its states
+        losses.append([step() for _ in range(3)])
+        found.append(row(name, [step], [module.parameters()]))
+        del module, step
+        torch.cuda.empty_cache()
+    if len(losses) > 1:
+        check(name, losses)
+    ours, *theirs = found
+    yield {**ours, "theirs": theirs[0]["ours"] if theirs else None, "mib": [side["mib"][0] for side in found]}
 
 
 def main():
+    names = [*ROWS, *MODELS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help="; ".join(ROWS))
+    parser.add_argument("--rows", nargs="+", choices=names, default=names, metavar="ROW", help="; ".join(names))
     parser.add_argument("--json", metavar="FILE", help="to write the rows to, for benches/figures/speed.py")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("nothing is measured: PyTorch has no CUDA device")
     origins, card = peers(), torch.cuda.get_device_name()
-    print(f"{card}, PyTorch {torch.__version__}, bf16; milliseconds of theirs and of ours, and their ratio")
+    print(f"{card}, PyTorch {torch.__version__}, bf16; milliseconds of theirs and of ours, and their ratio; most MiB of each")
     command, rows = " ".join(["python", *sys.argv]), []
     for name in args.rows:
-        for row in measure(name, origins):
-            rows.append({**row, "card": card, "command": command})
-            theirs = "" if row["theirs"] is None else f"{row['theirs']:>9.3f} / "
-            ratio = "" if row["theirs"] is None else f" = {row['theirs'] / row['ours']:.2f}"
-            print(f"{row['name']:<42} {theirs}{row['ours']:.3f}{ratio}", flush=True)
+        for found in (measure if name in ROWS else measure_model)(name, origins):
+            rows.append({**found, "card": card, "command": command})
+            print(line(found), flush=True)
         torch.cuda.empty_cache()
     if args.json:
         with open(args.json, "w") as file:
             json.dump(rows, file, indent=1)
+
+
+def line(found):
+    """A row as it is printed."""
+    ours, theirs, (*memory,) = found["ours"], found["theirs"], found.get("mib", ())
+    times = f"{ours:.3f}" if theirs is None else f"{theirs:>9.3f} / {ours:.3f} = {theirs / ours:.2f}"
+    return f"{found['name']:<42} {times:<26} {' / '.join(str(size) for size in reversed(memory))}"
 
 
 if __name__ == "__main__":

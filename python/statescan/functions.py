@@ -1,6 +1,5 @@
 """The public functions. Each puts its arguments in order and hands them to the framework of its first tensor."""
 
-import importlib
 from typing import Any
 
 from .operations import (
@@ -31,8 +30,21 @@ def _framework(op: str, name: str, tensor):
         if file is None or not hasattr(tensor, "__dlpack__"):
             expected = "a PyTorch tensor or a NumPy, CuPy or JAX array"
             raise TypeError(f"{op}: `{name}` must be {expected}, got {kind.__module__}.{kind.__qualname__}")
-        _served[kind] = importlib.import_module(f".{file}", __package__)
+        _served[kind] = _import(file)
     return _served[kind]
+
+
+def _import(file):
+    """A file here that serves arrays. PyTorch's compiler, which may be looking, follows such imports."""
+    if file == "torch":
+        from . import torch as found
+    elif file == "numpy":
+        from . import numpy as found
+    elif file == "cupy":
+        from . import cupy as found
+    else:
+        from . import jax as found
+    return found
 
 
 def _explain(op, tensors, first):

@@ -64,13 +64,13 @@ class Operation:
             if r["cotangent"]
         )
         decay = description["decay"]
-        # the factor by which a slice of time multiplies the state; None where there is no scan
+        # what a slice of time multiplies the state by; None for what is no scan
         self.decay = decay and Result(
             decay["name"], tuple(decay["layouts"]), None, None, tuple(decay["dtype"]), tuple(decay["complex"])
         )
         # the numbers of the arguments whose sizes count where others disagree
         self._leaders: list[int] = description["leaders"]
-        # the name of the argument that a step changes in place
+        # what a step changes
         self.state: str | None = description["state"]
         saved = description["saved"] or {}
         # the result that the backward pass uses

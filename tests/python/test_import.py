@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import statescan
 
 
@@ -34,3 +36,13 @@ def test_types_are_shipped():
 def test_what_there_is():
     assert all(callable(getattr(statescan, name)) or name == "__version__" for name in statescan.__all__)
     assert all(getattr(statescan, name).__doc__ for name in statescan.__all__ if name != "__version__")
+
+
+@pytest.mark.parametrize("imports", ["import statescan, torch", "import torch, statescan"])
+def test_the_compiler_may_make_the_first_call(imports):
+    code = f"""
+{imports}
+call = torch.compile(statescan.linear_scan, fullgraph=True, backend="aot_eager")
+print(*call(torch.full((4,), 0.5), torch.ones(4))[0].tolist())
+"""
+    assert run(code).split() == ["1.0", "1.5", "1.75", "1.875"]

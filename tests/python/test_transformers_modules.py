@@ -144,7 +144,7 @@ def test_adapters(model, monkeypatch):
             added.append(("norm", mixer.norm.scale))
     assert len(added) >= 2
     check(model, monkeypatch)
-    # `transformers` reads the weight of a projection to step sizes, and does not call it
+    # of a projection to step sizes `transformers` reads the weight
     assert all(parameter.grad.any() for name, parameter in added if name != "dt_proj")
 
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// One argument.
 #[derive(Debug, Clone)]
 pub struct Input {
-    /// The argument, in the operation's signature.
+    /// Which one.
     pub argument: &'static Argument,
     /// What the file calls it.
     pub given: String,

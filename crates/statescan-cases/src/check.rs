@@ -38,18 +38,18 @@ pub struct Comparison {
 pub enum Mismatch {
     /// It has another shape.
     Shape {
-        /// The tensor's shape.
+        /// That of the tensor.
         got: Shape,
-        /// The shape that was expected.
+        /// What it should be.
         expected: Shape,
     },
     /// Elements are too far away, or NaN or infinite where they should not be.
     Elements {
         /// Where the first one is, of those that are not finite where there are any.
         index: Vec<usize>,
-        /// The element of the tensor.
+        /// What is there.
         got: Complex64,
-        /// The element that was expected.
+        /// What should be.
         expected: Complex64,
         /// How many there are.
         count: usize,

@@ -1,6 +1,5 @@
 //! [`Config`]: sizes and options of a model, from the `config.json` of `transformers` or of `mamba_ssm`.
 
-mod bytes;
 mod generation;
 mod mamba_ssm;
 mod shapes;
@@ -12,7 +11,7 @@ use crate::files::{make_folder, read_text, write_aside};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// A package: `config.json` has its settings, and a checkpoint its names.
+/// Whose settings a `config.json` has, and whose names a checkpoint.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Package {
@@ -102,7 +101,7 @@ pub struct Config {
     pub tied: bool,
     /// Tokens that end a text.
     pub eos: Vec<u32>,
-    /// The package whose settings and names are written.
+    /// Whose settings and names it is written with.
     pub package: Package,
 }
 

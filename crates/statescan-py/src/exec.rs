@@ -55,7 +55,7 @@ fn cpu(threads: usize) -> Exec {
 /// Where a call runs, as Python says it: a tuple of the number of a CUDA device or -1, the stream or the number of threads, and what
 /// allocates scratch memory there, called with a tensor of the call and a number of `f32`, or None where PyTorch does; whether products of `f32`
 /// may be rounded to tf32.
-#[derive(FromPyObject)]
+#[derive(FromPyObject, IntoPyObject)]
 pub struct Place<'py>(i32, usize, Option<Bound<'py, PyAny>>, bool);
 
 /// Stands for the place of a call on PyTorch's tensors, which is that of its first tensor, as long as nobody else has a say in the call.
@@ -74,6 +74,11 @@ impl Unobserved {
     #[new]
     fn new(observers: Vec<Py<PyAny>>, threads: Py<PyAny>, elsewhere: Py<PyAny>) -> Self {
         Unobserved { observers, threads, elsewhere }
+    }
+
+    /// The place of several passes that take some of these arguments, the first of which is a tensor; none if somebody has a say in them.
+    fn of<'py>(&self, arguments: &Bound<'py, PyTuple>) -> PyResult<Option<Place<'py>>> {
+        self.place(&arguments.get_item(0)?, [arguments, &PyTuple::empty(arguments.py())])
     }
 }
 

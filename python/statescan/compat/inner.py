@@ -1,13 +1,12 @@
 """What a Mamba layer does behind its first projection: the functions of `mamba_ssm`, and of its forks for two directions."""
 
-import torch
 from torch.nn.functional import linear
 
 from .. import functions
 from ..inner import mamba_inner
 from ..operations import SELECTIVE_SCAN
 from .norms import rmsnorm_fn
-from .shared import as_complex, has_kernel, scan
+from .shared import as_complex, as_products, has_kernel, scan
 
 
 def mamba_inner_fn(
@@ -55,14 +54,16 @@ def mamba_inner_fn(
     if checkpoint_lvl not in (0, 1):
         raise ValueError(f"mamba_inner_fn: `checkpoint_lvl` must be 0 or 1, got {checkpoint_lvl!r}")
     biases, norms = (B_proj_bias, C_proj_bias), (b_rms_weight, c_rms_weight, dt_rms_weight)
-    y, projections = None, (x_proj_weight, delta_proj_weight)
+    projections = (x_proj_weight, delta_proj_weight)
     if context is None and all(given is None for given in (B, C, *biases, *norms)):
-        y = _as_one(xz, (conv1d_weight.squeeze(1), conv1d_bias), projections, (delta_bias, A, D, delta_softplus))
-    if y is None:
-        x, z = _convolved(xz, conv1d_weight, conv1d_bias, context)
-        delta, B, C = _maps(x, *projections, (A, B, C), biases, (*norms, b_c_dt_rms_eps))
-        y = scan(x, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state=False, context=context).transpose(1, 2)
-    return linear(y, out_proj_weight, out_proj_bias)
+        convolution, out_proj = (conv1d_weight, conv1d_bias), (out_proj_weight, out_proj_bias)
+        out = as_one(xz.transpose(1, 2), convolution, projections, (delta_bias, A, D), out_proj, delta_softplus)
+        if out is not None:
+            return out
+    x, z = _convolved(xz, conv1d_weight, conv1d_bias, context)
+    delta, B, C = _maps(x, *projections, (A, B, C), biases, (*norms, b_c_dt_rms_eps))
+    y = scan(x, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state=False, context=context)
+    return linear(y.transpose(1, 2), out_proj_weight, out_proj_bias)
 
 
 def mamba_inner_fn_no_out_proj(
@@ -118,17 +119,16 @@ def bimamba_inner_fn(
     return linear(y.transpose(1, 2), out_proj_weight, out_proj_bias)
 
 
-def _as_one(xz, convolution, projections, scan):
-    """What is scanned, (batch, seqlen, dim), by the function that is one; None where that has no kernel."""
-    _, A, _, _ = scan
-    if A.is_complex() or not has_kernel(SELECTIVE_SCAN, xz):
+def as_one(xz, convolution, projections, scan, out_proj, delta_softplus=True, A_log=False):
+    """`mamba_inner_fn` of xz, (batch, seqlen, 2 dim), by the function that is one; None where that has no kernel. Arguments as in
+    `statescan.inner.mamba_inner`, without the last projection where `out_proj` has no weight."""
+    if scan[1].is_complex() or not has_kernel(SELECTIVE_SCAN, xz):
         return None
-    if torch.is_autocast_enabled(xz.device.type):
-        # as a product under autocast takes them
-        projections = [weight.to(xz.dtype) for weight in projections]
-    if any(weight.dtype != xz.dtype for weight in projections):
+    products = as_products(xz, *projections, *out_proj)
+    if products is None:
         return None
-    return mamba_inner(xz.transpose(1, 2), *convolution, *projections, *scan)[0]
+    *projections, weight, bias = products
+    return mamba_inner(xz, (*convolution, *projections, *scan, weight, bias), delta_softplus, A_log)[0]
 
 
 def _convolved(xz, conv1d_weight, conv1d_bias, context):

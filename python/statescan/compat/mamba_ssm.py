@@ -13,7 +13,7 @@ from ..operations import SSD
 from . import fallback
 from .inner import bimamba_inner_fn, mamba_inner_fn, mamba_inner_fn_no_out_proj
 from .norms import LayerNorm, RMSNorm, layernorm_fn, rmsnorm_fn
-from .shared import has_kernel, scan
+from .shared import as_products, has_kernel, scan
 
 __all__ = [
     "LayerNorm",
@@ -225,19 +225,31 @@ def mamba_split_conv1d_scan_combined(
     weights = (conv1d_weight, conv1d_bias, dt_bias, A, D, rmsnorm_weight)
     sizes = {"headdim": headdim, "ngroups": ngroups, "chunk_size": chunk_size}
     options = {"activation": activation, "eps": rmsnorm_eps, "norm_before_gate": norm_before_gate}
-    if context is None and has_kernel(SSD, zxbcdt):
-        states = None if initial_states is None else initial_states.transpose(-1, -2)
-        low, high = (float(limit) for limit in dt_limit)
-        y, final_states = mamba2_inner(zxbcdt, weights, states, seq_idx, dt_low=low, dt_high=high, **sizes, **options)
-        final_states = final_states.transpose(-1, -2)
-    else:
-        scan = {"initial_states": initial_states, "seq_idx": seq_idx, "dt_limit": dt_limit, "context": context}
-        y, final_states = _by_operations(zxbcdt, weights, sizes, options, scan)
-    if outproj_weight is not None:
-        y = linear(y, outproj_weight, outproj_bias)
+    scan = {"initial_states": initial_states, "seq_idx": seq_idx, "dt_limit": dt_limit}
+    made = None
+    if context is None:
+        made = as_one(zxbcdt, weights, (outproj_weight, outproj_bias), **sizes, **options, **scan)
+    if made is None:
+        y, final_states = _by_operations(zxbcdt, weights, sizes, options, {**scan, "context": context})
+        made = y if outproj_weight is None else linear(y, outproj_weight, outproj_bias), final_states
+    y, final_states = made
     if not return_final_states:
         return y
     return y, final_states if state_dtype is None else final_states.to(state_dtype)
+
+
+def as_one(zxbcdt, weights, out_proj, initial_states=None, seq_idx=None, dt_limit=(0.0, float("inf")), **options):
+    """`mamba_split_conv1d_scan_combined` by the function that is one, with the final states; None where that has no kernel.
+    `weights`, without those of the last projection, and options as in `statescan.inner.mamba2_inner`."""
+    if not has_kernel(SSD, zxbcdt):
+        return None
+    products = as_products(zxbcdt, *out_proj)
+    if products is None:
+        return None
+    states = None if initial_states is None else initial_states.transpose(-1, -2)
+    low, high = float(dt_limit[0]), float(dt_limit[1])
+    y, final_states = mamba2_inner(zxbcdt, (*weights, *products), states, seq_idx, dt_low=low, dt_high=high, **options)
+    return y, final_states.transpose(-1, -2)
 
 
 def _by_operations(zxbcdt, weights, sizes, options, scan):

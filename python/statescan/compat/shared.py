@@ -17,6 +17,19 @@ def has_kernel(op: Operation, tensor):
     return tensor.device.type in ("cpu", "meta")
 
 
+def as_products(rows, *parameters):
+    """The parameters of products of rows in a function that is one; None where the products would not be in the rows' type."""
+    dtype, kind = rows.dtype, rows.device.type
+    if torch.is_autocast_enabled(kind):
+        # as a product under autocast takes them
+        if dtype != torch.get_autocast_dtype(kind):
+            return None
+        return [parameter if parameter is None else parameter.to(dtype) for parameter in parameters]
+    if any(parameter is not None and parameter.dtype != dtype for parameter in parameters):
+        return None
+    return parameters
+
+
 def as_complex(pairs):
     """Complex numbers from real ones, (.., 2 n): real and imaginary parts in turn."""
     pairs = pairs.to(torch.promote_types(pairs.dtype, torch.float32))

@@ -1,13 +1,25 @@
-"""Mamba-2: convolution, SSD, gated norm, and the gated unit beside them."""
+"""Mamba-2: convolution, SSD, gated norm, the gated unit beside them, and the projection out."""
 
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import silu
 
 from ..operations import CAUSAL_CONV1D, NORM, SSD
 from ..torch import _New
-from .shared import Inner, differentiable, run, run_back
+from .shared import (
+    Inner,
+    Parts,
+    decays,
+    differentiable,
+    project,
+    project_back,
+    projection_gradients,
+    room_in,
+    run,
+    run_back,
+    through_decays,
+)
 
 MAMBA2 = Inner(
     "mamba2_inner",
@@ -19,10 +31,12 @@ MAMBA2 = Inner(
         "A",
         "D?",
         "rmsnorm_weight?",
+        "outproj_weight?",
+        "outproj_bias?",
         "initial_states?",
         "seq_idx?",
     ),
-    8,
+    10,
     (
         ("str? activation", "silu"),
         ("float? dt_low", None),
@@ -32,128 +46,147 @@ MAMBA2 = Inner(
         ("int ngroups", 1),
         ("int chunk_size", 128),
         ("bool norm_before_gate", False),
+        ("bool A_log", False),
     ),
-    ("normed", "states"),
+    ("scanned", "decays", "states"),
 )
 
 
-@dataclass(frozen=True)
+class _Arguments(NamedTuple):
+    """The arguments of a call by their names."""
+
+    zxbcdt: Any
+    conv1d_weight: Any
+    conv1d_bias: Any
+    dt_bias: Any
+    A: Any
+    D: Any
+    rmsnorm_weight: Any
+    outproj_weight: Any
+    outproj_bias: Any
+    initial_states: Any
+    seq_idx: Any
+    activation: Any
+    dt_low: Any
+    dt_high: Any
+    eps: Any
+    headdim: Any
+    ngroups: Any
+    chunk_size: Any
+    norm_before_gate: Any
+    A_log: Any
+
+
 class _Call:
-    """The arguments of a call by their names, and how channels divide."""
+    """A call, and how channels divide: the gated unit, the gate, the convolution's input, step sizes."""
 
-    zxbcdt: torch.Tensor
-    conv1d_weight: torch.Tensor
-    conv1d_bias: torch.Tensor | None
-    dt_bias: torch.Tensor | None
-    A: torch.Tensor
-    D: torch.Tensor | None
-    rmsnorm_weight: torch.Tensor | None
-    initial_states: torch.Tensor | None
-    seq_idx: torch.Tensor | None
-    activation: str | None
-    dt_low: float | None
-    dt_high: float | None
-    eps: float
-    headdim: int
-    ngroups: int
-    chunk_size: int
-    norm_before_gate: bool
+    __slots__ = ("A", "convolved", "dim", "dstate", "given", "nheads", "of", "place", "unit")
 
-    @property
-    def dim(self):
-        return self.A.shape[0] * self.headdim
-
-    @property
-    def convolved(self):
-        return self.conv1d_weight.shape[0]
-
-    @property
-    def unit(self):
-        """Channels of the gated unit beside the scan, gate and value."""
-        return self.zxbcdt.shape[-1] - self.dim - self.convolved - self.A.shape[0]
-
-    def split(self, tensor):
-        """The gated unit, the gate, the convolution's input and the step sizes of a tensor like `zxbcdt`."""
-        return tensor.split([self.unit, self.dim, self.convolved, self.A.shape[0]], dim=-1)
-
-    def heads(self, tensor):
-        """(batch, nheads, seqlen, headdim) of (batch, seqlen, dim)."""
-        return tensor.unflatten(-1, (-1, self.headdim)).transpose(1, 2)
-
-    def scanned(self, tensor):
-        """x, B and C of what the convolution gives."""
-        maps = (self.convolved - self.dim) // 2
-        x, B, C = tensor.split([self.dim, maps, maps], dim=-1)
-        return self.heads(x), *(m.unflatten(-1, (self.ngroups, -1)) for m in (B, C))
+    def __init__(self, arguments, A=None, place=None):
+        self.given = given = _Arguments._make(arguments)
+        self.place = place
+        self.A = decays(given.A, given.A_log) if A is None else A
+        self.of = Parts(given.zxbcdt)
+        self.nheads = given.A.shape[0]
+        self.dim = self.nheads * given.headdim
+        self.convolved = given.conv1d_weight.shape[0]
+        self.dstate = (self.convolved - self.dim) // (2 * given.ngroups)
+        self.unit = given.zxbcdt.shape[-1] - self.dim - self.convolved - self.nheads
 
     def room(self, channels):
-        return self.zxbcdt.new_empty(*self.zxbcdt.shape[:2], channels)
+        return self.given.zxbcdt.new_empty(self.of.batch, self.of.seqlen, channels)
 
-    def convolution(self, xBC):
+    def heads(self, tensor):
+        """(batch, nheads, seqlen, headdim) of a tensor's last channels."""
+        return Parts(tensor).heads(tensor.shape[-1] - self.dim, self.nheads, self.given.headdim)
+
+    def gate(self, of):
+        """The gate as the scan takes it; none where a norm has it."""
+        return of.heads(self.unit, self.nheads, self.given.headdim) if self.given.rmsnorm_weight is None else None
+
+    def step_sizes(self, of):
+        return of.timed(self.unit + self.dim + self.convolved, self.nheads)
+
+    def scanned(self, of, first=0):
+        """x, B and C of what the convolution gives."""
+        ngroups, dstate, B = self.given.ngroups, self.dstate, first + self.dim
+        x = of.heads(first, self.nheads, self.given.headdim)
+        return x, of.groups(B, ngroups, dstate), of.groups(B + ngroups * dstate, ngroups, dstate)
+
+    def convolution(self):
         """Arguments of the convolution."""
-        return (xBC.transpose(1, 2), self.conv1d_weight, self.conv1d_bias, None, None, self.seq_idx, self.activation, False)
+        given = self.given
+        xBC = self.of.timed(self.unit + self.dim, self.convolved)
+        filters = given.conv1d_weight
+        if filters.dim() == 3:
+            filters = filters.squeeze(1)
+        return xBC, filters, given.conv1d_bias, None, None, given.seq_idx, given.activation, False
 
-    def ssd(self, scanned, z, dt):
-        """Arguments of the scan; the gate goes with it where no norm follows."""
-        x, B, C = scanned
-        z = self.heads(z) if self.rmsnorm_weight is None else None
-        tensors = (
-            x,
-            dt.transpose(1, 2),
-            self.A,
-            B,
-            C,
-            self.D,
-            z,
-            self.dt_bias,
-            None,
-            self.initial_states,
-            None,
-            self.seq_idx,
-            None,
-        )
-        return (*tensors, True, self.dt_low, self.dt_high, self.chunk_size, False)
+    def convolve(self, of, first=0):
+        """x, B and C, which lie in `of` from its channel `first` on."""
+        run(CAUSAL_CONV1D, self.convolution(), (of.timed(first, self.convolved), None), self.place)
+        return self.scanned(of, first)
 
-    def norm(self, y, z):
+    def ssd(self, scanned):
+        """Arguments of the scan."""
+        given, (x, B, C) = self.given, scanned
+        tensors = (x, self.step_sizes(self.of), self.A, B, C, given.D, self.gate(self.of), given.dt_bias)
+        sequences = (None, given.initial_states, None, given.seq_idx, None)
+        return (*tensors, *sequences, True, given.dt_low, given.dt_high, given.chunk_size, False)
+
+    def norm(self, y):
         """Arguments of the norm."""
-        return (y, self.rmsnorm_weight, None, z, None, "rms", self.eps, self.ngroups, self.norm_before_gate)
+        given = self.given
+        z = self.of.rows(self.unit, self.dim)
+        return y, given.rmsnorm_weight, None, z, None, "rms", given.eps, given.ngroups, given.norm_before_gate
 
-    def convolve(self, xBC, place):
-        to = self.room(self.convolved)
-        run(CAUSAL_CONV1D, self.convolution(xBC), (to.transpose(1, 2), None), place)
-        return self.scanned(to)
+    def finish(self, y, to):
+        """What is projected, from the scan's result on; with a gate and no norm the last channels are there already."""
+        beside = to.shape[-1] - self.dim
+        if self.given.rmsnorm_weight is not None:
+            run(NORM, self.norm(y), (Parts(to).rows(beside, self.dim), None), self.place)
+        if beside:
+            gate, value = self.of.rows(0, self.unit).chunk(2, dim=-1)
+            torch.mul(silu(gate), value, out=to[..., :beside])
+        return to
+
+    def projected(self, kept, width):
+        """What was projected, from what is kept."""
+        return kept if self.given.rmsnorm_weight is None else self.finish(kept, self.room(width))
 
 
 def _forward(save, arguments, place):
-    call = _Call(*arguments)
-    unit, z, xBC, dt = call.split(call.zxbcdt)
-    out = call.room(call.unit // 2 + call.dim)
-    beside, normed = out.split([call.unit // 2, call.dim], dim=-1)
-    y = normed if call.rmsnorm_weight is None else call.room(call.dim)
-    keeps = save and not call.zxbcdt.is_cuda
-    made = run(SSD, call.ssd(call.convolve(xBC, place), z, dt), (call.heads(y), True, True if keeps else None), place)
-    if call.rmsnorm_weight is not None:
-        run(NORM, call.norm(y, z), (normed, None), place)
-    if call.unit:
-        gate, value = unit.chunk(2, dim=-1)
-        torch.mul(silu(gate), value, out=beside)
+    call = _Call(arguments, place=place)
+    given = call.given
+    normed = given.rmsnorm_weight is not None
+    made = call.room(call.unit // 2 + call.dim)
+    y = call.room(call.dim) if normed else made
+    keeps = save and not given.zxbcdt.is_cuda
+    scanned = call.convolve(Parts(call.room(call.convolved)))
+    final, *states = run(SSD, call.ssd(scanned), (call.heads(y), True, True if keeps else None), place)
+    out = project(call.finish(y, made), given.outproj_weight, given.outproj_bias)
     if not save:
-        return [out, made[0]]
-    nothing = call.zxbcdt.new_empty(0)
-    return [out, made[0], nothing if y is normed else y, made[1] if keeps else nothing]
+        return [out, final]
+    nothing = given.zxbcdt.new_empty(0)
+    kept = y if normed or given.outproj_weight is not None else nothing
+    return [out, final, kept, call.A if given.A_log else nothing, states[0] if keeps else nothing]
 
 
 def _allocate(save, arguments):
-    call = _Call(*arguments)
-    _, z, xBC, dt = call.split(call.zxbcdt)
-    ssd = call.ssd(call.scanned(xBC), z, dt)
+    call = _Call(arguments)
+    given = call.given
+    ssd = call.ssd(call.scanned(Parts(call.room(call.convolved))))
     _, states = SSD.results(_New, *ssd)
-    results = [call.room(call.unit // 2 + call.dim), states]
+    width, weight = call.unit // 2 + call.dim, given.outproj_weight
+    results = [call.room(width if weight is None else weight.shape[0]), states]
     if not save:
         return results
-    nothing = call.zxbcdt.new_empty(0)
-    normed = nothing if call.rmsnorm_weight is None else call.room(call.dim)
-    return [*results, normed, nothing if call.zxbcdt.is_cuda else SSD.saved(_New, *ssd)]
+    nothing = given.zxbcdt.new_empty(0)
+    if given.rmsnorm_weight is not None:
+        kept = call.room(call.dim)
+    else:
+        kept = nothing if weight is None else call.room(width)
+    return [*results, kept, call.A if given.A_log else nothing, nothing if given.zxbcdt.is_cuda else SSD.saved(_New, *ssd)]
 
 
 def _unit_backward(unit, by_unit, by_out):
@@ -163,52 +196,66 @@ def _unit_backward(unit, by_unit, by_out):
     by_gate.copy_(torch.ops.aten.silu_backward(by_out * value, gate))
 
 
+def _norm_backward(call, y, by_made, of, needed):
+    """The gradients by the scan's result and by the norm's weight; that by the gate goes into `of`."""
+    by_normed, by_y = Parts(by_made).rows(by_made.shape[-1] - call.dim, call.dim), call.room(call.dim)
+    wanted = (by_y, needed[6], None, of.rows(call.unit, call.dim), None)
+    made = run_back(NORM, (*call.norm(y), by_normed, None), wanted, call.place)
+    return by_y, made[0] if needed[6] else None
+
+
 def _backward(needed, arguments, saved, gradients, place):
-    call, (y, states), (by_out, by_state) = _Call(*arguments), saved, gradients
-    unit, z, xBC, dt = call.split(call.zxbcdt)
-    by_zxbcdt, by_conv = torch.empty_like(call.zxbcdt), call.room(call.convolved)
-    by_unit, by_z, by_xBC, by_dt = call.split(by_zxbcdt)
-    if by_out is None:
-        by_out = call.room(call.unit // 2 + call.dim).zero_()
-    by_beside, by_y = by_out.split([call.unit // 2, call.dim], dim=-1)
-    by_weight, of_gate = None, None
-    if call.rmsnorm_weight is None:
-        of_gate = call.heads(by_z)
+    (y, A, states), (by_out, by_state) = saved, gradients
+    call = _Call(arguments, A if A.numel() > 0 else None, place)
+    given, of = call.given, Parts(torch.empty_like(arguments[0]))
+    width, projection = call.unit // 2 + call.dim, (given.outproj_weight, given.outproj_bias)
+    by_made = project_back(by_out, projection[0], lambda: call.room(width))
+    if given.rmsnorm_weight is None:
+        by_y, by_weight = by_made, None
     else:
-        by_normed, by_y = by_y, call.room(call.dim)
-        wanted = (by_y, needed[6] or None, None, by_z, None)
-        made = run_back(NORM, (*call.norm(y, z), by_normed, None), wanted, place)
-        by_weight = made[0] if needed[6] else None
-    scanned = call.convolve(xBC, place)
-    by_x, by_B, by_C = call.scanned(by_conv)
-    wanted = (by_x, by_dt.transpose(1, 2), needed[4], by_B, by_C, needed[5], of_gate, needed[3], None, needed[7])
-    kept = (states if states.numel() > 0 else None,)
-    made = iter(run_back(SSD, (*call.ssd(scanned, z, dt), *kept, call.heads(by_y), by_state), wanted, place))
-    by_A, by_D, by_dt_bias, by_initial = (next(made) if needed[at] else None for at in (4, 5, 3, 7))
-    wanted = (by_xBC.transpose(1, 2), needed[1], needed[2], None)
-    made = iter(run_back(CAUSAL_CONV1D, (*call.convolution(xBC), by_conv.transpose(1, 2), None), wanted, place))
-    by_filter, by_bias = (next(made) if needed[at] else None for at in (1, 2))
+        by_y, by_weight = _norm_backward(call, y, by_made, of, needed)
     if call.unit:
-        _unit_backward(unit, by_unit, by_beside)
-    return by_zxbcdt, by_filter, by_bias, by_dt_bias, by_A, by_D, by_weight, by_initial
+        _unit_backward(call.of.rows(0, call.unit), of.rows(0, call.unit), by_made[..., : call.unit // 2])
+    # nothing else of this size is needed while the scan's memory is
+    del by_made
+    by_projection = projection_gradients(by_out, lambda: call.projected(y, width), projection, needed[7:9])
+    by_conv = call.room(call.convolved)
+    scanned = call.convolve(*room_in(of, call.unit + call.dim, call.convolved))
+    by_x, by_B, by_C = call.scanned(Parts(by_conv))
+    wanted = (by_x, call.step_sizes(of), needed[4], by_B, by_C, needed[5], call.gate(of), needed[3], None, needed[9])
+    kept = (states if states.numel() > 0 else None,)
+    made = iter(run_back(SSD, (*call.ssd(scanned), *kept, call.heads(by_y), by_state), wanted, place))
+    by_A, by_D, by_dt_bias, by_initial = (next(made) if needed[at] else None for at in (4, 5, 3, 9))
+    if by_A is not None and given.A_log:
+        by_A = through_decays(by_A, call.A, given.A)
+    convolution = (*call.convolution(), Parts(by_conv).timed(0, call.convolved), None)
+    wanted = (of.timed(call.unit + call.dim, call.convolved), needed[1], needed[2], None)
+    made = iter(run_back(CAUSAL_CONV1D, convolution, wanted, place))
+    by_filter, by_bias = (next(made) if needed[at] else None for at in (1, 2))
+    if by_filter is not None:
+        by_filter = by_filter.view_as(given.conv1d_weight)
+    return of.tensor, by_filter, by_bias, by_dt_bias, by_A, by_D, by_weight, *by_projection, by_initial
 
 
 _CALL = differentiable(MAMBA2, _forward, _backward, _allocate)
+_DEFAULTS = tuple((name.split()[-1], default) for name, default in MAMBA2.options)
 
 
 def mamba2_inner(zxbcdt, weights, initial_states=None, seq_idx=None, **options):
-    """What a Mamba-2 layer does between its projections.
+    """What a Mamba-2 layer does behind its first projection.
 
     Args:
         zxbcdt: (batch, seqlen, 2 unit + dim + convolved + nheads).
-        weights: conv1d_weight (convolved, width), conv1d_bias, dt_bias, A, D and rmsnorm_weight; all but the first and A may be
-            None. Without the last one the scan is gated and not normed.
+        weights: conv1d_weight (convolved, width) or (convolved, 1, width), conv1d_bias, dt_bias, A, D, rmsnorm_weight,
+            outproj_weight (out, unit + dim) and outproj_bias; all but the first and A may be None. Without the norm's the scan
+            is gated and not normed; without the projection's nothing is projected.
         initial_states: (batch, nheads, dstate, headdim).
         seq_idx: (batch, seqlen).
-        options: activation, dt_low, dt_high, eps, headdim, ngroups, chunk_size, norm_before_gate.
+        options: activation, dt_low, dt_high, eps, headdim, ngroups, chunk_size, norm_before_gate; A_log says that A is the
+            logarithm of what decays are the negative of.
 
     Returns:
-        (batch, seqlen, unit + dim), and the final states, (batch, nheads, dstate, headdim).
+        (batch, seqlen, out or unit + dim), and the final states, (batch, nheads, dstate, headdim).
     """
-    values = tuple(options.get(name.split()[-1], default) for name, default in MAMBA2.options)
+    values = tuple([options.get(name, default) for name, default in _DEFAULTS])
     return _CALL((zxbcdt, *weights, initial_states, seq_idx), values)

@@ -1,11 +1,11 @@
-"""How a function of several operations joins PyTorch's library, as the operations themselves do."""
+"""How a function of several operations joins PyTorch's library, as the operations themselves do, and the parts of a tensor."""
 
 from dataclasses import dataclass
 
 import torch
 
 from .. import _gradients, _native
-from ..torch import _declare, _define, _library, _registered, _requires_grad, _with_defaults, recorded
+from ..torch import _UNOBSERVED, _declare, _define, _library, _registered, _requires_grad, _with_defaults, recorded
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +26,88 @@ class Inner:
     keeps_result = False
 
 
+class Parts:
+    """Parts of a tensor (batch, seqlen, channels), each from some channel on, as views that take one call of PyTorch's."""
+
+    __slots__ = ("_start", "_strides", "batch", "seqlen", "tensor")
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+        self.batch, self.seqlen, _ = tensor.shape
+        self._strides = tensor.stride()
+        self._start = tensor.storage_offset()
+
+    def rows(self, first, count):
+        """(batch, seqlen, count)."""
+        return self._view(first, (self.batch, self.seqlen, count), self._strides)
+
+    def timed(self, first, count):
+        """(batch, count, seqlen)."""
+        row, step, channel = self._strides
+        return self._view(first, (self.batch, count, self.seqlen), (row, channel, step))
+
+    def heads(self, first, nheads, headdim):
+        """(batch, nheads, seqlen, headdim)."""
+        row, step, channel = self._strides
+        return self._view(first, (self.batch, nheads, self.seqlen, headdim), (row, headdim * channel, step, channel))
+
+    def groups(self, first, ngroups, dstate):
+        """(batch, seqlen, ngroups, dstate)."""
+        row, step, channel = self._strides
+        return self._view(first, (self.batch, self.seqlen, ngroups, dstate), (row, step, dstate * channel, channel))
+
+    def _view(self, first, sizes, strides):
+        return self.tensor.as_strided(sizes, strides, self._start + first * self._strides[2])
+
+
+def room_in(of, first, count):
+    """Room for numbers (batch, seqlen, count) that are needed before the part of `of` from `first` on is written: that part, or
+    where its rows would not be aligned a tensor of its own."""
+    row, step, channel = of.tensor.stride()
+    size = of.tensor.element_size()
+    if channel == 1 and all(places * size % 16 == 0 for places in (row, step, first)):
+        return of, first
+    return Parts(of.tensor.new_empty(of.batch, of.seqlen, count)), 0
+
+
+def decays(A, are_logarithms):
+    """`-exp(A)` of logarithms, in float32 or better."""
+    if not are_logarithms:
+        return A
+    return torch.exp(A if A.dtype in (torch.float32, torch.float64) else A.float()).neg_()
+
+
+def through_decays(by_A, A, like):
+    """The gradient by the logarithms that `A` is the decays of, which `like` is one of."""
+    return by_A.mul_(A) if like.dtype == by_A.dtype else by_A.mul_(A).to(like.dtype)
+
+
+def matrix(rows):
+    """(batch seqlen, channels) of (batch, seqlen, channels)."""
+    return rows.reshape(-1, rows.shape[-1])
+
+
+def project(rows, weight, bias):
+    """The projection of rows, (batch, seqlen, channels); the same rows without a weight."""
+    return rows if weight is None else torch._C._nn.linear(rows, weight, bias)
+
+
+def project_back(by_out, weight, like):
+    """The gradient by what was projected, (batch, seqlen, channels); zeros where there is none."""
+    if by_out is None:
+        return like().zero_()
+    return by_out if weight is None else (matrix(by_out) @ weight).view(*by_out.shape[:-1], weight.shape[1])
+
+
+def projection_gradients(by_out, rows, parameters, needed):
+    """The gradients by the weight and the bias of a projection, where they are needed; `rows` makes what was projected."""
+    if by_out is None:
+        return tuple(torch.zeros_like(parameter) if wanted else None for parameter, wanted in zip(parameters, needed))
+    by_out = matrix(by_out)
+    by_weight = torch.mm(by_out.t(), matrix(rows())) if needed[0] else None
+    return by_weight, by_out.sum(0) if needed[1] else None
+
+
 def run(op, inputs, outputs, place):
     """A forward pass of an operation: the results that `outputs` leaves to it."""
     return _native.forward(op.number, inputs, outputs, place)
@@ -36,6 +118,11 @@ def run_back(op, inputs, outputs, place):
     return _native.backward(op.number, inputs, outputs, place)
 
 
+def _known(place, arguments):
+    """The place of a call that goes past the dispatcher; None where somebody has a say in it."""
+    return place if place is not _UNOBSERVED else place.of(arguments)
+
+
 def differentiable(op: Inner, forward, backward, allocate):
     """The function, which takes the tensors and the options. `forward(save, arguments, place)` gives two results, and what is
     saved if that is wanted; `backward(needed, arguments, saved, gradients, place)` all gradients; `allocate(save, arguments)` is
@@ -43,15 +130,16 @@ def differentiable(op: Inner, forward, backward, allocate):
     arguments, complete = _with_defaults(op)
 
     def compute_forward(save, arguments, place):
-        # the dispatcher sees the whole, and not the operations one by one
-        return forward(save, arguments, place) if isinstance(place, tuple) else None
+        place = _known(place, arguments)
+        return None if place is None else forward(save, arguments, place)
 
     pass_forward = _define(op, f"{op.name}_forward", ["bool save", *arguments], "Tensor[]", complete, compute_forward, allocate)
     _gradients.refuse_vmap(op, _registered(f"{op.name}_forward"), _library)
     count, saves = len(op.tensors) + len(op.options), len(op.saves)
 
     def compute(needed, arguments, place):
-        if not isinstance(place, tuple):
+        place = _known(place, arguments)
+        if place is None:
             return None
         found = backward(needed, arguments[:count], arguments[count : count + saves], arguments[-2:], place)
         return [gradient for gradient, wanted in zip(found, needed) if wanted]

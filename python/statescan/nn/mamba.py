@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from .. import functions
-from ..compat.mamba_ssm import mamba_inner_fn
+from ..compat.inner import as_one
 from .checks import check_count, check_input, check_number, check_states, check_step_sizes, no_cache_of_ranks, one_step
 from .convolution import convolve, convolve_step
 from .plain import plain_filters, plain_weights
@@ -125,8 +125,9 @@ class Mamba(nn.Module):
         check_input(self, "hidden_states", hidden_states, in_proj)
         no_cache_of_ranks(self, inference_params, context)
         if inference_params is None:
-            xz, weights = in_proj(hidden_states).transpose(1, 2), self._plain_weights()
-            return self._by_modules(xz, context=context) if weights is None else self._by_weights(xz, weights, context)
+            xz, weights = in_proj(hidden_states), self._plain_weights()
+            out = None if weights is None or context is not None else self._as_one(xz, weights)
+            return self._by_modules(xz.transpose(1, 2), context=context) if out is None else out
         conv_state, ssm_state = self._get_states_from_cache(inference_params, hidden_states.shape[0])
         goes_on = inference_params.seqlen_offset > 0
         if goes_on and hidden_states.shape[1] == 1:
@@ -134,33 +135,23 @@ class Mamba(nn.Module):
         return self._by_modules(in_proj(hidden_states).transpose(1, 2), (conv_state, ssm_state), goes_on)
 
     def _plain_weights(self):
-        """Weights and biases of the modules behind the first projection, where one function may take them; None otherwise."""
+        """Weights and biases of the modules between both projections, where one function may take them; None otherwise."""
         if not self.use_fast_path:
             return None
-        projections = (plain_weights(module, nn.Linear) for module in (self.x_proj, self.dt_proj, self.out_proj))
-        found = (plain_filters(self.conv1d, self.d_conv), *projections)
+        found = plain_filters(self.conv1d, self.d_conv), *(plain_weights(m, nn.Linear) for m in (self.x_proj, self.dt_proj))
         if None in found:
             return None
         # the function has no place for a bias of `x_proj`, which an exchanged one may have
-        _, (_, bias), *_ = found
+        _, (_, bias), _ = found
         return found if bias is None else None
 
-    def _by_weights(self, xz, weights, context):
-        """What follows the first projection, (batch, 2 d_inner, seqlen), as one function."""
-        (filters, conv_bias), (maps, _), (steps, step_bias), (out, bias) = weights
-        return mamba_inner_fn(
-            xz,
-            filters,
-            conv_bias,
-            maps,
-            steps,
-            out,
-            bias,
-            decays(self.A_log),
-            D=self.D,
-            delta_bias=step_bias,
-            context=context,
-        )
+    def _as_one(self, xz, weights):
+        """What follows the first projection, (batch, seqlen, 2 d_inner), as one function; None where that has no kernel."""
+        convolution, (maps, _), (steps, step_bias) = weights
+        out_proj = plain_weights(self.out_proj, nn.Linear)
+        scan = (step_bias, self.A_log, self.D)
+        out = as_one(xz, convolution, (maps, steps), scan, out_proj or (None, None), A_log=True)
+        return out if out is None or out_proj is not None else self.out_proj(out)
 
     def _by_modules(self, xz, states=None, goes_on=False, context=None):
         """The same by calls of the modules, which leaves its states in `states` and may go on from them."""

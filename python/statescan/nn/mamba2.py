@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.functional import silu
 
 from .. import functions
-from ..compat.mamba_ssm import mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined
+from ..compat.mamba_ssm import as_one, mamba_chunk_scan_combined
 from ..compat.norms import RMSNorm
 from .checks import (
     check_count,
@@ -199,9 +199,8 @@ class Mamba2(nn.Module):
             steps = torch.arange(u.shape[1], device=u.device)
             seq_idx = torch.searchsorted(cu_seqlens[1:-1].to(steps.dtype).contiguous(), steps, right=True)[None].int()
         projected, weights = self.in_proj(u), self._plain_weights()
-        if weights is None:
-            return self._by_modules(projected, seq_idx=seq_idx, context=context)
-        return self._by_weights(projected, weights, seq_idx, context)
+        out = None if weights is None or context is not None else self._as_one(projected, weights, seq_idx)
+        return self._by_modules(projected, seq_idx=seq_idx, context=context) if out is None else out
 
     def _scan_with_states(self, u, seq_idx, cu_seqlens, inference_params):
         """The layer from the states of a cache, which are changed."""
@@ -216,43 +215,35 @@ class Mamba2(nn.Module):
         return self._by_modules(self.in_proj(u), states, goes_on, seq_idx=seq_idx)
 
     def _plain_weights(self):
-        """Weights and biases of the modules behind the first projection, where one function may take them; None otherwise."""
-        if not self.use_mem_eff_path:
-            return None
-        found = plain_filters(self.conv1d, self.d_conv), plain_weights(self.out_proj, nn.Linear)
-        if None in found or not self.rmsnorm:
-            return None if None in found else (*found, None)
+        """Filters and bias of the convolution, and the norm if there is one, where one function may take them; None otherwise."""
+        found = plain_filters(self.conv1d, self.d_conv) if self.use_mem_eff_path else None
+        if found is None or not self.rmsnorm:
+            return None if found is None else (*found, None)
         norm = self.norm
         groups = (norm.group_size or self.d_ssm) * self.ngroups if is_plain(norm, RMSNorm) else None
         return (*found, norm) if groups == self.d_ssm else None
 
-    def _by_weights(self, projected, weights, seq_idx, context):
-        """What follows the first projection as one function."""
-        (filters, conv_bias), (out, bias), norm = weights
-        of_norm = {}
-        if norm is not None:
-            of_norm = {
-                "rmsnorm_weight": norm.weight,
-                "rmsnorm_eps": norm.eps,
-                "norm_before_gate": norm.norm_before_gate,
-            }
-        return mamba_split_conv1d_scan_combined(
+    def _as_one(self, projected, weights, seq_idx):
+        """What follows the first projection as one function; None where that has no kernel."""
+        filters, conv_bias, norm = weights
+        weights = (filters, conv_bias, self.dt_bias, self.A_log, self._skips(), None if norm is None else norm.weight)
+        of_norm = {} if norm is None else {"eps": norm.eps, "norm_before_gate": norm.norm_before_gate}
+        out_proj = plain_weights(self.out_proj, nn.Linear)
+        made = as_one(
             projected,
-            filters.squeeze(1),
-            conv_bias,
-            self.dt_bias,
-            decays(self.A_log),
-            self._skips(),
-            self.chunk_size,
+            weights,
+            out_proj or (None, None),
             seq_idx=seq_idx,
             dt_limit=self.dt_limit,
-            outproj_weight=out,
-            outproj_bias=bias,
-            headdim=None if self.D_has_hdim else self.headdim,
+            headdim=self.headdim,
             ngroups=self.ngroups,
-            context=context,
+            chunk_size=self.chunk_size,
+            A_log=True,
             **of_norm,
         )
+        if made is None:
+            return None
+        return made[0] if out_proj is not None else self.out_proj(made[0])
 
     def _by_modules(self, projected, states=None, goes_on=False, **sequences):
         """The same by calls of the modules. It leaves its states in `states`, of each sequence with `cu_seqlens`, and may go on
@@ -294,7 +285,7 @@ class Mamba2(nn.Module):
         check_states(self, hidden_states.shape[0], conv_state, self.d_convolved, ssm_state, shape)
         unit, z, xBC, dt = self._split(in_proj(hidden_states))
         x, B, C = self._parts(convolve_step(self, xBC, conv_state))
-        # parameters of a head are expanded to its channels, without a copy
+        # what a head has once is expanded, without a copy
         skips = self._skips() if self.D_has_hdim else self.D[:, None].expand(-1, self.headdim)
         y = functions.selective_state_update(
             ssm_state,

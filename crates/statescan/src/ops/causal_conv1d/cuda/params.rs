@@ -18,7 +18,7 @@ params! {
         pub batch: i64,
         pub dim: i64,
         pub seqlen: i64,
-        /// Count of bounds, or of numbered states.
+        /// Of bounds, or of numbered states.
         pub sequence_count: i64,
     }
 }
@@ -67,7 +67,7 @@ params! {
         pub last: Strided,
         /// (row, sequence, channel, j)
         pub out: Strided,
-        /// Rows of `out`.
+        /// Of `out`.
         pub rows: i64,
         pub sequences: i64,
     }

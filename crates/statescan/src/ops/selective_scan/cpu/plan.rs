@@ -71,12 +71,12 @@ const LONG_ROW: usize = 4 * CHECKPOINT;
 const MAX_SEGMENT_RANGES: usize = 32;
 
 impl Plan {
-    /// The plan of a forward pass, for vectors of so many lanes.
+    /// Of a forward pass, for vectors of so many lanes.
     pub(crate) fn forward(problem: &Problem<'_>, lanes: usize) -> Self {
         Self::new(problem, lanes, true)
     }
 
-    /// The plan of a backward pass, for vectors of so many lanes.
+    /// Of a backward pass.
     pub(crate) fn backward(problem: &Problem<'_>, lanes: usize) -> Self {
         Self::new(problem, lanes, false)
     }

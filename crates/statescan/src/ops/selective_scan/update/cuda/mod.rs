@@ -30,7 +30,7 @@ params! {
         /// (row)
         indices: Strided,
         states: i64,
-        /// Channels of all heads.
+        /// Of all heads.
         channels: u32,
         /// Channels of a head.
         headdim: u32,
