@@ -1,7 +1,7 @@
 """State-space scans as fast, exact, differentiable operations.
 
-Functions take PyTorch tensors (with gradients), or NumPy, CuPy or JAX arrays (without gradients), and return the same kind on the
-same device.
+Functions take PyTorch tensors and JAX arrays (with gradients), or NumPy or CuPy arrays (without gradients), and return the same
+kind on the same device.
 """
 
 from ._native import __version__

@@ -13,6 +13,8 @@ from typing import Any
 _Place = tuple[int, int, Callable[[Any, int], Any] | None, bool]
 
 __version__: str
+# the most tensors that an operation takes
+MAX_ARGUMENTS: int
 
 class UnknownArgument(TypeError):
     """An argument of a kind that the native functions do not know, found before anything is written."""
@@ -38,3 +40,17 @@ def forward(number: int, inputs: tuple, outputs: tuple, place: _Place | Unobserv
 def backward(number: int, inputs: tuple, outputs: tuple, place: _Place | Unobserved) -> tuple | None: ...
 def summary(number: int, inputs: tuple, outputs: tuple, place: _Place) -> tuple: ...
 def update(number: int, inputs: tuple, outputs: tuple, place: _Place | Unobserved) -> tuple | None: ...
+
+class Described:
+    """A tensor that is not there yet, by the name of its type and its shape, among the inputs of `plan` and `scratch`."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...]) -> None: ...
+
+def handlers() -> tuple[int, int]:
+    """The addresses of the handlers of XLA's custom calls, for the CPU and for CUDA."""
+
+def plan(number: int, inputs: tuple, state: Described | None) -> list[float]:
+    """Checks a call, of a step with its state, and gives its options as the handlers take them."""
+
+def scratch(number: int, inputs: tuple, is_backward: bool, has_saved: bool, ordinal: int) -> int:
+    """Elements of float32 that a pass needs on a CUDA device as scratch memory."""

@@ -141,9 +141,3 @@ class TestJax:
         numpy.testing.assert_allclose(y, expected_y[..., 0], rtol=1e-5, atol=1e-6)
         numpy.testing.assert_allclose(new, expected, rtol=1e-5, atol=1e-6)
         assert not state.any()
-
-    def test_tracing_is_refused(self):
-        jax = self.jax()
-        tensors = {n: jax.numpy.asarray(t) for n, t in arguments().items()}
-        with pytest.raises(TypeError, match="pure_callback"):
-            jax.jit(lambda x: statescan.selective_scan(**{**tensors, "x": x}))(tensors["x"])

@@ -1,5 +1,7 @@
 """Drop-in scans, steps and convolutions against plain PyTorch in float64, results and every gradient."""
 
+import functools
+
 import pytest
 import torch
 
@@ -152,6 +154,16 @@ class TestChunkScan:
             return chunk_scan(**arguments, chunk_size=16, initial_states=initial_states, cu_seqlens=bounds)
 
         agree(drop_in, plain, tensors)
+
+    def test_varlen_states_before_padding(self):
+        """Steps behind the last bound belong to no sequence, and change no state."""
+        tensors = self.tensors(batch=1)
+        call = functools.partial(mamba_ssm.mamba_chunk_scan_combined, chunk_size=16, return_varlen_states=True)
+        bounds = torch.tensor([0, 10, 20, 20])
+        y, states = call(**tensors, cu_seqlens=bounds)
+        cut = {name: t if t.dim() < 3 else t[:, :20] for name, t in tensors.items()}
+        expected, expected_states = call(**cut, cu_seqlens=bounds)
+        assert torch.equal(states, expected_states) and torch.equal(y[:, :20], expected)
 
     def test_state_dtype(self):
         call = mamba_ssm.mamba_chunk_scan_combined

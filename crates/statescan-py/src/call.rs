@@ -4,6 +4,7 @@ use crate::dlpack::Owned;
 use crate::error::{UnknownArgument, to_python};
 use crate::exec::Place;
 use crate::torch::{self, Maker};
+use crate::xla::plan::Described;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple, PyTupleMethods};
@@ -79,6 +80,11 @@ impl<'a, 'py> Arguments<'a, 'py> {
         if let Some(parts) = torch::parts(object, name)? {
             torch::check_eager(object, &parts, name)?;
             // SAFETY: the tuple that holds the tensor is borrowed for 'a; that nobody resizes it meanwhile is PyTorch's rule, too.
+            return unsafe { parts.view(name) };
+        }
+        if let Ok(described) = object.cast_exact::<Described>() {
+            let parts = described.get().parts(name, self.next_input, self.place.device())?;
+            // SAFETY: nobody reads what is described: such calls are checked, and do not run.
             return unsafe { parts.view(name) };
         }
         let stream = self.place.stream();

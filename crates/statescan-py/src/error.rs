@@ -31,7 +31,7 @@ fn subject(error: &Error) -> Option<(&'static str, &'static str)> {
 }
 
 /// The words of an error with Python's name for each argument.
-fn in_python(error: &Error) -> String {
+pub fn in_python(error: &Error) -> String {
     let words = error.to_string();
     let Some((op, argument)) = subject(error) else { return words };
     if argument == "sequences" {

@@ -38,12 +38,32 @@ fn cpu(threads: usize) -> Exec {
     if threads == 1 {
         return Exec::cpu(1);
     }
+    kept(&THREADS, threads, || on_pytorch(threads).unwrap_or_else(|| Exec::cpu(threads)))
+}
+
+/// The threads that calls of XLA's share. They are none of PyTorch's: those are the thread's that calls, and XLA calls from many.
+static OF_XLA: Mutex<Option<Threads>> = Mutex::new(None);
+
+/// Where XLA's calls run on the CPU: on as many threads as were chosen, or on all cores.
+pub fn for_xla() -> Exec {
+    let threads = match chosen_threads() {
+        0 => cores(),
+        chosen => chosen,
+    };
+    match threads {
+        1 => Exec::cpu(1),
+        threads => kept(&OF_XLA, threads, || Exec::cpu(threads)),
+    }
+}
+
+/// The threads of the last call, if it asked for as many in this process; else new ones.
+fn kept(last: &Mutex<Option<Threads>>, threads: usize, make: impl FnOnce() -> Exec) -> Exec {
     let process = std::process::id();
-    let mut kept = THREADS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut kept = last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     match &*kept {
         Some(last) if last.process == process && last.asked == threads => last.exec.clone(),
         _ => {
-            let exec = on_pytorch(threads).unwrap_or_else(|| Exec::cpu(threads));
+            let exec = make();
             let last = kept.replace(Threads { process, asked: threads, exec: exec.clone() });
             // another process's threads cannot be told to stop
             std::mem::forget(last.filter(|last| last.process != process));
@@ -104,6 +124,11 @@ impl Unobserved {
 }
 
 impl<'py> Place<'py> {
+    /// The default stream of a CUDA device.
+    pub fn of_device(ordinal: i32) -> Self {
+        Place(ordinal, 0, None, false)
+    }
+
     /// The place that Python gives to a call with these inputs and outputs; none if it is [`Unobserved`] and somebody has a say, or the call's
     /// `first` tensor is none of PyTorch's.
     pub fn of(
@@ -142,7 +167,7 @@ thread_local! {
     static LAST: RefCell<Option<(usize, usize, bool, Exec)>> = const { RefCell::new(None) };
 }
 
-fn cuda(ordinal: usize, stream: usize, tf32: bool) -> statescan::Result<Exec> {
+pub fn cuda(ordinal: usize, stream: usize, tf32: bool) -> statescan::Result<Exec> {
     LAST.with_borrow_mut(|last| match last {
         Some((of, on, with, exec)) if (*of, *on, *with) == (ordinal, stream, tf32) => Ok(exec.clone()),
         _ => {

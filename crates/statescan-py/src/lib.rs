@@ -18,6 +18,7 @@ mod openmp;
 mod passes;
 mod tensor;
 mod torch;
+mod xla;
 
 /// What `import statescan._native` gives.
 #[pyo3::pymodule]
@@ -30,12 +31,17 @@ mod _native {
     use crate::exec::{Unobserved, choose_threads, chosen_threads, cores, cuda_devices, synchronize};
     #[pymodule_export]
     use crate::passes::{backward, forward, summary, update};
+    #[pymodule_export]
+    use crate::xla::handlers;
+    #[pymodule_export]
+    use crate::xla::plan::{Described, plan, scratch};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         #[cfg(target_os = "linux")]
         crate::openmp::import();
         module.add("UnknownArgument", module.py().get_type::<crate::error::UnknownArgument>())?;
+        module.add("MAX_ARGUMENTS", statescan::ops::signature::MAX_ARGUMENTS)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -12,7 +12,7 @@ use statescan::ops::operation::Operation;
 use statescan::ops::signature::{Choice, Saved, Signature};
 
 /// The operation with a number of [`Operation::ALL`].
-fn operation(number: usize) -> PyResult<&'static Operation> {
+pub fn operation(number: usize) -> PyResult<&'static Operation> {
     Operation::ALL.get(number).ok_or_else(|| PyIndexError::new_err("there is no such operation"))
 }
 
@@ -22,7 +22,7 @@ pub fn name_of(signature: &'static Signature) -> &'static str {
 }
 
 /// Takes the arguments and options of a call.
-fn take<'a>(arguments: &mut Arguments<'a, '_>, signature: &'static Signature) -> PyResult<Call<'a>> {
+pub fn take<'a>(arguments: &mut Arguments<'a, '_>, signature: &'static Signature) -> PyResult<Call<'a>> {
     let mut call = Call::new(signature);
     for (argument, view) in signature.arguments.iter().zip(&mut call.views) {
         *view = match argument.required {

@@ -5,7 +5,7 @@ Every result is differentiable, last and final states included. `context`, which
 """
 
 import torch
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear, pad, silu
 
 from .. import functions
 from ..inner import mamba2_inner
@@ -80,7 +80,8 @@ def mamba_chunk_scan_combined(
         D: (nheads,) or (nheads, headdim).
         initial_states: (batch, nheads, headdim, dstate).
         seq_idx: (batch, seqlen), the sequence that each step belongs to.
-        cu_seqlens: (sequences + 1,), used in the place of `seq_idx` with `return_varlen_states`, and not otherwise.
+        cu_seqlens: (sequences + 1,), used in the place of `seq_idx` with `return_varlen_states`, and not otherwise. What is
+            behind the last bound is padding.
         return_final_states: whether to return the state after the last step, (batch, nheads, headdim, dstate).
         return_varlen_states: whether to return the state at the end of each sequence, (sequences, nheads, headdim, dstate), last.
         state_dtype: type of the states returned; None is float32, or float64 where x is.
@@ -92,10 +93,11 @@ def mamba_chunk_scan_combined(
     if return_varlen_states:
         if cu_seqlens is None:
             raise ValueError("mamba_chunk_scan_combined: `cu_seqlens` must be given with `return_varlen_states`")
-        sequences = {"cu_seqlens": cu_seqlens}
-        others = cu_seqlens.shape[0] - 2
-        if initial_states is not None and initial_states.shape[0] == 1 and others > 0:
-            # it is the first sequence's
+        # what is behind the last bound is padding, a sequence of its own; on a GPU nobody knows whether there is any
+        sequences = {"cu_seqlens": pad(cu_seqlens, (0, 1), value=x.shape[1])}
+        if initial_states is not None:
+            # a single one is the first sequence's
+            others = cu_seqlens.shape[0] - initial_states.shape[0]
             initial_states = torch.cat([initial_states, initial_states.new_zeros(others, *initial_states.shape[1:])])
     options = {} if context is None else {"context": context}
     ssd = functions.ssd if options or has_kernel(SSD, x) else fallback.ssd
@@ -116,6 +118,8 @@ def mamba_chunk_scan_combined(
         **options,
     )
     results = [y.transpose(1, 2)]
+    if return_varlen_states:
+        states = states[:-1]
     states = states.transpose(-1, -2).to(states.dtype if state_dtype is None else state_dtype)
     if return_final_states:
         results.append(states[-1:] if return_varlen_states else states)

@@ -155,6 +155,20 @@ impl Operation {
         step.update(exec, call, state, out.views[0].as_mut().ok_or_else(|| missing("y"))?)
     }
 
+    /// Checks a call as its forward pass would, which is not run: no tensor on a CUDA device is read or written, and there need be none. Of
+    /// what is written, only a step's state and result are looked at.
+    ///
+    /// # Errors
+    /// Those of [`Operation::forward`] that concern the arguments.
+    pub fn check(&self, call: &Call<'_>, out: &Written<'_>) -> Result<()> {
+        let Runs::Step(step) = &self.runs else { return self.states(call).map(drop) };
+        call.check_presence()?;
+        let op = call.signature.name;
+        let missing = |argument| Error::Presence { op, argument, expected: "is written and must be there" };
+        let state = out.state.as_ref().ok_or_else(|| missing(state_name(call)))?;
+        step.check(call, state, out.views[0].as_ref().ok_or_else(|| missing("y"))?)
+    }
+
     /// What a slice of a sequence does to the state that enters it. Of the initial state the shape counts only.
     ///
     /// # Errors

@@ -39,6 +39,8 @@ pub(crate) trait Pass {
 /// What runs a step that changes a state in place.
 pub(crate) trait Step: Sync {
     fn update(&self, exec: &Exec, call: &Call<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()>;
+    /// The errors of such a step, before it. On CUDA no tensor is read.
+    fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()>;
     /// `y` and the state after the step.
     fn reference(&self, call: &Call<'_>, state: &View<'_>) -> Result<(Dense, Dense)>;
 }

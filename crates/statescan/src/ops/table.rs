@@ -404,6 +404,15 @@ macro_rules! step {
                 update(exec, &Args::of_call(call), state, y)
             }
 
+            fn check(
+                &self,
+                call: &$crate::ops::Call<'_>,
+                state: &$crate::tensor::ViewMut<'_>,
+                y: &$crate::tensor::ViewMut<'_>,
+            ) -> $crate::Result<()> {
+                checked(state.shared().device(), &Args::of_call(call), state, y).map(drop)
+            }
+
             fn reference(
                 &self,
                 call: &$crate::ops::Call<'_>,

@@ -25,7 +25,7 @@ use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
 use crate::ops::signature::*;
 use crate::ops::table::step;
-use crate::tensor::ViewMut;
+use crate::tensor::{Device, ViewMut};
 use problem::{Problem, Sizes};
 
 const OP: &str = SIGNATURE.name;
@@ -77,11 +77,7 @@ step! {
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice, a negative length.
 /// Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, conv_state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let (sizes, views) = (Sizes::new(args, exec.device(), conv_state.shape())?, args.views());
-    let mut checker = Checker::of(OP, exec.device(), &SIGNATURE, &views);
-    checker.write("conv_state", conv_state, Kind::Real, &[sizes.states, sizes.dim, sizes.state_len])?;
-    checker.write("y", y, Kind::Real, &args.x.shape())?;
-    checker.finish()?;
+    let sizes = checked(exec.device(), args, conv_state, y)?;
     let problem = sizes.problem(args, conv_state.raw(), y.raw());
     match exec.stream() {
         Some(stream) => cuda::update(stream, &problem),
@@ -90,4 +86,14 @@ pub fn update(exec: &Exec, args: &Args<'_>, conv_state: &mut ViewMut<'_>, y: &mu
             Ok(())
         }
     }
+}
+
+/// The sizes of a step whose arguments, state and result go together. On CUDA it reads none of them.
+fn checked(device: Device, args: &Args<'_>, conv_state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<Sizes> {
+    let (sizes, views) = (Sizes::new(args, device, conv_state.shape())?, args.views());
+    let mut checker = Checker::of(OP, device, &SIGNATURE, &views);
+    checker.write("conv_state", conv_state, Kind::Real, &[sizes.states, sizes.dim, sizes.state_len])?;
+    checker.write("y", y, Kind::Real, &args.x.shape())?;
+    checker.finish()?;
+    Ok(sizes)
 }

@@ -36,7 +36,7 @@ use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
 use crate::ops::signature::*;
 use crate::ops::table::step;
-use crate::tensor::ViewMut;
+use crate::tensor::{Device, ViewMut};
 use problem::Sizes;
 pub(crate) use problem::{Operand, Problem};
 
@@ -107,11 +107,7 @@ step! {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let (sizes, views) = (Sizes::new(args, exec.device(), state.shape())?, args.views());
-    let mut checker = Checker::of(OP, exec.device(), &SIGNATURE, &views);
-    checker.write("state", state, Kind::exactly(sizes.complex), &sizes.state_shape())?;
-    checker.write("y", y, Kind::Real, &args.x.shape())?;
-    checker.finish()?;
+    let sizes = checked(exec.device(), args, state, y)?;
     let (state, y) = (state.raw(), y.raw());
     let problem = sizes.problem(args, &state.as_read(), &y.as_read());
     match exec.stream() {
@@ -121,4 +117,14 @@ pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut Vie
             Ok(())
         }
     }
+}
+
+/// The sizes of a step whose arguments, state and result go together. On CUDA it reads none of them.
+fn checked(device: Device, args: &Args<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<Sizes> {
+    let (sizes, views) = (Sizes::new(args, device, state.shape())?, args.views());
+    let mut checker = Checker::of(OP, device, &SIGNATURE, &views);
+    checker.write("state", state, Kind::exactly(sizes.complex), &sizes.state_shape())?;
+    checker.write("y", y, Kind::Real, &args.x.shape())?;
+    checker.finish()?;
+    Ok(sizes)
 }

@@ -35,7 +35,7 @@ use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
 use crate::ops::signature::*;
 use crate::ops::table::step;
-use crate::tensor::ViewMut;
+use crate::tensor::{Device, ViewMut};
 pub(crate) use problem::{Problem, Targets};
 
 const OP: &str = SIGNATURE.name;
@@ -93,11 +93,7 @@ step! {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let (mut problem, views) = (Problem::new(args, exec.device(), state.shape())?, args.views());
-    let mut checker = Checker::of(OP, exec.device(), &SIGNATURE, &views);
-    checker.write("state", state, Kind::Complex, &[problem.states, problem.dstate])?;
-    checker.write("y", y, Kind::exactly(problem.real_factor.is_none()), &[problem.batch, problem.dim])?;
-    checker.finish()?;
+    let mut problem = checked(exec.device(), args, state, y)?;
     problem.double |= state.dtype().is_double();
     let targets = Targets { state: state.raw(), y: y.raw() };
     match exec.stream() {
@@ -107,4 +103,14 @@ pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut Vie
             Ok(())
         }
     }
+}
+
+/// The problem of a step whose arguments, state and result go together. On CUDA it reads none of them.
+fn checked<'a>(device: Device, args: &Args<'a>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<Problem<'a>> {
+    let (problem, views) = (Problem::new(args, device, state.shape())?, args.views());
+    let mut checker = Checker::of(OP, device, &SIGNATURE, &views);
+    checker.write("state", state, Kind::Complex, &[problem.states, problem.dstate])?;
+    checker.write("y", y, Kind::exactly(problem.real_factor.is_none()), &[problem.batch, problem.dim])?;
+    checker.finish()?;
+    Ok(problem)
 }

@@ -1,4 +1,4 @@
-"""JAX arrays, on the CPU and on CUDA devices, without gradients and outside of what JAX traces (`jit`, `grad`, `vmap`).
+"""JAX arrays as they are, without gradients and outside of what JAX traces (`jit`, `grad`, `vmap`).
 
 JAX has no way to hand memory over before it is filled: results are arrays that JAX makes for a call, filled by DLPack before
 anybody else sees them.
@@ -7,9 +7,9 @@ anybody else sees them.
 import jax
 from jax import numpy
 
-from . import _native, _nvrtc, arrays
-from ._threads import get_num_threads
-from .operations import Operation
+from .. import _native, _nvrtc, arrays
+from .._threads import get_num_threads
+from ..operations import Operation
 
 # JAX does not say which stream it uses. On the default one, a call waits for its inputs, and is waited for.
 _STREAM = 0
@@ -18,8 +18,8 @@ _STREAM = 0
 class _New(arrays.New):
     """Makes outputs, and waits until JAX has made them."""
 
-    def like(self, array, is_complex=None, promoted_with=None):
-        return jax.block_until_ready(super().like(array, is_complex, promoted_with))
+    def like(self, array, is_complex=None, promoted_with=None, typed_as=None):
+        return jax.block_until_ready(super().like(array, is_complex, promoted_with, typed_as))
 
     def state(self, shape, array, is_complex):
         return jax.block_until_ready(super().state(shape, array, is_complex))
@@ -35,7 +35,8 @@ def _place(op, tensors):
     """The device of the first tensor and where to run there."""
     if any(isinstance(tensor, jax.core.Tracer) for tensor in tensors):
         raise TypeError(
-            f"{op.name}: JAX arrays are taken as they are, not inside of jit, grad or vmap; use jax.pure_callback there"
+            f"{op.name}: with JAX {jax.__version__}, arrays are taken as they are, not inside of jit, grad or vmap; use "
+            "jax.pure_callback there"
         )
     device = tensors[0].device
     if device.platform == "cpu":

@@ -1,0 +1,115 @@
+//! What is asked about a call whose tensors are described, and are not there yet.
+
+use super::handler::numbers;
+use crate::call::{Arguments, Keep};
+use crate::error::to_python;
+use crate::exec::Place;
+use crate::passes::{name_of, operation, take};
+use crate::tensor::{Parts, too_many_axes, unknown_dtype};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use statescan::ops::call::{Call, Written};
+use statescan::tensor::MAX_RANK;
+use statescan::{DType, Device, Exec, ViewMut};
+
+/// A tensor by its type and shape.
+#[pyclass(frozen, module = "statescan._native")]
+pub struct Described {
+    dtype: String,
+    shape: Vec<usize>,
+}
+
+#[pymethods]
+impl Described {
+    #[new]
+    fn new(dtype: String, shape: Vec<usize>) -> Self {
+        Described { dtype, shape }
+    }
+}
+
+const TYPES: [(&str, DType); 8] = [
+    ("float32", DType::F32),
+    ("float64", DType::F64),
+    ("bfloat16", DType::BF16),
+    ("float16", DType::F16),
+    ("complex64", DType::Complex64),
+    ("complex128", DType::Complex128),
+    ("int32", DType::I32),
+    ("int64", DType::I64),
+];
+
+/// Where the tensors of a described call are said to be, so many bytes apart: nobody looks there.
+const APART: usize = 1 << 56;
+/// Where those of a call are that is only checked.
+const ANYWHERE: Device = Device::Cuda(0);
+
+impl Described {
+    /// The tensor, as if it were on a CUDA device, whose memory no check reads, and as if it were the call's with this number.
+    pub fn parts(&self, argument: &str, number: usize, device: Device) -> PyResult<Parts> {
+        let known = TYPES.iter().find(|(name, _)| *name == self.dtype);
+        let (_, dtype) = *known.ok_or_else(|| unknown_dtype(argument, &self.dtype))?;
+        let rank = self.shape.len();
+        if rank > MAX_RANK {
+            return Err(too_many_axes(argument, rank));
+        }
+        let mut parts = Parts { address: APART * number, dtype, device, rank, shape: [1; MAX_RANK], strides: [1; MAX_RANK] };
+        parts.shape[..rank].copy_from_slice(&self.shape);
+        let mut stride = 1isize;
+        for axis in (0..rank).rev() {
+            parts.strides[axis] = stride;
+            stride = stride.saturating_mul(parts.shape[axis].max(1) as isize);
+        }
+        Ok(parts)
+    }
+}
+
+/// Works with the call whose tensors are described.
+fn described<T>(
+    number: usize,
+    inputs: &Bound<'_, PyTuple>,
+    ordinal: i32,
+    work: impl FnOnce(&Call<'_>) -> PyResult<T>,
+) -> PyResult<T> {
+    let signature = operation(number)?.signature;
+    let (place, keep, exec) = (Place::of_device(ordinal), Keep::default(), Exec::cpu(1));
+    let outputs = PyTuple::empty(inputs.py());
+    let mut arguments = Arguments::new(name_of(signature), inputs, &outputs, &place, &exec, &keep);
+    work(&take(&mut arguments, signature)?)
+}
+
+/// Checks a call, whose inputs are descriptions and options, and gives its options as numbers. A step has a state.
+#[pyfunction]
+pub fn plan(number: usize, inputs: &Bound<'_, PyTuple>, state: Option<PyRef<'_, Described>>) -> PyResult<Vec<f64>> {
+    described(number, inputs, 0, |call| {
+        let mut out = Written::default();
+        if let (Some(state), Some(argument)) = (state, call.signature.in_place) {
+            let parts = state.parts(argument.name, 2 + call.views.len(), ANYWHERE)?;
+            // SAFETY: nobody reads or writes what is described.
+            out.state = Some(unsafe { parts.view_mut(argument.name) }?);
+            out.views[0] = Some(result_of_step(call)?);
+        }
+        operation(number)?.check(call, &out).map_err(to_python)?;
+        Ok(numbers(call))
+    })
+}
+
+/// The result of a step, which has the shape of its first argument.
+fn result_of_step<'a>(call: &Call<'_>) -> PyResult<ViewMut<'a>> {
+    let shape = call.views[0].as_ref().expect("the first argument is required").shape();
+    let strides = shape.row_major();
+    let address = (APART * (1 + call.views.len())) as *mut u8;
+    // SAFETY: as in `plan`.
+    let view = unsafe { ViewMut::from_raw_parts(address, call.result_type(0), ANYWHERE, &shape, &strides) };
+    view.map_err(to_python)
+}
+
+/// Elements of `float32` that a pass wants as scratch memory on a CUDA device, a backward pass with or without what the forward pass kept.
+#[pyfunction]
+pub fn scratch(number: usize, inputs: &Bound<'_, PyTuple>, is_backward: bool, has_saved: bool, ordinal: i32) -> PyResult<usize> {
+    let exec = Place::of_device(ordinal).exec()?;
+    described(number, inputs, ordinal, |call| {
+        let prepared = operation(number)?.prepare(&exec, call).map_err(to_python)?;
+        let len = if is_backward { prepared.backward_workspace_len(has_saved) } else { prepared.workspace_len() };
+        len.map_err(to_python)
+    })
+}

@@ -1,0 +1,57 @@
+"""JAX arrays, on the CPU and on CUDA devices, also within `jit`, `grad`, `vmap`, `checkpoint`, `scan` and `shard_map`.
+
+Every pass is a primitive of JAX's (`primitives.py`) that becomes a custom call of XLA's (`custom_calls.py`). With a version of
+JAX whose interface for that is not known, arrays are taken eagerly, by DLPack and without gradients (`eager.py`).
+"""
+
+import jax
+import numpy
+
+from ..operations import Operation
+from . import custom_calls, eager, primitives
+
+AVAILABLE = custom_calls.register()
+
+
+def _arrays(op: Operation, names, tensors):
+    """The tensors that are given, as JAX's arrays."""
+    found = []
+    for name, tensor in zip(names, tensors):
+        if tensor is None:
+            continue
+        if not isinstance(tensor, (jax.Array, numpy.ndarray)):
+            raise TypeError(f"{op.name}: `{name}` must be an array of JAX's, got {type(tensor).__qualname__}")
+        found.append(jax.numpy.asarray(tensor))
+    return found
+
+
+def _static(op: Operation, options):
+    """Options by value: they are compiled into the call."""
+    for (schema, _), option in zip(op.options, options):
+        if isinstance(option, jax.core.Tracer):
+            name = schema.split()[-1]
+            raise TypeError(
+                f"{op.name}: `{name}` must be a plain value, got one that JAX traces: make it static (static_argnames)"
+            )
+    return tuple(option.item() if isinstance(option, (numpy.generic, jax.Array)) else option for option in options)
+
+
+def call(op: Operation, tensors, options):
+    """Runs an operation."""
+    if not AVAILABLE:
+        return eager.call(op, tensors, options)
+    names = [argument.name for argument in op.arguments]
+    given = tuple(tensor is not None for tensor in tensors)
+    results = iter(primitives.forward(_arrays(op, names, tensors), op=op, given=given, options=_static(op, options)))
+    return tuple(next(results) if made else None for made in op.made(tensors))
+
+
+def step(op: Operation, state, tensors, options):
+    """Runs a step: y and the new state. Where the old one is not used any more, it is changed in place."""
+    if not AVAILABLE:
+        return eager.step(op, state, tensors, options)
+    names = [argument.name for argument in op.arguments]
+    given = tuple(tensor is not None for tensor in tensors)
+    arrays = _arrays(op, (*names, op.state), (*tensors, state))
+    state, y = primitives.update(arrays, op=op, given=given, options=_static(op, options))
+    return y, state
