@@ -16,16 +16,22 @@ for name in ("matplotlib", "tqdm"):
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-@pytest.fixture
-def train_bytes():
-    spec = importlib.util.spec_from_file_location("train_bytes", ROOT / "examples/train_bytes.py")
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_train_bytes(train_bytes, tmp_path, capsys):
-    plot = tmp_path / "loss.png"
+@pytest.fixture
+def train_bytes():
+    return example("train_bytes")
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_train_bytes(framework, tmp_path, capsys):
+    pytest.importorskip(framework, reason=f"{framework} is not installed")
+    train_bytes, plot = example({"torch": "train_bytes", "jax": "train_bytes_jax"}[framework]), tmp_path / "loss.png"
     train_bytes.main(["--steps", "12", "--batch", "2", "--seqlen", "64", "--length", "20", "--plot", str(plot)])
     printed = capsys.readouterr().out
     first, last = map(float, re.search(r"loss: (\S+) bits for a byte at first, (\S+) at last", printed).groups())
@@ -44,6 +50,17 @@ def test_ranks_train_as_one_process(train_bytes, tmp_path, capsys):
     words = r"loss: (\S+) bits for a byte at first, (\S+) at last"
     one, two = (re.search(words, text).groups() for text in (capsys.readouterr().out, printed.stdout))
     assert [float(loss) for loss in two] == pytest.approx([float(loss) for loss in one], abs=1e-5)
+
+
+def test_steps_are_the_scan_in_jax():
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    train_bytes = example("train_bytes_jax")
+    weights = train_bytes.model(jax.random.key(0), layers=1)
+    tokens = jax.random.randint(jax.random.key(1), (2, 20), 0, 256)
+    logits, states = train_bytes.forward(weights, tokens)[0], train_bytes.forward(weights, tokens[:, :18])[1]
+    for at in (18, 19):
+        found, states = train_bytes.step(weights, states, tokens[:, at])
+        assert jax.numpy.allclose(found, logits[:, at], rtol=1e-3, atol=1e-4)
 
 
 @torch.no_grad()
