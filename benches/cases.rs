@@ -10,14 +10,17 @@ use statescan_cases::ops;
 use statescan_cases::samples;
 use statescan_cases::sizes::Sizes;
 use statescan_cases::work;
+use targets::Variation;
 
 /// One pass of one operation.
+#[derive(Clone)]
 pub struct Case {
     op: &'static Operation,
     sizes: Sizes,
     backward: bool,
     /// What sets it apart where a pass has several cases.
     detail: &'static str,
+    variation: Variation,
 }
 
 /// A case with its arguments and memory.
@@ -30,14 +33,28 @@ pub struct Prepared {
 pub fn all() -> Vec<Case> {
     let passes = |op: &'static Operation| {
         let sizes = sizes(op);
-        let forward = Case { op, sizes: sizes.clone(), backward: false, detail: "" };
-        let backward = op.signature.differentiable.then_some(Case { op, sizes, backward: true, detail: "" });
+        let forward = Case { op, sizes: sizes.clone(), backward: false, detail: "", variation: Variation::Plain };
+        let backward = op.signature.differentiable.then_some(Case { backward: true, ..forward.clone() });
         // few channels have no partial sums over ranges of them
         let sizes = Sizes::of(&[('B', 1), ('D', 320), ('L', 256), ('N', 16)]);
-        let many = (ops::name(op) == "selective_scan").then_some(Case { op, sizes, backward: true, detail: ", many channels" });
+        let many = Case { sizes, backward: true, detail: ", many channels", ..forward.clone() };
+        let many = (ops::name(op) == "selective_scan").then_some(many);
         [Some(forward), backward, many]
     };
     ops::all().flat_map(passes).flatten().collect()
+}
+
+/// Passes whose work must not depend on their numbers, each with what it is compared with: the same pass of usual numbers.
+pub fn of_other_numbers() -> Vec<(Case, Case)> {
+    let with = |case: Case| {
+        let (variation, detail) = match case.op() {
+            "selective_scan" | "ssd" | "simplified_scan" => (Variation::Strong, ", strong decays"),
+            "causal_conv1d" => (Variation::Large, ", large inputs"),
+            _ => return None,
+        };
+        case.detail.is_empty().then(|| (Case { variation, detail, ..case.clone() }, case))
+    };
+    all().into_iter().filter_map(with).collect()
 }
 
 /// A shape that the caches hold.
@@ -80,7 +97,8 @@ impl Case {
     /// # Panics
     /// If a result is not what the oracle says.
     pub fn prepare(&self, exec: &Exec) -> Result<Prepared> {
-        let mut measured = Measured::new(samples::random(self.op, &self.sizes, statescan::DType::F32)?)?;
+        let call = self.variation.apply(samples::random(self.op, &self.sizes, statescan::DType::F32)?)?;
+        let mut measured = Measured::new(call)?;
         let wrong = measured.check(exec)?;
         assert!(wrong.is_empty(), "{} {}: {wrong:?}", self.op(), self.pass());
         Ok(Prepared { measured, backward: self.backward })

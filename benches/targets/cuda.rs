@@ -74,11 +74,15 @@ pub(super) fn all() -> Vec<Target> {
         all.push(micros(&ssd(shape), 15.0, None));
         all.push(micros(&ssd(shape).backward(), 40.0, None));
     }
+    all.extend(ssd_of_models());
     all.push(ratio(&run.stored_as(DType::F32), "of bf16", &run, 3.5, None));
     all.push(ratio(&run.stored_as(DType::F32).in_tf32(), "of bf16", &run, 1.5, None));
     let filter = on("causal_conv1d", &[('B', 8), ('D', 2048), ('L', 2048), ('W', 4)]).stored_as(DType::BF16);
     all.push(micros(&filter, 40.0, Some(37.0)));
     all.push(micros(&filter.backward(), 110.0, Some(56.0)));
+    for run in [&filter, &filter.backward()] {
+        all.push(ratio(&run.with(Variation::Large), "of usual inputs", run, 1.05, None));
+    }
     let linear = on("linear_scan", &[('B', 8), ('D', 1536), ('L', 16384)]);
     all.push(target(&linear, Measure::ShareOfCopy, 0.80, Some(0.90)));
     for (sizes, forward, backward, tf32, scan) in [
@@ -94,6 +98,10 @@ pub(super) fn all() -> Vec<Target> {
         all.push(micros(&layer.in_tf32(), tf32[0], None));
         all.push(micros(&layer.in_tf32().backward(), tf32[1], None));
         all.push(micros(&layer.kernel("simplified_scan"), scan, None));
+        let plain = layer.with(Variation::Plain);
+        for run in [&plain, &plain.backward()] {
+            all.push(ratio(&run.with(Variation::Strong), "with decays as initialised", run, 1.05, None));
+        }
         all.push(ratio(&inner, "of the complex operation", &layer, 0.6, None));
         all.push(ratio(&inner.backward(), "of the complex operation", &layer.backward(), 0.6, None));
     }
@@ -138,6 +146,9 @@ fn selective_scans_of_models() -> Vec<Target> {
     }
     all.push(micros(&run([2, 1536, 333]), 30.0, None));
     all.push(micros(&run([2, 1536, 333]).backward(), 110.0, None));
+    for run in [run([8, 2048, 2048]), run([8, 2048, 2048]).backward(), wide([8, 2048, 2048])] {
+        all.push(ratio(&run.with(Variation::Strong), "with decays as initialised", &run, 1.05, None));
+    }
     for layout in [Layout::Sliced, Layout::StepsFirst] {
         let run = run([1, 5120, 4096]);
         for run in [&run, &run.backward()] {
@@ -158,6 +169,41 @@ fn selective_scans_of_models() -> Vec<Target> {
         let run = run([1, 5120, 4096]);
         for run in [&run, &run.backward()] {
             all.push(ratio(&run.with(variation), "of one sequence", run, 1.15, None));
+        }
+    }
+    all
+}
+
+/// SSD as models call it, with every option: for three kinds of decays, few heads, and short rows.
+fn ssd_of_models() -> Vec<Target> {
+    let run = |[batch, seqlen, heads, headdim, groups, dstate]: [usize; 6]| {
+        let sizes = [('B', batch), ('L', seqlen), ('H', heads), ('P', headdim), ('G', groups), ('N', dstate)];
+        Run { cuda: true, ..Run::forward("ssd", &sizes) }.stored_as(DType::BF16)
+    };
+    let mut all = Vec::new();
+    for (shape, forward, backward) in [
+        ([8, 2048, 80, 64, 1, 128], (310.0, 250.0), (1300.0, 1050.0)),
+        ([1, 8192, 80, 64, 1, 128], (215.0, 160.0), (800.0, 600.0)),
+        ([1, 65536, 24, 64, 1, 128], (400.0, 320.0), (1800.0, 1400.0)),
+        ([8, 4096, 128, 64, 8, 128], (850.0, 700.0), (4000.0, 3200.0)),
+        ([4, 2048, 24, 64, 1, 128], (75.0, 55.0), (250.0, 200.0)),
+        ([2, 333, 24, 64, 1, 128], (22.0, 16.0), (60.0, 45.0)),
+        ([1, 32, 80, 64, 1, 128], (13.0, 9.0), (40.0, 30.0)),
+        ([2, 2048, 128, 64, 8, 256], (230.0, 190.0), (1250.0, 1000.0)),
+    ] {
+        let run = run(shape);
+        for (run, (must, aim), strong) in [(run.clone(), forward, 1.35), (run.backward(), backward, 1.25)] {
+            all.push(micros(&run, must, Some(aim)));
+            for (variation, must) in [(Variation::Trained, 1.1), (Variation::Strong, strong)] {
+                all.push(ratio(&run.with(variation), "with decays as initialised", &run, must, None));
+            }
+        }
+    }
+    // the kernels on `mma.sync`
+    let run = run([4, 2048, 24, 64, 1, 128]);
+    for run in [run.stored_as(DType::F16), run.stored_as(DType::F32), run.stored_as(DType::F32).in_tf32()] {
+        for run in [&run, &run.backward()] {
+            all.push(ratio(&run.with(Variation::Strong), "with decays as initialised", run, 1.1, None));
         }
     }
     all

@@ -187,6 +187,11 @@ pub(super) fn all() -> Vec<Target> {
             all.push(ratio(&run.stored_as(dtype), "of f32", run, 1.3, Some(1.0)));
         }
     }
+    // no kernel's time depends on its numbers
+    for run in [&scan, &scan.backward(), &ssd, &ssd.backward(), &s5.with(Variation::Plain)] {
+        all.push(ratio(&run.with(Variation::Strong), "with decays as initialised", run, 1.1, None));
+    }
+    all.push(ratio(&convolution.with(Variation::Large), "of usual inputs", &convolution, 1.1, None));
     for run in [&scan, &scan.backward(), &few, &few.backward(), &ssd] {
         all.push(on_two(run));
     }

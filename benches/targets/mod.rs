@@ -21,6 +21,7 @@ use statescan_cases::samples;
 use statescan_cases::work;
 use std::io::Write;
 use std::time::Duration;
+pub(crate) use variation::Variation;
 
 /// What keeps targets from being measured.
 pub type Failure = Box<dyn std::error::Error>;

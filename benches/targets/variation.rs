@@ -10,7 +10,7 @@ use statescan_cases::rng::Rng;
 
 /// A kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Variation {
+pub(crate) enum Variation {
     /// As a model makes it: with gate, bias and softplus where there are any.
     Plain,
     /// Without gate, bias and softplus.
@@ -29,6 +29,12 @@ pub(super) enum Variation {
     Packed,
     /// Eight sequences in each row, by the sequence of each step.
     Indexed,
+    /// Decays as training may leave them.
+    Trained,
+    /// Decays that leave nothing within a few steps.
+    Strong,
+    /// Inputs so large that their sigmoids are zero or one.
+    Large,
 }
 
 /// How tensors with an axis of steps lie in memory.
@@ -55,6 +61,9 @@ impl Variation {
             Variation::ComplexBilinear => "complex bilinear",
             Variation::Packed => "8 sequences by bounds",
             Variation::Indexed => "8 sequences by index",
+            Variation::Trained => "trained decays",
+            Variation::Strong => "strong decays",
+            Variation::Large => "large inputs",
         }
     }
 
@@ -78,6 +87,9 @@ impl Variation {
                 let index = integers(&[call.sizes().get('B'), seqlen], |i| i % seqlen * SEQUENCES / seqlen)?;
                 Ok(call.with("seq_idx", index))
             }
+            Variation::Trained => Ok(decaying(call, 3.0, 0.0, 20.0)),
+            Variation::Strong => Ok(decaying(call, 4.0, 3.0, 400.0)),
+            Variation::Large => Ok(changed(call, "x", |v| v * 40.0)),
         }
     }
 }
@@ -137,6 +149,25 @@ fn bare(mut call: Call) -> Call {
     call.set("dt_softplus", false)
 }
 
+/// The argument of a name with other numbers, if it is there.
+fn changed(mut call: Call, name: &str, number: impl Fn(Complex64) -> Complex64) -> Call {
+    for input in call.inputs.iter_mut().filter(|input| input.argument.name == name) {
+        let before = input.buffer.to_dense();
+        let mut before = before.data().iter();
+        input.buffer.fill_with(|| before.next().map_or(Complex64::ZERO, |&v| number(v)));
+    }
+    call
+}
+
+/// Stronger decays: of an operation whose steps have a bias its steps are so many times as far from it, and it is larger; of another one (S5) the
+/// states decay so many times as fast.
+fn decaying(call: Call, spread: f64, bias: f64, rate: f64) -> Call {
+    if call.input("dt_bias").is_none() {
+        return changed(call, "A", |v| Complex64::new(v.re * rate, v.im));
+    }
+    changed(changed(call, "dt", |v| v * spread), "dt_bias", |v| v + bias)
+}
+
 /// Every real argument that may be complex made so by an imaginary part of the same size.
 fn complex(mut call: Call) -> Result<Call> {
     let mut rng = Rng::new(81);
@@ -159,6 +190,23 @@ mod tests {
     use statescan_cases::measure::measured::Measured;
     use statescan_cases::samples;
     use statescan_cases::sizes::Sizes;
+
+    /// How much is left of a state after some steps is what these kinds of calls differ in.
+    #[test]
+    fn decays_are_as_strong_as_they_say() {
+        for (name, argument) in [("selective_scan", "dt_bias"), ("ssd", "dt_bias"), ("simplified_scan", "A")] {
+            let op = ops::find(name).unwrap();
+            let sizes = Sizes::of(&[('B', 1), ('D', 3), ('H', 3), ('P', 2), ('L', 40), ('N', 4)]);
+            let of = |variation: Variation| {
+                let call = variation.apply(samples::random(op, &sizes, DType::F32).unwrap()).unwrap();
+                let off = Measured::new(call.clone()).unwrap().check(&Exec::cpu(1)).unwrap();
+                assert!(off.is_empty(), "{name} {}: {} is off", variation.name(), off[0].name);
+                call.input(argument).unwrap().buffer.to_dense().data()[0].re.abs()
+            };
+            let [plain, strong] = [Variation::Plain, Variation::Strong].map(of);
+            assert!((plain - strong).abs() > 1.0, "{name}: {plain}, {strong}");
+        }
+    }
 
     #[test]
     fn every_kind_of_call_agrees_with_the_oracle() {

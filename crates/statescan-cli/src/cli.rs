@@ -6,7 +6,7 @@ use crate::convert::{ConvertArgs, convert};
 use crate::error::{Error, Result};
 use crate::eval::{EvalArgs, eval};
 use crate::generate::{GenerateArgs, generate};
-use crate::info::info;
+use crate::info::{InfoArgs, info};
 use crate::output::{self, end_if_closed, note, say};
 use crate::run::{RunArgs, demonstration, run};
 use crate::text::escaped;
@@ -47,12 +47,8 @@ pub enum Command {
     Eval(EvalArgs),
     /// Write a language model's folder in another form
     Convert(ConvertArgs),
-    /// Show the processor, the versions and the operations
-    Info {
-        /// Print one JSON object
-        #[arg(long)]
-        json: bool,
-    },
+    /// Show the processor, the versions and the operations, or the kernels that a GPU would launch
+    Info(InfoArgs),
     /// Print what a shell needs to complete commands and options
     Completions {
         /// The shell
@@ -105,7 +101,7 @@ pub fn main(cli: Cli) -> Result<u8> {
         Some(Command::Train(args)) => train(&args),
         Some(Command::Eval(args)) => eval(&args),
         Some(Command::Convert(args)) => convert(&args),
-        Some(Command::Info { json }) => info(json),
+        Some(Command::Info(args)) => info(&args),
         Some(Command::Completions { shell }) => completions(shell),
     }
 }

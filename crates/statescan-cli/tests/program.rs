@@ -299,6 +299,30 @@ fn bench_prints_json_lines() {
 }
 
 #[test]
+fn info_tells_the_kernels_of_a_call() {
+    let sizes = ["B=8", "L=2048", "H=80", "P=64", "N=128"];
+    let told = |more: &[&str]| {
+        let output = statescan(&[&["info", "--plan", "ssd"], &sizes[..], more].concat());
+        assert_eq!(status(&output), 0, "{}", stderr(&output));
+        stdout(&output)
+    };
+    let kernels = |text: &str, name: &str| text.lines().filter(|line| line.split_whitespace().any(|word| word == name)).count();
+    let h100 = told(&[]);
+    assert_eq!([kernels(&h100, "ssd_hopper"), kernels(&h100, "ssd_fused"), kernels(&h100, "ssd_walk")], [3, 1, 0], "{h100}");
+    let a100 = told(&["--gpu", "a100", "--dtype", "f32"]);
+    assert_eq!([kernels(&a100, "ssd_hopper"), kernels(&a100, "ssd_walk"), kernels(&a100, "ssd_maps")], [0, 3, 2], "{a100}");
+    let output = statescan(&["info", "--json", "--plan", "simplified_scan", "B=2", "H=64", "P=32", "L=1000"]);
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let launches = plan["launches"].as_array().unwrap();
+    assert!(launches.iter().all(|launch| launch["threads"].as_u64().unwrap() > 0), "{plan}");
+    assert!(launches.iter().any(|launch| launch["kernel"] == "simplified_scan_gradients"), "{plan}");
+    refused(&["info", "--plan", "ssd", "X=3"], &["--plan", "X=3"]);
+    refused(&["info", "--plan", "ssd", "--gpu", "voodoo"], &["--gpu", "voodoo", "h100"]);
+    refused(&["info", "--plan", "nothing"], &["nothing", "ssd"]);
+    refused(&["info", "--gpu", "h100"], &["--plan"]);
+}
+
+#[test]
 fn info_says_what_there_is() {
     let line: Value = serde_json::from_slice(&statescan(&["info", "--json"]).stdout).unwrap();
     for key in ["version", "cores", "level", "levels", "devices", "dtypes", "operations"] {

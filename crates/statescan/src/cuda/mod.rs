@@ -39,6 +39,7 @@ mod numbers;
 #[cfg(feature = "cuda")]
 pub(crate) mod nvrtc;
 mod params;
+mod plan;
 mod program;
 mod recent;
 mod step_size;
@@ -65,6 +66,8 @@ pub(crate) use numbers::Numbers;
 pub(crate) use params::{Address, Parameter, params};
 #[cfg(feature = "cuda")]
 pub(crate) use params::{Declarations, Field};
+pub use plan::{Gpu, PlannedLaunch};
+pub(crate) use plan::{nowhere, on_a_device, written_like};
 pub(crate) use program::{BLOCKS, COMMON, DISCRETIZATION, HOPPER, MMA, Program, STEP_SIZE};
 pub(crate) use recent::Recent;
 pub(crate) use step_size::StepSize;

@@ -116,6 +116,12 @@ impl Tiling {
         Ok(tiling)
     }
 
+    /// The same tiles of memory that begins elsewhere, at a multiple of 16 bytes.
+    pub(crate) fn at(self, address: u64) -> Tiling {
+        debug_assert!(address.is_multiple_of(16), "{address:#x}");
+        Tiling { address, ..self }
+    }
+
     /// Bytes of a tile.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {

@@ -6,6 +6,7 @@ use super::passes::{Pass, Passes, Step};
 use super::signature::Signature;
 use super::summary::Summary;
 use super::{causal_conv1d, linear_scan, norm, selective_scan, simplified_scan, ssd};
+use crate::cuda::{Gpu, PlannedLaunch, on_a_device};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::tensor::{Shape, View};
@@ -167,6 +168,20 @@ impl Operation {
         let missing = |argument| Error::Presence { op, argument, expected: "is written and must be there" };
         let state = out.state.as_ref().ok_or_else(|| missing(state_name(call)))?;
         step.check(call, state, out.views[0].as_ref().ok_or_else(|| missing("y"))?)
+    }
+
+    /// The kernels that a GPU would launch for a call whose tensors lie dense in its memory, forward with every result and backward with every
+    /// gradient, in their order; of the tensors types and shapes count alone. Sums of terms at the end of a backward pass are left out.
+    ///
+    /// # Errors
+    /// Those of the operation that concern the arguments; [`Error::Unavailable`] for an operation whose kernels are no choice, or that has none for the call.
+    pub fn plan(&self, gpu: &Gpu, call: &Call<'_>) -> Result<Vec<PlannedLaunch>> {
+        let call = on_a_device(call)?;
+        self.through(&call, |call| match call.signature.name {
+            "ssd" => ssd::plan(&ssd::Args::of_call(call), gpu.0),
+            "simplified_scan" | "s5_inner" => simplified_scan::plan(&simplified_scan::Args::of_call(call), gpu.0),
+            what => Err(Error::Unavailable { what, why: "its kernels are the same for every call" }),
+        })
     }
 
     /// What a slice of a sequence does to the state that enters it. Of the initial state the shape counts only.

@@ -52,6 +52,20 @@ fn cuda_rows_of_bf16() {
     }
 }
 
+/// Blocks that have a head and blocks that have two of them, one of which may be missing: rows of so few heads that every head has a
+/// multiprocessor, and of so many that heads share them. In the backward pass few blocks or many share the heads of a group.
+#[test]
+fn cuda_heads_of_a_block() {
+    let case = |sizes, options| Case { seed: 7, ..Case::new(DType::BF16, sizes, options) };
+    let cases = [
+        case([1, 129, 5, 64, 1, 128], ALL),
+        case([2, 70, 161, 8, 1, 64], ALL),
+        case([1, 32, 80, 64, 1, 128], INITIAL | GATE),
+        case([1, 200, 301, 8, 7, 72], BOUNDS | INITIAL),
+    ];
+    on_gpu(cases, check);
+}
+
 /// Packed sequences as models train on them: each begins with a chunk of its own there, and its gradients do not see its neighbours.
 #[test]
 fn cuda_rows_of_bf16_packed() {
@@ -79,7 +93,7 @@ fn cuda_rows_of_bf16_packed() {
 fn cuda_rows_of_bf16_with_decays_of_any_size() {
     for decay in [0.0, 0.03, 3.0, 10.0, 30.0, 100.0, 500.0, 1e4, 1e6] {
         for options in [INITIAL, INITIAL | GATE | SKIP] {
-            let sizes = [[1, 300, 4, 64, 1, 64], [1, 200, 2, 64, 1, 256], [1, 200, 130, 8, 1, 136]];
+            let sizes = [[1, 300, 4, 64, 1, 64], [1, 200, 2, 64, 1, 256], [1, 200, 130, 8, 1, 136], [2, 130, 161, 8, 1, 64]];
             on_gpu(sizes.map(|sizes| Case { decay, seed: 3, ..Case::new(DType::BF16, sizes, options) }), check);
         }
     }

@@ -45,8 +45,10 @@ pub mod update;
 
 use super::discretization::Discretization;
 use super::signature::*;
+use crate::cuda::{Numbers, PlannedLaunch};
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::prepared::NO_STATES;
 use crate::ops::table::operation;
 use crate::tensor::{Shape, View};
 pub(crate) use problem::{Problem, Step};
@@ -169,6 +171,11 @@ impl<'a> Args<'a> {
     fn op(&self) -> &'static str {
         if self.real { INNER.name } else { SIGNATURE.name }
     }
+}
+
+/// The kernels of both passes on a GPU.
+pub(super) fn plan(args: &Args<'_>, numbers: Numbers) -> Result<Vec<PlannedLaunch>> {
+    cuda::plan(&Problem::new(args, args.u.device(), NO_STATES)?, numbers)
 }
 
 /// Number of `f32` (`f64` where u is) elements that `Outputs::checkpoints` must have.

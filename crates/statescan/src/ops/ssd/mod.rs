@@ -57,8 +57,10 @@ mod problem;
 pub mod reference;
 mod summary;
 
+use crate::cuda::{Numbers, PlannedLaunch};
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::prepared::NO_STATES;
 use crate::ops::signature::*;
 use crate::ops::table::operation;
 use crate::tensor::{Shape, View};
@@ -182,6 +184,11 @@ pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
 /// Those of [`forward`] that concern the arguments; [`Error::Unavailable`](crate::Error::Unavailable) for more states than a device's kernels can hold.
 pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
     prepare(exec, args)?.backward_workspace_len(true)
+}
+
+/// The kernels of both passes on a GPU.
+pub(super) fn plan(args: &Args<'_>, numbers: Numbers) -> Result<Vec<PlannedLaunch>> {
+    cuda::plan(&Problem::new(args, args.x.device(), NO_STATES)?, numbers)
 }
 
 /// Computes `y`, the final state, and the saved states: whichever are asked for.

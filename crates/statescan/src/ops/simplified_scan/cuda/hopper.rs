@@ -3,9 +3,7 @@
 
 use super::plan::{COLUMNS, DEPTH, LINES};
 use super::product::{Factor, Params, Product, To};
-use crate::cuda::{
-    COMMON, HOPPER, Kernel, Launch, MMA, Numbers, Program, Stream, Swizzle, TensorMap, Tiling, neighbours, params,
-};
+use crate::cuda::{COMMON, HOPPER, Kernel, Launch, MMA, Numbers, Program, Swizzle, TensorMap, Tiling, neighbours, params};
 use crate::tensor::{DType, View};
 
 pub(super) static KERNEL: Program<HopperParams> = Program::new(
@@ -18,7 +16,7 @@ params! {
     /// Parameters of `complex_product_hopper`.
     pub(super) struct HopperParams(product: Params) {
         /// Boxes of the streamed factor, (batch, line, real number along time).
-        streamed: TensorMap,
+        pub(super) streamed: TensorMap,
         tiles: i64,
     }
 }
@@ -89,11 +87,4 @@ fn boxes(factor: &Factor<'_>, over_time: bool) -> Option<Tiling> {
     // SAFETY: the memory is that of the view, whose complex numbers are pairs of real ones.
     let reals = unsafe { View::from_raw_parts(view.as_ptr(), DType::F32, view.device(), &shape, &strides) }.ok()?;
     Tiling::new(&reals, &[1, if over_time { LINES } else { DEPTH }, LINE], Swizzle::Bytes128).ok()
-}
-
-/// The launch of a product, if this kernel can take it and the driver can describe the streamed factor.
-pub(super) fn kernel(stream: &Stream, product: &Product<'_>) -> Option<Kernel<HopperParams>> {
-    let (mut kernel, tiling) = plan(product, stream.numbers())?;
-    kernel.params.streamed = tiling.encode(stream).ok()?;
-    Some(kernel)
 }

@@ -7,6 +7,7 @@
 mod backward;
 mod hopper;
 mod plan;
+mod planned;
 mod product;
 mod skip;
 #[cfg(all(test, feature = "cuda"))]
@@ -14,6 +15,7 @@ mod tests;
 mod walk;
 
 pub(super) use backward::{backward, workspace_len as backward_workspace_len};
+pub(super) use planned::plan;
 
 use super::{Problem, SIGNATURE, Targets};
 use crate::cuda::{Numbers, Stream};

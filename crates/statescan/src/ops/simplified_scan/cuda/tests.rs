@@ -7,6 +7,7 @@ use super::walk::{GRADIENTS, SCAN};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::ops::discretization::Discretization;
+use crate::ops::prepared::NO_STATES;
 use crate::tensor::Device;
 
 const BATCH: usize = 3;
@@ -20,7 +21,6 @@ fn add_with(suite: &mut Suite, args: &Args<'_>, state: &[usize], tf32: bool) {
     let state = tensor(DType::Complex64, state);
     let problem = Problem::new(args, Device::Cuda(0), [Some(state.shape()), None]).unwrap();
     let (call, p) = (Call::new(&problem, Numbers::H200, tf32).unwrap(), &problem);
-    let like = |view: &View<'_>| target(tensor(view.dtype(), &view.shape()));
     let last = problem.normal.state(target(state));
     let y = target(tensor(if p.real_factor.is_some() { DType::F32 } else { DType::Complex64 }, &p.u.shape()));
     let mut products = vec![call.driven(0), call.output(0, &y)];
@@ -31,17 +31,7 @@ fn add_with(suite: &mut Suite, args: &Args<'_>, state: &[usize], tf32: bool) {
         scan.kernels(&call, &places).unwrap().iter().for_each(|kernel| suite.add(&SCAN, &kernel.config, 0));
     }
     let sources = Sources { checkpoints: None, y: Some(y.as_read()), last_state: Some(last.as_read()) };
-    let targets = GradientTargets {
-        u: Some(like(&p.u)),
-        delta: Some(like(p.delta.view())),
-        a: Some(like(&p.a)),
-        b: Some(like(&p.b)),
-        c: Some(like(&p.c)),
-        d: p.d.as_ref().map(like),
-        delta_a: p.delta_a.as_ref().map(|step| like(step.view())),
-        initial_state: Some(last),
-        workspace: None,
-    };
+    let targets = GradientTargets { initial_state: Some(last), ..planned::every_gradient(p).unwrap() };
     let gradients = call.gradients(&sources, &targets, &Layout::backward(&call.plan), |_| 0);
     gradients.kernels(&call, &places).unwrap().iter().for_each(|kernel| suite.add(&GRADIENTS, &kernel.config, 0));
     let complex = p.b.dtype().is_complex();
@@ -107,4 +97,29 @@ fn simplified_scans_compile() {
     add_types(&mut suite);
     add_options(&mut suite);
     suite.compile();
+}
+
+/// Which kernel takes a product, and what is printed of a call: nothing of a device is asked for it.
+#[test]
+fn routes_need_no_device() {
+    let of = |args: &Args<'_>, numbers: Numbers| {
+        let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
+        plan(&problem, numbers).unwrap().iter().map(|launch| launch.kernel).collect::<Vec<_>>()
+    };
+    let count = |kernels: &[&str], name: &str| kernels.iter().filter(|&&kernel| kernel == name).count();
+    let complex = args(DType::Complex64, DType::Complex64, DType::F32, SIZES);
+    let kernels = of(&complex, Numbers::H200);
+    assert_eq!(count(&kernels, "complex_product_hopper") + count(&kernels, "complex_product"), 7, "{kernels:?}");
+    assert!(count(&kernels, "complex_product_hopper") > 4, "{kernels:?}");
+    // another device, another type, steps that do not lie side by side
+    assert_eq!(count(&of(&complex, Numbers::SMALL), "complex_product"), 7);
+    let half = args(DType::F16, DType::F32, DType::F32, SIZES);
+    assert!(count(&of(&half, Numbers::H200), "complex_product") > 0);
+    let [h, _, l] = SIZES;
+    let last = tensor(DType::Complex64, &[BATCH, l, h]).permute(&[0, 2, 1]);
+    let moved = of(&Args { u: last, ..complex }, Numbers::H200);
+    assert!(count(&moved, "complex_product_hopper") < count(&kernels, "complex_product_hopper"), "{moved:?}");
+    // a long row of few states is cut into segments, which are walked twice
+    let long = args(DType::Complex64, DType::Complex64, DType::F32, [4, 2, 65536]);
+    assert_eq!(count(&of(&long, Numbers::H200), "simplified_scan"), 2);
 }

@@ -3,16 +3,19 @@
 
 mod backward;
 mod hopper;
+mod planned;
 mod portable;
+mod route;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
 mod walk;
 
 pub(super) use backward::{backward, workspace_len as backward_workspace_len};
+pub(super) use planned::plan;
 pub(super) use walk::{forward, workspace_len};
 
 use super::Problem;
-use crate::cuda::{Address, Config, StepSize, Strided, Value, neighbours, params};
+use crate::cuda::{Address, Config, Numbers, StepSize, Stream, Strided, Value, neighbours, params};
 use crate::error::{Error, Result};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
@@ -27,6 +30,20 @@ fn refuse_double(problem: &Problem<'_>) -> Result<()> {
     match problem.double {
         true => Err(Error::Unavailable { what: "ssd in f64", why: "kernels for CUDA compute in f32" }),
         false => Ok(()),
+    }
+}
+
+/// Where a call runs, as far as that decides which kernels do.
+#[derive(Debug, Clone, Copy)]
+struct Setting {
+    numbers: Numbers,
+    /// Whether products of f32 may round their factors to tf32.
+    tf32: bool,
+}
+
+impl Setting {
+    fn of(stream: &Stream) -> Setting {
+        Setting { numbers: stream.numbers(), tf32: stream.allows_tf32() }
     }
 }
 

@@ -2,15 +2,15 @@
 
 use super::super::Args;
 use super::super::{GradientTargets, Sources, Targets};
-use super::backward::Plan;
 use super::hopper::{fused, halves, hand_on, packed, walk as hopper};
 use super::portable::gradients::{self, GRADIENTS};
 use super::portable::maps::{MAPS, Maps, Of};
-use super::portable::plan::Tiles;
-use super::walk::{Direction, FORWARD, Output, Pass, WALK, Walk};
+use super::portable::walk::WALK;
+use super::route::{ByChunk, Layout, Route};
+use super::walk::{self, Direction, Output, Pass, Route as WalkRoute, Walk};
 use super::*;
-use crate::cuda::Numbers;
 use crate::cuda::testing::{Suite, target, tensor};
+use crate::cuda::{Numbers, PlannedLaunch};
 use crate::ops::prepared::NO_STATES;
 use crate::tensor::Device;
 
@@ -45,20 +45,10 @@ fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize], made: Made, cut: boo
     let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
     let last = problem.normal.state(target(state));
     let targets = Targets { y: Some(like(problem.x)), final_state: Some(last), checkpoints: None, workspace: None };
-    let call = Call::new(&problem, None);
-    let tiles = Tiles::new(&call.shape(call.math(tf32)), FORWARD, numbers).unwrap();
-    let output = Output::Y(targets.y.as_ref().unwrap());
-    let walk = Walk {
-        call,
-        direction: Direction::Forward,
-        output,
-        before: problem.initial_state,
-        after: targets.final_state,
-        slots: None,
-        slot_chunks: 1,
-    };
+    let walk = Walk::forward(&problem, targets.y.as_ref(), targets.final_state);
+    let route = portable::walk::Route::alone(&walk, Setting { numbers, tf32 }).unwrap();
     for pass in if cut { vec![Pass::Ends, Pass::Rest] } else { vec![Pass::Whole] } {
-        suite.add_for(&architectures, &WALK, &walk.config(&tiles, pass, numbers));
+        suite.add_for(&architectures, &WALK, &route.config(&walk, pass));
     }
     add_backward(suite, &problem, last, made);
 }
@@ -81,16 +71,8 @@ fn add_walks_on_hopper(suite: &mut Suite, args: &Args<'_>) {
     let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
     let plan = hopper::Plan::new(&problem, Numbers::H200).unwrap();
     let y = target(problem.x);
-    let state = Walk {
-        call: Call::new(&problem, Some(problem.x)),
-        direction: Direction::Forward,
-        output: Output::Nothing,
-        before: problem.initial_state,
-        after: None,
-        slots: None,
-        slot_chunks: 1,
-    };
-    let slots = Walk { slots: Some(0), slot_chunks: fused::SLOT_CHUNKS, ..state };
+    let state = Walk { call: Call::new(&problem, Some(problem.x)), ..Walk::forward(&problem, None, None) };
+    let slots = Walk { slots: Some(plan.slots(&problem, fused::SLOT_CHUNKS)), ..state };
     let forward = Walk { output: Output::Y(&y), ..state };
     let backward = Walk { direction: Direction::Backward, ..slots };
     for (walk, passes) in [
@@ -104,7 +86,7 @@ fn add_walks_on_hopper(suite: &mut Suite, args: &Args<'_>) {
         }
     }
     if plan.packed.is_some() {
-        suite.add_for(&["sm_90a"], &packed::SEQUENCES, &packed::config(&slots.call, slots.slot_chunks));
+        suite.add_for(&["sm_90a"], &packed::SEQUENCES, &packed::config(&slots.call, slots.slot_chunks()));
         suite.add_for(&["sm_90a"], &hand_on::KERNEL, &hand_on::config(&forward.call, &forward.before, &forward.after));
     }
 }
@@ -126,20 +108,7 @@ fn add_halves(suite: &mut Suite, args: &Args<'_>) {
 
 /// Every gradient but that of the initial state.
 fn every_gradient(p: &Problem<'_>) -> GradientTargets {
-    let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
-    GradientTargets {
-        x: Some(like(p.x)),
-        dt: Some(like(p.dt)),
-        a: Some(like(p.a)),
-        b: Some(like(p.b)),
-        c: Some(like(p.c)),
-        d: p.d.map(like),
-        z: p.z.map(like),
-        dt_bias: p.dt_bias.map(like),
-        dt_a: p.dt_a.map(like),
-        initial_state: None,
-        workspace: None,
-    }
+    GradientTargets { initial_state: None, ..planned::every_gradient(p).unwrap() }
 }
 
 #[test]
@@ -192,32 +161,16 @@ fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, Made { num
     let architectures = &architectures;
     let sources = Sources { checkpoints: None, y: Some(p.x), final_state: Some(last.as_read()) };
     let t = GradientTargets { initial_state: Some(last), ..every_gradient(p) };
-    let mut call = Call::new(p, sources.y);
-    let plan = Plan::new(&call, call.math(tf32), numbers).unwrap();
-    call.gated = plan.keeps_gated(&call, &t).then_some(0);
-    let tiles = &plan.tiles;
-    let forward = Walk {
-        call,
-        direction: Direction::Forward,
-        output: t.z.as_ref().map_or(Output::Nothing, Output::Gate),
-        before: p.initial_state,
-        after: None,
-        slots: Some(0),
-        slot_chunks: 1,
-    };
-    let backward = Walk {
-        direction: Direction::Backward,
-        output: Output::Nothing,
-        before: sources.final_state,
-        after: t.initial_state,
-        ..forward
-    };
-    for walk in [forward, backward] {
-        suite.add_for(architectures, &WALK, &walk.config(tiles, Pass::Whole, numbers));
+    let route = ByChunk::new(&Call::new(p, sources.y), &sources, &t, Setting { numbers, tf32 }).unwrap();
+    let call = Call { gated: route.keeps_gated.then_some(0), ..Call::new(p, sources.y) };
+    let tiles = &route.tiles;
+    for walk in route.walks_of(call, &sources, &t) {
+        let route = portable::walk::Route::beside(*tiles, None, numbers);
+        suite.add_for(architectures, &WALK, &route.config(&walk, Pass::Whole));
     }
     suite.add_for(architectures, &GRADIENTS, &gradients::config(&call, &sources, &t, tiles, numbers));
     for (of, target) in [(Of::B, &t.b), (Of::C, &t.c)] {
-        let maps = Maps { of, target: target.as_ref().unwrap(), slots: 0, terms: 0, slices: plan.slices };
+        let maps = Maps { of, target: target.as_ref().unwrap(), slots: 0, terms: 0, slices: route.slices };
         suite.add_for(architectures, &MAPS, &maps.config(&call, &sources, tiles, numbers));
     }
 }
@@ -277,4 +230,146 @@ fn ssd_kernels_compile() {
     let all = Args { d: Some(head), z: Some(plain.x), dt_bias: Some(head), dt_softplus: true, ..plain };
     add(&mut suite, &Args { initial_state: Some(tensor(DType::F32, &state)), ..all }, &state, DEVICES[1], false);
     suite.compile();
+}
+
+/// Settings of a Hopper device and of another one.
+const HOPPER: Setting = Setting { numbers: Numbers::H200, tf32: false };
+const SMALL: Setting = Setting { numbers: Numbers::SMALL, tf32: false };
+
+fn problem<'a>(args: &Args<'a>) -> Problem<'a> {
+    Problem::new(args, Device::Cuda(0), NO_STATES).unwrap()
+}
+
+/// The route of a forward pass: nothing of a device is asked for it.
+#[test]
+fn routes_forwards_need_no_device() {
+    let route = |args: &Args<'_>, setting, has_workspace| {
+        let problem = problem(args);
+        let y = target(problem.x);
+        WalkRoute::new(&Walk::forward(&problem, Some(&y), None), setting, has_workspace).unwrap()
+    };
+    let hopper = |args: &Args<'_>| matches!(route(args, HOPPER, true), WalkRoute::Hopper(_));
+    let plain = args(DType::BF16, [2048, 80, 64, 1, 128]);
+    assert!(hopper(&plain) && hopper(&args(DType::BF16, [333, 24, 64, 1, 200])));
+    // other types, columns that it does not have, another device, time backwards
+    assert!(!hopper(&args(DType::F16, [2048, 80, 64, 1, 128])) && !hopper(&args(DType::F32, [2048, 80, 64, 1, 128])));
+    assert!(!hopper(&args(DType::BF16, [2048, 80, 60, 1, 128])));
+    assert!(matches!(route(&plain, SMALL, true), WalkRoute::Portable(_)));
+    assert!(!hopper(&Args { reverse: true, ..plain }));
+    // lines that the copy engine cannot read
+    let odd = tensor(DType::BF16, &[2, 2048, 80, 68]).slice(3, 2..66);
+    assert!(!hopper(&Args { x: odd, ..plain }));
+    // packed sequences need room for what is known of them, and time is not cut without a workspace
+    let packed = Args { sequences: Sequences::SeqIdx(tensor(DType::I32, &[2, 2048])), ..plain };
+    assert!(hopper(&packed));
+    let WalkRoute::Portable(without) = route(&packed, HOPPER, false) else { panic!("packed sequences need a workspace") };
+    assert_eq!(without.cut, None);
+}
+
+/// The route of a backward pass, and the walks that it begins with.
+#[test]
+fn routes_backwards_need_no_device() {
+    let with = |args: &Args<'_>, change: &dyn Fn(&mut Sources<'_>, &mut GradientTargets), setting| {
+        let problem = problem(args);
+        let mut targets = every_gradient(&problem);
+        let mut sources = Sources { checkpoints: None, y: Some(problem.x), final_state: None };
+        change(&mut sources, &mut targets);
+        Route::new(&Call::new(&problem, sources.y), &sources, &targets, setting).unwrap()
+    };
+    let of = |args: &Args<'_>, setting| with(args, &|_, _| (), setting);
+    let plain = args(DType::BF16, [2048, 80, 64, 1, 128]);
+    let gated = Args { z: Some(plain.x), ..plain };
+    assert!(matches!(of(&gated, HOPPER), Route::Fused(_)));
+    assert!(matches!(of(&args(DType::BF16, [2048, 80, 64, 1, 256]), HOPPER), Route::Halves(_)));
+    let by_chunk = |route| match route {
+        Route::ByChunk(route) => route,
+        other => panic!("{other:?}"),
+    };
+    // too few chunks for halves; another device, type, direction
+    by_chunk(of(&args(DType::BF16, [64, 8, 64, 1, 256]), HOPPER));
+    by_chunk(of(&plain, SMALL));
+    by_chunk(of(&args(DType::F16, [2048, 80, 64, 1, 128]), HOPPER));
+    by_chunk(of(&Args { reverse: true, ..plain }, HOPPER));
+    // a gradient that is not asked for: walks by Hopper's kernel beside others, unless they form the gradient by a gate
+    let some = by_chunk(with(&plain, &|_, t| t.c = None, HOPPER));
+    assert!(some.walks.iter().all(|walk| matches!(walk, Some(WalkRoute::Hopper(_)))), "{some:?}");
+    let some = by_chunk(with(&gated, &|_, t| t.c = None, HOPPER));
+    assert!(matches!(some.walks, [Some(WalkRoute::Portable(_)), Some(WalkRoute::Hopper(_))]) && some.keeps_gated, "{some:?}");
+    // only what is wanted is walked
+    let x_alone = |_: &mut Sources<'_>, t: &mut GradientTargets| *t = GradientTargets { x: t.x, ..GradientTargets::default() };
+    let some = by_chunk(with(&plain, &x_alone, HOPPER));
+    assert!(some.walks[0].is_none() && some.walks[1].is_some(), "{some:?}");
+    // without a cotangent of y nothing is multiplied on the way back
+    let some = by_chunk(with(&plain, &|sources, _| sources.y = None, HOPPER));
+    assert!(matches!(some.walks[1], Some(WalkRoute::Portable(_))), "{some:?}");
+}
+
+/// What is printed is what runs: the kernels of both passes, in their order.
+#[test]
+fn plans_are_told() {
+    let of = |args: &Args<'_>, numbers| plan(&problem(args), numbers).unwrap();
+    let names = |launches: &[PlannedLaunch]| launches.iter().map(|launch| launch.kernel).collect::<Vec<_>>();
+    let plain = args(DType::BF16, [2048, 80, 64, 1, 128]);
+    let hopper = of(&Args { z: Some(plain.x), ..plain }, Numbers::H200);
+    assert_eq!(names(&hopper), ["ssd_hopper", "ssd_hopper", "ssd_hopper", "ssd_fused"]);
+    assert_eq!(hopper.iter().filter(|launch| launch.pass == "backward").count(), 3);
+    assert!(hopper.iter().all(|launch| launch.shared as usize <= Numbers::H200.shared_per_block), "{hopper:?}");
+    assert_eq!(names(&of(&plain, Numbers::SMALL)), ["ssd_walk", "ssd_walk", "ssd_walk", "ssd_gradients", "ssd_maps", "ssd_maps"]);
+    assert_eq!(
+        names(&of(&args(DType::BF16, [2048, 80, 64, 1, 256]), Numbers::H200))[1..],
+        ["ssd_hopper", "ssd_hopper", "ssd_fused"].repeat(2)
+    );
+    // a long row of few heads is cut: two launches of each walk
+    assert_eq!(names(&of(&args(DType::F32, [65536, 2, 64, 1, 128]), Numbers::H200))[..4], ["ssd_walk"; 4]);
+}
+
+/// The workspace of every route lies within what was asked for before the route was known.
+#[test]
+fn a_workspace_suffices_for_every_route() {
+    let sizes = [[2048, 80, 64, 1, 128], [5000, 3, 64, 1, 256], [300, 6, 80, 2, 17], [2048, 80, 64, 1, 256]];
+    for dtype in [DType::BF16, DType::F16, DType::F32] {
+        for (plain, setting) in sizes.map(|sizes| args(dtype, sizes)).iter().flat_map(|args| [(args, HOPPER), (args, SMALL)]) {
+            let index = Sequences::SeqIdx(tensor(DType::I32, &[2, plain.x.shape()[1]]));
+            for args in [*plain, Args { z: Some(plain.x), ..*plain }, Args { sequences: index, ..*plain }] {
+                let problem = problem(&args);
+                let most = Route::most_workspace(&problem, setting).unwrap();
+                for (dy, without) in [(dtype, false), (dtype, true), (DType::F32, false)] {
+                    let mut targets = every_gradient(&problem);
+                    if without {
+                        targets.b = None;
+                    }
+                    let sources = Sources { checkpoints: None, y: Some(tensor(dy, &problem.x.shape())), final_state: None };
+                    let call = Call::new(&problem, sources.y);
+                    let len = match Route::new(&call, &sources, &targets, setting).unwrap() {
+                        Route::Fused(route) => Layout::new(&problem, &route.demand(&problem)).len,
+                        Route::ByChunk(route) => Layout::new(&problem, &route.demand(&problem)).len,
+                        Route::Halves(_) => 0,
+                    };
+                    assert!(len <= most, "{len} of {most}");
+                }
+                let walk = Walk { output: Output::Y(&target(problem.x)), ..Walk::forward(&problem, None, None) };
+                let route = WalkRoute::new(&walk, setting, true).unwrap();
+                assert!(route.workspace_len(&problem) <= walk::most_workspace(&problem, setting).unwrap());
+            }
+        }
+    }
+}
+
+/// Rows of few heads are cut, or have a head a block, so that more multiprocessors are busy.
+#[test]
+fn few_heads_have_more_blocks() {
+    let plan = |sizes: Sizes, batch: usize| {
+        let [l, h, p, g, n] = sizes;
+        let of = |shape: &[usize]| tensor(DType::BF16, shape);
+        let maps = of(&[batch, l, g, n]);
+        let args = Args::new(of(&[batch, l, h, p]), of(&[batch, l, h]), tensor(DType::F32, &[h]), maps, maps);
+        let problem = problem(&args);
+        let plan = hopper::Plan::new(&problem, Numbers::H200).unwrap();
+        plan.grid()
+    };
+    // (units of a block, blocks of a segment, segments)
+    assert_eq!(plan([2048, 80, 64, 1, 128], 8), (2, 320, 1));
+    assert_eq!(plan([8192, 80, 64, 1, 128], 1), (2, 40, 3));
+    assert_eq!(plan([32, 80, 64, 1, 128], 1), (1, 80, 1));
+    assert_eq!(plan([333, 24, 64, 1, 128], 2), (1, 48, 1));
 }

@@ -4,12 +4,12 @@
 use super::packed::{self, Packed, SPAN};
 use super::walk::{self, ALIGNMENT, COLUMNS, MOST_STATES, TILE};
 use crate::cuda::{
-    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, TensorMap, params,
+    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, TensorMap, Tiling, params,
 };
 use crate::error::Result;
 use crate::ops::ssd::GradientTargets;
 use crate::ops::ssd::cuda::portable::gradients::Places;
-use crate::ops::ssd::cuda::portable::plan::Tiles;
+use crate::ops::ssd::cuda::portable::plan::Slots;
 use crate::ops::ssd::cuda::{Call, Inputs, TOO_MANY, type_of};
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::{DType, RawViewMut, View};
@@ -81,6 +81,9 @@ pub(in crate::ops::ssd::cuda) struct Parts {
     pub dt_a: u64,
 }
 
+/// Maps of slots among those of the parameters.
+const STATES_MAP: usize = 5;
+const GRADIENTS_MAP: usize = 6;
 /// Chunks that share a slot: their other states are computed again.
 pub(in crate::ops::ssd::cuda) const SLOT_CHUNKS: usize = 2;
 /// Warpgroups: for the outputs, for the inputs, and for everything else.
@@ -91,8 +94,11 @@ const HELPER_REGISTERS: usize = 56;
 const _: () = assert!(2 * SIDE_REGISTERS + HELPER_REGISTERS <= WARPGROUPS * 168);
 /// Bytes of shared memory that the kernel declares itself, at most: for a stage, for the skip's gradient by column in each, and besides.
 const STATIC: [usize; 3] = [3088, 1024, 384];
-/// What a block costs besides the units that it takes, in units; as much again for sums of terms.
+/// What a block costs besides the units that it takes, in units; as much again for sums of terms, and one more for so many terms.
 const OVERHEAD: usize = 4;
+const TERMS: usize = 1 << 20;
+/// Blocks that may share the heads of a group.
+const SLICES: [usize; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 32, 40, 64, 80];
 
 /// How blocks lie over a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,16 +119,22 @@ impl Plan {
             let each = heads.div_ceil(slices);
             let slices = heads.div_ceil(each);
             let waves = blocks.saturating_mul(slices).div_ceil(numbers.multiprocessors);
-            let sums = if slices > 1 { OVERHEAD } else { 0 };
+            let terms = [p.batch, p.seqlen, p.ngroups, p.dstate].into_iter().fold(slices, usize::saturating_mul);
+            let sums = if slices > 1 { OVERHEAD + terms / TERMS } else { 0 };
             (waves.saturating_mul(each * walk.column_tiles + OVERHEAD).saturating_add(sums), slices, each)
         };
-        let (_, slices, heads) = (1..=heads.min(8)).map(cut).min()?;
+        let (_, slices, heads) = SLICES.into_iter().filter(|&slices| slices <= heads).map(cut).min()?;
         Some(Plan { walk, slices, heads })
     }
 
-    /// Whether slots lie as the kernel reads them.
-    fn suits(&self, tiles: &Tiles) -> bool {
-        self.walk.has_slots_of(tiles)
+    /// The slots that the kernel reads.
+    pub fn slots(&self, p: &Problem<'_>) -> Slots {
+        self.walk.slots(p, SLOT_CHUNKS)
+    }
+
+    /// Elements of the workspace of either walk.
+    pub fn ends_len(&self, p: &Problem<'_>) -> usize {
+        self.walk.workspace_len(p)
     }
 
     /// Elements of places for the tensor maps of packed sequences.
@@ -199,49 +211,63 @@ pub(in crate::ops::ssd::cuda) struct Terms {
     pub maps: u64,
 }
 
-/// How the walks cut the problem, and where they and this kernel leave numbers.
+/// Addresses of what this kernel reads and writes besides tensors.
 pub(in crate::ops::ssd::cuda) struct Rooms<'r> {
-    pub tiles: &'r Tiles,
     pub places: &'r Places,
     pub terms: &'r Terms,
 }
 
-/// A launch, if this kernel can take the problem and every gradient that it forms is asked for.
-pub(in crate::ops::ssd::cuda) struct Fused {
+/// All gradients of the chunks by this kernel: how blocks lie, and tiles of tensors in the order of the maps of [`Params`]; those of slots get
+/// their addresses later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::ops::ssd::cuda) struct Route {
     pub plan: Plan,
     half: Option<Half>,
-    params: Params,
+    tilings: [Option<Tiling>; 9],
 }
 
-impl Fused {
-    pub fn new(
+impl Route {
+    /// Nothing if the kernel cannot take the problem, or a gradient that it forms is not asked for.
+    pub fn new(call: &Call<'_, '_>, t: &GradientTargets, half: Option<Half>, numbers: Numbers) -> Option<Route> {
+        let (p, plan) = (call.problem, Plan::new(call.problem, numbers)?);
+        let (dy, dx) = (call.dy?, t.x?);
+        if t.b.is_none() || t.c.is_none() || !t.need_steps() {
+            return None;
+        }
+        let views =
+            [Some(p.x), Some(dy), p.z, Some(p.b), Some(p.c), None, None, Some(dx.as_read()), t.z.as_ref().map(|v| v.as_read())];
+        let mut tilings = [None; 9];
+        for (tiling, view) in tilings.iter_mut().zip(views) {
+            if let Some(view) = view {
+                *tiling = Some(walk::time_tiling(&view)?);
+            }
+        }
+        let slots = walk::slot_tiling(p, &plan.slots(p))?;
+        (tilings[STATES_MAP], tilings[GRADIENTS_MAP]) = (Some(slots), Some(slots));
+        Some(Route { plan, half, tilings })
+    }
+
+    fn params(
+        &self,
         stream: &Stream,
-        plan: Plan,
         call: &Call<'_, '_>,
         t: &GradientTargets,
         rooms: &Rooms<'_>,
-        half: Option<(Half, Parts)>,
-    ) -> Result<Option<Fused>> {
-        let (p, &Rooms { tiles, places, terms }) = (call.problem, rooms);
-        let (Some(dy), Some(dx), Some(db), Some(dc)) = (call.dy, t.x, t.b, t.c) else { return Ok(None) };
-        if !plan.suits(tiles) || !t.need_steps() {
-            return Ok(None);
+        parts: Parts,
+    ) -> Result<Params> {
+        let (p, plan, &Rooms { places, terms }) = (call.problem, &self.plan, rooms);
+        let mut tilings = self.tilings;
+        for (at, slots) in [(STATES_MAP, places.states), (GRADIENTS_MAP, places.gradients)] {
+            tilings[at] = tilings[at].map(|tiling| tiling.at(slots));
         }
-        let views = [Some(p.x), Some(dy), p.z, Some(p.b), Some(p.c), Some(dx.as_read()), t.z.as_ref().map(|v| v.as_read())];
-        let mut maps = [TensorMap::default(); 7];
-        for (map, view) in maps.iter_mut().zip(views) {
-            let Some(view) = view else { continue };
-            let Some(found) = walk::time_map(stream, &view)? else { return Ok(None) };
-            *map = found;
-        }
-        let [x_map, dy_map, z_map, b_map, c_map, dx_map, dz_map] = maps;
-        let slots = |address| walk::slot_map(stream, p, tiles, address, SLOT_CHUNKS);
-        let (Some(states_map), Some(gradients_map)) = (slots(places.states)?, slots(places.gradients)?) else { return Ok(None) };
-        let parts = half.map_or_else(Parts::default, |(_, parts)| parts);
+        let [x_map, dy_map, z_map, b_map, c_map, states_map, gradients_map, dx_map, dz_map] = walk::encode(stream, &tilings)?;
         let [dx_parts, dz_parts] = [parts.x, parts.z].map(|at| Strided::dense(at, [p.seqlen, p.nheads, p.headdim]));
         // these have three axes: the third has one element, so that strides name a head as above
         let [ddt_parts, ddt_a_parts] = [parts.dt, parts.dt_a].map(|at| Strided::dense(at, [p.seqlen, p.nheads, 1]));
-        let params = Params {
+        let target = |target: &Option<RawViewMut>, terms| {
+            target.map_or_else(|| Ok(Strided::default()), |target| plan.map_target(p, &target, terms))
+        };
+        Ok(Params {
             inputs: Inputs { chunks: chunks(p) as i64, ..call.inputs(SPAN, plan.walk.column_tiles) },
             x_map,
             dy_map,
@@ -254,8 +280,8 @@ impl Fused {
             dz_map,
             ddt: Strided::of_target(&t.dt),
             ddt_a: Strided::of_target(&t.dt_a),
-            db: plan.map_target(p, &db, terms.b)?,
-            dc: plan.map_target(p, &dc, terms.c)?,
+            db: target(&t.b, terms.b)?,
+            dc: target(&t.c, terms.c)?,
             a_terms: Address::new(places.a),
             bias_terms: Address::new(places.bias),
             skip_terms: Address::new(places.skip),
@@ -266,20 +292,33 @@ impl Fused {
             dz_parts,
             ddt_parts,
             ddt_a_parts,
-        };
-        Ok(Some(Fused { plan, half: half.map(|(half, _)| half), params }))
+        })
     }
 
-    /// # Safety
-    /// The views are valid, the slots are filled, and there is room for all terms.
-    pub unsafe fn launch(&self, stream: &Stream, call: &Call<'_, '_>, t: &GradientTargets) -> Result<()> {
-        let (p, numbers) = (call.problem, stream.numbers());
-        let sizes = [p.batch, p.ngroups, self.plan.slices];
-        let blocks = sizes.into_iter().try_fold(chunks(p), usize::checked_mul);
+    /// The launch.
+    pub fn line(&self, call: &Call<'_, '_>, t: &GradientTargets, numbers: Numbers) -> Result<Launch> {
+        let p = call.problem;
+        let blocks = [p.batch, p.ngroups, self.plan.slices].into_iter().try_fold(chunks(p), usize::checked_mul);
         let blocks = blocks.and_then(|n| u32::try_from(n).ok()).ok_or(TOO_MANY)?;
         let shared = self.plan.shared(call, t, numbers).1;
-        let launch = Launch::line(blocks, 128 * WARPGROUPS as u32, shared as u32);
+        Ok(Launch::line(blocks, 128 * WARPGROUPS as u32, shared as u32))
+    }
+
+    /// `parts`: what the first half of the states leaves for the second one, where there are halves.
+    ///
+    /// # Safety
+    /// The views are valid, the slots are filled, and there is room for all terms and parts.
+    pub unsafe fn launch(
+        &self,
+        stream: &Stream,
+        call: &Call<'_, '_>,
+        t: &GradientTargets,
+        rooms: &Rooms<'_>,
+        parts: Parts,
+    ) -> Result<()> {
+        let (numbers, params) = (stream.numbers(), self.params(stream, call, t, rooms, parts)?);
+        let launch = self.line(call, t, numbers)?;
         // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
-        unsafe { stream.launch(&KERNEL, &self.plan.config(call, t, self.half, numbers), launch, &self.params) }
+        unsafe { stream.launch(&KERNEL, &self.plan.config(call, t, self.half, numbers), launch, &params) }
     }
 }

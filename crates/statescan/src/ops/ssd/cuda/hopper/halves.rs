@@ -1,12 +1,13 @@
 //! Gradients of more states than a block on Hopper holds: one half of the states after the other. Every gradient but those by B, C and the initial state is
 //! a sum over states, and what the first half has of it is kept in f32 for the second one.
 
-use super::fused::{Half, Parts};
+use super::fused::{self, Half, Parts};
 use super::packed::SPAN;
 use super::walk::MOST_STATES;
-use crate::cuda::Stream;
 use crate::error::Result;
-use crate::ops::ssd::cuda::backward::{self, Pass};
+use crate::ops::ssd::cuda::backward::Pass;
+use crate::ops::ssd::cuda::route::{Fused, Layout};
+use crate::ops::ssd::cuda::{Call, Setting};
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::{GradientTargets, Sources};
 use crate::tensor::RawViewMut;
@@ -49,53 +50,61 @@ fn lens(p: &Problem<'_>) -> [usize; 4] {
     [columns, columns * gate, steps, steps * own_decays].map(|len| len.next_multiple_of(4))
 }
 
-/// Elements of the workspace, if halves may be asked for.
-pub(in crate::ops::ssd::cuda) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
-    let Some(halves) = of_states(problem) else { return Ok(0) };
-    let mut most = 0;
-    for half in &halves {
-        let Some(len) = backward::fused_workspace_len(stream, half)? else { return Ok(0) };
-        most = most.max(len);
-    }
-    Ok(lens(problem).into_iter().fold(most, usize::saturating_add))
+/// Elements of the workspace, if halves may be asked for: `fused` gives those of either half, if a kernel may take it.
+pub(in crate::ops::ssd::cuda) fn workspace_len(p: &Problem<'_>, fused: impl Fn(&Problem<'_>) -> Option<usize>) -> Option<usize> {
+    let [first, second] = of_states(p)?;
+    let most = fused(&first)?.max(fused(&second)?);
+    Some(lens(p).into_iter().fold(most, usize::saturating_add))
 }
 
-/// The backward pass in halves, if kernels for both can take it: whether they did.
-pub(in crate::ops::ssd::cuda) fn backward(
-    stream: &Stream,
-    problem: &Problem<'_>,
-    sources: &Sources<'_>,
-    targets: &GradientTargets,
-    base: u64,
-) -> Result<bool> {
-    let Some(halves) = of_states(problem) else { return Ok(false) };
-    let mut at = base;
-    let [x, z, dt, dt_a] = lens(problem).map(|len| {
-        let start = at;
-        at += 4 * len as u64;
-        start
-    });
-    let parts = Parts { x, z, dt, dt_a };
-    let [first_range, second_range] = ranges(problem.dstate);
-    let of = |range: Range<usize>| {
+/// What is given and asked for of either half of the states.
+fn of_halves<'a>(p: &Problem<'_>, sources: &Sources<'a>, targets: &GradientTargets) -> [(Half, Sources<'a>, GradientTargets); 2] {
+    let [first, second] = ranges(p.dstate);
+    [(Half::First, first), (Half::Second, second)].map(|(half, range)| {
         let sources =
             Sources { final_state: sources.final_state.map(|view| view.slice(STATE_STATES, range.clone())), ..*sources };
         let map = |target: Option<RawViewMut>| target.map(|to| to.slice(MAP_STATES, range.clone()));
         let initial_state = targets.initial_state.map(|to| to.slice(STATE_STATES, range.clone()));
-        (sources, GradientTargets { b: map(targets.b), c: map(targets.c), initial_state, ..*targets })
+        // the skip is not a sum over states
+        let d = targets.d.filter(|_| half == Half::Second);
+        (half, sources, GradientTargets { b: map(targets.b), c: map(targets.c), d, initial_state, ..*targets })
+    })
+}
+
+/// The routes of both halves, if there are halves and kernels can take them.
+pub(in crate::ops::ssd::cuda) fn routes(
+    p: &Problem<'_>,
+    sources: &Sources<'_>,
+    targets: &GradientTargets,
+    setting: Setting,
+) -> Option<[Fused; 2]> {
+    let problems = of_states(p)?;
+    let [first, second] = of_halves(p, sources, targets);
+    let route = |problem, (half, sources, targets): &(Half, Sources<'_>, GradientTargets)| {
+        Fused::new(&Call::new(problem, sources.y), sources, targets, Some(*half), setting)
     };
-    let [(first_sources, first_targets), (second_sources, second_targets)] = [of(first_range), of(second_range)];
-    // the skip is not a sum over states
-    let first_targets = GradientTargets { d: None, ..first_targets };
-    let first = Pass::new(stream, &halves[0], &first_sources, &first_targets, at)?;
-    let second = Pass::new(stream, &halves[1], &second_sources, &second_targets, at)?;
-    let fused = (first.fused(Some((Half::First, parts)))?, second.fused(Some((Half::Second, parts)))?);
-    let (Some(first_fused), Some(second_fused)) = fused else { return Ok(false) };
-    let shared = |pass: &Pass<'_, '_>| [pass.places().a, pass.places().bias];
-    debug_assert_eq!(shared(&first), shared(&second), "the second half adds to terms of the first");
-    first.run_fused(&first_fused)?;
-    first.sum_fused(&first_fused, false)?;
-    second.run_fused(&second_fused)?;
-    second.sum_fused(&second_fused, true)?;
-    Ok(true)
+    Some([route(&problems[0], &first)?, route(&problems[1], &second)?])
+}
+
+/// The backward pass in halves.
+pub(in crate::ops::ssd::cuda) fn backward(pass: &Pass<'_, '_>, routes: &[Fused; 2]) -> Result<()> {
+    let p = pass.call.problem;
+    let Some(problems) = of_states(p) else { unreachable!("there are routes for halves") };
+    let mut base = pass.base;
+    let [x, z, dt, dt_a] = lens(p).map(|len| {
+        let start = base;
+        base += 4 * len as u64;
+        start
+    });
+    let parts = Parts { x, z, dt, dt_a };
+    let layouts = [0, 1].map(|at| Layout::new(&problems[at], &routes[at].demand(&problems[at])));
+    debug_assert_eq!(layouts[0].bias, layouts[1].bias, "the second half adds to terms of the first");
+    for (at, (half, sources, targets)) in of_halves(p, pass.sources, pass.targets).iter().enumerate() {
+        let (problem, route, layout) = (&problems[at], &routes[at], &layouts[at]);
+        let pass = Pass { stream: pass.stream, sources, targets, call: Call::new(problem, sources.y), base };
+        pass.run_fused(route, layout, parts)?;
+        // terms of parameters are summed after the last half
+        pass.sum(layout, route.fused.plan.slices, (*half == Half::Second).then(|| fused::chunks(problem)))?;
+    }
+    Ok(())
 }

@@ -7,8 +7,8 @@ use crate::cuda::{
     Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Swizzle, TensorMap, Tiling, Value, params,
 };
 use crate::error::Result;
-use crate::ops::ssd::cuda::portable::plan::{Math, Tiles};
-use crate::ops::ssd::cuda::walk::{Direction, Output, Pass, Walk};
+use crate::ops::ssd::cuda::portable::plan::{Math, Slots};
+use crate::ops::ssd::cuda::walk::{Direction, Output, Pass, Rooms, Walk};
 use crate::ops::ssd::cuda::{Inputs, States, TOO_MANY, type_of};
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::{DType, View};
@@ -67,12 +67,19 @@ const MASK_REGISTERS: usize = 64;
 const COPY_REGISTERS: usize = 48;
 const _: () = assert!(128 * (WALKERS * WALKER_REGISTERS + MASK_REGISTERS + COPY_REGISTERS) <= 65536);
 
+/// What a chunk takes a block of one unit, and of two; and what the first of two launches over segments takes of the second, in percent.
+const ONE_UNIT: usize = 75;
+const TWO_UNITS: usize = 100;
+const FIRST_PASS: usize = 50;
+
 /// How blocks lie over a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ops::ssd::cuda) struct Plan {
     pub column_tiles: usize,
     /// States, padded.
     pub states: usize,
+    /// Units of a block: 64 columns of a head each.
+    block_units: usize,
     /// Blocks for a segment.
     blocks: usize,
     /// Segments of time and their steps.
@@ -96,18 +103,37 @@ impl Plan {
         let column_tiles = p.headdim.div_ceil(COLUMNS);
         let states = if p.dstate <= MOST_STATES { p.dstate.next_multiple_of(64) } else { WALKERS * MOST_STATES };
         let units = p.nheads / p.ngroups * column_tiles;
-        let blocks = [p.batch, p.ngroups].into_iter().try_fold(units.div_ceil(WALKERS / parts(states)), usize::checked_mul)?;
         let chunks = p.seqlen.div_ceil(SPAN);
-        // two segments take as long as one, since the first launch takes more than half as long as the second
-        let segments = Some((numbers.multiprocessors / blocks).min(chunks / 4)).filter(|&n| n > 2).unwrap_or(1);
+        let cut = |block_units: usize| {
+            let blocks = [p.batch, p.ngroups].into_iter().try_fold(units.div_ceil(block_units), usize::checked_mul)?;
+            let segments = (numbers.multiprocessors / blocks).min(chunks / 4).max(1);
+            let waves = blocks.saturating_mul(segments).div_ceil(numbers.multiprocessors);
+            let chunk = if block_units == 1 { ONE_UNIT } else { TWO_UNITS };
+            let passes = if segments > 1 { FIRST_PASS + 100 } else { 100 };
+            let time = waves.saturating_mul(chunks.div_ceil(segments)).saturating_mul(chunk * passes);
+            Some((time, block_units, blocks, segments))
+        };
+        let (_, block_units, blocks, segments) = (1..=WALKERS / parts(states)).filter_map(cut).min()?;
         let segment_steps = chunks.div_ceil(segments) * SPAN;
         let segments = p.seqlen.div_ceil(segment_steps);
-        Some(Plan { column_tiles, states, blocks, segments, segment_steps, packed })
+        Some(Plan { column_tiles, states, block_units, blocks, segments, segment_steps, packed })
+    }
+
+    /// Units of a block, blocks of a segment, and segments.
+    #[cfg(all(test, feature = "cuda"))]
+    pub fn grid(&self) -> (usize, usize, usize) {
+        (self.block_units, self.blocks, self.segments)
+    }
+
+    /// Slots of its own, for so many chunks each.
+    pub fn slots(&self, p: &Problem<'_>, chunks: usize) -> Slots {
+        let columns = p.headdim.next_multiple_of(16);
+        Slots { span: SPAN, chunks, states: self.states, columns, math: Math::Bf16 }
     }
 
     /// Whether slots lie as this kernel fills them.
-    pub fn has_slots_of(&self, tiles: &Tiles) -> bool {
-        tiles.math == Math::Bf16 && (tiles.span, tiles.states) == (SPAN, self.states)
+    fn fills(&self, slots: &Slots) -> bool {
+        slots.math == Math::Bf16 && (slots.span, slots.states) == (SPAN, self.states)
     }
 
     /// Elements of the workspace: ends and decays of all segments behind what packed sequences need.
@@ -172,13 +198,14 @@ impl Plan {
             .dtype("BEFORE", walk.before.map_or(DType::F32, |v| v.dtype()))
             .dtype("AFTER", type_of(&walk.after))
             .int("COLUMNS", COLUMNS)
+            .int("BLOCK_UNITS", self.block_units)
             .int("PLACES", packed::PLACES)
             .int("STATES", self.states)
             .set("PASS", Value::Name("Pass", pass.name()))
             .flag("FORWARDS", walk.direction == Direction::Forward)
             .flag("HAS_OUTPUT", output)
             .flag("HAS_SLOTS", has_slots(walk, pass))
-            .int("SLOT_CHUNKS", walk.slot_chunks)
+            .int("SLOT_CHUNKS", walk.slot_chunks())
             .int("STAGES", self.stages(walk, output))
             .int("SHARED", self.shared(walk, pass))
             .int("WALKER_REGISTERS", WALKER_REGISTERS)
@@ -203,46 +230,57 @@ fn gates_factor(walk: &Walk<'_, '_>) -> bool {
     walk.direction == Direction::Backward && walk.call.problem.z.is_some()
 }
 
-/// The tensor map of a view over time, (batch, step, head or group, column or state), or nothing if the copy engine cannot read or write it as it
-/// lies, or it has another type.
-pub(in crate::ops::ssd::cuda) fn time_map(stream: &Stream, view: &View<'_>) -> Result<Option<TensorMap>> {
-    if view.dtype() != DType::BF16 {
-        return Ok(None);
-    }
-    match Tiling::new(view, &[1, SPAN, 1, COLUMNS], Swizzle::Bytes128) {
-        Ok(tiling) => tiling.encode(stream).map(Some),
-        Err(_) => Ok(None),
-    }
+/// Tiles of a view over time, (batch, step, head or group, column or state), or nothing if the copy engine cannot read or write it as it lies, or
+/// it has another type.
+pub(in crate::ops::ssd::cuda) fn time_tiling(view: &View<'_>) -> Option<Tiling> {
+    Tiling::new(view, &[1, SPAN, 1, COLUMNS], Swizzle::Bytes128).ok().filter(|_| view.dtype() == DType::BF16)
 }
 
-/// The tensor map of slots for every so many chunks (two of packed sequences), in tiles of 64 states x 64 columns.
-pub(in crate::ops::ssd::cuda) fn slot_map(
+/// Tiles of 64 states x 64 columns of slots (of packed sequences every row has as many as it may need), whose address comes later.
+pub(in crate::ops::ssd::cuda) fn slot_tiling(p: &Problem<'_>, slots: &Slots) -> Option<Tiling> {
+    let of_row = packed::Plan::new(p).map_or(p.seqlen.div_ceil(slots.chunks * SPAN), |packed| packed.slots);
+    let lines = [p.batch, of_row, p.nheads].into_iter().try_fold(slots.states, usize::checked_mul);
+    let lines = lines.filter(|&n| n <= i32::MAX as usize)?;
+    let (columns, device) = (slots.columns, p.x.device());
+    // SAFETY: nobody reads or writes through the view.
+    let view = unsafe { View::from_raw_parts(core::ptr::null(), DType::BF16, device, &[lines, columns], &[columns as isize, 1]) };
+    Tiling::new(&view.ok()?, &[64, COLUMNS], Swizzle::Bytes128).ok()
+}
+
+/// Tensor maps of tiles; those that are not there are not read.
+pub(in crate::ops::ssd::cuda) fn encode<const N: usize>(
     stream: &Stream,
-    p: &Problem<'_>,
-    tiles: &Tiles,
-    slots: u64,
-    chunks: usize,
-) -> Result<Option<TensorMap>> {
-    let of_row = packed::Plan::new(p).map_or(p.seqlen.div_ceil(chunks * SPAN), |packed| packed.slots);
-    let lines = [p.batch, of_row, p.nheads].into_iter().try_fold(tiles.states, usize::checked_mul);
-    let Some(lines) = lines.filter(|&n| n <= i32::MAX as usize) else { return Ok(None) };
-    let (columns, device) = (tiles.padded_columns(), p.x.device());
-    let (data, shape) = (core::ptr::without_provenance(slots as usize), [lines, columns]);
-    // SAFETY: the host never reads through the view, whose memory is that of the slots.
-    let view = unsafe { View::from_raw_parts(data, DType::BF16, device, &shape, &[columns as isize, 1])? };
-    match Tiling::new(&view, &[64, COLUMNS], Swizzle::Bytes128) {
-        Ok(tiling) => tiling.encode(stream).map(Some),
-        Err(_) => Ok(None),
+    tilings: &[Option<Tiling>; N],
+) -> Result<[TensorMap; N]> {
+    let mut maps = [TensorMap::default(); N];
+    for (map, tiling) in maps.iter_mut().zip(tilings) {
+        if let Some(tiling) = tiling {
+            *map = tiling.encode(stream)?;
+        }
     }
+    Ok(maps)
 }
 
-/// Tensor maps of a walk, in the order of [`Params`].
-struct Maps([TensorMap; 6]);
+/// A walk that this kernel takes: how blocks lie over it, and the tiles of its tensors in the order of the maps of [`Params`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::ops::ssd::cuda) struct Route {
+    pub plan: Plan,
+    tilings: [Option<Tiling>; 6],
+}
 
-impl Maps {
-    /// Nothing if a view has none.
-    fn new(stream: &Stream, walk: &Walk<'_, '_>, tiles: &Tiles) -> Result<Option<Maps>> {
+impl Route {
+    /// Nothing if the kernel cannot take the walk.
+    pub fn new(walk: &Walk<'_, '_>, numbers: Numbers, has_workspace: bool) -> Option<Route> {
         let p = walk.call.problem;
+        let plan = Plan::new(p, numbers)?;
+        let no_factor = walk.direction == Direction::Backward && walk.call.dy.is_none();
+        if matches!(walk.output, Output::Gate(_)) || walk.slots.is_some_and(|slots| !plan.fills(&slots)) || no_factor {
+            return None;
+        }
+        // other kernels want slots of chunks of the whole row
+        if plan.packed.is_some() && (!has_workspace || walk.slots.is_some_and(|slots| slots.chunks == 1)) {
+            return None;
+        }
         let y = match walk.output {
             Output::Y(y) => Some(y.as_read()),
             _ => None,
@@ -251,75 +289,72 @@ impl Maps {
             Direction::Forward => [Some(p.x), p.z, y, Some(p.b), Some(p.c)],
             Direction::Backward => [walk.call.dy, p.z, None, Some(p.c), None],
         };
-        let mut maps = [TensorMap::default(); 6];
-        for (map, view) in maps.iter_mut().zip(views) {
-            let Some(view) = view else { continue };
-            let Some(found) = time_map(stream, &view)? else { return Ok(None) };
-            *map = found;
+        let mut tilings = [None; 6];
+        for (tiling, view) in tilings.iter_mut().zip(views) {
+            if let Some(view) = view {
+                *tiling = Some(time_tiling(&view)?);
+            }
         }
-        if let Some(slots) = walk.slots {
-            let Some(found) = slot_map(stream, p, tiles, slots, walk.slot_chunks)? else { return Ok(None) };
-            maps[5] = found;
+        if let Some(slots) = &walk.slots {
+            tilings[5] = Some(slot_tiling(p, slots)?);
         }
-        Ok(Some(Maps(maps)))
+        Some(Route { plan: if has_workspace { plan } else { plan.whole(p) }, tilings })
     }
-}
 
-/// The walk, if this kernel can take it: whether it did. `tiles` say how slots lie.
-///
-/// # Safety
-/// The views are valid, so are the slots for what the tiles say, and the workspace has the size that the plan gives.
-pub(in crate::ops::ssd::cuda) unsafe fn walk(
-    stream: &Stream,
-    walk: &Walk<'_, '_>,
-    tiles: &Tiles,
-    workspace: Option<u64>,
-) -> Result<bool> {
-    let p = walk.call.problem;
-    let Some(plan) = Plan::new(p, stream.numbers()) else { return Ok(false) };
-    let no_factor = walk.direction == Direction::Backward && walk.call.dy.is_none();
-    if matches!(walk.output, Output::Gate(_)) || (walk.slots.is_some() && !plan.has_slots_of(tiles)) || no_factor {
-        return Ok(false);
+    /// The launches of the walk: two where time is cut.
+    pub fn launches(&self, walk: &Walk<'_, '_>) -> Result<Vec<(Pass, Launch)>> {
+        let plan = &self.plan;
+        let passes: &[_] = if plan.segments > 1 { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
+        let launch = |&pass: &Pass| {
+            // the last segment of a row leaves nothing
+            let rows = if plan.packed.is_some() { plan.rows() } else { plan.segments - usize::from(pass == Pass::Ends) };
+            let (blocks, rows) = u32::try_from(plan.blocks).ok().zip(u32::try_from(rows).ok()).ok_or(TOO_MANY)?;
+            let line = Launch::line(blocks, 128 * (WALKERS + HELPERS) as u32, plan.shared(walk, pass) as u32);
+            Ok((pass, Launch { grid: [blocks, rows, 1], ..line }))
+        };
+        passes.iter().map(launch).collect()
     }
-    // other kernels want slots of chunks of the whole row
-    if plan.packed.is_some() && (workspace.is_none() || (walk.slots.is_some() && walk.slot_chunks == 1)) {
-        return Ok(false);
+
+    fn params(&self, stream: &Stream, walk: &Walk<'_, '_>, rooms: Rooms) -> Result<Params> {
+        let (p, plan) = (walk.call.problem, &self.plan);
+        let [rest @ .., slots] = self.tilings;
+        let [x_map, z_map, y_map, b_map, c_map] = encode(stream, &rest)?;
+        let [slot_map] = encode(stream, &[slots.map(|slots| slots.at(rooms.slots))])?;
+        let (packed, ends) = plan.places(rooms.workspace.unwrap_or(0));
+        let len = plan.segments * p.batch * p.nheads * plan.column_tiles * COLUMNS * plan.states;
+        Ok(Params {
+            inputs: walk.call.inputs(SPAN, plan.column_tiles),
+            x_map,
+            z_map,
+            y_map,
+            b_map,
+            c_map,
+            slot_map,
+            before: States::of(&walk.before),
+            after: States::of(&walk.after.as_ref().map(|v| v.as_read())),
+            ends: Address::new(ends),
+            decays: Address::new(ends + 4 * len as u64),
+            segments: plan.segments as i64,
+            segment_steps: plan.segment_steps as i64,
+            packed,
+        })
     }
-    let Some(Maps([x_map, z_map, y_map, b_map, c_map, slot_map])) = Maps::new(stream, walk, tiles)? else { return Ok(false) };
-    let plan = if workspace.is_some() { plan } else { plan.whole(p) };
-    let (packed, ends) = plan.places(workspace.unwrap_or(0));
-    let len = plan.segments * p.batch * p.nheads * plan.column_tiles * COLUMNS * plan.states;
-    let params = Params {
-        inputs: walk.call.inputs(SPAN, plan.column_tiles),
-        x_map,
-        z_map,
-        y_map,
-        b_map,
-        c_map,
-        slot_map,
-        before: States::of(&walk.before),
-        after: States::of(&walk.after.as_ref().map(|v| v.as_read())),
-        ends: Address::new(ends),
-        decays: Address::new(ends + 4 * len as u64),
-        segments: plan.segments as i64,
-        segment_steps: plan.segment_steps as i64,
-        packed,
-    };
-    if plan.packed.is_some() {
-        // SAFETY: the caller's contract.
-        unsafe { packed::find(stream, &walk.call, packed, plan.segment_steps, walk.slot_chunks)? };
-        // SAFETY: as above.
-        unsafe { hand_on::launch(stream, &walk.call, &walk.before, &walk.after)? };
+
+    /// # Safety
+    /// The views are valid, and so are the rooms for what the route says.
+    pub unsafe fn launch(&self, stream: &Stream, walk: &Walk<'_, '_>, rooms: Rooms) -> Result<()> {
+        let (plan, params) = (&self.plan, self.params(stream, walk, rooms)?);
+        let launches = self.launches(walk)?;
+        if plan.packed.is_some() {
+            // SAFETY: the caller's contract.
+            unsafe { packed::find(stream, &walk.call, params.packed, plan.segment_steps, walk.slot_chunks())? };
+            // SAFETY: as above.
+            unsafe { hand_on::launch(stream, &walk.call, &walk.before, &walk.after)? };
+        }
+        for (pass, launch) in launches {
+            // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
+            unsafe { stream.launch(&KERNEL, &plan.config(walk, pass), launch, &params)? };
+        }
+        Ok(())
     }
-    let passes: &[_] = if plan.segments > 1 { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
-    for &pass in passes {
-        // the last segment of a row leaves nothing
-        let rows = if plan.packed.is_some() { plan.rows() } else { plan.segments - usize::from(pass == Pass::Ends) };
-        let (blocks, rows) = u32::try_from(plan.blocks).ok().zip(u32::try_from(rows).ok()).ok_or(TOO_MANY)?;
-        let line = Launch::line(blocks, 128 * (WALKERS + HELPERS) as u32, plan.shared(walk, pass) as u32);
-        let launch = Launch { grid: [blocks, rows, 1], ..line };
-        // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
-        unsafe { stream.launch(&KERNEL, &plan.config(walk, pass), launch, &params)? };
-    }
-    Ok(true)
 }

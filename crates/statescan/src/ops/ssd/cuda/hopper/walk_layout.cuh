@@ -35,6 +35,8 @@ constexpr int PANEL = 64 * 128;   // bytes of 64 lines of 64 numbers, swizzled
 constexpr f64 NEAR = 30., FAR = 60.;
 // log2 of a decay that leaves nothing, and of the largest factor between the state and S
 constexpr f64 NOTHING = -256., LARGEST = 100.;
+// a block that has a multiprocessor of its own may leave a walker idle: one unit is through sooner than two
+static_assert(BLOCK_UNITS <= UNITS, "a unit has its walkers");
 static_assert(COLUMNS == 64 && OWN_STATES % 64 == 0 && OWN_STATES <= 128, "a state fits into the registers of a warpgroup");
 
 static_assert(!HAS_OUTPUT || (FORWARDS && !HAS_SLOTS), "a walk writes y or slots");
@@ -83,11 +85,11 @@ struct Work {
   Work() = default;
   // The first part of this block.
   DEVICE explicit Work(const Params& p) : part(blockIdx.y), parts(0) {
-    const int all = int(p.heads_per_group * p.column_tiles), tiles = (all + UNITS - 1) / UNITS, groups = int(p.groups);
+    const int all = int(p.heads_per_group * p.column_tiles), tiles = (all + BLOCK_UNITS - 1) / BLOCK_UNITS, groups = int(p.groups);
     int i = blockIdx.x;
-    unit = i % tiles * UNITS, i /= tiles;
+    unit = i % tiles * BLOCK_UNITS, i /= tiles;
     group = i % groups, batch = i / groups;
-    units = min(UNITS, all - unit);
+    units = min(BLOCK_UNITS, all - unit);
     first_head = head(p, 0), first_column = column(p, 0);
     if constexpr (PACKED) {
       parts = sequences_of(p.packed, batch)[*count_of(p.packed, batch)].segments;

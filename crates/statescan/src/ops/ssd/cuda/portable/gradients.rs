@@ -4,6 +4,7 @@ use super::plan::{Kind, Tiles};
 use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, params};
 use crate::error::Result;
 use crate::ops::ssd::cuda::{Call, Inputs, States, TOO_MANY, type_of, width_of};
+use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::{GradientTargets, Sources};
 use core::ffi::c_void;
 
@@ -80,6 +81,13 @@ pub(in crate::ops::ssd::cuda) fn config(
         .int("SHARED", tiles.shared(Kind::Gradients, numbers))
 }
 
+/// The launch.
+pub(in crate::ops::ssd::cuda) fn line(p: &Problem<'_>, tiles: &Tiles, numbers: Numbers) -> Result<Launch> {
+    let blocks = [p.batch, p.nheads].into_iter().try_fold(tiles.chunks(p.seqlen), usize::checked_mul);
+    let blocks = blocks.and_then(|n| u32::try_from(n).ok()).ok_or(TOO_MANY)?;
+    Ok(Launch::line(blocks, tiles.threads() as u32, tiles.shared(Kind::Gradients, numbers) as u32))
+}
+
 /// # Safety
 /// The views are valid, and so are the places for what the tiles say.
 pub(in crate::ops::ssd::cuda) unsafe fn launch(
@@ -91,13 +99,11 @@ pub(in crate::ops::ssd::cuda) unsafe fn launch(
     places: &Places,
 ) -> Result<()> {
     let p = call.problem;
-    let blocks = [p.batch, p.nheads].into_iter().try_fold(tiles.chunks(p.seqlen), usize::checked_mul);
-    let blocks = blocks.and_then(|n| u32::try_from(n).ok()).ok_or(TOO_MANY)?;
-    if blocks == 0 {
+    let launch = line(p, tiles, stream.numbers())?;
+    if launch.blocks() == 0 {
         return Ok(());
     }
     let config = config(call, sources, targets, tiles, stream.numbers());
-    let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(Kind::Gradients, stream.numbers()) as u32);
     let params = Params {
         inputs: call.inputs(tiles.span, tiles.of(Kind::Gradients).column_tiles),
         dx: Strided::of_target(&targets.x),

@@ -5,6 +5,7 @@ use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program
 use crate::error::Result;
 use crate::ops::ssd::Sources;
 use crate::ops::ssd::cuda::{Call, Inputs, States, TOO_MANY};
+use crate::ops::ssd::problem::Problem;
 use crate::tensor::RawViewMut;
 use core::ffi::c_void;
 
@@ -69,14 +70,11 @@ impl Maps<'_> {
     /// The views are valid, and so are slots and terms for what the tiles say.
     pub unsafe fn launch(&self, stream: &Stream, call: &Call<'_, '_>, sources: &Sources<'_>, tiles: &Tiles) -> Result<()> {
         let p = call.problem;
-        let sizes = [p.batch, p.ngroups, tiles.state_tiles(), self.slices];
-        let blocks = sizes.into_iter().try_fold(tiles.chunks(p.seqlen), usize::checked_mul);
-        let blocks = blocks.and_then(|n| u32::try_from(n).ok()).ok_or(TOO_MANY)?;
-        if blocks == 0 || p.dstate == 0 {
+        let launch = line(p, tiles, self.slices, stream.numbers())?;
+        if launch.blocks() == 0 || p.dstate == 0 {
             return Ok(());
         }
         let config = self.config(call, sources, tiles, stream.numbers());
-        let launch = Launch::line(blocks, tiles.threads() as u32, tiles.shared(Kind::Maps, stream.numbers()) as u32);
         let params = Params {
             inputs: call.inputs(tiles.span, tiles.column_tiles),
             target: Strided::of(&self.target.as_read()),
@@ -91,4 +89,12 @@ impl Maps<'_> {
         // SAFETY: the caller's contract; the configuration describes types and layouts of the views.
         unsafe { stream.launch(&MAPS, &config, launch, &params) }
     }
+}
+
+/// The launch for a map whose heads are divided among so many blocks.
+pub(in crate::ops::ssd::cuda) fn line(p: &Problem<'_>, tiles: &Tiles, slices: usize, numbers: Numbers) -> Result<Launch> {
+    let sizes = [p.batch, p.ngroups, tiles.state_tiles(), slices];
+    let blocks = sizes.into_iter().try_fold(tiles.chunks(p.seqlen), usize::checked_mul);
+    let blocks = blocks.and_then(|n| u32::try_from(n).ok()).ok_or(TOO_MANY)?;
+    Ok(Launch::line(blocks, tiles.threads() as u32, tiles.shared(Kind::Maps, numbers) as u32))
 }

@@ -3,3 +3,4 @@
 pub(super) mod gradients;
 pub(super) mod maps;
 pub(super) mod plan;
+pub(super) mod walk;

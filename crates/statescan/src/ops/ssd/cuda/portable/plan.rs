@@ -84,6 +84,18 @@ pub(in crate::ops::ssd::cuda) struct Tiles {
     pub math: Math,
 }
 
+/// How slots of states lie, dense: (row of the batch, chunk or some chunks, head, state, column).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::ops::ssd::cuda) struct Slots {
+    /// Steps of a chunk, and chunks that share a slot.
+    pub span: usize,
+    pub chunks: usize,
+    /// States and columns, padded.
+    pub states: usize,
+    pub columns: usize,
+    pub math: Math,
+}
+
 /// What a kernel does besides what every kernel does, as far as its size goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ops::ssd::cuda) enum Kind {
@@ -173,6 +185,12 @@ impl Tiles {
     /// Numbers of a slot for the state of a head.
     pub fn slot(&self) -> usize {
         self.states * self.padded_columns()
+    }
+
+    /// The slots of these kernels.
+    pub fn slots(&self) -> Slots {
+        let &Tiles { span, states, math, .. } = self;
+        Slots { span, chunks: 1, states, columns: self.padded_columns(), math }
     }
 
     /// Bytes of a slot, with the scales that kernels keep with numbers of f16.

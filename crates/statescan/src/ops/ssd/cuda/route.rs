@@ -1,0 +1,258 @@
+//! Which kernels run for a backward pass, decided once, before anything is touched: a function of types, sizes, layouts, what is asked for, and a
+//! device's numbers. Nothing of a device is asked for it, so that tests and `statescan info --plan` know it without one.
+
+use super::hopper::fused;
+use super::hopper::halves;
+use super::hopper::packed;
+use super::hopper::walk as hopper;
+use super::portable::plan::{Cut, Kind, Slots, Tiles, slices};
+use super::portable::walk as portable;
+use super::walk::{Direction, Output, Route as WalkRoute, Walk};
+use super::{Call, Setting, TOO_LARGE};
+use crate::error::Result;
+use crate::ops::ssd::problem::Problem;
+use crate::ops::ssd::{GradientTargets, Sources};
+use crate::tensor::DType;
+
+/// The kernels of a backward pass on `mma.sync` with every gradient.
+const KINDS: &[Kind] = &[Kind::Walk { output: true, state: true }, Kind::Gradients, Kind::Maps];
+
+/// How a backward pass is computed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Route {
+    /// On Hopper, all gradients of a chunk in one launch.
+    Fused(Box<Fused>),
+    /// The same for either half of the states, one after the other.
+    Halves(Box<[Fused; 2]>),
+    /// The gradients within chunks, and those of B and C, one after another.
+    ByChunk(Box<ByChunk>),
+}
+
+/// Two walks on Hopper, then everything else at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fused {
+    pub walks: [hopper::Route; 2],
+    pub fused: fused::Route,
+}
+
+/// The walks that are wanted, then gradients one after another on `mma.sync`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ByChunk {
+    pub tiles: Tiles,
+    cut: Option<Cut>,
+    pub walks: [Option<WalkRoute>; 2],
+    pub slices: usize,
+    /// Whether the walk that forms the gradient by z keeps the gradient by y before the gate for later kernels.
+    pub keeps_gated: bool,
+}
+
+impl Route {
+    pub fn new(call: &Call<'_, '_>, sources: &Sources<'_>, targets: &GradientTargets, setting: Setting) -> Result<Route> {
+        if let Some(routes) = halves::routes(call.problem, sources, targets, setting) {
+            return Ok(Route::Halves(Box::new(routes)));
+        }
+        if let Some(route) = Fused::new(call, sources, targets, None, setting) {
+            return Ok(Route::Fused(Box::new(route)));
+        }
+        Ok(Route::ByChunk(Box::new(ByChunk::new(call, sources, targets, setting)?)))
+    }
+
+    /// Elements of a workspace that suffices whatever is given and asked for, and however that lies.
+    pub fn most_workspace(p: &Problem<'_>, setting: Setting) -> Result<usize> {
+        let call = Call::new(p, None);
+        let fused =
+            |p: &Problem<'_>| fused::Plan::new(p, setting.numbers).map(|plan| Layout::new(p, &Fused::demand_of(&plan, p)).len);
+        let hopper = fused(p).into_iter().chain(halves::workspace_len(p, fused)).max();
+        let by_chunk = |cotangent| {
+            let math = call.math_with(cotangent, setting.tf32);
+            let tiles = Tiles::new(&call.shape(math), KINDS, setting.numbers).ok_or(TOO_LARGE)?;
+            Ok(Layout::new(p, &ByChunk::most_demand(&call, tiles, setting)).len)
+        };
+        // a cotangent's type may decide what products are made of
+        match (by_chunk(None), by_chunk(Some(DType::F32))) {
+            (Ok(one), Ok(other)) => Ok(one.max(other).max(hopper.unwrap_or(0))),
+            (Err(error), _) | (_, Err(error)) => hopper.ok_or(error),
+        }
+    }
+}
+
+/// The walks forwards and backwards that fill slots, without an output.
+pub(super) fn walks<'p, 'a>(
+    call: Call<'p, 'a>,
+    sources: &Sources<'a>,
+    targets: &'p GradientTargets,
+    slots: Slots,
+) -> [Walk<'p, 'a>; 2] {
+    let slots = Some(slots);
+    let forward = Walk {
+        call,
+        direction: Direction::Forward,
+        output: Output::Nothing,
+        before: call.problem.initial_state,
+        after: None,
+        slots,
+    };
+    let (before, after) = (sources.final_state, targets.initial_state);
+    [forward, Walk { direction: Direction::Backward, before, after, ..forward }]
+}
+
+impl Fused {
+    /// Nothing where a kernel for Hopper cannot take its part.
+    pub fn new(
+        call: &Call<'_, '_>,
+        sources: &Sources<'_>,
+        targets: &GradientTargets,
+        half: Option<fused::Half>,
+        setting: Setting,
+    ) -> Option<Fused> {
+        let fused = fused::Route::new(call, targets, half, setting.numbers)?;
+        let [forward, backward] = walks(*call, sources, targets, fused.plan.slots(call.problem));
+        let route = |walk| hopper::Route::new(walk, setting.numbers, true);
+        Some(Fused { walks: [route(&forward)?, route(&backward)?], fused })
+    }
+
+    pub fn demand(&self, p: &Problem<'_>) -> Demand {
+        Self::demand_of(&self.fused.plan, p)
+    }
+
+    fn demand_of(plan: &fused::Plan, p: &Problem<'_>) -> Demand {
+        let slots = plan.slots(p);
+        // packed sequences have as many terms as blocks, and as many slots as they may need
+        let of_row = packed::Plan::new(p).map_or(p.seqlen.div_ceil(slots.span * slots.chunks), |packed| packed.slots);
+        Demand {
+            chunks: fused::chunks(p),
+            slots: p.batch * of_row * p.nheads,
+            slot_bytes: slots.states * slots.columns * slots.math.size(),
+            ends: plan.ends_len(p),
+            slices: plan.slices,
+            gated: 0,
+            maps: plan.places_len(p),
+        }
+    }
+}
+
+/// Whether kernels by chunk read slots of states, and those of their gradients.
+fn reads_slots(t: &GradientTargets) -> [bool; 2] {
+    let steps = t.need_steps();
+    [steps || t.c.is_some(), steps || t.x.is_some() || t.d.is_some() || t.b.is_some()]
+}
+
+impl ByChunk {
+    pub fn new(call: &Call<'_, '_>, sources: &Sources<'_>, t: &GradientTargets, setting: Setting) -> Result<ByChunk> {
+        let shape = &call.shape(call.math(setting.tf32));
+        let tiles = Tiles::new(shape, KINDS, setting.numbers).ok_or(TOO_LARGE)?;
+        let cut = Cut::new(shape, &tiles, KINDS[0], setting.numbers);
+        let slices = slices(shape, &tiles, setting.numbers);
+        let keeps_gated = call.problem.z.is_some() && t.z.is_some() && call.dy.is_some();
+        let mut route = ByChunk { tiles, cut, walks: [None; 2], slices, keeps_gated };
+        let [states, gradients] = reads_slots(t);
+        let wanted = [states || t.z.is_some(), gradients || t.initial_state.is_some()];
+        // it is a walk of another output with the kept gradient or without
+        let call = Call { gated: keeps_gated.then_some(0), ..*call };
+        let portable = portable::Route::beside(tiles, cut, setting.numbers);
+        for ((walk, wanted), own) in route.walks_of(call, sources, t).iter().zip(wanted).zip(&mut route.walks) {
+            *own = wanted.then(|| WalkRoute::beside(walk, portable, setting));
+        }
+        Ok(route)
+    }
+
+    /// The walks: the one forwards forms the gradient by z, and either fills slots that are read.
+    pub fn walks_of<'p, 'a>(&self, call: Call<'p, 'a>, sources: &Sources<'a>, t: &'p GradientTargets) -> [Walk<'p, 'a>; 2] {
+        let [forward, backward] = walks(call, sources, t, self.tiles.slots());
+        let [states, gradients] = reads_slots(t);
+        let output = t.z.as_ref().map_or(Output::Nothing, Output::Gate);
+        [
+            Walk { output, slots: forward.slots.filter(|_| states), ..forward },
+            Walk { slots: backward.slots.filter(|_| gradients), ..backward },
+        ]
+    }
+
+    pub fn demand(&self, p: &Problem<'_>) -> Demand {
+        let tiles = &self.tiles;
+        let numbers = [p.seqlen, p.nheads, p.headdim].into_iter().fold(p.batch, usize::saturating_mul);
+        Demand {
+            chunks: tiles.chunks(p.seqlen),
+            slots: p.batch * tiles.chunks(p.seqlen) * p.nheads,
+            slot_bytes: tiles.slot_bytes(),
+            ends: self.walks.iter().flatten().map(|route| route.workspace_len(p)).max().unwrap_or(0),
+            slices: self.slices,
+            gated: if self.keeps_gated { numbers.saturating_mul(tiles.math.size()).div_ceil(4) } else { 0 },
+            maps: 0,
+        }
+    }
+
+    /// The most that such a pass needs.
+    fn most_demand(call: &Call<'_, '_>, tiles: Tiles, setting: Setting) -> Demand {
+        let (p, shape) = (call.problem, &call.shape(tiles.math));
+        let cut = Cut::new(shape, &tiles, KINDS[0], setting.numbers);
+        let portable = portable::Route::beside(tiles, cut, setting.numbers);
+        let route = ByChunk {
+            tiles,
+            cut,
+            walks: [Some(WalkRoute::Portable(portable)), None],
+            slices: slices(shape, &tiles, setting.numbers),
+            keeps_gated: p.z.is_some(),
+        };
+        let hopper = hopper::Plan::new(p, setting.numbers).map_or(0, |plan| plan.workspace_len(p));
+        let demand = route.demand(p);
+        Demand { ends: demand.ends.max(hopper), ..demand }
+    }
+}
+
+/// What a route wants of a workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Demand {
+    /// Chunks of a row that leave terms of the gradients by A, D and dt_bias.
+    chunks: usize,
+    slots: usize,
+    slot_bytes: usize,
+    /// Elements for the ends of segments.
+    ends: usize,
+    /// Slices of the heads of a group, each with a term of the gradients by B and C.
+    slices: usize,
+    /// Elements for the gradient by y before the gate.
+    gated: usize,
+    /// Elements for tensor maps of packed sequences.
+    maps: usize,
+}
+
+/// Where the parts of a workspace begin, in elements of f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub states: usize,
+    pub gradients: usize,
+    pub ends: usize,
+    pub ends_len: usize,
+    pub a: usize,
+    pub bias: usize,
+    pub skip: usize,
+    pub b: usize,
+    pub c: usize,
+    pub gated: usize,
+    pub maps: usize,
+    pub len: usize,
+}
+
+impl Layout {
+    pub fn new(p: &Problem<'_>, demand: &Demand) -> Self {
+        let mut len = 0usize;
+        let mut part = |size: usize| {
+            let start = len;
+            // whole units of 16 bytes
+            len = len.saturating_add(size.next_multiple_of(4));
+            start
+        };
+        let heads = p.batch * demand.chunks * p.nheads;
+        let slots = (demand.slots * demand.slot_bytes).div_ceil(4);
+        let map = if demand.slices > 1 { p.batch * p.seqlen * demand.slices * p.ngroups * p.dstate } else { 0 };
+        // first what halves of the states share
+        let (a, bias, skip) = (part(heads), part(heads), part(heads * p.headdim));
+        let (states, gradients) = (part(slots), part(slots));
+        let ends = part(demand.ends);
+        let (b, c) = (part(map), part(map));
+        let (gated, maps) = (part(demand.gated), part(demand.maps));
+        // and room to begin at a whole unit
+        part(4);
+        Layout { states, gradients, ends, ends_len: demand.ends, a, bias, skip, b, c, gated, maps, len }
+    }
+}
