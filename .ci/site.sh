@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # The documentation as a site, in the folder that is the first argument: pages, mathematics and the reference of the Python package. It fails where a
-# link leads nowhere, inside of the site or, in README and the pages, to a file of this repository.
+# link leads nowhere, inside of the site or, in README and the pages, to a file of this repository. The second argument is a virtual environment that
+# `environment.sh` has made; without one the script makes its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 site=${1:-$(mktemp -d)}
-venv=$(mktemp -d)
-trap 'rm -rf "$venv"' EXIT
-python3 -m venv "$venv"
-"$venv/bin/pip" install --quiet mkdocs-material mkdocstrings-python latex2mathml
+venv=${2:-}
+if [ -z "$venv" ]; then
+  venv=$(mktemp -d)
+  trap 'rm -rf "$venv"' EXIT
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet mkdocs-material mkdocstrings-python latex2mathml
+fi
 
 repository=$(grep -oP '^repo_url: \K.*' mkdocs.yml)
 missing=0

@@ -22,3 +22,10 @@ if cargo "+$oldest" --version >/dev/null 2>&1 || timeout 300 rustup toolchain in
 else
   echo "skipped: rustup cannot fetch Rust $oldest; clippy's incompatible_msrv looks for what is newer"
 fi
+
+# an interpreter without the global lock is refused in words, before the library is built
+config=$(mktemp)
+trap 'rm -f "$config"' EXIT
+printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false build_flags=Py_GIL_DISABLED suppress_build_script_link_lines=false >"$config"
+refusal=$(PYO3_CONFIG_FILE=$config CARGO_TARGET_DIR=target/refused cargo check --package statescan-py 2>&1) && { echo "free-threaded Python was not refused"; exit 1; }
+grep --fixed-strings "no free-threaded Python" <<<"$refusal" || { echo "$refusal"; exit 1; }

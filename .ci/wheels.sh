@@ -32,7 +32,7 @@ twine check --strict "$dist"/*
 abi3audit --strict "$dist"/*.whl
 for wheel in "$dist"/*.whl; do auditwheel show "$wheel" | grep -F manylinux_2 || { echo "$wheel is no manylinux wheel"; exit 1; }; done
 
-# what a machine without Rust has
+# runs a command with the environment of a machine without Rust
 clean() { env -i PATH=/usr/bin:/bin HOME="$work" "$@"; }
 # try NAME FILE [PACKAGES]: a new environment with the file and some packages, and the smoke test in it
 try() {

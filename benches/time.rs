@@ -1,4 +1,4 @@
-//! Wall time of every pass on one thread, by criterion: `cargo bench --bench time`, with `-- --quick` for a first look and a name to
+//! Wall time of every pass on one thread, by criterion: `cargo bench --bench time -p statescan-benches --features criterion`, with `-- --quick` for a first look and a name to
 //! choose. Whole models' shapes are what `statescan bench` is for.
 
 #![allow(missing_docs)] // criterion's macros make public functions

@@ -18,7 +18,7 @@ statescan.compat.install()
 import transformers  # noqa: E402
 from transformers import MambaConfig, MambaForCausalLM  # noqa: E402
 
-# what is asked of the model: the logits of every token, or what `generate` asks for first
+# arguments of the call: for the logits of every token, and as `generate` calls the model first
 CALLS = {
     "all logits": {"use_cache": False},
     "as generate() starts": {"use_cache": True, "logits_to_keep": 1},

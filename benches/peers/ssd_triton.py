@@ -136,7 +136,7 @@ def results(function, tensors, kind):
 
 
 def cotangents(found, dy):
-    # of the final states all the same
+    # the final states have a cotangent in any case
     return [dy.to(found[0].dtype), *(torch.ones_like(states) for states in found[1:])]
 
 
@@ -233,7 +233,7 @@ def compile_some(folder, sizes_and_kinds, types, part, parts):
     def compiled(kernel, *arguments, grid, warmup, **options):
         for config in kernel.configs:
             if next(seen) % parts == part:
-                # what cannot be compiled is not chosen either
+                # a configuration that does not compile is not chosen later either
                 with contextlib.suppress(Exception):
                     kernel.fn.warmup(*arguments, grid=grid, **options, **config.all_kwargs())
         kernel.best_config = kernel.configs[0]

@@ -95,7 +95,7 @@ pub fn measure_all(args: &TargetArgs, out: &mut impl Write) -> Result<bool, Fail
     let rounds = if args.quick || gpu.is_some() { 1 } else { ROUNDS };
     let mut measured: Vec<Vec<Round>> = targets.iter().map(|_| Vec::new()).collect();
     if !args.json {
-        // what the machine gives now says what to make of a target that is missed
+        // the machine's own rates, measured now, tell a slow machine from a missed target
         match &gpu {
             Some(gpu) => writeln!(out, "{}", gpu.rates())?,
             None => [1, 2].iter().try_for_each(|&threads| writeln!(out, "{}", Floors::measure(threads)))?,

@@ -16,7 +16,7 @@ pub(super) enum Outcome<T> {
 pub(super) type Round = Outcome<Vec<Turn>>;
 
 impl Outcome<f64> {
-    /// Of all turns of some rounds, or what one of the rounds has instead.
+    /// The median over all turns of some rounds, or the reason that one of them gives instead.
     pub fn of_rounds(rounds: Vec<Round>) -> Self {
         let mut turns = Vec::new();
         for outcome in rounds {

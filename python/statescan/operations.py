@@ -64,13 +64,13 @@ class Operation:
             if r["cotangent"]
         )
         decay = description["decay"]
-        # what a slice of time multiplies the state by; None for what is no scan
+        # the factor by which a slice of time multiplies the state; None where there is no scan
         self.decay = decay and Result(
             decay["name"], tuple(decay["layouts"]), None, None, tuple(decay["dtype"]), tuple(decay["complex"])
         )
         # the numbers of the arguments whose sizes count where others disagree
         self._leaders: list[int] = description["leaders"]
-        # what a step changes
+        # the name of the argument that a step changes in place
         self.state: str | None = description["state"]
         saved = description["saved"] or {}
         # the result that the backward pass uses

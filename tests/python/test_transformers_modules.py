@@ -144,7 +144,7 @@ def test_adapters(model, monkeypatch):
             added.append(("norm", mixer.norm.scale))
     assert len(added) >= 2
     check(model, monkeypatch)
-    # of a projection to step sizes `transformers` reads the weight
+    # `transformers` reads the weight of a projection to step sizes, and does not call it
     assert all(parameter.grad.any() for name, parameter in added if name != "dt_proj")
 
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// One argument.
 #[derive(Debug, Clone)]
 pub struct Input {
-    /// Which one.
+    /// The argument, in the operation's signature.
     pub argument: &'static Argument,
     /// What the file calls it.
     pub given: String,

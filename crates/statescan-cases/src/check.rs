@@ -38,18 +38,18 @@ pub struct Comparison {
 pub enum Mismatch {
     /// It has another shape.
     Shape {
-        /// That of the tensor.
+        /// The tensor's shape.
         got: Shape,
-        /// What it should be.
+        /// The shape that was expected.
         expected: Shape,
     },
     /// Elements are too far away, or NaN or infinite where they should not be.
     Elements {
         /// Where the first one is, of those that are not finite where there are any.
         index: Vec<usize>,
-        /// What is there.
+        /// The element of the tensor.
         got: Complex64,
-        /// What should be.
+        /// The element that was expected.
         expected: Complex64,
         /// How many there are.
         count: usize,

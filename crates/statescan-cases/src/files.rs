@@ -88,6 +88,17 @@ pub fn write_case(
     let origin = format!("statescan {}", env!("CARGO_PKG_VERSION"));
     let case = json!({"op": ops::name(call.op), "origin": origin, "complex": complex, "args": call.options});
     let metadata = BTreeMap::from([("case".to_string(), case.to_string())]);
-    let io = |error| Error::Io { path: path.to_path_buf(), verb: "written", error };
-    format::write_file(path, &entries, &metadata).map_err(io)
+    format::write_file(path, &entries, &metadata).map_err(not_written(path))
+}
+
+/// Whether [`write_case`] can write a file there, which is better known before long work than after it. Nothing is left.
+///
+/// # Errors
+/// What the system says.
+pub fn check_output(path: &Path) -> Result<()> {
+    format::try_file(path).map_err(not_written(path))
+}
+
+fn not_written(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    |error| Error::Io { path: path.to_path_buf(), verb: "written", error }
 }

@@ -3,6 +3,7 @@
 //! A file is an 8-byte header length, a JSON header, and the tensors' bytes without gaps. The header is read first and checked against the
 //! length of the file, so memory is asked for only where the bytes exist.
 
+use crate::aside::Aside;
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensorError};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -271,29 +272,17 @@ fn stored(dtype: DType) -> Dtype {
 /// # Errors
 /// What the system says; a target that exists and is no regular file.
 pub fn write_file(path: &Path, entries: &[Entry<'_>], metadata: &BTreeMap<String, String>) -> std::io::Result<()> {
-    // a link is written through, and a device or a directory is not replaced
-    let target = match std::fs::metadata(path) {
-        Ok(existing) if !existing.is_file() => return Err(std::io::Error::other("it exists and is not a regular file")),
-        Ok(_) => std::fs::canonicalize(path)?,
-        Err(_) => path.to_path_buf(),
-    };
-    let name = target.file_name().ok_or_else(|| std::io::Error::other("it has no file name"))?;
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    hidden.push(format!(".{}.part", std::process::id()));
-    let hidden = target.with_file_name(hidden);
-    let mut out = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create_new(&hidden)?);
-    // removes the file whichever way this ends; once it is renamed there is nothing to remove
-    let aside = Aside(hidden);
+    let aside = Aside::create(path)?;
+    let mut out = std::io::BufWriter::with_capacity(1 << 20, aside.file());
     write(&mut out, entries, metadata)?;
-    out.into_inner().map_err(|e| e.into_error())?.sync_all()?;
-    std::fs::rename(&aside.0, &target)
+    out.into_inner().map_err(|e| e.into_error())?;
+    aside.finish()
 }
 
-struct Aside(std::path::PathBuf);
-
-impl Drop for Aside {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// Whether [`write_file`] can make a file there, which is better known before long work than after it. Nothing is left.
+///
+/// # Errors
+/// As [`write_file`].
+pub fn try_file(path: &Path) -> std::io::Result<()> {
+    Aside::create(path).map(drop)
 }

@@ -8,6 +8,7 @@
 //! 4. files: [`mod@format`], [`case`] and [`files`], and [`verify`] for what they expect;
 //! 5. [`samples`] of each operation, and [`measure`].
 
+mod aside;
 pub mod call;
 pub mod case;
 pub mod check;

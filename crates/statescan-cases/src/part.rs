@@ -73,7 +73,7 @@ pub fn choose(call: &Call, budget: f64) -> Part {
         part.0.insert(letter, 0..keep);
         sizes = sizes.with(letter, keep);
     }
-    // what a step does depends on the steps before it alone, so the first ones are a problem of their own
+    // a step depends only on the steps before it, so the first steps are a problem of their own
     if let Some(time) = ops::time(op).filter(|_| !call.reversed() && !call.packed()) {
         let cost = work::oracle_cost(op, &sizes);
         let size = sizes.get(time);

@@ -1,7 +1,7 @@
 //! `convert`: a language model's folder in another form.
 
-use crate::destination::{OutputFolder, check_folder};
-use crate::error::{Error, Result};
+use crate::destination::{OutputFolder, check_apart, check_folder};
+use crate::error::Result;
 use crate::exec::TypeName;
 use crate::output::say;
 use clap::{Args, ValueEnum};
@@ -23,7 +23,7 @@ pub struct ConvertArgs {
     /// Type of all weights: f32, bf16 or f16
     #[arg(long = "type", value_enum, value_name = "TYPE")]
     pub dtype: Option<TypeName>,
-    /// Whose names of tensors and settings to write
+    /// Package whose names of tensors and settings to write
     #[arg(long, value_enum, value_name = "PACKAGE")]
     pub names: Option<PackageName>,
     /// Whether the head is the embedding, which is stored once then
@@ -75,11 +75,7 @@ fn size(text: &str) -> Result<u64, String> {
 pub fn convert(args: &ConvertArgs) -> Result<u8> {
     const INSTEAD: &str = "--force overwrites it";
     check_folder(&args.to, args.force, INSTEAD)?;
-    if let (Ok(from), Ok(to)) = (args.from.canonicalize(), args.to.canonicalize())
-        && from == to
-    {
-        return Err(Error::Usage { option: "OUT", expected: "another folder than IN", got: args.to.display().to_string() });
-    }
+    check_apart(&args.to, &args.from, "OUT", "another folder than IN")?;
     let model = Model::load(&args.from)?;
     let mut options = SaveOptions::default();
     options.dtype = args.dtype.map(Into::into);

@@ -101,6 +101,14 @@ pub(crate) fn check_folder(path: &Path, force: bool, instead: &'static str) -> R
     }
 }
 
+/// Refuses to write into the folder that is read, whatever the two paths look like.
+pub(crate) fn check_apart(to: &Path, from: &Path, option: &'static str, expected: &'static str) -> Result<()> {
+    match (from.canonicalize(), to.canonicalize()) {
+        (Ok(from), Ok(place)) if from == place => Err(Error::Usage { option, expected, got: to.display().to_string() }),
+        _ => Ok(()),
+    }
+}
+
 /// Whether something has this name, be it a link that leads nowhere.
 fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()

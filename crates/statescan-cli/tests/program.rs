@@ -216,6 +216,9 @@ fn refused_arguments_are_named_and_nothing_is_written() {
     let nowhere = directory.path().join("no/such/place.safetensors");
     refused(&["run", "selective_scan", text(&input), "-o", text(&nowhere)], &["place.safetensors", "cannot be written"]);
     refused(&["run", "selective_scan", text(&input), "-o", text(directory.path())], &["not a regular file"]);
+    // the place is tried before the work, which would refuse these shapes
+    let wrong = with("wrong", &|t| t[1].1 = &[1, 3, 2]);
+    refused(&["run", "selective_scan", text(&wrong), "-o", text(&nowhere)], &["place.safetensors", "cannot be written"]);
     assert!(names(directory.path()).iter().all(|n| !n.contains(".part")));
 }
 

@@ -132,6 +132,9 @@ fn a_training_that_has_ended_is_prolonged_and_a_folder_is_fine_tuned() {
     };
     assert!((evaluated(&second) - evaluated(&first)).abs() < 0.5, "it begins where the folder ends");
     refused(&[&learn, "--from", text(&folder.path().join("none"))], "config.json: No such file");
+    let (kept, same) = (weights(&first), first.join("..").join("first"));
+    refused(&[&learn, "--from", text(&first), "--save", text(&same), "--force"], "--save must be another folder than --from");
+    assert!(weights(&first) == kept && first.join("generation_config.json").exists(), "nothing is written or removed");
 }
 
 #[test]

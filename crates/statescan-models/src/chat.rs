@@ -25,7 +25,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// That of a folder, or none where it has none.
+    /// The template of a folder, or none where it has none.
     ///
     /// # Errors
     /// Files that cannot be read, a template that is none, or that this build cannot read because it lacks the feature `templates`.

@@ -1,5 +1,6 @@
 //! [`Config`]: sizes and options of a model, from the `config.json` of `transformers` or of `mamba_ssm`.
 
+mod bytes;
 mod generation;
 mod mamba_ssm;
 mod shapes;
@@ -11,7 +12,7 @@ use crate::files::{make_folder, read_text, write_aside};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Whose settings a `config.json` has, and whose names a checkpoint.
+/// A package: `config.json` has its settings, and a checkpoint its names.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Package {
@@ -101,7 +102,7 @@ pub struct Config {
     pub tied: bool,
     /// Tokens that end a text.
     pub eos: Vec<u32>,
-    /// Whose settings and names it is written with.
+    /// The package whose settings and names are written.
     pub package: Package,
 }
 

@@ -193,7 +193,7 @@ pub enum Error {
         key: &'static str,
         /// The setting of this model.
         expected: String,
-        /// That of the state's model.
+        /// The setting of the state's model.
         got: String,
     },
     /// A pass gave numbers that are NaN, infinite or too large for the norm behind them: the state has no use then.

@@ -67,7 +67,7 @@ pub(crate) fn write_aside_with(path: &Path, write: impl FnOnce(&mut File) -> std
     let mut file = create_locked(&aside).map_err(Error::io(path))?;
     let written = write(&mut file).and_then(|()| std::fs::rename(&aside, path));
     if written.is_err() {
-        // what was begun is of no use to anybody
+        // a file that was only begun is of no use to anybody
         let _ = std::fs::remove_file(&aside);
     }
     written.map_err(Error::io(path))

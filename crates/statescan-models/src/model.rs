@@ -12,16 +12,18 @@ use crate::config::{self, Config, Package};
 use crate::error::{Error, Result};
 use crate::fields::standard_json;
 use crate::files::read_text;
+use crate::inner::Steps;
 use crate::memory;
-use crate::mixer::Mixer;
-use crate::rows::{Columns, Linear, Pass, Rooms, normalize};
-use crate::state::{LayerState, State};
+use crate::mixer::{Device as _, Host, Linear, Mixer, Run};
+use crate::norms::StreamNorm;
+use crate::rooms::Rooms;
+use crate::state::State;
 use crate::tensors::Tensors;
 use crate::weight::{Weight, first_not_finite, first_too_large};
 pub use save::SaveOptions;
 use serde_json::{Map, Value};
 use statescan::tensor::Device;
-use statescan::{DType, Exec};
+use statescan::{DType, Exec, View, ViewMut};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -79,7 +81,7 @@ impl Model {
         let folder = folder.as_ref();
         let path = folder.join(config::FILE);
         let text = read_text(&path)?;
-        // what is wrong with it is said before anything about weights
+        // faults of the settings are reported before those of weights
         Config::parse(&path, &text, None)?;
         let model = Self::of_files(&path, &text, Checkpoint::open(folder)?)?;
         Ok(Model { config: model.config.with_generation(folder)?, ..model })
@@ -217,8 +219,7 @@ impl Model {
             if rows == 0 {
                 return Ok(out);
             }
-            let pass = Pass { exec, rows, sequences: &sequences };
-            self.blocks(&pass, turns, &taken, &mut work)?;
+            self.blocks(exec, turns, (&taken, &sequences), &mut work)?;
             // rows of logits that are asked for, and their steps
             let mut wanted = Vec::new();
             for ((turn, taken), rows) in turns.iter_mut().zip(&mut taken).zip(&sequences) {
@@ -268,27 +269,49 @@ impl Model {
         }
     }
 
+    /// A norm of the stream.
+    pub(crate) fn stream_norm<'n>(&self, exec: &'n Exec, weight: &'n [f32]) -> StreamNorm<'n> {
+        StreamNorm { exec, weight: View::new(weight, &[weight.len()]).expect("as many as the shape has"), eps: self.config.eps }
+    }
+
+    /// The mixer of a block.
+    pub(crate) fn mixer<'m>(&'m self, host: &'m Host<'_>, block: &'m Block) -> Run<'m> {
+        Run { device: host, config: &self.config, weights: block.mixer.weights() }
+    }
+
     /// The stream after the last block, for rows of tokens from `taken` on.
-    fn blocks(&self, pass: &Pass<'_>, turns: &mut [Turn<'_>], taken: &[usize], work: &mut Work) -> Result<()> {
-        let dim = self.config.dim;
+    fn blocks(
+        &self,
+        exec: &Exec,
+        turns: &mut [Turn<'_>],
+        (taken, sequences): (&[usize], &[Range<usize>]),
+        work: &mut Work,
+    ) -> Result<()> {
+        let (dim, rows) = (self.config.dim, sequences.last().map_or(0, |rows| rows.end));
         let Work { stream, normed, mixed, rooms } = work;
-        stream.resize(pass.rows * dim, 0.0);
-        normed.resize(pass.rows * dim, 0.0);
-        mixed.resize(pass.rows * dim, 0.0);
-        for ((turn, &taken), rows) in turns.iter().zip(taken).zip(pass.sequences) {
+        [&mut *stream, normed, mixed].into_iter().for_each(|room| room.resize(rows * dim, 0.0));
+        for ((turn, &taken), rows) in turns.iter().zip(taken).zip(sequences) {
             self.embed(&turn.tokens[taken..taken + rows.len()], &mut stream[rows.start * dim..rows.end * dim]);
         }
+        let (host, shape) = (Host(exec), [rows, dim]);
         for (i, block) in self.blocks.iter().enumerate() {
-            normed.copy_from_slice(stream);
-            normed.chunks_exact_mut(dim).for_each(|row| normalize(row, Some(&block.norm), self.config.eps));
-            let mut states: Vec<&mut LayerState> = turns.iter_mut().map(|turn| &mut turn.state.layers[i]).collect();
-            block.mixer.forward(pass, normed, &mut states, rooms, mixed)?;
+            let norm = self.stream_norm(exec, &block.norm);
+            norm.forward(View::new(stream, &shape)?, ViewMut::new(normed, &shape)?)?;
+            let some = turns.iter_mut().zip(sequences).filter(|(_, rows)| !rows.is_empty());
+            let states = some.map(|(turn, rows)| {
+                let steps = Steps { sequences: 1, steps: rows.len() };
+                (&mut turn.state.layers[i], rows.clone(), steps)
+            });
+            let run = self.mixer(&host, block);
+            run.carry_on(View::new(normed, &shape)?, states.collect(), rooms)?;
+            let out = run.weights.out_proj;
+            host.product(rooms.mixed(&self.config).of(rows), out, &mut ViewMut::new(mixed, &shape)?)?;
             stream.iter_mut().zip(&*mixed).for_each(|(x, y)| *x += y);
             if let Some(at) = first_too_large(stream, dim) {
                 let of_row = |(turn, rows): (&Turn<'_>, &Range<usize>)| {
                     rows.contains(&(at / dim)).then(|| turn.state.position + (at / dim - rows.start) as u64)
                 };
-                let step = turns.iter().zip(pass.sequences).find_map(of_row).unwrap_or_default();
+                let step = turns.iter().zip(sequences).find_map(of_row).unwrap_or_default();
                 return Err(Error::Overflow { part: format!("layer {i}"), step, got: stream[at] });
             }
         }
@@ -297,15 +320,16 @@ impl Model {
 
     /// Appends the logits of some rows of the stream, which are those of some steps.
     fn logits(&self, exec: &Exec, wanted: &[(usize, u64)], work: &mut Work, out: &mut Vec<f32>) -> Result<()> {
-        let (dim, vocab) = (self.config.dim, self.config.vocab);
-        for (to, &(from, _)) in wanted.iter().enumerate() {
-            let row = &mut work.normed[to * dim..(to + 1) * dim];
-            row.copy_from_slice(&work.stream[from * dim..(from + 1) * dim]);
-            normalize(row, Some(&self.norm), self.config.eps);
+        let (Config { dim, vocab, .. }, Work { stream, normed, mixed, .. }) = (&self.config, work);
+        for (row, &(from, _)) in mixed.chunks_exact_mut(*dim).zip(wanted) {
+            row.copy_from_slice(&stream[from * dim..(from + 1) * dim]);
         }
-        let before = out.len();
-        out.resize(before + wanted.len() * vocab, 0.0);
-        self.head.forward(exec, Columns::whole(&work.normed, dim), wanted.len(), &mut out[before..])?;
+        let (count, before) = (wanted.len(), out.len());
+        let (mixed, normed, shape) = (&mixed[..count * dim], &mut normed[..count * dim], [count, *dim]);
+        self.stream_norm(exec, &self.norm).forward(View::new(mixed, &shape)?, ViewMut::new(normed, &shape)?)?;
+        out.resize(before + count * vocab, 0.0);
+        let logits = &mut ViewMut::new(&mut out[before..], &[count, *vocab])?;
+        Host(exec).product(View::new(normed, &shape)?, self.head.view(), logits)?;
         match first_not_finite(&out[before..]) {
             None => Ok(()),
             Some(at) => Err(Error::Overflow { part: "the head".into(), step: wanted[at / vocab].1, got: out[before + at] }),

@@ -167,10 +167,12 @@ impl Part<'_> {
                     *state = (dt * a).exp() * *state + dt * b[group * dstate + n] * x[d];
                     sum += c[group * dstate + n] * *state;
                 }
-                y.push(sum * silu(z[d]));
+                y.push(if second { sum } else { sum * silu(z[d]) });
             }
             y = self.stored(y);
             if second {
+                // the gate is part of the norm
+                y.iter_mut().zip(z).for_each(|(y, &z)| *y *= silu(z));
                 let size = inner / ngroups;
                 let weight = self.get("norm.weight").chunks(size);
                 y = self.stored(y.chunks(size).zip(weight).flat_map(|(y, w)| norm(y, Some(w), self.config.mixer_eps)).collect());

@@ -85,26 +85,19 @@ pub struct LayerState {
 impl LayerState {
     /// The state before the first token.
     pub(crate) fn new(config: &Config) -> Self {
-        let [conv, scan] = shapes(config).map(|[rows, columns]| vec![0.0; rows * columns]);
+        Self::of_sequences(config, 1)
+    }
+
+    /// Those of so many sequences before their first token, one behind the other.
+    pub(crate) fn of_sequences(config: &Config, count: usize) -> Self {
+        let [conv, scan] = config.state_shapes().map(|[rows, columns]| vec![0.0; count * rows * columns]);
         LayerState { conv, scan }
     }
 
-    /// The part of one of several sequences.
-    pub(crate) fn of_row(&self, row: usize, rows: usize) -> Self {
-        let part = |all: &[f32]| all[all.len() / rows * row..all.len() / rows * (row + 1)].to_vec();
-        LayerState { conv: part(&self.conv), scan: part(&self.scan) }
+    /// As many numbers, all zero.
+    pub(crate) fn zeros_like(&self) -> Self {
+        LayerState { conv: vec![0.0; self.conv.len()], scan: vec![0.0; self.scan.len()] }
     }
-
-    /// Those of several sequences together.
-    pub(crate) fn of_rows(rows: &[LayerState]) -> Self {
-        let all = |part: fn(&LayerState) -> &Vec<f32>| rows.iter().flat_map(|row| part(row).iter().copied()).collect();
-        LayerState { conv: all(|row| &row.conv), scan: all(|row| &row.scan) }
-    }
-}
-
-/// The shapes of a block's states: the convolution's, the scan's.
-pub(crate) fn shapes(config: &Config) -> [[usize; 2]; 2] {
-    [[config.conv_channels(), config.width - 1], [config.inner, config.dstate]]
 }
 
 impl State {
@@ -157,7 +150,7 @@ impl State {
         let mut tensors = Vec::new();
         for (i, layer) in self.layers.iter().enumerate() {
             let parts = [("conv", &layer.conv), ("scan", &layer.scan)];
-            for ((name, data), shape) in parts.into_iter().zip(shapes(config)) {
+            for ((name, data), shape) in parts.into_iter().zip(config.state_shapes()) {
                 tensors.push((format!("layers.{i}.{name}"), view(data, &shape)));
             }
         }
@@ -190,7 +183,9 @@ impl State {
             return Err(Error::State { what, tensor: "tensors".into(), expected: vec![expected], got: vec![file.len()] });
         }
         for (i, layer) in snapshot.state.layers.iter_mut().enumerate() {
-            for ((name, data), shape) in [("conv", &mut layer.conv), ("scan", &mut layer.scan)].into_iter().zip(shapes(config)) {
+            for ((name, data), shape) in
+                [("conv", &mut layer.conv), ("scan", &mut layer.scan)].into_iter().zip(config.state_shapes())
+            {
                 read(path, &file, &format!("layers.{i}.{name}"), &shape, data)?;
             }
         }

@@ -32,23 +32,6 @@ pub(crate) fn zeros_like(tensors: &Tensors) -> Tensors {
     tensors.iter().map(|(name, array)| (name.clone(), array.zeros_like())).collect()
 }
 
-/// The gradients of one part of a model.
-pub(crate) struct Slots<'s> {
-    pub(crate) tensors: &'s mut Tensors,
-    pub(crate) prefix: &'s str,
-}
-
-impl Slots<'_> {
-    /// Room for the gradient by a tensor of the part.
-    ///
-    /// # Panics
-    /// If the part has no such tensor: what the model is made of and what it has gradients of are the same names.
-    pub(crate) fn of(&mut self, name: &str) -> &mut [f32] {
-        let name = format!("{}{name}", self.prefix);
-        &mut self.tensors.get_mut(&name).unwrap_or_else(|| panic!("a gradient by `{name}`")).data
-    }
-}
-
 /// The bytes of a safetensors file of tensors, some of them under prefixes, in a type of weights.
 pub(crate) fn to_bytes(groups: &[(&str, &Tensors)], dtype: DType, metadata: Option<HashMap<String, String>>) -> Result<Vec<u8>> {
     let mut weights = Vec::new();

@@ -30,7 +30,7 @@ impl Tokenizer {
         true
     }
 
-    /// That of a model's folder.
+    /// The tokenizer of a model's folder.
     ///
     /// # Errors
     /// A `tokenizer.json` that cannot be read, or that this build cannot read because it lacks the feature `tokenizers`.

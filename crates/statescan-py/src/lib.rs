@@ -5,9 +5,6 @@
 //! which Python reads too ([`describe`]), and where the call runs ([`exec::Place`]). Tensors come through two doors: those of PyTorch
 //! are read by their attributes ([`torch`]), all others by DLPack ([`dlpack`]).
 
-#[cfg(Py_GIL_DISABLED)]
-compile_error!("statescan does not support free-threaded Python yet: please install it for an interpreter with the global lock");
-
 mod call;
 mod describe;
 mod dlpack;

@@ -10,7 +10,7 @@ use std::process::Command;
 fn package() -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
     let package = root.join("statescan");
-    // what is no longer in the sources must not be found
+    // a file that was removed from the sources must not be found
     let _ = fs::remove_dir_all(&package);
     copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/statescan"), &package);
     let test = env::current_exe().expect("a running test has a path");

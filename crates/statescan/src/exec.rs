@@ -197,7 +197,7 @@ impl Exec {
             Some(Crew::Foreign(run)) if most > 1 => {
                 let (asked, came) = (most.min(self.threads), AtomicUsize::new(0));
                 run(asked, &|| {
-                    // what threads share has room for as many as there should be
+                    // shared memory has room for the threads that were asked for, and more may come
                     if came.fetch_add(1, Ordering::Relaxed) < asked {
                         worker();
                     }

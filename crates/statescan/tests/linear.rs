@@ -84,6 +84,21 @@ fn gradients_agree_with_the_oracle_and_do_not_depend_on_threads() {
 }
 
 #[test]
+fn a_gradient_is_added_where_that_is_asked_for() {
+    let (mut rng, exec) = (Rng::new(5), Exec::cpu(1));
+    for (rows, inputs, outputs) in [(1, 1, 1), (3, 4, 0), (13, 17, 9), (150, 67, 131)] {
+        let [x, weight, dy, before] = [[rows, inputs], [outputs, inputs], [rows, outputs], [rows, inputs]]
+            .map(|shape| normal(&mut rng, DType::F32, &shape, Layout::Dense, 1.0));
+        let [mut expected, ..] = linear::reference::backward(&x.view(), &weight.view(), &dy.view());
+        expected.data_mut().iter_mut().zip(before.to_dense().data()).for_each(|(sum, before)| *sum += before);
+        let mut dx = before;
+        let mut into = linear::Gradients::default().x(dx.view_mut()).add_to_x(true);
+        linear::backward(&exec, x.view(), weight.view(), dy.view(), &mut into).unwrap();
+        common::assert_close("dx", &dx, &expected, ErrorBound::for_gradient(DType::F32, rows.max(outputs)));
+    }
+}
+
+#[test]
 fn a_neighbour_that_is_not_a_number_stays_alone() {
     let (x, weight) = ([1.0, 2.0, f32::NAN, 4.0, 5.0, 6.0], Tensor::from_slice(&Exec::cpu(1), &[1f32, 1.0], &[1, 2]).unwrap());
     for exec in executors() {

@@ -71,6 +71,23 @@ fn slices_come_back_as_they_were() {
 }
 
 #[test]
+fn the_first_elements_are_written_in_place() {
+    for exec in devices() {
+        let mut tensor = Tensor::from_slice(&exec, &[1i32, 2, 3, 4, 5, 6], &[2, 3]).unwrap();
+        let place = tensor.view().as_ptr();
+        tensor.write(&[7i32, 8, 9, 10]).unwrap();
+        tensor.write::<i32>(&[]).unwrap();
+        assert_eq!(tensor.to_vec::<i32>().unwrap(), [7, 8, 9, 10, 5, 6]);
+        assert_eq!(tensor.view().as_ptr(), place);
+        assert!(matches!(tensor.write(&[1f32]), Err(Error::DType { got: DType::I32, .. })));
+        assert!(matches!(tensor.write(&[0i32; 7]), Err(Error::Bounds { available: 6, .. })));
+        assert_eq!(tensor.to_vec::<i32>().unwrap(), [7, 8, 9, 10, 5, 6]);
+    }
+    let mut apart = Tensor::strided(DType::I32, &[2, 2], &[4, 1], 0, 8).unwrap();
+    assert!(matches!(apart.write(&[1i32]), Err(Error::Presence { argument: "tensor", .. })));
+}
+
+#[test]
 fn views_become_dense_and_tensors_keep_their_strides() {
     let rng = &mut Rng::new(1);
     for exec in devices() {

@@ -99,7 +99,7 @@ def _chunks(u, decay, B, C, state, seq_idx, chunk_size):
             (sequence,) = number
             of_heads = (slice(None), None, None)
             same = lower & (sequence[:, :, None] == sequence[:, None, :])[of_heads]
-            # what comes from the state before, what goes into the next one, and what of the former is in the latter
+            # weights of the state before in each step, of each step in the next state, and of the former state in the latter
             since = since.masked_fill((sequence != before)[of_heads], -torch.inf)
             until = until.masked_fill((sequence != sequence[:, -1:])[of_heads], -torch.inf)
             before = sequence[:, -1:]

@@ -1,13 +1,13 @@
 """The import paths of other packages, and where here their names come from."""
 
-# what a package says its version is: the one whose interface is followed here
+# the version that a package reports is the one whose interface is followed here
 VERSIONS = {
     "mamba_ssm": "2.3.2+statescan",
     "causal_conv1d": "1.7.0+statescan",
     "lrnnx": "1.0.0+statescan",
     "nkilib": "1.0.0+statescan",
 }
-# what to install for the names that are not here
+# the package to install for names that are not provided here
 PACKAGES = {"mamba_ssm": "mamba-ssm", "causal_conv1d": "causal-conv1d", "lrnnx": "lrnnx", "nkilib": "nkilib"}
 
 _SCANS = {".mamba_ssm": ("mamba_inner_fn", "selective_scan_fn")}

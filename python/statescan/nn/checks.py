@@ -67,7 +67,7 @@ def check_input(layer, name, x, module=None):
         return
     if not (x.is_floating_point() or x.is_complex()):
         raise ValueError(f"{_name(layer)}: `{name}` must be of a floating-point type, got {x.dtype}")
-    # what is not plain may convert by itself, as autocast does
+    # a layer that is not plain may convert by itself, as autocast does
     if weight is not None and is_plain(module, torch.nn.Linear):
         if x.device != weight.device:
             raise ValueError(f"{_name(layer)}: `{name}` must be on {weight.device}, as weights are, got one on {x.device}")

@@ -76,7 +76,7 @@ class S5(nn.Module):
         """Draws all parameters again, as the constructor does."""
         size = 2 * self.d_state if self.conj_sym else self.d_state
         eigenvalues, vectors = _hippo(size)
-        # of each conjugate pair the first one is kept: they are in the order of their imaginary parts
+        # the first one of each conjugate pair is kept: eigenvalues are in the order of their imaginary parts
         eigenvalues, vectors = eigenvalues[: self.d_state], vectors[:, : self.d_state]
         scale = size**-0.5
         B = scale * torch.randn(size, self.d_model, dtype=torch.float64, device="cpu")

@@ -55,7 +55,7 @@ impl<'m> Talk<'m> {
     ) -> Result<Self> {
         let reader = language.reader(vec![language.snapshot(args.state.as_deref())?])?;
         let (before, files) = (VecDeque::new(), args.state.iter().cloned().collect());
-        // what cannot be used is said before anybody enters a line
+        // options that cannot be used are refused before anybody enters a line
         Writer::new(&language.tokenizer, &args.stop, Sink::both())?;
         Ok(Talk { args, language, template, sampler, reader, last: None, before, files })
     }

@@ -62,7 +62,7 @@ impl<'t> Lane<'t> {
 
 /// How texts ended.
 pub(crate) struct Ended {
-    /// Of prefill and of decoding.
+    /// Speeds of prefill and of decoding.
     pub(crate) paces: [Pace; 2],
     /// Tokens of prompts that were not read, as somebody interrupted it.
     pub(crate) unread: usize,
@@ -97,7 +97,7 @@ pub(crate) fn run(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], eos: &[u32], 
         pace.time += begin.elapsed();
     }
     bar.finish_and_clear();
-    // what was written when somebody interrupted it is read, too
+    // text that was written before an interruption is read, too
     let written = |lane: &Lane<'_>| matches!(lane.stage, Stage::Text | Stage::LastToken);
     let parts: Vec<_> = lanes.iter().map(|lane| if written(lane) { lane.next(1) } else { &[] }).collect();
     reader.read(&parts)?;

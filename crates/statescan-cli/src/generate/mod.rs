@@ -95,7 +95,7 @@ pub fn generate(args: &GenerateArgs) -> Result<u8> {
     reader.tokens_only = !args.json && args.save_state.is_none() && lanes.iter().all(|lane| lane.sampler.is_greedy());
     interrupt::watch();
     let ended = write(args, &language, &mut reader, &mut lanes, &prompts);
-    // what was read is kept whatever keeps the text from being written
+    // the state is saved even where the text could not be written
     if let (Some(path), Ok(_) | Err(Error::Output(_))) = (&args.save_state, &ended) {
         language.save(&reader.snapshot(0)?, path)?;
     }

@@ -13,7 +13,7 @@ use print::{describe, print};
 use statescan::Exec;
 use statescan::ops::Operation;
 use statescan_cases::case::Case;
-use statescan_cases::files::{read_case, write_case};
+use statescan_cases::files::{check_output, read_case, write_case};
 use statescan_cases::memory::CotangentKind;
 use statescan_cases::ops::{self, Options};
 use statescan_cases::samples::{self, PASSAGE};
@@ -88,6 +88,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     if args.grad && !op.signature.differentiable {
         return Err(Error::NoGradients { op: ops::name(op) });
     }
+    args.output.as_deref().map(check_output).transpose()?;
     let outcome = compute(&exec, &case, args.grad, args.cotangents.into())?;
     if let Some(path) = &args.output {
         let Outcome { results, cotangents, gradients, .. } = &outcome;

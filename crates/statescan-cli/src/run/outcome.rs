@@ -77,7 +77,7 @@ fn results(exec: &Exec, call: &Call, save: bool) -> Result<(Tensors, Pass)> {
         true => device::median(exec, &mut [OnDevice::new(exec, call, false)?], false, None)?,
         false => median(BUDGET, MOST, || pass::forward(exec, call, &mut results))?,
     };
-    // what is computed in place has moved on
+    // states that are computed in place have moved on
     compute::forward(exec, call, &mut results)?;
     let pass = Pass {
         name: ops::pass_name(call.op),

@@ -3,7 +3,7 @@
 mod args;
 mod plot;
 
-use crate::destination::{OutputFolder, check_folder};
+use crate::destination::{OutputFolder, check_apart, check_folder};
 use crate::error::Result;
 use crate::output::say;
 use crate::progress;
@@ -25,6 +25,9 @@ pub fn train(args: &TrainArgs) -> Result<u8> {
     let exec = args.exec.exec()?;
     if let Some(folder) = &args.save {
         check_folder(folder, args.force, INSTEAD)?;
+        if let Some(from) = &args.from {
+            check_apart(folder, from, "--save", "another folder than --from")?;
+        }
     }
     // nobody else may go on from what is read here
     let resumed = args.resume.as_deref().map(OutputFolder::open).transpose()?;

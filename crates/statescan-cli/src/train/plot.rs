@@ -89,7 +89,7 @@ impl Axes {
     }
 }
 
-/// Which line is which, in the corner where losses seldom are.
+/// The names of the lines, in the corner where losses seldom are.
 fn legend() -> String {
     let (left, mut y) = (ACROSS[1] - 178.0, DOWN[0] + 22.0);
     let mut out = format!(

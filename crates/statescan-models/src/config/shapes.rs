@@ -95,6 +95,11 @@ impl Config {
         self.inner / self.nheads
     }
 
+    /// The shapes of a block's states: the convolution's, the scan's.
+    pub(crate) fn state_shapes(&self) -> [[usize; 2]; 2] {
+        [[self.conv_channels(), self.width - 1], [self.inner, self.dstate]]
+    }
+
     /// Rows of the projection into a block.
     pub(crate) fn in_proj(&self) -> usize {
         match self.kind {

@@ -1,24 +1,22 @@
 //! The loss of a model on some texts, and its gradient by every weight, on the device: as `model/gradients.rs` has it on the CPU.
 
-use super::Shared;
-use super::pass::{LOGITS, Steps, mixed};
-use super::rooms::{Room, Rooms};
-use super::weights::{Block, Own, Product};
-use crate::config::{Config, Kind};
+use super::weights::Block;
+use super::{BlockRooms, Shared};
+use crate::config::Config;
 use crate::error::Result;
+use crate::inner::Steps;
+use crate::mixer::{self, Back, Part, Product};
 use crate::model::gradients::{Dropout, Rows};
-use statescan::cuda::layers::training::{
-    Normed, TokenRows, clear, column_sums, column_sums_workspace_len, cross_entropy, dropout, embedding_backward,
-    rms_norm_backward, rms_norm_backward_workspace_len, scale_by,
-};
-use statescan::cuda::layers::{embedding, rms_norm};
-use statescan::ops::{causal_conv1d, selective_scan, ssd};
-use statescan::tensor::{Tensor, Workspace};
+use crate::norms::OfStream;
+use crate::rooms::{BackRooms, Room};
+use statescan::cuda::layers::embedding;
+use statescan::cuda::layers::training::{TokenRows, clear, cross_entropy, dropout, embedding_backward, scale_by};
+use statescan::tensor::Tensor;
 use statescan::{DType, Exec, View, ViewMut};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Gradients by all weights, in f32 and with the names and shapes of checkpoints.
-pub(super) struct Gradients(HashMap<String, Tensor>);
+pub(super) struct Gradients(BTreeMap<String, Tensor>);
 
 impl Gradients {
     pub(super) fn new(exec: &Exec, config: &Config) -> Result<Self> {
@@ -30,93 +28,88 @@ impl Gradients {
         self.0[name].view()
     }
 
+    /// That by a weight, to be written.
+    ///
+    /// # Panics
+    /// If there is no such weight: what the model is made of and what it has gradients of are the same names.
+    fn of(&mut self, name: &str) -> ViewMut<'_> {
+        self.0.get_mut(name).expect("a gradient by every weight").view_mut()
+    }
+
     pub(super) fn to_vec(&self, name: &str) -> Result<Vec<f32>> {
         Ok(self.0[name].to_vec()?)
     }
-
-    /// Those by some weights of one part.
-    ///
-    /// # Panics
-    /// If the part has no such weights: what the model is made of and what it has gradients of are the same names.
-    fn of<const N: usize>(&mut self, prefix: &str, names: [&str; N]) -> [ViewMut<'_>; N] {
-        let names = names.map(|name| format!("{prefix}{name}"));
-        let found = self.0.get_disjoint_mut(names.each_ref().map(String::as_str));
-        found.map(|tensor| tensor.expect("a gradient by every weight").view_mut())
-    }
-
-    /// That by a weight which not every model has.
-    fn of_bias(&mut self, prefix: &str, name: &str) -> Option<ViewMut<'_>> {
-        self.0.get_mut(&format!("{prefix}{name}")).map(Tensor::view_mut)
-    }
 }
 
-/// Room for the way back, which grows to the largest.
+/// Room for training, which grows to the largest.
 #[derive(Default)]
-pub(super) struct BackRooms {
+pub(super) struct TrainingRooms {
     /// Whether blocks keep their activations; otherwise they are computed again on the way back.
     keep: bool,
-    /// The stream before each block, or everything that it computes.
-    before: Vec<Room>,
-    kept: Vec<Rooms>,
-    /// Gradients by the stream, and by what is named as in [`Rooms`].
-    dstream: Room,
+    /// The stream before each block and after the last one, and everything that a block computes.
+    streams: Vec<Room>,
+    kept: Vec<BlockRooms>,
+    /// The gradient by the stream, which goes from one to the other, and rounded for the products of the block in front.
+    dstream: [Room; 2],
     dmixed: Room,
-    dscan: Room,
-    dprojected: Room,
-    dconv: Room,
-    dmaps: Room,
-    raw_dmaps: Room,
-    ddt: Room,
     dnormed: Room,
+    mixer: BackRooms,
     logits: Room,
     dlogits: Room,
     losses: Room,
-    workspace: Workspace,
+    /// The tokens that are read, then those that follow.
+    tokens: Room,
+    order: Option<TokenRows>,
+    /// A row of zeros.
+    zeros: Option<Tensor>,
 }
 
-impl BackRooms {
+impl TrainingRooms {
     /// No room, for blocks that keep their activations or do not.
     pub(super) fn new(keep: bool) -> Self {
-        BackRooms { keep, ..BackRooms::default() }
+        TrainingRooms { keep, ..TrainingRooms::default() }
     }
 
     fn grow(&mut self, exec: &Exec, config: &Config, dtype: DType, rows: usize) -> Result<()> {
-        let Config { kind, dim, inner, dt_rank, dstate, vocab, layers, .. } = *config;
+        let Config { dim, vocab, layers, .. } = *config;
         if self.keep {
-            self.kept.resize_with(layers, || Rooms::new(dtype));
-            self.kept.iter_mut().try_for_each(|rooms| rooms.grow(exec, config, rows))?;
-        } else {
-            self.before.resize_with(layers, Room::default);
-            self.before.iter_mut().try_for_each(|room| room.grow(exec, DType::F32, rows, dim))?;
+            self.kept.resize_with(layers, || BlockRooms::new(dtype));
+            self.kept.iter_mut().try_for_each(|rooms| rooms.grow(exec, config, dtype, rows))?;
         }
-        let (maps, mamba) = (dt_rank + 2 * dstate, kind != Kind::Mamba2);
-        let some = rows.min(LOGITS);
+        self.streams.resize_with(layers + 1, Room::default);
+        self.streams.iter_mut().chain(&mut self.dstream).try_for_each(|room| room.grow(exec, DType::F32, rows, dim))?;
+        if self.zeros.is_none() {
+            self.zeros = Some(Tensor::zeros(exec, dtype, &[dim])?);
+            self.order = Some(TokenRows::new(exec, rows)?);
+        }
+        let some = rows_of_logits(rows, vocab);
         let rooms = [
-            (&mut self.dstream, DType::F32, rows, dim, true),
-            (&mut self.dmixed, dtype, rows, dim, true),
-            (&mut self.dscan, dtype, rows, inner, true),
-            (&mut self.dprojected, dtype, rows, config.in_proj(), true),
-            (&mut self.dconv, dtype, rows, config.conv_channels(), true),
-            (&mut self.dmaps, dtype, rows, maps, mamba),
-            (&mut self.raw_dmaps, dtype, rows, maps, kind == Kind::FalconMamba),
-            // that of a scan in front of the norm of Mamba-2
-            (&mut self.ddt, dtype, rows, inner, true),
-            (&mut self.dnormed, dtype, rows, dim, true),
-            (&mut self.logits, DType::F32, some, vocab, true),
-            (&mut self.dlogits, dtype, some, vocab, true),
-            (&mut self.losses, DType::F32, rows, 1, true),
+            (&mut self.dmixed, dtype, rows, dim),
+            (&mut self.dnormed, dtype, rows, dim),
+            (&mut self.logits, DType::F32, some, vocab),
+            (&mut self.dlogits, dtype, some, vocab),
+            (&mut self.losses, DType::F32, rows, 1),
+            (&mut self.tokens, DType::I32, 2 * rows, 1),
         ];
-        let needed = rooms.into_iter().filter(|(.., needed)| *needed);
-        needed.into_iter().try_for_each(|(room, dtype, rows, columns, _)| room.grow(exec, dtype, rows, columns))
+        rooms.into_iter().try_for_each(|(room, dtype, rows, columns)| room.grow(exec, dtype, rows, columns))
     }
+}
+
+/// Numbers of logits that are there at once.
+const LOGITS: usize = 1 << 27;
+
+/// Rows whose logits are there at once, about as many each time.
+fn rows_of_logits(rows: usize, vocab: usize) -> usize {
+    let parts = rows.div_ceil((LOGITS / vocab).max(1));
+    rows.div_ceil(parts)
 }
 
 /// What a pass over a batch goes through.
 struct Batch<'b> {
     shared: &'b Shared,
     steps: Steps,
-    rooms: &'b mut Rooms,
-    back: &'b mut BackRooms,
+    rooms: &'b mut BlockRooms,
+    back: &'b mut TrainingRooms,
     gradients: &'b mut Gradients,
     dropout: Dropout,
     /// What gradients are multiplied by on the way.
@@ -129,28 +122,26 @@ impl Shared {
         &self,
         rows: &Rows,
         dropout: Dropout,
-        rooms: &mut Rooms,
-        back: &mut BackRooms,
+        rooms: &mut BlockRooms,
+        back: &mut TrainingRooms,
         gradients: &mut Gradients,
     ) -> Result<f64> {
-        let Rows { read, targets, count, seqlen } = rows;
-        let steps = Steps { sequences: *count, steps: *seqlen };
-        rooms.grow(&self.exec, &self.config, steps.rows())?;
+        let steps = Steps { sequences: rows.count, steps: rows.seqlen };
+        rooms.grow(&self.exec, &self.config, self.weights.dtype, steps.rows())?;
         back.grow(&self.exec, &self.config, self.weights.dtype, steps.rows())?;
-        let upload = |tokens: &[u32]| {
-            let tokens: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
-            Tensor::from_slice(&self.exec, &tokens, &[tokens.len()])
-        };
-        let (tokens, targets, order) = (upload(read)?, upload(targets)?, TokenRows::new(&self.exec, read)?);
+        // sorted before they are copied, for the copy waits for what the device does
+        back.order.as_mut().expect("grown above").sort(&rows.read)?;
+        let tokens: Vec<i32> = rows.read.iter().chain(&rows.targets).map(|&token| token as i32).collect();
+        back.tokens.write(&tokens)?;
         // gradients of a mean over many rows are small for f16, whose numbers end at 6e-8
         let unit = if self.weights.dtype == DType::F16 { steps.rows().next_power_of_two() as f32 } else { 1.0 };
         let mut batch = Batch { shared: self, steps, rooms, back, gradients, dropout, unit };
-        batch.forward(&tokens)?;
-        batch.head(&targets)?;
+        batch.forward()?;
+        batch.head()?;
         for layer in (0..self.config.layers).rev() {
             batch.block(layer)?;
         }
-        batch.embedding(&order)?;
+        batch.embedding()?;
         if unit != 1.0 {
             let back = Tensor::from_slice(&self.exec, &[1.0 / unit], &[1])?;
             gradients.0.values_mut().try_for_each(|gradient| scale_by(&self.exec, &mut gradient.view_mut(), back.view()))?;
@@ -160,33 +151,50 @@ impl Shared {
     }
 }
 
+/// The norm in front of a block, or of the head, on the way back.
+struct NormOf<'n> {
+    /// The number of the block; the head's is that of blocks.
+    at: usize,
+    weight: &'n Tensor,
+    name: &'n str,
+}
+
 impl Batch<'_> {
-    /// The stream after the last block; what was before each block is kept.
-    fn forward(&mut self, tokens: &Tensor) -> Result<()> {
-        let Shared { exec, weights, products, config, .. } = self.shared;
+    /// The stream before each block and after the last one.
+    fn forward(&mut self) -> Result<()> {
+        let Shared { exec, weights, config, .. } = self.shared;
         let rows = self.steps.rows();
-        let added = &mut self.back.dstream;
-        embedding(exec, weights.embedding.view(), tokens.view(), &mut added.of_mut(rows))?;
-        dropout(exec, added.of(rows), self.dropout.zeros(config.layers), &mut self.rooms.stream.of_mut(rows), false)?;
+        let TrainingRooms { tokens, streams, dstream: [added, _], .. } = &mut *self.back;
+        let (tokens, zeros) = (tokens.of(rows).index(1, 0), self.dropout.zeros(config.layers));
+        let first = if zeros.is_some() { &mut *added } else { &mut streams[0] };
+        embedding(exec, weights.embedding.view(), tokens, &mut first.of_mut(rows))?;
+        if zeros.is_some() {
+            dropout(exec, added.of(rows), zeros, &mut streams[0].of_mut(rows), false)?;
+        }
         for (layer, block) in weights.blocks.iter().enumerate() {
-            let BackRooms { keep, before, kept, .. } = &mut *self.back;
-            let keep = *keep;
-            let copy = if keep { &mut kept[layer].stream } else { &mut before[layer] };
-            dropout(exec, self.rooms.stream.of(rows), None, &mut copy.of_mut(rows), false)?;
             self.change_rooms(layer);
-            self.shared.mix(self.steps, block, None, self.rooms, keep)?;
-            let Rooms { scan, gated, stream, .. } = &mut *self.rooms;
-            let BackRooms { dstream: added, kept, .. } = &mut *self.back;
-            let stream = if keep { &mut kept[layer].stream } else { stream };
-            let (x, weight, bias) = (mixed(block, scan, gated).of(rows), block.out_proj.weight.view(), block.out_proj.bias());
-            match self.dropout.zeros(layer) {
-                None => products.multiply(x, weight, bias, &mut stream.of_mut(rows), true)?,
-                zeros => {
-                    products.multiply(x, weight, bias, &mut added.of_mut(rows), false)?;
-                    dropout(exec, added.of(rows), zeros, &mut stream.of_mut(rows), true)?;
-                }
+            let stream = self.back.streams[layer].of(rows);
+            self.shared.mix(block, Part::whole(self.steps), stream, self.rooms, self.back.keep)?;
+            self.add(layer, block)?;
+            self.change_rooms(layer);
+        }
+        Ok(())
+    }
+
+    /// The stream after a block: that before it, and the last product.
+    fn add(&mut self, layer: usize, block: &Block) -> Result<()> {
+        let (Shared { exec, products, config, .. }, rows) = (self.shared, self.steps.rows());
+        let TrainingRooms { streams, dstream: [added, _], .. } = &mut *self.back;
+        let (before, after) = streams.split_at_mut(layer + 1);
+        let (before, after) = (before[layer].of(rows), &mut after[0].of_mut(rows));
+        let (x, Product { weight, bias }) = (self.rooms.mixer.mixed(config).of(rows), block.out_proj.view());
+        match self.dropout.zeros(layer) {
+            None => products.multiply_add(x, weight, bias, before, after)?,
+            zeros => {
+                products.multiply(x, weight, bias, &mut added.of_mut(rows), false)?;
+                dropout(exec, before, None, after, false)?;
+                dropout(exec, added.of(rows), zeros, after, true)?;
             }
-            self.change_rooms(layer);
         }
         Ok(())
     }
@@ -196,244 +204,90 @@ impl Batch<'_> {
         let keep = self.back.keep;
         if let Some(kept) = self.back.kept.get_mut(layer).filter(|_| keep) {
             std::mem::swap(self.rooms, kept);
-            std::mem::swap(&mut self.rooms.workspace, &mut kept.workspace);
+            std::mem::swap(&mut self.rooms.mixer.workspace, &mut kept.mixer.workspace);
         }
     }
 
     /// Losses, and gradients by the head, its norm and the stream.
-    fn head(&mut self, targets: &Tensor) -> Result<()> {
-        let Shared { exec, weights, products, config, .. } = self.shared;
-        let rows = self.steps.rows();
-        let Rooms { stream, normed, .. } = &mut *self.rooms;
-        let BackRooms { logits, dlogits, losses, dnormed, dstream, workspace, .. } = &mut *self.back;
-        let (stream, norm) = (stream.of(rows), weights.norm.view());
-        rms_norm(exec, stream, Some(norm), 1, config.eps, &mut normed.of_mut(rows))?;
-        let head = weights.head().view();
+    fn head(&mut self) -> Result<()> {
+        let (Shared { exec, weights, products, config, .. }, rows) = (self.shared, self.steps.rows());
+        let normed = &mut self.rooms.normed;
+        let TrainingRooms { streams, tokens, logits, dlogits, losses, dnormed, .. } = &mut *self.back;
+        self.shared.norm(&weights.norm).forward(streams[config.layers].of(rows), normed.of_mut(rows))?;
+        let (head, targets) = (weights.head().view(), tokens.of(2 * rows).index(1, 0).slice(0, rows..2 * rows));
         let name = if config.tied { config.package.embedding() } else { "lm_head.weight" };
-        for first in (0..rows).step_by(LOGITS) {
-            let part = first..rows.min(first + LOGITS);
+        let some = rows_of_logits(rows, config.vocab);
+        for first in (0..rows).step_by(some) {
+            let part = first..rows.min(first + some);
             let (count, x) = (part.len(), normed.of(rows).slice(0, part.clone()));
             products.multiply(x, head, None, &mut logits.of_mut(count), false)?;
-            let (targets, scale) = (targets.view().slice(0, part.clone()), self.unit / rows as f32);
+            let (targets, scale) = (targets.slice(0, part.clone()), self.unit / rows as f32);
             let mut losses = losses.of_mut(rows).slice(0, part.clone()).index(1, 0);
             cross_entropy(exec, logits.of(count), targets, scale, &mut losses, &mut dlogits.of_mut(count))?;
             let dy = dlogits.of(count);
             products.multiply(dy, head.permute(&[1, 0]), None, &mut dnormed.of_mut(rows).slice(0, part), false)?;
-            let [mut dhead] = self.gradients.of("", [name]);
+            let mut dhead = self.gradients.of(name);
             products.multiply(dy.permute(&[1, 0]), x.permute(&[1, 0]), None, &mut dhead, first > 0)?;
         }
-        let [mut dnorm] = self.gradients.of("", ["backbone.norm_f.weight"]);
-        let mut scratch = workspace.view_mut(exec, rms_norm_backward_workspace_len(rows, config.dim, 1))?;
-        let weight = Some((norm, &mut dnorm, &mut scratch));
-        Ok(rms_norm_backward(
-            exec,
-            Normed { x: stream, groups: 1, eps: config.eps },
-            weight,
-            dnormed.of(rows),
-            &mut dstream.of_mut(rows),
-            false,
-        )?)
+        self.norm_backward(NormOf { at: config.layers, weight: &weights.norm, name: "backbone.norm_f.weight" })
     }
 
-    /// A block's part of the gradient by the stream is added to it.
+    /// Gradients by a norm's weight and by the stream in front of it: that by the norm's results is `dnormed`, that by the stream behind, which it is
+    /// added to, is there already but for the head. The block in front gets it rounded too, and with its zeros.
+    fn norm_backward(&mut self, of: NormOf<'_>) -> Result<()> {
+        let (Shared { exec, config, .. }, rows) = (self.shared, self.steps.rows());
+        let TrainingRooms { streams, dstream, dmixed, dnormed, zeros: row, mixer, .. } = &mut *self.back;
+        let [behind, front] = dstream;
+        let behind = (of.at < config.layers).then(|| behind.of(rows));
+        let zeros = of.at.checked_sub(1).and_then(|front| self.dropout.zeros(front));
+        let into = OfStream {
+            front: front.of_mut(rows),
+            rounded: (of.at > 0 && zeros.is_none()).then(|| dmixed.of_mut(rows)),
+            weight: self.gradients.of(of.name),
+        };
+        let (stream, row) = (streams[of.at].of(rows), row.as_ref().expect("grown before it is used").view());
+        self.shared.norm(of.weight).backward(stream, dnormed.of(rows), behind, into, row, &mut mixer.workspace)?;
+        if zeros.is_some() {
+            dropout(exec, front.of(rows), zeros, &mut dmixed.of_mut(rows), false)?;
+        }
+        dstream.swap(0, 1);
+        Ok(())
+    }
+
+    /// From the gradient by the stream behind a block to that by the stream in front of it.
     fn block(&mut self, layer: usize) -> Result<()> {
-        let Shared { exec, weights, config, .. } = self.shared;
-        let (rows, block) = (self.steps.rows(), &weights.blocks[layer]);
-        if self.back.keep {
-            self.change_rooms(layer);
-        } else {
-            dropout(exec, self.back.before[layer].of(rows), None, &mut self.rooms.stream.of_mut(rows), false)?;
-            self.shared.mix(self.steps, block, None, self.rooms, true)?;
+        let (Shared { exec, weights, .. }, steps) = (self.shared, self.steps);
+        let (rows, block) = (steps.rows(), &weights.blocks[layer]);
+        self.change_rooms(layer);
+        if !self.back.keep {
+            self.shared.mix(block, Part::whole(steps), self.back.streams[layer].of(rows), self.rooms, true)?;
         }
-        let prefix = format!("backbone.layers.{layer}.mixer.");
-        let BackRooms { dstream, dmixed, .. } = &mut *self.back;
-        dropout(exec, dstream.of(rows), self.dropout.zeros(layer), &mut dmixed.of_mut(rows), false)?;
-        self.out_proj(block, &prefix)?;
-        match &block.own {
-            Own::Mamba { .. } => self.mamba(block, &prefix)?,
-            Own::Mamba2 { .. } => self.mamba2(block, &prefix)?,
-        }
-        self.convolution(block, &prefix)?;
-        let BackRooms { dnormed, dprojected, dstream, workspace, .. } = &mut *self.back;
-        let (x, dy) = (self.rooms.normed.of(rows), dprojected.of(rows));
-        let of = Multiplied { x, product: &block.in_proj, names: (&prefix, "in_proj") };
-        self.shared.product(of, dy, &mut dnormed.of_mut(rows), self.gradients, workspace)?;
-        let [mut dnorm] = self.gradients.of(&format!("backbone.layers.{layer}."), ["norm.weight"]);
-        let mut scratch = workspace.view_mut(exec, rms_norm_backward_workspace_len(rows, config.dim, 1))?;
-        let (x, weight) = (self.rooms.stream.of(rows), Some((block.norm.view(), &mut dnorm, &mut scratch)));
-        rms_norm_backward(
-            exec,
-            Normed { x, groups: 1, eps: config.eps },
-            weight,
-            dnormed.of(rows),
-            &mut dstream.of_mut(rows),
-            true,
-        )?;
+        let prefix = format!("backbone.layers.{layer}.");
+        let TrainingRooms { dmixed, dnormed, mixer, .. } = &mut *self.back;
+        let BlockRooms { normed, mixer: of_mixer } = &mut *self.rooms;
+        let back = Back::new(steps, normed.of(rows), dmixed.of(rows));
+        let into = mixer::Gradients::of(&mut self.gradients.0, &format!("{prefix}mixer."));
+        self.shared.mixer(block).backward(back, of_mixer, mixer, &mut dnormed.of_mut(rows), into)?;
+        // A = -exp(A_log) is its own derivative
+        scale_by(exec, &mut self.gradients.of(&format!("{prefix}mixer.A_log")), block.a.view())?;
+        self.norm_backward(NormOf { at: layer, weight: &block.norm, name: &format!("{prefix}norm.weight") })?;
         self.change_rooms(layer);
         Ok(())
     }
 
-    fn out_proj(&mut self, block: &Block, prefix: &str) -> Result<()> {
-        let rows = self.steps.rows();
-        let Rooms { scan, gated, .. } = &*self.rooms;
-        let BackRooms { dmixed, dscan, workspace, .. } = &mut *self.back;
-        let (x, dy) = (mixed(block, scan, gated).of(rows), dmixed.of(rows));
-        let of = Multiplied { x, product: &block.out_proj, names: (prefix, "out_proj") };
-        self.shared.product(of, dy, &mut dscan.of_mut(rows), self.gradients, workspace)
-    }
-
-    /// From the gradient by the scan's results to those by the gate and by the convolution's results.
-    fn mamba(&mut self, block: &Block, prefix: &str) -> Result<()> {
-        let Own::Mamba { x_proj, dt_proj, norms } = &block.own else { return Ok(()) };
-        let Shared { exec, products, config, .. } = self.shared;
-        let (steps, rows) = (self.steps, self.steps.rows());
-        let Config { inner, dt_rank, dstate, .. } = *config;
-        let all = dt_rank + 2 * dstate;
-        let Rooms { projected, conv, maps: raw, normed_maps, dt, saved, .. } = &mut *self.rooms;
-        let BackRooms { dscan, dprojected, dconv, dmaps, raw_dmaps, ddt, workspace, .. } = &mut *self.back;
-        let maps = if norms.is_some() { normed_maps.of(rows) } else { raw.of(rows) };
-        let args = self.shared.scan_args(steps, block, [&*projected, &*conv, &*dt].map(|room| room.of(rows)), maps);
-        let saved = saved.view_mut(exec, selective_scan::checkpoints_len(&args)?)?;
-        let [mut da, dd, dbias] = self.gradients.of(prefix, ["A_log", "D", "dt_proj.bias"]);
-        {
-            let (by_b, by_c) = dmaps.of_mut(rows).slice(1, dt_rank..all).split_at(1, dstate);
-            let z = dprojected.of_mut(rows).slice(1, inner..2 * inner);
-            let mut grads = selective_scan::Gradients::default()
-                .x(steps.channels_mut(dconv.of_mut(rows)))
-                .dt(steps.channels_mut(ddt.of_mut(rows)))
-                .a(da.reborrow())
-                .b(steps.channels_mut(by_b))
-                .c(steps.channels_mut(by_c))
-                .z(steps.channels_mut(z))
-                .d(dd)
-                .dt_bias(dbias)
-                .workspace(workspace.view_mut(exec, selective_scan::backward_workspace_len(exec, &args, true)?)?);
-            let dy = steps.channels(dscan.of(rows), 0..inner);
-            let cotangents = selective_scan::Cotangents::default().y(dy);
-            selective_scan::backward(exec, &args, Some(saved.as_view()), &cotangents, &mut grads)?;
-        }
-        // A = -exp(A_log) is its own derivative
-        scale_by(exec, &mut da, block.a.view())?;
-        let (low, mut into) = (maps.slice(1, 0..dt_rank), dmaps.of_mut(rows).slice(1, 0..dt_rank));
-        let of = Multiplied { x: low, product: dt_proj, names: (prefix, "dt_proj") };
-        self.shared.product(of, ddt.of(rows), &mut into, self.gradients, workspace)?;
-        let dmaps = match norms {
-            None => dmaps.of(rows),
-            Some(eps) => {
-                for (columns, groups) in [(0..dt_rank, 1), (dt_rank..all, 2)] {
-                    let (x, dy) = (raw.of(rows).slice(1, columns.clone()), dmaps.of(rows).slice(1, columns.clone()));
-                    let normed = Normed { x, groups, eps: *eps };
-                    rms_norm_backward(exec, normed, None, dy, &mut raw_dmaps.of_mut(rows).slice(1, columns), false)?;
-                }
-                raw_dmaps.of(rows)
-            }
-        };
-        let [mut dweight] = self.gradients.of(prefix, ["x_proj.weight"]);
-        products.multiply(dmaps.permute(&[1, 0]), conv.of(rows).permute(&[1, 0]), None, &mut dweight, false)?;
-        let weight = x_proj.weight.view().permute(&[1, 0]);
-        Ok(products.multiply(dmaps, weight, None, &mut dconv.of_mut(rows), true)?)
-    }
-
-    /// The same in a block of Mamba-2, whose scan is followed by a norm, and gradients by step sizes.
-    fn mamba2(&mut self, block: &Block, prefix: &str) -> Result<()> {
-        let Own::Mamba2 { norm, eps } = &block.own else { return Ok(()) };
-        let Shared { exec, config, .. } = self.shared;
-        let (steps, rows) = (self.steps, self.steps.rows());
-        let Config { inner, nheads, ngroups, dstate, .. } = *config;
-        let Rooms { projected, conv, scan, .. } = &mut *self.rooms;
-        let BackRooms { dscan: dgated, ddt: dscan, dprojected, dconv, workspace, .. } = &mut *self.back;
-        {
-            let [mut dnorm] = self.gradients.of(prefix, ["norm.weight"]);
-            let mut scratch = workspace.view_mut(exec, rms_norm_backward_workspace_len(rows, inner, ngroups))?;
-            let weight = Some((norm.view(), &mut dnorm, &mut scratch));
-            let normed = Normed { x: scan.of(rows), groups: ngroups, eps: *eps };
-            rms_norm_backward(exec, normed, weight, dgated.of(rows), &mut dscan.of_mut(rows), false)?;
-        }
-        let args = self.shared.ssd_args(steps, block, projected.of(rows), conv.of(rows));
-        let [mut da, dd, dbias] = self.gradients.of(prefix, ["A_log", "D", "dt_bias"]);
-        {
-            let (sequences, maps) = (steps.sequences, ngroups * dstate);
-            let (dx, of_maps) = dconv.of_mut(rows).split(0, sequences).split_at(2, inner);
-            let (db, dc) = of_maps.split_at(2, maps);
-            let (dz, rest) = dprojected.of_mut(rows).split(0, sequences).split_at(2, inner);
-            let dt = self.shared.conv_columns().len();
-            let mut grads = ssd::Gradients::default()
-                .x(dx.split(2, nheads))
-                .dt(rest.slice(2, dt..dt + nheads))
-                .a(da.reborrow())
-                .b(db.split(2, ngroups))
-                .c(dc.split(2, ngroups))
-                .z(dz.split(2, nheads))
-                .d(dd)
-                .dt_bias(dbias)
-                .workspace(workspace.view_mut(exec, ssd::backward_workspace_len(exec, &args)?)?);
-            let dy = steps.of(dscan.of(rows)).split(2, nheads);
-            ssd::backward(exec, &args, None, &ssd::Cotangents::default().y(dy), &mut grads)?;
-        }
-        Ok(scale_by(exec, &mut da, block.a.view())?)
-    }
-
-    /// From the gradient by the convolution's results to that by its columns of the first projection.
-    fn convolution(&mut self, block: &Block, prefix: &str) -> Result<()> {
-        let (exec, steps, rows) = (&self.shared.exec, self.steps, self.steps.rows());
-        let BackRooms { dconv, dprojected, workspace, .. } = &mut *self.back;
-        let args = self.shared.conv_args(steps, block, self.rooms.projected.of(rows));
-        let columns = self.shared.conv_columns();
-        let dy = steps.channels(dconv.of(rows), 0..columns.len());
-        let mut grads = causal_conv1d::Gradients::default()
-            .x(steps.channels_mut(dprojected.of_mut(rows).slice(1, columns)))
-            .workspace(workspace.view_mut(exec, causal_conv1d::backward_workspace_len(exec, &args)?)?);
-        let cotangents = causal_conv1d::Cotangents::default().y(dy);
-        if block.conv_bias.is_some() {
-            let [weight, bias] = self.gradients.of(prefix, ["conv1d.weight", "conv1d.bias"]);
-            grads = grads.weight(weight.index(1, 0)).bias(bias);
-            return Ok(causal_conv1d::backward(exec, &args, &cotangents, &mut grads)?);
-        }
-        let [weight] = self.gradients.of(prefix, ["conv1d.weight"]);
-        Ok(causal_conv1d::backward(exec, &args, &cotangents, &mut grads.weight(weight.index(1, 0)))?)
-    }
-
     /// The gradient by the stream before the first block is added to that by the embedding, which a head of the same weights has begun.
-    fn embedding(&mut self, order: &TokenRows) -> Result<()> {
-        let Shared { exec, config, .. } = self.shared;
-        let rows = self.steps.rows();
-        let stream = &mut self.rooms.stream;
-        dropout(exec, self.back.dstream.of(rows), self.dropout.zeros(config.layers), &mut stream.of_mut(rows), false)?;
-        let [mut table] = self.gradients.of("", [config.package.embedding()]);
+    fn embedding(&mut self) -> Result<()> {
+        let (Shared { exec, config, .. }, rows) = (self.shared, self.steps.rows());
+        let TrainingRooms { dstream: [dstream, other], order, .. } = &mut *self.back;
+        let mut dstream = dstream.of(rows);
+        if let zeros @ Some(_) = self.dropout.zeros(config.layers) {
+            dropout(exec, dstream, zeros, &mut other.of_mut(rows), false)?;
+            dstream = other.of(rows);
+        }
+        let mut table = self.gradients.of(config.package.embedding());
         if !config.tied {
             clear(exec, &mut table)?;
         }
-        Ok(embedding_backward(exec, order, stream.of(rows), &mut table)?)
-    }
-}
-
-/// Rows that were multiplied, by what, and the names of the block and of the product in it.
-#[derive(Clone, Copy)]
-struct Multiplied<'m> {
-    x: View<'m>,
-    product: &'m Product,
-    names: (&'m str, &'m str),
-}
-
-impl Shared {
-    /// Gradients of a product: by its rows, its weight, and its bias where it has one.
-    fn product(
-        &self,
-        of: Multiplied<'_>,
-        dy: View<'_>,
-        dx: &mut ViewMut<'_>,
-        gradients: &mut Gradients,
-        workspace: &mut Workspace,
-    ) -> Result<()> {
-        let Multiplied { x, product: of, names: (prefix, name) } = of;
-        self.products.multiply(dy, of.weight.view().permute(&[1, 0]), None, dx, false)?;
-        let [mut dweight] = gradients.of(prefix, [&format!("{name}.weight")]);
-        self.products.multiply(dy.permute(&[1, 0]), x.permute(&[1, 0]), None, &mut dweight, false)?;
-        // the scan adds, and has gradients of, the bias of step sizes
-        let bias = gradients.of_bias(prefix, &format!("{name}.bias")).filter(|_| of.bias.is_some());
-        let Some(mut bias) = bias else { return Ok(()) };
-        let [rows, columns] = [dy.shape()[0], dy.shape()[1]];
-        let mut scratch = workspace.view_mut(&self.exec, column_sums_workspace_len(rows, columns))?;
-        Ok(column_sums(&self.exec, dy, &mut bias, &mut scratch)?)
+        Ok(embedding_backward(exec, order.as_ref().expect("grown before it is used"), dstream, &mut table)?)
     }
 }

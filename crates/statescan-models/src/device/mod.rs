@@ -6,7 +6,6 @@
 
 mod backward;
 mod pass;
-mod rooms;
 mod state;
 mod step;
 mod training;
@@ -14,13 +13,16 @@ mod weights;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::mixer::{Device, Multiplied, OfProduct, Product};
 use crate::model::{Logits, Model};
+use crate::rooms::{Room, Rooms};
 use crate::state::State;
 use crate::weight::first_not_finite;
-use rooms::Rooms;
 pub use state::DeviceState;
 use statescan::cuda::layers::Products;
-use statescan::{DType, Exec};
+use statescan::cuda::layers::training::{column_sums, column_sums_workspace_len};
+use statescan::tensor::Workspace;
+use statescan::{DType, Exec, View, ViewMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use step::Step;
 pub use training::DeviceTraining;
@@ -41,7 +43,7 @@ struct Shared {
     config: Config,
     weights: Weights,
     products: Products,
-    rooms: Mutex<Rooms>,
+    rooms: Mutex<PassRooms>,
     step: Mutex<Step>,
 }
 
@@ -51,8 +53,64 @@ impl Shared {
         let config = model.config().clone();
         let weights = Weights::new(exec, model, dtype)?;
         let step = Mutex::new(Step::new(exec, &config)?);
-        let rooms = Mutex::new(Rooms::new(weights.dtype));
+        let rooms = Mutex::new(PassRooms::new(weights.dtype));
         Ok(Shared { exec: exec.clone(), config, weights, products, rooms, step })
+    }
+}
+
+/// Room for a pass: the stream between blocks, and what a block makes of it.
+struct PassRooms {
+    stream: Room,
+    block: BlockRooms,
+}
+
+/// What lies between the stream before a block and its last product.
+struct BlockRooms {
+    normed: Room,
+    mixer: Rooms,
+}
+
+impl PassRooms {
+    fn new(dtype: DType) -> Self {
+        PassRooms { stream: Room::default(), block: BlockRooms::new(dtype) }
+    }
+}
+
+impl BlockRooms {
+    fn new(dtype: DType) -> Self {
+        BlockRooms { normed: Room::default(), mixer: Rooms::new(dtype) }
+    }
+
+    /// Room for so many rows.
+    fn grow(&mut self, exec: &Exec, config: &Config, dtype: DType, rows: usize) -> Result<()> {
+        self.normed.grow(exec, dtype, rows, config.dim)?;
+        self.mixer.grow(exec, config, rows)
+    }
+}
+
+impl Device for Shared {
+    fn exec(&self) -> &Exec {
+        &self.exec
+    }
+
+    fn product(&self, x: View<'_>, of: Product<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        Ok(self.products.multiply(x, of.weight, of.bias, y, false)?)
+    }
+
+    fn product_backward(
+        &self,
+        of: Multiplied<'_>,
+        dx: &mut ViewMut<'_>,
+        add: bool,
+        into: OfProduct<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<()> {
+        let (Multiplied { x, product, dy }, OfProduct { mut weight, bias }) = (of, into);
+        self.products.multiply(dy, product.weight.permute(&[1, 0]), None, dx, add)?;
+        self.products.multiply(dy.permute(&[1, 0]), x.permute(&[1, 0]), None, &mut weight, false)?;
+        let Some(mut bias) = bias else { return Ok(()) };
+        let mut scratch = workspace.view_mut(&self.exec, column_sums_workspace_len(dy.shape()[0], dy.shape()[1]))?;
+        Ok(column_sums(&self.exec, dy, &mut bias, &mut scratch)?)
     }
 }
 
@@ -142,7 +200,7 @@ impl DeviceModel {
     /// As [`DeviceModel::step`].
     pub fn step_greedy(&self, token: u32, state: &mut DeviceState) -> Result<u32> {
         let token = self.shared.step(token, state)?.most_likely()?;
-        // what the device says of logits that are not finite
+        // the device answers none where logits are not finite
         token.ok_or_else(|| self.shared.overflow(state, f32::NAN))
     }
 }

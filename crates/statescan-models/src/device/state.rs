@@ -2,7 +2,7 @@
 
 use super::Shared;
 use crate::error::{Error, Result};
-use crate::state::{LayerState, Of, State, shapes};
+use crate::state::{LayerState, Of, State};
 use statescan::cuda::Graph;
 use statescan::tensor::Tensor;
 use statescan::{DType, View, ViewMut};
@@ -32,7 +32,7 @@ pub(super) struct Side {
 
 impl Side {
     fn zeros(shared: &Shared, sequences: usize) -> Result<Self> {
-        let shapes = shapes(&shared.config).map(|[rows, columns]| [shared.config.layers, sequences, rows, columns]);
+        let shapes = shared.config.state_shapes().map(|[rows, columns]| [shared.config.layers, sequences, rows, columns]);
         let [conv, scan] = shapes.map(|shape| Tensor::zeros(&shared.exec, DType::F32, &shape));
         Ok(Side { conv: conv?, scan: scan? })
     }

@@ -3,7 +3,7 @@
 use super::state::{DeviceState, Side, of_layer};
 use super::weights::{Block, Own};
 use super::{Shared, lock};
-use crate::config::Config;
+use crate::config::{Config, Kind};
 use crate::error::{Error, Result};
 use statescan::cuda::layers::{
     Before, Conv, Mamba2Step, MambaStep, RowProduct, embedding, largest, mamba_step, mamba2_step, row_product, set_token,
@@ -118,7 +118,7 @@ impl Shared {
         let before = Before::Norm { weight: block.norm.view(), groups: 1, eps: config.eps };
         let into = RowProduct {
             before,
-            bias: block.in_proj.bias(),
+            bias: block.in_proj.view().bias,
             ..RowProduct::new(block.in_proj.weight.view(), stream.view().index(0, 0))
         };
         row_product(exec, &into, None, &mut projected.view_mut())?;
@@ -127,25 +127,35 @@ impl Shared {
         let conv = |input| Conv { input, weight: block.conv_weight.view(), bias: block.conv_bias.as_ref().map(Tensor::view) };
         let (dt_bias, dt_limit, a, d) = (block.dt_bias.view(), config.dt_limit, block.a.view(), block.d.view());
         match &block.own {
-            Own::Mamba { x_proj, dt_proj, norms } => {
+            Own::Mamba { x_proj, dt_proj } => {
                 let (conv, z) = (conv(columns(0, inner)), columns(inner, inner));
                 let before = Before::Conv(conv, of_layer(&side.conv, layer).index(0, 0));
                 let to_maps = RowProduct { before, ..RowProduct::new(x_proj.weight.view(), conv.input) };
                 row_product(exec, &to_maps, None, &mut maps.view_mut())?;
                 let (maps, dt_weight) = (maps.view(), dt_proj.weight.view());
-                let args = MambaStep { conv, maps, norms: *norms, dt_weight, dt_bias, dt_limit, a, d, z };
+                let args = MambaStep {
+                    conv,
+                    maps,
+                    norms: (config.kind == Kind::FalconMamba).then_some(config.mixer_eps),
+                    dt_weight,
+                    dt_bias,
+                    dt_limit,
+                    a,
+                    d,
+                    z,
+                };
                 let mut conv_state = side.conv.view_mut().index(0, layer).index(0, 0);
                 let mut state = side.scan.view_mut().index(0, layer).index(0, 0);
                 mamba_step(exec, &args, &mut conv_state, &mut state, &mut scanned.view_mut())?;
                 row_product(exec, &out_of(block, scanned), None, &mut stream.view_mut().index(0, 0))?;
             }
-            Own::Mamba2 { norm, eps } => {
+            Own::Mamba2 { norm } => {
                 let (z, dt) = (columns(0, inner), columns(inner + channels, config.nheads));
                 let (conv, conv_state) = (conv(columns(inner, channels)), of_layer(&side.conv, layer).index(0, 0));
                 let args = Mamba2Step { conv, conv_state, dt, dt_bias, dt_limit, a, d, z, groups: config.ngroups };
                 let mut state = side.scan.view_mut().index(0, layer).index(0, 0);
                 mamba2_step(exec, &args, &mut state, &mut scanned.view_mut())?;
-                let before = Before::Norm { weight: norm.view(), groups: config.ngroups, eps: *eps };
+                let before = Before::Norm { weight: norm.view(), groups: config.ngroups, eps: config.mixer_eps };
                 let mut moved = side.conv.view_mut().index(0, layer).index(0, 0);
                 let out_of = RowProduct { before, ..out_of(block, scanned) };
                 row_product(exec, &out_of, Some((conv.input, &mut moved)), &mut stream.view_mut().index(0, 0))?;
@@ -157,5 +167,5 @@ impl Shared {
 
 /// The projection out of a block, which is added to the stream.
 fn out_of<'a>(block: &'a Block, scanned: &'a Tensor) -> RowProduct<'a> {
-    RowProduct { bias: block.out_proj.bias(), add: true, ..RowProduct::new(block.out_proj.weight.view(), scanned.view()) }
+    RowProduct { bias: block.out_proj.view().bias, add: true, ..RowProduct::new(block.out_proj.weight.view(), scanned.view()) }
 }

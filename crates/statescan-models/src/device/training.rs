@@ -1,27 +1,27 @@
 //! [`DeviceTraining`]: weights, gradients and the optimizer's means on an NVIDIA GPU.
 
-use super::backward::{BackRooms, Gradients};
+use super::backward::{Gradients, TrainingRooms};
 use super::{Shared, lock};
 use crate::config::Config;
 use crate::error::Result;
 use crate::model::Model;
 use crate::model::gradients::{Dropout, Rows};
 use crate::tensors::{Array, Tensors, zeros_like};
-use statescan::cuda::layers::training::{AdamW, ClippedGradient};
+use statescan::cuda::layers::training::{AdamW, Form, Moved, Optimizer};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec};
 
 /// A model in training on a GPU. Weights, gradients and means are f32; activations and what products multiply have the type that it was made for.
 pub struct DeviceTraining {
     shared: Shared,
-    weights: Vec<Moved>,
+    weights: Vec<Trained>,
     gradients: Gradients,
-    clipped: ClippedGradient,
-    rooms: BackRooms,
+    optimizer: Optimizer,
+    rooms: TrainingRooms,
 }
 
 /// A weight, and the means of its gradients and of their squares.
-struct Moved {
+struct Trained {
     name: String,
     weight: Tensor,
     first: Tensor,
@@ -53,28 +53,45 @@ impl DeviceTraining {
         weights: &Tensors,
         means: [&Tensors; 2],
     ) -> Result<Self> {
-        let mut shared = Shared::new(exec, &Model::from_tensors(config.clone(), weights)?, dtype)?;
+        let shared = Shared::new(exec, &Model::from_tensors(config.clone(), weights)?, dtype)?;
         let upload = |array: &Array| Tensor::from_slice(exec, &array.data, &array.shape);
         let moved = weights.iter().map(|(name, weight)| {
             let [first, second] = means.map(|means| upload(&means[name]));
-            Ok(Moved { name: name.clone(), weight: upload(weight)?, first: first?, second: second? })
+            Ok(Trained { name: name.clone(), weight: upload(weight)?, first: first?, second: second? })
         });
-        let weights: Vec<Moved> = moved.collect::<Result<_>>()?;
+        let weights = moved.collect::<Result<_>>()?;
+        let (gradients, optimizer) = (Gradients::new(exec, &shared.config)?, Optimizer::new(exec)?);
+        let mut training = DeviceTraining { shared, weights, gradients, optimizer, rooms: TrainingRooms::default() };
         // by the kernel that does it after each step, so that a training which was saved and resumed goes on with the same bits
-        for Moved { name, weight, .. } in &weights {
-            let (tensor, form) = shared.weights.of(config, name);
-            AdamW::copy(exec, weight.view(), &mut tensor.view_mut(), form)?;
-        }
-        let gradients = Gradients::new(exec, &shared.config)?;
-        let clipped = ClippedGradient::new(exec, weights.iter().map(|moved| moved.weight.view().len()))?;
-        Ok(DeviceTraining { shared, weights, gradients, clipped, rooms: BackRooms::default() })
+        let (optimizer, mut moved) = training.moved();
+        optimizer.copy(&mut moved)?;
+        drop(moved);
+        Ok(training)
+    }
+
+    /// All weights, with what is used in their places.
+    fn moved(&mut self) -> (&mut Optimizer, Vec<Moved<'_>>) {
+        let DeviceTraining { shared, weights, gradients, optimizer, .. } = self;
+        let mut used = shared.weights.tensors_mut(&shared.config);
+        let all = weights.iter_mut().map(|Trained { name, weight, first, second }| {
+            let form = if name.ends_with(".A_log") { Form::Decay } else { Form::Same };
+            let used = used.remove(name).expect("what the model is made of has the names of its weights");
+            Moved {
+                weight: weight.view_mut(),
+                gradient: gradients.get(name),
+                means: [first.view_mut(), second.view_mut()],
+                used: Some((used.view_mut(), form)),
+                decays: decays(name),
+            }
+        });
+        (optimizer, all.collect())
     }
 
     /// Whether blocks keep all activations of a step. By default they keep their inputs alone, and everything else is computed again. Results have the
     /// same bits.
     #[must_use]
     pub fn keep_activations(mut self, keep: bool) -> Self {
-        self.rooms = BackRooms::new(keep);
+        self.rooms = TrainingRooms::new(keep);
         self
     }
 
@@ -96,15 +113,8 @@ impl DeviceTraining {
         step: AdamW,
     ) -> Result<f64> {
         let loss = self.loss_and_gradients(tokens, seqlen, dropout)?;
-        let DeviceTraining { shared: Shared { exec, config, weights: used, .. }, weights, gradients, clipped, .. } = self;
-        clipped.measure(weights.iter().map(|moved| gradients.get(&moved.name)), longest)?;
-        for Moved { name, weight, first, second } in weights {
-            let step = if decays(name) { step } else { AdamW { weight_decay: 0.0, ..step } };
-            let (tensor, form) = used.of(config, name);
-            let gradient = (gradients.get(name), clipped.factor());
-            let means = [&mut first.view_mut(), &mut second.view_mut()];
-            step.apply(exec, &mut weight.view_mut(), gradient, means, Some((&mut tensor.view_mut(), form)))?;
-        }
+        let (optimizer, mut moved) = self.moved();
+        optimizer.step(step, longest, &mut moved)?;
         Ok(loss)
     }
 
@@ -112,7 +122,7 @@ impl DeviceTraining {
         self.shared.config.check_tokens(tokens)?;
         let rows = Rows::new(tokens, seqlen)?;
         let mut rooms = lock(&self.shared.rooms);
-        self.shared.loss_and_gradients(&rows, dropout, &mut rooms, &mut self.rooms, &mut self.gradients)
+        self.shared.loss_and_gradients(&rows, dropout, &mut rooms.block, &mut self.rooms, &mut self.gradients)
     }
 
     /// The weights as they are now, with the names and shapes of checkpoints.
@@ -120,18 +130,18 @@ impl DeviceTraining {
     /// # Errors
     /// Errors of the device.
     pub fn weights(&self) -> Result<Tensors> {
-        self.part(|moved| &moved.weight)
+        self.part(|trained| &trained.weight)
     }
 
     pub(crate) fn download(&self) -> Result<Downloaded> {
-        let (first, second) = (self.part(|moved| &moved.first)?, self.part(|moved| &moved.second)?);
+        let (first, second) = (self.part(|trained| &trained.first)?, self.part(|trained| &trained.second)?);
         Ok(Downloaded { weights: self.weights()?, first, second })
     }
 
-    fn part(&self, of: impl Fn(&Moved) -> &Tensor) -> Result<Tensors> {
-        let array = |moved: &Moved| {
-            let tensor = of(moved);
-            Ok((moved.name.clone(), Array { shape: tensor.shape().to_vec(), data: tensor.to_vec()? }))
+    fn part(&self, of: impl Fn(&Trained) -> &Tensor) -> Result<Tensors> {
+        let array = |trained: &Trained| {
+            let tensor = of(trained);
+            Ok((trained.name.clone(), Array { shape: tensor.shape().to_vec(), data: tensor.to_vec()? }))
         };
         self.weights.iter().map(array).collect()
     }
@@ -153,7 +163,8 @@ impl super::DeviceModel {
         config.check_tokens(tokens)?;
         let (rows, mut found) = (Rows::new(tokens, seqlen)?, Gradients::new(exec, config)?);
         let mut rooms = lock(&self.shared.rooms);
-        let loss = self.shared.loss_and_gradients(&rows, Dropout::NONE, &mut rooms, &mut BackRooms::default(), &mut found)?;
+        let loss =
+            self.shared.loss_and_gradients(&rows, Dropout::NONE, &mut rooms.block, &mut TrainingRooms::default(), &mut found)?;
         for (name, array) in gradients {
             array.data = found.to_vec(name)?;
         }

@@ -2,16 +2,16 @@
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::mixer::{Conv, Maps, Mixer};
+use crate::inner::Parameters;
+use crate::mixer::{self, Mixer, Product};
 use crate::model::Model;
-use crate::rows::Linear;
 use crate::weight::{TYPES, Weight};
-use statescan::cuda::layers::training::Form;
 use statescan::tensor::Tensor;
-use statescan::{DType, Exec, View};
+use statescan::{DType, Exec};
+use std::collections::HashMap;
 
 pub(super) struct Weights {
-    /// Of products and of the embedding.
+    /// Type of the weights of products and of the embedding.
     pub(super) dtype: DType,
     pub(super) embedding: Tensor,
     pub(super) blocks: Vec<Block>,
@@ -22,61 +22,85 @@ pub(super) struct Weights {
 
 pub(super) struct Block {
     pub(super) norm: Tensor,
-    pub(super) in_proj: Product,
+    pub(super) in_proj: Linear,
     pub(super) conv_weight: Tensor,
     pub(super) conv_bias: Option<Tensor>,
     pub(super) a: Tensor,
     pub(super) d: Tensor,
     pub(super) dt_bias: Tensor,
     pub(super) own: Own,
-    pub(super) out_proj: Product,
+    pub(super) out_proj: Linear,
 }
 
 /// What is different from kind to kind.
 #[allow(clippy::large_enum_variant)] // one for each block
 pub(super) enum Own {
     Mamba {
-        x_proj: Product,
-        dt_proj: Product,
-        norms: Option<f32>,
+        x_proj: Linear,
+        dt_proj: Linear,
     },
     /// Scan parameters are one for each head; a gated norm follows.
     Mamba2 {
         norm: Tensor,
-        eps: f32,
     },
 }
 
 /// A projection; its bias has the type of its results.
-pub(super) struct Product {
+pub(super) struct Linear {
     pub(super) weight: Tensor,
     pub(super) bias: Option<Tensor>,
 }
 
 impl Block {
-    fn of(&mut self, name: &str) -> Option<&mut Tensor> {
-        Some(match (name, &mut self.own) {
-            ("norm.weight", _) => &mut self.norm,
-            ("mixer.in_proj.weight", _) => &mut self.in_proj.weight,
-            ("mixer.in_proj.bias", _) => return self.in_proj.bias.as_mut(),
-            ("mixer.conv1d.weight", _) => &mut self.conv_weight,
-            ("mixer.conv1d.bias", _) => return self.conv_bias.as_mut(),
-            ("mixer.A_log", _) => &mut self.a,
-            ("mixer.D", _) => &mut self.d,
-            ("mixer.dt_proj.bias", Own::Mamba { .. }) | ("mixer.dt_bias", Own::Mamba2 { .. }) => &mut self.dt_bias,
-            ("mixer.x_proj.weight", Own::Mamba { x_proj, .. }) => &mut x_proj.weight,
-            ("mixer.dt_proj.weight", Own::Mamba { dt_proj, .. }) => &mut dt_proj.weight,
-            ("mixer.norm.weight", Own::Mamba2 { norm, .. }) => norm,
-            ("mixer.out_proj.weight", _) => &mut self.out_proj.weight,
-            ("mixer.out_proj.bias", _) => return self.out_proj.bias.as_mut(),
-            _ => return None,
-        })
+    /// The weights of the mixer as passes take them.
+    pub(super) fn mixer(&self) -> mixer::Weights<'_> {
+        let (maps, norm) = match &self.own {
+            Own::Mamba { x_proj, dt_proj } => (Some([x_proj, dt_proj].map(Linear::view)), None),
+            Own::Mamba2 { norm } => (None, Some(norm.view())),
+        };
+        let own = Parameters {
+            conv: self.conv_weight.view(),
+            conv_bias: self.conv_bias.as_ref().map(Tensor::view),
+            a: self.a.view(),
+            d: self.d.view(),
+            dt_bias: self.dt_bias.view(),
+            norm,
+        };
+        mixer::Weights { in_proj: self.in_proj.view(), own, maps, out_proj: self.out_proj.view(), channels: None }
+    }
+
+    /// What is used in the places of weights, by their names.
+    fn tensors_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
+        let Block { norm, in_proj, conv_weight, conv_bias, a, d, dt_bias, own, out_proj } = self;
+        let mut all = vec![
+            ("norm.weight", norm),
+            ("mixer.in_proj.weight", &mut in_proj.weight),
+            ("mixer.conv1d.weight", conv_weight),
+            ("mixer.A_log", a),
+            ("mixer.D", d),
+            ("mixer.out_proj.weight", &mut out_proj.weight),
+        ];
+        match own {
+            Own::Mamba { x_proj, dt_proj } => all.extend([
+                ("mixer.dt_proj.bias", dt_bias),
+                ("mixer.x_proj.weight", &mut x_proj.weight),
+                ("mixer.dt_proj.weight", &mut dt_proj.weight),
+            ]),
+            Own::Mamba2 { norm } => all.extend([("mixer.dt_bias", dt_bias), ("mixer.norm.weight", norm)]),
+        }
+        let biases = [
+            ("mixer.in_proj.bias", &mut in_proj.bias),
+            ("mixer.conv1d.bias", conv_bias),
+            ("mixer.out_proj.bias", &mut out_proj.bias),
+        ];
+        all.extend(biases.into_iter().filter_map(|(name, bias)| Some((name, bias.as_mut()?))));
+        all
     }
 }
 
-impl Product {
-    pub(super) fn bias(&self) -> Option<View<'_>> {
-        self.bias.as_ref().map(Tensor::view)
+impl Linear {
+    pub(super) fn view(&self) -> Product<'_> {
+        Product { weight: self.weight.view(), bias: self.bias.as_ref().map(Tensor::view) }
     }
 }
 
@@ -97,46 +121,32 @@ impl Upload<'_> {
         }
     }
 
-    fn vector(&self, numbers: &[f32], shape: &[usize]) -> Result<Tensor> {
-        Ok(Tensor::from_slice(self.exec, numbers, shape)?)
-    }
-
     /// A projection with results of a type.
-    fn product(&self, linear: &Linear, results: DType) -> Result<Product> {
+    fn linear(&self, linear: &mixer::Linear, results: DType) -> Result<Linear> {
         let bias = linear.bias.as_ref().map(|bias| Weight::rounded(bias, results, &[bias.len()])).transpose()?;
         let bias = bias.map(|bias| Tensor::from_host(self.exec, &bias.view())).transpose()?;
-        Ok(Product { weight: self.matrix(&linear.weight)?, bias })
+        Ok(Linear { weight: self.matrix(&linear.weight)?, bias })
     }
 
-    fn block(&self, norm: &[f32], mixer: &Mixer, headdim: usize) -> Result<Block> {
-        let Mixer { in_proj, conv: Conv { weight, bias, channels, .. }, scan, out_proj, maps, .. } = mixer;
-        let inner = scan.d.len();
-        // parameters of heads stand there once for each channel
-        let of_heads = |all: &[f32]| all.iter().step_by(headdim).copied().collect::<Vec<_>>();
-        let heads = inner / headdim;
-        let a = match maps {
-            Maps::Mamba(_) => self.vector(&scan.a, &[inner, scan.a.len() / inner])?,
-            Maps::Mamba2(_) => self.vector(&of_heads(&scan.a), &[heads])?,
-        };
-        let own = match maps {
-            Maps::Mamba(own) => Own::Mamba {
-                x_proj: self.product(&own.x_proj, self.dtype)?,
-                dt_proj: self.product(&own.dt_proj, self.dtype)?,
-                norms: own.norms,
-            },
-            Maps::Mamba2(own) => Own::Mamba2 { norm: self.vector(&own.norm, &[inner])?, eps: own.eps },
+    fn block(&self, norm: &[f32], mixer: &Mixer) -> Result<Block> {
+        let vector = |numbers: &[f32]| Tensor::from_slice(self.exec, numbers, &[numbers.len()]);
+        let own = match (&mixer.maps, &mixer.norm) {
+            (Some([x_proj, dt_proj]), _) => {
+                Own::Mamba { x_proj: self.linear(x_proj, self.dtype)?, dt_proj: self.linear(dt_proj, self.dtype)? }
+            }
+            (None, norm) => Own::Mamba2 { norm: vector(norm.as_deref().unwrap_or_default())? },
         };
         Ok(Block {
-            norm: self.vector(norm, &[norm.len()])?,
-            in_proj: self.product(in_proj, self.dtype)?,
-            conv_weight: self.vector(weight, &[*channels, weight.len() / channels])?,
-            conv_bias: bias.as_ref().map(|bias| self.vector(bias, &[*channels])).transpose()?,
-            a,
-            d: self.vector(&of_heads(&scan.d), &[heads])?,
-            dt_bias: self.vector(&of_heads(&scan.dt_bias), &[heads])?,
+            norm: vector(norm)?,
+            in_proj: self.linear(&mixer.in_proj, self.dtype)?,
+            conv_weight: Tensor::from_host(self.exec, &mixer.conv.view())?,
+            conv_bias: mixer.conv_bias.as_deref().map(vector).transpose()?,
+            a: Tensor::from_host(self.exec, &mixer.a.view())?,
+            d: vector(&mixer.d)?,
+            dt_bias: vector(&mixer.dt_bias)?,
             own,
             // its results are added to the stream
-            out_proj: self.product(out_proj, DType::F32)?,
+            out_proj: self.linear(&mixer.out_proj, DType::F32)?,
         })
     }
 }
@@ -149,10 +159,9 @@ impl Weights {
         }
         let upload = Upload { exec, dtype };
         let config = &model.config;
-        let headdim = config.headdim();
-        let blocks = model.blocks.iter().map(|block| upload.block(&block.norm, &block.mixer, headdim)).collect::<Result<_>>()?;
+        let blocks = model.blocks.iter().map(|block| upload.block(&block.norm, &block.mixer)).collect::<Result<_>>()?;
         let head = if config.tied { None } else { Some(upload.matrix(&model.head.weight)?) };
-        let norm = upload.vector(&model.norm, &[config.dim])?;
+        let norm = Tensor::from_slice(exec, &model.norm, &[config.dim])?;
         Ok(Weights { dtype, embedding: upload.matrix(&model.embedding)?, blocks, norm, head })
     }
 
@@ -160,22 +169,17 @@ impl Weights {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// The tensor that is used in the place of a weight, and how it comes from it.
-    ///
-    /// # Panics
-    /// If there is no such weight.
-    pub(super) fn of(&mut self, config: &Config, name: &str) -> (&mut Tensor, Form) {
-        let found = match name.strip_prefix("backbone.layers.").and_then(|rest| rest.split_once('.')) {
-            Some((layer, name)) => {
-                let block = layer.parse().ok().and_then(|layer: usize| self.blocks.get_mut(layer));
-                block.and_then(|block| block.of(name))
-            }
-            None if name == config.package.embedding() => Some(&mut self.embedding),
-            None if name == "lm_head.weight" => self.head.as_mut(),
-            None => Some(&mut self.norm),
-        };
-        let form = if name.ends_with(".A_log") { Form::Decay } else { Form::Same };
-        (found.unwrap_or_else(|| panic!("a tensor for `{name}`")), form)
+    /// The tensors that are used in the places of weights, by the names of these in checkpoints.
+    pub(super) fn tensors_mut(&mut self, config: &Config) -> HashMap<String, &mut Tensor> {
+        let Weights { embedding, blocks, norm, head, .. } = self;
+        let mut all =
+            HashMap::from([(config.package.embedding().to_owned(), embedding), ("backbone.norm_f.weight".to_owned(), norm)]);
+        all.extend(head.as_mut().map(|head| ("lm_head.weight".to_owned(), head)));
+        for (layer, block) in blocks.iter_mut().enumerate() {
+            let named = |(name, tensor)| (format!("backbone.layers.{layer}.{name}"), tensor);
+            all.extend(block.tensors_mut().into_iter().map(named));
+        }
+        all
     }
 
     /// Bytes of projections and head.

@@ -4,12 +4,12 @@ use super::{Layer, LayerGradients, check, sequences, sizes};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::Result;
-use crate::mixer::Mixer as Weights;
-use crate::rows::backward::{Batch, Ends};
-use crate::rows::{Pass, Rooms};
+use crate::inner::{BackEnds, Steps};
+use crate::mixer::{Back, Device as _, Gradients, Host, Mixer as Weights, Part, Run};
+use crate::rooms::{BackRooms, Rooms};
 use crate::state::LayerState;
-use crate::tensors::{Array, Slots, Tensors};
-use statescan::{DType, Exec};
+use crate::tensors::{Array, Tensors};
+use statescan::{DType, Exec, View, ViewMut};
 
 /// The layer of Mamba, of FalconMamba (norms on step sizes, B and C) or of Mamba-2, as the kind of its configuration says: `in_proj`,
 /// convolution, scan, gate, `out_proj`. Vocabulary, number of blocks and head of the configuration do not matter.
@@ -53,22 +53,8 @@ impl Mixer {
         &self.config
     }
 
-    /// All sequences at once, rows of the same sequence side by side; what lies between stays in the rooms.
-    fn run(
-        &self,
-        exec: &Exec,
-        x: &[f32],
-        [batch, seqlen]: [usize; 2],
-        ends: (&mut LayerState, &mut [f32]),
-        rooms: &mut Rooms,
-    ) -> Result<()> {
-        let (state, y) = ends;
-        let mut rows: Vec<LayerState> = (0..batch).map(|row| state.of_row(row, batch)).collect();
-        let sequences: Vec<_> = (0..batch).map(|row| row * seqlen..(row + 1) * seqlen).collect();
-        let pass = Pass { exec, rows: batch * seqlen, sequences: &sequences };
-        self.weights.forward(&pass, x, &mut rows.iter_mut().collect::<Vec<_>>(), rooms, y)?;
-        *state = LayerState::of_rows(&rows);
-        Ok(())
+    fn run<'r>(&'r self, host: &'r Host<'_>) -> Run<'r> {
+        Run { device: host, config: &self.config, weights: self.weights.weights() }
     }
 }
 
@@ -82,12 +68,19 @@ impl Layer for Mixer {
     }
 
     fn state(&self, batch: usize) -> LayerState {
-        LayerState::of_rows(&vec![LayerState::new(&self.config); batch])
+        LayerState::of_sequences(&self.config, batch)
     }
 
     fn forward_from(&self, exec: &Exec, x: &[f32], state: &mut LayerState, y: &mut [f32]) -> Result<()> {
-        let sizes = sizes(self, x, state, ("y", y.len()))?;
-        if x.is_empty() { Ok(()) } else { self.run(exec, x, sizes, (state, y), &mut Rooms::default()) }
+        let [sequences, steps] = sizes(self, x, state, ("y", y.len()))?;
+        if x.is_empty() {
+            return Ok(());
+        }
+        let (steps, mut rooms, host) = (Steps { sequences, steps }, Rooms::default(), Host(exec));
+        let (rows, run) = (steps.rows(), self.run(&host));
+        let shape = [rows, self.config.dim];
+        run.carry_on(View::new(x, &shape)?, vec![(state, 0..rows, steps)], &mut rooms)?;
+        host.product(rooms.mixed(&self.config).of(rows), run.weights.out_proj, &mut ViewMut::new(y, &shape)?)
     }
 
     fn backward(
@@ -111,12 +104,24 @@ impl Layer for Mixer {
             let initial = dlast.cloned().unwrap_or_else(|| self.state(count));
             return Ok(LayerGradients { x: Vec::new(), initial, weights });
         }
-        let (mut rooms, mut state, mut y) = (Rooms::default(), initial.clone(), vec![0.0; x.len()]);
-        self.run(exec, x, [count, seqlen], (&mut state, &mut y), &mut rooms)?;
-        let (mut first, batch) = (self.state(count), Batch { exec, count, seqlen });
-        let mut slots = Slots { tensors: &mut weights, prefix: "" };
-        let mut ends = Ends { initial: Some(initial), last: dlast, first: Some(&mut first) };
-        let x = self.weights.backward(batch, x, dy, &mut rooms, &mut slots, &mut ends)?;
-        Ok(LayerGradients { x, initial: first, weights })
+        let (steps, mut first, mut dx) = (Steps { sequences: count, steps: seqlen }, self.state(count), vec![0.0; x.len()]);
+        let (mut rooms, mut own, host, shape) =
+            (Rooms::default(), BackRooms::default(), Host(exec), [steps.rows(), self.config.dim]);
+        let (run, x, dy) = (self.run(&host), View::new(x, &shape)?, View::new(dy, &shape)?);
+        let [conv, scan] = self.config.state_shapes().map(|[rows, columns]| [count, rows, columns]);
+        // what the states become is not asked for
+        let mut after = first.clone();
+        let of_conv = (View::new(&initial.conv, &conv)?, ViewMut::new(&mut after.conv, &conv)?);
+        let of_scan = (View::new(&initial.scan, &scan)?, ViewMut::new(&mut after.scan, &scan)?);
+        let part = Part { conv: Some(of_conv), scan: Some(of_scan), ..Part::whole(steps) };
+        run.forward(x, vec![part], &mut rooms, true)?;
+        let back = Back {
+            conv: BackEnds::new(&initial.conv, dlast.map(|state| &state.conv[..]), &mut first.conv, conv)?,
+            scan: BackEnds::new(&initial.scan, dlast.map(|state| &state.scan[..]), &mut first.scan, scan)?,
+            ..Back::new(steps, x, dy)
+        };
+        run.backward(back, &mut rooms, &mut own, &mut ViewMut::new(&mut dx, &shape)?, Gradients::of(&mut weights, ""))?;
+        self.weights.through_decays(&mut weights.get_mut("A_log").expect("a gradient by every weight").data);
+        Ok(LayerGradients { x: dx, initial: first, weights })
     }
 }

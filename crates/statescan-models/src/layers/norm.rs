@@ -2,8 +2,8 @@
 
 use super::check;
 use crate::error::Result;
-use crate::rows::backward::normalize_backward;
-use crate::rows::normalize;
+use statescan::ops::norm;
+use statescan::{Exec, View, ViewMut};
 
 const NAME: &str = "rms_norm";
 
@@ -40,9 +40,8 @@ impl RmsNorm {
     /// Arguments of a wrong size.
     pub fn forward(&self, x: &[f32], gate: Option<&[f32]>, y: &mut [f32]) -> Result<()> {
         self.check(x, gate, ("y", y.len()))?;
-        y.copy_from_slice(&gated(x, gate));
-        y.chunks_exact_mut(self.dim()).for_each(|row| normalize(row, Some(&self.weight), self.eps));
-        Ok(())
+        let (exec, y) = (Exec::cpu(1), ViewMut::new(y, &self.shape(x))?);
+        Ok(norm::forward(&exec, &self.args(x, gate)?, &mut norm::Outputs::default().y(y))?)
     }
 
     /// Every gradient, from those by the results.
@@ -51,16 +50,26 @@ impl RmsNorm {
     /// Arguments of a wrong size.
     pub fn backward(&self, x: &[f32], gate: Option<&[f32]>, dy: &[f32]) -> Result<NormGradients> {
         self.check(x, gate, ("dy", dy.len()))?;
-        let (mut dx, mut dweight, dim) = (dy.to_vec(), vec![0.0; self.weight.len()], self.dim());
-        for (x, dx) in gated(x, gate).chunks_exact(dim).zip(dx.chunks_exact_mut(dim)) {
-            normalize_backward(x, Some((&self.weight, &mut dweight)), self.eps, dx);
-        }
-        let mut dgate = Vec::new();
-        if let Some(gate) = gate {
-            dgate = x.iter().zip(gate).zip(&dx).map(|((x, &z), d)| d * x * slope(z)).collect();
-            dx.iter_mut().zip(gate).for_each(|(d, &z)| *d *= z * sigmoid(z));
-        }
+        let (exec, shape) = (Exec::cpu(1), self.shape(x));
+        let (mut dx, mut dweight) = (vec![0.0; x.len()], vec![0.0; self.weight.len()]);
+        let mut dgate = vec![0.0; gate.map_or(0, <[f32]>::len)];
+        let by_gate = gate.map(|_| ViewMut::new(&mut dgate, &shape)).transpose()?;
+        let weight = ViewMut::new(&mut dweight, &[self.weight.len()])?;
+        let mut grads = norm::Gradients::default().x(ViewMut::new(&mut dx, &shape)?).z(by_gate).weight(weight);
+        let cotangents = norm::Cotangents::default().y(View::new(dy, &shape)?);
+        norm::backward(&exec, &self.args(x, gate)?, &cotangents, &mut grads)?;
         Ok(NormGradients { x: dx, gate: dgate, weight: dweight })
+    }
+
+    fn shape(&self, x: &[f32]) -> [usize; 2] {
+        [x.len() / self.dim(), self.weight.len()]
+    }
+
+    fn args<'a>(&'a self, x: &'a [f32], gate: Option<&'a [f32]>) -> Result<norm::Args<'a>> {
+        let shape = self.shape(x);
+        let gate = gate.map(|gate| View::new(gate, &shape)).transpose()?;
+        let weight = View::new(&self.weight, &shape[1..])?;
+        Ok(norm::Args::new(View::new(x, &shape)?).weight(weight).z(gate).eps(f64::from(self.eps)))
     }
 
     fn dim(&self) -> usize {
@@ -73,22 +82,4 @@ impl RmsNorm {
         check(NAME, "gate", "(rows, dim)", x.len(), gate.map_or(x.len(), <[f32]>::len))?;
         check(NAME, y.0, "(rows, dim)", x.len(), y.1)
     }
-}
-
-/// `x silu(z)`, or `x` where there is no gate.
-fn gated(x: &[f32], gate: Option<&[f32]>) -> Vec<f32> {
-    match gate {
-        Some(gate) => x.iter().zip(gate).map(|(x, &z)| x * z * sigmoid(z)).collect(),
-        None => x.to_vec(),
-    }
-}
-
-fn sigmoid(z: f32) -> f32 {
-    1.0 / (1.0 + (-z).exp())
-}
-
-/// The derivative of silu.
-fn slope(z: f32) -> f32 {
-    let s = sigmoid(z);
-    s * (1.0 + z * (1.0 - s))
 }

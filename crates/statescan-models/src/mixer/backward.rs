@@ -1,80 +1,103 @@
 //! The way back through a mixer.
 
-use super::scan::Inputs;
-use super::scan::backward::Targets;
-use super::{Maps, Mixer};
+use super::Multiplied;
+use super::forward::Run;
+use super::weights::{Gradients, OfProduct, Product};
 use crate::error::Result;
-use crate::rows::backward::{Batch, ColumnsMut, Ends};
-use crate::rows::{Columns, Rooms};
-use crate::tensors::Slots;
+use crate::inner::{BackEnds, OfScan, ScanTargets, Scanned, SsdTargets, Steps};
+use crate::rooms::{BackRooms, Rooms};
+use statescan::{View, ViewMut};
 
-/// Gradients by what a scan takes, dense rows.
-pub(super) struct ScanGradients {
-    pub(super) x: Vec<f32>,
-    pub(super) dt: Vec<f32>,
-    pub(super) b: Vec<f32>,
-    pub(super) c: Vec<f32>,
+/// What the way back begins with: the rows that a mixer read, and the gradient by what it gave.
+pub(crate) struct Back<'b> {
+    pub(crate) steps: Steps,
+    pub(crate) x: View<'b>,
+    pub(crate) dy: View<'b>,
+    /// What is known, and asked for, of the inputs of the convolution and of the states of the scan.
+    pub(crate) conv: BackEnds<'b>,
+    pub(crate) scan: BackEnds<'b>,
 }
 
-impl Mixer {
-    /// Gradients by the rows `x` of a batch, and in the slots by the weights, from those of the results, `dout`. The rooms have what the
-    /// forward pass of the same batch left there.
+impl<'b> Back<'b> {
+    /// From zeros, with nothing behind.
+    pub(crate) fn new(steps: Steps, x: View<'b>, dy: View<'b>) -> Self {
+        Back { steps, x, dy, conv: BackEnds::default(), scan: BackEnds::default() }
+    }
+}
+
+impl Run<'_> {
+    /// Gradients by the rows `x`, to `dx`, and by the weights. The rooms have what a forward pass over the same rows left there that kept what it could.
     pub(crate) fn backward(
         &self,
-        batch: Batch<'_>,
-        x: &[f32],
-        dout: &[f32],
+        back: Back<'_>,
         rooms: &mut Rooms,
-        slots: &mut Slots<'_>,
-        ends: &mut Ends<'_>,
-    ) -> Result<Vec<f32>> {
-        let (rows, inner, columns, channels) = (batch.rows(), self.inner, self.columns, self.conv.channels);
-        let Rooms { projected, conv, maps, dt, scan, normed } = rooms;
-        let projected = Columns::whole(projected.of(rows * columns), columns);
-        let (conv, dt) = (Columns::whole(conv.of(rows * channels), channels), Columns::whole(dt.of(rows * inner), inner));
-        let (scanned, dim) = (&*scan.of(rows * inner), x.len() / rows);
-
-        let mut dscanned = vec![0.0; rows * inner];
-        let mixed = match &self.maps {
-            Maps::Mamba(_) => scanned,
-            Maps::Mamba2(_) => &*normed.of(rows * inner),
-        };
-        let into = ColumnsMut::whole(&mut dscanned, inner);
-        self.out_proj.backward(batch, Columns::whole(mixed, inner), Columns::whole(dout, dim), into, slots, "out_proj")?;
-        if let Maps::Mamba2(maps) = &self.maps {
-            maps.normalize_backward(scanned, &mut dscanned, slots);
+        own: &mut BackRooms,
+        dx: &mut ViewMut<'_>,
+        into: Gradients<'_>,
+    ) -> Result<()> {
+        let (Back { steps, x, dy, conv, scan }, exec) = (back, self.device.exec());
+        let rows = steps.rows();
+        own.grow(exec, self.config, dy.dtype(), rows)?;
+        let BackRooms { dscan, dgated, workspace, .. } = &mut *own;
+        let dmixed = if self.weights.maps.is_some() { dscan } else { dgated };
+        let of = Multiplied { x: rooms.mixed(self.config).of(rows), product: self.weights.out_proj, dy };
+        self.device.product_backward(of, &mut dmixed.of_mut(rows), false, into.out_proj, workspace)?;
+        match (self.weights.maps, into.maps, into.norm) {
+            (Some(maps), Some(of_maps), _) => self.mamba_backward(steps, maps, rooms, own, (into.scan, of_maps, scan))?,
+            (_, _, norm) => self.mamba2_backward(steps, rooms, own, (into.scan, norm, scan))?,
         }
+        let BackRooms { dprojected, dconv, workspace, .. } = own;
+        let (projected, dconv, OfProduct { weight, bias }) = (rooms.projected.of(rows), dconv.of(rows), into.conv);
+        self.inner(steps).convolve_backward(projected, dconv, dprojected.of_mut(rows), (weight, bias), conv, workspace)?;
+        let of = Multiplied { x, product: self.weights.in_proj, dy: dprojected.of(rows) };
+        self.device.product_backward(of, dx, false, into.in_proj, workspace)
+    }
 
-        let mut dprojected = vec![0.0; rows * columns];
-        let size = self.scan.ngroups * self.scan.dstate;
-        let [x_of, dt_of, b_of, c_of] = [inner, inner, size, size].map(|size| vec![0.0; rows * size]);
-        let mut grads = ScanGradients { x: x_of, dt: dt_of, b: b_of, c: c_of };
-        let [b, c] = match &self.maps {
-            Maps::Mamba(of) => of.maps(maps, rows),
-            Maps::Mamba2(of) => of.maps(conv),
+    /// From the gradient by the scan's results to those by the gate's columns and by the convolution's results.
+    fn mamba_backward(
+        &self,
+        steps: Steps,
+        [x_proj, dt_proj]: [Product<'_>; 2],
+        rooms: &mut Rooms,
+        own: &mut BackRooms,
+        (of_scan, [of_x, of_dt], ends): (OfScan<'_>, [OfProduct<'_>; 2], BackEnds<'_>),
+    ) -> Result<()> {
+        let (inner, rows, low) = (self.inner(steps), steps.rows(), 0..self.config.dt_rank);
+        let Rooms { projected, conv, maps: raw, normed_maps, dt, saved, .. } = rooms;
+        let BackRooms { dscan, dprojected, dconv, dmaps, raw_dmaps, ddt, workspace, .. } = own;
+        let maps = if inner.norms_maps() { &*normed_maps } else { &*raw };
+        let [projected, conv, dt, maps] = [&*projected, &*conv, &*dt, maps].map(|room| room.of(rows));
+        let from = Scanned { projected, conv, dt, maps };
+        let into = {
+            let [projected, conv, dt, maps] = [dprojected, &mut *dconv, &mut *ddt, &mut *dmaps].map(|room| room.of_mut(rows));
+            ScanTargets { projected, conv, dt, maps }
         };
-        let from = Inputs { x: conv, dt, b, c, z: projected.from(self.before_gate) };
-        let ScanGradients { x: dx, dt: ddt, b: db, c: dc } = &mut grads;
-        let z = ColumnsMut { data: &mut dprojected, first: self.before_gate, pitch: columns };
-        let into = Targets { x: dx, dt: ddt, b: db, c: dc, z };
-        let own = self.scan.backward(batch, &from, Columns::whole(&dscanned, inner), into, ends)?;
-        let dconv = match &self.maps {
-            Maps::Mamba(of) => {
-                of.parameters(&own, &self.scan.a, slots);
-                of.backward(batch, conv, maps, grads, slots)?
-            }
-            Maps::Mamba2(of) => {
-                of.parameters(&own, &self.scan.a, slots);
-                of.backward(&grads, &mut dprojected)
-            }
-        };
+        inner.scan_backward(from, (dscan.of(rows), Some(saved)), into, of_scan, ends, workspace)?;
+        let of = Multiplied { x: maps.slice(1, low.clone()), product: dt_proj, dy: ddt.of(rows) };
+        self.device.product_backward(of, &mut dmaps.of_mut(rows).slice(1, low), false, of_dt, workspace)?;
+        let mut dmaps = dmaps.of(rows);
+        if inner.norms_maps() {
+            inner.norm_maps_backward(raw.of(rows), dmaps, &mut raw_dmaps.of_mut(rows))?;
+            dmaps = raw_dmaps.of(rows);
+        }
+        let of = Multiplied { x: conv, product: x_proj, dy: dmaps };
+        self.device.product_backward(of, &mut dconv.of_mut(rows), true, of_x, workspace)
+    }
 
-        let into = ColumnsMut { data: &mut dprojected, first: self.before_conv, pitch: columns };
-        let dconv = Columns::whole(&dconv, channels);
-        self.conv.backward(batch, projected.from(self.before_conv), dconv, into, slots, ends)?;
-        let mut dx = vec![0.0; x.len()];
-        let into = ColumnsMut::whole(&mut dx, dim);
-        self.in_proj.backward(batch, Columns::whole(x, dim), Columns::whole(&dprojected, columns), into, slots, "in_proj")?;
-        Ok(dx)
+    /// The same in Mamba-2, from the gradient by the results of the norm, and to those by the step sizes' columns too.
+    fn mamba2_backward(
+        &self,
+        steps: Steps,
+        rooms: &Rooms,
+        own: &mut BackRooms,
+        (of_scan, of_norm, ends): (OfScan<'_>, Option<ViewMut<'_>>, BackEnds<'_>),
+    ) -> Result<()> {
+        let (inner, rows) = (self.inner(steps), steps.rows());
+        let BackRooms { dscan, dgated, dprojected, dconv, workspace, .. } = own;
+        let [projected, conv, y] = [&rooms.projected, &rooms.conv, &rooms.scan].map(|room| room.of(rows));
+        let from = [y, projected, dgated.of(rows)];
+        inner.gated_norm_backward(from, dscan.of_mut(rows), dprojected.of_mut(rows), of_norm, workspace)?;
+        let into = SsdTargets { projected: dprojected.of_mut(rows), conv: dconv.of_mut(rows) };
+        inner.ssd_backward([projected, conv, dscan.of(rows)], into, of_scan, ends, workspace)
     }
 }

@@ -4,109 +4,130 @@
 //! x, z, .. = in_proj(u)      x = silu(conv(x))      y = scan(x, dt, A, B, C, D) silu(z)      out_proj(y)
 //! ```
 //!
-//! Where step sizes, B and C come from, and whether a norm follows the scan, is [`Maps`].
+//! In Mamba dt, B and C are projections of the convolution's result, in FalconMamba with norms; in Mamba-2 they come from the first projection and the
+//! convolution, and the gate is part of a norm behind the scan. `forward.rs` and `backward.rs` have the passes, on views, for every device that has the
+//! verbs of `device.rs`; here are the weights as the process has them.
 
 mod backward;
-mod conv;
-mod mamba;
-mod mamba2;
-mod scan;
+mod device;
+mod forward;
+mod weights;
 
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, Kind};
 use crate::error::Result;
-use crate::rows::{Columns, Linear, Pass, Rooms};
-use crate::state::LayerState;
-pub(crate) use conv::Conv;
-pub(crate) use mamba::Mamba;
-pub(crate) use mamba2::Mamba2;
-use scan::Inputs;
-pub(crate) use scan::Scan;
+use crate::weight::Weight;
+pub(crate) use backward::Back;
+pub(crate) use device::{Device, Host, Multiplied};
+pub(crate) use forward::{Part, Run};
+use statescan::View;
+pub(crate) use weights::{Gradients, OfProduct, Product, Weights, Written};
 
-/// The mixer of a block.
-pub(crate) struct Mixer {
-    pub(crate) in_proj: Linear,
-    pub(crate) conv: Conv,
-    pub(crate) scan: Scan,
-    pub(crate) out_proj: Linear,
-    pub(crate) maps: Maps,
-    inner: usize,
-    /// Columns of the first projection: all, those before the inputs of the convolution, those before the gate.
-    columns: usize,
-    before_conv: usize,
-    before_gate: usize,
+/// A linear layer.
+pub(crate) struct Linear {
+    pub(crate) weight: Weight,
+    pub(crate) bias: Option<Vec<f32>>,
 }
 
-/// What is different from kind to kind.
-pub(crate) enum Maps {
-    Mamba(Mamba),
-    Mamba2(Mamba2),
+impl Linear {
+    pub(crate) fn view(&self) -> Product<'_> {
+        Product { weight: self.weight.view(), bias: self.bias.as_deref().map(vector) }
+    }
+}
+
+/// The weights of a mixer. Decays are `-exp` of what checkpoints have.
+pub(crate) struct Mixer {
+    pub(crate) in_proj: Linear,
+    /// (channels, width)
+    pub(crate) conv: Weight,
+    pub(crate) conv_bias: Option<Vec<f32>>,
+    /// (inner, dstate), or (nheads).
+    pub(crate) a: Weight,
+    /// (inner), or (nheads).
+    pub(crate) d: Vec<f32>,
+    pub(crate) dt_bias: Vec<f32>,
+    /// The projections to step sizes of low rank, B and C, and from there to step sizes; Mamba-2 has none.
+    pub(crate) maps: Option<[Linear; 2]>,
+    /// The norm behind the scan; only Mamba-2 has one.
+    pub(crate) norm: Option<Vec<f32>>,
+    pub(crate) out_proj: Linear,
+    /// Decays, D and the bias of step sizes of each channel, where they are one for each head.
+    channels: Option<[Vec<f32>; 3]>,
+}
+
+fn vector(numbers: &[f32]) -> View<'_> {
+    View::new(numbers, &[numbers.len()]).expect("as many numbers as the shape has")
 }
 
 impl Mixer {
     /// Takes the weights of a block, `backbone.layers.{i}.mixer.*`.
     pub(crate) fn take(config: &Config, from: &mut Checkpoint, prefix: &str) -> Result<Self> {
-        let mut part = Part { config, from, prefix };
-        let (inner, bias) = (config.inner, config.bias);
-        let in_proj = part.linear("in_proj", [config.in_proj(), config.dim], bias)?;
-        let conv = Conv::take(&mut part)?;
-        let (maps, scan) = match config.kind {
-            Kind::Mamba2 => Mamba2::take(&mut part).map(|(maps, scan)| (Maps::Mamba2(maps), scan))?,
-            Kind::Mamba | Kind::FalconMamba => Mamba::take(&mut part).map(|(maps, scan)| (Maps::Mamba(maps), scan))?,
+        let Config { inner, dstate, nheads, dt_rank, bias, width, dim, .. } = *config;
+        let (channels, heads, mut part) = (config.conv_channels(), config.kind == Kind::Mamba2, Taken { from, prefix });
+        let in_proj = part.linear("in_proj", [config.in_proj(), dim], bias)?;
+        let conv = Weight::from_slice(&part.vector("conv1d.weight", &[channels, 1, width])?, &[channels, width])?;
+        let conv_bias = part.vector_if(config.conv_bias, "conv1d.bias", &[channels])?;
+        let (mut maps, mut norm) = (None, None);
+        let of_a: &[usize] = if heads { &[nheads] } else { &[inner, dstate] };
+        let (a, dt_bias) = match heads {
+            true => {
+                norm = Some(part.vector("norm.weight", &[inner])?);
+                (part.vector("A_log", of_a)?, part.vector("dt_bias", &[nheads])?)
+            }
+            false => {
+                let x_proj = part.linear("x_proj", [dt_rank + 2 * dstate, inner], false)?;
+                let mut dt_proj = part.linear("dt_proj", [inner, dt_rank], true)?;
+                // the scan adds it
+                let dt_bias = dt_proj.bias.take().unwrap_or_default();
+                maps = Some([x_proj, dt_proj]);
+                (part.vector("A_log", of_a)?, dt_bias)
+            }
         };
-        let out_proj = part.linear("out_proj", [config.dim, inner], bias)?;
-        let (before_conv, before_gate) = if config.kind == Kind::Mamba2 { (inner, 0) } else { (0, inner) };
-        Ok(Mixer { in_proj, conv, scan, out_proj, maps, inner, columns: config.in_proj(), before_conv, before_gate })
-    }
-
-    /// Rows of `x` (rows, dim) to rows of `out`, with the state of each sequence carried on.
-    pub(crate) fn forward(
-        &self,
-        pass: &Pass<'_>,
-        x: &[f32],
-        states: &mut [&mut LayerState],
-        rooms: &mut Rooms,
-        out: &mut [f32],
-    ) -> Result<()> {
-        let (rows, inner, channels) = (pass.rows, self.inner, self.conv.channels);
-        let Rooms { projected, conv, maps, dt, scan, normed } = rooms;
-        let projected = projected.of(rows * self.columns);
-        self.in_proj.forward(pass.exec, Columns::whole(x, x.len() / rows), rows, projected)?;
-        let projected = Columns::whole(projected, self.columns);
-        let conv = conv.of(rows * channels);
-        self.conv.forward(pass, projected.from(self.before_conv), states, conv)?;
-        let (conv, dt, scanned) = (Columns::whole(conv, channels), dt.of(rows * inner), scan.of(rows * inner));
-        let [b, c] = match &self.maps {
-            Maps::Mamba(maps_of) => maps_of.forward(pass, conv, maps, dt)?,
-            Maps::Mamba2(maps_of) => maps_of.forward(projected, conv, dt),
-        };
-        let from = Inputs { x: conv, dt: Columns::whole(dt, inner), b, c, z: projected.from(self.before_gate) };
-        self.scan.forward(pass, &from, states, scanned)?;
-        let scanned = match &self.maps {
-            Maps::Mamba(_) => scanned,
-            Maps::Mamba2(maps) => maps.normalize(scanned, normed),
-        };
-        self.out_proj.forward(pass.exec, Columns::whole(scanned, inner), rows, out)
+        let a: Vec<f32> = a.into_iter().map(|log| -log.exp()).collect();
+        let d = part.vector("D", &of_a[..1])?;
+        let spread = |heads: &[f32]| heads.iter().flat_map(|&x| std::iter::repeat_n(x, inner / nheads)).collect();
+        let channels = heads.then(|| [&a, &d, &dt_bias].map(|of| spread(of)));
+        let (a, out_proj) = (Weight::from_slice(&a, of_a)?, part.linear("out_proj", [dim, inner], bias)?);
+        Ok(Mixer { in_proj, conv, conv_bias, a, d, dt_bias, maps, norm, out_proj, channels })
     }
 
     /// Its products.
-    pub(crate) fn products(&self) -> Vec<&Linear> {
-        let mut products = vec![&self.in_proj, &self.out_proj];
-        if let Maps::Mamba(maps) = &self.maps {
-            products.extend(maps.products());
+    pub(crate) fn products(&self) -> impl Iterator<Item = &Linear> {
+        [&self.in_proj, &self.out_proj].into_iter().chain(self.maps.iter().flatten())
+    }
+
+    /// The weights as passes take them.
+    pub(crate) fn weights(&self) -> Weights<'_> {
+        let own = crate::inner::Parameters {
+            conv: self.conv.view(),
+            conv_bias: self.conv_bias.as_deref().map(vector),
+            a: self.a.view(),
+            d: vector(&self.d),
+            dt_bias: vector(&self.dt_bias),
+            norm: self.norm.as_deref().map(vector),
+        };
+        Weights {
+            in_proj: self.in_proj.view(),
+            own,
+            maps: self.maps.as_ref().map(|maps| maps.each_ref().map(Linear::view)),
+            out_proj: self.out_proj.view(),
+            channels: self.channels.as_ref().map(|all| all.each_ref().map(|of| vector(of))),
         }
-        products
+    }
+
+    /// What gradients by decays become those by their logarithms by: `A = -exp(A_log)` is its own derivative.
+    pub(crate) fn through_decays(&self, gradient: &mut [f32]) {
+        gradient.iter_mut().zip(self.a.to_f32()).for_each(|(gradient, a)| *gradient *= a);
     }
 }
 
-/// The weights of one mixer, by their names in it.
-struct Part<'p> {
-    config: &'p Config,
+/// Where the weights of one mixer are taken from, by their names in it.
+struct Taken<'p> {
     from: &'p mut Checkpoint,
     prefix: &'p str,
 }
 
-impl Part<'_> {
+impl Taken<'_> {
     /// A small tensor, as f32.
     fn vector(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         Ok(self.from.take(&format!("{}{name}", self.prefix), shape)?.to_f32())

@@ -1,20 +1,21 @@
 //! The loss of a model on some texts, and its gradient by every weight.
 
-use super::Model;
+use super::{Block, Model};
 use crate::error::{Error, Result};
+use crate::inner::Steps;
+use crate::mixer::{Back, Device as _, Gradients, Host, Multiplied, OfProduct, Part, Written as _};
+use crate::norms::OfStream;
 use crate::random::Random;
-use crate::rows::backward::{Batch, ColumnsMut, Ends, normalize_backward};
-use crate::rows::{Columns, Pass, Rooms, normalize};
-use crate::state::LayerState;
-use crate::tensors::{Slots, Tensors};
+use crate::rooms::{BackRooms, Rooms};
+use crate::tensors::{Array, Tensors};
 use statescan::cuda::layers::training::Zeros;
-use statescan::{DType, Exec};
+use statescan::{DType, Exec, View, ViewMut};
 
 impl Model {
     /// The mean cross entropy of the next token, in nats, over rows of `seqlen + 1` tokens that are read from the start, and its gradients, by
     /// names in checkpoints. `gradients` has a tensor for each of the model's, and is overwritten.
     ///
-    /// Of the forward pass only the inputs of blocks are kept; everything within a block is computed again on the way back.
+    /// The forward pass keeps only the inputs of blocks; everything within a block is computed again on the way back.
     ///
     /// # Errors
     /// As [`Model::advance`]; weights that are not f32, tokens that are no whole rows, or none.
@@ -36,20 +37,25 @@ impl Model {
             return Err(statescan::Error::DType { op, argument, expected, got }.into());
         }
         self.check_tokens(exec, tokens)?;
-        let Rows { read, targets, count, seqlen } = Rows::new(tokens, seqlen)?;
-        let batch = Batch { exec, count, seqlen };
-        let (mut before, mut rooms) = (Vec::new(), Rooms::default());
-        let stream = self.keep_inputs(batch, &read, dropout, &mut before, &mut rooms)?;
-        let (loss, mut dstream) = self.head_backward(batch, &stream, &targets, gradients)?;
-        for (i, x) in before.iter().enumerate().rev() {
-            let mut dmixed = dstream.clone();
-            dropout.apply(i, &mut dmixed);
-            let dx = self.block_backward(batch, i, x, &dmixed, &mut rooms, gradients)?;
-            dstream.iter_mut().zip(&dx).for_each(|(to, more)| *to += more);
+        for (name, shape) in self.config.tensors() {
+            let (expected, to) = (shape.iter().product(), slot(gradients, &name));
+            if to.data.len() != expected {
+                let (layer, argument, shape, got) =
+                    ("loss_and_gradients", "gradients", "of as many numbers as the weight", to.data.len());
+                return Err(Error::Size { layer, argument, shape, expected, got });
+            }
+            to.shape = shape;
         }
-        let dim = self.config.dim;
-        let embedding = &mut Slots { tensors: &mut *gradients, prefix: "" };
-        let embedding = embedding.of(self.config.package.embedding());
+        let Rows { read, targets, count, seqlen } = Rows::new(tokens, seqlen)?;
+        let batch = Batch { exec, steps: Steps { sequences: count, steps: seqlen }, dropout };
+        let mut work = Work::new(read.len() * self.config.dim);
+        let streams = self.keep_inputs(batch, &read, &mut work)?;
+        let loss = self.head_backward(batch, &streams, &targets, gradients, &mut work)?;
+        for i in (0..self.blocks.len()).rev() {
+            self.block_backward(batch, i, &streams[i], gradients, &mut work)?;
+        }
+        let (dim, mut dstream) = (self.config.dim, work.dstream);
+        let embedding = &mut slot(gradients, self.config.package.embedding()).data;
         dropout.apply(self.blocks.len(), &mut dstream);
         for (row, &token) in dstream.chunks_exact(dim).zip(&read) {
             let to = &mut embedding[token as usize * dim..(token as usize + 1) * dim];
@@ -58,94 +64,134 @@ impl Model {
         Ok(loss)
     }
 
-    /// The stream after the last block; what was before each block is kept.
-    fn keep_inputs(
-        &self,
-        batch: Batch<'_>,
-        tokens: &[u32],
-        dropout: Dropout,
-        before: &mut Vec<Vec<f32>>,
-        rooms: &mut Rooms,
-    ) -> Result<Vec<f32>> {
-        let mut stream = vec![0.0; tokens.len() * self.config.dim];
-        self.embed(tokens, &mut stream);
-        dropout.apply(self.blocks.len(), &mut stream);
-        for i in 0..self.blocks.len() {
-            let (_, mut mixed) = self.block_forward(batch, i, &stream, rooms)?;
-            dropout.apply(i, &mut mixed);
-            before.push(stream.clone());
-            stream.iter_mut().zip(mixed).for_each(|(x, y)| *x += y);
+    /// The stream before each block and after the last one.
+    fn keep_inputs(&self, batch: Batch<'_>, tokens: &[u32], work: &mut Work) -> Result<Vec<Vec<f32>>> {
+        let mut streams = vec![vec![0.0; tokens.len() * self.config.dim]];
+        self.embed(tokens, &mut streams[0]);
+        batch.dropout.apply(self.blocks.len(), &mut streams[0]);
+        let (host, shape) = (Host(batch.exec), self.shape(batch));
+        for (i, block) in self.blocks.iter().enumerate() {
+            self.block_forward(batch, block, &streams[i], work, false)?;
+            let (run, mut mixed) = (self.mixer(&host, block), vec![0.0; streams[i].len()]);
+            let x = work.rooms.mixed(&self.config).of(batch.steps.rows());
+            host.product(x, run.weights.out_proj, &mut ViewMut::new(&mut mixed, &shape)?)?;
+            batch.dropout.apply(i, &mut mixed);
+            mixed.iter_mut().zip(&streams[i]).for_each(|(y, x)| *y += x);
+            streams.push(mixed);
         }
-        Ok(stream)
+        Ok(streams)
     }
 
-    /// What a block normalizes, and what it adds to the stream `x`; the rooms have what lies between.
-    fn block_forward(&self, batch: Batch<'_>, i: usize, x: &[f32], rooms: &mut Rooms) -> Result<(Vec<f32>, Vec<f32>)> {
-        let block = &self.blocks[i];
-        let mut states: Vec<LayerState> = (0..batch.count).map(|_| LayerState::new(&self.config)).collect();
-        let sequences: Vec<_> = (0..batch.count).map(|row| row * batch.seqlen..(row + 1) * batch.seqlen).collect();
-        let pass = Pass { exec: batch.exec, rows: batch.rows(), sequences: &sequences };
-        let (mut normed, mut mixed) = (x.to_vec(), vec![0.0; x.len()]);
-        normed.chunks_exact_mut(self.config.dim).for_each(|row| normalize(row, Some(&block.norm), self.config.eps));
-        block.mixer.forward(&pass, &normed, &mut states.iter_mut().collect::<Vec<_>>(), rooms, &mut mixed)?;
-        Ok((normed, mixed))
+    fn shape(&self, batch: Batch<'_>) -> [usize; 2] {
+        [batch.steps.rows(), self.config.dim]
     }
 
-    /// The loss, and its gradient by the stream after the last block.
+    /// A block before its last product, from the stream `x`; what it normalizes and what lies between is left in the rooms.
+    fn block_forward(&self, batch: Batch<'_>, block: &Block, x: &[f32], work: &mut Work, keep: bool) -> Result<()> {
+        let (host, shape, Work { rooms, normed, .. }) = (Host(batch.exec), self.shape(batch), work);
+        self.stream_norm(batch.exec, &block.norm).forward(View::new(x, &shape)?, ViewMut::new(normed, &shape)?)?;
+        self.mixer(&host, block).forward(View::new(normed, &shape)?, vec![Part::whole(batch.steps)], rooms, keep)
+    }
+
+    /// The loss, and in `work` its gradient by the stream after the last block.
     fn head_backward(
         &self,
         batch: Batch<'_>,
-        stream: &[f32],
+        streams: &[Vec<f32>],
         targets: &[u32],
         gradients: &mut Tensors,
-    ) -> Result<(f64, Vec<f32>)> {
-        let (dim, vocab, rows) = (self.config.dim, self.config.vocab, batch.rows());
-        let mut normed = stream.to_vec();
-        normed.chunks_exact_mut(dim).for_each(|row| normalize(row, Some(&self.norm), self.config.eps));
-        let mut logits = vec![0.0; rows * vocab];
-        self.head.forward(batch.exec, Columns::whole(&normed, dim), rows, &mut logits)?;
+        work: &mut Work,
+    ) -> Result<f64> {
+        let (vocab, rows, host, shape) = (self.config.vocab, batch.steps.rows(), Host(batch.exec), self.shape(batch));
+        let stream = &streams[self.blocks.len()];
+        let norm = self.stream_norm(batch.exec, &self.norm);
+        norm.forward(View::new(stream, &shape)?, ViewMut::new(&mut work.normed, &shape)?)?;
+        let (x, mut logits) = (View::new(&work.normed, &shape)?, vec![0.0; rows * vocab]);
+        host.product(x, self.head.view(), &mut ViewMut::new(&mut logits, &[rows, vocab])?)?;
         let share = |(row, &target): (&mut [f32], &u32)| cross_entropy(row, target as usize, rows);
         let loss: f64 = logits.chunks_exact_mut(vocab).zip(targets).map(share).sum();
 
-        let mut slots = Slots { tensors: &mut *gradients, prefix: "" };
-        slots.of(self.config.package.embedding()).fill(0.0);
+        slot(gradients, self.config.package.embedding()).data.fill(0.0);
         let head = if self.config.tied { self.config.package.embedding() } else { "lm_head.weight" };
-        let mut dstream = vec![0.0; rows * dim];
-        let into = ColumnsMut::whole(&mut dstream, dim);
-        let (normed, dlogits) = (Columns::whole(&normed, dim), Columns::whole(&logits, vocab));
-        self.head.backward(batch, normed, dlogits, into, &mut slots, head.trim_end_matches(".weight"))?;
-        let dnorm = slots.of("backbone.norm_f.weight");
-        dnorm.fill(0.0);
-        for (x, dy) in stream.chunks_exact(dim).zip(dstream.chunks_exact_mut(dim)) {
-            normalize_backward(x, Some((&self.norm[..], &mut *dnorm)), self.config.eps, dy);
-        }
-        Ok((loss, dstream))
+        let of = Multiplied { x, product: self.head.view(), dy: View::new(&logits, &[rows, vocab])? };
+        let into = OfProduct { weight: slot(gradients, head).written(), bias: None };
+        let dnormed = &mut ViewMut::new(&mut work.dnormed, &shape)?;
+        host.product_backward(of, dnormed, false, into, &mut work.own.workspace)?;
+        self.norm_backward(batch, (&self.norm, slot(gradients, "backbone.norm_f.weight")), stream, false, work)?;
+        Ok(loss)
     }
 
-    /// The gradient by the stream before a block through its mixer, from that by what the mixer adds.
-    fn block_backward(
+    /// Gradients by a norm's weight and by the stream in front of it, from those by its results and by the stream behind, where there is one.
+    fn norm_backward(
         &self,
         batch: Batch<'_>,
-        i: usize,
-        x: &[f32],
-        dmixed: &[f32],
-        rooms: &mut Rooms,
-        gradients: &mut Tensors,
-    ) -> Result<Vec<f32>> {
-        let (block, dim) = (&self.blocks[i], self.config.dim);
-        let (normed, _) = self.block_forward(batch, i, x, rooms)?;
-        let prefix = format!("backbone.layers.{i}.mixer.");
-        let mut slots = Slots { tensors: &mut *gradients, prefix: &prefix };
-        let mut dx = block.mixer.backward(batch, &normed, dmixed, rooms, &mut slots, &mut Ends::default())?;
-        let prefix = format!("backbone.layers.{i}.norm.");
-        let mut slots = Slots { tensors: &mut *gradients, prefix: &prefix };
-        let dnorm = slots.of("weight");
-        dnorm.fill(0.0);
-        for (x, dy) in x.chunks_exact(dim).zip(dx.chunks_exact_mut(dim)) {
-            normalize_backward(x, Some((&block.norm[..], &mut *dnorm)), self.config.eps, dy);
-        }
-        Ok(dx)
+        (weight, dweight): (&[f32], &mut Array),
+        stream: &[f32],
+        behind: bool,
+        work: &mut Work,
+    ) -> Result<()> {
+        let (shape, Work { dnormed, dstream, front, zeros, own, .. }) = (self.shape(batch), work);
+        let into = OfStream { front: ViewMut::new(front, &shape)?, rounded: None, weight: dweight.written() };
+        let behind = behind.then(|| View::new(dstream, &shape)).transpose()?;
+        zeros.resize(self.config.dim, 0.0);
+        let (stream, dy, zeros) = (View::new(stream, &shape)?, View::new(dnormed, &shape)?, View::new(zeros, &shape[1..])?);
+        self.stream_norm(batch.exec, weight).backward(stream, dy, behind, into, zeros, &mut own.workspace)?;
+        std::mem::swap(dstream, front);
+        Ok(())
     }
+
+    /// From the gradient by the stream behind a block to that by the stream in front of it, `x`.
+    fn block_backward(&self, batch: Batch<'_>, i: usize, x: &[f32], gradients: &mut Tensors, work: &mut Work) -> Result<()> {
+        let (block, host, shape) = (&self.blocks[i], Host(batch.exec), self.shape(batch));
+        self.block_forward(batch, block, x, work, true)?;
+        let prefix = format!("backbone.layers.{i}.mixer.");
+        // the other half is free until the norm
+        work.front.copy_from_slice(&work.dstream);
+        batch.dropout.apply(i, &mut work.front);
+        let Work { rooms, own, normed, dnormed, front, .. } = &mut *work;
+        let back = Back::new(batch.steps, View::new(normed, &shape)?, View::new(front, &shape)?);
+        let (dx, into) = (&mut ViewMut::new(dnormed, &shape)?, Gradients::of(gradients, &prefix));
+        self.mixer(&host, block).backward(back, rooms, own, dx, into)?;
+        block.mixer.through_decays(&mut slot(gradients, &format!("{prefix}A_log")).data);
+        let dweight = slot(gradients, &format!("backbone.layers.{i}.norm.weight"));
+        self.norm_backward(batch, (&block.norm, dweight), x, true, work)
+    }
+}
+
+/// What a pass over a batch is about.
+#[derive(Clone, Copy)]
+struct Batch<'b> {
+    exec: &'b Exec,
+    steps: Steps,
+    dropout: Dropout,
+}
+
+/// Room for a pass over a batch.
+struct Work {
+    rooms: Rooms,
+    own: BackRooms,
+    normed: Vec<f32>,
+    dnormed: Vec<f32>,
+    /// The gradient by the stream behind what is worked on, and room for that by the stream in front of it.
+    dstream: Vec<f32>,
+    front: Vec<f32>,
+    /// A row of zeros.
+    zeros: Vec<f32>,
+}
+
+impl Work {
+    fn new(len: usize) -> Self {
+        let [normed, dnormed, dstream, front] = [(); 4].map(|()| vec![0.0; len]);
+        Work { rooms: Rooms::default(), own: BackRooms::default(), normed, dnormed, dstream, front, zeros: Vec::new() }
+    }
+}
+
+/// The gradient by a weight.
+///
+/// # Panics
+/// If there is none: what the model is made of and what it has gradients of are the same names.
+fn slot<'g>(gradients: &'g mut Tensors, name: &str) -> &'g mut Array {
+    gradients.get_mut(name).unwrap_or_else(|| panic!("a gradient by `{name}`"))
 }
 
 /// Rows of a text, and what follows each of their tokens.
@@ -157,7 +203,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Of rows of `seqlen + 1` tokens.
+    /// Sizes for rows of `seqlen + 1` tokens.
     ///
     /// # Errors
     /// No rows, or no whole ones.
@@ -222,7 +268,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::initial::initial;
-    use crate::tensors::{Array, zeros_like};
+    use crate::tensors::zeros_like;
 
     #[test]
     fn gradients_know_of_the_zeros_of_dropout() {

@@ -21,7 +21,7 @@ const HEAD: &str = "lm_head.weight";
 pub struct SaveOptions {
     /// The type of all weights, f32, bf16 or f16; none leaves each its own.
     pub dtype: Option<DType>,
-    /// Whose names and settings are written; none leaves those that were read.
+    /// The package whose names and settings are written; none leaves those that were read.
     pub package: Option<Package>,
     /// Whether the head is the embedding, and stored once; none leaves it as it is.
     pub tied: Option<bool>,

@@ -256,7 +256,7 @@ fn gradients_on_a_gpu_are_those_of_the_cpu() {
         println!("{kind}: loss and gradients off by {errors:?} in f32, f16 and bf16");
         let [[exact, _], [loss_half, half], [loss_brain, brain]] = errors[..] else { unreachable!() };
         assert!(exact < 1e-6 && loss_half < 4e-3 && loss_brain < 32e-3, "{kind}: {errors:?}");
-        // what is not rounding would be the same in both types: bf16 has three bits less
+        // an error other than rounding would be the same in both types: bf16 has three bits less
         assert!((4.0..16.0).contains(&(brain / half)), "{kind}: {errors:?}");
     }
 }

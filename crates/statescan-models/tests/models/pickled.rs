@@ -23,7 +23,7 @@ fn a_pickle_runs_no_code() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(own("mamba_pickled").join("config.json"), folder.path().join("config.json")).unwrap();
     let trace = folder.path().join("trace");
-    // what unpickles as os.system("touch trace")
+    // a pickle that calls os.system("touch trace") where it is loaded
     let call = format!("cos\nsystem\n(Stouch {}\ntR.", trace.display()).replacen("(S", "(S'", 1).replacen("\ntR.", "'\ntR.", 1);
     for bytes in [call.as_bytes(), &[b"\x80\x02", call.as_bytes()].concat(), b"", b"PK\x03\x04", b"\x80\x02}."] {
         std::fs::write(folder.path().join("pytorch_model.bin"), bytes).unwrap();

@@ -148,7 +148,7 @@ pub(super) mod x86 {
             // 2^r - 1; even a huge r leaves it above -1
             let mut p = f._mm512_mul_ps(f._mm512_fmadd_ps(f._mm512_set1_ps(c2), r, f._mm512_set1_ps(c1)), r);
             if !BOUNDED {
-                // what is far out of range leaves any r, even NaN; the minimum is its second operand then, and the scale decides
+                // x far out of range leaves any r, even NaN; the minimum is its second operand then, and the scale decides
                 p = f._mm512_min_ps(p, f._mm512_set1_ps(1.0));
             }
             let power = self.look_up(pulp::cast(TABLE_32), t);
@@ -190,7 +190,7 @@ pub(super) mod x86 {
         let t = f._mm512_fmadd_ps(x, high, f._mm512_set1_ps(ROUND_32));
         let n = f._mm512_sub_ps(t, f._mm512_set1_ps(ROUND_32));
         let r = f._mm512_fmadd_ps(x, low, f._mm512_fmsub_ps(x, high, n));
-        // what is far out of range leaves any r, even NaN: the smaller in magnitude, a number, with the sign of r; the scale decides
+        // x far out of range leaves any r, even NaN: `range` gives the smaller in magnitude, a number, with the sign of r, and the scale decides
         let r = simd.avx512dq._mm512_range_ps::<0b0010>(r, f._mm512_set1_ps(1.0));
         let [c1, c2, c3] = DEGREE_3_SHORT.map(|c| f._mm512_set1_ps(c));
         let p = f._mm512_fmadd_ps(f._mm512_fmadd_ps(c3, r, c2), r, c1);

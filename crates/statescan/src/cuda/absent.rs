@@ -131,7 +131,7 @@ impl Blaslt {
     pub(crate) fn new(stream: &Stream) -> Result<Self> {
         match stream.0 {}
     }
-    pub(crate) unsafe fn multiply(&self, _product: &Product, _addresses: [u64; 4], _add: bool) -> Result<()> {
+    pub(crate) unsafe fn multiply(&self, _product: &Product, _addresses: [u64; 4], _onto: Option<u64>) -> Result<()> {
         match self.0.0 {}
     }
 }

@@ -72,11 +72,12 @@ impl Blaslt {
         Ok(Blaslt { stream: stream.clone(), handle: handle as usize, workspace, plans: Mutex::default() })
     }
 
-    /// Puts `y = x W^T (+ bias)`, or `y += ..` if `add`, into the stream, with weights, rows, bias (or 0) and results at these addresses.
+    /// Puts `y = x W^T (+ bias) (+ onto)` into the stream, with weights, rows, bias (or 0) and results at these addresses, and what they are added to,
+    /// which lies as the results do, at another or the same one.
     ///
     /// # Safety
     /// The addresses are valid for what the product says.
-    pub(crate) unsafe fn multiply(&self, product: &Product, addresses: [u64; 4], add: bool) -> Result<()> {
+    pub(crate) unsafe fn multiply(&self, product: &Product, addresses: [u64; 4], onto: Option<u64>) -> Result<()> {
         let _current = self.stream.enter()?;
         let mut plans = self.plans.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !plans.contains_key(product) {
@@ -84,7 +85,7 @@ impl Blaslt {
         }
         let Plan { product: described, algorithm } = &plans[product];
         let [weight, x, bias, y] = addresses;
-        let (one, add): (f32, f32) = (1.0, if add { 1.0 } else { 0.0 });
+        let (one, add): (f32, f32) = (1.0, if onto.is_some() { 1.0 } else { 0.0 });
         let [of_weight, of_x, of_y] = described.matrices.map(|matrix| matrix as sys::cublasLtMatrixLayout_t);
         if product.bias {
             described.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
@@ -101,7 +102,7 @@ impl Blaslt {
                 x as *const c_void,
                 of_x,
                 core::ptr::from_ref(&add).cast(),
-                y as *const c_void,
+                onto.unwrap_or(y) as *const c_void,
                 of_y,
                 y as *mut c_void,
                 of_y,
@@ -125,13 +126,14 @@ impl Blaslt {
             unsafe { call!(cublasLtMatmulPreferenceSetAttribute(wishes, attribute, value.as_ptr().cast(), value.len())) }
         };
         let [weight, x, y] = product.aligned.map(u32::to_ne_bytes);
+        let onto = product.added_aligned.to_ne_bytes();
         let mut found = 0;
         // SAFETY: plain numbers, which the library fills.
         let mut suggested: sys::cublasLtMatmulHeuristicResult_t = unsafe { core::mem::zeroed() };
         let asked = wish(Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &(WORKSPACE as u64).to_ne_bytes())
             .and_then(|()| wish(Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &weight))
             .and_then(|()| wish(Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &x))
-            .and_then(|()| wish(Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &y))
+            .and_then(|()| wish(Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &onto))
             .and_then(|()| wish(Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &y))
             // SAFETY: everything described is alive, there is room for one answer.
             .and_then(|()| unsafe {

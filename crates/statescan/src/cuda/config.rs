@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(TileCopy::of(&view(&[2, 8, 63], &[504, 63, 1], 0), 1, 2, 8, 2), TileCopy::Time);
         assert_eq!(of(view(&[2, 8, 64], &[1024, 128, 2], 0)), TileCopy::Time);
         assert_eq!(of(view(&[2, 8, 64], &[512, 64, -1], 63)), TileCopy::Time);
-        // what an axis of one element has for a stride does not matter
+        // the stride of an axis of one element does not matter
         assert_eq!(of(view(&[1, 8, 64], &[3, 64, 1], 0)), TileCopy::TimeVector);
     }
 

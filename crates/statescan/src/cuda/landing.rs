@@ -83,7 +83,7 @@ impl<T: Element> Landing<T> {
 
 impl<T> Drop for Landing<T> {
     fn drop(&mut self) {
-        // what was sent may be on its way; an error means that the context is lost
+        // a copy may still be on its way; an error means that the context is lost
         let _ = self.stream.synchronize();
         // SAFETY: allocated by `new`; nothing is on its way any more, and graphs that send here are the caller's to drop first.
         unsafe { self.stream.free_on_host(self.memory) };

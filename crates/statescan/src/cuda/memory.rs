@@ -33,6 +33,16 @@ impl DeviceMemory {
         unsafe { self.stream.fill(self.address, byte, self.bytes) }
     }
 
+    /// Overwrites bytes from one of them on, in the order of the stream, and waits.
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub(crate) fn write(&mut self, first: usize, bytes: &[u8]) -> Result<()> {
+        assert!(first <= self.bytes && bytes.len() <= self.bytes - first, "the bytes lie in the memory");
+        // SAFETY: the range lies in the memory, which is borrowed exclusively.
+        unsafe { self.stream.upload(self.address + first as u64, bytes.as_ptr(), bytes.len()) }
+    }
+
     /// Copies the bytes to the host.
     ///
     /// # Panics

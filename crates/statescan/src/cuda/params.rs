@@ -151,6 +151,10 @@ impl<E: Parameter> Parameter for Address<E> {
     fn field(name: &str) -> String {
         E::field(&format!("*{name}"))
     }
+    #[cfg(feature = "cuda")]
+    fn declare(to: &mut Declarations) {
+        E::declare(to);
+    }
 }
 
 impl<E> Clone for Address<E> {

@@ -4,7 +4,7 @@
 #[derive(Debug)]
 pub(crate) struct Recent<K, V> {
     kept: Vec<(K, V)>,
-    /// Which one is the oldest, once there are as many as are kept.
+    /// Index of the oldest one, once there are as many as are kept.
     oldest: usize,
 }
 

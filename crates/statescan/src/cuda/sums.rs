@@ -7,8 +7,9 @@ use crate::tensor::{DType, RawViewMut};
 pub(super) static SUMS: Program<Params> = Program::new("sum_terms", &[COMMON], include_str!("sums.cu"));
 
 const THREADS: usize = 256;
-/// Threads that share an element where elements are few and terms many.
+/// Threads that share an element where elements are few and terms many, and where terms are very many: so that a thread has a few dozen of them.
 const SLICES: usize = 8;
+const MOST_SLICES: usize = 32;
 /// Elements of a job that keep a device busy with a thread for each.
 const MANY: usize = 1 << 17;
 const JOBS: usize = 5;
@@ -52,6 +53,15 @@ pub(super) fn config(dtypes: impl Iterator<Item = DType>) -> Config {
     TYPES.iter().zip(dtypes).fold(Config::default().int("THREADS", THREADS), |config, (name, dtype)| config.dtype(name, dtype))
 }
 
+/// Threads for each of so many elements with so many terms.
+fn slices(elements: usize, terms: usize) -> usize {
+    match terms {
+        _ if elements >= MANY || terms < 2 * SLICES => 1,
+        _ if elements >= MANY / 8 || terms < 16 * MOST_SLICES => SLICES,
+        _ => MOST_SLICES,
+    }
+}
+
 /// # Safety
 /// The terms are valid for as many elements as the sums say, and the targets are of the stream's device.
 pub(crate) unsafe fn sum_terms(stream: &Stream, sums: &[Sum]) -> Result<()> {
@@ -72,7 +82,7 @@ pub(crate) unsafe fn sum_terms(stream: &Stream, sums: &[Sum]) -> Result<()> {
         let view = sum.to.as_read();
         // shapes are (columns), (rows, columns) or (outer axes, rows, columns)
         let axis = |from_end: usize| view.rank().checked_sub(from_end).map_or(1, |axis| view.shape()[axis] as i64);
-        let slices = if view.len() < MANY && sum.count >= 2 * SLICES { SLICES } else { 1 };
+        let slices = slices(view.len(), sum.count);
         *job = Job {
             to: Strided::of_last_axes(&view),
             terms: Address::new(sum.terms),

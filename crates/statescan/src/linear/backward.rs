@@ -10,9 +10,9 @@ use core::ops::Range;
 /// Rows of a gradient in a job.
 const ROWS: usize = 64;
 
-/// `dx = dy W`.
-pub(super) fn inputs(exec: &Exec, dy: &Matrix<f32>, weight: &Matrix<f32>, dx: &RawViewMut) {
-    rows(exec, dy.rows, weight.columns, dy.columns, dx, &|rows| Factors {
+/// `dx = dy W`, or with a flag `dx += dy W`.
+pub(super) fn inputs(exec: &Exec, dy: &Matrix<f32>, weight: &Matrix<f32>, dx: (&RawViewMut, bool)) {
+    rows(exec, [dy.rows, weight.columns, dy.columns], dx, &|rows| Factors {
         left: dy.factor(rows.start, 0),
         right: weight.factor(0, 0),
     });
@@ -20,7 +20,7 @@ pub(super) fn inputs(exec: &Exec, dy: &Matrix<f32>, weight: &Matrix<f32>, dx: &R
 
 /// `dW = dy^T x`.
 pub(super) fn weights(exec: &Exec, dy: &Matrix<f32>, x: &Matrix<f32>, dw: &RawViewMut) {
-    rows(exec, dy.columns, x.columns, dy.rows, dw, &|outputs| Factors {
+    rows(exec, [dy.columns, x.columns, dy.rows], (dw, false), &|outputs| Factors {
         left: dy.factor(0, outputs.start).t(),
         right: x.factor(0, 0),
     });
@@ -51,13 +51,11 @@ impl Matrix<f32> {
     }
 }
 
-/// `count` rows of `columns` sums over `depth`, some rows at a time.
+/// `count` rows of `columns` sums over `depth`, some rows at a time, or with a flag added to what is there.
 fn rows(
     exec: &Exec,
-    count: usize,
-    columns: usize,
-    depth: usize,
-    into: &RawViewMut,
+    [count, columns, depth]: [usize; 3],
+    (into, add): (&RawViewMut, bool),
     factors: &(dyn Fn(&Range<usize>) -> Factors + Sync),
 ) {
     let target = MatrixMut::new(Array::of_view_mut(into), into.strides()[0] as usize);
@@ -67,7 +65,7 @@ fn rows(
         |(), job| {
             let rows = job * ROWS..count.min((job + 1) * ROWS);
             let Factors { left, right } = factors(&rows);
-            f32::multiply(target.at(rows.start, 0), None, [rows.len(), columns, depth], left, right);
+            f32::multiply(target.at(rows.start, 0), add.then_some(1.0), [rows.len(), columns, depth], left, right);
         },
     );
 }

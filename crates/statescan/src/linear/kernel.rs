@@ -249,7 +249,7 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
         }
         let left = columns - whole;
         if left > 0 {
-            // what is left of a vector is filled up with zeros
+            // the last vector is filled up with zeros
             let w = w.map(|w| rest(simd, w.shared(whole, left), T::wide));
             for r in 0..R {
                 let x = rest(simd, x[r].shared(whole, left), |x| x);

@@ -63,11 +63,13 @@ pub fn forward(exec: &Exec, x: View<'_>, weight: View<'_>, bias: Option<View<'_>
 }
 
 builder! {
-    /// What a backward pass writes (it overwrites); what is `None` is not computed.
+    /// What a backward pass writes (it overwrites, where nothing else is said); what is `None` is not computed.
     #[derive(Debug, Default)]
     pub struct Gradients<'a> {
         /// By `x`, (R, K).
         pub x: Option<ViewMut<'a>>,
+        /// Whether that by `x` is added to what is there.
+        pub add_to_x: bool,
         /// By `weight`, (O, K).
         pub weight: Option<ViewMut<'a>>,
         /// By the bias, (O,).
@@ -103,7 +105,7 @@ pub fn backward(exec: &Exec, x: View<'_>, weight: View<'_>, dy: View<'_>, grads:
     checker.finish()?;
     let [x, weight, dy] = [x, weight, dy].map(|view| kernel::Matrix::of(&view));
     if let Some(dx) = &mut grads.x {
-        backward::inputs(exec, &dy, &weight, &dx.raw());
+        backward::inputs(exec, &dy, &weight, (&dx.raw(), grads.add_to_x));
     }
     if let Some(dw) = &mut grads.weight {
         backward::weights(exec, &dy, &x, &dw.raw());

@@ -173,7 +173,7 @@ mod tests {
                     let by_z = (method.decay(z + h).0 - method.decay(z - h).0) / (2.0 * h);
                     assert!(close(method.decay(z).1, by_z, 1e-8), "{method} decay at {z}");
                     let one = Complex64::ONE;
-                    // of the loss Re(input), whose gradient by a complex number is the conjugate of a derivative
+                    // the loss is Re(input): its gradient by a complex number is the conjugate of a derivative
                     let adjoint = method.input_adjoint(d, a, one, one);
                     let input = |d, a| method.input(d, a, one);
                     let difference = (input(d + h, a) - input(d - h, a)) / (2.0 * h);

@@ -169,13 +169,13 @@ fn layout_of(layouts: &'static [&'static str], rank: usize) -> Option<&'static s
 /// The element type of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultType {
-    /// That of an argument, if it is real or complex as the result is; else the carried type.
+    /// The type of an argument, if it is real or complex as the result is; else the carried type.
     Of(&'static str),
-    /// That of the first of two arguments that is given.
+    /// The type of the first of two arguments that is given.
     OfFirst(&'static str, &'static str),
     /// The common type of two arguments.
     Promoted(&'static str, &'static str),
-    /// That of carried values: `f32`, `f64` beside an argument in double precision, or their complex pairs.
+    /// The type of carried values: `f32`, `f64` beside an argument in double precision, or their complex pairs.
     Carried(&'static str),
     /// The carried type beside the common type of two arguments.
     CarriedByBoth(&'static str, &'static str),

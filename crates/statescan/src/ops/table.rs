@@ -18,7 +18,7 @@ use super::discretization::Discretization;
 
 /// The type of an option as a field of `Args`.
 pub(crate) trait OptionField: Copy {
-    /// That of a value of the option's kind.
+    /// The field for a value of the option's kind.
     fn of(value: Value) -> Self;
     /// The value.
     fn value(self) -> Value;

@@ -51,7 +51,7 @@ fn reachable(axes: &[Axis], target: i128, slack: i128) -> bool {
     let Some((&(stride, behind, ahead), rest)) = axes.split_last() else {
         return target.abs() < slack;
     };
-    // what the remaining, smaller axes can still make up for
+    // the remaining, smaller axes can still make up for so much
     let sum = |count: fn(&Axis) -> usize| rest.iter().map(|axis| axis.0 as i128 * count(axis) as i128).sum::<i128>() + slack;
     let (least, most) = (target - sum(|axis| axis.2), target + sum(|axis| axis.1));
     let stride = stride as i128;

@@ -166,6 +166,28 @@ impl Tensor {
         Ok(elements)
     }
 
+    /// Overwrites the first elements, in row-major order, on any device; memory is not allocated. On a GPU that is in the order of the tensor's stream,
+    /// and waits for it.
+    ///
+    /// # Errors
+    /// [`Error::DType`] if `T` is not the storage type, [`Error::Bounds`] if there are not as many elements, [`Error::Presence`] if they are not dense;
+    /// [`Error::Cuda`].
+    pub fn write<T: Element>(&mut self, elements: &[T]) -> Result<()> {
+        const OP: &str = "write";
+        if T::DTYPE != self.dtype {
+            let expected = "of the type of the elements that are written";
+            return Err(Error::DType { op: OP, argument: "tensor", expected, got: self.dtype });
+        }
+        if self.strides != self.shape.row_major() {
+            return Err(Error::Presence { op: OP, argument: "tensor", expected: "must be dense" });
+        }
+        let len = self.shape.iter().product();
+        check_bounds(&Shape::of(&[elements.len()]), &[1], 0, len)?;
+        // SAFETY: elements are plain data, of which these are all bytes.
+        let bytes = unsafe { core::slice::from_raw_parts(elements.as_ptr().cast::<u8>(), size_of_val(elements)) };
+        self.storage.write(self.offset * self.dtype.size(), bytes)
+    }
+
     /// Overwrites every element with that of `dense`, rounded to the storage type.
     ///
     /// # Panics

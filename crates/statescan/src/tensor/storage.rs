@@ -39,6 +39,18 @@ impl Storage {
         Ok(Storage::Cuda(DeviceMemory::from_host(stream, bytes)?))
     }
 
+    /// Overwrites bytes from one of them on.
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub(super) fn write(&mut self, first: usize, bytes: &[u8]) -> Result<()> {
+        match self {
+            Storage::Host(_) => self.bytes_mut()[first..first + bytes.len()].copy_from_slice(bytes),
+            Storage::Cuda(memory) => memory.write(first, bytes)?,
+        }
+        Ok(())
+    }
+
     /// A copy on the executor's device.
     pub(super) fn to(&self, exec: &Exec) -> Result<Self> {
         match (self, exec.stream()) {

@@ -156,7 +156,7 @@ fn summary(exec: &Exec, operation: &Operation, call: &Call<'_>) -> u64 {
     checksum([&state, &decay])
 }
 
-/// Of all bits of all numbers; one NaN is like another.
+/// The checksum of all bits of all numbers; one NaN is like another.
 fn checksum<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> u64 {
     let mut sum = 0xcbf2_9ce4_8422_2325u64;
     for tensor in tensors {

@@ -29,7 +29,7 @@ struct Case {
     groups: usize,
     dtype: DType,
     parameters: DType,
-    /// Of the residual, the sum and their gradients.
+    /// Type of the residual, the sum and their gradients.
     wide: DType,
     layout: Layout,
     kind: Kind,

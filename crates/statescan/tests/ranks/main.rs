@@ -328,7 +328,7 @@ fn a_summary_is_the_scan_of_zero_and_what_is_left_of_one() {
                 let mut state = Tensor::host(planned.dtype, &planned.shape).unwrap();
                 state.fill_with(|| fill.into());
                 call.views[owned.at("initial_state").unwrap()] = Some(state.view());
-                // what goes into a scan is x, u or b, the first activation that is no step
+                // a scan's input is x, u or b, the first activation that is no step
                 let input_at = usize::from(signature.name == "linear_scan");
                 let zero = call.views[input_at].map(|view| Tensor::host(view.dtype(), &view.shape()).unwrap()).unwrap();
                 if !input {

@@ -147,7 +147,7 @@ impl Rank<'_> {
         out.workspace = if len > 0 { Some(workspace.view_mut(exec, len)?) } else { None };
         operation.forward(exec, &call, &mut out)?;
 
-        // what flows to the ranks before this one, without what comes from those behind it
+        // the cotangent for the ranks before this one, without the share of the ranks behind it
         let y = part(&owned.cotangents[0], Owned::time(signature.results[0].layout(owned.cotangents[0].shape().len())), &steps);
         let y = self.to(&y, operation.result(&call, 0)?.dtype);
         let last = if after.is_empty() { owned.cotangents[1].clone() } else { like.clone() };

@@ -101,7 +101,7 @@ impl Case {
         let state = if self.complex { wide_field } else { self.state };
         let batched = [&[self.batch], &self.own[..]].concat();
         let with_states = |first: usize| [&[first], &self.own[..], &[self.dstate]].concat();
-        // what a head shares has one element where the channels of the head would be
+        // an argument that a head shares has one element where the channels of the head would be
         let mut parameter = self.own.clone();
         let mut steps = batched.clone();
         let mut a_shape = with_states(1)[1..].to_vec();
@@ -458,7 +458,7 @@ fn sizes_that_no_memory_has_are_refused() {
         let (x, map) = (broadcast(one, &[batch, dim]), broadcast(one, &[batch, groups, dstate]));
         let args = &Args::new(x, x, broadcast(one, &[dim, dstate]), map, map);
         assert_too_large("selective_state_update", reference::update(args, &broadcast(one, &states)));
-        // what is written has as much memory as it claims
+        // a tensor that is written has as much memory as it claims
         let Some(len) = states.iter().try_fold(1usize, |n, &size| n.checked_mul(size)).filter(|&len| len <= 1 << 21) else {
             continue;
         };

@@ -25,7 +25,7 @@ struct Setup {
     dstate: usize,
     seqlen: usize,
     u: DType,
-    /// Of a, b and c.
+    /// Type of a, b and c.
     maps: DType,
     delta: DType,
     constant: bool,

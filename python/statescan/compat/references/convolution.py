@@ -38,7 +38,7 @@ def causal_conv1d_ref(
     inputs = pad(inputs, (halo, 0)) if before is None else torch.cat([before, inputs], -1)
     mask = None
     if seq_idx is not None:
-        # what comes before belongs to the first sequence, or to none
+        # steps before the first belong to its sequence, or to none
         first = seq_idx[:, :1].expand(-1, halo)
         index = torch.cat([first if before is not None else torch.full_like(first, -1), seq_idx], -1)
         mask = torch.stack([index[:, tap : tap + x.shape[-1]] == seq_idx for tap in range(halo + 1)], 1)

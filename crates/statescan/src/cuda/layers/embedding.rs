@@ -43,7 +43,7 @@ pub fn embedding(exec: &Exec, table: View<'_>, tokens: View<'_>, y: &mut ViewMut
     checker.dense("y", Some(y.as_view()))?;
     checker.finish()?;
     let kernel = kernel(&of_table, tokens.as_ptr() as u64, tokens.len(), y.as_view().as_ptr() as u64)?;
-    // SAFETY: as in `rms_norm`.
+    // SAFETY: as in `row_product`.
     unsafe { kernel.launch(stream, &EMBEDDING) }
 }
 

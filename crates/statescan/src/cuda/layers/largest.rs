@@ -39,7 +39,7 @@ pub fn largest(exec: &Exec, x: View<'_>, at: &mut ViewMut<'_>) -> Result<()> {
     let kernel = kernel(&rows, at.as_view().as_ptr() as u64)?;
     match kernel.launch.blocks() {
         0 => Ok(()),
-        // SAFETY: as in `rms_norm`.
+        // SAFETY: as in `row_product`.
         _ => unsafe { stream.launch_early(&LARGEST, &kernel.config, kernel.launch, &kernel.params) },
     }
 }

@@ -1,10 +1,9 @@
-//! What language models need of a GPU beside scans and convolutions: products of matrices, norms, rows of an embedding, and the kernels of a
-//! decoded token.
+//! What language models need of a GPU beside scans and convolutions: products of matrices, rows of an embedding, and the kernels of a decoded token.
+//! Norms of many rows are an [operation](crate::ops::norm).
 //!
 //! | call | what it computes | by |
 //! |---|---|---|
-//! | [`Products::multiply`] | `y = x W^T + bias` for many rows | cuBLASLt |
-//! | [`rms_norm`] | RMSNorm of rows, or of groups of their columns | own kernel |
+//! | [`Products::multiply`], [`Products::multiply_add`] | `y = x W^T + bias` for many rows, and added to others | cuBLASLt |
 //! | [`embedding`] | rows of a table by their numbers | own kernel |
 //! | [`row_product`] | `y = W f(x) + bias` for one row in f32, f nothing, a norm or a step of the convolution | own kernel, weights read once |
 //! | [`mamba_step`], [`mamba2_step`] | one step between the products | own kernels |
@@ -22,7 +21,6 @@ mod embedding;
 mod largest;
 mod mamba2_step;
 mod mamba_step;
-mod norm;
 mod products;
 mod row_product;
 mod rows;
@@ -34,7 +32,6 @@ pub use embedding::embedding;
 pub use largest::{largest, set_token};
 pub use mamba_step::{MambaStep, mamba_step};
 pub use mamba2_step::{Mamba2Step, mamba2_step};
-pub use norm::rms_norm;
 pub(crate) use products::Product;
 pub use products::Products;
 pub use row_product::{Before, Conv, RowProduct, row_product};

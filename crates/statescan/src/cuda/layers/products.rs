@@ -23,7 +23,7 @@ pub(crate) struct Product {
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
-    /// Of weights and rows.
+    /// Type of weights and rows.
     pub(crate) input: DType,
     pub(crate) output: DType,
     pub(crate) bias: bool,
@@ -31,8 +31,17 @@ pub(crate) struct Product {
     pub(crate) transposed: [bool; 2],
     /// From row to row of weights, rows and results, as they lie.
     pub(crate) pitches: [usize; 3],
-    /// What their addresses are multiples of, in bytes.
+    /// What their addresses are multiples of, in bytes, and the address of what is added.
     pub(crate) aligned: [u32; 3],
+    pub(crate) added_aligned: u32,
+}
+
+/// What a product is added to.
+enum Onto<'o> {
+    Nothing,
+    /// What its results take the place of.
+    Itself,
+    Another(View<'o>),
 }
 
 impl Products {
@@ -56,6 +65,26 @@ impl Products {
     /// # Errors
     /// Arguments of wrong shapes, types or devices, rows that are not neighbours, results that overlap something. Nothing is written then.
     pub fn multiply(&self, x: View<'_>, weight: View<'_>, bias: Option<View<'_>>, y: &mut ViewMut<'_>, add: bool) -> Result<()> {
+        self.product(x, weight, bias, if add { Onto::Itself } else { Onto::Nothing }, y)
+    }
+
+    /// Computes `y = before + x W^T + bias`: as [`Products::multiply`] otherwise. `before` is of the type and shape of `y`, and its rows are as far
+    /// apart.
+    ///
+    /// # Errors
+    /// As [`Products::multiply`].
+    pub fn multiply_add(
+        &self,
+        x: View<'_>,
+        weight: View<'_>,
+        bias: Option<View<'_>>,
+        before: View<'_>,
+        y: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        self.product(x, weight, bias, Onto::Another(before), y)
+    }
+
+    fn product(&self, x: View<'_>, weight: View<'_>, bias: Option<View<'_>>, onto: Onto<'_>, y: &mut ViewMut<'_>) -> Result<()> {
         let result = y.as_view();
         let [of_x, of_weight] = [Factor::of("x", &x)?, Factor::of("weight", &weight)?];
         let of_y = Rows::of(OP, "y", &result)?;
@@ -65,6 +94,9 @@ impl Products {
         checker.read_if("bias", &bias, Kind::Real, &[of_weight.rows])?;
         let lead = x.rank() - 1;
         let expected = [&x.shape()[..lead], &[of_weight.rows]].concat();
+        if let Onto::Another(before) = &onto {
+            checker.read("before", before, Kind::Real, &expected)?;
+        }
         checker.write("y", y, Kind::Real, &expected)?;
         checker.finish()?;
         let type_of = |argument, got, fits: bool, expected| match fits {
@@ -75,6 +107,9 @@ impl Products {
         type_of("x", input, matches!(input, DType::F32 | DType::BF16 | DType::F16), "f32, bf16 or f16")?;
         type_of("weight", of_weight.dtype, of_weight.dtype == input, "of the type of x")?;
         type_of("y", of_y.dtype, of_y.dtype == input || of_y.dtype == DType::F32, "of the type of x, or f32")?;
+        if let Onto::Another(before) = &onto {
+            type_of("before", before.dtype(), before.dtype() == of_y.dtype, "of the type of y")?;
+        }
         if let Some(bias) = &bias {
             type_of("bias", bias.dtype(), bias.dtype() == of_y.dtype, "of the type of y")?;
             Rows::row(OP, "bias", bias, of_weight.rows)?;
@@ -82,6 +117,11 @@ impl Products {
         if of_x.rows == 0 || of_weight.rows == 0 {
             return Ok(());
         }
+        let onto = match onto {
+            Onto::Nothing => None,
+            Onto::Itself => Some(of_y.address),
+            Onto::Another(before) => Some(onto_rows(&before, &of_y)?),
+        };
         let aligned = |rows: Rows| 1 << rows.address.trailing_zeros().min(8);
         let lie = [of_weight.lies, of_x.lies, of_y];
         let product = Product {
@@ -94,10 +134,20 @@ impl Products {
             transposed: [of_weight.transposed, of_x.transposed],
             pitches: lie.map(|rows| rows.pitch),
             aligned: lie.map(aligned),
+            added_aligned: onto.map_or(256, |address| 1 << address.trailing_zeros().min(8)),
         };
         let bias = bias.map_or(0, |bias| bias.as_ptr() as u64);
         // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them.
-        unsafe { self.library.multiply(&product, [of_weight.lies.address, of_x.lies.address, bias, of_y.address], add) }
+        unsafe { self.library.multiply(&product, [of_weight.lies.address, of_x.lies.address, bias, of_y.address], onto) }
+    }
+}
+
+/// The address of rows that a product is added to, which lie as its results do.
+fn onto_rows(before: &View<'_>, of_y: &Rows) -> Result<u64> {
+    let rows = Rows::of(OP, "before", before)?;
+    match rows.pitch == of_y.pitch || rows.rows < 2 {
+        true => Ok(rows.address),
+        false => Err(Error::Presence { op: OP, argument: "before", expected: "must have rows as far apart as those of y" }),
     }
 }
 

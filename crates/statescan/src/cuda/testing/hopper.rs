@@ -14,7 +14,7 @@ params! {
         /// Elements of a tile along each axis, and how many tiles there are.
         tile: [u32; 5],
         tiles: [u32; 5],
-        /// Of a tile.
+        /// Bytes of a tile.
         bytes: u32,
     }
 }

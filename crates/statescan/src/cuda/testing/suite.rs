@@ -15,7 +15,7 @@ const LONGEST: usize = 160 << 10;
 /// What a test compiles: no warning, no spill, not too long. A configuration is compiled for one of its architectures, the one that has met
 /// the fewest of its constants. It is left out where nothing of it is new: where some architecture has met each constant, and each of its own has
 /// compiled the kernel. So every type, flag and size is met somewhere, and every architecture has met much of them.
-/// With `STATESCAN_FEW_KERNELS` it is left out where some architecture has met each constant, whichever compiled the kernel.
+/// `STATESCAN_FEW_KERNELS` asks for less: `once` compiles each kernel once, any other value each constant of each kernel for some architecture.
 #[derive(Default)]
 pub(crate) struct Suite {
     jobs: Vec<Job>,
@@ -28,7 +28,29 @@ pub(crate) struct Suite {
     compiled: BTreeSet<(&'static str, &'static str)>,
     /// Programs that are compiled already, each for one of these architectures.
     sources: BTreeSet<(u64, Vec<&'static str>)>,
-    few: bool,
+    extent: Extent,
+}
+
+/// What a suite has to meet.
+#[derive(Default, Clone, Copy, PartialEq)]
+enum Extent {
+    /// Every kernel on every architecture, and every constant on some.
+    #[default]
+    Architectures,
+    /// Every constant of every kernel on some architecture.
+    Constants,
+    /// Every kernel on some architecture.
+    Kernels,
+}
+
+impl Extent {
+    fn from_environment() -> Self {
+        match std::env::var_os("STATESCAN_FEW_KERNELS") {
+            None => Extent::Architectures,
+            Some(value) if value == "once" => Extent::Kernels,
+            Some(_) => Extent::Constants,
+        }
+    }
 }
 
 struct Job {
@@ -41,7 +63,7 @@ struct Job {
 impl Suite {
     /// Nothing so far. Without NVRTC there is no suite, and the test says so, unless it must not be skipped.
     pub(crate) fn new() -> Option<Suite> {
-        super::ready().then(|| Suite { few: std::env::var_os("STATESCAN_FEW_KERNELS").is_some(), ..Suite::default() })
+        super::ready().then(|| Suite { extent: Extent::from_environment(), ..Suite::default() })
     }
 
     /// A configuration that every architecture can have.
@@ -65,8 +87,13 @@ impl Suite {
         let architecture = best.expect("a configuration is for some architecture");
         let known = |a: &'static str| self.compiled.contains(&(kernel, a));
         let is_new = |line: &str| !self.anywhere.contains(&(kernel, line.to_string()));
-        let enough = if self.few { ARCHITECTURES.into_iter().any(known) } else { architectures.iter().all(|&a| known(a)) };
-        if unknown(architecture) == 0 || enough && !config.lines().any(is_new) {
+        let anywhere = ARCHITECTURES.into_iter().any(known);
+        let enough = match self.extent {
+            Extent::Architectures => architectures.iter().all(|&a| known(a)) && !config.lines().any(is_new),
+            Extent::Constants => anywhere && !config.lines().any(is_new),
+            Extent::Kernels => anywhere,
+        };
+        if unknown(architecture) == 0 || enough {
             return;
         }
         self.compiled.insert((kernel, architecture));
@@ -153,7 +180,7 @@ mod tests {
     fn architectures_meet_constants_in_turn_until_nothing_is_new() {
         let program = Program::<Nothing>::new("many", &[COMMON], SPILLS);
         let Some(mut suite) = Suite::new() else { return };
-        suite.few = false;
+        suite.extent = Extent::Architectures;
         let mut add = |count, odd| suite.add(&program, &Config::default().int("COUNT", count).flag("ODD", odd), 0);
         for (count, odd) in [(1, true), (2, false), (1, true)] {
             add(count, odd);
@@ -173,11 +200,13 @@ mod tests {
     #[test]
     fn few_kernels_are_those_with_something_new() {
         let program = Program::<Nothing>::new("many", &[COMMON], SPILLS);
-        let Some(mut suite) = Suite::new() else { return };
-        suite.few = true;
-        for (count, odd) in [(1, true), (2, false), (1, false), (2, true), (3, true)] {
-            suite.add(&program, &Config::default().int("COUNT", count).flag("ODD", odd), 0);
+        for (extent, jobs) in [(Extent::Constants, 3), (Extent::Kernels, 1)] {
+            let Some(mut suite) = Suite::new() else { return };
+            suite.extent = extent;
+            for (count, odd) in [(1, true), (2, false), (1, false), (2, true), (3, true)] {
+                suite.add(&program, &Config::default().int("COUNT", count).flag("ODD", odd), 0);
+            }
+            assert_eq!(suite.jobs.len(), jobs);
         }
-        assert_eq!(suite.jobs.len(), 3);
     }
 }

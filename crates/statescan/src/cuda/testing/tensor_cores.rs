@@ -185,7 +185,7 @@ fn tensor_cores_multiply_as_the_host_does() {
         let ((a_lines, a_length), (b_lines, b_length)) = (extent(a_transposed, ROWS), extent(b_transposed, COLUMNS));
         let (a, b) = (Matrix::new(&stream, 1, dtype, a_lines, a_length), Matrix::new(&stream, 2, dtype, b_lines, b_length));
         let c = upload(&stream, &[f32::NAN; ROWS * COLUMNS]);
-        // what lies behind the depth counts as zero
+        // numbers behind the depth count as zero
         for depth in [DEPTH, DEPTH - 8] {
             let params = ProductParams {
                 a: Address::new(a.device.address()),

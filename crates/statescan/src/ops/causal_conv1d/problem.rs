@@ -51,7 +51,7 @@ impl<'a> Problem<'a> {
         let states = args.initial_states.iter().map(|s| s.shape()).chain(states.into_iter().flatten());
         let mut segments = Segments::resolve(OP, device, &args.sequences, extent, states)?;
         let mut padding = match &args.sequences {
-            // what lies on another device is read by its kernels only
+            // numbers on another device can be read by its kernels only
             Sequences::SeqIdx(index) if device == Device::Cpu => set_padding_apart(&mut segments, batch, index),
             _ => Vec::new(),
         };

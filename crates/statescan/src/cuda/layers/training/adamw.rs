@@ -1,7 +1,7 @@
-//! A step of the optimizer.
+//! A step of the optimizer: all weights in one launch, by a table of where they lie.
 
 use super::super::LAYERS;
-use crate::cuda::{Address, COMMON, Config, Kernel, Launch, Program, STEP_SIZE, params};
+use crate::cuda::{Address, COMMON, Config, Kernel, Launch, Parameter, Program, STEP_SIZE, params};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
@@ -10,9 +10,10 @@ use core::ffi::c_void;
 
 const OP: &str = "adamw";
 const THREADS: usize = 256;
-/// Blocks that sum squares of one tensor, at most, and numbers that are worth one.
-const BLOCKS: usize = 256;
-const NUMBERS: usize = 4096;
+/// Numbers of a weight that a block has.
+const PART: usize = 8192;
+/// Threads that add up what blocks leave.
+const ADDING: usize = 1024;
 
 pub(super) static SQUARES: Program<Squares> =
     Program::new("sum_of_squares", &[COMMON, STEP_SIZE, LAYERS], include_str!("squares.cu"));
@@ -20,11 +21,29 @@ pub(super) static LENGTH: Program<Length> = Program::new("clip_factor", &[COMMON
 pub(super) static ADAMW: Program<Params> = Program::new(OP, &[COMMON], include_str!("adamw.cu"));
 
 params! {
+    /// A weight in the table of a device. All fields have eight bytes.
+    #[derive(Default)]
+    pub(super) struct Entry {
+        weight: Address<f32>,
+        gradient: Address<f32>,
+        first: Address<f32>,
+        second: Address<f32>,
+        used: Address<c_void>,
+        count: i64,
+        /// Its blocks begin here among those of all weights.
+        first_block: i64,
+        /// See [`form`].
+        form: i64,
+    }
+}
+
+params! {
     /// Parameters of `sum_of_squares`.
     pub(super) struct Squares {
-        x: Address<f32>,
+        entries: Address<Entry>,
+        /// The entry of each block.
+        owners: Address<i64>,
         terms: Address<f32>,
-        count: i64,
     }
 }
 
@@ -41,81 +60,17 @@ params! {
 params! {
     /// Parameters of `adamw`.
     pub(super) struct Params {
-        weight: Address<f32>,
-        gradient: Address<f32>,
-        first: Address<f32>,
-        second: Address<f32>,
+        entries: Address<Entry>,
+        owners: Address<i64>,
         factor: Address<f32>,
-        used: Address<c_void>,
-        count: i64,
         rate: f32,
-        /// What a step leaves of a weight.
+        /// What a step leaves of a weight that decays.
         keep: f32,
         memory: f32,
         memory_of_squares: f32,
         correct_first: f32,
         correct_second: f32,
         eps: f32,
-    }
-}
-
-/// The factor that makes gradients no longer than they may be, all of them together, on a device.
-pub struct ClippedGradient {
-    exec: Exec,
-    terms: Tensor,
-    factor: Tensor,
-}
-
-fn blocks(count: usize) -> usize {
-    count.div_ceil(NUMBERS).min(BLOCKS)
-}
-
-impl ClippedGradient {
-    /// Room for the sums of gradients with so many numbers each.
-    ///
-    /// # Errors
-    /// An executor that is not a CUDA one; a device without room.
-    pub fn new(exec: &Exec, counts: impl IntoIterator<Item = usize>) -> Result<Self> {
-        exec.cuda_only()?;
-        let terms: usize = counts.into_iter().map(blocks).sum();
-        let (terms, factor) = (Tensor::empty(exec, DType::F32, &[terms])?, Tensor::empty(exec, DType::F32, &[1])?);
-        Ok(ClippedGradient { exec: exec.clone(), terms, factor })
-    }
-
-    /// Finds the factor: one, or `longest` by the root of the sum of all squares where that is longer. The gradients are dense, f32, and those that
-    /// there is room for.
-    ///
-    /// # Errors
-    /// Arguments of wrong shapes, types or devices, or that are not dense.
-    pub fn measure<'g>(&mut self, gradients: impl IntoIterator<Item = View<'g>>, longest: f64) -> Result<()> {
-        let stream = self.exec.cuda_only()?;
-        let (terms, room) = (self.terms.view().as_ptr() as u64, self.terms.shape()[0]);
-        let mut taken = 0;
-        for x in gradients {
-            let mut checker = Checker::new("clip_gradients", self.exec.device());
-            checker.read("gradients", &x, Kind::Exact(DType::F32), &x.shape())?;
-            checker.dense("gradients", Some(x))?;
-            checker.finish()?;
-            if taken + blocks(x.len()) > room {
-                return Err(Error::Presence {
-                    op: "clip_gradients",
-                    argument: "gradients",
-                    expected: "must be those there is room for",
-                });
-            }
-            let kernel = squares(x.as_ptr() as u64, terms + 4 * taken as u64, x.len());
-            // SAFETY: as in `rms_norm_backward`; there is room for the terms.
-            unsafe { kernel.launch(stream, &SQUARES)? };
-            taken += blocks(x.len());
-        }
-        let kernel = length(terms, self.factor.view().as_ptr() as u64, taken, longest as f32);
-        // SAFETY: so many terms were written.
-        unsafe { kernel.launch(stream, &LENGTH) }
-    }
-
-    /// The factor, (1) in f32.
-    pub fn factor(&self) -> View<'_> {
-        self.factor.view()
     }
 }
 
@@ -126,6 +81,21 @@ pub enum Form {
     Same,
     /// `-exp` of it: a decay, of which the weight is the logarithm.
     Decay,
+}
+
+/// A weight and what it is moved by: f32, dense and of one shape.
+#[derive(Debug)]
+pub struct Moved<'m> {
+    /// The weight.
+    pub weight: ViewMut<'m>,
+    /// Its gradient.
+    pub gradient: View<'m>,
+    /// The means of its gradients and of their squares.
+    pub means: [ViewMut<'m>; 2],
+    /// What the model computes with in its place, which is written too: dense, with as many numbers, in f32, bf16 or f16.
+    pub used: Option<(ViewMut<'m>, Form)>,
+    /// Whether a step takes something away of it.
+    pub decays: bool,
 }
 
 /// A step of AdamW: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019, algorithm 2.
@@ -143,96 +113,201 @@ pub struct AdamW {
     pub taken: u32,
 }
 
-impl AdamW {
-    /// Moves a weight by its gradient times a factor, (1), and both means; all are dense, of one shape, and f32. What the model computes with, `used`,
-    /// is written too: as many numbers of any real type.
+/// Moves all weights of a model on a device. It keeps a table of where they lie, which is made again when they lie elsewhere.
+pub struct Optimizer {
+    exec: Exec,
+    /// The table as numbers, and on the device: entries, then the entry of each block.
+    known: Vec<i64>,
+    table: Tensor,
+    entries: usize,
+    terms: Tensor,
+    factor: Tensor,
+}
+
+impl Optimizer {
+    /// One without weights.
     ///
     /// # Errors
-    /// Arguments of wrong shapes, types or devices, or that are not dense or overlap; an executor that is not a CUDA one. Nothing is written then.
-    pub fn apply(
-        &self,
-        exec: &Exec,
-        weight: &mut ViewMut<'_>,
-        (gradient, factor): (View<'_>, View<'_>),
-        [first, second]: [&mut ViewMut<'_>; 2],
-        used: Option<(&mut ViewMut<'_>, Form)>,
-    ) -> Result<()> {
-        let stream = exec.cuda_only()?;
-        let (shape, real) = (weight.as_view().shape(), Kind::Exact(DType::F32));
-        let mut checker = Checker::new(OP, exec.device());
-        checker.read("gradient", &gradient, real, &shape)?;
-        checker.read("factor", &factor, real, &[1])?;
-        checker.write("weight", weight, real, &shape)?;
-        checker.write("first", first, real, &shape)?;
-        checker.write("second", second, real, &shape)?;
-        let views =
-            [("weight", weight.as_view()), ("gradient", gradient), ("first", first.as_view()), ("second", second.as_view())];
-        for (argument, view) in views {
-            checker.dense(argument, Some(view))?;
-        }
-        let mut target = None;
-        if let Some((used, form)) = used {
-            let view = used.as_view();
-            checker.write("used", used, Kind::Real, &view.shape())?;
-            checker.dense("used", Some(view))?;
-            if view.len() != gradient.len() {
-                return Err(Error::Shape { op: OP, argument: "used", expected: shape, got: view.shape() });
-            }
-            target = Some((view.as_ptr() as u64, view.dtype(), form));
-        }
-        checker.finish()?;
-        let views = views.map(|(_, view)| view.as_ptr() as u64);
-        let kernel =
-            self.kernel([views[0], views[1], views[2], views[3], factor.as_ptr() as u64], target, gradient.len(), true)?;
-        // SAFETY: as in `rms_norm_backward`.
-        unsafe { kernel.launch(stream, &ADAMW) }
+    /// An executor that is not a CUDA one; a device without room.
+    pub fn new(exec: &Exec) -> Result<Self> {
+        exec.cuda_only()?;
+        let [table, terms, factor] = [(DType::I64, 0), (DType::F32, 0), (DType::F32, 1)].map(|(dtype, len)| {
+            // of a factor the first copy of weights reads nothing
+            Tensor::zeros(exec, dtype, &[len])
+        });
+        Ok(Optimizer { exec: exec.clone(), known: Vec::new(), table: table?, entries: 0, terms: terms?, factor: factor? })
     }
 
-    /// Writes what a model computes with in the place of a weight, as [`AdamW::apply`] does after it has moved it.
+    /// Moves weights by their gradients, which are shortened where they are longer than `longest`, all of them together.
     ///
     /// # Errors
-    /// As [`AdamW::apply`].
-    pub fn copy(exec: &Exec, weight: View<'_>, used: &mut ViewMut<'_>, form: Form) -> Result<()> {
-        let stream = exec.cuda_only()?;
-        let view = used.as_view();
-        let mut checker = Checker::new(OP, exec.device());
-        checker.read("weight", &weight, Kind::Exact(DType::F32), &weight.shape())?;
-        checker.dense("weight", Some(weight))?;
-        checker.write("used", used, Kind::Real, &view.shape())?;
-        checker.dense("used", Some(view))?;
-        if view.len() != weight.len() {
-            return Err(Error::Shape { op: OP, argument: "used", expected: weight.shape(), got: view.shape() });
+    /// Views of wrong shapes, types or devices, or that are not dense or overlap; a device without room. Nothing is written then.
+    pub fn step(&mut self, step: AdamW, longest: f64, weights: &mut [Moved<'_>]) -> Result<()> {
+        self.lay_out(weights)?;
+        let (stream, blocks) = (self.exec.cuda_only()?, self.blocks());
+        let kernels = (squares(self.place(), self.terms.view().as_ptr() as u64, blocks)?, self.length(longest)?);
+        // SAFETY: the table has what the views say, which were checked and are borrowed; there is a term for each block, written before it is read.
+        unsafe {
+            kernels.0.launch(stream, &SQUARES)?;
+            kernels.1.launch(stream, &LENGTH)?;
+            step.kernel(self.place(), self.factor.view().as_ptr() as u64, blocks, true)?.launch(stream, &ADAMW)
         }
-        checker.finish()?;
+    }
+
+    /// Writes what a model computes with in the places of weights, as [`Optimizer::step`] does after it has moved them.
+    ///
+    /// # Errors
+    /// As [`Optimizer::step`].
+    pub fn copy(&mut self, weights: &mut [Moved<'_>]) -> Result<()> {
+        self.lay_out(weights)?;
         let none = AdamW { rate: 0.0, weight_decay: 0.0, memory: [0.0; 2], eps: 0.0, taken: 1 };
-        let addresses = [weight.as_ptr() as u64, 0, 0, 0, 0];
-        let kernel = none.kernel(addresses, Some((view.as_ptr() as u64, view.dtype(), form)), weight.len(), false)?;
-        // SAFETY: as in `rms_norm_backward`; nothing but the weight is read.
-        unsafe { kernel.launch(stream, &ADAMW) }
+        let kernel = none.kernel(self.place(), self.factor.view().as_ptr() as u64, self.blocks(), false)?;
+        // SAFETY: as in `step`.
+        unsafe { kernel.launch(self.exec.cuda_only()?, &ADAMW) }
     }
 
-    pub(super) fn kernel(
-        &self,
-        [weight, gradient, first, second, factor]: [u64; 5],
-        used: Option<(u64, DType, Form)>,
-        count: usize,
-        moves: bool,
-    ) -> Result<Kernel<Params>> {
-        let config = Config::default()
-            .dtype("USED", used.map_or(DType::F32, |(_, dtype, _)| dtype))
-            .flag("MOVES", moves)
-            .flag("HAS_USED", used.is_some())
-            .flag("DECAYS", used.is_some_and(|(.., form)| form == Form::Decay))
-            .int("THREADS", THREADS);
-        let correct = |memory: f64| (1.0 / (1.0 - memory.powi(self.taken as i32))) as f32;
-        let params = Params {
+    /// What gradients were multiplied by in the last step, (1) in f32 on the device.
+    pub fn factor(&self) -> View<'_> {
+        self.factor.view()
+    }
+
+    fn blocks(&self) -> usize {
+        self.known.len() - self.entries * WORDS
+    }
+
+    /// Where the entries are, and the owners of blocks.
+    fn place(&self) -> [u64; 2] {
+        let entries = self.table.view().as_ptr() as u64;
+        [entries, entries + (8 * self.entries * WORDS) as u64]
+    }
+
+    fn length(&self, longest: f64) -> Result<Kernel<Length>> {
+        length(self.terms.view().as_ptr() as u64, self.factor.view().as_ptr() as u64, self.blocks(), longest as f32)
+    }
+
+    /// Makes the table, unless it is that of the last call.
+    fn lay_out(&mut self, weights: &mut [Moved<'_>]) -> Result<()> {
+        let (mut table, mut owners) = (Vec::with_capacity(self.known.len()), Vec::new());
+        for (at, moved) in weights.iter().enumerate() {
+            let entry = Entry { first_block: owners.len() as i64, ..moved.entry()? };
+            table.extend(entry.words());
+            owners.resize(owners.len() + moved.gradient.len().div_ceil(PART), at as i64);
+        }
+        let blocks = owners.len();
+        table.append(&mut owners);
+        if table != self.known {
+            weights.iter().try_for_each(|moved| moved.check(&self.exec))?;
+            // a table that could not be copied is not known
+            self.known.clear();
+            self.table = Tensor::from_slice(&self.exec, &table, &[table.len()])?;
+            self.terms = Tensor::empty(&self.exec, DType::F32, &[blocks])?;
+            (self.known, self.entries) = (table, weights.len());
+        }
+        Ok(())
+    }
+}
+
+/// Numbers of eight bytes in an entry.
+const WORDS: usize = size_of::<Entry>() / 8;
+
+impl Entry {
+    fn words(&self) -> [i64; WORDS] {
+        // SAFETY: eight fields of eight bytes each, in the order of C, without bytes between them; any bits are numbers.
+        unsafe { core::mem::transmute_copy(self) }
+    }
+}
+
+impl Moved<'_> {
+    /// All of its views but the last by their names.
+    fn views(&self) -> [(&'static str, View<'_>); 4] {
+        let [first, second] = &self.means;
+        [("weight", self.weight.as_view()), ("gradient", self.gradient), ("first", first.as_view()), ("second", second.as_view())]
+    }
+
+    /// The entry of the table, whose blocks are not known yet; refuses what does not lie there as the table says.
+    fn entry(&self) -> Result<Entry> {
+        let (shape, views) = (self.gradient.shape(), self.views());
+        for (argument, view) in views {
+            dense(argument, &view)?;
+            if view.dtype() != DType::F32 {
+                return Err(Error::DType { op: OP, argument, expected: "f32", got: view.dtype() });
+            }
+            if view.shape() != shape {
+                return Err(Error::Shape { op: OP, argument, expected: shape, got: view.shape() });
+            }
+        }
+        let used = self.used.as_ref().map(|(used, form)| (used.as_view(), *form));
+        if let Some((used, _)) = &used {
+            dense("used", used)?;
+            if used.len() != shape.iter().product() {
+                return Err(Error::Shape { op: OP, argument: "used", expected: shape, got: used.shape() });
+            }
+        }
+        let address = |view: &View<'_>| view.as_ptr() as u64;
+        let [weight, gradient, first, second] = views.map(|(_, view)| address(&view));
+        let of_used = used.as_ref().map_or(0, |(used, _)| address(used));
+        let aligned = [weight, gradient, first, second, of_used].into_iter().all(|address| address.is_multiple_of(16));
+        Ok(Entry {
             weight: Address::new(weight),
             gradient: Address::new(gradient),
             first: Address::new(first),
             second: Address::new(second),
+            used: Address::new(of_used),
+            count: self.gradient.len() as i64,
+            form: form(used.map(|(used, form)| (used.dtype(), form)), aligned, self.decays)?,
+            first_block: 0,
+        })
+    }
+
+    /// Refuses views of other devices, and those that overlap.
+    fn check(&self, exec: &Exec) -> Result<()> {
+        let mut checker = Checker::new(OP, exec.device());
+        let (shape, single) = (self.gradient.shape(), Kind::Exact(DType::F32));
+        checker.read("gradient", &self.gradient, single, &shape)?;
+        checker.write("weight", &self.weight, single, &shape)?;
+        checker.write("first", &self.means[0], single, &shape)?;
+        checker.write("second", &self.means[1], single, &shape)?;
+        if let Some((used, _)) = &self.used {
+            checker.write("used", used, Kind::Real, &used.shape())?;
+        }
+        checker.finish()
+    }
+}
+
+fn dense(argument: &'static str, view: &View<'_>) -> Result<()> {
+    let (shape, strides, dense) = (view.shape(), view.strides(), view.shape().row_major());
+    match (0..view.rank()).all(|axis| shape[axis] < 2 || strides[axis] == dense[axis]) {
+        true => Ok(()),
+        false => Err(Error::Presence { op: OP, argument, expected: "must be dense" }),
+    }
+}
+
+/// What the kernels are told of a weight, bit by bit as adamw.cu has it: the type of what the model computes with, whether that is a decay, whether four
+/// numbers can be read at once, whether a step takes something away.
+fn form(used: Option<(DType, Form)>, aligned: bool, shrinks: bool) -> Result<i64> {
+    let dtype = match used.map(|(dtype, _)| dtype) {
+        None => 0,
+        Some(DType::F32) => 1,
+        Some(DType::BF16) => 2,
+        Some(DType::F16) => 3,
+        Some(got) => return Err(Error::DType { op: OP, argument: "used", expected: "f32, bf16 or f16", got }),
+    };
+    let decays = used.is_some_and(|(_, form)| form == Form::Decay);
+    Ok(dtype | i64::from(decays) << 2 | i64::from(aligned) << 3 | i64::from(shrinks) << 4)
+}
+
+fn configured<P: Parameter>(threads: usize, blocks: usize, params: P) -> Result<Kernel<P>> {
+    let config = Config::default().int("THREADS", threads).int("PART", PART);
+    Ok(Kernel { config, launch: Launch::new(OP, Some(blocks), threads)?, params })
+}
+
+impl AdamW {
+    pub(super) fn kernel(&self, [entries, owners]: [u64; 2], factor: u64, blocks: usize, moves: bool) -> Result<Kernel<Params>> {
+        let correct = |memory: f64| (1.0 / (1.0 - memory.powi(self.taken as i32))) as f32;
+        let params = Params {
+            entries: Address::new(entries),
+            owners: Address::new(owners),
             factor: Address::new(factor),
-            used: used.map_or(Address::NULL, |(address, ..)| Address::new(address)),
-            count: count as i64,
             rate: self.rate as f32,
             keep: (1.0 - self.rate * self.weight_decay) as f32,
             memory: self.memory[0] as f32,
@@ -241,17 +316,17 @@ impl AdamW {
             correct_second: correct(self.memory[1]),
             eps: self.eps as f32,
         };
-        Ok(Kernel { config, launch: Launch::elementwise(OP, Some(count), THREADS)?, params })
+        let kernel = configured(THREADS, blocks, params)?;
+        Ok(Kernel { config: kernel.config.flag("MOVES", moves), ..kernel })
     }
 }
 
-pub(super) fn squares(x: u64, terms: u64, count: usize) -> Kernel<Squares> {
-    let params = Squares { x: Address::new(x), terms: Address::new(terms), count: count as i64 };
-    let launch = Launch::line(blocks(count) as u32, THREADS as u32, 0);
-    Kernel { config: Config::default().int("THREADS", THREADS), launch, params }
+pub(super) fn squares([entries, owners]: [u64; 2], terms: u64, blocks: usize) -> Result<Kernel<Squares>> {
+    let params = Squares { entries: Address::new(entries), owners: Address::new(owners), terms: Address::new(terms) };
+    configured(THREADS, blocks, params)
 }
 
-pub(super) fn length(terms: u64, factor: u64, count: usize, longest: f32) -> Kernel<Length> {
+pub(super) fn length(terms: u64, factor: u64, count: usize, longest: f32) -> Result<Kernel<Length>> {
     let params = Length { terms: Address::new(terms), factor: Address::new(factor), count: count as i64, longest };
-    Kernel { config: Config::default(), launch: Launch::line(1, 32, 0), params }
+    configured(ADDING, 1, params)
 }

@@ -1,5 +1,4 @@
-// Sums over rows, for each column: of y, or of y x f where x has a factor f for each group of a row. A block has 32 columns of a slice of the rows, and
-// leaves one term of each sum.
+// Sums over rows, for each column. A block has 32 columns of a slice of the rows, and leaves one term of each sum.
 
 extern "C" __global__ void __launch_bounds__(THREADS) column_sums(const __grid_constant__ Params p) {
   __shared__ f32 sums[THREADS / 32][32];
@@ -8,11 +7,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) column_sums(const __grid_c
   f32 sum = 0.f;
   if (column < p.columns) {
 #pragma unroll 4
-    for (i64 row = p.rows * slice / p.slices + threadIdx.x / 32; row < end; row += THREADS / 32) {
-      f32 v = to_f32(static_cast<const Y*>(p.y)[row * p.y_pitch + column]);
-      if constexpr (HAS_X) v *= to_f32(static_cast<const X*>(p.x)[row * p.x_pitch + column]) * p.factors[row * p.groups + column / p.group];
-      sum += v;
-    }
+    for (i64 row = p.rows * slice / p.slices + threadIdx.x / 32; row < end; row += THREADS / 32)
+      sum += to_f32(static_cast<const Y*>(p.y)[row * p.pitch + column]);
   }
   sums[threadIdx.x / 32][threadIdx.x % 32] = sum;
   __syncthreads();

@@ -1,11 +1,11 @@
 //! Sums over rows.
 
 use super::super::rows::Rows;
-use crate::cuda::{Address, COMMON, Config, Kernel, Launch, Program, Stream, Sum, params, sum_terms};
+use crate::cuda::{Address, COMMON, Config, Kernel, Launch, Program, Sum, params, sum_terms};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
-use crate::tensor::{DType, RawViewMut, View, ViewMut};
+use crate::tensor::{DType, View, ViewMut};
 use core::ffi::c_void;
 
 const OP: &str = "column_sums";
@@ -21,27 +21,13 @@ params! {
     /// Parameters of `column_sums`.
     pub(super) struct Params {
         y: Address<c_void>,
-        x: Address<c_void>,
-        /// Dense (row, group).
-        factors: Address<f32>,
         /// Dense (slice, column).
         terms: Address<f32>,
         rows: i64,
         columns: i64,
         slices: i64,
-        groups: i64,
-        group: i64,
-        y_pitch: i64,
-        x_pitch: i64,
+        pitch: i64,
     }
-}
-
-/// Rows that are multiplied before they are summed, each group of their columns by a factor too.
-#[derive(Clone, Copy)]
-pub(super) struct Times {
-    pub(super) x: Rows,
-    pub(super) factors: u64,
-    pub(super) groups: usize,
 }
 
 fn slices(rows: usize) -> usize {
@@ -67,43 +53,26 @@ pub fn column_sums(exec: &Exec, y: View<'_>, sums: &mut ViewMut<'_>, workspace: 
     checker.write("workspace", workspace, Kind::Exact(DType::F32), &[column_sums_workspace_len(of_y.rows, of_y.columns)])?;
     checker.dense("workspace", Some(workspace.as_view()))?;
     checker.finish()?;
-    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them.
-    unsafe { launch(stream, &of_y, None, sums.raw(), workspace.as_view().as_ptr() as u64) }
-}
-
-/// # Safety
-/// Rows, factors and target are valid, and so are the terms for as many elements as the workspace has.
-pub(super) unsafe fn launch(stream: &Stream, y: &Rows, times: Option<Times>, to: RawViewMut, terms: u64) -> Result<()> {
-    let kernel = kernel(y, times, terms)?;
-    let sum = Sum { to, terms, count: slices(y.rows) };
-    // SAFETY: the caller's contract; every term is written before it is summed.
+    let terms = workspace.as_view().as_ptr() as u64;
+    let sum = Sum { to: sums.raw(), terms, count: slices(of_y.rows) };
+    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; every term is written before
+    // it is summed.
     unsafe {
-        kernel.launch(stream, &COLUMNS)?;
+        kernel(&of_y, terms)?.launch(stream, &COLUMNS)?;
         sum_terms(stream, &[sum])
     }
 }
 
-pub(super) fn kernel(y: &Rows, times: Option<Times>, terms: u64) -> Result<Kernel<Params>> {
-    let config = Config::default()
-        .dtype("Y", y.dtype)
-        .dtype("X", times.map_or(DType::F32, |times| times.x.dtype))
-        .flag("HAS_X", times.is_some())
-        .int("THREADS", THREADS);
+pub(super) fn kernel(y: &Rows, terms: u64) -> Result<Kernel<Params>> {
     let line = Launch::new(OP, Some(y.columns.div_ceil(WIDE)), THREADS)?;
     let launch = Launch { grid: [line.grid[0], slices(y.rows) as u32, 1], ..line };
-    let groups = times.map_or(1, |times| times.groups);
     let params = Params {
         y: Address::new(y.address),
-        x: times.map_or(Address::NULL, |times| Address::new(times.x.address)),
-        factors: times.map_or(Address::NULL, |times| Address::new(times.factors)),
         terms: Address::new(terms),
         rows: y.rows as i64,
         columns: y.columns as i64,
         slices: slices(y.rows) as i64,
-        groups: groups as i64,
-        group: (y.columns / groups).max(1) as i64,
-        y_pitch: y.pitch as i64,
-        x_pitch: times.map_or(0, |times| times.x.pitch as i64),
+        pitch: y.pitch as i64,
     };
-    Ok(Kernel { config, launch, params })
+    Ok(Kernel { config: Config::default().dtype("Y", y.dtype).int("THREADS", THREADS), launch, params })
 }

@@ -65,7 +65,7 @@ pub fn dropout(exec: &Exec, x: View<'_>, zeros: Option<Zeros>, y: &mut ViewMut<'
     let result = y.as_view();
     let addresses = [x.as_ptr() as u64, result.as_ptr() as u64];
     let kernel = kernel([x.dtype(), result.dtype()], addresses, x.len(), zeros, add)?;
-    // SAFETY: as in `rms_norm_backward`.
+    // SAFETY: as in `column_sums`.
     unsafe { kernel.launch(stream, &DROPOUT) }
 }
 
@@ -99,7 +99,7 @@ pub fn scale_by(exec: &Exec, y: &mut ViewMut<'_>, x: View<'_>) -> Result<()> {
     checker.dense("y", Some(view))?;
     checker.finish()?;
     let kernel = scale([x.as_ptr() as u64, view.as_ptr() as u64], view.len(), one)?;
-    // SAFETY: as in `rms_norm_backward`.
+    // SAFETY: as in `column_sums`.
     unsafe { kernel.launch(stream, &SCALE) }
 }
 

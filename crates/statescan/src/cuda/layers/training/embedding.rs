@@ -30,33 +30,49 @@ params! {
 
 /// Which rows have which token, on a device.
 pub struct TokenRows {
-    /// The tokens that there are, each once.
-    tokens: Tensor,
-    /// Where the rows of each begin in the order, and the end.
-    starts: Tensor,
-    /// Rows, by their tokens.
-    order: Tensor,
+    exec: Exec,
+    /// The tokens that there are, each once; where the rows of each begin in the order, and the end; rows, by their tokens.
+    lists: Tensor,
+    distinct: usize,
+    rows: usize,
 }
 
 impl TokenRows {
-    /// Sorts rows by their tokens, and copies that to the executor's device.
+    /// Room for so many rows, of which none is known yet.
+    ///
+    /// # Errors
+    /// An executor that is not a CUDA one; a device without room.
+    pub fn new(exec: &Exec, most: usize) -> Result<Self> {
+        exec.cuda_only()?;
+        let len = most.saturating_mul(3).saturating_add(1);
+        Ok(TokenRows { exec: exec.clone(), lists: Tensor::zeros(exec, DType::I32, &[len])?, distinct: 0, rows: 0 })
+    }
+
+    /// Sorts rows by their tokens, and copies that to the device in the order of the stream; memory grows where there is too little.
     ///
     /// # Errors
     /// A device without room.
-    pub fn new(exec: &Exec, tokens: &[u32]) -> Result<Self> {
+    pub fn sort(&mut self, tokens: &[u32]) -> Result<()> {
         let mut order: Vec<i32> = (0..tokens.len() as i32).collect();
         order.sort_by_key(|&row| tokens[row as usize]);
-        let (mut distinct, mut starts) = (Vec::new(), Vec::new());
+        let (mut lists, mut starts) = (Vec::with_capacity(3 * tokens.len() + 1), Vec::new());
         for (at, &row) in order.iter().enumerate() {
             let token = tokens[row as usize] as i32;
-            if distinct.last() != Some(&token) {
-                distinct.push(token);
+            if lists.last() != Some(&token) {
+                lists.push(token);
                 starts.push(at as i32);
             }
         }
         starts.push(tokens.len() as i32);
-        let upload = |numbers: &[i32]| Tensor::from_slice(exec, numbers, &[numbers.len()]);
-        Ok(TokenRows { tokens: upload(&distinct)?, starts: upload(&starts)?, order: upload(&order)? })
+        let distinct = lists.len();
+        lists.append(&mut starts);
+        lists.append(&mut order);
+        if self.lists.shape()[0] < lists.len() {
+            *self = Self::new(&self.exec, tokens.len())?;
+        }
+        self.lists.write(&lists)?;
+        (self.distinct, self.rows) = (distinct, tokens.len());
+        Ok(())
     }
 }
 
@@ -70,12 +86,13 @@ pub fn embedding_backward(exec: &Exec, rows: &TokenRows, dy: View<'_>, table: &m
     let result = table.as_view();
     let (of_dy, of_table) = (Rows::of(OP, "dy", &dy)?, Rows::of(OP, "table", &result)?);
     let mut checker = Checker::new(OP, exec.device());
-    checker.read("dy", &dy, Kind::Exact(DType::F32), &[rows.order.shape()[0], of_table.columns])?;
+    checker.read("dy", &dy, Kind::Exact(DType::F32), &[rows.rows, of_table.columns])?;
     checker.write("table", table, Kind::Exact(DType::F32), &[of_table.rows, of_table.columns])?;
     checker.finish()?;
-    let lists = [&rows.tokens, &rows.starts, &rows.order].map(|list| list.view().as_ptr() as u64);
-    let kernel = kernel(&of_dy, &of_table, lists, rows.tokens.shape()[0])?;
-    // SAFETY: as in `rms_norm_backward`; the lists have the lengths that they say.
+    let lists = rows.lists.view().as_ptr() as u64;
+    let lists = [0, rows.distinct, 2 * rows.distinct + 1].map(|before| lists + 4 * before as u64);
+    let kernel = kernel(&of_dy, &of_table, lists, rows.distinct)?;
+    // SAFETY: as in `column_sums`; the lists have the lengths that they say.
     unsafe { kernel.launch(stream, &EMBEDDING) }
 }
 

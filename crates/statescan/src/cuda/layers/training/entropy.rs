@@ -9,7 +9,7 @@ use crate::tensor::{DType, View, ViewMut};
 use core::ffi::c_void;
 
 const OP: &str = "cross_entropy";
-const THREADS: usize = 512;
+const THREADS: usize = 1024;
 
 pub(super) static ENTROPY: Program<Params> = Program::new(OP, &[COMMON], include_str!("entropy.cu"));
 
@@ -55,7 +55,7 @@ pub fn cross_entropy(
     checker.finish()?;
     let [targets, losses] = [targets.as_ptr() as u64, losses.as_view().as_ptr() as u64];
     let kernel = kernel(&of_logits, &of_gradient, targets, losses, scale)?;
-    // SAFETY: as in `rms_norm_backward`.
+    // SAFETY: as in `column_sums`.
     unsafe { kernel.launch(stream, &ENTROPY) }
 }
 
@@ -70,6 +70,13 @@ pub(super) fn kernel(logits: &Rows, gradient: &Rows, targets: u64, losses: u64, 
         columns: logits.columns as u32,
         scale,
     };
-    let config = Config::default().dtype("DX", gradient.dtype).int("THREADS", THREADS);
+    // neighbours in one access where every row of both begins so, and ends
+    let fits = |count: usize, rows: &Rows| {
+        let bytes = count * rows.dtype.size();
+        bytes <= 16 && rows.pitch.is_multiple_of(count) && rows.address.is_multiple_of(bytes as u64)
+    };
+    let fit = |count: &usize| logits.columns.is_multiple_of(*count) && fits(*count, logits) && fits(*count, gradient);
+    let piece = [4, 2].into_iter().find(fit).unwrap_or(1);
+    let config = Config::default().dtype("DX", gradient.dtype).int("THREADS", THREADS).int("PIECE", piece);
     Ok(Kernel { config, launch: Launch::new(OP, Some(logits.rows), THREADS)?, params })
 }

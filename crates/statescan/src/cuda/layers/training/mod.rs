@@ -1,14 +1,13 @@
-//! What training needs of a GPU beside the gradients of scans, convolutions and products.
+//! What training needs of a GPU beside the gradients of scans, convolutions, norms and products.
 //!
 //! | call | what it computes |
 //! |---|---|
-//! | [`rms_norm_backward`] | gradients by the rows and weights of RMSNorm |
 //! | [`column_sums`] | sums over rows: the gradient by a bias |
 //! | [`embedding_backward`] | rows added to those of a table, by their numbers |
 //! | [`cross_entropy`] | the loss of each row of logits, and its gradient |
 //! | [`dropout`] | random zeros, rows converted or added up |
 //! | [`scale_by`], [`clear`] | `y = y x`, `y = 0` |
-//! | [`ClippedGradient`], [`AdamW`] | a step of the optimizer |
+//! | [`Optimizer`] | a step of AdamW, all weights in one launch |
 //!
 //! Sums have a fixed order, so every result is the same from run to run. Gradients of products are products, of transposed factors
 //! ([`Products::multiply`](super::Products::multiply)).
@@ -18,13 +17,11 @@ mod columns;
 mod dropout;
 mod embedding;
 mod entropy;
-mod norm;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
 
-pub use adamw::{AdamW, ClippedGradient, Form};
+pub use adamw::{AdamW, Form, Moved, Optimizer};
 pub use columns::{column_sums, column_sums_workspace_len};
 pub use dropout::{Zeros, clear, dropout, scale_by};
 pub use embedding::{TokenRows, embedding_backward};
 pub use entropy::cross_entropy;
-pub use norm::{Normed, rms_norm_backward, rms_norm_backward_workspace_len};

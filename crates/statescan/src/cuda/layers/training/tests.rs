@@ -4,8 +4,9 @@ use super::super::Products;
 use super::super::rows::Rows;
 use super::super::tests::{TYPES, check, gpu, random};
 use super::*;
+use crate::Exec;
 use crate::cuda::testing::Suite;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor, Workspace};
 
 #[test]
@@ -14,35 +15,28 @@ fn kernels_of_training_compile() {
     for dtype in TYPES {
         let own = Rows { address: 1 << 20, dtype, rows: 100, columns: 768, pitch: 768 };
         let wide = Rows { dtype: DType::F32, ..own };
-        let rows = [[&wide, &own, &wide], [&own, &own, &own]];
-        for (rows, weight, groups, add) in
-            [(rows[0], Some([0, 0]), 1, true), (rows[1], Some([0, 0]), 4, false), (rows[1], None, 2, false)]
-        {
-            suite.add(&norm::NORM, &norm::kernel(rows, weight, groups, 1e-5, add).unwrap().config, 0);
+        suite.add(&columns::COLUMNS, &columns::kernel(&own, 0).unwrap().config, 0);
+        let odd = Rows { columns: 767, ..own };
+        for own in [&own, &odd] {
+            let wide = Rows { columns: own.columns, ..wide };
+            suite.add(&entropy::ENTROPY, &entropy::kernel(&wide, own, 0, 0, 1.0).unwrap().config, 0);
         }
-        let times = columns::Times { x: wide, factors: 0, groups: 1 };
-        for times in [None, Some(times), Some(columns::Times { x: own, ..times })] {
-            suite.add(&columns::COLUMNS, &columns::kernel(&own, times, 0).unwrap().config, 0);
-        }
-        suite.add(&entropy::ENTROPY, &entropy::kernel(&wide, &own, 0, 0, 1.0).unwrap().config, 0);
         let zeros = Some(Zeros { share: 0.1, seed: 1 });
         for (zeros, types, add) in
             [(zeros, [DType::F32, dtype], false), (zeros, [dtype, DType::F32], true), (None, [DType::F32, dtype], false)]
         {
             suite.add(&dropout::DROPOUT, &dropout::kernel(types, [0, 0], 100, zeros, add).unwrap().config, 0);
         }
-        let step = AdamW { rate: 1e-3, weight_decay: 0.1, memory: [0.9, 0.95], eps: 1e-8, taken: 1 };
-        for used in [None, Some((0, dtype, Form::Same)), Some((0, DType::F32, Form::Decay))] {
-            suite.add(&adamw::ADAMW, &step.kernel([0; 5], used, 100, true).unwrap().config, 0);
-        }
     }
     let step = AdamW { rate: 1e-3, weight_decay: 0.1, memory: [0.9, 0.95], eps: 1e-8, taken: 1 };
-    suite.add(&adamw::ADAMW, &step.kernel([0; 5], Some((0, DType::F32, Form::Decay)), 100, false).unwrap().config, 0);
+    for moves in [true, false] {
+        suite.add(&adamw::ADAMW, &step.kernel([0; 2], 0, 7, moves).unwrap().config, 0);
+    }
     let wide = Rows { address: 1 << 20, dtype: DType::F32, rows: 100, columns: 768, pitch: 768 };
     suite.add(&embedding::EMBEDDING, &embedding::kernel(&wide, &wide, [0; 3], 7).unwrap().config, 0);
     suite.add(&dropout::SCALE, &dropout::scale([0; 2], 100, true).unwrap().config, 0);
-    suite.add(&adamw::SQUARES, &adamw::squares(0, 0, 100).config, 0);
-    suite.add(&adamw::LENGTH, &adamw::length(0, 0, 7, 1.0).config, 0);
+    suite.add(&adamw::SQUARES, &adamw::squares([0; 2], 0, 7).unwrap().config, 0);
+    suite.add(&adamw::LENGTH, &adamw::length(0, 0, 7, 1.0).unwrap().config, 0);
     suite.compile();
 }
 
@@ -94,41 +88,42 @@ fn gradients_of_products_are_products_of_transposes() -> Result<()> {
 }
 
 #[test]
-fn norms_have_the_gradients_of_plain_loops() -> Result<()> {
+fn products_are_added_to_others() -> Result<()> {
     let Some(exec) = gpu() else { return Ok(()) };
-    let (eps, mut scratch) = (1e-3f32, Workspace::default());
-    for (dtype, of_x) in [(DType::F32, DType::F32), (DType::BF16, DType::F32), (DType::F16, DType::F16)] {
-        for (rows, columns, groups) in [(1, 8, 1), (70, 96, 4), (333, 768, 1), (5, 2560, 2)] {
-            let (x, on_x) = random(&exec, of_x, &[rows, columns], 1);
-            let (dy, on_dy) = random(&exec, dtype, &[rows, columns], 2);
-            let (weight, on_weight) = random(&exec, DType::F32, &[columns], 3);
-            for (weighted, add) in [(true, true), (true, false), (false, false)] {
-                let (first, mut dx) = random(&exec, of_x, &[rows, columns], 4);
-                let mut dweight = Tensor::empty(&exec, DType::F32, &[columns])?;
-                let mut workspace = scratch.view_mut(&exec, rms_norm_backward_workspace_len(rows, columns, groups))?;
-                let mut by_weight = dweight.view_mut();
-                let weights = weighted.then_some((on_weight.view(), &mut by_weight, &mut workspace));
-                rms_norm_backward(&exec, Normed { x: on_x.view(), groups, eps }, weights, on_dy.view(), &mut dx.view_mut(), add)?;
-                let (group, mut expected, mut sums) = (columns / groups, Vec::new(), vec![0.0; columns]);
-                for (at, (x, dy)) in x.chunks(group).zip(dy.chunks(group)).enumerate() {
-                    let r = 1.0 / (x.iter().map(|x| x * x).sum::<f64>() / group as f64 + f64::from(eps)).sqrt();
-                    let place = at % groups * group;
-                    let dn: Vec<f64> =
-                        dy.iter().enumerate().map(|(i, dy)| dy * if weighted { weight[place + i] } else { 1.0 }).collect();
-                    let mean = dn.iter().zip(x).map(|(d, x)| d * x * r).sum::<f64>() / group as f64;
-                    expected.extend(dn.iter().zip(x).map(|(d, x)| r * (d - x * r * mean)));
-                    dy.iter().zip(x).enumerate().for_each(|(i, (dy, x))| sums[place + i] += dy * x * r);
-                }
-                expected.iter_mut().zip(&first).for_each(|(to, first)| *to += if add { *first } else { 0.0 });
-                check(&format!("{dtype} {rows} {columns} {groups}"), &numbers(&dx)?, &expected, rounding(of_x));
-                if weighted {
-                    check("weights", &numbers(&dweight)?, &sums, 3e-6);
-                }
-            }
+    let products = Products::new(&exec)?;
+    for dtype in TYPES {
+        let (rows, inputs, outputs) = (40, 24, 16);
+        let [(x, on_x), (weight, on_weight)] =
+            [(rows, 1), (outputs, 2)].map(|(of, seed)| random(&exec, dtype, &[of, inputs], seed));
+        let (before, on_before) = random(&exec, DType::F32, &[rows, outputs], 3);
+        let (bias, on_bias) = random(&exec, DType::F32, &[outputs], 4);
+        let mut y = Tensor::empty(&exec, DType::F32, &[rows, outputs])?;
+        let bias_of = Some(on_bias.view());
+        products.multiply_add(on_x.view(), on_weight.view(), bias_of, on_before.view(), &mut y.view_mut())?;
+        let of = |at: usize| {
+            let (row, o) = (at / outputs, at % outputs);
+            before[at] + bias[o] + (0..inputs).map(|i| x[row * inputs + i] * weight[o * inputs + i]).sum::<f64>()
+        };
+        check(&format!("sum {dtype}"), &numbers(&y)?, &(0..rows * outputs).map(of).collect::<Vec<_>>(), 3e-6);
+        assert_eq!(numbers(&on_before)?, before.iter().map(|&x| x as f32).collect::<Vec<_>>(), "what is added to stays");
+        let wide = Tensor::zeros(&exec, DType::F32, &[rows, outputs + 8])?;
+        let apart = wide.view().slice(1, 0..outputs);
+        let error = products.multiply_add(on_x.view(), on_weight.view(), None, apart, &mut y.view_mut()).unwrap_err();
+        assert!(error.to_string().contains("`before`"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn sums_of_columns_are_those_of_a_plain_loop() -> Result<()> {
+    let Some(exec) = gpu() else { return Ok(()) };
+    for dtype in TYPES {
+        for (rows, columns) in [(1, 8), (70, 96), (333, 768), (5, 2560)] {
+            let (y, on_y) = random(&exec, dtype, &[rows, columns], 2);
             let (mut sums, mut workspace) = (Tensor::empty(&exec, DType::F32, &[columns])?, Workspace::default());
             let room = &mut workspace.view_mut(&exec, column_sums_workspace_len(rows, columns))?;
-            column_sums(&exec, on_dy.view(), &mut sums.view_mut(), room)?;
-            let expected: Vec<f64> = (0..columns).map(|i| dy.iter().skip(i).step_by(columns).sum()).collect();
+            column_sums(&exec, on_y.view(), &mut sums.view_mut(), room)?;
+            let expected: Vec<f64> = (0..columns).map(|i| y.iter().skip(i).step_by(columns).sum()).collect();
             check("columns", &numbers(&sums)?, &expected, 3e-6);
         }
     }
@@ -142,7 +137,10 @@ fn rows_of_a_table_get_the_sums_of_their_tokens() -> Result<()> {
         let tokens: Vec<u32> = (0..rows as u32).map(|i| i.wrapping_mul(2_654_435_761) % (vocab as u32 - 2)).collect();
         let (dy, on_dy) = random(&exec, DType::F32, &[rows, columns], 1);
         let (mut expected, mut table) = random(&exec, DType::F32, &[vocab, columns], 2);
-        embedding_backward(&exec, &TokenRows::new(&exec, &tokens)?, on_dy.view(), &mut table.view_mut())?;
+        // it grows
+        let mut order = TokenRows::new(&exec, 1)?;
+        order.sort(&tokens)?;
+        embedding_backward(&exec, &order, on_dy.view(), &mut table.view_mut())?;
         for (&token, dy) in tokens.iter().zip(dy.chunks(columns)) {
             expected[token as usize * columns..][..columns].iter_mut().zip(dy).for_each(|(to, dy)| *to += dy);
         }
@@ -155,7 +153,7 @@ fn rows_of_a_table_get_the_sums_of_their_tokens() -> Result<()> {
 fn cross_entropy_is_that_of_a_plain_loop() -> Result<()> {
     let Some(exec) = gpu() else { return Ok(()) };
     for dtype in TYPES {
-        for (rows, vocab, scale) in [(1, 2, 1.0f32), (40, 256, 0.025), (3, 50280, 0.5)] {
+        for (rows, vocab, scale) in [(1, 2, 1.0f32), (2, 331, 0.5), (40, 256, 0.025), (3, 50280, 0.5)] {
             let (logits, on_logits) = random(&exec, DType::F32, &[rows, vocab], 1);
             let targets: Vec<i32> = (0..rows as i32).map(|i| (i * 7919 + 1) % vocab as i32).collect();
             let on_targets = Tensor::from_slice(&exec, &targets, &[rows])?;
@@ -213,48 +211,93 @@ fn zeros_are_those_of_the_draws() -> Result<()> {
     Ok(())
 }
 
+/// A weight, its gradient and both means, in `f64` and on a device, and what is used in its place.
+struct Weight {
+    numbers: [Vec<f64>; 4],
+    tensors: [Tensor; 4],
+    used: Option<(Tensor, Form)>,
+    decays: bool,
+}
+
+impl Weight {
+    fn new(exec: &Exec, count: usize, used: Option<(DType, Form)>, decays: bool) -> Result<Self> {
+        let all = [1, 2, 3, 4].map(|seed| random(exec, DType::F32, &[count], seed + count as u64));
+        let [(weight, on_weight), (gradient, on_gradient), (first, on_first), (second, _)] = all;
+        let second: Vec<f64> = second.iter().map(|x| x.abs()).collect();
+        let on_second = Tensor::from_slice(exec, &second.iter().map(|&x| x as f32).collect::<Vec<_>>(), &[count])?;
+        let used = used.map(|(dtype, form)| Ok::<_, Error>((Tensor::empty(exec, dtype, &[count])?, form))).transpose()?;
+        let tensors = [on_weight, on_gradient, on_first, on_second];
+        Ok(Weight { numbers: [weight, gradient, first, second], tensors, used, decays })
+    }
+
+    fn moved(&mut self) -> Moved<'_> {
+        let [weight, gradient, first, second] = &mut self.tensors;
+        let used = self.used.as_mut().map(|(used, form)| (used.view_mut(), *form));
+        let means = [first.view_mut(), second.view_mut()];
+        Moved { weight: weight.view_mut(), gradient: gradient.view(), means, used, decays: self.decays }
+    }
+
+    /// A step in `f64`.
+    fn step(&mut self, step: &AdamW, factor: f64) {
+        let [weight, gradient, first, second] = &mut self.numbers;
+        let keep = if self.decays { 1.0 - step.rate * step.weight_decay } else { 1.0 };
+        let correct = |memory: f64| 1.0 - memory.powi(step.taken as i32);
+        for i in 0..weight.len() {
+            let (g, [a, b]) = (gradient[i] * factor, step.memory);
+            (first[i], second[i]) = (a * first[i] + (1.0 - a) * g, b * second[i] + (1.0 - b) * g * g);
+            let change = step.rate * first[i] / correct(a) / ((second[i] / correct(b)).sqrt() + step.eps);
+            weight[i] = weight[i] * keep - change;
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        for (at, name) in [(0, "weight"), (2, "first"), (3, "second")] {
+            check(name, &numbers(&self.tensors[at])?, &self.numbers[at], 1e-6);
+        }
+        let Some((used, form)) = &self.used else { return Ok(()) };
+        let of = |w: &f64| if *form == Form::Decay { -w.exp() } else { *w };
+        check("used", &numbers(used)?, &self.numbers[0].iter().map(of).collect::<Vec<_>>(), rounding(used.dtype()));
+        Ok(())
+    }
+}
+
 #[test]
 fn a_step_is_that_of_adamw() -> Result<()> {
     let Some(exec) = gpu() else { return Ok(()) };
-    let counts = [5, 10_000, 3_000_000];
-    let gradients: Vec<_> = counts.iter().map(|&count| random(&exec, DType::F32, &[count], count as u64)).collect();
-    let length = gradients.iter().flat_map(|(g, _)| g).map(|g| g * g).sum::<f64>().sqrt();
-    let mut clipped = ClippedGradient::new(&exec, counts)?;
+    let (same, decay) = (Form::Same, Form::Decay);
+    let of = |count, used, decays| Weight::new(&exec, count, used, decays);
+    let mut weights = [
+        of(5, Some((DType::F32, decay)), false)?,
+        of(10_000, Some((DType::BF16, same)), true)?,
+        of(8192, Some((DType::F16, same)), true)?,
+        of(0, None, true)?,
+        of(3_000_001, None, false)?,
+    ];
+    let length = weights.iter().flat_map(|weight| &weight.numbers[1]).map(|g| g * g).sum::<f64>().sqrt();
+    let step = AdamW { rate: 1e-2, weight_decay: 0.1, memory: [0.9, 0.95], eps: 1e-8, taken: 3 };
+    let mut optimizer = Optimizer::new(&exec)?;
     for (longest, factor) in [(1.0, 1.0 / length), (2.0 * length, 1.0)] {
-        clipped.measure(gradients.iter().map(|(_, on)| on.view()), longest)?;
+        let mut moved: Vec<_> = weights.iter_mut().map(Weight::moved).collect();
+        optimizer.step(step, longest, &mut moved)?;
         let mut got = Tensor::from_slice(&exec, &[1f32], &[1])?;
-        scale_by(&exec, &mut got.view_mut(), clipped.factor())?;
+        scale_by(&exec, &mut got.view_mut(), optimizer.factor())?;
         check("factor", &numbers(&got)?, &[factor], 1e-7);
-        for (dtype, form) in [(DType::F32, Form::Decay), (DType::BF16, Form::Same)] {
-            let step = AdamW { rate: 1e-2, weight_decay: 0.1, memory: [0.9, 0.95], eps: 1e-8, taken: 3 };
-            let (g, on_g) = &gradients[1];
-            let [(weight, mut on_weight), (first, mut on_first), (second, _)] =
-                [1, 2, 3].map(|seed| random(&exec, DType::F32, &[g.len()], seed));
-            let second: Vec<f64> = second.iter().map(|x| x.abs()).collect();
-            let mut on_second = Tensor::from_slice(&exec, &second.iter().map(|&x| x as f32).collect::<Vec<_>>(), &[g.len()])?;
-            let mut used = Tensor::empty(&exec, dtype, &[g.len()])?;
-            let mut means = [on_first.view_mut(), on_second.view_mut()];
-            let [by_first, by_second] = &mut means;
-            let target = Some((&mut used.view_mut(), form));
-            step.apply(&exec, &mut on_weight.view_mut(), (on_g.view(), clipped.factor()), [by_first, by_second], target)?;
-            let mut expected = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
-            for i in 0..g.len() {
-                let g = g[i] * factor;
-                let (m, v) = (0.9 * first[i] + 0.1 * g, 0.95 * second[i] + 0.05 * g * g);
-                let change = 1e-2 * m / (1.0 - 0.9f64.powi(3)) / ((v / (1.0 - 0.95f64.powi(3))).sqrt() + 1e-8);
-                let moved = weight[i] * (1.0 - 1e-3) - change;
-                let used = if form == Form::Decay { -moved.exp() } else { moved };
-                expected.iter_mut().zip([m, v, moved, used]).for_each(|(to, x)| to.push(x));
-            }
-            let got = [&on_first, &on_second, &on_weight, &used];
-            for ((got, expected), bound) in got.into_iter().zip(&expected).zip([1e-6, 1e-6, 1e-6, rounding(dtype)]) {
-                check("adamw", &numbers(got)?, expected, bound);
-            }
-            // the same again, without a step
-            let mut copy = Tensor::empty(&exec, dtype, &[g.len()])?;
-            AdamW::copy(&exec, on_weight.view(), &mut copy.view_mut(), form)?;
-            assert_eq!(numbers(&copy)?, numbers(&used)?);
+        for weight in &mut weights {
+            weight.step(&step, factor);
+            weight.check()?;
         }
     }
+    // the same again, without a step
+    for weight in &mut weights {
+        weight.used = weight.used.take().map(|(used, form)| (Tensor::empty(&exec, used.dtype(), &used.shape()).unwrap(), form));
+    }
+    optimizer.copy(&mut weights.iter_mut().map(Weight::moved).collect::<Vec<_>>())?;
+    weights.iter().try_for_each(Weight::check)?;
+    // a table of other weights, and what it refuses
+    let [first, second, ..] = &mut weights;
+    optimizer.copy(&mut [first.moved()])?;
+    let gradient = second.tensors[1].view();
+    let error = optimizer.copy(&mut [Moved { gradient, ..first.moved() }]).unwrap_err();
+    assert!(error.to_string().contains("`weight`"), "{error}");
     Ok(())
 }

@@ -67,7 +67,7 @@ DEVICE void forwards(const BackwardParams& p, const Piece& piece, const Filter& 
 template <bool MARKED>
 DEVICE void backwards(const BackwardParams& p, const Piece& piece, const Filter& filter, const Window& marks, const From& by_sum,
                       f32 (&dx)[CHANNELS][STEPS]) {
-  // what later steps of the sequence pass on: future[m] at step t + 1 + m; and the cotangents of the last inputs
+  // cotangents that later steps of the sequence pass on, future[m] at step t + 1 + m, and those of the last inputs
   f32 future[CHANNELS][PAST] = {}, last[CHANNELS][PAST] = {};
 #pragma unroll
   for (int j = STEPS + PAST - 1; j >= 0; j--) {

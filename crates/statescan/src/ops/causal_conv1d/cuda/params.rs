@@ -18,7 +18,7 @@ params! {
         pub batch: i64,
         pub dim: i64,
         pub seqlen: i64,
-        /// Of bounds, or of numbered states.
+        /// Count of bounds, or of numbered states.
         pub sequence_count: i64,
     }
 }
@@ -67,7 +67,7 @@ params! {
         pub last: Strided,
         /// (row, sequence, channel, j)
         pub out: Strided,
-        /// Of `out`.
+        /// Rows of `out`.
         pub rows: i64,
         pub sequences: i64,
     }

@@ -21,7 +21,7 @@ DEVICE int own_step() { return time_lane() * STEPS; }
 struct Piece {
   // the row and the first channel and step of the block: in wide numbers what the threads of a block share, in small ones where a thread is
   i64 batch, block_channel, block_step;
-  int channels;        // of CHANNELS that exist; none for threads without work
+  int channels;        // so many of CHANNELS exist; none for threads without work
   int before, after;   // steps of the row before the piece and from it on, as far as they matter
 
   DEVICE Piece(const Conv& conv, i64 row, i64 channel_block, i64 time_block)
@@ -95,7 +95,7 @@ template <typename E, int LEAD, int COUNT> DEVICE void load(f32 (&out)[CHANNELS]
       for (int i = 0; i + AT_ONCE < COUNT; i++) out[c][i] = out[c][i + AT_ONCE];
 #pragma unroll
       for (int k = 0; k < AT_ONCE; k++) {
-        // what does not exist is read from the nearest place, so that no branch keeps loads apart
+        // a step outside of the row is read from the nearest place, so that no branch keeps loads apart
         const int i = next + k;
         const f32 some = to_f32(from[min(c, piece.channels - 1) * v.stride[1] + min(max(i, low), high - 1) * v.stride[2]]);
         out[c][COUNT - AT_ONCE + k] = c < piece.channels && i >= low && i < high ? some : 0.f;

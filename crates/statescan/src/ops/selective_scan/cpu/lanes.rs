@@ -160,7 +160,7 @@ impl<T: Real> Lanes<T> {
         }
         let lanes = vector.slice(0, self.channels * self.per_channel);
         for channel in 0..self.channels {
-            // what is overwritten has been read
+            // the element that is overwritten has been read
             let own = &lanes[channel * self.per_channel..][..self.per_channel];
             lanes[channel] = own.iter().fold(T::default(), |sum, x| sum + *x);
         }

@@ -71,12 +71,12 @@ const LONG_ROW: usize = 4 * CHECKPOINT;
 const MAX_SEGMENT_RANGES: usize = 32;
 
 impl Plan {
-    /// Of a forward pass, for vectors of so many lanes.
+    /// The plan of a forward pass, for vectors of so many lanes.
     pub(crate) fn forward(problem: &Problem<'_>, lanes: usize) -> Self {
         Self::new(problem, lanes, true)
     }
 
-    /// Of a backward pass.
+    /// The plan of a backward pass, for vectors of so many lanes.
     pub(crate) fn backward(problem: &Problem<'_>, lanes: usize) -> Self {
         Self::new(problem, lanes, false)
     }

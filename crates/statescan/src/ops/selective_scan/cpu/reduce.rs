@@ -86,7 +86,7 @@ impl<'e, T: Real> Partials<'e, T> {
             state: p.dstate * p.parts(),
             padded_dim: context.checkpoints.padded_dim,
         };
-        // what is not added to anything goes where it belongs at once
+        // a whole group's sums have nothing to be added to, and go to their targets at once
         let len = if context.plan.whole_groups { 0 } else { context.plan.channels.len() * p.batch * sizes.window * sizes.state };
         let len = |target: &Option<_>| if let Some(Projection::Varying(_)) = target { len } else { 0 };
         let (b, c) = (0..len(&targets.b), len(&targets.b)..len(&targets.b) + len(&targets.c));

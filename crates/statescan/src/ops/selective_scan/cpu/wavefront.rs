@@ -64,7 +64,7 @@ const PATIENCE: Duration = Duration::from_micros(200);
 const PATIENCE_A_STATE: Duration = Duration::from_micros(2);
 
 impl Wavefront {
-    /// Of so many rows and tiles of each; in a tile so much is counted in each of so many blocks.
+    /// A wavefront over so many rows and tiles of each; each of so many blocks counts up to `counted` in a tile.
     pub(super) fn new([rows, tiles]: [usize; 2], threads: usize, [blocks, counted]: [usize; 2]) -> Self {
         let len = blocks * counted;
         let slots = threads.max(1);

@@ -7,7 +7,7 @@ constexpr int WARPS = THREADS / 32, WARP_SLOTS = 32 / LANES;
 constexpr bool NARROW_B = COMPLEX && !B_COMPLEX, NARROW_C = COMPLEX && !C_COMPLEX;
 static_assert(THREADS == SLOTS * LANES && THREADS % 32 == 0 && 32 % LANES == 0, "whole warps, whole channels in a warp");
 
-// what lies in shared memory for each channel and step: first inputs, then sums over the states in place of some of them
+// Shared memory has planes with a number for each channel and step: first inputs, then sums over the states in place of some of them.
 constexpr int PLANE_STEP = 0, PLANE_INPUT = 1, PLANE_COTANGENT = 2, PLANE_DT_A = 3;
 constexpr int SUM_INPUT = 0, SUM_DECAY = 1, SUM_STEP = 2, SUM_OUTPUT = Method::GAIN ? 3 : 2, SUMS = SUM_OUTPUT + HAS_DZ;
 constexpr int FIRST_SUM = 1;                     // the plane of the first sum

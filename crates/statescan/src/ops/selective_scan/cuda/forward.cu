@@ -89,7 +89,7 @@ DEVICE void help(const Params& p, const Work& w, char* shared, int first_tile, i
     // the tile before this one, as it is stored, has been read by every helper: its stage is the one that copy fills
     meet_helpers();
     copy(tile + AHEAD);
-    // what each helper copied of the next tile has arrived, then what all of them did
+    // each helper waits for its own copies of the next tile, then for those of all helpers
     copy_async_wait<AHEAD - 1>();
     meet_helpers();
     // over what scanners read of the tile before this one, which they left before meet_all

@@ -86,7 +86,7 @@ params! {
         sequence_count: i64,
         segment_steps: i64,
         last_segment: i64,
-        /// Of all rows.
+        /// Channels of all rows.
         segment_channels: i64,
         /// Channels that share a group of B and one of C.
         unit: i64,

@@ -139,7 +139,7 @@ impl Layout {
         start
     }
 
-    /// Of a forward pass.
+    /// The layout of a forward pass.
     pub fn forward(plan: &Plan) -> Layout {
         let rows = plan.shape.batch.saturating_mul(plan.shape.dstate);
         let mut layout = Layout::default();
@@ -150,7 +150,7 @@ impl Layout {
         layout
     }
 
-    /// Of a backward pass.
+    /// The layout of a backward pass.
     pub fn backward(plan: &Plan) -> Layout {
         let Shape { batch, dim, dstate, .. } = plan.shape;
         let (rows, map) = (batch.saturating_mul(dstate), dim * dstate);

@@ -32,7 +32,7 @@ template <typename E, int LINES, int LENGTH, bool LINES_FIRST, bool WIDE> struct
   static DEVICE int line(int i) { return int(threadIdx.x) % (LINES_FIRST ? LINES : THREADS) / (LINES_FIRST ? 1 : PAIRS) + i * DOWN; }
   static DEVICE int along(int i) { return 2 * (LINES_FIRST ? int(threadIdx.x) / LINES : int(threadIdx.x) % PAIRS) + i * ALONG; }
 
-  // what does not exist is zero
+  // numbers outside of the matrix count as zero
   DEVICE void load(const E* from, i64 line_stride, i64 stride, int lines, int length) {
     const E* own = from + (line(0) * line_stride + along(0) * stride);
     const i64 next = DOWN * line_stride + ALONG * stride;

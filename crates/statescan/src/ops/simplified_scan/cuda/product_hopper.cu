@@ -70,7 +70,7 @@ struct HeldNumbers {
   static constexpr DEVICE int down(int i) { return HELD_LINES_FIRST ? 0 : i / 4 * 8 + i % 4; }
   static constexpr DEVICE int on(int i) { return HELD_LINES_FIRST ? 2 * i : 0; }
 
-  // what does not exist is zero
+  // numbers outside of the matrix count as zero
   DEVICE void load(const HopperParams& p, const Tile& tile, const Depths<int>& d) {
     const Strided& held = OVER_TIME ? p.b : p.a;
     const int first = OVER_TIME ? tile.column : tile.row;

@@ -217,7 +217,7 @@ struct Slopes {
 // A state's constants.
 struct State {
   complex64 a, prepared;
-  complex64 exponent, inverse;   // of `zoh`: what exp_prepared takes, and 1 / A
+  complex64 exponent, inverse;   // `zoh` needs the exponent as exp_prepared takes it, and 1 / A
   bool has_inverse;
   const DELTA* delta;
   const DELTA_A* delta_a;

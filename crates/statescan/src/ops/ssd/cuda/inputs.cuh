@@ -55,7 +55,7 @@ struct Head {
   DEVICE Head(const Inputs& p, i64 head) : rate(f64(to_f32(*at<A>(p.a, head))) * 1.4426950408889634), bias(0.f) {
     if constexpr (HAS_BIAS) bias = to_f32(*at<BIAS>(p.bias, head));
   }
-  // what a step is as a weight
+  // the step size, as the weight of an input
   DEVICE f32 weight(const Inputs& p, f32 dt) const { return Dt::of(dt, bias, p.dt_low, p.dt_high); }
 };
 

@@ -30,7 +30,7 @@ params! {
         /// (row)
         indices: Strided,
         states: i64,
-        /// Of all heads.
+        /// Channels of all heads.
         channels: u32,
         /// Channels of a head.
         headdim: u32,

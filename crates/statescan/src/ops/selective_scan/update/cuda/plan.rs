@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     pub batch: usize,
-    /// Of all heads.
+    /// Channels of all heads.
     pub channels: usize,
     pub dstate: usize,
     /// Whether the states of a channel lie side by side.

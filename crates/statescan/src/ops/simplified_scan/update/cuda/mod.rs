@@ -35,7 +35,7 @@ params! {
         states: i64,
         dim: i64,
         dstate: i64,
-        /// Of the real part.
+        /// The factor of the real part.
         factor: f32,
     }
 }

@@ -4,14 +4,14 @@
 
 struct OutputSide : Side<false> {
   Sums<SPAN> k;
-  Sums<SPAN> triangle;   // of C B^T
+  Sums<SPAN> triangle;   // the lower one of C B^T
 
   DEVICE OutputSide(const Params& p, const Work& w, char* tiles, Shared& shared) : Side(p, w, tiles, shared) {
 #pragma unroll
     for (int i = 0; i < SPAN / 2; i++) k.v[i] = 0.f;
   }
 
-  // what p is multiplied by in ps
+  // the factor of p in ps
   DEVICE f32 scale_of(int row) const { return is_far() ? 1.f : powers().before[row]; }
 
   // Makes p of the gradient by y where there is a gate, and ps, which goes into its tile: either is rounded once. Gives <x, p> of steps, of p as it
@@ -283,7 +283,7 @@ struct OutputSide : Side<false> {
 // ---- the inputs: X, the gradients by x and B
 
 struct InputSide : Side<true> {
-  Rows triangle;   // of B C^T
+  Rows triangle;   // the upper one of B C^T
 
   using Side::Side;
 

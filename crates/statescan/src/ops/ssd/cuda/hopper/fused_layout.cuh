@@ -62,7 +62,7 @@ struct alignas(16) Powers {
   int far;
 
   DEVICE f32 back(int step) const { return far ? 1.f : decay[step]; }
-  // what B g is multiplied by in X
+  // the factor of B g in X
   DEVICE f32 to_end(int step) const { return far ? after[step] : whole; }
 };
 

@@ -98,7 +98,7 @@ struct Parts {
     }
   }
   DEVICE bool has(int r, int column) const { return rows[r] != nullptr && column < left; }
-  // what both halves have of two numbers of a row, of which this one has these
+  // adds both halves' shares of two numbers of a row; the arguments are this half's
   DEVICE void join(int r, int column, f32& first, f32& second) const {
     if constexpr (IS_FIRST_HALF || IS_SECOND_HALF) {
       if (!has(r, column)) return;
@@ -124,7 +124,7 @@ template <bool OF_INPUTS> struct Side {
   char* const tiles;
   Shared& shared;
   Turn<STAGES> turn;
-  Sums<STATES> gradient;   // of C, or of B
+  Sums<STATES> gradient;   // by C, or by B
 
   DEVICE Side(const Params& p, const Work& w, char* tiles, Shared& shared) : p(p), w(w), tiles(tiles), shared(shared) {
 #pragma unroll

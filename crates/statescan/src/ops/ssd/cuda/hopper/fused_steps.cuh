@@ -143,7 +143,7 @@ struct Finisher {
     for (int i = 0; i < 4; i++) state += sums.state[i];
   }
 
-  // what the steps of a head get, after all of its columns
+  // stores the gradients of a head's steps, after all of its columns
   DEVICE void finish(const Powers& powers, int head) {
     const int lane = int(lane_here());
     const Head constants(p, head);

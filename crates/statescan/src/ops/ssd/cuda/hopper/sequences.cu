@@ -1,6 +1,6 @@
 // Finds the packed sequences of a row, a block for each row of the batch: first where they begin, then what all before each one have.
 
-constexpr int STEPS = 4;   // that a thread looks at together
+constexpr int STEPS = 4;   // a thread looks at so many steps together
 
 // The sum of the threads' numbers before this one; `all` grows by the sum of all.
 DEVICE int sum_before(int number, int (&of_warps)[THREADS / 32], int& all) {

@@ -116,7 +116,7 @@ DEVICE void each_part(const P& p, const Work& whole, Work& work, Barriers& barri
 #pragma unroll 1
     while (work.has_part()) {
       job(work);
-      // what comes next into shared memory is brought by copies
+      // the next writes into shared memory are asynchronous copies
       fence_async();
       // kinds of warps meet from different places; a warp in which one thread worked meets as a whole
       __syncwarp();

@@ -47,7 +47,7 @@ struct StoredSteps {
       if constexpr (HAS_DT_A) decay[k] = *at<DT_A>(p.dt_a, w.batch, t, head);
     }
   }
-  // what a step is: nothing behind the last one
+  // the size of a step, which is zero behind the last one
   DEVICE StepSizes size(const Params& p, const Head& constants, const Work& w, i64 first, int k) const {
     StepSizes d = {};
     if (time(first, k) >= w.end) return d;

@@ -53,7 +53,7 @@ constexpr int CB_AT = STAGES * STAGE, CB = HAS_OUTPUT ? 2 * PANEL : 0;
 // two tiles of y for each unit or of a slot for each walker: one is written while the other one is on its way to memory. A gate comes in the
 // tile that its y goes out in
 constexpr int OUT_AT = CB_AT + 2 * CB, OUT = HAS_OUTPUT ? PANEL : HAS_SLOTS ? OWN_PANELS * PANEL : 0, ALIGNMENT = 1024;
-// what two walkers give each other of y, f32
+// two walkers exchange their shares of y here, in f32
 constexpr int EXCHANGE_AT = OUT_AT + 2 * (HAS_OUTPUT ? UNITS : WALKERS) * OUT, EXCHANGE = HAS_OUTPUT && PARTS > 1 ? PANEL : 0;
 static_assert(EXCHANGE_AT + PARTS * EXCHANGE + ALIGNMENT <= SHARED, "the plan has counted the same");
 
@@ -61,8 +61,8 @@ static_assert(EXCHANGE_AT + PARTS * EXCHANGE + ALIGNMENT <= SHARED, "the plan ha
 struct alignas(16) Powers {
   f32 out[SPAN];          // 2^(cs + r); of a far chunk its square root, which does not overflow
   Factors in[SPAN / 2];   // dt 2^-(cs + r) of two steps
-  f32 half[SPAN], weight[SPAN];   // of a far chunk: cs / 2, and dt
-  f32 state[2];           // what the state is multiplied by, since r changes: a far chunk's after y
+  f32 half[SPAN], weight[SPAN];   // a far chunk has cs / 2 and dt here
+  f32 state[2];           // factors of the state, since r changes; a far chunk applies its own after y
   f32 before, after;      // 2^r as it was, and 2^(cs + r) after the chunk
   int far;
 };

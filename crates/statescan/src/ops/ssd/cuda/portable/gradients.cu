@@ -21,8 +21,8 @@ static_assert(G_AT + StateTile::BYTES <= SHARED, "the plan has counted the same"
 // For each step what the last sums are made of.
 struct Shared {
   Steps steps;
-  f32 columns[SPAN], diagonal[SPAN];   // of T
-  f32 rows[WARPS][SPAN];               // of T dt below the diagonal, a part for each warp
+  f32 columns[SPAN], diagonal[SPAN];   // sums of the columns of T, and its diagonal
+  f32 rows[WARPS][SPAN];               // sums of the rows of T dt below the diagonal, a part for each warp
   f32 xq[SPAN], ph[SPAN];              // <x[j], q[j]>, <p[i], C[i] h>
   f32 hg[WARPS], skip[WARPS];          // parts of <h, g> and of the gradient by a skip that all columns share
   f32 skip_columns[PARTS][SKIP_BY_COLUMN ? COLUMNS : 1];   // parts of the gradient by a skip that each column has
@@ -179,7 +179,7 @@ DEVICE void finish_steps(Terms& terms, const Shared& s, const Params& p, const W
     f32 rows = 0.f;
 #pragma unroll
     for (int i = 0; i < WARPS; i++) rows += s.rows[i][t];
-    // what ends at this step or later and begins before it
+    // shares of pairs of steps: the later one is this step or comes after it, the earlier one comes before it
     from[k] = rows - s.steps.weight[t] * (s.columns[t] - s.diagonal[t]) + s.steps.before[t] * s.ph[t];
     to[k] = s.steps.weight[t] * s.steps.after[t] * s.xq[t];
   }
@@ -307,7 +307,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
     load_c<MapTile>(tiles + C_AT, p, w.batch, w.group, first, count);
     prepare_steps(shared.steps, p, constants, w.batch, w.head, first, count);
     FragmentC products[WARPS][2];   // <B[j], C[i]>, soon times L[i,j]
-    f32 scale = 1.f;                // what those are multiplied by
+    f32 scale = 1.f;                // the factor of these sums
     Sums sums;
 #pragma unroll 1
     for (i64 column = 0; column < p.headdim; column += COLUMNS) {
@@ -354,7 +354,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
       if constexpr (HAS_STEPS) times_lines<RoomyTile, XTile>(pairs, tiles + X_AT, tiles + P_AT);
       const int row = 16 * warp_of() + group_of();
       const f32 weights[2] = {shared.steps.weight[row], shared.steps.weight[row + 8]};
-      // what the decays were divided by, dx is divided by until the products with them are added
+      // dx is divided by the scale of the decays until the products with them are added
       const f32 down = HAS_SCALES ? inverse(scale) : 1.f;
       const f32 to_end[2] = {shared.steps.after[row] * down, shared.steps.after[row + 8] * down};
 #pragma unroll

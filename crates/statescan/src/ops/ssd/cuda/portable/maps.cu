@@ -31,7 +31,7 @@ struct Work {
 struct Sums {
   FragmentC out[OWN_STATES / 8] = {};
   FragmentC k[WARPS][2] = {};
-  f32 scale = 0x1p-80f;   // what `out` is divided by
+  f32 scale = 0x1p-80f;   // `out` is divided by this
 
   DEVICE static bool has(int block) { return OF_B ? block >= warp_of() : block <= warp_of(); }
 
@@ -44,7 +44,7 @@ struct Sums {
     scale = to;
   }
 
-  // what some columns of a head add; `pairs` are <p[i], x[j]> of all its columns so far
+  // adds the share of some columns of a head; `pairs` are <p[i], x[j]> of all its columns so far
   DEVICE void add(FragmentC (&pairs)[WARPS][2], const f32 (&weights)[2], const char* own, const char* other, const char* state) {
 #pragma unroll 1
     for (int q = 0; q < COLUMNS; q += 16) {

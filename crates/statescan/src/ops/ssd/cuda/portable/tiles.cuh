@@ -66,7 +66,7 @@ DEVICE void prepare_steps(Steps& steps, const Inputs& p, const Head& constants, 
     const f64 other = __shfl_up_sync(~0u, before, far);
     if (int(threadIdx.x) >= far) before += other;
   }
-  // that of the threads before
+  // the sum of the threads before this one
   before = __shfl_up_sync(~0u, before, 1);
   if (threadIdx.x == 0) before = 0.;
   const f64 whole = __shfl_sync(~0u, before + sum[EACH - 1], 31);

@@ -17,7 +17,7 @@ constexpr int OWN = STATES / (16 * WARPS), PAIRS = COLUMNS / 16;
 // whether the state is divided by a scale where it is a factor
 constexpr bool MEASURES = HAS_SCALES && NEEDS_STATE_TILE;
 
-// what is multiplied into the state: x and B, or the gradient by y and C
+// the factors of the product that is added to the state: x and B, or the gradient by y and C
 constexpr int FACTOR_AT = 0, MAP_AT = FACTOR_AT + XTile::BYTES, C_AT = MAP_AT + MapTile::BYTES;
 constexpr int STAGE = C_AT + (HAS_OUTPUT ? CTile::BYTES : 0), STATE_AT = STAGES * STAGE;
 static_assert(STATE_AT + (NEEDS_STATE_TILE ? StateTile::BYTES : 0) <= SHARED, "the plan has counted the same");
@@ -133,7 +133,7 @@ DEVICE void enter_segment(State& state, const Params& p, const Work& w) {
 struct Output {
   FragmentC y[2 * PAIRS];
   FragmentC products[WARPS][2];   // <C[i], B[j]> for blocks of 16 steps j
-  f32 scale = 1.f;                // what y is multiplied by, from the end of `begin` to `finish`
+  f32 scale = 1.f;                // the factor of y, from the end of `begin` to `finish`
 
   DEVICE void begin(const Steps& steps, const char* c_tile, const char* map, const char* state, f32 state_scale) {
     *this = Output();
@@ -189,7 +189,7 @@ struct Output {
     scale = largest.scale();
   }
 
-  // what the steps of block j add, whose x is given
+  // adds the share of the steps of block j, whose x is given
   DEVICE void add(const Steps& steps, int j, const BlockB (&x)[PAIRS][2]) {
     f32 v[8];
     const f32 down = inverse(scale);
@@ -336,7 +336,7 @@ DEVICE void load_piece(char* stage, const Params& p, const Work& w, i64 first, i
     load_b<MapTile>(stage + MAP_AT, p, w.batch, w.group, first, count);
     load_x(stage + FACTOR_AT, p, w.batch, w.head, first, count, w.column);
     if constexpr (HAS_OUTPUT) load_c<CTile>(stage + C_AT, p, w.batch, w.group, first, count);
-    // what is read only after the products is on its way to the second cache in the meantime
+    // inputs that are read only after the products are fetched into the second cache in the meantime
     if constexpr (HAS_OUTPUT && HAS_Z) prefetch_rows<Z>(p.z, p, w, first, count);
     if constexpr (GATE_GRADIENT && HAS_DY) prefetch_rows<DY>(p.dy, p, w, first, count);
   } else {
@@ -352,7 +352,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const _
   __shared__ u32 largest[WARPS];   // parts of the state's
   const Work w(p);
   State state;
-  // what the walk leaves later comes after a barrier
+  // the walk overwrites these places later, behind a barrier
   if (PASS != Pass::Rest && w.segment == 0) hand_on(p, w.batch, w.head, w.column, min(w.column + COLUMNS, p.headdim));
   state.clear();
   if constexpr (PASS == Pass::Rest) enter_segment(state, p, w);

@@ -1,0 +1,137 @@
+//! The scan of Mamba-2, whose step sizes come from the first projection and whose B and C from the convolution, and the gated norm behind it.
+
+use super::{BackEnds, Ends, Inner, OfScan};
+use crate::config::Config;
+use crate::error::Result;
+use statescan::ops::{norm, selective_scan, ssd};
+use statescan::tensor::Workspace;
+use statescan::{View, ViewMut};
+
+/// Rows for the gradients by those that the scan reads, which writes its columns of them.
+pub(crate) struct SsdTargets<'t> {
+    pub(crate) projected: ViewMut<'t>,
+    pub(crate) conv: ViewMut<'t>,
+}
+
+impl<'i> Inner<'i> {
+    /// The scan's arguments from the rows of the first projection and of the convolution.
+    fn ssd_args<'r>(&self, projected: View<'r>, conv: View<'r>) -> ssd::Args<'r>
+    where
+        'i: 'r,
+    {
+        let Config { inner, nheads, ngroups, dstate, dt_limit, .. } = *self.config;
+        let (conv, maps) = (self.steps.of(conv), ngroups * dstate);
+        let of_groups = |first: usize| conv.slice(2, first..first + maps).split(2, ngroups);
+        let dt = self.config.conv_columns().end;
+        let dt = self.steps.of(projected).slice(2, dt..dt + nheads);
+        ssd::Args::new(conv.slice(2, 0..inner).split(2, nheads), dt, self.own.a, of_groups(inner), of_groups(inner + maps))
+            .d(self.own.d)
+            .dt_bias(self.own.dt_bias)
+            .dt_softplus(true)
+            .dt_limit(dt_limit)
+    }
+
+    /// The scan to rows `y`, without the gate.
+    pub(crate) fn ssd(
+        &self,
+        [projected, conv]: [View<'_>; 2],
+        states: Ends<'_>,
+        y: ViewMut<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<()> {
+        let nheads = self.config.nheads;
+        let (initial, last) = states.map(|(initial, last)| (initial.split(1, nheads), last.split(1, nheads))).unzip();
+        let args = self.ssd_args(projected, conv).initial_state(initial);
+        let scratch = workspace.view_mut(self.exec, ssd::workspace_len(self.exec, &args)?)?;
+        let y = y.split(0, self.steps.sequences).split(2, nheads);
+        Ok(ssd::forward(self.exec, &args, &mut ssd::Outputs::default().y(y).workspace(scratch).final_state(last))?)
+    }
+
+    /// The same from rows of the convolution and of step sizes of each channel, step by step, and with decays, D and a bias of step sizes of each channel.
+    pub(crate) fn scan_channels(
+        &self,
+        [conv, dt]: [View<'_>; 2],
+        [a, d, dt_bias]: [View<'_>; 3],
+        states: Ends<'_>,
+        y: ViewMut<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<()> {
+        let Config { inner, ngroups, dstate, dt_limit, .. } = *self.config;
+        let (steps, maps, (initial, last)) = (self.steps, ngroups * dstate, states.unzip());
+        let of_groups = |first: usize| steps.of(conv).slice(2, first..first + maps).split(2, ngroups).permute(&[0, 2, 3, 1]);
+        let (x, dt) = (steps.channels(conv, 0..inner), steps.channels(dt, 0..inner));
+        let args = selective_scan::Args::new(x, dt, a.expand(1, dstate), of_groups(inner), of_groups(inner + maps))
+            .d(d)
+            .dt_bias(dt_bias)
+            .dt_softplus(true)
+            .dt_limit(dt_limit)
+            .initial_state(initial);
+        let scratch = workspace.view_mut(self.exec, selective_scan::workspace_len(self.exec, &args)?)?;
+        let out = selective_scan::Outputs::default().y(steps.channels_mut(y)).workspace(scratch);
+        Ok(selective_scan::forward(self.exec, &args, &mut out.final_state(last))?)
+    }
+
+    /// The way back through the scan, from the gradient by its results.
+    pub(crate) fn ssd_backward(
+        &self,
+        [projected, conv, dy]: [View<'_>; 3],
+        into: SsdTargets<'_>,
+        [da, dd, dbias]: OfScan<'_>,
+        ends: BackEnds<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<()> {
+        let Config { inner, nheads, ngroups, dstate, .. } = *self.config;
+        let sequences = self.steps.sequences;
+        let args = self.ssd_args(projected, conv).initial_state(ends.initial.map(|state| state.split(1, nheads)));
+        let (dx, of_maps) = into.conv.split(0, sequences).split_at(2, inner);
+        let (db, dc) = of_maps.split_at(2, ngroups * dstate);
+        let dt = self.config.conv_columns().end;
+        let mut grads = ssd::Gradients::default()
+            .x(dx.split(2, nheads))
+            .dt(into.projected.split(0, sequences).slice(2, dt..dt + nheads))
+            .a(da)
+            .b(db.split(2, ngroups))
+            .c(dc.split(2, ngroups))
+            .d(dd)
+            .dt_bias(dbias)
+            .initial_state(ends.first.map(|state| state.split(1, nheads)))
+            .workspace(workspace.view_mut(self.exec, ssd::backward_workspace_len(self.exec, &args)?)?);
+        let dy = self.steps.of(dy).split(2, nheads);
+        let cotangents = ssd::Cotangents::default().y(dy).final_state(ends.last.map(|state| state.split(1, nheads)));
+        Ok(ssd::backward(self.exec, &args, None, &cotangents, &mut grads)?)
+    }
+
+    fn norm_args<'r>(&self, y: View<'r>, projected: View<'r>) -> norm::Args<'r>
+    where
+        'i: 'r,
+    {
+        norm::Args::new(y)
+            .weight(self.own.norm)
+            .z(projected.slice(1, self.config.gate_columns()))
+            .groups(self.config.ngroups)
+            .eps(f64::from(self.config.mixer_eps))
+    }
+
+    /// The norm of the scan's rows `y` times the gate, to rows `to`.
+    pub(crate) fn gated_norm(&self, y: View<'_>, projected: View<'_>, to: ViewMut<'_>) -> Result<()> {
+        Ok(norm::forward(self.exec, &self.norm_args(y, projected), &mut norm::Outputs::default().y(to))?)
+    }
+
+    /// From the gradient `dgated` by its results to those by the scan's, `dy`, by the gate's columns and by its weight.
+    pub(crate) fn gated_norm_backward(
+        &self,
+        [y, projected, dgated]: [View<'_>; 3],
+        dy: ViewMut<'_>,
+        dprojected: ViewMut<'_>,
+        dweight: Option<ViewMut<'_>>,
+        workspace: &mut Workspace,
+    ) -> Result<()> {
+        let args = self.norm_args(y, projected);
+        let mut grads = norm::Gradients::default()
+            .x(dy)
+            .z(dprojected.slice(1, self.config.gate_columns()))
+            .weight(dweight)
+            .workspace(workspace.view_mut(self.exec, norm::backward_workspace_len(self.exec, &args)?)?);
+        Ok(norm::backward(self.exec, &args, &norm::Cotangents::default().y(dgated), &mut grads)?)
+    }
+}
