@@ -57,7 +57,7 @@ pub(crate) struct Parameters<'w> {
     pub(crate) a: View<'w>,
     pub(crate) d: View<'w>,
     pub(crate) dt_bias: View<'w>,
-    /// What the norm behind the scan multiplies by; only Mamba-2 has one.
+    /// The weight of the norm behind the scan; only Mamba-2 has one.
     pub(crate) norm: Option<View<'w>>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) type OfScan<'g> = [ViewMut<'g>; 3];
 /// States before the first step and room for those after the last one, with a first axis of sequences.
 pub(crate) type Ends<'e> = Option<(View<'e>, ViewMut<'e>)>;
 
-/// What is known, and what is asked for, of states on the way back, with a first axis of sequences.
+/// The states at both ends on the way back, as far as they are known or asked for, with a first axis of sequences.
 #[derive(Default)]
 pub(crate) struct BackEnds<'e> {
     /// States before the first step; zeros if there are none.
@@ -79,7 +79,7 @@ pub(crate) struct BackEnds<'e> {
 }
 
 impl<'e> BackEnds<'e> {
-    /// Those of a shape in the memory of the host.
+    /// Ends of a shape in the memory of the host.
     pub(crate) fn new(initial: &'e [f32], last: Option<&'e [f32]>, first: &'e mut [f32], shape: [usize; 3]) -> Result<Self> {
         let last = last.map(|last| View::new(last, &shape)).transpose()?;
         Ok(BackEnds { initial: Some(View::new(initial, &shape)?), last, first: Some(ViewMut::new(first, &shape)?) })

@@ -17,7 +17,7 @@ pub(crate) struct StreamNorm<'n> {
 pub(crate) struct OfStream<'t> {
     /// By the stream in front of the norm.
     pub(crate) front: ViewMut<'t>,
-    /// The same numbers for the block in front, in the type of its activations.
+    /// This gradient for the block in front, in the type of its activations.
     pub(crate) rounded: Option<ViewMut<'t>>,
     pub(crate) weight: ViewMut<'t>,
 }

@@ -32,7 +32,7 @@ impl Room {
         self.memory().view().slice(0, 0..rows)
     }
 
-    /// The same, to be written.
+    /// The first rows, to be written.
     pub(crate) fn of_mut(&mut self, rows: usize) -> ViewMut<'_> {
         self.memory_mut().view_mut().slice(0, 0..rows)
     }
@@ -54,13 +54,13 @@ impl Room {
         bytemuck::cast_slice(self.memory().bytes())
     }
 
-    /// The same, to be written.
+    /// All numbers, to be written.
     pub(crate) fn numbers_mut(&mut self) -> &mut [f32] {
         bytemuck::cast_slice_mut(self.memory_mut().bytes_mut())
     }
 }
 
-/// What lies between the rows that a mixer reads and its last product.
+/// Room for all rows between those that a mixer reads and its last product.
 pub(crate) struct Rooms {
     dtype: DType,
     pub(crate) projected: Room,
@@ -72,7 +72,7 @@ pub(crate) struct Rooms {
     pub(crate) scan: Room,
     pub(crate) gated: Room,
     pub(crate) workspace: Workspace,
-    /// What scans keep for the way back.
+    /// Checkpoints that scans keep for the way back.
     pub(crate) saved: Workspace,
 }
 

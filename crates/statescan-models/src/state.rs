@@ -88,13 +88,13 @@ impl LayerState {
         Self::of_sequences(config, 1)
     }
 
-    /// Those of so many sequences before their first token, one behind the other.
+    /// The states of so many sequences before their first token, one behind the other.
     pub(crate) fn of_sequences(config: &Config, count: usize) -> Self {
         let [conv, scan] = config.state_shapes().map(|[rows, columns]| vec![0.0; count * rows * columns]);
         LayerState { conv, scan }
     }
 
-    /// As many numbers, all zero.
+    /// A state with as many numbers, all zero.
     pub(crate) fn zeros_like(&self) -> Self {
         LayerState { conv: vec![0.0; self.conv.len()], scan: vec![0.0; self.scan.len()] }
     }

@@ -28,7 +28,7 @@ impl Gradients {
         self.0[name].view()
     }
 
-    /// That by a weight, to be written.
+    /// The gradient by a weight, to be written.
     ///
     /// # Panics
     /// If there is no such weight: what the model is made of and what it has gradients of are the same names.
@@ -104,7 +104,7 @@ fn rows_of_logits(rows: usize, vocab: usize) -> usize {
     rows.div_ceil(parts)
 }
 
-/// What a pass over a batch goes through.
+/// A pass over a batch.
 struct Batch<'b> {
     shared: &'b Shared,
     steps: Steps,
@@ -112,7 +112,7 @@ struct Batch<'b> {
     back: &'b mut TrainingRooms,
     gradients: &'b mut Gradients,
     dropout: Dropout,
-    /// What gradients are multiplied by on the way.
+    /// The factor of all gradients on the way.
     unit: f32,
 }
 

@@ -64,7 +64,7 @@ struct PassRooms {
     block: BlockRooms,
 }
 
-/// What lies between the stream before a block and its last product.
+/// Room for all rows between the stream before a block and its last product.
 struct BlockRooms {
     normed: Room,
     mixer: Rooms,

@@ -112,7 +112,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What a block does with rows of the stream before its last product.
+    /// A block from rows of the stream to those that its last product takes.
     pub(super) fn mix(&self, block: &Block, part: Part<'_>, stream: View<'_>, rooms: &mut BlockRooms, keep: bool) -> Result<()> {
         let (rows, BlockRooms { normed, mixer }) = (part.steps.rows(), rooms);
         self.norm(&block.norm).forward(stream, normed.of_mut(rows))?;

@@ -69,7 +69,7 @@ impl Block {
         mixer::Weights { in_proj: self.in_proj.view(), own, maps, out_proj: self.out_proj.view(), channels: None }
     }
 
-    /// What is used in the places of weights, by their names.
+    /// The tensors that are used in the places of weights, by their names.
     fn tensors_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
         let Block { norm, in_proj, conv_weight, conv_bias, a, d, dt_bias, own, out_proj } = self;
         let mut all = vec![

@@ -47,7 +47,7 @@ impl<'i> Inner<'i> {
         Ok(ssd::forward(self.exec, &args, &mut ssd::Outputs::default().y(y).workspace(scratch).final_state(last))?)
     }
 
-    /// The same from rows of the convolution and of step sizes of each channel, step by step, and with decays, D and a bias of step sizes of each channel.
+    /// The scan step by step, from rows of the convolution and of step sizes of each channel, with decays, D and a bias of step sizes of each channel.
     pub(crate) fn scan_channels(
         &self,
         [conv, dt]: [View<'_>; 2],

@@ -8,12 +8,12 @@ use crate::inner::{BackEnds, OfScan, ScanTargets, Scanned, SsdTargets, Steps};
 use crate::rooms::{BackRooms, Rooms};
 use statescan::{View, ViewMut};
 
-/// What the way back begins with: the rows that a mixer read, and the gradient by what it gave.
+/// The beginning of the way back: the rows that a mixer read, and the gradient by what it gave.
 pub(crate) struct Back<'b> {
     pub(crate) steps: Steps,
     pub(crate) x: View<'b>,
     pub(crate) dy: View<'b>,
-    /// What is known, and asked for, of the inputs of the convolution and of the states of the scan.
+    /// The ends of the convolution's inputs and of the scan's states.
     pub(crate) conv: BackEnds<'b>,
     pub(crate) scan: BackEnds<'b>,
 }
@@ -84,7 +84,8 @@ impl Run<'_> {
         self.device.product_backward(of, &mut dconv.of_mut(rows), true, of_x, workspace)
     }
 
-    /// The same in Mamba-2, from the gradient by the results of the norm, and to those by the step sizes' columns too.
+    /// Mamba-2's part of the way: from the gradient by the results of the norm to those by the columns of gate and step sizes and by the convolution's
+    /// results.
     fn mamba2_backward(
         &self,
         steps: Steps,

@@ -69,7 +69,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// The same for rows of sequences on the host, whose states are carried on.
+    /// A forward pass over rows of sequences on the host, whose states are carried on.
     pub(crate) fn carry_on(
         &self,
         x: View<'_>,

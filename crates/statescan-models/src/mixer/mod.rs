@@ -91,7 +91,7 @@ impl Mixer {
         Ok(Mixer { in_proj, conv, conv_bias, a, d, dt_bias, maps, norm, out_proj, channels })
     }
 
-    /// Its products.
+    /// The products of the mixer.
     pub(crate) fn products(&self) -> impl Iterator<Item = &Linear> {
         [&self.in_proj, &self.out_proj].into_iter().chain(self.maps.iter().flatten())
     }
@@ -115,7 +115,7 @@ impl Mixer {
         }
     }
 
-    /// What gradients by decays become those by their logarithms by: `A = -exp(A_log)` is its own derivative.
+    /// Makes gradients by decays those by their logarithms: `A = -exp(A_log)` is its own derivative.
     pub(crate) fn through_decays(&self, gradient: &mut [f32]) {
         gradient.iter_mut().zip(self.a.to_f32()).for_each(|(gradient, a)| *gradient *= a);
     }

@@ -60,7 +60,7 @@ impl Written for Tensor {
 }
 
 impl<'g> Gradients<'g> {
-    /// Those by the mixer whose weights' names have a prefix.
+    /// Binds the gradients by the mixer whose weights' names have a prefix.
     ///
     /// # Panics
     /// If one is missing: what the model is made of and what it has gradients of are the same names.

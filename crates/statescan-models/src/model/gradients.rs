@@ -158,7 +158,7 @@ impl Model {
     }
 }
 
-/// What a pass over a batch is about.
+/// A batch, and what is drawn for it.
 #[derive(Clone, Copy)]
 struct Batch<'b> {
     exec: &'b Exec,

@@ -64,7 +64,7 @@ params! {
         owners: Address<i64>,
         factor: Address<f32>,
         rate: f32,
-        /// What a step leaves of a weight that decays.
+        /// The share of a weight that a step leaves where it decays.
         keep: f32,
         memory: f32,
         memory_of_squares: f32,
@@ -92,7 +92,7 @@ pub struct Moved<'m> {
     pub gradient: View<'m>,
     /// The means of its gradients and of their squares.
     pub means: [ViewMut<'m>; 2],
-    /// What the model computes with in its place, which is written too: dense, with as many numbers, in f32, bf16 or f16.
+    /// The tensor that the model uses in its place, which is written too: dense, with as many numbers, in f32, bf16 or f16.
     pub used: Option<(ViewMut<'m>, Form)>,
     /// Whether a step takes something away of it.
     pub decays: bool,
@@ -166,7 +166,7 @@ impl Optimizer {
         unsafe { kernel.launch(self.exec.cuda_only()?, &ADAMW) }
     }
 
-    /// What gradients were multiplied by in the last step, (1) in f32 on the device.
+    /// The factor of gradients in the last step, (1) in f32 on the device.
     pub fn factor(&self) -> View<'_> {
         self.factor.view()
     }
@@ -282,7 +282,7 @@ fn dense(argument: &'static str, view: &View<'_>) -> Result<()> {
     }
 }
 
-/// What the kernels are told of a weight, bit by bit as adamw.cu has it: the type of what the model computes with, whether that is a decay, whether four
+/// Facts of a weight for the kernels, bit by bit as adamw.cu has it: the type of what the model computes with, whether that is a decay, whether four
 /// numbers can be read at once, whether a step takes something away.
 fn form(used: Option<(DType, Form)>, aligned: bool, shrinks: bool) -> Result<i64> {
     let dtype = match used.map(|(dtype, _)| dtype) {
