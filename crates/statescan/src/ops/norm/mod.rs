@@ -45,7 +45,7 @@
 //! Nothing is saved: a row is read again and its mean computed again. Gradients overwrite. Sums over rows have an order that depends on the
 //! sizes of the call, and on CUDA on the device, and on nothing else.
 //!
-//! **CUDA.** Everything runs there but an `x` in `f64`, and groups of more than 65536 channels.
+//! **CUDA.** Everything runs there but an `x` in `f64`, and 2^31 rows and more.
 
 mod cpu;
 mod cuda;

@@ -1,90 +1,191 @@
 // A norm, backwards: gradients by the rows, and by weight and bias the sums over the rows of each team, which `sum_terms` adds. See mod.rs for
 // the mathematics and rows.cuh for who has what.
 
-// What a team reads of a row: the sum of x and the residual, the gate and its derivative, and the gradient by y.
-struct Row {
-  Values sum, gate, slope, by;
+// What is read of a row for a run.
+struct Stored {
+  Neighbours<X, VECTOR> x;
+  Neighbours<RESIDUAL, VECTOR> residual;
+  Neighbours<Z, VECTOR> z;
+  Neighbours<DY, VECTOR> dy;
+
+  DEVICE void read(const Team& team, const BackwardParams& p, const Place& place, int item) {
+    x = fetch(team, place.in<X>(p.x), p.x.stride[3], item);
+    if constexpr (HAS_RESIDUAL) residual = fetch(team, place.in<RESIDUAL>(p.residual), p.residual.stride[3], item);
+    if constexpr (HAS_Z) z = fetch(team, place.in<Z>(p.z), p.z.stride[3], item);
+    if constexpr (HAS_DY) dy = fetch(team, place.in<DY>(p.dy), p.dy.stride[3], item);
+  }
+  DEVICE void recompute() {
+    forget(x);
+    if constexpr (HAS_RESIDUAL) forget(residual);
+    if constexpr (HAS_Z) forget(z);
+    if constexpr (HAS_DY) forget(dy);
+  }
 };
 
-DEVICE void load_row(Row& row, const Team& team, const BackwardParams& p, i64 own) {
-  row.sum = load(team, row_of<X>(p.x, p, own), p.x.stride[3]);
-  if constexpr (HAS_RESIDUAL) {
-    const Values residual = load(team, row_of<RESIDUAL>(p.residual, p, own), p.residual.stride[3]);
-    row.sum.each([&](int i, int j) { row.sum.v[i][j] += residual.v[i][j]; });
+// Its numbers: the sum of x and the residual, what is normed, less the mean, the gate and its derivative, the gradient by y.
+struct Values {
+  Run sum, normed, gate, slope, by;
+
+  DEVICE Values(const Team& team, const Stored& stored, int item, f32 mean) {
+    sum = open(team, stored.x, item);
+    if constexpr (HAS_RESIDUAL) {
+      const Run other = open(team, stored.residual, item);
+#pragma unroll
+      for (int j = 0; j < VECTOR; j++) sum.v[j] += other.v[j];
+    }
+    normed = sum;
+    if constexpr (HAS_Z) {
+      const Run z = open(team, stored.z, item);
+#pragma unroll
+      for (int j = 0; j < VECTOR; j++) {
+        const Gate of(z.v[j]);
+        gate.v[j] = of.value, slope.v[j] = of.slope;
+        if constexpr (!GATE_LAST) normed.v[j] *= of.value;
+      }
+    }
+    if constexpr (LAYER)
+#pragma unroll
+      for (int j = 0; j < VECTOR; j++) normed.v[j] = team.has(item) ? normed.v[j] - mean : 0.f;
+    if constexpr (HAS_DY) by = open(team, stored.dy, item);
+#pragma unroll
+    for (int j = 0; j < VECTOR; j++)
+      if constexpr (!HAS_DY) by.v[j] = 0.f;
   }
-  if constexpr (HAS_Z) {
-    const Values z = load(team, row_of<Z>(p.z, p, own), p.z.stride[3]);
-    z.each([&](int i, int j) {
-      const Gate gate(z.v[i][j]);
-      row.gate.v[i][j] = gate.value, row.slope.v[i][j] = gate.slope;
+  // the gradient by the weighted row, which is that by y but for a gate behind the norm
+  DEVICE f32 by_out(int j) const { return HAS_Z && GATE_LAST ? by.v[j] * gate.v[j] : by.v[j]; }
+};
+
+// What a row's sums say.
+struct Factors {
+  f32 factor, along, level;
+};
+
+// The gradients of a run by the row and by the gate; what it adds to those by weight and bias.
+struct Gradients {
+  Run by, by_z, of_weight, of_bias;
+
+  DEVICE Gradients(const Values& values, const Factors& f, const Run& weight, const Run& bias) {
+#pragma unroll
+    for (int j = 0; j < VECTOR; j++) {
+      const f32 n = values.normed.v[j] * f.factor, out = values.by_out(j);
+      if constexpr (HAS_Z && GATE_LAST) by_z.v[j] = values.by.v[j] * __fmaf_rn(n, weight.v[j], bias.v[j]) * values.slope.v[j];
+      of_weight.v[j] = out * n, of_bias.v[j] = out;
+      by.v[j] = f.factor * (out * weight.v[j] - f.level - n * f.along);
+      if constexpr (HAS_Z && !GATE_LAST) {
+        by_z.v[j] = by.v[j] * values.sum.v[j] * values.slope.v[j];
+        by.v[j] *= values.gate.v[j];
+      }
+    }
+  }
+  DEVICE void write(const Team& team, const BackwardParams& p, const Place& place, int item) {
+    if constexpr (HAS_DZ) store(team, place.in<DZ>(p.dz), p.dz.stride[3], item, by_z);
+    if constexpr (HAS_DSUM) {
+      const Run more = open(team, fetch(team, place.in<DSUM>(p.dsum), p.dsum.stride[3], item), item);
+#pragma unroll
+      for (int j = 0; j < VECTOR; j++) by.v[j] += more.v[j];
+    }
+    if constexpr (HAS_DX) store(team, place.in<DX>(p.dx), p.dx.stride[3], item, by);
+    if constexpr (HAS_DRESIDUAL) store(team, place.in<DRESIDUAL>(p.dresidual), p.dresidual.stride[3], item, by);
+  }
+};
+
+// Sums for weight and bias over a team's rows: kept where runs are, and otherwise in the team's terms, dense (team, channel).
+struct Totals {
+  Run of_weight[KEPT], of_bias[KEPT];
+
+  DEVICE void clear(const Team& team, const BackwardParams& p, i64 terms) {
+    Run zero;
+#pragma unroll
+    for (int j = 0; j < VECTOR; j++) zero.v[j] = 0.f;
+    each_run([&](int i) {
+      of_weight[i % KEPT] = of_bias[i % KEPT] = zero;
+      if constexpr (!HOLDS) leave(team, p, terms, i);
     });
   }
-  if constexpr (HAS_DY)
-    row.by = load(team, row_of<DY>(p.dy, p, own), p.dy.stride[3]);
-  else
-    row.by.each([&](int i, int j) { row.by.v[i][j] = 0.f; });
-}
-
+  DEVICE void add(const Team& team, const BackwardParams& p, i64 terms, int item, const Gradients& more) {
+    if constexpr (!HOLDS) find(team, p, terms, item);
+#pragma unroll
+    for (int j = 0; j < VECTOR; j++) {
+      of_weight[item % KEPT].v[j] += more.of_weight.v[j];
+      of_bias[item % KEPT].v[j] += more.of_bias.v[j];
+    }
+    if constexpr (!HOLDS) leave(team, p, terms, item);
+  }
+  DEVICE void leave(const Team& team, const BackwardParams& p, i64 terms, int item) const {
+    if (!team.has(item)) return;
+#pragma unroll
+    for (int j = 0; j < VECTOR; j++) {
+      if constexpr (HAS_DWEIGHT) p.of_weight[terms + team.channel(item) + j] = of_weight[item % KEPT].v[j];
+      if constexpr (HAS_DBIAS) p.of_bias[terms + team.channel(item) + j] = of_bias[item % KEPT].v[j];
+    }
+  }
+  DEVICE void find(const Team& team, const BackwardParams& p, i64 terms, int item) {
+    if (!team.has(item)) return;
+#pragma unroll
+    for (int j = 0; j < VECTOR; j++) {
+      if constexpr (HAS_DWEIGHT) of_weight[0].v[j] = p.of_weight[terms + team.channel(item) + j];
+      if constexpr (HAS_DBIAS) of_bias[0].v[j] = p.of_bias[terms + team.channel(item) + j];
+    }
+  }
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS) norm_backward(const __grid_constant__ BackwardParams p) {
+  constexpr bool WITH_BIAS = HAS_BIAS && HAS_Z && GATE_LAST;
   const Team team(p);
-  const Values weight = load_weights<HAS_WEIGHT, WEIGHT>(team, p.weight, 1.f);
-  const Values bias = load_weights<HAS_BIAS && HAS_Z && GATE_LAST, BIAS>(team, p.bias, 0.f);
-  Values of_weight, of_bias;
-  weight.each([&](int i, int j) { of_weight.v[i][j] = of_bias.v[i][j] = 0.f; });
-  for (i64 first = team.number(p), left = p.rows - (first - threadIdx.x / LANES); left > 0;
-       first += team.stride(p), left -= team.stride(p)) {
-    const bool exists = first < p.rows;
-    const i64 own = exists ? first : p.rows - 1;
-    Row row;
-    load_row(row, team, p, own);
-    Values normed = row.sum;
-    if constexpr (HAS_Z && !GATE_LAST) normed.each([&](int i, int j) { normed.v[i][j] *= row.gate.v[i][j]; });
-    center(team, normed);
-    // the weighted gradient is that of y, but for a gate behind the norm
-    auto by_normed = [&](int i, int j) {
-      const f32 by = HAS_Z && GATE_LAST ? row.by.v[i][j] * row.gate.v[i][j] : row.by.v[i][j];
-      return by * weight.v[i][j];
-    };
-    f32 sums[3] = {};
-    normed.each([&](int i, int j) {
-      const f32 v = normed.v[i][j], by = by_normed(i, j);
-      sums[0] = __fmaf_rn(v, v, sums[0]), sums[1] = __fmaf_rn(v, by, sums[1]);
-      if constexpr (LAYER) sums[2] += by;
-    });
-    sum_over_team(sums);
-    const f32 count = f32(team.group), factor = 1.f / sqrtf(sums[0] / count + p.eps);
-    const f32 along = sums[1] * factor / count, level = LAYER ? sums[2] / count : 0.f;
-    Values by_z;
-    normed.each([&](int i, int j) {
-      f32 by = row.by.v[i][j];
-      const f32 n = normed.v[i][j] * factor;
-      if constexpr (HAS_Z && GATE_LAST) {
-        by_z.v[i][j] = by * __fmaf_rn(n, weight.v[i][j], bias.v[i][j]) * row.slope.v[i][j];
-        by *= row.gate.v[i][j];
-      }
-      if (exists) of_weight.v[i][j] = __fmaf_rn(by, n, of_weight.v[i][j]), of_bias.v[i][j] += by;
-      by = factor * (by * weight.v[i][j] - level - n * along);
-      if constexpr (HAS_Z && !GATE_LAST) {
-        by_z.v[i][j] = by * row.sum.v[i][j] * row.slope.v[i][j];
-        by *= row.gate.v[i][j];
-      }
-      row.by.v[i][j] = by;
-    });
-    if (!exists) continue;
-    if constexpr (HAS_DZ) store(team, row_of<DZ>(p.dz, p, own), p.dz.stride[3], by_z);
-    if constexpr (HAS_DSUM) {
-      const Values more = load(team, row_of<DSUM>(p.dsum, p, own), p.dsum.stride[3]);
-      more.each([&](int i, int j) { row.by.v[i][j] += more.v[i][j]; });
-    }
-    if constexpr (HAS_DX) store(team, row_of<DX>(p.dx, p, own), p.dx.stride[3], row.by);
-    if constexpr (HAS_DRESIDUAL) store(team, row_of<DRESIDUAL>(p.dresidual, p, own), p.dresidual.stride[3], row.by);
-  }
-  // dense (team, channel)
+  Run weight[KEPT], bias[KEPT];
+  Totals totals;
   const i64 terms = team.number(p) * i64(p.groups) * p.group + team.first;
-  of_weight.each([&](int i, int j) {
-    if (!team.has(i)) return;
-    if constexpr (HAS_DWEIGHT) p.of_weight[terms + team.channel(i) + j] = of_weight.v[i][j];
-    if constexpr (HAS_DBIAS) p.of_bias[terms + team.channel(i) + j] = of_bias.v[i][j];
-  });
+  totals.clear(team, p, terms);
+  if constexpr (HOLDS) {
+    each_run([&](int i) {
+      if constexpr (KEEPS_WEIGHTS) weight[i] = load_weights<HAS_WEIGHT, WEIGHT>(team, p.weight, 1.f, i);
+      if constexpr (KEEPS_WEIGHTS) bias[i] = load_weights<WITH_BIAS, BIAS>(team, p.bias, 0.f, i);
+    });
+  }
+  u32 turn = 0;
+  for (Walk walk(team, p); walk.goes_on(); walk.next()) {
+    const bool exists = walk.exists();
+    const Place& place = walk.place;
+    Stored held[KEPT];
+    if constexpr (HOLDS) each_run([&](int i) { held[i].read(team, p, place, i); });
+    const auto stored = [&](int i) -> Stored& {
+      if constexpr (!HOLDS) held[0].read(team, p, place, i);
+      return held[HOLDS ? i : 0];
+    };
+    const auto weight_of = [&](int i) { return KEEPS_WEIGHTS ? weight[i % KEPT] : load_weights<HAS_WEIGHT, WEIGHT>(team, p.weight, 1.f, i); };
+    f32 mean[1] = {};
+    if constexpr (LAYER) {
+      each_run([&](int i) {
+        const Values values(team, stored(i), i, 0.f);
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++) mean[0] += values.normed.v[j];
+      });
+      sum_over_team(mean, turn++);
+      mean[0] /= f32(team.group);
+    }
+    f32 sums[LAYER ? 3 : 2] = {};
+    each_run([&](int i) {
+      const Values values(team, stored(i), i, mean[0]);
+      const Run w = weight_of(i);
+#pragma unroll
+      for (int j = 0; j < VECTOR; j++) {
+        const f32 v = values.normed.v[j], by = values.by_out(j) * w.v[j];
+        sums[0] = __fmaf_rn(v, v, sums[0]), sums[1] = __fmaf_rn(v, by, sums[1]);
+        if constexpr (LAYER) sums[2] += by;
+      }
+    });
+    sum_over_team(sums, turn++);
+    const f32 count = f32(team.group), factor = 1.f / sqrtf(sums[0] / count + p.eps);
+    const Factors factors = {factor, sums[1] * factor / count, LAYER ? sums[LAYER ? 2 : 0] / count : 0.f};
+    if (!exists) continue;
+    each_run([&](int i) {
+      Stored& again = stored(i);
+      again.recompute();
+      const Run b = KEEPS_WEIGHTS ? bias[i % KEPT] : load_weights<WITH_BIAS, BIAS>(team, p.bias, 0.f, i);
+      Gradients gradients(Values(team, again, i, mean[0]), factors, weight_of(i), b);
+      totals.add(team, p, terms, i, gradients);
+      gradients.write(team, p, place, i);
+    });
+  }
+  if constexpr (HOLDS) each_run([&](int i) { totals.leave(team, p, terms, i); });
 }

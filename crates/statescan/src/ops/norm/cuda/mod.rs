@@ -11,12 +11,19 @@ use crate::cuda::{
 use crate::error::{Error, Result};
 use crate::ops::prepared::needed;
 use crate::tensor::{DType, RawViewMut, View};
-use plan::Plan;
+use plan::{Plan, Preference};
 
-static FORWARD: Program<ForwardParams> =
+static FORWARD_PASS: Program<ForwardParams> =
     Program::new("norm_forward", &[COMMON, STEP_SIZE], concat!(include_str!("rows.cuh"), include_str!("forward.cu")));
-static BACKWARD: Program<BackwardParams> =
+static BACKWARD_PASS: Program<BackwardParams> =
     Program::new("norm_backward", &[COMMON, STEP_SIZE], concat!(include_str!("rows.cuh"), include_str!("backward.cu")));
+
+/// The forward pass of a gated RMS norm of (16384, 5120) in bf16 takes 204 us on an H100 with 16 channels a thread, 264 with 8.
+const FORWARD: Preference = Preference { narrow: 96, kept: 16, threads: 2048 };
+/// The backward pass takes 376 us with 8 channels, 437 with 16, which wider groups need.
+const BACKWARD: Preference = Preference { narrow: 640, kept: 16, threads: 1280 };
+/// One with a mean, a gate behind the norm or wider numbers has registers for fewer.
+const BACKWARD_WITH_MORE: Preference = Preference { narrow: 512, kept: 8, ..BACKWARD };
 
 params! {
     /// The rows of a call.
@@ -71,7 +78,7 @@ pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets)
     let Some(kernel) = Call::new(problem)?.forward(targets, stream.numbers())? else { return Ok(()) };
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
     // describes their types and layouts.
-    unsafe { kernel.launch(stream, &FORWARD) }
+    unsafe { kernel.launch(stream, &FORWARD_PASS) }
 }
 
 pub(super) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
@@ -83,7 +90,7 @@ pub(super) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources
         return add_up(stream, [0; 2], targets, 0);
     };
     // SAFETY: as in `forward`; the workspace has the elements that the plan needs.
-    unsafe { kernel.launch(stream, &BACKWARD)? };
+    unsafe { kernel.launch(stream, &BACKWARD_PASS)? };
     add_up(stream, call.terms(&plan, targets), targets, plan.teams())
 }
 
@@ -102,8 +109,18 @@ fn sums_len(problem: &Problem<'_>, numbers: Numbers) -> usize {
         return 0;
     }
     let sizes = [problem.count(), problem.groups, problem.group];
-    let teams = [1, 2, 4, 8].map(|vector| Plan::new(OP, sizes, vector, numbers).map_or(0, |plan| plan.teams()));
+    let preference = backward_preference(problem, 2);
+    let teams = [1, 2, 4, 8].map(|vector| {
+        let of = [preference, BACKWARD_WITH_MORE].map(|preference| Plan::new(sizes, [vector, 4], preference, numbers).teams());
+        of[0].max(of[1])
+    });
     2 * problem.dim() * teams.into_iter().max().unwrap_or(0)
+}
+
+/// What a backward pass over rows of numbers of so many bytes prefers.
+fn backward_preference(problem: &Problem<'_>, size: usize) -> Preference {
+    let more = size > 2 || problem.layer || problem.norm_before_gate && problem.z.is_some();
+    if more { BACKWARD_WITH_MORE } else { BACKWARD }
 }
 
 fn dtype(view: &Option<View<'_>>) -> DType {
@@ -121,21 +138,26 @@ struct Call<'p, 'a> {
 
 impl<'p, 'a> Call<'p, 'a> {
     fn new(problem: &'p Problem<'a>) -> Result<Self> {
-        match problem.double {
-            true => Err(Error::Unavailable { what: "norm in f64", why: "kernels for CUDA compute in f32" }),
-            false => Ok(Call { problem }),
+        let refuse = |what, why| Err(Error::Unavailable { what, why });
+        if problem.double {
+            return refuse("norm in f64", "kernels for CUDA compute in f32");
         }
+        if problem.count() > i32::MAX as usize {
+            return refuse("norm of so many rows", "kernels for CUDA count 2^31 - 1 of them");
+        }
+        Ok(Call { problem })
     }
 
     /// The plan for the arguments and these tensors of rows; none where there are no numbers.
-    fn plan(&self, others: &[Option<View<'_>>], numbers: Numbers) -> Result<Option<Plan>> {
+    fn plan(&self, others: &[Option<View<'_>>], preference: impl Fn(usize) -> Preference, numbers: Numbers) -> Option<Plan> {
         let p = self.problem;
         if p.count() == 0 || p.dim() == 0 {
-            return Ok(None);
+            return None;
         }
         let rows = [Some(p.x), p.z, p.residual].into_iter().chain(others.iter().copied()).flatten();
-        let vector = rows.map(|view| neighbours(&view, 3, 8)).min().unwrap_or(1);
-        Plan::new(OP, [p.count(), p.groups, p.group], vector, numbers).map(Some)
+        let (vector, size) =
+            rows.fold((8, 1), |(vector, size), view| (neighbours(&view, 3, 8).min(vector), view.dtype().size().max(size)));
+        Some(Plan::new([p.count(), p.groups, p.group], [vector, size], preference(size), numbers))
     }
 
     /// The constants of `rows.cuh`.
@@ -155,6 +177,8 @@ impl<'p, 'a> Call<'p, 'a> {
             .flag("GATE_LAST", p.norm_before_gate)
             .int("LANES", plan.lanes)
             .int("ITEMS", plan.items)
+            .flag("HOLDS", plan.holds)
+            .flag("FULL", plan.lanes * plan.items * plan.vector == p.group)
             .int("VECTOR", plan.vector)
             .int("ROWS", plan.rows)
     }
@@ -175,7 +199,7 @@ impl<'p, 'a> Call<'p, 'a> {
 
     fn forward(&self, targets: &Targets, numbers: Numbers) -> Result<Option<Kernel<ForwardParams>>> {
         let written = [read(&targets.y), read(&targets.sum)];
-        let Some(plan) = self.plan(&written, numbers)? else { return Ok(None) };
+        let Some(plan) = self.plan(&written, |_| FORWARD, numbers) else { return Ok(None) };
         let [y, sum] = written;
         let config = self
             .config(&plan)
@@ -194,7 +218,9 @@ impl<'p, 'a> Call<'p, 'a> {
         numbers: Numbers,
     ) -> Result<Option<(Plan, Kernel<BackwardParams>)>> {
         let [dx, dz, dresidual] = [&targets.x, &targets.z, &targets.residual].map(read);
-        let Some(plan) = self.plan(&[sources.y, sources.sum, dx, dz, dresidual], numbers)? else { return Ok(None) };
+        let p = self.problem;
+        let others = [sources.y, sources.sum, dx, dz, dresidual];
+        let Some(plan) = self.plan(&others, |size| backward_preference(p, size), numbers) else { return Ok(None) };
         let config = self
             .config(&plan)
             .dtype("DY", dtype(&sources.y))

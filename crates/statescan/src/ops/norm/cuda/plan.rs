@@ -1,13 +1,26 @@
 //! How the channels of a group divide among threads, and rows among blocks. It depends on sizes and on the device's numbers alone.
 
 use crate::cuda::{Launch, Numbers};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
-/// Channels that a thread holds, where that needs no more threads than a block has.
-const HELD: usize = 8;
-/// The most that it can hold without registers running out.
-const MOST_HELD: usize = 64;
-const MOST_LANES: usize = 1024;
+/// What a kernel is fastest with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Preference {
+    /// The most threads of a team with [`FEW`] channels each.
+    pub narrow: usize,
+    /// The most channels of a row that a thread keeps: what has more is read again, from a cache.
+    pub kept: usize,
+    /// Threads for each multiprocessor: those that are there at once, and as many that follow.
+    pub threads: usize,
+}
+
+/// Channels that a thread of a narrow team has, and at least those of a wider one.
+const FEW: usize = 8;
+const MANY: usize = 16;
+/// Threads of a wider team at most.
+const WIDE: usize = 512;
+/// The most registers in which a thread keeps what it reads of one tensor's row.
+const KEPT: usize = 8;
 /// Threads of a block of small teams.
 const THREADS: usize = 128;
 
@@ -16,8 +29,10 @@ const THREADS: usize = 128;
 pub(super) struct Plan {
     /// Threads of a team.
     pub lanes: usize,
-    /// Runs of neighbours that each holds.
+    /// Runs of neighbours that each has.
     pub items: usize,
+    /// Whether a thread keeps what it reads of a row.
+    pub holds: bool,
     /// Neighbours of a run.
     pub vector: usize,
     /// Teams of a block.
@@ -28,22 +43,20 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// For so many rows of groups, whose channels can be read so many at once.
-    pub(super) fn new(op: &'static str, [rows, groups, group]: [usize; 3], vector: usize, numbers: Numbers) -> Result<Plan> {
+    /// For so many rows of groups, whose channels of `size` bytes at most can be read `vector` at once, by a kernel of this preference.
+    pub(super) fn new([rows, groups, group]: [usize; 3], [vector, size]: [usize; 2], of: Preference, numbers: Numbers) -> Plan {
         let vector = (0..4).map(|power| 8 >> power).find(|v| *v <= vector && group.is_multiple_of(*v)).unwrap_or(1);
         let runs = group.div_ceil(vector).max(1);
-        let items = (HELD / vector).max(runs.div_ceil(MOST_LANES));
-        if items * vector > MOST_HELD {
-            let why = "kernels for CUDA hold a group of at most 65536 channels in registers";
-            return Err(Error::Unavailable { what: op, why });
-        }
+        let few = FEW / vector;
+        let items = if runs <= few * of.narrow { few } else { (MANY / vector).max(runs.div_ceil(WIDE)) };
         let needed = runs.div_ceil(items);
         let lanes = if needed <= 32 { needed.next_power_of_two() } else { needed.next_multiple_of(32) };
         let teams = if lanes <= 32 { THREADS / lanes } else { 1 };
-        // as many blocks as are resident at once, and no more than there is work for
-        let resident = numbers.multiprocessors * (1536 / (lanes * teams)).clamp(1, 16);
-        let stripes = rows.div_ceil(teams).min(resident.div_ceil(groups.max(1))).max(1);
-        Ok(Plan { lanes, items, vector, rows: teams, stripes, groups })
+        let holds = items * vector.max(2) <= of.kept && items * (vector * size).div_ceil(4) <= KEPT;
+        // no more blocks than there is work for
+        let blocks = numbers.multiprocessors * (of.threads / (lanes * teams)).clamp(1, 16);
+        let stripes = rows.div_ceil(teams).min(blocks.div_ceil(groups.max(1))).max(1);
+        Plan { lanes, items, holds, vector, rows: teams, stripes, groups }
     }
 
     /// Teams that add up the same sums.
@@ -60,19 +73,21 @@ impl Plan {
 mod tests {
     use super::*;
 
+    const PREFERENCE: Preference = Preference { narrow: 96, kept: 16, threads: 2048 };
+
     #[test]
     fn every_channel_has_a_thread_and_every_row_a_team() {
-        for group in [1, 2, 3, 7, 8, 16, 31, 64, 100, 333, 640, 768, 1536, 5120, 8192, 8191, 20_000, 65_536] {
+        for group in [1, 2, 3, 7, 8, 16, 31, 64, 100, 333, 640, 768, 1536, 5120, 8192, 8191, 20_000, 65_536, 100_001] {
             for vector in [1, 2, 4, 8] {
                 for rows in [1, 5, 4096] {
-                    let plan = Plan::new("norm", [rows, 3, group], vector, Numbers::H200).unwrap();
+                    let plan = Plan::new([rows, 3, group], [vector, 2], PREFERENCE, Numbers::H200);
                     assert!(plan.lanes * plan.items * plan.vector >= group, "{plan:?} {group}");
                     assert!(group.is_multiple_of(plan.vector) && plan.vector <= vector, "{plan:?} {group}");
-                    assert!(plan.lanes * plan.rows <= MOST_LANES && (plan.rows == 1 || plan.lanes <= 32), "{plan:?}");
+                    assert!(plan.lanes * plan.rows <= WIDE && (plan.rows == 1 || plan.lanes <= 32), "{plan:?}");
                     assert!(plan.stripes >= 1 && (plan.stripes - 1) * plan.rows < rows, "{plan:?} {rows}");
+                    assert!(plan.holds || group > FEW * PREFERENCE.narrow, "{plan:?} {group}");
                 }
             }
         }
-        assert!(Plan::new("norm", [1, 1, 65_537], 1, Numbers::H200).is_err());
     }
 }

@@ -1,21 +1,31 @@
 // What both passes of a norm share: how a group of channels divides among the lanes that norm it, and sums over those lanes.
 //
-// A group of a row has LANES threads. Each holds ITEMS runs of VECTOR neighbouring channels in registers, the runs LANES * VECTOR apart, so that
-// a row is read once. A block has ROWS such teams; it keeps to one group of channels and walks down the rows, `stride` apart.
+// A group of a row has LANES threads. Each has ITEMS runs of VECTOR neighbouring channels, the runs LANES * VECTOR apart. Where it HOLDS
+// them, they stay in registers as they are stored; wider groups are read again for each step of a row, from a cache. A block has ROWS such
+// teams; it keeps to one group of channels and walks down the rows, `stride` apart. FULL says that every run has channels.
 
 constexpr int THREADS = LANES * ROWS, WARPS = (LANES + 31) / 32;
 static_assert(ROWS == 1 || LANES <= 32, "teams of whole warps have a block each");
+static_assert(WARPS <= 32, "a warp adds up what all warps of a team have");
 
-// The numbers of a thread.
-struct Values {
-  f32 v[ITEMS][VECTOR];
+// How many runs of a thread something is kept for, and whether weights are.
+constexpr int KEPT = HOLDS ? ITEMS : 1;
+constexpr bool KEEPS_WEIGHTS = HOLDS && ITEMS * VECTOR <= 8;
 
-  template <typename Job> DEVICE void each(Job job) const {
+// Calls a job for each run of a thread; where nothing is kept for runs, the loop stays one.
+template <typename Job> DEVICE void each_run(Job job) {
+  if constexpr (HOLDS) {
 #pragma unroll
-    for (int i = 0; i < ITEMS; i++)
-#pragma unroll
-      for (int j = 0; j < VECTOR; j++) job(i, j);
+    for (int i = 0; i < ITEMS; i++) job(i);
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < ITEMS; i++) job(i);
   }
+}
+
+// A number for each channel of a run.
+struct Run {
+  f32 v[VECTOR];
 };
 
 struct Team {
@@ -31,92 +41,117 @@ struct Team {
   DEVICE i64 stride(const Shape& p) const { return i64(gridDim.x / p.groups) * ROWS; }
 
   DEVICE u32 channel(int item) const { return (item * LANES + lane) * VECTOR; }
-  DEVICE bool has(int item) const { return channel(item) < group; }
+  DEVICE bool has(int item) const { return FULL || channel(item) < group; }
 };
 
-// A tensor of rows, at a row.
-template <typename E> DEVICE E* row_of(const Strided& v, const Shape& p, i64 row) {
-  const i64 third = row % p.third, rest = row / p.third;
-  return at<E>(v, rest / p.second, rest % p.second, third);
+// The indices of a row; there are fewer than 2^31 rows.
+struct Place {
+  i64 first, second, third;
+
+  DEVICE Place(const Shape& p, i64 row) : first(0), second(0), third(row) { carry(p); }
+  // so many rows on; a division takes as long as a few channels, and is rarely needed
+  DEVICE void advance(const Shape& p, i64 rows) {
+    third += rows;
+    if (third >= p.third) carry(p);
+  }
+  template <typename E> DEVICE E* in(const Strided& v) const { return at<E>(v, first, second, third); }
+
+private:
+  DEVICE void carry(const Shape& p) {
+    const u32 seconds = u32(second) + u32(third) / u32(p.third);
+    third = u32(third) % u32(p.third);
+    first += seconds / u32(p.second), second = seconds % u32(p.second);
+  }
+};
+
+// The rows of a team, one after another. All threads of a block take as many turns, since they meet; a team without a row looks at another's.
+struct Walk {
+  const Shape& p;
+  i64 stride, row, left;
+  Place place;
+
+  DEVICE Walk(const Team& team, const Shape& p)
+      : p(p), stride(team.stride(p)), row(team.number(p)), left(p.rows - (row - threadIdx.x / LANES)), place(p, row < p.rows ? row : p.rows - 1) {}
+  DEVICE bool goes_on() const { return left > 0; }
+  DEVICE bool exists() const { return row < p.rows; }
+  DEVICE void next() {
+    row += stride, left -= stride;
+    if (row < p.rows) place.advance(p, stride);
+  }
+};
+
+// A run as it is stored; anything where the group has no such channels.
+template <typename E> DEVICE Neighbours<E, VECTOR> fetch(const Team& team, const E* line, i64 stride, int item) {
+  Neighbours<E, VECTOR> some;
+  if (team.has(item)) {
+    if constexpr (VECTOR > 1)
+      some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(line + team.first + team.channel(item));
+    else
+      some.v[0] = line[(team.first + team.channel(item)) * stride];
+  }
+  return some;
 }
 
-// The numbers of a team in a line of channels; those beyond the group are zero.
-template <typename E> DEVICE Values load(const Team& team, const E* line, i64 stride) {
-  Values to;
+// Lets the compiler forget what it has computed from a run, where there are many: it computes that again and keeps only the run.
+template <typename E> DEVICE void forget(Neighbours<E, VECTOR>& some) {
+  if constexpr (ITEMS * VECTOR <= 8) return;
+  constexpr int WORDS = sizeof(some) / 4;
 #pragma unroll
-  for (int i = 0; i < ITEMS; i++) {
-    Neighbours<E, VECTOR> some;
-    if (team.has(i)) {
-      if constexpr (VECTOR > 1)
-        some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(line + team.first + team.channel(i));
-      else
-        some.v[0] = line[(team.first + team.channel(i)) * stride];
-    }
+  for (int word = 0; word < WORDS; word++) asm volatile("" : "+r"(reinterpret_cast<u32*>(&some)[word]));
+  if constexpr (WORDS == 0) asm volatile("" : "+h"(reinterpret_cast<u16*>(&some)[0]));
+}
+
+// Its numbers; zeros where the group has no such channels.
+template <typename E> DEVICE Run open(const Team& team, const Neighbours<E, VECTOR>& some, int item) {
+  Run to;
 #pragma unroll
-    for (int j = 0; j < VECTOR; j++) to.v[i][j] = team.has(i) ? to_f32(some.v[j]) : 0.f;
-  }
+  for (int j = 0; j < VECTOR; j++) to.v[j] = team.has(item) ? to_f32(some.v[j]) : 0.f;
   return to;
 }
 
-template <typename E> DEVICE void store(const Team& team, E* line, i64 stride, const Values& from) {
+template <typename E> DEVICE void store(const Team& team, E* line, i64 stride, int item, const Run& from) {
+  if (!team.has(item)) return;
+  Neighbours<E, VECTOR> some;
 #pragma unroll
-  for (int i = 0; i < ITEMS; i++) {
-    if (!team.has(i)) continue;
-    Neighbours<E, VECTOR> some;
-#pragma unroll
-    for (int j = 0; j < VECTOR; j++) assign(some.v[j], from.v[i][j]);
-    if constexpr (VECTOR > 1)
-      write_at_once<E, VECTOR>(line + team.first + team.channel(i), some);
-    else
-      line[(team.first + team.channel(i)) * stride] = some.v[0];
-  }
+  for (int j = 0; j < VECTOR; j++) assign(some.v[j], from.v[j]);
+  if constexpr (VECTOR > 1)
+    write_at_once<E, VECTOR>(line + team.first + team.channel(item), some);
+  else
+    line[(team.first + team.channel(item)) * stride] = some.v[0];
 }
 
 // A weight or a bias: a line whose channels may be apart.
-template <bool THERE, typename E> DEVICE Values load_weights(const Team& team, const Strided& v, f32 otherwise) {
-  Values to;
-  to.each([&](int i, int j) {
-    const u32 channel = team.channel(i) + j;
-    to.v[i][j] = otherwise;
-    if (THERE && team.has(i)) to.v[i][j] = to_f32(*at<E>(v, team.first + channel));
-  });
+template <bool THERE, typename E> DEVICE Run load_weights(const Team& team, const Strided& v, f32 otherwise, int item) {
+  Run to;
+#pragma unroll
+  for (int j = 0; j < VECTOR; j++) {
+    to.v[j] = otherwise;
+    if (THERE && team.has(item)) to.v[j] = to_f32(*at<E>(v, team.first + team.channel(item) + j));
+  }
   return to;
 }
 
-// Sums of a few numbers over the lanes of a team, for all of them. Every thread of the block calls it.
-template <int COUNT> DEVICE void sum_over_team(f32 (&v)[COUNT]) {
+// Sums of a few numbers over the lanes of a team, for all of them. Every thread of the block calls it, and `turn` is another number than at
+// the call before: what was left for that may still be read.
+template <int COUNT> DEVICE void sum_over_team(f32 (&v)[COUNT], u32 turn) {
   constexpr int WIDTH = LANES < 32 ? LANES : 32;
 #pragma unroll
   for (int c = 0; c < COUNT; c++)
 #pragma unroll
     for (int apart = WIDTH / 2; apart > 0; apart /= 2) v[c] += __shfl_xor_sync(0xffffffffu, v[c], apart);
   if constexpr (WARPS > 1) {
-    __shared__ f32 of_warps[COUNT][WARPS];
-    if (threadIdx.x % 32 == 0)
+    __shared__ f32 of_warps[2][COUNT][32];
+    f32(&mine)[COUNT][32] = of_warps[turn % 2];
+    const u32 lane = threadIdx.x % 32;
+    if (lane == 0)
 #pragma unroll
-      for (int c = 0; c < COUNT; c++) of_warps[c][threadIdx.x / 32] = v[c];
+      for (int c = 0; c < COUNT; c++) mine[c][threadIdx.x / 32] = v[c];
     __syncthreads();
 #pragma unroll
     for (int c = 0; c < COUNT; c++) {
-      v[c] = 0.f;
+      v[c] = lane < WARPS ? mine[c][lane] : 0.f;
 #pragma unroll
-      for (int warp = 0; warp < WARPS; warp++) v[c] += of_warps[c][warp];
+      for (int apart = 16; apart > 0; apart /= 2) v[c] += __shfl_xor_sync(0xffffffffu, v[c], apart);
     }
-    __syncthreads();
   }
-}
-
-DEVICE f32 sum_of(const Team& team, f32 v) {
-  f32 sums[1] = {v};
-  sum_over_team(sums);
-  return sums[0];
-}
-
-// Subtracts the mean where the norm does so; numbers beyond the group stay zero.
-DEVICE void center(const Team& team, Values& values) {
-  if constexpr (!LAYER) return;
-  f32 sum = 0.f;
-  values.each([&](int i, int j) { sum += values.v[i][j]; });
-  const f32 mean = sum_of(team, sum) / f32(team.group);
-  values.each([&](int i, int j) { values.v[i][j] = team.has(i) ? values.v[i][j] - mean : 0.f; });
 }

@@ -13,7 +13,7 @@ fn check(suite: &mut Suite, args: &Args<'_>) {
     let like = |view: View<'_>| target(tensor(view.dtype(), &view.shape()));
     for sum in [None, Some(like(problem.x))] {
         let kernel = call.forward(&Targets { y: Some(like(problem.x)), sum }, Numbers::H200).unwrap().unwrap();
-        suite.add(&FORWARD, &kernel.config, 0);
+        suite.add(&FORWARD_PASS, &kernel.config, 0);
     }
     let cotangent = |sum| Sources { y: Some(problem.x), sum };
     let grads = GradientTargets {
@@ -26,15 +26,16 @@ fn check(suite: &mut Suite, args: &Args<'_>) {
     };
     for sources in [cotangent(None), cotangent(Some(problem.x))] {
         let (_, kernel) = call.backward(&sources, &grads, Numbers::H200).unwrap().unwrap();
-        suite.add(&BACKWARD, &kernel.config, 0);
+        suite.add(&BACKWARD_PASS, &kernel.config, 0);
     }
 }
 
 #[test]
 fn norms_compile() {
     let Some(mut suite) = Suite::new() else { return };
-    // wider teams than 512 threads have fewer registers, and some of their kernels for all gradients spill a few bytes
-    for (dtype, dim, groups) in [(DType::BF16, 2048, 1), (DType::BF16, 5120, 8), (DType::F32, 2048, 1), (DType::F16, 333, 3)] {
+    let widths = [(DType::BF16, 5120, 1), (DType::BF16, 5120, 8), (DType::BF16, 8192, 1), (DType::BF16, 65_536, 1)];
+    let others = [(DType::F32, 2048, 1), (DType::F32, 8192, 1), (DType::F16, 333, 3), (DType::F16, 7001, 1)];
+    for (dtype, dim, groups) in widths.into_iter().chain(others) {
         let (x, row) = (tensor(dtype, &[2, 7, dim]), tensor(DType::F32, &[dim]));
         let plain = Args { groups, ..Args::new(x) };
         check(&mut suite, &plain);
