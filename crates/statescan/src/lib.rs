@@ -104,6 +104,7 @@ mod exec;
 pub mod linear;
 pub mod ops;
 mod shape;
+mod step_size;
 pub mod tensor;
 
 pub use cpu::Level;

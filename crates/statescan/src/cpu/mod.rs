@@ -37,5 +37,4 @@ pub use level::Level;
 pub(crate) use matrix::{Factor, Matrix, MatrixMut};
 pub(crate) use partials::add_up;
 pub(crate) use pool::Pool;
-pub(crate) use step_size::StepSize;
 pub(crate) use workspace::{Lent, Workspace};

@@ -2,14 +2,7 @@
 
 use super::math::{softplus_derivative, softplus_each};
 use super::simd::{Isa, Real, V};
-
-/// How step sizes are made.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct StepSize {
-    pub softplus: bool,
-    /// Lowest and highest.
-    pub limit: (f64, f64),
-}
+use crate::step_size::StepSize;
 
 impl StepSize {
     /// The steps of `N` vectors of raw ones, to which the bias is added already, and if `SLOPE` their derivatives by those, else 1.

@@ -3,10 +3,10 @@
 use super::{Config, Launch, Parameter, Program, Stream};
 use crate::error::Result;
 
-/// A kernel's configuration, how it is launched, and what it takes.
+/// A kernel's configuration, or what makes it where that is asked for, how the kernel is launched, and what it takes.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Kernel<P> {
-    pub config: Config,
+pub(crate) struct Kernel<P, C = Config> {
+    pub config: C,
     pub launch: Launch,
     pub params: P,
 }

@@ -41,6 +41,7 @@ pub(crate) mod nvrtc;
 mod params;
 mod plan;
 mod program;
+mod queue;
 mod recent;
 mod step_size;
 #[cfg(feature = "cuda")]
@@ -69,8 +70,9 @@ pub(crate) use params::{Declarations, Field};
 pub use plan::{Gpu, PlannedLaunch};
 pub(crate) use plan::{nowhere, on_a_device, written_like};
 pub(crate) use program::{BLOCKS, COMMON, DISCRETIZATION, HOPPER, MMA, Program, STEP_SIZE};
-pub(crate) use recent::Recent;
-pub(crate) use step_size::StepSize;
+pub(crate) use queue::{Key, Queue};
+use recent::Recent;
+pub(crate) use step_size::StepTypes;
 #[cfg(feature = "cuda")]
 pub(crate) use stream::Stream;
 pub(crate) use strided::Strided;
@@ -80,7 +82,7 @@ pub(crate) use tensor_map::{Swizzle, TensorMap, Tiling};
 use crate::error::Result;
 
 /// A kernel that is loaded on a device.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only a driver reads it
 pub(crate) struct Function {
     /// Its name in its text.

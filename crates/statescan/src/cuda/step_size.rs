@@ -1,17 +1,23 @@
 //! How a scan's step comes from `dt`, as kernels are made for it.
 
 use super::Config;
-use crate::tensor::DType;
+use crate::step_size::StepSize;
+use crate::tensor::{DType, View};
 
 /// The options of `step_size.cuh`, and the types of what it reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct StepSize {
+pub(crate) struct StepTypes {
     pub dt: DType,
     pub bias: Option<DType>,
-    pub softplus: bool,
-    pub limit: (f64, f64),
     /// Steps of the decay alone.
     pub dt_a: Option<DType>,
+    pub how: StepSize,
+}
+
+impl StepTypes {
+    pub(crate) fn of(dt: &View<'_>, bias: &Option<View<'_>>, dt_a: &Option<View<'_>>, how: StepSize) -> Self {
+        StepTypes { dt: dt.dtype(), bias: bias.map(|v| v.dtype()), dt_a: dt_a.map(|v| v.dtype()), how }
+    }
 }
 
 /// Whether limits of steps limit anything.
@@ -21,8 +27,8 @@ fn has_limit(limit: (f64, f64)) -> bool {
 
 impl Config {
     /// The constants of step sizes.
-    pub(crate) fn step_size(self, step_size: &StepSize) -> Self {
-        let StepSize { dt, bias, softplus, limit, dt_a } = *step_size;
+    pub(crate) fn step_size(self, step_size: &StepTypes) -> Self {
+        let StepTypes { dt, bias, dt_a, how: StepSize { softplus, limit } } = *step_size;
         self.dtype("DT", dt)
             .dtype("BIAS", bias.unwrap_or(DType::F32))
             .dtype("DT_A", dt_a.unwrap_or(DType::F32))
@@ -39,16 +45,16 @@ mod tests {
 
     #[test]
     fn every_option_is_a_constant() {
-        let plain =
-            StepSize { dt: DType::BF16, bias: None, softplus: false, limit: (f64::NEG_INFINITY, f64::INFINITY), dt_a: None };
+        let how = StepSize { softplus: false, limit: (f64::NEG_INFINITY, f64::INFINITY) };
+        let plain = StepTypes { dt: DType::BF16, bias: None, dt_a: None, how };
         let config = |step_size| Config::default().step_size(&step_size).to_string();
         let text = config(plain);
         assert!(text.contains("typedef bf16 DT;") && !text.contains("true"), "{text}");
         let options = [
-            (StepSize { bias: Some(DType::F16), ..plain }, "constexpr bool HAS_BIAS = true;"),
-            (StepSize { softplus: true, ..plain }, "constexpr bool SOFTPLUS = true;"),
-            (StepSize { limit: (0.0, f64::INFINITY), ..plain }, "constexpr bool HAS_LIMIT = true;"),
-            (StepSize { dt_a: Some(DType::F64), ..plain }, "constexpr bool HAS_DT_A = true;"),
+            (StepTypes { bias: Some(DType::F16), ..plain }, "constexpr bool HAS_BIAS = true;"),
+            (StepTypes { how: StepSize { softplus: true, ..how }, ..plain }, "constexpr bool SOFTPLUS = true;"),
+            (StepTypes { how: StepSize { limit: (0.0, f64::INFINITY), ..how }, ..plain }, "constexpr bool HAS_LIMIT = true;"),
+            (StepTypes { dt_a: Some(DType::F64), ..plain }, "constexpr bool HAS_DT_A = true;"),
         ];
         for (step_size, line) in options {
             let text = config(step_size);

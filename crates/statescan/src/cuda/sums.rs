@@ -1,6 +1,6 @@
 //! Sums of the terms that the blocks and rows of a backward pass leave in the workspace.
 
-use super::{Address, COMMON, Config, Launch, Program, Stream, Strided, params};
+use super::{Address, COMMON, Config, Launch, Program, Queue, Strided, params};
 use crate::error::Result;
 use crate::tensor::{DType, RawViewMut};
 
@@ -63,8 +63,8 @@ fn slices(elements: usize, terms: usize) -> usize {
 }
 
 /// # Safety
-/// The terms are valid for as many elements as the sums say, and the targets are of the stream's device.
-pub(crate) unsafe fn sum_terms(stream: &Stream, sums: &[Sum]) -> Result<()> {
+/// The terms are valid for as many elements as the sums say, and the targets are of the queue's device.
+pub(crate) unsafe fn sum_terms(queue: &Queue<'_>, sums: &[Sum]) -> Result<()> {
     let none = Job {
         to: Strided::default(),
         terms: Address::NULL,
@@ -99,8 +99,8 @@ pub(crate) unsafe fn sum_terms(stream: &Stream, sums: &[Sum]) -> Result<()> {
     if blocks == 0 {
         return Ok(());
     }
-    let config = config(sums.iter().map(|sum| sum.to.as_read().dtype()));
+    let config = || config(sums.iter().map(|sum| sum.to.as_read().dtype()));
     let launch = Launch::line(blocks as u32, THREADS as u32, 0);
     // SAFETY: the caller's contract; the configuration describes the targets.
-    unsafe { stream.launch(&SUMS, &config, launch, &Params { jobs }) }
+    unsafe { queue.launch(&SUMS, config, launch, &Params { jobs }) }
 }

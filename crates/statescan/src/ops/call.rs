@@ -2,7 +2,7 @@
 
 use super::CHECKPOINT;
 use super::check::Sizes;
-use super::prepared::Bound;
+use super::checked::Bound;
 use super::signature::{Argument, Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, Role, Saved, Signature, fits};
 use crate::cpu::tile::MAX_LANES;
 use crate::error::{Error, Result};
@@ -25,6 +25,17 @@ pub enum Value {
 }
 
 impl Value {
+    /// Words that tell it from others of its kind.
+    pub(crate) fn words(self) -> [u64; 2] {
+        match self {
+            Value::Flag(flag) => [flag.into(), 0],
+            Value::Count(count) => [count as u64, 0],
+            Value::Number(number) => [number.to_bits(), 0],
+            Value::Interval(low, high) => [low.to_bits(), high.to_bits()],
+            Value::Word(word) => [word.map_or(0, |word| word as u64 + 1), 0],
+        }
+    }
+
     /// The value of an option that is not given.
     pub const fn default_of(choice: &Choice) -> Self {
         match *choice {

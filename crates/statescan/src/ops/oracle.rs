@@ -1,4 +1,4 @@
-//! What the oracles of several operations share, in `f64`: their numbers, and functions of step sizes and gates.
+//! What the oracles of several operations share, in `f64`: their numbers, and functions of gates.
 
 use crate::tensor::View;
 use core::ops::{AddAssign, Mul, MulAssign};
@@ -33,18 +33,6 @@ pub(crate) fn read<S: Scalar>(view: &View<'_>, index: &[usize]) -> S {
 /// The sum from zero on: that of the standard library begins with -0.
 pub(crate) fn sum<S: Scalar>(terms: impl Iterator<Item = S>) -> S {
     terms.fold(S::zero(), |sum, term| sum + term)
-}
-
-/// A raw step size after softplus and clamp, and its derivative by the raw one.
-pub(crate) fn step_size(raw: f64, with_softplus: bool, (low, high): (f64, f64)) -> (f64, f64) {
-    let (dt, slope) = if with_softplus { softplus(raw) } else { (raw, 1.0) };
-    // NaN is neither below nor above, and stays
-    if dt < low || dt > high { (dt.clamp(low, high), 0.0) } else { (dt, slope) }
-}
-
-/// softplus with PyTorch's threshold, and its derivative.
-fn softplus(v: f64) -> (f64, f64) {
-    if v > 20.0 { (v, 1.0) } else { (v.exp().ln_1p(), 1.0 / (1.0 + (-v).exp())) }
 }
 
 /// silu and its derivative.

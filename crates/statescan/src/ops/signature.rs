@@ -4,8 +4,10 @@
 //! the rest. A layout is a word of letters, one for each axis: `"BDL"` is (batch, dim, seqlen). The letters name the sizes of the call: the
 //! same letter is the same size wherever it stands. A digit is the size itself.
 
+mod facts;
 mod named;
 
+pub use facts::{Cost, Facts, TensorCores, Terms};
 use named::Named;
 use std::borrow::Cow;
 
@@ -374,6 +376,8 @@ pub struct Signature {
     pub differentiable: bool,
     /// The limit of its sizes.
     pub limit: Limit,
+    /// What is known of its calls.
+    pub facts: Facts,
     /// The same operation in other layouts: calls are passed on to it with permuted views.
     pub canonical: Option<&'static Signature>,
     /// The position in the table of the operation that this signature leaves out: calls are passed on with nothing there.
@@ -484,6 +488,7 @@ pub(crate) const SCAN: Signature = Signature {
     decay: None,
     differentiable: true,
     limit: Limit { names: "", bytes: 0, what: "" },
+    facts: Facts::NONE,
     canonical: None,
     left_out: None,
     fixed: None,

@@ -164,7 +164,6 @@ macro_rules! arguments {
             }
 
             /// The options by position.
-            #[allow(dead_code, reason = "a step has no results whose types depend on options")]
             pub(crate) fn values(&self) -> [$crate::ops::call::Value; SETTINGS.len()] {
                 [ $( $crate::ops::table::OptionField::value(self.$option), )* ]
             }
@@ -191,6 +190,7 @@ pub(crate) use arguments;
 macro_rules! operation {
     (
         $(#[$signature_meta:meta])* $signature_vis:vis $table:ident = $signature:expr;
+        facts = $facts:expr;
         $(#[$args_meta:meta])* Args;
         required { $( $(#[$need_meta:meta])* $need:ident: $need_verb:ident $(as $need_form:ident)? = $need_argument:expr, )* }
         optional { $( $(#[$may_meta:meta])* $may:ident: $may_verb:ident $(as $may_form:ident)? = $may_argument:expr, )* }
@@ -200,7 +200,7 @@ macro_rules! operation {
         results { $( $(#[$result_meta:meta])* $result:ident: $result_verb:ident = $output:expr, )* }
         $( totals { $( $(#[$total_meta:meta])* $total:ident: $total_verb:ident = $total_output:expr, )* } )?
         $( saved { $(#[$saved_meta:meta])* $saved:ident, } )?
-        $( again { $again:ident: $again_verb:ident, } )?
+        $( again { $again_of:ident as $again:ident: $again_verb:ident, } )?
         $( workspace { $(#[$workspace_meta:meta])* $workspace:ident, } )?
         backward_workspace { $(#[$scratch_meta:meta])* }
         $( summary { $summary:ident } )?
@@ -226,6 +226,7 @@ macro_rules! operation {
             arguments: ARGUMENTS,
             settings: SETTINGS,
             results: RESULTS,
+            facts: $facts,
             ..$signature
         }
         .resolved();
@@ -322,12 +323,20 @@ macro_rules! operation {
             }
         }
 
+        impl<'a> Args<'a> {
+            /// How time divides.
+            fn division(&self) -> $crate::ops::Sequences<'a> {
+                $crate::ops::prepared::first!($( self.$sequences, )? $crate::ops::Sequences::Whole)
+            }
+        }
+
         $crate::ops::prepared::prepared! {
             $table;
             results { $( $result, )* $($( $total, )*)? }
             cotangents { $( $result, )* }
             gradients { $( $need, )* $( $may, )* }
             saved { $( $saved )? }
+            kept { $( $saved )? $( $again_of )? }
             workspace { $( $workspace )? }
             summary { $( $summary )? }
         }
@@ -342,20 +351,26 @@ macro_rules! operation {
                     exec.stream().map_or(Ok(0), |stream| $cuda::backward_workspace_len(stream, self, has_saved))
                 }
 
-                fn forward(&self, exec: &$crate::Exec, targets: &Targets) -> $crate::Result<()> {
+                fn forward(&self, exec: &$crate::Exec, targets: &Targets, key: Option<$crate::cuda::Key>) -> $crate::Result<()> {
                     let Some(stream) = exec.stream() else {
                         $cpu::forward(exec, self, targets);
                         return Ok(());
                     };
-                    $cuda::forward(stream, self, targets)
+                    $cuda::forward(&$crate::cuda::Queue::new(stream, key), self, targets)
                 }
 
-                fn backward(&self, exec: &$crate::Exec, sources: &Sources<'_>, targets: &GradientTargets) -> $crate::Result<()> {
+                fn backward(
+                    &self,
+                    exec: &$crate::Exec,
+                    sources: &Sources<'_>,
+                    targets: &GradientTargets,
+                    key: Option<$crate::cuda::Key>,
+                ) -> $crate::Result<()> {
                     let Some(stream) = exec.stream() else {
                         $cpu::backward(exec, self, sources, targets);
                         return Ok(());
                     };
-                    $cuda::backward(stream, self, sources, targets)
+                    $cuda::backward(&$crate::cuda::Queue::new(stream, key), self, sources, targets)
                 }
             }
         )?
@@ -367,6 +382,7 @@ pub(crate) use operation;
 macro_rules! step {
     (
         $(#[$signature_meta:meta])* $signature_vis:vis $table:ident = $signature:expr;
+        facts = $facts:expr;
         $(#[$args_meta:meta])* Args;
         required { $($required:tt)* }
         optional { $($optional:tt)* }
@@ -386,9 +402,21 @@ macro_rules! step {
             settings: SETTINGS,
             results: &[ $( $output.field(stringify!($result), concat!("grad of ", stringify!($result))), )* ],
             differentiable: false,
+            facts: $facts,
             ..$signature
         }
         .resolved();
+
+        impl Args<'_> {
+            /// The queue of a step that writes what lies like this.
+            fn queue<'s>(&self, stream: &'s $crate::cuda::Stream, written: [$crate::View<'_>; 2]) -> $crate::cuda::Queue<'s> {
+                let (views, values) = (self.views(), self.values());
+                let bound = $crate::ops::checked::Bound { signature: &$table, views: &views, values: &values };
+                let mut key = bound.key($crate::ops::checked::Direction::Update);
+                written.iter().for_each(|view| key.view(Some(view)));
+                $crate::cuda::Queue::new(stream, Some(key))
+            }
+        }
 
         /// Calls by position.
         pub(crate) struct Positional;

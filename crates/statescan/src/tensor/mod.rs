@@ -20,7 +20,6 @@ pub use crate::shape::{MAX_RANK, Shape, Strides, TooManyAxes};
 pub use dense::{Dense, ErrorBound, difference, largest, max_errors};
 pub(crate) use memory::{Line, Memory};
 pub use owned::Tensor;
-pub(crate) use view::Layout;
 pub use view::View;
 pub use view_mut::ViewMut;
 pub use workspace::Workspace;

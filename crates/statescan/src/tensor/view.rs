@@ -21,17 +21,6 @@ pub struct View<'a> {
     lifetime: PhantomData<&'a [u8]>,
 }
 
-/// How the elements of a view lie, and on which device, without where they begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Layout {
-    shape: Shape,
-    strides: Strides,
-    dtype: DType,
-    device: Device,
-    /// The address, modulo [`Layout::ALIGNMENT`].
-    misaligned: usize,
-}
-
 // SAFETY: a view is a shared borrow of plain data.
 unsafe impl Send for View<'_> {}
 // SAFETY: as above; nothing is mutable through it.
@@ -68,11 +57,6 @@ pub(super) fn check_bounds(shape: &Shape, strides: &[isize], offset: usize, avai
         return Err(fail());
     }
     Ok(())
-}
-
-impl Layout {
-    /// Bytes of the widest access of a kernel: what plans and configurations see of an address is how it lies to them.
-    const ALIGNMENT: usize = 16;
 }
 
 impl<'a> View<'a> {
@@ -167,12 +151,6 @@ impl<'a> View<'a> {
     /// Whether there is no element.
     pub fn is_empty(&self) -> bool {
         self.shape.contains(&0)
-    }
-
-    /// Everything about the view but its address.
-    pub(crate) fn layout(&self) -> Layout {
-        let View { ptr, dtype, device, shape, strides, lifetime: _ } = *self;
-        Layout { shape, strides, dtype, device, misaligned: ptr.addr() % Layout::ALIGNMENT }
     }
 
     /// Address of element (0, .., 0).

@@ -1,6 +1,6 @@
 //! [`ViewMut`]: what operations write.
 
-use super::view::{Layout, View};
+use super::view::View;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
@@ -168,10 +168,6 @@ impl RawViewMut {
 
     pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
         self.view.as_ptr().cast_mut()
-    }
-
-    pub(crate) fn layout(&self) -> Layout {
-        self.view.layout()
     }
 
     /// See [`View::around`].

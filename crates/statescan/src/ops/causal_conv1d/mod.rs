@@ -92,6 +92,16 @@ operation! {
         },
         ..SCAN
     };
+    facts = Facts {
+        state_steps: "BDLW",
+        // each tap, and a sigmoid for each output
+        forward: Cost { flops: &[(2.0, "BDLW")], exps: &[(1.0, "BDL")] },
+        backward: Cost { flops: &[(6.0, "BDLW")], exps: &[(1.0, "BDL")] },
+        oracle: &[(1.0, "BDLW")],
+        independent: &[('B', None), ('D', None)],
+        tensor_cores: TensorCores::Never,
+        small: &[('B', 1), ('D', 128), ('L', 1024), ('W', 4)],
+    };
     /// The arguments of a causal convolution; see the [module](self) for shapes and types.
     Args;
     required {
@@ -142,22 +152,6 @@ pub fn final_states_shape(args: &Args<'_>) -> Result<Shape> {
 /// Those of [`backward`] that concern the arguments.
 pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
     prepare(exec, args)?.backward_workspace_len(false)
-}
-
-/// Computes `y` and the final states: whichever are asked for.
-///
-/// # Errors
-/// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
-pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    forward_once(exec, args, out)
-}
-
-/// Computes the gradients that are asked for.
-///
-/// # Errors
-/// As [`forward`]; also a gradient of an argument that was not given.
-pub fn backward(exec: &Exec, args: &Args<'_>, cotangents: &Cotangents<'_>, grads: &mut Gradients<'_>) -> Result<()> {
-    backward_once(exec, args, None, cotangents, grads)
 }
 
 /// Refuses widths that there are no kernels for.

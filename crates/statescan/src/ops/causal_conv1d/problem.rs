@@ -3,8 +3,8 @@
 use super::{Activation, Args, OP, SIGNATURE, check_width};
 use crate::error::Result;
 use crate::ops::check::Checker;
+use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
-use crate::ops::prepared::States;
 use crate::ops::sequences::{Extent, Segment, Segments, Sequences};
 use crate::tensor::{Device, Shape, View};
 

@@ -2,8 +2,8 @@
 
 use super::{Args, Cotangents, Problem};
 use crate::error::Result;
+use crate::ops::checked::{NO_STATES, States};
 use crate::ops::oracle::{silu, sum};
-use crate::ops::prepared::{NO_STATES, States};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 

@@ -42,7 +42,7 @@ use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::signature::*;
 use crate::ops::table::operation;
-use crate::tensor::{Shape, View};
+use crate::tensor::Shape;
 use problem::Problem;
 pub use summary::{summary, summary_workspace_len};
 
@@ -65,6 +65,15 @@ operation! {
         decay: Some(&DECAY),
         limit: Limit { names: "rows x seqlen", bytes: 5, what: "states of all steps, or of 128 channels before each tile" },
         ..SCAN
+    };
+    facts = Facts {
+        state_steps: "BEFDL",
+        forward: Cost { flops: &[(2.0, "BEFDL")], exps: &[] },
+        backward: Cost { flops: &[(4.0, "BEFDL")], exps: &[] },
+        oracle: &[(1.0, "BEFDL")],
+        independent: &[('B', None), ('E', None), ('F', None), ('D', None)],
+        tensor_cores: TensorCores::Never,
+        small: &[('B', 1), ('D', 256), ('L', 1024)],
     };
     /// The arguments of a linear scan; see the [module](self) for shapes and types.
     Args;
@@ -92,7 +101,7 @@ operation! {
         /// Product of all `a`, (..); 1 for no steps.
         decay: state = DECAY,
     }
-    again { states: timed, }
+    again { h as states: timed, }
     workspace {
         /// Scratch memory: dense, f32, of [`workspace_len`] elements. Without it long rows of few channels are slower on CUDA.
         workspace,
@@ -102,29 +111,6 @@ operation! {
     }
     summary { summary }
     kernels { cpu, cuda }
-}
-
-/// Computes the states, the final state and the total decay: whichever are asked for.
-///
-/// # Errors
-/// Any argument of a wrong shape, type or device, outputs that overlap. Nothing is written then.
-pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    forward_once(exec, args, out)
-}
-
-/// Computes the gradients that are asked for. `h` is the output of a forward pass with the same arguments; without it the states are
-/// computed again (exactly, where `h` was rounded to a 16-bit type).
-///
-/// # Errors
-/// As [`forward`].
-pub fn backward(
-    exec: &Exec,
-    args: &Args<'_>,
-    h: Option<View<'_>>,
-    cotangents: &Cotangents<'_>,
-    grads: &mut Gradients<'_>,
-) -> Result<()> {
-    backward_once(exec, args, h, cotangents, grads)
 }
 
 /// The shape of `final_state` and `decay`.

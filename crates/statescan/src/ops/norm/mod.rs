@@ -95,6 +95,17 @@ operation! {
         limit: Limit { names: "rows x dim", bytes: 6, what: "two sums of a channel for each slice of rows" },
         ..SCAN
     };
+    facts = Facts {
+        state_steps: "BELD",
+        // a square and its sum, twice a factor
+        forward: Cost { flops: &[(4.0, "BELD")], exps: &[] },
+        // the norm again, two factors and their sum, the gradient by x, and the sum by weight
+        backward: Cost { flops: &[(11.0, "BELD")], exps: &[] },
+        oracle: &[(1.0, "BELD")],
+        independent: &[('B', None)],
+        tensor_cores: TensorCores::Never,
+        small: &[('B', 2), ('E', 8), ('L', 64), ('D', 8)],
+    };
     /// The arguments of a norm; see the [module](self) for shapes and types.
     Args;
     required {
@@ -131,23 +142,6 @@ operation! {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA for the gradients by weight and bias.
     }
     kernels { cpu, cuda }
-}
-
-/// Computes the normed rows and the sum: whichever are asked for.
-///
-/// # Errors
-/// Any argument of a wrong shape, type or device, groups that do not divide the channels, a negative `eps`, outputs that overlap. Nothing is
-/// written then.
-pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    forward_once(exec, args, out)
-}
-
-/// Computes the gradients that are asked for.
-///
-/// # Errors
-/// As [`forward`]; also a gradient of an argument that was not given.
-pub fn backward(exec: &Exec, args: &Args<'_>, cotangents: &Cotangents<'_>, grads: &mut Gradients<'_>) -> Result<()> {
-    backward_once(exec, args, None, cotangents, grads)
 }
 
 /// Number of `f32` elements that `Gradients::workspace` must have, none on the CPU.

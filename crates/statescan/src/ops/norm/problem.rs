@@ -3,8 +3,8 @@
 use super::{Args, Kind, OP, SIGNATURE};
 use crate::error::{Error, Result};
 use crate::ops::check::{Checker, check_groups, limit_sizes};
+use crate::ops::checked::States;
 use crate::ops::normal::Axes;
-use crate::ops::prepared::States;
 use crate::tensor::{Device, Shape, View};
 
 /// Rows have three leading axes.

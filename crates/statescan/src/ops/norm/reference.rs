@@ -2,8 +2,8 @@
 
 use super::{Args, Cotangents, Problem, Sources};
 use crate::error::Result;
+use crate::ops::checked::NO_STATES;
 use crate::ops::oracle::silu;
-use crate::ops::prepared::NO_STATES;
 use crate::tensor::{Dense, Device, Shape, View};
 
 /// Results of [`forward`].

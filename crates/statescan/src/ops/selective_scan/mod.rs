@@ -48,7 +48,8 @@ use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::signature::*;
 use crate::ops::table::operation;
-use crate::tensor::{Shape, View};
+use crate::step_size::StepSize;
+use crate::tensor::Shape;
 pub(crate) use problem::{Problem, Projection};
 pub use summary::{summary, summary_workspace_len};
 
@@ -74,6 +75,17 @@ operation! {
             what: "partial gradients of B and C, each of two parts, by batch, channel, step and state",
         },
         ..SCAN
+    };
+    facts = Facts {
+        state_steps: "BDLN",
+        // dt A, the decayed state plus the input, the output's sum
+        forward: Cost { flops: &[(6.0, "BDLN")], exps: &[(1.0, "BDLN")] },
+        // the states again, then the gradient of the state, of B, C, A, and the two sums over states
+        backward: Cost { flops: &[(22.0, "BDLN")], exps: &[(1.0, "BDLN")] },
+        oracle: &[(1.0, "BDLN")],
+        independent: &[('B', None), ('D', Some('G'))],
+        tensor_cores: TensorCores::Never,
+        small: &[('B', 1), ('D', 128), ('L', 512), ('N', 16)],
     };
     /// The arguments of a selective scan; see the [module](self) for shapes and types.
     Args;
@@ -139,16 +151,23 @@ operation! {
 /// The options of a call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Options {
-    pub dt_softplus: bool,
-    pub dt_limit: (f64, f64),
+    pub step_size: StepSize,
     pub reverse: bool,
     pub discretization: Discretization,
 }
 
 impl Args<'_> {
     fn options(&self) -> Options {
-        let &Args { dt_softplus, dt_limit, reverse, discretization, .. } = self;
-        Options { dt_softplus, dt_limit, reverse, discretization }
+        Options { step_size: self.step_size(), reverse: self.reverse, discretization: self.discretization }
+    }
+
+    fn step_size(&self) -> StepSize {
+        StepSize { softplus: self.dt_softplus, limit: self.dt_limit }
+    }
+
+    /// The same with steps that are made in another way.
+    pub(crate) fn with_steps(self, steps: StepSize) -> Self {
+        Args { dt_softplus: steps.softplus, dt_limit: steps.limit, ..self }
     }
 }
 
@@ -183,27 +202,4 @@ pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
 /// Those of [`forward`] that concern the arguments; [`Error::Unavailable`](crate::Error::Unavailable) for more states than a device's kernels can hold.
 pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>, has_checkpoints: bool) -> Result<usize> {
     prepare(exec, args)?.backward_workspace_len(has_checkpoints)
-}
-
-/// Computes `y`, the final state, and the saved states: whichever are asked for.
-///
-/// # Errors
-/// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
-pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    forward_once(exec, args, out)
-}
-
-/// Computes the gradients that are asked for. `checkpoints` are those of a forward pass with the same arguments; without them the states
-/// are computed again.
-///
-/// # Errors
-/// As [`forward`]; also a gradient of an argument that was not given.
-pub fn backward(
-    exec: &Exec,
-    args: &Args<'_>,
-    checkpoints: Option<View<'_>>,
-    cotangents: &Cotangents<'_>,
-    grads: &mut Gradients<'_>,
-) -> Result<()> {
-    backward_once(exec, args, checkpoints, cotangents, grads)
 }

@@ -3,8 +3,8 @@
 use super::{Args, OP, Options, SIGNATURE, cpu, cuda};
 use crate::error::Result;
 use crate::ops::check::{Checker, check_groups, check_interval, limit_states};
+use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
-use crate::ops::prepared::States;
 use crate::ops::sequences::{Extent, Segments, Sequences};
 use crate::tensor::{Device, Shape, View};
 

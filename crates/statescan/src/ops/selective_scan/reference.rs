@@ -5,8 +5,8 @@
 
 use super::{Args, Cotangents, Problem, Projection};
 use crate::error::Result;
-use crate::ops::oracle::{Scalar, read, silu, step_size, sum};
-use crate::ops::prepared::{NO_STATES, States};
+use crate::ops::checked::{NO_STATES, States};
+use crate::ops::oracle::{Scalar, read, silu, sum};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 use core::marker::PhantomData;
@@ -76,7 +76,7 @@ impl<S: Scalar> Channel<'_, '_, S> {
         let (p, b, d) = (self.p, self.segment.batch, self.d);
         let timed = |view: View<'_>| -> f64 { read(&view, &[b, d, t]) };
         let raw = p.dt_bias.map_or(timed(p.dt), |bias| timed(p.dt) + read::<f64>(&bias, &[d]));
-        let dt = step_size(raw, p.options.dt_softplus, p.options.dt_limit);
+        let dt = p.options.step_size.exact(raw);
         Step { x: timed(p.x), dt, dt_a: p.dt_a.map_or(dt.0, timed), gate: p.z.map(|z| silu(timed(z))) }
     }
 

@@ -8,9 +8,10 @@ use super::{Args, OP, Outputs, Problem, SIGNATURE, forward};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
+use crate::ops::checked::NO_STATES;
 use crate::ops::discretization::Discretization;
-use crate::ops::prepared::NO_STATES;
 use crate::ops::summary::{Scratch, Summary};
+use crate::step_size::StepSize;
 use crate::tensor::{Shape, ViewMut};
 
 /// Number of `f32` elements that `Summary::workspace` must have; none on the CPU.
@@ -79,13 +80,13 @@ pub(crate) fn write_decay(
         return forward(exec, &args, &mut Outputs::default().final_state(target));
     }
     // a decay's own step is used as it is
-    let (dt, dt_bias, dt_softplus, dt_limit) = match args.dt_a {
-        Some(dt_a) => (dt_a, None, false, (f64::NEG_INFINITY, f64::INFINITY)),
-        None => (args.dt, args.dt_bias, args.dt_softplus, args.dt_limit),
+    let (dt, dt_bias, how) = match args.dt_a {
+        Some(dt_a) => (dt_a, None, StepSize::PLAIN),
+        None => (args.dt, args.dt_bias, args.step_size()),
     };
     let (sums, no_decay) = (Shape::concat(&[&state[..state.len() - 1], &[2]]), scratch.zeros(&[dim, 2])?);
     let steps = Args::new(scratch.ones(&timed)?, dt, no_decay, scratch.pair(true, &[dim, 2])?, no_decay);
-    let steps = Args { dt_bias, dt_softplus, dt_limit, sequences: args.sequences, reverse: args.reverse, ..steps };
+    let steps = Args { dt_bias, sequences: args.sequences, reverse: args.reverse, ..steps.with_steps(how) };
     let steps = steps.initial_state(scratch.pair(false, &sums)?);
     // SAFETY: the room is as large as the sums, and read only when they are there.
     let room = unsafe { scratch.room_mut(&sums)? };

@@ -48,7 +48,7 @@ use super::signature::*;
 use crate::cuda::{Numbers, PlannedLaunch};
 use crate::error::Result;
 use crate::exec::Exec;
-use crate::ops::prepared::NO_STATES;
+use crate::ops::checked::NO_STATES;
 use crate::ops::table::operation;
 use crate::tensor::{Shape, View};
 pub(crate) use problem::{Problem, Step};
@@ -75,6 +75,16 @@ operation! {
             what: "512 steps of inputs, states and outputs, where the other sizes count 2^12; on CUDA two rows of states for each batch x dstate",
         },
         ..SCAN
+    };
+    facts = Facts {
+        state_steps: "BPL",
+        // a scan between two dense products, whose oracle takes two for each step
+        forward: Cost { flops: &[(14.0, "BPL"), (12.0, "BPLH")], exps: &[(3.0, "BPL")] },
+        backward: Cost { flops: &[(50.0, "BPL"), (28.0, "BPLH")], exps: &[(3.0, "BPL")] },
+        oracle: &[(1.0, "BPL"), (0.5, "BPLH")],
+        independent: &[('B', None)],
+        tensor_cores: TensorCores::Tf32,
+        small: &[('B', 1), ('H', 64), ('P', 64), ('L', 512)],
     };
     /// The arguments of a simplified scan; see the [module](self) for shapes and types.
     Args;
@@ -144,6 +154,11 @@ pub static INNER: Signature = Signature {
     about: "S5's layer: the scan with y = f Re(C x) + D Re(u), real",
     settings: SETTINGS.split_at(3).0,
     results: &REAL,
+    facts: Facts {
+        forward: Cost { flops: &[(14.0, "BPL"), (8.0, "BPLH")], ..TABLE.facts.forward },
+        backward: Cost { flops: &[(50.0, "BPL"), (20.0, "BPLH")], ..TABLE.facts.backward },
+        ..TABLE.facts
+    },
     fixed: Some((3, true)),
     ..TABLE
 }
@@ -208,28 +223,4 @@ pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
 /// As [`workspace_len`].
 pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
     prepare(exec, args)?.backward_workspace_len(true)
-}
-
-/// Computes `y`, the last state, and the saved states: whichever are asked for.
-///
-/// # Errors
-/// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap; on CUDA double precision, and a workspace that is
-/// missing. Nothing is written then.
-pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    forward_once(exec, args, out)
-}
-
-/// Computes the gradients that are asked for. `checkpoints` are those of a forward pass with the same arguments; without them the states
-/// are computed again.
-///
-/// # Errors
-/// As [`forward`]; also a gradient of an argument that was not given.
-pub fn backward(
-    exec: &Exec,
-    args: &Args<'_>,
-    checkpoints: Option<View<'_>>,
-    cotangents: &Cotangents<'_>,
-    grads: &mut Gradients<'_>,
-) -> Result<()> {
-    backward_once(exec, args, checkpoints, cotangents, grads)
 }

@@ -3,9 +3,9 @@
 use super::{Args, TABLE, cpu, cuda};
 use crate::error::{Error, Result};
 use crate::ops::check::Checker;
+use crate::ops::checked::States;
 use crate::ops::discretization::Discretization;
 use crate::ops::normal::{Axes, Normal};
-use crate::ops::prepared::States;
 use crate::ops::sequences::{Extent, Segments, Sequences};
 use crate::tensor::{Device, Shape, View};
 

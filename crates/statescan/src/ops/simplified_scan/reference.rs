@@ -4,8 +4,8 @@
 
 use super::{Args, Cotangents, Problem, Step};
 use crate::error::Result;
+use crate::ops::checked::{NO_STATES, States};
 use crate::ops::oracle::{Scalar, read, sum};
-use crate::ops::prepared::{NO_STATES, States};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 use core::marker::PhantomData;

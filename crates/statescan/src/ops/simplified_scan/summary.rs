@@ -4,7 +4,7 @@ use super::{Args, Outputs, Problem, TABLE, forward};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
-use crate::ops::prepared::NO_STATES;
+use crate::ops::checked::NO_STATES;
 use crate::ops::selective_scan::{self, summary as decays};
 use crate::ops::summary::Summary;
 use crate::tensor::{Shape, View};

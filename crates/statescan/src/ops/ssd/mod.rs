@@ -60,10 +60,11 @@ mod summary;
 use crate::cuda::{Numbers, PlannedLaunch};
 use crate::error::Result;
 use crate::exec::Exec;
-use crate::ops::prepared::NO_STATES;
+use crate::ops::checked::NO_STATES;
 use crate::ops::signature::*;
 use crate::ops::table::operation;
-use crate::tensor::{Shape, View};
+use crate::step_size::StepSize;
+use crate::tensor::Shape;
 pub use heads_first::HEADS_FIRST;
 use problem::Problem;
 pub use summary::{summary, summary_workspace_len};
@@ -89,6 +90,16 @@ operation! {
             what: "twenty tiles of 64 steps and all columns of all heads, where batch, steps and states count 2^12",
         },
         ..SCAN
+    };
+    facts = Facts {
+        state_steps: "BLHPN",
+        // matrix products over chunks of 64 steps: a triangle has 32 pairs for each step
+        forward: Cost { flops: &[(4.0, "BLHPN"), (64.0, "BLHP"), (64.0, "BLGN")], exps: &[(32.0, "BLH")] },
+        backward: Cost { flops: &[(14.0, "BLHPN"), (192.0, "BLHP"), (192.0, "BLGN")], exps: &[(32.0, "BLH")] },
+        oracle: &[(1.0, "BLHPN")],
+        independent: &[('B', None), ('H', Some('G')), ('P', None)],
+        tensor_cores: TensorCores::Always,
+        small: &[('B', 1), ('L', 256), ('H', 4), ('P', 64), ('N', 64)],
     };
     /// The arguments of SSD; see the [module](self) for shapes and types.
     Args;
@@ -154,6 +165,13 @@ operation! {
     summary { summary }
 }
 
+impl Args<'_> {
+    /// How steps are made.
+    fn step_size(&self) -> StepSize {
+        StepSize { softplus: self.dt_softplus, limit: self.dt_limit }
+    }
+}
+
 /// Number of `f32` (`f64` where x is) elements that `Outputs::checkpoints` must have: none on CUDA, where states are computed again.
 ///
 /// # Errors
@@ -189,27 +207,4 @@ pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
 /// The kernels of both passes on a GPU.
 pub(super) fn plan(args: &Args<'_>, numbers: Numbers) -> Result<Vec<PlannedLaunch>> {
     cuda::plan(&Problem::new(args, args.x.device(), NO_STATES)?, numbers)
-}
-
-/// Computes `y`, the final state, and the saved states: whichever are asked for.
-///
-/// # Errors
-/// Any argument of a wrong shape, type or device, bad sequence bounds, outputs that overlap. Nothing is written then.
-pub fn forward(exec: &Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> Result<()> {
-    forward_once(exec, args, out)
-}
-
-/// Computes the gradients that are asked for. `checkpoints` are those of a forward pass with the same arguments; without them the states
-/// are computed again.
-///
-/// # Errors
-/// As [`forward`]; also a gradient of an argument that was not given.
-pub fn backward(
-    exec: &Exec,
-    args: &Args<'_>,
-    checkpoints: Option<View<'_>>,
-    cotangents: &Cotangents<'_>,
-    grads: &mut Gradients<'_>,
-) -> Result<()> {
-    backward_once(exec, args, checkpoints, cotangents, grads)
 }

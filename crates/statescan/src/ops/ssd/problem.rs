@@ -1,12 +1,14 @@
 //! A checked call in normal form.
 
 use super::{Args, GradientTargets, OP, SIGNATURE, Sources, Targets, cpu, cuda};
+use crate::cuda::{Key, Queue};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::ops::check::{Checker, check_groups, check_interval};
+use crate::ops::checked::{States, needed};
 use crate::ops::normal::{Axes, Normal};
-use crate::ops::prepared::{States, needed};
 use crate::ops::sequences::{Extent, Segments, Sequences};
+use crate::step_size::StepSize;
 use crate::tensor::{Device, Shape, View};
 
 /// Time runs forwards, maps have a group axis, states have a sequence axis.
@@ -30,8 +32,7 @@ pub struct Problem<'a> {
     pub d: Option<View<'a>>,
     pub z: Option<View<'a>>,
     pub dt_bias: Option<View<'a>>,
-    pub dt_softplus: bool,
-    pub dt_limit: (f64, f64),
+    pub step_size: StepSize,
     pub dt_a: Option<View<'a>>,
     /// (rows, sequences, H, P, N)
     pub initial_state: Option<View<'a>>,
@@ -88,8 +89,7 @@ impl<'a> Problem<'a> {
             d: args.d,
             z: args.z.map(|view| normal.timed(view, TIME)),
             dt_bias: args.dt_bias,
-            dt_softplus: args.dt_softplus,
-            dt_limit: args.dt_limit,
+            step_size: args.step_size(),
             dt_a: args.dt_a.map(|view| normal.timed(view, TIME)),
             initial_state: args.initial_state.map(|view| normal.state(view)),
             sequences: args.sequences,
@@ -135,20 +135,20 @@ impl<'a> Problem<'a> {
         exec.stream().map_or(Ok(0), |stream| cuda::backward_workspace_len(stream, self))
     }
 
-    pub(super) fn forward(&self, exec: &Exec, targets: &Targets) -> Result<()> {
+    pub(super) fn forward(&self, exec: &Exec, targets: &Targets, key: Option<Key>) -> Result<()> {
         let Some(stream) = exec.stream() else {
             cpu::forward(exec, self, targets);
             return Ok(());
         };
-        cuda::forward(stream, self, targets)
+        cuda::forward(&Queue::new(stream, key), self, targets)
     }
 
-    pub(super) fn backward(&self, exec: &Exec, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
+    pub(super) fn backward(&self, exec: &Exec, sources: &Sources<'_>, targets: &GradientTargets, key: Option<Key>) -> Result<()> {
         let Some(stream) = exec.stream() else {
             cpu::backward(exec, self, sources, targets);
             return Ok(());
         };
-        cuda::backward(stream, self, sources, targets, needed(OP, &targets.workspace)?)
+        cuda::backward(&Queue::new(stream, key), self, sources, targets, needed(OP, &targets.workspace)?)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::{Args, Cotangents, Problem};
 use crate::error::Result;
-use crate::ops::oracle::{read, silu, step_size, sum};
-use crate::ops::prepared::{NO_STATES, States};
+use crate::ops::checked::{NO_STATES, States};
+use crate::ops::oracle::{read, silu, sum};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 
@@ -55,7 +55,7 @@ impl Row<'_, '_> {
         let problem = self.problem;
         let raw: f64 = read(&problem.dt, &[self.segment.batch, t, self.h]);
         let raw = problem.dt_bias.map_or(raw, |bias| raw + read::<f64>(&bias, &[self.h]));
-        step_size(raw, problem.dt_softplus, problem.dt_limit)
+        problem.step_size.exact(raw)
     }
 
     /// The step of the decay, where that of the input is `dt`.

@@ -4,7 +4,7 @@ use super::{Args, OP, Outputs, Problem, SIGNATURE, forward};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
-use crate::ops::prepared::NO_STATES;
+use crate::ops::checked::NO_STATES;
 use crate::ops::selective_scan::{self, summary as decays};
 use crate::ops::summary::Summary;
 use crate::tensor::Shape;
@@ -48,11 +48,9 @@ pub fn summary(exec: &Exec, args: &Args<'_>, out: &mut Summary<'_>) -> Result<()
         let scan = selective_scan::Args {
             dt_a: args.dt_a.map(|steps| steps.permute(&[0, 2, 1])),
             dt_bias: args.dt_bias,
-            dt_softplus: args.dt_softplus,
-            dt_limit: args.dt_limit,
             sequences: args.sequences,
             reverse: args.reverse,
-            ..selective_scan::Args::new(dt, dt, a, a, a)
+            ..selective_scan::Args::new(dt, dt, a, a, a).with_steps(args.step_size())
         };
         let target = target.reborrow().unsqueeze(heads.len() - 1);
         decays::write_decay(exec, &scan, double, heads, target, out.workspace.as_mut())?;

@@ -1,7 +1,7 @@
 //! Sums over rows.
 
 use super::super::rows::Rows;
-use crate::cuda::{Address, COMMON, Config, Kernel, Launch, Program, Sum, params, sum_terms};
+use crate::cuda::{Address, COMMON, Config, Kernel, Launch, Program, Queue, Sum, params, sum_terms};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
@@ -59,7 +59,7 @@ pub fn column_sums(exec: &Exec, y: View<'_>, sums: &mut ViewMut<'_>, workspace: 
     // it is summed.
     unsafe {
         kernel(&of_y, terms)?.launch(stream, &COLUMNS)?;
-        sum_terms(stream, &[sum])
+        sum_terms(&Queue::new(stream, None), &[sum])
     }
 }
 

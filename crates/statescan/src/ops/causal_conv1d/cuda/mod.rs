@@ -6,8 +6,9 @@ mod plan;
 mod tests;
 
 use super::{GradientTargets, OP, Problem, Sources, Targets};
-use crate::cuda::{Address, COMMON, Config, Kernel, Launch, Numbers, Program, STEP_SIZE, Stream, Strided, Value, neighbours};
-use crate::error::{Error, Result};
+use crate::cuda::{Address, COMMON, Config, Kernel, Launch, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, neighbours};
+use crate::error::Result;
+use crate::ops::on_cuda::{dtype, read, single_only};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
 use params::{BackwardParams, Conv, ForwardParams, StatesParams, SumsParams};
@@ -24,42 +25,43 @@ static BACKWARD: Program<BackwardParams> = program!("causal_conv1d_backward", "b
 static STATES: Program<StatesParams> = program!("causal_conv1d_states", "states.cu");
 static SUMS: Program<SumsParams> = Program::new("causal_conv1d_sums", &[COMMON], include_str!("sums.cu"));
 
-pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
+pub(super) fn forward(queue: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     let call = Call::new(problem)?;
     // whoever has the end of a row has its state; those of several sequences are found by a launch of their own
     let along = targets.y.is_some() && call.sequences.is_none() && problem.seqlen > 0;
     let (with, apart) = if along { (&targets.final_states, &None) } else { (&None, &targets.final_states) };
     if let Some(y) = &targets.y {
-        let kernel = call.forward(y, with, stream.numbers())?;
+        let plan = queue.find(|| call.forward_plan(queue.numbers()))?;
+        let kernel = call.forward(&plan, y, with);
         // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
         // describes their types and layouts, and the parameters are those of the program.
-        unsafe { kernel.launch(stream, &FORWARD)? };
+        unsafe { kernel.launch(queue, &FORWARD)? };
     }
     if let Some(last) = apart {
         let kernel = call.final_states(last)?;
         // SAFETY: as above.
-        unsafe { kernel.launch(stream, &STATES)? };
+        unsafe { kernel.launch(queue, &STATES)? };
     }
     Ok(())
 }
 
-pub(super) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
+pub(super) fn backward(queue: &Queue<'_>, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
     let call = Call::new(problem)?;
     if targets.x.is_some() || targets.weight.is_some() || targets.bias.is_some() {
-        let plan = call.backward_plan(stream, targets)?;
+        let plan = queue.find(|| call.backward_plan(queue.numbers(), targets))?;
         let kernel = call.backward(&plan, sources, targets);
         // SAFETY: as in `forward`; a workspace has the elements that the plan with it needs.
-        unsafe { kernel.launch(stream, &BACKWARD)? };
+        unsafe { kernel.launch(queue, &BACKWARD)? };
         if plan.splits > 1 && sums(targets) {
             let kernel = call.sums(&plan, targets)?;
             // SAFETY: as above.
-            unsafe { kernel.launch(stream, &SUMS)? };
+            unsafe { kernel.launch(queue, &SUMS)? };
         }
     }
     if let Some(initial) = &targets.initial_states {
         let kernel = call.initial_states(sources, initial)?;
         // SAFETY: as in `forward`.
-        unsafe { kernel.launch(stream, &STATES)? };
+        unsafe { kernel.launch(queue, &STATES)? };
     }
     Ok(())
 }
@@ -87,25 +89,10 @@ struct Call<'p, 'a> {
     sequences: Option<View<'a>>,
 }
 
-fn dtype(view: &Option<View<'_>>) -> DType {
-    view.map_or(DType::F32, |v| v.dtype())
-}
-
-fn read(target: &Option<RawViewMut>) -> Option<View<'_>> {
-    target.as_ref().map(|v| v.as_read())
-}
-
 impl<'p, 'a> Call<'p, 'a> {
     fn new(problem: &'p Problem<'a>) -> Result<Self> {
-        if problem.double {
-            return Err(Error::Unavailable { what: "causal_conv1d in f64", why: "kernels for CUDA compute in f32" });
-        }
-        let sequences = match problem.sequences {
-            Sequences::Whole => None,
-            Sequences::CuSeqlens(bounds) => Some(bounds),
-            Sequences::SeqIdx(index) => Some(if problem.reverse { index.flip(1) } else { index }),
-        };
-        Ok(Call { problem, sequences })
+        single_only(problem.double, "causal_conv1d in f64")?;
+        Ok(Call { problem, sequences: problem.sequences.along(problem.reverse) })
     }
 
     fn shape(&self) -> Shape {
@@ -159,18 +146,13 @@ impl<'p, 'a> Call<'p, 'a> {
     /// The constants of `window.cuh`.
     fn config(&self, geometry: Geometry, by_time: bool) -> Config {
         let p = self.problem;
-        let sequences = match p.sequences {
-            Sequences::Whole => "Whole",
-            Sequences::CuSeqlens(_) => "Bounds",
-            Sequences::SeqIdx(_) => "Index",
-        };
         Config::default()
             .dtype("X", p.x.dtype())
             .dtype("WEIGHT", p.weight.dtype())
             .dtype("BIAS", dtype(&p.bias))
             .dtype("INITIAL", dtype(&p.initial_states))
             .dtype("INDEX", self.sequences.map_or(DType::I32, |v| v.dtype()))
-            .set("SEQUENCES", Value::Name("Sequences", sequences))
+            .set("SEQUENCES", p.sequences.value())
             .flag("NUMBERED", self.numbered())
             .flag("REVERSE", p.reverse)
             .flag("SILU", p.silu)
@@ -185,17 +167,21 @@ impl<'p, 'a> Call<'p, 'a> {
             .int("TIME_LANES", geometry.time_lanes)
     }
 
-    fn forward(&self, y: &RawViewMut, last: &Option<RawViewMut>, numbers: Numbers) -> Result<Kernel<ForwardParams>> {
-        let (shape, y, last) = (self.shape(), y.as_read(), read(last));
-        let plan = Plan::forward(&shape, numbers)?;
-        let config = self
-            .config(plan.geometry, shape.by_time)
-            .dtype("Y", y.dtype())
-            .dtype("LAST", dtype(&last))
-            .flag("HAS_LAST", last.is_some())
-            .int("ROUNDS", plan.rounds)
-            .int("X_VECTOR", self.vector(Some(self.problem.x), plan.geometry))
-            .int("Y_VECTOR", self.vector(Some(y), plan.geometry));
+    fn forward_plan(&self, numbers: Numbers) -> Result<Plan> {
+        Plan::forward(&self.shape(), numbers)
+    }
+
+    fn forward(&self, plan: &Plan, y: &RawViewMut, last: &Option<RawViewMut>) -> Kernel<ForwardParams, impl Fn() -> Config> {
+        let (y, last, geometry) = (y.as_read(), read(last), plan.geometry);
+        let config = move || {
+            self.config(geometry, self.shape().by_time)
+                .dtype("Y", y.dtype())
+                .dtype("LAST", dtype(&last))
+                .flag("HAS_LAST", last.is_some())
+                .int("ROUNDS", plan.rounds)
+                .int("X_VECTOR", self.vector(Some(self.problem.x), geometry))
+                .int("Y_VECTOR", self.vector(Some(y), geometry))
+        };
         let [channel_blocks, time_blocks] = [plan.channel_blocks as u32, plan.time_blocks as u32];
         let params = ForwardParams {
             conv: self.conv(None),
@@ -204,31 +190,37 @@ impl<'p, 'a> Call<'p, 'a> {
             channel_blocks,
             time_blocks,
         };
-        Ok(Kernel { config, launch: plan.launch, params })
+        Kernel { config, launch: plan.launch, params }
     }
 
-    fn backward_plan(&self, stream: &Stream, targets: &GradientTargets) -> Result<Plan> {
-        Plan::backward(&self.shape(), stream.numbers(), sums(targets), targets.workspace.is_some())
+    fn backward_plan(&self, numbers: Numbers, targets: &GradientTargets) -> Result<Plan> {
+        Plan::backward(&self.shape(), numbers, sums(targets), targets.workspace.is_some())
     }
 
-    fn backward(&self, plan: &Plan, sources: &Sources<'_>, targets: &GradientTargets) -> Kernel<BackwardParams> {
+    fn backward(
+        &self,
+        plan: &Plan,
+        sources: &Sources<'_>,
+        targets: &GradientTargets,
+    ) -> Kernel<BackwardParams, impl Fn() -> Config> {
         let [dx, dweight, dbias] = [&targets.x, &targets.weight, &targets.bias].map(read);
         let geometry = plan.geometry;
-        let config = self
-            .config(geometry, self.shape().by_time)
-            .dtype("DY", dtype(&sources.y))
-            .dtype("DX", dtype(&dx))
-            .dtype("LAST", dtype(&sources.final_states))
-            .dtype("DWEIGHT", dtype(&dweight))
-            .dtype("DBIAS", dtype(&dbias))
-            .int("X_VECTOR", self.vector(Some(self.problem.x), geometry))
-            .int("DY_VECTOR", self.vector(sources.y, geometry))
-            .int("DX_VECTOR", self.vector(dx, geometry))
-            .flag("HAS_DY", sources.y.is_some())
-            .flag("HAS_DX", dx.is_some())
-            .flag("HAS_LAST", sources.final_states.is_some())
-            .flag("HAS_DWEIGHT", dweight.is_some())
-            .flag("HAS_DBIAS", dbias.is_some());
+        let config = move || {
+            self.config(geometry, self.shape().by_time)
+                .dtype("DY", dtype(&sources.y))
+                .dtype("DX", dtype(&dx))
+                .dtype("LAST", dtype(&sources.final_states))
+                .dtype("DWEIGHT", dtype(&dweight))
+                .dtype("DBIAS", dtype(&dbias))
+                .int("X_VECTOR", self.vector(Some(self.problem.x), geometry))
+                .int("DY_VECTOR", self.vector(sources.y, geometry))
+                .int("DX_VECTOR", self.vector(dx, geometry))
+                .flag("HAS_DY", sources.y.is_some())
+                .flag("HAS_DX", dx.is_some())
+                .flag("HAS_LAST", sources.final_states.is_some())
+                .flag("HAS_DWEIGHT", dweight.is_some())
+                .flag("HAS_DBIAS", dbias.is_some())
+        };
         let params = BackwardParams {
             conv: self.conv(sources.final_states),
             dy: Strided::of_option(&sources.y),
@@ -245,16 +237,18 @@ impl<'p, 'a> Call<'p, 'a> {
         Kernel { config, launch: plan.launch, params }
     }
 
-    fn sums(&self, plan: &Plan, targets: &GradientTargets) -> Result<Kernel<SumsParams>> {
+    fn sums(&self, plan: &Plan, targets: &GradientTargets) -> Result<Kernel<SumsParams, impl Fn() -> Config>> {
         let p = self.problem;
         let [dweight, dbias] = [&targets.weight, &targets.bias].map(read);
-        let config = Config::default()
-            .dtype("DWEIGHT", dtype(&dweight))
-            .dtype("DBIAS", dtype(&dbias))
-            .flag("HAS_DWEIGHT", dweight.is_some())
-            .flag("HAS_DBIAS", dbias.is_some())
-            .int("WIDTH", p.width)
-            .int("THREADS", THREADS);
+        let config = move || {
+            Config::default()
+                .dtype("DWEIGHT", dtype(&dweight))
+                .dtype("DBIAS", dtype(&dbias))
+                .flag("HAS_DWEIGHT", dweight.is_some())
+                .flag("HAS_DBIAS", dbias.is_some())
+                .int("WIDTH", p.width)
+                .int("THREADS", THREADS)
+        };
         let params = SumsParams {
             partial: targets.workspace.as_ref().map_or(Address::NULL, |v| Address::new(v.as_mut_ptr() as u64)),
             dweight: Strided::of_option(&dweight),
@@ -266,24 +260,30 @@ impl<'p, 'a> Call<'p, 'a> {
         Ok(Kernel { config, launch, params })
     }
 
-    fn final_states(&self, last: &RawViewMut) -> Result<Kernel<StatesParams>> {
-        self.states(&Sources { y: None, final_states: None }, last, false)
+    fn final_states(&self, last: &RawViewMut) -> Result<Kernel<StatesParams, impl Fn() -> Config>> {
+        self.states(Sources { y: None, final_states: None }, last, false)
     }
 
-    fn initial_states(&self, sources: &Sources<'_>, initial: &RawViewMut) -> Result<Kernel<StatesParams>> {
-        self.states(sources, initial, true)
+    fn initial_states(&self, sources: &Sources<'_>, initial: &RawViewMut) -> Result<Kernel<StatesParams, impl Fn() -> Config>> {
+        self.states(*sources, initial, true)
     }
 
-    fn states(&self, sources: &Sources<'_>, out: &RawViewMut, gradient: bool) -> Result<Kernel<StatesParams>> {
+    fn states(
+        &self,
+        sources: Sources<'_>,
+        out: &RawViewMut,
+        gradient: bool,
+    ) -> Result<Kernel<StatesParams, impl Fn() -> Config>> {
         let out = out.as_read();
-        let config = self
-            .config(Geometry { channels: 1, channel_lanes: 1, time_lanes: THREADS, steps: 8, resident: 1 }, true)
-            .dtype("DY", dtype(&sources.y))
-            .dtype("LAST", dtype(&sources.final_states))
-            .dtype("OUT", out.dtype())
-            .flag("GRADIENT", gradient)
-            .flag("HAS_DY", sources.y.is_some())
-            .flag("HAS_LAST", sources.final_states.is_some());
+        let config = move || {
+            self.config(Geometry { channels: 1, channel_lanes: 1, time_lanes: THREADS, steps: 8, resident: 1 }, true)
+                .dtype("DY", dtype(&sources.y))
+                .dtype("LAST", dtype(&sources.final_states))
+                .dtype("OUT", out.dtype())
+                .flag("GRADIENT", gradient)
+                .flag("HAS_DY", sources.y.is_some())
+                .flag("HAS_LAST", sources.final_states.is_some())
+        };
         let params = StatesParams {
             conv: self.conv(Some(out)),
             dy: Strided::of_option(&sources.y),

@@ -21,9 +21,10 @@ fn check(suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
     let call = Call::new(&problem).unwrap();
     let states = || problem.normal.state(target(state));
     for last in [None, Some(states()).filter(|_| call.sequences.is_none())] {
-        suite.add(&FORWARD, &call.forward(&target(x), &last, Numbers::H200).unwrap().config, 0);
+        let plan = call.forward_plan(Numbers::H200).unwrap();
+        suite.add(&FORWARD, &(call.forward(&plan, &target(x), &last).config)(), 0);
     }
-    suite.add(&STATES, &call.final_states(&states()).unwrap().config, 0);
+    suite.add(&STATES, &(call.final_states(&states()).unwrap().config)(), 0);
     let sources = Sources { y: Some(x), final_states: Some(problem.normal.state(state)) };
     let grads = GradientTargets {
         x: Some(target(x)),
@@ -33,10 +34,10 @@ fn check(suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
         workspace: Some(target(tensor(DType::F32, &[1]))),
     };
     for plan in [false, true].map(|apart| Plan::backward(&call.shape(), Numbers::H200, true, apart).unwrap()) {
-        suite.add(&BACKWARD, &call.backward(&plan, &sources, &grads).config, 0);
-        suite.add(&SUMS, &call.sums(&plan, &grads).unwrap().config, 0);
+        suite.add(&BACKWARD, &(call.backward(&plan, &sources, &grads).config)(), 0);
+        suite.add(&SUMS, &(call.sums(&plan, &grads).unwrap().config)(), 0);
     }
-    suite.add(&STATES, &call.initial_states(&sources, &states()).unwrap().config, 0);
+    suite.add(&STATES, &(call.initial_states(&sources, &states()).unwrap().config)(), 0);
 }
 
 #[test]

@@ -47,6 +47,15 @@ step! {
         },
         ..SCAN
     };
+    facts = Facts {
+        state_steps: "BDTW",
+        forward: Cost { flops: &[(2.0, "BDTW")], exps: &[(1.0, "BDT")] },
+        backward: Cost::NOTHING,
+        oracle: &[(1.0, "BDTW")],
+        independent: &[('B', Some('S')), ('D', None)],
+        tensor_cores: TensorCores::Never,
+        small: &[('B', 1), ('D', 1024), ('W', 4), ('M', 3)],
+    };
     /// The arguments of [`update`]; see the [module](self) for what they mean.
     Args;
     required {
@@ -80,7 +89,7 @@ pub fn update(exec: &Exec, args: &Args<'_>, conv_state: &mut ViewMut<'_>, y: &mu
     let sizes = checked(exec.device(), args, conv_state, y)?;
     let problem = sizes.problem(args, conv_state.raw(), y.raw());
     match exec.stream() {
-        Some(stream) => cuda::update(stream, &problem),
+        Some(stream) => cuda::update(&args.queue(stream, [problem.state.as_read(), problem.y.as_read()]), &problem),
         None => {
             cpu::update(exec, &problem);
             Ok(())

@@ -7,8 +7,9 @@ mod plan;
 mod tests;
 
 use super::{GradientTargets, OP, Problem, Sources, Targets};
-use crate::cuda::{Address, COMMON, Config, Kernel, Program, Stream, Value, neighbours, params};
+use crate::cuda::{Address, COMMON, Config, Kernel, Program, Queue, Stream, neighbours, params};
 use crate::error::{Error, Result};
+use crate::ops::on_cuda::{Pass, read, single_only};
 use crate::tensor::{DType, RawViewMut, View};
 use axes::Axes;
 use core::ffi::c_void;
@@ -69,31 +70,31 @@ struct Operands<'v> {
     before: Option<View<'v>>,
 }
 
-pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
+pub(super) fn forward(queue: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     let call = Call::new(problem)?;
     let operands = Operands {
         b: Some(call.in_memory(problem.b)),
         h: call.target(&targets.h),
         initial: problem.initial_state,
-        last: state(&targets.final_state),
-        decay: state(&targets.decay),
+        last: read(&targets.final_state),
+        decay: read(&targets.decay),
         ..Default::default()
     };
-    call.scan(&operands, None, false, stream, Workspace::of(&targets.workspace))
+    call.scan(&operands, None, false, queue, Workspace::of(&targets.workspace))
 }
 
-pub(super) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
+pub(super) fn backward(queue: &Queue<'_>, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
     let call = Call::new(problem)?;
     let workspace = Workspace::of(&targets.workspace);
     let shape = call.shape();
-    let plan = Plan::new(&shape, stream.numbers(), workspace.is_some())?;
+    let plan = queue.find(|| Plan::new(&shape, queue.numbers(), workspace.is_some()))?;
     let mut operands = Operands {
         b: sources.h.map(|v| call.in_memory(v)),
         h: sources.states.map(|v| call.in_memory(v)),
         da: call.target(&targets.a),
         db: call.target(&targets.b),
         initial: sources.final_state,
-        last: state(&targets.initial_state),
+        last: read(&targets.initial_state),
         before: problem.initial_state,
         ..Default::default()
     };
@@ -105,10 +106,10 @@ pub(super) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources
         let workspace = workspace.ok_or(Error::Presence { op: OP, argument: "h", expected })?;
         let states = call.states_again(workspace.after(plan.ends_len(&shape)));
         let inputs = Operands { b: Some(call.in_memory(problem.b)), initial: problem.initial_state, ..Default::default() };
-        call.scan(&inputs, Some(states), false, stream, Some(workspace))?;
+        call.scan(&inputs, Some(states), false, queue, Some(workspace))?;
         again = Some(states);
     }
-    call.scan(&operands, again, true, stream, workspace)
+    call.scan(&operands, again, true, queue, workspace)
 }
 
 /// Elements of the workspace that a forward pass wants.
@@ -126,10 +127,6 @@ pub(super) fn backward_workspace_len(stream: &Stream, problem: &Problem<'_>, h_i
     let Ok(call) = Call::new(problem) else { return Ok(0) };
     let ends = workspace_len(stream, problem)?;
     Ok(if h_is_given { ends } else { ends + call.states_len() + Workspace::SLACK })
-}
-
-fn state(target: &Option<RawViewMut>) -> Option<View<'_>> {
-    target.as_ref().map(|v| v.as_read())
 }
 
 /// Scratch memory, from an address that is aligned for every access.
@@ -166,9 +163,7 @@ struct Call<'p, 'a> {
 
 impl<'p, 'a> Call<'p, 'a> {
     fn new(problem: &'p Problem<'a>) -> Result<Self> {
-        if problem.double {
-            return Err(Error::Unavailable { what: "linear_scan in f64", why: "kernels for CUDA compute in f32" });
-        }
+        single_only(problem.double, "linear_scan in f64")?;
         Ok(Call { problem })
     }
 
@@ -179,7 +174,7 @@ impl<'p, 'a> Call<'p, 'a> {
     }
 
     fn target<'t>(&self, target: &'t Option<RawViewMut>) -> Option<View<'t>> {
-        state(target).map(|view| self.in_memory(view))
+        read(target).map(|view| self.in_memory(view))
     }
 
     fn shape(&self) -> Shape {
@@ -219,20 +214,19 @@ impl<'p, 'a> Call<'p, 'a> {
         operands: &Operands<'_>,
         again: Option<Again>,
         gradient: bool,
-        stream: &Stream,
+        queue: &Queue<'_>,
         workspace: Option<Workspace>,
     ) -> Result<()> {
         let nothing = [operands.h, operands.da, operands.db, operands.last, operands.decay];
         if again.is_none() && nothing.iter().all(Option::is_none) {
             return Ok(());
         }
-        let plan = Plan::new(&self.shape(), stream.numbers(), workspace.is_some())?;
-        let passes: &[_] = if plan.segments > 1 { &["Ends", "Rest"] } else { &["Whole"] };
-        for pass in passes {
+        let plan = queue.find(|| Plan::new(&self.shape(), queue.numbers(), workspace.is_some()))?;
+        for &pass in Pass::all(plan.segments > 1) {
             let kernel = self.kernel(operands, again, gradient, &plan, workspace, pass)?;
             // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
             // describes their types and layouts; a workspace has the elements that the plan with it needs.
-            unsafe { kernel.launch(stream, &SCAN)? };
+            unsafe { kernel.launch(queue, &SCAN)? };
         }
         Ok(())
     }
@@ -244,8 +238,8 @@ impl<'p, 'a> Call<'p, 'a> {
         gradient: bool,
         plan: &Plan,
         workspace: Option<Workspace>,
-        pass: &'static str,
-    ) -> Result<Kernel<Params>> {
+        pass: Pass,
+    ) -> Result<Kernel<Params, impl Fn() -> Config>> {
         let (axes, timed) = self.timed(o);
         let [_, a, b, mut h, da, db, initial, last, decay, before] = timed;
         if let Some(Again { address, row, step }) = again {
@@ -268,9 +262,8 @@ impl<'p, 'a> Call<'p, 'a> {
             row_blocks: plan.row_blocks as u32,
             size: axes.sizes.map(|size| size as u32),
         };
-        let segments = if pass == "Ends" { plan.segments - 1 } else { plan.segments };
-        let config = self.config(o, again, gradient, plan).set("PASS", Value::Name("Pass", pass));
-        Ok(Kernel { config, launch: plan.launch(segments)?, params })
+        let config = move || self.config(o, again, gradient, plan).set("PASS", pass.value());
+        Ok(Kernel { config, launch: plan.launch(pass.segments(plan.segments))?, params })
     }
 
     /// The axes of rows, and the operands along them: b of the problem, whose direction of the scan decides first how rows lie, a, and those

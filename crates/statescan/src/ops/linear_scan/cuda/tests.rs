@@ -4,7 +4,7 @@ use super::super::Args;
 use super::*;
 use crate::cuda::Numbers;
 use crate::cuda::testing::{Suite, tensor};
-use crate::ops::prepared::NO_STATES;
+use crate::ops::checked::NO_STATES;
 use crate::tensor::Device;
 
 /// Compiles the passes of a scan and of its gradient.
@@ -16,11 +16,10 @@ fn check(suite: &mut Suite, args: &Args<'_>) {
     let forward = Operands { b: Some(b), h: Some(b), initial: state, last: state, decay: state, ..Default::default() };
     let [da, db] = [Some(call.in_memory(problem.a)), Some(b)];
     let backward = Operands { b: Some(b), h: Some(b), da, db, initial: state, last: state, before: state, ..Default::default() };
-    let passes: &[_] = if plan.segments > 1 { &["Ends", "Rest"] } else { &["Whole"] };
-    for pass in passes {
+    for &pass in Pass::all(plan.segments > 1) {
         for (operands, gradient) in [(&forward, false), (&backward, true)] {
             let kernel = call.kernel(operands, None, gradient, &plan, Some(Workspace(1 << 20)), pass).unwrap();
-            suite.add(&SCAN, &kernel.config, 0);
+            suite.add(&SCAN, &(kernel.config)(), 0);
         }
     }
 }

@@ -6,10 +6,10 @@ mod tests;
 
 use super::{GradientTargets, OP, Problem, Sources, Targets};
 use crate::cuda::{
-    Address, COMMON, Config, Kernel, Numbers, Program, STEP_SIZE, Stream, Strided, Sum, neighbours, params, sum_terms,
+    Address, COMMON, Config, Kernel, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, Sum, neighbours, params, sum_terms,
 };
 use crate::error::{Error, Result};
-use crate::ops::prepared::needed;
+use crate::ops::checked::needed;
 use crate::tensor::{DType, RawViewMut, View};
 use plan::{Plan, Preference};
 
@@ -71,7 +71,7 @@ params! {
     }
 }
 
-pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
+pub(super) fn forward(stream: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     if targets.y.is_none() && targets.sum.is_none() {
         return Ok(());
     }
@@ -81,7 +81,12 @@ pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets)
     unsafe { kernel.launch(stream, &FORWARD_PASS) }
 }
 
-pub(super) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
+pub(super) fn backward(
+    stream: &Queue<'_>,
+    problem: &Problem<'_>,
+    sources: &Sources<'_>,
+    targets: &GradientTargets,
+) -> Result<()> {
     let call = Call::new(problem)?;
     if targets.weight.is_some() || targets.bias.is_some() {
         needed(OP, &targets.workspace)?;
@@ -258,7 +263,7 @@ impl<'p, 'a> Call<'p, 'a> {
 }
 
 /// Adds the sums of so many teams.
-fn add_up(stream: &Stream, terms: [u64; 2], targets: &GradientTargets, count: usize) -> Result<()> {
+fn add_up(stream: &Queue<'_>, terms: [u64; 2], targets: &GradientTargets, count: usize) -> Result<()> {
     let targets = [targets.weight, targets.bias].into_iter().zip(terms);
     let sums: Vec<_> = targets.filter_map(|(to, terms)| Some(Sum { to: to?, terms, count })).collect();
     if sums.is_empty() {

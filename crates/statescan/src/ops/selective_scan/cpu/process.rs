@@ -6,7 +6,7 @@ use super::inputs::{Parameters, Tiles};
 use crate::cpu::math::{silu_and_derivative, silu_each};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::Prefetch;
-use crate::cpu::{Array, Kernel, StepSize};
+use crate::cpu::{Array, Kernel};
 use crate::ops::discretization::Discretization;
 use crate::tensor::View;
 
@@ -90,7 +90,7 @@ impl<T: Real, S: Isa> Process<'_, '_, T, S> {
     fn vectors<const N: usize, const SLOPE: bool>(&self, simd: S, first: usize, mut longest: V<T, S>) -> V<T, S> {
         let Process { problem, tiles, bias, skip } = self;
         let (width, options) = (T::lanes::<S>(), &problem.options);
-        let step = StepSize { softplus: options.dt_softplus, limit: options.dt_limit };
+        let step = options.step_size;
         let mut raw = [*bias; N];
         for i in 0..N {
             raw[i] = tiles.dt.load(simd, (first + i) * width) + *bias;

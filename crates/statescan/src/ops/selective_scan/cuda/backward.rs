@@ -1,15 +1,16 @@
 //! Backward: the scan, in two launches where time is cut into segments, then the sums over blocks and rows.
 
 use super::backward_plan::{Geometry, Plan, Room};
-use super::{Call, Inputs, Pass, Tile, checkpoints_len, forward, has_quads, refuse_double, type_of, varies, view_of};
+use super::{Call, Inputs, Tile, checkpoints_len, forward, has_quads, varies, view_of};
 use crate::cuda::{
-    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, STEP_SIZE, Stream, Strided, Sum, TileCopy, Value, params,
-    sum_terms,
+    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, Sum, TileCopy, Value,
+    params, sum_terms,
 };
 use crate::error::{Error, Result};
 use crate::ops::CHECKPOINT;
+use crate::ops::checked::needed;
 use crate::ops::discretization::Discretization;
-use crate::ops::prepared::needed;
+use crate::ops::on_cuda::{Pass, read, single_only, type_of};
 use crate::ops::selective_scan::{GradientTargets, OP, Problem, Projection, Sources, Targets};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, Device, RawViewMut, View, ViewMut};
@@ -32,11 +33,11 @@ pub(super) static BACKWARD: Program<Params> = Program::new(
 
 const TOO_LARGE: Error = Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" };
 
-pub(crate) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
+pub(crate) fn backward(queue: &Queue<'_>, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
     let workspace = needed(OP, &targets.workspace)?;
-    refuse_double(problem)?;
+    single_only(problem.double, "selective_scan in f64")?;
     let call = Backward { call: Call::new(problem), sources, targets };
-    let plan = call.plan_for(stream.numbers(), call.cotangent()).ok_or(TOO_LARGE)?;
+    let plan = queue.find(|| call.plan_for(queue.numbers(), call.cotangent()).ok_or(TOO_LARGE))?;
     let layout = Layout::new(&call.call, &plan, sources.checkpoints.is_none());
     let at = |offset: usize| workspace.as_mut_ptr().wrapping_add(4 * offset);
     let checkpoints = match sources.checkpoints {
@@ -45,26 +46,25 @@ pub(crate) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources
             let len = checkpoints_len(problem);
             // SAFETY: the workspace has room for them at this place, and nothing else is there.
             let view = unsafe {
-                ViewMut::from_raw_parts(at(layout.checkpoints), DType::F32, Device::Cuda(stream.ordinal()), &[len], &[1])
+                ViewMut::from_raw_parts(at(layout.checkpoints), DType::F32, Device::Cuda(queue.ordinal()), &[len], &[1])
             };
             let checkpoints = Some(view?.raw());
-            forward(stream, problem, &Targets { y: None, final_state: None, checkpoints, workspace: None })?;
+            forward(queue, problem, &Targets { y: None, final_state: None, checkpoints, workspace: None })?;
             at(layout.checkpoints) as u64
         }
     };
     if plan.blocks > 0 {
-        let passes: &[_] = if plan.cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
         let params = call.params(&plan, checkpoints, |offset| at(offset) as u64, &layout);
         let aligned = (workspace.as_mut_ptr() as usize).is_multiple_of(16);
-        for &pass in passes {
+        for &pass in Pass::all(plan.cut.is_some()) {
             // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the
             // configuration describes their types and layouts, and the workspace has its size.
-            unsafe { stream.launch(&BACKWARD, &call.config(&plan, pass, aligned), call.launch(&plan, pass), &params)? };
+            unsafe { queue.launch(&BACKWARD, || call.config(&plan, pass, aligned), call.launch(&plan, pass), &params)? };
         }
     }
     let sums = call.sums(&plan, |offset| at(offset) as u64, &layout);
     // SAFETY: as above; the scan has written every term.
-    unsafe { sum_terms(stream, &sums) }
+    unsafe { sum_terms(queue, &sums) }
 }
 
 /// Elements of the workspace, with room for saved states if they are not given, and for a cotangent of `y` of any type.
@@ -263,12 +263,12 @@ impl Backward<'_, '_> {
             .config(tile, geometry.lanes, pass)
             .dtype("DY", dy.map_or(DType::F32, |v| v.dtype()))
             .set("DY_COPY", Value::Copy(dy.map_or(TileCopy::Time, |v| self.call.copy_of(&v, tile))))
-            .dtype("DX", type_of(&t.x, DType::F32))
-            .dtype("DDT", type_of(&t.dt, DType::F32))
-            .dtype("DZ", type_of(&t.z, DType::F32))
-            .dtype("DDT_A", type_of(&t.dt_a, DType::F32))
+            .dtype("DX", type_of(&t.x))
+            .dtype("DDT", type_of(&t.dt))
+            .dtype("DZ", type_of(&t.z))
+            .dtype("DDT_A", type_of(&t.dt_a))
             .dtype("DFINAL", self.sources.final_state.map_or(field, |v| v.dtype()))
-            .dtype("DINITIAL", type_of(&t.initial_state, field))
+            .dtype("DINITIAL", read(&t.initial_state).map_or(field, |v| v.dtype()))
             .flag("OUT_BY_TIME", first.is_none_or(|v| self.call.copy_of(&v.as_read(), tile).by_time()))
             .flag("OUT_NEAR", outputs().all(|v| v.as_read().strides()[2] == 1))
             .flag("DX_VECTOR", has_quads(&t.x))

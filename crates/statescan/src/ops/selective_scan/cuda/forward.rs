@@ -1,14 +1,13 @@
 //! Forward: one launch, or two where time is cut into segments.
 
-use super::key::Key;
 use super::plan::{Cut, Geometry, Plan};
-use super::{Call, Inputs, Pass, Tile, has_quads, refuse_double, type_of, varies};
-use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Function, Program, Recent, STEP_SIZE, Stream, Strided, params};
+use super::{Call, Inputs, Tile, has_quads, varies};
+use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Program, Queue, STEP_SIZE, Stream, Strided, params};
 use crate::error::{Error, Result};
 use crate::ops::discretization::Discretization;
+use crate::ops::on_cuda::{Pass, read, single_only, type_of};
 use crate::ops::selective_scan::{OP, Problem, Targets};
 use crate::tensor::{DType, RawViewMut};
-use core::cell::RefCell;
 
 pub(super) static FORWARD: Program<Params> = Program::new(
     "selective_scan_forward",
@@ -21,30 +20,20 @@ pub(super) static FORWARD: Program<Params> = Program::new(
     ),
 );
 
-thread_local! {
-    /// Plans of the last problems and their kernels: finding one takes as long as launching it.
-    static READY: RefCell<Recent<Key, Ready>> = const { RefCell::new(Recent::new()) };
-}
-
-pub(crate) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
-    refuse_double(problem)?;
+pub(crate) fn forward(queue: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
+    single_only(problem.double, "selective_scan in f64")?;
     let call = Forward::new(problem, targets);
-    let Ready { plan, functions } =
-        READY.with_borrow_mut(|ready| ready.get(Key::new(problem, targets), || call.ready(stream)))?;
+    let plan = queue.find(|| call.plan(queue))?;
+    if plan.launch.blocks() == 0 {
+        return Ok(());
+    }
     let params = call.params(&plan);
-    for function in functions.into_iter().flatten() {
-        // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the function's
-        // configuration describes their types and layouts, and its device is theirs.
-        unsafe { stream.start(function, plan.launch, &params)? };
+    for &pass in Pass::all(plan.cut.is_some()) {
+        // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
+        // describes their types and layouts, and its device is theirs.
+        unsafe { queue.launch(&FORWARD, || call.config(&plan, pass), plan.launch, &params)? };
     }
     Ok(())
-}
-
-/// A plan and the functions to launch, none if there is nothing to do.
-#[derive(Clone, Copy)]
-struct Ready {
-    plan: Plan,
-    functions: [Option<Function>; 2],
 }
 
 /// Elements of the workspace that a forward pass wants: the states after segments and the sums of their steps.
@@ -83,19 +72,11 @@ impl<'p, 'a> Forward<'p, 'a> {
         Forward { call: Call::new(problem), targets }
     }
 
-    /// The plan and its functions: they depend on what [`Key`] has, and on nothing else.
-    fn ready(&self, stream: &Stream) -> Result<Ready> {
+    fn plan(&self, stream: &Stream) -> Result<Plan> {
         let (shape, numbers) = (self.call.shape(), stream.numbers());
         let cut = self.targets.workspace.as_ref().and_then(|_| Cut::new(&shape, numbers));
-        let plan = Plan::new(&shape, cut, numbers, |geometry| self.shared(geometry))
-            .ok_or(Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" })?;
-        let function = |pass| stream.function(&FORWARD, &self.config(&plan, pass), plan.launch.shared).map(Some);
-        let functions = match cut {
-            _ if plan.launch.blocks() == 0 => [None; 2],
-            Some(_) => [function(Pass::Ends)?, function(Pass::Rest)?],
-            None => [function(Pass::Whole)?, None],
-        };
-        Ok(Ready { plan, functions })
+        Plan::new(&shape, cut, numbers, |geometry| self.shared(geometry))
+            .ok_or(Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" })
     }
 
     fn gain_step(&self) -> bool {
@@ -127,8 +108,8 @@ impl<'p, 'a> Forward<'p, 'a> {
         let field = if self.call.problem.complex { DType::Complex64 } else { DType::F32 };
         self.call
             .config(tile(geometry), geometry.lanes, pass)
-            .dtype("Y", type_of(y, DType::F32))
-            .dtype("FINAL", type_of(&self.targets.final_state, field))
+            .dtype("Y", type_of(y))
+            .dtype("FINAL", read(&self.targets.final_state).map_or(field, |v| v.dtype()))
             .flag("Y_BY_TIME", self.by_time(geometry))
             .flag("Y_VECTOR", has_quads(y))
             .flag("HAS_Y", y.is_some())

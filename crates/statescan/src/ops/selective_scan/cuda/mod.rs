@@ -3,7 +3,6 @@
 mod backward;
 mod backward_plan;
 mod forward;
-mod key;
 mod plan;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
@@ -13,10 +12,10 @@ pub(super) use forward::{forward, workspace_len};
 pub(super) use plan::SHORTEST_CUT;
 
 use super::{Problem, Projection};
-use crate::cuda::{Config, StepSize, Strided, TileCopy, Value, params};
-use crate::error::{Error, Result};
+use crate::cuda::{Config, StepTypes, Strided, TileCopy, Value, params};
 use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
+use crate::ops::on_cuda::{Pass, dtype};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
 use plan::{Cut, Shape};
@@ -26,21 +25,6 @@ use plan::{Cut, Shape};
 pub(super) fn checkpoints_len(problem: &Problem<'_>) -> usize {
     let saved = problem.seqlen.div_ceil(CHECKPOINT).saturating_sub(1);
     [saved, problem.dim, problem.dstate, problem.parts()].iter().fold(problem.batch, |n, &size| n.saturating_mul(size))
-}
-
-fn refuse_double(problem: &Problem<'_>) -> Result<()> {
-    match problem.double {
-        true => Err(Error::Unavailable { what: "selective_scan in f64", why: "kernels for CUDA compute in f32" }),
-        false => Ok(()),
-    }
-}
-
-/// What a launch does with rows, as `common.cuh` has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    Whole,
-    Ends,
-    Rest,
 }
 
 /// How a block's threads lie over tiles of a (batch, channel, step) tensor.
@@ -117,12 +101,7 @@ fn gcd(a: usize, b: usize) -> usize {
 
 impl<'p, 'a> Call<'p, 'a> {
     fn new(problem: &'p Problem<'a>) -> Self {
-        let sequences = match problem.sequences {
-            Sequences::Whole => None,
-            Sequences::CuSeqlens(bounds) => Some(bounds),
-            Sequences::SeqIdx(index) => Some(if problem.options.reverse { index.flip(1) } else { index }),
-        };
-        let mut call = Call { problem, sequences, unit: 1 };
+        let mut call = Call { problem, sequences: problem.sequences.along(problem.options.reverse), unit: 1 };
         call.unit = gcd(call.channels_per(&problem.b), call.channels_per(&problem.c)).max(1);
         call
     }
@@ -146,7 +125,7 @@ impl<'p, 'a> Call<'p, 'a> {
         let p = self.problem;
         let heavy = p.complex || !matches!(p.options.discretization, Discretization::Mamba | Discretization::Dirac);
         let cuttable = !heavy && matches!(p.sequences, Sequences::Whole);
-        let gated = p.z.is_some() || p.options.dt_softplus;
+        let gated = p.z.is_some() || p.options.step_size.softplus;
         Shape { rows: self.rows(), dim: p.dim, unit: self.unit, seqlen: p.seqlen, dstate: p.dstate, heavy, gated, cuttable }
     }
 
@@ -207,33 +186,16 @@ impl<'p, 'a> Call<'p, 'a> {
     fn config(&self, tile: Tile, lanes: usize, pass: Pass) -> Config {
         let p = self.problem;
         let field = if p.complex { DType::Complex64 } else { DType::F32 };
-        let of = |view: &Option<View<'_>>| view.map_or(DType::F32, |v| v.dtype());
         let timed = |view: Option<View<'_>>| Value::Copy(view.map_or(TileCopy::Time, |v| self.copy_of(&v, tile)));
-        let sequences = match p.sequences {
-            Sequences::Whole => "Whole",
-            Sequences::CuSeqlens(_) => "Bounds",
-            Sequences::SeqIdx(_) => "Index",
-        };
-        let pass = match pass {
-            Pass::Whole => "Whole",
-            Pass::Ends => "Ends",
-            Pass::Rest => "Rest",
-        };
-        let step_size = StepSize {
-            dt: p.dt.dtype(),
-            bias: p.dt_bias.map(|v| v.dtype()),
-            softplus: p.options.dt_softplus,
-            limit: p.options.dt_limit,
-            dt_a: p.dt_a.map(|v| v.dtype()),
-        };
+        let step_size = StepTypes::of(&p.dt, &p.dt_bias, &p.dt_a, p.options.step_size);
         Config::default()
             .step_size(&step_size)
             .dtype("X", p.x.dtype())
-            .dtype("Z", of(&p.z))
+            .dtype("Z", dtype(&p.z))
             .dtype("B", view_of(&p.b).dtype())
             .dtype("C", view_of(&p.c).dtype())
             .dtype("A", p.a.dtype())
-            .dtype("SKIP", of(&p.d))
+            .dtype("SKIP", dtype(&p.d))
             .dtype("INITIAL", p.initial_state.map_or(field, |v| v.dtype()))
             .dtype("INDEX", self.sequences.map_or(DType::I32, |v| v.dtype()))
             .set("X_COPY", timed(Some(p.x)))
@@ -244,8 +206,8 @@ impl<'p, 'a> Call<'p, 'a> {
             .set("C_COPY", Value::Copy(self.copy_of_map(&p.c, tile)))
             .flag("COMPLEX", p.complex)
             .set("METHOD", p.options.discretization.constant())
-            .set("PASS", Value::Name("Pass", pass))
-            .set("SEQUENCES", Value::Name("Sequences", sequences))
+            .set("PASS", pass.value())
+            .set("SEQUENCES", p.sequences.value())
             .flag("NUMBERED", self.numbered())
             .flag("REVERSE", p.options.reverse)
             .flag("HAS_Z", p.z.is_some())
@@ -289,16 +251,13 @@ impl<'p, 'a> Call<'p, 'a> {
             blocks_per_unit: blocks_per_unit as i64,
             blocks_per_row: blocks_per_row as i64,
             blocks_per_segment: (self.rows() * blocks_per_row) as i64,
-            dt_low: p.options.dt_limit.0 as f32,
-            dt_high: p.options.dt_limit.1 as f32,
+            dt_low: p.options.step_size.limit.0 as f32,
+            dt_high: p.options.step_size.limit.1 as f32,
         }
     }
 }
 
-/// Types and layout of an optional target, of the type `otherwise` if there is none.
-fn type_of(target: &Option<RawViewMut>, otherwise: DType) -> DType {
-    target.as_ref().map_or(otherwise, |v| v.as_read().dtype())
-}
+/// Whether an optional target is written in quads.
 fn has_quads(target: &Option<RawViewMut>) -> bool {
     target.as_ref().is_some_and(|v| TileCopy::has_quads(&v.as_read(), 2))
 }

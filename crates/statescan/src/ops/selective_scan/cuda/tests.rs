@@ -1,12 +1,13 @@
 //! Every family of configurations compiles for every architecture, without a GPU: registers do not spill, shared memory suffices.
 
-use super::super::{Args, GradientTargets, Sources, Targets};
+use super::super::{Args, GradientTargets, OP, SIGNATURE, Sources, Targets};
 use super::backward::{BACKWARD, Backward};
 use super::forward::{FORWARD, Forward};
 use super::plan::{Cut, Plan};
 use super::*;
-use crate::cuda::Numbers;
 use crate::cuda::testing::{Suite, target, tensor};
+use crate::cuda::{Key, Numbers};
+use crate::ops::checked::{Bound, Checked, Direction, NO_STATES};
 use crate::tensor::Device;
 
 /// Devices with much shared memory and with little, and the architectures of both.
@@ -49,8 +50,7 @@ impl Case {
         for &(numbers, architectures) in self.devices {
             for cut in [None, Cut::new(&call.call.shape(), numbers)] {
                 let plan = Plan::new(&call.call.shape(), cut, numbers, |geometry| call.shared(geometry)).unwrap();
-                let passes: &[_] = if cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
-                for &pass in passes {
+                for &pass in Pass::all(cut.is_some()) {
                     suite.add_for(&architectures, &FORWARD, &call.config(&plan, pass));
                 }
             }
@@ -87,8 +87,7 @@ impl Case {
         let call = Backward { call: Call::new(p), sources: &sources, targets: &targets };
         for &(numbers, architectures) in self.devices {
             let plan = call.plan_for(numbers, call.cotangent()).unwrap();
-            let passes: &[_] = if plan.cut.is_some() { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
-            for &pass in passes {
+            for &pass in Pass::all(plan.cut.is_some()) {
                 suite.add_for(&architectures, &BACKWARD, &call.config(&plan, pass, true));
             }
         }
@@ -167,4 +166,66 @@ fn selective_scans_compile() {
     add_models(&mut suite);
     add_packed_sequences(&mut suite);
     suite.compile();
+}
+
+/// The key of a forward pass that writes `y`, laid out like `x`, and of a backward pass that reads its gradient.
+fn keys(args: &Args<'_>) -> [Option<Key>; 2] {
+    let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
+    let (views, values) = (args.views(), args.values());
+    let checked = Checked {
+        op: OP,
+        device: Device::Cuda(0),
+        bound: Bound { signature: &SIGNATURE, views: &views, values: &values },
+        sequences: args.sequences,
+        state: problem.state_shape,
+        saved_len: &|| 0,
+    };
+    [Direction::Forward, Direction::Backward].map(|pass| checked.key(pass, [Some(args.x)].into_iter()))
+}
+
+fn moved(view: View<'static>, bytes: usize) -> View<'static> {
+    let address = view.as_ptr().wrapping_add(bytes);
+    // SAFETY: nothing reads through the view.
+    unsafe { View::from_raw_parts(address, view.dtype(), view.device(), &view.shape(), &view.strides()) }.unwrap()
+}
+
+#[test]
+fn whatever_kernels_are_made_for_tells_keys_apart() {
+    let timed = |dtype| tensor(dtype, &[1, 8, 64]);
+    let (x, a, map) = (timed(DType::F32), tensor(DType::F32, &[8, 4]), tensor(DType::F32, &[1, 4, 64]));
+    let (channel, state) = (tensor(DType::F32, &[8]), tensor(DType::F32, &[1, 8, 4]));
+    let plain = Args::new(x, x, a, map, map);
+    let all = [
+        plain,
+        Args { x: timed(DType::BF16), ..plain },
+        Args { x: tensor(DType::F32, &[1, 64, 8]).permute(&[0, 2, 1]), ..plain },
+        Args { x: moved(x, 4), ..plain },
+        Args { dt: moved(x, 4), ..plain },
+        Args { a: tensor(DType::F16, &[8, 4]), ..plain },
+        Args { a: tensor(DType::Complex64, &[8, 4]), ..plain },
+        Args { b: a, ..plain },
+        Args { c: a, ..plain },
+        Args { b: tensor(DType::F32, &[1, 2, 4, 64]), ..plain },
+        Args { d: Some(channel), ..plain },
+        Args { z: Some(x), ..plain },
+        Args { dt_bias: Some(channel), ..plain },
+        Args { dt_softplus: true, ..plain },
+        Args { dt_limit: (0.0, 1.0), ..plain },
+        Args { dt_a: Some(x), ..plain },
+        Args { initial_state: Some(state), ..plain },
+        Args { sequences: Sequences::CuSeqlens(tensor(DType::I32, &[3])), ..plain },
+        Args { sequences: Sequences::CuSeqlens(tensor(DType::I32, &[4])), ..plain },
+        Args { sequences: Sequences::SeqIdx(tensor(DType::I32, &[1, 64])), ..plain },
+        Args { reverse: true, ..plain },
+        Args { discretization: Discretization::Zoh, ..plain },
+    ];
+    let all: Vec<_> = all.iter().flat_map(keys).collect();
+    for (i, one) in all.iter().enumerate() {
+        for (j, other) in all.iter().enumerate() {
+            assert_eq!(one == other, i == j, "{i} {j}");
+        }
+    }
+    // addresses do not
+    let elsewhere = Args { x: moved(x, 64), d: Some(moved(channel, 32)), ..plain };
+    assert_eq!(keys(&elsewhere), keys(&Args { d: Some(channel), ..plain }));
 }

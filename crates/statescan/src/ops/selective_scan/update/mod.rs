@@ -36,6 +36,7 @@ use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
 use crate::ops::signature::*;
 use crate::ops::table::step;
+use crate::step_size::StepSize;
 use crate::tensor::{Device, ViewMut};
 use problem::Sizes;
 pub(crate) use problem::{Operand, Problem};
@@ -64,6 +65,16 @@ step! {
             what: "two tiles of all states of 16 channels, where rows and channels count 2^8",
         },
         ..SCAN
+    };
+    facts = Facts {
+        state_steps: "BDHPN",
+        // dt A, the decayed state plus the input, the output's sum
+        forward: Cost { flops: &[(6.0, "BDHPN")], exps: &[(1.0, "BDHPN")] },
+        backward: Cost::NOTHING,
+        oracle: &[(1.0, "BDHPN")],
+        independent: &[('B', Some('S')), ('D', Some('G')), ('H', Some('G')), ('P', None)],
+        tensor_cores: TensorCores::Never,
+        small: &[('B', 1), ('D', 1024), ('N', 16)],
     };
     /// The arguments of a step; see the [module](self) for shapes and types.
     Args;
@@ -102,6 +113,13 @@ step! {
     results { y = like("x", CHANNELS).alias(&["out"]), }
 }
 
+impl Args<'_> {
+    /// How steps are made.
+    fn step_size(&self) -> StepSize {
+        StepSize { softplus: self.dt_softplus, limit: self.dt_limit }
+    }
+}
+
 /// Moves `state` on by one step and writes `y`, shaped as `x`.
 ///
 /// # Errors
@@ -111,7 +129,10 @@ pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut Vie
     let (state, y) = (state.raw(), y.raw());
     let problem = sizes.problem(args, &state.as_read(), &y.as_read());
     match exec.stream() {
-        Some(stream) => cuda::update(stream, &problem, args.state_batch_indices),
+        Some(stream) => {
+            let queue = args.queue(stream, [state.as_read(), y.as_read()]);
+            cuda::update(&queue, &problem, args.state_batch_indices)
+        }
         None => {
             cpu::update(exec, &problem, state, y);
             Ok(())

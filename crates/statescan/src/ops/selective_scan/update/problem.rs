@@ -4,6 +4,7 @@ use super::{Args, OP, SIGNATURE, STATE};
 use crate::error::{Error, Result};
 use crate::ops::check::{Checker, check_groups, check_interval, limit_sizes, limit_states, state_rows};
 use crate::ops::discretization::Discretization;
+use crate::step_size::StepSize;
 use crate::tensor::{Device, Shape, View};
 
 /// A tensor seen as (batch, head, channel of the head, state): stride 0 along the axes that it does not have.
@@ -30,8 +31,7 @@ pub(crate) struct Problem<'a> {
     pub d: Option<Operand<'a>>,
     pub z: Option<Operand<'a>>,
     pub dt_bias: Option<Operand<'a>>,
-    pub dt_softplus: bool,
-    pub dt_limit: (f64, f64),
+    pub step_size: StepSize,
     pub dt_a: Option<Operand<'a>>,
     pub discretization: Discretization,
     pub state: Operand<'a>,
@@ -112,8 +112,7 @@ impl Sizes {
             d: args.d.map(|v| self.channels(&v, false)),
             z: args.z.map(|v| self.channels(&v, true)),
             dt_bias: args.dt_bias.map(|v| self.channels(&v, false)),
-            dt_softplus: args.dt_softplus,
-            dt_limit: args.dt_limit,
+            step_size: args.step_size(),
             dt_a: args.dt_a.map(|v| self.channels(&v, true)),
             discretization: args.discretization,
             state: self.channels(state, true),

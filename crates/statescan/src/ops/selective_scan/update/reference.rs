@@ -4,7 +4,7 @@ use super::problem::Sizes;
 use super::{Args, OP};
 use crate::error::Result;
 use crate::ops::check::{Checker, Kind};
-use crate::ops::oracle::{Scalar, read, silu, step_size};
+use crate::ops::oracle::{Scalar, read, silu};
 use crate::tensor::{Dense, Device, View};
 use num_complex::Complex64;
 
@@ -45,7 +45,7 @@ fn step<S: Scalar>(
     let timed = |view: &View<'_>| -> f64 { read(view, &in_row) };
     let x = timed(&args.x);
     let raw = args.dt_bias.map_or(timed(&args.dt), |bias| timed(&args.dt) + read::<f64>(&bias, channel));
-    let (dt, _) = step_size(raw, args.dt_softplus, args.dt_limit);
+    let (dt, _) = args.step_size().exact(raw);
     let dt_a = args.dt_a.map_or(dt, |v| timed(&v));
     let map = |view: &View<'_>, n: usize| -> S {
         match view.rank() {

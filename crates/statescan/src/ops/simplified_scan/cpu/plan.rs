@@ -141,7 +141,7 @@ pub(crate) fn checkpoint(plan: &Plan, problem: &Problem<'_>, tile: usize) -> usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::prepared::NO_STATES;
+    use crate::ops::checked::NO_STATES;
     use crate::ops::simplified_scan::Args;
     use crate::tensor::{Device, View};
 

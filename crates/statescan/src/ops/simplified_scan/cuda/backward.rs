@@ -5,9 +5,9 @@ use super::product::{Factor, Product, To};
 use super::skip::Skip;
 use super::walk::{Gradients, Places, Scan};
 use super::{Call, places};
-use crate::cuda::{Stream, Sum, sum_terms};
+use crate::cuda::{Queue, Stream, Sum, sum_terms};
 use crate::error::Result;
-use crate::ops::prepared::needed;
+use crate::ops::checked::needed;
 use crate::ops::simplified_scan::{GradientTargets, Problem, Sources};
 use crate::tensor::{RawViewMut, View};
 
@@ -98,7 +98,12 @@ fn is_complex(target: &RawViewMut) -> bool {
     target.as_read().dtype().is_complex()
 }
 
-pub(crate) fn backward(stream: &Stream, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
+pub(crate) fn backward(
+    stream: &Queue<'_>,
+    problem: &Problem<'_>,
+    sources: &Sources<'_>,
+    targets: &GradientTargets,
+) -> Result<()> {
     let call = Call::new(problem, stream.numbers(), stream.allows_tf32())?;
     let workspace = needed(problem.op(), &targets.workspace)?;
     let (layout, at, t) = (Layout::backward(&call.plan), places(workspace), targets);

@@ -18,9 +18,9 @@ pub(super) use backward::{backward, workspace_len as backward_workspace_len};
 pub(super) use planned::plan;
 
 use super::{Problem, SIGNATURE, Targets};
-use crate::cuda::{Numbers, Stream};
+use crate::cuda::{Numbers, Queue, Stream};
 use crate::error::{Error, Result};
-use crate::ops::prepared::needed;
+use crate::ops::checked::needed;
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
 use plan::{Layout, Plan, Shape};
@@ -134,7 +134,7 @@ fn places(workspace: &RawViewMut) -> impl Fn(usize) -> u64 {
     move |offset| base + 4 * offset as u64
 }
 
-pub(super) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
+pub(super) fn forward(stream: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     let call = Call::new(problem, stream.numbers(), stream.allows_tf32())?;
     let workspace = needed(problem.op(), &targets.workspace)?;
     let (layout, at) = (Layout::forward(&call.plan), places(workspace));

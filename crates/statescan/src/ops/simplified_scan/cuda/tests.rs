@@ -6,8 +6,8 @@ use super::skip::{SKIP, Skip};
 use super::walk::{GRADIENTS, SCAN};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
+use crate::ops::checked::NO_STATES;
 use crate::ops::discretization::Discretization;
-use crate::ops::prepared::NO_STATES;
 use crate::tensor::Device;
 
 const BATCH: usize = 3;

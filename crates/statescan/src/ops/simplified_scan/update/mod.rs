@@ -55,6 +55,15 @@ step! {
         limit: Limit { names: "max(batch, states) x dim x dstate", bytes: 4, what: "inputs and states of all rows in two parts" },
         ..SCAN
     };
+    facts = Facts {
+        state_steps: "BP",
+        forward: Cost { flops: &[(14.0, "BP"), (8.0, "BPH")], exps: &[(3.0, "BP")] },
+        backward: Cost::NOTHING,
+        oracle: &[(1.0, "BP"), (0.5, "BPH")],
+        independent: &[('B', Some('S'))],
+        tensor_cores: TensorCores::Never,
+        small: &[('B', 1), ('H', 64), ('P', 64)],
+    };
     /// The arguments of a step; see the [module](self) for shapes and types.
     Args;
     required {
@@ -97,7 +106,10 @@ pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut Vie
     problem.double |= state.dtype().is_double();
     let targets = Targets { state: state.raw(), y: y.raw() };
     match exec.stream() {
-        Some(stream) => cuda::update(stream, &problem, args.state_batch_indices, &targets),
+        Some(stream) => {
+            let queue = args.queue(stream, [targets.state.as_read(), targets.y.as_read()]);
+            cuda::update(&queue, &problem, args.state_batch_indices, &targets)
+        }
         None => {
             cpu::update(exec, &problem, &targets);
             Ok(())

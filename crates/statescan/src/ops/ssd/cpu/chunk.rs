@@ -8,7 +8,7 @@ use super::product::{Into, Product};
 use super::rows::{Dot, Factors, Rows, Scale};
 use crate::cpu::simd::Real;
 use crate::cpu::tile::{MAX_LANES, Tile};
-use crate::cpu::{Array, Level, Matrix, MatrixMut, Room, StepSize};
+use crate::cpu::{Array, Level, Matrix, MatrixMut, Room};
 use core::ops::Range;
 
 /// Side of the diagonal blocks of triangular matrices, which are computed whole: large enough for products that pack their factors.
@@ -240,7 +240,7 @@ impl<T: Real> Chunk<T> {
             low: arrays.low,
             a: arrays.a,
             bias: arrays.bias,
-            step: StepSize { softplus: problem.dt_softplus, limit: problem.dt_limit },
+            step: problem.step_size,
         });
         self.transpose_steps();
         self.place.level.dispatch(Decays { steps: len, heads: self.heads(), of: self.head_steps(0), total: self.arrays.total });

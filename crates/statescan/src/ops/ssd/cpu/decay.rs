@@ -3,7 +3,8 @@
 use super::plan::CHUNK;
 use crate::cpu::math::exp;
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::{Array, Kernel, StepSize};
+use crate::cpu::{Array, Kernel};
+use crate::step_size::StepSize;
 
 /// Decays by less than this are 0 in any type; keeping sums above it keeps them finite.
 const LOWEST_EXPONENT: f64 = -1e4;

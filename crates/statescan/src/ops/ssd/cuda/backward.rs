@@ -9,7 +9,7 @@ use super::portable::maps::{Maps, Of};
 use super::route::{ByChunk, Fused, Layout, Route, walks};
 use super::walk::{self, Walk};
 use super::{Call, Setting, refuse_double};
-use crate::cuda::{Stream, Sum, sum_terms};
+use crate::cuda::{Queue, Stream, Sum, sum_terms};
 use crate::error::Result;
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::{GradientTargets, Sources};
@@ -21,7 +21,7 @@ pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<us
 }
 
 pub(crate) fn backward(
-    stream: &Stream,
+    stream: &Queue<'_>,
     problem: &Problem<'_>,
     sources: &Sources<'_>,
     targets: &GradientTargets,
@@ -51,7 +51,7 @@ pub(crate) fn backward(
 /// The views of its problem, sources and targets were checked against each other, and those who made them vouch for the memory behind them; the
 /// workspace has the size of the layout that its route asks for.
 pub(super) struct Pass<'p, 'a> {
-    pub stream: &'p Stream,
+    pub stream: &'p Queue<'p>,
     pub sources: &'p Sources<'a>,
     pub targets: &'p GradientTargets,
     pub call: Call<'p, 'a>,

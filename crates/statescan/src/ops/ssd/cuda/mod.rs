@@ -15,7 +15,7 @@ pub(super) use planned::plan;
 pub(super) use walk::{forward, workspace_len};
 
 use super::Problem;
-use crate::cuda::{Address, Config, Numbers, StepSize, Stream, Strided, Value, neighbours, params};
+use crate::cuda::{Address, Config, Numbers, StepTypes, Stream, Strided, Value, neighbours, params};
 use crate::error::{Error, Result};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
@@ -185,13 +185,7 @@ impl<'p, 'a> Call<'p, 'a> {
             Sequences::CuSeqlens(_) => "Bounds",
             Sequences::SeqIdx(_) => "Index",
         };
-        let step_size = StepSize {
-            dt: p.dt.dtype(),
-            bias: p.dt_bias.map(|v| v.dtype()),
-            softplus: p.dt_softplus,
-            limit: p.dt_limit,
-            dt_a: p.dt_a.map(|v| v.dtype()),
-        };
+        let step_size = StepTypes::of(&p.dt, &p.dt_bias, &p.dt_a, p.step_size);
         Config::default()
             .step_size(&step_size)
             .dtype("X", p.x.dtype())
@@ -236,8 +230,8 @@ impl<'p, 'a> Call<'p, 'a> {
             sequence_count: self.sequence_count as i64,
             chunks: p.seqlen.div_ceil(span) as i64,
             column_tiles: column_tiles as i64,
-            dt_low: p.dt_limit.0 as f32,
-            dt_high: p.dt_limit.1 as f32,
+            dt_low: p.step_size.limit.0 as f32,
+            dt_high: p.step_size.limit.1 as f32,
         }
     }
 }

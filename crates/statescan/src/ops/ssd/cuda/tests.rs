@@ -11,7 +11,7 @@ use super::walk::{self, Direction, Output, Pass, Route as WalkRoute, Walk};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::cuda::{Numbers, PlannedLaunch};
-use crate::ops::prepared::NO_STATES;
+use crate::ops::checked::NO_STATES;
 use crate::tensor::Device;
 
 /// What kernels are made for.

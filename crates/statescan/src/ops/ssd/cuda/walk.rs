@@ -4,7 +4,7 @@ use super::hopper::walk as hopper;
 use super::portable::plan::Slots;
 use super::portable::walk as portable;
 use super::{Call, Setting, refuse_double};
-use crate::cuda::{Launch, Stream};
+use crate::cuda::{Launch, Queue, Stream};
 use crate::error::Result;
 use crate::ops::ssd::Targets;
 use crate::ops::ssd::problem::Problem;
@@ -104,7 +104,7 @@ impl Route {
     ///
     /// # Safety
     /// The views are valid, and so are the rooms for what the route says.
-    pub unsafe fn launch(&self, stream: &Stream, walk: &Walk<'_, '_>, rooms: Rooms) -> Result<()> {
+    pub unsafe fn launch(&self, stream: &Queue<'_>, walk: &Walk<'_, '_>, rooms: Rooms) -> Result<()> {
         // SAFETY: the caller's contract.
         unsafe {
             match self {
@@ -134,7 +134,7 @@ impl<'p, 'a> Walk<'p, 'a> {
     }
 }
 
-pub(crate) fn forward(stream: &Stream, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
+pub(crate) fn forward(stream: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     refuse_double(problem)?;
     let walk = Walk::forward(problem, targets.y.as_ref(), targets.final_state);
     let workspace = targets.workspace.as_ref().map(|v| v.as_mut_ptr() as u64);

@@ -1,8 +1,9 @@
 //! A few steps in place on CUDA.
 
 use super::{OP, Problem};
-use crate::cuda::{COMMON, Config, Kernel, Launch, Program, STEP_SIZE, Stream, Strided, blocks_of_lines, params};
-use crate::error::{Error, Result};
+use crate::cuda::{COMMON, Config, Kernel, Launch, Program, Queue, STEP_SIZE, Strided, blocks_of_lines, params};
+use crate::error::Result;
+use crate::ops::on_cuda::single_only;
 use crate::tensor::{DType, View};
 
 const THREADS: usize = 128;
@@ -32,34 +33,34 @@ params! {
     }
 }
 
-pub(crate) fn update(stream: &Stream, problem: &Problem<'_>) -> Result<()> {
-    if problem.double {
-        return Err(Error::Unavailable { what: "causal_conv1d_update in f64", why: "kernels for CUDA compute in f32" });
-    }
+pub(crate) fn update(queue: &Queue<'_>, problem: &Problem<'_>) -> Result<()> {
+    single_only(problem.double, "causal_conv1d_update in f64")?;
     let kernel = kernel(problem)?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
     // describes their types. No two rows share a state (the caller's part, for indices that only the device can read).
-    unsafe { kernel.launch(stream, &UPDATE) }
+    unsafe { kernel.launch(queue, &UPDATE) }
 }
 
-fn kernel(p: &Problem<'_>) -> Result<Kernel<Params>> {
+fn kernel(p: &Problem<'_>) -> Result<Kernel<Params, impl Fn() -> Config>> {
     let (blocks_per_row, blocks) = blocks_of_lines(p.rows.len(), p.dim, THREADS);
     let launch = Launch::new(OP, blocks, THREADS)?;
-    let of = |view: &Option<View<'_>>, default| view.map_or(default, |v| v.dtype());
-    let config = Config::default()
-        .dtype("X", p.x.dtype())
-        .dtype("Y", p.y.dtype())
-        .dtype("WEIGHT", p.weight.dtype())
-        .dtype("BIAS", of(&p.bias, DType::F32))
-        .dtype("STATE", p.state.dtype())
-        .dtype("INDEX", of(&p.indices, DType::I32))
-        .dtype("SEEN", of(&p.cache_seqlens, DType::I32))
-        .flag("HAS_BIAS", p.bias.is_some())
-        .flag("HAS_INDICES", p.indices.is_some())
-        .flag("CIRCULAR", p.cache_seqlens.is_some())
-        .flag("SILU", p.silu)
-        .int("WIDTH", p.width)
-        .int("THREADS", THREADS);
+    let config = move || {
+        let of = |view: &Option<View<'_>>, default| view.map_or(default, |v| v.dtype());
+        Config::default()
+            .dtype("X", p.x.dtype())
+            .dtype("Y", p.y.dtype())
+            .dtype("WEIGHT", p.weight.dtype())
+            .dtype("BIAS", of(&p.bias, DType::F32))
+            .dtype("STATE", p.state.dtype())
+            .dtype("INDEX", of(&p.indices, DType::I32))
+            .dtype("SEEN", of(&p.cache_seqlens, DType::I32))
+            .flag("HAS_BIAS", p.bias.is_some())
+            .flag("HAS_INDICES", p.indices.is_some())
+            .flag("CIRCULAR", p.cache_seqlens.is_some())
+            .flag("SILU", p.silu)
+            .int("WIDTH", p.width)
+            .int("THREADS", THREADS)
+    };
     let state = p.state.as_read();
     let params = Params {
         x: Strided::of(&p.x),
@@ -107,7 +108,7 @@ mod tests {
                 };
                 let kernel = kernel(&problem).unwrap();
                 assert_eq!(kernel.launch, Launch::line(24, 128, 0));
-                suite.add(&UPDATE, &kernel.config, 0);
+                suite.add(&UPDATE, &(kernel.config)(), 0);
             }
         }
         suite.compile();

@@ -12,7 +12,7 @@ use super::{Operand, Problem};
 use crate::cpu::math::silu;
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, MAX_LANES, Plane, PlaneMut, Tile};
-use crate::cpu::{Arena, Array, Kernel, Room, StepSize};
+use crate::cpu::{Arena, Array, Kernel, Room};
 use crate::exec::Exec;
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
@@ -244,7 +244,7 @@ impl<T: Real> Here<'_, '_, T> {
     fn prepare<S: Isa>(&self, simd: S, binary: bool) {
         let Here { problem, unit, s, .. } = *self;
         debug_assert!(unit.channels <= BLOCK, "at most a block of channels");
-        let step = StepSize { softplus: problem.dt_softplus, limit: problem.dt_limit };
+        let step = problem.step_size;
         let factor = V::constant(simd, if binary { core::f64::consts::LOG2_E } else { 1.0 });
         let x_row = self.channel_row(simd, &problem.x, s.x);
         let dt_row = self.channel_row(simd, &problem.dt, s.dt);

@@ -5,9 +5,10 @@ mod plan;
 mod tests;
 
 use super::{OP, Operand, Problem};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Program, STEP_SIZE, StepSize, Stream, Strided, neighbours, params};
-use crate::error::{Error, Result};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Program, Queue, STEP_SIZE, StepTypes, Strided, neighbours, params};
+use crate::error::Result;
 use crate::ops::discretization::Discretization;
+use crate::ops::on_cuda::single_only;
 use crate::tensor::{DType, View};
 use plan::{Plan, Shape, THREADS};
 
@@ -43,25 +44,32 @@ params! {
 }
 
 /// `indices` are the states of the rows, which only the device can read.
-pub(super) fn update(stream: &Stream, problem: &Problem<'_>, indices: Option<View<'_>>) -> Result<()> {
-    if problem.double {
-        return Err(Error::Unavailable { what: "selective_state_update in f64", why: "kernels for CUDA compute in f32" });
-    }
-    let kernel = kernel(problem, indices)?;
+pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, indices: Option<View<'_>>) -> Result<()> {
+    single_only(problem.double, "selective_state_update in f64")?;
+    let shape = shape(problem);
+    let plan = queue.find(|| Plan::new(&shape))?;
+    let kernel = kernel(problem, indices, &shape, &plan);
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
     // describes their types. No two rows share a state (the caller's part, for indices that only the device can read).
-    unsafe { kernel.launch(stream, &UPDATE) }
+    unsafe { kernel.launch(queue, &UPDATE) }
 }
 
-fn kernel(p: &Problem<'_>, indices: Option<View<'_>>) -> Result<Kernel<Params>> {
+fn shape(p: &Problem<'_>) -> Shape {
     let [_, _, lane, state] = p.state.strides;
     // few states leave threads without work
     let by_state = p.dstate >= 4 && (state == 1 || lane != 1);
     let size = p.state.view.dtype().size();
     let costly = p.complex || matches!(p.discretization, Discretization::Zoh | Discretization::Bilinear);
-    let shape = Shape { batch: p.rows.len(), channels: p.heads * p.headdim, dstate: p.dstate, by_state, size, costly };
-    let plan = Plan::new(&shape)?;
-    Ok(Kernel { config: config(p, indices, &shape, &plan), params: params(p, indices, &shape, &plan), launch: plan.launch })
+    Shape { batch: p.rows.len(), channels: p.heads * p.headdim, dstate: p.dstate, by_state, size, costly }
+}
+
+fn kernel<'k>(
+    p: &'k Problem<'_>,
+    indices: Option<View<'k>>,
+    shape: &'k Shape,
+    plan: &'k Plan,
+) -> Kernel<Params, impl Fn() -> Config + 'k> {
+    Kernel { config: move || config(p, indices, shape, plan), params: params(p, indices, shape, plan), launch: plan.launch }
 }
 
 /// What a kernel is compiled for.
@@ -73,13 +81,8 @@ fn config(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan
             && neighbours(&o.view, o.view.rank() - 1, plan.vector) == plan.vector
     };
     let of = |operand: &Option<Operand<'_>>| operand.map_or(DType::F32, |o| o.view.dtype());
-    let step_size = StepSize {
-        dt: p.dt.view.dtype(),
-        bias: p.dt_bias.map(|o| o.view.dtype()),
-        softplus: p.dt_softplus,
-        limit: p.dt_limit,
-        dt_a: p.dt_a.map(|o| o.view.dtype()),
-    };
+    let [bias, dt_a] = [p.dt_bias, p.dt_a].map(|operand| operand.map(|o| o.view));
+    let step_size = StepTypes::of(&p.dt.view, &bias, &dt_a, p.step_size);
     Config::default()
         .step_size(&step_size)
         .dtype("STATE", p.state.view.dtype())
@@ -132,7 +135,7 @@ fn params(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan
         heads_per_b: p.b.1.max(1) as u32,
         heads_per_c: p.c.1.max(1) as u32,
         blocks_per_row: plan.blocks_per_row as u32,
-        dt_low: p.dt_limit.0 as f32,
-        dt_high: p.dt_limit.1 as f32,
+        dt_low: p.step_size.limit.0 as f32,
+        dt_high: p.step_size.limit.1 as f32,
     }
 }

@@ -9,7 +9,9 @@ use crate::tensor::Device;
 fn check(suite: &mut Suite, args: &Args<'_>, state: &View<'static>) {
     let sizes = Sizes::new(args, Device::Cuda(0), state.shape()).unwrap();
     let problem = sizes.problem(args, state, &args.x);
-    suite.add(&UPDATE, &kernel(&problem, args.state_batch_indices).unwrap().config, 0);
+    let shape = shape(&problem);
+    let plan = Plan::new(&shape).unwrap();
+    suite.add(&UPDATE, &(kernel(&problem, args.state_batch_indices, &shape, &plan).config)(), 0);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! A step of a simplified scan on CUDA: one launch, in clusters of blocks where a device has them.
 
 use super::{OP, Problem, Targets};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Launch, Numbers, Program, Stream, Strided, params};
-use crate::error::{Error, Result};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Launch, Numbers, Program, Queue, Strided, params};
+use crate::error::Result;
+use crate::ops::on_cuda::single_only;
 use crate::tensor::{DType, View};
 
 static UPDATE: Program<Params> = Program::new(OP, &[COMMON, DISCRETIZATION], include_str!("update.cu"));
@@ -41,41 +42,46 @@ params! {
 }
 
 /// `indices` are the states of the rows, which only the device can read.
-pub(super) fn update(stream: &Stream, problem: &Problem<'_>, indices: Option<View<'_>>, targets: &Targets) -> Result<()> {
-    if problem.double {
-        return Err(Error::Unavailable { what: "simplified_state_update in f64", why: "kernels for CUDA compute in f32" });
-    }
-    let kernel = kernel(problem, indices, targets, stream.numbers())?;
+pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, indices: Option<View<'_>>, targets: &Targets) -> Result<()> {
+    single_only(problem.double, "simplified_state_update in f64")?;
+    let kernel = kernel(problem, indices, targets, queue.numbers())?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration describes
     // their types. No two rows share a state (the caller's part, for indices that only the device can read).
-    unsafe { kernel.launch(stream, &UPDATE) }
+    unsafe { kernel.launch(queue, &UPDATE) }
 }
 
-fn kernel(p: &Problem<'_>, indices: Option<View<'_>>, targets: &Targets, numbers: Numbers) -> Result<Kernel<Params>> {
+fn kernel<'k>(
+    p: &'k Problem<'_>,
+    indices: Option<View<'k>>,
+    targets: &'k Targets,
+    numbers: Numbers,
+) -> Result<Kernel<Params, impl Fn() -> Config + 'k>> {
     // blocks of a cluster, and threads of a block
     let (cluster, threads) = if numbers.has_clusters() { (8, 256) } else { (1, 1024) };
     let line = Launch::new(OP, p.batch.div_ceil(ROWS).checked_mul(cluster), threads)?;
     let launch = Launch { cluster: (cluster > 1).then_some([cluster as u32, 1, 1]), ..line };
-    let of = |view: &Option<View<'_>>, default| view.map_or(default, |v| v.dtype());
-    let config = Config::default()
-        .dtype("U", p.u.dtype())
-        .dtype("Y", targets.y.dtype())
-        .dtype("STATE", targets.state.dtype())
-        .dtype("B", p.b.dtype())
-        .dtype("C", p.c.dtype())
-        .dtype("A", p.a.dtype())
-        .dtype("DELTA", p.delta.dtype())
-        .dtype("DELTA_A", of(&p.delta_a, DType::F32))
-        .dtype("SKIP", of(&p.d, DType::F32))
-        .dtype("INDEX", of(&indices, DType::I32))
-        .set("METHOD", p.discretization.constant())
-        .flag("COMPLEX_OUTPUT", p.real_factor.is_none())
-        .flag("HAS_DELTA_A", p.delta_a.is_some())
-        .flag("HAS_SKIP", p.d.is_some())
-        .flag("HAS_INDICES", indices.is_some())
-        .int("ROWS", ROWS)
-        .int("CLUSTER", cluster)
-        .int("THREADS", threads);
+    let config = move || {
+        let of = |view: &Option<View<'_>>, default| view.map_or(default, |v| v.dtype());
+        Config::default()
+            .dtype("U", p.u.dtype())
+            .dtype("Y", targets.y.dtype())
+            .dtype("STATE", targets.state.dtype())
+            .dtype("B", p.b.dtype())
+            .dtype("C", p.c.dtype())
+            .dtype("A", p.a.dtype())
+            .dtype("DELTA", p.delta.dtype())
+            .dtype("DELTA_A", of(&p.delta_a, DType::F32))
+            .dtype("SKIP", of(&p.d, DType::F32))
+            .dtype("INDEX", of(&indices, DType::I32))
+            .set("METHOD", p.discretization.constant())
+            .flag("COMPLEX_OUTPUT", p.real_factor.is_none())
+            .flag("HAS_DELTA_A", p.delta_a.is_some())
+            .flag("HAS_SKIP", p.d.is_some())
+            .flag("HAS_INDICES", indices.is_some())
+            .int("ROWS", ROWS)
+            .int("CLUSTER", cluster)
+            .int("THREADS", threads)
+    };
     let state = targets.state.as_read();
     let params = Params {
         u: Strided::of(&p.u),
@@ -130,7 +136,7 @@ mod tests {
                 for (numbers, architectures) in devices {
                     let kernel = kernel(&problem, args.state_batch_indices, &targets, numbers).unwrap();
                     assert_eq!(kernel.launch.blocks(), if numbers.has_clusters() { 2 * 8 } else { 2 });
-                    suite.add_for(architectures, &UPDATE, &kernel.config);
+                    suite.add_for(architectures, &UPDATE, &(kernel.config)());
                 }
             }
         }

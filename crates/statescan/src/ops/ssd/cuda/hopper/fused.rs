@@ -4,7 +4,7 @@
 use super::packed::{self, Packed, SPAN};
 use super::walk::{self, ALIGNMENT, COLUMNS, MOST_STATES, TILE};
 use crate::cuda::{
-    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, TensorMap, Tiling, params,
+    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, TensorMap, Tiling, params,
 };
 use crate::error::Result;
 use crate::ops::ssd::GradientTargets;
@@ -310,7 +310,7 @@ impl Route {
     /// The views are valid, the slots are filled, and there is room for all terms and parts.
     pub unsafe fn launch(
         &self,
-        stream: &Stream,
+        stream: &Queue<'_>,
         call: &Call<'_, '_>,
         t: &GradientTargets,
         rooms: &Rooms<'_>,
@@ -319,6 +319,6 @@ impl Route {
         let (numbers, params) = (stream.numbers(), self.params(stream, call, t, rooms, parts)?);
         let launch = self.line(call, t, numbers)?;
         // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
-        unsafe { stream.launch(&KERNEL, &self.plan.config(call, t, self.half, numbers), launch, &params) }
+        unsafe { stream.launch(&KERNEL, || self.plan.config(call, t, self.half, numbers), launch, &params) }
     }
 }

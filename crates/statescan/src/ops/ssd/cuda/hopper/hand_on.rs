@@ -1,6 +1,6 @@
 //! States of packed sequences without steps, handed on before the walk on Hopper, which does not see them.
 
-use crate::cuda::{COMMON, Config, Launch, Program, STEP_SIZE, Stream, params};
+use crate::cuda::{COMMON, Config, Launch, Program, Queue, STEP_SIZE, params};
 use crate::error::Result;
 use crate::ops::ssd::cuda::{Call, Inputs, States, TOO_MANY, type_of};
 use crate::tensor::{DType, RawViewMut, View};
@@ -38,7 +38,7 @@ pub(in crate::ops::ssd::cuda) fn config(call: &Call<'_, '_>, before: &Option<Vie
 /// # Safety
 /// The views are valid.
 pub(in crate::ops::ssd::cuda) unsafe fn launch(
-    stream: &Stream,
+    stream: &Queue<'_>,
     call: &Call<'_, '_>,
     before: &Option<View<'_>>,
     after: &Option<RawViewMut>,
@@ -47,5 +47,5 @@ pub(in crate::ops::ssd::cuda) unsafe fn launch(
     let blocks = p.batch.checked_mul(p.nheads).and_then(|n| u32::try_from(n).ok()).ok_or(TOO_MANY)?;
     let params = Params { inputs: call.inputs(1, 1), before: States::of(before), after: States::of(&Some(to.as_read())) };
     // SAFETY: the caller's contract; the configuration has the types of the states.
-    unsafe { stream.launch(&KERNEL, &config(call, before, after), Launch::line(blocks, THREADS as u32, 0), &params) }
+    unsafe { stream.launch(&KERNEL, || config(call, before, after), Launch::line(blocks, THREADS as u32, 0), &params) }
 }

@@ -1,7 +1,7 @@
 //! Packed sequences on Hopper. Where they begin is known on the device alone: a kernel finds them and counts their chunks, segments and slots, and the
 //! kernels for rows take each as a row of its own. Where there are more parts than blocks, a block takes several, one after another.
 
-use crate::cuda::{Address, COMMON, Config, Launch, Program, STEP_SIZE, Stream, params};
+use crate::cuda::{Address, COMMON, Config, Launch, Program, Queue, STEP_SIZE, params};
 use crate::error::Result;
 use crate::ops::sequences::Sequences;
 use crate::ops::ssd::cuda::{Call, Inputs, TOO_MANY};
@@ -133,7 +133,7 @@ pub(in crate::ops::ssd::cuda) fn config(call: &Call<'_, '_>, slot_chunks: usize)
 /// # Safety
 /// The views are valid, and so is the memory of the table.
 pub(in crate::ops::ssd::cuda) unsafe fn find(
-    stream: &Stream,
+    stream: &Queue<'_>,
     call: &Call<'_, '_>,
     packed: Packed,
     segment_steps: usize,
@@ -143,5 +143,5 @@ pub(in crate::ops::ssd::cuda) unsafe fn find(
     let params = Params { inputs: call.inputs(SPAN, 1), packed, segment_steps: segment_steps as i64 };
     let launch = Launch::line(blocks, THREADS as u32, 0);
     // SAFETY: the caller's contract; the configuration has the type of the bounds or numbers.
-    unsafe { stream.launch(&SEQUENCES, &config(call, slot_chunks), launch, &params) }
+    unsafe { stream.launch(&SEQUENCES, || config(call, slot_chunks), launch, &params) }
 }

@@ -4,7 +4,8 @@
 use super::hand_on;
 use super::packed::{self, Packed, SPAN};
 use crate::cuda::{
-    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Swizzle, TensorMap, Tiling, Value, params,
+    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, Stream, Swizzle, TensorMap, Tiling, Value,
+    params,
 };
 use crate::error::Result;
 use crate::ops::ssd::cuda::portable::plan::{Math, Slots};
@@ -342,7 +343,7 @@ impl Route {
 
     /// # Safety
     /// The views are valid, and so are the rooms for what the route says.
-    pub unsafe fn launch(&self, stream: &Stream, walk: &Walk<'_, '_>, rooms: Rooms) -> Result<()> {
+    pub unsafe fn launch(&self, stream: &Queue<'_>, walk: &Walk<'_, '_>, rooms: Rooms) -> Result<()> {
         let (plan, params) = (&self.plan, self.params(stream, walk, rooms)?);
         let launches = self.launches(walk)?;
         if plan.packed.is_some() {
@@ -353,7 +354,7 @@ impl Route {
         }
         for (pass, launch) in launches {
             // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
-            unsafe { stream.launch(&KERNEL, &plan.config(walk, pass), launch, &params)? };
+            unsafe { stream.launch(&KERNEL, || plan.config(walk, pass), launch, &params)? };
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Gradients within chunks: those by x and by the steps, and terms of those by A, D and dt_bias.
 
 use super::plan::{Kind, Tiles};
-use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, params};
+use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, Strided, params};
 use crate::error::Result;
 use crate::ops::ssd::cuda::{Call, Inputs, States, TOO_MANY, type_of, width_of};
 use crate::ops::ssd::problem::Problem;
@@ -91,7 +91,7 @@ pub(in crate::ops::ssd::cuda) fn line(p: &Problem<'_>, tiles: &Tiles, numbers: N
 /// # Safety
 /// The views are valid, and so are the places for what the tiles say.
 pub(in crate::ops::ssd::cuda) unsafe fn launch(
-    stream: &Stream,
+    stream: &Queue<'_>,
     call: &Call<'_, '_>,
     sources: &Sources<'_>,
     targets: &GradientTargets,
@@ -103,7 +103,7 @@ pub(in crate::ops::ssd::cuda) unsafe fn launch(
     if launch.blocks() == 0 {
         return Ok(());
     }
-    let config = config(call, sources, targets, tiles, stream.numbers());
+    let config = || config(call, sources, targets, tiles, stream.numbers());
     let params = Params {
         inputs: call.inputs(tiles.span, tiles.of(Kind::Gradients).column_tiles),
         dx: Strided::of_target(&targets.x),
@@ -118,5 +118,5 @@ pub(in crate::ops::ssd::cuda) unsafe fn launch(
         skip_terms: Address::new(places.skip),
     };
     // SAFETY: the caller's contract; the configuration describes types and layouts of the views.
-    unsafe { stream.launch(&GRADIENTS, &config, launch, &params) }
+    unsafe { stream.launch(&GRADIENTS, config, launch, &params) }
 }

@@ -1,7 +1,7 @@
 //! The gradients of B and of C, chunk by chunk: sums over the heads of a group, one launch for each.
 
 use super::plan::{Kind, Tiles};
-use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, params};
+use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, Strided, params};
 use crate::error::Result;
 use crate::ops::ssd::Sources;
 use crate::ops::ssd::cuda::{Call, Inputs, States, TOO_MANY};
@@ -68,13 +68,13 @@ impl Maps<'_> {
 
     /// # Safety
     /// The views are valid, and so are slots and terms for what the tiles say.
-    pub unsafe fn launch(&self, stream: &Stream, call: &Call<'_, '_>, sources: &Sources<'_>, tiles: &Tiles) -> Result<()> {
+    pub unsafe fn launch(&self, stream: &Queue<'_>, call: &Call<'_, '_>, sources: &Sources<'_>, tiles: &Tiles) -> Result<()> {
         let p = call.problem;
         let launch = line(p, tiles, self.slices, stream.numbers())?;
         if launch.blocks() == 0 || p.dstate == 0 {
             return Ok(());
         }
-        let config = self.config(call, sources, tiles, stream.numbers());
+        let config = || self.config(call, sources, tiles, stream.numbers());
         let params = Params {
             inputs: call.inputs(tiles.span, tiles.column_tiles),
             target: Strided::of(&self.target.as_read()),
@@ -87,7 +87,7 @@ impl Maps<'_> {
             state_tiles: tiles.state_tiles() as i64,
         };
         // SAFETY: the caller's contract; the configuration describes types and layouts of the views.
-        unsafe { stream.launch(&MAPS, &config, launch, &params) }
+        unsafe { stream.launch(&MAPS, config, launch, &params) }
     }
 }
 

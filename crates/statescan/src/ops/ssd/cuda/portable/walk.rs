@@ -1,7 +1,7 @@
 //! The walk on `mma.sync`, which takes every call.
 
 use super::plan::{Cut, Kind, Math, Tiles};
-use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, STEP_SIZE, Stream, Strided, Value, params};
+use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, Strided, Value, params};
 use crate::error::Result;
 use crate::ops::ssd::cuda::walk::{Direction, Output, Pass, Rooms, Walk};
 use crate::ops::ssd::cuda::{Inputs, Setting, States, TOO_LARGE, TOO_MANY, gated_width, type_of, width, width_of};
@@ -155,11 +155,11 @@ impl Route {
 
     /// # Safety
     /// The views are valid, and so are the rooms for what the route says.
-    pub unsafe fn launch(&self, stream: &Stream, walk: &Walk<'_, '_>, rooms: Rooms) -> Result<()> {
+    pub unsafe fn launch(&self, stream: &Queue<'_>, walk: &Walk<'_, '_>, rooms: Rooms) -> Result<()> {
         let params = self.params(walk, rooms);
         for (pass, launch) in self.launches(walk)? {
             // SAFETY: the caller's contract; the configuration describes types and layouts of the views.
-            unsafe { stream.launch(&WALK, &self.config(walk, pass), launch, &params)? };
+            unsafe { stream.launch(&WALK, || self.config(walk, pass), launch, &params)? };
         }
         Ok(())
     }

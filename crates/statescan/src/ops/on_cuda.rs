@@ -1,0 +1,81 @@
+//! What operations on CUDA have in common: how they name what `common.cuh` names, and what they refuse.
+
+use super::sequences::Sequences;
+use crate::cuda::Value;
+use crate::error::{Error, Result};
+use crate::tensor::{DType, RawViewMut, View};
+
+/// What a launch does with rows, as `common.cuh` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// All of them.
+    Whole,
+    /// What segments of them compose to.
+    Ends,
+    /// Segments, from what the ones before compose to.
+    Rest,
+}
+
+impl Pass {
+    /// The launches for rows in one piece, or in segments.
+    pub(crate) fn all(cut: bool) -> &'static [Pass] {
+        if cut { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] }
+    }
+
+    pub(crate) fn value(self) -> Value {
+        let name = match self {
+            Pass::Whole => "Whole",
+            Pass::Ends => "Ends",
+            Pass::Rest => "Rest",
+        };
+        Value::Name("Pass", name)
+    }
+
+    /// The segments that it has to do with, of so many: the last one composes to nothing that is needed.
+    pub(crate) fn segments(self, all: usize) -> usize {
+        if self == Pass::Ends { all - 1 } else { all }
+    }
+}
+
+impl<'a> Sequences<'a> {
+    pub(crate) fn value(&self) -> Value {
+        let name = match self {
+            Sequences::Whole => "Whole",
+            Sequences::CuSeqlens(_) => "Bounds",
+            Sequences::SeqIdx(_) => "Index",
+        };
+        Value::Name("Sequences", name)
+    }
+
+    /// Bounds, or the sequence of each step in the direction of a scan.
+    pub(crate) fn along(&self, reverse: bool) -> Option<View<'a>> {
+        match *self {
+            Sequences::Whole => None,
+            Sequences::CuSeqlens(bounds) => Some(bounds),
+            Sequences::SeqIdx(index) => Some(if reverse { index.flip(1) } else { index }),
+        }
+    }
+}
+
+/// Refuses double precision; `what` is the operation in it.
+pub(crate) fn single_only(double: bool, what: &'static str) -> Result<()> {
+    match double {
+        true => Err(Error::Unavailable { what, why: "kernels for CUDA compute in f32" }),
+        false => Ok(()),
+    }
+}
+
+/// The type of a tensor that may be missing.
+pub(crate) fn dtype(view: &Option<View<'_>>) -> DType {
+    view.map_or(DType::F32, |v| v.dtype())
+}
+
+/// The type of a target that may be missing.
+pub(crate) fn type_of(target: &Option<RawViewMut>) -> DType {
+    dtype(&read(target))
+}
+
+/// How a target lies that may be missing.
+pub(crate) fn read(target: &Option<RawViewMut>) -> Option<View<'_>> {
+    target.as_ref().map(|v| v.as_read())
+}

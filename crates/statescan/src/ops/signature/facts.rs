@@ -1,0 +1,61 @@
+//! What is known of an operation's calls besides what they take and give: for whoever measures them or compares them with the oracle.
+
+/// Products of sizes, each by its letters, times a number: `[(6.0, "BDLN")]` is 6 for each batch, channel, step and state.
+pub type Terms = &'static [(f64, &'static str)];
+
+/// What a pass computes.
+#[derive(Debug, Clone, Copy)]
+pub struct Cost {
+    /// Additions and multiplications.
+    pub flops: Terms,
+    /// Exponentials.
+    pub exps: Terms,
+}
+
+impl Cost {
+    /// Nothing: there is no such pass.
+    pub(crate) const NOTHING: Cost = Cost { flops: &[], exps: &[] };
+}
+
+/// Which calls multiply matrices on tensor cores, whose factors have fewer bits than their types: what they are compared with allows for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TensorCores {
+    /// None.
+    Never,
+    /// Those that may round to tf32.
+    Tf32,
+    /// All on a GPU.
+    Always,
+}
+
+/// The facts of an operation.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts {
+    /// The sizes that a state and the steps count: the unit that times are divided by.
+    pub state_steps: &'static str,
+    /// A forward pass, or a step.
+    pub forward: Cost,
+    /// A backward pass.
+    pub backward: Cost,
+    /// What the oracle has to do, in state-steps.
+    pub oracle: Terms,
+    /// The letters along which independent parts lie, the preferred ones first, each with the letter that is divided in proportion.
+    pub independent: &'static [(char, Option<char>)],
+    /// Where matrices are multiplied with fewer bits.
+    pub tensor_cores: TensorCores,
+    /// A call that caches hold.
+    pub small: &'static [(char, usize)],
+}
+
+impl Facts {
+    /// Those of the base of signatures; the table of an operation has its own.
+    pub(crate) const NONE: Facts = Facts {
+        state_steps: "",
+        forward: Cost::NOTHING,
+        backward: Cost::NOTHING,
+        oracle: &[],
+        independent: &[],
+        tensor_cores: TensorCores::Never,
+        small: &[],
+    };
+}
