@@ -32,7 +32,7 @@ pub struct Prepared {
 /// Every case.
 pub fn all() -> Vec<Case> {
     let passes = |op: &'static Operation| {
-        let sizes = sizes(op);
+        let sizes = Sizes::of(op.signature.facts.small);
         let forward = Case { op, sizes: sizes.clone(), backward: false, detail: "", variation: Variation::Plain };
         let backward = op.signature.differentiable.then_some(Case { backward: true, ..forward.clone() });
         // few channels have no partial sums over ranges of them
@@ -55,21 +55,6 @@ pub fn of_other_numbers() -> Vec<(Case, Case)> {
         case.detail.is_empty().then(|| (Case { variation, detail, ..case.clone() }, case))
     };
     all().into_iter().filter_map(with).collect()
-}
-
-/// A shape that the caches hold.
-fn sizes(op: &'static Operation) -> Sizes {
-    Sizes::of(match ops::name(op) {
-        "selective_scan" => &[('B', 1), ('D', 128), ('L', 512), ('N', 16)],
-        "ssd" => &[('B', 1), ('L', 256), ('H', 4), ('P', 64), ('N', 64)],
-        "simplified_scan" | "s5_inner" => &[('B', 1), ('H', 64), ('P', 64), ('L', 512)],
-        "linear_scan" => &[('B', 1), ('D', 256), ('L', 1024)],
-        "causal_conv1d" => &[('B', 1), ('D', 128), ('L', 1024), ('W', 4)],
-        "selective_state_update" => &[('B', 1), ('D', 1024), ('N', 16)],
-        "simplified_state_update" => &[('B', 1), ('H', 64), ('P', 64)],
-        "causal_conv1d_update" => &[('B', 1), ('D', 1024), ('W', 4), ('M', 3)],
-        _ => return samples::shapes(op)[0].1.clone(),
-    })
 }
 
 impl Case {

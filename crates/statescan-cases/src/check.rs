@@ -10,6 +10,7 @@ use crate::pass;
 use crate::tensors::Tensors;
 use num_complex::Complex64;
 use statescan::ops::operation::Exact;
+use statescan::ops::signature::TensorCores;
 use statescan::tensor::{Dense, ErrorBound, Shape, Tensor, difference, largest, max_errors};
 use statescan::{DType, Device, Exec};
 use std::fmt;
@@ -140,12 +141,13 @@ pub fn against_oracle(
     Ok((part, all))
 }
 
-/// A bound where a call runs: GPUs multiply the matrices of SSD on their tensor cores, and tf32 keeps as many bits of a factor as f16.
+/// A bound where a call runs: GPUs multiply some matrices on their tensor cores, and tf32 keeps as many bits of a factor as f16.
 fn bound(exec: &Exec, call: &Call, of: fn(DType, usize) -> ErrorBound) -> ErrorBound {
     let short = call.dtype().size() == 2;
-    let (kept, in_products) = match ops::name(call.op) {
-        "ssd" | "simplified_scan" | "s5_inner" if exec.allows_tf32() && !short => (DType::F16, true),
-        name => (call.dtype(), name == "ssd" && exec.device() != Device::Cpu),
+    let products = call.op.signature.facts.tensor_cores;
+    let (kept, in_products) = match products {
+        TensorCores::Tf32 | TensorCores::Always if exec.allows_tf32() && !short => (DType::F16, true),
+        _ => (call.dtype(), products == TensorCores::Always && exec.device() != Device::Cpu),
     };
     let bound = of(kept, call.steps());
     if in_products { bound.in_products(kept) } else { bound }

@@ -53,7 +53,7 @@ pub fn choose(call: &Call, budget: f64) -> Part {
     let (op, whole) = (call.op, call.sizes());
     let mut sizes = whole.clone();
     let mut part = Part::default();
-    for &(letter, groups) in work::independent(op) {
+    for &(letter, groups) in op.signature.facts.independent {
         let cost = work::oracle_cost(op, &sizes);
         let size = sizes.get(letter);
         // rows of a batch that choose their states by index are not independent

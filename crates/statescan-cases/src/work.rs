@@ -1,8 +1,8 @@
-//! How much there is to do in a call.
+//! How much there is to do in a call: the facts of its operation with the call's sizes.
 
-use crate::ops;
 use crate::sizes::Sizes;
 use statescan::ops::Operation;
+use statescan::ops::signature::{Cost, Terms};
 
 /// The amount of work in a pass, for throughputs and floors.
 #[derive(Debug, Clone, Copy, Default)]
@@ -15,81 +15,59 @@ pub struct Work {
     pub exps: f64,
 }
 
-/// Work of a forward pass of an operation.
+/// Work of a forward pass of an operation, or of a step.
 pub fn forward(op: &Operation, sizes: &Sizes) -> Work {
-    match ops::name(op) {
-        // dt A, the decayed state plus the input, the output's sum
-        "selective_scan" | "selective_state_update" => each(sizes.product("BDHPLN"), 6.0, 1.0),
-        "ssd" => chunked(sizes, 4.0, 3.0),
-        "simplified_scan" => layer(sizes, 14.0, 12.0),
-        "s5_inner" | "simplified_state_update" => layer(sizes, 14.0, 8.0),
-        "causal_conv1d" | "causal_conv1d_update" => filter(sizes, 2.0),
-        _ => each(sizes.product(STATE), 2.0, 0.0),
-    }
+    work(op, sizes, &op.signature.facts.forward)
 }
 
 /// Work of a backward pass of an operation.
 pub fn backward(op: &Operation, sizes: &Sizes) -> Work {
-    match ops::name(op) {
-        _ if !op.signature.differentiable => Work::default(),
-        // the states again, then the gradient of the state, of B, C, A, and the two sums over states
-        "selective_scan" => each(sizes.product("BDLN"), 22.0, 1.0),
-        "ssd" => chunked(sizes, 14.0, 9.0),
-        "simplified_scan" => layer(sizes, 50.0, 28.0),
-        "s5_inner" => layer(sizes, 50.0, 20.0),
-        "causal_conv1d" => filter(sizes, 6.0),
-        _ => each(sizes.product(STATE), 4.0, 0.0),
-    }
+    if op.signature.differentiable { work(op, sizes, &op.signature.facts.backward) } else { Work::default() }
 }
 
 /// What the oracle has to do, in state-steps.
 pub fn oracle_cost(op: &Operation, sizes: &Sizes) -> f64 {
-    match ops::name(op) {
-        // two dense products for each step
-        "simplified_scan" | "s5_inner" | "simplified_state_update" => sizes.product("BPL") * (1.0 + sizes.product("H") / 2.0),
-        _ => forward(op, sizes).state_steps,
+    sum(op.signature.facts.oracle, sizes)
+}
+
+fn work(op: &Operation, sizes: &Sizes, cost: &Cost) -> Work {
+    let state_steps = sizes.product(op.signature.facts.state_steps);
+    Work { state_steps, flops: sum(cost.flops, sizes), exps: sum(cost.exps, sizes) }
+}
+
+fn sum(terms: Terms, sizes: &Sizes) -> f64 {
+    terms.iter().map(|(factor, letters)| factor * sizes.product(letters)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops;
+
+    /// The table asks an operation for facts; these are what measurements divide by.
+    #[test]
+    fn facts_are_about_the_sizes_of_their_operation() {
+        for op in ops::all() {
+            let (name, facts) = (ops::name(op), op.signature.facts);
+            let known = |letter: char| op.signature.sizes.iter().any(|(size, _)| *size == letter);
+            let terms = [facts.forward.flops, facts.forward.exps, facts.backward.flops, facts.backward.exps, facts.oracle];
+            let letters = terms.into_iter().flatten().map(|(_, letters)| *letters).chain([facts.state_steps]);
+            assert!(letters.flat_map(str::chars).all(known), "{name}: {facts:?}");
+            let parts = facts.independent.iter().flat_map(|&(letter, groups)| [Some(letter), groups]).flatten();
+            assert!(parts.chain(facts.small.iter().map(|(letter, _)| *letter)).all(known), "{name}: {facts:?}");
+            let sizes = Sizes::of(facts.small);
+            assert!(forward(op, &sizes).flops > 0.0 && oracle_cost(op, &sizes) > 0.0, "{name}: {facts:?}");
+            assert_eq!(backward(op, &sizes).flops > 0.0, op.signature.differentiable, "{name}: {facts:?}");
+        }
     }
-}
 
-/// The letters along which independent parts lie, the preferred ones first, each with the letter that is divided in proportion.
-pub fn independent(op: &Operation) -> &'static [(char, Option<char>)] {
-    match ops::name(op) {
-        "selective_scan" => &[('B', None), ('D', Some('G'))],
-        "ssd" => &[('B', None), ('H', Some('G')), ('P', None)],
-        "linear_scan" => &[('B', None), ('E', None), ('F', None), ('D', None)],
-        "causal_conv1d" => &[('B', None), ('D', None)],
-        // each row has a state of its own
-        "selective_state_update" => &[('B', Some('S')), ('D', Some('G')), ('H', Some('G')), ('P', None)],
-        "causal_conv1d_update" => &[('B', Some('S')), ('D', None)],
-        "simplified_state_update" => &[('B', Some('S'))],
-        _ => &[('B', None)],
+    #[test]
+    fn work_is_counted_by_sizes() {
+        let op = ops::find("selective_scan").unwrap();
+        let Work { state_steps, flops, exps } = backward(op, &Sizes::of(&[('B', 2), ('D', 3), ('L', 5), ('N', 7)]));
+        assert_eq!((state_steps, flops, exps), (210.0, 4620.0, 210.0));
+        let op = ops::find("ssd").unwrap();
+        let work = forward(op, &Sizes::of(&[('B', 1), ('L', 10), ('H', 2), ('P', 4), ('N', 8)]));
+        assert_eq!((work.state_steps, work.flops, work.exps), (640.0, 4.0 * 640.0 + 64.0 * 160.0, 640.0));
     }
-}
-
-/// The letters of sizes that make up rows, channels, steps and states.
-const STATE: &str = "BDEFHPLN";
-
-/// So many operations and exponentials for each state and step.
-fn each(state_steps: f64, flops: f64, exps: f64) -> Work {
-    Work { state_steps, flops: flops * state_steps, exps: exps * state_steps }
-}
-
-/// So many operations for each output and tap, and a sigmoid for each output.
-fn filter(sizes: &Sizes, per_tap: f64) -> Work {
-    let outputs = sizes.product("BDLT");
-    let taps = outputs * sizes.product("W");
-    Work { state_steps: taps, flops: per_tap * taps, exps: outputs }
-}
-
-/// A scan between two dense products: so many operations for each state and step, and for each of their channels.
-fn layer(sizes: &Sizes, per_state: f64, per_channel: f64) -> Work {
-    let states = sizes.product("BPL");
-    Work { state_steps: states, flops: states * (per_state + per_channel * sizes.product("H")), exps: 3.0 * states }
-}
-
-/// Matrix products over chunks: so many operations for each state and step, and for each pair of steps in a chunk and head (a triangle of 64).
-fn chunked(sizes: &Sizes, per_state: f64, per_pair: f64) -> Work {
-    let (steps, pairs) = (sizes.product("BLHPN"), 32.0);
-    let flops = per_state * steps + per_pair / 3.0 * 2.0 * pairs * (sizes.product("BLHP") + sizes.product("BLGN"));
-    Work { state_steps: steps, flops, exps: pairs * sizes.product("BLH") }
 }

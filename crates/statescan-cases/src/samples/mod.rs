@@ -37,18 +37,26 @@ macro_rules! samples {
     };
 }
 
-fn samples(op: &Operation) -> Samples {
-    match ops::name(op) {
-        "selective_scan" => samples!(selective_scan),
-        "ssd" => samples!(ssd),
-        "simplified_scan" | "s5_inner" => samples!(simplified_scan),
-        "linear_scan" => samples!(linear_scan),
-        "causal_conv1d" => samples!(causal_conv1d),
-        "selective_state_update" => samples!(selective_state_update),
-        "simplified_state_update" => samples!(simplified_state_update),
-        "causal_conv1d_update" => samples!(causal_conv1d_update),
-        _ => Samples { embedded: drawn::embedded, random: drawn::random, shapes: drawn::shapes },
-    }
+/// Calls drawn from the signature.
+const DRAWN: Samples = Samples { embedded: drawn::embedded, random: drawn::random, shapes: drawn::shapes };
+
+/// How calls of each operation are made: a test looks that none is missing.
+const SAMPLES: [(&str, Samples); 10] = [
+    ("selective_scan", samples!(selective_scan)),
+    ("ssd", samples!(ssd)),
+    ("simplified_scan", samples!(simplified_scan)),
+    ("s5_inner", samples!(simplified_scan)),
+    ("linear_scan", samples!(linear_scan)),
+    ("causal_conv1d", samples!(causal_conv1d)),
+    ("norm", DRAWN),
+    ("selective_state_update", samples!(selective_state_update)),
+    ("simplified_state_update", samples!(simplified_state_update)),
+    ("causal_conv1d_update", samples!(causal_conv1d_update)),
+];
+
+fn samples(op: &Operation) -> &'static Samples {
+    let found = SAMPLES.iter().find(|(name, _)| *name == ops::name(op));
+    found.map(|(_, samples)| samples).expect("every operation has samples")
 }
 
 /// A small call from a passage of text.
@@ -90,4 +98,16 @@ fn rearranged(op: &Operation, name: &str, from: Option<&str>, buffer: Tensor) ->
     let order: Option<Vec<usize>> = from.zip(to).and_then(|(from, to)| to.chars().map(|letter| from.find(letter)).collect());
     let Some(order) = order else { return buffer };
     Tensor::from_dense(&Dense::from_view(&buffer.view().permute(&order)), buffer.dtype())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_has_samples() {
+        let names: Vec<_> = ops::all().map(ops::name).collect();
+        assert!(SAMPLES.iter().all(|(name, _)| names.contains(name)));
+        assert!(names.iter().all(|name| SAMPLES.iter().any(|(known, _)| known == name)), "{names:?}");
+    }
 }
