@@ -2,7 +2,9 @@
 
 The empty operation is made with `torch.library` as well, and allocates one result. Without gradients, one thread; medians of
 rounds that take turns, in microseconds. `--device cuda` times the launch, without waiting for the kernel. `--training` times a
-forward and a backward pass with every gradient instead.
+forward and a backward pass with every gradient instead, beside an empty `autograd.Function` that takes, saves and gives as many
+tensors as a selective scan with all options: what PyTorch takes of such a call. `--sizes` are those of its scans. `--engine off`
+runs backward passes on the calling thread, and not on the one that PyTorch has for each GPU.
 """
 
 import argparse
@@ -49,8 +51,22 @@ def calls(device):
     }
 
 
-def training(device):
-    """Forward and backward passes with tiny arguments, by name."""
+class Nothing(torch.autograd.Function):
+    """Saves what it takes, and allocates its results and gradients."""
+
+    @staticmethod
+    def forward(ctx, *tensors):
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        return torch.empty_like(tensors[0]), torch.empty_like(tensors[-1])
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors)
+
+
+def training(device, dim, seqlen, dstate):
+    """Forward and backward passes by name; the sizes are those of the selective scan."""
 
     def leaf(*shape, of=torch.randn):
         return of(shape, device=device).requires_grad_()
@@ -67,11 +83,13 @@ def training(device):
 
         return call
 
-    x, dt, z, A, B, C = leaf(1, 4, 8), leaf(1, 4, 8), leaf(1, 4, 8), leaf(4, 2), leaf(1, 2, 8), leaf(1, 2, 8)
-    D, bias, state, weight = leaf(4), leaf(4), leaf(1, 4, 2), leaf(4, 4)
+    x, dt, z = (leaf(1, dim, seqlen) for _ in range(3))
+    A, B, C = leaf(dim, dstate), leaf(1, dstate, seqlen), leaf(1, dstate, seqlen)
+    D, bias, state, weight = leaf(dim), leaf(dim), leaf(1, dim, dstate), leaf(dim, 4)
     options = {"z": z, "dt_bias": bias, "dt_softplus": True}
     heads, heads_dt, decays, b, c = leaf(1, 2, 8, 4), leaf(1, 2, 8), leaf(2), leaf(1, 8, 2), leaf(1, 8, 2)
     return {
+        "(an empty Function)": passes(Nothing.apply, x, dt, A, B, C, D, z, bias, state),
         "selective_scan": passes(statescan.selective_scan, x, dt, A, B, C),
         "selective_scan, all options": passes(statescan.selective_scan, x, dt, A, B, C, D, state, **options),
         "ssd": passes(statescan.ssd, heads, heads_dt, decays, b, c),
@@ -92,13 +110,16 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--training", action="store_true")
+    parser.add_argument("--sizes", type=int, nargs=3, default=(4, 8, 2), metavar=("DIM", "SEQLEN", "DSTATE"))
+    parser.add_argument("--engine", choices=("on", "off"), default="on")
     options = parser.parse_args()
     torch.set_num_threads(1)
     library, empty = empty_operation()
     x = torch.randn(1, 4, 8, device=options.device)
     works = {"(an empty operation)": lambda: empty(x)}
-    with torch.set_grad_enabled(options.training):
-        for name, call in (training if options.training else calls)(options.device).items():
+    made = training(options.device, *options.sizes) if options.training else calls(options.device)
+    with torch.set_grad_enabled(options.training), torch.autograd.set_multithreading_enabled(options.engine == "on"):
+        for name, call in made.items():
             try:
                 call()
                 works[name] = call

@@ -198,21 +198,22 @@ class Operation:
         return self.results(new, *arguments)[0]
 
 
-_ALL = {description["name"]: Operation(description) for description in _native.operations()}
+# every operation
+BY_NAME = {description["name"]: Operation(description) for description in _native.operations()}
 
-SELECTIVE_SCAN = _ALL["selective_scan"]
-SSD = _ALL["ssd"]
-SIMPLIFIED_SCAN = _ALL["simplified_scan"]
-S5_INNER = _ALL["s5_inner"]
-LINEAR_SCAN = _ALL["linear_scan"]
-CAUSAL_CONV1D = _ALL["causal_conv1d"]
-NORM = _ALL["norm"]
-SELECTIVE_STATE_UPDATE = _ALL["selective_state_update"]
-SIMPLIFIED_STATE_UPDATE = _ALL["simplified_state_update"]
-CAUSAL_CONV1D_UPDATE = _ALL["causal_conv1d_update"]
+SELECTIVE_SCAN = BY_NAME["selective_scan"]
+SSD = BY_NAME["ssd"]
+SIMPLIFIED_SCAN = BY_NAME["simplified_scan"]
+S5_INNER = BY_NAME["s5_inner"]
+LINEAR_SCAN = BY_NAME["linear_scan"]
+CAUSAL_CONV1D = BY_NAME["causal_conv1d"]
+NORM = BY_NAME["norm"]
+SELECTIVE_STATE_UPDATE = BY_NAME["selective_state_update"]
+SIMPLIFIED_STATE_UPDATE = BY_NAME["simplified_state_update"]
+CAUSAL_CONV1D_UPDATE = BY_NAME["causal_conv1d_update"]
 
 # operations with gradients, and steps
-OPERATIONS = tuple(op for op in _ALL.values() if op.state is None)
+OPERATIONS = tuple(op for op in BY_NAME.values() if op.state is None)
 # those whose steps depend on earlier ones
 OPERATIONS_OF_TIME = tuple(op for op in OPERATIONS if op is not NORM)
-STEPS = tuple(op for op in _ALL.values() if op.state is not None)
+STEPS = tuple(op for op in BY_NAME.values() if op.state is not None)

@@ -5,17 +5,9 @@ import pytest
 import statescan
 from statescan import functions
 
-FUNCTIONS = (
-    "selective_scan",
-    "ssd",
-    "simplified_scan_fn",
-    "s5_inner_fn",
-    "linear_scan",
-    "causal_conv1d",
-    "selective_state_update",
-    "simplified_state_update",
-    "causal_conv1d_update",
-)
+# every operation has a function of its name, or of that and `_fn`
+NAMES = (op.name for op in (*statescan.operations.OPERATIONS, *statescan.operations.STEPS))
+FUNCTIONS = tuple(name if hasattr(statescan, name) else f"{name}_fn" for name in NAMES)
 each_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
@@ -90,7 +82,8 @@ def test_options_are_in_order(name, handed_on):
         elif isinstance(default, bool):
             other, changed = {option: not default}, not default
         else:
-            changed = default + 1 if isinstance(default, int) else {"discretization": "dirac", "activation": "silu"}[option]
+            words = {"discretization": "dirac", "activation": "silu", "kind": "layer"}
+            changed = words[option] if option in words else default + 1
             other = {option: changed}
         *_, options = handed_on(name, **{**given, **other})
         assert len(options) == len(usual)
