@@ -69,7 +69,7 @@ struct Job<'j, 'a, T> {
     sources: &'j Sources<'a>,
     targets: &'j GradientTargets,
     scratch: Scratch<T>,
-    /// Of every channel: by the weight, then by the bias.
+    /// Sums for every channel: the gradient by the weight, then by the bias.
     sums: Option<&'j mut [f64]>,
     rows: Range<usize>,
 }
