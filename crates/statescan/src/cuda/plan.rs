@@ -10,8 +10,10 @@ use crate::tensor::{DType, Device, RawViewMut, Shape, View, ViewMut};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gpu(pub(crate) Numbers);
 
-/// Names with compute capability, multiprocessors, and kilobytes of shared memory of a block and of a multiprocessor.
-const KNOWN: [(&str, (u32, u32), usize, [usize; 2]); 5] = [
+/// A name with compute capability, multiprocessors, and kilobytes of shared memory of a block and of a multiprocessor.
+type Model = (&'static str, (u32, u32), usize, [usize; 2]);
+
+const KNOWN: [Model; 5] = [
     ("a100", (8, 0), 108, [163, 164]),
     ("rtx4090", (8, 9), 128, [99, 100]),
     ("h100", (9, 0), 132, [227, 228]),

@@ -64,6 +64,7 @@ impl Pass {
 
 /// Which kernel takes a walk, and how it cuts time: a function of types, sizes, layouts and a device's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // it lives for one call
 pub(super) enum Route {
     Hopper(hopper::Route),
     Portable(portable::Route),
