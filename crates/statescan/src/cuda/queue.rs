@@ -175,7 +175,8 @@ mod tests {
                 };
                 assert_eq!(findings.find(find), Ok(answer));
             };
-            (ask(3), ask(5));
+            ask(3);
+            ask(5);
             asked.get()
         };
         assert_eq!([pass(Some(key(0, 7))), pass(Some(key(0, 7)))], [2, 0]);
