@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests of causal_conv1d, from its source distribution on PyPI, on our functions, on the CPU. Nothing of it
-# is built or kept. Its argument is a virtual environment in which statescan is installed; `environment.sh` makes it.
+# The tests of causal_conv1d and lrnnx, from their source distributions on PyPI, on our functions, on the CPU. Nothing of them
+# is built or kept. The argument is a virtual environment in which statescan is installed; `environment.sh` makes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$(realpath "$1")
@@ -8,10 +8,10 @@ plugin=$PWD/tests/peers
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# its setup file looks for CUDA if it is not told otherwise
-export CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE
+# setup files look for CUDA if they are not told otherwise
+export CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE LRNNX_SKIP_CUDA_BUILD=TRUE
 "$venv/bin/pip" download --quiet --no-deps --no-binary :all: --no-build-isolation --dest "$folder" \
-  causal_conv1d==1.7.0
+  causal_conv1d==1.7.0 lrnnx==1.0.0.post1
 
 run() {
   local name=$1
@@ -22,5 +22,8 @@ run() {
     -c /dev/null --rootdir . --quiet --numprocesses auto --dist worksteal "${@:2}")
 }
 
-# the source distribution of mamba_ssm has tests of its kernels, and of generation, which takes times from a GPU
+# that of mamba_ssm has two files of tests only, which need a GPU: of its own kernels, and of generation
 run causal_conv1d-1.7.0 tests
+# scans and steps of Mamba and S5, and the layers on them; its other layers need its extension
+export STATESCAN_PEER_CASES=4
+run lrnnx-1.0.0.post1 tests/ops/mamba tests/ops/s5 tests/models/test_ltv/test_{mamba,event_mamba,s5_ltv,event_s5}.py tests/architectures tests/utils
