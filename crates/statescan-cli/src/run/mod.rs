@@ -78,6 +78,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     let op = ops::find(&args.op)?;
     let exec = args.exec.exec()?;
     let options = args.options.options()?;
+    args.output.as_deref().map(check_output).transpose()?;
     let mut case = match &args.file {
         Some(path) => read_case(path, Some(op), &options, &args.options.complex)?,
         None => embedded(op, &options)?,
@@ -88,7 +89,6 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     if args.grad && !op.signature.differentiable {
         return Err(Error::NoGradients { op: ops::name(op) });
     }
-    args.output.as_deref().map(check_output).transpose()?;
     let outcome = compute(&exec, &case, args.grad, args.cotangents.into())?;
     if let Some(path) = &args.output {
         let Outcome { results, cotangents, gradients, .. } = &outcome;
