@@ -19,6 +19,7 @@ LEFT_OUT = {
     ("_race_condition",): "the package's own kernel, ten thousand times",
     # a state that is carried on by our step is the one that our scan would have reached
     ("test_selective_state_update", "bilinear"): "lrnnx's step decays by exp(dt A), its scan by (1 + dt A / 2) / (1 - dt A / 2)",
+    ("test_mamba_step_consistency", "dirac"): "lrnnx's layer hands its rule to the step only, not to its fast path",
 }
 
 
