@@ -1,10 +1,10 @@
 //! One call: arguments are taken from Python in order, then the operation runs without the interpreter.
 
+use crate::described::Described;
 use crate::dlpack::Owned;
 use crate::error::{UnknownArgument, to_python};
 use crate::exec::Place;
 use crate::torch::{self, Maker};
-use crate::xla::plan::Described;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple, PyTupleMethods};

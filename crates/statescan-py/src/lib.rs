@@ -7,6 +7,7 @@
 
 mod call;
 mod describe;
+mod described;
 mod dlpack;
 mod error;
 mod exec;
@@ -25,13 +26,15 @@ mod _native {
     #[pymodule_export]
     use crate::describe::operations;
     #[pymodule_export]
+    use crate::described::Described;
+    #[pymodule_export]
     use crate::exec::{Unobserved, choose_threads, chosen_threads, cores, cuda_devices, synchronize};
     #[pymodule_export]
     use crate::passes::{backward, forward, summary, update};
     #[pymodule_export]
     use crate::xla::handlers;
     #[pymodule_export]
-    use crate::xla::plan::{Described, plan, scratch};
+    use crate::xla::plan::{plan, scratch};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

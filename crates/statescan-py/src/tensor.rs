@@ -5,6 +5,18 @@ use pyo3::prelude::*;
 use statescan::tensor::MAX_RANK;
 use statescan::{DType, Device, View, ViewMut};
 
+/// Types by the names that PyTorch, NumPy and JAX have for them.
+pub const DTYPES: [(&str, DType); 8] = [
+    ("float32", DType::F32),
+    ("float64", DType::F64),
+    ("bfloat16", DType::BF16),
+    ("float16", DType::F16),
+    ("complex64", DType::Complex64),
+    ("complex128", DType::Complex128),
+    ("int32", DType::I32),
+    ("int64", DType::I64),
+];
+
 /// A tensor as its owner describes it.
 pub struct Parts {
     pub address: usize,

@@ -3,7 +3,7 @@
 
 use crate::dlpack::{self, Lend, lender};
 use crate::error::UnknownArgument;
-use crate::tensor::{Parts, too_many_axes, unknown_dtype};
+use crate::tensor::{DTYPES, Parts, too_many_axes, unknown_dtype};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -49,17 +49,7 @@ fn torch<'py>(py: Python<'py>) -> PyResult<Option<&'py Torch>> {
 }
 
 fn load(module: &Bound<'_, PyAny>) -> PyResult<Torch> {
-    let dtypes = [
-        ("float32", DType::F32),
-        ("float64", DType::F64),
-        ("bfloat16", DType::BF16),
-        ("float16", DType::F16),
-        ("complex64", DType::Complex64),
-        ("complex128", DType::Complex128),
-        ("int32", DType::I32),
-        ("int64", DType::I64),
-    ];
-    let dtypes = dtypes.into_iter().map(|(name, dtype)| Ok((module.getattr(name)?.unbind(), dtype))).collect::<PyResult<_>>()?;
+    let dtypes = DTYPES.into_iter().map(|(name, dtype)| Ok((module.getattr(name)?.unbind(), dtype))).collect::<PyResult<_>>()?;
     let tensor = module.getattr("Tensor")?.cast_into::<PyType>()?;
     Ok(Torch {
         lend: lender(&tensor),

@@ -2,66 +2,17 @@
 
 use super::handler::numbers;
 use crate::call::{Arguments, Keep};
+use crate::described::{APART, Described};
 use crate::error::to_python;
 use crate::exec::Place;
 use crate::passes::{name_of, operation, take};
-use crate::tensor::{Parts, too_many_axes, unknown_dtype};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use statescan::ops::call::{Call, Written};
-use statescan::tensor::MAX_RANK;
-use statescan::{DType, Device, Exec, ViewMut};
+use statescan::{Device, Exec, ViewMut};
 
-/// A tensor by its type and shape.
-#[pyclass(frozen, module = "statescan._native")]
-pub struct Described {
-    dtype: String,
-    shape: Vec<usize>,
-}
-
-#[pymethods]
-impl Described {
-    #[new]
-    fn new(dtype: String, shape: Vec<usize>) -> Self {
-        Described { dtype, shape }
-    }
-}
-
-const TYPES: [(&str, DType); 8] = [
-    ("float32", DType::F32),
-    ("float64", DType::F64),
-    ("bfloat16", DType::BF16),
-    ("float16", DType::F16),
-    ("complex64", DType::Complex64),
-    ("complex128", DType::Complex128),
-    ("int32", DType::I32),
-    ("int64", DType::I64),
-];
-
-/// Where the tensors of a described call are said to be, so many bytes apart: nobody looks there.
-const APART: usize = 1 << 56;
 /// Where those of a call are that is only checked.
 const ANYWHERE: Device = Device::Cuda(0);
-
-impl Described {
-    /// The tensor, as if it were on a CUDA device, whose memory no check reads, and as if it were the call's with this number.
-    pub fn parts(&self, argument: &str, number: usize, device: Device) -> PyResult<Parts> {
-        let known = TYPES.iter().find(|(name, _)| *name == self.dtype);
-        let (_, dtype) = *known.ok_or_else(|| unknown_dtype(argument, &self.dtype))?;
-        let rank = self.shape.len();
-        if rank > MAX_RANK {
-            return Err(too_many_axes(argument, rank));
-        }
-        let mut parts = Parts { address: APART * number, dtype, device, rank, shape: [1; MAX_RANK], strides: [1; MAX_RANK] };
-        parts.shape[..rank].copy_from_slice(&self.shape);
-        let mut stride = 1isize;
-        for axis in (0..rank).rev() {
-            parts.strides[axis] = stride;
-            stride = stride.saturating_mul(parts.shape[axis].max(1) as isize);
-        }
-        Ok(parts)
-    }
-}
 
 /// Works with the call whose tensors are described.
 fn described<T>(
