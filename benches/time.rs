@@ -11,6 +11,7 @@ fn passes(criterion: &mut Criterion) {
     for case in statescan_benches::all() {
         let mut group = criterion.benchmark_group(case.op());
         group.throughput(Throughput::Elements(case.state_steps()));
+        case.verify(&exec).expect("arguments that the operation takes");
         group.bench_function(case.pass(), |bencher| {
             let mut prepared = case.prepare(&exec).expect("arguments that the operation takes");
             bencher.iter(|| prepared.run(&exec));
