@@ -3,6 +3,7 @@
 mod bytes;
 mod generation;
 mod mamba_ssm;
+mod names;
 mod shapes;
 mod transformers;
 
@@ -30,17 +31,9 @@ impl Package {
             Package::MambaSsm => "mamba_ssm",
         }
     }
-
-    /// The embedding's name in checkpoints; all other names are the same.
-    pub(crate) fn embedding(self) -> &'static str {
-        match self {
-            Package::Transformers => "backbone.embeddings.weight",
-            Package::MambaSsm => "backbone.embedding.weight",
-        }
-    }
 }
 
-/// What the blocks of a model are.
+/// What a layer does between its norm and the stream.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -53,7 +46,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word of `model_type`.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Mamba => "mamba",
@@ -63,19 +56,54 @@ impl Kind {
     }
 }
 
+/// A family of models: which settings and names they have, and of which kinds their layers are.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Layers of [`Kind::Mamba`].
+    Mamba,
+    /// Layers of [`Kind::FalconMamba`].
+    FalconMamba,
+    /// Layers of [`Kind::Mamba2`].
+    Mamba2,
+}
+
+impl Family {
+    /// All of them.
+    pub(crate) const ALL: [Family; 3] = [Family::Mamba, Family::FalconMamba, Family::Mamba2];
+
+    /// The word of `model_type`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Mamba => "mamba",
+            Family::FalconMamba => "falcon_mamba",
+            Family::Mamba2 => "mamba2",
+        }
+    }
+
+    /// The kind of its layers that scan.
+    pub fn scan(self) -> Kind {
+        match self {
+            Family::Mamba => Kind::Mamba,
+            Family::FalconMamba => Kind::FalconMamba,
+            Family::Mamba2 => Kind::Mamba2,
+        }
+    }
+}
+
 /// Sizes and options of a model. [`Config::mamba`], [`Config::falcon_mamba`] and [`Config::mamba2`] make one, whose fields can then be set;
 /// [`Model::random`](crate::Model::random) and all else that takes one refuses sizes that do not fit together.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// What the blocks are.
-    pub kind: Kind,
+    /// What `model_type` says.
+    pub family: Family,
     /// Rows of the embedding.
     pub vocab: usize,
-    /// Width of the stream between blocks.
+    /// Width of the stream between layers.
     pub dim: usize,
-    /// Number of blocks.
-    pub layers: usize,
+    /// The layers, each of which adds to the stream what it makes of it.
+    pub layers: Vec<Kind>,
     /// Channels of the scan.
     pub inner: usize,
     /// States of a channel.
@@ -127,13 +155,11 @@ impl Config {
         if !fields.has("model_type") && fields.has("d_model") {
             return mamba_ssm::read(&fields);
         }
-        let kind = match fields.get("model_type").and_then(Value::as_str) {
-            Some("mamba") => Kind::Mamba,
-            Some("falcon_mamba") => Kind::FalconMamba,
-            Some("mamba2") => Kind::Mamba2,
-            _ => return Err(fields.bad("model_type", "mamba, falcon_mamba or mamba2")),
-        };
-        transformers::read(kind, &fields, channels)
+        let word = fields.get("model_type").and_then(Value::as_str);
+        match Family::ALL.into_iter().find(|family| word == Some(family.name())) {
+            Some(family) => transformers::read(family, &fields, channels),
+            None => Err(fields.bad("model_type", "mamba, falcon_mamba or mamba2")),
+        }
     }
 
     /// The settings as its package writes them into a `config.json`.
@@ -159,10 +185,10 @@ impl Config {
     /// A Mamba with a tied head and everything else as its paper has it.
     pub fn mamba(vocab: usize, dim: usize, layers: usize) -> Self {
         Config {
-            kind: Kind::Mamba,
+            family: Family::Mamba,
             vocab,
             dim,
-            layers,
+            layers: vec![Kind::Mamba; layers],
             inner: dim.saturating_mul(2),
             dstate: 16,
             width: 4,
@@ -182,16 +208,19 @@ impl Config {
 
     /// The same with norms on step sizes, input and output maps.
     pub fn falcon_mamba(vocab: usize, dim: usize, layers: usize) -> Self {
-        Config { kind: Kind::FalconMamba, mixer_eps: 1e-6, ..Self::mamba(vocab, dim, layers) }
+        let layers = vec![Kind::FalconMamba; layers];
+        Config { family: Family::FalconMamba, layers, mixer_eps: 1e-6, ..Self::mamba(vocab, dim, 0) }
     }
 
     /// A Mamba-2 with a tied head, heads of so many channels and everything else as its paper has it.
     pub fn mamba2(vocab: usize, dim: usize, layers: usize, headdim: usize) -> Self {
-        let like = Self::mamba(vocab, dim, layers);
+        let (like, layers) = (Self::mamba(vocab, dim, 0), vec![Kind::Mamba2; layers]);
         let nheads = like.inner.checked_div(headdim).unwrap_or(0);
-        Config { kind: Kind::Mamba2, dstate: 128, dt_rank: 0, nheads, ..like }
+        Config { family: Family::Mamba2, layers, dstate: 128, dt_rank: 0, nheads, ..like }
     }
 }
+
+pub(crate) use names::HEAD;
 
 /// The file of a configuration in its folder.
 pub(crate) const FILE: &str = "config.json";

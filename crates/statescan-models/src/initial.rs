@@ -1,6 +1,6 @@
 //! Weights that a model begins with: projections by their width, step sizes between 0.001 and 0.1, decays of 1, 2, ..
 
-use crate::config::{Config, Kind};
+use crate::config::Config;
 use crate::random::Random;
 
 /// The elements of a tensor, by its name in checkpoints.
@@ -9,15 +9,15 @@ pub(crate) fn initial(config: &Config, name: &str, shape: &[usize], random: &mut
     let fan_in = shape.iter().skip(1).product::<usize>().max(1) as f64;
     let mut uniform = |bound: f64| (0..len).map(|_| random.uniform(-bound, bound) as f32).collect();
     match name.rsplit_once("mixer.").map_or(name, |(_, part)| part) {
-        "A_log" if config.kind == Kind::Mamba2 => (0..len).map(|_| random.uniform(1.0, 16.0).ln() as f32).collect(),
+        "A_log" if config.is_second() => (0..len).map(|_| random.uniform(1.0, 16.0).ln() as f32).collect(),
         "A_log" => (0..len).map(|i| ((i % config.dstate + 1) as f32).ln()).collect(),
         "D" => vec![1.0; len],
         "dt_proj.bias" | "dt_bias" => (0..len).map(|_| random.step_bias() as f32).collect(),
         // the results of all blocks are added, so that each must be smaller, the more blocks there are
-        "out_proj.weight" => uniform((fan_in * config.layers as f64).sqrt().recip()),
+        "out_proj.weight" => uniform((fan_in * config.layers.len() as f64).sqrt().recip()),
         part if part.ends_with(".bias") => vec![0.0; len],
         part if part.contains("norm") => vec![1.0; len],
-        part if part == config.package.embedding() => (0..len).map(|_| (0.1 * random.normal()) as f32).collect(),
+        part if part == config.embedding() => (0..len).map(|_| (0.1 * random.normal()) as f32).collect(),
         _ => uniform(fan_in.sqrt().recip()),
     }
 }

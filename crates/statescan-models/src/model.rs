@@ -8,15 +8,13 @@ mod states;
 pub(crate) use score::surprise;
 
 use crate::checkpoint::Checkpoint;
-use crate::config::{self, Config, Package};
+use crate::config::{self, Config, HEAD, Package};
 use crate::error::{Error, Result};
 use crate::fields::standard_json;
 use crate::files::read_text;
-use crate::inner::Steps;
 use crate::memory;
-use crate::mixer::{Device as _, Host, Linear, Mixer, Run};
+use crate::mixer::{Device as _, Host, Linear, Mixer, Rooms, Run, Steps};
 use crate::norms::StreamNorm;
-use crate::rooms::Rooms;
 use crate::state::State;
 use crate::tensors::Tensors;
 use crate::weight::{Weight, first_not_finite, first_too_large};
@@ -44,7 +42,7 @@ pub struct Model {
     pub(crate) embedding: Weight,
     pub(crate) blocks: Vec<Block>,
     pub(crate) norm: Vec<f32>,
-    pub(crate) head: Linear,
+    pub(crate) head: Weight,
 }
 
 /// `x + mixer(norm(x))`.
@@ -128,13 +126,13 @@ impl Model {
         memory::check("a state of this model", config.state_bytes())?;
         let (embedding, head) = take_tables(&mut config, &mut from)?;
         let mut blocks = Vec::new();
-        for i in 0..config.layers {
-            let norm = from.take(&format!("backbone.layers.{i}.norm.weight"), &[config.dim])?.to_f32();
-            blocks.push(Block { norm, mixer: Mixer::take(&config, &mut from, &format!("backbone.layers.{i}.mixer."))? });
+        for (i, &kind) in config.layers.iter().enumerate() {
+            let norm = from.take(&config.norm(i), &[config.dim])?.to_f32();
+            blocks.push(Block { norm, mixer: Mixer::take(&config, kind, &mut from, &config.prefix(i))? });
         }
-        let norm = from.take("backbone.norm_f.weight", &[config.dim])?.to_f32();
-        let weights = from.finish(config.kind.name())?;
-        Ok(Model { config, settings: Map::new(), weights, embedding, blocks, norm, head: Linear { weight: head, bias: None } })
+        let norm = from.take(config.last_norm(), &[config.dim])?.to_f32();
+        let weights = from.finish(config.family.name())?;
+        Ok(Model { config, settings: Map::new(), weights, embedding, blocks, norm, head })
     }
 
     /// The weights by their names in checkpoints, as they are stored.
@@ -149,13 +147,13 @@ impl Model {
 
     /// Bytes that a step has to read, the floor of decoding: the weights of projections and head, and the states.
     pub fn bytes_per_step(&self) -> usize {
-        let blocks = self.blocks.iter().flat_map(|block| block.mixer.products());
-        blocks.chain([&self.head]).map(|product| product.weight.size()).sum::<usize>() + self.state().size()
+        let blocks = self.blocks.iter().flat_map(|block| block.mixer.products(&self.config));
+        blocks.chain([&self.head]).map(Weight::size).sum::<usize>() + self.state().size()
     }
 
     /// Multiply-adds of the products that every token goes through; the head's come on top where logits are asked for.
     pub fn products_per_token(&self) -> usize {
-        self.blocks.iter().flat_map(|block| block.mixer.products()).map(|product| product.weight.len()).sum()
+        self.blocks.iter().flat_map(|block| block.mixer.products(&self.config)).map(Weight::len).sum()
     }
 
     /// The logits after every token of a text, (tokens, vocab).
@@ -276,7 +274,7 @@ impl Model {
 
     /// The mixer of a block.
     pub(crate) fn mixer<'m>(&'m self, host: &'m Host<'_>, block: &'m Block) -> Run<'m> {
-        Run { device: host, config: &self.config, weights: block.mixer.weights() }
+        block.mixer.run(&self.config, host)
     }
 
     /// The stream after the last block, for rows of tokens from `taken` on.
@@ -304,8 +302,7 @@ impl Model {
             });
             let run = self.mixer(&host, block);
             run.carry_on(View::new(normed, &shape)?, states.collect(), rooms)?;
-            let out = run.weights.out_proj;
-            host.product(rooms.mixed(&self.config).of(rows), out, &mut ViewMut::new(mixed, &shape)?)?;
+            host.product(rooms.mixed.of(rows), run.last(), &mut ViewMut::new(mixed, &shape)?)?;
             stream.iter_mut().zip(&*mixed).for_each(|(x, y)| *x += y);
             if let Some(at) = first_too_large(stream, dim) {
                 let of_row = |(turn, rows): (&Turn<'_>, &Range<usize>)| {
@@ -329,7 +326,7 @@ impl Model {
         self.stream_norm(exec, &self.norm).forward(View::new(mixed, &shape)?, ViewMut::new(normed, &shape)?)?;
         out.resize(before + count * vocab, 0.0);
         let logits = &mut ViewMut::new(&mut out[before..], &[count, *vocab])?;
-        Host(exec).product(View::new(normed, &shape)?, self.head.view(), logits)?;
+        Host(exec).product(View::new(normed, &shape)?, Linear::plain(self.head.view()), logits)?;
         match first_not_finite(&out[before..]) {
             None => Ok(()),
             Some(at) => Err(Error::Overflow { part: "the head".into(), step: wanted[at / vocab].1, got: out[before + at] }),
@@ -340,8 +337,7 @@ impl Model {
 /// Embedding and head. Where a tied head is stored as well, it must be the embedding in models of `mamba_ssm`; in those of `transformers` one that differs
 /// is the head, and the only table that is stored is both, as there.
 fn take_tables(config: &mut Config, from: &mut Checkpoint) -> Result<(Weight, Weight)> {
-    const HEAD: &str = "lm_head.weight";
-    let (name, shape) = (config.package.embedding(), [config.vocab, config.dim]);
+    let (name, shape) = (config.embedding(), [config.vocab, config.dim]);
     if !config.tied {
         return Ok((from.take(name, &shape)?, from.take(HEAD, &shape)?));
     }

@@ -24,21 +24,21 @@ pub fn logits(config: &Config, weights: &Weights, tokens: &[u32]) -> Vec<f64> {
 /// As [`logits`].
 pub fn rounded_logits(config: &Config, weights: &Weights, tokens: &[u32], round: &dyn Fn(f64) -> f64) -> Vec<f64> {
     let dim = config.dim;
-    let embedding = &weights[config.package.embedding()];
+    let embedding = &weights[config.embedding()];
     let mut stream: Vec<Vec<f64>> =
         tokens.iter().map(|&token| embedding[token as usize * dim..(token as usize + 1) * dim].to_vec()).collect();
-    for i in 0..config.layers {
-        let norms = &weights[&format!("backbone.layers.{i}.norm.weight")];
+    for i in 0..config.layers.len() {
+        let norms = &weights[&config.norm(i)];
         let normed: Vec<_> = stream.iter().map(|x| stored(norm(x, Some(norms), config.eps), round)).collect();
-        let part = Part { config, weights, prefix: format!("backbone.layers.{i}.mixer."), round };
+        let part = Part { config, weights, prefix: config.prefix(i), round };
         let (mut inputs, mut states) =
             (vec![vec![0.0; config.conv_channels()]; config.width - 1], vec![0.0; config.inner * config.dstate]);
         for (x, y) in stream.iter_mut().zip(part.mixer(&normed, &mut inputs, &mut states)) {
             x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
         }
     }
-    let head = if config.tied { embedding } else { &weights["lm_head.weight"] };
-    let last = |x: &Vec<f64>| product(head, None, &stored(norm(x, Some(&weights["backbone.norm_f.weight"]), config.eps), round));
+    let (head, norms) = (&weights[config.head()], &weights[config.last_norm()]);
+    let last = |x: &Vec<f64>| product(head, None, &stored(norm(x, Some(norms), config.eps), round));
     stream.iter().flat_map(last).collect()
 }
 
@@ -127,7 +127,7 @@ impl Part<'_> {
     /// What the mixer makes of rows, from the latest inputs of the convolution and the states of the scan, which are carried on.
     fn mixer(&self, rows: &[Vec<f64>], inputs: &mut Vec<Vec<f64>>, states: &mut [f64]) -> Vec<Vec<f64>> {
         let Config { inner, dstate, nheads, ngroups, dt_rank, width, .. } = *self.config;
-        let (second, channels, headdim) = (self.config.kind == Kind::Mamba2, self.config.conv_channels(), inner / nheads);
+        let (second, channels, headdim) = (self.config.is_second(), self.config.conv_channels(), inner / nheads);
         let decays: Vec<f64> = self.get("A_log").iter().map(|log| -log.exp()).collect();
         let mut out = Vec::new();
         for row in rows {
@@ -146,7 +146,7 @@ impl Part<'_> {
                 }
                 false => {
                     let maps = self.stored(self.linear("x_proj", &x));
-                    let normed = |part: &[f64]| match self.config.kind {
+                    let normed = |part: &[f64]| match self.config.family.scan() {
                         Kind::FalconMamba => self.stored(norm(part, None, self.config.mixer_eps)),
                         _ => part.to_vec(),
                     };

@@ -1,6 +1,6 @@
 //! [`State`]: all that a model remembers of the tokens it has read, as a value.
 
-use crate::config::{Config, Kind};
+use crate::config::{Config, Family};
 use crate::error::{Error, Result};
 use crate::files::{self, why_not, write_aside};
 use crate::weight::first_not_finite;
@@ -36,30 +36,30 @@ pub struct Snapshot {
 /// The model that a state is of: its kind, and the sizes that states or what is made of them depend on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Of {
-    kind: Kind,
+    family: Family,
     sizes: [(&'static str, usize); 8],
 }
 
 impl Of {
     pub(crate) fn new(config: &Config) -> Self {
-        let Config { kind, vocab, dim, layers, inner, dstate, width, nheads, ngroups, .. } = *config;
+        let Config { family, vocab, dim, inner, dstate, width, nheads, ngroups, .. } = *config;
         let sizes = [
             ("vocab", vocab),
             ("dim", dim),
-            ("layers", layers),
+            ("layers", config.layers.len()),
             ("inner", inner),
             ("dstate", dstate),
             ("width", width),
             ("nheads", nheads),
             ("ngroups", ngroups),
         ];
-        Of { kind, sizes }
+        Of { family, sizes }
     }
 
     /// Settings as texts, as a file has them.
     fn texts(&self) -> impl Iterator<Item = (&'static str, String)> {
         let sizes = self.sizes.into_iter().map(|(key, size)| (key, size.to_string()));
-        [(KIND, self.kind.name().to_owned())].into_iter().chain(sizes)
+        [(KIND, self.family.name().to_owned())].into_iter().chain(sizes)
     }
 
     /// Whether a state with these settings, as far as they are known, is one of this model.
@@ -73,37 +73,65 @@ impl Of {
     }
 }
 
-/// What one layer remembers of one sequence, or of several, one behind the other.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct LayerState {
-    /// The latest inputs of the convolution, (channels, width - 1).
-    pub conv: Vec<f32>,
-    /// The states of the scan, (channels, dstate).
-    pub scan: Vec<f32>,
+/// A state of a kind of layers: its name, and its shape for one sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct StateShape {
+    pub(crate) name: &'static str,
+    pub(crate) shape: [usize; 2],
 }
 
-impl LayerState {
-    /// The state before the first token.
-    pub(crate) fn new(config: &Config) -> Self {
-        Self::of_sequences(config, 1)
+impl StateShape {
+    fn len(&self) -> usize {
+        self.shape.iter().product()
     }
+}
 
+/// What one layer remembers of one sequence, or of several, one behind the other: numbers by name, `conv` and `scan` in a layer that scans.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LayerState(Vec<(&'static str, Vec<f32>)>);
+
+impl LayerState {
     /// The states of so many sequences before their first token, one behind the other.
-    pub(crate) fn of_sequences(config: &Config, count: usize) -> Self {
-        let [conv, scan] = config.state_shapes().map(|[rows, columns]| vec![0.0; count * rows * columns]);
-        LayerState { conv, scan }
+    pub(crate) fn new(shapes: &[StateShape], sequences: usize) -> Self {
+        LayerState(shapes.iter().map(|shape| (shape.name, vec![0.0; sequences * shape.len()])).collect())
     }
 
     /// A state with as many numbers, all zero.
     pub(crate) fn zeros_like(&self) -> Self {
-        LayerState { conv: vec![0.0; self.conv.len()], scan: vec![0.0; self.scan.len()] }
+        LayerState(self.0.iter().map(|(name, numbers)| (*name, vec![0.0; numbers.len()])).collect())
+    }
+
+    /// The names of its parts.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|(name, _)| *name)
+    }
+
+    /// The part of a name.
+    pub fn get(&self, name: &str) -> Option<&[f32]> {
+        self.0.iter().find(|(own, _)| *own == name).map(|(_, numbers)| &numbers[..])
+    }
+
+    /// The part of a name, to be written.
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut Vec<f32>> {
+        self.0.iter_mut().find(|(own, _)| *own == name).map(|(_, numbers)| numbers)
+    }
+
+    /// The numbers of all parts.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &[f32]> {
+        self.0.iter().map(|(_, numbers)| &numbers[..])
+    }
+
+    /// The numbers of all parts, to be written.
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Vec<f32>> {
+        self.0.iter_mut().map(|(_, numbers)| numbers)
     }
 }
 
 impl State {
     /// The state before the first token.
     pub(crate) fn new(config: &Config) -> Self {
-        State { layers: vec![LayerState::new(config); config.layers], position: 0, of: Of::new(config) }
+        let layers = config.layers.iter().map(|kind| LayerState::new(&kind.states(config), 1)).collect();
+        State { layers, position: 0, of: Of::new(config) }
     }
 
     /// Number of tokens that were read.
@@ -113,7 +141,7 @@ impl State {
 
     /// Number of bytes.
     pub fn size(&self) -> usize {
-        self.layers.iter().map(|layer| size_of_val(&layer.conv[..]) + size_of_val(&layer.scan[..])).sum()
+        self.layers.iter().flat_map(LayerState::all).map(size_of_val).sum()
     }
 
     /// Whether it is a state of a model with this configuration.
@@ -126,10 +154,7 @@ impl State {
 
     /// The first layer with a number that is NaN or infinite, and the number.
     pub(crate) fn first_not_finite(&self) -> Option<(usize, f32)> {
-        let of_layer = |layer: &LayerState| {
-            let parts = [&layer.conv, &layer.scan].into_iter();
-            parts.filter_map(|part| first_not_finite(part).map(|at| part[at])).next()
-        };
+        let of_layer = |layer: &LayerState| layer.all().find_map(|part| first_not_finite(part).map(|at| part[at]));
         self.layers.iter().enumerate().find_map(|(i, layer)| Some((i, of_layer(layer)?)))
     }
 
@@ -141,16 +166,15 @@ impl State {
         }
     }
 
-    /// Writes a safetensors file, `layers.{i}.conv` and `layers.{i}.scan` in f32, and `logits` where they are given: aside first, so that a file of this name is always whole.
+    /// Writes a safetensors file, `layers.{i}.{name}` in f32, and `logits` where they are given: aside first, so that a file of this name is always whole.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub(crate) fn save(&self, config: &Config, logits: Option<&[f32]>, path: &Path) -> Result<()> {
         self.check_finite()?;
         let mut tensors = Vec::new();
-        for (i, layer) in self.layers.iter().enumerate() {
-            let parts = [("conv", &layer.conv), ("scan", &layer.scan)];
-            for ((name, data), shape) in parts.into_iter().zip(config.state_shapes()) {
+        for (i, (layer, kind)) in self.layers.iter().zip(&config.layers).enumerate() {
+            for (data, StateShape { name, shape }) in layer.all().zip(kind.states(config)) {
                 tensors.push((format!("layers.{i}.{name}"), view(data, &shape)));
             }
         }
@@ -177,15 +201,14 @@ impl State {
         let state = State { position, ..State::new(config) };
         let logits = if file.names().contains(&LOGITS) { Some(vec![0.0; config.vocab]) } else { None };
         let mut snapshot = Snapshot { state, logits };
-        let expected = 2 * config.layers + usize::from(snapshot.logits.is_some());
+        let parts = snapshot.state.layers.iter().map(|layer| layer.0.len()).sum::<usize>();
+        let expected = parts + usize::from(snapshot.logits.is_some());
         if file.len() != expected {
             let what = path.display().to_string();
             return Err(Error::State { what, tensor: "tensors".into(), expected: vec![expected], got: vec![file.len()] });
         }
-        for (i, layer) in snapshot.state.layers.iter_mut().enumerate() {
-            for ((name, data), shape) in
-                [("conv", &mut layer.conv), ("scan", &mut layer.scan)].into_iter().zip(config.state_shapes())
-            {
+        for (i, (layer, kind)) in snapshot.state.layers.iter_mut().zip(&config.layers).enumerate() {
+            for (data, StateShape { name, shape }) in layer.all_mut().zip(kind.states(config)) {
                 read(path, &file, &format!("layers.{i}.{name}"), &shape, data)?;
             }
         }

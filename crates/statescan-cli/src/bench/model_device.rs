@@ -81,7 +81,7 @@ impl Bench {
     /// Nanoseconds of the products of all projections for so many rows.
     fn products(&self, model: &Model, dtype: DType, rows: usize, runs: usize) -> Result<f64> {
         let (exec, library) = (&self.exec, Products::new(&self.exec)?);
-        let layer = model.config().layers;
+        let layer = model.config().layers.len();
         let shapes = shapes(model.config());
         let of_layer = &shapes[..shapes.len() / layer];
         let mut matrices = Vec::new();

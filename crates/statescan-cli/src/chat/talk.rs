@@ -71,8 +71,8 @@ impl<'m> Talk<'m> {
         };
         wrapped(&format!(
             "{name} ({} of {} blocks) {how}; /help lists commands, Ctrl-D ends the chat",
-            config.kind.name(),
-            config.layers
+            config.family.name(),
+            config.layers.len()
         ))
     }
 

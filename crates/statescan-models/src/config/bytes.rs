@@ -11,40 +11,40 @@ fn sum(sizes: impl IntoIterator<Item = usize>) -> usize {
 }
 
 impl Config {
+    /// The sum of what each layer has of something, which depends on its kind alone.
+    fn over_layers(&self, of: impl Fn(Kind) -> usize) -> usize {
+        let kinds = Kind::ALL.into_iter().map(|kind| (kind, self.layers.iter().filter(|&&layer| layer == kind).count()));
+        sum(kinds.filter(|(_, count)| *count > 0).map(|(kind, count)| product(&[count, of(kind)])))
+    }
+
     /// Number of weights; the largest number where there are more than that.
     pub fn weights(&self) -> usize {
-        let block = sum(self.mixer_tensors().iter().map(|(_, shape)| product(shape)).chain([self.dim]));
+        let of_layer = |kind: Kind| sum(kind.weights(self).iter().map(|weight| product(&weight.shape)).chain([self.dim]));
         let tables = if self.tied { 1 } else { 2 };
-        sum([product(&[tables, self.vocab, self.dim]), self.dim, product(&[self.layers, block])])
+        sum([product(&[tables, self.vocab, self.dim]), self.dim, self.over_layers(of_layer)])
     }
 
-    /// Bytes of the state of one sequence.
+    /// Bytes of the state of one sequence before its first token.
     pub(crate) fn state_bytes(&self) -> usize {
-        let [conv, scan] = self.state_shapes().map(|shape| product(&shape));
-        product(&[4, self.layers, sum([conv, scan])])
+        let of_layer = |kind: Kind| sum(kind.states(self).iter().map(|state| product(&state.shape)));
+        product(&[4, self.over_layers(of_layer)])
     }
 
-    /// Numbers that a row has on its way through a block.
+    /// Numbers that a row has on its way through a layer, at most.
     fn row(&self) -> usize {
-        let maps = sum([self.dt_rank, self.dstate, self.dstate]);
-        let maps = match self.kind {
-            Kind::Mamba => maps,
-            // with norms and without
-            Kind::FalconMamba => product(&[2, maps]),
-            Kind::Mamba2 => 0,
-        };
-        sum([product(&[3, self.dim]), self.in_proj(), self.conv_channels(), maps, product(&[3, self.inner])])
+        let most = self.layers.iter().map(|kind| kind.mix().row(self)).max();
+        sum([product(&[3, self.dim]), most.unwrap_or_default()])
     }
 
-    /// Bytes that so many rows need on their way through the blocks.
+    /// Bytes that so many rows need on their way through the layers.
     pub(crate) fn pass_bytes(&self, rows: usize) -> usize {
         product(&[4, rows, self.row()])
     }
 
     /// Bytes that training needs with so many tokens in a step: weights twice, as the optimizer and the model have them, gradients, two means, the inputs of
-    /// blocks, and a block and the head there and back.
+    /// layers, and a layer and the head there and back.
     pub(crate) fn training_bytes(&self, tokens: usize) -> usize {
-        let kept = product(&[tokens, self.layers, self.dim]);
+        let kept = product(&[tokens, self.layers.len(), self.dim]);
         let work = product(&[2, tokens, sum([self.row(), self.vocab])]);
         product(&[4, sum([product(&[5, self.weights()]), kept, work])])
     }

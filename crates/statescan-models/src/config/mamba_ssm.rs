@@ -3,16 +3,16 @@
 //! `residual_in_fp32`, `fused_add_norm` and `attn_cfg` have no effect: everything here is computed in f32, and there is no attention.
 
 use super::transformers::shortest;
-use super::{Config, Kind, Package, check_groups, expressible, width};
+use super::{Config, Family, Package, check_groups, expressible, width};
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use serde_json::{Map, Value, json};
 
 /// Arguments of layers that are read.
-const READ: [(Kind, &[&str]); 2] = [
-    (Kind::Mamba, &["layer", "d_model", "d_state", "d_conv", "expand", "dt_rank", "conv_bias", "bias"]),
+const READ: [(Family, &[&str]); 2] = [
+    (Family::Mamba, &["layer", "d_model", "d_state", "d_conv", "expand", "dt_rank", "conv_bias", "bias"]),
     (
-        Kind::Mamba2,
+        Family::Mamba2,
         &[
             "layer",
             "d_model",
@@ -32,10 +32,13 @@ const READ: [(Kind, &[&str]); 2] = [
     ),
 ];
 /// Those that say how a layer begins, or how it is computed.
-const NO_EFFECT: [(Kind, &[&str]); 2] = [
-    (Kind::Mamba, &["dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor", "use_fast_path", "layer_idx", "device", "dtype"]),
+const NO_EFFECT: [(Family, &[&str]); 2] = [
     (
-        Kind::Mamba2,
+        Family::Mamba,
+        &["dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor", "use_fast_path", "layer_idx", "device", "dtype"],
+    ),
+    (
+        Family::Mamba2,
         &[
             "conv_init",
             "A_init_range",
@@ -69,21 +72,21 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Config> {
         return Err(fields.bad("attn_layer_idx", "empty, for there is no attention here"));
     }
     let word = block.word("layer", "Mamba1", &["Mamba1", "Mamba2"], "Mamba1 or Mamba2")?;
-    let kind = if word == "Mamba2" { Kind::Mamba2 } else { Kind::Mamba };
-    check_names(kind, &block)?;
+    let family = if word == "Mamba2" { Family::Mamba2 } else { Family::Mamba };
+    check_names(family, &block)?;
     let dim = fields.size("d_model")?;
     if block.has("d_model") && block.size("d_model")? != dim {
         return Err(block.bad("d_model", "that of the model"));
     }
     let inner = block.expanded("expand", dim)?;
-    let (dt_rank, headdim, ngroups) = match kind {
-        Kind::Mamba2 => (0, block.size_or("headdim", 64)?, block.size_or("ngroups", 1)?),
+    let (dt_rank, headdim, ngroups) = match family {
+        Family::Mamba2 => (0, block.size_or("headdim", 64)?, block.size_or("ngroups", 1)?),
         _ => (block.rank("dt_rank", dim)?, 1, 1),
     };
     if !inner.is_multiple_of(headdim) {
         return Err(block.bad("headdim", "a divisor of expand x d_model"));
     }
-    if kind == Kind::Mamba2 {
+    if family == Family::Mamba2 {
         block.only("rmsnorm", true)?;
         block.only("norm_before_gate", false)?;
         block.only("D_has_hdim", false)?;
@@ -94,12 +97,12 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Config> {
     }
     let multiple = fields.size_or("pad_vocab_size_multiple", 8)?;
     Ok(Config {
-        kind,
+        family,
         vocab: fields.size_or("vocab_size", 50277)?.next_multiple_of(multiple),
         dim,
-        layers: fields.size_or("n_layer", 64)?,
+        layers: vec![family.scan(); fields.size_or("n_layer", 64)?],
         inner,
-        dstate: block.size_or("d_state", if kind == Kind::Mamba2 { 128 } else { 16 })?,
+        dstate: block.size_or("d_state", if family == Family::Mamba2 { 128 } else { 16 })?,
         width: width(&block, "d_conv")?,
         dt_rank,
         nheads: inner / headdim,
@@ -116,13 +119,13 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Config> {
 }
 
 /// Refuses arguments that the layer does not have, as the layer would.
-fn check_names(kind: Kind, block: &Fields<'_>) -> Result<()> {
-    let known = READ.iter().chain(&NO_EFFECT).filter(|(of, _)| *of == kind).flat_map(|(_, names)| *names);
+fn check_names(family: Family, block: &Fields<'_>) -> Result<()> {
+    let known = READ.iter().chain(&NO_EFFECT).filter(|(of, _)| *of == family).flat_map(|(_, names)| *names);
     let known: Vec<&str> = known.copied().collect();
     match block.names().find(|name| !known.contains(name)) {
         None => Ok(()),
         Some(name) => {
-            let layer = if kind == Kind::Mamba2 { "the arguments of Mamba2 alone" } else { "the arguments of Mamba alone" };
+            let layer = if family == Family::Mamba2 { "the arguments of Mamba2 alone" } else { "the arguments of Mamba alone" };
             Err(Error::Config { path: block.path.to_owned(), key: "ssm_cfg", expected: layer, got: format!("`{name}`") })
         }
     }
@@ -130,8 +133,8 @@ fn check_names(kind: Kind, block: &Fields<'_>) -> Result<()> {
 
 /// The settings of a configuration.
 pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
-    let second = config.kind == Kind::Mamba2;
-    expressible(config, config.kind != Kind::FalconMamba, "kind", "mamba or mamba2", config.kind.name())?;
+    let second = config.family == Family::Mamba2;
+    expressible(config, config.family != Family::FalconMamba, "kind", "mamba or mamba2", config.family.name())?;
     expressible(config, config.inner.is_multiple_of(config.dim), "inner", "a multiple of the width", config.inner)?;
     expressible(config, config.eps == 1e-5, "eps", "1e-5", shortest(config.eps))?;
     expressible(config, config.mixer_eps == 1e-5, "mixer_eps", "1e-5", shortest(config.mixer_eps))?;
@@ -159,7 +162,7 @@ pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
     let settings = json!({
         "d_model": config.dim,
         "d_intermediate": 0,
-        "n_layer": config.layers,
+        "n_layer": config.layers.len(),
         "vocab_size": config.vocab,
         "ssm_cfg": block,
         "attn_layer_idx": [],

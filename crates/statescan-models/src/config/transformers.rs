@@ -3,48 +3,48 @@
 //! A setting that is missing has the value that its class begins with. Those that say how a model begins, how it is computed or what is printed have no
 //! effect: everything here is computed in f32, and norms of Mamba-2 follow the gate, whatever `rms_norm` and `norm_before_gate` say, as they do there.
 
-use super::{Config, Kind, Package, check_groups, expressible, width};
+use super::{Config, Family, Package, check_groups, expressible, width};
 use crate::error::Result;
 use crate::fields::Fields;
 use serde_json::{Map, Value, json};
 
 /// What the classes begin with.
-fn defaults(kind: Kind) -> Config {
-    let mut config = match kind {
-        Kind::Mamba => Config::mamba(50280, 768, 32),
-        Kind::FalconMamba => Config::falcon_mamba(50280, 768, 32),
-        Kind::Mamba2 => Config::mamba2(32768, 4096, 64, 64),
+fn defaults(family: Family) -> Config {
+    let mut config = match family {
+        Family::Mamba => Config::mamba(50280, 768, 32),
+        Family::FalconMamba => Config::falcon_mamba(50280, 768, 32),
+        Family::Mamba2 => Config::mamba2(32768, 4096, 64, 64),
     };
-    if kind == Kind::Mamba2 {
+    if family == Family::Mamba2 {
         (config.ngroups, config.tied) = (8, false);
     }
-    config.eos = vec![if kind == Kind::Mamba2 { 2 } else { 0 }];
+    config.eos = vec![if family == Family::Mamba2 { 2 } else { 0 }];
     config
 }
 
 /// The configuration of a model; `channels` are those of its weights.
-pub(super) fn read(kind: Kind, fields: &Fields<'_>, channels: Option<usize>) -> Result<Config> {
+pub(super) fn read(family: Family, fields: &Fields<'_>, channels: Option<usize>) -> Result<Config> {
     fields.word("hidden_act", "silu", &["silu", "swish"], "silu")?;
     fields.absent("quantization_config", "absent, as quantised weights are not read")?;
-    let like = defaults(kind);
+    let like = defaults(family);
     let dim = fields.size_or("hidden_size", like.dim)?;
-    let inner = inner(kind, fields, dim, channels)?;
+    let inner = inner(family, fields, dim, channels)?;
     let eps = fields.epsilon("layer_norm_epsilon", like.eps)?;
-    let (dt_rank, nheads, ngroups) = match kind {
-        Kind::Mamba2 => (0, fields.size_or("num_heads", like.nheads)?, fields.size_or("n_groups", like.ngroups)?),
+    let (dt_rank, nheads, ngroups) = match family {
+        Family::Mamba2 => (0, fields.size_or("num_heads", like.nheads)?, fields.size_or("n_groups", like.ngroups)?),
         _ => (fields.rank("time_step_rank", dim)?, inner, 1),
     };
-    if kind == Kind::Mamba2 {
+    if family == Family::Mamba2 {
         if nheads.checked_mul(fields.size_or("head_dim", like.headdim())?) != Some(inner) {
             return Err(fields.bad("num_heads", "such that num_heads x head_dim is expand x hidden_size"));
         }
         check_groups(fields, "n_groups", nheads, ngroups)?;
     }
     Ok(Config {
-        kind,
+        family,
         vocab: fields.size_or("vocab_size", like.vocab)?,
         dim,
-        layers: fields.size_or("num_hidden_layers", like.layers)?,
+        layers: vec![family.scan(); fields.size_or("num_hidden_layers", like.layers.len())?],
         inner,
         dstate: fields.size_or("state_size", like.dstate)?,
         width: width(fields, "conv_kernel")?,
@@ -54,8 +54,8 @@ pub(super) fn read(kind: Kind, fields: &Fields<'_>, channels: Option<usize>) -> 
         bias: fields.flag("use_bias", like.bias)?,
         conv_bias: fields.flag("use_conv_bias", like.conv_bias)?,
         eps,
-        mixer_eps: if kind == Kind::FalconMamba { fields.epsilon("mixer_rms_eps", like.mixer_eps)? } else { eps },
-        dt_limit: if kind == Kind::Mamba2 { fields.limits("time_step_limit")? } else { like.dt_limit },
+        mixer_eps: if family == Family::FalconMamba { fields.epsilon("mixer_rms_eps", like.mixer_eps)? } else { eps },
+        dt_limit: if family == Family::Mamba2 { fields.limits("time_step_limit")? } else { like.dt_limit },
         tied: fields.flag("tie_word_embeddings", like.tied)?,
         eos: if fields.says("eos_token_id") { fields.tokens("eos_token_id")? } else { like.eos },
         package: Package::Transformers,
@@ -64,9 +64,9 @@ pub(super) fn read(kind: Kind, fields: &Fields<'_>, channels: Option<usize>) -> 
 
 /// Channels of the scan. `intermediate_size` goes before `expand`, but in Mamba-2, where it says nothing; where the two contradict each other and the
 /// weights are known, these decide.
-fn inner(kind: Kind, fields: &Fields<'_>, dim: usize, channels: Option<usize>) -> Result<usize> {
+fn inner(family: Family, fields: &Fields<'_>, dim: usize, channels: Option<usize>) -> Result<usize> {
     let expanded = fields.size_or("expand", 2)?.saturating_mul(dim);
-    if kind == Kind::Mamba2 {
+    if family == Family::Mamba2 {
         return Ok(expanded);
     }
     let said = fields.size_or("intermediate_size", expanded)?;
@@ -75,12 +75,12 @@ fn inner(kind: Kind, fields: &Fields<'_>, dim: usize, channels: Option<usize>) -
 
 /// The settings of a configuration.
 pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
-    let second = config.kind == Kind::Mamba2;
+    let second = config.family == Family::Mamba2;
     let whole = config.inner.is_multiple_of(config.dim);
     expressible(config, whole || !second, "inner", "a multiple of the width in Mamba-2", config.inner)?;
     let unlimited = config.dt_limit == (0.0, f64::INFINITY);
     expressible(config, unlimited || second, "dt_limit", "0 to infinity, but in Mamba-2", format!("{:?}", config.dt_limit))?;
-    let falcon = config.kind == Kind::FalconMamba;
+    let falcon = config.family == Family::FalconMamba;
     expressible(
         config,
         falcon || config.mixer_eps == config.eps,
@@ -88,10 +88,10 @@ pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
         "that of the other norms, but in FalconMamba",
         config.mixer_eps,
     )?;
-    let architecture = match config.kind {
-        Kind::Mamba => "MambaForCausalLM",
-        Kind::FalconMamba => "FalconMambaForCausalLM",
-        Kind::Mamba2 => "Mamba2ForCausalLM",
+    let architecture = match config.family {
+        Family::Mamba => "MambaForCausalLM",
+        Family::FalconMamba => "FalconMambaForCausalLM",
+        Family::Mamba2 => "Mamba2ForCausalLM",
     };
     let eos = match &config.eos[..] {
         [] => Value::Null,
@@ -99,11 +99,11 @@ pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
         several => json!(several),
     };
     let mut settings = json!({
-        "model_type": config.kind.name(),
+        "model_type": config.family.name(),
         "architectures": [architecture],
         "vocab_size": config.vocab,
         "hidden_size": config.dim,
-        "num_hidden_layers": config.layers,
+        "num_hidden_layers": config.layers.len(),
         "state_size": config.dstate,
         "conv_kernel": config.width,
         "use_bias": config.bias,

@@ -1,14 +1,11 @@
 //! The loss of a model on some texts, and its gradient by every weight, on the device: as `model/gradients.rs` has it on the CPU.
 
-use super::weights::Block;
 use super::{BlockRooms, Shared};
 use crate::config::Config;
 use crate::error::Result;
-use crate::inner::Steps;
-use crate::mixer::{self, Back, Part, Product};
+use crate::mixer::{Back, Linear, Part, Role, Room, Rooms, Steps};
 use crate::model::gradients::{Dropout, Rows};
 use crate::norms::OfStream;
-use crate::rooms::{BackRooms, Room};
 use statescan::cuda::layers::embedding;
 use statescan::cuda::layers::training::{TokenRows, clear, cross_entropy, dropout, embedding_backward, scale_by};
 use statescan::tensor::Tensor;
@@ -53,7 +50,7 @@ pub(super) struct TrainingRooms {
     dstream: [Room; 2],
     dmixed: Room,
     dnormed: Room,
-    mixer: BackRooms,
+    mixer: Rooms,
     logits: Room,
     dlogits: Room,
     losses: Room,
@@ -71,10 +68,9 @@ impl TrainingRooms {
     }
 
     fn grow(&mut self, exec: &Exec, config: &Config, dtype: DType, rows: usize) -> Result<()> {
-        let Config { dim, vocab, layers, .. } = *config;
+        let (&Config { dim, vocab, .. }, layers) = (config, config.layers.len());
         if self.keep {
-            self.kept.resize_with(layers, || BlockRooms::new(dtype));
-            self.kept.iter_mut().try_for_each(|rooms| rooms.grow(exec, config, dtype, rows))?;
+            self.kept.resize_with(layers, BlockRooms::default);
         }
         self.streams.resize_with(layers + 1, Room::default);
         self.streams.iter_mut().chain(&mut self.dstream).try_for_each(|room| room.grow(exec, DType::F32, rows, dim))?;
@@ -127,7 +123,7 @@ impl Shared {
         gradients: &mut Gradients,
     ) -> Result<f64> {
         let steps = Steps { sequences: rows.count, steps: rows.seqlen };
-        rooms.grow(&self.exec, &self.config, self.weights.dtype, steps.rows())?;
+        rooms.normed.grow(&self.exec, self.weights.dtype, steps.rows(), self.config.dim)?;
         back.grow(&self.exec, &self.config, self.weights.dtype, steps.rows())?;
         // sorted before they are copied, for the copy waits for what the device does
         back.order.as_mut().expect("grown above").sort(&rows.read)?;
@@ -138,7 +134,7 @@ impl Shared {
         let mut batch = Batch { shared: self, steps, rooms, back, gradients, dropout, unit };
         batch.forward()?;
         batch.head()?;
-        for layer in (0..self.config.layers).rev() {
+        for layer in (0..self.config.layers.len()).rev() {
             batch.block(layer)?;
         }
         batch.embedding()?;
@@ -165,29 +161,30 @@ impl Batch<'_> {
         let Shared { exec, weights, config, .. } = self.shared;
         let rows = self.steps.rows();
         let TrainingRooms { tokens, streams, dstream: [added, _], .. } = &mut *self.back;
-        let (tokens, zeros) = (tokens.of(rows).index(1, 0), self.dropout.zeros(config.layers));
+        let (tokens, zeros) = (tokens.of(rows).index(1, 0), self.dropout.zeros(config.layers.len()));
         let first = if zeros.is_some() { &mut *added } else { &mut streams[0] };
         embedding(exec, weights.embedding.view(), tokens, &mut first.of_mut(rows))?;
         if zeros.is_some() {
             dropout(exec, added.of(rows), zeros, &mut streams[0].of_mut(rows), false)?;
         }
-        for (layer, block) in weights.blocks.iter().enumerate() {
+        for layer in 0..config.layers.len() {
             self.change_rooms(layer);
             let stream = self.back.streams[layer].of(rows);
-            self.shared.mix(block, Part::whole(self.steps), stream, self.rooms, self.back.keep)?;
-            self.add(layer, block)?;
+            self.shared.mix(layer, Part::whole(self.steps), stream, self.rooms, self.back.keep)?;
+            self.add(layer)?;
             self.change_rooms(layer);
         }
         Ok(())
     }
 
     /// The stream after a block: that before it, and the last product.
-    fn add(&mut self, layer: usize, block: &Block) -> Result<()> {
-        let (Shared { exec, products, config, .. }, rows) = (self.shared, self.steps.rows());
+    fn add(&mut self, layer: usize) -> Result<()> {
+        let (Shared { exec, products, .. }, rows) = (self.shared, self.steps.rows());
         let TrainingRooms { streams, dstream: [added, _], .. } = &mut *self.back;
         let (before, after) = streams.split_at_mut(layer + 1);
         let (before, after) = (before[layer].of(rows), &mut after[0].of_mut(rows));
-        let (x, Product { weight, bias }) = (self.rooms.mixer.mixed(config).of(rows), block.out_proj.view());
+        let (x, mixer) = (self.rooms.mixer.mixed.of(rows), self.shared.mixer(layer));
+        let Linear { weight, bias } = mixer.last();
         match self.dropout.zeros(layer) {
             None => products.multiply_add(x, weight, bias, before, after)?,
             zeros => {
@@ -213,9 +210,8 @@ impl Batch<'_> {
         let (Shared { exec, weights, products, config, .. }, rows) = (self.shared, self.steps.rows());
         let normed = &mut self.rooms.normed;
         let TrainingRooms { streams, tokens, logits, dlogits, losses, dnormed, .. } = &mut *self.back;
-        self.shared.norm(&weights.norm).forward(streams[config.layers].of(rows), normed.of_mut(rows))?;
+        self.shared.norm(&weights.norm).forward(streams[config.layers.len()].of(rows), normed.of_mut(rows))?;
         let (head, targets) = (weights.head().view(), tokens.of(2 * rows).index(1, 0).slice(0, rows..2 * rows));
-        let name = if config.tied { config.package.embedding() } else { "lm_head.weight" };
         let some = rows_of_logits(rows, config.vocab);
         for first in (0..rows).step_by(some) {
             let part = first..rows.min(first + some);
@@ -226,10 +222,10 @@ impl Batch<'_> {
             cross_entropy(exec, logits.of(count), targets, scale, &mut losses, &mut dlogits.of_mut(count))?;
             let dy = dlogits.of(count);
             products.multiply(dy, head.permute(&[1, 0]), None, &mut dnormed.of_mut(rows).slice(0, part), false)?;
-            let mut dhead = self.gradients.of(name);
+            let mut dhead = self.gradients.of(config.head());
             products.multiply(dy.permute(&[1, 0]), x.permute(&[1, 0]), None, &mut dhead, first > 0)?;
         }
-        self.norm_backward(NormOf { at: config.layers, weight: &weights.norm, name: "backbone.norm_f.weight" })
+        self.norm_backward(NormOf { at: config.layers.len(), weight: &weights.norm, name: config.last_norm() })
     }
 
     /// Gradients by a norm's weight and by the stream in front of it: that by the norm's results is `dnormed`, that by the stream behind, which it is
@@ -238,7 +234,7 @@ impl Batch<'_> {
         let (Shared { exec, config, .. }, rows) = (self.shared, self.steps.rows());
         let TrainingRooms { streams, dstream, dmixed, dnormed, zeros: row, mixer, .. } = &mut *self.back;
         let [behind, front] = dstream;
-        let behind = (of.at < config.layers).then(|| behind.of(rows));
+        let behind = (of.at < config.layers.len()).then(|| behind.of(rows));
         let zeros = of.at.checked_sub(1).and_then(|front| self.dropout.zeros(front));
         let into = OfStream {
             front: front.of_mut(rows),
@@ -256,21 +252,29 @@ impl Batch<'_> {
 
     /// From the gradient by the stream behind a block to that by the stream in front of it.
     fn block(&mut self, layer: usize) -> Result<()> {
-        let (Shared { exec, weights, .. }, steps) = (self.shared, self.steps);
-        let (rows, block) = (steps.rows(), &weights.blocks[layer]);
+        let (Shared { exec, weights, config, .. }, steps) = (self.shared, self.steps);
+        let (rows, block, kind) = (steps.rows(), &weights.blocks[layer], config.layers[layer]);
         self.change_rooms(layer);
         if !self.back.keep {
-            self.shared.mix(block, Part::whole(steps), self.back.streams[layer].of(rows), self.rooms, true)?;
+            self.shared.mix(layer, Part::whole(steps), self.back.streams[layer].of(rows), self.rooms, true)?;
         }
-        let prefix = format!("backbone.layers.{layer}.");
+        let prefix = config.prefix(layer);
         let TrainingRooms { dmixed, dnormed, mixer, .. } = &mut *self.back;
         let BlockRooms { normed, mixer: of_mixer } = &mut *self.rooms;
-        let back = Back::new(steps, normed.of(rows), dmixed.of(rows));
-        let into = mixer::Gradients::of(&mut self.gradients.0, &format!("{prefix}mixer."));
-        self.shared.mixer(block).backward(back, of_mixer, mixer, &mut dnormed.of_mut(rows), into)?;
-        // A = -exp(A_log) is its own derivative
-        scale_by(exec, &mut self.gradients.of(&format!("{prefix}mixer.A_log")), block.a.view())?;
-        self.norm_backward(NormOf { at: layer, weight: &block.norm, name: &format!("{prefix}norm.weight") })?;
+        let back = Back {
+            steps,
+            x: normed.of(rows),
+            dy: dmixed.of(rows),
+            dx: dnormed.of_mut(rows),
+            into: kind.gradients(config, &mut self.gradients.0, &prefix),
+            states: Vec::new(),
+        };
+        self.shared.mixer(layer).backward(back, of_mixer, mixer)?;
+        for (named, decays) in kind.weights(config).iter().zip(&block.mixer).filter(|(named, _)| named.role == Role::Decay) {
+            // A = -exp(A_log) is its own derivative
+            scale_by(exec, &mut self.gradients.of(&format!("{prefix}{}", named.name)), decays.view())?;
+        }
+        self.norm_backward(NormOf { at: layer, weight: &block.norm, name: &config.norm(layer) })?;
         self.change_rooms(layer);
         Ok(())
     }
@@ -280,11 +284,11 @@ impl Batch<'_> {
         let (Shared { exec, config, .. }, rows) = (self.shared, self.steps.rows());
         let TrainingRooms { dstream: [dstream, other], order, .. } = &mut *self.back;
         let mut dstream = dstream.of(rows);
-        if let zeros @ Some(_) = self.dropout.zeros(config.layers) {
+        if let zeros @ Some(_) = self.dropout.zeros(config.layers.len()) {
             dropout(exec, dstream, zeros, &mut other.of_mut(rows), false)?;
             dstream = other.of(rows);
         }
-        let mut table = self.gradients.of(config.package.embedding());
+        let mut table = self.gradients.of(config.embedding());
         if !config.tied {
             clear(exec, &mut table)?;
         }

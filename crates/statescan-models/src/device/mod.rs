@@ -13,9 +13,8 @@ mod weights;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::mixer::{Device, Multiplied, OfProduct, Product};
+use crate::mixer::{Device, Linear, Multiplied, Room, Rooms};
 use crate::model::{Logits, Model};
-use crate::rooms::{Room, Rooms};
 use crate::state::State;
 use crate::weight::first_not_finite;
 pub use state::DeviceState;
@@ -53,39 +52,22 @@ impl Shared {
         let config = model.config().clone();
         let weights = Weights::new(exec, model, dtype)?;
         let step = Mutex::new(Step::new(exec, &config)?);
-        let rooms = Mutex::new(PassRooms::new(weights.dtype));
-        Ok(Shared { exec: exec.clone(), config, weights, products, rooms, step })
+        Ok(Shared { exec: exec.clone(), config, weights, products, rooms: Mutex::default(), step })
     }
 }
 
 /// Room for a pass: the stream between blocks, and what a block makes of it.
+#[derive(Default)]
 struct PassRooms {
     stream: Room,
     block: BlockRooms,
 }
 
 /// Room for all rows between the stream before a block and its last product.
+#[derive(Default)]
 struct BlockRooms {
     normed: Room,
     mixer: Rooms,
-}
-
-impl PassRooms {
-    fn new(dtype: DType) -> Self {
-        PassRooms { stream: Room::default(), block: BlockRooms::new(dtype) }
-    }
-}
-
-impl BlockRooms {
-    fn new(dtype: DType) -> Self {
-        BlockRooms { normed: Room::default(), mixer: Rooms::new(dtype) }
-    }
-
-    /// Room for so many rows.
-    fn grow(&mut self, exec: &Exec, config: &Config, dtype: DType, rows: usize) -> Result<()> {
-        self.normed.grow(exec, dtype, rows, config.dim)?;
-        self.mixer.grow(exec, config, rows)
-    }
 }
 
 impl Device for Shared {
@@ -93,7 +75,11 @@ impl Device for Shared {
         &self.exec
     }
 
-    fn product(&self, x: View<'_>, of: Product<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+    fn step_by_step(&self) -> bool {
+        false
+    }
+
+    fn product(&self, x: View<'_>, of: Linear<View<'_>>, y: &mut ViewMut<'_>) -> Result<()> {
         Ok(self.products.multiply(x, of.weight, of.bias, y, false)?)
     }
 
@@ -102,10 +88,10 @@ impl Device for Shared {
         of: Multiplied<'_>,
         dx: &mut ViewMut<'_>,
         add: bool,
-        into: OfProduct<'_>,
+        into: Linear<ViewMut<'_>>,
         workspace: &mut Workspace,
     ) -> Result<()> {
-        let (Multiplied { x, product, dy }, OfProduct { mut weight, bias }) = (of, into);
+        let (Multiplied { x, product, dy }, Linear { mut weight, bias }) = (of, into);
         self.products.multiply(dy, product.weight.permute(&[1, 0]), None, dx, add)?;
         self.products.multiply(dy.permute(&[1, 0]), x.permute(&[1, 0]), None, &mut weight, false)?;
         let Some(mut bias) = bias else { return Ok(()) };
@@ -141,7 +127,7 @@ impl DeviceModel {
 
     /// Bytes that a step has to read, the floor of decoding: the weights of projections and head, and the state.
     pub fn bytes_per_step(&self) -> usize {
-        self.shared.weights.bytes_per_step() + State::new(&self.shared.config).size()
+        self.shared.weights.bytes_per_step(&self.shared.config) + State::new(&self.shared.config).size()
     }
 
     /// The state before the first token of so many sequences, which are carried on together.

@@ -1,11 +1,9 @@
 //! Many rows through the blocks: as many steps of each sequence of a state.
 
-use super::state::{DeviceState, Ends};
-use super::weights::Block;
+use super::state::{DeviceState, ends};
 use super::{BlockRooms, PassRooms, Shared, lock};
 use crate::error::{Error, Result};
-use crate::inner::Steps;
-use crate::mixer::{Part, Product, Run};
+use crate::mixer::{Linear, Part, Run, Steps};
 use crate::model::Logits;
 use crate::norms::StreamNorm;
 use crate::weight::first_not_finite;
@@ -36,7 +34,7 @@ impl Shared {
             let part = Tensor::from_slice(&self.exec, &part, &[part.len()])?;
             let mut rooms = lock(&self.rooms);
             rooms.stream.grow(&self.exec, DType::F32, steps.rows(), self.config.dim)?;
-            rooms.block.grow(&self.exec, &self.config, self.weights.dtype, steps.rows())?;
+            rooms.block.normed.grow(&self.exec, self.weights.dtype, steps.rows(), self.config.dim)?;
             self.blocks(steps, &part, state, &mut rooms)?;
             let last = from + steps.steps == length;
             match logits {
@@ -91,9 +89,10 @@ impl Shared {
         StreamNorm { exec: &self.exec, weight: weight.view(), eps: self.config.eps }
     }
 
-    /// The mixer of a block.
-    pub(super) fn mixer<'s>(&'s self, block: &'s Block) -> Run<'s> {
-        Run { device: self, config: &self.config, weights: block.mixer() }
+    /// The mixer of a layer.
+    pub(super) fn mixer(&self, layer: usize) -> Run<'_> {
+        let weights = self.weights.blocks[layer].mixer.iter().map(Tensor::view).collect();
+        Run { device: self, config: &self.config, kind: self.config.layers[layer], weights, derived: Vec::new() }
     }
 
     /// The stream after the last block, and states on the other side.
@@ -101,21 +100,21 @@ impl Shared {
         let (rows, PassRooms { stream, block: rooms }) = (steps.rows(), rooms);
         embedding(&self.exec, self.weights.embedding.view(), tokens.view(), &mut stream.of_mut(rows))?;
         let (from, to) = state.split();
-        for (layer, block) in self.weights.blocks.iter().enumerate() {
-            let [conv, scan] = Ends { from: &*from, to: &mut *to, layer }.views();
-            let part = Part { conv: Some(conv), scan: Some(scan), ..Part::whole(steps) };
-            self.mix(block, part, stream.of(rows), rooms, false)?;
-            let Product { weight, bias } = block.out_proj.view();
-            let x = rooms.mixer.mixed(&self.config).of(rows);
+        for layer in 0..self.config.layers.len() {
+            let part = Part { states: ends(from, to, layer), ..Part::whole(steps) };
+            self.mix(layer, part, stream.of(rows), rooms, false)?;
+            let Linear { weight, bias } = self.mixer(layer).last();
+            let x = rooms.mixer.mixed.of(rows);
             self.products.multiply(x, weight, bias, &mut stream.of_mut(rows), true)?;
         }
         Ok(())
     }
 
-    /// A block from rows of the stream to those that its last product takes.
-    pub(super) fn mix(&self, block: &Block, part: Part<'_>, stream: View<'_>, rooms: &mut BlockRooms, keep: bool) -> Result<()> {
+    /// A layer from rows of the stream to those that its last product takes.
+    pub(super) fn mix(&self, layer: usize, part: Part<'_>, stream: View<'_>, rooms: &mut BlockRooms, keep: bool) -> Result<()> {
         let (rows, BlockRooms { normed, mixer }) = (part.steps.rows(), rooms);
-        self.norm(&block.norm).forward(stream, normed.of_mut(rows))?;
-        self.mixer(block).forward(normed.of(rows), vec![part], mixer, keep)
+        normed.grow(&self.exec, self.weights.dtype, rows, self.config.dim)?;
+        self.norm(&self.weights.blocks[layer].norm).forward(stream, normed.of_mut(rows))?;
+        self.mixer(layer).forward(normed.of(rows), vec![part], mixer, keep)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use crate::error::{Error, Result};
-use crate::state::{LayerState, Of, State};
+use crate::state::{State, StateShape};
 use statescan::cuda::Graph;
 use statescan::tensor::Tensor;
 use statescan::{DType, View, ViewMut};
@@ -22,50 +22,35 @@ pub struct DeviceState {
     pub(super) position: u64,
 }
 
-/// States of all layers.
-pub(super) struct Side {
-    /// (layers, sequences, channels, width - 1)
-    pub(super) conv: Tensor,
-    /// (layers, sequences, channels, dstate)
-    pub(super) scan: Tensor,
-}
+/// States of all layers, which are of one kind: a tensor (layers, sequences, rows, columns) for each state of a layer.
+type Side = Vec<Tensor>;
 
-impl Side {
-    fn zeros(shared: &Shared, sequences: usize) -> Result<Self> {
-        let shapes = shared.config.state_shapes().map(|[rows, columns]| [shared.config.layers, sequences, rows, columns]);
-        let [conv, scan] = shapes.map(|shape| Tensor::zeros(&shared.exec, DType::F32, &shape));
-        Ok(Side { conv: conv?, scan: scan? })
-    }
+fn zeros(shared: &Shared, sequences: usize) -> Result<Side> {
+    let (config, layers) = (&shared.config, shared.config.layers.len());
+    let state = |StateShape { shape: [rows, columns], .. }: StateShape| {
+        Ok(Tensor::zeros(&shared.exec, DType::F32, &[layers, sequences, rows, columns])?)
+    };
+    config.family.scan().states(config).into_iter().map(state).collect()
 }
 
 /// What the sequences of a layer begin with, and where what they end with goes.
-pub(super) struct Ends<'e> {
-    pub(super) from: &'e Side,
-    pub(super) to: &'e mut Side,
-    pub(super) layer: usize,
-}
-
-impl<'e> Ends<'e> {
-    /// The inputs of the convolution, and the states of the scan.
-    pub(super) fn views(self) -> [(View<'e>, ViewMut<'e>); 2] {
-        let Ends { from, to, layer } = self;
-        let pair = |from: &'e Tensor, to: &'e mut Tensor| (of_layer(from, layer), to.view_mut().index(0, layer));
-        [pair(&from.conv, &mut to.conv), pair(&from.scan, &mut to.scan)]
-    }
+pub(super) fn ends<'e>(from: &'e [Tensor], to: &'e mut [Tensor], layer: usize) -> Vec<Option<(View<'e>, ViewMut<'e>)>> {
+    let pair = |(from, to): (&'e Tensor, &'e mut Tensor)| Some((from.view().index(0, layer), to.view_mut().index(0, layer)));
+    from.iter().zip(to).map(pair).collect()
 }
 
 impl DeviceState {
     pub(super) fn new(shared: &Arc<Shared>, sequences: usize) -> Result<Self> {
-        let sides = [Side::zeros(shared, sequences)?, Side::zeros(shared, sequences)?];
+        let sides = [zeros(shared, sequences)?, zeros(shared, sequences)?];
         Ok(DeviceState { graphs: [None, None], shared: shared.clone(), sides, current: 0, sequences, position: 0 })
     }
 
     pub(super) fn upload(shared: &Arc<Shared>, state: &State) -> Result<Self> {
         let mut new = Self::new(shared, 1)?;
-        let all = |part: fn(&LayerState) -> &Vec<f32>| state.layers.iter().flat_map(part).copied().collect::<Vec<_>>();
-        let Side { conv, scan } = &mut new.sides[0];
-        *conv = Tensor::from_slice(&shared.exec, &all(|layer| &layer.conv), &conv.shape())?;
-        *scan = Tensor::from_slice(&shared.exec, &all(|layer| &layer.scan), &scan.shape())?;
+        for (i, tensor) in new.sides[0].iter_mut().enumerate() {
+            let all: Vec<f32> = state.layers.iter().filter_map(|layer| layer.all().nth(i)).flatten().copied().collect();
+            *tensor = Tensor::from_slice(&shared.exec, &all, &tensor.shape())?;
+        }
         new.position = state.position;
         Ok(new)
     }
@@ -89,15 +74,16 @@ impl DeviceState {
     /// If there is no such sequence.
     pub fn download(&self, sequence: usize) -> Result<State> {
         assert!(sequence < self.sequences, "there are {} sequences", self.sequences);
-        let Side { conv, scan } = &self.sides[self.current];
-        let (conv, scan) = (conv.to_vec::<f32>()?, scan.to_vec::<f32>()?);
-        let layers = self.shared.config.layers;
-        let part = |all: &[f32], layer: usize| {
-            let len = all.len() / (layers * self.sequences);
-            all[(layer * self.sequences + sequence) * len..][..len].to_vec()
-        };
-        let layers = (0..layers).map(|i| LayerState { conv: part(&conv, i), scan: part(&scan, i) }).collect();
-        Ok(State { layers, position: self.position, of: Of::new(&self.shared.config) })
+        let mut state = State::new(&self.shared.config);
+        for (i, tensor) in self.sides[self.current].iter().enumerate() {
+            let all = tensor.to_vec::<f32>()?;
+            for (layer, to) in state.layers.iter_mut().filter_map(|layer| layer.all_mut().nth(i)).enumerate() {
+                let len = to.len();
+                to.copy_from_slice(&all[(layer * self.sequences + sequence) * len..][..len]);
+            }
+        }
+        state.position = self.position;
+        Ok(state)
     }
 
     /// A copy on the same device, to go on in another way.
@@ -106,14 +92,13 @@ impl DeviceState {
     /// A device without room.
     pub fn duplicate(&self) -> Result<Self> {
         let mut copy = Self::new(&self.shared, self.sequences)?;
-        let Side { conv, scan } = &self.sides[self.current];
-        copy.sides[0] = Side { conv: conv.to(&self.shared.exec)?, scan: scan.to(&self.shared.exec)? };
+        copy.sides[0] = self.sides[self.current].iter().map(|state| Ok(state.to(&self.shared.exec)?)).collect::<Result<_>>()?;
         copy.position = self.position;
         Ok(copy)
     }
 
     /// The state, and the other side.
-    pub(super) fn split(&mut self) -> (&mut Side, &mut Side) {
+    pub(super) fn split(&mut self) -> (&mut [Tensor], &mut [Tensor]) {
         let [first, second] = &mut self.sides;
         if self.current == 0 { (first, second) } else { (second, first) }
     }
@@ -134,9 +119,4 @@ impl DeviceState {
             got => Err(Error::Sequences { got }),
         }
     }
-}
-
-/// The part of a layer.
-pub(super) fn of_layer(states: &Tensor, layer: usize) -> View<'_> {
-    states.view().index(0, layer)
 }

@@ -1,13 +1,11 @@
 //! One token of one sequence: a graph of a few kernels for each block, recorded once for each state.
 
-use super::state::{DeviceState, Side, of_layer};
-use super::weights::{Block, Own};
+use super::state::DeviceState;
 use super::{Shared, lock};
-use crate::config::{Config, Kind};
+use crate::config::Config;
 use crate::error::{Error, Result};
-use statescan::cuda::layers::{
-    Before, Conv, Mamba2Step, MambaStep, RowProduct, embedding, largest, mamba_step, mamba2_step, row_product, set_token,
-};
+use crate::mixer::Row;
+use statescan::cuda::layers::{Before, RowProduct, embedding, largest, row_product, set_token};
 use statescan::cuda::{Graph, Landing};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec};
@@ -24,9 +22,8 @@ pub(super) struct Step {
     /// It, as far as the host knows.
     known: Option<u32>,
     stream: Tensor,
-    projected: Tensor,
-    maps: Tensor,
-    scanned: Tensor,
+    /// What kernels of mixers hand on.
+    rooms: [Tensor; 3],
     logits: Tensor,
     /// The most likely token on the host, where every step sends it, and the logits, where they are asked for.
     most_likely: Landing<i32>,
@@ -36,13 +33,12 @@ pub(super) struct Step {
 impl Step {
     pub(super) fn new(exec: &Exec, config: &Config) -> Result<Self> {
         let room = |len: usize| Tensor::zeros(exec, DType::F32, &[len]);
+        let rooms = config.family.scan().mix().one_row().expect("checked when the model was made").rooms(config);
         Ok(Step {
             token: Tensor::zeros(exec, DType::I32, &[1])?,
             known: None,
             stream: Tensor::zeros(exec, DType::F32, &[1, config.dim])?,
-            projected: room(config.in_proj())?,
-            maps: room(config.dt_rank + 2 * config.dstate)?,
-            scanned: room(config.inner)?,
+            rooms: [room(rooms[0])?, room(rooms[1])?, room(rooms[2])?],
             logits: room(config.vocab)?,
             most_likely: Landing::new(exec, 1)?,
             on_host: Landing::new(exec, config.vocab)?,
@@ -86,7 +82,7 @@ impl Shared {
     }
 
     /// What other threads do on the device may end a recording. Nothing of it has run, so it begins again.
-    fn graph(&self, step: &mut Step, side: &mut Side) -> Result<Graph> {
+    fn graph(&self, step: &mut Step, side: &mut [Tensor]) -> Result<Graph> {
         for _ in 1..RECORDINGS {
             match Graph::record(&self.exec, || self.record(step, side)) {
                 Err(Error::Compute(statescan::Error::Cuda { code: INVALIDATED, .. })) => {}
@@ -96,11 +92,11 @@ impl Shared {
         Graph::record(&self.exec, || self.record(step, side))
     }
 
-    fn record(&self, step: &mut Step, side: &mut Side) -> Result<()> {
+    fn record(&self, step: &mut Step, side: &mut [Tensor]) -> Result<()> {
         let (exec, weights, config) = (&self.exec, &self.weights, &self.config);
         embedding(exec, weights.embedding.view(), step.token.view(), &mut step.stream.view_mut())?;
-        for (layer, block) in weights.blocks.iter().enumerate() {
-            self.record_block(step, block, side, layer)?;
+        for layer in 0..config.layers.len() {
+            self.record_block(step, layer, side)?;
         }
         let Step { token, stream, logits, most_likely, .. } = step;
         let before = Before::Norm { weight: weights.norm.view(), groups: 1, eps: config.eps };
@@ -112,60 +108,17 @@ impl Shared {
         Ok(())
     }
 
-    fn record_block(&self, step: &mut Step, block: &Block, side: &mut Side, layer: usize) -> Result<()> {
-        let (exec, config) = (&self.exec, &self.config);
-        let Step { stream, projected, maps, scanned, .. } = step;
-        let before = Before::Norm { weight: block.norm.view(), groups: 1, eps: config.eps };
-        let into = RowProduct {
-            before,
-            bias: block.in_proj.view().bias,
-            ..RowProduct::new(block.in_proj.weight.view(), stream.view().index(0, 0))
-        };
-        row_product(exec, &into, None, &mut projected.view_mut())?;
-        let columns = |from: usize, count: usize| projected.view().slice(0, from..from + count);
-        let (inner, channels) = (config.inner, config.conv_channels());
-        let conv = |input| Conv { input, weight: block.conv_weight.view(), bias: block.conv_bias.as_ref().map(Tensor::view) };
-        let (dt_bias, dt_limit, a, d) = (block.dt_bias.view(), config.dt_limit, block.a.view(), block.d.view());
-        match &block.own {
-            Own::Mamba { x_proj, dt_proj } => {
-                let (conv, z) = (conv(columns(0, inner)), columns(inner, inner));
-                let before = Before::Conv(conv, of_layer(&side.conv, layer).index(0, 0));
-                let to_maps = RowProduct { before, ..RowProduct::new(x_proj.weight.view(), conv.input) };
-                row_product(exec, &to_maps, None, &mut maps.view_mut())?;
-                let (maps, dt_weight) = (maps.view(), dt_proj.weight.view());
-                let args = MambaStep {
-                    conv,
-                    maps,
-                    norms: (config.kind == Kind::FalconMamba).then_some(config.mixer_eps),
-                    dt_weight,
-                    dt_bias,
-                    dt_limit,
-                    a,
-                    d,
-                    z,
-                };
-                let mut conv_state = side.conv.view_mut().index(0, layer).index(0, 0);
-                let mut state = side.scan.view_mut().index(0, layer).index(0, 0);
-                mamba_step(exec, &args, &mut conv_state, &mut state, &mut scanned.view_mut())?;
-                row_product(exec, &out_of(block, scanned), None, &mut stream.view_mut().index(0, 0))?;
-            }
-            Own::Mamba2 { norm } => {
-                let (z, dt) = (columns(0, inner), columns(inner + channels, config.nheads));
-                let (conv, conv_state) = (conv(columns(inner, channels)), of_layer(&side.conv, layer).index(0, 0));
-                let args = Mamba2Step { conv, conv_state, dt, dt_bias, dt_limit, a, d, z, groups: config.ngroups };
-                let mut state = side.scan.view_mut().index(0, layer).index(0, 0);
-                mamba2_step(exec, &args, &mut state, &mut scanned.view_mut())?;
-                let before = Before::Norm { weight: norm.view(), groups: config.ngroups, eps: config.mixer_eps };
-                let mut moved = side.conv.view_mut().index(0, layer).index(0, 0);
-                let out_of = RowProduct { before, ..out_of(block, scanned) };
-                row_product(exec, &out_of, Some((conv.input, &mut moved)), &mut stream.view_mut().index(0, 0))?;
-            }
-        }
-        Ok(())
+    fn record_block(&self, step: &mut Step, layer: usize, side: &mut [Tensor]) -> Result<()> {
+        let (config, block) = (&self.config, &self.weights.blocks[layer]);
+        let kind = config.layers[layer].mix().one_row().expect("checked when the model was made");
+        kind.record(Row {
+            exec: &self.exec,
+            config,
+            norm: Before::Norm { weight: block.norm.view(), groups: 1, eps: config.eps },
+            stream: step.stream.view_mut().index(0, 0),
+            rooms: &mut step.rooms,
+            weights: block.mixer.iter().map(Tensor::view).collect(),
+            states: side.iter_mut().map(|states| states.view_mut().index(0, layer).index(0, 0)).collect(),
+        })
     }
-}
-
-/// The projection out of a block, which is added to the stream.
-fn out_of<'a>(block: &'a Block, scanned: &'a Tensor) -> RowProduct<'a> {
-    RowProduct { bias: block.out_proj.view().bias, add: true, ..RowProduct::new(block.out_proj.weight.view(), scanned.view()) }
 }

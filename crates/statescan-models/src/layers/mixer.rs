@@ -4,9 +4,7 @@ use super::{Layer, LayerGradients, check, sequences, sizes};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::Result;
-use crate::inner::{BackEnds, Steps};
-use crate::mixer::{Back, Device as _, Gradients, Host, Mixer as Weights, Part, Run};
-use crate::rooms::{BackRooms, Rooms};
+use crate::mixer::{Back, BackEnds, Device as _, Host, Mixer as Weights, Named, Part, Rooms, Run, Steps};
 use crate::state::LayerState;
 use crate::tensors::{Array, Tensors};
 use statescan::{DType, Exec, View, ViewMut};
@@ -36,15 +34,15 @@ impl Mixer {
     /// Sizes that do not fit together.
     pub fn random(config: Config, dtype: DType, seed: u64) -> Result<Self> {
         config.check()?;
-        let names = config.mixer_tensors().into_iter().map(|(name, shape)| (name.to_owned(), shape));
+        let names = config.family.scan().weights(&config).into_iter().map(|weight| (weight.name.to_owned(), weight.shape));
         let weights = Checkpoint::random(&config, names, dtype, seed)?;
         Self::take(config, weights)
     }
 
     fn take(config: Config, mut from: Checkpoint) -> Result<Self> {
         config.check()?;
-        let weights = Weights::take(&config, &mut from, "")?;
-        from.finish(config.kind.name())?;
+        let weights = Weights::take(&config, config.family.scan(), &mut from, "")?;
+        from.finish(config.family.name())?;
         Ok(Mixer { config, weights })
     }
 
@@ -54,13 +52,18 @@ impl Mixer {
     }
 
     fn run<'r>(&'r self, host: &'r Host<'_>) -> Run<'r> {
-        Run { device: host, config: &self.config, weights: self.weights.weights() }
+        self.weights.run(&self.config, host)
     }
+}
+
+/// A part of a state.
+fn part<'s>(state: &'s LayerState, i: usize, shape: &[usize]) -> statescan::Result<View<'s>> {
+    View::new(state.all().nth(i).unwrap_or_default(), shape)
 }
 
 impl Layer for Mixer {
     fn name(&self) -> &'static str {
-        self.config.kind.name()
+        self.config.family.scan().name()
     }
 
     fn dim(&self) -> usize {
@@ -68,7 +71,7 @@ impl Layer for Mixer {
     }
 
     fn state(&self, batch: usize) -> LayerState {
-        LayerState::of_sequences(&self.config, batch)
+        LayerState::new(&self.config.family.scan().states(&self.config), batch)
     }
 
     fn forward_from(&self, exec: &Exec, x: &[f32], state: &mut LayerState, y: &mut [f32]) -> Result<()> {
@@ -80,7 +83,7 @@ impl Layer for Mixer {
         let (rows, run) = (steps.rows(), self.run(&host));
         let shape = [rows, self.config.dim];
         run.carry_on(View::new(x, &shape)?, vec![(state, 0..rows, steps)], &mut rooms)?;
-        host.product(rooms.mixed(&self.config).of(rows), run.weights.out_proj, &mut ViewMut::new(y, &shape)?)
+        host.product(rooms.mixed.of(rows), run.last(), &mut ViewMut::new(y, &shape)?)
     }
 
     fn backward(
@@ -95,33 +98,33 @@ impl Layer for Mixer {
         if let Some(dlast) = dlast {
             check(self.name(), "dlast", "of as many sequences", count, sequences(self, dlast)?)?;
         }
-        let zeros = |(name, shape): (&str, Vec<usize>)| {
-            let data = vec![0.0; shape.iter().product()];
-            (name.to_owned(), Array { shape, data })
+        let kind = self.config.family.scan();
+        let zeros = |weight: Named| {
+            let data = vec![0.0; weight.shape.iter().product()];
+            (weight.name.to_owned(), Array { shape: weight.shape, data })
         };
-        let mut weights: Tensors = self.config.mixer_tensors().into_iter().map(zeros).collect();
+        let mut weights: Tensors = kind.weights(&self.config).into_iter().map(zeros).collect();
         if x.is_empty() {
             let initial = dlast.cloned().unwrap_or_else(|| self.state(count));
             return Ok(LayerGradients { x: Vec::new(), initial, weights });
         }
         let (steps, mut first, mut dx) = (Steps { sequences: count, steps: seqlen }, self.state(count), vec![0.0; x.len()]);
-        let (mut rooms, mut own, host, shape) =
-            (Rooms::default(), BackRooms::default(), Host(exec), [steps.rows(), self.config.dim]);
+        let (mut rooms, mut own, host, shape) = (Rooms::default(), Rooms::default(), Host(exec), [steps.rows(), self.config.dim]);
         let (run, x, dy) = (self.run(&host), View::new(x, &shape)?, View::new(dy, &shape)?);
-        let [conv, scan] = self.config.state_shapes().map(|[rows, columns]| [count, rows, columns]);
         // what the states become is not asked for
-        let mut after = first.clone();
-        let of_conv = (View::new(&initial.conv, &conv)?, ViewMut::new(&mut after.conv, &conv)?);
-        let of_scan = (View::new(&initial.scan, &scan)?, ViewMut::new(&mut after.scan, &scan)?);
-        let part = Part { conv: Some(of_conv), scan: Some(of_scan), ..Part::whole(steps) };
-        run.forward(x, vec![part], &mut rooms, true)?;
-        let back = Back {
-            conv: BackEnds::new(&initial.conv, dlast.map(|state| &state.conv[..]), &mut first.conv, conv)?,
-            scan: BackEnds::new(&initial.scan, dlast.map(|state| &state.scan[..]), &mut first.scan, scan)?,
-            ..Back::new(steps, x, dy)
-        };
-        run.backward(back, &mut rooms, &mut own, &mut ViewMut::new(&mut dx, &shape)?, Gradients::of(&mut weights, ""))?;
-        self.weights.through_decays(&mut weights.get_mut("A_log").expect("a gradient by every weight").data);
+        let (shapes, mut after) = (kind.states(&self.config), first.clone());
+        let (mut ends, mut back_ends) = (Vec::new(), Vec::new());
+        for (i, ((shape, after), first)) in shapes.iter().zip(after.all_mut()).zip(first.all_mut()).enumerate() {
+            let shape = [count, shape.shape[0], shape.shape[1]];
+            let initial = part(initial, i, &shape)?;
+            ends.push(Some((initial, ViewMut::new(after, &shape)?)));
+            let last = dlast.map(|state| part(state, i, &shape)).transpose()?;
+            back_ends.push(BackEnds { initial: Some(initial), last, first: Some(ViewMut::new(first, &shape)?) });
+        }
+        run.forward(x, vec![Part { states: ends, ..Part::whole(steps) }], &mut rooms, true)?;
+        let (dx_of, into) = (ViewMut::new(&mut dx, &shape)?, kind.gradients(&self.config, &mut weights, ""));
+        run.backward(Back { steps, x, dy, dx: dx_of, into, states: back_ends }, &mut rooms, &mut own)?;
+        self.weights.through_decays(&self.config, &mut weights, "");
         Ok(LayerGradients { x: dx, initial: first, weights })
     }
 }

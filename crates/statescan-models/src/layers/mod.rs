@@ -109,10 +109,12 @@ fn check(layer: &'static str, argument: &'static str, shape: &'static str, expec
 
 /// The number of sequences of a state.
 fn sequences<L: Layer + ?Sized>(layer: &L, state: &LayerState) -> Result<usize> {
-    let one = layer.state(1);
-    let batch = state.scan.len() / one.scan.len();
-    check(layer.name(), "state.scan", "of whole sequences", batch * one.scan.len(), state.scan.len())?;
-    check(layer.name(), "state.conv", "of as many sequences", batch * one.conv.len(), state.conv.len())?;
+    let (one, len) = (layer.state(1), |state: &LayerState| state.all().map(<[f32]>::len).sum::<usize>());
+    let batch = len(state) / len(&one);
+    check(layer.name(), "state", "of whole sequences", batch * len(&one), len(state))?;
+    for (own, part) in one.all().zip(state.all()) {
+        check(layer.name(), "state", "of as many sequences in each part", batch * own.len(), part.len())?;
+    }
     Ok(batch)
 }
 

@@ -4,7 +4,7 @@ use super::{Layer, LayerGradients, check, sequences, sizes};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::random::Random;
-use crate::state::LayerState;
+use crate::state::{LayerState, StateShape};
 use crate::tensors::{Array, Tensors};
 use bytemuck::{cast_slice, cast_slice_mut};
 use num_complex::Complex32;
@@ -113,7 +113,7 @@ impl S5 {
             complex("B", &[dstate, dim])?,
             complex("C", &[dim, dstate])?,
         );
-        let initial = View::new(cast_slice::<f32, Complex32>(&state.scan), &[batch, dstate])?;
+        let initial = pairs(state, [batch, dstate])?;
         Ok(args.discretization(discretization).d(d).real(true).conj_sym(conj_sym).initial_state(initial))
     }
 }
@@ -122,6 +122,17 @@ impl S5 {
 fn complex_mut(pairs: &mut Array) -> statescan::Result<ViewMut<'_>> {
     let Array { shape, data } = pairs;
     ViewMut::new(cast_slice_mut::<f32, Complex32>(data), &shape[..shape.len() - 1])
+}
+
+/// States as complex numbers.
+fn pairs(state: &LayerState, shape: [usize; 2]) -> statescan::Result<View<'_>> {
+    View::new(cast_slice::<f32, Complex32>(state.all().next().unwrap_or_default()), &shape)
+}
+
+/// States as complex numbers, to be written.
+fn pairs_mut(state: &mut LayerState, shape: [usize; 2]) -> statescan::Result<ViewMut<'_>> {
+    let numbers = state.all_mut().next().map(|numbers| &mut numbers[..]);
+    ViewMut::new(cast_slice_mut::<f32, Complex32>(numbers.unwrap_or_default()), &shape)
 }
 
 /// Rows (batch, seqlen, dim) as (batch, dim, seqlen).
@@ -139,13 +150,13 @@ impl Layer for S5 {
     }
 
     fn state(&self, batch: usize) -> LayerState {
-        LayerState { conv: Vec::new(), scan: vec![0.0; batch * self.config.dstate * 2] }
+        LayerState::new(&[StateShape { name: "scan", shape: [self.config.dstate, 2] }], batch)
     }
 
     fn forward_from(&self, exec: &Exec, x: &[f32], state: &mut LayerState, y: &mut [f32]) -> Result<()> {
         let [batch, seqlen] = sizes(self, x, state, ("y", y.len()))?;
         let (mut next, dim, dstate) = (self.state(batch), self.config.dim, self.config.dstate);
-        let last = ViewMut::new(cast_slice_mut::<f32, Complex32>(&mut next.scan), &[batch, dstate])?;
+        let last = pairs_mut(&mut next, [batch, dstate])?;
         let out = Outputs::default().y(ViewMut::strided(y, 0, &[batch, dim, seqlen], &strides(dim, seqlen))?);
         forward(exec, &self.args(x, state, [batch, seqlen])?, &mut out.last_state(last))?;
         *state = next;
@@ -165,7 +176,7 @@ impl Layer for S5 {
         let mut cotangents = Cotangents::default().y(View::strided(dy, 0, &[batch, dim, seqlen], &strides(dim, seqlen))?);
         if let Some(dlast) = dlast {
             check(NAME, "dlast", "of as many sequences", batch, sequences(self, dlast)?)?;
-            cotangents = cotangents.last_state(View::new(cast_slice::<f32, Complex32>(&dlast.scan), &[batch, dstate])?);
+            cotangents = cotangents.last_state(pairs(dlast, [batch, dstate])?);
         }
         let (mut dx, mut first) = (vec![0.0; x.len()], self.state(batch));
         let [mut a, mut b, mut c, mut d, mut log_dt] = self.config.tensors().map(|(_, shape)| {
@@ -179,7 +190,7 @@ impl Layer for S5 {
             .c(complex_mut(&mut c)?)
             .d(ViewMut::new(&mut d.data, &[dim])?)
             .delta(ViewMut::new(&mut log_dt.data, &[dstate])?)
-            .initial_state(ViewMut::new(cast_slice_mut::<f32, Complex32>(&mut first.scan), &[batch, dstate])?);
+            .initial_state(pairs_mut(&mut first, [batch, dstate])?);
         backward(exec, &self.args(x, initial, [batch, seqlen])?, None, &cotangents, &mut grads)?;
         // dt = exp(log_dt) step_rescale is its own derivative
         log_dt.data.iter_mut().zip(&self.dt).for_each(|(gradient, dt)| *gradient *= dt);

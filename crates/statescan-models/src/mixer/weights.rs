@@ -1,45 +1,74 @@
-//! The weights of a mixer as passes take them, and the gradients by them.
+//! The weights of a mixer. Its kind names them once, where it binds them to fields; everywhere else they are a list in that order, with what each is for.
 
-use crate::inner::{OfScan, Parameters};
+use crate::error::Result;
 use crate::tensors::Array;
-use statescan::{Tensor, View, ViewMut};
+use crate::weight::Weight;
+use statescan::{Tensor, ViewMut};
 use std::collections::{BTreeMap, HashMap};
 
-/// A linear layer.
-#[derive(Clone, Copy)]
-pub(crate) struct Product<'w> {
-    /// (outputs, inputs)
-    pub(crate) weight: View<'w>,
-    pub(crate) bias: Option<View<'w>>,
+/// What a weight is for, which says how it is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The weight of a product, used in the type that it has.
+    Matrix,
+    /// The bias of a product within a mixer.
+    Bias,
+    /// The bias of the last product, whose results are added to the stream.
+    LastBias,
+    /// Filters (channels, 1, width), used as (channels, width).
+    Filter,
+    /// Logarithms of decays, used as decays: `A = -exp(A_log)`.
+    Decay,
+    /// Anything else that is small.
+    Vector,
 }
 
-/// The weights of a mixer on any device.
-#[derive(Clone, Copy)]
-pub(crate) struct Weights<'w> {
-    pub(crate) in_proj: Product<'w>,
-    pub(crate) own: Parameters<'w>,
-    /// The projections to step sizes of low rank, B and C, and from there to step sizes; Mamba-2 has none.
-    pub(crate) maps: Option<[Product<'w>; 2]>,
-    pub(crate) out_proj: Product<'w>,
-    /// Decays, D and the bias of step sizes of each channel, for scans of heads that go step by step.
-    pub(crate) channels: Option<[View<'w>; 3]>,
+/// A weight of a mixer as checkpoints have it.
+pub(crate) struct Named {
+    pub(crate) name: &'static str,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) role: Role,
 }
 
-/// Gradients by a linear layer.
-pub(crate) struct OfProduct<'g> {
-    pub(crate) weight: ViewMut<'g>,
-    pub(crate) bias: Option<ViewMut<'g>>,
+/// Gives the next weight of a mixer: by its name, its shape in checkpoints and its role, or by its place in a list.
+pub(crate) type Next<'n, T> = &'n mut dyn FnMut(&'static str, &[usize], Role) -> T;
+
+/// The weights of a list, one after the other.
+///
+/// # Panics
+/// If there are fewer than a kind names.
+pub(crate) fn listed<T>(list: impl IntoIterator<Item = T>) -> impl FnMut(&'static str, &[usize], Role) -> T {
+    let mut list = list.into_iter();
+    move |name, _, _| list.next().unwrap_or_else(|| panic!("a weight `{name}`"))
 }
 
-/// Gradients by the weights of a mixer; those by decays stand in the place of those by their logarithms.
-pub(crate) struct Gradients<'g> {
-    pub(crate) in_proj: OfProduct<'g>,
-    /// By the filters, (channels, width), and their bias.
-    pub(crate) conv: OfProduct<'g>,
-    pub(crate) scan: OfScan<'g>,
-    pub(crate) maps: Option<[OfProduct<'g>; 2]>,
-    pub(crate) norm: Option<ViewMut<'g>>,
-    pub(crate) out_proj: OfProduct<'g>,
+/// A linear layer: its weight (outputs, inputs), and a bias.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Linear<T> {
+    pub(crate) weight: T,
+    pub(crate) bias: Option<T>,
+}
+
+impl<T> Linear<T> {
+    /// One without a bias.
+    pub(crate) fn plain(weight: T) -> Self {
+        Linear { weight, bias: None }
+    }
+}
+
+impl Role {
+    /// A weight in the form in which the host uses it.
+    pub(crate) fn used(self, weight: Weight) -> Result<Weight> {
+        let numbers = match self {
+            Role::Matrix => return Ok(weight),
+            Role::Decay => weight.to_f32().into_iter().map(|log| -log.exp()).collect(),
+            _ => weight.to_f32(),
+        };
+        Ok(match weight.shape() {
+            &[channels, _, width] if self == Role::Filter => Weight::from_slice(&numbers, &[channels, width])?,
+            shape => Weight::from_slice(&numbers, shape)?,
+        })
+    }
 }
 
 /// Numbers that can be written.
@@ -59,35 +88,21 @@ impl Written for Tensor {
     }
 }
 
-impl<'g> Gradients<'g> {
-    /// Binds the gradients by the mixer whose weights' names have a prefix.
-    ///
-    /// # Panics
-    /// If one is missing: what the model is made of and what it has gradients of are the same names.
-    pub(crate) fn of<T: Written>(tensors: &'g mut BTreeMap<String, T>, prefix: &str) -> Self {
-        let part = tensors.range_mut(prefix.to_owned()..).take_while(|(name, _)| name.starts_with(prefix));
-        let mut part: HashMap<&str, ViewMut<'g>> = part.map(|(name, tensor)| (&name[prefix.len()..], tensor.written())).collect();
-        let mut product = |name: &str| {
-            let weight = part.remove(&*format!("{name}.weight"))?;
-            Some(OfProduct { weight, bias: part.remove(&*format!("{name}.bias")) })
-        };
-        let there = "a gradient by every weight";
-        let [in_proj, conv, out_proj] = ["in_proj", "conv1d", "out_proj"].map(|name| product(name).expect(there));
-        let (x_proj, dt_proj, norm) = (product("x_proj"), product("dt_proj"), product("norm"));
-        let mut dt_bias = part.remove("dt_bias");
-        let dt_proj = dt_proj.map(|OfProduct { weight, bias }| {
-            // the scan adds it, and has its gradient
-            dt_bias = bias;
-            OfProduct { weight, bias: None }
-        });
-        let scan = [part.remove("A_log"), part.remove("D"), dt_bias].map(|of| of.expect(there));
-        Gradients {
-            in_proj,
-            conv: OfProduct { weight: conv.weight.index(1, 0), bias: conv.bias },
-            scan,
-            maps: x_proj.zip(dt_proj).map(|(x_proj, dt_proj)| [x_proj, dt_proj]),
-            norm: norm.map(|norm| norm.weight),
-            out_proj,
-        }
-    }
+/// The gradients by the weights of a mixer in the order of these, from tensors by name that have a prefix; those by decays are to stand in the place of
+/// those by their logarithms.
+///
+/// # Panics
+/// If one is missing: what the model is made of and what it has gradients of are the same names.
+pub(crate) fn gradients<'g, T: Written>(
+    weights: &[Named],
+    tensors: &'g mut BTreeMap<String, T>,
+    prefix: &str,
+) -> Vec<ViewMut<'g>> {
+    let part = tensors.range_mut(prefix.to_owned()..).take_while(|(name, _)| name.starts_with(prefix));
+    let mut part: HashMap<&str, ViewMut<'g>> = part.map(|(name, tensor)| (&name[prefix.len()..], tensor.written())).collect();
+    let gradient = |weight: &Named| {
+        let whole = part.remove(weight.name).expect("a gradient by every weight");
+        if weight.role == Role::Filter { whole.index(1, 0) } else { whole }
+    };
+    weights.iter().map(gradient).collect()
 }

@@ -2,11 +2,9 @@
 
 use super::{Block, Model};
 use crate::error::{Error, Result};
-use crate::inner::Steps;
-use crate::mixer::{Back, Device as _, Gradients, Host, Multiplied, OfProduct, Part, Written as _};
+use crate::mixer::{Back, Device as _, Host, Linear, Multiplied, Part, Rooms, Steps, Written as _};
 use crate::norms::OfStream;
 use crate::random::Random;
-use crate::rooms::{BackRooms, Rooms};
 use crate::tensors::{Array, Tensors};
 use statescan::cuda::layers::training::Zeros;
 use statescan::{DType, Exec, View, ViewMut};
@@ -55,7 +53,7 @@ impl Model {
             self.block_backward(batch, i, &streams[i], gradients, &mut work)?;
         }
         let (dim, mut dstream) = (self.config.dim, work.dstream);
-        let embedding = &mut slot(gradients, self.config.package.embedding()).data;
+        let embedding = &mut slot(gradients, self.config.embedding()).data;
         dropout.apply(self.blocks.len(), &mut dstream);
         for (row, &token) in dstream.chunks_exact(dim).zip(&read) {
             let to = &mut embedding[token as usize * dim..(token as usize + 1) * dim];
@@ -73,8 +71,8 @@ impl Model {
         for (i, block) in self.blocks.iter().enumerate() {
             self.block_forward(batch, block, &streams[i], work, false)?;
             let (run, mut mixed) = (self.mixer(&host, block), vec![0.0; streams[i].len()]);
-            let x = work.rooms.mixed(&self.config).of(batch.steps.rows());
-            host.product(x, run.weights.out_proj, &mut ViewMut::new(&mut mixed, &shape)?)?;
+            let x = work.rooms.mixed.of(batch.steps.rows());
+            host.product(x, run.last(), &mut ViewMut::new(&mut mixed, &shape)?)?;
             batch.dropout.apply(i, &mut mixed);
             mixed.iter_mut().zip(&streams[i]).for_each(|(y, x)| *y += x);
             streams.push(mixed);
@@ -107,17 +105,16 @@ impl Model {
         let norm = self.stream_norm(batch.exec, &self.norm);
         norm.forward(View::new(stream, &shape)?, ViewMut::new(&mut work.normed, &shape)?)?;
         let (x, mut logits) = (View::new(&work.normed, &shape)?, vec![0.0; rows * vocab]);
-        host.product(x, self.head.view(), &mut ViewMut::new(&mut logits, &[rows, vocab])?)?;
+        host.product(x, Linear::plain(self.head.view()), &mut ViewMut::new(&mut logits, &[rows, vocab])?)?;
         let share = |(row, &target): (&mut [f32], &u32)| cross_entropy(row, target as usize, rows);
         let loss: f64 = logits.chunks_exact_mut(vocab).zip(targets).map(share).sum();
 
-        slot(gradients, self.config.package.embedding()).data.fill(0.0);
-        let head = if self.config.tied { self.config.package.embedding() } else { "lm_head.weight" };
-        let of = Multiplied { x, product: self.head.view(), dy: View::new(&logits, &[rows, vocab])? };
-        let into = OfProduct { weight: slot(gradients, head).written(), bias: None };
+        slot(gradients, self.config.embedding()).data.fill(0.0);
+        let of = Multiplied { x, product: Linear::plain(self.head.view()), dy: View::new(&logits, &[rows, vocab])? };
+        let into = Linear::plain(slot(gradients, self.config.head()).written());
         let dnormed = &mut ViewMut::new(&mut work.dnormed, &shape)?;
         host.product_backward(of, dnormed, false, into, &mut work.own.workspace)?;
-        self.norm_backward(batch, (&self.norm, slot(gradients, "backbone.norm_f.weight")), stream, false, work)?;
+        self.norm_backward(batch, (&self.norm, slot(gradients, self.config.last_norm())), stream, false, work)?;
         Ok(loss)
     }
 
@@ -144,16 +141,22 @@ impl Model {
     fn block_backward(&self, batch: Batch<'_>, i: usize, x: &[f32], gradients: &mut Tensors, work: &mut Work) -> Result<()> {
         let (block, host, shape) = (&self.blocks[i], Host(batch.exec), self.shape(batch));
         self.block_forward(batch, block, x, work, true)?;
-        let prefix = format!("backbone.layers.{i}.mixer.");
+        let prefix = self.config.prefix(i);
         // the other half is free until the norm
         work.front.copy_from_slice(&work.dstream);
         batch.dropout.apply(i, &mut work.front);
         let Work { rooms, own, normed, dnormed, front, .. } = &mut *work;
-        let back = Back::new(batch.steps, View::new(normed, &shape)?, View::new(front, &shape)?);
-        let (dx, into) = (&mut ViewMut::new(dnormed, &shape)?, Gradients::of(gradients, &prefix));
-        self.mixer(&host, block).backward(back, rooms, own, dx, into)?;
-        block.mixer.through_decays(&mut slot(gradients, &format!("{prefix}A_log")).data);
-        let dweight = slot(gradients, &format!("backbone.layers.{i}.norm.weight"));
+        let back = Back {
+            steps: batch.steps,
+            x: View::new(normed, &shape)?,
+            dy: View::new(front, &shape)?,
+            dx: ViewMut::new(dnormed, &shape)?,
+            into: self.config.layers[i].gradients(&self.config, gradients, &prefix),
+            states: Vec::new(),
+        };
+        self.mixer(&host, block).backward(back, rooms, own)?;
+        block.mixer.through_decays(&self.config, gradients, &prefix);
+        let dweight = slot(gradients, &self.config.norm(i));
         self.norm_backward(batch, (&block.norm, dweight), x, true, work)
     }
 }
@@ -169,7 +172,7 @@ struct Batch<'b> {
 /// Room for a pass over a batch.
 struct Work {
     rooms: Rooms,
-    own: BackRooms,
+    own: Rooms,
     normed: Vec<f32>,
     dnormed: Vec<f32>,
     /// The gradient by the stream behind what is worked on, and room for that by the stream in front of it.
@@ -182,7 +185,7 @@ struct Work {
 impl Work {
     fn new(len: usize) -> Self {
         let [normed, dnormed, dstream, front] = [(); 4].map(|()| vec![0.0; len]);
-        Work { rooms: Rooms::default(), own: BackRooms::default(), normed, dnormed, dstream, front, zeros: Vec::new() }
+        Work { rooms: Rooms::default(), own: Rooms::default(), normed, dnormed, dstream, front, zeros: Vec::new() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Models written as folders.
 
 use super::Model;
-use crate::config::{self, Config, Package};
+use crate::config::{self, Config, HEAD, Package};
 use crate::error::{Error, Result};
 use crate::files::{make_folder, write_aside, write_aside_with};
 use crate::weight::{Weight, file_dtype};
@@ -12,8 +12,6 @@ use statescan::DType;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufWriter, Write};
 use std::path::Path;
-
-const HEAD: &str = "lm_head.weight";
 
 /// How a model is written.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,20 +83,20 @@ impl Model {
 
     /// The weights by the names that a configuration gives them, each of which is finite in its type.
     fn weights_as(&self, config: &Config, dtype: Option<DType>, folder: &Path) -> Result<BTreeMap<String, Stored<'_>>> {
-        let own = self.config.package.embedding();
+        let own = self.config.embedding();
         let mut weights = BTreeMap::new();
         for (name, weight) in &self.weights {
-            let name = if name == own { config.package.embedding() } else { name };
+            let name = if name == own { config.embedding() } else { name };
             weights.insert(name.to_owned(), weight);
         }
         if config.tied && !self.config.tied {
-            if self.head.weight.bytes() != self.embedding.bytes() {
+            if self.head.bytes() != self.embedding.bytes() {
                 return Err(Error::Untied { path: folder.to_owned() });
             }
             weights.remove(HEAD);
         }
         if !config.tied {
-            weights.insert(HEAD.to_owned(), &self.head.weight);
+            weights.insert(HEAD.to_owned(), &self.head);
         }
         let mut all = BTreeMap::new();
         for (name, weight) in weights {

@@ -56,7 +56,7 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::new`]; sizes that do not fit together, tokens beyond the vocabulary.
     pub fn over_tokens(options: Options, config: Config, tokens: Vec<u32>) -> Result<Self> {
-        let options = Options { dim: config.dim, layers: config.layers, ..options };
+        let options = Options { dim: config.dim, layers: config.layers.len(), ..options };
         Self::begin(options, config, Corpus::Tokens(tokens), None)
     }
 
@@ -66,7 +66,7 @@ impl Trainer {
     /// As [`Trainer::over_tokens`].
     pub fn from_model(options: Options, model: &Model, tokens: Vec<u32>) -> Result<Self> {
         let config = model.config().clone();
-        let options = Options { dim: config.dim, layers: config.layers, ..options };
+        let options = Options { dim: config.dim, layers: config.layers.len(), ..options };
         Self::begin(options, config, Corpus::Tokens(tokens), Some(model))
     }
 

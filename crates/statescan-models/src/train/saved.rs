@@ -73,8 +73,8 @@ impl Trainer {
             return Err(format("it was trained on another text".into()));
         }
         // nothing is made of sizes that the file does not have
-        if config.layers > file.len() {
-            return Err(Error::Missing { path, tensor: format!("weights.backbone.layers.{}.norm.weight", config.layers - 1) });
+        if config.layers.len() > file.len() {
+            return Err(Error::Missing { path, tensor: format!("weights.{}", config.norm(config.layers.len() - 1)) });
         }
         for (name, shape) in config.tensors() {
             check_tensor(&file, &path, &format!("weights.{name}"), &shape)?;

@@ -4,7 +4,7 @@ use crate::common::{Folder, Part, bits, tokens};
 use safetensors::Dtype;
 use serde_json::json;
 use statescan::Exec;
-use statescan_models::{Config, Kind, Model};
+use statescan_models::{Config, Family, Kind, Model};
 
 const PROJECTION: &str = "backbone.layers.1.mixer.in_proj.weight";
 
@@ -105,7 +105,8 @@ fn a_tied_head_may_be_stored_as_well() {
 fn settings_are_read_or_refused() {
     let folder = Folder::new("mamba");
     let config = Config::load(folder.write().path()).unwrap();
-    assert_eq!((config.kind, config.inner, config.dt_rank, config.eos), (Kind::Mamba, 24, 3, vec![1, 2]));
+    assert_eq!((config.family, config.inner, config.dt_rank, config.eos), (Family::Mamba, 24, 3, vec![1, 2]));
+    assert_eq!(config.layers, [Kind::Mamba; 2]);
     refused(|folder| folder.config = json!([]), "config.json: it is not a model's configuration: it is no object");
     refused(
         |folder| folder.config["model_type"] = json!("llama"),
@@ -183,7 +184,7 @@ fn tensors_that_do_not_fit_are_refused() {
         "`backbone.layers.1.mixer.A_log` is not part of a mamba model",
     );
     refused(|folder| folder.config["num_hidden_layers"] = json!(1 << 24), "`backbone.layers.2.norm.weight` is missing");
-    refused(|folder| folder.config["state_size"] = json!(1 << 24), "must have shape [33554435, 24], got [19, 24]");
+    refused(|folder| folder.config["state_size"] = json!(1 << 24), "must have shape [24, 16777216], got [24, 8]");
     refused(|folder| folder.tensors.get_mut(PROJECTION).unwrap().1 = vec![12, 48], "must have shape [48, 12], got [12, 48]");
     let double = |folder: &mut Folder| {
         let part = folder.tensors.get_mut(PROJECTION).unwrap();

@@ -4,7 +4,7 @@ use crate::common::{Random, bits};
 use statescan::{DType, Exec};
 use statescan_models::layers::{Layer, LayerState, Mixer, RmsNorm, S5, S5Config};
 use statescan_models::reference::{self, Weights};
-use statescan_models::{Array, Config, Kind, Tensors};
+use statescan_models::{Array, Config, Tensors};
 use std::collections::BTreeMap;
 
 /// A layer, its weights, and one sequence through its oracle: weights, rows, states of convolution and scan.
@@ -54,8 +54,8 @@ fn s5(conj_sym: bool) -> Case {
 fn cases() -> [Case; 5] {
     let mut mamba = Config::mamba(1, 6, 1);
     (mamba.dstate, mamba.bias) = (3, true);
-    let mut falcon = Config::mamba(1, 5, 1);
-    (falcon.kind, falcon.dstate, falcon.dt_rank, falcon.width, falcon.conv_bias) = (Kind::FalconMamba, 3, 2, 2, false);
+    let mut falcon = Config::falcon_mamba(1, 5, 1);
+    (falcon.dstate, falcon.dt_rank, falcon.width, falcon.conv_bias, falcon.mixer_eps) = (3, 2, 2, false, 1e-5);
     let mut second = Config::mamba2(1, 6, 1, 3);
     (second.dstate, second.ngroups, second.dt_limit) = (3, 2, (0.001, 3.0));
     [mixer(mamba), mixer(falcon), mixer(second), s5(true), s5(false)]
@@ -70,8 +70,17 @@ fn wide_weights(weights: &Tensors) -> Weights {
 }
 
 fn random_state(random: &mut Random, layer: &dyn Layer, batch: usize) -> LayerState {
-    let like = layer.state(batch);
-    LayerState { conv: numbers(random, like.conv.len()), scan: numbers(random, like.scan.len()) }
+    let mut state = layer.state(batch);
+    for name in state.names().collect::<Vec<_>>() {
+        let part = state.get_mut(name).unwrap();
+        *part = numbers(random, part.len());
+    }
+    state
+}
+
+/// A part of a state, which a layer may not have.
+fn state_part<'s>(state: &'s LayerState, name: &str) -> &'s [f32] {
+    state.get(name).unwrap_or_default()
 }
 
 #[track_caller]
@@ -101,12 +110,12 @@ fn results_and_states_are_those_of_the_oracle() {
         for seqlen in [1, 2, 7, 71] {
             let x = numbers(&mut random, batch * seqlen * layer.dim());
             let mut state = random_state(&mut random, layer, batch);
-            let before = [wide(&state.conv), wide(&state.scan)];
+            let before = ["conv", "scan"].map(|name| wide(state_part(&state, name)));
             let expected = oracle(&case, &wide_weights(&case.weights), &wide(&x), &before, batch);
             let mut y = vec![f32::NAN; x.len()];
             layer.forward_from(&Exec::cpu(2), &x, &mut state, &mut y).unwrap();
-            for (what, got, expected) in
-                [("y", &y, &expected[0]), ("conv", &state.conv, &expected[1]), ("scan", &state.scan, &expected[2])]
+            let [conv, scan] = ["conv", "scan"].map(|name| state_part(&state, name));
+            for (what, got, expected) in [("y", &y[..], &expected[0]), ("conv", conv, &expected[1]), ("scan", scan, &expected[2])]
             {
                 close(&format!("{} {seqlen} {what}", layer.name()), got, expected, 2e-5);
             }
@@ -144,10 +153,11 @@ fn every_gradient_is_a_central_difference_of_the_oracle() {
         let dy = numbers(&mut random, x.len());
         let got = layer.backward(&Exec::cpu(2), &x, &initial, &dy, Some(&dlast)).unwrap();
 
-        let cotangents = [wide(&dy), wide(&dlast.conv), wide(&dlast.scan)];
+        let cotangents = [wide(&dy), wide(state_part(&dlast, "conv")), wide(state_part(&dlast, "scan"))];
         let mut at: BTreeMap<String, Vec<f64>> = wide_weights(&case.weights);
         at.extend(
-            [("x", &x), ("conv", &initial.conv), ("scan", &initial.scan)].map(|(name, data)| (format!("the {name}"), wide(data))),
+            [("x", &x[..]), ("conv", state_part(&initial, "conv")), ("scan", state_part(&initial, "scan"))]
+                .map(|(name, data)| (format!("the {name}"), wide(data))),
         );
         let loss = |at: &BTreeMap<String, Vec<f64>>| -> f64 {
             let results = oracle(&case, at, &at["the x"], &[at["the conv"].clone(), at["the scan"].clone()], batch);
@@ -167,8 +177,8 @@ fn every_gradient_is_a_central_difference_of_the_oracle() {
             }
             let of = match &name[..] {
                 "the x" => &got.x,
-                "the conv" => &got.initial.conv,
-                "the scan" => &got.initial.scan,
+                "the conv" => state_part(&got.initial, "conv"),
+                "the scan" => state_part(&got.initial, "scan"),
                 _ => &got.weights[&name].data,
             };
             close(&format!("{} {name}", layer.name()), of, &expected, 1e-4);
@@ -243,8 +253,8 @@ fn arguments_of_a_wrong_size_are_refused() {
         };
         let mut y = vec![f32::NAN; x.len()];
         let mut short = state.clone();
-        short.scan.pop();
-        refused(layer.forward_from(&exec, &x, &mut short, &mut y), "`state.scan` must be");
+        short.get_mut("scan").unwrap().pop();
+        refused(layer.forward_from(&exec, &x, &mut short, &mut y), "`state` must be");
         refused(layer.forward_from(&exec, &x[1..], &mut state.clone(), &mut y), "`x` must be (batch, seqlen, dim)");
         refused(layer.step(&exec, &x, &mut state.clone(), &mut y), "`x` must be (batch, dim)");
         let less = y.len() - 1;

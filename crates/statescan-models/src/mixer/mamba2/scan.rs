@@ -1,16 +1,25 @@
 //! The scan of Mamba-2, whose step sizes come from the first projection and whose B and C from the convolution, and the gated norm behind it.
 
-use super::{BackEnds, Ends, Inner, OfScan};
+use super::{Weights, conv_columns};
 use crate::config::Config;
 use crate::error::Result;
+use crate::mixer::run::{BackEnds, Ends, Steps};
 use statescan::ops::{norm, selective_scan, ssd};
 use statescan::tensor::Workspace;
-use statescan::{View, ViewMut};
+use statescan::{Exec, View, ViewMut};
+
+/// A mixer between its projections, for some rows.
+pub(super) struct Inner<'i> {
+    pub(super) exec: &'i Exec,
+    pub(super) config: &'i Config,
+    pub(super) steps: Steps,
+    pub(super) weights: &'i Weights<View<'i>>,
+}
 
 /// Rows for the gradients by those that the scan reads, which writes its columns of them.
-pub(crate) struct SsdTargets<'t> {
-    pub(crate) projected: ViewMut<'t>,
-    pub(crate) conv: ViewMut<'t>,
+pub(super) struct SsdTargets<'t> {
+    pub(super) projected: ViewMut<'t>,
+    pub(super) conv: ViewMut<'t>,
 }
 
 impl<'i> Inner<'i> {
@@ -22,17 +31,17 @@ impl<'i> Inner<'i> {
         let Config { inner, nheads, ngroups, dstate, dt_limit, .. } = *self.config;
         let (conv, maps) = (self.steps.of(conv), ngroups * dstate);
         let of_groups = |first: usize| conv.slice(2, first..first + maps).split(2, ngroups);
-        let dt = self.config.conv_columns().end;
+        let dt = conv_columns(self.config).end;
         let dt = self.steps.of(projected).slice(2, dt..dt + nheads);
-        ssd::Args::new(conv.slice(2, 0..inner).split(2, nheads), dt, self.own.a, of_groups(inner), of_groups(inner + maps))
-            .d(self.own.d)
-            .dt_bias(self.own.dt_bias)
+        ssd::Args::new(conv.slice(2, 0..inner).split(2, nheads), dt, self.weights.a, of_groups(inner), of_groups(inner + maps))
+            .d(self.weights.d)
+            .dt_bias(self.weights.dt_bias)
             .dt_softplus(true)
             .dt_limit(dt_limit)
     }
 
     /// The scan to rows `y`, without the gate.
-    pub(crate) fn ssd(
+    pub(super) fn ssd(
         &self,
         [projected, conv]: [View<'_>; 2],
         states: Ends<'_>,
@@ -48,7 +57,7 @@ impl<'i> Inner<'i> {
     }
 
     /// The scan step by step, from rows of the convolution and of step sizes of each channel, with decays, D and a bias of step sizes of each channel.
-    pub(crate) fn scan_channels(
+    pub(super) fn scan_channels(
         &self,
         [conv, dt]: [View<'_>; 2],
         [a, d, dt_bias]: [View<'_>; 3],
@@ -72,11 +81,11 @@ impl<'i> Inner<'i> {
     }
 
     /// The way back through the scan, from the gradient by its results.
-    pub(crate) fn ssd_backward(
+    pub(super) fn ssd_backward(
         &self,
         [projected, conv, dy]: [View<'_>; 3],
         into: SsdTargets<'_>,
-        [da, dd, dbias]: OfScan<'_>,
+        [da, dd, dbias]: [ViewMut<'_>; 3],
         ends: BackEnds<'_>,
         workspace: &mut Workspace,
     ) -> Result<()> {
@@ -85,7 +94,7 @@ impl<'i> Inner<'i> {
         let args = self.ssd_args(projected, conv).initial_state(ends.initial.map(|state| state.split(1, nheads)));
         let (dx, of_maps) = into.conv.split(0, sequences).split_at(2, inner);
         let (db, dc) = of_maps.split_at(2, ngroups * dstate);
-        let dt = self.config.conv_columns().end;
+        let dt = conv_columns(self.config).end;
         let mut grads = ssd::Gradients::default()
             .x(dx.split(2, nheads))
             .dt(into.projected.split(0, sequences).slice(2, dt..dt + nheads))
@@ -106,30 +115,30 @@ impl<'i> Inner<'i> {
         'i: 'r,
     {
         norm::Args::new(y)
-            .weight(self.own.norm)
-            .z(projected.slice(1, self.config.gate_columns()))
+            .weight(self.weights.norm)
+            .z(projected.slice(1, 0..self.config.inner))
             .groups(self.config.ngroups)
             .eps(f64::from(self.config.mixer_eps))
     }
 
     /// The norm of the scan's rows `y` times the gate, to rows `to`.
-    pub(crate) fn gated_norm(&self, y: View<'_>, projected: View<'_>, to: ViewMut<'_>) -> Result<()> {
+    pub(super) fn gated_norm(&self, y: View<'_>, projected: View<'_>, to: ViewMut<'_>) -> Result<()> {
         Ok(norm::forward(self.exec, &self.norm_args(y, projected), &mut norm::Outputs::default().y(to))?)
     }
 
     /// From the gradient `dgated` by its results to those by the scan's, `dy`, by the gate's columns and by its weight.
-    pub(crate) fn gated_norm_backward(
+    pub(super) fn gated_norm_backward(
         &self,
         [y, projected, dgated]: [View<'_>; 3],
         dy: ViewMut<'_>,
         dprojected: ViewMut<'_>,
-        dweight: Option<ViewMut<'_>>,
+        dweight: ViewMut<'_>,
         workspace: &mut Workspace,
     ) -> Result<()> {
         let args = self.norm_args(y, projected);
         let mut grads = norm::Gradients::default()
             .x(dy)
-            .z(dprojected.slice(1, self.config.gate_columns()))
+            .z(dprojected.slice(1, 0..self.config.inner))
             .weight(dweight)
             .workspace(workspace.view_mut(self.exec, norm::backward_workspace_len(self.exec, &args)?)?);
         Ok(norm::backward(self.exec, &args, &norm::Cotangents::default().y(dgated), &mut grads)?)

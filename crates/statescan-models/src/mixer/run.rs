@@ -1,0 +1,146 @@
+//! A mixer on a device, and what a pass of it takes.
+
+use super::Mix;
+use super::device::Device;
+use super::rooms::{Room, Rooms};
+use super::weights::Linear;
+use crate::config::{Config, Kind};
+use crate::error::Result;
+use crate::state::LayerState;
+use statescan::{View, ViewMut};
+use std::ops::Range;
+
+/// Rows of a pass: so many steps of so many sequences.
+#[derive(Clone, Copy)]
+pub(crate) struct Steps {
+    pub(crate) sequences: usize,
+    pub(crate) steps: usize,
+}
+
+impl Steps {
+    pub(crate) fn rows(self) -> usize {
+        self.sequences * self.steps
+    }
+
+    /// Rows as (sequences, steps, columns).
+    pub(crate) fn of(self, rows: View<'_>) -> View<'_> {
+        rows.split(0, self.sequences)
+    }
+
+    /// Some columns of rows as (sequences, columns, steps).
+    pub(crate) fn channels(self, rows: View<'_>, columns: Range<usize>) -> View<'_> {
+        self.of(rows).slice(2, columns).permute(&[0, 2, 1])
+    }
+
+    /// All columns, to be written.
+    pub(crate) fn channels_mut(self, rows: ViewMut<'_>) -> ViewMut<'_> {
+        rows.split(0, self.sequences).permute(&[0, 2, 1])
+    }
+}
+
+/// A state before the first step and room for it after the last one, with a first axis of sequences; zeros, and nowhere, if there is none.
+pub(crate) type Ends<'e> = Option<(View<'e>, ViewMut<'e>)>;
+
+/// A state at both ends on the way back, as far as it is known or asked for, with a first axis of sequences.
+#[derive(Default)]
+pub(crate) struct BackEnds<'e> {
+    /// The state before the first step; zeros if there is none.
+    pub(crate) initial: Option<View<'e>>,
+    /// The gradient by the state after the last step; zeros if there is none.
+    pub(crate) last: Option<View<'e>>,
+    /// That by the one before the first step, to be written.
+    pub(crate) first: Option<ViewMut<'e>>,
+}
+
+/// Rows of sequences of one length, and their states, which are carried on, in the order in which their kind has them; without any they begin with zeros.
+pub(crate) struct Part<'p> {
+    pub(crate) rows: Range<usize>,
+    pub(crate) steps: Steps,
+    pub(crate) states: Vec<Ends<'p>>,
+}
+
+impl Part<'_> {
+    /// All rows, from zeros.
+    pub(crate) fn whole(steps: Steps) -> Self {
+        Part { rows: 0..steps.rows(), steps, states: Vec::new() }
+    }
+}
+
+/// The first states of a list.
+pub(super) fn first<T: Default, const N: usize>(states: Vec<T>) -> [T; N] {
+    let mut states = states.into_iter();
+    std::array::from_fn(|_| states.next().unwrap_or_default())
+}
+
+/// The beginning of the way back: the rows that a mixer read, the gradient by what it gave, and where the gradients by the rows and by the weights go.
+pub(crate) struct Back<'b> {
+    pub(crate) steps: Steps,
+    pub(crate) x: View<'b>,
+    pub(crate) dy: View<'b>,
+    pub(crate) dx: ViewMut<'b>,
+    /// In the order of weights; those by decays stand in the place of those by their logarithms.
+    pub(crate) into: Vec<ViewMut<'b>>,
+    /// Without any, sequences begin with zeros and nothing comes behind them.
+    pub(crate) states: Vec<BackEnds<'b>>,
+}
+
+/// Some rows of a room.
+pub(super) fn part<'r>(room: &'r Room, rows: &Range<usize>) -> View<'r> {
+    room.of(rows.end).slice(0, rows.clone())
+}
+
+/// A mixer on a device.
+pub(crate) struct Run<'r> {
+    pub(crate) device: &'r dyn Device,
+    pub(crate) config: &'r Config,
+    pub(crate) kind: Kind,
+    /// In the order in which the kind names them, in the form in which they are used.
+    pub(crate) weights: Vec<View<'r>>,
+    /// What the kind derives from them, where the device needs it.
+    pub(crate) derived: Vec<View<'r>>,
+}
+
+impl<'r> Run<'r> {
+    fn mix(&self) -> &'static dyn Mix {
+        self.kind.mix()
+    }
+
+    /// The last product, whose results are added to the stream.
+    pub(crate) fn last(&self) -> Linear<View<'r>> {
+        self.mix().last(self)
+    }
+
+    /// From rows `x` to those that the last product takes, `rooms.mixed`. With `keep` the pass, which then is of one part, keeps what the way back can begin
+    /// with.
+    pub(crate) fn forward(&self, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, keep: bool) -> Result<()> {
+        self.mix().forward(self, x, parts, rooms, keep)
+    }
+
+    /// Gradients by the rows and by the weights. The rooms have what a forward pass over the same rows left there that kept what it could.
+    pub(crate) fn backward(&self, back: Back<'_>, rooms: &mut Rooms, own: &mut Rooms) -> Result<()> {
+        self.mix().backward(self, back, rooms, own)
+    }
+
+    /// A forward pass over rows of sequences on the host, whose states are carried on.
+    pub(crate) fn carry_on(
+        &self,
+        x: View<'_>,
+        mut states: Vec<(&mut LayerState, Range<usize>, Steps)>,
+        rooms: &mut Rooms,
+    ) -> Result<()> {
+        let shapes = self.kind.states(self.config);
+        let mut next: Vec<LayerState> = states.iter().map(|(state, ..)| state.zeros_like()).collect();
+        let mut parts = Vec::with_capacity(states.len());
+        for ((before, rows, steps), after) in states.iter().zip(&mut next) {
+            let ends = shapes.iter().zip(before.all().zip(after.all_mut())).map(|(shape, (before, after))| {
+                let [rows, columns] = shape.shape;
+                let shape = [steps.sequences, rows, columns];
+                Ok(Some((View::new(before, &shape)?, ViewMut::new(after, &shape)?)))
+            });
+            parts.push(Part { rows: rows.clone(), steps: *steps, states: ends.collect::<Result<_>>()? });
+        }
+        self.forward(x, parts, rooms, false)?;
+        states.iter_mut().zip(next).for_each(|((state, ..), next)| **state = next);
+        Ok(())
+    }
+}
