@@ -2,6 +2,7 @@
 
 mod bytes;
 mod generation;
+mod hybrid;
 mod mamba_ssm;
 mod names;
 mod shapes;
@@ -10,6 +11,7 @@ mod transformers;
 use crate::error::{Error, Result};
 use crate::fields::{Fields, standard_json};
 use crate::files::{make_folder, read_text, write_aside};
+pub use hybrid::{Attention, FeedForward, Scales};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -43,6 +45,10 @@ pub enum Kind {
     FalconMamba,
     /// One decay for each head; everything comes from one projection, and a gated norm follows the scan.
     Mamba2,
+    /// Grouped-query attention with rotary positions.
+    Attention,
+    /// A gated feed-forward layer.
+    Mlp,
 }
 
 impl Kind {
@@ -52,6 +58,8 @@ impl Kind {
             Kind::Mamba => "mamba",
             Kind::FalconMamba => "falcon_mamba",
             Kind::Mamba2 => "mamba2",
+            Kind::Attention => "attention",
+            Kind::Mlp => "mlp",
         }
     }
 }
@@ -66,11 +74,16 @@ pub enum Family {
     FalconMamba,
     /// Layers of [`Kind::Mamba2`].
     Mamba2,
+    /// Pairs of a mixer, [`Kind::Mamba2`] or [`Kind::Attention`], and a layer of [`Kind::Mlp`].
+    Bamba,
+    /// The same with other names, with factors of the stream and of scores, and with positions or without, as Granite's hybrids without experts have it.
+    GraniteHybrid,
 }
 
 impl Family {
     /// All of them.
-    pub(crate) const ALL: [Family; 3] = [Family::Mamba, Family::FalconMamba, Family::Mamba2];
+    pub(crate) const ALL: [Family; 5] =
+        [Family::Mamba, Family::FalconMamba, Family::Mamba2, Family::Bamba, Family::GraniteHybrid];
 
     /// The word of `model_type`.
     pub fn name(self) -> &'static str {
@@ -78,6 +91,8 @@ impl Family {
             Family::Mamba => "mamba",
             Family::FalconMamba => "falcon_mamba",
             Family::Mamba2 => "mamba2",
+            Family::Bamba => "bamba",
+            Family::GraniteHybrid => "granitemoehybrid",
         }
     }
 
@@ -86,8 +101,13 @@ impl Family {
         match self {
             Family::Mamba => Kind::Mamba,
             Family::FalconMamba => Kind::FalconMamba,
-            Family::Mamba2 => Kind::Mamba2,
+            Family::Mamba2 | Family::Bamba | Family::GraniteHybrid => Kind::Mamba2,
         }
+    }
+
+    /// Whether its layers are pairs of a mixer and a feed-forward layer.
+    pub(crate) fn is_hybrid(self) -> bool {
+        matches!(self, Family::Bamba | Family::GraniteHybrid)
     }
 }
 
@@ -124,6 +144,12 @@ pub struct Config {
     pub eps: f32,
     /// The same in norms within a block.
     pub mixer_eps: f32,
+    /// Layers of attention, in a hybrid.
+    pub attention: Attention,
+    /// Feed-forward layers, in a hybrid.
+    pub feed_forward: FeedForward,
+    /// Factors of the stream, 1 but in Granite's hybrids.
+    pub scales: Scales,
     /// Lowest and highest step.
     pub dt_limit: (f64, f64),
     /// Whether the head is the embedding.
@@ -157,8 +183,9 @@ impl Config {
         }
         let word = fields.get("model_type").and_then(Value::as_str);
         match Family::ALL.into_iter().find(|family| word == Some(family.name())) {
+            Some(family) if family.is_hybrid() => hybrid::read(family, &fields),
             Some(family) => transformers::read(family, &fields, channels),
-            None => Err(fields.bad("model_type", "mamba, falcon_mamba or mamba2")),
+            None => Err(fields.bad("model_type", "mamba, falcon_mamba, mamba2, bamba or granitemoehybrid")),
         }
     }
 
@@ -169,6 +196,7 @@ impl Config {
     pub fn to_json(&self) -> Result<Map<String, Value>> {
         self.check()?;
         match self.package {
+            Package::Transformers if self.family.is_hybrid() => hybrid::write(self),
             Package::Transformers => transformers::write(self),
             Package::MambaSsm => mamba_ssm::write(self),
         }
@@ -199,6 +227,9 @@ impl Config {
             conv_bias: true,
             eps: 1e-5,
             mixer_eps: 1e-5,
+            attention: Attention::default(),
+            feed_forward: FeedForward::default(),
+            scales: Scales::default(),
             dt_limit: (0.0, f64::INFINITY),
             tied: true,
             eos: Vec::new(),

@@ -98,6 +98,12 @@ impl<'f> Fields<'f> {
         number.map(|x| x as f32).ok_or_else(|| self.bad(key, "a number from 0 to 1"))
     }
 
+    /// A number above zero.
+    pub(crate) fn positive(&self, key: &'static str, default: f64) -> Result<f64> {
+        let Some(value) = self.get(key) else { return Ok(default) };
+        value.as_f64().filter(|x| *x > 0.0).ok_or_else(|| self.bad(key, "a number above zero"))
+    }
+
     /// The lowest and the highest step.
     pub(crate) fn limits(&self, key: &'static str) -> Result<(f64, f64)> {
         let Some(value) = self.get(key) else { return Ok((0.0, f64::INFINITY)) };

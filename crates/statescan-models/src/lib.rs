@@ -1,4 +1,5 @@
-//! Language models on statescan: `mamba`, `falcon_mamba` and `mamba2` from folders of `transformers` or `mamba_ssm`, on the CPU and on NVIDIA GPUs.
+//! Language models on statescan: `mamba`, `falcon_mamba` and `mamba2` from folders of `transformers` or `mamba_ssm`, on the CPU and on NVIDIA GPUs, and hybrids
+//! of Mamba-2 with layers of attention on the CPU.
 //!
 //! ```no_run
 //! use statescan::Exec;
@@ -20,17 +21,18 @@
 //! # Weights
 //!
 //! They are used where they lie, in mapped safetensors files, in f32, bf16 or f16; activations and states are f32. The names are those of
-//! `transformers` (`backbone.layers.{i}.mixer.in_proj.weight`); `mamba_ssm`'s differ in the embedding's only. A folder whose tensors are not
+//! `transformers` (`backbone.layers.{i}.mixer.in_proj.weight`, in hybrids `model.layers.{i}.mamba.in_proj.weight`); `mamba_ssm`'s differ in the embedding's only. A folder whose tensors are not
 //! exactly those that its `config.json` says is refused with a sentence that names the tensor.
 //!
 //! # States
 //!
-//! A [`State`] is a value of fixed size: clone it to branch, save it with [`Model::save_state`] and load it in another process; a
+//! A [`State`] is a value, of fixed size but in layers of attention, which keep keys and values of every token: clone it to branch, save it with [`Model::save_state`] and load it in another process; a
 //! [`Session`] takes steps back. [`Model::save_snapshot`] keeps the logits after the last token too, so that a text goes on without another
 //! one. Its bits, and those of logits, depend on the sequence's tokens alone, not on how they were divided among calls,
 //! on other sequences of the same call or on the number of threads, for every kind of model. That decides how a model is computed: products
 //! are [`statescan::linear`], which sums every row in the same order, and the scan of Mamba-2 goes step by step as Mamba's does, as the
-//! chunks of [`ssd`](statescan::ops::ssd) would begin where a call begins.
+//! chunks of [`ssd`](statescan::ops::ssd) would begin where a call begins. Attention is products and a softmax of whole rows: it is for the few layers that a
+//! hybrid has of it, and not for long contexts.
 //!
 //! # On a GPU
 //!
@@ -127,7 +129,7 @@ mod train;
 mod weight;
 
 pub use chat::{ChatTemplate, Message};
-pub use config::{Config, Family, Kind, Package};
+pub use config::{Attention, Config, Family, FeedForward, Kind, Package, Scales};
 pub use device::{DeviceModel, DeviceState, DeviceTraining};
 pub use error::{Error, Result};
 pub use files::write_file;

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::fields::standard_json;
 use crate::files::read_text;
 use crate::memory;
-use crate::mixer::{Device as _, Host, Linear, Mixer, Rooms, Run, Steps};
+use crate::mixer::{Carried, Device as _, Host, Linear, Mixer, Rooms, Run, Steps};
 use crate::norms::StreamNorm;
 use crate::state::State;
 use crate::tensors::Tensors;
@@ -264,6 +264,7 @@ impl Model {
         let dim = self.config.dim;
         for (row, &token) in stream.chunks_exact_mut(dim).zip(tokens) {
             self.embedding.widen(token as usize * dim..(token as usize + 1) * dim, row);
+            row.iter_mut().for_each(|x| *x *= self.config.scales.embedding);
         }
     }
 
@@ -298,12 +299,13 @@ impl Model {
             let some = turns.iter_mut().zip(sequences).filter(|(_, rows)| !rows.is_empty());
             let states = some.map(|(turn, rows)| {
                 let steps = Steps { sequences: 1, steps: rows.len() };
-                (&mut turn.state.layers[i], rows.clone(), steps)
+                let position = turn.state.position as usize;
+                Carried { state: &mut turn.state.layers[i], rows: rows.clone(), steps, position }
             });
             let run = self.mixer(&host, block);
             run.carry_on(View::new(normed, &shape)?, states.collect(), rooms)?;
             host.product(rooms.mixed.of(rows), run.last(), &mut ViewMut::new(mixed, &shape)?)?;
-            stream.iter_mut().zip(&*mixed).for_each(|(x, y)| *x += y);
+            stream.iter_mut().zip(&*mixed).for_each(|(x, y)| *x += self.config.scales.residual * y);
             if let Some(at) = first_too_large(stream, dim) {
                 let of_row = |(turn, rows): (&Turn<'_>, &Range<usize>)| {
                     rows.contains(&(at / dim)).then(|| turn.state.position + (at / dim - rows.start) as u64)
@@ -327,6 +329,7 @@ impl Model {
         out.resize(before + count * vocab, 0.0);
         let logits = &mut ViewMut::new(&mut out[before..], &[count, *vocab])?;
         Host(exec).product(View::new(normed, &shape)?, Linear::plain(self.head.view()), logits)?;
+        out[before..].iter_mut().for_each(|x| *x /= self.config.scales.logits);
         match first_not_finite(&out[before..]) {
             None => Ok(()),
             Some(at) => Err(Error::Overflow { part: "the head".into(), step: wanted[at / vocab].1, got: out[before + at] }),

@@ -1,6 +1,6 @@
 //! The oracle: a whole model, and layers, in plain `f64` loops, one token after the other.
 
-use crate::config::{Config, Kind};
+use crate::config::{Attention, Config, Family, Kind};
 use crate::layers::S5Config;
 use num_complex::Complex64;
 use statescan::Discretization;
@@ -25,21 +25,31 @@ pub fn logits(config: &Config, weights: &Weights, tokens: &[u32]) -> Vec<f64> {
 pub fn rounded_logits(config: &Config, weights: &Weights, tokens: &[u32], round: &dyn Fn(f64) -> f64) -> Vec<f64> {
     let dim = config.dim;
     let embedding = &weights[config.embedding()];
-    let mut stream: Vec<Vec<f64>> =
-        tokens.iter().map(|&token| embedding[token as usize * dim..(token as usize + 1) * dim].to_vec()).collect();
-    for i in 0..config.layers.len() {
+    let [of_embedding, of_layers, of_logits] =
+        [config.scales.embedding, config.scales.residual, config.scales.logits].map(f64::from);
+    let embed = |&token: &u32| {
+        let row = &embedding[token as usize * dim..(token as usize + 1) * dim];
+        row.iter().map(|x| x * of_embedding).collect()
+    };
+    let mut stream: Vec<Vec<f64>> = tokens.iter().map(embed).collect();
+    for (i, kind) in config.layers.iter().enumerate() {
         let norms = &weights[&config.norm(i)];
         let normed: Vec<_> = stream.iter().map(|x| stored(norm(x, Some(norms), config.eps), round)).collect();
         let part = Part { config, weights, prefix: config.prefix(i), round };
         let (mut inputs, mut states) =
             (vec![vec![0.0; config.conv_channels()]; config.width - 1], vec![0.0; config.inner * config.dstate]);
-        for (x, y) in stream.iter_mut().zip(part.mixer(&normed, &mut inputs, &mut states)) {
-            x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+        let added = match kind {
+            Kind::Attention => part.attention(&normed),
+            Kind::Mlp => normed.iter().map(|row| part.feed_forward(row)).collect(),
+            _ => part.mixer(&normed, &mut inputs, &mut states),
+        };
+        for (x, y) in stream.iter_mut().zip(added) {
+            x.iter_mut().zip(y).for_each(|(x, y)| *x += of_layers * y);
         }
     }
     let (head, norms) = (&weights[config.head()], &weights[config.last_norm()]);
     let last = |x: &Vec<f64>| product(head, None, &stored(norm(x, Some(norms), config.eps), round));
-    stream.iter().flat_map(last).collect()
+    stream.iter().flat_map(last).map(|x| x / of_logits).collect()
 }
 
 /// Rows (seqlen, dim) of one sequence through a [`Mixer`](crate::layers::Mixer), from the latest inputs of its convolution, (channels, width - 1),
@@ -181,6 +191,61 @@ impl Part<'_> {
         }
         inputs.drain(..inputs.len() + 1 - width);
         out
+    }
+
+    /// What rows of one sequence attend to.
+    fn attention(&self, rows: &[Vec<f64>]) -> Vec<Vec<f64>> {
+        let Attention { heads, kv_heads, headdim, scale, .. } = self.config.attention;
+        let project = |name: &str, rotates: bool| -> Vec<Vec<f64>> {
+            let rows = rows.iter().map(|row| self.stored(self.linear(name, row))).enumerate();
+            rows.map(|(i, row)| if rotates { self.rotated(row, i) } else { row }).collect()
+        };
+        let (queries, keys, values) = (project("q_proj", true), project("k_proj", true), project("v_proj", false));
+        let attend = |(i, query): (usize, &Vec<f64>)| {
+            let of_head = |head: usize| {
+                let (own, shared) = (head * headdim, head / (heads / kv_heads) * headdim);
+                let score = |key: &Vec<f64>| {
+                    let products = (0..headdim).map(|d| query[own + d] * key[shared + d]);
+                    (f64::from(scale) * products.sum::<f64>()).exp()
+                };
+                let scores: Vec<f64> = keys[..=i].iter().map(score).collect();
+                let whole: f64 = scores.iter().sum();
+                let value = |d: usize| scores.iter().zip(&values).map(|(score, value)| score * value[shared + d]).sum::<f64>();
+                (0..headdim).map(|d| value(d) / whole).collect::<Vec<_>>()
+            };
+            self.linear("o_proj", &self.stored((0..heads).flat_map(of_head).collect()))
+        };
+        queries.iter().enumerate().map(attend).collect()
+    }
+
+    /// All heads of a row, rotated by its position.
+    fn rotated(&self, row: Vec<f64>, position: usize) -> Vec<f64> {
+        let Attention { headdim, rotary, theta, .. } = self.config.attention;
+        let turn = |(i, &x): (usize, &f64)| {
+            let (d, half) = (i % headdim, rotary / 2);
+            if d >= rotary {
+                return x;
+            }
+            let angle = position as f64 * theta.powf(-2.0 * (d % half) as f64 / rotary as f64);
+            let other = if d < half { -row[i + half] } else { row[i - half] };
+            x * angle.cos() + other * angle.sin()
+        };
+        row.iter().enumerate().map(turn).collect()
+    }
+
+    /// The gated feed-forward layer.
+    fn feed_forward(&self, row: &[f64]) -> Vec<f64> {
+        let (gates, ups, last) = match self.config.family {
+            Family::GraniteHybrid => {
+                let mut gates = self.linear("input_linear", row);
+                let ups = gates.split_off(self.config.feed_forward.hidden);
+                (gates, ups, "output_linear")
+            }
+            _ => (self.linear("gate_proj", row), self.linear("up_proj", row), "down_proj"),
+        };
+        let [gates, ups] = [gates, ups].map(|part| self.stored(part));
+        let gated = gates.iter().zip(&ups).map(|(&gate, up)| silu(gate) * up);
+        self.linear(last, &self.stored(gated.collect()))
     }
 
     /// The convolution at the last of as many rows as it has taps.

@@ -13,8 +13,8 @@ const POSITION: &str = "position";
 const KIND: &str = "model_type";
 const LOGITS: &str = "logits";
 
-/// What a model remembers of the tokens it has read, of a size that does not depend on how many there were. It can be cloned, to go on in
-/// several ways from one prompt, saved, loaded and dropped.
+/// What a model remembers of the tokens it has read, of a size that does not depend on how many there were, but in layers of attention, which keep
+/// something of each. It can be cloned, to go on in several ways from one prompt, saved, loaded and dropped.
 ///
 /// A state is what its tokens make it, bit by bit, however they were divided among calls.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,22 +78,29 @@ impl Of {
 pub(crate) struct StateShape {
     pub(crate) name: &'static str,
     pub(crate) shape: [usize; 2],
+    /// Whether that is its shape for each token that was read.
+    pub(crate) grows: bool,
 }
 
 impl StateShape {
-    fn len(&self) -> usize {
-        self.shape.iter().product()
+    /// The shape after so many tokens.
+    pub(crate) fn after(&self, tokens: usize) -> [usize; 2] {
+        let [rows, columns] = self.shape;
+        [if self.grows { rows.saturating_mul(tokens) } else { rows }, columns]
     }
 }
 
-/// What one layer remembers of one sequence, or of several, one behind the other: numbers by name, `conv` and `scan` in a layer that scans.
+/// What one layer remembers of one sequence, or of several, one behind the other: numbers by name, `conv` and `scan` in a layer that scans,
+/// `keys` and `values` of every token in one of attention.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LayerState(Vec<(&'static str, Vec<f32>)>);
 
 impl LayerState {
     /// The states of so many sequences before their first token, one behind the other.
     pub(crate) fn new(shapes: &[StateShape], sequences: usize) -> Self {
-        LayerState(shapes.iter().map(|shape| (shape.name, vec![0.0; sequences * shape.len()])).collect())
+        LayerState(
+            shapes.iter().map(|shape| (shape.name, vec![0.0; sequences * shape.after(0).iter().product::<usize>()])).collect(),
+        )
     }
 
     /// A state with as many numbers, all zero.
@@ -174,8 +181,11 @@ impl State {
         self.check_finite()?;
         let mut tensors = Vec::new();
         for (i, (layer, kind)) in self.layers.iter().zip(&config.layers).enumerate() {
-            for (data, StateShape { name, shape }) in layer.all().zip(kind.states(config)) {
-                tensors.push((format!("layers.{i}.{name}"), view(data, &shape)));
+            for (data, state) in layer.all().zip(kind.states(config)) {
+                let shape = state.after(self.position as usize);
+                // a pass that failed may have left more
+                let data = &data[..shape.iter().product()];
+                tensors.push((format!("layers.{i}.{}", state.name), view(data, &shape)));
             }
         }
         if let Some(logits) = logits {
@@ -199,7 +209,7 @@ impl State {
         metadata(KIND).ok_or_else(|| format(format!("it does not say its {KIND}")))?;
         Of::new(config).check(&path.display().to_string(), metadata)?;
         let state = State { position, ..State::new(config) };
-        let logits = if file.names().contains(&LOGITS) { Some(vec![0.0; config.vocab]) } else { None };
+        let logits = file.names().contains(&LOGITS).then(Vec::new);
         let mut snapshot = Snapshot { state, logits };
         let parts = snapshot.state.layers.iter().map(|layer| layer.0.len()).sum::<usize>();
         let expected = parts + usize::from(snapshot.logits.is_some());
@@ -208,12 +218,13 @@ impl State {
             return Err(Error::State { what, tensor: "tensors".into(), expected: vec![expected], got: vec![file.len()] });
         }
         for (i, (layer, kind)) in snapshot.state.layers.iter_mut().zip(&config.layers).enumerate() {
-            for (data, StateShape { name, shape }) in layer.all_mut().zip(kind.states(config)) {
-                read(path, &file, &format!("layers.{i}.{name}"), &shape, data)?;
+            for (data, state) in layer.all_mut().zip(kind.states(config)) {
+                let shape = state.after(snapshot.state.position as usize);
+                *data = read(path, &file, &format!("layers.{i}.{}", state.name), &shape)?;
             }
         }
         if let Some(logits) = &mut snapshot.logits {
-            read(path, &file, LOGITS, &[config.vocab], logits)?;
+            *logits = read(path, &file, LOGITS, &[config.vocab])?;
         }
         Ok(snapshot)
     }
@@ -225,7 +236,7 @@ fn view<'d>(data: &'d [f32], shape: &[usize]) -> TensorView<'d> {
 }
 
 /// Reads a tensor of this shape, all of whose numbers are finite.
-fn read(path: &Path, file: &SafeTensors<'_>, tensor: &str, shape: &[usize], data: &mut [f32]) -> Result<()> {
+fn read(path: &Path, file: &SafeTensors<'_>, tensor: &str, shape: &[usize]) -> Result<Vec<f32>> {
     let format = |why: String| Error::Format { path: path.to_owned(), expected: "a saved state", why };
     let (path, name) = (path.to_owned(), tensor.to_owned());
     let view = file.tensor(tensor).map_err(|error| format(error.to_string()))?;
@@ -236,11 +247,9 @@ fn read(path: &Path, file: &SafeTensors<'_>, tensor: &str, shape: &[usize], data
     if view.dtype() != Dtype::F32 {
         return Err(format(format!("`{tensor}` is not f32")));
     }
-    for (to, from) in data.iter_mut().zip(view.data().chunks_exact(4)) {
-        *to = f32::from_le_bytes([from[0], from[1], from[2], from[3]]);
-    }
-    match first_not_finite(data) {
-        None => Ok(()),
+    let data: Vec<f32> = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    match first_not_finite(&data) {
+        None => Ok(data),
         Some(position) => Err(Error::NotFinite { path, tensor: name, got: f64::from(data[position]), position }),
     }
 }

@@ -72,50 +72,50 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Config> {
         return Err(fields.bad("attn_layer_idx", "empty, for there is no attention here"));
     }
     let word = block.word("layer", "Mamba1", &["Mamba1", "Mamba2"], "Mamba1 or Mamba2")?;
-    let family = if word == "Mamba2" { Family::Mamba2 } else { Family::Mamba };
+    let second = word == "Mamba2";
+    let family = if second { Family::Mamba2 } else { Family::Mamba };
     check_names(family, &block)?;
     let dim = fields.size("d_model")?;
     if block.has("d_model") && block.size("d_model")? != dim {
         return Err(block.bad("d_model", "that of the model"));
     }
     let inner = block.expanded("expand", dim)?;
-    let (dt_rank, headdim, ngroups) = match family {
-        Family::Mamba2 => (0, block.size_or("headdim", 64)?, block.size_or("ngroups", 1)?),
-        _ => (block.rank("dt_rank", dim)?, 1, 1),
-    };
-    if !inner.is_multiple_of(headdim) {
-        return Err(block.bad("headdim", "a divisor of expand x d_model"));
-    }
-    if family == Family::Mamba2 {
-        block.only("rmsnorm", true)?;
-        block.only("norm_before_gate", false)?;
-        block.only("D_has_hdim", false)?;
-        if block.has("d_ssm") && block.size("d_ssm")? != inner {
-            return Err(block.bad("d_ssm", "expand x d_model"));
-        }
-        check_groups(&block, "ngroups", inner / headdim, ngroups)?;
-    }
+    let (dt_rank, nheads, ngroups) = if second { heads(&block, inner)? } else { (block.rank("dt_rank", dim)?, inner, 1) };
     let multiple = fields.size_or("pad_vocab_size_multiple", 8)?;
+    let layers = vec![family.scan(); fields.size_or("n_layer", 64)?];
     Ok(Config {
         family,
         vocab: fields.size_or("vocab_size", 50277)?.next_multiple_of(multiple),
-        dim,
-        layers: vec![family.scan(); fields.size_or("n_layer", 64)?],
+        layers,
         inner,
-        dstate: block.size_or("d_state", if family == Family::Mamba2 { 128 } else { 16 })?,
+        dstate: block.size_or("d_state", if second { 128 } else { 16 })?,
         width: width(&block, "d_conv")?,
         dt_rank,
-        nheads: inner / headdim,
+        nheads,
         ngroups,
         bias: block.flag("bias", false)?,
         conv_bias: block.flag("conv_bias", true)?,
-        eps: 1e-5,
-        mixer_eps: 1e-5,
         dt_limit: block.limits("dt_limit")?,
         tied: fields.flag("tie_embeddings", true)?,
-        eos: Vec::new(),
         package: Package::MambaSsm,
+        ..Config::mamba(0, dim, 0)
     })
+}
+
+/// Mamba-2's rank of step sizes, heads and groups.
+fn heads(block: &Fields<'_>, inner: usize) -> Result<(usize, usize, usize)> {
+    let (headdim, ngroups) = (block.size_or("headdim", 64)?, block.size_or("ngroups", 1)?);
+    if !inner.is_multiple_of(headdim) {
+        return Err(block.bad("headdim", "a divisor of expand x d_model"));
+    }
+    block.only("rmsnorm", true)?;
+    block.only("norm_before_gate", false)?;
+    block.only("D_has_hdim", false)?;
+    if block.has("d_ssm") && block.size("d_ssm")? != inner {
+        return Err(block.bad("d_ssm", "expand x d_model"));
+    }
+    check_groups(block, "ngroups", inner / headdim, ngroups)?;
+    Ok((0, inner / headdim, ngroups))
 }
 
 /// Refuses arguments that the layer does not have, as the layer would.
@@ -134,7 +134,8 @@ fn check_names(family: Family, block: &Fields<'_>) -> Result<()> {
 /// The settings of a configuration.
 pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
     let second = config.family == Family::Mamba2;
-    expressible(config, config.family != Family::FalconMamba, "kind", "mamba or mamba2", config.family.name())?;
+    let known = matches!(config.family, Family::Mamba | Family::Mamba2);
+    expressible(config, known, "family", "mamba or mamba2", config.family.name())?;
     expressible(config, config.inner.is_multiple_of(config.dim), "inner", "a multiple of the width", config.inner)?;
     expressible(config, config.eps == 1e-5, "eps", "1e-5", shortest(config.eps))?;
     expressible(config, config.mixer_eps == 1e-5, "mixer_eps", "1e-5", shortest(config.mixer_eps))?;

@@ -1,11 +1,12 @@
 //! What checkpoints call the parts of a model; mixers name their own weights.
 
-use super::{Config, Package};
+use super::{Config, Family, Kind, Package};
 
 impl Config {
     /// The embedding, which may be the head too.
     pub(crate) fn embedding(&self) -> &'static str {
         match self.package {
+            _ if self.family.is_hybrid() => "model.embed_tokens.weight",
             Package::Transformers => "backbone.embeddings.weight",
             Package::MambaSsm => "backbone.embedding.weight",
         }
@@ -18,17 +19,39 @@ impl Config {
 
     /// The norm in front of the head.
     pub(crate) fn last_norm(&self) -> &'static str {
-        "backbone.norm_f.weight"
+        match self.family {
+            Family::Bamba => "model.final_layernorm.weight",
+            Family::GraniteHybrid => "model.norm.weight",
+            _ => "backbone.norm_f.weight",
+        }
     }
 
     /// The norm in front of a layer.
     pub(crate) fn norm(&self, layer: usize) -> String {
-        format!("backbone.layers.{layer}.norm.weight")
+        let name = match (self.family, self.layers[layer]) {
+            (Family::Bamba, Kind::Mlp) => "pre_ff_layernorm",
+            (Family::GraniteHybrid, Kind::Mlp) => "post_attention_layernorm",
+            (Family::Bamba | Family::GraniteHybrid, _) => "input_layernorm",
+            _ => "norm",
+        };
+        format!("{}{name}.weight", self.place(layer))
     }
 
     /// What the names of the weights of a layer's mixer begin with.
     pub(crate) fn prefix(&self, layer: usize) -> String {
-        format!("backbone.layers.{layer}.mixer.")
+        let name = match (self.family, self.layers[layer]) {
+            (Family::Bamba, Kind::Mlp) => "feed_forward",
+            (Family::GraniteHybrid, Kind::Mlp) => "shared_mlp",
+            (Family::Bamba | Family::GraniteHybrid, Kind::Attention) => "self_attn",
+            (Family::Bamba | Family::GraniteHybrid, _) => "mamba",
+            _ => "mixer",
+        };
+        format!("{}{name}.", self.place(layer))
+    }
+
+    /// What both begin with; the layers of a pair have one number.
+    fn place(&self, layer: usize) -> String {
+        if self.family.is_hybrid() { format!("model.layers.{}.", layer / 2) } else { format!("backbone.layers.{layer}.") }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What follows from a configuration: whether its sizes fit together, names and shapes of weights.
 
 use super::names::HEAD;
-use super::{Config, Kind};
+use super::{Attention, Config, Kind};
 use crate::error::{Error, Result};
 use crate::fields::LARGEST;
 
@@ -20,14 +20,36 @@ impl Config {
         for (key, size) in [("layers", self.layers.len()), ("dt_rank", self.dt_rank)] {
             check(size as u64 <= LARGEST, key, "at most 16777216", size)?;
         }
-        let other = self.layers.iter().position(|&kind| kind != self.family.scan());
-        check(other.is_none(), "layers", "all of the kind that their family has", other.unwrap_or_default())?;
+        self.check_layers()?;
         check((2..=8).contains(&self.width), "width", "an integer from 2 to 8", self.width)?;
         check(second == (self.dt_rank == 0), "dt_rank", "above 0, but in Mamba-2, where it is 0", self.dt_rank)?;
         check(self.inner.is_multiple_of(self.nheads), "nheads", "a divisor of the channels", self.nheads)?;
         check(second || self.nheads == self.inner, "nheads", "as many as channels, but in Mamba-2", self.nheads)?;
         check(second || self.ngroups == 1, "ngroups", "1, but in Mamba-2", self.ngroups)?;
         check(self.nheads.is_multiple_of(self.ngroups), "ngroups", "a divisor of the number of heads", self.ngroups)
+    }
+
+    /// Refuses layers of kinds that the family does not have where they are, and sizes of hybrids.
+    fn check_layers(&self) -> Result<()> {
+        let check = |holds: bool, key, expected, got| if holds { Ok(()) } else { Err(Error::Sizes { key, expected, got }) };
+        let fits = |(i, &kind): (usize, &Kind)| match self.family.is_hybrid() {
+            false => kind == self.family.scan(),
+            true if i % 2 == 1 => kind == Kind::Mlp,
+            true => kind == self.family.scan() || kind == Kind::Attention,
+        };
+        let other = self.layers.iter().enumerate().position(|layer| !fits(layer));
+        check(other.is_none(), "layers", "of kinds that the family has in this place, but for none", other.unwrap_or_default())?;
+        if !self.family.is_hybrid() {
+            return Ok(());
+        }
+        check(self.layers.len().is_multiple_of(2), "layers", "pairs of a mixer and a feed-forward layer", self.layers.len())?;
+        let Attention { heads, kv_heads, headdim, rotary, .. } = self.attention;
+        let sizes = [("attention.heads", heads), ("attention.kv_heads", kv_heads), ("attention.headdim", headdim)];
+        for (key, size) in [&sizes[..], &[("feed_forward.hidden", self.feed_forward.hidden)]].concat() {
+            check((1..=LARGEST).contains(&(size as u64)), key, "an integer from 1 to 16777216", size)?;
+        }
+        check(heads.is_multiple_of(kv_heads), "attention.kv_heads", "a divisor of the heads of queries", kv_heads)?;
+        check(rotary <= headdim && rotary.is_multiple_of(2), "attention.rotary", "even, and at most a head's numbers", rotary)
     }
 
     /// Whether scans are those of Mamba-2.

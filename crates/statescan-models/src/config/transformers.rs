@@ -3,7 +3,7 @@
 //! A setting that is missing has the value that its class begins with. Those that say how a model begins, how it is computed or what is printed have no
 //! effect: everything here is computed in f32, and norms of Mamba-2 follow the gate, whatever `rms_norm` and `norm_before_gate` say, as they do there.
 
-use super::{Config, Family, Package, check_groups, expressible, width};
+use super::{Config, Family, check_groups, expressible, width};
 use crate::error::Result;
 use crate::fields::Fields;
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ fn defaults(family: Family) -> Config {
     let mut config = match family {
         Family::Mamba => Config::mamba(50280, 768, 32),
         Family::FalconMamba => Config::falcon_mamba(50280, 768, 32),
-        Family::Mamba2 => Config::mamba2(32768, 4096, 64, 64),
+        _ => Config::mamba2(32768, 4096, 64, 64),
     };
     if family == Family::Mamba2 {
         (config.ngroups, config.tied) = (8, false);
@@ -58,7 +58,7 @@ pub(super) fn read(family: Family, fields: &Fields<'_>, channels: Option<usize>)
         dt_limit: if family == Family::Mamba2 { fields.limits("time_step_limit")? } else { like.dt_limit },
         tied: fields.flag("tie_word_embeddings", like.tied)?,
         eos: if fields.says("eos_token_id") { fields.tokens("eos_token_id")? } else { like.eos },
-        package: Package::Transformers,
+        ..like
     })
 }
 
@@ -91,12 +91,7 @@ pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
     let architecture = match config.family {
         Family::Mamba => "MambaForCausalLM",
         Family::FalconMamba => "FalconMambaForCausalLM",
-        Family::Mamba2 => "Mamba2ForCausalLM",
-    };
-    let eos = match &config.eos[..] {
-        [] => Value::Null,
-        [one] => json!(one),
-        several => json!(several),
+        _ => "Mamba2ForCausalLM",
     };
     let mut settings = json!({
         "model_type": config.family.name(),
@@ -110,7 +105,7 @@ pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
         "use_conv_bias": config.conv_bias,
         "layer_norm_epsilon": shortest(config.eps),
         "tie_word_embeddings": config.tied,
-        "eos_token_id": eos,
+        "eos_token_id": eos(config),
     });
     if whole {
         settings["expand"] = json!(config.inner / config.dim);
@@ -130,13 +125,22 @@ pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
     Ok(settings.as_object().cloned().unwrap_or_default())
 }
 
+/// The tokens that end a text: none, one or a list.
+pub(super) fn eos(config: &Config) -> Value {
+    match &config.eos[..] {
+        [] => Value::Null,
+        [one] => json!(one),
+        several => json!(several),
+    }
+}
+
 /// A number of f32 with as few digits as tell it from others.
 pub(super) fn shortest(x: f32) -> Value {
     json!(x.to_string().parse::<f64>().unwrap_or(f64::from(x)))
 }
 
 /// The end of an interval, as `transformers` writes infinity.
-fn end(x: f64) -> Value {
+pub(super) fn end(x: f64) -> Value {
     match x {
         f64::INFINITY => json!({"__float__": "Infinity"}),
         f64::NEG_INFINITY => json!({"__float__": "-Infinity"}),

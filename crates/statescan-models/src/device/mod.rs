@@ -48,8 +48,13 @@ struct Shared {
 
 impl Shared {
     fn new(exec: &Exec, model: &Model, dtype: DType) -> Result<Self> {
-        let products = Products::new(exec)?;
         let config = model.config().clone();
+        if config.layers.iter().any(|kind| kind.mix().one_row().is_none()) {
+            let (what, why) =
+                ("a hybrid on a GPU", "layers of attention and feed-forward layers are computed on the CPU alone, by Model");
+            return Err(statescan::Error::Unavailable { what, why }.into());
+        }
+        let products = Products::new(exec)?;
         let weights = Weights::new(exec, model, dtype)?;
         let step = Mutex::new(Step::new(exec, &config)?);
         Ok(Shared { exec: exec.clone(), config, weights, products, rooms: Mutex::default(), step })

@@ -149,7 +149,7 @@ impl DeviceTraining {
 
 /// Only projections lose weight: norms, biases, decays, skips and filters mean something by their size.
 pub(crate) fn decays(name: &str) -> bool {
-    name.ends_with("proj.weight")
+    ["proj.weight", "_linear.weight"].iter().any(|end| name.ends_with(end))
 }
 
 impl super::DeviceModel {

@@ -4,7 +4,7 @@ use super::{Layer, LayerGradients, check, sequences, sizes};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::Result;
-use crate::mixer::{Back, BackEnds, Device as _, Host, Mixer as Weights, Named, Part, Rooms, Run, Steps};
+use crate::mixer::{Back, BackEnds, Carried, Device as _, Host, Mixer as Weights, Named, Part, Rooms, Run, Steps};
 use crate::state::LayerState;
 use crate::tensors::{Array, Tensors};
 use statescan::{DType, Exec, View, ViewMut};
@@ -82,7 +82,7 @@ impl Layer for Mixer {
         let (steps, mut rooms, host) = (Steps { sequences, steps }, Rooms::default(), Host(exec));
         let (rows, run) = (steps.rows(), self.run(&host));
         let shape = [rows, self.config.dim];
-        run.carry_on(View::new(x, &shape)?, vec![(state, 0..rows, steps)], &mut rooms)?;
+        run.carry_on(View::new(x, &shape)?, vec![Carried { state, rows: 0..rows, steps, position: 0 }], &mut rooms)?;
         host.product(rooms.mixed.of(rows), run.last(), &mut ViewMut::new(y, &shape)?)
     }
 

@@ -150,7 +150,7 @@ impl Layer for S5 {
     }
 
     fn state(&self, batch: usize) -> LayerState {
-        LayerState::new(&[StateShape { name: "scan", shape: [self.config.dstate, 2] }], batch)
+        LayerState::new(&[StateShape { name: "scan", shape: [self.config.dstate, 2], grows: false }], batch)
     }
 
     fn forward_from(&self, exec: &Exec, x: &[f32], state: &mut LayerState, y: &mut [f32]) -> Result<()> {

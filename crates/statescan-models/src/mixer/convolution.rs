@@ -43,8 +43,8 @@ impl<T> Around<T> {
 
 /// The states of convolution and scan.
 pub(super) fn states(config: &Config) -> Vec<StateShape> {
-    let conv = StateShape { name: "conv", shape: [config.conv_channels(), config.width - 1] };
-    vec![conv, StateShape { name: "scan", shape: [config.inner, config.dstate] }]
+    let conv = StateShape { name: "conv", shape: [config.conv_channels(), config.width - 1], grows: false };
+    vec![conv, StateShape { name: "scan", shape: [config.inner, config.dstate], grows: false }]
 }
 
 /// What lies around a scan. The first of a mixer's own rooms has the rows of the first projection, the second those of the convolution, and so it is with
@@ -73,7 +73,7 @@ impl<'f> Frame<'f> {
         let (Rooms { own: [projected, conv, ..], .. }, device, rows) = (rooms, self.run.device, x.shape()[0]);
         device.product(x, self.around.in_proj, &mut projected.of_mut(rows))?;
         let mut scans = Vec::with_capacity(parts.len());
-        for Part { rows, steps, states } in parts {
+        for Part { rows, steps, states, .. } in parts {
             let [of_conv, of_scan] = first(states);
             let (initial, last) = of_conv.unzip();
             let args = self.args(steps, part(projected, &rows)).initial_states(initial);

@@ -5,15 +5,17 @@
 //! ```
 //!
 //! In Mamba dt, B and C are projections of the convolution's result, in FalconMamba with norms; in Mamba-2 they come from the first projection and the
-//! convolution, and the gate is part of a norm behind the scan.
+//! convolution, and the gate is part of a norm behind the scan. Hybrids have layers of attention and feed-forward layers too.
 //!
 //! Each kind has a folder, in which it names its weights and states and has its passes, on views, for every device that has the verbs of `device.rs`. A new
 //! one is such a folder, a kind of the configuration, and a line of the list below.
 
+mod attention;
 mod convolution;
 mod device;
 mod mamba;
 mod mamba2;
+mod mlp;
 mod one_row;
 mod rooms;
 mod run;
@@ -28,14 +30,14 @@ use crate::weight::Weight;
 pub(crate) use device::{Device, Host, Multiplied};
 pub(crate) use one_row::{OneRow, Row};
 pub(crate) use rooms::{Room, Rooms};
-pub(crate) use run::{Back, BackEnds, Part, Run, Steps};
+pub(crate) use run::{Back, BackEnds, Carried, Part, Run, Steps};
 use statescan::{View, ViewMut};
 use weights::Next;
 pub(crate) use weights::{Linear, Named, Role, Written};
 
 impl Kind {
     /// All of them.
-    pub(crate) const ALL: [Kind; 3] = [Kind::Mamba, Kind::FalconMamba, Kind::Mamba2];
+    pub(crate) const ALL: [Kind; 5] = [Kind::Mamba, Kind::FalconMamba, Kind::Mamba2, Kind::Attention, Kind::Mlp];
 
     /// What its mixers do.
     pub(crate) fn mix(self) -> &'static dyn Mix {
@@ -43,6 +45,8 @@ impl Kind {
             Kind::Mamba => &mamba::Mamba { norms: false },
             Kind::FalconMamba => &mamba::Mamba { norms: true },
             Kind::Mamba2 => &mamba2::Mamba2,
+            Kind::Attention => &attention::Attention,
+            Kind::Mlp => &mlp::Mlp,
         }
     }
 

@@ -57,13 +57,26 @@ pub(crate) struct Part<'p> {
     pub(crate) rows: Range<usize>,
     pub(crate) steps: Steps,
     pub(crate) states: Vec<Ends<'p>>,
+    /// Tokens that came before.
+    pub(crate) position: usize,
+    /// States of one sequence that grow with every token, to which those of these rows are added.
+    pub(crate) grown: Vec<&'p mut Vec<f32>>,
 }
 
 impl Part<'_> {
     /// All rows, from zeros.
     pub(crate) fn whole(steps: Steps) -> Self {
-        Part { rows: 0..steps.rows(), steps, states: Vec::new() }
+        Part { rows: 0..steps.rows(), steps, states: Vec::new(), position: 0, grown: Vec::new() }
     }
+}
+
+/// Rows of sequences of one length, and the state that is carried on by them.
+pub(crate) struct Carried<'c> {
+    pub(crate) state: &'c mut LayerState,
+    pub(crate) rows: Range<usize>,
+    pub(crate) steps: Steps,
+    /// Tokens that came before.
+    pub(crate) position: usize,
 }
 
 /// The first states of a list.
@@ -122,25 +135,28 @@ impl<'r> Run<'r> {
     }
 
     /// A forward pass over rows of sequences on the host, whose states are carried on.
-    pub(crate) fn carry_on(
-        &self,
-        x: View<'_>,
-        mut states: Vec<(&mut LayerState, Range<usize>, Steps)>,
-        rooms: &mut Rooms,
-    ) -> Result<()> {
+    pub(crate) fn carry_on(&self, x: View<'_>, mut states: Vec<Carried<'_>>, rooms: &mut Rooms) -> Result<()> {
         let shapes = self.kind.states(self.config);
-        let mut next: Vec<LayerState> = states.iter().map(|(state, ..)| state.zeros_like()).collect();
+        if shapes.iter().all(|shape| shape.grows) {
+            let grown = states.into_iter().map(|Carried { state, rows, steps, position }| {
+                let grown = if shapes.is_empty() { Vec::new() } else { state.all_mut().collect() };
+                Part { rows, steps, states: Vec::new(), position, grown }
+            });
+            return self.forward(x, grown.collect(), rooms, false);
+        }
+        let mut next: Vec<LayerState> = states.iter().map(|carried| carried.state.zeros_like()).collect();
         let mut parts = Vec::with_capacity(states.len());
-        for ((before, rows, steps), after) in states.iter().zip(&mut next) {
-            let ends = shapes.iter().zip(before.all().zip(after.all_mut())).map(|(shape, (before, after))| {
+        for (Carried { state, rows, steps, .. }, after) in states.iter().zip(&mut next) {
+            let ends = shapes.iter().zip(state.all().zip(after.all_mut())).map(|(shape, (before, after))| {
                 let [rows, columns] = shape.shape;
                 let shape = [steps.sequences, rows, columns];
                 Ok(Some((View::new(before, &shape)?, ViewMut::new(after, &shape)?)))
             });
-            parts.push(Part { rows: rows.clone(), steps: *steps, states: ends.collect::<Result<_>>()? });
+            let states = ends.collect::<Result<_>>()?;
+            parts.push(Part { rows: rows.clone(), states, ..Part::whole(*steps) });
         }
         self.forward(x, parts, rooms, false)?;
-        states.iter_mut().zip(next).for_each(|((state, ..), next)| **state = next);
+        states.iter_mut().zip(next).for_each(|(carried, next)| *carried.state = next);
         Ok(())
     }
 }

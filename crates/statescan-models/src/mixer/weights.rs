@@ -54,6 +54,12 @@ impl<T> Linear<T> {
     pub(crate) fn plain(weight: T) -> Self {
         Linear { weight, bias: None }
     }
+
+    /// Binds one of a shape by its two names, the bias where it has a role.
+    pub(crate) fn bind(next: Next<'_, T>, [weight, bias]: [&'static str; 2], shape: [usize; 2], role: Option<Role>) -> Self {
+        let weight = next(weight, &shape, Role::Matrix);
+        Linear { weight, bias: role.map(|role| next(bias, &shape[..1], role)) }
+    }
 }
 
 impl Role {

@@ -57,7 +57,7 @@ impl Model {
         dropout.apply(self.blocks.len(), &mut dstream);
         for (row, &token) in dstream.chunks_exact(dim).zip(&read) {
             let to = &mut embedding[token as usize * dim..(token as usize + 1) * dim];
-            to.iter_mut().zip(row).for_each(|(to, x)| *to += x);
+            to.iter_mut().zip(row).for_each(|(to, x)| *to += self.config.scales.embedding * x);
         }
         Ok(loss)
     }
@@ -74,7 +74,7 @@ impl Model {
             let x = work.rooms.mixed.of(batch.steps.rows());
             host.product(x, run.last(), &mut ViewMut::new(&mut mixed, &shape)?)?;
             batch.dropout.apply(i, &mut mixed);
-            mixed.iter_mut().zip(&streams[i]).for_each(|(y, x)| *y += x);
+            mixed.iter_mut().zip(&streams[i]).for_each(|(y, x)| *y = x + self.config.scales.residual * *y);
             streams.push(mixed);
         }
         Ok(streams)
@@ -106,9 +106,11 @@ impl Model {
         norm.forward(View::new(stream, &shape)?, ViewMut::new(&mut work.normed, &shape)?)?;
         let (x, mut logits) = (View::new(&work.normed, &shape)?, vec![0.0; rows * vocab]);
         host.product(x, Linear::plain(self.head.view()), &mut ViewMut::new(&mut logits, &[rows, vocab])?)?;
+        logits.iter_mut().for_each(|x| *x /= self.config.scales.logits);
         let share = |(row, &target): (&mut [f32], &u32)| cross_entropy(row, target as usize, rows);
         let loss: f64 = logits.chunks_exact_mut(vocab).zip(targets).map(share).sum();
 
+        logits.iter_mut().for_each(|x| *x /= self.config.scales.logits);
         slot(gradients, self.config.embedding()).data.fill(0.0);
         let of = Multiplied { x, product: Linear::plain(self.head.view()), dy: View::new(&logits, &[rows, vocab])? };
         let into = Linear::plain(slot(gradients, self.config.head()).written());
@@ -144,6 +146,7 @@ impl Model {
         let prefix = self.config.prefix(i);
         // the other half is free until the norm
         work.front.copy_from_slice(&work.dstream);
+        work.front.iter_mut().for_each(|x| *x *= self.config.scales.residual);
         batch.dropout.apply(i, &mut work.front);
         let Work { rooms, own, normed, dnormed, front, .. } = &mut *work;
         let back = Back {

@@ -3,8 +3,8 @@
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
-use statescan_models::Model;
 use statescan_models::reference::Weights;
+use statescan_models::{Config, Model};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -127,6 +127,39 @@ impl Folder {
         Folder { config, tensors: all.into_iter().map(part).collect() }
     }
 
+    /// A hybrid of a family, `bamba` or `granitemoehybrid`, with random weights: Mamba-2, attention, Mamba-2, each with a feed-forward layer.
+    pub fn hybrid(family: &str) -> Self {
+        let (vocab, dim, heads, granite) = (30, 12, 6, family == "granitemoehybrid");
+        let mut config = json!({
+            "model_type": family, "vocab_size": vocab, "hidden_size": dim, "num_hidden_layers": 3, "num_attention_heads": 3,
+            "num_key_value_heads": if granite { 3 } else { 1 }, "mamba_n_heads": heads, "mamba_n_groups": 2, "mamba_d_state": 8,
+            "time_step_limit": [0.001, 3.0], "rms_norm_eps": 1e-5, "attention_bias": true, "eos_token_id": [1, 2],
+        });
+        let own = match granite {
+            true => json!({
+                "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 0, "shared_intermediate_size": 10,
+                "position_embedding_type": "rope", "embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 2.0,
+                "attention_multiplier": 0.3, "tie_word_embeddings": true,
+            }),
+            false => json!({"attn_layer_indices": [1], "intermediate_size": 10, "mlp_bias": true}),
+        };
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let mut random = Random(family.len() as u64);
+        let part = |(name, shape): (String, Vec<usize>)| {
+            let numbers: Vec<f32> = (0..shape.iter().product()).map(|_| random.uniform()).collect();
+            (name, Part(Dtype::F32, shape, numbers.iter().flat_map(|x| x.to_le_bytes()).collect()))
+        };
+        let tensors = Config::load(folder.path()).unwrap().tensors().into_iter().map(part).collect();
+        Folder { config, tensors }
+    }
+
+    /// A model of a family, with random weights.
+    pub fn of(family: &str) -> Self {
+        if ["bamba", "granitemoehybrid"].contains(&family) { Self::hybrid(family) } else { Self::new(family) }
+    }
+
     /// The same with every weight rounded to a 16-bit type, and stored in it or in f32.
     pub fn rounded(mut self, dtype: Dtype, stored: bool) -> Self {
         for part in self.tensors.values_mut() {
@@ -173,7 +206,10 @@ impl Folder {
     }
 }
 
-/// A small model of each kind.
+/// All families.
+pub const FAMILIES: [&str; 5] = ["mamba", "falcon_mamba", "mamba2", "bamba", "granitemoehybrid"];
+
+/// A small model of each family.
 pub fn models() -> impl Iterator<Item = (&'static str, Model)> {
-    ["mamba", "falcon_mamba", "mamba2"].into_iter().map(|kind| (kind, Folder::new(kind).model()))
+    FAMILIES.into_iter().map(|family| (family, Folder::of(family).model()))
 }

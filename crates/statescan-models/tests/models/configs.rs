@@ -3,7 +3,7 @@
 use crate::common::{Folder, bits, own, tokens};
 use serde_json::{Map, Value, json};
 use statescan::Exec;
-use statescan_models::{Config, Package};
+use statescan_models::{Config, Family, Kind, Package};
 use std::collections::BTreeSet;
 
 /// What another value of a setting does.
@@ -123,13 +123,101 @@ fn mamba2() -> Vec<Row> {
     [common(), own].concat()
 }
 
+/// The settings of all hybrids.
+fn hybrid() -> Vec<Row> {
+    let heads = "`mamba_n_heads` must be such that mamba_n_heads x mamba_d_head is mamba_expand x hidden_size";
+    let rotation = "`rope_type` must be default";
+    let unknown = ["initializer_range", "conv_kernel", "state_size", "use_bias", "use_conv_bias", "layer_norm_epsilon"];
+    let unknown = [&unknown[..], &["rescale_prenorm_residual", "time_step_floor", "time_step_max", "time_step_min"]].concat();
+    let own = vec![
+        ("attention_bias", json!(true), Read),
+        ("attention_dropout", json!(0.5), Nothing),
+        ("head_dim", json!(64), Read),
+        ("hidden_size", json!(64), Refused(heads)),
+        ("mamba_chunk_size", json!(64), Nothing),
+        ("mamba_conv_bias", json!(false), Read),
+        ("mamba_d_conv", json!(3), Read),
+        ("mamba_d_head", json!("auto"), Nothing),
+        ("mamba_d_head", json!(32), Refused(heads)),
+        ("mamba_d_state", json!(64), Read),
+        ("mamba_expand", json!(4), Refused(heads)),
+        ("mamba_n_groups", json!(2), Read),
+        ("mamba_n_groups", json!(3), Refused("`mamba_n_groups` must be a divisor of the number of heads")),
+        ("mamba_n_heads", json!(64), Refused(heads)),
+        ("mamba_proj_bias", json!(true), Read),
+        ("max_position_embeddings", json!(77), Nothing),
+        ("num_attention_heads", json!(64), Read),
+        ("num_hidden_layers", json!(3), Refused("layer")),
+        ("num_key_value_heads", json!(4), Read),
+        ("num_key_value_heads", json!(5), Refused("`num_key_value_heads` must be a divisor")),
+        ("rms_norm_eps", json!(1e-3), Read),
+        ("rope_parameters", json!({"rope_type": "yarn", "factor": 2.0}), Refused(rotation)),
+        ("rope_parameters", json!({"rope_type": "default", "rope_theta": 100.0}), Read),
+        ("rope_scaling", json!({"type": "linear", "factor": 2.0}), Nothing),
+        ("time_step_limit", json!([0.1, 0.2]), Read),
+    ];
+    let common = common().into_iter().filter(|(name, ..)| !unknown.contains(name) && *name != "num_hidden_layers");
+    common.chain(own).chain([("initializer_range", json!(0.3), Nothing)]).collect()
+}
+
+fn bamba() -> Vec<Row> {
+    let indices = "`attn_layer_indices` must be a list of numbers below num_hidden_layers";
+    let own = vec![
+        ("attn_layer_indices", json!([3, 7]), Read),
+        ("attn_layer_indices", json!([32]), Refused(indices)),
+        ("attn_layer_indices", json!(3), Refused(indices)),
+        ("intermediate_size", json!(77), Read),
+        ("mlp_bias", json!(true), Read),
+        ("num_hidden_layers", json!(3), Read),
+        ("num_key_value_heads", Value::Null, Read),
+        ("num_logits_to_keep", json!(3), Nothing),
+        ("rope_parameters", json!({"partial_rotary_factor": 1.0}), Read),
+        ("rope_parameters", json!({"partial_rotary_factor": 1.5}), Refused("`partial_rotary_factor` must be a share")),
+        ("z_loss_coefficient", json!(0.1), Nothing),
+    ];
+    hybrid().into_iter().filter(|(name, ..)| *name != "num_hidden_layers").chain(own).collect()
+}
+
+fn granite() -> Vec<Row> {
+    let types = "`layer_types` must be mamba or attention for each layer";
+    let experts = "`num_local_experts` must be 0, for layers of experts are not read";
+    let mut last = vec!["attention"; 32];
+    last[..31].fill("mamba");
+    let own = vec![
+        ("attention_multiplier", json!(0.5), Read),
+        ("embedding_multiplier", json!(0.5), Read),
+        ("embedding_multiplier", json!(0), Refused("`embedding_multiplier` must be a number above zero")),
+        ("intermediate_size", json!(77), Nothing),
+        ("layer_types", json!(last), Read),
+        ("layer_types", Value::Null, Nothing),
+        ("layer_types", json!(["mamba"]), Refused(types)),
+        ("layer_types", json!(vec!["moe"; 32]), Refused(types)),
+        ("logits_scaling", json!(0.5), Read),
+        ("num_experts_per_tok", json!(7), Nothing),
+        ("num_local_experts", json!(2), Refused(experts)),
+        ("num_local_experts", Value::Null, Refused(experts)),
+        ("output_router_logits", json!(true), Nothing),
+        ("position_embedding_type", json!("rope"), Read),
+        ("position_embedding_type", json!("nope"), Nothing),
+        ("residual_multiplier", json!(0.5), Read),
+        ("router_aux_loss_coef", json!(0.5), Nothing),
+        ("shared_intermediate_size", json!(77), Read),
+    ];
+    hybrid().into_iter().chain(own).collect()
+}
+
 #[test]
 fn every_setting_of_transformers_is_read_refused_or_of_no_effect() {
     let settings: Value = serde_json::from_str(&std::fs::read_to_string(own("settings.json")).unwrap()).unwrap();
-    for (kind, rows) in [("mamba", mamba()), ("falcon_mamba", falcon_mamba()), ("mamba2", mamba2())] {
+    let all = [("mamba", mamba()), ("falcon_mamba", falcon_mamba()), ("mamba2", mamba2()), ("bamba", bamba())];
+    for (kind, rows) in all.into_iter().chain([("granitemoehybrid", granite())]) {
         let mut base = settings[kind].as_object().unwrap().clone();
         base.insert("model_type".into(), json!(kind));
-        let alone = Map::from_iter([("model_type".to_owned(), json!(kind))]);
+        let mut alone = Map::from_iter([("model_type".to_owned(), json!(kind))]);
+        if kind == "granitemoehybrid" {
+            // the class begins with eight experts
+            [&mut base, &mut alone].into_iter().for_each(|settings| _ = settings.insert("num_local_experts".into(), json!(0)));
+        }
         assert_eq!(load(&base), load(&alone), "{kind}: what is missing is what the class begins with");
         let listed: BTreeSet<&str> = rows.iter().map(|(name, ..)| *name).collect();
         let missing: Vec<_> = settings[kind].as_object().unwrap().keys().filter(|name| !listed.contains(&name[..])).collect();
@@ -232,6 +320,10 @@ fn channels_are_those_of_the_weights_where_settings_contradict_each_other() {
     }
 }
 
+fn hybrid_layers() -> Vec<Kind> {
+    Config::bamba(9, 8, 1, &[], 4).layers
+}
+
 #[test]
 fn configurations_that_are_made_can_be_written_and_read() {
     let mut falcon = Config::falcon_mamba(100, 24, 3);
@@ -244,7 +336,12 @@ fn configurations_that_are_made_can_be_written_and_read() {
     (other.package, other.dt_limit) = (Package::MambaSsm, (0.01, 0.5));
     let mut own = Config::mamba(40, 10, 2);
     own.package = Package::MambaSsm;
-    for config in [Config::mamba(256, 128, 6), falcon, second, odd, other.clone(), own] {
+    let mut hybrid = Config::bamba(50, 32, 3, &[1], 8);
+    (hybrid.attention.bias, hybrid.feed_forward.bias, hybrid.dt_limit, hybrid.eos) = (true, true, (0.01, 0.5), vec![3]);
+    let mut granite = Config::bamba(50, 32, 2, &[0], 8);
+    (granite.family, granite.attention.rotary, granite.attention.scale, granite.tied) = (Family::GraniteHybrid, 8, 0.25, true);
+    (granite.scales.embedding, granite.scales.residual, granite.scales.logits) = (12.0, 0.22, 8.0);
+    for config in [Config::mamba(256, 128, 6), falcon, second, odd, other.clone(), own, hybrid.clone(), granite] {
         let folder = tempfile::tempdir().unwrap();
         config.save(folder.path().join("new")).unwrap();
         assert_eq!(Config::load(folder.path().join("new")).unwrap(), config);
@@ -257,8 +354,24 @@ fn configurations_that_are_made_can_be_written_and_read() {
     refused(
         Config::falcon_mamba(9, 8, 1),
         |config| config.package = Package::MambaSsm,
-        "mamba_ssm has no setting for `kind` of this model: it must be mamba or mamba2, got falcon_mamba",
+        "mamba_ssm has no setting for `family` of this model: it must be mamba or mamba2, got falcon_mamba",
     );
+    let refused_hybrid = |change: fn(&mut Config), with: &str| refused(hybrid.clone(), change, with);
+    refused_hybrid(|config| config.package = Package::MambaSsm, "mamba_ssm has no setting for `family` of this model");
+    refused_hybrid(|config| config.scales.residual = 0.5, "`scales` of this model: it must be 1");
+    refused_hybrid(|config| config.attention.scale = 0.5, "`attention.scale` of this model");
+    refused_hybrid(
+        |config| config.attention.kv_heads = 3,
+        "`attention.kv_heads` must be a divisor of the heads of queries, got 3",
+    );
+    refused_hybrid(|config| config.attention.rotary = 3, "`attention.rotary` must be even, and at most a head's numbers, got 3");
+    refused_hybrid(|config| config.feed_forward.hidden = 0, "`feed_forward.hidden` must be an integer from 1");
+    refused_hybrid(
+        |config| config.layers.swap(0, 1),
+        "`layers` must be of kinds that the family has in this place, but for none, got 0",
+    );
+    refused_hybrid(|config| config.layers.truncate(5), "`layers` must be pairs of a mixer and a feed-forward layer, got 5");
+    refused(Config::mamba(9, 32, 1), |config| config.layers = hybrid_layers(), "`layers` must be of kinds");
     refused(Config::mamba(9, 32, 1), |config| config.dt_limit = (0.01, 0.5), "`dt_limit` of this model");
     refused(other.clone(), |config| config.mixer_eps = 1e-3, "`mixer_eps` of this model: it must be 1e-5, got 0.001");
     refused(other, |config| config.nheads = 7, "`nheads` must be a divisor of the channels, got 7");

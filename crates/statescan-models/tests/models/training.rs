@@ -1,6 +1,6 @@
 //! Training: what is learned, and going on after a save with the same bits.
 
-use crate::common::Folder;
+use crate::common::{FAMILIES, Folder};
 use statescan::{DType, Exec};
 use statescan_models::{Config, Model, Options, Trainer};
 
@@ -169,8 +169,8 @@ fn tokens_are_learned_by_a_model_of_any_kind() {
 
 #[test]
 fn a_model_goes_on_learning_from_its_own_weights() {
-    for kind in ["mamba", "falcon_mamba", "mamba2"] {
-        let folder = Folder::new(kind);
+    for kind in FAMILIES {
+        let folder = Folder::of(kind);
         let model = folder.model();
         let tokens: Vec<u32> = (0..1500).map(|i| (i * i % 29) as u32).collect();
         let mut trainer = Trainer::from_model(Options { dropout: 0.0, ..options() }, &model, tokens.clone()).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::common;
 use statescan::Exec;
-use statescan_models::{Model, Sampler};
+use statescan_models::{Array, Model, Sampler, Tensors};
 use std::path::Path;
 
 /// The logits of every text in a folder's `expected.safetensors`, within 1e-4 of the largest.
@@ -41,6 +41,32 @@ fn models_of_transformers_give_their_logits_and_tokens() {
     for folder in ["hf_mamba", "hf_mamba2"].into_iter().filter_map(common::shared) {
         let model = check_logits(&folder);
         check_greedy(&folder, &model);
+    }
+}
+
+#[test]
+fn hybrids_of_transformers_give_their_logits_tokens_and_gradients() {
+    for name in ["bamba", "granite_hybrid"] {
+        let folder = common::own(name);
+        let model = check_logits(&folder);
+        check_greedy(&folder, &model);
+        let expected = folder.join("expected.safetensors");
+        let (_, ids) = common::read(&expected, "input_ids");
+        let tokens: Vec<u32> = ids[..40].iter().map(|&id| id as u32).collect();
+        let zeros = |(name, shape): (String, Vec<usize>)| {
+            let data = vec![f32::NAN; shape.iter().product()];
+            (name, Array { shape, data })
+        };
+        let mut gradients: Tensors = model.config().tensors().into_iter().map(zeros).collect();
+        let loss = model.loss_and_gradients(&Exec::cpu(0), &tokens, 19, &mut gradients).unwrap();
+        let (_, expected_loss) = common::read(&expected, "loss");
+        assert!((loss - expected_loss[0]).abs() < 1e-5, "{name}: {loss} is not {}", expected_loss[0]);
+        for (tensor, got) in &gradients {
+            let (_, expected) = common::read(&expected, &format!("grad.{tensor}"));
+            let largest = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+            let worst = got.data.iter().zip(&expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+            assert!(largest > 0.0 && worst <= 1e-4 * largest, "{name} {tensor}: {worst:e} of {largest:e}");
+        }
     }
 }
 

@@ -26,6 +26,40 @@ MODELS = {
         "tie_word_embeddings": True,
     },
 }
+HYBRID_SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 4,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "rms_norm_eps": 1e-5,
+}
+HYBRIDS = {
+    "bamba": {
+        "model_type": "bamba",
+        "intermediate_size": 24,
+        "attn_layer_indices": [1],
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "granite_hybrid": {
+        "model_type": "granitemoehybrid",
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "shared_intermediate_size": 24,
+        "position_embedding_type": "rope",
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4,
+        "logits_scaling": 2.0,
+        "attention_multiplier": 0.3,
+        "tie_word_embeddings": True,
+    },
+}
 # one of them is kept as its pickled weights alone
 PICKLED = "mamba_pickled"
 
@@ -34,7 +68,7 @@ def class_settings():
     """The settings of each kind that all configurations do not have, and what they begin with."""
     common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
     found = {}
-    for kind in ("mamba", "falcon_mamba", "mamba2"):
+    for kind in ("mamba", "falcon_mamba", "mamba2", "bamba", "granitemoehybrid"):
         config = AutoConfig.for_model(kind)
         own = {field.name for field in dataclasses.fields(config)} - common
         own |= {"eos_token_id", "tie_word_embeddings", "intermediate_size"} & config.to_dict().keys()
@@ -43,18 +77,30 @@ def class_settings():
     return json.dumps(found, indent=1).replace("Infinity", '{"__float__": "Infinity"}')
 
 
+def learned(model, ids):
+    """The loss of the next token over rows, and its gradients, by torch's autograd."""
+    loss = model(ids[:, :-1], use_cache=False).logits.flatten(0, 1)
+    loss = torch.nn.functional.cross_entropy(loss, ids[:, 1:].flatten())
+    loss.backward()
+    gradients = {f"grad.{name}": parameter.grad.contiguous() for name, parameter in model.named_parameters()}
+    return {"loss": loss.detach().reshape(1), **gradients}
+
+
 def main():
     (Path(__file__).parent / "settings.json").write_text(class_settings() + "\n")
-    for name, settings in MODELS.items():
+    everything = {name: SIZES | settings for name, settings in MODELS.items()}
+    everything |= {name: HYBRID_SIZES | settings for name, settings in HYBRIDS.items()}
+    for name, settings in everything.items():
         torch.manual_seed(len(name))
         kind = settings["model_type"]
-        config = AutoConfig.for_model(**SIZES, **settings)
+        config = AutoConfig.for_model(**settings)
         model = AutoModelForCausalLM.from_config(config).eval()
         with torch.no_grad():
             for tensor, parameter in model.named_parameters():
                 if not tensor.endswith(("A_log", "D")):
                     parameter.add_(0.3 * torch.randn_like(parameter))
-            ids = torch.randint(config.vocab_size, (1, 41))
+            # the row of a token of padding has no gradient there
+            ids = torch.randint(1 if name in HYBRIDS else 0, config.vocab_size, (1, 41))
             logits = model(ids, use_cache=False).logits
         folder = Path(__file__).parent / name
         model.save_pretrained(folder)
@@ -62,7 +108,11 @@ def main():
         if name == PICKLED:
             torch.save(model.state_dict(), folder / "pytorch_model.bin")
             (folder / "model.safetensors").unlink()
-        save_file({"input_ids": ids, "logits": logits.float().contiguous()}, folder / "expected.safetensors")
+        expected = {"input_ids": ids, "logits": logits.float().contiguous()}
+        if name in HYBRIDS:
+            expected |= learned(model, ids.reshape(1, -1)[:, :40].reshape(2, 20))
+            expected["greedy"] = model.generate(ids[:, :9], max_new_tokens=40, do_sample=False, eos_token_id=None)
+        save_file(expected, folder / "expected.safetensors")
         print(kind, sum(p.numel() for p in model.parameters()), logits.abs().max().item())
 
 
