@@ -8,7 +8,8 @@ from . import _native
 def set_num_threads(threads: int | None) -> None:
     """Sets the number of threads of every later call on the CPU; None goes back to the default.
 
-    The default is PyTorch's own number (`torch.get_num_threads()`) where PyTorch is loaded, and otherwise the number of cores.
+    The default is PyTorch's own number (`torch.get_num_threads()`) where PyTorch is loaded; otherwise, and for JAX, the number
+    of cores that the process may use when it is first needed.
     Where PyTorch has GNU's OpenMP, as its wheels for Linux do, they are PyTorch's own threads.
     Results are bit-identical for any number.
     """

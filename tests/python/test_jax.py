@@ -13,14 +13,11 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 jnp = jax.numpy
 
 import statescan  # noqa: E402
-from cases import CASES, Case, Random, conv, results, selective_scan, simplified, ssd  # noqa: E402
+from cases import CASES, Case, Random, conv, selective_scan, simplified, ssd  # noqa: E402
+from jax_cases import ALL, check, check_gradient_of_one_result, narrow, of_arrays, to_jax  # noqa: E402
 from statescan.jax import primitives  # noqa: E402
 
-pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="JAX has a GPU here: test_cuda.py tests that")
-
-r = Random(11)
-NORM = {"x": r.real(4, 3, 10), "weight": r.real(10), "residual": r.real(4, 3, 10), "z": r.real(4, 3, 10)}
-ALL = {**CASES, "norm": Case("norm", NORM, {"groups": 2}), "norm_layer": Case("norm", {"x": r.real(7, 5)}, {"kind": "layer"})}
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="JAX has a GPU here: test_jax_cuda.py tests that")
 
 
 @pytest.fixture(params=[False, True], ids=["32 bits", "64 bits"])
@@ -29,78 +26,35 @@ def x64(request):
         yield request.param
 
 
-def to_jax(tensor):
-    if tensor.dtype == torch.bfloat16:
-        return jnp.asarray(tensor.float().numpy()).astype(jnp.bfloat16)
-    return jnp.asarray(tensor.resolve_conj().numpy())
-
-
-def same(array, tensor):
-    """Whether both have the same type and the same bits."""
-    tensor = tensor.detach().resolve_conj()
-    if tensor.dtype == torch.bfloat16:
-        return array.dtype == jnp.bfloat16 and numpy.array_equal(numpy.asarray(array.astype("float32")), tensor.float().numpy())
-    return array.dtype == tensor.numpy().dtype and numpy.array_equal(numpy.asarray(array), tensor.numpy())
-
-
-def both(case):
-    """A function of JAX arrays by name, and the names of those that have gradients."""
-
-    def function(arrays):
-        return results(getattr(statescan, case.op)(**arrays, **case.options))
-
-    return function, list(case.floats())
-
-
-def with_gradients(case):
-    """Results, cotangents and gradients of PyTorch."""
-    leaves = {name: t.detach().clone().requires_grad_(name in case.floats()) for name, t in case.tensors.items()}
-    out = Case(case.op, leaves, case.options)()
-    generator = torch.Generator().manual_seed(3)
-    cotangents = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o.dtype) for o in out]
-    gradients = torch.autograd.grad(out, [leaves[name] for name in case.floats()], cotangents)
-    return out, cotangents, gradients
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_results_and_gradients(name, x64):
-    case = ALL[name].to(torch.float64 if x64 else torch.float32)
-    if not x64:
-        case.tensors = {n: t.int() if t.dtype == torch.int64 else t for n, t in case.tensors.items()}
-    function, floats = both(case)
-    expected, cotangents, gradients = with_gradients(case)
-    arrays = {n: to_jax(t) for n, t in case.tensors.items()}
-    rest = {n: a for n, a in arrays.items() if n not in floats}
-
-    @jax.jit
-    def everything(floats, cotangents):
-        out, back = jax.vjp(lambda floats: function({**floats, **rest}), floats)
-        return out, back(cotangents)[0]
-
-    out, found = everything({n: arrays[n] for n in floats}, tuple(to_jax(c).conj() for c in cotangents))
-    for array, wanted in zip(out, expected, strict=True):
-        assert same(array, wanted)
-    for array, wanted in zip(function(arrays), expected, strict=True):
-        assert same(array, wanted)
-    for at, wanted in zip(floats, gradients, strict=True):
-        assert same(found[at].conj(), wanted), at
+    check(ALL[name].to(torch.float64) if x64 else narrow(ALL[name].to(torch.float32)))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["selective_scan_everything", "ssd_everything", "s5_inner_real", "causal_conv1d_everything"])
+# one for each operation
+ONE_EACH = [
+    "selective_scan_everything",
+    "ssd_everything",
+    "simplified_scan_asynchronous",
+    "s5_inner_real",
+    "linear_scan_state",
+    "causal_conv1d_everything",
+    "norm",
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ONE_EACH)
 def test_half_precision(name, dtype):
-    case = ALL[name].to(dtype)
-    arrays = {n: to_jax(t) for n, t in case.tensors.items()}
-    for array, wanted in zip(jax.jit(both(case)[0])(arrays), case(), strict=True):
-        assert same(array, wanted)
+    check(narrow(ALL[name].to(dtype)))
 
 
-@pytest.mark.parametrize("name", ["selective_scan_everything", "ssd_everything", "s5_inner_real", "linear_scan_state", "norm"])
+@pytest.mark.parametrize("name", ONE_EACH)
 def test_against_differences(name, x64):
     from jax.test_util import check_grads
 
     case = ALL[name].to(torch.float64 if x64 else torch.float32)
-    function, floats = both(case)
+    function, floats = of_arrays(case), case.floats()
     tolerance = {"atol": 1e-6, "rtol": 1e-6, "eps": 1e-5} if x64 else {"atol": 5e-2, "rtol": 5e-2, "eps": 1e-2}
     check_grads(lambda arrays: function(arrays)[0], ({n: to_jax(case.tensors[n]) for n in floats},), 1, ["rev"], **tolerance)
 
@@ -127,6 +81,34 @@ def test_only_gradients_that_are_wanted_are_computed(arrays):
     assert text.count("statescan_backward") == 1 and "wanted=(0,)" in text
 
 
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("name", ["selective_scan_everything", "ssd_everything", "linear_scan_state"])
+def test_gradients_of_one_result(name, number):
+    check_gradient_of_one_result(ALL[name].to(torch.float32), number)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_numbers_below_the_smallest_normal_one(threads):
+    """XLA's own threads take them for zero."""
+    a, b = torch.ones(40, 70), torch.full((40, 70), 1e-40)
+    statescan.set_num_threads(threads)
+    try:
+        found = jax.jit(statescan.linear_scan)(to_jax(a), to_jax(b))
+        expected = statescan.linear_scan(a, b)
+    finally:
+        statescan.set_num_threads(None)
+    assert expected[1].ne(0).all()
+    for got, wanted in zip(found, expected):
+        assert numpy.array_equal(numpy.asarray(got).view("int32"), wanted.view(torch.int32).numpy())
+
+
+def test_without_jit(arrays):
+    """Where JAX is told not to compile, as for debugging, passes are compiled all the same: one by one."""
+    expected = jax.grad(loss)(arrays)
+    with jax.disable_jit():
+        jax.tree.map(numpy.testing.assert_array_equal, jax.grad(loss)(arrays), expected)
+
+
 def test_checkpoint_and_loops(arrays):
     expected = jax.grad(loss)(arrays)
     jax.tree.map(numpy.testing.assert_array_equal, jax.grad(jax.checkpoint(loss))(arrays), expected)
@@ -144,6 +126,7 @@ def test_checkpoint_and_loops(arrays):
     close(jax.grad(looped)(arrays), jax.grad(unrolled)(arrays))
 
 
+r = Random(11)
 MAPPED = {
     "selective_scan": Case("selective_scan", selective_scan(groups=2)),
     "ssd": Case("ssd", ssd()),
@@ -165,7 +148,7 @@ def test_vmap(name, mapped):
     chosen = {"first": [first], "everything": list(arrays), "activations": [n for n in arrays if n not in weights]}[mapped]
     many = {n: jnp.stack([a, 1.5 * a, 0.5 * a], -1) if n in chosen else a for n, a in arrays.items()}
     axes = {n: -1 if n in chosen else None for n in arrays}
-    function = both(case)[0]
+    function = of_arrays(case)
 
     def value(arrays):
         return sum(jnp.sum(jnp.sin(abs(out))) for out in function(arrays))
@@ -231,6 +214,11 @@ def test_export(arrays):
     checks = [export.DisabledSafetyCheck.custom_call("statescan")]
     exported = export.export(jax.jit(scan), disabled_checks=checks)(arrays)
     numpy.testing.assert_array_equal(exported.call(arrays), scan(arrays))
+
+
+def test_without_the_device_that_a_function_is_compiled_for(arrays):
+    with pytest.raises(RuntimeError, match="selective_scan: a call is compiled for CUDA only where there is a CUDA device"):
+        jax.jit(scan).trace(arrays).lower(lowering_platforms=("cuda",))
 
 
 def test_bad_arguments_while_tracing(arrays):

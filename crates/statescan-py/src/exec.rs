@@ -10,8 +10,8 @@ use pyo3::types::PyTuple;
 use statescan::{Device, Exec};
 use std::cell::RefCell;
 use std::ffi::c_void;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// Threads are costly to start, so those of the last call are kept. They do not survive a fork: the process that started them goes along.
 struct Threads {
@@ -204,10 +204,11 @@ pub fn chosen_threads() -> usize {
     CHOSEN_THREADS.load(Ordering::Relaxed)
 }
 
-/// Cores that this process may use.
+/// Cores that this process may use, as it was when this was asked first: the system's answer takes longer than a small call.
 #[pyfunction]
 pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// The names of the CUDA devices that can be used.

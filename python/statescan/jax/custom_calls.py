@@ -50,7 +50,11 @@ def _scratch(op, tensors, options, kind, has_saved):
     if kind == UPDATE:
         return 0
     _nvrtc.load()
-    device = jax.local_devices(backend="cuda")[0].local_hardware_id
+    try:
+        device = jax.local_devices(backend="cuda")[0].local_hardware_id
+    except RuntimeError as error:
+        words = "is compiled for CUDA only where there is a CUDA device, which says how much scratch memory it needs"
+        raise RuntimeError(f"{op.name}: a call {words}") from error
     return _native.scratch(op.number, (*described(tensors), *options), kind == BACKWARD, has_saved, device)
 
 

@@ -87,7 +87,14 @@ def _primitive(name, abstract, static):
     def compiled(*operands, **options):
         return primitive.bind(*operands, **options)
 
-    primitive.def_impl(compiled)
+    def computed(*operands, **options):
+        if not jax.config.jax_disable_jit:
+            return compiled(*operands, **options)
+        # there is no other way to compute a pass than to compile it
+        with jax.disable_jit(False):
+            return compiled(*operands, **options)
+
+    primitive.def_impl(computed)
     return primitive
 
 

@@ -2,6 +2,7 @@
 
 use super::abi::{self, code};
 use super::frame::{Failure, Frame, Items};
+use super::rounding::Usual;
 use super::{BACKWARD, FORWARD, Positions, UPDATE};
 use crate::exec;
 use pyo3::prelude::*;
@@ -42,6 +43,7 @@ unsafe fn answer(frame: *const abi::Frame, on_cuda: bool) -> *mut abi::Error {
     if frame.stage() != abi::EXECUTE {
         return std::ptr::null_mut();
     }
+    let _usual = Usual::new();
     let failure = match catch_unwind(AssertUnwindSafe(|| run(frame, on_cuda))) {
         Ok(Ok(())) => return std::ptr::null_mut(),
         Ok(Err(failure)) => failure,

@@ -7,6 +7,7 @@ mod abi;
 mod frame;
 mod handler;
 pub mod plan;
+mod rounding;
 
 pub use handler::handlers;
 
