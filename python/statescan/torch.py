@@ -157,10 +157,12 @@ def _declare(tensors):
 
 def _with_defaults(op):
     """The arguments of a schema, and what adds those that the dispatcher leaves out: the last ones that have their defaults."""
-    required = [name for name in op.tensors if not name.endswith("?")]
-    optional = [(name, None) for name in _declare(op.tensors[len(required) :])] + list(op.options)
-    defaults = (None,) * len(required) + tuple(default for _, default in optional)
-    schema = _declare(required) + [f"{name}={default!r}" for name, default in optional]
+    # those in front of the last one that must be there have no defaults
+    count = 1 + max(at for at, name in enumerate(op.tensors) if not name.endswith("?"))
+    leading = _declare(op.tensors[:count])
+    optional = [(name, None) for name in _declare(op.tensors[count:])] + list(op.options)
+    defaults = (None,) * count + tuple(default for _, default in optional)
+    schema = leading + [f"{name}={default!r}" for name, default in optional]
     return schema, lambda arguments: arguments + defaults[len(arguments) :]
 
 

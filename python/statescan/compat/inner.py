@@ -6,7 +6,7 @@ from .. import functions
 from ..inner import mamba_inner
 from ..operations import SELECTIVE_SCAN
 from .norms import rmsnorm_fn
-from .shared import as_complex, as_products, has_kernel, scan
+from .shared import as_complex, as_products, has_kernel, of_complex, scan
 
 
 def mamba_inner_fn(
@@ -54,10 +54,15 @@ def mamba_inner_fn(
     if checkpoint_lvl not in (0, 1):
         raise ValueError(f"mamba_inner_fn: `checkpoint_lvl` must be 0 or 1, got {checkpoint_lvl!r}")
     biases, norms = (B_proj_bias, C_proj_bias), (b_rms_weight, c_rms_weight, dt_rms_weight)
+    if dt_rms_weight is not None and dt_rms_weight.shape[0] != delta_proj_weight.shape[1]:
+        # a weight behind the projection, of a step that is normalized in front of it
+        delta_proj_weight = dt_rms_weight[:, None] * delta_proj_weight
+        norms = (b_rms_weight, c_rms_weight, dt_rms_weight.new_ones(delta_proj_weight.shape[1]))
     projections = (x_proj_weight, delta_proj_weight)
-    if context is None and all(given is None for given in (B, C, *biases, *norms)):
+    if context is None:
         convolution, out_proj = (conv1d_weight, conv1d_bias), (out_proj_weight, out_proj_bias)
-        out = as_one(xz.transpose(1, 2), convolution, projections, (delta_bias, A, D), out_proj, delta_softplus)
+        maps, rest = ((B, C), biases, norms), (delta_softplus, False, b_c_dt_rms_eps)
+        out = as_one(xz.transpose(1, 2), convolution, projections, (delta_bias, A, D), out_proj, maps, *rest)
         if out is not None:
             return out
     x, z = _convolved(xz, conv1d_weight, conv1d_bias, context)
@@ -119,16 +124,26 @@ def bimamba_inner_fn(
     return linear(y.transpose(1, 2), out_proj_weight, out_proj_bias)
 
 
-def as_one(xz, convolution, projections, scan, out_proj, delta_softplus=True, A_log=False):
+_PROJECTED = ((None, None), (None, None), (None, None, None))
+
+
+def as_one(xz, convolution, projections, scan, out_proj, maps=_PROJECTED, *options, **more):
     """`mamba_inner_fn` of xz, (batch, seqlen, 2 dim), by the function that is one; None where that has no kernel. Arguments as in
-    `statescan.inner.mamba_inner`, without the last projection where `out_proj` has no weight."""
-    if scan[1].is_complex() or not has_kernel(SELECTIVE_SCAN, xz):
+    `statescan.inner.mamba_inner`, without the last projection where `out_proj` has no weight; of the maps those that are given,
+    biases of the others, and norms."""
+    if not has_kernel(SELECTIVE_SCAN, xz):
         return None
     products = as_products(xz, *projections, *out_proj)
     if products is None:
         return None
     *projections, weight, bias = products
-    return mamba_inner(xz, (*convolution, *projections, *scan, weight, bias), delta_softplus, A_log)[0]
+    given, biases, (*of_maps, of_step) = maps
+    # what is given has no bias and no norm
+    biases, of_maps = ([None if map is not None else own for map, own in zip(given, each)] for each in (biases, of_maps))
+    if scan[1].is_complex():
+        given = [of_complex(map) for map in given]
+    maps = (*given, *biases, *of_maps, of_step)
+    return mamba_inner(xz, (*convolution, *projections, *scan, weight, bias), maps, *options, **more)[0]
 
 
 def _convolved(xz, conv1d_weight, conv1d_bias, context):
@@ -153,6 +168,4 @@ def _maps(x, x_proj_weight, delta_proj_weight, given, biases, norms=(None, None,
             part = parts.pop(0)
             part = normalized(part if bias is None else part + bias.to(part.dtype), weight)
             maps[at] = (as_complex(part) if A.is_complex() else part).transpose(1, 2)
-    if of_step is not None and of_step.shape[0] != rank:
-        delta_proj_weight, of_step = of_step[:, None] * delta_proj_weight, of_step.new_ones(rank)
     return linear(normalized(delta, of_step), delta_proj_weight).transpose(1, 2), *maps

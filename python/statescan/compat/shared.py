@@ -4,6 +4,7 @@ import torch
 
 from .. import functions
 from .. import torch as framework
+from ..inner.maps import as_complex
 from ..operations import Operation
 
 # tensors are served from the first call on, which the compiler may be looking at: it does not follow an import
@@ -30,15 +31,14 @@ def as_products(rows, *parameters):
     return parameters
 
 
-def as_complex(pairs):
-    """Complex numbers from real ones, (.., 2 n): real and imaginary parts in turn."""
-    pairs = pairs.to(torch.promote_types(pairs.dtype, torch.float32))
-    return torch.view_as_complex(pairs.unflatten(-1, (-1, 2)).contiguous())
+def of_complex(map):
+    """A map of a complex A: one that varies with time is real, (.., dstate, 2 seqlen)."""
+    return map if map is None or map.dim() == 2 or map.is_complex() else as_complex(map)
 
 
 def scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state, **options):
     """The selective scan; maps of a complex A that vary with time are real, (.., dstate, 2 seqlen)."""
     if A.is_complex():
-        B, C = (map if map.dim() == 2 or map.is_complex() else as_complex(map) for map in (B, C))
+        B, C = of_complex(B), of_complex(C)
     y, last_state = functions.selective_scan(u, delta, A, B, C, D, z=z, dt_bias=delta_bias, dt_softplus=delta_softplus, **options)
     return (y, last_state) if return_last_state else y

@@ -1,7 +1,5 @@
 """Mamba-2: convolution, SSD, gated norm, the gated unit beside them, and the projection out."""
 
-from typing import Any, NamedTuple
-
 import torch
 from torch.nn.functional import silu
 
@@ -10,8 +8,11 @@ from ..torch import _New
 from .shared import (
     Inner,
     Parts,
+    convolved_back,
     decays,
     differentiable,
+    each,
+    filters,
     project,
     project_back,
     projection_gradients,
@@ -52,29 +53,7 @@ MAMBA2 = Inner(
 )
 
 
-class _Arguments(NamedTuple):
-    """The arguments of a call by their names."""
-
-    zxbcdt: Any
-    conv1d_weight: Any
-    conv1d_bias: Any
-    dt_bias: Any
-    A: Any
-    D: Any
-    rmsnorm_weight: Any
-    outproj_weight: Any
-    outproj_bias: Any
-    initial_states: Any
-    seq_idx: Any
-    activation: Any
-    dt_low: Any
-    dt_high: Any
-    eps: Any
-    headdim: Any
-    ngroups: Any
-    chunk_size: Any
-    norm_before_gate: Any
-    A_log: Any
+_Arguments = MAMBA2.named()
 
 
 class _Call:
@@ -117,10 +96,7 @@ class _Call:
         """Arguments of the convolution."""
         given = self.given
         xBC = self.of.timed(self.unit + self.dim, self.convolved)
-        filters = given.conv1d_weight
-        if filters.dim() == 3:
-            filters = filters.squeeze(1)
-        return xBC, filters, given.conv1d_bias, None, None, given.seq_idx, given.activation, False
+        return xBC, filters(given.conv1d_weight), given.conv1d_bias, None, None, given.seq_idx, given.activation, False
 
     def convolve(self, of, first=0):
         """x, B and C, which lie in `of` from its channel `first` on."""
@@ -224,17 +200,13 @@ def _backward(needed, arguments, saved, gradients, place):
     by_x, by_B, by_C = call.scanned(Parts(by_conv))
     wanted = (by_x, call.step_sizes(of), needed[4], by_B, by_C, needed[5], call.gate(of), needed[3], None, needed[9])
     kept = (states if states.numel() > 0 else None,)
-    made = iter(run_back(SSD, (*call.ssd(scanned), *kept, call.heads(by_y), by_state), wanted, place))
-    by_A, by_D, by_dt_bias, by_initial = (next(made) if needed[at] else None for at in (4, 5, 3, 9))
+    made = run_back(SSD, (*call.ssd(scanned), *kept, call.heads(by_y), by_state), wanted, place)
+    by_A, by_D, by_dt_bias, by_initial = each(made, [needed[at] for at in (4, 5, 3, 9)])
     if by_A is not None and given.A_log:
         by_A = through_decays(by_A, call.A, given.A)
-    convolution = (*call.convolution(), Parts(by_conv).timed(0, call.convolved), None)
-    wanted = (of.timed(call.unit + call.dim, call.convolved), needed[1], needed[2], None)
-    made = iter(run_back(CAUSAL_CONV1D, convolution, wanted, place))
-    by_filter, by_bias = (next(made) if needed[at] else None for at in (1, 2))
-    if by_filter is not None:
-        by_filter = by_filter.view_as(given.conv1d_weight)
-    return of.tensor, by_filter, by_bias, by_dt_bias, by_A, by_D, by_weight, *by_projection, by_initial
+    by_convolved, by_input = Parts(by_conv).timed(0, call.convolved), of.timed(call.unit + call.dim, call.convolved)
+    by_filter = convolved_back(call.convolution(), by_convolved, by_input, given.conv1d_weight, needed[1:3], place)
+    return of.tensor, *by_filter, by_dt_bias, by_A, by_D, by_weight, *by_projection, by_initial
 
 
 _CALL = differentiable(MAMBA2, _forward, _backward, _allocate)

@@ -1,10 +1,12 @@
 """How a function of several operations joins PyTorch's library, as the operations themselves do, and the parts of a tensor."""
 
+from collections import namedtuple
 from dataclasses import dataclass
 
 import torch
 
 from .. import _gradients, _native
+from ..operations import CAUSAL_CONV1D
 from ..torch import _UNOBSERVED, _declare, _define, _library, _registered, _requires_grad, _with_defaults, recorded
 
 
@@ -24,6 +26,11 @@ class Inner:
 
     state = None
     keeps_result = False
+
+    def named(self):
+        """The class of a call's arguments by their names."""
+        names = [name.rstrip("?") for name in self.tensors] + [option.split()[-1] for option, _ in self.options]
+        return namedtuple(self.name, names)
 
 
 class Parts:
@@ -82,6 +89,11 @@ def through_decays(by_A, A, like):
     return by_A.mul_(A) if like.dtype == by_A.dtype else by_A.mul_(A).to(like.dtype)
 
 
+def filters(weight):
+    """(dim, width) of a convolution's weight, which may be that of a module."""
+    return weight.squeeze(1) if weight.dim() == 3 else weight
+
+
 def matrix(rows):
     """(batch seqlen, channels) of (batch, seqlen, channels)."""
     return rows.reshape(-1, rows.shape[-1])
@@ -116,6 +128,19 @@ def run(op, inputs, outputs, place):
 def run_back(op, inputs, outputs, place):
     """A backward pass alike: the gradients."""
     return _native.backward(op.number, inputs, outputs, place)
+
+
+def each(made, asked):
+    """Gradients in the order in which they may be asked for, None for those that were not."""
+    made = iter(made)
+    return [next(made) if is_made else None for is_made in asked]
+
+
+def convolved_back(convolution, by_result, by_x, weight, needed, place):
+    """Writes the gradient by what was convolved, and gives those by the weight and the bias, where they are needed."""
+    made = run_back(CAUSAL_CONV1D, (*convolution, by_result, None), (by_x, *needed, None), place)
+    by_filter, by_bias = each(made, needed)
+    return by_filter if by_filter is None else by_filter.view_as(weight), by_bias
 
 
 def _known(place, arguments):

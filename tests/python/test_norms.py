@@ -1,0 +1,47 @@
+"""Norms with residual sums, as `mamba_ssm` has them."""
+
+import pytest
+import torch
+from torch.nn.functional import layer_norm, linear, rms_norm
+
+from statescan.compat import layer_norm as norms
+
+
+class TestNormsWithResiduals:
+    @pytest.mark.parametrize("is_rms_norm", [False, True])
+    def test_sums_and_norms(self, is_rms_norm):
+        torch.manual_seed(3)
+        x, x1, residual, weight, weight1, bias = torch.randn(6, 4, 8, dtype=torch.float64)
+        weight, weight1, bias = weight[0], weight1[0], bias[0]
+        rowscale = torch.rand(4, dtype=torch.float64)
+
+        def plain(total, weight, bias):
+            if is_rms_norm:
+                y = rms_norm(total, (8,), weight, 1e-6)
+                return y if bias is None else y + bias
+            return layer_norm(total, (8,), weight, bias, 1e-6)
+
+        options = {"is_rms_norm": is_rms_norm}
+        assert torch.allclose(norms.layer_norm_fn(x, weight, bias, **options), plain(x, weight, bias))
+        y, total = norms.layer_norm_fn(x, weight, None, residual, prenorm=True, rowscale=rowscale, **options)
+        assert torch.allclose(total, rowscale[:, None] * x + residual) and torch.allclose(y, plain(total, weight, None))
+        y, y1, total = norms.layer_norm_fn(x, weight, bias, residual, x1, weight1, prenorm=True, **options)
+        assert torch.allclose(total, x + x1 + residual) and torch.allclose(y1, plain(total, weight1, None))
+        y = norms.layer_norm_linear_fn(x, weight, bias, x1, residual[:, 0], **options)
+        assert torch.allclose(y, linear(plain(x, weight, bias), x1, residual[:, 0]))
+
+    def test_the_residual_keeps_its_type(self):
+        x = torch.randn(4, 8).bfloat16()
+        norm = norms.RMSNorm(8, dtype=torch.bfloat16)
+        assert list(norm.state_dict()) == ["weight"] and norm.bias is None
+        assert norm(x).dtype == torch.bfloat16
+        assert norm(x, prenorm=True)[1].dtype == torch.bfloat16
+        assert norm(x, prenorm=True, residual_in_fp32=True)[1].dtype == torch.float32
+        y, total = norm(x, x.double(), prenorm=True)
+        assert (y.dtype, total.dtype) == (torch.bfloat16, torch.float64)
+
+    def test_dropout_is_for_training(self):
+        norm = norms.RMSNorm(1000, dropout_p=0.5)
+        x = torch.ones(1, 1000)
+        assert 300 < norm(x).eq(0).sum() < 700
+        assert norm.eval()(x).ne(0).all()
