@@ -4,7 +4,8 @@ The empty operation is made with `torch.library` as well, and allocates one resu
 rounds that take turns, in microseconds. `--device cuda` times the launch, without waiting for the kernel. `--training` times a
 forward and a backward pass with every gradient instead, beside an empty `autograd.Function` that takes, saves and gives as many
 tensors as a selective scan with all options: what PyTorch takes of such a call. `--sizes` are those of its scans. `--engine off`
-runs backward passes on the calling thread, and not on the one that PyTorch has for each GPU.
+runs backward passes on the calling thread, and not on the one that PyTorch has for each GPU. `--ranks`, with `--training`, adds
+the same calls as one of two ranks, of which the other one is pretended: what a pass over ranks takes besides waiting for others.
 """
 
 import argparse
@@ -65,8 +66,8 @@ class Nothing(torch.autograd.Function):
         return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors)
 
 
-def training(device, dim, seqlen, dstate):
-    """Forward and backward passes by name; the sizes are those of the selective scan."""
+def training(device, dim, seqlen, dstate, context):
+    """Forward and backward passes by name; the sizes are those of the selective scan. With a context they are a rank's, too."""
 
     def leaf(*shape, of=torch.randn):
         return of(shape, device=device).requires_grad_()
@@ -88,14 +89,42 @@ def training(device, dim, seqlen, dstate):
     D, bias, state, weight = leaf(dim), leaf(dim), leaf(1, dim, dstate), leaf(dim, 4)
     options = {"z": z, "dt_bias": bias, "dt_softplus": True}
     heads, heads_dt, decays, b, c = leaf(1, 2, 8, 4), leaf(1, 2, 8), leaf(2), leaf(1, 8, 2), leaf(1, 8, 2)
-    return {
-        "(an empty Function)": passes(Nothing.apply, x, dt, A, B, C, D, z, bias, state),
-        "selective_scan": passes(statescan.selective_scan, x, dt, A, B, C),
-        "selective_scan, all options": passes(statescan.selective_scan, x, dt, A, B, C, D, state, **options),
-        "ssd": passes(statescan.ssd, heads, heads_dt, decays, b, c),
-        "linear_scan": passes(statescan.linear_scan, x, dt),
-        "causal_conv1d": passes(statescan.causal_conv1d, x, weight, activation="silu"),
+    calls = {
+        "selective_scan": (statescan.selective_scan, (x, dt, A, B, C), {}),
+        "selective_scan, all options": (statescan.selective_scan, (x, dt, A, B, C, D, state), options),
+        "ssd": (statescan.ssd, (heads, heads_dt, decays, b, c), {}),
+        "linear_scan": (statescan.linear_scan, (x, dt), {}),
+        "causal_conv1d": (statescan.causal_conv1d, (x, weight), {"activation": "silu"}),
     }
+    found = {"(an empty Function)": passes(Nothing.apply, x, dt, A, B, C, D, z, bias, state)}
+    for name, (function, arguments, more) in calls.items():
+        found[name] = passes(function, *arguments, **more)
+        if context is not None:
+            found[f"{name}, a rank"] = passes(function, *arguments, **more, context=context)
+    return found
+
+
+class Told:
+    """An exchange that is over at once: all ranks tell what this one does."""
+
+    def __init__(self, rows, mine, group, async_op):
+        rows.view(-1, mine.numel()).copy_(mine)
+
+    def wait(self):
+        pass
+
+
+def pretended_context():
+    """A context of the last one of two ranks."""
+    from torch import distributed
+
+    import statescan.distributed
+    from statescan.distributed import slices
+
+    distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
+    context = statescan.distributed.context()
+    context.rank, context.ranks, slices._gather = 1, 2, Told
+    return context
 
 
 def microseconds(call):
@@ -112,12 +141,14 @@ def main():
     parser.add_argument("--training", action="store_true")
     parser.add_argument("--sizes", type=int, nargs=3, default=(4, 8, 2), metavar=("DIM", "SEQLEN", "DSTATE"))
     parser.add_argument("--engine", choices=("on", "off"), default="on")
+    parser.add_argument("--ranks", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     library, empty = empty_operation()
     x = torch.randn(1, 4, 8, device=options.device)
     works = {"(an empty operation)": lambda: empty(x)}
-    made = training(options.device, *options.sizes) if options.training else calls(options.device)
+    context = pretended_context() if options.ranks else None
+    made = training(options.device, *options.sizes, context) if options.training else calls(options.device)
     with torch.set_grad_enabled(options.training), torch.autograd.set_multithreading_enabled(options.engine == "on"):
         for name, call in made.items():
             try:
@@ -135,7 +166,7 @@ def main():
     print(f"PyTorch {torch.__version__}, {options.device}; microseconds a call, and more than the empty operation")
     for name, taken in times.items():
         median = statistics.median(taken)
-        print(f"{name:<30} {median:6.1f} {median - nothing:6.1f}")
+        print(f"{name:<36} {median:6.1f} {median - nothing:6.1f}")
     del library
 
 

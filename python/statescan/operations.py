@@ -4,7 +4,7 @@ The order of arguments and options is that of the signatures. `new` makes output
 to framework. The names of a tensor's sizes are letters, one for each axis of its layout.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
@@ -20,10 +20,15 @@ class Argument:
     required: bool
     # whether its axes say how large the call is: not those of states and bounds, which depend on how sequences are packed
     sized: bool
+    # the layouts by their ranks
+    by_rank: dict[int, str] = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "by_rank", {len(layout): layout for layout in self.layouts})
 
     def layout(self, tensor) -> str | None:
         """The layout of a tensor's rank."""
-        return next((layout for layout in self.layouts if len(layout) == len(tensor.shape)), None)
+        return self.by_rank.get(len(tensor.shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +106,12 @@ class Operation:
         for argument, tensor in (*leaders, *zip(self.arguments, tensors)):
             if tensor is None or not argument.sized:
                 continue
-            layout = argument.layout(tensor)
+            shape = tensor.shape
+            layout = argument.by_rank.get(len(shape))
             if layout is None:
                 wrong = wrong or (argument, tensor)
                 continue
-            for letter, size in zip(layout, tensor.shape):
+            for letter, size in zip(layout, shape):
                 sizes.setdefault(letter, size)
         if "W" in sizes:
             sizes["V"] = sizes["W"] - 1

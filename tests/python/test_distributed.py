@@ -195,6 +195,23 @@ def identities(context):
     compare_all(context, OPERATIONS, cases)
 
 
+def summaries_first(context):
+    """As passes go on GPUs: whoever computes tells its summary in front."""
+    cases = [([37, 70], None, True, False), ([66, 3], "index", True, True)]
+    if context.ranks == 3:
+        cases = [
+            ([20, 30, 40], None, True, False),
+            ([9, 0, 70], "bounds", True, True),
+            ([1, 2, 0], "index with states", True, False),
+        ]
+    before = passes._SUMMARY_FIRST, passes._PIECES
+    passes._SUMMARY_FIRST, passes._PIECES = ("cpu", "cuda"), 1
+    try:
+        compare_all(context, (scan, ssd, simplified, linear, convolution), cases)
+    finally:
+        passes._SUMMARY_FIRST, passes._PIECES = before
+
+
 def identities_on_gpus(context):
     """Fewer of them, since a GPU's kernels are compiled for each; in one piece, and in as many as there may be."""
     cases = [([37, 70], None, True, False), ([66, 3], "index", True, True)]
@@ -401,7 +418,10 @@ def run_ranks(ranks, backend, bodies):
     assert not wrong, "\n".join(wrong)
 
 
-BODIES = [(2, (identities, options_of_models, called_modules, failures, silence)), (3, (identities, called_modules))]
+BODIES = [
+    (2, (identities, summaries_first, options_of_models, called_modules, failures, silence)),
+    (3, (identities, summaries_first, called_modules)),
+]
 
 
 @pytest.mark.parametrize("ranks, bodies", BODIES)

@@ -2,20 +2,22 @@
 
 A slice turns the state `h` that enters it into `state + link(h)`. Ranks tell each other both, combine those of the ranks before
 them in the order of the scan, and compute their slices from the state that comes out; gradients alike, from the last rank to the
-first (`docs/maths/sequence_parallel.md`). What a rank tells is one more pass over its slice, except where its own pass gives it:
-nothing enters the first rank, and nobody listens to the last one. That ranks need not wait for whole passes of each other, a pass
-on the CPU goes by pieces of its channels, each with an exchange that runs beside the work on the next ones.
+first (`docs/maths/sequence_parallel.md`). What a rank tells is one more pass over its slice, except where its own pass gives it
+in time: nothing enters the first rank, and nobody listens to the last one. That ranks need not wait for whole passes of each
+other, a pass goes by pieces of its channels, each with an exchange, on the CPU beside the work on the next ones; on a GPU a pass
+of one piece tells its summary first.
 """
 
 import math
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from .._gradients import refuse_vmap
-from ..operations import CAUSAL_CONV1D, OPERATIONS_OF_TIME
-from ..torch import _declare, _library, _New, _with_defaults
+from ..operations import CAUSAL_CONV1D, OPERATIONS_OF_TIME, SSD
+from ..torch import _UNOBSERVED, _declare, _library, _New, _with_defaults
 from .links import Decays, Halo
-from .slices import Call, Remembered, Slices, agree, gather_rows
+from .slices import Call, Remembered, agree, agreed, gather_rows
 
 # contexts by the names of their groups
 CONTEXTS = {}
@@ -24,6 +26,9 @@ _PIECES, _CHANNELS = 8, 64
 # channels times steps of a piece on a GPU that outweigh its launches and its exchange; more and smaller pieces were slower, the
 # more so of a scan of few heads
 _WORK = 96 << 20
+# devices on which a pass of one piece tells its summary before it computes, and operations that go in one piece there: SSD's
+# summary is a fraction of its pass, and pieces of few heads leave multiprocessors idle
+_SUMMARY_FIRST, _WHOLE = ("cuda",), (SSD,)
 # rooms of pieces in one tensor begin at multiples of so many numbers
 _ALIGNED = 64
 
@@ -43,14 +48,16 @@ def _most_pieces(context, link, call):
     return count
 
 
-def _pieces(context, link, call, slices):
-    """The pieces of a pass: on a GPU as many as have enough work, of the longest slice."""
+def _count(context, link, call, slices):
+    """How many pieces a pass has: on a GPU as many as have enough work, of the longest slice."""
     count, x = _most_pieces(context, link, call), call.tensors[0]
+    if call.op in _WHOLE and x.device.type in _SUMMARY_FIRST:
+        return 1
     if x.device.type != "cpu" and count > 1:
         channels = x.numel() // max(1, slices.lengths[context.rank])
         while count > 1 and channels * max(slices.lengths) < count * _WORK:
             count //= 2
-    return [call.piece(number, count) for number in range(count)]
+    return count
 
 
 def _form(tensor):
@@ -67,43 +74,94 @@ def _numbers(form):
     return math.prod(shape) * (2 if dtype.is_complex else 1)
 
 
-def _shaped(numbers, form):
-    """Real numbers along the last axis, as tensors of a form."""
-    (shape, dtype), others = form, numbers.shape[:-1]
-    if dtype.is_complex:
-        return torch.view_as_complex(numbers.view(*others, *shape, 2))
-    return numbers.view(*others, *shape)
+class _Forms:
+    """Tensors of these forms as real numbers, one behind the other: all have the type of the first."""
+
+    def __init__(self, *forms):
+        self.dtype, self.parts, end = _real(forms[0][1]), [], 0
+        for shape, dtype in forms:
+            start, end = end, end + _numbers((shape, dtype))
+            self.parts.append((start, end, (*shape, 2) if dtype.is_complex else shape, dtype.is_complex))
+        self.numbers = end
+
+    def part(self, numbers, at):
+        """One of the tensors that lie in a row of numbers."""
+        start, end, shape, is_complex = self.parts[at]
+        part = (numbers if end - start == self.numbers else numbers[start:end]).view(shape)
+        return torch.view_as_complex(part) if is_complex else part
+
+
+class _Plan:
+    """How passes of these forms are divided, and what each piece tells and saves; the same from call to call."""
+
+    def __init__(self, context, link, call, slices, state):
+        self.count = _count(context, link, call, slices)
+        first = self.count == 1 and call.tensors[0].device.type in _SUMMARY_FIRST
+        # whether the rank that nothing enters tells what its own pass gives, and not a summary in front of it
+        self.tells_own = link.pieces and not first
+        pieces = self.pieces(call)
+        states = [_form(piece.state(state)) for piece in pieces]
+        links = [link.form(piece, piece.state(state)) for piece in pieces]
+        self.forward = [_Forms(own, through) for own, through in zip(states, links)]
+        self.backward = [_Forms(own) for own in states]
+        self.links = [_Forms(through) for through in links]
+        self.rooms = None if call.op.saves is None else _rooms(pieces)[0]
+
+    def pieces(self, call):
+        return [call.piece(number, self.count) for number in range(self.count)]
+
+    def kept(self, room):
+        """The parts of the room for saved states by pieces."""
+        if room is None:
+            return [None] * self.count
+        return [room[start:end] for start, end in self.rooms]
+
+
+_PLANS = Remembered()
+
+
+def _plan(context, link, call, slices, state):
+    key = context.rank, slices.lengths, _PIECES, _WORK, _SUMMARY_FIRST, call.key
+    return _PLANS.get(key, lambda: _Plan(context, link, call, slices, state))
 
 
 class _Exchange:
-    """What every rank tells all others: tensors of these forms, zeros at first. Their real numbers have one type."""
+    """What every rank tells all others: tensors of these forms, zeros at first unless all of them will be `written`."""
 
-    def __init__(self, context, device, *forms):
+    # the types that groups exchange; others go as bytes
+    _SENT = (torch.float32, torch.float64)
+
+    def __init__(self, context, device, forms, written=False):
         self.context, self.forms, self.work = context, forms, None
-        self.all = torch.empty(context.ranks, sum(map(_numbers, forms)), dtype=_real(forms[0][1]), device=device)
-        self.mine = torch.zeros_like(self.all[0])
-        self.told = [_shaped(self._columns(self.mine, at), form) for at, form in enumerate(forms)]
+        self.all = torch.empty(context.ranks * forms.numbers, dtype=forms.dtype, device=device)
+        make = torch.empty if written else torch.zeros
+        self.mine = make(forms.numbers, dtype=forms.dtype, device=device)
 
-    def _columns(self, rows, at):
-        start = sum(map(_numbers, self.forms[:at]))
-        return rows[..., start : start + _numbers(self.forms[at])]
+    def told(self, at):
+        """A tensor of this rank."""
+        return self.forms.part(self.mine, at)
 
     def send(self):
-        if self.mine.numel() > 0:
-            self.work = gather_rows(self.all.view(torch.uint8), self.mine.view(torch.uint8), self.context.group)
+        if self.forms.numbers == 0:
+            return
+        rows, mine = self.all, self.mine
+        if self.forms.dtype not in self._SENT:
+            rows, mine = rows.view(torch.uint8), mine.view(torch.uint8)
+        self.work = gather_rows(rows, mine, self.context.group)
 
     def wait(self):
         if self.work is not None:
             self.work.wait()
             self.work = None
 
-    def of(self, rank):
-        """The tensors of a rank, in its memory here."""
-        return [_shaped(self._columns(self.all[rank], at), form) for at, form in enumerate(self.forms)]
+    def of(self, rank, at):
+        """A tensor of a rank, in its memory here."""
+        return self.forms.part(self.all[rank * self.forms.numbers : (rank + 1) * self.forms.numbers], at)
 
     def column(self, at):
         """The real numbers of a tensor, a row for each rank."""
-        return self._columns(self.all, at)
+        start, end, *_ = self.forms.parts[at]
+        return self.all.view(self.context.ranks, self.forms.numbers)[:, start:end]
 
 
 def _through(continues, rank, state):
@@ -122,13 +180,13 @@ def _continues(context, slices, call, state):
     if slices.lengths[context.rank] == 0:
         index = index.new_zeros(index.shape[0], 1)
     edges = torch.stack([index[:, -1], index[:, 0]] if call.reverse else [index[:, 0], index[:, -1]])
-    exchange = _Exchange(context, edges.device, _form(edges))
-    exchange.told[0].copy_(edges)
+    exchange = _Exchange(context, edges.device, _Forms(_form(edges)))
+    exchange.told(0).copy_(edges)
     exchange.send()
     exchange.wait()
     found, last = [], None
     for rank in slices.order:
-        begins, ends = exchange.of(rank)[0]
+        begins, ends = exchange.of(rank, 0)
         through = slices.lengths[rank] == 0 or last is None
         found.append((rank, torch.ones_like(begins, dtype=torch.bool) if through else begins == last))
         last = last if slices.lengths[rank] == 0 else ends
@@ -180,49 +238,42 @@ def _room(context, link, call):
         most = _most_pieces(context, link, call)
         return _rooms([call.piece(number, most) for number in range(most)])[1]
 
-    return _New.state((_ROOMS.get((context.ranks, call.key()), numbers),), call.tensors[0], False)
+    return _New.state((_ROOMS.get((context.ranks, _PIECES, call.key), numbers),), call.tensors[0], False)
 
 
-def _kept(room, pieces):
-    """The parts of the room by pieces."""
-    if room is None:
-        return [None] * len(pieces)
-    return [room[start:end] for start, end in _rooms(pieces)[0]]
-
-
-def _links(link, pieces, state, links):
-    """The links of all ranks by pieces, out of the real numbers of a row for each rank."""
-    forms = [link.form(piece, piece.state(state)) for piece in pieces]
-    return [_shaped(part, form) for part, form in zip(links.split([*map(_numbers, forms)], 1), forms)]
+def _keeps_links(context):
+    """Whether gradients go through the slice of a rank to that of another one."""
+    return context.ranks > 2
 
 
 def _forward(op, link, context, save, tensors, options):
     call = Call(op, tensors, options)
-    slices = agree(context, call, save)
+    slices, numbers, ((y, state), room) = agree(
+        context, call, save, lambda: (call.results(), _room(context, link, call) if save else None)
+    )
     call = call.on_slice(slices)
-    y, state = call.results()
+    plan = _plan(context, link, call, slices, state)
     given = call.tensors[call.initial]
-    entering = torch.zeros_like(state) if given is None else torch.empty_like(state).copy_(given)
+    own = plan.tells_own and not slices.before
+    entering = torch.empty_like(state)
+    if given is not None:
+        entering.copy_(given)
+    elif not (plan.tells_own and slices.before):
+        entering.zero_()
     continues = _continues(context, slices, call, state)
-    pieces = _pieces(context, link, call, slices)
-    room = _room(context, link, call) if save else None
-    kept, exchanges = _kept(room, pieces), []
+    pieces, kept, exchanges = plan.pieces(call), plan.kept(room), []
 
     def compute(number):
         piece = pieces[number]
         piece.forward(piece.state(entering), (piece.result(y), piece.state(state)), kept[number])
 
-    own = link.pieces and not slices.before
-
     def tell(number):
-        piece = pieces[number]
-        part = piece.state(state)
-        exchange = _Exchange(context, state.device, _form(part), link.form(piece, part))
+        exchange = _Exchange(context, state.device, plan.forward[number], written=not own and slices.after)
         if own:
             compute(number)
-            exchange.told[0].copy_(part)
+            exchange.told(0).copy_(pieces[number].state(state))
         elif slices.after:
-            link.summarize(piece, *exchange.told)
+            link.summarize(pieces[number], exchange.told(0), exchange.told(1))
         exchange.send()
         exchanges.append(exchange)
 
@@ -232,8 +283,12 @@ def _forward(op, link, context, save, tensors, options):
             exchange.wait()
             h = piece.state(entering)
             for rank in slices.before:
-                from_zero, through = exchange.of(rank)
-                h = from_zero + link.apply(through, _through(continues, rank, h))
+                from_zero = exchange.of(rank, 0)
+                if plan.tells_own and rank == slices.before[0]:
+                    # what enters the whole is in its own state already
+                    h = from_zero
+                else:
+                    h = from_zero + link.apply(exchange.of(rank, 1), _through(continues, rank, h))
             piece.state(entering).copy_(_through(continues, context.rank, h))
         if not own:
             compute(number)
@@ -241,8 +296,11 @@ def _forward(op, link, context, save, tensors, options):
     _in_turn(entering.device, exchanges, len(pieces), tell, take)
     if not save:
         return [y, state]
-    links = torch.cat([exchange.column(1) for exchange in exchanges], 1)
-    return [y, state, *([] if room is None else [room]), links, entering, continues, torch.tensor(slices.lengths)]
+    if _keeps_links(context):
+        links = torch.cat([exchange.column(1) for exchange in exchanges], 1)
+    else:
+        links = exchanges[0].all.new_empty(0)
+    return [y, state, *([] if room is None else [room]), links, entering, continues, numbers]
 
 
 def _forward_without_data(op, link, context, save, tensors, options):
@@ -251,11 +309,12 @@ def _forward_without_data(op, link, context, save, tensors, options):
     if not save:
         return [y, state]
     room, form = _room(context, link, call), link.form(call, state)
-    links = state.new_empty(context.ranks, _numbers(form), dtype=_real(form[1]))
+    shape = (context.ranks, _numbers(form)) if _keeps_links(context) else (0,)
+    links = state.new_empty(shape, dtype=_real(form[1]))
     matters = call.named("seq_idx") is not None and state.dim() < len(op.outputs[1].layouts[-1])
     continues = state.new_empty((context.ranks, state.shape[0]) if matters else (0,), dtype=torch.bool)
-    lengths = torch.empty(context.ranks, dtype=torch.int64)
-    return [y, state, *([] if room is None else [room]), links, torch.empty_like(state), continues, lengths]
+    numbers = torch.empty(3 * context.ranks, dtype=torch.int64, device="cpu")
+    return [y, state, *([] if room is None else [room]), links, torch.empty_like(state), continues, numbers]
 
 
 class _Gradients:
@@ -270,13 +329,17 @@ class _Gradients:
 
     def targets(self, piece):
         """Where a piece writes its gradients, by the numbers of arguments."""
+        if piece.count == 1:
+            return self.whole
         found = {at: piece.argument(at, whole) for at, whole in self.whole.items()}
         return {at: piece.carried(part) if self._is_shared(piece, at) else part for at, part in found.items()}
 
     def _is_shared(self, piece, at):
-        return piece.count > 1 and piece.argument(at, self.whole[at]) is self.whole[at]
+        return piece.argument(at, self.whole[at]) is self.whole[at]
 
     def add(self, piece, found):
+        if piece.count == 1:
+            return
         for at, part in found.items():
             if self._is_shared(piece, at):
                 self.sums[at] = self.sums[at].add_(part) if at in self.sums else part
@@ -295,15 +358,16 @@ class _Gradients:
 
 
 def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_state):
-    *kept, links, entering, continues, lengths = saved
+    *kept, links, entering, continues, numbers = saved
     call = Call(op, tensors, options)
-    slices = Slices(context.rank, lengths.tolist(), call.reverse)
+    slices = agreed(context, call, numbers)
     call = call.on_slice(slices)
-    pieces = _pieces(context, link, call, slices)
-    links = _links(link, pieces, entering, links)
+    plan = _plan(context, link, call, slices, entering)
+    pieces = plan.pieces(call)
     room = None if op.keeps_result or not kept else kept[0]
-    rooms = [piece.result(kept[0]) for piece in pieces] if op.keeps_result else _kept(room, pieces)
-    grads, entered = _Gradients(call, needed), torch.zeros_like(entering)
+    rooms = [piece.result(kept[0]) for piece in pieces] if op.keeps_result else plan.kept(room)
+    parts = links.split([forms.numbers for forms in plan.links], 1) if len(slices.after) > 1 else None
+    grads, entered = _Gradients(call, needed), torch.empty_like(entering)
     exchanges = []
 
     def cotangents(piece, behind=None):
@@ -319,16 +383,16 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
         piece.backward(piece.state(entering), rooms[number], cotangents(piece, behind), with_state)
         grads.add(piece, targets)
 
-    own = link.pieces and not slices.after
+    own = plan.tells_own and not slices.after
 
     def tell(number):
         piece = pieces[number]
-        exchange = _Exchange(context, entered.device, _form(piece.state(entered)))
+        exchange = _Exchange(context, entered.device, plan.backward[number], written=own or slices.before)
         if own:
             compute(number)
-            exchange.told[0].copy_(piece.state(entered))
+            exchange.told(0).copy_(piece.state(entered))
         elif slices.before:
-            link.flowing(piece, piece.state(entering), rooms[number], cotangents(piece), exchange.told[0])
+            link.flowing(piece, piece.state(entering), rooms[number], cotangents(piece), exchange.told(0))
         exchange.send()
         exchanges.append(exchange)
 
@@ -337,9 +401,10 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
         if slices.after:
             exchanges[number].wait()
         for rank in reversed(slices.after):
-            (flowing,) = exchanges[number].of(rank)
+            flowing = exchanges[number].of(rank, 0)
             if behind is not None:
-                flowing = flowing + link.transpose(links[number][rank], behind)
+                through = plan.links[number].part(parts[number][rank], 0)
+                flowing = flowing + link.transpose(through, behind)
             behind = _through(continues, rank, flowing)
         if not own:
             compute(number, behind)
@@ -385,9 +450,24 @@ def _define(op, link):
         torch.library.register_fake(f"statescan::{name}", allocate, lib=_library)
         for device in ("CPU", "CUDA"):
             _library.impl(name, compute, device)
-        found.append(getattr(torch.ops.statescan, name).default)
-        refuse_vmap(op, found[-1], _library)
+        registered = getattr(torch.ops.statescan, name).default
+        refuse_vmap(op, registered, _library)
+        found.append(_straight(registered, compute, inputs))
     return tuple(found)
+
+
+def _straight(registered, compute, inputs):
+    """A pass that goes past the dispatcher where nobody listens to it."""
+
+    def run(name, first, *others):
+        if is_dynamo_compiling() or others[0].is_meta:
+            return registered(name, first, *others)
+        # saved tensors are a list
+        plain = others if len(others) <= inputs else (*others[:inputs], *others[inputs], *others[inputs + 1 :])
+        way = registered if _UNOBSERVED.of(plain) is None else compute
+        return way(name, first, *others)
+
+    return run
 
 
 PASSES = {op.name: _define(op, Halo(op) if op is CAUSAL_CONV1D else Decays(op)) for op in OPERATIONS_OF_TIME}

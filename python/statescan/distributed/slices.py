@@ -15,8 +15,8 @@ _gather = getattr(distributed, "all_gather_single", None) or getattr(distributed
 
 
 def gather_rows(rows, mine, group):
-    """Begins to fill the rows of a tensor, one of each rank; `mine` is that of this rank."""
-    return _gather(rows.view(-1), mine, group=group, async_op=True)
+    """Begins to fill the rows of all ranks, one behind the other in `rows`; `mine` is that of this rank."""
+    return _gather(rows, mine, group=group, async_op=True)
 
 
 class Remembered:
@@ -54,6 +54,9 @@ class Slices:
         return bounds.clamp(start, start + self.lengths[self.rank]) - start
 
 
+_slices = functools.lru_cache(maxsize=1024)(Slices)
+
+
 @functools.cache
 def _places(op: Operation):
     """The numbers of arguments by their names, and that of the initial state."""
@@ -77,15 +80,19 @@ class Call:
         self.number, self.count = number, count
         self.place, self.initial = _places(op)
         self.reverse = self.options[op.option("reverse")]
+        self._key = None
 
     @property
     def letter(self):
         return _letter(self.op, self.tensors[0].dim())
 
+    @property
     def key(self):
         """What forms depend on: the operation, options, shapes and types."""
-        forms = (None if tensor is None else (tensor.shape, tensor.dtype) for tensor in self.tensors)
-        return self.op.name, self.tensors[0].device.type, self.options, *forms
+        if self._key is None:
+            forms = [None if tensor is None else (tensor.shape, tensor.dtype) for tensor in self.tensors]
+            self._key = self.op.name, self.tensors[0].device.type, self.options, *forms
+        return self._key
 
     def named(self, name):
         at = self.place.get(name)
@@ -98,7 +105,12 @@ class Call:
 
     def on_slice(self, slices):
         bounds = self.named("cu_seqlens")
-        return self if bounds is None else self.replaced({self.place["cu_seqlens"]: slices.clip(bounds)})
+        if bounds is None:
+            return self
+        call = self.replaced({self.place["cu_seqlens"]: slices.clip(bounds)})
+        # the numbers of bounds are others, and the forms are not
+        call._key = self.key
+        return call
 
     def piece(self, number, count):
         """The call on a part of the channels."""
@@ -189,12 +201,22 @@ def _describe(call, save):
     return {"op": op.name, "gradients": save, "arguments": arguments}
 
 
-_DIGESTS = Remembered()
+# digests and lengths
+_KNOWN = Remembered()
 
 
 def _digest(described):
     """63 bits of a description: of those that differ, two in 10^19 are taken for the same."""
     return int.from_bytes(blake2b(repr(described).encode(), digest_size=8).digest(), "little") >> 1
+
+
+def _numbers(call, save):
+    """The digest of a call, and the length of its slice: 0 where what is wrong with it leaves none."""
+    try:
+        length = int(call.op.sizes_of(call.tensors).get("L", 0))
+    except ValueError:
+        length = 0
+    return _digest(_describe(call, save)), length
 
 
 def _differences(context, op, described, error):
@@ -223,27 +245,42 @@ def _differences(context, op, described, error):
             )
 
 
-def agree(context, call, save):
-    """Compares the calls of all ranks. Raises, on every rank, what is wrong with any of them; gives their slices otherwise.
+def _columns(everyone):
+    """The digests of all ranks, their lengths, and whether they failed."""
+    numbers = everyone.tolist()
+    return numbers[::3], numbers[1::3], numbers[2::3]
+
+
+def agree(context, call, save, prepare):
+    """Compares the calls of all ranks. Raises, on every rank, what is wrong with any of them; gives their slices otherwise, the
+    numbers of all ranks, and what `prepare` makes meanwhile.
 
     Three numbers of each rank go through the memory of hosts before anything is exchanged on devices, where messages of different
     sizes would never end. The words follow only if the numbers differ.
     """
-    op, length, error, bounds = call.op, 0, None, call.named("cu_seqlens")
+    op, error, bounds, prepared = call.op, None, call.named("cu_seqlens"), None
+    digest, length = _KNOWN.get((save, call.key), lambda: _numbers(call, save))
     try:
-        length = int(op.sizes_of(call.tensors).get("L", 0))
         call.check(length)
     except Exception as wrong:
         error = wrong
     if bounds is not None:
         bounds = bounds.tolist() if bounds.device.type == "cpu" else None
-    digest = _DIGESTS.get((save, call.key()), lambda: _digest(_describe(call, save)))
-    mine = torch.tensor([digest if bounds is None else _digest((digest, bounds)), length, error is not None])
-    everyone = mine.new_empty(context.ranks, 3)
-    gather_rows(everyone, mine, context.control).wait()
-    digests, lengths, failed = everyone.t().tolist()
+    mine = torch.tensor([digest if bounds is None else _digest((digest, bounds)), length, error is not None], device="cpu")
+    everyone = mine.new_empty(3 * context.ranks)
+    work = gather_rows(everyone, mine, context.control)
+    try:
+        prepared = prepare() if error is None else None
+    finally:
+        work.wait()
+    digests, lengths, failed = _columns(everyone)
     if any(failed) or len(set(digests)) > 1:
         _differences(context, op, {**_describe(call, save), "bounds": bounds}, error)
     if bounds is not None and (bounds[0] != 0 or bounds[-1] != sum(lengths) or bounds != sorted(bounds)):
         raise ValueError(f"{op.name}: `cu_seqlens` must rise from 0 to the length of all slices, {sum(lengths)}, got {bounds}")
-    return Slices(context.rank, lengths, call.reverse)
+    return _slices(context.rank, tuple(lengths), call.reverse), everyone, prepared
+
+
+def agreed(context, call, numbers):
+    """The slices of a call whose numbers of all ranks are known."""
+    return _slices(context.rank, tuple(_columns(numbers)[1]), call.reverse)
