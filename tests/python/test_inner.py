@@ -13,7 +13,7 @@ BATCH, SEQLEN, DIM, RANK, STATES, WIDTH = 2, 13, 6, 3, 4, 5
 EPS = 1e-3
 
 
-def arguments(maps=(), norms=(), biases=(), is_complex=False, groups=None, step_norm=RANK):
+def arguments(maps=(), norms=(), biases=(), is_complex=False, groups=None, step_norm=RANK, seqlen=SEQLEN):
     """Tensors by name, in float64. `maps` are those that are given, with time ("B", "C") or without ("b", "c")."""
     generator = torch.Generator().manual_seed(8)
 
@@ -25,7 +25,7 @@ def arguments(maps=(), norms=(), biases=(), is_complex=False, groups=None, step_
     projected = sum(letter not in maps and letter.lower() not in maps for letter in "BC")
     A = -torch.rand(DIM, STATES, generator=generator, dtype=torch.float64) - 0.1
     found = {
-        "xz": normal(BATCH, 2 * DIM, SEQLEN),
+        "xz": normal(BATCH, 2 * DIM, seqlen),
         "conv1d_weight": normal(DIM, 1, 3),
         "conv1d_bias": normal(DIM),
         "x_proj_weight": normal(RANK + projected * rows, DIM) / 2,
@@ -36,7 +36,7 @@ def arguments(maps=(), norms=(), biases=(), is_complex=False, groups=None, step_
         "D": normal(DIM),
         "delta_bias": normal(DIM),
     }
-    timed = (BATCH, STATES, SEQLEN) if groups is None else (BATCH, groups, STATES, SEQLEN)
+    timed = (BATCH, STATES, seqlen) if groups is None else (BATCH, groups, STATES, seqlen)
     for letter in maps:
         found[letter.upper()] = normal(DIM, STATES, of=kind) if letter.islower() else normal(*timed, of=kind)
     found |= {f"{letter}_proj_bias": normal(rows) for letter in biases}

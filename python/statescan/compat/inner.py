@@ -59,12 +59,11 @@ def mamba_inner_fn(
         delta_proj_weight = dt_rms_weight[:, None] * delta_proj_weight
         norms = (b_rms_weight, c_rms_weight, dt_rms_weight.new_ones(delta_proj_weight.shape[1]))
     projections = (x_proj_weight, delta_proj_weight)
-    if context is None:
-        convolution, out_proj = (conv1d_weight, conv1d_bias), (out_proj_weight, out_proj_bias)
-        maps, rest = ((B, C), biases, norms), (delta_softplus, False, b_c_dt_rms_eps)
-        out = as_one(xz.transpose(1, 2), convolution, projections, (delta_bias, A, D), out_proj, maps, *rest)
-        if out is not None:
-            return out
+    convolution, out_proj = (conv1d_weight, conv1d_bias), (out_proj_weight, out_proj_bias)
+    maps, rest = ((B, C), biases, norms), (delta_softplus, False, b_c_dt_rms_eps, context)
+    out = as_one(xz.transpose(1, 2), convolution, projections, (delta_bias, A, D), out_proj, maps, *rest)
+    if out is not None:
+        return out
     x, z = _convolved(xz, conv1d_weight, conv1d_bias, context)
     delta, B, C = _maps(x, *projections, (A, B, C), biases, (*norms, b_c_dt_rms_eps))
     y = scan(x, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state=False, context=context)

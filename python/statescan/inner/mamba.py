@@ -50,16 +50,16 @@ MAMBA = Inner(
 )
 
 
-_Arguments = MAMBA.named()
+Arguments = MAMBA.named()
 
 
-class _Call:
+class Call:
     """A call, and how channels divide: input and gate; step sizes of a low rank, B and C."""
 
     __slots__ = ("A", "dim", "given", "maps", "of", "place", "rank")
 
     def __init__(self, arguments, A=None, place=None):
-        self.given = given = _Arguments._make(arguments)
+        self.given = given = Arguments._make(arguments)
         self.place = place
         self.A = decays(given.A, given.A_log) if A is None else A
         self.of = Parts(given.xz)
@@ -73,29 +73,25 @@ class _Call:
     def room(self, channels):
         return self.given.xz.new_empty(self.of.batch, self.of.seqlen, channels)
 
-    def convolution(self):
-        """Arguments of the convolution."""
-        return (
-            self.of.timed(0, self.dim),
-            filters(self.given.conv1d_weight),
-            self.given.conv1d_bias,
-            None,
-            None,
-            None,
-            "silu",
-            False,
-        )
+    def convolution(self, before=None):
+        """Arguments of the convolution; `before` are the inputs in front of it."""
+        weight, bias = filters(self.given.conv1d_weight), self.given.conv1d_bias
+        return self.of.timed(0, self.dim), weight, bias, before, None, None, "silu", False
 
-    def prepare(self, of, first=0):
-        """What the scan reads: x, which lies in `of` from its channel `first` on, what is projected for the maps and the steps,
-        and what the steps are projected from."""
+    def convolve(self, of, first=0, before=None):
+        """x, which lies in `of` from its channel `first` on."""
         x = of.timed(first, self.dim)
-        run(CAUSAL_CONV1D, self.convolution(), (x, None), self.place)
-        projected = project(of.rows(first, self.dim), self.given.x_proj_weight, None)
+        run(CAUSAL_CONV1D, self.convolution(before), (x, None), self.place)
+        return x
+
+    def projected(self, rows):
+        """What is projected for the maps and the steps, of x by rows, and what the steps are projected from. Norms need data, and
+        so a place."""
+        projected = project(rows, self.given.x_proj_weight, None)
         low = projected[..., : self.rank]
-        if self.given.dt_norm is not None:
+        if self.given.dt_norm is not None and self.place is not None:
             low = normalized(low, self.given.dt_norm, self.given.eps, self.place)
-        return x, projected, low
+        return projected, low
 
     def steps(self, low):
         return project(low, self.given.dt_proj_weight, None)
@@ -108,9 +104,11 @@ class _Call:
 
 
 def _forward(save, arguments, place):
-    call = _Call(arguments, place=place)
+    call = Call(arguments, place=place)
     given = call.given
-    x, projected, low = call.prepare(Parts(call.room(call.dim)))
+    convolved = Parts(call.room(call.dim))
+    x = call.convolve(convolved)
+    projected, low = call.projected(convolved.tensor)
     maps = [part.of(projected, place) for part in call.maps]
     y = call.room(call.dim)
     outputs = (Parts(y).timed(0, call.dim), True, True if save else None)
@@ -123,7 +121,7 @@ def _forward(save, arguments, place):
 
 
 def _allocate(save, arguments):
-    call = _Call(arguments)
+    call = Call(arguments)
     given, weight = call.given, call.given.outproj_weight
     y, projected = call.room(call.dim), call.room(given.x_proj_weight.shape[0])
     scan = call.scan(call.of.timed(0, call.dim), y, [part.like(projected) for part in call.maps])
@@ -136,7 +134,7 @@ def _allocate(save, arguments):
     return [*results, *kept, SELECTIVE_SCAN.saved(_New, *scan)]
 
 
-def _step_gradients(call, scanned, gradients, needed):
+def step_gradients(call, scanned, gradients, needed):
     """Adds to the gradient by x what comes through step sizes, B and C, and gives those by the weights that made these: of the
     projections, and of the steps' norm."""
     (x, projected, low), (by_x, by_dt, by_projected) = scanned, gradients
@@ -164,13 +162,14 @@ def _scan_gradients(call, scan, wanted, needed):
 
 def _backward(needed, arguments, saved, gradients, place):
     (y, A, states), (by_out, by_state) = saved, gradients
-    call = _Call(arguments, A if A.numel() > 0 else None, place)
+    call = Call(arguments, A if A.numel() > 0 else None, place)
     given, of = call.given, Parts(torch.empty_like(arguments[0]))
     projection = (given.outproj_weight, given.outproj_bias)
     by_y = project_back(by_out, projection[0], lambda: call.room(call.dim))
     by_projection = projection_gradients(by_out, lambda: y, projection, needed[8:10])
     at, first = room_in(of, 0, call.dim)
-    x, projected, low = call.prepare(at, first)
+    x = call.convolve(at, first)
+    projected, low = call.projected(at.rows(first, call.dim))
     maps = [part.of(projected, place) for part in call.maps]
     by_x, by_dt, by_projected = call.room(call.dim), call.room(call.dim), torch.empty_like(projected)
     scan = (*call.scan(x, call.steps(low), maps), states, Parts(by_y).timed(0, call.dim), by_state)
@@ -183,7 +182,7 @@ def _backward(needed, arguments, saved, gradients, place):
         for number, part, by_map in zip((12, 13), call.maps, by_maps)
     ]
     scanned = (at.rows(first, call.dim), projected, low)
-    *by_weights, by_dt_norm = _step_gradients(call, scanned, (by_x, by_dt, by_projected), needed)
+    *by_weights, by_dt_norm = step_gradients(call, scanned, (by_x, by_dt, by_projected), needed)
     by_input = of.timed(0, call.dim)
     by_conv = convolved_back(call.convolution(), timed[0], by_input, given.conv1d_weight, needed[1:3], place)
     by_others = (gradient for pair in zip(*by_maps) for gradient in pair)
@@ -193,7 +192,7 @@ def _backward(needed, arguments, saved, gradients, place):
 _CALL = differentiable(MAMBA, _forward, _backward, _allocate)
 
 
-def mamba_inner(xz, weights, maps=(None,) * 7, dt_softplus=True, A_log=False, eps=1e-6):
+def mamba_inner(xz, weights, maps=(None,) * 7, dt_softplus=True, A_log=False, eps=1e-6, context=None):
     """What a Mamba layer does behind its first projection.
 
     Args:
@@ -207,6 +206,7 @@ def mamba_inner(xz, weights, maps=(None,) * 7, dt_softplus=True, A_log=False, ep
         dt_softplus: whether step sizes are the softplus of what is projected.
         A_log: whether A is the logarithm of what decays are the negative of.
         eps: of the norms.
+        context: of `statescan.distributed`, where xz is this rank's slice.
 
     Returns:
         (batch, seqlen, out or dim), and the state after the last step, (batch, dim, dstate).
@@ -217,4 +217,9 @@ def mamba_inner(xz, weights, maps=(None,) * 7, dt_softplus=True, A_log=False, ep
     if x_proj_weight.shape[0] != rows:
         words = f"for a rank of {dt_proj_weight.shape[1]} and the maps that are not given, got {x_proj_weight.shape[0]}"
         raise ValueError(f"{MAMBA.name}: `x_proj_weight` must have {rows} rows {words}")
-    return _CALL((xz, *weights, *maps), (dt_softplus, A_log, eps))
+    tensors, options = (xz, *weights, *maps), (dt_softplus, A_log, eps)
+    if context is None:
+        return _CALL(tensors, options)
+    from .ranks import mamba_inner_ranks
+
+    return mamba_inner_ranks(tensors, (*options, context.group.group_name))

@@ -126,7 +126,7 @@ class Mamba(nn.Module):
         no_cache_of_ranks(self, inference_params, context)
         if inference_params is None:
             xz, weights = in_proj(hidden_states), self._plain_weights()
-            out = None if weights is None or context is not None else self._as_one(xz, weights)
+            out = None if weights is None else self._as_one(xz, weights, context)
             return self._by_modules(xz.transpose(1, 2), context=context) if out is None else out
         conv_state, ssm_state = self._get_states_from_cache(inference_params, hidden_states.shape[0])
         goes_on = inference_params.seqlen_offset > 0
@@ -145,12 +145,12 @@ class Mamba(nn.Module):
         _, (_, bias), _ = found
         return found if bias is None else None
 
-    def _as_one(self, xz, weights):
+    def _as_one(self, xz, weights, context):
         """What follows the first projection, (batch, seqlen, 2 d_inner), as one function; None where that has no kernel."""
         convolution, (maps, _), (steps, step_bias) = weights
         out_proj = plain_weights(self.out_proj, nn.Linear)
         scan = (step_bias, self.A_log, self.D)
-        out = as_one(xz, convolution, (maps, steps), scan, out_proj or (None, None), A_log=True)
+        out = as_one(xz, convolution, (maps, steps), scan, out_proj or (None, None), A_log=True, context=context)
         return out if out is None or out_proj is not None else self.out_proj(out)
 
     def _by_modules(self, xz, states=None, goes_on=False, context=None):
