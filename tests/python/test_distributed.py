@@ -21,7 +21,6 @@ from torch import distributed  # noqa: E402
 
 import statescan.compat.mamba_ssm as mamba  # noqa: E402
 import statescan.distributed  # noqa: E402
-import test_inner  # noqa: E402
 from statescan.distributed import passes  # noqa: E402
 from statescan.nn import S5, Mamba, Mamba2  # noqa: E402
 
@@ -306,38 +305,6 @@ def options_of_models(context):
     assert halo == B * (part.shape[2] + 1) * 3 * 4
 
 
-def of_layer(tensors, weights, function=mamba.mamba_inner_fn, **options):
-    """The result of a function between projections, and the gradients by name."""
-    leaves = {name: t.detach().clone().requires_grad_() for name, t in tensors.items() if isinstance(t, torch.Tensor)}
-    y = function(**{**tensors, **leaves}, **options)
-    return y.detach(), dict(zip(leaves, torch.autograd.grad((y * weights).sum(), list(leaves.values()))))
-
-
-def inner_functions(context):
-    """What lies between a layer's projections is one function over ranks, too: results and gradients are the whole's."""
-    cuts = ([20, 9], [1, 28]) if context.ranks == 2 else ([2, 1, 26], [9, 0, 20])
-    weights = torch.linspace(-1, 1, 2 * 29 * test_inner.WIDTH, dtype=torch.float64).view(2, 29, -1)
-    for name in ("plain", "biases and norms", "complex, with norms and biases", "B given"):
-        tensors = test_inner.arguments(**test_inner.CASES[name], seqlen=29)
-        timed = {"xz", "B"} & tensors.keys()
-        whole, wanted = of_layer(tensors, weights)
-        for lengths in cuts:
-            start, length = sum(lengths[: context.rank]), lengths[context.rank]
-            mine = {n: t.narrow(2, start, length) if n in timed else t for n, t in tensors.items()}
-            own = weights.narrow(1, start, length)
-            got, found = of_layer(mine, own, context=context)
-            torch.testing.assert_close(got, whole.narrow(1, start, length))
-            for n, gradient in found.items():
-                pair = (gradient, wanted[n].narrow(2, start, length)) if n in timed else (summed(gradient), wanted[n])
-                torch.testing.assert_close(*pair, msg=lambda words, n=n: f"{name}: {n}: {words}")  # noqa: B023
-        program = torch.compile(mamba.mamba_inner_fn, fullgraph=True, backend="aot_eager")
-        torch.testing.assert_close(of_layer(mine, own, program, context=context)[0], got)
-    torch.manual_seed(7)
-    layer, u = Mamba(16), torch.randn(B, 29, 16)
-    one, other = (layer(u.narrow(1, start, length), context=context) for _ in range(2))
-    assert torch.equal(one, other) and "mamba_inner_ranks" in one.grad_fn.name()
-
-
 def called_modules(context):
     """A convolution that is called, since something happens beside its weight, sees the inputs of the ranks before."""
     cuts = ([20, 9], [1, 28], [27, 2]) if context.ranks == 2 else ([2, 1, 26], [9, 0, 20], [1, 28, 0])
@@ -451,10 +418,8 @@ def run_ranks(ranks, backend, bodies):
     assert not wrong, "\n".join(wrong)
 
 
-BODIES = [
-    (2, (identities, summaries_first, inner_functions, options_of_models, called_modules, failures, silence)),
-    (3, (identities, summaries_first, inner_functions, called_modules)),
-]
+ALIKE = (identities, summaries_first, called_modules)
+BODIES = [(2, (*ALIKE, options_of_models, failures, silence)), (3, ALIKE)]
 
 
 @pytest.mark.parametrize("ranks, bodies", BODIES)

@@ -230,11 +230,10 @@ def mamba_split_conv1d_scan_combined(
     sizes = {"headdim": headdim, "ngroups": ngroups, "chunk_size": chunk_size}
     options = {"activation": activation, "eps": rmsnorm_eps, "norm_before_gate": norm_before_gate}
     scan = {"initial_states": initial_states, "seq_idx": seq_idx, "dt_limit": dt_limit}
-    made = None
-    if context is None:
-        made = as_one(zxbcdt, weights, (outproj_weight, outproj_bias), **sizes, **options, **scan)
+    scan["context"] = context
+    made = as_one(zxbcdt, weights, (outproj_weight, outproj_bias), **sizes, **options, **scan)
     if made is None:
-        y, final_states = _by_operations(zxbcdt, weights, sizes, options, {**scan, "context": context})
+        y, final_states = _by_operations(zxbcdt, weights, sizes, options, scan)
         made = y if outproj_weight is None else linear(y, outproj_weight, outproj_bias), final_states
     y, final_states = made
     if not return_final_states:

@@ -73,10 +73,14 @@ class Call:
     def room(self, channels):
         return self.given.xz.new_empty(self.of.batch, self.of.seqlen, channels)
 
+    def input(self, of):
+        """What is convolved."""
+        return of.timed(0, self.dim)
+
     def convolution(self, before=None):
         """Arguments of the convolution; `before` are the inputs in front of it."""
         weight, bias = filters(self.given.conv1d_weight), self.given.conv1d_bias
-        return self.of.timed(0, self.dim), weight, bias, before, None, None, "silu", False
+        return self.input(self.of), weight, bias, before, None, None, "silu", False
 
     def convolve(self, of, first=0, before=None):
         """x, which lies in `of` from its channel `first` on."""
@@ -183,8 +187,7 @@ def _backward(needed, arguments, saved, gradients, place):
     ]
     scanned = (at.rows(first, call.dim), projected, low)
     *by_weights, by_dt_norm = step_gradients(call, scanned, (by_x, by_dt, by_projected), needed)
-    by_input = of.timed(0, call.dim)
-    by_conv = convolved_back(call.convolution(), timed[0], by_input, given.conv1d_weight, needed[1:3], place)
+    by_conv = convolved_back(call.convolution(), timed[0], call.input(of), given.conv1d_weight, needed[1:3], place)
     by_others = (gradient for pair in zip(*by_maps) for gradient in pair)
     return of.tensor, *by_conv, *by_weights, by_dt_bias, by_A, by_D, *by_projection, *by_others, by_dt_norm
 
@@ -220,6 +223,6 @@ def mamba_inner(xz, weights, maps=(None,) * 7, dt_softplus=True, A_log=False, ep
     tensors, options = (xz, *weights, *maps), (dt_softplus, A_log, eps)
     if context is None:
         return _CALL(tensors, options)
-    from .ranks import mamba_inner_ranks
+    from .mamba_ranks import mamba_inner_ranks
 
     return mamba_inner_ranks(tensors, (*options, context.group.group_name))

@@ -53,16 +53,16 @@ MAMBA2 = Inner(
 )
 
 
-_Arguments = MAMBA2.named()
+Arguments = MAMBA2.named()
 
 
-class _Call:
+class Call:
     """A call, and how channels divide: the gated unit, the gate, the convolution's input, step sizes."""
 
     __slots__ = ("A", "convolved", "dim", "dstate", "given", "nheads", "of", "place", "unit")
 
     def __init__(self, arguments, A=None, place=None):
-        self.given = given = _Arguments._make(arguments)
+        self.given = given = Arguments._make(arguments)
         self.place = place
         self.A = decays(given.A, given.A_log) if A is None else A
         self.of = Parts(given.zxbcdt)
@@ -92,15 +92,19 @@ class _Call:
         x = of.heads(first, self.nheads, self.given.headdim)
         return x, of.groups(B, ngroups, dstate), of.groups(B + ngroups * dstate, ngroups, dstate)
 
-    def convolution(self):
-        """Arguments of the convolution."""
-        given = self.given
-        xBC = self.of.timed(self.unit + self.dim, self.convolved)
-        return xBC, filters(given.conv1d_weight), given.conv1d_bias, None, None, given.seq_idx, given.activation, False
+    def input(self, of):
+        """What is convolved."""
+        return of.timed(self.unit + self.dim, self.convolved)
 
-    def convolve(self, of, first=0):
+    def convolution(self, before=None):
+        """Arguments of the convolution; `before` are the inputs in front of it."""
+        given = self.given
+        weight = filters(given.conv1d_weight)
+        return self.input(self.of), weight, given.conv1d_bias, before, None, given.seq_idx, given.activation, False
+
+    def convolve(self, of, first=0, before=None):
         """x, B and C, which lie in `of` from its channel `first` on."""
-        run(CAUSAL_CONV1D, self.convolution(), (of.timed(first, self.convolved), None), self.place)
+        run(CAUSAL_CONV1D, self.convolution(before), (of.timed(first, self.convolved), None), self.place)
         return self.scanned(of, first)
 
     def ssd(self, scanned):
@@ -132,7 +136,7 @@ class _Call:
 
 
 def _forward(save, arguments, place):
-    call = _Call(arguments, place=place)
+    call = Call(arguments, place=place)
     given = call.given
     normed = given.rmsnorm_weight is not None
     made = call.room(call.unit // 2 + call.dim)
@@ -149,7 +153,7 @@ def _forward(save, arguments, place):
 
 
 def _allocate(save, arguments):
-    call = _Call(arguments)
+    call = Call(arguments)
     given = call.given
     ssd = call.ssd(call.scanned(Parts(call.room(call.convolved))))
     _, states = SSD.results(_New, *ssd)
@@ -165,14 +169,14 @@ def _allocate(save, arguments):
     return [*results, kept, call.A if given.A_log else nothing, nothing if given.zxbcdt.is_cuda else SSD.saved(_New, *ssd)]
 
 
-def _unit_backward(unit, by_unit, by_out):
+def unit_backward(unit, by_unit, by_out):
     """Gradients by gate and value of the gated unit."""
     (gate, value), (by_gate, by_value) = unit.chunk(2, dim=-1), by_unit.chunk(2, dim=-1)
     torch.mul(silu(gate), by_out, out=by_value)
     by_gate.copy_(torch.ops.aten.silu_backward(by_out * value, gate))
 
 
-def _norm_backward(call, y, by_made, of, needed):
+def norm_backward(call, y, by_made, of, needed):
     """The gradients by the scan's result and by the norm's weight; that by the gate goes into `of`."""
     by_normed, by_y = Parts(by_made).rows(by_made.shape[-1] - call.dim, call.dim), call.room(call.dim)
     wanted = (by_y, needed[6], None, of.rows(call.unit, call.dim), None)
@@ -182,16 +186,16 @@ def _norm_backward(call, y, by_made, of, needed):
 
 def _backward(needed, arguments, saved, gradients, place):
     (y, A, states), (by_out, by_state) = saved, gradients
-    call = _Call(arguments, A if A.numel() > 0 else None, place)
+    call = Call(arguments, A if A.numel() > 0 else None, place)
     given, of = call.given, Parts(torch.empty_like(arguments[0]))
     width, projection = call.unit // 2 + call.dim, (given.outproj_weight, given.outproj_bias)
     by_made = project_back(by_out, projection[0], lambda: call.room(width))
     if given.rmsnorm_weight is None:
         by_y, by_weight = by_made, None
     else:
-        by_y, by_weight = _norm_backward(call, y, by_made, of, needed)
+        by_y, by_weight = norm_backward(call, y, by_made, of, needed)
     if call.unit:
-        _unit_backward(call.of.rows(0, call.unit), of.rows(0, call.unit), by_made[..., : call.unit // 2])
+        unit_backward(call.of.rows(0, call.unit), of.rows(0, call.unit), by_made[..., : call.unit // 2])
     # nothing else of this size is needed while the scan's memory is
     del by_made
     by_projection = projection_gradients(by_out, lambda: call.projected(y, width), projection, needed[7:9])
@@ -204,8 +208,8 @@ def _backward(needed, arguments, saved, gradients, place):
     by_A, by_D, by_dt_bias, by_initial = each(made, [needed[at] for at in (4, 5, 3, 9)])
     if by_A is not None and given.A_log:
         by_A = through_decays(by_A, call.A, given.A)
-    by_convolved, by_input = Parts(by_conv).timed(0, call.convolved), of.timed(call.unit + call.dim, call.convolved)
-    by_filter = convolved_back(call.convolution(), by_convolved, by_input, given.conv1d_weight, needed[1:3], place)
+    by_convolved = Parts(by_conv).timed(0, call.convolved)
+    by_filter = convolved_back(call.convolution(), by_convolved, call.input(of), given.conv1d_weight, needed[1:3], place)
     return of.tensor, *by_filter, by_dt_bias, by_A, by_D, by_weight, *by_projection, by_initial
 
 
@@ -213,7 +217,7 @@ _CALL = differentiable(MAMBA2, _forward, _backward, _allocate)
 _DEFAULTS = tuple((name.split()[-1], default) for name, default in MAMBA2.options)
 
 
-def mamba2_inner(zxbcdt, weights, initial_states=None, seq_idx=None, **options):
+def mamba2_inner(zxbcdt, weights, initial_states=None, seq_idx=None, context=None, **options):
     """What a Mamba-2 layer does behind its first projection.
 
     Args:
@@ -223,6 +227,7 @@ def mamba2_inner(zxbcdt, weights, initial_states=None, seq_idx=None, **options):
             is gated and not normed; without the projection's nothing is projected.
         initial_states: (batch, nheads, dstate, headdim).
         seq_idx: (batch, seqlen).
+        context: of `statescan.distributed`, where zxbcdt and seq_idx are this rank's slices.
         options: activation, dt_low, dt_high, eps, headdim, ngroups, chunk_size, norm_before_gate; A_log says that A is the
             logarithm of what decays are the negative of.
 
@@ -230,4 +235,9 @@ def mamba2_inner(zxbcdt, weights, initial_states=None, seq_idx=None, **options):
         (batch, seqlen, out or unit + dim), and the final states, (batch, nheads, dstate, headdim).
     """
     values = tuple([options.get(name, default) for name, default in _DEFAULTS])
-    return _CALL((zxbcdt, *weights, initial_states, seq_idx), values)
+    tensors = (zxbcdt, *weights, initial_states, seq_idx)
+    if context is None:
+        return _CALL(tensors, values)
+    from .mamba2_ranks import mamba2_inner_ranks
+
+    return mamba2_inner_ranks(tensors, (*values, context.group.group_name))

@@ -1,86 +1,34 @@
-"""`mamba_inner` on a rank's slice of time: its convolution and its scan are passes over the ranks of a context."""
-
-import torch
+"""What inner functions on a rank's slice of time share: their convolutions and scans are passes over the ranks of a context."""
 
 from ..distributed.passes import PASSES
-from ..operations import CAUSAL_CONV1D, SELECTIVE_SCAN
-from .mamba import MAMBA, Call, step_gradients
-from .shared import Inner, Parts, differentiable, each, project, project_back, projection_gradients, through_decays
+from ..operations import CAUSAL_CONV1D
+from .shared import Inner, each
 
 # what a pass over ranks keeps beside saved states
-_OF_PASS = ("links", "entering", "continues", "numbers")
-MAMBA_RANKS = Inner(
-    "mamba_inner_ranks",
-    MAMBA.tensors,
-    MAMBA.differentiable,
-    (*MAMBA.options, ("str context", "")),
-    ("scanned", "decays", *(f"conv_{name}" for name in _OF_PASS), "states", *_OF_PASS),
-)
+OF_PASS = ("links", "entering", "continues", "numbers")
+_SAVES = ("scanned", "decays", *(f"conv_{name}" for name in OF_PASS), "states", *OF_PASS)
 
 
-def _forward(save, arguments, place):
-    *own, name = arguments
-    call = Call(own, place=place)
-    given = call.given
-    x, _, *of_conv = PASSES[CAUSAL_CONV1D.name][0](name, save, *call.convolution())
-    projected, low = call.projected(x.transpose(1, 2))
-    # without data there is no place
-    maps = [part.like(projected) if place is None else part.of(projected, place) for part in call.maps]
-    y, final, *of_scan = PASSES[SELECTIVE_SCAN.name][0](name, save, *call.scan(x, call.steps(low), maps))
-    y = y.transpose(1, 2)
-    out = project(y, given.outproj_weight, given.outproj_bias)
-    if not save:
-        return [out.contiguous(), final]
-    nothing = given.xz.new_empty(0)
-    kept = [nothing if out is y else y.contiguous(), call.A if given.A_log else nothing]
-    return [out.contiguous(), final, *kept, *of_conv, *of_scan]
+def over_ranks(op):
+    """The function that takes the name of a context beside its options."""
+    return Inner(f"{op.name}_ranks", op.tensors, op.differentiable, (*op.options, ("str context", "")), _SAVES)
 
 
-def _scan_gradients(name, call, scan, saved, gradients, needed):
-    """The gradients by x, dt, A, B, C, D, the gate and the bias of step sizes."""
-    by_maps = [wanted if part.given is not None else True for part, wanted in zip(call.maps, needed[10:12])]
-    asked = [True, True, needed[6], *by_maps, needed[7], True, needed[5]]
-    asked += [False] * (SELECTIVE_SCAN.differentiable - len(asked))
-    made = PASSES[SELECTIVE_SCAN.name][1](name, asked, *scan, list(saved), *gradients)
-    by_x, by_dt, by_A, by_B, by_C, by_D, by_z, by_bias, *_ = each(made, asked)
-    if by_A is not None and call.given.A_log:
-        by_A = through_decays(by_A, call.A, call.given.A)
-    return (by_x, by_dt), (by_B, by_C), (by_A, by_D, by_bias), by_z
+def convolved_back(name, call, saved, by_result, of, needed):
+    """The gradients by the weight and the bias of the convolution; that by what was convolved goes into `of`."""
+    found = run_back(CAUSAL_CONV1D, name, [True, *needed], call.convolution(), saved, (by_result, None))
+    by_input, by_filter, by_bias, _ = found
+    call.input(of).copy_(by_input)
+    return by_filter if by_filter is None else by_filter.view_as(call.given.conv1d_weight), by_bias
 
 
-def _backward(needed, arguments, saved, gradients, place):
-    *own, name = arguments
-    (y, A, *rest), (by_out, by_state) = saved, gradients
-    of_conv, of_scan = rest[: len(_OF_PASS)], rest[len(_OF_PASS) :]
-    call = Call(own, A if A.numel() > 0 else None, place)
-    given, of = call.given, Parts(torch.empty_like(arguments[0]))
-    projection = (given.outproj_weight, given.outproj_bias)
-    by_y = project_back(by_out, projection[0], lambda: call.room(call.dim))
-    by_projection = projection_gradients(by_out, lambda: y, projection, needed[8:10])
-    # computed again, behind the inputs of the ranks before
-    convolved = Parts(call.room(call.dim))
-    x = call.convolve(convolved, before=of_conv[1])
-    projected, low = call.projected(convolved.tensor)
-    maps = [part.of(projected, place) for part in call.maps]
-    scan, cotangents = call.scan(x, call.steps(low), maps), (by_y.transpose(1, 2), by_state)
-    timed, by_maps, (by_A, by_D, by_dt_bias), by_z = _scan_gradients(name, call, scan, of_scan, cotangents, needed)
-    of.timed(call.dim, call.dim).copy_(by_z)
-    by_x, by_dt = (gradient.transpose(1, 2).contiguous() for gradient in timed)
-    by_projected, by_others = torch.empty_like(projected), []
-    for number, part, by_map in zip((12, 13), call.maps, by_maps):
-        if part.is_view:
-            part.view(by_projected).copy_(by_map)
-        by_others.append(part.back(by_map, projected, by_projected, needed[number : number + 3 : 2], place))
-    scanned = (convolved.tensor, projected, low)
-    *by_weights, by_dt_norm = step_gradients(call, scanned, (by_x, by_dt, by_projected), needed)
-    asked = [True, needed[1], needed[2], False]
-    made = PASSES[CAUSAL_CONV1D.name][1](name, asked, *call.convolution(), of_conv, by_x.transpose(1, 2), None)
-    by_input, by_filter, by_bias, _ = each(made, asked)
-    of.timed(0, call.dim).copy_(by_input)
-    if by_filter is not None:
-        by_filter = by_filter.view_as(given.conv1d_weight)
-    by_others = (gradient for pair in zip(*by_others) for gradient in pair)
-    return of.tensor, by_filter, by_bias, *by_weights, by_dt_bias, by_A, by_D, *by_projection, *by_others, by_dt_norm
+def run(op, name, save, arguments):
+    """A forward pass over ranks: two results, and what it keeps."""
+    first, second, *kept = PASSES[op.name][0](name, save, *arguments)
+    return first, second, kept
 
 
-mamba_inner_ranks = differentiable(MAMBA_RANKS, _forward, _backward, lambda save, arguments: _forward(save, arguments, None))
+def run_back(op, name, asked, arguments, saved, gradients):
+    """A backward pass alike: the gradients that are asked for, by the numbers of the first arguments, None for the others."""
+    asked = [*asked, *[False] * (op.differentiable - len(asked))]
+    return each(PASSES[op.name][1](name, asked, *arguments, list(saved), *gradients), asked)

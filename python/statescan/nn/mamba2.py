@@ -199,7 +199,7 @@ class Mamba2(nn.Module):
             steps = torch.arange(u.shape[1], device=u.device)
             seq_idx = torch.searchsorted(cu_seqlens[1:-1].to(steps.dtype).contiguous(), steps, right=True)[None].int()
         projected, weights = self.in_proj(u), self._plain_weights()
-        out = None if weights is None or context is not None else self._as_one(projected, weights, seq_idx)
+        out = None if weights is None else self._as_one(projected, weights, seq_idx, context)
         return self._by_modules(projected, seq_idx=seq_idx, context=context) if out is None else out
 
     def _scan_with_states(self, u, seq_idx, cu_seqlens, inference_params):
@@ -223,7 +223,7 @@ class Mamba2(nn.Module):
         groups = (norm.group_size or self.d_ssm) * self.ngroups if is_plain(norm, RMSNorm) else None
         return (*found, norm) if groups == self.d_ssm else None
 
-    def _as_one(self, projected, weights, seq_idx):
+    def _as_one(self, projected, weights, seq_idx, context):
         """What follows the first projection as one function; None where that has no kernel."""
         filters, conv_bias, norm = weights
         weights = (filters, conv_bias, self.dt_bias, self.A_log, self._skips(), None if norm is None else norm.weight)
@@ -234,6 +234,7 @@ class Mamba2(nn.Module):
             weights,
             out_proj or (None, None),
             seq_idx=seq_idx,
+            context=context,
             dt_limit=self.dt_limit,
             headdim=self.headdim,
             ngroups=self.ngroups,
