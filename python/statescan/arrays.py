@@ -42,10 +42,15 @@ class New:
         return array.dtype.name in ("float64", "complex128")
 
 
+def room(op: Operation, new, tensors, options):
+    """Outputs that `new` makes, None for those that are not made."""
+    results = iter(op.results(new, *tensors, *options))
+    return tuple(next(results) if is_made else None for is_made in op.made(tensors))
+
+
 def forward(op: Operation, new, tensors, options, place):
     """Runs an operation into outputs that `new` makes; `place` is where, as the native functions have it."""
-    results = iter(op.results(new, *tensors, *options))
-    results = tuple(next(results) if is_made else None for is_made in op.made(tensors))
+    results = room(op, new, tensors, options)
     _native.forward(op.number, (*tensors, *options), results, place)
     return results
 

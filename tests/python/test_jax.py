@@ -274,6 +274,11 @@ def test_an_unknown_interface(monkeypatch, arrays):
         assert not ours.custom_calls.register()
     monkeypatch.setattr(ours, "AVAILABLE", False)
     numpy.testing.assert_array_equal(scan(arrays), expected)
+    first = [arrays[n] if n == "A" else arrays[n][..., 0] for n in ("x", "dt", "A", "B", "C")]
+    state = jnp.zeros((2, 6, 5))
+    y, after = statescan.selective_state_update(state, *first)
+    close(y, expected[..., 0])
+    assert (state == 0).all() and (after != 0).any()
     with pytest.raises(TypeError, match="not inside of jit"):
         jax.jit(lambda arrays: scan(arrays))(arrays)
 
