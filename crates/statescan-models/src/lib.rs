@@ -112,6 +112,7 @@ mod error;
 mod fields;
 mod files;
 mod initial;
+pub mod kernels;
 pub mod layers;
 mod memory;
 mod mixer;

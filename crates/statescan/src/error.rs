@@ -184,3 +184,15 @@ impl From<TooManyAxes> for Error {
         Error::TooManyAxes { max: MAX_RANK, got: error.got }
     }
 }
+
+impl From<statescan_cuda::Error> for Error {
+    fn from(error: statescan_cuda::Error) -> Self {
+        match error {
+            statescan_cuda::Error::Unavailable { what, why } => Error::Unavailable { what, why },
+            statescan_cuda::Error::Cuda { call, name, code } => Error::Cuda { call, name, code },
+            statescan_cuda::Error::OutOfMemory { device, bytes } => Error::OutOfMemory { device, bytes },
+            statescan_cuda::Error::Compile { kernel, log } => Error::Compile { kernel, log },
+            _ => Error::Unavailable { what: "CUDA", why: "an error that this version does not know" },
+        }
+    }
+}

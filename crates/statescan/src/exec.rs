@@ -1,10 +1,10 @@
 //! Where and how a call runs: an argument, never a global.
 
 use crate::cpu::{Chains, Level, Pool, Workspace};
-use crate::cuda::Stream;
 use crate::error::{Error, Result};
 use crate::tensor::Device;
 use core::ffi::c_void;
+use statescan_cuda::{AsStream, Stream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -86,7 +86,7 @@ impl Exec {
     /// # Errors
     /// [`Error::Cuda`] if a kernel failed.
     pub fn synchronize(&self) -> Result<()> {
-        self.cuda.as_ref().map_or(Ok(()), Stream::synchronize)
+        Ok(self.cuda.as_ref().map_or(Ok(()), Stream::synchronize)?)
     }
 
     /// The same with another instruction set, for tests and comparisons.
@@ -118,11 +118,6 @@ impl Exec {
     /// The stream of a CUDA executor.
     pub(crate) fn stream(&self) -> Option<&Stream> {
         self.cuda.as_ref()
-    }
-
-    /// The stream, or the error that there is none.
-    pub(crate) fn cuda_only(&self) -> Result<&Stream> {
-        self.stream().ok_or(Error::Unavailable { what: "device memory", why: "the executor is not a CUDA one" })
     }
 
     /// Refuses CUDA executors for what has no kernel there.
@@ -207,6 +202,14 @@ impl Exec {
             }
             _ => worker(),
         }
+    }
+}
+
+impl AsStream for Exec {
+    type Error = Error;
+
+    fn as_stream(&self) -> Result<&Stream> {
+        self.stream().ok_or(Error::Unavailable { what: "device memory", why: "the executor is not a CUDA one" })
     }
 }
 

@@ -85,7 +85,7 @@ fn one_kernel_of_recorded_calls_runs_alone() {
 #[test]
 fn without_a_gpu_everything_says_so() {
     let cpu = Exec::cpu(1);
-    assert!(matches!(elapsed::<Error>(&cpu, || Ok(())), Err(Error::Unavailable { .. })));
+    assert!(matches!(elapsed::<Error, _>(&cpu, || Ok(())), Err(Error::Unavailable { .. })));
     assert!(matches!(Graph::record::<Error>(&cpu, || Ok(())), Err(Error::Unavailable { .. })));
     match Exec::cuda(0) {
         Ok(_) => assert!(matches!(Exec::cuda(4096), Err(Error::Unavailable { .. }))),

@@ -4,11 +4,11 @@
 
 use super::model::{Row, VOCAB, shapes};
 use crate::error::Result;
-use statescan::cuda::layers::Products;
-use statescan::cuda::layers::training::AdamW;
 use statescan::cuda::{Ceilings, elapsed};
 use statescan::{DType, Exec, Tensor};
 use statescan_cases::measure::median::middle;
+use statescan_models::kernels::Products;
+use statescan_models::kernels::training::AdamW;
 use statescan_models::{Array, Config, DeviceModel, DeviceTraining, Model, Tensors};
 use std::time::{Duration, Instant};
 

@@ -3,11 +3,11 @@
 use super::{BlockRooms, Shared};
 use crate::config::Config;
 use crate::error::Result;
+use crate::kernels::embedding;
+use crate::kernels::training::{TokenRows, clear, cross_entropy, dropout, embedding_backward, scale_by};
 use crate::mixer::{Back, Linear, Part, Role, Room, Rooms, Steps};
 use crate::model::gradients::{Dropout, Rows};
 use crate::norms::OfStream;
-use statescan::cuda::layers::embedding;
-use statescan::cuda::layers::training::{TokenRows, clear, cross_entropy, dropout, embedding_backward, scale_by};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec, View, ViewMut};
 use std::collections::BTreeMap;

@@ -13,13 +13,13 @@ mod weights;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::kernels::Products;
+use crate::kernels::training::{column_sums, column_sums_workspace_len};
 use crate::mixer::{Device, Linear, Multiplied, Room, Rooms};
 use crate::model::{Logits, Model};
 use crate::state::State;
 use crate::weight::first_not_finite;
 pub use state::DeviceState;
-use statescan::cuda::layers::Products;
-use statescan::cuda::layers::training::{column_sums, column_sums_workspace_len};
 use statescan::tensor::Workspace;
 use statescan::{DType, Exec, View, ViewMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -3,11 +3,11 @@
 use super::state::{DeviceState, ends};
 use super::{BlockRooms, PassRooms, Shared, lock};
 use crate::error::{Error, Result};
+use crate::kernels::embedding;
 use crate::mixer::{Linear, Part, Run, Steps};
 use crate::model::Logits;
 use crate::norms::StreamNorm;
 use crate::weight::first_not_finite;
-use statescan::cuda::layers::embedding;
 use statescan::tensor::Tensor;
 use statescan::{DType, View, ViewMut};
 

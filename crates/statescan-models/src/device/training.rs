@@ -4,10 +4,10 @@ use super::backward::{Gradients, TrainingRooms};
 use super::{Shared, lock};
 use crate::config::Config;
 use crate::error::Result;
+use crate::kernels::training::{AdamW, Form, Moved, Optimizer};
 use crate::model::Model;
 use crate::model::gradients::{Dropout, Rows};
 use crate::tensors::{Array, Tensors, zeros_like};
-use statescan::cuda::layers::training::{AdamW, Form, Moved, Optimizer};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec};
 

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::error::Result;
-use statescan::cuda::layers::{Before, RowProduct, row_product};
+use crate::kernels::{Before, RowProduct, row_product};
 use statescan::tensor::Tensor;
 use statescan::{Exec, View, ViewMut};
 

@@ -2,11 +2,11 @@
 
 use super::{Block, Model};
 use crate::error::{Error, Result};
+use crate::kernels::training::Zeros;
 use crate::mixer::{Back, Device as _, Host, Linear, Multiplied, Part, Rooms, Steps, Written as _};
 use crate::norms::OfStream;
 use crate::random::Random;
 use crate::tensors::{Array, Tensors};
-use statescan::cuda::layers::training::Zeros;
 use statescan::{DType, Exec, View, ViewMut};
 
 impl Model {

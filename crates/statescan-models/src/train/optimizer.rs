@@ -2,8 +2,8 @@
 
 use super::Options;
 use crate::device::decays;
+use crate::kernels::training::AdamW;
 use crate::tensors::{Array, Tensors, zeros_like};
-use statescan::cuda::layers::training::AdamW;
 
 /// What a step leaves of running means of gradients and of their squares.
 const MEMORY: f64 = 0.9;

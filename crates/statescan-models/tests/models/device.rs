@@ -2,8 +2,8 @@
 
 use crate::common::{self, Folder};
 use safetensors::Dtype;
-use statescan::cuda::layers::training::AdamW;
 use statescan::{DType, Exec};
+use statescan_models::kernels::training::AdamW;
 use statescan_models::reference;
 use statescan_models::{Array, DeviceModel, DeviceState, DeviceTraining, Model, Options, Sampler, Tensors, Trainer, Weight};
 use std::path::Path;

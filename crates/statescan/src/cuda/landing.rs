@@ -1,6 +1,6 @@
 //! Memory of the host that a device writes without a copy in between.
 
-use super::Stream;
+use super::{AsStream, Stream};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::tensor::{Element, Shape, View};
@@ -34,7 +34,7 @@ impl<T: Element> Landing<T> {
     /// # Errors
     /// [`Error::Unavailable`] if the executor is not a CUDA one; [`Error::Cuda`].
     pub fn new(exec: &Exec, len: usize) -> Result<Self> {
-        let stream = exec.cuda_only()?.clone();
+        let stream = exec.as_stream()?.clone();
         let memory = stream.allocate_on_host(len * size_of::<T>())?;
         // SAFETY: so many bytes were allocated, and every type of elements has zero bytes as a value.
         unsafe { core::ptr::write_bytes(memory as *mut u8, 0, len * size_of::<T>()) };
@@ -51,7 +51,7 @@ impl<T: Element> Landing<T> {
     pub unsafe fn send(&mut self, exec: &Exec, view: &View<'_>) -> Result<()> {
         const OP: &str = "landing";
         let argument = "view";
-        if view.device() != exec.device() || !exec.cuda_only()?.is(&self.stream) {
+        if view.device() != exec.device() || !exec.as_stream()?.is(&self.stream) {
             return Err(Error::Device { op: OP, argument, expected: exec.device(), got: view.device() });
         }
         if view.dtype() != T::DTYPE {
@@ -66,7 +66,7 @@ impl<T: Element> Landing<T> {
             return Err(Error::Presence { op: OP, argument, expected: "must be dense" });
         }
         // SAFETY: both have as many bytes; the caller vouches that nobody reads the target meanwhile.
-        unsafe { self.stream.send_to_host(self.memory, view.as_ptr() as u64, self.len * size_of::<T>()) }
+        unsafe { self.stream.send_to_host(self.memory, view.as_ptr() as u64, self.len * size_of::<T>()) }.map_err(Into::into)
     }
 
     /// Waits for the stream: what was sent last.

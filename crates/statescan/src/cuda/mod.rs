@@ -10,90 +10,42 @@
 //! NVRTC for the device at hand. Compiled kernels are kept in memory and on disk: in the folder `STATESCAN_CACHE_DIR` if that variable is
 //! set, else in `statescan` in the user's cache folder.
 //!
+//! What kernels of one's own are written with is the crate [`statescan_cuda`], on which those of this one stand; [`View`](crate::View) is a
+//! [`Layout`](statescan_cuda::Layout) and [`Exec`](crate::Exec) has a [`Stream`] there.
+//!
 //! Driver and NVRTC are loaded at run time. Without the feature `cuda`, without a driver, without NVRTC or without a device everything
 //! here answers [`Error::Unavailable`](crate::Error::Unavailable).
 
-#[cfg(not(feature = "cuda"))]
-mod absent;
-#[cfg(feature = "cuda")]
-mod blaslt;
-#[cfg(feature = "cuda")]
-mod cache;
-mod ceilings;
-mod config;
-#[cfg(feature = "cuda")]
-mod driver;
-mod graph;
-#[cfg(feature = "cuda")]
-mod jit;
-mod kernel;
 mod landing;
-mod launch;
-pub mod layers;
-#[cfg(feature = "cuda")]
-mod library;
-mod memory;
-#[cfg(feature = "cuda")]
-mod nodes;
-mod numbers;
-#[cfg(feature = "cuda")]
-pub(crate) mod nvrtc;
-mod params;
+mod layout;
 mod plan;
-mod program;
-mod queue;
-mod recent;
 mod step_size;
-#[cfg(feature = "cuda")]
-mod stream;
-mod strided;
-mod sums;
-mod tensor_map;
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) mod testing;
 
-#[cfg(not(feature = "cuda"))]
-pub(crate) use absent::{Blaslt, Stream};
-#[cfg(feature = "cuda")]
-pub(crate) use blaslt::Blaslt;
-pub use ceilings::Ceilings;
-pub(crate) use config::{Config, TileCopy, Value, neighbours};
-pub use graph::{Graph, elapsed};
-pub(crate) use kernel::{Kernel, blocks_of_lines};
 pub use landing::Landing;
-pub(crate) use launch::Launch;
-pub(crate) use memory::DeviceMemory;
-pub(crate) use numbers::Numbers;
-pub(crate) use params::{Address, Parameter, params};
-#[cfg(feature = "cuda")]
-pub(crate) use params::{Declarations, Field};
 pub use plan::{Gpu, PlannedLaunch};
 pub(crate) use plan::{nowhere, on_a_device, written_like};
-pub(crate) use program::{BLOCKS, COMMON, DISCRETIZATION, HOPPER, MMA, Program, STEP_SIZE};
-pub(crate) use queue::{Key, Queue};
-use recent::Recent;
+pub(crate) use statescan_cuda::{
+    Address, BLOCKS, COMMON, Config, HOPPER, Kernel, Key, Launch, MMA, Numbers, Program, Queue, Strided, Sum, Swizzle, TensorMap,
+    TileCopy, Tiling, Value, blocks_of_lines, neighbours, params, sum_terms,
+};
+#[doc(inline)]
+pub use statescan_cuda::{AsStream, Ceilings, Stream, elapsed};
 pub(crate) use step_size::StepTypes;
-#[cfg(feature = "cuda")]
-pub(crate) use stream::Stream;
-pub(crate) use strided::Strided;
-pub(crate) use sums::{Sum, sum_terms};
-pub(crate) use tensor_map::{Swizzle, TensorMap, Tiling};
 
-use crate::error::Result;
+/// Calls recorded once, to be put into the stream as often as wanted: [`statescan_cuda::Graph`].
+pub type Graph = statescan_cuda::Graph<crate::Error>;
 
-/// A kernel that is loaded on a device.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only a driver reads it
-pub(crate) struct Function {
-    /// Its name in its text.
-    kernel: &'static str,
-    address: usize,
-}
+/// Step sizes and gates in device code.
+pub const STEP_SIZE: &str = include_str!("step_size.cuh");
+/// The discretizations.
+pub(crate) const DISCRETIZATION: &str = include_str!("discretization.cuh");
 
 /// The names of the devices that can be used.
 ///
 /// # Errors
-/// [`crate::Error::Unavailable`] and [`crate::Error::Cuda`] if there are none.
-pub fn devices() -> Result<Vec<String>> {
-    Stream::devices()
+/// [`Error::Unavailable`](crate::Error::Unavailable) and [`Error::Cuda`](crate::Error::Cuda) if there are none.
+pub fn devices() -> crate::Result<Vec<String>> {
+    Ok(statescan_cuda::devices()?)
 }

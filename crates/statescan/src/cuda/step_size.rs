@@ -1,8 +1,8 @@
 //! How a scan's step comes from `dt`, as kernels are made for it.
 
-use super::Config;
 use crate::step_size::StepSize;
 use crate::tensor::{DType, View};
+use statescan_cuda::{Config, Constants};
 
 /// The options of `step_size.cuh`, and the types of what it reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,11 +25,11 @@ fn has_limit(limit: (f64, f64)) -> bool {
     limit != (f64::NEG_INFINITY, f64::INFINITY)
 }
 
-impl Config {
-    /// The constants of step sizes.
-    pub(crate) fn step_size(self, step_size: &StepTypes) -> Self {
-        let StepTypes { dt, bias, dt_a, how: StepSize { softplus, limit } } = *step_size;
-        self.dtype("DT", dt)
+impl Constants for StepTypes {
+    fn add_to(&self, config: Config) -> Config {
+        let StepTypes { dt, bias, dt_a, how: StepSize { softplus, limit } } = *self;
+        config
+            .dtype("DT", dt)
             .dtype("BIAS", bias.unwrap_or(DType::F32))
             .dtype("DT_A", dt_a.unwrap_or(DType::F32))
             .flag("HAS_BIAS", bias.is_some())
@@ -47,7 +47,7 @@ mod tests {
     fn every_option_is_a_constant() {
         let how = StepSize { softplus: false, limit: (f64::NEG_INFINITY, f64::INFINITY) };
         let plain = StepTypes { dt: DType::BF16, bias: None, dt_a: None, how };
-        let config = |step_size| Config::default().step_size(&step_size).to_string();
+        let config = |step_size| Config::default().with(&step_size).to_string();
         let text = config(plain);
         assert!(text.contains("typedef bf16 DT;") && !text.contains("true"), "{text}");
         let options = [

@@ -16,8 +16,7 @@
 //! `l`, `l + lanes`, .., in this order, and one addition tree joins the lanes. So a prompt may be processed in parts of any length, one step
 //! at a time or together with other prompts, with the same bits. Libraries for matrix products cut sums as the shape of a call suggests.
 //!
-//! This is for the CPU. On a GPU [`cuda::layers::Products`](crate::cuda::layers::Products) has products of many rows, by cuBLASLt, and
-//! [`cuda::layers::row_product`](crate::cuda::layers::row_product) those of one.
+//! This is for the CPU. On a GPU the crate `statescan-models` has products of many rows, by cuBLASLt, and of one (`kernels`).
 
 mod backward;
 mod kernel;

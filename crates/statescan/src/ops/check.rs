@@ -1,4 +1,21 @@
-//! The argument checks that every operation shares. They run before anything is written.
+//! The argument checks that every operation shares, those of one's own too. They run before anything is written.
+//!
+//! ```
+//! use statescan::ops::check::{Checker, Kind};
+//! use statescan::{Device, Result, View, ViewMut};
+//!
+//! fn halve(x: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+//!     let mut checker = Checker::new("halve", Device::Cpu);
+//!     checker.read("x", &x, Kind::Real, &x.shape())?;
+//!     checker.write("y", y, Kind::Exact(x.dtype()), &x.shape())?;
+//!     checker.finish()
+//!     // and the work
+//! }
+//! let (x, mut y) = ([1f32; 6], [0f32; 6]);
+//! let refused = halve(View::new(&x, &[2, 3])?, &mut ViewMut::new(&mut y, &[3, 2])?).unwrap_err();
+//! assert_eq!(refused.to_string(), "halve: `y` must have shape (2, 3), got (3, 2)");
+//! # Ok::<(), statescan::Error>(())
+//! ```
 
 use super::signature::{self, Complex, Role, Signature, fits};
 use crate::error::{Error, Result};
@@ -6,7 +23,7 @@ use crate::tensor::{Argument, DType, Device, MAX_RANK, Shape, View, ViewMut, fir
 
 /// The types that an argument may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// f32, f64, bf16, f16.
     Real,
     /// complex64, complex128.
@@ -149,7 +166,8 @@ thread_local! {
 }
 
 /// Checks the tensors of one call, and collects those that must be apart.
-pub(crate) struct Checker<'a> {
+#[derive(Debug)]
+pub struct Checker<'a> {
     op: &'static str,
     device: Device,
     read: Vec<Argument<'a>>,
@@ -157,7 +175,8 @@ pub(crate) struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    pub(crate) fn new(op: &'static str, device: Device) -> Self {
+    /// Nothing so far of a call of `op`, whose tensors are all on this device.
+    pub fn new(op: &'static str, device: Device) -> Self {
         Checker { op, device, read: Vec::new(), written: Vec::new() }
     }
 
@@ -268,25 +287,28 @@ impl<'a> Checker<'a> {
     }
 
     /// An argument that is read.
-    pub(crate) fn read(&mut self, argument: &'static str, view: &'a View<'_>, kind: Kind, shape: &[usize]) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Device`], [`Error::DType`] and [`Error::Shape`].
+    pub fn read(&mut self, argument: &'static str, view: &'a View<'_>, kind: Kind, shape: &[usize]) -> Result<()> {
         self.check(argument, view, kind, shape)?;
         self.read.push(Argument::new(argument, view));
         Ok(())
     }
 
     /// An optional argument that is read.
-    pub(crate) fn read_if(
-        &mut self,
-        argument: &'static str,
-        view: &'a Option<View<'_>>,
-        kind: Kind,
-        shape: &[usize],
-    ) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`Checker::read`].
+    pub fn read_if(&mut self, argument: &'static str, view: &'a Option<View<'_>>, kind: Kind, shape: &[usize]) -> Result<()> {
         view.as_ref().map_or(Ok(()), |view| self.read(argument, view, kind, shape))
     }
 
     /// An argument that is written: its elements must be distinct.
-    pub(crate) fn write(&mut self, argument: &'static str, view: &'a ViewMut<'_>, kind: Kind, shape: &[usize]) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`Checker::read`]; [`Error::Stride`].
+    pub fn write(&mut self, argument: &'static str, view: &'a ViewMut<'_>, kind: Kind, shape: &[usize]) -> Result<()> {
         let view = view.shared();
         self.check(argument, view, kind, shape)?;
         if !is_injective(view) {
@@ -297,18 +319,18 @@ impl<'a> Checker<'a> {
     }
 
     /// An optional argument that is written.
-    pub(crate) fn write_if(
-        &mut self,
-        argument: &'static str,
-        view: &'a Option<ViewMut<'_>>,
-        kind: Kind,
-        shape: &[usize],
-    ) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`Checker::write`].
+    pub fn write_if(&mut self, argument: &'static str, view: &'a Option<ViewMut<'_>>, kind: Kind, shape: &[usize]) -> Result<()> {
         view.as_ref().map_or(Ok(()), |view| self.write(argument, view, kind, shape))
     }
 
-    /// Saved states are read and written as one piece of memory.
-    pub(crate) fn dense(&self, argument: &'static str, view: Option<View<'_>>) -> Result<()> {
+    /// Refuses a tensor whose elements do not lie side by side, in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::Presence`].
+    pub fn dense(&self, argument: &'static str, view: Option<View<'_>>) -> Result<()> {
         match view.is_none_or(|v| v.len() < 2 || v.strides()[..] == v.shape().row_major()[..]) {
             true => Ok(()),
             false => Err(Error::Presence { op: self.op, argument, expected: "must be dense" }),
@@ -331,7 +353,10 @@ impl<'a> Checker<'a> {
     }
 
     /// Written memory must be apart from all other memory of the call.
-    pub(crate) fn finish(self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Overlap`].
+    pub fn finish(self) -> Result<()> {
         match first_overlap(&self.written, &self.read) {
             Some((argument, other)) => Err(Error::Overlap { op: self.op, argument, other }),
             None => Ok(()),
@@ -353,7 +378,10 @@ fn may_be_complex(signature: &Signature, argument: &signature::Argument, view: &
 }
 
 /// Refuses groups that do not divide what they group.
-pub(crate) fn check_groups(op: &'static str, argument: &'static str, groups: usize, whole: usize) -> Result<()> {
+///
+/// # Errors
+/// [`Error::Value`].
+pub fn check_groups(op: &'static str, argument: &'static str, groups: usize, whole: usize) -> Result<()> {
     match groups == 0 || !whole.is_multiple_of(groups) {
         true => {
             let expected = "divided into a number of groups that divides the channels (or heads),";

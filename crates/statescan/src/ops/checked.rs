@@ -172,7 +172,7 @@ impl<'c> Checked<'c> {
         }
         let mut key = self.bound.key(pass);
         match &self.sequences {
-            Sequences::Whole => key.view(None),
+            Sequences::Whole => key.view(None::<&View<'_>>),
             Sequences::CuSeqlens(view) | Sequences::SeqIdx(view) => key.view(Some(view)),
         }
         self.state.iter().for_each(|&size| key.words(&[size as u64]));

@@ -11,7 +11,7 @@
 pub(crate) mod builder;
 pub mod call;
 pub mod causal_conv1d;
-pub(crate) mod check;
+pub mod check;
 pub(crate) mod checked;
 pub mod discretization;
 pub mod linear_scan;

@@ -96,6 +96,7 @@ fn overlaps(a: &View<'_>, b: &View<'_>) -> bool {
 }
 
 /// An argument of a call, and which bytes it reaches.
+#[derive(Debug)]
 pub(crate) struct Argument<'a> {
     name: &'static str,
     view: &'a View<'a>,

@@ -1,10 +1,10 @@
 //! Memory of one owner on any device.
 
 use super::memory::{Line, Memory};
-use crate::cuda::{DeviceMemory, Stream};
 use crate::device::Device;
 use crate::error::Result;
 use crate::exec::Exec;
+use statescan_cuda::{DeviceMemory, Stream};
 
 pub(super) enum Storage {
     /// Whole lines, of which the last may have bytes more.

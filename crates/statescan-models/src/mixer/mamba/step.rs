@@ -3,10 +3,10 @@
 use super::{Mamba, Weights};
 use crate::config::Config;
 use crate::error::Result;
+use crate::kernels::{Before, Conv, MambaStep, RowProduct, mamba_step, row_product};
 use crate::mixer::one_row::{OneRow, Row};
 use crate::mixer::weights::listed;
 use statescan::View;
-use statescan::cuda::layers::{Before, Conv, MambaStep, RowProduct, mamba_step, row_product};
 
 impl OneRow for Mamba {
     fn rooms(&self, config: &Config) -> [usize; 3] {

@@ -76,7 +76,7 @@ impl Plan {
 
     /// The launch over the first `segments` segments.
     pub(super) fn launch(&self, segments: usize) -> Result<Launch> {
-        Launch::new(OP, self.row_blocks.checked_mul(segments), self.channel_lanes * self.time_lanes)
+        Ok(Launch::new(OP, self.row_blocks.checked_mul(segments), self.channel_lanes * self.time_lanes)?)
     }
 }
 

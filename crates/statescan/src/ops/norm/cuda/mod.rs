@@ -78,7 +78,7 @@ pub(super) fn forward(stream: &Queue<'_>, problem: &Problem<'_>, targets: &Targe
     let Some(kernel) = Call::new(problem)?.forward(targets, stream.numbers())? else { return Ok(()) };
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
     // describes their types and layouts.
-    unsafe { kernel.launch(stream, &FORWARD_PASS) }
+    unsafe { kernel.launch(stream, &FORWARD_PASS) }.map_err(Into::into)
 }
 
 pub(super) fn backward(
@@ -270,5 +270,5 @@ fn add_up(stream: &Queue<'_>, terms: [u64; 2], targets: &GradientTargets, count:
         return Ok(());
     }
     // SAFETY: every team has left its terms, dense; the targets were checked.
-    unsafe { sum_terms(stream, &sums) }
+    unsafe { sum_terms(stream, &sums) }.map_err(Into::into)
 }

@@ -65,7 +65,7 @@ impl Plan {
     }
 
     pub(super) fn launch(&self, op: &'static str) -> Result<Launch> {
-        Launch::new(op, self.stripes.checked_mul(self.groups), self.lanes * self.rows)
+        Ok(Launch::new(op, self.stripes.checked_mul(self.groups), self.lanes * self.rows)?)
     }
 }
 

@@ -3,8 +3,8 @@
 use super::backward_plan::{Geometry, Plan, Room};
 use super::{Call, Inputs, Tile, checkpoints_len, forward, has_quads, varies, view_of};
 use crate::cuda::{
-    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, Sum, TileCopy, Value,
-    params, sum_terms,
+    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, Sum, TileCopy, params,
+    sum_terms,
 };
 use crate::error::{Error, Result};
 use crate::ops::CHECKPOINT;
@@ -64,7 +64,7 @@ pub(crate) fn backward(queue: &Queue<'_>, problem: &Problem<'_>, sources: &Sourc
     }
     let sums = call.sums(&plan, |offset| at(offset) as u64, &layout);
     // SAFETY: as above; the scan has written every term.
-    unsafe { sum_terms(queue, &sums) }
+    unsafe { sum_terms(queue, &sums) }.map_err(Into::into)
 }
 
 /// Elements of the workspace, with room for saved states if they are not given, and for a cotangent of `y` of any type.
@@ -262,7 +262,7 @@ impl Backward<'_, '_> {
         self.call
             .config(tile, geometry.lanes, pass)
             .dtype("DY", dy.map_or(DType::F32, |v| v.dtype()))
-            .set("DY_COPY", Value::Copy(dy.map_or(TileCopy::Time, |v| self.call.copy_of(&v, tile))))
+            .set("DY_COPY", dy.map_or(TileCopy::Time, |v| self.call.copy_of(&v, tile)).value())
             .dtype("DX", type_of(&t.x))
             .dtype("DDT", type_of(&t.dt))
             .dtype("DZ", type_of(&t.z))
@@ -305,12 +305,12 @@ impl Backward<'_, '_> {
         Params {
             inputs: self.call.inputs(plan.blocks_per_unit, plan.blocks_per_row, plan.cut, &states),
             dy: Strided::of_option(&s.y),
-            dx: Strided::of_target(&t.x),
-            ddt: Strided::of_target(&t.dt),
-            dz: Strided::of_target(&t.z),
-            ddt_a: Strided::of_target(&t.dt_a),
+            dx: Strided::of_option(&t.x),
+            ddt: Strided::of_option(&t.dt),
+            dz: Strided::of_option(&t.z),
+            ddt_a: Strided::of_option(&t.dt_a),
             dfinal: Strided::of_option(&s.final_state),
-            dinitial: Strided::of_target(&t.initial_state),
+            dinitial: Strided::of_option(&t.initial_state),
             checkpoints: Address::new(checkpoints),
             ends: at(layout.ends),
             db: at(layout.b),
@@ -321,7 +321,7 @@ impl Backward<'_, '_> {
         }
     }
 
-    fn sums(&self, plan: &Plan, at: impl Fn(usize) -> u64, layout: &Layout) -> Vec<Sum> {
+    fn sums(&self, plan: &Plan, at: impl Fn(usize) -> u64, layout: &Layout) -> Vec<Sum<RawViewMut>> {
         let t = self.targets;
         let lines = plan.lines(&self.call);
         let map = |target: &Option<Projection<RawViewMut>>, offset| {

@@ -127,8 +127,8 @@ impl<'p, 'a> Forward<'p, 'a> {
         let states = [self.targets.final_state.as_ref().map(|v| v.as_read())];
         Params {
             inputs: self.call.inputs(plan.blocks_per_unit, plan.blocks_per_row, plan.cut, &states),
-            y: Strided::of_target(&self.targets.y),
-            last: Strided::of_target(&self.targets.final_state),
+            y: Strided::of_option(&self.targets.y),
+            last: Strided::of_option(&self.targets.final_state),
             checkpoints: address(&self.targets.checkpoints),
             workspace: address(&self.targets.workspace),
         }

@@ -12,7 +12,7 @@ pub(super) use forward::{forward, workspace_len};
 pub(super) use plan::SHORTEST_CUT;
 
 use super::{Problem, Projection};
-use crate::cuda::{Config, StepTypes, Strided, TileCopy, Value, params};
+use crate::cuda::{Config, StepTypes, Strided, TileCopy, params};
 use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
 use crate::ops::on_cuda::{Pass, dtype};
@@ -186,10 +186,10 @@ impl<'p, 'a> Call<'p, 'a> {
     fn config(&self, tile: Tile, lanes: usize, pass: Pass) -> Config {
         let p = self.problem;
         let field = if p.complex { DType::Complex64 } else { DType::F32 };
-        let timed = |view: Option<View<'_>>| Value::Copy(view.map_or(TileCopy::Time, |v| self.copy_of(&v, tile)));
+        let timed = |view: Option<View<'_>>| view.map_or(TileCopy::Time, |v| self.copy_of(&v, tile)).value();
         let step_size = StepTypes::of(&p.dt, &p.dt_bias, &p.dt_a, p.options.step_size);
         Config::default()
-            .step_size(&step_size)
+            .with(&step_size)
             .dtype("X", p.x.dtype())
             .dtype("Z", dtype(&p.z))
             .dtype("B", view_of(&p.b).dtype())
@@ -202,8 +202,8 @@ impl<'p, 'a> Call<'p, 'a> {
             .set("DT_COPY", timed(Some(p.dt)))
             .set("Z_COPY", timed(p.z))
             .set("DT_A_COPY", timed(p.dt_a))
-            .set("B_COPY", Value::Copy(self.copy_of_map(&p.b, tile)))
-            .set("C_COPY", Value::Copy(self.copy_of_map(&p.c, tile)))
+            .set("B_COPY", self.copy_of_map(&p.b, tile).value())
+            .set("C_COPY", self.copy_of_map(&p.c, tile).value())
             .flag("COMPLEX", p.complex)
             .set("METHOD", p.options.discretization.constant())
             .set("PASS", pass.value())

@@ -146,6 +146,6 @@ pub(crate) fn backward(
             term(t.d.as_ref(), layout.d, by_y(call.plan.skip.count)),
         ];
         let sums: Vec<_> = sums.into_iter().flatten().collect();
-        sums.chunks(SUMS).try_for_each(|sums| sum_terms(stream, sums))
+        Ok(sums.chunks(SUMS).try_for_each(|sums| sum_terms(stream, sums))?)
     }
 }

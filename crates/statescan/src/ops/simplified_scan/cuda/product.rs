@@ -197,9 +197,9 @@ impl Product<'_> {
             match self.route(stream.numbers())? {
                 Route::Hopper(mut kernel, streamed) => {
                     kernel.params.streamed = streamed.encode(stream)?;
-                    kernel.launch(stream, &hopper::KERNEL)
+                    Ok(kernel.launch(stream, &hopper::KERNEL)?)
                 }
-                Route::Portable(kernel) => kernel.launch(stream, &PRODUCT),
+                Route::Portable(kernel) => Ok(kernel.launch(stream, &PRODUCT)?),
             }
         }
     }

@@ -57,6 +57,6 @@ impl Skip<'_> {
     /// The views and terms are valid.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         // SAFETY: the caller's contract; the configuration describes the types.
-        unsafe { self.kernel()?.launch(stream, &SKIP) }
+        unsafe { self.kernel()?.launch(stream, &SKIP) }.map_err(Into::into)
     }
 }

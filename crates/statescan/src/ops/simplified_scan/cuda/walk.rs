@@ -181,7 +181,7 @@ impl Call<'_, '_> {
 
     fn walk_launch(&self, pass: Pass) -> Result<Launch> {
         let warps = (self.problem.batch * self.problem.dstate).checked_mul(pass.segments(&self.plan));
-        Launch::new(OP, warps.map(|warps| warps.div_ceil(WARPS)), 32 * WARPS)
+        Ok(Launch::new(OP, warps.map(|warps| warps.div_ceil(WARPS)), 32 * WARPS)?)
     }
 }
 

@@ -130,6 +130,6 @@ impl Pass<'_, '_> {
             sum(&t.c, layout.c, slices),
         ];
         // SAFETY: what a pass is made of; every term has been written.
-        unsafe { sum_terms(self.stream, &sums.into_iter().flatten().collect::<Vec<_>>()) }
+        unsafe { sum_terms(self.stream, &sums.into_iter().flatten().collect::<Vec<_>>()) }.map_err(Into::into)
     }
 }

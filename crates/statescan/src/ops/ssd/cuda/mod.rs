@@ -187,7 +187,7 @@ impl<'p, 'a> Call<'p, 'a> {
         };
         let step_size = StepTypes::of(&p.dt, &p.dt_bias, &p.dt_a, p.step_size);
         Config::default()
-            .step_size(&step_size)
+            .with(&step_size)
             .dtype("X", p.x.dtype())
             .dtype("Z", of(&p.z))
             .dtype("B", p.b.dtype())

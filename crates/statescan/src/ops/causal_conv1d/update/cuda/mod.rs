@@ -38,7 +38,7 @@ pub(crate) fn update(queue: &Queue<'_>, problem: &Problem<'_>) -> Result<()> {
     let kernel = kernel(problem)?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
     // describes their types. No two rows share a state (the caller's part, for indices that only the device can read).
-    unsafe { kernel.launch(queue, &UPDATE) }
+    unsafe { kernel.launch(queue, &UPDATE) }.map_err(Into::into)
 }
 
 fn kernel(p: &Problem<'_>) -> Result<Kernel<Params, impl Fn() -> Config>> {

@@ -51,7 +51,7 @@ pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, indices: Option<V
     let kernel = kernel(problem, indices, &shape, &plan);
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
     // describes their types. No two rows share a state (the caller's part, for indices that only the device can read).
-    unsafe { kernel.launch(queue, &UPDATE) }
+    unsafe { kernel.launch(queue, &UPDATE) }.map_err(Into::into)
 }
 
 fn shape(p: &Problem<'_>) -> Shape {
@@ -84,7 +84,7 @@ fn config(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan
     let [bias, dt_a] = [p.dt_bias, p.dt_a].map(|operand| operand.map(|o| o.view));
     let step_size = StepTypes::of(&p.dt.view, &bias, &dt_a, p.step_size);
     Config::default()
-        .step_size(&step_size)
+        .with(&step_size)
         .dtype("STATE", p.state.view.dtype())
         .dtype("X", p.x.view.dtype())
         .dtype("A", p.a.view.dtype())

@@ -47,7 +47,7 @@ pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, indices: Option<V
     let kernel = kernel(problem, indices, targets, queue.numbers())?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration describes
     // their types. No two rows share a state (the caller's part, for indices that only the device can read).
-    unsafe { kernel.launch(queue, &UPDATE) }
+    unsafe { kernel.launch(queue, &UPDATE) }.map_err(Into::into)
 }
 
 fn kernel<'k>(

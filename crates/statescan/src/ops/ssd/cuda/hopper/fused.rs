@@ -278,8 +278,8 @@ impl Route {
             gradients_map,
             dx_map,
             dz_map,
-            ddt: Strided::of_target(&t.dt),
-            ddt_a: Strided::of_target(&t.dt_a),
+            ddt: Strided::of_option(&t.dt),
+            ddt_a: Strided::of_option(&t.dt_a),
             db: target(&t.b, terms.b)?,
             dc: target(&t.c, terms.c)?,
             a_terms: Address::new(places.a),
@@ -319,6 +319,6 @@ impl Route {
         let (numbers, params) = (stream.numbers(), self.params(stream, call, t, rooms, parts)?);
         let launch = self.line(call, t, numbers)?;
         // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
-        unsafe { stream.launch(&KERNEL, || self.plan.config(call, t, self.half, numbers), launch, &params) }
+        unsafe { stream.launch(&KERNEL, || self.plan.config(call, t, self.half, numbers), launch, &params) }.map_err(Into::into)
     }
 }

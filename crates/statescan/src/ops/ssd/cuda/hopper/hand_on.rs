@@ -48,4 +48,5 @@ pub(in crate::ops::ssd::cuda) unsafe fn launch(
     let params = Params { inputs: call.inputs(1, 1), before: States::of(before), after: States::of(&Some(to.as_read())) };
     // SAFETY: the caller's contract; the configuration has the types of the states.
     unsafe { stream.launch(&KERNEL, || config(call, before, after), Launch::line(blocks, THREADS as u32, 0), &params) }
+        .map_err(Into::into)
 }

@@ -143,5 +143,5 @@ pub(in crate::ops::ssd::cuda) unsafe fn find(
     let params = Params { inputs: call.inputs(SPAN, 1), packed, segment_steps: segment_steps as i64 };
     let launch = Launch::line(blocks, THREADS as u32, 0);
     // SAFETY: the caller's contract; the configuration has the type of the bounds or numbers.
-    unsafe { stream.launch(&SEQUENCES, || config(call, slot_chunks), launch, &params) }
+    unsafe { stream.launch(&SEQUENCES, || config(call, slot_chunks), launch, &params) }.map_err(Into::into)
 }

@@ -106,9 +106,9 @@ pub(in crate::ops::ssd::cuda) unsafe fn launch(
     let config = || config(call, sources, targets, tiles, stream.numbers());
     let params = Params {
         inputs: call.inputs(tiles.span, tiles.of(Kind::Gradients).column_tiles),
-        dx: Strided::of_target(&targets.x),
-        ddt: Strided::of_target(&targets.dt),
-        ddt_a: Strided::of_target(&targets.dt_a),
+        dx: Strided::of_option(&targets.x),
+        ddt: Strided::of_option(&targets.dt),
+        ddt_a: Strided::of_option(&targets.dt_a),
         initial: States::of(&p.initial_state),
         dfinal: States::of(&sources.final_state),
         states: Address::new(places.states),
@@ -118,5 +118,5 @@ pub(in crate::ops::ssd::cuda) unsafe fn launch(
         skip_terms: Address::new(places.skip),
     };
     // SAFETY: the caller's contract; the configuration describes types and layouts of the views.
-    unsafe { stream.launch(&GRADIENTS, config, launch, &params) }
+    unsafe { stream.launch(&GRADIENTS, config, launch, &params) }.map_err(Into::into)
 }

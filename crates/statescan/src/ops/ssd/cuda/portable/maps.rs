@@ -87,7 +87,7 @@ impl Maps<'_> {
             state_tiles: tiles.state_tiles() as i64,
         };
         // SAFETY: the caller's contract; the configuration describes types and layouts of the views.
-        unsafe { stream.launch(&MAPS, config, launch, &params) }
+        unsafe { stream.launch(&MAPS, config, launch, &params) }.map_err(Into::into)
     }
 }
 

@@ -1,0 +1,44 @@
+//! What can go wrong on a device.
+
+/// What a device, its driver or its compiler did not do. [`Error::Cuda`] can be about an earlier call, as CUDA finds out late.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// The machine, or this build, cannot do what was asked.
+    #[error("{what} is not available: {why}")]
+    Unavailable {
+        /// What was asked for.
+        what: &'static str,
+        /// Why it is not there.
+        why: &'static str,
+    },
+    /// The CUDA driver refused a call, or found an error of an earlier one.
+    #[error("CUDA: {call} failed with {name} ({code})")]
+    Cuda {
+        /// The driver's function.
+        call: &'static str,
+        /// Its name for the error.
+        name: &'static str,
+        /// The error's number.
+        code: u32,
+    },
+    /// A device has not enough memory left.
+    #[error("cuda:{device} has not {bytes} bytes of memory left")]
+    OutOfMemory {
+        /// The device.
+        device: usize,
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// A kernel could not be compiled.
+    #[error("the kernel {kernel} could not be compiled: {log}")]
+    Compile {
+        /// The kernel.
+        kernel: &'static str,
+        /// What the compiler said.
+        log: String,
+    },
+}
+
+/// A result with [`enum@Error`].
+pub type Result<T, E = Error> = core::result::Result<T, E>;

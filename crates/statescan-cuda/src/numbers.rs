@@ -1,0 +1,57 @@
+//! What plans and launches need to know of a device: plain numbers, so that plans are made and tested without one.
+
+/// The numbers of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Numbers {
+    /// Compute capability, (major, minor).
+    pub capability: (u32, u32),
+    /// Multiprocessors.
+    pub multiprocessors: usize,
+    /// Shared memory that a block may have, in bytes.
+    pub shared_per_block: usize,
+    /// Shared memory of a multiprocessor, in bytes.
+    pub shared_per_multiprocessor: usize,
+}
+
+impl Numbers {
+    /// Whether blocks can be launched in clusters.
+    #[cfg_attr(not(feature = "driver"), allow(dead_code))] // only a driver launches
+    pub fn has_clusters(&self) -> bool {
+        self.capability >= (9, 0)
+    }
+
+    /// Whether a kernel can begin before the one in front of it has ended.
+    #[cfg_attr(not(feature = "driver"), allow(dead_code))] // only a driver launches
+    pub fn has_early_starts(&self) -> bool {
+        self.capability >= (9, 0)
+    }
+
+    /// What kernels are compiled for, such as `sm_90a`: on Hopper with the instructions that no other architecture has.
+    #[cfg_attr(not(feature = "driver"), allow(dead_code))] // only a compiler reads it
+    pub fn architecture(&self) -> String {
+        let (major, minor) = self.capability;
+        let specific = if self.capability == (9, 0) { "a" } else { "" };
+        format!("sm_{major}{minor}{specific}")
+    }
+}
+
+/// Devices that plans are tested with.
+impl Numbers {
+    /// Hopper.
+    pub const H200: Numbers =
+        Numbers { capability: (9, 0), multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
+    /// The shared memory of consumers' devices.
+    pub const SMALL: Numbers =
+        Numbers { capability: (12, 0), multiprocessors: 80, shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10 };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hopper_has_an_architecture_of_its_own() {
+        let of = |capability| Numbers { capability, ..Numbers::H200 }.architecture();
+        assert_eq!([of((8, 0)), of((8, 9)), of((9, 0)), of((12, 0))], ["sm_80", "sm_89", "sm_90a", "sm_120"]);
+    }
+}

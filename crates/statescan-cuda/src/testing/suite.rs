@@ -1,0 +1,221 @@
+//! Configurations of kernels compiled without a GPU.
+
+use crate::cache::fnv1a;
+use crate::{Config, Parameter, Program, nvrtc};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What kernels are compiled for: one architecture of each generation.
+pub const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
+/// The most shared memory of a block on the smallest of them.
+const SHARED: usize = 99 << 10;
+/// The most bytes of code: compiling takes about a second for each 100 KB, and the first use of a kernel waits for it.
+const LONGEST: usize = 160 << 10;
+
+/// What a test compiles: no warning, no spill, not too long. A configuration is compiled for one of its architectures, the one that has met
+/// the fewest of its constants. It is left out where nothing of it is new: where some architecture has met each constant, and each of its own has
+/// compiled the kernel. So every type, flag and size is met somewhere, and every architecture has met much of them.
+/// `STATESCAN_FEW_KERNELS` asks for less: `once` compiles each kernel once, any other value each constant of each kernel for some architecture.
+#[derive(Debug, Default)]
+pub struct Suite {
+    jobs: Vec<Job>,
+    /// Constants that a kernel was compiled with.
+    anywhere: BTreeSet<(&'static str, String)>,
+    /// The same for an architecture.
+    known: BTreeSet<(&'static str, &'static str, String)>,
+    /// How often an architecture was chosen, and for which kernels.
+    chosen: BTreeMap<&'static str, usize>,
+    compiled: BTreeSet<(&'static str, &'static str)>,
+    /// Programs that are compiled already, each for one of these architectures.
+    sources: BTreeSet<(u64, Vec<&'static str>)>,
+    extent: Extent,
+}
+
+/// What a suite has to meet.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+enum Extent {
+    /// Every kernel on every architecture, and every constant on some.
+    #[default]
+    Architectures,
+    /// Every constant of every kernel on some architecture.
+    Constants,
+    /// Every kernel on some architecture.
+    Kernels,
+}
+
+impl Extent {
+    fn from_environment() -> Self {
+        match std::env::var_os("STATESCAN_FEW_KERNELS") {
+            None => Extent::Architectures,
+            Some(value) if value == "once" => Extent::Kernels,
+            Some(_) => Extent::Constants,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Job {
+    kernel: &'static str,
+    architecture: &'static str,
+    source: String,
+    config: String,
+}
+
+impl Suite {
+    /// Nothing so far. Without NVRTC there is no suite, and the test says so, unless it must not be skipped.
+    pub fn new() -> Option<Suite> {
+        super::ready().then(|| Suite { extent: Extent::from_environment(), ..Suite::default() })
+    }
+
+    /// A configuration that every architecture can have, with so much dynamic shared memory.
+    ///
+    /// # Panics
+    /// If that is more than a block has on each of them.
+    pub fn add<P: Parameter>(&mut self, program: &Program<P>, config: &Config, shared: usize) {
+        assert!(shared <= SHARED, "{shared} bytes of shared memory for\n{config}");
+        self.add_for(&ARCHITECTURES, program, config);
+    }
+
+    /// A configuration of a plan for some architectures.
+    pub fn add_for<P: Parameter>(&mut self, architectures: &[&'static str], program: &Program<P>, config: &Config) {
+        let (source, config) = (program.source(config), config.to_string());
+        if !self.sources.insert((fnv1a(source.as_bytes()), architectures.to_vec())) {
+            return;
+        }
+        let kernel = program.kernel;
+        let unknown = |architecture: &'static str| {
+            config.lines().filter(|line| !self.known.contains(&(kernel, architecture, line.to_string()))).count()
+        };
+        let often = |architecture| self.chosen.get(architecture).copied().unwrap_or(0);
+        let best = architectures.iter().copied().max_by_key(|&a| (unknown(a), core::cmp::Reverse(often(a))));
+        let architecture = best.expect("a configuration is for some architecture");
+        let known = |a: &'static str| self.compiled.contains(&(kernel, a));
+        let is_new = |line: &str| !self.anywhere.contains(&(kernel, line.to_string()));
+        let anywhere = ARCHITECTURES.into_iter().any(known);
+        let enough = match self.extent {
+            Extent::Architectures => architectures.iter().all(|&a| known(a)) && !config.lines().any(is_new),
+            Extent::Constants => anywhere && !config.lines().any(is_new),
+            Extent::Kernels => anywhere,
+        };
+        if unknown(architecture) == 0 || enough {
+            return;
+        }
+        self.compiled.insert((kernel, architecture));
+        self.anywhere.extend(config.lines().map(|line| (kernel, line.to_string())));
+        self.known.extend(config.lines().map(|line| (kernel, architecture, line.to_string())));
+        *self.chosen.entry(architecture).or_default() += 1;
+        self.jobs.push(Job { kernel, architecture, source, config });
+    }
+
+    /// Compiles all of them, on every core.
+    ///
+    /// # Panics
+    /// With what the compiler said, if one of them does not compile, spills registers or is too long.
+    pub fn compile(self) {
+        let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || {
+            while let Some(job) = self.jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Err(what) = job.compile() {
+                    failures.lock().unwrap().push(format!("{} {}: {what}\n{}", job.kernel, job.architecture, job.config));
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..std::thread::available_parallelism().map_or(1, usize::from)).for_each(|_| drop(scope.spawn(work)));
+        });
+        let failures = failures.into_inner().unwrap();
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+    }
+}
+
+impl Job {
+    fn compile(&self) -> Result<(), String> {
+        let options = ["--ptxas-options=-v"];
+        let (cubin, log) =
+            nvrtc::compile(self.kernel, &self.source, self.architecture, &options).map_err(|error| error.to_string())?;
+        if cubin.len() > LONGEST {
+            return Err(format!("{} bytes of code", cubin.len()));
+        }
+        let spills = !log.contains("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads");
+        // remarks of this class say that products wait for each other, or that registers are not handed on: right results, at half the speed
+        if spills || log.contains("warning") || log.contains("(C75") {
+            return Err(log);
+        }
+        if std::env::var_os("STATESCAN_SHOW_REGISTERS").is_some() {
+            println!("{} {} {}", self.kernel, self.architecture, log.lines().find(|l| l.contains("registers")).unwrap_or(""));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{COMMON, params};
+
+    params! {
+        struct Nothing {
+            count: u32,
+        }
+    }
+
+    const SPILLS: &str = r#"extern "C" __global__ void __launch_bounds__(1024) many(const __grid_constant__ Nothing p) {
+  f32 v[COUNT];
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) v[i] = f32(p.count + i);
+  for (u32 k = 0; k < p.count; k++)
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) v[i] = __fmaf_rn(v[i], v[i], v[(i + 7) % COUNT]);
+  f32 sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) sum += v[i];
+  if (sum == 1.5f) asm volatile("trap;");
+}
+"#;
+
+    #[test]
+    fn what_spills_does_not_pass_as_compiled() {
+        let program = Program::<Nothing>::new("many", &[COMMON], SPILLS);
+        for (count, passes) in [(4, true), (120, false)] {
+            let Some(mut suite) = Suite::new() else { return };
+            suite.add(&program, &Config::default().int("COUNT", count), 0);
+            let compiled = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| suite.compile()));
+            assert_eq!(compiled.is_ok(), passes, "{count}");
+        }
+    }
+
+    #[test]
+    fn architectures_meet_constants_in_turn_until_nothing_is_new() {
+        let program = Program::<Nothing>::new("many", &[COMMON], SPILLS);
+        let Some(mut suite) = Suite::new() else { return };
+        suite.extent = Extent::Architectures;
+        let mut add = |count, odd| suite.add(&program, &Config::default().int("COUNT", count).flag("ODD", odd), 0);
+        for (count, odd) in [(1, true), (2, false), (1, true)] {
+            add(count, odd);
+        }
+        // constants that two others have met, for the two that have compiled nothing
+        for (count, odd) in [(1, false), (2, true)] {
+            add(count, odd);
+        }
+        // nothing of the second one is new
+        for (count, odd) in [(3, true), (3, false)] {
+            add(count, odd);
+        }
+        assert_eq!(suite.jobs.len(), 5);
+        assert_eq!(suite.chosen.keys().copied().collect::<BTreeSet<_>>(), BTreeSet::from(ARCHITECTURES));
+    }
+
+    #[test]
+    fn few_kernels_are_those_with_something_new() {
+        let program = Program::<Nothing>::new("many", &[COMMON], SPILLS);
+        for (extent, jobs) in [(Extent::Constants, 3), (Extent::Kernels, 1)] {
+            let Some(mut suite) = Suite::new() else { return };
+            suite.extent = extent;
+            for (count, odd) in [(1, true), (2, false), (1, false), (2, true), (3, true)] {
+                suite.add(&program, &Config::default().int("COUNT", count).flag("ODD", odd), 0);
+            }
+            assert_eq!(suite.jobs.len(), jobs);
+        }
+    }
+}
