@@ -68,7 +68,7 @@ fn print_plan(args: &InfoArgs, op: &str, sizes: &[String]) -> Result<u8> {
         let (letter, size) = size_of(op, text)?;
         Ok(sizes.with(letter, size))
     })?;
-    // of every argument one number, and axes that repeat it: types and shapes count alone
+    // each argument is one number whose axes repeat it: plans look at types and shapes alone
     let sample = samples::random(op, &Sizes::default(), dtype)?;
     let mut call = sample.bind()?;
     let scalars = call.views.map(|view| view.map(|view| Tensor::host(view.dtype(), &[])).transpose());

@@ -81,7 +81,7 @@ impl Findings {
         }
         let answer = find()?;
         let mut found = found.borrow_mut();
-        // what is asked after a failure has another place next time
+        // a failure is kept nowhere, so that later questions of this pass have other places than in the next
         if found.len() == at {
             found.push(Box::new(answer));
         }

@@ -70,6 +70,9 @@ mod x86 {
     use core::arch::x86_64::*;
     use pulp::x86::{V3, V4};
 
+    // The unsafe functions have the contracts that the trait states. A token is made only where the processor has the instructions that it names, so
+    // what is left to each caller is the memory: so many rows, so far apart, readable or writable.
+
     impl Isa for V3 {
         const NAN_GIVES_SECOND: bool = true;
         const BOUNDS_PAY: bool = true;

@@ -134,7 +134,7 @@ impl Optimizer {
     pub fn new(exec: &Exec) -> Result<Self> {
         exec.as_stream()?;
         let [table, terms, factor] = [(DType::I64, 0), (DType::F32, 0), (DType::F32, 1)].map(|(dtype, len)| {
-            // of a factor the first copy of weights reads nothing
+            // the first copy of the weights is made without a step, and reads no factor
             Tensor::zeros(exec, dtype, &[len])
         });
         Ok(Optimizer { exec: exec.clone(), known: Vec::new(), table: table?, entries: 0, terms: terms?, factor: factor? })

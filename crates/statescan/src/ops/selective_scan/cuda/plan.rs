@@ -164,10 +164,10 @@ impl Plan {
         let channels_in_all = shape.channels().saturating_mul(segments);
         let lanes = shape.lanes(channels_in_all, numbers);
         let per_lane = states.div_ceil(lanes);
-        // with few states a thread the threads are many, and one block holds them; with more states two blocks share a multiprocessor
+        // a thread with few states takes few registers, so that one block has all threads; with more states two blocks share a multiprocessor
         let light = per_lane <= 2 && !heavy;
         let most_channels = (if light { 384 } else { 128 } / lanes).max(1);
-        // as many channels for each multiprocessor, in blocks of one size and whole warps
+        // every multiprocessor gets as many channels, in blocks of one size and whole warps
         let even = channels_in_all.div_ceil(numbers.multiprocessors).max(1);
         let even = even.div_ceil(even.div_ceil(most_channels)).next_multiple_of((32 / lanes).clamp(4, most_channels.max(4)));
         let limit = numbers.shared_per_block.saturating_sub(SHARED_BESIDES);

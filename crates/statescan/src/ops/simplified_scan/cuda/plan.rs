@@ -145,7 +145,7 @@ impl Layout {
         let mut layout = Layout::default();
         layout.numbers = layout.part(2 * rows * plan.pitch);
         layout.ends = layout.part((plan.segments - 1) * rows * END);
-        // and room to begin at a whole unit
+        // the caller's memory may begin inside a unit of 16 bytes
         layout.part(4);
         layout
     }

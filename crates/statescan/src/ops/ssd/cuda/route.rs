@@ -251,7 +251,7 @@ impl Layout {
         let ends = part(demand.ends);
         let (b, c) = (part(map), part(map));
         let (gated, maps) = (part(demand.gated), part(demand.maps));
-        // and room to begin at a whole unit
+        // the caller's memory may begin inside a unit of 16 bytes
         part(4);
         Layout { states, gradients, ends, ends_len: demand.ends, a, bias, skip, b, c, gated, maps, len }
     }

@@ -141,7 +141,7 @@ impl Plan {
     pub fn workspace_len(&self, p: &Problem<'_>) -> usize {
         let ends = match self.segments {
             1 => 0,
-            // and room to begin at a multiple of 16 bytes
+            // four elements more, as the caller's memory may begin inside a unit of 16 bytes
             segments => segments * p.batch * p.nheads * self.column_tiles * (COLUMNS * self.states + 1) + 4,
         };
         self.packed.map_or(0, |packed| packed.len(self.blocks * self.rows())) + ends

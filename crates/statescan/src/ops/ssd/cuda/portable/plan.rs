@@ -268,7 +268,7 @@ pub(in crate::ops::ssd::cuda) fn slices(shape: &Shape, tiles: &Tiles, numbers: N
     let blocks = (shape.batch * tiles.chunks(shape.seqlen) * shape.ngroups * tiles.state_tiles()).max(1);
     let heads = shape.nheads / shape.ngroups.max(1);
     let wanted = (2 * numbers.multiprocessors * tiles.resident(Kind::Maps, numbers)).div_ceil(blocks);
-    // as many heads for each, and none without any
+    // each slice has as many heads, and no slice is empty
     let each = heads.div_ceil(wanted.clamp(1, 8)).max(1);
     heads.div_ceil(each).max(1)
 }
