@@ -25,6 +25,23 @@ impl Scalar for Complex64 {
     }
 }
 
+/// The results of an oracle's backward pass: gradients by these arguments, by these if they were given, and by these whether or not.
+macro_rules! gradients {
+    ($($required:ident),*; $($optional:ident),*; $($zero:ident),*) => {
+        /// Results of [`backward`]; the gradients of arguments that were not given are `None`.
+        #[derive(Debug, Clone)]
+        pub struct Backward {
+            $(#[doc = concat!("By `", stringify!($required), "`.")]
+            pub $required: Dense,)*
+            $(#[doc = concat!("By `", stringify!($optional), "`.")]
+            pub $optional: Option<Dense>,)*
+            $(#[doc = concat!("By `", stringify!($zero), "` (zero or given).")]
+            pub $zero: Dense,)*
+        }
+    };
+}
+pub(crate) use gradients;
+
 /// An element of a view.
 pub(crate) fn read<S: Scalar>(view: &View<'_>, index: &[usize]) -> S {
     S::of(view.at(index))

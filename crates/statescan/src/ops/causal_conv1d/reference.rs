@@ -3,7 +3,7 @@
 use super::{Args, Cotangents, Problem};
 use crate::error::Result;
 use crate::ops::checked::{NO_STATES, States};
-use crate::ops::oracle::{silu, sum};
+use crate::ops::oracle::{gradients, silu, sum};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 
@@ -16,18 +16,7 @@ pub struct Forward {
     pub final_states: Dense,
 }
 
-/// Results of [`backward`].
-#[derive(Debug, Clone)]
-pub struct Backward {
-    /// By `x`.
-    pub x: Dense,
-    /// By `weight`.
-    pub weight: Dense,
-    /// By `bias` (zero or given).
-    pub bias: Dense,
-    /// By `initial_states` (zero or given).
-    pub initial_states: Dense,
-}
+gradients! { x, weight; ; bias, initial_states }
 
 /// One channel of one segment.
 struct Channel<'p, 'a> {

@@ -3,7 +3,7 @@
 use super::{Args, Cotangents, Problem};
 use crate::error::Result;
 use crate::ops::checked::NO_STATES;
-use crate::ops::oracle::Scalar;
+use crate::ops::oracle::{Scalar, gradients};
 use crate::tensor::{Dense, Device, View};
 use num_complex::Complex64;
 
@@ -18,16 +18,7 @@ pub struct Forward {
     pub decay: Dense,
 }
 
-/// Results of [`backward`].
-#[derive(Debug, Clone)]
-pub struct Backward {
-    /// By `a`.
-    pub a: Dense,
-    /// By `b`.
-    pub b: Dense,
-    /// By `initial_state` (zero or given).
-    pub initial_state: Dense,
-}
+gradients! { a, b; ; initial_state }
 
 /// One argument as rows of time, the scan's first step first.
 struct Rows<S> {

@@ -6,7 +6,7 @@
 use super::{Args, Cotangents, Problem, Projection};
 use crate::error::Result;
 use crate::ops::checked::{NO_STATES, States};
-use crate::ops::oracle::{Scalar, read, silu, sum};
+use crate::ops::oracle::{Scalar, gradients, read, silu, sum};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 use core::marker::PhantomData;
@@ -21,30 +21,7 @@ pub struct Forward {
     pub final_state: Dense,
 }
 
-/// Results of [`backward`]; the gradients of arguments that were not given are `None`.
-#[derive(Debug, Clone)]
-pub struct Backward {
-    /// By `x`.
-    pub x: Dense,
-    /// By `dt`.
-    pub dt: Dense,
-    /// By `a`.
-    pub a: Dense,
-    /// By `b`.
-    pub b: Dense,
-    /// By `c`.
-    pub c: Dense,
-    /// By `d`.
-    pub d: Option<Dense>,
-    /// By `z`.
-    pub z: Option<Dense>,
-    /// By `dt_bias`.
-    pub dt_bias: Option<Dense>,
-    /// By `dt_a`.
-    pub dt_a: Option<Dense>,
-    /// By `initial_state` (zero or given).
-    pub initial_state: Dense,
-}
+gradients! { x, dt, a, b, c; d, z, dt_bias, dt_a; initial_state }
 
 /// One channel of one segment, with states of type `S`: everything a step needs, by index.
 struct Channel<'p, 'a, S> {

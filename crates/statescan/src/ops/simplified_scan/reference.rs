@@ -5,7 +5,7 @@
 use super::{Args, Cotangents, Problem, Step};
 use crate::error::Result;
 use crate::ops::checked::{NO_STATES, States};
-use crate::ops::oracle::{Scalar, read, sum};
+use crate::ops::oracle::{Scalar, gradients, read, sum};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 use core::marker::PhantomData;
@@ -21,26 +21,7 @@ pub struct Forward {
     pub last_state: Dense,
 }
 
-/// Results of [`backward`]; the gradients of arguments that were not given are `None`.
-#[derive(Debug, Clone)]
-pub struct Backward {
-    /// By `u`.
-    pub u: Dense,
-    /// By `delta`.
-    pub delta: Dense,
-    /// By `a`.
-    pub a: Dense,
-    /// By `b`.
-    pub b: Dense,
-    /// By `c`.
-    pub c: Dense,
-    /// By the skip.
-    pub d: Option<Dense>,
-    /// By `delta_a`.
-    pub delta_a: Option<Dense>,
-    /// By `initial_state` (zero or given).
-    pub initial_state: Dense,
-}
+gradients! { u, delta, a, b, c; d, delta_a; initial_state }
 
 /// One segment's own numbers.
 struct Row<'p, 'a, U, S> {

@@ -3,7 +3,7 @@
 use super::{Args, Cotangents, Problem};
 use crate::error::Result;
 use crate::ops::checked::{NO_STATES, States};
-use crate::ops::oracle::{read, silu, sum};
+use crate::ops::oracle::{gradients, read, silu, sum};
 use crate::ops::sequences::Segment;
 use crate::tensor::{Dense, Device, Shape, View};
 
@@ -16,30 +16,7 @@ pub struct Forward {
     pub final_state: Dense,
 }
 
-/// Results of [`backward`]; the gradients of arguments that were not given are `None`.
-#[derive(Debug, Clone)]
-pub struct Backward {
-    /// By `x`.
-    pub x: Dense,
-    /// By `dt`.
-    pub dt: Dense,
-    /// By `a`.
-    pub a: Dense,
-    /// By `b`.
-    pub b: Dense,
-    /// By `c`.
-    pub c: Dense,
-    /// By `d`.
-    pub d: Option<Dense>,
-    /// By `z`.
-    pub z: Option<Dense>,
-    /// By `dt_bias`.
-    pub dt_bias: Option<Dense>,
-    /// By `dt_a`.
-    pub dt_a: Option<Dense>,
-    /// By `initial_state` (zero or given).
-    pub initial_state: Dense,
-}
+gradients! { x, dt, a, b, c; d, z, dt_bias, dt_a; initial_state }
 
 /// Row `p` of the state of head `h` in one segment.
 struct Row<'p, 'a> {
