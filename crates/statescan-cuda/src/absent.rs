@@ -15,4 +15,5 @@ impl Absent {
 }
 
 /// Why there is no stream.
-pub(crate) const ABSENT: Error = Error::Unavailable { what: "CUDA", why: "this program was built without the feature `cuda` (`driver` of statescan-cuda)" };
+pub(crate) const ABSENT: Error =
+    Error::Unavailable { what: "CUDA", why: "this program was built without the feature `cuda` (`driver` of statescan-cuda)" };
