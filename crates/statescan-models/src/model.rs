@@ -303,8 +303,8 @@ impl Model {
                 Carried { state: &mut turn.state.layers[i], rows: rows.clone(), steps, position }
             });
             let run = self.mixer(&host, block);
-            run.carry_on(View::new(normed, &shape)?, states.collect(), rooms)?;
-            host.product(rooms.mixed.of(rows), run.last(), &mut ViewMut::new(mixed, &shape)?)?;
+            let last = run.carry_on(View::new(normed, &shape)?, states.collect(), rooms)?;
+            host.product(rooms.mixed.of(rows), last, &mut ViewMut::new(mixed, &shape)?)?;
             stream.iter_mut().zip(&*mixed).for_each(|(x, y)| *x += self.config.scales.residual * y);
             if let Some(at) = first_too_large(stream, dim) {
                 let of_row = |(turn, rows): (&Turn<'_>, &Range<usize>)| {

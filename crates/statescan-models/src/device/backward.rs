@@ -170,21 +170,20 @@ impl Batch<'_> {
         for layer in 0..config.layers.len() {
             self.change_rooms(layer);
             let stream = self.back.streams[layer].of(rows);
-            self.shared.mix(layer, Part::whole(self.steps), stream, self.rooms, self.back.keep)?;
-            self.add(layer)?;
+            let last = self.shared.mix(layer, Part::whole(self.steps), stream, self.rooms, self.back.keep)?;
+            self.add(layer, last)?;
             self.change_rooms(layer);
         }
         Ok(())
     }
 
     /// The stream after a block: that before it, and the last product.
-    fn add(&mut self, layer: usize) -> Result<()> {
+    fn add(&mut self, layer: usize, Linear { weight, bias }: Linear<View<'_>>) -> Result<()> {
         let (Shared { exec, products, .. }, rows) = (self.shared, self.steps.rows());
         let TrainingRooms { streams, dstream: [added, _], .. } = &mut *self.back;
         let (before, after) = streams.split_at_mut(layer + 1);
         let (before, after) = (before[layer].of(rows), &mut after[0].of_mut(rows));
-        let (x, mixer) = (self.rooms.mixer.mixed.of(rows), self.shared.mixer(layer));
-        let Linear { weight, bias } = mixer.last();
+        let x = self.rooms.mixer.mixed.of(rows);
         match self.dropout.zeros(layer) {
             None => products.multiply_add(x, weight, bias, before, after)?,
             zeros => {

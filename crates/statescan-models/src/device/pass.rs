@@ -102,16 +102,22 @@ impl Shared {
         let (from, to) = state.split();
         for layer in 0..self.config.layers.len() {
             let part = Part { states: ends(from, to, layer), ..Part::whole(steps) };
-            self.mix(layer, part, stream.of(rows), rooms, false)?;
-            let Linear { weight, bias } = self.mixer(layer).last();
+            let Linear { weight, bias } = self.mix(layer, part, stream.of(rows), rooms, false)?;
             let x = rooms.mixer.mixed.of(rows);
             self.products.multiply(x, weight, bias, &mut stream.of_mut(rows), true)?;
         }
         Ok(())
     }
 
-    /// A layer from rows of the stream to those that its last product takes.
-    pub(super) fn mix(&self, layer: usize, part: Part<'_>, stream: View<'_>, rooms: &mut BlockRooms, keep: bool) -> Result<()> {
+    /// A layer from rows of the stream to those that its last product takes; gives that product.
+    pub(super) fn mix<'s>(
+        &'s self,
+        layer: usize,
+        part: Part<'_>,
+        stream: View<'_>,
+        rooms: &mut BlockRooms,
+        keep: bool,
+    ) -> Result<Linear<View<'s>>> {
         let (rows, BlockRooms { normed, mixer }) = (part.steps.rows(), rooms);
         normed.grow(&self.exec, self.weights.dtype, rows, self.config.dim)?;
         self.norm(&self.weights.blocks[layer].norm).forward(stream, normed.of_mut(rows))?;

@@ -82,8 +82,8 @@ impl Layer for Mixer {
         let (steps, mut rooms, host) = (Steps { sequences, steps }, Rooms::default(), Host(exec));
         let (rows, run) = (steps.rows(), self.run(&host));
         let shape = [rows, self.config.dim];
-        run.carry_on(View::new(x, &shape)?, vec![Carried { state, rows: 0..rows, steps, position: 0 }], &mut rooms)?;
-        host.product(rooms.mixed.of(rows), run.last(), &mut ViewMut::new(y, &shape)?)
+        let last = run.carry_on(View::new(x, &shape)?, vec![Carried { state, rows: 0..rows, steps, position: 0 }], &mut rooms)?;
+        host.product(rooms.mixed.of(rows), last, &mut ViewMut::new(y, &shape)?)
     }
 
     fn backward(

@@ -110,6 +110,11 @@ fn check(layer: &'static str, argument: &'static str, shape: &'static str, expec
 /// The number of sequences of a state.
 fn sequences<L: Layer + ?Sized>(layer: &L, state: &LayerState) -> Result<usize> {
     let (one, len) = (layer.state(1), |state: &LayerState| state.all().map(<[f32]>::len).sum::<usize>());
+    if !one.names().eq(state.names()) {
+        let (argument, shape) = ("state", "of the parts that this layer's has");
+        let [expected, got] = [&one, state].map(|state| state.names().count());
+        return Err(Error::Size { layer: layer.name(), argument, shape, expected, got });
+    }
     let batch = len(state) / len(&one);
     check(layer.name(), "state", "of whole sequences", batch * len(&one), len(state))?;
     for (own, part) in one.all().zip(state.all()) {

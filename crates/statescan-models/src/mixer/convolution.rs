@@ -49,9 +49,9 @@ pub(super) fn states(config: &Config) -> Vec<StateShape> {
 
 /// What lies around a scan. The first of a mixer's own rooms has the rows of the first projection, the second those of the convolution, and so it is with
 /// the gradients by them.
-pub(super) struct Frame<'f> {
-    pub(super) run: &'f Run<'f>,
-    pub(super) around: Around<View<'f>>,
+pub(super) struct Frame<'f, 'r> {
+    pub(super) run: &'f Run<'r>,
+    pub(super) around: Around<View<'r>>,
     /// The columns of the first projection that are convolved.
     pub(super) columns: Range<usize>,
 }
@@ -59,10 +59,10 @@ pub(super) struct Frame<'f> {
 /// Rows of sequences of one length, and their states, in front of a scan.
 pub(super) type Scan<'s> = (Range<usize>, Steps, Ends<'s>);
 
-impl<'f> Frame<'f> {
+impl<'w> Frame<'_, 'w> {
     fn args<'r>(&self, steps: Steps, projected: View<'r>) -> Args<'r>
     where
-        'f: 'r,
+        'w: 'r,
     {
         let (x, Linear { weight, bias }) = (steps.channels(projected, self.columns.clone()), self.around.conv);
         Args::new(x, weight).bias(bias).activation(Activation::Silu)

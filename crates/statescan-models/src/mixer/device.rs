@@ -35,6 +35,7 @@ pub(crate) trait Device {
 }
 
 /// The CPU. Its products go row by row.
+#[derive(Clone, Copy)]
 pub(crate) struct Host<'h>(pub(crate) &'h Exec);
 
 impl Device for Host<'_> {

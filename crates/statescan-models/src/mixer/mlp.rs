@@ -65,15 +65,12 @@ impl Mix for Mlp {
         None
     }
 
-    fn last<'r>(&self, run: &Run<'r>) -> Linear<View<'r>> {
-        Weights::<View<'_>>::of(run).down
-    }
-
-    fn forward(&self, run: &Run<'_>, x: View<'_>, _: Vec<Part<'_>>, rooms: &mut Rooms, _: bool) -> Result<()> {
+    fn forward<'r>(&self, run: &Run<'r>, x: View<'_>, _: Vec<Part<'_>>, rooms: &mut Rooms, _: bool) -> Result<Linear<View<'r>>> {
         let (rows, hidden, device) = (x.shape()[0], run.config.feed_forward.hidden, run.device);
         rooms.grow(device.exec(), (x.dtype(), rows), hidden, &[2 * hidden])?;
         let Rooms { mixed, own: [both, ..], .. } = rooms;
-        match Weights::<View<'_>>::of(run).into {
+        let Weights { into, down } = Weights::<View<'_>>::of(run);
+        match into {
             Into::Together(into) => device.product(x, into, &mut both.of_mut(rows))?,
             Into::Apart([gate, up]) => {
                 let (to_gate, to_up) = both.of_mut(rows).split_at(1, hidden);
@@ -85,7 +82,7 @@ impl Mix for Mlp {
             let (gates, ups) = both.split_at(hidden);
             to.iter_mut().zip(gates.iter().zip(ups)).for_each(|(to, (&gate, up))| *to = gate * sigmoid(gate) * up);
         }
-        Ok(())
+        Ok(down)
     }
 
     fn backward(&self, run: &Run<'_>, mut back: Back<'_>, rooms: &mut Rooms, own: &mut Rooms) -> Result<()> {

@@ -92,11 +92,15 @@ pub(crate) trait Mix: Sync {
     /// What it does with one row on a GPU, if it is there.
     fn one_row(&self) -> Option<&dyn OneRow>;
 
-    /// As [`Run::last`].
-    fn last<'r>(&self, run: &Run<'r>) -> Linear<View<'r>>;
-
     /// As [`Run::forward`].
-    fn forward(&self, run: &Run<'_>, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, keep: bool) -> Result<()>;
+    fn forward<'r>(
+        &self,
+        run: &Run<'r>,
+        x: View<'_>,
+        parts: Vec<Part<'_>>,
+        rooms: &mut Rooms,
+        keep: bool,
+    ) -> Result<Linear<View<'r>>>;
 
     /// As [`Run::backward`].
     fn backward(&self, run: &Run<'_>, back: Back<'_>, rooms: &mut Rooms, own: &mut Rooms) -> Result<()>;

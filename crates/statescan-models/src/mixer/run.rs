@@ -118,14 +118,9 @@ impl<'r> Run<'r> {
         self.kind.mix()
     }
 
-    /// The last product, whose results are added to the stream.
-    pub(crate) fn last(&self) -> Linear<View<'r>> {
-        self.mix().last(self)
-    }
-
-    /// From rows `x` to those that the last product takes, `rooms.mixed`. With `keep` the pass, which then is of one part, keeps what the way back can begin
+    /// From rows `x` to those that the last product takes, `rooms.mixed`; gives that product, whose results are added to the stream. With `keep` the pass, which then is of one part, keeps what the way back can begin
     /// with.
-    pub(crate) fn forward(&self, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, keep: bool) -> Result<()> {
+    pub(crate) fn forward(&self, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, keep: bool) -> Result<Linear<View<'r>>> {
         self.mix().forward(self, x, parts, rooms, keep)
     }
 
@@ -135,7 +130,7 @@ impl<'r> Run<'r> {
     }
 
     /// A forward pass over rows of sequences on the host, whose states are carried on.
-    pub(crate) fn carry_on(&self, x: View<'_>, mut states: Vec<Carried<'_>>, rooms: &mut Rooms) -> Result<()> {
+    pub(crate) fn carry_on(&self, x: View<'_>, mut states: Vec<Carried<'_>>, rooms: &mut Rooms) -> Result<Linear<View<'r>>> {
         let shapes = self.kind.states(self.config);
         if shapes.iter().all(|shape| shape.grows) {
             let grown = states.into_iter().map(|Carried { state, rows, steps, position }| {
@@ -155,8 +150,8 @@ impl<'r> Run<'r> {
             let states = ends.collect::<Result<_>>()?;
             parts.push(Part { rows: rows.clone(), states, ..Part::whole(*steps) });
         }
-        self.forward(x, parts, rooms, false)?;
+        let last = self.forward(x, parts, rooms, false)?;
         states.iter_mut().zip(next).for_each(|(carried, next)| *carried.state = next);
-        Ok(())
+        Ok(last)
     }
 }

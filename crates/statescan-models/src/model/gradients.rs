@@ -45,7 +45,7 @@ impl Model {
             to.shape = shape;
         }
         let Rows { read, targets, count, seqlen } = Rows::new(tokens, seqlen)?;
-        let batch = Batch { exec, steps: Steps { sequences: count, steps: seqlen }, dropout };
+        let batch = Batch { host: Host(exec), steps: Steps { sequences: count, steps: seqlen }, dropout };
         let mut work = Work::new(read.len() * self.config.dim);
         let streams = self.keep_inputs(batch, &read, &mut work)?;
         let loss = self.head_backward(batch, &streams, &targets, gradients, &mut work)?;
@@ -67,12 +67,11 @@ impl Model {
         let mut streams = vec![vec![0.0; tokens.len() * self.config.dim]];
         self.embed(tokens, &mut streams[0]);
         batch.dropout.apply(self.blocks.len(), &mut streams[0]);
-        let (host, shape) = (Host(batch.exec), self.shape(batch));
+        let shape = self.shape(batch);
         for (i, block) in self.blocks.iter().enumerate() {
-            self.block_forward(batch, block, &streams[i], work, false)?;
-            let (run, mut mixed) = (self.mixer(&host, block), vec![0.0; streams[i].len()]);
+            let (last, mut mixed) = (self.block_forward(&batch, block, &streams[i], work, false)?, vec![0.0; streams[i].len()]);
             let x = work.rooms.mixed.of(batch.steps.rows());
-            host.product(x, run.last(), &mut ViewMut::new(&mut mixed, &shape)?)?;
+            batch.host.product(x, last, &mut ViewMut::new(&mut mixed, &shape)?)?;
             batch.dropout.apply(i, &mut mixed);
             mixed.iter_mut().zip(&streams[i]).for_each(|(y, x)| *y = x + self.config.scales.residual * *y);
             streams.push(mixed);
@@ -84,11 +83,18 @@ impl Model {
         [batch.steps.rows(), self.config.dim]
     }
 
-    /// A block before its last product, from the stream `x`; what it normalizes and what lies between is left in the rooms.
-    fn block_forward(&self, batch: Batch<'_>, block: &Block, x: &[f32], work: &mut Work, keep: bool) -> Result<()> {
-        let (host, shape, Work { rooms, normed, .. }) = (Host(batch.exec), self.shape(batch), work);
-        self.stream_norm(batch.exec, &block.norm).forward(View::new(x, &shape)?, ViewMut::new(normed, &shape)?)?;
-        self.mixer(&host, block).forward(View::new(normed, &shape)?, vec![Part::whole(batch.steps)], rooms, keep)
+    /// A block before its last product, which it gives, from the stream `x`; what it normalizes and what lies between is left in the rooms.
+    fn block_forward<'m>(
+        &'m self,
+        batch: &'m Batch<'_>,
+        block: &'m Block,
+        x: &[f32],
+        work: &mut Work,
+        keep: bool,
+    ) -> Result<Linear<View<'m>>> {
+        let (shape, Work { rooms, normed, .. }) = (self.shape(*batch), work);
+        self.stream_norm(batch.host.0, &block.norm).forward(View::new(x, &shape)?, ViewMut::new(normed, &shape)?)?;
+        self.mixer(&batch.host, block).forward(View::new(normed, &shape)?, vec![Part::whole(batch.steps)], rooms, keep)
     }
 
     /// The loss, and in `work` its gradient by the stream after the last block.
@@ -100,12 +106,12 @@ impl Model {
         gradients: &mut Tensors,
         work: &mut Work,
     ) -> Result<f64> {
-        let (vocab, rows, host, shape) = (self.config.vocab, batch.steps.rows(), Host(batch.exec), self.shape(batch));
+        let (vocab, rows, shape) = (self.config.vocab, batch.steps.rows(), self.shape(batch));
         let stream = &streams[self.blocks.len()];
-        let norm = self.stream_norm(batch.exec, &self.norm);
+        let norm = self.stream_norm(batch.host.0, &self.norm);
         norm.forward(View::new(stream, &shape)?, ViewMut::new(&mut work.normed, &shape)?)?;
         let (x, mut logits) = (View::new(&work.normed, &shape)?, vec![0.0; rows * vocab]);
-        host.product(x, Linear::plain(self.head.view()), &mut ViewMut::new(&mut logits, &[rows, vocab])?)?;
+        batch.host.product(x, Linear::plain(self.head.view()), &mut ViewMut::new(&mut logits, &[rows, vocab])?)?;
         logits.iter_mut().for_each(|x| *x /= self.config.scales.logits);
         let share = |(row, &target): (&mut [f32], &u32)| cross_entropy(row, target as usize, rows);
         let loss: f64 = logits.chunks_exact_mut(vocab).zip(targets).map(share).sum();
@@ -115,7 +121,7 @@ impl Model {
         let of = Multiplied { x, product: Linear::plain(self.head.view()), dy: View::new(&logits, &[rows, vocab])? };
         let into = Linear::plain(slot(gradients, self.config.head()).written());
         let dnormed = &mut ViewMut::new(&mut work.dnormed, &shape)?;
-        host.product_backward(of, dnormed, false, into, &mut work.own.workspace)?;
+        batch.host.product_backward(of, dnormed, false, into, &mut work.own.workspace)?;
         self.norm_backward(batch, (&self.norm, slot(gradients, self.config.last_norm())), stream, false, work)?;
         Ok(loss)
     }
@@ -134,15 +140,15 @@ impl Model {
         let behind = behind.then(|| View::new(dstream, &shape)).transpose()?;
         zeros.resize(self.config.dim, 0.0);
         let (stream, dy, zeros) = (View::new(stream, &shape)?, View::new(dnormed, &shape)?, View::new(zeros, &shape[1..])?);
-        self.stream_norm(batch.exec, weight).backward(stream, dy, behind, into, zeros, &mut own.workspace)?;
+        self.stream_norm(batch.host.0, weight).backward(stream, dy, behind, into, zeros, &mut own.workspace)?;
         std::mem::swap(dstream, front);
         Ok(())
     }
 
     /// From the gradient by the stream behind a block to that by the stream in front of it, `x`.
     fn block_backward(&self, batch: Batch<'_>, i: usize, x: &[f32], gradients: &mut Tensors, work: &mut Work) -> Result<()> {
-        let (block, host, shape) = (&self.blocks[i], Host(batch.exec), self.shape(batch));
-        self.block_forward(batch, block, x, work, true)?;
+        let (block, shape) = (&self.blocks[i], self.shape(batch));
+        self.block_forward(&batch, block, x, work, true)?;
         let prefix = self.config.prefix(i);
         // the other half is free until the norm
         work.front.copy_from_slice(&work.dstream);
@@ -157,7 +163,7 @@ impl Model {
             into: self.config.layers[i].gradients(&self.config, gradients, &prefix),
             states: Vec::new(),
         };
-        self.mixer(&host, block).backward(back, rooms, own)?;
+        self.mixer(&batch.host, block).backward(back, rooms, own)?;
         block.mixer.through_decays(&self.config, gradients, &prefix);
         let dweight = slot(gradients, &self.config.norm(i));
         self.norm_backward(batch, (&block.norm, dweight), x, true, work)
@@ -167,7 +173,7 @@ impl Model {
 /// A batch, and what is drawn for it.
 #[derive(Clone, Copy)]
 struct Batch<'b> {
-    exec: &'b Exec,
+    host: Host<'b>,
     steps: Steps,
     dropout: Dropout,
 }

@@ -255,6 +255,12 @@ fn arguments_of_a_wrong_size_are_refused() {
         let mut short = state.clone();
         short.get_mut("scan").unwrap().pop();
         refused(layer.forward_from(&exec, &x, &mut short, &mut y), "`state` must be");
+        let mut foreign = if layer.name() == "s5" {
+            Mixer::random(Config::mamba(1, 4, 1), DType::F32, 1).unwrap().state(2)
+        } else {
+            s5(true).layer.state(2)
+        };
+        refused(layer.forward_from(&exec, &x, &mut foreign, &mut y), "`state` must be of the parts that this layer's has");
         refused(layer.forward_from(&exec, &x[1..], &mut state.clone(), &mut y), "`x` must be (batch, seqlen, dim)");
         refused(layer.step(&exec, &x, &mut state.clone(), &mut y), "`x` must be (batch, dim)");
         let less = y.len() - 1;

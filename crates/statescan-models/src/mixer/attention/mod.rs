@@ -155,13 +155,16 @@ impl Mix for Attention {
         None
     }
 
-    fn last<'r>(&self, run: &Run<'r>) -> Linear<View<'r>> {
-        Weights::<View<'_>>::of(run).o_proj
-    }
-
-    fn forward(&self, run: &Run<'_>, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, _: bool) -> Result<()> {
+    fn forward<'r>(
+        &self,
+        run: &Run<'r>,
+        x: View<'_>,
+        parts: Vec<Part<'_>>,
+        rooms: &mut Rooms,
+        _: bool,
+    ) -> Result<Linear<View<'r>>> {
         let (count, [wide, width], rotary) = (x.shape()[0], columns(run.config), Rotary::new(&run.config.attention));
-        let Weights { q_proj, k_proj, v_proj, .. } = Weights::<View<'_>>::of(run);
+        let Weights { q_proj, k_proj, v_proj, o_proj } = Weights::<View<'_>>::of(run);
         rooms.grow(run.device.exec(), (x.dtype(), count), wide, &[wide, width, width])?;
         let Rooms { mixed, own: [queries, keys, values, scores, turned, ..], .. } = rooms;
         for (product, to) in [(q_proj, &mut *queries), (k_proj, &mut *keys), (v_proj, &mut *values)] {
@@ -183,7 +186,7 @@ impl Mix for Attention {
                 Sequence { rows, keys, values }.attend(run, queries, [&mut *scores, &mut *turned], mixed)?;
             }
         }
-        Ok(())
+        Ok(o_proj)
     }
 
     fn backward(&self, run: &Run<'_>, mut back: Back<'_>, rooms: &mut Rooms, own: &mut Rooms) -> Result<()> {

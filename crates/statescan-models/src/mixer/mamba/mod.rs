@@ -49,18 +49,18 @@ impl<T> Weights<T> {
 }
 
 /// A mixer on a device.
-struct Pass<'p> {
-    run: &'p Run<'p>,
-    weights: Weights<View<'p>>,
+struct Pass<'p, 'r> {
+    run: &'p Run<'r>,
+    weights: Weights<View<'r>>,
     norms: bool,
 }
 
-impl<'p> Pass<'p> {
+impl<'p, 'r> Pass<'p, 'r> {
     fn inner(&self, steps: Steps) -> Inner<'_> {
         Inner { exec: self.run.device.exec(), config: self.run.config, steps, weights: &self.weights }
     }
 
-    fn frame(&self) -> Frame<'p> {
+    fn frame(&self) -> Frame<'p, 'r> {
         Frame { run: self.run, around: self.weights.around, columns: 0..self.run.config.inner }
     }
 
@@ -117,7 +117,7 @@ struct Within<'g> {
 }
 
 impl Mamba {
-    fn pass<'p>(&self, run: &'p Run<'p>) -> Pass<'p> {
+    fn pass<'p, 'r>(&self, run: &'p Run<'r>) -> Pass<'p, 'r> {
         Pass { run, weights: Weights::bind(run.config, &mut listed(run.weights.iter().copied())), norms: self.norms }
     }
 
@@ -145,11 +145,14 @@ impl Mix for Mamba {
         Some(self)
     }
 
-    fn last<'r>(&self, run: &Run<'r>) -> Linear<View<'r>> {
-        Weights::bind(run.config, &mut listed(run.weights.iter().copied())).around.out_proj
-    }
-
-    fn forward(&self, run: &Run<'_>, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, keep: bool) -> Result<()> {
+    fn forward<'r>(
+        &self,
+        run: &Run<'r>,
+        x: View<'_>,
+        parts: Vec<Part<'_>>,
+        rooms: &mut Rooms,
+        keep: bool,
+    ) -> Result<Linear<View<'r>>> {
         let (rows, pass) = (x.shape()[0], self.pass(run));
         rooms.grow(run.device.exec(), (x.dtype(), rows), run.config.inner, &self.columns(run.config))?;
         let scans = pass.frame().forward(x, parts, rooms)?;
@@ -162,7 +165,7 @@ impl Mix for Mamba {
             let saved = keep.then_some(&mut *saved);
             pass.inner(steps).scan(Scanned { projected, conv, dt, maps }, states, y, saved, workspace)?;
         }
-        Ok(())
+        Ok(pass.weights.around.out_proj)
     }
 
     fn backward(&self, run: &Run<'_>, mut back: Back<'_>, rooms: &mut Rooms, own: &mut Rooms) -> Result<()> {

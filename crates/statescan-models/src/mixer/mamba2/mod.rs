@@ -56,13 +56,13 @@ fn conv_columns(config: &Config) -> Range<usize> {
 }
 
 /// A mixer on a device.
-struct Pass<'p> {
-    run: &'p Run<'p>,
-    weights: Weights<View<'p>>,
+struct Pass<'p, 'r> {
+    run: &'p Run<'r>,
+    weights: Weights<View<'r>>,
 }
 
-impl<'p> Pass<'p> {
-    fn new(run: &'p Run<'p>) -> Self {
+impl<'p, 'r> Pass<'p, 'r> {
+    fn new(run: &'p Run<'r>) -> Self {
         Pass { run, weights: Weights::bind(run.config, &mut listed(run.weights.iter().copied())) }
     }
 
@@ -70,7 +70,7 @@ impl<'p> Pass<'p> {
         Inner { exec: self.run.device.exec(), config: self.run.config, steps, weights: &self.weights }
     }
 
-    fn frame(&self) -> Frame<'p> {
+    fn frame(&self) -> Frame<'p, 'r> {
         Frame { run: self.run, around: self.weights.around, columns: conv_columns(self.run.config) }
     }
 
@@ -118,11 +118,14 @@ impl Mix for Mamba2 {
         Some(self)
     }
 
-    fn last<'r>(&self, run: &Run<'r>) -> Linear<View<'r>> {
-        Weights::bind(run.config, &mut listed(run.weights.iter().copied())).around.out_proj
-    }
-
-    fn forward(&self, run: &Run<'_>, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, _: bool) -> Result<()> {
+    fn forward<'r>(
+        &self,
+        run: &Run<'r>,
+        x: View<'_>,
+        parts: Vec<Part<'_>>,
+        rooms: &mut Rooms,
+        _: bool,
+    ) -> Result<Linear<View<'r>>> {
         let (rows, pass, device) = (x.shape()[0], Pass::new(run), run.device);
         let mut columns = columns(run.config);
         columns[3] *= usize::from(device.step_by_step());
@@ -138,7 +141,8 @@ impl Mix for Mamba2 {
         }
         let Rooms { mixed, own: [projected, _, scan, ..], .. } = rooms;
         let inner = pass.inner(Steps { sequences: 1, steps: rows });
-        inner.gated_norm(scan.of(rows), projected.of(rows), mixed.of_mut(rows))
+        inner.gated_norm(scan.of(rows), projected.of(rows), mixed.of_mut(rows))?;
+        Ok(pass.weights.around.out_proj)
     }
 
     /// From the gradient by the results of the norm the way goes to those by the columns of gate and step sizes and by the convolution's results.
