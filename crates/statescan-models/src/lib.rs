@@ -60,6 +60,8 @@
 //! There a state's bits do depend on how its tokens were divided among calls: the order of a product's sums is chosen for the number of its rows. The same
 //! calls give the same bits. [`DeviceTraining`] trains there; the single [`layers`] are on the CPU only.
 //!
+//! [`kernels`] has what a model needs of a GPU beside the operations of `statescan`: products, embeddings, the steps of a token and those of training.
+//!
 //! # Training
 //!
 //! [`Model::loss_and_gradients`] gives the gradient by every weight, for every kind of model; of the forward pass it keeps the inputs of
