@@ -344,22 +344,28 @@ class Layer(torch.nn.Module):
         return self.out(y.transpose(1, 2))
 
 
-def sharded_step(rank, world, store, sharding, answers):
-    """One training step of a sharded layer; the first process gives the parameters after it."""
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+def sharded(model_of, rank, world):
+    """Parameters after one training step of a sharded layer."""
     layer = Layer()
-    if sharding == "ddp":
-        model = torch.nn.parallel.DistributedDataParallel(layer)
-    else:
-        mesh = torch.distributed.init_device_mesh("cpu", (world,))
-        model = torch.distributed.fsdp.fully_shard(layer, mesh=mesh)
+    model = model_of(layer)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     model(data()[rank::world]).square().mean().backward()
     optimiser.step()
     whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in layer.parameters()]
+    return [p.detach().numpy() for p in whole]
+
+
+def sharded_steps(rank, world, store, answers):
+    """A step with either way to share the work; the first process gives the parameters after it."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    found = {"ddp": sharded(torch.nn.parallel.DistributedDataParallel, rank, world)}
+    # fully_shard of PyTorch 2.6 needs a GPU
+    if torch.__version__ >= "2.7":
+        mesh = torch.distributed.init_device_mesh("cpu", (world,))
+        found["fsdp"] = sharded(lambda layer: torch.distributed.fsdp.fully_shard(layer, mesh=mesh), rank, world)
     if rank == 0:
-        answers.put([p.detach().numpy() for p in whole])
+        answers.put(found)
     torch.distributed.barrier()  # nobody leaves while the other still receives
     torch.distributed.destroy_process_group()
     # A mesh keeps its process group, whose threads drop the tensors of the last transfers when they come to it. They need the
@@ -372,11 +378,8 @@ def data():
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch was built without distributed")
-@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
-def test_sharded_training(sharding):
+def test_sharded_training():
     """Two processes compute the step that one does."""
-    if sharding == "fsdp" and torch.__version__ < "2.7":
-        pytest.skip("fully_shard of PyTorch 2.6 needs a GPU")
     layer = Layer()
     optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
     layer(data()).square().mean().backward()
@@ -385,15 +388,18 @@ def test_sharded_training(sharding):
     context = multiprocessing.get_context("spawn")
     answers = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (2, os.path.join(folder, "store"), sharding, answers)
-        processes = [context.Process(target=sharded_step, args=(rank, *arguments)) for rank in range(2)]
+        arguments = (2, os.path.join(folder, "store"), answers)
+        processes = [context.Process(target=sharded_steps, args=(rank, *arguments)) for rank in range(2)]
         for process in processes:
             process.start()
         for process in processes:
             process.join(600)
     assert [process.exitcode for process in processes] == [0, 0]
-    for got, expected in zip(answers.get(), layer.parameters(), strict=True):
-        torch.testing.assert_close(torch.from_numpy(got), expected.detach(), rtol=1e-5, atol=1e-6)
+    for sharding, parameters in answers.get().items():
+        for got, expected in zip(parameters, layer.parameters(), strict=True):
+            torch.testing.assert_close(
+                torch.from_numpy(got), expected.detach(), rtol=1e-5, atol=1e-6, msg=lambda words, way=sharding: f"{way}: {words}"
+            )
 
 
 @one_each

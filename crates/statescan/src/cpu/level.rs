@@ -71,6 +71,8 @@ impl Level {
         struct Lanes(bool);
         impl Kernel for Lanes {
             type Output = usize;
+            #[cfg(test)]
+            const IN_UNIT_TESTS: bool = true;
             #[inline(always)]
             fn run<S: Isa>(self, _simd: S) -> usize {
                 if self.0 { S::F64_LANES } else { S::F32_LANES }
@@ -81,6 +83,10 @@ impl Level {
 
     /// Runs a kernel compiled for this level; a level that the processor lacks runs as scalar code.
     pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
+        #[cfg(test)]
+        if !K::IN_UNIT_TESTS {
+            unreachable!("a kernel that unit tests leave out: see `Kernel::IN_UNIT_TESTS`");
+        }
         match self {
             // a fuzzing build has kernels for AVX2 alone, because kernels with all the sanitizer's checks take minutes to build
             #[cfg(all(target_arch = "x86_64", not(fuzzing)))]
@@ -131,6 +137,10 @@ fn avx2() -> Option<pulp::x86::V3> {
 pub(crate) trait Kernel: Sized {
     /// What it gives back.
     type Output;
+    /// Whether unit tests may run it. Whole operations are run by the tests in `tests/`, as users call them; unit tests leave their kernels
+    /// out, because these take most of the time of a build.
+    #[cfg(test)]
+    const IN_UNIT_TESTS: bool = false;
     /// The body.
     fn run<S: Isa>(self, simd: S) -> Self::Output;
 

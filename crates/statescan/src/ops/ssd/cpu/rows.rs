@@ -18,6 +18,8 @@ pub(super) struct Save<T> {
 
 impl<T: Real> Kernel for Save<T> {
     type Output = ();
+    #[cfg(test)]
+    const IN_UNIT_TESTS: bool = true;
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let Save { from, to, rows, columns, streamed } = self;
