@@ -104,7 +104,7 @@ def outcome(function, tensors, arrange=lambda tensors: tensors):
     """The result, and the gradients by name."""
     leaves = {name: t.detach().clone().requires_grad_() for name, t in tensors.items() if isinstance(t, torch.Tensor)}
     y = function(**arrange({**tensors, **leaves}))
-    weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view_as(y)
+    weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64, device=y.device).view_as(y)
     gradients = torch.autograd.grad((y.double() * weights).sum(), list(leaves.values()))
     return {"y": y.detach(), **dict(zip(leaves, gradients, strict=True))}
 
@@ -127,6 +127,26 @@ def test_results_and_gradients(name, only_as_one):
         torch.testing.assert_close(got[at], wanted, msg=lambda words, at=at: f"{at}: {words}")
 
 
+def on_gpu(value):
+    """In single precision; what is no tensor stays."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to("cuda", torch.complex64 if value.is_complex() else torch.float32)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@each_case
+def test_results_and_gradients_on_a_gpu(name, only_as_one):
+    tensors = arguments(**CASES[name])
+    got = outcome(mamba_inner_fn, {at: on_gpu(value) for at, value in tensors.items()}, as_given)
+    for at, wanted in outcome(composed, tensors).items():
+        assert got[at].is_cuda
+        largest = wanted.abs().max().item()
+        torch.testing.assert_close(
+            got[at].cpu().to(wanted.dtype), wanted, rtol=1e-4, atol=1e-4 * largest, msg=lambda words, at=at: f"{at}: {words}"
+        )
+
+
 @each_case
 def test_operations_one_by_one_are_the_same(name, monkeypatch):
     tensors = arguments(**CASES[name])
@@ -144,7 +164,7 @@ def test_gradients_of_some(name, only_as_one):
     for wanted in (tensors.keys() & {"B", "b_rms_weight", "C_proj_bias", "dt_rms_weight", "A"}) | {"xz"}:
         leaf = tensors[wanted].clone().requires_grad_()
         y = mamba_inner_fn(**as_given({**tensors, wanted: leaf}))
-        weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view_as(y)
+        weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64, device=y.device).view_as(y)
         assert torch.equal(torch.autograd.grad((y * weights).sum(), leaf)[0], whole[wanted]), wanted
 
 
