@@ -81,7 +81,7 @@ fn forms_that_a_model_cannot_have_are_refused_and_nothing_is_written() {
     model(&from);
     Model::random(Config::falcon_mamba(30, 8, 1), statescan::DType::F32, 5).unwrap().save(&falcon).unwrap();
     let (from, falcon, to) = (text(&from), text(&falcon), text(&to));
-    refused(&["convert", falcon, to, "--names", "mamba_ssm"], "mamba_ssm has no setting for `kind` of this model");
+    refused(&["convert", falcon, to, "--names", "mamba_ssm"], "mamba_ssm has no setting for `family` of this model");
     refused(&["convert", from, to, "--type", "f64"], "`type of weights` must be f32, bf16 or f16");
     refused(&["convert", from, from, "--force"], "OUT must be another folder than IN");
     refused(&["convert", to, from], "it has a model (model.safetensors); --force overwrites it");

@@ -235,7 +235,7 @@ mod tests {
 
     impl Kernel for Both<'_> {
         type Output = ();
-        const IN_UNIT_TESTS: bool = true;
+        const EVERY_LEVEL: bool = true;
         #[inline(always)]
         fn run<S: Isa>(self, simd: S) {
             for &x in self.0 {
@@ -267,7 +267,7 @@ mod tests {
 
     impl Kernel for Table {
         type Output = ();
-        const IN_UNIT_TESTS: bool = true;
+        const EVERY_LEVEL: bool = true;
         #[inline(always)]
         fn run<S: Isa>(self, simd: S) {
             // without a table the polynomial has its own error

@@ -327,7 +327,7 @@ mod tests {
 
     impl<T: Real> Kernel for Check<T> {
         type Output = ();
-        const IN_UNIT_TESTS: bool = true;
+        const EVERY_LEVEL: bool = true;
         #[inline(always)]
         fn run<S: Isa>(self, simd: S) {
             let width = T::lanes::<S>();

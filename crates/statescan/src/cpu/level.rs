@@ -71,8 +71,7 @@ impl Level {
         struct Lanes(bool);
         impl Kernel for Lanes {
             type Output = usize;
-            #[cfg(test)]
-            const IN_UNIT_TESTS: bool = true;
+            const EVERY_LEVEL: bool = true;
             #[inline(always)]
             fn run<S: Isa>(self, _simd: S) -> usize {
                 if self.0 { S::F64_LANES } else { S::F32_LANES }
@@ -83,14 +82,9 @@ impl Level {
 
     /// Runs a kernel compiled for this level; a level that the processor lacks runs as scalar code.
     pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
-        #[cfg(test)]
-        if !K::IN_UNIT_TESTS {
-            unreachable!("a kernel that unit tests leave out: see `Kernel::IN_UNIT_TESTS`");
-        }
         match self {
-            // a fuzzing build has kernels for AVX2 alone, because kernels with all the sanitizer's checks take minutes to build
-            #[cfg(all(target_arch = "x86_64", not(fuzzing)))]
-            Level::Avx512 => {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 if K::EVERY_LEVEL => {
                 if let Some(token) = pulp::x86::V4::try_new() {
                     return token.call(kernel);
                 }
@@ -109,9 +103,9 @@ impl Level {
             }
             _ => {}
         }
-        #[cfg(all(target_arch = "x86_64", fuzzing))]
-        unreachable!("no kernel for {self}");
-        #[cfg(not(all(target_arch = "x86_64", fuzzing)))]
+        if !K::EVERY_LEVEL {
+            unreachable!("no kernel for {self}: see `Kernel::EVERY_LEVEL`");
+        }
         pulp::Scalar.call(kernel)
     }
 }
@@ -137,10 +131,9 @@ fn avx2() -> Option<pulp::x86::V3> {
 pub(crate) trait Kernel: Sized {
     /// What it gives back.
     type Output;
-    /// Whether unit tests may run it. Whole operations are run by the tests in `tests/`, as users call them; unit tests leave their kernels
-    /// out, because these take most of the time of a build.
-    #[cfg(test)]
-    const IN_UNIT_TESTS: bool = false;
+    /// Whether it is compiled for every level, or on x86-64 for AVX2 alone. Fuzzing builds and unit tests have AVX2's kernels of operations alone, because
+    /// with all the sanitizer's checks they take minutes to build, and most of the time that tests are built; the tests in `tests/` run them all.
+    const EVERY_LEVEL: bool = !cfg!(all(target_arch = "x86_64", any(test, fuzzing)));
     /// The body.
     fn run<S: Isa>(self, simd: S) -> Self::Output;
 

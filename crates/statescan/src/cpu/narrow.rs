@@ -288,7 +288,7 @@ mod tests {
 
     impl Kernel for Convert<'_> {
         type Output = (Vec<f16>, Vec<bf16>, Vec<f32>, Vec<f32>);
-        const IN_UNIT_TESTS: bool = true;
+        const EVERY_LEVEL: bool = true;
         #[inline(always)]
         fn run<S: Isa>(self, simd: S) -> Self::Output {
             let len = self.0.len();

@@ -7,7 +7,17 @@ use super::signature::{Choice, Complex, Role, Saved};
 use super::{Call, Given, Operation, Written, linear_scan};
 use crate::cpu::every_array_is_needed_to_its_end;
 use crate::ops::call::Value;
-use crate::{DType, Exec, Tensor};
+use crate::{DType, Exec, Level, Tensor};
+
+/// One thread, at the level that unit tests have kernels for; nothing where the processor lacks it.
+fn cpu() -> Option<Exec> {
+    let exec = Exec::cpu(1);
+    let exec = if cfg!(target_arch = "x86_64") { exec.with_level(Level::Avx2).ok() } else { Some(exec) };
+    if exec.is_none() {
+        println!("skipped: this processor has no AVX2");
+    }
+    exec
+}
 
 /// A tensor of a small number; activations are of a type that is converted on its way, which takes room that others do without.
 fn filled(dtype: DType, shape: &[usize]) -> Tensor {
@@ -42,8 +52,8 @@ impl Sample {
     }
 
     /// All results, or all gradients.
-    fn run(&self, gradients: bool) {
-        let (exec, signature) = (Exec::cpu(1), self.operation.signature);
+    fn run(&self, exec: &Exec, gradients: bool) {
+        let signature = self.operation.signature;
         let mut call = Call::new(signature);
         call.views.iter_mut().zip(&self.inputs).for_each(|(view, input)| *view = input.as_ref().map(Tensor::view));
         for (value, setting) in call.values.iter_mut().zip(signature.settings) {
@@ -51,7 +61,7 @@ impl Sample {
                 *value = Value::Flag(setting.name == "dt_softplus");
             }
         }
-        let prepared = self.operation.prepare(&exec, &call).unwrap();
+        let prepared = self.operation.prepare(exec, &call).unwrap();
         let planned: Vec<_> = (0..signature.results.len()).map(|at| prepared.result(at)).collect();
         let mut results: Vec<_> = planned.iter().map(|planned| filled(planned.dtype, &planned.shape)).collect();
         let mut out = Written::default();
@@ -85,11 +95,12 @@ fn checks(work: impl FnOnce()) -> usize {
 
 #[test]
 fn a_call_is_checked_once() {
+    let Some(exec) = cpu() else { return };
     for name in ["selective_scan", "ssd", "ssd_heads_first", "simplified_scan", "s5_inner", "linear_scan", "causal_conv1d"] {
         let sample = Sample::new(name, &[('D', 4), ('H', 4), ('P', 4), ('N', 4), ('L', 70), ('W', 3), ('V', 2)]);
-        assert_eq!([checks(|| sample.run(false)), checks(|| sample.run(true))], [1, 1], "{name}");
+        assert_eq!([checks(|| sample.run(&exec, false)), checks(|| sample.run(&exec, true))], [1, 1], "{name}");
     }
-    let (exec, a) = (Exec::cpu(1), [0.5f32; 4]);
+    let a = [0.5f32; 4];
     let view = crate::View::new(&a, &[4]).unwrap();
     let (args, mut h, mut da) = (linear_scan::Args::new(view, view), [0f32; 4], [0f32; 4]);
     let mut out = linear_scan::Outputs::default().h(crate::ViewMut::new(&mut h, &[4]).unwrap());
@@ -101,6 +112,7 @@ fn a_call_is_checked_once() {
 
 #[test]
 fn every_array_is_as_long_as_it_must_be() {
+    let Some(exec) = cpu() else { return };
     // many channels have a lane each; few have several, and states for as many vectors as are walked at once; heads that fill whole vectors,
     // and columns an odd number of lines
     let samples = [
@@ -112,7 +124,7 @@ fn every_array_is_as_long_as_it_must_be() {
     ];
     for sample in &samples {
         for gradients in [false, true] {
-            let count = every_array_is_needed_to_its_end(&format!("{:?}", sample.operation), || sample.run(gradients));
+            let count = every_array_is_needed_to_its_end(&format!("{:?}", sample.operation), || sample.run(&exec, gradients));
             assert!(count >= 4, "{count} arrays");
         }
     }

@@ -14,7 +14,7 @@ struct RoundTrip<'v, T> {
 
 impl<T: Real> Kernel for RoundTrip<'_, T> {
     type Output = ();
-    const IN_UNIT_TESTS: bool = true;
+    const EVERY_LEVEL: bool = true;
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let pitch = self.lanes.next_multiple_of(T::lanes::<S>());

@@ -38,7 +38,7 @@ struct Run<'a, F, T> {
 
 impl<F: Function, T: Real> Kernel for Run<'_, F, T> {
     type Output = Vec<[T; 6]>;
-    const IN_UNIT_TESTS: bool = true;
+    const EVERY_LEVEL: bool = true;
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) -> Vec<[T; 6]> {
         let Run { re, im, .. } = self;

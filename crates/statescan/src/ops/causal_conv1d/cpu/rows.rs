@@ -230,7 +230,7 @@ mod tests {
 
     impl Kernel for Ways<'_> {
         type Output = ();
-        const IN_UNIT_TESTS: bool = true;
+        const EVERY_LEVEL: bool = true;
         #[inline(always)]
         fn run<S: Isa>(self, simd: S) {
             let (mut weight, mut bias) = ([0.5, -1.0, 2.0, 0.25, 0.0, 0.0, 0.0, 0.0], [0.125]);

@@ -59,8 +59,7 @@ struct Lanes<T>(PhantomData<T>);
 
 impl<T: Real> Kernel for Lanes<T> {
     type Output = usize;
-    #[cfg(test)]
-    const IN_UNIT_TESTS: bool = true;
+    const EVERY_LEVEL: bool = true;
     #[inline(always)]
     fn run<S: Isa>(self, _simd: S) -> usize {
         T::lanes::<S>()

@@ -57,8 +57,7 @@ struct RowProduct<'p, T> {
 
 impl<T: Real> Kernel for RowProduct<'_, T> {
     type Output = ();
-    #[cfg(test)]
-    const IN_UNIT_TESTS: bool = true;
+    const EVERY_LEVEL: bool = true;
     #[inline(always)]
     fn run<S: Isa>(mut self, simd: S) {
         let (n, lanes) = (self.size[1], T::lanes::<S>());

@@ -18,8 +18,7 @@ pub(super) struct Save<T> {
 
 impl<T: Real> Kernel for Save<T> {
     type Output = ();
-    #[cfg(test)]
-    const IN_UNIT_TESTS: bool = true;
+    const EVERY_LEVEL: bool = true;
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let Save { from, to, rows, columns, streamed } = self;
