@@ -135,7 +135,10 @@ fn folders_prompts_and_settings_that_cannot_be_used_end_with_2() {
         "the tensor `backbone.layers.0.mixer.D` is missing",
     );
     std::fs::write(Path::new(good).join("config.json"), "{\"model_type\": \"gpt2\"}").unwrap();
-    refused(&[good, "--prompt", "a"], "`model_type` must be mamba, falcon_mamba, mamba2, bamba or granitemoehybrid, got \"gpt2\"");
+    refused(
+        &[good, "--prompt", "a"],
+        "`model_type` must be mamba, falcon_mamba, mamba2, bamba or granitemoehybrid, got \"gpt2\"",
+    );
 }
 
 #[test]
