@@ -111,7 +111,7 @@ impl Layer for Mixer {
         let (steps, mut first, mut dx) = (Steps { sequences: count, steps: seqlen }, self.state(count), vec![0.0; x.len()]);
         let (mut rooms, mut own, host, shape) = (Rooms::default(), Rooms::default(), Host(exec), [steps.rows(), self.config.dim]);
         let (run, x, dy) = (self.run(&host), View::new(x, &shape)?, View::new(dy, &shape)?);
-        // what the states become is not asked for
+        // nobody asks for the states after the last step
         let (shapes, mut after) = (kind.states(&self.config), first.clone());
         let (mut ends, mut back_ends) = (Vec::new(), Vec::new());
         for (i, ((shape, after), first)) in shapes.iter().zip(after.all_mut()).zip(first.all_mut()).enumerate() {

@@ -8,7 +8,7 @@
 constexpr int LEAD = BY_TIME ? round_up(PAST, X_VECTOR) : PAST;
 // steps after the piece that it needs
 constexpr int AFTER = HAS_DX ? PAST : 0;
-// and those that it loads, in whole vectors
+// steps after the piece that are loaded, in whole vectors
 constexpr int TAIL = !HAS_DX ? 0 : BY_TIME ? round_up(PAST, X_VECTOR > DY_VECTOR ? X_VECTOR : DY_VECTOR) : PAST;
 constexpr int SUMS = WIDTH + 1;
 constexpr bool HAS_SUMS = HAS_DWEIGHT || HAS_DBIAS;
