@@ -29,12 +29,12 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch
 # not depend on the processor, memory is read and written in the order of the machine below, and long rows and properties of SSD at large sizes
 # take the same kernels for minutes. Oracles and refusals know no vectors; random problems draw from what the other tests go through one by one.
 # An emulator does not mind where rows begin; how work is cut for threads and waves, and what other people's functions give, knows no vectors either.
-tests=(--test causal_conv1d --test linear --test linear_scan --test selective_scan --test simplified_scan --test ssd)
-skipped=(--skip long_rows --skip properties::)
+modules=(causal_conv1d:: linear:: linear_scan:: selective_scan:: simplified_scan:: ssd::)
+skipped=(--skip plain_loops:: --skip long_rows --skip properties::)
 if [ "${1:-}" = all ]; then
-  tests+=(--lib)
+  cargo test --package statescan --target "$target" --lib
 else
   skipped+=(--skip oracle:: --skip oracle_ --skip errors:: --skip rules:: --skip random_problems --skip any_problem --skip any_shape
     --skip threads_or_runs --skip rows_begin_anywhere --skip several_waves --skip vectors:: --skip cuda)
 fi
-cargo test --package statescan --target "$target" "${tests[@]}" -- "${skipped[@]}"
+cargo test --package statescan --target "$target" --test library -- "${modules[@]}" "${skipped[@]}"

@@ -106,6 +106,9 @@ pub mod ops;
 mod shape;
 mod step_size;
 pub mod tensor;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 
 pub use cpu::Level;
 pub use error::{Error, Result};

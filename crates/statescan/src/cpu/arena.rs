@@ -173,55 +173,19 @@ fn untouched<T: Real>() -> T {
 }
 
 /// The length of the next array: one element less for the one that a test has chosen.
-#[cfg(not(test))]
+#[cfg(not(feature = "testing"))]
 #[inline(always)]
 fn shortened(len: usize, _counting: bool) -> usize {
     len
 }
 
-#[cfg(test)]
-use tests::shortened;
+#[cfg(feature = "testing")]
+use crate::testing::shortened;
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use core::cell::Cell;
     use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    thread_local! {
-        /// Calls of [`Room::arrays`] with elements so far, and which of them is to be too short.
-        static SHORT: Cell<(usize, Option<usize>)> = const { Cell::new((0, None)) };
-    }
-
-    pub(super) fn shortened(len: usize, counting: bool) -> usize {
-        let (number, short) = SHORT.get();
-        if counting || len == 0 {
-            return len;
-        }
-        SHORT.set((number + 1, short));
-        len - usize::from(short == Some(number))
-    }
-
-    /// Runs a call, on this thread alone, once for each array that it lays out, with that array one element short: each time it is found
-    /// out. Gives how many there are.
-    #[cfg(debug_assertions)]
-    pub(crate) fn every_array_is_needed_to_its_end(name: &str, call: impl Fn()) -> usize {
-        SHORT.set((0, None));
-        call();
-        let count = SHORT.get().0;
-        let hook = std::panic::take_hook();
-        std::panic::set_hook(Box::new(|_| ()));
-        let unnoticed: Vec<_> = (0..count)
-            .filter(|&number| {
-                SHORT.set((0, Some(number)));
-                catch_unwind(AssertUnwindSafe(&call)).is_ok()
-            })
-            .collect();
-        std::panic::set_hook(hook);
-        SHORT.set((0, None));
-        assert!(unnoticed.is_empty(), "{name}: of {count} arrays, these could be an element shorter: {unnoticed:?}");
-        count
-    }
 
     #[test]
     fn arrays_are_aligned_and_apart() {

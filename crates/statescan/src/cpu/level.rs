@@ -90,13 +90,13 @@ impl Level {
                 }
             }
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => {
+            Level::Avx2 if K::EVERY_LEVEL || cfg!(fuzzing) => {
                 if let Some(token) = avx2() {
                     return token.call(kernel);
                 }
             }
             #[cfg(target_arch = "aarch64")]
-            Level::Neon => {
+            Level::Neon if K::EVERY_LEVEL => {
                 if let Some(token) = pulp::aarch64::Neon::try_new() {
                     return token.call(kernel);
                 }
@@ -131,9 +131,9 @@ fn avx2() -> Option<pulp::x86::V3> {
 pub(crate) trait Kernel: Sized {
     /// What it gives back.
     type Output;
-    /// Whether it is compiled for every level, or on x86-64 for AVX2 alone. Fuzzing builds and unit tests have AVX2's kernels of operations alone, because
-    /// with all the sanitizer's checks they take minutes to build, and most of the time that tests are built; the tests in `tests/` run them all.
-    const EVERY_LEVEL: bool = !cfg!(all(target_arch = "x86_64", any(test, fuzzing)));
+    /// Whether it is compiled for every level. Of the kernels of operations, which take minutes to build, unit tests have none: the tests in `tests/` run
+    /// them. Fuzzing builds for x86-64, where the sanitizer's checks make them larger still, have those for AVX2.
+    const EVERY_LEVEL: bool = !cfg!(any(test, all(target_arch = "x86_64", fuzzing)));
     /// The body.
     fn run<S: Isa>(self, simd: S) -> Self::Output;
 

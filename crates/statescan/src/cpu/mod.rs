@@ -27,8 +27,6 @@ pub(crate) mod tile;
 pub(crate) mod wait;
 mod workspace;
 
-#[cfg(all(test, debug_assertions))]
-pub(crate) use arena::tests::every_array_is_needed_to_its_end;
 pub(crate) use arena::{Arena, Arrays, Room};
 pub(crate) use array::Array;
 pub(crate) use chains::Chains;

@@ -159,12 +159,6 @@ impl Sizes {
     }
 }
 
-#[cfg(test)]
-thread_local! {
-    /// How often this thread has checked the arguments of a call.
-    pub(crate) static CHECKS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
-}
-
 /// Checks the tensors of one call, and collects those that must be apart.
 #[derive(Debug)]
 pub struct Checker<'a> {
@@ -204,8 +198,8 @@ impl<'a> Checker<'a> {
     /// Checks the arguments that are there by the layouts of a signature, states and bounds of sequences excepted: their shapes depend on
     /// how sequences are packed. Gives the sizes of the call.
     pub(crate) fn bind(&self, signature: &'static Signature, views: &[Option<&View<'_>>]) -> Result<Sizes> {
-        #[cfg(test)]
-        CHECKS.set(CHECKS.get() + 1);
+        #[cfg(feature = "testing")]
+        crate::testing::checked();
         let mut sizes = Sizes::default();
         let mut layouts = [""; signature::MAX_ARGUMENTS];
         let given = || signature.arguments.iter().zip(views).enumerate().filter_map(|(at, (a, v))| Some((at, a, (*v)?)));

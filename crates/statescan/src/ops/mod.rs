@@ -24,8 +24,6 @@ pub(crate) mod passes;
 pub(crate) mod prepared;
 pub mod ranks;
 pub(crate) mod rules;
-#[cfg(all(test, debug_assertions))]
-mod scratch;
 pub mod selective_scan;
 pub(crate) mod sequences;
 pub mod signature;

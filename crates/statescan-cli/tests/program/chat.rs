@@ -1,0 +1,113 @@
+//! `statescan chat` from outside, with lines that come from a file.
+
+use crate::common::*;
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+fn chat(args: &[&str], lines: &[&str]) -> Output {
+    let mut process = command(&[&["chat"], args].concat());
+    let mut process = process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    process.stdin.take().unwrap().write_all((lines.join("\n") + "\n").as_bytes()).unwrap();
+    process.wait_with_output().unwrap()
+}
+
+#[track_caller]
+fn answers(args: &[&str], lines: &[&str]) -> String {
+    let output = chat(args, lines);
+    assert_eq!(status(&output), 0, "{lines:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+const GREEDY: [&str; 4] = ["--temperature", "0", "--tokens", "20"];
+
+#[test]
+fn lines_are_continued_as_generate_does() {
+    let generated = statescan(&["generate", "--prompt", "Alice was ", "--tokens", "30", "--seed", "4"]);
+    assert_eq!(answers(&["--tokens", "30", "--seed", "4"], &["Alice was "]), stdout(&generated));
+    let whole = statescan(&["generate", "--prompt", "Alice was ", "--tokens", "60", "--temperature", "0"]);
+    let parts = answers(&["--tokens", "30", "--temperature", "0"], &["Alice was ", ""]);
+    // every answer ends with a line of its own
+    assert_eq!(parts.len(), 62);
+    assert_eq!(parts[..30].to_owned() + &parts[31..], stdout(&whole));
+}
+
+#[test]
+fn lines_can_be_taken_back() {
+    let alone = answers(&GREEDY, &["The Queen"]);
+    let after = answers(&GREEDY, &["Alice was ", "/undo", "The Queen"]);
+    assert_eq!(after[after.len() - alone.len()..], alone);
+    let twice = answers(&GREEDY, &["The Queen", "Alice was ", "/reset", "/undo", "/undo", "/retry"]);
+    assert!(twice.ends_with(&alone), "{twice}");
+    let drawn = answers(&["--tokens", "20"], &["The Queen", "/retry"]);
+    assert_ne!(drawn[..drawn.len() / 2], drawn[drawn.len() / 2..], "another answer is drawn");
+    let output = chat(&GREEDY, &["/undo", "/retry"]);
+    assert_eq!(stderr(&output).matches("error: what is taken back must be a line of this chat, got `none`").count(), 2);
+}
+
+#[test]
+fn a_chat_is_saved_and_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state");
+    let (save, load) = (format!("/save {}", text(&path)), format!("/load {}", text(&path)));
+    let whole = answers(&GREEDY, &["Alice was ", &save, "and then", &load, "and then", &save]);
+    let (first, last) = (&whole[21..42], &whole[42..]);
+    assert_eq!(first, last, "it goes on from the same state");
+    assert_eq!(
+        answers(&[&GREEDY[..], &["--state", text(&path)]].concat(), &[""]),
+        stdout(&statescan(&["generate", "--state", text(&path), "--temperature", "0", "--tokens", "20",]))
+    );
+    let output = chat(&GREEDY, &["Alice", &save]);
+    assert!(stderr(&output).contains("it is there already"), "{}", stderr(&output));
+    let insisted = format!("/save! {}", text(&path));
+    assert!(!stderr(&chat(&GREEDY, &["Alice", &insisted])).contains("error"));
+    let output = chat(&GREEDY, &["/load nowhere", "/nothing", "/help", "/quit", "Alice"]);
+    assert_eq!(status(&output), 0);
+    assert!(stderr(&output).contains("nowhere: No such file") && stderr(&output).contains("there is no /nothing"));
+    assert!(stdout(&output).contains("/undo") && stdout(&output).ends_with("go on.\n"), "nothing is said after /quit");
+}
+
+#[test]
+fn memory_is_shown_and_does_not_grow() {
+    let output = chat(&GREEDY, &["Alice was ", "and the Queen said that", "/memory"]);
+    let lines: Vec<_> = stderr(&output).lines().map(str::to_owned).collect();
+    let size = |line: &str| line.split(" tokens in ").nth(1).unwrap().split(',').next().unwrap().to_owned();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[0].starts_with("[30 tokens in ") && lines[1].starts_with("[73 tokens in "), "{lines:?}");
+    assert!(lines.iter().all(|line| size(line) == size(&lines[0]) && line.len() <= 80), "{lines:?}");
+    assert!(lines[2].contains("2 to undo"), "{lines:?}");
+}
+
+#[cfg(feature = "tokenizers")]
+#[test]
+fn a_template_is_read_without_reading_anything_twice() {
+    let (folder, elsewhere) = (model(), tempfile::tempdir().unwrap());
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+    std::fs::write(folder.path().join("tokenizer_config.json"), serde_json::json!({"chat_template": template}).to_string())
+        .unwrap();
+    let path = elsewhere.path().join("state");
+    let args = [text(folder.path()), "--tokens", "6", "--temperature", "0"];
+    let said = answers(&args, &["hello", "and you", &format!("/save {}", text(&path))]);
+    let model = statescan_models::Model::load(folder.path()).unwrap();
+    let answer = |i: usize| said.as_bytes()[7 * i..7 * i + 6].iter().map(|&byte| byte as char).collect::<String>();
+    let expected = format!("<user>hello<end><assistant>{}<end><user>and you<end><assistant>{}", answer(0), answer(1));
+    let expected: Vec<u32> = expected.bytes().map(u32::from).collect();
+    let mut state = model.state();
+    model.prefill(&statescan::Exec::cpu(1), &expected, &mut state).unwrap();
+    assert!(model.load_state(&path).unwrap() == state, "{said:?}");
+    let plain = answers(&[&args[..], &["--plain"]].concat(), &["hello"]);
+    assert_eq!(plain.as_bytes(), statescan(&[&["generate", "--prompt", "hello"], &args[..]].concat()).stdout);
+}
+
+#[test]
+fn what_cannot_be_used_is_said_at_once() {
+    for (args, says) in [
+        (&["none"][..], "config.json: No such file"),
+        (&["--state", "none"], "none: No such file"),
+        (&["--temperature=-1"], "`temperature` must be"),
+        (&["--stop", ""], "--stop must be a text"),
+    ] {
+        let output = chat(args, &["Alice"]);
+        assert_eq!((status(&output), output.stdout.len()), (2, 0), "{args:?}");
+        assert!(stderr(&output).contains(says), "{}", stderr(&output));
+    }
+}

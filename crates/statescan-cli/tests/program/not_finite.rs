@@ -1,0 +1,43 @@
+//! Numbers that are not finite: results are right that have them where the oracle does, and what fails says why.
+
+use crate::common::{file, statescan, status, stdout, text};
+
+const INF: f32 = f32::INFINITY;
+
+/// A linear scan of halves, and what is expected of it.
+fn scan(b: &[f32; 4], h: &[f32; 4]) -> tempfile::NamedTempFile {
+    let tensors: [(&str, &[usize], Vec<f32>); 3] =
+        [("in.a", &[1, 4], vec![0.5; 4]), ("in.b", &[1, 4], b.to_vec()), ("out.h", &[1, 4], h.to_vec())];
+    let path = tempfile::Builder::new().suffix(".safetensors").tempfile().unwrap();
+    std::fs::write(path.path(), file(Some(r#"{"op": "linear_scan"}"#), &tensors)).unwrap();
+    path
+}
+
+#[test]
+fn an_infinite_input_passes_everywhere() {
+    let path = scan(&[INF, 1.0, 1.0, 1.0], &[INF; 4]);
+    for args in [vec!["run", "linear_scan"], vec!["run", "linear_scan", "--grad"], vec!["verify"], vec!["verify", "--oracle"]] {
+        let output = statescan(&[&args[..], &[text(path.path())]].concat());
+        assert_eq!(status(&output), 0, "{args:?}: {}", stdout(&output));
+        assert!(!stdout(&output).contains("FAIL"), "{args:?}: {}", stdout(&output));
+    }
+}
+
+#[test]
+fn a_failure_says_which_element_and_why() {
+    let path = scan(&[1.0, 0.0, f32::NAN, 1.0], &[1.0, 0.5, INF, INF]);
+    for oracle in [&[][..], &["--oracle"]] {
+        let output = statescan(&[&["verify"], oracle, &[text(path.path())]].concat());
+        assert_eq!(status(&output), 1);
+        let why = "out.h: NaN at [0, 2], expected inf; 2 of 4 elements are outside";
+        assert!(stdout(&output).contains(why), "{}", stdout(&output));
+        let output = statescan(&[&["verify", "--json"], oracle, &[text(path.path())]].concat());
+        let line: serde_json::Value = serde_json::from_str(stdout(&output).lines().next().unwrap()).unwrap();
+        assert_eq!((&line["why"], &line["max_abs"]), (&why.into(), &"inf".into()));
+    }
+    let path = scan(&[1.0; 4], &[1.0, 1.5, 1.75, 1.0]);
+    let output = statescan(&["verify", text(path.path())]);
+    assert!(stdout(&output).contains("out.h: 1.875e0 at [0, 3], expected 1e0; 1 of 4"), "{}", stdout(&output));
+    let output = statescan(&["verify", "--json", text(scan(&[1.0; 4], &[1.0, 1.5, 1.75, 1.875]).path())]);
+    assert!(stdout(&output).contains("\"why\":null"), "{}", stdout(&output));
+}

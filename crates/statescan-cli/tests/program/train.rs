@@ -1,0 +1,180 @@
+//! `statescan train` from outside: a model to generate with, going on after it was killed, and what is not overwritten.
+
+use crate::common::*;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const SMALL: [&str; 12] = ["--dim", "16", "--layers", "1", "--batch", "2", "--seqlen", "32", "--steps", "30", "--every", "5"];
+
+#[track_caller]
+fn trained(args: &[&str]) -> String {
+    let output = statescan(&[&["train"], args].concat());
+    assert_eq!(status(&output), 0, "{}", stderr(&output));
+    stdout(&output)
+}
+
+#[track_caller]
+fn refused(args: &[&str], says: &str) {
+    let output = statescan(&[&["train"], args].concat());
+    let message = stderr(&output);
+    assert_eq!(status(&output), 2, "{args:?}: {message}");
+    assert!(message.contains(says) && message.trim_end().lines().count() == 1, "{args:?} should say {says:?}: {message}");
+    assert!(output.stdout.is_empty(), "nothing is said");
+}
+
+fn weights(folder: &Path) -> Vec<u8> {
+    std::fs::read(folder.join("model.safetensors")).unwrap()
+}
+
+/// A text, smaller than the book.
+fn short_text(folder: &Path) -> String {
+    let path = folder.join("text.txt");
+    std::fs::write(&path, b"the cat sat on the mat and the dog lay by the door; ".repeat(100)).unwrap();
+    text(&path).to_owned()
+}
+
+#[test]
+fn a_trained_model_generates_and_has_a_plot() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = trained(&[&SMALL[..], &["--save", text(folder.path())]].concat());
+    assert!(said.contains("bits/byte after 30 steps") && said.contains("148480 bytes of text"), "{said}");
+    assert!(said.contains("held-out set: the last 10 % of the text, 14848 bytes"), "{said}");
+    let plot = std::fs::read_to_string(folder.path().join("loss.svg")).unwrap();
+    assert!(plot.starts_with("<svg") && plot.contains(">30</text>") && plot.trim_end().ends_with("</svg>"));
+    assert_eq!(plot.matches("<circle").count(), 7, "six evaluations, and the legend");
+    let output = statescan(&["generate", text(folder.path()), "--prompt", "Alice", "--tokens", "5"]);
+    assert_eq!((status(&output), output.stdout.len()), (0, 6), "{}", stderr(&output));
+}
+
+#[test]
+fn a_training_that_was_killed_goes_on_with_the_same_bits() {
+    let [whole, killed] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    trained(&[&SMALL[..], &["--save", text(whole.path())]].concat());
+    let mut process = command(&[&["train"], &SMALL[..], &["--save", text(killed.path())]].concat());
+    let mut process = process.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let begin = Instant::now();
+    while !killed.path().join("model.safetensors").exists() && begin.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    process.kill().unwrap();
+    process.wait().unwrap();
+    trained(&["--resume", text(killed.path())]);
+    assert_eq!(weights(killed.path()), weights(whole.path()));
+    trained(&["--resume", text(killed.path())]);
+    assert_eq!(weights(killed.path()), weights(whole.path()), "there was nothing left to do");
+    assert!(std::fs::read_dir(killed.path()).unwrap().all(|entry| entry.unwrap().path().extension().unwrap() != "part"));
+}
+
+#[test]
+fn what_is_there_is_not_overwritten_without_a_word() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let learn = short_text(elsewhere.path());
+    let first = [&[&learn[..]], &SMALL[..8], &["--steps", "3", "--save"]].concat();
+    let holds = |name: &str, says: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(name), "theirs").unwrap();
+        refused(&[&first[..], &[text(folder.path())]].concat(), says);
+        assert_eq!(std::fs::read(folder.path().join(name)).unwrap(), b"theirs");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is written");
+        folder
+    };
+    holds(
+        "training.safetensors",
+        "it has a training (training.safetensors); --resume DIR goes on with it, --force overwrites it",
+    );
+    holds("pytorch_model.bin", "it has a model (pytorch_model.bin); --force overwrites it");
+    holds("model.safetensors.index.json", "it has a model (model.safetensors.index.json)");
+    holds("config.json", "it has a model's configuration (config.json)");
+    holds("model.safetensors", "it has a model (model.safetensors)");
+    let folder = holds("tokenizer.json", "it has a file of a model (tokenizer.json); --force overwrites it");
+    std::fs::write(folder.path().join("notes.txt"), "mine").unwrap();
+    trained(&[&first[..], &[text(folder.path()), "--force"]].concat());
+    assert!(!folder.path().join("tokenizer.json").exists(), "text is bytes to the model that is written");
+    assert_eq!(std::fs::read(folder.path().join("notes.txt")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_folder_has_one_training_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(&[&SMALL[..], &["--save", text(folder.path())]].concat());
+    let lock = std::fs::File::open(folder.path()).unwrap();
+    lock.lock().unwrap();
+    let says = "another process is writing this folder";
+    refused(&["--resume", text(folder.path())], says);
+    refused(&[&SMALL[..], &["--save", text(folder.path()), "--force"]].concat(), says);
+    drop(lock);
+    trained(&["--resume", text(folder.path())]);
+}
+
+#[test]
+fn a_training_that_has_ended_is_prolonged_and_a_folder_is_fine_tuned() {
+    let folder = tempfile::tempdir().unwrap();
+    let learn = short_text(folder.path());
+    let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
+    trained(&[&[&learn[..]], &SMALL[..], &["--save", text(&first)]].concat());
+    let before = weights(&first);
+    let said = trained(&[&learn, "--resume", text(&first), "--steps", "33"]);
+    assert!(said.contains("after 33 steps"), "{said}");
+    assert_ne!(weights(&first), before);
+    refused(&[&learn, "--resume", text(&first), "--steps", "32"], "`steps` must be at least as many as were done, got 32");
+    std::fs::write(first.join("generation_config.json"), "{}").unwrap();
+    let tuned = ["--batch", "2", "--seqlen", "32", "--steps", "4", "--type", "bf16", "--save", text(&second)];
+    let said = trained(&[&[&learn, "--from", text(&first)], &tuned[..]].concat());
+    assert!(said.contains("after 4 steps"), "{said}");
+    assert!(second.join("generation_config.json").exists());
+    trained(&[&learn, "--resume", text(&second), "--steps", "5"]);
+    let evaluated = |folder: &Path| {
+        let output = statescan(&["eval", text(folder), &learn, "--json"]);
+        assert_eq!(status(&output), 0, "{}", stderr(&output));
+        serde_json::from_str::<serde_json::Value>(&stdout(&output)).unwrap()["bits_per_byte"].as_f64().unwrap()
+    };
+    assert!((evaluated(&second) - evaluated(&first)).abs() < 0.5, "it begins where the folder ends");
+    refused(&[&learn, "--from", text(&folder.path().join("none"))], "config.json: No such file");
+    let (kept, same) = (weights(&first), first.join("..").join("first"));
+    refused(&[&learn, "--from", text(&first), "--save", text(&same), "--force"], "--save must be another folder than --from");
+    assert!(weights(&first) == kept && first.join("generation_config.json").exists(), "nothing is written or removed");
+}
+
+#[test]
+fn a_large_held_out_set_is_sampled_and_read_once_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.txt");
+    std::fs::write(&path, b"the cat sat on the mat and the dog lay by the door; ".repeat(20_000)).unwrap();
+    let said = trained(&[&[text(&path)], &SMALL[..8], &["--steps", "3", "--every", "1"]].concat());
+    assert!(said.contains("held-out set: the last 10 % of the text, 104000 bytes"), "{said}");
+    assert!(said.contains("evaluations read a sample of 16384 of them, the last one reads all"), "{said}");
+    assert_eq!(said.matches("held-out set").count(), 4, "what it is, two samples, and all: {said}");
+    assert!(said.lines().all(|line| line.len() <= 80 && line.trim_end() == line), "{said}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn sizes_beyond_memory_are_a_sentence() {
+    let program = env!("CARGO_BIN_EXE_statescan");
+    let limited = format!("ulimit -v 4000000; exec {program} train --dim 16384 --layers 1024");
+    let output = std::process::Command::new("sh").args(["-c", &limited]).output().unwrap();
+    assert_eq!(status(&output), 2, "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("this training: it needs 34") && stderr(&output).contains("GB of memory"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn texts_folders_and_settings_that_cannot_be_used_end_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let (short, none) = (folder.path().join("short.txt"), folder.path().join("none"));
+    std::fs::write(&short, "too short").unwrap();
+    for (args, says) in [
+        (&[text(&short), "--save", text(&none)][..], "`text` must be at least ten rows long"),
+        (&[text(&none)], "none: No such file"),
+        (&["--resume", text(&none)], "training.safetensors: No such file"),
+        (&["--steps", "0"], "`steps` must be"),
+        (&["--rate", "0"], "`rate` must be a positive number"),
+        (&["--device", "gpu"], "--device must be cpu, cuda or cuda:N"),
+    ] {
+        refused(args, says);
+        assert!(!none.exists());
+    }
+}

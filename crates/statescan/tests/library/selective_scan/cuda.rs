@@ -1,0 +1,102 @@
+//! What concerns the CUDA kernels alone: how they cut rows, what they save, what they refuse. Without a GPU each test says so and passes.
+
+use super::case::run_forward;
+use super::*;
+use crate::common::device::{gpu, on_gpu};
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use statescan::Error;
+
+/// Enough channels for few lanes, many states, long rows.
+#[test]
+fn cuda_shapes_of_other_plans() {
+    let sizes = [(4, 4096, 40, 16), (1, 9, 100, 256), (2, 40, 1000, 128), (1, 6, 5000, 16), (2, 2100, 70, 16), (1, 3, 33, 400)];
+    on_gpu(sizes.map(|(b, d, l, n)| Case::new(DType::F32, b, d, l, n, 0)), check);
+}
+
+/// Long rows of few channels, which are cut into segments when there is a workspace.
+#[test]
+fn cuda_segments() {
+    let options = GATE | SKIP | BIAS | SOFTPLUS | INITIAL;
+    let cases = [
+        Case::new(DType::F32, 1, 7, 6000, 16, 0),
+        Case::new(DType::F32, 2, 33, 2817, 5, options),
+        Case::new(DType::BF16, 1, 40, 4096, 16, options | REVERSE),
+        Case::new(DType::F32, 1, 3, 5121, 70, INITIAL | OWN_DECAY_STEP),
+        Case { discretization: Discretization::Dirac, constant_b: true, ..Case::new(DType::F32, 1, 5, 4000, 3, INITIAL) },
+        Case { layout: Layout::Sliced, ..Case::new(DType::BF16, 1, 48, 2903, 16, options) },
+        Case { groups: 3, layout: Layout::Scattered, ..Case::new(DType::F16, 2, 21, 3333, 8, options) },
+    ];
+    on_gpu(cases, |case, execs| {
+        let inputs = Inputs::new(case).on(&execs[0]);
+        assert!(selective_scan::workspace_len(&execs[0], &inputs.args(case)).unwrap() > 0, "{case:?}");
+        check(case, execs);
+    });
+}
+
+/// Random problems, the same ones each time, for each needs kernels of its own; several tests, so that these are compiled side by side.
+fn random_problems(part: usize) {
+    let mut runner = TestRunner::deterministic();
+    let all = (0..).map(|_| cases().new_tree(&mut runner).unwrap().current()).filter(|case| !case.double());
+    on_gpu(all.skip(part * 25).take(25), check);
+}
+
+#[test]
+fn cuda_random_problems_0() {
+    random_problems(0);
+}
+#[test]
+fn cuda_random_problems_1() {
+    random_problems(1);
+}
+#[test]
+fn cuda_random_problems_2() {
+    random_problems(2);
+}
+#[test]
+fn cuda_random_problems_3() {
+    random_problems(3);
+}
+
+#[test]
+fn cuda_saved_states_are_those_of_the_scan() {
+    let Some(exec) = gpu() else { return };
+    let case = Case::new(DType::F32, 2, 9, 200, 5, INITIAL);
+    let inputs = Inputs::new(&case);
+    let [_, _, saved] = run_forward(&case, &inputs.on(&exec), &exec, true).unwrap();
+    let saved = saved.to_dense();
+    assert_eq!(saved.shape()[..], [2 * 3 * 9 * 5]);
+    for k in 1..4 {
+        let whole = inputs.args(&case);
+        let [x, dt, b, c] = [whole.x, whole.dt, whole.b, whole.c].map(|view| view.slice(2, 0..64 * k));
+        let state = reference::forward(&whole.x(x).dt(dt).b(b).c(c)).unwrap().final_state;
+        for batch in 0..2 {
+            for d in 0..9 {
+                for n in 0..5 {
+                    let (got, expected) = (saved.at(&[((batch * 3 + k - 1) * 9 + d) * 5 + n]).re, state.at(&[batch, d, n]).re);
+                    assert!((got - expected).abs() < 1e-5 * (1.0 + expected.abs()), "{got} {expected} at {k}, {batch}, {d}, {n}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn cuda_refuses_by_name() {
+    let Some(exec) = gpu() else { return };
+    let case = Case::new(DType::F32, 2, 4, 6, 3, 0);
+    let inputs = Inputs::new(&case);
+    // tensors of the host
+    let mut y = Tensor::host(DType::F32, &[2, 4, 6]).unwrap();
+    let mut out = Outputs::default().y(y.view_mut());
+    let error = selective_scan::forward(&exec, &inputs.args(&case), &mut out);
+    assert!(matches!(error, Err(Error::Device { argument: "x", .. })), "{error:?}");
+    let inputs = inputs.on(&exec);
+    let error = selective_scan::backward(&exec, &inputs.args(&case), None, &Cotangents::default(), &mut Gradients::default());
+    assert!(matches!(error, Err(Error::Presence { argument: "workspace", .. })), "{error:?}");
+    let case = Case { dtype: DType::F64, ..case };
+    let inputs = Inputs::new(&case).on(&exec);
+    let error = selective_scan::forward(&exec, &inputs.args(&case), &mut Outputs::default());
+    assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
+    assert!(matches!(Exec::cuda(1000), Err(Error::Unavailable { .. })));
+}
