@@ -40,6 +40,8 @@ def test_train_bytes(framework, tmp_path, capsys):
     assert "sample: Alice was beginning" in printed
 
 
+# its layers over ranks are those of test_distributed_layers.py
+@pytest.mark.sampled(0)
 def test_ranks_train_as_one_process(train_bytes, tmp_path, capsys):
     """Two processes with half of every sequence have the losses of one with all of it."""
     arguments = ["--steps", "4", "--batch", "2", "--seqlen", "65", "--length", "1", "--plot", str(tmp_path / "loss.png")]

@@ -38,6 +38,7 @@ def test_what_there_is():
     assert all(getattr(statescan, name).__doc__ for name in statescan.__all__ if name != "__version__")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("imports", ["import statescan, torch", "import torch, statescan"])
 def test_the_compiler_may_make_the_first_call(imports):
     code = f"""

@@ -186,6 +186,7 @@ def test_16_bits(name, only_as_one):
         assert error < 0.1, (at, error)
 
 
+@pytest.mark.sampled(6)
 @each_case
 def test_compiled(name):
     torch._dynamo.reset()

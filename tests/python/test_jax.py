@@ -137,6 +137,7 @@ MAPPED = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", MAPPED)
 @pytest.mark.parametrize("mapped", ["activations", "first", "everything"])
 def test_vmap(name, mapped):

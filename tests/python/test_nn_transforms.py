@@ -57,6 +57,7 @@ def test_compiled_by_inductor(u):
         close(outcome(torch.compile(layer, fullgraph=True), layer, u), outcome(layer, layer, u), 1e-4)
 
 
+@pytest.mark.sampled(3)
 def test_compiled_for_any_length(layer, u):
     """The graph of one length serves another one."""
     torch._dynamo.reset()

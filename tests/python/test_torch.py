@@ -106,6 +106,7 @@ def test_opcheck_backward(name):
     torch.library.opcheck(backward, (needed, *arguments, *saved, *cotangents))
 
 
+@pytest.mark.sampled(16)
 @each_case
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_compiled(name, dynamic):
