@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The tests of causal_conv1d and lrnnx, from their source distributions on PyPI, on our functions, on the CPU. Nothing of them
-# is built or kept. The argument is a virtual environment in which statescan is installed; `environment.sh` makes it.
+# is built. The argument is a virtual environment in which statescan is installed; `environment.sh` makes it, and calls this with `--fetch`, which only
+# fetches the distributions. STATESCAN_PEER_CASES says how many cases of each test are run at most.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$(realpath "$1")
@@ -8,14 +9,17 @@ plugin=$PWD/tests/peers
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# setup files look for CUDA if they are not told otherwise
-export CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE LRNNX_SKIP_CUDA_BUILD=TRUE
-"$venv/bin/pip" download --quiet --no-deps --no-binary :all: --no-build-isolation --dest "$folder" \
-  causal_conv1d==1.7.0 lrnnx==1.0.0.post1
+if [ "${2:-}" = --fetch ]; then
+  # setup files look for CUDA if they are not told otherwise
+  export CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE LRNNX_SKIP_CUDA_BUILD=TRUE
+  "$venv/bin/pip" download --quiet --no-deps --no-binary :all: --no-build-isolation --dest "$venv/peers" \
+    causal_conv1d==1.7.0 lrnnx==1.0.0.post1
+  exit
+fi
 
 run() {
   local name=$1
-  tar xzf "$folder/$name".tar.gz -C "$folder"
+  tar xzf "$venv/peers/$name".tar.gz -C "$folder"
   # their devices, and none of their settings of pytest
   grep -rlE '"cuda"' "$folder/$name/tests" | xargs -r sed -i 's/"cuda"/"cpu"/g'
   (cd "$folder/$name" && PYTHONPATH="$plugin:$folder/$name" OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest -p ours_in_place -p no:cacheprovider \
@@ -25,5 +29,4 @@ run() {
 # that of mamba_ssm has two files of tests only, which need a GPU: of its own kernels, and of generation
 run causal_conv1d-1.7.0 tests
 # scans and steps of Mamba and S5, and the layers on them; its other layers need its extension
-export STATESCAN_PEER_CASES=4
 run lrnnx-1.0.0.post1 tests/ops/mamba tests/ops/s5 tests/models/test_ltv/test_{mamba,event_mamba,s5_ltv,event_s5}.py tests/architectures tests/utils
