@@ -25,7 +25,7 @@ for architecture in x86_64 aarch64; do
   maturin build --quiet --release --locked --zig --target "$target" --compatibility manylinux_2_28 --out "$dist"
 done
 echo "== sdist"
-maturin sdist --quiet --out "$dist"
+maturin sdist --out "$dist"
 
 echo "== checks"
 twine check --strict "$dist"/*

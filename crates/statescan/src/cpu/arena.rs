@@ -82,7 +82,7 @@ impl<T: Real> Room<T> {
         let all = len.checked_add(2 * LINE).and_then(|_| pitch::<T>(len).checked_mul(count));
         let end = all.and_then(|all| self.used.checked_add(all)).filter(|&end| end <= isize::MAX as usize / size_of::<T>());
         let end = end.expect("sizes are limited");
-        if ZONE > 0 && !self.start.is_null() {
+        if ZONE != 0 && !self.start.is_null() {
             let zone = |i: usize| self.used + i * pitch::<T>(len) + usable..self.used + (i + 1) * pitch::<T>(len);
             self.zones.extend((0..count).map(zone));
         }
