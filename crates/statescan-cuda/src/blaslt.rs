@@ -69,12 +69,12 @@ impl Library {
         Ok(Library { stream: stream.clone(), handle: handle as usize, workspace, plans: Mutex::default() })
     }
 
-    /// Puts `y = x W^T (+ bias) (+ onto)` into the stream, with weights, rows, bias (or 0) and results at these addresses, and what they are added to,
+    /// Puts `y = factor x W^T (+ bias) (+ onto)` into the stream, with weights, rows, bias (or 0) and results at these addresses, and what they are added to,
     /// which lies as the results do, at another or the same one.
     ///
     /// # Safety
     /// The addresses are valid for what the product says.
-    pub(crate) unsafe fn multiply(&self, product: &Product, addresses: [u64; 4], onto: Option<u64>) -> Result<()> {
+    pub(crate) unsafe fn multiply(&self, product: &Product, addresses: [u64; 4], factor: f32, onto: Option<u64>) -> Result<()> {
         let _current = self.stream.enter()?;
         let mut plans = self.plans.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !plans.contains_key(product) {
@@ -82,7 +82,7 @@ impl Library {
         }
         let Plan { product: described, algorithm } = &plans[product];
         let [weight, x, bias, y] = addresses;
-        let (one, add): (f32, f32) = (1.0, if onto.is_some() { 1.0 } else { 0.0 });
+        let add: f32 = if onto.is_some() { 1.0 } else { 0.0 };
         let [of_weight, of_x, of_y] = described.matrices.map(|matrix| matrix as sys::cublasLtMatrixLayout_t);
         if product.bias {
             described.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
@@ -93,7 +93,7 @@ impl Library {
             call!(cublasLtMatmul(
                 self.handle as sys::cublasLtHandle_t,
                 described.product as sys::cublasLtMatmulDesc_t,
-                core::ptr::from_ref(&one).cast(),
+                core::ptr::from_ref(&factor).cast(),
                 weight as *const c_void,
                 of_weight,
                 x as *const c_void,

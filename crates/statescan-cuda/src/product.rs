@@ -46,7 +46,7 @@ impl Blaslt {
         driven! { stream => Ok(Blaslt { library: crate::blaslt::Library::new(stream)? }) }
     }
 
-    /// Puts `y = x W^T (+ bias) (+ onto)` into the stream, with weights, rows, bias (or 0) and results at these addresses, and what they are added to,
+    /// Puts `y = factor x W^T (+ bias) (+ onto)` into the stream, with weights, rows, bias (or 0) and results at these addresses, and what they are added to,
     /// which lies as the results do, at another or the same one. Sums are f32.
     ///
     /// # Errors
@@ -54,9 +54,9 @@ impl Blaslt {
     ///
     /// # Safety
     /// The addresses are valid for what the product says.
-    pub unsafe fn multiply(&self, product: &Product, addresses: [u64; 4], onto: Option<u64>) -> Result<()> {
+    pub unsafe fn multiply(&self, product: &Product, addresses: [u64; 4], factor: f32, onto: Option<u64>) -> Result<()> {
         // SAFETY: the caller's contract.
-        driven! { self => unsafe { self.library.multiply(product, addresses, onto) } }
+        driven! { self => unsafe { self.library.multiply(product, addresses, factor, onto) } }
     }
 }
 

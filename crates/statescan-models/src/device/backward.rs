@@ -163,7 +163,7 @@ impl Batch<'_> {
         let TrainingRooms { tokens, streams, dstream: [added, _], .. } = &mut *self.back;
         let (tokens, zeros) = (tokens.of(rows).index(1, 0), self.dropout.zeros(config.layers.len()));
         let first = if zeros.is_some() { &mut *added } else { &mut streams[0] };
-        embedding(exec, weights.embedding.view(), tokens, &mut first.of_mut(rows))?;
+        embedding(exec, weights.embedding.view(), tokens, 1.0, &mut first.of_mut(rows))?;
         if zeros.is_some() {
             dropout(exec, added.of(rows), zeros, &mut streams[0].of_mut(rows), false)?;
         }

@@ -14,8 +14,9 @@ mod weights;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::kernels::Products;
+use crate::kernels::hybrid::{gate, rotate, softmax};
 use crate::kernels::training::{column_sums, column_sums_workspace_len};
-use crate::mixer::{Device, Linear, Multiplied, Room, Rooms};
+use crate::mixer::{Device, Heads, Linear, Multiplied, Room, Rooms};
 use crate::model::{Logits, Model};
 use crate::state::State;
 use crate::weight::first_not_finite;
@@ -49,11 +50,6 @@ struct Shared {
 impl Shared {
     fn new(exec: &Exec, model: &Model, dtype: DType) -> Result<Self> {
         let config = model.config().clone();
-        if config.layers.iter().any(|kind| kind.mix().one_row().is_none()) {
-            let (what, why) =
-                ("a hybrid on a GPU", "layers of attention and feed-forward layers are computed on the CPU alone, by Model");
-            return Err(statescan::Error::Unavailable { what, why }.into());
-        }
         let products = Products::new(exec)?;
         let weights = Weights::new(exec, model, dtype)?;
         let step = Mutex::new(Step::new(exec, &config)?);
@@ -102,6 +98,22 @@ impl Device for Shared {
         let Some(mut bias) = bias else { return Ok(()) };
         let mut scratch = workspace.view_mut(&self.exec, column_sums_workspace_len(dy.shape()[0], dy.shape()[1]))?;
         Ok(column_sums(&self.exec, dy, &mut bias, &mut scratch)?)
+    }
+
+    fn transposed<'t>(&self, matrix: View<'t>, _: &'t mut Room) -> Result<View<'t>> {
+        Ok(matrix.permute(&[1, 0]))
+    }
+
+    fn rotate(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        Ok(rotate(&self.exec, x, of, y)?)
+    }
+
+    fn softmax(&self, scores: &mut ViewMut<'_>, seen: usize, scale: f32) -> Result<()> {
+        Ok(softmax(&self.exec, scores, seen, scale)?)
+    }
+
+    fn gate(&self, both: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        Ok(gate(&self.exec, both, y)?)
     }
 }
 
@@ -179,6 +191,7 @@ impl DeviceModel {
     /// As [`DeviceModel::prefill`]; a state of several sequences.
     pub fn step(&self, token: u32, state: &mut DeviceState) -> Result<Vec<f32>> {
         let logits = self.shared.step(token, state)?.logits(&self.shared.exec)?;
+        let logits = self.shared.scaled(logits);
         match first_not_finite(&logits) {
             None => Ok(logits),
             Some(at) => Err(self.shared.overflow(state, logits[at])),

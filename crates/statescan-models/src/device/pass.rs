@@ -1,6 +1,6 @@
 //! Many rows through the blocks: as many steps of each sequence of a state.
 
-use super::state::{DeviceState, ends};
+use super::state::DeviceState;
 use super::{BlockRooms, PassRooms, Shared, lock};
 use crate::error::{Error, Result};
 use crate::kernels::embedding;
@@ -32,6 +32,7 @@ impl Shared {
             let part = tokens.chunks_exact(length).flat_map(|row| &row[from..from + steps.steps]);
             let part: Vec<i32> = part.map(|&token| token as i32).collect();
             let part = Tensor::from_slice(&self.exec, &part, &[part.len()])?;
+            state.reserve(steps.steps)?;
             let mut rooms = lock(&self.rooms);
             rooms.stream.grow(&self.exec, DType::F32, steps.rows(), self.config.dim)?;
             rooms.block.normed.grow(&self.exec, self.weights.dtype, steps.rows(), self.config.dim)?;
@@ -81,7 +82,13 @@ impl Shared {
         self.norm(&self.weights.norm).forward(rows, normed.reborrow())?;
         let mut logits = Tensor::empty(&self.exec, DType::F32, &[rows.shape()[0], self.config.vocab])?;
         self.products.multiply(normed.as_view(), self.weights.head().view(), None, &mut logits.view_mut(), false)?;
-        Ok(logits.to_vec()?)
+        Ok(self.scaled(logits.to_vec()?))
+    }
+
+    /// Logits as the model has them, from the products of the head.
+    pub(super) fn scaled(&self, mut logits: Vec<f32>) -> Vec<f32> {
+        logits.iter_mut().for_each(|x| *x /= self.config.scales.logits);
+        logits
     }
 
     /// A norm of the stream.
@@ -91,20 +98,21 @@ impl Shared {
 
     /// The mixer of a layer.
     pub(super) fn mixer(&self, layer: usize) -> Run<'_> {
-        let weights = self.weights.blocks[layer].mixer.iter().map(Tensor::view).collect();
-        Run { device: self, config: &self.config, kind: self.config.layers[layer], weights, derived: Vec::new() }
+        let block = &self.weights.blocks[layer];
+        let [weights, derived] = [&block.mixer, &block.derived].map(|all| all.iter().map(Tensor::view).collect());
+        Run { device: self, config: &self.config, kind: self.config.layers[layer], weights, derived }
     }
 
     /// The stream after the last block, and states on the other side.
     fn blocks(&self, steps: Steps, tokens: &Tensor, state: &mut DeviceState, rooms: &mut PassRooms) -> Result<()> {
         let (rows, PassRooms { stream, block: rooms }) = (steps.rows(), rooms);
-        embedding(&self.exec, self.weights.embedding.view(), tokens.view(), &mut stream.of_mut(rows))?;
-        let (from, to) = state.split();
+        let scales = self.config.scales;
+        embedding(&self.exec, self.weights.embedding.view(), tokens.view(), scales.embedding, &mut stream.of_mut(rows))?;
         for layer in 0..self.config.layers.len() {
-            let part = Part { states: ends(from, to, layer), ..Part::whole(steps) };
+            let part = state.part(steps, layer);
             let Linear { weight, bias } = self.mix(layer, part, stream.of(rows), rooms, false)?;
             let x = rooms.mixer.mixed.of(rows);
-            self.products.multiply(x, weight, bias, &mut stream.of_mut(rows), true)?;
+            self.products.add_multiple(x, weight, bias, scales.residual, &mut stream.of_mut(rows))?;
         }
         Ok(())
     }

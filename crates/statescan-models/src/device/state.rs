@@ -2,54 +2,66 @@
 
 use super::Shared;
 use crate::error::{Error, Result};
+use crate::kernels::hybrid::{Heads, rotate};
+use crate::mixer::{Part, Steps};
 use crate::state::{State, StateShape};
 use statescan::cuda::Graph;
 use statescan::tensor::Tensor;
-use statescan::{DType, View, ViewMut};
+use statescan::{DType, ViewMut};
 use std::sync::Arc;
 
 /// What a [`DeviceModel`](super::DeviceModel) remembers of the tokens of some sequences, in the memory of its device.
 ///
-/// It records the graph of a step when the first one is made, and keeps the model's weights alive.
+/// It records the graph of a step when the first one is made, and again when a hybrid's keys and values need more room; it keeps the model's weights alive.
 pub struct DeviceState {
     /// First, for a graph uses the memory below.
     pub(super) graphs: [Option<Graph>; 2],
     pub(super) shared: Arc<Shared>,
-    /// The state, and room for the one after the next pass.
-    sides: [Side; 2],
+    /// States of one size, and room for those after the next pass.
+    sides: [Layers; 2],
+    /// States that grow with every token, which are written behind those of the tokens before: (sequences, `room` tokens, columns).
+    grown: Layers,
+    room: usize,
     pub(super) current: usize,
     sequences: usize,
     pub(super) position: u64,
 }
 
-/// States of all layers, which are of one kind: a tensor (layers, sequences, rows, columns) for each state of a layer.
-type Side = Vec<Tensor>;
+/// The states of each layer, (sequences, rows, columns), in the order in which its kind has them. States of a kind all grow, or none does.
+type Layers = Vec<Vec<Tensor>>;
 
-fn zeros(shared: &Shared, sequences: usize) -> Result<Side> {
-    let (config, layers) = (&shared.config, shared.config.layers.len());
-    let state = |StateShape { shape: [rows, columns], .. }: StateShape| {
-        Ok(Tensor::zeros(&shared.exec, DType::F32, &[layers, sequences, rows, columns])?)
+/// Tokens that states which grow have room for are multiples of this, and passes read as many: memory behind the last token has zeros or what was there,
+/// and no share in what anything attends to.
+const TOKENS: usize = 64;
+
+/// Zeros for the states of one size, or for those that grow and have room for so many tokens.
+fn zeros(shared: &Shared, sequences: usize, room: Option<usize>) -> Result<Layers> {
+    let config = &shared.config;
+    let state = |state: StateShape| {
+        let [rows, columns] = state.after(room.unwrap_or_default());
+        Ok(Tensor::zeros(&shared.exec, DType::F32, &[sequences, rows, columns])?)
     };
-    config.family.scan().states(config).into_iter().map(state).collect()
-}
-
-/// What the sequences of a layer begin with, and where what they end with goes.
-pub(super) fn ends<'e>(from: &'e [Tensor], to: &'e mut [Tensor], layer: usize) -> Vec<Option<(View<'e>, ViewMut<'e>)>> {
-    let pair = |(from, to): (&'e Tensor, &'e mut Tensor)| Some((from.view().index(0, layer), to.view_mut().index(0, layer)));
-    from.iter().zip(to).map(pair).collect()
+    let of_kind = |shapes: Vec<StateShape>| shapes.into_iter().filter(|shape| shape.grows == room.is_some()).map(state).collect();
+    config.layers.iter().map(|kind| of_kind(kind.states(config))).collect()
 }
 
 impl DeviceState {
     pub(super) fn new(shared: &Arc<Shared>, sequences: usize) -> Result<Self> {
-        let sides = [zeros(shared, sequences)?, zeros(shared, sequences)?];
-        Ok(DeviceState { graphs: [None, None], shared: shared.clone(), sides, current: 0, sequences, position: 0 })
+        let sides = [zeros(shared, sequences, None)?, zeros(shared, sequences, None)?];
+        let (room, shared) = (TOKENS, shared.clone());
+        let grown = zeros(&shared, sequences, Some(room))?;
+        Ok(DeviceState { graphs: [None, None], shared, sides, grown, room, current: 0, sequences, position: 0 })
     }
 
     pub(super) fn upload(shared: &Arc<Shared>, state: &State) -> Result<Self> {
         let mut new = Self::new(shared, 1)?;
-        for (i, tensor) in new.sides[0].iter_mut().enumerate() {
-            let all: Vec<f32> = state.layers.iter().filter_map(|layer| layer.all().nth(i)).flatten().copied().collect();
-            *tensor = Tensor::from_slice(&shared.exec, &all, &tensor.shape())?;
+        new.make_room(state.position as usize)?;
+        for (layer, from) in state.layers.iter().enumerate() {
+            for (tensor, numbers) in new.sides[0][layer].iter_mut().chain(&mut new.grown[layer]).zip(from.all()) {
+                // a pass that failed may have left more than there are tokens
+                let len = tensor.shape().iter().product::<usize>();
+                tensor.write(&numbers[..numbers.len().min(len)])?;
+            }
         }
         new.position = state.position;
         Ok(new)
@@ -74,15 +86,16 @@ impl DeviceState {
     /// If there is no such sequence.
     pub fn download(&self, sequence: usize) -> Result<State> {
         assert!(sequence < self.sequences, "there are {} sequences", self.sequences);
-        let mut state = State::new(&self.shared.config);
-        for (i, tensor) in self.sides[self.current].iter().enumerate() {
-            let all = tensor.to_vec::<f32>()?;
-            for (layer, to) in state.layers.iter_mut().filter_map(|layer| layer.all_mut().nth(i)).enumerate() {
-                let len = to.len();
-                to.copy_from_slice(&all[(layer * self.sequences + sequence) * len..][..len]);
+        let (config, position) = (&self.shared.config, self.position as usize);
+        let mut state = State { position: self.position, ..State::new(config) };
+        for (layer, to) in state.layers.iter_mut().enumerate() {
+            let tensors = self.sides[self.current][layer].iter().chain(&self.grown[layer]);
+            let shapes = config.layers[layer].states(config);
+            for ((tensor, to), shape) in tensors.zip(to.all_mut()).zip(shapes) {
+                let (all, len) = (tensor.to_vec::<f32>()?, shape.after(position).iter().product::<usize>());
+                *to = all[all.len() / self.sequences * sequence..][..len].to_vec();
             }
         }
-        state.position = self.position;
         Ok(state)
     }
 
@@ -92,15 +105,58 @@ impl DeviceState {
     /// A device without room.
     pub fn duplicate(&self) -> Result<Self> {
         let mut copy = Self::new(&self.shared, self.sequences)?;
-        copy.sides[0] = self.sides[self.current].iter().map(|state| Ok(state.to(&self.shared.exec)?)).collect::<Result<_>>()?;
+        let tensor = |state: &Tensor| Ok(state.to(&self.shared.exec)?);
+        let copied = |layers: &Layers| layers.iter().map(|layer| layer.iter().map(tensor).collect()).collect::<Result<_>>();
+        (copy.sides[0], copy.grown, copy.room) = (copied(&self.sides[self.current])?, copied(&self.grown)?, self.room);
         copy.position = self.position;
         Ok(copy)
     }
 
-    /// The state, and the other side.
-    pub(super) fn split(&mut self) -> (&mut [Tensor], &mut [Tensor]) {
-        let [first, second] = &mut self.sides;
-        if self.current == 0 { (first, second) } else { (second, first) }
+    /// Whether something is kept of every token.
+    pub(super) fn grows(&self) -> bool {
+        self.grown.iter().any(|layer| !layer.is_empty())
+    }
+
+    /// Makes room for so many tokens more.
+    pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
+        let tokens = (self.position as usize).saturating_add(more);
+        if !self.grows() || tokens <= self.room {
+            return Ok(());
+        }
+        self.make_room(tokens.max(2 * self.room))
+    }
+
+    /// Room for so many tokens, and the states of those that were read. Steps are recorded anew, for other memory.
+    fn make_room(&mut self, tokens: usize) -> Result<()> {
+        let (Shared { exec, .. }, read) = (&*self.shared, self.position as usize);
+        let room = tokens.max(1).next_multiple_of(TOKENS);
+        let mut grown = zeros(&self.shared, self.sequences, Some(room))?;
+        for (from, to) in self.grown.iter().flatten().zip(grown.iter_mut().flatten()).filter(|_| read > 0) {
+            for sequence in 0..self.sequences {
+                let from = from.view().index(0, sequence).slice(0, 0..read);
+                let copies = Heads { headdim: from.shape()[1], angles: None, first: 0 };
+                rotate(exec, from, &copies, &mut to.view_mut().index(0, sequence).slice(0, 0..read))?;
+            }
+        }
+        self.graphs = [None, None];
+        (self.grown, self.room) = (grown, room);
+        Ok(())
+    }
+
+    /// The rows of a pass through a layer, with its states, and room for them on the other side.
+    pub(super) fn part(&mut self, steps: Steps, layer: usize) -> Part<'_> {
+        let (position, [first, second]) = (self.position as usize, &mut self.sides);
+        let (from, to) = if self.current == 0 { (first, second) } else { (second, first) };
+        let states = from[layer].iter().zip(&mut to[layer]).map(|(from, to)| Some((from.view(), to.view_mut())));
+        let tokens = (position + steps.steps).next_multiple_of(TOKENS);
+        let grown = self.grown[layer].iter_mut().map(|state| state.view_mut().slice(1, 0..tokens)).collect();
+        Part { states: states.collect(), position, grown, ..Part::whole(steps) }
+    }
+
+    /// The states of a layer of one sequence, which are carried on in place.
+    pub(super) fn row(&mut self, layer: usize) -> Vec<ViewMut<'_>> {
+        let all = self.sides[self.current][layer].iter_mut().chain(&mut self.grown[layer]);
+        all.map(|state| state.view_mut().index(0, 0)).collect()
     }
 
     /// Refuses states of other models.

@@ -24,6 +24,8 @@ pub(super) struct Step {
     stream: Tensor,
     /// What kernels of mixers hand on.
     rooms: [Tensor; 3],
+    /// Tokens that came before, where a layer keeps something of each.
+    position: Tensor,
     logits: Tensor,
     /// The most likely token on the host, where every step sends it, and the logits, where they are asked for.
     most_likely: Landing<i32>,
@@ -33,13 +35,17 @@ pub(super) struct Step {
 impl Step {
     pub(super) fn new(exec: &Exec, config: &Config) -> Result<Self> {
         let room = |len: usize| Tensor::zeros(exec, DType::F32, &[len]);
-        let rooms = config.family.scan().mix().one_row().expect("checked when the model was made").rooms(config);
+        let mut rooms = [0; 3];
+        for kind in &config.layers {
+            rooms.iter_mut().zip(kind.mix().rooms(config)).for_each(|(most, len)| *most = len.max(*most));
+        }
         Ok(Step {
             token: Tensor::zeros(exec, DType::I32, &[1])?,
             known: None,
             stream: Tensor::zeros(exec, DType::F32, &[1, config.dim])?,
             rooms: [room(rooms[0])?, room(rooms[1])?, room(rooms[2])?],
             logits: room(config.vocab)?,
+            position: Tensor::zeros(exec, DType::I32, &[1])?,
             most_likely: Landing::new(exec, 1)?,
             on_host: Landing::new(exec, config.vocab)?,
         })
@@ -64,12 +70,15 @@ impl Shared {
     pub(super) fn step(&self, token: u32, state: &mut DeviceState) -> Result<MutexGuard<'_, Step>> {
         state.check_single(self)?;
         self.config.check_tokens(&[token])?;
+        state.reserve(1)?;
         let mut step = lock(&self.step);
         let at = state.current;
         if state.graphs[at].is_none() {
-            let (side, _) = state.split();
-            let graph = self.graph(&mut step, side)?;
+            let graph = self.graph(&mut step, state)?;
             state.graphs[at] = Some(graph);
+        }
+        if state.grows() {
+            set_token(&self.exec, &mut step.position.view_mut(), state.position as i32)?;
         }
         if step.known.take() != Some(token) {
             set_token(&self.exec, &mut step.token.view_mut(), token as i32)?;
@@ -82,21 +91,22 @@ impl Shared {
     }
 
     /// What other threads do on the device may end a recording. Nothing of it has run, so it begins again.
-    fn graph(&self, step: &mut Step, side: &mut [Tensor]) -> Result<Graph> {
+    fn graph(&self, step: &mut Step, state: &mut DeviceState) -> Result<Graph> {
         for _ in 1..RECORDINGS {
-            match Graph::record(&self.exec, || self.record(step, side)) {
+            match Graph::record(&self.exec, || self.record(step, state)) {
                 Err(Error::Compute(statescan::Error::Cuda { code: INVALIDATED, .. })) => {}
                 made => return made,
             }
         }
-        Graph::record(&self.exec, || self.record(step, side))
+        Graph::record(&self.exec, || self.record(step, state))
     }
 
-    fn record(&self, step: &mut Step, side: &mut [Tensor]) -> Result<()> {
+    fn record(&self, step: &mut Step, state: &mut DeviceState) -> Result<()> {
         let (exec, weights, config) = (&self.exec, &self.weights, &self.config);
-        embedding(exec, weights.embedding.view(), step.token.view(), &mut step.stream.view_mut())?;
+        let factor = config.scales.embedding;
+        embedding(exec, weights.embedding.view(), step.token.view(), factor, &mut step.stream.view_mut())?;
         for layer in 0..config.layers.len() {
-            self.record_block(step, layer, side)?;
+            self.record_block(step, layer, state)?;
         }
         let Step { token, stream, logits, most_likely, .. } = step;
         let before = Before::Norm { weight: weights.norm.view(), groups: 1, eps: config.eps };
@@ -108,17 +118,20 @@ impl Shared {
         Ok(())
     }
 
-    fn record_block(&self, step: &mut Step, layer: usize, side: &mut [Tensor]) -> Result<()> {
-        let (config, block) = (&self.config, &self.weights.blocks[layer]);
-        let kind = config.layers[layer].mix().one_row().expect("checked when the model was made");
-        kind.record(Row {
+    fn record_block(&self, step: &mut Step, layer: usize, state: &mut DeviceState) -> Result<()> {
+        let (config, block, mix) = (&self.config, &self.weights.blocks[layer], self.config.layers[layer].mix());
+        let mut sizes = mix.rooms(config).into_iter();
+        let rooms = step.rooms.each_mut().map(|room| room.view_mut().slice(0, 0..sizes.next().unwrap_or_default()));
+        let row = Row {
             exec: &self.exec,
             config,
             norm: Before::Norm { weight: block.norm.view(), groups: 1, eps: config.eps },
             stream: step.stream.view_mut().index(0, 0),
-            rooms: &mut step.rooms,
             weights: block.mixer.iter().map(Tensor::view).collect(),
-            states: side.iter_mut().map(|states| states.view_mut().index(0, layer).index(0, 0)).collect(),
-        })
+            derived: block.derived.iter().map(Tensor::view).collect(),
+            states: state.row(layer),
+            position: step.position.view(),
+        };
+        mix.record(row, rooms)
     }
 }

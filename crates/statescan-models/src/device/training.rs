@@ -53,6 +53,7 @@ impl DeviceTraining {
         weights: &Tensors,
         means: [&Tensors; 2],
     ) -> Result<Self> {
+        check_kinds(config)?;
         let shared = Shared::new(exec, &Model::from_tensors(config.clone(), weights)?, dtype)?;
         let upload = |array: &Array| Tensor::from_slice(exec, &array.data, &array.shape);
         let moved = weights.iter().map(|(name, weight)| {
@@ -147,6 +148,13 @@ impl DeviceTraining {
     }
 }
 
+/// Refuses a hybrid, before anything is copied.
+fn check_kinds(config: &Config) -> Result<()> {
+    let (what, why) =
+        ("training a hybrid on a GPU", "layers of attention and feed-forward layers are trained on the CPU alone, by Model");
+    if config.family.is_hybrid() { Err(statescan::Error::Unavailable { what, why }.into()) } else { Ok(()) }
+}
+
 /// Only projections lose weight: norms, biases, decays, skips and filters mean something by their size.
 pub(crate) fn decays(name: &str) -> bool {
     ["proj.weight", "_linear.weight"].iter().any(|end| name.ends_with(end))
@@ -160,6 +168,7 @@ impl super::DeviceModel {
     /// As [`Model::loss_and_gradients`]; errors of the device.
     pub fn loss_and_gradients(&self, tokens: &[u32], seqlen: usize, gradients: &mut Tensors) -> Result<f64> {
         let Shared { exec, config, .. } = &*self.shared;
+        check_kinds(config)?;
         config.check_tokens(tokens)?;
         let (rows, mut found) = (Rows::new(tokens, seqlen)?, Gradients::new(exec, config)?);
         let mut rooms = lock(&self.shared.rooms);

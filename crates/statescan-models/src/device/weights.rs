@@ -1,8 +1,8 @@
 //! The weights of a model on the device.
 
-use crate::config::Config;
+use crate::config::{Config, Kind};
 use crate::error::Result;
-use crate::mixer::Role;
+use crate::mixer::{Named, Role};
 use crate::model::{self, Model};
 use crate::weight::{TYPES, Weight};
 use statescan::tensor::Tensor;
@@ -19,10 +19,11 @@ pub(super) struct Weights {
     head: Option<Tensor>,
 }
 
-/// A layer: its norm, and the weights of its mixer in the order in which its kind names them.
+/// A layer: its norm, the weights of its mixer in the order in which its kind names them, and what the kind derives from them.
 pub(super) struct Block {
     pub(super) norm: Tensor,
     pub(super) mixer: Vec<Tensor>,
+    pub(super) derived: Vec<Tensor>,
 }
 
 /// Copies what is given to a device.
@@ -44,14 +45,18 @@ impl Upload<'_> {
         Ok(Tensor::from_slice(self.exec, numbers, &[numbers.len()])?)
     }
 
-    /// A layer. A bias has the type of the results that it is added to; those of the last product are added to the stream.
-    fn block(&self, roles: impl Iterator<Item = Role>, block: &model::Block) -> Result<Block> {
-        let weight = |(role, weight): (Role, &Weight)| match role {
+    /// A layer. A bias has the type of the results that it is added to; those of the last product are added to the stream, and have its factor.
+    fn block(&self, config: &Config, kind: Kind, block: &model::Block) -> Result<Block> {
+        let weight = |(named, weight): (Named, &Weight)| match named.role {
             Role::Matrix | Role::Bias => self.typed(weight, self.dtype),
+            Role::LastBias => self.vector(&weight.to_f32().iter().map(|x| config.scales.residual * x).collect::<Vec<_>>()),
             _ => self.typed(weight, DType::F32),
         };
-        let mixer = roles.zip(&block.mixer.weights).map(weight).collect::<Result<_>>()?;
-        Ok(Block { norm: self.vector(&block.norm)?, mixer })
+        let all = &block.mixer.weights;
+        let mixer = kind.weights(config).into_iter().zip(all).map(weight).collect::<Result<_>>()?;
+        let derived = kind.mix().derived(config, all, false)?;
+        let derived = derived.iter().map(|weight| self.typed(weight, DType::F32)).collect::<Result<_>>()?;
+        Ok(Block { norm: self.vector(&block.norm)?, mixer, derived })
     }
 }
 
@@ -62,8 +67,8 @@ impl Weights {
             return Err(statescan::Error::DType { op, argument, expected, got: dtype }.into());
         }
         let (upload, config) = (Upload { exec, dtype }, &model.config);
-        let roles = |layer: usize| config.layers[layer].weights(config).into_iter().map(|weight| weight.role);
-        let blocks = model.blocks.iter().enumerate().map(|(i, block)| upload.block(roles(i), block)).collect::<Result<_>>()?;
+        let blocks = config.layers.iter().zip(&model.blocks).map(|(&kind, block)| upload.block(config, kind, block));
+        let blocks = blocks.collect::<Result<_>>()?;
         let head = if config.tied { None } else { Some(upload.typed(&model.head, dtype)?) };
         let norm = upload.vector(&model.norm)?;
         Ok(Weights { dtype, embedding: upload.typed(&model.embedding, dtype)?, blocks, norm, head })
@@ -78,7 +83,7 @@ impl Weights {
         let Weights { embedding, blocks, norm, head, .. } = self;
         let mut all = HashMap::from([(config.embedding().to_owned(), embedding), (config.last_norm().to_owned(), norm)]);
         all.extend(head.as_mut().map(|head| (config.head().to_owned(), head)));
-        for (layer, (Block { norm, mixer }, kind)) in blocks.iter_mut().zip(&config.layers).enumerate() {
+        for (layer, (Block { norm, mixer, .. }, kind)) in blocks.iter_mut().zip(&config.layers).enumerate() {
             let (prefix, names) = (config.prefix(layer), kind.weights(config));
             all.insert(config.norm(layer), norm);
             all.extend(names.iter().zip(mixer).map(|(named, tensor)| (format!("{prefix}{}", named.name), tensor)));

@@ -5,5 +5,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) embedding(const __grid_con
   if (row >= p.rows) return;
   const i64 token = p.tokens[row];
   // indices are not checked on the host: what is none gives zeros
-  p.y[at] = token < 0 || token >= p.vocab ? 0.f : to_f32(static_cast<const W*>(p.table)[token * p.pitch + column]);
+  p.y[at] = token < 0 || token >= p.vocab ? 0.f : p.factor * to_f32(static_cast<const W*>(p.table)[token * p.pitch + column]);
 }

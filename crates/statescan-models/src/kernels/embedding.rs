@@ -23,16 +23,17 @@ params! {
         columns: i64,
         pitch: i64,
         vocab: i64,
+        factor: f32,
     }
 }
 
-/// Row `tokens[i]` of a table (vocab, columns) of any real type as row i of `y`, (tokens, columns) in f32. Tokens are i32; what is no row of the
-/// table gives zeros.
+/// `factor` times row `tokens[i]` of a table (vocab, columns) of any real type as row i of `y`, (tokens, columns) in f32. Tokens are i32; what is no row
+/// of the table gives zeros.
 ///
 /// # Errors
 /// Arguments of wrong shapes, types or devices, a `y` or tokens that are not dense, a `y` that overlaps something; an executor that is not a CUDA
 /// one. Nothing is written then.
-pub fn embedding(exec: &Exec, table: View<'_>, tokens: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+pub fn embedding(exec: &Exec, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {
     let stream = exec.as_stream()?;
     let of_table = Rows::of(OP, "table", &table)?;
     let mut checker = Checker::new(OP, exec.device());
@@ -42,7 +43,8 @@ pub fn embedding(exec: &Exec, table: View<'_>, tokens: View<'_>, y: &mut ViewMut
     checker.write("y", y, Kind::Exact(DType::F32), &[tokens.len(), of_table.columns])?;
     checker.dense("y", Some(y.as_view()))?;
     checker.finish()?;
-    let kernel = kernel(&of_table, tokens.as_ptr() as u64, tokens.len(), y.as_view().as_ptr() as u64)?;
+    let mut kernel = kernel(&of_table, tokens.as_ptr() as u64, tokens.len(), y.as_view().as_ptr() as u64)?;
+    kernel.params.factor = factor;
     // SAFETY: as in `row_product`.
     unsafe { kernel.launch(stream, &EMBEDDING) }.map_err(Into::into)
 }
@@ -57,6 +59,7 @@ pub(super) fn kernel(table: &Rows, tokens: u64, count: usize, y: u64) -> Result<
         columns: table.columns as i64,
         pitch: table.pitch as i64,
         vocab: table.rows as i64,
+        factor: 1.0,
     };
     Ok(Kernel { config: Config::default().dtype("W", table.dtype).int("THREADS", THREADS), launch, params })
 }

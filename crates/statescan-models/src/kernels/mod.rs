@@ -3,9 +3,9 @@
 //!
 //! | call | what it computes | by |
 //! |---|---|---|
-//! | [`Products::multiply`], [`Products::multiply_add`] | `y = x W^T + bias` for many rows, and added to others | cuBLASLt |
+//! | [`Products::multiply`], [`Products::multiply_add`], [`Products::add_multiple`] | `y = x W^T + bias` for many rows, and added to others | cuBLASLt |
 //! | [`embedding`] | rows of a table by their numbers | own kernel |
-//! | [`row_product`] | `y = W f(x) + bias` for one row in f32, f nothing, a norm or a step of the convolution | own kernel, weights read once |
+//! | [`row_product`] | `y = factor W f(x) + bias` for one row in f32, f nothing, a norm or a step of the convolution | own kernel, weights read once |
 //! | [`mamba_step`], [`mamba2_step`] | one step between the products | own kernels |
 //! | [`largest`], [`set_token`] | the most likely token, a token | own kernel |
 //!
@@ -13,11 +13,12 @@
 //! [`Graph`](statescan::cuda::Graph). On devices of compute capability 9.0 and newer [`row_product`], [`largest`] and the steps begin while the kernel before them ends, and
 //! read weights, and the states that they alone write, before that: such memory is written by no kernel that is put into the stream right before.
 //!
-//! What training needs beside that is in [`training`].
+//! What hybrids need beside that is in [`hybrid`], and what training needs in [`training`].
 //!
 //! Rows are neighbours in memory or lie the same distance apart; leading axes count as rows. On the CPU there is [`linear`](statescan::linear).
 
 mod embedding;
+pub mod hybrid;
 mod largest;
 mod mamba2_step;
 mod mamba_step;

@@ -20,8 +20,8 @@ pub struct Products {
 /// What a product is added to.
 enum Onto<'o> {
     Nothing,
-    /// What its results take the place of.
-    Itself,
+    /// What its results take the place of, and a factor of the product.
+    Itself(f32),
     Another(View<'o>),
 }
 
@@ -46,7 +46,22 @@ impl Products {
     /// # Errors
     /// Arguments of wrong shapes, types or devices, rows that are not neighbours, results that overlap something. Nothing is written then.
     pub fn multiply(&self, x: View<'_>, weight: View<'_>, bias: Option<View<'_>>, y: &mut ViewMut<'_>, add: bool) -> Result<()> {
-        self.product(x, weight, bias, if add { Onto::Itself } else { Onto::Nothing }, y)
+        self.product([x, weight], bias, if add { Onto::Itself(1.0) } else { Onto::Nothing }, y)
+    }
+
+    /// Adds `factor x W^T + bias` to `y`: as [`Products::multiply`] otherwise.
+    ///
+    /// # Errors
+    /// As [`Products::multiply`].
+    pub fn add_multiple(
+        &self,
+        x: View<'_>,
+        weight: View<'_>,
+        bias: Option<View<'_>>,
+        factor: f32,
+        y: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        self.product([x, weight], bias, Onto::Itself(factor), y)
     }
 
     /// Computes `y = before + x W^T + bias`: as [`Products::multiply`] otherwise. `before` is of the type and shape of `y`, and its rows are as far
@@ -62,10 +77,10 @@ impl Products {
         before: View<'_>,
         y: &mut ViewMut<'_>,
     ) -> Result<()> {
-        self.product(x, weight, bias, Onto::Another(before), y)
+        self.product([x, weight], bias, Onto::Another(before), y)
     }
 
-    fn product(&self, x: View<'_>, weight: View<'_>, bias: Option<View<'_>>, onto: Onto<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+    fn product(&self, [x, weight]: [View<'_>; 2], bias: Option<View<'_>>, onto: Onto<'_>, y: &mut ViewMut<'_>) -> Result<()> {
         let result = y.as_view();
         let [of_x, of_weight] = [Factor::of("x", &x)?, Factor::of("weight", &weight)?];
         let of_y = Rows::of(OP, "y", &result)?;
@@ -80,48 +95,52 @@ impl Products {
         }
         checker.write("y", y, Kind::Real, &expected)?;
         checker.finish()?;
-        let type_of = |argument, got, fits: bool, expected| match fits {
-            true => Ok(()),
-            false => Err(Error::DType { op: OP, argument, expected, got }),
-        };
-        let input = of_x.dtype;
-        type_of("x", input, matches!(input, DType::F32 | DType::BF16 | DType::F16), "f32, bf16 or f16")?;
-        type_of("weight", of_weight.dtype, of_weight.dtype == input, "of the type of x")?;
-        type_of("y", of_y.dtype, of_y.dtype == input || of_y.dtype == DType::F32, "of the type of x, or f32")?;
-        if let Onto::Another(before) = &onto {
-            type_of("before", before.dtype(), before.dtype() == of_y.dtype, "of the type of y")?;
-        }
+        check_types([&of_x, &of_weight], &of_y, bias, &onto)?;
         if let Some(bias) = &bias {
-            type_of("bias", bias.dtype(), bias.dtype() == of_y.dtype, "of the type of y")?;
             Rows::row(OP, "bias", bias, of_weight.rows)?;
         }
         if of_x.rows == 0 || of_weight.rows == 0 {
             return Ok(());
         }
-        let onto = match onto {
-            Onto::Nothing => None,
-            Onto::Itself => Some(of_y.address),
-            Onto::Another(before) => Some(onto_rows(&before, &of_y)?),
+        let (factor, onto) = match onto {
+            Onto::Nothing => (1.0, None),
+            Onto::Itself(factor) => (factor, Some(of_y.address)),
+            Onto::Another(before) => (1.0, Some(onto_rows(&before, &of_y)?)),
         };
-        let aligned = |rows: Rows| 1 << rows.address.trailing_zeros().min(8);
+        let aligned = |address: u64| 1 << address.trailing_zeros().min(8);
         let lie = [of_weight.lies, of_x.lies, of_y];
         let product = Product {
             rows: of_x.rows,
             inputs: of_x.columns,
             outputs: of_weight.rows,
-            input: input.into(),
+            input: of_x.dtype.into(),
             output: of_y.dtype.into(),
             bias: bias.is_some(),
             transposed: [of_weight.transposed, of_x.transposed],
             pitches: lie.map(|rows| rows.pitch),
-            aligned: lie.map(aligned),
-            added_aligned: onto.map_or(256, |address| 1 << address.trailing_zeros().min(8)),
+            aligned: lie.map(|rows| aligned(rows.address)),
+            added_aligned: onto.map_or(256, aligned),
         };
-        let bias = bias.map_or(0, |bias| bias.as_ptr() as u64);
+        let addresses = [of_weight.lies.address, of_x.lies.address, bias.map_or(0, |bias| bias.as_ptr() as u64), of_y.address];
         // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them.
-        unsafe { self.library.multiply(&product, [of_weight.lies.address, of_x.lies.address, bias, of_y.address], onto) }
-            .map_err(Into::into)
+        unsafe { self.library.multiply(&product, addresses, factor, onto) }.map_err(Into::into)
     }
+}
+
+/// Refuses types that do not go together.
+fn check_types([x, weight]: [&Factor; 2], y: &Rows, bias: Option<View<'_>>, onto: &Onto<'_>) -> Result<()> {
+    let type_of = |argument, got, fits: bool, expected| match fits {
+        true => Ok(()),
+        false => Err(Error::DType { op: OP, argument, expected, got }),
+    };
+    let of_y = |argument, got| type_of(argument, got, got == y.dtype, "of the type of y");
+    type_of("x", x.dtype, matches!(x.dtype, DType::F32 | DType::BF16 | DType::F16), "f32, bf16 or f16")?;
+    type_of("weight", weight.dtype, weight.dtype == x.dtype, "of the type of x")?;
+    type_of("y", y.dtype, y.dtype == x.dtype || y.dtype == DType::F32, "of the type of x, or f32")?;
+    if let Onto::Another(before) = onto {
+        of_y("before", before.dtype())?;
+    }
+    bias.map_or(Ok(()), |bias| of_y("bias", bias.dtype()))
 }
 
 /// The address of rows that a product is added to, which lie as its results do.

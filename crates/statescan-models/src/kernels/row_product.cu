@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) row_product(cons
       for (int o = 0; o < OUTPUTS; o++) {
         const u32 output = first + o;
         if (output >= p.outputs) break;
-        f32 y = sums[o];
+        f32 y = SCALED ? p.factor * sums[o] : sums[o];
         if constexpr (HAS_BIAS) y += to_f32(static_cast<const B*>(p.bias)[output]);
         if constexpr (ADD) y += p.y[output];
         p.y[output] = y;

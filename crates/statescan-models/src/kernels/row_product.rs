@@ -48,6 +48,7 @@ params! {
         /// Channels whose state moves on.
         moving: u32,
         eps: f32,
+        factor: f32,
     }
 }
 
@@ -120,20 +121,22 @@ pub struct RowProduct<'a> {
     pub x: View<'a>,
     /// What is done to it first.
     pub before: Before<'a>,
-    /// Added to the product, (outputs) in f32, bf16 or f16.
+    /// Multiplies the product.
+    pub factor: f32,
+    /// Added to it then, (outputs) in f32, bf16 or f16.
     pub bias: Option<View<'a>>,
-    /// Whether the product is added to `y`.
+    /// Whether that is added to `y`.
     pub add: bool,
 }
 
 impl<'a> RowProduct<'a> {
     /// The product of a row alone.
     pub fn new(weight: View<'a>, x: View<'a>) -> Self {
-        RowProduct { weight, x, before: Before::Nothing, bias: None, add: false }
+        RowProduct { weight, x, before: Before::Nothing, factor: 1.0, bias: None, add: false }
     }
 }
 
-/// Computes `y = W f(x) + bias`, or adds it to `y`, (outputs) in f32. Sums are f32. `moved` is the input, (channels), and the state, (channels, width - 1),
+/// Computes `y = factor W f(x) + bias`, or adds it to `y`, (outputs) in f32. Sums are f32. `moved` is the input, (channels), and the state, (channels, width - 1),
 /// of a convolution whose state moves on by it at the same time.
 ///
 /// # Errors
@@ -252,6 +255,7 @@ pub(super) fn kernel(args: &RowProduct<'_>, weight: &Rows, extra: &Extra, y: u64
         .flag("GROUPED", groups > 1)
         .flag("MOVES", extra.moving > 0)
         .flag("HAS_BIAS", args.bias.is_some())
+        .flag("SCALED", args.factor != 1.0)
         .flag("ADD", args.add);
     let launch = Launch { shared: room as u32, ..Launch::new(OP, Some(plan.blocks), THREADS)? };
     let params = Params {
@@ -267,6 +271,7 @@ pub(super) fn kernel(args: &RowProduct<'_>, weight: &Rows, extra: &Extra, y: u64
         group: (weight.columns / groups) as u32,
         moving: extra.moving as u32,
         eps,
+        factor: args.factor,
     };
     Ok(Kernel { config, launch, params })
 }

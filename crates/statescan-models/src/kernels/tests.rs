@@ -13,7 +13,7 @@ use statescan_cuda::testing::Suite;
 pub(super) const TYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
 /// A dense tensor in a device's memory that nobody reads.
-fn tensor(dtype: DType, shape: &[usize]) -> View<'static> {
+pub(super) fn tensor(dtype: DType, shape: &[usize]) -> View<'static> {
     let strides = Shape::new(shape).unwrap().row_major();
     // SAFETY: nothing reads through the view: configurations look at types, shapes and layouts.
     let view = unsafe { View::from_raw_parts(core::ptr::without_provenance(1 << 20), dtype, Device::Cuda(0), shape, &strides) };
@@ -35,7 +35,9 @@ fn products_of_a_row_compile() {
             (Before::Conv(conv, x), 1, 0),
         ];
         for (before, groups, moving) in befores {
-            let args = RowProduct { before, bias: (moving > 0).then_some(x), add: moving == 0, ..RowProduct::new(weight, x) };
+            let factor = if groups > 1 { 0.5 } else { 1.0 };
+            let bias = (moving > 0).then_some(x);
+            let args = RowProduct { before, factor, bias, add: moving == 0, ..RowProduct::new(weight, x) };
             let extra = Extra { conv: conv.params(x), norm: Some((1 << 20, groups, 1e-5)), width: 4, moving };
             let kernel =
                 row_product::kernel(&args, &Rows::of("op", "weight", &weight).unwrap(), &extra, 0, Numbers::H200).unwrap();
@@ -118,7 +120,21 @@ pub(super) fn check(what: &str, got: &[f32], expected: &[f64], bound: f64) {
     }
 }
 
-fn silu(x: f64) -> f64 {
+/// The numbers of a tensor of a real type.
+pub(super) fn numbers(tensor: &Tensor) -> Result<Vec<f32>> {
+    Ok(tensor.to_host()?.to_dense().data().iter().map(|x| x.re as f32).collect())
+}
+
+/// The error of a number that was rounded to a type.
+pub(super) fn rounding(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => 3e-6,
+        DType::F16 => 1e-3,
+        _ => 8e-3,
+    }
+}
+
+pub(super) fn silu(x: f64) -> f64 {
     x / (1.0 + (-x).exp())
 }
 
@@ -164,14 +180,15 @@ fn products_of_a_row_are_those_of_a_plain_loop() -> Result<()> {
                 let mut state = of_past.to(&exec)?;
                 let moved = (i == 2).then(|| (of_x.view(), state.view_mut()));
                 let bias_view = has_bias.then(|| of_bias.view());
-                let args = RowProduct { before, bias: bias_view, add, ..RowProduct::new(of_weight.view(), of_x.view()) };
+                let factor = if i % 2 == 0 { 1.0 } else { 0.5 };
+                let args = RowProduct { before, factor, bias: bias_view, add, ..RowProduct::new(of_weight.view(), of_x.view()) };
                 match moved {
                     Some((input, mut state)) => row_product(&exec, &args, Some((input, &mut state)), &mut y.view_mut())?,
                     None => row_product(&exec, &args, None, &mut y.view_mut())?,
                 }
                 let mut expected = times(&weight, &row);
                 for (o, y) in expected.iter_mut().enumerate() {
-                    *y += if add { first[o] } else { 0.0 } + if has_bias { bias[o] } else { 0.0 };
+                    *y = *y * f64::from(factor) + if add { first[o] } else { 0.0 } + if has_bias { bias[o] } else { 0.0 };
                 }
                 check(&format!("{dtype} {outputs} x {inputs}, {i}"), &y.to_vec()?, &expected, 3e-6);
                 let shifted: Vec<f64> = past.chunks(3).zip(&x).flat_map(|(past, x)| [past[1], past[2], *x]).collect();
@@ -203,8 +220,7 @@ fn products_of_matrices_norms_and_embeddings_are_those_of_plain_loops() -> Resul
                     DType::F16 => 1e-3,
                     _ => 8e-3,
                 };
-                let got: Vec<f32> = y.to_host()?.to_dense().data().iter().map(|y| y.re as f32).collect();
-                check(&format!("{dtype} {rows} {inputs} {outputs}"), &got, &expected, bound);
+                check(&format!("{dtype} {rows} {inputs} {outputs}"), &numbers(&y)?, &expected, bound);
             }
         }
         let (x, of_x) = random(&exec, dtype, &[2, 5, 24], 5);
@@ -213,8 +229,10 @@ fn products_of_matrices_norms_and_embeddings_are_those_of_plain_loops() -> Resul
         let mut rows = Tensor::zeros(&exec, DType::F32, &[6, 24])?;
         // SAFETY: ten rows of the same memory.
         let flat = unsafe { View::from_raw_parts(table.as_ptr(), dtype, table.device(), &[10, 24], &[24, 1])? };
-        embedding(&exec, flat, tokens.view(), &mut rows.view_mut())?;
-        let row = |i: i64| if (0..10).contains(&i) { x[i as usize * 24..][..24].to_vec() } else { vec![0.0; 24] };
+        embedding(&exec, flat, tokens.view(), 0.5, &mut rows.view_mut())?;
+        let row = |i: i64| {
+            if (0..10).contains(&i) { x[i as usize * 24..][..24].iter().map(|x| 0.5 * x).collect() } else { vec![0.0; 24] }
+        };
         check("embedding", &rows.to_vec()?, &[3, 0, 9, 3, -1, 10].into_iter().flat_map(row).collect::<Vec<_>>(), 0.0);
     }
     Ok(())

@@ -1,9 +1,11 @@
-//! What the passes of a mixer need of a device beside the operations, which take views of every device: products.
+//! What the passes of a mixer need of a device beside the operations, which take views of every device: products, and what hybrids have between them.
 
+use super::Room;
 use super::weights::Linear;
 use crate::error::Result;
+pub(crate) use crate::kernels::hybrid::Heads;
 use statescan::tensor::Workspace;
-use statescan::{Exec, View, ViewMut, linear};
+use statescan::{Exec, View, ViewMut};
 
 /// Rows that were multiplied, by what, and the gradient by the results.
 #[derive(Clone, Copy)]
@@ -32,34 +34,17 @@ pub(crate) trait Device {
         into: Linear<ViewMut<'_>>,
         workspace: &mut Workspace,
     ) -> Result<()>;
-}
 
-/// The CPU. Its products go row by row.
-#[derive(Clone, Copy)]
-pub(crate) struct Host<'h>(pub(crate) &'h Exec);
+    /// The transpose of a matrix as the weight of a product; it may take a room.
+    fn transposed<'t>(&self, matrix: View<'t>, room: &'t mut Room) -> Result<View<'t>>;
 
-impl Device for Host<'_> {
-    fn exec(&self) -> &Exec {
-        self.0
-    }
+    /// Rows `y` that are rows `x` with each head turned by its position, or without angles copies.
+    fn rotate(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()>;
 
-    fn step_by_step(&self) -> bool {
-        true
-    }
+    /// Makes scores (rows, columns) the shares of what each row attends to: the softmax of `scale` times them, over the first `seen` columns in the first
+    /// row and one more in each that follows. The shares of others are zero.
+    fn softmax(&self, scores: &mut ViewMut<'_>, seen: usize, scale: f32) -> Result<()>;
 
-    fn product(&self, x: View<'_>, of: Linear<View<'_>>, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(linear::forward(self.0, x, of.weight, of.bias, y.reborrow())?)
-    }
-
-    fn product_backward(
-        &self,
-        of: Multiplied<'_>,
-        dx: &mut ViewMut<'_>,
-        add: bool,
-        into: Linear<ViewMut<'_>>,
-        _: &mut Workspace,
-    ) -> Result<()> {
-        let mut grads = linear::Gradients::default().x(dx.reborrow()).add_to_x(add).weight(into.weight).bias(into.bias);
-        Ok(linear::backward(self.0, of.x, of.product.weight, of.dy, &mut grads)?)
-    }
+    /// `y = silu(gates) ups`, from rows that have both behind one another.
+    fn gate(&self, both: View<'_>, y: &mut ViewMut<'_>) -> Result<()>;
 }

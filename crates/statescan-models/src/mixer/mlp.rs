@@ -1,12 +1,15 @@
 //! The gated feed-forward layer, `down(silu(gate(u)) up(u))`: it remembers nothing.
 
+use super::numbers::gate_backward;
 use super::run::{Back, Part, Run};
 use super::weights::{Linear, Next, Role, listed};
-use super::{Mix, Multiplied, OneRow, Rooms};
+use super::{Mix, Multiplied, OneRow, Rooms, Row};
 use crate::config::{Config, Family, FeedForward};
 use crate::error::Result;
+use crate::kernels::Before;
+use crate::kernels::hybrid::gate;
 use crate::state::StateShape;
-use statescan::View;
+use statescan::{View, ViewMut};
 
 /// The gated feed-forward layer.
 pub(super) struct Mlp;
@@ -21,6 +24,20 @@ struct Weights<T> {
 enum Into<T> {
     Apart([Linear<T>; 2]),
     Together(Linear<T>),
+}
+
+impl<T> Into<T> {
+    /// Each product, with the columns of rows (rows, 2 x hidden) that it gives.
+    fn each(self, hidden: usize, rows: ViewMut<'_>, mut product: impl FnMut(Linear<T>, ViewMut<'_>) -> Result<()>) -> Result<()> {
+        match self {
+            Into::Together(into) => product(into, rows),
+            Into::Apart([gate, up]) => {
+                let (to_gate, to_up) = rows.split_at(1, hidden);
+                product(gate, to_gate)?;
+                product(up, to_up)
+            }
+        }
+    }
 }
 
 impl<T> Weights<T> {
@@ -43,11 +60,6 @@ impl<T> Weights<T> {
     }
 }
 
-/// `1 / (1 + exp(-x))`.
-fn sigmoid(x: f32) -> f32 {
-    (1.0 + (-x).exp()).recip()
-}
-
 impl Mix for Mlp {
     fn weights(&self, config: &Config, each: Next<'_, ()>) {
         Weights::bind(config, each);
@@ -61,27 +73,13 @@ impl Mix for Mlp {
         config.feed_forward.hidden.saturating_mul(3)
     }
 
-    fn one_row(&self) -> Option<&dyn OneRow> {
-        None
-    }
-
     fn forward<'r>(&self, run: &Run<'r>, x: View<'_>, _: Vec<Part<'_>>, rooms: &mut Rooms, _: bool) -> Result<Linear<View<'r>>> {
         let (rows, hidden, device) = (x.shape()[0], run.config.feed_forward.hidden, run.device);
         rooms.grow(device.exec(), (x.dtype(), rows), hidden, &[2 * hidden])?;
         let Rooms { mixed, own: [both, ..], .. } = rooms;
         let Weights { into, down } = Weights::<View<'_>>::of(run);
-        match into {
-            Into::Together(into) => device.product(x, into, &mut both.of_mut(rows))?,
-            Into::Apart([gate, up]) => {
-                let (to_gate, to_up) = both.of_mut(rows).split_at(1, hidden);
-                [(gate, to_gate), (up, to_up)].into_iter().try_for_each(|(of, mut to)| device.product(x, of, &mut to))?;
-            }
-        }
-        let both = both.numbers().chunks_exact(2 * hidden).take(rows);
-        for (to, both) in mixed.numbers_mut().chunks_exact_mut(hidden).zip(both) {
-            let (gates, ups) = both.split_at(hidden);
-            to.iter_mut().zip(gates.iter().zip(ups)).for_each(|(to, (&gate, up))| *to = gate * sigmoid(gate) * up);
-        }
+        into.each(hidden, both.of_mut(rows), |of, mut to| device.product(x, of, &mut to))?;
+        device.gate(both.of(rows), &mut mixed.of_mut(rows))?;
         Ok(down)
     }
 
@@ -93,16 +91,7 @@ impl Mix for Mlp {
         let Rooms { mixed: dmixed, own: [dboth, ..], workspace, .. } = own;
         let of = Multiplied { x: rooms.mixed.of(rows), product: weights.down, dy: back.dy };
         device.product_backward(of, &mut dmixed.of_mut(rows), false, into.down, workspace)?;
-        let both = rooms.own[0].numbers().chunks_exact(2 * hidden).take(rows);
-        let dmixed = dmixed.numbers().chunks_exact(hidden);
-        for ((dboth, both), dmixed) in dboth.numbers_mut().chunks_exact_mut(2 * hidden).zip(both).zip(dmixed) {
-            let ((dgates, dups), (gates, ups)) = (dboth.split_at_mut(hidden), both.split_at(hidden));
-            for (i, (&gate, &d)) in gates.iter().zip(dmixed).enumerate() {
-                let share = sigmoid(gate);
-                dgates[i] = d * ups[i] * share * (1.0 + gate * (1.0 - share));
-                dups[i] = d * gate * share;
-            }
-        }
+        gate_backward(&rooms.own[0].of(rows), &dmixed.of(rows), &mut dboth.of_mut(rows));
         let (x, dy) = (back.x, dboth.of(rows));
         match (weights.into, into.into) {
             (Into::Apart(products), Into::Apart(into)) => {
@@ -117,5 +106,21 @@ impl Mix for Mlp {
             }
             _ => unreachable!("both are of one configuration"),
         }
+    }
+}
+
+impl OneRow for Mlp {
+    fn rooms(&self, config: &Config) -> [usize; 3] {
+        let hidden = config.feed_forward.hidden;
+        [2 * hidden, 0, hidden]
+    }
+
+    fn record(&self, mut row: Row<'_>, [both, _, mut gated]: [ViewMut<'_>; 3]) -> Result<()> {
+        let (hidden, weights) = (row.config.feed_forward.hidden, row.weights.clone());
+        let Weights { into, down } = Weights::<View<'_>>::bind(row.config, &mut listed(weights));
+        let mut both = both.split(0, 1);
+        into.each(hidden, both.reborrow(), |of, to| row.project(of, &mut to.index(0, 0)))?;
+        gate(row.exec, both.as_view().index(0, 0), &mut gated)?;
+        row.add(down, Before::Nothing, gated.as_view(), None)
     }
 }

@@ -13,9 +13,11 @@
 mod attention;
 mod convolution;
 mod device;
+mod host;
 mod mamba;
 mod mamba2;
 mod mlp;
+mod numbers;
 mod one_row;
 mod rooms;
 mod run;
@@ -27,7 +29,8 @@ use crate::error::Result;
 use crate::state::StateShape;
 use crate::tensors::Tensors;
 use crate::weight::Weight;
-pub(crate) use device::{Device, Host, Multiplied};
+pub(crate) use device::{Device, Heads, Multiplied};
+pub(crate) use host::Host;
 pub(crate) use one_row::{OneRow, Row};
 pub(crate) use rooms::{Room, Rooms};
 pub(crate) use run::{Back, BackEnds, Carried, Part, Run, Steps};
@@ -74,7 +77,7 @@ impl Kind {
 }
 
 /// What mixers of a kind are and do.
-pub(crate) trait Mix: Sync {
+pub(crate) trait Mix: OneRow + Sync {
     /// Names its weights, one after the other.
     fn weights(&self, config: &Config, each: Next<'_, ()>);
 
@@ -84,13 +87,10 @@ pub(crate) trait Mix: Sync {
     /// Numbers that a row has on its way.
     fn row(&self, config: &Config) -> usize;
 
-    /// What it derives from the weights where scans go step by step, once for all passes.
-    fn derived(&self, _: &Config, _: &[Weight]) -> Result<Vec<Weight>> {
+    /// What it derives from the weights, once for all passes, where scans go step by step or do not.
+    fn derived(&self, _: &Config, _: &[Weight], _step_by_step: bool) -> Result<Vec<Weight>> {
         Ok(Vec::new())
     }
-
-    /// What it does with one row on a GPU, if it is there.
-    fn one_row(&self) -> Option<&dyn OneRow>;
 
     /// As [`Run::forward`].
     fn forward<'r>(
@@ -118,7 +118,7 @@ impl Mixer {
     pub(crate) fn take(config: &Config, kind: Kind, from: &mut Checkpoint, prefix: &str) -> Result<Self> {
         let take = |named: Named| named.role.used(from.take(&format!("{prefix}{}", named.name), &named.shape)?);
         let weights: Vec<Weight> = kind.weights(config).into_iter().map(take).collect::<Result<_>>()?;
-        let derived = kind.mix().derived(config, &weights)?;
+        let derived = kind.mix().derived(config, &weights, true)?;
         Ok(Mixer { kind, weights, derived })
     }
 

@@ -59,8 +59,8 @@ pub(crate) struct Part<'p> {
     pub(crate) states: Vec<Ends<'p>>,
     /// Tokens that came before.
     pub(crate) position: usize,
-    /// States of one sequence that grow with every token, to which those of these rows are added.
-    pub(crate) grown: Vec<&'p mut Vec<f32>>,
+    /// States that grow with every token, (sequences, tokens, numbers): those of earlier tokens, and room for these rows at least.
+    pub(crate) grown: Vec<ViewMut<'p>>,
 }
 
 impl Part<'_> {
@@ -134,10 +134,15 @@ impl<'r> Run<'r> {
         let shapes = self.kind.states(self.config);
         if shapes.iter().all(|shape| shape.grows) {
             let grown = states.into_iter().map(|Carried { state, rows, steps, position }| {
-                let grown = if shapes.is_empty() { Vec::new() } else { state.all_mut().collect() };
-                Part { rows, steps, states: Vec::new(), position, grown }
+                let tokens = position + steps.steps;
+                let grown = shapes.iter().zip(state.all_mut()).map(|(shape, numbers)| {
+                    let of_token: usize = shape.after(1).iter().product();
+                    numbers.resize(tokens * of_token, 0.0);
+                    Ok(ViewMut::new(numbers, &[1, tokens, of_token])?)
+                });
+                Ok(Part { rows, steps, states: Vec::new(), position, grown: grown.collect::<Result<_>>()? })
             });
-            return self.forward(x, grown.collect(), rooms, false);
+            return self.forward(x, grown.collect::<Result<_>>()?, rooms, false);
         }
         let mut next: Vec<LayerState> = states.iter().map(|carried| carried.state.zeros_like()).collect();
         let mut parts = Vec::with_capacity(states.len());

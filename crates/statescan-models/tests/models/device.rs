@@ -5,7 +5,9 @@ use safetensors::Dtype;
 use statescan::{DType, Exec};
 use statescan_models::kernels::training::AdamW;
 use statescan_models::reference;
-use statescan_models::{Array, DeviceModel, DeviceState, DeviceTraining, Model, Options, Sampler, Tensors, Trainer, Weight};
+use statescan_models::{
+    Array, DeviceModel, DeviceState, DeviceTraining, Kind, Model, Options, Sampler, Tensors, Trainer, Weight,
+};
 use std::path::Path;
 
 /// An executor on the first GPU.
@@ -69,18 +71,21 @@ fn check_greedy(model: &DeviceModel, greedy: &[f64]) {
 }
 
 #[test]
-fn hybrids_are_refused_before_anything_is_copied() {
-    let says = "layers of attention and feed-forward layers are computed on the CPU alone, by Model";
+fn hybrids_are_not_trained_on_a_gpu_and_that_is_said_before_anything_is_copied() {
+    let says = "layers of attention and feed-forward layers are trained on the CPU alone, by Model";
     for family in ["bamba", "granitemoehybrid"] {
         // an executor that has no GPU is told about later
-        let (exec, model) = (Exec::cpu(1), Folder::of(family).model());
-        let error = DeviceModel::new(&exec, &model, None).unwrap_err().to_string();
-        assert!(error.contains("a hybrid on a GPU") && error.contains(says), "{error}");
+        let model = Folder::of(family).model();
         let array =
             |(name, weight): (&String, &Weight)| (name.clone(), Array { shape: weight.shape().into(), data: weight.to_f32() });
         let weights: Tensors = model.weights().iter().map(array).collect();
-        let error = DeviceTraining::new(&exec, model.config(), &weights, DType::F32).unwrap_err().to_string();
-        assert!(error.contains(says), "{error}");
+        let error = DeviceTraining::new(&Exec::cpu(1), model.config(), &weights, DType::F32).unwrap_err().to_string();
+        assert!(error.contains("training a hybrid on a GPU") && error.contains(says), "{error}");
+        let Some(exec) = gpu() else { continue };
+        let mut gradients = weights.clone();
+        let on_device = DeviceModel::new(&exec, &model, None).unwrap();
+        let error = on_device.loss_and_gradients(&[1, 2, 3], 2, &mut gradients).unwrap_err().to_string();
+        assert!(error.contains(says) && gradients == weights, "{error}");
     }
 }
 
@@ -90,15 +95,15 @@ fn models_of_transformers_give_their_logits_and_tokens_on_a_gpu() {
     for folder in ["hf_mamba", "hf_mamba2"].into_iter().filter_map(common::shared) {
         check_folder(&exec, &folder, true);
     }
-    for name in ["falcon_mamba", "mamba2_groups"] {
-        check_folder(&exec, &common::own(name), false);
+    for name in ["falcon_mamba", "mamba2_groups", "bamba", "granite_hybrid"] {
+        check_folder(&exec, &common::own(name), ["bamba", "granite_hybrid"].contains(&name));
     }
 }
 
 #[test]
 fn states_go_from_prompt_to_step_and_from_device_to_device() {
     let (Some(exec), cpu) = (gpu(), Exec::cpu(0)) else { return };
-    for (kind, host) in common::models().filter(|(kind, _)| kind.contains("mamba")) {
+    for (kind, host) in common::models() {
         let model = DeviceModel::new(&exec, &host, None).unwrap();
         let tokens = common::tokens(41, 30);
         let mut of_host = host.state();
@@ -138,7 +143,7 @@ fn states_go_from_prompt_to_step_and_from_device_to_device() {
 #[test]
 fn sequences_together_are_as_alone_and_calls_repeat_their_bits() {
     let Some(exec) = gpu() else { return };
-    for (kind, host) in common::models().filter(|(kind, _)| kind.contains("mamba")) {
+    for (kind, host) in common::models() {
         let model = DeviceModel::new(&exec, &host, None).unwrap();
         let tokens = common::tokens(3 * 150, 30);
         let run = |state: &mut DeviceState| {
@@ -163,6 +168,37 @@ fn sequences_together_are_as_alone_and_calls_repeat_their_bits() {
     }
 }
 
+#[test]
+fn what_hybrids_keep_of_every_token_gets_more_room() {
+    let (Some(exec), cpu) = (gpu(), Exec::cpu(0)) else { return };
+    for family in ["bamba", "granitemoehybrid"] {
+        let host = Folder::of(family).model();
+        let model = DeviceModel::new(&exec, &host, None).unwrap();
+        let tokens = common::tokens(300, 30);
+        let expected = host.forward(&cpu, &tokens).unwrap();
+        // steps over the ends of rooms, from a state that was recorded in a smaller one and from its copy
+        let mut state = model.state(1).unwrap();
+        let mut got = model.forward_from(&tokens[..50], &mut state).unwrap();
+        tokens[50..140].iter().for_each(|&token| got.extend(model.step(token, &mut state).unwrap()));
+        let mut copy = state.duplicate().unwrap();
+        got.extend(model.forward_from(&tokens[140..260], &mut state).unwrap());
+        tokens[260..].iter().for_each(|&token| got.extend(model.step(token, &mut state).unwrap()));
+        assert!(off(&got, &expected) <= 2e-5, "{family}: {:e}", off(&got, &expected));
+        let rest = model.forward_from(&tokens[140..], &mut copy).unwrap();
+        assert!(off(&rest, &expected[140 * 30..]) <= 2e-5, "{family}: {:e}", off(&rest, &expected[140 * 30..]));
+        assert_eq!((state.position(), copy.position()), (300, 300));
+        let (state, copy) = (state.download(0).unwrap(), copy.download(0).unwrap());
+        assert_eq!(state.size(), copy.size());
+        // the most likely tokens are those of the host
+        let (mut of_host, mut of_device, mut token) = (state.clone(), model.upload(&state).unwrap(), 3);
+        for i in 0..40 {
+            let expected = Sampler::greedy().draw(&host.step(&cpu, token, &mut of_host).unwrap()).unwrap();
+            assert_eq!(model.step_greedy(token, &mut of_device).unwrap(), expected, "{family}, token {i}");
+            token = expected;
+        }
+    }
+}
+
 /// What an activation becomes when it is stored.
 fn stored(dtype: Dtype, x: f64) -> f64 {
     if dtype == Dtype::BF16 { half::bf16::from_f64(x).to_f64() } else { half::f16::from_f64(x).to_f64() }
@@ -171,14 +207,14 @@ fn stored(dtype: Dtype, x: f64) -> f64 {
 #[test]
 fn sixteen_bits_on_a_gpu_are_rounded_where_the_oracle_rounds() {
     let (Some(exec), cpu) = (gpu(), Exec::cpu(0)) else { return };
-    for kind in ["mamba", "falcon_mamba", "mamba2"] {
+    for kind in common::FAMILIES {
         for (file, dtype) in [(Dtype::BF16, DType::BF16), (Dtype::F16, DType::F16)] {
-            let host = Folder::new(kind).rounded(file, true).model();
+            let host = Folder::of(kind).rounded(file, true).model();
             let model = DeviceModel::new(&exec, &host, None).unwrap();
             assert_eq!(model.dtype(), dtype);
             let tokens = common::tokens(60, 30);
             let expected = host.forward(&cpu, &tokens).unwrap();
-            let weights = Folder::new(kind).rounded(file, false).weights();
+            let weights = Folder::of(kind).rounded(file, false).weights();
             let rounded = reference::rounded_logits(host.config(), &weights, &tokens, &|x| stored(file, x));
             let rounded: Vec<f32> = rounded.iter().map(|&x| x as f32).collect();
             let got = model.forward_from(&tokens, &mut model.state(1).unwrap()).unwrap();
@@ -188,7 +224,7 @@ fn sixteen_bits_on_a_gpu_are_rounded_where_the_oracle_rounds() {
             );
             assert!(worst <= 1.5 * of_rounding, "{kind} {dtype}: {worst:e} {of_rounding:e}");
             // the scan of Mamba-2 rounds factors of its own; elsewhere numbers go apart only after one that lay between two roundings
-            let some = if kind == "mamba2" { 0 } else { 4 * host.config().vocab };
+            let some = if host.config().family.scan() == Kind::Mamba2 { 0 } else { 4 * host.config().vocab };
             let first = off(&got[..some], &rounded[..some]);
             assert!(first <= 1e-5 && apart <= 1.5 * of_rounding, "{kind} {dtype}: {first:e} {apart:e} {of_rounding:e}");
             // activations of steps are not rounded

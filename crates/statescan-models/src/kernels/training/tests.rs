@@ -2,7 +2,7 @@
 
 use super::super::Products;
 use super::super::rows::Rows;
-use super::super::tests::{TYPES, check, gpu, random};
+use super::super::tests::{TYPES, check, gpu, numbers, random, rounding};
 use super::*;
 use statescan::Exec;
 use statescan::error::{Error, Result};
@@ -38,19 +38,6 @@ fn kernels_of_training_compile() {
     suite.add(&adamw::SQUARES, &adamw::squares([0; 2], 0, 7).unwrap().config, 0);
     suite.add(&adamw::LENGTH, &adamw::length(0, 0, 7, 1.0).unwrap().config, 0);
     suite.compile();
-}
-
-fn numbers(tensor: &Tensor) -> Result<Vec<f32>> {
-    Ok(tensor.to_host()?.to_dense().data().iter().map(|x| x.re as f32).collect())
-}
-
-/// The error of a number that was rounded to a type.
-fn rounding(dtype: DType) -> f64 {
-    match dtype {
-        DType::F32 => 3e-6,
-        DType::F16 => 1e-3,
-        _ => 8e-3,
-    }
 }
 
 #[test]
@@ -106,6 +93,12 @@ fn products_are_added_to_others() -> Result<()> {
         };
         check(&format!("sum {dtype}"), &numbers(&y)?, &(0..rows * outputs).map(of).collect::<Vec<_>>(), 3e-6);
         assert_eq!(numbers(&on_before)?, before.iter().map(|&x| x as f32).collect::<Vec<_>>(), "what is added to stays");
+        // and a multiple to what is there
+        let (first, mut y) = random(&exec, DType::F32, &[rows, outputs], 5);
+        products.add_multiple(on_x.view(), on_weight.view(), bias_of, -0.3, &mut y.view_mut())?;
+        let multiple =
+            |at: usize| first[at] + bias[at % outputs] - f64::from(0.3f32) * (of(at) - before[at] - bias[at % outputs]);
+        check(&format!("multiple {dtype}"), &numbers(&y)?, &(0..rows * outputs).map(multiple).collect::<Vec<_>>(), 3e-6);
         let wide = Tensor::zeros(&exec, DType::F32, &[rows, outputs + 8])?;
         let apart = wide.view().slice(1, 0..outputs);
         let error = products.multiply_add(on_x.view(), on_weight.view(), None, apart, &mut y.view_mut()).unwrap_err();

@@ -8,7 +8,7 @@ mod step;
 use super::convolution::{self, Around, Frame};
 use super::run::{Back, BackEnds, Part, Run, Steps, first, part};
 use super::weights::{Linear, Next, Role, listed};
-use super::{Mix, Multiplied, OneRow, Rooms};
+use super::{Mix, Multiplied, Rooms};
 use crate::config::Config;
 use crate::error::Result;
 use crate::state::StateShape;
@@ -139,10 +139,6 @@ impl Mix for Mamba {
 
     fn row(&self, config: &Config) -> usize {
         self.columns(config).into_iter().fold(2 * config.inner, usize::saturating_add)
-    }
-
-    fn one_row(&self) -> Option<&dyn OneRow> {
-        Some(self)
     }
 
     fn forward<'r>(

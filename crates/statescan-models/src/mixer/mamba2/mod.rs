@@ -8,7 +8,7 @@ mod step;
 use super::convolution::{self, Around, Frame};
 use super::run::{Back, Part, Run, Steps, first, part};
 use super::weights::{Linear, Next, Role, listed};
-use super::{Mix, OneRow, Rooms};
+use super::{Mix, Rooms};
 use crate::config::Config;
 use crate::error::Result;
 use crate::state::StateShape;
@@ -104,7 +104,10 @@ impl Mix for Mamba2 {
     }
 
     /// Decays, D and the bias of step sizes of each channel.
-    fn derived(&self, config: &Config, weights: &[Weight]) -> Result<Vec<Weight>> {
+    fn derived(&self, config: &Config, weights: &[Weight], step_by_step: bool) -> Result<Vec<Weight>> {
+        if !step_by_step {
+            return Ok(Vec::new());
+        }
         let Weights { a, d, dt_bias, .. } = Weights::bind(config, &mut listed(weights));
         let spread = |heads: &Weight| {
             let heads = heads.to_f32().into_iter();
@@ -112,10 +115,6 @@ impl Mix for Mamba2 {
             Ok(Weight::from_slice(&channels, &[config.inner])?)
         };
         [a, d, dt_bias].into_iter().map(spread).collect()
-    }
-
-    fn one_row(&self) -> Option<&dyn OneRow> {
-        Some(self)
     }
 
     fn forward<'r>(

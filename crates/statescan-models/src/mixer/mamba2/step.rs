@@ -3,25 +3,24 @@
 use super::{Mamba2, Weights, columns};
 use crate::config::Config;
 use crate::error::Result;
-use crate::kernels::{Before, Conv, Mamba2Step, RowProduct, mamba2_step, row_product};
+use crate::kernels::{Before, Conv, Mamba2Step, mamba2_step};
 use crate::mixer::one_row::{OneRow, Row};
 use crate::mixer::weights::listed;
-use statescan::View;
+use statescan::{View, ViewMut};
 
 impl OneRow for Mamba2 {
     fn rooms(&self, config: &Config) -> [usize; 3] {
         [columns(config)[0], 1, config.inner]
     }
 
-    fn record(&self, mut row: Row<'_>) -> Result<()> {
+    fn record(&self, mut row: Row<'_>, [mut projected, _, mut scanned]: [ViewMut<'_>; 3]) -> Result<()> {
         let (exec, config) = (row.exec, row.config);
         let weights: Weights<View<'_>> = Weights::bind(config, &mut listed(row.weights.clone()));
         let (around, inner, channels, groups) = (weights.around, config.inner, config.conv_channels(), config.ngroups);
-        row.project(around.in_proj.weight, around.in_proj.bias)?;
-        let ([projected, _, scanned], [conv_state, state]) = (row.rooms, &mut row.states[..]) else {
-            unreachable!("a convolution and a scan have states")
-        };
-        let columns = |from: usize, count: usize| projected.view().slice(0, from..from + count);
+        row.project(around.in_proj, &mut projected)?;
+        let mut states = std::mem::take(&mut row.states);
+        let [conv_state, state] = &mut states[..] else { unreachable!("a convolution and a scan have states") };
+        let columns = |from: usize, count: usize| projected.as_view().slice(0, from..from + count);
         let conv = Conv { input: columns(inner, channels), weight: around.conv.weight, bias: around.conv.bias };
         let args = Mamba2Step {
             conv,
@@ -34,9 +33,8 @@ impl OneRow for Mamba2 {
             z: columns(0, inner),
             groups,
         };
-        mamba2_step(exec, &args, state, &mut scanned.view_mut())?;
-        let (out, before) = (around.out_proj, Before::Norm { weight: weights.norm, groups, eps: config.mixer_eps });
-        let out = RowProduct { before, bias: out.bias, add: true, ..RowProduct::new(out.weight, scanned.view()) };
-        Ok(row_product(exec, &out, Some((conv.input, conv_state)), &mut row.stream)?)
+        mamba2_step(exec, &args, state, &mut scanned)?;
+        let before = Before::Norm { weight: weights.norm, groups, eps: config.mixer_eps };
+        row.add(around.out_proj, before, scanned.as_view(), Some((conv.input, conv_state)))
     }
 }

@@ -1,0 +1,71 @@
+//! The CPU as a device of mixers.
+
+use super::Room;
+use super::device::{Device, Heads, Multiplied};
+use super::numbers::{self, columns, rows, rows_mut};
+use super::weights::Linear;
+use crate::error::Result;
+use statescan::tensor::Workspace;
+use statescan::{DType, Exec, View, ViewMut, linear};
+
+/// The CPU. Its products go row by row, and everything else is of one row, or one number after the other, so that a row's bits do not depend on other rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Host<'h>(pub(crate) &'h Exec);
+
+impl Device for Host<'_> {
+    fn exec(&self) -> &Exec {
+        self.0
+    }
+
+    fn step_by_step(&self) -> bool {
+        true
+    }
+
+    fn product(&self, x: View<'_>, of: Linear<View<'_>>, y: &mut ViewMut<'_>) -> Result<()> {
+        Ok(linear::forward(self.0, x, of.weight, of.bias, y.reborrow())?)
+    }
+
+    fn product_backward(
+        &self,
+        of: Multiplied<'_>,
+        dx: &mut ViewMut<'_>,
+        add: bool,
+        into: Linear<ViewMut<'_>>,
+        _: &mut Workspace,
+    ) -> Result<()> {
+        let mut grads = linear::Gradients::default().x(dx.reborrow()).add_to_x(add).weight(into.weight).bias(into.bias);
+        Ok(linear::backward(self.0, of.x, of.product.weight, of.dy, &mut grads)?)
+    }
+
+    fn transposed<'t>(&self, matrix: View<'t>, room: &'t mut Room) -> Result<View<'t>> {
+        let [count, columns] = [matrix.shape()[0], matrix.shape()[1]];
+        room.grow(self.0, DType::F32, columns, count)?;
+        let to = room.numbers_mut();
+        for (i, row) in rows(&matrix).enumerate() {
+            row.iter().enumerate().for_each(|(column, &x)| to[column * count + i] = x);
+        }
+        Ok(room.of(columns))
+    }
+
+    fn rotate(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        for (i, (to, from)) in rows_mut(y).zip(rows(&x)).enumerate() {
+            to.copy_from_slice(from);
+            numbers::rotate(to, of, of.first + i, false);
+        }
+        Ok(())
+    }
+
+    fn softmax(&self, scores: &mut ViewMut<'_>, seen: usize, scale: f32) -> Result<()> {
+        rows_mut(scores).enumerate().for_each(|(i, row)| numbers::softmax(row, seen + i, scale));
+        Ok(())
+    }
+
+    fn gate(&self, both: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        let hidden = columns(&y.as_view());
+        for (to, both) in rows_mut(y).zip(rows(&both)) {
+            let (gates, ups) = both.split_at(hidden);
+            to.iter_mut().zip(gates.iter().zip(ups)).for_each(|(to, (&gate, up))| *to = gate * numbers::sigmoid(gate) * up);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! What layers of hybrids do to numbers between their products, on the host: rows of views, rotation, softmax, the gate, and their ways back.
+
+use super::device::Heads;
+use statescan::{DType, Device, View, ViewMut};
+
+/// Columns of rows in f32 on the host, which are neighbours.
+///
+/// # Panics
+/// If they are something else.
+pub(super) fn columns(view: &View<'_>) -> usize {
+    let (shape, strides) = (view.shape(), view.strides());
+    assert!(view.dtype() == DType::F32 && view.device() == Device::Cpu && shape.len() == 2, "rows of numbers on the host");
+    assert!(strides[1] == 1 || shape[1] < 2, "columns are neighbours");
+    shape[1]
+}
+
+/// The rows of a view.
+pub(super) fn rows<'r>(view: &'r View<'_>) -> impl Iterator<Item = &'r [f32]> {
+    let (columns, apart, first) = (columns(view), view.strides()[0], view.as_ptr().cast::<f32>());
+    // SAFETY: a view's elements are initialised and stay unwritten as long as it lives; those of a row are neighbours.
+    (0..view.shape()[0]).map(move |row| unsafe { std::slice::from_raw_parts(first.offset(row as isize * apart), columns) })
+}
+
+/// The rows of a view, to be written.
+pub(super) fn rows_mut<'r>(view: &'r mut ViewMut<'_>) -> impl Iterator<Item = &'r mut [f32]> {
+    let of = view.as_view();
+    let (columns, apart, count) = (columns(&of), of.strides()[0], of.shape()[0]);
+    assert!(apart.unsigned_abs() >= columns || count < 2, "rows do not overlap");
+    let first = view.as_mut_ptr().cast::<f32>();
+    // SAFETY: a view's elements are its own as long as it is borrowed; rows are apart, and each is given once.
+    (0..count).map(move |row| unsafe { std::slice::from_raw_parts_mut(first.offset(row as isize * apart), columns) })
+}
+
+/// `1 / (1 + exp(-x))`.
+pub(super) fn sigmoid(x: f32) -> f32 {
+    (1.0 + (-x).exp()).recip()
+}
+
+/// Turns all heads of a row at a position; or back.
+pub(super) fn rotate(row: &mut [f32], of: &Heads<'_>, position: usize, back: bool) {
+    let Some(angles) = of.angles else { return };
+    let (half, sign) = (angles.len(), if back { -1.0 } else { 1.0 });
+    let angles = angles.split(0, 1);
+    let angles = rows(&angles).next().unwrap_or_default();
+    let turns: Vec<(f32, f32)> = angles.iter().map(|angle| (position as f32 * angle).sin_cos()).collect();
+    for head in row.chunks_exact_mut(of.headdim) {
+        let (low, high) = head.split_at_mut(half);
+        for ((x, y), (sin, cos)) in low.iter_mut().zip(high).zip(&turns) {
+            let sin = sin * sign;
+            (*x, *y) = (*x * cos - *y * sin, *y * cos + *x * sin);
+        }
+    }
+}
+
+/// Makes a row of scores the shares of what it attends to, the first `seen` of them.
+pub(super) fn softmax(row: &mut [f32], seen: usize, scale: f32) {
+    let (row, rest) = row.split_at_mut(seen);
+    let highest = row.iter().fold(f32::NEG_INFINITY, |most, &x| most.max(x * scale));
+    row.iter_mut().for_each(|x| *x = (*x * scale - highest).exp());
+    let share = row.iter().sum::<f32>().recip();
+    row.iter_mut().for_each(|x| *x *= share);
+    rest.fill(0.0);
+}
+
+/// From gradients by shares to those by scores, in place.
+pub(super) fn softmax_backward(gradients: &mut ViewMut<'_>, shares: &View<'_>, scale: f32) {
+    for (gradients, shares) in rows_mut(gradients).zip(rows(shares)) {
+        let mean: f32 = gradients.iter().zip(shares).map(|(g, share)| g * share).sum();
+        gradients.iter_mut().zip(shares).for_each(|(g, share)| *g = share * (*g - mean) * scale);
+    }
+}
+
+/// From the gradients by rows of the gate's results to those by gates and by ups.
+pub(super) fn gate_backward(both: &View<'_>, dy: &View<'_>, to: &mut ViewMut<'_>) {
+    let hidden = columns(dy);
+    for ((dboth, both), dy) in rows_mut(to).zip(rows(both)).zip(rows(dy)) {
+        let ((dgates, dups), (gates, ups)) = (dboth.split_at_mut(hidden), both.split_at(hidden));
+        for (i, (&gate, &d)) in gates.iter().zip(dy).enumerate() {
+            let share = sigmoid(gate);
+            dgates[i] = d * ups[i] * share * (1.0 + gate * (1.0 - share));
+            dups[i] = d * gate * share;
+        }
+    }
+}
+
+/// Adds rows to others.
+pub(super) fn add(to: &mut ViewMut<'_>, from: &View<'_>) {
+    rows_mut(to).zip(rows(from)).for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, x)| *to += x));
+}
+
+/// Adds the transpose of a matrix to rows.
+pub(super) fn add_transposed(to: &mut ViewMut<'_>, from: &View<'_>) {
+    for (column, from) in rows(from).enumerate() {
+        rows_mut(to).zip(from).for_each(|(to, x)| to[column] += x);
+    }
+}
