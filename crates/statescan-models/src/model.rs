@@ -1,9 +1,12 @@
 //! [`Model`]: a language model from a folder.
 
+pub(crate) mod backward;
 pub(crate) mod gradients;
+mod host;
 mod save;
 pub(crate) mod score;
 mod states;
+pub(crate) mod whole;
 
 pub(crate) use score::surprise;
 

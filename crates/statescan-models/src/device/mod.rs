@@ -16,12 +16,13 @@ use crate::error::{Error, Result};
 use crate::kernels::Products;
 use crate::kernels::hybrid::{gate, rotate, softmax};
 use crate::kernels::training::{column_sums, column_sums_workspace_len};
-use crate::mixer::{Device, Heads, Linear, Multiplied, Room, Rooms};
+use crate::mixer::{Device, Heads, Linear, Multiplied, Room, Run};
+use crate::model::whole::{BlockRooms, Trains, Whole};
 use crate::model::{Logits, Model};
 use crate::state::State;
 use crate::weight::first_not_finite;
 pub use state::DeviceState;
-use statescan::tensor::Workspace;
+use statescan::tensor::{Tensor, Workspace};
 use statescan::{DType, Exec, View, ViewMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use step::Step;
@@ -64,11 +65,32 @@ struct PassRooms {
     block: BlockRooms,
 }
 
-/// Room for all rows between the stream before a block and its last product.
-#[derive(Default)]
-struct BlockRooms {
-    normed: Room,
-    mixer: Rooms,
+impl Whole for Shared {
+    fn device(&self) -> &dyn Trains {
+        self
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn dtype(&self) -> DType {
+        self.weights.dtype
+    }
+
+    fn tables(&self) -> [View<'_>; 2] {
+        [&self.weights.embedding, self.weights.head()].map(Tensor::view)
+    }
+
+    fn norm_weight(&self, at: usize) -> View<'_> {
+        self.weights.blocks.get(at).map_or(&self.weights.norm, |block| &block.norm).view()
+    }
+
+    fn mixer(&self, layer: usize) -> Run<'_> {
+        let block = &self.weights.blocks[layer];
+        let [weights, derived] = [&block.mixer, &block.derived].map(|all| all.iter().map(Tensor::view).collect());
+        Run { device: self, config: &self.config, kind: self.config.layers[layer], weights, derived }
+    }
 }
 
 impl Device for Shared {

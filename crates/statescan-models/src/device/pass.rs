@@ -1,12 +1,12 @@
 //! Many rows through the blocks: as many steps of each sequence of a state.
 
 use super::state::DeviceState;
-use super::{BlockRooms, PassRooms, Shared, lock};
+use super::{PassRooms, Shared, lock};
 use crate::error::{Error, Result};
 use crate::kernels::embedding;
-use crate::mixer::{Linear, Part, Run, Steps};
+use crate::mixer::{Linear, Steps};
 use crate::model::Logits;
-use crate::norms::StreamNorm;
+use crate::model::whole::{BlockRooms, Whole as _};
 use crate::weight::first_not_finite;
 use statescan::tensor::Tensor;
 use statescan::{DType, View, ViewMut};
@@ -79,7 +79,7 @@ impl Shared {
 
     /// The logits of rows of the stream.
     fn logits(&self, rows: View<'_>, mut normed: ViewMut<'_>) -> Result<Vec<f32>> {
-        self.norm(&self.weights.norm).forward(rows, normed.reborrow())?;
+        self.norm(self.config.layers.len()).forward(rows, normed.reborrow())?;
         let mut logits = Tensor::empty(&self.exec, DType::F32, &[rows.shape()[0], self.config.vocab])?;
         self.products.multiply(normed.as_view(), self.weights.head().view(), None, &mut logits.view_mut(), false)?;
         Ok(self.scaled(logits.to_vec()?))
@@ -89,18 +89,6 @@ impl Shared {
     pub(super) fn scaled(&self, mut logits: Vec<f32>) -> Vec<f32> {
         logits.iter_mut().for_each(|x| *x /= self.config.scales.logits);
         logits
-    }
-
-    /// A norm of the stream.
-    pub(super) fn norm<'s>(&'s self, weight: &'s Tensor) -> StreamNorm<'s> {
-        StreamNorm { exec: &self.exec, weight: weight.view(), eps: self.config.eps }
-    }
-
-    /// The mixer of a layer.
-    pub(super) fn mixer(&self, layer: usize) -> Run<'_> {
-        let block = &self.weights.blocks[layer];
-        let [weights, derived] = [&block.mixer, &block.derived].map(|all| all.iter().map(Tensor::view).collect());
-        Run { device: self, config: &self.config, kind: self.config.layers[layer], weights, derived }
     }
 
     /// The stream after the last block, and states on the other side.
@@ -115,20 +103,5 @@ impl Shared {
             self.products.add_multiple(x, weight, bias, scales.residual, &mut stream.of_mut(rows))?;
         }
         Ok(())
-    }
-
-    /// A layer from rows of the stream to those that its last product takes; gives that product.
-    pub(super) fn mix<'s>(
-        &'s self,
-        layer: usize,
-        part: Part<'_>,
-        stream: View<'_>,
-        rooms: &mut BlockRooms,
-        keep: bool,
-    ) -> Result<Linear<View<'s>>> {
-        let (rows, BlockRooms { normed, mixer }) = (part.steps.rows(), rooms);
-        normed.grow(&self.exec, self.weights.dtype, rows, self.config.dim)?;
-        self.norm(&self.weights.blocks[layer].norm).forward(stream, normed.of_mut(rows))?;
-        self.mixer(layer).forward(normed.of(rows), vec![part], mixer, keep)
     }
 }

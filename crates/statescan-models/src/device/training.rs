@@ -1,11 +1,12 @@
 //! [`DeviceTraining`]: weights, gradients and the optimizer's means on an NVIDIA GPU.
 
-use super::backward::{Gradients, TrainingRooms};
+use super::backward::{Gradients, gradients_of};
 use super::{Shared, lock};
 use crate::config::Config;
 use crate::error::Result;
 use crate::kernels::training::{AdamW, Form, Moved, Optimizer};
 use crate::model::Model;
+use crate::model::backward::TrainingRooms;
 use crate::model::gradients::{Dropout, Rows};
 use crate::tensors::{Array, Tensors, zeros_like};
 use statescan::tensor::Tensor;
@@ -61,7 +62,7 @@ impl DeviceTraining {
             Ok(Trained { name: name.clone(), weight: upload(weight)?, first: first?, second: second? })
         });
         let weights = moved.collect::<Result<_>>()?;
-        let (gradients, optimizer) = (Gradients::new(exec, &shared.config)?, Optimizer::new(exec)?);
+        let (gradients, optimizer) = (gradients_of(exec, &shared.config)?, Optimizer::new(exec)?);
         let mut training = DeviceTraining { shared, weights, gradients, optimizer, rooms: TrainingRooms::default() };
         // by the kernel that does it after each step, so that a training which was saved and resumed goes on with the same bits
         let (optimizer, mut moved) = training.moved();
@@ -79,7 +80,7 @@ impl DeviceTraining {
             let used = used.remove(name).expect("what the model is made of has the names of its weights");
             Moved {
                 weight: weight.view_mut(),
-                gradient: gradients.get(name),
+                gradient: gradients[name].view(),
                 means: [first.view_mut(), second.view_mut()],
                 used: Some((used.view_mut(), form)),
                 decays: decays(name),
@@ -170,12 +171,12 @@ impl super::DeviceModel {
         let Shared { exec, config, .. } = &*self.shared;
         check_kinds(config)?;
         config.check_tokens(tokens)?;
-        let (rows, mut found) = (Rows::new(tokens, seqlen)?, Gradients::new(exec, config)?);
+        let (rows, mut found) = (Rows::new(tokens, seqlen)?, gradients_of(exec, config)?);
         let mut rooms = lock(&self.shared.rooms);
         let loss =
             self.shared.loss_and_gradients(&rows, Dropout::NONE, &mut rooms.block, &mut TrainingRooms::default(), &mut found)?;
         for (name, array) in gradients {
-            array.data = found.to_vec(name)?;
+            array.data = found[name].to_vec()?;
         }
         Ok(loss)
     }

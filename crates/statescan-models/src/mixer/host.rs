@@ -2,7 +2,7 @@
 
 use super::Room;
 use super::device::{Device, Heads, Multiplied};
-use super::numbers::{self, columns, rows, rows_mut};
+use super::numbers::{self, rows, rows_mut};
 use super::weights::Linear;
 use crate::error::Result;
 use statescan::tensor::Workspace;
@@ -41,14 +41,14 @@ impl Device for Host<'_> {
         let [count, columns] = [matrix.shape()[0], matrix.shape()[1]];
         room.grow(self.0, DType::F32, columns, count)?;
         let to = room.numbers_mut();
-        for (i, row) in rows(&matrix).enumerate() {
+        for (i, row) in rows::<f32>(&matrix).enumerate() {
             row.iter().enumerate().for_each(|(column, &x)| to[column * count + i] = x);
         }
         Ok(room.of(columns))
     }
 
     fn rotate(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        for (i, (to, from)) in rows_mut(y).zip(rows(&x)).enumerate() {
+        for (i, (to, from)) in rows_mut::<f32>(y).zip(rows::<f32>(&x)).enumerate() {
             to.copy_from_slice(from);
             numbers::rotate(to, of, of.first + i, false);
         }
@@ -56,13 +56,13 @@ impl Device for Host<'_> {
     }
 
     fn softmax(&self, scores: &mut ViewMut<'_>, seen: usize, scale: f32) -> Result<()> {
-        rows_mut(scores).enumerate().for_each(|(i, row)| numbers::softmax(row, seen + i, scale));
+        rows_mut::<f32>(scores).enumerate().for_each(|(i, row)| numbers::softmax(row, seen + i, scale));
         Ok(())
     }
 
     fn gate(&self, both: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        let hidden = columns(&y.as_view());
-        for (to, both) in rows_mut(y).zip(rows(&both)) {
+        let hidden = y.shape()[1];
+        for (to, both) in rows_mut::<f32>(y).zip(rows::<f32>(&both)) {
             let (gates, ups) = both.split_at(hidden);
             to.iter_mut().zip(gates.iter().zip(ups)).for_each(|(to, (&gate, up))| *to = gate * numbers::sigmoid(gate) * up);
         }

@@ -17,7 +17,7 @@ mod host;
 mod mamba;
 mod mamba2;
 mod mlp;
-mod numbers;
+pub(crate) mod numbers;
 mod one_row;
 mod rooms;
 mod run;

@@ -1,34 +1,39 @@
 //! What layers of hybrids do to numbers between their products, on the host: rows of views, rotation, softmax, the gate, and their ways back.
 
 use super::device::Heads;
-use statescan::{DType, Device, View, ViewMut};
+use statescan::tensor::Element;
+use statescan::{Device, View, ViewMut};
 
-/// Columns of rows in f32 on the host, which are neighbours.
+/// How many rows a view on the host has, of how many columns, which are neighbours, and how far they are apart; a vector is a row.
 ///
 /// # Panics
-/// If they are something else.
-pub(super) fn columns(view: &View<'_>) -> usize {
+/// If it is something else.
+fn layout<T: Element>(view: &View<'_>) -> [isize; 3] {
+    assert!(view.dtype() == T::DTYPE && view.device() == Device::Cpu, "numbers of this type on the host");
     let (shape, strides) = (view.shape(), view.strides());
-    assert!(view.dtype() == DType::F32 && view.device() == Device::Cpu && shape.len() == 2, "rows of numbers on the host");
-    assert!(strides[1] == 1 || shape[1] < 2, "columns are neighbours");
-    shape[1]
+    let [count, columns, apart, step] = match (&shape[..], &strides[..]) {
+        ([columns], [step]) => [1, *columns as isize, 0, *step],
+        ([count, columns], [apart, step]) => [*count as isize, *columns as isize, *apart, *step],
+        _ => panic!("rows of numbers"),
+    };
+    assert!(step == 1 || columns < 2, "columns are neighbours");
+    [count, columns, apart]
 }
 
 /// The rows of a view.
-pub(super) fn rows<'r>(view: &'r View<'_>) -> impl Iterator<Item = &'r [f32]> {
-    let (columns, apart, first) = (columns(view), view.strides()[0], view.as_ptr().cast::<f32>());
+pub(crate) fn rows<'r, T: Element + 'r>(view: &'r View<'_>) -> impl Iterator<Item = &'r [T]> {
+    let ([count, columns, apart], first) = (layout::<T>(view), view.as_ptr().cast::<T>());
     // SAFETY: a view's elements are initialised and stay unwritten as long as it lives; those of a row are neighbours.
-    (0..view.shape()[0]).map(move |row| unsafe { std::slice::from_raw_parts(first.offset(row as isize * apart), columns) })
+    (0..count).map(move |row| unsafe { std::slice::from_raw_parts(first.offset(row * apart), columns as usize) })
 }
 
 /// The rows of a view, to be written.
-pub(super) fn rows_mut<'r>(view: &'r mut ViewMut<'_>) -> impl Iterator<Item = &'r mut [f32]> {
-    let of = view.as_view();
-    let (columns, apart, count) = (columns(&of), of.strides()[0], of.shape()[0]);
-    assert!(apart.unsigned_abs() >= columns || count < 2, "rows do not overlap");
-    let first = view.as_mut_ptr().cast::<f32>();
+pub(crate) fn rows_mut<'r, T: Element + 'r>(view: &'r mut ViewMut<'_>) -> impl Iterator<Item = &'r mut [T]> {
+    let [count, columns, apart] = layout::<T>(&view.as_view());
+    assert!(apart >= columns || count < 2, "rows do not overlap");
+    let first = view.as_mut_ptr().cast::<T>();
     // SAFETY: a view's elements are its own as long as it is borrowed; rows are apart, and each is given once.
-    (0..count).map(move |row| unsafe { std::slice::from_raw_parts_mut(first.offset(row as isize * apart), columns) })
+    (0..count).map(move |row| unsafe { std::slice::from_raw_parts_mut(first.offset(row * apart), columns as usize) })
 }
 
 /// `1 / (1 + exp(-x))`.
@@ -40,8 +45,7 @@ pub(super) fn sigmoid(x: f32) -> f32 {
 pub(super) fn rotate(row: &mut [f32], of: &Heads<'_>, position: usize, back: bool) {
     let Some(angles) = of.angles else { return };
     let (half, sign) = (angles.len(), if back { -1.0 } else { 1.0 });
-    let angles = angles.split(0, 1);
-    let angles = rows(&angles).next().unwrap_or_default();
+    let angles = rows::<f32>(&angles).next().unwrap_or_default();
     let turns: Vec<(f32, f32)> = angles.iter().map(|angle| (position as f32 * angle).sin_cos()).collect();
     for head in row.chunks_exact_mut(of.headdim) {
         let (low, high) = head.split_at_mut(half);
@@ -64,7 +68,7 @@ pub(super) fn softmax(row: &mut [f32], seen: usize, scale: f32) {
 
 /// From gradients by shares to those by scores, in place.
 pub(super) fn softmax_backward(gradients: &mut ViewMut<'_>, shares: &View<'_>, scale: f32) {
-    for (gradients, shares) in rows_mut(gradients).zip(rows(shares)) {
+    for (gradients, shares) in rows_mut::<f32>(gradients).zip(rows::<f32>(shares)) {
         let mean: f32 = gradients.iter().zip(shares).map(|(g, share)| g * share).sum();
         gradients.iter_mut().zip(shares).for_each(|(g, share)| *g = share * (*g - mean) * scale);
     }
@@ -72,8 +76,8 @@ pub(super) fn softmax_backward(gradients: &mut ViewMut<'_>, shares: &View<'_>, s
 
 /// From the gradients by rows of the gate's results to those by gates and by ups.
 pub(super) fn gate_backward(both: &View<'_>, dy: &View<'_>, to: &mut ViewMut<'_>) {
-    let hidden = columns(dy);
-    for ((dboth, both), dy) in rows_mut(to).zip(rows(both)).zip(rows(dy)) {
+    let hidden = dy.shape()[1];
+    for ((dboth, both), dy) in rows_mut::<f32>(to).zip(rows::<f32>(both)).zip(rows::<f32>(dy)) {
         let ((dgates, dups), (gates, ups)) = (dboth.split_at_mut(hidden), both.split_at(hidden));
         for (i, (&gate, &d)) in gates.iter().zip(dy).enumerate() {
             let share = sigmoid(gate);
@@ -85,12 +89,12 @@ pub(super) fn gate_backward(both: &View<'_>, dy: &View<'_>, to: &mut ViewMut<'_>
 
 /// Adds rows to others.
 pub(super) fn add(to: &mut ViewMut<'_>, from: &View<'_>) {
-    rows_mut(to).zip(rows(from)).for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, x)| *to += x));
+    rows_mut::<f32>(to).zip(rows::<f32>(from)).for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, x)| *to += x));
 }
 
 /// Adds the transpose of a matrix to rows.
 pub(super) fn add_transposed(to: &mut ViewMut<'_>, from: &View<'_>) {
-    for (column, from) in rows(from).enumerate() {
-        rows_mut(to).zip(from).for_each(|(to, x)| to[column] += x);
+    for (column, from) in rows::<f32>(from).enumerate() {
+        rows_mut::<f32>(to).zip(from).for_each(|(to, x)| to[column] += x);
     }
 }

@@ -1,0 +1,242 @@
+//! The loss of a model on some texts, and its gradient by every weight, on any device.
+
+use super::gradients::{Dropout, Rows};
+use super::whole::{Added, BlockRooms, Guessed, Whole};
+use crate::error::Result;
+use crate::kernels::training::TokenRows;
+use crate::mixer::{Back, Linear, Multiplied, Part, Role, Room, Rooms, Steps, Written};
+use crate::norms::OfStream;
+use statescan::tensor::Tensor;
+use statescan::{DType, ViewMut};
+use std::collections::BTreeMap;
+
+/// Room for training, which grows to the largest.
+#[derive(Default)]
+pub(crate) struct TrainingRooms {
+    /// Whether blocks keep their activations; otherwise they are computed again on the way back.
+    keep: bool,
+    /// The stream before each block and after the last one, and everything that a block computes.
+    streams: Vec<Room>,
+    kept: Vec<BlockRooms>,
+    /// The gradient by the stream, which goes from one to the other, and as the block in front takes it, in its type.
+    dstream: [Room; 2],
+    dmixed: Room,
+    dnormed: Room,
+    mixer: Rooms,
+    logits: Room,
+    dlogits: Room,
+    losses: Room,
+    /// The tokens that are read, then those that follow.
+    tokens: Room,
+    order: Option<TokenRows>,
+    /// A row of zeros.
+    zeros: Option<Tensor>,
+}
+
+impl TrainingRooms {
+    /// No room, for blocks that keep their activations or do not.
+    pub(crate) fn new(keep: bool) -> Self {
+        TrainingRooms { keep, ..TrainingRooms::default() }
+    }
+
+    fn grow(&mut self, of: &dyn Whole, rows: usize) -> Result<()> {
+        let (device, dtype, dim, vocab) = (of.device(), of.dtype(), of.config().dim, of.config().vocab);
+        let (exec, layers) = (device.exec(), of.config().layers.len());
+        if self.keep {
+            self.kept.resize_with(layers, BlockRooms::default);
+        }
+        self.streams.resize_with(layers + 1, Room::default);
+        self.streams.iter_mut().chain(&mut self.dstream).try_for_each(|room| room.grow(exec, DType::F32, rows, dim))?;
+        if self.zeros.is_none() {
+            self.zeros = Some(Tensor::zeros(exec, dtype, &[dim])?);
+        }
+        let some = device.rows_of_logits(rows, vocab);
+        let rooms = [
+            (&mut self.dmixed, dtype, rows, dim),
+            (&mut self.dnormed, dtype, rows, dim),
+            (&mut self.logits, DType::F32, some, vocab),
+            (&mut self.dlogits, dtype, some, vocab),
+            (&mut self.losses, device.losses(), rows, 1),
+            (&mut self.tokens, DType::I32, 2 * rows, 1),
+        ];
+        rooms.into_iter().try_for_each(|(room, dtype, rows, columns)| room.grow(exec, dtype, rows, columns))
+    }
+}
+
+/// The gradient by a weight, to be written.
+///
+/// # Panics
+/// If there is no such weight: what the model is made of and what it has gradients of are the same names.
+fn slot<'g, T: Written>(gradients: &'g mut BTreeMap<String, T>, name: &str) -> ViewMut<'g> {
+    gradients.get_mut(name).expect("a gradient by every weight").written()
+}
+
+/// A pass over a batch.
+struct Batch<'b, T> {
+    of: &'b dyn Whole,
+    steps: Steps,
+    rooms: &'b mut BlockRooms,
+    back: &'b mut TrainingRooms,
+    gradients: &'b mut BTreeMap<String, T>,
+    dropout: Dropout,
+    /// The factor of all gradients on the way.
+    unit: f32,
+}
+
+/// The mean cross entropy over rows of a batch, in nats, with `unit` times its gradients.
+pub(crate) fn loss_and_gradients<T: Written>(
+    of: &dyn Whole,
+    rows: &Rows,
+    (dropout, unit): (Dropout, f32),
+    rooms: &mut BlockRooms,
+    back: &mut TrainingRooms,
+    gradients: &mut BTreeMap<String, T>,
+) -> Result<f64> {
+    let (device, steps) = (of.device(), Steps { sequences: rows.count, steps: rows.seqlen });
+    rooms.normed.grow(device.exec(), of.dtype(), steps.rows(), of.config().dim)?;
+    back.grow(of, steps.rows())?;
+    // sorted before they are copied, for the copy waits for what the device does
+    device.sort(&mut back.order, &rows.read)?;
+    let tokens: Vec<i32> = rows.read.iter().chain(&rows.targets).map(|&token| token as i32).collect();
+    back.tokens.write(&tokens)?;
+    let mut batch = Batch { of, steps, rooms, back, gradients, dropout, unit };
+    batch.forward()?;
+    batch.head()?;
+    for layer in (0..of.config().layers.len()).rev() {
+        batch.block(layer)?;
+    }
+    batch.embedding()?;
+    device.mean(&back.losses, steps.rows())
+}
+
+impl<T: Written> Batch<'_, T> {
+    /// The stream before each block and after the last one.
+    fn forward(&mut self) -> Result<()> {
+        let (of, rows, layers) = (self.of, self.steps.rows(), self.of.config().layers.len());
+        let (device, [table, _], scales) = (of.device(), of.tables(), of.config().scales);
+        let TrainingRooms { tokens, streams, dstream: [added, _], .. } = &mut *self.back;
+        let (tokens, zeros) = (tokens.of(rows), self.dropout.zeros(layers));
+        let first = if zeros.is_some() { &mut *added } else { &mut streams[0] };
+        device.embed(table, tokens, scales.embedding, &mut first.of_mut(rows))?;
+        if zeros.is_some() {
+            device.dropout(added.of(rows), zeros, 1.0, &mut streams[0].of_mut(rows))?;
+        }
+        for layer in 0..layers {
+            self.change_rooms(layer);
+            let stream = self.back.streams[layer].of(rows);
+            let product = of.mix(layer, Part::whole(self.steps), stream, self.rooms, self.back.keep)?;
+            let TrainingRooms { streams, dstream: [room, _], .. } = &mut *self.back;
+            let (before, after) = streams.split_at_mut(layer + 1);
+            let x = self.rooms.mixer.mixed.of(rows);
+            let added = Added { x, product, factor: scales.residual, zeros: self.dropout.zeros(layer) };
+            device.add(added, before[layer].of(rows), &mut after[0].of_mut(rows), &mut room.of_mut(rows))?;
+            self.change_rooms(layer);
+        }
+        Ok(())
+    }
+
+    /// Takes the rooms of a block that keeps its activations, or gives them back; scratch memory is the same for all.
+    fn change_rooms(&mut self, layer: usize) {
+        let keep = self.back.keep;
+        if let Some(kept) = self.back.kept.get_mut(layer).filter(|_| keep) {
+            std::mem::swap(self.rooms, kept);
+            std::mem::swap(&mut self.rooms.mixer.workspace, &mut kept.mixer.workspace);
+        }
+    }
+
+    /// Losses, and gradients by the head, its norm and the stream.
+    fn head(&mut self) -> Result<()> {
+        let (of, rows, config) = (self.of, self.steps.rows(), self.of.config());
+        let (device, [_, head], layers) = (of.device(), of.tables(), config.layers.len());
+        let (normed, product) = (&mut self.rooms.normed, Linear::plain(head));
+        let TrainingRooms { streams, tokens, logits, dlogits, losses, dnormed, .. } = &mut *self.back;
+        of.norm(layers).forward(streams[layers].of(rows), normed.of_mut(rows))?;
+        let (targets, some) = (tokens.of(2 * rows).slice(0, rows..2 * rows), device.rows_of_logits(rows, config.vocab));
+        for first in (0..rows).step_by(some) {
+            let part = first..rows.min(first + some);
+            let (count, x) = (part.len(), normed.of(rows).slice(0, part.clone()));
+            device.product(x, product, &mut logits.of_mut(count))?;
+            device.cross_entropy(Guessed {
+                logits,
+                gradient: dlogits,
+                losses: losses.of_mut(rows).slice(0, part.clone()),
+                targets: targets.slice(0, part.clone()),
+                batch: rows,
+                unit: self.unit,
+                divisor: config.scales.logits,
+            })?;
+            let of = Multiplied { x, product, dy: dlogits.of(count) };
+            let dhead = &mut slot(self.gradients, config.head());
+            device.head_backward(of, &mut dnormed.of_mut(rows).slice(0, part), dhead, first > 0)?;
+        }
+        self.norm_backward(layers, config.last_norm())
+    }
+
+    /// Gradients by the weight of a norm, whose name is given, and by the stream in front of it: that by the norm's results is `dnormed`, that by the stream
+    /// behind, which it is added to, is there already but for the head. The block in front gets it in its type too, with its zeros and its factor.
+    fn norm_backward(&mut self, at: usize, name: &str) -> Result<()> {
+        let (of, rows) = (self.of, self.steps.rows());
+        let TrainingRooms { streams, dstream, dmixed, dnormed, zeros: row, mixer, .. } = &mut *self.back;
+        let ([behind, front], factor) = (&mut *dstream, of.config().scales.residual);
+        let behind = (at < of.config().layers.len()).then(|| behind.of(rows));
+        let zeros = at.checked_sub(1).and_then(|front| self.dropout.zeros(front));
+        let changes = zeros.is_some() || factor != 1.0;
+        let into = OfStream {
+            front: front.of_mut(rows),
+            rounded: (at > 0 && !changes).then(|| dmixed.of_mut(rows)),
+            weight: slot(self.gradients, name),
+        };
+        let (stream, row) = (streams[at].of(rows), row.as_ref().expect("grown before it is used").view());
+        of.norm(at).backward(stream, dnormed.of(rows), behind, into, row, &mut mixer.workspace)?;
+        if at > 0 && changes {
+            of.device().dropout(front.of(rows), zeros, factor, &mut dmixed.of_mut(rows))?;
+        }
+        dstream.swap(0, 1);
+        Ok(())
+    }
+
+    /// From the gradient by the stream behind a block to that by the stream in front of it.
+    fn block(&mut self, layer: usize) -> Result<()> {
+        let (of, config, steps) = (self.of, self.of.config(), self.steps);
+        let (rows, kind, prefix) = (steps.rows(), config.layers[layer], config.prefix(layer));
+        self.change_rooms(layer);
+        if !self.back.keep {
+            of.mix(layer, Part::whole(steps), self.back.streams[layer].of(rows), self.rooms, true)?;
+        }
+        let TrainingRooms { dmixed, dnormed, mixer, .. } = &mut *self.back;
+        let BlockRooms { normed, mixer: of_mixer } = &mut *self.rooms;
+        let back = Back {
+            steps,
+            x: normed.of(rows),
+            dy: dmixed.of(rows),
+            dx: dnormed.of_mut(rows),
+            into: kind.gradients(config, self.gradients, &prefix),
+            states: Vec::new(),
+        };
+        let run = of.mixer(layer);
+        run.backward(back, of_mixer, mixer)?;
+        for (named, decays) in kind.weights(config).iter().zip(&run.weights).filter(|(named, _)| named.role == Role::Decay) {
+            // A = -exp(A_log) is its own derivative
+            of.device().scale(&mut slot(self.gradients, &format!("{prefix}{}", named.name)), *decays)?;
+        }
+        self.norm_backward(layer, &config.norm(layer))?;
+        self.change_rooms(layer);
+        Ok(())
+    }
+
+    /// The gradient by the stream before the first block is added to that by the embedding, which a head of the same weights has begun.
+    fn embedding(&mut self) -> Result<()> {
+        let (config, device, rows) = (self.of.config(), self.of.device(), self.steps.rows());
+        let TrainingRooms { dstream: [dstream, other], tokens, order, .. } = &mut *self.back;
+        let mut dstream = dstream.of(rows);
+        if let zeros @ Some(_) = self.dropout.zeros(config.layers.len()) {
+            device.dropout(dstream, zeros, 1.0, &mut other.of_mut(rows))?;
+            dstream = other.of(rows);
+        }
+        let mut table = slot(self.gradients, config.embedding());
+        if !config.tied {
+            device.clear(&mut table)?;
+        }
+        device.embed_backward((tokens.of(rows), order.as_ref()), dstream, config.scales.embedding, &mut table)
+    }
+}

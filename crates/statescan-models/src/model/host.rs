@@ -1,0 +1,159 @@
+//! A model on the host, and what its training needs there. All of it goes row by row, or number by number.
+
+use super::Model;
+use super::whole::{Added, Guessed, Trains, Whole};
+use crate::config::Config;
+use crate::error::Result;
+use crate::kernels::training::{TokenRows, Zeros};
+use crate::mixer::numbers::{rows, rows_mut};
+use crate::mixer::{Device as _, Host, Multiplied, Room, Run};
+use crate::random::Random;
+use statescan::{DType, View, ViewMut, linear};
+
+/// A model on the host.
+pub(super) struct OnHost<'m> {
+    pub(super) model: &'m Model,
+    pub(super) host: Host<'m>,
+}
+
+impl Whole for OnHost<'_> {
+    fn device(&self) -> &dyn Trains {
+        &self.host
+    }
+
+    fn config(&self) -> &Config {
+        &self.model.config
+    }
+
+    fn dtype(&self) -> DType {
+        DType::F32
+    }
+
+    fn tables(&self) -> [View<'_>; 2] {
+        [&self.model.embedding, &self.model.head].map(|table| table.view())
+    }
+
+    fn norm_weight(&self, at: usize) -> View<'_> {
+        let weight = self.model.blocks.get(at).map_or(&self.model.norm, |block| &block.norm);
+        View::new(weight, &[weight.len()]).expect("as many as the shape has")
+    }
+
+    fn mixer(&self, layer: usize) -> Run<'_> {
+        self.model.blocks[layer].mixer.run(&self.model.config, &self.host)
+    }
+}
+
+impl Trains for Host<'_> {
+    fn rows_of_logits(&self, rows: usize, _: usize) -> usize {
+        rows
+    }
+
+    fn losses(&self) -> DType {
+        DType::F64
+    }
+
+    fn mean(&self, losses: &Room, count: usize) -> Result<f64> {
+        Ok(rows::<f64>(&losses.of(count)).flatten().sum())
+    }
+
+    fn sort(&self, _: &mut Option<TokenRows>, _: &[u32]) -> Result<()> {
+        Ok(())
+    }
+
+    fn embed(&self, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {
+        for (to, token) in rows_mut::<f32>(y).zip(rows::<i32>(&tokens).flatten()) {
+            let from = table.index(0, *token as usize);
+            rows::<f32>(&from).for_each(|from| to.iter_mut().zip(from).for_each(|(to, x)| *to = x * factor));
+        }
+        Ok(())
+    }
+
+    fn embed_backward(
+        &self,
+        (tokens, _): (View<'_>, Option<&TokenRows>),
+        dy: View<'_>,
+        factor: f32,
+        table: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        for (from, token) in rows::<f32>(&dy).zip(rows::<i32>(&tokens).flatten()) {
+            let mut to = table.reborrow().index(0, *token as usize);
+            rows_mut::<f32>(&mut to).for_each(|to| to.iter_mut().zip(from).for_each(|(to, x)| *to += factor * x));
+        }
+        Ok(())
+    }
+
+    fn add(&self, added: Added<'_>, before: View<'_>, y: &mut ViewMut<'_>, _: &mut ViewMut<'_>) -> Result<()> {
+        self.product(added.x, added.product, y)?;
+        drop_some(added.zeros, y);
+        for (y, before) in rows_mut::<f32>(y).zip(rows::<f32>(&before)) {
+            y.iter_mut().zip(before).for_each(|(y, x)| *y = x + added.factor * *y);
+        }
+        Ok(())
+    }
+
+    fn dropout(&self, x: View<'_>, zeros: Option<Zeros>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {
+        for (y, x) in rows_mut::<f32>(y).zip(rows::<f32>(&x)) {
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = x * factor);
+        }
+        drop_some(zeros, y);
+        Ok(())
+    }
+
+    fn cross_entropy(&self, of: Guessed<'_>) -> Result<()> {
+        let Guessed { logits, gradient, mut losses, targets, batch, divisor, .. } = of;
+        let targets = rows::<i32>(&targets).flatten();
+        let mut all = logits.of_mut(losses.shape()[0]);
+        for ((row, loss), &target) in rows_mut::<f32>(&mut all).zip(rows_mut::<f64>(&mut losses)).zip(targets) {
+            row.iter_mut().for_each(|x| *x /= divisor);
+            loss[0] = cross_entropy(row, target as usize, batch);
+            row.iter_mut().for_each(|x| *x /= divisor);
+        }
+        std::mem::swap(logits, gradient);
+        Ok(())
+    }
+
+    /// Logits of all rows are there at once, so that nothing was there before.
+    fn head_backward(&self, of: Multiplied<'_>, dx: &mut ViewMut<'_>, dweight: &mut ViewMut<'_>, _: bool) -> Result<()> {
+        let mut grads = linear::Gradients::default().x(dx.reborrow()).weight(dweight.reborrow());
+        Ok(linear::backward(self.0, of.x, of.product.weight, of.dy, &mut grads)?)
+    }
+
+    fn scale(&self, y: &mut ViewMut<'_>, x: View<'_>) -> Result<()> {
+        for (y, x) in rows_mut::<f32>(y).zip(rows::<f32>(&x)) {
+            y.iter_mut().zip(x).for_each(|(y, x)| *y *= x);
+        }
+        Ok(())
+    }
+
+    fn clear(&self, y: &mut ViewMut<'_>) -> Result<()> {
+        rows_mut::<f32>(y).for_each(|row| row.fill(0.0));
+        Ok(())
+    }
+}
+
+/// Random zeros in dense rows.
+fn drop_some(zeros: Option<Zeros>, numbers: &mut ViewMut<'_>) {
+    let Some(Zeros { share, seed }) = zeros else { return };
+    let mut random = Random::new(seed);
+    let (least, scale) = ((share * 65536.0) as u64, (1.0 / (1.0 - share)) as f32);
+    let (mut bits, mut left) = (0, 0);
+    for x in rows_mut::<f32>(numbers).flatten() {
+        if left == 0 {
+            (bits, left) = (random.bits(), 4);
+        }
+        *x = if bits & 0xffff < least { 0.0 } else { *x * scale };
+        (bits, left) = (bits >> 16, left - 1);
+    }
+}
+
+/// The share of one row in the mean of `-log softmax(logits)[target]` over so many rows; the logits become its gradient.
+fn cross_entropy(logits: &mut [f32], target: usize, rows: usize) -> f64 {
+    let highest = logits.iter().fold(f32::NEG_INFINITY, |most, &x| most.max(x));
+    let chosen = logits[target] - highest;
+    logits.iter_mut().for_each(|x| *x = (*x - highest).exp());
+    let sum: f32 = logits.iter().sum();
+    let scale = 1.0 / (sum * rows as f32);
+    logits.iter_mut().for_each(|x| *x *= scale);
+    logits[target] -= 1.0 / rows as f32;
+    (f64::from(sum).ln() - f64::from(chosen)) / rows as f64
+}

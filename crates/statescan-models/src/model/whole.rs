@@ -1,0 +1,119 @@
+//! A model on a device, whichever it is, and what training needs of one beside the passes of mixers.
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::kernels::training::{TokenRows, Zeros};
+use crate::mixer::{Device, Linear, Multiplied, Part, Room, Rooms, Run};
+use crate::norms::StreamNorm;
+use statescan::{DType, View, ViewMut};
+
+/// A model whose weights are on a device.
+pub(crate) trait Whole {
+    fn device(&self) -> &dyn Trains;
+
+    fn config(&self) -> &Config;
+
+    /// The type of activations and of the weights of products.
+    fn dtype(&self) -> DType;
+
+    /// The embedding and the head, both (vocab, dim).
+    fn tables(&self) -> [View<'_>; 2];
+
+    /// The weight of the norm in front of a layer, or of the head, whose number is that of layers.
+    fn norm_weight(&self, at: usize) -> View<'_>;
+
+    fn mixer(&self, layer: usize) -> Run<'_>;
+
+    /// The norm of the stream in front of a layer, or of the head.
+    fn norm(&self, at: usize) -> StreamNorm<'_> {
+        StreamNorm { exec: self.device().exec(), weight: self.norm_weight(at), eps: self.config().eps }
+    }
+
+    /// A layer from rows of the stream to those that its last product takes; gives that product.
+    fn mix(
+        &self,
+        layer: usize,
+        part: Part<'_>,
+        stream: View<'_>,
+        rooms: &mut BlockRooms,
+        keep: bool,
+    ) -> Result<Linear<View<'_>>> {
+        let (rows, BlockRooms { normed, mixer }) = (part.steps.rows(), rooms);
+        normed.grow(self.device().exec(), self.dtype(), rows, self.config().dim)?;
+        self.norm(layer).forward(stream, normed.of_mut(rows))?;
+        self.mixer(layer).forward(normed.of(rows), vec![part], mixer, keep)
+    }
+}
+
+/// Room for all rows between the stream before a block and its last product.
+#[derive(Default)]
+pub(crate) struct BlockRooms {
+    pub(crate) normed: Room,
+    pub(crate) mixer: Rooms,
+}
+
+/// What a layer adds to the stream: its last product, of rows `x`, times a factor, with random zeros.
+pub(crate) struct Added<'a> {
+    pub(crate) x: View<'a>,
+    pub(crate) product: Linear<View<'a>>,
+    pub(crate) factor: f32,
+    pub(crate) zeros: Option<Zeros>,
+}
+
+/// Rows of logits, whose losses and gradients are asked for.
+pub(crate) struct Guessed<'g> {
+    pub(crate) logits: &'g mut Room,
+    /// The gradients by the products of the head go here.
+    pub(crate) gradient: &'g mut Room,
+    /// (rows, 1) of what losses are on the device.
+    pub(crate) losses: ViewMut<'g>,
+    /// (rows, 1) in i32.
+    pub(crate) targets: View<'g>,
+    /// Rows of the whole batch, and the factor of all gradients.
+    pub(crate) batch: usize,
+    pub(crate) unit: f32,
+    /// Divides logits.
+    pub(crate) divisor: f32,
+}
+
+/// What training needs of a device.
+pub(crate) trait Trains: Device {
+    /// Rows whose logits are there at once, of so many of so many numbers.
+    fn rows_of_logits(&self, rows: usize, vocab: usize) -> usize;
+
+    /// The type of losses, and their mean from what `cross_entropy` left of so many rows.
+    fn losses(&self) -> DType;
+    fn mean(&self, losses: &Room, rows: usize) -> Result<f64>;
+
+    /// Sorts rows by their tokens, where the way back to the embedding needs it.
+    fn sort(&self, order: &mut Option<TokenRows>, tokens: &[u32]) -> Result<()>;
+
+    /// `factor` times rows of a table by tokens, (rows, 1).
+    fn embed(&self, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()>;
+
+    /// Adds `factor` times rows to those of a table by their tokens, which may have been sorted.
+    fn embed_backward(
+        &self,
+        tokens: (View<'_>, Option<&TokenRows>),
+        dy: View<'_>,
+        factor: f32,
+        table: &mut ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// The stream behind a layer: that before it, and what the layer adds. It may use a room of its size.
+    fn add(&self, added: Added<'_>, before: View<'_>, y: &mut ViewMut<'_>, room: &mut ViewMut<'_>) -> Result<()>;
+
+    /// `factor` times rows with random zeros.
+    fn dropout(&self, x: View<'_>, zeros: Option<Zeros>, factor: f32, y: &mut ViewMut<'_>) -> Result<()>;
+
+    fn cross_entropy(&self, of: Guessed<'_>) -> Result<()>;
+
+    /// The gradients of a product, as [`Device::product_backward`]; with `add` that by the weight is added to what is there.
+    fn head_backward(&self, of: Multiplied<'_>, dx: &mut ViewMut<'_>, dweight: &mut ViewMut<'_>, add: bool) -> Result<()>;
+
+    /// `y = y x`, number by number.
+    fn scale(&self, y: &mut ViewMut<'_>, x: View<'_>) -> Result<()>;
+
+    /// `y = 0`.
+    fn clear(&self, y: &mut ViewMut<'_>) -> Result<()>;
+}
