@@ -16,8 +16,7 @@ use crate::error::{Error, Result};
 use crate::fields::standard_json;
 use crate::files::read_text;
 use crate::memory;
-use crate::mixer::{Carried, Device as _, Host, Linear, Mixer, Rooms, Run, Steps};
-use crate::norms::StreamNorm;
+use crate::mixer::{Carried, Host, Mixer, Rooms, Steps};
 use crate::state::State;
 use crate::tensors::Tensors;
 use crate::weight::{Weight, first_not_finite, first_too_large};
@@ -29,6 +28,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use whole::Whole;
 
 /// Rows that go through the blocks at once: what bounds the memory of a long prompt.
 const ROWS: usize = 512;
@@ -208,7 +208,8 @@ impl Model {
         let rows = turns.iter().map(|turn| turn.tokens.len()).sum::<usize>();
         let numbers = if logits == Logits::All { rows } else { turns.len() }.saturating_mul(self.config.vocab);
         memory::check("this call", self.config.pass_bytes(rows.min(ROWS)).saturating_add(numbers.saturating_mul(4)))?;
-        let (mut out, mut work) = (Vec::new(), Work::default());
+        let (mut out, mut work, host) = (Vec::new(), Work::default(), Host(exec));
+        let whole = self.whole(&host);
         let mut taken = vec![0; turns.len()];
         loop {
             let (mut rows, mut sequences) = (0, Vec::new());
@@ -220,7 +221,7 @@ impl Model {
             if rows == 0 {
                 return Ok(out);
             }
-            self.blocks(exec, turns, (&taken, &sequences), &mut work)?;
+            self.blocks(&whole, turns, (&taken, &sequences), &mut work)?;
             // rows of logits that are asked for, and their steps
             let mut wanted = Vec::new();
             for ((turn, taken), rows) in turns.iter_mut().zip(&mut taken).zip(&sequences) {
@@ -239,7 +240,7 @@ impl Model {
                 wanted.extend((first..rows.end).map(|row| (row, turn.state.position + (row - rows.start) as u64)));
                 turn.state.position += rows.len() as u64;
             }
-            self.logits(exec, &wanted, &mut work, &mut out)?;
+            self.logits(&whole, &wanted, &mut work, &mut out)?;
         }
     }
 
@@ -271,20 +272,10 @@ impl Model {
         }
     }
 
-    /// A norm of the stream.
-    pub(crate) fn stream_norm<'n>(&self, exec: &'n Exec, weight: &'n [f32]) -> StreamNorm<'n> {
-        StreamNorm { exec, weight: View::new(weight, &[weight.len()]).expect("as many as the shape has"), eps: self.config.eps }
-    }
-
-    /// The mixer of a block.
-    pub(crate) fn mixer<'m>(&'m self, host: &'m Host<'_>, block: &'m Block) -> Run<'m> {
-        block.mixer.run(&self.config, host)
-    }
-
     /// The stream after the last block, for rows of tokens from `taken` on.
     fn blocks(
         &self,
-        exec: &Exec,
+        whole: &Whole<'_>,
         turns: &mut [Turn<'_>],
         (taken, sequences): (&[usize], &[Range<usize>]),
         work: &mut Work,
@@ -295,19 +286,17 @@ impl Model {
         for ((turn, &taken), rows) in turns.iter().zip(taken).zip(sequences) {
             self.embed(&turn.tokens[taken..taken + rows.len()], &mut stream[rows.start * dim..rows.end * dim]);
         }
-        let (host, shape) = (Host(exec), [rows, dim]);
-        for (i, block) in self.blocks.iter().enumerate() {
-            let norm = self.stream_norm(exec, &block.norm);
-            norm.forward(View::new(stream, &shape)?, ViewMut::new(normed, &shape)?)?;
+        let shape = [rows, dim];
+        for (i, run) in whole.mixers.iter().enumerate() {
+            whole.norm(i).forward(View::new(stream, &shape)?, ViewMut::new(normed, &shape)?)?;
             let some = turns.iter_mut().zip(sequences).filter(|(_, rows)| !rows.is_empty());
             let states = some.map(|(turn, rows)| {
                 let steps = Steps { sequences: 1, steps: rows.len() };
                 let position = turn.state.position as usize;
                 Carried { state: &mut turn.state.layers[i], rows: rows.clone(), steps, position }
             });
-            let run = self.mixer(&host, block);
             let last = run.carry_on(View::new(normed, &shape)?, states.collect(), rooms)?;
-            host.product(rooms.mixed.of(rows), last, &mut ViewMut::new(mixed, &shape)?)?;
+            whole.device.product(rooms.mixed.of(rows), last, &mut ViewMut::new(mixed, &shape)?)?;
             stream.iter_mut().zip(&*mixed).for_each(|(x, y)| *x += self.config.scales.residual * y);
             if let Some(at) = first_too_large(stream, dim) {
                 let of_row = |(turn, rows): (&Turn<'_>, &Range<usize>)| {
@@ -321,17 +310,16 @@ impl Model {
     }
 
     /// Appends the logits of some rows of the stream, which are those of some steps.
-    fn logits(&self, exec: &Exec, wanted: &[(usize, u64)], work: &mut Work, out: &mut Vec<f32>) -> Result<()> {
+    fn logits(&self, whole: &Whole<'_>, wanted: &[(usize, u64)], work: &mut Work, out: &mut Vec<f32>) -> Result<()> {
         let (Config { dim, vocab, .. }, Work { stream, normed, mixed, .. }) = (&self.config, work);
         for (row, &(from, _)) in mixed.chunks_exact_mut(*dim).zip(wanted) {
             row.copy_from_slice(&stream[from * dim..(from + 1) * dim]);
         }
         let (count, before) = (wanted.len(), out.len());
         let (mixed, normed, shape) = (&mixed[..count * dim], &mut normed[..count * dim], [count, *dim]);
-        self.stream_norm(exec, &self.norm).forward(View::new(mixed, &shape)?, ViewMut::new(normed, &shape)?)?;
         out.resize(before + count * vocab, 0.0);
         let logits = &mut ViewMut::new(&mut out[before..], &[count, *vocab])?;
-        Host(exec).product(View::new(normed, &shape)?, Linear::plain(self.head.view()), logits)?;
+        whole.head(View::new(mixed, &shape)?, ViewMut::new(normed, &shape)?, logits)?;
         out[before..].iter_mut().for_each(|x| *x /= self.config.scales.logits);
         match first_not_finite(&out[before..]) {
             None => Ok(()),

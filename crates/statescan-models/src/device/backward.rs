@@ -22,9 +22,6 @@ pub(super) fn gradients_of(exec: &Exec, config: &Config) -> Result<Gradients> {
     config.tensors().into_iter().map(zeros).collect()
 }
 
-/// Numbers of logits that are there at once.
-const LOGITS: usize = 1 << 27;
-
 impl Shared {
     /// The mean cross entropy over rows of a batch, in nats, with its gradients.
     pub(super) fn loss_and_gradients(
@@ -37,7 +34,7 @@ impl Shared {
     ) -> Result<f64> {
         // gradients of a mean over many rows are small for f16, whose numbers end at 6e-8
         let unit = if self.weights.dtype == DType::F16 { rows.read.len().next_power_of_two() as f32 } else { 1.0 };
-        let loss = loss_and_gradients(self, rows, (dropout, unit), rooms, back, gradients)?;
+        let loss = loss_and_gradients(&self.whole(), rows, (dropout, unit), rooms, back, gradients)?;
         if unit != 1.0 {
             let back = Tensor::from_slice(&self.exec, &[1.0 / unit], &[1])?;
             gradients.values_mut().try_for_each(|gradient| scale_by(&self.exec, &mut gradient.view_mut(), back.view()))?;
@@ -47,25 +44,12 @@ impl Shared {
 }
 
 impl Trains for Shared {
-    /// About as many each time.
-    fn rows_of_logits(&self, rows: usize, vocab: usize) -> usize {
-        let parts = rows.div_ceil((LOGITS / vocab).max(1));
-        rows.div_ceil(parts)
-    }
-
     fn losses(&self) -> DType {
         DType::F32
     }
 
     fn mean(&self, losses: &Room, rows: usize) -> Result<f64> {
         Ok(losses.to_vec(rows)?.into_iter().map(f64::from).sum::<f64>() / rows as f64)
-    }
-
-    fn sort(&self, order: &mut Option<TokenRows>, tokens: &[u32]) -> Result<()> {
-        if order.is_none() {
-            *order = Some(TokenRows::new(&self.exec, tokens.len())?);
-        }
-        order.as_mut().map_or(Ok(()), |order| Ok(order.sort(tokens)?))
     }
 
     fn embed(&self, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {

@@ -17,7 +17,7 @@ use crate::kernels::Products;
 use crate::kernels::hybrid::{gate, rotate, softmax};
 use crate::kernels::training::{column_sums, column_sums_workspace_len};
 use crate::mixer::{Device, Heads, Linear, Multiplied, Room, Run};
-use crate::model::whole::{BlockRooms, Trains, Whole};
+use crate::model::whole::{BlockRooms, Whole};
 use crate::model::{Logits, Model};
 use crate::state::State;
 use crate::weight::first_not_finite;
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use step::Step;
 pub use training::DeviceTraining;
 pub(crate) use training::{Downloaded, decays};
-use weights::Weights;
+use weights::{Block, Weights};
 
 /// A language model whose weights are on a GPU.
 ///
@@ -65,31 +65,23 @@ struct PassRooms {
     block: BlockRooms,
 }
 
-impl Whole for Shared {
-    fn device(&self) -> &dyn Trains {
-        self
-    }
-
-    fn config(&self) -> &Config {
-        &self.config
-    }
-
-    fn dtype(&self) -> DType {
-        self.weights.dtype
-    }
-
-    fn tables(&self) -> [View<'_>; 2] {
-        [&self.weights.embedding, self.weights.head()].map(Tensor::view)
-    }
-
-    fn norm_weight(&self, at: usize) -> View<'_> {
-        self.weights.blocks.get(at).map_or(&self.weights.norm, |block| &block.norm).view()
-    }
-
-    fn mixer(&self, layer: usize) -> Run<'_> {
-        let block = &self.weights.blocks[layer];
-        let [weights, derived] = [&block.mixer, &block.derived].map(|all| all.iter().map(Tensor::view).collect());
-        Run { device: self, config: &self.config, kind: self.config.layers[layer], weights, derived }
+impl Shared {
+    /// The model on the device.
+    fn whole<'m>(&'m self) -> Whole<'m> {
+        let Weights { dtype, embedding, blocks, norm, .. } = &self.weights;
+        let mixer = |(&kind, block): (_, &'m Block)| {
+            let [weights, derived] = [&block.mixer, &block.derived].map(|all| all.iter().map(Tensor::view).collect());
+            Run { device: self, config: &self.config, kind, weights, derived }
+        };
+        Whole {
+            device: self,
+            config: &self.config,
+            dtype: *dtype,
+            embedding: embedding.view(),
+            head: self.weights.head().view(),
+            norms: blocks.iter().map(|block| &block.norm).chain([norm]).map(Tensor::view).collect(),
+            mixers: self.config.layers.iter().zip(blocks).map(mixer).collect(),
+        }
     }
 }
 

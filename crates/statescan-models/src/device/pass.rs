@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::kernels::embedding;
 use crate::mixer::{Linear, Steps};
 use crate::model::Logits;
-use crate::model::whole::{BlockRooms, Whole as _};
+use crate::model::whole::BlockRooms;
 use crate::weight::first_not_finite;
 use statescan::tensor::Tensor;
 use statescan::{DType, View, ViewMut};
@@ -78,10 +78,9 @@ impl Shared {
     }
 
     /// The logits of rows of the stream.
-    fn logits(&self, rows: View<'_>, mut normed: ViewMut<'_>) -> Result<Vec<f32>> {
-        self.norm(self.config.layers.len()).forward(rows, normed.reborrow())?;
+    fn logits(&self, rows: View<'_>, normed: ViewMut<'_>) -> Result<Vec<f32>> {
         let mut logits = Tensor::empty(&self.exec, DType::F32, &[rows.shape()[0], self.config.vocab])?;
-        self.products.multiply(normed.as_view(), self.weights.head().view(), None, &mut logits.view_mut(), false)?;
+        self.whole().head(rows, normed, &mut logits.view_mut())?;
         Ok(self.scaled(logits.to_vec()?))
     }
 
@@ -96,9 +95,10 @@ impl Shared {
         let (rows, PassRooms { stream, block: rooms }) = (steps.rows(), rooms);
         let scales = self.config.scales;
         embedding(&self.exec, self.weights.embedding.view(), tokens.view(), scales.embedding, &mut stream.of_mut(rows))?;
+        let whole = self.whole();
         for layer in 0..self.config.layers.len() {
             let part = state.part(steps, layer);
-            let Linear { weight, bias } = self.mix(layer, part, stream.of(rows), rooms, false)?;
+            let Linear { weight, bias } = whole.mix(layer, part, stream.of(rows), rooms, false)?;
             let x = rooms.mixer.mixed.of(rows);
             self.products.add_multiple(x, weight, bias, scales.residual, &mut stream.of_mut(rows))?;
         }

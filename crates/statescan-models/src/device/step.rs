@@ -11,8 +11,9 @@ use statescan::tensor::Tensor;
 use statescan::{DType, Exec};
 use std::sync::MutexGuard;
 
-/// How often a recording is begun at most, and what CUDA answers when something else has ended it (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`).
-const RECORDINGS: usize = 4;
+/// How often a recording is begun at most, and what CUDA answers when something else has ended it (`CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`). The first ones are
+/// open as long as it takes to compile a kernel, of which hybrids have a dozen.
+const RECORDINGS: usize = 16;
 const INVALIDATED: u32 = 901;
 
 /// What the kernels of a step hand on; everything is f32 but the token.

@@ -33,7 +33,7 @@ pub(crate) use device::{Device, Heads, Multiplied};
 pub(crate) use host::Host;
 pub(crate) use one_row::{OneRow, Row};
 pub(crate) use rooms::{Room, Rooms};
-pub(crate) use run::{Back, BackEnds, Carried, Part, Run, Steps};
+pub(crate) use run::{Back, BackEnds, Carried, Last, Part, Run, Steps};
 use statescan::{View, ViewMut};
 use weights::Next;
 pub(crate) use weights::{Linear, Named, Role, Written};
@@ -93,14 +93,7 @@ pub(crate) trait Mix: OneRow + Sync {
     }
 
     /// As [`Run::forward`].
-    fn forward<'r>(
-        &self,
-        run: &Run<'r>,
-        x: View<'_>,
-        parts: Vec<Part<'_>>,
-        rooms: &mut Rooms,
-        keep: bool,
-    ) -> Result<Linear<View<'r>>>;
+    fn forward<'r>(&self, run: &Run<'r>, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, keep: bool) -> Result<Last<'r>>;
 
     /// As [`Run::backward`].
     fn backward(&self, run: &Run<'_>, back: Back<'_>, rooms: &mut Rooms, own: &mut Rooms) -> Result<()>;

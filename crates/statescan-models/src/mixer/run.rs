@@ -102,6 +102,9 @@ pub(super) fn part<'r>(room: &'r Room, rows: &Range<usize>) -> View<'r> {
     room.of(rows.end).slice(0, rows.clone())
 }
 
+/// The last product of a mixer, whose results are added to the stream.
+pub(crate) type Last<'r> = Linear<View<'r>>;
+
 /// A mixer on a device.
 pub(crate) struct Run<'r> {
     pub(crate) device: &'r dyn Device,
@@ -120,7 +123,7 @@ impl<'r> Run<'r> {
 
     /// From rows `x` to those that the last product takes, `rooms.mixed`; gives that product, whose results are added to the stream. With `keep` the pass, which then is of one part, keeps what the way back can begin
     /// with.
-    pub(crate) fn forward(&self, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, keep: bool) -> Result<Linear<View<'r>>> {
+    pub(crate) fn forward(&self, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, keep: bool) -> Result<Last<'r>> {
         self.mix().forward(self, x, parts, rooms, keep)
     }
 
@@ -130,7 +133,7 @@ impl<'r> Run<'r> {
     }
 
     /// A forward pass over rows of sequences on the host, whose states are carried on.
-    pub(crate) fn carry_on(&self, x: View<'_>, mut states: Vec<Carried<'_>>, rooms: &mut Rooms) -> Result<Linear<View<'r>>> {
+    pub(crate) fn carry_on(&self, x: View<'_>, mut states: Vec<Carried<'_>>, rooms: &mut Rooms) -> Result<Last<'r>> {
         let shapes = self.kind.states(self.config);
         if shapes.iter().all(|shape| shape.grows) {
             let grown = states.into_iter().map(|Carried { state, rows, steps, position }| {

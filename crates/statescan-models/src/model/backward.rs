@@ -2,12 +2,13 @@
 
 use super::gradients::{Dropout, Rows};
 use super::whole::{Added, BlockRooms, Guessed, Whole};
+use crate::config::Config;
 use crate::error::Result;
 use crate::kernels::training::TokenRows;
 use crate::mixer::{Back, Linear, Multiplied, Part, Role, Room, Rooms, Steps, Written};
 use crate::norms::OfStream;
 use statescan::tensor::Tensor;
-use statescan::{DType, ViewMut};
+use statescan::{DType, Device, ViewMut};
 use std::collections::BTreeMap;
 
 /// Room for training, which grows to the largest.
@@ -39,9 +40,9 @@ impl TrainingRooms {
         TrainingRooms { keep, ..TrainingRooms::default() }
     }
 
-    fn grow(&mut self, of: &dyn Whole, rows: usize) -> Result<()> {
-        let (device, dtype, dim, vocab) = (of.device(), of.dtype(), of.config().dim, of.config().vocab);
-        let (exec, layers) = (device.exec(), of.config().layers.len());
+    fn grow(&mut self, of: &Whole<'_>, rows: usize) -> Result<()> {
+        let (&Whole { device, dtype, .. }, &Config { dim, vocab, .. }) = (of, of.config);
+        let (exec, layers) = (device.exec(), of.mixers.len());
         if self.keep {
             self.kept.resize_with(layers, BlockRooms::default);
         }
@@ -49,8 +50,9 @@ impl TrainingRooms {
         self.streams.iter_mut().chain(&mut self.dstream).try_for_each(|room| room.grow(exec, DType::F32, rows, dim))?;
         if self.zeros.is_none() {
             self.zeros = Some(Tensor::zeros(exec, dtype, &[dim])?);
+            self.order = if exec.device() == Device::Cpu { None } else { Some(TokenRows::new(exec, rows)?) };
         }
-        let some = device.rows_of_logits(rows, vocab);
+        let some = rows_of_logits(of, rows);
         let rooms = [
             (&mut self.dmixed, dtype, rows, dim),
             (&mut self.dnormed, dtype, rows, dim),
@@ -60,6 +62,17 @@ impl TrainingRooms {
             (&mut self.tokens, DType::I32, 2 * rows, 1),
         ];
         rooms.into_iter().try_for_each(|(room, dtype, rows, columns)| room.grow(exec, dtype, rows, columns))
+    }
+}
+
+/// Numbers of logits that are there at once on a GPU.
+const LOGITS: usize = 1 << 27;
+
+/// Rows whose logits are there at once: on the host all, elsewhere about as many each time.
+fn rows_of_logits(of: &Whole<'_>, rows: usize) -> usize {
+    match of.device.exec().device() {
+        Device::Cpu => rows,
+        _ => rows.div_ceil(rows.div_ceil((LOGITS / of.config.vocab).max(1))),
     }
 }
 
@@ -73,7 +86,7 @@ fn slot<'g, T: Written>(gradients: &'g mut BTreeMap<String, T>, name: &str) -> V
 
 /// A pass over a batch.
 struct Batch<'b, T> {
-    of: &'b dyn Whole,
+    of: &'b Whole<'b>,
     steps: Steps,
     rooms: &'b mut BlockRooms,
     back: &'b mut TrainingRooms,
@@ -85,39 +98,39 @@ struct Batch<'b, T> {
 
 /// The mean cross entropy over rows of a batch, in nats, with `unit` times its gradients.
 pub(crate) fn loss_and_gradients<T: Written>(
-    of: &dyn Whole,
+    of: &Whole<'_>,
     rows: &Rows,
     (dropout, unit): (Dropout, f32),
     rooms: &mut BlockRooms,
     back: &mut TrainingRooms,
     gradients: &mut BTreeMap<String, T>,
 ) -> Result<f64> {
-    let (device, steps) = (of.device(), Steps { sequences: rows.count, steps: rows.seqlen });
-    rooms.normed.grow(device.exec(), of.dtype(), steps.rows(), of.config().dim)?;
+    let steps = Steps { sequences: rows.count, steps: rows.seqlen };
+    rooms.normed.grow(of.device.exec(), of.dtype, steps.rows(), of.config.dim)?;
     back.grow(of, steps.rows())?;
     // sorted before they are copied, for the copy waits for what the device does
-    device.sort(&mut back.order, &rows.read)?;
+    back.order.as_mut().map_or(Ok(()), |order| order.sort(&rows.read))?;
     let tokens: Vec<i32> = rows.read.iter().chain(&rows.targets).map(|&token| token as i32).collect();
     back.tokens.write(&tokens)?;
     let mut batch = Batch { of, steps, rooms, back, gradients, dropout, unit };
     batch.forward()?;
     batch.head()?;
-    for layer in (0..of.config().layers.len()).rev() {
+    for layer in (0..of.mixers.len()).rev() {
         batch.block(layer)?;
     }
     batch.embedding()?;
-    device.mean(&back.losses, steps.rows())
+    of.device.mean(&back.losses, steps.rows())
 }
 
 impl<T: Written> Batch<'_, T> {
     /// The stream before each block and after the last one.
     fn forward(&mut self) -> Result<()> {
-        let (of, rows, layers) = (self.of, self.steps.rows(), self.of.config().layers.len());
-        let (device, [table, _], scales) = (of.device(), of.tables(), of.config().scales);
+        let (of, rows, layers) = (self.of, self.steps.rows(), self.of.mixers.len());
+        let (device, scales) = (of.device, of.config.scales);
         let TrainingRooms { tokens, streams, dstream: [added, _], .. } = &mut *self.back;
         let (tokens, zeros) = (tokens.of(rows), self.dropout.zeros(layers));
         let first = if zeros.is_some() { &mut *added } else { &mut streams[0] };
-        device.embed(table, tokens, scales.embedding, &mut first.of_mut(rows))?;
+        device.embed(of.embedding, tokens, scales.embedding, &mut first.of_mut(rows))?;
         if zeros.is_some() {
             device.dropout(added.of(rows), zeros, 1.0, &mut streams[0].of_mut(rows))?;
         }
@@ -146,12 +159,12 @@ impl<T: Written> Batch<'_, T> {
 
     /// Losses, and gradients by the head, its norm and the stream.
     fn head(&mut self) -> Result<()> {
-        let (of, rows, config) = (self.of, self.steps.rows(), self.of.config());
-        let (device, [_, head], layers) = (of.device(), of.tables(), config.layers.len());
-        let (normed, product) = (&mut self.rooms.normed, Linear::plain(head));
+        let (of, rows, layers) = (self.of, self.steps.rows(), self.of.mixers.len());
+        let (&Whole { device, config, .. }, normed) = (of, &mut self.rooms.normed);
+        let product = Linear::plain(of.head);
         let TrainingRooms { streams, tokens, logits, dlogits, losses, dnormed, .. } = &mut *self.back;
         of.norm(layers).forward(streams[layers].of(rows), normed.of_mut(rows))?;
-        let (targets, some) = (tokens.of(2 * rows).slice(0, rows..2 * rows), device.rows_of_logits(rows, config.vocab));
+        let (targets, some) = (tokens.of(2 * rows).slice(0, rows..2 * rows), rows_of_logits(of, rows));
         for first in (0..rows).step_by(some) {
             let part = first..rows.min(first + some);
             let (count, x) = (part.len(), normed.of(rows).slice(0, part.clone()));
@@ -177,8 +190,8 @@ impl<T: Written> Batch<'_, T> {
     fn norm_backward(&mut self, at: usize, name: &str) -> Result<()> {
         let (of, rows) = (self.of, self.steps.rows());
         let TrainingRooms { streams, dstream, dmixed, dnormed, zeros: row, mixer, .. } = &mut *self.back;
-        let ([behind, front], factor) = (&mut *dstream, of.config().scales.residual);
-        let behind = (at < of.config().layers.len()).then(|| behind.of(rows));
+        let ([behind, front], factor) = (&mut *dstream, of.config.scales.residual);
+        let behind = (at < of.mixers.len()).then(|| behind.of(rows));
         let zeros = at.checked_sub(1).and_then(|front| self.dropout.zeros(front));
         let changes = zeros.is_some() || factor != 1.0;
         let into = OfStream {
@@ -189,7 +202,7 @@ impl<T: Written> Batch<'_, T> {
         let (stream, row) = (streams[at].of(rows), row.as_ref().expect("grown before it is used").view());
         of.norm(at).backward(stream, dnormed.of(rows), behind, into, row, &mut mixer.workspace)?;
         if at > 0 && changes {
-            of.device().dropout(front.of(rows), zeros, factor, &mut dmixed.of_mut(rows))?;
+            of.device.dropout(front.of(rows), zeros, factor, &mut dmixed.of_mut(rows))?;
         }
         dstream.swap(0, 1);
         Ok(())
@@ -197,7 +210,7 @@ impl<T: Written> Batch<'_, T> {
 
     /// From the gradient by the stream behind a block to that by the stream in front of it.
     fn block(&mut self, layer: usize) -> Result<()> {
-        let (of, config, steps) = (self.of, self.of.config(), self.steps);
+        let (of, config, steps) = (self.of, self.of.config, self.steps);
         let (rows, kind, prefix) = (steps.rows(), config.layers[layer], config.prefix(layer));
         self.change_rooms(layer);
         if !self.back.keep {
@@ -213,11 +226,11 @@ impl<T: Written> Batch<'_, T> {
             into: kind.gradients(config, self.gradients, &prefix),
             states: Vec::new(),
         };
-        let run = of.mixer(layer);
+        let run = &of.mixers[layer];
         run.backward(back, of_mixer, mixer)?;
         for (named, decays) in kind.weights(config).iter().zip(&run.weights).filter(|(named, _)| named.role == Role::Decay) {
             // A = -exp(A_log) is its own derivative
-            of.device().scale(&mut slot(self.gradients, &format!("{prefix}{}", named.name)), *decays)?;
+            of.device.scale(&mut slot(self.gradients, &format!("{prefix}{}", named.name)), *decays)?;
         }
         self.norm_backward(layer, &config.norm(layer))?;
         self.change_rooms(layer);
@@ -226,7 +239,7 @@ impl<T: Written> Batch<'_, T> {
 
     /// The gradient by the stream before the first block is added to that by the embedding, which a head of the same weights has begun.
     fn embedding(&mut self) -> Result<()> {
-        let (config, device, rows) = (self.of.config(), self.of.device(), self.steps.rows());
+        let (&Whole { config, device, .. }, rows) = (self.of, self.steps.rows());
         let TrainingRooms { dstream: [dstream, other], tokens, order, .. } = &mut *self.back;
         let mut dstream = dstream.of(rows);
         if let zeros @ Some(_) = self.dropout.zeros(config.layers.len()) {

@@ -2,7 +2,6 @@
 
 use super::Model;
 use super::backward::{TrainingRooms, loss_and_gradients};
-use super::host::OnHost;
 use super::whole::BlockRooms;
 use crate::error::{Error, Result};
 use crate::kernels::training::Zeros;
@@ -46,9 +45,9 @@ impl Model {
             }
             to.shape = shape;
         }
-        let (rows, of) = (Rows::new(tokens, seqlen)?, OnHost { model: self, host: Host(exec) });
+        let (rows, host) = (Rows::new(tokens, seqlen)?, Host(exec));
         let (mut rooms, mut back) = (BlockRooms::default(), TrainingRooms::default());
-        loss_and_gradients(&of, &rows, (dropout, 1.0), &mut rooms, &mut back, gradients)
+        loss_and_gradients(&self.whole(&host), &rows, (dropout, 1.0), &mut rooms, &mut back, gradients)
     }
 }
 

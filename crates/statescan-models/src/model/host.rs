@@ -2,62 +2,36 @@
 
 use super::Model;
 use super::whole::{Added, Guessed, Trains, Whole};
-use crate::config::Config;
 use crate::error::Result;
 use crate::kernels::training::{TokenRows, Zeros};
 use crate::mixer::numbers::{rows, rows_mut};
-use crate::mixer::{Device as _, Host, Multiplied, Room, Run};
+use crate::mixer::{Device as _, Host, Multiplied, Room};
 use crate::random::Random;
 use statescan::{DType, View, ViewMut, linear};
 
-/// A model on the host.
-pub(super) struct OnHost<'m> {
-    pub(super) model: &'m Model,
-    pub(super) host: Host<'m>,
-}
-
-impl Whole for OnHost<'_> {
-    fn device(&self) -> &dyn Trains {
-        &self.host
-    }
-
-    fn config(&self) -> &Config {
-        &self.model.config
-    }
-
-    fn dtype(&self) -> DType {
-        DType::F32
-    }
-
-    fn tables(&self) -> [View<'_>; 2] {
-        [&self.model.embedding, &self.model.head].map(|table| table.view())
-    }
-
-    fn norm_weight(&self, at: usize) -> View<'_> {
-        let weight = self.model.blocks.get(at).map_or(&self.model.norm, |block| &block.norm);
-        View::new(weight, &[weight.len()]).expect("as many as the shape has")
-    }
-
-    fn mixer(&self, layer: usize) -> Run<'_> {
-        self.model.blocks[layer].mixer.run(&self.model.config, &self.host)
+impl Model {
+    /// The model on the host.
+    pub(super) fn whole<'m>(&'m self, host: &'m Host<'m>) -> Whole<'m> {
+        let vector = |weight: &'m Vec<f32>| View::new(weight, &[weight.len()]).expect("as many as the shape has");
+        Whole {
+            device: host,
+            config: &self.config,
+            dtype: DType::F32,
+            embedding: self.embedding.view(),
+            head: self.head.view(),
+            norms: self.blocks.iter().map(|block| &block.norm).chain([&self.norm]).map(vector).collect(),
+            mixers: self.blocks.iter().map(|block| block.mixer.run(&self.config, host)).collect(),
+        }
     }
 }
 
 impl Trains for Host<'_> {
-    fn rows_of_logits(&self, rows: usize, _: usize) -> usize {
-        rows
-    }
-
     fn losses(&self) -> DType {
         DType::F64
     }
 
     fn mean(&self, losses: &Room, count: usize) -> Result<f64> {
         Ok(rows::<f64>(&losses.of(count)).flatten().sum())
-    }
-
-    fn sort(&self, _: &mut Option<TokenRows>, _: &[u32]) -> Result<()> {
-        Ok(())
     }
 
     fn embed(&self, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {

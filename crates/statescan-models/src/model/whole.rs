@@ -8,40 +8,44 @@ use crate::norms::StreamNorm;
 use statescan::{DType, View, ViewMut};
 
 /// A model whose weights are on a device.
-pub(crate) trait Whole {
-    fn device(&self) -> &dyn Trains;
-
-    fn config(&self) -> &Config;
-
+pub(crate) struct Whole<'m> {
+    pub(crate) device: &'m dyn Trains,
+    pub(crate) config: &'m Config,
     /// The type of activations and of the weights of products.
-    fn dtype(&self) -> DType;
+    pub(crate) dtype: DType,
+    /// Both (vocab, dim).
+    pub(crate) embedding: View<'m>,
+    pub(crate) head: View<'m>,
+    /// The weights of the norms in front of layers, and of that in front of the head.
+    pub(crate) norms: Vec<View<'m>>,
+    pub(crate) mixers: Vec<Run<'m>>,
+}
 
-    /// The embedding and the head, both (vocab, dim).
-    fn tables(&self) -> [View<'_>; 2];
-
-    /// The weight of the norm in front of a layer, or of the head, whose number is that of layers.
-    fn norm_weight(&self, at: usize) -> View<'_>;
-
-    fn mixer(&self, layer: usize) -> Run<'_>;
-
-    /// The norm of the stream in front of a layer, or of the head.
-    fn norm(&self, at: usize) -> StreamNorm<'_> {
-        StreamNorm { exec: self.device().exec(), weight: self.norm_weight(at), eps: self.config().eps }
+impl<'m> Whole<'m> {
+    /// The norm of the stream in front of a layer, or of the head, whose number is that of layers.
+    pub(crate) fn norm(&self, at: usize) -> StreamNorm<'m> {
+        StreamNorm { exec: self.device.exec(), weight: self.norms[at], eps: self.config.eps }
     }
 
     /// A layer from rows of the stream to those that its last product takes; gives that product.
-    fn mix(
+    pub(crate) fn mix(
         &self,
         layer: usize,
         part: Part<'_>,
         stream: View<'_>,
         rooms: &mut BlockRooms,
         keep: bool,
-    ) -> Result<Linear<View<'_>>> {
+    ) -> Result<Linear<View<'m>>> {
         let (rows, BlockRooms { normed, mixer }) = (part.steps.rows(), rooms);
-        normed.grow(self.device().exec(), self.dtype(), rows, self.config().dim)?;
+        normed.grow(self.device.exec(), self.dtype, rows, self.config.dim)?;
         self.norm(layer).forward(stream, normed.of_mut(rows))?;
-        self.mixer(layer).forward(normed.of(rows), vec![part], mixer, keep)
+        self.mixers[layer].forward(normed.of(rows), vec![part], mixer, keep)
+    }
+
+    /// The products of the head with rows of the stream, which are normalized first: logits, but for what divides them.
+    pub(crate) fn head(&self, stream: View<'_>, mut normed: ViewMut<'_>, logits: &mut ViewMut<'_>) -> Result<()> {
+        self.norm(self.mixers.len()).forward(stream, normed.reborrow())?;
+        self.device.product(normed.as_view(), Linear::plain(self.head), logits)
     }
 }
 
@@ -78,20 +82,14 @@ pub(crate) struct Guessed<'g> {
 
 /// What training needs of a device.
 pub(crate) trait Trains: Device {
-    /// Rows whose logits are there at once, of so many of so many numbers.
-    fn rows_of_logits(&self, rows: usize, vocab: usize) -> usize;
-
     /// The type of losses, and their mean from what `cross_entropy` left of so many rows.
     fn losses(&self) -> DType;
     fn mean(&self, losses: &Room, rows: usize) -> Result<f64>;
 
-    /// Sorts rows by their tokens, where the way back to the embedding needs it.
-    fn sort(&self, order: &mut Option<TokenRows>, tokens: &[u32]) -> Result<()>;
-
     /// `factor` times rows of a table by tokens, (rows, 1).
     fn embed(&self, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()>;
 
-    /// Adds `factor` times rows to those of a table by their tokens, which may have been sorted.
+    /// Adds `factor` times rows to those of a table by their tokens, which are sorted on a GPU.
     fn embed_backward(
         &self,
         tokens: (View<'_>, Option<&TokenRows>),

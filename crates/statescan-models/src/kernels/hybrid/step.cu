@@ -39,7 +39,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_step(const __gri
     }
   }
   __syncthreads();
-  Seen seen = {-__int_as_float(0x7f800000), 0.f, {}};
+  // the lowest number that is finite, which an infinite score, whose share is none, is infinitely far below
+  Seen seen = {-__int_as_float(0x7f7fffff), 0.f, {}};
   if (warp == 0) seen.see(query, key, value);
 #pragma unroll 4
   for (i64 at = warp; at < position; at += WARPS)

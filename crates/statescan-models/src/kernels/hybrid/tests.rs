@@ -1,9 +1,8 @@
 //! Kernels of hybrids: compiled for every architecture, and on a GPU against plain loops in `f64`.
 
 use super::super::rows::Rows;
-use super::super::tests::{TYPES, check, gpu, numbers, random, rounding, silu, tensor};
+use super::super::tests::{TYPES, check, gpu, numbers, random, recorded, rounding, silu, tensor};
 use super::*;
-use statescan::cuda::Graph;
 use statescan::error::Result;
 use statescan::tensor::{DType, Tensor};
 use statescan::{Exec, View};
@@ -151,7 +150,7 @@ fn steps_of_attention_recorded_once_are_those_of_a_plain_loop() -> Result<()> {
         let args = AttentionStep { projected: on_projected.view(), angles: on_angles, position: given, headdim, scale: 0.7 };
         let graph = {
             let [keys, values, y] = &mut [on_keys.view_mut(), on_values.view_mut(), y.view_mut()];
-            Graph::record(&exec, || attention_step(&exec, &args, [keys, values], y))?
+            recorded(&exec, || attention_step(&exec, &args, [keys, values], y))?
         };
         let (mut all_keys, mut all_values) = (keys.clone(), values.clone());
         // positions without room change nothing

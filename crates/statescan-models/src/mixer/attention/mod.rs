@@ -15,7 +15,7 @@ mod step;
 
 use super::run::{Back, Part, Run, part};
 use super::weights::{Linear, Next, Role, listed};
-use super::{Heads, Mix, Room, Rooms};
+use super::{Heads, Last, Mix, Room, Rooms};
 use crate::config::{Attention as Sizes, Config};
 use crate::error::Result;
 use crate::state::StateShape;
@@ -143,14 +143,7 @@ impl Mix for Attention {
 
     /// The first of the own rooms has rows as they are projected, the second rotated queries, and the third, where no state is carried on, rotated keys and
     /// values.
-    fn forward<'r>(
-        &self,
-        run: &Run<'r>,
-        x: View<'_>,
-        parts: Vec<Part<'_>>,
-        rooms: &mut Rooms,
-        _: bool,
-    ) -> Result<Linear<View<'r>>> {
+    fn forward<'r>(&self, run: &Run<'r>, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, _: bool) -> Result<Last<'r>> {
         let (count, [wide, width], device) = (x.shape()[0], columns(run.config), run.device);
         let Weights { into, o_proj } = Weights::<View<'_>>::of(run);
         rooms.grow(device.exec(), (x.dtype(), count), wide, &[wide + 2 * width])?;

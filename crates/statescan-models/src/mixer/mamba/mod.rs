@@ -8,7 +8,7 @@ mod step;
 use super::convolution::{self, Around, Frame};
 use super::run::{Back, BackEnds, Part, Run, Steps, first, part};
 use super::weights::{Linear, Next, Role, listed};
-use super::{Mix, Multiplied, Rooms};
+use super::{Last, Mix, Multiplied, Rooms};
 use crate::config::Config;
 use crate::error::Result;
 use crate::state::StateShape;
@@ -141,14 +141,7 @@ impl Mix for Mamba {
         self.columns(config).into_iter().fold(2 * config.inner, usize::saturating_add)
     }
 
-    fn forward<'r>(
-        &self,
-        run: &Run<'r>,
-        x: View<'_>,
-        parts: Vec<Part<'_>>,
-        rooms: &mut Rooms,
-        keep: bool,
-    ) -> Result<Linear<View<'r>>> {
+    fn forward<'r>(&self, run: &Run<'r>, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, keep: bool) -> Result<Last<'r>> {
         let (rows, pass) = (x.shape()[0], self.pass(run));
         rooms.grow(run.device.exec(), (x.dtype(), rows), run.config.inner, &self.columns(run.config))?;
         let scans = pass.frame().forward(x, parts, rooms)?;

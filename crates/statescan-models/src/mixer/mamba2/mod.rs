@@ -7,8 +7,8 @@ mod step;
 
 use super::convolution::{self, Around, Frame};
 use super::run::{Back, Part, Run, Steps, first, part};
-use super::weights::{Linear, Next, Role, listed};
-use super::{Mix, Rooms};
+use super::weights::{Next, Role, listed};
+use super::{Last, Mix, Rooms};
 use crate::config::Config;
 use crate::error::Result;
 use crate::state::StateShape;
@@ -117,14 +117,7 @@ impl Mix for Mamba2 {
         [a, d, dt_bias].into_iter().map(spread).collect()
     }
 
-    fn forward<'r>(
-        &self,
-        run: &Run<'r>,
-        x: View<'_>,
-        parts: Vec<Part<'_>>,
-        rooms: &mut Rooms,
-        _: bool,
-    ) -> Result<Linear<View<'r>>> {
+    fn forward<'r>(&self, run: &Run<'r>, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, _: bool) -> Result<Last<'r>> {
         let (rows, pass, device) = (x.shape()[0], Pass::new(run), run.device);
         let mut columns = columns(run.config);
         columns[3] *= usize::from(device.step_by_step());
