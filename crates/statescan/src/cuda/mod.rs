@@ -27,7 +27,7 @@ pub use landing::Landing;
 pub use plan::{Gpu, PlannedLaunch};
 pub(crate) use plan::{nowhere, on_a_device, written_like};
 pub(crate) use statescan_cuda::{
-    Address, BLOCKS, COMMON, Config, HOPPER, Kernel, Key, Launch, MMA, Numbers, Program, Queue, Strided, Sum, Swizzle, TensorMap,
+    Address, BLOCKS, COMMON, Config, HOPPER, Kernel, Key, Launch, MMA, Numbers, Program, Queue, SharedMemory, Strided, Sum, Swizzle, TensorMap,
     TileCopy, Tiling, Value, blocks_of_lines, neighbours, params, sum_terms,
 };
 #[doc(inline)]

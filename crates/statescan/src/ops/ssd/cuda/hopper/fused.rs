@@ -4,7 +4,8 @@
 use super::packed::{self, Packed, SPAN};
 use super::walk::{self, ALIGNMENT, COLUMNS, MOST_STATES, TILE};
 use crate::cuda::{
-    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, TensorMap, Tiling, params,
+    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, SharedMemory, Stream, Strided, TensorMap, Tiling,
+    params,
 };
 use crate::error::Result;
 use crate::ops::ssd::GradientTargets;
@@ -25,6 +26,8 @@ pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> = Program::new(
         include_str!("fused_layout.cuh"),
         include_str!("fused_steps.cuh"),
         include_str!("fused_sides.cuh"),
+        include_str!("fused_outputs.cuh"),
+        include_str!("fused_inputs.cuh"),
         include_str!("fused.cu")
     ),
 );
@@ -93,7 +96,7 @@ const SIDE_REGISTERS: usize = 224;
 const HELPER_REGISTERS: usize = 56;
 const _: () = assert!(2 * SIDE_REGISTERS + HELPER_REGISTERS <= WARPGROUPS * 168);
 /// Bytes of shared memory that the kernel declares itself, at most: for a stage, for the skip's gradient by column in each, and besides.
-const STATIC: [usize; 3] = [3088, 1024, 384];
+const STATIC: [usize; 3] = [3104, 1024, 384];
 /// What a block costs besides the units that it takes, in units; as much again for sums of terms, and one more for so many terms.
 const OVERHEAD: usize = 4;
 const TERMS: usize = 1 << 20;
@@ -157,14 +160,32 @@ impl Plan {
         Ok(Strided::of(&view))
     }
 
-    /// Stages and bytes of shared memory, as the kernel lays them out.
-    fn shared(&self, call: &Call<'_, '_>, t: &GradientTargets, numbers: Numbers) -> (usize, usize) {
-        let (panels, gate) = (self.walk.states / 64, usize::from(call.problem.z.is_some()));
-        let tiles = 3 + 2 * gate + usize::from(t.z.is_some()) + 2 * panels;
-        let bytes = |stages: usize| (stages * tiles + 2 * panels + panels.max(2)) * TILE + ALIGNMENT;
-        let own = |stages: usize| stages * (STATIC[0] + STATIC[1] * usize::from(by_column(t))) + STATIC[2];
-        let stages = if bytes(3) + own(3) <= numbers.shared_per_block { 3 } else { 2 };
-        (stages, bytes(stages))
+    /// Stages, and shared memory: for each stage tiles of x, dy and the gate, h and g, and what the sides write for each other, ps, p where there is a
+    /// gate, and xs for its gradient; for all heads B and C, and of the pair's other chunk B or C, whose place the two terms of K take in the end.
+    fn shared(&self, call: &Call<'_, '_>, t: &GradientTargets, numbers: Numbers) -> (usize, SharedMemory) {
+        let (panels, gate, by_gate) = (self.walk.states / 64, usize::from(call.problem.z.is_some()), usize::from(t.z.is_some()));
+        let of = |stages: usize| {
+            let stage = SharedMemory::default()
+                .array("X_AT", TILE)
+                .array("DY_AT", TILE)
+                .array("Z_AT", gate * TILE)
+                .array("H_AT", panels * TILE)
+                .array("G_AT", panels * TILE)
+                .array("PS_AT", TILE)
+                .array("OWN_P_AT", gate * TILE)
+                .array("XS_AT", by_gate * TILE);
+            let maps = stage.times("STAGE", stages).array("B_AT", panels * TILE).array("C_AT", panels * TILE);
+            maps.array("OTHER_MAP_AT", panels.max(2) * TILE)
+        };
+        let fits = |stages| of(stages).len() + ALIGNMENT + self.own_shared(t, stages) <= numbers.shared_per_block;
+        let stages = if fits(3) { 3 } else { 2 };
+        (stages, of(stages))
+    }
+
+    /// Bytes of shared memory that the kernel declares itself, at most.
+    fn own_shared(&self, t: &GradientTargets, stages: usize) -> usize {
+        let [stage, columns, rest] = STATIC;
+        stages * (stage + columns * usize::from(by_column(t))) + rest
     }
 
     pub fn config(&self, call: &Call<'_, '_>, t: &GradientTargets, half: Option<Half>, numbers: Numbers) -> Config {
@@ -186,7 +207,8 @@ impl Plan {
             .int("PLACES", packed::PLACES)
             .int("STATES", self.walk.states)
             .int("STAGES", stages)
-            .int("SHARED", shared)
+            .shared(&shared)
+            .int("STATIC", self.own_shared(t, stages))
             .int("SIDE_REGISTERS", SIDE_REGISTERS)
             .int("HELPER_REGISTERS", HELPER_REGISTERS)
     }
@@ -300,7 +322,7 @@ impl Route {
         let p = call.problem;
         let blocks = [p.batch, p.ngroups, self.plan.slices].into_iter().try_fold(chunks(p), usize::checked_mul);
         let blocks = blocks.and_then(|n| u32::try_from(n).ok()).ok_or(TOO_MANY)?;
-        let shared = self.plan.shared(call, t, numbers).1;
+        let shared = self.plan.shared(call, t, numbers).1.len() + ALIGNMENT;
         Ok(Launch::line(blocks, 128 * WARPGROUPS as u32, shared as u32))
     }
 

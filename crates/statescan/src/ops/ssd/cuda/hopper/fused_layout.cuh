@@ -28,6 +28,12 @@
 //
 // Warpgroups: that of the outputs has the steps i as rows (V, dC, and Y), that of the inputs the steps j (X, dx, dB). The warps of a third one copy
 // tiles into shared memory, compute the powers, finish what steps get, and copy results to memory. They meet at barriers.
+//
+// What both need before their products, h or g past the other chunk and ps, they share between them; but the outputs have more to do where there is
+// a gate. Then the inputs do all of that, p as well, and may be a unit ahead.
+//
+// Instructions bind: either side has more of them than the first cache for them holds, and waits for the next ones. So what is done to several parts
+// of a tile is a loop where no register depends on the part.
 
 constexpr int SPAN = 64, PANELS = STATES / 64, SIDES = 2;
 constexpr int PANEL = 64 * 128;   // bytes of 64 lines of 64 numbers, swizzled
@@ -36,18 +42,16 @@ static_assert(COLUMNS == 64 && STATES % 64 == 0 && STATES <= 128, "gradients of 
 static_assert(HAS_Z || !HAS_DZ, "a gradient needs its input");
 static_assert(!(IS_FIRST_HALF && (IS_SECOND_HALF || HAS_DSKIP)), "the second half has the skip");
 constexpr bool ADDS_SKIP = HAS_SKIP && !IS_FIRST_HALF;
+constexpr bool INPUTS_LEAD = HAS_Z;
 
-// a stage: tiles of x, dy and the gate, h, g; then what the sides write for each other: ps, p where there is a gate, and xs for its gradient.
 // dx goes out by the place of p, the gradient by the gate by that of the gate
-constexpr int X_AT = 0, DY_AT = X_AT + PANEL, Z_AT = DY_AT + PANEL, H_AT = Z_AT + (HAS_Z ? PANEL : 0), G_AT = H_AT + PANELS * PANEL;
-constexpr int PS_AT = G_AT + PANELS * PANEL, OWN_P_AT = PS_AT + PANEL, XS_AT = OWN_P_AT + (HAS_Z ? PANEL : 0);
-constexpr int STAGE = XS_AT + (HAS_DZ ? PANEL : 0), P_AT = HAS_Z ? OWN_P_AT : DY_AT;
+constexpr int P_AT = HAS_Z ? OWN_P_AT : DY_AT;
 // The pair's other chunk has x, or dy and the gate, here until ps and p are written.
 constexpr int OTHER_AT = PS_AT, OTHER_Z_AT = OWN_P_AT;
-// for all heads: B, C, and of the other chunk B (of a first one) or C (of a second one); the two terms of K after all heads in the place of the latter
-constexpr int B_AT = STAGES * STAGE, C_AT = B_AT + PANELS * PANEL, OTHER_MAP_AT = C_AT + PANELS * PANEL, K_AT = OTHER_MAP_AT, ALIGNMENT = 1024;
-constexpr int LAST = PANELS < 2 ? 2 : PANELS;
-static_assert(OTHER_MAP_AT + LAST * PANEL + ALIGNMENT <= SHARED, "the plan has counted the same");
+// Y, thread by thread, where the gradient by the gate is formed: of this unit nobody reads h any more, nor xs, where h is too short
+constexpr int Y_AT = H_AT, REST_AT = XS_AT, OUTPUTS_BARRIER = 5;
+// the two terms of K after all heads
+constexpr int K_AT = OTHER_MAP_AT, ALIGNMENT = 1024;
 
 // tensor maps in the order of the parameters, and those of results
 constexpr int X_MAP = 0, DY_MAP = 1, Z_MAP = 2, B_MAP = 3, C_MAP = 4, STATES_MAP = 5, GRADIENTS_MAP = 6, DX_MAP = 7, DZ_MAP = 8;
@@ -86,13 +90,14 @@ struct StepSums {
 // What a unit has in its stage: tiles, powers, sums, each of which becomes ready and is given back by itself.
 struct Barriers {
   Barrier full, written, empty;
-  Barrier has_state, has_ps, has_xs;
+  Barrier has_state, has_ps, has_xs, p_read;
   Barrier ready, taken;
   Barrier summed, read;
 
   DEVICE void init() {
     barrier_init(full, 1), barrier_init(written, 8 * ARRIVALS), barrier_init(empty, ARRIVALS);
-    barrier_init(has_state, 8 * ARRIVALS), barrier_init(has_ps, 4 * ARRIVALS), barrier_init(has_xs, 4 * ARRIVALS);
+    barrier_init(has_state, (INPUTS_LEAD ? 4 : 8) * ARRIVALS), barrier_init(has_ps, 4 * ARRIVALS);
+    barrier_init(has_xs, 4 * ARRIVALS), barrier_init(p_read, 4 * ARRIVALS);
     // both sides take powers, and the warp that finishes
     barrier_init(ready, ARRIVALS), barrier_init(taken, 9 * ARRIVALS);
     barrier_init(summed, 8 * ARRIVALS), barrier_init(read, ARRIVALS);
@@ -186,6 +191,8 @@ struct Shared {
     barrier_end(maps), barrier_end(has_k);
   }
 };
+
+static_assert(sizeof(Shared) <= STATIC && STATIC < sizeof(Shared) + 512 + STAGES * (HAS_SKIP ? 0 : 256), "the plan has counted the same");
 
 // Terms of the chunks of a block: of packed sequences it may have several, or none, and of halves of the states there may be one already.
 template <bool OF_STATES> DEVICE void put_term(f32& to, f32 v) {

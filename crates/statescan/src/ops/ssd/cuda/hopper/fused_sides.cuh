@@ -160,6 +160,18 @@ template <bool OF_INPUTS> struct Side {
     if constexpr (OF_INPUTS) __syncwarp();
   }
 
+  // the factor of p in ps
+  DEVICE f32 scale_of(int row) const { return is_far() ? 1.f : powers().before[row]; }
+
+  // ps of p as it is stored
+  DEVICE void put_ps(const Rows& rows) const {
+    Rows ps;
+    scale_rows(ps, rows, [&](int row) { return scale_of(row); });
+    store_rows(stage() + PS_AT, ps);
+    fence_async();
+    warp_arrive(barriers().has_ps);
+  }
+
   // The decay between two steps that are far apart, where there is one.
   DEVICE f32 far_decay(int row, int column) const {
     const f32 (&sum)[SPAN] = powers().decay;
@@ -174,10 +186,41 @@ template <bool OF_INPUTS> struct Side {
     turn.next();
   }
 
-  // Takes some states of h or g, as the slot of the pair has it, past the other chunk, by the transposed factors of its steps.
+  // 16 steps of the other chunk's x, or p, transposed, with the factors of these steps.
+  DEVICE void weigh_others(u32 (&v)[4], int k) const {
+    const int at = columns_at() + 2048 * k;
+    load_matrices<true>(v, stage() + OTHER_AT + at);
+    if (HAS_Z && !w.second) {
+      u32 z[4];
+      load_matrices<true>(z, stage() + OTHER_Z_AT + at);
+      gate_pairs(v, z);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = powers().other[8 * k + i / 2 * 4 + pair_of() / 2].times(v[i]);
+  }
+  // All of them. Where one side alone reads them they go back to their place first: a loop is shorter than its four steps one after another.
+  DEVICE void load_others(Rows& factors) const {
+    if constexpr (INPUTS_LEAD) {
+#pragma unroll 1
+      for (int k = 0; k < 4; k++) {
+        u32 v[4];
+        weigh_others(v, k);
+        store_matrices<true>(stage() + OTHER_AT + columns_at() + 2048 * k, v);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int k = 0; k < 4; k++) load_matrices<true>(factors[k].v, stage() + OTHER_AT + columns_at() + 2048 * k);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; k++) weigh_others(factors[k].v, k);
+    }
+  }
+
+  // Takes some states of h or g, as the slot of the pair has it, past the other chunk.
   DEVICE void move_states(const Rows& factors, int panel) {
     Sums<64> moved;
     const u64 map = operand(tiles + OTHER_MAP_AT + panel * PANEL);
+    __syncwarp();
     products_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++) multiply<true>(moved, factors[k], further(map, k * 16 * 128), k > 0);
@@ -201,29 +244,22 @@ template <bool OF_INPUTS> struct Side {
     fence_async();
   }
 
-  // The same of all of it, each side half.
+  // The same of all of it: each side half, or the inputs all.
   DEVICE void move_state() {
     if (!w.has_other) return;
-    if constexpr (!OF_INPUTS || PANELS > 1) {
+    if constexpr (INPUTS_LEAD || !OF_INPUTS || PANELS > 1) {
       Rows factors;
-#pragma unroll
-      for (int k = 0; k < 4; k++) {
-        u32 (&v)[4] = factors[k].v;
-        load_matrices<true>(v, stage() + OTHER_AT + columns_at() + 2048 * k);
-        if (HAS_Z && !w.second) {
-          u32 z[4];
-          load_matrices<true>(z, stage() + OTHER_Z_AT + columns_at() + 2048 * k);
-          gate_pairs(v, z);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = powers().other[8 * k + i / 2 * 4 + pair_of() / 2].times(v[i]);
+      load_others(factors);
+      if constexpr (INPUTS_LEAD) {
+#pragma unroll 1
+        for (int panel = 0; panel < PANELS; panel++) move_states(factors, panel);
+      } else {
+        move_states(factors, OF_INPUTS ? 1 : 0);
       }
-      __syncwarp();
-      move_states(factors, OF_INPUTS ? 1 : 0);
     }
     warp_arrive(barriers().has_state);
   }
-  // until both halves are there, and what they were moved by is not needed any more
+  // waits until the state has arrived and its powers may be overwritten
   DEVICE void wait_for_state() const {
     if (w.has_other) barrier_wait(barriers().has_state, turn.phase);
   }

@@ -83,16 +83,8 @@ struct Decays {
       weight[k] = d.weight, sum[k] = f64(d.decay) * constants.rate;
     }
     const f64 both = sum[0] + sum[1];
-    f64 before = both;
-#pragma unroll
-    for (int far = 1; far < 32; far *= 2) {
-      const f64 other = __shfl_up_sync(~0u, before, far);
-      if (lane >= far) before += other;
-    }
-    whole = __shfl_sync(~0u, before, 31);
-    before = __shfl_up_sync(~0u, before, 1);
-    if (lane == 0) before = 0.;
-    sum[0] += before, sum[1] = before + both;
+    const WarpSums sums(both);
+    whole = sums.whole, sum[0] += sums.before, sum[1] = sums.before + both;
   }
   DEVICE f32 before(int k) const { return exp2_fast(f32(sum[k])); }
   DEVICE f32 after(int k) const { return exp2_fast(f32(whole - sum[k])); }

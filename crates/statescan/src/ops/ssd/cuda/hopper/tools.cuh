@@ -41,6 +41,23 @@ DEVICE u32 lane_here() {
   return lane;
 }
 
+// Sums over a warp of a number that each thread has: of the threads before this one, and of all.
+struct WarpSums {
+  f64 before, whole;
+
+  DEVICE explicit WarpSums(f64 own) : before(own) {
+    const int lane = int(lane_here());
+#pragma unroll
+    for (int far = 1; far < 32; far *= 2) {
+      const f64 other = __shfl_up_sync(~0u, before, far);
+      if (lane >= far) before += other;
+    }
+    whole = __shfl_sync(~0u, before, 31);
+    before = __shfl_up_sync(~0u, before, 1);
+    if (lane == 0) before = 0.;
+  }
+};
+
 // Arrivals of a warp: one thread's, after all of them have met. `racecheck` does not see that they met, and reports what the others have written;
 // with 32 it reports nothing.
 constexpr int ARRIVALS = 1;

@@ -4,8 +4,8 @@
 use super::hand_on;
 use super::packed::{self, Packed, SPAN};
 use crate::cuda::{
-    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, Stream, Swizzle, TensorMap, Tiling, Value,
-    params,
+    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, SharedMemory, Stream, Swizzle, TensorMap, Tiling,
+    Value, params,
 };
 use crate::error::Result;
 use crate::ops::ssd::cuda::portable::plan::{Math, Slots};
@@ -174,12 +174,12 @@ impl Plan {
         }
     }
 
-    /// Bytes of shared memory: as the kernel lays it out.
-    fn shared(&self, walk: &Walk<'_, '_>, pass: Pass) -> usize {
+    /// Shared memory: for each stage tiles of x for each unit (backwards of dy, and of the gate), of B, and of C where there is y; two terms of C B^T, or a
+    /// triangle of either unit, of a chunk and of the next one; two tiles of y for each unit, or of a slot for each walker; and what two walkers of
+    /// the same columns give each other.
+    fn shared(&self, walk: &Walk<'_, '_>, pass: Pass) -> SharedMemory {
         let (output, panels, parts) = (has_output(walk, pass), self.states / 64, parts(self.states));
         let units = WALKERS / parts;
-        let stage = units + if gates_factor(walk) { units } else { 0 } + if output { 2 * panels } else { panels };
-        // two terms of C B^T, twice
         let products = if output { 4 } else { 0 };
         let out = if output {
             units
@@ -189,7 +189,16 @@ impl Plan {
             0
         };
         let exchange = if output && parts > 1 { parts } else { 0 };
-        (self.stages(walk, output) * stage + products + 2 * out + exchange) * TILE + ALIGNMENT
+        SharedMemory::default()
+            .array("X_AT", units * TILE)
+            .array("Z_AT", if gates_factor(walk) { units * TILE } else { 0 })
+            .array("B_AT", panels * TILE)
+            .array("C_AT", if output { panels * TILE } else { 0 })
+            .times("STAGE", self.stages(walk, output))
+            .array("CB_AT", products * TILE)
+            .array("OUT_AT", 2 * out * TILE)
+            .array("EXCHANGE_AT", exchange * TILE)
+            .array("SHARED_END", 0)
     }
 
     pub fn config(&self, walk: &Walk<'_, '_>, pass: Pass) -> Config {
@@ -208,7 +217,7 @@ impl Plan {
             .flag("HAS_SLOTS", has_slots(walk, pass))
             .int("SLOT_CHUNKS", walk.slot_chunks())
             .int("STAGES", self.stages(walk, output))
-            .int("SHARED", self.shared(walk, pass))
+            .shared(&self.shared(walk, pass))
             .int("WALKER_REGISTERS", WALKER_REGISTERS)
             .int("MASK_REGISTERS", MASK_REGISTERS)
             .int("COPY_REGISTERS", COPY_REGISTERS)
@@ -310,7 +319,8 @@ impl Route {
             // the last segment of a row leaves nothing
             let rows = if plan.packed.is_some() { plan.rows() } else { plan.segments - usize::from(pass == Pass::Ends) };
             let (blocks, rows) = u32::try_from(plan.blocks).ok().zip(u32::try_from(rows).ok()).ok_or(TOO_MANY)?;
-            let line = Launch::line(blocks, 128 * (WALKERS + HELPERS) as u32, plan.shared(walk, pass) as u32);
+            let shared = plan.shared(walk, pass).len() + ALIGNMENT;
+            let line = Launch::line(blocks, 128 * (WALKERS + HELPERS) as u32, shared as u32);
             Ok((pass, Launch { grid: [blocks, rows, 1], ..line }))
         };
         passes.iter().map(launch).collect()

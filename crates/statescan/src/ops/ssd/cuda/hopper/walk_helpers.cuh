@@ -63,7 +63,6 @@ struct Exponents {
   f64 whole;
 
   DEVICE Exponents(const Params& p, const Head& constants, const Work& w, const StoredSteps& steps, i64 first) {
-    const int lane = int(lane_here());
     f64 own[2];
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -74,16 +73,9 @@ struct Exponents {
       if (own[k] < NOTHING) own[k] = NOTHING;
     }
     const f64 both = own[0] + own[1];
-    f64 before = both;
-#pragma unroll
-    for (int far = 1; far < 32; far *= 2) {
-      const f64 other = __shfl_up_sync(~0u, before, far);
-      if (lane >= far) before += other;
-    }
-    whole = __shfl_sync(~0u, before, 31);
-    before = __shfl_up_sync(~0u, before, 1);
-    if (lane == 0) before = 0.;
-    sum[0] = before + (FORWARDS ? own[0] : 0.), sum[1] = before + (FORWARDS ? both : own[0]);
+    const WarpSums sums(both);
+    whole = sums.whole;
+    sum[0] = sums.before + (FORWARDS ? own[0] : 0.), sum[1] = sums.before + (FORWARDS ? both : own[0]);
   }
 
   // whether an exponent is beyond a limit, in the warp

@@ -45,17 +45,14 @@ constexpr int X_MAP = 0, Z_MAP = 1, Y_MAP = 2, B_MAP = 3, C_MAP = 4;
 // whether y is multiplied by the gate, or its gradient is
 constexpr bool GATES_OUTPUT = HAS_Z && HAS_OUTPUT, GATES_FACTOR = HAS_Z && !FORWARDS;
 
-// a stage: tiles of x for each unit (backwards of dy and the gate), of B, and of C where there is y
-constexpr int Z_AT = UNITS * PANEL, B_AT = Z_AT + (GATES_FACTOR ? UNITS * PANEL : 0), C_AT = B_AT + PANELS * PANEL;
-constexpr int STAGE = HAS_OUTPUT ? C_AT + PANELS * PANEL : C_AT;
-// the two terms of CB, or M of either unit, of a chunk and of the next one
-constexpr int CB_AT = STAGES * STAGE, CB = HAS_OUTPUT ? 2 * PANEL : 0;
-// two tiles of y for each unit or of a slot for each walker: one is written while the other one is on its way to memory. A gate comes in the
+// CB of a chunk, and a tile that goes to memory while the next one is written: of y for each unit, or of a slot for each walker. A gate comes in the
 // tile that its y goes out in
-constexpr int OUT_AT = CB_AT + 2 * CB, OUT = HAS_OUTPUT ? PANEL : HAS_SLOTS ? OWN_PANELS * PANEL : 0, ALIGNMENT = 1024;
+constexpr int CB = HAS_OUTPUT ? 2 * PANEL : 0, OUT = HAS_OUTPUT ? PANEL : HAS_SLOTS ? OWN_PANELS * PANEL : 0, ALIGNMENT = 1024;
 // two walkers exchange their shares of y here, in f32
-constexpr int EXCHANGE_AT = OUT_AT + 2 * (HAS_OUTPUT ? UNITS : WALKERS) * OUT, EXCHANGE = HAS_OUTPUT && PARTS > 1 ? PANEL : 0;
-static_assert(EXCHANGE_AT + PARTS * EXCHANGE + ALIGNMENT <= SHARED, "the plan has counted the same");
+constexpr int EXCHANGE = HAS_OUTPUT && PARTS > 1 ? PANEL : 0;
+static_assert(B_AT - Z_AT == (GATES_FACTOR ? UNITS * PANEL : 0) && C_AT - B_AT == PANELS * PANEL, "the plan has counted the same");
+static_assert(OUT_AT - CB_AT == 2 * CB && EXCHANGE_AT - OUT_AT == 2 * (HAS_OUTPUT ? UNITS : WALKERS) * OUT, "the plan has counted the same");
+static_assert(SHARED_END - EXCHANGE_AT == PARTS * EXCHANGE, "the plan has counted the same");
 
 // The powers of a chunk, in the direction of the walk.
 struct alignas(16) Powers {

@@ -14,11 +14,10 @@ constexpr int OUT = 4 / int(sizeof(Element)) * COLUMNS, PAIRS = COLUMNS / 16;
 typedef Tile<MATH, SPAN, COLUMNS, OUT> RoomyTile;   // with room for a line of dx in f32
 constexpr int PARTS = (SPAN + 31) / 32;              // warps that have the steps of a column
 
-constexpr int B_AT = 0, C_AT = B_AT + MapTile::BYTES, X_AT = C_AT + MapTile::BYTES, P_AT = X_AT + RoomyTile::BYTES;
-constexpr int H_AT = P_AT + XTile::BYTES, G_AT = H_AT + StateTile::BYTES;
-static_assert(G_AT + StateTile::BYTES <= SHARED, "the plan has counted the same");
+static_assert(C_AT == MapTile::BYTES && X_AT - C_AT == MapTile::BYTES && P_AT - X_AT == RoomyTile::BYTES, "the plan has counted the same");
+static_assert(H_AT - P_AT == XTile::BYTES && G_AT - H_AT == StateTile::BYTES && SHARED_END - G_AT == StateTile::BYTES, "the plan has counted the same");
 
-// For each step what the last sums are made of.
+// The terms of the last sums, by step.
 struct Shared {
   Steps steps;
   f32 columns[SPAN], diagonal[SPAN];   // sums of the columns of T, and its diagonal
@@ -36,6 +35,14 @@ struct Work {
     chunk = i % p.chunks, batch = i / p.chunks;
     group = head / p.heads_per_group;
   }
+};
+
+// A piece of time within the chunk.
+struct Piece {
+  i64 first, last, end;   // end: of the chunk
+  DEVICE int count() const { return int(last - first); }
+  DEVICE bool begins_chunk(const Work& w) const { return SEQUENCES == Sequences::Whole || first == w.chunk * SPAN; }
+  DEVICE bool ends_chunk() const { return SEQUENCES == Sequences::Whole || last == end; }
 };
 
 // The product of this warp's rows of a tile of lines (B or C) and a tile of states, which has been divided by a scale.
@@ -142,7 +149,7 @@ struct Sums {
 // What a chunk adds to the gradients of a head's parameters, in the threads of the first warp.
 struct Terms { f32 a = 0.f, bias = 0.f; };
 
-// Sums from the first step on and to the last step, of what the threads of the first warp hold for their steps.
+// Sums from the first step on and to the last step, of the numbers that the threads of the first warp hold for their steps.
 DEVICE f32 sum_before(f32 own) {
   f32 sum = own;
 #pragma unroll
@@ -165,7 +172,9 @@ DEVICE f32 sum_after(f32 own) {
 }
 
 // The gradients by the steps; the first warp alone.
-DEVICE void finish_steps(Terms& terms, const Shared& s, const Params& p, const Work& w, const Head& constants, i64 first, int count) {
+DEVICE void finish_steps(Terms& terms, const Shared& s, const Params& p, const Work& w, const Head& constants, const Piece& piece) {
+  const i64 first = piece.first;
+  const int count = piece.count();
   constexpr int EACH = (SPAN + 31) / 32;
   f32 hg = 0.f;
 #pragma unroll
@@ -209,10 +218,10 @@ DEVICE void finish_steps(Terms& terms, const Shared& s, const Params& p, const W
 }
 
 // Writes dx of this warp's steps by way of the warp's lines of x, which no other warp reads any more.
-DEVICE void put_dx(const Params& p, const Work& w, char* x_tile, const char* p_tile, const FragmentC (&dx)[2 * PAIRS], i64 first, int count, i64 column) {
+DEVICE void put_dx(const Params& p, const Work& w, char* tiles, const FragmentC (&dx)[2 * PAIRS], const Piece& piece, i64 column) {
   constexpr int WIDTH = DX_WIDTH, UNITS = COLUMNS / WIDTH;
-  char* const lines = x_tile + 16 * warp_of() * RoomyTile::PITCH;
-  DX* const to = at<DX>(p.dx, w.batch, first, w.head, column);
+  char* const lines = tiles + X_AT + 16 * warp_of() * RoomyTile::PITCH;
+  DX* const to = at<DX>(p.dx, w.batch, piece.first, w.head, column);
   __syncwarp();
 #pragma unroll
   for (int q = 0; q < 2 * PAIRS; q++)
@@ -225,14 +234,14 @@ DEVICE void put_dx(const Params& p, const Work& w, char* x_tile, const char* p_t
 #pragma unroll(WIDTH > 1 ? 4 : 1)
   for (int i = threadIdx.x % 32; i < 16 * UNITS; i += 32) {
     const int line = i / UNITS, step = 16 * warp_of() + line, within = i % UNITS * WIDTH;
-    if (step >= count || column + within >= p.headdim) continue;
+    if (step >= piece.count() || column + within >= p.headdim) continue;
     const f32* const from = reinterpret_cast<const f32*>(lines + line * RoomyTile::PITCH) + within;
     Neighbours<DX, WIDTH> out;
 #pragma unroll
     for (int k = 0; k < WIDTH; k++) {
       f32 v = from[k];
       if constexpr (HAS_SKIP) {
-        const f32 cotangent = to_f32(*reinterpret_cast<const Element*>(XTile::at(p_tile, step, within + k)));
+        const f32 cotangent = to_f32(*reinterpret_cast<const Element*>(XTile::at(tiles + P_AT, step, within + k)));
         v = __fmaf_rn(to_f32(*at<SKIP>(p.skip, w.head, column + within + k)), cotangent, v);
       }
       assign(out.v[k], v);
@@ -241,20 +250,22 @@ DEVICE void put_dx(const Params& p, const Work& w, char* x_tile, const char* p_t
   }
 }
 
-// <p, x> of steps, the gradient by the skip, with p as it was before it was rounded: this thread's part of all columns, or those of a warp of each.
-DEVICE void add_skip(f32& skip, Shared& s, const Params& p, const Work& w, const char* x_tile, const char* p_tile, i64 first, int count, i64 column) {
+// <p, x> of steps, the gradient by the skip, with p as it was before it was rounded: gives this thread's part of all columns, or leaves those of a warp
+// of each.
+DEVICE f32 sum_skip(Shared& s, const Params& p, const Work& w, const char* tiles, const Piece& piece, i64 column) {
+  f32 all = 0.f;
   constexpr bool FROM_GATE = HAS_Z && HAS_DY;
   constexpr int WIDTH = !FROM_GATE ? 2 : DY_WIDTH < Z_WIDTH ? DY_WIDTH : Z_WIDTH, UNITS = COLUMNS / WIDTH;
 #pragma unroll(WIDTH > 1 ? 4 : 1)
   for (int i = threadIdx.x; i < SPAN * UNITS; i += THREADS) {
     const int line = i % SPAN, within = i / SPAN * WIDTH;
     f32 products[WIDTH] = {};
-    if (line < count && column + within < p.headdim) {
+    if (line < piece.count() && column + within < p.headdim) {
       Neighbours<DY, WIDTH> dy;
       Neighbours<Z, WIDTH> z;
       if constexpr (FROM_GATE) {
-        dy = *reinterpret_cast<const Neighbours<DY, WIDTH>*>(at<DY>(p.dy, w.batch, first + line, w.head, column + within));
-        z = *reinterpret_cast<const Neighbours<Z, WIDTH>*>(at<Z>(p.z, w.batch, first + line, w.head, column + within));
+        dy = *reinterpret_cast<const Neighbours<DY, WIDTH>*>(at<DY>(p.dy, w.batch, piece.first + line, w.head, column + within));
+        z = *reinterpret_cast<const Neighbours<Z, WIDTH>*>(at<Z>(p.z, w.batch, piece.first + line, w.head, column + within));
       }
 #pragma unroll
       for (int k = 0; k < WIDTH; k++) {
@@ -262,14 +273,14 @@ DEVICE void add_skip(f32& skip, Shared& s, const Params& p, const Work& w, const
         if constexpr (FROM_GATE)
           cotangent = to_f32(dy.v[k]) * silu(to_f32(z.v[k]));
         else
-          cotangent = to_f32(*reinterpret_cast<const Element*>(XTile::at(p_tile, line, within + k)));
-        products[k] = cotangent * to_f32(*reinterpret_cast<const Element*>(RoomyTile::at(x_tile, line, within + k)));
+          cotangent = to_f32(*reinterpret_cast<const Element*>(XTile::at(tiles + P_AT, line, within + k)));
+        products[k] = cotangent * to_f32(*reinterpret_cast<const Element*>(RoomyTile::at(tiles + X_AT, line, within + k)));
       }
     }
 #pragma unroll
     for (int k = 0; k < WIDTH; k++) {
       if constexpr (!SKIP_BY_COLUMN) {
-        skip += products[k];
+        all += products[k];
       } else {
 #pragma unroll
         for (int far = (SPAN < 32 ? SPAN : 32) / 2; far > 0; far /= 2) products[k] += __shfl_xor_sync(~0u, products[k], far);
@@ -277,6 +288,7 @@ DEVICE void add_skip(f32& skip, Shared& s, const Params& p, const Work& w, const
       }
     }
   }
+  return all;
 }
 
 // The gradient by the skip of each column: all parts are there.
@@ -290,118 +302,102 @@ DEVICE void put_skip(const Shared& s, const Params& p, const Work& w, i64 first,
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(const __grid_constant__ Params p) {
-  extern __shared__ __align__(128) char tiles[];
-  __shared__ Shared shared;
-  const Work w(p);
-  const Head constants(p, w.head);
-  Terms terms;
-  f32 skip = 0.f;
-  const i64 end = min((w.chunk + 1) * SPAN, p.seqlen);
-#pragma unroll 1
-  for (i64 first = w.chunk * SPAN; first < end;) {
-    const i64 last = end_of_piece(p, w.batch, first, end);
-    const int count = int(last - first);
-    __syncthreads();
-    load_b<MapTile>(tiles + B_AT, p, w.batch, w.group, first, count);
-    load_c<MapTile>(tiles + C_AT, p, w.batch, w.group, first, count);
-    prepare_steps(shared.steps, p, constants, w.batch, w.head, first, count);
-    FragmentC products[WARPS][2];   // <B[j], C[i]>, soon times L[i,j]
-    f32 scale = 1.f;                // the factor of these sums
-    Sums sums;
-#pragma unroll 1
-    for (i64 column = 0; column < p.headdim; column += COLUMNS) {
-      if (column > 0) __syncthreads();
-      load_tile<RoomyTile, X, X_WIDTH>(tiles + X_AT, at<X>(p.x, w.batch, first, w.head, column), p.x.stride[1], p.x.stride[3], count,
-                                       int(min(i64(COLUMNS), p.headdim - column)));
-      load_cotangent(tiles + P_AT, p, w.batch, w.head, first, count, column);
-      f32 h_scale = 1.f, g_scale;
-      if constexpr (!HAS_STEPS) {
-      } else if (SEQUENCES == Sequences::Whole || first == w.chunk * SPAN)
-        h_scale = load_slot<StateTile>(tiles + H_AT, p.states, p, w.batch, w.chunk, w.head, column);
-      else
-        h_scale = load_state<StateTile, INITIAL>(tiles + H_AT, p, p.initial, row_before(p, w.batch, first), w.head, column);
-      if (SEQUENCES == Sequences::Whole || last == end)
-        g_scale = load_slot<StateTile>(tiles + G_AT, p.gradients, p, w.batch, w.chunk, w.head, column);
-      else
-        g_scale = load_state<StateTile, DFINAL>(tiles + G_AT, p, p.dfinal, row_after(p, w.batch, last), w.head, column);
-      all_loaded();
+// The scales of the states in their tiles.
+struct StateScales { f32 h = 1.f, g = 1.f; };
 
-      if (column == 0) {
-        times_lines<MapTile, MapTile>(products, tiles + B_AT, tiles + C_AT);
-        scale = apply_decays(products, shared.steps);
+// Loads some columns of a piece: x, p, and the states before it and after it.
+DEVICE StateScales load_columns(char* tiles, const Params& p, const Work& w, const Piece& piece, i64 column) {
+  load_tile<RoomyTile, X, X_WIDTH>(tiles + X_AT, at<X>(p.x, w.batch, piece.first, w.head, column), p.x.stride[1], p.x.stride[3], piece.count(),
+                                   int(min(i64(COLUMNS), p.headdim - column)));
+  load_cotangent(tiles + P_AT, p, w.batch, w.head, piece.first, piece.count(), column);
+  StateScales scales;
+  if constexpr (!HAS_STEPS) {
+  } else if (piece.begins_chunk(w))
+    scales.h = load_slot<StateTile>(tiles + H_AT, p.states, p, w.batch, w.chunk, w.head, column);
+  else
+    scales.h = load_state<StateTile, INITIAL>(tiles + H_AT, p, p.initial, row_before(p, w.batch, piece.first), w.head, column);
+  if (piece.ends_chunk())
+    scales.g = load_slot<StateTile>(tiles + G_AT, p.gradients, p, w.batch, w.chunk, w.head, column);
+  else
+    scales.g = load_state<StateTile, DFINAL>(tiles + G_AT, p, p.dfinal, row_after(p, w.batch, piece.last), w.head, column);
+  all_loaded();
+  return scales;
+}
+
+// B g for dx, and the part of the gradients by steps that comes through the states.
+DEVICE void add_states(Sums& sums, FragmentC (&dx)[2 * PAIRS], const char* tiles, const StateScales& scales) {
+  times_state(dx, tiles + B_AT, tiles + G_AT, scales.g);
+  add_dots<RoomyTile>(sums.xq, dx, tiles + X_AT);
+  if constexpr (HAS_STEPS) {
+    FragmentC from_state[2 * PAIRS];
+    times_state(from_state, tiles + C_AT, tiles + H_AT, scales.h);
+    add_dots<XTile>(sums.ph, from_state, tiles + P_AT);
+    f32 hg = 0.f;
+    each_of<STATES * COLUMNS / 4>([&](int i) {
+      const int n = i / (COLUMNS / 4), q = i % (COLUMNS / 4) * 4;
+#pragma unroll
+      for (int k = 0; k < 4; k += 2) {
+        const float2 one = pair_at<MATH>(StateTile::at(tiles + H_AT, n, q + k)), other = pair_at<MATH>(StateTile::at(tiles + G_AT, n, q + k));
+        hg = __fmaf_rn(one.y, other.y, __fmaf_rn(one.x, other.x, hg));
       }
-      FragmentC dx[2 * PAIRS];
-      times_state(dx, tiles + B_AT, tiles + G_AT, g_scale);
-      add_dots<RoomyTile>(sums.xq, dx, tiles + X_AT);
-      if constexpr (HAS_STEPS) {
-        FragmentC from_state[2 * PAIRS];
-        times_state(from_state, tiles + C_AT, tiles + H_AT, h_scale);
-        add_dots<XTile>(sums.ph, from_state, tiles + P_AT);
-        f32 hg = 0.f;
-        each_of<STATES * COLUMNS / 4>([&](int i) {
-          const int n = i / (COLUMNS / 4), q = i % (COLUMNS / 4) * 4;
-#pragma unroll
-          for (int k = 0; k < 4; k += 2) {
-            const float2 one = pair_at<MATH>(StateTile::at(tiles + H_AT, n, q + k)), other = pair_at<MATH>(StateTile::at(tiles + G_AT, n, q + k));
-            hg = __fmaf_rn(one.y, other.y, __fmaf_rn(one.x, other.x, hg));
-          }
-        });
-        sums.hg = __fmaf_rn(hg, h_scale * g_scale, sums.hg);
-      }
-      if constexpr (HAS_DSKIP) add_skip(skip, shared, p, w, tiles + X_AT, tiles + P_AT, first, count, column);
-      FragmentC pairs[WARPS][2];   // <x[j], p[i]>
-      if constexpr (HAS_STEPS) times_lines<RoomyTile, XTile>(pairs, tiles + X_AT, tiles + P_AT);
-      const int row = 16 * warp_of() + group_of();
-      const f32 weights[2] = {shared.steps.weight[row], shared.steps.weight[row + 8]};
-      // dx is divided by the scale of the decays until the products with them are added
-      const f32 down = HAS_SCALES ? inverse(scale) : 1.f;
-      const f32 to_end[2] = {shared.steps.after[row] * down, shared.steps.after[row + 8] * down};
-#pragma unroll
-      for (int q = 0; q < 2 * PAIRS; q++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) dx[q].v[i] *= to_end[i / 2];
-#pragma unroll
-      for (int i = 0; i < WARPS; i++) {
-        if (i < warp_of()) continue;
-        f32 m[8];
-        numbers_of(m, products[i][0], products[i][1]);
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-          const int r = k / 2 % 2, j = row + 8 * r, at = 16 * i + k / 4 * 8 + pair_of() + k % 2;
-          if constexpr (HAS_STEPS) {
-            const f32 t = at >= j ? m[k] * pairs[i][k / 4].v[k % 4] : 0.f;
-            sums.columns[r] += t;
-            if (at == j) sums.diagonal[r] += t;
-            if (at > j) sums.rows[i][k / 4 * 2 + k % 2] = __fmaf_rn(t, weights[r], sums.rows[i][k / 4 * 2 + k % 2]);
-          }
-          m[k] *= down;
-        }
-        BlockA block;
-        set_block<MATH>(block, m);
-#pragma unroll
-        for (int q = 0; q < PAIRS; q++) {
-          BlockB cotangent[2];
-          load_blocks<XTile, true>(cotangent, XTile::at(tiles + P_AT, 16 * i, 16 * q));
-          multiply_blocks<MATH>(dx[2 * q], block, cotangent[0]);
-          multiply_blocks<MATH>(dx[2 * q + 1], block, cotangent[1]);
-        }
-      }
-#pragma unroll
-      for (int q = 0; q < 2 * PAIRS; q++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) dx[q].v[i] *= weights[i / 2] * scale;
-      if constexpr (HAS_DSKIP) __syncthreads();
-      if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) put_skip(shared, p, w, first, column);
-      if constexpr (HAS_DX) put_dx(p, w, tiles + X_AT, tiles + P_AT, dx, first, count, column);
-    }
-    if constexpr (HAS_STEPS) {
-      sums.share(shared);
-      __syncthreads();
-      if (threadIdx.x < 32) finish_steps(terms, shared, p, w, constants, first, count);
-    }
-    first = last;
+    });
+    sums.hg = __fmaf_rn(hg, scales.h * scales.g, sums.hg);
   }
+}
+
+// Products <B[j], C[i]> L[i,j], which have a scale.
+struct Products {
+  FragmentC v[WARPS][2];
+  f32 scale = 1.f;
+};
+
+// What pairs of steps add to dx, and to the sums over T; dx is whole then.
+DEVICE void add_pairs(Sums& sums, FragmentC (&dx)[2 * PAIRS], const Products& products, const Steps& steps, const char* tiles) {
+  FragmentC pairs[WARPS][2];   // <x[j], p[i]>
+  if constexpr (HAS_STEPS) times_lines<RoomyTile, XTile>(pairs, tiles + X_AT, tiles + P_AT);
+  const int row = 16 * warp_of() + group_of();
+  const f32 weights[2] = {steps.weight[row], steps.weight[row + 8]};
+  // dx is divided by the scale of the decays until the products with them are added
+  const f32 down = HAS_SCALES ? inverse(products.scale) : 1.f;
+  const f32 to_end[2] = {steps.after[row] * down, steps.after[row + 8] * down};
+#pragma unroll
+  for (int q = 0; q < 2 * PAIRS; q++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) dx[q].v[i] *= to_end[i / 2];
+#pragma unroll
+  for (int i = 0; i < WARPS; i++) {
+    if (i < warp_of()) continue;
+    f32 m[8];
+    numbers_of(m, products.v[i][0], products.v[i][1]);
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+      const int r = k / 2 % 2, j = row + 8 * r, at = 16 * i + k / 4 * 8 + pair_of() + k % 2;
+      if constexpr (HAS_STEPS) {
+        const f32 t = at >= j ? m[k] * pairs[i][k / 4].v[k % 4] : 0.f;
+        sums.columns[r] += t;
+        if (at == j) sums.diagonal[r] += t;
+        if (at > j) sums.rows[i][k / 4 * 2 + k % 2] = __fmaf_rn(t, weights[r], sums.rows[i][k / 4 * 2 + k % 2]);
+      }
+      m[k] *= down;
+    }
+    BlockA block;
+    set_block<MATH>(block, m);
+#pragma unroll
+    for (int q = 0; q < PAIRS; q++) {
+      BlockB cotangent[2];
+      load_blocks<XTile, true>(cotangent, XTile::at(tiles + P_AT, 16 * i, 16 * q));
+      multiply_blocks<MATH>(dx[2 * q], block, cotangent[0]);
+      multiply_blocks<MATH>(dx[2 * q + 1], block, cotangent[1]);
+    }
+  }
+#pragma unroll
+  for (int q = 0; q < 2 * PAIRS; q++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) dx[q].v[i] *= weights[i / 2] * products.scale;
+}
+
+// The terms of a head in this chunk.
+DEVICE void put_terms(const Params& p, const Work& w, Shared& shared, f32 skip, const Terms& terms) {
   const i64 place = (w.batch * p.chunks + w.chunk) * p.heads + w.head;
   if constexpr (HAS_DSKIP && !SKIP_BY_COLUMN) {
     skip = sum_of_column(sum_of_row(skip));
@@ -418,4 +414,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
     const f32 a = sum_of_column(sum_of_row(terms.a)), bias = sum_of_column(sum_of_row(terms.bias));
     if (threadIdx.x == 0) p.a_terms[place] = a, p.bias_terms[place] = bias;
   }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) char tiles[];
+  __shared__ Shared shared;
+  const Work w(p);
+  const Head constants(p, w.head);
+  Terms terms;
+  f32 skip = 0.f;
+  const i64 end = min((w.chunk + 1) * SPAN, p.seqlen);
+#pragma unroll 1
+  for (i64 first = w.chunk * SPAN; first < end;) {
+    const Piece piece = {first, end_of_piece(p, w.batch, first, end), end};
+    __syncthreads();
+    load_b<MapTile>(tiles + B_AT, p, w.batch, w.group, first, piece.count());
+    load_c<MapTile>(tiles + C_AT, p, w.batch, w.group, first, piece.count());
+    prepare_steps(shared.steps, p, constants, w.batch, w.head, first, piece.count());
+    Products products;
+    Sums sums;
+#pragma unroll 1
+    for (i64 column = 0; column < p.headdim; column += COLUMNS) {
+      if (column > 0) __syncthreads();
+      const StateScales scales = load_columns(tiles, p, w, piece, column);
+      if (column == 0) {
+        times_lines<MapTile, MapTile>(products.v, tiles + B_AT, tiles + C_AT);
+        products.scale = apply_decays(products.v, shared.steps);
+      }
+      FragmentC dx[2 * PAIRS];
+      add_states(sums, dx, tiles, scales);
+      if constexpr (HAS_DSKIP) skip += sum_skip(shared, p, w, tiles, piece, column);
+      add_pairs(sums, dx, products, shared.steps, tiles);
+      if constexpr (HAS_DSKIP) __syncthreads();
+      if constexpr (HAS_DSKIP && SKIP_BY_COLUMN) put_skip(shared, p, w, first, column);
+      if constexpr (HAS_DX) put_dx(p, w, tiles, dx, piece, column);
+    }
+    if constexpr (HAS_STEPS) {
+      sums.share(shared);
+      __syncthreads();
+      if (threadIdx.x < 32) finish_steps(terms, shared, p, w, constants, piece);
+    }
+    first = piece.last;
+  }
+  put_terms(p, w, shared, skip, terms);
 }

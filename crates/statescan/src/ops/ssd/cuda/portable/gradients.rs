@@ -78,7 +78,7 @@ pub(in crate::ops::ssd::cuda) fn config(
         .flag("HAS_DSKIP", t.d.is_some())
         .flag("SKIP_BY_COLUMN", t.d.is_some_and(|v| v.as_read().rank() == 2))
         .int("RESIDENT", tiles.resident(Kind::Gradients, numbers))
-        .int("SHARED", tiles.shared(Kind::Gradients, numbers))
+        .shared(&tiles.memory(Kind::Gradients, numbers))
 }
 
 /// The launch.

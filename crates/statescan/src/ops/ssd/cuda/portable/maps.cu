@@ -11,8 +11,7 @@ typedef Rounded<Tile<MATH, OWN_STATES, COLUMNS>> OwnStateTile;
 typedef Tile<MATH, SPAN, OWN_STATES> OwnMapTile;
 
 // after the heads the other map takes the place of the tiles of a head
-constexpr int X_AT = 0, P_AT = X_AT + XTile::BYTES, STATE_AT = P_AT + XTile::BYTES;
-static_assert(STATE_AT + OwnStateTile::BYTES <= SHARED && OwnMapTile::BYTES <= SHARED, "the plan has counted the same");
+static_assert(P_AT == XTile::BYTES && STATE_AT - P_AT == XTile::BYTES && SHARED_END - STATE_AT == OwnStateTile::BYTES, "the plan has counted the same");
 
 struct Work {
   i64 batch, chunk, group, n, first_head, last_head;

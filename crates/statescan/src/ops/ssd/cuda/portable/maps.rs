@@ -63,7 +63,7 @@ impl Maps<'_> {
             .flag("IN_TERMS", self.slices > 1)
             .int("OWN_STATES", tiles.own_states())
             .int("RESIDENT", tiles.resident(Kind::Maps, numbers))
-            .int("SHARED", tiles.shared(Kind::Maps, numbers))
+            .shared(&tiles.memory(Kind::Maps, numbers))
     }
 
     /// # Safety

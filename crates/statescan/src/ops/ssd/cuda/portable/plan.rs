@@ -1,6 +1,6 @@
 //! How blocks of threads lie over a problem: plain numbers of sizes and of a device.
 
-use crate::cuda::{Numbers, Value};
+use crate::cuda::{Numbers, SharedMemory, Value};
 use crate::tensor::DType;
 
 /// What products are made of, as `blocks.cuh` has it.
@@ -199,7 +199,7 @@ impl Tiles {
         self.slot() * self.math.size() + scales
     }
 
-    /// Bytes of shared memory: the sums of what the kernels lay out.
+    /// Bytes of shared memory.
     pub fn shared(&self, kind: Kind, numbers: Numbers) -> usize {
         self.shared_by_stages(kind, self.stages(kind, numbers))
     }
@@ -216,22 +216,44 @@ impl Tiles {
     }
 
     fn shared_by_stages(&self, kind: Kind, stages: usize) -> usize {
+        self.memory_of(kind, stages).len()
+    }
+
+    /// Shared memory, array by array.
+    pub fn memory(&self, kind: Kind, numbers: Numbers) -> SharedMemory {
+        self.memory_of(kind, self.stages(kind, numbers))
+    }
+
+    fn memory_of(&self, kind: Kind, stages: usize) -> SharedMemory {
         let (math, columns) = (self.math, self.of(kind).columns);
         let tile = |lines, room| math.tile(lines, room);
         let (factor, map, state) =
             (tile(self.span, columns), tile(self.span, self.states), math.state_tile(self.states, columns));
         let line = 4 / math.size() * columns;
-        match kind {
-            Kind::Walk { output, state: shares } => {
-                let c = if output { tile(self.span, self.states.max(line)) } else { 0 };
-                stages * (factor + map + c) + if shares { state } else { 0 }
-            }
-            Kind::Gradients => 2 * map + tile(self.span, line) + factor + 2 * state,
-            Kind::Maps => {
-                let own = tile(self.own_states(), columns);
-                (2 * factor + own).max(tile(self.span, self.own_states()))
-            }
-        }
+        let memory = match kind {
+            // what is multiplied into the state, x and B, or the gradient by y and C; C with room for lines of y
+            Kind::Walk { output, state: shares } => SharedMemory::default()
+                .array("FACTOR_AT", factor)
+                .array("MAP_AT", map)
+                .array("C_AT", if output { tile(self.span, self.states.max(line)) } else { 0 })
+                .times("STAGE", stages)
+                .array("STATE_AT", if shares { state } else { 0 }),
+            // x with room for lines of dx
+            Kind::Gradients => SharedMemory::default()
+                .array("B_AT", map)
+                .array("C_AT", map)
+                .array("X_AT", tile(self.span, line))
+                .array("P_AT", factor)
+                .array("H_AT", state)
+                .array("G_AT", state),
+            // after the heads the other map takes the place of the tiles of a head
+            Kind::Maps => SharedMemory::default()
+                .array("X_AT", factor)
+                .array("P_AT", factor)
+                .array("STATE_AT", tile(self.own_states(), columns)),
+        };
+        let memory = memory.array("SHARED_END", 0);
+        if kind == Kind::Maps { memory.at_least(tile(self.span, self.own_states())) } else { memory }
     }
 
     /// Blocks that a multiprocessor runs at the same time.

@@ -17,10 +17,8 @@ constexpr int OWN = STATES / (16 * WARPS), PAIRS = COLUMNS / 16;
 // whether the state is divided by a scale where it is a factor
 constexpr bool MEASURES = HAS_SCALES && NEEDS_STATE_TILE;
 
-// the factors of the product that is added to the state: x and B, or the gradient by y and C
-constexpr int FACTOR_AT = 0, MAP_AT = FACTOR_AT + XTile::BYTES, C_AT = MAP_AT + MapTile::BYTES;
-constexpr int STAGE = C_AT + (HAS_OUTPUT ? CTile::BYTES : 0), STATE_AT = STAGES * STAGE;
-static_assert(STATE_AT + (NEEDS_STATE_TILE ? StateTile::BYTES : 0) <= SHARED, "the plan has counted the same");
+static_assert(MAP_AT == XTile::BYTES && C_AT - MAP_AT == MapTile::BYTES && STAGE - C_AT == (HAS_OUTPUT ? CTile::BYTES : 0), "the plan has counted the same");
+static_assert(SHARED_END - STATE_AT == (NEEDS_STATE_TILE ? StateTile::BYTES : 0), "the plan has counted the same");
 
 struct Work {
   i64 batch, head, group, column;

@@ -109,7 +109,7 @@ impl Route {
             .flag("NEEDS_STATE_TILE", state)
             .int("STAGES", tiles.stages(kind, numbers))
             .int("RESIDENT", tiles.resident(kind, numbers))
-            .int("SHARED", tiles.shared(kind, numbers))
+            .shared(&tiles.memory(kind, numbers))
     }
 
     fn params(&self, walk: &Walk<'_, '_>, rooms: Rooms) -> Params {
