@@ -15,6 +15,7 @@ ALL = {**CASES, "norm": Case("norm", NORM, {"groups": 2}), "norm_layer": Case("n
 def to_jax(tensor):
     """A tensor's numbers as an array on JAX's default device."""
     tensor = tensor.detach().cpu().resolve_conj()
+    assert tensor.isfinite().all(), "numbers that can be compared"
     if tensor.dtype == torch.bfloat16:
         return jax.numpy.asarray(tensor.float().numpy()).astype(jax.numpy.bfloat16)
     return jax.numpy.asarray(tensor.numpy())
@@ -23,6 +24,7 @@ def to_jax(tensor):
 def same(array, tensor):
     """Whether both have the same type and the same bits."""
     tensor = tensor.detach().cpu().resolve_conj()
+    assert tensor.isfinite().all(), "numbers that can be compared"
     if tensor.dtype == torch.bfloat16:
         return array.dtype == jax.numpy.bfloat16 and numpy.array_equal(
             numpy.asarray(array.astype("float32")), tensor.float().numpy()

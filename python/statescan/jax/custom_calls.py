@@ -58,6 +58,12 @@ def _scratch(op, tensors, options, kind, has_saved):
     return _native.scratch(op.number, (*described(tensors), *options), kind == BACKWARD, has_saved, device)
 
 
+def _refuse_double(op, first):
+    """As a kernel would, but before anything is compiled."""
+    if first.dtype in (numpy.float64, numpy.complex128):
+        raise RuntimeError(f"{op.name} in f64 is not available: kernels for CUDA compute in f32")
+
+
 def _bits(positions):
     return numpy.int64(sum(1 << position for position in positions))
 
@@ -65,6 +71,8 @@ def _bits(positions):
 def lower(ctx, operands, call, kind, takes, gives, on_cuda):
     """The results of a pass, in MLIR. `call` is the operation, its arguments, and its options."""
     op, tensors, options = call
+    if on_cuda:
+        _refuse_double(op, tensors[0])
     state = ctx.avals_in[-1] if kind == UPDATE else None
     avals = list(ctx.avals_out)
     # a list of no numbers has no attribute
