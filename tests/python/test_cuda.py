@@ -9,7 +9,6 @@ import statescan
 import statescan.compat
 from cases import CASES, Case, Random, results
 from statescan.compat import mamba_ssm
-from statescan.operations import OPERATIONS
 from test_results import TOLERANCE, assert_close, gradients
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -52,11 +51,6 @@ def test_gradients(name, dtype):
         tolerance = 10 * TOLERANCE[tensor.dtype if tensor.is_floating_point() else dtype]
         wide = 0.2 if dtype == torch.bfloat16 else tolerance
         assert_close(gradient.cpu(), expected[argument], wide, f"gradient of {argument}")
-
-
-def test_the_table_of_kernels():
-    """Drop-ins choose by it."""
-    assert all(op.cuda for op in OPERATIONS)
 
 
 LONG = {
