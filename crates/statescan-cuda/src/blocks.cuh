@@ -5,6 +5,7 @@
 //
 // This is `Depth::OfSums`. Numbers of 32 bits come out of lines of rows with depth 8 k + t + 4 e instead, `Depth::OfLines`, as their instruction has
 // them; both factors of a product have the same order.
+#pragma once
 
 // What products are made of: bf16; f16; f32 rounded to tf32, which bf16 and f16 are exactly; f32 as two terms of tf32, for its own accuracy
 enum class Math { Bf16, F16, Tf32, Exact };

@@ -2,8 +2,16 @@
 //
 // A program is types.cuh, the declarations of its parameters (see params.rs), this text, the lines of a configuration (types and constants,
 // see config.rs), then a kernel. No header of the CUDA toolkit is included, because NVRTC is often installed without them.
+#pragma once
 
 #define DEVICE __device__ __forceinline__
+
+// What a header needs of the configuration: `static_assert(given<int>(STEPS) && given_types<X>())` fails with the name of a constant that is missing,
+// or of another type.
+template <typename A, typename B> struct Same { static constexpr bool value = false; };
+template <typename A> struct Same<A, A> { static constexpr bool value = true; };
+template <typename T, typename... Given> constexpr DEVICE bool given(Given...) { return (Same<T, Given>::value && ...); }
+template <typename... Types> constexpr DEVICE bool given_types() { return ((sizeof(Types) > 0) && ...); }
 
 constexpr DEVICE int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 

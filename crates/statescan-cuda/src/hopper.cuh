@@ -1,5 +1,6 @@
 // What Hopper has beyond mma.cuh (sm_90a): barriers that count bytes, tiles copied by the tensor memory accelerator, products of a warpgroup,
 // clusters of blocks.
+#pragma once
 
 // ---- barriers in shared memory
 

@@ -3,7 +3,7 @@
 use super::cache::Cache;
 use super::driver::{Context, call, check};
 use super::nvrtc;
-use super::{Config, Parameter, Program};
+use super::{Config, Parameter, Program, Source};
 use crate::Result;
 use core::ptr::null_mut;
 use cudarc::driver::sys;
@@ -27,11 +27,11 @@ pub(crate) fn function<P: Parameter>(context: &Context, program: &Program<P>, co
     Ok(*loaded().entry(kernel).or_default().entry(config.clone()).or_insert(function))
 }
 
-fn load(context: &Context, kernel: &'static str, source: &str, shared: u32) -> Result<usize> {
+fn load(context: &Context, kernel: &'static str, source: &Source, shared: u32) -> Result<usize> {
     static CACHE: OnceLock<Cache> = OnceLock::new();
     let cache = CACHE.get_or_init(Cache::from_environment);
     let (major, minor) = nvrtc::version()?;
-    let key = format!("{}\n{}\nnvrtc {major}.{minor}\n{source}", context.architecture(), nvrtc::OPTIONS.join(" "));
+    let key = format!("{}\n{}\nnvrtc {major}.{minor}\n{}", context.architecture(), nvrtc::OPTIONS.join(" "), source.key());
     // an entry that the driver refuses is as good as absent
     if let Some(function) = cache.get(&key).and_then(|cubin| load_module(&cubin, kernel, shared).ok()) {
         return Ok(function);

@@ -46,6 +46,10 @@
 //! [`Strided`] tensors. [`MMA`] has products on tensor cores, [`BLOCKS`] products of blocks of any type, and [`HOPPER`] barriers, copied tiles and products of
 //! warpgroups; each comes after those before it. No header of the toolkit is included, because NVRTC is often installed without them.
 //!
+//! What several kernels share stands in a [`Header`], which the kernel's text includes by name and [`Program::including`] hands over. A header says in its first
+//! lines which constants of the configuration it needs, for the compiler to check: `static_assert(given<int>(THREADS, STEPS) && given_types<X, Y>());` fails with
+//! the name of what is missing, or has another type. `testing::Suite` looks for constants that a header uses and does not name there.
+//!
 //! # Streams
 //!
 //! A [`Stream`] is of the device's primary context, so that pointers and streams of other libraries in the process are valid. A launch allocates nothing,
@@ -141,7 +145,9 @@ pub use params::{Address, Parameter};
 #[cfg(feature = "driver")]
 pub use params::{Declarations, Field};
 pub use product::{Blaslt, Product};
-pub use program::{BLOCKS, COMMON, HOPPER, MMA, Program};
+#[cfg(feature = "driver")]
+pub use program::Source;
+pub use program::{BLOCKS, COMMON, HOPPER, Header, MMA, Program};
 pub use queue::{Key, Queue};
 pub use scalar::Scalar;
 pub use shared::SharedMemory;

@@ -5,6 +5,7 @@
 //   A (16 x 8, one tf32 in a register):             rows g, g + 8, g, g + 8   column t, and 4 more in the last two registers
 //   B (16 x 8 or 8 x 8):                            column g, rows as the columns of A
 //   C (16 x 8, f32):                                row g, columns 2t, 2t + 1; then row g + 8
+#pragma once
 
 struct FragmentA { u32 v[4]; };
 struct FragmentB { u32 v[2]; };

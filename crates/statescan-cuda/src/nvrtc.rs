@@ -1,7 +1,7 @@
 //! NVRTC: CUDA C++ text to machine code for one architecture.
 
 use super::library;
-use crate::{Error, Result};
+use crate::{Error, Header, Result, Source};
 use core::ffi::{c_char, c_int};
 use cudarc::nvrtc::sys;
 use std::ffi::CString;
@@ -43,9 +43,13 @@ pub const OPTIONS: &[&str] = &["--std=c++17", "-default-device", "--diag-suppres
 ///
 /// # Errors
 /// [`Error::Unavailable`] without the library, [`Error::Compile`] with its log.
-pub fn compile(kernel: &'static str, source: &str, architecture: &str, extra: &[&str]) -> Result<(Vec<u8>, String)> {
+pub fn compile(kernel: &'static str, source: &Source, architecture: &str, extra: &[&str]) -> Result<(Vec<u8>, String)> {
     version()?;
-    let text = CString::new(source).map_err(|_| Error::Compile { kernel, log: "the text has a zero byte".to_string() })?;
+    let string =
+        |text: &str| CString::new(text).map_err(|_| Error::Compile { kernel, log: "the text has a zero byte".to_string() });
+    let strings =
+        |of: fn(&Header) -> &'static str| source.headers.iter().map(|header| string(of(header))).collect::<Result<Vec<_>>>();
+    let (text, texts, names) = (string(&source.text)?, strings(|header| header.text)?, strings(|header| header.name)?);
     let mut program = Program(core::ptr::null_mut());
     let architecture = format!("--gpu-architecture={architecture}");
     let options: Vec<CString> = [architecture.as_str()]
@@ -54,7 +58,8 @@ pub fn compile(kernel: &'static str, source: &str, architecture: &str, extra: &[
         .chain(extra)
         .map(|option| CString::new(*option).expect("options have no zero byte"))
         .collect();
-    let pointers: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
+    let pointers = |of: &[CString]| of.iter().map(|string| string.as_ptr()).collect::<Vec<*const c_char>>();
+    let (texts, names, options) = (pointers(&texts), pointers(&names), pointers(&options));
     let failed = |status: sys::nvrtcResult, log: String| Error::Compile { kernel, log: format!("{status:?}\n{log}") };
     let check = |status: sys::nvrtcResult| match status {
         sys::nvrtcResult::NVRTC_SUCCESS => Ok(()),
@@ -62,9 +67,9 @@ pub fn compile(kernel: &'static str, source: &str, architecture: &str, extra: &[
     };
     // SAFETY: every pointer is to memory that outlives the call, sized as the library says.
     unsafe {
-        let name = c"statescan.cu";
-        check(sys::nvrtcCreateProgram(&mut program.0, text.as_ptr(), name.as_ptr(), 0, core::ptr::null(), core::ptr::null()))?;
-        let status = sys::nvrtcCompileProgram(program.0, pointers.len() as c_int, pointers.as_ptr());
+        let (name, count) = (c"statescan.cu", texts.len() as c_int);
+        check(sys::nvrtcCreateProgram(&mut program.0, text.as_ptr(), name.as_ptr(), count, texts.as_ptr(), names.as_ptr()))?;
+        let status = sys::nvrtcCompileProgram(program.0, options.len() as c_int, options.as_ptr());
         let mut size = 0;
         check(sys::nvrtcGetProgramLogSize(program.0, &mut size))?;
         let mut log = vec![0u8; size];

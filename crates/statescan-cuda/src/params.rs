@@ -259,13 +259,14 @@ static_assert(OFFSET_OF(Sample, anything) == 80, "Sample::anything lies where th
     #[test]
     fn declarations_compile_only_as_the_host_has_them() {
         use crate::program::TYPES;
-        use crate::{nvrtc, testing};
+        use crate::{Source, nvrtc, testing};
         if !testing::ready() {
             return;
         }
         let compile = |declared: &str| {
             let kernel = "extern \"C\" __global__ void sample(const __grid_constant__ Sample p) { *p.terms = p.factor; }";
-            nvrtc::compile("sample", &[TYPES, declared, kernel].concat(), "sm_80", &[])
+            let source = Source { text: [TYPES.text, declared, kernel].concat(), headers: Vec::new() };
+            nvrtc::compile("sample", &source, "sm_80", &[])
         };
         compile(DECLARED).unwrap();
         for (here, there) in [("i64 rows", "u32 rows"), ("u32 axes[2]", "u32 axes[3]"), ("  f32 *terms;\n  void", "  void")] {

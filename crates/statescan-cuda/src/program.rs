@@ -1,20 +1,44 @@
-//! Device code: from parts of text and a configuration to a whole program.
+//! Device code: from a text, the headers that it includes and a configuration to a whole program.
 
 #[cfg(feature = "driver")]
 use crate::{Config, Declarations, Parameter, Strided};
 use core::marker::PhantomData;
 
-/// Numbers by their names, the first text of every program.
+/// A text that programs include by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// The name in `#include "name"`.
+    pub name: &'static str,
+    /// What it says.
+    pub text: &'static str,
+}
+
+impl Header {
+    /// A header of this name.
+    pub const fn new(name: &'static str, text: &'static str) -> Self {
+        Header { name, text }
+    }
+}
+
+/// A [`Header`] from the file of its name beside the source file.
+#[macro_export]
+macro_rules! header {
+    ($name:literal) => {
+        $crate::Header::new($name, include_str!($name))
+    };
+}
+
+/// Numbers by their names, the first header of every program.
 #[cfg(feature = "driver")]
-pub const TYPES: &str = include_str!("types.cuh");
+pub(crate) const TYPES: Header = header!("types.cuh");
 /// What every kernel is built from.
-pub const COMMON: &str = include_str!("common.cuh");
+pub const COMMON: Header = header!("common.cuh");
 /// Products on tensor cores.
-pub const MMA: &str = include_str!("mma.cuh");
+pub const MMA: Header = header!("mma.cuh");
 /// Products in blocks of any type; it comes after the products.
-pub const BLOCKS: &str = include_str!("blocks.cuh");
+pub const BLOCKS: Header = header!("blocks.cuh");
 /// Barriers, copied tiles, products of warpgroups and clusters on Hopper; it comes after the products.
-pub const HOPPER: &str = include_str!("hopper.cuh");
+pub const HOPPER: Header = header!("hopper.cuh");
 
 /// A kernel's text and what it takes: one `P` by value.
 #[derive(Debug)]
@@ -22,32 +46,66 @@ pub const HOPPER: &str = include_str!("hopper.cuh");
 pub struct Program<P> {
     /// The kernel's name in its text.
     pub kernel: &'static str,
-    /// Text before the configuration.
-    prelude: &'static [&'static str],
-    /// Text after it.
+    /// Headers in front of the configuration, which need nothing of it.
+    prelude: &'static [Header],
+    /// Headers that the text and its headers include.
+    headers: &'static [Header],
+    /// Text behind the configuration.
     text: &'static str,
     params: PhantomData<fn(P)>,
 }
 
 impl<P> Program<P> {
-    /// A kernel of this name, with text before the configuration and after it.
-    pub const fn new(kernel: &'static str, prelude: &'static [&'static str], text: &'static str) -> Self {
-        Program { kernel, prelude, text, params: PhantomData }
+    /// A kernel of this name, with headers in front of the configuration and a text behind it.
+    pub const fn new(kernel: &'static str, prelude: &'static [Header], text: &'static str) -> Self {
+        Program { kernel, prelude, headers: &[], text, params: PhantomData }
+    }
+
+    /// The same with headers that the text includes. They may use the configuration, and include each other.
+    #[must_use]
+    pub const fn including(self, headers: &'static [Header]) -> Self {
+        Program { headers, ..self }
+    }
+}
+
+/// A whole program, as the compiler takes it.
+#[cfg(feature = "driver")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// The text that includes everything else.
+    pub text: String,
+    /// What is included by its name.
+    pub headers: Vec<Header>,
+}
+
+#[cfg(feature = "driver")]
+impl Source {
+    /// Everything that tells it from other programs.
+    pub(crate) fn key(&self) -> String {
+        self.headers.iter().fold(self.text.clone(), |key, header| key + "\n" + header.name + "\n" + header.text)
     }
 }
 
 #[cfg(feature = "driver")]
 impl<P: Parameter> Program<P> {
-    /// The whole text for a configuration.
-    pub fn source(&self, config: &Config) -> String {
+    /// What the text includes.
+    #[cfg(feature = "testing")]
+    pub(crate) fn headers(&self) -> &'static [Header] {
+        self.headers
+    }
+
+    /// The whole program for a configuration.
+    pub fn source(&self, config: &Config) -> Source {
         let mut declarations = Declarations::default();
         // the prelude has functions of tensors, whether there are any among the parameters or not
         Strided::declare(&mut declarations);
         P::declare(&mut declarations);
-        let mut source = [TYPES, &declarations.to_string()].concat();
-        source.extend(self.prelude.iter().copied());
-        source.push_str(&config.to_string());
-        source.push_str(self.text);
-        source
+        let include = |header: &Header| format!("#include \"{}\"\n", header.name);
+        let prelude: String = self.prelude.iter().map(include).collect();
+        let (types, kernel) = (include(&TYPES), self.kernel);
+        Source {
+            text: format!("{types}{declarations}{prelude}{config}#line 1 \"{kernel}.cu\"\n{}", self.text),
+            headers: [&[TYPES], self.prelude, self.headers].concat(),
+        }
     }
 }

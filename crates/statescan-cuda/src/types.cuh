@@ -1,4 +1,5 @@
 // Numbers by the names that they have everywhere in the library, and what declarations of parameters need. A program begins with this text.
+#pragma once
 
 typedef unsigned int u32;
 typedef unsigned short u16;

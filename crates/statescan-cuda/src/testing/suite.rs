@@ -1,7 +1,7 @@
 //! Configurations of kernels compiled without a GPU.
 
 use crate::cache::fnv1a;
-use crate::{Config, Parameter, Program, nvrtc};
+use crate::{Config, Header, Parameter, Program, Source, nvrtc};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -58,7 +58,7 @@ impl Extent {
 struct Job {
     kernel: &'static str,
     architecture: &'static str,
-    source: String,
+    source: Source,
     config: String,
 }
 
@@ -80,7 +80,9 @@ impl Suite {
     /// A configuration of a plan for some architectures.
     pub fn add_for<P: Parameter>(&mut self, architectures: &[&'static str], program: &Program<P>, config: &Config) {
         let (source, config) = (program.source(config), config.to_string());
-        if !self.sources.insert((fnv1a(source.as_bytes()), architectures.to_vec())) {
+        let missing = undeclared(program.headers(), &config);
+        assert!(missing.is_empty(), "{}: headers use constants that they do not name as given: {missing:?}", program.kernel);
+        if !self.sources.insert((fnv1a(source.key().as_bytes()), architectures.to_vec())) {
             return;
         }
         let kernel = program.kernel;
@@ -129,6 +131,29 @@ impl Suite {
     }
 }
 
+/// The constants of a configuration that headers use, and that neither they nor the headers that they include name as `given`.
+fn undeclared(headers: &[Header], config: &str) -> Vec<String> {
+    let constants: BTreeSet<&str> = config.lines().filter_map(|line| words(line.split('=').next()?).last()).collect();
+    let header = |name: &str| headers.iter().find(|header| header.name == name);
+    let mut missing = Vec::new();
+    for of in headers {
+        let (mut named, mut reached) = (BTreeSet::new(), vec![of]);
+        while let Some(next) = reached.pop() {
+            let contract = next.text.split("static_assert(given").skip(1).filter_map(|text| text.split(';').next());
+            named.extend(contract.flat_map(words));
+            reached.extend(next.text.lines().filter_map(|line| header(line.strip_prefix("#include \"")?.strip_suffix('"')?)));
+        }
+        let code = of.text.lines().map(|line| line.split("//").next().unwrap_or(line));
+        let used: BTreeSet<&str> = code.flat_map(words).filter(|word| constants.contains(word)).collect();
+        missing.extend(used.difference(&named).map(|constant| format!("{constant} in {}", of.name)));
+    }
+    missing
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
 impl Job {
     fn compile(&self) -> Result<(), String> {
         let options = ["--ptxas-options=-v"];
@@ -173,6 +198,20 @@ mod tests {
   if (sum == 1.5f) asm volatile("trap;");
 }
 "#;
+
+    #[test]
+    fn a_header_names_the_constants_that_it_uses() {
+        let tiles =
+            Header::new("tiles.cuh", "static_assert(given<int>(STEPS) &&\n  given_types<X>());\nX tile[STEPS];  // COUNT\n");
+        let config = Config::default().int("STEPS", 4).int("COUNT", 2).dtype("X", crate::Scalar::F32).to_string();
+        for (text, expected) in [
+            ("#include \"tiles.cuh\"\nint of[STEPS];", vec![]),
+            ("#include \"tiles.cuh\"\nint of[COUNT];", vec!["COUNT in rows.cuh"]),
+            ("int of[STEPS];", vec!["STEPS in rows.cuh"]),
+        ] {
+            assert_eq!(undeclared(&[tiles, Header::new("rows.cuh", text)], &config), expected, "{text}");
+        }
+    }
 
     #[test]
     fn what_spills_does_not_pass_as_compiled() {

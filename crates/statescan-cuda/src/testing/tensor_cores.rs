@@ -4,7 +4,8 @@ use super::device::{download, gpu, upload, view};
 use super::suite::{ARCHITECTURES, Suite};
 use crate::Scalar;
 use crate::{
-    Address, COMMON, Config, DeviceMemory, HOPPER, Launch, MMA, Program, Stream, Swizzle, TensorMap, Tiling, Value, params,
+    Address, COMMON, Config, DeviceMemory, HOPPER, Header, Launch, MMA, Program, Stream, Swizzle, TensorMap, Tiling, Value,
+    params,
 };
 use core::ffi::c_void;
 use half::{bf16, f16};
@@ -27,7 +28,7 @@ params! {
     }
 }
 
-const KINDS: &str = "enum class Product { Exact, Tf32, SplitTf32, SplitBf16 };\n";
+const KINDS: Header = Header::new("kinds.cuh", "enum class Product { Exact, Tf32, SplitTf32, SplitBf16 };\n");
 
 static PRODUCT: Program<ProductParams> = Program::new("tensor_cores", &[COMMON, MMA, KINDS], include_str!("mma.cu"));
 static WARPGROUP: Program<WarpgroupParams> =

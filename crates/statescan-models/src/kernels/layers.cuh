@@ -1,5 +1,6 @@
 // What kernels of language models share: how those of one decoded token follow one another, sums over threads, and a step of the convolution in
 // front of a scan.
+#pragma once
 
 // Lets the next kernel of the stream begin, as far as there is room for it.
 DEVICE void begin_next() {

@@ -37,4 +37,4 @@ pub use products::Products;
 pub use row_product::{Before, Conv, RowProduct, row_product};
 
 /// What the kernels share.
-const LAYERS: &str = include_str!("layers.cuh");
+const LAYERS: statescan_cuda::Header = statescan_cuda::header!("layers.cuh");

@@ -1,5 +1,6 @@
 // Discretizations as functors (the table of formulas is in ops/discretization.rs): the decay Abar and the gain, Bbar = d gain (gain for
 // `dirac`), for real and complex A, and their derivatives: of the decay by d A, of Bbar by d, of Bbar by A over d.
+#pragma once
 
 enum class Discretization { Mamba, Zoh, Bilinear, Dirac };
 

@@ -27,8 +27,8 @@ pub use landing::Landing;
 pub use plan::{Gpu, PlannedLaunch};
 pub(crate) use plan::{nowhere, on_a_device, written_like};
 pub(crate) use statescan_cuda::{
-    Address, BLOCKS, COMMON, Config, HOPPER, Kernel, Key, Launch, MMA, Numbers, Program, Queue, SharedMemory, Strided, Sum, Swizzle, TensorMap,
-    TileCopy, Tiling, Value, blocks_of_lines, neighbours, params, sum_terms,
+    Address, BLOCKS, COMMON, Config, HOPPER, Header, Kernel, Key, Launch, MMA, Numbers, Program, Queue, SharedMemory, Strided,
+    Sum, Swizzle, TensorMap, TileCopy, Tiling, Value, blocks_of_lines, header, neighbours, params, sum_terms,
 };
 #[doc(inline)]
 pub use statescan_cuda::{AsStream, Ceilings, Stream, elapsed};
@@ -38,9 +38,11 @@ pub(crate) use step_size::StepTypes;
 pub type Graph = statescan_cuda::Graph<crate::Error>;
 
 /// Step sizes and gates in device code.
-pub const STEP_SIZE: &str = include_str!("step_size.cuh");
+pub const STEP_SIZE: Header = header!("step_size.cuh");
 /// The discretizations.
-pub(crate) const DISCRETIZATION: &str = include_str!("discretization.cuh");
+pub(crate) const DISCRETIZATION: Header = header!("discretization.cuh");
+/// Steps of packed sequences; it comes behind the configuration.
+pub(crate) const SEQUENCES: Header = header!("sequences.cuh");
 
 /// The names of the devices that can be used.
 ///

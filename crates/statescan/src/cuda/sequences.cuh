@@ -1,6 +1,8 @@
-// How steps belong to sequences, and where the states of these lie. A program has this text behind its configuration: it needs SEQUENCES,
-// NUMBERED (states have an axis of sequences within a row), REVERSE, the type INDEX, and parameters that begin with `Inputs`, with `sequences` (bounds,
-// or the sequence of each step), `sequence_count` and `seqlen`.
+// How steps belong to sequences, and where the states of these lie. NUMBERED says that states have an axis of sequences
+// within a row. Parameters begin with `Inputs`, which has `sequences` (bounds, or the sequence of each step), `sequence_count` and `seqlen`.
+#pragma once
+
+static_assert(given_types<INDEX>() && given<bool>(REVERSE, NUMBERED) && given<Sequences>(SEQUENCES));
 
 DEVICE i64 index_at(const Inputs& p, i64 i, i64 j) { return i64(*at<INDEX>(p.sequences, i, j)); }
 

@@ -1,5 +1,6 @@
 // What stands around a scan for each step and channel: the step size, softplus(dt + bias) within its limits, the gate silu(z) of the output,
 // and their derivatives.
+#pragma once
 
 // log(1 + exp v) = max(v, 0) + e + e^2 P(e) with e = exp(-|v|) in (0, 1]; P as on the CPU. It needs no reciprocal, which is scarce beside the
 // exponentials of a scan, and is the identity above 20, as in PyTorch: e is less than half an ulp there.

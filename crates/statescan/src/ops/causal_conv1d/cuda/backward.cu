@@ -4,6 +4,7 @@
 //
 // A block has CHANNEL_LANES x CHANNELS channels and a range of (batch, block of steps), over which each thread sums the gradients of its
 // filters; the sums of threads are added as a tree, those of blocks by a second launch (sums.cu), both in an order that the plan fixes.
+#include "window.cuh"
 
 constexpr int LEAD = BY_TIME ? round_up(PAST, X_VECTOR) : PAST;
 // steps after the piece that it needs

@@ -1,5 +1,6 @@
 // Causal convolution, forward. A thread has ROUNDS pieces of one channel (or a few): it loads them and the steps before each, sums, applies
 // the activation, stores. Bytes bind: each input once and each output once. So all pieces are under way before the first is used.
+#include "window.cuh"
 
 // steps before the piece, in whole vectors
 constexpr int LEAD = BY_TIME ? round_up(PAST, X_VECTOR) : PAST;

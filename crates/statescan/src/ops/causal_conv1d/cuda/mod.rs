@@ -6,7 +6,9 @@ mod plan;
 mod tests;
 
 use super::{GradientTargets, OP, Problem, Sources, Targets};
-use crate::cuda::{Address, COMMON, Config, Kernel, Launch, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, neighbours};
+use crate::cuda::{
+    Address, COMMON, Config, Header, Kernel, Launch, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, header, neighbours,
+};
 use crate::error::Result;
 use crate::ops::on_cuda::{dtype, read, single_only};
 use crate::ops::sequences::Sequences;
@@ -14,15 +16,13 @@ use crate::tensor::{DType, RawViewMut, View};
 use params::{BackwardParams, Conv, ForwardParams, StatesParams, SumsParams};
 use plan::{Geometry, Plan, Shape, THREADS};
 
-macro_rules! program {
-    ($kernel:literal, $file:literal) => {
-        Program::new($kernel, &[COMMON, STEP_SIZE], concat!(include_str!("window.cuh"), include_str!($file)))
-    };
-}
-
-static FORWARD: Program<ForwardParams> = program!("causal_conv1d_forward", "forward.cu");
-static BACKWARD: Program<BackwardParams> = program!("causal_conv1d_backward", "backward.cu");
-static STATES: Program<StatesParams> = program!("causal_conv1d_states", "states.cu");
+const WINDOW: Header = header!("window.cuh");
+static FORWARD: Program<ForwardParams> =
+    Program::new("causal_conv1d_forward", &[COMMON, STEP_SIZE], include_str!("forward.cu")).including(&[WINDOW]);
+static BACKWARD: Program<BackwardParams> =
+    Program::new("causal_conv1d_backward", &[COMMON, STEP_SIZE], include_str!("backward.cu")).including(&[WINDOW]);
+static STATES: Program<StatesParams> =
+    Program::new("causal_conv1d_states", &[COMMON, STEP_SIZE], include_str!("states.cu")).including(&[WINDOW]);
 static SUMS: Program<SumsParams> = Program::new("causal_conv1d_sums", &[COMMON], include_str!("sums.cu"));
 
 pub(super) fn forward(queue: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {

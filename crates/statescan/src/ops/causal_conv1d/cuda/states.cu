@@ -1,5 +1,6 @@
 // The states at the ends of sequences: the final states of the forward pass, or the gradients by the initial ones. A thread for each element
 // (row, sequence, channel, j); no more than a few steps of each sequence are read.
+#include "window.cuh"
 
 // Steps [start, end) of a row. A start at the other end of a long sequence is given too late: no one needs it.
 struct Range { i64 batch, start, end; };

@@ -5,6 +5,10 @@
 // neighbouring channels, whichever lies side by side in memory.
 //
 // WIDTH, the types and the other constants in capitals come with the configuration.
+#pragma once
+
+static_assert(given<int>(WIDTH, CHANNEL_LANES, TIME_LANES, STEPS, CHANNELS) && given<Sequences>(SEQUENCES) &&
+              given<bool>(BY_TIME, HAS_BIAS, REVERSE, NUMBERED, HAS_INITIAL) && given_types<WEIGHT, BIAS, INDEX, INITIAL>());
 
 constexpr int PAST = WIDTH - 1;
 constexpr int THREADS = CHANNEL_LANES * TIME_LANES;

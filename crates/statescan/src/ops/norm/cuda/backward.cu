@@ -1,5 +1,6 @@
 // A norm, backwards: gradients by the rows, and by weight and bias the sums over the rows of each team, which `sum_terms` adds. See mod.rs for
 // the mathematics and rows.cuh for who has what.
+#include "rows.cuh"
 
 // What is read of a row for a run.
 struct Stored {

@@ -1,4 +1,5 @@
 // A norm, forwards: y, and the sum of x and the residual. See mod.rs for the mathematics and rows.cuh for who has what.
+#include "rows.cuh"
 
 // What is read of a row for a run.
 struct Stored {

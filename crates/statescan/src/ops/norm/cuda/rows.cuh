@@ -3,6 +3,9 @@
 // A group of a row has LANES threads. Each has ITEMS runs of VECTOR neighbouring channels, the runs LANES * VECTOR apart. Where it HOLDS
 // them, they stay in registers as they are stored; wider groups are read again for each step of a row, from a cache. A block has ROWS such
 // teams; it keeps to one group of channels and walks down the rows, `stride` apart. FULL says that every run has channels.
+#pragma once
+
+static_assert(given<int>(LANES, ROWS, ITEMS, VECTOR) && given<bool>(HOLDS, FULL));
 
 constexpr int THREADS = LANES * ROWS, WARPS = (LANES + 31) / 32;
 static_assert(ROWS == 1 || LANES <= 32, "teams of whole warps have a block each");

@@ -11,6 +11,7 @@
 //
 // Per state and step: four instructions forwards, twelve backwards, two exponentials. Steps outside of a sequence get a step of zero, inputs
 // and cotangents of zero, which leave a state and its gradient as they are.
+#include "backward_ends.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_backward(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char shared[];

@@ -1,10 +1,10 @@
 //! Backward: the scan, in two launches where time is cut into segments, then the sums over blocks and rows.
 
 use super::backward_plan::{Geometry, Plan, Room};
-use super::{Call, Inputs, Tile, checkpoints_len, forward, has_quads, varies, view_of};
+use super::{Call, Inputs, RAW_TILE, TILES, Tile, checkpoints_len, forward, has_quads, varies, view_of};
 use crate::cuda::{
-    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, Sum, TileCopy, params,
-    sum_terms,
+    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, Sum, TileCopy, header,
+    params, sum_terms,
 };
 use crate::error::{Error, Result};
 use crate::ops::CHECKPOINT;
@@ -15,21 +15,17 @@ use crate::ops::selective_scan::{GradientTargets, OP, Problem, Projection, Sourc
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, Device, RawViewMut, View, ViewMut};
 
-pub(super) static BACKWARD: Program<Params> = Program::new(
-    "selective_scan_backward",
-    &[COMMON, STEP_SIZE, DISCRETIZATION],
-    concat!(
-        include_str!("raw_tile.cuh"),
-        include_str!("tiles.cuh"),
-        include_str!("backward_tiles.cuh"),
-        include_str!("backward_sums.cuh"),
-        include_str!("backward_finish.cuh"),
-        include_str!("backward_states.cuh"),
-        include_str!("backward_sweeps.cuh"),
-        include_str!("backward_ends.cuh"),
-        include_str!("backward.cu")
-    ),
-);
+pub(super) static BACKWARD: Program<Params> =
+    Program::new("selective_scan_backward", &[COMMON, STEP_SIZE, DISCRETIZATION], include_str!("backward.cu")).including(&[
+        RAW_TILE,
+        TILES,
+        header!("backward_tiles.cuh"),
+        header!("backward_sums.cuh"),
+        header!("backward_finish.cuh"),
+        header!("backward_states.cuh"),
+        header!("backward_sweeps.cuh"),
+        header!("backward_ends.cuh"),
+    ]);
 
 const TOO_LARGE: Error = Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" };
 

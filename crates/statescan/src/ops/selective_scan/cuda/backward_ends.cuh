@@ -1,4 +1,6 @@
 // The backward pass: what is done with a tile before and after its sweeps, and at the end of a row.
+#pragma once
+#include "backward_sweeps.cuh"
 
 DEVICE void prepare_tile(const Thread& t, char* raw, int tile, Window<false> window, bool whole, bool back) {
   if (whole)

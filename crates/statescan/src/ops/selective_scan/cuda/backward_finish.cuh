@@ -1,4 +1,10 @@
 // The backward pass: what a tile gives, once its sums are known.
+#pragma once
+#include "backward_sums.cuh"
+
+static_assert(given<bool>(TERMS_VECTOR, HAS_DX, DX_VECTOR, HAS_DDT, DDT_VECTOR, OUT_BY_TIME, OUT_NEAR, HAS_SKIP, HAS_DSKIP, HAS_DBIAS) &&
+              given<bool>(DZ_VECTOR, HAS_DDT_A, DDT_A_VECTOR) &&
+              given_types<DX, DDT, DZ, DDT_A>());
 
 // What the block has for a varying map: the sum over its warps, to the block's place in the workspace.
 template <bool NARROW> DEVICE void finish_map(f32* to, i64 seqlen, i64 first_step, const char* summed, int low, int high) {

@@ -1,4 +1,8 @@
 // The backward pass: the channels and states that a thread owns, where states come from and where gradients go.
+#pragma once
+#include "backward_finish.cuh"
+
+static_assert(given<bool>(NUMBERED, HAS_INITIAL, HAS_DFINAL, HAS_DINITIAL, HAS_DA) && given_types<INITIAL, DFINAL, DINITIAL, SKIP, BIAS, A>());
 
 // One number for each channel and state of a thread.
 typedef Field Owned[WIDTH][STATES];

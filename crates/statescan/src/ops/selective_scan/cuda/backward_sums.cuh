@@ -1,4 +1,6 @@
 // The backward pass: sums of a span, by exchange among the threads of a warp: each step halves what a thread holds, as long as it can be halved
+#pragma once
+#include "backward_tiles.cuh"
 
 // Threads of a warp: the lanes of a channel are neighbours, then come other channels. But if there are slots with the same order of states (see
 // own_state), neighbours are two such channels, and then come the lanes. What a thread reads of B and C it shares with its neighbour then, and

@@ -1,4 +1,6 @@
 // The backward pass: sweeps over a tile, forwards and back.
+#pragma once
+#include "backward_states.cuh"
 
 DEVICE void read_steps(const Thread& t, int plane, int k, int step, f32 (&out)[SPAN]) {
 #pragma unroll

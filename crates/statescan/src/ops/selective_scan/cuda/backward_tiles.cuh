@@ -1,4 +1,9 @@
 // The backward pass: what lies in shared memory, the order of tiles, and how a tile is copied and made ready.
+#pragma once
+#include "tiles.cuh"
+
+static_assert(given<int>(WIDTH, SPAN, CHECKPOINT, STAGES, SHARED) && given<bool>(B_COMPLEX, C_COMPLEX, HAS_DZ, HAS_DB, HAS_DC, HAS_DY) &&
+              given_types<DY>() && given<Copy>(DY_COPY));
 
 constexpr int SLOTS = CHANNELS / WIDTH;          // channels side by side
 constexpr int SPANS = STEPS / SPAN;

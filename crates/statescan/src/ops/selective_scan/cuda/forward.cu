@@ -11,6 +11,7 @@
 //
 // Steps count from the start of the row, also in packed sequences, so that tiles are aligned in memory and saved states lie on a grid that
 // does not depend on the sequences. Steps outside of a sequence get a step of zero and inputs of zero, which leave a state as it is.
+#include "forward_tiles.cuh"
 
 // Barriers of whole warps; 0 is that of __syncthreads, which is not for the branches of two roles.
 DEVICE void meet_helpers() { meet<1, THREADS>(); }

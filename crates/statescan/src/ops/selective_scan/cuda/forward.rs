@@ -1,24 +1,20 @@
 //! Forward: one launch, or two where time is cut into segments.
 
 use super::plan::{Cut, Geometry, Plan};
-use super::{Call, Inputs, Tile, has_quads, varies};
-use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Program, Queue, STEP_SIZE, Stream, Strided, params};
+use super::{Call, Inputs, RAW_TILE, TILES, Tile, has_quads, varies};
+use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Program, Queue, STEP_SIZE, Stream, Strided, header, params};
 use crate::error::{Error, Result};
 use crate::ops::discretization::Discretization;
 use crate::ops::on_cuda::{Pass, read, single_only, type_of};
 use crate::ops::selective_scan::{OP, Problem, Targets};
 use crate::tensor::{DType, RawViewMut};
 
-pub(super) static FORWARD: Program<Params> = Program::new(
-    "selective_scan_forward",
-    &[COMMON, STEP_SIZE, DISCRETIZATION],
-    concat!(
-        include_str!("raw_tile.cuh"),
-        include_str!("tiles.cuh"),
-        include_str!("forward_tiles.cuh"),
-        include_str!("forward.cu")
-    ),
-);
+pub(super) static FORWARD: Program<Params> =
+    Program::new("selective_scan_forward", &[COMMON, STEP_SIZE, DISCRETIZATION], include_str!("forward.cu")).including(&[
+        RAW_TILE,
+        TILES,
+        header!("forward_tiles.cuh"),
+    ]);
 
 pub(crate) fn forward(queue: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     single_only(problem.double, "selective_scan in f64")?;

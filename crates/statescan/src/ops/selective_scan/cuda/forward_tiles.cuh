@@ -1,4 +1,8 @@
 // The forward pass: what lies in shared memory, how a tile is made ready and how its outputs are finished.
+#pragma once
+#include "tiles.cuh"
+
+static_assert(given<bool>(Y_BY_TIME, HAS_Y, Y_VECTOR, HAS_SKIP) && given<int>(STAGES, SHARED) && given_types<Y>());
 
 constexpr bool HAS_GAIN_STEP = Method::GAIN && HAS_DT_A;
 constexpr bool ANY_SHIFTED = SHIFTED_INPUTS;

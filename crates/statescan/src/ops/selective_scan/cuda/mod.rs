@@ -12,13 +12,16 @@ pub(super) use forward::{forward, workspace_len};
 pub(super) use plan::SHORTEST_CUT;
 
 use super::{Problem, Projection};
-use crate::cuda::{Config, StepTypes, Strided, TileCopy, params};
+use crate::cuda::{Config, Header, StepTypes, Strided, TileCopy, header, params};
 use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
 use crate::ops::on_cuda::{Pass, dtype};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
 use plan::{Cut, Shape};
+
+const RAW_TILE: Header = header!("raw_tile.cuh");
+const TILES: Header = header!("tiles.cuh");
 
 /// Elements of the saved states: one for each [`CHECKPOINT`] steps of a row after the first ones, (batch, saved, dim, dstate, parts).
 /// They lie on a grid of the row, not of its sequences, whose bounds only the device knows.

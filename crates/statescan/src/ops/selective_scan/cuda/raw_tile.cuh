@@ -1,4 +1,5 @@
 // A tile of rows (channels or states) x steps in shared memory, as its tensor stores it.
+#pragma once
 
 // Elements of a line of memory before a place and from that place on, as far as a copy of a tile may ask.
 struct Span {

@@ -1,4 +1,10 @@
 // What both passes of a selective scan are built from: what a block works on, and the maps B and C.
+#pragma once
+#include "raw_tile.cuh"
+
+static_assert(given<bool>(COMPLEX, HAS_BIAS, SOFTPLUS, HAS_LIMIT, DENSE, REVERSE, HAS_DT_A, HAS_Z, B_VARIES, C_VARIES) &&
+              given<Discretization>(METHOD) && given<int>(DSTATE, LANES, CHANNELS, STEPS, THREADS) && given_types<X, DT, DT_A, Z, B, C, INDEX>() &&
+              given<Copy>(X_COPY, DT_COPY, DT_A_COPY, Z_COPY, B_COPY, C_COPY) && given<Pass>(PASS) && given<Sequences>(SEQUENCES));
 
 typedef Choose<COMPLEX, complex64, f32>::type Field;
 typedef Rule<METHOD> Method;

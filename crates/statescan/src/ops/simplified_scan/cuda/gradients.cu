@@ -1,6 +1,7 @@
 // The scan of the backward pass: g[t] = p[t] + conj(Abar[t+1]) g[t+1], where p = C^H by_y is what it finds in memory; and for each tile, before
 // its gradients, the states again from a checkpoint. It leaves dv[t] = conj(Bbar[t]) g[t] in place of p, x in place of v, the gradients by the steps
 // and by the states before sequences, and for each row and segment a term of the gradient by A, and of those by steps that do not depend on time.
+#include "steps.cuh"
 
 struct Terms {
   complex64 a = {};

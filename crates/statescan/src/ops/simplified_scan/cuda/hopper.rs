@@ -3,14 +3,14 @@
 
 use super::plan::{COLUMNS, DEPTH, LINES};
 use super::product::{Factor, Params, Product, To};
-use crate::cuda::{COMMON, HOPPER, Kernel, Launch, MMA, Numbers, Program, Swizzle, TensorMap, Tiling, neighbours, params};
+use crate::cuda::{
+    COMMON, HOPPER, Kernel, Launch, MMA, Numbers, Program, Swizzle, TensorMap, Tiling, header, neighbours, params,
+};
 use crate::tensor::{DType, View};
 
-pub(super) static KERNEL: Program<HopperParams> = Program::new(
-    "complex_product_hopper",
-    &[COMMON, MMA, HOPPER],
-    concat!(include_str!("product.cuh"), include_str!("product_hopper.cu")),
-);
+pub(super) static KERNEL: Program<HopperParams> =
+    Program::new("complex_product_hopper", &[COMMON, MMA, HOPPER], include_str!("product_hopper.cu"))
+        .including(&[header!("product.cuh")]);
 
 params! {
     /// Parameters of `complex_product_hopper`.

@@ -9,6 +9,7 @@
 //
 // A complex product is four real ones, or two where one side or the result is real. (Three, of sums of parts, would be more traffic of shared memory,
 // which binds beside the tensor cores.)
+#include "product.cuh"
 
 constexpr int A_PARTS = PartsOf<A>::COUNT, B_PARTS = PartsOf<B>::COUNT;
 constexpr int THREADS = 2 * ROWS, PAIRS = COLUMNS / 16;   // a warp has 16 rows

@@ -1,4 +1,7 @@
 // What products on both kinds of tensor-core instructions have in common: the depths that a block goes through, and where sums go.
+#pragma once
+
+static_assert(given<bool>(OVER_TIME, HAS_SKIP, OUT_WIDE) && given<int>(TERM_PARTS, DEPTH) && given_types<OUT, SKIP, EXTRA>());
 
 constexpr int OUT_PARTS = OVER_TIME ? TERM_PARTS : PartsOf<OUT>::COUNT;
 

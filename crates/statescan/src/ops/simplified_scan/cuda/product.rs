@@ -3,12 +3,14 @@
 use super::hopper::HopperParams;
 use super::plan::{COLUMNS, DEPTH, RESIDENT, ROWS, Slices};
 use super::{OP, hopper};
-use crate::cuda::{Address, COMMON, Config, Kernel, Launch, MMA, Numbers, Program, Stream, Strided, Tiling, neighbours, params};
+use crate::cuda::{
+    Address, COMMON, Config, Kernel, Launch, MMA, Numbers, Program, Stream, Strided, Tiling, header, neighbours, params,
+};
 use crate::error::Result;
 use crate::tensor::{DType, View};
 
 pub(super) static PRODUCT: Program<Params> =
-    Program::new("complex_product", &[COMMON, MMA], concat!(include_str!("product.cuh"), include_str!("product.cu")));
+    Program::new("complex_product", &[COMMON, MMA], include_str!("product.cu")).including(&[header!("product.cuh")]);
 
 params! {
     /// Parameters of `complex_product`.

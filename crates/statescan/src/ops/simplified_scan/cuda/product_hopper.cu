@@ -9,6 +9,7 @@
 // small products of DEPTH come first, then the large ones, and their sums are added to the whole ones outside of tensor cores.
 //
 // A block takes one tile after the other. While products run, the next numbers are copied and split; a ring of stages lies between.
+#include "product.cuh"
 
 typedef typename Choose<OVER_TIME, A, B>::type Streamed;
 typedef typename Choose<OVER_TIME, B, A>::type Held;

@@ -3,6 +3,7 @@
 //
 // Few rows: time is cut into segments. A first launch (Ends) composes each segment but the last to one step, a second one (Rest) starts each
 // from the state that follows from those before it.
+#include "steps.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4) simplified_scan(const __grid_constant__ Params p) {
   const Work w(p, true);

@@ -2,6 +2,11 @@
 //
 // A warp walks the steps of one state of one row, 32 x ITEMS at a time (a tile); a lane has ITEMS neighbouring steps of it. A lane composes its
 // steps to one, lanes exchange theirs, and each knows the state before its first step. No two warps share anything.
+#pragma once
+#include "sequences.cuh"
+
+static_assert(given<Discretization>(METHOD) && given<int>(WARPS, ITEMS, DELTA_WIDTH, DELTA_A_WIDTH) &&
+              given<bool>(DELTA_IS_STEADY, DELTA_A_IS_STEADY, HAS_DELTA_A) && given_types<DELTA, DELTA_A, A>());
 
 typedef Rule<METHOD> Method;
 constexpr int THREADS = 32 * WARPS, TILE = 32 * ITEMS;

@@ -2,21 +2,21 @@
 
 use super::plan::{ITEMS, Plan, WARPS};
 use super::{Call, OP};
-use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Kernel, Launch, Program, Stream, Strided, Value, neighbours, params};
+use crate::cuda::{
+    Address, COMMON, Config, DISCRETIZATION, Header, Kernel, Launch, Program, SEQUENCES, Stream, Strided, Value, header,
+    neighbours, params,
+};
 use crate::error::Result;
 use crate::ops::simplified_scan::Step;
 use crate::tensor::{DType, RawViewMut, View};
 use num_complex::Complex32;
 
-macro_rules! text {
-    ($file:literal) => {
-        concat!(include_str!("../../../cuda/sequences.cuh"), include_str!("steps.cuh"), include_str!($file))
-    };
-}
+const STEPS: [Header; 2] = [SEQUENCES, header!("steps.cuh")];
 
-pub(super) static SCAN: Program<Params> = Program::new("simplified_scan", &[COMMON, DISCRETIZATION], text!("scan.cu"));
+pub(super) static SCAN: Program<Params> =
+    Program::new("simplified_scan", &[COMMON, DISCRETIZATION], include_str!("scan.cu")).including(&STEPS);
 pub(super) static GRADIENTS: Program<GradientParams> =
-    Program::new("simplified_scan_gradients", &[COMMON, DISCRETIZATION], text!("gradients.cu"));
+    Program::new("simplified_scan_gradients", &[COMMON, DISCRETIZATION], include_str!("gradients.cu")).including(&STEPS);
 
 params! {
     /// What both walks read, and how warps lie over it.

@@ -1,7 +1,11 @@
 // Sequences that have no step hand their state on. Those of a row are numbered by bounds or by the states' axis of sequences; of the latter, those that
 // have steps are written again by what computes them.
+#pragma once
+#include "inputs.cuh"
 
-// Some columns of a head, by THREADS threads. It comes after `inputs.cuh`, and needs the states `before` and `after` of a pass.
+static_assert(given<int>(THREADS) && given_types<BEFORE, AFTER>());
+
+// Some columns of a head, by THREADS threads. The parameters have the states `before` and `after` a pass.
 DEVICE void hand_on(const Params& p, i64 batch, i64 head, i64 first, i64 end) {
   auto pass = [&](StateRow row) {
     if (p.after.data == nullptr || !exists(p, row)) return;

@@ -1,4 +1,8 @@
-// What every kernel of SSD reads by the same rules: pieces of sequences (it comes after sequences.cuh), states in tensors, step sizes of a head.
+// What every kernel of SSD reads by the same rules: pieces of sequences, states in tensors, step sizes of a head.
+#pragma once
+#include "sequences.cuh"
+
+static_assert(given<bool>(HAS_BIAS, SOFTPLUS, HAS_LIMIT, HAS_DT_A) && given_types<A, BIAS, DT, DT_A>());
 
 typedef StepSize<HAS_BIAS, SOFTPLUS, HAS_LIMIT> Dt;
 

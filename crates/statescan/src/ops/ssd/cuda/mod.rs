@@ -15,12 +15,15 @@ pub(super) use planned::plan;
 pub(super) use walk::{forward, workspace_len};
 
 use super::Problem;
-use crate::cuda::{Address, Config, Numbers, StepTypes, Stream, Strided, Value, neighbours, params};
+use crate::cuda::{Address, Config, Header, Numbers, StepTypes, Stream, Strided, Value, header, neighbours, params};
 use crate::error::{Error, Result};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
 use core::ffi::c_void;
 use portable::plan::{Math, Shape, Tiles};
+
+const INPUTS: Header = header!("inputs.cuh");
+const HAND_ON: Header = header!("hand_on.cuh");
 
 const TOO_LARGE: Error =
     Error::Unavailable { what: super::OP, why: "so many states do not fit into a multiprocessor's registers and shared memory" };

@@ -86,7 +86,7 @@ fn add_walks_on_hopper(suite: &mut Suite, args: &Args<'_>) {
         }
     }
     if plan.packed.is_some() {
-        suite.add_for(&["sm_90a"], &packed::SEQUENCES, &packed::config(&slots.call, slots.slot_chunks()));
+        suite.add_for(&["sm_90a"], &packed::FIND, &packed::config(&slots.call, slots.slot_chunks()));
         suite.add_for(&["sm_90a"], &hand_on::KERNEL, &hand_on::config(&forward.call, &forward.before, &forward.after));
     }
 }

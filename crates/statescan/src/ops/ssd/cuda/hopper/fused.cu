@@ -1,4 +1,7 @@
 // The kernel of `fused_layout.cuh`: its sides, and the warps that help them.
+#include "fused_inputs.cuh"
+#include "fused_outputs.cuh"
+#include "fused_steps.cuh"
 
 extern "C" __global__ void __launch_bounds__(Work::THREADS, 1) ssd_fused(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) char dynamic[];

@@ -3,34 +3,31 @@
 
 use super::packed::{self, Packed, SPAN};
 use super::walk::{self, ALIGNMENT, COLUMNS, MOST_STATES, TILE};
+use super::{PACKED, TOOLS};
 use crate::cuda::{
-    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, SharedMemory, Stream, Strided, TensorMap, Tiling,
-    params,
+    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, SharedMemory, Stream, Strided,
+    TensorMap, Tiling, header, params,
 };
 use crate::error::Result;
 use crate::ops::ssd::GradientTargets;
 use crate::ops::ssd::cuda::portable::gradients::Places;
 use crate::ops::ssd::cuda::portable::plan::Slots;
-use crate::ops::ssd::cuda::{Call, Inputs, TOO_MANY, type_of};
+use crate::ops::ssd::cuda::{Call, INPUTS, Inputs, TOO_MANY, type_of};
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::{DType, RawViewMut, View};
 
-pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> = Program::new(
-    "ssd_fused",
-    &[COMMON, STEP_SIZE, MMA, HOPPER],
-    concat!(
-        include_str!("../../../../cuda/sequences.cuh"),
-        include_str!("../inputs.cuh"),
-        include_str!("packed.cuh"),
-        include_str!("tools.cuh"),
-        include_str!("fused_layout.cuh"),
-        include_str!("fused_steps.cuh"),
-        include_str!("fused_sides.cuh"),
-        include_str!("fused_outputs.cuh"),
-        include_str!("fused_inputs.cuh"),
-        include_str!("fused.cu")
-    ),
-);
+pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> =
+    Program::new("ssd_fused", &[COMMON, STEP_SIZE, MMA, HOPPER], include_str!("fused.cu")).including(&[
+        SEQUENCES,
+        INPUTS,
+        PACKED,
+        TOOLS,
+        header!("fused_layout.cuh"),
+        header!("fused_steps.cuh"),
+        header!("fused_sides.cuh"),
+        header!("fused_outputs.cuh"),
+        header!("fused_inputs.cuh"),
+    ]);
 
 params! {
     /// Parameters of `ssd_fused`.

@@ -1,4 +1,8 @@
 // The side of the inputs: X, the gradients by x and B.
+#pragma once
+#include "fused_sides.cuh"
+
+static_assert(given<int>(X_AT, Z_AT, P_AT) && given_types<DB>());
 
 struct InputSide : Side<true> {
   Rows triangle;   // the upper one of B C^T

@@ -34,6 +34,11 @@
 //
 // Instructions bind: either side has more of them than the first cache for them holds, and waits for the next ones. So what is done to several parts
 // of a tile is a loop where no register depends on the part.
+#pragma once
+#include "tools.cuh"
+
+static_assert(given<int>(STATES, COLUMNS, OWN_P_AT, DY_AT, PS_AT, H_AT, XS_AT, OTHER_MAP_AT, STAGES, STATIC) && given_types<B, C>() &&
+              given<bool>(HAS_Z, HAS_DZ, IS_FIRST_HALF, IS_SECOND_HALF, HAS_DSKIP, HAS_SKIP, SKIP_BY_COLUMN));
 
 constexpr int SPAN = 64, PANELS = STATES / 64, SIDES = 2;
 constexpr int PANEL = 64 * 128;   // bytes of 64 lines of 64 numbers, swizzled

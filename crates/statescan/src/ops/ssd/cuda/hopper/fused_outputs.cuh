@@ -1,4 +1,8 @@
 // The side of the outputs: V, K, the gradients by C, the gate and D.
+#pragma once
+#include "fused_sides.cuh"
+
+static_assert(given<int>(X_AT, Z_AT, P_AT) && given_types<DC>());
 
 struct OutputSide : Side<false> {
   Sums<SPAN> k;

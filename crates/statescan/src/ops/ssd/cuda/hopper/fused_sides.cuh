@@ -1,4 +1,8 @@
-// What both sides do, each with its own steps as rows. It comes after `fused_layout.cuh`.
+// What both sides do, each with its own steps as rows.
+#pragma once
+#include "fused_layout.cuh"
+
+static_assert(given<int>(SPAN, STAGE, B_AT, C_AT, G_AT));
 
 // this thread's first row of a side, and the first of its two columns; the other row is 8 further on
 DEVICE int row_of() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }

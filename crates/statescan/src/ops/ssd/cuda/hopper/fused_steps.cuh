@@ -1,4 +1,8 @@
-// The warps that help: tiles copied in, powers of the decays, the gradients by the steps, results copied out. They come after `fused_layout.cuh`.
+// The warps that help: tiles copied in, powers of the decays, the gradients by the steps, results copied out.
+#pragma once
+#include "fused_layout.cuh"
+
+static_assert(given<int>(B_AT, C_AT, STAGE, X_AT, Z_AT, G_AT, P_AT) && given_types<SKIP, DDT, DDT_A>() && given<bool>(HAS_DDT, HAS_DDT_A));
 
 // ---- tiles in: one thread
 

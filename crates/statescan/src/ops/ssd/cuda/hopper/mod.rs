@@ -5,3 +5,8 @@ pub(super) mod halves;
 pub(super) mod hand_on;
 pub(super) mod packed;
 pub(super) mod walk;
+
+use crate::cuda::{Header, header};
+
+const PACKED: Header = header!("packed.cuh");
+const TOOLS: Header = header!("tools.cuh");

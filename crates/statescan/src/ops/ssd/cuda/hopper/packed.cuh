@@ -1,4 +1,6 @@
 // Packed sequences on Hopper: each is a row of its own. `ssd_sequences` finds them and counts what they have.
+#pragma once
+#include "inputs.cuh"
 
 constexpr bool PACKED = SEQUENCES != Sequences::Whole;
 

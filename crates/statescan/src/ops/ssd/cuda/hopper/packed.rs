@@ -1,23 +1,16 @@
 //! Packed sequences on Hopper. Where they begin is known on the device alone: a kernel finds them and counts their chunks, segments and slots, and the
 //! kernels for rows take each as a row of its own. Where there are more parts than blocks, a block takes several, one after another.
 
-use crate::cuda::{Address, COMMON, Config, Launch, Program, Queue, STEP_SIZE, params};
+use super::PACKED;
+use crate::cuda::{Address, COMMON, Config, Launch, Program, Queue, SEQUENCES, STEP_SIZE, params};
 use crate::error::Result;
 use crate::ops::sequences::Sequences;
-use crate::ops::ssd::cuda::{Call, Inputs, TOO_MANY};
+use crate::ops::ssd::cuda::{Call, INPUTS, Inputs, TOO_MANY};
 use crate::ops::ssd::problem::Problem;
 use core::ffi::c_void;
 
-pub(in crate::ops::ssd::cuda) static SEQUENCES: Program<Params> = Program::new(
-    "ssd_sequences",
-    &[COMMON, STEP_SIZE],
-    concat!(
-        include_str!("../../../../cuda/sequences.cuh"),
-        include_str!("../inputs.cuh"),
-        include_str!("packed.cuh"),
-        include_str!("sequences.cu")
-    ),
-);
+pub(in crate::ops::ssd::cuda) static FIND: Program<Params> =
+    Program::new("ssd_sequences", &[COMMON, STEP_SIZE], include_str!("sequences.cu")).including(&[SEQUENCES, INPUTS, PACKED]);
 
 params! {
     /// Where the sequences of rows stand, and tensor maps of their ends.
@@ -143,5 +136,5 @@ pub(in crate::ops::ssd::cuda) unsafe fn find(
     let params = Params { inputs: call.inputs(SPAN, 1), packed, segment_steps: segment_steps as i64 };
     let launch = Launch::line(blocks, THREADS as u32, 0);
     // SAFETY: the caller's contract; the configuration has the type of the bounds or numbers.
-    unsafe { stream.launch(&SEQUENCES, || config(call, slot_chunks), launch, &params) }.map_err(Into::into)
+    unsafe { stream.launch(&FIND, || config(call, slot_chunks), launch, &params) }.map_err(Into::into)
 }

@@ -1,4 +1,5 @@
 // Finds the packed sequences of a row, a block for each row of the batch: first where they begin, then what all before each one have.
+#include "packed.cuh"
 
 constexpr int STEPS = 4;   // a thread looks at so many steps together
 

@@ -1,4 +1,8 @@
 // What the kernels of SSD on Hopper share: rings of barriers, and pairs of bf16.
+#pragma once
+#include "packed.cuh"
+
+static_assert(given<int>(PLACES, THREADS));
 
 // A place in a ring, and the phase of its barriers.
 template <int COUNT> struct Turn {

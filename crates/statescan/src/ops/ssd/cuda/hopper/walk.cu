@@ -1,4 +1,5 @@
 // The walkers of `walk_layout.cuh`, and the kernel.
+#include "walk_helpers.cuh"
 
 // ---- the walk: a warpgroup
 

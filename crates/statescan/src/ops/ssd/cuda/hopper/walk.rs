@@ -3,30 +3,27 @@
 
 use super::hand_on;
 use super::packed::{self, Packed, SPAN};
+use super::{PACKED, TOOLS};
 use crate::cuda::{
-    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, SharedMemory, Stream, Swizzle, TensorMap, Tiling,
-    Value, params,
+    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, SharedMemory, Stream, Swizzle,
+    TensorMap, Tiling, Value, header, params,
 };
 use crate::error::Result;
 use crate::ops::ssd::cuda::portable::plan::{Math, Slots};
 use crate::ops::ssd::cuda::walk::{Direction, Output, Pass, Rooms, Walk};
-use crate::ops::ssd::cuda::{Inputs, States, TOO_MANY, type_of};
+use crate::ops::ssd::cuda::{INPUTS, Inputs, States, TOO_MANY, type_of};
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::{DType, View};
 
-pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> = Program::new(
-    "ssd_hopper",
-    &[COMMON, STEP_SIZE, MMA, HOPPER],
-    concat!(
-        include_str!("../../../../cuda/sequences.cuh"),
-        include_str!("../inputs.cuh"),
-        include_str!("packed.cuh"),
-        include_str!("tools.cuh"),
-        include_str!("walk_layout.cuh"),
-        include_str!("walk_helpers.cuh"),
-        include_str!("walk.cu")
-    ),
-);
+pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> =
+    Program::new("ssd_hopper", &[COMMON, STEP_SIZE, MMA, HOPPER], include_str!("walk.cu")).including(&[
+        SEQUENCES,
+        INPUTS,
+        PACKED,
+        TOOLS,
+        header!("walk_layout.cuh"),
+        header!("walk_helpers.cuh"),
+    ]);
 
 params! {
     /// Parameters of `ssd_hopper`.

@@ -1,5 +1,8 @@
-// What walkers are helped with: tiles copied into shared memory, powers of the decays, and lower triangles. It comes after the
-// layout of `walk_layout.cuh`.
+// What walkers are helped with: tiles copied into shared memory, powers of the decays, and lower triangles.
+#pragma once
+#include "walk_layout.cuh"
+
+static_assert(given<int>(STAGE, SPAN));
 
 // ---- copies: one thread
 

@@ -26,6 +26,11 @@
 // Warpgroups: the walkers, for one or two units (64 columns of a head); one that forms CB or M; and one of which a thread starts copies into shared
 // memory and a warp for each unit computes the powers. They meet at barriers: `full` and `empty` for the tiles of a chunk, `masked` for its
 // triangles, `ready` and `taken` for its powers.
+#pragma once
+#include "tools.cuh"
+
+static_assert(given<int>(STATES, BLOCK_UNITS, COLUMNS, B_AT, Z_AT, C_AT, OUT_AT, CB_AT, EXCHANGE_AT, SHARED_END, SLOT_CHUNKS, STAGES) &&
+              given<bool>(HAS_OUTPUT, FORWARDS, HAS_SLOTS, HAS_Z) && given<Pass>(PASS));
 
 constexpr int SPAN = 64, WALKERS = 2, WORKERS = WALKERS + 2;
 // walkers of a unit, units of a block, and states of a walker
@@ -137,13 +142,10 @@ struct Barriers {
   Barrier ready[UNITS][POWERS], taken[UNITS][POWERS], gate[UNITS][2];
 
   DEVICE void init(const Work& w) {
+    // one instruction takes either number, since synccheck counts an initialization that a predicate turns off
+    const int walkers = UNITS == 1 || w.units > 1 ? UNITS : 1;
     for (int i = 0; i < STAGES; i++) {
-      barrier_init(full[i], 1), barrier_init(masked[i], 128);
-      // numbers that are known when this is compiled: others would be moved to uniform registers one by one
-      if (UNITS == 1 || w.units > 1)
-        barrier_init(empty[i], 4 * PARTS * UNITS * ARRIVALS);
-      else
-        barrier_init(empty[i], 4 * PARTS * ARRIVALS);
+      barrier_init(full[i], 1), barrier_init(masked[i], 128), barrier_init(empty[i], 4 * PARTS * walkers * ARRIVALS);
     }
     for (int k = 0; k < UNITS; k++) {
       // walkers take powers, and those who form triangles

@@ -9,6 +9,7 @@
 //   decay:  d (dt A)[t] = sum_{j < t <= i} T[i,j] dt[j] + sum_{i >= t} r[i] + sum_{j < t} dt[j] w[j] <x[j], q[j]> + exp(cs[end]) <h, g>
 //
 // A warp holds 16 steps j as rows, so that sums over i are along its rows.
+#include "tiles.cuh"
 
 constexpr int OUT = 4 / int(sizeof(Element)) * COLUMNS, PAIRS = COLUMNS / 16;
 typedef Tile<MATH, SPAN, COLUMNS, OUT> RoomyTile;   // with room for a line of dx in f32

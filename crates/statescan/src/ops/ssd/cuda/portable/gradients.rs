@@ -1,23 +1,17 @@
 //! Gradients within chunks: those by x and by the steps, and terms of those by A, D and dt_bias.
 
+use super::TILES;
 use super::plan::{Kind, Tiles};
-use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, Strided, params};
+use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, Strided, params};
 use crate::error::Result;
-use crate::ops::ssd::cuda::{Call, Inputs, States, TOO_MANY, type_of, width_of};
+use crate::ops::ssd::cuda::{Call, INPUTS, Inputs, States, TOO_MANY, type_of, width_of};
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::{GradientTargets, Sources};
 use core::ffi::c_void;
 
-pub(in crate::ops::ssd::cuda) static GRADIENTS: Program<Params> = Program::new(
-    "ssd_gradients",
-    &[COMMON, STEP_SIZE, MMA, BLOCKS],
-    concat!(
-        include_str!("../../../../cuda/sequences.cuh"),
-        include_str!("../inputs.cuh"),
-        include_str!("tiles.cuh"),
-        include_str!("gradients.cu")
-    ),
-);
+pub(in crate::ops::ssd::cuda) static GRADIENTS: Program<Params> =
+    Program::new("ssd_gradients", &[COMMON, STEP_SIZE, MMA, BLOCKS], include_str!("gradients.cu"))
+        .including(&[SEQUENCES, INPUTS, TILES]);
 
 params! {
     /// Parameters of `ssd_gradients`.

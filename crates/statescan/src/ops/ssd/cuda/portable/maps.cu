@@ -5,6 +5,7 @@
 //
 // K is summed over heads before it is multiplied by B or C, once for all of them. A warp holds 16 steps, the rows of its own factor (p for dC, x
 // for dB); the other factor gives the columns of K.
+#include "tiles.cuh"
 
 constexpr int PAIRS = COLUMNS / 16;
 typedef Rounded<Tile<MATH, OWN_STATES, COLUMNS>> OwnStateTile;

@@ -1,24 +1,17 @@
 //! The gradients of B and of C, chunk by chunk: sums over the heads of a group, one launch for each.
 
+use super::TILES;
 use super::plan::{Kind, Tiles};
-use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, Strided, params};
+use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, Strided, params};
 use crate::error::Result;
 use crate::ops::ssd::Sources;
-use crate::ops::ssd::cuda::{Call, Inputs, States, TOO_MANY};
+use crate::ops::ssd::cuda::{Call, INPUTS, Inputs, States, TOO_MANY};
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::RawViewMut;
 use core::ffi::c_void;
 
-pub(in crate::ops::ssd::cuda) static MAPS: Program<Params> = Program::new(
-    "ssd_maps",
-    &[COMMON, STEP_SIZE, MMA, BLOCKS],
-    concat!(
-        include_str!("../../../../cuda/sequences.cuh"),
-        include_str!("../inputs.cuh"),
-        include_str!("tiles.cuh"),
-        include_str!("maps.cu")
-    ),
-);
+pub(in crate::ops::ssd::cuda) static MAPS: Program<Params> =
+    Program::new("ssd_maps", &[COMMON, STEP_SIZE, MMA, BLOCKS], include_str!("maps.cu")).including(&[SEQUENCES, INPUTS, TILES]);
 
 params! {
     /// Parameters of `ssd_maps`.

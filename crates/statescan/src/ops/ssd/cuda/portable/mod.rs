@@ -4,3 +4,7 @@ pub(super) mod gradients;
 pub(super) mod maps;
 pub(super) mod plan;
 pub(super) mod walk;
+
+use crate::cuda::{Header, header};
+
+const TILES: Header = header!("tiles.cuh");

@@ -2,6 +2,12 @@
 //
 // Time is walked in pieces: up to SPAN steps that lie between two multiples of SPAN and belong to one sequence. Rows of a tile behind a piece's
 // last step are zero, so that no number of another sequence is ever multiplied.
+#pragma once
+#include "inputs.cuh"
+
+static_assert(given<Math>(MATH) && given_types<B, X, C, DY, Z>() &&
+              given<int>(SPAN, COLUMNS, STATES, PADDED_COLUMNS, X_WIDTH, B_WIDTH, C_WIDTH, GATED_WIDTH, DY_WIDTH, Z_WIDTH) &&
+              given<bool>(TURNS_ROWS, HAS_DY, IS_GATED, HAS_Z));
 
 typedef typename Blocks<MATH>::Element Element;
 typedef typename Blocks<MATH>::A BlockA;
@@ -103,8 +109,6 @@ template <typename T, int WIDTH> DEVICE void put_neighbours(char* to, const Neig
   for (int j = 0; j < WIDTH; j++) assign(out.v[j], to_f32(some.v[j]));
   *reinterpret_cast<Neighbours<Element, WIDTH>*>(to) = out;
 }
-template <typename T, typename U> struct Same { static constexpr bool VALUE = false; };
-template <typename T> struct Same<T, T> { static constexpr bool VALUE = true; };
 
 // Starts to load `lines` lines of `length` elements, WIDTH of which lie side by side in memory; the rest of the tile becomes zero.
 template <typename In, typename T, int WIDTH> DEVICE void load_tile(char* tile, const T* from, i64 line_stride, i64 stride, int lines, int length) {
@@ -112,7 +116,7 @@ template <typename In, typename T, int WIDTH> DEVICE void load_tile(char* tile, 
   auto place = [&](int i) { return tile + i / UNITS * In::PITCH + i % UNITS * SIZE; };
   auto there = [&](int i) { return i / UNITS < lines && i % UNITS * WIDTH < length; };
   auto source = [&](int i) { return from + i / UNITS * line_stride + i % UNITS * WIDTH * stride; };
-  if constexpr (Same<T, Element>::VALUE && SIZE == 16 && THREADS % UNITS == 0) {
+  if constexpr (Same<T, Element>::value && SIZE == 16 && THREADS % UNITS == 0) {
     // a thread stays in its column, and goes down some lines at a time
     constexpr int DOWN = THREADS / UNITS;
     const int line = threadIdx.x / UNITS, left = threadIdx.x % UNITS * WIDTH < length ? lines - line : 0;
@@ -122,7 +126,7 @@ template <typename In, typename T, int WIDTH> DEVICE void load_tile(char* tile, 
 #pragma unroll
     for (int i = 0; i < In::LINES; i += DOWN, own += step)
       if (In::LINES % DOWN == 0 || line + i < In::LINES) copy_async_16_or_zero(to + i * In::PITCH, own, i < left);
-  } else if constexpr (Same<T, Element>::VALUE && SIZE == 16) {
+  } else if constexpr (Same<T, Element>::value && SIZE == 16) {
     each_of<In::LINES * UNITS>([&](int i) { copy_async_16_or_zero(place(i), there(i) ? source(i) : from, there(i)); });
   } else {
     typedef Neighbours<T, WIDTH> Some;

@@ -9,6 +9,8 @@
 //
 // A warp holds rows of the state (n), all columns; of y it forms 16 steps, all columns. Products read their second factor from shared memory:
 // the state, which every warp needs, is put there once a piece.
+#include "hand_on.cuh"
+#include "tiles.cuh"
 
 constexpr int OUT = 4 / int(sizeof(Element)) * COLUMNS;   // the room of a line of y in f32
 typedef Tile<MATH, SPAN, STATES, HAS_OUTPUT ? OUT : STATES> CTile;

@@ -1,25 +1,22 @@
 //! The walk on `mma.sync`, which takes every call.
 
+use super::TILES;
 use super::plan::{Cut, Kind, Math, Tiles};
-use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, STEP_SIZE, Strided, Value, params};
+use crate::cuda::{
+    Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, Strided, Value, params,
+};
 use crate::error::Result;
 use crate::ops::ssd::cuda::walk::{Direction, Output, Pass, Rooms, Walk};
-use crate::ops::ssd::cuda::{Inputs, Setting, States, TOO_LARGE, TOO_MANY, gated_width, type_of, width, width_of};
+use crate::ops::ssd::cuda::{
+    HAND_ON, INPUTS, Inputs, Setting, States, TOO_LARGE, TOO_MANY, gated_width, type_of, width, width_of,
+};
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::DType;
 use core::ffi::c_void;
 
-pub(in crate::ops::ssd::cuda) static WALK: Program<Params> = Program::new(
-    "ssd_walk",
-    &[COMMON, STEP_SIZE, MMA, BLOCKS],
-    concat!(
-        include_str!("../../../../cuda/sequences.cuh"),
-        include_str!("../inputs.cuh"),
-        include_str!("tiles.cuh"),
-        include_str!("../hand_on.cuh"),
-        include_str!("walk.cu")
-    ),
-);
+pub(in crate::ops::ssd::cuda) static WALK: Program<Params> =
+    Program::new("ssd_walk", &[COMMON, STEP_SIZE, MMA, BLOCKS], include_str!("walk.cu"))
+        .including(&[SEQUENCES, INPUTS, TILES, HAND_ON]);
 
 params! {
     /// Parameters of `ssd_walk`.
