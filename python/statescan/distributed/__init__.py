@@ -21,6 +21,8 @@ from .. import torch as framework
 from .._gradients import differentiable
 from ..operations import OPERATIONS_OF_TIME
 from . import passes
+from .board import board_of
+from .slices import gather_rows
 
 __all__ = ["Context", "context"]
 
@@ -30,8 +32,8 @@ class Context:
 
     def __init__(self, group, control):
         self.group = group
-        # tells of the ranks' calls: its tensors are in the memory of the host
-        self.control = control
+        # its tensors are in the memory of the host; the board tells of the ranks' calls
+        self.control, self.board = control, board_of(control, gather_rows)
         self.rank: int = distributed.get_rank(group)
         self.ranks: int = distributed.get_world_size(group)
         both = {op.name: _passes(op, group.group_name) for op in OPERATIONS_OF_TIME}
@@ -73,7 +75,7 @@ def context(group=None):
     """What makes a call one of a group's: an argument of the scans and of the convolution. See this module.
 
     Every rank of the group calls this; a second call gives the same context. Groups of gloo and of NCCL will do. Beside NCCL this
-    makes a group of gloo, through which the shapes of a call are compared.
+    makes a group of gloo. Shapes of a call are compared through memory that the ranks of one host share, through gloo otherwise.
 
     Args:
         group: of `torch.distributed`, which must be initialised; None is the group of all processes.

@@ -14,7 +14,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from .._gradients import refuse_vmap
-from ..operations import CAUSAL_CONV1D, OPERATIONS_OF_TIME, SSD
+from ..operations import CAUSAL_CONV1D, LINEAR_SCAN, OPERATIONS_OF_TIME, SSD
 from ..torch import _UNOBSERVED, _declare, _library, _New, _with_defaults
 from .links import Decays, Halo
 from .slices import Call, Remembered, agree, agreed, gather_rows
@@ -23,12 +23,12 @@ from .slices import Call, Remembered, agree, agreed, gather_rows
 CONTEXTS = {}
 # the most pieces of a pass, and the fewest channels of one
 _PIECES, _CHANNELS = 8, 64
-# channels times steps of a piece on a GPU that outweigh its launches and its exchange; more and smaller pieces were slower, the
-# more so of a scan of few heads
-_WORK = 96 << 20
+# channels times steps of a piece on a GPU that outweigh its launches and its exchange
+_WORK = 48 << 20
 # devices on which a pass of one piece tells its summary before it computes, and operations that go in one piece there: SSD's
-# summary is a fraction of its pass, and pieces of few heads leave multiprocessors idle
-_SUMMARY_FIRST, _WHOLE = ("cuda",), (SSD,)
+# summary is a fraction of its pass, and pieces of few heads leave multiprocessors idle; launching pieces of a linear scan takes
+# the host longer than computing them takes the GPU
+_SUMMARY_FIRST, _WHOLE = ("cuda",), (SSD, LINEAR_SCAN)
 # rooms of pieces in one tensor begin at multiples of so many numbers
 _ALIGNED = 64
 
@@ -256,10 +256,9 @@ def _forward(op, link, context, save, tensors, options):
     given = call.tensors[call.initial]
     own = plan.tells_own and not slices.before
     entering = torch.empty_like(state)
-    if given is not None:
-        entering.copy_(given)
-    elif not (plan.tells_own and slices.before):
-        entering.zero_()
+    if not slices.before:
+        # all others are told what enters them
+        entering.zero_() if given is None else entering.copy_(given)
     continues = _continues(context, slices, call, state)
     pieces, kept, exchanges = plan.pieces(call), plan.kept(room), []
 
@@ -268,10 +267,13 @@ def _forward(op, link, context, save, tensors, options):
         piece.forward(piece.state(entering), (piece.result(y), piece.state(state)), kept[number])
 
     def tell(number):
-        exchange = _Exchange(context, state.device, plan.forward[number], written=not own and slices.after)
+        exchange = _Exchange(context, state.device, plan.forward[number], written=slices.before and slices.after)
         if own:
             compute(number)
             exchange.told(0).copy_(pieces[number].state(state))
+        elif slices.after and not slices.before:
+            # what enters is known, and no link is needed
+            pieces[number].forward(pieces[number].state(entering), (None, exchange.told(0)), None)
         elif slices.after:
             link.summarize(pieces[number], exchange.told(0), exchange.told(1))
         exchange.send()
@@ -281,10 +283,9 @@ def _forward(op, link, context, save, tensors, options):
         piece, exchange = pieces[number], exchanges[number]
         if slices.before:
             exchange.wait()
-            h = piece.state(entering)
             for rank in slices.before:
                 from_zero = exchange.of(rank, 0)
-                if plan.tells_own and rank == slices.before[0]:
+                if rank == slices.before[0]:
                     # what enters the whole is in its own state already
                     h = from_zero
                 else:

@@ -15,8 +15,10 @@ _gather = getattr(distributed, "all_gather_single", None) or getattr(distributed
 
 
 def gather_rows(rows, mine, group):
-    """Begins to fill the rows of all ranks, one behind the other in `rows`; `mine` is that of this rank."""
-    return _gather(rows, mine, group=group, async_op=True)
+    """Begins to fill the rows of all ranks, one behind the other in `rows`; `mine` is that of this rank.
+
+    Gives what waits for them; on a GPU the order of its stream does, and it is None."""
+    return _gather(rows, mine, group=group, async_op=not mine.is_cuda)
 
 
 class Remembered:
@@ -245,9 +247,8 @@ def _differences(context, op, described, error):
             )
 
 
-def _columns(everyone):
+def _columns(numbers):
     """The digests of all ranks, their lengths, and whether they failed."""
-    numbers = everyone.tolist()
     return numbers[::3], numbers[1::3], numbers[2::3]
 
 
@@ -266,21 +267,19 @@ def agree(context, call, save, prepare):
         error = wrong
     if bounds is not None:
         bounds = bounds.tolist() if bounds.device.type == "cpu" else None
-    mine = torch.tensor([digest if bounds is None else _digest((digest, bounds)), length, error is not None], device="cpu")
-    everyone = mine.new_empty(3 * context.ranks)
-    work = gather_rows(everyone, mine, context.control)
+    context.board.tell([digest if bounds is None else _digest((digest, bounds)), length, int(error is not None)])
     try:
         prepared = prepare() if error is None else None
     finally:
-        work.wait()
+        everyone = context.board.everyone()
     digests, lengths, failed = _columns(everyone)
     if any(failed) or len(set(digests)) > 1:
         _differences(context, op, {**_describe(call, save), "bounds": bounds}, error)
     if bounds is not None and (bounds[0] != 0 or bounds[-1] != sum(lengths) or bounds != sorted(bounds)):
         raise ValueError(f"{op.name}: `cu_seqlens` must rise from 0 to the length of all slices, {sum(lengths)}, got {bounds}")
-    return _slices(context.rank, tuple(lengths), call.reverse), everyone, prepared
+    return _slices(context.rank, tuple(lengths), call.reverse), torch.tensor(everyone, device="cpu"), prepared
 
 
 def agreed(context, call, numbers):
     """The slices of a call whose numbers of all ranks are known."""
-    return _slices(context.rank, tuple(_columns(numbers)[1]), call.reverse)
+    return _slices(context.rank, tuple(_columns(numbers.tolist())[1]), call.reverse)
