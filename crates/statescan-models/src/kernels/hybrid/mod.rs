@@ -24,4 +24,4 @@ pub use softmax::softmax;
 pub use step::{AttentionStep, attention_step};
 
 /// What kernels with rotations share.
-const ROTATION: &str = include_str!("rotation.cuh");
+const ROTATION: statescan_cuda::Header = statescan_cuda::header!("rotation.cuh");

@@ -1,4 +1,5 @@
 // The rotation of heads by their positions.
+#pragma once
 
 // Number `d` of a head at a position. The first 2 x pairs of its numbers are turned, each with the one that lies `pairs` apart.
 template <typename X> DEVICE f32 turned(const X* head, u32 d, u32 pairs, const f32* angles, i64 position) {

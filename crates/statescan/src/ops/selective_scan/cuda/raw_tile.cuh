@@ -1,6 +1,8 @@
 // A tile of rows (channels or states) x steps in shared memory, as its tensor stores it.
 #pragma once
 
+static_assert(given<bool>(DENSE) && given<int>(STEPS, THREADS));
+
 // Elements of a line of memory before a place and from that place on, as far as a copy of a tile may ask.
 struct Span {
   int before, after;

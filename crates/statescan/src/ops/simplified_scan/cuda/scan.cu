@@ -18,19 +18,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) simplified_scan(const _
 #pragma unroll 1
   for (i64 tile = w.first; tile < w.last; tile++) {
     const i64 first = tile * TILE + lane_of() * ITEMS;
-    complex64 v[ITEMS], starts[ITEMS];
+    complex64 v[ITEMS];
     load_row(v, row, first, p.seqlen);
-    Sizes sizes;
-    sizes.load(p, state, first);
-    Coefficients c[ITEMS];
-    sizes.coefficients(c, state, first, p.seqlen);
-    const u32 begin = beginnings(p, w.batch, first);
-    Step steps[ITEMS];
-    forward_steps<BEFORE>(steps, starts, p, w, p.before, c, v, first, begin);
-    Step own = steps[0];
-#pragma unroll
-    for (int i = 1; i < ITEMS; i++) own = steps[i].after(own);
-    const Composed composed = compose<true>(own);
+    const Tile own(p, w, state, tile);
+    Forward forward;
+    forward.read<BEFORE>(p, w, p.before, own, v);
+    const Composed composed = compose<true>(forward.all());
     if constexpr (PASS == Pass::Ends) {
       all = composed.all.after(all);
       continue;
@@ -39,8 +32,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) simplified_scan(const _
     complex64 x = composed.before.apply(carry);
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
-      v[i] = x = steps[i].apply(x);
-      if (first + i < p.seqlen && (begin >> (i + 1) & 1) != 0) write_state<AFTER>(p, p.after, row_after(p, w.batch, first + i + 1), w.n, x);
+      v[i] = x = forward.steps[i].apply(x);
+      if (first + i < p.seqlen && own.begins(i + 1)) write_state<AFTER>(p, p.after, row_after(p, w.batch, first + i + 1), w.n, x);
     }
     carry = composed.all.apply(carry);
     if constexpr (HAS_STATES) store_row(v, row, first, p.seqlen);

@@ -317,18 +317,44 @@ struct Sizes {
   }
 };
 
-// The steps of a lane of the forward walk; `starts` become the states that sequences begin with.
-template <typename INITIAL> DEVICE void forward_steps(Step (&steps)[ITEMS], complex64 (&starts)[ITEMS], const Inputs& p, const Work& w,
-                                                      const Strided& initial, const Coefficients (&c)[ITEMS], const complex64 (&v)[ITEMS], i64 first,
-                                                      u32 begin) {
+// The steps of a lane in a tile.
+struct Tile {
+  i64 first;
+  Sizes sizes;
+  Coefficients c[ITEMS];
+  u32 begin;
+
+  DEVICE Tile(const Inputs& p, const Work& w, const State& state, i64 number) : first(number * TILE + lane_of() * ITEMS) {
+    sizes.load(p, state, first);
+    sizes.coefficients(c, state, first, p.seqlen);
+    begin = beginnings(p, w.batch, first);
+  }
+  // whether a sequence begins at a step of the lane, or right behind the last one
+  DEVICE bool begins(int i) const { return (begin >> i & 1) != 0; }
+};
+
+// The forward walk of a lane; `starts` are the states that sequences begin with.
+struct Forward {
+  Step steps[ITEMS];
+  complex64 starts[ITEMS];
+
+  template <typename FROM> DEVICE void read(const Inputs& p, const Work& w, const Strided& initial, const Tile& tile, const complex64 (&v)[ITEMS]) {
 #pragma unroll
-  for (int i = 0; i < ITEMS; i++) {
-    steps[i] = {c[i].decay, mul(c[i].input, v[i]), false};
-    starts[i] = {};
-    if (RESETS && (begin >> i & 1) != 0 && first + i < p.seqlen) {
-      steps[i].fresh = true;
-      starts[i] = read_state<INITIAL>(p, initial, row_before(p, w.batch, first + i), w.n);
-      if (!is_zero(starts[i])) steps[i].input = mul_add(c[i].decay, starts[i], steps[i].input);
+    for (int i = 0; i < ITEMS; i++) {
+      steps[i] = {tile.c[i].decay, mul(tile.c[i].input, v[i]), false};
+      starts[i] = {};
+      if (RESETS && tile.begins(i) && tile.first + i < p.seqlen) {
+        steps[i].fresh = true;
+        starts[i] = read_state<FROM>(p, initial, row_before(p, w.batch, tile.first + i), w.n);
+        if (!is_zero(starts[i])) steps[i].input = mul_add(tile.c[i].decay, starts[i], steps[i].input);
+      }
     }
   }
-}
+  // all of them as one step
+  DEVICE Step all() const {
+    Step all = steps[0];
+#pragma unroll
+    for (int i = 1; i < ITEMS; i++) all = steps[i].after(all);
+    return all;
+  }
+};

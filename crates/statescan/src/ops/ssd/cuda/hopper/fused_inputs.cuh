@@ -2,7 +2,7 @@
 #pragma once
 #include "fused_sides.cuh"
 
-static_assert(given<int>(X_AT, Z_AT, P_AT) && given_types<DB>());
+static_assert(given<int>(X_AT, Z_AT) && given_types<DB>());
 
 struct InputSide : Side<true> {
   Rows triangle;   // the upper one of B C^T

@@ -2,7 +2,7 @@
 #pragma once
 #include "fused_sides.cuh"
 
-static_assert(given<int>(X_AT, Z_AT, P_AT) && given_types<DC>());
+static_assert(given<int>(X_AT, Z_AT) && given_types<DC>());
 
 struct OutputSide : Side<false> {
   Sums<SPAN> k;

@@ -2,7 +2,7 @@
 #pragma once
 #include "fused_layout.cuh"
 
-static_assert(given<int>(B_AT, C_AT, STAGE, X_AT, Z_AT, G_AT, P_AT) && given_types<SKIP, DDT, DDT_A>() && given<bool>(HAS_DDT, HAS_DDT_A));
+static_assert(given<int>(B_AT, C_AT, STAGE, X_AT, Z_AT, G_AT) && given_types<SKIP, DDT, DDT_A>() && given<bool>(HAS_DDT, HAS_DDT_A));
 
 // ---- tiles in: one thread
 

@@ -2,7 +2,7 @@
 #pragma once
 #include "packed.cuh"
 
-static_assert(given<int>(PLACES, THREADS));
+static_assert(given<int>(PLACES));
 
 // A place in a ring, and the phase of its barriers.
 template <int COUNT> struct Turn {

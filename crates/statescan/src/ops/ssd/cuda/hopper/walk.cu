@@ -73,6 +73,14 @@ struct State {
 // The unit of a walker. A block that has only one unit knows it when the kernel is compiled.
 DEVICE int unit_of(int worker) { return UNITS == 1 ? 0 : worker / PARTS; }
 
+// What the walkers of a unit share.
+struct Room {
+  char* const shared;
+  Barriers& barriers;
+  const Powers (&powers)[POWERS];
+  f32* const skips;   // the skips of its columns
+};
+
 struct Walker {
   const Params& p;
   const Work& w;
@@ -81,16 +89,16 @@ struct Walker {
   const Powers (&all_powers)[POWERS];
   const int unit, part, own_head, own_column, fragment;
   char* const outs;   // tiles of y of its unit, or its own of a slot
-  f32* const skips;   // the skips of its columns
+  f32* const skips;
   State state;
   Turn<STAGES> stage;
   Turn<POWERS> turn;
   int chunk = 0;
 
-  DEVICE Walker(const Params& p, const Work& w, char* shared, Barriers& barriers, const Powers (&all_powers)[POWERS], f32* skips, int worker)
-      : p(p), w(w), shared(shared), barriers(barriers), all_powers(all_powers), unit(unit_of(worker)), part(worker % PARTS),
+  DEVICE Walker(const Params& p, const Work& w, const Room& room, int worker)
+      : p(p), w(w), shared(room.shared), barriers(room.barriers), all_powers(room.powers), unit(unit_of(worker)), part(worker % PARTS),
         own_head(w.head(p, unit)), own_column(w.column(p, unit)), fragment(columns_at()),
-        outs(shared + OUT_AT + 2 * (HAS_OUTPUT ? unit : worker) * OUT), skips(skips), state(part) {
+        outs(shared + OUT_AT + 2 * (HAS_OUTPUT ? unit : worker) * OUT), skips(room.skips), state(part) {
     if constexpr (HAS_OUTPUT && HAS_SKIP) {
       // a thread's two columns, which lie eight apart, side by side
       const int i = threadIdx.x % 128, place = i / 16 * 16 + i % 8 * 2 + i / 8 % 2;
@@ -407,7 +415,7 @@ extern "C" __global__ void __launch_bounds__(Work::THREADS, 1) ssd_hopper(const 
     registers_up<WALKER_REGISTERS>();
     each_part<true>(p, whole, work, barriers, [&](const Work& w) {
       const int unit = unit_of(worker);
-      if (unit < w.units) Walker(p, w, shared, barriers, powers[unit], skips[unit], worker).walk();
+      if (unit < w.units) Walker(p, w, {shared, barriers, powers[unit], skips[unit]}, worker).walk();
     });
   }
 }

@@ -42,6 +42,7 @@ struct Work {
 struct Piece {
   i64 first, last, end;   // end: of the chunk
   DEVICE int count() const { return int(last - first); }
+  DEVICE Lines lines(const Work& w) const { return {w.batch, w.head, first, count()}; }
   DEVICE bool begins_chunk(const Work& w) const { return SEQUENCES == Sequences::Whole || first == w.chunk * SPAN; }
   DEVICE bool ends_chunk() const { return SEQUENCES == Sequences::Whole || last == end; }
 };
@@ -310,17 +311,17 @@ struct StateScales { f32 h = 1.f, g = 1.f; };
 DEVICE StateScales load_columns(char* tiles, const Params& p, const Work& w, const Piece& piece, i64 column) {
   load_tile<RoomyTile, X, X_WIDTH>(tiles + X_AT, at<X>(p.x, w.batch, piece.first, w.head, column), p.x.stride[1], p.x.stride[3], piece.count(),
                                    int(min(i64(COLUMNS), p.headdim - column)));
-  load_cotangent(tiles + P_AT, p, w.batch, w.head, piece.first, piece.count(), column);
+  load_cotangent(tiles + P_AT, p, piece.lines(w), column);
   StateScales scales;
   if constexpr (!HAS_STEPS) {
   } else if (piece.begins_chunk(w))
-    scales.h = load_slot<StateTile>(tiles + H_AT, p.states, p, w.batch, w.chunk, w.head, column);
+    scales.h = load_slot<StateTile>(tiles + H_AT, p.states, p, w.batch, w.chunk, {w.head, column});
   else
-    scales.h = load_state<StateTile, INITIAL>(tiles + H_AT, p, p.initial, row_before(p, w.batch, piece.first), w.head, column);
+    scales.h = load_state<StateTile, INITIAL>(tiles + H_AT, p, p.initial, row_before(p, w.batch, piece.first), {w.head, column});
   if (piece.ends_chunk())
-    scales.g = load_slot<StateTile>(tiles + G_AT, p.gradients, p, w.batch, w.chunk, w.head, column);
+    scales.g = load_slot<StateTile>(tiles + G_AT, p.gradients, p, w.batch, w.chunk, {w.head, column});
   else
-    scales.g = load_state<StateTile, DFINAL>(tiles + G_AT, p, p.dfinal, row_after(p, w.batch, piece.last), w.head, column);
+    scales.g = load_state<StateTile, DFINAL>(tiles + G_AT, p, p.dfinal, row_after(p, w.batch, piece.last), {w.head, column});
   all_loaded();
   return scales;
 }
@@ -431,7 +432,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_gradients(co
     __syncthreads();
     load_b<MapTile>(tiles + B_AT, p, w.batch, w.group, first, piece.count());
     load_c<MapTile>(tiles + C_AT, p, w.batch, w.group, first, piece.count());
-    prepare_steps(shared.steps, p, constants, w.batch, w.head, first, piece.count());
+    prepare_steps(shared.steps, p, constants, piece.lines(w));
     Products products;
     Sums sums;
 #pragma unroll 1

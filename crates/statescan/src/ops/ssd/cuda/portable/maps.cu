@@ -152,16 +152,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_maps(const _
 #pragma unroll 1
       for (i64 column = 0; column < p.headdim; column += COLUMNS) {
         __syncthreads();
-        if (column == 0) prepare_steps(steps, p, Head(p, head), w.batch, head, first, count);
-        load_x(tiles + X_AT, p, w.batch, head, first, count, column);
-        load_cotangent(tiles + P_AT, p, w.batch, head, first, count, column);
+        if (column == 0) prepare_steps(steps, p, Head(p, head), {w.batch, head, first, count});
+        load_x(tiles + X_AT, p, {w.batch, head, first, count}, column);
+        load_cotangent(tiles + P_AT, p, {w.batch, head, first, count}, column);
         f32 scale;
         if (SEQUENCES == Sequences::Whole || (OF_B ? last == end : first == w.chunk * SPAN))
-          scale = load_slot<OwnStateTile>(tiles + STATE_AT, p.slots, p, w.batch, w.chunk, head, column, w.n);
+          scale = load_slot<OwnStateTile>(tiles + STATE_AT, p.slots, p, w.batch, w.chunk, {head, column, w.n});
         else if constexpr (OF_B)
-          scale = load_state<OwnStateTile, DFINAL>(tiles + STATE_AT, p, p.dfinal, row_after(p, w.batch, last), head, column, w.n);
+          scale = load_state<OwnStateTile, DFINAL>(tiles + STATE_AT, p, p.dfinal, row_after(p, w.batch, last), {head, column, w.n});
         else
-          scale = load_state<OwnStateTile, INITIAL>(tiles + STATE_AT, p, p.initial, row_before(p, w.batch, first), head, column, w.n);
+          scale = load_state<OwnStateTile, INITIAL>(tiles + STATE_AT, p, p.initial, row_before(p, w.batch, first), {head, column, w.n});
         all_loaded();
         if constexpr (HAS_SCALES) {
           // the largest one of all heads so far

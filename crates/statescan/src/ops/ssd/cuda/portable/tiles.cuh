@@ -51,17 +51,20 @@ struct Steps {
   DEVICE f32 whole() const { return before[SPAN - 1]; }
 };
 
+// So many steps of a head in a row of the batch, from one on.
+struct Lines { i64 batch, head, start; int count; };
+
 // The first warp computes them; what it writes is there after the next barrier.
-DEVICE void prepare_steps(Steps& steps, const Inputs& p, const Head& constants, i64 batch, i64 head, i64 start, int count) {
+DEVICE void prepare_steps(Steps& steps, const Inputs& p, const Head& constants, const Lines& of) {
   if (threadIdx.x >= 32) return;
   constexpr int EACH = (SPAN + 31) / 32;
   const int first = EACH * threadIdx.x;
   f64 sum[EACH];
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
-    const bool there = first + k < count;
+    const bool there = first + k < of.count;
     StepSizes d = {};
-    if (there) d = step_sizes(p, constants, batch, head, start + first + k);
+    if (there) d = step_sizes(p, constants, of.batch, of.head, of.start + first + k);
     if (first + k < SPAN) steps.weight[first + k] = d.weight;
     sum[k] = f64(d.decay) * constants.rate;
     if (k > 0) sum[k] += sum[k - 1];
@@ -151,11 +154,14 @@ DEVICE f32* scale_of_slot(const void* slots, const Inputs& p, i64 batch, i64 chu
   return (f32*)end + (((batch * p.chunks + chunk) * p.heads + head) * p.column_tiles + column / COLUMNS);
 }
 
-// Starts to load the lines of a slot from state `first` on into a tile of states, and gives their scale.
-template <typename In> DEVICE f32 load_slot(char* tile, const void* slots, const Inputs& p, i64 batch, i64 chunk, i64 head, i64 column, i64 first = 0) {
-  const Element* const slot = static_cast<const Element*>(slots) + slot_at(p, batch, chunk, head, column);
-  load_tile<In, Element, 16 / int(sizeof(Element))>(tile, slot + first * PADDED_COLUMNS, PADDED_COLUMNS, 1, int(STATES - first), COLUMNS);
-  return HAS_SCALES ? *scale_of_slot(slots, p, batch, chunk, head, column) : 1.f;
+// States of a head, from a column and a state on.
+struct Corner { i64 head, column, state = 0; };
+
+// Starts to load lines of a slot into a tile of states, and gives their scale.
+template <typename In> DEVICE f32 load_slot(char* tile, const void* slots, const Inputs& p, i64 batch, i64 chunk, const Corner& of) {
+  const Element* const slot = static_cast<const Element*>(slots) + slot_at(p, batch, chunk, of.head, of.column);
+  load_tile<In, Element, 16 / int(sizeof(Element))>(tile, slot + of.state * PADDED_COLUMNS, PADDED_COLUMNS, 1, int(STATES - of.state), COLUMNS);
+  return HAS_SCALES ? *scale_of_slot(slots, p, batch, chunk, of.head, of.column) : 1.f;
 }
 
 // The scale of what all threads have seen: each warp leaves its part, and after a barrier every thread can ask for it.
@@ -173,13 +179,13 @@ DEVICE f32 scale_of(const u32 (&parts)[WARPS]) {
 // A number of a state as tiles of states and slots hold it.
 DEVICE f32 as_factor(f32 v) { return MATH == Math::Tf32 ? __uint_as_float(round_tf32(v)) : v; }
 
-// Loads the states of a tensor from `first` on, or zeros, and gives their scale; all threads of the block call it.
-template <typename In, typename E> DEVICE f32 load_state(char* tile, const Inputs& p, const States& states, StateRow row, i64 head, i64 column, i64 first = 0) {
+// Loads states of a tensor, or zeros, and gives their scale; all threads of the block call it.
+template <typename In, typename E> DEVICE f32 load_state(char* tile, const Inputs& p, const States& states, StateRow row, const Corner& of) {
   const bool there = states.data != nullptr && exists(p, row);
   auto number = [&](int i) {
     const int n = i % In::LINES, q = i / In::LINES;
-    if (!there || first + n >= p.dstate || column + q >= p.headdim) return 0.f;
-    return to_f32(*state_at<E>(states, row, head, column + q, first + n));
+    if (!there || of.state + n >= p.dstate || of.column + q >= p.headdim) return 0.f;
+    return to_f32(*state_at<E>(states, row, of.head, of.column + q, of.state + n));
   };
   f32 scale = 1.f;
   if constexpr (HAS_SCALES) {
@@ -199,8 +205,9 @@ template <typename In, typename E> DEVICE f32 load_state(char* tile, const Input
 }
 
 // x of a piece.
-DEVICE void load_x(char* tile, const Inputs& p, i64 batch, i64 head, i64 start, int count, i64 column) {
-  load_tile<XTile, X, X_WIDTH>(tile, at<X>(p.x, batch, start, head, column), p.x.stride[1], p.x.stride[3], count, int(min(i64(COLUMNS), p.headdim - column)));
+DEVICE void load_x(char* tile, const Inputs& p, const Lines& of, i64 column) {
+  const int length = int(min(i64(COLUMNS), p.headdim - column));
+  load_tile<XTile, X, X_WIDTH>(tile, at<X>(p.x, of.batch, of.start, of.head, column), p.x.stride[1], p.x.stride[3], of.count, length);
 }
 template <typename In> DEVICE void load_b(char* tile, const Inputs& p, i64 batch, i64 group, i64 start, int count) {
   load_tile<In, B, B_WIDTH>(tile, at<B>(p.b, batch, start, group), p.b.stride[1], p.b.stride[3], count, int(p.dstate));
@@ -209,24 +216,24 @@ template <typename In> DEVICE void load_c(char* tile, const Inputs& p, i64 batch
   load_tile<In, C, C_WIDTH>(tile, at<C>(p.c, batch, start, group), p.c.stride[1], p.c.stride[3], count, int(p.dstate));
 }
 // The gradient by y before the gate: dy silu(z), or what the walk forwards has left of it.
-DEVICE void load_cotangent(char* tile, const Inputs& p, i64 batch, i64 head, i64 start, int count, i64 column) {
+DEVICE void load_cotangent(char* tile, const Inputs& p, const Lines& of, i64 column) {
   const int length = int(min(i64(COLUMNS), p.headdim - column));
   if constexpr (!HAS_DY) {
     each<XTile::BYTES / 16, THREADS, false>([&](int i, int) { reinterpret_cast<float4*>(tile)[i] = float4(); });
   } else if constexpr (IS_GATED) {
-    const Element* const from = at<Element>(p.gated, batch, start, head, column);
-    load_tile<XTile, Element, GATED_WIDTH>(tile, from, p.gated.stride[1], 1, count, length);
+    const Element* const from = at<Element>(p.gated, of.batch, of.start, of.head, column);
+    load_tile<XTile, Element, GATED_WIDTH>(tile, from, p.gated.stride[1], 1, of.count, length);
   } else if constexpr (!HAS_Z) {
-    load_tile<XTile, DY, DY_WIDTH>(tile, at<DY>(p.dy, batch, start, head, column), p.dy.stride[1], p.dy.stride[3], count, length);
+    load_tile<XTile, DY, DY_WIDTH>(tile, at<DY>(p.dy, of.batch, of.start, of.head, column), p.dy.stride[1], p.dy.stride[3], of.count, length);
   } else {
     constexpr int WIDTH = DY_WIDTH < Z_WIDTH ? DY_WIDTH : Z_WIDTH, UNITS = COLUMNS / WIDTH;
     struct Both { Neighbours<DY, WIDTH> dy; Neighbours<Z, WIDTH> z; bool there; };
     auto load = [&](Both& both, int i) {
       const int line = i / UNITS, within = i % UNITS * WIDTH;
-      both.there = line < count && within < length;
+      both.there = line < of.count && within < length;
       if (!both.there) return;
-      both.dy = *reinterpret_cast<const Neighbours<DY, WIDTH>*>(at<DY>(p.dy, batch, start + line, head, column + within));
-      both.z = *reinterpret_cast<const Neighbours<Z, WIDTH>*>(at<Z>(p.z, batch, start + line, head, column + within));
+      both.dy = *reinterpret_cast<const Neighbours<DY, WIDTH>*>(at<DY>(p.dy, of.batch, of.start + line, of.head, column + within));
+      both.z = *reinterpret_cast<const Neighbours<Z, WIDTH>*>(at<Z>(p.z, of.batch, of.start + line, of.head, column + within));
     };
     each_loaded<SPAN * UNITS, THREADS, (WIDTH > 1), Both>(load, [&](const Both& both, int i) {
       Neighbours<f32, WIDTH> v;

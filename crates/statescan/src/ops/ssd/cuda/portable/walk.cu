@@ -9,8 +9,8 @@
 //
 // A warp holds rows of the state (n), all columns; of y it forms 16 steps, all columns. Products read their second factor from shared memory:
 // the state, which every warp needs, is put there once a piece.
-#include "hand_on.cuh"
 #include "tiles.cuh"
+#include "hand_on.cuh"
 
 constexpr int OUT = 4 / int(sizeof(Element)) * COLUMNS;   // the room of a line of y in f32
 typedef Tile<MATH, SPAN, STATES, HAS_OUTPUT ? OUT : STATES> CTile;
@@ -334,16 +334,40 @@ template <typename E> DEVICE void prefetch_rows(const Strided& s, const Params& 
 DEVICE void load_piece(char* stage, const Params& p, const Work& w, i64 first, int count) {
   if constexpr (FORWARDS) {
     load_b<MapTile>(stage + MAP_AT, p, w.batch, w.group, first, count);
-    load_x(stage + FACTOR_AT, p, w.batch, w.head, first, count, w.column);
+    load_x(stage + FACTOR_AT, p, {w.batch, w.head, first, count}, w.column);
     if constexpr (HAS_OUTPUT) load_c<CTile>(stage + C_AT, p, w.batch, w.group, first, count);
     // inputs that are read only after the products are fetched into the second cache in the meantime
     if constexpr (HAS_OUTPUT && HAS_Z) prefetch_rows<Z>(p.z, p, w, first, count);
     if constexpr (GATE_GRADIENT && HAS_DY) prefetch_rows<DY>(p.dy, p, w, first, count);
   } else {
     load_c<MapTile>(stage + MAP_AT, p, w.batch, w.group, first, count);
-    load_cotangent(stage + FACTOR_AT, p, w.batch, w.head, first, count, w.column);
+    load_cotangent(stage + FACTOR_AT, p, {w.batch, w.head, first, count}, w.column);
   }
   copy_async_commit();
+}
+
+// A piece in shared memory, and the state before it with its scale.
+struct Tiles { const Steps& steps; char* const stage; const char* const state; const f32 scale; };
+
+// Takes the state through a piece, and leaves its results.
+DEVICE void pass_piece(State& state, const Params& p, const Work& w, const Tiles& tiles, i64 first, int count) {
+  char* const stage = tiles.stage;
+  if constexpr (HAS_OUTPUT) {
+    Output output;
+    output.begin(tiles.steps, stage + C_AT, stage + MAP_AT, tiles.state, tiles.scale);
+    advance(state, &output, tiles.steps, stage + FACTOR_AT, stage + MAP_AT);
+    output.finish(p, w, stage + C_AT, stage + FACTOR_AT, first, count);
+  } else {
+    advance(state, nullptr, tiles.steps, stage + FACTOR_AT, stage + MAP_AT);
+  }
+}
+
+// Finds the scale of a state that was read; all threads of the block call it.
+DEVICE void measure(State& state, u32 (&largest)[WARPS]) {
+  if constexpr (MEASURES) {
+    state.measure(largest);
+    __syncthreads();
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const __grid_constant__ Params p) {
@@ -356,10 +380,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const _
   if (PASS != Pass::Rest && w.segment == 0) hand_on(p, w.batch, w.head, w.column, min(w.column + COLUMNS, p.headdim));
   state.clear();
   if constexpr (PASS == Pass::Rest) enter_segment(state, p, w);
-  if constexpr (MEASURES) {
-    state.measure(largest);
-    __syncthreads();
-  }
+  measure(state, largest);
   f32 log_decay = 0.f;
   bool fresh = false;
   int stage = 0;
@@ -368,7 +389,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const _
     const int count = int(piece.last - piece.first);
     load_piece(shared + stage * STAGE, p, w, piece.first, count);
     // its constants are read again for every piece: registers for them would be too many
-    prepare_steps(all_steps[stage], p, Head(p, w.head), w.batch, w.head, piece.first, count);
+    prepare_steps(all_steps[stage], p, Head(p, w.head), {w.batch, w.head, piece.first, count});
   };
   const i64 begin = FORWARDS ? w.start : w.end;
   Piece next = {};
@@ -378,14 +399,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const _
   for (i64 t = begin; there(t);) {
     const Piece piece = next;
     const i64 first = piece.first;
-    const int count = int(piece.last - first);
     if constexpr (STAGES == 1) start(0, piece);
     if (piece.enters) {
       state.read<BEFORE>(p, w, p.before, piece.before(p, w.batch)), fresh = true;
-      if constexpr (MEASURES) {
-        state.measure(largest);
-        __syncthreads();
-      }
+      measure(state, largest);
     }
     const f32 scale = MEASURES ? scale_of(largest) : 1.f;
     if constexpr (NEEDS_STATE_TILE) state.share(shared + STATE_AT, scale);
@@ -397,18 +414,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const _
       if constexpr (STAGES > 1) start(1 - stage, next);
     }
     const Steps& steps = all_steps[stage];
-    char* const tiles = shared + stage * STAGE;
     if constexpr (HAS_SLOTS) {
       if (piece.has_slot(p)) fill_slot(p, w, first / SPAN, shared + STATE_AT, scale);
     }
-    if constexpr (HAS_OUTPUT) {
-      Output output;
-      output.begin(steps, tiles + C_AT, tiles + MAP_AT, shared + STATE_AT, scale);
-      advance(state, &output, steps, tiles + FACTOR_AT, tiles + MAP_AT);
-      output.finish(p, w, tiles + C_AT, tiles + FACTOR_AT, first, count);
-    } else {
-      advance(state, nullptr, steps, tiles + FACTOR_AT, tiles + MAP_AT);
-    }
+    pass_piece(state, p, w, {steps, shared + stage * STAGE, shared + STATE_AT, scale}, first, int(piece.last - first));
     if constexpr (PASS == Pass::Ends) log_decay += steps.high[SPAN - 1];
     if (PASS != Pass::Ends && piece.leaves) state.write<AFTER>(p, w, p.after, piece.after(p, w.batch));
     if constexpr (STAGES > 1) stage = 1 - stage;
