@@ -20,10 +20,10 @@ LARGEST = (1 << 63) - 1
 def memories():
     """The board of several ranks, all of them of this process."""
 
-    def made(processes):
+    def made(processes, **options):
         with tempfile.TemporaryFile() as file:
             os.ftruncate(file.fileno(), 1 << 12)
-            return [boards._Memory(file.fileno(), rank, processes) for rank in range(len(processes))]
+            return [boards._Memory(file.fileno(), rank, processes, **options) for rank in range(len(processes))]
 
     return made
 
@@ -71,8 +71,7 @@ def test_nobody_waits_for_a_process_that_has_ended(memories, monkeypatch):
 
 def test_a_wait_ends(memories, monkeypatch):
     monkeypatch.setattr(boards, "_LOOK", 0.02)
-    monkeypatch.setattr(boards, "_LONGEST", 0.1)
-    first, _ = memories([os.getpid()] * 2)
+    first, _ = memories([os.getpid()] * 2, longest=0.1)
     first.tell([1, 2, 3])
     with pytest.raises(RuntimeError, match="rank 1 has not made this call for"):
         first.everyone()

@@ -19,7 +19,7 @@ _FOLDER = "/dev/shm"
 # a place has the turn, the numbers and a check of both
 _NUMBERS = 3
 _PLACE = _NUMBERS + 2
-# seconds without a pause, between two looks at whether the others are alive, and until the wait ends as one of gloo's does
+# seconds without a pause, between two looks at whether the others are alive, and of a wait in a group that does not tell its own
 _BUSY, _LOOK, _LONGEST = 0.01, 1.0, 1800.0
 
 
@@ -41,10 +41,10 @@ class _Memory:
     """Two places for each rank, of odd and of even turns: whoever writes one has read those of the turn before, so that all ranks
     have read what stood there."""
 
-    def __init__(self, file, rank, processes):
+    def __init__(self, file, rank, processes, longest=_LONGEST):
         self.memory = mmap.mmap(file, 2 * len(processes) * _PLACE * 8)
         self.places = memoryview(self.memory).cast("q")
-        self.rank, self.processes, self.turn = rank, processes, 0
+        self.rank, self.processes, self.longest, self.turn = rank, processes, longest, 0
 
     def _at(self, rank):
         start = (self.turn % 2 * len(self.processes) + rank) * _PLACE
@@ -84,8 +84,8 @@ class _Memory:
         # it may have told its numbers and ended since
         if _ended(self.processes[rank]) and self._read(rank) is None:
             raise RuntimeError(f"statescan.distributed: the process of rank {rank} has ended")
-        if waited > _LONGEST:
-            raise RuntimeError(f"statescan.distributed: rank {rank} has not made this call for {_LONGEST / 60:.0f} minutes")
+        if waited > self.longest:
+            raise RuntimeError(f"statescan.distributed: rank {rank} has not made this call for {self.longest:g} seconds")
 
 
 class _Gloo:
@@ -110,6 +110,14 @@ def _open(path):
         return os.open(path, os.O_RDWR)
 
 
+def _longest(group):
+    """Seconds that a wait in a group of gloo may take."""
+    try:
+        return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+    except AttributeError:
+        return _LONGEST
+
+
 def _everywhere(group, value):
     found = [None] * distributed.get_world_size(group)
     distributed.all_gather_object(found, value, group=group)
@@ -131,7 +139,7 @@ def board_of(group, gather):
         file = _open(paths[0])
     there = all(_everywhere(group, file is not None and len(set(hosts)) == 1 and os.path.isdir("/proc/self")))
     try:
-        return _Memory(file, rank, processes) if there else _Gloo(group, gather)
+        return _Memory(file, rank, processes, _longest(group)) if there else _Gloo(group, gather)
     finally:
         if file is not None:
             os.close(file)
