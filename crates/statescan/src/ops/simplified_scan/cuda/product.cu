@@ -18,8 +18,8 @@ static_assert(ROWS % 16 == 0 && COLUMNS % 16 == 0 && DEPTH % 16 == 0, "fragments
 // A tile of shared memory for each part and each term of its numbers: lines of rows or columns, or lines along the depth
 constexpr int LINE = 2 * DEPTH + 16, A_TILE = ROWS * LINE;
 constexpr int B_LINES = OVER_TIME ? COLUMNS : DEPTH, B_LENGTH = OVER_TIME ? DEPTH : COLUMNS;
-constexpr int B_LINE = 2 * B_LENGTH + 16, B_TILE = B_LINES * B_LINE, B_AT = A_PARTS * A_TERMS * A_TILE;
-static_assert(B_AT + B_PARTS * B_TERMS * B_TILE <= SHARED, "the plan has counted the same");
+constexpr int B_LINE = 2 * B_LENGTH + 16, B_TILE = B_LINES * B_LINE;
+static_assert(B_AT - A_AT == A_PARTS * A_TERMS * A_TILE && SHARED_END - B_AT == B_PARTS * B_TERMS * B_TILE, "the plan has counted the same");
 
 // The numbers of LINES x LENGTH that this thread brings into shared memory, two neighbours of a line at a time. Neighbouring threads have
 // neighbouring lines, or neighbours of one line.
@@ -162,7 +162,7 @@ DEVICE void load_factors(char* a_tiles, char* b_tiles, const Params& p, const De
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) complex_product(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) char shared[];
-  char* const a_tiles = shared;
+  char* const a_tiles = shared + A_AT;
   char* const b_tiles = shared + B_AT;
   i64 i = blockIdx.x;
   const i64 row = i % p.row_tiles * ROWS;

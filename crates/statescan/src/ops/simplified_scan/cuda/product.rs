@@ -4,7 +4,8 @@ use super::hopper::HopperParams;
 use super::plan::{COLUMNS, DEPTH, RESIDENT, ROWS, Slices};
 use super::{OP, hopper};
 use crate::cuda::{
-    Address, COMMON, Config, Kernel, Launch, MMA, Numbers, Program, Stream, Strided, Tiling, header, neighbours, params,
+    Address, COMMON, Config, Kernel, Launch, MMA, Numbers, Program, SharedMemory, Stream, Strided, Tiling, header, neighbours,
+    params,
 };
 use crate::error::Result;
 use crate::tensor::{DType, View};
@@ -86,13 +87,16 @@ impl Product<'_> {
         }
     }
 
-    /// Bytes of shared memory: a tile for each part and each term of both factors, as `product.cu` lays them out.
-    fn shared(&self) -> usize {
+    /// Shared memory: a tile for each part and each term of both factors.
+    fn shared(&self) -> SharedMemory {
         let (a, b) = (self.a.view.dtype(), self.b.view.dtype());
         let line = |length: usize| 2 * length + 16;
         let over_time = matches!(self.to, To::Terms { .. });
         let tile = if over_time { COLUMNS * line(DEPTH) } else { DEPTH * line(COLUMNS) };
-        parts(a) * self.terms(a) * ROWS * line(DEPTH) + parts(b) * self.terms(b) * tile
+        SharedMemory::default()
+            .array("A_AT", parts(a) * self.terms(a) * ROWS * line(DEPTH))
+            .array("B_AT", parts(b) * self.terms(b) * tile)
+            .array("SHARED_END", 0)
     }
 
     /// Configuration and parameters of every kernel, for tiles of so many rows and columns, and how many tiles there are.
@@ -178,8 +182,8 @@ impl Product<'_> {
             .int("ROWS", ROWS)
             .int("COLUMNS", COLUMNS)
             .int("RESIDENT", RESIDENT)
-            .int("SHARED", shared);
-        let launch = Launch { shared: shared as u32, ..Launch::new(OP, blocks, 2 * ROWS)? };
+            .shared(&shared);
+        let launch = Launch { shared: shared.len() as u32, ..Launch::new(OP, blocks, 2 * ROWS)? };
         Ok(Kernel { config, launch, params })
     }
 
