@@ -205,8 +205,8 @@ fn trainings_of_absurd_sizes_are_refused_in_time() {
     let absurd = Options { dim: 1 << 14, layers: 1 << 10, ..options() };
     let error = Trainer::new(absurd.clone(), &text()).err().unwrap().to_string();
     assert!(error.starts_with("this training: it needs 34405.9 GB of memory"), "{error}");
-    let rows = Options { batch: 1 << 24, seqlen: 1 << 10, ..options() };
-    let error = Trainer::new(rows, &b"a".repeat(20_000)).err().unwrap().to_string();
+    let rows = Options { batch: 1 << 14, seqlen: 1 << 16, ..options() };
+    let error = Trainer::new(rows, &b"a".repeat(700_000)).err().unwrap().to_string();
     assert!(error.contains("GB of memory"), "{error}");
     // a small file that says the same
     let folder = tempfile::tempdir().unwrap();
