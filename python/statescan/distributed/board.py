@@ -137,7 +137,8 @@ def board_of(group, gather):
     hosts, processes, paths = zip(*told)
     if rank != 0 and paths[0] is not None and len(set(hosts)) == 1:
         file = _open(paths[0])
-    there = all(_everywhere(group, file is not None and len(set(hosts)) == 1 and os.path.isdir("/proc/self")))
+    # processes that this one cannot see, as in another container, could not be told from those that have ended
+    there = all(_everywhere(group, file is not None and not any(map(_ended, processes))))
     try:
         return _Memory(file, rank, processes, _longest(group)) if there else _Gloo(group, gather)
     finally:

@@ -231,7 +231,7 @@ impl Tiles {
             (tile(self.span, columns), tile(self.span, self.states), math.state_tile(self.states, columns));
         let line = 4 / math.size() * columns;
         let memory = match kind {
-            // what is multiplied into the state, x and B, or the gradient by y and C; C with room for lines of y
+            // the factors of the product that is added to the state, x and B, or the gradient by y and C; C with room for lines of y
             Kind::Walk { output, state: shares } => SharedMemory::default()
                 .array("FACTOR_AT", factor)
                 .array("MAP_AT", map)
