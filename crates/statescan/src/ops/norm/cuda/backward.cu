@@ -136,6 +136,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_backward(const __grid
   Run weight[KEPT], bias[KEPT];
   Totals totals;
   const i64 terms = team.number(p) * i64(p.groups) * p.group + team.first;
+  // A division's slow path is a call, which would put registers on the stack in some configurations: the rows multiply by this instead.
+  const f32 share = 1.f / f32(team.group);
   totals.clear(team, p, terms);
   if constexpr (HOLDS) {
     each_run([&](int i) {
@@ -162,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_backward(const __grid
         for (int j = 0; j < VECTOR; j++) mean[0] += values.normed.v[j];
       });
       sum_over_team(mean, turn++);
-      mean[0] /= f32(team.group);
+      mean[0] *= share;
     }
     f32 sums[LAYER ? 3 : 2] = {};
     each_run([&](int i) {
@@ -176,8 +178,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_backward(const __grid
       }
     });
     sum_over_team(sums, turn++);
-    const f32 count = f32(team.group), factor = 1.f / sqrtf(sums[0] / count + p.eps);
-    const Factors factors = {factor, sums[1] * factor / count, LAYER ? sums[LAYER ? 2 : 0] / count : 0.f};
+    const f32 factor = 1.f / sqrtf(sums[0] * share + p.eps);
+    const Factors factors = {factor, sums[1] * factor * share, LAYER ? sums[LAYER ? 2 : 0] * share : 0.f};
     if (!exists) continue;
     each_run([&](int i) {
       Stored& again = stored(i);
