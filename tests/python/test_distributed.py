@@ -22,6 +22,7 @@ from torch import distributed  # noqa: E402
 import statescan.compat.mamba_ssm as mamba  # noqa: E402
 import statescan.distributed  # noqa: E402
 from statescan.distributed import passes  # noqa: E402
+from statescan.distributed.slices import Call  # noqa: E402
 from statescan.nn import S5, Mamba, Mamba2  # noqa: E402
 
 B, D, H, P, N = 2, 160, 4, 3, 3
@@ -221,6 +222,20 @@ def identities_on_gpus(context):
         compare_all(context, (scan, ssd, linear), cases)
     finally:
         passes._WORK = enough
+
+
+def halves_on_gpus(context):
+    """Long slices, whose passes are in two halves, and beside one whose pass is not."""
+    lengths = ([4099, 3000], [3001, 70]) if context.ranks == 2 else ([3001, 2600, 2801], [2700, 0, 3000])
+    cases = [(lengths[0], None, True, False), (lengths[1], None, True, True), (lengths[0], None, False, True)]
+    calls, first_half = [], Call.forward_ends
+    Call.forward_ends = lambda call, *others: calls.append(call) or first_half(call, *others)
+    try:
+        compare_all(context, (scan,), cases)
+    finally:
+        Call.forward_ends = first_half
+    # two calls each
+    assert len(calls) == 2 * sum(lengths[context.rank] >= 2560 for lengths, *_ in cases)
 
 
 def options_of_models(context):
@@ -429,7 +444,12 @@ def test_ranks(ranks, bodies):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs")
 def test_ranks_of_gpus():
-    run_ranks(2, "nccl", (identities_on_gpus,))
+    run_ranks(2, "nccl", (identities_on_gpus, halves_on_gpus))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 3, reason="there are no three GPUs")
+def test_three_ranks_of_gpus():
+    run_ranks(3, "nccl", (halves_on_gpus,))
 
 
 def test_a_group_is_needed():

@@ -1,7 +1,7 @@
 //! The native half of the Python package: one function for each kind of pass, called by `python/statescan` with outputs that it
 //! has allocated, or, beside tensors of PyTorch, with True for outputs that are to be made here.
 //!
-//! All functions have the same signature, `(number, inputs, outputs, place)`: the operation's number, two tuples in the order of its signature,
+//! All passes have the same signature, `(number, inputs, outputs, place)`: the operation's number, two tuples in the order of its signature,
 //! which Python reads too ([`describe`]), and where the call runs ([`exec::Place`]). Tensors come through two doors: those of PyTorch
 //! are read by their attributes ([`torch`]), all others by DLPack ([`dlpack`]).
 
@@ -30,7 +30,7 @@ mod _native {
     #[pymodule_export]
     use crate::exec::{Unobserved, choose_threads, chosen_threads, cores, cuda_devices, synchronize};
     #[pymodule_export]
-    use crate::passes::{backward, forward, summary, update};
+    use crate::passes::{backward, backward_ends, backward_rest, ends_len, forward, forward_ends, forward_rest, summary, update};
     #[pymodule_export]
     use crate::xla::handlers;
     #[pymodule_export]

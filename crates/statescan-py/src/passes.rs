@@ -55,9 +55,38 @@ pub fn forward<'py>(
     place: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Made<'py>>> {
     let Some(place) = Place::of(place, inputs.get_borrowed_item(0)?, [inputs, outputs])? else { return Ok(None) };
+    compute(number, inputs, outputs, &place, Part::Whole).map(Some)
+}
+
+/// The second half of such a pass; what the first one has kept is behind its inputs.
+#[pyfunction]
+pub fn forward_rest<'py>(
+    number: usize,
+    inputs: &Bound<'py, PyTuple>,
+    outputs: &Bound<'py, PyTuple>,
+    place: Place<'py>,
+) -> PyResult<Made<'py>> {
+    compute(number, inputs, outputs, &place, Part::Rest)
+}
+
+/// What of a pass is asked for.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Whole,
+    /// The second half.
+    Rest,
+}
+
+fn compute<'py>(
+    number: usize,
+    inputs: &Bound<'py, PyTuple>,
+    outputs: &Bound<'py, PyTuple>,
+    place: &Place<'py>,
+    part: Part,
+) -> PyResult<Made<'py>> {
     let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
     let signature = operation.signature;
-    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &exec, &keep);
+    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, place, &exec, &keep);
     let call = take(&mut arguments, signature)?;
     let prepared = operation.prepare(&exec, &call).map_err(to_python)?;
     let mut out = Written::default();
@@ -73,8 +102,12 @@ pub fn forward<'py>(
         let (needed, capacity) = (|| prepared.saved_len(), || call.saved_capacity());
         out.saved = arguments.saved_output(call.saved_type(), capacity, needed)?;
     }
+    if part == Part::Rest {
+        let ends = arguments.tensor("ends")?;
+        return arguments.run(move |_| prepared.forward_rest(ends, &mut out));
+    }
     out.workspace = arguments.scratch(|| prepared.workspace_len())?;
-    arguments.run(move |_| prepared.forward(&mut out)).map(Some)
+    arguments.run(move |_| prepared.forward(&mut out))
 }
 
 /// Computes the gradients that are asked for.
@@ -86,9 +119,30 @@ pub fn backward<'py>(
     place: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Made<'py>>> {
     let Some(place) = Place::of(place, inputs.get_borrowed_item(0)?, [inputs, outputs])? else { return Ok(None) };
+    differentiate(number, inputs, outputs, &place, Part::Whole).map(Some)
+}
+
+/// The second half of such a pass; what the first one has kept is behind its inputs.
+#[pyfunction]
+pub fn backward_rest<'py>(
+    number: usize,
+    inputs: &Bound<'py, PyTuple>,
+    outputs: &Bound<'py, PyTuple>,
+    place: Place<'py>,
+) -> PyResult<Made<'py>> {
+    differentiate(number, inputs, outputs, &place, Part::Rest)
+}
+
+fn differentiate<'py>(
+    number: usize,
+    inputs: &Bound<'py, PyTuple>,
+    outputs: &Bound<'py, PyTuple>,
+    place: &Place<'py>,
+    part: Part,
+) -> PyResult<Made<'py>> {
     let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
     let signature = operation.signature;
-    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &exec, &keep);
+    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, place, &exec, &keep);
     let call = take(&mut arguments, signature)?;
     let prepared = operation.prepare(&exec, &call).map_err(to_python)?;
     let saved = match signature.saved {
@@ -97,15 +151,69 @@ pub fn backward<'py>(
         Saved::States { .. } => arguments.saved(|| prepared.saved_len())?,
     };
     let mut given = Given { saved, ..Given::default() };
-    for (output, cotangent) in signature.results.iter().filter(|output| output.cotangent).zip(&mut given.cotangents) {
-        *cotangent = arguments.option(output.cotangent_name)?;
-    }
+    take_cotangents(&mut arguments, signature, &mut given)?;
+    let ends = if part == Part::Rest { Some(arguments.tensor("ends")?) } else { None };
     let mut grads = Written::default();
     for (argument, gradient) in signature.arguments.iter().zip(&mut grads.views).filter(|(argument, _)| argument.gradient) {
         *gradient = arguments.gradient(argument.name)?;
     }
     grads.workspace = arguments.scratch(|| prepared.backward_workspace_len(given.saved.is_some()))?;
-    arguments.run(move |_| prepared.backward(&given, &mut grads)).map(Some)
+    arguments.run(move |_| match ends {
+        Some(ends) => prepared.backward_rest(ends, &given, &mut grads),
+        None => prepared.backward(&given, &mut grads),
+    })
+}
+
+fn take_cotangents<'a>(arguments: &mut Arguments<'a, '_>, signature: &'static Signature, given: &mut Given<'a>) -> PyResult<()> {
+    for (output, cotangent) in signature.results.iter().filter(|output| output.cotangent).zip(&mut given.cotangents) {
+        *cotangent = arguments.option(output.cotangent_name)?;
+    }
+    Ok(())
+}
+
+/// How many numbers the first halves of a forward and of a backward pass keep; 0 where a pass is not in two halves.
+#[pyfunction]
+pub fn ends_len<'py>(number: usize, inputs: &Bound<'py, PyTuple>, place: Place<'py>) -> PyResult<[usize; 2]> {
+    let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
+    let none = PyTuple::empty(inputs.py());
+    let mut arguments = Arguments::new(name_of(operation.signature), inputs, &none, &place, &exec, &keep);
+    let call = take(&mut arguments, operation.signature)?;
+    Ok(operation.prepare(&exec, &call).map_err(to_python)?.ends_len())
+}
+
+/// The first half of a forward pass: what it keeps, the state after the slice and its decay.
+#[pyfunction]
+pub fn forward_ends<'py>(
+    number: usize,
+    inputs: &Bound<'py, PyTuple>,
+    outputs: &Bound<'py, PyTuple>,
+    place: Place<'py>,
+) -> PyResult<Made<'py>> {
+    let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
+    let mut arguments = Arguments::new(name_of(operation.signature), inputs, outputs, &place, &exec, &keep);
+    let call = take(&mut arguments, operation.signature)?;
+    let prepared = operation.prepare(&exec, &call).map_err(to_python)?;
+    let ends = arguments.state("ends")?;
+    let out = Summary::default().state(arguments.slice_result("state")?).decay(arguments.slice_result("decay")?);
+    arguments.run(move |_| prepared.forward_ends(ends, out))
+}
+
+/// The first half of a backward pass, whose inputs are those of the call and its cotangents: what it keeps, and the gradient by the state that enters.
+#[pyfunction]
+pub fn backward_ends<'py>(
+    number: usize,
+    inputs: &Bound<'py, PyTuple>,
+    outputs: &Bound<'py, PyTuple>,
+    place: Place<'py>,
+) -> PyResult<Made<'py>> {
+    let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
+    let mut arguments = Arguments::new(name_of(operation.signature), inputs, outputs, &place, &exec, &keep);
+    let call = take(&mut arguments, operation.signature)?;
+    let prepared = operation.prepare(&exec, &call).map_err(to_python)?;
+    let mut given = Given::default();
+    take_cotangents(&mut arguments, operation.signature, &mut given)?;
+    let (ends, entering) = (arguments.state("ends")?, arguments.state("entering")?);
+    arguments.run(move |_| prepared.backward_ends(ends, &given, entering))
 }
 
 /// Computes what a slice of a sequence does to the state that enters it: its state and its decay, whichever are asked for. The arguments are

@@ -1,11 +1,12 @@
 """The passes of operations over the ranks of a context, in PyTorch's library.
 
 A slice turns the state `h` that enters it into `state + link(h)`. Ranks tell each other both, combine those of the ranks before
-them in the order of the scan, and compute their slices from the state that comes out; gradients alike, from the last rank to the
-first (`docs/maths/sequence_parallel.md`). What a rank tells is one more pass over its slice, except where its own pass gives it
-in time: nothing enters the first rank, and nobody listens to the last one. That ranks need not wait for whole passes of each
-other, a pass goes by pieces of its channels, each with an exchange, on the CPU beside the work on the next ones; on a GPU a pass
-of one piece tells its summary first.
+them in the order of the scan, and compute their slices from the state that comes out; gradients alike, from the last rank to
+the first (`docs/maths/sequence_parallel.md`). On a GPU passes over long slices of few channels are in two halves, the first of
+which does not depend on what enters the slice and gives what the rank tells. Elsewhere that is one more pass over the slice,
+except where the rank's own pass gives it in time: nothing enters the first rank, and nobody listens to the last one. That ranks
+need not wait for whole passes of each other, such a pass goes by pieces of its channels, each with an exchange, on the CPU
+beside the work on the next ones; on a GPU a pass of one piece tells its summary first.
 """
 
 import math
@@ -49,7 +50,9 @@ def _most_pieces(context, link, call):
 
 
 def _count(context, link, call, slices):
-    """How many pieces a pass has: on a GPU as many as have enough work, of the longest slice."""
+    """How many pieces a pass has: on a GPU as many as have enough work, of the longest slice. One in two halves needs none."""
+    if slices.halves:
+        return 1
     count, x = _most_pieces(context, link, call), call.tensors[0]
     if call.op in _WHOLE and x.device.type in _SUMMARY_FIRST:
         return 1
@@ -106,6 +109,7 @@ class _Plan:
         self.backward = [_Forms(own) for own in states]
         self.links = [_Forms(through) for through in links]
         self.rooms = None if call.op.saves is None else _rooms(pieces)[0]
+        self.ends = call.ends_len() if slices.halves else (0, 0)
 
     def pieces(self, call):
         return [call.piece(number, self.count) for number in range(self.count)]
@@ -116,12 +120,17 @@ class _Plan:
             return [None] * self.count
         return [room[start:end] for start, end in self.rooms]
 
+    def ends_of(self, backward, state):
+        """Memory for what the first half of a pass keeps; None where the pass is not in two halves."""
+        count = self.ends[backward]
+        return torch.empty(count, dtype=torch.float32, device=state.device) if count else None
+
 
 _PLANS = Remembered()
 
 
 def _plan(context, link, call, slices, state):
-    key = context.rank, slices.lengths, _PIECES, _WORK, _SUMMARY_FIRST, call.key
+    key = context.rank, slices.lengths, slices.halves, _PIECES, _WORK, _SUMMARY_FIRST, call.key
     return _PLANS.get(key, lambda: _Plan(context, link, call, slices, state))
 
 
@@ -260,17 +269,20 @@ def _forward(op, link, context, save, tensors, options):
         # all others are told what enters them
         entering.zero_() if given is None else entering.copy_(given)
     continues = _continues(context, slices, call, state)
-    pieces, kept, exchanges = plan.pieces(call), plan.kept(room), []
+    pieces, kept, exchanges, ends = plan.pieces(call), plan.kept(room), [], plan.ends_of(False, state)
 
     def compute(number):
         piece = pieces[number]
-        piece.forward(piece.state(entering), (piece.result(y), piece.state(state)), kept[number])
+        piece.forward(piece.state(entering), (piece.result(y), piece.state(state)), kept[number], ends)
 
     def tell(number):
         exchange = _Exchange(context, state.device, plan.forward[number], written=slices.before and slices.after)
         if own:
             compute(number)
             exchange.told(0).copy_(pieces[number].state(state))
+        elif ends is not None:
+            told = (exchange.told(0), exchange.told(1) if slices.before else None) if slices.after else (None, None)
+            call.forward_ends(None if slices.before else entering, (ends, *told))
         elif slices.after and not slices.before:
             # what enters is known, and no link is needed
             pieces[number].forward(pieces[number].state(entering), (None, exchange.told(0)), None)
@@ -369,7 +381,7 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
     rooms = [piece.result(kept[0]) for piece in pieces] if op.keeps_result else plan.kept(room)
     parts = links.split([forms.numbers for forms in plan.links], 1) if len(slices.after) > 1 else None
     grads, entered = _Gradients(call, needed), torch.empty_like(entering)
-    exchanges = []
+    exchanges, ends = [], plan.ends_of(True, entering)
 
     def cotangents(piece, behind=None):
         own = None if grad_state is None else piece.state(grad_state)
@@ -381,7 +393,7 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
         piece = pieces[number]
         targets = grads.targets(piece)
         with_state = {**targets, call.initial: piece.state(entered)}
-        piece.backward(piece.state(entering), rooms[number], cotangents(piece, behind), with_state)
+        piece.backward(piece.state(entering), rooms[number], cotangents(piece, behind), with_state, ends)
         grads.add(piece, targets)
 
     own = plan.tells_own and not slices.after
@@ -392,6 +404,8 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
         if own:
             compute(number)
             exchange.told(0).copy_(piece.state(entered))
+        elif ends is not None:
+            piece.backward_ends(entering, cotangents(piece), (ends, exchange.told(0)))
         elif slices.before:
             link.flowing(piece, piece.state(entering), rooms[number], cotangents(piece), exchange.told(0))
         exchange.send()

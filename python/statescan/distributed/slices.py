@@ -42,10 +42,11 @@ class Remembered:
 
 
 class Slices:
-    """The lengths of all slices, and the ranks in the order of the scan: all, before this one and after it."""
+    """The lengths of all slices, and the ranks in the order of the scan: all, before this one and after it; whether a rank's pass
+    is in two halves."""
 
-    def __init__(self, rank, lengths, reverse):
-        self.rank, self.lengths = rank, lengths
+    def __init__(self, rank, lengths, reverse, halves):
+        self.rank, self.lengths, self.halves = rank, lengths, halves
         self.order = list(reversed(range(len(lengths)))) if reverse else list(range(len(lengths)))
         place = self.order.index(rank)
         self.before, self.after = self.order[:place], self.order[place + 1 :]
@@ -175,15 +176,37 @@ class Call:
             tensors[self.place["cu_seqlens"]][-1] = length
         _native.summary(self.op.number, (*tensors, *self.options), (None, None), _place(tensors[0]))
 
-    def forward(self, entering, results, saved):
-        outputs = results if saved is None else (*results, saved)
-        _native.forward(self.op.number, self.inputs(entering), outputs, _place(self.tensors[0]))
+    def ends_len(self):
+        """How many numbers the first halves of a forward and of a backward pass keep; 0 where a pass is not in two halves."""
+        if not self.tensors[0].is_cuda:
+            return 0, 0
+        return _native.ends_len(self.op.number, (*self.tensors, *self.options), _place(self.tensors[0]))
 
-    def backward(self, entering, saved, cotangents, targets):
-        """Gradients, by the numbers of arguments, into targets."""
+    def forward_ends(self, entering, outputs):
+        """The first half of a forward pass: what it keeps, the state after the slice and its decay."""
+        _native.forward_ends(self.op.number, self.inputs(entering), outputs, _place(self.tensors[0]))
+
+    def forward(self, entering, results, saved, ends=None):
+        """Results, and what is saved; with what the first half has kept the second one."""
+        outputs = results if saved is None else (*results, saved)
+        if ends is None:
+            _native.forward(self.op.number, self.inputs(entering), outputs, _place(self.tensors[0]))
+        else:
+            _native.forward_rest(self.op.number, (*self.inputs(entering), ends), outputs, _place(self.tensors[0]))
+
+    def backward_ends(self, entering, cotangents, outputs):
+        """The first half of a backward pass: what it keeps, and the gradient by the state that enters."""
+        _native.backward_ends(self.op.number, (*self.inputs(entering), *cotangents), outputs, _place(self.tensors[0]))
+
+    def backward(self, entering, saved, cotangents, targets, ends=None):
+        """Gradients, by the numbers of arguments, into targets; with what the first half has kept by the second one."""
         kept = (saved,) if self.op.saves is not None or self.op.keeps_result else ()
         outputs = tuple(targets.get(at) for at in range(self.op.differentiable))
-        _native.backward(self.op.number, (*self.inputs(entering), *kept, *cotangents), outputs, _place(self.tensors[0]))
+        inputs = (*self.inputs(entering), *kept, *cotangents)
+        if ends is None:
+            _native.backward(self.op.number, inputs, outputs, _place(self.tensors[0]))
+        else:
+            _native.backward_rest(self.op.number, (*inputs, ends), outputs, _place(self.tensors[0]))
 
 
 def _described(argument, tensor):
@@ -203,8 +226,10 @@ def _describe(call, save):
     return {"op": op.name, "gradients": save, "arguments": arguments}
 
 
-# digests and lengths
+# digests, lengths and flags
 _KNOWN = Remembered()
+# what a rank tells of its call besides: that it is wrong, that a pass of it is in two halves
+_WRONG, _HALVES = 1, 2
 
 
 def _digest(described):
@@ -213,12 +238,17 @@ def _digest(described):
 
 
 def _numbers(call, save):
-    """The digest of a call, and the length of its slice: 0 where what is wrong with it leaves none."""
+    """The digest of a call, the length of its slice, 0 where what is wrong with it leaves none, and a flag."""
     try:
         length = int(call.op.sizes_of(call.tensors).get("L", 0))
     except ValueError:
         length = 0
-    return _digest(_describe(call, save)), length
+    try:
+        flag = _HALVES if any(call.ends_len()) else 0
+    except Exception:
+        # `check` says what is wrong
+        flag = 0
+    return _digest(_describe(call, save)), length, flag
 
 
 def _differences(context, op, described, error):
@@ -248,8 +278,13 @@ def _differences(context, op, described, error):
 
 
 def _columns(numbers):
-    """The digests of all ranks, their lengths, and whether they failed."""
+    """The digests of all ranks, their lengths and flags."""
     return numbers[::3], numbers[1::3], numbers[2::3]
+
+
+def _slices_of(context, call, numbers):
+    _, lengths, flags = _columns(numbers)
+    return _slices(context.rank, tuple(lengths), call.reverse, any(flag & _HALVES for flag in flags))
 
 
 def agree(context, call, save, prepare):
@@ -260,26 +295,26 @@ def agree(context, call, save, prepare):
     sizes would never end. The words follow only if the numbers differ.
     """
     op, error, bounds, prepared = call.op, None, call.named("cu_seqlens"), None
-    digest, length = _KNOWN.get((save, call.key), lambda: _numbers(call, save))
+    digest, length, flag = _KNOWN.get((save, call.key), lambda: _numbers(call, save))
     try:
         call.check(length)
     except Exception as wrong:
         error = wrong
     if bounds is not None:
         bounds = bounds.tolist() if bounds.device.type == "cpu" else None
-    context.board.tell([digest if bounds is None else _digest((digest, bounds)), length, int(error is not None)])
+    context.board.tell([digest if bounds is None else _digest((digest, bounds)), length, flag if error is None else _WRONG])
     try:
         prepared = prepare() if error is None else None
     finally:
         everyone = context.board.everyone()
-    digests, lengths, failed = _columns(everyone)
-    if any(failed) or len(set(digests)) > 1:
+    digests, lengths, flags = _columns(everyone)
+    if any(flag & _WRONG for flag in flags) or len(set(digests)) > 1:
         _differences(context, op, {**_describe(call, save), "bounds": bounds}, error)
     if bounds is not None and (bounds[0] != 0 or bounds[-1] != sum(lengths) or bounds != sorted(bounds)):
         raise ValueError(f"{op.name}: `cu_seqlens` must rise from 0 to the length of all slices, {sum(lengths)}, got {bounds}")
-    return _slices(context.rank, tuple(lengths), call.reverse), torch.tensor(everyone, device="cpu"), prepared
+    return _slices_of(context, call, everyone), torch.tensor(everyone, device="cpu"), prepared
 
 
 def agreed(context, call, numbers):
     """The slices of a call whose numbers of all ranks are known."""
-    return _slices(context.rank, tuple(_columns(numbers.tolist())[1]), call.reverse)
+    return _slices_of(context, call, numbers.tolist())

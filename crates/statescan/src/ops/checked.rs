@@ -82,6 +82,11 @@ pub(crate) enum Direction {
     Forward,
     Backward,
     Update,
+    /// The first and the second half of a forward pass, and of a backward pass.
+    ForwardEnds,
+    ForwardRest,
+    BackwardEnds,
+    BackwardRest,
     /// It says how much scratch memory a pass wants.
     ForwardLength,
     BackwardLength {
@@ -97,6 +102,10 @@ impl Direction {
             Direction::Update => 2,
             Direction::ForwardLength => 3,
             Direction::BackwardLength { has_saved } => 4 + u64::from(has_saved),
+            Direction::ForwardEnds => 6,
+            Direction::ForwardRest => 7,
+            Direction::BackwardEnds => 8,
+            Direction::BackwardRest => 9,
         }
     }
 }
@@ -133,6 +142,24 @@ pub(crate) struct Room<'r> {
     pub results: &'r [&'r Option<ViewMut<'r>>],
     pub saved: Option<&'r Option<ViewMut<'r>>>,
     pub workspace: Option<&'r Option<ViewMut<'r>>>,
+    /// What the first half of the pass has kept, if this is the second one.
+    pub ends: Option<Ends<'r>>,
+}
+
+/// What the first half of a pass keeps, and how many numbers that are.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends<'r> {
+    pub view: &'r View<'r>,
+    pub len: usize,
+}
+
+impl<'r> Ends<'r> {
+    const NAME: &'static str = "ends";
+
+    fn check(&self, checker: &mut Checker<'r>) -> Result<()> {
+        checker.read(Self::NAME, self.view, Kind::Exact(DType::F32), &[self.len])?;
+        checker.dense(Self::NAME, Some(*self.view))
+    }
 }
 
 /// What a backward pass reads, and what it is given room for.
@@ -141,6 +168,7 @@ pub(crate) struct Adjoint<'r> {
     pub cotangents: &'r [&'r Option<View<'r>>],
     pub gradients: &'r [&'r Option<ViewMut<'r>>],
     pub workspace: &'r Option<ViewMut<'r>>,
+    pub ends: Option<Ends<'r>>,
 }
 
 /// What errors call saved states.
@@ -203,9 +231,43 @@ impl<'c> Checked<'c> {
         if let Some(workspace) = out.workspace.filter(|workspace| workspace.is_some()) {
             checker.workspace(workspace, workspace_len()?)?;
         }
+        if let Some(ends) = &out.ends {
+            ends.check(&mut checker)?;
+        }
         checker.finish()?;
         let others = out.results.iter().copied().chain(out.saved).chain(out.workspace);
-        Ok(self.key(Direction::Forward, others.map(|view| view.as_ref().map(ViewMut::as_view))))
+        let (pass, ends) = match out.ends {
+            None => (Direction::Forward, None),
+            Some(ends) => (Direction::ForwardRest, Some(*ends.view)),
+        };
+        Ok(self.key(pass, others.map(|view| view.as_ref().map(ViewMut::as_view)).chain([ends])))
+    }
+
+    /// Checks what the first half of a pass writes, beside the cotangents that it reads.
+    pub(crate) fn ends(
+        &self,
+        pass: Direction,
+        (ends, len): (&ViewMut<'_>, usize),
+        cotangents: &[&Option<View<'_>>],
+        written: &[(&'static str, Option<&ViewMut<'_>>)],
+    ) -> Result<Option<Key>> {
+        let mut checker = self.checker();
+        self.read_cotangents(&mut checker, cotangents)?;
+        for (name, view) in written.iter().filter_map(|(name, view)| Some((name, (*view)?))) {
+            checker.write(name, view, Kind::Real, &self.state)?;
+        }
+        checker.write(Ends::NAME, ends, Kind::Exact(DType::F32), &[len])?;
+        checker.dense(Ends::NAME, Some(ends.as_view()))?;
+        checker.finish()?;
+        let written = written.iter().map(|(_, view)| *view).chain([Some(ends)]).map(|view| view.map(ViewMut::as_view));
+        Ok(self.key(pass, cotangents.iter().map(|view| **view).chain(written)))
+    }
+
+    fn read_cotangents<'r>(&self, checker: &mut Checker<'r>, cotangents: &[&'r Option<View<'r>>]) -> Result<()> {
+        for (at, (output, view)) in self.bound.signature.results.iter().zip(cotangents).enumerate() {
+            checker.read_if(output.cotangent_name, view, Kind::float(self.bound.is_complex(at)), &self.result_shape(at))?;
+        }
+        Ok(())
     }
 
     /// Checks what a backward pass reads and writes.
@@ -224,18 +286,23 @@ impl<'c> Checked<'c> {
                 }
             }
         }
-        for (at, (output, view)) in signature.results.iter().zip(adjoint.cotangents).enumerate() {
-            checker.read_if(output.cotangent_name, view, Kind::float(self.bound.is_complex(at)), &self.result_shape(at))?;
-        }
+        self.read_cotangents(&mut checker, adjoint.cotangents)?;
         let state = signature.results.iter().position(|output| output.like.is_none());
         let states_are_complex = state.is_some_and(|at| self.bound.is_complex(at));
         checker.gradients(signature, self.bound.views, (states_are_complex, &self.state), adjoint.gradients)?;
         checker.workspace(adjoint.workspace, workspace_len()?)?;
+        if let Some(ends) = &adjoint.ends {
+            ends.check(&mut checker)?;
+        }
         checker.finish()?;
         let read = adjoint.cotangents.iter().copied().chain([adjoint.saved]).copied();
         let written =
             adjoint.gradients.iter().copied().chain([adjoint.workspace]).map(|view| view.as_ref().map(ViewMut::as_view));
-        Ok(self.key(Direction::Backward, read.chain(written)))
+        let (pass, ends) = match adjoint.ends {
+            None => (Direction::Backward, None),
+            Some(ends) => (Direction::BackwardRest, Some(*ends.view)),
+        };
+        Ok(self.key(pass, read.chain(written).chain([ends])))
     }
 }
 

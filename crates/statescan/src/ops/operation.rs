@@ -2,14 +2,14 @@
 
 use super::call::{Call, Given, Planned, Written};
 pub use super::passes::Exact;
-use super::passes::{Pass, Passes, Step};
+use super::passes::{Halves, Pass, Passes, Step};
 use super::signature::Signature;
 use super::summary::Summary;
 use super::{causal_conv1d, linear_scan, norm, selective_scan, simplified_scan, ssd};
 use crate::cuda::{Gpu, PlannedLaunch, on_a_device};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::tensor::{Shape, View};
+use crate::tensor::{Shape, View, ViewMut};
 
 /// An operation that takes calls by position.
 ///
@@ -328,6 +328,50 @@ impl Prepared<'_> {
     pub fn backward(&self, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
         self.call.gradients_to_canonical(&mut grads.views);
         self.as_given(self.pass.backward(&self.call.given_to_canonical(given), grads))
+    }
+
+    /// Numbers (`f32`) that the first halves of a forward and of a backward pass keep for the second ones, 0 where a pass is not in two halves: those
+    /// of long rows of few channels are, on CUDA, of a selective scan. What does not depend on the state that enters a slice of a sequence is in the
+    /// first half.
+    pub fn ends_len(&self) -> [usize; 2] {
+        self.pass.halves().map_or([0; 2], |halves| halves.ends_len())
+    }
+
+    fn halves(&self) -> Result<&dyn Halves> {
+        let undivided = Error::Unavailable { what: self.call.signature.name, why: "its passes are not in two halves" };
+        self.pass.halves().ok_or(undivided)
+    }
+
+    /// The first half of a forward pass: `ends`, and the state after the slice, from the initial state or from zero, with its decay.
+    ///
+    /// # Errors
+    /// Those of [`Prepared::forward`] that concern what is written; [`Error::Unavailable`] where the pass is not in two halves.
+    pub fn forward_ends(&self, ends: ViewMut<'_>, out: Summary<'_>) -> Result<()> {
+        self.as_given(self.halves()?.forward_ends(ends, out))
+    }
+
+    /// The second half, from the initial state of this call: that of the first half may have been another one.
+    ///
+    /// # Errors
+    /// As [`Prepared::forward_ends`].
+    pub fn forward_rest(&self, ends: View<'_>, out: &mut Written<'_>) -> Result<()> {
+        self.as_given(self.halves()?.forward_rest(ends, out))
+    }
+
+    /// The first half of a backward pass: `ends`, and the gradient by the state that enters the slice.
+    ///
+    /// # Errors
+    /// As [`Prepared::forward_ends`].
+    pub fn backward_ends(&self, ends: ViewMut<'_>, given: &Given<'_>, entering: ViewMut<'_>) -> Result<()> {
+        self.as_given(self.halves()?.backward_ends(ends, given, entering))
+    }
+
+    /// The second half, from the cotangents that are given: that by the final state may have been another one in the first half.
+    ///
+    /// # Errors
+    /// As [`Prepared::forward_ends`].
+    pub fn backward_rest(&self, ends: View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
+        self.as_given(self.halves()?.backward_rest(ends, given, grads))
     }
 
     fn as_given<T>(&self, result: Result<T>) -> Result<T> {

@@ -12,6 +12,7 @@ macro_rules! prepared {
         kept { $( $kept:ident )? }
         workspace { $( $workspace:ident )? }
         summary { $( $summary:ident )? }
+        halves { $( $halves:ident )? }
     ) => {
         /// A call whose arguments were checked: it knows what it will need, and runs, any number of times, without another look at them.
         pub struct Prepared<'e, 'a> {
@@ -101,13 +102,23 @@ macro_rules! prepared {
             }
 
             fn write(&self, out: &mut Outputs<'_>) -> $crate::Result<()> {
+                let key = self.check_outputs(out, None)?;
+                self.problem.forward(self.exec, &Targets::new(&self.problem, out), key)
+            }
+
+            /// Checks what a forward pass writes, or the second half of one, and what that reads.
+            fn check_outputs(
+                &self,
+                out: &Outputs<'_>,
+                ends: Option<$crate::ops::checked::Ends<'_>>,
+            ) -> $crate::Result<Option<$crate::cuda::Key>> {
                 let room = $crate::ops::checked::Room {
                     results: &[ $( &out.$result ),* ],
                     saved: $crate::ops::prepared::first!($( Some(&out.$saved), )? None),
                     workspace: $crate::ops::prepared::first!($( Some(&out.$workspace), )? None),
+                    ends,
                 };
-                let key = self.checked(|call| call.forward(&room, &|| self.workspace_len()))?;
-                self.problem.forward(self.exec, &Targets::new(&self.problem, out), key)
+                self.checked(|call| call.forward(&room, &|| self.workspace_len()))
             }
 
             /// Computes the gradients that are asked for; `saved` is what a forward pass of the same call kept for them, if it keeps something.
@@ -141,10 +152,24 @@ macro_rules! prepared {
                 cotangents: &Cotangents<'_>,
                 grads: &mut Gradients<'_>,
             ) -> $crate::Result<()> {
-                let len = || self.backward_workspace_len(saved.is_some());
-                let key = adjoint(&saved, cotangents, grads, |adjoint| self.checked(|call| call.backward(adjoint, &len)))?;
+                let key = self.check_gradients(&saved, cotangents, grads, None)?;
                 let sources = Sources::new(&self.problem, saved, cotangents);
                 self.problem.backward(self.exec, &sources, &GradientTargets::new(&self.problem, grads), key)
+            }
+
+            /// Checks what a backward pass reads and writes, or the second half of one.
+            fn check_gradients(
+                &self,
+                saved: &Option<$crate::View<'_>>,
+                cotangents: &Cotangents<'_>,
+                grads: &Gradients<'_>,
+                ends: Option<$crate::ops::checked::Ends<'_>>,
+            ) -> $crate::Result<Option<$crate::cuda::Key>> {
+                let len = || self.backward_workspace_len(saved.is_some());
+                adjoint(saved, cotangents, grads, |adjoint| {
+                    let adjoint = $crate::ops::checked::Adjoint { ends, ..*adjoint };
+                    self.checked(|call| call.backward(&adjoint, &len))
+                })
             }
         }
 
@@ -160,6 +185,7 @@ macro_rules! prepared {
                 cotangents: &[ $( &cotangents.$cotangent ),* ],
                 gradients: &[ $( &grads.$gradient ),* ],
                 workspace: &grads.workspace,
+                ends: None,
             })
         }
 
@@ -200,18 +226,35 @@ macro_rules! prepared {
             }
 
             fn forward(&self, out: &mut $crate::ops::Written<'_>) -> $crate::Result<()> {
-                let [ $( $result ),* ] = out.take();
-                self.forward(&mut Outputs {
-                    $( $result, )*
-                    $( $saved: out.saved.take(), )?
-                    $( $workspace: out.workspace.take(), )?
-                })
+                self.forward(&mut Outputs::of_written(out))
             }
 
             fn backward(&self, given: &$crate::ops::Given<'_>, grads: &mut $crate::ops::Written<'_>) -> $crate::Result<()> {
+                self.backward(given.saved, &Cotangents::of_given(given), &mut Gradients::of_written(grads))
+            }
+
+            $(
+                fn halves(&self) -> Option<&dyn $crate::ops::passes::Halves> {
+                    $halves::of(self)
+                }
+            )?
+        }
+
+        impl<'a> Outputs<'a> {
+            fn of_written(out: &mut $crate::ops::Written<'a>) -> Self {
+                let [ $( $result ),* ] = out.take();
+                Outputs {
+                    $( $result, )*
+                    $( $saved: out.saved.take(), )?
+                    $( $workspace: out.workspace.take(), )?
+                }
+            }
+        }
+
+        impl<'a> Gradients<'a> {
+            fn of_written(grads: &mut $crate::ops::Written<'a>) -> Self {
                 let [ $( $gradient ),* ] = grads.take();
-                let mut grads = Gradients { $( $gradient, )* workspace: grads.workspace.take() };
-                self.backward(given.saved, &Cotangents::of_given(given), &mut grads)
+                Gradients { $( $gradient, )* workspace: grads.workspace.take() }
             }
         }
 

@@ -204,6 +204,7 @@ macro_rules! operation {
         $( workspace { $(#[$workspace_meta:meta])* $workspace:ident, } )?
         backward_workspace { $(#[$scratch_meta:meta])* }
         $( summary { $summary:ident } )?
+        $( halves { $halves:ident } )?
         $( kernels { $cpu:ident, $cuda:ident } )?
     ) => {
         $crate::ops::table::arguments! {
@@ -339,6 +340,7 @@ macro_rules! operation {
             kept { $( $saved )? $( $again_of )? }
             workspace { $( $workspace )? }
             summary { $( $summary )? }
+            halves { $( $halves )? }
         }
 
         $(

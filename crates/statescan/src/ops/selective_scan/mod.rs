@@ -38,6 +38,7 @@
 
 mod cpu;
 mod cuda;
+pub(crate) mod halves;
 mod problem;
 pub mod reference;
 pub(crate) mod summary;
@@ -145,6 +146,7 @@ operation! {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
     }
     summary { summary }
+    halves { halves }
     kernels { cpu, cuda }
 }
 

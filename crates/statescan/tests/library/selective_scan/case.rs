@@ -224,9 +224,20 @@ impl<'c> Expected<'c> {
     }
 
     fn check_backward(&self, exec: &Exec, inputs: &Inputs, saved: Option<&Tensor>) {
-        let Expected { case, backward: expected, .. } = self;
+        let case = self.case;
         let name = format!("{case:?} on {exec:?}, saved states {}", saved.is_some());
         let got = Computed::backward(case, inputs, exec, saved);
+        self.compare_gradients(&name, &got);
+        if is_gpu(exec) {
+            let again = Computed::backward(case, inputs, exec, saved);
+            let same = got.all().into_iter().zip(again.all()).all(|((_, a), (_, b))| a.bytes() == b.bytes());
+            assert!(same, "two runs differ: {name}");
+        }
+    }
+
+    /// Compares gradients with the oracle's.
+    pub fn compare_gradients(&self, name: &str, got: &Computed) {
+        let Expected { case, backward: expected, .. } = self;
         let expected = [
             Some(&expected.x),
             Some(&expected.dt),
@@ -243,11 +254,6 @@ impl<'c> Expected<'c> {
             let Some(expected) = expected else { continue };
             let bound = ErrorBound::for_gradient(got.dtype(), case.seqlen);
             assert_close(&format!("gradient by {what} of {name}"), got, expected, bound);
-        }
-        if is_gpu(exec) {
-            let again = Computed::backward(case, inputs, exec, saved);
-            let same = got.all().into_iter().zip(again.all()).all(|((_, a), (_, b))| a.bytes() == b.bytes());
-            assert!(same, "two runs differ: {name}");
         }
     }
 }
@@ -296,6 +302,19 @@ impl Computed {
 
     /// The gradients of a case on the host, each poisoned before. The inputs are on the executor's device.
     fn backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor>) -> Self {
+        Computed::by(case, inputs, exec, saved, |args, saved, grads| {
+            selective_scan::backward(exec, args, saved, &inputs.cotangents(), grads).unwrap();
+        })
+    }
+
+    /// The same by a pass that gets arguments, saved states and targets.
+    pub fn by(
+        case: &Case,
+        inputs: &Inputs,
+        exec: &Exec,
+        saved: Option<&Tensor>,
+        pass: impl FnOnce(&Args<'_>, Option<View<'_>>, &mut Gradients<'_>),
+    ) -> Self {
         let (args, rng) = (inputs.args(case), &mut Rng::new(case.seed + 2));
         let saved = saved.map(|tensor| on(exec, tensor));
         let len = selective_scan::backward_workspace_len(exec, &args, saved.is_some()).unwrap();
@@ -303,7 +322,7 @@ impl Computed {
         let mut got = Computed::new(inputs, |like| on(exec, &poisoned(rng, like.dtype(), &like.shape(), case.layout)));
         let mut grads = got.targets(case).workspace(scratch.view_mut());
         let saved = saved.as_ref().map(|tensor| tensor.view());
-        selective_scan::backward(exec, &args, saved, &inputs.cotangents(), &mut grads).unwrap();
+        pass(&args, saved, &mut grads);
         let Computed { x, dt, a, b, c, d, z, bias, dt_a, state } = got;
         let [x, dt, a, b, c, d, z, bias, dt_a, state] = [x, dt, a, b, c, d, z, bias, dt_a, state].map(|tensor| home(&tensor));
         Computed { x, dt, a, b, c, d, z, bias, dt_a, state }

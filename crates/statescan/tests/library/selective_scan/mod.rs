@@ -3,6 +3,7 @@
 mod case;
 mod cuda;
 mod errors;
+mod halves;
 mod oracle;
 
 use crate::common::device::{home, is_gpu, on, ran};
@@ -13,7 +14,7 @@ use num_complex::Complex64;
 use proptest::prelude::*;
 use statescan::ops::selective_scan::{self, Args, Cotangents, Gradients, Outputs, reference};
 use statescan::tensor::{Dense, ErrorBound, Workspace};
-use statescan::{DType, Discretization, Exec, Level, Sequences, Tensor};
+use statescan::{DType, Discretization, Exec, Level, Sequences, Tensor, View};
 use std::sync::Arc;
 
 fn check(case: &Case, execs: &[Exec]) {

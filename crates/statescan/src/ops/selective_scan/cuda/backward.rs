@@ -1,6 +1,7 @@
 //! Backward: the scan, in two launches where time is cut into segments, then the sums over blocks and rows.
 
 use super::backward_plan::{Geometry, Plan, Room};
+use super::plan::Cut;
 use super::{Call, Inputs, RAW_TILE, TILES, Tile, checkpoints_len, forward, has_quads, varies, view_of};
 use crate::cuda::{
     Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, Sum, TileCopy, header,
@@ -30,43 +31,13 @@ pub(super) static BACKWARD: Program<Params> =
 const TOO_LARGE: Error = Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" };
 
 pub(crate) fn backward(queue: &Queue<'_>, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
-    let workspace = needed(OP, &targets.workspace)?;
-    single_only(problem.double, "selective_scan in f64")?;
-    let call = Backward { call: Call::new(problem), sources, targets };
-    let plan = queue.find(|| call.plan_for(queue.numbers(), call.cotangent()).ok_or(TOO_LARGE))?;
-    let layout = Layout::new(&call.call, &plan, sources.checkpoints.is_none());
-    let at = |offset: usize| workspace.as_mut_ptr().wrapping_add(4 * offset);
-    let checkpoints = match sources.checkpoints {
-        Some(view) => view.as_ptr() as u64,
-        None => {
-            let len = checkpoints_len(problem);
-            // SAFETY: the workspace has room for them at this place, and nothing else is there.
-            let view = unsafe {
-                ViewMut::from_raw_parts(at(layout.checkpoints), DType::F32, Device::Cuda(queue.ordinal()), &[len], &[1])
-            };
-            let checkpoints = Some(view?.raw());
-            forward(queue, problem, &Targets { y: None, final_state: None, checkpoints, workspace: None })?;
-            at(layout.checkpoints) as u64
-        }
-    };
-    if plan.blocks > 0 {
-        let params = call.params(&plan, checkpoints, |offset| at(offset) as u64, &layout);
-        let aligned = (workspace.as_mut_ptr() as usize).is_multiple_of(16);
-        for &pass in Pass::all(plan.cut.is_some()) {
-            // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the
-            // configuration describes their types and layouts, and the workspace has its size.
-            unsafe { queue.launch(&BACKWARD, || call.config(&plan, pass, aligned), call.launch(&plan, pass), &params)? };
-        }
-    }
-    let sums = call.sums(&plan, |offset| at(offset) as u64, &layout);
-    // SAFETY: as above; the scan has written every term.
-    unsafe { sum_terms(queue, &sums) }.map_err(Into::into)
+    Backward { call: Call::new(problem), sources, targets, halves: false }.run(queue, None)
 }
 
 /// Elements of the workspace, with room for saved states if they are not given, and for a cotangent of `y` of any type.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>, has_saved: bool) -> Result<usize> {
     let (sources, targets) = (Sources::default(), GradientTargets::default());
-    let call = Backward { call: Call::new(problem), sources: &sources, targets: &targets };
+    let call = Backward { call: Call::new(problem), sources: &sources, targets: &targets, halves: false };
     let len = |cotangent| Some(Layout::new(&call.call, &call.plan_for(stream.numbers(), cotangent)?, !has_saved).len);
     // a type without a plan is refused when it is met
     [problem.x.dtype(), DType::F32, DType::F64].into_iter().filter_map(len).max().ok_or(TOO_LARGE)
@@ -78,8 +49,15 @@ impl Plan {
     }
 }
 
+/// Addresses of what a pass reads that another one has left, and how its workspace is laid out.
+pub(super) struct Places<'l> {
+    pub checkpoints: u64,
+    pub ends: u64,
+    pub layout: &'l Layout,
+}
+
 /// Where the parts of a workspace begin, in elements.
-struct Layout {
+pub(super) struct Layout {
     ends: usize,
     b: usize,
     c: usize,
@@ -91,7 +69,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(call: &Call<'_, '_>, plan: &Plan, saves: bool) -> Self {
+    pub fn new(call: &Call<'_, '_>, plan: &Plan, saves: bool) -> Self {
         let p = call.problem;
         let mut len = 0usize;
         let mut part = |size: usize| {
@@ -106,7 +84,8 @@ impl Layout {
             Projection::Varying(_) => p.batch * plan.blocks_per_row * p.dstate * p.parts() * p.seqlen,
             Projection::Constant(_) => parameters,
         };
-        let ends = part(plan.cut.map_or(0, |cut| cut.together() * call.rows() * p.dim * (p.dstate + 1)));
+        // those of a pass in two halves are not in the workspace
+        let ends = part(plan.cut.filter(|cut| !cut.halves).map_or(0, |cut| call.ends_len(&cut)));
         let (b, c, a) = (part(map(&p.b)), part(map(&p.c)), part(parameters));
         let (skip, bias) = (part(lines * p.dim), part(lines * p.dim));
         let checkpoints = part(if saves { checkpoints_len(p) } else { 0 });
@@ -119,6 +98,8 @@ pub(super) struct Backward<'p, 'a> {
     pub call: Call<'p, 'a>,
     pub sources: &'p Sources<'a>,
     pub targets: &'p GradientTargets,
+    /// Whether the pass is in two halves.
+    pub halves: bool,
 }
 
 params! {
@@ -153,10 +134,56 @@ fn tile(geometry: Geometry) -> Tile {
 }
 
 impl Backward<'_, '_> {
+    /// Puts the pass into the stream; of one in two halves the second one, which reads what the first one has kept.
+    pub fn run(&self, queue: &Queue<'_>, ends: Option<&View<'_>>) -> Result<()> {
+        let (problem, sources) = (self.call.problem, self.sources);
+        let workspace = needed(OP, &self.targets.workspace)?;
+        single_only(problem.double, "selective_scan in f64")?;
+        let plan = self.find_plan(queue)?;
+        let layout = Layout::new(&self.call, &plan, sources.checkpoints.is_none());
+        let at = |offset: usize| workspace.as_mut_ptr().wrapping_add(4 * offset);
+        let checkpoints = match sources.checkpoints {
+            Some(view) => view.as_ptr() as u64,
+            None => {
+                let len = checkpoints_len(problem);
+                // SAFETY: the workspace has room for them at this place, and nothing else is there.
+                let view = unsafe {
+                    ViewMut::from_raw_parts(at(layout.checkpoints), DType::F32, Device::Cuda(queue.ordinal()), &[len], &[1])
+                };
+                let checkpoints = Some(view?.raw());
+                forward(queue, problem, &Targets { y: None, final_state: None, checkpoints, workspace: None })?;
+                at(layout.checkpoints) as u64
+            }
+        };
+        let ends_at = ends.map_or(at(layout.ends) as u64, |ends| ends.as_ptr() as u64);
+        let params = self.params(&plan, Places { checkpoints, ends: ends_at, layout: &layout }, |offset| at(offset) as u64);
+        let aligned = (workspace.as_mut_ptr() as usize).is_multiple_of(16);
+        let passes = if self.halves { &[Pass::Rest] } else { Pass::all(plan.cut.is_some()) };
+        self.launch_passes(queue, &plan, passes, aligned, &params)?;
+        let sums = self.sums(&plan, |offset| at(offset) as u64, &layout);
+        // SAFETY: as in `launch_passes`; the scan has written every term.
+        unsafe { sum_terms(queue, &sums) }.map_err(Into::into)
+    }
+
+    pub fn find_plan(&self, queue: &Queue<'_>) -> Result<Plan> {
+        queue.find(|| self.plan_for(queue.numbers(), self.cotangent()).ok_or(TOO_LARGE))
+    }
+
+    pub fn launch_passes(&self, queue: &Queue<'_>, plan: &Plan, passes: &[Pass], aligned: bool, params: &Params) -> Result<()> {
+        for &pass in passes.iter().filter(|_| plan.blocks > 0) {
+            // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the
+            // configuration describes their types and layouts, and the workspace has its size.
+            unsafe { queue.launch(&BACKWARD, || self.config(plan, pass, aligned), self.launch(plan, pass), params)? };
+        }
+        Ok(())
+    }
+
     /// The plan of the problem with every gradient, and a cotangent of `y` of a type: the size of a workspace does not depend on which are
     /// asked for.
     pub fn plan_for(&self, numbers: Numbers, cotangent: DType) -> Option<Plan> {
-        Plan::new(&self.call.shape(), self.room(), numbers, |geometry| self.most_shared(geometry, cotangent))
+        let plan = Plan::new(&self.call.shape(), self.room(), numbers, |geometry| self.most_shared(geometry, cotangent))?;
+        let cut = plan.cut.map(|cut| Cut { halves: self.halves, ..cut });
+        Some(Plan { cut, ..plan })
     }
 
     /// The type that a plan makes room for: that of x, or of a cotangent of `y` that is wider.
@@ -290,14 +317,15 @@ impl Backward<'_, '_> {
             .int("SPAN", geometry.span)
             .int("STAGES", geometry.stages)
             .flag("DENSE", true)
+            .flag("HALVES", self.halves)
             .int("RESIDENT", if pass == Pass::Ends { plan.resident_ends } else { plan.resident })
             .int("SHARED", self.shared(geometry, pass))
     }
 
-    fn params(&self, plan: &Plan, checkpoints: u64, at: impl Fn(usize) -> u64, layout: &Layout) -> Params {
+    pub fn params(&self, plan: &Plan, places: Places<'_>, at: impl Fn(usize) -> u64) -> Params {
         let (s, t) = (self.sources, self.targets);
         let states = [s.final_state, t.initial_state.as_ref().map(|v| v.as_read())];
-        let at = |offset| Address::new(at(offset));
+        let (layout, at) = (places.layout, |offset| Address::new(at(offset)));
         Params {
             inputs: self.call.inputs(plan.blocks_per_unit, plan.blocks_per_row, plan.cut, &states),
             dy: Strided::of_option(&s.y),
@@ -307,8 +335,8 @@ impl Backward<'_, '_> {
             ddt_a: Strided::of_option(&t.dt_a),
             dfinal: Strided::of_option(&s.final_state),
             dinitial: Strided::of_option(&t.initial_state),
-            checkpoints: Address::new(checkpoints),
-            ends: at(layout.ends),
+            checkpoints: Address::new(places.checkpoints),
+            ends: Address::new(places.ends),
             db: at(layout.b),
             dc: at(layout.c),
             da: at(layout.a),

@@ -91,11 +91,14 @@ DEVICE void begin_states(const Thread& t, States& s) {
 #pragma unroll 1
       for (i64 i = 0; i < p.sequence_count; i++) t.begin_sequence(i, k, r, t.final_gradient_of(i, k, r));
     }
-    if (PASS != Pass::Whole && t.w.segment < p.last_segment) s.g[k][r] = Field{};
+    if (PASS != Pass::Whole && (HALVES ? ENDS : t.w.segment < p.last_segment)) s.g[k][r] = Field{};
   });
 }
 
 // ---- segments
+
+// The first segment whose ends are kept.
+constexpr int FIRST_END = HALVES ? 0 : 1;
 
 // From the gradients that segments leave on their own to what this one is handed; states side by side, because each load takes long.
 DEVICE void take_over(const Thread& t, States& s) {
@@ -104,10 +107,10 @@ DEVICE void take_over(const Thread& t, States& s) {
   for (i64 segment = p.last_segment; segment > t.w.segment; segment--)
     each_owned([&](int k, int r) {
       if (!t.exists(k, r)) return;
-      const i64 place = (segment - 1) * p.segment_channels + t.w.row * p.dim + t.w.first + t.own_channel(k);
+      const i64 place = (segment - FIRST_END) * p.segment_channels + t.w.row * p.dim + t.w.first + t.own_channel(k);
       Field end;
       convert(end, p.ends[place * DSTATE + own_state(r)]);
-      s.g[k][r] = segment == p.last_segment ? end : mul_add(Method::decay(s.a[k][r], sums_of_steps(p, p.ends)[place]), s.g[k][r], end);
+      s.g[k][r] = !HALVES && segment == p.last_segment ? end : mul_add(Method::decay(s.a[k][r], sums_of_steps(p, p.ends)[place]), s.g[k][r], end);
     });
 }
 
@@ -115,7 +118,7 @@ DEVICE void take_over(const Thread& t, States& s) {
 DEVICE void leave_ends(const Thread& t, const States& s, const f32 (&steps_in_all)[WIDTH]) {
   const Params& p = t.p;
   each_owned([&](int k, int r) {
-    const i64 place = (t.w.segment - 1) * p.segment_channels + t.w.row * p.dim + t.w.first + t.own_channel(k);
+    const i64 place = (t.w.segment - FIRST_END) * p.segment_channels + t.w.row * p.dim + t.w.first + t.own_channel(k);
     if (t.exists(k, r)) p.ends[place * DSTATE + own_state(r)] = part_of(s.g[k][r], 0);
     if (r == 0 && t.lane == 0 && t.own_channel(k) < t.w.channels) sums_of_steps(p, p.ends)[place] = steps_in_all[k];
   });

@@ -18,7 +18,7 @@ DEVICE void meet_helpers() { meet<1, THREADS>(); }
 DEVICE void meet_all() { meet<2, THREADS + SCANNERS>(); }
 
 // What starts from zero for want of the right state is scanned again.
-DEVICE bool has_outputs(const Work& w) { return PASS != Pass::Ends || w.segment == 0; }
+DEVICE bool has_outputs(const Work& w) { return PASS != Pass::Ends || (!HALVES && w.segment == 0); }
 
 // ---- helpers
 
@@ -154,13 +154,14 @@ DEVICE void scan(const Params& p, const Work& w, char* shared, int first_tile, i
     if constexpr (PASS != Pass::Rest) {
       if (outputs) h[r] = initial_of(sequence_at(0), r);
     } else {
+      if constexpr (HALVES) h[r] = initial_of(0, r);
 #pragma unroll 4
       for (int s = 0; s < w.segment; s++) {
         const i64 place = s * p.segment_channels + w.row * p.dim + channel;
         const f32 steps = sums_of_steps(p, p.workspace)[place];
         Field end;
         convert(end, p.workspace[place * DSTATE + n]);
-        h[r] = s == 0 ? end : mul_add(Method::decay(a[r], steps), h[r], end);
+        h[r] = !HALVES && s == 0 ? end : mul_add(Method::decay(a[r], steps), h[r], end);
       }
     }
   });
@@ -224,7 +225,7 @@ DEVICE void scan(const Params& p, const Work& w, char* shared, int first_tile, i
     if (!scans) continue;
     if constexpr (HAS_CHECKPOINTS) {
       const i64 step = i64(tile) * STEPS;
-      if (outputs && step % CHECKPOINT == 0 && (PASS == Pass::Rest || step > w.start)) {
+      if (outputs && step % CHECKPOINT == 0 && step > (PASS == Pass::Rest ? 0 : w.start)) {
         const i64 saved = (p.seqlen - 1) / CHECKPOINT;
         Field* const to = reinterpret_cast<Field*>(p.checkpoints) + (w.batch * saved + step / CHECKPOINT - 1) * p.dim * DSTATE;
         own([&](int r) {
@@ -256,7 +257,7 @@ DEVICE void scan(const Params& p, const Work& w, char* shared, int first_tile, i
 extern "C" __global__ void __launch_bounds__(THREADS + SCANNERS, RESIDENT) selective_scan_forward(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char shared[];
   __shared__ f32 skips[CHANNELS], biases[CHANNELS];
-  const Work w = Work::of<PASS == Pass::Rest>(p);
+  const Work w = Work::of<PASS == Pass::Rest && !HALVES>(p);
 #pragma unroll 1
   for (int i = threadIdx.x; i < w.channels; i += THREADS + SCANNERS) {
     if constexpr (HAS_SKIP) skips[i] = to_f32(*at<SKIP>(p.skip, w.first + i));

@@ -17,31 +17,21 @@ pub(super) static FORWARD: Program<Params> =
     ]);
 
 pub(crate) fn forward(queue: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
-    single_only(problem.double, "selective_scan in f64")?;
-    let call = Forward::new(problem, targets);
-    let plan = queue.find(|| call.plan(queue))?;
-    if plan.launch.blocks() == 0 {
-        return Ok(());
-    }
-    let params = call.params(&plan);
-    for &pass in Pass::all(plan.cut.is_some()) {
-        // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
-        // describes their types and layouts, and its device is theirs.
-        unsafe { queue.launch(&FORWARD, || call.config(&plan, pass), plan.launch, &params)? };
-    }
-    Ok(())
+    Forward::new(problem, targets).launch(queue, |plan| Pass::all(plan.cut.is_some())).map(drop)
 }
 
 /// Elements of the workspace that a forward pass wants: the states after segments and the sums of their steps.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
-    let cut = Cut::new(&Call::new(problem).shape(), stream.numbers());
-    Ok(cut.map_or(0, |cut| cut.together() * problem.batch * problem.dim * (problem.dstate + 1)))
+    let call = Call::new(problem);
+    Ok(Cut::new(&call.shape(), stream.numbers()).map_or(0, |cut| call.ends_len(&cut)))
 }
 
 /// A forward pass as the kernel sees it.
 pub(super) struct Forward<'p, 'a> {
     pub call: Call<'p, 'a>,
-    targets: &'p Targets,
+    pub targets: &'p Targets,
+    /// The address of what the first half keeps for the second one, of a pass in two halves.
+    pub halves: Option<u64>,
 }
 
 params! {
@@ -65,12 +55,31 @@ fn tile(geometry: Geometry) -> Tile {
 
 impl<'p, 'a> Forward<'p, 'a> {
     pub fn new(problem: &'p Problem<'a>, targets: &'p Targets) -> Self {
-        Forward { call: Call::new(problem), targets }
+        Forward { call: Call::new(problem), targets, halves: None }
+    }
+
+    /// Puts launches of a plan into the stream.
+    pub fn launch(&self, queue: &Queue<'_>, passes: impl Fn(&Plan) -> &'static [Pass]) -> Result<Plan> {
+        single_only(self.call.problem.double, "selective_scan in f64")?;
+        let plan = queue.find(|| self.plan(queue))?;
+        if plan.launch.blocks() > 0 {
+            let params = self.params(&plan);
+            for &pass in passes(&plan) {
+                // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the
+                // configuration describes their types and layouts, and its device is theirs.
+                unsafe { queue.launch(&FORWARD, || self.config(&plan, pass), plan.launch, &params)? };
+            }
+        }
+        Ok(plan)
     }
 
     fn plan(&self, stream: &Stream) -> Result<Plan> {
         let (shape, numbers) = (self.call.shape(), stream.numbers());
-        let cut = self.targets.workspace.as_ref().and_then(|_| Cut::new(&shape, numbers));
+        let cut = match (self.halves, &self.targets.workspace) {
+            (Some(_), _) => Cut::new(&shape, numbers).map(|cut| cut.in_halves(shape.seqlen)),
+            (None, Some(_)) => Cut::new(&shape, numbers),
+            (None, None) => None,
+        };
         Plan::new(&shape, cut, numbers, |geometry| self.shared(geometry))
             .ok_or(Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" })
     }
@@ -111,6 +120,7 @@ impl<'p, 'a> Forward<'p, 'a> {
             .flag("HAS_Y", y.is_some())
             .flag("HAS_FINAL", self.targets.final_state.is_some())
             .flag("HAS_CHECKPOINTS", self.targets.checkpoints.is_some())
+            .flag("HALVES", self.halves.is_some())
             .flag("DENSE", false)
             .int("STAGES", geometry.stages)
             .int("RESIDENT", plan.resident)
@@ -126,7 +136,7 @@ impl<'p, 'a> Forward<'p, 'a> {
             y: Strided::of_option(&self.targets.y),
             last: Strided::of_option(&self.targets.final_state),
             checkpoints: address(&self.targets.checkpoints),
-            workspace: address(&self.targets.workspace),
+            workspace: self.halves.map_or_else(|| address(&self.targets.workspace), Address::new),
         }
     }
 }

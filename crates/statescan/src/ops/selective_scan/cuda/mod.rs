@@ -3,12 +3,14 @@
 mod backward;
 mod backward_plan;
 mod forward;
+mod halves;
 mod plan;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
 
 pub(super) use backward::{backward, workspace_len as backward_workspace_len};
 pub(super) use forward::{forward, workspace_len};
+pub(super) use halves::{SummaryTargets, backward_ends, backward_rest, ends_len, forward_ends, forward_rest};
 pub(super) use plan::SHORTEST_CUT;
 
 use super::{Problem, Projection};
@@ -73,6 +75,8 @@ params! {
         sequence_count: i64,
         segment_steps: i64,
         last_segment: i64,
+        /// Segments that leave ends.
+        ended_segments: i64,
         /// Channels of all rows.
         segment_channels: i64,
         /// Channels that share a group of B and one of C.
@@ -130,6 +134,11 @@ impl<'p, 'a> Call<'p, 'a> {
         let cuttable = !heavy && matches!(p.sequences, Sequences::Whole);
         let gated = p.z.is_some() || p.options.step_size.softplus;
         Shape { rows: self.rows(), dim: p.dim, unit: self.unit, seqlen: p.seqlen, dstate: p.dstate, heavy, gated, cuttable }
+    }
+
+    /// Numbers of what segments leave: states and the sums of their steps.
+    fn ends_len(&self, cut: &Cut) -> usize {
+        cut.together() * self.rows() * self.problem.dim * (self.problem.dstate + 1)
     }
 
     /// Whether states have an axis of sequences within a row.
@@ -246,7 +255,8 @@ impl<'p, 'a> Call<'p, 'a> {
             dim: p.dim as i64,
             sequence_count: states.map(|v| v.shape()[1]).max().unwrap_or(1) as i64,
             segment_steps: cut.map_or(0, |cut| cut.steps as i64),
-            last_segment: cut.map_or(0, |cut| cut.together() as i64),
+            last_segment: cut.map_or(0, |cut| cut.segments as i64 - 1),
+            ended_segments: cut.map_or(0, |cut| cut.together() as i64),
             segment_channels: (self.rows() * p.dim) as i64,
             unit: self.unit as i64,
             channels_per_b: self.channels_per(&p.b) as i64,

@@ -3,6 +3,7 @@
 use super::super::{Args, GradientTargets, OP, SIGNATURE, Sources, Targets};
 use super::backward::{BACKWARD, Backward};
 use super::forward::{FORWARD, Forward};
+use super::halves::{ENDS, Together};
 use super::plan::{Cut, Plan};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
@@ -48,10 +49,18 @@ impl Case {
         };
         let call = Forward::new(&problem, &targets);
         for &(numbers, architectures) in self.devices {
-            for cut in [None, Cut::new(&call.call.shape(), numbers)] {
+            let cut = Cut::new(&call.call.shape(), numbers);
+            let in_halves = cut.map(|cut| (Some(cut.in_halves(self.seqlen)), Some(0)));
+            for (cut, halves) in [(None, None), (cut, None)].into_iter().chain(in_halves) {
                 let plan = Plan::new(&call.call.shape(), cut, numbers, |geometry| call.shared(geometry)).unwrap();
+                let call = Forward { halves, ..Forward::new(&problem, &targets) };
                 for &pass in Pass::all(cut.is_some()) {
                     suite.add_for(&architectures, &FORWARD, &call.config(&plan, pass));
+                }
+                if halves.is_some() {
+                    let out = SummaryTargets { state: targets.final_state, decay: targets.final_state };
+                    let together = Together { problem: &problem, start: problem.initial_state, out: &out, backwards: false };
+                    suite.add_for(&architectures, &ENDS, &together.config(call.config(&plan, Pass::Ends)));
                 }
             }
         }
@@ -84,11 +93,13 @@ impl Case {
             initial_state: Some(p.normal.state(state)),
             workspace: None,
         };
-        let call = Backward { call: Call::new(p), sources: &sources, targets: &targets };
-        for &(numbers, architectures) in self.devices {
-            let plan = call.plan_for(numbers, call.cotangent()).unwrap();
-            for &pass in Pass::all(plan.cut.is_some()) {
-                suite.add_for(&architectures, &BACKWARD, &call.config(&plan, pass, true));
+        for halves in [false, true] {
+            let call = Backward { call: Call::new(p), sources: &sources, targets: &targets, halves };
+            for &(numbers, architectures) in self.devices {
+                let plan = call.plan_for(numbers, call.cotangent()).unwrap();
+                for &pass in Pass::all(plan.cut.is_some()).iter().filter(|_| !halves || plan.cut.is_some()) {
+                    suite.add_for(&architectures, &BACKWARD, &call.config(&plan, pass, true));
+                }
             }
         }
     }

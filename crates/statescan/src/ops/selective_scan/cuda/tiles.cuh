@@ -2,7 +2,7 @@
 #pragma once
 #include "raw_tile.cuh"
 
-static_assert(given<bool>(COMPLEX, HAS_BIAS, SOFTPLUS, HAS_LIMIT, DENSE, REVERSE, HAS_DT_A, HAS_Z, B_VARIES, C_VARIES) &&
+static_assert(given<bool>(COMPLEX, HAS_BIAS, SOFTPLUS, HAS_LIMIT, DENSE, REVERSE, HAS_DT_A, HAS_Z, B_VARIES, C_VARIES, HALVES) &&
               given<Discretization>(METHOD) && given<int>(DSTATE, LANES, CHANNELS, STEPS, THREADS) && given_types<X, DT, DT_A, Z, B, C, INDEX>() &&
               given<Copy>(X_COPY, DT_COPY, DT_A_COPY, Z_COPY, B_COPY, C_COPY) && given<Pass>(PASS) && given<Sequences>(SEQUENCES));
 
@@ -78,7 +78,7 @@ struct Work {
 };
 
 // Behind the states after segments.
-DEVICE f32* sums_of_steps(const Inputs& p, f32* workspace) { return workspace + p.last_segment * p.segment_channels * DSTATE; }
+DEVICE f32* sums_of_steps(const Inputs& p, f32* ends) { return ends + p.ended_segments * p.segment_channels * DSTATE; }
 
 // A channel's state in a tensor of states; zero for a sequence that has none.
 template <typename E> DEVICE Field state_of(const Inputs& p, const Strided& states, i64 row, i64 sequence, i64 channel, int n) {
