@@ -4,7 +4,7 @@
 //! stands anywhere that could disagree with another. In debug builds an [`Array`] knows its length and checks every access, and a zone that
 //! nobody may write to lies behind each array: [`Arena::check`] looks at the zones after a job.
 
-use super::array::Array;
+use super::array::{Alias, Array, ArrayMut, ArrayOf, Celled, Exclusive, Shared};
 use super::kept;
 use super::simd::Real;
 use core::marker::PhantomData;
@@ -19,37 +19,103 @@ const UNTOUCHED: u64 = 0x7ff5_a5a5_7ff5_a5a5;
 
 /// Arrays of one length, one behind the other.
 #[derive(Debug)]
-pub(crate) struct Arrays<T> {
-    first: Array<T>,
+pub(crate) struct ArraysOf<'m, T, A> {
+    first: ArrayOf<'m, T, A>,
     /// Elements of one, and in tests what is left of it; see [`shortened`].
     len: usize,
     #[cfg(debug_assertions)]
     usable: usize,
 }
 
-impl<T> Clone for Arrays<T> {
+/// Arrays that are written by nobody else.
+pub(crate) type Arrays<'m, T> = ArraysOf<'m, T, Exclusive>;
+/// Arrays that one thread uses by several names.
+pub(crate) type CellArrays<'m, T> = ArraysOf<'m, T, Celled>;
+
+impl<T, A: Alias> Clone for ArraysOf<'_, T, A> {
+    #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for Arrays<T> {}
+impl<T, A: Alias> Copy for ArraysOf<'_, T, A> {}
 
-impl<T> Arrays<T> {
-    /// The array of a number.
+impl<'m, T, A> ArraysOf<'m, T, A> {
+    /// The array of a number, held in some way that goes together with this one.
     #[inline(always)]
-    pub(crate) fn of(self, i: usize) -> Array<T> {
+    fn number<'s, B>(&self, i: usize) -> ArrayOf<'s, T, B> {
         #[cfg(debug_assertions)]
         let usable = self.usable;
         #[cfg(not(debug_assertions))]
         let usable = self.len;
-        Array::new(self.first.at(i * pitch::<T>(self.len), usable), usable)
+        ArrayOf::new(self.first.at(i * pitch::<T>(self.len), usable).cast_mut(), usable)
+    }
+
+    /// The same arrays held in another way: whoever asks for that sees to it that both ways go together.
+    #[inline(always)]
+    fn again<'s, B>(&self) -> ArraysOf<'s, T, B> {
+        ArraysOf {
+            first: self.first.again(),
+            len: self.len,
+            #[cfg(debug_assertions)]
+            usable: self.usable,
+        }
     }
 
     /// The same arrays with a length that the compiler knows, and so their distances.
     #[inline(always)]
     pub(crate) fn of_len(self, len: usize) -> Self {
         debug_assert_eq!(self.len, len);
-        Arrays { len, ..self }
+        ArraysOf { len, ..self }
+    }
+}
+
+impl<'m, T, A: Alias> ArraysOf<'m, T, A> {
+    /// The array of a number.
+    #[inline(always)]
+    pub(crate) fn of(self, i: usize) -> ArrayOf<'m, T, A> {
+        self.number(i)
+    }
+}
+
+impl<'m, T> Arrays<'m, T> {
+    /// The array of a number, to be read.
+    #[inline(always)]
+    pub(crate) fn read(&self, i: usize) -> Array<'_, T> {
+        self.number::<Shared>(i)
+    }
+
+    /// The array of a number.
+    #[inline(always)]
+    pub(crate) fn of(&mut self, i: usize) -> ArrayMut<'_, T> {
+        self.number(i)
+    }
+
+    /// The first ones, each by itself.
+    #[inline(always)]
+    pub(crate) fn each<const N: usize>(&mut self) -> [ArrayMut<'_, T>; N] {
+        core::array::from_fn(|i| self.number(i))
+    }
+
+    /// The same arrays, to be used by several names.
+    #[inline(always)]
+    pub(crate) fn cells(&mut self) -> CellArrays<'_, T> {
+        self.again()
+    }
+
+    /// The same, from now on.
+    #[inline(always)]
+    pub(crate) fn into_cells(self) -> CellArrays<'m, T> {
+        self.again()
+    }
+
+    /// The same arrays once more, for a thread that takes turns with this one.
+    ///
+    /// # Safety
+    /// While one thread uses an array, no other does.
+    #[inline(always)]
+    pub(crate) unsafe fn in_turns(&self) -> Self {
+        self.again()
     }
 }
 
@@ -61,24 +127,29 @@ fn pitch<T>(len: usize) -> usize {
 }
 
 /// Counts arrays, or hands them out.
-pub(crate) struct Room<T> {
+pub(crate) struct Room<'m, T> {
     /// Null while arrays are counted.
     start: *mut T,
     used: usize,
     /// Where nobody may write; empty in release builds.
     zones: Vec<Range<usize>>,
+    memory: PhantomData<&'m mut T>,
 }
 
-impl<T: Real> Room<T> {
+impl<'m, T: Real> Room<'m, T> {
+    fn new(start: *mut T, zones: Vec<Range<usize>>) -> Self {
+        Room { start, used: 0, zones, memory: PhantomData }
+    }
+
     /// One array of arbitrary contents.
-    pub(crate) fn array(&mut self, len: usize) -> Array<T> {
-        self.arrays(1, len).of(0)
+    pub(crate) fn array(&mut self, len: usize) -> ArrayMut<'m, T> {
+        self.arrays(1, len).number(0)
     }
 
     /// `count` arrays of one length.
-    pub(crate) fn arrays(&mut self, count: usize, len: usize) -> Arrays<T> {
+    pub(crate) fn arrays(&mut self, count: usize, len: usize) -> Arrays<'m, T> {
         let usable = shortened(len, self.start.is_null());
-        let first = Array::new(self.start.wrapping_add(self.used), count.saturating_mul(pitch::<T>(len)));
+        let first = ArrayOf::new(self.start.wrapping_add(self.used), count.saturating_mul(pitch::<T>(len)));
         let all = len.checked_add(2 * LINE).and_then(|_| pitch::<T>(len).checked_mul(count));
         let end = all.and_then(|all| self.used.checked_add(all)).filter(|&end| end <= isize::MAX as usize / size_of::<T>());
         let end = end.expect("sizes are limited");
@@ -87,12 +158,36 @@ impl<T: Real> Room<T> {
             self.zones.extend((0..count).map(zone));
         }
         self.used = end;
-        Arrays {
+        ArraysOf {
             first,
             len,
             #[cfg(debug_assertions)]
             usable,
         }
+    }
+}
+
+/// What lies behind the arrays.
+struct Zones<'z, T> {
+    start: *mut T,
+    ranges: &'z [Range<usize>],
+}
+
+impl<T: Real> Zones<'_, T> {
+    fn each(&self) -> impl Iterator<Item = *mut T> {
+        self.ranges.iter().cloned().flatten().map(|at| self.start.wrapping_add(at))
+    }
+
+    fn paint(&self) {
+        // SAFETY: zones lie in the arena's memory, and no array has any of it.
+        self.each().for_each(|at| unsafe { *at = untouched() });
+    }
+
+    fn check(&self) {
+        let untouched = untouched::<T>();
+        // SAFETY: as above.
+        let kept = |at: *mut T| unsafe { bytemuck::bytes_of(&*at) == bytemuck::bytes_of(&untouched) };
+        assert!(self.each().all(kept), "scratch memory behind an array was written to");
     }
 }
 
@@ -119,8 +214,12 @@ impl<T> Drop for Arena<T> {
 
 impl<T: Real> Arena<T> {
     /// Lays arrays out, replacing those of the last time. `name` is called twice and must name the same arrays.
-    pub(crate) fn lay_out<A>(&mut self, name: impl Fn(&mut Room<T>) -> A) -> A {
-        let mut counted = Room { start: core::ptr::null_mut(), used: 0, zones: Vec::new() };
+    pub(crate) fn lay_out<'m, A>(&'m mut self, name: impl Fn(&mut Room<'m, T>) -> A) -> A {
+        self.arrange(name).0
+    }
+
+    fn arrange<'m, A>(&'m mut self, name: impl Fn(&mut Room<'m, T>) -> A) -> (A, Zones<'m, T>) {
+        let mut counted = Room::new(core::ptr::null_mut(), Vec::new());
         name(&mut counted);
         let words = (counted.used * size_of::<T>() + LINE).div_ceil(size_of::<u64>());
         if self.memory.len() < words {
@@ -129,42 +228,31 @@ impl<T: Real> Arena<T> {
         let base = self.memory.as_mut_ptr().cast::<T>();
         self.before = base.align_offset(LINE).min(LINE / size_of::<T>());
         self.zones.clear();
-        let mut room = Room { start: base.wrapping_add(self.before), used: 0, zones: core::mem::take(&mut self.zones) };
+        let mut room = Room::new(base.wrapping_add(self.before), core::mem::take(&mut self.zones));
         debug_assert!(room.start.addr().is_multiple_of(LINE), "arrays start on cache lines");
         let arrays = name(&mut room);
         assert_eq!(room.used, counted.used, "the same arrays are named both times");
         self.zones = room.zones;
-        self.paint();
-        arrays
+        let zones = Zones { start: room.start, ranges: &self.zones };
+        zones.paint();
+        (arrays, zones)
     }
 
     /// Lays arrays out, does work with them, and checks in debug builds that it kept to them.
     #[inline(always)]
-    pub(crate) fn lend<A, R>(&mut self, name: impl Fn(&mut Room<T>) -> A, work: impl FnOnce(A) -> R) -> R {
-        let result = work(self.lay_out(name));
-        self.check();
+    pub(crate) fn lend<'m, A, R>(&'m mut self, name: impl Fn(&mut Room<'m, T>) -> A, work: impl FnOnce(A) -> R) -> R {
+        let (arrays, zones) = self.arrange(name);
+        let result = work(arrays);
+        zones.check();
         result
-    }
-
-    fn paint(&mut self) {
-        let Arena { memory, before, zones, .. } = self;
-        let elements = bytemuck::cast_slice_mut::<u64, T>(memory);
-        for zone in zones.iter() {
-            elements[*before + zone.start..*before + zone.end].fill(untouched());
-        }
     }
 
     /// Checks in debug builds that nobody wrote between the arrays.
     ///
     /// # Panics
     /// If somebody did.
-    pub(crate) fn check(&self) {
-        let elements = bytemuck::cast_slice::<u64, T>(&self.memory);
-        let same = |x: &T| bytemuck::bytes_of(x) == bytemuck::bytes_of(&untouched::<T>());
-        for zone in &self.zones {
-            let kept = elements[self.before + zone.start..self.before + zone.end].iter().all(same);
-            assert!(kept, "scratch memory behind an array was written to");
-        }
+    pub(crate) fn check(&mut self) {
+        Zones { start: self.memory.as_mut_ptr().cast::<T>().wrapping_add(self.before), ranges: &self.zones }.check();
     }
 }
 
@@ -190,16 +278,22 @@ mod tests {
     #[test]
     fn arrays_are_aligned_and_apart() {
         let mut arena = Arena::<f32>::default();
-        let name = |room: &mut Room<f32>| ([3, 0, 17, 16, 1].map(|len| (room.array(len), len)), room.arrays(3, 5));
         for _ in 0..2 {
-            let (arrays, several) = arena.lay_out(name);
-            let all = || arrays.into_iter().chain((0..3).map(|i| (several.of(i), 5)));
-            for (i, (array, len)) in all().enumerate() {
+            let lens = [3, 0, 17, 16, 1];
+            let (mut arrays, mut several) = arena.lay_out(|room| (lens.map(|len| (room.array(len), len)), room.arrays(3, 5)));
+            for (i, (array, len)) in arrays.iter_mut().enumerate() {
                 assert!(array.ptr().addr().is_multiple_of(LINE));
-                array.slice(0, len).fill(i as f32);
+                array.slice(0, *len).fill(i as f32);
             }
-            for (i, (array, len)) in all().enumerate() {
-                assert!(array.slice(0, len).iter().all(|&x| x == i as f32));
+            for i in 0..3 {
+                assert!(several.read(i).ptr().addr().is_multiple_of(LINE));
+                several.of(i).slice(0, 5).fill(5.0 + i as f32);
+            }
+            for (i, (array, len)) in arrays.iter().enumerate() {
+                assert!(array.shared(0, *len).iter().all(|&x| x == i as f32));
+            }
+            for i in 0..3 {
+                assert!(several.read(i).shared(0, 5).iter().all(|&x| x == 5.0 + i as f32));
             }
             arena.check();
         }
@@ -210,12 +304,15 @@ mod tests {
     fn what_is_written_behind_an_array_is_found() {
         for len in [0usize, 1, 15, 16, 17] {
             let mut arena = Arena::<f64>::default();
-            let array = arena.lay_out(|room| [room.array(len), room.array(1)])[0];
+            let [mut array, _] = arena.lay_out(|room| [room.array(len), room.array(1)]);
+            let array = array.cells();
+            assert!(catch_unwind(AssertUnwindSafe(|| array.at(len, 1))).is_err());
+            assert!(catch_unwind(AssertUnwindSafe(|| array.from(len + 1))).is_err());
+            let behind = array.ptr().cast_mut().wrapping_add(len);
             arena.check();
             // SAFETY: the arena's memory, though not the array's.
-            unsafe { *array.ptr().wrapping_add(len) = 1.0 };
+            unsafe { *behind = 1.0 };
             assert!(catch_unwind(AssertUnwindSafe(|| arena.check())).is_err(), "{len} elements");
-            assert!(catch_unwind(|| array.at(len, 1)).is_err() && catch_unwind(|| array.from(len + 1)).is_err());
         }
     }
 

@@ -336,7 +336,7 @@ mod tests {
             let [a, b] = [V::first(simd, &numbers), V::first(simd, &numbers[width..])];
             if width > 1 {
                 let rows: Vec<T> = (0..width * width).map(|i| T::from_f64((i * i % 97) as f64)).collect();
-                let sums = Array::of_shared(&rows).sum_pairs(simd, 0, width);
+                let sums = Array::of(&rows).sum_pairs(simd, 0, width);
                 for (parity, sums) in sums.into_iter().enumerate() {
                     let sum = |row: usize| (parity..width).step_by(2).map(|l| (row * width + l).pow(2) % 97).sum();
                     assert_eq!(lanes(sums), (0..width).map(sum).collect::<Vec<usize>>());

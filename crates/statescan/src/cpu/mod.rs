@@ -27,8 +27,8 @@ pub(crate) mod tile;
 pub(crate) mod wait;
 mod workspace;
 
-pub(crate) use arena::{Arena, Arrays, Room};
-pub(crate) use array::Array;
+pub(crate) use arena::{Arena, Arrays, CellArrays, Room};
+pub(crate) use array::{Array, ArrayMut, ArrayOf, Cells, Divided};
 pub(crate) use chains::Chains;
 pub(crate) use level::Kernel;
 pub use level::Level;

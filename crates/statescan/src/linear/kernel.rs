@@ -5,7 +5,7 @@
 
 use crate::cpu::simd::{Isa, V};
 use crate::cpu::tile::{LINE, prefetch_row};
-use crate::cpu::{Array, Kernel};
+use crate::cpu::{Array, ArrayMut, Divided, Kernel};
 use crate::exec::Exec;
 use crate::tensor::{Element, RawViewMut, View};
 use core::ops::Range;
@@ -29,22 +29,22 @@ const WEIGHT_BYTES: usize = 1 << 18;
 
 /// Contiguous rows, `pitch` elements apart.
 #[derive(Clone, Copy)]
-pub(super) struct Matrix<T> {
-    elements: Array<T>,
+pub(super) struct Matrix<'m, T> {
+    elements: Array<'m, T>,
     pub(super) pitch: isize,
     pub(super) rows: usize,
     pub(super) columns: usize,
 }
 
-impl<T: Element> Matrix<T> {
+impl<'m, T: Element> Matrix<'m, T> {
     /// A view with two axes, the second contiguous.
-    pub(super) fn of(view: &View<'_>) -> Self {
+    pub(super) fn of(view: &View<'m>) -> Self {
         let [rows, columns] = [view.shape()[0], view.shape()[1]];
         Matrix { elements: Array::of_view(view), pitch: view.strides()[0], rows, columns }
     }
 
     /// The elements from one on.
-    pub(super) fn at(&self, row: usize, column: usize) -> Array<T> {
+    pub(super) fn at(&self, row: usize, column: usize) -> Array<'m, T> {
         self.elements.moved(row as isize * self.pitch + column as isize)
     }
 
@@ -55,40 +55,36 @@ impl<T: Element> Matrix<T> {
     }
 
     #[inline(always)]
-    pub(super) fn row(&self, index: usize) -> &[T] {
+    pub(super) fn row(&self, index: usize) -> &'m [T] {
         assert!(index < self.rows, "a row of the matrix");
         self.at(index, 0).shared(0, self.columns)
     }
 }
 
 /// Where the rows of results go.
-pub(super) struct Target {
-    elements: Array<f32>,
+pub(super) struct Target<'y> {
+    elements: Divided<'y, f32>,
     pitch: isize,
+    /// The first output.
+    first: usize,
 }
 
-impl Target {
+impl Target<'_> {
     pub(super) fn of(view: &RawViewMut) -> Self {
-        Target { elements: Array::of_view_mut(view), pitch: view.strides()[0] }
-    }
-
-    /// The elements from one on.
-    #[inline(always)]
-    fn at(&self, row: usize, column: usize) -> Array<f32> {
-        self.elements.moved(row as isize * self.pitch + column as isize)
+        Target { elements: Divided::of_view(view), pitch: view.strides()[0], first: 0 }
     }
 }
 
 /// One product.
 pub(super) struct Rows<'p, T> {
-    x: Matrix<f32>,
-    weight: Matrix<T>,
+    x: Matrix<'p, f32>,
+    weight: Matrix<'p, T>,
     bias: Option<&'p [f32]>,
-    y: Target,
+    y: Target<'p>,
 }
 
 impl<'p, T: Weight> Rows<'p, T> {
-    pub(super) fn new(x: Matrix<f32>, weight: &View<'_>, bias: Option<&'p [f32]>, y: Target) -> Self {
+    pub(super) fn new(x: Matrix<'p, f32>, weight: &View<'p>, bias: Option<&'p [f32]>, y: Target<'p>) -> Self {
         Rows { x, weight: Matrix::of(weight), bias, y }
     }
 }
@@ -177,9 +173,9 @@ impl<T: Weight> Kernel for Job<'_, '_, T> {
         for (row, o) in wide.chunks_exact_mut(inputs.max(1)).zip(outputs.clone()) {
             T::widen_row(simd, rows.weight.row(o), row);
         }
-        let weight = Matrix { elements: Array::of_shared(wide), pitch: inputs as isize, rows: outputs.len(), columns: inputs };
+        let weight = Matrix { elements: Array::of(wide), pitch: inputs as isize, rows: outputs.len(), columns: inputs };
         let bias = rows.bias.map(|bias| &bias[outputs.clone()]);
-        let y = Target { elements: rows.y.at(0, outputs.start), pitch: rows.y.pitch };
+        let y = Target { first: outputs.start, ..rows.y };
         strips(simd, &Rows { x: rows.x, weight, bias, y }, 0..outputs.len(), chosen);
     }
 }
@@ -223,9 +219,9 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
         let lanes = S::F32_LANES;
         let columns = x.columns;
         let whole = columns / lanes * lanes;
-        let x: [Array<f32>; R] = core::array::from_fn(|r| x.at(self.first + r, 0));
+        let x: [Array<'_, f32>; R] = core::array::from_fn(|r| x.at(self.first + r, 0));
         // outputs that are not there repeat the last one, and are not written
-        let w: [Array<T>; OUTPUTS] = core::array::from_fn(|o| weight.at(self.output + o.min(self.count - 1), 0));
+        let w: [Array<'_, T>; OUTPUTS] = core::array::from_fn(|o| weight.at(self.output + o.min(self.count - 1), 0));
         let mut sums = [[V::splat(simd, 0f32); OUTPUTS]; R];
         for k in (0..whole).step_by(lanes) {
             // One row waits for its weights, and rows of 16 bits end too soon for the processor to prefetch the next ones by itself.
@@ -262,7 +258,10 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
         for r in 0..R {
             for o in 0..self.count {
                 let bias = bias.map_or(0.0, |bias| bias[self.output + o]);
-                y.at(self.first + r, self.output + o).set(0, sums[r * OUTPUTS + o] + bias);
+                // SAFETY: no other job has these outputs of these rows.
+                let mut y =
+                    unsafe { y.elements.part((self.first + r) as isize * y.pitch + (y.first + self.output + o) as isize) };
+                y.set(0, sums[r * OUTPUTS + o] + bias);
             }
         }
     }
@@ -275,7 +274,7 @@ fn sums_over_lanes<const R: usize, S: Isa>(simd: S, vectors: &[[V<f32, S>; OUTPU
     for (room, vector) in partial.iter_mut().zip(vectors.as_flattened()) {
         *room = vector.to_array();
     }
-    let (partial, total) = (Array::of(partial.as_flattened_mut()), Array::of(&mut sums));
+    let (partial, mut total) = (Array::of(partial.as_flattened()), ArrayMut::of(&mut sums));
     for first in (0..R * OUTPUTS).step_by(lanes) {
         total.store(first, partial.sum_rows(simd, first * MAX_LANES, MAX_LANES));
     }

@@ -9,9 +9,10 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
+use super::array::{Array, ArrayMut, ArrayOf};
 use super::simd::{Isa, Real};
 pub(crate) use super::sizes::{MAX_LANES, STEPS};
-use super::{Array, Kernel, Level, MatrixMut};
+use super::{Kernel, Level, Matrix, MatrixMut};
 use crate::tensor::DType;
 use core::mem::MaybeUninit;
 use half::{bf16, f16};
@@ -19,36 +20,82 @@ pub(crate) use plane::{Address, Area, AreaMut, LINE, Plane, PlaneMut, PlaneOf, p
 pub(crate) use prefetch::Prefetch;
 pub(crate) use storage::Storage;
 
-/// Where a tile lies in scratch memory: the row of step `t` begins at `t * pitch`.
+/// A tile in scratch memory: the row of step `t` begins at `t * pitch`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tile<T> {
-    pub array: Array<T>,
+pub(crate) struct TileOf<A> {
+    pub array: A,
     pub pitch: usize,
 }
 
-impl<T> Tile<T> {
+/// A tile that is read.
+pub(crate) type Tile<'m, T> = TileOf<Array<'m, T>>;
+/// A tile that is written.
+pub(crate) type TileMut<'m, T> = TileOf<ArrayMut<'m, T>>;
+
+impl<A> TileOf<A> {
     #[inline(always)]
-    pub(crate) fn new(array: Array<T>, pitch: usize) -> Self {
-        Tile { array, pitch }
+    pub(crate) fn new(array: A, pitch: usize) -> Self {
+        TileOf { array, pitch }
     }
+}
 
-    /// The rows as a matrix.
-    pub(crate) fn matrix(self) -> MatrixMut<T> {
-        MatrixMut::new(self.array, self.pitch)
-    }
-
+impl<T, A> TileOf<ArrayOf<'_, T, A>> {
     /// An element.
     #[inline(always)]
-    pub(crate) fn get(self, t: usize, lane: usize) -> T
+    pub(crate) fn get(&self, t: usize, lane: usize) -> T
     where
         T: Copy,
     {
         self.array.get(t * self.pitch + lane)
     }
 
+    /// A square of `width` steps and lanes.
+    #[inline(always)]
+    fn square(&self, width: usize) -> *const T {
+        self.array.at(0, (width - 1) * self.pitch + width)
+    }
+}
+
+impl<'m, T> Tile<'m, T> {
+    /// The rows as a matrix.
+    pub(crate) fn matrix(self) -> Matrix<'m, T> {
+        Matrix::new(self.array, self.pitch)
+    }
+
+    /// The tile from a step and a lane on.
+    #[inline(always)]
+    pub(crate) fn from(self, t: usize, lane: usize) -> Self {
+        Tile::new(self.array.from(t * self.pitch + lane), self.pitch)
+    }
+
+    /// A row as a slice.
+    #[inline(always)]
+    fn row(self, t: usize, lane: usize, count: usize) -> &'m [T] {
+        self.array.shared(t * self.pitch + lane, count)
+    }
+}
+
+impl<T> TileMut<'_, T> {
+    /// The same tile for a shorter time.
+    #[inline(always)]
+    pub(crate) fn reborrow(&mut self) -> TileMut<'_, T> {
+        TileMut::new(self.array.reborrow(), self.pitch)
+    }
+
+    /// The same tile, to be read.
+    #[inline(always)]
+    pub(crate) fn read(&self) -> Tile<'_, T> {
+        Tile::new(self.array.read(), self.pitch)
+    }
+
+    /// The rows as a matrix.
+    pub(crate) fn matrix(&mut self) -> MatrixMut<'_, T> {
+        MatrixMut::new(self.array.reborrow(), self.pitch)
+    }
+
     /// Writes an element.
     #[inline(always)]
-    pub(crate) fn set(self, t: usize, lane: usize, value: T)
+    pub(crate) fn set(&mut self, t: usize, lane: usize, value: T)
     where
         T: Copy,
     {
@@ -57,47 +104,47 @@ impl<T> Tile<T> {
 
     /// The tile from a step and a lane on.
     #[inline(always)]
-    pub(crate) fn from(self, t: usize, lane: usize) -> Self {
-        Tile { array: self.array.from(t * self.pitch + lane), ..self }
+    pub(crate) fn from(&mut self, t: usize, lane: usize) -> TileMut<'_, T> {
+        TileMut::new(self.array.from(t * self.pitch + lane), self.pitch)
     }
 
     /// A row as a slice.
     #[inline(always)]
-    fn row<'s>(self, t: usize, lane: usize, count: usize) -> &'s mut [T] {
+    fn row(&mut self, t: usize, lane: usize, count: usize) -> &mut [T] {
         self.array.slice(t * self.pitch + lane, count)
     }
 
-    /// A square of `width` steps and lanes.
+    /// A square of `width` steps and lanes, to be written.
     #[inline(always)]
-    pub(crate) fn square(self, width: usize) -> *mut T {
-        self.array.at(0, (width - 1) * self.pitch + width)
+    fn square_mut(&mut self, width: usize) -> *mut T {
+        self.array.at_mut(0, (width - 1) * self.pitch + width)
     }
 }
 
 /// Loads an area of at most STEPS steps; lanes from its own to `padded` become 0. The tile has a row of so many elements for each step.
 #[inline(always)]
-pub(crate) fn load<T: Real, S: Isa>(simd: S, from: Area, padded: usize, to: Tile<T>) {
+pub(crate) fn load<T: Real, S: Isa>(simd: S, from: Area, padded: usize, to: TileMut<'_, T>) {
     debug_assert!(from.plane.has(from.lanes, from.steps), "the area lies inside its tensor");
     simd.call(Load { from, padded, to });
 }
 
 /// See [`load`].
-struct Load<T> {
+struct Load<'t, T> {
     from: Area,
     padded: usize,
-    to: Tile<T>,
+    to: TileMut<'t, T>,
 }
 
-impl<T: Real> Kernel for Load<T> {
+impl<T: Real> Kernel for Load<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Load { from, padded, to } = self;
+        let Load { from, padded, mut to } = self;
         match from.plane.dtype {
-            DType::F32 => load_as::<T, f32, S>(simd, from, to),
-            DType::F64 => load_as::<T, f64, S>(simd, from, to),
-            DType::BF16 => load_as::<T, bf16, S>(simd, from, to),
-            DType::F16 => load_as::<T, f16, S>(simd, from, to),
+            DType::F32 => load_as::<T, f32, S>(simd, from, to.reborrow()),
+            DType::F64 => load_as::<T, f64, S>(simd, from, to.reborrow()),
+            DType::BF16 => load_as::<T, bf16, S>(simd, from, to.reborrow()),
+            DType::F16 => load_as::<T, f16, S>(simd, from, to.reborrow()),
             _ => unreachable!("planes are real"),
         }
         if from.lanes < padded {
@@ -110,7 +157,7 @@ impl<T: Real> Kernel for Load<T> {
 
 /// Converts a contiguous row of elements of a real type, as many as `to` has.
 #[inline(always)]
-pub(crate) fn load_row<T: Real, S: Isa>(simd: S, dtype: DType, from: Array<u8>, to: &mut [T]) {
+pub(crate) fn load_row<T: Real, S: Isa>(simd: S, dtype: DType, from: Array<'_, u8>, to: &mut [T]) {
     match dtype {
         DType::F32 => f32::load_row(simd, from.elements().shared(0, to.len()), to),
         DType::F64 => f64::load_row(simd, from.elements().shared(0, to.len()), to),
@@ -122,7 +169,7 @@ pub(crate) fn load_row<T: Real, S: Isa>(simd: S, dtype: DType, from: Array<u8>, 
 
 /// The inverse of [`load_row`].
 #[inline(always)]
-pub(crate) fn store_row<T: Real, S: Isa>(simd: S, from: &[T], dtype: DType, to: Array<u8>) {
+pub(crate) fn store_row<T: Real, S: Isa>(simd: S, from: &[T], dtype: DType, to: ArrayMut<'_, u8>) {
     match dtype {
         DType::F32 => f32::store_row(simd, from, to.elements().slice(0, from.len())),
         DType::F64 => f64::store_row(simd, from, to.elements().slice(0, from.len())),
@@ -133,36 +180,36 @@ pub(crate) fn store_row<T: Real, S: Isa>(simd: S, from: &[T], dtype: DType, to: 
 }
 
 /// [`load`] as code of a level.
-pub(crate) fn load_on<T: Real>(level: Level, from: Area, padded: usize, to: Tile<T>) {
+pub(crate) fn load_on<T: Real>(level: Level, from: Area, padded: usize, to: TileMut<'_, T>) {
     debug_assert!(from.plane.has(from.lanes, from.steps), "the area lies inside its tensor");
     level.dispatch(Load { from, padded, to });
 }
 
 /// [`store`] as code of a level.
-pub(crate) fn store_on<T: Real>(level: Level, from: Tile<T>, to: AreaMut) {
+pub(crate) fn store_on<T: Real>(level: Level, from: Tile<'_, T>, to: AreaMut) {
     debug_assert!(to.plane.has(to.lanes, to.steps), "the area lies inside its tensor");
     level.dispatch(Store { from, to });
 }
 
 /// [`load_parts`] as code of a level.
-pub(crate) fn load_parts_on<T: Real>(level: Level, from: Area, parts: usize, padded: usize, to: Array<T>) {
+pub(crate) fn load_parts_on<T: Real>(level: Level, from: Area, parts: usize, padded: usize, to: ArrayMut<'_, T>) {
     level.dispatch(LoadParts { from, parts, padded, to });
 }
 
 /// [`store_parts`] as code of a level.
-pub(crate) fn store_parts_on<T: Real>(level: Level, from: Array<T>, parts: usize, padded: usize, to: AreaMut) {
+pub(crate) fn store_parts_on<T: Real>(level: Level, from: Array<'_, T>, parts: usize, padded: usize, to: AreaMut) {
     level.dispatch(StoreParts { from, parts, padded, to });
 }
 
 /// See [`load_parts`].
-struct LoadParts<T> {
+struct LoadParts<'t, T> {
     from: Area,
     parts: usize,
     padded: usize,
-    to: Array<T>,
+    to: ArrayMut<'t, T>,
 }
 
-impl<T: Real> Kernel for LoadParts<T> {
+impl<T: Real> Kernel for LoadParts<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
@@ -171,14 +218,14 @@ impl<T: Real> Kernel for LoadParts<T> {
 }
 
 /// See [`store_parts`].
-struct StoreParts<T> {
-    from: Array<T>,
+struct StoreParts<'t, T> {
+    from: Array<'t, T>,
     parts: usize,
     padded: usize,
     to: AreaMut,
 }
 
-impl<T: Real> Kernel for StoreParts<T> {
+impl<T: Real> Kernel for StoreParts<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
@@ -189,16 +236,16 @@ impl<T: Real> Kernel for StoreParts<T> {
 /// Loads any number of steps of a real or complex area into `parts` (1 or 2) real tiles side by side: element (step, part, lane) is at
 /// `(step * parts + part) * padded + lane`. A real plane has zero imaginary parts; one part of a complex plane is its real part.
 #[inline(always)]
-pub(crate) fn load_parts<T: Real, S: Isa>(simd: S, from: Area, parts: usize, padded: usize, to: Array<T>) {
+pub(crate) fn load_parts<T: Real, S: Isa>(simd: S, from: Area, parts: usize, padded: usize, to: ArrayMut<'_, T>) {
     let Area { plane, lanes, steps } = from;
-    let to = Tile::new(to, parts * padded);
+    let mut to = TileMut::new(to, parts * padded);
     if let Some(plane) = plane.interleaved(parts) {
         return load_parts(simd, plane.area(lanes, 2 * steps), 1, padded, to.array);
     }
     let mut start = 0;
     while start < steps {
-        let (count, to) = (STEPS.min(steps - start), to.from(start, 0));
-        load(simd, plane.at(0, start).area(lanes, count), padded, to);
+        let (count, mut to) = (STEPS.min(steps - start), to.from(start, 0));
+        load(simd, plane.at(0, start).area(lanes, count), padded, to.reborrow());
         if parts == 2 && plane.complex {
             load(simd, plane.imaginary().at(0, start).area(lanes, count), padded, to.from(0, padded));
         } else if parts == 2 {
@@ -210,7 +257,7 @@ pub(crate) fn load_parts<T: Real, S: Isa>(simd: S, from: Area, parts: usize, pad
 
 /// The inverse of [`load_parts`].
 #[inline(always)]
-pub(crate) fn store_parts<T: Real, S: Isa>(simd: S, from: Array<T>, parts: usize, padded: usize, to: AreaMut) {
+pub(crate) fn store_parts<T: Real, S: Isa>(simd: S, from: Array<'_, T>, parts: usize, padded: usize, to: AreaMut) {
     let Area { plane, lanes, steps } = to;
     let from = Tile::new(from, parts * padded);
     if let Some(plane) = plane.interleaved(parts) {
@@ -229,7 +276,7 @@ pub(crate) fn store_parts<T: Real, S: Isa>(simd: S, from: Array<T>, parts: usize
 
 /// [`load`] of a plane of elements `E`.
 #[inline(always)]
-fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, to: Tile<T>) {
+fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, mut to: TileMut<'_, T>) {
     let Area { plane, lanes, steps } = from;
     if plane.time_step == 1 && steps >= T::lanes::<S>() {
         load_along_time::<T, E, S>(simd, from, to);
@@ -259,13 +306,13 @@ fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, to: Tile<T>) {
 
 /// Rows along time become columns of the tile, a vector of lanes at a time: where they lie, or converted beforehand.
 #[inline(always)]
-fn load_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, to: Tile<T>) {
+fn load_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, mut to: TileMut<'_, T>) {
     let Area { plane, lanes, steps } = from;
     let width = T::lanes::<S>();
     let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
     for first in (0..lanes).step_by(width) {
-        let (count, to) = (width.min(lanes - first), to.from(0, first));
-        let stage = stage(&mut staged);
+        let (count, mut to) = (width.min(lanes - first), to.from(0, first));
+        let mut stage = stage(&mut staged);
         if !E::IS_COMPUTE_TYPE {
             for i in 0..count {
                 E::load_row(simd, plane.steps_of(first + i, steps), stage.row(i, 0, steps));
@@ -275,10 +322,10 @@ fn load_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, to: Tile
         for t in (0..whole).step_by(width) {
             let (rows, step) = match E::IS_COMPUTE_TYPE {
                 true => (plane.address::<T>(first, t, [width; 2]), plane.lane_step),
-                false => (stage.from(0, t).square(width).cast_const(), STEPS as isize),
+                false => (stage.read().from(0, t).square(width), STEPS as isize),
             };
             // SAFETY: a square of the plane or of the stage, and one of the tile.
-            unsafe { T::transpose(simd, rows, step, to.from(t, 0).square(width), to.pitch as isize) };
+            unsafe { T::transpose(simd, rows, step, to.from(t, 0).square_mut(width), to.pitch as isize) };
         }
         for i in 0..count {
             for t in whole..steps {
@@ -290,25 +337,25 @@ fn load_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, to: Tile
 
 /// Rows for a vector of lanes.
 #[inline(always)]
-fn stage<T>(memory: &mut MaybeUninit<[T; MAX_LANES * STEPS]>) -> Tile<T> {
-    // SAFETY: the memory is the caller's, who writes it before it is read.
-    Tile::new(unsafe { Array::from_raw(memory.as_mut_ptr().cast::<T>(), MAX_LANES * STEPS) }, STEPS)
+fn stage<T>(memory: &mut MaybeUninit<[T; MAX_LANES * STEPS]>) -> TileMut<'_, T> {
+    // the caller writes it before it is read
+    TileMut::new(ArrayMut::new(memory.as_mut_ptr().cast::<T>(), MAX_LANES * STEPS), STEPS)
 }
 
 /// Stores an area of at most STEPS steps from a tile, rounding to the plane's type.
 #[inline(always)]
-pub(crate) fn store<T: Real, S: Isa>(simd: S, from: Tile<T>, to: AreaMut) {
+pub(crate) fn store<T: Real, S: Isa>(simd: S, from: Tile<'_, T>, to: AreaMut) {
     debug_assert!(to.plane.has(to.lanes, to.steps), "the area lies inside its tensor");
     simd.call(Store { from, to });
 }
 
 /// See [`store`].
-struct Store<T> {
-    from: Tile<T>,
+struct Store<'t, T> {
+    from: Tile<'t, T>,
     to: AreaMut,
 }
 
-impl<T: Real> Kernel for Store<T> {
+impl<T: Real> Kernel for Store<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
@@ -325,7 +372,7 @@ impl<T: Real> Kernel for Store<T> {
 
 /// [`store`] to a plane of elements `E`.
 #[inline(always)]
-fn store_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Tile<T>, to: AreaMut) {
+fn store_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Tile<'_, T>, to: AreaMut) {
     let Area { plane, lanes, steps } = to;
     if plane.time_step == 1 && steps >= T::lanes::<S>() {
         store_along_time::<T, E, S>(simd, from, to);
@@ -350,18 +397,18 @@ fn store_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Tile<T>, to: AreaMut)
 
 /// The inverse of [`load_along_time`].
 #[inline(always)]
-fn store_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Tile<T>, to: AreaMut) {
+fn store_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Tile<'_, T>, to: AreaMut) {
     let Area { plane, lanes, steps } = to;
     let width = T::lanes::<S>();
     let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
     for first in (0..lanes).step_by(width) {
         let (count, from) = (width.min(lanes - first), from.from(0, first));
-        let stage = stage(&mut staged);
+        let mut stage = stage(&mut staged);
         let whole = if count == width { steps - steps % width } else { 0 };
         for t in (0..whole).step_by(width) {
             let (rows, step) = match E::IS_COMPUTE_TYPE {
                 true => (plane.address::<T>(first, t, [width; 2]), plane.lane_step),
-                false => (stage.from(0, t).square(width), STEPS as isize),
+                false => (stage.from(0, t).square_mut(width), STEPS as isize),
             };
             // SAFETY: a square of the tile, and one of the plane or of the stage.
             unsafe { T::transpose(simd, from.from(t, 0).square(width), from.pitch as isize, rows, step) };

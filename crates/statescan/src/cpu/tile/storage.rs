@@ -1,7 +1,7 @@
 //! Storage types: conversion to the compute type and back.
 
 use super::super::simd::{Isa, Real, V};
-use super::{Array, MAX_LANES};
+use super::{Array, ArrayMut, MAX_LANES};
 use crate::tensor::Element;
 use half::{bf16, f16};
 
@@ -30,7 +30,7 @@ pub(crate) trait Storage<T>: Element {
     }
     /// Converts as many neighbours as a vector has lanes, from element `at` on.
     #[inline(always)]
-    fn load_vector<S: Isa>(simd: S, from: Array<Self>, at: usize) -> V<T, S>
+    fn load_vector<S: Isa>(simd: S, from: Array<'_, Self>, at: usize) -> V<T, S>
     where
         T: Real,
     {
@@ -41,7 +41,7 @@ pub(crate) trait Storage<T>: Element {
     }
     /// The inverse of [`Storage::load_vector`].
     #[inline(always)]
-    fn store_vector<S: Isa>(vector: V<T, S>, to: Array<Self>, at: usize)
+    fn store_vector<S: Isa>(vector: V<T, S>, mut to: ArrayMut<'_, Self>, at: usize)
     where
         T: Real,
     {

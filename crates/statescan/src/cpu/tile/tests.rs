@@ -18,19 +18,15 @@ impl<T: Real> Kernel for RoundTrip<'_, T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let pitch = self.lanes.next_multiple_of(T::lanes::<S>());
-        let tile = Array::of(self.tile);
-        // SAFETY: the views have lanes x steps elements and the tile has room for STEPS rows of 64.
-        unsafe {
-            load(simd, Plane::of(&self.source, 0, 1).area(self.lanes, self.steps), pitch, Tile::new(tile, pitch));
-            for t in 0..self.steps {
-                for lane in 0..pitch {
-                    let value = (*tile.at(t * pitch + lane, 1)).to_f64();
-                    let expected = if lane < self.lanes { self.source.at(&[lane, t]).re } else { 0.0 };
-                    assert_eq!(value, expected, "lane {lane} step {t}");
-                }
+        let mut tile = TileMut::new(ArrayMut::of(self.tile), pitch);
+        load(simd, Plane::of(&self.source, 0, 1).area(self.lanes, self.steps), pitch, tile.reborrow());
+        for t in 0..self.steps {
+            for lane in 0..pitch {
+                let expected = if lane < self.lanes { self.source.at(&[lane, t]).re } else { 0.0 };
+                assert_eq!(tile.get(t, lane).to_f64(), expected, "lane {lane} step {t}");
             }
-            store(simd, Tile::new(tile, pitch), PlaneMut::of(&self.target, 0, 1).area(self.lanes, self.steps));
         }
+        store(simd, tile.read(), PlaneMut::of(&self.target, 0, 1).area(self.lanes, self.steps));
     }
 }
 

@@ -66,7 +66,7 @@ struct Job<'j, 'a, T> {
     targets: &'j GradientTargets,
     plan: &'j Plan,
     tiling: Tiling,
-    scratch: Scratch<T, TILES>,
+    scratch: Scratch<'j, T, TILES>,
     /// (channel of the block, tap): the sums of this job.
     sums: Option<&'j mut [f64]>,
     group: usize,
@@ -78,7 +78,6 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
     #[inline(always)]
     fn run<S: Isa>(mut self, simd: S) {
         let Job { problem, plan, tiling, group, block, .. } = self;
-        let by_input = self.scratch.tiles[3];
         for (first, channels) in tiles(plan, problem.dim, block) {
             let (weight, bias) = (&problem.weight, problem.bias.as_ref());
             self.scratch.filters.load(simd, tiling, weight, bias, (first, channels));
@@ -88,8 +87,9 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                 let dx = dx.map(|plane| plane.area(channels, steps));
                 let Some(index) = slice.segment else {
                     if let Some(dx) = dx {
+                        let by_input = &mut self.scratch.tiles[3];
                         tiling.zero(by_input, channels, 0, steps);
-                        tiling.store(simd, by_input, dx);
+                        tiling.store(simd, by_input.read(), dx);
                     }
                     continue;
                 };
@@ -108,42 +108,43 @@ impl<T: Real> Job<'_, '_, T> {
     #[inline(always)]
     fn sums<S: Isa>(&mut self, simd: S, slice: &Slice, at: Window<'_, '_>) {
         let Window { tiling, problem, segment, first, channels } = at;
-        let [window, by_y, by_sum, _] = self.scratch.tiles;
+        let Scratch { tiles: [window, by_y, by_sum, _], filters, .. } = &mut self.scratch;
         let (before, steps) = (problem.width - 1, slice.end - slice.start);
         // steps after the slice whose sums reach back into it
         let after = before.min(segment.end - slice.end);
         let (from, count) = (tiling.at(before), steps + after);
         if problem.silu || self.sums.is_some() {
-            at.load(simd, slice.start, count, window);
+            at.load(simd, slice.start, count, window.reborrow());
         }
         tiling.zero(by_sum, channels, 0, before);
         match &self.sources.y {
             None => tiling.zero(by_sum, channels, before, count),
             Some(dy) => {
                 let dy = plane(dy, slice.batch).at(first, slice.start).area(channels, count);
-                let loaded = if problem.silu { by_y } else { by_sum };
+                let loaded = if problem.silu { &mut *by_y } else { &mut *by_sum };
                 tiling.load(simd, dy, loaded.from(from));
                 if problem.silu {
-                    let filters = self.scratch.filters;
+                    let filters = filters.read();
                     let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: false, adjoint: false };
-                    convolution.run(simd, tiling.span(window, 0), tiling.span(by_sum, before));
-                    through_silu::<T, S>(simd, tiling, (channels, count), by_y.from(from), by_sum.from(from));
+                    convolution.run(simd, tiling.span(window.read(), 0), tiling.span(by_sum.reborrow(), before));
+                    through_silu::<T, S>(simd, tiling, (channels, count), by_y.read().from(from), by_sum.from(from));
                 }
             }
         }
         tiling.zero(by_sum, channels, before + count, before - after);
         if let Some(sums) = &mut self.sums {
             let sums = &mut sums[(first % self.plan.block_channels) * SUMS..];
-            let of = FilterSums { tiling, width: problem.width, channels, count: steps, by_sum: by_sum.from(from), window };
+            let (by_sum, window) = (by_sum.read().from(from), window.read());
+            let of = FilterSums { tiling, width: problem.width, channels, count: steps, by_sum, window };
             of.add(simd, sums);
         }
     }
 
     /// The gradients by the inputs of a slice, and before its segment if that begins with it, from those by the sums.
     #[inline(always)]
-    fn inputs<S: Isa>(&self, simd: S, slice: &Slice, at: Window<'_, '_>, dx: Option<AreaMut>) {
+    fn inputs<S: Isa>(&mut self, simd: S, slice: &Slice, at: Window<'_, '_>, dx: Option<AreaMut>) {
         let Window { tiling, problem, segment, first, channels } = at;
-        let [_, _, by_sum, by_input] = self.scratch.tiles;
+        let Scratch { tiles: [_, _, by_sum, by_input], filters, states } = &mut self.scratch;
         let (before, steps) = (problem.width - 1, slice.end - slice.start);
         // the first slice also reaches the inputs before its segment
         let initial = self.targets.initial_states.as_ref().zip(segment.initial).filter(|_| slice.start == segment.start);
@@ -151,36 +152,41 @@ impl<T: Real> Job<'_, '_, T> {
             return;
         }
         let skip = if initial.is_some() { 0 } else { before };
-        let (count, filters) = (before + steps - skip, self.scratch.filters);
+        let (count, filters) = (before + steps - skip, filters.read());
         let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: false, adjoint: true };
-        convolution.run(simd, tiling.span(by_sum, skip), tiling.span(by_input, skip));
+        convolution.run(simd, tiling.span(by_sum.read(), skip), tiling.span(by_input.reborrow(), skip));
         if let (Some(dlast), Some(place)) = (&self.sources.final_states, segment.last) {
-            let states = self.scratch.states;
-            tiling.taps().load(simd, state_plane(dlast, place).at(first, 0).area(channels, before), states);
-            add_final(at, slice, skip, states, by_input);
+            tiling.taps().load(simd, state_plane(dlast, place).at(first, 0).area(channels, before), states.reborrow());
+            add_final(at, slice, skip, states.read(), by_input);
         }
         if let Some(dx) = dx {
-            tiling.store(simd, by_input.from(tiling.at(before)), dx);
+            tiling.store(simd, by_input.read().from(tiling.at(before)), dx);
         }
         if let Some((target, place)) = initial {
-            tiling.store(simd, by_input, state_plane_mut(target, place).at(first, 0).area(channels, before));
+            tiling.store(simd, by_input.read(), state_plane_mut(target, place).at(first, 0).area(channels, before));
         }
     }
 }
 
 /// `sum <- dy silu'(sum)`.
 #[inline(always)]
-fn through_silu<T: Real, S: Isa>(simd: S, tiling: Tiling, (channels, count): (usize, usize), by_y: Array<T>, sum: Array<T>) {
+fn through_silu<T: Real, S: Isa>(
+    simd: S,
+    tiling: Tiling,
+    (channels, count): (usize, usize),
+    by_y: Array<'_, T>,
+    mut sum: ArrayMut<'_, T>,
+) {
     let walk = tiling.walk(channels, count, T::lanes::<S>());
     for line in 0..walk.lines {
-        let (by_y, sum) = (by_y.from(line * walk.line_step), sum.from(line * walk.line_step));
+        let (by_y, mut sum) = (by_y.from(line * walk.line_step), sum.from(line * walk.line_step));
         let mut position = 0;
         while position + 4 <= walk.positions {
-            times_slope::<T, S, 4>(simd, (by_y, sum), (position * walk.step, walk.step));
+            times_slope::<T, S, 4>(simd, (by_y, &mut sum), (position * walk.step, walk.step));
             position += 4;
         }
         while position < walk.positions {
-            times_slope::<T, S, 1>(simd, (by_y, sum), (position * walk.step, walk.step));
+            times_slope::<T, S, 1>(simd, (by_y, &mut sum), (position * walk.step, walk.step));
             position += 1;
         }
     }
@@ -188,7 +194,11 @@ fn through_silu<T: Real, S: Isa>(simd: S, tiling: Tiling, (channels, count): (us
 
 /// `R` vectors of [`through_silu`], from the first one on so many elements apart.
 #[inline(always)]
-fn times_slope<T: Real, S: Isa, const R: usize>(simd: S, (by_y, sum): (Array<T>, Array<T>), (first, step): (usize, usize)) {
+fn times_slope<T: Real, S: Isa, const R: usize>(
+    simd: S,
+    (by_y, sum): (Array<'_, T>, &mut ArrayMut<'_, T>),
+    (first, step): (usize, usize),
+) {
     let mut slope = [V::splat(simd, T::default()); R];
     for r in 0..R {
         slope[r] = sum.load(simd, first + r * step);
@@ -201,16 +211,16 @@ fn times_slope<T: Real, S: Isa, const R: usize>(simd: S, (by_y, sum): (Array<T>,
 }
 
 /// The sums `sum_t by_sum[t] window[t + k]` for every tap, and `sum_t by_sum[t]`, over the steps of a slice.
-struct FilterSums<T> {
+struct FilterSums<'m, T> {
     tiling: Tiling,
     width: usize,
     channels: usize,
     count: usize,
-    by_sum: Array<T>,
-    window: Array<T>,
+    by_sum: Array<'m, T>,
+    window: Array<'m, T>,
 }
 
-impl<T: Real> FilterSums<T> {
+impl<T: Real> FilterSums<'_, T> {
     /// Adds them to those of the channels, [`SUMS`] each.
     #[inline(always)]
     fn add<S: Isa>(&self, simd: S, sums: &mut [f64]) {
@@ -272,7 +282,7 @@ impl<T: Real> FilterSums<T> {
 
 /// One vector of a sum: with a tap, or of the bias.
 #[inline(always)]
-fn term<T: Real, S: Isa>(by_sum: Array<T>, window: Array<T>, at: usize, tap: bool, sum: V<T, S>) -> V<T, S> {
+fn term<T: Real, S: Isa>(by_sum: Array<'_, T>, window: Array<'_, T>, at: usize, tap: bool, sum: V<T, S>) -> V<T, S> {
     let p = by_sum.load(sum.simd(), at);
     if tap { p.mul_add(window.load(sum.simd(), at), sum) } else { p + sum }
 }
@@ -280,7 +290,7 @@ fn term<T: Real, S: Isa>(by_sum: Array<T>, window: Array<T>, at: usize, tap: boo
 /// Adds the cotangent of the final states to the inputs they are copies of, where those lie in this slice (or, from position 0 on, before
 /// its segment).
 #[inline(always)]
-fn add_final<T: Real>(at: Window<'_, '_>, slice: &Slice, skip: usize, states: Array<T>, by_input: Array<T>) {
+fn add_final<T: Real>(at: Window<'_, '_>, slice: &Slice, skip: usize, states: Array<'_, T>, by_input: &mut ArrayMut<'_, T>) {
     let Window { tiling, problem, segment, channels, .. } = at;
     let before = problem.width - 1;
     for j in 0..before {

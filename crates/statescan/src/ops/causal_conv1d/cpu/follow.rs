@@ -3,9 +3,9 @@
 //! shuffles, and 16-bit inputs are read and converted for every tap instead.
 
 use super::{Taps, silu_each};
-use crate::cpu::Array;
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::Storage;
+use crate::cpu::{Array, ArrayMut};
 use crate::tensor::DType;
 use half::{bf16, f16};
 
@@ -21,7 +21,12 @@ pub(super) fn follows<T: Real, S: Isa>(width: usize, dtype: DType) -> bool {
 
 /// Whole vectors of a line that is stored as it was read, in any type, without anything in between.
 #[inline(always)]
-pub(super) fn follow<T: Real, S: Isa>(taps: Taps<T, S>, dtype: DType, (source, target): (Array<u8>, Array<u8>), vectors: usize) {
+pub(super) fn follow<T: Real, S: Isa>(
+    taps: Taps<'_, T, S>,
+    dtype: DType,
+    (source, target): (Array<'_, u8>, ArrayMut<'_, u8>),
+    vectors: usize,
+) {
     match dtype {
         DType::BF16 if S::WIDENS && !T::DOUBLE => widen_pairs(taps, source.elements(), target.elements(), vectors),
         DType::F16 if S::WIDENS && !T::DOUBLE => widen::<T, S, f16>(taps, source.elements(), target.elements(), vectors),
@@ -35,7 +40,12 @@ pub(super) fn follow<T: Real, S: Isa>(taps: Taps<T, S>, dtype: DType, (source, t
 
 /// [`follow`] for one type.
 #[inline(always)]
-fn follow_as<T: Real, S: Isa, X: Storage<T>>(taps: Taps<T, S>, source: Array<X>, target: Array<X>, vectors: usize) {
+fn follow_as<T: Real, S: Isa, X: Storage<T>>(
+    taps: Taps<'_, T, S>,
+    source: Array<'_, X>,
+    mut target: ArrayMut<'_, X>,
+    vectors: usize,
+) {
     let (simd, lanes, before) = (taps.bias.simd(), T::lanes::<S>(), WIDTH - 1);
     let first = X::load_vector(simd, source, 0);
     // its first lanes where the last ones of a vector before the line would have them
@@ -54,10 +64,10 @@ fn follow_as<T: Real, S: Isa, X: Storage<T>>(taps: Taps<T, S>, source: Array<X>,
 /// `R` neighbouring vectors of [`follow`], given the inputs before them; gives the last inputs. Here source and target begin at the same step.
 #[inline(always)]
 fn follow_group<T: Real, S: Isa, X: Storage<T>, const R: usize>(
-    taps: Taps<T, S>,
+    taps: Taps<'_, T, S>,
     last: V<T, S>,
-    source: Array<X>,
-    target: Array<X>,
+    source: Array<'_, X>,
+    mut target: ArrayMut<'_, X>,
 ) -> V<T, S> {
     let (simd, lanes) = (taps.bias.simd(), T::lanes::<S>());
     let (mut sum, mut x) = ([taps.bias; R], [taps.bias; R]);
@@ -76,14 +86,19 @@ fn follow_group<T: Real, S: Isa, X: Storage<T>, const R: usize>(
         sum = silu_each(sum);
     }
     for r in 0..R {
-        X::store_vector(sum[r], target, r * lanes);
+        X::store_vector(sum[r], target.reborrow(), r * lanes);
     }
     x[R - 1]
 }
 
 /// [`follow`] with inputs converted for every tap.
 #[inline(always)]
-fn widen<T: Real, S: Isa, X: Storage<T>>(taps: Taps<T, S>, source: Array<X>, target: Array<X>, vectors: usize) {
+fn widen<T: Real, S: Isa, X: Storage<T>>(
+    taps: Taps<'_, T, S>,
+    source: Array<'_, X>,
+    mut target: ArrayMut<'_, X>,
+    vectors: usize,
+) {
     let (lanes, mut i) = (T::lanes::<S>(), 0);
     while i + 4 <= vectors {
         widen_group::<T, S, X, 4>(taps, source.from(i * lanes), target.from(i * lanes));
@@ -97,7 +112,11 @@ fn widen<T: Real, S: Isa, X: Storage<T>>(taps: Taps<T, S>, source: Array<X>, tar
 
 /// `R` neighbouring vectors of [`widen`].
 #[inline(always)]
-fn widen_group<T: Real, S: Isa, X: Storage<T>, const R: usize>(taps: Taps<T, S>, source: Array<X>, target: Array<X>) {
+fn widen_group<T: Real, S: Isa, X: Storage<T>, const R: usize>(
+    taps: Taps<'_, T, S>,
+    source: Array<'_, X>,
+    mut target: ArrayMut<'_, X>,
+) {
     let (simd, lanes) = (taps.bias.simd(), T::lanes::<S>());
     let mut sum = [taps.bias; R];
     for k in 0..WIDTH {
@@ -110,13 +129,13 @@ fn widen_group<T: Real, S: Isa, X: Storage<T>, const R: usize>(taps: Taps<T, S>,
         sum = silu_each(sum);
     }
     for r in 0..R {
-        X::store_vector(sum[r], target, r * lanes);
+        X::store_vector(sum[r], target.reborrow(), r * lanes);
     }
 }
 
 /// [`follow`] for bf16 in f32, even and odd steps apart: two halves of words are widened by an operation each, and narrowed without moving lanes.
 #[inline(always)]
-fn widen_pairs<T: Real, S: Isa>(taps: Taps<T, S>, source: Array<bf16>, target: Array<bf16>, vectors: usize) {
+fn widen_pairs<T: Real, S: Isa>(taps: Taps<'_, T, S>, source: Array<'_, bf16>, mut target: ArrayMut<'_, bf16>, vectors: usize) {
     let (lanes, mut i) = (T::lanes::<S>(), 0);
     let bias = V::from_array(taps.bias.simd(), &taps.bias.to_array().map(|x| x.to_f64() as f32));
     let Taps { array, pitch, width, step, silu, .. } = taps;
@@ -130,7 +149,7 @@ fn widen_pairs<T: Real, S: Isa>(taps: Taps<T, S>, source: Array<bf16>, target: A
 
 /// Four neighbouring vectors of [`widen_pairs`].
 #[inline(always)]
-fn widen_two_pairs<S: Isa>(taps: Taps<f32, S>, source: Array<bf16>, target: Array<bf16>) {
+fn widen_two_pairs<S: Isa>(taps: Taps<'_, f32, S>, source: Array<'_, bf16>, mut target: ArrayMut<'_, bf16>) {
     let (simd, lanes) = (taps.bias.simd(), S::F32_LANES);
     let mut sum = [taps.bias; 4];
     for pair in 0..2 {

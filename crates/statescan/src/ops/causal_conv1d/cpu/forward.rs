@@ -36,7 +36,7 @@ struct Job<'j, 'a, T> {
     targets: &'j Targets,
     plan: &'j Plan,
     tiling: Tiling,
-    scratch: Scratch<T, TILES>,
+    scratch: Scratch<'j, T, TILES>,
     group: usize,
     block: usize,
 }
@@ -44,7 +44,7 @@ struct Job<'j, 'a, T> {
 impl<T: Real> Kernel for Job<'_, '_, T> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
+    fn run<S: Isa>(mut self, simd: S) {
         let Job { problem, targets, plan, tiling, group, block, .. } = self;
         for (first, channels) in tiles(plan, problem.dim, block) {
             let (weight, bias) = (&problem.weight, problem.bias.as_ref());
@@ -53,9 +53,9 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                 let to = |y| plane_mut(y, slice.batch).at(first, slice.start);
                 let Some(index) = slice.segment else {
                     if let Some(y) = &targets.y {
-                        let (sums, steps) = (self.scratch.tiles[1], slice.end - slice.start);
+                        let (sums, steps) = (&mut self.scratch.tiles[1], slice.end - slice.start);
                         tiling.zero(sums, channels, 0, steps);
-                        tiling.store(simd, sums, to(y).area(channels, steps));
+                        tiling.store(simd, sums.read(), to(y).area(channels, steps));
                     }
                     continue;
                 };
@@ -71,41 +71,42 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
 impl<T: Real> Job<'_, '_, T> {
     /// The outputs of a slice.
     #[inline(always)]
-    fn outputs<S: Isa>(&self, simd: S, slice: &Slice, at: Window<'_, '_>) {
+    fn outputs<S: Isa>(&mut self, simd: S, slice: &Slice, at: Window<'_, '_>) {
         let Some(y) = &self.targets.y else { return };
         let Window { tiling, problem, first, channels, .. } = at;
-        let (filters, [window, sums]) = (self.scratch.filters, self.scratch.tiles);
+        let Scratch { tiles: [window, sums], filters, states } = &mut self.scratch;
+        let filters = filters.read();
         let work = Work { simd, filters, slice, at };
         let staged = match tiling.axis {
-            Axis::Time if work.along_rows(y, self.scratch.states, (window, sums)) => 0,
+            Axis::Time if work.along_rows(y, states, [window, sums]) => 0,
             Axis::Time => slice.end - slice.start,
             Axis::Channels => work.along_channels(y),
         };
-        at.load(simd, slice.start, staged, window);
+        at.load(simd, slice.start, staged, window.reborrow());
         let convolution = Convolution { axis: tiling.axis, filters, channels, count: staged, silu: problem.silu, adjoint: false };
-        convolution.run(simd, tiling.span(window, 0), tiling.span(sums, 0));
-        tiling.store(simd, sums, plane_mut(y, slice.batch).at(first, slice.start).area(channels, staged));
+        convolution.run(simd, tiling.span(window.read(), 0), tiling.span(sums.reborrow(), 0));
+        tiling.store(simd, sums.read(), plane_mut(y, slice.batch).at(first, slice.start).area(channels, staged));
     }
 
     /// The final states of a segment that ends with a slice: its last inputs, or those of a short segment and what lies before it.
     #[inline(always)]
-    fn last_inputs<S: Isa>(&self, simd: S, slice: &Slice, at: Window<'_, '_>) {
+    fn last_inputs<S: Isa>(&mut self, simd: S, slice: &Slice, at: Window<'_, '_>) {
         let Window { tiling, problem, segment, first, channels } = at;
         let (Some(target), Some(place), true) = (&self.targets.final_states, segment.last, slice.end == segment.end) else {
             return;
         };
-        let (before, length, window) = (problem.width - 1, segment.len(), self.scratch.tiles[0]);
+        let (before, length, window) = (problem.width - 1, segment.len(), &mut self.scratch.tiles[0]);
         let last = if length >= 2 * before { before } else { length };
         let to = state_plane_mut(target, place).at(first, 0).area(channels, before);
-        at.load(simd, segment.end - last, last, window);
-        tiling.store(simd, window.from(tiling.at(last)), to);
+        at.load(simd, segment.end - last, last, window.reborrow());
+        tiling.store(simd, window.read().from(tiling.at(last)), to);
     }
 }
 
 /// A slice for some channels, on its way from `x` to `y` without tiles.
 struct Work<'w, 'a, T, S> {
     simd: S,
-    filters: Filters<T>,
+    filters: Filters<'w, T>,
     slice: &'w Slice,
     at: Window<'w, 'a>,
 }
@@ -113,16 +114,17 @@ struct Work<'w, 'a, T, S> {
 impl<T: Real, S: Isa> Work<'_, '_, T, S> {
     /// Rows of time, if they lie in a way that allows it; whether they do.
     #[inline(always)]
-    fn along_rows(&self, y: &RawViewMut, states: Array<T>, room: (Array<T>, Array<T>)) -> bool {
+    fn along_rows(&self, y: &RawViewMut, states: &mut ArrayMut<'_, T>, room: [&mut ArrayMut<'_, T>; 2]) -> bool {
         let Work { simd, filters, slice, at } = self;
         let Window { tiling, problem, segment, first, channels } = *at;
         let begins = slice.start == segment.start;
-        let Some(rows) = Rows::new(problem, y, slice, begins, (first, channels)) else { return false };
+        // SAFETY: no other job has these channels of the slice.
+        let Some(rows) = (unsafe { Rows::new(problem, y, slice, begins, (first, channels)) }) else { return false };
         if slice.end - slice.start < T::lanes::<S>() {
             return false;
         }
-        at.load_before(*simd, tiling.taps(), states);
-        rows.convolve(*simd, filters, (problem.silu, streams(y)), states, room);
+        at.load_before(*simd, tiling.taps(), states.reborrow());
+        rows.convolve(*simd, filters, (problem.silu, streams(y)), states.read(), room);
         true
     }
 
@@ -139,7 +141,9 @@ impl<T: Real, S: Isa> Work<'_, '_, T, S> {
         }
         let start = slice.start + from;
         let x = Span::<T>::of(&problem.x, slice.batch, first, start - before);
-        let Some((x, y)) = x.zip(Span::<T>::of_mut(y, slice.batch, first, start)) else { return steps };
+        // SAFETY: no other job has these channels of the slice.
+        let y = unsafe { SpanMut::<T>::of_mut(y, slice.batch, first, start) };
+        let Some((x, y)) = x.zip(y) else { return steps };
         let count = steps - from;
         let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: problem.silu, adjoint: false };
         convolution.run(simd, x, y);

@@ -16,8 +16,8 @@ mod tiling;
 
 use super::{GradientTargets, MAX_WIDTH, Problem, Sources, Targets};
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{self, MAX_LANES, Plane, PlaneMut, Tile};
-use crate::cpu::{Arena, Array, Kernel, Room, add_up};
+use crate::cpu::tile::{self, MAX_LANES, Plane, PlaneMut, TileMut};
+use crate::cpu::{Arena, Array, ArrayMut, ArrayOf, Divided, Kernel, Room, add_up};
 use crate::ops::sequences::Segment;
 use crate::tensor::{RawViewMut, View};
 use plan::{Axis, Plan, Slice};
@@ -50,19 +50,31 @@ fn state_plane_mut(view: &RawViewMut, at: (usize, usize)) -> PlaneMut {
 
 /// The filters of a tile of channels, in the tile's own axes.
 #[derive(Clone, Copy)]
-pub(super) struct Filters<T> {
-    pub weight: Array<T>,
-    pub bias: Array<T>,
+pub(super) struct FiltersOf<A> {
+    pub weight: A,
+    pub bias: A,
     pub width: usize,
     /// Elements from tap to tap, with vectors along channels.
     pub pitch: usize,
 }
 
-impl<T: Real> Filters<T> {
+/// Filters that are loaded.
+pub(super) type Filters<'m, T> = FiltersOf<Array<'m, T>>;
+/// Filters to be loaded.
+pub(super) type FiltersMut<'m, T> = FiltersOf<ArrayMut<'m, T>>;
+
+impl<T: Real> FiltersMut<'_, T> {
+    /// The same filters, to be read.
+    #[inline(always)]
+    pub(super) fn read(&self) -> Filters<'_, T> {
+        let &FiltersOf { ref weight, ref bias, width, pitch } = self;
+        FiltersOf { weight: weight.read(), bias: bias.read(), width, pitch }
+    }
+
     /// Loads the filters of channels from `first` on; no bias is a bias of zero.
     #[inline(always)]
     pub(super) fn load<S: Isa>(
-        &self,
+        &mut self,
         simd: S,
         tiling: Tiling,
         weight: &View<'_>,
@@ -70,25 +82,27 @@ impl<T: Real> Filters<T> {
         (first, channels): (usize, usize),
     ) {
         let source = Plane::of(weight, 0, 1).at(first, 0).area(channels, self.width);
-        tiling.taps().load(simd, source, self.weight);
+        tiling.taps().load(simd, source, self.weight.reborrow());
         self.bias.clear(channels.next_multiple_of(T::lanes::<S>()));
         if let Some(bias) = bias {
             // a plane needs a second axis, and there is one step along it
             let source = Plane::of(&bias.expand(1, 1), 0, 1).at(first, 0).area(channels, 1);
-            tile::load(simd, source, channels, Tile::new(self.bias, channels));
+            tile::load(simd, source, channels, TileMut::new(self.bias.reborrow(), channels));
         }
     }
+}
 
+impl<T: Real> Filters<'_, T> {
     /// The filter of a channel spread over vectors in `room`, for [`line`].
     #[inline(always)]
-    fn along_time<S: Isa>(
+    fn along_time<'r, S: Isa>(
         &self,
         simd: S,
         channel: usize,
         adjoint: bool,
         silu: bool,
-        room: &mut [T; TAPS * MAX_LANES],
-    ) -> Taps<T, S> {
+        room: &'r mut [T; TAPS * MAX_LANES],
+    ) -> Taps<'r, T, S> {
         let lanes = T::lanes::<S>();
         let (weight, bias) = (self.weight.shared(channel * TAPS, self.width), self.bias.get(channel));
         for k in 0..self.width {
@@ -102,27 +116,46 @@ impl<T: Real> Filters<T> {
 
 /// Memory that vectors walk over: a tile, or a tensor that lies as a tile does.
 #[derive(Clone, Copy)]
-pub(super) struct Span<T> {
-    array: Array<T>,
+pub(super) struct SpanOf<A> {
+    array: A,
     pitch: isize,
 }
 
-impl<T: Real> Span<T> {
+/// A span that is read.
+pub(super) type Span<'m, T> = SpanOf<Array<'m, T>>;
+/// A span that is written.
+pub(super) type SpanMut<'m, T> = SpanOf<ArrayMut<'m, T>>;
+
+impl<'m, T: Real> Span<'m, T> {
     /// One batch row of a (B, D, L) tensor from a channel and a position on, if it lies as a tile of channels side by side does.
-    fn of(view: &View<'_>, batch: usize, channel: usize, position: usize) -> Option<Self> {
+    fn of(view: &View<'m>, batch: usize, channel: usize, position: usize) -> Option<Self> {
         let (offset, pitch) = side_by_side(&view.strides(), batch, channel, position)?;
-        (view.dtype() == T::DTYPE).then(|| Span { array: Array::of_view(view).moved(offset), pitch })
+        (view.dtype() == T::DTYPE).then(|| SpanOf { array: Array::of_view(view).moved(offset), pitch })
     }
+}
 
+impl<T: Real> SpanMut<'_, T> {
     /// The same of a tensor that is written.
-    fn of_mut(view: &RawViewMut, batch: usize, channel: usize, position: usize) -> Option<Self> {
+    ///
+    /// # Safety
+    /// As for [`Divided::part`].
+    unsafe fn of_mut(view: &RawViewMut, batch: usize, channel: usize, position: usize) -> Option<Self> {
         let (offset, pitch) = side_by_side(&view.strides(), batch, channel, position)?;
-        (view.dtype() == T::DTYPE).then(|| Span { array: Array::of_view_mut(view).moved(offset), pitch })
+        // SAFETY: the contract above.
+        (view.dtype() == T::DTYPE).then(|| SpanOf { array: unsafe { Divided::of_view(view).part(offset) }, pitch })
     }
 
+    /// The elements from a channel and a position on, to be written.
+    #[inline(always)]
+    fn at_mut(&mut self, axis: Axis, channel: usize, position: usize) -> ArrayMut<'_, T> {
+        SpanOf { array: self.array.reborrow(), pitch: self.pitch }.at(axis, channel, position)
+    }
+}
+
+impl<'m, T, A> SpanOf<ArrayOf<'m, T, A>> {
     /// The elements from a channel and a position on.
     #[inline(always)]
-    fn at(self, axis: Axis, channel: usize, position: usize) -> Array<T> {
+    fn at(self, axis: Axis, channel: usize, position: usize) -> ArrayOf<'m, T, A> {
         let (line, along) = match axis {
             Axis::Time => (channel, position),
             Axis::Channels => (position, channel),
@@ -140,25 +173,25 @@ fn side_by_side(strides: &[isize], batch: usize, channel: usize, position: usize
 /// `out[i] = sum_k tap[k] source[i + k]` over `channels` x `count`, with bias and silu, or the adjoint (taps reversed, nothing else).
 /// The last vector along the axis may reach over.
 #[derive(Clone, Copy)]
-pub(super) struct Convolution<T> {
+pub(super) struct Convolution<'m, T> {
     pub axis: Axis,
-    pub filters: Filters<T>,
+    pub filters: Filters<'m, T>,
     pub channels: usize,
     pub count: usize,
     pub silu: bool,
     pub adjoint: bool,
 }
 
-impl<T: Real> Convolution<T> {
+impl<T: Real> Convolution<'_, T> {
     #[inline(always)]
-    pub(super) fn run<S: Isa>(self, simd: S, source: Span<T>, target: Span<T>) {
+    pub(super) fn run<S: Isa>(self, simd: S, source: Span<'_, T>, mut target: SpanMut<'_, T>) {
         let Convolution { axis, filters, channels, count, silu, adjoint } = self;
         match axis {
             Axis::Time => {
                 for channel in 0..channels {
                     let mut room = [T::default(); TAPS * MAX_LANES];
                     let taps = filters.along_time(simd, channel, adjoint, silu, &mut room);
-                    line(taps, source.at(axis, channel, 0), target.at(axis, channel, 0), count, false);
+                    line(taps, source.at(axis, channel, 0), target.at_mut(axis, channel, 0), count, false);
                 }
             }
             Axis::Channels => self.along_channels(simd, source, target),
@@ -166,7 +199,7 @@ impl<T: Real> Convolution<T> {
     }
 
     #[inline(always)]
-    fn along_channels<S: Isa>(self, simd: S, source: Span<T>, target: Span<T>) {
+    fn along_channels<S: Isa>(self, simd: S, source: Span<'_, T>, mut target: SpanMut<'_, T>) {
         let Convolution { axis, filters, channels, count, silu, adjoint } = self;
         let (lanes, width) = (T::lanes::<S>(), filters.width);
         let row = filters.pitch as isize;
@@ -180,7 +213,8 @@ impl<T: Real> Convolution<T> {
                 let array = filters.weight.moved(last).from(line);
                 let taps = Taps { array, pitch, width, step: source.pitch, bias, silu };
                 let from = (source.at(axis, line, i), source.pitch);
-                let to = (target.at(axis, line, i), target.pitch);
+                let pitch = target.pitch;
+                let to = (target.at_mut(axis, line, i), pitch);
                 if four { store(sums::<T, S, 4>(taps, from), to) } else { store(sums::<T, S, 1>(taps, from), to) }
             }
             i += if four { 4 } else { 1 };
@@ -190,9 +224,9 @@ impl<T: Real> Convolution<T> {
 
 /// The filters of one line of vectors.
 #[derive(Clone, Copy)]
-struct Taps<T: Real, S: Isa> {
+struct Taps<'m, T: Real, S: Isa> {
     /// A vector for each tap, `pitch` apart.
-    array: Array<T>,
+    array: Array<'m, T>,
     pitch: isize,
     width: usize,
     /// From the input of one tap to that of the next.
@@ -203,7 +237,7 @@ struct Taps<T: Real, S: Isa> {
 
 /// One channel of a [`Convolution`] along time; `exact`ly those elements if there is at least a vector of them, else the last may reach over.
 #[inline(always)]
-fn line<T: Real, S: Isa>(taps: Taps<T, S>, source: Array<T>, target: Array<T>, count: usize, exact: bool) {
+fn line<T: Real, S: Isa>(taps: Taps<'_, T, S>, source: Array<'_, T>, mut target: ArrayMut<'_, T>, count: usize, exact: bool) {
     let lanes = T::lanes::<S>();
     let mut i = 0;
     while i + 4 * lanes <= count {
@@ -221,7 +255,7 @@ fn line<T: Real, S: Isa>(taps: Taps<T, S>, source: Array<T>, target: Array<T>, c
 
 /// `R` neighbouring vectors of a [`Convolution`], which start `step` after each other.
 #[inline(always)]
-fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, (source, step): (Array<T>, isize)) -> [V<T, S>; R] {
+fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<'_, T, S>, (source, step): (Array<'_, T>, isize)) -> [V<T, S>; R] {
     let simd = taps.bias.simd();
     let mut sum = [taps.bias; R];
     for k in 0..taps.width as isize {
@@ -238,9 +272,9 @@ fn sums<T: Real, S: Isa, const R: usize>(taps: Taps<T, S>, (source, step): (Arra
 
 /// Stores what [`sums`] gives, `step` after each other.
 #[inline(always)]
-fn store<T: Real, S: Isa, const R: usize>(sums: [V<T, S>; R], (target, step): (Array<T>, isize)) {
+fn store<T: Real, S: Isa, const R: usize>(sums: [V<T, S>; R], (mut target, step): (ArrayMut<'_, T>, isize)) {
     for r in 0..R {
-        target.moved(r as isize * step).store(0, sums[r]);
+        target.reborrow().moved(r as isize * step).store(0, sums[r]);
     }
 }
 
@@ -309,18 +343,18 @@ fn silu_derivative_each<T: Real, S: Isa, const R: usize>(mut v: [V<T, S>; R]) ->
 }
 
 /// What the jobs of one thread work in, with so many tiles of their own.
-pub(super) struct Scratch<T, const TILES: usize> {
-    pub tiles: [Array<T>; TILES],
-    pub filters: Filters<T>,
-    states: Array<T>,
+pub(super) struct Scratch<'m, T, const TILES: usize> {
+    pub tiles: [ArrayMut<'m, T>; TILES],
+    pub filters: FiltersMut<'m, T>,
+    states: ArrayMut<'m, T>,
 }
 
-impl<T: Real, const TILES: usize> Scratch<T, TILES> {
-    pub(super) fn lay_out(room: &mut Room<T>, tiling: Tiling, channels: usize, width: usize) -> Self {
+impl<'m, T: Real, const TILES: usize> Scratch<'m, T, TILES> {
+    pub(super) fn lay_out(room: &mut Room<'m, T>, tiling: Tiling, channels: usize, width: usize) -> Self {
         let (taps, pitch) = (tiling.taps_len(channels), channels.next_multiple_of(MAX_LANES));
         Scratch {
             tiles: [tiling.len; TILES].map(|len| room.array(len)),
-            filters: Filters { weight: room.array(taps), bias: room.array(pitch), width, pitch },
+            filters: FiltersOf { weight: room.array(taps), bias: room.array(pitch), width, pitch },
             states: room.array(taps),
         }
     }
@@ -339,26 +373,26 @@ struct Window<'w, 'a> {
 impl Window<'_, '_> {
     /// `steps` from `start` with what lies before them: the W-1 steps before, of the segment or its initial state.
     #[inline(always)]
-    fn load<T: Real, S: Isa>(&self, simd: S, start: usize, steps: usize, tile: Array<T>) {
+    fn load<T: Real, S: Isa>(&self, simd: S, start: usize, steps: usize, mut tile: ArrayMut<'_, T>) {
         let Window { tiling, problem, segment, first, channels } = *self;
         let (before, x) = (problem.width - 1, plane(&problem.x, segment.batch));
         if start > segment.start {
             return tiling.load(simd, x.at(first, start - before).area(channels, steps + before), tile);
         }
-        self.load_before(simd, tiling, tile);
+        self.load_before(simd, tiling, tile.reborrow());
         tiling.load(simd, x.at(first, start).area(channels, steps), tile.from(tiling.at(before)));
     }
 
     /// The W-1 inputs before the segment: its initial state, or zeros.
     #[inline(always)]
-    fn load_before<T: Real, S: Isa>(&self, simd: S, tiling: Tiling, tile: Array<T>) {
+    fn load_before<T: Real, S: Isa>(&self, simd: S, tiling: Tiling, mut tile: ArrayMut<'_, T>) {
         let Window { problem, segment, first, channels, .. } = *self;
         let before = problem.width - 1;
         match (&problem.initial_states, segment.initial) {
             (Some(states), Some(at)) => {
                 tiling.load(simd, state_plane(states, at).at(first, 0).area(channels, before), tile);
             }
-            _ => tiling.zero(tile, channels, 0, before),
+            _ => tiling.zero(&mut tile, channels, 0, before),
         }
     }
 }

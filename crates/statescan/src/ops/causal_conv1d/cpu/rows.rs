@@ -27,16 +27,16 @@ pub(super) fn streams(y: &RawViewMut) -> bool {
 
 /// Rows of channels in memory.
 #[derive(Clone, Copy)]
-struct Lines {
-    bytes: Array<u8>,
+struct Lines<A> {
+    bytes: A,
     dtype: DType,
     /// From one channel to the next, in bytes.
     pitch: isize,
 }
 
-impl Lines {
+impl<'m, A> Lines<ArrayOf<'m, u8, A>> {
     /// Those of a row of the batch of a (B, D, L) tensor; none if time is not contiguous.
-    fn of(bytes: Array<u8>, dtype: DType, strides: &[isize], batch: usize) -> Option<Self> {
+    fn of(bytes: ArrayOf<'m, u8, A>, dtype: DType, strides: &[isize], batch: usize) -> Option<Self> {
         let size = dtype.size() as isize;
         let first = batch as isize * strides[0] * size;
         (strides[2] == 1).then(|| Lines { bytes: bytes.moved(first), dtype, pitch: strides[1] * size })
@@ -47,15 +47,11 @@ impl Lines {
         channel as isize * self.pitch + (step * self.dtype.size()) as isize
     }
 
-    /// The bytes from a channel and a step on.
-    #[inline(always)]
-    fn at(&self, channel: usize, step: usize) -> Array<u8> {
-        self.bytes.moved(self.distance(channel, step))
-    }
-
     /// The lines that begin at a channel and a step.
+    #[inline(always)]
     fn from(self, channel: usize, step: usize) -> Self {
-        Lines { bytes: self.at(channel, step), ..self }
+        let by = self.distance(channel, step);
+        Lines { bytes: self.bytes.moved(by), ..self }
     }
 
     /// Where a channel and a step would be, inside or not.
@@ -66,19 +62,22 @@ impl Lines {
 }
 
 /// Steps of neighbouring channels.
-pub(super) struct Rows {
-    x: Lines,
-    y: Lines,
+pub(super) struct Rows<'m> {
+    x: Lines<Array<'m, u8>>,
+    y: Lines<ArrayMut<'m, u8>>,
     channels: usize,
     count: usize,
     /// Whether a segment begins here.
     begins: bool,
 }
 
-impl Rows {
+impl<'m> Rows<'m> {
     /// The steps of a slice, if they lie in a way that allows it; `begins` says that its segment begins with it.
-    pub(super) fn new(
-        problem: &Problem<'_>,
+    ///
+    /// # Safety
+    /// As for [`Divided::part`], of these steps and channels of `y`.
+    pub(super) unsafe fn new(
+        problem: &Problem<'m>,
         y: &RawViewMut,
         slice: &Slice,
         begins: bool,
@@ -86,29 +85,31 @@ impl Rows {
     ) -> Option<Self> {
         let x = &problem.x;
         let x = Lines::of(Array::bytes_of(x), x.dtype(), &x.strides(), slice.batch)?.from(first, slice.start);
-        let y = Lines::of(Array::bytes_of_mut(y), y.dtype(), &y.strides(), slice.batch)?.from(first, slice.start);
+        // SAFETY: the contract above.
+        let bytes = unsafe { Divided::bytes_of(y).part(0) };
+        let y = Lines::of(bytes, y.dtype(), &y.strides(), slice.batch)?.from(first, slice.start);
         Some(Rows { x, y, channels, count: slice.end - slice.start, begins })
     }
 
     /// `y = conv(x)`, with silu if asked for. `states` are what lies before the segment, W-1 inputs of each channel, TAPS apart.
     #[inline(always)]
     pub(super) fn convolve<T: Real, S: Isa>(
-        self,
+        mut self,
         simd: S,
-        filters: &Filters<T>,
+        filters: &Filters<'_, T>,
         (silu, streamed): (bool, bool),
-        states: Array<T>,
-        (window, sums): (Array<T>, Array<T>),
+        states: Array<'_, T>,
+        [window, sums]: [&mut ArrayMut<'_, T>; 2],
     ) {
         // whole lines, so that every vector widened is stored to one of them
         let to_line = window.ptr().align_offset(64).min(MAX_LANES);
-        let (before, staged) = (filters.width - 1, window.from(to_line + MAX_LANES));
+        let (before, mut staged) = (filters.width - 1, window.from(to_line + MAX_LANES));
         for channel in 0..self.channels {
             let mut room = [T::default(); TAPS * MAX_LANES];
             let taps = filters.along_time(simd, channel, false, silu, &mut room);
             let states = states.from(channel * TAPS);
-            let stretches = Stretches { taps, before, states, staged, sums, streamed };
-            stretches.run(&self, channel);
+            let sums = Sums { taps, room: sums.reborrow(), streamed };
+            Stretches { before, states, staged: staged.reborrow(), sums }.run(&mut self, channel);
         }
         if streamed {
             simd.fence();
@@ -117,24 +118,22 @@ impl Rows {
 }
 
 /// A row of one channel on its way.
-struct Stretches<T: Real, S: Isa> {
-    taps: Taps<T, S>,
+struct Stretches<'s, T: Real, S: Isa> {
     /// W-1
     before: usize,
     /// What lies before the segment.
-    states: Array<T>,
-    staged: Array<T>,
-    sums: Array<T>,
-    streamed: bool,
+    states: Array<'s, T>,
+    staged: ArrayMut<'s, T>,
+    sums: Sums<'s, T, S>,
 }
 
-impl<T: Real, S: Isa> Stretches<T, S> {
+impl<T: Real, S: Isa> Stretches<'_, T, S> {
     #[inline(always)]
-    fn run(&self, rows: &Rows, channel: usize) {
-        let &Rows { x, y, count, begins, .. } = rows;
-        let (lanes, size) = (T::lanes::<S>(), x.dtype.size());
+    fn run(&mut self, rows: &mut Rows<'_>, channel: usize) {
+        let &mut Rows { x, ref mut y, count, begins, .. } = rows;
+        let (lanes, size, taps) = (T::lanes::<S>(), x.dtype.size(), self.sums.taps);
         let stretch = STRETCH / size;
-        let follow_on = follows::<T, S>(self.taps.width, x.dtype) && x.dtype == y.dtype && !self.streamed;
+        let follow_on = follows::<T, S>(taps.width, x.dtype) && x.dtype == y.dtype && !self.sums.streamed;
         // the rows that come next lie as these do
         let rows_ahead = AHEAD.div_ceil(count * size);
         let (mut start, mut last) = (0, None);
@@ -144,49 +143,59 @@ impl<T: Real, S: Isa> Stretches<T, S> {
             tile::prefetch_row(x.address(channel + rows_ahead, start), len * size);
             // the last stretch is at least a vector, and overlaps the one before it
             let (at, len) = (start.min(count - lanes), len.max(lanes));
-            let (input, output) = (x.at(channel, at), y.at(channel, at));
+            let (input, by) = (x.from(channel, at).bytes, y.distance(channel, at));
+            let output = y.bytes.reborrow().moved(by);
             if follow_on && !first && len.is_multiple_of(lanes) {
                 let input = input.moved(-((self.before * size) as isize));
-                follow(self.taps, x.dtype, (input, output), len / lanes);
+                follow(taps, x.dtype, (input, output), len / lanes);
                 (start, last) = (at + len, None);
                 continue;
             }
             let from = if first || x.dtype != T::DTYPE {
                 let back = last.replace(at).map(|last| at - last);
-                self.stage(x.dtype, input, len, (first, back))
+                self.stage(x.dtype, input, len, (first, back));
+                self.staged.read().moved(-(self.before as isize))
             } else {
                 input.elements::<T>().moved(-(self.before as isize))
             };
-            self.sum(y.dtype, from, output, len);
+            self.sums.stretch(y.dtype, from, output, len);
             start += len;
         }
     }
 
     /// Converts a stretch of the input, with what lies before it: before the segment if it is the `first`, or at the end of the stretch
-    /// before, which is so many elements back and still there. Where that begins.
+    /// before, which is so many elements back and still there.
     #[inline(always)]
-    fn stage(&self, dtype: DType, input: Array<u8>, len: usize, (first, back): (bool, Option<usize>)) -> Array<T> {
-        let &Stretches { before, staged, states, .. } = self;
-        let simd = self.taps.bias.simd();
-        let from = staged.moved(-(before as isize));
+    fn stage(&mut self, dtype: DType, input: Array<'_, u8>, len: usize, (first, back): (bool, Option<usize>)) {
+        let (before, simd) = (self.before, self.sums.taps.bias.simd());
+        let mut to = self.staged.reborrow().moved(-(before as isize));
         match back {
-            _ if first => from.slice(0, before).copy_from_slice(states.shared(0, before)),
-            Some(back) => from.slice(0, back + before).copy_within(back.., 0),
+            _ if first => to.slice(0, before).copy_from_slice(self.states.shared(0, before)),
+            Some(back) => to.slice(0, back + before).copy_within(back.., 0),
             None => {
                 let input = input.moved(-((before * dtype.size()) as isize));
-                tile::load_row(simd, dtype, input, from.slice(0, before));
+                tile::load_row(simd, dtype, input, to.slice(0, before));
             }
         }
-        tile::load_row(simd, dtype, input, staged.slice(0, len));
-        from
+        tile::load_row(simd, dtype, input, to.slice(before, len));
     }
+}
 
-    /// The sums of a stretch, stored as the output wants them.
+/// The sums of a row.
+struct Sums<'s, T: Real, S: Isa> {
+    taps: Taps<'s, T, S>,
+    /// For what is converted on its way out.
+    room: ArrayMut<'s, T>,
+    streamed: bool,
+}
+
+impl<T: Real, S: Isa> Sums<'_, T, S> {
+    /// Those of a stretch, stored as the output wants them.
     #[inline(always)]
-    fn sum(&self, dtype: DType, from: Array<T>, output: Array<u8>, len: usize) {
+    fn stretch(&mut self, dtype: DType, from: Array<'_, T>, output: ArrayMut<'_, u8>, len: usize) {
         if dtype != T::DTYPE {
-            line(self.taps, from, self.sums, len, true);
-            tile::store_row(self.taps.bias.simd(), self.sums.shared(0, len), dtype, output);
+            line(self.taps, from, self.room.reborrow(), len, true);
+            tile::store_row(self.taps.bias.simd(), self.room.shared(0, len), dtype, output);
         } else if self.streamed {
             stream_line(self.taps, from, output.elements(), len);
         } else {
@@ -197,11 +206,11 @@ impl<T: Real, S: Isa> Stretches<T, S> {
 
 /// [`line`], exactly, with whole vectors stored past the caches.
 #[inline(always)]
-fn stream_line<T: Real, S: Isa>(taps: Taps<T, S>, source: Array<T>, target: Array<T>, count: usize) {
+fn stream_line<T: Real, S: Isa>(taps: Taps<'_, T, S>, source: Array<'_, T>, mut target: ArrayMut<'_, T>, count: usize) {
     let lanes = T::lanes::<S>();
     let mut i = target.ptr().align_offset(lanes * size_of::<T>()).min(count);
     if i > 0 {
-        line(taps, source, target, i.max(lanes), true);
+        line(taps, source, target.reborrow(), i.max(lanes), true);
     }
     while i + 4 * lanes <= count {
         let sums = sums::<T, S, 4>(taps, (source.from(i), lanes as isize));
@@ -223,7 +232,7 @@ mod tests {
 
     /// The same line stored in every way.
     struct Ways<'x> {
-        x: &'x mut [f32],
+        x: &'x [f32],
         y: [&'x mut [f32]; 3],
         count: usize,
     }
@@ -233,17 +242,17 @@ mod tests {
         const EVERY_LEVEL: bool = true;
         #[inline(always)]
         fn run<S: Isa>(self, simd: S) {
-            let (mut weight, mut bias) = ([0.5, -1.0, 2.0, 0.25, 0.0, 0.0, 0.0, 0.0], [0.125]);
-            let filters = Filters { weight: Array::of(&mut weight), bias: Array::of(&mut bias), width: 4, pitch: 1 };
+            let (weight, bias) = ([0.5, -1.0, 2.0, 0.25, 0.0, 0.0, 0.0, 0.0], [0.125]);
+            let filters = Filters { weight: Array::of(&weight), bias: Array::of(&bias), width: 4, pitch: 1 };
             let mut room = [0.0; TAPS * MAX_LANES];
             let taps = filters.along_time(simd, 0, false, true, &mut room);
             let [y, streamed, followed] = self.y;
             let vectors = self.count / S::F32_LANES;
-            line(taps, Array::of_shared(self.x), Array::of(y), self.count, true);
-            stream_line(taps, Array::of_shared(self.x), Array::of(streamed), self.count);
+            line(taps, Array::of(self.x), ArrayMut::of(y), self.count, true);
+            stream_line(taps, Array::of(self.x), ArrayMut::of(streamed), self.count);
             if S::F32_LANES >= filters.width {
-                let bytes = (bytemuck::cast_slice_mut(self.x), bytemuck::cast_slice_mut(followed));
-                follow(taps, DType::F32, (Array::of(bytes.0), Array::of(bytes.1)), vectors);
+                let bytes = (bytemuck::cast_slice(self.x), bytemuck::cast_slice_mut(followed));
+                follow(taps, DType::F32, (Array::of(bytes.0), ArrayMut::of(bytes.1)), vectors);
                 let rest = vectors * S::F32_LANES..self.count;
                 followed[rest.clone()].copy_from_slice(&y[rest]);
             } else {
@@ -255,13 +264,13 @@ mod tests {
 
     #[test]
     fn lines_are_the_same_in_every_way_and_no_longer() {
-        let mut x: Vec<f32> = (0..300).map(|i| (i % 37) as f32 * 0.3 - 5.0).collect();
+        let x: Vec<f32> = (0..300).map(|i| (i % 37) as f32 * 0.3 - 5.0).collect();
         for level in Level::available() {
             for offset in 0..17 {
                 for count in [16, 17, 31, 64, 65, 100, 130, 200] {
                     let [mut plain, mut streamed, mut followed] = [(); 3].map(|()| vec![7.0; 256]);
                     let y = [&mut plain[offset..], &mut streamed[offset..], &mut followed[offset..]];
-                    level.dispatch(Ways { x: &mut x, y, count });
+                    level.dispatch(Ways { x: &x, y, count });
                     assert_eq!(plain, streamed, "{level} {offset} {count}");
                     assert_eq!(plain, followed, "{level} {offset} {count}");
                     assert!(plain[..offset].iter().chain(&plain[offset + count..]).all(|&y| y == 7.0));

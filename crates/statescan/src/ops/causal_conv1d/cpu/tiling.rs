@@ -1,10 +1,10 @@
 //! How tiles lie in memory, and how vectors walk over them.
 
 use super::plan::{Axis, Plan};
-use super::{Span, TAPS};
-use crate::cpu::Array;
+use super::{SpanOf, TAPS};
 use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, Area, AreaMut, MAX_LANES, STEPS, Tile};
+use crate::cpu::tile::{self, Area, AreaMut, MAX_LANES, STEPS, Tile, TileMut};
+use crate::cpu::{Array, ArrayMut, ArrayOf};
 
 /// How tiles of one plan lie in memory.
 #[derive(Debug, Clone, Copy)]
@@ -68,8 +68,8 @@ impl Tiling {
 
     /// A tile as memory to walk over, from a position on.
     #[inline(always)]
-    pub fn span<T>(self, tile: Array<T>, position: usize) -> Span<T> {
-        Span { array: tile.from(self.at(position)), pitch: self.pitch as isize }
+    pub fn span<'m, T, A>(self, tile: ArrayOf<'m, T, A>, position: usize) -> SpanOf<ArrayOf<'m, T, A>> {
+        SpanOf { array: tile.starting(self.at(position)), pitch: self.pitch as isize }
     }
 
     /// How vectors walk over `channels` x `count` of a tile.
@@ -86,17 +86,17 @@ impl Tiling {
 
     /// Loads an area with lanes along channels (see [`plane`]). Vectors that reach over are zero along channels.
     #[inline(always)]
-    pub fn load<T: Real, S: Isa>(self, simd: S, from: Area, tile: Array<T>) {
+    pub fn load<T: Real, S: Isa>(self, simd: S, from: Area, mut tile: ArrayMut<'_, T>) {
         let Area { plane, lanes: channels, steps } = from;
         match self.axis {
             Axis::Time => {
-                tile::load(simd, plane.transposed().area(steps, channels), steps, Tile::new(tile, self.pitch));
+                tile::load(simd, plane.transposed().area(steps, channels), steps, TileMut::new(tile, self.pitch));
             }
             Axis::Channels => {
                 let padded = channels.next_multiple_of(T::lanes::<S>());
                 for start in (0..steps).step_by(STEPS) {
                     let area = plane.at(0, start).area(channels, STEPS.min(steps - start));
-                    tile::load(simd, area, padded, Tile::new(tile.from(start * self.pitch), self.pitch));
+                    tile::load(simd, area, padded, TileMut::new(tile.from(start * self.pitch), self.pitch));
                 }
             }
         }
@@ -104,7 +104,7 @@ impl Tiling {
 
     /// The inverse of [`Tiling::load`].
     #[inline(always)]
-    pub fn store<T: Real, S: Isa>(self, simd: S, tile: Array<T>, to: AreaMut) {
+    pub fn store<T: Real, S: Isa>(self, simd: S, tile: Array<'_, T>, to: AreaMut) {
         let Area { plane, lanes: channels, steps } = to;
         match self.axis {
             Axis::Time => tile::store(simd, Tile::new(tile, self.pitch), plane.transposed().area(steps, channels)),
@@ -119,7 +119,7 @@ impl Tiling {
 
     /// Zeros `channels` x `count` from a position on.
     #[inline(always)]
-    pub fn zero<T: Real>(self, tile: Array<T>, channels: usize, position: usize, count: usize) {
+    pub fn zero<T: Real>(self, tile: &mut ArrayMut<'_, T>, channels: usize, position: usize, count: usize) {
         let (lines, length) = match self.axis {
             Axis::Time => (channels, count),
             Axis::Channels => (count, self.pitch),

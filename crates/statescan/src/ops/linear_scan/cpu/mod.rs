@@ -6,10 +6,10 @@
 mod plan;
 
 use super::{GradientTargets, Problem, Sources, Targets};
-use crate::cpu::recurrence::{self, Steps};
+use crate::cpu::recurrence::{self, Steps, StepsMut};
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 use crate::cpu::tile::{self, Address, MAX_LANES, Plane, PlaneMut, PlaneOf, STEPS};
-use crate::cpu::{Arena, Array, Arrays, Kernel, Level, Room};
+use crate::cpu::{Arena, Array, ArrayMut, Arrays, Kernel, Level, Room};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
 use plan::Plan;
@@ -114,35 +114,35 @@ impl Block<'_> {
 }
 
 /// A forward pass: tiles of a and b, of which the second becomes h.
-struct Forward<T> {
-    a: Array<T>,
-    h: Array<T>,
+struct Forward<'m, T> {
+    a: ArrayMut<'m, T>,
+    h: ArrayMut<'m, T>,
     /// A row each: the states so far, and the total decays.
-    states: Array<T>,
-    decays: Array<T>,
+    states: ArrayMut<'m, T>,
+    decays: ArrayMut<'m, T>,
 }
 
-impl<T: Real> Forward<T> {
-    fn lay_out(room: &mut Room<T>, pitch: usize) -> Self {
+impl<'m, T: Real> Forward<'m, T> {
+    fn lay_out(room: &mut Room<'m, T>, pitch: usize) -> Self {
         let [a, h] = [STEPS * pitch; 2].map(|len| room.array(len));
         Forward { a, h, states: room.array(pitch), decays: room.array(pitch) }
     }
 }
 
 /// A backward pass: tiles of a, h and the gradient by h.
-struct Backward<T> {
-    a: Array<T>,
-    h: Array<T>,
-    g: Array<T>,
+struct Backward<'m, T> {
+    a: ArrayMut<'m, T>,
+    h: ArrayMut<'m, T>,
+    g: ArrayMut<'m, T>,
     /// A row each: states on their way, and the gradient that is carried from tile to tile.
-    row: Array<T>,
-    carries: Array<T>,
+    row: ArrayMut<'m, T>,
+    carries: ArrayMut<'m, T>,
     /// The states before each tile.
-    before: Arrays<T>,
+    before: Arrays<'m, T>,
 }
 
-impl<T: Real> Backward<T> {
-    fn lay_out(room: &mut Room<T>, pitch: usize, tiles: usize) -> Self {
+impl<'m, T: Real> Backward<'m, T> {
+    fn lay_out(room: &mut Room<'m, T>, pitch: usize, tiles: usize) -> Self {
         let [a, h, g] = [STEPS * pitch; 3].map(|len| room.array(len));
         Backward { a, h, g, row: room.array(pitch), carries: room.array(pitch), before: room.arrays(tiles, pitch) }
     }
@@ -165,11 +165,11 @@ impl<T: Real> Job<'_, '_, '_, T> {
             match backward {
                 false => {
                     let arrays = arena.lay_out(|room| Forward::lay_out(room, block.pitch));
-                    forward_block::<T, S, F>(simd, context, &block, &arrays);
+                    forward_block::<T, S, F>(simd, context, &block, arrays);
                 }
                 true => {
                     let arrays = arena.lay_out(|room| Backward::lay_out(room, block.pitch, tiles));
-                    backward_block::<T, S, F>(simd, context, &block, &arrays);
+                    backward_block::<T, S, F>(simd, context, &block, arrays);
                 }
             }
             arena.check();
@@ -178,24 +178,24 @@ impl<T: Real> Job<'_, '_, '_, T> {
 }
 
 #[inline(always)]
-fn forward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_, '_>, block: &Block<'_>, arrays: &Forward<T>) {
+fn forward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_, '_>, block: &Block<'_>, arrays: Forward<'_, T>) {
     let (problem, targets) = (context.problem, &context.forward);
     let (count, padded, pitch) = (block.count, block.padded, block.pitch);
     let (pa, pb) = (block.of(&problem.a), block.of(&problem.b));
     let ph = targets.h.as_ref().map(|v| block.of_mut(v));
     debug_assert!(padded.is_multiple_of(T::lanes::<S>()) && count <= padded, "whole vectors of channels");
     debug_assert_eq!(pitch, F::PARTS * padded, "a row has every part");
-    let &Forward { a, h, states, decays } = arrays;
-    load_state(simd, block, &problem.initial_state, states);
+    let Forward { mut a, mut h, mut states, mut decays } = arrays;
+    load_state(simd, block, &problem.initial_state, states.reborrow());
     for at in block.vectors::<T, S>() {
         decays.store_field(at, F::from_real(V::constant(simd, 1.0)));
     }
     for start in (0..problem.seqlen).step_by(STEPS) {
         let steps = STEPS.min(problem.seqlen - start);
-        tile::load_parts(simd, pa.at(0, start).area(count, steps), F::PARTS, padded, a);
-        tile::load_parts(simd, pb.at(0, start).area(count, steps), F::PARTS, padded, h);
+        tile::load_parts(simd, pa.at(0, start).area(count, steps), F::PARTS, padded, a.reborrow());
+        tile::load_parts(simd, pb.at(0, start).area(count, steps), F::PARTS, padded, h.reborrow());
         for at in block.vectors::<T, S>() {
-            let (a, h) = (Steps::new(a.from(at), pitch), Steps::new(h.from(at), pitch));
+            let (a, h) = (Steps::new(a.read().from(at), pitch), StepsMut::new(h.from(at), pitch));
             states.store_field(at, recurrence::scan::<T, S, F>(simd, a, h, steps, states.load_field(simd, at)));
             if targets.decay.is_some() {
                 let decay: F = decays.load_field(simd, at);
@@ -203,15 +203,20 @@ fn forward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_,
             }
         }
         if let Some(ph) = ph {
-            tile::store_parts(simd, h, F::PARTS, padded, ph.at(0, start).area(count, steps));
+            tile::store_parts(simd, h.read(), F::PARTS, padded, ph.at(0, start).area(count, steps));
         }
     }
-    store_state(simd, block, &targets.final_state, states);
-    store_state(simd, block, &targets.decay, decays);
+    store_state(simd, block, &targets.final_state, states.read());
+    store_state(simd, block, &targets.decay, decays.read());
 }
 
 #[inline(always)]
-fn backward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_, '_>, block: &Block<'_>, arrays: &Backward<T>) {
+fn backward_block<T: Real, S: Isa, F: Field<T, S>>(
+    simd: S,
+    context: &Context<'_, '_>,
+    block: &Block<'_>,
+    arrays: Backward<'_, T>,
+) {
     let (sources, targets) = (&context.sources, &context.backward);
     let plane = |view: &Option<View<'_>>| view.as_ref().map(|v| block.of(v));
     let target = |view: &Option<RawViewMut>| view.as_ref().map(|v| block.of_mut(v));
@@ -223,15 +228,15 @@ fn backward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_
         by_a: target(&targets.a),
         by_b: target(&targets.b),
     };
-    let back = Back { context, block, arrays, planes };
+    let mut back = Back { context, block, arrays, planes };
     if targets.a.is_some() {
         back.recompute::<S, F>(simd);
     }
-    load_state(simd, block, &sources.final_state, arrays.carries);
+    load_state(simd, block, &sources.final_state, back.arrays.carries.reborrow());
     for tile in (0..context.problem.seqlen.div_ceil(STEPS)).rev() {
         back.tile::<S, F>(simd, tile);
     }
-    store_state(simd, block, &targets.initial_state, arrays.carries);
+    store_state(simd, block, &targets.initial_state, back.arrays.carries.read());
 }
 
 /// What a backward pass reads and writes, from the block's first channel on.
@@ -248,7 +253,7 @@ struct Planes {
 struct Back<'b, 'c, 'a, T> {
     context: &'b Context<'c, 'a>,
     block: &'b Block<'b>,
-    arrays: &'b Backward<T>,
+    arrays: Backward<'b, T>,
     planes: Planes,
 }
 
@@ -260,19 +265,20 @@ impl<T: Real> Back<'_, '_, '_, T> {
 
     /// The states before each tile. Given states spare all but the initial one.
     #[inline(always)]
-    fn recompute<S: Isa, F: Field<T, S>>(&self, simd: S) {
-        let &Backward { a, h, row, before, .. } = self.arrays;
+    fn recompute<S: Isa, F: Field<T, S>>(&mut self, simd: S) {
+        let problem = self.context.problem;
         let &Block { count, padded, pitch, .. } = self.block;
-        let tiles = self.context.problem.seqlen.div_ceil(STEPS);
-        load_state(simd, self.block, &self.context.problem.initial_state, row);
+        let tiles = problem.seqlen.div_ceil(STEPS);
+        load_state(simd, self.block, &problem.initial_state, self.arrays.row.reborrow());
         for tile in 0..tiles {
-            before.of(tile).slice(0, pitch).copy_from_slice(row.slice(0, pitch));
             let (start, steps) = self.steps(tile);
+            let Backward { a, h, row, before, .. } = &mut self.arrays;
+            before.of(tile).slice(0, pitch).copy_from_slice(row.shared(0, pitch));
             if self.planes.h.is_none() && tile + 1 < tiles {
-                tile::load_parts(simd, self.planes.a.at(0, start).area(count, steps), F::PARTS, padded, a);
-                tile::load_parts(simd, self.planes.b.at(0, start).area(count, steps), F::PARTS, padded, h);
+                tile::load_parts(simd, self.planes.a.at(0, start).area(count, steps), F::PARTS, padded, a.reborrow());
+                tile::load_parts(simd, self.planes.b.at(0, start).area(count, steps), F::PARTS, padded, h.reborrow());
                 for at in self.block.vectors::<T, S>() {
-                    let (a, h) = (Steps::new(a.from(at), pitch), Steps::new(h.from(at), pitch));
+                    let (a, h) = (Steps::new(a.read().from(at), pitch), StepsMut::new(h.from(at), pitch));
                     row.store_field(at, recurrence::scan::<T, S, F>(simd, a, h, steps, row.load_field(simd, at)));
                 }
             }
@@ -281,9 +287,8 @@ impl<T: Real> Back<'_, '_, '_, T> {
 
     /// The gradients of a tile.
     #[inline(always)]
-    fn tile<S: Isa, F: Field<T, S>>(&self, simd: S, tile: usize) {
+    fn tile<S: Isa, F: Field<T, S>>(&mut self, simd: S, tile: usize) {
         let (start, steps) = self.steps(tile);
-        let &Backward { a, g, .. } = self.arrays;
         let &Block { count, padded, .. } = self.block;
         // sixteen rows of five tensors are more than the processor follows by itself, and what is written is read before, too
         if start > 0 && self.context.plan.block == MAX_LANES {
@@ -293,9 +298,9 @@ impl<T: Real> Back<'_, '_, '_, T> {
         for at in self.block.vectors::<T, S>() {
             self.vector::<S, F>(simd, at, steps, before);
         }
-        for (target, from) in [(self.planes.by_b, g), (self.planes.by_a, a)] {
+        for (target, from) in [(self.planes.by_b, &self.arrays.g), (self.planes.by_a, &self.arrays.a)] {
             if let Some(target) = target {
-                tile::store_parts(simd, from, F::PARTS, padded, target.at(0, start).area(count, steps));
+                tile::store_parts(simd, from.read(), F::PARTS, padded, target.at(0, start).area(count, steps));
             }
         }
     }
@@ -310,41 +315,42 @@ impl<T: Real> Back<'_, '_, '_, T> {
         }
     }
 
-    /// Loads a tile; where the states before its first step are.
+    /// Loads a tile. Where the states before its first step are: in that number of `before`, or else in the row.
     #[inline(always)]
-    fn load<S: Isa, F: Field<T, S>>(&self, simd: S, tile: usize) -> Array<T> {
+    fn load<S: Isa, F: Field<T, S>>(&mut self, simd: S, tile: usize) -> Option<usize> {
         let (start, steps) = self.steps(tile);
-        let &Backward { a, h, g, row, before, .. } = self.arrays;
+        let Backward { a, h, g, row, .. } = &mut self.arrays;
         let &Block { count, padded, pitch, .. } = self.block;
         let of = |plane: Plane, start: usize, steps: usize| plane.at(0, start).area(count, steps);
-        tile::load_parts(simd, of(self.planes.a, start, steps), F::PARTS, padded, a);
+        tile::load_parts(simd, of(self.planes.a, start, steps), F::PARTS, padded, a.reborrow());
         match self.planes.by_h {
-            Some(by_h) => tile::load_parts(simd, of(by_h, start, steps), F::PARTS, padded, g),
+            Some(by_h) => tile::load_parts(simd, of(by_h, start, steps), F::PARTS, padded, g.reborrow()),
             None => g.clear(steps * pitch),
         }
         if self.planes.by_a.is_none() {
-            return row;
+            return None;
         }
         let states = self.planes.h.unwrap_or(self.planes.b);
-        tile::load_parts(simd, of(states, start, steps), F::PARTS, padded, h);
+        tile::load_parts(simd, of(states, start, steps), F::PARTS, padded, h.reborrow());
         // the last state of the tile before this one
-        let Some(given) = self.planes.h.filter(|_| start > 0) else { return before.of(tile) };
-        tile::load_parts(simd, of(given, start - 1, 1), F::PARTS, padded, row);
-        row
+        let Some(given) = self.planes.h.filter(|_| start > 0) else { return Some(tile) };
+        tile::load_parts(simd, of(given, start - 1, 1), F::PARTS, padded, row.reborrow());
+        None
     }
 
-    /// The gradients of a vector of channels of a tile, whose states before the first step are in `before`.
+    /// The gradients of a vector of channels of a tile, see [`Back::load`].
     #[inline(always)]
-    fn vector<S: Isa, F: Field<T, S>>(&self, simd: S, at: usize, steps: usize, before: Array<T>) {
-        let &Backward { a, h, g, carries, .. } = self.arrays;
-        let [a, h, g] = [a, h, g].map(|array| Steps::new(array.from(at), self.block.pitch));
-        carries.store_field(at, recurrence::adjoint::<T, S, F>(simd, a, g, steps, carries.load_field(simd, at)));
+    fn vector<S: Isa, F: Field<T, S>>(&mut self, simd: S, at: usize, steps: usize, before: Option<usize>) {
+        let Backward { a, h, g, row, carries, before: states } = &mut self.arrays;
+        let [mut a, mut h, mut g] = [a, h, g].map(|array| StepsMut::new(array.from(at), self.block.pitch));
+        carries
+            .store_field(at, recurrence::adjoint::<T, S, F>(simd, a.read(), g.reborrow(), steps, carries.load_field(simd, at)));
         if self.planes.by_a.is_none() {
             return;
         }
-        let mut previous: F = before.load_field(simd, at);
+        let mut previous: F = before.map_or(row.read(), |tile| states.read(tile)).load_field(simd, at);
         if self.planes.h.is_none() {
-            recurrence::scan(simd, a, h, steps, previous);
+            recurrence::scan(simd, a.read(), h.reborrow(), steps, previous);
         }
         for t in 0..steps {
             a.store(t, previous.conj_mul_add(g.load(simd, t), F::zero(simd)));
@@ -355,7 +361,7 @@ impl<T: Real> Back<'_, '_, '_, T> {
 
 /// A row of states; zeros where there are none.
 #[inline(always)]
-fn load_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<View<'_>>, row: Array<T>) {
+fn load_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<View<'_>>, mut row: ArrayMut<'_, T>) {
     debug_assert!(row.has(0, block.pitch), "room for a row of states");
     match view {
         Some(view) => {
@@ -367,7 +373,7 @@ fn load_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<View<'_
 }
 
 #[inline(always)]
-fn store_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<RawViewMut>, row: Array<T>) {
+fn store_state<T: Real, S: Isa>(simd: S, block: &Block<'_>, view: &Option<RawViewMut>, row: Array<'_, T>) {
     let Some(view) = view else { return };
     let area = block.of_mut(view).area(block.count, 1);
     debug_assert!(row.has(0, block.pitch), "a row of states");

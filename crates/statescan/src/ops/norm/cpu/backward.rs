@@ -44,20 +44,20 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targe
     }
 }
 
-struct Scratch<T> {
-    sum: Array<T>,
-    normed: Array<T>,
-    gate: Array<T>,
-    slope: Array<T>,
-    by_out: Array<T>,
-    other: Array<T>,
-    weights: Weights<T>,
+struct Scratch<'m, T> {
+    sum: ArrayMut<'m, T>,
+    normed: ArrayMut<'m, T>,
+    gate: ArrayMut<'m, T>,
+    slope: ArrayMut<'m, T>,
+    by_out: ArrayMut<'m, T>,
+    other: ArrayMut<'m, T>,
+    weights: Weights<'m, T>,
     /// Sums of some rows, as the weights.
-    sums: Weights<T>,
+    sums: Weights<'m, T>,
 }
 
-impl<T: Real> Scratch<T> {
-    fn lay_out(room: &mut Room<T>, problem: &Problem<'_>) -> Self {
+impl<'m, T: Real> Scratch<'m, T> {
+    fn lay_out(room: &mut Room<'m, T>, problem: &Problem<'_>) -> Self {
         let [sum, normed, gate, slope, by_out, other] = [padded(problem); 6].map(|len| room.array(len));
         let weights = Weights::lay_out(room, problem);
         Scratch { sum, normed, gate, slope, by_out, other, weights, sums: Weights::lay_out(room, problem) }
@@ -68,7 +68,7 @@ struct Job<'j, 'a, T> {
     problem: &'j Problem<'a>,
     sources: &'j Sources<'a>,
     targets: &'j GradientTargets,
-    scratch: Scratch<T>,
+    scratch: Scratch<'j, T>,
     /// Sums for every channel: the gradient by the weight, then by the bias.
     sums: Option<&'j mut [f64]>,
     rows: Range<usize>,
@@ -98,9 +98,9 @@ impl<T: Real> Job<'_, '_, T> {
     }
 
     #[inline(always)]
-    fn clear(&self) {
+    fn clear(&mut self) {
         let len = self.problem.groups * padded(self.problem);
-        for sums in [self.scratch.sums.weight, self.scratch.sums.bias] {
+        for sums in [&mut self.scratch.sums.weight, &mut self.scratch.sums.bias] {
             sums.clear(len);
         }
     }
@@ -111,7 +111,7 @@ impl<T: Real> Job<'_, '_, T> {
         let (problem, padded) = (self.problem, padded(self.problem));
         let Some(sums) = &mut self.sums else { return };
         let (by_weight, by_bias) = sums.split_at_mut(problem.dim());
-        for (totals, sums) in [(by_weight, self.scratch.sums.weight), (by_bias, self.scratch.sums.bias)] {
+        for (totals, sums) in [(by_weight, &self.scratch.sums.weight), (by_bias, &self.scratch.sums.bias)] {
             for (number, totals) in totals.chunks_mut(problem.group).enumerate() {
                 let sums = sums.shared(number * padded, problem.group);
                 totals.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum.to_f64());
@@ -121,15 +121,15 @@ impl<T: Real> Job<'_, '_, T> {
     }
 
     #[inline(always)]
-    fn group<S: Isa>(&self, simd: S, group: Group<'_, '_>) {
-        let (problem, scratch, (after, before)) = (self.problem, &self.scratch, self.gates());
-        let &Scratch { sum, normed, gate, slope, by_out, other, .. } = scratch;
-        group.load_sum(simd, sum, other);
+    fn group<S: Isa>(&mut self, simd: S, group: Group<'_, '_>) {
+        let (problem, (after, before)) = (self.problem, self.gates());
+        let Scratch { sum, normed, gate, slope, by_out, other, .. } = &mut self.scratch;
+        group.load_sum(simd, sum.reborrow(), other.reborrow());
         if let Some(z) = &problem.z {
-            group.load(simd, z, gate);
+            group.load(simd, z, gate.reborrow());
         }
         match &self.sources.y {
-            Some(by_y) => group.load(simd, by_y, by_out),
+            Some(by_y) => group.load(simd, by_y, by_out.reborrow()),
             None => by_out.clear(padded(problem)),
         }
         for at in vectors::<T, S>(problem) {
@@ -142,7 +142,7 @@ impl<T: Real> Job<'_, '_, T> {
             }
             normed.store(at, value);
         }
-        let factor = group.norm(simd, normed);
+        let factor = group.norm(simd, normed.reborrow());
         if after {
             self.through_gate(simd, group);
         }
@@ -152,9 +152,9 @@ impl<T: Real> Job<'_, '_, T> {
 
     /// The gradient by the gate behind the norm, and by what it multiplies.
     #[inline(always)]
-    fn through_gate<S: Isa>(&self, simd: S, group: Group<'_, '_>) {
-        let &Scratch { normed, gate, slope, by_out, other, .. } = &self.scratch;
-        let [weight, bias] = self.scratch.weights.of(group);
+    fn through_gate<S: Isa>(&mut self, simd: S, group: Group<'_, '_>) {
+        let Scratch { normed, gate, slope, by_out, other, weights, .. } = &mut self.scratch;
+        let [weight, bias] = weights.of(group);
         for at in vectors::<T, S>(self.problem) {
             let by_y = by_out.load(simd, at);
             let out = normed.load(simd, at).mul_add(weight.load(simd, at), bias.load(simd, at));
@@ -162,16 +162,16 @@ impl<T: Real> Job<'_, '_, T> {
             by_out.store(at, by_y * gate.load(simd, at));
         }
         if let Some(z) = &self.targets.z {
-            group.store(simd, other, z);
+            group.store(simd, other.read(), z);
         }
     }
 
     /// Adds to the sums over rows; `by_out` becomes the gradient by the normed row.
     #[inline(always)]
-    fn add<S: Isa>(&self, simd: S, group: Group<'_, '_>) {
-        let &Scratch { normed, by_out, .. } = &self.scratch;
-        let [by_weight, by_bias] = self.scratch.sums.of(group);
-        let [weight, _] = self.scratch.weights.of(group);
+    fn add<S: Isa>(&mut self, simd: S, group: Group<'_, '_>) {
+        let Scratch { normed, by_out, sums, weights, .. } = &mut self.scratch;
+        let [mut by_weight, mut by_bias] = sums.of_mut(group);
+        let [weight, _] = weights.of(group);
         for at in vectors::<T, S>(self.problem) {
             let by = by_out.load(simd, at);
             by_weight.store(at, by.mul_add(normed.load(simd, at), by_weight.load(simd, at)));
@@ -182,9 +182,9 @@ impl<T: Real> Job<'_, '_, T> {
 
     /// The gradients by the row, and by the gate before the norm.
     #[inline(always)]
-    fn rows<S: Isa>(&self, simd: S, group: Group<'_, '_>, factor: T) {
+    fn rows<S: Isa>(&mut self, simd: S, group: Group<'_, '_>, factor: T) {
         let (problem, (_, before)) = (self.problem, self.gates());
-        let &Scratch { sum, normed, gate, slope, by_out, other, .. } = &self.scratch;
+        let Scratch { sum, normed, gate, slope, by_out, other, .. } = &mut self.scratch;
         let mean = |sum: T| V::constant(simd, sum.to_f64() / problem.group as f64);
         let along = mean(total(simd, problem, |at| by_out.load(simd, at) * normed.load(simd, at)));
         let level = match problem.layer {
@@ -200,16 +200,16 @@ impl<T: Real> Job<'_, '_, T> {
             by_out.store(at, if before { by * gate.load(simd, at) } else { by });
         }
         if let Some(z) = self.targets.z.as_ref().filter(|_| before) {
-            group.store(simd, slope, z);
+            group.store(simd, slope.read(), z);
         }
         if let Some(by_sum) = &self.sources.sum {
-            group.load(simd, by_sum, other);
+            group.load(simd, by_sum, other.reborrow());
             for at in vectors::<T, S>(problem) {
                 by_out.store(at, by_out.load(simd, at) + other.load(simd, at));
             }
         }
         for target in [&self.targets.x, &self.targets.residual].into_iter().flatten() {
-            group.store(simd, by_out, target);
+            group.store(simd, by_out.read(), target);
         }
     }
 }

@@ -25,14 +25,14 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     });
 }
 
-struct Scratch<T> {
-    values: Array<T>,
-    gate: Array<T>,
-    weights: Weights<T>,
+struct Scratch<'m, T> {
+    values: ArrayMut<'m, T>,
+    gate: ArrayMut<'m, T>,
+    weights: Weights<'m, T>,
 }
 
-impl<T: Real> Scratch<T> {
-    fn lay_out(room: &mut Room<T>, problem: &Problem<'_>) -> Self {
+impl<'m, T: Real> Scratch<'m, T> {
+    fn lay_out(room: &mut Room<'m, T>, problem: &Problem<'_>) -> Self {
         let [values, gate] = [padded(problem); 2].map(|len| room.array(len));
         Scratch { values, gate, weights: Weights::lay_out(room, problem) }
     }
@@ -41,7 +41,7 @@ impl<T: Real> Scratch<T> {
 struct Job<'j, 'a, T> {
     problem: &'j Problem<'a>,
     targets: &'j Targets,
-    scratch: Scratch<T>,
+    scratch: Scratch<'j, T>,
     rows: Range<usize>,
 }
 
@@ -50,17 +50,16 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
         let Job { problem, targets, scratch, rows } = self;
-        let Scratch { values, gate, weights } = &scratch;
-        let (values, gate) = (*values, *gate);
+        let Scratch { mut values, mut gate, mut weights } = scratch;
         weights.load(simd, problem);
         for group in Group::of_rows(problem, rows) {
-            group.load_sum(simd, values, gate);
+            group.load_sum(simd, values.reborrow(), gate.reborrow());
             if let Some(sum) = &targets.sum {
-                group.store(simd, values, sum);
+                group.store(simd, values.read(), sum);
             }
             let Some(y) = &targets.y else { continue };
             if let Some(z) = &problem.z {
-                group.load(simd, z, gate);
+                group.load(simd, z, gate.reborrow());
                 for at in vectors::<T, S>(problem) {
                     gate.store(at, silu(gate.load(simd, at)));
                     if !problem.norm_before_gate {
@@ -68,7 +67,7 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                     }
                 }
             }
-            group.norm(simd, values);
+            group.norm(simd, values.reborrow());
             let [weight, bias] = weights.of(group);
             for at in vectors::<T, S>(problem) {
                 let mut out = values.load(simd, at).mul_add(weight.load(simd, at), bias.load(simd, at));
@@ -77,7 +76,7 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
                 }
                 values.store(at, out);
             }
-            group.store(simd, values, y);
+            group.store(simd, values.read(), y);
         }
     }
 }

@@ -6,8 +6,8 @@ mod forward;
 
 use super::{GradientTargets, Problem, Sources, Targets};
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{self, Address, MAX_LANES, Plane, PlaneMut, PlaneOf, Tile};
-use crate::cpu::{Array, Room};
+use crate::cpu::tile::{self, Address, MAX_LANES, Plane, PlaneMut, PlaneOf, Tile, TileMut};
+use crate::cpu::{Array, ArrayMut, Room};
 use crate::tensor::{RawViewMut, View};
 pub(super) use backward::backward;
 use core::ops::Range;
@@ -68,23 +68,23 @@ impl<'p, 'a> Group<'p, 'a> {
 
     /// The group's numbers in a tensor of rows.
     #[inline(always)]
-    fn load<T: Real, S: Isa>(self, simd: S, view: &View<'_>, to: Array<T>) {
+    fn load<T: Real, S: Isa>(self, simd: S, view: &View<'_>, to: ArrayMut<'_, T>) {
         let (plane, padded) = (self.place(Plane::of(view, 3, 2), &view.strides()), padded(self.problem));
-        tile::load(simd, plane.area(self.problem.group, 1), padded, Tile::new(to, padded));
+        tile::load(simd, plane.area(self.problem.group, 1), padded, TileMut::new(to, padded));
     }
 
     #[inline(always)]
-    fn store<T: Real, S: Isa>(self, simd: S, from: Array<T>, view: &RawViewMut) {
+    fn store<T: Real, S: Isa>(self, simd: S, from: Array<'_, T>, view: &RawViewMut) {
         let plane = self.place(PlaneMut::of(view, 3, 2), &view.strides());
         tile::store(simd, Tile::new(from, padded(self.problem)), plane.area(self.problem.group, 1));
     }
 
     /// x + residual.
     #[inline(always)]
-    fn load_sum<T: Real, S: Isa>(self, simd: S, to: Array<T>, other: Array<T>) {
-        self.load(simd, &self.problem.x, to);
+    fn load_sum<T: Real, S: Isa>(self, simd: S, mut to: ArrayMut<'_, T>, mut other: ArrayMut<'_, T>) {
+        self.load(simd, &self.problem.x, to.reborrow());
         if let Some(residual) = &self.problem.residual {
-            self.load(simd, residual, other);
+            self.load(simd, residual, other.reborrow());
             for at in vectors::<T, S>(self.problem) {
                 to.store(at, to.load(simd, at) + other.load(simd, at));
             }
@@ -93,7 +93,7 @@ impl<'p, 'a> Group<'p, 'a> {
 
     /// Subtracts the mean where the norm does so, and divides by the root of the mean square: the factor.
     #[inline(always)]
-    fn norm<T: Real, S: Isa>(self, simd: S, values: Array<T>) -> T {
+    fn norm<T: Real, S: Isa>(self, simd: S, mut values: ArrayMut<'_, T>) -> T {
         let problem = self.problem;
         let count = problem.group as f64;
         if problem.layer {
@@ -141,27 +141,27 @@ fn total<T: Real, S: Isa>(simd: S, problem: &Problem<'_>, term: impl Fn(usize) -
 }
 
 /// Weight and bias of every group, 1 and 0 where they are not given.
-struct Weights<T> {
-    weight: Array<T>,
-    bias: Array<T>,
+struct Weights<'m, T> {
+    weight: ArrayMut<'m, T>,
+    bias: ArrayMut<'m, T>,
 }
 
-impl<T: Real> Weights<T> {
-    fn lay_out(room: &mut Room<T>, problem: &Problem<'_>) -> Self {
+impl<'m, T: Real> Weights<'m, T> {
+    fn lay_out(room: &mut Room<'m, T>, problem: &Problem<'_>) -> Self {
         let len = problem.groups * padded(problem);
         Weights { weight: room.array(len), bias: room.array(len) }
     }
 
     #[inline(always)]
-    fn load<S: Isa>(&self, simd: S, problem: &Problem<'_>) {
+    fn load<S: Isa>(&mut self, simd: S, problem: &Problem<'_>) {
         let (padded, group) = (padded(problem), problem.group);
-        for (view, to, otherwise) in [(&problem.weight, self.weight, 1.0), (&problem.bias, self.bias, 0.0)] {
+        for (view, all, otherwise) in [(&problem.weight, &mut self.weight, 1.0), (&problem.bias, &mut self.bias, 0.0)] {
             for number in 0..problem.groups {
-                let to = to.from(number * padded);
+                let mut to = all.from(number * padded);
                 match view {
                     Some(view) => {
                         let plane = Plane::strided(view, view.strides()[0], 0).at(number * group, 0);
-                        tile::load(simd, plane.area(group, 1), padded, Tile::new(to, padded));
+                        tile::load(simd, plane.area(group, 1), padded, TileMut::new(to, padded));
                     }
                     None => to.slice(0, padded).fill(T::from_f64(otherwise)),
                 }
@@ -171,7 +171,13 @@ impl<T: Real> Weights<T> {
 
     /// Those of a group.
     #[inline(always)]
-    fn of(&self, group: Group<'_, '_>) -> [Array<T>; 2] {
-        [self.weight, self.bias].map(|array| array.from(group.number * padded(group.problem)))
+    fn of(&self, group: Group<'_, '_>) -> [Array<'_, T>; 2] {
+        [&self.weight, &self.bias].map(|array| array.read().from(group.number * padded(group.problem)))
+    }
+
+    /// The same, to be written.
+    #[inline(always)]
+    fn of_mut(&mut self, group: Group<'_, '_>) -> [ArrayMut<'_, T>; 2] {
+        [&mut self.weight, &mut self.bias].map(|array| array.from(group.number * padded(group.problem)))
     }
 }

@@ -20,7 +20,7 @@ use super::wavefront::{Walker, Wavefront};
 use super::{Context, GradientTargets, Pass, Plan, Sources, Targets, Types};
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::PlaneMut;
-use crate::cpu::{Arena, Array, Kernel};
+use crate::cpu::{Arena, Array, Divided, Kernel};
 use crate::exec::Exec;
 use crate::ops::CHECKPOINT;
 use crate::ops::rules::FieldKind;
@@ -45,16 +45,15 @@ impl Pass for BackwardPass<'_, '_> {
                 own.resize(len, E::T::default());
                 let nothing = Targets { y: None, final_state: None, checkpoints: None, workspace: None };
                 let context = Context::new(exec, problem, Plan::forward);
-                forward::<E>(exec, &context, &nothing, Some(Array::of(&mut own)));
+                forward::<E>(exec, &context, &nothing, Some(Divided::of(&mut own)));
                 own.as_slice()
             }
         };
         let mut partials = Partials::<E::T>::new(exec, context, targets);
-        let (shared, sizes) = (partials.share(), Sizes::new::<E>(context));
-        let pass = Jobs::<E> { context, sources, targets, saved, partials: shared, sizes, kept: Vec::new() };
+        let pass = Jobs::<E> { context, sources, targets, saved, sizes: Sizes::new::<E>(context) };
         match context.plan.wavefront {
-            true => pass.in_a_wavefront(exec),
-            false => pass.in_windows(exec, &partials),
+            true => pass.in_a_wavefront(exec, &partials.share()),
+            false => pass.in_windows(exec, &mut partials),
         }
         partials.finish_channels(exec, context, targets);
     }
@@ -67,10 +66,14 @@ pub(super) struct Jobs<'p, 'a, E: Types> {
     pub targets: &'p GradientTargets,
     /// The states before every tile of a segment but the first.
     pub saved: &'p [E::T],
-    pub partials: SharedPartials<E::T>,
     sizes: Sizes,
-    /// What each job keeps from window to window; none where every job is run once, and a thread's own memory serves one after the other.
-    kept: Vec<KeptOfBlocks<E::T>>,
+}
+
+/// What jobs leave behind: for others, and for themselves from window to window. None of that where every job is run once, and a thread's own
+/// memory serves one after the other.
+struct Left<'l, T> {
+    partials: &'l SharedPartials<'l, T>,
+    kept: &'l [KeptOfBlocks<'l, T>],
 }
 
 /// What a job is run for at once.
@@ -86,56 +89,67 @@ struct Part<'w> {
 
 impl<'p, 'a, E: Types> Jobs<'p, 'a, E> {
     /// Runs every job for one window after the other, from the last one; after each, partial gradients of B and C are added.
-    fn in_windows(mut self, exec: &Exec, partials: &Partials<'_, E::T>) {
+    fn in_windows(&self, exec: &Exec, partials: &mut Partials<'_, E::T>) {
         let Context { problem, plan, .. } = self.context;
         let seqlen = problem.seqlen.max(1);
-        let memory = self.keep(if plan.window < seqlen { plan.jobs() } else { 0 });
+        let mut memory = Self::memory(if plan.window < seqlen { plan.jobs() } else { 0 });
+        let kept = &self.keep(&mut memory);
         for start in (0..seqlen).step_by(plan.window).rev() {
             let window = start..problem.seqlen.min(start + plan.window);
+            let left = &Left { partials: &partials.share(), kept };
             exec.for_each(plan.jobs(), Default::default, |arenas, job| {
-                self.run(arenas, Part { job, window: window.clone(), walker: None, ahead: 1 });
+                self.run(arenas, left, Part { job, window: window.clone(), walker: None, ahead: 1 });
             });
             if !plan.whole_groups {
                 partials.finish_maps(exec, self.context, self.targets, window);
             }
         }
-        memory.iter().for_each(Arena::check);
+        memory.iter_mut().for_each(Arena::check);
     }
 
     /// Runs jobs tile by tile, every tile on the next thread that is free.
-    fn in_a_wavefront(mut self, exec: &Exec) {
+    fn in_a_wavefront(&self, exec: &Exec, partials: &SharedPartials<'_, E::T>) {
         let Context { problem, plan, .. } = self.context;
         let (jobs, tiles, threads) = (plan.jobs(), problem.seqlen.max(1).div_ceil(CHECKPOINT), exec.threads());
-        let memory = self.keep(jobs);
+        let mut memory = Self::memory(jobs);
+        let left = &Left { partials, kept: &self.keep(&mut memory) };
         let front = &Wavefront::new([jobs, tiles], threads, [self.sizes.blocks, self.context.counted()]);
         exec.for_each(threads.min(jobs * tiles), Default::default, |arenas, _| {
             front.for_each(|job, tile, walker| {
                 let start = (tiles - 1 - tile) * CHECKPOINT;
                 let window = start..problem.seqlen.min(start + CHECKPOINT);
                 // this thread will walk about that one next
-                self.run(arenas, Part { job, window, walker: Some(walker), ahead: threads.div_ceil(jobs) });
+                self.run(arenas, left, Part { job, window, walker: Some(walker), ahead: threads.div_ceil(jobs) });
             });
         });
-        memory.iter().for_each(Arena::check);
+        memory.iter_mut().for_each(Arena::check);
     }
 
-    /// Lays out what so many jobs keep.
-    fn keep(&mut self, jobs: usize) -> Vec<Arena<E::T>> {
-        let mut memory: Vec<_> = (0..jobs).map(|_| Arena::default()).collect();
-        self.kept = memory.iter_mut().map(|arena| self.lay_out_kept(arena)).collect();
-        memory
+    /// Memory for so many jobs.
+    fn memory(jobs: usize) -> Vec<Arena<E::T>> {
+        (0..jobs).map(|_| Arena::default()).collect()
     }
 
-    fn lay_out_kept(&self, arena: &mut Arena<E::T>) -> KeptOfBlocks<E::T> {
+    /// Lays out what jobs keep.
+    fn keep<'m>(&self, memory: &'m mut [Arena<E::T>]) -> Vec<KeptOfBlocks<'m, E::T>> {
+        memory.iter_mut().map(|arena| self.lay_out_kept(arena)).collect()
+    }
+
+    fn lay_out_kept<'m>(&self, arena: &'m mut Arena<E::T>) -> KeptOfBlocks<'m, E::T> {
         arena.lay_out(|room| KeptOfBlocks::lay_out(room, self.context.problem, self.sizes))
     }
 
-    fn run(&self, [scratch, own]: &mut [Arena<E::T>; 2], part: Part<'_>) {
-        let kept = self.kept.get(part.job).copied().unwrap_or_else(|| self.lay_out_kept(own));
+    fn run(&self, [scratch, own]: &mut [Arena<E::T>; 2], left: &Left<'_, E::T>, part: Part<'_>) {
         let Part { job, window, walker, ahead } = part;
+        let kept = match left.kept.get(job) {
+            // SAFETY: a job is run for one window after the other, and threads that walk tiles of one wait for each other (see `Walker`).
+            Some(kept) => unsafe { kept.in_turns() },
+            None => self.lay_out_kept(own),
+        };
+        let partials = left.partials;
         scratch.lend(
             |room| Scratch::lay_out(room, self.context.problem, self.sizes, E::K::PARTS),
-            |scratch| self.context.level.dispatch(Job { pass: self, job, window, walker, ahead, kept, scratch }),
+            |scratch| self.context.level.dispatch(Job { pass: self, partials, job, window, walker, ahead, kept, scratch }),
         );
         own.check();
     }
@@ -151,12 +165,13 @@ impl Context<'_, '_> {
 /// One job in a window, see [`Part`].
 pub(super) struct Job<'j, 'p, 'a, E: Types> {
     pub pass: &'j Jobs<'p, 'a, E>,
+    pub partials: &'j SharedPartials<'j, E::T>,
     job: usize,
     window: Range<usize>,
     pub walker: Option<Walker<'j>>,
     pub ahead: usize,
-    pub kept: KeptOfBlocks<E::T>,
-    pub scratch: Scratch<E::T>,
+    pub kept: KeptOfBlocks<'j, E::T>,
+    pub scratch: Scratch<'j, E::T>,
 }
 
 /// A tile of a job: the numbers of its segment, of itself in that, and of the range of channels.
@@ -174,7 +189,7 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
     fn run<S: Isa>(mut self, simd: S) {
         let Context { problem, plan, .. } = self.pass.context;
         let (segments, range) = plan.job(self.job);
-        let lanes = Lanes::new(E::T::lanes::<S>(), plan.lanes_per_channel, self.scratch.lanes);
+        let lanes = Lanes::new(E::T::lanes::<S>(), plan.lanes_per_channel);
         let is_first = self.window.end == problem.seqlen;
         if let Some(walker) = self.walker.as_mut().filter(|_| !is_first) {
             walker.wait_for_row();
@@ -194,13 +209,13 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
 impl<E: Types> Job<'_, '_, '_, E> {
     /// Loads the parameters of all blocks and clears what is gathered.
     #[inline(always)]
-    fn begin<S: Isa>(&self, simd: S, lanes: Lanes<E::T>, channels: &Range<usize>) {
+    fn begin<S: Isa>(&mut self, simd: S, lanes: Lanes, channels: &Range<usize>) {
         let problem = self.pass.context.problem;
         let state = problem.dstate * E::K::PARTS * lanes.channels;
         for (i, block) in super::plan::blocks(channels.clone(), lanes.channels).enumerate() {
-            let kept = self.kept.of(i);
-            kept.parameters.load::<E, S>(simd, lanes, problem, block);
-            kept.clear(state, E::T::lanes::<S>());
+            let parameters = self.kept.parameters.of_mut(i);
+            parameters.load::<E, S>(simd, lanes, problem, block, &mut self.scratch.way);
+            self.kept.of(i).clear(state, E::T::lanes::<S>());
         }
         if let Some(walker) = &self.walker {
             walker.done(0);
@@ -209,14 +224,15 @@ impl<E: Types> Job<'_, '_, '_, E> {
 
     /// The tiles of a segment that lie in the window.
     #[inline(always)]
-    fn segment<S: Isa>(&mut self, simd: S, lanes: Lanes<E::T>, range: usize, index: usize) {
+    fn segment<S: Isa>(&mut self, simd: S, lanes: Lanes, range: usize, index: usize) {
         let Context { problem, plan, .. } = self.pass.context;
         let (segment, channels) = (&problem.segments.list[index], &plan.channels[range]);
         let at = |start| Here::new(problem, segment, channels, lanes, start);
         let end = self.window.end.min(segment.len());
         if self.window.end == problem.seqlen {
             for (i, here) in at(segment.start).each_block().enumerate() {
-                here.load_state::<E, S>(simd, &self.pass.sources.final_state, segment.last, self.kept.of(i).g);
+                let state = (&self.pass.sources.final_state, segment.last);
+                here.load_state::<E, S>(simd, state, self.kept.of(i).g, &mut self.scratch.way);
             }
         }
         for number in (self.window.start / CHECKPOINT..end.div_ceil(CHECKPOINT)).rev() {
@@ -228,26 +244,28 @@ impl<E: Types> Job<'_, '_, '_, E> {
             let plane = PlaneMut::of(&target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
             for (i, here) in at(segment.start).each_block().enumerate() {
                 let to = plane.at(here.block.first, 0).area(here.block.count, problem.dstate);
-                lanes.store_states(simd, self.kept.of(i).g, E::K::PARTS, to);
+                lanes.store_states(simd, self.kept.of(i).g.read(), E::K::PARTS, to, &mut self.scratch.way);
             }
         }
     }
 
     /// Leaves what was gathered for the parameters of all blocks.
     #[inline(always)]
-    fn finish<S: Isa>(&self, _simd: S, lanes: Lanes<E::T>, segments: usize, range: usize) {
+    fn finish<S: Isa>(&mut self, _simd: S, lanes: Lanes, segments: usize, range: usize) {
         let Context { problem, plan, .. } = self.pass.context;
-        let sizes = [problem.dstate, E::K::PARTS];
+        let (sizes, way) = ([problem.dstate, E::K::PARTS], &mut self.scratch.way);
         for (i, block) in super::plan::blocks(plan.channels[range].clone(), lanes.channels).enumerate() {
-            let kept = self.kept.of(i);
+            let mut kept = self.kept.of(i);
             if E::K::PARTS == 2 {
                 // the output is 2 Re(C h), and the sweep counts it once
                 double(kept.dc.slice(0, sizes[0] * sizes[1] * lanes.channels));
             }
-            let states = [(kept.da, 0), (kept.db, 1), (kept.dc, 2)];
-            let states = states.map(|(from, copy)| lanes.collect(from, sizes, copy));
-            let vectors = [kept.dd, kept.dbias].map(|sums| lanes.sum_steps(sums));
-            self.pass.partials.store_channels(segments, block, lanes.channels, states, vectors);
+            [&mut kept.dd, &mut kept.dbias].into_iter().for_each(|sums| lanes.sum_steps(sums));
+            let states = [(kept.da.read(), 0), (kept.db.read(), 1), (kept.dc.read(), 2)];
+            states.iter().for_each(|&(from, copy)| lanes.collect(from, sizes, copy, way));
+            let states = states.map(|(from, copy)| lanes.collected(from, sizes, copy, way.read()));
+            let vectors = [kept.dd.read(), kept.dbias.read()];
+            self.partials.store_channels(segments, block, lanes.channels, states, vectors);
         }
     }
 }

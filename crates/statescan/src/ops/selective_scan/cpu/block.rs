@@ -4,16 +4,16 @@
 use super::super::Projection;
 use super::backward::{At, Job};
 use super::here::{Here, double};
-use super::inputs::{CopyRows, Map, Parameters};
+use super::inputs::{CopyRows, Map, TilesMut};
 use super::kept::Kept;
 use super::lanes::Lanes;
 use super::process::{Gate, load_gate, load_tiles, loading};
 use super::scratch::Scratch;
-use super::sweep::{AHEAD, ByMap, Sweep, work};
+use super::sweep::{AHEAD, ByMap, Sweep, Walked, WalkedMut, WalkedTiles, work};
 use super::{Context, Types, walk};
-use crate::cpu::Array;
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, PlaneMut, Prefetch, STEPS};
+use crate::cpu::{Array, Cells};
 use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::FieldKind;
@@ -23,13 +23,13 @@ use crate::tensor::RawViewMut;
 impl<E: Types> Job<'_, '_, '_, E> {
     /// One tile of time of all channels of the job; `here` is its first block.
     #[inline(always)]
-    pub(super) fn tile<S: Isa>(&mut self, simd: S, here: Here<'_, '_, E::T>, at: At) {
+    pub(super) fn tile<S: Isa>(&mut self, simd: S, here: Here<'_, '_>, at: At) {
         let problem = here.problem;
-        let (map, &Scratch { b, c, db, dc, .. }) = (STEPS * problem.dstate * E::K::PARTS, &self.scratch);
-        here.load_map::<E, S>(simd, &problem.b, b);
-        here.load_map::<E, S>(simd, &problem.c, c);
+        let (map, Scratch { b, c, db, dc, .. }) = (STEPS * problem.dstate * E::K::PARTS, &mut self.scratch);
+        here.load_map::<E, S>(simd, &problem.b, b.reborrow());
+        here.load_map::<E, S>(simd, &problem.c, c.reborrow());
         here.double_map::<E>(c);
-        Array::clear_each(simd, [db, dc], map);
+        Cells::clear_each(simd, [db.cells(), dc.cells()], map);
         for (i, here) in here.each_block().enumerate() {
             self.block(simd, &here, i, at);
         }
@@ -41,21 +41,21 @@ impl<E: Types> Job<'_, '_, '_, E> {
 
     /// The tile of the job's `i`-th block.
     #[inline(always)]
-    fn block<S: Isa>(&mut self, simd: S, here: &Here<'_, '_, E::T>, i: usize, at: At) {
+    fn block<S: Isa>(&mut self, simd: S, here: &Here<'_, '_>, i: usize, at: At) {
         let Here { problem, lanes, steps, .. } = *here;
-        let (kept, counted) = (self.kept.of(i), self.pass.context.counted());
+        let counted = self.pass.context.counted();
         let mut prefetch = Prefetch::new();
         self.restore(simd, here, at);
         self.ahead(here, at, &mut prefetch);
         let vectors = problem.dstate / lanes.per_channel;
         prefetch.spread(loading(lanes.vectors(steps), problem.z.is_some()) + work(vectors, steps));
-        let bounded = self.load(simd, here, &kept.parameters, &mut prefetch);
-        self.sweep(simd, here, &kept, (i * counted, bounded), &mut prefetch);
+        let bounded = self.load(simd, here, i, &mut prefetch);
+        self.sweep(simd, here, i, (i * counted, bounded), &mut prefetch);
         let end = (i + 1) * counted;
         if let Some(walker) = &mut self.walker {
             walker.wait(end);
         }
-        self.finish_steps(simd, here, &kept);
+        self.finish_steps(simd, here, i);
         if let Some(walker) = &self.walker {
             walker.done(end);
             if here.is_last_block() {
@@ -67,59 +67,56 @@ impl<E: Types> Job<'_, '_, '_, E> {
 
     /// Loads the states before the tile: the caller's, or saved ones.
     #[inline(always)]
-    fn restore<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, at: At) {
-        let (checkpoints, lanes, h) = (&self.pass.context.checkpoints, here.lanes, self.scratch.h);
+    fn restore<S: Isa>(&mut self, simd: S, here: &Here<'_, '_>, at: At) {
+        let (checkpoints, lanes, Scratch { h, way, .. }) = (&self.pass.context.checkpoints, here.lanes, &mut self.scratch);
         let sizes = [here.problem.dstate, E::K::PARTS];
         let (rows, count) = (sizes[0] * sizes[1], here.block.count);
         debug_assert!(here.block.first + count <= checkpoints.padded_dim, "a row has the block's channels");
         debug_assert!(h.has(0, rows * lanes.channels), "room for the block's states");
         if at.number == 0 {
-            return here.load_initial_state::<E, S>(simd, h);
+            return here.load_initial_state::<E, S>(simd, h.reborrow(), way);
         }
         let Some(last_row) = rows.checked_sub(1) else { return };
         let from = &self.pass.saved[checkpoints.at(at.segment, at.number) + here.block.first..];
-        let from = Array::of_shared(&from[..last_row * checkpoints.padded_dim + count]);
-        let to = lanes.undealt(h);
+        let from = Array::of(&from[..last_row * checkpoints.padded_dim + count]);
+        let mut to = if lanes.one() { h.reborrow() } else { way.reborrow() };
         to.clear(rows * lanes.channels);
         let (from_pitch, to_pitch) = (checkpoints.padded_dim, lanes.channels);
-        CopyRows { from, from_pitch, to, to_pitch, rows, count }.run(simd);
-        lanes.deal(to, sizes, h);
+        CopyRows { to, from_pitch, to_pitch, rows, count }.run(simd, from);
+        lanes.deal(way.read(), sizes, h);
     }
 
     /// Loads what the sweep reads and clears what it adds to. Whether no exponent is near the ends of the range.
     #[inline(always)]
-    fn load<S: Isa>(
-        &self,
-        simd: S,
-        here: &Here<'_, '_, E::T>,
-        parameters: &Parameters<E::T>,
-        prefetch: &mut Prefetch<AHEAD>,
-    ) -> bool {
+    fn load<S: Isa>(&mut self, simd: S, here: &Here<'_, '_>, i: usize, prefetch: &mut Prefetch<AHEAD>) -> bool {
         let Here { problem, lanes, steps, .. } = *here;
-        let Scratch { cotangent, gate, gate_slope, .. } = &self.scratch;
-        let (own, walked) = (self.scratch.own.get(), self.scratch.walked.get());
-        let (tiles, width) = (self.scratch.tiles(own), E::T::lanes::<S>());
+        let (parameters, width) = (self.kept.parameters.of(i), E::T::lanes::<S>());
         let (vectors, rows) = (lanes.vectors(steps), lanes.vectors(steps) * lanes.per_channel);
-        load_tiles::<_, _, true, _>(simd, here, parameters, &tiles, prefetch);
-        let bounded = tiles.bounded(simd, parameters);
+        let Scratch { walked, own, way, x, slope, cotangent, gate, gate_slope, longest, .. } = &mut self.scratch;
+        let WalkedMut { dt, dt_a, u, y, .. } = own.as_mut().unwrap_or(&mut *walked).memory();
+        let (x, slope, longest) = (x.reborrow(), Some(slope.reborrow()), longest.reborrow());
+        let mut tiles = TilesMut { x, dt, dt_a, u: Some(u), slope, y, longest };
+        load_tiles::<_, _, true, _>(simd, here, &parameters, &mut tiles, way, prefetch);
+        let bounded = tiles.cells().bounded(simd, &parameters);
         match &self.pass.sources.y {
-            Some(dy) => lanes.load(simd, here.area(dy), *cotangent),
+            Some(dy) => lanes.load(simd, here.area(dy), cotangent.reborrow(), way),
             None => cotangent.clear(vectors * width),
         }
         if let Some(z) = &problem.z {
-            load_gate(simd, here, z, *gate, Gate::Differentiate(*gate_slope), prefetch);
+            load_gate(simd, (here, z), gate, Gate::Differentiate(gate_slope.reborrow()), way, prefetch);
         }
+        let (own, walked) = both(own, walked);
         for vector in 0..vectors {
             let at = vector * width;
             let dout: V<E::T, S> = cotangent.load(simd, at);
             own.p.store(at, if problem.z.is_some() { dout * gate.load(simd, at) } else { dout });
         }
         match problem.dt_a {
-            Some(_) => Array::clear_each(simd, [walked.du, walked.ddt, walked.ddt_a], rows * width),
-            None => Array::clear_each(simd, [walked.du, walked.ddt], rows * width),
+            Some(_) => Cells::clear_each(simd, [walked.du, walked.ddt, walked.ddt_a], rows * width),
+            None => Cells::clear_each(simd, [walked.du, walked.ddt], rows * width),
         }
         if !lanes.one() {
-            tiles.repeat(simd, lanes, steps, &self.scratch.tiles(walked));
+            lanes.repeat_inputs(simd, [own.u, own.dt, own.dt_a], steps, [walked.u, walked.dt, walked.dt_a]);
             lanes.repeat(simd, own.p, steps, walked.p);
             walked.y.clear(rows * width);
         }
@@ -131,30 +128,26 @@ impl<E: Types> Job<'_, '_, '_, E> {
     fn sweep<S: Isa>(
         &mut self,
         simd: S,
-        here: &Here<'_, '_, E::T>,
-        kept: &Kept<E::T>,
+        here: &Here<'_, '_>,
+        i: usize,
         (counted, bounded): (usize, bool),
         prefetch: &mut Prefetch<AHEAD>,
     ) {
         let Here { problem, lanes, steps, .. } = *here;
-        let Scratch { walked, stored, h, b, c, db, dc, .. } = self.scratch;
-        let by = |map: &Projection<_>, tile: Array<E::T>, own: Array<E::T>| {
-            let varying = matches!(map, Projection::Varying(_));
-            ByMap { varying, sum: if varying { tile } else { own } }
-        };
-        let parameters = &kept.parameters;
+        let Scratch { walked, stored, h, b, c, db, dc, .. } = &mut self.scratch;
+        let Kept { parameters, g, da, db: by_own_b, dc: by_own_c, .. } = self.kept.of(i);
         let mut sweep = Sweep {
-            walked,
+            walked: walked.cells(),
             shared: problem.dt_a.is_none(),
             a: parameters.a,
-            b: Map::new::<E>(&problem.b, b, parameters.b, lanes, problem.dstate),
-            c: Map::new::<E>(&problem.c, c, parameters.c, lanes, problem.dstate),
-            h,
-            g: kept.g,
-            da: kept.da,
-            by_b: by(&problem.b, db, kept.db),
-            by_c: by(&problem.c, dc, kept.dc),
-            stored,
+            b: Map::new::<E>(&problem.b, b.read(), parameters.b, lanes, problem.dstate),
+            c: Map::new::<E>(&problem.c, c.read(), parameters.c, lanes, problem.dstate),
+            h: h.read(),
+            g: g.into_cells(),
+            da: da.into_cells(),
+            by_b: ByMap::new(&problem.b, db, by_own_b),
+            by_c: ByMap::new(&problem.c, dc, by_own_c),
+            stored: *stored,
             steps,
             dstate: problem.dstate,
             lanes,
@@ -167,10 +160,11 @@ impl<E: Types> Job<'_, '_, '_, E> {
 
     /// From the sums over states to the gradients by x, dt and z, and adds to those by D and the bias.
     #[inline(always)]
-    fn finish_steps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, kept: &Kept<E::T>) {
+    fn finish_steps<S: Isa>(&mut self, simd: S, here: &Here<'_, '_>, i: usize) {
         let Here { problem, lanes, steps, .. } = *here;
-        let Scratch { x, slope, .. } = &self.scratch;
-        let (own, walked) = (self.scratch.own.get(), self.scratch.walked.get());
+        let Scratch { x, slope, cotangent, gate_slope, own, walked, .. } = &mut self.scratch;
+        let ((own, walked), mut kept) = (both(own, walked), self.kept.of(i));
+        let by_gate = ByGate { lanes, cotangent: cotangent.read(), gate_slope: gate_slope.read() };
         let scaled = problem.options.discretization != Discretization::Dirac;
         let width = E::T::lanes::<S>();
         let [_, skip] = kept.parameters.bias_and_skip(simd);
@@ -192,7 +186,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
             own.du.store(at, by_x);
             own.ddt.store(at, by_raw);
             if self.pass.targets.z.is_some() {
-                self.gradient_by_gate(simd, lanes, [own.y, walked.y], vector);
+                by_gate.vector(simd, [own.y, walked.y], vector);
             }
             if problem.dt_a.is_some() {
                 own.ddt_a.store(at, lanes.summed(simd, walked.ddt_a, vector));
@@ -202,34 +196,22 @@ impl<E: Types> Job<'_, '_, '_, E> {
         kept.dbias.store(0, dbias);
     }
 
-    /// The gradient by a vector of z, in place of the output before the gate: `y`, and what the sweep adds to it where a channel has
-    /// several lanes.
-    #[inline(always)]
-    fn gradient_by_gate<S: Isa>(&self, simd: S, lanes: Lanes<E::T>, [y, swept]: [Array<E::T>; 2], vector: usize) {
-        let Scratch { cotangent, gate_slope, .. } = &self.scratch;
-        let at = vector * E::T::lanes::<S>();
-        let mut out: V<E::T, S> = y.load(simd, at);
-        if !lanes.one() {
-            out = out + lanes.summed(simd, swept, vector);
-        }
-        y.store(at, cotangent.load(simd, at) * out * gate_slope.load(simd, at));
-    }
-
     /// Stores the gradients that vary with time and channel.
     #[inline(always)]
-    fn store<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>) {
-        let (targets, own) = (self.pass.targets, self.scratch.own.get());
-        let results = [(&targets.x, own.du), (&targets.dt, own.ddt), (&targets.dt_a, own.ddt_a), (&targets.z, own.y)];
+    fn store<S: Isa>(&mut self, simd: S, here: &Here<'_, '_>) {
+        let (targets, Scratch { own, walked, way, .. }) = (self.pass.targets, &mut self.scratch);
+        let WalkedMut { y, du, ddt, ddt_a, .. } = own.as_mut().unwrap_or(walked).memory();
+        let results = [(&targets.x, Some(du)), (&targets.dt, Some(ddt)), (&targets.dt_a, ddt_a), (&targets.z, Some(y))];
         for (target, from) in results {
-            let Some(target) = target else { continue };
-            here.lanes.store(simd, from, here.area_mut(target));
+            let (Some(target), Some(from)) = (target, from) else { continue };
+            here.lanes.store(simd, from.read(), here.area_mut(target), way);
         }
     }
 
     /// Stores the gradients by B and C of a tile, where no other job has part of them.
     #[inline(always)]
-    fn store_maps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, at: At) {
-        let (dstate, parts, Scratch { db, dc, .. }) = (here.problem.dstate, E::K::PARTS, &self.scratch);
+    fn store_maps<S: Isa>(&mut self, simd: S, here: &Here<'_, '_>, at: At) {
+        let (dstate, parts, Scratch { db, dc, .. }) = (here.problem.dstate, E::K::PARTS, &mut self.scratch);
         let len = STEPS * dstate * parts;
         if parts == 2 {
             double(dc.slice(0, len));
@@ -238,14 +220,14 @@ impl<E: Types> Job<'_, '_, '_, E> {
             let Some(Projection::Varying(target)) = target else { continue };
             // steps and states exchanged
             let plane = map_target(target, here.segment, at.range, here.start).transposed();
-            tile::store_parts(simd, *sum, parts, STEPS, plane.area(here.steps, dstate));
+            tile::store_parts(simd, sum.read(), parts, STEPS, plane.area(here.steps, dstate));
         }
     }
 
     /// Leaves the gradients by B and C of a tile, to be added to those of other ranges of channels.
     #[inline(always)]
-    fn leave_maps(&self, here: &Here<'_, '_, E::T>, at: At) {
-        let (partials, Scratch { db, dc, .. }) = (&self.pass.partials, &self.scratch);
+    fn leave_maps(&self, here: &Here<'_, '_>, at: At) {
+        let (partials, Scratch { db, dc, .. }) = (self.partials, &self.scratch);
         let rows = here.problem.dstate * E::K::PARTS;
         let double_c = if E::K::PARTS == 2 { 2.0 } else { 1.0 };
         for (partial, sum, factor) in [(&partials.b, db, 1.0), (&partials.c, dc, double_c)] {
@@ -253,8 +235,9 @@ impl<E: Types> Job<'_, '_, '_, E> {
             for row in 0..rows {
                 debug_assert!(sum.has(row * STEPS, here.steps), "the sums of the row are there");
                 let position = partials.map_position(at.range, here.segment.batch, row, here.start);
-                let (to, from) = (partial.slice(position, here.steps), sum.slice(row * STEPS, here.steps));
-                for (to, from) in to.iter_mut().zip(from) {
+                // SAFETY: no other job has the range of channels and the row of the batch.
+                let (mut to, from) = (unsafe { partial.part(position as isize) }, sum.shared(row * STEPS, here.steps));
+                for (to, from) in to.slice(0, here.steps).iter_mut().zip(from) {
                     *to = *from * E::T::from_f64(factor);
                 }
             }
@@ -263,7 +246,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
 
     /// Has what a block of channels writes prefetched, and what is read after it.
     #[inline(always)]
-    fn ahead(&self, here: &Here<'_, '_, E::T>, at: At, prefetch: &mut Prefetch<AHEAD>) {
+    fn ahead(&self, here: &Here<'_, '_>, at: At, prefetch: &mut Prefetch<AHEAD>) {
         let (Context { plan, checkpoints, .. }, targets, problem) = (self.pass.context, self.pass.targets, here.problem);
         for target in [&targets.x, &targets.dt, &targets.dt_a, &targets.z].into_iter().flatten() {
             prefetch.add(here.area_mut(target).read());
@@ -289,6 +272,37 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let inputs =
             [Some(&problem.x), Some(&problem.dt), problem.dt_a.as_ref(), self.pass.sources.y.as_ref(), problem.z.as_ref()];
         inputs.into_iter().flatten().for_each(|view| prefetch.add(next.area(view)));
+    }
+}
+
+/// The tiles as they are loaded and stored, and those that the sweep walks, which may be the same.
+#[inline(always)]
+fn both<'b, T: Real>(
+    own: &'b mut Option<WalkedTiles<'_, T>>,
+    walked: &'b mut WalkedTiles<'_, T>,
+) -> (Walked<'b, T>, Walked<'b, T>) {
+    let walked = walked.cells();
+    (own.as_mut().map_or(walked, WalkedTiles::cells).get(), walked.get())
+}
+
+/// What the gradient by the gate is made of.
+struct ByGate<'g, T> {
+    lanes: Lanes,
+    cotangent: Array<'g, T>,
+    gate_slope: Array<'g, T>,
+}
+
+impl<T: Real> ByGate<'_, T> {
+    /// The gradient by a vector of z, in place of the output before the gate: `y`, and what the sweep adds to it where a channel has
+    /// several lanes.
+    #[inline(always)]
+    fn vector<S: Isa>(&self, simd: S, [y, swept]: [Cells<'_, T>; 2], vector: usize) {
+        let (lanes, at) = (self.lanes, vector * T::lanes::<S>());
+        let mut out: V<T, S> = y.load(simd, at);
+        if !lanes.one() {
+            out = out + lanes.summed(simd, swept, vector);
+        }
+        y.store(at, self.cotangent.load(simd, at) * out * self.gate_slope.load(simd, at));
     }
 }
 

@@ -7,14 +7,14 @@
 
 use super::super::Problem;
 use super::here::Here;
-use super::inputs::{CopyRows, Map, ParametersOfBlocks, Sizes, Tiles};
+use super::inputs::{CopyRows, Map, ParametersOfBlocks, Sizes, Tiles, TilesMut};
 use super::lanes::Lanes;
 use super::plan::blocks;
 use super::process::{Gate, load_gate, load_tiles, loading};
 use super::{Context, Loops, Pass, Plan, Targets, Types, Variant, walk};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{PlaneMut, Prefetch, STEPS};
-use crate::cpu::{Arena, Array, Arrays, Kernel, Room};
+use crate::cpu::{Arena, Array, ArrayMut, Arrays, Divided, Kernel, Room};
 use crate::exec::Exec;
 use crate::ops::CHECKPOINT;
 use crate::ops::rules::{FieldKind, Rule};
@@ -36,13 +36,13 @@ pub(super) struct ForwardPass<'p, 'a> {
 impl Pass for ForwardPass<'_, '_> {
     fn run<E: Types>(self) {
         let context = Context::new(self.exec, self.problem, Plan::forward);
-        let saved = self.targets.checkpoints.as_ref().map(Array::of_view_mut);
+        let saved = self.targets.checkpoints.as_ref().map(Divided::of_view);
         forward::<E>(self.exec, &context, self.targets, saved);
     }
 }
 
 /// Runs all jobs; checkpoints go to `saved`.
-pub(super) fn forward<E: Types>(exec: &Exec, context: &Context<'_, '_>, targets: &Targets, saved: Option<Array<E::T>>) {
+pub(super) fn forward<E: Types>(exec: &Exec, context: &Context<'_, '_>, targets: &Targets, saved: Option<Divided<'_, E::T>>) {
     let sizes = Sizes::new::<E>(context);
     exec.for_each(context.plan.jobs(), Arena::<E::T>::default, |arena, job| {
         arena.lend(
@@ -53,75 +53,80 @@ pub(super) fn forward<E: Types>(exec: &Exec, context: &Context<'_, '_>, targets:
 }
 
 /// The arrays of a thread.
-struct Scratch<T> {
-    /// x, then `dt x`, and then the gate: each is not needed once the next is known, and one tile for them leaves room in the first cache.
-    x: Array<T>,
-    /// The step, and the decay's own where there is one.
-    dt: Array<T>,
-    dt_a: Array<T>,
-    y: Array<T>,
-    longest: Array<T>,
-    /// The same for the recurrence, where steps are repeated over several lanes of a channel.
-    repeated: Tiles<T>,
+struct Scratch<'m, T> {
+    /// `dt x`, and then the gate, take the place of x: each is not needed once the next is known, and one tile for them leaves room in the
+    /// first cache.
+    tiles: TilesMut<'m, T>,
+    repeated: Repeated<'m, T>,
     /// See [`Lanes`].
-    lanes: Array<T>,
+    way: ArrayMut<'m, T>,
     /// Tiles of B and C.
-    b: Array<T>,
-    c: Array<T>,
-    parameters: ParametersOfBlocks<T>,
+    b: ArrayMut<'m, T>,
+    c: ArrayMut<'m, T>,
+    parameters: ParametersOfBlocks<'m, T>,
     /// The states of each block.
-    h: Arrays<T>,
+    h: Arrays<'m, T>,
 }
 
-impl<T: Real> Scratch<T> {
-    fn lay_out(room: &mut Room<T>, problem: &Problem<'_>, sizes: Sizes) -> Self {
+/// Tiles for the recurrence, where steps are repeated over several lanes of a channel; the decay's step where it has its own.
+struct Repeated<'m, T> {
+    u: ArrayMut<'m, T>,
+    dt: ArrayMut<'m, T>,
+    dt_a: Option<ArrayMut<'m, T>>,
+    y: ArrayMut<'m, T>,
+}
+
+impl<T> Repeated<'_, T> {
+    /// These in place of those of other tiles.
+    #[inline(always)]
+    fn cells<'c>(&'c mut self, tiles: Tiles<'c, T>) -> Tiles<'c, T> {
+        let dt = self.dt.cells();
+        let dt_a = self.dt_a.as_mut().map_or(dt, ArrayMut::cells);
+        Tiles { u: self.u.cells(), dt, dt_a, y: self.y.cells(), ..tiles }
+    }
+}
+
+impl<'m, T: Real> Scratch<'m, T> {
+    fn lay_out(room: &mut Room<'m, T>, problem: &Problem<'_>, sizes: Sizes) -> Self {
         let Sizes { tile, own_tile, map, .. } = sizes;
-        let several = if own_tile == tile { 0 } else { tile };
+        let (several, own_step) = (if own_tile == tile { 0 } else { tile }, problem.dt_a.is_some());
         let [x, dt, y] = [own_tile; 3].map(|len| room.array(len));
-        let dt_a = if problem.dt_a.is_some() { room.array(own_tile) } else { dt };
-        let longest = room.array(sizes.width);
-        let [u, repeated_dt, repeated_y] = [several; 3].map(|len| room.array(len));
-        let repeated_dt_a = if problem.dt_a.is_some() { room.array(several) } else { repeated_dt };
+        let dt_a = own_step.then(|| room.array(own_tile));
+        let tiles = TilesMut { x, dt, dt_a, u: None, slope: None, y, longest: room.array(sizes.width) };
+        let [u, dt, y] = [several; 3].map(|len| room.array(len));
+        let repeated = Repeated { u, dt, dt_a: own_step.then(|| room.array(several)), y };
         Scratch {
-            x,
-            dt,
-            dt_a,
-            y,
-            longest,
-            repeated: Tiles { x, dt: repeated_dt, dt_a: repeated_dt_a, u, slope: x, y: repeated_y, longest },
-            lanes: room.array(sizes.lanes),
+            tiles,
+            repeated,
+            way: room.array(sizes.lanes),
             b: room.array(map),
             c: room.array(map),
             parameters: ParametersOfBlocks::lay_out(room, problem, sizes),
             h: room.arrays(sizes.blocks, sizes.state),
         }
     }
-
-    fn tiles(&self) -> Tiles<T> {
-        let Scratch { x, dt, dt_a, y, longest, .. } = *self;
-        Tiles { x, dt, dt_a, u: x, slope: x, y, longest }
-    }
 }
 
 struct Job<'j, 'c, 'a, E: Types> {
     context: &'j Context<'c, 'a>,
     targets: &'j Targets,
-    saved: Option<Array<E::T>>,
+    saved: Option<Divided<'j, E::T>>,
     job: usize,
-    scratch: Scratch<E::T>,
+    scratch: Scratch<'j, E::T>,
 }
 
 impl<E: Types> Kernel for Job<'_, '_, '_, E> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
+    fn run<S: Isa>(mut self, simd: S) {
         let Context { problem, plan, .. } = self.context;
         let (segments, channels) = plan.job(self.job);
         let channels = &plan.channels[channels];
-        let lanes = Lanes::new(E::T::lanes::<S>(), plan.lanes_per_channel, self.scratch.lanes);
+        let lanes = Lanes::new(E::T::lanes::<S>(), plan.lanes_per_channel);
+        let Scratch { parameters, way, .. } = &mut self.scratch;
         for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
-            self.scratch.parameters.of(i).load::<E, S>(simd, lanes, problem, block);
+            parameters.of_mut(i).load::<E, S>(simd, lanes, problem, block, way);
         }
         for index in plan.segments[segments].clone() {
             self.segment(simd, lanes, channels, index);
@@ -129,15 +134,15 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
     }
 }
 
-impl<E: Types> Job<'_, '_, '_, E> {
+impl<'j, E: Types> Job<'j, '_, '_, E> {
     /// Scans a segment, by its number.
     #[inline(always)]
-    fn segment<S: Isa>(&self, simd: S, lanes: Lanes<E::T>, channels: &Range<usize>, index: usize) {
-        let (problem, h) = (self.context.problem, self.scratch.h);
+    fn segment<S: Isa>(&mut self, simd: S, lanes: Lanes, channels: &Range<usize>, index: usize) {
+        let problem = self.context.problem;
         let segment = &problem.segments.list[index];
         let at = |start| Here::new(problem, segment, channels, lanes, start);
         for (i, here) in at(segment.start).each_block().enumerate() {
-            here.load_initial_state::<E, S>(simd, h.of(i));
+            here.load_initial_state::<E, S>(simd, self.scratch.h.of(i), &mut self.scratch.way);
         }
         for (number, start) in (segment.start..segment.end).step_by(CHECKPOINT).enumerate() {
             let here = at(start);
@@ -151,81 +156,89 @@ impl<E: Types> Job<'_, '_, '_, E> {
             let plane = PlaneMut::of(target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
             for (i, here) in at(segment.start).each_block().enumerate() {
                 let to = plane.at(here.block.first, 0).area(here.block.count, problem.dstate);
-                lanes.store_states(simd, h.of(i), E::K::PARTS, to);
+                lanes.store_states(simd, self.scratch.h.read(i), E::K::PARTS, to, &mut self.scratch.way);
             }
         }
     }
 
     /// Loads B and C of a tile, for all channels of the job.
     #[inline(always)]
-    fn load_maps<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>) {
-        let Scratch { b, c, .. } = self.scratch;
-        here.load_map::<E, S>(simd, &here.problem.b, b);
-        here.load_map::<E, S>(simd, &here.problem.c, c);
+    fn load_maps<S: Isa>(&mut self, simd: S, here: &Here<'_, '_>) {
+        let Scratch { b, c, .. } = &mut self.scratch;
+        here.load_map::<E, S>(simd, &here.problem.b, b.reborrow());
+        here.load_map::<E, S>(simd, &here.problem.c, c.reborrow());
         here.double_map::<E>(c);
     }
 
     /// A tile of the job's `i`-th block; `tile` are the numbers of the segment and of the tile in it.
     #[inline(always)]
-    fn block<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, i: usize, tile: (usize, usize)) {
+    fn block<S: Isa>(&mut self, simd: S, here: &Here<'_, '_>, i: usize, tile: (usize, usize)) {
         let Here { problem, lanes, steps, .. } = *here;
-        let (parameters, h, tiles) = (self.scratch.parameters.of(i), self.scratch.h.of(i), self.scratch.tiles());
-        let (repeated, vectors) = (&self.scratch.repeated, problem.dstate / lanes.per_channel);
-        let mut prefetch = Prefetch::new();
+        let (vectors, sizes) = (problem.dstate / lanes.per_channel, [problem.dstate, E::K::PARTS]);
+        let (mut prefetch, save) = (Prefetch::new(), self.save(here, tile));
         self.ahead(here, &mut prefetch);
         let gated = problem.z.is_some() && self.targets.y.is_some();
         prefetch.spread(loading(lanes.vectors(steps), gated) + vectors * steps);
-        load_tiles::<_, _, false, _>(simd, here, &parameters, &tiles, &mut prefetch);
+        let Scratch { tiles: memory, repeated, way, b, c, parameters, h } = &mut self.scratch;
+        let (parameters, h) = (parameters.of(i), h.of(i));
+        load_tiles::<_, _, false, _>(simd, here, &parameters, memory, way, &mut prefetch);
+        let tiles = memory.cells();
         let bounded = tiles.bounded(simd, &parameters);
+        let mut walked = tiles;
         if !lanes.one() {
-            tiles.repeat(simd, lanes, steps, repeated);
-            repeated.y.clear(lanes.vectors(steps) * lanes.per_channel * E::T::lanes::<S>());
+            walked = repeated.cells(tiles);
+            lanes.repeat_inputs(simd, [tiles.u, tiles.dt, tiles.dt_a], steps, [walked.u, walked.dt, walked.dt_a]);
+            walked.y.clear(lanes.vectors(steps) * lanes.per_channel * E::T::lanes::<S>());
         }
-        let mut walked = Tile {
-            tiles: if lanes.one() { tiles } else { *repeated },
+        if save.is_some() {
+            lanes.collect(h.read(), sizes, 0, way);
+        }
+        let mut walk_tile = Tile {
+            tiles: walked,
             shared: problem.dt_a.is_none(),
             a: parameters.a,
-            b: Map::new::<E>(&problem.b, self.scratch.b, parameters.b, lanes, problem.dstate),
-            c: Map::new::<E>(&problem.c, self.scratch.c, parameters.c, lanes, problem.dstate),
+            b: Map::new::<E>(&problem.b, b.read(), parameters.b, lanes, problem.dstate),
+            c: Map::new::<E>(&problem.c, c.read(), parameters.c, lanes, problem.dstate),
             h,
             steps,
             dstate: problem.dstate,
             vectors,
             prefetch: &mut prefetch,
-            save: self.save(here, h, tile),
+            save,
+            collected: (!lanes.one()).then(|| way.read()),
         };
-        walk::<E, S>(simd, problem, lanes.per_channel, bounded, &mut walked);
+        walk::<E, S>(simd, problem, lanes.per_channel, bounded, &mut walk_tile);
         if !lanes.one() {
-            lanes.add_sums(simd, repeated.y, steps, tiles.y);
+            lanes.add_sums(simd, walked.y, steps, tiles.y);
         }
-        self.store(simd, here, &tiles, &mut prefetch);
+        self.store(simd, here, &mut prefetch);
     }
 
     /// Gates the output and stores it, if it is wanted.
     #[inline(always)]
-    fn store<S: Isa>(&self, simd: S, here: &Here<'_, '_, E::T>, tiles: &Tiles<E::T>, prefetch: &mut Prefetch<AHEAD>) {
+    fn store<S: Isa>(&mut self, simd: S, here: &Here<'_, '_>, prefetch: &mut Prefetch<AHEAD>) {
         let Some(target) = &self.targets.y else { return };
+        let Scratch { tiles: TilesMut { x, y, .. }, way, .. } = &mut self.scratch;
         if let Some(z) = &here.problem.z {
-            load_gate(simd, here, z, tiles.x, Gate::Apply(tiles.y), prefetch);
+            load_gate(simd, (here, z), x, Gate::Apply(y.reborrow()), way, prefetch);
         }
-        here.lanes.store(simd, tiles.y, here.area_mut(target));
+        here.lanes.store(simd, y.read(), here.area_mut(target), way);
     }
 
     /// How the states before a tile are saved, if they are: not those before the first one, which are the caller's.
     #[inline(always)]
-    fn save(&self, here: &Here<'_, '_, E::T>, h: Array<E::T>, (segment, tile): (usize, usize)) -> Option<CopyRows<E::T>> {
+    fn save(&self, here: &Here<'_, '_>, (segment, tile): (usize, usize)) -> Option<CopyRows<'j, E::T>> {
         let (Some(saved), 1..) = (self.saved, tile) else { return None };
-        let (Context { checkpoints, .. }, lanes) = (self.context, here.lanes);
-        let sizes = [here.problem.dstate, E::K::PARTS];
-        let (rows, count) = (sizes[0] * sizes[1], here.block.count);
-        let to = saved.from(checkpoints.at(segment, tile) + here.block.first);
-        let from = lanes.collect(h, sizes, 0);
-        Some(CopyRows { from, from_pitch: lanes.channels, to, to_pitch: checkpoints.padded_dim, rows, count })
+        let (Context { checkpoints, .. }, from_pitch) = (self.context, here.lanes.channels);
+        let (rows, count) = (here.problem.dstate * E::K::PARTS, here.block.count);
+        // SAFETY: a tile of a block of channels has one job, and what is saved is read when the pass has ended.
+        let to = unsafe { saved.part((checkpoints.at(segment, tile) + here.block.first) as isize) };
+        Some(CopyRows { to, from_pitch, to_pitch: checkpoints.padded_dim, rows, count })
     }
 
     /// Has the rest of what a block of channels reads and writes prefetched, and what is read after it.
     #[inline(always)]
-    fn ahead(&self, here: &Here<'_, '_, E::T>, prefetch: &mut Prefetch<AHEAD>) {
+    fn ahead(&self, here: &Here<'_, '_>, prefetch: &mut Prefetch<AHEAD>) {
         let problem = here.problem;
         if let Some(y) = &self.targets.y {
             prefetch.add(here.area_mut(y).read());
@@ -244,21 +257,22 @@ impl<E: Types> Job<'_, '_, '_, E> {
 
 /// One tile of time of one vector of channels.
 struct Tile<'t, T> {
-    tiles: Tiles<T>,
+    tiles: Tiles<'t, T>,
     /// Whether the decay's step is `dt`.
     shared: bool,
-    a: Array<T>,
-    b: Map<T>,
-    c: Map<T>,
-    h: Array<T>,
+    a: Array<'t, T>,
+    b: Map<'t, T>,
+    c: Map<'t, T>,
+    h: ArrayMut<'t, T>,
     steps: usize,
     dstate: usize,
     /// Vectors of states.
     vectors: usize,
     /// What is prefetched on the way; not by value, since a copy right after it was written waits for every store before it.
     prefetch: &'t mut Prefetch<AHEAD>,
-    /// The states before the tile, where they are saved.
-    save: Option<CopyRows<T>>,
+    /// How the states before the tile are saved, if they are, and where they have been collected for that.
+    save: Option<CopyRows<'t, T>>,
+    collected: Option<Array<'t, T>>,
 }
 
 impl<T: Real> Loops<T> for Tile<'_, T> {
@@ -266,8 +280,8 @@ impl<T: Real> Loops<T> for Tile<'_, T> {
     fn walk<E: Variant<T = T>, S: Isa>(&mut self, simd: S) {
         let mut n = 0;
         // these stores wait for lines of their own, and the walk that follows stores so little that it need not wait for them
-        if let Some(save) = self.save {
-            save.run(simd);
+        if let Some(save) = &mut self.save {
+            save.run(simd, self.collected.unwrap_or(self.h.read()));
         }
         while E::TOGETHER == MOST_TOGETHER && n + MOST_TOGETHER <= self.vectors {
             self.states::<E, S, MOST_TOGETHER>(simd, n);

@@ -4,7 +4,7 @@ use super::super::{Problem, Projection};
 use super::Types;
 use super::lanes::Lanes;
 use super::plan::{Block, blocks};
-use crate::cpu::Array;
+use crate::cpu::ArrayMut;
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{self, Area, AreaMut, Plane, PlaneMut, STEPS};
 use crate::ops::rules::FieldKind;
@@ -14,7 +14,7 @@ use core::ops::Range;
 
 /// A tile of time of a block of channels.
 #[derive(Clone, Copy)]
-pub(super) struct Here<'h, 'a, T> {
+pub(super) struct Here<'h, 'a> {
     pub problem: &'h Problem<'a>,
     pub segment: &'h Segment,
     /// The channels of the job, which share B and C.
@@ -24,17 +24,17 @@ pub(super) struct Here<'h, 'a, T> {
     /// The first step of the tile, and how many there are.
     pub start: usize,
     pub steps: usize,
-    pub lanes: Lanes<T>,
+    pub lanes: Lanes,
 }
 
-impl<'h, 'a, T: Real> Here<'h, 'a, T> {
+impl<'h, 'a> Here<'h, 'a> {
     /// The first block of a job's channels in the tile that begins at `start`.
     #[inline(always)]
     pub(super) fn new(
         problem: &'h Problem<'a>,
         segment: &'h Segment,
         channels: &'h Range<usize>,
-        lanes: Lanes<T>,
+        lanes: Lanes,
         start: usize,
     ) -> Self {
         debug_assert!((segment.start..=segment.end).contains(&start), "the tile lies in the segment");
@@ -91,7 +91,7 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
 
     /// Loads that plane, if there is one, in the order that [`Map`](super::inputs::Map) reads.
     #[inline(always)]
-    pub(super) fn load_map<E: Types<T = T>, S: Isa>(&self, simd: S, map: &Projection<View<'_>>, to: Array<T>) {
+    pub(super) fn load_map<E: Types, S: Isa>(&self, simd: S, map: &Projection<View<'_>>, to: ArrayMut<'_, E::T>) {
         let Some(area) = self.map_area(map) else { return };
         let dstate = self.problem.dstate;
         debug_assert!(to.has(0, STEPS * dstate * E::K::PARTS), "room for a tile of the map");
@@ -103,7 +103,7 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
 
     /// Doubles a tile of C for complex states, whose output is `2 Re(C h)`.
     #[inline(always)]
-    pub(super) fn double_map<E: Types<T = T>>(&self, tile: Array<T>) {
+    pub(super) fn double_map<E: Types>(&self, tile: &mut ArrayMut<'_, E::T>) {
         if E::K::PARTS == 2 {
             double(tile.slice(0, self.steps * E::K::PARTS * self.problem.dstate));
         }
@@ -111,18 +111,18 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
 
     /// Loads the state before the segment's first step, zero where there is none.
     #[inline(always)]
-    pub(super) fn load_initial_state<E: Types<T = T>, S: Isa>(&self, simd: S, h: Array<T>) {
-        self.load_state::<E, S>(simd, &self.problem.initial_state, self.segment.initial, h)
+    pub(super) fn load_initial_state<E: Types, S: Isa>(&self, simd: S, h: ArrayMut<'_, E::T>, way: &mut ArrayMut<'_, E::T>) {
+        self.load_state::<E, S>(simd, (&self.problem.initial_state, self.segment.initial), h, way)
     }
 
     /// Loads the state of a sequence, at (row, sequence) of a (B, sequences, D, N) tensor; zero where either is absent.
     #[inline(always)]
-    pub(super) fn load_state<E: Types<T = T>, S: Isa>(
+    pub(super) fn load_state<E: Types, S: Isa>(
         &self,
         simd: S,
-        view: &Option<View<'_>>,
-        place: Option<(usize, usize)>,
-        to: Array<T>,
+        (view, place): (&Option<View<'_>>, Option<(usize, usize)>),
+        mut to: ArrayMut<'_, E::T>,
+        way: &mut ArrayMut<'_, E::T>,
     ) {
         let sizes = [self.problem.dstate, E::K::PARTS];
         debug_assert!(to.has(0, sizes[0] * sizes[1] * self.lanes.channels), "room for the block's states");
@@ -130,7 +130,8 @@ impl<'h, 'a, T: Real> Here<'h, 'a, T> {
             (Some(view), Some((row, sequence))) => {
                 let strides = view.strides();
                 let plane = Plane::of(view, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
-                self.lanes.load_states(simd, plane.at(self.block.first, 0).area(self.block.count, sizes[0]), sizes[1], to);
+                let area = plane.at(self.block.first, 0).area(self.block.count, sizes[0]);
+                self.lanes.load_states(simd, area, sizes[1], to, way);
             }
             _ => to.clear(sizes[0] * sizes[1] * self.lanes.channels),
         }

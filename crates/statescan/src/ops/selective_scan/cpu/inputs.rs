@@ -7,7 +7,7 @@ use super::plan::Block;
 use super::{Context, Types, Variant};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, Plane, STEPS};
-use crate::cpu::{Array, Arrays, Room};
+use crate::cpu::{Array, ArrayMut, Arrays, Cells, Room};
 use crate::ops::rules::{BOUND, FieldKind};
 use crate::tensor::View;
 
@@ -48,54 +48,91 @@ impl Sizes {
     }
 }
 
-/// The tiles of a vector of channels, in the order of [`Lanes`]; for the recurrence (step, lane).
+/// The tiles of a vector of channels, in the order of [`Lanes`]; for the recurrence (step, lane). Some may be others by another name.
 #[derive(Clone, Copy)]
-pub(super) struct Tiles<T> {
+pub(super) struct Tiles<'m, T> {
     /// The input.
-    pub x: Array<T>,
+    pub x: Cells<'m, T>,
     /// The step, processed.
-    pub dt: Array<T>,
+    pub dt: Cells<'m, T>,
     /// The decay's step: `dt` itself unless it has its own.
-    pub dt_a: Array<T>,
+    pub dt_a: Cells<'m, T>,
     /// `dt x` (`x` for `dirac`): what B is multiplied with.
-    pub u: Array<T>,
+    pub u: Cells<'m, T>,
     /// The derivative of the processed step by the raw one; written only by a backward pass.
-    pub slope: Array<T>,
+    pub slope: Cells<'m, T>,
     /// The skip `D x`, where the output starts.
-    pub y: Array<T>,
+    pub y: Cells<'m, T>,
     /// The largest step of the decay in magnitude, (lane).
-    pub longest: Array<T>,
+    pub longest: Cells<'m, T>,
+}
+
+/// The memory of [`Tiles`].
+pub(super) struct TilesMut<'m, T> {
+    pub x: ArrayMut<'m, T>,
+    pub dt: ArrayMut<'m, T>,
+    /// None where that is `dt`.
+    pub dt_a: Option<ArrayMut<'m, T>>,
+    /// None where it takes the place of `x`.
+    pub u: Option<ArrayMut<'m, T>>,
+    /// None where it is not wanted.
+    pub slope: Option<ArrayMut<'m, T>>,
+    pub y: ArrayMut<'m, T>,
+    pub longest: ArrayMut<'m, T>,
+}
+
+impl<T> TilesMut<'_, T> {
+    /// All of them by name.
+    #[inline(always)]
+    pub(super) fn cells(&mut self) -> Tiles<'_, T> {
+        let (x, dt) = (self.x.cells(), self.dt.cells());
+        Tiles {
+            x,
+            dt,
+            dt_a: self.dt_a.as_mut().map_or(dt, ArrayMut::cells),
+            u: self.u.as_mut().map_or(x, ArrayMut::cells),
+            slope: self.slope.as_mut().map_or(x, ArrayMut::cells),
+            y: self.y.cells(),
+            longest: self.longest.cells(),
+        }
+    }
 }
 
 /// Parameters of a block of channels.
 #[derive(Clone, Copy)]
-pub(super) struct Parameters<T> {
+pub(super) struct ParametersOf<A> {
     /// (state, part, lane); B and C where they are constant.
-    pub a: Array<T>,
-    pub b: Array<T>,
-    pub c: Array<T>,
+    pub a: A,
+    pub b: A,
+    pub c: A,
     /// A vector each, repeated over the channels' lanes: the largest real part of A in magnitude, the bias of dt, the skip.
-    largest: Array<T>,
-    bias: Array<T>,
-    skip: Array<T>,
+    largest: A,
+    bias: A,
+    skip: A,
 }
+
+/// Parameters that are loaded.
+pub(super) type Parameters<'m, T> = ParametersOf<Array<'m, T>>;
+/// Parameters to be loaded.
+pub(super) type ParametersMut<'m, T> = ParametersOf<ArrayMut<'m, T>>;
 
 /// The same for all blocks of a job.
-#[derive(Clone, Copy)]
-pub(super) struct ParametersOfBlocks<T> {
-    a: Arrays<T>,
-    b: Arrays<T>,
-    c: Arrays<T>,
-    largest: Arrays<T>,
-    bias: Arrays<T>,
-    skip: Arrays<T>,
+pub(super) type ParametersOfBlocks<'m, T> = ParametersOf<Arrays<'m, T>>;
+
+impl<A> ParametersOf<A> {
+    /// The same of something else for each.
+    #[inline(always)]
+    pub(super) fn each<'p, B>(&'p self, f: impl Fn(&'p A) -> B) -> ParametersOf<B> {
+        let ParametersOf { a, b, c, largest, bias, skip } = self;
+        ParametersOf { a: f(a), b: f(b), c: f(c), largest: f(largest), bias: f(bias), skip: f(skip) }
+    }
 }
 
-impl<T: Real> ParametersOfBlocks<T> {
-    pub(super) fn lay_out(room: &mut Room<T>, problem: &Problem<'_>, sizes: Sizes) -> Self {
+impl<'m, T: Real> ParametersOfBlocks<'m, T> {
+    pub(super) fn lay_out(room: &mut Room<'m, T>, problem: &Problem<'_>, sizes: Sizes) -> Self {
         let Sizes { blocks, state, width, .. } = sizes;
         let map = |map: &Projection<View<'_>>| if let Projection::Constant(_) = map { state } else { 0 };
-        ParametersOfBlocks {
+        ParametersOf {
             a: room.arrays(blocks, state),
             b: room.arrays(blocks, map(&problem.b)),
             c: room.arrays(blocks, map(&problem.c)),
@@ -107,20 +144,33 @@ impl<T: Real> ParametersOfBlocks<T> {
 
     /// Those of a block, by its number.
     #[inline(always)]
-    pub(super) fn of(self, i: usize) -> Parameters<T> {
-        let [a, b, c] = [self.a, self.b, self.c].map(|arrays| arrays.of(i));
-        Parameters { a, b, c, largest: self.largest.of(i), bias: self.bias.of(i), skip: self.skip.of(i) }
+    pub(super) fn of(&self, i: usize) -> Parameters<'_, T> {
+        self.each(|arrays| arrays.read(i))
+    }
+
+    /// The same, to be loaded.
+    #[inline(always)]
+    pub(super) fn of_mut(&mut self, i: usize) -> ParametersMut<'_, T> {
+        let ParametersOf { a, b, c, largest, bias, skip } = self;
+        ParametersOf { a: a.of(i), b: b.of(i), c: c.of(i), largest: largest.of(i), bias: bias.of(i), skip: skip.of(i) }
     }
 }
 
-impl<T: Real> Parameters<T> {
+impl<T: Real> ParametersMut<'_, T> {
     /// Loads them.
     #[inline(always)]
-    pub(super) fn load<E: Types<T = T>, S: Isa>(self, simd: S, lanes: Lanes<T>, problem: &Problem<'_>, block: Block) {
+    pub(super) fn load<E: Types<T = T>, S: Isa>(
+        mut self,
+        simd: S,
+        lanes: Lanes,
+        problem: &Problem<'_>,
+        block: Block,
+        way: &mut ArrayMut<'_, T>,
+    ) {
         let (field, state) = (E::K::PARTS * T::lanes::<S>(), problem.dstate * E::K::PARTS * lanes.channels);
         debug_assert!(block.first + block.count <= problem.dim, "the block lies inside the problem");
         debug_assert!(problem.dstate.is_multiple_of(lanes.per_channel), "whole vectors of states");
-        parameter::<E, S>(simd, lanes, &problem.a, block, self.a);
+        parameter::<E, S>(simd, lanes, &problem.a, block, self.a.reborrow(), way);
         let mut largest = V::constant(simd, 0.0);
         for n in 0..problem.dstate / lanes.per_channel {
             largest = largest.max(self.a.load(simd, n * field).abs());
@@ -129,16 +179,18 @@ impl<T: Real> Parameters<T> {
         self.bias.store(0, channel_vector(simd, lanes, &problem.dt_bias, block));
         self.skip.store(0, channel_vector(simd, lanes, &problem.d, block));
         if let Projection::Constant(view) = &problem.b {
-            parameter::<E, S>(simd, lanes, view, block, self.b);
+            parameter::<E, S>(simd, lanes, view, block, self.b, way);
         }
         if let Projection::Constant(view) = &problem.c {
-            parameter::<E, S>(simd, lanes, view, block, self.c);
+            parameter::<E, S>(simd, lanes, view, block, self.c.reborrow(), way);
             if E::K::PARTS == 2 {
                 double(self.c.slice(0, state));
             }
         }
     }
+}
 
+impl<T: Real> Parameters<'_, T> {
     /// The bias of dt and the skip.
     #[inline(always)]
     pub(super) fn bias_and_skip<S: Isa>(&self, simd: S) -> [V<T, S>; 2] {
@@ -146,21 +198,10 @@ impl<T: Real> Parameters<T> {
     }
 }
 
-impl<T: Real> Tiles<T> {
-    /// Repeats what the recurrence reads over each channel's lanes.
-    #[inline(always)]
-    pub(super) fn repeat<S: Isa>(&self, simd: S, lanes: Lanes<T>, steps: usize, to: &Tiles<T>) {
-        debug_assert!(self.u != to.u && self.dt != to.dt, "the tiles are apart");
-        lanes.repeat(simd, self.u, steps, to.u);
-        lanes.repeat(simd, self.dt, steps, to.dt);
-        if self.dt_a != self.dt {
-            lanes.repeat(simd, self.dt_a, steps, to.dt_a);
-        }
-    }
-
+impl<T: Real> Tiles<'_, T> {
     /// Whether no exponent `dt A` of the tile is near the ends of the range.
     #[inline(always)]
-    pub(super) fn bounded<S: Isa>(&self, simd: S, parameters: &Parameters<T>) -> bool {
+    pub(super) fn bounded<S: Isa>(&self, simd: S, parameters: &Parameters<'_, T>) -> bool {
         let limit = V::constant(simd, BOUND * core::f64::consts::LN_2);
         let (zero, one) = (V::constant(simd, 0.0), V::constant(simd, 1.0));
         let exponent = self.longest.load(simd, 0) * parameters.largest.load(simd, 0);
@@ -171,7 +212,7 @@ impl<T: Real> Tiles<T> {
 
 /// Loads a per-channel vector, (D,), repeated over the channels' lanes; absent ones are 0.
 #[inline(always)]
-fn channel_vector<T: Real, S: Isa>(simd: S, lanes: Lanes<T>, view: &Option<View<'_>>, block: Block) -> V<T, S> {
+fn channel_vector<T: Real, S: Isa>(simd: S, lanes: Lanes, view: &Option<View<'_>>, block: Block) -> V<T, S> {
     let mut values = [T::default(); tile::MAX_LANES];
     debug_assert!(block.count <= lanes.channels, "at most a vector of channels");
     if let Some(view) = view {
@@ -186,30 +227,37 @@ fn channel_vector<T: Real, S: Isa>(simd: S, lanes: Lanes<T>, view: &Option<View<
 
 /// Loads a (D, N) parameter as (state, part, lane).
 #[inline(always)]
-fn parameter<E: Types, S: Isa>(simd: S, lanes: Lanes<E::T>, view: &View<'_>, block: Block, to: Array<E::T>) {
+fn parameter<E: Types, S: Isa>(
+    simd: S,
+    lanes: Lanes,
+    view: &View<'_>,
+    block: Block,
+    to: ArrayMut<'_, E::T>,
+    way: &mut ArrayMut<'_, E::T>,
+) {
     debug_assert!(block.first + block.count <= view.shape()[0], "the block lies inside the view");
     let area = Plane::of(view, 0, 1).at(block.first, 0).area(block.count, view.shape()[1]);
-    lanes.load_states(simd, area, E::K::PARTS, to)
+    lanes.load_states(simd, area, E::K::PARTS, to, way)
 }
 
 /// Reads the map of a vector of states at a step: the group's states over and over, or the channels' own constants.
 #[derive(Clone, Copy)]
-pub(super) struct Map<T> {
+pub(super) struct Map<'m, T> {
     /// The tile, or the constants (state, part, lane).
-    from: Array<T>,
+    from: Array<'m, T>,
     pub varying: bool,
     per_channel: usize,
     /// Elements of the tile from step to step and from one vector of states to the next.
     strides: [usize; 2],
 }
 
-impl<T: Real> Map<T> {
+impl<'m, T: Real> Map<'m, T> {
     /// The map of a job's tile or of a block's constants.
     pub(super) fn new<E: Types<T = T>>(
         of: &Projection<View<'_>>,
-        tile: Array<T>,
-        own: Array<T>,
-        lanes: Lanes<T>,
+        tile: Array<'m, T>,
+        own: Array<'m, T>,
+        lanes: Lanes,
         dstate: usize,
     ) -> Self {
         let (varying, per_channel) = (matches!(of, Projection::Varying(_)), lanes.per_channel);
@@ -246,29 +294,27 @@ pub(super) fn tile_len(lanes: usize) -> usize {
     STEPS * lanes
 }
 
-/// Rows to be copied between arrays. Lanes past a block's channels belong to other jobs, so they are left alone.
-#[derive(Clone, Copy)]
-pub(super) struct CopyRows<T> {
-    pub from: Array<T>,
+/// Rows to be copied to an array. Lanes past a block's channels belong to other jobs, so they are left alone.
+pub(super) struct CopyRows<'c, T> {
+    pub to: ArrayMut<'c, T>,
     pub from_pitch: usize,
-    pub to: Array<T>,
     pub to_pitch: usize,
     pub rows: usize,
     /// Elements of a row.
     pub count: usize,
 }
 
-impl<T: Real> CopyRows<T> {
+impl<T: Real> CopyRows<'_, T> {
     #[inline(always)]
-    pub(super) fn run<S: Isa>(self, simd: S) {
+    pub(super) fn run<S: Isa>(&mut self, simd: S, rows: Array<'_, T>) {
         debug_assert!(self.count <= self.from_pitch && self.count <= self.to_pitch, "rows do not overlap");
         debug_assert!(self.count <= T::lanes::<S>(), "at most a vector of channels");
         for row in 0..self.rows {
             let (from, to) = (row * self.from_pitch, row * self.to_pitch);
             // a copy of unknown length is a call, which takes longer than a vector
             match self.count == T::lanes::<S>() {
-                true => self.to.store(to, self.from.load(simd, from)),
-                false => self.to.slice(to, self.count).copy_from_slice(self.from.shared(from, self.count)),
+                true => self.to.store(to, rows.load(simd, from)),
+                false => self.to.slice(to, self.count).copy_from_slice(rows.shared(from, self.count)),
             }
         }
     }

@@ -3,36 +3,35 @@
 use super::super::Problem;
 use super::inputs::{Parameters, ParametersOfBlocks, Sizes};
 use crate::cpu::simd::Real;
-use crate::cpu::{Array, Arrays, Room};
+use crate::cpu::{ArrayMut, Arrays, Room};
 
 /// What stays of one block of channels for a whole job.
-pub(super) struct Kept<T> {
-    pub parameters: Parameters<T>,
+pub(super) struct Kept<'m, T> {
+    pub parameters: Parameters<'m, T>,
     /// The gradient by the states before the tile, which is carried from tile to tile.
-    pub g: Array<T>,
+    pub g: ArrayMut<'m, T>,
     /// Gathered gradients: by A, by constant B and C.
-    pub da: Array<T>,
-    pub db: Array<T>,
-    pub dc: Array<T>,
+    pub da: ArrayMut<'m, T>,
+    pub db: ArrayMut<'m, T>,
+    pub dc: ArrayMut<'m, T>,
     /// By D and the bias, one vector each.
-    pub dd: Array<T>,
-    pub dbias: Array<T>,
+    pub dd: ArrayMut<'m, T>,
+    pub dbias: ArrayMut<'m, T>,
 }
 
 /// The same for all blocks of a job.
-#[derive(Clone, Copy)]
-pub(super) struct KeptOfBlocks<T> {
-    pub parameters: ParametersOfBlocks<T>,
-    g: Arrays<T>,
-    da: Arrays<T>,
-    db: Arrays<T>,
-    dc: Arrays<T>,
-    dd: Arrays<T>,
-    dbias: Arrays<T>,
+pub(super) struct KeptOfBlocks<'m, T> {
+    pub parameters: ParametersOfBlocks<'m, T>,
+    g: Arrays<'m, T>,
+    da: Arrays<'m, T>,
+    db: Arrays<'m, T>,
+    dc: Arrays<'m, T>,
+    dd: Arrays<'m, T>,
+    dbias: Arrays<'m, T>,
 }
 
-impl<T: Real> KeptOfBlocks<T> {
-    pub(super) fn lay_out(room: &mut Room<T>, problem: &Problem<'_>, sizes: Sizes) -> Self {
+impl<'m, T: Real> KeptOfBlocks<'m, T> {
+    pub(super) fn lay_out(room: &mut Room<'m, T>, problem: &Problem<'_>, sizes: Sizes) -> Self {
         let Sizes { blocks, state, width, .. } = sizes;
         KeptOfBlocks {
             parameters: ParametersOfBlocks::lay_out(room, problem, sizes),
@@ -47,17 +46,28 @@ impl<T: Real> KeptOfBlocks<T> {
 
     /// Those of a block, by its number.
     #[inline(always)]
-    pub(super) fn of(&self, i: usize) -> Kept<T> {
-        let [g, da, db, dc] = [self.g, self.da, self.db, self.dc].map(|arrays| arrays.of(i));
+    pub(super) fn of(&mut self, i: usize) -> Kept<'_, T> {
+        let [g, da, db, dc] = [&mut self.g, &mut self.da, &mut self.db, &mut self.dc].map(|arrays| arrays.of(i));
         Kept { parameters: self.parameters.of(i), g, da, db, dc, dd: self.dd.of(i), dbias: self.dbias.of(i) }
+    }
+
+    /// The same once more, for a thread that walks the next tile or window of the job.
+    ///
+    /// # Safety
+    /// Threads take turns: what one uses, no other does meanwhile.
+    pub(super) unsafe fn in_turns(&self) -> Self {
+        // SAFETY: the contract above.
+        let again = |arrays: &Arrays<'m, T>| unsafe { arrays.in_turns() };
+        let [g, da, db, dc] = [&self.g, &self.da, &self.db, &self.dc].map(again);
+        KeptOfBlocks { parameters: self.parameters.each(again), g, da, db, dc, dd: again(&self.dd), dbias: again(&self.dbias) }
     }
 }
 
-impl<T: Real> Kept<T> {
+impl<T: Real> Kept<'_, T> {
     /// Clears what is gathered: `state` elements of each gradient by states, and a vector of the others.
     #[inline(always)]
-    pub(super) fn clear(&self, state: usize, width: usize) {
-        [self.da, self.db, self.dc].into_iter().for_each(|sums| sums.clear(state));
-        [self.dd, self.dbias].into_iter().for_each(|sums| sums.clear(width));
+    pub(super) fn clear(mut self, state: usize, width: usize) {
+        [&mut self.da, &mut self.db, &mut self.dc].into_iter().for_each(|sums| sums.clear(state));
+        [&mut self.dd, &mut self.dbias].into_iter().for_each(|sums| sums.clear(width));
     }
 }

@@ -6,38 +6,28 @@
 //! the recurrence sums over states is summed over those lanes afterwards.
 
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{self, Area, AreaMut, MAX_LANES, STEPS, Tile};
-use crate::cpu::{Array, Kernel};
+use crate::cpu::tile::{self, Area, AreaMut, MAX_LANES, STEPS, Tile, TileMut};
+use crate::cpu::{Array, ArrayMut, ArrayOf, Cells, Kernel};
 
-/// How a vector is shared between channels.
-#[derive(Debug)]
-pub(super) struct Lanes<T> {
+/// How a vector is shared between channels. Methods that bring something from one order to the other take room for it on its way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lanes {
     /// Lanes of one channel.
     pub per_channel: usize,
     /// Channels in a vector.
     pub channels: usize,
-    /// Room for what is on its way from one order to the other.
-    scratch: Array<T>,
 }
 
-impl<T> Clone for Lanes<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Lanes<T> {}
-
-/// Elements of [`Lanes`]' scratch for blocks of so many elements of state.
+/// Elements on the way from one order to the other for blocks of so many elements of state.
 pub(super) fn scratch_len(width: usize, per_channel: usize, state: usize) -> usize {
     // a row of steps for each channel, or three times the states
     if per_channel == 1 { 0 } else { (STEPS * width / per_channel).max(3 * state) }
 }
 
-impl<T: Real> Lanes<T> {
-    /// `scratch` has room for [`scratch_len`].
-    pub(super) fn new(width: usize, per_channel: usize, scratch: Array<T>) -> Self {
+impl Lanes {
+    pub(super) fn new(width: usize, per_channel: usize) -> Self {
         debug_assert!(per_channel.is_power_of_two() && per_channel <= width, "a channel has lanes of one vector");
-        Lanes { per_channel, channels: width / per_channel, scratch }
+        Lanes { per_channel, channels: width / per_channel }
     }
 
     pub(super) fn one(self) -> bool {
@@ -51,59 +41,57 @@ impl<T: Real> Lanes<T> {
 
     /// Loads a tile; steps that only fill the last vector are zero.
     #[inline(always)]
-    pub(super) fn load<S: Isa>(self, simd: S, from: Area, to: Array<T>) {
+    pub(super) fn load<T: Real, S: Isa>(self, simd: S, from: Area, to: ArrayMut<'_, T>, way: &mut ArrayMut<'_, T>) {
         let width = T::lanes::<S>();
         debug_assert!(from.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(from.steps <= STEPS, "at most a tile");
         debug_assert!(to.has(0, self.vectors(from.steps) * width), "room for the tile");
         match self.one() {
-            true => tile::load(simd, from, width, Tile::new(to, width)),
-            false => simd.call(LoadDealt { lanes: self, from, to }),
+            true => tile::load(simd, from, width, TileMut::new(to, width)),
+            false => simd.call(LoadDealt { lanes: self, from, to, way: way.reborrow() }),
         }
     }
 
     /// Stores a tile.
     #[inline(always)]
-    pub(super) fn store<S: Isa>(self, simd: S, from: Array<T>, to: AreaMut) {
+    pub(super) fn store<T: Real, S: Isa>(self, simd: S, from: Array<'_, T>, to: AreaMut, way: &mut ArrayMut<'_, T>) {
         debug_assert!(to.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(to.steps <= STEPS, "at most a tile");
         debug_assert!(from.has(0, self.vectors(to.steps) * T::lanes::<S>()), "the tile is there");
         match self.one() {
             true => tile::store(simd, Tile::new(from, T::lanes::<S>()), to),
-            false => simd.call(StoreDealt { lanes: self, from, to }),
+            false => simd.call(StoreDealt { lanes: self, from, to, way: way.reborrow() }),
         }
     }
 
     /// Whether a tile is whole squares of pairs of f32: they need no place on their way.
     #[inline(always)]
-    fn in_pairs<S: Isa>(self, count: usize, steps: usize) -> bool {
+    fn in_pairs<T: Real, S: Isa>(self, count: usize, steps: usize) -> bool {
         !T::DOUBLE && self.per_channel == 2 && count == self.channels && steps.is_multiple_of(T::lanes::<S>())
     }
 
     /// Exchanges rows and columns of a square of as many groups of `per_channel` elements as a vector has channels.
-    ///
-    /// # Safety
-    /// Every row of `from` can be read and of `to` be written, each a vector long.
     #[inline(always)]
-    unsafe fn transpose<S: Isa>(self, simd: S, from: Tile<T>, to: Tile<T>) {
-        // SAFETY: the contract above; a pair of f32 is moved as if it were an f64.
-        unsafe {
-            match self.per_channel {
-                2 if !T::DOUBLE => {
-                    let whole = |of: Tile<T>| of.array.at(0, (self.channels - 1) * of.pitch + T::lanes::<S>()).cast();
-                    let step = |of: Tile<T>| of.pitch as isize / 2;
-                    f64::transpose(simd, whole(from), step(from), whole(to), step(to));
-                }
-                2 => self.transpose_groups::<2>(from, to),
-                4 => self.transpose_groups::<4>(from, to),
-                8 => self.transpose_groups::<8>(from, to),
-                _ => self.transpose_groups::<16>(from, to),
+    fn transpose<T: Real, S: Isa>(self, simd: S, from: Tile<'_, T>, mut to: TileMut<'_, T>) {
+        match self.per_channel {
+            2 if !T::DOUBLE => {
+                let len = |pitch: usize| (self.channels - 1) * pitch + T::lanes::<S>();
+                let step = |pitch: usize| pitch as isize / 2;
+                let (from, from_step) = (from.array.at(0, len(from.pitch)), step(from.pitch));
+                let (to, to_step) = (to.array.at_mut(0, len(to.pitch)), step(to.pitch));
+                // SAFETY: both tiles are borrowed, and every row lies inside, which debug builds check; a pair of f32 is moved as if it were an
+                // f64.
+                unsafe { f64::transpose(simd, from.cast(), from_step, to.cast(), to_step) };
             }
+            2 => self.transpose_groups::<T, 2>(from, to),
+            4 => self.transpose_groups::<T, 4>(from, to),
+            8 => self.transpose_groups::<T, 8>(from, to),
+            _ => self.transpose_groups::<T, 16>(from, to),
         }
     }
 
     #[inline(always)]
-    fn transpose_groups<const N: usize>(self, from: Tile<T>, to: Tile<T>) {
+    fn transpose_groups<T: Real, const N: usize>(self, from: Tile<'_, T>, mut to: TileMut<'_, T>) {
         for row in 0..self.channels {
             for column in 0..self.channels {
                 to.from(column, row * N).array.set_group::<N>(0, from.from(row, column * N).array.group(0));
@@ -111,9 +99,20 @@ impl<T: Real> Lanes<T> {
         }
     }
 
+    /// [`Lanes::repeat`] for what the recurrence reads: u, dt, and the decay's step unless that is dt.
+    #[inline(always)]
+    pub(super) fn repeat_inputs<T: Real, S: Isa>(self, simd: S, from: [Cells<'_, T>; 3], steps: usize, to: [Cells<'_, T>; 3]) {
+        debug_assert!(from[0] != to[0] && from[1] != to[1], "the tiles are apart");
+        self.repeat(simd, from[0], steps, to[0]);
+        self.repeat(simd, from[1], steps, to[1]);
+        if from[2] != from[1] {
+            self.repeat(simd, from[2], steps, to[2]);
+        }
+    }
+
     /// Repeats every step of a tile over the channels' lanes.
     #[inline(always)]
-    pub(super) fn repeat<S: Isa>(self, simd: S, tile: Array<T>, steps: usize, to: Array<T>) {
+    pub(super) fn repeat<T: Real, S: Isa>(self, simd: S, tile: Cells<'_, T>, steps: usize, to: Cells<'_, T>) {
         debug_assert!(tile.has(0, self.vectors(steps) * T::lanes::<S>()), "the steps are there");
         debug_assert!(to.has(0, self.vectors(steps) * self.per_channel * T::lanes::<S>()), "room for every lane");
         simd.call(Repeat { lanes: self, tile, steps, to });
@@ -121,7 +120,7 @@ impl<T: Real> Lanes<T> {
 
     /// A vector of the inverse of [`Lanes::repeat`] for what is spread over a channel's lanes: their sum.
     #[inline(always)]
-    pub(super) fn summed<S: Isa>(self, simd: S, tile: Array<T>, vector: usize) -> V<T, S> {
+    pub(super) fn summed<T: Real, S: Isa>(self, simd: S, tile: Cells<'_, T>, vector: usize) -> V<T, S> {
         let (width, count) = (T::lanes::<S>(), self.per_channel);
         debug_assert!(tile.has(vector * count * width, count * width), "the vector's steps are there");
         let at = vector * count * width;
@@ -146,7 +145,7 @@ impl<T: Real> Lanes<T> {
 
     /// Adds the sums of a tile, see [`Lanes::summed`], to another one.
     #[inline(always)]
-    pub(super) fn add_sums<S: Isa>(self, simd: S, tile: Array<T>, steps: usize, to: Array<T>) {
+    pub(super) fn add_sums<T: Real, S: Isa>(self, simd: S, tile: Cells<'_, T>, steps: usize, to: Cells<'_, T>) {
         for vector in 0..self.vectors(steps) {
             let at = vector * T::lanes::<S>();
             to.store(at, to.load(simd, at) + self.summed(simd, tile, vector));
@@ -154,9 +153,9 @@ impl<T: Real> Lanes<T> {
     }
 
     /// Sums a vector over the steps that share it, in place: one sum for each channel is left.
-    pub(super) fn sum_steps(self, vector: Array<T>) -> Array<T> {
+    pub(super) fn sum_steps<T: Real>(self, vector: &mut ArrayMut<'_, T>) {
         if self.one() {
-            return vector;
+            return;
         }
         let lanes = vector.slice(0, self.channels * self.per_channel);
         for channel in 0..self.channels {
@@ -164,12 +163,16 @@ impl<T: Real> Lanes<T> {
             let own = &lanes[channel * self.per_channel..][..self.per_channel];
             lanes[channel] = own.iter().fold(T::default(), |sum, x| sum + *x);
         }
-        vector
     }
 
     /// The sums over channels of as many rows as a vector has lanes, a vector for each of a channel's `count` lanes: row `i` is in lane `i`.
     #[inline(always)]
-    pub(super) fn sum_rows<S: Isa>(simd: S, count: usize, rows: Array<T>, step: usize) -> [V<T, S>; MAX_LANES] {
+    pub(super) fn sum_rows<T: Real, S: Isa, A>(
+        simd: S,
+        count: usize,
+        rows: ArrayOf<'_, T, A>,
+        step: usize,
+    ) -> [V<T, S>; MAX_LANES] {
         let width = T::lanes::<S>();
         debug_assert!(count.is_power_of_two() && count <= width, "lanes of a channel");
         debug_assert!(step >= width, "rows do not overlap");
@@ -189,7 +192,7 @@ impl<T: Real> Lanes<T> {
 
     /// A number for each channel, repeated over its lanes.
     #[inline(always)]
-    pub(super) fn repeated<S: Isa>(self, simd: S, channels: [T; MAX_LANES]) -> V<T, S> {
+    pub(super) fn repeated<T: Real, S: Isa>(self, simd: S, channels: [T; MAX_LANES]) -> V<T, S> {
         let mut lanes = [T::default(); MAX_LANES];
         for (lane, to) in lanes.iter_mut().enumerate().take(T::lanes::<S>()) {
             *to = channels[lane / self.per_channel];
@@ -199,7 +202,7 @@ impl<T: Real> Lanes<T> {
 
     /// The largest of each channel's lanes, NaN if one is, repeated over them.
     #[inline(always)]
-    pub(super) fn largest<S: Isa>(self, x: V<T, S>) -> V<T, S> {
+    pub(super) fn largest<T: Real, S: Isa>(self, x: V<T, S>) -> V<T, S> {
         let (lanes, mut largest) = (x.to_array(), [T::default(); MAX_LANES]);
         for (own, to) in lanes.chunks(self.per_channel).zip(&mut largest) {
             *to = own.iter().fold(own[0], |a, b| if a.to_f64().is_nan() || a >= *b { a } else { *b });
@@ -209,28 +212,40 @@ impl<T: Real> Lanes<T> {
 
     /// Loads states (state, part, lane) from an area of channels x states.
     #[inline(always)]
-    pub(super) fn load_states<S: Isa>(self, simd: S, from: Area, parts: usize, to: Array<T>) {
+    pub(super) fn load_states<T: Real, S: Isa>(
+        self,
+        simd: S,
+        from: Area,
+        parts: usize,
+        to: ArrayMut<'_, T>,
+        way: &mut ArrayMut<'_, T>,
+    ) {
         debug_assert!(from.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(to.has(0, from.steps * parts * self.channels), "room for the states");
-        simd.call(LoadStates { lanes: self, from, parts, to });
+        simd.call(LoadStates { lanes: self, from, parts, to, way: way.reborrow() });
     }
 
     /// Stores states (state, part, lane) to an area of channels x states.
     #[inline(always)]
-    pub(super) fn store_states<S: Isa>(self, simd: S, from: Array<T>, parts: usize, to: AreaMut) {
+    pub(super) fn store_states<T: Real, S: Isa>(
+        self,
+        simd: S,
+        from: Array<'_, T>,
+        parts: usize,
+        to: AreaMut,
+        way: &mut ArrayMut<'_, T>,
+    ) {
         debug_assert!(to.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(from.has(0, to.steps * parts * self.channels), "the states are there");
-        simd.call(StoreStates { lanes: self, from, parts, to });
+        simd.call(StoreStates { lanes: self, from, parts, to, way: way.reborrow() });
     }
 
-    /// Where states (state, part, channel) are to be loaded before [`Lanes::deal`].
-    pub(super) fn undealt(self, dealt: Array<T>) -> Array<T> {
-        if self.one() { dealt } else { self.scratch }
-    }
-
-    /// Deals states (state, part, channel) over the channels' lanes. With one lane they are where they should be.
+    /// Deals states (state, part, channel) over the channels' lanes. With one lane they are loaded where they should be.
     #[inline(always)]
-    pub(super) fn deal(self, from: Array<T>, sizes: [usize; 2], to: Array<T>) {
+    pub(super) fn deal<T: Real>(self, from: Array<'_, T>, sizes: [usize; 2], to: &mut ArrayMut<'_, T>) {
+        if self.one() {
+            return;
+        }
         let len = sizes[0] * sizes[1] * self.channels;
         debug_assert!(sizes[0].is_multiple_of(self.per_channel), "whole vectors of states");
         debug_assert!(from.has(0, len) && to.has(0, len), "both sides have room for the states");
@@ -242,7 +257,7 @@ impl<T: Real> Lanes<T> {
 
     /// [`Lanes::deal`] for two lanes of each of eight channels, of a known size so that it takes a few instructions.
     #[inline(always)]
-    fn deal_pairs(from: Array<T>, [dstate, parts]: [usize; 2], to: Array<T>) {
+    fn deal_pairs<T: Real>(from: Array<'_, T>, [dstate, parts]: [usize; 2], to: &mut ArrayMut<'_, T>) {
         debug_assert!(dstate.is_multiple_of(2), "whole pairs of states");
         for group in 0..dstate / 2 * parts {
             let (n, part) = (group / parts * 2, group % parts);
@@ -255,24 +270,26 @@ impl<T: Real> Lanes<T> {
         }
     }
 
-    /// Where the states are (state, part, channel): with several lanes a copy, which one of three is free to choose.
-    pub(super) fn collect(self, from: Array<T>, sizes: [usize; 2], copy: usize) -> Array<T> {
-        if self.one() {
-            return from;
-        }
-        let len = sizes[0] * sizes[1] * self.channels;
-        debug_assert!(copy < 3, "the scratch has three copies");
-        debug_assert!(from.has(0, len), "the states are there");
-        let to = self.scratch.from(copy * len);
-        debug_assert!(to.has(0, len), "the copy has room");
-        self.positions(sizes, |dealt, collected| to.set(collected, from.get(dealt)));
-        to
-    }
-
-    fn positions(self, [dstate, parts]: [usize; 2], mut each: impl FnMut(usize, usize)) {
+    /// The inverse of [`Lanes::deal`]: with several lanes a copy, which one of three is free to choose.
+    pub(super) fn collect<T: Real>(self, from: Array<'_, T>, sizes: [usize; 2], copy: usize, way: &mut ArrayMut<'_, T>) {
         if self.one() {
             return;
         }
+        let len = sizes[0] * sizes[1] * self.channels;
+        debug_assert!(copy < 3, "there is room for three copies");
+        debug_assert!(from.has(0, len), "the states are there");
+        let mut to = way.from(copy * len);
+        debug_assert!(to.has(0, len), "the copy has room");
+        self.positions(sizes, |dealt, collected| to.set(collected, from.get(dealt)));
+    }
+
+    /// Where the states are (state, part, channel) after that.
+    #[inline(always)]
+    pub(super) fn collected<'c, T>(self, from: Array<'c, T>, sizes: [usize; 2], copy: usize, way: Array<'c, T>) -> Array<'c, T> {
+        if self.one() { from } else { way.from(copy * sizes[0] * sizes[1] * self.channels) }
+    }
+
+    fn positions(self, [dstate, parts]: [usize; 2], mut each: impl FnMut(usize, usize)) {
         for n in 0..dstate {
             for part in 0..parts {
                 for channel in 0..self.channels {
@@ -285,120 +302,118 @@ impl<T: Real> Lanes<T> {
 }
 
 /// [`Lanes::load`] with several lanes a channel: a function of its own, for it is called from many places.
-struct LoadDealt<T> {
-    lanes: Lanes<T>,
+struct LoadDealt<'l, T> {
+    lanes: Lanes,
     from: Area,
-    to: Array<T>,
+    to: ArrayMut<'l, T>,
+    way: ArrayMut<'l, T>,
 }
 
-impl<T: Real> Kernel for LoadDealt<T> {
+impl<T: Real> Kernel for LoadDealt<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadDealt { lanes, from: Area { plane, lanes: count, steps }, to } = self;
-        let Lanes { channels, scratch, .. } = lanes;
-        let width = T::lanes::<S>();
-        let whole = steps.next_multiple_of(width);
-        // SAFETY: the contract of `Lanes::load`, the only maker of this; the scratch has a row of steps for each channel of a block.
-        unsafe {
-            if let Some((from, step)) = plane.pairs().filter(|_| lanes.in_pairs::<S>(count, steps)) {
-                for t in (0..steps).step_by(width) {
-                    let to = to.at(t * channels, channels * width);
-                    f64::transpose(simd, from.add(t / 2), step, to.cast(), width as isize / 2);
-                }
-                return;
+        let LoadDealt { lanes, from: Area { plane, lanes: count, steps }, mut to, way } = self;
+        let (channels, width) = (lanes.channels, T::lanes::<S>());
+        if let Some((from, step)) = plane.pairs().filter(|_| lanes.in_pairs::<T, S>(count, steps)) {
+            for t in (0..steps).step_by(width) {
+                let to = to.at_mut(t * channels, channels * width);
+                // SAFETY: the plane has the channels and steps, and the tile is borrowed.
+                unsafe { f64::transpose(simd, from.add(t / 2), step, to.cast(), width as isize / 2) };
             }
-            let rows = Tile::new(scratch, STEPS);
-            tile::load(simd, plane.transposed().area(steps, count), steps, rows);
-            for channel in 0..channels {
-                let read = if channel < count { steps } else { 0 };
-                scratch.slice(channel * STEPS + read, whole - read).fill(T::default());
-            }
-            for t in (0..whole).step_by(width) {
-                lanes.transpose(simd, rows.from(0, t), Tile::new(to.from(t * channels), width));
-            }
+            return;
+        }
+        let (mut rows, whole) = (TileMut::new(way, STEPS), steps.next_multiple_of(width));
+        tile::load(simd, plane.transposed().area(steps, count), steps, rows.reborrow());
+        for channel in 0..channels {
+            let read = if channel < count { steps } else { 0 };
+            rows.array.slice(channel * STEPS + read, whole - read).fill(T::default());
+        }
+        for t in (0..whole).step_by(width) {
+            lanes.transpose(simd, rows.read().from(0, t), TileMut::new(to.from(t * channels), width));
         }
     }
 }
 
 /// [`Lanes::store`], likewise.
-struct StoreDealt<T> {
-    lanes: Lanes<T>,
-    from: Array<T>,
+struct StoreDealt<'l, T> {
+    lanes: Lanes,
+    from: Array<'l, T>,
     to: AreaMut,
+    way: ArrayMut<'l, T>,
 }
 
-impl<T: Real> Kernel for StoreDealt<T> {
+impl<T: Real> Kernel for StoreDealt<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let StoreDealt { lanes, from, to: Area { plane, lanes: count, steps } } = self;
-        let Lanes { channels, scratch, .. } = lanes;
-        let width = T::lanes::<S>();
-        // SAFETY: the contract of `Lanes::store`, the only maker of this; the scratch has a row of steps for each channel of a block.
-        unsafe {
-            if let Some((to, step)) = plane.pairs().filter(|_| lanes.in_pairs::<S>(count, steps)) {
-                for t in (0..steps).step_by(width) {
-                    let from = from.at(t * channels, channels * width);
-                    f64::transpose(simd, from.cast(), width as isize / 2, to.add(t / 2), step);
-                }
-                return;
-            }
-            let rows = Tile::new(scratch, STEPS);
+        let StoreDealt { lanes, from, to: Area { plane, lanes: count, steps }, way } = self;
+        let (channels, width) = (lanes.channels, T::lanes::<S>());
+        if let Some((to, step)) = plane.pairs().filter(|_| lanes.in_pairs::<T, S>(count, steps)) {
             for t in (0..steps).step_by(width) {
-                lanes.transpose(simd, Tile::new(from.from(t * channels), width), rows.from(0, t));
+                let from = from.at(t * channels, channels * width);
+                // SAFETY: the plane has the channels and steps, and the tile is borrowed.
+                unsafe { f64::transpose(simd, from.cast(), width as isize / 2, to.add(t / 2), step) };
             }
-            tile::store(simd, rows, plane.transposed().area(steps, count));
+            return;
         }
+        let mut rows = TileMut::new(way, STEPS);
+        for t in (0..steps).step_by(width) {
+            lanes.transpose(simd, Tile::new(from.from(t * channels), width), rows.from(0, t));
+        }
+        tile::store(simd, rows.read(), plane.transposed().area(steps, count));
     }
 }
 
 /// [`Lanes::load_states`], likewise.
-struct LoadStates<T> {
-    lanes: Lanes<T>,
+struct LoadStates<'l, T> {
+    lanes: Lanes,
     from: Area,
     parts: usize,
-    to: Array<T>,
+    to: ArrayMut<'l, T>,
+    way: ArrayMut<'l, T>,
 }
 
-impl<T: Real> Kernel for LoadStates<T> {
+impl<T: Real> Kernel for LoadStates<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadStates { lanes, from, parts, to } = self;
-        let loaded = lanes.undealt(to);
+        let LoadStates { lanes, from, parts, mut to, mut way } = self;
+        let loaded = if lanes.one() { to.reborrow() } else { way.reborrow() };
         tile::load_parts(simd, from, parts, lanes.channels, loaded);
-        lanes.deal(loaded, [from.steps, parts], to);
+        lanes.deal(way.read(), [from.steps, parts], &mut to);
     }
 }
 
 /// [`Lanes::store_states`], likewise.
-struct StoreStates<T> {
-    lanes: Lanes<T>,
-    from: Array<T>,
+struct StoreStates<'l, T> {
+    lanes: Lanes,
+    from: Array<'l, T>,
     parts: usize,
     to: AreaMut,
+    way: ArrayMut<'l, T>,
 }
 
-impl<T: Real> Kernel for StoreStates<T> {
+impl<T: Real> Kernel for StoreStates<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let StoreStates { lanes, from, parts, to } = self;
-        let collected = lanes.collect(from, [to.steps, parts], 0);
-        tile::store_parts(simd, collected, parts, lanes.channels, to);
+        let StoreStates { lanes, from, parts, to, mut way } = self;
+        let sizes = [to.steps, parts];
+        lanes.collect(from, sizes, 0, &mut way);
+        tile::store_parts(simd, lanes.collected(from, sizes, 0, way.read()), parts, lanes.channels, to);
     }
 }
 
 /// See [`Lanes::repeat`].
-struct Repeat<T> {
-    lanes: Lanes<T>,
-    tile: Array<T>,
+struct Repeat<'l, T> {
+    lanes: Lanes,
+    tile: Cells<'l, T>,
     steps: usize,
-    to: Array<T>,
+    to: Cells<'l, T>,
 }
 
-impl<T: Real> Kernel for Repeat<T> {
+impl<T: Real> Kernel for Repeat<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {

@@ -136,9 +136,6 @@ impl<E: Types, R: Rule, const VARYING: bool, const LANES: usize> Variant for Cho
 
 /// The loops over the states and steps of one tile and one vector of channels.
 trait Loops<T> {
-    /// # Safety
-    /// - Every array has room for the steps and states, and what is read is there.
-    /// - No other thread uses what is written.
     fn walk<E: Variant<T = T>, S: Isa>(&mut self, simd: S);
 }
 

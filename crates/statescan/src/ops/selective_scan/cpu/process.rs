@@ -2,11 +2,11 @@
 
 use super::super::Problem;
 use super::here::Here;
-use super::inputs::{Parameters, Tiles};
+use super::inputs::{Parameters, Tiles, TilesMut};
 use crate::cpu::math::{silu_and_derivative, silu_each};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::Prefetch;
-use crate::cpu::{Array, Kernel};
+use crate::cpu::{Array, ArrayMut, Kernel};
 use crate::ops::discretization::Discretization;
 use crate::tensor::View;
 
@@ -28,33 +28,36 @@ pub(super) fn loading(vectors: usize, gated: bool) -> usize {
 #[inline(always)]
 pub(super) fn load_tiles<T: Real, S: Isa, const SLOPE: bool, const MOST: usize>(
     simd: S,
-    here: &Here<'_, '_, T>,
-    parameters: &Parameters<T>,
-    tiles: &Tiles<T>,
+    here: &Here<'_, '_>,
+    parameters: &Parameters<'_, T>,
+    tiles: &mut TilesMut<'_, T>,
+    way: &mut ArrayMut<'_, T>,
     prefetch: &mut Prefetch<MOST>,
 ) {
-    simd.call(LoadTiles::<_, SLOPE, MOST> { here, parameters, tiles, prefetch });
+    simd.call(LoadTiles::<_, SLOPE, MOST> { here, parameters, tiles, way: way.reborrow(), prefetch });
 }
 
 /// See [`load_tiles`].
-struct LoadTiles<'l, 'h, 'a, T, const SLOPE: bool, const MOST: usize> {
-    here: &'l Here<'h, 'a, T>,
-    parameters: &'l Parameters<T>,
-    tiles: &'l Tiles<T>,
+struct LoadTiles<'l, 'm, T, const SLOPE: bool, const MOST: usize> {
+    here: &'l Here<'l, 'l>,
+    parameters: &'l Parameters<'l, T>,
+    tiles: &'l mut TilesMut<'m, T>,
+    way: ArrayMut<'l, T>,
     prefetch: &'l mut Prefetch<MOST>,
 }
 
-impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_, '_, T, SLOPE, MOST> {
+impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_, T, SLOPE, MOST> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadTiles { here, parameters, tiles, prefetch } = self;
+        let LoadTiles { here, parameters, tiles, mut way, prefetch } = self;
         let Here { problem, lanes, steps, .. } = *here;
-        let sources = [(Some(&problem.x), tiles.x), (Some(&problem.dt), tiles.dt), (problem.dt_a.as_ref(), tiles.dt_a)];
-        for (view, to) in sources {
-            let Some(view) = view else { continue };
-            lanes.load(simd, here.area(view), to);
+        let TilesMut { x, dt, dt_a, .. } = tiles;
+        for (view, to) in [(Some(&problem.x), Some(x)), (Some(&problem.dt), Some(dt)), (problem.dt_a.as_ref(), dt_a.as_mut())] {
+            let (Some(view), Some(to)) = (view, to) else { continue };
+            lanes.load(simd, here.area(view), to.reborrow(), &mut way);
         }
+        let tiles = tiles.cells();
         let (count, mut vector) = (lanes.vectors(steps), 0);
         let mut longest = V::constant(simd, 0.0);
         debug_assert!(tiles.u.has(0, count * T::lanes::<S>()), "room for u");
@@ -79,7 +82,7 @@ impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_,
 /// What [`LoadTiles`] does to tiles that are loaded.
 struct Process<'p, 'a, T: Real, S: Isa> {
     problem: &'p Problem<'a>,
-    tiles: &'p Tiles<T>,
+    tiles: Tiles<'p, T>,
     bias: V<T, S>,
     skip: V<T, S>,
 }
@@ -113,58 +116,58 @@ impl<T: Real, S: Isa> Process<'_, '_, T, S> {
 }
 
 /// What becomes of the gate.
-#[derive(Clone, Copy)]
-pub(super) enum Gate<T> {
+pub(super) enum Gate<'g, T> {
     /// Multiplies this tile, the output, by `silu(z)`.
-    Apply(Array<T>),
+    Apply(ArrayMut<'g, T>),
     /// Writes `silu(z)` over z and its derivative here.
-    Differentiate(Array<T>),
+    Differentiate(ArrayMut<'g, T>),
 }
 
 /// Loads z into a tile and gates with it.
 #[inline(always)]
 pub(super) fn load_gate<T: Real, S: Isa, const MOST: usize>(
     simd: S,
-    here: &Here<'_, '_, T>,
-    z: &View<'_>,
-    tile: Array<T>,
-    gate: Gate<T>,
+    (here, z): (&Here<'_, '_>, &View<'_>),
+    tile: &mut ArrayMut<'_, T>,
+    gate: Gate<'_, T>,
+    way: &mut ArrayMut<'_, T>,
     prefetch: &mut Prefetch<MOST>,
 ) {
-    simd.call(LoadGate { here, z, tile, gate, prefetch });
+    simd.call(LoadGate { here, z, tile: tile.reborrow(), gate, way: way.reborrow(), prefetch });
 }
 
 /// See [`load_gate`].
-struct LoadGate<'l, 'h, 'a, T, const MOST: usize> {
-    here: &'l Here<'h, 'a, T>,
+struct LoadGate<'l, T, const MOST: usize> {
+    here: &'l Here<'l, 'l>,
     z: &'l View<'l>,
-    tile: Array<T>,
-    gate: Gate<T>,
+    tile: ArrayMut<'l, T>,
+    gate: Gate<'l, T>,
+    way: ArrayMut<'l, T>,
     prefetch: &'l mut Prefetch<MOST>,
 }
 
-impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, '_, T, MOST> {
+impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, T, MOST> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadGate { here, z, tile, gate, prefetch } = self;
+        let LoadGate { here, z, mut tile, gate, mut way, prefetch } = self;
         let Here { lanes, steps, .. } = *here;
         let (width, count) = (T::lanes::<S>(), lanes.vectors(steps));
-        lanes.load(simd, here.area(z), tile);
+        lanes.load(simd, here.area(z), tile.reborrow(), &mut way);
         match gate {
-            Gate::Apply(y) => {
+            Gate::Apply(mut y) => {
                 let mut vector = 0;
                 while vector + TOGETHER <= count {
                     prefetch.step(TOGETHER * GATING);
-                    apply_gate::<T, S, TOGETHER>(simd, tile, y, vector * width);
+                    apply_gate::<T, S, TOGETHER>(simd, tile.read(), &mut y, vector * width);
                     vector += TOGETHER;
                 }
                 prefetch.step((count - vector) * GATING);
                 for vector in vector..count {
-                    apply_gate::<T, S, 1>(simd, tile, y, vector * width);
+                    apply_gate::<T, S, 1>(simd, tile.read(), &mut y, vector * width);
                 }
             }
-            Gate::Differentiate(slope) => {
+            Gate::Differentiate(mut slope) => {
                 for vector in 0..count {
                     if vector % TOGETHER == 0 {
                         prefetch.step(TOGETHER.min(count - vector) * GATING);
@@ -180,7 +183,7 @@ impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, '_, '_, T, MOST> {
 
 /// Multiplies `N` vectors of the output by `silu(z)`, from element `at` on.
 #[inline(always)]
-fn apply_gate<T: Real, S: Isa, const N: usize>(simd: S, z: Array<T>, y: Array<T>, at: usize) {
+fn apply_gate<T: Real, S: Isa, const N: usize>(simd: S, z: Array<'_, T>, y: &mut ArrayMut<'_, T>, at: usize) {
     let (mut gate, width) = ([V::constant(simd, 0.0); N], T::lanes::<S>());
     debug_assert!(z.has(at, N * width) && y.has(at, N * width), "both have the vectors");
     for i in 0..N {

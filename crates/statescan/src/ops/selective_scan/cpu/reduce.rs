@@ -4,7 +4,7 @@ use super::plan::Block;
 use super::{Context, GradientTargets, Projection};
 use crate::cpu::simd::Real;
 use crate::cpu::tile::{self, MAX_LANES, PlaneMut, STEPS};
-use crate::cpu::{Array, Lent, add_up};
+use crate::cpu::{Array, Divided, Lent, add_up};
 use crate::exec::Exec;
 use crate::tensor::RawViewMut;
 use core::ops::Range;
@@ -44,14 +44,14 @@ impl Sizes {
 
 /// The same for the jobs: each writes its own elements.
 #[derive(Clone, Copy)]
-pub(super) struct SharedPartials<T> {
-    pub b: Option<Array<T>>,
-    pub c: Option<Array<T>>,
-    channels: Array<T>,
+pub(super) struct SharedPartials<'p, T> {
+    pub b: Option<Divided<'p, T>>,
+    pub c: Option<Divided<'p, T>>,
+    channels: Divided<'p, T>,
     sizes: Sizes,
 }
 
-impl<T: Real> SharedPartials<T> {
+impl<T: Real> SharedPartials<'_, T> {
     /// Position of a step of a row (state, part) in the partial sums of a map.
     pub(super) fn map_position(&self, range: usize, batch: usize, row: usize, step: usize) -> usize {
         self.sizes.map_position(range, batch, row, step)
@@ -64,15 +64,16 @@ impl<T: Real> SharedPartials<T> {
         segments: usize,
         block: Block,
         width: usize,
-        states: [Array<T>; 3],
-        vectors: [Array<T>; 2],
+        states: [Array<'_, T>; 3],
+        vectors: [Array<'_, T>; 2],
     ) {
         let Sizes { state, padded_dim, .. } = self.sizes;
         let base = segments * self.sizes.rows() * padded_dim + block.first;
         let rows = states.into_iter().flat_map(|from| (0..state).map(move |row| from.from(row * width)));
         for (row, from) in rows.chain(vectors).enumerate() {
-            let to = self.channels.slice(base + row * padded_dim, block.count);
-            to.copy_from_slice(from.slice(0, block.count));
+            // SAFETY: no other job has the segments and channels.
+            let mut to = unsafe { self.channels.part((base + row * padded_dim) as isize) };
+            to.slice(0, block.count).copy_from_slice(from.shared(0, block.count));
         }
     }
 }
@@ -95,12 +96,10 @@ impl<'e, T: Real> Partials<'e, T> {
         Partials { maps, b, c, channels, sizes }
     }
 
-    pub(super) fn share(&mut self) -> SharedPartials<T> {
-        let maps = self.maps.as_mut_slice();
-        let mut map = |part: &Range<usize>| (!part.is_empty()).then(|| Array::of(&mut maps[part.clone()]));
-        let (b, c) = (map(&self.b), map(&self.c));
-        let channels = Array::of(&mut self.channels);
-        SharedPartials { b, c, channels, sizes: self.sizes }
+    pub(super) fn share(&mut self) -> SharedPartials<'_, T> {
+        let maps = self.maps.as_mut_slice().split_at_mut(self.c.start);
+        let [b, c] = [maps.0, maps.1].map(|part| (!part.is_empty()).then(|| Divided::of(part)));
+        SharedPartials { b, c, channels: Divided::of(&mut self.channels), sizes: self.sizes }
     }
 
     /// Adds the partial sums of a window and writes the gradients of B and C where they vary.

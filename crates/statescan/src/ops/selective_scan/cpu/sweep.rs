@@ -11,10 +11,10 @@
 use super::inputs::{Map, tile_len};
 use super::lanes::Lanes;
 use super::wavefront::Walker;
-use super::{Loops, Types, Variant};
+use super::{Loops, Projection, Types, Variant};
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{MAX_LANES, Prefetch, STEPS, prefetch_own};
-use crate::cpu::{Array, Arrays, Kernel, Room};
+use crate::cpu::{Array, ArrayMut, Arrays, CellArrays, Cells, Kernel, Room};
 use crate::ops::rules::{FieldKind, Rule};
 
 /// Areas that are prefetched while a block is loaded and swept, at most: saved states, five inputs, the gradients of four of them, B and C
@@ -27,18 +27,18 @@ const STEPS_PER_PREFETCH: usize = 4;
 
 /// What the loops over states read and write at every step: tiles (step, lane), each step repeated over its channel's lanes.
 #[derive(Clone, Copy)]
-pub(super) struct Walked<T> {
-    pub dt: Array<T>,
+pub(super) struct Walked<'m, T> {
+    pub dt: Cells<'m, T>,
     /// The decay's step: `dt` itself unless it has its own.
-    pub dt_a: Array<T>,
-    pub u: Array<T>,
+    pub dt_a: Cells<'m, T>,
+    pub u: Cells<'m, T>,
     /// The output before the gate, and the gradient by it.
-    pub y: Array<T>,
-    pub p: Array<T>,
+    pub y: Cells<'m, T>,
+    pub p: Cells<'m, T>,
     /// Gradients by `u`, and by the steps as they enter the gain and the decay.
-    pub du: Array<T>,
-    pub ddt: Array<T>,
-    pub ddt_a: Array<T>,
+    pub du: Cells<'m, T>,
+    pub ddt: Cells<'m, T>,
+    pub ddt_a: Cells<'m, T>,
 }
 
 /// [`Walked`] in memory.
@@ -46,20 +46,53 @@ pub(super) struct Walked<T> {
 /// The loops over states need the addresses of all these tiles at every step. They lie at distances that are known when the loops are
 /// compiled, so that one pointer is enough.
 #[derive(Clone, Copy)]
-pub(super) struct WalkedTiles<T> {
-    tiles: Arrays<T>,
+pub(super) struct WalkedOf<A> {
+    tiles: A,
     /// Whether the decay's step is `dt`.
     shared: bool,
 }
 
-impl<T: Real> WalkedTiles<T> {
+/// The tiles of one thread.
+pub(super) type WalkedTiles<'m, T> = WalkedOf<Arrays<'m, T>>;
+/// The same, each by several names.
+pub(super) type WalkedCells<'m, T> = WalkedOf<CellArrays<'m, T>>;
+
+/// [`Walked`] tile by tile, and what they are stored from; the decay's own where it has its own step.
+pub(super) struct WalkedMut<'m, T> {
+    pub dt: ArrayMut<'m, T>,
+    pub dt_a: Option<ArrayMut<'m, T>>,
+    pub u: ArrayMut<'m, T>,
+    pub y: ArrayMut<'m, T>,
+    pub du: ArrayMut<'m, T>,
+    pub ddt: ArrayMut<'m, T>,
+    pub ddt_a: Option<ArrayMut<'m, T>>,
+}
+
+impl<'m, T: Real> WalkedTiles<'m, T> {
     /// Each of so many elements.
-    pub(super) fn lay_out(room: &mut Room<T>, shared: bool, len: usize) -> Self {
-        WalkedTiles { tiles: room.arrays(if shared { 6 } else { 8 }, len), shared }
+    pub(super) fn lay_out(room: &mut Room<'m, T>, shared: bool, len: usize) -> Self {
+        WalkedOf { tiles: room.arrays(if shared { 6 } else { 8 }, len), shared }
     }
 
     #[inline(always)]
-    pub(super) fn get(self) -> Walked<T> {
+    pub(super) fn memory(&mut self) -> WalkedMut<'_, T> {
+        if self.shared {
+            let [dt, u, y, _, du, ddt] = self.tiles.each();
+            return WalkedMut { dt, dt_a: None, u, y, du, ddt, ddt_a: None };
+        }
+        let [dt, u, y, _, du, ddt, dt_a, ddt_a] = self.tiles.each();
+        WalkedMut { dt, dt_a: Some(dt_a), u, y, du, ddt, ddt_a: Some(ddt_a) }
+    }
+
+    #[inline(always)]
+    pub(super) fn cells(&mut self) -> WalkedCells<'_, T> {
+        WalkedOf { tiles: self.tiles.cells(), shared: self.shared }
+    }
+}
+
+impl<'m, T: Real> WalkedCells<'m, T> {
+    #[inline(always)]
+    pub(super) fn get(self) -> Walked<'m, T> {
         let [dt, u, y, p, du, ddt] = core::array::from_fn(|i| self.tiles.of(i));
         let (dt_a, ddt_a) = if self.shared { (dt, ddt) } else { (self.tiles.of(6), self.tiles.of(7)) };
         Walked { dt, dt_a, u, y, p, du, ddt, ddt_a }
@@ -67,48 +100,59 @@ impl<T: Real> WalkedTiles<T> {
 
     /// Those of whole tiles, for the loops.
     #[inline(always)]
-    fn known<S: Isa>(self) -> Walked<T> {
-        WalkedTiles { tiles: self.tiles.of_len(tile_len(T::lanes::<S>())), ..self }.get()
+    fn known<S: Isa>(self) -> Walked<'m, T> {
+        WalkedOf { tiles: self.tiles.of_len(tile_len(T::lanes::<S>())), ..self }.get()
     }
 }
 
 /// The gradient by B or C.
 #[derive(Clone, Copy)]
-pub(super) struct ByMap<T> {
+pub(super) struct ByMap<'m, T> {
     /// Whether the map varies with time.
-    pub varying: bool,
+    varying: bool,
     /// What is gathered: (state, part, step), summed over lanes, where the map varies, and (state, part, lane) where it does not.
-    pub sum: Array<T>,
+    sum: Cells<'m, T>,
+}
+
+impl<'m, T> ByMap<'m, T> {
+    /// The gradient by a map of a tile, or by its constants.
+    pub(super) fn new<V>(map: &Projection<V>, tile: &'m mut ArrayMut<'_, T>, own: ArrayMut<'m, T>) -> Self {
+        match map {
+            Projection::Varying(_) => ByMap { varying: true, sum: tile.cells() },
+            Projection::Constant(_) => ByMap { varying: false, sum: own.into_cells() },
+        }
+    }
 }
 
 /// What the loops keep of `STORED` states.
 #[derive(Clone, Copy)]
-pub(super) struct Stored<T> {
+pub(super) struct Stored<'m, T> {
     /// The states before each step, and the decay of each step, at a distance that is known likewise.
-    steps: Arrays<T>,
+    steps: CellArrays<'m, T>,
     /// The states after the last step.
-    last: Array<T>,
+    last: Cells<'m, T>,
     /// Gradients by B and by C that are not summed over lanes yet, of as many steps as a vector has lanes.
-    pending: Arrays<T>,
+    pending: CellArrays<'m, T>,
 }
 
-impl<T: Real> Stored<T> {
+impl<'m, T: Real> Stored<'m, T> {
     /// For vectors of so many elements, and numbers of so many parts.
-    pub(super) fn lay_out(room: &mut Room<T>, width: usize, parts: usize) -> Self {
+    pub(super) fn lay_out(room: &mut Room<'m, T>, width: usize, parts: usize) -> Self {
         let group = STORED * parts * width;
-        Stored { steps: room.arrays(2, STEPS * group), last: room.array(group), pending: room.arrays(2, group * width) }
+        let (steps, last) = (room.arrays(2, STEPS * group).into_cells(), room.array(group).into_cells());
+        Stored { steps, last, pending: room.arrays(2, group * width).into_cells() }
     }
 
     /// The states before each step and the decays.
     #[inline(always)]
-    fn known<E: Types<T = T>, S: Isa>(self) -> [Array<T>; 2] {
+    fn known<E: Types<T = T>, S: Isa>(self) -> [Cells<'m, T>; 2] {
         let steps = self.steps.of_len(STEPS * STORED * E::K::PARTS * T::lanes::<S>());
         [steps.of(0), steps.of(1)]
     }
 
     /// What is pending of B and of C.
     #[inline(always)]
-    fn pending<E: Types<T = T>, S: Isa>(self) -> [Array<T>; 2] {
+    fn pending<E: Types<T = T>, S: Isa>(self) -> [Cells<'m, T>; 2] {
         let width = T::lanes::<S>();
         let pending = self.pending.of_len(STORED * E::K::PARTS * width * width);
         [pending.of(0), pending.of(1)]
@@ -117,25 +161,25 @@ impl<T: Real> Stored<T> {
 
 /// One tile of time of one vector of channels.
 pub(super) struct Sweep<'w, 't, T> {
-    pub walked: WalkedTiles<T>,
+    pub walked: WalkedCells<'w, T>,
     /// Whether the decay's step is `dt`.
     pub shared: bool,
-    pub a: Array<T>,
-    pub b: Map<T>,
-    pub c: Map<T>,
+    pub a: Array<'w, T>,
+    pub b: Map<'w, T>,
+    pub c: Map<'w, T>,
     /// States before the tile, (state, part, lane).
-    pub h: Array<T>,
+    pub h: Array<'w, T>,
     /// Gradient by the states after the tile; afterwards by those before it. It and the gathered gradients by parameters belong to the
     /// thread that walks the tile now.
-    pub g: Array<T>,
+    pub g: Cells<'w, T>,
     /// Gathered gradients by A, (state, part, lane), and by the maps.
-    pub da: Array<T>,
-    pub by_b: ByMap<T>,
-    pub by_c: ByMap<T>,
-    pub stored: Stored<T>,
+    pub da: Cells<'w, T>,
+    pub by_b: ByMap<'w, T>,
+    pub by_c: ByMap<'w, T>,
+    pub stored: Stored<'w, T>,
     pub steps: usize,
     pub dstate: usize,
-    pub lanes: Lanes<T>,
+    pub lanes: Lanes,
     /// What is prefetched on the way.
     pub prefetch: &'w mut Prefetch<AHEAD>,
     /// Set where other threads walk other tiles of the row at the same time; the vectors of states are counted from `counted` on.
@@ -388,7 +432,7 @@ impl<T: Real> Sweep<'_, '_, T> {
     fn gather<E: Variant<T = T>, S: Isa>(
         &self,
         simd: S,
-        (by, pending): (ByMap<T>, Array<T>),
+        (by, pending): (ByMap<'_, T>, Cells<'_, T>),
         (row, i, n): (usize, usize, usize),
         value: Number<E, T, S>,
     ) {
@@ -407,7 +451,7 @@ impl<T: Real> Sweep<'_, '_, T> {
     fn reduce<E: Variant<T = T>, S: Isa, const COUNT: usize>(
         &self,
         simd: S,
-        (sum, pending): (Array<T>, Array<T>),
+        (sum, pending): (Cells<'_, T>, Cells<'_, T>),
         begin: usize,
         first: usize,
     ) {
@@ -424,15 +468,15 @@ impl<T: Real> Sweep<'_, '_, T> {
 }
 
 /// What is pending for a map, to be summed over lanes: vectors of steps of `count` vectors of states, as many as a vector has lanes.
-struct Sums<T> {
-    pending: Array<T>,
-    to: Array<T>,
+struct Sums<'s, T> {
+    pending: Cells<'s, T>,
+    to: Cells<'s, T>,
     count: usize,
     parts: usize,
     per_channel: usize,
 }
 
-impl<T: Real> Kernel for Sums<T> {
+impl<T: Real> Kernel for Sums<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {

@@ -11,7 +11,7 @@ use super::rows::{Dots, Load, Skip, Store, load_vector, store_vector};
 use super::scan::{chunks, split};
 use super::{Context, GradientTargets, Sources, Targets, forward, pass_on};
 use crate::cpu::simd::Real;
-use crate::cpu::{Arena, Array, Matrix, MatrixMut};
+use crate::cpu::{Arena, Array, ArrayMut, Divided, Matrix, MatrixMut};
 use crate::exec::Exec;
 use crate::ops::simplified_scan::Problem;
 use crate::tensor::{RawViewMut, View, ViewMut};
@@ -130,28 +130,30 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
     fn products(&self, exec: &Exec, wave: &Range<usize>, space: &mut Wave<T>) {
         let (context, plan) = (self.call.context, &self.call.context.plan);
         let (inputs, columns, outputs) = (context.input.from.len(), context.state_len(), context.output.to.len());
-        let [u, x, p, g] = [&mut space.u, &mut space.x, &mut space.p, &mut space.g].map(|matrix| Array::of(matrix));
+        let [u, x, p, g] = [&mut space.u, &mut space.x, &mut space.p, &mut space.g].map(|matrix| Divided::of(matrix));
         exec.for_each(
             plan.blocks(wave),
             || (),
             |(), index| {
                 let tiles = plan.block(wave, index);
                 let (steps, first) = (plan.steps(&tiles), plan.position(tiles.start) - plan.position(wave.start));
-                let rows = |of: Array<T>, columns: usize| MatrixMut::new(of.from(first * columns), columns);
-                let (rows_u, rows_x, rows_p, rows_g) = (rows(u, inputs), rows(x, columns), rows(p, outputs), rows(g, columns));
-                let load = |view, parts, rows| context.level.dispatch(Load { plan, tiles: tiles.clone(), view, parts, rows });
-                load(&context.problem.u, context.input.from.parts, u.from(first * inputs));
-                let packed = Matrix::of(&self.input, columns);
-                product([steps, columns, inputs], rows_x, false, rows_u.read(), packed);
+                let rows = [(u, inputs), (x, columns), (p, outputs), (g, columns)];
+                // SAFETY: no other job has the steps of this block.
+                let rows = rows.map(|(of, columns)| MatrixMut::new(unsafe { of.part((first * columns) as isize) }, columns));
+                let [mut u, x, mut p, mut g] = rows;
+                let load = |view: &View<'_>, parts, rows: ArrayMut<'_, T>| {
+                    context.level.dispatch(Load { plan, tiles: tiles.clone(), view, parts, rows });
+                };
+                load(&context.problem.u, context.input.from.parts, u.array.reborrow());
+                product([steps, columns, inputs], x, false, u.read(), Matrix::of(&self.input, columns));
                 match &self.call.sources.y {
                     None => {
-                        p.slice(first * outputs, steps * outputs).fill(T::default());
-                        g.slice(first * columns, steps * columns).fill(T::default());
+                        p.array.clear(steps * outputs);
+                        g.array.clear(steps * columns);
                     }
                     Some(view) => {
-                        load(view, context.output.to.parts, p.from(first * outputs));
-                        let packed = Matrix::of(&self.output, outputs).t();
-                        product([steps, columns, outputs], rows_g, false, rows_p.read(), packed);
+                        load(view, context.output.to.parts, p.array.reborrow());
+                        product([steps, columns, outputs], g, false, p.read(), Matrix::of(&self.output, outputs).t());
                     }
                 }
             },
@@ -163,12 +165,12 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
         let (context, plan) = (self.call.context, &self.call.context.plan);
         let (rows, chunks) = (plan.rows(wave), chunks(context.problem.dstate));
         let mut partials = vec![T::default(); rows.len() * sums.len()];
-        let partial = Array::of(&mut partials);
-        let (x, g, leave) = (Array::of(&mut space.x), Array::of(&mut space.g), Array::of(leave));
+        let (partial, len) = (Divided::of(&mut partials), sums.len());
+        let (x, g, leave) = (Divided::of(&mut space.x), Divided::of(&mut space.g), Divided::of(leave));
         exec.for_each(rows.len() * chunks, Arena::<T>::default, |arena, index| {
             let (row, chunk) = split(index, &rows, chunks);
             // each row has its own partial sums
-            let sums = partial.from((row - rows.start) * sums.len());
+            let sums = partial.from((row - rows.start) * len);
             arena.lend(
                 |room| Tiles::lay_out(room, context.tile_len(), context.width),
                 |tiles| context.level.dispatch(Job { call: &self.call, wave, row, chunk, x, g, enter, leave, sums, tiles }),
@@ -187,9 +189,8 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
         let (by_b, by_c) = (panels(&context.input, &targets.b), panels(&context.output, &targets.c));
         let dim = context.problem.dim;
         let mut partials = vec![T::default(); if targets.d.is_some() { blocks * dim } else { 0 }];
-        let partial = Array::of(&mut partials);
-        let (input, output) = (Array::of(&mut sums.input), Array::of(&mut sums.output));
-        let (u, p) = (Array::of(&mut space.u), Array::of(&mut space.p));
+        let partial = Divided::of(&mut partials);
+        let (input, output) = (Divided::of(&mut sums.input), Divided::of(&mut sums.output));
         let space = &*space;
         exec.for_each(blocks + by_b + by_c, Vec::new, |scratch, index| {
             if let Some(panel) = index.checked_sub(blocks + by_b) {
@@ -199,9 +200,9 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
             } else {
                 let tiles = plan.block(wave, index);
                 let first = plan.position(tiles.start) - plan.position(wave.start);
-                let inputs = [u.from(first * context.input.from.len()), p.from(first * context.output.to.len())];
-                // each block has its own partial sums, where there are any
-                let partial = targets.d.map(|_| partial.from(index * dim));
+                let inputs = [&space.u[first * context.input.from.len()..], &space.p[first * context.output.to.len()..]];
+                // SAFETY: each block has its own partial sums, where there are any.
+                let partial = targets.d.map(|_| unsafe { partial.part((index * dim) as isize) });
                 self.block(tiles, &space.g[first * context.state_len()..], inputs, scratch, partial);
             }
         });
@@ -211,30 +212,32 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
     }
 
     /// Adds a panel of `left^T right` to the gradient of a map.
-    fn panel(&self, wave: &Range<usize>, map: &Map, panel: usize, left: &[T], right: &[T], sums: Array<T>) {
+    fn panel(&self, wave: &Range<usize>, map: &Map, panel: usize, left: &[T], right: &[T], sums: Divided<'_, T>) {
         let (from, to, start) = (map.from.len(), map.to.len(), panel * PANEL);
         let (rows, steps) = (PANEL.min(from - start), self.call.context.plan.steps(wave));
         let left = Matrix::of(&left[start..], from).t();
-        let (sums, right) = (MatrixMut::new(sums.from(start * to), to), Matrix::of(right, to));
-        product([rows, to, steps], sums, true, left, right);
+        // SAFETY: no other job has these rows.
+        let sums = MatrixMut::new(unsafe { sums.part((start * to) as isize) }, to);
+        product([rows, to, steps], sums, true, left, Matrix::of(right, to));
     }
 
     /// The gradients of the input and of the skip, for a block, given its rows of dV, of U and of P.
-    fn block(&self, tiles: Range<usize>, g: &[T], [u, p]: [Array<T>; 2], scratch: &mut Vec<T>, partial: Option<Array<T>>) {
+    fn block(&self, tiles: Range<usize>, g: &[T], [u, p]: [&[T]; 2], scratch: &mut Vec<T>, partial: Option<ArrayMut<'_, T>>) {
         let (context, plan) = (self.call.context, &self.call.context.plan);
         let (inputs, columns, outputs) = (context.input.from.len(), context.state_len(), context.output.to.len());
         let steps = plan.steps(&tiles);
-        if let Some(partial) = partial {
+        let (u, p) = (Array::of(u), Array::of(p));
+        if let Some(mut partial) = partial {
             let sums = partial.slice(0, context.problem.dim);
             context.level.dispatch(Dots { steps, left: u, left_step: inputs, right: p, right_step: outputs, sums });
         }
         let Some(view) = &self.call.targets.u else { return };
         scratch.resize(plan.block_steps() * inputs, T::default());
-        let (rows, packed) = (Array::of(scratch), Matrix::of(&self.input, columns).t());
-        product([steps, inputs, columns], MatrixMut::new(rows, inputs), false, Matrix::of(g, columns), packed);
+        let (mut rows, packed) = (ArrayMut::of(scratch), Matrix::of(&self.input, columns).t());
+        product([steps, inputs, columns], MatrixMut::new(rows.reborrow(), inputs), false, Matrix::of(g, columns), packed);
         if let (Some(d), Some(_)) = (&self.d, &self.call.sources.y) {
-            context.level.dispatch(Skip { d, steps, from: p, from_step: outputs, to: rows, to_step: inputs });
+            context.level.dispatch(Skip { d, steps, from: p, from_step: outputs, to: rows.reborrow(), to_step: inputs });
         }
-        context.level.dispatch(Store { plan, tiles, view, parts: context.input.from.parts, rows });
+        context.level.dispatch(Store { plan, tiles, view, parts: context.input.from.parts, rows: rows.read() });
     }
 }

@@ -9,7 +9,7 @@
 
 use crate::cpu::simd::Real;
 use crate::cpu::tile::{self, Plane, PlaneMut, STEPS};
-use crate::cpu::{Array, Matrix, MatrixMut};
+use crate::cpu::{Array, ArrayMut, Divided, Matrix, MatrixMut};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
 
@@ -52,17 +52,18 @@ impl Map {
     /// The real matrix (from, to), row-major, of a complex one (to, from).
     pub(super) fn pack<T: Real>(&self, exec: &Exec, view: &View<'_>) -> Vec<T> {
         let mut packed = vec![T::default(); self.len()];
-        let target = Array::of(&mut packed);
+        let target = Divided::of(&mut packed);
         exec.for_each(self.to.count.div_ceil(STEPS), Vec::new, |scratch: &mut Vec<T>, block| {
             scratch.resize(2 * STEPS * self.from.count, T::default());
             let start = block * STEPS;
             let steps = STEPS.min(self.to.count - start);
             let plane = Plane::of(view, 1, 0).at(0, start);
             let from = plane.area(self.from.count, steps);
-            tile::load_parts_on(exec.level(), from, 2, self.from.count, Array::of(scratch));
+            tile::load_parts_on(exec.level(), from, 2, self.from.count, ArrayMut::of(scratch));
             self.blocks(start, steps, |part_from, columns, factor, imaginary| {
                 for j in 0..self.from.count {
-                    let row = target.from(self.from.index(j, part_from) * self.to.len());
+                    // SAFETY: no other job has these columns.
+                    let mut row = unsafe { target.part((self.from.index(j, part_from) * self.to.len()) as isize) };
                     for i in 0..steps {
                         let value = scratch[(2 * i + imaginary) * self.from.count + j] * T::from_f64(factor);
                         row.set(columns[i], value);
@@ -116,14 +117,20 @@ impl Map {
 }
 
 /// `to (m, n) = left (m, k) right (k, n)`, or `+=`. On the calling thread.
-pub(super) fn product<T: Real>([m, n, k]: [usize; 3], to: MatrixMut<T>, add: bool, left: Matrix<T>, right: Matrix<T>) {
+pub(super) fn product<T: Real>(
+    [m, n, k]: [usize; 3],
+    mut to: MatrixMut<'_, T>,
+    add: bool,
+    left: Matrix<'_, T>,
+    right: Matrix<'_, T>,
+) {
     if m == 0 || n == 0 || (k == 0 && add) {
         return;
     }
     debug_assert!(to.col == 1, "rows are contiguous");
     debug_assert!(to.is_apart_within(m, n), "every element has its own place");
     if k == 0 {
-        return (0..m).for_each(|row| to.from(row, 0).clear(n));
+        return (0..m).for_each(|row| to.reborrow().from(row, 0).clear(n));
     }
     T::multiply(to, add.then(|| T::from_f64(1.0)), [m, n, k], left, right)
 }

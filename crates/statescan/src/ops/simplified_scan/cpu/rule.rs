@@ -1,6 +1,6 @@
 //! Abar, Bbar and their derivatives for tiles of steps, from the functors that every operation shares.
 
-use crate::cpu::Array;
+use crate::cpu::ArrayMut;
 use crate::cpu::recurrence::Steps;
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 use crate::ops::discretization::Discretization;
@@ -24,7 +24,7 @@ pub(crate) struct Derivatives<F> {
 impl<F> Derivatives<F> {
     /// The same of something else for each.
     #[inline(always)]
-    pub(crate) fn map<G>(self, f: impl Fn(F) -> G) -> Derivatives<G> {
+    pub(crate) fn map<'f, G>(&'f self, f: impl Fn(&'f F) -> G) -> Derivatives<G> {
         let Derivatives { decay, decay_by_z, input, input_by_d, input_by_a } = self;
         Derivatives {
             decay: f(decay),
@@ -38,16 +38,16 @@ impl<F> Derivatives<F> {
 
 /// Step sizes of one vector of states, a real vector at every step.
 #[derive(Clone, Copy)]
-pub(crate) struct Deltas<T> {
-    pub d: Steps<T>,
-    pub da: Steps<T>,
+pub(crate) struct Deltas<'m, T> {
+    pub d: Steps<'m, T>,
+    pub da: Steps<'m, T>,
     /// Whether `da` is `d`.
     pub shared: bool,
     /// Whether both are the same at every step.
     pub constant: bool,
 }
 
-impl<T: Real> Deltas<T> {
+impl<T: Real> Deltas<'_, T> {
     #[inline(always)]
     pub(crate) fn at<S: Isa>(self, simd: S, t: usize) -> (V<T, S>, V<T, S>) {
         (self.d.load(simd, t), self.da.load(simd, t))
@@ -55,10 +55,9 @@ impl<T: Real> Deltas<T> {
 }
 
 /// What a forward step needs: Abar and Bbar.
-#[derive(Clone, Copy)]
-pub(crate) struct Values<T> {
-    pub decay: Array<T>,
-    pub input: Array<T>,
+pub(crate) struct Values<'m, T> {
+    pub decay: ArrayMut<'m, T>,
+    pub input: ArrayMut<'m, T>,
 }
 
 /// Writes Abar and Bbar for `count` steps.
@@ -67,9 +66,9 @@ pub(crate) fn values<T: Real, S: Isa>(
     simd: S,
     method: Discretization,
     a: Cx<T, S>,
-    deltas: Deltas<T>,
+    deltas: Deltas<'_, T>,
     count: usize,
-    to: Values<T>,
+    to: &mut Values<'_, T>,
 ) {
     match method {
         Discretization::Mamba => values_of::<T, S, Exponential, true>(simd, a, deltas, count, to),
@@ -90,7 +89,13 @@ fn input_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(d: V<T, S>, gain: Cx<T
 }
 
 #[inline(always)]
-fn values_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(simd: S, a: Cx<T, S>, deltas: Deltas<T>, count: usize, to: Values<T>) {
+fn values_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(
+    simd: S,
+    a: Cx<T, S>,
+    deltas: Deltas<'_, T>,
+    count: usize,
+    to: &mut Values<'_, T>,
+) {
     let (step, prepared) = (2 * T::lanes::<S>(), R::prepare(a));
     for t in 0..count {
         let (d, da) = deltas.at(simd, t);
@@ -106,9 +111,9 @@ pub(crate) fn derivatives<T: Real, S: Isa>(
     simd: S,
     method: Discretization,
     a: Cx<T, S>,
-    deltas: Deltas<T>,
+    deltas: Deltas<'_, T>,
     count: usize,
-    to: &Derivatives<Array<T>>,
+    to: &mut Derivatives<ArrayMut<'_, T>>,
 ) {
     match method {
         Discretization::Mamba => derivatives_of::<T, S, Exponential, true>(simd, a, deltas, count, to),
@@ -122,9 +127,9 @@ pub(crate) fn derivatives<T: Real, S: Isa>(
 fn derivatives_of<T: Real, S: Isa, R: Rule, const SCALED: bool>(
     simd: S,
     a: Cx<T, S>,
-    deltas: Deltas<T>,
+    deltas: Deltas<'_, T>,
     count: usize,
-    to: &Derivatives<Array<T>>,
+    to: &mut Derivatives<ArrayMut<'_, T>>,
 ) {
     let (step, prepared) = (2 * T::lanes::<S>(), R::prepare(a));
     let (zero, one) = (Cx::zero(simd), Cx::from_real(V::constant(simd, 1.0)));

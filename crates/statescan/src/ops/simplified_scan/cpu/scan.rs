@@ -3,10 +3,10 @@
 use super::Context;
 use super::plan::{CHUNK, Tile, padded};
 use super::rule::Deltas;
-use crate::cpu::Array;
 use crate::cpu::recurrence::Steps;
 use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 use crate::cpu::tile::{self, Area, AreaMut, Plane, PlaneMut};
+use crate::cpu::{ArrayMut, Divided};
 use crate::ops::sequences::StateRow;
 use crate::ops::simplified_scan::Step;
 use crate::tensor::{RawViewMut, View};
@@ -29,19 +29,19 @@ pub(super) fn vectors(dstate: usize, chunk: usize, width: usize) -> impl Iterato
 
 /// The step sizes of one vector of states in one tile.
 #[inline(always)]
-pub(super) fn load_deltas<T: Real, S: Isa>(
+pub(super) fn load_deltas<'m, T: Real, S: Isa>(
     simd: S,
     context: &Context<'_, '_, T>,
     tile: &Tile,
     lanes: Lanes,
-    [d, da]: [Array<T>; 2],
-) -> Deltas<T> {
+    [d, da]: [&'m mut ArrayMut<'_, T>; 2],
+) -> Deltas<'m, T> {
     let width = T::lanes::<S>();
     debug_assert!(lanes.count <= width, "at most a vector of states");
-    let load = |step: &Step<'_>, to: Array<T>| {
+    let load = |step: &Step<'_>, to: &'m mut ArrayMut<'_, T>| {
         debug_assert!(step.is_constant() || to.has(0, tile.len() * width), "room for the steps");
-        tile::load_parts(simd, step_area(step, tile, lanes), 1, width, to);
-        Steps::new(to, if step.is_constant() { 0 } else { width })
+        tile::load_parts(simd, step_area(step, tile, lanes), 1, width, to.reborrow());
+        Steps::new(to.read(), if step.is_constant() { 0 } else { width })
     };
     let problem = context.problem;
     let d = load(&problem.delta, d);
@@ -71,7 +71,7 @@ pub(super) fn step_target(view: &RawViewMut, tile: &Tile, lanes: Lanes) -> AreaM
 
 /// One vector of `a`.
 #[inline(always)]
-pub(super) fn load_a<T: Real, S: Isa>(simd: S, context: &Context<'_, '_, T>, lanes: Lanes, vector: Array<T>) -> Cx<T, S> {
+pub(super) fn load_a<T: Real, S: Isa>(simd: S, context: &Context<'_, '_, T>, lanes: Lanes, vector: ArrayMut<'_, T>) -> Cx<T, S> {
     let plane = Plane::of(&context.problem.a, 0, 0).at(lanes.first, 0);
     load_vector(simd, plane, lanes, vector)
 }
@@ -83,7 +83,7 @@ pub(super) fn load_state<T: Real, S: Isa>(
     view: &Option<View<'_>>,
     at: Option<StateRow>,
     lanes: Lanes,
-    vector: Array<T>,
+    vector: ArrayMut<'_, T>,
 ) -> Cx<T, S> {
     let (Some(view), Some((row, sequence))) = (view, at) else { return Cx::zero(simd) };
     let strides = view.strides();
@@ -93,10 +93,10 @@ pub(super) fn load_state<T: Real, S: Isa>(
 
 /// One complex vector of the lanes of a plane.
 #[inline(always)]
-fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, lanes: Lanes, vector: Array<T>) -> Cx<T, S> {
+fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, lanes: Lanes, mut vector: ArrayMut<'_, T>) -> Cx<T, S> {
     debug_assert!(vector.has(0, 2 * T::lanes::<S>()), "room for a complex vector");
     debug_assert!(lanes.count <= T::lanes::<S>(), "at most a vector of states");
-    tile::load_parts(simd, plane.area(lanes.count, 1), 2, T::lanes::<S>(), vector);
+    tile::load_parts(simd, plane.area(lanes.count, 1), 2, T::lanes::<S>(), vector.reborrow());
     vector.load_field(simd, 0)
 }
 
@@ -108,13 +108,13 @@ pub(super) fn store_state<T: Real, S: Isa>(
     at: Option<StateRow>,
     lanes: Lanes,
     state: Cx<T, S>,
-    vector: Array<T>,
+    vector: &mut ArrayMut<'_, T>,
 ) {
     let (Some(view), Some((row, sequence))) = (view, at) else { return };
     let strides = view.strides();
     let plane = PlaneMut::of(view, 2, 2).along(row, strides[0]).along(sequence, strides[1]).at(lanes.first, 0);
     vector.store_field(0, state);
-    tile::store_parts(simd, vector, 2, T::lanes::<S>(), plane.area(lanes.count, 1));
+    tile::store_parts(simd, vector.read(), 2, T::lanes::<S>(), plane.area(lanes.count, 1));
 }
 
 /// Where one vector of a saved state lies, which is the real parts of all states and then the imaginary parts: both places.
@@ -131,15 +131,16 @@ pub(super) fn read_saved<T: Real, S: Isa>(simd: S, saved: &[T], state: usize, ds
 
 /// Writes one, likewise.
 #[inline(always)]
-pub(super) fn write_saved<T: Real, S: Isa>(saved: Array<T>, state: usize, dstate: usize, lanes: Lanes, value: Cx<T, S>) {
-    let [re, im] = saved_at(state, dstate, lanes);
-    saved.store(re, value.re);
-    saved.store(im, value.im);
+pub(super) fn write_saved<T: Real, S: Isa>(saved: Divided<'_, T>, state: usize, dstate: usize, lanes: Lanes, value: Cx<T, S>) {
+    for (at, part) in saved_at(state, dstate, lanes).into_iter().zip([value.re, value.im]) {
+        // SAFETY: a tile of a vector of states has one job, which nobody reads from before the pass ends.
+        unsafe { saved.part(at as isize) }.store(0, part);
+    }
 }
 
 /// Zeroes the lanes behind the last state, where a product with a padding of zeros may have left NaN.
 #[inline(always)]
-pub(super) fn clear_padding<T: Real, S: Isa>(rows: Array<T>, step: usize, steps: usize, count: usize) {
+pub(super) fn clear_padding<T: Real, S: Isa>(mut rows: ArrayMut<'_, T>, step: usize, steps: usize, count: usize) {
     let width = T::lanes::<S>();
     debug_assert!(count <= width, "at most a vector of states");
     debug_assert!(steps <= 1 || step >= 2 * width, "rows do not overlap");

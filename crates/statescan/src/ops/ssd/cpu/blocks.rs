@@ -2,17 +2,16 @@
 
 use super::plan::HeadBlock;
 use crate::cpu::simd::Real;
-use crate::cpu::tile::{self, Address, Plane, PlaneMut, PlaneOf, Prefetch, STEPS, Tile};
-use crate::cpu::{Array, Level};
+use crate::cpu::tile::{self, Address, Plane, PlaneMut, PlaneOf, Prefetch, STEPS, Tile, TileMut};
+use crate::cpu::{ArrayMut, Level};
 use crate::ops::sequences::StateRow;
 use crate::tensor::{RawViewMut, View};
 use core::ops::Range;
 
-/// A tensor, and the way of a block between it and scratch memory.
-#[derive(Clone, Copy)]
-pub(super) enum Way<'v> {
-    Load(&'v View<'v>),
-    Store(&'v RawViewMut),
+/// The way of a block between a tensor and scratch memory.
+pub(super) enum Way<'v, T> {
+    Load(&'v View<'v>, TileMut<'v, T>),
+    Store(&'v RawViewMut, Tile<'v, T>),
 }
 
 /// The steps of a row of the batch, and the heads, that a job is at.
@@ -59,24 +58,27 @@ fn planes<A: Address>(
 }
 
 /// Moves rows x (heads, headdim) between a tensor, at these indices of its leading axes, and a tile.
-fn columns<T: Real>(place: &Place, way: Way<'_>, axes: Axes, leading: &[usize], rows: Range<usize>, tile: Tile<T>) {
-    let block = &place.block;
-    debug_assert!(tile.array.has(0, rows.len().saturating_sub(1) * tile.pitch), "the tile has the rows");
-    for start in rows.clone().step_by(STEPS) {
-        let (steps, tile) = (STEPS.min(rows.end - start), tile.from(start - rows.start, 0));
-        match way {
-            Way::Load(view) => {
-                let (shape, strides) = (view.shape(), view.strides());
+fn columns<T: Real>(place: &Place, way: Way<'_, T>, axes: Axes, leading: &[usize], rows: Range<usize>) {
+    let (block, last) = (&place.block, rows.len().saturating_sub(1));
+    let parts = rows.clone().step_by(STEPS).map(|start| (start, STEPS.min(rows.end - start)));
+    match way {
+        Way::Load(view, mut tile) => {
+            debug_assert!(tile.array.has(0, last * tile.pitch), "the tile has the rows");
+            let (shape, strides) = (view.shape(), view.strides());
+            for (start, steps) in parts {
                 let plane = at(Plane::of(view, axes.dim, axes.row), &strides, leading).at(0, start);
                 for (plane, lanes, column) in planes(plane, (&shape, &strides), axes, block) {
-                    tile::load_on(place.level, plane.area(lanes, steps), lanes, tile.from(0, column));
+                    tile::load_on(place.level, plane.area(lanes, steps), lanes, tile.from(start - rows.start, column));
                 }
             }
-            Way::Store(view) => {
-                let (shape, strides) = (view.shape(), view.strides());
+        }
+        Way::Store(view, tile) => {
+            debug_assert!(tile.array.has(0, last * tile.pitch), "the tile has the rows");
+            let (shape, strides) = (view.shape(), view.strides());
+            for (start, steps) in parts {
                 let plane = at(PlaneMut::of(view, axes.dim, axes.row), &strides, leading).at(0, start);
                 for (plane, lanes, column) in planes(plane, (&shape, &strides), axes, block) {
-                    tile::store_on(place.level, tile.from(0, column), plane.area(lanes, steps));
+                    tile::store_on(place.level, tile.from(start - rows.start, column), plane.area(lanes, steps));
                 }
             }
         }
@@ -89,33 +91,28 @@ fn at<A: Address>(plane: PlaneOf<A>, strides: &[isize], leading: &[usize]) -> Pl
 }
 
 /// (B, L, H, P): steps of a row, heads of a block.
-pub(super) fn timed<T: Real>(place: &Place, way: Way<'_>, tile: Tile<T>) {
-    columns(place, way, TIMED, &[place.batch], place.steps.clone(), tile)
+pub(super) fn timed<T: Real>(place: &Place, way: Way<'_, T>) {
+    columns(place, way, TIMED, &[place.batch], place.steps.clone())
 }
 
 /// Adds an area of a tensor that [`timed`] moves to what is prefetched.
-pub(super) fn prefetch(ahead: &mut Ahead, place: &Place, way: Way<'_>) {
-    let mut add = |plane: Plane, shape: &[usize], strides: &[isize]| {
-        let plane = at(plane, strides, &[place.batch]).at(0, place.steps.start);
-        for (plane, lanes, _) in planes(plane, (shape, strides), TIMED, &place.block) {
-            for lane in (0..lanes).step_by(PART) {
-                ahead.add(plane.at(lane, 0).area(PART.min(lanes - lane), place.steps.len()));
-            }
+pub(super) fn prefetch(ahead: &mut Ahead, place: &Place, view: &View<'_>) {
+    let (shape, strides) = (view.shape(), view.strides());
+    let plane = at(Plane::of(view, TIMED.dim, TIMED.row), &strides, &[place.batch]).at(0, place.steps.start);
+    for (plane, lanes, _) in planes(plane, (&shape, &strides), TIMED, &place.block) {
+        for lane in (0..lanes).step_by(PART) {
+            ahead.add(plane.at(lane, 0).area(PART.min(lanes - lane), place.steps.len()));
         }
-    };
-    match way {
-        Way::Load(view) => add(Plane::of(view, TIMED.dim, TIMED.row), &view.shape(), &view.strides()),
-        Way::Store(view) => add(PlaneMut::of(view, TIMED.dim, TIMED.row).read(), &view.shape(), &view.strides()),
     }
 }
 
 /// (rows, sequences, H, P, N): the state of a block of heads, as (N, head x headdim).
-pub(super) fn state<T: Real>(place: &Place, way: Way<'_>, (row, sequence): StateRow, tile: Tile<T>) {
-    let states = match way {
-        Way::Load(view) => view.shape()[STATE.row],
-        Way::Store(view) => view.shape()[STATE.row],
+pub(super) fn state<T: Real>(place: &Place, way: Way<'_, T>, (row, sequence): StateRow) {
+    let states = match &way {
+        Way::Load(view, _) => view.shape()[STATE.row],
+        Way::Store(view, _) => view.shape()[STATE.row],
     };
-    columns(place, way, STATE, &[row, sequence], 0..states, tile)
+    columns(place, way, STATE, &[row, sequence], 0..states)
 }
 
 /// The same place with a group in place of the heads: a group of (B, L, G, N) is laid out as a head is.
@@ -125,7 +122,7 @@ pub(super) fn of_group(place: &Place) -> Place {
 }
 
 /// (B, L, G, N): the block's group as (dstate, step).
-pub(super) fn map_across<T: Real>(place: &Place, view: &View<'_>, tile: Tile<T>) {
+pub(super) fn map_across<T: Real>(place: &Place, view: &View<'_>, mut tile: TileMut<'_, T>) {
     let (strides, steps) = (view.strides(), &place.steps);
     debug_assert!(steps.len() <= tile.pitch, "a row has the steps");
     let plane = Plane::of(view, 1, 3).along(place.batch, strides[0]).along(place.block.group, strides[2]);
@@ -137,15 +134,16 @@ pub(super) fn map_across<T: Real>(place: &Place, view: &View<'_>, tile: Tile<T>)
 }
 
 /// (B, L, H): steps of a row, heads of a block; loads fill the tile's row with zeros.
-pub(super) fn steps<T: Real>(place: &Place, way: Way<'_>, tile: Tile<T>) {
+pub(super) fn steps<T: Real>(place: &Place, way: Way<'_, T>) {
     let Place { level, batch, block, steps } = place;
-    debug_assert!(block.count <= tile.pitch, "a row has the heads");
     match way {
-        Way::Load(view) => {
+        Way::Load(view, tile) => {
+            debug_assert!(block.count <= tile.pitch, "a row has the heads");
             let plane = Plane::of(view, 2, 1).along(*batch, view.strides()[0]).at(block.first, steps.start);
             tile::load_on(*level, plane.area(block.count, steps.len()), tile.pitch, tile);
         }
-        Way::Store(view) => {
+        Way::Store(view, tile) => {
+            debug_assert!(block.count <= tile.pitch, "a row has the heads");
             let plane = PlaneMut::of(view, 2, 1).along(*batch, view.strides()[0]).at(block.first, steps.start);
             tile::store_on(*level, tile, plane.area(block.count, steps.len()));
         }
@@ -153,7 +151,7 @@ pub(super) fn steps<T: Real>(place: &Place, way: Way<'_>, tile: Tile<T>) {
 }
 
 /// One number for each head, (H,), or for each column, (H,) or (H, P).
-pub(super) fn parameter<T: Real>(view: &View<'_>, block: &HeadBlock, headdim: usize, to: Array<T>) {
+pub(super) fn parameter<T: Real>(view: &View<'_>, block: &HeadBlock, headdim: usize, to: &mut ArrayMut<'_, T>) {
     debug_assert!(block.first + block.count <= view.shape()[0], "the block lies inside the view");
     debug_assert!(to.has(0, block.count * headdim), "room for every column");
     for h in 0..block.count {

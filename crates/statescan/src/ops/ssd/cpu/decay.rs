@@ -3,7 +3,7 @@
 use super::plan::CHUNK;
 use crate::cpu::math::exp;
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::{Array, Kernel};
+use crate::cpu::{Array, ArrayMut, Kernel};
 use crate::step_size::StepSize;
 
 /// Decays by less than this are 0 in any type; keeping sums above it keeps them finite.
@@ -21,26 +21,26 @@ fn fade<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
 }
 
 /// Bias, softplus and clamp of dt, and the running sums of dt A (or dt_a A) as `high + low`, all as (step, head).
-pub(super) struct StepSizes<T> {
+pub(super) struct StepSizes<'s, T> {
     pub steps: usize,
     /// Heads, padded to whole vectors of any width.
     pub pitch: usize,
-    pub dt: Array<T>,
-    pub slope: Array<T>,
+    pub dt: ArrayMut<'s, T>,
+    pub slope: ArrayMut<'s, T>,
     /// Steps of the decay, where they are not dt.
-    pub dt_a: Option<Array<T>>,
-    pub high: Array<T>,
-    pub low: Array<T>,
+    pub dt_a: Option<Array<'s, T>>,
+    pub high: ArrayMut<'s, T>,
+    pub low: ArrayMut<'s, T>,
     /// One number for each head.
-    pub a: Array<T>,
-    pub bias: Array<T>,
+    pub a: Array<'s, T>,
+    pub bias: Array<'s, T>,
     pub step: StepSize,
 }
 
-impl<T: Real> Kernel for StepSizes<T> {
+impl<T: Real> Kernel for StepSizes<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
+    fn run<S: Isa>(mut self, simd: S) {
         debug_assert!(self.pitch.is_multiple_of(T::lanes::<S>()), "whole vectors of heads");
         debug_assert!(self.dt_a.is_none_or(|dt_a| dt_a.has(0, self.steps * self.pitch)), "the decay's steps are there");
         let (zero, lowest) = (V::constant(simd, 0.0), V::constant(simd, LOWEST_EXPONENT));
@@ -71,45 +71,50 @@ impl<T: Real> Kernel for StepSizes<T> {
 
 /// Per head and step, as (head, step) with [`CHUNK`] steps to a row: the sums, and what follows from them.
 #[derive(Clone, Copy)]
-pub(super) struct HeadSteps<T> {
-    pub dt: Array<T>,
-    pub high: Array<T>,
-    pub low: Array<T>,
+pub(super) struct HeadStepsOf<A> {
+    pub dt: A,
+    pub high: A,
+    pub low: A,
     /// exp(cs): what is left of the chunk's first state.
-    pub from_start: Array<T>,
+    pub from_start: A,
     /// exp(cs_last - cs): what is left at the chunk's end.
-    pub to_end: Array<T>,
+    pub to_end: A,
     /// The same times dt.
-    pub weight: Array<T>,
+    pub weight: A,
 }
 
-impl<T> HeadSteps<T> {
-    /// The rows from a head on.
-    pub(super) fn from(self, head: usize) -> Self {
-        let from = |rows: Array<T>| rows.from(head * CHUNK);
-        HeadSteps {
-            dt: from(self.dt),
-            high: from(self.high),
-            low: from(self.low),
-            from_start: from(self.from_start),
-            to_end: from(self.to_end),
-            weight: from(self.weight),
+/// Head steps that are read.
+pub(super) type HeadSteps<'s, T> = HeadStepsOf<Array<'s, T>>;
+/// Head steps that are written.
+pub(super) type HeadStepsMut<'s, T> = HeadStepsOf<ArrayMut<'s, T>>;
+
+impl<'m, T> HeadStepsMut<'m, T> {
+    /// The rows from a head on, to be read.
+    pub(super) fn from<'s>(&'s self, head: usize) -> HeadSteps<'s, T> {
+        let from = |rows: &'s ArrayMut<'m, T>| rows.read().from(head * CHUNK);
+        HeadStepsOf {
+            dt: from(&self.dt),
+            high: from(&self.high),
+            low: from(&self.low),
+            from_start: from(&self.from_start),
+            to_end: from(&self.to_end),
+            weight: from(&self.weight),
         }
     }
 }
 
 /// Fills the rest of [`HeadSteps`] from dt, high and low, whose rows are filled up to whole vectors; `total` is exp(cs_last) of each head.
-pub(super) struct Decays<T> {
+pub(super) struct Decays<'s, 'm, T> {
     pub steps: usize,
     pub heads: usize,
-    pub of: HeadSteps<T>,
-    pub total: Array<T>,
+    pub of: &'s mut HeadStepsMut<'m, T>,
+    pub total: ArrayMut<'s, T>,
 }
 
-impl<T: Real> Kernel for Decays<T> {
+impl<T: Real> Kernel for Decays<'_, '_, T> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
+    fn run<S: Isa>(mut self, simd: S) {
         debug_assert!((1..=CHUNK).contains(&self.steps), "the steps of a chunk");
         for h in 0..self.heads {
             let row = h * CHUNK;
@@ -129,31 +134,30 @@ impl<T: Real> Kernel for Decays<T> {
 }
 
 /// The matrix `M^T` of one head: (j, i) is `<C_i, B_j> exp(cs_i - cs_j) dt_j` for i >= j and 0 for the other i of j's diagonal block.
-pub(super) struct Mix<T> {
+pub(super) struct Mix<'s, T> {
     pub steps: usize,
     /// Side of the diagonal blocks, a multiple of any vector.
     pub side: usize,
     /// 0, 1, 2, ..
-    pub index: Array<T>,
+    pub index: Array<'s, T>,
     /// The head's rows.
-    pub of: HeadSteps<T>,
+    pub of: HeadSteps<'s, T>,
     /// `<C_i, B_j>` at (j, i), CHUNK to a row, as the other matrices.
-    pub cb: Array<T>,
-    pub mix: Array<T>,
-    pub backward: Option<MixBackward<T>>,
+    pub cb: Array<'s, T>,
+    pub mix: ArrayMut<'s, T>,
+    pub backward: Option<MixBackward<'s, T>>,
 }
 
 /// What the backward pass also wants of each pair of steps.
-#[derive(Clone, Copy)]
-pub(super) struct MixBackward<T> {
+pub(super) struct MixBackward<'s, T> {
     /// The gradient by M at (j, i).
-    pub by_mix: Array<T>,
+    pub by_mix: Array<'s, T>,
     /// To which the gradient by `<C_i, B_j>` is added, at (j, i).
-    pub by_cb: Array<T>,
+    pub by_cb: ArrayMut<'s, T>,
     /// The gradient by dt_j, cs being held.
-    pub by_dt: Array<T>,
+    pub by_dt: ArrayMut<'s, T>,
     /// Part of the gradient by `dt_t A`: the sum over the pairs j < t <= i.
-    pub by_exponent: Array<T>,
+    pub by_exponent: ArrayMut<'s, T>,
 }
 
 /// `value` where `first <= index < end`, else 0.
@@ -163,18 +167,18 @@ fn within<T: Real, S: Isa>(first: V<T, S>, index: V<T, S>, end: V<T, S>, value: 
     V::select_less(index, first, zero, V::select_less(index, end, value, zero))
 }
 
-impl<T: Real> Kernel for Mix<T> {
+impl<T: Real> Kernel for Mix<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
+    fn run<S: Isa>(mut self, simd: S) {
         let width = T::lanes::<S>();
         debug_assert!((1..=CHUNK).contains(&self.steps), "the steps of a chunk");
         debug_assert!(self.side.is_multiple_of(width), "a block is whole vectors");
         let (zero, steps) = (V::constant(simd, 0.0), V::constant(simd, self.steps as f64));
         // sums over j < t of the terms of each i
         let mut pairs = [T::default(); CHUNK];
-        let pairs = Array::of(&mut pairs);
-        if let Some(backward) = &self.backward {
+        let mut pairs = ArrayMut::of(&mut pairs);
+        if let Some(backward) = &mut self.backward {
             backward.by_exponent.set(0, T::default());
         }
         for j in 0..self.steps {
@@ -195,7 +199,7 @@ impl<T: Real> Kernel for Mix<T> {
                 let cb = self.cb.load(simd, row + i) * decay;
                 // a pair that is not one becomes 0 whatever came out
                 self.mix.store(row + i, V::select_less(index, own, zero, cb * dt));
-                let Some(backward) = &self.backward else { continue };
+                let Some(backward) = &mut self.backward else { continue };
                 let by_mix = backward.by_mix.load(simd, row + i);
                 let by_cb: V<T, S> = backward.by_cb.load(simd, row + i);
                 let by_pair = within(own, index, steps, by_mix * decay * dt);
@@ -206,7 +210,7 @@ impl<T: Real> Kernel for Mix<T> {
                 pairs.store(i, pair);
                 by_exponent = by_exponent + V::select_less(own, index, pair, zero);
             }
-            if let Some(backward) = &self.backward {
+            if let Some(backward) = &mut self.backward {
                 backward.by_dt.set(j, by_dt.reduce_sum());
                 if j + 1 < self.steps {
                     backward.by_exponent.set(j + 1, by_exponent.reduce_sum());

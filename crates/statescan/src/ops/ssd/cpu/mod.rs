@@ -13,8 +13,8 @@ mod rows;
 
 use super::problem::Problem;
 use super::{GradientTargets, Sources, Targets};
-use crate::cpu::Array;
 use crate::cpu::simd::Real;
+use crate::cpu::{Array, Divided};
 use crate::exec::Exec;
 pub(crate) use plan::Checkpoints;
 
@@ -26,8 +26,7 @@ pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
 }
 
 fn forward_as<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
-    let saved = targets.checkpoints.as_ref().map(Array::<T>::of_view_mut);
-    forward::forward(exec, problem, targets, saved);
+    forward::forward::<T>(exec, problem, targets, targets.checkpoints.as_ref().map(Divided::of_view));
 }
 
 pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
@@ -44,7 +43,7 @@ fn backward_as<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_
         None if targets.need_states() => {
             own.resize(len, T::default());
             let nothing = Targets { y: None, final_state: None, checkpoints: None, workspace: None };
-            forward::forward(exec, problem, &nothing, Some(Array::of(&mut own)));
+            forward::forward(exec, problem, &nothing, Some(Divided::of(&mut own)));
             own.as_slice()
         }
         _ => &[],

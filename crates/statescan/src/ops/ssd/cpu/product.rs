@@ -16,15 +16,15 @@ pub(super) enum Into<T> {
 }
 
 /// `dst (m, n) = lhs (m, k) rhs (k, n)`, or added to what is there.
-pub(super) struct Product<T> {
-    pub dst: MatrixMut<T>,
+pub(super) struct Product<'p, T> {
+    pub dst: MatrixMut<'p, T>,
     pub into: Into<T>,
     pub size: [usize; 3],
-    pub lhs: Matrix<T>,
-    pub rhs: Matrix<T>,
+    pub lhs: Matrix<'p, T>,
+    pub rhs: Matrix<'p, T>,
 }
 
-impl<T: Real> Product<T> {
+impl<T: Real> Product<'_, T> {
     /// Computes it. Products along rows prefetch what comes next on the way, as work of m n k.
     pub(super) fn run(self, level: Level, ahead: &mut Ahead) {
         let Product { dst, into, size, lhs, rhs } = self;
@@ -48,11 +48,11 @@ const STRETCH: usize = 4096;
 /// a block of rows x two vectors stays in registers over all of k, and two vectors of `rhs`, over all of k, stay in the first cache.
 struct RowProduct<'p, T> {
     ahead: &'p mut Ahead,
-    dst: MatrixMut<T>,
+    dst: MatrixMut<'p, T>,
     into: Into<T>,
     size: [usize; 3],
-    lhs: Matrix<T>,
-    rhs: Matrix<T>,
+    lhs: Matrix<'p, T>,
+    rhs: Matrix<'p, T>,
 }
 
 impl<T: Real> Kernel for RowProduct<'_, T> {
@@ -106,7 +106,7 @@ impl<T: Real> RowProduct<'_, T> {
         debug_assert!(row + R <= self.size[0], "the rows lie inside");
         let len = |c: usize| if c + 1 == C { len } else { lanes };
         let zero = V::splat(simd, T::default());
-        let (lhs, rhs, dst) = (self.lhs.at(row, 0), self.rhs.at(0, column), self.dst.at(row, column));
+        let (lhs, rhs) = (self.lhs.at(row, 0), self.rhs.at(0, column));
         let mut sum = [[zero; C]; R];
         let (depth, stretch) = (self.size[2], STRETCH / (R * C * lanes));
         for start in (0..depth).step_by(stretch) {
@@ -125,13 +125,14 @@ impl<T: Real> RowProduct<'_, T> {
             }
             self.ahead.step(R * C * lanes * (end - start));
         }
+        let mut dst = self.dst.reborrow().at(row, column);
         for r in 0..R {
             for c in 0..C {
-                let at = dst.from(r, c * lanes);
+                let at = dst.reborrow().from(r, c * lanes);
                 let value = match self.into {
                     Into::Replace => sum[r][c],
-                    Into::Add => load_part(simd, at, len(c)) + sum[r][c],
-                    Into::Scaled(factor) => load_part(simd, at, len(c)).mul_add(V::splat(simd, factor), sum[r][c]),
+                    Into::Add => load_part(simd, at.read(), len(c)) + sum[r][c],
+                    Into::Scaled(factor) => load_part(simd, at.read(), len(c)).mul_add(V::splat(simd, factor), sum[r][c]),
                 };
                 store_part(value, at, len(c));
             }
@@ -142,7 +143,7 @@ impl<T: Real> RowProduct<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::Array;
+    use crate::cpu::ArrayMut;
 
     #[test]
     fn products_of_every_size_and_layout_on_every_level() {
@@ -171,7 +172,7 @@ mod tests {
         let mut c: Vec<f32> = (0..m * (n + 1)).map(before).collect();
         let lhs = Matrix::of(&a, k);
         let rhs = if across { Matrix::of(&b, k).t() } else { Matrix::of(&b, n) };
-        let dst = MatrixMut::new(Array::of(&mut c), n + 1);
+        let dst = MatrixMut::new(ArrayMut::of(&mut c), n + 1);
         Product { dst, into, size, lhs, rhs }.run(level, &mut Ahead::new());
         for r in 0..m {
             for s in 0..=n {

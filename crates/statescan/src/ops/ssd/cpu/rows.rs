@@ -4,24 +4,24 @@ use super::parts::{load_part, store_part};
 use crate::cpu::math::{silu, silu_and_derivative};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::Tile;
-use crate::cpu::{Array, Kernel, Matrix};
+use crate::cpu::{Array, ArrayMut, Kernel, Matrix};
 
 /// Copies rows to contiguous memory.
-pub(super) struct Save<T> {
-    pub from: Tile<T>,
-    pub to: Array<T>,
+pub(super) struct Save<'r, T> {
+    pub from: Tile<'r, T>,
+    pub to: ArrayMut<'r, T>,
     pub rows: usize,
     pub columns: usize,
     /// Past the caches, where the memory is aligned for that.
     pub streamed: bool,
 }
 
-impl<T: Real> Kernel for Save<T> {
+impl<T: Real> Kernel for Save<'_, T> {
     type Output = ();
     const EVERY_LEVEL: bool = true;
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Save { from, to, rows, columns, streamed } = self;
+        let Save { from, mut to, rows, columns, streamed } = self;
         debug_assert!(columns <= from.pitch, "a row has the columns");
         debug_assert!(to.has(0, rows * columns), "room for the rows");
         let width = T::lanes::<S>();
@@ -52,33 +52,34 @@ pub(super) struct Rows {
 
 /// One number for each head and row: element (h, r) is at `h * head + r * row`.
 #[derive(Clone, Copy)]
-pub(super) struct Factors<T> {
-    pub array: Array<T>,
+pub(super) struct Factors<A> {
+    pub array: A,
     pub head: usize,
     pub row: usize,
 }
 
-impl<T: Copy> Factors<T> {
+impl<A> Factors<A> {
     #[inline(always)]
-    fn at(self, h: usize, r: usize) -> usize {
+    fn at(&self, h: usize, r: usize) -> usize {
         h * self.head + r * self.row
     }
 }
 
-/// `dst = src * factor`, and `+ other * column` if those are given. `dst` may be `src`.
-pub(super) struct Scale<T> {
+/// `dst = src * factor`, and `+ other * column` if those are given.
+pub(super) struct Scale<'r, T> {
     pub shape: Rows,
-    pub dst: Array<T>,
-    pub src: Array<T>,
-    pub factors: Factors<T>,
+    pub dst: ArrayMut<'r, T>,
+    /// What is multiplied, unless it is what is there.
+    pub src: Option<Array<'r, T>>,
+    pub factors: Factors<Array<'r, T>>,
     /// A block of the same shape, and one number for each column.
-    pub plus: Option<(Array<T>, Array<T>)>,
+    pub plus: Option<(Array<'r, T>, Array<'r, T>)>,
 }
 
-impl<T: Real> Kernel for Scale<T> {
+impl<T: Real> Kernel for Scale<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
+    fn run<S: Isa>(mut self, simd: S) {
         let Rows { rows, heads, headdim, pitch } = self.shape;
         debug_assert!(heads * headdim <= pitch, "a row has the columns");
         let width = T::lanes::<S>();
@@ -89,7 +90,7 @@ impl<T: Real> Kernel for Scale<T> {
                 while p < headdim {
                     let (column, len) = (h * headdim + p, width.min(headdim - p));
                     let at = r * pitch + column;
-                    let mut value = load_part(simd, self.src.from(at), len) * factor;
+                    let mut value = load_part(simd, self.src.unwrap_or(self.dst.read()).from(at), len) * factor;
                     if let Some((other, by)) = self.plus {
                         let by = load_part(simd, by.from(column), len);
                         value = load_part(simd, other.from(at), len).mul_add(by, value);
@@ -103,17 +104,17 @@ impl<T: Real> Kernel for Scale<T> {
 }
 
 /// Adds the inner products of the rows of two blocks, head by head: `out = sum_p a * b`.
-pub(super) struct Dot<T> {
+pub(super) struct Dot<'r, T> {
     pub shape: Rows,
-    pub a: Array<T>,
-    pub b: Matrix<T>,
-    pub out: Factors<T>,
+    pub a: Array<'r, T>,
+    pub b: Matrix<'r, T>,
+    pub out: Factors<ArrayMut<'r, T>>,
 }
 
-impl<T: Real> Kernel for Dot<T> {
+impl<T: Real> Kernel for Dot<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
+    fn run<S: Isa>(mut self, simd: S) {
         let Rows { rows, heads, headdim, pitch } = self.shape;
         debug_assert!(heads * headdim <= pitch, "a row has the columns");
         let width = T::lanes::<S>();
@@ -127,24 +128,25 @@ impl<T: Real> Kernel for Dot<T> {
                     sum = a.mul_add(load_part(simd, self.b.from(r, column), len), sum);
                     p += width;
                 }
-                self.out.array.set(self.out.at(h, r), sum.reduce_sum());
+                let at = self.out.at(h, r);
+                self.out.array.set(at, sum.reduce_sum());
             }
         }
     }
 }
 
 /// Adds to `sums`, one for each column, the inner products of the columns of two blocks.
-pub(super) struct ColumnDot<T> {
+pub(super) struct ColumnDot<'r, T> {
     pub shape: Rows,
-    pub a: Array<T>,
-    pub b: Array<T>,
-    pub sums: Array<f64>,
+    pub a: Array<'r, T>,
+    pub b: Array<'r, T>,
+    pub sums: ArrayMut<'r, f64>,
 }
 
-impl<T: Real> Kernel for ColumnDot<T> {
+impl<T: Real> Kernel for ColumnDot<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
+    fn run<S: Isa>(mut self, simd: S) {
         let Rows { rows, heads, headdim, pitch } = self.shape;
         debug_assert!(heads * headdim <= pitch, "a row has the columns");
         let (width, columns) = (T::lanes::<S>(), heads * headdim);
@@ -168,28 +170,28 @@ impl<T: Real> Kernel for ColumnDot<T> {
 }
 
 /// What [`Gate`] does with `silu(z)` and `y`.
-pub(super) enum Gating<T> {
+pub(super) enum Gating<'r, T> {
     /// `y *= silu(z)`.
     Apply,
     /// With the cotangent `dy` in place of `y`: `z = dy * output * silu'(z)`, then `y *= silu(z)`.
     Backward {
         /// The output before the gate; none if the gradient by z is not wanted.
-        output: Option<Array<T>>,
+        output: Option<Array<'r, T>>,
     },
 }
 
 /// The gate.
-pub(super) struct Gate<T> {
+pub(super) struct Gate<'r, T> {
     pub shape: Rows,
-    pub y: Array<T>,
-    pub z: Array<T>,
-    pub gating: Gating<T>,
+    pub y: ArrayMut<'r, T>,
+    pub z: ArrayMut<'r, T>,
+    pub gating: Gating<'r, T>,
 }
 
-impl<T: Real> Kernel for Gate<T> {
+impl<T: Real> Kernel for Gate<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
+    fn run<S: Isa>(mut self, simd: S) {
         let Rows { rows, heads, headdim, pitch } = self.shape;
         debug_assert!(heads * headdim <= pitch, "a row has the columns");
         let (width, columns) = (T::lanes::<S>(), heads * headdim);
@@ -198,7 +200,7 @@ impl<T: Real> Kernel for Gate<T> {
             while column < columns {
                 let (at, len) = (r * pitch + column, width.min(columns - column));
                 let (y_at, z_at) = (self.y.from(at), self.z.from(at));
-                let (y, z) = (load_part(simd, y_at, len), load_part(simd, z_at, len));
+                let (y, z) = (load_part(simd, y_at.read(), len), load_part(simd, z_at.read(), len));
                 match self.gating {
                     Gating::Backward { output: Some(output) } => {
                         // the value as it is without this gradient, so that no other gradient depends on it
@@ -222,14 +224,15 @@ mod tests {
     #[test]
     fn saved_rows_are_the_same_past_the_caches() {
         let (rows, pitch) = (3, 48);
-        let mut from: Vec<f32> = (0..rows * pitch).map(|i| i as f32).collect();
+        let from: Vec<f32> = (0..rows * pitch).map(|i| i as f32).collect();
         for level in Level::available() {
             for (columns, offset) in [(32, 0), (32, 1), (16, 0), (21, 0), (5, 3)] {
                 for streamed in [false, true] {
                     let (mut arena, len) = (Arena::<f32>::default(), offset + rows * columns + 1);
-                    let to = arena.lay_out(|room| room.array(len)).slice(0, len);
+                    let mut room = arena.lay_out(|room| room.array(len));
+                    let to = room.slice(0, len);
                     to.fill(0.0);
-                    let (source, target) = (Tile::new(Array::of(&mut from), pitch), Array::of(&mut to[offset..]));
+                    let (source, target) = (Tile::new(Array::of(&from), pitch), ArrayMut::of(&mut to[offset..]));
                     level.dispatch(Save { from: source, to: target, rows, columns, streamed });
                     let expected = (0..rows * columns).map(|i| (i / columns * pitch + i % columns) as f32);
                     assert!(to[offset..].iter().copied().eq(expected.chain([0.0])), "{level} {columns} {offset} {streamed}");

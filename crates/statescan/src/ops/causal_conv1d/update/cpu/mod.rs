@@ -3,7 +3,7 @@
 use super::Problem;
 use crate::cpu::simd::{Isa, Real};
 use crate::cpu::tile::{Plane, PlaneMut, STEPS};
-use crate::cpu::{Arena, Array, Kernel};
+use crate::cpu::{Arena, Kernel};
 use crate::exec::Exec;
 use crate::ops::causal_conv1d::cpu::plan::Axis;
 use crate::ops::causal_conv1d::cpu::{Convolution, Scratch, Tiling, plane, plane_mut};
@@ -39,7 +39,7 @@ struct Job<'j, 'a, T> {
     slice: usize,
     tiling: Tiling,
     /// A window of inputs, and sums.
-    scratch: Scratch<T, 2>,
+    scratch: Scratch<'j, T, 2>,
     b: usize,
     block: usize,
 }
@@ -48,23 +48,23 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let Job { problem, slice, tiling, ref scratch, b, block } = self;
-        let [_, sums] = scratch.tiles;
+        let Job { problem, slice, tiling, mut scratch, b, block } = self;
         let (x, y) = (plane(&problem.x, b), plane_mut(&problem.y, b));
         let end = problem.dim.min((block + 1) * BLOCK);
         for first in (block * BLOCK..end).step_by(CHANNELS) {
             let channels = CHANNELS.min(end - first);
             let (x, y) = (x.at(first, 0), y.at(first, 0));
             let Some((row, place)) = problem.rows[b] else {
+                let sums = &mut scratch.tiles[1];
                 tiling.zero(sums, channels, 0, slice.min(problem.steps));
                 for t in (0..problem.steps).step_by(slice) {
-                    tiling.store(simd, sums, y.at(0, t).area(channels, slice.min(problem.steps - t)));
+                    tiling.store(simd, sums.read(), y.at(0, t).area(channels, slice.min(problem.steps - t)));
                 }
                 continue;
             };
             scratch.filters.load(simd, tiling, &problem.weight, problem.bias.as_ref(), (first, channels));
             let state = plane_mut(&problem.state, row).at(first, 0);
-            let steps = Steps { simd, job: &self, channels, x, state, place };
+            let mut steps = Steps { simd, problem, slice, tiling, scratch: &mut scratch, channels, x, state, place };
             steps.outputs(y);
             steps.remember();
         }
@@ -72,9 +72,12 @@ impl<T: Real> Kernel for Job<'_, '_, T> {
 }
 
 /// All steps of some channels of a row, which no other thread has.
-struct Steps<'s, 'a, T, S> {
+struct Steps<'s, 'm, 'a, T, S> {
     simd: S,
-    job: &'s Job<'s, 'a, T>,
+    problem: &'s Problem<'a>,
+    slice: usize,
+    tiling: Tiling,
+    scratch: &'s mut Scratch<'m, T, 2>,
     channels: usize,
     x: Plane,
     state: PlaneMut,
@@ -82,25 +85,25 @@ struct Steps<'s, 'a, T, S> {
     place: usize,
 }
 
-impl<T: Real, S: Isa> Steps<'_, '_, T, S> {
+impl<T: Real, S: Isa> Steps<'_, '_, '_, T, S> {
     /// The outputs of all steps, a slice at a time.
     #[inline(always)]
-    fn outputs(&self, y: PlaneMut) {
-        let &Steps { simd, channels, x, state, place, .. } = self;
-        let &Job { problem, slice, tiling, ref scratch, .. } = self.job;
-        let ([window, sums], filters) = (scratch.tiles, scratch.filters);
+    fn outputs(&mut self, y: PlaneMut) {
+        let &mut Steps { simd, problem, slice, tiling, channels, x, state, place, .. } = self;
+        let Scratch { tiles: [window, sums], filters, .. } = &mut *self.scratch;
+        let filters = filters.read();
         let (before, len) = (problem.width - 1, problem.state_len);
         // the last inputs, which a circular buffer may have cut in two
         let oldest = if problem.cache_seqlens.is_some() { (place + len - before) % len } else { len - before };
         let run = before.min(len - oldest);
-        tiling.load(simd, state.at(0, oldest).read().area(channels, run), window);
+        tiling.load(simd, state.at(0, oldest).read().area(channels, run), window.reborrow());
         tiling.load(simd, state.read().area(channels, before - run), window.from(tiling.at(run)));
         for t in (0..problem.steps).step_by(slice) {
             let count = slice.min(problem.steps - t);
             tiling.load(simd, x.at(0, t).area(channels, count), window.from(tiling.at(before)));
             let convolution = Convolution { axis: tiling.axis, filters, channels, count, silu: problem.silu, adjoint: false };
-            convolution.run(simd, tiling.span(window, 0), tiling.span(sums, 0));
-            tiling.store(simd, sums, y.at(0, t).area(channels, count));
+            convolution.run(simd, tiling.span(window.read(), 0), tiling.span(sums.reborrow(), 0));
+            tiling.store(simd, sums.read(), y.at(0, t).area(channels, count));
             let kept = tiling.at(before);
             let from = tiling.at(count);
             window.slice(0, from + kept).copy_within(from.., 0);
@@ -109,9 +112,8 @@ impl<T: Real, S: Isa> Steps<'_, '_, T, S> {
 
     /// Puts the last inputs into the state.
     #[inline(always)]
-    fn remember(&self) {
-        let &Steps { x, state, place, .. } = self;
-        let problem = self.job.problem;
+    fn remember(&mut self) {
+        let &mut Steps { problem, x, state, place, .. } = self;
         let len = problem.state_len;
         if problem.cache_seqlens.is_some() {
             // only the last M inputs stay
@@ -131,13 +133,13 @@ impl<T: Real, S: Isa> Steps<'_, '_, T, S> {
 
     /// Copies steps through a tile.
     #[inline(always)]
-    fn copy(&self, source: Plane, target: PlaneMut, count: usize) {
-        let &Job { slice, tiling, ref scratch, .. } = self.job;
-        let tile: Array<T> = scratch.tiles[1];
+    fn copy(&mut self, source: Plane, target: PlaneMut, count: usize) {
+        let &mut Steps { simd, slice, tiling, channels, .. } = self;
+        let tile = &mut self.scratch.tiles[1];
         for t in (0..count).step_by(slice) {
             let steps = slice.min(count - t);
-            tiling.load(self.simd, source.at(0, t).area(self.channels, steps), tile);
-            tiling.store(self.simd, tile, target.at(0, t).area(self.channels, steps));
+            tiling.load(simd, source.at(0, t).area(channels, steps), tile.reborrow());
+            tiling.store(simd, tile.read(), target.at(0, t).area(channels, steps));
         }
     }
 }

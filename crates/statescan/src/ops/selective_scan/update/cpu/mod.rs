@@ -11,8 +11,8 @@ mod states;
 use super::{Operand, Problem};
 use crate::cpu::math::silu;
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{self, MAX_LANES, Plane, PlaneMut, Tile};
-use crate::cpu::{Arena, Array, Kernel, Room};
+use crate::cpu::tile::{self, MAX_LANES, Plane, PlaneMut, Tile, TileMut};
+use crate::cpu::{Arena, Array, ArrayMut, Divided, Kernel, Room};
 use crate::exec::Exec;
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::{Bilinear, ComplexField, Exponential, FieldKind, RealField, Rule, Zoh};
@@ -49,7 +49,10 @@ fn run<T: Real, K: FieldKind, R: Rule>(exec: &Exec, call: &Call<'_, '_>) {
     exec.for_each(plan.jobs, Arena::<T>::default, |arena, job| {
         arena.lend(
             |room| Scratch::lay_out(room, problem.dstate, K::PARTS),
-            |scratch| exec.level().dispatch(Job { call, plan, scratch: &scratch, job, variant: PhantomData::<(K, R)> }),
+            |mut scratch| {
+                let scratch = &mut scratch;
+                exec.level().dispatch(Job { call, plan, scratch, job, variant: PhantomData::<(K, R)> })
+            },
         );
     });
 }
@@ -69,39 +72,38 @@ struct Target {
 }
 
 /// A unit of channels, and the arrays of the thread that has it.
-#[derive(Clone, Copy)]
-struct Here<'h, 'a, T> {
+struct Here<'h, 'm, 'a, T> {
     call: &'h Call<'h, 'a>,
     problem: &'h Problem<'a>,
     unit: Unit,
-    s: &'h Scratch<T>,
+    s: &'h mut Scratch<'m, T>,
 }
 
 /// What the jobs of one thread work in: rows of one number for each channel of a block, and tiles.
-struct Scratch<T> {
-    x: Array<T>,
-    dt: Array<T>,
-    dt_a: Array<T>,
+struct Scratch<'m, T> {
+    x: ArrayMut<'m, T>,
+    dt: ArrayMut<'m, T>,
+    dt_a: ArrayMut<'m, T>,
     /// What B is multiplied with: `dt x` (`x` for `dirac`).
-    u: Array<T>,
+    u: ArrayMut<'m, T>,
     /// One argument.
-    other: Array<T>,
-    gate: Array<T>,
-    sum: Array<T>,
+    other: ArrayMut<'m, T>,
+    gate: ArrayMut<'m, T>,
+    sum: ArrayMut<'m, T>,
     /// (vector of channels, part, lane): decay and gain where they are the same for all states.
-    decay: Array<T>,
-    gain: Array<T>,
+    decay: ArrayMut<'m, T>,
+    gain: ArrayMut<'m, T>,
     /// (vector of states, part, lane)
-    b: Array<T>,
-    c: Array<T>,
-    state: Array<T>,
-    a: Array<T>,
+    b: ArrayMut<'m, T>,
+    c: ArrayMut<'m, T>,
+    state: ArrayMut<'m, T>,
+    a: ArrayMut<'m, T>,
     /// A vector of partial sums for each channel of a group.
-    partial: Array<T>,
+    partial: ArrayMut<'m, T>,
 }
 
-impl<T: Real> Scratch<T> {
-    fn lay_out(room: &mut Room<T>, dstate: usize, parts: usize) -> Self {
+impl<'m, T: Real> Scratch<'m, T> {
+    fn lay_out(room: &mut Room<'m, T>, dstate: usize, parts: usize) -> Self {
         let states = dstate.next_multiple_of(MAX_LANES) * parts;
         let [x, dt, dt_a, u, other, gate, sum] = [BLOCK; 7].map(|len| room.array(len));
         let [decay, gain] = [BLOCK * parts; 2].map(|len| room.array(len));
@@ -112,7 +114,7 @@ impl<T: Real> Scratch<T> {
     }
 }
 
-impl Operand<'_> {
+impl<'a> Operand<'a> {
     /// The lanes and steps of a (row, head, channel) along two of the axes 0 to 3 (batch, head, channel, state).
     fn plane(&self, batch: usize, head: usize, channel: usize, lane_axis: usize, time_axis: usize) -> Plane {
         let [b, h, p, _] = self.strides;
@@ -121,7 +123,7 @@ impl Operand<'_> {
     }
 
     /// The channels of a unit where they lie, if they are whole vectors of the compute type.
-    fn direct_row<T: Real>(&self, unit: Unit, lanes: usize) -> Option<Array<T>> {
+    fn direct_row<T: Real>(&self, unit: Unit, lanes: usize) -> Option<Array<'a, T>> {
         let offset = start(&self.strides, (unit.batch, unit.head, unit.first));
         is_row::<T>(&self.strides, self.view.dtype(), unit, lanes).then(|| Array::of_view(&self.view).moved(offset))
     }
@@ -136,9 +138,13 @@ impl Target {
     }
 
     /// As [`Operand::direct_row`].
-    fn direct_row<T: Real>(&self, unit: Unit, lanes: usize) -> Option<Array<T>> {
+    ///
+    /// # Safety
+    /// As for [`Divided::part`].
+    unsafe fn direct_row<T: Real>(&self, unit: Unit, lanes: usize) -> Option<ArrayMut<'_, T>> {
         let offset = start(&self.strides, (unit.batch, unit.head, unit.first));
-        is_row::<T>(&self.strides, self.view.dtype(), unit, lanes).then(|| Array::of_view_mut(&self.view).moved(offset))
+        // SAFETY: the contract above.
+        is_row::<T>(&self.strides, self.view.dtype(), unit, lanes).then(|| unsafe { Divided::of_view(&self.view).part(offset) })
     }
 }
 
@@ -152,15 +158,15 @@ fn is_row<T: Real>(strides: &[isize; 4], dtype: DType, unit: Unit, lanes: usize)
     strides[2] == 1 && unit.channels.is_multiple_of(lanes) && dtype == T::DTYPE
 }
 
-struct Job<'j, 'a, T, K, R> {
+struct Job<'j, 'm, 'a, T, K, R> {
     call: &'j Call<'j, 'a>,
     plan: &'j Plan,
-    scratch: &'j Scratch<T>,
+    scratch: &'j mut Scratch<'m, T>,
     job: usize,
     variant: PhantomData<(K, R)>,
 }
 
-impl<T: Real, K: FieldKind, R: Rule> Kernel for Job<'_, '_, T, K, R> {
+impl<T: Real, K: FieldKind, R: Rule> Kernel for Job<'_, '_, '_, T, K, R> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
@@ -169,9 +175,9 @@ impl<T: Real, K: FieldKind, R: Rule> Kernel for Job<'_, '_, T, K, R> {
         // the groups whose maps are there
         let mut loaded = None;
         for unit in plan.units(problem, job) {
-            let here = &Here { call, problem, unit, s: scratch };
+            let here = &mut Here { call, problem, unit, s: &mut *scratch };
             let Some(row) = problem.rows[unit.batch] else {
-                scratch.sum.clear(unit.channels);
+                here.s.sum.clear(unit.channels);
                 here.store_y(simd);
                 continue;
             };
@@ -197,12 +203,12 @@ impl<T: Real, K: FieldKind, R: Rule> Kernel for Job<'_, '_, T, K, R> {
 }
 
 /// [`Here::prepare`] as a function of its own: it is the same for every discretization, and for real and complex states.
-struct Prepare<'p, 'h, 'a, T> {
-    here: &'p Here<'h, 'a, T>,
+struct Prepare<'p, 'h, 'm, 'a, T> {
+    here: &'p mut Here<'h, 'm, 'a, T>,
     binary: bool,
 }
 
-impl<T: Real> Kernel for Prepare<'_, '_, '_, T> {
+impl<T: Real> Kernel for Prepare<'_, '_, '_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
@@ -211,11 +217,11 @@ impl<T: Real> Kernel for Prepare<'_, '_, '_, T> {
 }
 
 /// [`Here::finish`], likewise.
-struct Finish<'p, 'h, 'a, T> {
-    here: &'p Here<'h, 'a, T>,
+struct Finish<'p, 'h, 'm, 'a, T> {
+    here: &'p mut Here<'h, 'm, 'a, T>,
 }
 
-impl<T: Real> Kernel for Finish<'_, '_, '_, T> {
+impl<T: Real> Kernel for Finish<'_, '_, '_, '_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
@@ -223,98 +229,108 @@ impl<T: Real> Kernel for Finish<'_, '_, '_, T> {
     }
 }
 
-/// The stages of a unit.
-impl<T: Real> Here<'_, '_, T> {
-    /// One number for each channel of the unit, as whole vectors: where they lie if they can be used there, else loaded into a row.
-    #[inline(always)]
-    fn channel_row<S: Isa>(&self, simd: S, operand: &Operand<'_>, row: Array<T>) -> Array<T> {
-        let unit = self.unit;
-        if let Some(there) = operand.direct_row::<T>(unit, T::lanes::<S>()) {
-            return there;
-        }
+/// One number for each channel of a unit, as whole vectors: where they lie if they can be used there, else none and they are loaded into a row.
+#[inline(always)]
+fn load_row<'a, T: Real, S: Isa>(simd: S, unit: Unit, operand: &Operand<'a>, row: &mut ArrayMut<'_, T>) -> Option<Array<'a, T>> {
+    let direct = operand.direct_row::<T>(unit, T::lanes::<S>());
+    if direct.is_none() {
         let padded = unit.channels.next_multiple_of(T::lanes::<S>());
         debug_assert!(padded <= BLOCK && row.has(0, padded), "the row has room for the unit");
         let area = operand.plane(unit.batch, unit.head, unit.first, 2, 0).area(unit.channels, 1);
-        tile::load(simd, area, padded, Tile::new(row, BLOCK));
-        row
+        tile::load(simd, area, padded, TileMut::new(row.reborrow(), BLOCK));
     }
+    direct
+}
 
+/// [`load_row`], wherever they are then.
+#[inline(always)]
+fn channel_row<'r, T: Real, S: Isa>(simd: S, unit: Unit, operand: &Operand<'r>, row: &'r mut ArrayMut<'_, T>) -> Array<'r, T> {
+    load_row(simd, unit, operand, row).unwrap_or(row.read())
+}
+
+/// The stages of a unit.
+impl<T: Real> Here<'_, '_, '_, T> {
     /// x, the processed steps, and what B is multiplied with; the decay's steps in units of log2(e) if `binary`.
     #[inline(always)]
-    fn prepare<S: Isa>(&self, simd: S, binary: bool) {
-        let Here { problem, unit, s, .. } = *self;
+    fn prepare<S: Isa>(&mut self, simd: S, binary: bool) {
+        let Here { problem, unit, s, .. } = self;
+        let (unit, Scratch { x, dt, dt_a, u, other, .. }) = (*unit, &mut **s);
         debug_assert!(unit.channels <= BLOCK, "at most a block of channels");
         let step = problem.step_size;
         let factor = V::constant(simd, if binary { core::f64::consts::LOG2_E } else { 1.0 });
-        let x_row = self.channel_row(simd, &problem.x, s.x);
-        let dt_row = self.channel_row(simd, &problem.dt, s.dt);
-        let bias = problem.dt_bias.as_ref().map(|bias| self.channel_row(simd, bias, s.other));
-        let dt_a_row = problem.dt_a.as_ref().map(|dt_a| self.channel_row(simd, dt_a, s.dt_a));
+        let x_row = channel_row(simd, unit, &problem.x, x);
+        let dt_row = load_row(simd, unit, &problem.dt, dt);
+        let bias = problem.dt_bias.as_ref().map(|bias| channel_row(simd, unit, bias, other));
+        let dt_a_row = problem.dt_a.as_ref().map(|steps| load_row(simd, unit, steps, dt_a));
+        let (mut dts, mut dts_a, mut u) = (dt.reborrow(), dt_a.reborrow(), u.reborrow());
         for at in (0..unit.channels).step_by(T::lanes::<S>()) {
-            let mut dt = dt_row.load(simd, at);
+            let mut dt = dt_row.unwrap_or(dts.read()).load(simd, at);
             if let Some(bias) = bias {
                 dt = dt + bias.load(simd, at);
             }
             let [[dt], _] = step.of::<T, S, 1, false>([dt]);
-            s.dt.store(at, dt);
+            dts.store(at, dt);
             let dt_a = match dt_a_row {
-                Some(row) => row.load(simd, at),
+                Some(row) => row.unwrap_or(dts_a.read()).load(simd, at),
                 None => dt,
             };
-            s.dt_a.store(at, dt_a * factor);
+            dts_a.store(at, dt_a * factor);
             let x = x_row.load(simd, at);
-            s.u.store(at, if problem.discretization == Discretization::Dirac { x } else { x * dt });
+            u.store(at, if problem.discretization == Discretization::Dirac { x } else { x * dt });
         }
     }
 
     /// B and C of the unit's group.
     #[inline(always)]
-    fn load_maps<K: FieldKind, S: Isa>(&self, simd: S) {
-        let Here { problem, unit, s, .. } = *self;
-        for ((map, heads), to) in [(&problem.b, s.b), (&problem.c, s.c)] {
+    fn load_maps<K: FieldKind, S: Isa>(&mut self, simd: S) {
+        let Here { problem, unit, s, .. } = self;
+        for ((map, heads), to) in [(&problem.b, &mut s.b), (&problem.c, &mut s.c)] {
             let plane = map.plane(unit.batch, unit.head / heads, 0, 3, 0);
-            load_states::<T, K, S>(simd, plane.area(problem.dstate, 1), to)
+            load_states::<T, K, S>(simd, plane.area(problem.dstate, 1), to.reborrow())
         }
     }
 
     /// Decay and gain of each channel where `a` is the same for all its states, of which there are some.
     #[inline(always)]
-    fn shared_decay<K: FieldKind, R: Rule, S: Isa>(&self, simd: S) {
-        let (Here { problem, unit, s, .. }, lanes) = (*self, T::lanes::<S>());
-        let real = if K::PARTS == 1 { self.channel_row(simd, &problem.a, s.decay) } else { s.decay };
+    fn shared_decay<K: FieldKind, R: Rule, S: Isa>(&mut self, simd: S) {
+        let Here { problem, unit, s, .. } = self;
+        let (unit, lanes, Scratch { dt, dt_a, decay, gain, .. }) = (*unit, T::lanes::<S>(), &mut **s);
+        let real = if K::PARTS == 1 { load_row(simd, unit, &problem.a, decay) } else { None };
+        let (dts, dts_a, mut decays, mut gains) = (dt.read(), dt_a.read(), decay.reborrow(), gain.reborrow());
         for at in (0..unit.channels).step_by(lanes) {
             if K::PARTS > 1 {
                 let plane = problem.a.plane(0, unit.head, unit.first + at, 2, 0);
                 let area = plane.area(lanes.min(unit.channels - at), 1);
-                tile::load_parts(simd, area, K::PARTS, lanes, s.decay.from(at * K::PARTS));
+                tile::load_parts(simd, area, K::PARTS, lanes, decays.from(at * K::PARTS));
             }
-            let (dt, dt_a) = (s.dt.load(simd, at), s.dt_a.load(simd, at));
-            let a = R::prepare(real.load_field::<S, K::Of<T, S>>(simd, at * K::PARTS));
+            let (dt, dt_a) = (dts.load(simd, at), dts_a.load(simd, at));
+            let a = R::prepare(real.unwrap_or(decays.read()).load_field::<S, K::Of<T, S>>(simd, at * K::PARTS));
             let (decay, gain) = R::step(a, dt, dt_a, problem.dt_a.is_none());
-            s.decay.store_field(at * K::PARTS, decay);
-            s.gain.store_field(at * K::PARTS, gain);
+            decays.store_field(at * K::PARTS, decay);
+            gains.store_field(at * K::PARTS, gain);
         }
     }
 
     /// Skip, gate, and the way out.
     #[inline(always)]
-    fn finish<S: Isa>(&self, simd: S) {
-        let (Here { call, problem, unit, s }, lanes) = (*self, T::lanes::<S>());
+    fn finish<S: Isa>(&mut self, simd: S) {
+        let Here { call, problem, unit, s } = self;
+        let (unit, lanes, Scratch { x, other, gate, sum, .. }) = (*unit, T::lanes::<S>(), &mut **s);
         let factor = V::constant(simd, if problem.complex { 2.0 } else { 1.0 });
-        let direct = call.y.direct_row::<T>(unit, lanes);
-        let y_row = direct.unwrap_or(s.sum);
-        let x_row = self.channel_row(simd, &problem.x, s.x);
-        let d_row = problem.d.as_ref().map(|d| self.channel_row(simd, d, s.other));
-        let z_row = problem.z.as_ref().map(|z| self.channel_row(simd, z, s.gate));
+        // SAFETY: no other job has the unit's channels.
+        let mut direct = unsafe { call.y.direct_row::<T>(unit, lanes) };
+        let (x_row, mut sum) = (channel_row(simd, unit, &problem.x, x), sum.reborrow());
+        let d_row = problem.d.as_ref().map(|d| channel_row(simd, unit, d, other));
+        let z_row = problem.z.as_ref().map(|z| channel_row(simd, unit, z, gate));
         for at in (0..unit.channels).step_by(lanes) {
-            let mut y = s.sum.load(simd, at) * factor;
+            let mut y = sum.load(simd, at) * factor;
             if let Some(d) = d_row {
                 y = d.load(simd, at).mul_add(x_row.load(simd, at), y);
             }
             if let Some(z) = z_row {
                 y = y * silu(z.load(simd, at));
             }
-            y_row.store(at, y);
+            direct.as_mut().map_or(sum.reborrow(), ArrayMut::reborrow).store(at, y);
         }
         if direct.is_none() {
             self.store_y(simd);
@@ -326,14 +342,14 @@ impl<T: Real> Here<'_, '_, T> {
     fn store_y<S: Isa>(&self, simd: S) {
         let Unit { batch, head, first, channels, .. } = self.unit;
         let to = self.call.y.plane(batch, head, first, 2, 0).area(channels, 1);
-        tile::store(simd, Tile::new(self.s.sum, BLOCK), to)
+        tile::store(simd, Tile::new(self.s.sum.read(), BLOCK), to)
     }
 }
 
 /// `h <- decay h + gain input`; gives `sum + Re(c h)`.
 #[inline(always)]
 fn advance<T: Real, S: Isa, F: Field<T, S>>(
-    h: Array<T>,
+    mut h: ArrayMut<'_, T>,
     (decay, gain): (F, F),
     has_gain: bool,
     input: F,

@@ -7,9 +7,9 @@
 
 use super::super::Operand;
 use super::{Here, Scratch, Target, advance, start};
-use crate::cpu::Array;
 use crate::cpu::simd::{Field, Isa, Real, V};
 use crate::cpu::tile::{self, Area};
+use crate::cpu::{Array, ArrayMut, ArrayOf, Divided};
 use crate::ops::rules::{FieldKind, Rule};
 use crate::tensor::DType;
 
@@ -26,9 +26,9 @@ pub(super) fn short_steps<K: FieldKind, R: Rule>() -> bool {
     K::PARTS == 1 && !R::GAIN
 }
 
-impl Operand<'_> {
+impl<'a> Operand<'a> {
     /// Vectors of the states of a channel where they lie, if they are there.
-    fn direct<T: Real>(&self, states: usize, lanes: usize, place: (usize, usize, usize)) -> Option<Rows<T>> {
+    fn direct<T: Real>(&self, states: usize, lanes: usize, place: (usize, usize, usize)) -> Option<Rows<Array<'a, T>>> {
         let there = || Array::of_view(&self.view).moved(start(&self.strides, place));
         is_direct::<T>(&self.strides, self.view.dtype(), states, lanes).then(|| Rows::direct(there(), &self.strides, lanes))
     }
@@ -36,8 +36,12 @@ impl Operand<'_> {
 
 impl Target {
     /// As [`Operand::direct`].
-    fn direct<T: Real>(&self, states: usize, lanes: usize, place: (usize, usize, usize)) -> Option<Rows<T>> {
-        let there = || Array::of_view_mut(&self.view).moved(start(&self.strides, place));
+    ///
+    /// # Safety
+    /// As for [`Divided::part`].
+    unsafe fn direct<T: Real>(&self, states: usize, lanes: usize, place: (usize, usize, usize)) -> Option<Rows<ArrayMut<'_, T>>> {
+        // SAFETY: the contract above.
+        let there = || unsafe { Divided::of_view(&self.view).part(start(&self.strides, place)) };
         is_direct::<T>(&self.strides, self.view.dtype(), states, lanes).then(|| Rows::direct(there(), &self.strides, lanes))
     }
 }
@@ -49,39 +53,51 @@ fn is_direct<T: Real>(strides: &[isize; 4], dtype: DType, states: usize, lanes: 
 
 /// Vectors of states of a group of channels.
 #[derive(Clone, Copy)]
-struct Rows<T> {
-    array: Array<T>,
+struct Rows<A> {
+    array: A,
     channel_step: isize,
     vector_step: usize,
 }
 
-impl<T> Rows<T> {
+impl<A> Rows<A> {
     /// Where they lie.
-    fn direct(array: Array<T>, strides: &[isize; 4], lanes: usize) -> Self {
+    fn direct(array: A, strides: &[isize; 4], lanes: usize) -> Self {
         Rows { array, channel_step: strides[2], vector_step: lanes }
     }
 
     /// In a tile that was loaded by [`load_states`].
-    fn staged(array: Array<T>, channels: usize, step: usize) -> Self {
+    fn staged(array: A, channels: usize, step: usize) -> Self {
         Rows { array, channel_step: step as isize, vector_step: channels * step }
     }
+}
 
+impl<'m, T, A> Rows<ArrayOf<'m, T, A>> {
     /// Those from a channel on.
     #[inline(always)]
     fn from(self, channel: usize) -> Self {
-        Rows { array: self.at(channel, 0), ..self }
+        let (channel_step, vector_step) = (self.channel_step, self.vector_step);
+        Rows { array: self.at(channel, 0), channel_step, vector_step }
     }
 
     #[inline(always)]
-    fn at(&self, channel: usize, vector: usize) -> Array<T> {
-        self.array.moved(channel as isize * self.channel_step + (vector * self.vector_step) as isize)
+    fn at(self, channel: usize, vector: usize) -> ArrayOf<'m, T, A> {
+        let by = channel as isize * self.channel_step + (vector * self.vector_step) as isize;
+        self.array.moved(by)
+    }
+}
+
+impl<T> Rows<ArrayMut<'_, T>> {
+    /// The same rows for a shorter time.
+    #[inline(always)]
+    fn reborrow(&mut self) -> Rows<ArrayMut<'_, T>> {
+        Rows { array: self.array.reborrow(), channel_step: self.channel_step, vector_step: self.vector_step }
     }
 }
 
 /// Loads states as (vector of states, channel, part, lane) from an area whose lanes are states and whose steps are channels; lanes after the
 /// last are zero.
 #[inline(always)]
-pub(super) fn load_states<T: Real, K: FieldKind, S: Isa>(simd: S, from: Area, to: Array<T>) {
+pub(super) fn load_states<T: Real, K: FieldKind, S: Isa>(simd: S, from: Area, mut to: ArrayMut<'_, T>) {
     let (lanes, Area { plane, lanes: states, steps: channels }) = (T::lanes::<S>(), from);
     debug_assert!(to.has(0, states.next_multiple_of(lanes) * channels * K::PARTS), "room for whole vectors of states");
     for (i, n) in (0..states).step_by(lanes).enumerate() {
@@ -94,55 +110,57 @@ pub(super) fn load_states<T: Real, K: FieldKind, S: Isa>(simd: S, from: Area, to
 #[inline(always)]
 pub(super) fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const UNIFORM: bool>(
     simd: S,
-    here: &Here<'_, '_, T>,
+    here: &mut Here<'_, '_, '_, T>,
     row: usize,
 ) {
-    let Here { call, problem, unit, s } = *here;
+    let &mut Here { call, problem, unit, ref mut s } = here;
+    let Scratch { dt, dt_a, u, decay, gain, b, c, state: staged_h, a: staged_a, sum, partial, .. } = &mut **s;
     let (lanes, states) = (T::lanes::<S>(), problem.dstate);
     let (vectors, shared, step) = (states.div_ceil(lanes), problem.dt_a.is_none(), K::PARTS * lanes);
-    let state = call.state.direct::<T>(states, lanes, (row, unit.head, unit.first));
+    // SAFETY: no other job has the unit's channels.
+    let mut state = unsafe { call.state.direct::<T>(states, lanes, (row, unit.head, unit.first)) };
     let all = problem.a.direct::<T>(states, lanes, (0, unit.head, unit.first));
-    let inputs = Inputs::of(s);
+    let [dt, dt_a, u, decay, gain, b, c] = [dt, dt_a, u, decay, gain, b, c].map(|array| array.read());
+    let inputs = Inputs { dt, dt_a, u, decay, gain, b, c };
     for first in (0..unit.channels).step_by(GROUP) {
         let channels = GROUP.min(unit.channels - first);
         let staged = call.state.plane(row, unit.head, unit.first + first, 3, 2).area(states, channels);
         let whole = if short_steps::<K, R>() { channels - channels % TOGETHER } else { 0 };
-        let h = match state {
-            Some(rows) => rows.from(first),
+        let h = match &mut state {
+            Some(rows) => rows.reborrow().from(first),
             None => {
-                load_states::<T, K, S>(simd, staged.read(), s.state);
-                Rows::staged(s.state, channels, step)
+                load_states::<T, K, S>(simd, staged.read(), staged_h.reborrow());
+                Rows::staged(staged_h.reborrow(), channels, step)
             }
         };
         let a = match all {
             // not read where one decay serves all states
-            _ if UNIFORM => Rows::staged(s.a, channels, step),
+            _ if UNIFORM => Rows::staged(staged_a.read(), channels, step),
             Some(rows) => rows.from(first),
             None => {
                 let plane = problem.a.plane(0, unit.head, unit.first + first, 3, 2);
-                load_states::<T, K, S>(simd, plane.area(states, channels), s.a);
-                Rows::staged(s.a, channels, step)
+                load_states::<T, K, S>(simd, plane.area(states, channels), staged_a.reborrow());
+                Rows::staged(staged_a.read(), channels, step)
             }
         };
-        let walk = Walk { h, a, inputs, first, vectors, shared, partial: s.partial };
-        // a loop that is known to end after one vector keeps its addresses in registers: 6 % of the time of a step
-        let single = Walk { vectors: 1, ..walk };
+        let mut walk = Walk { h, a, inputs, first, shared, partial: partial.reborrow() };
         for i in (0..whole).step_by(TOGETHER) {
             match vectors {
-                1 => single.channels::<K, R, S, UNIFORM, TOGETHER>(simd, i),
-                _ => walk.channels::<K, R, S, UNIFORM, TOGETHER>(simd, i),
+                // a loop that is known to end after one vector keeps its addresses in registers: 6 % of the time of a step
+                1 => walk.channels::<K, R, S, UNIFORM, TOGETHER>(simd, i, 1),
+                _ => walk.channels::<K, R, S, UNIFORM, TOGETHER>(simd, i, vectors),
             }
         }
         for i in whole..channels {
-            walk.channels::<K, R, S, UNIFORM, 1>(simd, i);
+            walk.channels::<K, R, S, UNIFORM, 1>(simd, i, vectors);
         }
         for at in (0..GROUP).step_by(lanes) {
-            s.sum.store(first + at, s.partial.sum_rows(simd, at * lanes, lanes));
+            sum.store(first + at, partial.sum_rows(simd, at * lanes, lanes));
         }
         if state.is_none() {
             for (i, n) in (0..states).step_by(lanes).enumerate() {
                 let to = staged.plane.at(n, 0).area(lanes.min(states - n), channels);
-                tile::store_parts(simd, s.state.from(i * channels * step), K::PARTS, lanes, to);
+                tile::store_parts(simd, staged_h.read().from(i * channels * step), K::PARTS, lanes, to);
             }
         }
     }
@@ -150,42 +168,40 @@ pub(super) fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const UNIFORM
 
 /// What the channels read besides states and `a`, as addresses: the compiler must not have to look them up again after each store.
 #[derive(Clone, Copy)]
-struct Inputs<T> {
-    dt: Array<T>,
-    dt_a: Array<T>,
-    u: Array<T>,
-    decay: Array<T>,
-    gain: Array<T>,
-    b: Array<T>,
-    c: Array<T>,
-}
-
-impl<T> Inputs<T> {
-    fn of(s: &Scratch<T>) -> Self {
-        Inputs { dt: s.dt, dt_a: s.dt_a, u: s.u, decay: s.decay, gain: s.gain, b: s.b, c: s.c }
-    }
+struct Inputs<'w, T> {
+    dt: Array<'w, T>,
+    dt_a: Array<'w, T>,
+    u: Array<'w, T>,
+    decay: Array<'w, T>,
+    gain: Array<'w, T>,
+    b: Array<'w, T>,
+    c: Array<'w, T>,
 }
 
 /// The states of a group of channels.
-#[derive(Clone, Copy)]
-struct Walk<T> {
-    h: Rows<T>,
-    a: Rows<T>,
-    inputs: Inputs<T>,
+struct Walk<'w, T> {
+    h: Rows<ArrayMut<'w, T>>,
+    a: Rows<Array<'w, T>>,
+    inputs: Inputs<'w, T>,
     /// The group's first channel, of the unit's.
     first: usize,
-    /// Vectors of states in a channel.
-    vectors: usize,
     /// Whether `dt_a` is `dt`.
     shared: bool,
-    partial: Array<T>,
+    partial: ArrayMut<'w, T>,
 }
 
-impl<T: Real> Walk<T> {
-    /// Moves the states of `COUNT` channels of the group on, from channel `i`; writes a vector of partial sums of `y` for each.
+impl<T: Real> Walk<'_, T> {
+    /// Moves the states of `COUNT` channels of the group on, so many vectors each, from channel `i`; writes a vector of partial sums of `y` for
+    /// each.
     #[inline(always)]
-    fn channels<K: FieldKind, R: Rule, S: Isa, const UNIFORM: bool, const COUNT: usize>(self, simd: S, i: usize) {
-        let Walk { h, a, inputs, first, vectors, shared, partial } = self;
+    fn channels<K: FieldKind, R: Rule, S: Isa, const UNIFORM: bool, const COUNT: usize>(
+        &mut self,
+        simd: S,
+        i: usize,
+        vectors: usize,
+    ) {
+        let &mut Walk { ref mut h, a, inputs, first, shared, ref mut partial } = self;
+        let (mut h, mut partial) = (h.reborrow(), partial.reborrow());
         let lanes = T::lanes::<S>();
         debug_assert!(i + COUNT <= GROUP, "channels of a group");
         debug_assert!(partial.has(i * lanes, COUNT * lanes), "room for the partial sums");
@@ -214,7 +230,7 @@ impl<T: Real> Walk<T> {
             let b: K::Of<T, S> = inputs.b.load_field(simd, map);
             let c = inputs.c.load_field(simd, map);
             for r in 0..COUNT {
-                sum[r] = advance::<T, S, K::Of<T, S>>(h.at(i + r, v), factors[r], R::GAIN, b.scale(u[r]), c, sum[r]);
+                sum[r] = advance::<T, S, K::Of<T, S>>(h.reborrow().at(i + r, v), factors[r], R::GAIN, b.scale(u[r]), c, sum[r]);
             }
         }
         for r in 0..COUNT {
