@@ -4,7 +4,7 @@
 //! stands anywhere that could disagree with another. In debug builds an [`Array`] knows its length and checks every access, and a zone that
 //! nobody may write to lies behind each array: [`Arena::check`] looks at the zones after a job.
 
-use super::array::{Alias, Array, ArrayMut, ArrayOf, Celled, Exclusive, Shared};
+use super::array::{Alias, Array, ArrayMut, ArrayOf, Celled, Divided, Exclusive};
 use super::kept;
 use super::simd::Real;
 use core::marker::PhantomData;
@@ -21,10 +21,27 @@ const UNTOUCHED: u64 = 0x7ff5_a5a5_7ff5_a5a5;
 #[derive(Debug)]
 pub(crate) struct ArraysOf<'m, T, A> {
     first: ArrayOf<'m, T, A>,
-    /// Elements of one, and in tests what is left of it; see [`shortened`].
-    len: usize,
+    len: Len,
+}
+
+/// Elements of one of several arrays, and in tests what is left of it; see [`shortened`].
+#[derive(Debug, Clone, Copy)]
+struct Len {
+    all: usize,
     #[cfg(debug_assertions)]
     usable: usize,
+}
+
+impl Len {
+    /// Where the array of a number begins, and how long it is.
+    #[inline(always)]
+    fn of<T>(self, i: usize) -> (usize, usize) {
+        #[cfg(debug_assertions)]
+        let usable = self.usable;
+        #[cfg(not(debug_assertions))]
+        let usable = self.all;
+        (i * pitch::<T>(self.all), usable)
+    }
 }
 
 /// Arrays that are written by nobody else.
@@ -40,33 +57,13 @@ impl<T, A: Alias> Clone for ArraysOf<'_, T, A> {
 }
 impl<T, A: Alias> Copy for ArraysOf<'_, T, A> {}
 
-impl<'m, T, A> ArraysOf<'m, T, A> {
-    /// The array of a number, held in some way that goes together with this one.
-    #[inline(always)]
-    fn number<'s, B>(&self, i: usize) -> ArrayOf<'s, T, B> {
-        #[cfg(debug_assertions)]
-        let usable = self.usable;
-        #[cfg(not(debug_assertions))]
-        let usable = self.len;
-        ArrayOf::new(self.first.at(i * pitch::<T>(self.len), usable).cast_mut(), usable)
-    }
-
-    /// The same arrays held in another way: whoever asks for that sees to it that both ways go together.
-    #[inline(always)]
-    fn again<'s, B>(&self) -> ArraysOf<'s, T, B> {
-        ArraysOf {
-            first: self.first.again(),
-            len: self.len,
-            #[cfg(debug_assertions)]
-            usable: self.usable,
-        }
-    }
-
+impl<T, A> ArraysOf<'_, T, A> {
     /// The same arrays with a length that the compiler knows, and so their distances.
     #[inline(always)]
-    pub(crate) fn of_len(self, len: usize) -> Self {
-        debug_assert_eq!(self.len, len);
-        ArraysOf { len, ..self }
+    pub(crate) fn of_len(mut self, len: usize) -> Self {
+        debug_assert_eq!(self.len.all, len);
+        self.len.all = len;
+        self
     }
 }
 
@@ -74,7 +71,8 @@ impl<'m, T, A: Alias> ArraysOf<'m, T, A> {
     /// The array of a number.
     #[inline(always)]
     pub(crate) fn of(self, i: usize) -> ArrayOf<'m, T, A> {
-        self.number(i)
+        let (at, len) = self.len.of::<T>(i);
+        self.first.only(at, len)
     }
 }
 
@@ -82,31 +80,38 @@ impl<'m, T> Arrays<'m, T> {
     /// The array of a number, to be read.
     #[inline(always)]
     pub(crate) fn read(&self, i: usize) -> Array<'_, T> {
-        self.number::<Shared>(i)
+        let (at, len) = self.len.of::<T>(i);
+        self.first.read().only(at, len)
     }
 
     /// The array of a number.
     #[inline(always)]
     pub(crate) fn of(&mut self, i: usize) -> ArrayMut<'_, T> {
-        self.number(i)
+        let (at, len) = self.len.of::<T>(i);
+        self.first.reborrow().only(at, len)
     }
 
     /// The first ones, each by itself.
     #[inline(always)]
     pub(crate) fn each<const N: usize>(&mut self) -> [ArrayMut<'_, T>; N] {
-        core::array::from_fn(|i| self.number(i))
+        let (first, len) = (Divided::of_array(self.first.reborrow()), self.len);
+        core::array::from_fn(|i| {
+            let (at, len) = len.of::<T>(i);
+            // SAFETY: arrays of different numbers have no element in common.
+            unsafe { first.part(at) }.only(0, len)
+        })
     }
 
     /// The same arrays, to be used by several names.
     #[inline(always)]
     pub(crate) fn cells(&mut self) -> CellArrays<'_, T> {
-        self.again()
+        ArraysOf { first: self.first.cells(), len: self.len }
     }
 
     /// The same, from now on.
     #[inline(always)]
     pub(crate) fn into_cells(self) -> CellArrays<'m, T> {
-        self.again()
+        ArraysOf { first: self.first.into_cells(), len: self.len }
     }
 
     /// The same arrays once more, for a thread that takes turns with this one.
@@ -115,7 +120,8 @@ impl<'m, T> Arrays<'m, T> {
     /// While one thread uses an array, no other does.
     #[inline(always)]
     pub(crate) unsafe fn in_turns(&self) -> Self {
-        self.again()
+        // SAFETY: the contract above.
+        ArraysOf { first: unsafe { self.first.in_turns() }, len: self.len }
     }
 }
 
@@ -143,13 +149,15 @@ impl<'m, T: Real> Room<'m, T> {
 
     /// One array of arbitrary contents.
     pub(crate) fn array(&mut self, len: usize) -> ArrayMut<'m, T> {
-        self.arrays(1, len).number(0)
+        let Arrays { first, len } = self.arrays(1, len);
+        first.only(0, len.of::<T>(0).1)
     }
 
     /// `count` arrays of one length.
     pub(crate) fn arrays(&mut self, count: usize, len: usize) -> Arrays<'m, T> {
         let usable = shortened(len, self.start.is_null());
-        let first = ArrayOf::new(self.start.wrapping_add(self.used), count.saturating_mul(pitch::<T>(len)));
+        // SAFETY: the arena's memory, which is borrowed, and no part of it is handed out twice; while arrays are counted nobody uses them.
+        let first = unsafe { ArrayMut::new(self.start.wrapping_add(self.used), count.saturating_mul(pitch::<T>(len))) };
         let all = len.checked_add(2 * LINE).and_then(|_| pitch::<T>(len).checked_mul(count));
         let end = all.and_then(|all| self.used.checked_add(all)).filter(|&end| end <= isize::MAX as usize / size_of::<T>());
         let end = end.expect("sizes are limited");
@@ -158,12 +166,12 @@ impl<'m, T: Real> Room<'m, T> {
             self.zones.extend((0..count).map(zone));
         }
         self.used = end;
-        ArraysOf {
-            first,
-            len,
+        let len = Len {
+            all: len,
             #[cfg(debug_assertions)]
             usable,
-        }
+        };
+        ArraysOf { first, len }
     }
 }
 
@@ -319,7 +327,7 @@ mod tests {
     #[test]
     fn lengths_never_wrap_around() {
         for (count, len) in [(1, usize::MAX), (1, usize::MAX - 15), (4, 1 << 59), (usize::MAX, 1)] {
-            let huge = || Arena::<f64>::default().lay_out(|room| room.arrays(count, len).len);
+            let huge = || Arena::<f64>::default().lay_out(|room| room.arrays(count, len).len.all);
             assert!(catch_unwind(huge).is_err(), "{count} of {len}");
         }
     }

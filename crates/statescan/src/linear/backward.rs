@@ -65,7 +65,7 @@ fn rows<'f>(
             let rows = job * ROWS..count.min((job + 1) * ROWS);
             let Factors { left, right } = factors(&rows);
             // SAFETY: no other job has these rows.
-            let to = MatrixMut::new(unsafe { target.part((rows.start * pitch) as isize) }, pitch);
+            let to = MatrixMut::new(unsafe { target.part(rows.start * pitch) }, pitch);
             f32::multiply(to, add.then_some(1.0), [rows.len(), columns, depth], left, right);
         },
     );

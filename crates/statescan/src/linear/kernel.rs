@@ -258,10 +258,9 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
         for r in 0..R {
             for o in 0..self.count {
                 let bias = bias.map_or(0.0, |bias| bias[self.output + o]);
+                let place = y.elements.moved((self.first + r) as isize * y.pitch + (y.first + self.output + o) as isize);
                 // SAFETY: no other job has these outputs of these rows.
-                let mut y =
-                    unsafe { y.elements.part((self.first + r) as isize * y.pitch + (y.first + self.output + o) as isize) };
-                y.set(0, sums[r * OUTPUTS + o] + bias);
+                unsafe { place.part(0) }.set(0, sums[r * OUTPUTS + o] + bias);
             }
         }
     }

@@ -16,7 +16,7 @@ use super::{Kernel, Level, Matrix, MatrixMut};
 use crate::tensor::DType;
 use core::mem::MaybeUninit;
 use half::{bf16, f16};
-pub(crate) use plane::{Address, Area, AreaMut, LINE, Plane, PlaneMut, PlaneOf, prefetch_own, prefetch_row};
+pub(crate) use plane::{Address, Area, AreaMut, AreaOf, LINE, Plane, PlaneMut, PlaneOf, prefetch_own, prefetch_row};
 pub(crate) use prefetch::Prefetch;
 pub(crate) use storage::Storage;
 
@@ -123,14 +123,14 @@ impl<T> TileMut<'_, T> {
 
 /// Loads an area of at most STEPS steps; lanes from its own to `padded` become 0. The tile has a row of so many elements for each step.
 #[inline(always)]
-pub(crate) fn load<T: Real, S: Isa>(simd: S, from: Area, padded: usize, to: TileMut<'_, T>) {
+pub(crate) fn load<T: Real, S: Isa>(simd: S, from: Area<'_>, padded: usize, to: TileMut<'_, T>) {
     debug_assert!(from.plane.has(from.lanes, from.steps), "the area lies inside its tensor");
     simd.call(Load { from, padded, to });
 }
 
 /// See [`load`].
 struct Load<'t, T> {
-    from: Area,
+    from: Area<'t>,
     padded: usize,
     to: TileMut<'t, T>,
 }
@@ -180,7 +180,7 @@ pub(crate) fn store_row<T: Real, S: Isa>(simd: S, from: &[T], dtype: DType, to: 
 }
 
 /// [`load`] as code of a level.
-pub(crate) fn load_on<T: Real>(level: Level, from: Area, padded: usize, to: TileMut<'_, T>) {
+pub(crate) fn load_on<T: Real>(level: Level, from: Area<'_>, padded: usize, to: TileMut<'_, T>) {
     debug_assert!(from.plane.has(from.lanes, from.steps), "the area lies inside its tensor");
     level.dispatch(Load { from, padded, to });
 }
@@ -192,7 +192,7 @@ pub(crate) fn store_on<T: Real>(level: Level, from: Tile<'_, T>, to: AreaMut) {
 }
 
 /// [`load_parts`] as code of a level.
-pub(crate) fn load_parts_on<T: Real>(level: Level, from: Area, parts: usize, padded: usize, to: ArrayMut<'_, T>) {
+pub(crate) fn load_parts_on<T: Real>(level: Level, from: Area<'_>, parts: usize, padded: usize, to: ArrayMut<'_, T>) {
     level.dispatch(LoadParts { from, parts, padded, to });
 }
 
@@ -203,7 +203,7 @@ pub(crate) fn store_parts_on<T: Real>(level: Level, from: Array<'_, T>, parts: u
 
 /// See [`load_parts`].
 struct LoadParts<'t, T> {
-    from: Area,
+    from: Area<'t>,
     parts: usize,
     padded: usize,
     to: ArrayMut<'t, T>,
@@ -236,8 +236,8 @@ impl<T: Real> Kernel for StoreParts<'_, T> {
 /// Loads any number of steps of a real or complex area into `parts` (1 or 2) real tiles side by side: element (step, part, lane) is at
 /// `(step * parts + part) * padded + lane`. A real plane has zero imaginary parts; one part of a complex plane is its real part.
 #[inline(always)]
-pub(crate) fn load_parts<T: Real, S: Isa>(simd: S, from: Area, parts: usize, padded: usize, to: ArrayMut<'_, T>) {
-    let Area { plane, lanes, steps } = from;
+pub(crate) fn load_parts<T: Real, S: Isa>(simd: S, from: Area<'_>, parts: usize, padded: usize, to: ArrayMut<'_, T>) {
+    let AreaOf { plane, lanes, steps } = from;
     let mut to = TileMut::new(to, parts * padded);
     if let Some(plane) = plane.interleaved(parts) {
         return load_parts(simd, plane.area(lanes, 2 * steps), 1, padded, to.array);
@@ -258,7 +258,7 @@ pub(crate) fn load_parts<T: Real, S: Isa>(simd: S, from: Area, parts: usize, pad
 /// The inverse of [`load_parts`].
 #[inline(always)]
 pub(crate) fn store_parts<T: Real, S: Isa>(simd: S, from: Array<'_, T>, parts: usize, padded: usize, to: AreaMut) {
-    let Area { plane, lanes, steps } = to;
+    let AreaOf { plane, lanes, steps } = to;
     let from = Tile::new(from, parts * padded);
     if let Some(plane) = plane.interleaved(parts) {
         return store_parts(simd, from.array, 1, padded, plane.area(lanes, 2 * steps));
@@ -276,8 +276,8 @@ pub(crate) fn store_parts<T: Real, S: Isa>(simd: S, from: Array<'_, T>, parts: u
 
 /// [`load`] of a plane of elements `E`.
 #[inline(always)]
-fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, mut to: TileMut<'_, T>) {
-    let Area { plane, lanes, steps } = from;
+fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area<'_>, mut to: TileMut<'_, T>) {
+    let AreaOf { plane, lanes, steps } = from;
     if plane.time_step == 1 && steps >= T::lanes::<S>() {
         load_along_time::<T, E, S>(simd, from, to);
     } else if plane.lane_step == 1 {
@@ -306,8 +306,8 @@ fn load_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, mut to: TileMut<
 
 /// Rows along time become columns of the tile, a vector of lanes at a time: where they lie, or converted beforehand.
 #[inline(always)]
-fn load_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, mut to: TileMut<'_, T>) {
-    let Area { plane, lanes, steps } = from;
+fn load_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area<'_>, mut to: TileMut<'_, T>) {
+    let AreaOf { plane, lanes, steps } = from;
     let width = T::lanes::<S>();
     let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
     for first in (0..lanes).step_by(width) {
@@ -338,8 +338,8 @@ fn load_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Area, mut to: 
 /// Rows for a vector of lanes.
 #[inline(always)]
 fn stage<T>(memory: &mut MaybeUninit<[T; MAX_LANES * STEPS]>) -> TileMut<'_, T> {
-    // the caller writes it before it is read
-    TileMut::new(ArrayMut::new(memory.as_mut_ptr().cast::<T>(), MAX_LANES * STEPS), STEPS)
+    // SAFETY: the memory is borrowed, and the caller writes it before it is read.
+    TileMut::new(unsafe { ArrayMut::new(memory.as_mut_ptr().cast::<T>(), MAX_LANES * STEPS) }, STEPS)
 }
 
 /// Stores an area of at most STEPS steps from a tile, rounding to the plane's type.
@@ -373,7 +373,7 @@ impl<T: Real> Kernel for Store<'_, T> {
 /// [`store`] to a plane of elements `E`.
 #[inline(always)]
 fn store_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Tile<'_, T>, to: AreaMut) {
-    let Area { plane, lanes, steps } = to;
+    let AreaOf { mut plane, lanes, steps } = to;
     if plane.time_step == 1 && steps >= T::lanes::<S>() {
         store_along_time::<T, E, S>(simd, from, to);
     } else if plane.lane_step == 1 {
@@ -398,7 +398,7 @@ fn store_as<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Tile<'_, T>, to: Area
 /// The inverse of [`load_along_time`].
 #[inline(always)]
 fn store_along_time<T: Real, E: Storage<T>, S: Isa>(simd: S, from: Tile<'_, T>, to: AreaMut) {
-    let Area { plane, lanes, steps } = to;
+    let AreaOf { mut plane, lanes, steps } = to;
     let width = T::lanes::<S>();
     let mut staged = MaybeUninit::<[T; MAX_LANES * STEPS]>::uninit();
     for first in (0..lanes).step_by(width) {

@@ -1,33 +1,34 @@
 //! Strided planes of tensors.
 
 use crate::tensor::{DType, Element, RawViewMut, View};
+use core::marker::PhantomData;
 
 /// Where a plane begins: memory that is read, or memory that is written.
 pub(crate) trait Address: Copy + Send + Sync {
     fn moved(self, bytes: isize) -> Self;
 }
 
-/// Memory that is read.
+/// Memory that is read, and borrowed for that.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Read(*const u8);
+pub(crate) struct Read<'v>(*const u8, PhantomData<&'v [u8]>);
 
-/// Memory that is written, or read and written.
+/// Memory that is written, or read and written: an address of a [`RawViewMut`], which says who answers for the accesses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Write(*mut u8);
 
-// SAFETY: an address; see `PlaneOf` for who answers for the accesses.
-unsafe impl Send for Read {}
+// SAFETY: a shared borrow of numbers.
+unsafe impl Send for Read<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Read {}
-// SAFETY: as above.
+unsafe impl Sync for Read<'_> {}
+// SAFETY: an address.
 unsafe impl Send for Write {}
 // SAFETY: as above.
 unsafe impl Sync for Write {}
 
-impl Address for Read {
+impl Address for Read<'_> {
     #[inline(always)]
     fn moved(self, bytes: isize) -> Self {
-        Read(self.0.wrapping_offset(bytes))
+        Read(self.0.wrapping_offset(bytes), PhantomData)
     }
 }
 
@@ -40,8 +41,8 @@ impl Address for Write {
 
 /// A two-dimensional strided part of a tensor: lanes x steps, real elements.
 ///
-/// It is an address, made from a view, and has the promises of that: it is used only while the view's elements are borrowed, and an element
-/// is written by one thread alone, as [`RawViewMut`] says. Debug builds check that what is accessed lies inside.
+/// One that is read borrows the elements of its view; one that is written has the promises of [`RawViewMut`]. Debug builds check that what is
+/// accessed lies inside.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlaneOf<A> {
     start: A,
@@ -55,23 +56,23 @@ pub(crate) struct PlaneOf<A> {
 }
 
 /// A plane that is read.
-pub(crate) type Plane = PlaneOf<Read>;
+pub(crate) type Plane<'v> = PlaneOf<Read<'v>>;
 /// A plane that is written.
 pub(crate) type PlaneMut = PlaneOf<Write>;
 
-impl Plane {
+impl<'v> Plane<'v> {
     /// A plane of a view, with the other axes at index 0. A complex view gives its real parts; see [`PlaneOf::imaginary`].
     #[inline(always)]
-    pub(crate) fn of(view: &View<'_>, lane_axis: usize, time_axis: usize) -> Self {
+    pub(crate) fn of(view: &View<'v>, lane_axis: usize, time_axis: usize) -> Self {
         let (strides, shape) = (view.strides(), view.shape());
         let steps = [strides[lane_axis], strides[time_axis]];
-        Self::new(Read(view.as_ptr()), view.dtype(), steps, [shape[lane_axis], shape[time_axis]])
+        Self::new(Read(view.as_ptr(), PhantomData), view.dtype(), steps, [shape[lane_axis], shape[time_axis]])
     }
 
     /// A plane with strides of its own, in elements of the view; it starts where the view does.
     #[inline(always)]
-    pub(crate) fn strided(view: &View<'_>, lane_step: isize, time_step: isize) -> Self {
-        Self::new(Read(view.as_ptr()), view.dtype(), [lane_step, time_step], [usize::MAX; 2])
+    pub(crate) fn strided(view: &View<'v>, lane_step: isize, time_step: isize) -> Self {
+        Self::new(Read(view.as_ptr(), PhantomData), view.dtype(), [lane_step, time_step], [usize::MAX; 2])
     }
 
     #[inline(always)]
@@ -87,13 +88,13 @@ impl Plane {
     /// An element of the plane's type `E`.
     #[inline(always)]
     pub(crate) fn get<E: Element>(self, lane: usize, step: usize) -> E {
-        // SAFETY: the promises of `PlaneOf`: the element lies inside, which debug builds check.
+        // SAFETY: the element is borrowed, and lies inside, which debug builds check.
         unsafe { *self.start.0.cast::<E>().offset(self.place::<E>(lane, step, [1, 1])) }
     }
 
     /// Neighbouring lanes of a step, where lanes lie side by side.
     #[inline(always)]
-    pub(crate) fn lanes_of<'s, E: Element>(self, step: usize, lanes: usize) -> &'s [E] {
+    pub(crate) fn lanes_of<E: Element>(self, step: usize, lanes: usize) -> &'v [E] {
         debug_assert!(self.lane_step == 1 || lanes <= 1, "lanes lie side by side");
         // SAFETY: as in `get`, for so many lanes.
         unsafe { core::slice::from_raw_parts(self.start.0.cast::<E>().offset(self.place::<E>(0, step, [lanes, 1])), lanes) }
@@ -101,7 +102,7 @@ impl Plane {
 
     /// Steps of a lane, where steps lie side by side.
     #[inline(always)]
-    pub(crate) fn steps_of<'s, E: Element>(self, lane: usize, steps: usize) -> &'s [E] {
+    pub(crate) fn steps_of<E: Element>(self, lane: usize, steps: usize) -> &'v [E] {
         debug_assert!(self.time_step == 1 || steps <= 1, "steps lie side by side");
         // SAFETY: as in `get`, for so many steps.
         unsafe { core::slice::from_raw_parts(self.start.0.cast::<E>().offset(self.place::<E>(lane, 0, [1, steps])), steps) }
@@ -131,9 +132,9 @@ impl PlaneMut {
 
     /// The same elements, to be read.
     #[inline(always)]
-    pub(crate) fn read(self) -> Plane {
+    pub(crate) fn read(&self) -> Plane<'_> {
         PlaneOf {
-            start: Read(self.start.0.cast_const()),
+            start: Read(self.start.0.cast_const(), PhantomData),
             dtype: self.dtype,
             lane_step: self.lane_step,
             time_step: self.time_step,
@@ -151,13 +152,13 @@ impl PlaneMut {
     /// Writes an element of the plane's type `E`.
     #[inline(always)]
     pub(crate) fn set<E: Element>(self, lane: usize, step: usize, value: E) {
-        // SAFETY: the promises of `PlaneOf`: the element lies inside, which debug builds check, and is this thread's.
+        // SAFETY: the promises of `RawViewMut`: the element lies inside, which debug builds check, and is this thread's.
         unsafe { *self.start.0.cast::<E>().offset(self.place::<E>(lane, step, [1, 1])) = value };
     }
 
     /// As [`Plane::lanes_of`].
     #[inline(always)]
-    pub(crate) fn lanes_of<'s, E: Element>(self, step: usize, lanes: usize) -> &'s mut [E] {
+    pub(crate) fn lanes_of<E: Element>(&mut self, step: usize, lanes: usize) -> &mut [E] {
         debug_assert!(self.lane_step == 1 || lanes <= 1, "lanes lie side by side");
         // SAFETY: as in `set`, for so many lanes.
         unsafe { core::slice::from_raw_parts_mut(self.start.0.cast::<E>().offset(self.place::<E>(0, step, [lanes, 1])), lanes) }
@@ -165,7 +166,7 @@ impl PlaneMut {
 
     /// As [`Plane::steps_of`].
     #[inline(always)]
-    pub(crate) fn steps_of<'s, E: Element>(self, lane: usize, steps: usize) -> &'s mut [E] {
+    pub(crate) fn steps_of<E: Element>(&mut self, lane: usize, steps: usize) -> &mut [E] {
         debug_assert!(self.time_step == 1 || steps <= 1, "steps lie side by side");
         // SAFETY: as in `set`, for so many steps.
         unsafe { core::slice::from_raw_parts_mut(self.start.0.cast::<E>().offset(self.place::<E>(lane, 0, [1, steps])), steps) }
@@ -269,8 +270,8 @@ impl<A: Address> PlaneOf<A> {
 
     /// So many lanes and steps from the origin on.
     #[inline(always)]
-    pub(crate) fn area(self, lanes: usize, steps: usize) -> Area<A> {
-        Area { plane: self, lanes, steps }
+    pub(crate) fn area(self, lanes: usize, steps: usize) -> AreaOf<A> {
+        AreaOf { plane: self, lanes, steps }
     }
 
     /// Whether lanes and steps are there; only debug builds know.
@@ -294,19 +295,21 @@ impl<A: Address> PlaneOf<A> {
 
 /// What lanes x steps of a plane take up. Any position is allowed: an area that is only prefetched need not lie inside the tensor.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Area<A = Read> {
+pub(crate) struct AreaOf<A> {
     pub plane: PlaneOf<A>,
     pub lanes: usize,
     pub steps: usize,
 }
 
+/// An area that is read.
+pub(crate) type Area<'v> = AreaOf<Read<'v>>;
 /// An area that is written.
-pub(crate) type AreaMut = Area<Write>;
+pub(crate) type AreaMut = AreaOf<Write>;
 
 impl AreaMut {
     /// The same elements, to be read.
     #[inline(always)]
-    pub(crate) fn read(self) -> Area {
+    pub(crate) fn read(&self) -> Area<'_> {
         self.plane.read().area(self.lanes, self.steps)
     }
 }

@@ -1,7 +1,7 @@
 //! Paced prefetch: rows are fetched ahead of their use, a few at a time. Rows lie a power of two apart, and no hardware prefetcher follows 64
 //! of them; a processor has room for sixteen lines on their way, and a thread that prefetches more at once waits for them.
 
-use super::plane::{Area, prefetch_row};
+use super::plane::{Area, AreaOf, prefetch_row};
 
 /// Rows of as many bytes, so many bytes apart, still to be prefetched.
 #[derive(Clone, Copy)]
@@ -12,11 +12,11 @@ struct Rows {
     bytes: usize,
 }
 
-impl Area {
+impl Area<'_> {
     /// Rows are contiguous along either axis; other planes have none.
     #[inline(always)]
     fn rows(self) -> Option<Rows> {
-        let Area { plane, lanes, steps } = self;
+        let AreaOf { plane, lanes, steps } = self;
         let (left, step, len) = match (plane.lane_step, plane.time_step) {
             (_, 1) => (lanes, plane.lane_step, steps),
             (1, _) => (steps, plane.time_step, lanes),
@@ -58,7 +58,7 @@ impl<const MOST: usize> Prefetch<MOST> {
 
     /// One more area; beyond `MOST` nothing is prefetched.
     #[inline(always)]
-    pub(crate) fn add(&mut self, area: Area) {
+    pub(crate) fn add(&mut self, area: Area<'_>) {
         if let Some(rows) = area.rows() {
             self.push(rows);
         }
@@ -114,11 +114,10 @@ mod tests {
         let view = View::new(&data, &[40, 64]).unwrap();
         let plane = Plane::of(&view, 0, 1);
         let strided = Plane::strided(&view, 128, 2);
-        let area = |plane: Plane, lanes| plane.area(lanes, 50);
         for (calls, work) in [(1, 20), (3, 1), (7, 6), (200, 1)] {
             let mut prefetch = Prefetch::<4>::new();
             prefetch.step(work);
-            for area in [area(plane, 16), area(strided, 16), area(plane.transposed(), 8)] {
+            for area in [(plane, 16), (strided, 16), (plane.transposed(), 8)].map(|(plane, lanes)| plane.area(lanes, 50)) {
                 prefetch.add(area);
             }
             prefetch.add_rows(data.as_ptr(), 64, 8, 16);

@@ -139,7 +139,7 @@ fn widen_pairs<T: Real, S: Isa>(taps: Taps<'_, T, S>, source: Array<'_, bf16>, m
     let (lanes, mut i) = (T::lanes::<S>(), 0);
     let bias = V::from_array(taps.bias.simd(), &taps.bias.to_array().map(|x| x.to_f64() as f32));
     let Taps { array, pitch, width, step, silu, .. } = taps;
-    let of_f32 = Taps { array: array.as_f32(), pitch, width, step, bias, silu };
+    let of_f32 = Taps { array: array.into_f32(), pitch, width, step, bias, silu };
     while i + 4 <= vectors {
         widen_two_pairs(of_f32, source.from(i * lanes), target.from(i * lanes));
         i += 4;

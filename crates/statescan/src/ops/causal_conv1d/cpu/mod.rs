@@ -30,7 +30,7 @@ pub(super) use tiling::Tiling;
 const TAPS: usize = MAX_WIDTH;
 
 /// The steps x channels of one batch row, lanes along channels; the view is (B, D, L).
-pub(super) fn plane(view: &View<'_>, batch: usize) -> Plane {
+pub(super) fn plane<'v>(view: &View<'v>, batch: usize) -> Plane<'v> {
     Plane::of(view, 1, 2).along(batch, view.strides()[0])
 }
 
@@ -39,7 +39,7 @@ pub(super) fn plane_mut(view: &RawViewMut, batch: usize) -> PlaneMut {
 }
 
 /// One state, lanes along channels; the view is (rows, sequences, D, W-1).
-fn state_plane(view: &View<'_>, (row, sequence): (usize, usize)) -> Plane {
+fn state_plane<'v>(view: &View<'v>, (row, sequence): (usize, usize)) -> Plane<'v> {
     Plane::of(view, 2, 3).along(row, view.strides()[0]).along(sequence, view.strides()[1])
 }
 
@@ -142,7 +142,7 @@ impl<T: Real> SpanMut<'_, T> {
     unsafe fn of_mut(view: &RawViewMut, batch: usize, channel: usize, position: usize) -> Option<Self> {
         let (offset, pitch) = side_by_side(&view.strides(), batch, channel, position)?;
         // SAFETY: the contract above.
-        (view.dtype() == T::DTYPE).then(|| SpanOf { array: unsafe { Divided::of_view(view).part(offset) }, pitch })
+        (view.dtype() == T::DTYPE).then(|| SpanOf { array: unsafe { Divided::of_view(view).moved(offset).part(0) }, pitch })
     }
 
     /// The elements from a channel and a position on, to be written.

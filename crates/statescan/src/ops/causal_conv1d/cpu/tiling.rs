@@ -3,7 +3,7 @@
 use super::plan::{Axis, Plan};
 use super::{SpanOf, TAPS};
 use crate::cpu::simd::{Isa, Real};
-use crate::cpu::tile::{self, Area, AreaMut, MAX_LANES, STEPS, Tile, TileMut};
+use crate::cpu::tile::{self, Area, AreaMut, AreaOf, MAX_LANES, STEPS, Tile, TileMut};
 use crate::cpu::{Array, ArrayMut, ArrayOf};
 
 /// How tiles of one plan lie in memory.
@@ -86,8 +86,8 @@ impl Tiling {
 
     /// Loads an area with lanes along channels (see [`plane`]). Vectors that reach over are zero along channels.
     #[inline(always)]
-    pub fn load<T: Real, S: Isa>(self, simd: S, from: Area, mut tile: ArrayMut<'_, T>) {
-        let Area { plane, lanes: channels, steps } = from;
+    pub fn load<T: Real, S: Isa>(self, simd: S, from: Area<'_>, mut tile: ArrayMut<'_, T>) {
+        let AreaOf { plane, lanes: channels, steps } = from;
         match self.axis {
             Axis::Time => {
                 tile::load(simd, plane.transposed().area(steps, channels), steps, TileMut::new(tile, self.pitch));
@@ -105,7 +105,7 @@ impl Tiling {
     /// The inverse of [`Tiling::load`].
     #[inline(always)]
     pub fn store<T: Real, S: Isa>(self, simd: S, tile: Array<'_, T>, to: AreaMut) {
-        let Area { plane, lanes: channels, steps } = to;
+        let AreaOf { plane, lanes: channels, steps } = to;
         match self.axis {
             Axis::Time => tile::store(simd, Tile::new(tile, self.pitch), plane.transposed().area(steps, channels)),
             Axis::Channels => {

@@ -98,7 +98,7 @@ impl Block<'_> {
     }
 
     /// The plane channels x time of a tensor that is read; time is left out for states.
-    fn of(&self, view: &View<'_>) -> Plane {
+    fn of<'v>(&self, view: &View<'v>) -> Plane<'v> {
         self.place(Plane::of(view, self.plan.lane_axis, view.rank() - 1), &view.strides())
     }
 
@@ -218,13 +218,12 @@ fn backward_block<T: Real, S: Isa, F: Field<T, S>>(
     arrays: Backward<'_, T>,
 ) {
     let (sources, targets) = (&context.sources, &context.backward);
-    let plane = |view: &Option<View<'_>>| view.as_ref().map(|v| block.of(v));
     let target = |view: &Option<RawViewMut>| view.as_ref().map(|v| block.of_mut(v));
     let planes = Planes {
         a: block.of(&context.problem.a),
         b: block.of(&context.problem.b),
-        h: plane(&sources.states),
-        by_h: plane(&sources.h),
+        h: sources.states.map(|v| block.of(&v)),
+        by_h: sources.h.map(|v| block.of(&v)),
         by_a: target(&targets.a),
         by_b: target(&targets.b),
     };
@@ -240,11 +239,11 @@ fn backward_block<T: Real, S: Isa, F: Field<T, S>>(
 }
 
 /// What a backward pass reads and writes, from the block's first channel on.
-struct Planes {
-    a: Plane,
-    b: Plane,
-    h: Option<Plane>,
-    by_h: Option<Plane>,
+struct Planes<'v> {
+    a: Plane<'v>,
+    b: Plane<'v>,
+    h: Option<Plane<'v>>,
+    by_h: Option<Plane<'v>>,
     by_a: Option<PlaneMut>,
     by_b: Option<PlaneMut>,
 }
@@ -254,10 +253,10 @@ struct Back<'b, 'c, 'a, T> {
     context: &'b Context<'c, 'a>,
     block: &'b Block<'b>,
     arrays: Backward<'b, T>,
-    planes: Planes,
+    planes: Planes<'a>,
 }
 
-impl<T: Real> Back<'_, '_, '_, T> {
+impl<'a, T: Real> Back<'_, '_, 'a, T> {
     /// The first step of a tile, and how many it has.
     fn steps(&self, tile: usize) -> (usize, usize) {
         (tile * STEPS, STEPS.min(self.context.problem.seqlen - tile * STEPS))
@@ -309,7 +308,7 @@ impl<T: Real> Back<'_, '_, '_, T> {
     #[inline(always)]
     fn prefetch(&self, start: usize) {
         let Planes { a, b, h, by_h, by_a, by_b } = self.planes;
-        let written = [by_a, by_b].map(|plane| plane.map(PlaneMut::read));
+        let written = [&by_a, &by_b].map(|plane| plane.as_ref().map(PlaneMut::read));
         for plane in [Some(a), by_h, h.or(by_a.map(|_| b)), written[0], written[1]].into_iter().flatten() {
             plane.at(0, start).area(self.block.count, STEPS).prefetch();
         }
@@ -321,15 +320,13 @@ impl<T: Real> Back<'_, '_, '_, T> {
         let (start, steps) = self.steps(tile);
         let Backward { a, h, g, row, .. } = &mut self.arrays;
         let &Block { count, padded, pitch, .. } = self.block;
-        let of = |plane: Plane, start: usize, steps: usize| plane.at(0, start).area(count, steps);
+        let of = |plane: Plane<'a>, start: usize, steps: usize| plane.at(0, start).area(count, steps);
         tile::load_parts(simd, of(self.planes.a, start, steps), F::PARTS, padded, a.reborrow());
         match self.planes.by_h {
             Some(by_h) => tile::load_parts(simd, of(by_h, start, steps), F::PARTS, padded, g.reborrow()),
             None => g.clear(steps * pitch),
         }
-        if self.planes.by_a.is_none() {
-            return None;
-        }
+        self.planes.by_a?;
         let states = self.planes.h.unwrap_or(self.planes.b);
         tile::load_parts(simd, of(states, start, steps), F::PARTS, padded, h.reborrow());
         // the last state of the tile before this one

@@ -69,10 +69,10 @@ pub(super) struct Jobs<'p, 'a, E: Types> {
     sizes: Sizes,
 }
 
-/// What jobs leave behind: for others, and for themselves from window to window. None of that where every job is run once, and a thread's own
-/// memory serves one after the other.
+/// What jobs leave behind.
 struct Left<'l, T> {
     partials: &'l SharedPartials<'l, T>,
+    /// For themselves, from window to window; none where every job is run once, and a thread's own memory serves one after the other.
     kept: &'l [KeptOfBlocks<'l, T>],
 }
 

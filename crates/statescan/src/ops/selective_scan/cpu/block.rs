@@ -236,7 +236,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
                 debug_assert!(sum.has(row * STEPS, here.steps), "the sums of the row are there");
                 let position = partials.map_position(at.range, here.segment.batch, row, here.start);
                 // SAFETY: no other job has the range of channels and the row of the batch.
-                let (mut to, from) = (unsafe { partial.part(position as isize) }, sum.shared(row * STEPS, here.steps));
+                let (mut to, from) = (unsafe { partial.part(position) }, sum.shared(row * STEPS, here.steps));
                 for (to, from) in to.slice(0, here.steps).iter_mut().zip(from) {
                     *to = *from * E::T::from_f64(factor);
                 }

@@ -232,7 +232,7 @@ impl<'j, E: Types> Job<'j, '_, '_, E> {
         let (Context { checkpoints, .. }, from_pitch) = (self.context, here.lanes.channels);
         let (rows, count) = (here.problem.dstate * E::K::PARTS, here.block.count);
         // SAFETY: a tile of a block of channels has one job, and what is saved is read when the pass has ended.
-        let to = unsafe { saved.part((checkpoints.at(segment, tile) + here.block.first) as isize) };
+        let to = unsafe { saved.part(checkpoints.at(segment, tile) + here.block.first) };
         Some(CopyRows { to, from_pitch, to_pitch: checkpoints.padded_dim, rows, count })
     }
 

@@ -67,7 +67,7 @@ impl<'h, 'a> Here<'h, 'a> {
 
     /// What a (B, D, L) tensor has here.
     #[inline(always)]
-    pub(super) fn area(&self, view: &View<'_>) -> Area {
+    pub(super) fn area<'v>(&self, view: &View<'v>) -> Area<'v> {
         let plane = Plane::of(view, 1, 2).along(self.segment.batch, view.strides()[0]);
         plane.at(self.block.first, self.start).area(self.block.count, self.steps)
     }
@@ -81,7 +81,7 @@ impl<'h, 'a> Here<'h, 'a> {
 
     /// The (states, steps) plane of B or C that the channels' group sees; none of a constant map.
     #[inline(always)]
-    pub(super) fn map_area(&self, map: &Projection<View<'_>>) -> Option<Area> {
+    pub(super) fn map_area<'v>(&self, map: &Projection<View<'v>>) -> Option<Area<'v>> {
         let Projection::Varying(view) = map else { return None };
         let group = self.block.first / (self.problem.dim / view.shape()[1]);
         let strides = view.strides();

@@ -6,7 +6,7 @@
 //! the recurrence sums over states is summed over those lanes afterwards.
 
 use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::{self, Area, AreaMut, MAX_LANES, STEPS, Tile, TileMut};
+use crate::cpu::tile::{self, Area, AreaMut, AreaOf, MAX_LANES, STEPS, Tile, TileMut};
 use crate::cpu::{Array, ArrayMut, ArrayOf, Cells, Kernel};
 
 /// How a vector is shared between channels. Methods that bring something from one order to the other take room for it on its way.
@@ -41,7 +41,7 @@ impl Lanes {
 
     /// Loads a tile; steps that only fill the last vector are zero.
     #[inline(always)]
-    pub(super) fn load<T: Real, S: Isa>(self, simd: S, from: Area, to: ArrayMut<'_, T>, way: &mut ArrayMut<'_, T>) {
+    pub(super) fn load<T: Real, S: Isa>(self, simd: S, from: Area<'_>, to: ArrayMut<'_, T>, way: &mut ArrayMut<'_, T>) {
         let width = T::lanes::<S>();
         debug_assert!(from.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(from.steps <= STEPS, "at most a tile");
@@ -215,7 +215,7 @@ impl Lanes {
     pub(super) fn load_states<T: Real, S: Isa>(
         self,
         simd: S,
-        from: Area,
+        from: Area<'_>,
         parts: usize,
         to: ArrayMut<'_, T>,
         way: &mut ArrayMut<'_, T>,
@@ -304,7 +304,7 @@ impl Lanes {
 /// [`Lanes::load`] with several lanes a channel: a function of its own, for it is called from many places.
 struct LoadDealt<'l, T> {
     lanes: Lanes,
-    from: Area,
+    from: Area<'l>,
     to: ArrayMut<'l, T>,
     way: ArrayMut<'l, T>,
 }
@@ -313,7 +313,7 @@ impl<T: Real> Kernel for LoadDealt<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadDealt { lanes, from: Area { plane, lanes: count, steps }, mut to, way } = self;
+        let LoadDealt { lanes, from: AreaOf { plane, lanes: count, steps }, mut to, way } = self;
         let (channels, width) = (lanes.channels, T::lanes::<S>());
         if let Some((from, step)) = plane.pairs().filter(|_| lanes.in_pairs::<T, S>(count, steps)) {
             for t in (0..steps).step_by(width) {
@@ -347,7 +347,7 @@ impl<T: Real> Kernel for StoreDealt<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let StoreDealt { lanes, from, to: Area { plane, lanes: count, steps }, way } = self;
+        let StoreDealt { lanes, from, to: AreaOf { plane, lanes: count, steps }, way } = self;
         let (channels, width) = (lanes.channels, T::lanes::<S>());
         if let Some((to, step)) = plane.pairs().filter(|_| lanes.in_pairs::<T, S>(count, steps)) {
             for t in (0..steps).step_by(width) {
@@ -368,7 +368,7 @@ impl<T: Real> Kernel for StoreDealt<'_, T> {
 /// [`Lanes::load_states`], likewise.
 struct LoadStates<'l, T> {
     lanes: Lanes,
-    from: Area,
+    from: Area<'l>,
     parts: usize,
     to: ArrayMut<'l, T>,
     way: ArrayMut<'l, T>,

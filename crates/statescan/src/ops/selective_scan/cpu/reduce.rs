@@ -72,7 +72,7 @@ impl<T: Real> SharedPartials<'_, T> {
         let rows = states.into_iter().flat_map(|from| (0..state).map(move |row| from.from(row * width)));
         for (row, from) in rows.chain(vectors).enumerate() {
             // SAFETY: no other job has the segments and channels.
-            let mut to = unsafe { self.channels.part((base + row * padded_dim) as isize) };
+            let mut to = unsafe { self.channels.part(base + row * padded_dim) };
             to.slice(0, block.count).copy_from_slice(from.shared(0, block.count));
         }
     }

@@ -121,13 +121,13 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
             sum = Gradient { a: sum.a + by_tile.a, d: sum.d + by_tile.d, da: sum.da + by_tile.da };
         }
         // SAFETY: each row has its own partial sums, and no other job has these states.
-        let mut sums = unsafe { self.sums.part(2 * lanes.column as isize) };
+        let mut sums = unsafe { self.sums.part(2 * lanes.column) };
         sums.store_field(0, sum.a);
         sums.store(2 * width, sum.d);
         sums.store(3 * width, sum.da);
         if range.start == self.wave.start {
             // SAFETY: the first tile of these states has one job.
-            unsafe { self.leave.part(lanes.column as isize) }.store_field(0, carry);
+            unsafe { self.leave.part(lanes.column) }.store_field(0, carry);
         }
     }
 
@@ -145,7 +145,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
         rule::derivatives(simd, problem.discretization, a, deltas, derived, factors);
         let factors = factors.map(|array| Steps::new(array.read(), pitch));
         // SAFETY: no other job has these states of this row.
-        let [mut x, mut g] = [self.x, self.g].map(|rows| unsafe { rows.part(at as isize) });
+        let [mut x, mut g] = [self.x, self.g].map(|rows| unsafe { rows.part(at) });
         let mut here = Here {
             simd,
             call: self.call,

@@ -139,7 +139,7 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
                 let (steps, first) = (plan.steps(&tiles), plan.position(tiles.start) - plan.position(wave.start));
                 let rows = [(u, inputs), (x, columns), (p, outputs), (g, columns)];
                 // SAFETY: no other job has the steps of this block.
-                let rows = rows.map(|(of, columns)| MatrixMut::new(unsafe { of.part((first * columns) as isize) }, columns));
+                let rows = rows.map(|(of, columns)| MatrixMut::new(unsafe { of.part(first * columns) }, columns));
                 let [mut u, x, mut p, mut g] = rows;
                 let load = |view: &View<'_>, parts, rows: ArrayMut<'_, T>| {
                     context.level.dispatch(Load { plan, tiles: tiles.clone(), view, parts, rows });
@@ -202,7 +202,7 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
                 let first = plan.position(tiles.start) - plan.position(wave.start);
                 let inputs = [&space.u[first * context.input.from.len()..], &space.p[first * context.output.to.len()..]];
                 // SAFETY: each block has its own partial sums, where there are any.
-                let partial = targets.d.map(|_| unsafe { partial.part((index * dim) as isize) });
+                let partial = targets.d.map(|_| unsafe { partial.part(index * dim) });
                 self.block(tiles, &space.g[first * context.state_len()..], inputs, scratch, partial);
             }
         });
@@ -217,7 +217,7 @@ impl<'p, 'c, 'a, T: Real> Pass<'p, 'c, 'a, T> {
         let (rows, steps) = (PANEL.min(from - start), self.call.context.plan.steps(wave));
         let left = Matrix::of(&left[start..], from).t();
         // SAFETY: no other job has these rows.
-        let sums = MatrixMut::new(unsafe { sums.part((start * to) as isize) }, to);
+        let sums = MatrixMut::new(unsafe { sums.part(start * to) }, to);
         product([rows, to, steps], sums, true, left, Matrix::of(right, to));
     }
 

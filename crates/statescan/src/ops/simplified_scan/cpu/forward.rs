@@ -51,7 +51,7 @@ fn drive<T: Real>(exec: &Exec, context: &Context<'_, '_, T>, wave: &Range<usize>
         context.level.dispatch(Load { plan, tiles: tiles.clone(), view, parts, rows: ArrayMut::of(rows) });
         let first = plan.position(tiles.start) - plan.position(wave.start);
         // SAFETY: no other job has the steps of this block.
-        let to = MatrixMut::new(unsafe { states.part((first * columns) as isize) }, columns);
+        let to = MatrixMut::new(unsafe { states.part(first * columns) }, columns);
         let left = Matrix::of(rows, inputs);
         product([steps, columns, inputs], to, false, left, Matrix::of(packed, columns));
     });
@@ -173,7 +173,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
         }
         if tiles.end == wave.end {
             // SAFETY: the last tile of these states has one job.
-            unsafe { self.leave.part(lanes.column as isize) }.store_field(0, state);
+            unsafe { self.leave.part(lanes.column) }.store_field(0, state);
         }
     }
 
@@ -186,7 +186,7 @@ impl<T: Real> Job<'_, '_, '_, '_, T> {
         let tile = plan.tile(index);
         let first = plan.position(index) - plan.position(wave.start);
         // SAFETY: no other job has these states of this row.
-        let mut rows = unsafe { states.part((first * columns + lanes.column) as isize) };
+        let mut rows = unsafe { states.part(first * columns + lanes.column) };
         if let Some(saved) = saved.filter(|_| tile.start > 0) {
             write_saved(saved, plan::checkpoint(plan, problem, index), problem.dstate, lanes, state);
         }

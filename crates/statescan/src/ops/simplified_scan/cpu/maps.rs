@@ -63,7 +63,7 @@ impl Map {
             self.blocks(start, steps, |part_from, columns, factor, imaginary| {
                 for j in 0..self.from.count {
                     // SAFETY: no other job has these columns.
-                    let mut row = unsafe { target.part((self.from.index(j, part_from) * self.to.len()) as isize) };
+                    let mut row = unsafe { target.part(self.from.index(j, part_from) * self.to.len()) };
                     for i in 0..steps {
                         let value = scratch[(2 * i + imaginary) * self.from.count + j] * T::from_f64(factor);
                         row.set(columns[i], value);

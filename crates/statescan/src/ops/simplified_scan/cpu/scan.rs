@@ -53,7 +53,7 @@ pub(super) fn load_deltas<'m, T: Real, S: Isa>(
 }
 
 /// Where the step sizes of a tile are read.
-fn step_area(step: &Step<'_>, tile: &Tile, lanes: Lanes) -> Area {
+fn step_area<'v>(step: &Step<'v>, tile: &Tile, lanes: Lanes) -> Area<'v> {
     match step {
         Step::Constant(view) => Plane::of(view, 0, 0).at(lanes.first, 0).area(lanes.count, 1),
         Step::Varying(view) => {
@@ -93,7 +93,7 @@ pub(super) fn load_state<T: Real, S: Isa>(
 
 /// One complex vector of the lanes of a plane.
 #[inline(always)]
-fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, lanes: Lanes, mut vector: ArrayMut<'_, T>) -> Cx<T, S> {
+fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane<'_>, lanes: Lanes, mut vector: ArrayMut<'_, T>) -> Cx<T, S> {
     debug_assert!(vector.has(0, 2 * T::lanes::<S>()), "room for a complex vector");
     debug_assert!(lanes.count <= T::lanes::<S>(), "at most a vector of states");
     tile::load_parts(simd, plane.area(lanes.count, 1), 2, T::lanes::<S>(), vector.reborrow());
@@ -134,7 +134,7 @@ pub(super) fn read_saved<T: Real, S: Isa>(simd: S, saved: &[T], state: usize, ds
 pub(super) fn write_saved<T: Real, S: Isa>(saved: Divided<'_, T>, state: usize, dstate: usize, lanes: Lanes, value: Cx<T, S>) {
     for (at, part) in saved_at(state, dstate, lanes).into_iter().zip([value.re, value.im]) {
         // SAFETY: a tile of a vector of states has one job, which nobody reads from before the pass ends.
-        unsafe { saved.part(at as isize) }.store(0, part);
+        unsafe { saved.part(at) }.store(0, part);
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) fn forward<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Tar
                 let (number, block) = plan.job(index);
                 let segment = &problem.segments.list[number];
                 // SAFETY: the slices of a job come one after the other.
-                let kept = (kept > 0).then(|| unsafe { states.part((index * state_len) as isize) });
+                let kept = (kept > 0).then(|| unsafe { states.part(index * state_len) });
                 let job = Job { problem, plan: &plan, checkpoints: &checkpoints, targets, saved, segment, number, block, slice };
                 job.run(&mut scratch, kept.unwrap_or(own))
             },
@@ -103,7 +103,7 @@ impl<T: Real> Job<'_, '_, T> {
     fn save(&self, chunk: &Chunk<'_, T>, i: usize, from: Tile<'_, T>) {
         let Some(saved) = self.saved else { return };
         // SAFETY: a state before a chunk is saved by one job, and read when the pass has ended.
-        let to = unsafe { saved.part(self.checkpoints.at(self.number, i, &self.block) as isize) };
+        let to = unsafe { saved.part(self.checkpoints.at(self.number, i, &self.block)) };
         let streamed = self.checkpoints.len * size_of::<T>() >= LEAVES_CACHES;
         chunk.place.level.dispatch(Save { from, to, rows: chunk.dstate, columns: chunk.columns(), streamed });
     }

@@ -54,14 +54,14 @@ impl<T: Real> SharedPartials<'_, T> {
     pub(super) fn d(&self, segment: usize, block: &HeadBlock) -> ArrayMut<'_, f64> {
         let at = (segment * self.sizes.nheads + block.first) * self.sizes.headdim;
         // SAFETY: no other job has the segment and the heads of the block.
-        unsafe { self.columns.part(at as isize) }
+        unsafe { self.columns.part(at) }
     }
 
     /// Adds to a job's part of the gradients by a and by dt_bias.
     pub(super) fn add_head(&self, segment: usize, head: usize, a: f64, bias: f64) {
         debug_assert!(head < self.sizes.nheads, "a head of the problem");
         // SAFETY: as in `d`.
-        let mut sums = unsafe { self.heads.part(((segment * self.sizes.nheads + head) * 2) as isize) };
+        let mut sums = unsafe { self.heads.part((segment * self.sizes.nheads + head) * 2) };
         sums.set(0, sums.get(0) + a);
         sums.set(1, sums.get(1) + bias);
     }
@@ -76,7 +76,7 @@ impl<T: Real> SharedPartials<'_, T> {
             let dstate = self.sizes.map_shape[3];
             let at = self.sizes.row(place.block.index, (place.batch, step, place.block.group));
             // SAFETY: no other job has the steps for the block.
-            let mut to = unsafe { self.maps[which].part(at as isize) };
+            let mut to = unsafe { self.maps[which].part(at) };
             to.slice(0, dstate).copy_from_slice(tile.array.shared(row * tile.pitch, dstate));
         }
     }

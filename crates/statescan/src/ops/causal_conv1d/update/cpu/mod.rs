@@ -79,7 +79,7 @@ struct Steps<'s, 'm, 'a, T, S> {
     tiling: Tiling,
     scratch: &'s mut Scratch<'m, T, 2>,
     channels: usize,
-    x: Plane,
+    x: Plane<'a>,
     state: PlaneMut,
     /// Where the next input goes in a circular state.
     place: usize,
@@ -133,7 +133,7 @@ impl<T: Real, S: Isa> Steps<'_, '_, '_, T, S> {
 
     /// Copies steps through a tile.
     #[inline(always)]
-    fn copy(&mut self, source: Plane, target: PlaneMut, count: usize) {
+    fn copy(&mut self, source: Plane<'_>, target: PlaneMut, count: usize) {
         let &mut Steps { simd, slice, tiling, channels, .. } = self;
         let tile = &mut self.scratch.tiles[1];
         for t in (0..count).step_by(slice) {

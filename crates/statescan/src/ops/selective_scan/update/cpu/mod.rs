@@ -116,7 +116,7 @@ impl<'m, T: Real> Scratch<'m, T> {
 
 impl<'a> Operand<'a> {
     /// The lanes and steps of a (row, head, channel) along two of the axes 0 to 3 (batch, head, channel, state).
-    fn plane(&self, batch: usize, head: usize, channel: usize, lane_axis: usize, time_axis: usize) -> Plane {
+    fn plane(&self, batch: usize, head: usize, channel: usize, lane_axis: usize, time_axis: usize) -> Plane<'a> {
         let [b, h, p, _] = self.strides;
         let plane = Plane::strided(&self.view, self.strides[lane_axis], self.strides[time_axis]);
         plane.along(batch, b).along(head, h).along(channel, p)
@@ -144,7 +144,8 @@ impl Target {
     unsafe fn direct_row<T: Real>(&self, unit: Unit, lanes: usize) -> Option<ArrayMut<'_, T>> {
         let offset = start(&self.strides, (unit.batch, unit.head, unit.first));
         // SAFETY: the contract above.
-        is_row::<T>(&self.strides, self.view.dtype(), unit, lanes).then(|| unsafe { Divided::of_view(&self.view).part(offset) })
+        is_row::<T>(&self.strides, self.view.dtype(), unit, lanes)
+            .then(|| unsafe { Divided::of_view(&self.view).moved(offset).part(0) })
     }
 }
 

@@ -8,7 +8,7 @@
 use super::super::Operand;
 use super::{Here, Scratch, Target, advance, start};
 use crate::cpu::simd::{Field, Isa, Real, V};
-use crate::cpu::tile::{self, Area};
+use crate::cpu::tile::{self, Area, AreaOf};
 use crate::cpu::{Array, ArrayMut, ArrayOf, Divided};
 use crate::ops::rules::{FieldKind, Rule};
 use crate::tensor::DType;
@@ -41,7 +41,7 @@ impl Target {
     /// As for [`Divided::part`].
     unsafe fn direct<T: Real>(&self, states: usize, lanes: usize, place: (usize, usize, usize)) -> Option<Rows<ArrayMut<'_, T>>> {
         // SAFETY: the contract above.
-        let there = || unsafe { Divided::of_view(&self.view).part(start(&self.strides, place)) };
+        let there = || unsafe { Divided::of_view(&self.view).moved(start(&self.strides, place)).part(0) };
         is_direct::<T>(&self.strides, self.view.dtype(), states, lanes).then(|| Rows::direct(there(), &self.strides, lanes))
     }
 }
@@ -97,8 +97,8 @@ impl<T> Rows<ArrayMut<'_, T>> {
 /// Loads states as (vector of states, channel, part, lane) from an area whose lanes are states and whose steps are channels; lanes after the
 /// last are zero.
 #[inline(always)]
-pub(super) fn load_states<T: Real, K: FieldKind, S: Isa>(simd: S, from: Area, mut to: ArrayMut<'_, T>) {
-    let (lanes, Area { plane, lanes: states, steps: channels }) = (T::lanes::<S>(), from);
+pub(super) fn load_states<T: Real, K: FieldKind, S: Isa>(simd: S, from: Area<'_>, mut to: ArrayMut<'_, T>) {
+    let (lanes, AreaOf { plane, lanes: states, steps: channels }) = (T::lanes::<S>(), from);
     debug_assert!(to.has(0, states.next_multiple_of(lanes) * channels * K::PARTS), "room for whole vectors of states");
     for (i, n) in (0..states).step_by(lanes).enumerate() {
         let (area, to) = (plane.at(n, 0).area(lanes.min(states - n), channels), to.from(i * channels * K::PARTS * lanes));

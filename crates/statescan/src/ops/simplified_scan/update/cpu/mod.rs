@@ -80,7 +80,7 @@ impl<'m, T: Real> Scratch<'m, T> {
     /// `sums[i] = M inputs[row of i]` for one vector of outputs, in as many lanes as the map's area has; its steps are the inputs, which are
     /// (row, part, input).
     #[inline(always)]
-    fn apply<S: Isa>(&mut self, simd: S, map: Area, inputs: Array<'_, T>, rows: &[(usize, usize)]) {
+    fn apply<S: Isa>(&mut self, simd: S, map: Area<'_>, inputs: Array<'_, T>, rows: &[(usize, usize)]) {
         let Scratch { tile, sums, .. } = self;
         let (width, zero, len) = (T::lanes::<S>(), Cx::<T, S>::zero(simd), map.steps);
         let step = 2 * width;
@@ -160,7 +160,7 @@ impl<T: Real> StateJob<'_, '_, '_, T> {
         d.store_field(0, x);
         for part in 0..2 {
             // SAFETY: no other job has these states.
-            let mut to = unsafe { self.states.part(((2 * b + part) * problem.dstate + first) as isize) };
+            let mut to = unsafe { self.states.part((2 * b + part) * problem.dstate + first) };
             to.slice(0, count).copy_from_slice(d.shared(part * width, count));
         }
         tile::store_parts(simd, d.read(), 2, width, state.area(count, 1));
@@ -168,7 +168,7 @@ impl<T: Real> StateJob<'_, '_, '_, T> {
 }
 
 #[inline(always)]
-fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane, count: usize, mut vector: ArrayMut<'_, T>) -> Cx<T, S> {
+fn load_vector<T: Real, S: Isa>(simd: S, plane: Plane<'_>, count: usize, mut vector: ArrayMut<'_, T>) -> Cx<T, S> {
     tile::load_parts(simd, plane.area(count, 1), 2, T::lanes::<S>(), vector.reborrow());
     vector.load_field(simd, 0)
 }

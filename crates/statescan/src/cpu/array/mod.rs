@@ -1,11 +1,11 @@
 //! [`Array`], [`ArrayMut`] and [`Cells`]: elements that kernels on the CPU read and write, in scratch memory or in a tensor. A strided part of
 //! a tensor goes by a [`Plane`](super::tile::Plane).
 
-use super::simd::{Field, Isa, Real, V};
-use super::sizes::MAX_LANES;
+mod access;
+
+use super::simd::Real;
 use crate::tensor::{Element, RawViewMut, View};
 use core::marker::PhantomData;
-use half::bf16;
 
 /// Elements that lie one after the other, borrowed for `'m`. In debug builds an array knows how many there are and checks every access;
 /// release builds check nothing, and whoever makes an array or moves its start answers for what is accessed to lie inside.
@@ -67,9 +67,12 @@ impl<T, A> PartialEq for ArrayOf<'_, T, A> {
 }
 
 impl<'m, T, A> ArrayOf<'m, T, A> {
-    /// So many elements, if they are there; to be used they must be, for as long as the array's kind of borrow asks for.
+    /// So many elements.
+    ///
+    /// # Safety
+    /// If they are used, they are there, and for `'m` they are borrowed as the kind of array says.
     #[inline(always)]
-    pub(super) fn new(start: *mut T, len: usize) -> Self {
+    pub(super) unsafe fn new(start: *mut T, len: usize) -> Self {
         Self::amid(start, [0, len as isize])
     }
 
@@ -87,7 +90,7 @@ impl<'m, T, A> ArrayOf<'m, T, A> {
 
     /// The same elements held in another way, or for a shorter time: whoever asks for that sees to it that both ways go together.
     #[inline(always)]
-    pub(super) fn again<'s, B>(&self) -> ArrayOf<'s, T, B> {
+    fn again<'s, B>(&self) -> ArrayOf<'s, T, B> {
         ArrayOf {
             start: self.start,
             #[cfg(debug_assertions)]
@@ -136,6 +139,12 @@ impl<'m, T, A> ArrayOf<'m, T, A> {
         self.moved(at as isize)
     }
 
+    /// So many elements from one on, and no others.
+    #[inline(always)]
+    pub(super) fn only(self, at: usize, count: usize) -> Self {
+        Self::amid(self.place(at, count), [0, count as isize])
+    }
+
     /// The array from an element on that may lie before its start, or outside: only what is used must be there.
     #[inline(always)]
     pub(crate) fn moved(self, by: isize) -> Self {
@@ -159,7 +168,7 @@ impl<T, A: Alias> ArrayOf<'_, T, A> {
 impl<'m, T> Array<'m, T> {
     /// The elements of a slice.
     pub(crate) fn of(slice: &'m [T]) -> Self {
-        Self::new(slice.as_ptr().cast_mut(), slice.len())
+        Self::amid(slice.as_ptr().cast_mut(), [0, slice.len() as isize])
     }
 
     /// Elements as a slice.
@@ -173,7 +182,7 @@ impl<'m, T> Array<'m, T> {
 impl<'m, T> ArrayMut<'m, T> {
     /// The elements of a slice.
     pub(crate) fn of(slice: &'m mut [T]) -> Self {
-        Self::new(slice.as_mut_ptr(), slice.len())
+        Self::amid(slice.as_mut_ptr(), [0, slice.len() as isize])
     }
 
     /// The same elements for a shorter time.
@@ -225,6 +234,15 @@ impl<'m, T> ArrayMut<'m, T> {
         unsafe { core::slice::from_raw_parts_mut(self.place(at, count), count) }
     }
 
+    /// The same elements once more, for a thread that takes turns with this one.
+    ///
+    /// # Safety
+    /// While one thread uses them, no other does.
+    #[inline(always)]
+    pub(super) unsafe fn in_turns(&self) -> Self {
+        self.again()
+    }
+
     /// The address of `count` elements from `at` on, to be written.
     #[inline(always)]
     pub(crate) fn at_mut(&mut self, at: usize, count: usize) -> *mut T {
@@ -247,7 +265,12 @@ impl<T> Copy for Divided<'_, T> {}
 
 impl<'m, T> Divided<'m, T> {
     pub(crate) fn of(slice: &'m mut [T]) -> Self {
-        Divided(ArrayMut::of(slice).into_read())
+        Self::of_array(ArrayMut::of(slice))
+    }
+
+    #[inline(always)]
+    pub(super) fn of_array(array: ArrayMut<'m, T>) -> Self {
+        Divided(array.into_read())
     }
 
     /// The elements from one on, to be divided further.
@@ -256,14 +279,20 @@ impl<'m, T> Divided<'m, T> {
         Divided(self.0.from(at))
     }
 
-    /// The elements from one on, which may lie outside as in [`ArrayOf::moved`], for the job that writes them.
+    /// The elements from one on that may lie before the start, or outside.
+    #[inline(always)]
+    pub(crate) fn moved(self, by: isize) -> Self {
+        Divided(self.0.moved(by))
+    }
+
+    /// The elements from one on, for the job that writes them.
     ///
     /// # Safety
     /// Until the job ends, the memory is borrowed (the call that made a [`RawViewMut`] goes on), nobody else uses what the job writes, and
     /// nobody else writes what it reads.
     #[inline(always)]
-    pub(crate) unsafe fn part(&self, at: isize) -> ArrayMut<'m, T> {
-        self.0.moved(at).again()
+    pub(crate) unsafe fn part(self, at: usize) -> ArrayMut<'m, T> {
+        self.0.from(at).again()
     }
 }
 
@@ -311,72 +340,10 @@ impl<'m, A> ArrayOf<'m, u8, A> {
     }
 }
 
-impl<T: Copy, A> ArrayOf<'_, T, A> {
-    /// An element.
-    #[inline(always)]
-    pub(crate) fn get(&self, at: usize) -> T {
-        // SAFETY: the element is borrowed, and lies inside, which debug builds check.
-        unsafe { *self.at(at, 1) }
-    }
-
-    /// Neighbours from element `at` on.
-    #[inline(always)]
-    pub(crate) fn group<const N: usize>(&self, at: usize) -> [T; N] {
-        // SAFETY: as in `get`; an array is aligned as its elements are.
-        unsafe { self.at(at, N).cast::<[T; N]>().read() }
-    }
-}
-
-impl<T: Copy> Cells<'_, T> {
-    /// Writes an element.
-    #[inline(always)]
-    pub(crate) fn set(self, at: usize, value: T) {
-        // SAFETY: the element is this thread's, of which nobody has a reference, and lies inside, which debug builds check.
-        unsafe { *self.place(at, 1) = value };
-    }
-
-    /// Writes neighbours from element `at` on.
-    #[inline(always)]
-    pub(crate) fn set_group<const N: usize>(self, at: usize, group: [T; N]) {
-        // SAFETY: as in `set`; an array is aligned as its elements are.
-        unsafe { self.place(at, N).cast::<[T; N]>().write(group) };
-    }
-}
-
-impl<T: Copy> ArrayMut<'_, T> {
-    /// Writes an element.
-    #[inline(always)]
-    pub(crate) fn set(&mut self, at: usize, value: T) {
-        self.cells().set(at, value);
-    }
-
-    /// Writes neighbours from element `at` on.
-    #[inline(always)]
-    pub(crate) fn set_group<const N: usize>(&mut self, at: usize, group: [T; N]) {
-        self.cells().set_group(at, group);
-    }
-}
-
-impl Array<'_, bf16> {
-    /// Twice as many numbers as there are lanes from element `at` on, those at even places and those at odd ones.
-    #[inline(always)]
-    pub(crate) fn load_pairs<S: Isa>(self, simd: S, at: usize) -> [V<f32, S>; 2] {
-        V::load_pairs(simd, self.shared(at, 2 * S::F32_LANES))
-    }
-}
-
-impl ArrayMut<'_, bf16> {
-    /// The inverse of [`Array::load_pairs`].
-    #[inline(always)]
-    pub(crate) fn store_pairs<S: Isa>(&mut self, at: usize, pairs: [V<f32, S>; 2]) {
-        V::store_pairs(pairs, self.slice(at, 2 * S::F32_LANES));
-    }
-}
-
 impl<'m, T: Real, A> ArrayOf<'m, T, A> {
     /// The same array as one of f32, which it is.
     #[inline(always)]
-    pub(crate) fn as_f32(self) -> ArrayOf<'m, f32, A> {
+    pub(crate) fn into_f32(self) -> ArrayOf<'m, f32, A> {
         assert!(!T::DOUBLE, "elements are f32");
         ArrayOf {
             start: self.start.cast(),
@@ -385,125 +352,64 @@ impl<'m, T: Real, A> ArrayOf<'m, T, A> {
             memory: PhantomData,
         }
     }
-
-    /// A vector from element `at` on.
-    #[inline(always)]
-    pub(crate) fn load<S: Isa>(&self, simd: S, at: usize) -> V<T, S> {
-        // SAFETY: the elements are borrowed, and a whole vector lies inside, which debug builds check.
-        unsafe { V::load(simd, self.at(at, T::lanes::<S>())) }
-    }
-
-    /// Numbers of a field, each part a vector, from element `at` on.
-    #[inline(always)]
-    pub(crate) fn load_field<S: Isa, F: Field<T, S>>(&self, simd: S, at: usize) -> F {
-        let real = self.load(simd, at);
-        F::of_parts([real, if F::PARTS > 1 { self.load(simd, at + T::lanes::<S>()) } else { real }])
-    }
-
-    /// The sums over lanes of rows, `step` apart, as many as a vector has lanes, see [`V::sum_rows`].
-    #[inline(always)]
-    pub(crate) fn sum_rows<S: Isa>(&self, simd: S, at: usize, step: usize) -> V<T, S> {
-        // SAFETY: as in `load`, for every row.
-        unsafe { V::sum_rows(simd, self.rows::<S>(at, step), step) }
-    }
-
-    /// The sums over every second lane of rows, see [`V::sum_pairs`].
-    #[inline(always)]
-    pub(crate) fn sum_pairs<S: Isa>(&self, simd: S, at: usize, step: usize) -> [V<T, S>; 2] {
-        // SAFETY: as in `load`, for every row.
-        unsafe { V::sum_pairs(simd, self.rows::<S>(at, step), step) }
-    }
-
-    /// The sums over every `APART`-th lane of rows, see [`V::sum_rows_apart`].
-    #[inline(always)]
-    pub(crate) fn sum_rows_apart<S: Isa, const APART: usize>(&self, simd: S, at: usize, step: usize) -> [V<T, S>; MAX_LANES] {
-        // SAFETY: as in `load`, for every row.
-        unsafe { V::sum_rows_apart::<APART>(simd, self.rows::<S>(at, step), step) }
-    }
-
-    /// Where as many vectors as one has lanes begin, `step` apart.
-    #[inline(always)]
-    fn rows<S: Isa>(&self, at: usize, step: usize) -> *const T {
-        self.at(at, (T::lanes::<S>() - 1) * step + T::lanes::<S>())
-    }
 }
 
-impl<T: Real> Array<'_, T> {
-    /// `count` numbers of a field over and over, see [`V::cycle`], the parts `step` elements apart.
-    #[inline(always)]
-    pub(crate) fn cycle_field<S: Isa, F: Field<T, S>>(self, simd: S, at: usize, step: usize, count: usize) -> F {
-        let real = V::cycle(simd, self.shared(at, count));
-        F::of_parts([real, if F::PARTS > 1 { V::cycle(simd, self.shared(at + step, count)) } else { real }])
+#[cfg(test)]
+mod tests {
+    use super::{Array, ArrayMut, Cells};
+
+    /// A type that has the trait has this twice, and then the compiler does not know which one is meant.
+    macro_rules! is_not {
+        ($of:ty: $which:path) => {
+            const _: fn() = || {
+                trait Twice<Which> {
+                    fn known() {}
+                }
+                impl<T: ?Sized> Twice<()> for T {}
+                struct Other;
+                impl<T: ?Sized + $which> Twice<Other> for T {}
+                let _ = <$of as Twice<_>>::known;
+            };
+        };
+    }
+    is_not!(ArrayMut<'static, f32>: Copy);
+    is_not!(ArrayMut<'static, f32>: Clone);
+    is_not!(Cells<'static, f32>: Send);
+    is_not!(Cells<'static, f32>: Sync);
+
+    #[test]
+    fn parts_of_an_array_are_its_elements() {
+        let mut memory = [0, 1, 2, 3, 4, 5];
+        let mut array = ArrayMut::of(&mut memory);
+        array.from(2).set(1, 30);
+        array.reborrow().moved(4).set_group(0, [40, 50]);
+        assert_eq!(array.read().only(2, 3).shared(0, 3), [2, 30, 40]);
+        assert_eq!(array.shared(0, 6), [0, 1, 2, 30, 40, 50]);
     }
 
-    /// A number of a field in every lane, the parts `step` elements apart.
-    #[inline(always)]
-    pub(crate) fn broadcast_field<S: Isa, F: Field<T, S>>(self, simd: S, at: usize, step: usize) -> F {
-        self.cycle_field(simd, at, step, 1)
-    }
-}
-
-impl<T: Real> Cells<'_, T> {
-    /// Makes the first elements 0.
-    #[inline(always)]
-    pub(crate) fn clear(self, count: usize) {
-        // SAFETY: as in `set`; 0 is zeros.
-        unsafe { self.place(0, count).write_bytes(0, count) };
+    #[test]
+    fn cells_have_several_names() {
+        let mut memory = [1.0f32, 2.0, 3.0];
+        let mut array = ArrayMut::of(&mut memory);
+        let all = array.cells();
+        let rest = all.from(1);
+        rest.set(0, all.get(0) + 10.0);
+        all.set(2, rest.get(0));
+        all.clear(1);
+        assert_eq!(memory, [0.0, 11.0, 11.0]);
     }
 
-    /// Stores a vector from element `at` on.
-    #[inline(always)]
-    pub(crate) fn store<S: Isa>(self, at: usize, value: V<T, S>) {
-        // SAFETY: as in `set`, for a whole vector.
-        unsafe { value.store(self.place(at, T::lanes::<S>())) }
-    }
-
-    /// Stores numbers of a field from element `at` on.
-    #[inline(always)]
-    pub(crate) fn store_field<S: Isa, F: Field<T, S>>(self, at: usize, value: F) {
-        let [real, imaginary] = value.parts();
-        self.store(at, real);
-        if F::PARTS > 1 {
-            self.store(at + T::lanes::<S>(), imaginary);
+    #[test]
+    #[cfg(debug_assertions)]
+    fn what_lies_outside_is_found() {
+        use std::panic::catch_unwind;
+        let memory = [0u8; 4];
+        let array = Array::of(&memory);
+        assert!(array.has(3, 1) && array.moved(2).moved(-2).has(0, 4) && array.from(4).has(0, 0));
+        let outside: [fn(Array<'_, u8>) -> u8; 4] =
+            [|a| a.get(4), |a| a.moved(-1).get(0), |a| a.only(1, 2).get(2), |a| a.from(5).get(0)];
+        for outside in outside {
+            assert!(catch_unwind(|| outside(array)).is_err());
         }
-    }
-
-    /// Makes the first elements of several arrays 0, whole vectors of them. In one loop they are stores; each by itself would become a call
-    /// of `memset`.
-    #[inline(always)]
-    pub(crate) fn clear_each<S: Isa, const N: usize>(simd: S, arrays: [Self; N], count: usize) {
-        debug_assert!(count.is_multiple_of(T::lanes::<S>()), "whole vectors");
-        for at in (0..count).step_by(T::lanes::<S>()) {
-            for array in arrays {
-                array.store(at, V::constant(simd, 0.0));
-            }
-        }
-    }
-}
-
-impl<T: Real> ArrayMut<'_, T> {
-    /// Stores a vector from element `at` on.
-    #[inline(always)]
-    pub(crate) fn store<S: Isa>(&mut self, at: usize, value: V<T, S>) {
-        self.cells().store(at, value);
-    }
-
-    /// Stores a vector past the caches from element `at` on, a multiple of its size; see [`Isa::stream_f32`].
-    #[inline(always)]
-    pub(crate) fn stream<S: Isa>(&mut self, at: usize, value: V<T, S>) {
-        // SAFETY: as in `slice`; that the place is aligned is checked in debug builds too.
-        unsafe { value.stream(self.place(at, T::lanes::<S>())) }
-    }
-
-    /// Stores numbers of a field from element `at` on.
-    #[inline(always)]
-    pub(crate) fn store_field<S: Isa, F: Field<T, S>>(&mut self, at: usize, value: F) {
-        self.cells().store_field(at, value);
-    }
-
-    /// Makes the first elements 0.
-    #[inline(always)]
-    pub(crate) fn clear(&mut self, count: usize) {
-        self.slice(0, count).fill(T::default());
     }
 }
