@@ -232,10 +232,33 @@ def halves_on_gpus(context):
     Call.forward_ends = lambda call, *others: calls.append(call) or first_half(call, *others)
     try:
         compare_all(context, (scan,), cases)
+        # two calls each
+        assert len(calls) == 2 * sum(lengths[context.rank] >= 2560 for lengths, *_ in cases)
+        calls.clear()
+        compare_bf16(context, lengths[0])
+        assert calls or torch.cuda.get_device_capability() != (9, 0)
     finally:
         Call.forward_ends = first_half
-    # two calls each
-    assert len(calls) == 2 * sum(lengths[context.rank] >= 2560 for lengths, *_ in cases)
+
+
+def compare_bf16(context, lengths):
+    """SSD in bf16, whose passes are in two halves on Hopper; bounds are those of products of bf16."""
+    steps, start, length = sum(lengths), sum(lengths[: context.rank]), lengths[context.rank]
+    tensors = dict(x=torch.randn(1, 4, steps, 64), dt=rand(1, 4, steps, high=0.1), B=torch.randn(1, steps, 64))
+    tensors = {name: t.bfloat16() for name, t in (tensors | {"C": torch.randn(1, steps, 64)}).items()} | {"A": -rand(4)}
+    weights, last = [torch.randn(1, 4, steps, 64), torch.randn(1, 4, 64, 64)], context.rank == context.ranks - 1
+
+    def own(name, tensor):
+        axis = time_axis(statescan.ssd, name, tensor)
+        return tensor if axis is None else tensor.narrow(axis, start, length)
+
+    y, state, grads = run(statescan.ssd, tensors, {}, weights, True)
+    mine = {name: own(name, tensor) for name, tensor in tensors.items()}
+    found_y, found_state, found = run(statescan.ssd, mine, {}, [weights[0].narrow(2, start, length), weights[1]], last, context)
+    pairs = [(found_y, y.narrow(2, start, length)), *([(found_state, state)] if last else [])]
+    pairs += [(summed(grad) if name == "A" else grad, own(name, grads[name])) for name, grad in found.items()]
+    for got, expected in pairs:
+        assert (got - expected).abs().max() <= 3e-2 * expected.abs().max()
 
 
 def options_of_models(context):

@@ -109,7 +109,6 @@ class _Plan:
         self.backward = [_Forms(own) for own in states]
         self.links = [_Forms(through) for through in links]
         self.rooms = None if call.op.saves is None else _rooms(pieces)[0]
-        self.ends = call.ends_len() if slices.halves else (0, 0)
 
     def pieces(self, call):
         return [call.piece(number, self.count) for number in range(self.count)]
@@ -120,11 +119,6 @@ class _Plan:
             return [None] * self.count
         return [room[start:end] for start, end in self.rooms]
 
-    def ends_of(self, backward, state):
-        """Memory for what the first half of a pass keeps; None where the pass is not in two halves."""
-        count = self.ends[backward]
-        return torch.empty(count, dtype=torch.float32, device=state.device) if count else None
-
 
 _PLANS = Remembered()
 
@@ -132,6 +126,12 @@ _PLANS = Remembered()
 def _plan(context, link, call, slices, state):
     key = context.rank, slices.lengths, slices.halves, _PIECES, _WORK, _SUMMARY_FIRST, call.key
     return _PLANS.get(key, lambda: _Plan(context, link, call, slices, state))
+
+
+def _ends(call, slices, is_backward):
+    """Memory for what the first half of a pass keeps; None where the pass is not in two halves."""
+    count = call.ends_len()[is_backward] if slices.halves else 0
+    return torch.empty(count, dtype=torch.float32, device=call.tensors[0].device) if count else None
 
 
 class _Exchange:
@@ -269,7 +269,7 @@ def _forward(op, link, context, save, tensors, options):
         # all others are told what enters them
         entering.zero_() if given is None else entering.copy_(given)
     continues = _continues(context, slices, call, state)
-    pieces, kept, exchanges, ends = plan.pieces(call), plan.kept(room), [], plan.ends_of(False, state)
+    pieces, kept, exchanges, ends = plan.pieces(call), plan.kept(room), [], _ends(call, slices, False)
 
     def compute(number):
         piece = pieces[number]
@@ -381,7 +381,7 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
     rooms = [piece.result(kept[0]) for piece in pieces] if op.keeps_result else plan.kept(room)
     parts = links.split([forms.numbers for forms in plan.links], 1) if len(slices.after) > 1 else None
     grads, entered = _Gradients(call, needed), torch.empty_like(entering)
-    exchanges, ends = [], plan.ends_of(True, entering)
+    exchanges, ends = [], _ends(call, slices, True)
 
     def cotangents(piece, behind=None):
         own = None if grad_state is None else piece.state(grad_state)

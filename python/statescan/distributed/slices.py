@@ -226,7 +226,7 @@ def _describe(call, save):
     return {"op": op.name, "gradients": save, "arguments": arguments}
 
 
-# digests, lengths and flags
+# digests and lengths
 _KNOWN = Remembered()
 # what a rank tells of its call besides: that it is wrong, that a pass of it is in two halves
 _WRONG, _HALVES = 1, 2
@@ -238,17 +238,12 @@ def _digest(described):
 
 
 def _numbers(call, save):
-    """The digest of a call, the length of its slice, 0 where what is wrong with it leaves none, and a flag."""
+    """The digest of a call, and the length of its slice: 0 where what is wrong with it leaves none."""
     try:
         length = int(call.op.sizes_of(call.tensors).get("L", 0))
     except ValueError:
         length = 0
-    try:
-        flag = _HALVES if any(call.ends_len()) else 0
-    except Exception:
-        # `check` says what is wrong
-        flag = 0
-    return _digest(_describe(call, save)), length, flag
+    return _digest(_describe(call, save)), length
 
 
 def _differences(context, op, described, error):
@@ -295,14 +290,17 @@ def agree(context, call, save, prepare):
     sizes would never end. The words follow only if the numbers differ.
     """
     op, error, bounds, prepared = call.op, None, call.named("cu_seqlens"), None
-    digest, length, flag = _KNOWN.get((save, call.key), lambda: _numbers(call, save))
+    digest, length = _KNOWN.get((save, call.key), lambda: _numbers(call, save))
+    flag = 0
     try:
         call.check(length)
+        # how tensors lie has a part in it, so that nothing remembers it
+        flag = _HALVES if any(call.ends_len()) else 0
     except Exception as wrong:
-        error = wrong
+        error, flag = wrong, _WRONG
     if bounds is not None:
         bounds = bounds.tolist() if bounds.device.type == "cpu" else None
-    context.board.tell([digest if bounds is None else _digest((digest, bounds)), length, flag if error is None else _WRONG])
+    context.board.tell([digest if bounds is None else _digest((digest, bounds)), length, flag])
     try:
         prepared = prepare() if error is None else None
     finally:

@@ -249,17 +249,17 @@ impl<'c> Checked<'c> {
         pass: Direction,
         (ends, len): (&ViewMut<'_>, usize),
         cotangents: &[&Option<View<'_>>],
-        written: &[(&'static str, Option<&ViewMut<'_>>)],
+        written: &[(&'static str, Option<&ViewMut<'_>>, Shape)],
     ) -> Result<Option<Key>> {
         let mut checker = self.checker();
         self.read_cotangents(&mut checker, cotangents)?;
-        for (name, view) in written.iter().filter_map(|(name, view)| Some((name, (*view)?))) {
-            checker.write(name, view, Kind::Real, &self.state)?;
+        for (name, view, shape) in written.iter().filter_map(|(name, view, shape)| Some((name, (*view)?, shape))) {
+            checker.write(name, view, Kind::Real, shape)?;
         }
         checker.write(Ends::NAME, ends, Kind::Exact(DType::F32), &[len])?;
         checker.dense(Ends::NAME, Some(ends.as_view()))?;
         checker.finish()?;
-        let written = written.iter().map(|(_, view)| *view).chain([Some(ends)]).map(|view| view.map(ViewMut::as_view));
+        let written = written.iter().map(|(_, view, _)| *view).chain([Some(ends)]).map(|view| view.map(ViewMut::as_view));
         Ok(self.key(pass, cotangents.iter().map(|view| **view).chain(written)))
     }
 

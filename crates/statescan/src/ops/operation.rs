@@ -1,8 +1,9 @@
 //! Every operation by name: its signature, and what runs a [`Call`] of it.
 
 use super::call::{Call, Given, Planned, Written};
+use super::halves::Halves;
 pub use super::passes::Exact;
-use super::passes::{Halves, Pass, Passes, Step};
+use super::passes::{Pass, Passes, Step};
 use super::signature::Signature;
 use super::summary::Summary;
 use super::{causal_conv1d, linear_scan, norm, selective_scan, simplified_scan, ssd};
@@ -347,7 +348,8 @@ impl Prepared<'_> {
     /// # Errors
     /// Those of [`Prepared::forward`] that concern what is written; [`Error::Unavailable`] where the pass is not in two halves.
     pub fn forward_ends(&self, ends: ViewMut<'_>, out: Summary<'_>) -> Result<()> {
-        self.as_given(self.halves()?.forward_ends(ends, out))
+        let state = out.state.map(|view| self.call.state_to_canonical(view));
+        self.as_given(self.halves()?.forward_ends(ends, Summary { state, ..out }))
     }
 
     /// The second half, from the initial state of this call: that of the first half may have been another one.
@@ -355,6 +357,7 @@ impl Prepared<'_> {
     /// # Errors
     /// As [`Prepared::forward_ends`].
     pub fn forward_rest(&self, ends: View<'_>, out: &mut Written<'_>) -> Result<()> {
+        self.call.results_to_canonical(&mut out.views);
         self.as_given(self.halves()?.forward_rest(ends, out))
     }
 
@@ -363,7 +366,8 @@ impl Prepared<'_> {
     /// # Errors
     /// As [`Prepared::forward_ends`].
     pub fn backward_ends(&self, ends: ViewMut<'_>, given: &Given<'_>, entering: ViewMut<'_>) -> Result<()> {
-        self.as_given(self.halves()?.backward_ends(ends, given, entering))
+        let (given, entering) = (self.call.given_to_canonical(given), self.call.state_to_canonical(entering));
+        self.as_given(self.halves()?.backward_ends(ends, &given, entering))
     }
 
     /// The second half, from the cotangents that are given: that by the final state may have been another one in the first half.
@@ -371,7 +375,8 @@ impl Prepared<'_> {
     /// # Errors
     /// As [`Prepared::forward_ends`].
     pub fn backward_rest(&self, ends: View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        self.as_given(self.halves()?.backward_rest(ends, given, grads))
+        self.call.gradients_to_canonical(&mut grads.views);
+        self.as_given(self.halves()?.backward_rest(ends, &self.call.given_to_canonical(given), grads))
     }
 
     fn as_given<T>(&self, result: Result<T>) -> Result<T> {

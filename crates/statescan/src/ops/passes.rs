@@ -1,6 +1,7 @@
 //! What stands between a call by position and the typed functions of its operation: [`operation!`](super::table::operation) writes it.
 
 use super::call::{Call, Given, Written};
+use super::halves::Halves;
 use super::signature::{Argument, Output, Role};
 use super::summary::Summary;
 use crate::error::{Error, Result};
@@ -38,16 +39,6 @@ pub(crate) trait Pass {
     fn halves(&self) -> Option<&dyn Halves> {
         None
     }
-}
-
-/// Passes of a slice of a sequence in two halves, between which what enters the slice may arrive. The first half walks the slice in segments side by
-/// side and keeps what each of them does on its own; the second half walks them again.
-pub(crate) trait Halves {
-    fn ends_len(&self) -> [usize; 2];
-    fn forward_ends(&self, ends: ViewMut<'_>, out: Summary<'_>) -> Result<()>;
-    fn forward_rest(&self, ends: View<'_>, out: &mut Written<'_>) -> Result<()>;
-    fn backward_ends(&self, ends: ViewMut<'_>, given: &Given<'_>, entering: ViewMut<'_>) -> Result<()>;
-    fn backward_rest(&self, ends: View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()>;
 }
 
 /// What runs a step that changes a state in place.

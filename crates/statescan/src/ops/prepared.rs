@@ -233,12 +233,10 @@ macro_rules! prepared {
                 self.backward(given.saved, &Cotangents::of_given(given), &mut Gradients::of_written(grads))
             }
 
-            $(
-                fn halves(&self) -> Option<&dyn $crate::ops::passes::Halves> {
-                    $halves::of(self)
-                }
-            )?
+            $( $crate::ops::halves::has_halves! { $halves } )?
         }
+
+        $( $crate::ops::halves::halves! { $halves } )?
 
         impl<'a> Outputs<'a> {
             fn of_written(out: &mut $crate::ops::Written<'a>) -> Self {

@@ -38,7 +38,6 @@
 
 mod cpu;
 mod cuda;
-pub(crate) mod halves;
 mod problem;
 pub mod reference;
 pub(crate) mod summary;
@@ -146,7 +145,7 @@ operation! {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
     }
     summary { summary }
-    halves { halves }
+    halves { cuda }
     kernels { cpu, cuda }
 }
 

@@ -136,4 +136,12 @@ impl<'a> Problem<'a> {
     pub(super) fn state<V: Axes>(&self, view: V) -> V {
         self.normal.state(view)
     }
+
+    /// The shape of the decay of a slice, and one in normal form: each state has its own.
+    pub(super) fn decay_shape(&self) -> Shape {
+        self.state_shape
+    }
+    pub(super) fn decay<V: Axes>(&self, view: V) -> V {
+        self.state(view)
+    }
 }

@@ -163,6 +163,7 @@ operation! {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
     }
     summary { summary }
+    halves { cuda }
 }
 
 impl Args<'_> {

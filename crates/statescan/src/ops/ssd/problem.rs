@@ -127,6 +127,14 @@ impl<'a> Problem<'a> {
         self.normal.state(view)
     }
 
+    /// The shape of the decay of a slice, and one in normal form: a head has one.
+    pub(super) fn decay_shape(&self) -> Shape {
+        Shape::of(&self.state_shape[..self.state_shape.len() - 2])
+    }
+    pub(super) fn decay<V: Axes>(&self, view: V) -> V {
+        view
+    }
+
     pub(super) fn workspace_len(&self, exec: &Exec) -> Result<usize> {
         exec.stream().map_or(Ok(0), |stream| cuda::workspace_len(stream, self))
     }

@@ -1,6 +1,7 @@
 //! SSD: the oracle against identities and differences, the kernels against the oracle, the rules that every operation keeps.
 
 mod cuda;
+mod halves;
 mod kernels;
 mod oracle;
 mod properties;
@@ -13,7 +14,7 @@ use crate::common::{Layout, Rng, assert_close, assert_close_in_scale, indices, n
 use num_complex::Complex64;
 use statescan::ops::ssd::{self, Args, Cotangents, Gradients, Outputs, reference};
 use statescan::tensor::{Dense, ErrorBound};
-use statescan::{DType, Exec, Sequences, Tensor, View};
+use statescan::{DType, Error, Exec, Sequences, Tensor, View};
 
 /// With `INDEX`: short sequences, whose first steps repeat every 210 steps, of 1, 2, 7, 65, 64, 63 and 8 steps.
 const SHORT: u32 = 1 << 20;
@@ -176,6 +177,17 @@ struct Results {
 
 /// Nothing where a GPU has no kernel for the case.
 fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec, with_workspace: bool) -> Option<Results> {
+    run_forward_by(case, inputs, exec, with_workspace, |args, out| ssd::forward(exec, args, out))
+}
+
+/// The same by a pass of one's own.
+fn run_forward_by(
+    case: &Case,
+    inputs: &Inputs,
+    exec: &Exec,
+    with_workspace: bool,
+    pass: impl FnOnce(&Args<'_>, &mut Outputs<'_>) -> Result<(), Error>,
+) -> Option<Results> {
     let (inputs, rng) = (inputs.on(exec), &mut Rng::new(case.seed + 1));
     let args = inputs.args(case);
     let (len, scratch) = (ssd::checkpoints_len(&args).unwrap(), ssd::workspace_len(exec, &args).unwrap());
@@ -188,7 +200,7 @@ fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec, with_workspace: bool) 
         .final_state(last.view_mut())
         .checkpoints(saved.view_mut())
         .workspace(with_workspace.then(|| scratch.view_mut()));
-    let call = ssd::forward(exec, &args, &mut out);
+    let call = pass(&args, &mut out);
     let results = [&y, &last, &saved];
     ran(exec, call, &results).then(|| {
         let [y, last, saved] = results.map(home);
@@ -198,6 +210,19 @@ fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec, with_workspace: bool) 
 
 /// The gradients that a case has, by name, poisoned beforehand.
 fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor>) -> Vec<(&'static str, Tensor)> {
+    run_backward_by(case, inputs, exec, saved, |args, saved, cotangents, grads| {
+        ssd::backward(exec, args, saved, cotangents, grads).unwrap();
+    })
+}
+
+/// The same by a pass that takes arguments, saved states, cotangents and targets.
+fn run_backward_by(
+    case: &Case,
+    inputs: &Inputs,
+    exec: &Exec,
+    saved: Option<&Tensor>,
+    pass: impl FnOnce(&Args<'_>, Option<View<'_>>, &Cotangents<'_>, &mut Gradients<'_>),
+) -> Vec<(&'static str, Tensor)> {
     let (i, saved) = (inputs.on(exec), saved.map(|tensor| on(exec, tensor)));
     let args = i.args(case);
     let cotangents = Cotangents::default().y(i.dy.view()).final_state(i.dstate.view());
@@ -219,7 +244,7 @@ fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor
         .dt_a(args.dt_a.is_some().then(|| dt_a.view_mut()))
         .initial_state(state.view_mut())
         .workspace(scratch.view_mut());
-    ssd::backward(exec, &args, saved.as_ref().map(|s| s.view()), &cotangents, &mut grads).unwrap();
+    pass(&args, saved.as_ref().map(|s| s.view()), &cotangents, &mut grads);
     let mut all = vec![("x", &x), ("dt", &dt), ("a", &a), ("b", &b), ("c", &c), ("initial_state", &state)];
     all.extend(args.d.is_some().then_some(("d", &d)));
     all.extend(args.z.is_some().then_some(("z", &z)));
@@ -273,34 +298,39 @@ fn check(case: &Case, execs: &[Exec]) {
     check_inputs(case, &Inputs::new(case), execs);
 }
 
-/// The same with inputs of one's own.
-fn check_inputs(case: &Case, inputs: &Inputs, execs: &[Exec]) {
-    let args = inputs.args(case);
-    let expected = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
-    let cotangents = Cotangents::default().y(inputs.dy.view()).final_state(inputs.dstate.view());
-    let by = reference::backward(&args, &cotangents).unwrap();
-    for exec in execs {
-        let on_device = |bound: ErrorBound| if is_gpu(exec) { bound.in_products(case.dtype) } else { bound };
-        let cut = ssd::workspace_len(exec, &inputs.on(exec).args(case)).unwrap() > 0;
-        let runs = [cut.then_some(false), Some(true)].into_iter().flatten();
-        let runs: Option<Vec<_>> = runs.map(|with_workspace| run_forward(case, inputs, exec, with_workspace)).collect();
-        let Some(runs) = runs else { continue };
-        for got in &runs {
-            let bound = on_device(ErrorBound::for_scan(case.dtype, case.seqlen));
-            assert_close(&format!("y of {case:?} on {exec:?}"), &got.y, &expected.y, bound);
-            let bound = on_device(ErrorBound::for_scan(case.wide(), case.seqlen));
-            assert_close(&format!("final_state of {case:?} on {exec:?}"), &got.last, &expected.final_state, bound);
-        }
-        let got = runs.last().unwrap();
-        if is_gpu(exec) {
-            let again = run_forward(case, inputs, exec, true).unwrap();
-            assert!(got.y.bytes() == again.y.bytes() && got.last.bytes() == again.last.bytes(), "two runs differ: {case:?}");
-        }
-        let grads = run_backward(case, inputs, exec, Some(&got.saved));
-        for (name, got) in &grads {
+/// What the oracle says of a case.
+struct Expected<'c> {
+    case: &'c Case,
+    forward: reference::Forward,
+    by: reference::Backward,
+}
+
+impl<'c> Expected<'c> {
+    fn new(case: &'c Case, inputs: &Inputs) -> Self {
+        let args = inputs.args(case);
+        let forward = reference::forward_with_state_shape(&args, &case.state_shape()).unwrap();
+        let cotangents = Cotangents::default().y(inputs.dy.view()).final_state(inputs.dstate.view());
+        Expected { case, forward, by: reference::backward(&args, &cotangents).unwrap() }
+    }
+
+    fn on_device(&self, exec: &Exec, bound: ErrorBound) -> ErrorBound {
+        if is_gpu(exec) { bound.in_products(self.case.dtype) } else { bound }
+    }
+
+    fn compare_results(&self, exec: &Exec, got: &Results) {
+        let (case, expected) = (self.case, &self.forward);
+        let bound = self.on_device(exec, ErrorBound::for_scan(case.dtype, case.seqlen));
+        assert_close(&format!("y of {case:?} on {exec:?}"), &got.y, &expected.y, bound);
+        let bound = self.on_device(exec, ErrorBound::for_scan(case.wide(), case.seqlen));
+        assert_close(&format!("final_state of {case:?} on {exec:?}"), &got.last, &expected.final_state, bound);
+    }
+
+    fn compare_gradients(&self, exec: &Exec, grads: &[(&'static str, Tensor)]) {
+        let Expected { case, by, .. } = self;
+        for (name, got) in grads {
             let what = format!("gradient by {name} of {case:?} on {exec:?}");
-            let wanted = held(of(&by, name), case.wide());
-            let bound = on_device(ErrorBound::for_gradient(got.dtype(), case.seqlen));
+            let wanted = held(of(by, name), case.wide());
+            let bound = self.on_device(exec, ErrorBound::for_gradient(got.dtype(), case.seqlen));
             if matches!(*name, "a" | "dt_bias") {
                 // one number a head, a sum over steps that may cancel: its terms are as large as the gradients by dt and dt_a
                 let steps = [Some(&by.dt), by.dt_a.as_ref()].into_iter().flatten();
@@ -310,6 +340,25 @@ fn check_inputs(case: &Case, inputs: &Inputs, execs: &[Exec]) {
                 assert_close(&what, got, &wanted, bound);
             }
         }
+    }
+}
+
+/// The same with inputs of one's own.
+fn check_inputs(case: &Case, inputs: &Inputs, execs: &[Exec]) {
+    let expected = Expected::new(case, inputs);
+    for exec in execs {
+        let cut = ssd::workspace_len(exec, &inputs.on(exec).args(case)).unwrap() > 0;
+        let runs = [cut.then_some(false), Some(true)].into_iter().flatten();
+        let runs: Option<Vec<_>> = runs.map(|with_workspace| run_forward(case, inputs, exec, with_workspace)).collect();
+        let Some(runs) = runs else { continue };
+        runs.iter().for_each(|got| expected.compare_results(exec, got));
+        let got = runs.last().unwrap();
+        if is_gpu(exec) {
+            let again = run_forward(case, inputs, exec, true).unwrap();
+            assert!(got.y.bytes() == again.y.bytes() && got.last.bytes() == again.last.bytes(), "two runs differ: {case:?}");
+        }
+        let grads = run_backward(case, inputs, exec, Some(&got.saved));
+        expected.compare_gradients(exec, &grads);
         if case.seed.is_multiple_of(2) {
             for ((name, with), (_, without)) in grads.iter().zip(run_backward(case, inputs, exec, None)) {
                 assert_eq!(with.bytes(), without.bytes(), "gradient by {name} without checkpoints, {case:?} on {exec:?}");

@@ -4,8 +4,9 @@ use super::backward::{Backward, Layout, Places};
 use super::forward::Forward;
 use super::plan::Cut;
 use super::{Call, Inputs, RAW_TILE, TILES};
-use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Queue, STEP_SIZE, Strided, params};
+use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Launch, Program, Queue, STEP_SIZE, Stream, Strided, params};
 use crate::error::Result;
+use crate::ops::halves::SummaryTargets;
 use crate::ops::on_cuda::{Pass, dtype, read, single_only, type_of};
 use crate::ops::selective_scan::{GradientTargets, Problem, Sources, Targets};
 use crate::tensor::{RawViewMut, View};
@@ -28,16 +29,9 @@ params! {
     }
 }
 
-/// What a slice does to the state that enters it, in normal form.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct SummaryTargets {
-    pub state: Option<RawViewMut>,
-    pub decay: Option<RawViewMut>,
-}
-
 /// Numbers that the first halves of a forward and of a backward pass keep; none where rows are not cut.
-pub(crate) fn ends_len(numbers: Numbers, problem: &Problem<'_>) -> [usize; 2] {
-    let call = Call::new(problem);
+pub(crate) fn ends_len(stream: &Stream, problem: &Problem<'_>) -> [usize; 2] {
+    let (call, numbers) = (Call::new(problem), stream.numbers());
     let forward = Cut::new(&call.shape(), numbers).map(|cut| cut.in_halves(problem.seqlen));
     let (sources, targets) = (Sources::default(), GradientTargets::default());
     let backward = Backward { call, sources: &sources, targets: &targets, halves: true };

@@ -9,6 +9,7 @@ use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::cuda::{Key, Numbers};
 use crate::ops::checked::{Bound, Checked, Direction, NO_STATES};
+use crate::ops::halves::SummaryTargets;
 use crate::tensor::Device;
 
 /// Devices with much shared memory and with little, and the architectures of both.

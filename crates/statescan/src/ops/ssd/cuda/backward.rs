@@ -7,7 +7,7 @@ use super::hopper::halves;
 use super::portable::gradients::{self, Places};
 use super::portable::maps::{Maps, Of};
 use super::route::{ByChunk, Fused, Layout, Route, walks};
-use super::walk::{self, Walk};
+use super::walk::{self, Part, Walk};
 use super::{Call, Setting, refuse_double};
 use crate::cuda::{Queue, Stream, Sum, sum_terms};
 use crate::error::Result;
@@ -27,10 +27,22 @@ pub(crate) fn backward(
     targets: &GradientTargets,
     workspace: &RawViewMut,
 ) -> Result<()> {
+    run(stream, problem, sources, targets, workspace, None)
+}
+
+/// `ends`: what the first half of a pass in two halves has left, if this is the second one.
+pub(super) fn run(
+    stream: &Queue<'_>,
+    problem: &Problem<'_>,
+    sources: &Sources<'_>,
+    targets: &GradientTargets,
+    workspace: &RawViewMut,
+    ends: Option<u64>,
+) -> Result<()> {
     refuse_double(problem)?;
     let base = (workspace.as_mut_ptr() as u64).next_multiple_of(16);
     let call = Call::new(problem, sources.y);
-    let pass = Pass { stream, sources, targets, call, base };
+    let pass = Pass { stream, sources, targets, call, base, ends };
     match Route::new(&call, sources, targets, Setting::of(stream))? {
         Route::Halves(routes) => halves::backward(&pass, &routes),
         Route::Fused(route) => {
@@ -56,6 +68,8 @@ pub(super) struct Pass<'p, 'a> {
     pub targets: &'p GradientTargets,
     pub call: Call<'p, 'a>,
     pub base: u64,
+    /// What the first half of the pass has left of its walk backwards.
+    pub ends: Option<u64>,
 }
 
 impl Pass<'_, '_> {
@@ -75,6 +89,7 @@ impl Pass<'_, '_> {
         let slots = [layout.states, layout.gradients].map(|offset| self.at(offset));
         let workspace = (layout.ends_len > 0).then(|| self.at(layout.ends));
         for ((walk, route), slots) in walks.iter().zip(routes).zip(slots) {
+            let workspace = if walk.part == Part::Rest { self.ends } else { workspace };
             if let Some(route) = route {
                 // SAFETY: what a pass is made of.
                 unsafe { route.launch(self.stream, walk, walk::Rooms { workspace, slots })? };
@@ -86,7 +101,10 @@ impl Pass<'_, '_> {
     /// All gradients in one launch after the walks.
     pub fn run_fused(&self, route: &Fused, layout: &Layout, parts: Parts) -> Result<()> {
         let slots = route.fused.plan.slots(self.call.problem);
-        let walks = walks(self.call, self.sources, self.targets, slots);
+        let mut walks = walks(self.call, self.sources, self.targets, slots);
+        if self.ends.is_some() && route.walks[1].plan.has_halves() {
+            walks[1].part = Part::Rest;
+        }
         self.walk(&walks, &route.walks.map(|route| Some(walk::Route::Hopper(route))), layout)?;
         let [b, c, walks, maps] = [layout.b, layout.c, layout.ends, layout.maps].map(|offset| self.at(offset));
         let rooms = fused::Rooms { places: &self.places(layout), terms: &fused::Terms { b, c, walks, maps } };

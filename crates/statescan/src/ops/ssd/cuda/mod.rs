@@ -2,6 +2,7 @@
 //! kernels of their own on products of warpgroups (`hopper/walk.rs`, `hopper/fused.rs`) for what models call.
 
 mod backward;
+mod ends;
 mod hopper;
 mod planned;
 mod portable;
@@ -11,6 +12,7 @@ mod tests;
 mod walk;
 
 pub(super) use backward::{backward, workspace_len as backward_workspace_len};
+pub(super) use ends::{backward_ends, backward_rest, ends_len, forward_ends, forward_rest};
 pub(super) use planned::plan;
 pub(super) use walk::{forward, workspace_len};
 

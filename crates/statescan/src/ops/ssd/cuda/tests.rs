@@ -7,7 +7,7 @@ use super::portable::gradients::{self, GRADIENTS};
 use super::portable::maps::{MAPS, Maps, Of};
 use super::portable::walk::WALK;
 use super::route::{ByChunk, Layout, Route};
-use super::walk::{self, Direction, Output, Pass, Route as WalkRoute, Walk};
+use super::walk::{self, Direction, Output, Part, Pass, Route as WalkRoute, Walk};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::cuda::{Numbers, PlannedLaunch};
@@ -83,6 +83,16 @@ fn add_walks_on_hopper(suite: &mut Suite, args: &Args<'_>) {
     ] {
         for &pass in passes {
             suite.add_for(&["sm_90a"], &hopper::KERNEL, &plan.config(walk, pass));
+        }
+    }
+    if plan.packed.is_none() {
+        // in two halves
+        for (walk, pass) in [(&forward, Pass::Ends), (&forward, Pass::Rest), (&backward, Pass::Ends), (&backward, Pass::Rest)] {
+            suite.add_for(&["sm_90a"], &hopper::KERNEL, &plan.config(&Walk { part: Part::Ends, ..*walk }, pass));
+        }
+        for (walk, decay) in [(&forward, Some(target(problem.a))), (&backward, None)] {
+            let walk = Walk { part: Part::Ends, after: Some(target(problem.a)), ..*walk };
+            suite.add_for(&["sm_90a"], &hopper::ENDS, &plan.config_of_ends(&walk, &decay));
         }
     }
     if plan.packed.is_some() {

@@ -35,6 +35,17 @@ pub(super) struct Walk<'p, 'a> {
     pub after: Option<RawViewMut>,
     /// The slots that it fills.
     pub slots: Option<Slots>,
+    pub part: Part,
+}
+
+/// How much of a walk is walked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Whole,
+    /// Of one in two halves, between which what it begins with may arrive: every segment on its own.
+    Ends,
+    /// Every segment from what enters it.
+    Rest,
 }
 
 /// Addresses of what a walk needs besides its tensors: for the ends of segments, and its slots.
@@ -131,6 +142,7 @@ impl<'p, 'a> Walk<'p, 'a> {
             before: problem.initial_state,
             after,
             slots: None,
+            part: Part::Whole,
         }
     }
 }

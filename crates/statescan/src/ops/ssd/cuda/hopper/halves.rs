@@ -101,7 +101,7 @@ pub(in crate::ops::ssd::cuda) fn backward(pass: &Pass<'_, '_>, routes: &[Fused; 
     debug_assert_eq!(layouts[0].bias, layouts[1].bias, "the second half adds to terms of the first");
     for (at, (half, sources, targets)) in of_halves(p, pass.sources, pass.targets).iter().enumerate() {
         let (problem, route, layout) = (&problems[at], &routes[at], &layouts[at]);
-        let pass = Pass { stream: pass.stream, sources, targets, call: Call::new(problem, sources.y), base };
+        let pass = Pass { stream: pass.stream, sources, targets, call: Call::new(problem, sources.y), base, ends: None };
         pass.run_fused(route, layout, parts)?;
         // terms of parameters are summed after the last half
         pass.sum(layout, route.fused.plan.slices, (*half == Half::Second).then(|| fused::chunks(problem)))?;

@@ -5,15 +5,15 @@ use super::hand_on;
 use super::packed::{self, Packed, SPAN};
 use super::{PACKED, TOOLS};
 use crate::cuda::{
-    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, SharedMemory, Stream, Swizzle,
-    TensorMap, Tiling, Value, header, params,
+    Address, COMMON, Config, HOPPER, Header, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, SharedMemory, Stream,
+    Strided, Swizzle, TensorMap, Tiling, Value, header, params,
 };
 use crate::error::Result;
 use crate::ops::ssd::cuda::portable::plan::{Math, Slots};
-use crate::ops::ssd::cuda::walk::{Direction, Output, Pass, Rooms, Walk};
+use crate::ops::ssd::cuda::walk::{Direction, Output, Part, Pass, Rooms, Walk};
 use crate::ops::ssd::cuda::{INPUTS, Inputs, States, TOO_MANY, type_of};
 use crate::ops::ssd::problem::Problem;
-use crate::tensor::{DType, View};
+use crate::tensor::{DType, RawViewMut, View};
 
 pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> =
     Program::new("ssd_hopper", &[COMMON, STEP_SIZE, MMA, HOPPER], include_str!("walk.cu")).including(&[
@@ -21,9 +21,23 @@ pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> =
         INPUTS,
         PACKED,
         TOOLS,
-        header!("walk_layout.cuh"),
+        WALK_LAYOUT,
+        WALK_STATE,
         header!("walk_helpers.cuh"),
     ]);
+
+pub(in crate::ops::ssd::cuda) static ENDS: Program<Params> =
+    Program::new("ssd_ends", &[COMMON, STEP_SIZE, MMA, HOPPER], include_str!("ends.cu")).including(&[
+        SEQUENCES,
+        INPUTS,
+        PACKED,
+        TOOLS,
+        WALK_LAYOUT,
+        WALK_STATE,
+    ]);
+
+const WALK_LAYOUT: Header = header!("walk_layout.cuh");
+const WALK_STATE: Header = header!("walk_state.cuh");
 
 params! {
     /// Parameters of `ssd_hopper`.
@@ -45,6 +59,8 @@ params! {
         segments: i64,
         segment_steps: i64,
         packed: Packed,
+        /// (batch, head): the decay of all segments, which `ssd_ends` writes.
+        decay: Strided,
     }
 }
 
@@ -212,12 +228,23 @@ impl Plan {
             .flag("FORWARDS", walk.direction == Direction::Forward)
             .flag("HAS_OUTPUT", output)
             .flag("HAS_SLOTS", has_slots(walk, pass))
+            .flag("HALVES", walk.part != Part::Whole)
             .int("SLOT_CHUNKS", walk.slot_chunks())
             .int("STAGES", self.stages(walk, output))
             .shared(&self.shared(walk, pass))
             .int("WALKER_REGISTERS", WALKER_REGISTERS)
             .int("MASK_REGISTERS", MASK_REGISTERS)
             .int("COPY_REGISTERS", COPY_REGISTERS)
+    }
+
+    /// The constants for what puts ends together.
+    pub fn config_of_ends(&self, walk: &Walk<'_, '_>, decay: &Option<RawViewMut>) -> Config {
+        self.config(walk, Pass::Ends).dtype("DECAY", type_of(decay)).flag("HAS_DECAY", decay.is_some())
+    }
+
+    /// Whether passes over a row may be in two halves.
+    pub fn has_halves(&self) -> bool {
+        self.segments > 1 && self.packed.is_none()
     }
 }
 
@@ -311,10 +338,16 @@ impl Route {
     /// The launches of the walk: two where time is cut.
     pub fn launches(&self, walk: &Walk<'_, '_>) -> Result<Vec<(Pass, Launch)>> {
         let plan = &self.plan;
-        let passes: &[_] = if plan.segments > 1 { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] };
+        let passes: &[_] = match walk.part {
+            Part::Whole if plan.segments > 1 => &[Pass::Ends, Pass::Rest],
+            Part::Whole => &[Pass::Whole],
+            Part::Ends => &[Pass::Ends],
+            Part::Rest => &[Pass::Rest],
+        };
         let launch = |&pass: &Pass| {
-            // the last segment of a row leaves nothing
-            let rows = if plan.packed.is_some() { plan.rows() } else { plan.segments - usize::from(pass == Pass::Ends) };
+            // the last segment of a row leaves nothing, but for other processes
+            let idle = usize::from(pass == Pass::Ends && walk.part == Part::Whole);
+            let rows = if plan.packed.is_some() { plan.rows() } else { plan.segments - idle };
             let (blocks, rows) = u32::try_from(plan.blocks).ok().zip(u32::try_from(rows).ok()).ok_or(TOO_MANY)?;
             let shared = plan.shared(walk, pass).len() + ALIGNMENT;
             let line = Launch::line(blocks, 128 * (WALKERS + HELPERS) as u32, shared as u32);
@@ -345,7 +378,26 @@ impl Route {
             segments: plan.segments as i64,
             segment_steps: plan.segment_steps as i64,
             packed,
+            decay: Strided::default(),
         })
+    }
+
+    /// Puts together what the segments of a walk have left: the state after all of them, from that before the first one, and their decay.
+    ///
+    /// # Safety
+    /// The views and the rooms are valid, and the walk's ends are in them.
+    pub unsafe fn put_together(
+        &self,
+        stream: &Queue<'_>,
+        walk: &Walk<'_, '_>,
+        rooms: Rooms,
+        decay: &Option<RawViewMut>,
+    ) -> Result<()> {
+        let params = Params { decay: Strided::of_option(decay), ..self.params(stream, walk, rooms)? };
+        let blocks = u32::try_from(self.plan.blocks).map_err(|_| TOO_MANY)?;
+        let launch = Launch::line(blocks, (128 * WALKERS) as u32, 0);
+        // SAFETY: the caller's contract.
+        unsafe { stream.launch(&ENDS, || self.plan.config_of_ends(walk, decay), launch, &params) }.map_err(Into::into)
     }
 
     /// # Safety
