@@ -54,6 +54,32 @@ def backward_rest(number: int, inputs: tuple, outputs: tuple, place: _Place) -> 
 def summary(number: int, inputs: tuple, outputs: tuple, place: _Place) -> tuple: ...
 def update(number: int, inputs: tuple, outputs: tuple, place: _Place | Unobserved) -> tuple | None: ...
 
+class Part:
+    """Some channels of a tensor of PyTorch's, in the place of a tensor among the inputs and outputs of a pass."""
+
+class Rows:
+    """A tensor (batch, seqlen, channels) of PyTorch's, some of whose channels are taken, from `first` on. `name` is that of an
+    argument; `made` takes a tensor that nobody else has, or a matrix (batch * seqlen, channels)."""
+
+    tensor: Any
+    batch: int
+    seqlen: int
+
+    def __init__(self, tensor: Any, name: str) -> None: ...
+    @staticmethod
+    def made(tensor: Any, steps: tuple[int, int]) -> Rows: ...
+    @staticmethod
+    def filters(weight: Any, name: str) -> Part:
+        """(dim, width) of a convolution's weight, which may be (dim, 1, width)."""
+    def rows(self, first: int, count: int) -> Part:
+        """(batch, seqlen, count)."""
+    def timed(self, first: int, count: int) -> Part:
+        """(batch, count, seqlen)."""
+    def heads(self, first: int, nheads: int, headdim: int) -> Part:
+        """(batch, nheads, seqlen, headdim)."""
+    def groups(self, first: int, ngroups: int, dstate: int) -> Part:
+        """(batch, seqlen, ngroups, dstate)."""
+
 class Described:
     """A tensor that is not there yet, by the name of its type and its shape, among the inputs of `plan` and `scratch`."""
 

@@ -4,6 +4,7 @@ use crate::described::Described;
 use crate::dlpack::Owned;
 use crate::error::{UnknownArgument, to_python};
 use crate::exec::Place;
+use crate::rows::Part;
 use crate::torch::{self, Maker};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -82,6 +83,10 @@ impl<'a, 'py> Arguments<'a, 'py> {
             // SAFETY: the tuple that holds the tensor is borrowed for 'a; that nobody resizes it meanwhile is PyTorch's rule, too.
             return unsafe { parts.view(name) };
         }
+        if let Ok(part) = object.cast_exact::<Part>() {
+            // SAFETY: as above, for the tensor that it is a part of, which it holds.
+            return unsafe { part.get().parts.view(name) };
+        }
         if let Ok(described) = object.cast_exact::<Described>() {
             let parts = described.get().parts(name, self.next_input, self.place.device())?;
             // SAFETY: nobody reads what is described: such calls are checked, and do not run.
@@ -106,6 +111,10 @@ impl<'a, 'py> Arguments<'a, 'py> {
             }
             // SAFETY: as in `view`; the operation checks that outputs are apart from everything else in the call.
             return unsafe { parts.view_mut(name) };
+        }
+        if let Ok(part) = object.cast_exact::<Part>() {
+            // SAFETY: as above.
+            return unsafe { part.get().parts.view_mut(name) };
         }
         let stream = self.place.stream();
         let owned = Owned::take(object, name, stream)?;
@@ -160,9 +169,23 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Ok(self.maker.get_or_init(|| maker))
     }
 
+    /// A dense tensor beside the call's first input.
+    fn empty(&self, shape: &Shape, dtype: DType) -> PyResult<Bound<'py, PyAny>> {
+        self.maker()?.empty(whole(&*self.inputs.get_borrowed_item(0)?), shape, dtype)
+    }
+
+    /// A tensor of some type that lies as the input with this number, whose view is given; a dense one beside a part of a tensor.
+    fn empty_like(&self, input: usize, view: &View<'_>, dtype: DType) -> PyResult<Bound<'py, PyAny>> {
+        let object = self.inputs.get_borrowed_item(input)?;
+        match object.cast_exact::<Part>() {
+            Ok(part) => self.maker()?.empty(part.get().whole(self.inputs.py()), &view.shape(), dtype),
+            Err(_) => self.maker()?.empty_like(&object, view, dtype),
+        }
+    }
+
     /// A result of some type that lies as the input with this number, whose view is given.
     pub fn result_like(&mut self, name: &str, (input, view): (usize, &View<'_>), dtype: DType) -> PyResult<Option<ViewMut<'a>>> {
-        self.written(name, true, |call| call.maker()?.empty_like(&*call.inputs.get_borrowed_item(input)?, view, dtype))
+        self.written(name, true, |call| call.empty_like(input, view, dtype))
     }
 
     /// The result of a step, which is always wanted, like its first input.
@@ -173,7 +196,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
 
     /// A dense result.
     pub fn result(&mut self, name: &str, dtype: DType, shape: Shape) -> PyResult<Option<ViewMut<'a>>> {
-        self.written(name, true, |call| call.maker()?.empty(&*call.inputs.get_borrowed_item(0)?, &shape, dtype))
+        self.written(name, true, |call| call.empty(&shape, dtype))
     }
 
     /// The gradient by the input with the number of this output.
@@ -183,12 +206,16 @@ impl<'a, 'py> Arguments<'a, 'py> {
         let name = if wanted { &format!("grad of {argument}") } else { argument };
         self.written(name, true, |call| {
             let object = call.inputs.get_borrowed_item(input)?;
-            let Some(parts) = torch::parts(&object, name)? else {
+            let parts = match object.cast_exact::<Part>() {
+                Ok(part) => Some(part.get().parts),
+                Err(_) => torch::parts(&object, name)?,
+            };
+            let Some(parts) = parts else {
                 return Err(PyTypeError::new_err(format!("`{name}` can be made beside a tensor of PyTorch only")));
             };
             // SAFETY: the view is not read: it says how the tensor lies.
             let view = unsafe { parts.view(name) }?;
-            call.maker()?.empty_like(&object, &view, parts.dtype)
+            call.empty_like(input, &view, parts.dtype)
         })
     }
 
@@ -271,7 +298,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
     ) -> PyResult<Option<ViewMut<'a>>> {
         let make = |call: &Self| {
             let shape = Shape::new(&[capacity().unwrap_or_else(&needed)]).map_err(|error| to_python(error.into()))?;
-            call.maker()?.empty(&*call.inputs.get_borrowed_item(0)?, &shape, dtype)
+            call.empty(&shape, dtype)
         };
         let Some(buffer) = self.written("checkpoints", true, make)? else { return Ok(None) };
         let used = used(buffer.shape(), needed())?;
@@ -286,12 +313,9 @@ impl<'a, 'py> Arguments<'a, 'py> {
         match wanted().map_err(to_python)? {
             0 => Ok(None),
             len => {
-                let beside = self.inputs.get_borrowed_item(0)?;
                 let memory = match self.place.allocator() {
-                    Some(allocate) => allocate.call1((beside, len))?,
-                    None => {
-                        self.maker()?.empty(&beside, &Shape::new(&[len]).map_err(|error| to_python(error.into()))?, DType::F32)?
-                    }
+                    Some(allocate) => allocate.call1((whole(&*self.inputs.get_borrowed_item(0)?), len))?,
+                    None => self.empty(&Shape::new(&[len]).map_err(|error| to_python(error.into()))?, DType::F32)?,
                 };
                 let view = self.view_mut(&memory, "workspace", true).map_err(|error| self.named(error))?;
                 self.keep.scratch.borrow_mut().push(memory.unbind());
@@ -311,6 +335,11 @@ impl<'a, 'py> Arguments<'a, 'py> {
         done.map_err(to_python)?;
         PyTuple::new(self.inputs.py(), self.keep.made.take())
     }
+}
+
+/// The tensor that an input is, or that it is a part of.
+fn whole<'a, 'py>(object: &'a Bound<'py, PyAny>) -> &'a Bound<'py, PyAny> {
+    object.cast_exact::<Part>().map_or(object, |part| part.get().whole(object.py()))
 }
 
 /// The part of a buffer for saved states that a call uses: Python allocates what the longest division into sequences needs.

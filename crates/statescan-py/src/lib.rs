@@ -3,7 +3,7 @@
 //!
 //! All passes have the same signature, `(number, inputs, outputs, place)`: the operation's number, two tuples in the order of its signature,
 //! which Python reads too ([`describe`]), and where the call runs ([`exec::Place`]). Tensors come through two doors: those of PyTorch
-//! are read by their attributes ([`torch`]), all others by DLPack ([`dlpack`]).
+//! are read by their attributes ([`torch`]), all others by DLPack ([`dlpack`]). Parts of PyTorch's need no view of theirs ([`rows`]).
 
 mod call;
 mod describe;
@@ -14,6 +14,7 @@ mod exec;
 #[cfg(target_os = "linux")]
 mod openmp;
 mod passes;
+mod rows;
 mod tensor;
 mod torch;
 mod xla;
@@ -31,6 +32,8 @@ mod _native {
     use crate::exec::{Unobserved, choose_threads, chosen_threads, cores, cuda_devices, synchronize};
     #[pymodule_export]
     use crate::passes::{backward, backward_ends, backward_rest, ends_len, forward, forward_ends, forward_rest, summary, update};
+    #[pymodule_export]
+    use crate::rows::{Part, Rows};
     #[pymodule_export]
     use crate::xla::handlers;
     #[pymodule_export]

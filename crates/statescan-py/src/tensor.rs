@@ -18,6 +18,7 @@ pub const DTYPES: [(&str, DType); 8] = [
 ];
 
 /// A tensor as its owner describes it.
+#[derive(Clone, Copy)]
 pub struct Parts {
     pub address: usize,
     pub dtype: DType,

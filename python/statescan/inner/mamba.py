@@ -2,22 +2,23 @@
 
 import torch
 
+from .._native import Rows
 from ..operations import CAUSAL_CONV1D, SELECTIVE_SCAN
 from ..torch import _New
-from .maps import Map, normalized, normalized_back
+from .maps import maps_of, normalized, normalized_back
 from .shared import (
     Inner,
     Parts,
+    are_aligned,
+    columns,
     convolved_back,
     decays,
     differentiable,
     each,
-    filters,
     matrix,
     project,
     project_back,
     projection_gradients,
-    room_in,
     run,
     run_back,
     through_decays,
@@ -54,24 +55,36 @@ Arguments = MAMBA.named()
 
 
 class Call:
-    """A call, and how channels divide: input and gate; step sizes of a low rank, B and C."""
+    """A call, and how channels divide: input and gate; step sizes of a low rank, B and C. `of` takes parts of xz."""
 
-    __slots__ = ("A", "dim", "given", "maps", "of", "place", "rank")
+    __slots__ = ("A", "dim", "given", "maps", "of", "place", "rank", "shape")
 
-    def __init__(self, arguments, A=None, place=None):
+    def __init__(self, arguments, of, A=None, place=None):
         self.given = given = Arguments._make(arguments)
-        self.place = place
+        self.of, self.place = of, place
         self.A = decays(given.A, given.A_log) if A is None else A
-        self.of = Parts(given.xz)
+        batch, seqlen, _ = given.xz.shape
+        self.shape = batch, seqlen
         self.dim, dstate = given.A.shape
-        self.rank = first = given.dt_proj_weight.shape[1]
-        beside = given.eps, given.A.is_complex()
-        self.maps = Map(given.B, given.B_bias, given.B_norm, *beside), Map(given.C, given.C_bias, given.C_norm, *beside)
-        for part in self.maps:
-            first = part.place(first, dstate)
+        self.rank = given.dt_proj_weight.shape[1]
+        self.maps = maps_of(given, self.rank, dstate)
 
     def room(self, channels):
-        return self.given.xz.new_empty(self.of.batch, self.of.seqlen, channels)
+        """(batch, seqlen, channels)."""
+        return self.given.xz.new_empty(*self.shape, channels)
+
+    def matrix(self, channels):
+        """(batch * seqlen, channels), as products take it."""
+        batch, seqlen = self.shape
+        return self.given.xz.new_empty(batch * seqlen, channels)
+
+    def rows(self, matrix):
+        """What takes parts of a matrix of rows."""
+        return Rows.made(matrix, self.shape)
+
+    def timed(self, matrix):
+        """(batch, dim, seqlen) of a matrix of as many channels."""
+        return self.rows(matrix).timed(0, self.dim)
 
     def input(self, of):
         """What is convolved."""
@@ -79,14 +92,12 @@ class Call:
 
     def convolution(self, before=None):
         """Arguments of the convolution; `before` are the inputs in front of it."""
-        weight, bias = filters(self.given.conv1d_weight), self.given.conv1d_bias
+        weight, bias = self.of.filters(self.given.conv1d_weight, "conv1d_weight"), self.given.conv1d_bias
         return self.input(self.of), weight, bias, before, None, None, "silu", False
 
-    def convolve(self, of, first=0, before=None):
-        """x, which lies in `of` from its channel `first` on."""
-        x = of.timed(first, self.dim)
+    def convolve(self, x, before=None):
+        """Writes x, (batch, dim, seqlen)."""
         run(CAUSAL_CONV1D, self.convolution(before), (x, None), self.place)
-        return x
 
     def projected(self, rows):
         """What is projected for the maps and the steps, of x by rows, and what the steps are projected from. Norms need data, and
@@ -101,57 +112,58 @@ class Call:
         return project(low, self.given.dt_proj_weight, None)
 
     def scan(self, x, dt, maps):
-        """Arguments of the scan."""
+        """Arguments of the scan, time last."""
         given = self.given
-        tensors = (x, dt.transpose(1, 2), self.A, *maps, given.D, self.of.timed(self.dim, self.dim))
+        tensors = (x, dt, self.A, *maps, given.D, self.of.timed(self.dim, self.dim))
         return (*tensors, given.dt_bias, None, None, None, None, given.dt_softplus, None, None, "mamba", False)
 
 
 def _forward(save, arguments, place):
-    call = Call(arguments, place=place)
-    given = call.given
-    convolved = Parts(call.room(call.dim))
-    x = call.convolve(convolved)
-    projected, low = call.projected(convolved.tensor)
-    maps = [part.of(projected, place) for part in call.maps]
+    call = Call(arguments, Rows(arguments[0], "xz"), place=place)
+    given, x = call.given, call.matrix(call.dim)
+    timed = call.timed(x)
+    call.convolve(timed)
+    projected, low = call.projected(x)
+    of = call.rows(projected)
+    maps = [part.of(of, place) for part in call.maps]
     y = call.room(call.dim)
-    outputs = (Parts(y).timed(0, call.dim), True, True if save else None)
-    final, *states = run(SELECTIVE_SCAN, call.scan(x, call.steps(low), maps), outputs, place)
+    outputs = (call.timed(y), True, True if save else None)
+    final, *states = run(SELECTIVE_SCAN, call.scan(timed, call.timed(call.steps(low)), maps), outputs, place)
     out = project(y, given.outproj_weight, given.outproj_bias)
-    if not save:
-        return [out, final]
-    nothing = given.xz.new_empty(0)
-    return [out, final, nothing if out is y else y, call.A if given.A_log else nothing, *states]
+    return [out, final, *_kept(call, y, out), *states] if save else [out, final]
+
+
+def _kept(call, y, out):
+    """What is kept for gradients beside the states: tensors without elements for what is there anyway."""
+    given = call.given
+    return given.xz.new_empty(0) if out is y else y, call.A if given.A_log else given.xz.new_empty(0)
 
 
 def _allocate(save, arguments):
-    call = Call(arguments)
+    call = Call(arguments, Parts(arguments[0]))
     given, weight = call.given, call.given.outproj_weight
     y, projected = call.room(call.dim), call.room(given.x_proj_weight.shape[0])
-    scan = call.scan(call.of.timed(0, call.dim), y, [part.like(projected) for part in call.maps])
+    scan = call.scan(call.input(call.of), y.transpose(1, 2), [part.like(projected) for part in call.maps])
     _, state = SELECTIVE_SCAN.results(_New, *scan)
-    results = [call.room(call.dim if weight is None else weight.shape[0]), state]
+    out = y if weight is None else call.room(weight.shape[0])
     if not save:
-        return results
-    nothing = given.xz.new_empty(0)
-    kept = [nothing if weight is None else y, call.A if given.A_log else nothing]
-    return [*results, *kept, SELECTIVE_SCAN.saved(_New, *scan)]
+        return [out, state]
+    return [out, state, *_kept(call, y, out), SELECTIVE_SCAN.saved(_New, *scan)]
 
 
 def step_gradients(call, scanned, gradients, needed):
     """Adds to the gradient by x what comes through step sizes, B and C, and gives those by the weights that made these: of the
-    projections, and of the steps' norm."""
+    projections, and of the steps' norm. All of them are matrices of rows."""
     (x, projected, low), (by_x, by_dt, by_projected) = scanned, gradients
-    given, by_dt, flat, by_norm = call.given, matrix(by_dt), matrix(by_projected), None
+    given, by_norm = call.given, None
     if given.dt_norm is None:
-        torch.mm(by_dt, given.dt_proj_weight, out=flat[:, : call.rank])
+        torch.mm(by_dt, given.dt_proj_weight, out=by_projected[:, : call.rank])
     else:
-        by_low = (by_dt @ given.dt_proj_weight).view(low.shape)
-        to = by_projected[..., : call.rank]
-        by_norm = normalized_back(projected[..., : call.rank], given.dt_norm, given.eps, by_low, to, needed[16], call.place)
-    by_dt_proj = by_dt.t() @ matrix(low) if needed[4] else None
-    by_x_proj = flat.t() @ matrix(x) if needed[3] else None
-    matrix(by_x).addmm_(flat, given.x_proj_weight)
+        by_low, to = torch.mm(by_dt, given.dt_proj_weight), by_projected[:, : call.rank]
+        by_norm = normalized_back(projected[:, : call.rank], given.dt_norm, given.eps, by_low, to, needed[16], call.place)
+    by_dt_proj = torch.mm(by_dt.t(), low) if needed[4] else None
+    by_x_proj = torch.mm(by_projected.t(), x) if needed[3] else None
+    by_x.addmm_(by_projected, given.x_proj_weight)
     return by_x_proj, by_dt_proj, by_norm
 
 
@@ -166,28 +178,30 @@ def _scan_gradients(call, scan, wanted, needed):
 
 def _backward(needed, arguments, saved, gradients, place):
     (y, A, states), (by_out, by_state) = saved, gradients
-    call = Call(arguments, A if A.numel() > 0 else None, place)
-    given, of = call.given, Parts(torch.empty_like(arguments[0]))
-    projection = (given.outproj_weight, given.outproj_bias)
-    by_y = project_back(by_out, projection[0], lambda: call.room(call.dim))
+    call = Call(arguments, Rows(arguments[0], "xz"), A if A.numel() > 0 else None, place)
+    given, of = call.given, call.rows(torch.empty_like(arguments[0]))
+    by_out, projection = matrix(by_out), (given.outproj_weight, given.outproj_bias)
     by_projection = projection_gradients(by_out, lambda: y, projection, needed[8:10])
-    at, first = room_in(of, 0, call.dim)
-    x = call.convolve(at, first)
-    projected, low = call.projected(at.rows(first, call.dim))
-    maps = [part.of(projected, place) for part in call.maps]
-    by_x, by_dt, by_projected = call.room(call.dim), call.room(call.dim), torch.empty_like(projected)
-    scan = (*call.scan(x, call.steps(low), maps), states, Parts(by_y).timed(0, call.dim), by_state)
-    timed = [Parts(tensor).timed(0, call.dim) for tensor in (by_x, by_dt)]
-    targets = [part.wanted(by_projected, is_needed) for part, is_needed in zip(call.maps, needed[10:12])]
-    wanted = (*timed, needed[6], *targets, needed[7], of.timed(call.dim, call.dim), needed[5])
+    by_y = project_back(by_out, projection[0], lambda: call.matrix(call.dim))
+    # computed again where the gradient by what is convolved is written in the end
+    x = columns(of.tensor, 0, call.dim) if are_aligned(of.tensor, 0) else call.matrix(call.dim)
+    timed = call.timed(x)
+    call.convolve(timed)
+    projected, low = call.projected(x)
+    by_x, by_dt, by_projected = call.matrix(call.dim), call.matrix(call.dim), call.matrix(projected.shape[1])
+    channels, by_channels = call.rows(projected), call.rows(by_projected)
+    maps = [part.of(channels, place) for part in call.maps]
+    scan = (*call.scan(timed, call.timed(call.steps(low)), maps), states, call.timed(by_y), by_state)
+    targets = [part.wanted(by_channels, is_needed) for part, is_needed in zip(call.maps, needed[10:12])]
+    by_timed = call.timed(by_x)
+    wanted = (by_timed, call.timed(by_dt), needed[6], *targets, needed[7], of.timed(call.dim, call.dim), needed[5])
     by_A, *by_maps, by_D, by_dt_bias = _scan_gradients(call, scan, wanted, needed)
     by_maps = [
-        part.back(by_map, projected, by_projected, needed[number : number + 3 : 2], place)
+        part.back(by_map, channels, by_channels, needed[number : number + 3 : 2], place)
         for number, part, by_map in zip((12, 13), call.maps, by_maps)
     ]
-    scanned = (at.rows(first, call.dim), projected, low)
-    *by_weights, by_dt_norm = step_gradients(call, scanned, (by_x, by_dt, by_projected), needed)
-    by_conv = convolved_back(call.convolution(), timed[0], call.input(of), given.conv1d_weight, needed[1:3], place)
+    *by_weights, by_dt_norm = step_gradients(call, (x, projected, low), (by_x, by_dt, by_projected), needed)
+    by_conv = convolved_back(call.convolution(), by_timed, call.input(of), given.conv1d_weight, needed[1:3], place)
     by_others = (gradient for pair in zip(*by_maps) for gradient in pair)
     return of.tensor, *by_conv, *by_weights, by_dt_bias, by_A, by_D, *by_projection, *by_others, by_dt_norm
 

@@ -5,13 +5,13 @@ import torch
 from ..operations import CAUSAL_CONV1D, SSD
 from .mamba2 import MAMBA2, Call, norm_backward, unit_backward
 from .ranks import OF_PASS, convolved_back, over_ranks, run, run_back
-from .shared import Parts, differentiable, project, project_back, projection_gradients, through_decays
+from .shared import Parts, differentiable, matrix, project, project_back, projection_gradients, through_decays
 
 
 def _forward(save, arguments, place):
     *own, name = arguments
-    call = Call(own, place=place)
-    given, width = call.given, call.unit // 2 + call.dim
+    call = Call(own, Parts(own[0]), place=place)
+    given, width = call.given, call.width
     normed = given.rmsnorm_weight is not None
     xBC, _, of_conv = run(CAUSAL_CONV1D, name, save, call.convolution())
     scanned = call.scanned(Parts(xBC.transpose(1, 2).contiguous()))
@@ -45,19 +45,20 @@ def _backward(needed, arguments, saved, gradients, place):
     *own, name = arguments
     (y, A, *rest), (by_out, by_state) = saved, gradients
     of_conv, of_scan = rest[: len(OF_PASS)], rest[len(OF_PASS) :]
-    call = Call(own, A if A.numel() > 0 else None, place)
+    call = Call(own, Parts(own[0]), A if A.numel() > 0 else None, place)
     given, of = call.given, Parts(torch.empty_like(arguments[0]))
-    width, projection = call.unit // 2 + call.dim, (given.outproj_weight, given.outproj_bias)
-    by_made = project_back(by_out, projection[0], lambda: call.room(width))
+    by_out, projection = matrix(by_out), (given.outproj_weight, given.outproj_bias)
+    by_made = project_back(by_out, projection[0], lambda: call.matrix(call.width))
     by_y, by_weight = by_made, None
     if given.rmsnorm_weight is not None:
         by_y, by_weight = norm_backward(call, y, by_made, of, needed)
     if call.unit:
-        unit_backward(call.of.rows(0, call.unit), of.rows(0, call.unit), by_made[..., : call.unit // 2])
-    by_projection = projection_gradients(by_out, lambda: call.projected(y, width), projection, needed[7:9])
+        unit_backward(call, of.tensor, by_made)
+    by_projection = projection_gradients(by_out, lambda: call.projected(y), projection, needed[7:9])
     # computed again, behind the inputs of the ranks before
     scan = call.ssd(call.convolve(Parts(call.room(call.convolved)), before=of_conv[1]))
-    cotangents = call.heads(by_y), by_state
+    by_y = by_y.view(*call.shape, by_y.shape[-1])
+    cotangents = call.heads(Parts(by_y), by_y.shape[-1]), by_state
     by_scanned, (by_A, by_D, by_dt_bias, by_initial), by_dt, by_z = _scan_gradients(name, call, scan, of_scan, cotangents, needed)
     call.step_sizes(of).copy_(by_dt)
     if by_z is not None:

@@ -5,18 +5,18 @@ import torch
 from ..operations import CAUSAL_CONV1D, SELECTIVE_SCAN
 from .mamba import MAMBA, Call, step_gradients
 from .ranks import OF_PASS, convolved_back, over_ranks, run, run_back
-from .shared import Parts, differentiable, project, project_back, projection_gradients, through_decays
+from .shared import Parts, differentiable, matrix, project, project_back, projection_gradients, through_decays
 
 
 def _forward(save, arguments, place):
     *own, name = arguments
-    call = Call(own, place=place)
+    call = Call(own, Parts(own[0]), place=place)
     given = call.given
     x, _, of_conv = run(CAUSAL_CONV1D, name, save, call.convolution())
     projected, low = call.projected(x.transpose(1, 2))
     # without data there is no place
-    maps = [part.like(projected) if place is None else part.of(projected, place) for part in call.maps]
-    y, final, of_scan = run(SELECTIVE_SCAN, name, save, call.scan(x, call.steps(low), maps))
+    maps = [part.like(projected) if place is None else part.of(Parts(projected), place) for part in call.maps]
+    y, final, of_scan = run(SELECTIVE_SCAN, name, save, call.scan(x, call.steps(low).transpose(1, 2), maps))
     y = y.transpose(1, 2)
     out = project(y, given.outproj_weight, given.outproj_bias)
     if not save:
@@ -41,27 +41,29 @@ def _backward(needed, arguments, saved, gradients, place):
     *own, name = arguments
     (y, A, *rest), (by_out, by_state) = saved, gradients
     of_conv, of_scan = rest[: len(OF_PASS)], rest[len(OF_PASS) :]
-    call = Call(own, A if A.numel() > 0 else None, place)
+    call = Call(own, Parts(own[0]), A if A.numel() > 0 else None, place)
     given, of = call.given, Parts(torch.empty_like(arguments[0]))
-    projection = (given.outproj_weight, given.outproj_bias)
-    by_y = project_back(by_out, projection[0], lambda: call.room(call.dim))
+    by_out, projection = matrix(by_out), (given.outproj_weight, given.outproj_bias)
+    by_y = project_back(by_out, projection[0], lambda: call.matrix(call.dim))
     by_projection = projection_gradients(by_out, lambda: y, projection, needed[8:10])
     # computed again, behind the inputs of the ranks before
-    convolved = Parts(call.room(call.dim))
-    x = call.convolve(convolved, before=of_conv[1])
-    projected, low = call.projected(convolved.tensor)
-    maps = [part.of(projected, place) for part in call.maps]
-    scan, cotangents = call.scan(x, call.steps(low), maps), (by_y.transpose(1, 2), by_state)
-    timed, by_maps, (by_A, by_D, by_dt_bias), by_z = _scan_gradients(name, call, scan, of_scan, cotangents, needed)
+    convolved = call.room(call.dim)
+    x = convolved.transpose(1, 2)
+    call.convolve(x, of_conv[1])
+    projected, low = call.projected(convolved)
+    channels, by_y = Parts(projected), by_y.view(convolved.shape).transpose(1, 2)
+    maps = [part.of(channels, place) for part in call.maps]
+    scan = call.scan(x, call.steps(low).transpose(1, 2), maps)
+    timed, by_maps, (by_A, by_D, by_dt_bias), by_z = _scan_gradients(name, call, scan, of_scan, (by_y, by_state), needed)
     of.timed(call.dim, call.dim).copy_(by_z)
     by_x, by_dt = (gradient.transpose(1, 2).contiguous() for gradient in timed)
-    by_projected, by_others = torch.empty_like(projected), []
+    by_channels, by_others = Parts(torch.empty_like(projected)), []
     for number, part, by_map in zip((12, 13), call.maps, by_maps):
         if part.is_view:
-            part.view(by_projected).copy_(by_map)
-        by_others.append(part.back(by_map, projected, by_projected, needed[number : number + 3 : 2], place))
-    scanned = (convolved.tensor, projected, low)
-    *by_weights, by_dt_norm = step_gradients(call, scanned, (by_x, by_dt, by_projected), needed)
+            part.view(by_channels).copy_(by_map)
+        by_others.append(part.back(by_map, channels, by_channels, needed[number : number + 3 : 2], place))
+    scanned = [matrix(rows) for rows in (convolved, projected, low)]
+    *by_weights, by_dt_norm = step_gradients(call, scanned, [matrix(g) for g in (by_x, by_dt, by_channels.tensor)], needed)
     by_conv = convolved_back(name, call, of_conv, by_x.transpose(1, 2), of, needed[1:3])
     by_others = (gradient for pair in zip(*by_others) for gradient in pair)
     return of.tensor, *by_conv, *by_weights, by_dt_bias, by_A, by_D, *by_projection, *by_others, by_dt_norm

@@ -1,4 +1,9 @@
-"""B and C of a Mamba layer: given, or parts of what is projected, with a bias, a norm, as pairs of complex numbers."""
+"""B and C of a Mamba layer: given, or parts of what is projected, with a bias, a norm, as pairs of complex numbers.
+
+What is projected comes as what takes parts of it: `Rows` of a matrix, or `Parts` of a tensor.
+"""
+
+from functools import lru_cache
 
 import torch
 
@@ -6,8 +11,31 @@ from ..operations import NORM
 from .shared import Parts, run, run_back
 
 
+def maps_of(given, rank, dstate):
+    """Both maps of a call, whose channels follow those of the steps."""
+    own = given.B, given.C, given.B_bias, given.C_bias, given.B_norm, given.C_norm
+    # symbolic sizes have no hash
+    if isinstance(dstate, int) and isinstance(rank, int) and not given.A.is_complex() and all([t is None for t in own]):
+        return _views(rank, dstate)
+    return _maps(own, given.eps, given.A.is_complex(), rank, dstate)
+
+
+def _maps(own, eps, is_complex, rank, dstate):
+    first, found = rank, []
+    for tensors in zip(own[:2], own[2:4], own[4:]):
+        found.append(Map(*tensors, eps, is_complex))
+        first = found[-1].place(first, dstate)
+    return tuple(found)
+
+
+@lru_cache
+def _views(rank, dstate):
+    """Maps that are parts of the projection as they are: they hold no tensor of a call."""
+    return _maps((None,) * 6, 0.0, False, rank, dstate)
+
+
 def normalized(rows, weight, eps, place):
-    """The RMS norm of rows, (batch, seqlen, channels)."""
+    """The RMS norm of rows, (.., channels)."""
     y = rows.new_empty(rows.shape)
     run(NORM, _norm(rows, weight, eps), (y, None), place)
     return y
@@ -46,11 +74,15 @@ class Map:
 
     def view(self, projected):
         """(batch, dstate, seqlen) of a projection whose channels are not changed."""
-        return Parts(projected).timed(self.first, self.count)
+        return projected.timed(self.first, self.count)
+
+    def _own(self, projected):
+        """The channels of the map."""
+        return projected.tensor[..., self.first : self.first + self.count]
 
     def _rows(self, projected):
         """What the norm takes."""
-        rows = Parts(projected).rows(self.first, self.count)
+        rows = self._own(projected)
         return rows if self.bias is None else rows + self.bias.to(rows.dtype)
 
     def of(self, projected, place):
@@ -62,12 +94,13 @@ class Map:
         rows = self._rows(projected)
         if self.norm is not None:
             rows = normalized(rows, self.norm, self.eps, place)
-        return (as_complex(rows) if self.is_complex else rows).transpose(1, 2)
+        rows = as_complex(rows) if self.is_complex else rows
+        return rows.view(projected.batch, projected.seqlen, rows.shape[-1]).transpose(1, 2)
 
     def like(self, projected):
         """The same without data."""
         if self.given is not None or not self.is_complex:
-            return self.given if self.given is not None else self.view(projected)
+            return self.given if self.given is not None else self.view(Parts(projected))
         batch, seqlen, _ = projected.shape
         dtype = torch.promote_types(projected.dtype, torch.complex64)
         return projected.new_empty(batch, seqlen, self.count // 2, dtype=dtype).transpose(1, 2)
@@ -86,13 +119,14 @@ class Map:
             return None, None, None
         by_rows, by_norm = by_map.transpose(1, 2), None
         if self.is_complex:
-            by_rows = torch.view_as_real(by_rows).flatten(-2).to(projected.dtype)
-        to = Parts(by_projected).rows(self.first, self.count)
+            by_rows = torch.view_as_real(by_rows).flatten(-2).to(projected.tensor.dtype)
+        to = self._own(by_projected)
+        by_rows = by_rows.reshape(to.shape)
         if self.norm is None:
             to.copy_(by_rows)
         else:
             by_norm = normalized_back(self._rows(projected), self.norm, self.eps, by_rows, to, needed[1], place)
-        by_bias = to.sum((0, 1)).to(self.bias.dtype) if needed[0] else None
+        by_bias = to.sum(tuple(range(to.dim() - 1))).to(self.bias.dtype) if needed[0] else None
         return None, by_bias, by_norm
 
 

@@ -34,7 +34,8 @@ class Inner:
 
 
 class Parts:
-    """Parts of a tensor (batch, seqlen, channels), each from some channel on, as views that take one call of PyTorch's."""
+    """Parts of a tensor (batch, seqlen, channels), each from some channel on, as views of PyTorch's. `Rows`, of the native part,
+    has them for its functions, in less time; these go anywhere, and have symbolic sizes."""
 
     __slots__ = ("_start", "_strides", "batch", "seqlen", "tensor")
 
@@ -43,6 +44,11 @@ class Parts:
         self.batch, self.seqlen, _ = tensor.shape
         self._strides = tensor.stride()
         self._start = tensor.storage_offset()
+
+    @staticmethod
+    def filters(weight, name):
+        """(dim, width) of a convolution's weight, which may be that of a module."""
+        return weight.squeeze(1) if weight.dim() == 3 else weight
 
     def rows(self, first, count):
         """(batch, seqlen, count)."""
@@ -67,14 +73,17 @@ class Parts:
         return self.tensor.as_strided(sizes, strides, self._start + first * self._strides[2])
 
 
-def room_in(of, first, count):
-    """Room for numbers (batch, seqlen, count) that are needed before the part of `of` from `first` on is written: that part, or
-    where its rows would not be aligned a tensor of its own."""
-    row, step, channel = of.tensor.stride()
-    size = of.tensor.element_size()
-    if channel == 1 and all(places * size % 16 == 0 for places in (row, step, first)):
-        return of, first
-    return Parts(of.tensor.new_empty(of.batch, of.seqlen, count)), 0
+def are_aligned(tensor, first):
+    """Whether the channels from `first` on of a dense tensor (batch, seqlen, channels) are a matrix whose rows are aligned."""
+    row, step, channel = tensor.stride()
+    size = tensor.element_size()
+    return channel == 1 and row == tensor.shape[1] * step and step * size % 16 == first * size % 16 == 0
+
+
+def columns(tensor, first, count):
+    """Some channels of such a tensor, as a matrix."""
+    batch, seqlen, _ = tensor.shape
+    return tensor.as_strided((batch * seqlen, count), (tensor.stride(1), 1), tensor.storage_offset() + first)
 
 
 def decays(A, are_logarithms):
@@ -89,33 +98,27 @@ def through_decays(by_A, A, like):
     return by_A.mul_(A) if like.dtype == by_A.dtype else by_A.mul_(A).to(like.dtype)
 
 
-def filters(weight):
-    """(dim, width) of a convolution's weight, which may be that of a module."""
-    return weight.squeeze(1) if weight.dim() == 3 else weight
-
-
 def matrix(rows):
-    """(batch seqlen, channels) of (batch, seqlen, channels)."""
-    return rows.reshape(-1, rows.shape[-1])
+    """(batch seqlen, channels) of (batch, seqlen, channels), or of None."""
+    return rows if rows is None else rows.reshape(-1, rows.shape[-1])
 
 
 def project(rows, weight, bias):
-    """The projection of rows, (batch, seqlen, channels); the same rows without a weight."""
+    """The projection of rows, (batch, seqlen, channels) or a matrix; the same rows without a weight."""
     return rows if weight is None else torch._C._nn.linear(rows, weight, bias)
 
 
 def project_back(by_out, weight, like):
-    """The gradient by what was projected, (batch, seqlen, channels); zeros where there is none."""
+    """The gradient by what was projected, of that by the result; zeros where there is none. All are matrices."""
     if by_out is None:
         return like().zero_()
-    return by_out if weight is None else (matrix(by_out) @ weight).view(*by_out.shape[:-1], weight.shape[1])
+    return by_out if weight is None else torch.mm(by_out, weight)
 
 
 def projection_gradients(by_out, rows, parameters, needed):
     """The gradients by the weight and the bias of a projection, where they are needed; `rows` makes what was projected."""
     if by_out is None:
         return tuple(torch.zeros_like(parameter) if wanted else None for parameter, wanted in zip(parameters, needed))
-    by_out = matrix(by_out)
     by_weight = torch.mm(by_out.t(), matrix(rows())) if needed[0] else None
     return by_weight, by_out.sum(0) if needed[1] else None
 
