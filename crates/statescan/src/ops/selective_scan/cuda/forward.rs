@@ -14,6 +14,8 @@ pub(super) static FORWARD: Program<Params> =
         RAW_TILE,
         TILES,
         header!("forward_tiles.cuh"),
+        header!("forward_help.cuh"),
+        header!("forward_scan.cuh"),
     ]);
 
 pub(crate) fn forward(queue: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
