@@ -182,8 +182,9 @@ def _backward(needed, arguments, saved, gradients, place, is_last):
     given, of = call.given, call.rows(torch.empty_like(arguments[0]))
     by_out, projection = matrix(by_out), (given.outproj_weight, given.outproj_bias)
     by_projection = projection_gradients(by_out, lambda: y, projection, needed[8:10])
-    # y is the only saved tensor of this size that nothing else needs from here on
-    by_y = project_back(by_out, projection[0], lambda: call.matrix(call.dim), matrix(y) if is_last else None)
+    # y, where the projection's gradient has needed it, is the only saved tensor of this size that nothing else needs from here on
+    room = matrix(y) if is_last and y.numel() > 0 else None
+    by_y = project_back(by_out, projection[0], lambda: call.matrix(call.dim), room)
     # computed again where the gradient by what is convolved is written in the end
     x = columns(of.tensor, 0, call.dim) if are_aligned(of.tensor, 0) else call.matrix(call.dim)
     timed = call.timed(x)
