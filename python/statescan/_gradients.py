@@ -16,14 +16,19 @@ def differentiable(op: Operation, forward, backward):
     """The operation with its gradient: an `autograd.Function`. Its `transformed` is the same for functions that `torch.func`
     transforms and for tangents. That one is slower, gives what it saves behind its results, and is nothing for the compiler."""
     # plain values: the compiler of older versions does not look into objects that a function closes over
-    tensors, differentiable, keeps_result = len(op.tensors), op.differentiable, op.keeps_result
+    tensors, differentiable, keeps_result, adds = len(op.tensors), op.differentiable, op.keeps_result, op.adds
     nothing = (None,) * (tensors + len(op.options) - differentiable)
     twice = f"{op.name} has no second derivative: its gradient, taken with create_graph=True, cannot be differentiated"
 
-    def save(ctx, arguments, first, saved):
+    def save(ctx, arguments, first, saved, total=None):
+        kept = list(arguments[:tensors])
         if keeps_result:
             saved = [first, *saved]
-        ctx.save_for_backward(*arguments[:tensors], *saved)
+        ctx.added_to = None
+        if total is not None and adds is not None and total.dtype == torch.float32 and kept[0].dtype != torch.float64:
+            # the sum has all that the gradient needs of either
+            ctx.added_to, kept[0], kept[adds] = kept[0].dtype, total, None
+        ctx.save_for_backward(*kept, *saved)
         ctx.options = arguments[tensors:]
         ctx.set_materialize_grads(False)
 
@@ -33,14 +38,16 @@ def differentiable(op: Operation, forward, backward):
 
     def compute(ctx, *arguments):
         first, second, *saved = both(forward(True, arguments))
-        save(ctx, arguments, first, saved)
+        save(ctx, arguments, first, saved, second)
         return first, second
 
     def differentiate(ctx, grad_first, grad_second):
         saved = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:differentiable]
+        needed = asked = ctx.needs_input_grad[:differentiable]
         if grad_first is None and grad_second is None:
             return (None,) * differentiable + nothing
+        if ctx.added_to is not None:
+            needed = tuple(at != adds and (wanted or at == 0 and asked[adds]) for at, wanted in enumerate(asked))
         arguments = (*saved[:tensors], *ctx.options, *saved[tensors:], grad_first, grad_second)
         if is_dynamo_compiling() or not (is_grad_enabled() or forward_ad._current_level >= 0):
             found = backward(needed, arguments)
@@ -50,7 +57,11 @@ def differentiable(op: Operation, forward, backward):
                 found = backward(needed, arguments)
             found = NoGradient.apply(twice, len(found), *found, *saved[:differentiable], grad_first, grad_second)
         found = iter(found)
-        return tuple(next(found) if wanted else None for wanted in needed) + nothing
+        found = [next(found) if wanted else None for wanted in needed]
+        if ctx.added_to is not None:
+            by_sum = found[0]
+            found[0], found[adds] = by_sum.to(ctx.added_to) if asked[0] else None, by_sum if asked[adds] else None
+        return tuple(found) + nothing
 
     def compute_transformed(*arguments):
         return tuple(both(forward(True, arguments)))

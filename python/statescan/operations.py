@@ -86,6 +86,9 @@ class Operation:
         self._needed = {letter for result in self.outputs if result.like is None for letter in result.layouts[0]}
         self._needed |= set("BL" + saved["layout"]) if self.saves else set()
         self._index = {argument.name: at for at, argument in enumerate(self.arguments)}
+        # the number of the argument that is added to the first one, with which there is a second result, the sum; None without
+        beside = next((result.beside for result in self.outputs if result.beside), None)
+        self.adds: int | None = None if beside is None else self._index[beside]
         self._option = {name.split()[-1]: at for at, (name, _) in enumerate(self.options)}
 
     def __repr__(self):

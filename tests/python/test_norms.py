@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm, linear, rms_norm
 
+from statescan import functions
 from statescan.compat import layer_norm as norms
 
 
@@ -45,3 +46,40 @@ class TestNormsWithResiduals:
         x = torch.ones(1, 1000)
         assert 300 < norm(x).eq(0).sum() < 700
         assert norm.eval()(x).ne(0).all()
+
+
+class TestWhatIsKept:
+    """The gradient of a norm behind a residual sum needs the sum alone."""
+
+    @pytest.mark.parametrize("x_type", [torch.bfloat16, torch.float32])
+    @pytest.mark.parametrize("residual_type", [torch.bfloat16, torch.float32])
+    def test_the_sum_in_the_place_of_what_is_added(self, x_type, residual_type):
+        x, residual = (torch.randn(4, 8).to(dtype).requires_grad_() for dtype in (x_type, residual_type))
+        weight = torch.randn(8, requires_grad=True)
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+            y, total = functions.norm(x, weight, residual=residual)
+        merged = residual_type == torch.float32
+        addresses = [tensor.data_ptr() for tensor in kept]
+        assert (total.data_ptr() in addresses) == merged and (x.data_ptr() in addresses) != merged
+        cotangents = torch.randn_like(y), torch.randn_like(total)
+        got = torch.autograd.grad((y, total), (x, residual, weight), cotangents)
+        wide = [tensor.detach().double().requires_grad_() for tensor in (x, residual, weight)]
+        plain = wide[0] + wide[1]
+        results = rms_norm(plain, (8,), wide[2], 1e-5), plain
+        expected = torch.autograd.grad(results, wide, [tensor.double() for tensor in cotangents])
+        bound = 2e-2 if torch.bfloat16 in (x_type, residual_type) else 1e-5
+        for found, wanted, tensor in zip(got, expected, (x, residual, weight)):
+            assert found.dtype == tensor.dtype
+            assert torch.allclose(found.double(), wanted, rtol=bound, atol=bound)
+
+    @pytest.mark.parametrize("wanted", ["x", "residual", "weight"])
+    def test_one_gradient_alone(self, wanted):
+        tensors = {"x": torch.randn(4, 8), "weight": torch.randn(8), "residual": torch.randn(4, 8)}
+        tensors[wanted].requires_grad_()
+        y, total = functions.norm(**tensors)
+        (y * torch.arange(8.0)).sum().backward()
+        wide = {name: tensor.detach().double() for name, tensor in tensors.items()}
+        wide[wanted].requires_grad_()
+        (rms_norm(wide["x"] + wide["residual"], (8,), wide["weight"], 1e-5) * torch.arange(8.0)).sum().backward()
+        assert torch.allclose(tensors[wanted].grad.double(), wide[wanted].grad, rtol=1e-4, atol=1e-4)

@@ -26,6 +26,7 @@ class Inner:
 
     state = None
     keeps_result = False
+    adds = None
 
     def named(self):
         """The class of a call's arguments by their names."""
