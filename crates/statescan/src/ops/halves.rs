@@ -48,11 +48,12 @@ macro_rules! halves {
                 Ok($crate::cuda::Queue::new(self.exec.stream().ok_or($crate::ops::halves::whole(OP))?, key))
             }
 
-            /// The first half of a forward pass: what segments do on their own, to `ends`; the state after the slice, from the initial state or from zero, and its
-            /// decay, as far as they are asked for.
+            /// The first half of a forward pass: what segments do on their own, to `ends`; the state after the slice, from the initial state
+            /// or from zero, and its decay, as far as they are asked for.
             ///
             /// # Errors
-            /// Those of [`forward`](forward) that concern what is written; [`Error::Unavailable`](crate::Error::Unavailable) where the pass is not in two halves.
+            /// Those of [`forward`] that concern what is written; [`Error::Unavailable`](crate::Error::Unavailable) where the pass is not in two
+            /// halves.
             pub fn forward_ends(&self, mut ends: $crate::ViewMut<'_>, out: $crate::ops::Summary<'_>) -> $crate::Result<()> {
                 let written = [
                     ("state", out.state.as_ref(), self.problem.state_shape),
@@ -68,8 +69,8 @@ macro_rules! halves {
                 $cuda::forward_ends(&self.queue(key)?, &self.problem, ends.raw(), &targets)
             }
 
-            /// The second half of a forward pass, from the initial state of this call and from what the first half of a call with the same arguments, the initial
-            /// state apart, has kept.
+            /// The second half of a forward pass, from the initial state of this call and from what the first half of a call with the same
+            /// arguments, the initial state apart, has kept.
             ///
             /// # Errors
             /// As [`Prepared::forward_ends`].
@@ -78,7 +79,8 @@ macro_rules! halves {
                 $cuda::forward_rest(&self.queue(key)?, &self.problem, &ends, &Targets::new(&self.problem, out))
             }
 
-            /// The first half of a backward pass: what segments do on their own, to `ends`; the gradient by the state before the slice, to `entering`.
+            /// The first half of a backward pass: what segments do on their own, to `ends`; the gradient by the state before the slice, to
+            /// `entering`.
             ///
             /// # Errors
             /// As [`Prepared::forward_ends`].
@@ -97,8 +99,8 @@ macro_rules! halves {
                 $cuda::backward_ends(&self.queue(key)?, &self.problem, &sources, ends.raw(), entering)
             }
 
-            /// The second half of a backward pass, from the cotangents of this call and from what the first half of a call with the same ones, that by the final
-            /// state apart, has kept.
+            /// The second half of a backward pass, from the cotangents of this call and from what the first half of a call with the same
+            /// ones, that by the final state apart, has kept.
             ///
             /// # Errors
             /// As [`Prepared::forward_ends`].

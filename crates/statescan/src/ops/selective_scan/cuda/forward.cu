@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + SCANNERS, RESIDENT) selec
   const int first_tile = int(w.start / STEPS), last_tile = w.start < w.end ? int((w.end - 1) / STEPS) : first_tile - 1;
   // the first THREADS threads are the helpers, whose code asks for their number and index
   if (threadIdx.x < THREADS)
-    Helper(p, w, shared, first_tile, last_tile, skips, biases).run();
+    Helper(p, w, shared, {first_tile, last_tile}, {skips, biases}).run();
   else
     scan(p, w, shared, first_tile, last_tile);
 }

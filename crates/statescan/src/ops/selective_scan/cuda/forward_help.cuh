@@ -9,12 +9,20 @@ DEVICE void meet_all() { meet<2, THREADS + SCANNERS>(); }
 // What starts from zero for want of the right state is scanned again.
 DEVICE bool has_outputs(const Work& w) { return PASS != Pass::Ends || (!HALVES && w.segment == 0); }
 
+// The tiles of a block, and what its channels have for all steps, in shared memory.
+struct Tiles {
+  int first, last;
+};
+struct Vectors {
+  const f32 *skips, *biases;
+};
+
 struct Helper {
   const Params& p;
   const Work& w;
   char* const shared;
   const int first_tile, last_tile;
-  const f32 *const skips, *const biases;
+  const Vectors vectors;
   const bool outputs;
   XTile::Source x;
   DtTile::Source dt;
@@ -25,17 +33,19 @@ struct Helper {
   const Shifts shifts;
   Y* y;
 
-  DEVICE Helper(const Params& p, const Work& w, char* shared, int first_tile, int last_tile, const f32* skips, const f32* biases)
-      : Helper(p, w, shared, first_tile, last_tile, skips, biases, i64(first_tile) * STEPS, Span(w.first, p.dim), Span(0, DSTATE)) {}
-  DEVICE Helper(const Params& p, const Work& w, char* shared, int first_tile, int last_tile, const f32* skips, const f32* biases, i64 origin, Span channels, Span states)
-      : p(p), w(w), shared(shared), first_tile(first_tile), last_tile(last_tile), skips(skips), biases(biases), outputs(has_outputs(w)),
-        x(at<X>(p.x, w.batch, w.first, origin), p.x.stride[1], p.x.stride[2], w.channels, channels),
-        dt(at<DT>(p.dt, w.batch, w.first, origin), p.dt.stride[1], p.dt.stride[2], w.channels, channels),
-        dt_a(at<DT_A>(p.dt_a, w.batch, w.first, origin), p.dt_a.stride[1], p.dt_a.stride[2], w.channels, channels),
-        b(at<B>(p.b, w.batch, w.first / p.channels_per_b, 0, origin), p.b.stride[2], p.b.stride[3], DSTATE, states),
-        c(at<C>(p.c, w.batch, w.first / p.channels_per_c, 0, origin), p.c.stride[2], p.c.stride[3], DSTATE, states),
-        z(at<Z>(p.z, w.batch, w.first, origin), p.z.stride[1], p.z.stride[2], w.channels, channels), shifts(p, w),
-        y(at<Y>(p.y, w.batch, w.first, origin)) {}
+  DEVICE Helper(const Params& p, const Work& w, char* shared, Tiles tiles, Vectors vectors)
+      : p(p), w(w), shared(shared), first_tile(tiles.first), last_tile(tiles.last), vectors(vectors), outputs(has_outputs(w)),
+        x(timed<XTile, X>(p.x)), dt(timed<DtTile, DT>(p.dt)), dt_a(timed<DtATile, DT_A>(p.dt_a)), b(map<BTile, B>(p.b, p.channels_per_b)),
+        c(map<CTile, C>(p.c, p.channels_per_c)), z(timed<ZTile, Z>(p.z)), shifts(p, w), y(at<Y>(p.y, w.batch, w.first, origin())) {}
+
+  // the first step of the first tile
+  DEVICE i64 origin() const { return i64(first_tile) * STEPS; }
+  template <typename Tile, typename E> DEVICE typename Tile::Source timed(const Strided& v) const {
+    return {at<E>(v, w.batch, w.first, origin()), v.stride[1], v.stride[2], w.channels, Span(w.first, p.dim)};
+  }
+  template <typename Tile, typename E> DEVICE typename Tile::Source map(const Strided& v, i64 channels_of_group) const {
+    return {at<E>(v, w.batch, w.first / channels_of_group, 0, origin()), v.stride[2], v.stride[3], DSTATE, Span(0, DSTATE)};
+  }
 
   DEVICE char* stage(int tile) const { return shared + STAGES_AT + (tile - first_tile) % STAGES * STAGE_BYTES; }
 
@@ -75,13 +85,13 @@ struct Helper {
   DEVICE void prepare_tile(int tile) const {
     if (tile > last_tile) return;
     char* const ready = shared + (tile & 1) * READY_BYTES;
-    windowed(tile, [&](auto window) { prepare(p, ready, stage(tile), shifts, window, outputs, biases); });
+    windowed(tile, [&](auto window) { prepare(p, ready, stage(tile), shifts, window, outputs, vectors.biases); });
     if constexpr (SEQUENCES == Sequences::Index) mark_changes(p, w, tile, ready + CHANGE_AT);
   }
   DEVICE void finish_tile(int tile) {
     if (!HAS_Y || !outputs || tile < first_tile) return;
     const char* const partials = shared + PARTIALS_AT + (tile & 1) * PARTIAL_BYTES;
-    windowed(tile, [&](auto window) { finish(p, partials, stage(tile), shifts, window, y, w.channels, skips); });
+    windowed(tile, [&](auto window) { finish(p, partials, stage(tile), shifts, window, y, w.channels, vectors.skips); });
     y += STEPS * p.y.stride[2];
   }
 
