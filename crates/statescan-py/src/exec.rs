@@ -216,10 +216,3 @@ pub fn cores() -> usize {
 pub fn cuda_devices(py: Python<'_>) -> PyResult<Vec<String>> {
     py.detach(statescan::cuda::devices).map_err(to_python)
 }
-
-/// Waits until everything that was put into a stream is done.
-#[pyfunction]
-pub fn synchronize(py: Python<'_>, device: i32, stream: usize) -> PyResult<()> {
-    let exec = of(device, stream, false)?;
-    py.detach(|| exec.synchronize()).map_err(to_python)
-}

@@ -29,7 +29,7 @@ mod _native {
     #[pymodule_export]
     use crate::described::Described;
     #[pymodule_export]
-    use crate::exec::{Unobserved, choose_threads, chosen_threads, cores, cuda_devices, synchronize};
+    use crate::exec::{Unobserved, choose_threads, chosen_threads, cores, cuda_devices};
     #[pymodule_export]
     use crate::passes::{backward, backward_ends, backward_rest, ends_len, forward, forward_ends, forward_rest, summary, update};
     #[pymodule_export]

@@ -1,16 +1,15 @@
 """JAX arrays, on the CPU and on CUDA devices, also within `jit`, `grad`, `vmap`, `checkpoint`, `scan` and `shard_map`.
 
-Every pass is a primitive of JAX's (`primitives.py`) that becomes a custom call of XLA's (`custom_calls.py`). With a version of
-JAX whose interface for that is not known, arrays are taken eagerly, by DLPack and without gradients (`eager.py`).
+Every pass is a primitive of JAX's (`primitives.py`) that becomes a custom call of XLA's (`custom_calls.py`).
 """
 
 import jax
 import numpy
 
 from ..operations import Operation
-from . import custom_calls, eager, primitives
+from . import custom_calls, primitives
 
-AVAILABLE = custom_calls.register()
+custom_calls.register()
 
 
 def _arrays(op: Operation, names, tensors):
@@ -38,8 +37,6 @@ def _static(op: Operation, options):
 
 def call(op: Operation, tensors, options):
     """Runs an operation."""
-    if not AVAILABLE:
-        return eager.call(op, tensors, options)
     names = [argument.name for argument in op.arguments]
     given = tuple(tensor is not None for tensor in tensors)
     results = iter(primitives.forward(_arrays(op, names, tensors), op=op, given=given, options=_static(op, options)))
@@ -48,8 +45,6 @@ def call(op: Operation, tensors, options):
 
 def step(op: Operation, state, tensors, options):
     """Runs a step: y and the new state. Where the old one is not used any more, it is changed in place."""
-    if not AVAILABLE:
-        return eager.step(op, state, tensors, options)
     names = [argument.name for argument in op.arguments]
     given = tuple(tensor is not None for tensor in tensors)
     arrays = _arrays(op, (*names, op.state), (*tensors, state))
