@@ -139,8 +139,8 @@ def selective_scan(
     On a GPU the values of cu_seqlens and seq_idx are not checked: wrong ones give wrong results.
 
     Returns:
-        y, of x's shape and type, and the state after the last step, of the initial state's shape: float32, or complex64 where A
-        is complex (float64 or complex128 where x is float64).
+        y, of x's shape and type, and the state after the last step, of the initial state's shape and of float32, or
+        complex64 where A is complex (float64 or complex128 where x is float64).
     """
     if initial_state is not None and _is_complex(A) and not _is_complex(initial_state):
         # the native gradient by the state of a complex scan is complex; this conversion's own gradient makes it real
@@ -199,7 +199,7 @@ def ssd(
     return _call(SSD, tensors, (dt_softplus, low, high, chunk_size, reverse), context)
 
 
-def simplified_scan_fn(
+def simplified_scan(
     u,
     delta,
     A,
@@ -238,7 +238,7 @@ def simplified_scan_fn(
     return (y, last_state) if return_last_state else y
 
 
-def s5_inner_fn(
+def s5_inner(
     u,
     delta,
     A,
@@ -256,16 +256,16 @@ def s5_inner_fn(
     seq_idx=None,
     context=None,
 ):
-    """S5's layer: ``(2 if conj_sym else 1) * Re(C x) + D * Re(u)`` with the states of `simplified_scan_fn`, in one pass.
+    """S5's layer: ``(2 if conj_sym else 1) * Re(C x) + D * Re(u)`` with the states of `simplified_scan`, in one pass.
 
     Args:
         D: (dim,), skip.
         conj_sym: whether the states stand for conjugate pairs, of which one each is kept.
-        (the others): as in `simplified_scan_fn`.
+        (the others): as in `simplified_scan`.
 
     Returns:
-        y, (batch, dim, seqlen), real: of u's type if that is real, else float32 (float64 where u is complex128). With
-        `return_last_state` also the last state, as in `simplified_scan_fn`.
+        y, (batch, dim, seqlen), of u's type if that is real, else float32 (float64 where u is complex128). With
+        `return_last_state` also the last state, as in `simplified_scan`.
     """
     tensors = (u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx)
     y, last_state = _call(S5_INNER, tensors, (discretization, reverse, conj_sym), context)
@@ -282,8 +282,8 @@ def linear_scan(a, b, initial_state=None, *, reverse=False, context=None):
         context: as in `selective_scan`.
 
     Returns:
-        h, shaped as b and of the type that a and b promote to, and the state after the last step, (..): float32 or complex64,
-        float64 or complex128 where h is.
+        h, shaped as b and of the type that a and b promote to, and the state after the last step, (..), of float32 or
+        complex64, float64 or complex128 where h is.
     """
     return _call(LINEAR_SCAN, (a, b, initial_state), (reverse,), context)
 
@@ -390,7 +390,7 @@ def selective_state_update(
         dt_softplus, dt_limit, discretization: as in `selective_scan`.
 
     Returns:
-        y, of x's shape and type. For JAX arrays, which do not change: y and the new state, a copy.
+        y, of x's shape and type. For JAX arrays, which do not change, y and the new state, a copy.
     """
     tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, state_batch_indices)
     low, high = (None, None) if dt_limit is None else _limits("selective_state_update", dt_limit)
@@ -411,19 +411,19 @@ def simplified_state_update(
     discretization="bilinear",
     conj_sym=True,
 ):
-    """One step of `simplified_scan_fn`, or with D of `s5_inner_fn`; `state` is changed in place.
+    """One step of `simplified_scan`, or with D of `s5_inner`; `state` is changed in place.
 
     Args:
         state: (batch, dstate), complex. Its type is kept.
         u: (batch, dim), real or complex.
         delta, deltaA: (batch, dstate) or (dstate,).
-        A, B, C: as in `simplified_scan_fn`.
+        A, B, C: as in `simplified_scan`.
         D: (dim,); with it, y is real.
         state_batch_indices: as in `selective_state_update`.
-        conj_sym: as in `s5_inner_fn`.
+        conj_sym: as in `s5_inner`.
 
     Returns:
-        y, (batch, dim), of the type that the scan's y has: complex, or with D real. For JAX arrays, which do not change: y and
+        y, (batch, dim), of the type that the scan's y has, complex, or with D real. For JAX arrays, which do not change, y and
         the new state, a copy.
     """
     tensors = (u, delta, A, B, C, D, deltaA, state_batch_indices)
@@ -443,7 +443,12 @@ def causal_conv1d_update(x, conv_state, weight, bias=None, *, activation=None, c
             `selective_state_update`.
 
     Returns:
-        y, of x's shape and type. For JAX arrays, which do not change: y and the new state, a copy.
+        y, of x's shape and type. For JAX arrays, which do not change, y and the new state, a copy.
     """
     tensors = (x, weight, bias, cache_seqlens, conv_state_indices)
     return _step(CAUSAL_CONV1D_UPDATE, conv_state, tensors, (activation,))
+
+
+# as lrnnx calls them
+simplified_scan_fn = simplified_scan
+s5_inner_fn = s5_inner

@@ -5,10 +5,8 @@ import pytest
 import statescan
 from statescan import functions
 
-# every operation has a function of its name, or of that and `_fn`
-NAMES = (op.name for op in (*statescan.operations.OPERATIONS, *statescan.operations.STEPS))
-FUNCTIONS = tuple(name if hasattr(statescan, name) else f"{name}_fn" for name in NAMES)
-each_function = pytest.mark.parametrize("name", FUNCTIONS)
+OPERATIONS = {op.name: op for op in (*statescan.operations.OPERATIONS, *statescan.operations.STEPS)}
+each_function = pytest.mark.parametrize("name", OPERATIONS)
 
 
 class Tensor:
@@ -43,10 +41,10 @@ def handed_on(monkeypatch):
 
 def required(name, handed_on):
     """The operation of a function, and stand-ins for what has to be given."""
-    op = next(op for op in (*statescan.operations.OPERATIONS, *statescan.operations.STEPS) if op.name == name.removesuffix("_fn"))
+    op = OPERATIONS[name]
     tensors = {argument.name: Tensor(argument.name) for argument in op.arguments if argument.required}
     # a skip makes the layer of S5, which is always with one
-    if name == "s5_inner_fn":
+    if name == "s5_inner":
         tensors["D"] = Tensor("D")
     return op, tensors if op.state is None else {op.state: Tensor(op.state), **tensors}
 

@@ -147,7 +147,7 @@ def install(*, replace=False) -> Installation:
             imported, as an extension or Triton is missing, is found here.
 
     Returns:
-        What undoes this call: a context manager. It may be called again, and from several threads.
+        A context manager, which undoes this call. It may be called again, and from several threads.
     """
     with replacing.LOCK:
         finders = [] if _STAND_INS in sys.meta_path else [_STAND_INS]

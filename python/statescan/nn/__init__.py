@@ -8,4 +8,4 @@ from .mamba import Mamba
 from .mamba2 import Mamba2
 from .s5 import S5
 
-__all__ = ["S5", "Mamba", "Mamba2"]
+__all__ = ["Mamba", "Mamba2", "S5"]
