@@ -11,7 +11,8 @@ if [ -z "$venv" ]; then
   venv=$(mktemp -d)
   trap 'rm -rf "$venv"' EXIT
   python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet mkdocs-material mkdocstrings-python latex2mathml
+  # ruff breaks the lines of signatures
+  "$venv/bin/pip" install --quiet latex2mathml mkdocs-material mkdocstrings-python ruff
 fi
 
 repository=$(grep -oP '^repo_url: \K.*' mkdocs.yml)
@@ -22,5 +23,5 @@ while IFS=: read -r page link; do
 done < <(grep -oP "$repository/blob/main/[^)#\s\"]+" --with-filename README.md CONTRIBUTING.md docs/*.md docs/*/*.md | sed 's/:https/\t&/; s/\t:/:/')
 [ "$missing" = 0 ]
 
-NO_MKDOCS_2_WARNING=1 "$venv/bin/mkdocs" build --quiet --strict --site-dir "$site"
+PATH=$venv/bin:$PATH NO_MKDOCS_2_WARNING=1 "$venv/bin/mkdocs" build --quiet --strict --site-dir "$site"
 echo "$(find "$site" -name '*.html' | wc -l) pages"

@@ -1,6 +1,6 @@
 """Trains a small Mamba to write the next byte of a text, and lets it go on from a prompt.
 
-    pip install . torch matplotlib tqdm
+    pip install . torch matplotlib tqdm             # in a clone; `statescan` in the place of `.` from the first release on
     python examples/train_bytes.py                  # on the CPU, a minute or two
     python examples/train_bytes.py --device cuda    # the same on a GPU
     python examples/train_bytes.py --ranks 2        # the same by two processes, each of which has half of every sequence
@@ -29,7 +29,9 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot  # noqa: E402
 
-TEXT = pathlib.Path(__file__).parents[1] / "crates/statescan-cases/assets/alice.txt"
+# a chapter of a book in a clone of the repository; without one, what is here
+CHAPTER = pathlib.Path(__file__).parent.parent / "crates/statescan-cases/assets/alice.txt"
+TEXT = CHAPTER if CHAPTER.exists() else pathlib.Path(__file__)
 
 
 class Layer(nn.Module):
@@ -130,7 +132,7 @@ def work(rank, args, store):
 def run(args, context=None):
     """Trains, and shows what came of it."""
     torch.manual_seed(0)
-    text = torch.tensor(list(TEXT.read_bytes()), device=args.device)
+    text = torch.tensor(list(args.text.read_bytes()), device=args.device)
     model = Model().to(args.device)
     losses = train(model, text, args, context)
     if context is not None and context.rank > 0:
@@ -148,6 +150,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", help="where to train, cpu or cuda")
     parser.add_argument("--ranks", type=int, default=1, help="processes that share every sequence, each with a GPU on cuda")
+    parser.add_argument("--text", type=pathlib.Path, default=TEXT, help="the text to learn")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seqlen", type=int, default=256)

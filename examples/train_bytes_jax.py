@@ -1,7 +1,7 @@
 """Trains a small Mamba in plain JAX to write the next byte of a text, and lets it go on from a prompt.
 
-    pip install . jax matplotlib tqdm
-    python examples/train_bytes_jax.py      # on JAX's default device
+    pip install . jax matplotlib tqdm     # in a clone; `statescan` in the place of `.` from the first release on
+    python examples/train_bytes_jax.py    # on JAX's default device
 
 Training scans whole sequences under `jit` and `grad`; writing takes one step at a time, within `lax.scan`.
 """
@@ -22,7 +22,9 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot  # noqa: E402
 
-TEXT = pathlib.Path(__file__).parents[1] / "crates/statescan-cases/assets/alice.txt"
+# a chapter of a book in a clone of the repository; without one, what is here
+CHAPTER = pathlib.Path(__file__).parent.parent / "crates/statescan-cases/assets/alice.txt"
+TEXT = CHAPTER if CHAPTER.exists() else pathlib.Path(__file__)
 WIDTH, INNER, STATE, TAPS, RANK = 128, 256, 16, 4, 8
 
 
@@ -148,6 +150,7 @@ def plot(losses, path):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--text", type=pathlib.Path, default=TEXT, help="the text to learn")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seqlen", type=int, default=256)
@@ -157,7 +160,7 @@ def main(arguments=None):
     parser.add_argument("--plot", type=pathlib.Path, default=pathlib.Path("loss.png"))
     args = parser.parse_args(arguments)
 
-    text = jnp.array(list(TEXT.read_bytes()), jnp.int32)
+    text = jnp.array(list(args.text.read_bytes()), jnp.int32)
     weights = model(jax.random.key(0))
     count = sum(w.size for w in jax.tree.leaves(weights))
     weights, losses = train(weights, text, args)

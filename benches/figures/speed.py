@@ -1,8 +1,9 @@
 """Draws `docs/speed.svg` from the times of one run: `python benches/figures/speed.py [FILE.json]`.
 
 The file is a list of rows, as `benches/peers/layers.py --json` writes it: `name`, milliseconds of `theirs` and `ours`, `card` and
-`command`. All rows must be of one run on one card. Each row is a pair of bars, as shares of the slower one, so that rows of any
-length can be compared; the ratio stands beside them. Colours follow the reader's setting, light or dark.
+`command`, and `mib` for passes with a gradient, which are those that are drawn. All rows must be of one run on one card. Each row
+is a pair of bars, as shares of the slower one, so that rows of any length can be compared; the ratio stands beside them. Labels
+stand above their bars, so that the picture is narrow enough for a phone. Colours follow the reader's setting, light or dark.
 """
 
 import html
@@ -13,13 +14,13 @@ import sys
 HERE = pathlib.Path(__file__).parent
 TARGET = HERE.parents[1] / "docs" / "speed.svg"
 
-WIDTH, LABELS, BARS = 780, 250, 380
-TOP, ROW, THICK = 64, 34, 11
+WIDTH, LEFT, BARS = 480, 14, 320
+TOP, ROW, THICK = 62, 48, 12
 
 STYLE = """
-  svg { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; }
+  svg { font: 14px system-ui, -apple-system, "Segoe UI", sans-serif; }
   .ground { fill: #ffffff } .text { fill: #1f2328 } .dim { fill: #59636e } .theirs { fill: #a8b1bb } .ours { fill: #3b5bdb }
-  .title { font-weight: 600; font-size: 15px } .small { font-size: 11.5px } .ratio { font-weight: 600 }
+  .title { font-weight: 600; font-size: 15px } .small { font-size: 12.5px } .ratio { font-weight: 600 }
   @media (prefers-color-scheme: dark) {
     .ground { fill: #0d1117 } .text { fill: #e6edf3 } .dim { fill: #9198a1 } .theirs { fill: #57606a } .ours { fill: #7c93ff }
   }
@@ -31,27 +32,34 @@ def text(x, y, words, kind, anchor="start"):
 
 
 def bar(y, share, kind):
-    return f'<rect x="{LABELS}" y="{y:g}" width="{max(share * BARS, 1):.1f}" height="{THICK}" rx="2" class="{kind}"/>'
+    return f'<rect x="{LEFT}" y="{y:g}" width="{max(share * BARS, 1):.1f}" height="{THICK}" rx="2" class="{kind}"/>'
 
 
 def row(y, name, theirs, ours):
-    """A pair of bars with their times and the ratio."""
+    """A pair of bars with their times, and above them their name and the ratio."""
     longest, ratio = max(theirs, ours), theirs / ours
-    yield text(LABELS - 12, y + 16, name, "text", "end")
+    yield text(LEFT, y + 12, name, "text")
+    yield text(WIDTH - LEFT, y + 30, f"{ratio:.2f}×", "text ratio", "end")
     for place, (time, kind) in enumerate([(theirs, "theirs"), (ours, "ours")]):
-        top = y + place * (THICK + 2)
+        top = y + 17 + place * (THICK + 1)
         yield bar(top, time / longest, kind)
-        yield text(LABELS + time / longest * BARS + 6, top + 9.5, f"{time:.2f}", "dim small")
-    yield text(WIDTH - 16, y + 16, f"{ratio:.2f}×", "text ratio", "end")
+        yield text(LEFT + time / longest * BARS + 6, top + 10.5, f"{time:.2f}", "dim small")
 
 
 def legend():
-    x = LABELS
+    x = LEFT
     for name, kind in [("mamba_ssm", "theirs"), ("statescan", "ours")]:
-        yield f'<rect x="{x}" y="38" width="{THICK}" height="{THICK}" rx="2" class="{kind}"/>'
-        yield text(x + THICK + 6, 48, name, "dim")
-        x += 110
-    yield text(WIDTH - 16, 48, "times as fast", "dim", "end")
+        yield f'<rect x="{x}" y="36" width="{THICK}" height="{THICK}" rx="2" class="{kind}"/>'
+        yield text(x + THICK + 6, 47, name, "dim")
+        x += 124
+    yield text(WIDTH - LEFT, 47, "times as fast", "dim", "end")
+
+
+def trained(rows):
+    """The rows of passes with a gradient; the name of one that goes on from the row before is that row's."""
+    for before, item in zip([None, *rows], rows):
+        if "mib" in item:
+            yield {**item, "name": before["name"].removesuffix(" forward") if item["name"] == "and backward" else item["name"]}
 
 
 def lines(words, most):
@@ -69,20 +77,22 @@ def draw(rows):
     if len(sources) != 1:
         raise SystemExit(f"the rows must be of one run on one card, got {sorted(sources)}")
     ((card, command),) = sources
-    title = "Layers: milliseconds of a forward pass, and of forward and backward"
-    source = lines(f"One run on one {card}, bf16, the same weights; (batch, seqlen, d_model). {command}", 108)
+    rows = list(trained(rows))
+    title = "Milliseconds of layers, forward and backward"
+    words = f"One run on one {card}, bf16, the same weights; (batch, seqlen, d_model); of models a step with AdamW. {command}"
+    source = lines(words, 70)
     bottom = TOP + ROW * len(rows)
-    height = bottom + 16 * len(source) + 14
+    height = bottom + 17 * len(source) + 14
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">',
         f"<title>{html.escape(title)}</title><style>{STYLE}</style>",
         f'<rect width="{WIDTH}" height="{height}" rx="6" class="ground"/>',
-        text(16, 24, title, "text title"),
+        text(LEFT, 24, title, "text title"),
         *legend(),
     ]
     for place, item in enumerate(rows):
         parts += row(TOP + place * ROW, item["name"], item["theirs"], item["ours"])
-    parts += [text(16, bottom + 14 + 16 * place, line, "dim small") for place, line in enumerate(source)]
+    parts += [text(LEFT, bottom + 14 + 17 * place, line, "dim small") for place, line in enumerate(source)]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -16,8 +17,8 @@ for name in ("matplotlib", "tqdm"):
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def example(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
+def example(name, folder=ROOT / "examples"):
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -38,6 +39,18 @@ def test_train_bytes(framework, tmp_path, capsys):
     assert last < first - 1
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "sample: Alice was beginning" in printed
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_a_downloaded_file_is_enough(framework, tmp_path, capsys):
+    """Without the repository it learns its own text."""
+    pytest.importorskip(framework, reason=f"{framework} is not installed")
+    name = {"torch": "train_bytes", "jax": "train_bytes_jax"}[framework]
+    shutil.copy(ROOT / f"examples/{name}.py", tmp_path)
+    plot = str(tmp_path / "loss.png")
+    example(name, tmp_path).main(["--steps", "1", "--batch", "1", "--seqlen", "8", "--length", "1", "--plot", plot])
+    size = (tmp_path / f"{name}.py").stat().st_size
+    assert f"{size} bytes of text" in capsys.readouterr().out
 
 
 # its layers over ranks are those of test_distributed_layers.py

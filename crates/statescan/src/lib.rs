@@ -25,15 +25,15 @@
 //!
 //! | module | recurrence | passes |
 //! |---|---|---|
-//! | [`ops::selective_scan`] | $h_t = e^{\Delta_t A} h_{t-1} + \Delta_t B_t x_t,\ y_t = \langle C_t, h_t\rangle$ | forward, backward |
+//! | [`ops::selective_scan`] | `h[t] = exp(dt[t] A) h[t-1] + dt[t] B[t] x[t]`, `y[t] = <C[t], h[t]>` | forward, backward |
 //! | [`ops::ssd`] | the same with one scalar decay for each head, as matrix products | forward, backward |
-//! | [`ops::simplified_scan`] | $x_t = \bar A_t x_{t-1} + \bar B_t (B u_t),\ y_t = C x_t$, complex | forward, backward |
-//! | [`ops::linear_scan`] | $h_t = a_t h_{t-1} + b_t$ | forward, backward |
+//! | [`ops::simplified_scan`] | `x[t] = Abar[t] x[t-1] + Bbar[t] (B u[t])`, `y[t] = C x[t]`, complex | forward, backward |
+//! | [`ops::linear_scan`] | `h[t] = a[t] h[t-1] + b[t]` | forward, backward |
 //! | [`ops::causal_conv1d`] | depthwise causal convolution | forward, backward |
 //! | [`ops::causal_conv1d::update`] | one or a few steps of it, in place | update |
 //! | [`ops::selective_scan::update`] | one step of the selective scan or of SSD, in place | update |
 //! | [`ops::simplified_scan::update`] | one step of the simplified scan, in place | update |
-//! | [`linear`] | products of rows with weights, $y = x W^T$ | forward, backward |
+//! | [`linear`] | products of rows with weights, `y = x W^T` | forward, backward |
 //!
 //! Each module's page gives the mathematics, shapes, types and errors; each has a `reference` module, the same operation in plain `f64`
 //! loops with every gradient.
