@@ -11,9 +11,9 @@ trap 'rm -rf "$folder"' EXIT
 
 if [ "${2:-}" = --fetch ]; then
   # setup files look for CUDA if they are not told otherwise
-  export CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE LRNNX_SKIP_CUDA_BUILD=TRUE
+  export CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE LRNNX_SKIP_CUDA_BUILD=TRUE MAMBA_SKIP_CUDA_BUILD=TRUE
   "$venv/bin/pip" download --quiet --no-deps --no-binary :all: --no-build-isolation --dest "$venv/peers" \
-    causal_conv1d==1.7.0 lrnnx==1.0.0.post1
+    causal_conv1d==1.7.0 lrnnx==1.0.0.post1 mamba_ssm==2.3.2.post1
   exit
 fi
 
@@ -26,7 +26,8 @@ run() {
     -c /dev/null --rootdir . --quiet --numprocesses auto --dist worksteal "${@:2}")
 }
 
-# that of mamba_ssm has two files of tests only, which need a GPU: of its own kernels, and of generation
+# that of mamba_ssm, whose signatures the tests of the Python package read, has two files of tests only, which need a GPU: of its own kernels, and
+# of generation
 run causal_conv1d-1.7.0 tests
 # scans and steps of Mamba and S5, and the layers on them; its other layers need its extension
 run lrnnx-1.0.0.post1 tests/ops/mamba tests/ops/s5 tests/models/test_ltv/test_{mamba,event_mamba,s5_ltv,event_s5}.py tests/architectures tests/utils

@@ -1,15 +1,20 @@
 """Where ranks compare their calls: through memory of one host, or through gloo."""
 
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 
 import pytest
 
 distributed = pytest.importorskip("torch.distributed")
 
+import torch  # noqa: E402
+
+import statescan.distributed  # noqa: E402
 from statescan.distributed import board as boards  # noqa: E402
 from statescan.distributed.slices import gather_rows  # noqa: E402
 
@@ -75,6 +80,31 @@ def test_a_wait_ends(memories, monkeypatch):
     first.tell([1, 2, 3])
     with pytest.raises(RuntimeError, match="rank 1 has not made this call for"):
         first.everyone()
+
+
+@pytest.mark.parametrize("folder", [boards._FOLDER, "/no/such/folder"])
+def test_a_context_does_not_keep_its_group(folder, monkeypatch, tmp_path):
+    """What is destroyed is gone, with its threads, though a context is held; another group of that name has another context."""
+    monkeypatch.setattr(boards, "_FOLDER", folder)
+
+    def threads():
+        names = [path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+        return sum(name.startswith("gloo") for name in names)
+
+    a, before, contexts = torch.full((1, 5), 0.5, requires_grad=True), threads(), []
+    for turn in range(2):
+        distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store{turn}", rank=0, world_size=1)
+        group = weakref.ref(distributed.group.WORLD)
+        context = statescan.distributed.context()
+        contexts.append(context)
+        h, _ = statescan.linear_scan(a, a, context=context)
+        h.sum().backward()
+        assert threads() > before
+        distributed.destroy_process_group()
+        assert group() is None and threads() == before
+        with pytest.raises(RuntimeError, match="the process group of this context was destroyed"):
+            statescan.linear_scan(a, a, context=context)
+    assert contexts[0] is not contexts[1]
 
 
 @pytest.mark.parametrize("folder", [boards._FOLDER, "/no/such/folder"])

@@ -1,170 +1,87 @@
 """Drop-ins have the signatures of their origins, and `install()` puts them where the origins would be."""
 
+import ast
+import dataclasses
 import inspect
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
+import torch
 
-from statescan import nn
-from statescan.compat import (
-    blocks,
-    causal_conv1d,
-    generation,
-    layer_norm,
-    lrnnx,
-    mamba2_simple,
-    mamba_ssm,
-    models,
-    names,
-    nkilib,
-    norms,
-    references,
-)
+import origins
+from statescan.compat import names, transformers
 
-SIGNATURES = {
-    mamba_ssm: """
-        selective_scan_fn(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False)
-        mamba_inner_fn(xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias, A,
-            B=None, C=None, D=None, delta_bias=None, B_proj_bias=None, C_proj_bias=None, delta_softplus=True, checkpoint_lvl=1,
-            b_rms_weight=None, c_rms_weight=None, dt_rms_weight=None, b_c_dt_rms_eps=1e-06)
-        selective_state_update(state, x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, state_batch_indices=None)
-        mamba_chunk_scan_combined(x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, initial_states=None, seq_idx=None,
-            cu_seqlens=None, dt_softplus=False, dt_limit=(0.0, inf), return_final_states=False, return_varlen_states=False,
-            state_dtype=None)
-        mamba_split_conv1d_scan_combined(zxbcdt, conv1d_weight, conv1d_bias, dt_bias, A, D, chunk_size, initial_states=None,
-            seq_idx=None, dt_limit=(0.0, inf), return_final_states=False, activation='silu', rmsnorm_weight=None,
-            rmsnorm_eps=1e-06, outproj_weight=None, outproj_bias=None, headdim=None, ngroups=1, norm_before_gate=True,
-            state_dtype=None)
-        rmsnorm_fn(x, weight, bias, z=None, eps=1e-06, group_size=None, norm_before_gate=True)
-        mamba_inner_fn_no_out_proj(xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, A, B=None, C=None, D=None,
-            delta_bias=None, B_proj_bias=None, C_proj_bias=None, delta_softplus=True)
-        bimamba_inner_fn(xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias, A, A_b,
-            B=None, C=None, D=None, delta_bias=None, B_proj_bias=None, C_proj_bias=None, delta_softplus=True)
-        mamba_chunk_scan(x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, dt_softplus=False)
-        ssd_selective_scan(x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, dt_limit=(0.0, inf))
-    """,
-    norms: """
-        layernorm_fn(x, weight, bias, z=None, eps=1e-06, group_size=None, norm_before_gate=True, is_rms_norm=False)
-        rms_norm_ref(x, weight, bias, z=None, eps=1e-06, group_size=None, norm_before_gate=True, upcast=True)
-    """,
-    references: """
-        selective_scan_ref(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False)
-        mamba_inner_ref(xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias, A,
-            B=None, C=None, D=None, delta_bias=None, B_proj_bias=None, C_proj_bias=None, delta_softplus=True)
-        selective_state_update_ref(state, x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, deltaA=None,
-            discretization='mamba')
-        simplified_scan_ref(u, delta, A, B, C, deltaA=None, return_last_state=False, discretization='bilinear')
-        s5_inner_ref(u, delta, A, B, C, D, deltaA=None, discretization='bilinear', conj_sym=True)
-        simplified_state_update_ref(state, x, dt, A, B, C, D=None, deltaA=None, discretization='bilinear', conj_sym=True)
-        ssd_chunk_scan_combined_ref(x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, dt_softplus=False)
-        mamba_conv1d_scan_ref(xBC, conv1d_weight, conv1d_bias, dt, A, chunk_size, D=None, z=None, dt_bias=None, dt_softplus=False,
-            dt_limit=(0.0, inf), activation='silu', headdim=None, ngroups=1)
-        mamba_split_conv1d_scan_ref(zxbcdt, conv1d_weight, conv1d_bias, dt_bias, A, D, chunk_size, dt_limit=(0.0, inf),
-            activation='silu', rmsnorm_weight=None, rmsnorm_eps=1e-06, outproj_weight=None, outproj_bias=None, headdim=None,
-            ngroups=1, norm_before_gate=True)
-        causal_conv1d_ref(x, weight, bias=None, initial_states=None, return_final_states=False, final_states_out=None,
-            activation=None, seq_idx=None)
-        causal_conv1d_update_ref(x, conv_state, weight, bias=None, activation=None, cache_seqlens=None)
-        causal_conv1d_varlen_states_ref(x, cu_seqlens, state_len)
-        layer_norm_ref(x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, eps=1e-06, dropout_p=0.0, rowscale=None,
-            prenorm=False, dropout_mask=None, dropout_mask1=None, upcast=False)
-        rms_norm_ref(x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, eps=1e-06, dropout_p=0.0, rowscale=None,
-            prenorm=False, dropout_mask=None, dropout_mask1=None, upcast=False)
-    """,
-    blocks: """
-        Block(dim, mixer_cls, mlp_cls, norm_cls=LayerNorm, fused_add_norm=False, residual_in_fp32=False)
-        GatedMLP(in_features, hidden_features=None, out_features=None, activation=silu, bias=False, multiple_of=128, device=None,
-            dtype=None)
-    """,
-    generation: """
-        sample(logits, top_k=1, top_p=0.0, min_p=0.0, temperature=1.0)
-        decode(input_ids, model, max_length, top_k=1, top_p=0.0, min_p=0.0, temperature=1.0, repetition_penalty=1.0,
-            eos_token_id=None, teacher_outputs=None, vocab_size=None, cg=False, enable_timing=False, output_scores=False,
-            streamer=None)
-    """,
-    models: """
-        create_block(d_model, d_intermediate, ssm_cfg=None, attn_layer_idx=None, attn_cfg=None, norm_epsilon=1e-05,
-            rms_norm=False, residual_in_fp32=False, fused_add_norm=False, layer_idx=None, device=None, dtype=None)
-        MixerModel(d_model, n_layer, d_intermediate, vocab_size, ssm_cfg=None, attn_layer_idx=None, attn_cfg=None,
-            norm_epsilon=1e-05, rms_norm=False, initializer_cfg=None, fused_add_norm=False, residual_in_fp32=False, device=None,
-            dtype=None)
-        MambaLMHeadModel(config, initializer_cfg=None, device=None, dtype=None)
-        load_config_hf(model_name)
-        load_state_dict_hf(model_name, device=None, dtype=None)
-    """,
-    mamba2_simple: """
-        Mamba2Simple(d_model, d_state=64, d_conv=4, conv_init=None, expand=2, headdim=128, ngroups=1, A_init_range=(1, 16),
-            dt_min=0.001, dt_max=0.1, dt_init_floor=0.0001, dt_limit=(0.0, inf), learnable_init_states=False, activation='swish',
-            bias=False, conv_bias=True, chunk_size=256, use_mem_eff_path=True, layer_idx=None, device=None, dtype=None)
-    """,
-    layer_norm: """
-        layer_norm_fn(x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, eps=1e-06, dropout_p=0.0, rowscale=None,
-            prenorm=False, residual_in_fp32=False, is_rms_norm=False, return_dropout_mask=False)
-        rms_norm_fn(x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, eps=1e-06, dropout_p=0.0, rowscale=None,
-            prenorm=False, residual_in_fp32=False, return_dropout_mask=False)
-        layer_norm_linear_fn(x, norm_weight, norm_bias, linear_weight, linear_bias, residual=None, eps=1e-06, prenorm=False,
-            residual_in_fp32=False, is_rms_norm=False)
-        RMSNorm(hidden_size, eps=1e-05, dropout_p=0.0, device=None, dtype=None)
-    """,
-    nn: """
-        Mamba(d_model, d_state=16, d_conv=4, expand=2, dt_rank='auto', dt_min=0.001, dt_max=0.1, dt_init='random', dt_scale=1.0,
-            dt_init_floor=0.0001, conv_bias=True, bias=False, use_fast_path=True, layer_idx=None, device=None, dtype=None)
-        Mamba2(d_model, d_state=128, d_conv=4, conv_init=None, expand=2, headdim=64, d_ssm=None, ngroups=1, A_init_range=(1, 16),
-            D_has_hdim=False, rmsnorm=True, norm_before_gate=False, dt_min=0.001, dt_max=0.1, dt_init_floor=0.0001,
-            dt_limit=(0.0, inf), bias=False, conv_bias=True, chunk_size=256, use_mem_eff_path=True, layer_idx=None,
-            process_group=None, sequence_parallel=True, device=None, dtype=None)
-        S5(d_model, d_state, discretization='zoh', conj_sym=False, dt_min=0.001, dt_max=0.1, step_rescale=1.0, use_fast_path=True,
-            device=None, dtype=None)
-    """,
-    causal_conv1d: """
-        causal_conv1d_fn(x, weight, bias=None, seq_idx=None, initial_states=None, return_final_states=False,
-            final_states_out=None, activation=None)
-        causal_conv1d_update(x, conv_state, weight, bias=None, activation=None, cache_seqlens=None, conv_state_indices=None)
-        causal_conv1d_varlen_states(x, cu_seqlens, state_len)
-    """,
-    lrnnx: """
-        simplified_scan_fn(u, delta, A, B, C, deltaA=None, return_last_state=False, discretization='bilinear')
-        s5_inner_fn(u, delta, A, B, C, D, deltaA=None, discretization='bilinear', conj_sym=True)
-        selective_scan_fn(u, delta, A, B, C, D=None, z=None, delta_bias=None, deltaA=None, delta_softplus=False,
-            return_last_state=False, discretization='mamba')
-        selective_scan_ref(u, delta, A, B, C, D=None, z=None, delta_bias=None, deltaA=None, delta_softplus=False,
-            return_last_state=False, discretization='mamba')
-        selective_state_update(state, x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, deltaA=None,
-            state_batch_indices=None, discretization='mamba')
-        simplified_state_update(state, x, dt, A, B, C, D=None, deltaA=None, discretization='bilinear', conj_sym=True)
-    """,
-    nkilib: """
-        selective_scan(x, dt, A, B, C, D=None, initial_state=None)
-        ssd(x, dt, A, B, C, chunk_size=128, D=None, initial_state=None, causal_mask=None)
-    """,
-}
+# of origins whose source is not at hand: forks of mamba_ssm, and AWS's package
+OTHERS = """
+    mamba_inner_fn_no_out_proj(xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, A, B=None, C=None, D=None,
+        delta_bias=None, B_proj_bias=None, C_proj_bias=None, delta_softplus=True)
+    bimamba_inner_fn(xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias, A, A_b,
+        B=None, C=None, D=None, delta_bias=None, B_proj_bias=None, C_proj_bias=None, delta_softplus=True)
+    selective_scan(x, dt, A, B, C, D=None, initial_state=None)
+    ssd(x, dt, A, B, C, chunk_size=128, D=None, initial_state=None, causal_mask=None)
+"""
+OTHERS = {line.partition("(")[0]: line for line in " ".join(OTHERS.split()).replace(") ", ")\n").splitlines()}
 
 
-@pytest.mark.parametrize("module", SIGNATURES, ids=lambda module: module.__name__)
-def test_signatures(module):
-    """Those of the origins, keywords of our own aside."""
-    expected = " ".join(SIGNATURES[module].split()).replace(") ", ")\n").splitlines()
-    for line in expected:
-        name = line.partition("(")[0]
-        signature = inspect.signature(getattr(module, name))
-        shared = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        shared = [p.replace(default=Named(p.default)) if is_named(p.default) else p for p in shared]
-        assert name + str(signature.replace(parameters=shared)) == line
+@pytest.fixture(scope="module")
+def origin():
+    if not origins.sources():
+        pytest.skip(f"there are no sources of other packages in {origins.FOLDER}: .ci/peers.sh fetches them")
+    return origins.Origin()
 
 
-def is_named(default):
-    return callable(default) and default is not inspect.Parameter.empty
+def ours(module, name):
+    return getattr(import_module(names.sources(module)[name], "statescan.compat"), name)
 
 
-class Named(str):
-    """The name of a function or class, as a default that is written without quotes."""
+def value(default):
+    """What the source of a default means."""
+    known = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "field": dataclasses.field}
+    return eval(compile(ast.Expression(default), "default", "eval"), known)
 
-    def __new__(cls, what):
-        return super().__new__(cls, what.__name__)
 
-    def __repr__(self):
-        return str(self)
+def check_parameters(what, expected, signature):
+    """Those of an origin come first, with their names and defaults; what is added has a default."""
+    found = list(signature.parameters.values())
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    shared = [parameter for parameter in found if parameter.kind is not parameter.KEYWORD_ONLY][: len(expected)]
+    assert [stars.get(p.kind, "") + p.name for p in shared] == [name for name, _ in expected], what
+    for parameter, (name, default) in zip(shared, expected):
+        assert parameter.default == (parameter.empty if default is None else value(default)), (what, name)
+    assert all(parameter.default is not parameter.empty for parameter in found if parameter not in shared), what
+
+
+@pytest.mark.parametrize("module", names.MODULES)
+def test_signatures(origin, module):
+    """Every function, and every method of a class, has the parameters of its origin."""
+    for name in names.sources(module):
+        found, node = ours(module, name), origin.find(module, name)
+        if isinstance(node, ast.ClassDef):
+            for method, function in origins.methods(node).items():
+                member = inspect.getattr_static(found, method)
+                signature = inspect.signature(getattr(member, "__func__", member))
+                check_parameters(f"{name}.{method}", origins.parameters(function), signature)
+            if dataclasses.is_dataclass(found):
+                has = [(field.name, field.default, field.default_factory) for field in dataclasses.fields(found)]
+                assert [name for name, *_ in has] == [name for name, _ in origins.fields(node)]
+                for (field, *defaults), (_, default) in zip(has, origins.fields(node)):
+                    wanted = dataclasses.MISSING if default is None else value(default)
+                    wanted = getattr(wanted, "default_factory", wanted)
+                    assert wanted in defaults, (name, field)
+        elif node is not None:
+            check_parameters(name, origins.parameters(node), inspect.signature(found))
+        elif (module, name) != ("mamba_ssm.modules.mamba_simple", "Block"):
+            # the block of older versions is that of the newer ones
+            shared = [p for p in inspect.signature(found).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+            assert name + str(inspect.Signature(shared)) == OTHERS[name]
+
+
+def test_models_of_transformers_are_given_the_same_signatures():
+    for name, function in transformers.FUNCTIONS.items():
+        modules = [module for module in names.MODULES if name in names.sources(module)]
+        assert inspect.signature(function) == inspect.signature(ours(modules[0], name)), name
 
 
 def run(code, path=None):
@@ -297,6 +214,51 @@ print(causal_conv1d.__version__)
     assert run(INSTALL + code, tmp_path) == ["1.0", "missing", "1.7.0+statescan"]
 
 
+def test_the_last_context_puts_back():
+    code = """
+def is_there():
+    try:
+        import nkilib
+        return True
+    except ImportError:
+        return False
+first, second = statescan.compat.install(), statescan.compat.install()
+import lrnnx.models
+first.undo()
+first.undo()
+print(is_there(), lrnnx is sys.modules["lrnnx"])
+second.undo()
+print(is_there())
+"""
+    assert run("import sys, statescan.compat\n" + code) == ["True", "True", "False"]
+    # what a call without a context wants, it wants for ever
+    assert run("import sys\n" + INSTALL + code) == ["True", "True", "True"]
+
+
+def test_contexts_in_threads():
+    code = """
+import threading
+failures, barrier = [], threading.Barrier(4, timeout=60)
+def work(number):
+    for turn in range(50):
+        barrier.wait()
+        with statescan.compat.install():
+            for _ in range(number):
+                try:
+                    import nkilib
+                except ImportError as error:
+                    failures.append(error)
+threads = [threading.Thread(target=work, args=(number,)) for number in (1, 2, 10, 40)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(failures, "nkilib" in sys.modules, len(sys.meta_path) == count)
+"""
+    before = "import sys, statescan.compat\ncount = len(sys.meta_path)"
+    assert run(before + code) == ["[]", "False", "True"]
+
+
 def test_late_install_warns(tmp_path):
     models = tmp_path / "transformers" / "models"
     models.mkdir(parents=True)
@@ -310,5 +272,35 @@ with warnings.catch_warnings(record=True) as caught:
     statescan.compat.install()
     statescan.compat.install()
 print(*(warning.message for warning in caught))
+print("transformers.models.modeling_mamba" in statescan.compat.report(), str(statescan.compat.report()).count("new process"))
 """
-    assert "transformers.models.modeling_mamba," in run(code, tmp_path)
+    words = run(code, tmp_path)
+    assert "transformers.models.modeling_mamba," in words and words[-2:] == ["True", "1"]
+
+
+def test_report_says_what_is_ready():
+    code = """
+import statescan.compat
+def said(name):
+    return statescan.compat.report()[name].split(":")[0].split(";")[0].split(",")[0].replace(" ", "-")
+print(said("causal_conv1d"), said("nkilib"))
+statescan.compat.install()
+import nkilib
+print(said("causal_conv1d"), said("nkilib"))
+"""
+    assert run(code) == ["not-installed", "not-installed", "ready", "statescan"]
+
+
+def test_without_pytorch_an_error_names_the_extra():
+    code = """
+import sys
+sys.modules["torch"] = None
+import statescan.compat
+statescan.compat.install()
+for line in ("import statescan.nn", "from mamba_ssm import Mamba", "from causal_conv1d import causal_conv1d_fn"):
+    try:
+        exec(line)
+    except ImportError as error:
+        print(error.name, str(error).endswith("needs PyTorch: pip install 'statescan[torch]'"))
+"""
+    assert run(code) == ["torch", "True"] * 3

@@ -126,6 +126,22 @@ print(are_ours())
     assert run(USER + code, installed) == expected
 
 
+def test_the_last_context_puts_back(installed):
+    code = """
+plain, first, second = statescan.compat.install(), statescan.compat.install(replace=True), statescan.compat.install(replace=True)
+first.undo()
+print(are_ours())
+with statescan.compat.install(replace=True):
+    second.undo()
+    print(are_ours())
+import nkilib
+print(are_ours())
+plain.undo()
+print("nkilib" in sys.modules)
+"""
+    assert run(USER + code, installed) == ["True", "True", "False", "False"]
+
+
 def test_functions_that_cannot_have_other_code(installed):
     """Those of a decorator are exchanged where they are, and a name that was left without a function has one."""
     code = """
@@ -172,9 +188,15 @@ with statescan.compat.install(replace=True):
     print(len(str(statescan.compat.report()).splitlines()) == len(statescan.compat.report()) >= 8)
 print(said(scan), said("lrnnx"))
 """
-    expected = ["installed,-2.3.2", "as-installed", "not-imported", "installed,-2.3.2", "statescan"]
+    expected = [
+        "installed,-2.3.2",
+        "as-installed",
+        "not-installed;-install()-lets-statescan-stand-in-for-it",
+        "installed,-2.3.2",
+        "statescan",
+    ]
     expected += ["statescan,-which-stands-in-for-1.0.0", "as-installed,-on-functions-of-statescan", "True"]
-    assert run(USER + code, installed) == [*expected, "as-installed", "not-imported"]
+    assert run(USER + code, installed) == [*expected, "as-installed", expected[2]]
 
 
 @pytest.mark.parametrize("broken", ["causal_conv1d", "mamba_ssm"])
@@ -205,7 +227,7 @@ failures = []
 
 def repeat(what):
     try:
-        for _ in range(200):
+        for _ in range(100):
             what()
     except Exception as error:
         failures.append(error)
@@ -213,11 +235,15 @@ def repeat(what):
 def install_and_undo():
     statescan.compat.install(replace=True).undo()
 
+def within():
+    with statescan.compat.install(replace=True):
+        assert are_ours()
+
 def use():
     found = causal_conv1d_fn(x, weight)
     assert isinstance(found, str) or found.shape == x.shape
 
-threads = [threading.Thread(target=repeat, args=(what,)) for what in (install_and_undo, install_and_undo, use, use)]
+threads = [threading.Thread(target=repeat, args=(what,)) for what in (install_and_undo, install_and_undo, within, within, use)]
 for thread in threads:
     thread.start()
 for thread in threads:

@@ -1,9 +1,26 @@
 """Models of Hugging Face `transformers` on our operations, against their own slow path; the user adds the line of `install()`."""
 
+import inspect
+
 import pytest
 import torch
 
-from models import CHUNKED, CONFIGS, PACKED, close, close_gradients, go_plain, gradients_of, made, padded, tokens, transformers
+import statescan.compat
+from models import (
+    CHUNKED,
+    FAMILIES,
+    MIXING,
+    PACKED,
+    SERVED,
+    close,
+    close_gradients,
+    go_plain,
+    gradients_of,
+    made,
+    padded,
+    tokens,
+    transformers,
+)
 from statescan.compat import fallback as without_kernel
 from statescan.compat import mamba_ssm
 from statescan.operations import SSD
@@ -18,7 +35,7 @@ def device(request):
     return request.param
 
 
-@pytest.fixture(params=CONFIGS)
+@pytest.fixture(params=FAMILIES)
 def model(request, device):
     return made(request.param, device)
 
@@ -34,9 +51,12 @@ def whole(device):
 
 def test_chosen_functions_are_ours(model, fallback):
     chosen = fallback()
-    # LFM2 has convolutions and no scans
-    assert len(chosen) >= (2 if type(model).__name__.startswith("Lfm2") else 5)
+    assert len(chosen) == len(SERVED[type(model).__module__])
     assert all(function.__module__.startswith("statescan.compat.") for function in chosen.values())
+
+
+def test_report(model):
+    assert statescan.compat.report()[type(model).__module__] == "statescan"
 
 
 @torch.no_grad()
@@ -52,9 +72,9 @@ def test_logits(model, device, fallback):
 
 @pytest.mark.parametrize("prompt", [whole, padded], ids=["whole", "padded"])
 def test_generate(model, device, fallback, prompt):
-    prompt, options = prompt(device), {"max_new_tokens": 24, "do_sample": False, "eos_token_id": -1}
+    prompt, options = prompt(device), {"max_new_tokens": 12, "do_sample": False, "eos_token_id": -1}
     fast = model.generate(**prompt, **options)
-    assert fast.shape[1] == prompt["input_ids"].shape[1] + 24
+    assert fast.shape[1] == prompt["input_ids"].shape[1] + 12
     fallback()
     assert torch.equal(fast, model.generate(**prompt, **options))
 
@@ -93,6 +113,39 @@ def test_packed_training(model, device):
     close(together, apart, "last hidden states")
     weights = torch.randn(apart.shape, generator=torch.Generator().manual_seed(3)).to(device)
     close_gradients(*(gradients_of(model, (hidden * weights).sum()) for hidden in (together, apart)))
+
+
+@pytest.mark.parametrize("model", MIXING, indirect=True)
+def test_rows_that_a_scan_would_mix(model, device):
+    """Sequences in one row are refused, as without us, where a model tells the convolution of them and not the scan."""
+    mixer = next(module for module in model.modules() if hasattr(module, "conv1d"))
+    index = torch.zeros(2, 9, dtype=torch.int32, device=device)
+    with pytest.raises(ValueError, match="causal_conv1d_fn: `seq_idx` must be None: the scan of transformers.models"):
+        mixer(torch.randn(2, 9, 48, device=device), seq_idx=index)
+    mixer(torch.randn(2, 9, 48, device=device), seq_idx=None)
+
+
+@pytest.mark.parametrize("model", CHUNKED, indirect=True)
+def test_gradients_through_a_cache_that_goes_on(model, device, fallback):
+    """A cache is written over by each call, which the gradients of the calls before it do not notice."""
+    model.train()
+    parts = tokens(device).split([20, 10, 7], 1)
+    # by which name models take one differs between versions
+    parameters = inspect.signature(model.forward).parameters
+    name = next(name for name in ("cache", "past_key_values", "cache_params") if name in parameters)
+
+    def run():
+        cache, results = transformers.DynamicCache(config=model.config), []
+        for part in parts:
+            results.append(model(part, use_cache=True, **{name: cache}).logits)
+        logits = torch.cat(results, 1)
+        return logits.detach(), gradients_of(model, logits.square().mean())
+
+    logits, gradients = run()
+    fallback()
+    expected_logits, expected = run()
+    close(logits, expected_logits, "logits")
+    close_gradients(gradients, expected)
 
 
 @pytest.mark.parametrize("model", CHUNKED, indirect=True)

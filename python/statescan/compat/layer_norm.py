@@ -8,7 +8,7 @@ from torch.nn.functional import dropout, linear
 
 from .. import functions
 from ..operations import NORM
-from .shared import has_kernel
+from .shared import check_shape, has_kernel
 
 
 def layer_norm_fn(
@@ -48,6 +48,11 @@ def layer_norm_fn(
         if residual is None:
             made = made, x.to(torch.float32) if residual_in_fp32 else x
         return made if prenorm else made[0]
+    of_channels = {"weight": weight, "bias": bias, "weight1": weight1, "bias1": bias1}
+    pairs = [(name, tensor, x.shape[-1:]) for name, tensor in of_channels.items()]
+    pairs += [("residual", residual, x.shape), ("x1", x1, x.shape), ("rowscale", rowscale, x.shape[:-1])]
+    for name, tensor, shape in pairs:
+        check_shape("layer_norm_fn", name, tensor, shape)
     wide = torch.promote_types(x.dtype, torch.float32)
     total = x.to(wide)
     if rowscale is not None:

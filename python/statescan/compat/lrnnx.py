@@ -6,7 +6,7 @@
 from .. import functions
 from ..functions import s5_inner_fn, simplified_scan_fn
 from . import references
-from .shared import scan
+from .shared import check_shape, scan
 
 __all__ = [
     "s5_inner_fn",
@@ -107,6 +107,8 @@ def selective_state_update(
 def simplified_state_update(state, x, dt, A, B, C, D=None, deltaA=None, discretization="bilinear", conj_sym=True):
     """One step of `s5_inner_fn` for a real x, (batch, dim). D is (dim,), a full (dim, dim), or None."""
     full = D is not None and D.dim() == 2
+    if full:
+        check_shape("simplified_state_update", "D", D, (x.shape[1], x.shape[1]))
     skip = x.new_zeros(x.shape[1]) if D is None or full else D
     y = functions.simplified_state_update(state, x, dt, A, B, C, skip, deltaA, discretization=discretization, conj_sym=conj_sym)
     return y + x @ D.T if full else y

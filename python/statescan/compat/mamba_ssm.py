@@ -13,7 +13,7 @@ from ..operations import SSD
 from . import fallback
 from .inner import bimamba_inner_fn, mamba_inner_fn, mamba_inner_fn_no_out_proj
 from .norms import LayerNorm, RMSNorm, layernorm_fn, rmsnorm_fn
-from .shared import as_products, has_kernel, scan
+from .shared import as_products, check_groups, has_kernel, scan
 
 __all__ = [
     "LayerNorm",
@@ -98,6 +98,9 @@ def mamba_chunk_scan_combined(
         if initial_states is not None:
             # a single one is the first sequence's
             others = cu_seqlens.shape[0] - initial_states.shape[0]
+            if others < 1:
+                most, got = cu_seqlens.shape[0] - 1, initial_states.shape[0]
+                raise ValueError(f"mamba_chunk_scan_combined: `initial_states` must be of {most} sequences at most, got {got}")
             initial_states = torch.cat([initial_states, initial_states.new_zeros(others, *initial_states.shape[1:])])
     options = {} if context is None else {"context": context}
     ssd = functions.ssd if options or has_kernel(SSD, x) else fallback.ssd
@@ -220,6 +223,9 @@ def mamba_split_conv1d_scan_combined(
     elif headdim is None:
         raise ValueError("mamba_split_conv1d_scan_combined: `headdim` must be given where `D` is (nheads,)")
     nheads, dim, convolved = D.shape[0], D.shape[0] * headdim, conv1d_weight.shape[0]
+    check_groups("mamba_split_conv1d_scan_combined", "ngroups", ngroups, nheads, "heads")
+    if outproj_bias is not None and outproj_weight is None:
+        raise ValueError("mamba_split_conv1d_scan_combined: `outproj_bias` must be None without `outproj_weight`")
     width = zxbcdt.shape[-1] - dim - convolved - nheads
     if width < 0 or width % 2 or convolved < dim or (convolved - dim) % (2 * ngroups):
         sizes = f"nheads {nheads}, headdim {headdim}, ngroups {ngroups} and conv1d_weight {tuple(conv1d_weight.shape)}"

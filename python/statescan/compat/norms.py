@@ -6,7 +6,7 @@ from torch.nn.functional import silu
 from .. import functions
 from ..operations import NORM
 from .references.norms import rms_norm_gated_ref as rms_norm_ref
-from .shared import has_kernel
+from .shared import check_groups, check_shape, has_kernel
 
 __all__ = ["LayerNorm", "RMSNorm", "layernorm_fn", "rms_norm_ref", "rmsnorm_fn"]
 
@@ -16,16 +16,21 @@ def layernorm_fn(x, weight, bias, z=None, eps=1e-6, group_size=None, norm_before
 
     Computes in float32 or better, and returns x's type.
     """
+    name, dim = "rmsnorm_fn" if is_rms_norm else "layernorm_fn", x.shape[-1]
+    group_size = dim if group_size is None else group_size
+    check_groups(name, "group_size", group_size, dim, "channels of x")
     if has_kernel(NORM, x) and x.dim() <= 4:
-        groups = x.shape[-1] // group_size if group_size else 1
+        groups = dim // group_size
         kind = "rms" if is_rms_norm else "layer"
         return functions.norm(x, weight, bias, z=z, kind=kind, eps=eps, groups=groups, norm_before_gate=norm_before_gate)
+    for argument, tensor, shape in (("weight", weight, (dim,)), ("bias", bias, (dim,)), ("z", z, x.shape)):
+        check_shape(name, argument, tensor, shape)
     wide = torch.promote_types(x.dtype, torch.float32)
     y = x.to(wide)
     gate = None if z is None else silu(z.to(wide))
     if gate is not None and not norm_before_gate:
         y = y * gate
-    y = y.unflatten(-1, (-1, x.shape[-1] if group_size is None else group_size))
+    y = y.unflatten(-1, (-1, group_size))
     if not is_rms_norm:
         y = y - y.mean(-1, keepdim=True)
     y = (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)).flatten(-2) * weight

@@ -115,7 +115,7 @@ def _by_original(replaced, error, arguments, options):
     return result
 
 
-def _installed(package, stand_ins):
+def installed(package, stand_ins):
     """Whether a package is there that is not one of our stand-ins."""
     known = sys.modules.get(package)
     spec = getattr(known, "__spec__", None) if known is not None else importlib.util.find_spec(package)
@@ -123,11 +123,11 @@ def _installed(package, stand_ins):
 
 
 def replace(stand_ins):
-    """Replaces what is not replaced yet, and gives the names; packages that cannot be imported are put into `BROKEN`."""
+    """Replaces what is not replaced yet; packages that cannot be imported are put into `BROKEN`."""
     made = []
     with LOCK:
         for package in VERSIONS:
-            if package in BROKEN or not _installed(package, stand_ins):
+            if package in BROKEN or not installed(package, stand_ins):
                 continue
             try:
                 import_module(package)
@@ -144,7 +144,6 @@ def replace(stand_ins):
             for tensor in (torch.empty(0), torch.nn.Parameter(torch.empty(0))):
                 # the compiler does not trace the import that a first call makes
                 functions._framework("install", "replace", tensor)
-    return made
 
 
 def forget(package):
@@ -196,14 +195,12 @@ def _fill(package):
     return made
 
 
-def put_back(names):
+def put_back():
     """Undoes `replace`."""
     with LOCK:
-        for name in names:
-            replaced = _REPLACED.get(name)
-            if replaced is not None:
-                replaced.undo()
-                del _REPLACED[name]
+        for name in list(_REPLACED):
+            _REPLACED[name].undo()
+            del _REPLACED[name]
 
 
 def described(package):

@@ -18,6 +18,18 @@ def has_kernel(op: Operation, tensor):
     return tensor.device.type in ("cpu", "meta")
 
 
+def check_groups(function, name, count, size, what):
+    """Refuses a number of groups, or a size of them, by which something is not divided into equal parts."""
+    if count < 1 or size % count:
+        raise ValueError(f"{function}: `{name}` must give equal parts of the {size} {what}, got {count}")
+
+
+def check_shape(function, name, tensor, shape):
+    """Refuses a tensor of another shape, which might be stretched to it."""
+    if tensor is not None and tensor.shape != tuple(shape):
+        raise ValueError(f"{function}: `{name}` must have shape {tuple(shape)}, got {tuple(tensor.shape)}")
+
+
 def as_products(rows, *parameters):
     """The parameters of products of rows in a function that is one; None where the products would not be in the rows' type."""
     dtype, kind = rows.dtype, rows.device.type

@@ -8,15 +8,26 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 
+from .._extras import naming_torch
 from . import replacing
 from .names import MODULES, PACKAGES, VERSIONS, sources
 
 # names that `transformers` finds other functions under
-_BY_ASKER = ("causal_conv1d_fn", "causal_conv1d_update", "mamba_inner_fn", "mamba_split_conv1d_scan_combined")
+_BY_ASKER = (
+    "causal_conv1d_fn",
+    "causal_conv1d_update",
+    "mamba_chunk_scan_combined",
+    "mamba_inner_fn",
+    "mamba_split_conv1d_scan_combined",
+    "selective_scan_fn",
+)
 
 
 def _find(name, module):
-    return getattr(import_module(sources(module)[name], __package__), name)
+    try:
+        return getattr(import_module(sources(module)[name], __package__), name)
+    except ModuleNotFoundError as error:
+        raise naming_torch(f"statescan, which stands in for {module}.{name},", error) from None
 
 
 def _getter(module):
@@ -25,8 +36,10 @@ def _getter(module):
 
     def find(name):
         if name in known and name in _BY_ASKER:
-            for_models = import_module(".transformers", __package__)
-            return for_models.FUNCTIONS[name] if for_models.is_asking(1) else _find(name, module)
+            found, for_models = _find(name, module), import_module(".transformers", __package__)
+            # `lrnnx` has functions of these names, too
+            asking = for_models.asking(1) if module.startswith(("mamba_ssm", "causal_conv1d")) else None
+            return found if asking is None else for_models.given(name, asking)
         if _is_import_of_a_name(sys._getframe(1)):
             raise ImportError(_missing(module, name), name=module)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
@@ -104,10 +117,11 @@ _BEFORE_BROKEN = _BeforeBroken()
 
 
 class Installation:
-    """What a call of `install` has done. As a context manager, or by `undo`, it is put back: what earlier calls did stays."""
+    """What a call of `install` has done. As a context manager, or by `undo`, it is put back; what other calls want stays until
+    theirs is, too."""
 
-    def __init__(self, finders, replaced):
-        self._finders, self._replaced = finders, replaced
+    def __init__(self, replace):
+        self.replace = replace
 
     def __enter__(self):
         return self
@@ -116,16 +130,30 @@ class Installation:
         self.undo()
 
     def undo(self):
-        """Puts everything back; stand-ins that were imported stay with who has them."""
-        replacing.put_back(self._replaced)
-        for finder in self._finders:
-            if finder in sys.meta_path:
-                sys.meta_path.remove(finder)
-        gone = [p for p in VERSIONS if _STAND_INS in self._finders or (self._finders and p in replacing.BROKEN)]
-        for package in gone:
-            if _stands_in(sys.modules.get(package)):
-                replacing.forget(package)
-        self._finders, self._replaced = [], []
+        """Puts back what no other call wants; stand-ins that were imported stay with who has them."""
+        with replacing.LOCK:
+            if self not in _WANTED:
+                return
+            _WANTED.remove(self)
+            if not any(other.replace for other in _WANTED):
+                replacing.put_back()
+                _drop(_BEFORE_BROKEN, replacing.BROKEN)
+            if not _WANTED:
+                _drop(_STAND_INS, VERSIONS)
+
+
+# the calls of `install` that were not undone; `replacing.LOCK` guards them
+_WANTED: list[Installation] = []
+
+
+def _drop(finder, packages):
+    """Finds stand-ins of packages no more."""
+    if finder not in sys.meta_path:
+        return
+    sys.meta_path.remove(finder)
+    for package in packages:
+        if _stands_in(sys.modules.get(package)):
+            replacing.forget(package)
 
 
 def _stands_in(module):
@@ -147,19 +175,25 @@ def install(*, replace=False) -> Installation:
             imported, as an extension or Triton is missing, is found here.
 
     Returns:
-        A context manager, which undoes this call. It may be called again, and from several threads.
+        A context manager, which undoes this call. Calls may overlap, also in several threads: the last one undone puts back.
     """
     with replacing.LOCK:
-        finders = [] if _STAND_INS in sys.meta_path else [_STAND_INS]
-        sys.meta_path.extend(finders)
-        replaced = replacing.replace(_STAND_INS) if replace else []
-        if replacing.BROKEN and _BEFORE_BROKEN not in sys.meta_path:
-            sys.meta_path.insert(0, _BEFORE_BROKEN)
-            finders.append(_BEFORE_BROKEN)
-    late = [name for name, module in sys.modules.items() if _chose_without(name, module)] if finders and not replaced else []
+        is_first = _STAND_INS not in sys.meta_path
+        if is_first:
+            sys.meta_path.append(_STAND_INS)
+        if replace:
+            replacing.replace(_STAND_INS)
+            if replacing.BROKEN and _BEFORE_BROKEN not in sys.meta_path:
+                sys.meta_path.insert(0, _BEFORE_BROKEN)
+        made = Installation(replace)
+        _WANTED.append(made)
+        late = _late() if is_first else []
     if late:
-        warnings.warn(f"install() came after the import of {', '.join(late)}, which will not use it", stacklevel=2)
-    return Installation(finders, replaced)
+        warnings.warn(f"install() came after the import of {', '.join(late)}, which will not use it: {_CURE}", stacklevel=2)
+    return made
+
+
+_CURE = "call it before the first import of a model, in a new process"
 
 
 class Report(dict):
@@ -170,22 +204,51 @@ class Report(dict):
 
 
 def report() -> Report:
-    """What functions and layers of `mamba_ssm`, `causal_conv1d`, `lrnnx` and `nkilib` run on, if they are imported."""
+    """What functions and layers of `mamba_ssm`, `causal_conv1d`, `lrnnx` and `nkilib` run on, and models of `transformers` that
+    look for them: if they are imported, or once they are; and what was imported too early."""
     found = Report()
     for package in VERSIONS:
         module = sys.modules.get(package)
         if package in replacing.BROKEN and _BEFORE_BROKEN in sys.meta_path:
             found[package] = f"statescan; what is installed cannot be imported: {replacing.BROKEN[package]}"
         elif module is None:
-            found[package] = "not imported"
+            found[package] = _once_imported(package)
         elif _stands_in(module):
             found[package] = f"statescan, which stands in for {VERSIONS[package].partition('+')[0]}"
         else:
             found[package] = f"installed, {getattr(module, '__version__', 'of an unknown version')}"
             found.update(replacing.described(package))
+    for_models = sys.modules.get(f"{__package__}.transformers")
+    chosen = [] if for_models is None else [name for name in for_models.CHOSEN if name in sys.modules]
+    found.update({name: "statescan" for name in sorted(chosen)})
+    found.update({name: f"its own functions, it was imported before install(): {_CURE}" for name in _late()})
     return found
 
 
-def _chose_without(name, module):
-    """Whether a module of a model has looked for the packages already."""
-    return name.startswith("transformers.models.") and hasattr(module, "causal_conv1d_fn")
+def _once_imported(package):
+    """What a package that is not imported will be."""
+    if replacing.installed(package, _STAND_INS):
+        return "installed, not imported yet; install(replace=True) puts statescan in its place"
+    if _STAND_INS in sys.meta_path:
+        return "ready: statescan stands in for it as soon as it is imported"
+    return "not installed; install() lets statescan stand in for it"
+
+
+def _late():
+    """Modules of models that have looked for functions where there were none: they have neither ours nor those of a package."""
+    if replacing.installed("causal_conv1d", _STAND_INS):
+        return []
+    for_models = sys.modules.get(f"{__package__}.transformers")
+    chosen = {} if for_models is None else for_models.CHOSEN
+    return [
+        name
+        for name, module in list(sys.modules.items())
+        if name.startswith("transformers.models.") and name not in chosen and _has_others(module)
+    ]
+
+
+def _has_others(module):
+    """Whether a module has looked for functions, or has none, that are not ours."""
+    functions = getattr(module, "__dict__", {})
+    found = getattr(functions.get("causal_conv1d_fn"), "__module__", None) or ""
+    return "causal_conv1d_fn" in functions and not found.startswith("statescan.")

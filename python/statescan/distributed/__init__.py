@@ -15,30 +15,42 @@ first step of the whole) and `cu_seqlens` (the bounds of sequences in the whole)
 - Calls that do not fit together raise the same ValueError on every rank.
 """
 
+import weakref
+
 from torch import distributed
 
 from .. import torch as framework
 from .._gradients import differentiable
 from ..operations import OPERATIONS_OF_TIME
 from . import passes
-from .board import board_of
+from .board import board_of, there
 from .slices import gather_rows
 
 __all__ = ["Context", "context"]
 
 
 class Context:
-    """A group whose ranks share sequences; `context` makes it."""
+    """A group whose ranks share sequences; `context` makes it. It does not keep the group: `destroy_process_group` ends it."""
 
     def __init__(self, group, control):
-        self.group = group
-        # its tensors are in the memory of the host; the board tells of the ranks' calls
-        self.control, self.board = control, board_of(control, gather_rows)
+        self.held, self._control = weakref.ref(group), weakref.ref(control)
+        # it tells of the ranks' calls
+        self.board = board_of(control, gather_rows)
         self.rank: int = distributed.get_rank(group)
         self.ranks: int = distributed.get_world_size(group)
         both = {op.name: _passes(op, group.group_name) for op in OPERATIONS_OF_TIME}
         self.forward = {name: forward for name, (forward, _) in both.items()}
         self.with_gradient = {op.name: differentiable(op, *both[op.name]) for op in OPERATIONS_OF_TIME}
+
+    @property
+    def group(self) -> distributed.ProcessGroup:
+        """The group that exchanges states."""
+        return there(self.held)
+
+    @property
+    def control(self) -> distributed.ProcessGroup:
+        """The group of the same ranks whose tensors are in the memory of the host."""
+        return there(self._control)
 
     def __repr__(self):
         return f"<context of rank {self.rank} of {self.ranks}>"
@@ -86,6 +98,6 @@ def context(group=None):
     if not isinstance(group, distributed.ProcessGroup):
         raise TypeError(f"statescan.distributed: `group` must be a process group that this process is in, got {group!r}")
     known = passes.CONTEXTS.get(group.group_name)
-    if known is None or known.group is not group:
+    if known is None or known.held() is not group:
         known = passes.CONTEXTS[group.group_name] = Context(group, _control(group))
     return known

@@ -10,6 +10,7 @@ import os
 import socket
 import tempfile
 import time
+import weakref
 
 import torch
 from torch import distributed
@@ -21,6 +22,14 @@ _NUMBERS = 3
 _PLACE = _NUMBERS + 2
 # seconds without a pause, between two looks at whether the others are alive, and of a wait in a group that does not tell its own
 _BUSY, _LOOK, _LONGEST = 0.01, 1.0, 1800.0
+
+
+def there(group):
+    """What a weak reference to a process group refers to: a group that something holds keeps its threads, destroyed or not."""
+    found = group()
+    if found is None:
+        raise RuntimeError("statescan.distributed: the process group of this context was destroyed")
+    return found
 
 
 def _check(turn, numbers):
@@ -92,15 +101,17 @@ class _Gloo:
     """The same through a group of gloo."""
 
     def __init__(self, group, gather):
-        self.group, self.gather, self.ranks = group, gather, distributed.get_world_size(group)
+        self.group, self.gather, self.ranks = weakref.ref(group), gather, distributed.get_world_size(group)
 
     def tell(self, numbers):
         self.mine = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         self.all = self.mine.new_empty(self.ranks * _NUMBERS)
-        self.work = self.gather(self.all, self.mine, self.group)
+        self.work = self.gather(self.all, self.mine, there(self.group))
 
     def everyone(self):
-        self.work.wait()
+        # it holds threads of the group
+        work, self.work = self.work, None
+        work.wait()
         return self.all.tolist()
 
 

@@ -17,6 +17,7 @@ from torch.compiler import is_dynamo_compiling
 from .._gradients import refuse_vmap
 from ..operations import CAUSAL_CONV1D, LINEAR_SCAN, OPERATIONS_OF_TIME, SSD
 from ..torch import _UNOBSERVED, _declare, _library, _New, _with_defaults
+from .board import there
 from .links import Decays, Halo
 from .slices import Call, Remembered, agree, agreed, gather_rows
 
@@ -428,6 +429,13 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
     return grads.all(None if slices.before else entered)
 
 
+def _context(name):
+    """A context; it is refused where its group is there no more."""
+    context = CONTEXTS[name]
+    there(context.held)
+    return context
+
+
 def _define(op, link):
     """The forward and the backward pass, which the compiler does not look into: it takes a context by its name."""
     inputs, tensors = len(op.tensors) + len(op.options), len(op.tensors)
@@ -436,12 +444,12 @@ def _define(op, link):
     def forward(compute):
         def run(name, save, *others):
             others = complete(others)
-            return compute(op, link, CONTEXTS[name], save, others[:tensors], others[tensors:])
+            return compute(op, link, _context(name), save, others[:tensors], others[tensors:])
 
         return run
 
     def backward(name, needed, *others):
-        context = CONTEXTS[name]
+        context = _context(name)
         return _backward(op, link, context, needed, others[:tensors], others[tensors:inputs], *others[inputs:])
 
     def backward_without_data(name, needed, *others):

@@ -231,6 +231,9 @@ def mamba_inner(xz, weights, maps=(None,) * 7, dt_softplus=True, A_log=False, ep
         (batch, seqlen, out or dim), and the state after the last step, (batch, dim, dstate).
     """
     _, _, x_proj_weight, dt_proj_weight, _, A, *_ = weights
+    if xz.shape[-1] != 2 * A.shape[0]:
+        channels = f"{2 * A.shape[0]} channels, those of the input and of the gate"
+        raise ValueError(f"{MAMBA.name}: `xz` must have {channels}, got {xz.shape[-1]}")
     dstate = A.shape[1] * (2 if A.is_complex() else 1)
     rows = dt_proj_weight.shape[1] + sum(dstate for given in maps[:2] if given is None)
     if x_proj_weight.shape[0] != rows:

@@ -4,8 +4,13 @@ They take the constructor arguments of their origins, `mamba_ssm` and `lrnnx`, a
 state dicts go both ways.
 """
 
-from .mamba import Mamba
-from .mamba2 import Mamba2
-from .s5 import S5
+from .._extras import naming_torch
+
+try:
+    from .mamba import Mamba
+    from .mamba2 import Mamba2
+    from .s5 import S5
+except ModuleNotFoundError as error:
+    raise naming_torch("statescan.nn", error) from None
 
 __all__ = ["Mamba", "Mamba2", "S5"]

@@ -2,7 +2,7 @@
 
 from torch.nn.functional import linear
 
-from ..shared import as_complex
+from ..shared import as_complex, check_groups
 from .convolution import causal_conv1d_ref
 from .norms import rms_norm_gated_ref
 from .scans import head_scan, selective_scan_ref
@@ -28,6 +28,7 @@ def mamba_conv1d_scan_ref(
     """A convolution and Mamba-2's scan; z is (batch, seqlen, nheads * headdim), and so is the result."""
     nheads = dt.shape[2]
     if z is not None:
+        check_groups("mamba_conv1d_scan_ref", "dt", nheads, z.shape[-1], "channels of z")
         headdim = z.shape[-1] // nheads
     elif D is not None and D.dim() == 2:
         headdim = D.shape[1]
@@ -42,6 +43,7 @@ def _convolved_scan(xBC, weight, bias, dt, A, D, z, dt_bias, dt_softplus, dt_lim
     nheads, headdim, ngroups = sizes
     xBC = causal_conv1d_ref(xBC.transpose(1, 2), weight, bias, activation=activation).transpose(1, 2)
     dim = nheads * headdim
+    check_groups("mamba_conv1d_scan_ref", "xBC", 2 * ngroups, xBC.shape[-1] - dim, "channels of B and C")
     x, B, C = xBC.tensor_split([dim, (dim + xBC.shape[-1]) // 2], dim=-1)
     x, z = (None if t is None else t.unflatten(-1, (nheads, headdim)) for t in (x, z))
     B, C = (map.unflatten(-1, (ngroups, -1)) for map in (B, C))
@@ -102,6 +104,7 @@ def mamba_inner_ref(
     """`mamba_ssm.mamba_inner_fn` without norms."""
     of_input = wide(xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, B_proj_bias, C_proj_bias)
     mixed, weight, bias, x_proj_weight, delta_proj_weight, *biases = of_input
+    check_groups("mamba_inner_ref", "xz", 2, xz.shape[1], "channels of the input and the gate")
     A, B, C, D, delta_bias, out_weight, out_bias = wide(A, B, C, D, delta_bias, out_proj_weight, out_proj_bias)
     x, z = mixed.chunk(2, dim=1)
     x = causal_conv1d_ref(x, weight.squeeze(1), bias, activation="silu")

@@ -3,6 +3,7 @@
 import torch
 from torch.nn.functional import silu
 
+from ..shared import check_groups
 from .shared import wide
 
 
@@ -15,6 +16,8 @@ def _normed(x, weight, bias, eps, is_rms_norm, group_size=None):
 
 def rms_norm_gated_ref(x, weight, bias, z=None, eps=1e-6, group_size=None, norm_before_gate=True, upcast=True):
     """`mamba_ssm.ops.triton.layernorm_gated.rmsnorm_fn`; `upcast` is taken as the origin takes it, and changes nothing."""
+    if group_size is not None:
+        check_groups("rms_norm_ref", "group_size", group_size, x.shape[-1], "channels of x")
     total, weight, bias, z = wide(x, weight, bias, z)
     gate = 1 if z is None else silu(z)
     y = _normed(total if norm_before_gate else total * gate, weight, bias, eps, True, group_size)

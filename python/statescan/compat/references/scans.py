@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import silu
 
-from ..shared import as_complex
+from ..shared import as_complex, check_groups
 from .shared import discretized, state_type, step_sizes, wide
 
 
@@ -20,7 +20,7 @@ def _scan(x, step, A, B, C, decay_step=None, rule="mamba"):
     return torch.stack(outputs, 1) if outputs else x, state
 
 
-def _map_of_channels(map, is_complex, x):
+def _map_of_channels(name, map, is_complex, x):
     """A map of the selective scan as (batch, seqlen, dim, 1, dstate)."""
     batch, dim, seqlen = x.shape
     if map.dim() == 2:
@@ -28,6 +28,7 @@ def _map_of_channels(map, is_complex, x):
     if is_complex and not map.is_complex():
         map = as_complex(map)
     map = map[:, None] if map.dim() == 3 else map
+    check_groups("selective_scan_ref", name, map.shape[1], dim, "channels of u")
     return map.repeat_interleave(dim // map.shape[1], 1).permute(0, 3, 1, 2)[..., None, :]
 
 
@@ -49,7 +50,7 @@ def selective_scan_ref(
     """`mamba_ssm.selective_scan_fn`; `deltaA` and `rule`, the discretization, are those of `lrnnx`."""
     x, delta, A, B, C, D, z, bias, deltaA = wide(u, delta, A, B, C, D, z, delta_bias, deltaA)
     delta = step_sizes(delta, None if bias is None else bias[:, None], delta_softplus)
-    B, C = (_map_of_channels(map, A.is_complex(), x) for map in (B, C))
+    B, C = (_map_of_channels(name, map, A.is_complex(), x) for name, map in (("B", B), ("C", C)))
     in_time = [None if t is None else t.transpose(1, 2)[..., None] for t in (x, delta, deltaA)]
     y, state = _scan(*in_time[:2], A[:, None], B, C, in_time[2], rule)
     y = y.squeeze(-1).transpose(1, 2)
@@ -65,6 +66,8 @@ def head_scan(x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit=None):
     if dt_bias is not None and dt_bias.dim() == 1:
         dt_bias = dt_bias[:, None]
     A = A[:, None, None] if A.dim() == 1 else A.unflatten(0, x.shape[2:])
+    for name, map in (("B", B), ("C", C)):
+        check_groups("ssd_chunk_scan_combined_ref", name, map.shape[2], heads, "heads")
     B, C = (map.repeat_interleave(heads // map.shape[2], 2)[..., None, :] for map in (B, C))
     y, _ = _scan(x, step_sizes(per_channel, dt_bias, dt_softplus, dt_limit).expand_as(x), A, B, C)
     if D is not None:

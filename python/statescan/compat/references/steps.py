@@ -3,6 +3,7 @@
 import torch
 from torch.nn.functional import silu
 
+from ..shared import check_groups, check_shape
 from .shared import discretized, step_sizes, wide
 
 
@@ -22,6 +23,8 @@ def selective_state_update_ref(
     axis = 1 if heads else 2
     size = before.shape[axis]
     B, C = (m[:, :, None] if heads else m[:, None] for m in (B, C))
+    for name, map in (("B", B), ("C", C)):
+        check_groups("selective_state_update_ref", name, map.shape[axis], size, "heads" if heads else "channels of x")
     B, C = (m.repeat_interleave(size // m.shape[axis], axis) for m in (B, C))
     step = step_sizes(dt, dt_bias, dt_softplus)
     decay, gain = discretized(discretization, step[..., None], (step if deltaA is None else deltaA)[..., None], A)
@@ -37,6 +40,8 @@ def selective_state_update_ref(
 
 def simplified_state_update_ref(state, x, dt, A, B, C, D=None, deltaA=None, discretization="bilinear", conj_sym=True):
     """`lrnnx.ops.triton.simplified_state_update`; the state is changed in place."""
+    if D is not None and D.dim() == 2:
+        check_shape("simplified_state_update_ref", "D", D, (x.shape[1], x.shape[1]))
     before, inputs, dt, A, B, C, D, deltaA = wide(state, x, dt, A.flatten(), B, C, D, deltaA)
     decay, gain = discretized(discretization, dt, dt if deltaA is None else deltaA, A)
     after = decay * before + gain * (inputs.to(B.dtype) @ B.T)
