@@ -159,6 +159,16 @@ impl Call {
         sizes
     }
 
+    /// What an argument or a result is called where the call comes from: who came with another project's names gets its names back.
+    pub fn given<'a>(&'a self, name: &'a str) -> &'a str {
+        if let Some(input) = self.input(name) {
+            return &input.given;
+        }
+        let theirs = self.inputs.iter().any(|i| matches!(i.given.as_str(), "u" | "delta" | "delta_bias"));
+        let result = ops::results(self.op).find(|result| theirs && result.name == name);
+        result.and_then(|result| result.aliases.iter().find(|alias| alias.ends_with("state"))).map_or(name, |alias| *alias)
+    }
+
     /// Number of steps.
     pub fn steps(&self) -> usize {
         ops::time(self.op).map_or(1, |letter| self.sizes().get(letter))

@@ -167,7 +167,7 @@ fn compare_results(exec: &Exec, narrowed: &Call, results: &Tensors, part: &Part)
         compute::forward(exec, narrowed, &mut out)?;
         Ok(out)
     };
-    compare_parts("out", &exact, results, part_of, again, bound)
+    compare_parts(("out", narrowed), &exact, results, part_of, again, bound)
 }
 
 /// Compares gradients in the same way.
@@ -188,12 +188,12 @@ fn compare_gradients(exec: &Exec, narrowed: &Call, backward: Backward<'_>, part:
         compute::backward(exec, narrowed, &Tensors::default(), &cotangents, &mut grads)?;
         Ok(grads)
     };
-    compare_parts("grad", &exact, backward.gradients, part_of, again, bound)
+    compare_parts(("grad", narrowed), &exact, backward.gradients, part_of, again, bound)
 }
 
 /// Compares exact tensors with what `part_of` finds in those of the whole call, or with what is computed `again` where it finds nothing.
 fn compare_parts(
-    prefix: &str,
+    (prefix, call): (&str, &Call),
     exact: &Exact,
     whole: &Tensors,
     part_of: impl Fn(&str, &Tensor) -> Option<Dense>,
@@ -213,7 +213,7 @@ fn compare_parts(
                 computed.get(name).map_or_else(|| expected.clone(), Tensor::to_dense)
             }
         };
-        all.push(compare(format!("{prefix}.{name}"), &got, expected, tensor.dtype(), bound));
+        all.push(compare(format!("{prefix}.{}", call.given(name)), &got, expected, tensor.dtype(), bound));
     }
     Ok(all)
 }

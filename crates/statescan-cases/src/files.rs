@@ -62,12 +62,9 @@ pub fn write_case(
     gradients: &Tensors,
     with_inputs: bool,
 ) -> Result<()> {
-    // who came with another project's names gets its names back
-    let origin = call.inputs.iter().any(|i| matches!(i.given.as_str(), "u" | "delta" | "delta_bias"));
     let (mut entries, mut complex) = (Vec::new(), Vec::new());
     for result in ops::results(call.op) {
-        let given =
-            if origin { result.aliases.iter().find(|a| a.ends_with("state")).unwrap_or(&result.name) } else { &result.name };
+        let given = call.given(result.name);
         for (prefix, tensors) in [("out", results), ("cot", cotangents)] {
             if let Some(buffer) = tensors.get(result.name) {
                 entries.push(entry(format!("{prefix}.{given}"), buffer, Packing::Plain));

@@ -2,6 +2,7 @@
 
 use gemm_common::Parallelism;
 use std::hint::black_box;
+use std::time::{Duration, Instant};
 #[cfg(feature = "complex-products")]
 use {crate::sizes::Sizes, num_complex::Complex32};
 
@@ -13,17 +14,66 @@ pub fn copy(bytes: usize) -> impl FnMut() {
     }
 }
 
-/// Reads so many bytes on some threads.
+/// Reads so many bytes on some threads, each of which reads at several places at once: one place alone is slower than some products with weights.
 pub fn read(bytes: usize, threads: usize) -> impl FnMut() {
-    let data = vec![1u64; bytes / 8];
+    // larger arrays are read again and again
+    let (all, data) = (bytes / 8, vec![1u64; bytes.min(UNCACHED) / 8]);
+    let part = data.len().div_ceil(threads.max(1)).max(1);
     move || {
-        let sum = |part: &[u64]| _ = black_box(part.iter().fold(0u64, |sum, x| sum.wrapping_add(*x)));
-        let mut parts = data.chunks(data.len().div_ceil(threads).max(1));
+        let rounds = |data: &[u64]| {
+            let mut left = all;
+            while left > 0 {
+                let len = data.len() * left.min(part * threads) / (part * threads);
+                black_box(pulp::Arch::new().dispatch(Sum(black_box(&data[..len]))));
+                left = left.saturating_sub(part * threads);
+            }
+        };
+        let mut parts = data.chunks(part);
         let own = parts.next();
         std::thread::scope(|scope| {
-            parts.for_each(|part| _ = scope.spawn(move || sum(part)));
-            own.map(sum)
+            parts.for_each(|part| _ = scope.spawn(move || rounds(part)));
+            own.map(rounds)
         });
+    }
+}
+
+/// The least time of reading so many bytes, in nanoseconds: the best of some rounds.
+pub fn reading_time(bytes: usize, threads: usize) -> f64 {
+    let (mut read, begin, mut best) = (read(bytes, threads), Instant::now(), f64::INFINITY);
+    for round in 0.. {
+        let start = Instant::now();
+        read();
+        best = best.min(start.elapsed().as_nanos() as f64);
+        if round >= 2 && begin.elapsed() > Duration::from_millis(300) {
+            break;
+        }
+    }
+    best
+}
+
+/// More bytes than the caches of most processors hold.
+const UNCACHED: usize = 256 << 20;
+
+/// A sum that takes numbers from several places, in registers that do not wait for each other.
+struct Sum<'d>(&'d [u64]);
+
+const PLACES: usize = 4;
+const WIDTH: usize = 16;
+
+impl pulp::NullaryFnOnce for Sum<'_> {
+    type Output = u64;
+
+    #[inline(always)]
+    fn call(self) -> u64 {
+        let len = self.0.len() / PLACES;
+        let mut sums = [[0u64; WIDTH]; PLACES];
+        for at in (0..len / WIDTH).map(|i| i * WIDTH) {
+            for (place, sums) in sums.iter_mut().enumerate() {
+                let row = &self.0[place * len + at..][..WIDTH];
+                sums.iter_mut().zip(row).for_each(|(sum, x)| *sum = sum.wrapping_add(*x));
+            }
+        }
+        sums.as_flattened().iter().fold(0, |sum, x| sum.wrapping_add(*x))
     }
 }
 

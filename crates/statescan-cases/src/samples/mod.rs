@@ -6,6 +6,7 @@ mod drawn;
 mod features;
 mod last_step;
 mod linear_scan;
+mod norm;
 mod selective_scan;
 mod selective_state_update;
 mod simplified_scan;
@@ -48,7 +49,7 @@ const SAMPLES: [(&str, Samples); 10] = [
     ("s5_inner", samples!(simplified_scan)),
     ("linear_scan", samples!(linear_scan)),
     ("causal_conv1d", samples!(causal_conv1d)),
-    ("norm", DRAWN),
+    ("norm", Samples { random: norm::random, shapes: |_| norm::shapes(), ..DRAWN }),
     ("selective_state_update", samples!(selective_state_update)),
     ("simplified_state_update", samples!(simplified_state_update)),
     ("causal_conv1d_update", samples!(causal_conv1d_update)),

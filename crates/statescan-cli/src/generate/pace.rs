@@ -6,6 +6,7 @@ use crate::output::note;
 use crate::reader::Reader;
 use statescan::cuda::Ceilings;
 use statescan::tensor::Device;
+use statescan_cases::measure::ceilings::reading_time;
 use statescan_cases::measure::floors::Floors;
 use std::time::Duration;
 
@@ -35,13 +36,13 @@ pub(crate) fn report(language: &Language, reader: &Reader<'_>, [prefill, decode]
         decode.print("decode ", None);
         return Ok(());
     }
-    let (exec, step) = (&language.exec, reader.bytes_per_step() as f64);
+    let exec = &language.exec;
     let (bytes, products) = match exec.device() {
         Device::Cpu => {
-            let floors = Floors::measure(exec.threads());
-            (step / floors.bytes, Some(2.0 * language.model.products_per_token() as f64 / floors.flops))
+            let products = 2.0 * language.model.products_per_token() as f64 / Floors::measure(exec.threads()).flops;
+            (reading_time(reader.bytes_per_step(), exec.threads()), Some(products))
         }
-        _ => (step / Ceilings::measure(exec)?.bytes, None),
+        _ => (reader.bytes_per_step() as f64 / Ceilings::measure(exec)?.bytes, None),
     };
     let floor = |products: f64| (products.max(bytes / prefill.tokens.max(1) as f64), "products");
     prefill.print("prefill", products.map(floor));

@@ -181,6 +181,9 @@ fn files_keep_the_names_they_came_with() {
     for key in ["in.u", "in.delta", "grad.u", "grad.delta", "grad.A", "out.y", "out.last_state", "cot.y"] {
         assert!(written.tensors.contains_key(key), "{key} in {:?}", written.tensors.keys());
     }
+    for name in ["out.last_state", "grad.u", "grad.delta"] {
+        assert!(stdout(&output).contains(name), "what is printed is called as it is written: {}", stdout(&output));
+    }
     assert_eq!(status(&statescan(&["verify", text(&out)])), 0);
 }
 
