@@ -12,7 +12,7 @@ use crate::run::{RunArgs, demonstration, run};
 use crate::text::escaped;
 use crate::train::{TrainArgs, train};
 use crate::verify::{VerifyArgs, verify};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -37,13 +37,13 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Time the operations at shapes of real models
     Bench(BenchArgs),
-    /// Continue a text with a Mamba language model
+    /// Continue a text with a language model
     Generate(GenerateArgs),
-    /// Talk with a Mamba language model, whose memory has a fixed size
+    /// Talk with a language model
     Chat(ChatArgs),
     /// Train a language model on a text
     Train(TrainArgs),
-    /// Say how well a language model guesses a text
+    /// Say how well a language model guesses texts
     Eval(EvalArgs),
     /// Write a language model's folder in another form
     Convert(ConvertArgs),
@@ -58,9 +58,18 @@ pub enum Command {
 
 /// The whole program: reads its arguments, does what they say, and gives the exit status.
 pub fn run_program(args: impl Iterator<Item = OsString>) -> u8 {
-    match Cli::try_parse_from(args).map_err(said).and_then(|cli| main(cli).map_err(failed)) {
+    match parse(args).map_err(said).and_then(|cli| main(cli).map_err(failed)) {
         Ok(status) | Err(status) => status,
     }
+}
+
+/// Reads arguments. A number below 0 is the value of an option, and no option: whoever gets it says what it must be.
+fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let takes = |arg: &Arg| arg.get_action().takes_values() && !arg.is_positional();
+    let negative = |arg: Arg| if takes(&arg) { arg.allow_negative_numbers(true) } else { arg };
+    let mut command = Cli::command().mut_subcommands(|command| command.mut_args(negative));
+    let matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// Prints what the parser says, help or a complaint.

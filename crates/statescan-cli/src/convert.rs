@@ -2,7 +2,8 @@
 
 use crate::destination::{OutputFolder, check_apart, check_folder};
 use crate::error::Result;
-use crate::exec::TypeName;
+use crate::exec::WeightType;
+use crate::language::folder_help;
 use crate::output::say;
 use clap::{Args, ValueEnum};
 use statescan_models::{Model, Package, SaveOptions};
@@ -13,16 +14,15 @@ use std::path::PathBuf;
 /// Names, types and a tied head are left as they are unless they are asked for. Tokenizer, chat template and defaults of generation are copied.
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
-    /// Folder of a mamba, falcon_mamba or mamba2 model of `transformers` or `mamba_ssm`, with safetensors files, or with
-    /// pytorch_model.bin in a build that has the feature `pytorch`
-    #[arg(value_name = "IN")]
+    /// Folder of a model.
+    #[arg(value_name = "IN", help = format!("{}; with safetensors files or pytorch_model.bin", folder_help()))]
     pub from: PathBuf,
     /// Folder to write
     #[arg(value_name = "OUT")]
     pub to: PathBuf,
-    /// Type of all weights: f32, bf16 or f16
+    /// Type of all weights
     #[arg(long = "type", value_enum, value_name = "TYPE")]
-    pub dtype: Option<TypeName>,
+    pub dtype: Option<WeightType>,
     /// Package whose names of tensors and settings to write
     #[arg(long, value_enum, value_name = "PACKAGE")]
     pub names: Option<PackageName>,
@@ -32,6 +32,9 @@ pub struct ConvertArgs {
     /// Most bytes of a file; a larger model becomes several files and an index
     #[arg(long, value_name = "BYTES", value_parser = size, default_value = "5G")]
     pub shard_size: u64,
+    /// Folder whose tokenizer and chat template to copy, where IN has none
+    #[arg(long, value_name = "DIR")]
+    pub tokenizer: Option<PathBuf>,
     /// Overwrite what OUT has
     #[arg(long)]
     pub force: bool,
@@ -88,7 +91,10 @@ pub fn convert(args: &ConvertArgs) -> Result<u8> {
         let _ = std::fs::remove_dir(folder.path());
         return Err(error.into());
     }
-    let copied = folder.copy_companions(&args.from)?;
+    let mut copied = folder.copy_companions(&args.from)?;
+    if let Some(tokenizer) = &args.tokenizer {
+        copied.extend(folder.copy_companions(tokenizer)?);
+    }
     let beside = if copied.is_empty() { String::new() } else { format!(", with {}", copied.join(", ")) };
     say!("{} weights in {}{beside}", model.config().weights(), folder.path().display())?;
     Ok(0)

@@ -71,12 +71,12 @@ impl OutputFolder {
         &self.path
     }
 
-    /// Copies what belongs to a model beside weights and settings from its folder; their names.
+    /// Copies what belongs to a model beside weights and settings from a folder, and is not here yet; the names.
     pub(crate) fn copy_companions(&self, from: &Path) -> Result<Vec<&'static str>> {
         let mut copied = Vec::new();
         for name in COMPANIONS {
             let (source, target) = (from.join(name), self.path.join(name));
-            if source.is_file() {
+            if source.is_file() && !is_there(&target) {
                 std::fs::copy(&source, &target).map_err(io(&source))?;
                 copied.push(name);
             }

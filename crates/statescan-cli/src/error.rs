@@ -11,10 +11,20 @@ pub enum Error {
     #[error(transparent)]
     Model(#[from] statescan_models::Error),
     /// A file is there that somebody else has made.
-    #[error("{}: it is there already, and --force was not given to replace it", path.display())]
+    #[error("{}: it is there already; {instead}", path.display())]
     Exists {
         /// The file.
         path: std::path::PathBuf,
+        /// What replaces it.
+        instead: &'static str,
+    },
+    /// One of several texts is not usable.
+    #[error("{name}: {source}")]
+    Text {
+        /// The file.
+        name: String,
+        /// What is wrong with it.
+        source: statescan_models::Error,
     },
     /// A file cannot be read, or text cannot be written.
     #[error("{name}: {source}")]

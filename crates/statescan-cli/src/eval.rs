@@ -1,36 +1,49 @@
-//! `eval`: how well a language model guesses a text.
+//! `eval`: how well a language model guesses texts.
 
 use crate::destination::read_text;
 use crate::error::{Error, Result};
-use crate::exec::{ExecArgs, TypeName};
+use crate::language::{Language, LanguageArgs, folder_help};
 use crate::output::say;
 use crate::progress;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use statescan::tensor::Device;
-use statescan_models::{DeviceModel, Model, Tokenizer};
-use std::path::PathBuf;
+use statescan_models::DeviceModel;
+use std::path::{Path, PathBuf};
 
 /// What to read, with which model.
 ///
-/// Every token but the first is guessed from all before it; none is generated.
+/// Every token but the first is guessed from all before it; none is generated. A byte counts if a token that is guessed has it.
 #[derive(Debug, Args)]
+#[command(override_usage = "statescan eval [OPTIONS] [DIR] <TEXT>...")]
 pub struct EvalArgs {
-    /// Folder of a mamba, falcon_mamba or mamba2 model of `transformers` or `mamba_ssm`
-    #[arg(value_name = "DIR")]
-    pub folder: PathBuf,
-    /// The text, - for standard input
-    #[arg(value_name = "TEXT")]
-    pub text: PathBuf,
-    /// Print one JSON object
+    /// Folder of a model, and texts.
+    #[arg(value_name = "TEXT", required = true, num_args = 1.., help = texts_help())]
+    pub paths: Vec<PathBuf>,
+    /// Print one JSON object for each text, and for all of several
     #[arg(long)]
     pub json: bool,
-    /// Type of weights on a GPU, f32, bf16 or f16; the one that they have if not given
-    #[arg(long = "type", value_enum, value_name = "TYPE")]
-    pub dtype: Option<TypeName>,
-    /// Where and how to compute.
+    /// How the model is used.
     #[command(flatten)]
-    pub exec: ExecArgs,
+    pub with: LanguageArgs,
+}
+
+fn texts_help() -> String {
+    format!(
+        "{}, or nothing for the model in the program; then files with texts, each of which is read from its beginning, - for standard input",
+        folder_help()
+    )
+}
+
+/// What was found of a text, or of several.
+#[derive(Default)]
+struct Score {
+    bytes: usize,
+    tokens: usize,
+    /// Bytes and tokens that were guessed, and what they took.
+    covered: usize,
+    guessed: usize,
+    bits: f64,
 }
 
 /// Runs the command.
@@ -38,31 +51,91 @@ pub struct EvalArgs {
 /// # Errors
 /// A device that there is not, a folder or a text that cannot be used, a text of fewer than two tokens.
 pub fn eval(args: &EvalArgs) -> Result<u8> {
-    let exec = args.exec.exec()?;
-    if args.dtype.is_some() && exec.device() == Device::Cpu {
-        return Err(Error::Usage { option: "the device of --type", expected: "a GPU", got: args.exec.device.clone() });
-    }
-    let (model, tokenizer) = (Model::load(&args.folder)?, Tokenizer::load(&args.folder)?);
-    let text = read_text(&args.text)?;
-    let tokens = tokenizer.encode(&text)?;
-    let bar = progress::bar("token {pos} of {len}, {per_sec}, {eta} left", tokens.len(), 0);
-    let progress = |read: usize| bar.set_position(read as u64);
-    let bits = match exec.device() {
-        Device::Cpu => model.score(&exec, &tokens, progress)?,
-        _ => DeviceModel::new(&exec, &model, args.dtype.map(Into::into))?.score(&tokens, progress)?,
+    let (folder, texts) = match &args.paths[..] {
+        [folder, texts @ ..] if folder.is_dir() || !texts.is_empty() && !folder.exists() && folder != Path::new("-") => {
+            (Some(folder), texts)
+        }
+        texts => (None, texts),
     };
-    bar.finish_and_clear();
-    let first = tokens.first().map_or(0, |&token| tokenizer.decoder().push(token).len());
-    // the first token is not guessed
-    let (guessed, bytes) = (tokens.len() - 1, text.len().saturating_sub(first).max(1));
-    let bits_per_byte = bits * guessed as f64 / bytes as f64;
-    if args.json {
-        let found = json!({"model": args.folder, "text": args.text, "bytes": text.len(), "tokens": tokens.len(),
-            "bits_per_byte": bits_per_byte, "bits_per_token": bits, "perplexity": bits.exp2()});
-        say!("{found}")?;
-    } else {
-        say!("{} bytes, {} tokens", text.len(), tokens.len())?;
-        say!("{bits_per_byte:.4} bits/byte, {bits:.4} bits/token, perplexity {:.3}", bits.exp2())?;
+    if texts.is_empty() {
+        return Err(Error::Usage { option: "TEXT", expected: "given", got: "a folder alone".into() });
+    }
+    let language = args.with.load(folder.map(PathBuf::as_path))?;
+    let device = match language.exec.device() {
+        Device::Cpu => None,
+        _ => Some(DeviceModel::new(&language.exec, &language.model, language.dtype)?),
+    };
+    let mut all = Score::default();
+    for path in texts {
+        let score = score(&language, device.as_ref(), path)?;
+        let name = path.display().to_string();
+        let json = json!({"model": folder, "text": path});
+        say!("{}", if args.json { score.json(json) } else { score.lines((texts.len() > 1).then_some(&name)) })?;
+        all = all.and(score);
+    }
+    if texts.len() > 1 {
+        let json = json!({"model": folder, "texts": texts.len()});
+        say!("{}", if args.json { all.json(json) } else { all.lines(Some(&format!("{} texts", texts.len()))) })?;
     }
     Ok(0)
+}
+
+/// Reads a text.
+fn score(language: &Language, device: Option<&DeviceModel>, path: &Path) -> Result<Score> {
+    let of_text = |source| Error::Text { name: path.display().to_string(), source };
+    let text = read_text(path)?;
+    let tokens = match language.tokens(&text, true) {
+        Ok(tokens) if tokens.len() < 2 => return Err(of_text(statescan_models::Error::NothingToGuess { got: tokens.len() })),
+        Err(Error::Model(source)) => return Err(of_text(source)),
+        tokens => tokens?,
+    };
+    let bar = progress::reading(&language.model, "token {pos} of {len}, {rate} tokens/s, {left} left", tokens.len());
+    let progress = |read: usize| bar.set_position(read as u64);
+    let bits = match device {
+        None => language.model.score(&language.exec, &tokens, progress),
+        Some(model) => model.score(&tokens, progress),
+    };
+    bar.finish_and_clear();
+    let (guessed, mut decoder) = (tokens.len() - 1, language.tokenizer.decoder());
+    // the first token is not guessed
+    decoder.push(tokens[0]);
+    let of_tokens: usize = tokens[1..].iter().map(|&token| decoder.push(token).len()).sum();
+    let covered = (of_tokens + decoder.rest().len()).min(text.len());
+    Ok(Score { bytes: text.len(), tokens: tokens.len(), covered, guessed, bits: bits.map_err(of_text)? * guessed as f64 })
+}
+
+impl Score {
+    fn and(self, other: Score) -> Score {
+        Score {
+            bytes: self.bytes + other.bytes,
+            tokens: self.tokens + other.tokens,
+            covered: self.covered + other.covered,
+            guessed: self.guessed + other.guessed,
+            bits: self.bits + other.bits,
+        }
+    }
+
+    /// Bits for a byte and for a token.
+    fn rates(&self) -> [f64; 2] {
+        [self.covered, self.guessed].map(|count| self.bits / count.max(1) as f64)
+    }
+
+    fn json(&self, mut json: Value) -> String {
+        let ([bits_per_byte, bits_per_token], Score { bytes, tokens, covered, guessed, .. }) = (self.rates(), self);
+        let found = json!({"bytes": bytes, "tokens": tokens, "bytes_guessed": covered, "tokens_guessed": guessed,
+            "bits_per_byte": bits_per_byte, "bits_per_token": bits_per_token, "perplexity": bits_per_token.exp2()});
+        if let (Some(json), Value::Object(found)) = (json.as_object_mut(), found) {
+            json.extend(found);
+        }
+        json.to_string()
+    }
+
+    fn lines(&self, name: Option<&String>) -> String {
+        let ([bits_per_byte, bits], Score { bytes, tokens, covered, guessed, .. }) = (self.rates(), self);
+        let name = name.map_or(String::new(), |name| format!("{}\n", crate::text::escaped(name)));
+        format!(
+            "{name}{bytes} bytes, {tokens} tokens; {covered} bytes in {guessed} tokens guessed\n{bits_per_byte:.4} bits/byte, {bits:.4} bits/token, perplexity {:.3}",
+            bits.exp2()
+        )
+    }
 }

@@ -71,6 +71,27 @@ pub enum TypeName {
     F16,
 }
 
+/// A storage type of weights on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum WeightType {
+    /// 32-bit
+    F32,
+    /// bfloat16: the exponents of 32 bits, 8 bits of precision
+    Bf16,
+    /// 16-bit: 11 bits of precision, up to 65504
+    F16,
+}
+
+impl From<WeightType> for DType {
+    fn from(name: WeightType) -> DType {
+        match name {
+            WeightType::F32 => DType::F32,
+            WeightType::Bf16 => DType::BF16,
+            WeightType::F16 => DType::F16,
+        }
+    }
+}
+
 impl From<TypeName> for DType {
     fn from(name: TypeName) -> DType {
         match name {

@@ -1,12 +1,12 @@
 //! Which language model, on the command line, and states on disk.
 
 use crate::error::{Error, Result};
-use crate::exec::{ExecArgs, TypeName};
+use crate::exec::{ExecArgs, WeightType};
 use crate::reader::Reader;
 use clap::Args;
 use statescan::tensor::Device;
 use statescan::{DType, Exec};
-use statescan_models::{ChatTemplate, Model, Snapshot, Tokenizer};
+use statescan_models::{ChatTemplate, Family, Model, Snapshot, Tokenizer};
 use std::path::{Path, PathBuf};
 
 /// The configuration and the weights of the model in the program, which `statescan train` made (docs/models.md).
@@ -15,13 +15,31 @@ const OWN: (&str, &[u8]) = (include_str!("../assets/alice/config.json"), include
 /// A language model, and where it computes.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
-    /// Folder of a mamba, falcon_mamba or mamba2 model of `transformers` or `mamba_ssm`, with safetensors files; a small model of the bytes of
-    /// "Alice's Adventures in Wonderland" if none is given
-    #[arg(value_name = "DIR")]
+    /// Folder of a model.
+    #[arg(value_name = "DIR", help = format!("{}; a small model of the bytes of \"Alice's Adventures in Wonderland\" if none is given", folder_help()))]
     pub folder: Option<PathBuf>,
-    /// The type of weights on a GPU, f32, bf16 or f16; the one that they have if not given
+    /// How the model is used.
+    #[command(flatten)]
+    pub with: LanguageArgs,
+}
+
+/// What a folder of a model is, for the help of commands.
+pub(crate) fn folder_help() -> String {
+    format!("Folder of a model of `transformers` or `mamba_ssm`: {}", Family::names())
+}
+
+/// How a language model is used.
+#[derive(Debug, Args)]
+pub struct LanguageArgs {
+    /// Folder with the tokenizer and the chat template, where the model's own has none
+    #[arg(long, value_name = "DIR")]
+    pub tokenizer: Option<PathBuf>,
+    /// Leave out the tokens that the tokenizer adds to a text by itself, such as one for its beginning
+    #[arg(long)]
+    pub no_special_tokens: bool,
+    /// The type of weights on a GPU; the one that they have if not given
     #[arg(long = "type", value_enum, value_name = "TYPE")]
-    pub dtype: Option<TypeName>,
+    pub dtype: Option<WeightType>,
     /// Where and how to compute.
     #[command(flatten)]
     pub exec: ExecArgs,
@@ -32,31 +50,57 @@ pub(crate) struct Language {
     pub(crate) exec: Exec,
     pub(crate) model: Model,
     pub(crate) tokenizer: Tokenizer,
-    dtype: Option<DType>,
+    pub(crate) dtype: Option<DType>,
+    /// Whether the tokens that the tokenizer adds belong to a text.
+    special_tokens: bool,
 }
 
-impl ModelArgs {
+impl LanguageArgs {
+    /// The model of a folder, or the one in the program.
+    ///
     /// # Errors
-    /// A device that there is not, a folder that has no model.
-    pub(crate) fn load(&self) -> Result<Language> {
+    /// A device that there is not, a folder that has no model or no tokenizer.
+    pub(crate) fn load(&self, folder: Option<&Path>) -> Result<Language> {
         let exec = self.exec.exec()?;
         if self.dtype.is_some() && exec.device() == Device::Cpu {
             return Err(Error::Usage { option: "the device of --type", expected: "a GPU", got: self.exec.device.clone() });
         }
-        let (model, tokenizer) = match &self.folder {
-            Some(folder) => (Model::load(folder)?, Tokenizer::load(folder)?),
-            None => (Model::from_bytes(OWN.0, OWN.1)?, Tokenizer::bytes()),
+        let model = match folder {
+            Some(folder) => Model::load(folder)?,
+            None => Model::from_bytes(OWN.0, OWN.1)?,
         };
-        Ok(Language { exec, model, tokenizer, dtype: self.dtype.map(Into::into) })
+        let tokenizer = self.tokenizer.as_deref().or(folder).map_or_else(|| Ok(Tokenizer::bytes()), Tokenizer::load)?;
+        Ok(Language { exec, model, tokenizer, dtype: self.dtype.map(Into::into), special_tokens: !self.no_special_tokens })
+    }
+}
+
+impl ModelArgs {
+    /// # Errors
+    /// As [`LanguageArgs::load`].
+    pub(crate) fn load(&self) -> Result<Language> {
+        self.with.load(self.folder.as_deref())
     }
 
-    /// The chat template of the folder, if there is one.
+    /// The chat template of the model's folder or else of the tokenizer's, if there is one.
     pub(crate) fn template(&self) -> Result<Option<ChatTemplate>> {
-        Ok(self.folder.as_ref().map(ChatTemplate::load).transpose()?.flatten())
+        for folder in [&self.folder, &self.with.tokenizer].into_iter().flatten() {
+            if let Some(template) = ChatTemplate::load(folder)? {
+                return Ok(Some(template));
+            }
+        }
+        Ok(None)
     }
 }
 
 impl Language {
+    /// The tokens of a text, with those that the tokenizer adds if it is one from its beginning.
+    pub(crate) fn tokens(&self, text: &[u8], from_the_beginning: bool) -> Result<Vec<u32>> {
+        match from_the_beginning && self.special_tokens {
+            true => Ok(self.tokenizer.encode_whole(text)?),
+            false => Ok(self.tokenizer.encode(text)?),
+        }
+    }
+
     /// The state of a file, or the one before the first token.
     pub(crate) fn snapshot(&self, path: Option<&Path>) -> Result<Snapshot> {
         match path {
@@ -79,13 +123,13 @@ impl Language {
         Ok(())
     }
 
-    /// Whether a state may be written there: where nothing is lost, or where that is meant.
-    pub(crate) fn check_place(&self, path: &Path, may_replace: &[&Path], force: bool) -> Result<()> {
+    /// Whether a state may be written there: where nothing is lost, or where that is meant; `instead` says how to mean it.
+    pub(crate) fn check_place(&self, path: &Path, may_replace: &[&Path], force: bool, instead: &'static str) -> Result<()> {
         self.model.check_path(path)?;
         let same = |other: &&Path| matches!((path.canonicalize(), other.canonicalize()), (Ok(a), Ok(b)) if a == b);
         match force || path.symlink_metadata().is_err() || may_replace.iter().any(same) {
             true => Ok(()),
-            false => Err(Error::Exists { path: path.to_owned() }),
+            false => Err(Error::Exists { path: path.to_owned(), instead }),
         }
     }
 }

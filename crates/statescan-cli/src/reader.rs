@@ -83,6 +83,31 @@ impl<'m> Reader<'m> {
         Ok(())
     }
 
+    /// The model.
+    pub(crate) fn model(&self) -> &Model {
+        self.model
+    }
+
+    /// Texts that are read.
+    pub(crate) fn texts(&self) -> usize {
+        self.after.len()
+    }
+
+    /// Makes so many texts of the first one, each of which goes on by itself.
+    pub(crate) fn branch(&mut self, texts: usize) -> Result<()> {
+        match &mut self.place {
+            Place::Host(_, states) => states.resize(texts, states[0].clone()),
+            Place::Device(model, states) => {
+                let state = states[0].download(0)?;
+                while states.len() < texts {
+                    states.push(model.upload(&state)?);
+                }
+            }
+        }
+        self.after.resize(texts, self.after[0].clone());
+        Ok(())
+    }
+
     /// Draws the token after a text; none where nothing is known of it.
     pub(crate) fn draw(&self, text: usize, sampler: &mut Sampler) -> Result<Option<u32>> {
         match &self.after[text] {
@@ -129,6 +154,12 @@ impl<'m> Reader<'m> {
             Place::Host(_, states) => states[text].position(),
             Place::Device(_, states) => states[text].position(),
         }
+    }
+
+    /// Bytes of what is remembered of a text.
+    pub(crate) fn size(&self, text: usize) -> usize {
+        let grown = usize::try_from(self.position(text)).unwrap_or(usize::MAX);
+        self.model.state().size().saturating_add(grown.saturating_mul(self.model.config().bytes_per_token()))
     }
 
     /// Bytes that a step has to read.

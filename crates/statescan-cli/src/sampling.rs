@@ -23,31 +23,52 @@ pub struct SamplingArgs {
     /// The same seed draws the same text [default: 0]
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
-    /// Make the latest tokens less likely: positive logits are divided by it, others multiplied; 1 changes nothing
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    pub repetition_penalty: f64,
-    /// How many of the latest tokens the penalty is for
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub repetition_window: usize,
+    /// Draw from the tokens that have at least this share of the most likely one's probability [default: 0]
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f64>,
+    /// Make the latest tokens less likely: positive logits are divided by it, others multiplied; 1 changes nothing [default: 1]
+    #[arg(long, value_name = "X")]
+    pub repetition_penalty: Option<f64>,
+    /// How many of the latest tokens the penalty is for [default: 64]
+    #[arg(long, value_name = "N")]
+    pub repetition_window: Option<usize>,
 }
 
 impl SamplingArgs {
+    /// The temperature.
+    fn temperature(&self) -> f64 {
+        self.temperature.unwrap_or(0.8)
+    }
+
+    /// Refuses settings that have no effect.
+    ///
+    /// # Errors
+    /// An option of drawing with the temperature 0.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.temperature() != 0.0 {
+            return Ok(());
+        }
+        let text = |number: Option<f64>| number.map(|number| number.to_string());
+        let given = [
+            ("--top-p", text(self.top_p)),
+            ("--min-p", text(self.min_p)),
+            ("--top-k", self.top_k.map(|k| k.to_string())),
+            ("--seed", self.seed.map(|seed| seed.to_string())),
+        ];
+        match given.into_iter().find_map(|(option, got)| Some((option, got?))) {
+            Some((option, got)) => Err(Error::Usage { option, expected: NOT_GREEDY, got }),
+            None => Ok(()),
+        }
+    }
+
     /// The sampler of one of several texts: the first one has the seed, the next one the number after it.
     ///
     /// # Errors
-    /// Settings out of range, or without effect.
+    /// Settings out of range.
     pub(crate) fn sampler(&self, text: u64) -> Result<Sampler> {
-        let temperature = self.temperature.unwrap_or(0.8);
-        if temperature == 0.0 {
-            let number = |n: Option<u64>| n.map(|n| n.to_string());
-            let top_k = number(self.top_k.map(|k| k as u64));
-            let given = [("--top-p", self.top_p.map(|p| p.to_string())), ("--top-k", top_k), ("--seed", number(self.seed))];
-            if let Some((option, Some(got))) = given.into_iter().find(|(_, got)| got.is_some()) {
-                return Err(Error::Usage { option, expected: NOT_GREEDY, got });
-            }
-        }
         let seed = self.seed.unwrap_or(0).wrapping_add(text);
-        let sampler = Sampler::new(temperature, self.top_k.unwrap_or(0), self.top_p.unwrap_or(0.95), seed)?;
-        Ok(sampler.with_repetition_penalty(self.repetition_penalty, self.repetition_window)?)
+        let sampler = Sampler::new(self.temperature(), self.top_k.unwrap_or(0), self.top_p.unwrap_or(0.95), seed)?;
+        let sampler = sampler.with_min_p(self.min_p.unwrap_or(0.0))?;
+        Ok(sampler.with_repetition_penalty(self.repetition_penalty.unwrap_or(1.0), self.repetition_window.unwrap_or(64))?)
     }
 }

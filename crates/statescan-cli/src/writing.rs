@@ -15,8 +15,8 @@ pub(crate) enum Sink {
     Both(Option<Unicode>, Vec<u8>),
     /// Kept.
     Kept(Vec<u8>),
-    /// A JSON object for each token, with the number of the text where there are several.
-    Json(Option<usize>, Unicode),
+    /// A JSON object for each token, with the number of the text, and what it is a number of, where there are several.
+    Json(Option<(&'static str, usize)>, Unicode),
 }
 
 impl Sink {
@@ -50,6 +50,7 @@ impl Sink {
 
 /// What is written of one text.
 pub(crate) struct Writer<'t> {
+    tokenizer: &'t Tokenizer,
     decoder: Decoder<'t>,
     stops: Stops,
     pub(crate) sink: Sink,
@@ -58,34 +59,44 @@ pub(crate) struct Writer<'t> {
 impl<'t> Writer<'t> {
     /// Text of a tokenizer that ends before any of the stop strings.
     pub(crate) fn new(tokenizer: &'t Tokenizer, stops: &[String], sink: Sink) -> Result<Self> {
-        Ok(Writer { decoder: tokenizer.decoder(), stops: Stops::new(stops)?, sink })
+        Ok(Writer { tokenizer, decoder: tokenizer.decoder(), stops: Stops::new(stops)?, sink })
     }
 
-    /// Text that no stop string counts in.
-    pub(crate) fn echo(&mut self, text: &[u8]) -> Result<()> {
+    /// A prompt, in which no stop string counts: its text, or its tokens in JSON.
+    pub(crate) fn echo(&mut self, text: &[u8], tokens: &[u32]) -> Result<()> {
+        let mut decoder = self.tokenizer.decoder();
+        tokens.iter().try_for_each(|&token| self.json(token, &decoder.push(token), None))?;
         self.sink.write(text)
+    }
+
+    /// A JSON object, where that is what is written.
+    fn json(&mut self, token: u32, text: &[u8], logprob: Option<f64>) -> Result<()> {
+        let Sink::Json(number, unicode) = &mut self.sink else { return Ok(()) };
+        let mut object = json!({"token": token, "text": unicode.push(text), "logprob": logprob});
+        if let Some((of, number)) = number {
+            object[*of] = json!(number);
+        }
+        say!("{object}")
     }
 
     /// One more token and the logarithm of its probability; whether the text ends with it.
     pub(crate) fn push(&mut self, token: u32, logprob: Option<f64>) -> Result<bool> {
         let text = self.decoder.push(token);
-        if let Sink::Json(number, unicode) = &mut self.sink {
-            let mut object = json!({"token": token, "text": unicode.push(&text), "logprob": logprob});
-            if let Some(number) = number {
-                object["prompt"] = json!(number);
-            }
-            say!("{object}")?;
-        }
-        let (text, ends) = self.stops.push(&text);
+        self.json(token, &text, logprob)?;
+        // what is no text to a reader, such as <|im_end|>, ends it all the same
+        let (text, ends) = match self.tokenizer.special(token) {
+            Some(name) => self.stops.push(name.as_bytes(), false),
+            None => self.stops.push(&text, true),
+        };
         self.sink.write(&text)?;
         Ok(ends)
     }
 
     /// What was held back where the text ends otherwise.
     pub(crate) fn finish(&mut self) -> Result<()> {
-        let (mut rest, ends) = self.stops.push(&self.decoder.rest());
+        let (mut rest, ends) = self.stops.push(&self.decoder.rest(), true);
         if !ends {
-            rest.append(&mut self.stops.held);
+            rest.append(&mut self.stops.take(self.stops.held.len()));
         }
         self.sink.write(&rest)?;
         match &mut self.sink {
@@ -100,28 +111,40 @@ struct Stops {
     strings: Vec<Vec<u8>>,
     /// Text that one of them may begin with.
     held: Vec<u8>,
+    /// Which bytes of it are written: those of special tokens are not.
+    shown: Vec<bool>,
 }
 
 impl Stops {
     fn new(strings: &[String]) -> Result<Self> {
         match strings.iter().any(String::is_empty) {
             true => Err(Error::Usage { option: "--stop", expected: "a text", got: String::new() }),
-            false => Ok(Stops { strings: strings.iter().map(|stop| stop.clone().into_bytes()).collect(), held: Vec::new() }),
+            false => {
+                let strings = strings.iter().map(|stop| stop.clone().into_bytes()).collect();
+                Ok(Stops { strings, held: Vec::new(), shown: Vec::new() })
+            }
         }
     }
 
     /// What is certain to be before any stop string, and whether one came.
-    fn push(&mut self, text: &[u8]) -> (Vec<u8>, bool) {
+    fn push(&mut self, text: &[u8], shown: bool) -> (Vec<u8>, bool) {
         self.held.extend_from_slice(text);
+        self.shown.resize(self.held.len(), shown);
         let find = |stop: &Vec<u8>| self.held.windows(stop.len()).position(|part| part == stop);
         if let Some(at) = self.strings.iter().filter_map(find).min() {
-            let before = self.held[..at].to_vec();
-            self.held.clear();
+            let before = self.take(at);
+            self.take(self.held.len());
             return (before, true);
         }
         let begins = |from: &usize| self.strings.iter().any(|stop| stop.starts_with(&self.held[*from..]));
         let certain = (0..self.held.len()).find(begins).unwrap_or(self.held.len());
-        (self.held.drain(..certain).collect(), false)
+        (self.take(certain), false)
+    }
+
+    /// Takes so many bytes away, and gives those that are written.
+    fn take(&mut self, count: usize) -> Vec<u8> {
+        let shown = self.shown.drain(..count);
+        self.held.drain(..count).zip(shown).filter_map(|(byte, shown)| shown.then_some(byte)).collect()
     }
 }
 
@@ -191,7 +214,7 @@ mod tests {
             for size in 1..text.len() {
                 let (mut stops, mut got) = (stops(strings), Vec::new());
                 let ended = text.chunks(size).any(|part| {
-                    let (text, ends) = stops.push(part);
+                    let (text, ends) = stops.push(part, true);
                     got.extend(text);
                     ends
                 });
@@ -201,6 +224,18 @@ mod tests {
             }
         }
         assert!(Stops::new(&[String::new()]).is_err());
+    }
+
+    #[test]
+    fn special_tokens_end_a_text_and_are_not_written() {
+        let mut stops = stops(&["<end>", "x<sep>y"]);
+        let parts = [("a", true), ("<sep>", false), ("x", true), ("<sep>", false), ("z", true), ("<end>", false)];
+        let written: Vec<_> = parts.iter().map(|(text, shown)| stops.push(text.as_bytes(), *shown)).collect();
+        let said = |text: &str, ends| (text.as_bytes().to_vec(), ends);
+        assert_eq!(
+            written,
+            [said("a", false), said("", false), said("", false), said("", false), said("xz", false), said("", true)]
+        );
     }
 
     #[test]

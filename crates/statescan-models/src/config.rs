@@ -13,7 +13,8 @@ use crate::fields::{Fields, standard_json};
 use crate::files::{make_folder, read_text, write_aside};
 pub use hybrid::{Attention, FeedForward, Scales};
 use serde_json::{Map, Value};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// A package: `config.json` has its settings, and a checkpoint its names.
 #[non_exhaustive]
@@ -82,8 +83,7 @@ pub enum Family {
 
 impl Family {
     /// All of them.
-    pub(crate) const ALL: [Family; 5] =
-        [Family::Mamba, Family::FalconMamba, Family::Mamba2, Family::Bamba, Family::GraniteHybrid];
+    pub const ALL: &[Family] = &[Family::Mamba, Family::FalconMamba, Family::Mamba2, Family::Bamba, Family::GraniteHybrid];
 
     /// The word of `model_type`.
     pub fn name(self) -> &'static str {
@@ -94,6 +94,16 @@ impl Family {
             Family::Bamba => "bamba",
             Family::GraniteHybrid => "granitemoehybrid",
         }
+    }
+
+    /// The words of all, as a sentence has them.
+    pub fn names() -> &'static str {
+        static NAMES: LazyLock<String> = LazyLock::new(|| {
+            let names: Vec<_> = Family::ALL.iter().map(|family| family.name()).collect();
+            let (last, others) = names.split_last().expect("there are families");
+            format!("{} or {last}", others.join(", "))
+        });
+        &NAMES
     }
 
     /// The kind of its layers that scan.
@@ -167,8 +177,18 @@ impl Config {
     /// # Errors
     /// A file that cannot be read or is no JSON, settings that no model here has.
     pub fn load(folder: impl AsRef<Path>) -> Result<Self> {
-        let path = folder.as_ref().join(FILE);
-        Self::parse(&path, &read_text(&path)?, None)?.with_generation(folder.as_ref())
+        let (path, text) = Self::text(folder.as_ref())?;
+        Self::parse(&path, &text, None)?.with_generation(folder.as_ref())
+    }
+
+    /// The path and the text of a folder's `config.json`.
+    pub(crate) fn text(folder: &Path) -> Result<(PathBuf, String)> {
+        if !folder.exists() {
+            return Err(Error::NoFolder { path: folder.to_owned() });
+        }
+        let path = folder.join(FILE);
+        let text = read_text(&path)?;
+        Ok((path, text))
     }
 
     /// The configuration of the text of a `config.json`, which errors call `path`. `channels` are those of the weights, if it is known: they
@@ -182,10 +202,10 @@ impl Config {
             return mamba_ssm::read(&fields);
         }
         let word = fields.get("model_type").and_then(Value::as_str);
-        match Family::ALL.into_iter().find(|family| word == Some(family.name())) {
+        match Family::ALL.iter().copied().find(|family| word == Some(family.name())) {
             Some(family) if family.is_hybrid() => hybrid::read(family, &fields),
             Some(family) => transformers::read(family, &fields, channels),
-            None => Err(fields.bad("model_type", "mamba, falcon_mamba, mamba2, bamba or granitemoehybrid")),
+            None => Err(fields.bad("model_type", Family::names())),
         }
     }
 

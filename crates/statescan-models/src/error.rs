@@ -81,6 +81,15 @@ pub enum Error {
         /// Sequences of the state.
         sequences: usize,
     },
+    /// There is no such folder; it may be the name of a model on a hub.
+    #[error(
+        "{folder}: there is no such folder; nothing is downloaded here, but `hf download NAME --local-dir {folder}` gets a model of Hugging Face's hub",
+        folder = path.display()
+    )]
+    NoFolder {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A folder has no weights that can be read.
     #[error("{}: it has no model.safetensors, no pytorch_model.bin and no index of several such files", path.display())]
     NoWeights {
@@ -169,6 +178,12 @@ pub enum Error {
         /// Size of the vocabulary.
         vocab: usize,
     },
+    /// A text has no token that could be guessed from one before it.
+    #[error("a text must have at least two tokens, so that one can be guessed from the other, got {got}")]
+    NothingToGuess {
+        /// Tokens of the text.
+        got: usize,
+    },
     /// There is nothing to go on from.
     #[error("a prompt must have at least one token")]
     EmptyPrompt,
@@ -252,6 +267,26 @@ pub enum Error {
         /// Number of tokens.
         got: usize,
     },
+    /// A text is too short to learn from.
+    #[error("the text must have at least {least} {unit}s, which is ten rows and what follows each, got {got}")]
+    TooShort {
+        /// The fewest that it must have.
+        least: usize,
+        /// What is counted.
+        unit: &'static str,
+        /// How many it has.
+        got: usize,
+    },
+    /// A training has come to numbers that nothing can be learned from.
+    #[error("the loss of step {step} is {got}, so nothing can be learned any more: a rate below {rate} may keep it finite")]
+    Diverged {
+        /// The step, counted from 1.
+        step: usize,
+        /// Its loss.
+        got: f64,
+        /// The highest learning rate.
+        rate: f64,
+    },
     /// A setting of training is out of range.
     #[error("`{setting}` must be {expected}, got {got}")]
     Training {
@@ -271,6 +306,23 @@ pub enum Error {
         expected: &'static str,
         /// What it is.
         got: f64,
+    },
+    /// A text is to become the tokens of a tokenizer, and is none.
+    #[error("the text must be UTF-8, which it is not from byte {at} on")]
+    NotText {
+        /// The first byte that is part of no character.
+        at: usize,
+    },
+    /// A folder has no tokenizer, and needs one.
+    #[error(
+        "{}: it has no tokenizer.json{beside}; name the folder of a tokenizer, which AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER) writes",
+        path.display()
+    )]
+    NoTokenizer {
+        /// The folder.
+        path: PathBuf,
+        /// What else it has, in words.
+        beside: String,
     },
     /// Text cannot become tokens, or tokens text.
     #[error("{}: {why}", path.display())]

@@ -8,7 +8,7 @@
 //! let (exec, folder) = (Exec::cpu(0), "mamba-130m-hf");
 //! let (model, tokenizer) = (Model::load(folder)?, Tokenizer::load(folder)?);
 //! let (mut state, mut sampler) = (model.state(), Sampler::new(0.8, 40, 0.95, 1)?);
-//! let mut logits = model.prefill(&exec, &tokenizer.encode(b"Once upon a time")?, &mut state)?;
+//! let mut logits = model.prefill(&exec, &tokenizer.encode_whole(b"Once upon a time")?, &mut state)?;
 //! let mut decoder = tokenizer.decoder();
 //! for _ in 0..100 {
 //!     let token = sampler.draw(&logits)?;
@@ -47,7 +47,7 @@
 //! let (model, tokenizer) = (Model::load(folder)?, Tokenizer::load(folder)?);
 //! let model = DeviceModel::new(&exec, &model, None)?; // weights in the type that they have; Some(DType::BF16) rounds them
 //! let (mut state, mut sampler) = (model.state(1)?, Sampler::new(0.8, 40, 0.95, 1)?);
-//! let mut logits = model.prefill(&tokenizer.encode(b"Once upon a time")?, &mut state)?;
+//! let mut logits = model.prefill(&tokenizer.encode_whole(b"Once upon a time")?, &mut state)?;
 //! let mut decoder = tokenizer.decoder();
 //! for _ in 0..100 {
 //!     let token = sampler.draw(&logits)?;

@@ -11,10 +11,9 @@ pub(crate) mod whole;
 pub(crate) use score::surprise;
 
 use crate::checkpoint::Checkpoint;
-use crate::config::{self, Config, HEAD, Package};
+use crate::config::{Config, HEAD, Package};
 use crate::error::{Error, Result};
 use crate::fields::standard_json;
-use crate::files::read_text;
 use crate::memory;
 use crate::mixer::{Carried, Host, Mixer, Rooms, Steps};
 use crate::state::State;
@@ -80,8 +79,7 @@ impl Model {
     /// that are NaN or infinite.
     pub fn load(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
-        let path = folder.join(config::FILE);
-        let text = read_text(&path)?;
+        let (path, text) = Config::text(folder)?;
         // faults of the settings are reported before those of weights
         Config::parse(&path, &text, None)?;
         let model = Self::of_files(&path, &text, Checkpoint::open(folder)?)?;

@@ -11,10 +11,12 @@ pub struct Sampler {
     temperature: f64,
     top_k: usize,
     top_p: f64,
+    min_p: f64,
     penalty: f32,
     /// The latest tokens of the text, which the penalty is for, and how many of them are kept.
     latest: VecDeque<u32>,
     window: usize,
+    seed: u64,
     random: Random,
 }
 
@@ -22,7 +24,7 @@ impl Sampler {
     /// The most likely token, the first one of equals.
     pub fn greedy() -> Self {
         let (latest, random) = (VecDeque::new(), Random::new(0));
-        Sampler { temperature: 0.0, top_k: 0, top_p: 1.0, penalty: 1.0, latest, window: 0, random }
+        Sampler { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, penalty: 1.0, latest, window: 0, seed: 0, random }
     }
 
     /// Draws with a temperature (0 is greedy), from the `top_k` most likely tokens (0 is all), and from the fewest of these whose
@@ -37,7 +39,18 @@ impl Sampler {
         if !(top_p > 0.0 && top_p <= 1.0) {
             return Err(Error::Sampling { setting: "top-p", expected: "above 0 and at most 1", got: top_p });
         }
-        Ok(Sampler { temperature, top_k, top_p, random: Random::new(seed), ..Self::greedy() })
+        Ok(Sampler { temperature, top_k, top_p, seed, random: Random::new(seed), ..Self::greedy() })
+    }
+
+    /// The same from tokens that have at least this share of the most likely one's probability, after the temperature (arXiv:2407.01082). 0 leaves none out.
+    ///
+    /// # Errors
+    /// A share that is not from 0 to 1.
+    pub fn with_min_p(self, min_p: f64) -> Result<Self> {
+        match (0.0..=1.0).contains(&min_p) {
+            true => Ok(Sampler { min_p, ..self }),
+            false => Err(Error::Sampling { setting: "min-p", expected: "from 0 to 1", got: min_p }),
+        }
     }
 
     /// The same with less likely repetitions: the logits of the latest `window` tokens, those drawn and those that [`Sampler::see`] got, are
@@ -50,6 +63,14 @@ impl Sampler {
             return Err(Error::Sampling { setting: "repetition-penalty", expected: "a positive number", got: penalty });
         }
         Ok(Sampler { penalty: penalty as f32, window, ..self })
+    }
+
+    /// The same settings after another sampler: with its random numbers, unless the seed is another one, and the latest tokens that it knows.
+    pub fn after(self, other: &Sampler) -> Self {
+        let (mut latest, surplus) = (other.latest.clone(), other.latest.len().saturating_sub(self.window));
+        latest.drain(..surplus);
+        let random = if self.seed == other.seed { other.random.clone() } else { self.random.clone() };
+        Sampler { latest, random, ..self }
     }
 
     /// Whether it takes the most likely token, whatever the others are.
@@ -104,9 +125,10 @@ impl Sampler {
         let highest = f64::from(logits[order[0]]);
         let weights: Vec<f64> = order.iter().map(|&i| ((f64::from(logits[i]) - highest) / self.temperature).exp()).collect();
         let whole: f64 = weights.iter().sum();
-        // the fewest that reach top_p
+        // the fewest that reach top_p, of those that are likely enough: the first one has the weight 1
+        let likely = weights.partition_point(|weight| *weight >= self.min_p);
         let (mut sum, mut count) = (0.0, 0);
-        while count < weights.len() && (count == 0 || sum < self.top_p * whole) {
+        while count < likely && (count == 0 || sum < self.top_p * whole) {
             sum += weights[count];
             count += 1;
         }

@@ -1,5 +1,6 @@
 //! [`Tokenizer`]: text to tokens and back.
 
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::files::is_there;
 use std::marker::PhantomData;
@@ -7,10 +8,13 @@ use std::path::Path;
 
 const FILE: &str = "tokenizer.json";
 
+/// Tokens that bytes are.
+const BYTES: usize = 256;
+
 /// What text is to a model: the tokens of its folder's `tokenizer.json`, or the bytes of the text where there is none.
 pub struct Tokenizer {
     #[cfg(feature = "tokenizers")]
-    file: Option<(std::path::PathBuf, Box<tokenizers::Tokenizer>)>,
+    file: Option<Box<file::File>>,
 }
 
 impl Tokenizer {
@@ -30,53 +34,82 @@ impl Tokenizer {
         true
     }
 
-    /// The tokenizer of a model's folder.
+    /// The tokenizer of a folder, as `transformers` uses it: what `tokenizer.json` says of truncation and padding is not obeyed. Where there is no such
+    /// file, text is bytes, if the model of the folder has a vocabulary of no more than those.
     ///
     /// # Errors
-    /// A `tokenizer.json` that cannot be read, or that this build cannot read because it lacks the feature `tokenizers`.
+    /// A `tokenizer.json` that cannot be read, or that this build cannot read because it lacks the feature `tokenizers`; none beside a larger vocabulary,
+    /// or in a folder without a model.
     pub fn load(folder: impl AsRef<Path>) -> Result<Self> {
-        let path = folder.as_ref().join(FILE);
-        if !is_there(&path) {
-            return Ok(Self::bytes());
+        let (folder, path) = (folder.as_ref(), folder.as_ref().join(FILE));
+        if is_there(&path) {
+            return Self::of_file(folder, path);
         }
-        Self::of_file(path)
+        if !is_there(folder) {
+            return Err(Error::NoFolder { path: folder.to_owned() });
+        }
+        let vocab = if is_there(&folder.join(crate::config::FILE)) { Some(Config::load(folder)?.vocab) } else { None };
+        match vocab {
+            Some(..=BYTES) => Ok(Self::bytes()),
+            Some(vocab) => Err(Error::NoTokenizer {
+                path: folder.to_owned(),
+                beside: format!(", and the {vocab} tokens of its model are not bytes"),
+            }),
+            None => Err(Error::NoTokenizer { path: folder.to_owned(), beside: String::new() }),
+        }
     }
 
     #[cfg(feature = "tokenizers")]
-    fn of_file(path: std::path::PathBuf) -> Result<Self> {
-        match tokenizers::Tokenizer::from_bytes(crate::files::read(&path)?) {
-            Ok(tokenizer) => Ok(Tokenizer { file: Some((path, Box::new(tokenizer))) }),
-            Err(error) => Err(Error::Tokenizer { path, why: format!("it is not a tokenizer: {error}") }),
-        }
+    fn of_file(folder: &Path, path: std::path::PathBuf) -> Result<Self> {
+        Ok(Tokenizer { file: Some(Box::new(file::File::open(folder, path)?)) })
     }
 
     #[cfg(not(feature = "tokenizers"))]
-    fn of_file(path: std::path::PathBuf) -> Result<Self> {
+    fn of_file(_: &Path, path: std::path::PathBuf) -> Result<Self> {
         let why = "this build cannot read it, as it lacks the feature `tokenizers` (cargo build --release --features tokenizers)"
             .into();
         Err(Error::Tokenizer { path, why })
     }
 
-    /// The tokens of a text.
+    /// The tokens of a text and no others, as of a part of a longer one.
     ///
     /// # Errors
     /// Text that the tokenizer of the folder refuses, or bytes that are no text where it needs text.
     pub fn encode(&self, text: &[u8]) -> Result<Vec<u32>> {
+        self.tokens(text, false)
+    }
+
+    /// The tokens of a whole text with those that the tokenizer of the folder adds to it, such as one that says where it begins: what `transformers` gives for it.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_whole(&self, text: &[u8]) -> Result<Vec<u32>> {
+        self.tokens(text, true)
+    }
+
+    #[cfg_attr(not(feature = "tokenizers"), allow(unused_variables))]
+    fn tokens(&self, text: &[u8], whole: bool) -> Result<Vec<u32>> {
         #[cfg(feature = "tokenizers")]
-        if let Some((path, tokenizer)) = &self.file {
-            let bad = |why: String| Error::Tokenizer { path: path.clone(), why };
-            let text = std::str::from_utf8(text).map_err(|error| bad(format!("the text is not UTF-8: {error}")))?;
-            let encoding = tokenizer.encode_fast(text, false).map_err(|error| bad(error.to_string()))?;
-            return Ok(encoding.get_ids().to_vec());
+        if let Some(file) = &self.file {
+            return file.encode(text, whole);
         }
         Ok(text.iter().map(|&byte| u32::from(byte)).collect())
+    }
+
+    /// What a token is called that is part of no text, such as `<|im_end|>`.
+    #[cfg_attr(not(feature = "tokenizers"), allow(unused_variables))]
+    pub fn special(&self, token: u32) -> Option<&str> {
+        #[cfg(feature = "tokenizers")]
+        return self.file.as_ref()?.special.get(&token).map(String::as_str);
+        #[cfg(not(feature = "tokenizers"))]
+        None
     }
 
     /// The text of tokens that follow one another, as far as it is certain: a character of several tokens comes with the last one.
     pub fn decoder(&self) -> Decoder<'_> {
         Decoder {
             #[cfg(feature = "tokenizers")]
-            file: self.file.as_ref().map(|(_, tokenizer)| Words { tokenizer, tokens: Vec::new(), given: 0 }),
+            file: self.file.as_ref().map(|file| file::Words::new(&file.tokenizer)),
             tokenizer: PhantomData,
         }
     }
@@ -85,7 +118,7 @@ impl Tokenizer {
 /// Text of tokens, one after the other.
 pub struct Decoder<'t> {
     #[cfg(feature = "tokenizers")]
-    file: Option<Words<'t>>,
+    file: Option<file::Words<'t>>,
     tokenizer: PhantomData<&'t Tokenizer>,
 }
 
@@ -110,39 +143,87 @@ impl Decoder<'_> {
 }
 
 #[cfg(feature = "tokenizers")]
-struct Words<'t> {
-    tokenizer: &'t tokenizers::Tokenizer,
-    /// The tokens of the text that may still change.
-    tokens: Vec<u32>,
-    /// Bytes of their text that were given out.
-    given: usize,
-}
+mod file {
+    use crate::chat::settings;
+    use crate::error::{Error, Result};
+    use std::collections::HashMap;
+    use std::path::{Path, PathBuf};
+    use tokenizers::Tokenizer;
 
-#[cfg(feature = "tokenizers")]
-impl Words<'_> {
-    /// The text of the tokens that are kept; a token that the tokenizer does not know is left out.
-    fn text(&self) -> String {
-        self.tokenizer.decode(&self.tokens, true).unwrap_or_default()
+    /// Classes of `transformers` that make a tokenizer of their own from the vocabulary, which adds nothing to a text.
+    const ADD_NOTHING: [&str; 2] = ["GPTNeoXTokenizer", "GPTNeoXTokenizerFast"];
+
+    /// A `tokenizer.json`.
+    pub(super) struct File {
+        path: PathBuf,
+        pub(super) tokenizer: Tokenizer,
+        /// Tokens that are part of no text, and what they are called.
+        pub(super) special: HashMap<u32, String>,
+        /// Whether the post-processor's tokens belong to a text.
+        adds: bool,
     }
 
-    fn push(&mut self, token: u32) -> Vec<u8> {
-        self.tokens.push(token);
-        let all = self.text();
-        if all.len() <= self.given || all.ends_with('\u{fffd}') {
-            return Vec::new();
+    impl File {
+        pub(super) fn open(folder: &Path, path: PathBuf) -> Result<Self> {
+            let bad = |error: tokenizers::Error| Error::Tokenizer {
+                path: path.clone(),
+                why: format!("it is not a tokenizer: {error}"),
+            };
+            let mut tokenizer = Tokenizer::from_bytes(crate::files::read(&path)?).map_err(bad)?;
+            // whoever saved it may have left there what was right for one call
+            tokenizer.with_truncation(None).map_err(bad)?.with_padding(None);
+            let special = tokenizer.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special);
+            let special = special.map(|(number, token)| (number, token.content)).collect();
+            let adds = settings(folder)?["tokenizer_class"].as_str().is_none_or(|class| !ADD_NOTHING.contains(&class));
+            Ok(File { path, tokenizer, special, adds })
         }
-        let new = all.as_bytes()[self.given..].to_vec();
-        // the text of a token can depend on the one before it, so the last two are kept
-        let first = self.tokens.len().saturating_sub(2);
-        self.tokens.drain(..first);
-        self.given = self.text().len();
-        new
+
+        pub(super) fn encode(&self, text: &[u8], whole: bool) -> Result<Vec<u32>> {
+            let text = std::str::from_utf8(text).map_err(|error| Error::NotText { at: error.valid_up_to() })?;
+            let bad = |error: tokenizers::Error| Error::Tokenizer { path: self.path.clone(), why: error.to_string() };
+            let encoding = self.tokenizer.encode_fast(text, whole && self.adds).map_err(bad)?;
+            Ok(encoding.get_ids().to_vec())
+        }
     }
 
-    fn rest(&mut self) -> Vec<u8> {
-        let rest = self.text().as_bytes().get(self.given..).unwrap_or_default().to_vec();
-        self.tokens.clear();
-        self.given = 0;
-        rest
+    /// Text of tokens as it becomes certain.
+    pub(super) struct Words<'t> {
+        tokenizer: &'t Tokenizer,
+        /// The tokens of the text that may still change.
+        tokens: Vec<u32>,
+        /// Bytes of their text that were given out.
+        given: usize,
+    }
+
+    impl<'t> Words<'t> {
+        pub(super) fn new(tokenizer: &'t Tokenizer) -> Self {
+            Words { tokenizer, tokens: Vec::new(), given: 0 }
+        }
+
+        /// The text of the tokens that are kept; a token that the tokenizer does not know is left out.
+        fn text(&self) -> String {
+            self.tokenizer.decode(&self.tokens, true).unwrap_or_default()
+        }
+
+        pub(super) fn push(&mut self, token: u32) -> Vec<u8> {
+            self.tokens.push(token);
+            let all = self.text();
+            if all.len() <= self.given || all.ends_with('\u{fffd}') {
+                return Vec::new();
+            }
+            let new = all.as_bytes()[self.given..].to_vec();
+            // the text of a token can depend on the one before it, so the last two are kept
+            let first = self.tokens.len().saturating_sub(2);
+            self.tokens.drain(..first);
+            self.given = self.text().len();
+            new
+        }
+
+        pub(super) fn rest(&mut self) -> Vec<u8> {
+            let rest = self.text().as_bytes().get(self.given..).unwrap_or_default().to_vec();
+            self.tokens.clear();
+            self.given = 0;
+            rest
+        }
     }
 }

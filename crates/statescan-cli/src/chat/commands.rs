@@ -1,7 +1,8 @@
 //! What a line of a chat asks for.
 
 use rustyline::completion::Completer;
-use rustyline::{Context, Helper, Highlighter, Hinter, Validator};
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{Context, Helper, Highlighter, Hinter};
 use std::path::PathBuf;
 
 pub(super) const HELP: &str = "\
@@ -11,11 +12,13 @@ pub(super) const HELP: &str = "\
 /save FILE    save what the model remembers; /save! FILE replaces a file
 /load FILE    go on from what was saved
 /memory       say how much is remembered
+/set          list what can be set; /set NAME VALUE sets it
 /quit         end the chat, as Ctrl-D does
 //TEXT        say TEXT with one slash before it
-Ctrl-C ends an answer. An empty line lets the model go on.";
+Ctrl-C ends an answer. An empty line lets the model go on.
+A line that ends with a backslash goes on in the next one.";
 
-const NAMES: [&str; 9] = ["/help", "/load", "/memory", "/quit", "/reset", "/retry", "/save", "/save!", "/undo"];
+const NAMES: [&str; 10] = ["/help", "/load", "/memory", "/quit", "/reset", "/retry", "/save", "/save!", "/set", "/undo"];
 
 /// A line that was understood.
 #[derive(Debug, PartialEq)]
@@ -24,8 +27,13 @@ pub(super) enum Command {
     Undo,
     Retry,
     Reset,
-    Save { path: PathBuf, force: bool },
+    Save {
+        path: PathBuf,
+        force: bool,
+    },
     Load(PathBuf),
+    /// A name and a value, or nothing.
+    Set(String),
     Memory,
     Help,
     Quit,
@@ -47,6 +55,7 @@ impl Command {
             "save" => return Ok(Command::Save { path: path()?, force: false }),
             "save!" => return Ok(Command::Save { path: path()?, force: true }),
             "load" => return Ok(Command::Load(path()?)),
+            "set" => return Ok(Command::Set(argument.to_owned())),
             _ => {}
         }
         let command = match name {
@@ -65,8 +74,13 @@ impl Command {
     }
 }
 
-/// Completes the names of commands.
-#[derive(Helper, Highlighter, Hinter, Validator)]
+/// What was entered: each line but the last one ends with a backslash, which is not part of it.
+pub(super) fn joined(lines: &str) -> String {
+    lines.replace("\\\n", "\n")
+}
+
+/// Completes the names of commands, and waits for the line after one that ends with a backslash.
+#[derive(Helper, Highlighter, Hinter)]
 pub(super) struct Completion;
 
 impl Completer for Completion {
@@ -75,6 +89,12 @@ impl Completer for Completion {
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
         let names = NAMES.iter().filter(|name| at > 0 && name.starts_with(&line[..at]));
         Ok((0, names.map(|name| name.to_string()).collect()))
+    }
+}
+
+impl Validator for Completion {
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        Ok(if context.input().ends_with('\\') { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
     }
 }
 
@@ -94,6 +114,8 @@ mod tests {
             ("/save a b", Ok(Command::Save { path: "a b".into(), force: false })),
             ("/save! a", Ok(Command::Save { path: "a".into(), force: true })),
             ("/load  a", Ok(Command::Load("a".into()))),
+            ("/set", Ok(Command::Set(String::new()))),
+            ("/set top-p  0.5", Ok(Command::Set("top-p  0.5".into()))),
             ("/load", Err("/load needs the name of a file".to_owned())),
             ("/undo 3", Err("/undo stands alone, got `3`".to_owned())),
             ("/nothing", Err("there is no /nothing, /help lists what there is".to_owned())),

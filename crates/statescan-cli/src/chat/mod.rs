@@ -1,6 +1,7 @@
-//! `chat`: a conversation with a language model, whose memory of it has a fixed size.
+//! `chat`: a conversation with a language model.
 
 mod commands;
+mod set;
 mod talk;
 
 use crate::error::Result;
@@ -10,7 +11,7 @@ use crate::output::{note, say};
 use crate::sampling::SamplingArgs;
 use crate::text::escaped;
 use clap::Args;
-use commands::{Command, Completion};
+use commands::{Command, Completion, joined};
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
@@ -21,25 +22,39 @@ use talk::Talk;
 /// With which model, and how it answers.
 ///
 /// A line that is entered is put into the chat template of the folder. Where there is none, as for the model in the program, it is read as it is,
-/// and the model goes on from its end; an empty line lets it go on from where it stopped. /help lists what can be done besides. Ctrl-C ends an
-/// answer, Ctrl-D the chat.
+/// and the model goes on from its end; an empty line lets it go on from where it stopped. A line that ends with a backslash goes on in the next one.
+/// /help lists what can be done besides. Ctrl-C ends an answer, Ctrl-D the chat.
 #[derive(Debug, Args)]
 pub struct ChatArgs {
     /// Which model, and where it computes.
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Tokens of an answer at most
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    pub tokens: usize,
-    /// End an answer before this text; can be given several times
-    #[arg(long, value_name = "TEXT")]
-    pub stop: Vec<String>,
+    /// What the template says before the first line
+    #[arg(long, value_name = "TEXT", conflicts_with = "plain", allow_hyphen_values = true)]
+    pub system: Option<String>,
     /// Leave the chat template of the folder out
     #[arg(long)]
     pub plain: bool,
     /// Go on from a state that /save or `generate --save-state` wrote
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
+    /// Say nothing but the answers
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// How answers are made.
+    #[command(flatten)]
+    pub answers: AnswerArgs,
+}
+
+/// How answers are made, which `/set` changes.
+#[derive(Debug, Clone, Args)]
+pub struct AnswerArgs {
+    /// Tokens of an answer at most [default: 200]
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<usize>,
+    /// End an answer before this text, or before a special token of this name; can be given several times
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
     /// How tokens are drawn.
     #[command(flatten)]
     pub sampling: SamplingArgs,
@@ -50,12 +65,12 @@ pub struct ChatArgs {
 /// # Errors
 /// A device that there is not, a folder or a state that cannot be used, settings out of range, output that cannot be written.
 pub fn chat(args: &ChatArgs) -> Result<u8> {
-    let sampler = args.sampling.sampler(0)?;
+    args.answers.sampling.check()?;
     let language = args.model.load()?;
     let template = if args.plain { None } else { args.model.template()? };
-    let mut talk = Talk::new(args, &language, template, sampler)?;
+    let mut talk = Talk::new(args, &language, template)?;
     let mut editor = editor()?;
-    if std::io::stdin().is_terminal() {
+    if std::io::stdin().is_terminal() && !args.quiet {
         note!("{}", talk.welcome());
     }
     interrupt::watch();
@@ -67,9 +82,9 @@ pub fn chat(args: &ChatArgs) -> Result<u8> {
                     let _ = editor.add_history_entry(&line);
                 }
                 interrupt::watch();
-                match Command::parse(&line) {
+                match Command::parse(&joined(&line)) {
                     Ok(Command::Quit) => return Ok(0),
-                    Ok(command) => obey(&mut talk, command)?,
+                    Ok(command) => obey(&mut talk, command, args.quiet)?,
                     Err(why) => note!("{why}"),
                 }
             }
@@ -81,7 +96,8 @@ pub fn chat(args: &ChatArgs) -> Result<u8> {
 }
 
 /// Does what a line asks for. What cannot be done is said, and the chat goes on; only output that cannot be written ends it.
-fn obey(talk: &mut Talk<'_>, command: Command) -> Result<()> {
+fn obey(talk: &mut Talk<'_>, command: Command, quiet: bool) -> Result<()> {
+    let memory = matches!(command, Command::Memory);
     let done = match command {
         Command::Say(text) => talk.say(&text),
         Command::Retry => talk.retry(),
@@ -89,6 +105,8 @@ fn obey(talk: &mut Talk<'_>, command: Command) -> Result<()> {
         Command::Reset => talk.reset(),
         Command::Save { path, force } => talk.save(&path, force),
         Command::Load(path) => talk.load(&path),
+        Command::Set(setting) if setting.is_empty() => return say!("{}", set::settings()),
+        Command::Set(setting) => talk.set(&setting),
         Command::Memory => Ok(()),
         Command::Help => return say!("{}", commands::HELP),
         Command::Quit => return Ok(()),
@@ -98,7 +116,9 @@ fn obey(talk: &mut Talk<'_>, command: Command) -> Result<()> {
         Err(error) => note!("error: {}", escaped(&error.to_string())),
         Ok(()) => {}
     }
-    note!("{}", talk.memory());
+    if !quiet || memory {
+        note!("{}", talk.memory());
+    }
     Ok(())
 }
 

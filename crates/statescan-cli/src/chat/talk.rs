@@ -1,6 +1,6 @@
 //! [`Talk`]: what was said, as a state, and the states to which it can be taken back.
 
-use super::ChatArgs;
+use super::{AnswerArgs, ChatArgs, set};
 use crate::error::{Error, Result};
 use crate::generate::lane::{self, Lane};
 use crate::language::Language;
@@ -17,9 +17,14 @@ const KEPT: usize = 64 << 20;
 /// The most lines that can be taken back.
 const MOST: usize = 100;
 
+/// Tokens of an answer at most, if nothing else is said.
+const TOKENS: usize = 200;
+
 /// A conversation.
 pub(super) struct Talk<'m> {
     args: &'m ChatArgs,
+    /// What the arguments say of answers, and what was set since.
+    answers: AnswerArgs,
     language: &'m Language,
     template: Option<ChatTemplate>,
     sampler: Sampler,
@@ -47,17 +52,19 @@ struct Before {
 }
 
 impl<'m> Talk<'m> {
-    pub(super) fn new(
-        args: &'m ChatArgs,
-        language: &'m Language,
-        template: Option<ChatTemplate>,
-        sampler: Sampler,
-    ) -> Result<Self> {
+    pub(super) fn new(args: &'m ChatArgs, language: &'m Language, template: Option<ChatTemplate>) -> Result<Self> {
+        if template.is_none()
+            && let Some(system) = &args.system
+        {
+            let expected = "left out, as there is no chat template that could say it";
+            return Err(Error::Usage { option: "--system", expected, got: system.clone() });
+        }
+        let sampler = args.answers.sampling.sampler(0)?;
         let reader = language.reader(vec![language.snapshot(args.state.as_deref())?])?;
         let (before, files) = (VecDeque::new(), args.state.iter().cloned().collect());
         // options that cannot be used are refused before anybody enters a line
-        Writer::new(&language.tokenizer, &args.stop, Sink::both())?;
-        Ok(Talk { args, language, template, sampler, reader, last: None, before, files })
+        Writer::new(&language.tokenizer, &args.answers.stop, Sink::both())?;
+        Ok(Talk { args, answers: args.answers.clone(), language, template, sampler, reader, last: None, before, files })
     }
 
     /// What somebody is told at the beginning.
@@ -78,13 +85,16 @@ impl<'m> Talk<'m> {
 
     /// How much is remembered, and in how many bytes.
     pub(super) fn memory(&self) -> String {
-        let state = self.language.model.state().size();
+        let grows = match self.language.model.config().bytes_per_token() {
+            0 => "a constant size".to_owned(),
+            each => format!("{} more with each", bytes(each)),
+        };
         let kept = self.before.iter().map(|before| size(&before.snapshot)).sum();
         let undo = match self.before.len() {
             0 => "nothing to undo".to_owned(),
             n => format!("{n} to undo ({})", bytes(kept)),
         };
-        format!("[{} tokens in {}, a constant size; {undo}]", self.reader.position(0), bytes(state))
+        format!("[{} tokens in {}, {grows}; {undo}]", self.reader.position(0), bytes(self.reader.size(0)))
     }
 
     /// Reads a line, and writes the answer.
@@ -106,12 +116,12 @@ impl<'m> Talk<'m> {
             (None, _) => said.to_owned(),
             // the answer goes on
             (Some(_), Some(_)) if said.is_empty() => String::new(),
-            (Some(template), None) => template.render(&[Message { role: "user", content: said }])?,
+            (Some(template), None) => template.render(&Message::first(self.args.system.as_deref(), said))?,
             (Some(template), Some(last)) => template.render_next(&last.said, &last.answer, said)?,
         };
-        let writer = Writer::new(&self.language.tokenizer, &self.args.stop, Sink::both())?;
-        let tokens = self.language.tokenizer.encode(text.as_bytes())?;
-        let mut lanes = [Lane::new(tokens, self.sampler.clone(), writer, self.args.tokens)];
+        let writer = Writer::new(&self.language.tokenizer, &self.answers.stop, Sink::both())?;
+        let tokens = self.language.tokens(text.as_bytes(), self.template.is_none() && self.reader.position(0) == 0)?;
+        let mut lanes = [Lane::new(tokens, self.sampler.clone(), writer, self.answers.tokens.unwrap_or(TOKENS))];
         lane::check(&lanes, self.language.model.config().vocab)?;
         let ended = lane::run(&mut self.reader, &mut lanes, &self.language.model.config().eos, false);
         let [lane] = lanes;
@@ -157,7 +167,7 @@ impl<'m> Talk<'m> {
 
     pub(super) fn save(&mut self, path: &Path, force: bool) -> Result<()> {
         let own: Vec<_> = self.files.iter().map(PathBuf::as_path).collect();
-        self.language.check_place(path, &own, force)?;
+        self.language.check_place(path, &own, force, "/save! FILE replaces it")?;
         self.language.save(&self.reader.snapshot(0)?, path)?;
         self.files.push(path.to_owned());
         Ok(())
@@ -167,6 +177,15 @@ impl<'m> Talk<'m> {
         let snapshot = self.language.snapshot(Some(path))?;
         self.files.push(path.to_owned());
         self.restore(snapshot)
+    }
+
+    /// Sets how answers are made from now on.
+    pub(super) fn set(&mut self, setting: &str) -> Result<()> {
+        let answers = set::changed(&self.answers, setting)?;
+        self.sampler = answers.sampling.sampler(0)?.after(&self.sampler);
+        Writer::new(&self.language.tokenizer, &answers.stop, Sink::both())?;
+        self.answers = answers;
+        Ok(())
     }
 
     /// Goes on from another state, which can be taken back as a line can.

@@ -38,6 +38,11 @@ impl<'t> Lane<'t> {
         Lane { input: prompt, read: 0, sampler, writer, left: tokens, stage: Stage::Prompt }
     }
 
+    /// Writes the prompt.
+    pub(crate) fn echo(&mut self, text: &[u8]) -> Result<()> {
+        self.writer.echo(text, &self.input)
+    }
+
     fn next(&self, most: usize) -> &[u32] {
         &self.input[self.read..self.input.len().min(self.read + most)]
     }
@@ -73,6 +78,9 @@ pub(crate) struct Ended {
 pub(crate) fn run(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], eos: &[u32], quiet: bool) -> Result<Ended> {
     let bar = bar(lanes, reader, quiet);
     let mut paces = [Pace::default(); 2];
+    if reader.texts() < lanes.len() {
+        paces[0] = read_once(reader, lanes, &bar)?;
+    }
     while lanes.iter().any(|lane| lane.stage != Stage::Done) && !interrupted() {
         let begin = Instant::now();
         let parts: Vec<_> = lanes.iter().map(|lane| lane.next(reader.part())).collect();
@@ -106,6 +114,20 @@ pub(crate) fn run(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], eos: &[u32], 
     Ok(Ended { paces, unread: lanes.iter().map(unread).sum() })
 }
 
+/// Reads the prompt that all texts begin with, and makes each a text of its own.
+fn read_once(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], bar: &ProgressBar) -> Result<Pace> {
+    let (begin, mut read) = (Instant::now(), 0);
+    while read < lanes[0].input.len() && !interrupted() {
+        let part = lanes[0].input[read..].iter().copied().take(reader.part()).collect::<Vec<_>>();
+        reader.read(&[&part])?;
+        read += part.len();
+        bar.inc((part.len() * lanes.len()) as u64);
+    }
+    reader.branch(lanes.len())?;
+    lanes.iter_mut().for_each(|lane| lane.read = read);
+    Ok(Pace { tokens: read, time: begin.elapsed() })
+}
+
 /// Refuses prompts with tokens that the model does not have, before anything is read.
 pub(crate) fn check(lanes: &[Lane<'_>], vocab: usize) -> Result<()> {
     for lane in lanes {
@@ -122,6 +144,6 @@ fn bar(lanes: &[Lane<'_>], reader: &Reader<'_>, quiet: bool) -> ProgressBar {
     let tokens: usize = lanes.iter().map(|lane| lane.input.len()).sum();
     match quiet || lanes.iter().all(|lane| lane.input.len() <= reader.part()) {
         true => ProgressBar::hidden(),
-        false => progress::bar("prefill: {pos} of {len} tokens, {per_sec}, {eta} left", tokens, 0),
+        false => progress::reading(reader.model(), "prefill: {pos} of {len} tokens, {rate} tokens/s, {left} left", tokens),
     }
 }

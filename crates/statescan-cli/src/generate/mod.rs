@@ -26,7 +26,7 @@ pub struct GenerateArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// The text to continue
-    #[arg(long, value_name = "TEXT", required_unless_present_any = ["file", "prompts", "state"])]
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["file", "prompts", "state"], allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// A file with the text to continue; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
@@ -37,17 +37,23 @@ pub struct GenerateArgs {
     /// Put the prompt, as what a user says, into the chat template of the folder
     #[arg(long)]
     pub chat: bool,
+    /// What the template says before the user
+    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
+    pub system: Option<String>,
+    /// Go on with the prompt several times, each with the seed after the one before
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..), conflicts_with_all = ["prompts", "save_state"])]
+    pub samples: u16,
     /// Tokens to generate at most; fewer if the text ends before
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub tokens: usize,
-    /// End the text before this one; can be given several times
-    #[arg(long, value_name = "TEXT")]
+    /// End the text before this one, or before a special token of this name; can be given several times
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
-    /// Write the prompt before its continuation
+    /// Write the prompt before its continuation; with --json its tokens, whose logprob is null
     #[arg(long)]
     pub echo: bool,
-    /// Print one JSON object for each token: token, text, logprob (natural logarithm), prompt if there are several
-    #[arg(long, conflicts_with = "echo")]
+    /// Print one JSON object for each token: token, text, logprob (natural logarithm), prompt or sample if there are several
+    #[arg(long)]
     pub json: bool,
     /// Say nothing but the text
     #[arg(short, long)]
@@ -75,11 +81,17 @@ pub struct GenerateArgs {
 /// A device that there is not, a folder, a state or a file that cannot be used, settings out of range, an empty prompt, tokens that the
 /// model does not have, numbers that are not finite, output that cannot be written.
 pub fn generate(args: &GenerateArgs) -> Result<u8> {
+    args.sampling.check()?;
     args.sampling.sampler(0)?;
     let prompts = args.prompts()?;
     let language = args.model.load()?;
     if let Some(path) = &args.save_state {
-        language.check_place(path, &args.state.iter().map(PathBuf::as_path).collect::<Vec<_>>(), args.force)?;
+        language.check_place(
+            path,
+            &args.state.iter().map(PathBuf::as_path).collect::<Vec<_>>(),
+            args.force,
+            "--force replaces it",
+        )?;
     }
     let from = language.snapshot(args.state.as_deref())?;
     if args.state.is_some() && from.logits.is_none() && prompts == [[0; 0]] {
@@ -135,22 +147,24 @@ impl GenerateArgs {
             return Ok(prompt);
         }
         let template = self.model.template()?.ok_or_else(|| no_template(self.model.folder.as_deref()))?;
-        render(&template, prompt)
+        render(&template, self.system.as_deref(), prompt)
     }
 
     fn lanes<'t>(&self, language: &'t Language, prompts: &[Vec<u8>]) -> Result<Vec<Lane<'t>>> {
-        let several = self.prompts.is_some();
+        let several = if self.prompts.is_some() { Some("prompt") } else { (self.samples > 1).then_some("sample") };
         let lane = |(number, prompt): (usize, &Vec<u8>)| {
             let sink = match (self.json, several) {
-                (true, _) => Sink::Json(several.then_some(number), Unicode::default()),
-                (false, true) => Sink::Kept(Vec::new()),
-                (false, false) => Sink::output(),
+                (true, _) => Sink::Json(several.map(|of| (of, number)), Unicode::default()),
+                (false, Some(_)) => Sink::Kept(Vec::new()),
+                (false, None) => Sink::output(),
             };
             let writer = Writer::new(&language.tokenizer, &self.stop, sink)?;
-            let tokens = language.tokenizer.encode(prompt)?;
+            // a template says itself how a text begins
+            let tokens = language.tokens(prompt, !self.chat && self.state.is_none())?;
             Ok(Lane::new(tokens, self.sampling.sampler(number as u64)?, writer, self.tokens))
         };
-        prompts.iter().enumerate().map(lane).collect()
+        let samples = usize::from(self.samples);
+        prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, samples)).enumerate().map(lane).collect()
     }
 }
 
@@ -161,10 +175,10 @@ fn no_template(folder: Option<&Path>) -> Error {
 }
 
 /// What a user says, in a template.
-fn render(template: &ChatTemplate, said: Vec<u8>) -> Result<Vec<u8>> {
+fn render(template: &ChatTemplate, system: Option<&str>, said: Vec<u8>) -> Result<Vec<u8>> {
     let not_text = |_| Error::Usage { option: "the prompt of --chat", expected: "UTF-8", got: "other bytes".into() };
     let said = String::from_utf8(said).map_err(not_text)?;
-    Ok(template.render(&[Message { role: "user", content: &said }])?.into_bytes())
+    Ok(template.render(&Message::first(system, &said))?.into_bytes())
 }
 
 /// Writes the texts.
@@ -175,16 +189,20 @@ fn write(
     lanes: &mut [Lane<'_>],
     prompts: &[Vec<u8>],
 ) -> Result<Ended> {
+    let prompt = |number: usize| &prompts[number / usize::from(args.samples)];
     if args.echo {
-        lanes.iter_mut().zip(prompts).try_for_each(|(lane, prompt)| lane.writer.echo(prompt))?;
+        lanes.iter_mut().enumerate().try_for_each(|(number, lane)| lane.echo(prompt(number)))?;
     }
     let ended = lane::run(reader, lanes, &language.model.config().eos, args.quiet)?;
     for (number, lane) in lanes.iter().enumerate() {
         match &lane.writer.sink {
             Sink::Json(..) => {}
             Sink::Kept(text) => {
-                let line = String::from_utf8_lossy(&prompts[number]);
-                let begin: String = harmless(line.lines().next().unwrap_or_default()).chars().take(72).collect();
+                let line = String::from_utf8_lossy(prompt(number));
+                let begin: String = match args.samples {
+                    1 => harmless(line.lines().next().unwrap_or_default()).chars().take(72).collect(),
+                    _ => format!("sample {number}"),
+                };
                 say!("{}== {begin}", if number == 0 { "" } else { "\n" })?;
                 crate::output::bytes(&[text, &b"\n"[..]].concat())?;
             }

@@ -2,7 +2,7 @@
 
 use crate::destination::read_text;
 use crate::error::Result;
-use crate::exec::{ExecArgs, TypeName};
+use crate::exec::{ExecArgs, WeightType};
 use clap::Args;
 use statescan_models::{Model, Options, Tokenizer, Trainer};
 use std::path::PathBuf;
@@ -48,9 +48,9 @@ pub struct TrainArgs {
     /// Weights, rows and dropout are drawn from it
     #[arg(long, value_name = "S", default_value_t = Options::default().seed, conflicts_with = "resume")]
     pub seed: u64,
-    /// Type that weights are written in, f32, bf16 or f16; training has them in f32
+    /// Type that weights are written in; training has them in f32
     #[arg(long = "type", value_enum, value_name = "TYPE", default_value = "f32", conflicts_with = "resume")]
-    pub dtype: TypeName,
+    pub dtype: WeightType,
     /// Folder to write the model to, with loss.svg and all that --resume needs
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,

@@ -37,10 +37,21 @@ pub fn train(args: &TrainArgs) -> Result<u8> {
         folder.copy_companions(from)?;
     }
     let folder = resumed.or(saved);
+    if let (Some(folder), Some(held_out)) = (&args.resume, finished(&trainer)) {
+        let (steps, unit, folder) = (trainer.losses().len(), trainer.unit(), folder.display());
+        say!("{folder}: all {steps} steps are done, held-out set {held_out:.3} bits/{unit}; --steps N with more goes on")?;
+        return Ok(0);
+    }
     introduce(&trainer, bytes)?;
     run(args, &exec, &mut trainer, folder.as_ref())?;
     finish(&exec, &mut trainer, folder.as_ref())?;
     Ok(0)
+}
+
+/// What the held-out set took at the end, if this is a training that has ended.
+fn finished(trainer: &Trainer) -> Option<f32> {
+    let (at, held_out) = *trainer.evaluations().last()?;
+    (at >= trainer.options().steps).then_some(held_out)
 }
 
 /// Says what is trained on what.
@@ -57,14 +68,14 @@ fn introduce(trainer: &Trainer, bytes: usize) -> Result<()> {
 /// All steps that are left, with an evaluation and a save now and then.
 fn run(args: &TrainArgs, exec: &Exec, trainer: &mut Trainer, folder: Option<&OutputFolder>) -> Result<()> {
     let (steps, unit) = (trainer.options().steps, trainer.unit());
-    let bar = progress::bar("step {pos} of {len}, {msg}, {eta} left", steps, trainer.losses().len());
+    let bar = progress::bar("step {pos} of {len}, {msg}{left} left", steps, trainer.losses().len());
     let tokens = trainer.options().batch * trainer.options().seqlen;
     while trainer.losses().len() < steps {
         let begin = Instant::now();
         let loss = trainer.step(exec)?;
-        bar.inc(1);
         let rate = tokens as f64 / begin.elapsed().as_secs_f64();
-        bar.set_message(format!("{loss:.3} bits/{unit}, {rate:.0} {unit}s/s"));
+        bar.set_message(format!("{loss:.3} bits/{unit}, {rate:.0} {unit}s/s, "));
+        bar.inc(1);
         let done = trainer.losses().len();
         if done < steps && done.is_multiple_of(args.every.max(1)) {
             let held_out = trainer.evaluate(exec)?;
@@ -83,7 +94,7 @@ fn finish(exec: &Exec, trainer: &mut Trainer, folder: Option<&OutputFolder>) -> 
     if let (Some(start), Some(end)) = (trainer.losses().first(), trainer.losses().last()) {
         say!("loss: {start:.3} bits/{unit} at first, {end:.3} at last")?;
     }
-    let bar = progress::bar("evaluation {pos} of {len}, {eta} left", trainer.held_out_len(), 0);
+    let bar = progress::bar("evaluation {pos} of {len}, {left} left", trainer.held_out_len(), 0);
     let held_out = trainer.held_out_with(exec, |read| bar.set_position(read as u64))?;
     bar.finish_and_clear();
     trainer.note(held_out);

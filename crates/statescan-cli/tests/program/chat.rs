@@ -57,13 +57,13 @@ fn a_chat_is_saved_and_loaded() {
         stdout(&statescan(&["generate", "--state", text(&path), "--temperature", "0", "--tokens", "20",]))
     );
     let output = chat(&GREEDY, &["Alice", &save]);
-    assert!(stderr(&output).contains("it is there already"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("it is there already; /save! FILE replaces it"), "{}", stderr(&output));
     let insisted = format!("/save! {}", text(&path));
     assert!(!stderr(&chat(&GREEDY, &["Alice", &insisted])).contains("error"));
     let output = chat(&GREEDY, &["/load nowhere", "/nothing", "/help", "/quit", "Alice"]);
     assert_eq!(status(&output), 0);
     assert!(stderr(&output).contains("nowhere: No such file") && stderr(&output).contains("there is no /nothing"));
-    assert!(stdout(&output).contains("/undo") && stdout(&output).ends_with("go on.\n"), "nothing is said after /quit");
+    assert!(stdout(&output).contains("/undo") && stdout(&output).ends_with("in the next one.\n"), "nothing is said after /quit");
 }
 
 #[test]
@@ -75,6 +75,72 @@ fn memory_is_shown_and_does_not_grow() {
     assert!(lines[0].starts_with("[30 tokens in ") && lines[1].starts_with("[73 tokens in "), "{lines:?}");
     assert!(lines.iter().all(|line| size(line) == size(&lines[0]) && line.len() <= 80), "{lines:?}");
     assert!(lines[2].contains("2 to undo"), "{lines:?}");
+}
+
+#[test]
+fn a_state_that_grows_is_said_to_grow() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = statescan_models::Config::bamba(256, 16, 2, &[1], 8);
+    (config.attention.kv_heads, config.eos) = (1, Vec::new());
+    statescan_models::Model::random(config, statescan::DType::F32, 1).unwrap().save(folder.path()).unwrap();
+    let output = chat(&[text(folder.path()), "--tokens", "3", "--temperature", "0"], &["Alice", "was", "/quit"]);
+    let said = stderr(&output);
+    assert!(status(&output) == 0 && said.lines().count() == 2, "{said}");
+    assert!(said.lines().all(|line| line.contains(", 64 bytes more with each; ")), "{said}");
+    let size = |line: usize| said.lines().nth(line).unwrap().split(" in ").nth(1).unwrap().split(',').next().unwrap().to_owned();
+    assert_ne!(size(0), "0 kB");
+}
+
+#[test]
+fn options_of_answers_can_be_set() {
+    let set = answers(&["--tokens", "20"], &["/set temperature 0", "The Queen"]);
+    assert_eq!(set, answers(&GREEDY, &["The Queen"]));
+    assert_eq!(answers(&GREEDY, &["/set tokens 5", "The Queen"]).len(), 6);
+    let stop = &set[7..9];
+    let at = set.find(stop).unwrap();
+    assert_eq!(answers(&GREEDY, &[&format!("/set stop {stop}"), "The Queen"]), set[..at].to_owned() + "\n");
+    assert_eq!(answers(&["--tokens", "20"], &["/set seed 5", "Alice"]), answers(&["--tokens", "20", "--seed", "5"], &["Alice"]));
+    let output = chat(&GREEDY, &["/set", "/set nothing 1", "/set top-k many", "/set temperature -1"]);
+    assert!(stdout(&output).contains("temperature T") && stdout(&output).contains("repetition-window N"), "{}", stdout(&output));
+    let said = stderr(&output);
+    for says in [
+        "one of the names that /set lists, got `nothing 1`",
+        "of the kind that /set lists, got `top-k many`",
+        "`temperature` must be",
+    ] {
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[test]
+fn a_backslash_goes_on_in_the_next_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prompt");
+    std::fs::write(&path, "Alice was\nnot a bit\n").unwrap();
+    let expected = stdout(&statescan(&["generate", "--file", text(&path), "--temperature", "0", "--tokens", "20"]));
+    assert_eq!(answers(&GREEDY, &["Alice was\\", "not a bit\\", ""]), expected);
+}
+
+#[test]
+fn quiet_says_nothing_but_answers() {
+    let output = chat(&[&GREEDY[..], &["--quiet"]].concat(), &["Alice", "/undo", "/memory"]);
+    assert_eq!(stdout(&output), answers(&GREEDY, &["Alice"]));
+    assert_eq!(stderr(&output).lines().count(), 1, "what was asked for: {}", stderr(&output));
+    assert!(stderr(&output).starts_with("[0 tokens in "));
+}
+
+#[cfg(feature = "tokenizers")]
+#[test]
+fn the_system_is_said_before_the_first_line() {
+    let folder = model();
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>";
+    std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    let args = [text(folder.path()), "--tokens", "6", "--temperature", "0"];
+    let system = [&args[..], &["--system", "Be kind."]].concat();
+    let expected = stdout(&statescan(&[&["generate", "--prompt", "<system>Be kind.<user>hello<assistant>"], &args[..]].concat()));
+    assert_eq!(answers(&system, &["hello"]), expected);
+    assert_eq!(answers(&system, &["hello", "/reset", "hello"]), expected.repeat(2));
+    assert_eq!(stdout(&statescan(&[&["generate", "--chat", "--prompt", "hello"], &system[..]].concat())), expected);
 }
 
 #[cfg(feature = "tokenizers")]
@@ -101,7 +167,8 @@ fn a_template_is_read_without_reading_anything_twice() {
 #[test]
 fn what_cannot_be_used_is_said_at_once() {
     for (args, says) in [
-        (&["none"][..], "config.json: No such file"),
+        (&["none"][..], "none: there is no such folder"),
+        (&["--system", "Be kind."], "--system must be left out, as there is no chat template that could say it"),
         (&["--state", "none"], "none: No such file"),
         (&["--temperature=-1"], "`temperature` must be"),
         (&["--stop", ""], "--stop must be a text"),

@@ -44,13 +44,141 @@ fn a_text_is_scored() {
         assert!((found[name].as_f64().unwrap() - expected).abs() < 1e-9 * expected, "{name}: {found} beside {expected}");
     }
     let said = done(&["eval", text(&of_model), text(&path)]);
-    assert!(said.starts_with("1980 bytes, 1980 tokens\n") && said.contains(&format!("{bits:.4} bits/byte")), "{said}");
+    assert!(
+        said.starts_with("1980 bytes, 1980 tokens; 1979 bytes in 1979 tokens guessed\n")
+            && said.contains(&format!("{bits:.4} bits/byte")),
+        "{said}"
+    );
     assert!(said.lines().all(|line| line.len() <= 80), "{said}");
     std::fs::write(&path, "a").unwrap();
-    refused(&["eval", text(&of_model), text(&path)], "at least one, got 1 tokens");
+    refused(
+        &["eval", text(&of_model), text(&path)],
+        "text: a text must have at least two tokens, so that one can be guessed from the other, got 1",
+    );
     refused(&["eval", text(&of_model), text(&folder.path().join("none"))], "none: No such file");
     refused(&["eval", text(folder.path()), text(&path)], "config.json: No such file");
+    refused(
+        &["eval", "owner/name", text(&path)],
+        "owner/name: there is no such folder; nothing is downloaded here, but `hf download NAME",
+    );
+    refused(&["eval", text(&of_model)], "TEXT must be given, got `a folder alone`");
     refused(&["eval", text(&of_model), text(&path), "--type", "bf16"], "the device of --type must be a GPU, got `cpu`");
+}
+
+#[test]
+fn several_texts_are_scored_each_and_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["one", "two"].map(|name| folder.path().join(name));
+    let texts = [b"Alice was beginning ".repeat(9), b"to get very tired of ".repeat(30)];
+    paths.iter().zip(&texts).for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    let [one, two] = paths.each_ref().map(|path| text(path));
+    // without a folder it is the model in the program
+    let scores: Vec<Value> =
+        done(&["eval", one, two, "--json"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let number = |score: &Value, name: &str| score[name].as_f64().unwrap();
+    for (score, path) in scores.iter().zip([one, two]) {
+        let alone: Value = serde_json::from_str(&done(&["eval", path, "--json"])).unwrap();
+        assert_eq!(*score, alone);
+        assert!(score["model"].is_null() && number(score, "bits_per_byte") < 4.0, "{score}");
+    }
+    let bits = |score: &Value| number(score, "bits_per_byte") * number(score, "bytes_guessed");
+    let [first, second, all] = &scores[..] else { panic!("{scores:?}") };
+    assert_eq!((&all["texts"], &all["bytes"], &all["bytes_guessed"]), (&2.into(), &810.into(), &808.into()));
+    assert!((bits(all) - bits(first) - bits(second)).abs() < 1e-9 * bits(all));
+    let said = done(&["eval", one, two]);
+    assert!(said.starts_with(&format!("{one}\n180 bytes")) && said.contains("2 texts\n810 bytes"), "{said}");
+}
+
+/// A tokenizer of 128 tokens that are the letters of texts, as bytes are, but for one that is special, with one that is put before a text.
+#[cfg(feature = "tokenizers")]
+fn with_tokenizer(folder: &Path, special: u32, name: &str) {
+    let letter = |id: u32| if id == special { name.to_owned() } else { char::from_u32(id).unwrap().to_string() };
+    let vocab: serde_json::Map<_, _> = (0..128).map(|id| (letter(id), id.into())).collect();
+    let token = serde_json::json!({"SpecialToken": {"id": name, "type_id": 0}});
+    let all = serde_json::json!({"Sequence": {"id": "A", "type_id": 0}});
+    let json = serde_json::json!({
+        "version": "1.0", "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}, "padding": null,
+        "added_tokens": [{"id": special, "content": name, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+            "special": true}],
+        "normalizer": null,
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?s)."}, "behavior": "Isolated", "invert": false},
+        "post_processor": {"type": "TemplateProcessing", "single": [token, all], "pair": [token, all],
+            "special_tokens": {name: {"id": name, "ids": [special], "tokens": [name]}}},
+        "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "?"},
+    });
+    std::fs::write(folder.join("tokenizer.json"), json.to_string()).unwrap();
+}
+
+#[cfg(feature = "tokenizers")]
+#[test]
+fn a_tokenizer_of_another_folder_is_used_as_transformers_uses_it() {
+    let (folder, other) = (crate::common::model(), tempfile::tempdir().unwrap());
+    let greedy = ["generate", text(folder.path()), "--prompt", "Once", "--temperature", "0", "--tokens", "9", "--json"];
+    let tokens = |args: &[&str]| -> Vec<Value> {
+        let said = done(&[&greedy[..], args].concat());
+        said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["token"].clone()).collect()
+    };
+    let bytes = tokens(&[]);
+    let end = bytes.iter().position(|token| bytes[..3].iter().all(|before| before != token)).unwrap();
+    with_tokenizer(other.path(), bytes[end].as_u64().unwrap() as u32, "<end>");
+    let tokenizer = ["--tokenizer", text(other.path())];
+    let plain = [&tokenizer[..], &["--no-special-tokens"]].concat();
+    assert_eq!(tokens(&plain), bytes, "the same tokens");
+    // the prompt is whole, with the token that is put before it
+    let prompt: Vec<Value> = b"Once".iter().map(|&byte| byte.into()).collect();
+    let begun = tokens(&[&tokenizer[..], &["--echo"]].concat());
+    assert_eq!(begun[..5], [&[bytes[end].clone()][..], &prompt].concat());
+    assert_eq!(tokens(&[&plain[..], &["--echo"]].concat())[..4], prompt);
+    // its name ends a text, and is no text
+    let stopped = tokens(&[&plain[..], &["--stop", "<end>"]].concat());
+    assert_eq!(stopped, bytes[..=end]);
+    // a byte of every text is guessed if a token is put before it
+    let path = other.path().join("text");
+    std::fs::write(&path, "Once upon").unwrap();
+    let score = |args: &[&str]| {
+        serde_json::from_str::<Value>(&done(&[&["eval", text(folder.path()), text(&path), "--json"], args].concat())).unwrap()
+    };
+    let counts = |score: Value| ["tokens", "bytes_guessed", "tokens_guessed"].map(|name| score[name].as_u64().unwrap());
+    assert_eq!(counts(score(&tokenizer)), [10, 9, 9]);
+    assert_eq!(counts(score(&plain)), [9, 8, 8]);
+    std::fs::write(&path, b"Once\xff").unwrap();
+    refused(
+        &[&["eval", text(folder.path()), text(&path)], &tokenizer[..]].concat(),
+        "text: the text must be UTF-8, which it is not from byte 4 on",
+    );
+    refused(
+        &[&greedy[..], &["--tokenizer", text(folder.path().parent().unwrap())]].concat(),
+        "it has no tokenizer.json; name the folder of a tokenizer",
+    );
+    // convert copies it
+    let to = other.path().join("converted");
+    assert!(done(&[&["convert", text(folder.path()), text(&to)], &tokenizer[..]].concat()).contains("with tokenizer.json"));
+    assert_eq!(tokens(&["--no-special-tokens"]), tokens(&["--tokenizer", text(&to), "--no-special-tokens"]));
+}
+
+#[cfg(feature = "pytorch")]
+#[test]
+fn pickled_weights_are_converted() {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../statescan-models/tests/vectors/mamba_pickled");
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("to");
+    done(&["convert", text(&from), text(&to)]);
+    assert!(to.join("model.safetensors").exists());
+    let [read, written] =
+        [from.as_path(), &to].map(|folder| Model::load(folder).unwrap().forward(&Exec::cpu(1), &[1, 2, 3]).unwrap());
+    assert_eq!(read, written);
+}
+
+#[test]
+fn a_vocabulary_that_is_not_bytes_is_refused_without_a_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let (of_model, path) = (folder.path().join("model"), folder.path().join("text"));
+    Model::random(Config::mamba(300, 8, 1), statescan::DType::F32, 1).unwrap().save(&of_model).unwrap();
+    std::fs::write(&path, "Alice").unwrap();
+    for args in [&["eval", text(&of_model), text(&path)][..], &["generate", text(&of_model), "--prompt", "a"]] {
+        refused(args, "it has no tokenizer.json, and the 300 tokens of its model are not bytes");
+    }
 }
 
 #[test]
@@ -80,10 +208,9 @@ fn forms_that_a_model_cannot_have_are_refused_and_nothing_is_written() {
     Model::random(Config::falcon_mamba(30, 8, 1), statescan::DType::F32, 5).unwrap().save(&falcon).unwrap();
     let (from, falcon, to) = (text(&from), text(&falcon), text(&to));
     refused(&["convert", falcon, to, "--names", "mamba_ssm"], "mamba_ssm has no setting for `family` of this model");
-    refused(&["convert", from, to, "--type", "f64"], "`type of weights` must be f32, bf16 or f16");
     refused(&["convert", from, from, "--force"], "OUT must be another folder than IN");
     refused(&["convert", to, from], "it has a model (model.safetensors); --force overwrites it");
-    refused(&["convert", &format!("{to}none"), to], "config.json: No such file");
+    refused(&["convert", &format!("{to}none"), to], "none: there is no such folder");
     let output = statescan(&["convert", from, to, "--shard-size", "0"]);
     assert!(status(&output) == 2 && stderr(&output).contains("it must be a number of bytes above 0"), "{}", stderr(&output));
     assert!(!Path::new(to).exists());

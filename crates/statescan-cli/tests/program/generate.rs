@@ -108,7 +108,10 @@ fn folders_prompts_and_settings_that_cannot_be_used_end_with_2() {
     let (folder, elsewhere) = (model(), tempfile::tempdir().unwrap());
     let (good, empty, none) = (text(folder.path()), text(elsewhere.path()), elsewhere.path().join("none"));
     let state = elsewhere.path().join("state");
-    refused(&[text(&none), "--prompt", "a"], "config.json: No such file");
+    refused(
+        &[text(&none), "--prompt", "a"],
+        "none: there is no such folder; nothing is downloaded here, but `hf download NAME --local-dir ",
+    );
     refused(&[empty, "--prompt", "a"], "config.json: No such file");
     refused(&[good, "--prompt", "", "--save-state", text(&state)], "at least one token");
     refused(&[good, "--prompt", "caf\u{e9}", "--save-state", text(&state)], "token 195 at position 3 must be less than");
@@ -119,6 +122,8 @@ fn folders_prompts_and_settings_that_cannot_be_used_end_with_2() {
     refused(&[good, "--prompt", "a", "--top-p", "0"], "`top-p` must be");
     refused(&[good, "--prompt", "a", "--device", "cuda:99"], "CUDA");
     refused(&[good, "--prompt", "a", "--type", "bf16"], "the device of --type must be a GPU, got `cpu`");
+    let output = statescan(&["generate", good, "--prompt", "a", "--type", "f64"]);
+    assert!(status(&output) == 2 && stderr(&output).contains("[possible values: f32, bf16, f16]"), "{}", stderr(&output));
     assert!(!state.exists());
     let weights = folder.path().join("model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();

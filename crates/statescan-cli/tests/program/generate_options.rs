@@ -45,7 +45,7 @@ fn the_default_does_not_repeat_itself() {
 
 #[test]
 fn options_without_effect_are_refused() {
-    for (option, value) in [("--top-k", "3"), ("--top-p", "0.5"), ("--seed", "1")] {
+    for (option, value) in [("--top-k", "3"), ("--top-p", "0.5"), ("--min-p", "0.1"), ("--seed", "1")] {
         refused(
             &["--prompt", "a", "--temperature", "0", option, value],
             &format!("{option} must be left out with --temperature 0"),
@@ -135,6 +135,58 @@ fn lines_are_continued_beside_each_other_as_they_are_alone() {
 }
 
 #[test]
+fn samples_go_on_with_a_prompt_as_it_is_alone() {
+    let common = ["--prompt", "Alice was beginning to get very tired", "--tokens", "40", "--repetition-penalty", "1.2"];
+    let with = |args: &[&str]| generated(&[&common[..], args].concat());
+    let alone = |seed: u32| with(&["--seed", &seed.to_string()]);
+    let expected: Vec<_> = (0..3).map(|number| format!("== sample {number}\n{}", alone(7 + number))).collect();
+    assert_eq!(with(&["--samples", "3", "--seed", "7"]), expected.join("\n"));
+    let json = with(&["--samples", "2", "--json"]);
+    let of = |number: u32| {
+        let objects = json.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        objects
+            .filter(|object| object["sample"] == number)
+            .map(|object| object["text"].as_str().unwrap().to_owned())
+            .collect::<String>()
+    };
+    assert_eq!((of(0) + "\n", of(1) + "\n"), (alone(0), alone(1)));
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    generated(&["--prompt", "Alice", "--tokens", "0", "--save-state", text(&state)]);
+    let behind = |args: &[&str]| generated(&[&["--state", text(&state), "--tokens", "9"], args].concat());
+    assert_eq!(behind(&["--samples", "2"]), format!("== sample 0\n{}\n== sample 1\n{}", behind(&[]), behind(&["--seed", "1"])));
+}
+
+#[test]
+fn tokens_of_a_prompt_are_echoed() {
+    let json = generated(&["--prompt", "Alice", "--tokens", "2", "--echo", "--json"]);
+    let objects: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(objects.len(), 7);
+    for (object, letter) in objects.iter().zip("Alice".chars()) {
+        assert_eq!((&object["text"], &object["logprob"]), (&letter.to_string().into(), &Value::Null));
+    }
+    assert!(objects[5]["logprob"].as_f64().unwrap() < 0.0);
+}
+
+#[test]
+fn unlikely_tokens_are_left_out() {
+    let greedy = generated(&["--prompt", "Alice was ", "--temperature", "0"]);
+    assert_eq!(generated(&["--prompt", "Alice was ", "--min-p", "1"]), greedy);
+    assert_ne!(generated(&["--prompt", "Alice was ", "--min-p", "0.05"]), greedy);
+    refused(&["--prompt", "a", "--min-p", "2"], "`min-p` must be from 0 to 1, got 2");
+}
+
+#[test]
+fn numbers_below_zero_and_texts_that_begin_with_a_hyphen_are_values() {
+    refused(&["--prompt", "a", "--temperature", "-1"], "`temperature` must be a number of at least 0, got -1");
+    refused(&["--prompt", "a", "--min-p", "-0.5"], "`min-p` must be from 0 to 1, got -0.5");
+    assert_eq!(
+        generated(&["--prompt", "- a list", "--tokens", "3", "--stop", "- b"]),
+        generated(&["--prompt=- a list", "--tokens", "3"])
+    );
+}
+
+#[test]
 fn places_for_states_are_tried_before_anything_is_computed() {
     let folder = tempfile::tempdir().unwrap();
     let (there, nowhere) = (folder.path().join("notes.txt"), folder.path().join("none/state"));
@@ -151,11 +203,7 @@ fn places_for_states_are_tried_before_anything_is_computed() {
     std::fs::write(&there, "mine").unwrap();
     let output = with(&there, false);
     assert_eq!((status(&output), output.stdout.len()), (2, 0));
-    assert!(
-        stderr(&output).contains("notes.txt: it is there already, and --force was not given to replace it"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("notes.txt: it is there already; --force replaces it"), "{}", stderr(&output));
     assert_eq!(std::fs::read(&there).unwrap(), b"mine");
     assert_eq!(status(&with(&there, true)), 0);
     assert_ne!(std::fs::read(&there).unwrap(), b"mine");

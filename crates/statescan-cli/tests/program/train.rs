@@ -60,7 +60,8 @@ fn a_training_that_was_killed_goes_on_with_the_same_bits() {
     process.wait().unwrap();
     trained(&["--resume", text(killed.path())]);
     assert_eq!(weights(killed.path()), weights(whole.path()));
-    trained(&["--resume", text(killed.path())]);
+    let said = trained(&["--resume", text(killed.path())]);
+    assert!(said.contains(": all 30 steps are done, held-out set ") && said.contains("--steps N with more goes on"), "{said}");
     assert_eq!(weights(killed.path()), weights(whole.path()), "there was nothing left to do");
     assert!(std::fs::read_dir(killed.path()).unwrap().all(|entry| entry.unwrap().path().extension().unwrap() != "part"));
 }
@@ -167,9 +168,12 @@ fn texts_folders_and_settings_that_cannot_be_used_end_with_2() {
     let (short, none) = (folder.path().join("short.txt"), folder.path().join("none"));
     std::fs::write(&short, "too short").unwrap();
     for (args, says) in [
-        (&[text(&short), "--save", text(&none)][..], "`text` must be at least ten rows long"),
+        (
+            &[text(&short), "--save", text(&none)][..],
+            "the text must have at least 2580 bytes, which is ten rows and what follows each, got 9",
+        ),
         (&[text(&none)], "none: No such file"),
-        (&["--resume", text(&none)], "training.safetensors: No such file"),
+        (&["--resume", text(&none)], "none: there is no such folder"),
         (&["--steps", "0"], "`steps` must be"),
         (&["--rate", "0"], "`rate` must be a positive number"),
         (&["--device", "gpu"], "--device must be cpu, cuda or cuda:N"),

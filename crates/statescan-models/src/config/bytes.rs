@@ -30,6 +30,12 @@ impl Config {
         product(&[4, self.over_layers(of_layer)])
     }
 
+    /// Bytes by which the state of a sequence grows with each token: its keys and values in layers of attention.
+    pub fn bytes_per_token(&self) -> usize {
+        let attention = self.layers.iter().filter(|&&layer| layer == Kind::Attention).count();
+        product(&[4, 2, attention, self.attention.kv_heads, self.attention.headdim])
+    }
+
     /// Numbers that a row has on its way through a layer, at most.
     fn row(&self) -> usize {
         let most = self.layers.iter().map(|kind| kind.mix().row(self)).max();

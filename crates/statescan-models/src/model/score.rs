@@ -102,7 +102,7 @@ fn bits_per_token<T: Tokens + ?Sized>(
     progress: &mut dyn FnMut(usize),
 ) -> Result<f64> {
     if tokens.len() < 2 {
-        return Err(Error::Rows { seqlen: 1, got: tokens.len() });
+        return Err(Error::NothingToGuess { got: tokens.len() });
     }
     let (mut sum, last) = (0.0, tokens.len() - 1);
     for start in (0..last).step_by(ROWS) {

@@ -76,9 +76,7 @@ impl Trainer {
         let corpus = corpus.of(config.vocab);
         let least = 10 * (options.seqlen + 2);
         if corpus.len() < least {
-            let expected =
-                if corpus.unit() == "byte" { "at least ten rows long, in bytes" } else { "at least ten rows long, in tokens" };
-            return Err(Error::Training { setting: "text", expected, got: corpus.len() as f64 });
+            return Err(Error::TooShort { least, unit: corpus.unit(), got: corpus.len() });
         }
         corpus.check(&config)?;
         memory::check("this training", config.training_bytes(options.batch.saturating_mul(options.seqlen)))?;
@@ -170,7 +168,7 @@ impl Trainer {
             }
         };
         if !loss.is_finite() {
-            return Err(Error::Training { setting: "loss", expected: "a finite number", got: loss });
+            return Err(Error::Diverged { step: step + 1, got: loss, rate: self.options.rate });
         }
         let loss = loss / std::f64::consts::LN_2;
         self.losses.push(loss as f32);

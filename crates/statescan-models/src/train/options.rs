@@ -52,15 +52,19 @@ impl Default for Options {
 
 impl Options {
     pub(super) fn check(&self) -> Result<()> {
-        let size = |setting, value: usize, most| match (1..=most).contains(&value) {
-            true => Ok(()),
-            false => Err(Error::Training { setting, expected: "at least 1 and not absurdly large", got: value as f64 }),
-        };
-        size("dim", self.dim, 1 << 14)?;
-        size("layers", self.layers, 1 << 10)?;
-        size("batch", self.batch, 1 << 14)?;
-        size("seqlen", self.seqlen, 1 << 20)?;
-        size("steps", self.steps, 1 << 30)?;
+        macro_rules! size {
+            ($setting:ident, $most:literal) => {
+                if !(1..=$most).contains(&self.$setting) {
+                    let (setting, expected) = (stringify!($setting), concat!("from 1 to ", $most));
+                    return Err(Error::Training { setting, expected, got: self.$setting as f64 });
+                }
+            };
+        }
+        size!(dim, 16384);
+        size!(layers, 1024);
+        size!(batch, 16384);
+        size!(seqlen, 1048576);
+        size!(steps, 1000000000);
         let number = |setting, value: f64| match value.is_finite() && value > 0.0 {
             true => Ok(()),
             false => Err(Error::Training { setting, expected: "a positive number", got: value }),

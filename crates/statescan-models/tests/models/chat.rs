@@ -84,6 +84,42 @@ mod rendering {
     }
 
     #[test]
+    fn values_are_written_as_python_writes_them() {
+        let of = |template: &str, content: &str| {
+            let folder = folder(&json!({"bos_token": "<s>", "chat_template": template}).to_string());
+            rendered(&folder, content).unwrap()
+        };
+        for (template, expected) in [
+            ("{{ messages[0] | tojson }}", r#"{"role": "user", "content": "<b> & 'é\n"}"#),
+            ("{{ {'b': 1, 'a': [true, none, 1.5]} | tojson }}", r#"{"b": 1, "a": [true, null, 1.5]}"#),
+            ("{{ {'b': 1, 'a': []} | tojson(indent=2) }}", "{\n  \"b\": 1,\n  \"a\": []\n}"),
+            ("{{ {'b': [1, 2], 'a': {}} | tojson(separators=(',', ':'), sort_keys=true) }}", r#"{"a":{},"b":[1,2]}"#),
+            ("{{ 'é🦀' | tojson(ensure_ascii=true) }}", r#""\u00e9\ud83e\udd80""#),
+            ("{% for key in {'z': 1, 'y': 2, 'x': 3} %}{{ key }}{% endfor %}", "zyx"),
+            (
+                "{{ [none is iterable, 'a' is iterable, 'a' is sequence, {} is sequence, 1 is sequence] }}",
+                "[False, True, True, True, False]",
+            ),
+            ("{{ tools is none }} {{ documents is none }} {{ tool is defined }} {{ eos_token }}", "True True False "),
+            ("a{%- generation -%} b {%- endgeneration %}c\n  {% generation %}\nd\n  {% endgeneration %}\ne", "abc\nd\ne"),
+            ("{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}", "21"),
+        ] {
+            assert_eq!(of(template, "<b> & 'é\n"), expected, "{template}");
+        }
+        let year: i32 = of("{{ strftime_now('%Y') }}", "").parse().unwrap();
+        assert!((2025..3000).contains(&year) && of("{{ strftime_now('%d %B') }}", "").len() > 5);
+    }
+
+    #[test]
+    fn tokens_of_older_folders_come_from_a_file_of_their_own() {
+        let folder = folder(
+            &json!({"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ bos_token }}{{ eos_token }}"}).to_string(),
+        );
+        std::fs::write(folder.path().join("special_tokens_map.json"), r#"{"bos_token": {"content": "<begin>"}}"#).unwrap();
+        assert_eq!(rendered(&folder, "a").unwrap(), "<begin></s>");
+    }
+
+    #[test]
     fn templates_that_mean_harm_are_refused() {
         let with = |template: &str| folder(&json!({"chat_template": template}).to_string());
         assert!(error(&with("{% for %}")).contains("the chat template: syntax error"));
@@ -91,6 +127,10 @@ mod rendering {
         for (template, says) in [
             ("{{ raise_exception('no system prompt') }}", "no system prompt"),
             ("{{ messages[0].nothing.more }}", "undefined value"),
+            (
+                "{% set ns = namespace(x=[]) %}{% for i in range(999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}",
+                "200 levels",
+            ),
             ("{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}", "fuel"),
         ] {
             let error = rendered(&with(template), "a").unwrap_err();

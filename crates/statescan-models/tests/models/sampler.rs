@@ -37,6 +37,11 @@ fn unlikely_tokens_are_cut_off() {
     assert_eq!(some(counts(Sampler::new(1.0, 0, 0.8, 1).unwrap())), [false, true, false, true, false]);
     assert_eq!(some(counts(Sampler::new(1.0, 0, 1e-9, 1).unwrap())), [false, true, false, false, false]);
     assert_eq!(some(counts(Sampler::new(3.0, 99, 1.0, 1).unwrap())), [true; 5]);
+    // by the temperature 2 token 0 has 1 / e of the probability of the most likely ones, token 2 less than a quarter
+    let min_p = |share| Sampler::new(2.0, 0, 1.0, 1).unwrap().with_min_p(share).unwrap();
+    assert_eq!(some(counts(min_p(0.25))), [true, true, false, true, false]);
+    assert_eq!(some(counts(min_p(1.0))), [false, true, false, true, false], "those that are as likely as the most likely one");
+    assert_eq!(counts(min_p(0.0)), counts(Sampler::new(2.0, 0, 1.0, 1).unwrap()), "0 changes nothing");
 }
 
 #[test]
@@ -53,6 +58,10 @@ fn a_seed_gives_the_same_tokens() {
 fn settings_out_of_range_are_refused() {
     for (temperature, top_p) in [(-1.0, 1.0), (f64::NAN, 1.0), (f64::INFINITY, 1.0), (1.0, 0.0), (1.0, 1.5), (1.0, f64::NAN)] {
         assert!(Sampler::new(temperature, 0, top_p, 0).is_err());
+    }
+    for min_p in [-0.1, 1.1, f64::NAN] {
+        let error = Sampler::greedy().with_min_p(min_p).unwrap_err().to_string();
+        assert_eq!(error, format!("`min-p` must be from 0 to 1, got {min_p}"));
     }
     for penalty in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let error = Sampler::greedy().with_repetition_penalty(penalty, 8).unwrap_err().to_string();
@@ -88,6 +97,25 @@ fn a_penalty_keeps_the_latest_tokens_from_coming_again() {
     assert_eq!(negative.draw(&[-1.0, -2.0]).unwrap(), 1, "negative logits are multiplied");
     let one = Sampler::new(2.0, 0, 1.0, 1).unwrap().with_repetition_penalty(1.0, 64).unwrap();
     assert_eq!(counts(one), counts(Sampler::new(2.0, 0, 1.0, 1).unwrap()), "1 changes nothing");
+}
+
+#[test]
+fn settings_change_and_random_numbers_go_on() {
+    let with = |temperature, seed| Sampler::new(temperature, 0, 1.0, seed).unwrap();
+    let draw = |sampler: &mut Sampler| [(); 16].map(|()| sampler.draw(&LOGITS).unwrap());
+    let (mut one, mut other) = (with(2.0, 3), with(2.0, 3));
+    assert_eq!(draw(&mut one), draw(&mut other));
+    let mut changed = with(2.0, 3).after(&other);
+    let next = draw(&mut one);
+    assert_eq!(draw(&mut changed), next, "they do not begin anew");
+    assert_eq!(draw(&mut with(2.0, 4).after(&other)), draw(&mut with(2.0, 4)), "another seed is one");
+    let mut told = Sampler::greedy().with_repetition_penalty(4.0, 2).unwrap();
+    told.see(&[1]);
+    assert_eq!(
+        Sampler::greedy().with_repetition_penalty(4.0, 1).unwrap().after(&told).draw(&LOGITS).unwrap(),
+        3,
+        "token 1 is known"
+    );
 }
 
 #[test]

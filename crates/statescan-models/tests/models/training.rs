@@ -83,7 +83,8 @@ fn what_cannot_be_trained_is_refused() {
         let error = Trainer::new(options, text).err().unwrap().to_string();
         assert!(error.contains(with), "{error}");
     };
-    refused(options(), b"short", "`text` must be at least ten rows long");
+    refused(options(), b"short", "the text must have at least 340 bytes, which is ten rows and what follows each, got 5");
+    refused(Options { layers: 1025, ..options() }, &text(), "`layers` must be from 1 to 1024, got 1025");
     refused(Options { dim: 0, ..options() }, &text(), "`dim` must be");
     refused(Options { steps: 0, ..options() }, &text(), "`steps` must be");
     refused(Options { rate: f64::NAN, ..options() }, &text(), "`rate` must be a positive number");

@@ -1,9 +1,15 @@
 //! [`ChatTemplate`]: how what people and models say becomes the text that a model was trained on.
 
+#[cfg(feature = "templates")]
+mod jinja;
+
 use crate::error::{Error, Result};
 use crate::files::{is_there, read_text};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+
+/// The settings of a folder's tokenizer.
+const SETTINGS: &str = "tokenizer_config.json";
 
 /// What somebody says.
 #[derive(Debug, Clone, Copy)]
@@ -12,6 +18,14 @@ pub struct Message<'m> {
     pub role: &'m str,
     /// What.
     pub content: &'m str,
+}
+
+impl<'m> Message<'m> {
+    /// What a conversation begins with: what a user says, behind what the system says, if it says something.
+    pub fn first(system: Option<&'m str>, said: &'m str) -> Vec<Self> {
+        let system = system.map(|content| Message { role: "system", content });
+        system.into_iter().chain([Message { role: "user", content: said }]).collect()
+    }
 }
 
 /// The template of a model's folder, in Jinja's language: `chat_template.jinja`, or the `chat_template` of `tokenizer_config.json`.
@@ -30,17 +44,12 @@ impl ChatTemplate {
     /// # Errors
     /// Files that cannot be read, a template that is none, or that this build cannot read because it lacks the feature `templates`.
     pub fn load(folder: impl AsRef<Path>) -> Result<Option<Self>> {
-        let [alone, config] = ["chat_template.jinja", "tokenizer_config.json"].map(|name| folder.as_ref().join(name));
-        let mut settings = Value::Null;
-        if is_there(&config) {
-            let text = read_text(&config)?;
-            let bad =
-                |error: serde_json::Error| Error::Tokenizer { path: config.clone(), why: format!("it is no JSON: {error}") };
-            settings = serde_json::from_str(&text).map_err(bad)?;
-        }
+        let folder = folder.as_ref();
+        let [alone, config] = ["chat_template.jinja", SETTINGS].map(|name| folder.join(name));
+        let settings = settings(folder)?;
         if is_there(&alone) {
             let text = read_text(&alone)?;
-            return Self::parse(text, alone, &settings).map(Some);
+            return Self::parse(text, alone, tokens(folder, &settings)?).map(Some);
         }
         let named = |list: &Vec<Value>| list.iter().find(|one| one["name"] == "default").map(|one| one["template"].clone());
         let text = match &settings["chat_template"] {
@@ -49,34 +58,21 @@ impl ChatTemplate {
             one => one.clone(),
         };
         match text.as_str() {
-            Some(text) => Self::parse(text.to_owned(), config, &settings).map(Some),
+            Some(text) => Self::parse(text.to_owned(), config, tokens(folder, &settings)?).map(Some),
             None => Err(Error::Tokenizer { path: config, why: "its `chat_template` is no text and has no `default`".into() }),
         }
     }
 
     #[cfg(feature = "templates")]
-    fn parse(text: String, path: PathBuf, settings: &Value) -> Result<Self> {
-        use minijinja::{Environment, ErrorKind, syntax::SyntaxConfig};
-        let mut environment = Environment::new();
-        // as `transformers` sets Jinja up
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.expect("delimiters are the usual ones"));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", |why: String| -> Result<String, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, why))
-        });
-        // a template that never ends is refused, too
-        environment.set_fuel(Some(FUEL));
+    fn parse(text: String, path: PathBuf, tokens: Vec<(String, String)>) -> Result<Self> {
+        let mut environment = jinja::environment();
         let bad = |error: minijinja::Error| Error::Tokenizer { path: path.clone(), why: one_line(&error) };
-        environment.add_template_owned(NAME, text).map_err(bad)?;
-        let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned);
-        let named = settings.as_object().into_iter().flatten().filter(|(name, _)| name.ends_with("_token"));
-        let tokens = named.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect();
+        environment.add_template_owned(NAME, jinja::without_generation(&text)).map_err(bad)?;
         Ok(ChatTemplate { environment, tokens, path })
     }
 
     #[cfg(not(feature = "templates"))]
-    fn parse(_: String, path: PathBuf, _: &Value) -> Result<Self> {
+    fn parse(_: String, path: PathBuf, _: Vec<(String, String)>) -> Result<Self> {
         Err(Error::Tokenizer {
             path,
             why: "this build cannot read it, as it lacks the feature `templates` (cargo build --release --features templates)"
@@ -121,6 +117,8 @@ impl ChatTemplate {
         use minijinja::Value;
         let said = messages.iter().map(|said| Value::from_pairs([("role", said.role), ("content", said.content)]));
         let own = [("messages", said.collect::<Value>()), ("add_generation_prompt", add_generation_prompt.into())];
+        // templates ask whether they are none, not whether they are there
+        let own = own.into_iter().chain(["tools", "documents"].map(|name| (name, Value::from(()))));
         let tokens = self.tokens.iter().map(|(name, token)| (&name[..], Value::from(&token[..])));
         let context = Value::from_pairs(tokens.chain(own));
         let template = self.environment.get_template(NAME);
@@ -150,12 +148,36 @@ impl ChatTemplate {
 #[cfg(feature = "templates")]
 const NAME: &str = "chat";
 
-/// Steps that a template may take.
-#[cfg(feature = "templates")]
-const FUEL: u64 = 10_000_000;
-
 /// What is wrong with a template, as one line.
 #[cfg(feature = "templates")]
 fn one_line(error: &minijinja::Error) -> String {
     format!("the chat template: {error}").replace('\n', " ")
+}
+
+/// `tokenizer_config.json` of a folder, null where there is none.
+pub(crate) fn settings(folder: &Path) -> Result<Value> {
+    read_json(&folder.join(SETTINGS))
+}
+
+fn read_json(path: &Path) -> Result<Value> {
+    if !is_there(path) {
+        return Ok(Value::Null);
+    }
+    let bad = |error: serde_json::Error| Error::Tokenizer { path: path.to_owned(), why: format!("it is no JSON: {error}") };
+    serde_json::from_str(&read_text(path)?).map_err(bad)
+}
+
+/// The special tokens that a template may name: those of the settings, and of older folders those of `special_tokens_map.json` before them.
+fn tokens(folder: &Path, settings: &Value) -> Result<Vec<(String, String)>> {
+    let older = match settings.get("added_tokens_decoder") {
+        Some(_) => Value::Null,
+        None => read_json(&folder.join("special_tokens_map.json"))?,
+    };
+    let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned);
+    let named = |kind: &str| {
+        let name = format!("{kind}_token");
+        let token = [&older, settings].into_iter().find_map(|tokens| text(&tokens[&name]))?;
+        Some((name, token))
+    };
+    Ok(["bos", "eos", "unk", "sep", "pad", "cls", "mask"].into_iter().filter_map(named).collect())
 }
